@@ -1,0 +1,101 @@
+package mcs
+
+import (
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// Key names a service of the clusterset. Namespace sameness (KEP-1645) makes it the same service in every cluster.
+type Key struct {
+	Namespace string
+	Name      string
+}
+
+// String is "namespace/name".
+func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// Identity is who this cluster is (KEP-2149).
+type Identity struct {
+	// ClusterID is ClusterProperty cluster.clusterset.k8s.io: an RFC 1123 label, at most 63 characters, because it
+	// is used as a label value and as a DNS label.
+	ClusterID string
+	// ClusterSetID is ClusterProperty clusterset.k8s.io; the same rules.
+	ClusterSetID string
+	// UID is the UID of namespace kube-system: tells two clusters that claim one ClusterID apart.
+	UID string
+}
+
+// Export is one cluster's ServiceExport together with the Service and the endpoints behind it: all that other
+// clusters need to know. An Export without endpoints is a valid export.
+type Export struct {
+	Key Key
+	// Cluster is the source cluster's ID.
+	Cluster string
+	// Created is the ServiceExport's creationTimestamp (UTC, whole seconds): the oldest export wins conflicts.
+	Created time.Time
+	// Changed is when the source cluster last saw one of the fields below change (UTC, milliseconds): measures propagation
+	// and decides nothing. Two exports that differ in nothing else are the same export.
+	Changed time.Time
+
+	Type mcsv1beta1.ServiceImportType
+	// Ports are the Service's ports.
+	Ports                 []Port
+	SessionAffinity       corev1.ServiceAffinity
+	SessionAffinityConfig *corev1.SessionAffinityConfig
+	// InternalTrafficPolicy is "" when the Service does not set it.
+	InternalTrafficPolicy corev1.ServiceInternalTrafficPolicy
+	// TrafficDistribution is "" when the Service does not set it.
+	TrafficDistribution string
+	// IPFamilies are the Service's, in its order.
+	IPFamilies []corev1.IPFamily
+
+	// Labels and Annotations are spec.exportedLabels and spec.exportedAnnotations of the ServiceExport, nothing else.
+	Labels      map[string]string
+	Annotations map[string]string
+
+	// Backends are the endpoints, grouped by the port numbers they listen on.
+	Backends []Backends
+}
+
+// Port is one port of the exported Service.
+type Port struct {
+	// Name is "" for a single unnamed port.
+	Name        string
+	Protocol    corev1.Protocol
+	Port        int32
+	AppProtocol string
+	// TargetPort is the Service's targetPort as the user wrote it, a number or a name. Only the instance view shows it.
+	TargetPort string
+}
+
+// Backends is a group of endpoints that listen on the same ports: what one EndpointSlice's ports say. Endpoints of
+// one Service fall into several groups when targetPort is a name that pods resolve differently.
+type Backends struct {
+	Ports     []BackendPort
+	Endpoints []Endpoint
+}
+
+// BackendPort is the number behind the Service port of the same name.
+type BackendPort struct {
+	Name     string
+	Protocol corev1.Protocol
+	Port     int32
+}
+
+// Endpoint is one address of a backend. The address decides the family.
+type Endpoint struct {
+	Address netip.Addr
+	// Ready, Serving and Terminating are the EndpointSlice's conditions with their defaults applied:
+	// an absent ready or serving is true, an absent terminating is false.
+	Ready       bool
+	Serving     bool
+	Terminating bool
+	// Hostname is the per-pod DNS name of a headless Service's endpoint, or "".
+	Hostname string
+	Zone     string
+	// Node is the endpoint's node. It has a meaning in its own cluster only and is never published in a page.
+	Node string
+}

@@ -1,0 +1,129 @@
+// Package registry holds the contract of the clusterset's shared memory. Its backends are sub-packages: cloudmap, etcd
+// and memory; package registrytest is the conformance suite that each of them passes.
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// Registry is the clusterset's shared memory as one cluster sees it. One writer per cluster, many readers. It is made for
+// one mcs.Identity and is level-triggered: a notification says "look again", Look tells the state.
+//
+// All methods may be called from many goroutines, before and while Run runs.
+type Registry interface {
+	// Publish makes exp this cluster's export of exp.Key. It returns fast and does no I/O: writing, pacing and
+	// confirming go on behind it in Run, changes in quick succession are written once, and repeating what is already
+	// published costs nothing. exp.Cluster must be the registry's own cluster. The error is about exp itself
+	// (*InvalidExportError): what can never be written.
+	Publish(ctx context.Context, exp mcs.Export) error
+
+	// Withdraw removes this cluster's export of key, in the same way. Withdrawing what is not there is not an error.
+	Withdraw(ctx context.Context, key mcs.Key) error
+
+	// Look is what is known of key: whole, as last read, or an error wrapping ErrNotSynced while there has been no whole read
+	// yet. It answers from memory. The result is the caller's to keep but not to change.
+	Look(ctx context.Context, key mcs.Key) (View, error)
+
+	// Members are the clusters of the clusterset, sorted by ID, this one included once it has joined.
+	Members(ctx context.Context) ([]Member, error)
+
+	// Run joins the clusterset, keeps the view current and the registry in step with what was published until ctx ends. It
+	// calls notify for each key whose View may have changed, starting with every key found (this cluster's own, left from an
+	// earlier life, included: what is no longer exported must be withdrawn by the caller). Calling too often is allowed,
+	// missing a change is not. notify must not block.
+	//
+	// When ctx ends with cause ErrLeave, Run first removes all that this cluster has in the registry, within a bounded
+	// time; with any other cause it leaves everything as it is. Run returns an error only for what waiting cannot mend;
+	// an unreachable, throttling or denying registry is retried for ever.
+	Run(ctx context.Context, notify func(mcs.Key)) error
+}
+
+// View is what a registry knows of one key.
+type View struct {
+	// Exports are the other clusters' exports, sorted by cluster. This cluster's own never travels through the registry.
+	Exports []mcs.Export
+	// Unknown are the clusters, sorted, whose export of this key could not be read whole since this process started:
+	// it may or may not exist. Unknown is not empty: what is there from an earlier life stays.
+	Unknown []string
+	// Own says where this cluster's own export of the key stands.
+	Own Publication
+}
+
+// Publication says where this cluster's own export of a key stands.
+type Publication struct {
+	State PublicationState
+	// Err says why a Pending publication makes no progress, for the user to act upon; nil while all is well.
+	// It is a *DuplicateIDError when another live cluster uses this cluster's ID: nothing is exported until it is gone.
+	Err error
+}
+
+// PublicationState is how far a publication has got.
+type PublicationState int
+
+const (
+	// Absent: nothing is published for the key, and the registry shows nothing.
+	Absent PublicationState = iota
+	// Pending: what was last asked for, an export or its withdrawal, is not yet what the registry shows.
+	Pending
+	// Exported: the registry itself has shown the export as last published.
+	Exported
+)
+
+// String is the state's name.
+func (s PublicationState) String() string {
+	switch s {
+	case Absent:
+		return "Absent"
+	case Pending:
+		return "Pending"
+	case Exported:
+		return "Exported"
+	}
+	return fmt.Sprintf("PublicationState(%d)", int(s))
+}
+
+// Member is one cluster of the clusterset.
+type Member struct {
+	ClusterID string
+	// UID is the UID of its namespace kube-system.
+	UID string
+	// Version is the controller's version there.
+	Version string
+	// LastSeen is when its heartbeat was last seen to advance, by this cluster's own clock.
+	LastSeen time.Time
+	// Problems are what was wrong with its records in the last read, one line each; empty when all was well.
+	Problems []string
+}
+
+// ErrNotSynced means that nothing is known yet: there has been no whole read of the registry.
+var ErrNotSynced = errors.New("the registry has not been read yet")
+
+// ErrLeave is the cause with which Run's context is cancelled when this cluster leaves the clusterset.
+var ErrLeave = errors.New("the cluster leaves the clusterset")
+
+// DuplicateIDError means that another live cluster uses this cluster's ID.
+type DuplicateIDError struct {
+	ClusterID string
+	// OtherUID is the UID of the other cluster's namespace kube-system.
+	OtherUID string
+}
+
+func (e *DuplicateIDError) Error() string {
+	return fmt.Sprintf("cluster ID %q is already used by another cluster of the clusterset (its namespace kube-system has UID %s): "+
+		"give this cluster another ID in ClusterProperty cluster.clusterset.k8s.io", e.ClusterID, e.OtherUID)
+}
+
+// InvalidExportError means that an export can never be written to the registry as it is.
+type InvalidExportError struct {
+	Key    mcs.Key
+	Reason string
+}
+
+func (e *InvalidExportError) Error() string {
+	return fmt.Sprintf("export %s cannot be published: %s", e.Key, e.Reason)
+}
