@@ -1,0 +1,76 @@
+# Two commands matter: `make demo` and `make test`. Both start from a fresh clone on a Linux machine with Go, git, make and apt.
+SHELL := /bin/bash -o pipefail
+.DEFAULT_GOAL := help
+
+VERSION   ?= v0.1.0
+PLATFORMS ?= linux/amd64 linux/arm64
+REPO      := ghcr.io/cloud-map-mcs
+MODULE    := github.com/cloud-map-mcs/cloud-map-mcs-controller
+LDFLAGS   := -s -w -X $(MODULE)/internal/config.Version=$(VERSION)
+HOST      := linux/$(shell go env GOHOSTARCH)
+TOOL      := go tool -modfile=$(CURDIR)/hack/tools/go.mod
+
+export GOTOOLCHAIN := local
+export GOFLAGS += -buildvcs=false -trimpath
+export CGO_ENABLED := 0
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the controller, kubectl-mcs, cloudmap-local and the testbed into bin/
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	go build -C testbed -o ../bin/ ./cmd/...
+
+.PHONY: demo
+demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves them up)
+	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
+	go run ./test/demo -version $(VERSION)
+
+.PHONY: test
+test: unit e2e ## Run every test: unit, registries, a real API server, scenarios on real clusters
+
+.PHONY: unit
+unit: build ## Run the tests that need no cluster (a real API server included)
+	bin/testbed build
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 go test -timeout 15m ./api/... ./cmd/... ./internal/... ./deploy/...
+	cd testbed && go test -timeout 15m ./...
+
+.PHONY: e2e
+e2e: build ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up)
+	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
+	E2E=1 go test -count=1 -timeout 40m -v ./test/e2e $(if $(RUN),-run '$(RUN)')
+
+.PHONY: bench
+bench: ## Measure speed and allocations of the hot code
+	go test -run '^$$' -bench . -benchmem ./internal/...
+
+.PHONY: lint
+lint: ## Check style, errors and the import rules
+	$(TOOL) golangci-lint run ./...
+	cd testbed && $(TOOL) golangci-lint run --config ../.golangci.yml ./...
+
+.PHONY: generate
+generate: ## Write the generated files: CRDs, RBAC, deepcopy, protobuf, reference docs
+	hack/generate
+
+.PHONY: verify
+verify: ## Fail when a generated file or go.mod is stale
+	hack/verify
+
+# One OCI archive per program and no Docker engine: dist/controller.tar, dist/cloudmap-local.tar.
+.PHONY: image
+image: ## Build the multi-arch OCI images into dist/ (PLATFORMS picks)
+	@mkdir -p dist
+	for p in controller cloudmap-local; do for f in $(PLATFORMS); do \
+	  GOOS=$${f%/*} GOARCH=$${f#*/} go build -ldflags '$(LDFLAGS)' -o dist/$$p-$${f#*/} ./cmd/$$p || exit 1; done; done
+	go run -C testbed ./cmd/oci-image --out ../dist/controller.tar --ref $(REPO)/cloud-map-mcs-controller:$(VERSION) \
+	  --entrypoint /program --user 65532:65532 $(foreach f,$(PLATFORMS),--platform $(f)=../dist/controller-$(notdir $(f)))
+	go run -C testbed ./cmd/oci-image --out ../dist/cloudmap-local.tar --ref $(REPO)/cloudmap-local:$(VERSION) \
+	  --entrypoint /program --user 65532:65532 $(foreach f,$(PLATFORMS),--platform $(f)=../dist/cloudmap-local-$(notdir $(f)))
+
+.PHONY: clean
+clean: ## Take the testbed down and remove what was built
+	-[ ! -x bin/testbed ] || bin/testbed down
+	rm -rf bin dist

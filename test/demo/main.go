@@ -1,0 +1,61 @@
+// Command demo performs the user's walk-through (package tutorial) on two real Kubernetes clusters and prints what a user
+// would see. `make demo` builds what it needs and runs it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := demo(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "\nthe demo failed: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func demo(ctx context.Context) (err error) {
+	start := time.Now()
+	keep := os.Getenv("KEEP") != ""
+	if err := clusterset.InstallAWSCLI(ctx, os.Stdout); err != nil {
+		return err
+	}
+	set, err := clusterset.Up(ctx, clusterset.Options{Clusters: 2, Out: os.Stdout})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			set.Diagnose(context.WithoutCancel(ctx), os.Stderr)
+		}
+		if !keep {
+			set.Down(context.WithoutCancel(ctx))
+		}
+	}()
+	fmt.Printf("\nTwo clusters are up after %.0f s. The walk-through begins.\n", time.Since(start).Seconds())
+	for _, step := range tutorial.Steps(clusterset.Endpoint) {
+		if keep && step.Number >= 14 {
+			break
+		}
+		if err := step.Run(ctx, set, os.Stdout); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("\nThe walk-through worked, in %.0f s.\n", time.Since(start).Seconds())
+	if keep {
+		fmt.Printf("The clusters are still up, before step 14. Look around:\n\n%s\n  make clean    # takes everything down\n", set.LookAround())
+	} else {
+		fmt.Println("`KEEP=1 make demo` stops before the clean-up and leaves the clusters up to look around in.")
+	}
+	return nil
+}

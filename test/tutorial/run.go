@@ -1,0 +1,70 @@
+package tutorial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+)
+
+// Run performs one step on a clusterset and prints each command and what it really printed, with the time it took.
+// The error names the command, what was wrong, and its last output.
+func (step Step) Run(ctx context.Context, set *clusterset.Set, out io.Writer) error {
+	start := time.Now()
+	fmt.Fprintf(out, "\n== %d. %s\n", step.Number, step.Title)
+	for _, c := range step.Commands {
+		if err := c.run(ctx, set, out); err != nil {
+			return fmt.Errorf("step %d (%s): %w", step.Number, step.Title, err)
+		}
+	}
+	fmt.Fprintf(out, "   step %d took %.1f s\n", step.Number, time.Since(start).Seconds())
+	return nil
+}
+
+func (c Command) run(ctx context.Context, set *clusterset.Set, out io.Writer) error {
+	start := time.Now()
+	fmt.Fprintf(out, "\n$ %s\n", c.Line)
+	var output string
+	attempt := func() error {
+		var err error
+		output, err = set.Output(ctx, c.Line)
+		return c.judge(output, err)
+	}
+	var err error
+	if c.Within > 0 {
+		err = clusterset.Eventually(ctx, c.Within, attempt)
+	} else {
+		err = attempt()
+	}
+	fmt.Fprint(out, indent(output))
+	if waited := time.Since(start); c.Within > 0 && waited > time.Second {
+		fmt.Fprintf(out, "  (after %.1f s)\n", waited.Seconds())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w; it printed:\n%s", c.Line, err, indent(output))
+	}
+	return nil
+}
+
+func (c Command) judge(output string, err error) error {
+	switch {
+	case c.Fails && err == nil:
+		return errors.New("the command succeeded and should not have")
+	case !c.Fails && err != nil:
+		return err
+	case c.Check != nil:
+		return c.Check(output)
+	}
+	return nil
+}
+
+func indent(text string) string {
+	if text = strings.TrimRight(text, "\n"); text == "" {
+		return ""
+	}
+	return "  " + strings.ReplaceAll(text, "\n", "\n  ") + "\n"
+}

@@ -1,0 +1,236 @@
+// Package tutorial is the user's walk-through as data: the commands a user types, step by step, and what each of them must
+// show. `make demo` prints it as it happens; the e2e suite runs the same steps.
+package tutorial
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Step is one step of the walk-through.
+type Step struct {
+	Number   int
+	Title    string
+	Commands []Command
+}
+
+// Command is one command line and what it must print.
+type Command struct {
+	// Line is run by bash, in the repository's folder.
+	Line string
+	// Within repeats the command until it succeeds and Check passes, for at most this long; 0 runs it once.
+	Within time.Duration
+	// Check says what is wrong with the output; nil accepts whatever a successful command prints.
+	Check func(output string) error
+	// Fails is set when the command must not succeed.
+	Fails bool
+}
+
+const (
+	// soon is how long the controller may take for anything: the conformance suite's 20 s (FACTS.md 2.10).
+	soon = 20 * time.Second
+	// started is how long Kubernetes may take to start pods.
+	started = 90 * time.Second
+
+	name = "nginx-hello.demo.svc.clusterset.local"
+)
+
+// Steps is the walk-through: tutorial.md steps 1-11, 14 and 15. The Cloud Map endpoint is cloudmap-local's.
+func Steps(endpoint string) []Step {
+	aws := func(args string) string { return AWS(endpoint, args) }
+	return []Step{
+		{1, "Install the controller in both clusters", both(
+			run("kubectl --context CLS apply -k deploy/overlays/local"),
+			wait("kubectl --context CLS -n cloud-map-mcs-system wait deployment/cloud-map-mcs-controller-manager --for=condition=Available --timeout=5s", started, contains("condition met")),
+		)},
+		{2, "Make clusterset.local resolvable in both", both(
+			run("kubectl mcs dns enable --context CLS"),
+		)},
+		{3, "Give each cluster its identity", append(both(
+			run("kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml"),
+		),
+			wait(aws("discover-instances --namespace-name mcs.demo-set --service-name members --query 'Instances[].InstanceId' --output text"), soon, contains("cls1", "cls2")),
+			memberOf("cls1", "cls2"), memberOf("cls2", "cls1"),
+		)},
+		{4, "Create namespace demo in both; a Deployment and a Service in cls1", []Command{
+			run("kubectl --context cls1 create namespace demo"),
+			run("kubectl --context cls2 create namespace demo"),
+			run("kubectl --context cls1 apply -f samples/nginx-deployment.yaml -f samples/nginx-service.yaml"),
+			wait("kubectl --context cls1 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
+		}},
+		{5, "Export the Service from cls1", []Command{
+			run("kubectl --context cls1 apply -f samples/nginx-serviceexport.yaml"),
+			wait(conditions("cls1"), soon, contains("Valid=True (Valid)", "Ready=True (Exported)", "Conflict=False (NoConflicts)")),
+		}},
+		{6, "See it in Cloud Map", []Command{
+			wait(aws("list-namespaces --query \"Namespaces[?Name=='demo']\""), soon, contains(`"Name": "demo"`, `"Type": "HTTP"`, `"HttpName": "demo"`)),
+			wait(aws("list-services --query \"Services[?Name=='nginx-hello']\""), soon, contains(`"Name": "nginx-hello"`)),
+			wait(aws("discover-instances --namespace-name demo --service-name nginx-hello"), soon, instances(3)),
+		}},
+		{7, "Look at the ServiceImport in cls2", []Command{
+			wait("kubectl --context cls2 -n demo get serviceimports nginx-hello -o yaml", soon, matches(
+				`type: ClusterSetIP`, `(?m)^  ips:\n  - 172\.20\.\d+\.\d+$`, `port: 80\n\s+protocol: TCP`,
+				`multicluster.k8s.aws/derived-service: imported-[a-z0-9]{10}`, `- cluster: cls1`, `endpointSliceObjects: Present`,
+				`reason: Ready\n\s+status: "True"\n\s+type: Ready`)),
+		}},
+		{8, "Look at the imported EndpointSlice in cls2", []Command{
+			wait("kubectl --context cls2 -n demo get endpointslices", soon, matches(`imported-\S+\s+IPv4\s+80\s+10\.10\.\d+\.\d+,10\.10\.\d+\.\d+,10\.10\.\d+\.\d+`)),
+		}},
+		{9, "Use it from a pod in cls2", []Command{
+			run("kubectl --context cls2 apply -f samples/client-hello.yaml"),
+			wait("kubectl --context cls2 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
+			wait(lookup("cls2"), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
+			run("kubectl --context cls2 -n demo exec client-hello -- curl -s " + name),
+			wait(curls("cls2", 24), soon, answersFrom(map[string]int{"10.10": 3})),
+		}},
+		{10, "The same name from cls1: exporting clusters import as well", []Command{
+			run("kubectl --context cls1 apply -f samples/client-hello.yaml"),
+			wait("kubectl --context cls1 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
+			wait(lookup("cls1"), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
+			wait(curls("cls1", 24), soon, answersFrom(map[string]int{"10.10": 3})),
+		}},
+		{11, "Export it from cls2 too: both clusters' pods answer in both, same IP as before", []Command{
+			run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | tee bin/clusterset-ip"),
+			run("kubectl --context cls2 apply -f samples/nginx-deployment.yaml -f samples/nginx-service.yaml -f samples/nginx-serviceexport.yaml"),
+			wait("kubectl --context cls2 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
+			wait(conditions("cls2"), soon, contains("Ready=True (Exported)", "Conflict=False (NoConflicts)")),
+			wait(curls("cls1", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
+			wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
+			run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | diff - bin/clusterset-ip && echo the clusterset IP is still $(cat bin/clusterset-ip)"),
+		}},
+		{14, "Delete the ServiceExports: all that came of them goes, and nothing else", append(both(
+			run("kubectl --context CLS -n demo delete serviceexport nginx-hello"),
+		), append(both(
+			wait("kubectl --context CLS -n demo get serviceimports,services,endpointslices", soon, lacks("imported-", "serviceimport")),
+			wait("kubectl --context CLS -n demo exec client-hello -- nslookup "+name+".", soon, nil).fails("NXDOMAIN"),
+			run("kubectl --context CLS -n demo exec client-hello -- curl -s nginx-hello.demo.svc.cluster.local"),
+		),
+			wait(aws("list-services --query \"Services[?Name=='nginx-hello']\" --output text"), soon, lacks("nginx-hello")),
+		)...)},
+		{15, "Uninstall: leave the clusterset, undo DNS, delete the product; namespaces delete without hanging", append(both(
+			run("kubectl --context CLS delete clusterproperty cluster.clusterset.k8s.io clusterset.k8s.io"),
+		), append([]Command{
+			wait(aws("list-services --query 'Services[].Name' --output text"), soon, lacks("catalog.", "members")),
+		}, both(
+			run("kubectl mcs dns disable --context CLS"),
+			run("kubectl --context CLS delete -k deploy/overlays/local --timeout=60s"),
+			run("kubectl --context CLS delete namespace demo --timeout=60s"),
+			run("kubectl --context CLS get namespaces,crds,clusterroles,clusterrolebindings -o name").check(lacks("cloud-map", "multicluster", "about.k8s.io")),
+		)...)...)},
+	}
+}
+
+// AWS is the command line of the AWS CLI against cloudmap-local.
+func AWS(endpoint, args string) string {
+	return "aws servicediscovery --endpoint-url " + endpoint + " " + args
+}
+
+func run(line string) Command { return Command{Line: line} }
+
+func wait(line string, within time.Duration, check func(string) error) Command {
+	return Command{Line: line, Within: within, Check: check}
+}
+
+func (c Command) check(f func(string) error) Command { c.Check = f; return c }
+
+func (c Command) fails(with string) Command {
+	c.Fails, c.Check = true, contains(with)
+	return c
+}
+
+// both repeats commands for cls1 and cls2; CLS stands for the cluster.
+func both(commands ...Command) []Command {
+	var out []Command
+	for _, cluster := range []string{"cls1", "cls2"} {
+		for _, c := range commands {
+			c.Line = strings.ReplaceAll(c.Line, "CLS", cluster)
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func memberOf(cluster, other string) Command {
+	return wait("kubectl --context "+cluster+" -n cloud-map-mcs-system logs deployment/cloud-map-mcs-controller-manager | grep -F 'member joined' | grep "+other, soon, contains(other))
+}
+
+func conditions(cluster string) string {
+	return "kubectl --context " + cluster + ` -n demo get serviceexport nginx-hello -o jsonpath='{range .status.conditions[*]}{.type}={.status} ({.reason}){"\n"}{end}'`
+}
+
+func lookup(cluster string) string {
+	return "kubectl --context " + cluster + " -n demo exec client-hello -- nslookup " + name
+}
+
+func curls(cluster string, n int) string {
+	return fmt.Sprintf("kubectl --context %s -n demo exec client-hello -- sh -c 'for i in $(seq %d); do curl -s -m 5 %s | grep ^Server | paste -sd\" \" -; done' | sort | uniq -c", cluster, n, name)
+}
+
+func contains(want ...string) func(string) error {
+	return func(out string) error {
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				return fmt.Errorf("the output has no %q", w)
+			}
+		}
+		return nil
+	}
+}
+
+func lacks(unwanted ...string) func(string) error {
+	return func(out string) error {
+		for _, w := range unwanted {
+			if strings.Contains(out, w) {
+				return fmt.Errorf("the output still has %q", w)
+			}
+		}
+		return nil
+	}
+}
+
+func matches(want ...string) func(string) error {
+	return func(out string) error {
+		for _, w := range want {
+			if !regexp.MustCompile(w).MatchString(out) {
+				return fmt.Errorf("the output does not match %s", w)
+			}
+		}
+		return nil
+	}
+}
+
+// instances wants n instances with the attributes that the old controller wrote (DESIGN.md 4.1).
+func instances(n int) func(string) error {
+	id := regexp.MustCompile(`"InstanceId": "tcp-10_10_\d+_\d+-80"`)
+	return func(out string) error {
+		if got := len(id.FindAllString(out, -1)); got != n {
+			return fmt.Errorf("the output has %d instances tcp-10_10_…-80, want %d", got, n)
+		}
+		return matches(`"AWS_INSTANCE_IPV4": "10\.10\.`, `"AWS_INSTANCE_PORT": "80"`, `"ENDPOINT_PORT_NAME": ""`, `"ENDPOINT_PROTOCOL": "TCP"`,
+			`"SERVICE_PORT": "80"`, `"SERVICE_PORT_NAME": ""`, `"SERVICE_PROTOCOL": "TCP"`, `"SERVICE_TARGET_PORT": "80"`, `"CLUSTER_ID": "cls1"`,
+			`"CLUSTERSET_ID": "demo-set"`, `"SERVICE_TYPE": "ClusterSetIP"`, `"SERVICE_EXPORT_CREATION_TIMESTAMP": "\d{13}"`, `"READY": "true"`,
+			`"NODENAME": "`, `"K8S_CONTROLLER": "cloud-map-mcs-controller `)(out)
+	}
+}
+
+// answersFrom wants answers from exactly so many different servers of each pod network.
+func answersFrom(want map[string]int) func(string) error {
+	line := regexp.MustCompile(`Server address: (\d+\.\d+)\.\d+\.\d+:80 Server name: \S+`)
+	return func(out string) error {
+		got := map[string]int{}
+		for _, m := range line.FindAllStringSubmatch(out, -1) {
+			got[m[1]]++
+		}
+		for network, n := range want {
+			if got[network] != n {
+				return fmt.Errorf("%d servers of %s.0.0/16 answered, want %d", got[network], network, n)
+			}
+		}
+		if len(got) != len(want) {
+			return fmt.Errorf("servers of %v answered, want %v", got, want)
+		}
+		return nil
+	}
+}
