@@ -173,13 +173,9 @@ func (s *Set) startCloudMap(ctx context.Context, args []string) error {
 }
 
 func (s *Set) stopCloudMap() {
-	pid, err := os.ReadFile(s.pidFile())
-	if err != nil {
-		return
-	}
-	var n int
-	if _, err := fmt.Sscan(string(pid), &n); err == nil && n > 1 && isCloudMap(n) {
-		_ = syscall.Kill(n, syscall.SIGTERM)
+	if pid, err := s.cloudMapPID(); err == nil {
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+		_ = syscall.Kill(pid, syscall.SIGTERM)
 	}
 	_ = os.Remove(s.pidFile())
 }
@@ -199,14 +195,40 @@ func (s *Set) RestartCloudMap(ctx context.Context, args ...string) error {
 	return s.startCloudMap(ctx, args)
 }
 
+// PauseCloudMap makes Cloud Map unreachable in the worst way: connections are accepted and nothing ever answers.
+func (s *Set) PauseCloudMap() error { return s.signalCloudMap(syscall.SIGSTOP) }
+
+// ResumeCloudMap undoes PauseCloudMap.
+func (s *Set) ResumeCloudMap() error { return s.signalCloudMap(syscall.SIGCONT) }
+
+func (s *Set) signalCloudMap(sig syscall.Signal) error {
+	pid, err := s.cloudMapPID()
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, sig)
+}
+
 // CloudMapLog is cloudmap-local's log file.
 func (s *Set) CloudMapLog() string { return filepath.Join(s.Root, "bin/cloudmap-local.log") }
 func (s *Set) pidFile() string     { return filepath.Join(s.Root, "bin/cloudmap-local.pid") }
 
-// isCloudMap guards against a process number that has been used again.
-func isCloudMap(pid int) bool {
+// cloudMapPID is the process that startCloudMap left running.
+func (s *Set) cloudMapPID() (int, error) {
+	text, err := os.ReadFile(s.pidFile())
+	if err != nil {
+		return 0, err
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(text), &pid); err != nil {
+		return 0, fmt.Errorf("reading %s: %w", s.pidFile(), err)
+	}
+	// The number may have been used again by another process.
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && bytes.Contains(name, []byte("cloudmap-local"))
+	if err != nil || !bytes.Contains(name, []byte("cloudmap-local")) {
+		return 0, fmt.Errorf("process %d is not cloudmap-local", pid)
+	}
+	return pid, nil
 }
 
 // Eventually calls check until it returns nil, for at most timeout, and returns its last error.

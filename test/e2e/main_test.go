@@ -1,0 +1,49 @@
+// Package e2e holds the scenarios on real clusters. They need root on Linux and what `make build image` makes:
+//
+//	make e2e                # everything
+//	make e2e RUN=Readiness  # one scenario
+//
+// All scenarios share two dual-stack clusters; each works in a namespace of its own.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+)
+
+// suite is the clusterset that all scenarios share.
+var suite *clusterset.Set
+
+func TestMain(m *testing.M) {
+	if os.Getenv("E2E") == "" {
+		fmt.Println("the scenarios on real clusters run with make e2e")
+		return
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	defer cancel()
+	err := clusterset.InstallAWSCLI(ctx, os.Stdout)
+	if err == nil {
+		suite, err = clusterset.Up(ctx, clusterset.Options{Clusters: 2, TestbedArgs: []string{"--dual-stack"}, Out: os.Stdout})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if os.Getenv("KEEP") == "" {
+		defer suite.Down(ctx)
+	}
+	code := m.Run()
+	if code != 0 {
+		suite.Diagnose(ctx, os.Stderr)
+	}
+	return code
+}

@@ -1,0 +1,528 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
+)
+
+// TestTutorial runs first: it installs on empty clusters and ends with nothing left.
+func TestTutorial(t *testing.T) {
+	for _, step := range tutorial.Steps(clusterset.Endpoint) {
+		if err := step.Run(t.Context(), suite, t.Output()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestScaleToZeroKeepsTheImportAndItsIP(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls1, web(ns, "web", 3))
+	export(t, cls1, ns, "web")
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 3) })
+	ip, err := importIP(t.Context(), cls2, ns, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{0, 5} {
+		kubectl(t, cls1, "-n", ns, "scale", "deployment/web", fmt.Sprintf("--replicas=%d", n))
+		eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", n) })
+		if now, err := importIP(t.Context(), cls2, ns, "web"); err != nil || now != ip {
+			t.Fatalf("at %d replicas the clusterset IP is %q (%v), want still %q", n, now, err, ip)
+		}
+	}
+}
+
+func TestReadinessFlipTravels(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls1, web(ns, "web", 2))
+	apply(t, cls1, clientPod(ns))
+	export(t, cls1, ns, "web")
+	kubectl(t, cls1, "-n", ns, "wait", "pod/client", "--for=condition=Ready", "--timeout=90s")
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 2) })
+	pods, err := podIPs(t.Context(), cls1, ns, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ready := range []int{1, 2} {
+		if _, err := ask(t.Context(), cls1, ns, "curl", "-s", "-X", "POST", fmt.Sprintf("http://%s/ready?ok=%t", pods[0], ready == 2)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", ready) })
+	}
+}
+
+func TestPodRestartsWithAnotherIP(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls1, web(ns, "web", 1))
+	export(t, cls1, ns, "web")
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
+	before, err := imported(t.Context(), cls2, ns, "web", "cls1", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, cls1, "-n", ns, "delete", "pod", "-l", "app=web", "--wait=false")
+	eventually(t, started, func() error {
+		after, err := imported(t.Context(), cls2, ns, "web", "cls1", true)
+		if err == nil && (len(after) != 1 || after[0] == before[0]) {
+			err = fmt.Errorf("cls2 has %v, had %v; want one other address", after, before)
+		}
+		return err
+	})
+	eventually(t, soon, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
+}
+
+// TestManyEndpoints is the old controller's flapping case (FACTS.md section 7): 150 endpoints in one Service.
+func TestManyEndpoints(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	create(t, cls1, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "many"},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
+	var made []*discoveryv1.EndpointSlice
+	for i, n := range []int{100, 50} {
+		made = append(made, handMade(ns, "many", fmt.Sprintf("10.10.%d", 240+i), n))
+		create(t, cls1, made[i])
+	}
+	export(t, cls1, ns, "many")
+	count := func(want int) func() error {
+		return func() error {
+			got, err := imported(t.Context(), cls2, ns, "many", "cls1", true)
+			if err == nil && (len(got) != want || len(slices.Compact(got)) != want) {
+				err = fmt.Errorf("cls2 has imported %d endpoints, want %d", len(got), want)
+			}
+			return err
+		}
+	}
+	eventually(t, soon, count(150))
+	always(t, quiet, count(150))
+
+	before := versions(t, cls2, ns, "many")
+	if len(before) != 2 {
+		t.Errorf("150 endpoints are in %d slices, want 2 of at most 100 (Kubernetes' own limit)", len(before))
+	}
+	made[1].Endpoints = made[1].Endpoints[1:]
+	if err := cls1.Update(t.Context(), made[1]); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, soon, count(149))
+	changed := 0
+	for name, version := range versions(t, cls2, ns, "many") {
+		if before[name] != version {
+			changed++
+		}
+	}
+	if changed != 1 {
+		t.Errorf("one endpoint less changed %d slices, want 1", changed)
+	}
+}
+
+// versions are the resource versions of the imported slices.
+func versions(t *testing.T, c cluster, ns, name string) map[string]string {
+	t.Helper()
+	var list discoveryv1.EndpointSliceList
+	if err := c.List(t.Context(), &list, client.InNamespace(ns), client.MatchingLabels{mcsv1beta1.LabelServiceName: name}); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, s := range list.Items {
+		out[s.Name] = s.ResourceVersion
+	}
+	return out
+}
+
+// handMade is an EndpointSlice as a user writes it for a Service without selector: prefix.1 to prefix.n.
+func handMade(ns, service, prefix string, n int) *discoveryv1.EndpointSlice {
+	port, protocol, name := int32(80), corev1.ProtocolTCP, ""
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: ns, Name: service + "-" + strings.ReplaceAll(prefix, ".", "-"), Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+	}
+	for i := 1; i <= n; i++ {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("%s.%d", prefix, i)}})
+	}
+	return slice
+}
+
+func TestServiceDeletedAndCreatedAgain(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls1, web(ns, "web", 1))
+	export(t, cls1, ns, "web")
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
+
+	remove(t, cls1, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"}})
+	eventually(t, soon, func() error {
+		return condition(t.Context(), cls1, ns, "web", "Valid", metav1.ConditionFalse, "NoService", "web")
+	})
+	eventually(t, soon, func() error { return noImport(t.Context(), cls2, ns, "web") })
+
+	apply(t, cls1, web(ns, "web", 1))
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
+	eventually(t, soon, func() error { return exported(t.Context(), cls1, ns, "web") })
+}
+
+func noImport(ctx context.Context, c cluster, ns, name string) error {
+	err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, &mcsv1beta1.ServiceImport{})
+	if err == nil {
+		return fmt.Errorf("%s: ServiceImport %s/%s is still there", c.name, ns, name)
+	}
+	if addresses, listErr := imported(ctx, c, ns, name, "", false); listErr == nil && len(addresses) > 0 {
+		return fmt.Errorf("%s: %s/%s still has imported endpoints %v", c.name, ns, name, addresses)
+	}
+	return client.IgnoreNotFound(err)
+}
+
+func TestDeletedNamespaceDoesNotHang(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls1, web(ns, "web", 1))
+	export(t, cls1, ns, "web")
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
+	for _, c := range []cluster{cls1, cls2} {
+		remove(t, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+	}
+	for _, c := range []cluster{cls1, cls2} {
+		eventually(t, started, func() error {
+			err := c.Get(t.Context(), client.ObjectKey{Name: ns}, &corev1.Namespace{})
+			if err == nil {
+				err = fmt.Errorf("%s: namespace %s is still there", c.name, ns)
+			}
+			return client.IgnoreNotFound(err)
+		})
+	}
+	eventually(t, soon, func() error {
+		out, err := suite.Output(t.Context(), tutorial.AWS(clusterset.Endpoint, "list-namespaces --query 'Namespaces[].Name' --output text"))
+		if err == nil && strings.Contains(out, ns) {
+			err = fmt.Errorf("Cloud Map still has namespace %s", ns)
+		}
+		return err
+	})
+}
+
+// TestKilledController kills the process, changes things while it is away, and wants the change to arrive and the rest to stay.
+func TestKilledController(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	for _, name := range []string{"stays", "goes", "grows"} {
+		apply(t, cls1, web(ns, name, 1))
+		export(t, cls1, ns, name)
+	}
+	for _, name := range []string{"stays", "goes", "grows"} {
+		eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, name, 1) })
+	}
+	ip, err := importIP(t.Context(), cls2, ns, "stays")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	kubectl(t, cls1, "-n", system, "scale", manager, "--replicas=0")
+	kubectl(t, cls1, "-n", system, "delete", "pods", "--all", "--force", "--grace-period=0")
+	remove(t, cls1, &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "goes"}})
+	kubectl(t, cls1, "-n", ns, "scale", "deployment/grows", "--replicas=2")
+	kubectl(t, cls1, "-n", ns, "rollout", "status", "deployment/grows", "--timeout=90s")
+	always(t, quiet, func() error {
+		return errors.Join(sameEndpoints(t.Context(), cls1, cls2, ns, "stays", 1), cls2.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "goes"}, &mcsv1beta1.ServiceImport{}))
+	})
+
+	kubectl(t, cls1, "-n", system, "scale", manager, "--replicas=1")
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "grows", 2) })
+	eventually(t, started, func() error { return noImport(t.Context(), cls2, ns, "goes") })
+	if err := sameEndpoints(t.Context(), cls1, cls2, ns, "stays", 1); err != nil {
+		t.Error(err)
+	}
+	if now, err := importIP(t.Context(), cls2, ns, "stays"); err != nil || now != ip {
+		t.Errorf("the clusterset IP is %q (%v), want still %q", now, err, ip)
+	}
+}
+
+// TestBothControllersRestartDuringAChange restarts both at once while endpoints change.
+func TestBothControllersRestartDuringAChange(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls1, web(ns, "web", 1))
+	export(t, cls1, ns, "web")
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
+	for _, c := range []cluster{cls1, cls2} {
+		kubectl(t, c, "-n", system, "rollout", "restart", manager)
+	}
+	kubectl(t, cls1, "-n", ns, "scale", "deployment/web", "--replicas=3")
+	for _, c := range []cluster{cls1, cls2} {
+		kubectl(t, c, "-n", system, "rollout", "status", manager, "--timeout=90s")
+	}
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 3) })
+}
+
+// TestTwoClustersWithOneID gives cls2 the identity of cls1: the second one is told, the first one is not disturbed.
+func TestTwoClustersWithOneID(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls1, web(ns, "first", 1))
+	export(t, cls1, ns, "first")
+	eventually(t, started, func() error { return exported(t.Context(), cls1, ns, "first") })
+
+	claim := func(id string) {
+		kubectl(t, cls2, "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"value":%q}}`, id))
+	}
+	claim("cls1")
+	t.Cleanup(func() {
+		_, err := suite.Kubectl(context.Background(), "cls2", "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", `{"spec":{"value":"cls2"}}`)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	apply(t, cls2, web(ns, "second", 1))
+	export(t, cls2, ns, "second")
+	eventually(t, started, func() error {
+		return condition(t.Context(), cls2, ns, "second", "Ready", metav1.ConditionFalse, "Failed", `cluster ID "cls1" is already used`)
+	})
+	eventually(t, soon, func() error {
+		events := kubectl(t, cls2, "get", "events", "-A", "-o", "jsonpath={.items[*].message}{.items[*].note}")
+		if !strings.Contains(events, `cluster ID "cls1" is already used`) {
+			return errors.New("cls2 has no event about the cluster ID used twice")
+		}
+		return nil
+	})
+	always(t, quiet, func() error {
+		return errors.Join(exported(t.Context(), cls1, ns, "first"), noImport(t.Context(), cls1, ns, "second"))
+	})
+
+	claim("cls2")
+	eventually(t, started, func() error { return exported(t.Context(), cls2, ns, "second") })
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls2, cls1, ns, "second", 1) })
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "first", 1) })
+}
+
+func TestServiceExportWithoutService(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	export(t, cls1, ns, "ghost")
+	eventually(t, soon, func() error {
+		return condition(t.Context(), cls1, ns, "ghost", "Valid", metav1.ConditionFalse, "NoService", "ghost")
+	})
+	always(t, quiet, func() error { return noImport(t.Context(), cls2, ns, "ghost") })
+}
+
+func TestExternalNameIsNotExported(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	create(t, cls1, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "elsewhere"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com"}})
+	export(t, cls1, ns, "elsewhere")
+	eventually(t, soon, func() error {
+		return condition(t.Context(), cls1, ns, "elsewhere", "Valid", metav1.ConditionFalse, "InvalidServiceType", "ExternalName")
+	})
+	always(t, quiet, func() error { return noImport(t.Context(), cls2, ns, "elsewhere") })
+}
+
+// TestImportAppearsWithItsNamespace creates the namespace in the importing cluster last.
+func TestImportAppearsWithItsNamespace(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1)
+	apply(t, cls1, web(ns, "web", 1))
+	export(t, cls1, ns, "web")
+	eventually(t, started, func() error { return exported(t.Context(), cls1, ns, "web") })
+	if ns2 := namespace(t, cls2); ns2 != ns {
+		t.Fatal(ns2)
+	}
+	eventually(t, soon, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
+}
+
+// TestRegistryDown takes Cloud Map away, restarts an importer meanwhile, and wants nothing to change but local endpoints.
+func TestRegistryDown(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls1, web(ns, "web", 1))
+	apply(t, cls2, web(ns, "web", 1))
+	export(t, cls1, ns, "web")
+	export(t, cls2, ns, "web")
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls2, cls2, ns, "web", 1) })
+
+	if err := suite.PauseCloudMap(); err != nil {
+		t.Fatal(err)
+	}
+	resume := func() {
+		if err := suite.ResumeCloudMap(); err != nil {
+			t.Error(err)
+		}
+	}
+	defer resume()
+	kubectl(t, cls2, "-n", system, "rollout", "restart", manager)
+	kubectl(t, cls2, "-n", system, "rollout", "status", manager, "--timeout=90s")
+	kubectl(t, cls2, "-n", ns, "scale", "deployment/web", "--replicas=2")
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls2, cls2, ns, "web", 2) })
+	always(t, 2*quiet, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
+
+	resume()
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls2, cls1, ns, "web", 2) })
+}
+
+// TestHeadless exports StatefulSets with the same pod names from both clusters.
+func TestHeadless(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	for _, c := range []cluster{cls1, cls2} {
+		apply(t, c, fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: %[1]s}
+spec: {clusterIP: None, selector: {app: db}, ports: [{name: http, port: 80}]}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db, namespace: %[1]s}
+spec:
+  serviceName: db
+  replicas: 2
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: web, image: "nginxdemos/hello:plain-text", imagePullPolicy: IfNotPresent}]
+`, ns))
+		apply(t, c, clientPod(ns))
+		export(t, c, ns, "db")
+	}
+	for _, c := range []cluster{cls1, cls2} {
+		kubectl(t, c, "-n", ns, "rollout", "status", "statefulset/db", "--timeout=90s")
+		kubectl(t, c, "-n", ns, "wait", "pod/client", "--for=condition=Ready", "--timeout=90s")
+	}
+	for _, in := range []cluster{cls1, cls2} {
+		for _, from := range []cluster{cls1, cls2} {
+			eventually(t, soon, func() error { return sameEndpoints(t.Context(), from, in, ns, "db", 2) })
+			for pod := range 2 {
+				name := fmt.Sprintf("db-%d.%s.db.%s.svc.clusterset.local.", pod, from.name, ns)
+				want := strings.TrimSpace(kubectl(t, from, "-n", ns, "get", "pod", fmt.Sprintf("db-%d", pod), "-o", "jsonpath={.status.podIP}"))
+				eventually(t, soon, func() error { return resolves(t.Context(), in, ns, name, want) })
+			}
+		}
+		all, err := imported(t.Context(), in, ns, "db", "", true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, soon, func() error { return resolves(t.Context(), in, ns, "db."+ns+".svc.clusterset.local.", all...) })
+		var imp mcsv1beta1.ServiceImport
+		if err := in.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "db"}, &imp); err != nil {
+			t.Fatal(err)
+		}
+		if imp.Spec.Type != mcsv1beta1.Headless || len(imp.Spec.IPs) != 0 {
+			t.Errorf("%s: the import is %s with IPs %v, want Headless without", in.name, imp.Spec.Type, imp.Spec.IPs)
+		}
+	}
+}
+
+// resolves wants a name to resolve to exactly these addresses.
+func resolves(ctx context.Context, c cluster, ns, name string, want ...string) error {
+	out, err := ask(ctx, c, ns, "dig", "+short", name, "A")
+	if err != nil {
+		return err
+	}
+	got := strings.Fields(out)
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("in %s %s resolves to %v, want %v", c.name, name, got, want)
+	}
+	return nil
+}
+
+// TestDualStack exports a dual-stack Service: both families are imported and reachable.
+func TestDualStack(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls1, strings.Replace(web(ns, "web", 2), "  selector: {app: web}\n  ports", "  ipFamilyPolicy: RequireDualStack\n  selector: {app: web}\n  ports", 1))
+	apply(t, cls2, clientPod(ns))
+	export(t, cls1, ns, "web")
+	kubectl(t, cls2, "-n", ns, "wait", "pod/client", "--for=condition=Ready", "--timeout=90s")
+	var imp mcsv1beta1.ServiceImport
+	eventually(t, started, func() error {
+		if err := cls2.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "web"}, &imp); err != nil {
+			return err
+		}
+		if len(imp.Spec.IPs) != 2 || len(imp.Spec.IPFamilies) != 2 {
+			return fmt.Errorf("the import has IPs %v of families %v, want two", imp.Spec.IPs, imp.Spec.IPFamilies)
+		}
+		got, err := imported(t.Context(), cls2, ns, "web", "cls1", true)
+		if err == nil && len(got) != 4 {
+			err = fmt.Errorf("cls2 has imported %v, want two addresses of each family", got)
+		}
+		return err
+	})
+	for _, family := range []string{"-4", "-6"} {
+		eventually(t, soon, func() error {
+			out, err := ask(t.Context(), cls2, ns, "curl", "-s", "-m", "5", family, "http://web."+ns+".svc.clusterset.local")
+			if err == nil && !strings.Contains(out, "Server name: web-") {
+				err = fmt.Errorf("curl %s answered %q", family, out)
+			}
+			return err
+		})
+	}
+}
+
+// TestForeignServiceImport leaves another implementation's ServiceImport alone.
+func TestForeignServiceImport(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	foreign := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web", Labels: map[string]string{"app.kubernetes.io/managed-by": "somebody-else"}},
+		Spec: mcsv1beta1.ServiceImportSpec{Type: mcsv1beta1.ClusterSetIP, IPs: []string{"172.20.99.99"}, Ports: []mcsv1beta1.ServicePort{{Port: 1}}}}
+	create(t, cls2, foreign)
+	apply(t, cls1, web(ns, "web", 1))
+	export(t, cls1, ns, "web")
+	eventually(t, started, func() error { return exported(t.Context(), cls1, ns, "web") })
+	always(t, quiet, func() error {
+		var now mcsv1beta1.ServiceImport
+		if err := cls2.Get(t.Context(), client.ObjectKeyFromObject(foreign), &now); err != nil {
+			return err
+		}
+		if now.ResourceVersion != foreign.ResourceVersion {
+			return fmt.Errorf("the foreign ServiceImport was changed: %+v", now)
+		}
+		err := cls2.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "web"}, &corev1.Service{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("want no Service made for it, got %v", err)
+		}
+		return nil
+	})
+}
+
+// TestTimeToResolve measures, and prints, the time from `kubectl apply` of a ServiceExport until its name resolves in the other cluster.
+func TestTimeToResolve(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls2, clientPod(ns))
+	kubectl(t, cls2, "-n", ns, "wait", "pod/client", "--for=condition=Ready", "--timeout=90s")
+	var took []time.Duration
+	for i := range 20 {
+		name := fmt.Sprintf("svc-%d", i)
+		create(t, cls1, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
+		create(t, cls1, handMade(ns, name, fmt.Sprintf("10.10.%d", 200+i), 3))
+		start := time.Now()
+		apply(t, cls1, fmt.Sprintf("{apiVersion: multicluster.x-k8s.io/v1beta1, kind: ServiceExport, metadata: {name: %s, namespace: %s}}", name, ns))
+		out, err := ask(t.Context(), cls2, ns, "sh", "-c", fmt.Sprintf("for i in $(seq 200); do a=$(dig +short +tries=1 +time=1 %s.%s.svc.clusterset.local. A); [ -n \"$a\" ] && echo $a && exit 0; sleep 0.05; done; exit 1", name, ns))
+		if err != nil {
+			t.Fatal(out, err)
+		}
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	t.Logf("ServiceExport applied until the name resolves in the other cluster: p50 %v, max %v of %d", took[len(took)/2], took[len(took)-1], len(took))
+}
