@@ -1,0 +1,326 @@
+package mcs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// What one export may hold at most. It keeps one cluster, broken or hostile, from filling the others' etcd.
+const (
+	// maxPorts: a port takes about 60 bytes in the ServiceImport, 200 in the derived Service with its managed fields and
+	// 60 in each EndpointSlice: with 1,000 of them each object stays below a fifth of etcd's 1.5 MiB.
+	maxPorts = 1000
+	// maxEndpoints: 10,000 endpoints are 100 slices of 100 per address family, some 4 MiB in etcd; more than Kubernetes
+	// is tested with for one Service.
+	maxEndpoints = 10_000
+	// maxBackends: each group of backends takes at least one slice per address family, so 100 groups at most double the
+	// slices of maxEndpoints.
+	maxBackends = 100
+	// maxLabels: 100 labels of at most 317 + 63 bytes are 37 KiB.
+	maxLabels = 100
+	// maxAnnotationBytes is a quarter of the 256 KiB that Kubernetes allows an object.
+	maxAnnotationBytes = 64 << 10
+	// maxProblems lines say enough about what is wrong with an export.
+	maxProblems = 20
+)
+
+// Sanitize makes of an export that somebody else wrote one that can be used: canonical, with nothing in it that the
+// Kubernetes API would refuse or that must not come from another cluster. What is bad is left out, with one line each
+// that says so. The error says why nothing of e can be used.
+//
+// Our own exports pass through it as well (NewExport), so that the exporting cluster merges what all others merge.
+func Sanitize(e Export) (Export, []string, error) {
+	if err := checkExport(e); err != nil {
+		return Export{}, nil, err
+	}
+	var p problems
+	e = e.Canonical()
+	if e.Created.IsZero() {
+		p.add("there is no creation time: every other export wins against this one")
+	}
+	e.Ports = p.ports(e.Ports)
+	p.policies(&e)
+	e.Labels = p.labels(e.Labels)
+	e.Annotations = p.annotations(e.Annotations)
+	e.Backends = p.backends(e.Backends)
+	return e.Canonical(), p.lines(), nil
+}
+
+// checkExport is about what e cannot be used without.
+func checkExport(e Export) error {
+	if len(validation.IsDNS1123Label(e.Key.Namespace)) > 0 {
+		return fmt.Errorf("namespace %q is no DNS label", abbreviate(e.Key.Namespace))
+	}
+	if len(validation.IsDNS1123Label(e.Key.Name)) > 0 {
+		return fmt.Errorf("service name %q is no DNS label", abbreviate(e.Key.Name))
+	}
+	if err := ValidateClusterID(e.Cluster); err != nil {
+		return fmt.Errorf("checking the source cluster: %w", err)
+	}
+	if e.Type != mcsv1beta1.ClusterSetIP && e.Type != mcsv1beta1.Headless {
+		return fmt.Errorf("type %q is neither %s nor %s", abbreviate(string(e.Type)), mcsv1beta1.ClusterSetIP, mcsv1beta1.Headless)
+	}
+	return nil
+}
+
+// problems collects what was left out of an export.
+type problems struct {
+	first []string
+	more  int
+}
+
+func (p *problems) add(format string, args ...any) {
+	if len(p.first) < maxProblems {
+		p.first = append(p.first, fmt.Sprintf(format, args...))
+		return
+	}
+	p.more++
+}
+
+func (p *problems) lines() []string {
+	if p.more == 0 {
+		return p.first
+	}
+	return append(p.first, fmt.Sprintf("and %d more problems", p.more))
+}
+
+func (p *problems) ports(in []Port) []Port {
+	var out []Port
+	names := map[string]bool{}
+	keys := map[portKey]bool{}
+	for _, port := range in {
+		switch err := checkPort(port.Name, port.Protocol, port.Port); {
+		case err != nil:
+			p.add("port %s left out: %v", abbreviate(port.String()), err)
+			continue
+		case names[port.Name] || keys[port.key()]:
+			p.add("port %s left out: its name or number is there already", port)
+			continue
+		case len(out) == maxPorts:
+			p.add("port %s left out: there are more than %d", port, maxPorts)
+			continue
+		}
+		if port.AppProtocol != "" && len(validation.IsQualifiedName(port.AppProtocol)) > 0 {
+			p.add("appProtocol %q of port %s left out: it is no qualified name", abbreviate(port.AppProtocol), port.Name)
+			port.AppProtocol = ""
+		}
+		if port.TargetPort != "" && !validTargetPort(port.TargetPort) {
+			p.add("targetPort %q of port %s left out: it is no port number or name", abbreviate(port.TargetPort), port.Name)
+			port.TargetPort = ""
+		}
+		names[port.Name], keys[port.key()] = true, true
+		out = append(out, port)
+	}
+	return out
+}
+
+func checkPort(name string, protocol corev1.Protocol, number int32) error {
+	if name != "" && len(validation.IsDNS1123Label(name)) > 0 {
+		return errors.New("the name is no DNS label")
+	}
+	if len(validation.IsValidPortNum(int(number))) > 0 {
+		return errors.New("the number is not between 1 and 65535")
+	}
+	switch protocol {
+	case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
+		return nil
+	}
+	return errors.New("the protocol is none of TCP, UDP, SCTP")
+}
+
+func validTargetPort(s string) bool {
+	if n, err := strconv.Atoi(s); err == nil {
+		return len(validation.IsValidPortNum(n)) == 0
+	}
+	return len(validation.IsValidPortName(s)) == 0
+}
+
+// policies takes back to Kubernetes' default what says nothing that Kubernetes knows.
+func (p *problems) policies(e *Export) {
+	switch e.SessionAffinity {
+	case corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP:
+	default:
+		p.add("sessionAffinity %q left out: it is unknown", abbreviate(string(e.SessionAffinity)))
+		e.SessionAffinity = corev1.ServiceAffinityNone
+	}
+	if t := affinityTimeout(e.SessionAffinityConfig); t < 0 || t > corev1MaxAffinitySeconds {
+		p.add("sessionAffinityConfig left out: a timeout of %d s is not between 1 and %d", t, corev1MaxAffinitySeconds)
+		e.SessionAffinityConfig = nil
+	}
+	switch e.InternalTrafficPolicy {
+	case "", corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal:
+	default:
+		p.add("internalTrafficPolicy %q left out: it is unknown", abbreviate(string(e.InternalTrafficPolicy)))
+		e.InternalTrafficPolicy = ""
+	}
+	switch e.TrafficDistribution {
+	case "", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone,
+		corev1.ServiceTrafficDistributionPreferSameNode:
+	default:
+		p.add("trafficDistribution %q left out: it is unknown", abbreviate(e.TrafficDistribution))
+		e.TrafficDistribution = ""
+	}
+	e.IPFamilies = slices.DeleteFunc(e.IPFamilies, func(f corev1.IPFamily) bool {
+		bad := f != corev1.IPv4Protocol && f != corev1.IPv6Protocol
+		if bad {
+			p.add("IP family %q left out: it is unknown", abbreviate(string(f)))
+		}
+		return bad
+	})
+}
+
+// corev1MaxAffinitySeconds is one day, the most that a Service allows.
+const corev1MaxAffinitySeconds = 86400
+
+func (p *problems) labels(in map[string]string) map[string]string {
+	out := map[string]string{}
+	for _, k := range slices.Sorted(maps.Keys(in)) {
+		switch {
+		case reserved(k):
+			p.add("label %q left out: its prefix is reserved", abbreviate(k))
+		case len(validation.IsQualifiedName(k)) > 0 || len(validation.IsValidLabelValue(in[k])) > 0:
+			p.add("label %q left out: its key or value is not valid", abbreviate(k))
+		case len(out) == maxLabels:
+			p.add("label %q left out: there are more than %d", abbreviate(k), maxLabels)
+		default:
+			out[k] = in[k]
+		}
+	}
+	return out
+}
+
+func (p *problems) annotations(in map[string]string) map[string]string {
+	out := map[string]string{}
+	size := 0
+	for _, k := range slices.Sorted(maps.Keys(in)) {
+		switch {
+		case reserved(k):
+			p.add("annotation %q left out: its prefix is reserved", abbreviate(k))
+		// Kubernetes compares annotation keys in lower case.
+		case len(validation.IsQualifiedName(strings.ToLower(k))) > 0:
+			p.add("annotation %q left out: its key is not valid", abbreviate(k))
+		case size+len(k)+len(in[k]) > maxAnnotationBytes:
+			p.add("annotation %q left out: there are more than %d bytes of annotations", abbreviate(k), maxAnnotationBytes)
+		default:
+			size += len(k) + len(in[k])
+			out[k] = in[k]
+		}
+	}
+	return out
+}
+
+// reserved says whether a label or annotation key means something to Kubernetes or to an MCS implementation and so
+// must not be set from another cluster. Of Kubernetes' own, app.kubernetes.io is meant for users, except for
+// managed-by, which says whose a ServiceImport is.
+func reserved(key string) bool {
+	prefix, name, ok := strings.Cut(strings.ToLower(key), "/")
+	if !ok {
+		return false
+	}
+	if prefix == "app.kubernetes.io" {
+		return name == "managed-by"
+	}
+	for _, domain := range []string{"kubernetes.io", "k8s.io", "multicluster.x-k8s.io", "multicluster.k8s.aws"} {
+		if prefix == domain || strings.HasSuffix(prefix, "."+domain) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *problems) backends(in []Backends) []Backends {
+	var out []Backends
+	count := 0
+	for _, b := range in {
+		ports := p.backendPorts(b.Ports)
+		if len(ports) == 0 && len(b.Ports) > 0 {
+			p.add("%d endpoints left out: none of their ports is usable", len(b.Endpoints))
+			continue
+		}
+		if len(out) == maxBackends {
+			p.add("%d endpoints left out: there are more than %d groups of endpoints with different ports", len(b.Endpoints), maxBackends)
+			continue
+		}
+		endpoints := p.endpoints(b.Endpoints)
+		if room := maxEndpoints - count; len(endpoints) > room {
+			p.add("%d endpoints left out: there are more than %d", len(endpoints)-room, maxEndpoints)
+			endpoints = endpoints[:room]
+		}
+		count += len(endpoints)
+		out = append(out, Backends{Ports: ports, Endpoints: endpoints})
+	}
+	return out
+}
+
+func (p *problems) backendPorts(in []BackendPort) []BackendPort {
+	var out []BackendPort
+	names := map[string]bool{}
+	for _, port := range in {
+		switch err := checkPort(port.Name, port.Protocol, port.Port); {
+		case err != nil:
+			p.add("endpoint port %q %d/%s left out: %v", abbreviate(port.Name), port.Port, abbreviate(string(port.Protocol)), err)
+		case names[port.Name]:
+			p.add("endpoint port %q %d/%s left out: its name is there already", port.Name, port.Port, port.Protocol)
+		case len(out) == maxPorts:
+			p.add("endpoint port %q left out: there are more than %d", port.Name, maxPorts)
+		default:
+			names[port.Name] = true
+			out = append(out, port)
+		}
+	}
+	return out
+}
+
+func (p *problems) endpoints(in []Endpoint) []Endpoint {
+	var out []Endpoint
+	for _, ep := range in {
+		if err := checkAddress(ep.Address); err != nil {
+			p.add("endpoint %s left out: %v", abbreviate(ep.Address.String()), err)
+			continue
+		}
+		if ep.Hostname != "" && len(validation.IsDNS1123Label(ep.Hostname)) > 0 {
+			p.add("hostname %q of endpoint %s left out: it is no DNS label", abbreviate(ep.Hostname), ep.Address)
+			ep.Hostname = ""
+		}
+		if len(validation.IsValidLabelValue(ep.Zone)) > 0 {
+			p.add("zone %q of endpoint %s left out: it is no label value", abbreviate(ep.Zone), ep.Address)
+			ep.Zone = ""
+		}
+		if ep.Node != "" && len(validation.IsDNS1123Subdomain(ep.Node)) > 0 {
+			p.add("node %q of endpoint %s left out: it is no DNS name", abbreviate(ep.Node), ep.Address)
+			ep.Node = ""
+		}
+		out = append(out, ep)
+	}
+	return out
+}
+
+// checkAddress refuses what Kubernetes refuses in an EndpointSlice, and what can be no pod's address.
+func checkAddress(a netip.Addr) error {
+	switch a = a.Unmap(); {
+	case !a.IsValid():
+		return errors.New("it has no address")
+	case a.Zone() != "":
+		return errors.New("an address with a zone has a meaning on one host only")
+	case a.IsUnspecified(), a.Is4() && a.As4()[0] == 0:
+		return errors.New("the address is unspecified")
+	case a.IsLoopback():
+		return errors.New("the address is a loopback address")
+	case a.IsLinkLocalUnicast():
+		return errors.New("the address is link-local")
+	case a.IsMulticast():
+		return errors.New("the address is a multicast address")
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return errors.New("the address is the broadcast address")
+	}
+	return nil
+}
