@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+)
+
+// drainTime is how long requests in progress may take after SIGTERM: the longest needs milliseconds.
+const drainTime = 5 * time.Second
+
+// flags is the command line as it was typed.
+type flags struct {
+	listen     string
+	verbose    bool
+	accessKeys []string
+	limits     []string
+	options    cloudmaplocal.Options
+}
+
+func newCommand() *cobra.Command {
+	var f flags
+	cmd := &cobra.Command{
+		Use:           "cloudmap-local",
+		Short:         "A local server that speaks the AWS Cloud Map API",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.Context(), cmd.ErrOrStderr())
+		},
+	}
+	f.bind(cmd)
+	return cmd
+}
+
+func (f *flags) bind(cmd *cobra.Command) {
+	set, o := cmd.Flags(), &f.options
+	set.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address to listen on")
+	set.BoolVar(&f.verbose, "verbose", false, "log each request")
+	set.StringVar(&o.StateFile, "state", "", "file that keeps everything over restarts (default: in memory only)")
+	set.StringVar(&o.Account, "account", cloudmaplocal.DefaultAccount, "account id that owns what callers create")
+	set.StringVar(&o.Region, "region", cloudmaplocal.DefaultRegion, "Region of unsigned requests; signed ones name theirs")
+	set.StringArrayVar(&f.accessKeys, "access-key", nil,
+		"`ID[:SECRET[:ACCOUNT]]` that may call; repeatable. With a secret, signatures are verified (default: everybody may call)")
+	set.DurationVar(&o.ConsistencyDelay, "consistency-delay", 0,
+		"age of what DiscoverInstances, DiscoverInstancesRevision and ListInstances show; AWS: around 500ms")
+	set.DurationVar(&o.OperationDelay, "operation-delay", 0, "duration of asynchronous operations; AWS: a second and more")
+	set.DurationVar(&o.HealthDelay, "health-delay", 0, "time until UpdateInstanceCustomHealthStatus shows; AWS: around 30s")
+	set.BoolVar(&o.Unthrottled, "unthrottled", false, "switch off the request quotas")
+	set.StringArrayVar(&f.limits, "limit", nil, "`OPERATION=RATE:BURST`, replaces an operation's request quota; repeatable")
+	set.IntVar(&o.NamespaceQuota, "namespaces", 50, "quota of namespaces per account and Region")
+	set.IntVar(&o.InstancesPerNamespace, "instances-per-namespace", 2000, "quota of instances per namespace")
+}
+
+// run serves until ctx ends.
+func (f *flags) run(ctx context.Context, stderr io.Writer) error {
+	if err := f.parse(); err != nil {
+		return err
+	}
+	level := slog.LevelInfo
+	if f.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	f.options.Logger = log
+	handler, err := cloudmaplocal.New(f.options)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listening on %s: %w", f.listen, err), handler.Close())
+	}
+	log.Info("listening", "endpoint", "http://"+listener.Addr().String())
+	return errors.Join(serve(ctx, listener, handler), handler.Close())
+}
+
+// serve ends with ctx, after the requests in progress.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serving: %w", err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	if err := server.Shutdown(drain); err != nil {
+		return fmt.Errorf("ending the requests in progress: %w", err)
+	}
+	return nil
+}
+
+// parse turns what was typed as text into options.
+func (f *flags) parse() error {
+	for _, typed := range f.accessKeys {
+		parts := append(strings.SplitN(typed, ":", 3), "", "")
+		f.options.AccessKeys = append(f.options.AccessKeys,
+			cloudmaplocal.AccessKey{ID: parts[0], Secret: parts[1], Account: parts[2]})
+	}
+	f.options.Limits = map[string]cloudmaplocal.Limit{}
+	for _, typed := range f.limits {
+		operation, limit, err := parseLimit(typed)
+		if err != nil {
+			return err
+		}
+		f.options.Limits[operation] = limit
+	}
+	return nil
+}
+
+// parseLimit reads OPERATION=RATE:BURST.
+func parseLimit(typed string) (operation string, limit cloudmaplocal.Limit, err error) {
+	operation, numbers, _ := strings.Cut(typed, "=")
+	perSecond, burst, _ := strings.Cut(numbers, ":")
+	limit.PerSecond, err = strconv.ParseFloat(perSecond, 64)
+	if err == nil {
+		limit.Burst, err = strconv.Atoi(burst)
+	}
+	if err != nil {
+		err = fmt.Errorf("reading --limit %s: want OPERATION=RATE:BURST, for example RegisterInstance=50:100: %w", typed, err)
+	}
+	return operation, limit, err
+}

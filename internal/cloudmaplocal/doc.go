@@ -1,0 +1,16 @@
+// Package cloudmaplocal is a local server that speaks the AWS Cloud Map API well enough that the AWS SDKs and the AWS
+// CLI cannot tell the difference.
+//
+// How a request travels:
+//
+//  1. [Server] reads the operation from X-Amz-Target and finds it in one table (operations).
+//  2. The credential says which account and which Region is meant; each pair has a store of its own (region).
+//  3. A token bucket per operation admits it, or it is throttled as AWS would.
+//  4. The operation is decoded, validated and run with the region locked and its clock advanced.
+//  5. Asynchronous operations only enter a queue there. They take effect when their time comes.
+//  6. Every effect is also put into the log of the replica, which applies it one consistency delay later.
+//     DiscoverInstances, DiscoverInstancesRevision and ListInstances read the replica; all else reads the truth.
+//
+// Nothing runs in the background except the saving of the state file: what is due is applied, in order, before the next
+// request is answered. With an injected clock a test therefore decides exactly what has happened.
+package cloudmaplocal

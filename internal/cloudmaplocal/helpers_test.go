@@ -1,0 +1,145 @@
+package cloudmaplocal
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sd "github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+)
+
+// began is when the clocks of the tests start.
+var began = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// world is a server and a way to talk to it.
+type world struct {
+	t      testing.TB
+	server *Server
+	clock  *Clock
+	url    string
+	*sd.Client
+}
+
+// newWorld starts a server with a clock that stands still. It is not throttled unless the options say limits.
+func newWorld(t testing.TB, opts Options) *world {
+	t.Helper()
+	w := &world{t: t, clock: NewClock(began)}
+	if opts.Now == nil {
+		opts.Now = w.clock.Now
+	}
+	opts.Unthrottled = opts.Limits == nil
+	server, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.server = server
+	listener := httptest.NewServer(server)
+	t.Cleanup(func() {
+		listener.Close()
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.url = listener.URL
+	w.Client = w.client("us-east-1", "AKIDEXAMPLE", "secret")
+	return w
+}
+
+// client is a real SDK client. It does not retry, so that tests see every answer.
+func (w *world) client(region, keyID, secret string) *sd.Client {
+	return sd.New(sd.Options{
+		Region:           region,
+		BaseEndpoint:     aws.String(w.url),
+		Credentials:      staticCredentials{keyID, secret},
+		RetryMaxAttempts: 1,
+		APIOptions:       []func(*middlewareStack) error{disableHostPrefix},
+	})
+}
+
+type staticCredentials struct{ id, secret string }
+
+func (c staticCredentials) Retrieve(context.Context) (aws.Credentials, error) {
+	return aws.Credentials{AccessKeyID: c.id, SecretAccessKey: c.secret}, nil
+}
+
+// namespace creates an HTTP namespace and gives its id.
+func (w *world) namespace(name string) string {
+	w.t.Helper()
+	out, err := w.CreateHttpNamespace(w.t.Context(), &sd.CreateHttpNamespaceInput{Name: &name})
+	return w.operation(must(w.t, out, err).OperationId).Targets["NAMESPACE"]
+}
+
+func (w *world) operation(id *string) *types.Operation {
+	w.t.Helper()
+	out, err := w.GetOperation(w.t.Context(), &sd.GetOperationInput{OperationId: id})
+	return must(w.t, out, err).Operation
+}
+
+// service creates a service and gives its id.
+func (w *world) service(namespace, name string) string {
+	w.t.Helper()
+	out, err := w.CreateService(w.t.Context(), &sd.CreateServiceInput{NamespaceId: &namespace, Name: &name})
+	return *must(w.t, out, err).Service.Id
+}
+
+// register registers an instance and gives the operation's id.
+func (w *world) register(service, id string, attributes map[string]string) string {
+	w.t.Helper()
+	out, err := w.RegisterInstance(w.t.Context(), &sd.RegisterInstanceInput{ServiceId: &service, InstanceId: &id, Attributes: attributes})
+	return *must(w.t, out, err).OperationId
+}
+
+func (w *world) deregister(service, id string) string {
+	w.t.Helper()
+	out, err := w.DeregisterInstance(w.t.Context(), &sd.DeregisterInstanceInput{ServiceId: &service, InstanceId: &id})
+	return *must(w.t, out, err).OperationId
+}
+
+// discovered is the ids of the instances that DiscoverInstances shows, and the revision.
+func (w *world) discovered(namespace, service string) (map[string]types.HttpInstanceSummary, int64) {
+	w.t.Helper()
+	out, err := w.DiscoverInstances(w.t.Context(), &sd.DiscoverInstancesInput{
+		NamespaceName: &namespace, ServiceName: &service, MaxResults: aws.Int32(1000), HealthStatus: types.HealthStatusFilterAll,
+	})
+	found := map[string]types.HttpInstanceSummary{}
+	for _, inst := range must(w.t, out, err).Instances {
+		found[*inst.InstanceId] = inst
+	}
+	return found, *out.InstancesRevision
+}
+
+func must[T any](t testing.TB, v T, err error) T {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// wantCode fails the test unless err is an API error of this code.
+func wantCode(t testing.TB, err error, code string) {
+	t.Helper()
+	var failed smithy.APIError
+	if !errors.As(err, &failed) || failed.ErrorCode() != code {
+		t.Fatalf("error = %v, want %s", err, code)
+	}
+}
+
+// wantStatus fails the test unless err was answered with this HTTP status.
+func wantStatus(t testing.TB, err error, status int) {
+	t.Helper()
+	var response *smithyhttp.ResponseError
+	if !errors.As(err, &response) || response.HTTPStatusCode() != status {
+		t.Fatalf("error = %v, want HTTP status %d", err, status)
+	}
+}
+
+// numbered is prefix-0, prefix-1, …
+func numbered(prefix string, i int) string { return prefix + "-" + strconv.Itoa(i) }

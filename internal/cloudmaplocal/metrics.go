@@ -1,0 +1,92 @@
+package cloudmaplocal
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics counts requests and shows the stock of resources when it is asked.
+type metrics struct {
+	stock func() stock
+
+	mu     sync.Mutex
+	counts map[requestKey]int
+}
+
+// requestKey is the operation and "ok" or the error's code: 30 times at most 30 values.
+type requestKey struct{ operation, result string }
+
+// stock is how much of everything there is, in all accounts and Regions.
+type stock struct{ namespaces, services, instances, operations int }
+
+var (
+	requestsDesc = prometheus.NewDesc("cloudmap_local_requests_total",
+		"Requests by operation and result: ok or the code of the error.", []string{"operation", "result"}, nil)
+	namespacesDesc = prometheus.NewDesc("cloudmap_local_namespaces", "Namespaces that exist.", nil, nil)
+	servicesDesc   = prometheus.NewDesc("cloudmap_local_services", "Services that exist.", nil, nil)
+	instancesDesc  = prometheus.NewDesc("cloudmap_local_instances", "Instances that are registered.", nil, nil)
+	operationsDesc = prometheus.NewDesc("cloudmap_local_operations_in_flight", "Operations that are submitted or pending.", nil, nil)
+)
+
+var _ prometheus.Collector = (*metrics)(nil)
+
+func newMetrics(stock func() stock) *metrics {
+	return &metrics{stock: stock, counts: map[requestKey]int{}}
+}
+
+func (m *metrics) count(operation, result string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counts[requestKey{operation, result}]++
+}
+
+// requests is the counts by operation alone.
+func (m *metrics) requests() map[string]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[string]int{}
+	for key, n := range m.counts {
+		out[key.operation] += n
+	}
+	return out
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{requestsDesc, namespacesDesc, servicesDesc, instancesDesc, operationsDesc} {
+		ch <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	now := m.stock()
+	for desc, n := range map[*prometheus.Desc]int{
+		namespacesDesc: now.namespaces, servicesDesc: now.services, instancesDesc: now.instances, operationsDesc: now.operations,
+	} {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, n := range m.counts {
+		ch <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), key.operation, key.result)
+	}
+}
+
+// stock counts what is there now.
+func (s *Server) stock() stock {
+	var total stock
+	for _, r := range s.allRegions() {
+		_ = r.do(func() error { // cannot fail
+			total.namespaces += len(r.namespaces)
+			total.services += len(r.services)
+			total.operations += len(r.operations.queue)
+			for _, svc := range r.services {
+				total.instances += len(svc.Instances)
+			}
+			return nil
+		})
+	}
+	return total
+}

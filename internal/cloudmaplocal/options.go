@@ -1,0 +1,160 @@
+package cloudmaplocal
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// Defaults of Options.
+const (
+	// DefaultAccount is the account of every caller whose access key names no other: the one of AWS's own examples.
+	DefaultAccount = "123456789012"
+	// DefaultRegion is the Region of requests that are not signed and therefore name none.
+	DefaultRegion = "us-east-1"
+
+	// Quotas that AWS raises on request [Cloud Map Developer Guide, quotas].
+	defaultNamespaceQuota   = 50
+	defaultInstancesPerNS   = 2000
+	accountPatternSource    = `^[0-9]{12}$`
+	regionPatternSource     = `^[a-z0-9-]{1,32}$`
+	accessKeyPatternSource  = `^[\w]{1,128}$`
+	maxConfigurableDuration = time.Hour
+)
+
+var (
+	accountPattern   = regexp.MustCompile(accountPatternSource)
+	regionPattern    = regexp.MustCompile(regionPatternSource)
+	accessKeyPattern = regexp.MustCompile(accessKeyPatternSource)
+)
+
+// Options is what can be configured. The zero value is a server with AWS's quotas, no delays and no access check.
+type Options struct {
+	// Account owns what callers create, unless their access key belongs to another account. Default DefaultAccount.
+	Account string
+	// Region is that of unsigned requests. Default DefaultRegion.
+	Region string
+	// AccessKeys lists who may call. Empty: everybody may, signed or not.
+	AccessKeys []AccessKey
+
+	// ConsistencyDelay is how old the state is that DiscoverInstances, DiscoverInstancesRevision and ListInstances show.
+	// AWS: around 500ms.
+	ConsistencyDelay time.Duration
+	// OperationDelay is how long an asynchronous operation takes. AWS: a second for HTTP namespaces, a minute for DNS.
+	OperationDelay time.Duration
+	// HealthDelay is how long UpdateInstanceCustomHealthStatus takes to show. AWS: around 30s.
+	HealthDelay time.Duration
+
+	// Unthrottled switches the token buckets off.
+	Unthrottled bool
+	// Limits replaces the default token buckets of the operations that it names.
+	Limits map[string]Limit
+	// NamespaceQuota is the number of namespaces per account and Region. Default 50.
+	NamespaceQuota int
+	// InstancesPerNamespace is the number of instances in a namespace. Default 2,000. (Those of a service are 1,000, always.)
+	InstancesPerNamespace int
+
+	// StateFile keeps everything over restarts. Empty: in memory only.
+	StateFile string
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+	// Logger gets each request at level debug and trouble with the state file at level error. Default: discarded.
+	Logger *slog.Logger
+}
+
+// AccessKey is somebody who may call.
+type AccessKey struct {
+	// ID is the access key id. Required.
+	ID string
+	// Secret, if set, is what requests must be signed with. If not, a request need only name the ID.
+	Secret string
+	// Account is the account that the key belongs to. Default Options.Account.
+	Account string
+}
+
+// withDefaults is a copy of o with the defaults filled in, or an error that names the wrong value.
+func (o Options) withDefaults() (Options, error) {
+	if o.Account == "" {
+		o.Account = DefaultAccount
+	}
+	if o.Region == "" {
+		o.Region = DefaultRegion
+	}
+	if o.NamespaceQuota == 0 {
+		o.NamespaceQuota = defaultNamespaceQuota
+	}
+	if o.InstancesPerNamespace == 0 {
+		o.InstancesPerNamespace = defaultInstancesPerNS
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.AccessKeys = slices.Clone(o.AccessKeys)
+	for i := range o.AccessKeys {
+		if o.AccessKeys[i].Account == "" {
+			o.AccessKeys[i].Account = o.Account
+		}
+	}
+	limits := maps.Clone(defaultLimits)
+	maps.Copy(limits, o.Limits)
+	o.Limits = limits
+	return o, o.validate()
+}
+
+// validate names the first value that cannot be.
+func (o Options) validate() error {
+	if !accountPattern.MatchString(o.Account) {
+		return fmt.Errorf("account %q: must be 12 digits", o.Account)
+	}
+	if !regionPattern.MatchString(o.Region) {
+		return fmt.Errorf("region %q: must be like us-east-1", o.Region)
+	}
+	if o.NamespaceQuota < 0 || o.InstancesPerNamespace < 0 {
+		return fmt.Errorf("quotas of %d namespaces and %d instances per namespace: must not be negative",
+			o.NamespaceQuota, o.InstancesPerNamespace)
+	}
+	for name, d := range map[string]time.Duration{
+		"consistency delay": o.ConsistencyDelay, "operation delay": o.OperationDelay, "health delay": o.HealthDelay,
+	} {
+		if d < 0 || d > maxConfigurableDuration {
+			return fmt.Errorf("%s %s: must be between 0 and %s", name, d, maxConfigurableDuration)
+		}
+	}
+	return cmp.Or(validateLimits(o.Limits), validateAccessKeys(o.AccessKeys))
+}
+
+func validateLimits(limits map[string]Limit) error {
+	for name, limit := range limits {
+		if _, known := operations[name]; !known {
+			return fmt.Errorf("limit of %q: no such operation; the operations are %v", name, slices.Sorted(maps.Keys(operations)))
+		}
+		if limit.PerSecond <= 0 || limit.Burst < 1 {
+			return fmt.Errorf("limit of %s: %v per second with a burst of %d: the rate must be above 0 and the burst at least 1",
+				name, limit.PerSecond, limit.Burst)
+		}
+	}
+	return nil
+}
+
+func validateAccessKeys(keys []AccessKey) error {
+	seen := map[string]bool{}
+	for _, key := range keys {
+		switch {
+		case !accessKeyPattern.MatchString(key.ID):
+			return fmt.Errorf("access key %q: must be 1 to 128 letters, digits or underscores", key.ID)
+		case !accountPattern.MatchString(key.Account):
+			return fmt.Errorf("account %q of access key %s: must be 12 digits", key.Account, key.ID)
+		case seen[key.ID]:
+			return fmt.Errorf("access key %s: given twice", key.ID)
+		}
+		seen[key.ID] = true
+	}
+	return nil
+}

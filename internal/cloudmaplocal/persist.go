@@ -1,0 +1,284 @@
+package cloudmaplocal
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// stateVersion of the file's format. A server reads no other.
+const stateVersion = 1
+
+// saveInterval is the shortest time between two writes of the state file, so that a burst of registrations is written
+// once: 30,000 instances are some 10 MB. It is also how much a crash can lose; Close loses nothing.
+const saveInterval = time.Second
+
+// state is the content of the state file.
+type state struct {
+	Version int
+	Regions []regionState
+}
+
+type regionState struct {
+	Account, Region string
+	Namespaces      []*namespace
+	Services        []*service
+	Operations      []*operation
+}
+
+// allRegions in a fixed order.
+func (s *Server) allRegions() []*region {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.regions), func(a, b *region) int {
+		return cmp.Or(strings.Compare(a.key.account, b.key.account), strings.Compare(a.key.region, b.key.region))
+	})
+}
+
+// snapshot is the state as the file has it.
+func (s *Server) snapshot() ([]byte, error) {
+	all := state{Version: stateVersion}
+	for _, r := range s.allRegions() {
+		_ = r.do(func() error { // cannot fail
+			all.Regions = append(all.Regions, r.snapshot())
+			return nil
+		})
+	}
+	return json.Marshal(all)
+}
+
+// snapshot copies what can change, so that it can be encoded without the lock.
+func (r *region) snapshot() regionState {
+	out := regionState{Account: r.key.account, Region: r.key.region}
+	for _, id := range sortedKeys(r.namespaces) {
+		ns := *r.namespaces[id]
+		out.Namespaces = append(out.Namespaces, &ns)
+	}
+	for _, id := range sortedKeys(r.services) {
+		svc := *r.services[id]
+		svc.Instances = make(map[string]*instance, len(svc.Instances))
+		for id, inst := range r.services[svc.ID].Instances {
+			copied := *inst
+			svc.Instances[id] = &copied
+		}
+		out.Services = append(out.Services, &svc)
+	}
+	for _, op := range r.operations.all {
+		copied := *op
+		out.Operations = append(out.Operations, &copied)
+	}
+	return out
+}
+
+// load reads the state file. That there is none is how everything begins; anything else is an error, and the file stays as
+// it is.
+func (s *Server) load(path string) error {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var version struct{ Version int }
+	if err := json.Unmarshal(raw, &version); err != nil {
+		return fmt.Errorf("it is not a state file of cloudmap-local: %w; move it away or name another file", err)
+	}
+	if version.Version != stateVersion {
+		return fmt.Errorf("its version is %d, and this cloudmap-local reads version %d; move it away or name another file",
+			version.Version, stateVersion)
+	}
+	var all state
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&all); err != nil {
+		return fmt.Errorf("decoding it: %w; move it away or name another file", err)
+	}
+	for _, saved := range all.Regions {
+		key := regionKey{saved.Account, saved.Region}
+		r := newRegion(key, &s.opts)
+		if err := r.restore(saved); err != nil {
+			return fmt.Errorf("restoring account %s, Region %s: %w; move the file away or name another", saved.Account, saved.Region, err)
+		}
+		s.regions[key] = r
+	}
+	return nil
+}
+
+// restore fills a new region. Operations that were in flight go on; the replica has seen everything.
+func (r *region) restore(saved regionState) error {
+	r.now = r.opts.Now()
+	for _, ns := range saved.Namespaces {
+		r.namespaces[ns.ID] = ns
+		r.replica.apply(change{kind: namespaceCreated, namespace: ns})
+	}
+	for _, svc := range saved.Services {
+		if err := r.restoreService(svc); err != nil {
+			return err
+		}
+	}
+	for _, op := range saved.Operations {
+		if err := r.restoreOperation(op); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *region) restoreService(svc *service) error {
+	ns := r.namespaces[svc.NamespaceID]
+	if ns == nil {
+		return fmt.Errorf("the service %s is in the namespace %s, which is not there", svc.ID, svc.NamespaceID)
+	}
+	if svc.Instances == nil {
+		svc.Instances = map[string]*instance{}
+	}
+	svc.booked = len(svc.Instances)
+	ns.booked += len(svc.Instances)
+	ns.services++
+	r.services[svc.ID] = svc
+	r.replica.apply(change{kind: serviceCreated, service: svc})
+	for id, inst := range svc.Instances {
+		if inst == nil || inst.ID != id {
+			return fmt.Errorf("the instance %s of the service %s names another id or nothing", id, svc.ID)
+		}
+		r.replica.apply(change{kind: instanceSet, service: svc, instance: inst, revision: svc.Revision})
+	}
+	return nil
+}
+
+func (r *region) restoreOperation(op *operation) error {
+	if op.Done {
+		r.operations.add(op)
+		return nil
+	}
+	if err := r.checkRestored(op); err != nil {
+		return err
+	}
+	if svc := r.services[op.Targets[targetService]]; svc != nil && op.Targets[targetInstance] != "" {
+		svc.inFlight++
+		if op.Type == opRegisterInstance && svc.Instances[op.Targets[targetInstance]] == nil {
+			svc.booked++
+			r.namespaces[svc.NamespaceID].booked++
+		}
+	}
+	r.operations.add(op)
+	return nil
+}
+
+// checkRestored makes sure that finish will find what it needs.
+func (r *region) checkRestored(op *operation) error {
+	svc := r.services[op.Targets[targetService]]
+	complete := false
+	switch op.Type {
+	case opCreateNamespace:
+		complete = op.Namespace != nil
+	case opUpdateNamespace:
+		complete = r.namespaces[op.Targets[targetNamespace]] != nil && op.Change != nil && op.Change.Namespace != nil
+	case opDeleteNamespace:
+		complete = r.namespaces[op.Targets[targetNamespace]] != nil
+	case opUpdateService:
+		complete = svc != nil && op.Change != nil && op.Change.Service != nil
+	case opRegisterInstance:
+		complete = svc != nil && op.Instance != nil
+	case opDeregisterInstance:
+		complete = svc != nil && svc.Instances[op.Targets[targetInstance]] != nil
+	}
+	if !complete {
+		return fmt.Errorf("the operation %s of type %s lacks what it works on", op.ID, op.Type)
+	}
+	return nil
+}
+
+// saver writes the state file behind the requests.
+type saver struct {
+	path     string
+	snapshot func() ([]byte, error)
+	log      *slog.Logger
+	dirty    chan struct{} // holds one mark at most
+	stop     chan struct{}
+	stopped  chan error
+}
+
+func startSaver(path string, snapshot func() ([]byte, error), log *slog.Logger) *saver {
+	s := &saver{
+		path: path, snapshot: snapshot, log: log,
+		dirty: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan error, 1),
+	}
+	go s.run()
+	return s
+}
+
+// changed says that there is something to save.
+func (s *saver) changed() {
+	select {
+	case s.dirty <- struct{}{}:
+	default: // marked already
+	}
+}
+
+// close saves a last time and ends the saver.
+func (s *saver) close() error {
+	close(s.stop)
+	return <-s.stopped
+}
+
+func (s *saver) run() {
+	for {
+		select {
+		case <-s.stop:
+			s.stopped <- s.save()
+			return
+		case <-s.dirty:
+		}
+		if err := s.save(); err != nil {
+			s.log.Error("saving the state file failed; the next try follows", "file", s.path, "error", err)
+			s.changed()
+		}
+		select {
+		case <-s.stop:
+			s.stopped <- s.save()
+			return
+		case <-time.After(saveInterval):
+		}
+	}
+}
+
+// save replaces the file at once: a reader, or a crash, finds the old or the new content and nothing between.
+func (s *saver) save() error {
+	raw, err := s.snapshot()
+	if err != nil {
+		return fmt.Errorf("encoding the state: %w", err)
+	}
+	if err := replaceFile(s.path, raw); err != nil {
+		return fmt.Errorf("writing the state file %s: %w", s.path, err)
+	}
+	return nil
+}
+
+func replaceFile(path string, content []byte) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp.Name())
+		}
+	}()
+	_, err = tmp.Write(content)
+	if err := cmp.Or(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}

@@ -1,0 +1,97 @@
+package cloudmaplocal
+
+import "time"
+
+// replica is what the readers of the data plane see: the same state, one consistency delay ago. It is kept by replaying a
+// log of changes, each at its time.
+type replica struct {
+	log        []change
+	namespaces map[string]string          // id by HTTP name
+	services   map[string]*replicaService // by id
+	byName     map[serviceName]*replicaService
+}
+
+type serviceName struct{ namespaceID, name string }
+
+type replicaService struct {
+	id        string
+	name      serviceName
+	instances map[string]*instance
+	revision  int64
+}
+
+// changeKind says which fields of a change mean something.
+type changeKind int
+
+const (
+	namespaceCreated changeKind = iota // namespace
+	namespaceDeleted                   // namespace
+	serviceCreated                     // service
+	serviceDeleted                     // service
+	instanceSet                        // service, instance, revision
+	instanceRemoved                    // service, instance, revision
+)
+
+// change is one entry of the replica's log. Of the namespace and the service only what never changes is read.
+type change struct {
+	at        time.Time
+	kind      changeKind
+	namespace *namespace
+	service   *service
+	instance  *instance
+	revision  int64
+}
+
+func newReplica() replica {
+	return replica{
+		namespaces: map[string]string{},
+		services:   map[string]*replicaService{},
+		byName:     map[serviceName]*replicaService{},
+	}
+}
+
+// advance applies the changes that are to be seen by now.
+func (r *replica) advance(now time.Time) {
+	n := 0
+	for ; n < len(r.log) && !r.log[n].at.After(now); n++ {
+		r.apply(r.log[n])
+		r.log[n] = change{} // lets go of what it points to
+	}
+	r.log = r.log[n:]
+}
+
+func (r *replica) apply(c change) {
+	switch c.kind {
+	case namespaceCreated:
+		r.namespaces[c.namespace.HTTPName] = c.namespace.ID
+	case namespaceDeleted:
+		delete(r.namespaces, c.namespace.HTTPName)
+	case serviceCreated:
+		name := serviceName{c.service.NamespaceID, c.service.Name}
+		svc := &replicaService{id: c.service.ID, name: name, instances: map[string]*instance{}, revision: c.service.Revision}
+		r.services[svc.id], r.byName[name] = svc, svc
+	case serviceDeleted:
+		delete(r.services, c.service.ID)
+		delete(r.byName, serviceName{c.service.NamespaceID, c.service.Name})
+	case instanceSet:
+		svc := r.services[c.service.ID]
+		svc.instances[c.instance.ID], svc.revision = c.instance, c.revision
+	case instanceRemoved:
+		svc := r.services[c.service.ID]
+		delete(svc.instances, c.instance.ID)
+		svc.revision = c.revision
+	}
+}
+
+// find is the service of these names, or which of the two is not there (yet).
+func (r *replica) find(namespace, name string) (*replicaService, error) {
+	id, found := r.namespaces[namespace]
+	if !found {
+		return nil, namespaceNotFound(namespace)
+	}
+	svc := r.byName[serviceName{id, name}]
+	if svc == nil {
+		return nil, serviceNotFound(name)
+	}
+	return svc, nil
+}

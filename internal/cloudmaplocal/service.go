@@ -1,0 +1,263 @@
+package cloudmaplocal
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+func (r *region) createService(in createServiceInput) (struct{ Service serviceShape }, error) {
+	var out struct{ Service serviceShape }
+	if in.NamespaceId == "" && in.DnsConfig != nil {
+		in.NamespaceId = in.DnsConfig.NamespaceId // where it was before it moved to the top
+	}
+	ns, err := r.namespace("NamespaceId", in.NamespaceId)
+	if err != nil {
+		return out, err
+	}
+	if r.deleting(ns) {
+		return out, namespaceNotFound(in.NamespaceId)
+	}
+	svc, err := newService(ns, in)
+	if err != nil {
+		return out, err
+	}
+	existing := r.serviceNamed(ns, in.Name)
+	switch {
+	case existing == nil:
+		r.addService(ns, svc)
+	case !existing.repeatedBy(svc):
+		return out, failure("ServiceAlreadyExists", "A service of the name %s exists already.", in.Name).
+			with("ServiceId", existing.ID).with("ServiceArn", r.arn("service", existing.ID)).
+			with("CreatorRequestId", existing.CreatorRequestID)
+	default:
+		svc = existing
+	}
+	out.Service = r.serviceShape(svc)
+	return out, nil
+}
+
+// newService checks a request against the kind of its namespace.
+func newService(ns *namespace, in createServiceInput) (*service, error) {
+	tags, err := newTags(in.Tags)
+	if err := cmp.Or(err, serviceNameText.check(in.Name), descriptionText.check(in.Description),
+		requestIDText.check(in.CreatorRequestId), checkHealthCheck(in.HealthCheckConfig)); err != nil {
+		return nil, err
+	}
+	svc := &service{
+		ID: "srv-" + random(lower, idLen), NamespaceID: ns.ID, Name: in.Name, Kind: serviceHTTP, Description: in.Description,
+		CreatorRequestID: in.CreatorRequestId, HealthCheck: in.HealthCheckConfig, CustomHealth: in.HealthCheckCustomConfig,
+		Tags: tags, Instances: map[string]*instance{},
+	}
+	if in.Type != "" {
+		if err := checkOneOf("Type", in.Type, serviceHTTP); err != nil {
+			return nil, err
+		}
+	}
+	apiOnly := ns.Kind == kindHTTP || in.Type == serviceHTTP
+	switch {
+	case apiOnly && in.DnsConfig != nil:
+		return nil, invalidInput("DnsConfig: can't be given for a service of the type HTTP, or in an HTTP namespace")
+	case !apiOnly && in.DnsConfig == nil:
+		return nil, invalidInput("DnsConfig: required in a namespace of the type %s, unless the service's Type is HTTP", ns.Kind)
+	case !apiOnly:
+		svc.Kind = serviceDNSHTTP
+		svc.DNS = &dnsConfig{
+			NamespaceId: ns.ID, DnsRecords: in.DnsConfig.DnsRecords,
+			RoutingPolicy: cmp.Or(in.DnsConfig.RoutingPolicy, routingMultivalue),
+		}
+		if err := checkDNSConfig(svc.DNS); err != nil {
+			return nil, err
+		}
+	}
+	return svc, checkHealthChecks(ns, svc)
+}
+
+// checkHealthChecks is about which health checks can be where.
+func checkHealthChecks(ns *namespace, svc *service) error {
+	switch {
+	case svc.HealthCheck == nil:
+	case svc.CustomHealth != nil:
+		return invalidInput("HealthCheckConfig and HealthCheckCustomConfig can't both be given")
+	case ns.Kind == kindPrivate:
+		return invalidInput("HealthCheckConfig: not for namespaces of the type %s; use HealthCheckCustomConfig", kindPrivate)
+	case svc.DNS != nil && svc.DNS.DnsRecords[0].Type == "CNAME":
+		return invalidInput("HealthCheckConfig: can't be given with CNAME records")
+	}
+	if svc.CustomHealth == nil {
+		return nil
+	}
+	return checkRange("FailureThreshold", svc.CustomHealth.FailureThreshold, 1, maxThreshold)
+}
+
+// serviceNamed finds a service by name. DNS does not tell upper from lower case; the API does.
+func (r *region) serviceNamed(ns *namespace, name string) *service {
+	for _, svc := range r.services {
+		if svc.NamespaceID != ns.ID {
+			continue
+		}
+		if svc.Name == name || ns.Kind != kindHTTP && strings.EqualFold(svc.Name, name) {
+			return svc
+		}
+	}
+	return nil
+}
+
+// repeatedBy reports whether other is what the request that made svc would make again.
+func (svc *service) repeatedBy(other *service) bool {
+	return svc.CreatorRequestID != "" && svc.CreatorRequestID == other.CreatorRequestID && svc.Name == other.Name &&
+		reflect.DeepEqual(svc.DNS, other.DNS) && reflect.DeepEqual(svc.HealthCheck, other.HealthCheck) &&
+		reflect.DeepEqual(svc.CustomHealth, other.CustomHealth)
+}
+
+func (r *region) addService(ns *namespace, svc *service) {
+	svc.Created = r.now
+	ns.services++
+	r.services[svc.ID] = svc
+	r.announce(change{kind: serviceCreated, service: svc})
+}
+
+func (r *region) getService(in idInput) (struct{ Service serviceShape }, error) {
+	var out struct{ Service serviceShape }
+	svc, err := r.service("Id", in.Id)
+	if err != nil {
+		return out, err
+	}
+	out.Service = r.serviceShape(svc)
+	return out, nil
+}
+
+func (r *region) serviceShape(svc *service) serviceShape {
+	return serviceShape{
+		Arn: r.arn("service", svc.ID), CreateDate: timestamp(svc.Created), CreatedByAccount: r.key.account,
+		CreatorRequestId: svc.CreatorRequestID, Description: svc.Description, DnsConfig: svc.DNS,
+		HealthCheckConfig: svc.HealthCheck, HealthCheckCustomConfig: svc.CustomHealth, Id: svc.ID,
+		InstanceCount: len(svc.Instances), Name: svc.Name, NamespaceId: svc.NamespaceID, ResourceOwner: r.key.account,
+		Type: svc.Kind,
+	}
+}
+
+// serviceSummary is a service as ListServices shows it.
+func (r *region) serviceSummary(svc *service) serviceShape {
+	shape := r.serviceShape(svc)
+	shape.NamespaceId, shape.CreatorRequestId = "", ""
+	return shape
+}
+
+var serviceFilters = allowedFilters{"NAMESPACE_ID": {"EQ"}, "RESOURCE_OWNER": {"EQ"}}
+
+type listServicesOutput struct {
+	NextToken string `json:",omitempty"`
+	Services  []serviceShape
+}
+
+func (r *region) listServices(in listInput) (listServicesOutput, error) {
+	var out listServicesOutput
+	if err := serviceFilters.check(in.Filters); err != nil {
+		return out, err
+	}
+	var found []*service
+	for _, svc := range r.services {
+		if r.serviceMatches(svc, in.Filters) {
+			found = append(found, svc)
+		}
+	}
+	found, token, err := page(found, func(svc *service) string { return svc.ID }, in.paging)
+	out.Services, out.NextToken = mapSlice(found, r.serviceSummary), token
+	return out, err
+}
+
+func (r *region) serviceMatches(svc *service, filters []filter) bool {
+	for _, f := range filters {
+		if f.Name == "NAMESPACE_ID" && svc.NamespaceID != r.id("namespace", f.Values[0]) {
+			return false
+		}
+		if f.Name == "RESOURCE_OWNER" && f.Values[0] != ownerSelf {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *region) updateService(in updateServiceInput) (operationStarted, error) {
+	svc, err := r.service("Id", in.Id)
+	if err != nil {
+		return operationStarted{}, err
+	}
+	if in.Service == nil {
+		return operationStarted{}, invalidInput("Service: must not be empty")
+	}
+	ns := r.namespaces[svc.NamespaceID]
+	if ns.Kind == kindHTTP {
+		return operationStarted{}, invalidInput("The service %s is in an HTTP namespace and can't be updated.", svc.ID)
+	}
+	if err := svc.checkChange(ns, in.Service); err != nil {
+		return operationStarted{}, err
+	}
+	return started(r.submit(&operation{
+		Type: opUpdateService, Change: &operationChange{Service: in.Service}, Targets: map[string]string{targetService: svc.ID},
+	}))
+}
+
+// checkChange is about an update on a DNS namespace: TTLs and the health check can change, the record types can't.
+func (svc *service) checkChange(ns *namespace, c *serviceChange) error {
+	if c.Description != nil {
+		if err := descriptionText.check(*c.Description); err != nil {
+			return err
+		}
+	}
+	if c.DnsConfig != nil {
+		if svc.DNS == nil {
+			return invalidInput("DnsConfig: the service %s has no DNS records", svc.ID)
+		}
+		types := func(records []dnsRecord) []string {
+			return slices.Sorted(slices.Values(mapSlice(records, func(d dnsRecord) string { return d.Type })))
+		}
+		if !slices.Equal(types(svc.DNS.DnsRecords), types(c.DnsConfig.DnsRecords)) {
+			return invalidInput("DnsRecords: the record types of a service can't be changed")
+		}
+		for _, record := range c.DnsConfig.DnsRecords {
+			if err := checkTTL("DnsRecords.TTL", record.TTL); err != nil {
+				return err
+			}
+		}
+	}
+	changed := *svc
+	changed.change(c)
+	return cmp.Or(checkHealthCheck(c.HealthCheckConfig), checkHealthChecks(ns, &changed))
+}
+
+// change completes an update. Records and the health check that the request left out are deleted; the description and the
+// custom health check stay.
+func (svc *service) change(c *serviceChange) {
+	if c.Description != nil {
+		svc.Description = *c.Description
+	}
+	svc.HealthCheck = c.HealthCheckConfig
+	if svc.DNS == nil || c.DnsConfig == nil {
+		svc.DNS = nil
+		return
+	}
+	svc.DNS = &dnsConfig{
+		NamespaceId: svc.DNS.NamespaceId, RoutingPolicy: svc.DNS.RoutingPolicy, DnsRecords: c.DnsConfig.DnsRecords,
+	}
+}
+
+func (r *region) deleteService(in idInput) (empty, error) {
+	svc, err := r.service("Id", in.Id)
+	if err != nil {
+		return empty{}, err
+	}
+	if len(svc.Instances) > 0 || svc.inFlight > 0 {
+		return empty{}, resourceInUse("The service %s contains %d instances and %d operations on instances are in progress; deregister them first.",
+			svc.ID, len(svc.Instances), svc.inFlight)
+	}
+	if op := r.operations.subjects[svc.ID+"/"]; op != nil {
+		return empty{}, resourceInUse("The service %s is being updated by the operation %s.", svc.ID, op.ID)
+	}
+	r.namespaces[svc.NamespaceID].services--
+	delete(r.services, svc.ID)
+	r.announce(change{kind: serviceDeleted, service: svc})
+	return empty{}, nil
+}
