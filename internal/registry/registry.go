@@ -26,7 +26,8 @@ type Registry interface {
 	Withdraw(ctx context.Context, key mcs.Key) error
 
 	// Look is what is known of key: whole, as last read, or an error wrapping ErrNotSynced while there has been no whole read
-	// yet. It answers from memory. The result is the caller's to keep but not to change.
+	// yet. It answers from memory. The result is the caller's to keep but not to change. A key of which Look could not tell
+	// everything, for ErrNotSynced or for Unknown clusters, is notified of when more is known.
 	Look(ctx context.Context, key mcs.Key) (View, error)
 
 	// Members are the clusters of the clusterset, sorted by ID, this one included once it has joined.
@@ -70,7 +71,7 @@ const (
 	Absent PublicationState = iota
 	// Pending: what was last asked for, an export or its withdrawal, is not yet what the registry shows.
 	Pending
-	// Exported: the registry itself has shown the export as last published.
+	// Exported: the registry itself has shown the export as last published, by this process or in an earlier life.
 	Exported
 )
 
@@ -116,6 +117,26 @@ type DuplicateIDError struct {
 func (e *DuplicateIDError) Error() string {
 	return fmt.Sprintf("cluster ID %q is already used by another cluster of the clusterset (its namespace kube-system has UID %s): "+
 		"give this cluster another ID in ClusterProperty cluster.clusterset.k8s.io", e.ClusterID, e.OtherUID)
+}
+
+// Published is what the other clusters see of exp: its canonical form without what means nothing outside its own cluster.
+// Backends compare exports in this form.
+func Published(exp mcs.Export) mcs.Export {
+	exp = exp.Canonical()
+	for _, group := range exp.Backends {
+		for i := range group.Endpoints {
+			group.Endpoints[i].Node = ""
+		}
+	}
+	return exp
+}
+
+// CheckOwn is Publish's check of what every backend refuses: an export that is not the publishing cluster's own.
+func CheckOwn(exp mcs.Export, clusterID string) error {
+	if exp.Cluster == clusterID {
+		return nil
+	}
+	return &InvalidExportError{Key: exp.Key, Reason: fmt.Sprintf("it names cluster %q, but this is cluster %q", exp.Cluster, clusterID)}
 }
 
 // InvalidExportError means that an export can never be written to the registry as it is.

@@ -1,0 +1,339 @@
+package registrytest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// harness is a Backend under test.
+type harness struct{ Backend }
+
+// start makes a registry and runs it until the test ends.
+func (h *harness) start(t *testing.T, identity mcs.Identity) *node {
+	t.Helper()
+	return h.run(t, h.New(t, identity))
+}
+
+// run runs reg until the test ends.
+func (h *harness) run(t *testing.T, reg registry.Registry) *node {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	n := &node{t: t, h: h, reg: reg, cancel: cancel, done: make(chan struct{}), notified: map[mcs.Key]int{}, changed: make(chan struct{})}
+	go func() {
+		defer close(n.done)
+		if err := reg.Run(ctx, n.notify); err != nil {
+			t.Errorf("Run returned an error: %v", err)
+		}
+	}()
+	t.Cleanup(func() { n.stop(nil) })
+	return n
+}
+
+func (h *harness) writes() int {
+	if h.Writes == nil {
+		return 0
+	}
+	return h.Writes()
+}
+
+// until waits for a condition that nothing notifies of.
+func (h *harness) until(t *testing.T, what string, met func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(h.Patience)
+	for !met() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", h.Patience, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// node is one running registry and what it notified of.
+type node struct {
+	t      *testing.T
+	h      *harness
+	reg    registry.Registry
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+
+	mu sync.Mutex
+	// notified counts notifications by key; changed is closed and replaced with each.
+	notified  map[mcs.Key]int
+	changed   chan struct{}
+	forbidden func(mcs.Key, registry.View) string
+}
+
+func (n *node) notify(k mcs.Key) {
+	n.mu.Lock()
+	n.notified[k]++
+	close(n.changed)
+	n.changed = make(chan struct{})
+	forbidden := n.forbidden
+	n.mu.Unlock()
+	if forbidden == nil {
+		return
+	}
+	if view, err := n.reg.Look(context.Background(), k); err != nil {
+		n.t.Errorf("Look(%v) after a notification: %v", k, err)
+	} else if what := forbidden(k, view); what != "" {
+		n.t.Errorf("%v came into a state that it must not take: %s", k, what)
+	}
+}
+
+// forbid checks every View from now on when it is notified of.
+func (n *node) forbid(check func(mcs.Key, registry.View) string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.forbidden = check
+}
+
+// stop ends Run with cause and waits for it.
+func (n *node) stop(cause error) {
+	n.t.Helper()
+	n.cancel(cause)
+	select {
+	case <-n.done:
+	case <-time.After(n.h.Patience):
+		n.t.Errorf("Run did not end within %v of its context", n.h.Patience)
+	}
+}
+
+func (n *node) publish(exp mcs.Export) {
+	n.t.Helper()
+	if err := n.reg.Publish(n.t.Context(), exp); err != nil {
+		n.t.Fatalf("Publish(%v): %v", exp.Key, err)
+	}
+}
+
+func (n *node) withdraw(k mcs.Key) {
+	n.t.Helper()
+	if err := n.reg.Withdraw(n.t.Context(), k); err != nil {
+		n.t.Fatalf("Withdraw(%v): %v", k, err)
+	}
+}
+
+func (n *node) look(k mcs.Key) registry.View {
+	n.t.Helper()
+	view, err := n.reg.Look(n.t.Context(), k)
+	if err != nil {
+		n.t.Fatalf("Look(%v): %v", k, err)
+	}
+	return view
+}
+
+// condition says what a View lacks, "" when nothing.
+type condition func(registry.View) string
+
+// await looks once, then at each notification of k only, until the condition holds: a change without a notification is
+// a failure, as it would be for the controller.
+func (n *node) await(k mcs.Key, met condition) {
+	n.t.Helper()
+	timeout := time.NewTimer(n.h.Patience)
+	defer timeout.Stop()
+	for {
+		count, changed := n.seen(k)
+		lacks := n.lacks(k, met)
+		if lacks == "" {
+			return
+		}
+		for count == n.count(k) {
+			select {
+			case <-changed:
+				_, changed = n.seen(k)
+			case <-timeout.C:
+				if n.lacks(k, met) == "" {
+					n.t.Fatalf("the View of %v is right but nobody was notified of it", k)
+				}
+				n.t.Fatalf("%v not within %v: %s", k, n.h.Patience, lacks)
+			}
+		}
+	}
+}
+
+// awaitNotified waits for a first notification of k.
+func (n *node) awaitNotified(k mcs.Key) {
+	n.t.Helper()
+	n.h.until(n.t, fmt.Sprintf("a notification of %v", k), func() bool { return n.count(k) > 0 })
+}
+
+func (n *node) lacks(k mcs.Key, met condition) string {
+	view, err := n.reg.Look(n.t.Context(), k)
+	if err != nil {
+		return err.Error()
+	}
+	return met(view)
+}
+
+func (n *node) seen(k mcs.Key) (int, <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.notified[k], n.changed
+}
+
+func (n *node) count(k mcs.Key) int {
+	count, _ := n.seen(k)
+	return count
+}
+
+func (n *node) awaitMembers(want ...string) {
+	n.t.Helper()
+	n.h.until(n.t, fmt.Sprintf("members %v", want), func() bool {
+		members, err := n.reg.Members(n.t.Context())
+		if err != nil {
+			return false
+		}
+		var got []string
+		for _, m := range members {
+			got = append(got, m.ClusterID)
+		}
+		return slices.Equal(got, want)
+	})
+}
+
+func (n *node) awaitProblem(clusterID string) {
+	n.t.Helper()
+	n.h.until(n.t, "a problem reported of member "+clusterID, func() bool {
+		members, err := n.reg.Members(n.t.Context())
+		return err == nil && slices.ContainsFunc(members, func(m registry.Member) bool {
+			return m.ClusterID == clusterID && len(m.Problems) > 0
+		})
+	})
+}
+
+func all(conditions ...condition) condition {
+	return func(v registry.View) string {
+		var lacks []string
+		for _, c := range conditions {
+			if what := c(v); what != "" {
+				lacks = append(lacks, what)
+			}
+		}
+		return strings.Join(lacks, "; ")
+	}
+}
+
+func isState(want registry.PublicationState) condition {
+	return func(v registry.View) string {
+		if v.Own.State != want {
+			return fmt.Sprintf("own publication is %v (%v), want %v", v.Own.State, v.Own.Err, want)
+		}
+		return ""
+	}
+}
+
+func unknownAre(want ...string) condition {
+	return func(v registry.View) string {
+		if !slices.Equal(v.Unknown, want) {
+			return fmt.Sprintf("unknown clusters %v, want %v", v.Unknown, want)
+		}
+		return ""
+	}
+}
+
+func countIs(v registry.View, want int) string {
+	if len(v.Exports) != want {
+		return fmt.Sprintf("%d exports, want %d", len(v.Exports), want)
+	}
+	return ""
+}
+
+var comparers = cmp.Options{
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) }),
+}
+
+var (
+	created = time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	changed = time.Date(2026, 11, 20, 10, 0, 1, 250e6, time.UTC)
+)
+
+// export is a ClusterIP Service's with n IPv4 endpoints in three zones.
+func export(clusterID string, k mcs.Key, n int) mcs.Export {
+	return mcs.Export{
+		Key: k, Cluster: clusterID, Created: created, Changed: changed,
+		Type:            mcsv1beta1.ClusterSetIP,
+		Ports:           []mcs.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: "8080"}},
+		SessionAffinity: corev1.ServiceAffinityNone,
+		IPFamilies:      []corev1.IPFamily{corev1.IPv4Protocol},
+		Backends: []mcs.Backends{{
+			Ports:     []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}},
+			Endpoints: endpoints(netip.AddrFrom4([4]byte{10, 10, 0, 1}), n),
+		}},
+	}
+}
+
+// dualStackExport has n endpoints, half of them IPv4 and half IPv6.
+func dualStackExport(clusterID string, k mcs.Key, n int) mcs.Export {
+	exp := export(clusterID, k, n/2)
+	exp.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	exp.Backends[0].Endpoints = append(exp.Backends[0].Endpoints, endpoints(netip.MustParseAddr("fd00:10:10::1"), n-n/2)...)
+	return exp
+}
+
+func endpoints(first netip.Addr, n int) []mcs.Endpoint {
+	result := make([]mcs.Endpoint, n)
+	for i := range result {
+		result[i] = mcs.Endpoint{Address: first, Ready: true, Serving: true, Zone: fmt.Sprintf("eu-west-1%c", 'a'+i%3)}
+		first = first.Next()
+	}
+	return result
+}
+
+// fullExport sets every field that travels, and Node, which must not.
+func fullExport(clusterID string, k mcs.Key) mcs.Export {
+	timeout := int32(10)
+	return mcs.Export{
+		Key: k, Cluster: clusterID, Created: created, Changed: changed,
+		Type: mcsv1beta1.Headless,
+		Ports: []mcs.Port{
+			{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, AppProtocol: "kubernetes.io/h2c", TargetPort: "web"},
+			{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: "5353"},
+			{Name: "sctp", Protocol: corev1.ProtocolSCTP, Port: 9000, TargetPort: "9000"},
+		},
+		SessionAffinity:       corev1.ServiceAffinityClientIP,
+		SessionAffinityConfig: &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}},
+		InternalTrafficPolicy: corev1.ServiceInternalTrafficPolicyLocal,
+		TrafficDistribution:   corev1.ServiceTrafficDistributionPreferClose,
+		IPFamilies:            []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
+		Labels:                map[string]string{"team": "a", "example.com/tier": "front"},
+		Annotations:           map[string]string{"example.com/note": "a text, with spaces and ünïcode"},
+		Backends: []mcs.Backends{
+			{
+				Ports: []mcs.BackendPort{{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 5353}, {Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}, {Name: "sctp", Protocol: corev1.ProtocolSCTP, Port: 9000}},
+				Endpoints: []mcs.Endpoint{
+					{Address: netip.MustParseAddr("10.10.1.1"), Ready: true, Serving: true, Hostname: "web-0", Zone: "eu-west-1a", Node: "node-1"},
+					{Address: netip.MustParseAddr("10.10.1.2"), Serving: true, Terminating: true, Hostname: "web-1", Zone: "eu-west-1b", Node: "node-2"},
+					{Address: netip.MustParseAddr("fd00:10:10::2"), Hostname: "web-1", Node: "node-2"},
+				},
+			},
+			{
+				Ports:     []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 9090}},
+				Endpoints: []mcs.Endpoint{{Address: netip.MustParseAddr("10.10.1.3"), Ready: true, Serving: true, Zone: "eu-west-1a"}},
+			},
+		},
+	}
+}
+
+// scribble changes everything that exp points to.
+func scribble(exp *mcs.Export) {
+	exp.Ports[0].Port = 1
+	exp.Labels["team"] = "scribbled"
+	exp.Annotations["example.com/note"] = "scribbled"
+	exp.IPFamilies[0] = corev1.IPv4Protocol
+	*exp.SessionAffinityConfig.ClientIP.TimeoutSeconds = 1
+	exp.Backends[0].Ports[0].Port = 1
+	exp.Backends[0].Endpoints[0].Ready = false
+}

@@ -1,0 +1,646 @@
+// Package registrytest is the conformance suite of package registry: what its contract says, as tests that every backend
+// passes unchanged. Tests wait for notifications, so a backend that forgets one fails.
+package registrytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// Backend is one store, empty at first, and the ways to make registries on it and to hurt it. A nil hook leaves out the
+// clauses that need it.
+type Backend struct {
+	// New makes a registry for identity, as a starting process does. The same identity again is a restart.
+	New func(t *testing.T, identity mcs.Identity) registry.Registry
+	// Break makes every request fail until mend is called.
+	Break func(t *testing.T) (mend func())
+	// Spoil replaces what the store holds of cluster's export of key with garbage, and keeps it so until the cluster
+	// publishes again. It returns the keys that the garbage covers, key among them: backends store several keys together.
+	Spoil func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) func(mcs.Key) bool
+	// Lose removes what the store holds of cluster's export of key behind the cluster's back.
+	Lose func(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
+	// Writes counts the writes of exports so far; heartbeats do not count.
+	Writes func() int
+	// Empty says whether the store holds nothing of a cluster.
+	Empty func(t *testing.T, clusterSetID, clusterID string) bool
+	// Patience bounds each wait; 0 is 20 s.
+	Patience time.Duration
+}
+
+// Run runs every clause on a store of its own.
+func Run(t *testing.T, factory func(t *testing.T) Backend) {
+	t.Helper()
+	for _, clause := range clauses {
+		t.Run(clause.name, func(t *testing.T) {
+			h := &harness{Backend: factory(t)}
+			if h.Patience == 0 {
+				h.Patience = 20 * time.Second
+			}
+			clause.test(t, h)
+		})
+	}
+}
+
+var clauses = []struct {
+	name string
+	test func(*testing.T, *harness)
+}{
+	{"an export is seen by the others and confirmed to its publisher", testPublish},
+	{"nothing is known before the first read", testNotSynced},
+	{"who asked before it was known is told", testAskedBeforeSync},
+	{"repeating a publication costs nothing", testRepublish},
+	{"an export is replaced", testUpdate},
+	{"an export is withdrawn", testWithdraw},
+	{"withdrawing what is not there is no error", testWithdrawAbsent},
+	{"the last word counts", testLastWord},
+	{"zero endpoints is an export", testZeroEndpoints},
+	{"every field travels", testFields},
+	{"a large export travels whole", testLarge},
+	{"many exports at once", testMany},
+	{"two clusters export one key", testTwoExporters},
+	{"clustersets are apart", testClusterSets},
+	{"another cluster's name is refused", testWrongCluster},
+	{"a start finds everything", testStartNotifiesAll},
+	{"a restart withdraws nothing by itself", testRestartKeeps},
+	{"an earlier life's export can be withdrawn", testRestartWithdraws},
+	{"results are not shared", testAliasing},
+	{"the end of the context ends Run and keeps everything", testStop},
+	{"leaving removes everything", testLeave},
+	{"members are listed", testMembers},
+	{"the second cluster with one ID is refused until the first left", testDuplicateID},
+	{"unknown is not empty", testBroken},
+	{"a registry that cannot be read is not synced", testBrokenFromStart},
+	{"garbage hurts only itself", testGarbage},
+	{"garbage is unknown to who starts", testGarbageAtStart},
+	{"what others remove is put back", testRepair},
+}
+
+const clusterSet = "set1"
+
+func identity(clusterID string) mcs.Identity {
+	return mcs.Identity{ClusterID: clusterID, ClusterSetID: clusterSet, UID: "uid-of-" + clusterID}
+}
+
+func key(name string) mcs.Key { return mcs.Key{Namespace: "demo", Name: name} }
+
+func testPublish(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	want := export("cls1", key("web"), 3)
+	a.publish(want)
+	b.await(key("web"), exportsAre(want))
+	a.await(key("web"), isState(registry.Exported))
+	if view := a.look(key("web")); len(view.Exports) != 0 {
+		t.Errorf("the publisher's View has its own export: %v", view.Exports)
+	}
+	if view := b.look(key("web")); view.Own.State != registry.Absent {
+		t.Errorf("the other's own publication is %v, want Absent", view.Own.State)
+	}
+}
+
+func testNotSynced(t *testing.T, h *harness) {
+	reg := h.New(t, identity("cls1"))
+	if _, err := reg.Look(t.Context(), key("web")); !errors.Is(err, registry.ErrNotSynced) {
+		t.Errorf("Look before Run: error %v, want ErrNotSynced", err)
+	}
+	if _, err := reg.Members(t.Context()); !errors.Is(err, registry.ErrNotSynced) {
+		t.Errorf("Members before Run: error %v, want ErrNotSynced", err)
+	}
+	if err := reg.Publish(t.Context(), export("cls1", key("web"), 1)); err != nil {
+		t.Fatalf("Publish before Run: %v", err)
+	}
+	h.run(t, reg).await(key("web"), isState(registry.Exported))
+}
+
+func testAskedBeforeSync(t *testing.T, h *harness) {
+	reg := h.New(t, identity("cls1"))
+	if _, err := reg.Look(t.Context(), key("nobody-has-it")); !errors.Is(err, registry.ErrNotSynced) {
+		t.Fatalf("Look before Run: error %v, want ErrNotSynced", err)
+	}
+	h.run(t, reg).await(key("nobody-has-it"), all(isState(registry.Absent), exportsAre(), unknownAre()))
+}
+
+func testRepublish(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	exp := export("cls1", key("web"), 3)
+	a.publish(exp)
+	b.await(key("web"), exportsAre(exp))
+	a.await(key("web"), isState(registry.Exported))
+	// A read back may have been under way when Exported showed; the next publication is behind it.
+	a.publish(export("cls1", key("fence-1"), 1))
+	a.await(key("fence-1"), isState(registry.Exported))
+	writes := h.writes()
+	shuffled := export("cls1", key("web"), 3)
+	shuffled.Changed = shuffled.Changed.Add(time.Hour)
+	endpoints := shuffled.Backends[0].Endpoints
+	endpoints[0], endpoints[2] = endpoints[2], endpoints[0]
+	for range 3 {
+		a.publish(exp)
+		a.publish(shuffled)
+	}
+	if view := a.look(key("web")); view.Own.State != registry.Exported {
+		t.Errorf("after repeating, the publication is %v, want Exported still", view.Own)
+	}
+	a.publish(export("cls1", key("fence-2"), 1))
+	a.await(key("fence-2"), isState(registry.Exported))
+	b.await(key("fence-2"), func(v registry.View) string { return countIs(v, 1) })
+	if h.Writes == nil {
+		return
+	}
+	if more := h.writes() - writes; more != 1 {
+		t.Errorf("repeating a publication and publishing another export made %d writes, want 1", more)
+	}
+}
+
+func testUpdate(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	exp := export("cls1", key("web"), 3)
+	a.publish(exp)
+	b.await(key("web"), exportsAre(exp))
+	exp.Backends[0].Endpoints[1].Ready = false
+	a.publish(exp)
+	b.await(key("web"), exportsAre(exp))
+	exp.Backends[0].Endpoints = exp.Backends[0].Endpoints[:1]
+	a.publish(exp)
+	if view := a.look(key("web")); view.Own.State != registry.Pending && view.Own.State != registry.Exported {
+		t.Errorf("publication %v, want Pending or Exported", view.Own)
+	}
+	b.await(key("web"), exportsAre(exp))
+	a.await(key("web"), isState(registry.Exported))
+}
+
+func testWithdraw(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	web, db := export("cls1", key("web"), 3), export("cls1", key("db"), 1)
+	a.publish(web)
+	a.publish(db)
+	b.await(key("web"), exportsAre(web))
+	b.await(key("db"), exportsAre(db))
+	a.withdraw(key("web"))
+	b.await(key("web"), exportsAre())
+	a.await(key("web"), isState(registry.Absent))
+	b.await(key("db"), exportsAre(db))
+}
+
+func testWithdrawAbsent(t *testing.T, h *harness) {
+	a := h.start(t, identity("cls1"))
+	a.withdraw(key("never-there"))
+	a.await(key("never-there"), isState(registry.Absent))
+	a.publish(export("cls1", key("web"), 1))
+	a.await(key("web"), isState(registry.Exported))
+	a.withdraw(key("never-there"))
+	a.await(key("never-there"), isState(registry.Absent))
+}
+
+func testLastWord(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	want := export("cls1", key("web"), 7)
+	for n := range 7 {
+		a.publish(export("cls1", key("web"), n))
+		a.withdraw(key("web"))
+		a.publish(export("cls1", key("gone"), n))
+	}
+	a.publish(want)
+	a.withdraw(key("gone"))
+	a.await(key("web"), isState(registry.Exported))
+	a.await(key("gone"), isState(registry.Absent))
+	b.await(key("web"), exportsAre(want))
+	b.await(key("gone"), exportsAre())
+}
+
+func testZeroEndpoints(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	full, none := export("cls1", key("web"), 3), export("cls1", key("web"), 0)
+	a.publish(none)
+	b.await(key("web"), exportsAre(none))
+	a.await(key("web"), isState(registry.Exported))
+	a.publish(full)
+	b.await(key("web"), exportsAre(full))
+	a.publish(none)
+	b.await(key("web"), exportsAre(none))
+}
+
+func testFields(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	want := fullExport("cls1", key("web"))
+	a.publish(want)
+	b.await(key("web"), exportsAre(want))
+	for _, got := range b.look(key("web")).Exports {
+		if !got.Changed.Equal(want.Changed) {
+			t.Errorf("Changed arrived as %v, want %v", got.Changed, want.Changed)
+		}
+		for _, group := range got.Backends {
+			for _, e := range group.Endpoints {
+				if e.Node != "" {
+					t.Errorf("node name %q was published", e.Node)
+				}
+			}
+		}
+	}
+}
+
+func testLarge(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	want := dualStackExport("cls1", key("web"), 1500)
+	a.publish(want)
+	b.await(key("web"), exportsAre(want))
+	a.await(key("web"), isState(registry.Exported))
+	// Growing and shrinking a large export must not mix two versions of it.
+	smaller := dualStackExport("cls1", key("web"), 200)
+	a.publish(smaller)
+	b.await(key("web"), exportsAre(smaller))
+	a.withdraw(key("web"))
+	b.await(key("web"), exportsAre())
+	a.await(key("web"), isState(registry.Absent))
+}
+
+func testMany(t *testing.T, h *harness) {
+	const count = 300
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	for i := range count {
+		a.publish(export("cls1", key(fmt.Sprintf("svc-%d", i)), 10))
+	}
+	for i := range count {
+		k := key(fmt.Sprintf("svc-%d", i))
+		b.await(k, exportsAre(export("cls1", k, 10)))
+		a.await(k, isState(registry.Exported))
+	}
+	for i := range count {
+		a.withdraw(key(fmt.Sprintf("svc-%d", i)))
+	}
+	for i := range count {
+		b.await(key(fmt.Sprintf("svc-%d", i)), exportsAre())
+	}
+}
+
+func testTwoExporters(t *testing.T, h *harness) {
+	a, b, c := h.start(t, identity("cls1")), h.start(t, identity("cls2")), h.start(t, identity("cls3"))
+	ofA, ofB := export("cls1", key("web"), 1), export("cls2", key("web"), 2)
+	b.publish(ofB)
+	a.publish(ofA)
+	c.await(key("web"), exportsAre(ofA, ofB))
+	a.await(key("web"), all(exportsAre(ofB), isState(registry.Exported)))
+	b.await(key("web"), all(exportsAre(ofA), isState(registry.Exported)))
+	a.withdraw(key("web"))
+	c.await(key("web"), exportsAre(ofB))
+	b.await(key("web"), all(exportsAre(), isState(registry.Exported)))
+}
+
+func testClusterSets(t *testing.T, h *harness) {
+	other := identity("cls1")
+	other.ClusterSetID, other.UID = "set2", "another-uid"
+	a, b, c := h.start(t, identity("cls1")), h.start(t, other), h.start(t, identity("cls2"))
+	b.publish(export("cls1", key("of-set2"), 2))
+	b.await(key("of-set2"), isState(registry.Exported))
+	want := export("cls1", key("web"), 1)
+	a.publish(want)
+	c.await(key("web"), exportsAre(want))
+	a.await(key("web"), isState(registry.Exported))
+	c.await(key("of-set2"), exportsAre())
+	b.await(key("web"), all(exportsAre(), isState(registry.Absent)))
+	b.awaitMembers("cls1")
+	c.awaitMembers("cls1", "cls2")
+}
+
+func testWrongCluster(t *testing.T, h *harness) {
+	a := h.start(t, identity("cls1"))
+	err := a.reg.Publish(t.Context(), export("cls2", key("web"), 1))
+	var invalid *registry.InvalidExportError
+	if !errors.As(err, &invalid) || invalid.Key != key("web") {
+		t.Errorf("publishing an export of another cluster: error %v, want an InvalidExportError about %v", err, key("web"))
+	}
+	a.await(key("web"), isState(registry.Absent))
+}
+
+func testStartNotifiesAll(t *testing.T, h *harness) {
+	a := h.start(t, identity("cls1"))
+	var want []mcs.Export
+	for i := range 20 {
+		exp := export("cls1", key(fmt.Sprintf("svc-%d", i)), 2)
+		want = append(want, exp)
+		a.publish(exp)
+	}
+	for _, exp := range want {
+		a.await(exp.Key, isState(registry.Exported))
+	}
+	b := h.start(t, identity("cls2"))
+	a.stop(nil)
+	again := h.start(t, identity("cls1"))
+	for _, exp := range want {
+		// awaitNotified instead of await: nobody has asked for these keys.
+		b.awaitNotified(exp.Key)
+		again.awaitNotified(exp.Key)
+		b.await(exp.Key, exportsAre(exp))
+		again.await(exp.Key, all(isState(registry.Exported), exportsAre()))
+	}
+}
+
+func testRestartKeeps(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	// So many keys that some of them share whatever a backend stores together.
+	const count = 200
+	for i := range count {
+		a.publish(export("cls1", key(fmt.Sprintf("old-%d", i)), 1))
+	}
+	for i := range count {
+		b.await(key(fmt.Sprintf("old-%d", i)), func(v registry.View) string { return countIs(v, 1) })
+	}
+	a.stop(nil)
+	a = h.start(t, identity("cls1"))
+	// The restarting controller reaches a few keys before all others.
+	for i := range 20 {
+		a.publish(export("cls1", key(fmt.Sprintf("new-%d", i)), 1))
+		a.publish(export("cls1", key(fmt.Sprintf("old-%d", i)), 5))
+	}
+	b.forbid(func(k mcs.Key, v registry.View) string {
+		if strings.HasPrefix(k.Name, "old-") {
+			return countIs(v, 1)
+		}
+		return ""
+	})
+	for i := range 20 {
+		b.await(key(fmt.Sprintf("new-%d", i)), func(v registry.View) string { return countIs(v, 1) })
+		old := key(fmt.Sprintf("old-%d", i))
+		b.await(old, exportsAre(export("cls1", old, 5)))
+	}
+	for i := 20; i < count; i++ {
+		old := key(fmt.Sprintf("old-%d", i))
+		b.await(old, exportsAre(export("cls1", old, 1)))
+		a.await(old, isState(registry.Exported))
+	}
+}
+
+func testRestartWithdraws(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	web, db := export("cls1", key("web"), 1), export("cls1", key("db"), 1)
+	a.publish(web)
+	a.publish(db)
+	b.await(key("web"), exportsAre(web))
+	b.await(key("db"), exportsAre(db))
+	a.stop(nil)
+	a = h.start(t, identity("cls1"))
+	a.awaitNotified(key("web"))
+	a.withdraw(key("web"))
+	b.await(key("web"), exportsAre())
+	a.await(key("web"), isState(registry.Absent))
+	b.await(key("db"), exportsAre(db))
+
+	// A withdrawal that comes before anything was read counts too.
+	a.stop(nil)
+	early := h.New(t, identity("cls1"))
+	if err := early.Withdraw(t.Context(), key("db")); err != nil {
+		t.Fatal(err)
+	}
+	a = h.run(t, early)
+	b.await(key("db"), exportsAre())
+	a.await(key("db"), isState(registry.Absent))
+}
+
+func testAliasing(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	exp := fullExport("cls1", key("web"))
+	want := fullExport("cls1", key("web"))
+	a.publish(exp)
+	scribble(&exp)
+	b.await(key("web"), exportsAre(want))
+	first := b.look(key("web")).Exports
+	first[0].Key.Name = "scribbled"
+	_ = append(first[:0], mcs.Export{})
+	b.await(key("web"), exportsAre(want))
+}
+
+func testStop(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	want := export("cls1", key("web"), 3)
+	a.publish(want)
+	a.await(key("web"), isState(registry.Exported))
+	b.await(key("web"), exportsAre(want))
+	a.stop(context.Canceled)
+	c := h.start(t, identity("cls3"))
+	c.await(key("web"), exportsAre(want))
+	b.await(key("web"), exportsAre(want))
+}
+
+func testLeave(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	web, big, other := export("cls1", key("web"), 3), dualStackExport("cls1", key("big"), 1500), export("cls2", key("web"), 1)
+	a.publish(web)
+	a.publish(big)
+	b.publish(other)
+	b.await(key("web"), all(exportsAre(web), isState(registry.Exported)))
+	b.await(key("big"), exportsAre(big))
+	a.stop(registry.ErrLeave)
+	b.await(key("web"), all(exportsAre(), isState(registry.Exported)))
+	b.await(key("big"), exportsAre())
+	b.awaitMembers("cls2")
+	if h.Empty != nil && !h.Empty(t, clusterSet, "cls1") {
+		t.Error("the store still holds something of the cluster that left")
+	}
+	again := h.start(t, identity("cls1"))
+	again.await(key("web"), all(exportsAre(other), isState(registry.Absent)))
+}
+
+func testMembers(t *testing.T, h *harness) {
+	a := h.start(t, identity("cls1"))
+	a.awaitMembers("cls1")
+	began := time.Now()
+	b := h.start(t, identity("cls2"))
+	a.awaitMembers("cls1", "cls2")
+	b.awaitMembers("cls1", "cls2")
+	members, err := a.reg.Members(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members {
+		if m.UID != identity(m.ClusterID).UID {
+			t.Errorf("member %s has UID %q, want %q", m.ClusterID, m.UID, identity(m.ClusterID).UID)
+		}
+		if len(m.Problems) != 0 {
+			t.Errorf("member %s has problems: %q", m.ClusterID, m.Problems)
+		}
+		if m.LastSeen.Before(began.Add(-h.Patience)) {
+			t.Errorf("member %s was last seen at %v", m.ClusterID, m.LastSeen)
+		}
+	}
+}
+
+func testDuplicateID(t *testing.T, h *harness) {
+	first, watcher := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	web, theirs := export("cls1", key("web"), 3), export("cls2", key("other"), 1)
+	first.publish(web)
+	watcher.publish(theirs)
+	first.await(key("web"), isState(registry.Exported))
+	watcher.await(key("web"), exportsAre(web))
+
+	twin := identity("cls1")
+	twin.UID = "uid-of-the-twin"
+	second := h.start(t, twin)
+	mine := export("cls1", key("mine"), 1)
+	second.publish(mine)
+	second.await(key("mine"), func(v registry.View) string {
+		var duplicate *registry.DuplicateIDError
+		if v.Own.State != registry.Pending || !errors.As(v.Own.Err, &duplicate) {
+			return fmt.Sprintf("own publication is %v (%v), want Pending with a DuplicateIDError", v.Own.State, v.Own.Err)
+		}
+		if duplicate.ClusterID != "cls1" || duplicate.OtherUID != identity("cls1").UID {
+			return fmt.Sprintf("the error names %q with UID %q", duplicate.ClusterID, duplicate.OtherUID)
+		}
+		return ""
+	})
+	second.await(key("other"), exportsAre(theirs))
+	first.await(key("web"), isState(registry.Exported))
+	watcher.await(key("web"), exportsAre(web))
+	watcher.await(key("mine"), exportsAre())
+
+	first.stop(registry.ErrLeave)
+	second.await(key("mine"), isState(registry.Exported))
+	watcher.await(key("mine"), exportsAre(mine))
+	watcher.await(key("web"), exportsAre())
+}
+
+func testBroken(t *testing.T, h *harness) {
+	if h.Break == nil {
+		t.Skip("the backend cannot be broken")
+	}
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	web := export("cls1", key("web"), 3)
+	a.publish(web)
+	b.await(key("web"), exportsAre(web))
+	a.await(key("web"), isState(registry.Exported))
+	mend := h.Break(t)
+	b.forbid(func(k mcs.Key, v registry.View) string {
+		if k == key("web") {
+			return exportsAre(web)(v)
+		}
+		return ""
+	})
+	db := export("cls1", key("db"), 1)
+	a.publish(db)
+	a.await(key("db"), func(v registry.View) string {
+		if v.Own.State != registry.Pending || v.Own.Err == nil {
+			return fmt.Sprintf("own publication is %v, want Pending with the reason", v.Own)
+		}
+		return ""
+	})
+	if view := b.look(key("web")); len(view.Unknown) != 0 {
+		t.Errorf("unknown clusters %v, want none: the export had been read", view.Unknown)
+	}
+	b.awaitMembers("cls1", "cls2")
+	mend()
+	a.await(key("db"), isState(registry.Exported))
+	b.await(key("db"), exportsAre(db))
+	b.await(key("web"), exportsAre(web))
+}
+
+func testBrokenFromStart(t *testing.T, h *harness) {
+	if h.Break == nil {
+		t.Skip("the backend cannot be broken")
+	}
+	a := h.start(t, identity("cls1"))
+	web := export("cls1", key("web"), 3)
+	a.publish(web)
+	a.await(key("web"), isState(registry.Exported))
+	mend := h.Break(t)
+	b := h.start(t, identity("cls2"))
+	if _, err := b.reg.Look(t.Context(), key("web")); !errors.Is(err, registry.ErrNotSynced) {
+		t.Errorf("Look while nothing can be read: error %v, want ErrNotSynced", err)
+	}
+	mend()
+	b.await(key("web"), exportsAre(web))
+}
+
+func testGarbage(t *testing.T, h *harness) {
+	if h.Spoil == nil {
+		t.Skip("the backend's records cannot be spoiled")
+	}
+	a, b, c := h.start(t, identity("cls1")), h.start(t, identity("cls2")), h.start(t, identity("cls3"))
+	web, theirs := export("cls1", key("web"), 3), export("cls3", key("web"), 1)
+	a.publish(web)
+	c.publish(theirs)
+	for i := range 20 {
+		a.publish(export("cls1", key(fmt.Sprintf("svc-%d", i)), 1))
+	}
+	b.await(key("web"), exportsAre(web, theirs))
+	for i := range 20 {
+		b.await(key(fmt.Sprintf("svc-%d", i)), func(v registry.View) string { return countIs(v, 1) })
+	}
+	a.stop(nil)
+	covered := h.Spoil(t, clusterSet, "cls1", key("web"))
+	b.forbid(func(_ mcs.Key, v registry.View) string {
+		if len(v.Exports) == 0 {
+			return "the export is gone"
+		}
+		return ""
+	})
+	theirs = export("cls3", key("web"), 2)
+	c.publish(theirs)
+	b.await(key("web"), exportsAre(web, theirs))
+	b.awaitProblem("cls1")
+	for i := range 20 {
+		k := key(fmt.Sprintf("svc-%d", i))
+		if !covered(k) {
+			b.await(k, exportsAre(export("cls1", k, 1)))
+		}
+	}
+}
+
+func testGarbageAtStart(t *testing.T, h *harness) {
+	if h.Spoil == nil {
+		t.Skip("the backend's records cannot be spoiled")
+	}
+	a, c := h.start(t, identity("cls1")), h.start(t, identity("cls3"))
+	web, theirs := export("cls1", key("web"), 3), export("cls3", key("web"), 1)
+	a.publish(web)
+	c.publish(theirs)
+	a.await(key("web"), isState(registry.Exported))
+	c.await(key("web"), isState(registry.Exported))
+	a.stop(nil)
+	h.Spoil(t, clusterSet, "cls1", key("web"))
+	b := h.start(t, identity("cls2"))
+	b.await(key("web"), all(exportsAre(theirs), unknownAre("cls1")))
+	// The cluster comes back and makes it right again.
+	a = h.start(t, identity("cls1"))
+	a.publish(web)
+	b.await(key("web"), all(exportsAre(web, theirs), unknownAre()))
+}
+
+func testRepair(t *testing.T, h *harness) {
+	if h.Lose == nil {
+		t.Skip("the backend's records cannot be removed")
+	}
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	web := export("cls1", key("web"), 3)
+	a.publish(web)
+	a.await(key("web"), isState(registry.Exported))
+	b.await(key("web"), exportsAre(web))
+	h.Lose(t, clusterSet, "cls1", key("web"))
+	if h.Empty != nil {
+		h.until(t, "the export is in the store again", func() bool { return !h.Empty(t, clusterSet, "cls1") })
+	}
+	c := h.start(t, identity("cls3"))
+	c.await(key("web"), exportsAre(web))
+	b.await(key("web"), exportsAre(web))
+}
+
+// exportsAre wants exactly these exports, sorted by cluster.
+func exportsAre(want ...mcs.Export) condition {
+	return func(v registry.View) string {
+		if len(v.Exports) != len(want) {
+			return fmt.Sprintf("%d exports, want %d", len(v.Exports), len(want))
+		}
+		for i := range want {
+			if published := registry.Published(want[i]); !v.Exports[i].Equal(published) {
+				return "export differs (-want +got):\n" + cmp.Diff(published, v.Exports[i].Canonical(), comparers)
+			}
+		}
+		return ""
+	}
+}
