@@ -1,0 +1,128 @@
+package plan
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// maxIPs is how many IPs, and families, the API allows a ServiceImport.
+const maxIPs = 2
+
+// ServiceImport is the metadata and spec that the ServiceImport of m should have. existing, nil if there is none, must
+// be ours; its status and what others added to its metadata stay. ips and families are the derived Service's, in its
+// order, empty while it has none.
+func ServiceImport(m mcs.Merged, existing *mcsv1beta1.ServiceImport, ips []string, families []corev1.IPFamily) *mcsv1beta1.ServiceImport {
+	imp := &mcsv1beta1.ServiceImport{}
+	if existing != nil {
+		imp = existing.DeepCopy()
+	}
+	imp.Namespace, imp.Name = m.Key.Namespace, m.Key.Name
+	imp.Labels, imp.Annotations = importMetadata(m, imp.Labels, imp.Annotations)
+	imp.Spec = mcsv1beta1.ServiceImportSpec{
+		Type:            m.Type,
+		Ports:           importPorts(m.Ports),
+		SessionAffinity: m.SessionAffinity,
+		IPFamilies:      slices.Clone(m.IPFamilies),
+	}
+	if m.SessionAffinity == corev1.ServiceAffinityClientIP {
+		imp.Spec.SessionAffinityConfig = m.SessionAffinityConfig.DeepCopy()
+	}
+	if m.InternalTrafficPolicy != "" {
+		imp.Spec.InternalTrafficPolicy = &m.InternalTrafficPolicy
+	}
+	if m.TrafficDistribution != "" {
+		imp.Spec.TrafficDistribution = &m.TrafficDistribution
+	}
+	if m.Type == mcsv1beta1.ClusterSetIP {
+		imp.Spec.IPs = slices.Clone(ips[:min(len(ips), maxIPs)])
+		if len(families) > 0 {
+			imp.Spec.IPFamilies = slices.Clone(families[:min(len(families), maxIPs)])
+		}
+	}
+	return imp
+}
+
+// importPorts is never nil: the API wants the list of ports, be it empty.
+func importPorts(ports []mcs.Port) []mcsv1beta1.ServicePort {
+	out := make([]mcsv1beta1.ServicePort, 0, len(ports))
+	for _, p := range ports {
+		out = append(out, mcsv1beta1.ServicePort{
+			Name: p.Name, Protocol: p.Protocol, AppProtocol: optional(p.AppProtocol), Port: p.Port,
+		})
+	}
+	return out
+}
+
+// importMetadata is labels and annotations with what is exported and what is ours; what was exported once and is no
+// more goes, what others wrote stays.
+func importMetadata(m mcs.Merged, labels, annotations map[string]string) (map[string]string, map[string]string) {
+	derived := ""
+	if m.Type == mcsv1beta1.ClusterSetIP {
+		derived = mcs.DerivedName(m.Key)
+	}
+	labels = replaceExported(labels, annotations[AnnotationExportedLabels], m.Labels)
+	annotations = replaceExported(annotations, annotations[AnnotationExportedAnnotations], m.Annotations)
+	return withKeys(labels, map[string]string{LabelAppManagedBy: ManagedBy}),
+		withKeys(annotations, map[string]string{
+			AnnotationDerivedService:      derived,
+			AnnotationDerivedServiceAWS:   derived,
+			AnnotationExportedLabels:      joinKeys(m.Labels),
+			AnnotationExportedAnnotations: joinKeys(m.Annotations),
+		})
+}
+
+// replaceExported is m with exported in the place of the keys that before lists.
+func replaceExported(m map[string]string, before string, exported map[string]string) map[string]string {
+	out := maps.Clone(m)
+	if out == nil {
+		out = map[string]string{}
+	}
+	for key := range strings.SplitSeq(before, ",") {
+		delete(out, key)
+	}
+	maps.Copy(out, exported)
+	return out
+}
+
+// joinKeys lists m's keys; no key of a label or annotation can hold a comma.
+func joinKeys(m map[string]string) string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), ",")
+}
+
+// ServiceImportStatus is the status of the ServiceImport imp of m, given its condition Ready. A cluster that imp shows
+// and of which nothing is known now (unknown) stays: unknown is not empty.
+//
+// We publish EndpointSlices for every import, those of a cluster without endpoints being empty, so they are Present.
+func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []string, ready metav1.Condition, now metav1.Time) mcsv1beta1.ServiceImportStatus {
+	status := *imp.Status.DeepCopy()
+	names := slices.Clone(m.Clusters)
+	for _, c := range imp.Status.Clusters {
+		if slices.Contains(unknown, c.Cluster) && !slices.Contains(names, c.Cluster) {
+			names = append(names, c.Cluster)
+		}
+	}
+	slices.Sort(names)
+	status.Clusters = nil
+	for _, name := range names {
+		status.Clusters = append(status.Clusters, mcsv1beta1.ClusterStatus{Cluster: name})
+	}
+	status.EndpointSliceObjects = mcsv1beta1.EndpointSliceObjectsPresent
+	ready.LastTransitionTime = now
+	status.Conditions, _ = mcs.SetCondition(status.Conditions, ready, imp.Generation)
+	return status
+}
+
+// optional is nil for the empty string: the API's way of saying that nothing is said.
+func optional[T ~string](s T) *T {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

@@ -1,0 +1,316 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// poolID names the slices of one source cluster and address family. A slice never leaves its pool: neither can
+// be mixed in one slice.
+type poolID struct {
+	cluster string
+	family  discoveryv1.AddressType
+}
+
+func (a poolID) compare(b poolID) int {
+	return cmp.Or(strings.Compare(a.cluster, b.cluster), strings.Compare(string(a.family), string(b.family)))
+}
+
+// pool is what there is and what there should be of one poolID.
+type pool struct {
+	id       poolID
+	existing []*discoveryv1.EndpointSlice
+	sets     []*portSet
+	// keep: the cluster exports the service, so a slice stays even without endpoints.
+	keep bool
+}
+
+// portSet is the endpoints that share their ports, and so can share slices.
+type portSet struct {
+	ports    []discoveryv1.EndpointPort
+	order    []string                        // all addresses, sorted
+	unplaced map[string]discoveryv1.Endpoint // by address: those that no draft holds
+	drafts   []*draft
+}
+
+// draft is what a slice will be.
+type draft struct {
+	from      *discoveryv1.EndpointSlice // nil: a new one
+	ports     []discoveryv1.EndpointPort
+	endpoints []discoveryv1.Endpoint
+	changed   bool // it is written anyway
+	shrunk    bool // it has lost endpoints
+	unused    bool // it is to be deleted
+}
+
+// wantedPools are the pools of all exports, without what exists.
+func wantedPools(in SliceInput) map[poolID]*pool {
+	pools := map[poolID]*pool{}
+	at := func(cluster string, family discoveryv1.AddressType) *pool {
+		id := poolID{cluster, family}
+		if pools[id] == nil {
+			pools[id] = &pool{id: id}
+		}
+		return pools[id]
+	}
+	for _, e := range in.Exports {
+		for _, family := range placeholderFamilies(in, e) {
+			at(e.Cluster, family).keep = true
+		}
+		for _, b := range in.Merged.Backends(e) {
+			sets := map[discoveryv1.AddressType]*portSet{}
+			for _, ep := range b.Endpoints {
+				family := addressType(ep.Address)
+				if !in.hasFamily(family) {
+					continue
+				}
+				if sets[family] == nil {
+					sets[family] = &portSet{ports: endpointPorts(b.Ports, in.Merged.Ports), unplaced: map[string]discoveryv1.Endpoint{}}
+				}
+				sets[family].add(ep, e.Cluster == in.LocalCluster)
+			}
+			for family, set := range sets {
+				p := at(e.Cluster, family)
+				p.sets = append(p.sets, set)
+			}
+		}
+	}
+	return pools
+}
+
+// hasFamily says whether slices of the family have a use: kube-proxy ignores those of a family that the derived Service
+// has not, while headless clients use whatever DNS gives them.
+func (in SliceInput) hasFamily(t discoveryv1.AddressType) bool {
+	return in.Merged.Type == mcsv1beta1.Headless || len(in.Families) == 0 ||
+		slices.Contains(in.Families, corev1.IPFamily(t))
+}
+
+// placeholderFamilies are those in which e has a slice even without endpoints: its own, or if it does not say, those of
+// its endpoints, or else IPv4.
+func placeholderFamilies(in SliceInput, e mcs.Export) []discoveryv1.AddressType {
+	var families []discoveryv1.AddressType
+	for _, f := range e.IPFamilies {
+		families = append(families, discoveryv1.AddressType(f))
+	}
+	if len(families) == 0 && e.EndpointCount() == 0 {
+		families = append(families, discoveryv1.AddressTypeIPv4)
+	}
+	return slices.DeleteFunc(families, func(t discoveryv1.AddressType) bool { return !in.hasFamily(t) })
+}
+
+// add adds an endpoint of the source cluster, which is this very cluster if local. Hints for topology aware routing
+// would be set here.
+func (s *portSet) add(ep mcs.Endpoint, local bool) {
+	address := ep.Address.String()
+	out := discoveryv1.Endpoint{
+		Addresses: []string{address},
+		Conditions: discoveryv1.EndpointConditions{
+			Ready: &ep.Ready, Serving: &ep.Serving, Terminating: &ep.Terminating,
+		},
+		Hostname: optional(ep.Hostname),
+		Zone:     optional(ep.Zone),
+	}
+	if local {
+		out.NodeName = optional(ep.Node)
+	}
+	s.unplaced[address] = out
+	s.order = append(s.order, address)
+}
+
+func addressType(a netip.Addr) discoveryv1.AddressType {
+	if a.Is4() {
+		return discoveryv1.AddressTypeIPv4
+	}
+	return discoveryv1.AddressTypeIPv6
+}
+
+// endpointPorts are a group's ports with what the service's ports of the same name say about them.
+func endpointPorts(ports []mcs.BackendPort, service []mcs.Port) []discoveryv1.EndpointPort {
+	var out []discoveryv1.EndpointPort
+	for _, p := range ports {
+		port := discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port}
+		if i := slices.IndexFunc(service, func(s mcs.Port) bool { return s.Name == p.Name }); i >= 0 {
+			port.AppProtocol = optional(service[i].AppProtocol)
+		}
+		out = append(out, port)
+	}
+	return out
+}
+
+// samePorts says whether endpoints with ports a and b can share a slice. The appProtocol can change where it is.
+func samePorts(a, b []discoveryv1.EndpointPort) bool {
+	return slices.EqualFunc(a, b, func(a, b discoveryv1.EndpointPort) bool {
+		return ptr.Equal(a.Name, b.Name) && ptr.Equal(a.Protocol, b.Protocol) && ptr.Equal(a.Port, b.Port)
+	})
+}
+
+// plan is what will be of every slice of the pool, existing and new: steps 1 to 4 of Slices.
+func (p *pool) plan(limit int) []*draft {
+	slices.SortFunc(p.existing, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	free := p.claim(limit)
+	for _, set := range p.sets {
+		set.fillChanged(limit)
+		set.dissolve(limit)
+		free = append(free, set.releaseEmpty()...)
+	}
+	slices.SortFunc(free, func(a, b *draft) int { return strings.Compare(a.from.Name, b.from.Name) })
+	var drafts []*draft
+	for _, set := range p.sets {
+		free = set.place(free, limit)
+		drafts = append(drafts, set.drafts...)
+	}
+	if p.keep && len(drafts) == 0 {
+		if len(free) == 0 {
+			return []*draft{{}}
+		}
+		free[0].ports = nil
+		drafts, free = append(drafts, free[0]), free[1:]
+	}
+	for _, d := range free {
+		d.unused = true
+	}
+	return append(drafts, free...)
+}
+
+// claim makes a draft of each existing slice. Those with the ports of a set go to the set; the others are returned.
+func (p *pool) claim(limit int) (free []*draft) {
+	for _, s := range p.existing {
+		d := &draft{from: s}
+		i := slices.IndexFunc(p.sets, func(set *portSet) bool { return samePorts(set.ports, s.Ports) })
+		if i < 0 {
+			free = append(free, d)
+			continue
+		}
+		p.sets[i].claim(d, limit)
+	}
+	return free
+}
+
+// claim leaves in d, in their places, the endpoints that its slice holds and the set has.
+func (s *portSet) claim(d *draft, limit int) {
+	d.ports = s.ports
+	for _, had := range d.from.Endpoints {
+		ep, ok := s.take(had)
+		if !ok || len(d.endpoints) == limit {
+			d.changed, d.shrunk = true, true
+			continue
+		}
+		d.changed = d.changed || !apiequality.Semantic.DeepEqual(ep, had)
+		d.endpoints = append(d.endpoints, ep)
+		delete(s.unplaced, ep.Addresses[0])
+	}
+	s.drafts = append(s.drafts, d)
+}
+
+// take is the endpoint of the set that has ep's address and no place yet.
+func (s *portSet) take(ep discoveryv1.Endpoint) (discoveryv1.Endpoint, bool) {
+	if len(ep.Addresses) == 0 {
+		return discoveryv1.Endpoint{}, false
+	}
+	out, ok := s.unplaced[ep.Addresses[0]]
+	return out, ok
+}
+
+// next takes up to n endpoints that have no place yet.
+func (s *portSet) next(n int) []discoveryv1.Endpoint {
+	var out []discoveryv1.Endpoint
+	for len(s.order) > 0 && len(out) < n {
+		address := s.order[0]
+		s.order = s.order[1:]
+		if ep, ok := s.unplaced[address]; ok {
+			delete(s.unplaced, address)
+			out = append(out, ep)
+		}
+	}
+	return out
+}
+
+// fullestFirst are the set's drafts by falling number of endpoints.
+func (s *portSet) fullestFirst() []*draft {
+	return slices.SortedStableFunc(slices.Values(s.drafts), func(a, b *draft) int {
+		return cmp.Compare(len(b.endpoints), len(a.endpoints))
+	})
+}
+
+// fillChanged puts new endpoints into drafts that are written anyway.
+func (s *portSet) fillChanged(limit int) {
+	for _, d := range s.fullestFirst() {
+		if d.changed {
+			d.endpoints = append(d.endpoints, s.next(limit-len(d.endpoints))...)
+		}
+	}
+}
+
+// dissolve empties drafts that have shrunk to a quarter into others that are written anyway, or else into the fullest.
+// A quarter keeps a service whose size swings a little from moving endpoints with every swing.
+func (s *portSet) dissolve(limit int) {
+	fullest := s.fullestFirst()
+	for _, d := range slices.Backward(fullest) {
+		if n := len(d.endpoints); !d.shrunk || n == 0 || n > limit/4 {
+			continue
+		}
+		fits := func(o *draft) bool {
+			return o != d && len(o.endpoints) > 0 && len(o.endpoints)+len(d.endpoints) <= limit
+		}
+		i := slices.IndexFunc(fullest, func(o *draft) bool { return o.changed && fits(o) })
+		if i < 0 {
+			i = slices.IndexFunc(fullest, fits)
+		}
+		if i < 0 {
+			continue
+		}
+		fullest[i].endpoints = append(fullest[i].endpoints, d.endpoints...)
+		fullest[i].changed = true
+		d.endpoints = nil
+	}
+}
+
+// releaseEmpty takes the drafts without endpoints out of the set.
+func (s *portSet) releaseEmpty() (empty []*draft) {
+	s.drafts = slices.DeleteFunc(s.drafts, func(d *draft) bool {
+		if len(d.endpoints) == 0 {
+			empty = append(empty, d)
+			return true
+		}
+		return false
+	})
+	return empty
+}
+
+// place finds a place for the endpoints that still have none, and returns the free drafts that it did not need.
+func (s *portSet) place(free []*draft, limit int) []*draft {
+	for len(s.unplaced) > 0 {
+		n := min(len(s.unplaced), limit)
+		if d := s.withRoom(n, limit); d != nil {
+			d.endpoints = append(d.endpoints, s.next(n)...)
+			continue
+		}
+		d := &draft{}
+		if len(free) > 0 {
+			d, free = free[0], free[1:]
+		}
+		d.ports, d.endpoints = s.ports, s.next(n)
+		s.drafts = append(s.drafts, d)
+	}
+	return free
+}
+
+// withRoom is the fullest draft with room for n endpoints, or nil.
+func (s *portSet) withRoom(n, limit int) *draft {
+	for _, d := range s.fullestFirst() {
+		if len(d.endpoints)+n <= limit {
+			return d
+		}
+	}
+	return nil
+}
