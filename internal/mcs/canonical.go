@@ -2,8 +2,10 @@ package mcs
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,14 +87,17 @@ func affinityTimeout(config *corev1.SessionAffinityConfig) int32 {
 // that a group holds twice, as happens while Kubernetes moves an endpoint from one slice to another, stays once.
 func groupBackends(in []Backends) []Backends {
 	var out []Backends
+	byPorts := map[string]int{}
 	for _, b := range in {
 		if len(b.Endpoints) == 0 {
 			continue
 		}
 		ports := canonicalBackendPorts(b.Ports)
-		i := slices.IndexFunc(out, func(o Backends) bool { return slices.Equal(o.Ports, ports) })
-		if i < 0 {
+		key := portsKey(ports)
+		i, ok := byPorts[key]
+		if !ok {
 			i = len(out)
+			byPorts[key] = i
 			out = append(out, Backends{Ports: ports, Endpoints: make([]Endpoint, 0, len(b.Endpoints))})
 		}
 		for _, ep := range b.Endpoints {
@@ -106,6 +111,15 @@ func groupBackends(in []Backends) []Backends {
 	}
 	slices.SortFunc(out, func(a, b Backends) int { return slices.CompareFunc(a.Ports, b.Ports, compareBackendPorts) })
 	return out
+}
+
+// portsKey is a string that differs whenever ports do.
+func portsKey(ports []BackendPort) string {
+	var b strings.Builder
+	for _, p := range ports {
+		fmt.Fprintf(&b, "%q %q %d ", p.Name, p.Protocol, p.Port)
+	}
+	return b.String()
 }
 
 func canonicalBackendPorts(in []BackendPort) []BackendPort {

@@ -98,7 +98,7 @@ func oldestFirst(exports []Export) []Export {
 type field struct {
 	reason mcsv1beta1.ServiceExportConditionReason
 	name   string
-	// value is what e says, in a form in which equal strings mean the same behaviour.
+	// value is what e says, in words that are equal when they mean the same behaviour.
 	value func(e Export) string
 	// concerns says whether it matters what e says, given the oldest export; nil: always.
 	concerns func(oldest, e Export) bool
@@ -150,7 +150,7 @@ var oldestDecides = []field{
 			if e.TrafficDistribution == corev1.ServiceTrafficDistributionPreferClose {
 				return corev1.ServiceTrafficDistributionPreferSameZone
 			}
-			return e.TrafficDistribution
+			return cmp.Or(e.TrafficDistribution, "none")
 		},
 	},
 }
@@ -221,7 +221,7 @@ func toStrings[T ~string](list []T) []string {
 
 // conflictMessage says what a user needs to settle a conflict.
 func conflictMessage(field, used, cluster string, disagree []string, total int) string {
-	return fmt.Sprintf("%s: using %q from cluster %s, %d of %d clusters disagree: %s",
+	return fmt.Sprintf("%s: using %s from cluster %s, %d of %d clusters disagree: %s",
 		field, abbreviate(used), cluster, len(disagree), total, enumerate(disagree))
 }
 
@@ -236,7 +236,11 @@ func enumerate(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:enumerateMax], ", "), len(names)-enumerateMax)
 }
 
+// formatMap is "key"="value" for each pair, sorted and quoted so that no two maps look alike.
 func formatMap(m map[string]string) string {
+	if len(m) == 0 {
+		return "none"
+	}
 	parts := make([]string, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		parts = append(parts, fmt.Sprintf("%q=%q", k, m[k]))

@@ -73,11 +73,18 @@ func freeName(p Port, union []mergedPort) string {
 // portConflict lists the ports of the union that not every export has just so, or is nil. A port that did not make it
 // into the union is not named itself, but its cluster is among those that disagree about the port that took its place.
 func portConflict(union []mergedPort, ordered []Export) *Conflict {
+	has := make([]map[Port]bool, len(ordered))
+	for i, e := range ordered {
+		has[i] = make(map[Port]bool, len(e.Ports))
+		for _, p := range e.Ports {
+			has[i][p.seen()] = true
+		}
+	}
 	var messages []string
 	for _, p := range union {
 		var disagree []string
-		for _, e := range ordered {
-			if !slices.ContainsFunc(e.Ports, p.agrees) {
+		for i, e := range ordered {
+			if !has[i][p.seen()] {
 				disagree = append(disagree, e.Cluster)
 			}
 		}
@@ -91,9 +98,10 @@ func portConflict(union []mergedPort, ordered []Export) *Conflict {
 	return &Conflict{Reason: mcsv1beta1.ServiceExportReasonPortConflict, Message: strings.Join(limit(messages), ", ")}
 }
 
-// agrees says whether o looks the same as p to a client. The targetPort is each cluster's own affair.
-func (p Port) agrees(o Port) bool {
-	return p.Name == o.Name && p.key() == o.key() && p.AppProtocol == o.AppProtocol
+// seen is p as a client sees it. The targetPort is each cluster's own affair.
+func (p Port) seen() Port {
+	p.Protocol, p.TargetPort = p.key().protocol, ""
+	return p
 }
 
 // String is the port as a user would say it: "http 80/TCP".

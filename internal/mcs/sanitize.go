@@ -1,6 +1,7 @@
 package mcs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,7 +15,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// What one export may hold at most. It keeps one cluster, broken or hostile, from filling the others' etcd.
+// What one export may hold at most. This keeps one cluster, broken or hostile, from filling the others' etcd.
 const (
 	// maxPorts: a port takes about 60 bytes in the ServiceImport, 200 in the derived Service with its managed fields and
 	// 60 in each EndpointSlice: with 1,000 of them each object stays below a fifth of etcd's 1.5 MiB.
@@ -29,6 +30,8 @@ const (
 	maxLabels = 100
 	// maxAnnotationBytes is a quarter of the 256 KiB that Kubernetes allows an object.
 	maxAnnotationBytes = 64 << 10
+	// maxAffinitySeconds is one day, the most that Kubernetes allows.
+	maxAffinitySeconds = 86400
 	// maxProblems lines say enough about what is wrong with an export.
 	maxProblems = 20
 )
@@ -48,6 +51,9 @@ func Sanitize(e Export) (Export, []string, error) {
 		p.add("there is no creation time: every other export wins against this one")
 	}
 	e.Ports = p.ports(e.Ports)
+	if len(e.Ports) == 0 && e.Type == mcsv1beta1.ClusterSetIP {
+		return Export{}, nil, fmt.Errorf("a service of type %s has no usable port: %s", e.Type, cmp.Or(strings.Join(p.lines(), ", "), "it has none at all"))
+	}
 	p.policies(&e)
 	e.Labels = p.labels(e.Labels)
 	e.Annotations = p.annotations(e.Annotations)
@@ -152,8 +158,8 @@ func (p *problems) policies(e *Export) {
 		p.add("sessionAffinity %q left out: it is unknown", abbreviate(string(e.SessionAffinity)))
 		e.SessionAffinity = corev1.ServiceAffinityNone
 	}
-	if t := affinityTimeout(e.SessionAffinityConfig); t < 0 || t > corev1MaxAffinitySeconds {
-		p.add("sessionAffinityConfig left out: a timeout of %d s is not between 1 and %d", t, corev1MaxAffinitySeconds)
+	if t := affinityTimeout(e.SessionAffinityConfig); t < 0 || t > maxAffinitySeconds {
+		p.add("sessionAffinityConfig left out: a timeout of %d s is not between 1 and %d", t, maxAffinitySeconds)
 		e.SessionAffinityConfig = nil
 	}
 	switch e.InternalTrafficPolicy {
@@ -177,9 +183,6 @@ func (p *problems) policies(e *Export) {
 		return bad
 	})
 }
-
-// corev1MaxAffinitySeconds is one day, the most that a Service allows.
-const corev1MaxAffinitySeconds = 86400
 
 func (p *problems) labels(in map[string]string) map[string]string {
 	out := map[string]string{}

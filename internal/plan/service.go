@@ -13,15 +13,15 @@ import (
 )
 
 // DerivedService is the Service that gives m its clusterset IPs in this cluster: without a selector, for its endpoints
-// are the imported EndpointSlices. It is nil where there is none to have: for a headless m, and when this cluster
-// supports none of m's families.
+// are the imported EndpointSlices. It is nil where there is none to have: for a headless m, when this cluster supports
+// none of m's families, and when m has no port.
 //
 // existing, nil if there is none, must be ours; its IPs and what others wrote stay. supported are the families in which
 // this cluster gives Services IPs, nil if that is not known. When MustReplace(existing, result), the result is to be
 // created after existing has been deleted.
 func DerivedService(m mcs.Merged, owner metav1.OwnerReference, existing *corev1.Service, supported []corev1.IPFamily) *corev1.Service {
 	families := serviceFamilies(m.IPFamilies, supported)
-	if m.Type != mcsv1beta1.ClusterSetIP || len(families) == 0 && len(supported) > 0 {
+	if m.Type != mcsv1beta1.ClusterSetIP || len(m.Ports) == 0 || len(families) == 0 && len(supported) > 0 {
 		return nil
 	}
 	svc := &corev1.Service{}
