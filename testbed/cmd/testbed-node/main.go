@@ -1,0 +1,17 @@
+// Testbed-node is the first process of a node. The testbed starts it in new namespaces and tells it on standard input
+// what to do; nobody else runs it.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/node"
+)
+
+func main() {
+	if err := node.Run(os.Stdin); err != nil {
+		fmt.Fprintln(os.Stderr, "testbed-node:", err)
+		os.Exit(1)
+	}
+}

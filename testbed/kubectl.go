@@ -1,0 +1,104 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// kubectl is how the testbed itself talks to a cluster: it has the program anyway, and does with it what users would.
+type kubectl struct{ program, kubeconfig string }
+
+func (k kubectl) run(ctx context.Context, stdin string, args ...string) error {
+	return runProgram(ctx, stdin, k.program, append([]string{"--kubeconfig", k.kubeconfig}, args...)...)
+}
+
+func runProgram(ctx context.Context, stdin, program string, args ...string) error {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return nil
+}
+
+// pollInterval is well below what a person notices.
+const pollInterval = 200 * time.Millisecond
+
+// ready asks the API server whether it is.
+func (k kubectl) ready(ctx context.Context) error {
+	return k.run(ctx, "", "get", "--raw", "/readyz", "--request-timeout=2s")
+}
+
+// untilReady waits until the API server at address says that it is ready. As long as it does not even listen, kubectl is
+// not started, because that would take time from it.
+func (k kubectl) untilReady(ctx context.Context, address string) error {
+	return poll(ctx, func() error {
+		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return err
+		}
+		return errors.Join(conn.Close(), k.ready(ctx))
+	})
+}
+
+// poll tries until it succeeds or ctx ends, and returns the last error then.
+func poll(ctx context.Context, try func() error) error {
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// createMissing creates the objects that are not there yet and leaves those that are: they may have been edited since.
+func (k kubectl) createMissing(ctx context.Context, manifests string) error {
+	err := k.run(ctx, manifests, "create", "-f", "-")
+	if err != nil && onlyExisting(err.Error()) {
+		return nil
+	}
+	return err
+}
+
+// onlyExisting says whether creating failed for no other reason than that objects exist.
+func onlyExisting(message string) bool {
+	_, causes, _ := strings.Cut(message, ": exit status 1: ")
+	for line := range strings.Lines(causes) {
+		if !strings.Contains(line, "already exists") && !strings.Contains(line, "already allocated") {
+			return false
+		}
+	}
+	return causes != ""
+}
+
+// waitFor waits until the objects have the condition. They may not exist yet, which kubectl does not wait for.
+func (k kubectl) waitFor(ctx context.Context, namespace, condition string, objects ...string) error {
+	args := append([]string{"--namespace", namespace, "wait", "--timeout=" + remaining(ctx), "--for=condition=" + condition}, objects...)
+	return poll(ctx, func() error { return k.run(ctx, "", args...) })
+}
+
+func (k kubectl) rolledOut(ctx context.Context, namespace, object string) error {
+	return k.run(ctx, "", "--namespace", namespace, "rollout", "status", object, "--timeout="+remaining(ctx))
+}
+
+func remaining(ctx context.Context) string {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return readyTimeout.String()
+	}
+	return max(time.Until(end).Round(time.Second), time.Second).String()
+}
