@@ -1,0 +1,228 @@
+// Package record is how exports are written down in a registry: protobuf in columns, compressed with zstd, behind two
+// bytes that say the format's version. docs/design/001-cloud-map-record-format.md explains the layout.
+//
+// Whoever can write to a registry can write anything, so reading trusts nothing: sizes are bounded, every export passes
+// mcs.Sanitize, and what is wrong with one export leaves the others alone.
+package record
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record/recordpb"
+)
+
+// The version of the format that this package writes. A reader reads every minor version of its major version, because
+// minor versions only add what may be ignored.
+const (
+	Major = 1
+	Minor = 0
+)
+
+const (
+	// MaxExportBytes bounds one export before compression: mcs.Sanitize's 10,000 endpoints with IPv6 addresses and
+	// host names of 63 bytes are 0.8 MiB, and protobuf makes at most some 50 times of it in memory.
+	MaxExportBytes = 1 << 20
+	// maxPageBytes bounds a page before compression: eight of the largest exports.
+	maxPageBytes = 8 << 20
+	// maxExports bounds the exports of a page: a clusterset of 64 pages has room for 640,000.
+	maxExports = 10_000
+	// headerBytes are the major and the minor version.
+	headerBytes = 2
+)
+
+// Version is the format's version as people read it.
+func Version() string { return fmt.Sprintf("%d.%d", Major, Minor) }
+
+// NewerError means that a page is written in a later format, whose meaning this controller cannot know.
+type NewerError struct{ Major, Minor int }
+
+func (e *NewerError) Error() string {
+	return fmt.Sprintf("it is written in format %d.%d by a newer controller, and this one reads up to %d.x: upgrade this cluster's controller",
+		e.Major, e.Minor, Major)
+}
+
+// Page is what could be read of an encoded page.
+type Page struct {
+	// Exports are usable and canonical.
+	Exports []mcs.Export
+	// Unreadable are keys whose export is in the page but cannot be used.
+	Unreadable []mcs.Key
+	// Unnamed says that the page has exports of which not even the key can be read.
+	Unnamed bool
+	// Problems say what was wrong, one line each.
+	Problems []string
+}
+
+// Encode writes down exports of different keys. The same exports give the same bytes, in whatever order they come.
+// The error is about a size that Decode would refuse.
+func Encode(exports []mcs.Export) ([]byte, error) {
+	if len(exports) > maxExports {
+		return nil, fmt.Errorf("%d exports are more than the %d that fit a page", len(exports), maxExports)
+	}
+	sorted := slices.Clone(exports)
+	slices.SortFunc(sorted, func(a, b mcs.Export) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+	page := &recordpb.Page{Exports: make([][]byte, 0, len(sorted))}
+	for _, exp := range sorted {
+		data, err := encodeExport(exp)
+		if err != nil {
+			return nil, err
+		}
+		page.Exports = append(page.Exports, data)
+	}
+	plain, err := marshal(page)
+	if err != nil {
+		return nil, err
+	}
+	if len(plain) > maxPageBytes {
+		return nil, fmt.Errorf("a page of %d bytes is larger than the %d that are allowed", len(plain), maxPageBytes)
+	}
+	return encoder().EncodeAll(plain, []byte{Major, Minor}), nil
+}
+
+// Check says whether exp can be written down.
+func Check(exp mcs.Export) error {
+	_, err := encodeExport(exp)
+	return err
+}
+
+func encodeExport(exp mcs.Export) ([]byte, error) {
+	data, err := marshal(fromExport(exp.Canonical()))
+	if err != nil {
+		return nil, fmt.Errorf("encoding export %s: %w", exp.Key, err)
+	}
+	if len(data) > MaxExportBytes {
+		return nil, fmt.Errorf("export %s takes %d bytes, more than the %d that are allowed: export fewer endpoints or annotations", exp.Key, len(data), MaxExportBytes)
+	}
+	return data, nil
+}
+
+func marshal(m proto.Message) ([]byte, error) {
+	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
+}
+
+// Decode reads what clusterID wrote down. The error means that nothing of the page can be read; a *NewerError that a
+// newer controller could.
+func Decode(data []byte, clusterID string) (Page, error) {
+	if len(data) < headerBytes || data[0] == 0 {
+		return Page{}, errors.New("it is no page of exports")
+	}
+	if data[0] > Major {
+		return Page{}, &NewerError{Major: int(data[0]), Minor: int(data[1])}
+	}
+	plain, err := decoder().DecodeAll(data[headerBytes:], nil)
+	if err != nil {
+		return Page{}, fmt.Errorf("decompressing: %w", err)
+	}
+	raw, err := splitPage(plain)
+	if err != nil {
+		return Page{}, err
+	}
+	var page Page
+	seen := make(map[mcs.Key]bool, len(raw))
+	for i, data := range raw {
+		page.add(i, data, clusterID, seen)
+	}
+	return page, nil
+}
+
+// splitPage is the exports field of a recordpb.Page. It does not unmarshal the page, for two bytes of it could ask for
+// twenty of memory each.
+func splitPage(plain []byte) ([][]byte, error) {
+	var raw [][]byte
+	for len(plain) > 0 {
+		number, kind, n := protowire.ConsumeTag(plain)
+		if n < 0 {
+			return nil, fmt.Errorf("parsing: %w", protowire.ParseError(n))
+		}
+		plain = plain[n:]
+		if number != 1 || kind != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(number, kind, plain); n < 0 {
+				return nil, fmt.Errorf("parsing: %w", protowire.ParseError(n))
+			}
+			plain = plain[n:]
+			continue
+		}
+		value, n := protowire.ConsumeBytes(plain)
+		if n < 0 {
+			return nil, fmt.Errorf("parsing: %w", protowire.ParseError(n))
+		}
+		if len(raw) == maxExports {
+			return nil, fmt.Errorf("it has more than %d exports", maxExports)
+		}
+		raw = append(raw, value)
+		plain = plain[n:]
+	}
+	return raw, nil
+}
+
+// add reads the export at position i, or notes what is wrong with it.
+func (p *Page) add(i int, data []byte, clusterID string, seen map[mcs.Key]bool) {
+	var m recordpb.Export
+	err := fmt.Errorf("it takes %d bytes, more than the %d that are allowed", len(data), MaxExportBytes)
+	if len(data) <= MaxExportBytes {
+		err = proto.Unmarshal(data, &m)
+	}
+	if err != nil {
+		p.Unnamed = true
+		p.Problems = append(p.Problems, fmt.Sprintf("export %d of the page cannot be read: %v", i, err))
+		return
+	}
+	key := mcs.Key{Namespace: m.GetNamespace(), Name: m.GetName()}
+	if seen[key] {
+		p.Problems = append(p.Problems, fmt.Sprintf("export %q is there twice: the second is ignored", clip(key.String())))
+		return
+	}
+	seen[key] = true
+	exp, err := toExport(&m, clusterID)
+	var problems []string
+	if err == nil {
+		exp, problems, err = mcs.Sanitize(exp)
+	}
+	if err != nil {
+		p.Unreadable = append(p.Unreadable, key)
+		p.Problems = append(p.Problems, fmt.Sprintf("export %q cannot be used: %v", clip(key.String()), err))
+		return
+	}
+	for _, problem := range problems {
+		p.Problems = append(p.Problems, fmt.Sprintf("export %q: %s", key, problem))
+	}
+	p.Exports = append(p.Exports, exp)
+}
+
+// clip keeps somebody else's text from filling a log.
+func clip(s string) string {
+	const most = 130 // two DNS labels and a slash
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}
+
+// encoder and decoder are shared by all callers: EncodeAll and DecodeAll keep no state between calls, and each has
+// megabytes of tables that are worth using again.
+
+var encoder = sync.OnceValue(func() *zstd.Encoder {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),
+		zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		panic(fmt.Sprintf("zstd refuses constant options: %v", err))
+	}
+	return e
+})
+
+var decoder = sync.OnceValue(func() *zstd.Decoder {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(maxPageBytes))
+	if err != nil {
+		panic(fmt.Sprintf("zstd refuses constant options: %v", err))
+	}
+	return d
+})

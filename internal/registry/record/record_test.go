@@ -1,0 +1,323 @@
+package record
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record/recordpb"
+)
+
+var compareAddresses = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+
+func web(name string, endpoints ...mcs.Endpoint) mcs.Export {
+	exp := mcs.Export{
+		Key: mcs.Key{Namespace: "demo", Name: name}, Cluster: "cls1",
+		Created: time.Unix(1_790_000_000, 0), Changed: time.UnixMilli(1_790_000_000_123),
+		Type:       mcsv1beta1.ClusterSetIP,
+		Ports:      []mcs.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: "8080"}},
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+	}
+	if len(endpoints) > 0 {
+		exp.Backends = []mcs.Backends{{Ports: []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}, Endpoints: endpoints}}
+	}
+	return exp.Canonical()
+}
+
+func endpoint(address string) mcs.Endpoint {
+	return mcs.Endpoint{Address: netip.MustParseAddr(address), Ready: true, Serving: true}
+}
+
+func full() mcs.Export {
+	timeout := int32(77)
+	exp := web("full",
+		mcs.Endpoint{Address: netip.MustParseAddr("10.10.0.1"), Ready: true, Serving: true, Zone: "a", Hostname: "web-0"},
+		mcs.Endpoint{Address: netip.MustParseAddr("10.10.0.2"), Serving: true, Terminating: true},
+		mcs.Endpoint{Address: netip.MustParseAddr("fd00::1"), Zone: "b"},
+	)
+	exp.Type = mcsv1beta1.Headless
+	exp.SessionAffinity = corev1.ServiceAffinityClientIP
+	exp.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
+	exp.InternalTrafficPolicy = corev1.ServiceInternalTrafficPolicyLocal
+	exp.TrafficDistribution = corev1.ServiceTrafficDistributionPreferSameZone
+	exp.Labels, exp.Annotations = map[string]string{"b": "2", "a": "1"}, map[string]string{"x": "ü"}
+	exp.Backends = append(exp.Backends, mcs.Backends{
+		Ports:     []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 9999}},
+		Endpoints: []mcs.Endpoint{endpoint("10.10.0.3")},
+	})
+	return exp.Canonical()
+}
+
+func TestRoundTrip(t *testing.T) {
+	tests := map[string][]mcs.Export{
+		"nothing":      nil,
+		"no endpoints": {web("empty")},
+		"one endpoint": {web("one", endpoint("10.0.0.1"))},
+		"only IPv6":    {web("six", endpoint("fd00::1"), endpoint("fd00::2"))},
+		"everything":   {full()},
+		"several":      {web("a", endpoint("10.0.0.1")), web("b"), web("c", endpoint("10.0.0.1"), endpoint("fd00::5"))},
+	}
+	for name, want := range tests {
+		t.Run(name, func(t *testing.T) {
+			data := encode(t, want...)
+			page, err := Decode(data, "cls1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(Page{Exports: want}, page, compareAddresses); diff != "" {
+				t.Errorf("decoded page differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSameExportsSameBytes(t *testing.T) {
+	exports := []mcs.Export{full(), web("a", endpoint("10.0.0.2"), endpoint("10.0.0.1")), web("b")}
+	want := encode(t, exports...)
+	slices.Reverse(exports)
+	slices.Reverse(exports[1].Backends[0].Endpoints)
+	for range 20 {
+		if !bytes.Equal(want, encode(t, exports...)) {
+			t.Fatal("the same exports gave different bytes")
+		}
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	good := encode(t, web("a", endpoint("10.0.0.1")))
+	tests := map[string]struct {
+		data []byte
+		want string
+	}{
+		"nothing":           {nil, "no page"},
+		"version 0":         {[]byte{0, 0, 1, 2}, "no page"},
+		"no compression":    {[]byte{Major, Minor, 'h', 'e', 'l', 'l', 'o'}, "decompressing"},
+		"cut off":           {good[:len(good)-3], "decompressing"},
+		"no protobuf":       {compress([]byte{0xff, 0xff, 0xff}), "parsing"},
+		"a huge page":       {compress(make([]byte, maxPageBytes+1)), "decompressing"},
+		"too many exports":  {compress(bytes.Repeat([]byte{0x0a, 0x00}, maxExports+1)), "more than"},
+		"a claim of length": {compress([]byte{0x0a, 0xff, 0xff, 0xff, 0x7f}), "parsing"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			page, err := Decode(tc.data, "cls1")
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got page %v and error %v, want an error with %q", page, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestVersions(t *testing.T) {
+	data := encode(t, web("a", endpoint("10.0.0.1")))
+	data[1] = Minor + 7
+	if page, err := Decode(data, "cls1"); err != nil || len(page.Exports) != 1 {
+		t.Errorf("a higher minor version gave %v, %v, want its export", page, err)
+	}
+	data[0] = Major + 1
+	var newer *NewerError
+	if _, err := Decode(data, "cls1"); !errors.As(err, &newer) || newer.Major != Major+1 || newer.Minor != Minor+7 {
+		t.Errorf("a higher major version gave error %v, want a NewerError", err)
+	}
+}
+
+// TestUnknownFields is a reader of today meeting a page of tomorrow: fields that it does not know in every message.
+func TestUnknownFields(t *testing.T) {
+	unknown := []byte{0xfa, 0x7f, 0x03, 'n', 'e', 'w'} // field 2047, three bytes
+	m := fromExport(web("a", endpoint("10.0.0.1")))
+	m.ProtoReflect().SetUnknown(unknown)
+	m.Ports[0].ProtoReflect().SetUnknown(unknown)
+	m.Backends[0].ProtoReflect().SetUnknown(unknown)
+	page, err := Decode(compress(append(pageOf(t, m), unknown...)), "cls1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Page{Exports: []mcs.Export{web("a", endpoint("10.0.0.1"))}}, page, compareAddresses); diff != "" {
+		t.Errorf("decoded page differs (-want +got):\n%s", diff)
+	}
+}
+
+// TestOneBadExport puts each kind of bad export between two good ones.
+func TestOneBadExport(t *testing.T) {
+	change := func(f func(*recordpb.Export)) []byte {
+		m := fromExport(full())
+		f(m)
+		return plain(t, m)
+	}
+	bad := mcs.Key{Namespace: "demo", Name: "full"}
+	tests := map[string]struct {
+		data           []byte
+		wantUnnamed    bool
+		wantUnreadable []mcs.Key
+		wantProblem    string
+	}{
+		"no protobuf":           {data: []byte{0xff}, wantUnnamed: true, wantProblem: "export 1 of the page"},
+		"too large":             {data: make([]byte, MaxExportBytes+1), wantUnnamed: true, wantProblem: "bytes"},
+		"a name that is none":   {data: change(func(m *recordpb.Export) { m.Name = "No/Label" }), wantUnreadable: []mcs.Key{{Namespace: "demo", Name: "No/Label"}}, wantProblem: "no DNS label"},
+		"the name of another":   {data: change(func(m *recordpb.Export) { m.Name = "a" }), wantProblem: "twice"},
+		"an unknown type":       {data: change(func(m *recordpb.Export) { m.Type = "Mesh" }), wantUnreadable: []mcs.Key{bad}, wantProblem: "Mesh"},
+		"half an address":       {data: change(func(m *recordpb.Export) { m.Backends[0].Ipv4 = m.Backends[0].Ipv4[:3] }), wantUnreadable: []mcs.Key{bad}, wantProblem: "multiple of 4"},
+		"half an IPv6 address":  {data: change(func(m *recordpb.Export) { m.Backends[0].Ipv6 = m.Backends[0].Ipv6[:3] }), wantUnreadable: []mcs.Key{bad}, wantProblem: "multiple of 16"},
+		"a short column":        {data: change(func(m *recordpb.Export) { m.Backends[0].States = []byte{1} }), wantUnreadable: []mcs.Key{bad}, wantProblem: "1 entries for 3 endpoints"},
+		"a zone out of range":   {data: change(func(m *recordpb.Export) { m.Backends[0].Zones[1] = 1 << 31 }), wantUnreadable: []mcs.Key{bad}, wantProblem: "table of zones"},
+		"a loopback address":    {data: plain(t, fromExport(web("full", endpoint("127.0.0.1"), endpoint("10.0.0.1")))), wantProblem: "loopback"},
+		"port 0 of the service": {data: change(func(m *recordpb.Export) { m.Ports[0].Port = 0 }), wantProblem: "between 1 and 65535"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := &recordpb.Page{Exports: [][]byte{plain(t, fromExport(web("a"))), tc.data, plain(t, fromExport(web("z")))}}
+			page, err := Decode(compress(plain(t, m)), "cls1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range []mcs.Export{web("a"), web("z")} {
+				if !slices.ContainsFunc(page.Exports, want.Equal) {
+					t.Errorf("export %v was not read", want.Key)
+				}
+			}
+			if page.Unnamed != tc.wantUnnamed || !slices.Equal(page.Unreadable, tc.wantUnreadable) {
+				t.Errorf("unreadable are %v (unnamed: %v), want %v (unnamed: %v)", page.Unreadable, page.Unnamed, tc.wantUnreadable, tc.wantUnnamed)
+			}
+			if text := strings.Join(page.Problems, "\n"); !strings.Contains(text, tc.wantProblem) {
+				t.Errorf("problems are %q, want one with %q", text, tc.wantProblem)
+			}
+		})
+	}
+}
+
+func TestEncodeRefuses(t *testing.T) {
+	exp := web("fat")
+	exp.Annotations = map[string]string{"text": strings.Repeat("x", MaxExportBytes)}
+	if err := Check(exp); err == nil {
+		t.Error("an export of more than MaxExportBytes passed")
+	}
+	if _, err := Encode(make([]mcs.Export, maxExports+1)); err == nil {
+		t.Error("a page of more than maxExports was encoded")
+	}
+}
+
+// TestBytesPerEndpoint keeps an eye on what an endpoint takes when it is one of many, the worst case being addresses
+// that are scattered all over the pod network.
+func TestBytesPerEndpoint(t *testing.T) {
+	for _, n := range []int{10, 100, 500, 1000, 5000} {
+		size := len(encode(t, web("big", scattered(n)...)))
+		t.Logf("%5d endpoints: %6d bytes, %.2f each", n, size, float64(size)/float64(n))
+		if n >= 500 && size > 4*n {
+			t.Errorf("%d endpoints take %d bytes: more than their addresses alone", n, size)
+		}
+	}
+}
+
+// scattered are n ready endpoints at addresses 10.10.x.y in three zones, the same ones at each call.
+func scattered(n int) []mcs.Endpoint {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var endpoints []mcs.Endpoint
+	for _, i := range rnd.Perm(1 << 16)[:n] {
+		e := endpoint(fmt.Sprintf("10.10.%d.%d", i>>8, i&0xff))
+		e.Zone = fmt.Sprintf("eu-west-1%c", 'a'+rnd.IntN(3))
+		endpoints = append(endpoints, e)
+	}
+	return endpoints
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(encode(f, full(), web("a")))
+	f.Add([]byte{Major, Minor})
+	f.Add(compress([]byte{0x0a, 0x02, 0x0a, 0x00}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		page, err := Decode(data, "cls1")
+		if err != nil {
+			return
+		}
+		// What was accepted can be published again, and is the same then.
+		again, err := Decode(encode(t, page.Exports...), "cls1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(byKey(page.Exports), again.Exports, compareAddresses); diff != "" {
+			t.Errorf("second round differs:\n%s", diff)
+		}
+	})
+}
+
+// FuzzExport feeds the message itself, which the compression hides from FuzzDecode.
+func FuzzExport(f *testing.F) {
+	f.Add(plain(f, fromExport(full())), plain(f, fromExport(web("a"))))
+	f.Add(plain(f, fromExport(web("b", endpoint("10.0.0.1"), endpoint("fd00::1")))), []byte{0x0a})
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		page, err := Decode(compress(plain(t, &recordpb.Page{Exports: [][]byte{a, b}})), "cls1")
+		if err != nil {
+			return
+		}
+		again, err := Decode(encode(t, page.Exports...), "cls1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(byKey(page.Exports), again.Exports, compareAddresses); diff != "" {
+			t.Errorf("second round differs:\n%s", diff)
+		}
+	})
+}
+
+func BenchmarkEncode(b *testing.B) {
+	exports := []mcs.Export{web("a", scattered(20)...), web("b", scattered(20)...), web("c", scattered(500)...)}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Encode(exports); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	data := encode(b, web("a", scattered(20)...), web("b", scattered(20)...), web("c", scattered(500)...))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Decode(data, "cls1"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func encode(t testing.TB, exports ...mcs.Export) []byte {
+	t.Helper()
+	data, err := Encode(exports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func compress(plain []byte) []byte { return encoder().EncodeAll(plain, []byte{Major, Minor}) }
+
+func plain(t testing.TB, m proto.Message) []byte {
+	t.Helper()
+	data, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func pageOf(t testing.TB, m *recordpb.Export) []byte {
+	t.Helper()
+	return plain(t, &recordpb.Page{Exports: [][]byte{plain(t, m)}})
+}
+
+func byKey(exports []mcs.Export) []mcs.Export {
+	sorted := slices.Clone(exports)
+	slices.SortFunc(sorted, func(a, b mcs.Export) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+	return sorted
+}
