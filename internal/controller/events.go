@@ -1,0 +1,51 @@
+package controller
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Reasons of events that no condition has.
+const (
+	// reasonPartlyExported: some endpoints cannot be exported.
+	reasonPartlyExported = "PartlyExported"
+	// reasonNotManaged: an object that we would need has the name but belongs to somebody else.
+	reasonNotManaged = "NotManaged"
+)
+
+// Actions of events: what the controller was doing.
+const actionSync = "Sync"
+
+// noteMax is how long the API allows an event's note to be.
+const noteMax = 1024
+
+// recorder writes events that ask the user to do something.
+type recorder struct {
+	events.EventRecorder
+}
+
+// warn records an event about obj.
+func (r recorder) warn(obj runtime.Object, reason, message string) {
+	if len(message) > noteMax {
+		message = message[:noteMax-3] + "..."
+	}
+	r.Eventf(obj, nil, corev1.EventTypeWarning, reason, actionSync, "%s", message)
+}
+
+// raceRetry is how soon to look again after losing a race: the cache is then as new as the API server, usually within
+// a few milliseconds.
+const raceRetry = 50 * time.Millisecond
+
+// retryOnRace turns the errors that another look mends, all part of normal life, into one: somebody else changed the
+// object, it is there already or it is gone, and the cache has not shown it yet.
+func retryOnRace(err error) (reconcile.Result, error) {
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+		return reconcile.Result{RequeueAfter: raceRetry}, nil
+	}
+	return reconcile.Result{}, err
+}

@@ -1,0 +1,212 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// exportReconciler publishes what this cluster exports and says on each ServiceExport how that stands.
+type exportReconciler struct {
+	client     client.Client
+	membership *membership
+	events     recorder
+	now        func() time.Time
+
+	// published are the last exports by key, to tell when one changed.
+	published sync.Map // mcs.Key -> publishedExport
+}
+
+// publishedExport is an export and what had to be left out of it.
+type publishedExport struct {
+	export  mcs.Export
+	leftOut string
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	key := keyOf(req.NamespacedName)
+	standing := r.membership.standing()
+	src, err := gatherSource(ctx, r.client, standing.identity(), key)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	facts := exportFacts{valid: mcs.ExportValid(src.Service), problem: standing.problem}
+	if standing.session != nil {
+		if err := r.publish(ctx, standing.session.registry, src, key, &facts); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if src.ServiceExport == nil {
+		return reconcile.Result{}, nil
+	}
+	return retryOnRace(r.updateStatus(ctx, src.ServiceExport, facts))
+}
+
+// publish makes the registry's export of key what src says and adds to facts how that stands.
+func (r *exportReconciler) publish(ctx context.Context, reg registry.Registry, src mcs.Source, key mcs.Key, facts *exportFacts) error {
+	view, err := reg.Look(ctx, key)
+	facts.synced = err == nil
+	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
+		return fmt.Errorf("looking up the exports of %s: %w", key, err)
+	}
+	if !exported(src) {
+		return r.withdraw(ctx, reg, key, facts.synced && view.Own.State == registry.Absent)
+	}
+	exp, err := r.newExport(ctx, src)
+	if err == nil {
+		err = reg.Publish(ctx, exp)
+	}
+	if err != nil { // what can never be published, and no other try will mend
+		facts.problem = err.Error()
+		return r.withdraw(ctx, reg, key, false)
+	}
+	if view, err = reg.Look(ctx, key); err != nil {
+		facts.synced = false
+		return nil //nolint:nilerr // not read yet: the status keeps what it says until there is more to say
+	}
+	facts.own, facts.unknown = view.Own, len(view.Unknown) > 0
+	facts.conflicts = mcs.Merge(append(slices.Clone(view.Exports), exp)).Conflicts
+	return nil
+}
+
+func (r *exportReconciler) withdraw(ctx context.Context, reg registry.Registry, key mcs.Key, absent bool) error {
+	r.published.Delete(key)
+	if absent {
+		return nil
+	}
+	if err := reg.Withdraw(ctx, key); err != nil {
+		return fmt.Errorf("withdrawing %s: %w", key, err)
+	}
+	return nil
+}
+
+// newExport makes the export of src and tells the user what had to be left out of it, when that changes.
+func (r *exportReconciler) newExport(ctx context.Context, src mcs.Source) (mcs.Export, error) {
+	key := mcs.Key{Namespace: src.ServiceExport.Namespace, Name: src.ServiceExport.Name}
+	var previous *mcs.Export
+	var was publishedExport
+	if value, ok := r.published.Load(key); ok {
+		was = value.(publishedExport)
+		previous = &was.export
+	}
+	exp, left, err := mcs.NewExport(src, previous, r.now())
+	if err != nil {
+		return mcs.Export{}, err
+	}
+	now := publishedExport{export: exp, leftOut: strings.Join(left, "; ")}
+	r.published.Store(key, now)
+	if now.leftOut != was.leftOut && now.leftOut != "" {
+		log.FromContext(ctx).Info("Exported only in part", "reason", now.leftOut)
+		r.events.warn(src.ServiceExport, reasonPartlyExported, now.leftOut)
+	}
+	return exp, nil
+}
+
+// exportFacts are what the conditions of a ServiceExport are decided from.
+type exportFacts struct {
+	// valid is the condition Valid.
+	valid metav1.Condition
+	// problem says why nothing is exported although the export is valid.
+	problem string
+	// synced says whether the rest is known: whether the registry has been read.
+	synced bool
+	own    registry.Publication
+	// unknown says whether there may be exports besides those that conflicts was decided from.
+	unknown   bool
+	conflicts []mcs.Conflict
+}
+
+// decideExportConditions are the conditions that f says something about; the others stay as they are.
+func decideExportConditions(f exportFacts, have []metav1.Condition) []metav1.Condition {
+	if f.valid.Status != metav1.ConditionTrue {
+		return []metav1.Condition{f.valid, mcs.ExportNotReady(f.valid), mcs.ExportConflict(nil)}
+	}
+	switch {
+	case f.problem != "":
+		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.problem})}
+	case !f.synced:
+		return []metav1.Condition{f.valid, readyOrPending(have)}
+	}
+	ready := mcs.ExportReady(mcs.Progress{Exported: f.own.State == registry.Exported, Problem: problemText(f.own.Err)})
+	if f.own.Err == nil && f.own.State == registry.Pending {
+		ready = readyOrPending(have)
+	}
+	out := []metav1.Condition{f.valid, ready}
+	if conflict := mcs.ExportConflict(f.conflicts); !f.unknown || conflict.Status == metav1.ConditionTrue {
+		out = append(out, conflict)
+	}
+	return out
+}
+
+// readyOrPending is condition Ready while the registry's word is awaited. What is exported already stays Ready: its
+// latest change is on its way, and a condition that blinks at every change of an endpoint would tell nobody anything.
+func readyOrPending(have []metav1.Condition) metav1.Condition {
+	i := slices.IndexFunc(have, func(c metav1.Condition) bool { return c.Type == string(mcsv1beta1.ServiceExportConditionReady) })
+	return mcs.ExportReady(mcs.Progress{Exported: i >= 0 && have[i].Status == metav1.ConditionTrue})
+}
+
+func problemText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// updateStatus writes the conditions that changed, in one patch, and tells of those that a user must act upon.
+func (r *exportReconciler) updateStatus(ctx context.Context, exp *mcsv1beta1.ServiceExport, facts exportFacts) error {
+	before := exp.DeepCopy()
+	now := metav1.NewTime(r.now())
+	var news []metav1.Condition
+	for _, c := range decideExportConditions(facts, before.Status.Conditions) {
+		c.LastTransitionTime = now
+		var changed bool
+		if exp.Status.Conditions, changed = mcs.SetCondition(exp.Status.Conditions, c, exp.Generation); changed {
+			news = append(news, c)
+		}
+	}
+	if len(news) == 0 {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, exp, patch); err != nil {
+		return fmt.Errorf("updating the status of ServiceExport %s/%s: %w", exp.Namespace, exp.Name, err)
+	}
+	for _, c := range news {
+		if needsAction(c, facts.valid) && !sameReason(before.Status.Conditions, c) {
+			r.events.warn(exp, c.Reason, c.Message)
+		}
+	}
+	return nil
+}
+
+// needsAction says whether c, a condition of a ServiceExport beside valid, is something for the user to mend.
+func needsAction(c, valid metav1.Condition) bool {
+	switch mcsv1beta1.ServiceExportConditionType(c.Type) {
+	case mcsv1beta1.ServiceExportConditionValid:
+		return c.Status == metav1.ConditionFalse
+	case mcsv1beta1.ServiceExportConditionReady:
+		return c.Reason == string(mcsv1beta1.ServiceExportReasonFailed) && valid.Status == metav1.ConditionTrue
+	}
+	return c.Status == metav1.ConditionTrue // Conflict
+}
+
+// sameReason says whether the condition was there with the same status and reason before.
+func sameReason(before []metav1.Condition, c metav1.Condition) bool {
+	return slices.ContainsFunc(before, func(o metav1.Condition) bool {
+		return o.Type == c.Type && o.Status == c.Status && o.Reason == c.Reason
+	})
+}

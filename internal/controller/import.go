@@ -1,0 +1,151 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// importReconciler makes the services of the clusterset usable in this cluster.
+type importReconciler struct {
+	client     client.Client
+	membership *membership
+	events     recorder
+	metrics    *metrics
+	families   *families
+	waiting    *waitingRoom
+	// mcsVersion is the version of the MCS API that is served; ServiceImports are owners under it.
+	mcsVersion schema.GroupVersion
+	now        func() time.Time
+
+	// reported are the keys of which the user has been told that somebody else's object is in the way.
+	reported sync.Map // mcs.Key -> struct{}
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	session := r.membership.standing().session
+	if session == nil {
+		return reconcile.Result{}, nil // what is there stays; a new session looks at everything again
+	}
+	facts, err := r.gather(ctx, session, keyOf(req.NamespacedName))
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	decision := decideImport(facts)
+	if decision.verdict != verdictForeign {
+		r.reported.Delete(facts.key)
+	}
+	switch decision.verdict {
+	case verdictForeign:
+		r.reportForeign(ctx, facts)
+	case verdictRemove:
+		err = r.remove(ctx, facts)
+	case verdictKeep:
+		err = r.keep(ctx, session, facts, decision)
+	}
+	return retryOnRace(err)
+}
+
+// gather reads all that decides the import of key.
+func (r *importReconciler) gather(ctx context.Context, session *session, key mcs.Key) (importFacts, error) {
+	f := importFacts{key: key, cluster: session.identity.ClusterID}
+	var err error
+	if f.namespace, err = r.namespaceStays(ctx, key); err != nil || !f.namespace {
+		return f, err
+	}
+	if f.view, err = session.registry.Look(ctx, key); err != nil && !errors.Is(err, registry.ErrNotSynced) {
+		return f, fmt.Errorf("looking up the exports of %s: %w", key, err)
+	}
+	f.synced = err == nil
+	if f.local, err = r.localExport(ctx, session.identity, key); err != nil {
+		return f, err
+	}
+	return f, r.gatherObjects(ctx, &f)
+}
+
+// gatherObjects reads what is already there of the import.
+func (r *importReconciler) gatherObjects(ctx context.Context, f *importFacts) error {
+	var imp mcsv1beta1.ServiceImport
+	err := r.client.Get(ctx, types.NamespacedName{Namespace: f.key.Namespace, Name: f.key.Name}, &imp, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading ServiceImport %s: %w", f.key, err)
+	} else if err == nil {
+		f.imp = &imp
+	}
+	var derived corev1.Service
+	name := types.NamespacedName{Namespace: f.key.Namespace, Name: mcs.DerivedName(f.key)}
+	err = r.client.Get(ctx, name, &derived, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading derived Service %s: %w", name, err)
+	} else if err == nil {
+		f.derived = &derived
+	}
+	list, err := listSlices(ctx, r.client, f.key.Namespace, indexImport, f.key.Name)
+	f.slices = make([]*discoveryv1.EndpointSlice, 0, len(list))
+	for i := range list {
+		f.slices = append(f.slices, &list[i])
+	}
+	return err
+}
+
+// localExport is this cluster's own export of key, nil if it has none.
+func (r *importReconciler) localExport(ctx context.Context, identity mcs.Identity, key mcs.Key) (*mcs.Export, error) {
+	src, err := gatherSource(ctx, r.client, identity, key)
+	if err != nil || !exported(src) {
+		return nil, err
+	}
+	exp, _, err := mcs.NewExport(src, nil, time.Time{})
+	if err != nil {
+		return nil, nil //nolint:nilerr // it cannot be exported at all, as the ServiceExport's status says
+	}
+	return &exp, nil
+}
+
+// namespaceStays says whether key's namespace is there and is not being deleted. If not, the key waits for it.
+func (r *importReconciler) namespaceStays(ctx context.Context, key mcs.Key) (bool, error) {
+	r.waiting.enter(key) // before looking, or a namespace created in between would be missed
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	err := r.client.Get(ctx, types.NamespacedName{Name: key.Namespace}, ns)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading namespace %s: %w", key.Namespace, err)
+	}
+	if err != nil || !ns.DeletionTimestamp.IsZero() {
+		return false, nil
+	}
+	r.waiting.leave(key)
+	return true, nil
+}
+
+// reportForeign tells the user, once, that an object of somebody else is in the way of the import.
+func (r *importReconciler) reportForeign(ctx context.Context, f importFacts) {
+	if _, told := r.reported.LoadOrStore(f.key, struct{}{}); told {
+		return
+	}
+	var obj client.Object = f.derived
+	message := "Service " + mcs.DerivedName(f.key) + " has the name that the import needs, but was not created by this controller: delete it"
+	if f.imp != nil && !plan.Ours(f.imp) {
+		obj = f.imp
+		message = "the clusterset exports this service, but its ServiceImport was not created by this controller, which leaves it alone: " +
+			"delete it to have it imported"
+	}
+	log.FromContext(ctx).Info("Not imported", "reason", message)
+	r.events.warn(obj, reasonNotManaged, message)
+}

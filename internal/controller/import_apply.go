@@ -1,0 +1,188 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// keep makes the import what d says: ServiceImport, derived Service, its IPs in the ServiceImport, EndpointSlices, and
+// at last the status, which then tells no lie.
+func (r *importReconciler) keep(ctx context.Context, session *session, f importFacts, d importDecision) error {
+	supported, err := r.families.supported(ctx, f.key.Namespace)
+	if err != nil {
+		return err
+	}
+	imp, err := r.keepServiceImport(ctx, f.imp, d.merged, f.derived)
+	if err != nil {
+		return ignoreTerminating(err)
+	}
+	owner := metav1.OwnerReference{
+		APIVersion: r.mcsVersion.String(), Kind: mcsv1beta1.ServiceImportKindName, Name: imp.Name, UID: imp.UID,
+	}
+	derived, err := r.keepDerivedService(ctx, f.derived, plan.DerivedService(d.merged, owner, f.derived, supported))
+	if err != nil {
+		return ignoreTerminating(err)
+	}
+	if imp, err = r.keepServiceImport(ctx, imp, d.merged, derived); err != nil {
+		return err
+	}
+	changes := plan.Slices(plan.SliceInput{
+		Merged:       d.merged,
+		Exports:      d.exports,
+		Unknown:      d.unknown,
+		LocalCluster: f.cluster,
+		Families:     familiesOf(derived),
+		Owner:        owner,
+		Existing:     f.slices,
+	})
+	if err := r.applySlices(ctx, changes); err != nil {
+		return ignoreTerminating(err)
+	}
+	r.metrics.observePropagation(session, d.exports, changes, r.now())
+	ready := mcs.ImportReady(d.merged, supported, imp.Spec.IPs)
+	return r.updateStatus(ctx, imp, plan.ServiceImportStatus(imp, d.merged, d.unknown, ready, metav1.NewTime(r.now())))
+}
+
+// keepServiceImport writes the ServiceImport where it differs and returns it as it now is.
+func (r *importReconciler) keepServiceImport(ctx context.Context, have *mcsv1beta1.ServiceImport, m mcs.Merged, derived *corev1.Service) (*mcsv1beta1.ServiceImport, error) {
+	want := plan.ServiceImport(m, have, ipsOf(derived), familiesOf(derived))
+	switch {
+	case have == nil:
+		if err := r.client.Create(ctx, want); err != nil {
+			return nil, fmt.Errorf("creating ServiceImport %s: %w", m.Key, err)
+		}
+		log.FromContext(ctx).Info("Imported", "clusters", m.Clusters, "type", m.Type)
+	case apiequality.Semantic.DeepEqual(have, want):
+		return have, nil
+	default:
+		if err := r.client.Update(ctx, want); err != nil {
+			return nil, fmt.Errorf("updating ServiceImport %s: %w", m.Key, err)
+		}
+	}
+	return want, nil
+}
+
+// keepDerivedService writes the derived Service where it differs, deletes it when want is nil, and returns it as it now is.
+func (r *importReconciler) keepDerivedService(ctx context.Context, have, want *corev1.Service) (*corev1.Service, error) {
+	switch {
+	case have != nil && (want == nil || plan.MustReplace(have, want)):
+		if err := r.delete(ctx, have); err != nil {
+			return nil, err
+		}
+		have = nil
+	case have != nil && apiequality.Semantic.DeepEqual(have, want):
+		return have, nil
+	}
+	switch {
+	case want == nil:
+		return nil, nil
+	case have == nil:
+		if err := r.client.Create(ctx, want); err != nil {
+			return nil, fmt.Errorf("creating derived Service %s/%s: %w", want.Namespace, want.Name, err)
+		}
+	default:
+		if err := r.client.Update(ctx, want); err != nil {
+			return nil, fmt.Errorf("updating derived Service %s/%s: %w", want.Namespace, want.Name, err)
+		}
+	}
+	return want, nil
+}
+
+// applySlices writes changes in the order in which no endpoint that stays is ever missing.
+func (r *importReconciler) applySlices(ctx context.Context, changes plan.SliceChanges) error {
+	for _, s := range changes.Create {
+		if err := r.client.Create(ctx, s); err != nil {
+			return fmt.Errorf("creating EndpointSlice %s/%s: %w", s.Namespace, s.Name, err)
+		}
+	}
+	for _, s := range changes.Update {
+		if err := r.client.Update(ctx, s); err != nil {
+			return fmt.Errorf("updating EndpointSlice %s/%s: %w", s.Namespace, s.Name, err)
+		}
+	}
+	for _, s := range changes.Delete {
+		if err := r.delete(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// updateStatus writes status where it differs.
+func (r *importReconciler) updateStatus(ctx context.Context, imp *mcsv1beta1.ServiceImport, status mcsv1beta1.ServiceImportStatus) error {
+	if apiequality.Semantic.DeepEqual(imp.Status, status) {
+		return nil
+	}
+	after := imp.DeepCopy()
+	after.Status = status
+	patch := client.MergeFromWithOptions(imp, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, after, patch); err != nil {
+		return fmt.Errorf("updating the status of ServiceImport %s/%s: %w", imp.Namespace, imp.Name, err)
+	}
+	return nil
+}
+
+// remove deletes the import. Kubernetes would collect the derived Service and the slices by their owner, but only after a
+// while, and until then DNS and kube-proxy would go on sending clients there.
+func (r *importReconciler) remove(ctx context.Context, f importFacts) error {
+	if err := r.delete(ctx, f.imp); err != nil {
+		return err
+	}
+	if f.derived != nil && plan.Ours(f.derived) {
+		if err := r.delete(ctx, f.derived); err != nil {
+			return err
+		}
+	}
+	for _, s := range f.slices {
+		if err := r.delete(ctx, s); err != nil {
+			return err
+		}
+	}
+	log.FromContext(ctx).Info("No cluster exports the service any more; its import is gone")
+	return nil
+}
+
+// delete deletes the very object that was read, not one that took its name since.
+func (r *importReconciler) delete(ctx context.Context, obj client.Object) error {
+	uid := obj.GetUID()
+	err := r.client.Delete(ctx, obj, client.Preconditions{UID: &uid})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting %T %s/%s: %w", obj, obj.GetNamespace(), obj.GetName(), err)
+	}
+	return nil
+}
+
+// ignoreTerminating forgives that nothing can be created in a namespace that is being deleted: the import goes with it.
+func ignoreTerminating(err error) error {
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil
+	}
+	return err
+}
+
+// ipsOf are svc's cluster IPs, none if there is no Service or no IP yet.
+func ipsOf(svc *corev1.Service) []string {
+	if svc == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(svc.Spec.ClusterIPs), func(ip string) bool { return ip == "" || ip == corev1.ClusterIPNone })
+}
+
+func familiesOf(svc *corev1.Service) []corev1.IPFamily {
+	if svc == nil {
+		return nil
+	}
+	return svc.Spec.IPFamilies
+}

@@ -1,0 +1,168 @@
+package controller
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// importFacts is all that is known of one service of the clusterset when its import is decided. The objects are nil
+// when they are not there, and must not be changed.
+type importFacts struct {
+	key mcs.Key
+	// cluster is this cluster's ID.
+	cluster string
+	// namespace says whether the namespace is there and stays.
+	namespace bool
+	imp       *mcsv1beta1.ServiceImport
+	derived   *corev1.Service
+	slices    []*discoveryv1.EndpointSlice
+	// local is this cluster's own export, from its own state: the registry has no part in it.
+	local *mcs.Export
+	// view is what the registry knows of the others. It is empty while synced is false.
+	view   registry.View
+	synced bool
+}
+
+// verdict is what becomes of an import.
+type verdict int
+
+const (
+	// verdictNone: nothing is to be done.
+	verdictNone verdict = iota
+	// verdictForeign: the ServiceImport, or what would be the derived Service, belongs to somebody else.
+	verdictForeign
+	// verdictRemove: no cluster exports the service any more.
+	verdictRemove
+	// verdictKeep: the import is made to be as importDecision says.
+	verdictKeep
+)
+
+// importDecision is what the import should be.
+type importDecision struct {
+	verdict verdict
+	merged  mcs.Merged
+	exports []mcs.Export
+	// unknown are the clusters of which nothing is known: what was imported from them stays.
+	unknown []string
+}
+
+// decideImport is the rule of promise 1, unknown is not empty: an import goes only when every cluster is known not to
+// export the service, and while a cluster that takes part in it is unknown, it stays what it is but for the endpoints of
+// the known ones.
+func decideImport(f importFacts) importDecision {
+	d := importDecision{exports: slices.Clone(f.view.Exports), unknown: f.view.Unknown}
+	if f.local != nil {
+		d.exports = append(d.exports, *f.local)
+	}
+	if !f.synced {
+		d.unknown = otherClusters(f)
+	}
+	d.verdict = decideVerdict(f, d)
+	switch {
+	case d.verdict != verdictKeep:
+	case len(d.exports) == 0, takesPart(f.imp, d.unknown):
+		d.merged = remembered(f.imp, d.exports)
+	default:
+		d.merged = mcs.Merge(d.exports)
+	}
+	return d
+}
+
+func decideVerdict(f importFacts, d importDecision) verdict {
+	unused := len(d.exports) == 0
+	switch {
+	case !f.namespace, unused && f.imp == nil:
+		return verdictNone
+	case f.imp == nil && !f.synced:
+		// The first read decides within moments. What this cluster alone would make of the service might be something
+		// else, such as headless, and then an IP would come and go.
+		return verdictNone
+	case f.imp != nil && !plan.Ours(f.imp):
+		if unused {
+			return verdictNone
+		}
+		return verdictForeign
+	case unused && f.synced && len(d.unknown) == 0:
+		return verdictRemove
+	case f.derived != nil && !plan.Ours(f.derived):
+		return verdictForeign
+	}
+	return verdictKeep
+}
+
+// otherClusters are the other clusters that the import shows, in its status or by their slices.
+func otherClusters(f importFacts) []string {
+	var out []string
+	if f.imp != nil {
+		for _, c := range f.imp.Status.Clusters {
+			out = append(out, c.Cluster)
+		}
+	}
+	for _, s := range f.slices {
+		out = append(out, s.Labels[mcsv1beta1.LabelSourceCluster])
+	}
+	slices.Sort(out)
+	out = slices.Compact(out)
+	return slices.DeleteFunc(out, func(c string) bool { return c == f.cluster })
+}
+
+// takesPart says whether imp, nil if there is none, shows one of clusters.
+func takesPart(imp *mcsv1beta1.ServiceImport, clusters []string) bool {
+	return imp != nil && slices.ContainsFunc(imp.Status.Clusters, func(c mcsv1beta1.ClusterStatus) bool {
+		return slices.Contains(clusters, c.Cluster)
+	})
+}
+
+// remembered is the merge as imp shows it: what was decided when all that take part in it were known.
+func remembered(imp *mcsv1beta1.ServiceImport, exports []mcs.Export) mcs.Merged {
+	m := mcs.Merged{
+		Key:                   mcs.Key{Namespace: imp.Namespace, Name: imp.Name},
+		Type:                  imp.Spec.Type,
+		SessionAffinity:       imp.Spec.SessionAffinity,
+		SessionAffinityConfig: imp.Spec.SessionAffinityConfig.DeepCopy(),
+		IPFamilies:            slices.Clone(imp.Spec.IPFamilies),
+		Labels:                pick(imp.Labels, imp.Annotations[plan.AnnotationExportedLabels]),
+		Annotations:           pick(imp.Annotations, imp.Annotations[plan.AnnotationExportedAnnotations]),
+	}
+	if p := imp.Spec.InternalTrafficPolicy; p != nil {
+		m.InternalTrafficPolicy = *p
+	}
+	if d := imp.Spec.TrafficDistribution; d != nil {
+		m.TrafficDistribution = *d
+	}
+	for _, p := range imp.Spec.Ports {
+		port := mcs.Port{Name: p.Name, Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: p.Port}
+		if p.AppProtocol != nil {
+			port.AppProtocol = *p.AppProtocol
+		}
+		m.Ports = append(m.Ports, port)
+	}
+	for _, e := range exports {
+		m.Clusters = append(m.Clusters, e.Cluster)
+	}
+	slices.Sort(m.Clusters)
+	return m
+}
+
+// pick is the part of m under the keys that list names.
+func pick(m map[string]string, list string) map[string]string {
+	var out map[string]string
+	for key := range strings.SplitSeq(list, ",") {
+		if value, ok := m[key]; ok {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[key] = value
+		}
+	}
+	return out
+}

@@ -1,0 +1,86 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// gatherSource reads what this cluster exports as key. Its ServiceExport and Service are nil when they are not there. A
+// ServiceExport that is being deleted counts as gone: a finalizer of somebody else's does not keep it exported.
+//
+// Objects come straight from the cache and must not be changed.
+func gatherSource(ctx context.Context, c client.Reader, identity mcs.Identity, key mcs.Key) (mcs.Source, error) {
+	src := mcs.Source{Identity: identity}
+	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+
+	var exp mcsv1beta1.ServiceExport
+	if err := c.Get(ctx, name, &exp); client.IgnoreNotFound(err) != nil {
+		return src, fmt.Errorf("reading ServiceExport %s: %w", key, err)
+	} else if err != nil || !exp.DeletionTimestamp.IsZero() {
+		return src, nil
+	}
+	src.ServiceExport = &exp
+
+	var svc corev1.Service
+	if err := c.Get(ctx, name, &svc, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return src, fmt.Errorf("reading Service %s: %w", key, err)
+	} else if err != nil || !svc.DeletionTimestamp.IsZero() {
+		return src, nil
+	}
+	src.Service = &svc
+
+	slices, err := listSlices(ctx, c, key.Namespace, indexService, key.Name)
+	src.Slices = slices
+	return src, err
+}
+
+// exported says whether src is exported.
+func exported(src mcs.Source) bool {
+	return src.ServiceExport != nil && mcs.ExportValid(src.Service).Status == metav1.ConditionTrue
+}
+
+// Indices of the EndpointSlices in the cache: without them each look at one service would read all slices of its namespace.
+const (
+	// indexService finds the slices of a Service of this cluster, indexImport those that we imported for a ServiceImport.
+	indexService = "service"
+	indexImport  = "import"
+)
+
+// addIndices makes the cache keep the indices.
+func addIndices(ctx context.Context, indexer client.FieldIndexer) error {
+	byLabel := func(label string, ours bool) client.IndexerFunc {
+		return func(obj client.Object) []string {
+			if name := obj.GetLabels()[label]; name != "" && plan.Ours(obj) == ours {
+				return []string{name}
+			}
+			return nil
+		}
+	}
+	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexService, byLabel(discoveryv1.LabelServiceName, false)); err != nil {
+		return fmt.Errorf("indexing EndpointSlices: %w", err)
+	}
+	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexImport, byLabel(mcsv1beta1.LabelServiceName, true)); err != nil {
+		return fmt.Errorf("indexing EndpointSlices: %w", err)
+	}
+	return nil
+}
+
+// listSlices reads the EndpointSlices of an index, straight from the cache: they must not be changed.
+func listSlices(ctx context.Context, c client.Reader, namespace, index, name string) ([]discoveryv1.EndpointSlice, error) {
+	var list discoveryv1.EndpointSliceList
+	err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{index: name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing EndpointSlices of %s/%s: %w", namespace, name, err)
+	}
+	return list.Items, nil
+}

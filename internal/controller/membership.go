@@ -1,0 +1,222 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// NewRegistry makes the registry of one identity. It makes no request: a registry that cannot be reached is one that
+// has not been read yet.
+type NewRegistry func(context.Context, mcs.Identity) (registry.Registry, error)
+
+// session is this cluster's membership under one identity.
+type session struct {
+	identity mcs.Identity
+	registry registry.Registry
+	started  time.Time
+	end      context.CancelCauseFunc
+	// ended is closed when the registry's Run has returned.
+	ended chan struct{}
+}
+
+// standing is where this cluster stands: either a member with a session, or the reason why not, for users.
+type standing struct {
+	session *session
+	problem string
+}
+
+// membership keeps this cluster a member of its clusterset for as long as it has a valid identity. It starts a session
+// when there is one, leaves when that changes or goes, and leaves the imports as they are in between.
+type membership struct {
+	properties  *propertyReader
+	flags       config.Identity
+	reader      client.Reader
+	newRegistry NewRegistry
+	// look are told of every key that may look different now.
+	look []*trigger
+	log  logr.Logger
+
+	wake    chan struct{}
+	current atomic.Pointer[standing]
+}
+
+// identityRetry is how soon the identity is looked for again when nothing will tell of a change: the CRD of
+// ClusterProperty is missing, the API server does not answer or the registry cannot be started.
+const identityRetry = 5 * time.Second
+
+// standing is never nil.
+func (m *membership) standing() *standing {
+	if s := m.current.Load(); s != nil {
+		return s
+	}
+	return &standing{problem: "the controller has just started and does not know this cluster's identity yet"}
+}
+
+// poke makes Start look at the identity again.
+func (m *membership) poke() {
+	select {
+	case m.wake <- struct{}{}:
+	default: // one pending look covers this change too
+	}
+}
+
+// Start implements manager.Runnable. It returns when ctx ends and the session with it.
+func (m *membership) Start(ctx context.Context) error {
+	for {
+		m.step(ctx)
+		select {
+		case <-ctx.Done():
+			if s := m.standing().session; s != nil {
+				<-s.ended
+			}
+			return nil
+		case <-m.wake:
+		case <-time.After(identityRetry):
+		}
+	}
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: one cluster has one writer.
+func (m *membership) NeedLeaderElection() bool { return true }
+
+// step brings the session in line with the identity.
+func (m *membership) step(ctx context.Context) {
+	was := m.standing()
+	read, err := m.properties.read(ctx)
+	var identity mcs.Identity
+	var uid string
+	if err == nil {
+		uid, err = m.clusterUID(ctx)
+	}
+	if err != nil {
+		if was.session == nil { // not knowing changes nothing for a member
+			m.stand(ctx, &standing{problem: err.Error()})
+		}
+		return
+	}
+	identity, err = decideIdentity(read, m.flags, uid)
+	if err == nil && was.session != nil && was.session.identity == identity && !was.session.hasEnded() {
+		return
+	}
+	m.leave(was.session)
+	if err != nil {
+		m.stand(ctx, &standing{problem: err.Error()})
+		return
+	}
+	s, err := m.join(ctx, identity)
+	if err != nil {
+		m.stand(ctx, &standing{problem: err.Error()})
+		return
+	}
+	m.stand(ctx, &standing{session: s})
+}
+
+// clusterUID is the UID of namespace kube-system: it lives as long as the cluster.
+func (m *membership) clusterUID(ctx context.Context) (string, error) {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := m.reader.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, ns); err != nil {
+		return "", fmt.Errorf("reading the UID of namespace %s, which identifies the cluster: %w", metav1.NamespaceSystem, err)
+	}
+	return string(ns.UID), nil
+}
+
+// join starts a session.
+func (m *membership) join(ctx context.Context, identity mcs.Identity) (*session, error) {
+	reg, err := m.newRegistry(ctx, identity)
+	if err != nil {
+		return nil, fmt.Errorf("starting the registry: %w", err)
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	s := &session{identity: identity, registry: reg, started: time.Now(), end: end, ended: make(chan struct{})}
+	go func() {
+		defer close(s.ended)
+		if err := reg.Run(ctx, m.notify); err != nil {
+			m.log.Error(err, "The registry gave up and will be started again", "cluster", identity.ClusterID)
+		}
+	}()
+	return s, nil
+}
+
+// leave ends a session for good: what this cluster has in the registry goes.
+func (m *membership) leave(s *session) {
+	if s == nil || s.hasEnded() {
+		return
+	}
+	m.current.Store(&standing{problem: "the controller is leaving the clusterset, because this cluster's identity has changed"})
+	s.end(registry.ErrLeave)
+	<-s.ended
+	m.log.Info("Left the clusterset", "cluster", s.identity.ClusterID, "clusterSet", s.identity.ClusterSetID)
+}
+
+func (s *session) hasEnded() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// stand makes now the cluster's standing. When that is news, everybody looks again.
+func (m *membership) stand(ctx context.Context, now *standing) {
+	was := m.current.Load()
+	if was != nil && *was == *now {
+		return
+	}
+	m.current.Store(now)
+	if now.session != nil {
+		m.log.Info("Joined the clusterset", "cluster", now.session.identity.ClusterID, "clusterSet", now.session.identity.ClusterSetID)
+	} else {
+		m.log.Info("Not a member of a clusterset: nothing is exported, imports stay as they are", "reason", now.problem)
+	}
+	if err := m.notifyAll(ctx); err != nil {
+		m.log.Error(err, "Looking at all exports and imports again")
+	}
+}
+
+func (m *membership) notify(key mcs.Key) {
+	for _, t := range m.look {
+		t.notify(key)
+	}
+}
+
+// notifyAll says "look again" at all that this cluster exports or imports. The registry does so for what it holds.
+func (m *membership) notifyAll(ctx context.Context) error {
+	var exports mcsv1beta1.ServiceExportList
+	if err := m.reader.List(ctx, &exports, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing ServiceExports: %w", err)
+	}
+	var imports mcsv1beta1.ServiceImportList
+	if err := m.reader.List(ctx, &imports, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing ServiceImports: %w", err)
+	}
+	for i := range exports.Items {
+		m.notify(keyOf(client.ObjectKeyFromObject(&exports.Items[i])))
+	}
+	for i := range imports.Items {
+		m.notify(keyOf(client.ObjectKeyFromObject(&imports.Items[i])))
+	}
+	return nil
+}
+
+// identity is the member's, or the zero identity.
+func (s *standing) identity() mcs.Identity {
+	if s.session == nil {
+		return mcs.Identity{}
+	}
+	return s.session.identity
+}

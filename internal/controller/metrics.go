@@ -1,0 +1,123 @@
+package controller
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+const metricPrefix = "cloud_map_mcs_"
+
+// metrics are what an operator watches. The nil *metrics is valid and does nothing.
+type metrics struct {
+	propagation *prometheus.HistogramVec
+}
+
+// newMetrics registers the metrics at registerer. reader is asked at each scrape, so that what is counted is always
+// what is there.
+func newMetrics(registerer prometheus.Registerer, reader client.Reader, m *membership) (*metrics, error) {
+	if registerer == nil {
+		return nil, nil
+	}
+	out := &metrics{propagation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: metricPrefix + "propagation_seconds",
+		Help: "Time from a change in its source cluster until an imported EndpointSlice shows it here, by source cluster. The clusters' clocks must agree.",
+		// From one registry poll (1 s) and less up to the 20 s that the conformance suite allows, and beyond.
+		Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 60},
+	}, []string{"cluster"})}
+	for _, c := range []prometheus.Collector{out.propagation, newInventory(reader, m)} {
+		if err := registerer.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// observePropagation measures how long the changes of other clusters took to become the slices in changes. What changed
+// before the session began was not awaited.
+func (m *metrics) observePropagation(s *session, exports []mcs.Export, changes plan.SliceChanges, now time.Time) {
+	if m == nil || changes.Empty() {
+		return
+	}
+	written := slices.Concat(changes.Create, changes.Update)
+	for _, exp := range exports {
+		ofExport := func(s *discoveryv1.EndpointSlice) bool { return s.Labels[mcsv1beta1.LabelSourceCluster] == exp.Cluster }
+		if exp.Cluster == s.identity.ClusterID || exp.Changed.Before(s.started) || !slices.ContainsFunc(written, ofExport) {
+			continue
+		}
+		m.propagation.WithLabelValues(exp.Cluster).Observe(max(0, now.Sub(exp.Changed)).Seconds())
+	}
+}
+
+// inventory counts what is in the cache.
+type inventory struct {
+	reader     client.Reader
+	membership *membership
+
+	member, exports, imports, endpoints *prometheus.Desc
+}
+
+func newInventory(reader client.Reader, m *membership) *inventory {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(metricPrefix+name, help, labels, nil)
+	}
+	return &inventory{
+		reader:     reader,
+		membership: m,
+		member:     desc("member", "Whether this replica works and its cluster is a member of a clusterset: 1 or 0."),
+		exports:    desc("exports", "ServiceExports in this cluster."),
+		imports:    desc("imports", "ServiceImports of this controller in this cluster."),
+		endpoints:  desc("imported_endpoints", "Endpoints in imported EndpointSlices, by source cluster.", "cluster"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{i.member, i.exports, i.imports, i.endpoints} {
+		ch <- d
+	}
+}
+
+// inventoryTimeout bounds a scrape that comes before the cache is filled.
+const inventoryTimeout = 2 * time.Second
+
+// Collect implements prometheus.Collector. What cannot be counted yet is left out.
+func (i *inventory) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), inventoryTimeout)
+	defer cancel()
+	gauge := func(d *prometheus.Desc, value int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
+	}
+	member := 0
+	if i.membership.standing().session != nil {
+		member = 1
+	}
+	gauge(i.member, member)
+
+	var exports mcsv1beta1.ServiceExportList
+	if i.reader.List(ctx, &exports, client.UnsafeDisableDeepCopy) == nil {
+		gauge(i.exports, len(exports.Items))
+	}
+	var imports mcsv1beta1.ServiceImportList
+	if i.reader.List(ctx, &imports, client.UnsafeDisableDeepCopy, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}) == nil {
+		gauge(i.imports, len(imports.Items))
+	}
+	var imported discoveryv1.EndpointSliceList
+	if i.reader.List(ctx, &imported, client.UnsafeDisableDeepCopy, client.MatchingLabels{plan.LabelManagedBy: plan.ManagedBy}) == nil {
+		counts := map[string]int{}
+		for j := range imported.Items {
+			counts[imported.Items[j].Labels[mcsv1beta1.LabelSourceCluster]] += len(imported.Items[j].Endpoints)
+		}
+		for cluster, n := range counts {
+			gauge(i.endpoints, n, cluster)
+		}
+	}
+}

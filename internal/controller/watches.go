@@ -1,0 +1,99 @@
+package controller
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// register makes mgr run r: it looks at a service when its ServiceExport, Service or EndpointSlices change, or the
+// registry says so.
+func (r *exportReconciler) register(mgr manager.Manager, look *trigger, options controller.Options) error {
+	w := watcher{r.client}
+	return builder.ControllerManagedBy(mgr).
+		Named("serviceexport").
+		For(&mcsv1beta1.ServiceExport{}).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(w.exportedService)).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(w.exportedSlice)).
+		WatchesRawSource(look.source()).
+		WithOptions(options).
+		Complete(r)
+}
+
+// register makes mgr run r: it looks at a service when what was made of its import changes, its namespace comes, the
+// registry says so, or this cluster's own export of it changes.
+func (r *importReconciler) register(mgr manager.Manager, look *trigger, options controller.Options) error {
+	w := watcher{r.client}
+	both := func(a, b handler.MapFunc) handler.EventHandler {
+		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
+			return append(a(ctx, obj), b(ctx, obj)...)
+		})
+	}
+	return builder.ControllerManagedBy(mgr).
+		Named("serviceimport").
+		For(&mcsv1beta1.ServiceImport{}).
+		Watches(&mcsv1beta1.ServiceExport{}, &handler.EnqueueRequestForObject{}).
+		Watches(&corev1.Service{}, both(w.exportedService, derivedService)).
+		Watches(&discoveryv1.EndpointSlice{}, both(w.exportedSlice, importedSlice)).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(
+			func(_ context.Context, ns client.Object) []reconcile.Request { return r.waiting.requests(ns.GetName()) })).
+		WatchesRawSource(look.source()).
+		WithOptions(options).
+		Complete(r)
+}
+
+// watcher maps objects to the services that they are part of. Those of Services that are not exported, most of a
+// cluster's, are of no interest; becoming exported is an event of its own.
+type watcher struct{ client client.Reader }
+
+func (w watcher) exportedService(ctx context.Context, svc client.Object) []reconcile.Request {
+	return w.ifExported(ctx, mcs.Key{Namespace: svc.GetNamespace(), Name: svc.GetName()})
+}
+
+func (w watcher) exportedSlice(ctx context.Context, slice client.Object) []reconcile.Request {
+	if plan.Ours(slice) {
+		return nil
+	}
+	return w.ifExported(ctx, mcs.Key{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]})
+}
+
+func (w watcher) ifExported(ctx context.Context, key mcs.Key) []reconcile.Request {
+	var exp mcsv1beta1.ServiceExport
+	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+	err := w.client.Get(ctx, name, &exp, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
+	if client.IgnoreNotFound(err) == nil && err != nil {
+		return nil
+	}
+	return []reconcile.Request{requestFor(key)} // an error is the reconciler's to see
+}
+
+// derivedService maps a derived Service to its import.
+func derivedService(_ context.Context, svc client.Object) []reconcile.Request {
+	for _, owner := range svc.GetOwnerReferences() {
+		if owner.Kind == mcsv1beta1.ServiceImportKindName && plan.Ours(svc) {
+			return []reconcile.Request{requestFor(mcs.Key{Namespace: svc.GetNamespace(), Name: owner.Name})}
+		}
+	}
+	return nil
+}
+
+// importedSlice maps an imported EndpointSlice to its import.
+func importedSlice(_ context.Context, slice client.Object) []reconcile.Request {
+	name := slice.GetLabels()[mcsv1beta1.LabelServiceName]
+	if name == "" || !plan.Ours(slice) {
+		return nil
+	}
+	return []reconcile.Request{requestFor(mcs.Key{Namespace: slice.GetNamespace(), Name: name})}
+}
