@@ -76,7 +76,7 @@ func (s *Set) Down(ctx context.Context) {
 
 // useTestbed points kubectl at the clusters, as `export KUBECONFIG=…` does for a user.
 func (s *Set) useTestbed(ctx context.Context) error {
-	kubeconfig, err := s.Output(ctx, "testbed kubeconfig --path")
+	kubeconfig, err := s.Output(ctx, "testbed kubeconfig")
 	if err != nil {
 		return fmt.Errorf("asking for the kubeconfig: %w", err)
 	}

@@ -22,6 +22,12 @@ const (
 	helloImage   = "testbed/nginx-hello:1"
 )
 
+// The same two under the names of the public images that they stand for, so that a user's manifests run unchanged.
+const (
+	netshootImage   = "docker.io/nicolaka/netshoot:v0.15"
+	nginxDemosImage = "docker.io/nginxdemos/hello:plain-text"
+)
+
 // nonRoot is the user of images that need no more: the number that distroless images made customary.
 const nonRoot = "65532:65532"
 
@@ -51,22 +57,24 @@ func (b *Builder) assemble(dirs map[string]string, corednsVersion string) (Resul
 	}
 	one := func(path, source string) []oci.File { return []oci.File{{Path: path, Source: source}} }
 	for _, i := range []struct {
-		name, ref, user string
-		entrypoint      []string
-		files           []oci.File
+		name       string
+		refs       []string
+		user       string
+		entrypoint []string
+		files      []oci.File
 	}{
-		{"pause", pauseImage, nonRoot, []string{"/pause"}, one("/pause", filepath.Join(tools, "pause"))},
-		{"coredns", r.CoreDNSImage, nonRoot, []string{"/coredns"}, one("/coredns", r.Software.CoreDNS)},
-		{"nginx-hello", helloImage, nonRoot, []string{"/hello"}, one("/hello", filepath.Join(tools, "hello"))},
-		{"client", clientImage, nonRoot, clientCommand, client},
+		{"pause", []string{pauseImage}, nonRoot, []string{"/pause"}, one("/pause", filepath.Join(tools, "pause"))},
+		{"coredns", []string{r.CoreDNSImage}, nonRoot, []string{"/coredns"}, one("/coredns", r.Software.CoreDNS)},
+		{"nginx-hello", []string{helloImage, nginxDemosImage}, nonRoot, []string{"/hello"}, one("/hello", filepath.Join(tools, "hello"))},
+		{"client", []string{clientImage, netshootImage}, nonRoot, clientCommand, client},
 	} {
 		img := oci.Image{
-			Refs: []string{i.ref}, Entrypoint: i.entrypoint, User: i.user,
+			Refs: i.refs, Entrypoint: i.entrypoint, User: i.user,
 			Platforms: []oci.Platform{{Name: "linux/" + runtime.GOARCH, Files: i.files}},
 		}
 		archive, err := b.ensureImage(i.name, img)
 		if err != nil {
-			return Result{}, fmt.Errorf("building image %s: %w", i.ref, err)
+			return Result{}, fmt.Errorf("building image %s: %w", i.refs[0], err)
 		}
 		r.Software.Archives = append(r.Software.Archives, archive)
 	}
