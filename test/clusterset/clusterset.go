@@ -76,11 +76,11 @@ func (s *Set) Down(ctx context.Context) {
 
 // useTestbed points kubectl at the clusters, as `export KUBECONFIG=…` does for a user.
 func (s *Set) useTestbed(ctx context.Context) error {
-	kubeconfig, err := s.Output(ctx, "testbed kubeconfig")
+	kubeconfig, err := s.Stdout(ctx, "", "testbed", "kubeconfig")
 	if err != nil {
 		return fmt.Errorf("asking for the kubeconfig: %w", err)
 	}
-	assets, err := s.Output(ctx, "testbed assets")
+	assets, err := s.Stdout(ctx, "", "testbed", "assets")
 	if err != nil {
 		return fmt.Errorf("asking for kubectl: %w", err)
 	}
