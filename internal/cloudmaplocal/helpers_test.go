@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
+	"reflect"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -123,13 +125,15 @@ func must[T any](t testing.TB, v T, err error) T {
 	return v
 }
 
-// wantCode fails the test unless err is an API error of this code.
+// wantCode fails the test unless err is an API error of this code, ours or as the SDK read it.
 func wantCode(t testing.TB, err error, code string) {
 	t.Helper()
-	var failed smithy.APIError
-	if !errors.As(err, &failed) || failed.ErrorCode() != code {
-		t.Fatalf("error = %v, want %s", err, code)
+	var answered smithy.APIError
+	var ours *apiError
+	if errors.As(err, &answered) && answered.ErrorCode() == code || errors.As(err, &ours) && ours.code == code {
+		return
 	}
+	t.Fatalf("error = %v, want %s", err, code)
 }
 
 // wantStatus fails the test unless err was answered with this HTTP status.
@@ -143,3 +147,16 @@ func wantStatus(t testing.TB, err error, status int) {
 
 // numbered is prefix-0, prefix-1, …
 func numbered(prefix string, i int) string { return prefix + "-" + strconv.Itoa(i) }
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// sdkOperations is the names of the operations of the SDK's client, sorted.
+func sdkOperations() []string {
+	var names []string
+	for method := range reflect.TypeFor[*sd.Client]().Methods() {
+		if method.Name != "Options" {
+			names = append(names, method.Name)
+		}
+	}
+	return slices.Sorted(slices.Values(names))
+}

@@ -61,23 +61,31 @@ func (s *Server) snapshot() ([]byte, error) {
 func (r *region) snapshot() regionState {
 	out := regionState{Account: r.key.account, Region: r.key.region}
 	for _, id := range sortedKeys(r.namespaces) {
-		ns := *r.namespaces[id]
-		out.Namespaces = append(out.Namespaces, &ns)
+		out.Namespaces = append(out.Namespaces, clone(r.namespaces[id]))
 	}
 	for _, id := range sortedKeys(r.services) {
-		svc := *r.services[id]
+		svc := clone(r.services[id])
 		svc.Instances = make(map[string]*instance, len(svc.Instances))
 		for id, inst := range r.services[svc.ID].Instances {
-			copied := *inst
-			svc.Instances[id] = &copied
+			svc.Instances[id] = clone(inst)
 		}
-		out.Services = append(out.Services, &svc)
+		out.Services = append(out.Services, svc)
 	}
 	for _, op := range r.operations.all {
-		copied := *op
-		out.Operations = append(out.Operations, &copied)
+		copied := clone(op)
+		copied.Namespace, copied.Instance = clone(op.Namespace), clone(op.Instance)
+		out.Operations = append(out.Operations, copied)
 	}
 	return out
+}
+
+// clone copies what p points to; nil stays nil.
+func clone[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	copied := *p
+	return &copied
 }
 
 // load reads the state file. That there is none is how everything begins; anything else is an error, and the file stays as

@@ -1,0 +1,72 @@
+package cloudmaplocal
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// FuzzRequest sends anything to any operation. The server must answer well-formed JSON and never fail inside.
+func FuzzRequest(f *testing.F) {
+	names := sortedKeys(operations)
+	for i, body := range []string{
+		`{}`, `null`, `[]`, `{"Name":"x"}`, `{"MaxResults":0,"NextToken":"YWZ0ZXI6"}`, `{"Id":"ns-1","Namespace":{}}`,
+		`{"Filters":[{"Name":"UPDATE_DATE","Condition":"BETWEEN","Values":["1","1e400"]}]}`,
+		`{"ServiceId":"srv-fuzz","InstanceId":"a","Attributes":{"AWS_INSTANCE_PORT":"-1"}}`,
+		`{"Name":"s","NamespaceId":"ns-fuzz","DnsConfig":{"DnsRecords":[{}]}}`,
+		`{"Id":"srv-fuzz","Service":{"DnsConfig":{"DnsRecords":[]}}}`,
+		`{"ResourceARN":"arn:aws:servicediscovery:us-east-1:123456789012:service/srv-fuzz","Tags":[{"Key":"","Value":""}]}`,
+		`{"NamespaceName":"fuzz","ServiceName":"fuzz","QueryParameters":{"":null}}`,
+	} {
+		f.Add(i, body, "AWS4-HMAC-SHA256 Credential=A/20261120/us-east-1/servicediscovery/aws4_request, SignedHeaders=host, Signature="+strings.Repeat("0", 64))
+	}
+	f.Fuzz(func(t *testing.T, which int, body, authorization string) {
+		server, err := New(Options{Unthrottled: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seedFuzz(server)
+		name := names[(which%len(names)+len(names))%len(names)]
+		for range 2 { // the second meets what the first left
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+			r.Header.Set("X-Amz-Target", targetPrefix+name)
+			r.Header["Authorization"] = []string{authorization}
+			w := httptest.NewRecorder()
+			server.ServeHTTP(w, r)
+			if w.Code >= 500 {
+				t.Errorf("%s %s: %d %s", name, body, w.Code, w.Body)
+			}
+			if w.Body.Len() > 0 && !json.Valid(w.Body.Bytes()) {
+				t.Errorf("%s %s: no JSON: %s", name, body, w.Body)
+			}
+		}
+	})
+}
+
+// seedFuzz puts a namespace ns-fuzz of private DNS and a service srv-fuzz into the default region.
+func seedFuzz(s *Server) {
+	r := s.region(regionKey{DefaultAccount, DefaultRegion})
+	_ = r.do(func() error {
+		ns := &namespace{ID: "ns-fuzz", Kind: kindPrivate, Name: "fuzz"}
+		r.addNamespace(ns, "")
+		r.addService(ns, &service{
+			ID: "srv-fuzz", NamespaceID: ns.ID, Name: "fuzz", Kind: serviceDNSHTTP, Instances: map[string]*instance{},
+			DNS: &dnsConfig{RoutingPolicy: routingMultivalue, DnsRecords: []dnsRecord{{Type: "A", TTL: new(int64(1))}}},
+		})
+		return nil
+	})
+}
+
+// FuzzToken checks that tokens survive the way to the client and back.
+func FuzzToken(f *testing.F) {
+	f.Add("ns-1")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, key string) {
+		got, err := decodeToken(encodeToken(key))
+		if err != nil || got != key {
+			t.Errorf("token of %q = %q, %v", key, got, err)
+		}
+	})
+}
