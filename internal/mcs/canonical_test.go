@@ -1,0 +1,124 @@
+package mcs
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+func TestCanonical(t *testing.T) {
+	in := Export{
+		Key:             Key{Namespace: "demo", Name: "web"},
+		Cluster:         "cls1",
+		Created:         start.Add(123 * time.Millisecond).In(time.FixedZone("CET", 3600)),
+		Changed:         start.Add(123456 * time.Microsecond).In(time.FixedZone("CET", 3600)),
+		Type:            mcsv1beta1.ClusterSetIP,
+		Ports:           []Port{{Name: "b", Port: 81}, {Name: "a", Port: 80}, {Name: "b", Port: 81}},
+		SessionAffinity: corev1.ServiceAffinityClientIP,
+		IPFamilies:      []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol, corev1.IPv6Protocol},
+		Labels:          map[string]string{},
+		Backends: []Backends{
+			{Ports: []BackendPort{{Name: "b", Protocol: corev1.ProtocolTCP, Port: 8081}, {Name: "a", Port: 8080}}, Endpoints: []Endpoint{
+				readyEndpoint("10.0.0.2"),
+				{Address: netip.MustParseAddr("10.0.0.1")},
+			}},
+			{Ports: []BackendPort{{Name: "c", Port: 1}}},
+			{Ports: []BackendPort{{Name: "a", Port: 8080}, {Name: "b", Port: 8081}}, Endpoints: []Endpoint{
+				{Address: netip.MustParseAddr("::ffff:10.0.0.1"), Ready: true, Serving: true},
+				{Address: netip.MustParseAddr("10.0.0.2"), Serving: true, Terminating: true},
+			}},
+		},
+	}
+	before := cmp.Diff(Export{}, in, compareAddr)
+	timeout := int32(10800)
+	want := Export{
+		Key:                   in.Key,
+		Cluster:               "cls1",
+		Created:               start,
+		Changed:               start.Add(123 * time.Millisecond),
+		Type:                  mcsv1beta1.ClusterSetIP,
+		Ports:                 []Port{tcp("b", 81), tcp("a", 80)},
+		SessionAffinity:       corev1.ServiceAffinityClientIP,
+		SessionAffinityConfig: &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}},
+		IPFamilies:            []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
+		Backends: []Backends{{
+			Ports: []BackendPort{
+				{Name: "a", Protocol: corev1.ProtocolTCP, Port: 8080}, {Name: "b", Protocol: corev1.ProtocolTCP, Port: 8081},
+			},
+			Endpoints: []Endpoint{readyEndpoint("10.0.0.1"), readyEndpoint("10.0.0.2")},
+		}},
+	}
+	got := in.Canonical()
+	if diff := cmp.Diff(want, got, compareAddr); diff != "" {
+		t.Errorf("Canonical (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(got, got.Canonical(), compareAddr); diff != "" {
+		t.Errorf("Canonical is not idempotent (-once +twice):\n%s", diff)
+	}
+	if after := cmp.Diff(Export{}, in, compareAddr); after != before {
+		t.Errorf("Canonical changed its receiver:\n%s", after)
+	}
+	if n := got.EndpointCount(); n != 2 {
+		t.Errorf("EndpointCount() = %d, want 2", n)
+	}
+}
+
+func TestCanonicalSharesNothing(t *testing.T) {
+	in := webExport("cls1", 0, clientIP(10), func(e *Export) { e.Labels = map[string]string{"a": "b"} })
+	out := in.Canonical()
+	out.Ports[0].Name = "x"
+	*out.SessionAffinityConfig.ClientIP.TimeoutSeconds = 1
+	out.IPFamilies[0] = "x"
+	out.Labels["a"] = "x"
+	out.Backends[0].Ports[0].Name = "x"
+	out.Backends[0].Endpoints[0].Zone = "x"
+	want := webExport("cls1", 0, clientIP(10), func(e *Export) { e.Labels = map[string]string{"a": "b"} })
+	if diff := cmp.Diff(want, in, compareAddr); diff != "" {
+		t.Errorf("changing the copy changed the original (-want +got):\n%s", diff)
+	}
+}
+
+func TestEqual(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit func(*Export)
+		want bool
+	}{
+		"nothing":                     {func(*Export) {}, true},
+		"Changed":                     {func(e *Export) { e.Changed = e.Changed.Add(time.Hour) }, true},
+		"Created below a second":      {func(e *Export) { e.Created = e.Created.Add(time.Millisecond) }, true},
+		"no backends in another form": {func(e *Export) { e.Backends = append(e.Backends, Backends{}) }, true},
+		"empty labels":                {func(e *Export) { e.Labels = map[string]string{} }, true},
+		"default affinity":            {func(e *Export) { e.SessionAffinity = "" }, true},
+		"key":                         {func(e *Export) { e.Key.Name = "other" }, false},
+		"cluster":                     {func(e *Export) { e.Cluster = "cls2" }, false},
+		"Created":                     {func(e *Export) { e.Created = e.Created.Add(time.Second) }, false},
+		"type":                        {headless, false},
+		"port":                        {func(e *Export) { e.Ports[0].Port++ }, false},
+		"appProtocol":                 {func(e *Export) { e.Ports[0].AppProtocol = "http" }, false},
+		"affinity":                    {clientIP(10), false},
+		"policy":                      {func(e *Export) { e.InternalTrafficPolicy = "Local" }, false},
+		"distribution":                {func(e *Export) { e.TrafficDistribution = "PreferSameZone" }, false},
+		"families":                    {withFamilies(corev1.IPv6Protocol), false},
+		"label":                       {func(e *Export) { e.Labels = map[string]string{"a": ""} }, false},
+		"annotation":                  {func(e *Export) { e.Annotations = map[string]string{"a": ""} }, false},
+		"ready":                       {func(e *Export) { e.Backends[0].Endpoints[0].Ready = false }, false},
+		"zone":                        {func(e *Export) { e.Backends[0].Endpoints[0].Zone = "b" }, false},
+		"node":                        {func(e *Export) { e.Backends[0].Endpoints[0].Node = "n" }, false},
+		"endpoint port":               {func(e *Export) { e.Backends[0].Ports[0].Port++ }, false},
+		"endpoint":                    {func(e *Export) { e.Backends[0].Endpoints = nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := webExport("cls1", 0), webExport("cls1", 0, tc.edit)
+			if a.Equal(b) != tc.want || b.Equal(a) != tc.want {
+				t.Errorf("Equal = %t and %t, want %t", a.Equal(b), b.Equal(a), tc.want)
+			}
+		})
+	}
+	if a, b := webExport("cls1", 0, clientIP(10)), webExport("cls1", 0, clientIP(11)); a.Equal(b) {
+		t.Error("exports with different affinity timeouts are equal")
+	}
+}

@@ -1,0 +1,206 @@
+package mcs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// anyExport draws exports from values so few that they often agree, and often do not.
+func anyExport(t *rapid.T, cluster string) Export {
+	families := [][]corev1.IPFamily{nil, {corev1.IPv4Protocol}, {corev1.IPv6Protocol}, {corev1.IPv4Protocol, corev1.IPv6Protocol}}
+	maps := []map[string]string{nil, {"a": "1"}, {"a": "2", "b": "1"}}
+	e := Export{
+		Key:                   Key{Namespace: "demo", Name: "web"},
+		Cluster:               cluster,
+		Created:               start.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "created")) * time.Second),
+		Type:                  rapid.SampledFrom([]mcsv1beta1.ServiceImportType{mcsv1beta1.ClusterSetIP, mcsv1beta1.Headless}).Draw(t, "type"),
+		SessionAffinity:       rapid.SampledFrom([]corev1.ServiceAffinity{"", "None", "ClientIP"}).Draw(t, "affinity"),
+		InternalTrafficPolicy: rapid.SampledFrom([]corev1.ServiceInternalTrafficPolicy{"", "Cluster", "Local"}).Draw(t, "policy"),
+		TrafficDistribution:   rapid.SampledFrom([]string{"", "PreferClose", "PreferSameZone", "PreferSameNode"}).Draw(t, "distribution"),
+		IPFamilies:            rapid.SampledFrom(families).Draw(t, "families"),
+		Labels:                rapid.SampledFrom(maps).Draw(t, "labels"),
+		Annotations:           rapid.SampledFrom(maps).Draw(t, "annotations"),
+	}
+	e.Ports = rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) Port {
+		return Port{
+			Name:     rapid.SampledFrom([]string{"", "a", "b", "tcp-80"}).Draw(t, "name"),
+			Protocol: rapid.SampledFrom([]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}).Draw(t, "protocol"),
+			Port:     rapid.SampledFrom([]int32{80, 443}).Draw(t, "port"),
+		}
+	}), 0, 3, func(p Port) string { return p.Name }).Draw(t, "ports")
+	e.Ports = slices.DeleteFunc(e.Ports, func(p Port) bool { return p.Name == "" && len(e.Ports) > 1 }) // as Kubernetes has it
+	for i := range rapid.IntRange(0, 2).Draw(t, "groups") {
+		b := Backends{}
+		for _, p := range e.Ports {
+			b.Ports = append(b.Ports, BackendPort{p.Name, p.Protocol, p.Port + int32(i)})
+		}
+		for _, n := range rapid.SliceOfN(rapid.Byte(), 0, 3).Draw(t, "endpoints") {
+			b.Endpoints = append(b.Endpoints, Endpoint{Address: netip.AddrFrom4([4]byte{10, 0, 0, n}), Ready: n%2 == 0})
+		}
+		e.Backends = append(e.Backends, b)
+	}
+	return e
+}
+
+func anyExports(t *rapid.T, least int) []Export {
+	var out []Export
+	for i := range rapid.IntRange(least, 5).Draw(t, "clusters") {
+		out = append(out, anyExport(t, fmt.Sprintf("cls%d", i)))
+	}
+	return out
+}
+
+func TestMergeDoesNotDependOnOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		exports := anyExports(t, 1)
+		want := Merge(exports)
+		shuffled := rapid.Permutation(exports).Draw(t, "order")
+		before := slices.Clone(shuffled)
+		if diff := cmp.Diff(want, Merge(shuffled), compareAddr); diff != "" {
+			t.Fatalf("another order, another merge:\n%s", diff)
+		}
+		if diff := cmp.Diff(before, shuffled, compareAddr); diff != "" {
+			t.Fatalf("Merge changed its input:\n%s", diff)
+		}
+	})
+}
+
+func TestMergeOfCanonicalIsTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		exports := anyExports(t, 1)
+		var canonical []Export
+		for _, e := range exports {
+			canonical = append(canonical, e.Canonical())
+		}
+		if diff := cmp.Diff(Merge(exports), Merge(canonical), compareAddr); diff != "" {
+			t.Fatalf("-merge +merge of canonical exports:\n%s", diff)
+		}
+	})
+}
+
+func TestMergeKeepsTheRulesOfServices(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		exports := anyExports(t, 1)
+		m := Merge(exports)
+		names, keys := map[string]bool{}, map[portKey]bool{}
+		for _, p := range m.Ports {
+			if names[p.Name] || keys[p.key()] || p.Name == "" && len(m.Ports) > 1 {
+				t.Fatalf("bad ports: %v", m.Ports)
+			}
+			names[p.Name], keys[p.key()] = true, true
+		}
+		for _, e := range exports {
+			for _, p := range e.Ports {
+				// Each port is exposed, or its name or its number is taken by another one.
+				taken := slices.ContainsFunc(m.Ports, func(o Port) bool { return o.Name == p.Name || o.key() == p.key() || p.Name == "" })
+				if !taken {
+					t.Fatalf("port %v of %s is missing in %v", p, e.Cluster, m.Ports)
+				}
+			}
+			for _, b := range m.Backends(e) {
+				if len(b.Endpoints) == 0 || len(b.Ports) == 0 && m.Type == mcsv1beta1.ClusterSetIP {
+					t.Fatalf("useless backends %v", b)
+				}
+				for _, p := range b.Ports {
+					if !names[p.Name] {
+						t.Fatalf("backend port %v is none of %v", p, m.Ports)
+					}
+				}
+			}
+		}
+	})
+}
+
+// An export that agrees with the merge and is younger than all changes nothing but the list of clusters.
+func TestMergeIsStableWhenAnAgreeingExportJoins(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		exports := anyExports(t, 1)
+		m := Merge(exports)
+		joins := Export{
+			Key: m.Key, Cluster: "new", Created: start.Add(time.Hour), Type: m.Type, Ports: m.Ports,
+			SessionAffinity: m.SessionAffinity, SessionAffinityConfig: m.SessionAffinityConfig,
+			InternalTrafficPolicy: m.InternalTrafficPolicy, TrafficDistribution: m.TrafficDistribution,
+			IPFamilies: m.IPFamilies, Labels: m.Labels, Annotations: m.Annotations,
+		}
+		got := Merge(append(exports, joins))
+		if !slices.Contains(got.Clusters, "new") {
+			t.Fatal("the new cluster is not listed")
+		}
+		got.Clusters = m.Clusters
+		if diff := cmp.Diff(reasons(m), reasons(got)); diff != "" {
+			t.Fatalf("conflicts before and after:\n%s", diff)
+		}
+		got.Conflicts = m.Conflicts
+		if diff := cmp.Diff(m, got, compareAddr); diff != "" {
+			t.Fatalf("before and after:\n%s", diff)
+		}
+	})
+}
+
+// Whatever the younger ones say, removing the youngest leaves everything but its own ports and conflicts.
+func TestMergeYoungestDecidesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ordered := oldestFirst(anyExports(t, 2))
+		with, without := Merge(ordered), Merge(ordered[:len(ordered)-1])
+		for _, p := range without.Ports {
+			if !slices.ContainsFunc(with.Ports, func(o Port) bool { return o.key() == p.key() }) {
+				t.Fatalf("port %v went away when a younger export joined", p)
+			}
+		}
+		// Families may come from the youngest when nobody else names any.
+		if without.IPFamilies == nil {
+			without.IPFamilies = with.IPFamilies
+		}
+		with.Ports, without.Ports, with.Conflicts, without.Conflicts, with.Clusters, without.Clusters = nil, nil, nil, nil, nil, nil
+		if diff := cmp.Diff(without, with); diff != "" {
+			t.Fatalf("the youngest changed (-without +with):\n%s", diff)
+		}
+	})
+}
+
+// When the oldest export goes, the second oldest decides, and what both say alike stays.
+func TestMergeRemovalOfTheOldestChangesOnlyWhatMust(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ordered := oldestFirst(anyExports(t, 2))
+		before, after := Merge(ordered), Merge(ordered[1:])
+		first, second := ordered[0], ordered[1]
+		for _, f := range oldestDecides {
+			if f.value(first) == f.value(second) && f.value(asExport(before)) != f.value(asExport(after)) {
+				t.Fatalf("%s changed from %s to %s though both oldest agree", f.name, f.value(asExport(before)), f.value(asExport(after)))
+			}
+		}
+		if slices.Equal(first.IPFamilies, second.IPFamilies) && !slices.Equal(before.IPFamilies, after.IPFamilies) {
+			t.Fatalf("families changed from %v to %v though both oldest agree", before.IPFamilies, after.IPFamilies)
+		}
+		for _, p := range second.Ports {
+			if slices.Contains(first.Ports, p) && !slices.ContainsFunc(after.Ports, func(o Port) bool { return o.key() == p.key() }) {
+				t.Fatalf("port %v of both oldest is missing in %v", p, after.Ports)
+			}
+		}
+	})
+}
+
+func reasons(m Merged) []mcsv1beta1.ServiceExportConditionReason {
+	var out []mcsv1beta1.ServiceExportConditionReason
+	for _, c := range m.Conflicts {
+		out = append(out, c.Reason)
+	}
+	return out
+}
+
+// asExport is an export that says what m says.
+func asExport(m Merged) Export {
+	return Export{
+		Type: m.Type, SessionAffinity: m.SessionAffinity, SessionAffinityConfig: m.SessionAffinityConfig,
+		InternalTrafficPolicy: m.InternalTrafficPolicy, TrafficDistribution: m.TrafficDistribution,
+		Labels: m.Labels, Annotations: m.Annotations,
+	}
+}

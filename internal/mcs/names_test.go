@@ -1,0 +1,58 @@
+package mcs
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+func TestDerivedName(t *testing.T) {
+	// Users refer to these names in dashboards and policies: they must never change.
+	for key, want := range map[Key]string{
+		{Namespace: "demo", Name: "nginx-hello"}:   "imported-s7godqwwgv",
+		{Namespace: "default", Name: "kubernetes"}: "imported-ifobkqj5rv",
+	} {
+		if got := DerivedName(key); got != want {
+			t.Errorf("DerivedName(%s) = %q, want %q", key, got, want)
+		}
+	}
+	if DerivedName(Key{"ab", "c"}) == DerivedName(Key{"a", "bc"}) {
+		t.Error("namespace and name run into each other")
+	}
+	seen := map[string]bool{}
+	for i := range 10_000 {
+		name := DerivedName(Key{Namespace: strings.Repeat("n", 63), Name: fmt.Sprintf("svc-%d", i)})
+		if len(validation.IsDNS1035Label(name)) > 0 {
+			t.Fatalf("%q is no Service name", name)
+		}
+		seen[name] = true
+	}
+	if len(seen) != 10_000 {
+		t.Errorf("%d different names of 10000", len(seen))
+	}
+}
+
+func TestValidateClusterID(t *testing.T) {
+	for id, wantErr := range map[string]string{
+		"cls1":                                 "",
+		"1":                                    "",
+		strings.Repeat("a", 63):                "",
+		"5f2a0b9c-3f5e-4c1d-9d53-5d9d1d6f0a11": "",
+		"":                                     "the ID is empty",
+		"Cls1":                                 "no DNS label",
+		"cls1.example":                         "no DNS label",
+		"-cls1":                                "no DNS label",
+		strings.Repeat("a", 64):                "no DNS label",
+		"cls 1\n":                              "no DNS label",
+	} {
+		err := ValidateClusterID(id)
+		switch {
+		case wantErr == "" && err != nil:
+			t.Errorf("ValidateClusterID(%q) = %v", id, err)
+		case wantErr != "" && (err == nil || !strings.Contains(err.Error(), wantErr)):
+			t.Errorf("ValidateClusterID(%q) = %v, want %q", id, err, wantErr)
+		}
+	}
+}
