@@ -1,0 +1,162 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// webService is the derived Service of merged() in a single-stack IPv4 cluster.
+func webService(edits ...func(*corev1.Service)) *corev1.Service {
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "demo", Name: derived,
+			Labels: map[string]string{
+				"app.kubernetes.io/managed-by": "cloud-map-mcs-controller", "multicluster.kubernetes.io/service-name": "web",
+			},
+			OwnerReferences: []metav1.OwnerReference{owner},
+		},
+		Spec: corev1.ServiceSpec{
+			Type:                  corev1.ServiceTypeClusterIP,
+			Ports:                 []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromInt32(80)}},
+			SessionAffinity:       corev1.ServiceAffinityNone,
+			InternalTrafficPolicy: ptr.To(corev1.ServiceInternalTrafficPolicyCluster),
+			IPFamilies:            []corev1.IPFamily{v4},
+			IPFamilyPolicy:        ptr.To(corev1.IPFamilyPolicySingleStack),
+		},
+	}
+	for _, edit := range edits {
+		edit(svc)
+	}
+	return svc
+}
+
+// allocated is what the API server adds to a Service.
+func allocated(ips ...string) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		s.UID, s.ResourceVersion = "uid-2", "7"
+		s.Spec.ClusterIP, s.Spec.ClusterIPs = ips[0], ips
+	}
+}
+
+func dualStack(families ...corev1.IPFamily) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = families, ptr.To(corev1.IPFamilyPolicyPreferDualStack)
+	}
+}
+
+func TestDerivedService(t *testing.T) {
+	families := func(f ...corev1.IPFamily) func(*mcs.Merged) { return func(m *mcs.Merged) { m.IPFamilies = f } }
+	both := []corev1.IPFamily{v4, v6}
+	tests := []struct {
+		name        string
+		merged      mcs.Merged
+		existing    *corev1.Service
+		supported   []corev1.IPFamily
+		want        *corev1.Service
+		wantReplace bool
+	}{
+		{name: "new", merged: merged(), supported: both, want: webService()},
+		{name: "nothing to do", merged: merged(), existing: webService(allocated("172.20.0.9")), want: webService(allocated("172.20.0.9"))},
+		{
+			name: "everything that is merged", supported: both,
+			merged: merged(func(m *mcs.Merged) {
+				m.Ports = append(m.Ports, mcs.Port{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, AppProtocol: "dns", TargetPort: "x"})
+				m.SessionAffinity = corev1.ServiceAffinityClientIP
+				m.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](10)}}
+				m.InternalTrafficPolicy, m.TrafficDistribution = "Local", "PreferSameZone"
+				m.IPFamilies = []corev1.IPFamily{v6, v4}
+				m.Labels = map[string]string{"not": "for the Service"}
+			}),
+			want: webService(dualStack(v6, v4), func(s *corev1.Service) {
+				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
+					Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, AppProtocol: ptr.To("dns"), TargetPort: intstr.FromInt32(53),
+				})
+				s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+				s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](10)}}
+				s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+				s.Spec.TrafficDistribution = ptr.To("PreferSameZone")
+			}),
+		},
+		{
+			name: "IPs and what others wrote stay, tampering does not", merged: merged(),
+			existing: webService(allocated("172.20.0.9"), func(s *corev1.Service) {
+				s.Labels["theirs"], s.Annotations = "1", map[string]string{"theirs": "1"}
+				s.OwnerReferences[0].UID, s.OwnerReferences[0].APIVersion = "of an earlier life", "multicluster.x-k8s.io/v1alpha1"
+				s.OwnerReferences = append(s.OwnerReferences, metav1.OwnerReference{Kind: "Other"})
+				s.Spec.Selector = map[string]string{"app": "web"}
+				s.Spec.Ports[0].Port, s.Spec.TrafficDistribution = 81, ptr.To("PreferClose")
+			}),
+			want: webService(allocated("172.20.0.9"), func(s *corev1.Service) {
+				s.Labels["theirs"], s.Annotations = "1", map[string]string{"theirs": "1"}
+				s.OwnerReferences = append(s.OwnerReferences, metav1.OwnerReference{Kind: "Other"})
+			}),
+		},
+		{name: "headless has none", merged: merged(func(m *mcs.Merged) { m.Type = mcsv1beta1.Headless }), existing: webService()},
+		{name: "without ports there is none", merged: merged(func(m *mcs.Merged) { m.Ports = nil })},
+		{name: "no family in common", merged: merged(families(v6)), supported: []corev1.IPFamily{v4}},
+		{name: "only what the cluster supports", merged: merged(families(v6, v4)), supported: []corev1.IPFamily{v4}, want: webService()},
+		{name: "families not known here", merged: merged(families(v6, v4)), want: webService(dualStack(v6, v4))},
+		{name: "families not said: what the cluster has", merged: merged(families()), supported: both, want: webService(dualStack(v4, v6))},
+		{
+			name: "nothing known about families: Kubernetes chooses", merged: merged(families()),
+			want: webService(func(s *corev1.Service) { s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil }),
+		},
+		{
+			name: "a second family joins", merged: merged(families(v6, v4)), supported: both,
+			existing: webService(allocated("172.20.0.9")),
+			want:     webService(dualStack(v4, v6), allocated("172.20.0.9")),
+		},
+		{
+			name: "the second family goes", merged: merged(families(v4)), supported: both,
+			existing: webService(dualStack(v4, v6), allocated("172.20.0.9", "fd00::9")),
+			want:     webService(allocated("172.20.0.9")),
+		},
+		{
+			name: "another order does not move the IPs", merged: merged(families(v6, v4)), supported: both,
+			existing: webService(dualStack(v4, v6), allocated("172.20.0.9", "fd00::9")),
+			want:     webService(dualStack(v4, v6), allocated("172.20.0.9", "fd00::9")),
+		},
+		{
+			name: "the first family goes", merged: merged(families(v6)), supported: both,
+			existing:    webService(dualStack(v4, v6), allocated("172.20.0.9", "fd00::9")),
+			want:        webService(func(s *corev1.Service) { s.Spec.IPFamilies = []corev1.IPFamily{v6} }),
+			wantReplace: true,
+		},
+		{
+			name: "it was headless", merged: merged(),
+			existing:    webService(allocated("None")),
+			want:        webService(),
+			wantReplace: true,
+		},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			before := tc.existing.DeepCopy()
+			got := DerivedService(tc.merged, owner, tc.existing, tc.supported)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("DerivedService (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, tc.existing); diff != "" {
+				t.Errorf("the existing one was changed (-before +after):\n%s", diff)
+			}
+			if replace := MustReplace(tc.existing, got); replace != tc.wantReplace {
+				t.Errorf("MustReplace = %t, want %t", replace, tc.wantReplace)
+			}
+			if got == nil {
+				return
+			}
+			if again := DerivedService(tc.merged, owner, got, tc.supported); !apiequality.Semantic.DeepEqual(got, again) {
+				t.Errorf("the next pass wants something else:\n%s", cmp.Diff(got, again))
+			}
+		})
+	}
+}
