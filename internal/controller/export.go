@@ -40,6 +40,9 @@ type publishedExport struct {
 func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := keyOf(req.NamespacedName)
 	standing := r.membership.standing()
+	if standing.undecided() {
+		return reconcile.Result{}, nil
+	}
 	src, err := gatherSource(ctx, r.client, standing.identity(), key)
 	if err != nil {
 		return reconcile.Result{}, err

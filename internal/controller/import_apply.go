@@ -39,6 +39,7 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 		return err
 	}
 	changes := plan.Slices(plan.SliceInput{
+		Key:          f.key,
 		Merged:       d.merged,
 		Exports:      d.exports,
 		Unknown:      d.unknown,

@@ -32,7 +32,8 @@ type session struct {
 	ended chan struct{}
 }
 
-// standing is where this cluster stands: either a member with a session, or the reason why not, for users.
+// standing is where this cluster stands: either a member with a session, or the reason why not, for users. With neither it
+// is being decided, and everybody will be told to look again.
 type standing struct {
 	session *session
 	problem string
@@ -62,7 +63,7 @@ func (m *membership) standing() *standing {
 	if s := m.current.Load(); s != nil {
 		return s
 	}
-	return &standing{problem: "the controller has just started and does not know this cluster's identity yet"}
+	return &standing{}
 }
 
 // poke makes Start look at the identity again.
@@ -156,7 +157,7 @@ func (m *membership) leave(s *session) {
 	if s == nil || s.hasEnded() {
 		return
 	}
-	m.current.Store(&standing{problem: "the controller is leaving the clusterset, because this cluster's identity has changed"})
+	m.current.Store(&standing{})
 	s.end(registry.ErrLeave)
 	<-s.ended
 	m.log.Info("Left the clusterset", "cluster", s.identity.ClusterID, "clusterSet", s.identity.ClusterSetID)
@@ -212,6 +213,9 @@ func (m *membership) notifyAll(ctx context.Context) error {
 	}
 	return nil
 }
+
+// undecided says whether it is not known yet where the cluster stands.
+func (s *standing) undecided() bool { return s.session == nil && s.problem == "" }
 
 // identity is the member's, or the zero identity.
 func (s *standing) identity() mcs.Identity {

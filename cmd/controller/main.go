@@ -1,0 +1,66 @@
+// Command controller is the Cloud Map MCS Controller: it makes Services exported in one cluster of a clusterset usable in
+// all of them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+func main() {
+	options, err := config.Parse(os.Args[1:])
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	case options.ShowVersion:
+		fmt.Println(config.VersionText())
+		return
+	}
+	log := options.Log.Logger(os.Stderr)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, options, log); err != nil {
+		log.Error(err, "The controller cannot go on")
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, options config.Options, log logr.Logger) error {
+	ctrllog.SetLogger(log)
+	klog.SetLogger(log)
+	cfg, err := options.Kubernetes.RESTConfig()
+	if err != nil {
+		return err
+	}
+	registryMetrics, err := registry.NewMetrics(metrics.Registry)
+	if err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	newRegistry, err := registries[options.Registry.Name](ctx, options, registryMetrics, log)
+	if err != nil {
+		return err
+	}
+	return controller.Run(ctx, cfg, controller.Setup{
+		Options:     options,
+		NewRegistry: newRegistry,
+		Registerer:  metrics.Registry,
+		Logger:      log,
+	})
+}

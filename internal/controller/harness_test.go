@@ -1,0 +1,330 @@
+package controller
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	mcscrd "sigs.k8s.io/mcs-api/config/crd"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+	"sigs.k8s.io/yaml"
+
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+)
+
+// The scenarios run the whole controller, under the RBAC that is installed with it, against real API servers: two
+// clusters that share a memory registry. There is no controller-manager, so the tests write the EndpointSlices, no
+// garbage is collected and no namespace goes.
+//
+// They need KUBEBUILDER_ASSETS, a directory with etcd and kube-apiserver: "testbed assets" prints one. TEST_LOG=1 shows
+// the controllers' logs.
+
+const (
+	// patience is how long a condition may take; what works takes well under a second, on a busy machine a few.
+	patience = 30 * time.Second
+	// glance is how often a condition is looked at.
+	glance = 25 * time.Millisecond
+)
+
+// kubernetes is one cluster: an API server.
+type kubernetes struct {
+	env *envtest.Environment
+	// admin may do everything and reads without a cache.
+	admin client.Client
+	// cfg is what the controller runs under.
+	cfg *rest.Config
+}
+
+var (
+	clustersOnce sync.Once
+	clusters     []*kubernetes
+	clustersErr  error
+)
+
+func TestMain(m *testing.M) {
+	log := logr.Discard()
+	if os.Getenv("TEST_LOG") != "" {
+		log = (&config.Log{Level: "debug", Format: "text"}).Logger(os.Stderr)
+	}
+	ctrllog.SetLogger(log)
+	klog.SetLogger(log)
+	code := m.Run()
+	for _, k := range clusters {
+		_ = k.env.Stop()
+	}
+	os.Exit(code)
+}
+
+// twoClusters are the same two in every test, without anything of an earlier one.
+func twoClusters(t *testing.T) (a, b *kubernetes) {
+	t.Helper()
+	needAssets(t)
+	clustersOnce.Do(func() {
+		for range 2 {
+			k, err := startKubernetes(allCRDs()...)
+			if err != nil {
+				clustersErr = err
+				return
+			}
+			clusters = append(clusters, k)
+		}
+	})
+	if clustersErr != nil {
+		t.Fatal(clustersErr)
+	}
+	return clusters[0], clusters[1]
+}
+
+func needAssets(t *testing.T) {
+	t.Helper()
+	if os.Getenv("KUBEBUILDER_ASSETS") != "" {
+		return
+	}
+	if os.Getenv("REQUIRE_ENVTEST") != "" {
+		t.Fatal(`KUBEBUILDER_ASSETS is not set: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
+	}
+	t.Skip(`needs an API server: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
+}
+
+// startKubernetes starts an API server with crds and the controller's RBAC.
+func startKubernetes(crds ...*apiextensionsv1.CustomResourceDefinition) (*kubernetes, error) {
+	env := &envtest.Environment{CRDs: crds}
+	cfg, err := env.Start()
+	if err != nil {
+		return nil, fmt.Errorf("starting an API server: %w", err)
+	}
+	k := &kubernetes{env: env}
+	k.admin, err = client.New(cfg, client.Options{Scheme: adminScheme()})
+	if err == nil {
+		err = k.installRBAC()
+	}
+	if err == nil {
+		k.cfg, err = k.controllerConfig()
+	}
+	if err != nil {
+		return nil, errors.Join(err, env.Stop())
+	}
+	return k, nil
+}
+
+func adminScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, eventsv1.AddToScheme,
+		apiextensionsv1.AddToScheme, mcsv1beta1.Install,
+	} {
+		if err := add(scheme); err != nil {
+			panic(err)
+		}
+	}
+	aboutv1beta1.AddToScheme(scheme, aboutVersion)
+	return scheme
+}
+
+const controllerUser = "controller"
+
+// installRBAC gives controllerUser what deploy/rbac gives the controller's ServiceAccount, and nothing else.
+func (k *kubernetes) installRBAC() error {
+	file, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", "role.yaml"))
+	if err != nil {
+		return err
+	}
+	subject := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: controllerUser}}
+	ctx := context.Background()
+	for doc := range bytes.SplitSeq(file, []byte("---\n")) {
+		var role rbacv1.ClusterRole
+		if err := yaml.Unmarshal(doc, &role); err != nil {
+			return err
+		}
+		if role.Kind != "ClusterRole" {
+			continue // the Role is for leader election
+		}
+		binding := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+			Subjects:   subject,
+		}
+		if err := errors.Join(k.admin.Create(ctx, &role), k.admin.Create(ctx, binding)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *kubernetes) controllerConfig() (*rest.Config, error) {
+	user, err := k.env.AddUser(envtest.User{Name: controllerUser}, nil)
+	if err != nil {
+		return nil, err
+	}
+	cfg := user.Config()
+	defaults := config.Default().Kubernetes
+	cfg.QPS, cfg.Burst = defaults.QPS, defaults.Burst
+	return cfg, nil
+}
+
+func allCRDs() []*apiextensionsv1.CustomResourceDefinition {
+	return append(mcsCRDs(), aboutCRDs()...)
+}
+
+func mcsCRDs() []*apiextensionsv1.CustomResourceDefinition {
+	return []*apiextensionsv1.CustomResourceDefinition{parseCRD(mcscrd.ServiceExportCRD), parseCRD(mcscrd.ServiceImportCRD)}
+}
+
+func aboutCRDs() []*apiextensionsv1.CustomResourceDefinition {
+	file, err := os.ReadFile(filepath.Join("..", "..", "deploy", "crds", "about.k8s.io_clusterproperties.yaml"))
+	if err != nil {
+		panic(err)
+	}
+	return []*apiextensionsv1.CustomResourceDefinition{parseCRD(file)}
+}
+
+func parseCRD(file []byte) *apiextensionsv1.CustomResourceDefinition {
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.Unmarshal(file, &crd); err != nil {
+		panic(err)
+	}
+	return &crd
+}
+
+// instance is one running controller.
+type instance struct {
+	stop context.CancelFunc
+	done chan error
+}
+
+// flags are the identity that a controller is started with.
+func flags(clusterID string) config.Identity {
+	return config.Identity{ClusterID: clusterID, ClusterSetID: "set"}
+}
+
+// run starts a controller; it is stopped at the latest when the test ends.
+func (k *kubernetes) run(t *testing.T, hub *memory.Hub, identity config.Identity) *instance {
+	t.Helper()
+	options := config.Default()
+	options.Identity = identity
+	options.Election.Enabled = false
+	options.Serving = config.Serving{Metrics: "0", Probes: "0"}
+	return k.runWith(t, hub, options)
+}
+
+func (k *kubernetes) runWith(t *testing.T, hub *memory.Hub, options config.Options) *instance {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	i := &instance{stop: stop, done: make(chan error, 1)}
+	setup := Setup{
+		Options: options,
+		Logger:  ctrllog.Log.WithValues("run", options.Identity.ClusterID),
+		NewRegistry: func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+			return hub.Registry(identity), nil
+		},
+	}
+	go func() { i.done <- Run(ctx, k.cfg, setup) }()
+	t.Cleanup(func() { i.end(t) })
+	return i
+}
+
+// end stops the controller and waits until it has.
+func (i *instance) end(t *testing.T) {
+	t.Helper()
+	i.stop()
+	select {
+	case err, ok := <-i.done:
+		if ok && err != nil {
+			t.Errorf("the controller failed: %v", err)
+		}
+		if ok {
+			close(i.done)
+		}
+	case <-time.After(patience):
+		t.Error("the controller does not stop")
+	}
+}
+
+// namespace makes one for the test in the cluster, and takes away at the end what is in it.
+func (k *kubernetes) namespace(t *testing.T, name string) {
+	t.Helper()
+	k.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	t.Cleanup(func() {
+		for _, obj := range []client.Object{
+			&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceImport{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
+		} {
+			if err := k.admin.DeleteAllOf(context.Background(), obj, client.InNamespace(name)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func (k *kubernetes) create(t *testing.T, obj client.Object) {
+	t.Helper()
+	if err := k.admin.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (k *kubernetes) delete(t *testing.T, obj client.Object) {
+	t.Helper()
+	if err := k.admin.Delete(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// change reads obj anew, changes it and writes it.
+func change[T client.Object](t *testing.T, k *kubernetes, obj T, edit func(T)) {
+	t.Helper()
+	eventually(t, "changing "+obj.GetName(), func() error {
+		if err := k.admin.Get(t.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+			return err
+		}
+		edit(obj)
+		return k.admin.Update(t.Context(), obj)
+	})
+}
+
+func (k *kubernetes) get(t *testing.T, key mcs.Key, obj client.Object) error {
+	return k.admin.Get(t.Context(), types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, obj)
+}
+
+// eventually waits until check has nothing to complain about.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: after %s: %v", what, patience, err)
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		case <-time.After(glance):
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+var aboutVersion = schema.GroupVersion{Group: aboutv1beta1.GroupName, Version: "v1beta1"}
+
+func objectMeta(key mcs.Key) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}
+}
+
+func service(key mcs.Key) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: objectMeta(key),
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}},
+	}
+}
+
+func serviceExport(key mcs.Key) *mcsv1beta1.ServiceExport {
+	return &mcsv1beta1.ServiceExport{ObjectMeta: objectMeta(key)}
+}
+
+// endpoints are n ready endpoints from 10.x.0.1 on.
+func endpoints(x, n int) []discoveryv1.Endpoint {
+	var out []discoveryv1.Endpoint
+	for i := range n {
+		out = append(out, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", x, i/200, i%200+1)}})
+	}
+	return out
+}
+
+func endpointSlice(key mcs.Key, list []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	m := objectMeta(key)
+	m.Name += "-slice"
+	m.Labels = map[string]string{discoveryv1.LabelServiceName: key.Name, discoveryv1.LabelManagedBy: "test"}
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta:  m,
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
+		Endpoints:   list,
+	}
+}
+
+// export makes the cluster export key with n endpoints from 10.x.0.1 on, and returns their slice.
+func (k *kubernetes) export(t *testing.T, key mcs.Key, x, n int) *discoveryv1.EndpointSlice {
+	t.Helper()
+	slice := endpointSlice(key, endpoints(x, n))
+	k.create(t, service(key))
+	k.create(t, slice)
+	k.create(t, serviceExport(key))
+	return slice
+}
+
+// imported waits until key is imported with these source clusters and their addresses, "10.1.0.1" or "10.1.0.1 not
+// ready", and is in every way as it should be. It returns the ServiceImport.
+func (k *kubernetes) imported(t *testing.T, key mcs.Key, want map[string][]string) *mcsv1beta1.ServiceImport {
+	t.Helper()
+	var imp mcsv1beta1.ServiceImport
+	eventually(t, "import of "+key.String(), func() error {
+		if err := k.get(t, key, &imp); err != nil {
+			return err
+		}
+		if err := k.importComplete(t, key, &imp); err != nil {
+			return err
+		}
+		var clusters, wantClusters []string
+		for _, c := range imp.Status.Clusters {
+			clusters = append(clusters, c.Cluster)
+		}
+		for c := range want {
+			wantClusters = append(wantClusters, c)
+		}
+		slices.Sort(wantClusters)
+		if d := cmp.Diff(wantClusters, clusters); d != "" {
+			return fmt.Errorf("status.clusters (-want +got):\n%s", d)
+		}
+		if d := cmp.Diff(want, k.addresses(t, key)); d != "" {
+			return fmt.Errorf("addresses by cluster (-want +got):\n%s", d)
+		}
+		return nil
+	})
+	return &imp
+}
+
+func (k *kubernetes) importComplete(t *testing.T, key mcs.Key, imp *mcsv1beta1.ServiceImport) error {
+	derived := mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)}
+	var svc corev1.Service
+	if err := k.get(t, derived, &svc); err != nil {
+		return err
+	}
+	if d := cmp.Diff(svc.Spec.ClusterIPs, imp.Spec.IPs); d != "" {
+		return fmt.Errorf("IPs of derived Service and import: %s", d)
+	}
+	if got := imp.Annotations[plan.AnnotationDerivedServiceAWS]; got != derived.Name {
+		return fmt.Errorf("annotation is %q", got)
+	}
+	if !meta.IsStatusConditionTrue(imp.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady)) {
+		return fmt.Errorf("not Ready: %v", imp.Status.Conditions)
+	}
+	if imp.Status.EndpointSliceObjects != mcsv1beta1.EndpointSliceObjectsPresent {
+		return fmt.Errorf("endpointSliceObjects is %q", imp.Status.EndpointSliceObjects)
+	}
+	return nil
+}
+
+// slicesOf are the imported slices of key.
+func (k *kubernetes) slicesOf(t *testing.T, key mcs.Key) []discoveryv1.EndpointSlice {
+	t.Helper()
+	var list discoveryv1.EndpointSliceList
+	err := k.admin.List(t.Context(), &list, client.InNamespace(key.Namespace), client.MatchingLabels{mcsv1beta1.LabelServiceName: key.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+func (k *kubernetes) addresses(t *testing.T, key mcs.Key) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	for _, s := range k.slicesOf(t, key) {
+		cluster := s.Labels[mcsv1beta1.LabelSourceCluster]
+		out[cluster] = append(out[cluster], []string{}...)
+		for _, ep := range s.Endpoints {
+			address := ep.Addresses[0]
+			if !*ep.Conditions.Ready {
+				address += " not ready"
+			}
+			out[cluster] = append(out[cluster], address)
+		}
+		slices.Sort(out[cluster])
+	}
+	return out
+}
+
+// notImported waits until nothing is left of key's import.
+func (k *kubernetes) notImported(t *testing.T, key mcs.Key) {
+	t.Helper()
+	eventually(t, "import of "+key.String()+" goes", func() error {
+		if err := k.get(t, key, &mcsv1beta1.ServiceImport{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("ServiceImport: %v", err)
+		}
+		if err := k.get(t, mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)}, &corev1.Service{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("derived Service: %v", err)
+		}
+		if n := len(k.slicesOf(t, key)); n > 0 {
+			return fmt.Errorf("%d slices are left", n)
+		}
+		return nil
+	})
+}
+
+// condition waits until the ServiceExport has the condition "Type=Status Reason" with text in its message.
+func (k *kubernetes) condition(t *testing.T, key mcs.Key, want, text string) {
+	t.Helper()
+	eventually(t, "condition "+want+" on "+key.String(), func() error {
+		var exp mcsv1beta1.ServiceExport
+		if err := k.get(t, key, &exp); err != nil {
+			return err
+		}
+		var have []string
+		for _, c := range exp.Status.Conditions {
+			is := fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason)
+			if is == want && strings.Contains(c.Message, text) && c.ObservedGeneration == exp.Generation {
+				return nil
+			}
+			have = append(have, is+": "+c.Message)
+		}
+		return fmt.Errorf("has %s", strings.Join(have, "; "))
+	})
+}
+
+// event waits for a warning about the object of that name.
+func (k *kubernetes) event(t *testing.T, key mcs.Key, reason string) {
+	t.Helper()
+	eventually(t, "event "+reason+" on "+key.String(), func() error {
+		var list eventsv1.EventList
+		if err := k.admin.List(t.Context(), &list, client.InNamespace(key.Namespace)); err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.Regarding.Name == key.Name && e.Reason == reason && e.Type == corev1.EventTypeWarning {
+				return nil
+			}
+		}
+		return fmt.Errorf("not among %d events", len(list.Items))
+	})
+}
