@@ -71,7 +71,7 @@ func (t *Testbed) Assets(ctx context.Context) (string, error) { return t.builder
 
 // Down removes the testbed from the machine, whatever state it is in, and checks that nothing is left.
 func (t *Testbed) Down(ctx context.Context) error {
-	unlock, err := t.lock(ctx)
+	unlock, err := t.lock()
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (t *Testbed) clean() error {
 }
 
 // lock keeps two commands from changing the testbed at once. It needs root, as everything that changes the testbed.
-func (t *Testbed) lock(context.Context) (unlock func(), err error) {
+func (t *Testbed) lock() (unlock func(), err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("the testbed makes network namespaces and cgroups: run it as root (sudo)")
 	}

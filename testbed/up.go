@@ -21,7 +21,7 @@ func (t *Testbed) Up(ctx context.Context, cfg cluster.Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	unlock, err := t.lock(ctx)
+	unlock, err := t.lock()
 	if err != nil {
 		return err
 	}
