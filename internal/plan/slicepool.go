@@ -48,7 +48,7 @@ type draft struct {
 	from      *discoveryv1.EndpointSlice // nil: a new one
 	ports     []discoveryv1.EndpointPort
 	endpoints []discoveryv1.Endpoint
-	changed   bool // it is written anyway
+	changed   bool // its endpoints are not those of from, so it is written anyway
 	shrunk    bool // it has lost endpoints
 	unused    bool // it is to be deleted
 }
@@ -173,7 +173,7 @@ func (p *pool) plan(limit int) []*draft {
 		if len(free) == 0 {
 			return []*draft{{}}
 		}
-		free[0].ports = nil
+		free[0].ports, free[0].changed = nil, len(free[0].from.Endpoints) > 0
 		drafts, free = append(drafts, free[0]), free[1:]
 	}
 	for _, d := range free {
@@ -293,13 +293,14 @@ func (s *portSet) place(free []*draft, limit int) []*draft {
 		n := min(len(s.unplaced), limit)
 		if d := s.withRoom(n, limit); d != nil {
 			d.endpoints = append(d.endpoints, s.next(n)...)
+			d.changed = true
 			continue
 		}
 		d := &draft{}
 		if len(free) > 0 {
 			d, free = free[0], free[1:]
 		}
-		d.ports, d.endpoints = s.ports, s.next(n)
+		d.ports, d.endpoints, d.changed = s.ports, s.next(n), true
 		s.drafts = append(s.drafts, d)
 	}
 	return free

@@ -112,7 +112,7 @@ func (in SliceInput) add(c *SliceChanges, id poolID, d *draft, taken map[string]
 	case d.unused:
 		c.Delete = append(c.Delete, d.from.DeepCopy())
 	default:
-		if s := in.slice(id, d, taken); !sameSlice(s, d.from) {
+		if s := in.slice(id, d, taken); d.changed || !sameObject(s, d.from) {
 			c.Update = append(c.Update, s)
 		}
 	}
@@ -156,9 +156,9 @@ func sliceName(key mcs.Key, id poolID, taken map[string]bool) string {
 	}
 }
 
-func sameSlice(a, b *discoveryv1.EndpointSlice) bool {
+// sameObject says whether a and b differ in nothing but their endpoints.
+func sameObject(a, b *discoveryv1.EndpointSlice) bool {
 	return apiequality.Semantic.DeepEqual(a.Labels, b.Labels) &&
 		apiequality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences) &&
-		apiequality.Semantic.DeepEqual(a.Ports, b.Ports) &&
-		apiequality.Semantic.DeepEqual(a.Endpoints, b.Endpoints)
+		apiequality.Semantic.DeepEqual(a.Ports, b.Ports)
 }

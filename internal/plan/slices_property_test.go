@@ -1,0 +1,193 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"pgregory.net/rapid"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// anyExports draws what up to three clusters export: few addresses, so that states drawn one after the other overlap.
+func anyExports(t *rapid.T) []mcs.Export {
+	var out []mcs.Export
+	kind := rapid.SampledFrom([]mcsv1beta1.ServiceImportType{mcsv1beta1.ClusterSetIP, mcsv1beta1.Headless}).Draw(t, "type")
+	for c := range rapid.IntRange(0, 3).Draw(t, "clusters") {
+		e := webExport(fmt.Sprintf("cls%d", c))
+		e.Type = kind
+		e.Backends = nil
+		for port := range rapid.IntRange(0, 2).Draw(t, "groups") {
+			b := mcs.Backends{Ports: []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: int32(8080 + port)}}}
+			for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(0, 40), 0, 25, rapid.ID).Draw(t, "endpoints") {
+				address := netip.AddrFrom4([4]byte{10, byte(c), 0, byte(n)})
+				if n > 30 {
+					address = netip.MustParseAddr(fmt.Sprintf("fd00:%d::%d", c, n))
+				}
+				b.Endpoints = append(b.Endpoints, mcs.Endpoint{Address: address, Ready: rapid.Bool().Draw(t, "ready")})
+			}
+			e.Backends = append(e.Backends, b)
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// present is each endpoint in slices, as "cluster ports address ready".
+func present(t *rapid.T, limit int, list []*discoveryv1.EndpointSlice) []string {
+	var out []string
+	for _, s := range list {
+		if len(s.Endpoints) > limit {
+			t.Fatalf("slice %s has %d endpoints, more than %d", s.Name, len(s.Endpoints), limit)
+		}
+		for _, ep := range s.Endpoints {
+			if is4 := netip.MustParseAddr(ep.Addresses[0]).Is4(); is4 != (s.AddressType == discoveryv1.AddressTypeIPv4) {
+				t.Fatalf("slice %s of %s has address %s", s.Name, s.AddressType, ep.Addresses[0])
+			}
+			out = append(out, fmt.Sprint(s.Labels[mcsv1beta1.LabelSourceCluster], " ", *s.Ports[0].Port, " ", ep.Addresses[0], " ", *ep.Conditions.Ready))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func wanted(exports []mcs.Export) []string {
+	var out []string
+	for _, e := range exports {
+		for _, b := range e.Backends {
+			for _, ep := range b.Endpoints {
+				out = append(out, fmt.Sprint(e.Cluster, " ", b.Ports[0].Port, " ", ep.Address, " ", ep.Ready))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func copies(list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	var out []*discoveryv1.EndpointSlice
+	for _, s := range list {
+		out = append(out, s.DeepCopy())
+	}
+	return out
+}
+
+// From whatever state to whatever other: the result is exactly what is wanted, a second pass finds nothing to do, and
+// no input is changed.
+func TestSlicesConverge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const limit = 8
+		var existing []*discoveryv1.EndpointSlice
+		for range rapid.IntRange(1, 4).Draw(t, "states") {
+			exports := anyExports(t)
+			in := input(exports, existing...)
+			in.MaxEndpoints = limit
+			before := copies(existing)
+			c := Slices(in)
+			if diff := cmp.Diff(before, existing); diff != "" {
+				t.Fatalf("inputs were changed (-before +after):\n%s", diff)
+			}
+			names := map[string]bool{}
+			for _, s := range slices.Concat(c.Create, c.Update, c.Delete) {
+				if names[s.Name] {
+					t.Fatalf("slice %s is in the changes twice", s.Name)
+				}
+				names[s.Name] = true
+			}
+			existing = apply(existing, c)
+			if diff := cmp.Diff(wanted(exports), present(t, limit, existing)); diff != "" {
+				t.Fatalf("endpoints (-want +got):\n%s", diff)
+			}
+			for _, e := range exports {
+				if !slices.ContainsFunc(existing, func(s *discoveryv1.EndpointSlice) bool { return s.Labels[mcsv1beta1.LabelSourceCluster] == e.Cluster }) {
+					t.Fatalf("cluster %s has no slice at all", e.Cluster)
+				}
+			}
+			in.Existing = rapid.Permutation(existing).Draw(t, "order")
+			if again := Slices(in); !again.Empty() {
+				t.Fatalf("the second pass: %+v", again)
+			}
+		}
+	})
+}
+
+// One endpoint that comes, goes or flips writes one slice, or two when what is left of one moves to another.
+func TestSlicesOneChangeWritesFew(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const limit = 8
+		e := webExport("cls1", addresses(1, rapid.IntRange(1, 60).Draw(t, "endpoints"))...)
+		in := input([]mcs.Export{e})
+		in.MaxEndpoints = limit
+		in.Existing = apply(nil, Slices(in))
+		b := &e.Backends[0]
+		for range rapid.IntRange(1, 80).Draw(t, "changes") {
+			i := rapid.IntRange(0, 1000).Draw(t, "which")
+			switch what := rapid.IntRange(0, 2).Draw(t, "what"); {
+			case what == 0 || len(b.Endpoints) == 0:
+				b.Endpoints = append(b.Endpoints, mcs.Endpoint{Address: netip.AddrFrom4([4]byte{10, 99, byte(i >> 8), byte(i)})})
+			case what == 1:
+				i %= len(b.Endpoints)
+				b.Endpoints = slices.Delete(slices.Clone(b.Endpoints), i, i+1)
+			default:
+				b.Endpoints = slices.Clone(b.Endpoints)
+				ep := &b.Endpoints[i%len(b.Endpoints)]
+				ep.Ready = !ep.Ready
+			}
+			in.Exports = []mcs.Export{e.Canonical()}
+			in.Merged = mcs.Merge(in.Exports)
+			c := Slices(in)
+			if n := len(c.Create) + len(c.Update) + len(c.Delete); n > 2 {
+				t.Fatalf("one change wrote %d slices: %d created, %d updated, %d deleted", n, len(c.Create), len(c.Update), len(c.Delete))
+			}
+			in.Existing = apply(in.Existing, c)
+			if diff := cmp.Diff(wanted(in.Exports), present(t, limit, in.Existing)); diff != "" {
+				t.Fatalf("endpoints (-want +got):\n%s", diff)
+			}
+		}
+		// However they came and went, slices do not pile up: those that shrank to a quarter have been dissolved.
+		if need := (e.EndpointCount() + limit - 1) / limit; len(in.Existing) > 3*need+2 {
+			t.Fatalf("%d slices for %d endpoints of %d each", len(in.Existing), e.EndpointCount(), limit)
+		}
+	})
+}
+
+func benchInput() SliceInput {
+	var exports []mcs.Export
+	for c := range 10 {
+		e := webExport(fmt.Sprintf("cls%d", c))
+		for i := range 100 {
+			e.Backends[0].Endpoints = append(e.Backends[0].Endpoints, mcs.Endpoint{
+				Address: netip.AddrFrom4([4]byte{10, byte(c), 0, byte(i)}), Ready: true, Serving: true, Zone: "us-west-2a",
+			})
+		}
+		exports = append(exports, e)
+	}
+	in := input(exports)
+	in.MaxEndpoints = MaxEndpoints
+	return in
+}
+
+func BenchmarkSlicesNew(b *testing.B) {
+	in := benchInput()
+	b.ReportAllocs()
+	for b.Loop() {
+		Slices(in)
+	}
+}
+
+func BenchmarkSlicesSteady(b *testing.B) {
+	in := benchInput()
+	in.Existing = apply(nil, Slices(in))
+	b.ReportAllocs()
+	for b.Loop() {
+		if !Slices(in).Empty() {
+			b.Fatal("there is something to do")
+		}
+	}
+}

@@ -1,0 +1,369 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// webSlice is slice number i of cluster, with ready endpoints of these addresses.
+func webSlice(cluster string, i int, addresses ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "demo", Name: fmt.Sprintf("%s-%s-ipv4-%d", derived, cluster, i),
+			Labels: map[string]string{
+				"kubernetes.io/service-name": derived, "multicluster.kubernetes.io/service-name": "web",
+				"multicluster.kubernetes.io/source-cluster": cluster, "endpointslice.kubernetes.io/managed-by": "cloud-map-mcs-controller",
+			},
+			OwnerReferences: []metav1.OwnerReference{owner},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To[int32](8080)}},
+	}
+	for _, a := range addresses {
+		s.Endpoints = append(s.Endpoints, readyEndpoint(a))
+	}
+	return s
+}
+
+func readyEndpoint(address string) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{
+		Addresses:  []string{address},
+		Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false)},
+	}
+}
+
+// placeholder is the slice of a cluster without endpoints.
+func placeholder(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	s.Ports, s.Endpoints = nil, nil
+	return s
+}
+
+func edited(s *discoveryv1.EndpointSlice, edit func(*discoveryv1.EndpointSlice)) *discoveryv1.EndpointSlice {
+	edit(s)
+	return s
+}
+
+func ipv6(s *discoveryv1.EndpointSlice) {
+	s.Name = s.Name[:len(s.Name)-len("ipv4-0")] + "ipv6-0"
+	s.AddressType = discoveryv1.AddressTypeIPv6
+}
+
+// input is what decides the slices of these exports, made in cluster local, with four endpoints to a slice.
+func input(exports []mcs.Export, existing ...*discoveryv1.EndpointSlice) SliceInput {
+	return SliceInput{
+		Key: key, Merged: mcs.Merge(exports), Exports: exports, LocalCluster: "local", Owner: owner,
+		Existing: existing, MaxEndpoints: 4,
+	}
+}
+
+// addresses are "10.10.0.from" up to "10.10.0.to".
+func addresses(from, to int) []string {
+	var out []string
+	for i := from; i <= to; i++ {
+		out = append(out, fmt.Sprintf("10.10.0.%d", i))
+	}
+	return out
+}
+
+func TestSlices(t *testing.T) {
+	none := SliceChanges{}
+	tests := []struct {
+		name string
+		in   SliceInput
+		want SliceChanges
+	}{
+		{name: "no exports", in: input(nil)},
+		{
+			name: "one slice for each cluster",
+			in:   input([]mcs.Export{webExport("cls2", "10.12.0.1"), webExport("cls1", addresses(1, 2)...)}),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, addresses(1, 2)...), webSlice("cls2", 0, "10.12.0.1")}},
+		},
+		{
+			name: "nothing to do",
+			in: input([]mcs.Export{webExport("cls2", "10.12.0.1"), webExport("cls1", addresses(1, 2)...)},
+				webSlice("cls2", 0, "10.12.0.1"), webSlice("cls1", 0, "10.10.0.2", "10.10.0.1")),
+		},
+		{
+			name: "a family each, and the node of local endpoints only",
+			in: input([]mcs.Export{
+				func() mcs.Export {
+					e := webExport("local", "10.10.0.1", "fd00:10::1")
+					e.IPFamilies = []corev1.IPFamily{v4, v6}
+					for i := range e.Backends[0].Endpoints {
+						ep := &e.Backends[0].Endpoints[i]
+						ep.Node, ep.Zone, ep.Hostname, ep.Ready, ep.Terminating = "node-1", "zone-a", "web-0", false, true
+					}
+					return e
+				}(),
+				func() mcs.Export {
+					e := webExport("remote", "10.12.0.1")
+					e.Backends[0].Endpoints[0].Node = "node-1"
+					return e
+				}(),
+			}),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{
+				edited(webSlice("local", 0), func(s *discoveryv1.EndpointSlice) {
+					s.Endpoints = []discoveryv1.Endpoint{{
+						Addresses:  []string{"10.10.0.1"},
+						Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)},
+						Hostname:   ptr.To("web-0"), Zone: ptr.To("zone-a"), NodeName: ptr.To("node-1"),
+					}}
+				}),
+				edited(webSlice("local", 0), func(s *discoveryv1.EndpointSlice) {
+					ipv6(s)
+					s.Endpoints = []discoveryv1.Endpoint{{
+						Addresses:  []string{"fd00:10::1"},
+						Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)},
+						Hostname:   ptr.To("web-0"), Zone: ptr.To("zone-a"), NodeName: ptr.To("node-1"),
+					}}
+				}),
+				webSlice("remote", 0, "10.12.0.1"),
+			}},
+		},
+		{
+			name: "more than fit into one slice",
+			in:   input([]mcs.Export{webExport("cls1", addresses(1, 9)...)}),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{
+				webSlice("cls1", 0, addresses(1, 4)...), webSlice("cls1", 1, addresses(5, 8)...), webSlice("cls1", 2, addresses(9, 9)...),
+			}},
+		},
+		{
+			name: "ports that pods resolve differently take slices of their own, whatever the order",
+			in: input([]mcs.Export{func() mcs.Export {
+				e := webExport("cls1", "10.10.0.1")
+				e.Ports[0].AppProtocol = "http"
+				e.Backends = append(e.Backends, mcs.Backends{
+					Ports:     []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+					Endpoints: []mcs.Endpoint{{Address: netip.MustParseAddr("10.10.0.2"), Ready: true, Serving: true}},
+				})
+				return e
+			}()}),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{
+				edited(webSlice("cls1", 0, "10.10.0.2"), func(s *discoveryv1.EndpointSlice) {
+					s.Ports[0].Port, s.Ports[0].AppProtocol = ptr.To[int32](80), ptr.To("http")
+				}),
+				edited(webSlice("cls1", 1, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) { s.Ports[0].AppProtocol = ptr.To("http") }),
+			}},
+		},
+		{
+			name: "a readiness flip writes one slice and moves nothing",
+			in: input([]mcs.Export{func() mcs.Export {
+				e := webExport("cls1", addresses(1, 6)...)
+				e.Backends[0].Endpoints[1].Ready = false
+				return e
+			}()}, webSlice("cls1", 0, "10.10.0.3", "10.10.0.2"), webSlice("cls1", 1, "10.10.0.1", "10.10.0.6", "10.10.0.5", "10.10.0.4")),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{
+				edited(webSlice("cls1", 0, "10.10.0.3", "10.10.0.2"), func(s *discoveryv1.EndpointSlice) { s.Endpoints[1].Conditions.Ready = ptr.To(false) }),
+			}},
+		},
+		{
+			name: "a new endpoint goes into the fullest slice with room",
+			in:   input([]mcs.Export{webExport("cls1", addresses(1, 8)...)}, webSlice("cls1", 0, addresses(1, 4)...), webSlice("cls1", 1, "10.10.0.5"), webSlice("cls1", 2, "10.10.0.6", "10.10.0.7")),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 2, "10.10.0.6", "10.10.0.7", "10.10.0.8")}},
+		},
+		{
+			name: "a replaced pod takes the place that became free",
+			in:   input([]mcs.Export{webExport("cls1", addresses(2, 9)...)}, webSlice("cls1", 0, addresses(1, 4)...), webSlice("cls1", 1, addresses(5, 8)...)),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.2", "10.10.0.3", "10.10.0.4", "10.10.0.9")}},
+		},
+		{
+			name: "a full service gets another slice, under the first name that is free",
+			in:   input([]mcs.Export{webExport("cls1", addresses(1, 9)...)}, webSlice("cls1", 0, addresses(1, 4)...), webSlice("cls1", 2, addresses(5, 8)...)),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, "10.10.0.9")}},
+		},
+		{
+			name: "slices are not repacked as long as it is not worth it",
+			in:   input([]mcs.Export{webExport("cls1", "10.10.0.1", "10.10.0.2", "10.10.0.5", "10.10.0.6")}, webSlice("cls1", 0, addresses(1, 3)...), webSlice("cls1", 1, addresses(5, 7)...)),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, addresses(1, 2)...), webSlice("cls1", 1, addresses(5, 6)...)}},
+		},
+		{
+			name: "what is left of a slice moves to another one",
+			in:   input([]mcs.Export{webExport("cls1", "10.10.0.1", "10.10.0.2", "10.10.0.5")}, webSlice("cls1", 0, addresses(1, 2)...), webSlice("cls1", 1, addresses(5, 6)...)),
+			want: SliceChanges{
+				Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1", "10.10.0.2", "10.10.0.5")},
+				Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, addresses(5, 6)...)},
+			},
+		},
+		{
+			name: "another target port is an update, not a deletion",
+			in:   input([]mcs.Export{webExport("cls1", addresses(1, 5)...)}, withPort(webSlice("cls1", 0, addresses(1, 4)...), 80), withPort(webSlice("cls1", 1, addresses(5, 5)...), 80)),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, addresses(1, 4)...), webSlice("cls1", 1, addresses(5, 5)...)}},
+		},
+		{
+			name: "an address in two slices stays in one",
+			in:   input([]mcs.Export{webExport("cls1", addresses(1, 4)...)}, webSlice("cls1", 0, addresses(1, 3)...), webSlice("cls1", 1, addresses(2, 4)...)),
+			want: SliceChanges{
+				Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, addresses(1, 4)...)},
+				Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, addresses(2, 4)...)},
+			},
+		},
+		{
+			name: "a slice that holds too many is relieved",
+			in:   input([]mcs.Export{webExport("cls1", addresses(1, 6)...)}, webSlice("cls1", 0, addresses(1, 6)...)),
+			want: SliceChanges{
+				Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, addresses(5, 6)...)},
+				Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, addresses(1, 4)...)},
+			},
+		},
+		{
+			name: "a cluster without endpoints shows an empty slice",
+			in:   input([]mcs.Export{webExport("cls1"), webExport("cls2", "10.12.0.1")}, webSlice("cls2", 0, "10.12.0.1")),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{placeholder(webSlice("cls1", 0))}},
+		},
+		{name: "and keeps it", in: input([]mcs.Export{webExport("cls1")}, placeholder(webSlice("cls1", 0)))},
+		{
+			name: "scaled to zero",
+			in:   input([]mcs.Export{webExport("cls1")}, webSlice("cls1", 0, addresses(1, 4)...), webSlice("cls1", 1, addresses(5, 5)...)),
+			want: SliceChanges{
+				Update: []*discoveryv1.EndpointSlice{placeholder(webSlice("cls1", 0))},
+				Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, addresses(5, 5)...)},
+			},
+		},
+		{
+			name: "and back",
+			in:   input([]mcs.Export{webExport("cls1", addresses(1, 5)...)}, placeholder(webSlice("cls1", 0))),
+			want: SliceChanges{
+				Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, addresses(5, 5)...)},
+				Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, addresses(1, 4)...)},
+			},
+		},
+		{
+			name: "no longer exported",
+			in:   input([]mcs.Export{webExport("cls2", "10.12.0.1")}, webSlice("cls1", 0, "10.10.0.1"), webSlice("cls2", 0, "10.12.0.1")),
+			want: SliceChanges{Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")}},
+		},
+		{
+			name: "unknown is not empty",
+			in: func() SliceInput {
+				in := input([]mcs.Export{webExport("cls2", "10.12.0.1")}, webSlice("cls1", 0, "10.10.0.1"), webSlice("cls2", 0, "10.12.0.1"), webSlice("cls3", 0, "10.14.0.1"))
+				in.Unknown = []string{"cls1"}
+				return in
+			}(),
+			want: SliceChanges{Delete: []*discoveryv1.EndpointSlice{webSlice("cls3", 0, "10.14.0.1")}},
+		},
+		{
+			name: "what is not ours, and what is going, is left alone; their names are taken",
+			in: input([]mcs.Export{webExport("cls1", "10.10.0.1")},
+				edited(webSlice("cls1", 0, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Labels["endpointslice.kubernetes.io/managed-by"] = "me" }),
+				edited(webSlice("cls1", 1, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) { s.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }),
+				edited(webSlice("cls1", 2, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Labels["multicluster.kubernetes.io/service-name"] = "other" }),
+				edited(webSlice("cls1", 3, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Namespace = "other" }),
+			),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 4, "10.10.0.1")}},
+		},
+		{
+			name: "labels and owner are repaired, others' labels stay",
+			in: input([]mcs.Export{webExport("cls1", "10.10.0.1")}, edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) {
+				s.ResourceVersion = "7"
+				s.Labels["kubernetes.io/service-name"], s.Labels["theirs"] = "web", "1"
+				s.OwnerReferences[0].UID = "of an earlier life"
+			})),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) {
+				s.ResourceVersion, s.Labels["theirs"] = "7", "1"
+			})}},
+		},
+		{
+			name: "headless: no derived Service to belong to",
+			in: input([]mcs.Export{func() mcs.Export {
+				e := webExport("cls1", "10.10.0.1")
+				e.Type, e.Ports, e.Backends[0].Ports = mcsv1beta1.Headless, nil, nil
+				return e
+			}()}, webSlice("cls1", 0, "10.10.0.1")),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) {
+				delete(s.Labels, "kubernetes.io/service-name")
+				s.Ports = nil
+			})}},
+		},
+		{
+			name: "families that the derived Service does not have are useless",
+			in: func() SliceInput {
+				e := webExport("cls1", "10.10.0.1", "fd00:10::1")
+				e.IPFamilies = []corev1.IPFamily{v4, v6}
+				in := input([]mcs.Export{e}, edited(webSlice("cls1", 0, "fd00:10::1"), ipv6))
+				in.Families = []corev1.IPFamily{v4}
+				return in
+			}(),
+			want: SliceChanges{
+				Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")},
+				Delete: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "fd00:10::1"), ipv6)},
+			},
+		},
+		{
+			name: "but not to headless clients",
+			in: func() SliceInput {
+				e := webExport("cls1", "fd00:10::1")
+				e.Type = mcsv1beta1.Headless
+				in := input([]mcs.Export{e})
+				in.Families = []corev1.IPFamily{v4}
+				return in
+			}(),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{
+				edited(placeholder(webSlice("cls1", 0)), func(s *discoveryv1.EndpointSlice) { delete(s.Labels, "kubernetes.io/service-name") }),
+				edited(webSlice("cls1", 0, "fd00:10::1"), func(s *discoveryv1.EndpointSlice) {
+					delete(s.Labels, "kubernetes.io/service-name")
+					ipv6(s)
+				}),
+			}},
+		},
+		{
+			name: "families not said and no endpoints",
+			in: input([]mcs.Export{func() mcs.Export {
+				e := webExport("cls1")
+				e.IPFamilies = nil
+				return e
+			}()}),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{placeholder(webSlice("cls1", 0))}},
+		},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			got := Slices(tc.in)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("Slices (-want +got):\n%s", diff)
+			}
+			tc.in.Existing = apply(tc.in.Existing, got)
+			if diff := cmp.Diff(none, Slices(tc.in)); diff != "" {
+				t.Errorf("the next pass finds more to do:\n%s", diff)
+			}
+		})
+	}
+}
+
+// A create that the cache does not show yet is planned again under the same name, so the API server refuses it.
+func TestSlicesStaleCache(t *testing.T) {
+	in := input([]mcs.Export{webExport("cls1", addresses(1, 9)...), webExport("cls2", "10.12.0.1")}, webSlice("cls1", 0, addresses(1, 4)...))
+	if diff := cmp.Diff(Slices(in), Slices(in)); diff != "" {
+		t.Errorf("two passes over the same cache differ:\n%s", diff)
+	}
+}
+
+func withPort(s *discoveryv1.EndpointSlice, number int32) *discoveryv1.EndpointSlice {
+	s.Ports[0].Port = &number
+	return s
+}
+
+// apply is what the API server has after changes.
+func apply(existing []*discoveryv1.EndpointSlice, c SliceChanges) []*discoveryv1.EndpointSlice {
+	byName := map[string]*discoveryv1.EndpointSlice{}
+	for _, list := range [][]*discoveryv1.EndpointSlice{existing, c.Create, c.Update} {
+		for _, s := range list {
+			byName[s.Namespace+"/"+s.Name] = s
+		}
+	}
+	for _, s := range c.Delete {
+		delete(byName, s.Namespace+"/"+s.Name)
+	}
+	return slices.Collect(maps.Values(byName))
+}
