@@ -201,7 +201,7 @@ func testService(t *testing.T, w *world) {
 	ns := w.namespace("services")
 	created, err := w.CreateService(ctx, &sd.CreateServiceInput{
 		NamespaceId: &ns, Name: new("svc"), Description: new("d"), CreatorRequestId: new("once"),
-		HealthCheckCustomConfig: &types.HealthCheckCustomConfig{FailureThreshold: new(int32(1))},
+		HealthCheckCustomConfig: &types.HealthCheckCustomConfig{},
 	})
 	svc := must(t, created, err).Service
 	wantMatch(t, "srv-[a-z0-9]{16}", *svc.Id)
@@ -209,14 +209,14 @@ func testService(t *testing.T, w *world) {
 		Arn: new("arn:aws:servicediscovery:us-east-1:123456789012:service/" + *svc.Id), CreateDate: new(w.clock.Now()), CreatedByAccount: new(DefaultAccount),
 		CreatorRequestId: new("once"), Description: new("d"), Id: svc.Id, InstanceCount: new(int32(0)), Name: new("svc"), NamespaceId: &ns,
 		ResourceOwner: new(DefaultAccount), Type: types.ServiceTypeHttp,
-		HealthCheckCustomConfig: &types.HealthCheckCustomConfig{FailureThreshold: new(int32(1))},
+		HealthCheckCustomConfig: &types.HealthCheckCustomConfig{},
 	}
 	same(t, want, svc)
 	got, err := w.GetService(ctx, &sd.GetServiceInput{Id: svc.Id})
 	same(t, want, must(t, got, err).Service)
 	again, err := w.CreateService(ctx, &sd.CreateServiceInput{
 		NamespaceId: &ns, Name: new("svc"), CreatorRequestId: new("once"),
-		HealthCheckCustomConfig: &types.HealthCheckCustomConfig{FailureThreshold: new(int32(1))},
+		HealthCheckCustomConfig: &types.HealthCheckCustomConfig{},
 	})
 	same(t, svc.Id, must(t, again, err).Service.Id)
 	w.service(ns, "SVC") // in an HTTP namespace, case tells names apart
@@ -251,11 +251,13 @@ func testDNSService(t *testing.T, w *world) {
 	ns := w.operation(must(t, private, err).OperationId).Targets["NAMESPACE"]
 	record := func(ttl int64) []types.DnsRecord { return []types.DnsRecord{{Type: "A", TTL: &ttl}} }
 	created, err := w.CreateService(ctx, &sd.CreateServiceInput{
-		Name: new("web"), DnsConfig: &types.DnsConfig{NamespaceId: &ns, DnsRecords: record(60)}, // the old place of the namespace
+		Name: new("web"), DnsConfig: &types.DnsConfig{NamespaceId: &ns, DnsRecords: record(60)}, //nolint:staticcheck // old clients use it
 	})
 	svc := must(t, created, err).Service
 	same(t, types.ServiceTypeDnsHttp, svc.Type)
-	same(t, &types.DnsConfig{NamespaceId: &ns, RoutingPolicy: types.RoutingPolicyMultivalue, DnsRecords: record(60)}, svc.DnsConfig)
+	same(t, types.RoutingPolicyMultivalue, svc.DnsConfig.RoutingPolicy)
+	same(t, record(60), svc.DnsConfig.DnsRecords)
+	same(t, &ns, svc.NamespaceId)
 	_, err = w.CreateService(ctx, &sd.CreateServiceInput{Name: new("WEB"), NamespaceId: &ns, DnsConfig: &types.DnsConfig{DnsRecords: record(60)}})
 	wantCode(t, err, "ServiceAlreadyExists") // in DNS, case does not
 
@@ -440,9 +442,9 @@ func testDiscover(t *testing.T, w *world) {
 	for i := range 200 {
 		w.register(svc, numbered("i", i), map[string]string{"PAGE": numbered("p", i%4), "az": numbered("z", i%2)})
 	}
-	find := func(query, optional map[string]string, max *int32) int {
+	find := func(query, optional map[string]string, limit *int32) int {
 		return len(w.discoveredIDs(&sd.DiscoverInstancesInput{
-			NamespaceName: new("discover"), ServiceName: new("svc"), QueryParameters: query, OptionalParameters: optional, MaxResults: max,
+			NamespaceName: new("discover"), ServiceName: new("svc"), QueryParameters: query, OptionalParameters: optional, MaxResults: limit,
 		}))
 	}
 	same(t, 100, find(nil, nil, nil))

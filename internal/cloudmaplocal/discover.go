@@ -15,7 +15,7 @@ const (
 // discoverInstances reads the replica. There is no second page: who has more than MaxResults gets a random choice.
 func (r *region) discoverInstances(in discoverInput) (discoverOutput, error) {
 	in.HealthStatus = cmp.Or(in.HealthStatus, filterHealthyOrElseAll)
-	if err := cmp.Or(checkRange("MaxResults", in.MaxResults, 1, maxDiscovered),
+	if err := cmp.Or(checkCount("MaxResults", in.MaxResults, maxDiscovered),
 		checkOneOf("HealthStatus", in.HealthStatus, healthy, unhealthy, filterAll, filterHealthyOrElseAll)); err != nil {
 		return discoverOutput{}, err
 	}
@@ -32,7 +32,7 @@ func (r *region) discoverInstances(in discoverInput) (discoverOutput, error) {
 	found = found[:min(limit, len(found))]
 	return discoverOutput{InstancesRevision: svc.revision, Instances: mapSlice(found, func(inst *instance) discoveredInstance {
 		return discoveredInstance{
-			Attributes: inst.Attributes, HealthStatus: inst.Health.at(r.now), InstanceId: inst.ID,
+			Attributes: inst.encoded, HealthStatus: inst.Health.at(r.now), InstanceId: inst.ID,
 			NamespaceName: in.NamespaceName, ServiceName: svc.name.name,
 		}
 	})}, nil

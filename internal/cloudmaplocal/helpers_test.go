@@ -3,6 +3,8 @@ package cloudmaplocal
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"slices"
@@ -61,8 +63,20 @@ func (w *world) client(region, keyID, secret string) *sd.Client {
 		BaseEndpoint:     aws.String(w.url),
 		Credentials:      staticCredentials{keyID, secret},
 		RetryMaxAttempts: 1,
+		HTTPClient:       &http.Client{Transport: plainBody{http.DefaultTransport}},
 		APIOptions:       []func(*middlewareStack) error{disableHostPrefix},
 	})
+}
+
+// plainBody hides that the SDK's request bodies can write themselves. When our answer is there before net/http has let go
+// of the body, such a body says io.EOF, and net/http takes that for a failed request and closes the connection under the
+// answer (aws-sdk-go-v2 #2737).
+type plainBody struct{ next http.RoundTripper }
+
+func (p plainBody) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Body = struct{ io.ReadCloser }{r.Body}
+	return p.next.RoundTrip(r)
 }
 
 type staticCredentials struct{ id, secret string }

@@ -125,6 +125,9 @@ func (s *Server) load(path string) error {
 
 // restore fills a new region. Operations that were in flight go on; the replica has seen everything.
 func (r *region) restore(saved regionState) error {
+	if slices.Contains(saved.Namespaces, nil) || slices.Contains(saved.Services, nil) || slices.Contains(saved.Operations, nil) {
+		return errors.New("it lists something that is null")
+	}
 	r.now = r.opts.Now()
 	for _, ns := range saved.Namespaces {
 		r.namespaces[ns.ID] = ns
@@ -186,24 +189,24 @@ func (r *region) restoreOperation(op *operation) error {
 
 // checkRestored makes sure that finish will find what it needs.
 func (r *region) checkRestored(op *operation) error {
-	svc := r.services[op.Targets[targetService]]
-	complete := false
-	switch op.Type {
-	case opCreateNamespace:
-		complete = op.Namespace != nil
-	case opUpdateNamespace:
-		complete = r.namespaces[op.Targets[targetNamespace]] != nil && op.Change != nil && op.Change.Namespace != nil
-	case opDeleteNamespace:
-		complete = r.namespaces[op.Targets[targetNamespace]] != nil
-	case opUpdateService:
-		complete = svc != nil && op.Change != nil && op.Change.Service != nil
-	case opRegisterInstance:
-		complete = svc != nil && op.Instance != nil
-	case opDeregisterInstance:
-		complete = svc != nil && svc.Instances[op.Targets[targetInstance]] != nil
+	ns, svc := r.namespaces[op.Targets[targetNamespace]], r.services[op.Targets[targetService]]
+	change := op.Change
+	if change == nil {
+		change = &operationChange{}
 	}
-	if !complete {
+	complete := map[string]bool{
+		opCreateNamespace:    op.Namespace != nil,
+		opUpdateNamespace:    ns != nil && change.Namespace != nil,
+		opDeleteNamespace:    ns != nil && ns.services == 0,
+		opUpdateService:      svc != nil && change.Service != nil,
+		opRegisterInstance:   svc != nil && op.Instance != nil,
+		opDeregisterInstance: svc != nil && svc.Instances[op.Targets[targetInstance]] != nil,
+	}
+	if !complete[op.Type] {
 		return fmt.Errorf("the operation %s of type %s lacks what it works on", op.ID, op.Type)
+	}
+	if other := r.operations.subjects[op.subject()]; other != nil {
+		return fmt.Errorf("the operations %s and %s work on the same", other.ID, op.ID)
 	}
 	return nil
 }

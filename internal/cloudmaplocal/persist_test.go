@@ -58,7 +58,7 @@ func filled(w *world) (ns, svc string) {
 	ns = w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"]
 	w.clock.Advance(time.Second)
 	service, err := w.CreateService(ctx, &sd.CreateServiceInput{
-		NamespaceId: &ns, Name: new("svc"), HealthCheckCustomConfig: &types.HealthCheckCustomConfig{FailureThreshold: new(int32(1))},
+		NamespaceId: &ns, Name: new("svc"), HealthCheckCustomConfig: &types.HealthCheckCustomConfig{},
 	})
 	svc = *must(t, service, err).Service.Id
 	_, err = w.UpdateServiceAttributes(ctx, &sd.UpdateServiceAttributesInput{ServiceId: &svc, Attributes: map[string]string{"k": "v"}})
@@ -117,6 +117,10 @@ func TestUnusableStateFile(t *testing.T) {
 		{"unknown field", `{"Version":1,"Surprise":1}`, "Surprise"},
 		{"service without namespace", `{"Version":1,"Regions":[{"Services":[` + service + `]}]}`, "ns-1, which is not there"},
 		{"no instance", `{"Version":1,"Regions":[{"Namespaces":[{"ID":"ns-1"}],"Services":[` + service + `]}]}`, "instance a"},
+		{"null", `{"Version":1,"Regions":[{"Services":[null]}]}`, "null"},
+		{"two operations on one namespace", `{"Version":1,"Regions":[{"Namespaces":[{"ID":"ns-1"}],"Operations":[` +
+			`{"ID":"a","Type":"DELETE_NAMESPACE","Targets":{"NAMESPACE":"ns-1"}},{"ID":"b","Type":"DELETE_NAMESPACE","Targets":{"NAMESPACE":"ns-1"}}]}]}`,
+			"a and b work on the same"},
 		{"operation on nothing", `{"Version":1,"Regions":[{"Operations":[{"ID":"op","Type":"REGISTER_INSTANCE"}]}]}`, "operation op"},
 	}
 	for _, tt := range tests {

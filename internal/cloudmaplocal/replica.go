@@ -1,6 +1,9 @@
 package cloudmaplocal
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // replica is what the readers of the data plane see: the same state, one consistency delay ago. It is kept by replaying a
 // log of changes, each at its time.
@@ -75,6 +78,7 @@ func (r *replica) apply(c change) {
 		delete(r.byName, serviceName{c.service.NamespaceID, c.service.Name})
 	case instanceSet:
 		svc := r.services[c.service.ID]
+		c.instance.encoded, _ = json.Marshal(c.instance.Attributes) // strings always can
 		svc.instances[c.instance.ID], svc.revision = c.instance, c.revision
 	case instanceRemoved:
 		svc := r.services[c.service.ID]

@@ -113,7 +113,7 @@ func TestAsItsOwnProxy(t *testing.T) {
 	must(t, proxy, err)
 	c := sd.New(sd.Options{
 		Region: "us-east-1", Credentials: staticCredentials{"A", "s"}, BaseEndpoint: aws.String(w.url), RetryMaxAttempts: 1,
-		HTTPClient: &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(proxy)}},
+		HTTPClient: &http.Client{Transport: plainBody{&http.Transport{Proxy: http.ProxyURL(proxy)}}},
 	})
 	out, err := c.DiscoverInstances(t.Context(), &sd.DiscoverInstancesInput{NamespaceName: new("demo"), ServiceName: new("svc")})
 	same(t, 1, len(must(t, out, err).Instances))

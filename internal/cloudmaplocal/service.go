@@ -88,7 +88,7 @@ func checkHealthChecks(ns *namespace, svc *service) error {
 	if svc.CustomHealth == nil {
 		return nil
 	}
-	return checkRange("FailureThreshold", svc.CustomHealth.FailureThreshold, 1, maxThreshold)
+	return checkCount("FailureThreshold", svc.CustomHealth.FailureThreshold, maxThreshold)
 }
 
 // serviceNamed finds a service by name. DNS does not tell upper from lower case; the API does.

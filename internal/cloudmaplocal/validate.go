@@ -92,11 +92,10 @@ func (t text) check(value string) error {
 	return nil
 }
 
-// checkRange is about an optional number.
-func checkRange(member string, value *int, low, high int) error {
-	if value != nil && (*value < low || *value > high) {
-		return invalidInput("Value '%d' at '%s' failed to satisfy constraint: Member must be between %d and %d",
-			*value, member, low, high)
+// checkCount is about an optional number that must be between 1 and high.
+func checkCount(member string, value *int, high int) error {
+	if value != nil && (*value < 1 || *value > high) {
+		return invalidInput("Value '%d' at '%s' failed to satisfy constraint: Member must be between 1 and %d", *value, member, high)
 	}
 	return nil
 }
@@ -228,22 +227,19 @@ func checkAlias(svc *service) error {
 	return nil
 }
 
+// recordNeeds is the attributes that a type of record needs; of those in one list, one is enough [RegisterInstance].
+var recordNeeds = map[string][][]string{
+	"A":     {{attrIPv4}},
+	"AAAA":  {{attrIPv6}},
+	"CNAME": {{attrCNAME}},
+	"SRV":   {{attrPort}, {attrIPv4, attrIPv6}},
+}
+
 func checkRecordAttributes(serviceID, record string, has func(string) bool) error {
-	missing := ""
-	switch {
-	case record == "A" && !has(attrIPv4):
-		missing = attrIPv4
-	case record == "AAAA" && !has(attrIPv6):
-		missing = attrIPv6
-	case record == "CNAME" && !has(attrCNAME):
-		missing = attrCNAME
-	case record == "SRV" && !has(attrPort):
-		missing = attrPort
-	case record == "SRV" && !has(attrIPv4) && !has(attrIPv6):
-		missing = attrIPv4 + " or " + attrIPv6
-	}
-	if missing != "" {
-		return invalidInput("%s is required: the service %s has a record of type %s", missing, serviceID, record)
+	for _, oneOf := range recordNeeds[record] {
+		if !slices.ContainsFunc(oneOf, has) {
+			return invalidInput("%s is required: the service %s has a record of type %s", strings.Join(oneOf, " or "), serviceID, record)
+		}
 	}
 	return nil
 }
@@ -279,7 +275,7 @@ func checkHealthCheck(check *healthCheckConfig) error {
 	}
 	return cmp.Or(
 		checkOneOf("HealthCheckConfig.Type", check.Type, "HTTP", "HTTPS", "TCP"),
-		checkRange("FailureThreshold", check.FailureThreshold, 1, maxThreshold),
+		checkCount("FailureThreshold", check.FailureThreshold, maxThreshold),
 		resourcePathText.check(check.ResourcePath))
 }
 

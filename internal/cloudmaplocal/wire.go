@@ -1,6 +1,7 @@
 package cloudmaplocal
 
 import (
+	"encoding/json"
 	"strconv"
 	"time"
 )
@@ -199,7 +200,7 @@ type discoverInput struct {
 }
 
 type discoveredInstance struct {
-	Attributes    map[string]string
+	Attributes    json.RawMessage // see instance.encoded
 	HealthStatus  string
 	InstanceId    string
 	NamespaceName string

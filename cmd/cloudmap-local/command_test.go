@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+)
+
+func TestParse(t *testing.T) {
+	f := flags{
+		accessKeys: []string{"AKID", "AKID2:se/cr+et=", "AKID3:secret:111111111111"},
+		limits:     []string{"RegisterInstance=50:100", "ListNamespaces=0.5:5"},
+	}
+	if err := f.parse(); err != nil {
+		t.Fatal(err)
+	}
+	wantKeys := []cloudmaplocal.AccessKey{
+		{ID: "AKID"}, {ID: "AKID2", Secret: "se/cr+et="}, {ID: "AKID3", Secret: "secret", Account: "111111111111"},
+	}
+	wantLimits := map[string]cloudmaplocal.Limit{
+		"RegisterInstance": {PerSecond: 50, Burst: 100}, "ListNamespaces": {PerSecond: 0.5, Burst: 5},
+	}
+	if diff := cmp.Diff(wantKeys, f.options.AccessKeys); diff != "" {
+		t.Errorf("access keys (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(wantLimits, f.options.Limits); diff != "" {
+		t.Errorf("limits (-want +got):\n%s", diff)
+	}
+}
+
+func TestRefusedCommandLines(t *testing.T) {
+	for args, want := range map[string]string{
+		"--limit RegisterInstance":          "OPERATION=RATE:BURST",
+		"--limit Register=1:1":              "no such operation",
+		"--account 1":                       "12 digits",
+		"--access-key :secret":              "access key",
+		"--listen nowhere:x":                "listening on nowhere:x",
+		"--consistency-delay -1s":           "consistency delay",
+		"--state /dev/null/state.json":      "/dev/null/state.json",
+		"--listen 127.0.0.1:0 unused-value": "unknown command",
+	} {
+		cmd := newCommand()
+		cmd.SetArgs(strings.Fields(args))
+		cmd.SetErr(io.Discard)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if err := cmd.ExecuteContext(ctx); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error = %v, want one that says %q", args, err, want)
+		}
+		cancel()
+	}
+}
+
+// TestServesUntilTold starts the command as a user would, talks to it, ends it and looks at what the next one remembers.
+func TestServesUntilTold(t *testing.T) {
+	state := t.TempDir() + "/state.json"
+	first := start(t, "--state", state)
+	first.call("CreateHttpNamespace", `{"Name":"demo"}`)
+	first.end()
+	second := start(t, "--state", state)
+	if got := second.call("ListNamespaces", `{}`); !strings.Contains(got, `"Name":"demo"`) {
+		t.Errorf("after the restart: %s", got)
+	}
+	second.end()
+}
+
+// running is the command while it runs.
+type running struct {
+	t        *testing.T
+	endpoint string
+	cancel   context.CancelFunc
+	done     chan error
+}
+
+var endpointInLog = regexp.MustCompile(`endpoint=(\S+)`)
+
+func start(t *testing.T, args ...string) *running {
+	t.Helper()
+	var log lockedBuffer
+	cmd := newCommand()
+	cmd.SetArgs(append([]string{"--listen", "127.0.0.1:0"}, args...))
+	cmd.SetErr(&log)
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{t: t, cancel: cancel, done: make(chan error, 1)}
+	go func() { r.done <- cmd.ExecuteContext(ctx) }()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if m := endpointInLog.FindStringSubmatch(log.String()); m != nil {
+			r.endpoint = m[1]
+			return r
+		}
+	}
+	t.Fatalf("no endpoint after 10s: %s", log.String())
+	return nil
+}
+
+func (r *running) call(operation, body string) string {
+	r.t.Helper()
+	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.endpoint, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	request.Header.Set("X-Amz-Target", "Route53AutoNaming_v20170314."+operation)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	raw, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		r.t.Fatalf("%s: %s %s, %v", operation, response.Status, raw, err)
+	}
+	return string(raw)
+}
+
+func (r *running) end() {
+	r.t.Helper()
+	r.cancel()
+	if err := <-r.done; err != nil {
+		r.t.Error(err)
+	}
+}
+
+// lockedBuffer is written by the command while the test reads it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
