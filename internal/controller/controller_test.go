@@ -16,7 +16,7 @@ import (
 
 // scene is two clusters a ("cls1") and b ("cls2") of one clusterset with a namespace in both.
 type scene struct {
-	a, b       *kubernetes
+	a, b       *cluster
 	hub        *memory.Hub
 	key        mcs.Key
 	runA, runB *instance
@@ -99,7 +99,7 @@ func TestUnexportRemovesTheImport(t *testing.T) {
 	s.b.delete(t, serviceExport(s.key))
 	s.a.notImported(t, s.key)
 	s.b.notImported(t, s.key)
-	for _, k := range []*kubernetes{s.a, s.b} {
+	for _, k := range []*cluster{s.a, s.b} {
 		if err := k.get(t, s.key, &corev1.Service{}); err != nil {
 			t.Errorf("the user's own Service: %v", err)
 		}
@@ -261,13 +261,13 @@ func TestConflictIsToldToAll(t *testing.T) {
 	change(t, s.b, service(s.key), func(svc *corev1.Service) {
 		svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	})
-	for _, k := range []*kubernetes{s.a, s.b} {
+	for _, k := range []*cluster{s.a, s.b} {
 		k.condition(t, s.key, "Conflict=True SessionAffinityConflict", "1 of 2 clusters disagree: cls2")
 	}
 	change(t, s.b, service(s.key), func(svc *corev1.Service) {
 		svc.Spec.SessionAffinity, svc.Spec.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
 	})
-	for _, k := range []*kubernetes{s.a, s.b} {
+	for _, k := range []*cluster{s.a, s.b} {
 		k.condition(t, s.key, "Conflict=False NoConflicts", "")
 	}
 }

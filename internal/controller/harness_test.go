@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -50,8 +52,8 @@ const (
 	glance = 25 * time.Millisecond
 )
 
-// kubernetes is one cluster: an API server.
-type kubernetes struct {
+// cluster is one cluster: an API server.
+type cluster struct {
 	env *envtest.Environment
 	// admin may do everything and reads without a cache.
 	admin client.Client
@@ -61,7 +63,7 @@ type kubernetes struct {
 
 var (
 	clustersOnce sync.Once
-	clusters     []*kubernetes
+	clusters     []*cluster
 	clustersErr  error
 )
 
@@ -80,12 +82,12 @@ func TestMain(m *testing.M) {
 }
 
 // twoClusters are the same two in every test, without anything of an earlier one.
-func twoClusters(t *testing.T) (a, b *kubernetes) {
+func twoClusters(t *testing.T) (a, b *cluster) {
 	t.Helper()
 	needAssets(t)
 	clustersOnce.Do(func() {
 		for range 2 {
-			k, err := startKubernetes(allCRDs()...)
+			k, err := startKubernetes("v1beta1", append(mcsCRDs(), aboutCRDs()...)...)
 			if err != nil {
 				clustersErr = err
 				return
@@ -110,15 +112,15 @@ func needAssets(t *testing.T) {
 	t.Skip(`needs an API server: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
 }
 
-// startKubernetes starts an API server with crds and the controller's RBAC.
-func startKubernetes(crds ...*apiextensionsv1.CustomResourceDefinition) (*kubernetes, error) {
+// startKubernetes starts an API server with crds and the controller's RBAC. The tests use version of the MCS and About APIs.
+func startKubernetes(version string, crds ...*apiextensionsv1.CustomResourceDefinition) (*cluster, error) {
 	env := &envtest.Environment{CRDs: crds}
 	cfg, err := env.Start()
 	if err != nil {
 		return nil, fmt.Errorf("starting an API server: %w", err)
 	}
-	k := &kubernetes{env: env}
-	k.admin, err = client.New(cfg, client.Options{Scheme: adminScheme()})
+	k := &cluster{env: env}
+	k.admin, err = client.New(cfg, client.Options{Scheme: adminScheme(version)})
 	if err == nil {
 		err = k.installRBAC()
 	}
@@ -131,51 +133,69 @@ func startKubernetes(crds ...*apiextensionsv1.CustomResourceDefinition) (*kubern
 	return k, nil
 }
 
-func adminScheme() *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, eventsv1.AddToScheme,
-		apiextensionsv1.AddToScheme, mcsv1beta1.Install,
-	} {
+func adminScheme(version string) *runtime.Scheme {
+	scheme, err := newScheme(schema.GroupVersion{Group: mcsv1beta1.GroupName, Version: version})
+	if err != nil {
+		panic(err)
+	}
+	for _, add := range []func(*runtime.Scheme) error{rbacv1.AddToScheme, eventsv1.AddToScheme, apiextensionsv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			panic(err)
 		}
 	}
-	aboutv1beta1.AddToScheme(scheme, aboutVersion)
+	aboutv1beta1.AddToScheme(scheme, schema.GroupVersion{Group: aboutv1beta1.GroupName, Version: version})
 	return scheme
 }
 
 const controllerUser = "controller"
 
+// installNamespace is where the product is installed.
+const installNamespace = "cloud-map-mcs-system"
+
 // installRBAC gives controllerUser what deploy/rbac gives the controller's ServiceAccount, and nothing else.
-func (k *kubernetes) installRBAC() error {
+func (k *cluster) installRBAC() error {
 	file, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", "role.yaml"))
 	if err != nil {
 		return err
 	}
-	subject := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: controllerUser}}
-	ctx := context.Background()
+	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: installNamespace}}}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: controllerUser}}
 	for doc := range bytes.SplitSeq(file, []byte("---\n")) {
-		var role rbacv1.ClusterRole
-		if err := yaml.Unmarshal(doc, &role); err != nil {
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal(doc, &kind); err != nil {
 			return err
 		}
-		if role.Kind != "ClusterRole" {
-			continue // the Role is for leader election
+		ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind.Kind}
+		switch kind.Kind {
+		case "ClusterRole":
+			var role rbacv1.ClusterRole
+			if err := yaml.Unmarshal(doc, &role); err != nil {
+				return err
+			}
+			ref.Name = role.Name
+			objects = append(objects, &role, &rbacv1.ClusterRoleBinding{
+				ObjectMeta: metav1.ObjectMeta{Name: role.Name}, RoleRef: ref, Subjects: subjects,
+			})
+		case "Role":
+			var role rbacv1.Role
+			if err := yaml.Unmarshal(doc, &role); err != nil {
+				return err
+			}
+			ref.Name = role.Name
+			objects = append(objects, &role, &rbacv1.RoleBinding{
+				ObjectMeta: metav1.ObjectMeta{Namespace: role.Namespace, Name: role.Name}, RoleRef: ref, Subjects: subjects,
+			})
 		}
-		binding := &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: role.Name},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-			Subjects:   subject,
-		}
-		if err := errors.Join(k.admin.Create(ctx, &role), k.admin.Create(ctx, binding)); err != nil {
+	}
+	for _, obj := range objects {
+		if err := k.admin.Create(context.Background(), obj); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (k *kubernetes) controllerConfig() (*rest.Config, error) {
+func (k *cluster) controllerConfig() (*rest.Config, error) {
 	user, err := k.env.AddUser(envtest.User{Name: controllerUser}, nil)
 	if err != nil {
 		return nil, err
@@ -184,10 +204,6 @@ func (k *kubernetes) controllerConfig() (*rest.Config, error) {
 	defaults := config.Default().Kubernetes
 	cfg.QPS, cfg.Burst = defaults.QPS, defaults.Burst
 	return cfg, nil
-}
-
-func allCRDs() []*apiextensionsv1.CustomResourceDefinition {
-	return append(mcsCRDs(), aboutCRDs()...)
 }
 
 func mcsCRDs() []*apiextensionsv1.CustomResourceDefinition {
@@ -210,6 +226,17 @@ func parseCRD(file []byte) *apiextensionsv1.CustomResourceDefinition {
 	return &crd
 }
 
+// onlyVersion makes crds serve and store just version.
+func onlyVersion(version string, crds ...*apiextensionsv1.CustomResourceDefinition) []*apiextensionsv1.CustomResourceDefinition {
+	for _, crd := range crds {
+		crd.Spec.Versions = slices.DeleteFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+			return v.Name != version
+		})
+		crd.Spec.Versions[0].Storage = true
+	}
+	return crds
+}
+
 // instance is one running controller.
 type instance struct {
 	stop context.CancelFunc
@@ -222,16 +249,21 @@ func flags(clusterID string) config.Identity {
 }
 
 // run starts a controller; it is stopped at the latest when the test ends.
-func (k *kubernetes) run(t *testing.T, hub *memory.Hub, identity config.Identity) *instance {
+func (k *cluster) run(t *testing.T, hub *memory.Hub, identity config.Identity) *instance {
 	t.Helper()
+	return k.runWith(t, hub, testOptions(identity))
+}
+
+// testOptions are the defaults without what can be had only once per machine.
+func testOptions(identity config.Identity) config.Options {
 	options := config.Default()
 	options.Identity = identity
 	options.Election.Enabled = false
 	options.Serving = config.Serving{Metrics: "0", Probes: "0"}
-	return k.runWith(t, hub, options)
+	return options
 }
 
-func (k *kubernetes) runWith(t *testing.T, hub *memory.Hub, options config.Options) *instance {
+func (k *cluster) runWith(t *testing.T, hub *memory.Hub, options config.Options) *instance {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	i := &instance{stop: stop, done: make(chan error, 1)}
@@ -265,7 +297,7 @@ func (i *instance) end(t *testing.T) {
 }
 
 // namespace makes one for the test in the cluster, and takes away at the end what is in it.
-func (k *kubernetes) namespace(t *testing.T, name string) {
+func (k *cluster) namespace(t *testing.T, name string) {
 	t.Helper()
 	k.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	t.Cleanup(func() {
@@ -279,14 +311,14 @@ func (k *kubernetes) namespace(t *testing.T, name string) {
 	})
 }
 
-func (k *kubernetes) create(t *testing.T, obj client.Object) {
+func (k *cluster) create(t *testing.T, obj client.Object) {
 	t.Helper()
 	if err := k.admin.Create(t.Context(), obj); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (k *kubernetes) delete(t *testing.T, obj client.Object) {
+func (k *cluster) delete(t *testing.T, obj client.Object) {
 	t.Helper()
 	if err := k.admin.Delete(t.Context(), obj); err != nil {
 		t.Fatal(err)
@@ -294,7 +326,7 @@ func (k *kubernetes) delete(t *testing.T, obj client.Object) {
 }
 
 // change reads obj anew, changes it and writes it.
-func change[T client.Object](t *testing.T, k *kubernetes, obj T, edit func(T)) {
+func change[T client.Object](t *testing.T, k *cluster, obj T, edit func(T)) {
 	t.Helper()
 	eventually(t, "changing "+obj.GetName(), func() error {
 		if err := k.admin.Get(t.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
@@ -305,7 +337,7 @@ func change[T client.Object](t *testing.T, k *kubernetes, obj T, edit func(T)) {
 	})
 }
 
-func (k *kubernetes) get(t *testing.T, key mcs.Key, obj client.Object) error {
+func (k *cluster) get(t *testing.T, key mcs.Key, obj client.Object) error {
 	return k.admin.Get(t.Context(), types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, obj)
 }
 

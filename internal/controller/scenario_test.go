@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -21,8 +22,6 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
-
-var aboutVersion = schema.GroupVersion{Group: aboutv1beta1.GroupName, Version: "v1beta1"}
 
 func objectMeta(key mcs.Key) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}
@@ -61,7 +60,7 @@ func endpointSlice(key mcs.Key, list []discoveryv1.Endpoint) *discoveryv1.Endpoi
 }
 
 // export makes the cluster export key with n endpoints from 10.x.0.1 on, and returns their slice.
-func (k *kubernetes) export(t *testing.T, key mcs.Key, x, n int) *discoveryv1.EndpointSlice {
+func (k *cluster) export(t *testing.T, key mcs.Key, x, n int) *discoveryv1.EndpointSlice {
 	t.Helper()
 	slice := endpointSlice(key, endpoints(x, n))
 	k.create(t, service(key))
@@ -70,9 +69,28 @@ func (k *kubernetes) export(t *testing.T, key mcs.Key, x, n int) *discoveryv1.En
 	return slice
 }
 
+// property makes the cluster's ClusterProperty name be value, or not be if value is "".
+func (k *cluster) property(t *testing.T, name, value string) {
+	t.Helper()
+	p := &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := k.admin.Delete(t.Context(), p); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	if value == "" {
+		return
+	}
+	p.Spec.Value = value
+	k.create(t, p)
+	t.Cleanup(func() {
+		if err := k.admin.Delete(context.Background(), p); client.IgnoreNotFound(err) != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // imported waits until key is imported with these source clusters and their addresses, "10.1.0.1" or "10.1.0.1 not
 // ready", and is in every way as it should be. It returns the ServiceImport.
-func (k *kubernetes) imported(t *testing.T, key mcs.Key, want map[string][]string) *mcsv1beta1.ServiceImport {
+func (k *cluster) imported(t *testing.T, key mcs.Key, want map[string][]string) *mcsv1beta1.ServiceImport {
 	t.Helper()
 	var imp mcsv1beta1.ServiceImport
 	eventually(t, "import of "+key.String(), func() error {
@@ -101,7 +119,7 @@ func (k *kubernetes) imported(t *testing.T, key mcs.Key, want map[string][]strin
 	return &imp
 }
 
-func (k *kubernetes) importComplete(t *testing.T, key mcs.Key, imp *mcsv1beta1.ServiceImport) error {
+func (k *cluster) importComplete(t *testing.T, key mcs.Key, imp *mcsv1beta1.ServiceImport) error {
 	derived := mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)}
 	var svc corev1.Service
 	if err := k.get(t, derived, &svc); err != nil {
@@ -123,7 +141,7 @@ func (k *kubernetes) importComplete(t *testing.T, key mcs.Key, imp *mcsv1beta1.S
 }
 
 // slicesOf are the imported slices of key.
-func (k *kubernetes) slicesOf(t *testing.T, key mcs.Key) []discoveryv1.EndpointSlice {
+func (k *cluster) slicesOf(t *testing.T, key mcs.Key) []discoveryv1.EndpointSlice {
 	t.Helper()
 	var list discoveryv1.EndpointSliceList
 	err := k.admin.List(t.Context(), &list, client.InNamespace(key.Namespace), client.MatchingLabels{mcsv1beta1.LabelServiceName: key.Name})
@@ -133,7 +151,7 @@ func (k *kubernetes) slicesOf(t *testing.T, key mcs.Key) []discoveryv1.EndpointS
 	return list.Items
 }
 
-func (k *kubernetes) addresses(t *testing.T, key mcs.Key) map[string][]string {
+func (k *cluster) addresses(t *testing.T, key mcs.Key) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
 	for _, s := range k.slicesOf(t, key) {
@@ -152,7 +170,7 @@ func (k *kubernetes) addresses(t *testing.T, key mcs.Key) map[string][]string {
 }
 
 // notImported waits until nothing is left of key's import.
-func (k *kubernetes) notImported(t *testing.T, key mcs.Key) {
+func (k *cluster) notImported(t *testing.T, key mcs.Key) {
 	t.Helper()
 	eventually(t, "import of "+key.String()+" goes", func() error {
 		if err := k.get(t, key, &mcsv1beta1.ServiceImport{}); !apierrors.IsNotFound(err) {
@@ -169,7 +187,7 @@ func (k *kubernetes) notImported(t *testing.T, key mcs.Key) {
 }
 
 // condition waits until the ServiceExport has the condition "Type=Status Reason" with text in its message.
-func (k *kubernetes) condition(t *testing.T, key mcs.Key, want, text string) {
+func (k *cluster) condition(t *testing.T, key mcs.Key, want, text string) {
 	t.Helper()
 	eventually(t, "condition "+want+" on "+key.String(), func() error {
 		var exp mcsv1beta1.ServiceExport
@@ -189,7 +207,7 @@ func (k *kubernetes) condition(t *testing.T, key mcs.Key, want, text string) {
 }
 
 // event waits for a warning about the object of that name.
-func (k *kubernetes) event(t *testing.T, key mcs.Key, reason string) {
+func (k *cluster) event(t *testing.T, key mcs.Key, reason string) {
 	t.Helper()
 	eventually(t, "event "+reason+" on "+key.String(), func() error {
 		var list eventsv1.EventList
@@ -203,4 +221,27 @@ func (k *kubernetes) event(t *testing.T, key mcs.Key, reason string) {
 		}
 		return fmt.Errorf("not among %d events", len(list.Items))
 	})
+}
+
+// versions are the resource versions of everything in namespace.
+func (k *cluster) versions(t *testing.T, namespace string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, list := range []client.ObjectList{
+		&mcsv1beta1.ServiceExportList{}, &mcsv1beta1.ServiceImportList{}, &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{},
+		&eventsv1.EventList{},
+	} {
+		if err := k.admin.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
+			t.Fatal(err)
+		}
+		err := meta.EachListItem(list, func(obj runtime.Object) error {
+			o := obj.(client.Object)
+			out[fmt.Sprintf("%T %s", o, o.GetName())] = o.GetResourceVersion()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
 }

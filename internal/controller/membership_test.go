@@ -1,0 +1,276 @@
+package controller
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+)
+
+func TestDecideIdentity(t *testing.T) {
+	none := properties{Installed: true}
+	both := properties{Installed: true, ClusterID: "cls1", ClusterSetID: "set1"}
+	byFlag := config.Identity{ClusterID: "cls9", ClusterSetID: "set9"}
+	tests := []struct {
+		name       string
+		properties properties
+		flags      config.Identity
+		want       mcs.Identity
+		wantErr    []string
+	}{
+		{name: "properties", properties: both, want: mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "u"}},
+		{name: "properties before flags", properties: both, flags: byFlag, want: mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "u"}},
+		{name: "flags", properties: none, flags: byFlag, want: mcs.Identity{ClusterID: "cls9", ClusterSetID: "set9", UID: "u"}},
+		{name: "flags without the CRD", flags: byFlag, want: mcs.Identity{ClusterID: "cls9", ClusterSetID: "set9", UID: "u"}},
+		{
+			name: "one of each", properties: properties{Installed: true, ClusterID: "cls1"}, flags: config.Identity{ClusterSetID: "set9"},
+			want: mcs.Identity{ClusterID: "cls1", ClusterSetID: "set9", UID: "u"},
+		},
+		{
+			name: "nothing", properties: none,
+			wantErr: []string{"create ClusterProperty cluster.clusterset.k8s.io, or set --cluster-id", "create ClusterProperty clusterset.k8s.io, or set --clusterset-id"},
+		},
+		{name: "no CRD", wantErr: []string{"install the CRD clusterproperties.about.k8s.io"}},
+		{
+			name: "invalid property is not replaced by the flag", properties: properties{Installed: true, ClusterID: "a.b", ClusterSetID: "set1"}, flags: byFlag,
+			wantErr: []string{`ClusterProperty cluster.clusterset.k8s.io: ID "a.b" is no DNS label`},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := decideIdentity(tt.properties, tt.flags, "u")
+			if (err != nil) != (len(tt.wantErr) > 0) {
+				t.Fatalf("error %v", err)
+			}
+			for _, text := range tt.wantErr {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("error %q lacks %q", err, text)
+				}
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("identity (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestIdentityComesChangesAndGoes(t *testing.T) {
+	hub := memory.NewHub()
+	a, b := twoClusters(t)
+	key := mcs.Key{Namespace: "identity", Name: "web"}
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	b.run(t, hub, flags("cls2"))
+	a.run(t, hub, config.Identity{})
+	a.export(t, key, 1, 1)
+	a.condition(t, key, "Ready=False Failed", "create ClusterProperty cluster.clusterset.k8s.io")
+	a.event(t, key, "Failed")
+
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
+	a.condition(t, key, "Ready=False Failed", "create ClusterProperty clusterset.k8s.io")
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
+	a.condition(t, key, "Ready=True Exported", "")
+	before := a.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+
+	change(t, a, &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: aboutv1beta1.ClusterIDProperty}},
+		func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "cls9" })
+	b.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
+	after := a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
+	if before.UID != after.UID {
+		t.Error("the import was made anew")
+	}
+
+	change(t, a, &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: aboutv1beta1.ClusterIDProperty}},
+		func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "not a label" })
+	a.condition(t, key, "Ready=False Failed", "is no DNS label")
+	b.notImported(t, key)
+	a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}}) // who has no identity leaves its imports as they are
+
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "")
+	b.notImported(t, key)
+}
+
+// An API server that first has no CRDs and then serves only v1alpha1.
+func TestCRDsComeLater(t *testing.T) {
+	needAssets(t)
+	k, err := startKubernetes("v1alpha1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	options := testOptions(config.Identity{})
+	options.Serving.Probes = freeAddress(t)
+	k.runWith(t, memory.NewHub(), options)
+	probe(t, options.Serving.Probes, "/healthz", http.StatusOK)
+	probe(t, options.Serving.Probes, "/readyz", http.StatusServiceUnavailable)
+
+	install := envtest.CRDInstallOptions{CRDs: onlyVersion("v1alpha1", mcsCRDs()...)}
+	if _, err := envtest.InstallCRDs(k.env.Config, install); err != nil {
+		t.Fatal(err)
+	}
+	probe(t, options.Serving.Probes, "/readyz", http.StatusOK)
+	key := mcs.Key{Namespace: "crds", Name: "web"}
+	k.namespace(t, key.Namespace)
+	k.export(t, key, 1, 1)
+	k.condition(t, key, "Ready=False Failed", "install the CRD clusterproperties.about.k8s.io")
+
+	install = envtest.CRDInstallOptions{CRDs: onlyVersion("v1alpha1", aboutCRDs()...)}
+	if _, err := envtest.InstallCRDs(k.env.Config, install); err != nil {
+		t.Fatal(err)
+	}
+	k.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
+	k.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
+	k.condition(t, key, "Ready=True Exported", "")
+	imp := k.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+	if got := k.slicesOf(t, key)[0].OwnerReferences[0]; got.UID != imp.UID || got.APIVersion != "multicluster.x-k8s.io/v1alpha1" {
+		t.Errorf("the slice's owner is %v", got)
+	}
+}
+
+func TestStandbyTakesOver(t *testing.T) {
+	hub := memory.NewHub()
+	a, _ := twoClusters(t)
+	key := mcs.Key{Namespace: "standby", Name: "web"}
+	a.namespace(t, key.Namespace)
+	options := testOptions(flags("cls1"))
+	options.Election = config.Election{Enabled: true, Namespace: installNamespace}
+	first := a.runWith(t, hub, options)
+	holder := a.leader(t, "")
+	options.Serving.Probes = freeAddress(t)
+	a.runWith(t, hub, options)
+	probe(t, options.Serving.Probes, "/readyz", http.StatusOK)
+	a.export(t, key, 1, 1)
+	a.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+
+	first.end(t)
+	a.leader(t, holder)
+	other := mcs.Key{Namespace: key.Namespace, Name: "other"}
+	a.export(t, other, 1, 2)
+	a.imported(t, other, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
+}
+
+// leader waits until there is one other than before and says who.
+func (k *cluster) leader(t *testing.T, before string) string {
+	t.Helper()
+	clientset, err := kubernetes.NewForConfig(k.env.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lease *coordinationv1.Lease
+	eventually(t, "a leader", func() error {
+		lease, err = clientset.CoordinationV1().Leases(installNamespace).Get(t.Context(), leaseName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if h := lease.Spec.HolderIdentity; h == nil || *h == "" || *h == before {
+			return fmt.Errorf("nobody new holds the lease")
+		}
+		return nil
+	})
+	return *lease.Spec.HolderIdentity
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// probe waits until the probe answers want.
+func probe(t *testing.T, address, path string, want int) {
+	t.Helper()
+	eventually(t, "probe "+path, func() error {
+		resp, err := http.Get("http://" + address + path)
+		if err != nil {
+			return err
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			return fmt.Errorf("answers %s", resp.Status)
+		}
+		return nil
+	})
+}
+
+// With nothing changing nothing is written, not even when everything is looked at anew.
+func TestSteadyStateIsSilent(t *testing.T) {
+	s := setUp(t, "steady")
+	s.a.export(t, s.key, 1, 120)
+	s.b.export(t, s.key, 2, 1)
+	headless := mcs.Key{Namespace: s.key.Namespace, Name: "headless"}
+	svc := service(headless)
+	svc.Spec.ClusterIP = "None"
+	s.a.create(t, svc)
+	s.a.create(t, endpointSlice(headless, endpoints(1, 3)))
+	s.a.create(t, serviceExport(headless))
+	missing := mcs.Key{Namespace: s.key.Namespace, Name: "missing"}
+	s.a.create(t, serviceExport(missing))
+	s.a.condition(t, missing, "Valid=False NoService", "")
+	s.a.event(t, missing, "NoService")
+	for _, k := range []*cluster{s.a, s.b} {
+		k.condition(t, s.key, "Ready=True Exported", "")
+		eventually(t, "121 endpoints", func() error {
+			if n := len(k.addresses(t, s.key)["cls1"]) + len(k.addresses(t, s.key)["cls2"]); n != 121 {
+				return fmt.Errorf("%d", n)
+			}
+			if n := len(k.addresses(t, headless)["cls1"]); n != 3 {
+				return fmt.Errorf("%d of headless", n)
+			}
+			return nil
+		})
+	}
+	// A marker that went all the way shows that everything before it was looked at.
+	marker := mcs.Key{Namespace: s.key.Namespace + "-marker", Name: "web"}
+	s.a.namespace(t, marker.Namespace)
+	s.b.namespace(t, marker.Namespace)
+	slice := s.a.export(t, marker, 1, 1)
+	s.b.imported(t, marker, map[string][]string{"cls1": {"10.1.0.1"}})
+	s.a.imported(t, marker, map[string][]string{"cls1": {"10.1.0.1"}})
+	beforeA, beforeB := s.a.versions(t, s.key.Namespace), s.b.versions(t, s.key.Namespace)
+
+	s.runA.end(t)
+	s.runB.end(t)
+	s.a.run(t, s.hub, flags("cls1"))
+	s.b.run(t, s.hub, flags("cls2"))
+	for n := 2; n < 5; n++ {
+		change(t, s.a, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints = endpoints(1, n) })
+		eventually(t, "the marker", func() error {
+			for _, k := range []*cluster{s.a, s.b} {
+				if got := len(k.addresses(t, marker)["cls1"]); got != n {
+					return fmt.Errorf("%d endpoints, want %d", got, n)
+				}
+			}
+			return nil
+		})
+	}
+	if d := cmp.Diff(beforeA, s.a.versions(t, s.key.Namespace)); d != "" {
+		t.Errorf("cls1 (-before +after):\n%s", d)
+	}
+	if d := cmp.Diff(beforeB, s.b.versions(t, s.key.Namespace)); d != "" {
+		t.Errorf("cls2 (-before +after):\n%s", d)
+	}
+}
