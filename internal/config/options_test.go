@@ -1,0 +1,81 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParse(t *testing.T) {
+	tests := []struct {
+		name    string
+		args    string
+		want    func(*Options)
+		wantErr []string
+	}{
+		{name: "defaults", want: func(*Options) {}},
+		{
+			name: "values", args: "--aws-region=eu-west-1 --cluster-id=cls1 --instance-view=false --poll-interval=2s --log-format=text",
+			want: func(o *Options) {
+				o.AWS.Region = "eu-west-1"
+				o.Identity.ClusterID = "cls1"
+				o.Registry.InstanceView = false
+				o.Registry.PollInterval = 2 * time.Second
+				o.Log.Format = "text"
+			},
+		},
+		{name: "version", args: "--version", want: func(o *Options) { o.ShowVersion = true }},
+		{name: "unknown flag", args: "--nonsense", wantErr: []string{"--nonsense"}},
+		{name: "argument", args: "run", wantErr: []string{`unexpected argument "run"`}},
+		{name: "registry", args: "--registry=zookeeper", wantErr: []string{"--registry=zookeeper: there is only cloudmap"}},
+		{name: "poll interval", args: "--poll-interval=1ms", wantErr: []string{"--poll-interval=1ms: must be at least 100ms"}},
+		{name: "heartbeat", args: "--heartbeat-interval=10ms", wantErr: []string{"--heartbeat-interval=10ms: must be at least 1s"}},
+		{name: "stale", args: "--stale-after=30s", wantErr: []string{"--stale-after=30s: must be at least 3 times --heartbeat-interval, which is 36s"}},
+		{name: "cluster ID", args: "--cluster-id=a.b --clusterset-id=-", wantErr: []string{`--cluster-id: ID "a.b"`, `--clusterset-id: ID "-"`}},
+		{
+			name: "Kubernetes", args: "--kube-api-qps=0 --kube-api-burst=-1 --concurrency=0",
+			wantErr: []string{"--kube-api-qps=0: must be positive", "--kube-api-burst=-1: must be at least", "--concurrency=0: must be at least 1"},
+		},
+		{name: "log", args: "--log-level=loud --log-format=xml", wantErr: []string{"--log-level=loud: must be one of debug, info, error", "--log-format=xml"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Parse(strings.Fields(tt.args))
+			if (err != nil) != (len(tt.wantErr) > 0) {
+				t.Fatalf("error %v, want %v", err, tt.wantErr)
+			}
+			for _, text := range tt.wantErr {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("error %q lacks %q", err, text)
+				}
+			}
+			if tt.want == nil {
+				return
+			}
+			want := Default()
+			tt.want(&want)
+			if got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestLogger(t *testing.T) {
+	tests := []struct {
+		log  Log
+		want string
+	}{
+		{Log{Level: "info", Format: "json"}, `"msg":"shown"`},
+		{Log{Level: "info", Format: "text"}, "INFO\tshown"},
+	}
+	for _, tt := range tests {
+		var out strings.Builder
+		logger := tt.log.Logger(&out)
+		logger.Info("shown")
+		logger.V(1).Info("hidden")
+		if got := out.String(); !strings.Contains(got, tt.want) || strings.Contains(got, "hidden") {
+			t.Errorf("%+v writes %q", tt.log, got)
+		}
+	}
+}
