@@ -10,6 +10,7 @@ require (
 	github.com/vishvananda/netns v0.0.5
 	golang.org/x/mod v0.42.0
 	golang.org/x/sys v0.47.0
+	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -18,5 +19,6 @@ require (
 	github.com/opencontainers/go-digest v1.0.0 // indirect
 	github.com/opencontainers/image-spec v1.1.1 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
+	go.yaml.in/yaml/v2 v2.4.2 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 )

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/cluster"
@@ -59,19 +60,16 @@ func (b *Builder) assemble(dirs map[string]string, corednsVersion string) (Resul
 	for _, i := range []struct {
 		name       string
 		refs       []string
-		user       string
 		entrypoint []string
 		files      []oci.File
 	}{
-		{"pause", []string{pauseImage}, nonRoot, []string{"/pause"}, one("/pause", filepath.Join(tools, "pause"))},
-		{"coredns", []string{r.CoreDNSImage}, nonRoot, []string{"/coredns"}, one("/coredns", r.Software.CoreDNS)},
-		{"nginx-hello", []string{helloImage, nginxDemosImage}, nonRoot, []string{"/hello"}, one("/hello", filepath.Join(tools, "hello"))},
-		{"client", []string{clientImage, netshootImage}, nonRoot, clientCommand, client},
+		{"pause", []string{pauseImage}, []string{"/pause"}, one("/pause", filepath.Join(tools, "pause"))},
+		{"coredns", []string{r.CoreDNSImage}, []string{"/coredns"}, one("/coredns", r.Software.CoreDNS)},
+		{"nginx-hello", []string{helloImage, nginxDemosImage}, []string{"/hello"}, one("/hello", filepath.Join(tools, "hello"))},
+		{"client", []string{clientImage, netshootImage}, clientCommand, client},
 	} {
-		img := oci.Image{
-			Refs: i.refs, Entrypoint: i.entrypoint, User: i.user,
-			Platforms: []oci.Platform{{Name: "linux/" + runtime.GOARCH, Files: i.files}},
-		}
+		platform := oci.Platform{Name: "linux/" + runtime.GOARCH, Files: i.files}
+		img := oci.Image{Refs: i.refs, Entrypoint: i.entrypoint, User: nonRoot, Platforms: []oci.Platform{platform}}
 		archive, err := b.ensureImage(i.name, img)
 		if err != nil {
 			return Result{}, fmt.Errorf("building image %s: %w", i.refs[0], err)
@@ -164,7 +162,7 @@ func clientFiles() ([]oci.File, error) {
 	for l := range libraries {
 		files = append(files, oci.File{Path: l, Source: l})
 	}
-	sortFiles(files)
+	slices.SortFunc(files, func(a, b oci.File) int { return strings.Compare(a.Path, b.Path) }) // maps have no order
 	return files, nil
 }
 

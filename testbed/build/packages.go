@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/oci"
 )
 
 // requirement is a command that comes from the distribution, and the Debian package that has it.
@@ -83,8 +81,4 @@ func Packages(ctx context.Context, out io.Writer) error {
 		return errors.New("commands are missing although their packages are installed: " + strings.Join(still, " "))
 	}
 	return nil
-}
-
-func sortFiles(files []oci.File) {
-	slices.SortFunc(files, func(a, b oci.File) int { return strings.Compare(a.Path, b.Path) })
 }

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/mod/modfile"
@@ -296,11 +297,36 @@ func (b *Builder) All(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	dirs := map[string]string{}
-	for _, p := range programs(kubernetes) {
-		if dirs[p.name], err = b.ensure(ctx, p); err != nil {
-			return Result{}, err
-		}
+	dirs, err := b.ensureAll(ctx, programs(kubernetes))
+	if err != nil {
+		return Result{}, err
 	}
 	return b.assemble(dirs, coredns)
+}
+
+// ensureAll builds the programs at the same time: while one is downloaded or linked, which keeps at most one processor
+// busy, others compile. The first error ends all of it.
+func (b *Builder) ensureAll(ctx context.Context, all []program) (map[string]string, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	made := make([]string, len(all))
+	var wg sync.WaitGroup
+	for i, p := range all {
+		wg.Go(func() {
+			dir, err := b.ensure(ctx, p)
+			if err != nil {
+				cancel(err)
+			}
+			made[i] = dir
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	dirs := map[string]string{}
+	for i, p := range all {
+		dirs[p.name] = made[i]
+	}
+	return dirs, nil
 }

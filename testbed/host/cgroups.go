@@ -24,11 +24,16 @@ const daemons = "daemons"
 // wantedControllers are what the kubelet limits or measures Pods with.
 var wantedControllers = []string{"cpu", "cpuset", "io", "memory", "pids", "hugetlb"}
 
+// cgroupRoot is where the kubelet and runc look for cgroups: either the unified hierarchy itself (version 2), or
+// directories where the hierarchies of version 1 are mounted.
+const cgroupRoot = "/sys/fs/cgroup"
+
 // hierarchy is one mounted cgroup tree.
 type hierarchy struct {
 	Path string
-	// V2 is the unified hierarchy; several of version 1 can be mounted, each with some controllers.
-	V2 bool
+	// Unified says that this is version 2 and has the controllers. Machines with version 1 may mount version 2 besides,
+	// without controllers ("hybrid"): that is not it.
+	Unified bool
 	// CPUSet is a version 1 hierarchy whose new cgroups accept no process until they are given CPUs and memory nodes.
 	CPUSet bool
 }
@@ -39,10 +44,14 @@ func hierarchies(mountinfo string) []hierarchy {
 	for line := range strings.Lines(mountinfo) {
 		mount, super, ok := strings.Cut(line, " - ")
 		left, right := strings.Fields(mount), strings.Fields(super)
-		if !ok || len(left) < 5 || len(right) < 3 || !strings.HasPrefix(right[0], "cgroup") {
+		if !ok || len(left) < 5 || len(right) < 3 || !strings.HasPrefix(right[0], "cgroup") || !strings.HasPrefix(left[4], cgroupRoot) {
 			continue
 		}
-		h := hierarchy{Path: left[4], V2: right[0] == "cgroup2", CPUSet: slices.Contains(strings.Split(right[2], ","), "cpuset")}
+		h := hierarchy{
+			Path:    left[4],
+			Unified: right[0] == "cgroup2" && left[4] == cgroupRoot,
+			CPUSet:  right[0] == "cgroup" && slices.Contains(strings.Split(right[2], ","), "cpuset"),
+		}
 		if !slices.ContainsFunc(out, func(o hierarchy) bool { return o.Path == h.Path }) {
 			out = append(out, h)
 		}
@@ -60,18 +69,17 @@ type cgroupPlan struct {
 	Join  []string
 }
 
-// planCgroup plans the cgroup of a node. available are the controllers of the unified hierarchy, none on machines where
-// version 1 has them.
+// planCgroup plans the cgroup of a node. available are the controllers of the unified hierarchy, if there is one.
 func planCgroup(mounted []hierarchy, available []string, node string) (cgroupPlan, error) {
 	if len(mounted) == 0 {
-		return cgroupPlan{}, errors.New("no cgroups are mounted on this machine: expected them at /sys/fs/cgroup")
+		return cgroupPlan{}, errors.New("no cgroups are mounted at " + cgroupRoot + ": the kubelet cannot run without")
 	}
 	var plan cgroupPlan
 	for _, h := range mounted {
 		base := filepath.Join(h.Path, cgroupBase)
 		own := filepath.Join(base, node)
 		leaf := filepath.Join(own, daemons)
-		if h.V2 {
+		if h.Unified {
 			plan.handDown(h.Path, available)
 		}
 		for _, dir := range []string{base, own, leaf} {
@@ -79,7 +87,7 @@ func planCgroup(mounted []hierarchy, available []string, node string) (cgroupPla
 			if h.CPUSet {
 				plan.copyCPUSet(dir)
 			}
-			if h.V2 && dir != leaf {
+			if h.Unified && dir != leaf {
 				plan.handDown(dir, available)
 			}
 		}
@@ -131,7 +139,11 @@ func JoinCgroup(node string, pid int) error {
 	if err != nil {
 		return err
 	}
-	plan, err := planCgroup(mounted, unifiedControllers(mounted), node)
+	available, err := unifiedControllers(mounted)
+	if err != nil {
+		return err
+	}
+	plan, err := planCgroup(mounted, available, node)
 	if err != nil {
 		return err
 	}
@@ -156,17 +168,17 @@ func mountedHierarchies() ([]hierarchy, error) {
 	return hierarchies(string(text)), nil
 }
 
-// unifiedControllers are what the unified hierarchy offers; an unreadable list is an empty one, as on version 1.
-func unifiedControllers(mounted []hierarchy) []string {
-	for _, h := range mounted {
-		if h.V2 {
-			text, err := os.ReadFile(filepath.Join(h.Path, "cgroup.controllers"))
-			if err == nil {
-				return strings.Fields(string(text))
-			}
-		}
+// unifiedControllers are what the unified hierarchy offers; none if there is no such hierarchy.
+func unifiedControllers(mounted []hierarchy) ([]string, error) {
+	i := slices.IndexFunc(mounted, func(h hierarchy) bool { return h.Unified })
+	if i < 0 {
+		return nil, nil
 	}
-	return nil
+	text, err := os.ReadFile(filepath.Join(mounted[i].Path, "cgroup.controllers"))
+	if err != nil {
+		return nil, fmt.Errorf("listing the cgroup controllers: %w", err)
+	}
+	return strings.Fields(string(text)), nil
 }
 
 // cgroups lists the testbed's cgroups, children before their parents.

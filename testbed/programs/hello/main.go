@@ -40,10 +40,18 @@ func main() {
 	failed := make(chan error)
 	go func() { failed <- http.ListenAndServe(*httpAddr, newHandler(name)) }()
 	if *tcpAddr != "" {
-		go func() { failed <- echoTCP(*tcpAddr, name) }()
+		listener, err := net.Listen("tcp", *tcpAddr)
+		if err != nil {
+			log.Fatal(err)
+		}
+		go func() { failed <- echoTCP(listener, name) }()
 	}
 	if *udpAddr != "" {
-		go func() { failed <- echoUDP(*udpAddr, name) }()
+		conn, err := net.ListenPacket("udp", *udpAddr)
+		if err != nil {
+			log.Fatal(err)
+		}
+		go func() { failed <- echoUDP(conn, name) }()
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
@@ -89,11 +97,7 @@ func greet(w http.ResponseWriter, r *http.Request, name string) {
 		address, name, time.Now().UTC().Format("02/Jan/2006:15:04:05 -0700"), r.RequestURI, hex.EncodeToString(id))
 }
 
-func echoTCP(addr, name string) error {
-	listener, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
+func echoTCP(listener net.Listener, name string) error {
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
@@ -110,12 +114,7 @@ func echoTCP(addr, name string) error {
 	}
 }
 
-func echoUDP(addr, name string) error {
-	conn, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func echoUDP(conn net.PacketConn, name string) error {
 	buf := make([]byte, 64<<10) // the largest datagram
 	for {
 		n, from, err := conn.ReadFrom(buf)

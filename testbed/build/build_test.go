@@ -1,0 +1,212 @@
+package build
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/oci"
+)
+
+func sources() fstest.MapFS {
+	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
+	return fstest.MapFS{
+		"go.mod":                  file("module testbed"),
+		"a.go":                    file("package testbed"),
+		"a_test.go":               file("package testbed"),
+		"README.md":               file("read me"),
+		"cluster/templates/x.txt": file("x"),
+		"programs/p/go.mod":       file("module p"),
+		"programs/p/go.sum":       file("sums"),
+		"programs/p/main.go":      file("package main"),
+	}
+}
+
+func TestCacheKey(t *testing.T) {
+	own := program{name: "tools", dir: ".", packages: []string{"./a"}}
+	nested := program{name: "p", dir: "programs/p", packages: []string{"."}}
+	tests := []struct {
+		name                string
+		change              func(fstest.MapFS)
+		wantOwn, wantNested bool // whether the key is another one
+	}{
+		{"nothing", func(fstest.MapFS) {}, false, false},
+		{"a source", func(fs fstest.MapFS) { fs["a.go"].Data = []byte("package testbed // changed") }, true, false},
+		{"an embedded file", func(fs fstest.MapFS) { fs["cluster/templates/x.txt"].Data = []byte("y") }, true, false},
+		{"a test", func(fs fstest.MapFS) { fs["a_test.go"].Data = nil }, false, false},
+		{"a document", func(fs fstest.MapFS) { fs["README.md"].Data = nil }, false, false},
+		{"the pins of a nested module", func(fs fstest.MapFS) { fs["programs/p/go.sum"].Data = []byte("other sums") }, false, true},
+		{"the source of a nested module", func(fs fstest.MapFS) { fs["programs/p/main.go"].Data = nil }, false, true},
+		{"a file moved", func(fs fstest.MapFS) { fs["b.go"] = fs["a.go"]; delete(fs, "a.go") }, true, false},
+	}
+	key := func(fs fstest.MapFS, p program) string {
+		t.Helper()
+		k, err := cacheKey(fs, p, "go1/amd64")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			changed := sources()
+			tt.change(changed)
+			if got := key(changed, own) != key(sources(), own); got != tt.wantOwn {
+				t.Errorf("own programs are rebuilt: %t, want %t", got, tt.wantOwn)
+			}
+			if got := key(changed, nested) != key(sources(), nested); got != tt.wantNested {
+				t.Errorf("nested program is rebuilt: %t, want %t", got, tt.wantNested)
+			}
+		})
+	}
+}
+
+func TestCacheKeyOfBuildSettings(t *testing.T) {
+	base := program{name: "p", dir: "programs/p", packages: []string{"."}}
+	seen := map[string]string{}
+	for name, settings := range map[string]struct {
+		p         program
+		goVersion string
+	}{
+		"base":     {base, "go1/amd64"},
+		"compiler": {base, "go2/amd64"},
+		"machine":  {base, "go1/arm64"},
+		"tags":     {program{name: "p", dir: base.dir, packages: base.packages, tags: "x"}, "go1/amd64"},
+		"flags":    {program{name: "p", dir: base.dir, packages: base.packages, ldflags: "-X a.b=c"}, "go1/amd64"},
+		"links":    {program{name: "p", dir: base.dir, packages: base.packages, links: []string{"q"}}, "go1/amd64"},
+	} {
+		k, err := cacheKey(sources(), settings.p, settings.goVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, ok := seen[k]; ok {
+			t.Errorf("%s and %s have the same key", name, other)
+		}
+		seen[k] = name
+	}
+}
+
+func TestModuleVersion(t *testing.T) {
+	const gomod = "module m\n\ngo 1.26\n\nrequire (\n\tk8s.io/kubernetes v1.37.1\n\tk8s.io/api v0.37.1 // indirect\n)\n"
+	got, err := moduleVersion([]byte(gomod), "k8s.io/kubernetes")
+	if err != nil || got != "v1.37.1" {
+		t.Errorf("version is %q, %v", got, err)
+	}
+	if _, err := moduleVersion([]byte(gomod), "k8s.io/kube"); err == nil {
+		t.Error("a module that is not required has a version")
+	}
+}
+
+func TestKubernetesVersionFlags(t *testing.T) {
+	got := kubernetesVersionFlags("v1.37.1")
+	for _, want := range []string{"gitVersion=v1.37.1 ", "gitMajor=1 ", "gitMinor=37 "} {
+		if !strings.Contains(got, "-X k8s.io/component-base/version."+want) {
+			t.Errorf("flags %q lack %s", got, want)
+		}
+	}
+}
+
+// TestPinsAreThere: the versions that the testbed promises are the ones its modules require.
+func TestPinsAreThere(t *testing.T) {
+	b := &Builder{Source: ".."}
+	for _, want := range []struct{ dir, module, version string }{
+		{"programs/hyper", "k8s.io/kubernetes", "v1.37.1"},
+		{"programs/coredns", "github.com/coredns/coredns", "v1.15.0"},
+		{"programs/containerd", "github.com/containerd/containerd/v2", "v2.4.2"},
+		{"programs/containerd", "github.com/containernetworking/plugins", "v1.9.1"},
+	} {
+		if got, err := b.pin(want.dir, want.module); err != nil || got != want.version {
+			t.Errorf("%s is %s, %v; want %s", want.module, got, err, want.version)
+		}
+	}
+}
+
+func TestFindSource(t *testing.T) {
+	repo := t.TempDir()
+	testbed := filepath.Join(repo, "testbed")
+	deep := filepath.Join(testbed, "cluster", "templates")
+	elsewhere := t.TempDir()
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(testbed, "go.mod"), []byte("module "+modulePath+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, from := range map[string][]string{
+		"in the repository": {repo}, "in the testbed": {testbed}, "deep in it": {deep}, "by the program": {elsewhere, filepath.Join(repo, "bin")},
+	} {
+		if got, err := FindSource(from...); err != nil || got != testbed {
+			t.Errorf("%s: found %q, %v", name, got, err)
+		}
+	}
+	if got, err := FindSource(elsewhere); err == nil {
+		t.Errorf("found sources in %s where there are none", got)
+	}
+}
+
+func TestMissingPackages(t *testing.T) {
+	there := map[string]bool{"curl": true}
+	find := func(name string) (string, error) {
+		if there[name] {
+			return "/usr/bin/" + name, nil
+		}
+		return "", errors.New("not there")
+	}
+	got := missingPackages([]requirement{{"dig", "dns"}, {"curl", "curl"}, {"nslookup", "dns"}, {"ash", "busybox"}}, find)
+	if diff := cmp.Diff([]string{"busybox", "dns"}, got); diff != "" {
+		t.Errorf("missing (-want +got):\n%s", diff)
+	}
+}
+
+func TestParseLDD(t *testing.T) {
+	const output = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n"
+	if diff := cmp.Diff([]string{"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"}, parseLDD(output)); diff != "" {
+		t.Errorf("libraries (-want +got):\n%s", diff)
+	}
+}
+
+func TestImagesAreCachedByContent(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "app")
+	write := func(text string, at time.Time) {
+		t.Helper()
+		if err := os.WriteFile(source, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(source, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := &Builder{Cache: dir, Out: io.Discard}
+	img := oci.Image{Refs: []string{"testbed/app:1"}, Platforms: []oci.Platform{{Name: "linux/amd64", Files: []oci.File{{Path: "/app", Source: source}}}}}
+	ensure := func(img oci.Image) string {
+		t.Helper()
+		archive, err := b.ensureImage("app", img)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return archive
+	}
+	archives := map[string]string{}
+	write("one", time.Unix(1, 0))
+	archives[ensure(img)] = "first"
+	if _, ok := archives[ensure(img)]; !ok {
+		t.Error("an image was built again although nothing has changed")
+	}
+	write("two", time.Unix(2, 0))
+	archives[ensure(img)] = "other content"
+	img.Refs = []string{"testbed/app:2"}
+	archives[ensure(img)] = "other name"
+	if len(archives) != 3 {
+		t.Errorf("three different images have the archives %v", slices.Sorted(maps.Keys(archives)))
+	}
+}
