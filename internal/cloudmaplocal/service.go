@@ -250,7 +250,7 @@ func (r *region) deleteService(in idInput) (empty, error) {
 		return empty{}, err
 	}
 	if len(svc.Instances) > 0 || svc.inFlight > 0 {
-		return empty{}, resourceInUse("The service %s contains %d instances and %d operations on instances are in progress; deregister them first.",
+		return empty{}, resourceInUse("The service %s contains instances (%d, and %d operations in progress); deregister them first.",
 			svc.ID, len(svc.Instances), svc.inFlight)
 	}
 	if op := r.operations.subjects[svc.ID+"/"]; op != nil {
