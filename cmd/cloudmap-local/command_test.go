@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
 )
@@ -145,4 +147,16 @@ func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+func TestEveryFlagIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/cloudmap-local.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newCommand().Flags().VisitAll(func(flag *pflag.Flag) {
+		if !strings.Contains(string(doc), "| `--"+flag.Name) {
+			t.Errorf("docs/cloudmap-local.md has no row for --%s", flag.Name)
+		}
+	})
 }
