@@ -116,7 +116,9 @@ func TestNewExport(t *testing.T) {
 		{
 			name: "an address in two slices while it moves",
 			src: func() Source {
-				return webSource(webSlice("b", pod("10.10.0.1", false)), webSlice("a", pod("10.10.0.1", true)), webSlice("c", pod("10.10.0.1", false)))
+				serving := pod("10.10.0.1", false)
+				serving.Conditions.Serving = ptr.To(true)
+				return webSource(webSlice("b", serving), webSlice("a", pod("10.10.0.1", true)), webSlice("c", serving))
 			},
 			want: func(e *Export) {
 				e.Backends = []Backends{{[]BackendPort{{"http", corev1.ProtocolTCP, 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}

@@ -163,7 +163,6 @@ func (p *pool) plan(limit int) []*draft {
 		set.dissolve(limit)
 		free = append(free, set.releaseEmpty()...)
 	}
-	slices.SortFunc(free, func(a, b *draft) int { return strings.Compare(a.from.Name, b.from.Name) })
 	var drafts []*draft
 	for _, set := range p.sets {
 		free = set.place(free, limit)

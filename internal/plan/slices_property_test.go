@@ -93,6 +93,10 @@ func TestSlicesConverge(t *testing.T) {
 			if diff := cmp.Diff(before, existing); diff != "" {
 				t.Fatalf("inputs were changed (-before +after):\n%s", diff)
 			}
+			in.Existing = rapid.Permutation(existing).Draw(t, "listed")
+			if diff := cmp.Diff(c, Slices(in)); diff != "" {
+				t.Fatalf("the order in which slices are listed matters:\n%s", diff)
+			}
 			names := map[string]bool{}
 			for _, s := range slices.Concat(c.Create, c.Update, c.Delete) {
 				if names[s.Name] {

@@ -174,6 +174,17 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 2, "10.10.0.6", "10.10.0.7", "10.10.0.8")}},
 		},
 		{
+			name: "but rather into one that is written anyway",
+			in: input([]mcs.Export{func() mcs.Export {
+				e := webExport("cls1", addresses(1, 6)...)
+				e.Backends[0].Endpoints[0].Ready = false
+				return e
+			}()}, webSlice("cls1", 0, addresses(1, 2)...), webSlice("cls1", 1, addresses(3, 5)...)),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{
+				edited(webSlice("cls1", 0, "10.10.0.1", "10.10.0.2", "10.10.0.6"), func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = ptr.To(false) }),
+			}},
+		},
+		{
 			name: "a replaced pod takes the place that became free",
 			in:   input([]mcs.Export{webExport("cls1", addresses(2, 9)...)}, webSlice("cls1", 0, addresses(1, 4)...), webSlice("cls1", 1, addresses(5, 8)...)),
 			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.2", "10.10.0.3", "10.10.0.4", "10.10.0.9")}},
@@ -194,6 +205,20 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{
 				Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1", "10.10.0.2", "10.10.0.5")},
 				Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, addresses(5, 6)...)},
+			},
+		},
+		{
+			name: "rather to one that is written anyway than to the fullest",
+			in: input([]mcs.Export{func() mcs.Export {
+				e := webExport("cls1", "10.10.0.1", "10.10.0.2", "10.10.0.3", "10.10.0.5", "10.10.0.6", "10.10.0.8")
+				e.Backends[0].Endpoints[3].Ready = false
+				return e
+			}()}, webSlice("cls1", 0, addresses(1, 3)...), webSlice("cls1", 1, addresses(5, 6)...), webSlice("cls1", 2, addresses(8, 9)...)),
+			want: SliceChanges{
+				Update: []*discoveryv1.EndpointSlice{
+					edited(webSlice("cls1", 1, "10.10.0.5", "10.10.0.6", "10.10.0.8"), func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = ptr.To(false) }),
+				},
+				Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 2, addresses(8, 9)...)},
 			},
 		},
 		{
@@ -230,6 +255,15 @@ func TestSlices(t *testing.T) {
 				Update: []*discoveryv1.EndpointSlice{placeholder(webSlice("cls1", 0))},
 				Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, addresses(5, 5)...)},
 			},
+		},
+		{
+			name: "scaled to zero without ports",
+			in: input([]mcs.Export{func() mcs.Export {
+				e := webExport("cls1")
+				e.Type, e.Ports = mcsv1beta1.Headless, nil
+				return e
+			}()}, withoutPorts(webSlice("cls1", 0, "10.10.0.1"))),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{withoutPorts(webSlice("cls1", 0))}},
 		},
 		{
 			name: "and back",
@@ -318,6 +352,15 @@ func TestSlices(t *testing.T) {
 			}},
 		},
 		{
+			name: "families not said, but seen",
+			in: input([]mcs.Export{func() mcs.Export {
+				e := webExport("cls1", "fd00:10::1")
+				e.IPFamilies = nil
+				return e
+			}()}),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "fd00:10::1"), ipv6)}},
+		},
+		{
 			name: "families not said and no endpoints",
 			in: input([]mcs.Export{func() mcs.Export {
 				e := webExport("cls1")
@@ -347,6 +390,13 @@ func TestSlicesStaleCache(t *testing.T) {
 	if diff := cmp.Diff(Slices(in), Slices(in)); diff != "" {
 		t.Errorf("two passes over the same cache differ:\n%s", diff)
 	}
+}
+
+// withoutPorts makes s that of a headless service without ports.
+func withoutPorts(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	s.Ports = nil
+	delete(s.Labels, "kubernetes.io/service-name")
+	return s
 }
 
 func withPort(s *discoveryv1.EndpointSlice, number int32) *discoveryv1.EndpointSlice {
