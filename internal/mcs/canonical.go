@@ -34,15 +34,20 @@ func (e Export) Equal(o Export) bool {
 
 // equal compares two exports in canonical form, Changed aside.
 func (e Export) equal(o Export) bool {
-	return e.Key == o.Key && e.Cluster == o.Cluster && e.Created.Equal(o.Created) && e.Type == o.Type &&
+	return e.Key == o.Key && e.Cluster == o.Cluster && e.Created.Equal(o.Created) && e.sameService(o) &&
+		maps.Equal(e.Labels, o.Labels) && maps.Equal(e.Annotations, o.Annotations) &&
+		slices.EqualFunc(e.Backends, o.Backends, Backends.equal)
+}
+
+// sameService compares what the Services say.
+func (e Export) sameService(o Export) bool {
+	return e.Type == o.Type &&
 		slices.Equal(e.Ports, o.Ports) &&
 		e.SessionAffinity == o.SessionAffinity &&
 		affinityTimeout(e.SessionAffinityConfig) == affinityTimeout(o.SessionAffinityConfig) &&
 		e.InternalTrafficPolicy == o.InternalTrafficPolicy &&
 		e.TrafficDistribution == o.TrafficDistribution &&
-		slices.Equal(e.IPFamilies, o.IPFamilies) &&
-		maps.Equal(e.Labels, o.Labels) && maps.Equal(e.Annotations, o.Annotations) &&
-		slices.EqualFunc(e.Backends, o.Backends, Backends.equal)
+		slices.Equal(e.IPFamilies, o.IPFamilies)
 }
 
 // EndpointCount is the number of endpoints in all of e's backends.

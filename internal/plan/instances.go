@@ -170,7 +170,7 @@ func Instances(want, have []Instance, own func(attrs map[string]string) bool) In
 			c.Collisions = append(c.Collisions, Collision{ID: w.ID, ClusterID: h.Attributes[attrClusterID]})
 			continue
 		}
-		if attrs := withForeign(w.Attributes, h.Attributes); !ok || !maps.Equal(attrs, h.Attributes) {
+		if attrs := WithForeign(w.Attributes, h.Attributes); !ok || !maps.Equal(attrs, h.Attributes) {
 			c.Register = append(c.Register, Instance{ID: w.ID, Attributes: attrs})
 		}
 	}
@@ -185,8 +185,8 @@ func Instances(want, have []Instance, own func(attrs map[string]string) bool) In
 	return c
 }
 
-// withForeign is ours with the attributes of present that we do not write.
-func withForeign(ours, present map[string]string) map[string]string {
+// WithForeign is ours with the attributes of present that we do not write.
+func WithForeign(ours, present map[string]string) map[string]string {
 	out := maps.Clone(present)
 	if out == nil {
 		out = map[string]string{}

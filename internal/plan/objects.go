@@ -21,9 +21,10 @@ const (
 	AnnotationDerivedService = "multicluster.kubernetes.io/derived-service"
 	// AnnotationDerivedServiceAWS is the same under the name that the AWS Cloud Map MCS Controller for K8s gave it.
 	AnnotationDerivedServiceAWS = "multicluster.k8s.aws/derived-service"
-	// AnnotationExportedLabels and AnnotationExportedAnnotations list the keys on a ServiceImport that come from
-	// exports, so that they go again when they are exported no more, and others' stay.
-	AnnotationExportedLabels      = "multicluster.k8s.aws/exported-labels"
+	// AnnotationExportedLabels lists the labels on a ServiceImport that come from exports, so that they go again when
+	// they are exported no more, and others' stay.
+	AnnotationExportedLabels = "multicluster.k8s.aws/exported-labels"
+	// AnnotationExportedAnnotations does the same for annotations.
 	AnnotationExportedAnnotations = "multicluster.k8s.aws/exported-annotations"
 )
 
