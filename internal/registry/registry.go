@@ -67,11 +67,11 @@ type Publication struct {
 type PublicationState int
 
 const (
-	// Absent: nothing is published for the key, and the registry shows nothing.
+	// Absent means that nothing is published for the key, and the registry shows nothing.
 	Absent PublicationState = iota
-	// Pending: what was last asked for, an export or its withdrawal, is not yet what the registry shows.
+	// Pending means that what was last asked for, an export or its withdrawal, is not yet what the registry shows.
 	Pending
-	// Exported: the registry itself has shown the export as last published, by this process or in an earlier life.
+	// Exported means that the registry itself has shown the export as last published, by this process or in an earlier life.
 	Exported
 )
 

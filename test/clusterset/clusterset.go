@@ -90,7 +90,7 @@ func (s *Set) useTestbed(ctx context.Context) error {
 		// What `aws configure` would set. The proxy is how the CLI finds cloudmap-local under the data- host
 		// name that it insists on (docs/cloudmap-local.md).
 		"AWS_REGION=ap-southeast-2", "AWS_DEFAULT_REGION=ap-southeast-2", "AWS_ACCESS_KEY_ID=AKIDLOCAL", "AWS_SECRET_ACCESS_KEY=local",
-		"AWS_PAGER=", "AWS_EC2_METADATA_DISABLED=true",
+		"AWS_PAGER=", "AWS_EC2_METADATA_DISABLED=true", "HTTP_PROXY="+Endpoint,
 	)
 	return nil
 }
