@@ -159,30 +159,21 @@ type change struct {
 
 // takeUp makes CoreDNS take the change up and waits until it has.
 func (a *app) takeUp(ctx context.Context, k *cluster, c *coreDNS, o dnsOptions, did change) error {
-	if !did.corefile {
-		said, err := askPods(ctx, k, c.deployment)
-		if err != nil {
-			return err
-		}
-		if said.skipped != "" || said.problem != nil || said.agree(did.want) {
-			a.note("The Corefile is %s already; CoreDNS was not restarted. %s.", word(did.want), outcome(said, did.want))
-			return nil
-		}
-		a.note("The Corefile is %s already, but %s.", word(did.want), outcome(said, did.want))
-	} else {
-		a.note("ConfigMap %s/%s edited: %s %s.", coreDNSNamespace, coreDNSName, dns.Zone, word(did.want))
+	stale, err := a.stale(ctx, k, c, did)
+	if err != nil {
+		return err
 	}
-	if o.noRestart && !c.inspection.Reload {
+	if stale && o.noRestart && !c.inspection.Reload {
 		a.note("The Corefile has no reload plugin: CoreDNS takes the change up when it restarts next.")
 		return nil
 	}
-	if !o.noRestart {
+	if stale && !o.noRestart {
 		if err := restart(ctx, k); err != nil {
 			return err
 		}
 		a.note("Deployment %s/%s restarted, pod by pod.", coreDNSNamespace, coreDNSName)
 	}
-	if o.wait <= 0 {
+	if o.wait <= 0 || !stale && !did.granted {
 		return nil
 	}
 	a.note("Waiting up to %s for every CoreDNS pod to take it up.", o.wait)
@@ -190,8 +181,23 @@ func (a *app) takeUp(ctx context.Context, k *cluster, c *coreDNS, o dnsOptions, 
 	if err != nil {
 		return fmt.Errorf("%w\nThe edit stays in place; look again with \"kubectl mcs dns status\"%s", err, undoHint(did.want))
 	}
-	a.note("CoreDNS is rolled out. %s.", outcome(said, did.want))
+	a.note("Done: %s.", outcome(said, did.want))
 	return nil
+}
+
+// stale tells whether CoreDNS runs with another Corefile than the one in place: it was just edited, or was before and
+// never taken up.
+func (a *app) stale(ctx context.Context, k *cluster, c *coreDNS, did change) (bool, error) {
+	if did.corefile {
+		a.note("ConfigMap %s/%s edited: %s %s.", coreDNSNamespace, coreDNSName, dns.Zone, word(did.want))
+		return true, nil
+	}
+	said, err := askPods(ctx, k, c.deployment)
+	if err != nil {
+		return false, err
+	}
+	a.note("The Corefile is %s already: %s.", word(did.want), outcome(said, did.want))
+	return said.known() && !said.agree(did.want), nil
 }
 
 func word(enabled bool) string {
@@ -212,9 +218,9 @@ func undoHint(enabled bool) string {
 func outcome(said answers, want bool) string {
 	switch {
 	case said.skipped != "":
-		return "Whether its pods answer was not checked: " + said.skipped
+		return "whether the CoreDNS pods answer was not checked, " + said.skipped
 	case said.problem != nil:
-		return "Whether its pods answer could not be checked: " + said.problem.Error()
+		return "whether the CoreDNS pods answer could not be checked, " + said.problem.Error()
 	case want:
 		return fmt.Sprintf("%d of %d CoreDNS pods answer for %s", said.yes, said.pods, dns.Zone)
 	default:

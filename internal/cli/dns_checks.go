@@ -32,7 +32,11 @@ const runEnable = "run: kubectl mcs dns enable"
 
 // checks lists them in the order in which they must hold.
 func (c *coreDNS) checks(asked answers) []check {
-	all := []check{c.versionCheck(), c.apiCheck(), c.permissionCheck(), c.corefileCheck(), asked.check()}
+	answered := asked.check()
+	if c.inspection.State != dns.Enabled {
+		answered.Hint = "" // the Corefile's own says it
+	}
+	all := []check{c.versionCheck(), c.apiCheck(), c.permissionCheck(), c.corefileCheck(), answered}
 	if c.bypassed {
 		all = append(all, check{
 			Name: "node-local cache", Result: warned,
@@ -138,8 +142,8 @@ func (a answers) check() check {
 	case a.skipped != "":
 		found.Result, found.Detail = skipped, "not asked: "+a.skipped
 	case a.problem != nil:
-		found.Result, found.Hint = skipped, a.problem.Error()
-	case a.yes == a.pods && a.pods > 0:
+		found.Result, found.Detail = skipped, a.problem.Error()
+	case a.agree(true):
 		found.Result = passed
 	default:
 		found.Result = failed

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -54,9 +53,11 @@ func askPods(ctx context.Context, k *cluster, deployment *appsv1.Deployment) (an
 		}
 		found.pods++
 		yes, err := k.ask(ctx, pod)
-		found.problem = errors.Join(found.problem, err)
 		if yes {
 			found.yes++
+		}
+		if err != nil {
+			found.problem = err // one is enough to act upon
 		}
 	}
 	return found, nil
@@ -87,10 +88,13 @@ func rolledOut(d *appsv1.Deployment) bool {
 // agree tells whether every pod says what is wanted: that it answers for the zone, or that it does not.
 func (a answers) agree(want bool) bool {
 	if want {
-		return a.yes == a.pods
+		return a.yes == a.pods && a.pods > 0
 	}
 	return a.yes == 0
 }
+
+// known tells whether the pods could be asked.
+func (a answers) known() bool { return a.skipped == "" && a.problem == nil }
 
 // await waits until CoreDNS has rolled out and every pod does, or no longer does, answer for clusterset.local. Where the
 // pods cannot be asked the rollout alone counts, and the answers returned say why.
@@ -110,7 +114,7 @@ func await(ctx context.Context, k *cluster, want bool, timeout time.Duration) (a
 		if said, err = askPods(ctx, k, deployment); err != nil {
 			return false, err
 		}
-		return said.skipped != "" || said.pods > 0 && said.problem == nil && said.agree(want), nil
+		return said.skipped != "" || said.known() && said.agree(want), nil
 	})
 	switch {
 	case err == nil:
