@@ -37,14 +37,13 @@ func (r recorder) warn(obj runtime.Object, reason, message string) {
 	r.Eventf(obj, nil, corev1.EventTypeWarning, reason, actionSync, "%s", message)
 }
 
-// raceRetry is how soon to look again after losing a race: the cache is then as new as the API server, usually within
-// a few milliseconds.
+// raceRetry is how soon to look again after losing a race. The cache catches up within a few milliseconds.
 const raceRetry = 50 * time.Millisecond
 
-// retryOnRace turns the errors that another look mends, all part of normal life, into one: somebody else changed the
-// object, it is there already or it is gone, and the cache has not shown it yet.
+// retryOnRace turns the loss of a race, a part of normal life, into another look: somebody else changed the object and
+// the cache has not shown it yet. Other errors are logged and retried at a growing distance.
 func retryOnRace(err error) (reconcile.Result, error) {
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: raceRetry}, nil
 	}
 	return reconcile.Result{}, err

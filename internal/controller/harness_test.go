@@ -251,7 +251,7 @@ func flags(clusterID string) config.Identity {
 // run starts a controller; it is stopped at the latest when the test ends.
 func (k *cluster) run(t *testing.T, hub *memory.Hub, identity config.Identity) *instance {
 	t.Helper()
-	return k.runWith(t, hub, testOptions(identity))
+	return k.runWith(t, hubRegistry(hub), testOptions(identity))
 }
 
 // testOptions are the defaults without what can be had only once per machine.
@@ -263,16 +263,20 @@ func testOptions(identity config.Identity) config.Options {
 	return options
 }
 
-func (k *cluster) runWith(t *testing.T, hub *memory.Hub, options config.Options) *instance {
+func hubRegistry(hub *memory.Hub) NewRegistry {
+	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+		return hub.Registry(identity), nil
+	}
+}
+
+func (k *cluster) runWith(t *testing.T, newRegistry NewRegistry, options config.Options) *instance {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	i := &instance{stop: stop, done: make(chan error, 1)}
 	setup := Setup{
-		Options: options,
-		Logger:  ctrllog.Log.WithValues("run", options.Identity.ClusterID),
-		NewRegistry: func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
-			return hub.Registry(identity), nil
-		},
+		Options:     options,
+		Logger:      ctrllog.Log.WithValues("run", options.Identity.ClusterID),
+		NewRegistry: newRegistry,
 	}
 	go func() { i.done <- Run(ctx, k.cfg, setup) }()
 	t.Cleanup(func() { i.end(t) })

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"errors"
 	"fmt"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
@@ -25,7 +24,13 @@ type properties struct {
 func decideIdentity(p properties, flags config.Identity, uid string) (mcs.Identity, error) {
 	clusterID, err := decideID(p, p.ClusterID, aboutv1beta1.ClusterIDProperty, flags.ClusterID, "--cluster-id")
 	clusterSetID, setErr := decideID(p, p.ClusterSetID, aboutv1beta1.ClusterSetIDProperty, flags.ClusterSetID, "--clusterset-id")
-	if err := errors.Join(err, setErr); err != nil {
+	switch {
+	case err != nil && setErr != nil:
+		err = fmt.Errorf("%w; %w", err, setErr)
+	case err == nil:
+		err = setErr
+	}
+	if err != nil {
 		return mcs.Identity{}, fmt.Errorf("this cluster is no member of a clusterset: %w", err)
 	}
 	return mcs.Identity{ClusterID: clusterID, ClusterSetID: clusterSetID, UID: uid}, nil

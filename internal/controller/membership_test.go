@@ -120,7 +120,7 @@ func TestCRDsComeLater(t *testing.T) {
 	})
 	options := testOptions(config.Identity{})
 	options.Serving.Probes = freeAddress(t)
-	k.runWith(t, memory.NewHub(), options)
+	k.runWith(t, hubRegistry(memory.NewHub()), options)
 	probe(t, options.Serving.Probes, "/healthz", http.StatusOK)
 	probe(t, options.Serving.Probes, "/readyz", http.StatusServiceUnavailable)
 
@@ -154,10 +154,10 @@ func TestStandbyTakesOver(t *testing.T) {
 	a.namespace(t, key.Namespace)
 	options := testOptions(flags("cls1"))
 	options.Election = config.Election{Enabled: true, Namespace: installNamespace}
-	first := a.runWith(t, hub, options)
+	first := a.runWith(t, hubRegistry(hub), options)
 	holder := a.leader(t, "")
 	options.Serving.Probes = freeAddress(t)
-	a.runWith(t, hub, options)
+	a.runWith(t, hubRegistry(hub), options)
 	probe(t, options.Serving.Probes, "/readyz", http.StatusOK)
 	a.export(t, key, 1, 1)
 	a.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})

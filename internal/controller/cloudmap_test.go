@@ -1,0 +1,69 @@
+package controller
+
+import (
+	"context"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+)
+
+// The whole way over the registry that users have: the AWS SDK and Cloud Map's API, with its eventual consistency.
+func TestOverCloudMap(t *testing.T) {
+	a, b := twoClusters(t)
+	server, err := cloudmaplocal.New(cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := httptest.NewServer(server)
+	t.Cleanup(func() {
+		listener.Close()
+		server.Close()
+	})
+	t.Setenv("AWS_ACCESS_KEY_ID", "test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	newRegistry := func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
+		client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "ap-southeast-2", Endpoint: listener.URL})
+		if err != nil {
+			return nil, err
+		}
+		return cloudmap.New(client, cloudmap.Config{
+			Identity: identity, Version: "test", InstanceView: true, PollInterval: 200 * time.Millisecond,
+			Logger: ctrllog.Log.WithName("registry").WithValues("run", identity.ClusterID),
+		})
+	}
+	key := mcs.Key{Namespace: "cloudmap", Name: "web"}
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	runA := a.runWith(t, newRegistry, testOptions(flags("cls1")))
+	b.runWith(t, newRegistry, testOptions(flags("cls2")))
+
+	slice := a.export(t, key, 1, 2)
+	for _, k := range []*cluster{a, b} {
+		k.imported(t, key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
+	}
+	a.condition(t, key, "Ready=True Exported", "")
+	b.export(t, key, 2, 1)
+	both := map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}, "cls2": {"10.2.0.1"}}
+	for _, k := range []*cluster{a, b} {
+		k.imported(t, key, both)
+	}
+	change(t, a, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints[0].Conditions.Ready = new(false) })
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1 not ready", "10.1.0.2"}, "cls2": {"10.2.0.1"}})
+
+	// What goes while the controller is away is withdrawn when it comes back.
+	runA.end(t)
+	a.delete(t, serviceExport(key))
+	a.runWith(t, newRegistry, testOptions(flags("cls1")))
+	b.imported(t, key, map[string][]string{"cls2": {"10.2.0.1"}})
+	b.delete(t, serviceExport(key))
+	b.notImported(t, key)
+	a.notImported(t, key)
+}
