@@ -1,0 +1,281 @@
+package controller
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+var webKey = mcs.Key{Namespace: "demo", Name: "web"}
+
+// exportOf is a cluster's export of webKey with port 80, and 443 as well if there are two.
+func exportOf(cluster string, ports ...int32) mcs.Export {
+	e := mcs.Export{
+		Key: webKey, Cluster: cluster, Type: mcsv1beta1.ClusterSetIP, Created: time.Unix(1000, 0),
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Backends: []mcs.Backends{{
+			Ports:     []mcs.BackendPort{{Protocol: corev1.ProtocolTCP, Port: 8080}},
+			Endpoints: []mcs.Endpoint{{Address: netip.MustParseAddr("10.0.0.1"), Ready: true, Serving: true}},
+		}},
+	}
+	for _, p := range ports {
+		e.Ports = append(e.Ports, mcs.Port{Protocol: corev1.ProtocolTCP, Port: p})
+	}
+	return e
+}
+
+// importShowing is a ServiceImport of ours with a port of its own, 1, that tells it from anything merged anew.
+func importShowing(clusters ...string) *mcsv1beta1.ServiceImport {
+	imp := &mcsv1beta1.ServiceImport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: webKey.Namespace, Name: webKey.Name, Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}},
+		Spec: mcsv1beta1.ServiceImportSpec{
+			Type: mcsv1beta1.ClusterSetIP, Ports: []mcsv1beta1.ServicePort{{Port: 1, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+	for _, c := range clusters {
+		imp.Status.Clusters = append(imp.Status.Clusters, mcsv1beta1.ClusterStatus{Cluster: c})
+	}
+	return imp
+}
+
+func importedFrom(clusters ...string) []*discoveryv1.EndpointSlice {
+	var out []*discoveryv1.EndpointSlice
+	for _, c := range clusters {
+		out = append(out, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{mcsv1beta1.LabelSourceCluster: c}}})
+	}
+	return out
+}
+
+func TestDecideImport(t *testing.T) {
+	local := exportOf("cls1", 80)
+	remote := exportOf("cls2", 80, 443)
+	foreignImport := importShowing()
+	foreignImport.Labels = nil
+	foreignService := &corev1.Service{}
+	tests := []struct {
+		name         string
+		facts        importFacts
+		want         verdict
+		wantPort     int32 // of the first port: 1 is what the existing import has
+		wantClusters []string
+		wantUnknown  []string
+	}{
+		{name: "nobody exports it, nothing is there", facts: importFacts{namespace: true, synced: true}, want: verdictNone},
+		{
+			name:  "another cluster exports it",
+			facts: importFacts{namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictKeep, wantPort: 80, wantClusters: []string{"cls2"},
+		},
+		{
+			name:  "this one and another do",
+			facts: importFacts{namespace: true, synced: true, local: &local, view: registry.View{Exports: []mcs.Export{remote}}, imp: importShowing("cls2")},
+			want:  verdictKeep, wantPort: 80, wantClusters: []string{"cls1", "cls2"},
+		},
+		{
+			name:  "no namespace",
+			facts: importFacts{synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictNone,
+		},
+		{
+			name:  "the last export has gone",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), slices: importedFrom("cls2")},
+			want:  verdictRemove,
+		},
+		{
+			name:  "the last known export has gone, a cluster is unknown",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), view: registry.View{Unknown: []string{"cls3"}}},
+			want:  verdictKeep, wantPort: 1, wantUnknown: []string{"cls3"},
+		},
+		{
+			name: "a cluster that takes part is unknown: what was decided with it stays",
+			facts: importFacts{
+				namespace: true, synced: true, local: &local, imp: importShowing("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}},
+			},
+			want: verdictKeep, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
+		},
+		{
+			name: "a cluster that takes no part is unknown: it holds up nobody",
+			facts: importFacts{
+				namespace: true, synced: true, local: &local, imp: importShowing("cls1"), view: registry.View{Unknown: []string{"cls3"}},
+			},
+			want: verdictKeep, wantPort: 80, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
+		},
+		{
+			name:  "a new import is made although a cluster is unknown",
+			facts: importFacts{namespace: true, synced: true, local: &local, view: registry.View{Unknown: []string{"cls3"}}},
+			want:  verdictKeep, wantPort: 80, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
+		},
+		{name: "not read yet, nothing is there", facts: importFacts{namespace: true, local: &local}, want: verdictNone},
+		{
+			name:  "not read yet: the others' part stays, the own one goes on",
+			facts: importFacts{namespace: true, cluster: "cls1", local: &local, imp: importShowing("cls1", "cls2"), slices: importedFrom("cls1", "cls3")},
+			want:  verdictKeep, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls2", "cls3"},
+		},
+		{
+			name:  "not read yet, the own export has gone: the import stays",
+			facts: importFacts{namespace: true, cluster: "cls1", imp: importShowing("cls1")},
+			want:  verdictKeep, wantPort: 1,
+		},
+		{
+			name:  "not read yet, the import is this cluster's alone",
+			facts: importFacts{namespace: true, cluster: "cls1", local: &local, imp: importShowing("cls1"), slices: importedFrom("cls1")},
+			want:  verdictKeep, wantPort: 80, wantClusters: []string{"cls1"},
+		},
+		{
+			name:  "somebody else's ServiceImport is in the way",
+			facts: importFacts{namespace: true, synced: true, imp: foreignImport, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictForeign,
+		},
+		{
+			name:  "somebody else's ServiceImport is nobody's business",
+			facts: importFacts{namespace: true, synced: true, imp: foreignImport},
+			want:  verdictNone,
+		},
+		{
+			name:  "somebody else's Service is in the way",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing(), derived: foreignService, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictForeign,
+		},
+		{
+			name:  "somebody else's Service does not keep the import",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing(), derived: foreignService},
+			want:  verdictRemove,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.facts.key = webKey
+			exports := slices.Clone(tt.facts.view.Exports)
+			got := decideImport(tt.facts)
+			if got.verdict != tt.want {
+				t.Errorf("verdict %d, want %d", got.verdict, tt.want)
+			}
+			if d := cmp.Diff(tt.wantUnknown, got.unknown, cmpopts.EquateEmpty()); tt.want == verdictKeep && d != "" {
+				t.Errorf("unknown (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(tt.wantClusters, got.merged.Clusters, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("clusters (-want +got):\n%s", d)
+			}
+			var port int32
+			if len(got.merged.Ports) > 0 {
+				port = got.merged.Ports[0].Port
+			}
+			if port != tt.wantPort {
+				t.Errorf("first port %d, want %d", port, tt.wantPort)
+			}
+			if d := cmp.Diff(exports, tt.facts.view.Exports, cmpopts.EquateComparable(netip.Addr{})); d != "" {
+				t.Errorf("the view was changed:\n%s", d)
+			}
+		})
+	}
+}
+
+// What an import remembers is what was merged, or an outage would change it.
+func TestRememberedIsWhatWasMerged(t *testing.T) {
+	exp := exportOf("cls1", 80)
+	exp.Ports[0].Name, exp.Ports[0].AppProtocol = "http", "kubernetes.io/h2c"
+	exp.SessionAffinity = corev1.ServiceAffinityClientIP
+	exp.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(10))}}
+	exp.InternalTrafficPolicy = corev1.ServiceInternalTrafficPolicyLocal
+	exp.TrafficDistribution = corev1.ServiceTrafficDistributionPreferClose
+	exp.Labels = map[string]string{"team": "a"}
+	exp.Annotations = map[string]string{"note": "b"}
+	merged := mcs.Merge([]mcs.Export{exp})
+	existing := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"other": "x"}}}
+	imp := plan.ServiceImport(merged, existing, nil, nil)
+	if d := cmp.Diff(merged, remembered(imp, []mcs.Export{exp})); d != "" {
+		t.Errorf("(-merged +remembered):\n%s", d)
+	}
+}
+
+func TestDecideExportConditions(t *testing.T) {
+	valid := mcs.ExportValid(&corev1.Service{})
+	readyBefore := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Exported"}}
+	conflicts := []mcs.Conflict{{Reason: mcsv1beta1.ServiceExportReasonPortConflict, Message: "m"}}
+	tests := []struct {
+		name  string
+		facts exportFacts
+		have  []metav1.Condition
+		want  []string
+	}{
+		{
+			name:  "no Service",
+			facts: exportFacts{valid: mcs.ExportValid(nil), synced: true},
+			have:  readyBefore,
+			want:  []string{"Valid=False NoService", "Ready=False Failed", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "no identity",
+			facts: exportFacts{valid: valid, problem: "create it"},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=False Failed"},
+		},
+		{
+			name:  "not read yet",
+			facts: exportFacts{valid: valid},
+			want:  []string{"Valid=True Valid", "Ready=False Pending"},
+		},
+		{
+			name:  "not read yet, exported in an earlier life",
+			facts: exportFacts{valid: valid},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=True Exported"},
+		},
+		{
+			name:  "being written",
+			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Pending}},
+			want:  []string{"Valid=True Valid", "Ready=False Pending", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "a change being written",
+			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Pending}},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "a change that cannot be written",
+			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Pending, Err: errors.New("denied")}},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=False Failed", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "exported, in conflict",
+			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Exported}, conflicts: conflicts},
+			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=True PortConflict"},
+		},
+		{
+			name:  "no conflict among the known ones only: what was said of it stays",
+			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Exported}, unknown: true},
+			want:  []string{"Valid=True Valid", "Ready=True Exported"},
+		},
+		{
+			name:  "a conflict among the known ones is one",
+			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Exported}, unknown: true, conflicts: conflicts},
+			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=True PortConflict"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []string
+			for _, c := range decideExportConditions(tt.facts, tt.have) {
+				got = append(got, c.Type+"="+string(c.Status)+" "+c.Reason)
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}

@@ -1,0 +1,178 @@
+package controller
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+func TestTriggerRemembersWhatCameEarly(t *testing.T) {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	var look trigger
+	look.notify(mcs.Key{Namespace: "a", Name: "early"})
+	look.notify(mcs.Key{Namespace: "a", Name: "early"})
+	if err := look.source().Start(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	look.notify(mcs.Key{Namespace: "a", Name: "late"})
+	var got []string
+	for queue.Len() > 0 {
+		req, _ := queue.Get()
+		got = append(got, req.String())
+		queue.Done(req)
+	}
+	if d := cmp.Diff([]string{"a/early", "a/late"}, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestWaitingRoom(t *testing.T) {
+	w := newWaitingRoom()
+	a, b := mcs.Key{Namespace: "n", Name: "a"}, mcs.Key{Namespace: "n", Name: "b"}
+	w.enter(a)
+	w.enter(b)
+	w.enter(mcs.Key{Namespace: "m", Name: "a"})
+	w.leave(a)
+	if d := cmp.Diff([]reconcile.Request{requestFor(b)}, w.requests("n")); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	w.leave(b)
+	if len(w.keys) != 1 {
+		t.Errorf("%d namespaces are remembered, want 1", len(w.keys))
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	scheme, err := newScheme(schema.GroupVersion{Group: mcsv1beta1.GroupName, Version: "v1beta1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		&mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}},
+		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a", Labels: ours}},
+		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "foreign"}},
+		importedSliceOf("cls2", 2), importedSliceOf("cls3", 0),
+	).Build()
+	start := time.Unix(1000, 0)
+	s := &session{identity: mcs.Identity{ClusterID: "cls1"}, started: start}
+	m := &membership{}
+	m.current.Store(&standing{session: s})
+	registerer := prometheus.NewPedanticRegistry()
+	metrics, err := newMetrics(registerer, reader, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	exports := []mcs.Export{
+		{Cluster: "cls1", Changed: start.Add(time.Second)}, // its own
+		{Cluster: "cls2", Changed: start.Add(8 * time.Second)},
+		{Cluster: "cls3", Changed: start.Add(-time.Hour)},  // from before the session
+		{Cluster: "cls4", Changed: start.Add(time.Second)}, // not written
+	}
+	changes := plan.SliceChanges{
+		Create: []*discoveryv1.EndpointSlice{importedSliceOf("cls1", 1), importedSliceOf("cls3", 1)},
+		Update: []*discoveryv1.EndpointSlice{importedSliceOf("cls2", 1)},
+	}
+	metrics.observePropagation(s, exports, changes, start.Add(10*time.Second))
+
+	want := `
+# HELP cloud_map_mcs_exports ServiceExports in this cluster.
+# TYPE cloud_map_mcs_exports gauge
+cloud_map_mcs_exports 1
+# HELP cloud_map_mcs_imported_endpoints Endpoints in imported EndpointSlices, by source cluster.
+# TYPE cloud_map_mcs_imported_endpoints gauge
+cloud_map_mcs_imported_endpoints{cluster="cls2"} 2
+cloud_map_mcs_imported_endpoints{cluster="cls3"} 0
+# HELP cloud_map_mcs_imports ServiceImports of this controller in this cluster.
+# TYPE cloud_map_mcs_imports gauge
+cloud_map_mcs_imports 1
+# HELP cloud_map_mcs_member Whether this replica works and its cluster is a member of a clusterset: 1 or 0.
+# TYPE cloud_map_mcs_member gauge
+cloud_map_mcs_member 1
+`
+	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member"}
+	if err := testutil.GatherAndCompare(registerer, strings.NewReader(want), gauges...); err != nil {
+		t.Error(err)
+	}
+	families, err := registerer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "cloud_map_mcs_propagation_seconds" {
+			continue
+		}
+		if len(f.Metric) != 1 || f.Metric[0].Label[0].GetValue() != "cls2" || f.Metric[0].Histogram.GetSampleSum() != 2 {
+			t.Errorf("propagation is %v, want 2 s of cls2 alone", f.Metric)
+		}
+		return
+	}
+	t.Error("there is no propagation metric")
+}
+
+func importedSliceOf(cluster string, n int) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "n", Name: "imported-" + cluster,
+			Labels: map[string]string{mcsv1beta1.LabelSourceCluster: cluster, plan.LabelManagedBy: plan.ManagedBy},
+		},
+		Endpoints: endpoints(1, n),
+	}
+}
+
+// Events of what is not exported are of no interest, and those of what we made lead to its import.
+func TestWatchesMapObjectsToServices(t *testing.T) {
+	scheme, err := newScheme(schema.GroupVersion{Group: mcsv1beta1.GroupName, Version: "v1beta1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exportedKey, otherKey := mcs.Key{Namespace: "n", Name: "exported"}, mcs.Key{Namespace: "n", Name: "other"}
+	w := watcher{fake.NewClientBuilder().WithScheme(scheme).WithObjects(serviceExport(exportedKey)).Build()}
+	derived := service(mcs.Key{Namespace: "n", Name: "imported-x"})
+	derived.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+	derived.OwnerReferences = []metav1.OwnerReference{{Kind: "ServiceImport", Name: "exported"}}
+	imported := importedSliceOf("cls2", 1)
+	imported.Labels[mcsv1beta1.LabelServiceName] = "exported"
+	imported.Labels[discoveryv1.LabelServiceName] = "imported-x"
+	tests := []struct {
+		name string
+		to   func(context.Context, client.Object) []reconcile.Request
+		obj  client.Object
+		want []reconcile.Request
+	}{
+		{"exported Service", w.exportedService, service(exportedKey), []reconcile.Request{requestFor(exportedKey)}},
+		{"other Service", w.exportedService, service(otherKey), nil},
+		{"exported slice", w.exportedSlice, endpointSlice(exportedKey, nil), []reconcile.Request{requestFor(exportedKey)}},
+		{"other slice", w.exportedSlice, endpointSlice(otherKey, nil), nil},
+		{"imported slice is not exported", w.exportedSlice, imported, nil},
+		{"imported slice", importedSlice, imported, []reconcile.Request{requestFor(exportedKey)}},
+		{"slice of this cluster is not imported", importedSlice, endpointSlice(exportedKey, nil), nil},
+		{"derived Service", derivedService, derived, []reconcile.Request{requestFor(exportedKey)}},
+		{"user's Service is not derived", derivedService, service(exportedKey), nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if d := cmp.Diff(tt.want, tt.to(t.Context(), tt.obj)); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
