@@ -70,12 +70,15 @@ func (t *Testbed) buildAll(ctx context.Context) (build.Result, error) {
 func (t *Testbed) Assets(ctx context.Context) (string, error) { return t.builder().Kubernetes(ctx) }
 
 // Down removes the testbed from the machine, whatever state it is in, and checks that nothing is left.
-func (t *Testbed) Down(ctx context.Context) error {
+func (t *Testbed) Down() error {
 	unlock, err := t.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if err := t.refuseSecond(); err != nil {
+		return err
+	}
 	return t.clean()
 }
 
@@ -117,6 +120,22 @@ func (t *Testbed) lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
+// refuseSecond refuses to go on while a testbed with another state directory runs.
+func (t *Testbed) refuseSecond() error {
+	files, err := host.SwitchFiles()
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		other := *t
+		other.StateDir = filepath.Dir(file)
+		if s, err := other.loadState(); other.StateDir != t.StateDir && err == nil && len(s.dead()) == 0 {
+			return fmt.Errorf("another testbed is up on this machine, and there can be only one: run testbed down --state-dir %s first", other.StateDir)
+		}
+	}
+	return nil
+}
+
 // state is what a running testbed remembers of itself.
 type state struct {
 	Config     cluster.Config          `json:"config"`
@@ -125,7 +144,7 @@ type state struct {
 	Runtime    string                  `json:"runtime"`
 }
 
-func (t *Testbed) switchFile() string        { return filepath.Join(t.StateDir, "switch") }
+func (t *Testbed) switchFile() string        { return filepath.Join(t.StateDir, host.SwitchName) }
 func (t *Testbed) stateFile() string         { return filepath.Join(t.StateDir, "state.json") }
 func (t *Testbed) logDir(node string) string { return filepath.Join(t.StateDir, "log", node) }
 func (t *Testbed) kubeconfig(cluster string) string {

@@ -2,8 +2,9 @@ package testbed_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/cluster"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/host"
 )
 
 // These tests bring real clusters up. They need root, the only testbed of the machine, and a minute or two:
@@ -41,8 +43,11 @@ func newTestbed(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	b := &bed{&testbed.Testbed{StateDir: filepath.Join(t.TempDir(), "state"), CacheDir: cache, Source: source, Out: t.Output()}}
+	if _, err := os.Stat(filepath.Join("/sys/class/net", host.HostLink)); err == nil {
+		t.Fatal("a testbed is up on this machine and there can be only one: run testbed down first")
+	}
 	t.Cleanup(func() {
-		if err := b.Down(context.Background()); err != nil {
+		if err := b.Down(); err != nil {
 			t.Errorf("taking the testbed down at the end: %v", err)
 		}
 	})
@@ -99,7 +104,9 @@ func pinnedTo(node string) string { return `--overrides={"spec":{"nodeName":"` +
 
 func (b *bed) curl(t *testing.T, clusterName, pod, host string) string {
 	t.Helper()
-	return b.kubectl(t, clusterName, "exec", pod, "--", "curl", "--silent", "--show-error", "--max-time", "5", "http://"+host)
+	return b.kubectl(t, clusterName, "exec", pod, "--", "curl", "--silent", "--show-error", "--max-time", "5",
+		"--retry", "10", "--retry-delay", "1", "--retry-connrefused", // kube-proxy needs a moment after a change
+		"http://"+host)
 }
 
 func TestLifecycle(t *testing.T) {
@@ -124,6 +131,13 @@ func TestLifecycle(t *testing.T) {
 			t.Errorf("error is %v, want one that says what to do", err)
 		}
 	})
+	t.Run("up does not take the machine from another testbed", func(t *testing.T) {
+		other := &testbed.Testbed{StateDir: filepath.Join(t.TempDir(), "state"), CacheDir: b.CacheDir, Source: b.Source, Out: t.Output()}
+		err := other.Up(t.Context(), cfg)
+		if err == nil || !strings.Contains(err.Error(), b.StateDir) {
+			t.Errorf("error is %v, want one that names %s", err, b.StateDir)
+		}
+	})
 	t.Run("a killed kubelet comes back", func(t *testing.T) { b.checkKubeletRestarts(t, first.Clusters[0].Nodes[0]) })
 	t.Run("up repairs what has crashed", func(t *testing.T) {
 		killNode(t, first.Clusters[0].Nodes[0])
@@ -138,7 +152,7 @@ func TestLifecycle(t *testing.T) {
 	})
 	t.Run("down leaves nothing", func(t *testing.T) {
 		for range 2 { // the second time there is nothing to do
-			if err := b.Down(t.Context()); err != nil {
+			if err := b.Down(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -149,9 +163,9 @@ func TestLifecycle(t *testing.T) {
 }
 
 func (b *bed) checkReach(t *testing.T, hostIP string) {
-	node := b.kubectl(t, "cls1", "get", "node", "cls1-node1", "-o", `jsonpath={.metadata.labels.topology\.kubernetes\.io/zone}`)
-	if node != "ap-southeast-2a" {
-		t.Errorf("zone of the node is %q", node)
+	zone := b.kubectl(t, "cls1", "get", "node", "cls1-node1", "-o", `jsonpath={.metadata.labels.topology\.kubernetes\.io/zone}`)
+	if zone != "ap-southeast-2a" {
+		t.Errorf("zone of the node is %q", zone)
 	}
 	b.runPod(t, "cls1", "client", "testbed/client:1")
 	podIP := b.runPod(t, "cls1", "hello", "testbed/nginx-hello:1", "--port=80", "--expose")[0]
@@ -165,8 +179,13 @@ func (b *bed) checkReach(t *testing.T, hostIP string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
-	go http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("host here")) }))
+	server := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "host here") })}
+	go func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	}()
+	defer server.Close()
 	if got := b.curl(t, "cls1", "client", listener.Addr().String()); got != "host here" {
 		t.Errorf("the host answers %q", got)
 	}
@@ -206,16 +225,17 @@ func (b *bed) checkKubeletRestarts(t *testing.T, node testbed.NodeStatus) {
 // kubelets lists the kubelet processes of a node: children of its first process.
 func kubelets(t *testing.T, node testbed.NodeStatus) []int {
 	t.Helper()
-	first := strconv.Itoa(node.PID)
-	text, err := os.ReadFile(filepath.Join("/proc", first, "task", first, "children"))
+	lists, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(node.PID), "task/*/children")) // each thread has its own
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []int
-	for child := range strings.FieldsSeq(string(text)) {
-		comm, err := os.ReadFile(filepath.Join("/proc", child, "comm"))
-		if pid, convErr := strconv.Atoi(child); err == nil && convErr == nil && strings.TrimSpace(string(comm)) == "kubelet" {
-			out = append(out, pid)
+	for _, list := range lists {
+		for child := range strings.FieldsSeq(read(t, list)) {
+			comm, err := os.ReadFile(filepath.Join("/proc", child, "comm"))
+			if pid, convErr := strconv.Atoi(child); err == nil && convErr == nil && strings.TrimSpace(string(comm)) == "kubelet" {
+				out = append(out, pid)
+			}
 		}
 	}
 	return out
@@ -278,7 +298,7 @@ func TestTwoClustersOfTwoNodesDualStack(t *testing.T) {
 	if err := b.LoadImage(t.Context(), "cls3", archives[0]); err == nil {
 		t.Error("an image was loaded into a cluster that does not exist")
 	}
-	if err := b.Down(t.Context()); err != nil {
+	if err := b.Down(); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, inventory(t)); diff != "" {
@@ -310,10 +330,14 @@ func inventory(t *testing.T) machine {
 		m.Mounts = append(m.Mounts, strings.Fields(line)[4])
 	}
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() {
-			m.Cgroups = append(m.Cgroups, path)
+		if err != nil || !entry.IsDir() {
+			return nil // a cgroup of somebody else may vanish meanwhile
 		}
-		return nil // others' cgroups may vanish meanwhile
+		m.Cgroups = append(m.Cgroups, path)
+		if strings.Count(path, "/") == strings.Count("/sys/fs/cgroup/memory/x", "/") {
+			return fs.SkipDir // what is below is somebody's own business, unless it is the testbed's: see host.Leftovers
+		}
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -344,10 +368,14 @@ func inventory(t *testing.T) machine {
 	return m
 }
 
-// processInventory lists the network namespaces of all processes, and the processes that run programs of the testbed.
+// processInventory lists the network namespaces of all processes, and the processes in PID namespaces but this one.
 func processInventory(t *testing.T) (namespaces, processes []string) {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,9 +383,9 @@ func processInventory(t *testing.T) (namespaces, processes []string) {
 		if ns, err := os.Readlink(filepath.Join(dir, "ns/net")); err == nil {
 			namespaces = append(namespaces, ns)
 		}
-		program, err := os.Readlink(filepath.Join(dir, "exe"))
-		if err == nil && strings.Contains(program, "cloud-map-mcs-testbed") {
-			processes = append(processes, program)
+		if ns, err := os.Readlink(filepath.Join(dir, "ns/pid")); err == nil && ns != own {
+			program, _ := os.Readlink(filepath.Join(dir, "exe"))
+			processes = append(processes, dir+" "+program)
 		}
 	}
 	slices.Sort(namespaces)

@@ -49,6 +49,9 @@ func (t *Testbed) Up(ctx context.Context, cfg cluster.Config) error {
 
 // alreadyUp says whether a testbed of this configuration runs; what is left of a crashed one is removed.
 func (t *Testbed) alreadyUp(cfg cluster.Config) (bool, error) {
+	if err := t.refuseSecond(); err != nil {
+		return false, err
+	}
 	s, err := t.loadState()
 	if err == nil && len(s.dead()) == 0 {
 		if s.Config != cfg {

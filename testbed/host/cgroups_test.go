@@ -116,3 +116,13 @@ func TestPlanCgroupWithoutCgroups(t *testing.T) {
 		t.Error("a machine without cgroups was accepted")
 	}
 }
+
+func TestNamespaceMounts(t *testing.T) {
+	const mountinfo = `90 26 0:4 net:[4026532252] /run/tb/testbed-switch rw shared:44 - nsfs nsfs rw
+91 26 0:4 net:[4026532253] /run/netns/other rw shared:45 - nsfs nsfs rw
+92 26 0:5 / /mnt/testbed-switch rw - ext4 /dev/sda rw
+`
+	if diff := cmp.Diff([]string{"/run/tb/testbed-switch"}, namespaceMounts(mountinfo, SwitchName)); diff != "" {
+		t.Errorf("namespaces (-want +got):\n%s", diff)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -19,6 +20,9 @@ import (
 
 // HostLink is the host's only interface to the testbed.
 const HostLink = "cmmcs0"
+
+// SwitchName is the name of the file that keeps the bridge's network namespace, in the testbed's state directory.
+const SwitchName = "testbed-switch"
 
 // nodeLink is what a node calls its interface (package node configures it).
 const nodeLink = "eth0"
@@ -134,6 +138,28 @@ func removeNetwork(switchFile string) error {
 	return nil
 }
 
+// SwitchFiles lists the switch files that are in use on this machine: one for each testbed, so one at most.
+func SwitchFiles() ([]string, error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("listing mounts: %w", err)
+	}
+	return namespaceMounts(string(text), SwitchName), nil
+}
+
+// namespaceMounts reads from the text of /proc/self/mountinfo where namespaces are mounted on files of the given name.
+func namespaceMounts(mountinfo, name string) []string {
+	var out []string
+	for line := range strings.Lines(mountinfo) {
+		mount, super, _ := strings.Cut(line, " - ")
+		fields := strings.Fields(mount)
+		if len(fields) > 4 && strings.HasPrefix(super, "nsfs ") && filepath.Base(fields[4]) == name {
+			out = append(out, fields[4])
+		}
+	}
+	return out
+}
+
 // newNamespace creates a network namespace that lives for as long as it is mounted on file.
 func newNamespace(file string) (netns.NsHandle, error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -142,17 +168,19 @@ func newNamespace(file string) (netns.NsHandle, error) {
 	if err := os.WriteFile(file, nil, 0o444); err != nil {
 		return netns.None(), err
 	}
-	created := make(chan error)
-	go func() {
-		// The thread is now in the new namespace and never unlocked, so that the runtime ends it with this goroutine.
-		runtime.LockOSThread()
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = unix.Mount("/proc/thread-self/ns/net", file, "", unix.MS_BIND, "")
-		}
-		created <- err
-	}()
-	if err := <-created; err != nil {
+	// A namespace is a thread's: this one goes to the new one and comes back.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own, err := netns.Get()
+	if err != nil {
+		return netns.None(), err
+	}
+	defer own.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return netns.None(), err
+	}
+	err = errors.Join(unix.Mount("/proc/thread-self/ns/net", file, "", unix.MS_BIND, ""), netns.Set(own))
+	if err != nil {
 		return netns.None(), err
 	}
 	return netns.GetFromPath(file)

@@ -73,7 +73,8 @@ func StartNode(program, switchFile, port string, spec cluster.NodeSpec) (Process
 	if err != nil {
 		return Process{}, errors.Join(fmt.Errorf("setting up node %s: %w", spec.Hostname, err), cmd.Process.Kill(), cmd.Wait())
 	}
-	return process, errors.Join(in.Close(), cmd.Process.Release())
+	go func() { _ = cmd.Wait() }() // should the node end before the caller does, it leaves no zombie
+	return process, in.Close()
 }
 
 func setUpNode(pid int, switchFile, port string, spec cluster.NodeSpec) (Process, error) {

@@ -111,7 +111,7 @@ func downCommand(t *testbed.Testbed) *cobra.Command {
 		Use:   "down",
 		Short: "Remove the clusters without a trace (root)",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return t.Down(cmd.Context()) },
+		RunE:  func(*cobra.Command, []string) error { return t.Down() },
 	}
 }
 

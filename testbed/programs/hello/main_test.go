@@ -67,13 +67,13 @@ func TestEcho(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tcp.Close()
-	go echoTCP(tcp, "pod-1")
+	go func() { _ = echoTCP(tcp, "pod-1") }() // ends when the test closes it
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer udp.Close()
-	go echoUDP(udp, "pod-1")
+	go func() { _ = echoUDP(udp, "pod-1") }()
 	for network, address := range map[string]net.Addr{"tcp": tcp.Addr(), "udp": udp.LocalAddr()} {
 		conn, err := net.Dial(network, address.String())
 		if err != nil {
