@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
 )
@@ -61,12 +61,12 @@ func forward(config *rest.Config, kube kubernetes.Interface, pod *corev1.Pod) (h
 	if err != nil {
 		return nil, err
 	}
-	overWebSocket, err := portforward.NewSPDYOverWebsocketDialer(url, config)
+	overWebSocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, config)
 	if err != nil {
 		return nil, err
 	}
-	overSPDY := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
-	dialer := portforward.NewFallbackDialer(overWebSocket, overSPDY, func(err error) bool {
+	overSPDY := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
+	dialer := portforward.NewFallbackDialerForStreaming(overWebSocket, overSPDY, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
 	conn, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)

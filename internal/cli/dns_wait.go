@@ -99,38 +99,55 @@ func (a answers) known() bool { return a.skipped == "" && a.problem == nil }
 // await waits until CoreDNS has rolled out and every pod does, or no longer does, answer for clusterset.local. Where the
 // pods cannot be asked the rollout alone counts, and the answers returned say why.
 func await(ctx context.Context, k *cluster, want bool, timeout time.Duration) (answers, error) {
-	var deployment *appsv1.Deployment
-	var said answers
-	rolled := false
+	var w waiting
 	err := wait.PollUntilContextTimeout(ctx, k.poll, timeout, true, func(ctx context.Context) (bool, error) {
-		var err error
-		deployment, err = k.kube.AppsV1().Deployments(coreDNSNamespace).Get(ctx, coreDNSName, metav1.GetOptions{})
-		if err != nil {
-			return false, fmt.Errorf("reading CoreDNS's Deployment: %w", err)
-		}
-		if rolled = rolledOut(deployment); !rolled {
-			return false, nil
-		}
-		if said, err = askPods(ctx, k, deployment); err != nil {
-			return false, err
-		}
-		return said.skipped != "" || said.known() && said.agree(want), nil
+		return w.look(ctx, k, want)
 	})
+	if err == nil {
+		return w.said, nil
+	}
+	if !wait.Interrupted(err) || ctx.Err() != nil {
+		return w.said, fmt.Errorf("waiting for CoreDNS: %w", err)
+	}
+	return w.said, w.timedOut(want, timeout)
+}
+
+// waiting is what was seen last.
+type waiting struct {
+	status appsv1.DeploymentStatus
+	rolled bool
+	said   answers
+}
+
+func (w *waiting) look(ctx context.Context, k *cluster, want bool) (bool, error) {
+	deployment, err := k.kube.AppsV1().Deployments(coreDNSNamespace).Get(ctx, coreDNSName, metav1.GetOptions{})
+	if err != nil {
+		return false, fmt.Errorf("reading CoreDNS's Deployment: %w", err)
+	}
+	w.status, w.rolled = deployment.Status, rolledOut(deployment)
+	if !w.rolled {
+		return false, nil
+	}
+	if w.said, err = askPods(ctx, k, deployment); err != nil {
+		return false, err
+	}
+	return w.said.skipped != "" || w.said.known() && w.said.agree(want), nil
+}
+
+// timedOut says what was still missing. Pods that run but could not be asked are no failure.
+func (w *waiting) timedOut(want bool, timeout time.Duration) error {
+	still := "still "
+	if want {
+		still = ""
+	}
 	switch {
-	case err == nil:
-		return said, nil
-	case !wait.Interrupted(err) || ctx.Err() != nil:
-		return said, fmt.Errorf("waiting for CoreDNS: %w", err)
-	case !rolled:
-		return said, fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods of Deployment %s/%s are updated and available; see why with\n"+
+	case !w.rolled:
+		return fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods of Deployment %s/%s are updated and available; see why with\n"+
 			"  kubectl -n %[4]s describe deployment %[5]s\n  kubectl -n %[4]s logs deployment/%[5]s",
-			timeout, min(deployment.Status.UpdatedReplicas, deployment.Status.AvailableReplicas), deployment.Status.Replicas, coreDNSNamespace, coreDNSName)
-	case said.problem != nil:
-		said.skipped = said.problem.Error()
-		return said, nil
-	case want:
-		return said, fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods answer for %s", timeout, said.yes, said.pods, dns.Zone)
+			timeout, min(w.status.UpdatedReplicas, w.status.AvailableReplicas), w.status.Replicas, coreDNSNamespace, coreDNSName)
+	case w.said.problem != nil:
+		return nil
 	default:
-		return said, fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods still answer for %s", timeout, said.yes, said.pods, dns.Zone)
+		return fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods %sanswer for %s", timeout, w.said.yes, w.said.pods, still, dns.Zone)
 	}
 }
