@@ -145,7 +145,7 @@ func (w *waiting) timedOut(want bool, timeout time.Duration) error {
 		return fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods of Deployment %s/%s are updated and available; see why with\n"+
 			"  kubectl -n %[4]s describe deployment %[5]s\n  kubectl -n %[4]s logs deployment/%[5]s",
 			timeout, min(w.status.UpdatedReplicas, w.status.AvailableReplicas), w.status.Replicas, coreDNSNamespace, coreDNSName)
-	case w.said.problem != nil:
+	case !w.said.known():
 		return nil
 	default:
 		return fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods %sanswer for %s", timeout, w.said.yes, w.said.pods, still, dns.Zone)
