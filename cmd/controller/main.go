@@ -22,24 +22,30 @@ import (
 )
 
 func main() {
-	options, err := config.Parse(os.Args[1:])
+	os.Exit(start(os.Args[1:]))
+}
+
+// start returns the exit code: 0 when told to stop, 1 when the controller cannot go on, 2 when the flags are wrong.
+func start(args []string) int {
+	options, err := config.Parse(args)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		return
+		return 0
 	case err != nil:
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
+		return 2
 	case options.ShowVersion:
 		fmt.Println(config.VersionText())
-		return
+		return 0
 	}
 	log := options.Log.Logger(os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, options, log); err != nil {
 		log.Error(err, "The controller cannot go on")
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func run(ctx context.Context, options config.Options, log logr.Logger) error {

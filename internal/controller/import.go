@@ -82,19 +82,22 @@ func (r *importReconciler) gather(ctx context.Context, session *session, key mcs
 
 // gatherObjects reads what is already there of the import.
 func (r *importReconciler) gatherObjects(ctx context.Context, f *importFacts) error {
+	name := types.NamespacedName{Namespace: f.key.Namespace, Name: f.key.Name}
 	var imp mcsv1beta1.ServiceImport
-	err := r.client.Get(ctx, types.NamespacedName{Namespace: f.key.Namespace, Name: f.key.Name}, &imp, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading ServiceImport %s: %w", f.key, err)
-	} else if err == nil {
+	found, err := find(ctx, r.client, name, &imp, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return err
+	}
+	if found {
 		f.imp = &imp
 	}
+	name.Name = mcs.DerivedName(f.key)
 	var derived corev1.Service
-	name := types.NamespacedName{Namespace: f.key.Namespace, Name: mcs.DerivedName(f.key)}
-	err = r.client.Get(ctx, name, &derived, client.UnsafeDisableDeepCopy)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading derived Service %s: %w", name, err)
-	} else if err == nil {
+	found, err = find(ctx, r.client, name, &derived, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return err
+	}
+	if found {
 		f.derived = &derived
 	}
 	list, err := listSlices(ctx, r.client, f.key.Namespace, indexImport, f.key.Name)
@@ -123,12 +126,9 @@ func (r *importReconciler) namespaceStays(ctx context.Context, key mcs.Key) (boo
 	r.waiting.enter(key) // before looking, or a namespace created in between would be missed
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	err := r.client.Get(ctx, types.NamespacedName{Name: key.Namespace}, ns)
-	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("reading namespace %s: %w", key.Namespace, err)
-	}
-	if err != nil || !ns.DeletionTimestamp.IsZero() {
-		return false, nil
+	found, err := find(ctx, r.client, types.NamespacedName{Name: key.Namespace}, ns)
+	if err != nil || !found || ns.DeletionTimestamp != nil {
+		return false, err
 	}
 	r.waiting.leave(key)
 	return true, nil

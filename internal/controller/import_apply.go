@@ -141,7 +141,7 @@ func (r *importReconciler) remove(ctx context.Context, f importFacts) error {
 	if err := r.delete(ctx, f.imp); err != nil {
 		return err
 	}
-	if f.derived != nil && plan.Ours(f.derived) {
+	if f.derived != nil && !derivedForeign(f.derived) {
 		if err := r.delete(ctx, f.derived); err != nil {
 			return err
 		}

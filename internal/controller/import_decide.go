@@ -79,25 +79,25 @@ func decideImport(f importFacts) importDecision {
 
 func decideVerdict(f importFacts, d importDecision) verdict {
 	unused := len(d.exports) == 0
+	importForeign := f.imp != nil && !plan.Ours(f.imp)
 	switch {
-	case !f.namespace, unused && f.imp == nil:
+	case !f.namespace:
 		return verdictNone
 	case f.imp == nil && !f.synced:
 		// The first read decides within moments. What this cluster alone would make of the service might be something
 		// else, such as headless, and then an IP would come and go.
 		return verdictNone
-	case f.imp != nil && !plan.Ours(f.imp):
-		if unused {
-			return verdictNone
-		}
-		return verdictForeign
+	case unused && (f.imp == nil || importForeign):
+		return verdictNone
 	case unused && f.synced && len(d.unknown) == 0:
 		return verdictRemove
-	case f.derived != nil && !plan.Ours(f.derived):
+	case importForeign, derivedForeign(f.derived):
 		return verdictForeign
 	}
 	return verdictKeep
 }
+
+func derivedForeign(svc *corev1.Service) bool { return svc != nil && !plan.Ours(svc) }
 
 // otherClusters are the other clusters that the import shows, in its status or by their slices.
 func otherClusters(f importFacts) []string {

@@ -3,9 +3,11 @@ package controller
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,24 +26,32 @@ func gatherSource(ctx context.Context, c client.Reader, identity mcs.Identity, k
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 
 	var exp mcsv1beta1.ServiceExport
-	if err := c.Get(ctx, name, &exp); client.IgnoreNotFound(err) != nil {
-		return src, fmt.Errorf("reading ServiceExport %s: %w", key, err)
-	} else if err != nil || !exp.DeletionTimestamp.IsZero() {
-		return src, nil
+	if found, err := find(ctx, c, name, &exp); err != nil || !found || exp.DeletionTimestamp != nil {
+		return src, err
 	}
 	src.ServiceExport = &exp
 
 	var svc corev1.Service
-	if err := c.Get(ctx, name, &svc, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
-		return src, fmt.Errorf("reading Service %s: %w", key, err)
-	} else if err != nil || !svc.DeletionTimestamp.IsZero() {
-		return src, nil
+	if found, err := find(ctx, c, name, &svc, client.UnsafeDisableDeepCopy); err != nil || !found || svc.DeletionTimestamp != nil {
+		return src, err
 	}
 	src.Service = &svc
 
 	slices, err := listSlices(ctx, c, key.Namespace, indexService, key.Name)
 	src.Slices = slices
 	return src, err
+}
+
+// find reads obj and says whether it is there.
+func find(ctx context.Context, c client.Reader, name types.NamespacedName, obj client.Object, opts ...client.GetOption) (bool, error) {
+	err := c.Get(ctx, name, obj, opts...)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading %T %s: %w", obj, strings.TrimPrefix(name.String(), "/"), err)
+	}
+	return true, nil
 }
 
 // exported says whether src is exported.

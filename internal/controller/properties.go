@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -86,11 +85,8 @@ func (r *propertyReader) watch(ctx context.Context) error {
 // value is the value of a ClusterProperty, "" if there is none.
 func (r *propertyReader) value(ctx context.Context, name string) (string, error) {
 	var property aboutv1beta1.ClusterProperty
-	if err := r.cache.Get(ctx, types.NamespacedName{Name: name}, &property); err != nil {
-		if apierrors.IsNotFound(err) {
-			return "", nil
-		}
-		return "", fmt.Errorf("reading ClusterProperty %s: %w", name, err)
+	if _, err := find(ctx, r.cache, types.NamespacedName{Name: name}, &property); err != nil {
+		return "", err
 	}
 	return property.Spec.Value, nil
 }

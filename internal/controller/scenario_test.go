@@ -174,10 +174,10 @@ func (k *cluster) notImported(t *testing.T, key mcs.Key) {
 	t.Helper()
 	eventually(t, "import of "+key.String()+" goes", func() error {
 		if err := k.get(t, key, &mcsv1beta1.ServiceImport{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("ServiceImport: %v", err)
+			return fmt.Errorf("the ServiceImport is there, or %w", err)
 		}
 		if err := k.get(t, mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)}, &corev1.Service{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("derived Service: %v", err)
+			return fmt.Errorf("the derived Service is there, or %w", err)
 		}
 		if n := len(k.slicesOf(t, key)); n > 0 {
 			return fmt.Errorf("%d slices are left", n)

@@ -72,8 +72,8 @@ func (w watcher) exportedSlice(ctx context.Context, slice client.Object) []recon
 func (w watcher) ifExported(ctx context.Context, key mcs.Key) []reconcile.Request {
 	var exp mcsv1beta1.ServiceExport
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
-	err := w.client.Get(ctx, name, &exp, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
-	if client.IgnoreNotFound(err) == nil && err != nil {
+	found, err := find(ctx, w.client, name, &exp, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
+	if !found && err == nil {
 		return nil
 	}
 	return []reconcile.Request{requestFor(key)} // an error is the reconciler's to see
