@@ -330,8 +330,11 @@ func inventory(t *testing.T) machine {
 		m.Mounts = append(m.Mounts, strings.Fields(line)[4])
 	}
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
-			return nil // a cgroup of somebody else may vanish meanwhile
+		if err != nil {
+			return fs.SkipDir // a cgroup of somebody else may vanish meanwhile
+		}
+		if !entry.IsDir() {
+			return nil
 		}
 		m.Cgroups = append(m.Cgroups, path)
 		if strings.Count(path, "/") == strings.Count("/sys/fs/cgroup/memory/x", "/") {

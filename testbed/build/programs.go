@@ -251,7 +251,7 @@ func (b *Builder) logf(format string, args ...any) { fmt.Fprintf(b.Out, format+"
 func (b *Builder) start(ctx context.Context) error {
 	version, err := exec.CommandContext(ctx, "go", "env", "GOVERSION", "GOARCH").Output()
 	if err != nil {
-		return fmt.Errorf("running go (the testbed is built from Go modules: install Go and put it on PATH): %w", err)
+		return fmt.Errorf("running go (the testbed is built from Go modules: put Go on PATH; with sudo, sudo env PATH=$PATH testbed …): %w", err)
 	}
 	b.goVersion = strings.Join(strings.Fields(string(version)), "/")
 	if err := os.MkdirAll(b.Cache, 0o755); err != nil {

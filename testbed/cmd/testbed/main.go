@@ -57,7 +57,7 @@ func env(name, fallback string) string {
 	return fallback
 }
 
-// complete fills in what was not given. Sources are needed only to build and so are looked for leniently.
+// complete fills in the directories that were not given.
 func complete(t *testbed.Testbed) (err error) {
 	if t.CacheDir == "" {
 		if t.CacheDir, err = testbed.DefaultCacheDir(); err != nil {
