@@ -1,0 +1,149 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// Metrics are the numbers of all registries of a process. Labels name a backend, an operation and a result, never a
+// service or an address: their number does not grow with the clusterset. A nil *Metrics counts nothing.
+type Metrics struct {
+	requests      *prometheus.CounterVec
+	seconds       *prometheus.HistogramVec
+	limits        *prometheus.GaugeVec
+	changes       *prometheus.CounterVec
+	notifications *prometheus.CounterVec
+	members       *prometheus.GaugeVec
+	stored        *prometheus.GaugeVec
+}
+
+// NewMetrics makes the metrics and registers them.
+func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cloud_map_mcs_registry_requests_total",
+			Help: "Requests to the registry's backend, by operation and result (ok, throttled, denied, not_found, conflict, invalid, canceled, error).",
+		}, []string{"registry", "operation", "result"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "cloud_map_mcs_registry_request_duration_seconds",
+			Help: "Time that requests to the registry's backend took, waiting for our own pacing not included.",
+			// A local etcd answers in a millisecond; a request is given up after ten seconds.
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}, []string{"registry", "operation"}),
+		limits: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cloud_map_mcs_registry_request_limit",
+			Help: "Requests a second that we allow ourselves, by operation: sinks when the backend throttles and rises again.",
+		}, []string{"registry", "operation"}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cloud_map_mcs_registry_changes_total",
+			Help: "Publications and withdrawals that were asked for, by operation (publish, withdraw) and result (ok, invalid, error).",
+		}, []string{"registry", "operation", "result"}),
+		notifications: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cloud_map_mcs_registry_notifications_total",
+			Help: "Notifications that the view of a service may have changed.",
+		}, []string{"registry"}),
+		members: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cloud_map_mcs_registry_members",
+			Help: "Clusters of the clusterset, by state (ok, problem).",
+		}, []string{"registry", "state"}),
+		stored: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cloud_map_mcs_registry_stored",
+			Help: "What this cluster has in the registry, by kind (exports, pages, instances).",
+		}, []string{"registry", "kind"}),
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.limits, m.changes, m.notifications, m.members, m.stored} {
+		if err := registerer.Register(c); err != nil {
+			return nil, fmt.Errorf("registering the registry's metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// Request counts one request to a backend.
+func (m *Metrics) Request(registry, operation, result string, took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.requests.WithLabelValues(registry, operation, result).Inc()
+	m.seconds.WithLabelValues(registry, operation).Observe(took.Seconds())
+}
+
+// Limit says how many requests a second are allowed now.
+func (m *Metrics) Limit(registry, operation string, perSecond float64) {
+	if m == nil {
+		return
+	}
+	m.limits.WithLabelValues(registry, operation).Set(perSecond)
+}
+
+// Stored says how much of a kind this cluster has in the registry.
+func (m *Metrics) Stored(registry, kind string, count int) {
+	if m == nil {
+		return
+	}
+	m.stored.WithLabelValues(registry, kind).Set(float64(count))
+}
+
+// WithMetrics is r with its use counted under the backend's name.
+func WithMetrics(r Registry, name string, m *Metrics) Registry {
+	if m == nil {
+		return r
+	}
+	return &measured{Registry: r, name: name, metrics: m}
+}
+
+type measured struct {
+	Registry
+	name    string
+	metrics *Metrics
+}
+
+func (r *measured) Publish(ctx context.Context, exp mcs.Export) error {
+	err := r.Registry.Publish(ctx, exp)
+	r.changed("publish", err)
+	return err
+}
+
+func (r *measured) Withdraw(ctx context.Context, key mcs.Key) error {
+	err := r.Registry.Withdraw(ctx, key)
+	r.changed("withdraw", err)
+	return err
+}
+
+func (r *measured) changed(operation string, err error) {
+	result := "ok"
+	var invalid *InvalidExportError
+	if errors.As(err, &invalid) {
+		result = "invalid"
+	} else if err != nil {
+		result = "error"
+	}
+	r.metrics.changes.WithLabelValues(r.name, operation, result).Inc()
+}
+
+func (r *measured) Members(ctx context.Context) ([]Member, error) {
+	members, err := r.Registry.Members(ctx)
+	if err == nil {
+		problems := 0
+		for _, m := range members {
+			problems += min(1, len(m.Problems))
+		}
+		r.metrics.members.WithLabelValues(r.name, "ok").Set(float64(len(members) - problems))
+		r.metrics.members.WithLabelValues(r.name, "problem").Set(float64(problems))
+	}
+	return members, err
+}
+
+func (r *measured) Run(ctx context.Context, notify func(mcs.Key)) error {
+	notifications := r.metrics.notifications.WithLabelValues(r.name)
+	return r.Registry.Run(ctx, func(key mcs.Key) {
+		notifications.Inc()
+		notify(key)
+	})
+}
