@@ -1,0 +1,400 @@
+package cloudmap
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+)
+
+const (
+	// reordered is how long a record that is older than one seen before is taken for a late answer of Cloud Map, whose
+	// reads may be some seconds behind; after it the record counts, for a clock may have been set back.
+	reordered = 30 * time.Second
+	// A page that cannot be read whole is tried at each poll at first, because Cloud Map may be a moment behind; then
+	// less and less often, up to maxRetry.
+	eagerRetries = 3
+	maxRetry     = 30 * time.Second
+)
+
+// catalogs are what was read of each cluster of the clusterset, this one included. What cannot be read stays as it was.
+type catalogs struct {
+	identity   mcs.Identity
+	staleAfter time.Duration
+	poll       time.Duration
+
+	// synced is set by the first whole read of the members.
+	synced   bool
+	clusters map[string]*catalog
+}
+
+// catalog is one cluster's.
+type catalog struct {
+	// record is what the cluster said of itself last; without hasRecord none could be read yet.
+	record    memberRecord
+	hasRecord bool
+	// problem is what is wrong with its record.
+	problem string
+	// lastSeen is when the record was last seen to change, absentSince since when it is not there, behindSince since when
+	// it is older than record.
+	lastSeen, absentSince, behindSince time.Time
+	retry
+	pages [pageCount]pageState
+}
+
+// retry says when something that could not be read is tried again.
+type retry struct {
+	failures int
+	retryAt  time.Time
+}
+
+func (r *retry) failed(now time.Time, poll time.Duration) {
+	r.failures++
+	if r.failures > eagerRetries {
+		r.retryAt = now.Add(min(maxRetry, poll<<min(r.failures-eagerRetries, 10)))
+	}
+}
+
+// pageState is a page as last read whole.
+type pageState struct {
+	// read says that it was read whole since this process started. A page that is announced not to exist is read.
+	read       bool
+	generation int64
+	// digest of what was read; "" is a page that does not exist.
+	digest  string
+	exports map[mcs.Key]mcs.Export
+	// unreadable are keys, and unnamed says that there are unknown ones, whose exports are there but cannot be used. What
+	// was read of them before is in exports.
+	unreadable map[mcs.Key]bool
+	unnamed    bool
+	problems   []string
+	// parts are those of what was read, stored those that the store was seen to have.
+	parts, stored int
+	// trouble is why the page as announced cannot be read.
+	trouble string
+	retry
+}
+
+func newCatalogs(identity mcs.Identity, staleAfter, poll time.Duration) *catalogs {
+	return &catalogs{identity: identity, staleAfter: staleAfter, poll: poll, clusters: map[string]*catalog{}}
+}
+
+// own is this cluster's catalog as the registry shows it, nil while it shows none.
+func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
+
+// keySet collects keys of which the View may have changed.
+type keySet map[mcs.Key]struct{}
+
+// members takes in a whole read of the members' records. Keys are added to changed.
+func (c *catalogs) members(now time.Time, instances []plan.Instance, changed keySet) {
+	present := map[string]bool{}
+	for _, instance := range instances {
+		if mcs.ValidateClusterID(instance.ID) != nil {
+			continue // nobody's: a cluster's record has its ID
+		}
+		present[instance.ID] = true
+		cluster := c.clusters[instance.ID]
+		if cluster == nil {
+			cluster = &catalog{lastSeen: now}
+			c.clusters[instance.ID] = cluster
+		}
+		cluster.absentSince = time.Time{}
+		r, err := parseMember(instance, c.identity.ClusterSetID)
+		if err != nil {
+			cluster.problem = fmt.Sprintf("the record in service %s cannot be used: %v", membersService, err)
+			continue
+		}
+		cluster.problem = ""
+		cluster.take(now, r, changed)
+	}
+	if own := c.own(); own != nil && !present[c.identity.ClusterID] {
+		// Only before we have joined: then nothing is announced, and what is there counts.
+		own.record, own.hasRecord = memberRecord{}, false
+	}
+	for id, cluster := range c.clusters {
+		if !present[id] && id != c.identity.ClusterID {
+			c.missing(now, id, cluster, changed)
+		}
+	}
+	c.synced = true
+}
+
+// take takes in a cluster's record, unless it is older than the one that is known.
+func (c *catalog) take(now time.Time, r memberRecord, changed keySet) {
+	if c.hasRecord && r.uid == c.record.uid && c.record.later(r) {
+		if c.behindSince.IsZero() {
+			c.behindSince = now
+		}
+		if now.Sub(c.behindSince) < reordered {
+			return
+		}
+	}
+	c.behindSince = time.Time{}
+	if !c.hasRecord || !r.sameWrite(c.record) {
+		c.lastSeen = now
+	}
+	for i := range c.pages {
+		if p := &c.pages[i]; r.pages[i] != c.record.pages[i] {
+			p.retry = retry{}
+		}
+	}
+	c.record, c.hasRecord = r, true
+	for i := range c.pages {
+		if r.pages[i] == "" && (!c.pages[i].read || c.pages[i].digest != "" && c.pages[i].generation <= r.generation) {
+			c.pages[i].remove(r.generation, changed)
+		}
+	}
+}
+
+// missing handles a cluster whose record is not there. One that leaves says first that it has no pages; otherwise its
+// exports stay until its catalog is seen to be empty (absent, removed), or until it has been absent for long.
+func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed keySet) {
+	if cluster.absentSince.IsZero() {
+		cluster.absentSince, cluster.retry = now, retry{}
+	}
+	left := cluster.hasRecord && cluster.record.pages == digests{}
+	if left || now.Sub(cluster.absentSince) >= c.staleAfter {
+		c.remove(id, changed)
+	}
+}
+
+// absent are the clusters without a record of which it has to be seen whether they have a catalog.
+func (c *catalogs) absent(now time.Time) []string {
+	var ids []string
+	for id, cluster := range c.clusters {
+		if !cluster.absentSince.IsZero() && !now.Before(cluster.retryAt) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// verified takes in whether the catalog of a cluster without a record is empty.
+func (c *catalogs) verified(now time.Time, id string, empty bool, changed keySet) {
+	cluster := c.clusters[id]
+	if cluster == nil || cluster.absentSince.IsZero() {
+		return
+	}
+	if empty {
+		c.remove(id, changed)
+		return
+	}
+	cluster.retry.failed(now, c.poll)
+}
+
+func (c *catalogs) remove(id string, changed keySet) {
+	for i := range c.clusters[id].pages {
+		diff(c.clusters[id].pages[i].exports, nil, changed)
+	}
+	delete(c.clusters, id)
+}
+
+// wanted are the pages of a cluster that have to be read: what is announced is not what was read.
+func (c *catalog) wanted(now time.Time) []int {
+	if !c.hasRecord {
+		return nil
+	}
+	var pages []int
+	for i := range c.pages {
+		p := &c.pages[i]
+		announced := c.record.pages[i]
+		if announced == "" || p.read && (p.digest == announced || p.generation > c.record.generation) {
+			continue
+		}
+		if !now.Before(p.retryAt) {
+			pages = append(pages, i)
+		}
+	}
+	return pages
+}
+
+// page takes in a read of the instances of a page. Only a whole generation counts, and only if it is the announced one
+// or a later one.
+func (c *catalogs) page(now time.Time, id string, page int, instances []plan.Instance, changed keySet) {
+	cluster := c.clusters[id]
+	if cluster == nil {
+		return // left meanwhile
+	}
+	p := &cluster.pages[page]
+	p.stored = seenParts(page, instances)
+	img, err := joinPage(page, instances)
+	if err == nil && img.digest != cluster.record.pages[page] && img.generation <= cluster.record.generation {
+		err = fmt.Errorf("generation %d is there, which is not what the cluster's record announces", img.generation)
+	}
+	if err != nil {
+		p.trouble = err.Error()
+		p.failed(now, c.poll)
+		return
+	}
+	decoded, err := record.Decode(img.data, id)
+	if err != nil {
+		p.trouble = err.Error()
+		p.failed(now, c.poll)
+		return
+	}
+	p.take(page, img, decoded, changed)
+}
+
+// seenParts is how many parts a page has if the ones that were read are all that there are.
+func seenParts(page int, instances []plan.Instance) int {
+	parts := 0
+	for _, instance := range instances {
+		if p, number, ok := parsePartID(instance.ID); ok && p == page {
+			parts = max(parts, number+1)
+		}
+	}
+	return parts
+}
+
+// take replaces what was read of the page. Exports that are there but unreadable stay as they were.
+func (p *pageState) take(page int, img image, decoded record.Page, changed keySet) {
+	exports := make(map[mcs.Key]mcs.Export, len(decoded.Exports))
+	problems := decoded.Problems
+	for _, exp := range decoded.Exports {
+		if right := pageOf(exp.Key); right != page {
+			problems = append(problems, fmt.Sprintf("export %s is ignored: it belongs to page %s", exp.Key, pageName(right)))
+			continue
+		}
+		exports[exp.Key] = exp
+	}
+	unreadable := map[mcs.Key]bool{}
+	for _, key := range decoded.Unreadable {
+		unreadable[key] = true
+	}
+	for key, exp := range p.exports {
+		if _, ok := exports[key]; !ok && (decoded.Unnamed || unreadable[key]) {
+			exports[key] = exp
+		}
+	}
+	diff(p.exports, exports, changed)
+	*p = pageState{
+		read: true, generation: img.generation, digest: img.digest, parts: img.parts, stored: p.stored,
+		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: problems,
+	}
+}
+
+// remove makes it a page that is known not to exist.
+func (p *pageState) remove(generation int64, changed keySet) {
+	diff(p.exports, nil, changed)
+	*p = pageState{read: true, generation: generation, stored: p.stored}
+}
+
+// knows says whether it is certain that the page has an export of key or has none.
+func (p *pageState) knows(key mcs.Key) bool {
+	_, has := p.exports[key]
+	return has || p.read && !p.unnamed && !p.unreadable[key]
+}
+
+// audit takes in a read of all of this cluster's pages. It finds what was written and not announced before an earlier
+// life ended, and what somebody else changed or removed since it was read.
+func (c *catalogs) audit(now time.Time, instances []plan.Instance, changed keySet) {
+	own := c.own()
+	if own == nil {
+		own = &catalog{lastSeen: now}
+		c.clusters[c.identity.ClusterID] = own
+	}
+	byPage := groupByPage(instances)
+	for i := range own.pages {
+		p := &own.pages[i]
+		p.stored = seenParts(i, byPage[i])
+		img, err := joinPage(i, byPage[i])
+		announced := own.record.pages[i]
+		switch {
+		case err == nil && p.read && img.digest == p.digest:
+		case announced == "" && (err != nil || img.generation <= own.record.generation):
+			p.remove(own.record.generation, changed) // what is left of it is excess
+		default:
+			if p.digest == announced {
+				p.digest, p.generation = "", 0
+			}
+			c.page(now, c.identity.ClusterID, i, byPage[i], changed)
+		}
+	}
+}
+
+func groupByPage(instances []plan.Instance) map[int][]plan.Instance {
+	pages := map[int][]plan.Instance{}
+	for _, instance := range instances {
+		if page, _, ok := parsePartID(instance.ID); ok {
+			pages[page] = append(pages[page], instance)
+		}
+	}
+	return pages
+}
+
+// diff adds the keys whose exports differ.
+func diff(before, after map[mcs.Key]mcs.Export, changed keySet) {
+	for key, exp := range after {
+		if old, ok := before[key]; !ok || !old.Equal(exp) {
+			changed[key] = struct{}{}
+		}
+	}
+	for key := range before {
+		if _, ok := after[key]; !ok {
+			changed[key] = struct{}{}
+		}
+	}
+}
+
+// look is what the others' catalogs have of key.
+func (c *catalogs) look(key mcs.Key) (exports []mcs.Export, unknown []string) {
+	page := pageOf(key)
+	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
+		if id == c.identity.ClusterID {
+			continue
+		}
+		p := &c.clusters[id].pages[page]
+		if exp, ok := p.exports[key]; ok {
+			exports = append(exports, exp)
+		} else if !p.knows(key) {
+			unknown = append(unknown, id)
+		}
+	}
+	return exports, unknown
+}
+
+// list are the members, sorted.
+func (c *catalogs) list() []registry.Member {
+	var members []registry.Member
+	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
+		cluster := c.clusters[id]
+		if !cluster.hasRecord && cluster.problem == "" {
+			continue // this cluster, before it has joined
+		}
+		members = append(members, registry.Member{
+			ClusterID: id,
+			UID:       cluster.record.uid,
+			Version:   cluster.record.version,
+			LastSeen:  cluster.lastSeen,
+			Problems:  cluster.problems(),
+		})
+	}
+	return members
+}
+
+// problems are what is wrong with a cluster's records, one line each.
+func (c *catalog) problems() []string {
+	var lines []string
+	if c.problem != "" {
+		lines = append(lines, c.problem)
+	}
+	if !c.absentSince.IsZero() {
+		lines = append(lines, "the record in service "+membersService+" is gone, but the cluster did not leave")
+	}
+	for i := range c.pages {
+		p := &c.pages[i]
+		// One failure is Cloud Map being a moment behind.
+		if p.trouble != "" && p.failures > 1 {
+			lines = append(lines, fmt.Sprintf("page %s cannot be read: %s", pageName(i), p.trouble))
+		}
+		for _, problem := range p.problems {
+			lines = append(lines, fmt.Sprintf("page %s: %s", pageName(i), problem))
+		}
+	}
+	return lines
+}

@@ -1,0 +1,90 @@
+package cloudmap
+
+import (
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// claim decides whether the cluster ID is ours: of two clusters that use one, the second must not write.
+//
+//	watching ──nobody's, ours of an earlier life, or silent──▶ claiming ──our record is shown──▶ held
+//	    ▲                                                          │                              │
+//	    └───────────────── another cluster's record that beats, and has the older right ─────────┘
+type claim struct {
+	identity mcs.Identity
+	// silence is how long another cluster's record must not have changed to be taken for dead.
+	silence time.Duration
+
+	state claimState
+	// rival is the other cluster's record as last seen to change, and when.
+	rival   memberRecord
+	changed time.Time
+	// taken is the record in whose place ours was written: when it is read again, the read is stale.
+	taken memberRecord
+}
+
+type claimState int
+
+const (
+	watching claimState = iota
+	claiming
+	held
+)
+
+// free says whether observe would claim the ID now.
+func (c *claim) free(now time.Time, shown *memberRecord) bool {
+	if c.state != watching {
+		return false
+	}
+	if shown == nil || shown.isMember(c.identity) {
+		return true
+	}
+	return shown.sameWrite(c.rival) && now.Sub(c.changed) >= c.silence
+}
+
+// observe takes in a read of the record that has our ID; nil is none. ours is the record as we last wrote it. It returns
+// whether we must write our record now.
+func (c *claim) observe(now time.Time, shown *memberRecord, ours memberRecord) (write bool) {
+	if shown != nil && !shown.isMember(c.identity) {
+		return c.observeRival(now, *shown, ours)
+	}
+	switch {
+	case c.free(now, shown):
+		c.state = claiming
+		c.rival, c.taken = memberRecord{}, memberRecord{}
+		return true
+	case c.state == claiming && shown != nil && shown.joined.Equal(ours.joined):
+		c.state = held
+		c.rival = memberRecord{}
+	}
+	return false
+}
+
+func (c *claim) observeRival(now time.Time, rival, ours memberRecord) (write bool) {
+	if c.free(now, &rival) {
+		c.state, c.taken = claiming, rival
+		return true
+	}
+	beats := !rival.sameWrite(c.rival)
+	if beats {
+		c.rival, c.changed = rival, now
+	}
+	switch {
+	case c.state == watching, rival.sameWrite(c.taken):
+		return false
+	case ours.older(rival):
+		// Once for each of its writes: it sees ours and gives way.
+		return beats
+	}
+	c.state = watching
+	return false
+}
+
+// refused is the UID of the cluster that has our ID, "" if there is none.
+func (c *claim) refused() string {
+	if c.state == watching {
+		return c.rival.uid
+	}
+	return ""
+}

@@ -1,0 +1,226 @@
+package cloudmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// Name is the backend's name in metrics and flags.
+const Name = "cloudmap"
+
+const (
+	// requestTimeout is far above what AWS takes, and below the heartbeats that others miss.
+	requestTimeout = 10 * time.Second
+	// operationTimeout bounds the wait for an asynchronous operation: HTTP namespaces take seconds.
+	operationTimeout = 2 * time.Minute
+	// maxDiscovered is the most instances that DiscoverInstances gives, without a way to ask for more.
+	maxDiscovered = 1000
+	// listPage is the most that a List operation gives at once.
+	listPage = 100
+)
+
+// ClientConfig says how to talk to AWS Cloud Map.
+type ClientConfig struct {
+	// Region and Endpoint come from AWS's own environment variables and files when they are empty.
+	Region, Endpoint string
+	// Rates replace the default rate of the operations that they name.
+	Rates map[string]Rate
+	// Metrics may be nil.
+	Metrics *registry.Metrics
+}
+
+// Client makes every request to AWS Cloud Map, at a pace for each operation. One client serves all registries of a process.
+// It does not retry: whoever uses it is level-triggered and comes back with what is needed then.
+type Client struct {
+	sdk     *servicediscovery.Client
+	paces   map[string]*pace
+	metrics *registry.Metrics
+	// patient clients let the others go first.
+	patient bool
+}
+
+// NewClient makes a client with AWS's default chain of credentials. It makes no request.
+func NewClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
+	loaded, err := awsconfig.LoadDefaultConfig(ctx,
+		awsconfig.WithRegion(cfg.Region),
+		awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }))
+	if err != nil {
+		return nil, fmt.Errorf("reading the AWS configuration: %w", err)
+	}
+	if loaded.Region == "" {
+		return nil, errors.New("no AWS Region is known: set --aws-region or the environment variable AWS_REGION")
+	}
+	sdk := servicediscovery.NewFromConfig(loaded, func(o *servicediscovery.Options) {
+		if cfg.Endpoint != "" {
+			o.BaseEndpoint = aws.String(cfg.Endpoint)
+		}
+		// The SDK puts "data-" before the host name of DiscoverInstances, custom endpoints included: data-127.0.0.1
+		// is nobody's.
+		if o.BaseEndpoint != nil {
+			o.APIOptions = append(o.APIOptions, withoutHostPrefix)
+		}
+	})
+	c := &Client{sdk: sdk, paces: map[string]*pace{}, metrics: cfg.Metrics}
+	rates := maps.Clone(defaultRates)
+	maps.Copy(rates, cfg.Rates)
+	for operation, r := range rates {
+		if r.PerSecond <= 0 || r.Burst < 1 {
+			return nil, fmt.Errorf("rate of %s: %v a second with bursts of %d: both must be positive", operation, r.PerSecond, r.Burst)
+		}
+		c.paces[operation] = newPace(r, func(perSecond float64) { c.metrics.Limit(Name, operation, perSecond) })
+	}
+	return c, nil
+}
+
+func withoutHostPrefix(stack *middleware.Stack) error {
+	return stack.Initialize.Add(middleware.InitializeMiddlewareFunc("withoutHostPrefix", func(ctx context.Context,
+		in middleware.InitializeInput, next middleware.InitializeHandler) (middleware.InitializeOutput, middleware.Metadata, error) {
+		return next.HandleInitialize(smithyhttp.DisableEndpointHostPrefix(ctx, true), in)
+	}), middleware.Before)
+}
+
+// background is c for work that others do not wait for.
+func (c *Client) background() *Client {
+	low := *c
+	low.patient = true
+	return &low
+}
+
+// call makes one request: paced, bounded in time, counted, its error explained.
+func call[In, Out any](ctx context.Context, c *Client, operation string,
+	do func(context.Context, *In, ...func(*servicediscovery.Options)) (*Out, error), in *In) (*Out, error) {
+	p := c.paces[operation]
+	if err := p.wait(ctx, c.patient); err != nil {
+		return nil, newRequestError(operation, fmt.Errorf("waiting for our own rate limit: %w", err))
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	began := time.Now()
+	out, err := do(ctx, in)
+	now, result := time.Now(), resultOf(err)
+	p.done(now, result)
+	c.metrics.Request(Name, operation, result, now.Sub(began))
+	if err != nil {
+		return nil, newRequestError(operation, err)
+	}
+	return out, nil
+}
+
+// discover reads instances of a service, all or those with the given attributes. whole is false when there may be more.
+func (c *Client) discover(ctx context.Context, namespace, service string, query map[string]string) (instances []plan.Instance, whole bool, err error) {
+	out, err := call(ctx, c, "DiscoverInstances", c.sdk.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
+		NamespaceName:   aws.String(namespace),
+		ServiceName:     aws.String(service),
+		QueryParameters: query,
+		HealthStatus:    types.HealthStatusFilterAll,
+		MaxResults:      aws.Int32(maxDiscovered),
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	for _, i := range out.Instances {
+		instances = append(instances, plan.Instance{ID: aws.ToString(i.InstanceId), Attributes: i.Attributes})
+	}
+	return instances, len(instances) < maxDiscovered, nil
+}
+
+// register writes an instance and returns the operation that does it. When another write of the same instance is under
+// way, it waits for that one first.
+func (c *Client) register(ctx context.Context, serviceID string, instance plan.Instance) (operation string, err error) {
+	for {
+		out, err := call(ctx, c, "RegisterInstance", c.sdk.RegisterInstance, &servicediscovery.RegisterInstanceInput{
+			ServiceId:  aws.String(serviceID),
+			InstanceId: aws.String(instance.ID),
+			Attributes: instance.Attributes,
+		})
+		if err == nil {
+			return aws.ToString(out.OperationId), nil
+		}
+		if err := c.awaitDuplicate(ctx, err); err != nil {
+			return "", fmt.Errorf("registering instance %s: %w", instance.ID, err)
+		}
+	}
+}
+
+// deregister removes an instance; one that is not there is removed.
+func (c *Client) deregister(ctx context.Context, serviceID, instanceID string) error {
+	for {
+		_, err := call(ctx, c, "DeregisterInstance", c.sdk.DeregisterInstance, &servicediscovery.DeregisterInstanceInput{
+			ServiceId:  aws.String(serviceID),
+			InstanceId: aws.String(instanceID),
+		})
+		if err == nil || isNotFound(err) {
+			return nil
+		}
+		if err := c.awaitDuplicate(ctx, err); err != nil {
+			return fmt.Errorf("deregistering instance %s: %w", instanceID, err)
+		}
+	}
+}
+
+// awaitDuplicate waits for the operation that stands in the way of a request which failed with err, or returns err.
+func (c *Client) awaitDuplicate(ctx context.Context, err error) error {
+	var duplicate *types.DuplicateRequest
+	if !errors.As(err, &duplicate) || aws.ToString(duplicate.DuplicateOperationId) == "" {
+		return err
+	}
+	// How the other operation ended does not matter: ours comes after it. Only an end of waiting does.
+	_, err = c.await(ctx, aws.ToString(duplicate.DuplicateOperationId))
+	var failed *operationError
+	if errors.As(err, &failed) || isNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// operationError is an asynchronous operation that was accepted and failed later.
+type operationError struct{ code, message string }
+
+func (e *operationError) Error() string {
+	return fmt.Sprintf("AWS Cloud Map accepted the request but could not do it: %s: %s", e.code, e.message)
+}
+
+// await waits until an operation has ended and returns what it made, by kind.
+func (c *Client) await(ctx context.Context, operation string) (targets map[string]string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		targets, done, err := c.operation(ctx, operation)
+		if done || err != nil {
+			return targets, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for operation %s: %w", operation, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
+
+// operation looks once how an operation stands. A failed one is an *operationError.
+func (c *Client) operation(ctx context.Context, id string) (targets map[string]string, done bool, err error) {
+	out, err := call(ctx, c, "GetOperation", c.sdk.GetOperation, &servicediscovery.GetOperationInput{OperationId: aws.String(id)})
+	if err != nil {
+		return nil, false, err
+	}
+	switch out.Operation.Status {
+	case types.OperationStatusSuccess:
+		return out.Operation.Targets, true, nil
+	case types.OperationStatusFail:
+		return nil, true, &operationError{code: aws.ToString(out.Operation.ErrorCode), message: aws.ToString(out.Operation.ErrorMessage)}
+	}
+	return nil, false, nil
+}

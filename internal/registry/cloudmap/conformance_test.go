@@ -1,0 +1,59 @@
+package cloudmap
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
+)
+
+func TestConformance(t *testing.T) {
+	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
+		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true}), false)
+	})
+}
+
+func TestConformanceWithInstanceView(t *testing.T) {
+	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
+		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 30_000}), true)
+	})
+}
+
+// TestConformanceWhenReadsAreLate is Cloud Map as it is: what was written shows half a second later.
+func TestConformanceWhenReadsAreLate(t *testing.T) {
+	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
+		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), false)
+		b.Patience = time.Minute
+		return b
+	})
+}
+
+// TestConformanceThrottled has AWS's limits, shared by all clusters of the test.
+func TestConformanceThrottled(t *testing.T) {
+	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
+		b := backend(startCloud(t, cloudmaplocal.Options{}), false)
+		b.Patience = time.Minute
+		return b
+	})
+}
+
+func backend(c *cloud, instanceView bool) registrytest.Backend {
+	return registrytest.Backend{
+		New: func(t *testing.T, identity mcs.Identity) registry.Registry {
+			cfg := fast(identity)
+			cfg.InstanceView = instanceView
+			return c.registry(t, cfg)
+		},
+		Break: func(*testing.T) func() {
+			c.broken.Store(true)
+			return func() { c.broken.Store(false) }
+		},
+		Spoil:  c.spoil,
+		Lose:   c.dropPage,
+		Empty:  c.empty,
+		Writes: func() int { return int(c.pageWrites.Load()) },
+	}
+}

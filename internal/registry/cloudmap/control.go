@@ -1,0 +1,112 @@
+package cloudmap
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+const (
+	controlPrefix  = "mcs."
+	catalogPrefix  = "catalog."
+	membersService = "members"
+)
+
+// control finds the namespace and the services that hold members and pages, and makes them when they are not there.
+type control struct {
+	client   *Client
+	identity mcs.Identity
+
+	mu    sync.Mutex
+	known *controlPlace
+}
+
+// controlPlace is where a clusterset's records are.
+type controlPlace struct {
+	namespace        namespace
+	members, catalog service
+}
+
+// namespaceName is that of the clusterset's control namespace.
+func (c *control) namespaceName() string { return controlPrefix + c.identity.ClusterSetID }
+
+// ensure returns the place, from memory once it is known.
+func (c *control) ensure(ctx context.Context) (controlPlace, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known != nil {
+		return *c.known, nil
+	}
+	place, err := c.find(ctx)
+	if err != nil {
+		return controlPlace{}, fmt.Errorf("preparing the clusterset's namespace %s: %w", c.namespaceName(), err)
+	}
+	c.known = &place
+	return place, nil
+}
+
+// forget makes the next ensure look again: something that was there has vanished.
+func (c *control) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = nil
+}
+
+func (c *control) find(ctx context.Context) (place controlPlace, err error) {
+	namespaces, err := c.client.namespaces(ctx)
+	if err != nil {
+		return place, err
+	}
+	var ok bool
+	if place.namespace, ok = namespaces[c.namespaceName()]; !ok {
+		if place.namespace, err = c.client.createNamespace(ctx, c.namespaceName(), c.identity); err != nil {
+			return place, err
+		}
+	}
+	services, err := c.client.services(ctx, place.namespace)
+	if err != nil {
+		return place, err
+	}
+	for name, found := range map[string]*service{membersService: &place.members, catalogName(c.identity.ClusterID): &place.catalog} {
+		if *found, ok = services[name]; ok {
+			continue
+		}
+		if *found, err = c.client.createService(ctx, place.namespace, name, c.identity); err != nil {
+			return place, err
+		}
+	}
+	return place, nil
+}
+
+func catalogName(clusterID string) string { return catalogPrefix + clusterID }
+
+// leave deletes this cluster's catalog, and with the last cluster the rest, as far as it is ours and empty. What somebody
+// uses stays.
+func (c *control) leave(ctx context.Context, place controlPlace) error {
+	defer c.forget()
+	remove := []struct {
+		arn    string
+		delete func() error
+	}{
+		{place.catalog.arn, func() error { return c.client.deleteService(ctx, place.catalog) }},
+		{place.members.arn, func() error { return c.client.deleteService(ctx, place.members) }},
+		{place.namespace.arn, func() error { return c.client.deleteNamespace(ctx, place.namespace) }},
+	}
+	members, err := c.client.list(ctx, place.members)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(members, func(i plan.Instance) bool { return i.ID != c.identity.ClusterID }) {
+		remove = remove[:1]
+	}
+	for _, resource := range remove {
+		if gone, err := c.client.removeIfOurs(ctx, resource.arn, c.identity, resource.delete); err != nil || !gone {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package cloudmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	"github.com/aws/smithy-go"
+)
+
+// Results of a request, as metrics and messages name them.
+const (
+	resultOK        = "ok"
+	resultThrottled = "throttled"
+	resultDenied    = "denied"
+	resultNotFound  = "not_found"
+	resultConflict  = "conflict"
+	resultInvalid   = "invalid"
+	resultCanceled  = "canceled"
+	resultError     = "error"
+)
+
+// results are AWS's error codes by what they mean to us. The first two groups are not in Cloud Map's model: they come
+// from the front door that all AWS services share.
+var results = map[string]string{
+	"Throttling":               resultThrottled,
+	"ThrottlingException":      resultThrottled,
+	"ThrottledException":       resultThrottled,
+	"TooManyRequestsException": resultThrottled,
+	"RequestLimitExceeded":     resultThrottled,
+	"RequestThrottled":         resultThrottled,
+	"SlowDown":                 resultThrottled,
+
+	"AccessDenied":                resultDenied,
+	"AccessDeniedException":       resultDenied,
+	"UnauthorizedOperation":       resultDenied,
+	"NotAuthorized":               resultDenied,
+	"UnrecognizedClientException": resultDenied,
+	"InvalidClientTokenId":        resultDenied,
+	"InvalidSignatureException":   resultDenied,
+	"SignatureDoesNotMatch":       resultDenied,
+	"MissingAuthenticationToken":  resultDenied,
+	"ExpiredToken":                resultDenied,
+	"ExpiredTokenException":       resultDenied,
+
+	"NamespaceNotFound":         resultNotFound,
+	"ServiceNotFound":           resultNotFound,
+	"InstanceNotFound":          resultNotFound,
+	"OperationNotFound":         resultNotFound,
+	"ResourceNotFoundException": resultNotFound,
+
+	"NamespaceAlreadyExists": resultConflict,
+	"ServiceAlreadyExists":   resultConflict,
+	"DuplicateRequest":       resultConflict,
+	"ResourceInUse":          resultConflict,
+
+	"InvalidInput":          resultInvalid,
+	"ValidationException":   resultInvalid,
+	"ResourceLimitExceeded": resultInvalid,
+}
+
+// requestError is a failed request, with what the user can do about it.
+type requestError struct {
+	operation string
+	result    string
+	err       error
+}
+
+func newRequestError(operation string, err error) *requestError {
+	return &requestError{operation: operation, result: resultOf(err), err: err}
+}
+
+func (e *requestError) Error() string {
+	text := fmt.Sprintf("AWS Cloud Map %s: %v", e.operation, e.err)
+	var limit *types.ResourceLimitExceeded
+	switch {
+	case errors.As(e.err, &limit):
+		return text + " (raise the quota of AWS Cloud Map in Service Quotas)"
+	case e.result == resultDenied:
+		return text + fmt.Sprintf(" (check the controller's AWS credentials, and that its IAM role allows servicediscovery:%s)", e.operation)
+	case e.result == resultThrottled:
+		return text + " (AWS throttles this account's requests; it is tried again, more slowly)"
+	}
+	return text
+}
+
+func (e *requestError) Unwrap() error { return e.err }
+
+// resultOf says what err means.
+func resultOf(err error) string {
+	var api smithy.APIError
+	switch {
+	case err == nil:
+		return resultOK
+	case errors.As(err, &api):
+		if result, known := results[api.ErrorCode()]; known {
+			return result
+		}
+	case errors.Is(err, context.Canceled):
+		return resultCanceled
+	}
+	return resultError
+}
+
+// isNotFound says whether a namespace, service or instance is not there.
+func isNotFound(err error) bool { return resultOf(err) == resultNotFound }
+
+// isInUse says whether something cannot be deleted because others use it.
+func isInUse(err error) bool {
+	var inUse *types.ResourceInUse
+	return errors.As(err, &inUse)
+}

@@ -1,0 +1,278 @@
+package cloudmap
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
+	"go.uber.org/goleak"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cloud is a local Cloud Map and ways to look into it.
+type cloud struct {
+	server *cloudmaplocal.Server
+	url    string
+	rates  map[string]Rate
+	// client is for looking into it, apart from the clients of the registries.
+	client *Client
+	// broken makes every request fail; pageWrites counts those that write a part of a page.
+	broken     atomic.Bool
+	pageWrites atomic.Int64
+}
+
+// ServeHTTP stands before the server.
+func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c.broken.Load() {
+		http.Error(w, "broken", http.StatusServiceUnavailable)
+		return
+	}
+	if strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".RegisterInstance") {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if bytes.Contains(body, []byte(`"InstanceId":"page-`)) {
+			c.pageWrites.Add(1)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	c.server.ServeHTTP(w, r)
+}
+
+// startCloud runs a local Cloud Map until the test ends.
+func startCloud(t *testing.T, options cloudmaplocal.Options) *cloud {
+	t.Helper()
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDTEST")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	server, err := cloudmaplocal.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cloud{server: server}
+	listener := httptest.NewServer(c)
+	t.Cleanup(func() {
+		listener.Close()
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	c.url = listener.URL
+	if options.Unthrottled {
+		// Without AWS's limits there is no need for ours either: tests are about what is done, not how fast.
+		c.rates = map[string]Rate{}
+		for operation := range defaultRates {
+			c.rates[operation] = Rate{PerSecond: 10_000, Burst: 10_000}
+		}
+	}
+	c.client = c.newClient(t)
+	return c
+}
+
+func (c *cloud) newClient(t *testing.T) *Client {
+	t.Helper()
+	client, err := NewClient(t.Context(), ClientConfig{Region: "us-east-1", Endpoint: c.url, Rates: c.rates})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// fast are intervals for tests that have no second to lose.
+func fast(identity mcs.Identity) Config {
+	standard := defaultTimes()
+	standard.quiet, standard.atMost = 5*time.Millisecond, 25*time.Millisecond
+	standard.confirm, standard.adopt = 300*time.Millisecond, 500*time.Millisecond
+	standard.audit = 100 * time.Millisecond
+	standard.retry, standard.maxRetry = 20*time.Millisecond, 200*time.Millisecond
+	return Config{
+		Identity: identity, Version: "test",
+		PollInterval: 20 * time.Millisecond, HeartbeatInterval: 200 * time.Millisecond, StaleAfter: time.Minute,
+		Logger: logr.Discard(), times: standard,
+	}
+}
+
+func (c *cloud) registry(t *testing.T, cfg Config) *Registry {
+	t.Helper()
+	if testing.Verbose() {
+		cfg.Logger = testr.New(t).WithName(cfg.Identity.ClusterID)
+	}
+	reg, err := New(c.newClient(t), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg
+}
+
+// start runs a registry until the returned function is called with a cause, or the test ends.
+func start(t *testing.T, reg registry.Registry) (stop func(cause error)) {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- reg.Run(ctx, func(mcs.Key) {}) }()
+	stopped := false
+	stop = func(cause error) {
+		cancel(cause)
+		if stopped {
+			return
+		}
+		stopped = true
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+	t.Cleanup(func() { stop(nil) })
+	return stop
+}
+
+// within waits for a condition.
+func within(t *testing.T, patience time.Duration, what string, met func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !met(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// instances are those of a service, by ID; nil when there is no such namespace or service.
+func (c *cloud) instances(t *testing.T, namespaceName, serviceName string) map[string]map[string]string {
+	t.Helper()
+	s, ok := c.service(t, namespaceName, serviceName)
+	if !ok {
+		return nil
+	}
+	listed, err := c.client.list(t.Context(), s)
+	if isNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]map[string]string{}
+	for _, instance := range listed {
+		found[instance.ID] = instance.Attributes
+	}
+	return found
+}
+
+func (c *cloud) service(t *testing.T, namespaceName, serviceName string) (service, bool) {
+	t.Helper()
+	namespaces, err := c.client.namespaces(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, ok := namespaces[namespaceName]
+	if !ok {
+		return service{}, false
+	}
+	services, err := c.client.services(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, ok := services[serviceName]
+	return s, ok
+}
+
+// put writes an instance as somebody else would.
+func (c *cloud) put(t *testing.T, namespaceName, serviceName string, instance plan.Instance) {
+	t.Helper()
+	s, ok := c.service(t, namespaceName, serviceName)
+	if !ok {
+		t.Fatalf("there is no service %s in namespace %s", serviceName, namespaceName)
+	}
+	if _, err := c.client.register(t.Context(), s.id, instance); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// drop removes an instance as somebody else would.
+func (c *cloud) drop(t *testing.T, namespaceName, serviceName, id string) {
+	t.Helper()
+	s, ok := c.service(t, namespaceName, serviceName)
+	if !ok {
+		t.Fatalf("there is no service %s in namespace %s", serviceName, namespaceName)
+	}
+	if err := c.client.deregister(t.Context(), s.id, id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dropPage removes every part of the page that key belongs to.
+func (c *cloud) dropPage(t *testing.T, clusterSetID, clusterID string, key mcs.Key) {
+	t.Helper()
+	for id := range c.instances(t, controlPrefix+clusterSetID, catalogName(clusterID)) {
+		if page, _, ok := parsePartID(id); ok && page == pageOf(key) {
+			c.drop(t, controlPrefix+clusterSetID, catalogName(clusterID), id)
+		}
+	}
+}
+
+// spoil replaces the page that key belongs to with garbage, announced as a page should be.
+func (c *cloud) spoil(t *testing.T, clusterSetID, clusterID string, key mcs.Key) func(mcs.Key) bool {
+	t.Helper()
+	control := controlPrefix + clusterSetID
+	page := pageOf(key)
+	garbage := []byte{1, 0, 'g', 'a', 'r', 'b', 'a', 'g', 'e'}
+	attrs := c.instances(t, control, membersService)[clusterID]
+	generation, err := strconv.ParseInt(attrs[attrGeneration], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := splitPage(clusterID, page, generation+1, garbage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.put(t, control, catalogName(clusterID), parts[0])
+	announced, err := parseMember(plan.Instance{ID: clusterID, Attributes: attrs}, clusterSetID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	announced.generation++
+	announced.pages[page] = digestOf(garbage)
+	c.put(t, control, membersService, announced.instance())
+	return func(k mcs.Key) bool { return pageOf(k) == page }
+}
+
+// empty says whether nothing of a cluster is left.
+func (c *cloud) empty(t *testing.T, clusterSetID, clusterID string) bool {
+	t.Helper()
+	control := controlPrefix + clusterSetID
+	pages := c.instances(t, control, catalogName(clusterID))
+	for id := range pages {
+		if _, _, ok := parsePartID(id); ok {
+			return false
+		}
+	}
+	return true
+}
+
+// requests are the requests so far that are of one of the operations, or all without any.
+func (c *cloud) requests(operations ...string) int {
+	counts := c.server.Requests()
+	total := 0
+	for operation := range maps.Keys(counts) {
+		if len(operations) == 0 || strings.Contains(" "+strings.Join(operations, " ")+" ", " "+operation+" ") {
+			total += int(counts[operation])
+		}
+	}
+	return total
+}

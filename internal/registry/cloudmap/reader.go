@@ -1,0 +1,362 @@
+package cloudmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// wholeFrom is from how many pages on a catalog is read at once: one larger answer instead of that many requests.
+const wholeFrom = 4
+
+// readLoop polls until ctx ends.
+func (r *Registry) readLoop(ctx context.Context, notify func(mcs.Key)) {
+	for {
+		err := r.poll(ctx, notify)
+		r.reading(ctx, err, notify)
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.look:
+		case <-time.After(r.cfg.PollInterval):
+		}
+	}
+}
+
+// reading notes whether reading works, and tells who waits for it when that changes.
+func (r *Registry) reading(ctx context.Context, err error, notify func(mcs.Key)) {
+	if ctx.Err() != nil {
+		return
+	}
+	r.mu.Lock()
+	changed := keySet{}
+	if text(err) != text(r.readProblem) {
+		r.readProblem = err
+		r.unfinished(changed)
+		if err != nil {
+			r.log.Error(err, "Cannot read the clusterset from AWS Cloud Map; what is known of it stays")
+		} else {
+			r.log.Info("Reading the clusterset from AWS Cloud Map again")
+		}
+	}
+	r.mu.Unlock()
+	r.tell(notify, changed)
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// poll reads the members, and of each cluster the pages that are not what it announces.
+func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
+	place, err := r.control.ensure(ctx)
+	if err != nil {
+		return err
+	}
+	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, membersService, nil)
+	if err != nil {
+		r.vanished(err)
+		return fmt.Errorf("reading the members of the clusterset: %w", err)
+	}
+	if !whole {
+		return fmt.Errorf("the clusterset has %d members or more, of which AWS Cloud Map shows only a part", maxDiscovered)
+	}
+	changed := keySet{}
+	if !r.takeMembers(instances, changed) {
+		return errors.New("reading the members of the clusterset: this cluster's own record is not among them")
+	}
+	if err := r.auditIfDue(ctx, place, r.ownRecord(instances), changed); err != nil {
+		r.tell(notify, changed)
+		return errors.Join(err, r.readPages(ctx, place, notify))
+	}
+	r.takeClaim(r.ownRecord(instances), changed)
+	// The members are known now; whose pages are not read yet shows as Unknown.
+	r.tell(notify, changed)
+	return r.readPages(ctx, place, notify)
+}
+
+// vanished makes us look for the control namespace again when it is gone.
+func (r *Registry) vanished(err error) {
+	if isNotFound(err) {
+		r.control.forget()
+	}
+}
+
+// takeMembers takes in a read of the members, unless it cannot be right: our own record is there once we have joined.
+func (r *Registry) takeMembers(instances []plan.Instance, changed keySet) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.claim.state == held && r.ownRecord(instances) == nil {
+		return false
+	}
+	r.catalogs.members(time.Now(), instances, changed)
+	return true
+}
+
+// ownRecord is the record with our ID in a read, nil if there is none that can be used.
+func (r *Registry) ownRecord(instances []plan.Instance) *memberRecord {
+	for _, instance := range instances {
+		if instance.ID != r.cfg.Identity.ClusterID {
+			continue
+		}
+		if shown, err := parseMember(instance, r.cfg.Identity.ClusterSetID); err == nil {
+			return &shown
+		}
+	}
+	return nil
+}
+
+// auditIfDue reads all of our own pages: before the ID is claimed, when another cluster may have written them, and now
+// and then.
+func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *memberRecord, changed keySet) error {
+	r.mu.Lock()
+	now := time.Now()
+	due := r.claim.free(now, shown) || r.claim.state != watching && !now.Before(r.auditAt)
+	r.mu.Unlock()
+	if !due {
+		return nil
+	}
+	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(r.cfg.Identity.ClusterID), nil)
+	if err != nil {
+		r.vanished(err)
+		return fmt.Errorf("reading this cluster's own pages: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.auditAt = time.Now().Add(r.cfg.times.audit)
+	if whole {
+		r.catalogs.audit(time.Now(), instances, changed)
+	}
+	return nil
+}
+
+// takeClaim decides whose our ID is, and takes over what the earlier life of this cluster left when it is ours.
+func (r *Registry) takeClaim(shown *memberRecord, changed keySet) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	before, refusedBefore := r.claim.state, r.claim.refused()
+	if before == watching {
+		r.prepareRecord(now, shown)
+	}
+	if r.claim.observe(now, shown, r.ours) {
+		r.announce = true
+		wake(r.write)
+		if r.claim.state == held {
+			r.auditAt = now // the other cluster may have written our pages
+		}
+	}
+	if r.claim.state != before || r.claim.refused() != refusedBefore {
+		r.claimChanged(now, before, changed)
+	}
+	if r.claim.state == held {
+		r.adoptPages(now, changed)
+		r.confirmPages(now)
+	}
+}
+
+// prepareRecord makes the record that we would claim the ID with. The caller holds r.mu.
+func (r *Registry) prepareRecord(now time.Time, shown *memberRecord) {
+	joined := now.UTC().Truncate(time.Millisecond)
+	if shown != nil {
+		r.outbox.generation = max(r.outbox.generation, shown.generation)
+		r.ours.heartbeat = max(r.ours.heartbeat, shown.heartbeat)
+		if shown.isMember(r.cfg.Identity) {
+			joined = shown.joined
+		}
+	}
+	r.ours = memberRecord{
+		clusterID: r.cfg.Identity.ClusterID, clusterSetID: r.cfg.Identity.ClusterSetID,
+		uid: r.cfg.Identity.UID, version: r.cfg.Version, joined: joined, heartbeat: r.ours.heartbeat,
+	}
+}
+
+// claimChanged acts upon a claim that was won or lost. The caller holds r.mu.
+func (r *Registry) claimChanged(now time.Time, before claimState, changed keySet) {
+	switch {
+	case r.claim.state == held:
+		r.heldSince = now
+		r.log.Info("Joined the clusterset", "cluster", r.cfg.Identity.ClusterID)
+		wake(r.write)
+		if r.view != nil {
+			r.view.enable()
+		}
+	case r.claim.state == claiming:
+		r.outbox.nextGeneration(now)
+	case r.claim.refused() != "":
+		r.log.Info("Another cluster uses this cluster's ID: nothing is exported until it is gone",
+			"cluster", r.cfg.Identity.ClusterID, "uid", r.cfg.Identity.UID, "otherUID", r.claim.refused())
+	}
+	if r.claim.state == watching && before != watching {
+		r.outbox.disown()
+		if r.view != nil {
+			r.view.disable()
+		}
+	}
+	r.unfinished(changed)
+	r.ownKeys(changed)
+}
+
+// adoptPages makes the pages as shown the base of what is written, one by one as they become known. The caller holds r.mu.
+func (r *Registry) adoptPages(now time.Time, changed keySet) {
+	shown := r.shown()
+	for i := range r.outbox.pages {
+		if r.outbox.pages[i].adopted {
+			continue
+		}
+		switch page := &shown.pages[i]; {
+		case page.read:
+			r.outbox.adopt(i, page)
+		case page.failures > eagerRetries && now.Sub(r.heldSince) >= r.cfg.times.adopt:
+			r.log.Info("A page of this cluster's earlier life cannot be read and is written anew", "page", pageName(i), "problem", page.trouble)
+			r.outbox.abandon(i, page)
+		default:
+			continue
+		}
+		for key := range r.outbox.pages[i].want {
+			changed[key] = struct{}{}
+		}
+		wake(r.write)
+	}
+}
+
+// confirmPages compares what was written with what is shown. The caller holds r.mu.
+func (r *Registry) confirmPages(now time.Time) {
+	for _, page := range r.outbox.confirm(now, r.shown(), r.cfg.times.confirm) {
+		r.outbox.pages[page].torn = true
+		wake(r.write)
+	}
+	exports, pages := r.outbox.size()
+	r.cfg.Metrics.Stored(Name, "exports", exports)
+	r.cfg.Metrics.Stored(Name, "pages", pages)
+}
+
+// readPages reads every page that has to be read, and sees to the clusters whose record is gone.
+func (r *Registry) readPages(ctx context.Context, place controlPlace, notify func(mcs.Key)) error {
+	r.mu.Lock()
+	now := time.Now()
+	wanted := map[string][]int{}
+	for id, cluster := range r.catalogs.clusters {
+		if pages := cluster.wanted(now); len(pages) > 0 {
+			wanted[id] = pages
+		}
+	}
+	absent := r.catalogs.absent(now)
+	r.mu.Unlock()
+	if len(wanted) == 0 && len(absent) == 0 {
+		return nil
+	}
+
+	var group errgroup.Group
+	group.SetLimit(concurrency)
+	var failed failures
+	for id, pages := range wanted {
+		group.Go(func() error { failed.add(r.readCatalog(ctx, place, id, pages, notify)); return nil })
+	}
+	for _, id := range absent {
+		group.Go(func() error { failed.add(r.verifyAbsent(ctx, place, id, notify)); return nil })
+	}
+	_ = group.Wait() // failures are gathered in failed: one cluster's must not end the others' reads
+	return failed.first()
+}
+
+// failures gathers errors of concurrent requests.
+type failures struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (f *failures) add(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
+}
+
+func (f *failures) first() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// readCatalog reads pages of one cluster, all at once if they are many.
+func (r *Registry) readCatalog(ctx context.Context, place controlPlace, id string, pages []int, notify func(mcs.Key)) error {
+	if len(pages) >= wholeFrom {
+		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id), nil)
+		if err != nil {
+			return r.unreadable(id, pages, err)
+		}
+		if whole {
+			byPage := groupByPage(instances)
+			for _, page := range pages {
+				r.takePage(id, page, byPage[page], notify)
+			}
+			return nil
+		}
+	}
+	for _, page := range pages {
+		instances, _, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id), map[string]string{attrPage: pageName(page)})
+		if err != nil {
+			return r.unreadable(id, []int{page}, err)
+		}
+		r.takePage(id, page, instances, notify)
+	}
+	return nil
+}
+
+func (r *Registry) takePage(id string, page int, instances []plan.Instance, notify func(mcs.Key)) {
+	changed := keySet{}
+	now := time.Now()
+	r.mu.Lock()
+	r.catalogs.page(now, id, page, instances, changed)
+	if id == r.cfg.Identity.ClusterID && r.claim.state == held {
+		r.adoptPages(now, changed)
+		r.confirmPages(now)
+	}
+	r.mu.Unlock()
+	r.tell(notify, changed)
+}
+
+// unreadable notes that pages could not be read at all. A catalog that is not there, though its pages are announced, is
+// that cluster's trouble; any other error is ours.
+func (r *Registry) unreadable(id string, pages []int, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if cluster := r.catalogs.clusters[id]; cluster != nil {
+		for _, page := range pages {
+			p := &cluster.pages[page]
+			p.trouble = err.Error()
+			p.failed(time.Now(), r.cfg.PollInterval)
+		}
+	}
+	if isNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
+}
+
+// verifyAbsent looks whether a cluster whose record is gone has left: then its catalog is empty, or gone too.
+func (r *Registry) verifyAbsent(ctx context.Context, place controlPlace, id string, notify func(mcs.Key)) error {
+	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id), nil)
+	if err != nil && !isNotFound(err) {
+		return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
+	}
+	empty := err != nil || whole && len(groupByPage(instances)) == 0
+	changed := keySet{}
+	r.mu.Lock()
+	r.catalogs.verified(time.Now(), id, empty, changed)
+	r.mu.Unlock()
+	r.tell(notify, changed)
+	return nil
+}

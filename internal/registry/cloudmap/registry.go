@@ -1,0 +1,383 @@
+package cloudmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+)
+
+// Config says which cluster this is and how it takes part.
+type Config struct {
+	Identity mcs.Identity
+	// Version is this controller's, for the others to see.
+	Version string
+	// InstanceView shows each endpoint as a Cloud Map instance too.
+	InstanceView bool
+	// PollInterval is the time between two looks at the members, HeartbeatInterval between two signs of life. StaleAfter
+	// is how long a cluster's record may be gone until its exports go too. 0 is the default.
+	PollInterval, HeartbeatInterval, StaleAfter time.Duration
+	Logger                                      logr.Logger
+	// Metrics may be nil.
+	Metrics *registry.Metrics
+
+	// times are what only tests change.
+	times times
+}
+
+// times are the intervals that nobody needs to set.
+type times struct {
+	// quiet is how long no export must have changed until pages are written, atMost how long that is put off.
+	quiet, atMost time.Duration
+	// confirm is how long the registry may take to show what was written until it is written again.
+	confirm time.Duration
+	// adopt is how long a page of an earlier life is tried to be read until it is given up.
+	adopt time.Duration
+	// audit is the time between two looks at all of our own pages. It costs one request, and bounds how long a page stays
+	// away that somebody else removed or changed.
+	audit time.Duration
+	// retry is the pause after a first failed write, and maxRetry the longest.
+	retry, maxRetry time.Duration
+	// leave bounds the removal of everything.
+	leave time.Duration
+}
+
+const (
+	defaultPoll      = time.Second
+	defaultHeartbeat = 12 * time.Second
+	// defaultStale is ten heartbeats: a restart, a lost leader lease or a minute of throttling is not death.
+	defaultStale = 2 * time.Minute
+	// silentBeats is after how many missed heartbeats a cluster with our ID is taken for dead: one may get lost.
+	silentBeats = 2.5
+	// concurrency is the number of requests under way for pages at once. At 20 to 50 ms a request, 8 of them use the
+	// 50 requests a second that writes have, three times over.
+	concurrency = 8
+)
+
+func defaultTimes() times {
+	return times{
+		quiet: 50 * time.Millisecond, atMost: 250 * time.Millisecond,
+		confirm: 15 * time.Second, adopt: 15 * time.Second, audit: 2 * time.Minute,
+		retry: 500 * time.Millisecond, maxRetry: 30 * time.Second,
+		leave: 2 * time.Minute,
+	}
+}
+
+// Registry is one cluster's part in a clusterset on AWS Cloud Map.
+type Registry struct {
+	cfg     Config
+	log     logr.Logger
+	client  *Client
+	control *control
+	view    *instanceView // nil when switched off
+
+	// look and write wake the reader and the writer.
+	look, write chan struct{}
+
+	mu       sync.Mutex
+	catalogs *catalogs
+	outbox   *outbox
+	claim    claim
+	// asked are the keys of which Look could not tell everything, and what it said.
+	asked map[mcs.Key]answer
+	// ours is our record as it was last written, or is about to be; recorded is when it was.
+	ours     memberRecord
+	recorded time.Time
+	// announce asks for the record to be written now.
+	announce bool
+	// heldSince is when the claim was last won.
+	heldSince time.Time
+	// auditAt is when all of our own pages are looked at next.
+	auditAt time.Time
+	// firstAsk and lastAsk are when the changes began and ended that are to be written; zero when there are none.
+	firstAsk, lastAsk time.Time
+	// readProblem and writeProblem are why reading and writing do not work, nil while they do.
+	readProblem, writeProblem error
+	writeFailures             int
+	writeRetryAt              time.Time
+}
+
+var _ registry.Registry = (*Registry)(nil)
+
+// answer is what a Look said that could not tell everything.
+type answer struct {
+	synced  bool
+	unknown []string
+}
+
+// New makes a registry for one cluster. It makes no request.
+func New(client *Client, cfg Config) (*Registry, error) {
+	for name, id := range map[string]string{"cluster": cfg.Identity.ClusterID, "clusterset": cfg.Identity.ClusterSetID} {
+		if err := mcs.ValidateClusterID(id); err != nil {
+			return nil, fmt.Errorf("checking the %s ID: %w", name, err)
+		}
+	}
+	if cfg.Identity.UID == "" {
+		return nil, errors.New("the UID of namespace kube-system is needed to tell clusters with one ID apart")
+	}
+	cfg = withDefaults(cfg)
+	r := &Registry{
+		cfg: cfg, log: cfg.Logger, client: client,
+		control:  &control{client: client, identity: cfg.Identity},
+		look:     make(chan struct{}, 1),
+		write:    make(chan struct{}, 1),
+		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval),
+		outbox:   newOutbox(cfg.Identity.ClusterID),
+		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval))},
+		asked:    map[mcs.Key]answer{},
+	}
+	if cfg.InstanceView {
+		r.view = newInstanceView(client.background(), cfg, r.desiredInstances)
+	}
+	return r, nil
+}
+
+func withDefaults(cfg Config) Config {
+	for value, standard := range map[*time.Duration]time.Duration{
+		&cfg.PollInterval: defaultPoll, &cfg.HeartbeatInterval: defaultHeartbeat, &cfg.StaleAfter: defaultStale,
+	} {
+		if *value <= 0 {
+			*value = standard
+		}
+	}
+	if cfg.times == (times{}) {
+		cfg.times = defaultTimes()
+	}
+	return cfg
+}
+
+// Publish implements registry.Registry.
+func (r *Registry) Publish(_ context.Context, exp mcs.Export) error {
+	if err := registry.CheckOwn(exp, r.cfg.Identity.ClusterID); err != nil {
+		return err
+	}
+	if err := record.Check(exp); err != nil {
+		return &registry.InvalidExportError{Key: exp.Key, Reason: err.Error()}
+	}
+	exp = exp.Canonical()
+	r.ask(exp.Key, &exp)
+	return nil
+}
+
+// Withdraw implements registry.Registry.
+func (r *Registry) Withdraw(_ context.Context, key mcs.Key) error {
+	r.ask(key, nil)
+	return nil
+}
+
+func (r *Registry) ask(key mcs.Key, exp *mcs.Export) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.outbox.ask(key, exp) {
+		return
+	}
+	r.lastAsk = time.Now()
+	if r.firstAsk.IsZero() {
+		r.firstAsk = r.lastAsk
+	}
+	wake(r.write)
+	if r.view != nil && r.claim.state == held {
+		r.view.look(key)
+	}
+}
+
+// wake makes a loop look again; it never blocks, because one pending look covers every change before it.
+func wake(loop chan struct{}) {
+	select {
+	case loop <- struct{}{}:
+	default:
+	}
+}
+
+// Look implements registry.Registry.
+func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.catalogs.synced {
+		r.asked[key] = answer{}
+		return registry.View{}, fmt.Errorf("looking up %s: %w", key, r.notSynced())
+	}
+	exports, unknown := r.catalogs.look(key)
+	if len(unknown) > 0 {
+		r.asked[key] = answer{synced: true, unknown: unknown}
+	}
+	return registry.View{Exports: exports, Unknown: unknown, Own: r.publication(key)}, nil
+}
+
+// notSynced says why nothing is known. The caller holds r.mu.
+func (r *Registry) notSynced() error {
+	if r.readProblem != nil {
+		return fmt.Errorf("%w: %w", registry.ErrNotSynced, r.readProblem)
+	}
+	return registry.ErrNotSynced
+}
+
+// publication says where our export of key stands. The caller holds r.mu.
+func (r *Registry) publication(key mcs.Key) registry.Publication {
+	want, asked := r.outbox.pages[pageOf(key)].want[key]
+	if uid := r.claim.refused(); uid != "" {
+		// What the registry shows is the other cluster's.
+		if !asked || want == nil {
+			return registry.Publication{State: registry.Absent}
+		}
+		return registry.Publication{State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: r.cfg.Identity.ClusterID, OtherUID: uid}}
+	}
+	result := r.outbox.publication(key, &r.shown().pages[pageOf(key)])
+	if result.State == registry.Pending && result.Err == nil {
+		result.Err = errors.Join(r.writeProblem, r.readProblem)
+	}
+	return result
+}
+
+// shown is our own catalog as the registry shows it. The caller holds r.mu.
+func (r *Registry) shown() *catalog {
+	if own := r.catalogs.own(); own != nil {
+		return own
+	}
+	return &catalog{}
+}
+
+// Members implements registry.Registry.
+func (r *Registry) Members(context.Context) ([]registry.Member, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.catalogs.synced {
+		return nil, fmt.Errorf("listing members: %w", r.notSynced())
+	}
+	return r.catalogs.list(), nil
+}
+
+// Run implements registry.Registry.
+func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
+	group, loops := errgroup.WithContext(ctx)
+	group.Go(func() error { r.readLoop(loops, notify); return nil })
+	group.Go(func() error { r.writeLoop(loops, notify); return nil })
+	if r.view != nil {
+		group.Go(func() error { r.view.run(loops); return nil })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.times.leave)
+		defer cancel()
+		if err := r.leave(ctx); err != nil {
+			r.log.Error(err, "Could not remove everything of this cluster from AWS Cloud Map on leaving the clusterset")
+		}
+	}
+	return nil
+}
+
+// tell notifies of keys, and of those of which there is another answer now.
+func (r *Registry) tell(notify func(mcs.Key), changed keySet) {
+	r.mu.Lock()
+	for key, said := range r.asked {
+		if _, unknown := r.catalogs.look(key); r.catalogs.synced && (!said.synced || !slices.Equal(unknown, said.unknown)) {
+			changed[key] = struct{}{}
+			delete(r.asked, key)
+		}
+	}
+	r.mu.Unlock()
+	for key := range changed {
+		notify(key)
+	}
+}
+
+// unfinished adds the keys whose publication is under way. The caller holds r.mu.
+func (r *Registry) unfinished(keys keySet) {
+	for i := range r.outbox.pages {
+		for key := range r.outbox.pages[i].want {
+			if r.publication(key).State == registry.Pending {
+				keys[key] = struct{}{}
+			}
+		}
+	}
+}
+
+// desiredInstances is what the instance view shows of key: exp, or nothing if it is nil. It is not known of exports that
+// were left by an earlier life and not published or withdrawn since.
+func (r *Registry) desiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := &r.outbox.pages[pageOf(key)]
+	if exp, asked := p.want[key]; asked {
+		return exp, true
+	}
+	_, left := p.exports[key]
+	return nil, p.adopted && !left
+}
+
+// ownKeys are all keys of our own pages as shown. The caller holds r.mu.
+func (r *Registry) ownKeys(keys keySet) {
+	for i := range r.shown().pages {
+		for key := range r.shown().pages[i].exports {
+			keys[key] = struct{}{}
+		}
+	}
+}
+
+// leave removes everything of this cluster: first the announcement, so that nobody reads half of the rest.
+func (r *Registry) leave(ctx context.Context) error {
+	r.mu.Lock()
+	mine := r.claim.state != watching
+	last := r.ours
+	r.mu.Unlock()
+	if !mine {
+		return nil
+	}
+	place, err := r.control.ensure(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	last.pages = digests{}
+	last.heartbeat++
+	last.generation = max(last.generation+1, now.UnixMilli())
+	if _, err := r.client.register(ctx, place.members.id, last.instance()); err != nil {
+		return fmt.Errorf("announcing that the cluster leaves: %w", err)
+	}
+	if err := r.removePages(ctx, place); err != nil {
+		return err
+	}
+	if err := r.client.deregister(ctx, place.members.id, r.cfg.Identity.ClusterID); err != nil {
+		return fmt.Errorf("removing the member's record: %w", err)
+	}
+	err = r.control.leave(ctx, place)
+	if r.view != nil {
+		err = errors.Join(err, r.view.leave(ctx))
+	}
+	return err
+}
+
+// removePages removes the instances of our pages: those that we know of and those that are listed.
+func (r *Registry) removePages(ctx context.Context, place controlPlace) error {
+	ids := map[string]bool{}
+	listed, err := r.client.list(ctx, place.catalog)
+	if err != nil {
+		return err
+	}
+	for _, instance := range listed {
+		ids[instance.ID] = true
+	}
+	for i := range r.outbox.pages {
+		for part := range r.outbox.pages[i].stored {
+			ids[partID(i, part)] = true
+		}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		group.Go(func() error { return r.client.deregister(ctx, place.catalog.id, id) })
+	}
+	return group.Wait()
+}

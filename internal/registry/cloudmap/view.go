@@ -1,0 +1,384 @@
+package cloudmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+const (
+	// viewServices are the services that are brought in step at once, viewRequests the requests under way for each. The
+	// pace of requests is what really bounds the view.
+	viewServices = 4
+	viewRequests = 4
+	// viewRetry is the pause after a first failure, viewMaxRetry the longest.
+	viewRetry    = time.Second
+	viewMaxRetry = 5 * time.Minute
+	// maxInstances is AWS's limit for a service, which cannot be raised. The pages hold all endpoints all the same.
+	maxInstances = 1000
+)
+
+// errUndecided means that it is not known yet what the view is to show of an export that an earlier life left.
+var errUndecided = errors.New("it is not decided yet whether the service is still exported")
+
+// instanceView shows this cluster's endpoints as Cloud Map instances, for people and for consumers that know nothing of
+// pages. It is level-triggered, has time, and nothing waits for it.
+type instanceView struct {
+	client   *Client
+	places   *places
+	identity mcs.Identity
+	version  string
+	own      func(attrs map[string]string) bool
+	desired  func(mcs.Key) (exp *mcs.Export, known bool)
+	log      logr.Logger
+	metrics  *registry.Metrics
+	wake     chan struct{}
+
+	mu sync.Mutex
+	// enabled while the cluster ID is ours, scan when leftovers of an earlier life have to be looked for.
+	enabled, scan bool
+	scanRetry     retry
+	queue         map[mcs.Key]*viewItem
+	// shown is what each service has of ours, as far as this process wrote it.
+	shown map[mcs.Key]shownService
+}
+
+// viewItem is a service that has to be looked at.
+type viewItem struct {
+	retry
+	// busy while it is worked on, again when it has to be looked at once more after that.
+	busy, again bool
+}
+
+// shownService is what the view has made of a service.
+type shownService struct {
+	exp       mcs.Export
+	instances int
+	// collisions are instances that belong to others: they are looked at again with the next change.
+	collisions int
+}
+
+func newInstanceView(client *Client, cfg Config, desired func(mcs.Key) (*mcs.Export, bool)) *instanceView {
+	return &instanceView{
+		client:   client,
+		places:   &places{client: client, identity: cfg.Identity},
+		identity: cfg.Identity,
+		version:  cfg.Version,
+		own:      plan.OwnInstance(cfg.Identity.ClusterID, cfg.Identity.ClusterSetID),
+		desired:  desired,
+		log:      cfg.Logger.WithName("instances"),
+		metrics:  cfg.Metrics,
+		wake:     make(chan struct{}, 1),
+		queue:    map[mcs.Key]*viewItem{},
+		shown:    map[mcs.Key]shownService{},
+	}
+}
+
+// look makes the view look at key.
+func (v *instanceView) look(key mcs.Key) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.enqueue(key)
+	wake(v.wake)
+}
+
+// enqueue adds key to the queue. The caller holds v.mu.
+func (v *instanceView) enqueue(key mcs.Key) {
+	item := v.queue[key]
+	if item == nil {
+		item = &viewItem{}
+		v.queue[key] = item
+	}
+	item.retry, item.again = retry{}, item.busy
+}
+
+// enable lets the view write, first of all to remove what an earlier life left.
+func (v *instanceView) enable() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.enabled, v.scan = true, true
+	wake(v.wake)
+}
+
+// disable keeps the view from writing: the cluster ID, by which it knows its instances, is another cluster's.
+func (v *instanceView) disable() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.enabled = false
+	clear(v.shown)
+}
+
+// run brings services in step until ctx ends.
+func (v *instanceView) run(ctx context.Context) {
+	var group errgroup.Group
+	group.SetLimit(viewServices)
+	defer func() { _ = group.Wait() }() // the work reports its errors itself
+	for {
+		v.scanIfDue(ctx)
+		key, ok, pause := v.next(time.Now())
+		if ok {
+			group.Go(func() error { v.done(ctx, key, v.sync(ctx, key)); return nil })
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-v.wake:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// next takes a service from the queue, or says when to come again.
+func (v *instanceView) next(now time.Time) (key mcs.Key, ok bool, pause time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	pause = time.Minute
+	if !v.enabled {
+		return key, false, pause
+	}
+	if v.scan {
+		pause = max(0, v.scanRetry.retryAt.Sub(now))
+	}
+	for key, item := range v.queue {
+		if item.busy {
+			continue
+		}
+		wait := item.retryAt.Sub(now)
+		if wait <= 0 {
+			item.busy, item.again = true, false
+			return key, true, 0
+		}
+		pause = min(pause, wait)
+	}
+	return key, false, pause
+}
+
+// done notes how the work on a service ended.
+func (v *instanceView) done(ctx context.Context, key mcs.Key, err error) {
+	if isNotFound(err) {
+		v.places.forget()
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	item := v.queue[key]
+	item.busy = false
+	defer wake(v.wake)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		item.failures++
+		item.retryAt = time.Now().Add(min(viewMaxRetry, viewRetry<<min(item.failures-1, 10)))
+		if !errors.Is(err, errUndecided) {
+			delete(v.shown, key)
+			v.log.Error(err, "Cannot show the endpoints of a service as Cloud Map instances; trying again", "service", key.String(), "retryAt", item.retryAt)
+		}
+	case !item.again:
+		delete(v.queue, key)
+	}
+	total := 0
+	for _, s := range v.shown {
+		total += s.instances
+	}
+	v.metrics.Stored(Name, "instances", total)
+}
+
+// sync brings the service of key in step with what is exported.
+func (v *instanceView) sync(ctx context.Context, key mcs.Key) error {
+	exp, known := v.desired(key)
+	switch {
+	case !known:
+		return errUndecided
+	case exp == nil:
+		return v.remove(ctx, key)
+	}
+	v.mu.Lock()
+	shown, touched := v.shown[key]
+	v.mu.Unlock()
+	if touched && shown.collisions == 0 && shown.exp.Equal(*exp) {
+		return nil
+	}
+	s, made, err := v.places.ensure(ctx, key)
+	if err != nil {
+		return err
+	}
+	var listed []plan.Instance
+	if !made {
+		if listed, err = v.client.list(ctx, s); err != nil {
+			return err
+		}
+	}
+	want := v.instances(*exp)
+	have := listed
+	if touched {
+		have = present(v.instances(shown.exp), listed, v.own)
+	}
+	changes := plan.Instances(want, have, v.own)
+	if len(changes.Collisions) != shown.collisions {
+		v.log.Info("Instances are not shown because others use their IDs: do the pod networks overlap?", "service", key.String(), "collisions", changes.Collisions)
+	}
+	if err := v.apply(ctx, s, changes); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.shown[key] = shownService{exp: *exp, instances: len(want), collisions: len(changes.Collisions)}
+	return nil
+}
+
+// instances are those that show exp, as many as a service may have.
+func (v *instanceView) instances(exp mcs.Export) []plan.Instance {
+	want := plan.InstancesOf(exp, v.identity.ClusterSetID, v.version)
+	return want[:min(len(want), maxInstances)]
+}
+
+// present is what a service has, given what we wrote and what is listed. A list may be a moment behind: of our own
+// instances what we wrote counts, and the list adds the attributes and instances that others wrote.
+func present(written, listed []plan.Instance, own func(map[string]string) bool) []plan.Instance {
+	byID := map[string]plan.Instance{}
+	for _, instance := range written {
+		byID[instance.ID] = instance
+	}
+	for _, instance := range listed {
+		ours, isWritten := byID[instance.ID]
+		switch {
+		case !own(instance.Attributes):
+			byID[instance.ID] = instance
+		case isWritten:
+			byID[instance.ID] = plan.Instance{ID: instance.ID, Attributes: plan.WithForeign(ours.Attributes, instance.Attributes)}
+		default:
+			// Left by an earlier life, or removed by us and still listed. With nothing of ours but the owner in it, it is
+			// removed if it is not wanted and written if it is.
+			owner := map[string]string{attrClusterID: instance.Attributes[attrClusterID]}
+			byID[instance.ID] = plan.Instance{ID: instance.ID, Attributes: plan.WithForeign(owner, instance.Attributes)}
+		}
+	}
+	return slices.Collect(maps.Values(byID))
+}
+
+// apply registers and deregisters instances.
+func (v *instanceView) apply(ctx context.Context, s service, changes plan.InstanceChanges) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(viewRequests)
+	for _, id := range changes.Deregister {
+		group.Go(func() error { return v.client.deregister(ctx, s.id, id) })
+	}
+	for _, instance := range changes.Register {
+		group.Go(func() error {
+			_, err := v.client.register(ctx, s.id, instance)
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// remove removes our instances of key, and the service and the namespace if we made them and nobody uses them.
+func (v *instanceView) remove(ctx context.Context, key mcs.Key) error {
+	s, ok, err := v.places.find(ctx, key)
+	if err != nil {
+		return err
+	}
+	v.mu.Lock()
+	shown, touched := v.shown[key]
+	v.mu.Unlock()
+	others := false
+	if ok {
+		listed, err := v.client.list(ctx, s)
+		if err != nil {
+			return err
+		}
+		have := listed
+		if touched {
+			have = present(v.instances(shown.exp), listed, v.own)
+		}
+		others = slices.ContainsFunc(listed, func(i plan.Instance) bool { return !v.own(i.Attributes) })
+		if err := v.apply(ctx, s, plan.Instances(nil, have, v.own)); err != nil {
+			return err
+		}
+	}
+	if !others {
+		if err := v.places.remove(ctx, key); err != nil {
+			return err
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.shown, key)
+	return nil
+}
+
+// scanIfDue looks for instances of ours in every service once, and puts their services into the queue.
+func (v *instanceView) scanIfDue(ctx context.Context) {
+	v.mu.Lock()
+	due := v.enabled && v.scan && !time.Now().Before(v.scanRetry.retryAt)
+	v.mu.Unlock()
+	if !due {
+		return
+	}
+	keys, err := v.leftovers(ctx)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err != nil {
+		if ctx.Err() == nil {
+			v.log.Error(err, "Cannot look for Cloud Map instances that this cluster left; trying again")
+		}
+		v.scanRetry.failures++
+		v.scanRetry.retryAt = time.Now().Add(min(viewMaxRetry, viewRetry<<min(v.scanRetry.failures, 10)))
+		return
+	}
+	v.scan, v.scanRetry = false, retry{}
+	for _, key := range keys {
+		v.enqueue(key)
+	}
+}
+
+// leftovers are the services that have instances of ours, whoever wrote them.
+func (v *instanceView) leftovers(ctx context.Context) ([]mcs.Key, error) {
+	candidates, err := v.places.candidates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var keys []mcs.Key
+	for namespaceName, services := range candidates {
+		for _, key := range services {
+			instances, _, err := v.client.discover(ctx, namespaceName, key.Name, map[string]string{attrClusterID: v.identity.ClusterID})
+			if isNotFound(err) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("looking for instances of this cluster in %s: %w", key, err)
+			}
+			if slices.ContainsFunc(instances, func(i plan.Instance) bool { return v.own(i.Attributes) }) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys, nil
+}
+
+// leave removes all instances of this cluster. run has ended before.
+func (v *instanceView) leave(ctx context.Context) error {
+	keys, err := v.leftovers(ctx)
+	if err != nil {
+		return err
+	}
+	keys = slices.AppendSeq(keys, maps.Keys(v.shown))
+	slices.SortFunc(keys, func(a, b mcs.Key) int { return strings.Compare(a.String(), b.String()) })
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(viewServices)
+	for _, key := range slices.Compact(keys) {
+		group.Go(func() error { return v.remove(ctx, key) })
+	}
+	return group.Wait()
+}

@@ -1,0 +1,277 @@
+package cloudmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// perDirtyPage is how much longer changes are gathered for each page that they touch, if they go on: what a write takes
+// at 50 requests a second. A controller that starts with 1,000 exports writes its pages twice or so, not at every step.
+const perDirtyPage = 20 * time.Millisecond
+
+// writeLoop writes what is due until ctx ends.
+func (r *Registry) writeLoop(ctx context.Context, notify func(mcs.Key)) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		due, pause := r.nextWrite(time.Now())
+		if due && pause <= 0 {
+			err := r.writeDue(ctx)
+			r.writing(ctx, err, notify)
+			continue
+		}
+		if due {
+			timer.Reset(pause)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.write:
+		}
+	}
+}
+
+// nextWrite says whether there is something to write, and in what time.
+func (r *Registry) nextWrite(now time.Time) (due bool, pause time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.claim.state == watching {
+		return false, 0
+	}
+	at := r.recorded.Add(r.cfg.HeartbeatInterval)
+	if r.announce {
+		at = now
+	}
+	if dirty, torn := r.outbox.pending(); r.claim.state == held && dirty+torn > 0 {
+		at = earlier(at, r.pagesDue(now, dirty, torn))
+	}
+	if at.Before(r.writeRetryAt) {
+		at = r.writeRetryAt
+	}
+	return true, at.Sub(now)
+}
+
+// pagesDue is when pages are to be written: what is torn now, what changed when the changes pause, or have gone on for
+// long. The caller holds r.mu.
+func (r *Registry) pagesDue(now time.Time, dirty, torn int) time.Time {
+	if torn > 0 {
+		return now
+	}
+	atMost := max(r.cfg.times.atMost, time.Duration(dirty)*perDirtyPage)
+	return earlier(r.lastAsk.Add(r.cfg.times.quiet), r.firstAsk.Add(atMost))
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// writing notes how a write ended, and tells who waits for it when that changes.
+func (r *Registry) writing(ctx context.Context, err error, notify func(mcs.Key)) {
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil && isNotFound(err) {
+		r.control.forget()
+	}
+	r.mu.Lock()
+	changed := keySet{}
+	if text(err) != text(r.writeProblem) {
+		r.writeProblem = err
+		r.unfinished(changed)
+		if err != nil {
+			r.log.Error(err, "Cannot write to AWS Cloud Map; trying again")
+		} else {
+			r.log.Info("Writing to AWS Cloud Map again")
+		}
+	}
+	if err == nil {
+		r.writeFailures, r.writeRetryAt = 0, time.Time{}
+	} else {
+		r.writeFailures++
+		pause := min(r.cfg.times.maxRetry, r.cfg.times.retry<<min(r.writeFailures-1, 10))
+		// Between half and all of it, so that clusters that were throttled together do not come back together.
+		r.writeRetryAt = time.Now().Add(pause/2 + rand.N(pause/2+1))
+	}
+	r.mu.Unlock()
+	r.tell(notify, changed)
+}
+
+// writeDue writes the pages that changed, then the record that announces them, then removes what the pages no longer
+// need: at every moment a reader finds what is announced, or waits for it.
+func (r *Registry) writeDue(ctx context.Context) error {
+	place, err := r.control.ensure(ctx)
+	if err != nil {
+		return err
+	}
+	pagesErr := r.writePages(ctx, place)
+	if err := r.writeRecord(ctx, place); err != nil {
+		return errors.Join(pagesErr, err)
+	}
+	wake(r.look)
+	return errors.Join(pagesErr, r.trim(ctx, place))
+}
+
+// writePages writes each part of each page that changed.
+func (r *Registry) writePages(ctx context.Context, place controlPlace) error {
+	r.mu.Lock()
+	var writes []pageWrite
+	var suspects []string
+	if r.claim.state == held {
+		suspects = r.suspects()
+		writes = r.outbox.batch(time.Now())
+		r.firstAsk = time.Time{}
+	}
+	r.mu.Unlock()
+	reason := r.explain(ctx, suspects)
+
+	results := make([]pageResult, len(writes))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+	for i, w := range writes {
+		// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
+		for _, instance := range slices.Backward(w.instances) {
+			group.Go(func() error {
+				operation, err := r.client.register(ctx, place.catalog.id, instance)
+				results[i].add(operation, err)
+				return err
+			})
+		}
+	}
+	err := group.Wait()
+	if err != nil {
+		err = fmt.Errorf("writing this cluster's pages: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	for i, w := range writes {
+		if results[i].err != nil {
+			r.outbox.failed(w, fmt.Errorf("writing page %s: %w", pageName(w.page), results[i].err))
+			continue
+		}
+		r.outbox.written(now, w, results[i].operations)
+		r.announce = true
+	}
+	return errors.Join(err, reason)
+}
+
+// pageResult is how the writes of a page's parts ended.
+type pageResult struct {
+	mu         sync.Mutex
+	operations []string
+	err        error
+}
+
+func (p *pageResult) add(operation string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.err = err
+		return
+	}
+	p.operations = append(p.operations, operation)
+}
+
+// suspects are the operations of pages that were accepted and never shown. The caller holds r.mu.
+func (r *Registry) suspects() []string {
+	var operations []string
+	for i := range r.outbox.pages {
+		if p := &r.outbox.pages[i]; p.torn && p.problem == nil {
+			operations = append(operations, p.operations...)
+		}
+	}
+	return operations
+}
+
+// explain asks how operations ended, to tell the user. Only a failed one is an answer.
+func (r *Registry) explain(ctx context.Context, operations []string) error {
+	for _, id := range operations {
+		_, _, err := r.client.operation(ctx, id)
+		var failed *operationError
+		if errors.As(err, &failed) {
+			return fmt.Errorf("writing this cluster's pages: %w", failed)
+		}
+	}
+	return nil
+}
+
+// writeRecord writes our record if it is due: pages changed, the ID is claimed, or it is time for a heartbeat.
+func (r *Registry) writeRecord(ctx context.Context, place controlPlace) error {
+	r.mu.Lock()
+	now := time.Now()
+	due := r.claim.state != watching && (r.announce || now.Sub(r.recorded) >= r.cfg.HeartbeatInterval)
+	if !due {
+		r.mu.Unlock()
+		return nil
+	}
+	r.announce = false
+	r.ours.heartbeat++
+	r.ours.generation = max(r.outbox.generation, r.ours.generation)
+	r.ours.pages = r.announced()
+	ours := r.ours
+	r.mu.Unlock()
+
+	_, err := r.client.register(ctx, place.members.id, ours.instance())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.announce = true
+		return fmt.Errorf("writing this cluster's record in service %s: %w", membersService, err)
+	}
+	r.recorded = now
+	return nil
+}
+
+// announced are the digests for our record: those of pages that this process has taken over, and of the others what the
+// registry shows. The caller holds r.mu.
+func (r *Registry) announced() digests {
+	shown := r.shown()
+	pages := shown.record.pages
+	for i := range pages {
+		if p := &r.outbox.pages[i]; p.adopted {
+			pages[i] = p.digest
+		} else if shown.pages[i].read {
+			pages[i] = shown.pages[i].digest
+		}
+	}
+	return pages
+}
+
+// trim removes the parts that pages no longer have.
+func (r *Registry) trim(ctx context.Context, place controlPlace) error {
+	r.mu.Lock()
+	var excess map[int][]string
+	if r.claim.state == held {
+		excess = r.outbox.excess()
+	}
+	r.mu.Unlock()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+	for page, ids := range excess {
+		group.Go(func() error {
+			for _, id := range ids {
+				if err := r.client.deregister(ctx, place.catalog.id, id); err != nil {
+					return fmt.Errorf("removing what is left of page %s: %w", pageName(page), err)
+				}
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.outbox.trimmed(page)
+			return nil
+		})
+	}
+	return group.Wait()
+}
