@@ -37,7 +37,8 @@ func gatherSource(ctx context.Context, c client.Reader, identity mcs.Identity, k
 	}
 	src.Service = &svc
 
-	slices, err := listSlices(ctx, c, key.Namespace, indexService, key.Name)
+	// Nothing that we write is among them, so there are no writes of our own to wait for.
+	slices, err := listSlices(ctx, c, key.Namespace, indexService, key.Name, client.DisableReadYourWritesConsistency)
 	src.Slices = slices
 	return src, err
 }
@@ -86,10 +87,10 @@ func addIndices(ctx context.Context, indexer client.FieldIndexer) error {
 }
 
 // listSlices reads the EndpointSlices of an index, straight from the cache: they must not be changed.
-func listSlices(ctx context.Context, c client.Reader, namespace, index, name string) ([]discoveryv1.EndpointSlice, error) {
+func listSlices(ctx context.Context, c client.Reader, namespace, index, name string, opts ...client.ListOption) ([]discoveryv1.EndpointSlice, error) {
 	var list discoveryv1.EndpointSliceList
-	err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{index: name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
+	opts = append(opts, client.InNamespace(namespace), client.MatchingFields{index: name}, client.UnsafeDisableDeepCopy)
+	if err := c.List(ctx, &list, opts...); err != nil {
 		return nil, fmt.Errorf("listing EndpointSlices of %s/%s: %w", namespace, name, err)
 	}
 	return list.Items, nil
