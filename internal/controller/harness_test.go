@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -57,9 +59,39 @@ type cluster struct {
 	env *envtest.Environment
 	// admin may do everything and reads without a cache.
 	admin client.Client
-	// cfg is what the controller runs under.
-	cfg *rest.Config
+	// cfg is what the controller runs under, and writes what it has written so.
+	cfg    *rest.Config
+	writes writeCounter
 }
+
+// writeCounter counts requests that write, by namespace.
+type writeCounter struct {
+	mu          sync.Mutex
+	byNamespace map[string]int
+}
+
+func (c *writeCounter) in(namespace string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byNamespace[namespace]
+}
+
+func (c *writeCounter) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		_, after, _ := strings.Cut(req.URL.Path, "/namespaces/")
+		namespace, _, _ := strings.Cut(after, "/")
+		if req.Method != http.MethodGet && !req.URL.Query().Has("dryRun") {
+			c.mu.Lock()
+			c.byNamespace[namespace]++
+			c.mu.Unlock()
+		}
+		return next.RoundTrip(req)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 var (
 	clustersOnce sync.Once
@@ -119,7 +151,7 @@ func startKubernetes(version string, crds ...*apiextensionsv1.CustomResourceDefi
 	if err != nil {
 		return nil, fmt.Errorf("starting an API server: %w", err)
 	}
-	k := &cluster{env: env}
+	k := &cluster{env: env, writes: writeCounter{byNamespace: map[string]int{}}}
 	k.admin, err = client.New(cfg, client.Options{Scheme: adminScheme(version)})
 	if err == nil {
 		err = k.installRBAC()
@@ -203,6 +235,7 @@ func (k *cluster) controllerConfig() (*rest.Config, error) {
 	cfg := user.Config()
 	defaults := config.Default().Kubernetes
 	cfg.QPS, cfg.Burst = defaults.QPS, defaults.Burst
+	cfg.Wrap(k.writes.wrap)
 	return cfg, nil
 }
 

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -221,27 +220,4 @@ func (k *cluster) event(t *testing.T, key mcs.Key, reason string) {
 		}
 		return fmt.Errorf("not among %d events", len(list.Items))
 	})
-}
-
-// versions are the resource versions of everything in namespace.
-func (k *cluster) versions(t *testing.T, namespace string) map[string]string {
-	t.Helper()
-	out := map[string]string{}
-	for _, list := range []client.ObjectList{
-		&mcsv1beta1.ServiceExportList{}, &mcsv1beta1.ServiceImportList{}, &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{},
-		&eventsv1.EventList{},
-	} {
-		if err := k.admin.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
-			t.Fatal(err)
-		}
-		err := meta.EachListItem(list, func(obj runtime.Object) error {
-			o := obj.(client.Object)
-			out[fmt.Sprintf("%T %s", o, o.GetName())] = o.GetResourceVersion()
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return out
 }
