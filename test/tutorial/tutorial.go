@@ -153,7 +153,7 @@ func both(commands ...Command) []Command {
 }
 
 func memberOf(cluster, other string) Command {
-	return wait("kubectl --context "+cluster+" -n cloud-map-mcs-system logs deployment/cloud-map-mcs-controller-manager | grep -F 'member joined' | grep "+other, soon, contains(other))
+	return wait("kubectl --context "+cluster+" -n cloud-map-mcs-system logs deployment/cloud-map-mcs-controller-manager | grep 'Member joined.*"+other+"'", soon, contains(other))
 }
 
 func conditions(cluster string) string {
@@ -161,11 +161,11 @@ func conditions(cluster string) string {
 }
 
 func lookup(cluster string) string {
-	return "kubectl --context " + cluster + " -n demo exec client-hello -- nslookup " + name
+	return "kubectl --context " + cluster + " -n demo exec client-hello -- nslookup -norecurse " + name
 }
 
 func curls(cluster string, n int) string {
-	return fmt.Sprintf("kubectl --context %s -n demo exec client-hello -- sh -c 'for i in $(seq %d); do curl -s -m 5 %s | grep ^Server | paste -sd\" \" -; done' | sort | uniq -c", cluster, n, name)
+	return fmt.Sprintf("kubectl --context %s -n demo exec client-hello -- sh -c 'for i in $(seq %d); do curl -s -m 5 %s | grep ^Server | tr \"\\n\" \" \"; echo; done' | sort | uniq -c", cluster, n, name)
 }
 
 func contains(want ...string) func(string) error {
