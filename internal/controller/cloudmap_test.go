@@ -39,7 +39,7 @@ func TestOverCloudMap(t *testing.T) {
 			Logger: ctrllog.Log.WithName("registry").WithValues("run", identity.ClusterID),
 		})
 	}
-	key := mcs.Key{Namespace: "cloudmap", Name: "web"}
+	key := newKey("cloudmap")
 	a.namespace(t, key.Namespace)
 	b.namespace(t, key.Namespace)
 	runA := a.runWith(t, newRegistry, testOptions(flags("cls1")))

@@ -24,10 +24,10 @@ type scene struct {
 
 func setUp(t *testing.T, namespace string) *scene {
 	t.Helper()
-	s := &scene{hub: memory.NewHub(), key: mcs.Key{Namespace: namespace, Name: "web"}}
+	s := &scene{hub: memory.NewHub(), key: newKey(namespace)}
 	s.a, s.b = twoClusters(t)
-	s.a.namespace(t, namespace)
-	s.b.namespace(t, namespace)
+	s.a.namespace(t, s.key.Namespace)
+	s.b.namespace(t, s.key.Namespace)
 	s.runA = s.a.run(t, s.hub, flags("cls1"))
 	s.runB = s.b.run(t, s.hub, flags("cls2"))
 	return s
@@ -109,7 +109,7 @@ func TestUnexportRemovesTheImport(t *testing.T) {
 func TestNamespaceComesLater(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
-	key := mcs.Key{Namespace: "later", Name: "web"}
+	key := newKey("later")
 	a.namespace(t, key.Namespace)
 	a.run(t, hub, flags("cls1"))
 	b.run(t, hub, flags("cls2"))
@@ -211,7 +211,7 @@ func TestUnreadableClusterKeepsItsEndpoints(t *testing.T) {
 func TestDuplicateClusterIDIsTold(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
-	key := mcs.Key{Namespace: "duplicate", Name: "web"}
+	key := newKey("duplicate")
 	a.namespace(t, key.Namespace)
 	b.namespace(t, key.Namespace)
 	first := a.run(t, hub, flags("cls1"))
@@ -307,7 +307,7 @@ func TestNamespaceBeingDeletedIsNoError(t *testing.T) {
 	s := setUp(t, "terminating")
 	s.b.delete(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.key.Namespace}})
 	s.a.export(t, s.key, 1, 1)
-	other := mcs.Key{Namespace: "terminating-not", Name: "web"}
+	other := newKey("terminating-not")
 	s.a.namespace(t, other.Namespace)
 	s.b.namespace(t, other.Namespace)
 	s.a.export(t, other, 1, 1)

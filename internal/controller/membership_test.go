@@ -71,7 +71,7 @@ func TestDecideIdentity(t *testing.T) {
 func TestIdentityComesChangesAndGoes(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
-	key := mcs.Key{Namespace: "identity", Name: "web"}
+	key := newKey("identity")
 	a.namespace(t, key.Namespace)
 	b.namespace(t, key.Namespace)
 	b.run(t, hub, flags("cls2"))
@@ -130,7 +130,7 @@ func TestCRDsComeLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	probe(t, options.Serving.Probes, "/readyz", http.StatusOK)
-	key := mcs.Key{Namespace: "crds", Name: "web"}
+	key := newKey("crds")
 	k.namespace(t, key.Namespace)
 	k.export(t, key, 1, 1)
 	k.condition(t, key, "Ready=False Failed", "install the CRD clusterproperties.about.k8s.io")
@@ -151,7 +151,7 @@ func TestCRDsComeLater(t *testing.T) {
 func TestStandbyTakesOver(t *testing.T) {
 	hub := memory.NewHub()
 	a, _ := twoClusters(t)
-	key := mcs.Key{Namespace: "standby", Name: "web"}
+	key := newKey("standby")
 	a.namespace(t, key.Namespace)
 	options := testOptions(flags("cls1"))
 	options.Election = config.Election{Enabled: true, Namespace: installNamespace}

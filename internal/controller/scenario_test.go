@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,6 +25,13 @@ import (
 
 func objectMeta(key mcs.Key) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}
+}
+
+var keys atomic.Int64
+
+// newKey is a key in a namespace of its own. Where nothing collects garbage no namespace can be used twice.
+func newKey(namespace string) mcs.Key {
+	return mcs.Key{Namespace: fmt.Sprintf("%s-%d", namespace, keys.Add(1)), Name: "web"}
 }
 
 func service(key mcs.Key) *corev1.Service {
