@@ -12,20 +12,28 @@ import (
 
 func TestConformance(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
-		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true}), false)
+		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true}), fast)
 	})
 }
 
 func TestConformanceWithInstanceView(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
-		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 30_000}), true)
+		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 30_000}), func(identity mcs.Identity) Config {
+			cfg := fast(identity)
+			cfg.InstanceView = true
+			return cfg
+		})
 	})
 }
 
 // TestConformanceWhenReadsAreLate is Cloud Map as it is: what was written shows half a second later.
 func TestConformanceWhenReadsAreLate(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
-		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), false)
+		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
+			cfg := fast(identity)
+			cfg.times.confirm, cfg.times.adopt = 3*time.Second, 3*time.Second
+			return cfg
+		})
 		b.Patience = time.Minute
 		return b
 	})
@@ -34,18 +42,16 @@ func TestConformanceWhenReadsAreLate(t *testing.T) {
 // TestConformanceThrottled has AWS's limits, shared by all clusters of the test.
 func TestConformanceThrottled(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
-		b := backend(startCloud(t, cloudmaplocal.Options{}), false)
+		b := backend(startCloud(t, cloudmaplocal.Options{}), fast)
 		b.Patience = time.Minute
 		return b
 	})
 }
 
-func backend(c *cloud, instanceView bool) registrytest.Backend {
+func backend(c *cloud, config func(mcs.Identity) Config) registrytest.Backend {
 	return registrytest.Backend{
 		New: func(t *testing.T, identity mcs.Identity) registry.Registry {
-			cfg := fast(identity)
-			cfg.InstanceView = instanceView
-			return c.registry(t, cfg)
+			return c.registry(t, config(identity))
 		},
 		Break: func(*testing.T) func() {
 			c.broken.Store(true)

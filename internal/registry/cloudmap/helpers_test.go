@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -23,12 +24,22 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	for name, value := range map[string]string{
+		"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true",
+	} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // cloud is a local Cloud Map and ways to look into it.
 type cloud struct {
 	server *cloudmaplocal.Server
 	url    string
+	delay  time.Duration
 	rates  map[string]Rate
 	// client is for looking into it, apart from the clients of the registries.
 	client *Client
@@ -60,14 +71,11 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // startCloud runs a local Cloud Map until the test ends.
 func startCloud(t *testing.T, options cloudmaplocal.Options) *cloud {
 	t.Helper()
-	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDTEST")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 	server, err := cloudmaplocal.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cloud{server: server}
+	c := &cloud{server: server, delay: options.ConsistencyDelay}
 	listener := httptest.NewServer(c)
 	t.Cleanup(func() {
 		listener.Close()
@@ -160,13 +168,7 @@ func (c *cloud) instances(t *testing.T, namespaceName, serviceName string) map[s
 	if !ok {
 		return nil
 	}
-	listed, err := c.client.list(t.Context(), s)
-	if isNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	listed := unthrottled(t, func() ([]plan.Instance, error) { return c.client.list(t.Context(), s) })
 	found := map[string]map[string]string{}
 	for _, instance := range listed {
 		found[instance.ID] = instance.Attributes
@@ -176,21 +178,30 @@ func (c *cloud) instances(t *testing.T, namespaceName, serviceName string) map[s
 
 func (c *cloud) service(t *testing.T, namespaceName, serviceName string) (service, bool) {
 	t.Helper()
-	namespaces, err := c.client.namespaces(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, ok := namespaces[namespaceName]
+	in, ok := unthrottled(t, func() (map[string]namespace, error) { return c.client.namespaces(t.Context()) })[namespaceName]
 	if !ok {
 		return service{}, false
 	}
-	services, err := c.client.services(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, ok := services[serviceName]
+	s, ok := unthrottled(t, func() (map[string]service, error) { return c.client.services(t.Context(), in) })[serviceName]
 	return s, ok
 }
+
+// unthrottled repeats a request until it is let through.
+func unthrottled[T any](t *testing.T, request func() (T, error)) T {
+	t.Helper()
+	var result T
+	within(t, time.Minute, "a request that is not throttled", func() bool {
+		var err error
+		if result, err = request(); err != nil && resultOf(err) != resultThrottled && !isNotFound(err) {
+			t.Fatal(err)
+		}
+		return err == nil || isNotFound(err)
+	})
+	return result
+}
+
+// settle waits until reads show everything that was written before.
+func (c *cloud) settle() { time.Sleep(c.delay) }
 
 // put writes an instance as somebody else would.
 func (c *cloud) put(t *testing.T, namespaceName, serviceName string, instance plan.Instance) {
@@ -231,6 +242,8 @@ func (c *cloud) spoil(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
 	t.Helper()
 	control := controlPrefix + clusterSetID
 	page := pageOf(key)
+	c.settle()
+	defer c.settle()
 	garbage := []byte{1, 0, 'g', 'a', 'r', 'b', 'a', 'g', 'e'}
 	attrs := c.instances(t, control, membersService)[clusterID]
 	generation, err := strconv.ParseInt(attrs[attrGeneration], 10, 64)

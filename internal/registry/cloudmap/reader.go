@@ -100,7 +100,24 @@ func (r *Registry) takeMembers(instances []plan.Instance, changed keySet) bool {
 		return false
 	}
 	r.catalogs.members(time.Now(), instances, changed)
+	r.noteMembers()
 	return true
+}
+
+// noteMembers logs who came and who went since the last read. The caller holds r.mu.
+func (r *Registry) noteMembers() {
+	for id, cluster := range r.catalogs.clusters {
+		if id != r.cfg.Identity.ClusterID && cluster.hasRecord && !r.noted[id] {
+			r.noted[id] = true
+			r.log.Info("Member joined", "member", id, "version", cluster.record.version)
+		}
+	}
+	for id := range r.noted {
+		if r.catalogs.clusters[id] == nil {
+			delete(r.noted, id)
+			r.log.Info("Member left", "member", id)
+		}
+	}
 }
 
 // ownRecord is the record with our ID in a read, nil if there is none that can be used.

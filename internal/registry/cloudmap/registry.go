@@ -88,6 +88,8 @@ type Registry struct {
 	catalogs *catalogs
 	outbox   *outbox
 	claim    claim
+	// noted are the other members that the log knows of.
+	noted map[string]bool
 	// asked are the keys of which Look could not tell everything, and what it said.
 	asked map[mcs.Key]answer
 	// ours is our record as it was last written, or is about to be; recorded is when it was.
@@ -134,6 +136,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval),
 		outbox:   newOutbox(cfg.Identity.ClusterID),
 		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval))},
+		noted:    map[string]bool{},
 		asked:    map[mcs.Key]answer{},
 	}
 	if cfg.InstanceView {

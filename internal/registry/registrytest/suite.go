@@ -36,11 +36,12 @@ type Backend struct {
 	Patience time.Duration
 }
 
-// Run runs every clause on a store of its own.
+// Run runs every clause on a store of its own, some at the same time.
 func Run(t *testing.T, factory func(t *testing.T) Backend) {
 	t.Helper()
 	for _, clause := range clauses {
 		t.Run(clause.name, func(t *testing.T) {
+			t.Parallel()
 			h := &harness{Backend: factory(t)}
 			if h.Patience == 0 {
 				h.Patience = 20 * time.Second
