@@ -188,10 +188,22 @@ func (r *exportReconciler) updateStatus(ctx context.Context, exp *mcsv1beta1.Ser
 	if err := r.client.Status().Patch(ctx, exp, patch); err != nil {
 		return fmt.Errorf("updating the status of ServiceExport %s/%s: %w", exp.Namespace, exp.Name, err)
 	}
+	return r.tell(ctx, exp, facts.valid, before.Status.Conditions, news)
+}
+
+// tell records an event for each condition in news that the user must act upon and that was not so before. In a
+// namespace that is being deleted things go in any order, a Service before its ServiceExport: that is nothing to act upon.
+func (r *exportReconciler) tell(ctx context.Context, exp *mcsv1beta1.ServiceExport, valid metav1.Condition, before, news []metav1.Condition) error {
+	news = slices.DeleteFunc(news, func(c metav1.Condition) bool { return !needsAction(c, valid) || sameReason(before, c) })
+	if len(news) == 0 {
+		return nil
+	}
+	stays, err := namespaceStays(ctx, r.client, exp.Namespace)
+	if err != nil || !stays {
+		return err
+	}
 	for _, c := range news {
-		if needsAction(c, facts.valid) && !sameReason(before.Status.Conditions, c) {
-			r.events.warn(exp, c.Reason, c.Message)
-		}
+		r.events.warn(exp, c.Reason, c.Message)
 	}
 	return nil
 }

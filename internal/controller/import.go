@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -67,7 +66,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 func (r *importReconciler) gather(ctx context.Context, session *session, key mcs.Key) (importFacts, error) {
 	f := importFacts{key: key, cluster: session.identity.ClusterID}
 	var err error
-	if f.namespace, err = r.namespaceStays(ctx, key); err != nil || !f.namespace {
+	if f.namespace, err = r.awaitNamespace(ctx, key); err != nil || !f.namespace {
 		return f, err
 	}
 	if f.view, err = session.registry.Look(ctx, key); err != nil && !errors.Is(err, registry.ErrNotSynced) {
@@ -121,17 +120,14 @@ func (r *importReconciler) localExport(ctx context.Context, identity mcs.Identit
 	return &exp, nil
 }
 
-// namespaceStays says whether key's namespace is there and is not being deleted. If not, the key waits for it.
-func (r *importReconciler) namespaceStays(ctx context.Context, key mcs.Key) (bool, error) {
+// awaitNamespace says whether key's namespace is there and stays. If not, the key waits for it.
+func (r *importReconciler) awaitNamespace(ctx context.Context, key mcs.Key) (bool, error) {
 	r.waiting.enter(key) // before looking, or a namespace created in between would be missed
-	ns := &metav1.PartialObjectMetadata{}
-	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	found, err := find(ctx, r.client, types.NamespacedName{Name: key.Namespace}, ns)
-	if err != nil || !found || ns.DeletionTimestamp != nil {
-		return false, err
+	stays, err := namespaceStays(ctx, r.client, key.Namespace)
+	if stays {
+		r.waiting.leave(key)
 	}
-	r.waiting.leave(key)
-	return true, nil
+	return stays, err
 }
 
 // reportForeign tells the user, once, that an object of somebody else is in the way of the import.

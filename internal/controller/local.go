@@ -43,6 +43,20 @@ func gatherSource(ctx context.Context, c client.Reader, identity mcs.Identity, k
 	return src, err
 }
 
+// namespaceStays says whether a namespace is there and is not being deleted.
+func namespaceStays(ctx context.Context, c client.Reader, name string) (bool, error) {
+	ns := namespaceMetadata()
+	found, err := find(ctx, c, types.NamespacedName{Name: name}, ns)
+	return found && ns.DeletionTimestamp == nil, err
+}
+
+// namespaceMetadata is an object to read a namespace's metadata into, which is all of it that is cached.
+func namespaceMetadata() *metav1.PartialObjectMetadata {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return ns
+}
+
 // find reads obj and says whether it is there.
 func find(ctx context.Context, c client.Reader, name types.NamespacedName, obj client.Object, opts ...client.GetOption) (bool, error) {
 	err := c.Get(ctx, name, obj, opts...)

@@ -9,9 +9,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -135,6 +137,64 @@ func importedSliceOf(cluster string, n int) *discoveryv1.EndpointSlice {
 			Labels: map[string]string{mcsv1beta1.LabelSourceCluster: cluster, plan.LabelManagedBy: plan.ManagedBy},
 		},
 		Endpoints: endpoints(1, n),
+	}
+}
+
+func TestTellOnlyWhatIsNewAndMattersWhereTheNamespaceStays(t *testing.T) {
+	scheme, err := newScheme(schema.GroupVersion{Group: mcsv1beta1.GroupName, Version: "v1beta1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	going := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going", DeletionTimestamp: &metav1.Time{Time: time.Now()}, Finalizers: []string{"x/y"}}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "stays"}}, going).Build()
+	valid, noService := mcs.ExportValid(&corev1.Service{}), mcs.ExportValid(nil)
+	failed := mcs.ExportReady(mcs.Progress{Problem: "denied"})
+	conflict := mcs.ExportConflict([]mcs.Conflict{{Reason: mcsv1beta1.ServiceExportReasonPortConflict, Message: "ports"}})
+	tests := []struct {
+		name         string
+		namespace    string
+		valid        metav1.Condition
+		before, news []metav1.Condition
+		want         []string
+	}{
+		{
+			name: "all is well", namespace: "stays", valid: valid,
+			news: []metav1.Condition{valid, mcs.ExportReady(mcs.Progress{Exported: true}), mcs.ExportConflict(nil)},
+		},
+		{name: "being written", namespace: "stays", valid: valid, news: []metav1.Condition{mcs.ExportReady(mcs.Progress{})}},
+		{
+			name: "no Service is told once", namespace: "stays", valid: noService,
+			news: []metav1.Condition{noService, mcs.ExportNotReady(noService)},
+			want: []string{"Warning NoService " + noService.Message},
+		},
+		{
+			name: "failure and conflict", namespace: "stays", valid: valid,
+			news: []metav1.Condition{failed, conflict},
+			want: []string{"Warning Failed denied", "Warning PortConflict ports"},
+		},
+		{
+			name: "another message is no news", namespace: "stays", valid: valid,
+			before: []metav1.Condition{mcs.ExportReady(mcs.Progress{Problem: "unreachable"})}, news: []metav1.Condition{failed},
+		},
+		{name: "the namespace goes", namespace: "going", valid: noService, news: []metav1.Condition{noService}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			fakeRecorder := events.NewFakeRecorder(10)
+			r := &exportReconciler{client: c, events: recorder{fakeRecorder}}
+			exp := serviceExport(mcs.Key{Namespace: tt.namespace, Name: "web"})
+			if err := r.tell(t.Context(), exp, tt.valid, tt.before, tt.news); err != nil {
+				t.Fatal(err)
+			}
+			close(fakeRecorder.Events)
+			var got []string
+			for e := range fakeRecorder.Events {
+				got = append(got, e)
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -172,10 +171,8 @@ type cacheFilled struct {
 
 // Start implements manager.Runnable.
 func (f *cacheFilled) Start(ctx context.Context) error {
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	for _, obj := range []client.Object{
-		&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceImport{}, &corev1.Service{}, &discoveryv1.EndpointSlice{}, namespace,
+		&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceImport{}, &corev1.Service{}, &discoveryv1.EndpointSlice{}, namespaceMetadata(),
 	} {
 		if _, err := f.cache.GetInformer(ctx, obj); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("filling the cache of %T: %w", obj, err)
