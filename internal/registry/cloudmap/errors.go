@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/smithy-go"
@@ -72,7 +73,7 @@ func newRequestError(operation string, err error) *requestError {
 }
 
 func (e *requestError) Error() string {
-	text := fmt.Sprintf("AWS Cloud Map %s: %v", e.operation, e.err)
+	text := fmt.Sprintf("AWS Cloud Map %s: %s", e.operation, e.cause())
 	var limit *types.ResourceLimitExceeded
 	switch {
 	case errors.As(e.err, &limit):
@@ -83,6 +84,24 @@ func (e *requestError) Error() string {
 		return text + " (AWS throttles this account's requests; it is tried again, more slowly)"
 	}
 	return text
+}
+
+// cause is the error without what the SDK wraps around it. It has nothing that differs from one attempt to the next, as
+// request IDs and local ports do: who reports an error reports it once.
+func (e *requestError) cause() string {
+	var api smithy.APIError
+	if errors.As(e.err, &api) {
+		return fmt.Sprintf("%s: %s", api.ErrorCode(), api.ErrorMessage())
+	}
+	var network *net.OpError
+	if errors.As(e.err, &network) && network.Addr != nil {
+		return fmt.Sprintf("%s %s: %v", network.Op, network.Addr, network.Err)
+	}
+	var operation *smithy.OperationError
+	if errors.As(e.err, &operation) {
+		return operation.Err.Error()
+	}
+	return e.err.Error()
 }
 
 func (e *requestError) Unwrap() error { return e.err }

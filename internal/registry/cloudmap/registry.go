@@ -189,7 +189,7 @@ func (r *Registry) ask(key mcs.Key, exp *mcs.Export) {
 		r.firstAsk = r.lastAsk
 	}
 	wake(r.write)
-	if r.view != nil && r.claim.state == held {
+	if r.view != nil {
 		r.view.look(key)
 	}
 }

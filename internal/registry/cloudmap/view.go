@@ -112,11 +112,15 @@ func (v *instanceView) enable() {
 	wake(v.wake)
 }
 
-// disable keeps the view from writing: the cluster ID, by which it knows its instances, is another cluster's.
+// disable keeps the view from writing: the cluster ID, by which it knows its instances, is another cluster's. What is
+// asked meanwhile waits.
 func (v *instanceView) disable() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.enabled = false
+	for key := range v.shown {
+		v.enqueue(key)
+	}
 	clear(v.shown)
 }
 

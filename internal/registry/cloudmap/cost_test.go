@@ -1,0 +1,193 @@
+package cloudmap
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+var (
+	cls1 = mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1"}
+	cls2 = mcs.Identity{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2"}
+)
+
+func webKey(i int) mcs.Key { return mcs.Key{Namespace: "demo", Name: fmt.Sprintf("web-%d", i)} }
+
+// webExport is export i of a cluster, with n endpoints of its own.
+func webExport(clusterID string, i, n int) mcs.Export {
+	exp := mcs.Export{
+		Key: webKey(i), Cluster: clusterID, Created: time.Unix(1_790_000_000, 0),
+		Type:       mcsv1beta1.ClusterSetIP,
+		Ports:      []mcs.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: "8080"}},
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Backends:   []mcs.Backends{{Ports: []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}}},
+	}
+	for j := range n {
+		number := i*n + j
+		exp.Backends[0].Endpoints = append(exp.Backends[0].Endpoints, mcs.Endpoint{
+			Address: netip.AddrFrom4([4]byte{10, byte(10 + number>>16), byte(number >> 8), byte(number)}),
+			Ready:   true, Serving: true, Zone: fmt.Sprintf("eu-west-1%c", 'a'+j%3), Node: "node-1",
+		})
+	}
+	return exp.Canonical()
+}
+
+func publish(t *testing.T, reg *Registry, exp mcs.Export) {
+	t.Helper()
+	if err := reg.Publish(t.Context(), exp); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func look(t *testing.T, reg *Registry, key mcs.Key) registry.View {
+	t.Helper()
+	view, err := reg.Look(context.Background(), key)
+	if err != nil {
+		return registry.View{}
+	}
+	return view
+}
+
+func isExported(t *testing.T, reg *Registry, key mcs.Key) func() bool {
+	return func() bool { return look(t, reg, key).Own.State == registry.Exported }
+}
+
+// sees says whether reg has cluster's export of the same content.
+func sees(t *testing.T, reg *Registry, exp mcs.Export) func() bool {
+	return func() bool {
+		for _, got := range look(t, reg, exp.Key).Exports {
+			if got.Equal(registry.Published(exp)) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// TestSteadyState counts requests while nothing changes: one read per poll, one write per heartbeat, whatever there is.
+func TestSteadyState(t *testing.T) {
+	for _, exports := range []int{1, 300} {
+		t.Run(fmt.Sprint(exports, " exports"), func(t *testing.T) {
+			c := startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 30_000})
+			a, b := steady(t, c, cls1), steady(t, c, cls2)
+			for i := range exports {
+				publish(t, a, webExport("cls1", i, 3))
+				publish(t, b, webExport("cls2", i+1000, 3))
+			}
+			for i := range exports {
+				within(t, 20*time.Second, "everything is exported", isExported(t, a, webKey(i)))
+				within(t, 20*time.Second, "everything is exported", isExported(t, b, webKey(i+1000)))
+				within(t, 20*time.Second, "everything is seen", sees(t, a, webExport("cls2", i+1000, 3)))
+				within(t, 20*time.Second, "everything is seen", sees(t, b, webExport("cls1", i, 3)))
+			}
+			within(t, 60*time.Second, "the instance view is written", func() bool {
+				return len(c.instances(t, "demo", "web-0")) == 3 && len(a.view.queueKeys()) == 0 && len(b.view.queueKeys()) == 0
+			})
+			before := maps.Clone(c.server.Requests())
+			const periods = 5
+			began := time.Now()
+			reads := func() int { return c.requests("DiscoverInstances") - int(before["DiscoverInstances"]) }
+			within(t, 20*time.Second, "five heartbeats' time has passed", func() bool { return time.Since(began) >= periods*500*time.Millisecond })
+			took := time.Since(began)
+			// Two clusters, a poll every 50 ms and a heartbeat every 500 ms.
+			maxReads, maxWrites := 2*(int(took/(50*time.Millisecond))+1), 2*(int(took/(500*time.Millisecond))+1)
+			if got := reads(); got > maxReads || got < maxReads/2 {
+				t.Errorf("%d reads in %v, want one per poll: about %d", got, took, maxReads)
+			}
+			if got := c.requests("RegisterInstance") - int(before["RegisterInstance"]); got > maxWrites || got < periods {
+				t.Errorf("%d writes in %v, want one per heartbeat: about %d", got, took, maxWrites)
+			}
+			for operation, count := range c.server.Requests() {
+				if operation != "DiscoverInstances" && operation != "RegisterInstance" && count != before[operation] {
+					t.Errorf("%d requests %s while nothing changed", count-before[operation], operation)
+				}
+			}
+		})
+	}
+}
+
+// steady starts a registry with intervals that can be told apart, and no audits.
+func steady(t *testing.T, c *cloud, identity mcs.Identity) *Registry {
+	t.Helper()
+	cfg := fast(identity)
+	cfg.PollInterval, cfg.HeartbeatInterval, cfg.times.audit = 50*time.Millisecond, 500*time.Millisecond, time.Hour
+	cfg.InstanceView = true
+	reg := c.registry(t, cfg)
+	start(t, reg)
+	return reg
+}
+
+func (v *instanceView) queueKeys() []mcs.Key {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	keys := make([]mcs.Key, 0, len(v.queue))
+	for key := range v.queue {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// TestOneChange counts what the change of one service costs: two writes at the exporter, two reads at each cluster.
+func TestOneChange(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	cfg := fast(cls1)
+	cfg.HeartbeatInterval, cfg.PollInterval, cfg.times.audit = time.Hour, 50*time.Millisecond, time.Hour
+	a := c.registry(t, cfg)
+	start(t, a)
+	for i := range 20 {
+		publish(t, a, webExport("cls1", i, 3))
+	}
+	for i := range 20 {
+		within(t, 10*time.Second, "everything is exported", isExported(t, a, webKey(i)))
+	}
+	writes := c.requests("RegisterInstance")
+	publish(t, a, webExport("cls1", 7, 4))
+	within(t, 10*time.Second, "the change is exported", isExported(t, a, webKey(7)))
+	if got := c.requests("RegisterInstance") - writes; got != 2 {
+		t.Errorf("one change made %d writes, want 2: the page and the record", got)
+	}
+}
+
+// TestThousandExports publishes from nothing under AWS's limits.
+func TestThousandExports(t *testing.T) {
+	const exports, endpoints = 1000, 20
+	c := startCloud(t, cloudmaplocal.Options{})
+	cfg := Config{Identity: cls1, Version: "test", Logger: fast(cls1).Logger}
+	a := c.registry(t, cfg)
+	cfg.Identity = cls2
+	b := c.registry(t, cfg)
+	start(t, a)
+	start(t, b)
+	within(t, 20*time.Second, "cls1 has joined", func() bool { return len(membersOf(a)) == 2 })
+	began := time.Now()
+	for i := range exports {
+		publish(t, a, webExport("cls1", i, endpoints))
+	}
+	for i := range exports {
+		within(t, 60*time.Second, "everything is exported", isExported(t, a, webKey(i)))
+		within(t, 60*time.Second, "everything is seen", sees(t, b, webExport("cls1", i, endpoints)))
+	}
+	writes := c.requests("RegisterInstance", "DeregisterInstance")
+	t.Logf("%d exports of %d endpoints took %v and %d writes, %d of them of pages", exports, endpoints, time.Since(began).Round(time.Millisecond), writes, c.pageWrites.Load())
+	if writes > 200 {
+		t.Errorf("%d writes, want at most 200", writes)
+	}
+}
+
+func membersOf(reg *Registry) []registry.Member {
+	members, err := reg.Members(context.Background())
+	if err != nil {
+		return nil
+	}
+	return members
+}
