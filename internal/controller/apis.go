@@ -26,7 +26,11 @@ var (
 	// Go types of v1beta1 serve for whichever the API server has.
 	apiVersions = []string{"v1beta1", "v1alpha1"}
 
-	mcsResources   = []string{mcsv1beta1.ServiceExportPluralName, mcsv1beta1.ServiceImportPluralName}
+	// An older ServiceImport without the subresource status would never get one.
+	mcsResources = []string{
+		mcsv1beta1.ServiceExportPluralName, mcsv1beta1.ServiceExportPluralName + "/status",
+		mcsv1beta1.ServiceImportPluralName, mcsv1beta1.ServiceImportPluralName + "/status",
+	}
 	aboutResources = []string{"clusterproperties"}
 )
 
@@ -105,7 +109,7 @@ func waitForMCS(ctx context.Context, d discovery.DiscoveryInterface, probes stri
 				log.Error(err, "Waiting for the Kubernetes API server")
 			} else {
 				log.Info("Waiting for the CRDs of the Multi-Cluster Services API: install ServiceExport and ServiceImport of " +
-					mcsv1beta1.GroupName + " (deploy/crds)")
+					mcsv1beta1.GroupName + ", with their subresource status (deploy/crds)")
 			}
 		}
 		select {

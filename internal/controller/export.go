@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -186,6 +187,9 @@ func (r *exportReconciler) updateStatus(ctx context.Context, exp *mcsv1beta1.Ser
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.client.Status().Patch(ctx, exp, patch); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil // it has just been deleted
+		}
 		return fmt.Errorf("updating the status of ServiceExport %s/%s: %w", exp.Namespace, exp.Name, err)
 	}
 	return r.tell(ctx, exp, facts.valid, before.Status.Conditions, news)
