@@ -169,7 +169,7 @@ func TestServiceDeletedAndCreatedAgain(t *testing.T) {
 
 	remove(t, cls1, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"}})
 	eventually(t, soon, func() error {
-		return condition(t.Context(), cls1, ns, "web", "Valid", metav1.ConditionFalse, "NoService", "web")
+		return condition(t.Context(), cls1, ns, "web", "Valid", metav1.ConditionFalse, "NoService", "there is no Service of this name")
 	})
 	eventually(t, soon, func() error { return noImport(t.Context(), cls2, ns, "web") })
 
@@ -314,7 +314,7 @@ func TestServiceExportWithoutService(t *testing.T) {
 	ns := namespace(t, cls1, cls2)
 	export(t, cls1, ns, "ghost")
 	eventually(t, soon, func() error {
-		return condition(t.Context(), cls1, ns, "ghost", "Valid", metav1.ConditionFalse, "NoService", "ghost")
+		return condition(t.Context(), cls1, ns, "ghost", "Valid", metav1.ConditionFalse, "NoService", "there is no Service of this name")
 	})
 	always(t, quiet, func() error { return noImport(t.Context(), cls2, ns, "ghost") })
 }
@@ -503,7 +503,9 @@ func TestForeignServiceImport(t *testing.T) {
 	})
 }
 
-// TestTimeToResolve measures, and prints, the time from `kubectl apply` of a ServiceExport until its name resolves in the other cluster.
+// TestTimeToResolve measures, and prints, the time from `kubectl apply` of a ServiceExport until its name resolves in the
+// other cluster. It does not ask DNS before the ServiceImport has its IP: CoreDNS would remember the "no such name" for as
+// long as its cache is told to (5 s on the testbed), which is its setting and not the product's speed.
 func TestTimeToResolve(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -516,10 +518,9 @@ func TestTimeToResolve(t *testing.T) {
 		create(t, cls1, handMade(ns, name, fmt.Sprintf("10.10.%d", 200+i), 3))
 		start := time.Now()
 		apply(t, cls1, fmt.Sprintf("{apiVersion: multicluster.x-k8s.io/v1beta1, kind: ServiceExport, metadata: {name: %s, namespace: %s}}", name, ns))
-		out, err := ask(t.Context(), cls2, ns, "sh", "-c", fmt.Sprintf("for i in $(seq 200); do a=$(dig +short +tries=1 +time=1 %s.%s.svc.clusterset.local. A); [ -n \"$a\" ] && echo $a && exit 0; sleep 0.05; done; exit 1", name, ns))
-		if err != nil {
-			t.Fatal(out, err)
-		}
+		var ip string
+		eventually(t, soon, func() (err error) { ip, err = importIP(t.Context(), cls2, ns, name); return err })
+		eventually(t, soon, func() error { return resolves(t.Context(), cls2, ns, name+"."+ns+".svc.clusterset.local.", ip) })
 		took = append(took, time.Since(start))
 	}
 	slices.Sort(took)

@@ -41,8 +41,8 @@ func (c Command) run(ctx context.Context, set *clusterset.Set, out io.Writer) er
 		err = attempt()
 	}
 	fmt.Fprint(out, indent(output))
-	if waited := time.Since(start); c.Within > 0 && waited > time.Second {
-		fmt.Fprintf(out, "  (after %.1f s)\n", waited.Seconds())
+	if took := time.Since(start); took > time.Second {
+		fmt.Fprintf(out, "  (%.1f s)\n", took.Seconds())
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w; it printed:\n%s", c.Line, err, indent(output))
