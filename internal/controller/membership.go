@@ -94,34 +94,40 @@ func (m *membership) NeedLeaderElection() bool { return true }
 
 // step brings the session in line with the identity.
 func (m *membership) step(ctx context.Context) {
-	was := m.standing()
-	read, err := m.properties.read(ctx)
-	var identity mcs.Identity
-	var uid string
-	if err == nil {
-		uid, err = m.clusterUID(ctx)
-	}
-	if err != nil {
-		if was.session == nil { // not knowing changes nothing for a member
-			m.stand(ctx, &standing{problem: err.Error()})
-		}
+	s := m.standing().session
+	read, uid, err := m.gather(ctx)
+	switch {
+	case ctx.Err() != nil:
 		return
-	}
-	identity, err = decideIdentity(read, m.flags, uid)
-	if err == nil && was.session != nil && was.session.identity == identity && !was.session.hasEnded() {
-		return
-	}
-	m.leave(was.session)
-	if err != nil {
+	case err != nil && s != nil:
+		return // not knowing changes nothing for a member
+	case err != nil:
 		m.stand(ctx, &standing{problem: err.Error()})
 		return
 	}
-	s, err := m.join(ctx, identity)
+	identity, err := decideIdentity(read, m.flags, uid)
+	if err == nil && s.runsAs(identity) {
+		return
+	}
+	m.leave(s)
+	if err == nil {
+		s, err = m.join(ctx, identity)
+	}
 	if err != nil {
 		m.stand(ctx, &standing{problem: err.Error()})
 		return
 	}
 	m.stand(ctx, &standing{session: s})
+}
+
+// gather reads what decides the identity.
+func (m *membership) gather(ctx context.Context) (properties, string, error) {
+	read, err := m.properties.read(ctx)
+	if err != nil {
+		return properties{}, "", err
+	}
+	uid, err := m.clusterUID(ctx)
+	return read, uid, err
 }
 
 // clusterUID is the UID of namespace kube-system: it lives as long as the cluster.
@@ -159,6 +165,11 @@ func (m *membership) leave(s *session) {
 	s.end(registry.ErrLeave)
 	<-s.ended
 	m.log.Info("Left the clusterset", "cluster", s.identity.ClusterID, "clusterSet", s.identity.ClusterSetID)
+}
+
+// runsAs says whether s, which may be nil, is a living session of identity.
+func (s *session) runsAs(identity mcs.Identity) bool {
+	return s != nil && s.identity == identity && !s.hasEnded()
 }
 
 func (s *session) hasEnded() bool {
