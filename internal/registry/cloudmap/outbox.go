@@ -109,9 +109,8 @@ type pageWrite struct {
 	instances []plan.Instance
 }
 
-// batch is what has to be written now. Pages that cannot be encoded are noted as problems and left as they are.
-func (o *outbox) batch(now time.Time) []pageWrite {
-	var writes []pageWrite
+// batch is what has to be written now. Pages that cannot be written, being too large, stay as they are with a problem.
+func (o *outbox) batch(now time.Time) (writes []pageWrite, refused []int) {
 	generation := max(o.generation+1, now.UnixMilli())
 	for i := range o.pages {
 		p := &o.pages[i]
@@ -125,12 +124,14 @@ func (o *outbox) batch(now time.Time) []pageWrite {
 			continue
 		}
 		w, err := encodePage(o.clusterID, i, generation, exports)
-		if p.problem = err; err == nil {
-			writes = append(writes, w)
-			o.generation = generation
+		if p.problem = err; err != nil {
+			refused = append(refused, i)
+			continue
 		}
+		writes = append(writes, w)
+		o.generation = generation
 	}
-	return writes
+	return writes, refused
 }
 
 // desired is what page is to hold: what was there, changed by what was asked for.

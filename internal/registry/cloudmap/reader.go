@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
 	}
 	if err := r.auditIfDue(ctx, place, r.ownRecord(instances), changed); err != nil {
 		r.tell(notify, changed)
-		return errors.Join(err, r.readPages(ctx, place, notify))
+		return cmp.Or(err, r.readPages(ctx, place, notify))
 	}
 	r.takeClaim(r.ownRecord(instances), changed)
 	// The members are known now; whose pages are not read yet shows as Unknown.

@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -237,7 +238,7 @@ func (r *Registry) publication(key mcs.Key) registry.Publication {
 	}
 	result := r.outbox.publication(key, &r.shown().pages[pageOf(key)])
 	if result.State == registry.Pending && result.Err == nil {
-		result.Err = errors.Join(r.writeProblem, r.readProblem)
+		result.Err = cmp.Or(r.writeProblem, r.readProblem)
 	}
 	return result
 }

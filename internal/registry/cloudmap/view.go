@@ -244,7 +244,11 @@ func (v *instanceView) sync(ctx context.Context, key mcs.Key) error {
 // instances are those that show exp, as many as a service may have.
 func (v *instanceView) instances(exp mcs.Export) []plan.Instance {
 	want := plan.InstancesOf(exp, v.identity.ClusterSetID, v.version)
-	return want[:min(len(want), maxInstances)]
+	if len(want) <= maxInstances {
+		return want
+	}
+	v.log.Info("A service has more endpoints than AWS Cloud Map has room for instances: not all are shown", "service", exp.Key.String(), "endpoints", len(want), "shown", maxInstances)
+	return want[:maxInstances]
 }
 
 // present is what a service has, given what we wrote and what is listed. A list may be a moment behind: of our own

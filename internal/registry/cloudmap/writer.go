@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ func (r *Registry) writeLoop(ctx context.Context, notify func(mcs.Key)) {
 	for ctx.Err() == nil {
 		due, pause := r.nextWrite(time.Now())
 		if due && pause <= 0 {
-			err := r.writeDue(ctx)
+			err := r.writeDue(ctx, notify)
 			r.writing(ctx, err, notify)
 			continue
 		}
@@ -111,49 +112,37 @@ func (r *Registry) writing(ctx context.Context, err error, notify func(mcs.Key))
 
 // writeDue writes the pages that changed, then the record that announces them, then removes what the pages no longer
 // need: at every moment a reader finds what is announced, or waits for it.
-func (r *Registry) writeDue(ctx context.Context) error {
+func (r *Registry) writeDue(ctx context.Context, notify func(mcs.Key)) error {
 	place, err := r.control.ensure(ctx)
 	if err != nil {
 		return err
 	}
-	pagesErr := r.writePages(ctx, place)
+	pagesErr := r.writePages(ctx, place, notify)
 	if err := r.writeRecord(ctx, place); err != nil {
-		return errors.Join(pagesErr, err)
+		return cmp.Or(pagesErr, err)
 	}
 	wake(r.look)
-	return errors.Join(pagesErr, r.trim(ctx, place))
+	return cmp.Or(pagesErr, r.trim(ctx, place))
 }
 
 // writePages writes each part of each page that changed.
-func (r *Registry) writePages(ctx context.Context, place controlPlace) error {
-	r.mu.Lock()
-	var writes []pageWrite
-	var suspects []string
-	if r.claim.state == held {
-		suspects = r.suspects()
-		writes = r.outbox.batch(time.Now())
-		r.firstAsk = time.Time{}
-	}
-	r.mu.Unlock()
+func (r *Registry) writePages(ctx context.Context, place controlPlace, notify func(mcs.Key)) error {
+	writes, suspects := r.takeBatch(notify)
 	reason := r.explain(ctx, suspects)
-
 	results := make([]pageResult, len(writes))
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrency)
 	for i, w := range writes {
 		// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
 		for _, instance := range slices.Backward(w.instances) {
 			group.Go(func() error {
-				operation, err := r.client.register(ctx, place.catalog.id, instance)
+				operation, err := r.client.register(groupCtx, place.catalog.id, instance)
 				results[i].add(operation, err)
 				return err
 			})
 		}
 	}
 	err := group.Wait()
-	if err != nil {
-		err = fmt.Errorf("writing this cluster's pages: %w", err)
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -165,7 +154,32 @@ func (r *Registry) writePages(ctx context.Context, place controlPlace) error {
 		r.outbox.written(now, w, results[i].operations)
 		r.announce = true
 	}
-	return errors.Join(err, reason)
+	if err != nil {
+		return fmt.Errorf("writing this cluster's pages: %w", err)
+	}
+	return reason
+}
+
+// takeBatch is what has to be written now, and the operations that did not do what they were to.
+func (r *Registry) takeBatch(notify func(mcs.Key)) (writes []pageWrite, suspects []string) {
+	r.mu.Lock()
+	if r.claim.state != held {
+		r.mu.Unlock()
+		return nil, nil
+	}
+	suspects = r.suspects()
+	writes, refused := r.outbox.batch(time.Now())
+	r.firstAsk = time.Time{}
+	changed := keySet{}
+	for _, page := range refused {
+		r.log.Error(r.outbox.pages[page].problem, "Cannot publish what belongs to a page", "page", pageName(page))
+		for key := range r.outbox.pages[page].want {
+			changed[key] = struct{}{}
+		}
+	}
+	r.mu.Unlock()
+	r.tell(notify, changed)
+	return writes, suspects
 }
 
 // pageResult is how the writes of a page's parts ended.

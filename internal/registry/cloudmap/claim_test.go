@@ -1,0 +1,96 @@
+package cloudmap
+
+import (
+	"testing"
+	"time"
+)
+
+// TestClaim plays what a cluster reads of the record that has its ID. A step is one read; time passes between steps.
+func TestClaim(t *testing.T) {
+	const silence = 30 * time.Second
+	began := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	ours := memberRecord{clusterID: cls1.ClusterID, uid: cls1.UID, joined: began}
+	beat := func(uid string, joined time.Duration, heartbeat int64) *memberRecord {
+		return &memberRecord{clusterID: cls1.ClusterID, uid: uid, joined: began.Add(joined), heartbeat: heartbeat}
+	}
+	type step struct {
+		after     time.Duration
+		shown     *memberRecord
+		wantState claimState
+		wantWrite bool
+		// wantRival is the UID of the cluster that keeps us out.
+		wantRival string
+	}
+	mine := &ours
+	tests := map[string][]step{
+		"nobody has it": {
+			{shown: nil, wantState: claiming, wantWrite: true},
+			{shown: nil, wantState: claiming}, // not visible yet
+			{shown: mine, wantState: held},
+			{shown: nil, wantState: held},
+		},
+		"ours of an earlier life": {
+			{shown: mine, wantState: claiming, wantWrite: true},
+			{shown: mine, wantState: held},
+		},
+		"another cluster's, alive": {
+			{shown: beat("other", -time.Hour, 1), wantState: watching, wantRival: "other"},
+			{after: 20 * time.Second, shown: beat("other", -time.Hour, 2), wantState: watching, wantRival: "other"},
+			{after: 20 * time.Second, shown: beat("other", -time.Hour, 3), wantState: watching, wantRival: "other"},
+			{after: 29 * time.Second, shown: beat("other", -time.Hour, 3), wantState: watching, wantRival: "other"},
+		},
+		"another cluster's, dead": {
+			{shown: beat("other", -time.Hour, 1), wantState: watching, wantRival: "other"},
+			{after: silence, shown: beat("other", -time.Hour, 1), wantState: claiming, wantWrite: true},
+			{shown: beat("other", -time.Hour, 1), wantState: claiming}, // a late read
+			{shown: mine, wantState: held},
+			{shown: beat("other", -time.Hour, 1), wantState: held}, // another late read
+		},
+		"another cluster's, leaving": {
+			{shown: beat("other", -time.Hour, 1), wantState: watching, wantRival: "other"},
+			{shown: nil, wantState: claiming, wantWrite: true},
+			{shown: mine, wantState: held},
+		},
+		"taken for dead, and back with the older right": {
+			{shown: beat("other", -time.Hour, 1), wantState: watching, wantRival: "other"},
+			{after: silence, shown: beat("other", -time.Hour, 1), wantState: claiming, wantWrite: true},
+			{shown: mine, wantState: held},
+			{after: time.Minute, shown: beat("other", -time.Hour, 2), wantState: watching, wantRival: "other"},
+		},
+		"both start at once, we are older": {
+			{shown: nil, wantState: claiming, wantWrite: true},
+			{shown: beat("other", time.Second, 1), wantState: claiming, wantWrite: true},
+			{shown: beat("other", time.Second, 1), wantState: claiming}, // once is enough
+			{shown: mine, wantState: held},
+			{shown: beat("other", time.Second, 2), wantState: held, wantWrite: true},
+		},
+		"both start at once, the other is older": {
+			{shown: nil, wantState: claiming, wantWrite: true},
+			{shown: mine, wantState: held},
+			{shown: beat("other", -time.Second, 1), wantState: watching, wantRival: "other"},
+			{shown: beat("other", -time.Second, 2), wantState: watching, wantRival: "other"},
+		},
+		"both start at the same time, the lower UID stays": {
+			{shown: nil, wantState: claiming, wantWrite: true},
+			{shown: beat("zzz", 0, 1), wantState: claiming, wantWrite: true},
+			{shown: beat("aaa", 0, 1), wantState: watching, wantRival: "aaa"},
+		},
+	}
+	for name, steps := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := claim{identity: cls1, silence: silence}
+			now := began
+			for i, s := range steps {
+				now = now.Add(s.after)
+				wasWatching, free := c.state == watching, c.free(now, s.shown)
+				write := c.observe(now, s.shown, ours)
+				if c.state != s.wantState || write != s.wantWrite || c.refused() != s.wantRival {
+					t.Fatalf("step %d: state %v, write %v, refused for %q; want %v, %v, %q", i, c.state, write, c.refused(), s.wantState, s.wantWrite, s.wantRival)
+				}
+				if claimed := wasWatching && c.state == claiming; free != claimed {
+					t.Errorf("step %d: free said %v and observe claimed: %v", i, free, claimed)
+				}
+			}
+		})
+	}
+}

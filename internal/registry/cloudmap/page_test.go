@@ -1,0 +1,181 @@
+package cloudmap
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+)
+
+// noise are n bytes that look like a compressed page.
+func noise(n int) []byte {
+	rnd := rand.New(rand.NewPCG(1, uint64(n)))
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(rnd.Uint32())
+	}
+	return data
+}
+
+func split(t *testing.T, page int, generation int64, data []byte) []plan.Instance {
+	t.Helper()
+	instances, err := splitPage("cls1", page, generation, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return instances
+}
+
+func TestSplitAndJoin(t *testing.T) {
+	longest := strings.Repeat("c", 63)
+	for _, size := range []int{1, 100, 3000, 3500, 3600, 3700, 10_000, 500_000} {
+		for _, clusterID := range []string{"a", longest} {
+			data := noise(size)
+			instances, err := splitPage(clusterID, 7, 1_790_000_000_000, data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, instance := range instances {
+				checkInstance(t, instance)
+			}
+			shuffled := slices.Clone(instances)
+			slices.Reverse(shuffled)
+			img, err := joinPage(7, shuffled)
+			if err != nil {
+				t.Fatalf("%d bytes of %s: %v", size, clusterID, err)
+			}
+			if !bytes.Equal(img.data, data) || img.parts != len(instances) || img.generation != 1_790_000_000_000 {
+				t.Errorf("%d bytes of %s came back as %d, in %d parts of generation %d", size, clusterID, len(img.data), img.parts, img.generation)
+			}
+		}
+	}
+	if _, err := splitPage("cls1", 7, 1, noise(1<<20)); err == nil {
+		t.Error("a page of a MiB, which no Cloud Map service has room for beside others, was split")
+	}
+}
+
+var (
+	idPattern    = regexp.MustCompile(`^[0-9a-zA-Z_/:.@-]{1,64}$`)
+	keyPattern   = regexp.MustCompile(`^[a-zA-Z0-9!-~]{1,255}$`)
+	valuePattern = regexp.MustCompile(`^([a-zA-Z0-9!-~][ \ta-zA-Z0-9!-~]*){0,1}[a-zA-Z0-9!-~]{0,1}$`)
+)
+
+// checkInstance holds an instance against Cloud Map's limits.
+func checkInstance(t *testing.T, instance plan.Instance) {
+	t.Helper()
+	total := 0
+	for key, value := range instance.Attributes {
+		total += len(key) + len(value)
+		if !keyPattern.MatchString(key) || !valuePattern.MatchString(value) || len(value) > maxValue {
+			t.Errorf("instance %s has attribute %s with %d characters, which Cloud Map refuses: %q", instance.ID, key, len(value), value)
+		}
+	}
+	if total > maxAttributes || len(instance.Attributes) > 30 || !idPattern.MatchString(instance.ID) {
+		t.Errorf("instance %s has %d characters in %d attributes, which Cloud Map refuses", instance.ID, total, len(instance.Attributes))
+	}
+}
+
+func TestJoinPage(t *testing.T) {
+	data := noise(9000) // three parts
+	older, newer := split(t, 7, 10, data[:8000]), split(t, 7, 11, data)
+	change := func(instance plan.Instance, key, value string) plan.Instance {
+		instance.Attributes = maps.Clone(instance.Attributes)
+		instance.Attributes[key] = value
+		return instance
+	}
+	tests := map[string]struct {
+		instances      []plan.Instance
+		wantGeneration int64
+		wantErr        string
+	}{
+		"whole":                         {instances: newer, wantGeneration: 11},
+		"nothing":                       {wantErr: "no instance"},
+		"of another page":               {instances: split(t, 8, 11, data), wantErr: "no instance"},
+		"others' instances beside":      {instances: append([]plan.Instance{{ID: "page-7-0"}, {ID: "page-07"}, {ID: "page-07-00"}, {ID: "i-1"}, {ID: "page-99-0"}}, newer...), wantGeneration: 11},
+		"a part is missing":             {instances: newer[1:], wantErr: "part 0 of 3 of generation 11 is missing"},
+		"being written, shorter":        {instances: []plan.Instance{newer[0], newer[1], older[2]}, wantErr: "missing"},
+		"being written, last one first": {instances: append(slices.Clone(split(t, 7, 10, data[:3000])), newer[1:]...), wantGeneration: 10},
+		"parts too many":                {instances: append(slices.Clone(split(t, 7, 12, data[:3000])), newer[1:]...), wantGeneration: 12},
+		"a changed character":           {instances: []plan.Instance{newer[0], change(newer[1], "DATA0", strings.Repeat("A", maxValue)), newer[2]}, wantErr: "digest"},
+		"no base64":                     {instances: []plan.Instance{newer[0], change(newer[1], "DATA0", "%%%"), newer[2]}, wantErr: "decoded"},
+		"no generation":                 {instances: []plan.Instance{change(newer[0], attrGeneration, "x")}, wantErr: "generation"},
+		"generation 0":                  {instances: []plan.Instance{change(newer[0], attrGeneration, "0")}, wantErr: "generation"},
+		"a billion parts":               {instances: []plan.Instance{change(newer[0], attrParts, "1000000000")}, wantErr: "parts"},
+		"contradicting parts":           {instances: []plan.Instance{newer[0], newer[1], change(newer[2], attrParts, "4")}, wantErr: "contradict"},
+		"a part beyond the last":        {instances: append(slices.Clone(newer), plan.Instance{ID: "page-07-3", Attributes: newer[2].Attributes}), wantErr: "contradict"},
+		"no attributes":                 {instances: []plan.Instance{{ID: "page-07-0"}}, wantErr: "generation"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			img, err := joinPage(7, tc.instances)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("got generation %d and error %v, want an error with %q", img.generation, err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil || img.generation != tc.wantGeneration {
+				t.Errorf("got generation %d and error %v, want generation %d", img.generation, err, tc.wantGeneration)
+			}
+		})
+	}
+}
+
+// TestEndpointsPerInstance finds how many endpoints of one export fit one instance when their addresses are scattered
+// over the pod network, which compresses worst.
+func TestEndpointsPerInstance(t *testing.T) {
+	fits := func(n int) bool {
+		rnd := rand.New(rand.NewPCG(1, 2))
+		exp := webExport("cls1", 0, n)
+		for i, address := range rnd.Perm(1 << 16)[:n] {
+			exp.Backends[0].Endpoints[i].Address = netip.AddrFrom4([4]byte{10, 10, byte(address >> 8), byte(address)})
+			exp.Backends[0].Endpoints[i].Zone = fmt.Sprintf("eu-west-1%c", 'a'+rnd.IntN(3))
+		}
+		data, err := record.Encode([]mcs.Export{registry.Published(exp)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(split(t, 0, 1_790_000_000_000, data)) == 1
+	}
+	n := 100
+	for fits(n + 50) {
+		n += 50
+	}
+	t.Logf("one Cloud Map instance holds %d endpoints at 10.10.x.y in three zones", n)
+	if n < 500 {
+		t.Errorf("one instance holds %d endpoints, want at least 500", n)
+	}
+}
+
+func TestPagesAreEven(t *testing.T) {
+	counts := [pageCount]int{}
+	for i := range 6400 {
+		counts[pageOf(webKey(i))]++
+	}
+	if low, high := slices.Min(counts[:]), slices.Max(counts[:]); low < 60 || high > 150 {
+		t.Errorf("of 6,400 exports a page has between %d and %d, want about 100", low, high)
+	}
+}
+
+func FuzzJoinPage(f *testing.F) {
+	f.Add("page-07-0", "1", "1", "AAAA", "digest", "page-07-1", "2", "2", "BBBB")
+	f.Fuzz(func(t *testing.T, id0, generation0, parts0, data0, digest, id1, generation1, parts1, data1 string) {
+		img, err := joinPage(7, []plan.Instance{
+			{ID: id0, Attributes: map[string]string{attrGeneration: generation0, attrParts: parts0, attrDigest: digest, "DATA0": data0}},
+			{ID: id1, Attributes: map[string]string{attrGeneration: generation1, attrParts: parts1, attrDigest: digest, "DATA0": data1}},
+		})
+		if err == nil && digestOf(img.data) != digest {
+			t.Error("a page was accepted that does not match its digest")
+		}
+	})
+}
