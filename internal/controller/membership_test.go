@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -18,6 +20,7 @@ import (
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
@@ -105,6 +108,32 @@ func TestIdentityComesChangesAndGoes(t *testing.T) {
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
 	a.property(t, aboutv1beta1.ClusterSetIDProperty, "")
 	b.notImported(t, key)
+}
+
+// givesUp is a registry that cannot go on.
+type givesUp struct{ registry.Registry }
+
+func (givesUp) Run(context.Context, func(mcs.Key)) error { return errors.New("gave up for a test") }
+
+func TestRegistryIsStartedUntilItRuns(t *testing.T) {
+	hub := memory.NewHub()
+	a, _ := twoClusters(t)
+	key := newKey("restart")
+	a.namespace(t, key.Namespace)
+	starts := 0 // only the membership's goroutine counts
+	a.runWith(t, func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+		starts++
+		switch starts {
+		case 1:
+			return nil, errors.New("no credentials in a test")
+		case 2:
+			return givesUp{hub.Registry(identity)}, nil
+		}
+		return hub.Registry(identity), nil
+	}, testOptions(flags("cls1")))
+	a.export(t, key, 1, 1)
+	a.condition(t, key, "Ready=False Failed", "starting the registry: no credentials in a test")
+	a.condition(t, key, "Ready=True Exported", "")
 }
 
 // An API server that first has no CRDs and then serves only v1alpha1.
