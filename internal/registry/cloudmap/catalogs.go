@@ -133,6 +133,9 @@ func (c *catalog) take(now time.Time, r memberRecord, changed keySet) {
 		if now.Sub(c.behindSince) < reordered {
 			return
 		}
+		for i := range c.pages {
+			c.pages[i].generation = min(c.pages[i].generation, r.generation)
+		}
 	}
 	c.behindSince = time.Time{}
 	if !c.hasRecord || !r.sameWrite(c.record) {

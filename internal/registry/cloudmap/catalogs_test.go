@@ -1,0 +1,436 @@
+package cloudmap
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+)
+
+// story is what cluster cls2 writes and cls1 reads, in virtual time.
+type story struct {
+	t        *testing.T
+	now      time.Time
+	catalogs *catalogs
+	// record and pages are what is in Cloud Map of cls2.
+	record memberRecord
+	pages  map[int][]plan.Instance
+}
+
+func newStory(t *testing.T) *story {
+	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	return &story{
+		t: t, now: now, catalogs: newCatalogs(cls1, 2*time.Minute, time.Second), pages: map[int][]plan.Instance{},
+		record: memberRecord{clusterID: "cls2", clusterSetID: "set1", uid: "uid-2", joined: now, generation: 100, heartbeat: 1},
+	}
+}
+
+// write writes a page without announcing it.
+func (s *story) write(generation int64, page int, exports ...mcs.Export) string {
+	s.t.Helper()
+	data, err := record.Encode(exports)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	parts, err := splitPage("cls2", page, generation, data)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.pages[page] = parts
+	return digestOf(data)
+}
+
+// publish writes a page and announces it.
+func (s *story) publish(generation int64, page int, exports ...mcs.Export) {
+	s.t.Helper()
+	s.record.pages[page] = s.write(generation, page, exports...)
+	s.record.generation = generation
+}
+
+// members makes cls1 read the members' records and returns the keys that it notifies of.
+func (s *story) members(records ...memberRecord) []string {
+	var instances []plan.Instance
+	for _, r := range records {
+		instances = append(instances, r.instance())
+	}
+	changed := keySet{}
+	s.catalogs.members(s.now, instances, changed)
+	return names(changed)
+}
+
+// read makes cls1 read the pages of cls2 that it wants, and returns the keys that it notifies of.
+func (s *story) read() []string {
+	changed := keySet{}
+	for _, page := range s.catalogs.clusters["cls2"].wanted(s.now) {
+		s.catalogs.page(s.now, "cls2", page, s.pages[page], changed)
+	}
+	return names(changed)
+}
+
+func names(keys keySet) []string {
+	var list []string
+	for key := range keys {
+		list = append(list, key.Name)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// state is "2 endpoints", "none" or "unknown".
+func (s *story) state(key mcs.Key) string {
+	exports, unknown := s.catalogs.look(key)
+	switch {
+	case len(unknown) > 0:
+		return "unknown"
+	case len(exports) == 0:
+		return "none"
+	}
+	return strings.Repeat("•", exports[0].EndpointCount())
+}
+
+func (s *story) expect(what string, key mcs.Key, want string) {
+	s.t.Helper()
+	if got := s.state(key); got != want {
+		s.t.Errorf("%s: the export is %s, want %s", what, got, want)
+	}
+}
+
+func (s *story) wanted(what string, want ...int) {
+	s.t.Helper()
+	if got := s.catalogs.clusters["cls2"].wanted(s.now); !slices.Equal(got, want) {
+		s.t.Errorf("%s: pages %v have to be read, want %v", what, got, want)
+	}
+}
+
+func (s *story) notified(what string, got []string, want ...string) {
+	s.t.Helper()
+	if !slices.Equal(got, want) {
+		s.t.Errorf("%s: notified of %v, want %v", what, got, want)
+	}
+}
+
+var (
+	theKey  = webKey(0)
+	thePage = pageOf(theKey)
+)
+
+func web(endpoints int) mcs.Export { return registry.Published(webExport("cls2", 0, endpoints)) }
+
+func TestReadFollowsAnnouncement(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	s.notified("a record alone", s.members(s.record))
+	s.expect("announced and not read", theKey, "unknown")
+	s.notified("the page", s.read(), "web-0")
+	s.expect("read", theKey, "•")
+	s.wanted("read")
+
+	s.record.heartbeat++
+	s.notified("a heartbeat", s.members(s.record))
+	s.wanted("a heartbeat")
+
+	s.publish(101, thePage, web(2))
+	s.members(s.record)
+	s.expect("a change announced", theKey, "•")
+	s.wanted("a change announced", thePage)
+	s.notified("a change read", s.read(), "web-0")
+	s.expect("a change read", theKey, "••")
+
+	s.publish(102, thePage, web(0))
+	s.members(s.record)
+	s.read()
+	s.expect("zero endpoints", theKey, "")
+
+	s.record.pages[thePage], s.record.generation = "", 103
+	s.notified("the page's end", s.members(s.record), "web-0")
+	s.expect("the page's end", theKey, "none")
+	s.wanted("the page's end")
+}
+
+// TestReadsLate has Cloud Map's replicas behind one another.
+func TestReadsLate(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	s.members(s.record)
+	s.read()
+	before, pagesBefore := s.record, maps.Clone(s.pages)
+
+	// The record is ahead of the page.
+	s.publish(101, thePage, web(2))
+	after := s.record
+	s.members(after)
+	pagesAfter := s.pages
+	s.pages = pagesBefore
+	s.read()
+	s.expect("the page is late", theKey, "•")
+	s.pages = pagesAfter
+	s.read()
+	s.expect("the page is there", theKey, "••")
+
+	// The record of before comes once more.
+	s.members(before)
+	s.wanted("a late record")
+	s.expect("a late record", theKey, "••")
+
+	// The page is ahead of the record.
+	digest := s.write(102, thePage, web(3))
+	s.record.heartbeat++
+	s.members(s.record)
+	s.wanted("a page that is ahead")
+	s.expect("a page that is ahead", theKey, "••")
+	s.record.pages[thePage], s.record.generation = digest, 102
+	s.members(s.record)
+	s.read()
+	s.expect("its record", theKey, "•••")
+}
+
+// TestReadAheadOfRecord is a cluster that writes a page again between our reads of its record and of the page.
+func TestReadAheadOfRecord(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	s.members(s.record)
+	digest := s.write(101, thePage, web(2))
+	s.read()
+	s.expect("the newer page counts", theKey, "••")
+	s.wanted("the newer page is not read again")
+	s.record.pages[thePage], s.record.generation = digest, 101
+	s.members(s.record)
+	s.wanted("its announcement is not read again")
+}
+
+func TestUnreadablePages(t *testing.T) {
+	good := func(s *story) { s.publish(101, thePage, web(2)) }
+	tests := map[string]func(*story){
+		"no instance":       func(s *story) { good(s); delete(s.pages, thePage) },
+		"no such data":      func(s *story) { good(s); s.pages[thePage][0].Attributes["DATA0"] = "AAAA" },
+		"another digest":    func(s *story) { good(s); s.record.pages[thePage] = digestOf([]byte("x")) },
+		"garbage":           func(s *story) { s.garbage(101, []byte{1, 0, 'x'}) },
+		"a later format":    func(s *story) { s.garbage(101, []byte{9, 0, 'x'}) },
+		"an earlier page":   func(s *story) { s.record.pages[thePage], s.record.generation = digestOf([]byte("x")), 102 },
+		"no page, but more": func(s *story) { good(s); s.pages[thePage] = nil; s.publish(101, (thePage+1)%pageCount) },
+	}
+	for name, spoil := range tests {
+		t.Run(name, func(t *testing.T) {
+			fresh := newStory(t)
+			fresh.publish(100, thePage, web(1))
+			spoil(fresh)
+			fresh.members(fresh.record)
+			fresh.read()
+			fresh.expect("for who starts", theKey, "unknown")
+
+			s := newStory(t)
+			s.publish(100, thePage, web(1))
+			s.members(s.record)
+			s.read()
+			spoil(s)
+			s.members(s.record)
+			s.notified("spoilt", s.read())
+			s.expect("for who knew it before", theKey, "•")
+			s.read()
+			if problems := s.catalogs.clusters["cls2"].problems(); len(problems) == 0 {
+				t.Error("no problem is reported")
+			}
+			// It is tried less and less often, but tried, and at once when something new is announced.
+			reads := 0
+			for range 600 {
+				s.now = s.now.Add(time.Second)
+				if len(s.catalogs.clusters["cls2"].wanted(s.now)) > 0 {
+					reads++
+					s.read()
+				}
+			}
+			if reads < 10 || reads > 40 {
+				t.Errorf("the page was tried %d times in ten minutes, want about every 30 s", reads)
+			}
+			s.publish(200, thePage, web(3))
+			s.members(s.record)
+			s.read()
+			s.expect("mended", theKey, "•••")
+			if problems := s.catalogs.clusters["cls2"].problems(); len(problems) != 0 {
+				t.Errorf("problems are still reported: %q", problems)
+			}
+		})
+	}
+}
+
+// garbage announces a page of these bytes.
+func (s *story) garbage(generation int64, data []byte) {
+	s.t.Helper()
+	parts, err := splitPage("cls2", thePage, generation, data)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.pages[thePage] = parts
+	s.record.pages[thePage], s.record.generation = digestOf(data), generation
+}
+
+func TestPageOfAnother(t *testing.T) {
+	s := newStory(t)
+	wrong := (thePage + 1) % pageCount
+	s.publish(100, wrong, web(1))
+	s.members(s.record)
+	s.read()
+	s.expect("in the wrong page", theKey, "none")
+	if problems := s.catalogs.clusters["cls2"].problems(); len(problems) != 1 || !strings.Contains(problems[0], "belongs to page") {
+		t.Errorf("problems %q, want one that names the right page", problems)
+	}
+}
+
+func TestVanishedRecord(t *testing.T) {
+	begin := func() *story {
+		s := newStory(t)
+		s.publish(100, thePage, web(1))
+		s.members(s.record)
+		s.read()
+		return s
+	}
+	t.Run("stays until it has been gone for long", func(t *testing.T) {
+		s := begin()
+		for range 119 {
+			s.notified("gone", s.members())
+			s.now = s.now.Add(time.Second)
+		}
+		s.expect("gone for 119 s", theKey, "•")
+		s.now = s.now.Add(time.Second)
+		s.notified("gone for 120 s", s.members(), "web-0")
+		s.expect("gone for 120 s", theKey, "none")
+	})
+	t.Run("is back in time", func(t *testing.T) {
+		s := begin()
+		s.members()
+		s.now = s.now.Add(100 * time.Second)
+		s.members(s.record)
+		s.now = s.now.Add(100 * time.Second)
+		s.members()
+		s.expect("gone, back and gone", theKey, "•")
+	})
+	t.Run("goes at once when it had announced nothing", func(t *testing.T) {
+		s := begin()
+		s.record.pages, s.record.generation = digests{}, 101
+		s.notified("announcing nothing", s.members(s.record), "web-0")
+		s.members()
+		if len(s.catalogs.list()) != 0 {
+			t.Error("it is still a member")
+		}
+	})
+	t.Run("goes at once when its catalog is empty too", func(t *testing.T) {
+		s := begin()
+		s.members()
+		if got := s.catalogs.absent(s.now); !slices.Equal(got, []string{"cls2"}) {
+			t.Fatalf("clusters %v have to be verified, want cls2", got)
+		}
+		changed := keySet{}
+		s.catalogs.verified(s.now, "cls2", false, changed)
+		s.expect("its catalog is there", theKey, "•")
+		s.catalogs.verified(s.now, "cls2", true, changed)
+		s.notified("its catalog is empty", names(changed), "web-0")
+		s.expect("its catalog is empty", theKey, "none")
+	})
+}
+
+func TestBadRecords(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	s.members(s.record)
+	s.read()
+	bad := s.record.instance()
+	bad.Attributes[attrPages] = "garbage"
+	stranger := plan.Instance{ID: "Not_A_Cluster", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
+	unknown := plan.Instance{ID: "cls3", Attributes: map[string]string{}}
+	changed := keySet{}
+	s.catalogs.members(s.now, []plan.Instance{bad, stranger, unknown}, changed)
+	s.notified("bad records", names(changed))
+	exports, clusters := s.catalogs.look(theKey)
+	if len(exports) != 1 || !slices.Equal(clusters, []string{"cls3"}) {
+		t.Errorf("%d exports and unknown clusters %v, want cls2's export as before and cls3 unknown", len(exports), clusters)
+	}
+	for _, m := range s.catalogs.list() {
+		if len(m.Problems) == 0 {
+			t.Errorf("no problem is reported of %s", m.ClusterID)
+		}
+	}
+}
+
+// TestClockSetBack is a cluster whose records become older than they were, for good.
+func TestClockSetBack(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	s.members(s.record)
+	s.read()
+	s.publish(50, thePage, web(2))
+	for range 31 {
+		s.record.heartbeat++
+		s.members(s.record)
+		s.read()
+		s.now = s.now.Add(time.Second)
+	}
+	s.expect("after half a minute", theKey, "••")
+}
+
+func TestLastSeen(t *testing.T) {
+	s := newStory(t)
+	s.members(s.record)
+	seen := func() time.Time { return s.catalogs.list()[0].LastSeen }
+	first := s.now
+	s.now = s.now.Add(time.Minute)
+	s.members(s.record)
+	if !seen().Equal(first) {
+		t.Errorf("a record that did not change was seen at %v, want %v", seen(), first)
+	}
+	s.record.heartbeat++
+	s.members(s.record)
+	if !seen().Equal(s.now) {
+		t.Errorf("a heartbeat was seen at %v, want %v", seen(), s.now)
+	}
+}
+
+// TestAudit has this cluster's own pages in every state that an earlier life can leave them in.
+func TestAudit(t *testing.T) {
+	s := newStory(t)
+	c := s.catalogs
+	own := func(generation int64, page int, exports ...mcs.Export) (string, []plan.Instance) {
+		digest := s.write(generation, page, exports...)
+		return digest, s.pages[page]
+	}
+	other := webKey(1)
+	for i := 1; pageOf(other) == thePage; i++ {
+		other = webKey(i)
+	}
+	r := memberRecord{clusterID: "cls1", clusterSetID: "set1", uid: "uid-1", joined: s.now, generation: 100}
+	changed := keySet{}
+
+	// Announced and there; written and not announced; left of what was withdrawn.
+	announced, first := own(100, thePage, webExport("cls1", 0, 1))
+	r.pages[thePage] = announced
+	exp := webExport("cls1", 0, 1)
+	exp.Key = other
+	_, ahead := own(101, pageOf(other), exp)
+	leftPage := (max(thePage, pageOf(other)) + 1) % pageCount
+	for leftPage == thePage || leftPage == pageOf(other) {
+		leftPage = (leftPage + 1) % pageCount
+	}
+	_, left := own(99, leftPage, exp)
+	c.members(s.now, []plan.Instance{r.instance()}, changed)
+	c.audit(s.now, slices.Concat(first, ahead, left), changed)
+	shown := c.own()
+	for page, want := range map[int]int{thePage: 1, pageOf(other): 1, leftPage: 0} {
+		p := &shown.pages[page]
+		if !p.read || len(p.exports) != want || p.stored != 1 {
+			t.Errorf("page %d: read %v, %d exports, %d parts in the store; want read, %d and 1", page, p.read, len(p.exports), p.stored, want)
+		}
+	}
+	// Somebody removes a page.
+	c.audit(s.now, slices.Concat(ahead, left), changed)
+	if got := shown.wanted(s.now); !slices.Equal(got, []int{thePage}) {
+		t.Errorf("pages %v have to be read again, want %d", got, thePage)
+	}
+	if len(shown.pages[thePage].exports) != 1 {
+		t.Error("what is known of the removed page is gone")
+	}
+}

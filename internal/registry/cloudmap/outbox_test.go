@@ -1,0 +1,214 @@
+package cloudmap
+
+import (
+	"encoding/base64"
+	"errors"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// sharingPage are n exports of one page.
+func sharingPage(n int) []mcs.Export {
+	var exports []mcs.Export
+	for i := 0; len(exports) < n; i++ {
+		if exp := webExport("cls1", i, 1); len(exports) == 0 || pageOf(exp.Key) == pageOf(exports[0].Key) {
+			exports = append(exports, exp)
+		}
+	}
+	return exports
+}
+
+// holding are exports as a page has them.
+func holding(exports ...mcs.Export) map[mcs.Key]mcs.Export {
+	held := map[mcs.Key]mcs.Export{}
+	for _, exp := range exports {
+		held[exp.Key] = registry.Published(exp)
+	}
+	return held
+}
+
+// shownPage is a page of one part as the registry shows it.
+func shownPage(exports ...mcs.Export) *pageState {
+	return &pageState{read: true, generation: 100, digest: digestOf([]byte("shown")), parts: 1, stored: 1, exports: holding(exports...)}
+}
+
+func keysOf(exports map[mcs.Key]mcs.Export) map[mcs.Key]bool {
+	keys := map[mcs.Key]bool{}
+	for key := range maps.Keys(exports) {
+		keys[key] = true
+	}
+	return keys
+}
+
+func TestBatch(t *testing.T) {
+	exports := sharingPage(3)
+	page := pageOf(exports[0].Key)
+	now := time.UnixMilli(5000)
+	ask := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.ask(exp.Key, &exp) } }
+	withdraw := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.ask(exp.Key, nil) } }
+	adopt := func(left ...mcs.Export) func(*outbox) {
+		return func(o *outbox) { o.adopt(page, shownPage(left...)) }
+	}
+	tests := map[string]struct {
+		steps []func(*outbox)
+		// want are the exports of the page that is written, nil when none is.
+		want map[mcs.Key]bool
+	}{
+		"nothing asked":                      {steps: []func(*outbox){adopt()}},
+		"a first export":                     {steps: []func(*outbox){adopt(), ask(exports[0])}, want: keysOf(holding(exports[0]))},
+		"before the page is known":           {steps: []func(*outbox){ask(exports[0])}},
+		"the page becomes known":             {steps: []func(*outbox){ask(exports[0]), adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
+		"what is there already":              {steps: []func(*outbox){adopt(exports[0], exports[1]), ask(exports[0])}},
+		"an earlier life's exports stay":     {steps: []func(*outbox){adopt(exports[0], exports[1]), ask(exports[2])}, want: keysOf(holding(exports...))},
+		"an earlier life's export withdrawn": {steps: []func(*outbox){adopt(exports[0], exports[1]), withdraw(exports[0])}, want: keysOf(holding(exports[1]))},
+		"withdrawn before it is known":       {steps: []func(*outbox){withdraw(exports[0]), adopt(exports[0], exports[1])}, want: keysOf(holding(exports[1]))},
+		"the last one withdrawn":             {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0])}, want: map[mcs.Key]bool{}},
+		"what is not there withdrawn":        {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[1])}},
+		"there and back":                     {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0]), ask(exports[0])}},
+		"an unreadable page given up":        {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: 3}) }}, want: keysOf(holding(exports[0]))},
+		"lost to another cluster":            {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown}},
+		"lost and won again":                 {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown, adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := newOutbox("cls1")
+			for _, step := range tc.steps {
+				step(o)
+			}
+			writes, refused := o.batch(now)
+			if len(refused) != 0 {
+				t.Errorf("pages %v were refused", refused)
+			}
+			var got map[mcs.Key]bool
+			if len(writes) == 1 && writes[0].page == page {
+				got = keysOf(writes[0].exports)
+			} else if len(writes) != 0 {
+				t.Fatalf("%d pages are to be written, want one at most", len(writes))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("written exports differ (-want +got):\n%s", diff)
+			}
+			if again, _ := o.batch(now); len(tc.want) == 0 && len(again) > 0 {
+				t.Error("a second batch writes what the first did not")
+			}
+		})
+	}
+}
+
+func TestGenerationsGrow(t *testing.T) {
+	o := newOutbox("cls1")
+	o.adopt(0, &pageState{read: true, generation: 9000})
+	last := o.generation
+	// The clock is behind, stands still, and is ahead.
+	for _, now := range []int64{10, 10, 20_000, 20_000, 5} {
+		if got := o.nextGeneration(time.UnixMilli(now)); got <= last {
+			t.Errorf("generation %d at %d, after %d", got, now, last)
+		} else {
+			last = got
+		}
+	}
+}
+
+func TestExcess(t *testing.T) {
+	big := webExport("cls1", 0, 10)
+	big.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(12_000))}
+	small := webExport("cls1", 0, 10)
+	page := pageOf(big.Key)
+	now := time.UnixMilli(1000)
+	o := newOutbox("cls1")
+	o.adopt(page, &pageState{read: true})
+	write := func(exp *mcs.Export) pageWrite {
+		t.Helper()
+		o.ask(webKey(0), exp)
+		writes, _ := o.batch(now)
+		if len(writes) != 1 {
+			t.Fatalf("%d pages to write, want 1", len(writes))
+		}
+		return writes[0]
+	}
+	w := write(&big)
+	if len(w.instances) < 3 {
+		t.Fatalf("the large page has %d parts, want several", len(w.instances))
+	}
+	o.failed(w, errors.New("half of it"))
+	if got := o.excess(); len(got) != 0 {
+		t.Errorf("excess %v of a page that is half written, want none", got)
+	}
+	if again, _ := o.batch(now); len(again) != 1 {
+		t.Error("a page that is half written is not written again")
+	}
+	o.written(now, w, nil)
+	if got := o.excess(); len(got) != 0 {
+		t.Errorf("excess %v of a whole page, want none", got)
+	}
+	o.written(now, write(&small), nil)
+	if got := len(o.excess()[page]); got != len(w.instances)-1 {
+		t.Errorf("%d excess parts, want all but one of %d", got, len(w.instances))
+	}
+	o.trimmed(page)
+	if got := o.excess(); len(got) != 0 {
+		t.Errorf("excess %v after it was removed", got)
+	}
+	o.written(now, write(nil), nil)
+	if got := o.excess()[page]; len(got) != 1 || got[0] != partID(page, 0) {
+		t.Errorf("excess of a withdrawn page is %v, want its only part", got)
+	}
+}
+
+func TestConfirm(t *testing.T) {
+	exports := sharingPage(1)
+	page, key := pageOf(exports[0].Key), exports[0].Key
+	now := time.UnixMilli(1000)
+	o := newOutbox("cls1")
+	for i := range o.pages {
+		o.adopt(i, &pageState{read: true})
+	}
+	shown := &catalog{hasRecord: true}
+	for i := range shown.pages {
+		shown.pages[i].read = true
+	}
+	state := func() registry.PublicationState { return o.publication(key, &shown.pages[page]).State }
+	expect := func(what string, want registry.PublicationState) {
+		t.Helper()
+		if got := state(); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	expect("nothing asked", registry.Absent)
+	o.ask(key, &exports[0])
+	expect("asked", registry.Pending)
+	writes, _ := o.batch(now)
+	o.written(now, writes[0], []string{"operation"})
+	expect("written", registry.Pending)
+	if overdue := o.confirm(now.Add(14*time.Second), shown, 15*time.Second); len(overdue) != 0 {
+		t.Errorf("pages %v are overdue after 14 s", overdue)
+	}
+	if overdue := o.confirm(now.Add(15*time.Second), shown, 15*time.Second); len(overdue) != 1 || overdue[0] != page {
+		t.Errorf("pages %v are overdue after 15 s, want %d", overdue, page)
+	}
+	shown.pages[page] = pageState{read: true, digest: writes[0].digest, exports: writes[0].exports}
+	expect("shown", registry.Exported)
+	shown.record.pages[page] = writes[0].digest
+	o.confirm(now, shown, time.Second)
+	if overdue := o.confirm(now.Add(time.Hour), shown, time.Second); len(overdue) != 0 {
+		t.Errorf("pages %v are overdue though shown", overdue)
+	}
+	o.ask(key, nil)
+	expect("withdrawn", registry.Pending)
+	writes, _ = o.batch(now)
+	o.written(now, writes[0], nil)
+	expect("removed", registry.Pending)
+	shown.pages[page] = pageState{read: true}
+	shown.record.pages[page] = ""
+	o.confirm(now, shown, time.Second)
+	expect("shown to be gone", registry.Absent)
+	if len(o.pages[page].want) != 0 {
+		t.Error("a withdrawal that is carried out is still remembered")
+	}
+}
