@@ -183,10 +183,10 @@ func (v *instanceView) done(ctx context.Context, key mcs.Key, err error) {
 	switch {
 	case err != nil && ctx.Err() == nil:
 		item.failures++
-		item.retryAt = time.Now().Add(min(viewMaxRetry, viewRetry<<min(item.failures-1, 10)))
+		item.retryAt = time.Now().Add(viewPause(err, item.failures))
 		if !errors.Is(err, errUndecided) {
 			delete(v.shown, key)
-			v.log.Error(err, "Cannot show the endpoints of a service as Cloud Map instances; trying again", "service", key.String(), "retryAt", item.retryAt)
+			v.complain(err, key, item)
 		}
 	case !item.again:
 		delete(v.queue, key)
@@ -196,6 +196,24 @@ func (v *instanceView) done(ctx context.Context, key mcs.Key, err error) {
 		total += s.instances
 	}
 	v.metrics.Stored(Name, "instances", total)
+}
+
+// viewPause is how long to wait after so many failures in a row. A quota or a missing permission does not mend itself:
+// trying soon would only cost requests.
+func viewPause(err error, failures int) time.Duration {
+	if result := resultOf(err); result == resultInvalid || result == resultDenied {
+		return viewMaxRetry
+	}
+	return min(viewMaxRetry, viewRetry<<min(failures-1, 10))
+}
+
+// complain logs the first of several failures in a row; the others are the same.
+func (v *instanceView) complain(err error, key mcs.Key, item *viewItem) {
+	if item.failures > 1 {
+		v.log.V(1).Info("Still cannot show the endpoints of a service as Cloud Map instances", "service", key.String(), "retryAt", item.retryAt, "reason", err.Error())
+		return
+	}
+	v.log.Error(err, "Cannot show the endpoints of a service as Cloud Map instances; trying again", "service", key.String(), "retryAt", item.retryAt)
 }
 
 // sync brings the service of key in step with what is exported.
