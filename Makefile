@@ -26,7 +26,7 @@ build: ## Build the controller, kubectl-mcs, cloudmap-local and the testbed into
 .PHONY: demo
 demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves them up)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
-	go run ./test/demo -version $(VERSION)
+	go run ./test/demo $(if $(RECORD),-record $(RECORD))
 
 .PHONY: test
 test: unit e2e ## Run every test: unit, registries, a real API server, scenarios on real clusters

@@ -4,9 +4,12 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -15,8 +18,10 @@ import (
 )
 
 func main() {
+	record := flag.String("record", "", "also write the walk-through as a Markdown page to this file")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := demo(ctx)
+	err := demo(ctx, *record)
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "\nthe demo failed: %v\n", err)
@@ -24,7 +29,7 @@ func main() {
 	}
 }
 
-func demo(ctx context.Context) (err error) {
+func demo(ctx context.Context, record string) (err error) {
 	start := time.Now()
 	keep := os.Getenv("KEEP") != ""
 	if err := clusterset.InstallAWSCLI(ctx, os.Stdout); err != nil {
@@ -43,11 +48,19 @@ func demo(ctx context.Context) (err error) {
 		}
 	}()
 	fmt.Printf("\nTwo clusters are up after %.0f s. The walk-through begins.\n", time.Since(start).Seconds())
+	var page strings.Builder
 	for _, step := range tutorial.Steps(clusterset.Endpoint) {
 		if keep && step.Number >= 14 {
 			break
 		}
-		if err := step.Run(ctx, set, os.Stdout); err != nil {
+		var printed strings.Builder
+		if err := step.Run(ctx, set, io.MultiWriter(os.Stdout, &printed)); err != nil {
+			return err
+		}
+		page.WriteString(step.Markdown(printed.String()))
+	}
+	if record != "" {
+		if err := os.WriteFile(record, []byte(tutorial.Introduction+page.String()), 0o644); err != nil {
 			return err
 		}
 	}

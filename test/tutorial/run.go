@@ -68,3 +68,19 @@ func indent(text string) string {
 	}
 	return "  " + strings.ReplaceAll(text, "\n", "\n  ") + "\n"
 }
+
+// Introduction is the beginning of the page that Markdown's sections follow.
+const Introduction = `# The walk-through
+
+What ` + "`make demo`" + ` does and really printed, on two Kubernetes clusters of the testbed: from installing to uninstalling. The setting is that of
+the old controller's tutorial: clusters ` + "`cls1` and `cls2`" + `, pod networks routable to each other and not overlapping, and the same service CIDR in both.
+Cloud Map is [cloudmap-local](cloudmap-local.md); against AWS the commands are the same without ` + "`--endpoint-url`" + `.
+
+` + "`make demo RECORD=docs/walk-through.md`" + ` writes this page anew.
+`
+
+// Markdown is the step as a section of the page, with what Run printed.
+func (step Step) Markdown(printed string) string {
+	_, body, _ := strings.Cut(strings.TrimLeft(printed, "\n"), "\n")
+	return fmt.Sprintf("\n## %d. %s\n\n%s\n\n```console\n%s\n```\n", step.Number, step.Title, step.Note, strings.Trim(body, "\n"))
+}

@@ -11,8 +11,10 @@ import (
 
 // Step is one step of the walk-through.
 type Step struct {
-	Number   int
-	Title    string
+	Number int
+	Title  string
+	// Note is what a reader of the page should know, in Markdown.
+	Note     string
 	Commands []Command
 }
 
@@ -41,84 +43,110 @@ const (
 func Steps(endpoint string) []Step {
 	aws := func(args string) string { return AWS(endpoint, args) }
 	return []Step{
-		{1, "Install the controller in both clusters", both(
-			run("kubectl --context CLS apply -k deploy/overlays/local"),
-			wait("kubectl --context CLS -n cloud-map-mcs-system wait deployment/cloud-map-mcs-controller-manager --for=condition=Available --timeout=5s", started, contains("condition met")),
-		)},
-		{2, "Make clusterset.local resolvable in both", both(
-			run("kubectl mcs dns enable --context CLS"),
-		)},
-		{3, "Give each cluster its identity", append(both(
-			run("kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml"),
-		),
-			wait(aws("discover-instances --namespace-name mcs.demo-set --service-name members --query 'Instances[].InstanceId' --output text"), soon, contains("cls1", "cls2")),
-			memberOf("cls1", "cls2"), memberOf("cls2", "cls1"),
-		)},
-		{4, "Create namespace demo in both; a Deployment and a Service in cls1", []Command{
-			run("kubectl --context cls1 create namespace demo"),
-			run("kubectl --context cls2 create namespace demo"),
-			run("kubectl --context cls1 apply -f samples/nginx-deployment.yaml -f samples/nginx-service.yaml"),
-			wait("kubectl --context cls1 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
-		}},
-		{5, "Export the Service from cls1", []Command{
-			run("kubectl --context cls1 apply -f samples/nginx-serviceexport.yaml"),
-			wait(conditions("cls1"), soon, contains("Valid=True (Valid)", "Ready=True (Exported)", "Conflict=False (NoConflicts)")),
-		}},
-		{6, "See it in Cloud Map", []Command{
-			wait(aws("list-namespaces --query \"Namespaces[?Name=='demo']\""), soon, contains(`"Name": "demo"`, `"Type": "HTTP"`, `"HttpName": "demo"`)),
-			wait(aws("list-services --query \"Services[?Name=='nginx-hello']\""), soon, contains(`"Name": "nginx-hello"`)),
-			wait(aws("discover-instances --namespace-name demo --service-name nginx-hello"), soon, instances(3)),
-		}},
-		{7, "Look at the ServiceImport in cls2", []Command{
-			wait("kubectl --context cls2 -n demo get serviceimports nginx-hello -o yaml", soon, matches(
-				`type: ClusterSetIP`, `(?m)^  ips:\n  - 172\.20\.\d+\.\d+$`, `port: 80\n\s+protocol: TCP`,
-				`multicluster.k8s.aws/derived-service: imported-[a-z0-9]{10}`, `- cluster: cls1`, `endpointSliceObjects: Present`,
-				`reason: Ready\n\s+status: "True"\n\s+type: Ready`)),
-		}},
-		{8, "Look at the imported EndpointSlice in cls2", []Command{
-			wait("kubectl --context cls2 -n demo get endpointslices", soon, matches(`imported-\S+\s+IPv4\s+80\s+10\.10\.\d+\.\d+,10\.10\.\d+\.\d+,10\.10\.\d+\.\d+`)),
-		}},
-		{9, "Use it from a pod in cls2", []Command{
-			run("kubectl --context cls2 apply -f samples/client-hello.yaml"),
-			wait("kubectl --context cls2 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
-			wait(lookup("cls2"), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
-			run("kubectl --context cls2 -n demo exec client-hello -- curl -s " + name),
-			wait(curls("cls2", 24), soon, answersFrom(map[string]int{"10.10": 3})),
-		}},
-		{10, "The same name from cls1: exporting clusters import as well", []Command{
-			run("kubectl --context cls1 apply -f samples/client-hello.yaml"),
-			wait("kubectl --context cls1 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
-			wait(lookup("cls1"), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
-			wait(curls("cls1", 24), soon, answersFrom(map[string]int{"10.10": 3})),
-		}},
-		{11, "Export it from cls2 too: both clusters' pods answer in both, same IP as before", []Command{
-			run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | tee bin/clusterset-ip"),
-			run("kubectl --context cls2 apply -f samples/nginx-deployment.yaml -f samples/nginx-service.yaml -f samples/nginx-serviceexport.yaml"),
-			wait("kubectl --context cls2 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
-			wait(conditions("cls2"), soon, contains("Ready=True (Exported)", "Conflict=False (NoConflicts)")),
-			wait(curls("cls1", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
-			wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
-			run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | diff - bin/clusterset-ip && echo the clusterset IP is still $(cat bin/clusterset-ip)"),
-		}},
-		{14, "Delete the ServiceExports: all that came of them goes, and nothing else", append(both(
-			run("kubectl --context CLS -n demo delete serviceexport nginx-hello"),
-		), append(both(
-			wait("kubectl --context CLS -n demo get serviceimports,services,endpointslices", soon, lacks("imported-", "serviceimport")),
-			wait("kubectl --context CLS -n demo exec client-hello -- nslookup "+name+".", soon, nil).fails("NXDOMAIN"),
-			run("kubectl --context CLS -n demo exec client-hello -- curl -s nginx-hello.demo.svc.cluster.local"),
-		),
-			wait(aws("list-services --query \"Services[?Name=='nginx-hello']\" --output text"), soon, lacks("nginx-hello")),
-		)...)},
-		{15, "Uninstall: leave the clusterset, undo DNS, delete the product; namespaces delete without hanging", append(both(
-			run("kubectl --context CLS delete clusterproperty cluster.clusterset.k8s.io clusterset.k8s.io"),
-		), append([]Command{
-			wait(aws("list-services --query 'Services[].Name' --output text"), soon, lacks("catalog.", "members")),
-		}, both(
-			run("kubectl mcs dns disable --context CLS"),
-			run("kubectl --context CLS delete -k deploy/overlays/local --timeout=60s"),
-			run("kubectl --context CLS delete namespace demo --timeout=60s"),
-			run("kubectl --context CLS get namespaces,crds,clusterroles,clusterrolebindings -o name | grep -v system:").check(lacks("cloud-map", "multicluster", "about.k8s.io")),
-		)...)...)},
+		{1, "Install the controller in both clusters",
+			"Once per cluster. `deploy/overlays/local` is `deploy/base` pointed at cloudmap-local; on EKS use an overlay of your own that sets the Region, and give the ServiceAccount `cloud-map-mcs-controller-manager` an IAM role (IRSA or Pod Identity). The controller is Available before it knows who the cluster is.",
+			both(
+				run("kubectl --context CLS apply -k deploy/overlays/local"),
+				wait("kubectl --context CLS -n cloud-map-mcs-system wait deployment/cloud-map-mcs-controller-manager --for=condition=Available --timeout=5s", started, contains("condition met")),
+			)},
+		{2, "Make clusterset.local resolvable in both",
+			"Needs CoreDNS 1.12.2 or newer; the command says so when yours is older. It adds two lines to the Corefile and a role of its own, and `kubectl mcs dns disable` takes exactly those away ([dns.md](dns.md)).",
+			both(
+				run("kubectl mcs dns enable --context CLS"),
+			)},
+		{3, "Give each cluster its identity",
+			"Two ClusterProperties per cluster: its own ID, and the ID that all clusters of the clusterset share. Each cluster then finds the other in Cloud Map.",
+			append(both(
+				run("kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml"),
+			),
+				wait(aws("discover-instances --namespace-name mcs.demo-set --service-name members --query 'Instances[].InstanceId' --output text"), soon, contains("cls1", "cls2")),
+				memberOf("cls1", "cls2"), memberOf("cls2", "cls1"),
+			)},
+		{4, "Create namespace demo in both; a Deployment and a Service in cls1",
+			"Nothing here is about clustersets yet. The namespace must exist in every cluster that shall import; creating it is yours to do.",
+			[]Command{
+				run("kubectl --context cls1 create namespace demo"),
+				run("kubectl --context cls2 create namespace demo"),
+				run("kubectl --context cls1 apply -f samples/nginx-deployment.yaml -f samples/nginx-service.yaml"),
+				wait("kubectl --context cls1 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
+			}},
+		{5, "Export the Service from cls1",
+			"The ServiceExport has the name of the Service. `Ready=True (Exported)` means that Cloud Map itself has shown the export to the controller.",
+			[]Command{
+				run("kubectl --context cls1 apply -f samples/nginx-serviceexport.yaml"),
+				wait(conditions("cls1"), soon, contains("Valid=True (Valid)", "Ready=True (Exported)", "Conflict=False (NoConflicts)")),
+			}},
+		{6, "See it in Cloud Map",
+			"One instance per endpoint, as the AWS Cloud Map MCS Controller for K8s wrote them: for people, and for AWS services that know nothing of Kubernetes. What the clusters read is `catalog.cls1` in `mcs.demo-set`.",
+			[]Command{
+				wait(aws("list-namespaces --query \"Namespaces[?Name=='demo']\""), soon, contains(`"Name": "demo"`, `"Type": "HTTP"`, `"HttpName": "demo"`)),
+				wait(aws("list-services --query \"Services[?Name=='nginx-hello']\""), soon, contains(`"Name": "nginx-hello"`)),
+				wait(aws("discover-instances --namespace-name demo --service-name nginx-hello"), soon, instances(3)),
+			}},
+		{7, "Look at the ServiceImport in cls2",
+			"The IP is from cls2's own service CIDR, which may be the same in all clusters. It stays for the life of the import.",
+			[]Command{
+				wait("kubectl --context cls2 -n demo get serviceimports nginx-hello -o yaml", soon, matches(
+					`type: ClusterSetIP`, `(?m)^  ips:\n  - 172\.20\.\d+\.\d+$`, `port: 80\n\s+protocol: TCP`,
+					`multicluster.k8s.aws/derived-service: imported-[a-z0-9]{10}`, `- cluster: cls1`, `endpointSliceObjects: Present`,
+					`reason: Ready\n\s+status: "True"\n\s+type: Ready`)),
+			}},
+		{8, "Look at the imported EndpointSlice in cls2",
+			"One set of slices per source cluster, with that cluster's pods.",
+			[]Command{
+				wait("kubectl --context cls2 -n demo get endpointslices", soon, matches(`imported-\S+\s+IPv4\s+80\s+10\.10\.\d+\.\d+,10\.10\.\d+\.\d+,10\.10\.\d+\.\d+`)),
+			}},
+		{9, "Use it from a pod in cls2",
+			"The name resolves to the clusterset IP; kube-proxy sends each connection straight to one of cls1's pods.",
+			[]Command{
+				run("kubectl --context cls2 apply -f samples/client-hello.yaml"),
+				wait("kubectl --context cls2 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
+				wait(lookup("cls2"), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
+				run("kubectl --context cls2 -n demo exec client-hello -- curl -s " + name),
+				wait(curls("cls2", 24), soon, answersFrom(map[string]int{"10.10": 3})),
+			}},
+		{10, "The same name from cls1: exporting clusters import as well",
+			"A cluster that exports a service imports it too, so the name means the same everywhere.",
+			[]Command{
+				run("kubectl --context cls1 apply -f samples/client-hello.yaml"),
+				wait("kubectl --context cls1 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
+				wait(lookup("cls1"), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
+				wait(curls("cls1", 24), soon, answersFrom(map[string]int{"10.10": 3})),
+			}},
+		{11, "Export it from cls2 too: both clusters' pods answer in both, same IP as before",
+			"Two clusters, one service: the endpoints add up, and the IP stays.",
+			[]Command{
+				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | tee bin/clusterset-ip"),
+				run("kubectl --context cls2 apply -f samples/nginx-deployment.yaml -f samples/nginx-service.yaml -f samples/nginx-serviceexport.yaml"),
+				wait("kubectl --context cls2 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
+				wait(conditions("cls2"), soon, contains("Ready=True (Exported)", "Conflict=False (NoConflicts)")),
+				wait(curls("cls1", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
+				wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
+				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | diff - bin/clusterset-ip && echo the clusterset IP is still $(cat bin/clusterset-ip)"),
+			}},
+		{14, "Delete the ServiceExports: all that came of them goes, and nothing else",
+			"An import lives as long as any cluster exports the service. The local Services are not touched.",
+			append(both(
+				run("kubectl --context CLS -n demo delete serviceexport nginx-hello"),
+			), append(both(
+				wait("kubectl --context CLS -n demo get serviceimports,services,endpointslices", soon, lacks("imported-", "serviceimport")),
+				wait("kubectl --context CLS -n demo exec client-hello -- nslookup "+name+".", soon, nil).fails("NXDOMAIN"),
+				run("kubectl --context CLS -n demo exec client-hello -- curl -s nginx-hello.demo.svc.cluster.local"),
+			),
+				wait(aws("list-services --query \"Services[?Name=='nginx-hello']\" --output text"), soon, lacks("nginx-hello")),
+			)...)},
+		{15, "Uninstall: leave the clusterset, undo DNS, delete the product; namespaces delete without hanging",
+			"Deleting the ClusterProperties makes the cluster leave: it takes everything of its own out of Cloud Map. There are no finalizers, so nothing hangs, whatever is deleted first.",
+			append(both(
+				run("kubectl --context CLS delete clusterproperty cluster.clusterset.k8s.io clusterset.k8s.io"),
+			), append([]Command{
+				wait(aws("list-services --query 'Services[].Name' --output text"), soon, lacks("catalog.", "members")),
+			}, both(
+				run("kubectl mcs dns disable --context CLS"),
+				run("kubectl --context CLS delete -k deploy/overlays/local --timeout=60s"),
+				run("kubectl --context CLS delete namespace demo --timeout=60s"),
+				run("kubectl --context CLS get namespaces,crds,clusterroles,clusterrolebindings -o name | grep -v system:").check(lacks("cloud-map", "multicluster", "about.k8s.io")),
+			)...)...)},
 	}
 }
 
