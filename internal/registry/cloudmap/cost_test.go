@@ -93,7 +93,7 @@ func TestSteadyState(t *testing.T) {
 			within(t, 60*time.Second, "the instance view is written", func() bool {
 				return len(c.instances(t, "demo", "web-0")) == 3 && len(a.view.queueKeys()) == 0 && len(b.view.queueKeys()) == 0
 			})
-			before := maps.Clone(c.server.Requests())
+			before := maps.Clone(c.server.Load().Requests())
 			const periods = 5
 			began := time.Now()
 			reads := func() int { return c.requests("DiscoverInstances") - int(before["DiscoverInstances"]) }
@@ -107,7 +107,7 @@ func TestSteadyState(t *testing.T) {
 			if got := c.requests("RegisterInstance") - int(before["RegisterInstance"]); got > maxWrites || got < periods {
 				t.Errorf("%d writes in %v, want one per heartbeat: about %d", got, took, maxWrites)
 			}
-			for operation, count := range c.server.Requests() {
+			for operation, count := range c.server.Load().Requests() {
 				if operation != "DiscoverInstances" && operation != "RegisterInstance" && count != before[operation] {
 					t.Errorf("%d requests %s while nothing changed", count-before[operation], operation)
 				}

@@ -3,6 +3,7 @@ package cloudmap
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -37,15 +38,16 @@ func TestMain(m *testing.M) {
 
 // cloud is a local Cloud Map and ways to look into it.
 type cloud struct {
-	server *cloudmaplocal.Server
+	server atomic.Pointer[cloudmaplocal.Server]
 	url    string
 	delay  time.Duration
 	rates  map[string]Rate
 	// client is for looking into it, apart from the clients of the registries.
 	client *Client
-	// broken makes every request fail; pageWrites counts those that write a part of a page.
-	broken     atomic.Bool
-	pageWrites atomic.Int64
+	// broken makes every request fail, denied those that write. lost is how many more writes of pages are answered with
+	// success and not carried out. pageWrites counts the writes of pages.
+	broken, denied   atomic.Bool
+	lost, pageWrites atomic.Int64
 }
 
 // ServeHTTP stands before the server.
@@ -54,18 +56,35 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "broken", http.StatusServiceUnavailable)
 		return
 	}
-	if strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".RegisterInstance") {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		if bytes.Contains(body, []byte(`"InstanceId":"page-`)) {
-			c.pageWrites.Add(1)
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
+	if strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".RegisterInstance") && c.register(w, r) {
+		return
 	}
-	c.server.ServeHTTP(w, r)
+	c.server.Load().ServeHTTP(w, r)
+}
+
+// register looks at a write before the server does, and says whether it has answered it.
+func (c *cloud) register(w http.ResponseWriter, r *http.Request) (answered bool) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return true
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if c.denied.Load() {
+		w.Header().Set("X-Amzn-Errortype", "AccessDeniedException")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `{"__type":"AccessDeniedException","message":"not allowed"}`)
+		return true
+	}
+	if !bytes.Contains(body, []byte(`"InstanceId":"page-`)) {
+		return false
+	}
+	c.pageWrites.Add(1)
+	if c.lost.Add(-1) < 0 {
+		return false
+	}
+	fmt.Fprint(w, `{"OperationId":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-aaaaaaaa"}`)
+	return true
 }
 
 // startCloud runs a local Cloud Map until the test ends.
@@ -75,7 +94,8 @@ func startCloud(t *testing.T, options cloudmaplocal.Options) *cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cloud{server: server, delay: options.ConsistencyDelay}
+	c := &cloud{delay: options.ConsistencyDelay}
+	c.server.Store(server)
 	listener := httptest.NewServer(c)
 	t.Cleanup(func() {
 		listener.Close()
@@ -200,6 +220,9 @@ func unthrottled[T any](t *testing.T, request func() (T, error)) T {
 	return result
 }
 
+// replace puts another server in the place of the one that ran.
+func (c *cloud) replace(server *cloudmaplocal.Server) { c.server.Store(server) }
+
 // settle waits until reads show everything that was written before.
 func (c *cloud) settle() { time.Sleep(c.delay) }
 
@@ -280,7 +303,7 @@ func (c *cloud) empty(t *testing.T, clusterSetID, clusterID string) bool {
 
 // requests are the requests so far that are of one of the operations, or all without any.
 func (c *cloud) requests(operations ...string) int {
-	counts := c.server.Requests()
+	counts := c.server.Load().Requests()
 	total := 0
 	for operation := range maps.Keys(counts) {
 		if len(operations) == 0 || strings.Contains(" "+strings.Join(operations, " ")+" ", " "+operation+" ") {

@@ -83,6 +83,15 @@ func (o *outbox) disown() {
 	}
 }
 
+// rewrite makes every page be written again: the store has lost them.
+func (o *outbox) rewrite() {
+	for i := range o.pages {
+		if p := &o.pages[i]; p.adopted && p.digest != "" {
+			p.torn = true
+		}
+	}
+}
+
 // pending says whether a page has to be written, or looked at for that.
 func (o *outbox) pending() (dirty, torn int) {
 	for i := range o.pages {

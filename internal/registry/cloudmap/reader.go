@@ -60,7 +60,7 @@ func text(err error) string {
 
 // poll reads the members, and of each cluster the pages that are not what it announces.
 func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
-	place, err := r.control.ensure(ctx)
+	place, err := r.place(ctx)
 	if err != nil {
 		return err
 	}

@@ -98,6 +98,8 @@ type Registry struct {
 	recorded time.Time
 	// announce asks for the record to be written now.
 	announce bool
+	// catalogID is the service that our pages were written to.
+	catalogID string
 	// heldSince is when the claim was last won.
 	heldSince time.Time
 	// auditAt is when all of our own pages are looked at next.
@@ -330,6 +332,28 @@ func (r *Registry) ownKeys(keys keySet) {
 	}
 }
 
+// place is where the clusterset's records are. When that is another place than before, because somebody deleted the
+// namespace or our catalog, everything of ours is written again.
+func (r *Registry) place(ctx context.Context) (controlPlace, error) {
+	place, err := r.control.ensure(ctx)
+	if err != nil {
+		return place, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if moved := r.catalogID != "" && r.catalogID != place.catalog.id; moved {
+		r.log.Info("The clusterset's records are gone from AWS Cloud Map: writing this cluster's again", "namespace", place.namespace.name)
+		r.outbox.rewrite()
+		r.announce = r.claim.state != watching
+		wake(r.write)
+		if r.view != nil {
+			r.view.again()
+		}
+	}
+	r.catalogID = place.catalog.id
+	return place, nil
+}
+
 // leave removes everything of this cluster: first the announcement, so that nobody reads half of the rest.
 func (r *Registry) leave(ctx context.Context) error {
 	r.mu.Lock()
@@ -339,7 +363,7 @@ func (r *Registry) leave(ctx context.Context) error {
 	if !mine {
 		return nil
 	}
-	place, err := r.control.ensure(ctx)
+	place, err := r.place(ctx)
 	if err != nil {
 		return err
 	}

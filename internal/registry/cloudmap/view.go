@@ -118,6 +118,19 @@ func (v *instanceView) disable() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.enabled = false
+	v.forget()
+}
+
+// again makes the view look at everything once more: somebody deleted what was there.
+func (v *instanceView) again() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.forget()
+	wake(v.wake)
+}
+
+// forget puts everything that was shown back into the queue. The caller holds v.mu.
+func (v *instanceView) forget() {
 	for key := range v.shown {
 		v.enqueue(key)
 	}

@@ -113,7 +113,7 @@ func (r *Registry) writing(ctx context.Context, err error, notify func(mcs.Key))
 // writeDue writes the pages that changed, then the record that announces them, then removes what the pages no longer
 // need: at every moment a reader finds what is announced, or waits for it.
 func (r *Registry) writeDue(ctx context.Context, notify func(mcs.Key)) error {
-	place, err := r.control.ensure(ctx)
+	place, err := r.place(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,198 @@
+package cloudmap
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+)
+
+const patience = 10 * time.Second
+
+// running starts a registry with short intervals.
+func running(t *testing.T, c *cloud, identity mcs.Identity) (reg *Registry, stop func(error)) {
+	t.Helper()
+	reg = c.registry(t, fast(identity))
+	return reg, start(t, reg)
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, identity := range map[string]mcs.Identity{
+		"cluster ID":    {ClusterID: "Not_A_Label", ClusterSetID: "set1", UID: "uid"},
+		"clusterset ID": {ClusterID: "cls1", ClusterSetID: "a.b", UID: "uid"},
+		"UID":           {ClusterID: "cls1", ClusterSetID: "set1"},
+	} {
+		if _, err := New(nil, Config{Identity: identity}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("a bad %s: error %v, want one that names it", name, err)
+		}
+	}
+}
+
+// TestDiedBeforeAnnouncing is a controller that ended between the write of a page and that of its record.
+func TestDiedBeforeAnnouncing(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, stop := running(t, c, cls1)
+	publish(t, a, webExport("cls1", 0, 1))
+	within(t, patience, "the export is confirmed", isExported(t, a, webKey(0)))
+	stop(nil)
+	last := c.instances(t, "mcs.set1", membersService)["cls1"]
+	generation, err := strconv.ParseInt(last[attrGeneration], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest := webExport("cls1", 0, 2)
+	data, err := record.Encode([]mcs.Export{registry.Published(newest)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := splitPage("cls1", pageOf(newest.Key), generation+1, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.put(t, "mcs.set1", "catalog.cls1", parts[0])
+
+	b, _ := running(t, c, cls2)
+	again, _ := running(t, c, cls1)
+	within(t, patience, "the page that was not announced counts", sees(t, b, newest))
+	within(t, patience, "it is confirmed", isExported(t, again, webKey(0)))
+}
+
+// TestLeftoverParts are parts of a page that is no longer announced.
+func TestLeftoverParts(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	_, stop := running(t, c, cls1)
+	within(t, patience, "the catalog is there", func() bool { _, ok := c.service(t, "mcs.set1", "catalog.cls1"); return ok })
+	stop(nil)
+	parts, err := splitPage("cls1", 5, 1, noise(9000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range parts {
+		c.put(t, "mcs.set1", "catalog.cls1", part)
+	}
+	foreign := plan.Instance{ID: "somebody", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
+	c.put(t, "mcs.set1", "catalog.cls1", foreign)
+	running(t, c, cls1)
+	within(t, patience, "the parts are gone", func() bool {
+		left := c.instances(t, "mcs.set1", "catalog.cls1")
+		return len(left) == 1 && left["somebody"] != nil
+	})
+}
+
+// TestTwinsStartAtOnce has two clusters with one ID that find nobody there: one stays, the other is told.
+func TestTwinsStartAtOnce(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	twin := cls1
+	twin.UID = "uid-of-the-twin"
+	watcher, _ := running(t, c, cls2)
+	regs := map[string]*Registry{}
+	stops := map[string]func(error){}
+	for i, identity := range []mcs.Identity{cls1, twin} {
+		reg := c.registry(t, fast(identity))
+		publish(t, reg, webExport("cls1", i, 1))
+		regs[identity.UID] = reg
+		stops[identity.UID] = start(t, reg)
+	}
+	exported := func(uid string, i int) bool { return look(t, regs[uid], webKey(i)).Own.State == registry.Exported }
+	told := func(uid string, i int) bool {
+		var duplicate *registry.DuplicateIDError
+		return errors.As(look(t, regs[uid], webKey(i)).Own.Err, &duplicate)
+	}
+	winner, loser, lost := "", "", 0
+	within(t, patience, "one exports and the other is told", func() bool {
+		switch {
+		case exported(cls1.UID, 0) && told(twin.UID, 1):
+			winner, loser, lost = cls1.UID, twin.UID, 1
+		case exported(twin.UID, 1) && told(cls1.UID, 0):
+			winner, loser, lost = twin.UID, cls1.UID, 0
+		}
+		return winner != ""
+	})
+	within(t, patience, "the winner's export is seen", sees(t, watcher, webExport("cls1", 1-lost, 1)))
+	within(t, patience, "the loser's is not", func() bool { return len(look(t, watcher, webKey(lost)).Exports) == 0 })
+
+	// The winner stops without leaving: after two and a half silent heartbeats the other takes over, with what is there.
+	stops[winner](nil)
+	within(t, patience, "the other takes over", func() bool { return exported(loser, lost) })
+	within(t, patience, "its export is seen", sees(t, watcher, webExport("cls1", lost, 1)))
+	if len(look(t, watcher, webKey(1-lost)).Exports) != 1 {
+		t.Error("the export of the dead twin is gone, though nobody withdrew it")
+	}
+}
+
+// TestWriteIsLost is a write that AWS accepts and does not carry out.
+func TestWriteIsLost(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, _ := running(t, c, cls1)
+	publish(t, a, webExport("cls1", 0, 1))
+	within(t, patience, "the export is confirmed", isExported(t, a, webKey(0)))
+	c.lost.Store(1)
+	publish(t, a, webExport("cls1", 0, 2))
+	within(t, patience, "the write is lost", func() bool { return c.lost.Load() <= 0 })
+	if state := look(t, a, webKey(0)).Own.State; state != registry.Pending {
+		t.Errorf("the publication is %v though its write was lost, want Pending", state)
+	}
+	within(t, patience, "it is written again", isExported(t, a, webKey(0)))
+}
+
+func TestWritesAreDenied(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, _ := running(t, c, cls1)
+	b, _ := running(t, c, cls2)
+	publish(t, a, webExport("cls1", 0, 1))
+	within(t, patience, "the export is seen", sees(t, b, webExport("cls1", 0, 1)))
+	c.denied.Store(true)
+	publish(t, b, webExport("cls2", 0, 1))
+	within(t, patience, "the user is told what to do", func() bool {
+		own := look(t, b, webKey(0)).Own
+		return own.State == registry.Pending && own.Err != nil && strings.Contains(own.Err.Error(), "servicediscovery:RegisterInstance")
+	})
+	if !sees(t, b, webExport("cls1", 0, 1))() {
+		t.Error("an import went away because writes are denied")
+	}
+	c.denied.Store(false)
+	within(t, patience, "the export is seen", sees(t, a, webExport("cls2", 0, 1)))
+}
+
+// TestNamespaceVanishes deletes everything under the controllers.
+func TestNamespaceVanishes(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, _ := viewing(t, c, cls1)
+	b, _ := running(t, c, cls2)
+	publish(t, a, webExport("cls1", 0, 1))
+	within(t, patience, "the export is seen", sees(t, b, webExport("cls1", 0, 1)))
+	within(t, patience, "the instance is there", func() bool { return len(c.instances(t, "demo", "web-0")) == 1 })
+
+	fresh, err := cloudmaplocal.New(cloudmaplocal.Options{Unthrottled: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = fresh.Close() })
+	c.replace(fresh)
+	publish(t, a, webExport("cls1", 1, 1))
+	within(t, patience, "the next export is seen", sees(t, b, webExport("cls1", 1, 1)))
+	if !sees(t, b, webExport("cls1", 0, 1))() {
+		t.Error("an import went away because the registry lost everything")
+	}
+	late, _ := running(t, c, mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-3"})
+	within(t, patience, "everything is there again", sees(t, late, webExport("cls1", 0, 1)))
+	within(t, patience, "the instance is there again", func() bool { return len(c.instances(t, "demo", "web-0")) == 1 })
+}
+
+func TestTooLarge(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, _ := running(t, c, cls1)
+	fat := webExport("cls1", 0, 1)
+	fat.Annotations = map[string]string{"example.com/fat": strings.Repeat("x", record.MaxExportBytes)}
+	var invalid *registry.InvalidExportError
+	if err := a.Publish(t.Context(), fat); !errors.As(err, &invalid) {
+		t.Errorf("error %v, want an InvalidExportError", err)
+	}
+}
