@@ -124,34 +124,44 @@ func (c *catalogs) members(now time.Time, instances []plan.Instance, changed key
 	c.synced = true
 }
 
-// take takes in a cluster's record, unless it is older than the one that is known.
+// take takes in a cluster's record, unless it is an answer that comes late.
 func (c *catalog) take(now time.Time, r memberRecord, changed keySet) {
-	if c.hasRecord && r.uid == c.record.uid && c.record.later(r) {
-		if c.behindSince.IsZero() {
-			c.behindSince = now
-		}
-		if now.Sub(c.behindSince) < reordered {
-			return
-		}
-		for i := range c.pages {
-			c.pages[i].generation = min(c.pages[i].generation, r.generation)
-		}
+	if c.late(now, r) {
+		return
 	}
-	c.behindSince = time.Time{}
 	if !c.hasRecord || !r.sameWrite(c.record) {
 		c.lastSeen = now
 	}
-	for i := range c.pages {
-		if p := &c.pages[i]; r.pages[i] != c.record.pages[i] {
-			p.retry = retry{}
-		}
-	}
+	before := c.record
 	c.record, c.hasRecord = r, true
 	for i := range c.pages {
-		if r.pages[i] == "" && (!c.pages[i].read || c.pages[i].digest != "" && c.pages[i].generation <= r.generation) {
-			c.pages[i].remove(r.generation, changed)
+		p := &c.pages[i]
+		if r.pages[i] != before.pages[i] {
+			p.retry = retry{}
+		}
+		if r.pages[i] == "" && p.removedBy(r) {
+			p.remove(r.generation, changed)
 		}
 	}
+}
+
+// late says whether a record is older than the one that is known, and has not been so for long.
+func (c *catalog) late(now time.Time, r memberRecord) bool {
+	if !c.hasRecord || r.uid != c.record.uid || !c.record.later(r) {
+		c.behindSince = time.Time{}
+		return false
+	}
+	if c.behindSince.IsZero() {
+		c.behindSince = now
+	}
+	if now.Sub(c.behindSince) < reordered {
+		return true
+	}
+	c.behindSince = time.Time{}
+	for i := range c.pages {
+		c.pages[i].generation = min(c.pages[i].generation, r.generation)
+	}
+	return false
 }
 
 // missing handles a cluster whose record is not there. One that leaves says first that it has no pages; otherwise its
@@ -187,7 +197,7 @@ func (c *catalogs) verified(now time.Time, id string, empty bool, changed keySet
 		c.remove(id, changed)
 		return
 	}
-	cluster.retry.failed(now, c.poll)
+	cluster.failed(now, c.poll)
 }
 
 func (c *catalogs) remove(id string, changed keySet) {
@@ -279,6 +289,11 @@ func (p *pageState) take(page int, img image, decoded record.Page, changed keySe
 		read: true, generation: img.generation, digest: img.digest, parts: img.parts, stored: p.stored,
 		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: problems,
 	}
+}
+
+// removedBy says whether a record that does not announce the page is news of its end.
+func (p *pageState) removedBy(r memberRecord) bool {
+	return !p.read || p.digest != "" && p.generation <= r.generation
 }
 
 // remove makes it a page that is known not to exist.

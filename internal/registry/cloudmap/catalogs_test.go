@@ -283,7 +283,8 @@ func TestPageOfAnother(t *testing.T) {
 }
 
 func TestVanishedRecord(t *testing.T) {
-	begin := func() *story {
+	begin := func(t *testing.T) *story {
+		t.Helper()
 		s := newStory(t)
 		s.publish(100, thePage, web(1))
 		s.members(s.record)
@@ -291,7 +292,7 @@ func TestVanishedRecord(t *testing.T) {
 		return s
 	}
 	t.Run("stays until it has been gone for long", func(t *testing.T) {
-		s := begin()
+		s := begin(t)
 		for range 119 {
 			s.notified("gone", s.members())
 			s.now = s.now.Add(time.Second)
@@ -302,7 +303,7 @@ func TestVanishedRecord(t *testing.T) {
 		s.expect("gone for 120 s", theKey, "none")
 	})
 	t.Run("is back in time", func(t *testing.T) {
-		s := begin()
+		s := begin(t)
 		s.members()
 		s.now = s.now.Add(100 * time.Second)
 		s.members(s.record)
@@ -311,7 +312,7 @@ func TestVanishedRecord(t *testing.T) {
 		s.expect("gone, back and gone", theKey, "•")
 	})
 	t.Run("goes at once when it had announced nothing", func(t *testing.T) {
-		s := begin()
+		s := begin(t)
 		s.record.pages, s.record.generation = digests{}, 101
 		s.notified("announcing nothing", s.members(s.record), "web-0")
 		s.members()
@@ -320,7 +321,7 @@ func TestVanishedRecord(t *testing.T) {
 		}
 	})
 	t.Run("goes at once when its catalog is empty too", func(t *testing.T) {
-		s := begin()
+		s := begin(t)
 		s.members()
 		if got := s.catalogs.absent(s.now); !slices.Equal(got, []string{"cls2"}) {
 			t.Fatalf("clusters %v have to be verified, want cls2", got)

@@ -367,10 +367,13 @@ func (r *Registry) unreadable(id string, pages []int, err error) error {
 // verifyAbsent looks whether a cluster whose record is gone has left: then its catalog is empty, or gone too.
 func (r *Registry) verifyAbsent(ctx context.Context, place controlPlace, id string, notify func(mcs.Key)) error {
 	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id), nil)
-	if err != nil && !isNotFound(err) {
+	if isNotFound(err) {
+		instances, whole, err = nil, true, nil
+	}
+	if err != nil {
 		return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
 	}
-	empty := err != nil || whole && len(groupByPage(instances)) == 0
+	empty := whole && len(groupByPage(instances)) == 0
 	changed := keySet{}
 	r.mu.Lock()
 	r.catalogs.verified(time.Now(), id, empty, changed)

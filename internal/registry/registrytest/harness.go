@@ -243,9 +243,10 @@ func unknownAre(want ...string) condition {
 	}
 }
 
-func countIs(v registry.View, want int) string {
-	if len(v.Exports) != want {
-		return fmt.Sprintf("%d exports, want %d", len(v.Exports), want)
+// oneExport wants exactly one export, whatever is in it.
+func oneExport(v registry.View) string {
+	if len(v.Exports) != 1 {
+		return fmt.Sprintf("%d exports, want 1", len(v.Exports))
 	}
 	return ""
 }

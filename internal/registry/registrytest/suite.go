@@ -152,7 +152,7 @@ func testRepublish(t *testing.T, h *harness) {
 	}
 	a.publish(export("cls1", key("fence-2"), 1))
 	a.await(key("fence-2"), isState(registry.Exported))
-	b.await(key("fence-2"), func(v registry.View) string { return countIs(v, 1) })
+	b.await(key("fence-2"), oneExport)
 	if h.Writes == nil {
 		return
 	}
@@ -352,7 +352,7 @@ func testRestartKeeps(t *testing.T, h *harness) {
 		a.publish(export("cls1", key(fmt.Sprintf("old-%d", i)), 1))
 	}
 	for i := range count {
-		b.await(key(fmt.Sprintf("old-%d", i)), func(v registry.View) string { return countIs(v, 1) })
+		b.await(key(fmt.Sprintf("old-%d", i)), oneExport)
 	}
 	a.stop(nil)
 	a = h.start(t, identity("cls1"))
@@ -363,12 +363,12 @@ func testRestartKeeps(t *testing.T, h *harness) {
 	}
 	b.forbid(func(k mcs.Key, v registry.View) string {
 		if strings.HasPrefix(k.Name, "old-") {
-			return countIs(v, 1)
+			return oneExport(v)
 		}
 		return ""
 	})
 	for i := range 20 {
-		b.await(key(fmt.Sprintf("new-%d", i)), func(v registry.View) string { return countIs(v, 1) })
+		b.await(key(fmt.Sprintf("new-%d", i)), oneExport)
 		old := key(fmt.Sprintf("old-%d", i))
 		b.await(old, exportsAre(export("cls1", old, 5)))
 	}
@@ -516,6 +516,7 @@ func testBroken(t *testing.T, h *harness) {
 	a.publish(web)
 	b.await(key("web"), exportsAre(web))
 	a.await(key("web"), isState(registry.Exported))
+	b.awaitMembers("cls1", "cls2")
 	mend := h.Break(t)
 	b.forbid(func(k mcs.Key, v registry.View) string {
 		if k == key("web") {
@@ -571,7 +572,7 @@ func testGarbage(t *testing.T, h *harness) {
 	}
 	b.await(key("web"), exportsAre(web, theirs))
 	for i := range 20 {
-		b.await(key(fmt.Sprintf("svc-%d", i)), func(v registry.View) string { return countIs(v, 1) })
+		b.await(key(fmt.Sprintf("svc-%d", i)), oneExport)
 	}
 	a.stop(nil)
 	covered := h.Spoil(t, clusterSet, "cls1", key("web"))
