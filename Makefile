@@ -34,12 +34,13 @@ test: unit e2e ## Run every test: unit, registries, a real API server, scenarios
 .PHONY: unit
 unit: build ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 go test -timeout 15m ./api/... ./cmd/... ./internal/... ./deploy/...
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 go test -timeout 15m ./api/... ./cmd/... ./internal/...
 	cd testbed && go test -timeout 15m ./...
 
 .PHONY: e2e
 e2e: build ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
+	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -timeout 10m .)
 	E2E=1 go test -count=1 -timeout 40m -v ./test/e2e $(if $(RUN),-run '$(RUN)')
 
 .PHONY: bench
