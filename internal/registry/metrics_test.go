@@ -1,0 +1,106 @@
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+)
+
+var key = mcs.Key{Namespace: "demo", Name: "web"}
+
+func TestMetrics(t *testing.T) {
+	gatherer := prometheus.NewPedanticRegistry()
+	metrics, err := registry.NewMetrics(gatherer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := memory.NewHub().Registry(mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid"})
+	reg := registry.WithMetrics(inner, "memory", metrics)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	notified := make(chan mcs.Key, 100)
+	done := make(chan error)
+	go func() { done <- reg.Run(ctx, func(k mcs.Key) { notified <- k }) }()
+
+	if err := reg.Publish(ctx, mcs.Export{Key: key, Cluster: "cls1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := reg.Publish(ctx, mcs.Export{Key: key, Cluster: "cls2"}); err == nil {
+		t.Fatal("an export of another cluster was accepted")
+	}
+	<-notified
+	if _, err := reg.Members(ctx); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	metrics.Request("memory", "Read", "ok", time.Millisecond)
+	metrics.Request("memory", "Read", "throttled", time.Millisecond)
+	metrics.Limit("memory", "Read", 50)
+	metrics.Stored("memory", "pages", 3)
+	want := `
+# HELP cloud_map_mcs_registry_changes_total Publications and withdrawals that were asked for, by operation (publish, withdraw) and result (ok, invalid, error).
+# TYPE cloud_map_mcs_registry_changes_total counter
+cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="invalid"} 1
+cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="ok"} 1
+# HELP cloud_map_mcs_registry_members Clusters of the clusterset, by state (ok, problem).
+# TYPE cloud_map_mcs_registry_members gauge
+cloud_map_mcs_registry_members{registry="memory",state="ok"} 1
+cloud_map_mcs_registry_members{registry="memory",state="problem"} 0
+# HELP cloud_map_mcs_registry_request_limit Requests a second that we allow ourselves, by operation: sinks when the backend throttles and rises again.
+# TYPE cloud_map_mcs_registry_request_limit gauge
+cloud_map_mcs_registry_request_limit{operation="Read",registry="memory"} 50
+# HELP cloud_map_mcs_registry_requests_total Requests to the registry's backend, by operation and result (ok, throttled, denied, not_found, conflict, invalid, canceled, error).
+# TYPE cloud_map_mcs_registry_requests_total counter
+cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result="ok"} 1
+cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result="throttled"} 1
+# HELP cloud_map_mcs_registry_stored What this cluster has in the registry, by kind (exports, pages, instances).
+# TYPE cloud_map_mcs_registry_stored gauge
+cloud_map_mcs_registry_stored{kind="pages",registry="memory"} 3
+`
+	err = testutil.GatherAndCompare(gatherer, strings.NewReader(want), "cloud_map_mcs_registry_changes_total",
+		"cloud_map_mcs_registry_members", "cloud_map_mcs_registry_request_limit", "cloud_map_mcs_registry_requests_total", "cloud_map_mcs_registry_stored")
+	if err != nil {
+		t.Error(err)
+	}
+	problems, err := testutil.GatherAndLint(gatherer)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("promlint: %v, %v", problems, err)
+	}
+	var invalid prometheus.AlreadyRegisteredError
+	if _, err := registry.NewMetrics(gatherer); !errors.As(err, &invalid) {
+		t.Errorf("registering twice: error %v, want AlreadyRegisteredError", err)
+	}
+}
+
+func TestNoMetrics(t *testing.T) {
+	var metrics *registry.Metrics
+	metrics.Request("memory", "Read", "ok", 0)
+	metrics.Limit("memory", "Read", 1)
+	metrics.Stored("memory", "pages", 1)
+	inner := memory.NewHub().Registry(mcs.Identity{})
+	if reg := registry.WithMetrics(inner, "memory", nil); reg != registry.Registry(inner) {
+		t.Error("without metrics the registry is decorated all the same")
+	}
+}
+
+func TestPublished(t *testing.T) {
+	exp := mcs.Export{Key: key, Cluster: "cls1", Backends: []mcs.Backends{{Endpoints: []mcs.Endpoint{{Node: "node-1"}}}}}
+	if got := registry.Published(exp).Backends[0].Endpoints[0].Node; got != "" {
+		t.Errorf("node %q is published", got)
+	}
+	if got := exp.Backends[0].Endpoints[0].Node; got != "node-1" {
+		t.Errorf("the export's own node became %q", got)
+	}
+}
