@@ -77,7 +77,7 @@ func wantedPools(in SliceInput) map[poolID]*pool {
 				if sets[family] == nil {
 					sets[family] = &portSet{ports: endpointPorts(b.Ports, in.Merged.Ports), unplaced: map[string]discoveryv1.Endpoint{}}
 				}
-				sets[family].add(ep, e.Cluster == in.LocalCluster)
+				sets[family].add(in.endpoint(e.Cluster, ep))
 			}
 			for family, set := range sets {
 				p := at(e.Cluster, family)
@@ -108,23 +108,27 @@ func placeholderFamilies(in SliceInput, e mcs.Export) []discoveryv1.AddressType 
 	return slices.DeleteFunc(families, func(t discoveryv1.AddressType) bool { return !in.hasFamily(t) })
 }
 
-// add adds an endpoint of the source cluster, which is this very cluster if local. Hints for topology aware routing
-// would be set here.
-func (s *portSet) add(ep mcs.Endpoint, local bool) {
-	address := ep.Address.String()
-	out := discoveryv1.Endpoint{
-		Addresses: []string{address},
+// endpoint is how the slices show ep, an endpoint of the source cluster.
+func (in SliceInput) endpoint(cluster string, ep mcs.Endpoint) discoveryv1.Endpoint {
+	if cluster != in.LocalCluster {
+		ep.Node = "" // a node here may have the same name
+	}
+	return discoveryv1.Endpoint{
+		Addresses: []string{ep.Address.String()},
 		Conditions: discoveryv1.EndpointConditions{
 			Ready: &ep.Ready, Serving: &ep.Serving, Terminating: &ep.Terminating,
 		},
 		Hostname: optional(ep.Hostname),
+		NodeName: optional(ep.Node),
 		Zone:     optional(ep.Zone),
+		Hints:    hints(in.Merged.TrafficDistribution, ep.Zone, ep.Node),
 	}
-	if local {
-		out.NodeName = optional(ep.Node)
-	}
-	s.unplaced[address] = out
-	s.order = append(s.order, address)
+}
+
+// add adds an endpoint that is to be in one of the set's slices.
+func (s *portSet) add(ep discoveryv1.Endpoint) {
+	s.unplaced[ep.Addresses[0]] = ep
+	s.order = append(s.order, ep.Addresses[0])
 }
 
 func addressType(a netip.Addr) discoveryv1.AddressType {
