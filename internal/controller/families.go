@@ -30,17 +30,26 @@ func (f *families) supported(ctx context.Context, namespace string) ([]corev1.IP
 		return f.known, nil
 	}
 	policy := corev1.IPFamilyPolicyPreferDualStack
-	probe := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "cloud-map-mcs-dry-run-"},
-		Spec:       corev1.ServiceSpec{IPFamilyPolicy: &policy, Ports: []corev1.ServicePort{{Port: 80}}},
-	}
-	err := f.client.Create(ctx, probe, client.DryRunAll, client.DisableReadYourWritesConsistency)
+	answer, err := dryRunService(ctx, f.client, namespace, corev1.ServiceSpec{IPFamilyPolicy: &policy})
 	switch {
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+	case refused(err):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("asking, with a dry run, which IP families Services are given: %w", err)
 	}
-	f.known = probe.Spec.IPFamilies
+	f.known = answer.Spec.IPFamilies
 	return f.known, nil
+}
+
+// dryRunService is what the API server would make of a Service of spec.
+func dryRunService(ctx context.Context, c client.Client, namespace string, spec corev1.ServiceSpec) (*corev1.Service, error) {
+	spec.Ports = []corev1.ServicePort{{Port: 80}}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "cloud-map-mcs-dry-run-"}, Spec: spec}
+	err := c.Create(ctx, svc, client.DryRunAll, client.DisableReadYourWritesConsistency)
+	return svc, err
+}
+
+// refused says whether the API server understood a request and would not have it, as admission policies do.
+func refused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }

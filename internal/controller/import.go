@@ -28,7 +28,9 @@ type importReconciler struct {
 	events     recorder
 	metrics    *metrics
 	families   *families
-	waiting    *waitingRoom
+	// distributions says what of a merged trafficDistribution can be had in this cluster.
+	distributions *distributions
+	waiting       *waitingRoom
 	// mcsVersion is the version of the MCS API that is served; ServiceImports are owners under it.
 	mcsVersion schema.GroupVersion
 	now        func() time.Time

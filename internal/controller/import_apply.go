@@ -31,7 +31,11 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 	owner := metav1.OwnerReference{
 		APIVersion: r.mcsVersion.String(), Kind: mcsv1beta1.ServiceImportKindName, Name: imp.Name, UID: imp.UID,
 	}
-	derived, err := r.keepDerivedService(ctx, f.derived, plan.DerivedService(d.merged, owner, f.derived, supported))
+	usable := d.merged
+	if usable.TrafficDistribution, err = r.distributions.usable(ctx, f.key.Namespace, d.merged.TrafficDistribution); err != nil {
+		return err
+	}
+	derived, err := r.keepDerivedService(ctx, f.derived, plan.DerivedService(usable, owner, f.derived, supported))
 	if err != nil {
 		return ignoreTerminating(err)
 	}
@@ -40,7 +44,7 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 	}
 	changes := plan.Slices(plan.SliceInput{
 		Key:          f.key,
-		Merged:       d.merged,
+		Merged:       usable,
 		Exports:      d.exports,
 		Unknown:      d.unknown,
 		LocalCluster: f.cluster,
