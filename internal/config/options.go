@@ -18,6 +18,7 @@ type Options struct {
 	Registry   Registry
 	AWS        AWS
 	Identity   Identity
+	Scope      Scope
 	Kubernetes Kubernetes
 	Election   Election
 	Serving    Serving
@@ -83,6 +84,7 @@ func Default() Options {
 			// Ten missed heartbeats: a restart, a lost lease (15 s) or a throttled minute is not death.
 			StaleAfter: 2 * time.Minute,
 		},
+		Scope: Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
 		Kubernetes: Kubernetes{
 			// client-go's own 5 a second would dominate every delay: one import is about four writes, so a change of
 			// 300 services at once (1,200 writes) would take four minutes. At 200 it takes six seconds.
@@ -116,6 +118,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 	o.Registry.bind(flags)
 	o.AWS.bind(flags)
 	o.Identity.bind(flags)
+	o.Scope.bind(flags)
 	o.Kubernetes.bind(flags)
 	o.Election.bind(flags)
 	o.Serving.bind(flags)
@@ -180,7 +183,7 @@ func (s *Serving) bind(flags *pflag.FlagSet) {
 
 // Validate reports every setting that cannot work, and what would.
 func (o *Options) Validate() error {
-	return errors.Join(o.Registry.validate(), o.Identity.validate(), o.Kubernetes.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Log.validate())
 }
 
 const (

@@ -32,6 +32,13 @@ func TestParse(t *testing.T) {
 		{name: "heartbeat", args: "--heartbeat-interval=10ms", wantErr: []string{"--heartbeat-interval=10ms: must be at least 1s"}},
 		{name: "stale", args: "--stale-after=30s", wantErr: []string{"--stale-after=30s: must be at least 3 times --heartbeat-interval, which is 36s"}},
 		{name: "cluster ID", args: "--cluster-id=a.b --clusterset-id=-", wantErr: []string{`--cluster-id: ID "a.b"`, `--clusterset-id: ID "-"`}},
+		{name: "namespaces", args: "--export-namespaces=a,b --import-namespaces=team=a --auto-export-selector=mcs", want: func(o *Options) {
+			o.Scope = Scope{ExportNamespaces: "a,b", ImportNamespaces: "team=a", AutoExport: "mcs"}
+		}},
+		{
+			name: "bad namespaces", args: "--export-namespaces= --import-namespaces=a=b=c --auto-export-selector=!",
+			wantErr: []string{"--export-namespaces=: must say", "--import-namespaces=a=b=c: must be a label", "--auto-export-selector=!: must be"},
+		},
 		{
 			name: "Kubernetes", args: "--kube-api-qps=0 --kube-api-burst=-1 --concurrency=0",
 			wantErr: []string{"--kube-api-qps=0: must be positive", "--kube-api-burst=-1: must be at least", "--concurrency=0: must be at least 1"},

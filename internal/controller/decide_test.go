@@ -150,6 +150,30 @@ func TestDecideImport(t *testing.T) {
 			want:  verdictForeign,
 		},
 		{
+			name:  "the namespace may not import, nothing is there",
+			facts: importFacts{namespace: true, forbidden: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictNone,
+		},
+		{
+			name: "the namespace may not import any more",
+			facts: importFacts{
+				namespace: true, forbidden: true, synced: true, imp: importShowing("cls2"), view: registry.View{Exports: []mcs.Export{remote}},
+			},
+			want: verdictRemove,
+		},
+		{
+			name: "the namespace may not import any more, whatever is unknown",
+			facts: importFacts{
+				namespace: true, forbidden: true, imp: importShowing("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}}, local: &local,
+			},
+			want: verdictRemove,
+		},
+		{
+			name:  "the namespace may not import, somebody else's ServiceImport is left alone",
+			facts: importFacts{namespace: true, forbidden: true, synced: true, imp: foreignImport, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictNone,
+		},
+		{
 			name:  "somebody else's Service does not keep the import",
 			facts: importFacts{namespace: true, synced: true, imp: importShowing(), derived: foreignService},
 			want:  verdictRemove,
@@ -222,6 +246,17 @@ func TestDecideExportConditions(t *testing.T) {
 			facts: exportFacts{valid: valid, problem: "create it"},
 			have:  readyBefore,
 			want:  []string{"Valid=True Valid", "Ready=False Failed"},
+		},
+		{
+			name:  "the namespace may not export",
+			facts: exportFacts{valid: valid, forbidden: "not allowed", problem: "create it", synced: true, conflicts: conflicts},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=False Failed", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "no Service in a namespace that may not export",
+			facts: exportFacts{valid: mcs.ExportValid(nil), forbidden: "not allowed"},
+			want:  []string{"Valid=False NoService", "Ready=False Failed", "Conflict=False NoConflicts"},
 		},
 		{
 			name:  "not read yet",

@@ -24,6 +24,7 @@ import (
 type exportReconciler struct {
 	client     client.Client
 	membership *membership
+	scope      *scope
 	events     recorder
 	now        func() time.Time
 
@@ -44,11 +45,11 @@ func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	if standing.undecided() {
 		return reconcile.Result{}, nil
 	}
-	src, err := gatherSource(ctx, r.client, standing.identity(), key)
+	src, err := gatherSource(ctx, r.client, r.scope, standing.identity(), key)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	facts := exportFacts{valid: mcs.ExportValid(src.Service), problem: standing.problem}
+	facts := exportFacts{valid: mcs.ExportValid(src.Service), forbidden: src.forbidden, problem: standing.problem}
 	if standing.session != nil {
 		if err := r.publish(ctx, standing.session.registry, src, key, &facts); err != nil {
 			return reconcile.Result{}, err
@@ -61,7 +62,7 @@ func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 }
 
 // publish makes the registry's export of key what src says and adds to facts how that stands.
-func (r *exportReconciler) publish(ctx context.Context, reg registry.Registry, src mcs.Source, key mcs.Key, facts *exportFacts) error {
+func (r *exportReconciler) publish(ctx context.Context, reg registry.Registry, src localSource, key mcs.Key, facts *exportFacts) error {
 	view, err := reg.Look(ctx, key)
 	facts.synced = err == nil
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
@@ -70,7 +71,7 @@ func (r *exportReconciler) publish(ctx context.Context, reg registry.Registry, s
 	if !exported(src) {
 		return r.withdraw(ctx, reg, key, facts.synced && view.Own.State == registry.Absent)
 	}
-	exp, err := r.newExport(ctx, src)
+	exp, err := r.newExport(ctx, src.Source)
 	if err == nil {
 		err = reg.Publish(ctx, exp)
 	}
@@ -124,6 +125,8 @@ func (r *exportReconciler) newExport(ctx context.Context, src mcs.Source) (mcs.E
 type exportFacts struct {
 	// valid is the condition Valid.
 	valid metav1.Condition
+	// forbidden says why the administrator does not let it be exported, "" when it may be.
+	forbidden string
 	// problem says why nothing is exported although the export is valid.
 	problem string
 	// synced says whether the rest is known: whether the registry has been read.
@@ -140,6 +143,8 @@ func decideExportConditions(f exportFacts, have []metav1.Condition) []metav1.Con
 		return []metav1.Condition{f.valid, mcs.ExportNotReady(f.valid), mcs.ExportConflict(nil)}
 	}
 	switch {
+	case f.forbidden != "":
+		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.forbidden}), mcs.ExportConflict(nil)}
 	case f.problem != "":
 		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.problem})}
 	case !f.synced:

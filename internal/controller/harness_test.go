@@ -337,15 +337,19 @@ func (i *instance) end(t *testing.T) {
 func (k *cluster) namespace(t *testing.T, name string) {
 	t.Helper()
 	k.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	t.Cleanup(func() {
-		for _, obj := range []client.Object{
-			&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceImport{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
-		} {
-			if err := k.admin.DeleteAllOf(context.Background(), obj, client.InNamespace(name)); err != nil {
-				t.Error(err)
-			}
+	t.Cleanup(func() { k.empty(t, name) })
+}
+
+// empty takes away what is in a namespace.
+func (k *cluster) empty(t *testing.T, namespace string) {
+	t.Helper()
+	for _, obj := range []client.Object{
+		&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceImport{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
+	} {
+		if err := k.admin.DeleteAllOf(context.Background(), obj, client.InNamespace(namespace)); err != nil {
+			t.Error(err)
 		}
-	})
+	}
 }
 
 func (k *cluster) create(t *testing.T, obj client.Object) {

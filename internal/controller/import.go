@@ -25,6 +25,7 @@ import (
 type importReconciler struct {
 	client     client.Client
 	membership *membership
+	scope      *scope
 	events     recorder
 	metrics    *metrics
 	families   *families
@@ -68,7 +69,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 func (r *importReconciler) gather(ctx context.Context, session *session, key mcs.Key) (importFacts, error) {
 	f := importFacts{key: key, cluster: session.identity.ClusterID}
 	var err error
-	if f.namespace, err = r.awaitNamespace(ctx, key); err != nil || !f.namespace {
+	if f.namespace, f.forbidden, err = r.awaitNamespace(ctx, key); err != nil || !f.namespace {
 		return f, err
 	}
 	if f.view, err = session.registry.Look(ctx, key); err != nil && !errors.Is(err, registry.ErrNotSynced) {
@@ -111,25 +112,28 @@ func (r *importReconciler) gatherObjects(ctx context.Context, f *importFacts) er
 
 // localExport is this cluster's own export of key, nil if it has none.
 func (r *importReconciler) localExport(ctx context.Context, identity mcs.Identity, key mcs.Key) (*mcs.Export, error) {
-	src, err := gatherSource(ctx, r.client, identity, key)
+	src, err := gatherSource(ctx, r.client, r.scope, identity, key)
 	if err != nil || !exported(src) {
 		return nil, err
 	}
-	exp, _, err := mcs.NewExport(src, nil, time.Time{})
+	exp, _, err := mcs.NewExport(src.Source, nil, time.Time{})
 	if err != nil {
 		return nil, nil //nolint:nilerr // it cannot be exported at all, as the ServiceExport's status says
 	}
 	return &exp, nil
 }
 
-// awaitNamespace says whether key's namespace is there and stays. If not, the key waits for it.
-func (r *importReconciler) awaitNamespace(ctx context.Context, key mcs.Key) (bool, error) {
+// awaitNamespace says whether key's namespace is there and stays, and whether nothing may be imported into it. Then the key
+// waits for that to change.
+func (r *importReconciler) awaitNamespace(ctx context.Context, key mcs.Key) (stays, forbidden bool, err error) {
 	r.waiting.enter(key) // before looking, or a namespace created in between would be missed
-	stays, err := namespaceStays(ctx, r.client, key.Namespace)
-	if stays {
+	ns, found, err := readNamespace(ctx, r.client, key.Namespace)
+	stays = found && ns.DeletionTimestamp == nil
+	forbidden = !r.scope.mayImport(ns)
+	if stays && !forbidden {
 		r.waiting.leave(key)
 	}
-	return stays, err
+	return stays, forbidden, err
 }
 
 // reportForeign tells the user, once, that an object of somebody else is in the way of the import.

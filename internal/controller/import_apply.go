@@ -155,7 +155,11 @@ func (r *importReconciler) remove(ctx context.Context, f importFacts) error {
 			return err
 		}
 	}
-	log.FromContext(ctx).Info("No cluster exports the service any more; its import is gone")
+	reason := "no cluster exports the service any more"
+	if f.forbidden {
+		reason = "the namespace is not among --import-namespaces"
+	}
+	log.FromContext(ctx).Info("Removed the import", "reason", reason)
 	return nil
 }
 

@@ -22,6 +22,8 @@ type importFacts struct {
 	cluster string
 	// namespace says whether the namespace is there and stays.
 	namespace bool
+	// forbidden says that the administrator does not let anything be imported into the namespace.
+	forbidden bool
 	imp       *mcsv1beta1.ServiceImport
 	derived   *corev1.Service
 	slices    []*discoveryv1.EndpointSlice
@@ -40,7 +42,7 @@ const (
 	verdictNone verdict = iota
 	// verdictForeign: the ServiceImport, or what would be the derived Service, belongs to somebody else.
 	verdictForeign
-	// verdictRemove: no cluster exports the service any more.
+	// verdictRemove: no cluster exports the service any more, or it may not be imported here.
 	verdictRemove
 	// verdictKeep: the import is made to be as importDecision says.
 	verdictKeep
@@ -83,6 +85,10 @@ func decideVerdict(f importFacts, d importDecision) verdict {
 	switch {
 	case !f.namespace:
 		return verdictNone
+	case f.forbidden && (f.imp == nil || importForeign):
+		return verdictNone
+	case f.forbidden:
+		return verdictRemove // what the registry says, or cannot say, has no part in it
 	case f.imp == nil && !f.synced:
 		// The first read decides within moments. What this cluster alone would make of the service might be something
 		// else, such as headless, and then an IP would come and go.

@@ -17,12 +17,19 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
+// localSource is what this cluster has of a service that it exports, or not.
+type localSource struct {
+	mcs.Source
+	// forbidden says why the namespace may not export, "" when it may.
+	forbidden string
+}
+
 // gatherSource reads what this cluster exports as key. Its ServiceExport and Service are nil when they are not there. A
 // ServiceExport that is being deleted counts as gone: a finalizer of somebody else's does not keep it exported.
 //
 // Objects come straight from the cache and must not be changed.
-func gatherSource(ctx context.Context, c client.Reader, identity mcs.Identity, key mcs.Key) (mcs.Source, error) {
-	src := mcs.Source{Identity: identity}
+func gatherSource(ctx context.Context, c client.Reader, scope *scope, identity mcs.Identity, key mcs.Key) (localSource, error) {
+	src := localSource{Source: mcs.Source{Identity: identity}}
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 
 	var exp mcsv1beta1.ServiceExport
@@ -30,6 +37,12 @@ func gatherSource(ctx context.Context, c client.Reader, identity mcs.Identity, k
 		return src, err
 	}
 	src.ServiceExport = &exp
+
+	ns, _, err := readNamespace(ctx, c, key.Namespace)
+	if err != nil {
+		return src, err
+	}
+	src.forbidden = scope.mayNotExport(ns)
 
 	var svc corev1.Service
 	if found, err := find(ctx, c, name, &svc, client.UnsafeDisableDeepCopy); err != nil || !found || svc.DeletionTimestamp != nil {
@@ -45,8 +58,7 @@ func gatherSource(ctx context.Context, c client.Reader, identity mcs.Identity, k
 
 // namespaceStays says whether a namespace is there and is not being deleted.
 func namespaceStays(ctx context.Context, c client.Reader, name string) (bool, error) {
-	ns := namespaceMetadata()
-	found, err := find(ctx, c, types.NamespacedName{Name: name}, ns)
+	ns, found, err := readNamespace(ctx, c, name)
 	return found && ns.DeletionTimestamp == nil, err
 }
 
@@ -70,8 +82,8 @@ func find(ctx context.Context, c client.Reader, name types.NamespacedName, obj c
 }
 
 // exported says whether src is exported.
-func exported(src mcs.Source) bool {
-	return src.ServiceExport != nil && mcs.ExportValid(src.Service).Status == metav1.ConditionTrue
+func exported(src localSource) bool {
+	return src.ServiceExport != nil && src.forbidden == "" && mcs.ExportValid(src.Service).Status == metav1.ConditionTrue
 }
 
 // Indices of the EndpointSlices in the cache: without them each look at one service would read all slices of its namespace.

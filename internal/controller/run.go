@@ -127,15 +127,19 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
+	scope, err := newScope(setup.Options.Scope)
+	if err != nil {
+		return err
+	}
 	events := recorder{mgr.GetEventRecorder(leaseName)}
 	err = (&exportReconciler{
-		client: mgr.GetClient(), membership: m, events: events, now: time.Now,
+		client: mgr.GetClient(), membership: m, scope: scope, events: events, now: time.Now,
 	}).register(mgr, exports, controller.Options{})
 	if err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
 	}
 	err = (&importReconciler{
-		client: mgr.GetClient(), membership: m, events: events, metrics: metrics, now: time.Now, mcsVersion: mcsVersion,
+		client: mgr.GetClient(), membership: m, scope: scope, events: events, metrics: metrics, now: time.Now, mcsVersion: mcsVersion,
 		families: &families{client: mgr.GetClient()}, distributions: &distributions{client: mgr.GetClient()}, waiting: newWaitingRoom(),
 	}).register(mgr, imports, controller.Options{})
 	if err != nil {

@@ -5,12 +5,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -27,6 +31,7 @@ func (r *exportReconciler) register(mgr manager.Manager, look *trigger, options 
 		For(&mcsv1beta1.ServiceExport{}).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(w.exportedService)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(w.exportedSlice)).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(w.exportsIn), relabelled).
 		WatchesRawSource(look.source()).
 		WithOptions(options).
 		Complete(r)
@@ -47,11 +52,19 @@ func (r *importReconciler) register(mgr manager.Manager, look *trigger, options 
 		Watches(&mcsv1beta1.ServiceExport{}, &handler.EnqueueRequestForObject{}).
 		Watches(&corev1.Service{}, both(w.exportedService, derivedService)).
 		Watches(&discoveryv1.EndpointSlice{}, both(w.exportedSlice, importedSlice)).
-		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(
-			func(_ context.Context, ns client.Object) []reconcile.Request { return r.waiting.requests(ns.GetName()) })).
+		WatchesMetadata(&corev1.Namespace{}, both(w.exportsIn, w.importsIn), relabelled).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.waitingIn), relabelled).
 		WatchesRawSource(look.source()).
 		WithOptions(options).
 		Complete(r)
+}
+
+// relabelled passes a namespace's coming and every change of its labels, which decide what is exported and imported there.
+var relabelled = builder.WithPredicates(predicate.LabelChangedPredicate{})
+
+// waitingIn maps a namespace to the services that could not be imported into it so far.
+func (r *importReconciler) waitingIn(_ context.Context, ns client.Object) []reconcile.Request {
+	return r.waiting.requests(ns.GetName())
 }
 
 // watcher maps objects to the services that they are part of. Those of Services that are not exported, most of a
@@ -77,6 +90,30 @@ func (w watcher) ifExported(ctx context.Context, key mcs.Key) []reconcile.Reques
 		return nil
 	}
 	return []reconcile.Request{requestFor(key)} // an error is the reconciler's to see
+}
+
+// exportsIn maps a namespace to its ServiceExports.
+func (w watcher) exportsIn(ctx context.Context, ns client.Object) []reconcile.Request {
+	return w.allIn(ctx, ns, &mcsv1beta1.ServiceExportList{})
+}
+
+// importsIn maps a namespace to its ServiceImports.
+func (w watcher) importsIn(ctx context.Context, ns client.Object) []reconcile.Request {
+	return w.allIn(ctx, ns, &mcsv1beta1.ServiceImportList{})
+}
+
+// allIn are the objects of a namespace that are of list's kind.
+func (w watcher) allIn(ctx context.Context, ns client.Object, list client.ObjectList) []reconcile.Request {
+	err := w.client.List(ctx, list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Looking at a namespace whose labels changed", "namespace", ns.GetName())
+	}
+	var requests []reconcile.Request
+	_ = meta.EachListItem(list, func(item runtime.Object) error {
+		requests = append(requests, requestFor(keyOf(client.ObjectKeyFromObject(item.(client.Object)))))
+		return nil
+	})
+	return requests
 }
 
 // derivedService maps a derived Service to its import.

@@ -1,0 +1,90 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// Scope says what takes part in the clusterset: in the syntax of NamespaceSelector and ServiceSelector.
+type Scope struct {
+	ExportNamespaces, ImportNamespaces string
+	AutoExport                         string
+}
+
+// allButSystem are all namespaces but those that Kubernetes makes for itself: what runs there is each cluster's own, and
+// an administrator who wants to share it says so by name.
+const allButSystem = corev1.LabelMetadataName + " notin (" + metav1.NamespaceSystem + "," + metav1.NamespacePublic + "," + corev1.NamespaceNodeLease + ")"
+
+func (s *Scope) bind(flags *pflag.FlagSet) {
+	const syntax = ": a list of names (shop,blog), or a label selector (mcs=yes)"
+	flags.StringVar(&s.ExportNamespaces, "export-namespaces", s.ExportNamespaces,
+		"namespaces whose Services may be exported"+syntax)
+	flags.StringVar(&s.ImportNamespaces, "import-namespaces", s.ImportNamespaces,
+		"namespaces into which services may be imported"+syntax)
+	flags.StringVar(&s.AutoExport, "auto-export-selector", s.AutoExport,
+		"label selector of Services that are exported without anybody writing a ServiceExport (default: none)")
+}
+
+func (s *Scope) validate() error {
+	_, exportErr := NamespaceSelector(s.ExportNamespaces)
+	_, importErr := NamespaceSelector(s.ImportNamespaces)
+	_, autoErr := ServiceSelector(s.AutoExport)
+	return errors.Join(
+		invalid("export-namespaces", s.ExportNamespaces, exportErr),
+		invalid("import-namespaces", s.ImportNamespaces, importErr),
+		invalid("auto-export-selector", s.AutoExport, autoErr))
+}
+
+func invalid(flag, value string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("--%s=%s: %w", flag, value, err)
+}
+
+// namesPattern is a comma-separated list of names that a namespace can have.
+var namesPattern = regexp.MustCompile(`^ *[a-z0-9]([-a-z0-9]*[a-z0-9])? *(, *[a-z0-9]([-a-z0-9]*[a-z0-9])? *)*$`)
+
+// NamespaceSelector is what text selects by the namespaces' labels. A text of nothing but names and commas is a list of
+// namespaces, every other one a label selector as kubectl takes it.
+func NamespaceSelector(text string) (labels.Selector, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, fmt.Errorf("must say which namespaces; %q is all, %q is none", corev1.LabelMetadataName, "!"+corev1.LabelMetadataName)
+	}
+	if !namesPattern.MatchString(text) {
+		return parseSelector(text)
+	}
+	var names []string
+	for name := range strings.SplitSeq(text, ",") {
+		names = append(names, strings.TrimSpace(name))
+	}
+	byName, err := labels.NewRequirement(corev1.LabelMetadataName, selection.In, names)
+	if err != nil {
+		return nil, fmt.Errorf("must be a list of namespaces: %w", err)
+	}
+	return labels.NewSelector().Add(*byName), nil
+}
+
+// ServiceSelector is what text, a label selector as kubectl takes it, selects; "" selects nothing.
+func ServiceSelector(text string) (labels.Selector, error) {
+	if strings.TrimSpace(text) == "" {
+		return labels.Nothing(), nil
+	}
+	return parseSelector(text)
+}
+
+func parseSelector(text string) (labels.Selector, error) {
+	selector, err := labels.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("must be a label selector such as %q or %q: %w", "team=shop,tier!=test", "team in (shop,blog)", err)
+	}
+	return selector, nil
+}

@@ -1,0 +1,146 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+)
+
+func TestScope(t *testing.T) {
+	tests := []struct {
+		name                         string
+		exports, imports             string
+		namespace                    string
+		labels                       map[string]string
+		wantMayExport, wantMayImport bool
+	}{
+		{name: "default", namespace: "shop", wantMayExport: true, wantMayImport: true},
+		{name: "system", namespace: "kube-system"},
+		{name: "system by name", exports: "shop,kube-system", namespace: "kube-system", wantMayExport: true},
+		{name: "not in the list", exports: "blog", imports: "blog,shop", namespace: "shop", wantMayImport: true},
+		{name: "label", exports: "mcs=yes", imports: "mcs!=no", namespace: "shop", labels: map[string]string{"mcs": "yes"}, wantMayExport: true, wantMayImport: true},
+		{name: "no label", exports: "mcs=yes", imports: "mcs!=no", namespace: "shop", wantMayImport: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			flags := config.Default().Scope
+			if tt.exports != "" {
+				flags.ExportNamespaces = tt.exports
+			}
+			if tt.imports != "" {
+				flags.ImportNamespaces = tt.imports
+			}
+			s, err := newScope(flags)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ns := namespaceMetadata()
+			ns.Name, ns.Labels = tt.namespace, map[string]string{corev1.LabelMetadataName: tt.namespace}
+			for k, v := range tt.labels {
+				ns.Labels[k] = v
+			}
+			why := s.mayNotExport(ns)
+			if (why == "") != tt.wantMayExport {
+				t.Errorf("exporting is refused with %q, want it allowed: %t", why, tt.wantMayExport)
+			}
+			if why != "" && !(strings.Contains(why, "namespace "+tt.namespace+" may not export") && strings.Contains(why, flags.ExportNamespaces)) {
+				t.Errorf("%q does not say what to change", why)
+			}
+			if got := s.mayImport(ns); got != tt.wantMayImport {
+				t.Errorf("importing is allowed: %t, want %t", got, tt.wantMayImport)
+			}
+		})
+	}
+	if _, err := newScope(config.Scope{}); err == nil {
+		t.Error("flags that select nothing and say nothing are accepted")
+	}
+}
+
+// setLabel makes namespace have the label, or not if value is "".
+func (k *cluster) setLabel(t *testing.T, namespace, key, value string) {
+	t.Helper()
+	change(t, k, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, func(ns *corev1.Namespace) {
+		delete(ns.Labels, key)
+		if value != "" {
+			ns.Labels[key] = value
+		}
+	})
+}
+
+func TestNamespacesMayBeKeptFromExportingAndImporting(t *testing.T) {
+	hub := memory.NewHub()
+	a, b := twoClusters(t)
+	key := newKey("restricted")
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	options := testOptions(flags("cls1"))
+	options.Scope.ExportNamespaces, options.Scope.ImportNamespaces = "export=yes", "import!=no"
+	a.runWith(t, hubRegistry(hub), options)
+	b.run(t, hub, flags("cls2"))
+
+	// A namespace without the label may not export, and the user is told what would help.
+	a.export(t, key, 1, 1)
+	a.condition(t, key, "Ready=False Failed", `may not export: this cluster's controller runs with --export-namespaces="export=yes"`)
+	a.condition(t, key, "Valid=True Valid", "")
+	a.event(t, key, "Failed")
+	a.setLabel(t, key.Namespace, "export", "yes")
+	a.condition(t, key, "Ready=True Exported", "")
+	fromA := map[string][]string{"cls1": {"10.1.0.1"}}
+	b.imported(t, key, fromA)
+	a.imported(t, key, fromA)
+
+	// Without it, what was exported is withdrawn. Another cluster's export is imported as before.
+	b.export(t, key, 2, 1)
+	both := map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}}
+	a.imported(t, key, both)
+	a.setLabel(t, key.Namespace, "export", "")
+	a.condition(t, key, "Ready=False Failed", "may not export")
+	a.condition(t, key, "Conflict=False NoConflicts", "")
+	fromB := map[string][]string{"cls2": {"10.2.0.1"}}
+	b.imported(t, key, fromB)
+	a.imported(t, key, fromB)
+
+	// A namespace that may not import loses its imports, here only.
+	a.setLabel(t, key.Namespace, "import", "no")
+	a.notImported(t, key)
+	b.condition(t, key, "Ready=True Exported", "")
+	b.imported(t, key, fromB)
+	a.setLabel(t, key.Namespace, "import", "yes")
+	a.imported(t, key, fromB)
+
+	// Importing and exporting are two things.
+	a.setLabel(t, key.Namespace, "import", "no")
+	a.setLabel(t, key.Namespace, "export", "yes")
+	a.condition(t, key, "Ready=True Exported", "")
+	b.imported(t, key, both)
+	a.notImported(t, key)
+}
+
+func TestSystemNamespacesTakeNoPart(t *testing.T) {
+	hub := memory.NewHub()
+	a, b := twoClusters(t)
+	key := newKey("ordinary")
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	system := mcs.Key{Namespace: metav1.NamespaceSystem, Name: "web"}
+	t.Cleanup(func() { a.empty(t, system.Namespace) })
+	a.run(t, hub, flags("cls1"))
+	options := testOptions(flags("cls2"))
+	options.Scope.ExportNamespaces = "kube-system," + key.Namespace
+	b.runWith(t, hubRegistry(hub), options)
+	t.Cleanup(func() { b.empty(t, system.Namespace) })
+	a.export(t, system, 1, 1)
+	a.condition(t, system, "Ready=False Failed", "namespace kube-system may not export")
+	b.export(t, system, 2, 1)
+	b.condition(t, system, "Ready=True Exported", "")
+	b.export(t, key, 2, 1)
+	a.imported(t, key, map[string][]string{"cls2": {"10.2.0.1"}})
+	a.notImported(t, system)
+	b.notImported(t, system)
+}
