@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -67,6 +69,7 @@ func NewClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
 		if cfg.Endpoint != "" {
 			o.BaseEndpoint = aws.String(cfg.Endpoint)
 		}
+		o.HTTPClient = plainBodies{o.HTTPClient}
 		// The SDK puts "data-" before the host name of DiscoverInstances, custom endpoints included: data-127.0.0.1
 		// is nobody's.
 		if o.BaseEndpoint != nil {
@@ -85,6 +88,21 @@ func NewClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
 	return c, nil
 }
 
+// plainBodies sends requests whose bodies are nothing but readers.
+//
+// The SDK closes a request's body when the answer begins, and net/http looks then for more of the body. A closed body of
+// the SDK says io.EOF: to a Read that is the end, but from the WriteTo that it has too it is a failure, upon which
+// net/http closes the connection under the answer. It takes a server that answers within microseconds, as a local one does.
+type plainBodies struct{ servicediscovery.HTTPClient }
+
+// Do sends a request.
+func (c plainBodies) Do(request *http.Request) (*http.Response, error) {
+	if request.Body != nil && request.Body != http.NoBody {
+		request.Body = struct{ io.ReadCloser }{request.Body}
+	}
+	return c.HTTPClient.Do(request)
+}
+
 func withoutHostPrefix(stack *middleware.Stack) error {
 	return stack.Initialize.Add(middleware.InitializeMiddlewareFunc("withoutHostPrefix", func(ctx context.Context,
 		in middleware.InitializeInput, next middleware.InitializeHandler) (middleware.InitializeOutput, middleware.Metadata, error) {
@@ -99,6 +117,9 @@ func (c *Client) background() *Client {
 	return &low
 }
 
+// errNoAnswer is a request that took too long.
+var errNoAnswer = fmt.Errorf("no answer within %v", requestTimeout)
+
 // call makes one request: paced, bounded in time, counted, its error explained.
 func call[In, Out any](ctx context.Context, c *Client, operation string,
 	do func(context.Context, *In, ...func(*servicediscovery.Options)) (*Out, error), in *In) (*Out, error) {
@@ -106,10 +127,13 @@ func call[In, Out any](ctx context.Context, c *Client, operation string,
 	if err := p.wait(ctx, c.patient); err != nil {
 		return nil, newRequestError(operation, fmt.Errorf("waiting for our own rate limit: %w", err))
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errNoAnswer)
 	defer cancel()
 	began := time.Now()
 	out, err := do(ctx, in)
+	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
+		err = errNoAnswer
+	}
 	now, result := time.Now(), resultOf(err)
 	p.done(now, result)
 	c.metrics.Request(Name, operation, result, now.Sub(began))

@@ -97,7 +97,7 @@ func (c *control) leave(ctx context.Context, place controlPlace) error {
 		{place.namespace.arn, func() error { return c.client.deleteNamespace(ctx, place.namespace) }},
 	}
 	members, err := c.client.list(ctx, place.members)
-	if err != nil {
+	if err != nil && !isNotFound(err) {
 		return err
 	}
 	if slices.ContainsFunc(members, func(i plan.Instance) bool { return i.ID != c.identity.ClusterID }) {

@@ -101,7 +101,7 @@ func TestSteadyState(t *testing.T) {
 			took := time.Since(began)
 			// Two clusters, a poll every 50 ms and a heartbeat every 500 ms.
 			maxReads, maxWrites := 2*(int(took/(50*time.Millisecond))+1), 2*(int(took/(500*time.Millisecond))+1)
-			if got := reads(); got > maxReads || got < maxReads/2 {
+			if got := reads(); got > maxReads || got < periods {
 				t.Errorf("%d reads in %v, want one per poll: about %d", got, took, maxReads)
 			}
 			if got := c.requests("RegisterInstance") - int(before["RegisterInstance"]); got > maxWrites || got < periods {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -41,14 +42,23 @@ func (r *Registry) reading(ctx context.Context, err error, notify func(mcs.Key))
 	if text(err) != text(r.readProblem) {
 		r.readProblem = err
 		r.unfinished(changed)
-		if err != nil {
-			r.log.Error(err, "Cannot read the clusterset from AWS Cloud Map; what is known of it stays")
-		} else {
-			r.log.Info("Reading the clusterset from AWS Cloud Map again")
-		}
+		logChange(r.log, err, "Cannot read the clusterset from AWS Cloud Map; what is known of it stays", "Reading the clusterset from AWS Cloud Map again")
 	}
 	r.mu.Unlock()
 	r.tell(notify, changed)
+}
+
+// logChange says that something does not work any more, or does again. Being throttled, and not yet seeing what was just
+// made, are Cloud Map as it is.
+func logChange(log logr.Logger, err error, failing, working string) {
+	switch {
+	case err == nil:
+		log.Info(working)
+	case resultOf(err) == resultThrottled || isNotFound(err):
+		log.Info(failing, "reason", err.Error())
+	default:
+		log.Error(err, failing)
+	}
 }
 
 func text(err error) string {

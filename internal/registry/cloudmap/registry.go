@@ -275,13 +275,48 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		return err
 	}
 	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.times.leave)
-		defer cancel()
-		if err := r.leave(ctx); err != nil {
-			r.log.Error(err, "Could not remove everything of this cluster from AWS Cloud Map on leaving the clusterset")
-		}
+		r.leaveInTime(context.WithoutCancel(ctx))
 	}
 	return nil
+}
+
+// leaveInTime removes everything of this cluster, trying again for a bounded time what fails.
+func (r *Registry) leaveInTime(ctx context.Context) {
+	r.mu.Lock()
+	mine := r.claim.state != watching
+	r.mu.Unlock()
+	if !mine {
+		return // what is there under our ID is another cluster's
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.times.leave)
+	defer cancel()
+	var place controlPlace
+	steps := []func() error{
+		func() (err error) { place, err = r.removeRecords(ctx); return err },
+		func() error { return r.view.leave(ctx) },
+		func() error { return r.control.leave(ctx, place) },
+	}
+	for _, step := range steps {
+		if err := r.retrying(ctx, step); err != nil {
+			r.log.Error(err, "Could not remove everything of this cluster from AWS Cloud Map on leaving the clusterset")
+			return
+		}
+	}
+}
+
+// retrying repeats a step until it succeeds or ctx ends.
+func (r *Registry) retrying(ctx context.Context, step func() error) error {
+	for pause := r.cfg.times.retry; ; pause = min(2*pause, r.cfg.times.maxRetry) {
+		err := step()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // tell notifies of keys, and of those of which there is another answer now.
@@ -354,37 +389,27 @@ func (r *Registry) place(ctx context.Context) (controlPlace, error) {
 	return place, nil
 }
 
-// leave removes everything of this cluster: first the announcement, so that nobody reads half of the rest.
-func (r *Registry) leave(ctx context.Context) error {
-	r.mu.Lock()
-	mine := r.claim.state != watching
-	last := r.ours
-	r.mu.Unlock()
-	if !mine {
-		return nil
-	}
+// removeRecords removes our pages and our record: first the announcement, so that nobody reads half of the rest.
+func (r *Registry) removeRecords(ctx context.Context) (controlPlace, error) {
 	place, err := r.place(ctx)
 	if err != nil {
-		return err
+		return place, err
 	}
-	now := time.Now()
-	last.pages = digests{}
-	last.heartbeat++
-	last.generation = max(last.generation+1, now.UnixMilli())
+	r.mu.Lock()
+	r.ours.pages = digests{}
+	r.ours.generation = max(r.ours.generation+1, time.Now().UnixMilli())
+	last := r.ours
+	r.mu.Unlock()
 	if _, err := r.client.register(ctx, place.members.id, last.instance()); err != nil {
-		return fmt.Errorf("announcing that the cluster leaves: %w", err)
+		return place, fmt.Errorf("announcing that the cluster leaves: %w", err)
 	}
 	if err := r.removePages(ctx, place); err != nil {
-		return err
+		return place, fmt.Errorf("removing this cluster's pages: %w", err)
 	}
 	if err := r.client.deregister(ctx, place.members.id, r.cfg.Identity.ClusterID); err != nil {
-		return fmt.Errorf("removing the member's record: %w", err)
+		return place, fmt.Errorf("removing this cluster's record: %w", err)
 	}
-	err = r.control.leave(ctx, place)
-	if r.view != nil {
-		err = errors.Join(err, r.view.leave(ctx))
-	}
-	return err
+	return place, nil
 }
 
 // removePages removes the instances of our pages: those that we know of and those that are listed.

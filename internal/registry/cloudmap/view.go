@@ -406,8 +406,11 @@ func (v *instanceView) leftovers(ctx context.Context) ([]mcs.Key, error) {
 	return keys, nil
 }
 
-// leave removes all instances of this cluster. run has ended before.
+// leave removes all instances of this cluster. run has ended before. A nil view has none.
 func (v *instanceView) leave(ctx context.Context) error {
+	if v == nil {
+		return nil
+	}
 	keys, err := v.leftovers(ctx)
 	if err != nil {
 		return err

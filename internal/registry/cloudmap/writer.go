@@ -92,11 +92,7 @@ func (r *Registry) writing(ctx context.Context, err error, notify func(mcs.Key))
 	if text(err) != text(r.writeProblem) {
 		r.writeProblem = err
 		r.unfinished(changed)
-		if err != nil {
-			r.log.Error(err, "Cannot write to AWS Cloud Map; trying again")
-		} else {
-			r.log.Info("Writing to AWS Cloud Map again")
-		}
+		logChange(r.log, err, "Cannot write to AWS Cloud Map; trying again", "Writing to AWS Cloud Map again")
 	}
 	if err == nil {
 		r.writeFailures, r.writeRetryAt = 0, time.Time{}
@@ -148,7 +144,8 @@ func (r *Registry) writePages(ctx context.Context, place controlPlace, notify fu
 	now := time.Now()
 	for i, w := range writes {
 		if results[i].err != nil {
-			r.outbox.failed(w, fmt.Errorf("writing page %s: %w", pageName(w.page), results[i].err))
+			// The first failure ended the other requests: it is their reason too.
+			r.outbox.failed(w, fmt.Errorf("writing this cluster's pages: %w", err))
 			continue
 		}
 		r.outbox.written(now, w, results[i].operations)
