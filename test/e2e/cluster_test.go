@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
@@ -307,3 +309,196 @@ spec:
 func ask(ctx context.Context, c cluster, ns string, command ...string) (string, error) {
 	return suite.Kubectl(ctx, c.name, append([]string{"-n", ns, "exec", "client", "--"}, command...)...)
 }
+
+// serviceImport reads a ServiceImport.
+func serviceImport(ctx context.Context, c cluster, ns, name string) (*mcsv1beta1.ServiceImport, error) {
+	var imp mcsv1beta1.ServiceImport
+	if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, &imp); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.name, err)
+	}
+	return &imp, nil
+}
+
+// derivedService is the Service that gives an import its IP.
+func derivedService(ctx context.Context, c cluster, ns, name string) (*corev1.Service, error) {
+	var svc corev1.Service
+	if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: mcs.DerivedName(mcs.Key{Namespace: ns, Name: name})}, &svc); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.name, err)
+	}
+	return &svc, nil
+}
+
+// importedSlices are the EndpointSlices imported from a source cluster.
+func importedSlices(ctx context.Context, c cluster, ns, name, source string) ([]discoveryv1.EndpointSlice, error) {
+	var list discoveryv1.EndpointSliceList
+	err := c.List(ctx, &list, client.InNamespace(ns), client.MatchingLabels{mcsv1beta1.LabelServiceName: name, mcsv1beta1.LabelSourceCluster: source})
+	return list.Items, err
+}
+
+// exporters wants a ServiceImport to name exactly these exporting clusters.
+func exporters(ctx context.Context, c cluster, ns, name string, want ...string) error {
+	imp, err := serviceImport(ctx, c, ns, name)
+	if err != nil {
+		return err
+	}
+	var got []string
+	for _, s := range imp.Status.Clusters {
+		got = append(got, s.Cluster)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("%s: ServiceImport %s/%s is of clusters %v, want %v", c.name, ns, name, got, want)
+	}
+	return nil
+}
+
+// change edits an object as often as it takes to be the one who wrote last.
+func change[T client.Object](t *testing.T, c cluster, obj T, edit func(T)) {
+	t.Helper()
+	eventually(t, soon, func() error {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+			return err
+		}
+		edit(obj)
+		return c.Update(t.Context(), obj)
+	})
+}
+
+// nextSecond waits until an export that is created now is younger than e: creationTimestamp counts seconds.
+func nextSecond(t *testing.T, c cluster, e *mcsv1beta1.ServiceExport) {
+	t.Helper()
+	eventually(t, soon, func() error {
+		probe := &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: "probe"}}
+		if err := c.Create(t.Context(), probe, client.DryRunAll); err != nil {
+			return err
+		}
+		if !probe.CreationTimestamp.After(e.CreationTimestamp.Time) {
+			return fmt.Errorf("%s: it is still the second in which the other export was made", c.name)
+		}
+		return nil
+	})
+}
+
+// service is a Service without selector, with one port: http 80. Its endpoints are made by hand.
+func service(ns, name string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
+}
+
+// endpoints is an EndpointSlice for a Service with those ports.
+func endpoints(ns, service, name string, ports []corev1.ServicePort, of ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   of,
+	}
+	if netip.MustParseAddr(of[0].Addresses[0]).Is6() {
+		slice.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	for _, p := range ports {
+		protocol := p.Protocol
+		if protocol == "" {
+			protocol = corev1.ProtocolTCP
+		}
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &protocol})
+	}
+	return slice
+}
+
+// endpoint is an endpoint that is ready, with a hostname unless it is "".
+func endpoint(address, hostname string) discoveryv1.Endpoint {
+	e := discoveryv1.Endpoint{Addresses: []string{address}}
+	if hostname != "" {
+		e.Hostname = &hostname
+	}
+	return e
+}
+
+// servers is a Deployment of the demo's web server with label app=NAME. It is called CLUSTER-NAME, so that an answer,
+// which bears the pod's name, tells where it comes from.
+func servers(c cluster, ns, name string, replicas int, flags ...string) string {
+	return deployment(ns, c.name+"-"+name, name, replicas, 80, flags...)
+}
+
+// deployment is a Deployment of the demo's web server, whose container port "web" is the given one.
+func deployment(ns, name, app string, replicas, port int, flags ...string) string {
+	return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[2]s, namespace: %[1]s}
+spec:
+  replicas: %[4]d
+  selector: {matchLabels: {app: %[3]s, deployment: %[2]s}}
+  template:
+    metadata: {labels: {app: %[3]s, deployment: %[2]s}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: web
+        image: nginxdemos/hello:plain-text
+        imagePullPolicy: IfNotPresent
+        args: ["--http", ":%[5]d"%[6]s]
+        ports: [{name: web, containerPort: %[5]d}]
+        readinessProbe: {httpGet: {path: /ready, port: web}, periodSeconds: 1, failureThreshold: 1}
+`, ns, name, app, replicas, port, quoted(flags))
+}
+
+func quoted(flags []string) string {
+	var b strings.Builder
+	for _, f := range flags {
+		fmt.Fprintf(&b, ", %q", f)
+	}
+	return b.String()
+}
+
+// startClient starts the pod "client" and waits for it.
+func startClient(t *testing.T, c cluster, ns string) {
+	t.Helper()
+	apply(t, c, clientPod(ns))
+	kubectl(t, c, "-n", ns, "wait", "pod/client", "--for=condition=Ready", "--timeout=90s")
+}
+
+// fqdn is a service's name in the clusterset, with what is to stand before it, and absolute so that nothing is searched.
+func fqdn(ns, name string, before ...string) string {
+	return strings.Join(append(before, name, ns, "svc.clusterset.local."), ".")
+}
+
+// podName is what a pod of servers says in an answer.
+var podName = regexp.MustCompile(`\b(cls[12])-[a-z0-9-]+\b`)
+
+// answers runs a command n times in the client pod of c, four at a time, and counts who answered, by pod.
+func answers(ctx context.Context, c cluster, ns string, n int, command string) (map[string]int, error) {
+	script := fmt.Sprintf("for i in $(seq %d); do (%s) & [ $((i %% 4)) -ne 0 ] || wait; done; wait", n, command)
+	out, err := ask(ctx, c, ns, "sh", "-c", script)
+	if err != nil {
+		return nil, err
+	}
+	got := map[string]int{}
+	for _, name := range podName.FindAllString(out, -1) {
+		got[name]++
+	}
+	return got, nil
+}
+
+// answeredBy wants all of many tries of a command to be answered, and by pods of exactly these clusters.
+func answeredBy(ctx context.Context, c cluster, ns, command string, want ...string) error {
+	const tries = 16 // of two pods, both answer but for one time in 2^15
+	got, err := answers(ctx, c, ns, tries, command)
+	if err != nil {
+		return err
+	}
+	total := 0
+	var from []string
+	for pod, n := range got {
+		total += n
+		from = append(from, pod[:len("cls1")])
+	}
+	slices.Sort(from)
+	if from = slices.Compact(from); total != tries || !slices.Equal(from, want) {
+		return fmt.Errorf("in %s %q was answered by %v, want %d answers from pods of %v", c.name, command, got, tries, want)
+	}
+	return nil
+}
+
+// curl is the command that asks for the server's name.
+func curl(url string) string { return "curl -s -m 3 " + url + " | grep name:" }

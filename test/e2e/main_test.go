@@ -3,7 +3,7 @@
 //	make e2e                # everything
 //	make e2e RUN=Readiness  # one scenario
 //
-// All scenarios share two dual-stack clusters; each works in a namespace of its own.
+// All scenarios share two dual-stack clusters of two nodes in different zones; each works in a namespace of its own.
 package e2e
 
 import (
@@ -36,7 +36,7 @@ func run(m *testing.M) int {
 	defer cancel()
 	err := clusterset.InstallAWSCLI(ctx, os.Stdout)
 	if err == nil {
-		suite, err = clusterset.Up(ctx, clusterset.Options{Clusters: 2, TestbedArgs: []string{"--dual-stack"}, Out: os.Stdout})
+		suite, err = clusterset.Up(ctx, clusterset.Options{Clusters: 2, TestbedArgs: []string{"--dual-stack", "--nodes", "2"}, Out: os.Stdout})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,0 +1,242 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// dnsStatus is where dig tells how a question went: NOERROR, NXDOMAIN.
+var dnsStatus = regexp.MustCompile(`status: ([A-Z]+)`)
+
+// dig asks for a name from the client pod: how it went, and the answers' data, sorted.
+func dig(ctx context.Context, c cluster, ns, name, kind string) (status string, data []string, err error) {
+	out, err := ask(ctx, c, ns, "dig", "+noall", "+comments", "+answer", name, kind)
+	if err != nil {
+		return "", nil, err
+	}
+	m := dnsStatus.FindStringSubmatch(out)
+	if m == nil {
+		return "", nil, fmt.Errorf("in %s dig %s %s printed no status: %s", c.name, name, kind, out)
+	}
+	for line := range strings.Lines(out) {
+		// "web.demo.svc.clusterset.local. 5 IN A 172.20.1.2"
+		if fields := strings.Fields(line); len(fields) > 4 && fields[2] == "IN" && fields[3] == kind {
+			data = append(data, strings.Join(fields[4:], " "))
+		}
+	}
+	slices.Sort(data)
+	return m[1], data, nil
+}
+
+// finds wants a question to be answered with exactly this data; with none it wants the name to exist without such records.
+func finds(ctx context.Context, c cluster, ns, name, kind string, want ...string) error {
+	status, got, err := dig(ctx, c, ns, name, kind)
+	if err != nil {
+		return err
+	}
+	slices.Sort(want)
+	if d := cmp.Diff(want, got); d != "" || status != "NOERROR" {
+		return fmt.Errorf("in %s %s %s: %s, data (-want +got):\n%s", c.name, name, kind, status, d)
+	}
+	return nil
+}
+
+// findsTargets wants the SRV records of a name to be of exactly these "port target", whatever their priority and weight.
+func findsTargets(ctx context.Context, c cluster, ns, name string, want ...string) error {
+	status, got, err := dig(ctx, c, ns, name, "SRV")
+	if err != nil {
+		return err
+	}
+	for i, data := range got {
+		if fields := strings.Fields(data); len(fields) == 4 {
+			got[i] = fields[2] + " " + fields[3]
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if d := cmp.Diff(want, got); d != "" || status != "NOERROR" {
+		return fmt.Errorf("in %s %s SRV: %s, targets (-want +got):\n%s", c.name, name, status, d)
+	}
+	return nil
+}
+
+// unknown wants a name not to exist, whatever is asked for.
+func unknown(ctx context.Context, c cluster, ns, name string) error {
+	for _, kind := range []string{"A", "AAAA", "SRV"} {
+		status, data, err := dig(ctx, c, ns, name, kind)
+		if err != nil {
+			return err
+		}
+		if status != "NXDOMAIN" {
+			return fmt.Errorf("in %s %s %s: %s %v, want NXDOMAIN", c.name, name, kind, status, data)
+		}
+	}
+	return nil
+}
+
+// TestDNSOfClusterSetIP is section 2.3 of the specification: A and AAAA with the clusterset IPs, SRV for every named port,
+// with or without endpoints, and nothing that leads to one cluster.
+func TestDNSOfClusterSetIP(t *testing.T) {
+	cls1, cls2 := installed(t)
+	t.Parallel()
+	ns := namespace(t, cls1, cls2)
+	svc := service(ns, "web")
+	dualStack(svc, nil)
+	svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: "stats", Port: 9125, Protocol: corev1.ProtocolUDP})
+	create(t, cls1, svc)
+	export(t, cls1, ns, "web")
+	startClient(t, cls2, ns)
+	var ips []string
+	eventually(t, soon, func() error {
+		imp, err := serviceImport(t.Context(), cls2, ns, "web")
+		if err == nil && len(imp.Spec.IPs) != 2 {
+			err = fmt.Errorf("the import has IPs %v, want two", imp.Spec.IPs)
+		}
+		if err == nil {
+			ips = imp.Spec.IPs
+		}
+		return err
+	})
+	answersAll := func() error {
+		return errors.Join(
+			finds(t.Context(), cls2, ns, fqdn(ns, "web"), "A", ips[0]),
+			finds(t.Context(), cls2, ns, fqdn(ns, "web"), "AAAA", ips[1]),
+			findsTargets(t.Context(), cls2, ns, fqdn(ns, "web", "_http", "_tcp"), "80 "+fqdn(ns, "web")),
+			findsTargets(t.Context(), cls2, ns, fqdn(ns, "web", "_stats", "_udp"), "9125 "+fqdn(ns, "web")))
+	}
+	eventually(t, soon, answersAll)
+	create(t, cls1, endpoints(ns, "web", "by-hand", svc.Spec.Ports, endpoint("10.10.250.1", "a")))
+	eventually(t, soon, func() error {
+		got, err := imported(t.Context(), cls2, ns, "web", "cls1", true)
+		if err == nil && len(got) != 1 {
+			err = fmt.Errorf("cls2 has imported %v, want one endpoint", got)
+		}
+		return err
+	})
+	if err := answersAll(); err != nil {
+		t.Error("with an endpoint:", err)
+	}
+	for _, name := range []string{
+		fqdn(ns, "web", "cls1"), // MUST NOT be there
+		fqdn(ns, "web", "_http", "_udp"),
+		fqdn(ns, "web", "_nothing", "_tcp"),
+		fqdn(ns, "nothing"),
+	} {
+		if err := unknown(t.Context(), cls2, ns, name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDNSOfHeadless is section 2.4 of the specification: A and AAAA of the ready endpoints of all clusters, names of single
+// pods by hostname and cluster, an SRV record for every ready endpoint and port, NXDOMAIN when none is ready.
+func TestDNSOfHeadless(t *testing.T) {
+	cls1, cls2 := installed(t)
+	t.Parallel()
+	ns := namespace(t, cls1, cls2)
+	ports := []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "peer", Port: 7000}}
+	for _, c := range []cluster{cls1, cls2} {
+		svc := service(ns, "db")
+		svc.Spec.ClusterIP = corev1.ClusterIPNone
+		dualStack(svc, nil)
+		svc.Spec.Ports = ports
+		create(t, c, svc)
+		export(t, c, ns, "db")
+		startClient(t, c, ns)
+	}
+	notReady := endpoint("10.10.250.9", "c")
+	notReady.Conditions.Ready = new(false)
+	v4 := endpoints(ns, "db", "v4", ports, endpoint("10.10.250.1", "a"), endpoint("10.10.250.2", ""), notReady)
+	create(t, cls1, v4)
+	create(t, cls1, endpoints(ns, "db", "v6", ports, endpoint("fd00:10:10::fa01", "a")))
+	create(t, cls2, endpoints(ns, "db", "v4", ports, endpoint("10.12.250.1", "a")))
+	for _, c := range []cluster{cls1, cls2} {
+		find := func(name, kind string, want ...string) error { return finds(t.Context(), c, ns, name, kind, want...) }
+		eventually(t, soon, func() error {
+			return errors.Join(
+				find(fqdn(ns, "db"), "A", "10.10.250.1", "10.10.250.2", "10.12.250.1"),
+				find(fqdn(ns, "db"), "AAAA", "fd00:10:10::fa01"))
+		})
+		eventually(t, soon, func() error {
+			return errors.Join(
+				find(fqdn(ns, "db", "a", "cls1"), "A", "10.10.250.1"),
+				find(fqdn(ns, "db", "a", "cls1"), "AAAA", "fd00:10:10::fa01"),
+				find(fqdn(ns, "db", "a", "cls2"), "A", "10.12.250.1"),
+				find(fqdn(ns, "db", "a", "cls2"), "AAAA"),
+				find(fqdn(ns, "db", "10-10-250-2", "cls1"), "A", "10.10.250.2"))
+		})
+		for port, number := range map[string]string{"_http": "80 ", "_peer": "7000 "} {
+			eventually(t, soon, func() error {
+				return findsTargets(t.Context(), c, ns, fqdn(ns, "db", port, "_tcp"),
+					number+fqdn(ns, "db", "a", "cls1"), number+fqdn(ns, "db", "10-10-250-2", "cls1"), number+fqdn(ns, "db", "a", "cls2"))
+			})
+		}
+		for _, name := range []string{fqdn(ns, "db", "cls1"), fqdn(ns, "db", "c", "cls1"), fqdn(ns, "db", "b", "cls2")} {
+			if err := unknown(t.Context(), c, ns, name); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	// Nothing is ready any more: in cls1 there are endpoints that are not, in cls2 there are none.
+	for _, slice := range []string{"v4", "v6"} {
+		kubectl(t, cls1, "-n", ns, "patch", "endpointslice", slice, "--type=json", "-p",
+			`[{"op":"add","path":"/endpoints/0/conditions","value":{"ready":false}}]`)
+	}
+	kubectl(t, cls1, "-n", ns, "patch", "endpointslice", "v4", "--type=json", "-p", `[{"op":"remove","path":"/endpoints/1"}]`)
+	kubectl(t, cls2, "-n", ns, "delete", "endpointslice", "v4")
+	for _, c := range []cluster{cls1, cls2} {
+		for _, name := range []string{fqdn(ns, "db"), fqdn(ns, "db", "_http", "_tcp"), fqdn(ns, "db", "a", "cls1")} {
+			eventually(t, soon, func() error { return unknown(t.Context(), c, ns, name) })
+		}
+		if _, err := serviceImport(t.Context(), c, ns, "db"); err != nil {
+			t.Error("the import must stay:", err)
+		}
+	}
+}
+
+// TestDNSLeavesTheClusterAlone: the zone tells its version, and cluster.local answers what it did.
+func TestDNSLeavesTheClusterAlone(t *testing.T) {
+	cls1, cls2 := installed(t)
+	t.Parallel()
+	ns := namespace(t, cls1, cls2)
+	create(t, cls1, service(ns, "web"))
+	create(t, cls1, endpoints(ns, "web", "by-hand", service(ns, "web").Spec.Ports, endpoint("10.10.250.1", "a")))
+	var svc corev1.Service
+	if err := cls1.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "web"}, &svc); err != nil {
+		t.Fatal(err)
+	}
+	local := "web." + ns + ".svc.cluster.local."
+	for _, c := range []cluster{cls1, cls2} {
+		startClient(t, c, ns)
+	}
+	asBefore := func() error {
+		return errors.Join(
+			finds(t.Context(), cls1, ns, local, "A", svc.Spec.ClusterIP),
+			finds(t.Context(), cls1, ns, "a."+local, "A", "10.10.250.1"),
+			findsTargets(t.Context(), cls1, ns, "_http._tcp."+local, "80 "+local),
+			unknown(t.Context(), cls2, ns, local))
+	}
+	eventually(t, soon, asBefore)
+	export(t, cls1, ns, "web")
+	for _, c := range []cluster{cls1, cls2} {
+		var ip string
+		eventually(t, soon, func() (err error) { ip, err = importIP(t.Context(), c, ns, "web"); return err })
+		eventually(t, soon, func() error { return finds(t.Context(), c, ns, fqdn(ns, "web"), "A", ip) })
+		// CoreDNS tells the version of the cluster-local specification; docs/api.md says so.
+		if err := finds(t.Context(), c, ns, "dns-version.clusterset.local.", "TXT", `"1.1.0"`); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := asBefore(); err != nil {
+		t.Error("after the export:", err)
+	}
+}

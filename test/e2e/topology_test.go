@@ -1,0 +1,212 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// topologyNodes are the nodes of both clusters. All node1 are in zone ap-southeast-2a, all node2 in ap-southeast-2b.
+var topologyNodes = []string{"cls1-node1", "cls1-node2", "cls2-node1", "cls2-node2"}
+
+// topology is Service web with one server on each node, exported by both clusters, and a client on each node.
+type topology struct {
+	ns       string
+	clusters []cluster
+}
+
+// TestTopology sends clients on every node of two clusters to one Service whose servers are on every node, and looks at
+// who answers. The steps share the servers; each sets what it needs.
+func TestTopology(t *testing.T) {
+	cls1, cls2 := installed(t)
+	s := topology{namespace(t, cls1, cls2), []cluster{cls1, cls2}}
+	for _, c := range s.clusters {
+		apply(t, c, fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {name: web, namespace: %s}, spec: {selector: {app: web}, ports: [{port: 80}]}}", s.ns))
+		export(t, c, s.ns, "web")
+	}
+	for _, node := range topologyNodes {
+		apply(t, s.at(node), serverAndClientOn(s.ns, node))
+	}
+	for _, c := range s.clusters {
+		kubectl(t, c, "-n", s.ns, "wait", "pods", "--all", "--for=condition=Ready", "--timeout=90s")
+	}
+
+	t.Run("NoPolicy", func(t *testing.T) {
+		s.policy(t, "", "")
+		for _, from := range topologyNodes {
+			s.reaches(t, from, topologyNodes...)
+		}
+	})
+	t.Run("PreferSameZone", func(t *testing.T) {
+		// PreferClose is the older name of the same: two clusters that use one name each agree.
+		for _, names := range [][2]string{{"PreferSameZone", "PreferSameZone"}, {"PreferClose", "PreferClose"}, {"PreferClose", "PreferSameZone"}} {
+			s.policy(t, names[0], names[1])
+			for _, from := range topologyNodes {
+				s.reaches(t, from, "cls1-"+from[len("cls1-"):], "cls2-"+from[len("cls1-"):])
+			}
+		}
+	})
+	t.Run("PreferSameZoneWithoutServersThere", func(t *testing.T) {
+		s.policy(t, "PreferSameZone", "PreferSameZone")
+		defer s.servers(t, 1, "cls1-node1", "cls2-node1")
+		s.servers(t, 0, "cls1-node1")
+		s.reaches(t, "cls1-node1", "cls2-node1")
+		s.servers(t, 0, "cls2-node1")
+		s.reaches(t, "cls1-node1", "cls1-node2", "cls2-node2")
+		s.reaches(t, "cls2-node1", "cls1-node2", "cls2-node2")
+	})
+	t.Run("PreferSameNode", func(t *testing.T) {
+		s.policy(t, "PreferSameNode", "PreferSameNode")
+		for _, from := range topologyNodes {
+			s.reaches(t, from, from)
+		}
+		defer s.servers(t, 1, "cls1-node1", "cls2-node1")
+		s.servers(t, 0, "cls1-node1") // then the zone, in which there is the other cluster's
+		s.reaches(t, "cls1-node1", "cls2-node1")
+		s.reaches(t, "cls1-node2", "cls1-node2")
+		s.servers(t, 0, "cls2-node1") // then anywhere
+		s.reaches(t, "cls1-node1", "cls1-node2", "cls2-node2")
+	})
+	t.Run("InternalTrafficPolicyLocal", func(t *testing.T) {
+		s.policy(t, "", "")
+		s.internalPolicy(t, corev1.ServiceInternalTrafficPolicyLocal)
+		defer s.internalPolicy(t, corev1.ServiceInternalTrafficPolicyCluster)
+		for _, from := range topologyNodes {
+			s.reaches(t, from, from)
+		}
+		defer s.servers(t, 1, "cls1-node1")
+		s.servers(t, 0, "cls1-node1")
+		s.reaches(t, "cls1-node1", nobody)
+		s.reaches(t, "cls1-node2", "cls1-node2")
+	})
+	// It comes last, as it ends the export of cls2.
+	t.Run("PreferSameNodeWhereAllIsImported", func(t *testing.T) {
+		s.policy(t, "PreferSameNode", "PreferSameNode")
+		remove(t, cls2, &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web"}})
+		s.reaches(t, "cls2-node1", "cls1-node1")
+		s.reaches(t, "cls2-node2", "cls1-node2")
+	})
+}
+
+// at is the cluster of a node.
+func (s topology) at(node string) cluster { return s.clusters[node[len("cls")]-'1'] }
+
+// serverAndClientOn is a server of Service web and a client on a node. The server has the node's name, so that its answers show it.
+func serverAndClientOn(ns, node string) string {
+	return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[2]s, namespace: %[1]s}
+spec:
+  selector: {matchLabels: {app: web, on: %[2]s}}
+  template:
+    metadata: {labels: {app: web, on: %[2]s}}
+    spec:
+      nodeSelector: {kubernetes.io/hostname: %[2]s}
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: web
+        image: nginxdemos/hello:plain-text
+        imagePullPolicy: IfNotPresent
+        readinessProbe: {httpGet: {path: /ready, port: 80}, periodSeconds: 1, failureThreshold: 1}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client-%[2]s, namespace: %[1]s}
+spec:
+  nodeSelector: {kubernetes.io/hostname: %[2]s}
+  terminationGracePeriodSeconds: 1
+  containers: [{name: client, image: "nicolaka/netshoot:v0.15", imagePullPolicy: IfNotPresent, command: [sleep, infinity]}]
+`, ns, node)
+}
+
+// policy sets the Service's trafficDistribution in cls1 and cls2, "" for none, and waits until both have imported cls1's,
+// whose export was made first.
+func (s topology) policy(t *testing.T, cls1, cls2 string) {
+	t.Helper()
+	for i, distribution := range []string{cls1, cls2} {
+		value := "null"
+		if distribution != "" {
+			value = fmt.Sprintf("%q", distribution)
+		}
+		kubectl(t, s.clusters[i], "-n", s.ns, "patch", "service", "web", "-p", fmt.Sprintf(`{"spec":{"trafficDistribution":%s}}`, value))
+	}
+	for _, c := range s.clusters {
+		eventually(t, soon, func() error {
+			var imp mcsv1beta1.ServiceImport
+			err := c.Get(t.Context(), client.ObjectKey{Namespace: s.ns, Name: "web"}, &imp)
+			if got := ptr.Deref(imp.Spec.TrafficDistribution, ""); err == nil && got != cls1 {
+				err = fmt.Errorf("%s: the import's trafficDistribution is %q, want %q", c.name, got, cls1)
+			}
+			return err
+		})
+		eventually(t, soon, func() error {
+			return condition(t.Context(), c, s.ns, "web", "Conflict", "False", "NoConflicts", "")
+		})
+	}
+}
+
+// internalPolicy sets the Service's internalTrafficPolicy in both clusters.
+func (s topology) internalPolicy(t *testing.T, policy corev1.ServiceInternalTrafficPolicy) {
+	t.Helper()
+	for _, c := range s.clusters {
+		kubectl(t, c, "-n", s.ns, "patch", "service", "web", "-p", fmt.Sprintf(`{"spec":{"internalTrafficPolicy":%q}}`, policy))
+	}
+}
+
+// servers scales the servers on nodes to n each.
+func (s topology) servers(t *testing.T, n int, nodes ...string) {
+	t.Helper()
+	for _, node := range nodes {
+		kubectl(t, s.at(node), "-n", s.ns, "scale", "deployment/"+node, fmt.Sprintf("--replicas=%d", n))
+		kubectl(t, s.at(node), "-n", s.ns, "rollout", "status", "deployment/"+node, "--timeout=90s")
+	}
+}
+
+// nobody answers a client: its connection is refused or leads nowhere.
+const nobody = "nobody"
+
+// reaches wants a client on a node to be answered by the servers on exactly these nodes.
+func (s topology) reaches(t *testing.T, from string, want ...string) {
+	t.Helper()
+	eventually(t, soon, func() error {
+		got, err := s.answers(t.Context(), from)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("a client on %s is answered by servers on %v, want %v", from, got, want)
+		}
+		return err
+	})
+}
+
+// answers are the nodes whose servers answer a client, sorted. It asks 40 times: of four servers one is missed with a
+// probability of 4 * (3/4)^40 = 4e-5. It gives up at the first failure.
+func (s topology) answers(ctx context.Context, from string) ([]string, error) {
+	const failed = "Failed: " // 7 is curl's number for a refused connection, 28 for one that leads nowhere
+	script := fmt.Sprintf(`for i in $(seq 40); do curl -s -m 2 http://web.%s.svc.clusterset.local || { echo "%s$?"; exit; }; done`, s.ns, failed)
+	out, err := suite.Kubectl(ctx, s.at(from).name, "-n", s.ns, "exec", "client-"+from, "--", "sh", "-c", script)
+	if err != nil {
+		return nil, err
+	}
+	var got []string
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		switch name, ok := strings.CutPrefix(line, "Server name: "); {
+		case ok:
+			got = append(got, name[:len("cls1-node1")])
+		case line == failed+"7", line == failed+"28":
+			got = append(got, nobody)
+		case strings.HasPrefix(line, failed):
+			return nil, fmt.Errorf("curl on %s ended with status %s", from, line[len(failed):])
+		}
+	}
+	slices.Sort(got)
+	return slices.Compact(got), nil
+}
