@@ -25,6 +25,7 @@ func TestNamespaceSelector(t *testing.T) {
 		{text: "shop", want: "shop"},
 		{text: " shop , kube-system", want: "kube-system,shop"},
 		{text: "team", want: ""}, // a name, of no namespace
+		{text: "team,kubernetes.io/metadata.name", want: "blog,shop"},
 		{text: "team=a", want: "shop"},
 		{text: "team in (a,b)", want: "blog,shop"},
 		{text: "team!=a", want: "blog,default,kube-system"},

@@ -1,7 +1,8 @@
-// Package controller makes the cluster it runs in follow its ServiceExports and the registry. Three parts:
+// Package controller makes the cluster it runs in follow its ServiceExports and the registry. Four parts:
 //
 //	membership  who is this cluster (ClusterProperty)? -> a session with the registry, or why there is none
 //	exports     ServiceExport + Service + EndpointSlices -> the registry; conditions of the ServiceExport
+//	autoexport  Services that match a selector -> ServiceExports; off by default
 //	imports     the registry + this cluster's own exports -> ServiceImport, derived Service, imported EndpointSlices
 //
 // Exports and imports are reconciled service by service: gather what is there, decide without I/O, apply the smallest
@@ -10,7 +11,7 @@
 // What the controller may do in a cluster is what it uses, and is written here:
 //
 // +kubebuilder:rbac:groups=about.k8s.io,resources=clusterproperties,verbs=list;watch
-// +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=serviceexports,verbs=list;watch
+// +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=serviceexports,verbs=list;watch;create;delete
 // +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=serviceexports/status,verbs=patch
 // +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=serviceimports,verbs=list;watch;create;update;delete
 // +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=serviceimports/status,verbs=patch

@@ -145,6 +145,9 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 	if err != nil {
 		return fmt.Errorf("setting up imports: %w", err)
 	}
+	if err := (&autoExporter{client: mgr.GetClient(), scope: scope}).register(mgr, controller.Options{}); err != nil {
+		return fmt.Errorf("setting up automatic exports: %w", err)
+	}
 	if err := mgr.Add(m); err != nil {
 		return fmt.Errorf("setting up membership: %w", err)
 	}

@@ -102,6 +102,11 @@ func (w watcher) importsIn(ctx context.Context, ns client.Object) []reconcile.Re
 	return w.allIn(ctx, ns, &mcsv1beta1.ServiceImportList{})
 }
 
+// servicesIn maps a namespace to its Services.
+func (w watcher) servicesIn(ctx context.Context, ns client.Object) []reconcile.Request {
+	return w.allIn(ctx, ns, &corev1.ServiceList{})
+}
+
 // allIn are the objects of a namespace that are of list's kind.
 func (w watcher) allIn(ctx context.Context, ns client.Object, list client.ObjectList) []reconcile.Request {
 	err := w.client.List(ctx, list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
