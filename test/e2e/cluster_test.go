@@ -328,6 +328,15 @@ func derivedService(ctx context.Context, c cluster, ns, name string) (*corev1.Se
 	return &svc, nil
 }
 
+// noDerivedService wants the derived Service to be gone.
+func noDerivedService(ctx context.Context, c cluster, ns, name string) error {
+	svc, err := derivedService(ctx, c, ns, name)
+	if err == nil {
+		return fmt.Errorf("%s: the derived Service %s is still there", c.name, svc.Name)
+	}
+	return client.IgnoreNotFound(err)
+}
+
 // importedSlices are the EndpointSlices imported from a source cluster.
 func importedSlices(ctx context.Context, c cluster, ns, name, source string) ([]discoveryv1.EndpointSlice, error) {
 	var list discoveryv1.EndpointSliceList

@@ -45,10 +45,7 @@ func TestImportLivesAsLongAsAnExport(t *testing.T) {
 	remove(t, cls2, last)
 	for _, c := range all {
 		eventually(t, soon, func() error {
-			if _, err := derivedService(t.Context(), c, ns, "web"); client.IgnoreNotFound(err) != nil || err == nil {
-				return fmt.Errorf("%s: the derived Service is still there: %w", c.name, err)
-			}
-			return noImport(t.Context(), c, ns, "web")
+			return errors.Join(noImport(t.Context(), c, ns, "web"), noDerivedService(t.Context(), c, ns, "web"))
 		})
 		// What is the user's own stays.
 		if err := c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "web"}, &corev1.Service{}); err != nil {
