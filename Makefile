@@ -41,7 +41,7 @@ unit: build ## Run the tests that need no cluster (a real API server included)
 e2e: build ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -timeout 10m .)
-	E2E=1 go test -count=1 -timeout 40m -v ./test/e2e $(if $(RUN),-run '$(RUN)')
+	E2E=1 go test -count=1 -timeout 40m -parallel 6 -v ./test/e2e $(if $(RUN),-run '$(RUN)')
 
 .PHONY: bench
 bench: ## Measure speed and allocations of the hot code
