@@ -66,7 +66,9 @@ type pageState struct {
 	read       bool
 	generation int64
 	// digest of what was read; "" is a page that does not exist.
-	digest  string
+	digest string
+	// lost says that the store does not have any more what was read.
+	lost    bool
 	exports map[mcs.Key]mcs.Export
 	// unreadable are keys, and unnamed says that there are unknown ones, whose exports are there but cannot be used. What
 	// was read of them before is in exports.
@@ -77,6 +79,8 @@ type pageState struct {
 	parts, stored int
 	// trouble is why the page as announced cannot be read.
 	trouble string
+	// earlier is what a whole page has that is not the announced one.
+	earlier map[mcs.Key]mcs.Export
 	retry
 }
 
@@ -216,7 +220,7 @@ func (c *catalog) wanted(now time.Time) []int {
 	for i := range c.pages {
 		p := &c.pages[i]
 		announced := c.record.pages[i]
-		if announced == "" || p.read && (p.digest == announced || p.generation > c.record.generation) {
+		if announced == "" || p.read && !p.lost && (p.digest == announced || p.generation > c.record.generation) {
 			continue
 		}
 		if !now.Before(p.retryAt) {
@@ -236,15 +240,14 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []plan.Ins
 	p := &cluster.pages[page]
 	p.stored = seenParts(page, instances)
 	img, err := joinPage(page, instances)
+	var decoded record.Page
+	if err == nil {
+		decoded, err = record.Decode(img.data, id)
+	}
 	if err == nil && img.digest != cluster.record.pages[page] && img.generation <= cluster.record.generation {
+		p.earlier, _ = belonging(page, decoded.Exports)
 		err = fmt.Errorf("generation %d is there, which is not what the cluster's record announces", img.generation)
 	}
-	if err != nil {
-		p.trouble = err.Error()
-		p.failed(now, c.poll)
-		return
-	}
-	decoded, err := record.Decode(img.data, id)
 	if err != nil {
 		p.trouble = err.Error()
 		p.failed(now, c.poll)
@@ -266,15 +269,7 @@ func seenParts(page int, instances []plan.Instance) int {
 
 // take replaces what was read of the page. Exports that are there but unreadable stay as they were.
 func (p *pageState) take(page int, img image, decoded record.Page, changed keySet) {
-	exports := make(map[mcs.Key]mcs.Export, len(decoded.Exports))
-	problems := decoded.Problems
-	for _, exp := range decoded.Exports {
-		if right := pageOf(exp.Key); right != page {
-			problems = append(problems, fmt.Sprintf("export %s is ignored: it belongs to page %s", exp.Key, pageName(right)))
-			continue
-		}
-		exports[exp.Key] = exp
-	}
+	exports, problems := belonging(page, decoded.Exports)
 	unreadable := map[mcs.Key]bool{}
 	for _, key := range decoded.Unreadable {
 		unreadable[key] = true
@@ -287,8 +282,21 @@ func (p *pageState) take(page int, img image, decoded record.Page, changed keySe
 	diff(p.exports, exports, changed)
 	*p = pageState{
 		read: true, generation: img.generation, digest: img.digest, parts: img.parts, stored: p.stored,
-		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: problems,
+		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: append(decoded.Problems, problems...),
 	}
+}
+
+// belonging are the exports that belong to page.
+func belonging(page int, list []mcs.Export) (exports map[mcs.Key]mcs.Export, problems []string) {
+	exports = make(map[mcs.Key]mcs.Export, len(list))
+	for _, exp := range list {
+		if right := pageOf(exp.Key); right != page {
+			problems = append(problems, fmt.Sprintf("export %s is ignored: it belongs to page %s", exp.Key, pageName(right)))
+			continue
+		}
+		exports[exp.Key] = exp
+	}
+	return exports, problems
 }
 
 // removedBy says whether a record that does not announce the page is news of its end.
@@ -324,12 +332,11 @@ func (c *catalogs) audit(now time.Time, instances []plan.Instance, changed keySe
 		announced := own.record.pages[i]
 		switch {
 		case err == nil && p.read && img.digest == p.digest:
+			p.lost = false
 		case announced == "" && (err != nil || img.generation <= own.record.generation):
 			p.remove(own.record.generation, changed) // what is left of it is excess
 		default:
-			if p.digest == announced {
-				p.digest, p.generation = "", 0
-			}
+			p.lost = p.read
 			c.page(now, c.identity.ClusterID, i, byPage[i], changed)
 		}
 	}

@@ -15,8 +15,14 @@ type claim struct {
 	identity mcs.Identity
 	// silence is how long another cluster's record must not have changed to be taken for dead.
 	silence time.Duration
+	// settle is how long no other cluster's record must have been seen before the ID is claimed. It is longer than reads
+	// are late: an earlier life of this cluster may have written a moment ago, and what it wrote must not be overwritten
+	// with less.
+	settle time.Duration
 
 	state claimState
+	// unrivalled is since when no other cluster's record was seen.
+	unrivalled time.Time
 	// rival is the other cluster's record as last seen to change, and when.
 	rival   memberRecord
 	changed time.Time
@@ -38,7 +44,7 @@ func (c *claim) free(now time.Time, shown *memberRecord) bool {
 		return false
 	}
 	if shown == nil || shown.isMember(c.identity) {
-		return true
+		return c.settle == 0 || !c.unrivalled.IsZero() && now.Sub(c.unrivalled) >= c.settle
 	}
 	return shown.sameWrite(c.rival) && now.Sub(c.changed) >= c.silence
 }
@@ -47,6 +53,7 @@ func (c *claim) free(now time.Time, shown *memberRecord) bool {
 // whether we must write our record now.
 func (c *claim) observe(now time.Time, shown *memberRecord, ours memberRecord) (write bool) {
 	if shown != nil && !shown.isMember(c.identity) {
+		c.unrivalled = time.Time{}
 		return c.observeRival(now, *shown, ours)
 	}
 	switch {
@@ -54,6 +61,11 @@ func (c *claim) observe(now time.Time, shown *memberRecord, ours memberRecord) (
 		c.state = claiming
 		c.rival, c.taken = memberRecord{}, memberRecord{}
 		return true
+	case c.state == watching:
+		c.rival = memberRecord{}
+		if c.unrivalled.IsZero() {
+			c.unrivalled = now
+		}
 	case c.state == claiming && shown != nil && shown.joined.Equal(ours.joined):
 		c.state = held
 		c.rival = memberRecord{}

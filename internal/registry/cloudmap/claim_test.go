@@ -5,6 +5,25 @@ import (
 	"time"
 )
 
+// TestClaimSettles waits for late reads before it claims.
+func TestClaimSettles(t *testing.T) {
+	began := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	const settle = 2 * time.Second
+	other := &memberRecord{clusterID: cls1.ClusterID, uid: "other", heartbeat: 1}
+	c := claim{identity: cls1, silence: time.Minute, settle: settle}
+	// What is asked is whether a claim is made after so much time, having seen this before.
+	for _, s := range []struct {
+		after time.Duration
+		shown *memberRecord
+		want  bool
+	}{{0, nil, false}, {settle - 1, nil, false}, {0, other, false}, {time.Second, nil, false}, {settle - 1, nil, false}, {1, nil, true}} {
+		began = began.Add(s.after)
+		if got := c.observe(began, s.shown, memberRecord{}); got != s.want {
+			t.Errorf("after %v: claimed %v, want %v", s.after, got, s.want)
+		}
+	}
+}
+
 // TestClaim plays what a cluster reads of the record that has its ID. A step is one read; time passes between steps.
 func TestClaim(t *testing.T) {
 	const silence = 30 * time.Second

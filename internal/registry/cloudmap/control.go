@@ -29,6 +29,8 @@ type control struct {
 type controlPlace struct {
 	namespace        namespace
 	members, catalog service
+	// isNew says that the catalog was not there before.
+	isNew bool
 }
 
 // namespaceName is that of the clusterset's control namespace.
@@ -71,15 +73,16 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	if err != nil {
 		return place, err
 	}
-	for name, found := range map[string]*service{membersService: &place.members, catalogName(c.identity.ClusterID): &place.catalog} {
-		if *found, ok = services[name]; ok {
-			continue
-		}
-		if *found, err = c.client.createService(ctx, place.namespace, name, c.identity); err != nil {
+	if place.members, ok = services[membersService]; !ok {
+		if place.members, err = c.client.createService(ctx, place.namespace, membersService, c.identity); err != nil {
 			return place, err
 		}
 	}
-	return place, nil
+	if place.catalog, ok = services[catalogName(c.identity.ClusterID)]; !ok {
+		place.isNew = true
+		place.catalog, err = c.client.createService(ctx, place.namespace, catalogName(c.identity.ClusterID), c.identity)
+	}
+	return place, err
 }
 
 func catalogName(clusterID string) string { return catalogPrefix + clusterID }

@@ -48,12 +48,17 @@ type cloud struct {
 	// success and not carried out. pageWrites counts the writes of pages.
 	broken, denied   atomic.Bool
 	lost, pageWrites atomic.Int64
+	// fault, if set, may answer a request before the server does.
+	fault atomic.Pointer[func(w http.ResponseWriter, r *http.Request) (answered bool)]
 }
 
 // ServeHTTP stands before the server.
 func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.broken.Load() {
 		http.Error(w, "broken", http.StatusServiceUnavailable)
+		return
+	}
+	if fault := c.fault.Load(); fault != nil && (*fault)(w, r) {
 		return
 	}
 	if strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".RegisterInstance") && c.register(w, r) {
@@ -129,7 +134,7 @@ func fast(identity mcs.Identity) Config {
 	standard := defaultTimes()
 	standard.quiet, standard.atMost = 5*time.Millisecond, 25*time.Millisecond
 	standard.confirm, standard.adopt = 300*time.Millisecond, 500*time.Millisecond
-	standard.audit = 100 * time.Millisecond
+	standard.audit, standard.settle = 100*time.Millisecond, 100*time.Millisecond
 	standard.retry, standard.maxRetry = 20*time.Millisecond, 200*time.Millisecond
 	return Config{
 		Identity: identity, Version: "test",

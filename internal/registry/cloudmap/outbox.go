@@ -70,10 +70,15 @@ func (o *outbox) adopt(page int, shown *pageState) {
 	o.generation = max(o.generation, shown.generation)
 }
 
-// abandon gives up a page of an earlier life that cannot be read: it is written anew.
-func (o *outbox) abandon(page int, shown *pageState) {
+// abandon gives up a page of an earlier life that cannot be read as it was announced: it is written anew, from what is
+// known of it. Until then it stays announced as it is, for without a digest the others would take it for removed.
+func (o *outbox) abandon(page int, shown *pageState, announced string) {
 	p := &o.pages[page]
-	*p = ownPage{want: p.want, torn: true, adopted: true, stored: shown.stored}
+	exports := shown.earlier
+	if shown.read {
+		exports = shown.exports
+	}
+	*p = ownPage{want: p.want, torn: true, adopted: true, exports: exports, digest: announced, parts: shown.stored, stored: shown.stored}
 }
 
 // disown forgets what was written, because another cluster has the pages now.
@@ -221,7 +226,7 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 		p := &o.pages[i]
 		switch s := &shown.pages[i]; {
 		case !p.adopted || p.torn:
-		case s.read && s.digest == p.digest && shown.record.pages[i] == p.digest:
+		case s.read && !s.lost && s.digest == p.digest && shown.record.pages[i] == p.digest:
 			p.unshown, p.operations = time.Time{}, nil
 			p.forget()
 			p.stored, s.stored = max(p.stored, s.stored), 0

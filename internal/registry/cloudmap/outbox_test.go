@@ -71,7 +71,7 @@ func TestBatch(t *testing.T) {
 		"the last one withdrawn":             {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0])}, want: map[mcs.Key]bool{}},
 		"what is not there withdrawn":        {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[1])}},
 		"there and back":                     {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0]), ask(exports[0])}},
-		"an unreadable page given up":        {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: 3}) }}, want: keysOf(holding(exports[0]))},
+		"an unreadable page given up":        {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: 3}, "announced") }}, want: keysOf(holding(exports[0]))},
 		"lost to another cluster":            {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown}},
 		"lost and won again":                 {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown, adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
 	}

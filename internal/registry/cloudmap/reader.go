@@ -243,11 +243,11 @@ func (r *Registry) adoptPages(now time.Time, changed keySet) {
 			continue
 		}
 		switch page := &shown.pages[i]; {
-		case page.read:
+		case page.read && !page.lost:
 			r.outbox.adopt(i, page)
 		case page.failures > eagerRetries && now.Sub(r.heldSince) >= r.cfg.times.adopt:
 			r.log.Info("A page of this cluster's earlier life cannot be read and is written anew", "page", pageName(i), "problem", page.trouble)
-			r.outbox.abandon(i, page)
+			r.outbox.abandon(i, page, shown.record.pages[i])
 		default:
 			continue
 		}

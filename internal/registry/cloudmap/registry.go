@@ -47,6 +47,8 @@ type times struct {
 	// audit is the time between two looks at all of our own pages. It costs one request, and bounds how long a page stays
 	// away that somebody else removed or changed.
 	audit time.Duration
+	// settle is how long reads may be late (claim.settle).
+	settle time.Duration
 	// retry is the pause after a first failed write, and maxRetry the longest.
 	retry, maxRetry time.Duration
 	// leave bounds the removal of everything.
@@ -68,7 +70,7 @@ const (
 func defaultTimes() times {
 	return times{
 		quiet: 50 * time.Millisecond, atMost: 250 * time.Millisecond,
-		confirm: 15 * time.Second, adopt: 15 * time.Second, audit: 2 * time.Minute,
+		confirm: 15 * time.Second, adopt: 15 * time.Second, audit: 2 * time.Minute, settle: 2 * time.Second,
 		retry: 500 * time.Millisecond, maxRetry: 30 * time.Second,
 		leave: 2 * time.Minute,
 	}
@@ -138,7 +140,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		write:    make(chan struct{}, 1),
 		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval),
 		outbox:   newOutbox(cfg.Identity.ClusterID),
-		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval))},
+		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval)), settle: cfg.times.settle},
 		noted:    map[string]bool{},
 		asked:    map[mcs.Key]answer{},
 	}
@@ -376,6 +378,9 @@ func (r *Registry) place(ctx context.Context) (controlPlace, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if place.isNew {
+		r.claim.settle = 0 // there is no earlier life
+	}
 	if moved := r.catalogID != "" && r.catalogID != place.catalog.id; moved {
 		r.log.Info("The clusterset's records are gone from AWS Cloud Map: writing this cluster's again", "namespace", place.namespace.name)
 		r.outbox.rewrite()

@@ -113,12 +113,29 @@ func (r *Registry) writeDue(ctx context.Context, notify func(mcs.Key)) error {
 	if err != nil {
 		return err
 	}
+	// What is begun is finished when the controller stops: half of a page's parts are no page.
+	ctx, cancel := outlive(ctx, finish)
+	defer cancel()
 	pagesErr := r.writePages(ctx, place, notify)
 	if err := r.writeRecord(ctx, place); err != nil {
 		return cmp.Or(pagesErr, err)
 	}
 	wake(r.look)
 	return cmp.Or(pagesErr, r.trim(ctx, place))
+}
+
+// finish is how long a write may go on when the controller stops: far longer than requests take, and shorter than the
+// ten seconds that the controller gives itself to stop.
+const finish = 3 * time.Second
+
+// outlive is ctx, except that it ends some time after ctx has.
+func outlive(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(by, cancel)
+		context.AfterFunc(longer, func() { timer.Stop() })
+	})
+	return longer, func() { stop(); cancel() }
 }
 
 // writePages writes each part of each page that changed.
