@@ -26,6 +26,7 @@ type topology struct {
 // TestTopology sends clients on every node of two clusters to one Service whose servers are on every node, and looks at
 // who answers. The steps share the servers; each sets what it needs.
 func TestTopology(t *testing.T) {
+	t.Parallel()
 	cls1, cls2 := installed(t)
 	s := topology{namespace(t, cls1, cls2), []cluster{cls1, cls2}}
 	for _, c := range s.clusters {
