@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -326,4 +327,37 @@ func TestImportsAreTheControllersAlone(t *testing.T) {
 			t.Errorf("may alice %s ServiceImports? %q, want no", verb, got)
 		}
 	}
+}
+
+// TestIdentityChanges gives cls2 another ID and takes it out of the clusterset: what it exported under the old identity is
+// withdrawn, and comes back under the new one.
+func TestIdentityChanges(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	publish(t, cls2, ns, 2, asIs)
+	eventually(t, soon, func() error { return exporters(t.Context(), cls1, ns, "web", "cls2") })
+	const sample = "samples/clusterproperty-cls2.yaml"
+	t.Cleanup(func() {
+		if _, err := suite.Kubectl(context.Background(), cls2.name, "apply", "-f", sample); err != nil {
+			t.Error(err)
+		}
+	})
+
+	kubectl(t, cls2, "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", `{"spec":{"value":"renamed"}}`)
+	eventually(t, started, func() error { return exporters(t.Context(), cls1, ns, "web", "renamed") })
+	eventually(t, soon, func() error {
+		list, err := importedSlices(t.Context(), cls1, ns, "web", "cls2")
+		if err == nil && len(list) > 0 {
+			err = fmt.Errorf("cls1 still has %d slices from cls2", len(list))
+		}
+		return err
+	})
+	kubectl(t, cls2, "delete", "clusterproperty", "clusterset.k8s.io")
+	eventually(t, started, func() error { return noImport(t.Context(), cls1, ns, "web") })
+	eventually(t, soon, func() error {
+		return condition(t.Context(), cls2, ns, "web", "Ready", metav1.ConditionFalse, "Failed", "clusterset.k8s.io")
+	})
+	kubectl(t, cls2, "apply", "-f", sample)
+	eventually(t, started, func() error { return exporters(t.Context(), cls1, ns, "web", "cls2") })
+	eventually(t, soon, func() error { return exported(t.Context(), cls2, ns, "web") })
 }
