@@ -61,7 +61,7 @@ type Kubernetes struct {
 // Election makes one of several replicas work while the others stand by.
 type Election struct {
 	Enabled bool
-	// Namespace holds the Lease; "" is the pod's own.
+	// Namespace holds the Lease, and the ConfigMap that remembers the cluster's identity; "" is the pod's own.
 	Namespace string
 }
 
@@ -171,7 +171,7 @@ func (e *Election) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&e.Enabled, "leader-elect", e.Enabled,
 		"let one replica work while the others stand by")
 	flags.StringVar(&e.Namespace, "leader-election-namespace", e.Namespace,
-		"namespace of the leader election's Lease (default: the pod's own)")
+		"namespace of the leader election's Lease and of the ConfigMap that remembers this cluster's identity (default: the pod's own)")
 }
 
 func (s *Serving) bind(flags *pflag.FlagSet) {

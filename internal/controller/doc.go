@@ -20,6 +20,8 @@
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",namespace=cloud-map-mcs-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",namespace=cloud-map-mcs-system,resources=configmaps,verbs=create
+// +kubebuilder:rbac:groups="",namespace=cloud-map-mcs-system,resources=configmaps,resourceNames=cloud-map-mcs-controller,verbs=get;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=cloud-map-mcs-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=cloud-map-mcs-system,resources=leases,resourceNames=cloud-map-mcs-controller,verbs=get;update
 package controller

@@ -27,8 +27,9 @@ type session struct {
 	registry registry.Registry
 	started  time.Time
 	end      context.CancelCauseFunc
-	// ended is closed when the registry's Run has returned.
+	// ended is closed when the registry's Run has returned, with err.
 	ended chan struct{}
+	err   error
 }
 
 // standing is where this cluster stands: either a member with a session, or the reason why not, for users. With neither it
@@ -45,12 +46,19 @@ type membership struct {
 	flags       config.Identity
 	reader      client.Reader
 	newRegistry NewRegistry
+	identities  *identities
 	// look are told of every key that may look different now.
 	look []*trigger
 	log  logr.Logger
 
 	wake    chan struct{}
 	current atomic.Pointer[standing]
+
+	// The rest is step's alone. pastKnown says that what earlier lives left is being withdrawn, withdrawals are those that
+	// were begun, complaint is the last one that was logged of the identities.
+	pastKnown   bool
+	withdrawals map[mcs.Identity]*withdrawal
+	complaint   string
 }
 
 // identityRetry is how soon the identity is looked for again when nothing will tell of a change: the CRD of
@@ -106,10 +114,11 @@ func (m *membership) step(ctx context.Context) {
 		return
 	}
 	identity, err := decideIdentity(read, m.flags, uid)
+	m.withdrawPast(ctx, identity, uid)
 	if err == nil && s.runsAs(identity) {
 		return
 	}
-	m.leave(s)
+	m.leave(ctx, s)
 	if err == nil {
 		s, err = m.join(ctx, identity)
 	}
@@ -141,6 +150,11 @@ func (m *membership) clusterUID(ctx context.Context) (string, error) {
 
 // join starts a session.
 func (m *membership) join(ctx context.Context, identity mcs.Identity) (*session, error) {
+	m.endWithdrawal(identity)
+	if err := m.identities.remember(ctx, identity); err != nil {
+		// The clusterset can do without, until the identity changes while no controller runs.
+		m.complain(err, "Cannot remember this cluster's identity")
+	}
 	reg, err := m.newRegistry(ctx, identity)
 	if err != nil {
 		return nil, fmt.Errorf("starting the registry: %w", err)
@@ -149,21 +163,28 @@ func (m *membership) join(ctx context.Context, identity mcs.Identity) (*session,
 	s := &session{identity: identity, registry: reg, started: time.Now(), end: end, ended: make(chan struct{})}
 	go func() {
 		defer close(s.ended)
-		if err := reg.Run(ctx, m.notify); err != nil {
-			m.log.Error(err, "The registry gave up and will be started again", "cluster", identity.ClusterID)
+		if s.err = reg.Run(ctx, m.notify); s.err != nil {
+			m.log.Error(s.err, "The registry gave up", "cluster", identity.ClusterID)
 		}
 	}()
 	return s, nil
 }
 
-// leave ends a session for good: what this cluster has in the registry goes.
-func (m *membership) leave(s *session) {
+// leave ends a session for good: what this cluster has in the registry goes, later if not now.
+func (m *membership) leave(ctx context.Context, s *session) {
 	if s == nil || s.hasEnded() {
 		return
 	}
 	m.current.Store(&standing{})
 	s.end(registry.ErrLeave)
 	<-s.ended
+	if s.err != nil {
+		m.withdraw(ctx, s.identity)
+		return
+	}
+	if err := m.identities.forget(ctx, s.identity); err != nil {
+		m.complain(err, "Cannot forget an identity that this cluster has no more; it will be withdrawn once more at the next start")
+	}
 	m.log.Info("Left the clusterset", "cluster", s.identity.ClusterID, "clusterSet", s.identity.ClusterSetID)
 }
 

@@ -24,6 +24,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 // Setup is what Run needs besides a cluster.
@@ -114,15 +115,10 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 		return err
 	}
 	exports, imports := &trigger{}, &trigger{}
-	m := &membership{
-		flags:       setup.Options.Identity,
-		reader:      mgr.GetCache(),
-		newRegistry: setup.NewRegistry,
-		look:        []*trigger{exports, imports},
-		log:         setup.Logger.WithName("membership"),
-		wake:        make(chan struct{}, 1),
+	m, err := newMembership(mgr, d, setup, exports, imports)
+	if err != nil {
+		return err
 	}
-	m.properties = &propertyReader{config: mgr.GetConfig(), discovery: d, changed: m.poke, log: m.log}
 	metrics, err := newMetrics(setup.Registerer, mgr.GetCache(), m)
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
@@ -148,10 +144,30 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 	if err := (&autoExporter{client: mgr.GetClient(), scope: scope}).register(mgr, controller.Options{}); err != nil {
 		return fmt.Errorf("setting up automatic exports: %w", err)
 	}
-	if err := mgr.Add(m); err != nil {
-		return fmt.Errorf("setting up membership: %w", err)
-	}
 	return addProbes(mgr)
+}
+
+// newMembership makes the membership, which mgr runs.
+func newMembership(mgr manager.Manager, d discovery.DiscoveryInterface, setup Setup, look ...*trigger) (*membership, error) {
+	uncached, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), HTTPClient: mgr.GetHTTPClient()})
+	if err != nil {
+		return nil, fmt.Errorf("making a client without a cache: %w", err)
+	}
+	m := &membership{
+		flags:       setup.Options.Identity,
+		reader:      mgr.GetCache(),
+		newRegistry: setup.NewRegistry,
+		identities:  &identities{client: uncached, namespace: homeNamespace(setup.Options.Election)},
+		look:        look,
+		log:         setup.Logger.WithName("membership"),
+		wake:        make(chan struct{}, 1),
+		withdrawals: map[mcs.Identity]*withdrawal{},
+	}
+	m.properties = &propertyReader{config: mgr.GetConfig(), discovery: d, changed: m.poke, log: m.log}
+	if err := mgr.Add(m); err != nil {
+		return nil, fmt.Errorf("setting up membership: %w", err)
+	}
+	return m, nil
 }
 
 // addProbes makes the controller healthy while it runs and ready once its caches are filled, whether or not it leads and

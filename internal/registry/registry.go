@@ -39,8 +39,10 @@ type Registry interface {
 	// missing a change is not. notify must not block.
 	//
 	// When ctx ends with cause ErrLeave, Run first removes all that this cluster has in the registry, within a bounded
-	// time; with any other cause it leaves everything as it is. Run returns an error only for what waiting cannot mend;
-	// an unreachable, throttling or denying registry is retried for ever.
+	// time, or returns an error; with any other cause it leaves everything as it is. That holds for a ctx that has ended
+	// so before Run begins: then what an earlier life left is removed, unless somebody else lives under the same identity, as
+	// a clone of the cluster does. Otherwise Run returns an error only for what waiting cannot mend; an unreachable,
+	// throttling or denying registry is retried for ever.
 	Run(ctx context.Context, notify func(mcs.Key)) error
 }
 

@@ -277,21 +277,25 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		return err
 	}
 	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
-		r.leaveInTime(context.WithoutCancel(ctx))
+		return r.leaveInTime(context.WithoutCancel(ctx))
 	}
 	return nil
 }
 
 // leaveInTime removes everything of this cluster, trying again for a bounded time what fails.
-func (r *Registry) leaveInTime(ctx context.Context) {
+func (r *Registry) leaveInTime(ctx context.Context) error {
 	r.mu.Lock()
 	mine := r.claim.state != watching
 	r.mu.Unlock()
-	if !mine {
-		return // what is there under our ID is another cluster's
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.times.leave)
+	ctx, cancel := context.WithTimeout(ctx, (aliveAfter+1)*r.claim.silence+r.cfg.times.leave)
 	defer cancel()
+	if !mine {
+		// What is there under our ID is another cluster's, or of an earlier life.
+		err := r.retrying(ctx, func() (err error) { mine, err = r.abandoned(ctx); return err })
+		if err != nil || !mine {
+			return err
+		}
+	}
 	var place controlPlace
 	steps := []func() error{
 		func() (err error) { place, err = r.removeRecords(ctx); return err },
@@ -300,10 +304,10 @@ func (r *Registry) leaveInTime(ctx context.Context) {
 	}
 	for _, step := range steps {
 		if err := r.retrying(ctx, step); err != nil {
-			r.log.Error(err, "Could not remove everything of this cluster from AWS Cloud Map on leaving the clusterset")
-			return
+			return fmt.Errorf("removing everything of this cluster from AWS Cloud Map on leaving the clusterset: %w", err)
 		}
 	}
+	return nil
 }
 
 // retrying repeats a step until it succeeds or ctx ends.

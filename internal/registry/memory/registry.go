@@ -124,6 +124,9 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 
 // Run implements registry.Registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
+	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
+		return r.hub.removeAbandoned(r)
+	}
 	r.hub.attach(r)
 	for {
 		for _, key := range r.exchange() {
@@ -132,8 +135,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		select {
 		case <-r.wake:
 		case <-ctx.Done():
-			r.hub.detach(r, errors.Is(context.Cause(ctx), registry.ErrLeave))
-			return nil
+			return r.hub.detach(r, errors.Is(context.Cause(ctx), registry.ErrLeave))
 		}
 	}
 }
@@ -145,17 +147,41 @@ func (h *Hub) attach(r *Registry) {
 }
 
 // detach ends r's run. What the cluster has stays, unless it leaves.
-func (h *Hub) detach(r *Registry, leave bool) {
+func (h *Hub) detach(r *Registry, leave bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.running, r)
-	if c := h.clusters[r.ref()]; c != nil && c.owner == r {
-		c.owner = nil
-		if leave {
-			delete(h.clusters, r.ref())
-		}
+	defer h.wakeAll()
+	c := h.clusters[r.ref()]
+	if c == nil || c.owner != r {
+		return nil
 	}
-	h.wakeAll()
+	c.owner = nil
+	if !leave {
+		return nil
+	}
+	return h.remove(r)
+}
+
+// removeAbandoned removes what an earlier life of r's cluster left, unless somebody lives under its identity.
+func (h *Hub) removeAbandoned(r *Registry) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer h.wakeAll()
+	c := h.clusters[r.ref()]
+	if c == nil || c.owner != nil || c.uid != r.identity.UID {
+		return nil
+	}
+	return h.remove(r)
+}
+
+// remove removes r's cluster. The caller holds h.mu.
+func (h *Hub) remove(r *Registry) error {
+	if h.err != nil {
+		return fmt.Errorf("removing everything of cluster %s: %w", r.identity.ClusterID, h.err)
+	}
+	delete(h.clusters, r.ref())
+	return nil
 }
 
 func (r *Registry) ref() clusterRef {

@@ -42,6 +42,16 @@ func (h *harness) run(t *testing.T, reg registry.Registry) *node {
 	return n
 }
 
+// leaveAs runs a registry that leaves at once.
+func (h *harness) leaveAs(t *testing.T, identity mcs.Identity) {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(registry.ErrLeave)
+	if err := h.New(t, identity).Run(ctx, func(mcs.Key) {}); err != nil {
+		t.Errorf("leaving: %v", err)
+	}
+}
+
 func (h *harness) writes() int {
 	if h.Writes == nil {
 		return 0

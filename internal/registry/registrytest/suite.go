@@ -76,6 +76,8 @@ var clauses = []struct {
 	{"results are not shared", testAliasing},
 	{"the end of the context ends Run and keeps everything", testStop},
 	{"leaving removes everything", testLeave},
+	{"leaving removes what an earlier life left", testLeaveLater},
+	{"a clone's exports are not what an earlier life left", testLeaveClone},
 	{"members are listed", testMembers},
 	{"the second cluster with one ID is refused until the first left", testDuplicateID},
 	{"unknown is not empty", testBroken},
@@ -447,6 +449,39 @@ func testLeave(t *testing.T, h *harness) {
 	}
 	again := h.start(t, identity("cls1"))
 	again.await(key("web"), all(exportsAre(other), isState(registry.Absent)))
+}
+
+func testLeaveLater(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	web := export("cls1", key("web"), 3)
+	a.publish(web)
+	a.await(key("web"), isState(registry.Exported))
+	b.await(key("web"), exportsAre(web))
+	a.stop(nil)
+	h.leaveAs(t, identity("cls1"))
+	b.await(key("web"), exportsAre())
+	b.awaitMembers("cls2")
+	if h.Empty != nil && !h.Empty(t, clusterSet, "cls1") {
+		t.Error("the store still holds something of the cluster that left")
+	}
+	h.leaveAs(t, identity("cls1")) // where there is nothing, there is nothing to do
+	stranger := identity("cls2")
+	stranger.UID = "uid-of-another"
+	h.leaveAs(t, stranger)
+	b.awaitMembers("cls2")
+}
+
+func testLeaveClone(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	web := export("cls1", key("web"), 3)
+	a.publish(web)
+	a.await(key("web"), isState(registry.Exported))
+	b.await(key("web"), exportsAre(web))
+	b.forbid(func(k mcs.Key, v registry.View) string { return exportsAre(web)(v) })
+	h.leaveAs(t, identity("cls1"))
+	b.await(key("web"), exportsAre(web))
+	a.await(key("web"), isState(registry.Exported))
+	b.awaitMembers("cls1", "cls2")
 }
 
 func testMembers(t *testing.T, h *harness) {

@@ -1,0 +1,167 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+)
+
+// withMemory are options of a controller that remembers its identities, and forgets them with the test.
+func (k *cluster) withMemory(t *testing.T, identity config.Identity) config.Options {
+	t.Helper()
+	forget := func() {
+		err := k.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: installNamespace, Name: identitiesName}})
+		if client.IgnoreNotFound(err) != nil {
+			t.Error(err)
+		}
+	}
+	forget()
+	t.Cleanup(forget)
+	options := testOptions(identity)
+	options.Election.Namespace = installNamespace
+	return options
+}
+
+// remembers waits until just these identities are remembered, as "clusterset.cluster".
+func (k *cluster) remembers(t *testing.T, want ...string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("memory of %v", want), func() error {
+		list, err := (&identities{client: k.admin, namespace: installNamespace}).list(t.Context())
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, i := range list {
+			got = append(got, i.ClusterSetID+"."+i.ClusterID)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			return fmt.Errorf("(-want +got):\n%s", d)
+		}
+		return nil
+	})
+}
+
+// exportedBy waits until the registry has exports of just these clusters in a clusterset.
+func exportedBy(t *testing.T, hub *memory.Hub, clusterSet string, want ...string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("exports of %v in clusterset %s", want, clusterSet), func() error {
+		var got []string
+		for _, exp := range hub.Exports(clusterSet) {
+			got = append(got, exp.Cluster)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			return fmt.Errorf("(-want +got):\n%s", d)
+		}
+		return nil
+	})
+}
+
+func TestIdentityChangesWhileTheControllerIsDown(t *testing.T) {
+	hub := memory.NewHub()
+	a, b := twoClusters(t)
+	key := newKey("moved")
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	b.run(t, hub, flags("cls2"))
+	options := a.withMemory(t, config.Identity{})
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
+	run := a.runWith(t, hubRegistry(hub), options)
+	a.export(t, key, 1, 1)
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+	a.remembers(t, "set.cls1")
+
+	// Another cluster ID.
+	run.end(t)
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls9")
+	run = a.runWith(t, hubRegistry(hub), options)
+	b.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
+	a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
+	a.remembers(t, "set.cls9")
+
+	// Another clusterset.
+	run.end(t)
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "other")
+	run = a.runWith(t, hubRegistry(hub), options)
+	b.notImported(t, key)
+	exportedBy(t, hub, "other", "cls9")
+	a.remembers(t, "other.cls9")
+
+	// None at all. What is imported stays, as it does for every cluster without an identity.
+	run.end(t)
+	a.property(t, aboutv1beta1.ClusterIDProperty, "")
+	run = a.runWith(t, hubRegistry(hub), options)
+	exportedBy(t, hub, "other")
+	a.remembers(t)
+	a.condition(t, key, "Ready=False Failed", "create ClusterProperty cluster.clusterset.k8s.io")
+	a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
+
+	// Back again, and away while a controller runs.
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+	a.remembers(t, "set.cls1")
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls9")
+	b.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
+	a.remembers(t, "set.cls9")
+
+	// A registry that is down when the cluster leaves is told by a later controller.
+	hub.SetError(errors.New("the registry is down for a test"))
+	a.property(t, aboutv1beta1.ClusterIDProperty, "")
+	a.condition(t, key, "Ready=False Failed", "create ClusterProperty cluster.clusterset.k8s.io")
+	run.end(t)
+	a.remembers(t, "set.cls9")
+	hub.SetError(nil)
+	exportedBy(t, hub, "set", "cls9")
+	a.runWith(t, hubRegistry(hub), options)
+	b.notImported(t, key)
+	a.remembers(t)
+}
+
+// What another cluster wrote stays: the clone that goes on under the earlier identity, and the one whose ConfigMap this is.
+func TestOnlyWhatIsOursIsWithdrawn(t *testing.T) {
+	hub := memory.NewHub()
+	a, _ := twoClusters(t)
+	options := a.withMemory(t, flags("cls1"))
+	var system corev1.Namespace
+	if err := a.admin.Get(t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, &system); err != nil {
+		t.Fatal(err)
+	}
+	remembered := &identities{client: a.admin, namespace: installNamespace}
+	for _, identity := range []mcs.Identity{
+		{ClusterID: "clone", ClusterSetID: "set", UID: string(system.UID)},
+		{ClusterID: "other", ClusterSetID: "set", UID: "uid-of-another-cluster"},
+	} {
+		if err := remembered.remember(t.Context(), identity); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		reg := hub.Registry(identity)
+		if err := reg.Publish(t.Context(), exportOf(identity.ClusterID, 80)); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			defer close(ended)
+			if err := reg.Run(ctx, func(mcs.Key) {}); err != nil {
+				t.Error(err)
+			}
+		}()
+		t.Cleanup(func() { stop(); <-ended })
+	}
+	exportedBy(t, hub, "set", "clone", "other")
+	a.runWith(t, hubRegistry(hub), options)
+	a.remembers(t, "set.cls1")
+	exportedBy(t, hub, "set", "clone", "other")
+}
