@@ -11,49 +11,10 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// TestClusterSetIPIsStable keeps the IPs of an import while its exports come, change and go and the controller restarts.
-func TestClusterSetIPIsStable(t *testing.T) {
-	cls1, cls2 := installed(t)
-	ns := namespace(t, cls1, cls2)
-	e := publish(t, cls1, ns, 1, dualStack)
-	eventualView(t, cls2, ns, cls1)
-	imp, err := serviceImport(t.Context(), cls2, ns, "web")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := imp.Spec.IPs
-	same := func(when string) {
-		t.Helper()
-		imp, err := serviceImport(t.Context(), cls2, ns, "web")
-		if err != nil || len(want) != 2 || !slices.Equal(imp.Spec.IPs, want) {
-			t.Fatalf("%s the import in cls2 is %+v (%v), want still the IPs %v", when, imp, err, want)
-		}
-	}
-	nextSecond(t, cls2, e)
-	publish(t, cls2, ns, 2, dualStack)
-	eventually(t, soon, func() error { return exporters(t.Context(), cls2, ns, "web", "cls1", "cls2") })
-	same("when another cluster exports it too")
-
-	for _, c := range []cluster{cls1, cls2} {
-		change(t, c, service(ns, "web"), func(svc *corev1.Service) {
-			sticky(100)(svc, nil)
-			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: "more", Port: 81})
-		})
-	}
-	eventually(t, soon, func() error { return importedPorts(t.Context(), cls2, ns, "web", "http 80/TCP", "more 81/TCP") })
-	same("after its ports and affinity changed")
-
-	kubectl(t, cls2, "-n", system, "rollout", "restart", manager)
-	kubectl(t, cls2, "-n", system, "rollout", "status", manager, "--timeout=90s")
-	remove(t, cls1, e)
-	eventually(t, started, func() error { return exporters(t.Context(), cls2, ns, "web", "cls2") })
-	same("after a restart and the oldest export's end")
-}
-
 // TestSessionAffinity: for 10 seconds a client stays with one of the pods of both clusters, and later may get another.
 func TestSessionAffinity(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	const timeout = 10
 	for _, c := range []cluster{cls1, cls2} {
@@ -117,8 +78,8 @@ func TestSessionAffinity(t *testing.T) {
 
 // TestSingleStackIPv6: a Service with IPv6 alone is imported with IPv6 alone.
 func TestSingleStackIPv6(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, servers(cls1, ns, "web", 1))
 	svc := service(ns, "web")

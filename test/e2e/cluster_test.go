@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,7 +88,11 @@ func installed(t *testing.T) (cls1, cls2 cluster) {
 	return both[0], both[1]
 }
 
+// touched says whether installOnce has begun.
+var touched atomic.Bool
+
 var installOnce = sync.OnceValue(func() error {
+	touched.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	for _, c := range []string{"cls1", "cls2"} {

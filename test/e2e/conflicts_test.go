@@ -49,8 +49,8 @@ func both(a, b side) side {
 // TestConflicts gives two clusters Services that differ. Each reason is told on both ServiceExports, what the older one
 // says is used in both clusters, nothing changes for clients, and all is well again once they agree.
 func TestConflicts(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	for i, tc := range []struct {
 		name           string
 		older, younger side
@@ -195,8 +195,8 @@ func eventualView(t *testing.T, c cluster, ns string, source cluster) (v view) {
 
 // TestConflictLeavesTrafficAlone is step 12 of the walk-through, with real connections all the while.
 func TestConflictLeavesTrafficAlone(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	for _, c := range []cluster{cls1, cls2} {
 		apply(t, c, servers(c, ns, "web", 1))

@@ -86,8 +86,8 @@ func unknown(ctx context.Context, c cluster, ns, name string) error {
 // TestDNSOfClusterSetIP is section 2.3 of the specification: A and AAAA with the clusterset IPs, SRV for every named port,
 // with or without endpoints, and nothing that leads to one cluster.
 func TestDNSOfClusterSetIP(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	svc := service(ns, "web")
 	dualStack(svc, nil)
@@ -140,8 +140,8 @@ func TestDNSOfClusterSetIP(t *testing.T) {
 // TestDNSOfHeadless is section 2.4 of the specification: A and AAAA of the ready endpoints of all clusters, names of single
 // pods by hostname and cluster, an SRV record for every ready endpoint and port, NXDOMAIN when none is ready.
 func TestDNSOfHeadless(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	ports := []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "peer", Port: 7000}}
 	for _, c := range []cluster{cls1, cls2} {
@@ -205,8 +205,8 @@ func TestDNSOfHeadless(t *testing.T) {
 
 // TestDNSLeavesTheClusterAlone: the zone tells its version, and cluster.local answers what it did.
 func TestDNSLeavesTheClusterAlone(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	create(t, cls1, service(ns, "web"))
 	create(t, cls1, endpoints(ns, "web", "by-hand", service(ns, "web").Spec.Ports, endpoint("10.10.250.1", "a")))

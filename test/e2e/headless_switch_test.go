@@ -67,8 +67,8 @@ func hasClusterSetIP(ctx context.Context, c cluster, ns, name string) error {
 
 // TestSwitchToHeadlessAndBack replaces the exported Service with a headless one and the other way round.
 func TestSwitchToHeadlessAndBack(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, servers(cls1, ns, "web", 1))
 	startClient(t, cls2, ns)
@@ -103,8 +103,8 @@ func TestSwitchToHeadlessAndBack(t *testing.T) {
 
 // TestPublishNotReadyAddresses: pods that are not ready have names where the Service says so, and only there.
 func TestPublishNotReadyAddresses(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	// Nobody listens on port 9, so the pod never becomes ready.
 	apply(t, cls1, strings.Replace(servers(cls1, ns, "db", 1), "path: /ready, port: web", "path: /ready, port: 9", 1))

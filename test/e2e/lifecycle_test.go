@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -18,8 +17,8 @@ import (
 
 // TestImportLivesAsLongAsAnExport: it stays, with its IP, while one cluster exports the service, and goes everywhere with the last one.
 func TestImportLivesAsLongAsAnExport(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	all := []cluster{cls1, cls2}
 	first := publish(t, cls1, ns, 1, asIs)
@@ -57,8 +56,8 @@ func TestImportLivesAsLongAsAnExport(t *testing.T) {
 
 // TestOnlyWithServiceExport: a Service of the same name takes part only where there is a ServiceExport beside it.
 func TestOnlyWithServiceExport(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	create(t, cls2, service(ns, "web"))
 	create(t, cls2, endpoints(ns, "web", "by-hand", service(ns, "web").Spec.Ports, endpoint("10.12.250.1", "")))
@@ -84,8 +83,8 @@ func TestOnlyWithServiceExport(t *testing.T) {
 
 // TestNodePortAndLoadBalancer are exported as ClusterSetIP, and stay what they are.
 func TestNodePortAndLoadBalancer(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, servers(cls1, ns, "web", 1))
 	startClient(t, cls2, ns)
@@ -120,8 +119,8 @@ func TestNodePortAndLoadBalancer(t *testing.T) {
 
 // TestServiceChanges: the ports and the selector of an exported Service change, and clients elsewhere follow.
 func TestServiceChanges(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, servers(cls1, ns, "blue", 1)+"---"+servers(cls1, ns, "green", 1))
 	startClient(t, cls2, ns)
@@ -165,8 +164,8 @@ func TestServiceChanges(t *testing.T) {
 // TestMetadata: what is exported appears on the ServiceImport, with its removal it goes, what is reserved does not take
 // effect, and nothing of the Service's and the ServiceExport's own metadata leaks.
 func TestMetadata(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	own := map[string]string{"secret": "yes", "example.com/secret": "yes"}
 	e := publish(t, cls1, ns, 1, func(svc *corev1.Service, e *mcsv1beta1.ServiceExport) {
@@ -237,8 +236,8 @@ func TestMetadata(t *testing.T) {
 
 // TestStatus: the conditions are of the generation that was looked at, and tell of both clusters; EndpointSlices can be read.
 func TestStatus(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	e := publish(t, cls1, ns, 1, asIs)
 	change(t, cls1, e, func(e *mcsv1beta1.ServiceExport) { e.Spec.ExportedLabels = map[string]string{"a": "b"} })
@@ -277,8 +276,8 @@ func TestStatus(t *testing.T) {
 
 // TestEndpointSliceObjects: labels, owner and manager of what is imported.
 func TestEndpointSliceObjects(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	publish(t, cls1, ns, 1, asIs)
 	publish(t, cls2, ns, 2, asIs)
@@ -306,8 +305,8 @@ func TestEndpointSliceObjects(t *testing.T) {
 
 // TestImportsAreTheControllersAlone: who may edit everything in a namespace may not write ServiceImports there.
 func TestImportsAreTheControllersAlone(t *testing.T) {
-	cls1, _ := installed(t)
 	t.Parallel()
+	cls1, _ := installed(t)
 	ns := namespace(t, cls1)
 	create(t, cls1, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "edit"},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
@@ -327,37 +326,4 @@ func TestImportsAreTheControllersAlone(t *testing.T) {
 			t.Errorf("may alice %s ServiceImports? %q, want no", verb, got)
 		}
 	}
-}
-
-// TestIdentityChanges gives cls2 another ID and takes it out of the clusterset: what it exported under the old identity is
-// withdrawn, and comes back under the new one.
-func TestIdentityChanges(t *testing.T) {
-	cls1, cls2 := installed(t)
-	ns := namespace(t, cls1, cls2)
-	publish(t, cls2, ns, 2, asIs)
-	eventually(t, soon, func() error { return exporters(t.Context(), cls1, ns, "web", "cls2") })
-	const sample = "samples/clusterproperty-cls2.yaml"
-	t.Cleanup(func() {
-		if _, err := suite.Kubectl(context.Background(), cls2.name, "apply", "-f", sample); err != nil {
-			t.Error(err)
-		}
-	})
-
-	kubectl(t, cls2, "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", `{"spec":{"value":"renamed"}}`)
-	eventually(t, started, func() error { return exporters(t.Context(), cls1, ns, "web", "renamed") })
-	eventually(t, soon, func() error {
-		list, err := importedSlices(t.Context(), cls1, ns, "web", "cls2")
-		if err == nil && len(list) > 0 {
-			err = fmt.Errorf("cls1 still has %d slices from cls2", len(list))
-		}
-		return err
-	})
-	kubectl(t, cls2, "delete", "clusterproperty", "clusterset.k8s.io")
-	eventually(t, started, func() error { return noImport(t.Context(), cls1, ns, "web") })
-	eventually(t, soon, func() error {
-		return condition(t.Context(), cls2, ns, "web", "Ready", metav1.ConditionFalse, "Failed", "clusterset.k8s.io")
-	})
-	kubectl(t, cls2, "apply", "-f", sample)
-	eventually(t, started, func() error { return exporters(t.Context(), cls1, ns, "web", "cls2") })
-	eventually(t, soon, func() error { return exported(t.Context(), cls2, ns, "web") })
 }

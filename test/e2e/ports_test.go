@@ -58,8 +58,8 @@ func slicePorts(ctx context.Context, c cluster, ns, name, source string, want ..
 
 // TestPortsFollowTheClustersThatHaveThem: the union of all ports is imported, and each leads only to clusters that have it.
 func TestPortsFollowTheClustersThatHaveThem(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	all := []cluster{cls1, cls2}
 	for _, c := range all {
@@ -100,8 +100,8 @@ func TestPortsFollowTheClustersThatHaveThem(t *testing.T) {
 
 // TestTargetPortByName: the same name is another number in each of two Deployments.
 func TestTargetPortByName(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, deployment(ns, "cls1-low", "web", 1, 80)+"---"+deployment(ns, "cls1-high", "web", 1, 8081))
 	svc := service(ns, "web")
@@ -125,8 +125,8 @@ func TestTargetPortByName(t *testing.T) {
 // TestProtocols: one port number with TCP and UDP, each reached by its own; an unnamed single port; SCTP and appProtocol
 // in all that is made of them.
 func TestProtocols(t *testing.T) {
-	cls1, cls2 := installed(t)
 	t.Parallel()
+	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, servers(cls1, ns, "web", 1, "--echo-tcp", ":9000", "--echo-udp", ":9000"))
 	selector := map[string]string{"app": "web"}

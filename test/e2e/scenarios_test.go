@@ -19,8 +19,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// TestTutorial runs first: it installs on empty clusters and ends with nothing left.
+// TestTutorial runs first: it installs on empty clusters and ends with nothing left. Scenarios that cannot be parallel
+// stand below it; those of other files call t.Parallel first, and run when these are done.
 func TestTutorial(t *testing.T) {
+	if touched.Load() {
+		t.Fatal("a scenario has installed the product before: one that is not parallel belongs into this file, below the tutorial")
+	}
 	for _, step := range tutorial.Steps(clusterset.Endpoint) {
 		if err := step.Run(t.Context(), suite, t.Output()); err != nil {
 			t.Fatal(err)
@@ -525,4 +529,76 @@ func TestTimeToResolve(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("ServiceExport applied until the name resolves in the other cluster: p50 %v, max %v of %d", took[len(took)/2], took[len(took)-1], len(took))
+}
+
+// TestClusterSetIPIsStable keeps the IPs of an import while its exports come, change and go and the controller restarts.
+func TestClusterSetIPIsStable(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	e := publish(t, cls1, ns, 1, dualStack)
+	eventualView(t, cls2, ns, cls1)
+	imp, err := serviceImport(t.Context(), cls2, ns, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := imp.Spec.IPs
+	same := func(when string) {
+		t.Helper()
+		imp, err := serviceImport(t.Context(), cls2, ns, "web")
+		if err != nil || len(want) != 2 || !slices.Equal(imp.Spec.IPs, want) {
+			t.Fatalf("%s the import in cls2 is %+v (%v), want still the IPs %v", when, imp, err, want)
+		}
+	}
+	nextSecond(t, cls2, e)
+	publish(t, cls2, ns, 2, dualStack)
+	eventually(t, soon, func() error { return exporters(t.Context(), cls2, ns, "web", "cls1", "cls2") })
+	same("when another cluster exports it too")
+
+	for _, c := range []cluster{cls1, cls2} {
+		change(t, c, service(ns, "web"), func(svc *corev1.Service) {
+			sticky(100)(svc, nil)
+			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: "more", Port: 81})
+		})
+	}
+	eventually(t, soon, func() error { return importedPorts(t.Context(), cls2, ns, "web", "http 80/TCP", "more 81/TCP") })
+	same("after its ports and affinity changed")
+
+	kubectl(t, cls2, "-n", system, "rollout", "restart", manager)
+	kubectl(t, cls2, "-n", system, "rollout", "status", manager, "--timeout=90s")
+	remove(t, cls1, e)
+	eventually(t, started, func() error { return exporters(t.Context(), cls2, ns, "web", "cls2") })
+	same("after a restart and the oldest export's end")
+}
+
+// TestIdentityChanges gives cls2 another ID and takes it out of the clusterset: what it exported under the old identity is
+// withdrawn, and comes back under the new one.
+func TestIdentityChanges(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	publish(t, cls2, ns, 2, asIs)
+	eventually(t, soon, func() error { return exporters(t.Context(), cls1, ns, "web", "cls2") })
+	const sample = "samples/clusterproperty-cls2.yaml"
+	t.Cleanup(func() {
+		if _, err := suite.Kubectl(context.Background(), cls2.name, "apply", "-f", sample); err != nil {
+			t.Error(err)
+		}
+	})
+
+	kubectl(t, cls2, "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", `{"spec":{"value":"renamed"}}`)
+	eventually(t, started, func() error { return exporters(t.Context(), cls1, ns, "web", "renamed") })
+	eventually(t, soon, func() error {
+		list, err := importedSlices(t.Context(), cls1, ns, "web", "cls2")
+		if err == nil && len(list) > 0 {
+			err = fmt.Errorf("cls1 still has %d slices from cls2", len(list))
+		}
+		return err
+	})
+	kubectl(t, cls2, "delete", "clusterproperty", "clusterset.k8s.io")
+	eventually(t, started, func() error { return noImport(t.Context(), cls1, ns, "web") })
+	eventually(t, soon, func() error {
+		return condition(t.Context(), cls2, ns, "web", "Ready", metav1.ConditionFalse, "Failed", "clusterset.k8s.io")
+	})
+	kubectl(t, cls2, "apply", "-f", sample)
+	eventually(t, started, func() error { return exporters(t.Context(), cls1, ns, "web", "cls2") })
+	eventually(t, soon, func() error { return exported(t.Context(), cls2, ns, "web") })
 }
