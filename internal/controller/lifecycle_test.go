@@ -1,0 +1,146 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// importedPorts waits until key is imported as a ClusterSetIP service with these ports, sorted, such as "http:80", and its
+// slices have these.
+func (k *cluster) importedPorts(t *testing.T, key mcs.Key, ports, slicePorts []string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("ports %v of %s", ports, key), func() error {
+		var imp mcsv1beta1.ServiceImport
+		if err := k.get(t, key, &imp); err != nil {
+			return err
+		}
+		if err := k.importComplete(t, key, &imp); err != nil {
+			return err
+		}
+		var svc corev1.Service
+		if err := k.get(t, mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)}, &svc); err != nil {
+			return err
+		}
+		var ofImport, ofService, ofSlices []string
+		for _, p := range imp.Spec.Ports {
+			ofImport = append(ofImport, fmt.Sprintf("%s:%d", p.Name, p.Port))
+		}
+		for _, p := range svc.Spec.Ports {
+			ofService = append(ofService, fmt.Sprintf("%s:%d", p.Name, p.Port))
+		}
+		for _, s := range k.slicesOf(t, key) {
+			for _, p := range s.Ports {
+				ofSlices = append(ofSlices, fmt.Sprintf("%s:%d", *p.Name, *p.Port))
+			}
+		}
+		for _, list := range [][]string{ofImport, ofService, ofSlices} {
+			slices.Sort(list)
+		}
+		if d := cmp.Diff(ports, ofImport); d != "" {
+			return fmt.Errorf("ports of the ServiceImport (-want +got):\n%s", d)
+		}
+		if d := cmp.Diff(ports, ofService); d != "" {
+			return fmt.Errorf("ports of the derived Service (-want +got):\n%s", d)
+		}
+		if d := cmp.Diff(slicePorts, ofSlices); d != "" {
+			return fmt.Errorf("ports of the slices (-want +got):\n%s", d)
+		}
+		if svc.Spec.Type != corev1.ServiceTypeClusterIP {
+			return fmt.Errorf("the derived Service is of type %s", svc.Spec.Type)
+		}
+		return nil
+	})
+}
+
+// A NodePort or LoadBalancer Service is exported as what it is inside the cluster, and stays what it is outside.
+func TestTypesOfServices(t *testing.T) {
+	s := setUp(t, "types")
+	svc := service(s.key)
+	svc.Spec.Type = corev1.ServiceTypeNodePort
+	s.a.create(t, svc)
+	s.a.create(t, endpointSlice(s.key, endpoints(1, 1)))
+	s.a.create(t, serviceExport(s.key))
+	want := map[string][]string{"cls1": {"10.1.0.1"}}
+	before := s.b.imported(t, s.key, want)
+	s.b.importedPorts(t, s.key, []string{"http:80"}, []string{"http:8080"})
+	for i, serviceType := range []corev1.ServiceType{corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort} {
+		change(t, s.a, service(s.key), func(svc *corev1.Service) { svc.Spec.Type = serviceType })
+		// The marker shows that the change was looked at.
+		marker := mcs.Key{Namespace: s.key.Namespace, Name: fmt.Sprintf("marker-%d", i)}
+		s.a.export(t, marker, 1, 1)
+		s.b.imported(t, marker, want)
+		s.b.importedPorts(t, s.key, []string{"http:80"}, []string{"http:8080"})
+		s.a.condition(t, s.key, "Ready=True Exported", "")
+		var now corev1.Service
+		if err := s.a.get(t, s.key, &now); err != nil || now.Spec.Type != serviceType {
+			t.Errorf("the user's Service is of type %s, want %s: %v", now.Spec.Type, serviceType, err)
+		}
+	}
+	after := s.b.imported(t, s.key, want)
+	if before.UID != after.UID || before.Spec.IPs[0] != after.Spec.IPs[0] {
+		t.Errorf("the import changed: %s %v, then %s %v", before.UID, before.Spec.IPs, after.UID, after.Spec.IPs)
+	}
+}
+
+// Ports and selector of an exported Service change, and the slices with them, while the clusterset IP stays.
+func TestServiceChangesItsPortsAndSelector(t *testing.T) {
+	s := setUp(t, "ports")
+	slice := s.a.export(t, s.key, 1, 1)
+	before := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
+	s.b.importedPorts(t, s.key, []string{"http:80"}, []string{"http:8080"})
+
+	change(t, s.a, service(s.key), func(svc *corev1.Service) {
+		svc.Spec.Ports = []corev1.ServicePort{
+			{Name: "http", Port: 81, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(8080)},
+			{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromString("dns")},
+		}
+	})
+	change(t, s.a, slice, func(e *discoveryv1.EndpointSlice) {
+		e.Ports = append(e.Ports, discoveryv1.EndpointPort{Name: new("dns"), Port: new(int32(5353)), Protocol: new(corev1.ProtocolUDP)})
+	})
+	s.b.importedPorts(t, s.key, []string{"dns:53", "http:81"}, []string{"dns:5353", "http:8080"})
+
+	// Back to one, and other pods: with another selector Kubernetes writes another slice.
+	change(t, s.a, service(s.key), func(svc *corev1.Service) {
+		svc.Spec.Ports = svc.Spec.Ports[:1]
+		svc.Spec.Selector = map[string]string{"app": "other"}
+	})
+	s.a.delete(t, slice)
+	other := endpointSlice(s.key, endpoints(9, 2))
+	other.Name += "-other"
+	s.a.create(t, other)
+	after := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.9.0.1", "10.9.0.2"}})
+	s.b.importedPorts(t, s.key, []string{"http:81"}, []string{"http:8080"})
+	if before.UID != after.UID || before.Spec.IPs[0] != after.Spec.IPs[0] {
+		t.Errorf("the import changed: %s %v, then %s %v", before.UID, before.Spec.IPs, after.UID, after.Spec.IPs)
+	}
+}
+
+// A Service without a selector has the EndpointSlices that somebody writes by hand, with whatever is left out of them.
+func TestSlicesMadeByHand(t *testing.T) {
+	s := setUp(t, "byhand")
+	s.a.create(t, service(s.key))
+	s.a.create(t, serviceExport(s.key))
+	s.b.imported(t, s.key, map[string][]string{"cls1": nil})
+	byHand := &discoveryv1.EndpointSlice{
+		ObjectMeta:  objectMeta(mcs.Key{Namespace: s.key.Namespace, Name: "by-hand"}),
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(3306))}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.7"}}},
+	}
+	byHand.Labels = map[string]string{discoveryv1.LabelServiceName: s.key.Name} // managed by nobody, readiness not said
+	s.a.create(t, byHand)
+	s.b.imported(t, s.key, map[string][]string{"cls1": {"192.0.2.7"}})
+	s.b.importedPorts(t, s.key, []string{"http:80"}, []string{"http:3306"})
+	change(t, s.a, byHand, func(e *discoveryv1.EndpointSlice) { e.Labels[discoveryv1.LabelServiceName] = "another" })
+	s.b.imported(t, s.key, map[string][]string{"cls1": nil})
+}
