@@ -81,27 +81,35 @@ func decideImport(f importFacts) importDecision {
 
 func decideVerdict(f importFacts, d importDecision) verdict {
 	unused := len(d.exports) == 0
-	importForeign := f.imp != nil && !plan.Ours(f.imp)
+	foreign := importForeign(f.imp)
 	switch {
 	case !f.namespace:
 		return verdictNone
-	case f.forbidden && (f.imp == nil || importForeign):
-		return verdictNone
 	case f.forbidden:
-		return verdictRemove // what the registry says, or cannot say, has no part in it
+		return decideForbidden(f)
 	case f.imp == nil && !f.synced:
 		// The first read decides within moments. What this cluster alone would make of the service might be something
 		// else, such as headless, and then an IP would come and go.
 		return verdictNone
-	case unused && (f.imp == nil || importForeign):
+	case unused && (f.imp == nil || foreign):
 		return verdictNone
 	case unused && f.synced && len(d.unknown) == 0:
 		return verdictRemove
-	case importForeign, derivedForeign(f.derived):
+	case foreign, derivedForeign(f.derived):
 		return verdictForeign
 	}
 	return verdictKeep
 }
+
+// decideForbidden decides for a namespace that may not import. What the registry says, or cannot say, has no part in it.
+func decideForbidden(f importFacts) verdict {
+	if f.imp == nil || importForeign(f.imp) {
+		return verdictNone
+	}
+	return verdictRemove
+}
+
+func importForeign(imp *mcsv1beta1.ServiceImport) bool { return imp != nil && !plan.Ours(imp) }
 
 func derivedForeign(svc *corev1.Service) bool { return svc != nil && !plan.Ours(svc) }
 

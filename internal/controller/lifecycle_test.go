@@ -144,3 +144,27 @@ func TestSlicesMadeByHand(t *testing.T) {
 	change(t, s.a, byHand, func(e *discoveryv1.EndpointSlice) { e.Labels[discoveryv1.LabelServiceName] = "another" })
 	s.b.imported(t, s.key, map[string][]string{"cls1": nil})
 }
+
+// Conditions say of which generation they speak, also when nothing else about them changes.
+func TestObservedGeneration(t *testing.T) {
+	s := setUp(t, "generation")
+	s.a.export(t, s.key, 1, 1)
+	s.a.condition(t, s.key, "Ready=True Exported", "")
+	exp := serviceExport(s.key)
+	change(t, s.a, exp, func(e *mcsv1beta1.ServiceExport) { e.Spec.ExportedLabels = map[string]string{"team": "a"} })
+	if exp.Generation != 2 {
+		t.Fatalf("the ServiceExport is of generation %d, want 2", exp.Generation)
+	}
+	for _, want := range []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts"} {
+		s.a.condition(t, s.key, want, "")
+	}
+	change(t, s.a, service(s.key), func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 81 })
+	eventually(t, "the import's conditions", func() error {
+		imp := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
+		c := imp.Status.Conditions[0]
+		if imp.Spec.Ports[0].Port != 81 || imp.Labels["team"] != "a" || c.ObservedGeneration != imp.Generation {
+			return fmt.Errorf("port %d, labels %v, generation %d of %d", imp.Spec.Ports[0].Port, imp.Labels, c.ObservedGeneration, imp.Generation)
+		}
+		return nil
+	})
+}

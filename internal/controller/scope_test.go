@@ -49,7 +49,7 @@ func TestScope(t *testing.T) {
 			if (why == "") != tt.wantMayExport {
 				t.Errorf("exporting is refused with %q, want it allowed: %t", why, tt.wantMayExport)
 			}
-			if why != "" && !(strings.Contains(why, "namespace "+tt.namespace+" may not export") && strings.Contains(why, flags.ExportNamespaces)) {
+			if why != "" && (!strings.Contains(why, "namespace "+tt.namespace+" may not export") || !strings.Contains(why, flags.ExportNamespaces)) {
 				t.Errorf("%q does not say what to change", why)
 			}
 			if got := s.mayImport(ns); got != tt.wantMayImport {

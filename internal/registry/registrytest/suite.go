@@ -477,7 +477,7 @@ func testLeaveClone(t *testing.T, h *harness) {
 	a.publish(web)
 	a.await(key("web"), isState(registry.Exported))
 	b.await(key("web"), exportsAre(web))
-	b.forbid(func(k mcs.Key, v registry.View) string { return exportsAre(web)(v) })
+	b.forbid(func(_ mcs.Key, v registry.View) string { return exportsAre(web)(v) })
 	h.leaveAs(t, identity("cls1"))
 	b.await(key("web"), exportsAre(web))
 	a.await(key("web"), isState(registry.Exported))
