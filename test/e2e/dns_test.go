@@ -161,6 +161,14 @@ func TestDNSOfHeadless(t *testing.T) {
 	create(t, cls2, endpoints(ns, "db", "v4", ports, endpoint("10.12.250.1", "a")))
 	for _, c := range []cluster{cls1, cls2} {
 		find := func(name, kind string, want ...string) error { return finds(t.Context(), c, ns, name, kind, want...) }
+		// Asked too early, CoreDNS would remember that there is no such name.
+		eventually(t, soon, func() error {
+			got, err := imported(t.Context(), c, ns, "db", "", true)
+			if err == nil && len(got) != 4 {
+				err = fmt.Errorf("%s has imported %v as ready, want four", c.name, got)
+			}
+			return err
+		})
 		eventually(t, soon, func() error {
 			return errors.Join(
 				find(fqdn(ns, "db"), "A", "10.10.250.1", "10.10.250.2", "10.12.250.1"),
