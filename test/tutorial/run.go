@@ -75,6 +75,7 @@ const Introduction = `# The walk-through
 What ` + "`make demo`" + ` does and really printed, on two Kubernetes clusters of the testbed: from installing to uninstalling. The setting is that of
 the old controller's tutorial: clusters ` + "`cls1` and `cls2`" + `, pod networks routable to each other and not overlapping, and the same service CIDR in both.
 Cloud Map is [cloudmap-local](cloudmap-local.md); against AWS the commands are the same without ` + "`--endpoint-url`" + `.
+The demo sets HTTP_PROXY for the AWS CLI, which insists on another host name for some calls ([why](cloudmap-local.md)).
 
 ` + "`make demo RECORD=docs/walk-through.md`" + ` writes this page anew.
 `
