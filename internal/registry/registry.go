@@ -53,6 +53,10 @@ type View struct {
 	// Unknown are the clusters, sorted, whose export of this key could not be read whole since this process started:
 	// it may or may not exist. Unknown is not empty: what is there from an earlier life stays.
 	Unknown []string
+	// Stale are the clusters, sorted, of those in Exports that have shown no sign of life for the configured time, judged by
+	// this cluster's clock and only while the registry itself answers. What becomes of their endpoints is the caller's
+	// decision; the key is notified when a cluster becomes stale and when it is back.
+	Stale []string
 	// Own says where this cluster's own export of the key stands.
 	Own Publication
 }
@@ -99,6 +103,8 @@ type Member struct {
 	Version string
 	// LastSeen is when its heartbeat was last seen to advance, by this cluster's own clock.
 	LastSeen time.Time
+	// Stale says that it has shown no sign of life for the configured time (View.Stale).
+	Stale bool
 	// Problems are what was wrong with its records in the last read, one line each; empty when all was well.
 	Problems []string
 }
