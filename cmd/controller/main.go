@@ -65,9 +65,10 @@ func run(ctx context.Context, options config.Options, log logr.Logger) error {
 		return err
 	}
 	return controller.Run(ctx, cfg, controller.Setup{
-		Options:     options,
-		NewRegistry: newRegistry,
-		Registerer:  metrics.Registry,
-		Logger:      log,
+		Options:         options,
+		NewRegistry:     newRegistry,
+		Registerer:      metrics.Registry,
+		RegistryMetrics: registryMetrics,
+		Logger:          log,
 	})
 }

@@ -4,6 +4,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -68,6 +69,8 @@ type Election struct {
 // Serving are the addresses that the controller listens on; "0" is none.
 type Serving struct {
 	Metrics, Probes string
+	// Status is where kubectl mcs asks what the controller knows: a loopback address, reached by port-forward only.
+	Status string
 }
 
 // RegistryCloudMap is AWS Cloud Map.
@@ -93,7 +96,7 @@ func Default() Options {
 			Concurrency: 8,
 		},
 		Election: Election{Enabled: true},
-		Serving:  Serving{Metrics: ":8080", Probes: ":8081"},
+		Serving:  Serving{Metrics: ":8080", Probes: ":8081", Status: "127.0.0.1:8082"},
 		Log:      Log{Level: "info", Format: "json"},
 	}
 }
@@ -179,11 +182,13 @@ func (s *Serving) bind(flags *pflag.FlagSet) {
 		"address of the Prometheus metrics; 0 switches them off")
 	flags.StringVar(&s.Probes, "health-probe-bind-address", s.Probes,
 		"address of /healthz and /readyz; 0 switches them off")
+	flags.StringVar(&s.Status, "status-bind-address", s.Status,
+		"loopback address of what kubectl mcs asks for through kubectl port-forward; 0 switches it off")
 }
 
 // Validate reports every setting that cannot work, and what would.
 func (o *Options) Validate() error {
-	return errors.Join(o.Registry.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
 }
 
 const (
@@ -240,6 +245,18 @@ func (k *Kubernetes) validate() error {
 		problems = append(problems, fmt.Errorf("--concurrency=%d: must be at least 1", k.Concurrency))
 	}
 	return errors.Join(problems...)
+}
+
+// validate keeps the status endpoint, which asks nobody who he is, off the network.
+func (s *Serving) validate() error {
+	if s.Status == "0" {
+		return nil
+	}
+	address, err := netip.ParseAddrPort(s.Status)
+	if err != nil || !address.Addr().IsLoopback() {
+		return fmt.Errorf("--status-bind-address=%s: must be a loopback address and a port, such as 127.0.0.1:8082, or 0", s.Status)
+	}
+	return nil
 }
 
 // oneOf is the error of a setting whose value is none of those allowed.

@@ -32,6 +32,10 @@ func TestParse(t *testing.T) {
 		{name: "heartbeat", args: "--heartbeat-interval=10ms", wantErr: []string{"--heartbeat-interval=10ms: must be at least 1s"}},
 		{name: "stale", args: "--stale-after=30s", wantErr: []string{"--stale-after=30s: must be at least 3 times --heartbeat-interval, which is 36s"}},
 		{name: "cluster ID", args: "--cluster-id=a.b --clusterset-id=-", wantErr: []string{`--cluster-id: ID "a.b"`, `--clusterset-id: ID "-"`}},
+		{name: "status address", args: "--status-bind-address=[::1]:9", want: func(o *Options) { o.Serving.Status = "[::1]:9" }},
+		{name: "status off", args: "--status-bind-address=0", want: func(o *Options) { o.Serving.Status = "0" }},
+		{name: "status on the network", args: "--status-bind-address=:8082", wantErr: []string{"--status-bind-address=:8082: must be a loopback address"}},
+		{name: "status everywhere", args: "--status-bind-address=0.0.0.0:8082", wantErr: []string{"must be a loopback address"}},
 		{name: "namespaces", args: "--export-namespaces=a,b --import-namespaces=team=a --auto-export-selector=mcs", want: func(o *Options) {
 			o.Scope = Scope{ExportNamespaces: "a,b", ImportNamespaces: "team=a", AutoExport: "mcs"}
 		}},

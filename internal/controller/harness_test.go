@@ -292,7 +292,7 @@ func testOptions(identity config.Identity) config.Options {
 	options := config.Default()
 	options.Identity = identity
 	options.Election.Enabled = false
-	options.Serving = config.Serving{Metrics: "0", Probes: "0"}
+	options.Serving = config.Serving{Metrics: "0", Probes: "0", Status: "0"}
 	return options
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // Setup is what Run needs besides a cluster.
@@ -34,7 +35,9 @@ type Setup struct {
 	NewRegistry NewRegistry
 	// Registerer takes the metrics; nil is none.
 	Registerer prometheus.Registerer
-	Logger     logr.Logger
+	// RegistryMetrics has the registry's requests, for the status endpoint; nil is none.
+	RegistryMetrics *registry.Metrics
+	Logger          logr.Logger
 }
 
 const (
@@ -128,10 +131,8 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 		return err
 	}
 	events := recorder{mgr.GetEventRecorder(leaseName)}
-	err = (&exportReconciler{
-		client: mgr.GetClient(), membership: m, scope: scope, events: events, now: time.Now,
-	}).register(mgr, exports, controller.Options{})
-	if err != nil {
+	exporter := &exportReconciler{client: mgr.GetClient(), membership: m, scope: scope, events: events, now: time.Now}
+	if err := exporter.register(mgr, exports, controller.Options{}); err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
 	}
 	err = (&importReconciler{
@@ -143,6 +144,9 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 	}
 	if err := (&autoExporter{client: mgr.GetClient(), scope: scope}).register(mgr, controller.Options{}); err != nil {
 		return fmt.Errorf("setting up automatic exports: %w", err)
+	}
+	if err := addStatus(mgr, setup, m, exporter); err != nil {
+		return fmt.Errorf("setting up the status endpoint: %w", err)
 	}
 	return addProbes(mgr)
 }

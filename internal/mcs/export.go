@@ -10,8 +10,8 @@ import (
 
 // Key names a service of the clusterset. Namespace sameness (KEP-1645) makes it the same service in every cluster.
 type Key struct {
-	Namespace string
-	Name      string
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
 }
 
 // String is "namespace/name".
@@ -21,81 +21,82 @@ func (k Key) String() string { return k.Namespace + "/" + k.Name }
 type Identity struct {
 	// ClusterID is ClusterProperty cluster.clusterset.k8s.io: an RFC 1123 label, at most 63 characters, because it
 	// is used as a label value and as a DNS label.
-	ClusterID string
+	ClusterID string `json:"clusterID"`
 	// ClusterSetID is ClusterProperty clusterset.k8s.io; the same rules.
-	ClusterSetID string
+	ClusterSetID string `json:"clusterSetID"`
 	// UID is the UID of namespace kube-system: tells two clusters that claim one ClusterID apart.
-	UID string
+	UID string `json:"uid"`
 }
 
 // Export is one cluster's ServiceExport together with the Service and the endpoints behind it: all that other
-// clusters need to know. An Export without endpoints is a valid export.
+// clusters need to know. An Export without endpoints is a valid export. Its JSON is what people are shown; records have an
+// encoding of their own.
 type Export struct {
-	Key Key
+	Key Key `json:"key"`
 	// Cluster is the source cluster's ID.
-	Cluster string
+	Cluster string `json:"cluster"`
 	// Created is the ServiceExport's creationTimestamp (UTC, whole seconds): the oldest export wins conflicts.
-	Created time.Time
+	Created time.Time `json:"created"`
 	// Changed is when the source cluster last saw one of the fields below change (UTC, milliseconds): measures propagation
 	// and decides nothing. Two exports that differ in nothing else are the same export.
-	Changed time.Time
+	Changed time.Time `json:"changed,omitzero"`
 
-	Type mcsv1beta1.ServiceImportType
+	Type mcsv1beta1.ServiceImportType `json:"type"`
 	// Ports are the Service's ports.
-	Ports                 []Port
-	SessionAffinity       corev1.ServiceAffinity
-	SessionAffinityConfig *corev1.SessionAffinityConfig
+	Ports                 []Port                        `json:"ports"`
+	SessionAffinity       corev1.ServiceAffinity        `json:"sessionAffinity,omitempty"`
+	SessionAffinityConfig *corev1.SessionAffinityConfig `json:"sessionAffinityConfig,omitempty"`
 	// InternalTrafficPolicy is "" when the Service does not set it.
-	InternalTrafficPolicy corev1.ServiceInternalTrafficPolicy
+	InternalTrafficPolicy corev1.ServiceInternalTrafficPolicy `json:"internalTrafficPolicy,omitempty"`
 	// TrafficDistribution is "" when the Service does not set it.
-	TrafficDistribution string
+	TrafficDistribution string `json:"trafficDistribution,omitempty"`
 	// IPFamilies are the Service's, in its order.
-	IPFamilies []corev1.IPFamily
+	IPFamilies []corev1.IPFamily `json:"ipFamilies,omitempty"`
 
 	// Labels and Annotations are spec.exportedLabels and spec.exportedAnnotations of the ServiceExport, nothing else.
-	Labels      map[string]string
-	Annotations map[string]string
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
 
 	// Backends are the endpoints, grouped by the port numbers they listen on.
-	Backends []Backends
+	Backends []Backends `json:"backends,omitempty"`
 }
 
 // Port is one port of the exported Service.
 type Port struct {
 	// Name is "" for a single unnamed port.
-	Name        string
-	Protocol    corev1.Protocol
-	Port        int32
-	AppProtocol string
+	Name        string          `json:"name,omitempty"`
+	Protocol    corev1.Protocol `json:"protocol"`
+	Port        int32           `json:"port"`
+	AppProtocol string          `json:"appProtocol,omitempty"`
 	// TargetPort is the Service's targetPort as the user wrote it, a number or a name. Only the instance view shows it.
-	TargetPort string
+	TargetPort string `json:"targetPort,omitempty"`
 }
 
 // Backends is a group of endpoints that listen on the same ports: what one EndpointSlice's ports say. Endpoints of
 // one Service fall into several groups when targetPort is a name that pods resolve differently.
 type Backends struct {
-	Ports     []BackendPort
-	Endpoints []Endpoint
+	Ports     []BackendPort `json:"ports"`
+	Endpoints []Endpoint    `json:"endpoints"`
 }
 
 // BackendPort is the number behind the Service port of the same name.
 type BackendPort struct {
-	Name     string
-	Protocol corev1.Protocol
-	Port     int32
+	Name     string          `json:"name,omitempty"`
+	Protocol corev1.Protocol `json:"protocol"`
+	Port     int32           `json:"port"`
 }
 
 // Endpoint is one address of a backend. The address decides the family.
 type Endpoint struct {
-	Address netip.Addr
+	Address netip.Addr `json:"address"`
 	// Ready, Serving and Terminating are the EndpointSlice's conditions with their defaults applied:
 	// an absent ready or serving is true, an absent terminating is false.
-	Ready       bool
-	Serving     bool
-	Terminating bool
+	Ready       bool `json:"ready"`
+	Serving     bool `json:"serving"`
+	Terminating bool `json:"terminating,omitempty"`
 	// Hostname is the per-pod DNS name of a headless Service's endpoint, or "".
-	Hostname string
-	Zone     string
+	Hostname string `json:"hostname,omitempty"`
+	Zone     string `json:"zone,omitempty"`
 	// Node is the endpoint's node. It has a meaning in its own cluster only and is never published in a page.
-	Node string
+	Node string `json:"node,omitempty"`
 }

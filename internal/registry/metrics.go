@@ -21,6 +21,7 @@ type Metrics struct {
 	notifications *prometheus.CounterVec
 	members       *prometheus.GaugeVec
 	stored        *prometheus.GaugeVec
+	recent        recent
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -72,6 +73,7 @@ func (m *Metrics) Request(registry, operation, result string, took time.Duration
 	}
 	m.requests.WithLabelValues(registry, operation, result).Inc()
 	m.seconds.WithLabelValues(registry, operation).Observe(took.Seconds())
+	m.recent.add(RequestCount{Registry: registry, Operation: operation, Result: result}, time.Now())
 }
 
 // Limit says how many requests a second are allowed now.

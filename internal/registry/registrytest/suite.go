@@ -79,6 +79,7 @@ var clauses = []struct {
 	{"leaving removes what an earlier life left", testLeaveLater},
 	{"a clone's exports are not what an earlier life left", testLeaveClone},
 	{"members are listed", testMembers},
+	{"a report names every key", testReport},
 	{"the second cluster with one ID is refused until the first left", testDuplicateID},
 	{"unknown is not empty", testBroken},
 	{"a registry that cannot be read is not synced", testBrokenFromStart},

@@ -1,0 +1,93 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+const (
+	// lookupTimeout is the resolver's own patience with one server; connectTimeout leaves room for one SYN that got lost
+	// (retransmitted after a second).
+	lookupTimeout  = 5 * time.Second
+	connectTimeout = 3 * time.Second
+)
+
+// zone is where imported services have their names.
+const zone = "clusterset.local"
+
+// A Prober looks at services from where it runs. The zero Prober uses the pod's resolver and network.
+type Prober struct {
+	lookup func(ctx context.Context, name string) ([]string, error)
+	dial   func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Probe looks the service's name up and tries one TCP connection to each target. It sends nothing.
+func (p Prober) Probe(ctx context.Context, key mcs.Key, targets []Target) Probe {
+	probe := Probe{Key: key, Name: key.Name + "." + key.Namespace + ".svc." + zone, Connections: make([]Connection, len(targets))}
+	var all sync.WaitGroup
+	all.Go(func() {
+		addresses, err := p.resolve(ctx, probe.Name+".") // the dot keeps search domains out
+		if err != nil {
+			probe.LookupProblem = problemOf(err)
+			return
+		}
+		slices.Sort(addresses)
+		probe.Addresses = addresses
+	})
+	for i, target := range targets {
+		all.Go(func() { probe.Connections[i] = p.Connect(ctx, target) })
+	}
+	all.Wait()
+	return probe
+}
+
+// Connect tries one TCP connection.
+func (p Prober) Connect(ctx context.Context, target Target) Connection {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	dial := p.dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	began := time.Now()
+	conn, err := dial(ctx, "tcp", target.Address)
+	result := Connection{Target: target, Milliseconds: time.Since(began).Milliseconds()}
+	if err != nil {
+		result.Problem = problemOf(err)
+		return result
+	}
+	_ = conn.Close()
+	return result
+}
+
+func (p Prober) resolve(ctx context.Context, name string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	if p.lookup != nil {
+		return p.lookup(ctx, name)
+	}
+	return net.DefaultResolver.LookupHost(ctx, name)
+}
+
+// problemOf is the part of a network error that says what happened, without the addresses, which the reader has.
+func problemOf(err error) string {
+	var noName *net.DNSError
+	if errors.As(err, &noName) {
+		return noName.Err
+	}
+	var timeout net.Error
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
+		return "no answer"
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil {
+		return op.Err.Error()
+	}
+	return err.Error()
+}
