@@ -56,32 +56,38 @@ func newKeyring(keys []AccessKey) keyring {
 	return k
 }
 
+// caller is who sent a request, and the Region that it is for.
+type caller struct {
+	regionKey
+	keyID string // "" if it is not signed
+}
+
 // authenticate says whose request it is and which Region it is for. Without configured keys everybody is welcome, and the
 // signature only says the Region.
-func (s *Server) authenticate(r *http.Request, body []byte, now time.Time) (regionKey, error) {
+func (s *Server) authenticate(r *http.Request, body []byte, now time.Time) (caller, error) {
 	sig, signed := parseSignature(r.Header.Get("Authorization"))
-	where := regionKey{s.opts.Account, s.opts.Region}
+	by := caller{regionKey{s.opts.Account, s.opts.Region}, sig.keyID}
 	if signed {
-		where.region = sig.region
+		by.region = sig.region
 	}
-	if !regionPattern.MatchString(where.region) {
-		return where, failure("InvalidSignatureException", "Credential should be scoped to a valid region, not '%s'.", where.region)
+	if !regionPattern.MatchString(by.region) {
+		return by, failure("InvalidSignatureException", "Credential should be scoped to a valid region, not '%s'.", by.region)
 	}
 	if len(s.keys) == 0 {
-		return where, nil
+		return by, nil
 	}
 	if !signed {
-		return where, unsigned(r)
+		return by, unsigned(r)
 	}
 	key, known := s.keys[sig.keyID]
 	if !known {
-		return where, failure("UnrecognizedClientException", "The security token included in the request is invalid.")
+		return by, failure("UnrecognizedClientException", "The security token included in the request is invalid.")
 	}
-	where.account = key.Account
+	by.account = key.Account
 	if key.Secret == "" {
-		return where, nil
+		return by, nil
 	}
-	return where, sig.verify(r, body, key.Secret, now)
+	return by, sig.verify(r, body, key.Secret, now)
 }
 
 // unsigned tells a request without signature from one whose signature cannot be read.

@@ -5,7 +5,8 @@
 //
 //  1. [Server] reads the operation from X-Amz-Target and finds it in one table (operations).
 //  2. The credential says which account and which Region is meant; each pair has a store of its own (region).
-//  3. A token bucket per operation admits it, or it is throttled as AWS would.
+//  3. The fault plan may delay it, or answer it with an error or not at all; and a token bucket per operation admits it,
+//     or it is throttled as AWS would.
 //  4. The operation is decoded, validated and run with the region locked and its clock advanced.
 //  5. Asynchronous operations only enter a queue there. They take effect when their time comes.
 //  6. Every effect is also put into the log of the replica, which applies it one consistency delay later.

@@ -132,7 +132,7 @@ func (r *region) listInstances(in listInstancesInput) (listInstancesOutput, erro
 	}
 	var seen []*instance
 	if replicated := r.replica.services[svc.ID]; replicated != nil {
-		seen = slices.AppendSeq(make([]*instance, 0, len(replicated.instances)), maps.Values(replicated.instances))
+		seen = slices.Collect(maps.Values(r.fault.instances(replicated, r.now)))
 	}
 	seen, token, err := page(seen, func(inst *instance) string { return inst.ID }, in.paging)
 	out.Instances, out.NextToken = mapSlice(seen, r.instanceShape), token

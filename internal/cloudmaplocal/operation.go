@@ -45,6 +45,8 @@ type operation struct {
 	Due     time.Time // when it takes effect
 	Done    bool
 	Error   *operationError `json:",omitempty"` // why it failed
+	Fails   *operationError `json:",omitempty"` // why it will fail, by a fault
+	Lost    bool            `json:",omitempty"` // by a fault: it does nothing and never ends
 	Targets map[string]string
 
 	// CreatorRequestID is the caller's; a request that is the same in everything gets the same operation.
@@ -79,6 +81,8 @@ func (op *operation) status(now time.Time) string {
 	switch {
 	case op.Error != nil:
 		return statusFail
+	case op.Lost:
+		return statusSubmitted
 	case op.Done:
 		return statusSuccess
 	case now.Before(op.halfway()):
@@ -166,6 +170,7 @@ func (r *region) submit(op *operation) (string, error) {
 	op.ID = random(lower, operationIDLen) + "-" + random(lower, operationIDTailLen)
 	op.Created = r.now
 	op.Due = r.now.Add(r.opts.OperationDelay)
+	r.fault.onOperation(op)
 	r.operations.add(op)
 	r.operations.forget(r.now)
 	return op.ID, nil
@@ -184,8 +189,19 @@ func started(id string, err error) (operationStarted, error) {
 	return operationStarted{OperationId: id}, err
 }
 
-// finish lets an operation take effect.
+// finish ends an operation: it takes effect, unless a fault decided otherwise.
 func (r *region) finish(op *operation) {
+	if op.Fails != nil || op.Lost {
+		r.release(op)
+		op.Error, op.Fails = op.Fails, nil
+	} else {
+		r.apply(op)
+	}
+	op.Done, op.Namespace, op.Instance, op.Change = true, nil, nil, nil
+}
+
+// apply lets an operation take effect.
+func (r *region) apply(op *operation) {
 	switch op.Type {
 	case opCreateNamespace:
 		r.addNamespace(op.Namespace, op.ID)
@@ -200,7 +216,19 @@ func (r *region) finish(op *operation) {
 	case opDeregisterInstance:
 		r.removeInstance(op.Targets[targetService], op.Targets[targetInstance])
 	}
-	op.Done, op.Namespace, op.Instance, op.Change = true, nil, nil, nil
+}
+
+// release gives back what an operation on an instance held, when it has no effect.
+func (r *region) release(op *operation) {
+	svc := r.services[op.Targets[targetService]]
+	if svc == nil || op.Targets[targetInstance] == "" {
+		return
+	}
+	svc.inFlight--
+	if op.Type == opRegisterInstance && svc.Instances[op.Targets[targetInstance]] == nil {
+		svc.booked--
+		r.namespaces[svc.NamespaceID].booked--
+	}
 }
 
 func (r *region) getOperation(in operationInput) (struct{ Operation operationShape }, error) {

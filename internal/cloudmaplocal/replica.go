@@ -2,6 +2,7 @@ package cloudmaplocal
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -12,6 +13,9 @@ type replica struct {
 	namespaces map[string]string          // id by HTTP name
 	services   map[string]*replicaService // by id
 	byName     map[serviceName]*replicaService
+
+	// keep is how far back the past of the instances is kept, for stale reads.
+	keep time.Duration
 }
 
 type serviceName struct{ namespaceID, name string }
@@ -21,6 +25,17 @@ type replicaService struct {
 	name      serviceName
 	instances map[string]*instance
 	revision  int64
+
+	seen time.Time // since when it is
+	past []past    // the newest last
+}
+
+// past is what a change has replaced.
+type past struct {
+	until    time.Time
+	id       string
+	instance *instance // nil: it was not there
+	revision int64
 }
 
 // changeKind says which fields of a change mean something.
@@ -71,17 +86,21 @@ func (r *replica) apply(c change) {
 		delete(r.namespaces, c.namespace.HTTPName)
 	case serviceCreated:
 		name := serviceName{c.service.NamespaceID, c.service.Name}
-		svc := &replicaService{id: c.service.ID, name: name, instances: map[string]*instance{}, revision: c.service.Revision}
+		svc := &replicaService{
+			id: c.service.ID, name: name, instances: map[string]*instance{}, revision: c.service.Revision, seen: c.at,
+		}
 		r.services[svc.id], r.byName[name] = svc, svc
 	case serviceDeleted:
 		delete(r.services, c.service.ID)
 		delete(r.byName, serviceName{c.service.NamespaceID, c.service.Name})
 	case instanceSet:
 		svc := r.services[c.service.ID]
+		svc.remember(c, r.keep)
 		c.instance.encoded, _ = json.Marshal(c.instance.Attributes) // strings always can
 		svc.instances[c.instance.ID], svc.revision = c.instance, c.revision
 	case instanceRemoved:
 		svc := r.services[c.service.ID]
+		svc.remember(c, r.keep)
 		delete(svc.instances, c.instance.ID)
 		svc.revision = c.revision
 	}
@@ -98,4 +117,46 @@ func (r *replica) find(namespace, name string) (*replicaService, error) {
 		return nil, serviceNotFound(name)
 	}
 	return svc, nil
+}
+
+// remember keeps what a change is about to replace, and forgets what is older than keep.
+func (s *replicaService) remember(c change, keep time.Duration) {
+	n := 0
+	for n < len(s.past) && c.at.Sub(s.past[n].until) > keep {
+		n++
+	}
+	s.past = s.past[n:]
+	if keep > 0 {
+		s.past = append(s.past, past{c.at, c.instance.ID, s.instances[c.instance.ID], s.revision})
+	}
+}
+
+// knownIDs is those of the instances that are or were there, sorted.
+func (s *replicaService) knownIDs() []string {
+	ids := sortedKeys(s.instances)
+	for _, p := range s.past {
+		ids = append(ids, p.id)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// at is an instance as it was at a time; nil if it was not there.
+func (s *replicaService) at(id string, then time.Time) *instance {
+	for _, p := range s.past {
+		if p.id == id && p.until.After(then) {
+			return p.instance
+		}
+	}
+	return s.instances[id]
+}
+
+// revisionAt is the revision as it was at a time.
+func (s *replicaService) revisionAt(then time.Time) int64 {
+	for _, p := range s.past {
+		if p.until.After(then) {
+			return p.revision
+		}
+	}
+	return s.revision
 }

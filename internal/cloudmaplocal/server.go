@@ -24,7 +24,7 @@ const (
 	maxBody = 1 << 20
 )
 
-// Server is the Cloud Map API as an http.Handler. It also serves /healthz and /metrics.
+// Server is the Cloud Map API as an http.Handler. It also serves /healthz, /metrics and /faults.
 //
 // The host name of a request means nothing, so requests to data-<host> and those sent through it as an HTTP proxy arrive
 // like any other.
@@ -34,6 +34,7 @@ type Server struct {
 	metrics *metrics
 	mux     *http.ServeMux
 	saver   *saver // nil without a state file
+	faults  faults
 
 	mu      sync.Mutex
 	regions map[regionKey]*region
@@ -60,6 +61,7 @@ func New(opts Options) (*Server, error) {
 	s.mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	s.mux.HandleFunc("POST /", s.serveAPI)
+	s.serveFaults(s.mux)
 	return s, nil
 }
 
@@ -82,6 +84,10 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	name := operationName(r)
 	start := time.Now()
 	result, err := s.answer(r, name)
+	if errors.Is(err, errDropped) {
+		s.metrics.count(name, "dropped")
+		panic(http.ErrAbortHandler) // net/http's way of closing a connection without an answer
+	}
 	status, code, body := http.StatusOK, "ok", any(result)
 	if err != nil {
 		failed := asAPIError(err)
@@ -93,27 +99,34 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 }
 
 // answer is the one place that every request passes: it finds the operation, the caller and the caller's region, lets the
-// throttle have its say, and runs the operation. Whoever wants requests to fail, to be late or to get stale answers does it
-// here.
+// fault plan and the throttle have their say, and runs the operation.
 func (s *Server) answer(r *http.Request, name string) (any, error) {
-	op, known := operations[name]
-	if !known {
+	if _, known := operations[name]; !known {
 		return nil, failure("UnknownOperationException", "X-Amz-Target '%s' names no operation of Cloud Map.", r.Header.Get("X-Amz-Target"))
 	}
 	body, err := readBody(r)
 	if err != nil {
 		return nil, err
 	}
-	now := s.opts.Now()
-	key, err := s.authenticate(r, body, now)
+	by, err := s.authenticate(r, body, s.opts.Now())
 	if err != nil {
 		return nil, err
 	}
-	target := s.region(key)
-	if err := target.throttle.admit(name, now); err != nil {
+	target := s.region(by.regionKey)
+	fault := s.faults.choose(by, name, func() string { return target.serviceName(body) })
+	if err := fault.before(r.Context()); err != nil {
 		return nil, err
 	}
-	result, err := op.run(target, body)
+	result, err := s.carryOut(target, name, body, fault)
+	return result, fault.after(err)
+}
+
+func (s *Server) carryOut(target *region, name string, body []byte, fault fault) (any, error) {
+	if err := target.throttle.admit(name, s.opts.Now()); err != nil {
+		return nil, err
+	}
+	op := operations[name]
+	result, err := op.run(target, body, fault)
 	if err == nil && op.writes && s.saver != nil {
 		s.saver.changed()
 	}
@@ -127,6 +140,7 @@ func (s *Server) region(key regionKey) *region {
 	r := s.regions[key]
 	if r == nil {
 		r = newRegion(key, &s.opts)
+		r.replica.keep = s.faults.memory()
 		s.regions[key] = r
 	}
 	return r
@@ -178,7 +192,7 @@ func respond(w http.ResponseWriter, status int, code string, body any) {
 
 // operation of the API: what runs it, and whether it changes anything.
 type apiOperation struct {
-	run    func(r *region, body []byte) (any, error)
+	run    func(r *region, body []byte, fault fault) (any, error)
 	writes bool
 }
 
@@ -230,14 +244,15 @@ func reads[In, Out any](f func(*region, In) (Out, error)) apiOperation {
 }
 
 // runner decodes before and lets the answer be encoded after the region is locked.
-func runner[In, Out any](f func(*region, In) (Out, error)) func(*region, []byte) (any, error) {
-	return func(r *region, body []byte) (any, error) {
+func runner[In, Out any](f func(*region, In) (Out, error)) func(*region, []byte, fault) (any, error) {
+	return func(r *region, body []byte, fault fault) (any, error) {
 		in, err := decode[In](body)
 		if err != nil {
 			return nil, err
 		}
 		var out Out
 		err = r.do(func() error {
+			r.fault = fault
 			out, err = f(r, in)
 			return err
 		})

@@ -39,6 +39,7 @@ type region struct {
 
 	mu         sync.Mutex
 	now        time.Time // of the request that is being answered, or of the effect that is being applied
+	fault      fault     // of the request that is being answered
 	namespaces map[string]*namespace
 	services   map[string]*service
 	operations operationLog
