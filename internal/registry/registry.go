@@ -54,9 +54,13 @@ type View struct {
 	// it may or may not exist. Unknown is not empty: what is there from an earlier life stays.
 	Unknown []string
 	// Stale are the clusters, sorted, of those in Exports that have shown no sign of life for the configured time, judged by
-	// this cluster's clock and only while the registry itself answers. What becomes of their endpoints is the caller's
-	// decision; the key is notified when a cluster becomes stale and when it is back.
+	// this cluster's clock and only while the registry itself answers (Liveness). What becomes of their endpoints is the
+	// caller's decision; the key is notified when a cluster becomes stale and when it is back.
 	Stale []string
+	// Unheard are the clusters, sorted, of those in Exports of which it is not known yet whether they are stale: since this process
+	// started they have shown no sign of life, but not for long enough. What an earlier life made of them stays. The key is
+	// notified when it is known.
+	Unheard []string
 	// Own says where this cluster's own export of the key stands.
 	Own Publication
 }

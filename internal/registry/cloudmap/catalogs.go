@@ -24,9 +24,9 @@ const (
 
 // catalogs are what was read of each cluster of the clusterset, this one included. What cannot be read stays as it was.
 type catalogs struct {
-	identity   mcs.Identity
-	staleAfter time.Duration
-	poll       time.Duration
+	identity mcs.Identity
+	poll     time.Duration
+	liveness *registry.Liveness
 
 	// synced is set by the first whole read of the members.
 	synced   bool
@@ -38,8 +38,9 @@ type catalog struct {
 	// record is what the cluster said of itself last; without hasRecord none could be read yet.
 	record    memberRecord
 	hasRecord bool
-	// problem is what is wrong with its record.
-	problem string
+	// problem is what is wrong with its record, and unusable the record that has it.
+	problem  string
+	unusable map[string]string
 	// lastSeen is when the record was last seen to change, absentSince since when it is not there, behindSince since when
 	// it is older than record.
 	lastSeen, absentSince, behindSince time.Time
@@ -85,7 +86,10 @@ type pageState struct {
 }
 
 func newCatalogs(identity mcs.Identity, staleAfter, poll time.Duration) *catalogs {
-	return &catalogs{identity: identity, staleAfter: staleAfter, poll: poll, clusters: map[string]*catalog{}}
+	return &catalogs{
+		identity: identity, poll: poll, clusters: map[string]*catalog{},
+		liveness: registry.NewLiveness(identity.ClusterID, staleAfter),
+	}
 }
 
 // own is this cluster's catalog as the registry shows it, nil while it shows none.
@@ -96,46 +100,69 @@ type keySet map[mcs.Key]struct{}
 
 // members takes in a whole read of the members' records. Keys are added to changed.
 func (c *catalogs) members(now time.Time, instances []plan.Instance, changed keySet) {
-	present := map[string]bool{}
+	signs := map[string]bool{} // of each cluster that is present: whether it shows a new sign of life
 	for _, instance := range instances {
 		if mcs.ValidateClusterID(instance.ID) != nil {
 			continue // nobody's: a cluster's record has its ID
 		}
-		present[instance.ID] = true
 		cluster := c.clusters[instance.ID]
-		if cluster == nil {
-			cluster = &catalog{lastSeen: now}
+		isNew := cluster == nil
+		if isNew {
+			cluster = &catalog{}
 			c.clusters[instance.ID] = cluster
 		}
 		cluster.absentSince = time.Time{}
-		r, err := parseMember(instance, c.identity.ClusterSetID)
-		if err != nil {
-			cluster.problem = fmt.Sprintf("the record in service %s cannot be used: %v", membersService, err)
-			continue
+		written := cluster.takeRecord(now, instance, c.identity.ClusterSetID, changed)
+		if written || isNew {
+			cluster.lastSeen = now
 		}
-		cluster.problem = ""
-		cluster.take(now, r, changed)
+		signs[instance.ID] = written && (c.synced || !isNew)
 	}
-	if own := c.own(); own != nil && !present[c.identity.ClusterID] {
+	if _, present := signs[c.identity.ClusterID]; !present && c.own() != nil {
 		// Only before we have joined: then nothing is announced, and what is there counts.
-		own.record, own.hasRecord = memberRecord{}, false
+		c.own().record, c.own().hasRecord = memberRecord{}, false
 	}
 	for id, cluster := range c.clusters {
-		if !present[id] && id != c.identity.ClusterID {
+		if _, present := signs[id]; !present && id != c.identity.ClusterID {
 			c.missing(now, id, cluster, changed)
 		}
+	}
+	for _, id := range c.liveness.Answered(now, signs) {
+		c.keysOf(id, changed)
 	}
 	c.synced = true
 }
 
-// take takes in a cluster's record, unless it is an answer that comes late.
-func (c *catalog) take(now time.Time, r memberRecord, changed keySet) {
+// keysOf adds the keys of a cluster's exports.
+func (c *catalogs) keysOf(id string, keys keySet) {
+	if cluster := c.clusters[id]; cluster != nil {
+		for i := range cluster.pages {
+			for key := range cluster.pages[i].exports {
+				keys[key] = struct{}{}
+			}
+		}
+	}
+}
+
+// takeRecord takes in what service members has of a cluster, and says whether it was written since it was read last.
+func (c *catalog) takeRecord(now time.Time, instance plan.Instance, clusterSetID string, changed keySet) (written bool) {
+	r, err := parseMember(instance, clusterSetID)
+	if err == nil {
+		c.problem, c.unusable = "", nil
+		return c.take(now, r, changed)
+	}
+	// Who writes what we cannot use, as a later version may, lives all the same.
+	written = !maps.Equal(instance.Attributes, c.unusable)
+	c.problem, c.unusable = fmt.Sprintf("the record in service %s cannot be used: %v", membersService, err), instance.Attributes
+	return written
+}
+
+// take takes in a cluster's record, unless it is an answer that comes late, and says whether it is another one than before.
+func (c *catalog) take(now time.Time, r memberRecord, changed keySet) (written bool) {
 	if c.late(now, r) {
-		return
+		return false
 	}
-	if !c.hasRecord || !r.sameWrite(c.record) {
-		c.lastSeen = now
-	}
+	written = !c.hasRecord || !r.sameWrite(c.record)
 	before := c.record
 	c.record, c.hasRecord = r, true
 	for i := range c.pages {
@@ -147,6 +174,7 @@ func (c *catalog) take(now time.Time, r memberRecord, changed keySet) {
 			p.remove(r.generation, changed)
 		}
 	}
+	return written
 }
 
 // late says whether a record is older than the one that is known, and has not been so for long.
@@ -169,13 +197,13 @@ func (c *catalog) late(now time.Time, r memberRecord) bool {
 }
 
 // missing handles a cluster whose record is not there. One that leaves says first that it has no pages; otherwise its
-// exports stay until its catalog is seen to be empty (absent, removed), or until it has been absent for long.
+// exports stay until its catalog is seen to be empty (absent, verified), and it becomes stale like any other.
 func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed keySet) {
 	if cluster.absentSince.IsZero() {
 		cluster.absentSince, cluster.retry = now, retry{}
 	}
 	left := cluster.hasRecord && cluster.record.pages == digests{}
-	if left || now.Sub(cluster.absentSince) >= c.staleAfter {
+	if left {
 		c.remove(id, changed)
 	}
 }
@@ -205,9 +233,8 @@ func (c *catalogs) verified(now time.Time, id string, empty bool, changed keySet
 }
 
 func (c *catalogs) remove(id string, changed keySet) {
-	for i := range c.clusters[id].pages {
-		diff(c.clusters[id].pages[i].exports, nil, changed)
-	}
+	c.keysOf(id, changed)
+	c.liveness.Forget(id)
 	delete(c.clusters, id)
 }
 
@@ -321,7 +348,7 @@ func (p *pageState) knows(key mcs.Key) bool {
 func (c *catalogs) audit(now time.Time, instances []plan.Instance, changed keySet) {
 	own := c.own()
 	if own == nil {
-		own = &catalog{lastSeen: now}
+		own = &catalog{}
 		c.clusters[c.identity.ClusterID] = own
 	}
 	byPage := groupByPage(instances)
@@ -367,20 +394,28 @@ func diff(before, after map[mcs.Key]mcs.Export, changed keySet) {
 }
 
 // look is what the others' catalogs have of key.
-func (c *catalogs) look(key mcs.Key) (exports []mcs.Export, unknown []string) {
+func (c *catalogs) look(key mcs.Key) (view registry.View) {
 	page := pageOf(key)
 	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
 		if id == c.identity.ClusterID {
 			continue
 		}
 		p := &c.clusters[id].pages[page]
-		if exp, ok := p.exports[key]; ok {
-			exports = append(exports, exp)
-		} else if !p.knows(key) {
-			unknown = append(unknown, id)
+		exp, ok := p.exports[key]
+		if !ok {
+			if !p.knows(key) {
+				view.Unknown = append(view.Unknown, id)
+			}
+			continue
+		}
+		view.Exports = append(view.Exports, exp)
+		if c.liveness.Stale(id) {
+			view.Stale = append(view.Stale, id)
+		} else if c.liveness.Unheard(id) {
+			view.Unheard = append(view.Unheard, id)
 		}
 	}
-	return exports, unknown
+	return view
 }
 
 // list are the members, sorted.
@@ -396,6 +431,7 @@ func (c *catalogs) list() []registry.Member {
 			UID:       cluster.record.uid,
 			Version:   cluster.record.version,
 			LastSeen:  cluster.lastSeen,
+			Stale:     c.liveness.Stale(id),
 			Problems:  cluster.problems(),
 		})
 	}

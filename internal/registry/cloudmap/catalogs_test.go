@@ -3,6 +3,7 @@ package cloudmap
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,14 +85,14 @@ func names(keys keySet) []string {
 
 // state is "2 endpoints", "none" or "unknown".
 func (s *story) state(key mcs.Key) string {
-	exports, unknown := s.catalogs.look(key)
+	view := s.catalogs.look(key)
 	switch {
-	case len(unknown) > 0:
+	case len(view.Unknown) > 0:
 		return "unknown"
-	case len(exports) == 0:
+	case len(view.Exports) == 0:
 		return "none"
 	}
-	return strings.Repeat("•", exports[0].EndpointCount())
+	return strings.Repeat("•", view.Exports[0].EndpointCount())
 }
 
 func (s *story) expect(what string, key mcs.Key, want string) {
@@ -131,6 +132,8 @@ func TestReadFollowsAnnouncement(t *testing.T) {
 	s.expect("read", theKey, "•")
 	s.wanted("read")
 
+	s.record.heartbeat++
+	s.notified("a first sign of life", s.members(s.record), "web-0")
 	s.record.heartbeat++
 	s.notified("a heartbeat", s.members(s.record))
 	s.wanted("a heartbeat")
@@ -291,16 +294,15 @@ func TestVanishedRecord(t *testing.T) {
 		s.read()
 		return s
 	}
-	t.Run("stays until it has been gone for long", func(t *testing.T) {
+	t.Run("stays, stale after a while", func(t *testing.T) {
 		s := begin(t)
-		for range 119 {
-			s.notified("gone", s.members())
-			s.now = s.now.Add(time.Second)
-		}
-		s.expect("gone for 119 s", theKey, "•")
-		s.now = s.now.Add(time.Second)
-		s.notified("gone for 120 s", s.members(), "web-0")
-		s.expect("gone for 120 s", theKey, "none")
+		s.notified("gone for 109 s", s.pass(109, false))
+		s.notified("gone for 133 s", s.pass(24, false), "web-0")
+		s.expect("gone for 133 s", theKey, "•")
+		s.lives("gone for 133 s", "stale")
+		s.record.heartbeat++
+		s.notified("back", s.pass(1, true), "web-0")
+		s.lives("back", "live")
 	})
 	t.Run("is back in time", func(t *testing.T) {
 		s := begin(t)
@@ -335,11 +337,118 @@ func TestVanishedRecord(t *testing.T) {
 	})
 }
 
+// pass is how cls1 looks every second, with its own heartbeat going on, while the record of cls2 is there or not. It
+// returns the keys that were notified of.
+func (s *story) pass(seconds int, there bool) []string {
+	changed := keySet{}
+	for range seconds {
+		s.now = s.now.Add(time.Second)
+		instances := []plan.Instance{s.ownRecord()}
+		if there {
+			instances = append(instances, s.record.instance())
+		}
+		s.catalogs.members(s.now, instances, changed)
+	}
+	return names(changed)
+}
+
+// ownRecord is cls1's, with a heartbeat every 12 s.
+func (s *story) ownRecord() plan.Instance {
+	return memberRecord{
+		clusterID: "cls1", clusterSetID: "set1", uid: "uid-1", joined: s.record.joined, heartbeat: s.now.Unix() / 12,
+	}.instance()
+}
+
+// lives wants cls2 to be "live", "unheard" or "stale" in the View and among the members.
+func (s *story) lives(what, want string) {
+	s.t.Helper()
+	got, view := "live", s.catalogs.look(theKey)
+	if len(view.Stale) > 0 {
+		got = "stale"
+	} else if len(view.Unheard) > 0 {
+		got = "unheard"
+	}
+	if got != want {
+		s.t.Errorf("%s: cls2 is %s, want %s", what, got, want)
+	}
+	for _, m := range s.catalogs.list() {
+		if m.Stale != (m.ClusterID == "cls2" && want == "stale") {
+			s.t.Errorf("%s: member %s is stale: %v", what, m.ClusterID, m.Stale)
+		}
+	}
+}
+
+func TestSilentCluster(t *testing.T) {
+	begin := func(t *testing.T) *story {
+		t.Helper()
+		s := newStory(t)
+		s.publish(100, thePage, web(1))
+		s.pass(1, true)
+		s.read()
+		s.lives("first seen", "unheard")
+		return s
+	}
+	t.Run("whose heartbeat stops", func(t *testing.T) {
+		s := begin(t)
+		s.record.heartbeat++
+		s.notified("its first heartbeat", s.pass(1, true), "web-0")
+		s.lives("its first heartbeat", "live")
+		s.notified("108 s of silence", s.pass(108, true))
+		s.notified("132 s of silence", s.pass(24, true), "web-0")
+		s.lives("132 s of silence", "stale")
+		s.expect("132 s of silence", theKey, "•")
+		s.record.heartbeat++
+		s.notified("another heartbeat", s.pass(1, true), "web-0")
+		s.lives("another heartbeat", "live")
+	})
+	t.Run("that was dead before we started", func(t *testing.T) {
+		s := begin(t)
+		s.notified("132 s of silence", s.pass(132, true), "web-0")
+		s.lives("132 s of silence", "stale")
+	})
+	t.Run("whose old record comes late", func(t *testing.T) {
+		s := begin(t)
+		s.record.heartbeat++
+		s.pass(1, true)
+		late := s.record
+		late.heartbeat--
+		for range 132 {
+			s.record, late = late, s.record
+			s.pass(1, true)
+		}
+		s.lives("two replicas that disagree", "stale")
+	})
+	t.Run("of a later version", func(t *testing.T) {
+		s := begin(t)
+		changed := keySet{}
+		for i := range 200 {
+			s.now = s.now.Add(time.Second)
+			later := s.record.instance()
+			later.Attributes[attrFormat], later.Attributes[attrHeartbeat] = "9.0", strconv.Itoa(i/12)
+			s.catalogs.members(s.now, []plan.Instance{s.ownRecord(), later}, changed)
+		}
+		s.lives("it writes what we cannot read", "live")
+		s.expect("it writes what we cannot read", theKey, "•")
+	})
+	t.Run("that leaves", func(t *testing.T) {
+		s := begin(t)
+		s.pass(132, true)
+		s.record.pages, s.record.generation = digests{}, 101
+		s.pass(1, true)
+		s.pass(1, false)
+		if s.catalogs.liveness.Stale("cls2") || len(s.catalogs.list()) != 1 {
+			t.Errorf("it left, and the members are %v", s.catalogs.list())
+		}
+	})
+}
+
 func TestBadRecords(t *testing.T) {
 	s := newStory(t)
 	s.publish(100, thePage, web(1))
 	s.members(s.record)
 	s.read()
+	s.record.heartbeat++
+	s.members(s.record)
 	bad := s.record.instance()
 	bad.Attributes[attrPages] = "garbage"
 	stranger := plan.Instance{ID: "Not_A_Cluster", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
@@ -347,9 +456,9 @@ func TestBadRecords(t *testing.T) {
 	changed := keySet{}
 	s.catalogs.members(s.now, []plan.Instance{bad, stranger, unknown}, changed)
 	s.notified("bad records", names(changed))
-	exports, clusters := s.catalogs.look(theKey)
-	if len(exports) != 1 || !slices.Equal(clusters, []string{"cls3"}) {
-		t.Errorf("%d exports and unknown clusters %v, want cls2's export as before and cls3 unknown", len(exports), clusters)
+	view := s.catalogs.look(theKey)
+	if len(view.Exports) != 1 || !slices.Equal(view.Unknown, []string{"cls3"}) {
+		t.Errorf("%d exports and unknown clusters %v, want cls2's export as before and cls3 unknown", len(view.Exports), view.Unknown)
 	}
 	for _, m := range s.catalogs.list() {
 		if len(m.Problems) == 0 {

@@ -48,10 +48,23 @@ func TestConformanceThrottled(t *testing.T) {
 	})
 }
 
+// staleAfter is fifteen of the heartbeats of fast.
+const staleAfter = 3 * time.Second
+
 func backend(c *cloud, config func(mcs.Identity) Config) registrytest.Backend {
 	return registrytest.Backend{
 		New: func(t *testing.T, identity mcs.Identity) registry.Registry {
-			return c.registry(t, config(identity))
+			cfg := config(identity)
+			cfg.StaleAfter = staleAfter
+			return c.registry(t, cfg)
+		},
+		StaleAfter: staleAfter,
+		Mute: func(*testing.T) func() {
+			c.denied.Store(true)
+			return func() { c.denied.Store(false) }
+		},
+		Forget: func(t *testing.T, clusterSetID, clusterID string) {
+			c.drop(t, controlPrefix+clusterSetID, membersService, clusterID)
 		},
 		Break: func(*testing.T) func() {
 			c.broken.Store(true)

@@ -70,21 +70,16 @@ func text(err error) string {
 
 // poll reads the members, and of each cluster the pages that are not what it announces.
 func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
-	place, err := r.place(ctx)
-	if err != nil {
-		return err
-	}
-	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, membersService, nil)
-	if err != nil {
-		r.vanished(err)
-		return fmt.Errorf("reading the members of the clusterset: %w", err)
-	}
-	if !whole {
-		return fmt.Errorf("the clusterset has %d members or more, of which AWS Cloud Map shows only a part", maxDiscovered)
-	}
+	place, instances, err := r.readMembers(ctx)
 	changed := keySet{}
-	if !r.takeMembers(instances, changed) {
-		return errors.New("reading the members of the clusterset: this cluster's own record is not among them")
+	if err == nil && !r.takeMembers(instances, changed) {
+		err = errors.New("reading the members of the clusterset: this cluster's own record is not among them")
+	}
+	if err != nil {
+		r.mu.Lock()
+		r.catalogs.liveness.Unanswered()
+		r.mu.Unlock()
+		return err
 	}
 	if err := r.auditIfDue(ctx, place, r.ownRecord(instances), changed); err != nil {
 		r.tell(notify, changed)
@@ -94,6 +89,23 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
 	// The members are known now; whose pages are not read yet shows as Unknown.
 	r.tell(notify, changed)
 	return r.readPages(ctx, place, notify)
+}
+
+// readMembers reads the records of all members.
+func (r *Registry) readMembers(ctx context.Context) (controlPlace, []plan.Instance, error) {
+	place, err := r.place(ctx)
+	if err != nil {
+		return place, nil, err
+	}
+	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, membersService, nil)
+	if err != nil {
+		r.vanished(err)
+		return place, nil, fmt.Errorf("reading the members of the clusterset: %w", err)
+	}
+	if !whole {
+		return place, nil, fmt.Errorf("the clusterset has %d members or more, of which AWS Cloud Map shows only a part", maxDiscovered)
+	}
+	return place, instances, nil
 }
 
 // vanished makes us look for the control namespace again when it is gone.
@@ -115,12 +127,22 @@ func (r *Registry) takeMembers(instances []plan.Instance, changed keySet) bool {
 	return true
 }
 
-// noteMembers logs who came and who went since the last read. The caller holds r.mu.
+// noteMembers logs who came, who went, and who lives or not, since the last read. The caller holds r.mu.
 func (r *Registry) noteMembers() {
 	for id, cluster := range r.catalogs.clusters {
-		if id != r.cfg.Identity.ClusterID && cluster.hasRecord && !r.noted[id] {
-			r.noted[id] = true
+		if id == r.cfg.Identity.ClusterID || !cluster.hasRecord {
+			continue
+		}
+		stale := r.catalogs.liveness.Stale(id)
+		was, known := r.noted[id]
+		r.noted[id] = stale
+		switch {
+		case !known:
 			r.log.Info("Member joined", "member", id, "version", cluster.record.version)
+		case stale && !was:
+			r.log.Info("Member is stale: it has shown no sign of life for long", "member", id, "staleAfter", r.cfg.StaleAfter.String(), "lastSeen", cluster.lastSeen)
+		case was && !stale:
+			r.log.Info("Member shows signs of life again", "member", id)
 		}
 	}
 	for id := range r.noted {

@@ -26,7 +26,7 @@ type Config struct {
 	// InstanceView shows each endpoint as a Cloud Map instance too.
 	InstanceView bool
 	// PollInterval is the time between two looks at the members, HeartbeatInterval between two signs of life. StaleAfter
-	// is how long a cluster's record may be gone until its exports go too. 0 is the default.
+	// is how long a cluster may show no sign of life until it is stale. 0 is the default.
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
 	Logger                                      logr.Logger
 	// Metrics may be nil.
@@ -91,7 +91,7 @@ type Registry struct {
 	catalogs *catalogs
 	outbox   *outbox
 	claim    claim
-	// noted are the other members that the log knows of.
+	// noted are the other members that the log knows of, and whether they are stale.
 	noted map[string]bool
 	// asked are the keys of which Look could not tell everything, and what it said.
 	asked map[mcs.Key]answer
@@ -215,11 +215,12 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 		r.asked[key] = answer{}
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, r.notSynced())
 	}
-	exports, unknown := r.catalogs.look(key)
-	if len(unknown) > 0 {
-		r.asked[key] = answer{synced: true, unknown: unknown}
+	view := r.catalogs.look(key)
+	if len(view.Unknown) > 0 {
+		r.asked[key] = answer{synced: true, unknown: view.Unknown}
 	}
-	return registry.View{Exports: exports, Unknown: unknown, Own: r.publication(key)}, nil
+	view.Own = r.publication(key)
+	return view, nil
 }
 
 // notSynced says why nothing is known. The caller holds r.mu.
@@ -329,7 +330,7 @@ func (r *Registry) retrying(ctx context.Context, step func() error) error {
 func (r *Registry) tell(notify func(mcs.Key), changed keySet) {
 	r.mu.Lock()
 	for key, said := range r.asked {
-		if _, unknown := r.catalogs.look(key); r.catalogs.synced && (!said.synced || !slices.Equal(unknown, said.unknown)) {
+		if r.catalogs.synced && (!said.synced || !slices.Equal(r.catalogs.look(key).Unknown, said.unknown)) {
 			changed[key] = struct{}{}
 			delete(r.asked, key)
 		}

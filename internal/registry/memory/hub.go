@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // Hub is the shared store behind any number of registries, with the faults that a store can have. Its zero value is not
@@ -19,8 +21,11 @@ type Hub struct {
 	running    map[*Registry]struct{}
 	err        error
 	held       bool
+	muted      bool
 	unreadable map[string]bool
 	writes     int
+	// staleAfter never changes once there is a registry; 0 is never.
+	staleAfter time.Duration
 }
 
 // clusterRef tells clusters of different clustersets apart, which may share a store.
@@ -43,15 +48,23 @@ func NewHub() *Hub {
 	}
 }
 
+// SetStaleAfter makes clusters stale that have not run for a time; without it none ever is. It must be called before the first
+// registry is made.
+func (h *Hub) SetStaleAfter(after time.Duration) { h.staleAfter = after }
+
 // Registry makes a registry for a cluster. A second one with the same identity is the same cluster after a restart.
 func (h *Hub) Registry(identity mcs.Identity) *Registry {
-	return &Registry{
+	r := &Registry{
 		hub:      h,
 		identity: identity,
 		wake:     make(chan struct{}, 1),
 		want:     map[mcs.Key]*mcs.Export{},
 		asked:    map[mcs.Key]struct{}{},
 	}
+	if h.staleAfter > 0 {
+		r.liveness = registry.NewLiveness(identity.ClusterID, h.staleAfter)
+	}
+	return r
 }
 
 // SetError makes every read and write fail with err until it is called with nil.
@@ -76,6 +89,13 @@ func (h *Hub) HoldConfirmations(hold bool) {
 	defer h.mu.Unlock()
 	h.held = hold
 	h.wakeAll()
+}
+
+// Mute says whether nobody's signs of life reach the store. What is published does all the same.
+func (h *Hub) Mute(muted bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.muted = muted
 }
 
 // Exports are all that the store holds of a clusterset, sorted by key and cluster.

@@ -27,6 +27,8 @@ type Registry struct {
 	// asked are the keys of which Look could not tell everything: their readers want to know when it can.
 	asked map[mcs.Key]struct{}
 	view  view
+	// liveness is nil where nobody is ever stale.
+	liveness *registry.Liveness
 }
 
 var _ registry.Registry = (*Registry)(nil)
@@ -87,10 +89,21 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 	result := registry.View{Own: r.publication(key)}
 	for _, id := range slices.Sorted(maps.Keys(r.view.others)) {
 		exports := r.view.others[id]
-		if exp, ok := exports[key]; ok {
-			result.Exports = append(result.Exports, exp)
-		} else if exports == nil {
+		exp, ok := exports[key]
+		switch {
+		case exports == nil:
 			result.Unknown = append(result.Unknown, id)
+			continue
+		case !ok:
+			continue
+		}
+		result.Exports = append(result.Exports, exp)
+		switch {
+		case r.liveness == nil:
+		case r.liveness.Stale(id):
+			result.Stale = append(result.Stale, id)
+		case r.liveness.Unheard(id):
+			result.Unheard = append(result.Unheard, id)
 		}
 	}
 	if len(result.Unknown) > 0 {
@@ -119,7 +132,11 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	if !r.view.synced {
 		return nil, fmt.Errorf("listing members: %w", registry.ErrNotSynced)
 	}
-	return slices.Clone(r.view.members), nil
+	members := slices.Clone(r.view.members)
+	for i := range members {
+		members[i].Stale = r.liveness != nil && r.liveness.Stale(members[i].ClusterID)
+	}
+	return members, nil
 }
 
 // Run implements registry.Registry.
@@ -128,12 +145,19 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		return r.hub.removeAbandoned(r)
 	}
 	r.hub.attach(r)
+	var tick <-chan time.Time
+	if r.hub.staleAfter > 0 {
+		ticker := time.NewTicker(r.hub.staleAfter / 10)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
 	for {
 		for _, key := range r.exchange() {
 			notify(key)
 		}
 		select {
 		case <-r.wake:
+		case <-tick:
 		case <-ctx.Done():
 			return r.hub.detach(r, errors.Is(context.Cause(ctx), registry.ErrLeave))
 		}
@@ -200,6 +224,9 @@ func (r *Registry) exchange() []mcs.Key {
 	pending := slices.Collect(maps.Keys(r.want))
 	if h.err != nil {
 		r.view.problem = h.err
+		if r.liveness != nil {
+			r.liveness.Unanswered()
+		}
 		return pending
 	}
 	problem := h.write(r)
@@ -210,13 +237,37 @@ func (r *Registry) exchange() []mcs.Key {
 			delete(r.want, key)
 		}
 	}
-	return r.changes(before, pending)
+	return r.changes(before, pending, h.alive(r, before))
 }
 
-// changes are the keys whose View differs from before, with those of which more is known than a Look could tell. The
-// caller holds r.mu.
-func (r *Registry) changes(before view, pending []mcs.Key) []mcs.Key {
+// alive lets r judge who lives, and returns those of whom it thinks something else than before. A cluster for which a
+// registry runs shows a new sign of life at every look. The caller holds h.mu and r.mu.
+func (h *Hub) alive(r *Registry, before view) (changed []string) {
+	if r.liveness == nil {
+		return nil
+	}
+	signs := map[string]bool{}
+	for ref, c := range h.clusters {
+		if ref.clusterSetID != r.identity.ClusterSetID {
+			continue
+		}
+		signs[ref.clusterID] = before.synced && c.owner != nil && !h.muted
+	}
+	for id := range before.others {
+		if _, there := r.view.others[id]; !there {
+			r.liveness.Forget(id)
+		}
+	}
+	return r.liveness.Answered(time.Now(), signs)
+}
+
+// changes are the keys whose View differs from before, with those of clusters that live or not, as they did not before, and of which more
+// is known than a Look could tell. The caller holds r.mu.
+func (r *Registry) changes(before view, pending []mcs.Key, alive []string) []mcs.Key {
 	changed := map[mcs.Key]struct{}{}
+	for _, id := range alive {
+		diff(r.view.others[id], nil, changed)
+	}
 	for id := range r.view.others {
 		diff(before.others[id], r.view.others[id], changed)
 	}

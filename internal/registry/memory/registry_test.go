@@ -18,7 +18,13 @@ import (
 func TestConformance(t *testing.T) {
 	registrytest.Run(t, func(*testing.T) registrytest.Backend {
 		hub := memory.NewHub()
+		hub.SetStaleAfter(time.Second)
 		return registrytest.Backend{
+			StaleAfter: time.Second,
+			Mute: func(*testing.T) func() {
+				hub.Mute(true)
+				return func() { hub.Mute(false) }
+			},
 			New: func(_ *testing.T, identity mcs.Identity) registry.Registry { return hub.Registry(identity) },
 			Break: func(*testing.T) func() {
 				hub.SetError(errors.New("the hub is broken"))

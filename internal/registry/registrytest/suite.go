@@ -28,6 +28,12 @@ type Backend struct {
 	Spoil func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) func(mcs.Key) bool
 	// Lose removes what the store holds of cluster's export of key behind the cluster's back.
 	Lose func(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
+	// Mute keeps everybody's signs of life from the store, which answers as before, until unmute is called.
+	Mute func(t *testing.T) (unmute func())
+	// Forget removes from the store what tells that a cluster is a member, but not its exports.
+	Forget func(t *testing.T, clusterSetID, clusterID string)
+	// StaleAfter is what registries made by New take for the time after which a cluster is stale; 0 leaves out the clauses about it.
+	StaleAfter time.Duration
 	// Writes counts the writes of exports so far; heartbeats do not count.
 	Writes func() int
 	// Empty says whether the store holds nothing of a cluster.
@@ -86,6 +92,11 @@ var clauses = []struct {
 	{"garbage hurts only itself", testGarbage},
 	{"garbage is unknown to who starts", testGarbageAtStart},
 	{"what others remove is put back", testRepair},
+	{"who is dead is stale, and back at once", testStale},
+	{"who is dead and forgotten is stale", testStaleForgotten},
+	{"who was dead at the start is judged anew", testStaleAtStart},
+	{"a registry that does not answer makes nobody stale", testStaleWhileBroken},
+	{"a registry that shows nobody's signs of life makes nobody stale", testStaleWhileMute},
 }
 
 const clusterSet = "set1"
