@@ -145,20 +145,30 @@ func call[In, Out any](ctx context.Context, c *Client, operation string,
 
 // discover reads instances of a service, all or those with the given attributes. whole is false when there may be more.
 func (c *Client) discover(ctx context.Context, namespace, service string, query map[string]string) (instances []plan.Instance, whole bool, err error) {
-	out, err := call(ctx, c, "DiscoverInstances", c.sdk.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
+	out, err := c.discovered(ctx, namespace, service, query)
+	if err != nil {
+		return nil, false, err
+	}
+	return instancesOf(out), len(out.Instances) < maxDiscovered, nil
+}
+
+// discovered is the answer that discover reads.
+func (c *Client) discovered(ctx context.Context, namespace, service string, query map[string]string) (*servicediscovery.DiscoverInstancesOutput, error) {
+	return call(ctx, c, "DiscoverInstances", c.sdk.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
 		NamespaceName:   aws.String(namespace),
 		ServiceName:     aws.String(service),
 		QueryParameters: query,
 		HealthStatus:    types.HealthStatusFilterAll,
 		MaxResults:      aws.Int32(maxDiscovered),
 	})
-	if err != nil {
-		return nil, false, err
-	}
+}
+
+func instancesOf(out *servicediscovery.DiscoverInstancesOutput) []plan.Instance {
+	var instances []plan.Instance
 	for _, i := range out.Instances {
 		instances = append(instances, plan.Instance{ID: aws.ToString(i.InstanceId), Attributes: i.Attributes})
 	}
-	return instances, len(instances) < maxDiscovered, nil
+	return instances
 }
 
 // register writes an instance and returns the operation that does it. When another write of the same instance is under

@@ -16,25 +16,26 @@ type Rate struct {
 
 // defaultRates are how much of AWS's quotas one cluster takes.
 //
-// AWS publishes only those of DiscoverInstances, 1,000 a second with bursts of 2,000 for all of an account: a tenth of it
-// lets ten clusters start at once. The others are the rates that AWS's own controller keeps itself to
+// AWS publishes only those of DiscoverInstances, 1,000 a second with bursts of 2,000 for all of an account, and of
+// DiscoverInstancesRevision, 3,000: a tenth of it lets ten clusters start at once. The others are the rates that AWS's own controller keeps itself to
 // (aws-cloud-map-mcs-controller-for-k8s, ratelimiter.go), and 50 a second of GetService and ListInstances as users of
 // external-dns met them (its issues 2505 and 2507). Several clusters in one account share them, which the adaptive part
 // of pace finds out.
 var defaultRates = map[string]Rate{
-	"DiscoverInstances":   {100, 200},
-	"RegisterInstance":    {50, 100},
-	"DeregisterInstance":  {50, 100},
-	"GetOperation":        {100, 200},
-	"ListInstances":       {50, 100},
-	"GetNamespace":        {50, 100},
-	"ListTagsForResource": {50, 100},
-	"ListNamespaces":      {0.5, 5},
-	"ListServices":        {2, 10},
-	"CreateHttpNamespace": {0.5, 5},
-	"DeleteNamespace":     {0.5, 5},
-	"CreateService":       {5, 50},
-	"DeleteService":       {5, 50},
+	"DiscoverInstances":         {100, 200},
+	"DiscoverInstancesRevision": {300, 600},
+	"RegisterInstance":          {50, 100},
+	"DeregisterInstance":        {50, 100},
+	"GetOperation":              {100, 200},
+	"ListInstances":             {50, 100},
+	"GetNamespace":              {50, 100},
+	"ListTagsForResource":       {50, 100},
+	"ListNamespaces":            {0.5, 5},
+	"ListServices":              {2, 10},
+	"CreateHttpNamespace":       {0.5, 5},
+	"DeleteNamespace":           {0.5, 5},
+	"CreateService":             {5, 50},
+	"DeleteService":             {5, 50},
 }
 
 const (
