@@ -39,19 +39,31 @@ func askThrough(config *rest.Config, kube kubernetes.Interface) asker {
 	return func(ctx context.Context, pod *corev1.Pod) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		conn, err := forward(config, kube, pod)
+		answered, err := throughPort(ctx, config, kube, pod, dnsPort(pod), exchange)
 		if err != nil {
-			return false, fmt.Errorf("reaching pod %s/%s by port-forward: %w", pod.Namespace, pod.Name, err)
-		}
-		defer func() { _ = conn.Close() }()
-		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-		defer stop()
-		answered, err := askOver(conn, dnsPort(pod))
-		if err != nil {
-			return false, fmt.Errorf("asking pod %s/%s for %s: %w", pod.Namespace, pod.Name, versionName, errors.Join(ctx.Err(), err))
+			return false, fmt.Errorf("asking pod %s/%s for %s: %w", pod.Namespace, pod.Name, versionName, err)
 		}
 		return answered, nil
 	}
+}
+
+// throughPort talks to a port of a pod through the API server's port-forward until ctx ends.
+func throughPort[T any](
+	ctx context.Context, config *rest.Config, kube kubernetes.Interface, pod *corev1.Pod, port int32, talk func(io.ReadWriter) (T, error),
+) (T, error) {
+	conn, err := forward(config, kube, pod)
+	if err != nil {
+		var none T
+		return none, fmt.Errorf("reaching it by port-forward: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	said, err := overPort(conn, port, talk)
+	if err != nil {
+		return said, errors.Join(ctx.Err(), err)
+	}
+	return said, nil
 }
 
 // forward opens a port-forward connection as kubectl does: WebSocket, or SPDY where the API server is too old for it.
@@ -73,33 +85,34 @@ func forward(config *rest.Config, kube kubernetes.Interface, pod *corev1.Pod) (h
 	return conn, err
 }
 
-// askOver sends the question over a data stream of a port-forward connection. The error stream beside it carries what
-// the kubelet has to say when it cannot reach the port.
-func askOver(conn httpstream.Connection, port int32) (bool, error) {
+// overPort talks to a port of the pod over a data stream of a port-forward connection. The error stream beside it carries
+// what the kubelet has to say when it cannot reach the port.
+func overPort[T any](conn httpstream.Connection, port int32, talk func(io.ReadWriter) (T, error)) (T, error) {
+	var none T
 	headers := http.Header{}
 	headers.Set(corev1.PortHeader, strconv.Itoa(int(port)))
 	headers.Set(corev1.PortForwardRequestIDHeader, "0")
 	headers.Set(corev1.StreamType, corev1.StreamTypeError)
 	problems, err := conn.CreateStream(headers)
 	if err != nil {
-		return false, err
+		return none, err
 	}
 	_ = problems.Close() // the write side: only the kubelet speaks here
 	headers.Set(corev1.StreamType, corev1.StreamTypeData)
 	data, err := conn.CreateStream(headers)
 	if err != nil {
-		return false, err
+		return none, err
 	}
-	answered, err := exchange(data)
+	said, err := talk(data)
 	if err == nil {
-		return answered, nil
+		return said, nil
 	}
 	_ = conn.Close() // ends the read below when the kubelet has nothing to say
 	problem, _ := io.ReadAll(problems)
 	if len(problem) > 0 {
 		err = errors.New(strings.TrimSpace(string(problem)))
 	}
-	return false, err
+	return none, err
 }
 
 // dnsPort is the pod's TCP port for DNS: by its usual name, or the standard one.

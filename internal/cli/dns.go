@@ -75,7 +75,7 @@ func (a *app) dnsDisableCommand() *cobra.Command {
 }
 
 func (a *app) enableDNS(ctx context.Context, o dnsOptions) error {
-	k, err := a.connect()
+	k, err := a.oneCluster()
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (a *app) enableDNS(ctx context.Context, o dnsOptions) error {
 }
 
 func (a *app) disableDNS(ctx context.Context, o dnsOptions) error {
-	k, err := a.connect()
+	k, err := a.oneCluster()
 	if err != nil {
 		return err
 	}

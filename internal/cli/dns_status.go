@@ -27,7 +27,7 @@ func (a *app) dnsStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Tell whether " + dns.Zone + " is enabled and what is missing",
 		Long: "Checks CoreDNS's version, the ServiceImport API, CoreDNS's permission and Corefile, and asks every CoreDNS pod.\n" +
-			"Changes nothing. Exit code 0: enabled; 2: disabled or partly.",
+			"Changes nothing. Exit code 0: enabled; 3: disabled or partly.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.dnsStatus(cmd.Context(), clusterDomain, output) },
 	}
@@ -38,9 +38,9 @@ func (a *app) dnsStatusCommand() *cobra.Command {
 
 func (a *app) dnsStatus(ctx context.Context, clusterDomain, output string) error {
 	if output != "table" && output != "json" {
-		return fmt.Errorf("reading --output: %q is neither table nor json", output)
+		return usagef("reading --output: %q is neither table nor json", output)
 	}
-	k, err := a.connect()
+	k, err := a.oneCluster()
 	if err != nil {
 		return err
 	}

@@ -151,12 +151,34 @@ func (w *world) writes() string {
 // run types one command and returns what a user sees: standard output, standard error after "! ", writes after "~ ".
 func (w *world) run(t *testing.T, line string) string {
 	t.Helper()
+	clusters := map[string]*cluster{"": {
+		kube: w.kube, ask: w.ask, now: func() time.Time { return time.Unix(0, 0) }, poll: time.Millisecond,
+	}}
+	transcript, code := runIn(t, clusters, line)
+	return fmt.Sprintf("%s%s[exit %d]\n\n", transcript, w.writes(), code)
+}
+
+// runIn types one command where the contexts of a kubeconfig lead to clusters, "" being the current one, and returns what a
+// user sees, standard error after "! ", and the exit code.
+func runIn(t *testing.T, clusters map[string]*cluster, line string) (string, int) {
+	t.Helper()
 	var out, errOut bytes.Buffer
 	a := &app{
 		IOStreams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut},
 		version:   "v1.2.3",
-		connect: func() (*cluster, error) {
-			return &cluster{kube: w.kube, ask: w.ask, now: func() time.Time { return time.Unix(0, 0) }, poll: time.Millisecond}, nil
+		namespace: func() (string, error) { return "demo", nil },
+		connect: func(contexts []string) ([]*cluster, error) {
+			if len(contexts) == 0 {
+				contexts = []string{""}
+			}
+			var chosen []*cluster
+			for _, name := range contexts {
+				if clusters[name] == nil {
+					return nil, fmt.Errorf("context %q does not exist", name)
+				}
+				chosen = append(chosen, clusters[name])
+			}
+			return chosen, nil
 		},
 	}
 	code := a.run(t.Context(), a.root(), strings.Fields(line))
@@ -165,8 +187,7 @@ func (w *world) run(t *testing.T, line string) string {
 	for l := range strings.Lines(errOut.String()) {
 		transcript.WriteString("! " + l)
 	}
-	fmt.Fprintf(&transcript, "%s[exit %d]\n\n", w.writes(), code)
-	return transcript.String()
+	return transcript.String(), code
 }
 
 // Every scenario is a terminal session, kept in testdata/<name>.txt.

@@ -8,19 +8,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/client-go/kubernetes"
 )
 
 // The exit codes of every command.
 const (
-	ExitOK         = 0 // done, or the state asked about is as it should be
+	ExitOK         = 0 // done, or all that was looked at is as it should be
 	ExitError      = 1 // it did not work; standard error says why and what to do
-	ExitIncomplete = 2 // it worked, but clusterset.local is not, or not wholly, enabled, or a step is left to you
+	ExitUsage      = 2 // the command line is wrong
+	ExitIncomplete = 3 // it worked, but something is not as it should be, or a step is left to you
 )
 
 // An exitError ends the program with a code that is not an error's.
@@ -28,27 +28,41 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// A cluster is what a command needs of one Kubernetes cluster.
-type cluster struct {
-	kube kubernetes.Interface
-	ask  asker
-	now  func() time.Time
-	poll time.Duration // between two looks while waiting
-}
+// A usageError is a command line that cannot be obeyed.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // An app is the plugin with its surroundings. Commands connect when they run, so help and version need no cluster.
 type app struct {
 	genericiooptions.IOStreams
 	version string
-	connect func() (*cluster, error)
+	// connect gives the clusters of the contexts that were named, or the current context's.
+	connect func(contexts []string) ([]*cluster, error)
+	// namespace is the one that the command is about.
+	namespace func() (string, error)
+
+	contexts            []string
+	controllerNamespace string
 }
 
 // Main runs the plugin with the arguments after its name and returns the exit code.
 func Main(ctx context.Context, args []string, version string, streams genericiooptions.IOStreams) int {
-	flags := genericclioptions.NewConfigFlags(true)
-	a := &app{IOStreams: streams, version: version, connect: func() (*cluster, error) { return connect(flags) }}
+	flags := genericclioptions.NewConfigFlags(false) // not cached: the context changes
+	a := &app{IOStreams: streams, version: version}
+	a.connect = func(contexts []string) ([]*cluster, error) { return connect(flags, contexts) }
+	a.namespace = func() (string, error) {
+		if len(a.contexts) > 0 {
+			*flags.Context = a.contexts[0]
+		}
+		namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+		return namespace, err
+	}
 	root := a.root()
+	chosen := flags.Context
+	flags.Context = nil // ours can be given several times
 	flags.AddFlags(root.PersistentFlags())
+	flags.Context = chosen
 	return a.run(ctx, root, args)
 }
 
@@ -56,11 +70,15 @@ func (a *app) run(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var code exitError
+	var usage usageError
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.As(err, &code):
 		return int(code)
+	case errors.As(err, &usage):
+		_, _ = fmt.Fprintf(a.ErrOut, "Error: %v\n", err)
+		return ExitUsage
 	default:
 		_, _ = fmt.Fprintf(a.ErrOut, "Error: %v\n", err)
 		return ExitError
@@ -72,8 +90,9 @@ func (a *app) root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcs",
 		Short: "Services across the clusters of a clusterset",
-		Long: "kubectl mcs sets up and looks after the Cloud Map MCS Controller's clusterset.\n\n" +
-			"Exit codes: 0 done, 1 error, 2 not enabled or a step is left to you.",
+		Long: "kubectl mcs sets up and looks after the Cloud Map MCS Controller's clusterset.\n" +
+			"Commands about the clusterset take several contexts: --context cls1,cls2.\n\n" +
+			"Exit codes: 0 done and all is well, 1 error, 2 wrong usage, 3 something is not as it should be or a step is left to you.",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl mcs"},
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -81,8 +100,42 @@ func (a *app) root() *cobra.Command {
 	cmd.SetIn(a.In)
 	cmd.SetOut(a.Out)
 	cmd.SetErr(a.ErrOut)
-	cmd.AddCommand(a.dnsCommand(), a.versionCommand())
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "contexts" {
+			name = "context"
+		}
+		return pflag.NormalizedName(name)
+	})
+	flags := cmd.PersistentFlags()
+	flags.StringSliceVar(&a.contexts, "context", nil, "contexts of the kubeconfig, one or several; the current one when empty")
+	flags.StringVar(&a.controllerNamespace, "controller-namespace", defaultNamespace, "namespace that the controller is installed in")
+	cmd.AddCommand(a.commands()...)
+	usageOfArguments(cmd)
 	return cmd
+}
+
+// commands are those of the top level. Each is, or begins, a file.
+func (a *app) commands() []*cobra.Command {
+	return []*cobra.Command{
+		a.statusCommand(), a.getCommand(), a.exportCommand(), a.unexportCommand(),
+		a.dnsCommand(), a.versionCommand(),
+	}
+}
+
+// usageOfArguments makes wrong arguments of cmd and the commands below it wrong usage.
+func usageOfArguments(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usageError{err}
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		usageOfArguments(sub)
+	}
 }
 
 func (a *app) versionCommand() *cobra.Command {
@@ -95,17 +148,4 @@ func (a *app) versionCommand() *cobra.Command {
 			return err
 		},
 	}
-}
-
-// connect reads the kubeconfig the usual way: flags, then environment, then files.
-func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
-	config, err := flags.ToRESTConfig()
-	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
-	}
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("connecting to the cluster: %w", err)
-	}
-	return &cluster{kube: kube, ask: askThrough(config, kube), now: time.Now, poll: time.Second}, nil
 }

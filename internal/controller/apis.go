@@ -5,56 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 )
-
-var (
-	// apiVersions are the versions of the MCS and About APIs, the preferred first. Their schemas are the same in both, so the
-	// Go types of v1beta1 serve for whichever the API server has.
-	apiVersions = []string{"v1beta1", "v1alpha1"}
-
-	// An older ServiceImport without the subresource status would never get one.
-	mcsResources = []string{
-		mcsv1beta1.ServiceExportPluralName, mcsv1beta1.ServiceExportPluralName + "/status",
-		mcsv1beta1.ServiceImportPluralName, mcsv1beta1.ServiceImportPluralName + "/status",
-	}
-	aboutResources = []string{"clusterproperties"}
-)
-
-// servedVersion is the first of apiVersions in which the API server serves all resources of group; ok is false when
-// there is none. An error means that nobody knows.
-func servedVersion(d discovery.DiscoveryInterface, group string, resources []string) (gv schema.GroupVersion, ok bool, err error) {
-	for _, version := range apiVersions {
-		gv := schema.GroupVersion{Group: group, Version: version}
-		list, err := d.ServerResourcesForGroupVersion(gv.String())
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return gv, false, fmt.Errorf("asking the API server for %s: %w", gv, err)
-		}
-		served := func(resource string) bool {
-			return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource })
-		}
-		if !slices.ContainsFunc(resources, func(r string) bool { return !served(r) }) {
-			return gv, true, nil
-		}
-	}
-	return schema.GroupVersion{}, false, nil
-}
 
 // newScheme knows what the controller reads and writes, the MCS API under the version that is served.
 func newScheme(mcsVersion schema.GroupVersion) (*runtime.Scheme, error) {
@@ -64,18 +26,8 @@ func newScheme(mcsVersion schema.GroupVersion) (*runtime.Scheme, error) {
 			return nil, fmt.Errorf("building the scheme: %w", err)
 		}
 	}
-	scheme.AddKnownTypes(mcsVersion,
-		&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceExportList{},
-		&mcsv1beta1.ServiceImport{}, &mcsv1beta1.ServiceImportList{})
-	metav1.AddToGroupVersion(scheme, mcsVersion)
+	served.AddMCS(scheme, mcsVersion)
 	return scheme, nil
-}
-
-// aboutScheme knows ClusterProperty under the version that is served.
-func aboutScheme(version schema.GroupVersion) *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	aboutv1beta1.AddToScheme(scheme, version)
-	return scheme
 }
 
 const (
@@ -96,7 +48,7 @@ func waitForMCS(ctx context.Context, d discovery.DiscoveryInterface, probes stri
 		}
 	}()
 	for {
-		gv, ok, err := servedVersion(d, mcsv1beta1.GroupName, mcsResources)
+		gv, ok, err := served.MCS(d)
 		if ok {
 			return gv, nil
 		}

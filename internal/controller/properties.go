@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 )
 
 // propertySyncTimeout is how long the first read of the ClusterProperties may take: a list of a handful of objects, so
@@ -34,11 +36,13 @@ type propertyReader struct {
 // read is what the ClusterProperties say. An error means that nobody knows.
 func (r *propertyReader) read(ctx context.Context) (properties, error) {
 	if r.cache == nil {
-		version, ok, err := servedVersion(r.discovery, aboutv1beta1.GroupName, aboutResources)
+		version, ok, err := served.About(r.discovery)
 		if err != nil || !ok {
 			return properties{}, err
 		}
-		if r.cache, err = cache.New(r.config, cache.Options{Scheme: aboutScheme(version)}); err != nil {
+		scheme := runtime.NewScheme()
+		aboutv1beta1.AddToScheme(scheme, version)
+		if r.cache, err = cache.New(r.config, cache.Options{Scheme: scheme}); err != nil {
 			return properties{}, fmt.Errorf("watching ClusterProperties: %w", err)
 		}
 		if err := r.watch(ctx); err != nil {

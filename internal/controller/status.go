@@ -93,7 +93,11 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 		return out
 	}
 	out.Members = countMembers(members, session.identity.ClusterID, services, out.Time)
+	out.Services = len(services)
 	for _, service := range services {
+		if len(service.Conflicts) > 0 {
+			out.Conflicts = append(out.Conflicts, status.Conflict{Key: service.Key, Problems: service.Conflicts})
+		}
 		if p := service.Publication; p != nil && p.State != registry.Exported.String() {
 			out.Publications = append(out.Publications, *p)
 		}

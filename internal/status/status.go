@@ -35,6 +35,9 @@ type Status struct {
 	WriteProblem string `json:"writeProblem,omitempty"`
 	// Members are the clusters of the clusterset, sorted by ID.
 	Members []Member `json:"members,omitempty"`
+	// Services is how many services the clusterset has, Conflicts what their exports disagree about, sorted by key.
+	Services  int        `json:"services"`
+	Conflicts []Conflict `json:"conflicts,omitempty"`
 	// Publications are this cluster's own that are not exported, sorted by key.
 	Publications []Publication `json:"publications,omitempty"`
 	// Requests are those to the registry within RequestWindow, sorted.
@@ -55,6 +58,12 @@ type Member struct {
 	Endpoints int      `json:"endpoints"`
 	Unknown   int      `json:"unknown,omitempty"`
 	Problems  []string `json:"problems,omitempty"`
+}
+
+// Conflict is what the exports of one service disagree about.
+type Conflict struct {
+	Key      mcs.Key  `json:"key"`
+	Problems []string `json:"problems"`
 }
 
 // Publication is an export of this cluster.
@@ -116,4 +125,13 @@ type Target struct {
 	Address string `json:"address"`
 	// Cluster is the source cluster of an endpoint; "" is the clusterset IP.
 	Cluster string `json:"cluster,omitempty"`
+}
+
+// Calls is how many requests to the registry were made within RequestWindow.
+func (s *Status) Calls() int {
+	calls := 0
+	for _, r := range s.Requests {
+		calls += r.Count
+	}
+	return calls
 }

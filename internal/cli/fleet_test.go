@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// today is the clock of every cluster in a fleet.
+var today = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// A fleet is a clusterset to type commands in: clusters by the name of their context, cls1 being the current one.
+type fleet map[string]*ship
+
+// A ship is one cluster of a fleet. It is its controller's status.Source too.
+type ship struct {
+	world    *world
+	objects  []client.Object
+	status   status.Status
+	services []status.Service
+	probe    status.Probe
+	reach    map[string]string // by IP: why another controller cannot be reached
+	silent   bool              // the controller's pod does not answer
+	client   client.Client
+}
+
+// newFleet is two clusters; in both runs a controller, and nothing is exported.
+func newFleet() fleet {
+	f := fleet{}
+	for i, id := range []string{"cls1", "cls2"} {
+		f[id] = &ship{
+			world: newWorld(),
+			objects: []client.Object{
+				controllerPod("manager-abc", fmt.Sprintf("10.%d.0.9", i+1)),
+				&coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: leaseName},
+					Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("manager-abc_0123")},
+				},
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo"}},
+				property(aboutv1beta1.ClusterIDProperty, id), property(aboutv1beta1.ClusterSetIDProperty, "set1"),
+			},
+			status: status.Status{
+				Version: "v1.2.3", Time: today, Leader: true, Registry: "cloudmap", Synced: true,
+				Identity: &mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: "uid-" + id},
+				Members: []status.Member{
+					{ClusterID: "cls1", UID: "uid-cls1", Version: "v1.2.3", HeartbeatAge: 2.1},
+					{ClusterID: "cls2", UID: "uid-cls2", Version: "v1.2.3", HeartbeatAge: 7.8},
+				},
+				Requests: []status.Request{
+					{Registry: "cloudmap", Operation: "DiscoverInstances", Result: "ok", Count: 60},
+					{Registry: "cloudmap", Operation: "RegisterInstance", Result: "ok", Count: 5},
+				},
+			},
+		}
+	}
+	return f
+}
+
+func controllerPod(name, ip string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: name, Labels: managerLabels},
+		Status: corev1.PodStatus{
+			PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+func property(name, value string) *aboutv1beta1.ClusterProperty {
+	return &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: aboutv1beta1.ClusterPropertySpec{Value: value}}
+}
+
+// add puts an object into a cluster.
+func (s *ship) add(objects ...client.Object) { s.objects = append(s.objects, objects...) }
+
+// drop takes out the objects of obj's type and name.
+func (s *ship) drop(obj client.Object) {
+	var rest []client.Object
+	for _, o := range s.objects {
+		if fmt.Sprintf("%T", o) != fmt.Sprintf("%T", obj) || o.GetName() != obj.GetName() {
+			rest = append(rest, o)
+		}
+	}
+	s.objects = rest
+}
+
+func fleetScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	served.AddMCS(scheme, schemaVersion(mcsv1beta1.GroupName))
+	aboutv1beta1.AddToScheme(scheme, schemaVersion(aboutv1beta1.GroupName))
+	return scheme
+}
+
+// sail starts the clusters.
+func (f fleet) sail(t *testing.T) map[string]*cluster {
+	t.Helper()
+	clusters := map[string]*cluster{}
+	for name, s := range f {
+		s.world.start()
+		s.client = fake.NewClientBuilder().WithScheme(fleetScheme(t)).WithObjects(s.objects...).Build()
+		clusters[name] = &cluster{
+			context: name, kube: s.world.kube, ask: s.world.ask, now: func() time.Time { return today }, poll: time.Millisecond,
+			objects: func() (client.Client, error) { return s.client, nil }, fetch: s.fetch,
+		}
+	}
+	clusters[""] = clusters["cls1"]
+	return clusters
+}
+
+func (s *ship) fetch(ctx context.Context, pod *corev1.Pod, path string) ([]byte, error) {
+	if s.silent {
+		return nil, fmt.Errorf("asking pod %s/%s for %s: connection refused", pod.Namespace, pod.Name, path)
+	}
+	w := httptest.NewRecorder()
+	status.NewHandler(s).ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil))
+	if w.Code != http.StatusOK {
+		return nil, errors.New(strings.TrimSpace(w.Body.String()))
+	}
+	return w.Body.Bytes(), nil
+}
+
+func (s *ship) Status(context.Context) status.Status {
+	now := s.status
+	now.Services = len(s.services)
+	return now
+}
+
+func (s *ship) Service(_ context.Context, key mcs.Key) (status.Service, error) {
+	for _, service := range s.services {
+		if service.Key == key {
+			return service, nil
+		}
+	}
+	return status.Service{Key: key}, nil
+}
+
+func (s *ship) Services(context.Context) ([]status.Service, error) { return s.services, nil }
+
+func (s *ship) Probe(context.Context, mcs.Key) (status.Probe, error) { return s.probe, nil }
+
+func (s *ship) Reach(_ context.Context, ip netip.Addr) status.Connection {
+	return status.Connection{Target: status.Target{Address: netip.AddrPortFrom(ip, 8081).String()}, Problem: s.reach[ip.String()]}
+}
+
+// TestFleetSessions are terminal sessions with several clusters, kept in testdata/<name>.txt.
+func TestFleetSessions(t *testing.T) {
+	for _, tt := range fleetSessions {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFleet()
+			if tt.setup != nil {
+				tt.setup(f)
+			}
+			clusters := f.sail(t)
+			var got strings.Builder
+			for _, line := range tt.commands {
+				transcript, code := runIn(t, clusters, line)
+				fmt.Fprintf(&got, "%s[exit %d]\n\n", transcript, code)
+			}
+			compare(t, filepath.Join("testdata", tt.name+".txt"), got.String())
+		})
+	}
+}
+
+type fleetSession struct {
+	name     string
+	setup    func(fleet)
+	commands []string
+}
+
+var fleetSessions = []fleetSession{
+	{name: "status", commands: []string{
+		"status", "status --context cls1,cls2", "status --context cls1 --context cls2 -o wide", "status -o json", "status -o yaml", "get clusters --contexts cls1,cls2",
+	}},
+	{name: "status-troubles", setup: func(f fleet) {
+		f["cls1"].status.Members[1].Stale = true
+		f["cls1"].status.Members[1].HeartbeatAge = 150
+		f["cls1"].status.Members[1].Problems = []string{"page 07 cannot be read: \x1b[31mred"}
+		f["cls1"].status.Conflicts = []status.Conflict{{Key: demoWeb, Problems: []string{"PortConflict: port http differs"}}}
+		f["cls1"].status.Publications = []status.Publication{{Key: demoWeb, State: "Pending", Problem: "AccessDeniedException"}, {Key: demoWeb, State: "Pending"}}
+		f["cls2"].silent = true
+	}, commands: []string{"status --context cls1,cls2", "get clusters --context cls1,cls2"}},
+	{name: "status-no-controller", setup: func(f fleet) {
+		f["cls1"].drop(controllerPod("manager-abc", ""))
+		pod := controllerPod("manager-new", "")
+		pod.Status.Conditions = nil
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+			Reason: "ImagePullBackOff", Message: "no such image",
+		}}}}
+		f["cls2"].drop(controllerPod("manager-abc", ""))
+		f["cls2"].add(pod)
+	}, commands: []string{"status --context cls1,cls2"}},
+	{name: "get", setup: func(f fleet) {
+		exportWeb(f)
+		f["cls2"].add(&mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "db", CreationTimestamp: metav1.NewTime(today.Add(-time.Minute))}})
+	}, commands: []string{
+		"get exports", "get exports -A --context cls1,cls2", "get exports -o wide", "get imports --context cls1,cls2", "get imports -o wide", "get imports -o yaml",
+	}},
+	{name: "export", setup: func(f fleet) {
+		f["cls1"].add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web"}})
+	}, commands: []string{
+		"export web --wait 0s", "export web --wait 5ms", "export web --wait 0s --context cls1,cls2", "unexport web --context cls1,cls2",
+	}},
+	{name: "fleet-usage", commands: []string{
+		"export", "export a b", "status now", "status -o xml", "status --context nowhere", "status --context cls1,cls1", "dns status --context cls1,cls2", "--nonsense",
+	}},
+}
