@@ -118,6 +118,24 @@ func TestDecideImport(t *testing.T) {
 			facts: importFacts{namespace: true, synced: true, local: &local, view: registry.View{Unknown: []string{"cls3"}}},
 			want:  verdictKeep, wantPort: 80, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
 		},
+		{
+			name: "a registry is not read yet: who may be there stays, who is known goes on",
+			facts: importFacts{
+				namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls1", "cls2", "cls4"), slices: importedFrom("cls2", "cls5"),
+				view: registry.View{Exports: []mcs.Export{remote}, Unknown: []string{"cls3"}, Incomplete: true},
+			},
+			want: verdictKeep, wantPort: 1, wantClusters: []string{"cls2"}, wantUnknown: []string{"cls3", "cls4", "cls5"},
+		},
+		{
+			name:  "a registry is not read yet: nothing is removed",
+			facts: importFacts{namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls1"), view: registry.View{Incomplete: true}},
+			want:  verdictKeep, wantPort: 1,
+		},
+		{
+			name:  "a registry is not read yet: a new import is made all the same",
+			facts: importFacts{namespace: true, synced: true, cluster: "cls1", view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}},
+			want:  verdictKeep, wantPort: 80, wantClusters: []string{"cls2"},
+		},
 		{name: "not read yet, nothing is there", facts: importFacts{namespace: true, local: &local}, want: verdictNone},
 		{
 			name:  "not read yet: the others' part stays, the own one goes on",

@@ -83,7 +83,7 @@ func (r *exportReconciler) publish(ctx context.Context, reg registry.Registry, s
 		facts.synced = false
 		return nil //nolint:nilerr // not read yet: the status keeps what it says until there is more to say
 	}
-	facts.own, facts.unknown = view.Own, len(view.Unknown) > 0
+	facts.own, facts.unknown = view.Own, len(view.Unknown) > 0 || view.Incomplete
 	facts.conflicts = mcs.Merge(append(slices.Clone(view.Exports), exp)).Conflicts
 	return nil
 }

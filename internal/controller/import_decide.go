@@ -65,8 +65,8 @@ func decideImport(f importFacts) importDecision {
 	if f.local != nil {
 		d.exports = append(d.exports, *f.local)
 	}
-	if !f.synced {
-		d.unknown = otherClusters(f)
+	if !f.synced || f.view.Incomplete {
+		d.unknown = append(slices.Clone(d.unknown), silentClusters(f)...)
 	}
 	d.verdict = decideVerdict(f, d)
 	switch {
@@ -93,7 +93,7 @@ func decideVerdict(f importFacts, d importDecision) verdict {
 		return verdictNone
 	case unused && (f.imp == nil || foreign):
 		return verdictNone
-	case unused && f.synced && len(d.unknown) == 0:
+	case unused && f.synced && !f.view.Incomplete && len(d.unknown) == 0:
 		return verdictRemove
 	case foreign, derivedForeign(f.derived):
 		return verdictForeign
@@ -113,9 +113,16 @@ func importForeign(imp *mcsv1beta1.ServiceImport) bool { return imp != nil && !p
 
 func derivedForeign(svc *corev1.Service) bool { return svc != nil && !plan.Ours(svc) }
 
-// otherClusters are the other clusters that the import shows, in its status or by their slices.
-func otherClusters(f importFacts) []string {
+// silentClusters are the other clusters that the import shows, in its status or by their slices, and the view does not.
+func silentClusters(f importFacts) []string {
 	var out []string
+	heard := map[string]bool{f.cluster: true}
+	for _, e := range f.view.Exports {
+		heard[e.Cluster] = true
+	}
+	for _, c := range f.view.Unknown {
+		heard[c] = true
+	}
 	if f.imp != nil {
 		for _, c := range f.imp.Status.Clusters {
 			out = append(out, c.Cluster)
@@ -126,7 +133,7 @@ func otherClusters(f importFacts) []string {
 	}
 	slices.Sort(out)
 	out = slices.Compact(out)
-	return slices.DeleteFunc(out, func(c string) bool { return c == f.cluster })
+	return slices.DeleteFunc(out, func(c string) bool { return heard[c] })
 }
 
 // takesPart says whether imp, nil if there is none, shows one of clusters.

@@ -53,6 +53,10 @@ type View struct {
 	// Unknown are the clusters, sorted, whose export of this key could not be read whole since this process started:
 	// it may or may not exist. Unknown is not empty: what is there from an earlier life stays.
 	Unknown []string
+	// Incomplete says that a part of what the View is made from has not been read yet, with clusters that are not known by
+	// name: besides those in Unknown, any cluster that is not in Exports may have an export. It is never set by a backend,
+	// only where several registries are one (package several).
+	Incomplete bool
 	// Stale are the clusters, sorted, of those in Exports that have shown no sign of life for the configured time, judged by
 	// this cluster's clock and only while the registry itself answers (Liveness). What becomes of their endpoints is the
 	// caller's decision; the key is notified when a cluster becomes stale and when it is back.
@@ -107,6 +111,10 @@ type Member struct {
 	Version string
 	// LastSeen is when its heartbeat was last seen to advance, by this cluster's own clock.
 	LastSeen time.Time
+	// Joined is when it became a member here and Beat when it last said that it lives, both by its own clock; zero where
+	// a registry does not keep that. They tell the same to every cluster, over restarts too: which of two registries a
+	// cluster that moved writes to now.
+	Joined, Beat time.Time
 	// Stale says that it has shown no sign of life for the configured time (View.Stale).
 	Stale bool
 	// Problems are what was wrong with its records in the last read, one line each; empty when all was well.
@@ -118,6 +126,9 @@ var ErrNotSynced = errors.New("the registry has not been read yet")
 
 // ErrLeave is the cause with which Run's context is cancelled when this cluster leaves the clusterset.
 var ErrLeave = errors.New("the cluster leaves the clusterset")
+
+// ErrReadOnly is the answer to Publish and Withdraw of a registry that is only imported from.
+var ErrReadOnly = errors.New("this registry is only imported from")
 
 // DuplicateIDError means that another live cluster uses this cluster's ID.
 type DuplicateIDError struct {

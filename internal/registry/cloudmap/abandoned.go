@@ -49,7 +49,7 @@ func (r *Registry) abandoned(ctx context.Context) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ours = *last
-	r.ours.heartbeat++
+	r.ours.heartbeat = r.ours.nextHeartbeat(time.Now())
 	return true, nil
 }
 

@@ -431,6 +431,8 @@ func (c *catalogs) list() []registry.Member {
 			UID:       cluster.record.uid,
 			Version:   cluster.record.version,
 			LastSeen:  cluster.lastSeen,
+			Joined:    cluster.record.joined,
+			Beat:      cluster.record.beat(),
 			Stale:     c.liveness.Stale(id),
 			Problems:  cluster.problems(),
 		})

@@ -34,9 +34,21 @@ type memberRecord struct {
 	// generation grows with every write of pages, and over restarts: of two records, and of a page and a record, it tells
 	// which was written later.
 	generation int64
-	// heartbeat grows with every write of the record.
+	// heartbeat grows with every write of the record: the milliseconds since 1970 by the cluster's own clock, or more when that
+	// was set back.
 	heartbeat int64
 	pages     digests
+}
+
+// nextHeartbeat is that of a record written now.
+func (r memberRecord) nextHeartbeat(now time.Time) int64 { return max(r.heartbeat+1, now.UnixMilli()) }
+
+// beat is when the record was written, by the cluster's own clock; zero without a record.
+func (r memberRecord) beat() time.Time {
+	if r.heartbeat == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(r.heartbeat)
 }
 
 // later says whether r was written after o by the same cluster.

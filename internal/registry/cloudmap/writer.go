@@ -246,7 +246,7 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace) error {
 		return nil
 	}
 	r.announce = false
-	r.ours.heartbeat++
+	r.ours.heartbeat = r.ours.nextHeartbeat(now)
 	r.ours.generation = max(r.outbox.generation, r.ours.generation)
 	r.ours.pages = r.announced()
 	ours := r.ours

@@ -36,6 +36,7 @@ type cluster struct {
 	uid string
 	// owner is the registry that runs for the cluster, nil when none does: what a heartbeat tells elsewhere.
 	owner   *Registry
+	joined  time.Time
 	exports map[mcs.Key]mcs.Export
 }
 
@@ -64,6 +65,13 @@ func (h *Hub) Registry(identity mcs.Identity) *Registry {
 	if h.staleAfter > 0 {
 		r.liveness = registry.NewLiveness(identity.ClusterID, h.staleAfter)
 	}
+	return r
+}
+
+// Reader makes a registry that only reads, for a cluster that exports elsewhere.
+func (h *Hub) Reader(identity mcs.Identity) *Registry {
+	r := h.Registry(identity)
+	r.readOnly = true
 	return r
 }
 

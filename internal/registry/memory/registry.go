@@ -19,6 +19,7 @@ type Registry struct {
 	hub      *Hub
 	identity mcs.Identity
 	wake     chan struct{}
+	readOnly bool
 
 	// mu is taken after hub.mu where both are needed.
 	mu sync.Mutex
@@ -49,6 +50,9 @@ func (r *Registry) Publish(_ context.Context, exp mcs.Export) error {
 	if err := registry.CheckOwn(exp, r.identity.ClusterID); err != nil {
 		return err
 	}
+	if r.readOnly {
+		return registry.ErrReadOnly
+	}
 	exp = registry.Published(exp)
 	r.ask(exp.Key, &exp)
 	return nil
@@ -56,6 +60,9 @@ func (r *Registry) Publish(_ context.Context, exp mcs.Export) error {
 
 // Withdraw implements registry.Registry.
 func (r *Registry) Withdraw(_ context.Context, key mcs.Key) error {
+	if r.readOnly {
+		return registry.ErrReadOnly
+	}
 	r.ask(key, nil)
 	return nil
 }
@@ -142,6 +149,9 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 // Run implements registry.Registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
+		if r.readOnly {
+			return nil
+		}
 		return r.hub.removeAbandoned(r)
 	}
 	r.hub.attach(r)
@@ -300,10 +310,13 @@ func diff(a, b map[mcs.Key]mcs.Export, changed map[mcs.Key]struct{}) {
 
 // write claims the cluster's place and stores what was asked for. The caller holds h.mu and r.mu.
 func (h *Hub) write(r *Registry) error {
+	if r.readOnly {
+		return nil
+	}
 	c := h.clusters[r.ref()]
 	switch {
 	case c == nil:
-		c = &cluster{exports: map[mcs.Key]mcs.Export{}}
+		c = &cluster{joined: time.Now(), exports: map[mcs.Key]mcs.Export{}}
 		h.clusters[r.ref()] = c
 	case c.owner != nil && c.uid != r.identity.UID:
 		return &registry.DuplicateIDError{ClusterID: r.identity.ClusterID, OtherUID: c.uid}
@@ -343,10 +356,11 @@ func (h *Hub) read(r *Registry, before view) view {
 			now.others[ref.clusterID] = maps.Clone(c.exports)
 		case h.held:
 			now.own = before.own
-		case c.uid == r.identity.UID:
+		case c.uid == r.identity.UID && !r.readOnly:
 			now.own = maps.Clone(c.exports)
 		}
-		now.members = append(now.members, registry.Member{ClusterID: ref.clusterID, UID: c.uid, LastSeen: c.lastSeen(ref.clusterID, before.members)})
+		seen := c.lastSeen(ref.clusterID, before.members)
+		now.members = append(now.members, registry.Member{ClusterID: ref.clusterID, UID: c.uid, LastSeen: seen, Joined: c.joined, Beat: seen})
 	}
 	slices.SortFunc(now.members, func(a, b registry.Member) int { return strings.Compare(a.ClusterID, b.ClusterID) })
 	return now
