@@ -104,21 +104,16 @@ func servesServiceImports(k *cluster) (bool, error) {
 func readsServiceImports(ctx context.Context, k *cluster, serviceAccount string) (permission, error) {
 	rule := dns.Rule()
 	for _, verb := range rule.Verbs {
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: fmt.Sprintf("system:serviceaccount:%s:%s", coreDNSNamespace, serviceAccount),
-			Groups: []string{
-				"system:serviceaccounts", "system:serviceaccounts:" + coreDNSNamespace, "system:authenticated",
-			},
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: rule.APIGroups[0], Resource: rule.Resources[0], Verb: verb},
-		}}
-		review, err := k.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		allowed, err := mayServiceAccount(ctx, k, coreDNSNamespace, serviceAccount, authorizationv1.ResourceAttributes{
+			Group: rule.APIGroups[0], Resource: rule.Resources[0], Verb: verb,
+		})
 		if apierrors.IsForbidden(err) {
 			return unchecked, nil
 		}
 		if err != nil {
 			return unchecked, fmt.Errorf("asking whether CoreDNS may %s ServiceImports: %w", verb, err)
 		}
-		if !review.Status.Allowed {
+		if !allowed {
 			return denied, nil
 		}
 	}

@@ -17,6 +17,7 @@ const (
 	failed  result = "missing"
 	warned  result = "warning"
 	skipped result = "unknown"
+	broken  result = "failed"
 )
 
 // A check is one thing clusterset.local needs.

@@ -44,17 +44,9 @@ func (a *app) dnsStatus(ctx context.Context, clusterDomain, output string) error
 	if err != nil {
 		return err
 	}
-	c, err := gather(ctx, k, clusterDomain)
+	status, err := inspectDNS(ctx, k, clusterDomain)
 	if err != nil {
 		return err
-	}
-	asked, err := askPods(ctx, k, c.deployment)
-	if err != nil {
-		return err
-	}
-	checks := c.checks(asked)
-	status := dnsStatus{
-		State: overall(c, checks), ClusterDomain: c.inspection.ClusterDomain, CoreDNSVersion: c.version, Checks: checks,
 	}
 	if err := status.print(a.Out, output); err != nil {
 		return err
@@ -63,6 +55,22 @@ func (a *app) dnsStatus(ctx context.Context, clusterDomain, output string) error
 		return exitError(ExitIncomplete)
 	}
 	return nil
+}
+
+// inspectDNS finds out how DNS stands in a cluster.
+func inspectDNS(ctx context.Context, k *cluster, clusterDomain string) (dnsStatus, error) {
+	c, err := gather(ctx, k, clusterDomain)
+	if err != nil {
+		return dnsStatus{}, err
+	}
+	asked, err := askPods(ctx, k, c.deployment)
+	if err != nil {
+		return dnsStatus{}, err
+	}
+	checks := c.checks(asked)
+	return dnsStatus{
+		State: overall(c, checks), ClusterDomain: c.inspection.ClusterDomain, CoreDNSVersion: c.version, Checks: checks,
+	}, nil
 }
 
 func (s dnsStatus) print(out io.Writer, format string) error {

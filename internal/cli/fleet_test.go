@@ -52,6 +52,7 @@ func newFleet() fleet {
 	for i, id := range []string{"cls1", "cls2"} {
 		f[id] = &ship{
 			world: newWorld(),
+			reach: map[string]string{},
 			objects: []client.Object{
 				controllerPod("manager-abc", fmt.Sprintf("10.%d.0.9", i+1)),
 				&coordinationv1.Lease{
@@ -74,6 +75,7 @@ func newFleet() fleet {
 				},
 			},
 		}
+		enableDNS(f[id].world)
 	}
 	return f
 }
@@ -220,6 +222,20 @@ var fleetSessions = []fleetSession{
 	}, commands: []string{
 		"get exports", "get exports -A --context cls1,cls2", "get exports -o wide", "get imports --context cls1,cls2", "get imports -o wide", "get imports -o yaml",
 	}},
+	{name: "diagnose", setup: exportWeb, commands: []string{
+		"diagnose web --context cls1,cls2", "diagnose web --context cls2", "diagnose web --context cls2 --no-probe", "diagnose nothing --context cls1,cls2",
+		"describe web --context cls1,cls2", "describe web --context cls2 -o yaml",
+	}},
+	{name: "diagnose-no-permission", setup: func(f fleet) {
+		exportWeb(f)
+		f["cls2"].world.controllerMayNot = "endpointslices"
+		f["cls2"].drop(slice("imported-1", nil))
+	}, commands: []string{"diagnose web --context cls1,cls2"}},
+	{name: "diagnose-no-dns", setup: func(f fleet) {
+		exportWeb(f)
+		f["cls2"].world.config.Data["Corefile"] = stockCorefile
+		f["cls2"].probe.Addresses, f["cls2"].probe.LookupProblem = nil, "no such host"
+	}, commands: []string{"diagnose web --context cls1,cls2"}},
 	{name: "export", setup: func(f fleet) {
 		f["cls1"].add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web"}})
 	}, commands: []string{
