@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/smithy-go/middleware"
@@ -34,36 +34,42 @@ const (
 	listPage = 100
 )
 
-// ClientConfig says how to talk to AWS Cloud Map.
+// ClientConfig says how to talk to AWS Cloud Map, in one account and Region.
 type ClientConfig struct {
+	// Name tells the client from others in metrics; "" is the backend's.
+	Name string
 	// Region and Endpoint come from AWS's own environment variables and files when they are empty.
 	Region, Endpoint string
+	// Role is assumed for all requests if it has an ARN.
+	Role Role
+	// NamespaceOwner is the account that has shared the clusterset's namespace with ours through AWS RAM; "" when it is
+	// our own. The instance view stays in our own account.
+	NamespaceOwner string
 	// Rates replace the default rate of the operations that they name.
 	Rates map[string]Rate
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 }
 
-// Client makes every request to AWS Cloud Map, at a pace for each operation. One client serves all registries of a process.
+// Client makes every request to AWS Cloud Map in one account and Region, at a pace for each operation: that is what AWS's
+// quotas are for. One client serves all registries of a process that are there.
 // It does not retry: whoever uses it is level-triggered and comes back with what is needed then.
 type Client struct {
+	name    string
 	sdk     *servicediscovery.Client
 	paces   map[string]*pace
 	metrics *registry.Metrics
+	// owner is the account whose shared namespaces are meant, "" for our own.
+	owner string
 	// patient clients let the others go first.
 	patient bool
 }
 
-// NewClient makes a client with AWS's default chain of credentials. It makes no request.
+// NewClient makes a client with AWS's default chain of credentials, upon which a role may be assumed. It makes no request.
 func NewClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
-	loaded, err := awsconfig.LoadDefaultConfig(ctx,
-		awsconfig.WithRegion(cfg.Region),
-		awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }))
+	loaded, err := loadAWS(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("reading the AWS configuration: %w", err)
-	}
-	if loaded.Region == "" {
-		return nil, errors.New("no AWS Region is known: set --aws-region or the environment variable AWS_REGION")
+		return nil, err
 	}
 	sdk := servicediscovery.NewFromConfig(loaded, func(o *servicediscovery.Options) {
 		if cfg.Endpoint != "" {
@@ -76,14 +82,14 @@ func NewClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
 			o.APIOptions = append(o.APIOptions, withoutHostPrefix)
 		}
 	})
-	c := &Client{sdk: sdk, paces: map[string]*pace{}, metrics: cfg.Metrics}
+	c := &Client{name: cmp.Or(cfg.Name, Name), sdk: sdk, paces: map[string]*pace{}, metrics: cfg.Metrics, owner: cfg.NamespaceOwner}
 	rates := maps.Clone(defaultRates)
 	maps.Copy(rates, cfg.Rates)
 	for operation, r := range rates {
 		if r.PerSecond <= 0 || r.Burst < 1 {
 			return nil, fmt.Errorf("rate of %s: %v a second with bursts of %d: both must be positive", operation, r.PerSecond, r.Burst)
 		}
-		c.paces[operation] = newPace(r, func(perSecond float64) { c.metrics.Limit(Name, operation, perSecond) })
+		c.paces[operation] = newPace(r, func(perSecond float64) { c.metrics.Limit(c.name, operation, perSecond) })
 	}
 	return c, nil
 }
@@ -136,7 +142,7 @@ func call[In, Out any](ctx context.Context, c *Client, operation string,
 	}
 	now, result := time.Now(), resultOf(err)
 	p.done(now, result)
-	c.metrics.Request(Name, operation, result, now.Sub(began))
+	c.metrics.Request(c.name, operation, result, now.Sub(began))
 	if err != nil {
 		return nil, newRequestError(operation, err)
 	}
@@ -157,6 +163,7 @@ func (c *Client) discovered(ctx context.Context, namespace, service string, quer
 	return call(ctx, c, "DiscoverInstances", c.sdk.DiscoverInstances, &servicediscovery.DiscoverInstancesInput{
 		NamespaceName:   aws.String(namespace),
 		ServiceName:     aws.String(service),
+		OwnerAccount:    c.ownerAccount(),
 		QueryParameters: query,
 		HealthStatus:    types.HealthStatusFilterAll,
 		MaxResults:      aws.Int32(maxDiscovered),
@@ -246,7 +253,10 @@ func (c *Client) await(ctx context.Context, operation string) (targets map[strin
 
 // operation looks once how an operation stands. A failed one is an *operationError.
 func (c *Client) operation(ctx context.Context, id string) (targets map[string]string, done bool, err error) {
-	out, err := call(ctx, c, "GetOperation", c.sdk.GetOperation, &servicediscovery.GetOperationInput{OperationId: aws.String(id)})
+	out, err := call(ctx, c, "GetOperation", c.sdk.GetOperation, &servicediscovery.GetOperationInput{
+		OperationId:  aws.String(id),
+		OwnerAccount: c.ownerAccount(),
+	})
 	if err != nil {
 		return nil, false, err
 	}

@@ -63,7 +63,7 @@ func NewCompat(client *Client, cfg CompatConfig) *Compat {
 		cfg.times = defaultCompatTimes()
 	}
 	return &Compat{
-		cfg: cfg, log: cfg.Logger, client: client.background(),
+		cfg: cfg, log: cfg.Logger, client: client.ownAccount().background(),
 		catalog: compatCatalog{own: cfg.Identity.ClusterID, services: map[mcs.Key]*compatService{}},
 		shown:   map[mcs.Key][]mcs.Export{}, asked: keySet{},
 	}
@@ -277,6 +277,7 @@ func (c *Client) revision(ctx context.Context, namespace, service string) (int64
 	out, err := call(ctx, c, "DiscoverInstancesRevision", c.sdk.DiscoverInstancesRevision, &servicediscovery.DiscoverInstancesRevisionInput{
 		NamespaceName: aws.String(namespace),
 		ServiceName:   aws.String(service),
+		OwnerAccount:  c.ownerAccount(),
 	})
 	if err != nil {
 		return 0, err

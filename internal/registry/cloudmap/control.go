@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
@@ -21,9 +22,18 @@ type control struct {
 	client   *Client
 	identity mcs.Identity
 
+	// readOnly makes nothing.
+	readOnly bool
+
 	mu    sync.Mutex
 	known *controlPlace
+	// forgetAt is when known is to be looked for again; zero is never.
+	forgetAt time.Time
 }
+
+// missingAgain is the time between two looks for what is missing. Each takes a list of namespaces, of which AWS allows one in
+// two seconds.
+const missingAgain = 10 * time.Second
 
 // controlPlace is where a clusterset's records are.
 type controlPlace struct {
@@ -31,6 +41,8 @@ type controlPlace struct {
 	members, catalog service
 	// isNew says that the catalog was not there before.
 	isNew bool
+	// missing says that the namespace or its service members is not there. Only who just reads sees that.
+	missing bool
 }
 
 // namespaceName is that of the clusterset's control namespace.
@@ -40,14 +52,21 @@ func (c *control) namespaceName() string { return controlPrefix + c.identity.Clu
 func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known != nil {
+	if c.known != nil && (c.forgetAt.IsZero() || time.Now().Before(c.forgetAt)) {
 		return *c.known, nil
 	}
-	place, err := c.find(ctx)
-	if err != nil {
-		return controlPlace{}, fmt.Errorf("preparing the clusterset's namespace %s: %w", c.namespaceName(), err)
+	find, doing := c.find, "preparing"
+	if c.readOnly {
+		find, doing = c.look, "looking for"
 	}
-	c.known = &place
+	place, err := find(ctx)
+	if err != nil {
+		return controlPlace{}, fmt.Errorf("%s the clusterset's namespace %s: %w", doing, c.namespaceName(), err)
+	}
+	c.known, c.forgetAt = &place, time.Time{}
+	if place.missing {
+		c.forgetAt = time.Now().Add(missingAgain)
+	}
 	return place, nil
 }
 
@@ -58,6 +77,26 @@ func (c *control) forget() {
 	c.known = nil
 }
 
+// look finds what is there.
+func (c *control) look(ctx context.Context) (place controlPlace, err error) {
+	namespaces, err := c.client.namespaces(ctx)
+	if err != nil {
+		return place, err
+	}
+	var ok bool
+	if place.namespace, ok = namespaces[c.namespaceName()]; !ok {
+		return controlPlace{missing: true}, nil
+	}
+	services, err := c.client.services(ctx, place.namespace)
+	if err != nil {
+		return place, err
+	}
+	place.members, ok = services[membersService]
+	place.missing = !ok
+	return place, nil
+}
+
+// find finds what is there, and makes what is not.
 func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	namespaces, err := c.client.namespaces(ctx)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
 )
 
@@ -78,12 +79,26 @@ func (e *requestError) Error() string {
 	switch {
 	case errors.As(e.err, &limit):
 		return text + " (raise the quota of AWS Cloud Map in Service Quotas)"
+	case e.result == resultDenied && fromSTS(e.err):
+		return text + " (check that the role in --aws-role-arn or role-arn trusts the controller's own identity, and asks for no other external ID)"
 	case e.result == resultDenied:
 		return text + fmt.Sprintf(" (check the controller's AWS credentials, and that its IAM role allows servicediscovery:%s)", e.operation)
 	case e.result == resultThrottled:
 		return text + " (AWS throttles this account's requests; it is tried again, more slowly)"
 	}
 	return text
+}
+
+// fromSTS says whether it was the role that could not be assumed.
+func fromSTS(err error) bool {
+	var operation *smithy.OperationError
+	for errors.As(err, &operation) {
+		if operation.Service() == sts.ServiceID {
+			return true
+		}
+		err = operation.Err
+	}
+	return false
 }
 
 // cause is the error without what the SDK wraps around it. It has nothing that differs from one attempt to the next, as

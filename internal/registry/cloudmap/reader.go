@@ -81,6 +81,10 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
 		r.mu.Unlock()
 		return err
 	}
+	if r.cfg.ReadOnly {
+		r.tell(notify, changed)
+		return r.readOthers(ctx, place, notify)
+	}
 	if err := r.auditIfDue(ctx, place, r.ownRecord(instances), changed); err != nil {
 		r.tell(notify, changed)
 		return cmp.Or(err, r.readPages(ctx, place, notify))
@@ -94,7 +98,7 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
 // readMembers reads the records of all members.
 func (r *Registry) readMembers(ctx context.Context) (controlPlace, []plan.Instance, error) {
 	place, err := r.place(ctx)
-	if err != nil {
+	if err != nil || place.missing {
 		return place, nil, err
 	}
 	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, membersService, nil)
@@ -287,8 +291,8 @@ func (r *Registry) confirmPages(now time.Time) {
 		wake(r.write)
 	}
 	exports, pages := r.outbox.size()
-	r.cfg.Metrics.Stored(Name, "exports", exports)
-	r.cfg.Metrics.Stored(Name, "pages", pages)
+	r.cfg.Metrics.Stored(r.client.name, "exports", exports)
+	r.cfg.Metrics.Stored(r.client.name, "pages", pages)
 }
 
 // readPages reads every page that has to be read, and sees to the clusters whose record is gone.
@@ -297,6 +301,9 @@ func (r *Registry) readPages(ctx context.Context, place controlPlace, notify fun
 	now := time.Now()
 	wanted := map[string][]int{}
 	for id, cluster := range r.catalogs.clusters {
+		if id == r.cfg.Identity.ClusterID && r.cfg.ReadOnly {
+			continue // what this cluster may have left here is never imported
+		}
 		if pages := cluster.wanted(now); len(pages) > 0 {
 			wanted[id] = pages
 		}

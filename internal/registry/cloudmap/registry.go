@@ -25,6 +25,8 @@ type Config struct {
 	Version string
 	// InstanceView shows each endpoint as a Cloud Map instance too.
 	InstanceView bool
+	// ReadOnly makes it a registry that is only imported from: nothing is written there, not even that this cluster takes part.
+	ReadOnly bool
 	// PollInterval is the time between two looks at the members, HeartbeatInterval between two signs of life. StaleAfter
 	// is how long a cluster may show no sign of life until it is stale. 0 is the default.
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
@@ -98,6 +100,8 @@ type Registry struct {
 	// ours is our record as it was last written, or is about to be; recorded is when it was.
 	ours     memberRecord
 	recorded time.Time
+	// missingSince is since when a registry that only reads finds nothing to read; zero while it does.
+	missingSince time.Time
 	// announce asks for the record to be written now.
 	announce bool
 	// catalogID is the service that our pages were written to.
@@ -135,7 +139,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 	cfg = withDefaults(cfg)
 	r := &Registry{
 		cfg: cfg, log: cfg.Logger, client: client,
-		control:  &control{client: client, identity: cfg.Identity},
+		control:  &control{client: client, identity: cfg.Identity, readOnly: cfg.ReadOnly},
 		look:     make(chan struct{}, 1),
 		write:    make(chan struct{}, 1),
 		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval),
@@ -144,8 +148,8 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		noted:    map[string]bool{},
 		asked:    map[mcs.Key]answer{},
 	}
-	if cfg.InstanceView {
-		r.view = newInstanceView(client.background(), cfg, r.desiredInstances)
+	if cfg.InstanceView && !cfg.ReadOnly {
+		r.view = newInstanceView(client.ownAccount().background(), cfg, r.desiredInstances)
 	}
 	return r, nil
 }
@@ -166,6 +170,9 @@ func withDefaults(cfg Config) Config {
 
 // Publish implements registry.Registry.
 func (r *Registry) Publish(_ context.Context, exp mcs.Export) error {
+	if r.cfg.ReadOnly {
+		return registry.ErrReadOnly
+	}
 	if err := registry.CheckOwn(exp, r.cfg.Identity.ClusterID); err != nil {
 		return err
 	}
@@ -179,6 +186,9 @@ func (r *Registry) Publish(_ context.Context, exp mcs.Export) error {
 
 // Withdraw implements registry.Registry.
 func (r *Registry) Withdraw(_ context.Context, key mcs.Key) error {
+	if r.cfg.ReadOnly {
+		return registry.ErrReadOnly
+	}
 	r.ask(key, nil)
 	return nil
 }
@@ -219,7 +229,9 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 	if len(view.Unknown) > 0 {
 		r.asked[key] = answer{synced: true, unknown: view.Unknown}
 	}
-	view.Own = r.publication(key)
+	if !r.cfg.ReadOnly {
+		view.Own = r.publication(key)
+	}
 	return view, nil
 }
 
@@ -268,6 +280,10 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 
 // Run implements registry.Registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
+	if r.cfg.ReadOnly {
+		r.readLoop(ctx, notify)
+		return nil
+	}
 	group, loops := errgroup.WithContext(ctx)
 	group.Go(func() error { r.readLoop(loops, notify); return nil })
 	group.Go(func() error { r.writeLoop(loops, notify); return nil })
@@ -378,7 +394,7 @@ func (r *Registry) ownKeys(keys keySet) {
 // namespace or our catalog, everything of ours is written again.
 func (r *Registry) place(ctx context.Context) (controlPlace, error) {
 	place, err := r.control.ensure(ctx)
-	if err != nil {
+	if err != nil || r.cfg.ReadOnly {
 		return place, err
 	}
 	r.mu.Lock()

@@ -40,18 +40,21 @@ type namespace struct {
 // service is a Cloud Map service.
 type service struct{ id, arn, name string }
 
-// namespaces lists every namespace of the account.
+// namespaces lists every namespace of the account, or those that the client's owner shares with it.
 func (c *Client) namespaces(ctx context.Context) (map[string]namespace, error) {
 	found := map[string]namespace{}
-	in := &servicediscovery.ListNamespacesInput{MaxResults: aws.Int32(listPage)}
+	in := &servicediscovery.ListNamespacesInput{MaxResults: aws.Int32(listPage), Filters: c.whose()}
 	for {
 		out, err := call(ctx, c, "ListNamespaces", c.sdk.ListNamespaces, in)
 		if err != nil {
 			return nil, fmt.Errorf("listing namespaces: %w", err)
 		}
 		for _, n := range out.Namespaces {
+			if c.owner != "" && aws.ToString(n.ResourceOwner) != c.owner {
+				continue
+			}
 			found[aws.ToString(n.Name)] = namespace{
-				id: aws.ToString(n.Id), arn: aws.ToString(n.Arn), name: aws.ToString(n.Name),
+				id: c.idOf(n.Id, n.Arn), arn: aws.ToString(n.Arn), name: aws.ToString(n.Name),
 				httpName: httpName(n.Name, n.Properties), kind: n.Type,
 			}
 		}
@@ -70,6 +73,9 @@ func httpName(name *string, properties *types.NamespaceProperties) string {
 
 // createNamespace makes an HTTP namespace, or finds the one that somebody else made meanwhile.
 func (c *Client) createNamespace(ctx context.Context, name string, identity mcs.Identity) (namespace, error) {
+	if c.owner != "" {
+		return namespace{}, c.notSharedError(name)
+	}
 	out, err := call(ctx, c, "CreateHttpNamespace", c.sdk.CreateHttpNamespace, &servicediscovery.CreateHttpNamespaceInput{
 		Name: aws.String(name),
 		Tags: tags(identity),
@@ -113,7 +119,7 @@ func (c *Client) services(ctx context.Context, in namespace) (map[string]service
 			return nil, fmt.Errorf("listing the services of namespace %s: %w", in.name, err)
 		}
 		for _, s := range out.Services {
-			found[aws.ToString(s.Name)] = service{id: aws.ToString(s.Id), arn: aws.ToString(s.Arn), name: aws.ToString(s.Name)}
+			found[aws.ToString(s.Name)] = service{id: c.idOf(s.Id, s.Arn), arn: aws.ToString(s.Arn), name: aws.ToString(s.Name)}
 		}
 		if request.NextToken = out.NextToken; request.NextToken == nil {
 			return found, nil
@@ -129,14 +135,19 @@ func (c *Client) createService(ctx context.Context, in namespace, name string, i
 		request.Type = types.ServiceTypeOptionHttp
 	}
 	out, err := call(ctx, c, "CreateService", c.sdk.CreateService, request)
+	if c.owner != "" && resultOf(err) == resultDenied {
+		// The share may allow to create services and not to tag them. Without tags a service is never deleted, no more.
+		request.Tags = nil
+		out, err = call(ctx, c, "CreateService", c.sdk.CreateService, request)
+	}
 	var exists *types.ServiceAlreadyExists
 	switch {
 	case errors.As(err, &exists) && aws.ToString(exists.ServiceId) != "":
-		return service{id: aws.ToString(exists.ServiceId), arn: aws.ToString(exists.ServiceArn), name: name}, nil
+		return service{id: c.idOf(exists.ServiceId, exists.ServiceArn), arn: aws.ToString(exists.ServiceArn), name: name}, nil
 	case err != nil:
 		return service{}, fmt.Errorf("creating service %s in namespace %s: %w", name, in.name, err)
 	}
-	return service{id: aws.ToString(out.Service.Id), arn: aws.ToString(out.Service.Arn), name: name}, nil
+	return service{id: c.idOf(out.Service.Id, out.Service.Arn), arn: aws.ToString(out.Service.Arn), name: name}, nil
 }
 
 // list reads all instances of a service. Unlike discover it has no upper limit, and costs a request per hundred.
@@ -157,9 +168,12 @@ func (c *Client) list(ctx context.Context, in service) ([]plan.Instance, error) 
 	}
 }
 
-// isOurs says whether a controller of this clusterset made the resource.
+// isOurs says whether a controller of this clusterset made the resource, as far as a share lets us see that.
 func (c *Client) isOurs(ctx context.Context, arn string, identity mcs.Identity) (bool, error) {
 	out, err := call(ctx, c, "ListTagsForResource", c.sdk.ListTagsForResource, &servicediscovery.ListTagsForResourceInput{ResourceARN: aws.String(arn)})
+	if c.owner != "" && resultOf(err) == resultDenied {
+		return false, nil
+	}
 	if err != nil {
 		return false, fmt.Errorf("reading the tags of %s: %w", arn, err)
 	}

@@ -208,7 +208,7 @@ func (v *instanceView) done(ctx context.Context, key mcs.Key, err error) {
 	for _, s := range v.shown {
 		total += s.instances
 	}
-	v.metrics.Stored(Name, "instances", total)
+	v.metrics.Stored(v.client.name, "instances", total)
 }
 
 // viewPause is how long to wait after so many failures in a row. A quota or a missing permission does not mend itself:

@@ -13,7 +13,7 @@ import (
 
 // sight is what one registry shows.
 type sight struct {
-	// synced says that it has been read. Without it there is nothing else.
+	// synced says that it has been read, of the key too if there is one.
 	synced  bool
 	members []registry.Member
 	// view is that of one key.

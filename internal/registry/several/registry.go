@@ -128,9 +128,9 @@ func (r *Registry) seeEach(ctx context.Context, key *mcs.Key) ([]sight, error) {
 			view, lookErr = s.Look(ctx, *key)
 			err = cmp.Or(err, lookErr)
 		}
+		sights[i] = sight{synced: err == nil, members: members, view: view}
 		switch {
 		case err == nil:
-			sights[i] = sight{synced: true, members: members, view: view}
 		case errors.Is(err, registry.ErrNotSynced):
 			first = cmp.Or(first, fmt.Errorf("registry %s: %w", s.Name, err))
 		default:
