@@ -26,6 +26,7 @@ type flags struct {
 	verbose    bool
 	accessKeys []string
 	limits     []string
+	config     string
 	options    cloudmaplocal.Options
 }
 
@@ -59,6 +60,7 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.DurationVar(&o.OperationDelay, "operation-delay", 0, "duration of asynchronous operations; AWS: a second and more")
 	set.DurationVar(&o.HealthDelay, "health-delay", 0, "time until UpdateInstanceCustomHealthStatus shows; AWS: around 30s")
 	set.BoolVar(&o.Unthrottled, "unthrottled", false, "switch off the request quotas")
+	set.StringVar(&f.config, "config", "", "`FILE` (YAML or JSON) with further access keys, roles and shared namespaces")
 	set.StringArrayVar(&f.limits, "limit", nil, "`OPERATION=RATE:BURST`, replaces an operation's request quota; repeatable")
 	set.IntVar(&o.NamespaceQuota, "namespaces", 50, "quota of namespaces per account and Region")
 	set.IntVar(&o.InstancesPerNamespace, "instances-per-namespace", 2000, "quota of instances per namespace")
@@ -111,6 +113,14 @@ func (f *flags) parse() error {
 		parts := append(strings.SplitN(typed, ":", 3), "", "")
 		f.options.AccessKeys = append(f.options.AccessKeys,
 			cloudmaplocal.AccessKey{ID: parts[0], Secret: parts[1], Account: parts[2]})
+	}
+	if f.config != "" {
+		config, err := cloudmaplocal.ReadConfig(f.config)
+		if err != nil {
+			return err
+		}
+		f.options.AccessKeys = append(f.options.AccessKeys, config.AccessKeys...)
+		f.options.Roles, f.options.Shares = config.Roles, config.Shares
 	}
 	f.options.Limits = map[string]cloudmaplocal.Limit{}
 	for _, typed := range f.limits {

@@ -40,6 +40,44 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestConfig(t *testing.T) {
+	path := t.TempDir() + "/config.yaml"
+	const content = `
+accessKeys:
+- {id: AKIDTWO, secret: s, account: "222222222222", user: cls2}
+roles:
+- arn: arn:aws:iam::111111111111:role/registry
+  trust: [arn:aws:iam::222222222222:user/cls2]
+  externalId: x
+shares:
+- {owner: "111111111111", namespace: mcs.set1, with: ["222222222222"]}
+`
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := flags{accessKeys: []string{"AKIDONE"}, config: path}
+	if err := f.parse(); err != nil {
+		t.Fatal(err)
+	}
+	want := cloudmaplocal.Options{
+		Limits: map[string]cloudmaplocal.Limit{},
+		AccessKeys: []cloudmaplocal.AccessKey{
+			{ID: "AKIDONE"}, {ID: "AKIDTWO", Secret: "s", Account: "222222222222", User: "cls2"}},
+		Roles: []cloudmaplocal.Role{{
+			ARN: "arn:aws:iam::111111111111:role/registry", Trust: []string{"arn:aws:iam::222222222222:user/cls2"}, ExternalID: "x"}},
+		Shares: []cloudmaplocal.Share{{Owner: "111111111111", Namespace: "mcs.set1", With: []string{"222222222222"}}},
+	}
+	if diff := cmp.Diff(want, f.options); diff != "" {
+		t.Errorf("options (-want +got):\n%s", diff)
+	}
+	if err := os.WriteFile(path, []byte("users: []"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&flags{config: path}).parse(); err == nil || !strings.Contains(err.Error(), "users") {
+		t.Errorf("error = %v, want one about users", err)
+	}
+}
+
 func TestRefusedCommandLines(t *testing.T) {
 	for args, want := range map[string]string{
 		"--limit RegisterInstance":          "OPERATION=RATE:BURST",
@@ -48,6 +86,7 @@ func TestRefusedCommandLines(t *testing.T) {
 		"--access-key :secret":              "access key",
 		"--listen nowhere:x":                "listening on nowhere:x",
 		"--consistency-delay -1s":           "consistency delay",
+		"--config /nowhere.yaml":            "/nowhere.yaml",
 		"--state /dev/null/state.json":      "/dev/null/state.json",
 		"--listen 127.0.0.1:0 unused-value": "unknown command",
 	} {

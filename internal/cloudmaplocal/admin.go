@@ -28,6 +28,11 @@ func (s *Server) serveFaults(mux *http.ServeMux) {
 	})
 }
 
+func (s *Server) serveShares(mux *http.ServeMux) {
+	mux.HandleFunc("GET /shares", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.Shares()) })
+	mux.HandleFunc("PUT /shares", func(w http.ResponseWriter, r *http.Request) { putYAML(w, r, s.SetShares) })
+}
+
 // putYAML hands the body, YAML or JSON, to set. A field that nobody knows is a mistake, and told.
 func putYAML[T any](w http.ResponseWriter, r *http.Request, set func(T) error) {
 	var value T

@@ -45,49 +45,44 @@ func parseSignature(authorization string) (signature, bool) {
 	}, true
 }
 
-// keyring is the access keys by id.
-type keyring map[string]AccessKey
-
-func newKeyring(keys []AccessKey) keyring {
-	k := keyring{}
-	for _, key := range keys {
-		k[key.ID] = key
-	}
-	return k
-}
-
 // caller is who sent a request, and the Region that it is for.
 type caller struct {
-	regionKey
-	keyID string // "" if it is not signed
+	identity
+	region string
+	keyID  string // "" if it is not signed
 }
 
+// home is the caller's own region.
+func (c caller) home() regionKey { return regionKey{c.account, c.region} }
+
 // authenticate says whose request it is and which Region it is for. Without configured keys everybody is welcome, and the
-// signature only says the Region.
-func (s *Server) authenticate(r *http.Request, body []byte, now time.Time) (caller, error) {
+// signature only says the Region; but the key of an assumed role means that role.
+func (s *Server) authenticate(r *http.Request, body []byte, service string, now time.Time) (caller, error) {
 	sig, signed := parseSignature(r.Header.Get("Authorization"))
-	by := caller{regionKey{s.opts.Account, s.opts.Region}, sig.keyID}
+	by := caller{identity: anybody(s.opts.Account), region: s.opts.Region, keyID: sig.keyID}
 	if signed {
 		by.region = sig.region
 	}
 	if !regionPattern.MatchString(by.region) {
 		return by, failure("InvalidSignatureException", "Credential should be scoped to a valid region, not '%s'.", by.region)
 	}
-	if len(s.keys) == 0 {
-		return by, nil
-	}
-	if !signed {
+	who, known := s.keys.find(sig.keyID)
+	switch {
+	case known:
+		by.identity = who
+	case s.keys.open():
+	case !signed:
 		return by, unsigned(r)
-	}
-	key, known := s.keys[sig.keyID]
-	if !known {
+	default:
 		return by, failure("UnrecognizedClientException", "The security token included in the request is invalid.")
 	}
-	by.account = key.Account
-	if key.Secret == "" {
+	if by.secret == "" {
 		return by, nil
 	}
-	return by, sig.verify(r, body, key.Secret, now)
+	if err := sig.verify(r, body, by.secret, service, now); err != nil {
+		return by, err
+	}
+	return by, by.checkSession(r.Header.Get("X-Amz-Security-Token"), now)
 }
 
 // unsigned tells a request without signature from one whose signature cannot be read.
@@ -99,9 +94,9 @@ func unsigned(r *http.Request) error {
 }
 
 // verify computes the signature again and compares.
-func (sig signature) verify(r *http.Request, body []byte, secret string, now time.Time) error {
-	if sig.service != signingService {
-		return failure("InvalidSignatureException", "Credential should be scoped to correct service: '%s'.", signingService)
+func (sig signature) verify(r *http.Request, body []byte, secret, service string, now time.Time) error {
+	if sig.service != service {
+		return failure("InvalidSignatureException", "Credential should be scoped to correct service: '%s'.", service)
 	}
 	stamp := r.Header.Get("X-Amz-Date")
 	at, err := time.Parse(signingTime, stamp)

@@ -30,7 +30,7 @@ func (r *region) discoverInstances(in discoverInput) (discoverOutput, error) {
 	found := r.choose(svc, in)
 	rand.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] })
 	found = found[:min(limit, len(found))]
-	return discoverOutput{InstancesRevision: r.fault.revision(svc, r.now), Instances: mapSlice(found, func(inst *instance) discoveredInstance {
+	return discoverOutput{InstancesRevision: r.req.fault.revision(svc, r.now), Instances: mapSlice(found, func(inst *instance) discoveredInstance {
 		return discoveredInstance{
 			Attributes: inst.encoded, HealthStatus: inst.Health.at(r.now), InstanceId: inst.ID,
 			NamespaceName: in.NamespaceName, ServiceName: svc.name.name,
@@ -43,11 +43,10 @@ func (r *region) discoverRevision(in discoverInput) (revisionOutput, error) {
 	if err != nil {
 		return revisionOutput{}, err
 	}
-	return revisionOutput{InstancesRevision: r.fault.revision(svc, r.now)}, nil
+	return revisionOutput{InstancesRevision: r.req.fault.revision(svc, r.now)}, nil
 }
 
-// discoverable finds a service by the names that the data plane uses. Another account's namespaces are not shared with
-// this one, which looks as if they were not there.
+// discoverable finds a service by the names that the data plane uses. What is not shared looks as if it were not there.
 func (r *region) discoverable(namespace, service, owner string) (*replicaService, error) {
 	if err := cmp.Or(namespaceNameText.check(namespace), (text{"ServiceName", 1, maxServiceNameLen, nil}).check(service)); err != nil {
 		return nil, err
@@ -55,8 +54,11 @@ func (r *region) discoverable(namespace, service, owner string) (*replicaService
 	if !r.owns(owner) {
 		return nil, namespaceNotFound(namespace)
 	}
+	if ns := r.namespaces[r.replica.namespaces[namespace]]; ns != nil && !r.shows(ns) {
+		return nil, namespaceNotFound(namespace)
+	}
 	svc, err := r.replica.find(namespace, service)
-	if err == nil && r.fault.hides(svc, r.now) {
+	if err == nil && r.req.fault.hides(svc, r.now) {
 		return nil, serviceNotFound(service)
 	}
 	return svc, err
@@ -65,7 +67,7 @@ func (r *region) discoverable(namespace, service, owner string) (*replicaService
 // choose applies the filters: QueryParameters must match, then the health, then OptionalParameters if that leaves any.
 func (r *region) choose(svc *replicaService, in discoverInput) []*instance {
 	found := make([]*instance, 0, len(svc.instances))
-	for _, inst := range r.fault.instances(svc, r.now) {
+	for _, inst := range r.req.fault.instances(svc, r.now) {
 		if inst.has(in.QueryParameters) {
 			found = append(found, inst)
 		}

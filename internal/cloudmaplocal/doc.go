@@ -4,7 +4,8 @@
 // How a request travels:
 //
 //  1. [Server] reads the operation from X-Amz-Target and finds it in one table (operations).
-//  2. The credential says which account and which Region is meant; each pair has a store of its own (region).
+//  2. The credential says which account and which Region is meant; each pair has a store of its own (region). A request
+//     about what another account shares is carried out in that account's store.
 //  3. The fault plan may delay it, or answer it with an error or not at all; and a token bucket per operation admits it,
 //     or it is throttled as AWS would.
 //  4. The operation is decoded, validated and run with the region locked and its clock advanced.

@@ -76,6 +76,15 @@ func resourceNotFound(arn string) error {
 	return failure("ResourceNotFoundException", "The resource %s can't be found.", arn)
 }
 
+// accessDenied says it in AWS's words. why is the end of the sentence.
+func accessDenied(who, operation, resource, why string) error {
+	return failure("AccessDeniedException", "User: %s is not authorized to perform: %s on resource: %s %s",
+		who, actionName(operation), resource, why)
+}
+
+// actionName is an operation as policies name it.
+func actionName(operation string) string { return signingService + ":" + operation }
+
 func duplicateRequest(inFlight string) error {
 	return failure("DuplicateRequest", "Another operation on the same resource is in progress: %s.", inFlight).
 		with("DuplicateOperationId", inFlight)

@@ -136,7 +136,7 @@ func (f FaultRule) validate() error {
 	if _, err := path.Match(f.Service, ""); err != nil {
 		return fmt.Errorf("service %q: %w", f.Service, err)
 	}
-	return cmp.Or(f.validateNumbers(), f.validateFields())
+	return cmp.Or(f.validateNumbers(), f.validateUnused(), f.validateRequired())
 }
 
 func (f FaultRule) validateNumbers() error {
@@ -153,8 +153,8 @@ func (f FaultRule) validateNumbers() error {
 	return nil
 }
 
-// validateFields is about what a kind needs and what it has no use for: a field without effect is a mistake.
-func (f FaultRule) validateFields() error {
+// validateUnused is about what a kind has no use for: a field without effect is a mistake.
+func (f FaultRule) validateUnused() error {
 	for _, field := range []struct {
 		name string
 		set  bool
@@ -172,6 +172,11 @@ func (f FaultRule) validateFields() error {
 			return fmt.Errorf("%s: not for the kind %s, only for %v", field.name, f.Kind, field.of)
 		}
 	}
+	return nil
+}
+
+// validateRequired is about what a kind needs.
+func (f FaultRule) validateRequired() error {
 	switch {
 	case f.Kind == FaultError && f.Code == "":
 		return errors.New("code: required for the kind error, for example ThrottlingException")

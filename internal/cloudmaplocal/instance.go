@@ -19,7 +19,10 @@ func (r *region) registerInstance(in registerInstanceInput) (operationStarted, e
 		checkInstanceAttributes(in.Attributes), checkAttributesFor(svc, ns.Kind, in.Attributes)); err != nil {
 		return operationStarted{}, err
 	}
-	inst := &instance{ID: in.InstanceId, Attributes: in.Attributes, CreatorRequestID: in.CreatorRequestId, Health: newHealth(svc, in.Attributes)}
+	inst := &instance{
+		ID: in.InstanceId, Attributes: in.Attributes, CreatorRequestID: in.CreatorRequestId, CreatedBy: r.creator(),
+		Health: newHealth(svc, in.Attributes),
+	}
 	if existing := svc.Instances[in.InstanceId]; existing != nil && existing.repeatedBy(inst) {
 		return operationStarted{OperationId: existing.OperationID}, nil
 	}
@@ -114,7 +117,7 @@ func (r *region) getInstance(in instanceInput) (getInstanceOutput, error) {
 
 // instanceShape is an instance as ListInstances shows it.
 func (r *region) instanceShape(inst *instance) instanceShape {
-	return instanceShape{Id: inst.ID, Attributes: inst.Attributes, CreatedByAccount: r.key.account}
+	return instanceShape{Id: inst.ID, Attributes: inst.Attributes, CreatedByAccount: r.createdBy(inst.CreatedBy)}
 }
 
 type listInstancesOutput struct {
@@ -132,7 +135,7 @@ func (r *region) listInstances(in listInstancesInput) (listInstancesOutput, erro
 	}
 	var seen []*instance
 	if replicated := r.replica.services[svc.ID]; replicated != nil {
-		seen = slices.Collect(maps.Values(r.fault.instances(replicated, r.now)))
+		seen = slices.Collect(maps.Values(r.req.fault.instances(replicated, r.now)))
 	}
 	seen, token, err := page(seen, func(inst *instance) string { return inst.ID }, in.paging)
 	out.Instances, out.NextToken = mapSlice(seen, r.instanceShape), token

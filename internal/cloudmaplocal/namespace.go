@@ -2,6 +2,7 @@ package cloudmaplocal
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 )
 
@@ -227,21 +228,21 @@ func (r *region) listNamespaces(in listInput) (listNamespacesOutput, error) {
 	if err := namespaceFilters.check(in.Filters); err != nil {
 		return out, err
 	}
-	var found []*namespace
-	for _, ns := range r.namespaces {
-		if ns.matches(in.Filters) {
-			found = append(found, ns)
-		}
-	}
-	found, token, err := page(found, func(ns *namespace) string { return ns.ID }, in.paging)
-	out.Namespaces, out.NextToken = mapSlice(found, r.namespaceShape), token
+	found := slices.DeleteFunc(append(r.listed().namespaces, r.req.shared.namespaces...), func(ns namespaceShape) bool {
+		return !ns.matches(in.Filters, r.req.by.account)
+	})
+	found, token, err := page(found, func(ns namespaceShape) string { return ns.Id }, in.paging)
+	out.Namespaces, out.NextToken = mapSlice(found, func(ns namespaceShape) namespaceShape { return ns }), token
 	return out, err
 }
 
-func (ns *namespace) matches(filters []filter) bool {
+// matches reports whether a list of this account with these filters shows the namespace.
+func (ns namespaceShape) matches(filters []filter, account string) bool {
 	for _, f := range filters {
-		// Everything in a region is the account's own.
-		value := map[string]string{"TYPE": ns.Kind, "NAME": ns.Name, "HTTP_NAME": ns.HTTPName, "RESOURCE_OWNER": ownerSelf}[f.Name]
+		value := map[string]string{
+			"TYPE": ns.Type, "NAME": ns.Name, "HTTP_NAME": ns.Properties.HttpProperties.HttpName,
+			"RESOURCE_OWNER": ownerFilter(ns.ResourceOwner, account),
+		}[f.Name]
 		if f.Condition == "BEGINS_WITH" && strings.HasPrefix(value, f.Values[0]) {
 			continue
 		}
@@ -252,5 +253,10 @@ func (ns *namespace) matches(filters []filter) bool {
 	return true
 }
 
-// ownerSelf is the value of the filter RESOURCE_OWNER for what the account owns itself.
-const ownerSelf = "SELF"
+// ownerFilter is the value of the filter RESOURCE_OWNER for what owner has, as an account sees it.
+func ownerFilter(owner, account string) string {
+	if owner == account {
+		return "SELF"
+	}
+	return "OTHER_ACCOUNTS"
+}

@@ -170,7 +170,7 @@ func (r *region) submit(op *operation) (string, error) {
 	op.ID = random(lower, operationIDLen) + "-" + random(lower, operationIDTailLen)
 	op.Created = r.now
 	op.Due = r.now.Add(r.opts.OperationDelay)
-	r.fault.onOperation(op)
+	r.req.fault.onOperation(op)
 	r.operations.add(op)
 	r.operations.forget(r.now)
 	return op.ID, nil
@@ -237,7 +237,7 @@ func (r *region) getOperation(in operationInput) (struct{ Operation operationSha
 		return out, err
 	}
 	op := r.operations.byID[in.OperationId]
-	if op == nil || !r.owns(in.OwnerAccount) {
+	if op == nil || !r.owns(in.OwnerAccount) || !r.showsOperation(op) {
 		return out, operationNotFound(in.OperationId)
 	}
 	out.Operation = operationShape{
@@ -250,7 +250,19 @@ func (r *region) getOperation(in operationInput) (struct{ Operation operationSha
 	return out, nil
 }
 
-// owns reports whether OwnerAccount, which may be left out, means this account. Another one has shared nothing with it.
+// showsOperation reports whether the caller may see an operation: its own account's, or one on what is shared with it.
+func (r *region) showsOperation(op *operation) bool {
+	if r.isOwner() {
+		return true
+	}
+	ns := r.namespaces[op.Targets[targetNamespace]]
+	if svc := r.services[op.Targets[targetService]]; svc != nil {
+		ns = r.namespaces[svc.NamespaceID]
+	}
+	return ns != nil && r.shows(ns)
+}
+
+// owns reports whether OwnerAccount, which may be left out, means the account that this region belongs to.
 func (r *region) owns(ownerAccount string) bool {
 	return ownerAccount == "" || ownerAccount == r.key.account
 }

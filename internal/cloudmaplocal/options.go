@@ -41,6 +41,11 @@ type Options struct {
 	// AccessKeys lists who may call. Empty: everybody may, signed or not.
 	AccessKeys []AccessKey
 
+	// Roles can be assumed with AssumeRole and AssumeRoleWithWebIdentity of AWS STS, which the server answers too.
+	Roles []Role
+	// Shares are the namespaces that accounts share with others.
+	Shares []Share
+
 	// ConsistencyDelay is how old the state is that DiscoverInstances, DiscoverInstancesRevision and ListInstances show.
 	// AWS: around 500ms.
 	ConsistencyDelay time.Duration
@@ -64,16 +69,6 @@ type Options struct {
 	Now func() time.Time
 	// Logger gets each request at level debug and trouble with the state file at level error. Default: discarded.
 	Logger *slog.Logger
-}
-
-// AccessKey is somebody who may call.
-type AccessKey struct {
-	// ID is the access key id. Required.
-	ID string
-	// Secret, if set, is what requests must be signed with. If not, a request need only name the ID.
-	Secret string
-	// Account is the account that the key belongs to. Default Options.Account.
-	Account string
 }
 
 // withDefaults is a copy of o with the defaults filled in, or an error that names the wrong value.
@@ -101,11 +96,19 @@ func (o Options) withDefaults() (Options, error) {
 		if o.AccessKeys[i].Account == "" {
 			o.AccessKeys[i].Account = o.Account
 		}
+		if o.AccessKeys[i].User == "" {
+			o.AccessKeys[i].User = o.AccessKeys[i].ID
+		}
 	}
 	limits := maps.Clone(defaultLimits)
 	maps.Copy(limits, o.Limits)
 	o.Limits = limits
-	return o, o.validate()
+	if err := o.validate(); err != nil {
+		return o, err
+	}
+	var err error
+	o.Shares, err = checkShares(o.Shares, o.Account)
+	return o, err
 }
 
 // validate names the first value that cannot be.
@@ -127,7 +130,7 @@ func (o Options) validate() error {
 			return fmt.Errorf("%s %s: must be between 0 and %s", name, d, maxConfigurableDuration)
 		}
 	}
-	return cmp.Or(validateLimits(o.Limits), validateAccessKeys(o.AccessKeys))
+	return cmp.Or(validateLimits(o.Limits), validateAccessKeys(o.AccessKeys), validateRoles(o.Roles))
 }
 
 func validateLimits(limits map[string]Limit) error {
@@ -151,6 +154,8 @@ func validateAccessKeys(keys []AccessKey) error {
 			return fmt.Errorf("access key %q: must be 1 to 128 letters, digits or underscores", key.ID)
 		case !accountPattern.MatchString(key.Account):
 			return fmt.Errorf("account %q of access key %s: must be 12 digits", key.Account, key.ID)
+		case !userName.MatchString(key.User) && key.User != key.ID:
+			return fmt.Errorf("user %q of access key %s: must be 1 to 64 letters, digits or +=,.@_-", key.User, key.ID)
 		case seen[key.ID]:
 			return fmt.Errorf("access key %s: given twice", key.ID)
 		}

@@ -118,7 +118,7 @@ func (s *Server) load(path string) error {
 	}
 	for _, saved := range all.Regions {
 		key := regionKey{saved.Account, saved.Region}
-		r := newRegion(key, &s.opts)
+		r := s.newRegion(key)
 		if err := r.restore(saved); err != nil {
 			return fmt.Errorf("restoring account %s, Region %s: %w; move the file away or name another", saved.Account, saved.Region, err)
 		}

@@ -24,13 +24,14 @@ const (
 	maxBody = 1 << 20
 )
 
-// Server is the Cloud Map API as an http.Handler. It also serves /healthz, /metrics and /faults.
+// Server is the Cloud Map API as an http.Handler. It also serves /healthz, /metrics, /faults, /shares, and as much of AWS STS as credential
+// providers need.
 //
 // The host name of a request means nothing, so requests to data-<host> and those sent through it as an HTTP proxy arrive
 // like any other.
 type Server struct {
 	opts    Options
-	keys    keyring
+	keys    *keyring
 	metrics *metrics
 	mux     *http.ServeMux
 	saver   *saver // nil without a state file
@@ -38,6 +39,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	regions map[regionKey]*region
+	shares  []Share
 }
 
 var _ http.Handler = (*Server)(nil)
@@ -48,7 +50,10 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("checking the options of cloudmap-local: %w", err)
 	}
-	s := &Server{opts: opts, keys: newKeyring(opts.AccessKeys), regions: map[regionKey]*region{}, mux: http.NewServeMux()}
+	s := &Server{
+		opts: opts, keys: newKeyring(opts.AccessKeys), shares: opts.Shares, regions: map[regionKey]*region{},
+		mux: http.NewServeMux(),
+	}
 	s.metrics = newMetrics(s.stock)
 	if opts.StateFile != "" {
 		if err := s.load(opts.StateFile); err != nil {
@@ -62,6 +67,7 @@ func New(opts Options) (*Server, error) {
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	s.mux.HandleFunc("POST /", s.serveAPI)
 	s.serveFaults(s.mux)
+	s.serveShares(s.mux)
 	return s, nil
 }
 
@@ -81,6 +87,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 
 // serveAPI answers one request to the API: whatever happens to it is decided by answer, and counted and written here.
 func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
+	if isSTS(r) {
+		s.serveSTS(w, r)
+		return
+	}
 	name := operationName(r)
 	start := time.Now()
 	result, err := s.answer(r, name)
@@ -108,25 +118,39 @@ func (s *Server) answer(r *http.Request, name string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	by, err := s.authenticate(r, body, s.opts.Now())
+	by, err := s.authenticate(r, body, signingService, s.opts.Now())
 	if err != nil {
 		return nil, err
 	}
-	target := s.region(by.regionKey)
+	target := s.regionFor(by, body)
 	fault := s.faults.choose(by, name, func() string { return target.serviceName(body) })
 	if err := fault.before(r.Context()); err != nil {
 		return nil, err
 	}
-	result, err := s.carryOut(target, name, body, fault)
+	result, err := s.carryOut(target, request{operation: name, by: by, body: body, fault: fault})
 	return result, fault.after(err)
 }
 
-func (s *Server) carryOut(target *region, name string, body []byte, fault fault) (any, error) {
-	if err := target.throttle.admit(name, s.opts.Now()); err != nil {
+// request is what is known of a request when it is carried out.
+type request struct {
+	operation string
+	by        caller
+	body      []byte
+	fault     fault
+	// shared is what other accounts share with the caller, for the operations that list.
+	shared listed
+}
+
+// carryOut lets the caller's own throttle have its say, and runs the operation.
+func (s *Server) carryOut(target *region, req request) (any, error) {
+	if err := s.region(req.by.home()).throttle.admit(req.operation, s.opts.Now()); err != nil {
 		return nil, err
 	}
-	op := operations[name]
-	result, err := op.run(target, body, fault)
+	if req.operation == "ListNamespaces" || req.operation == "ListServices" {
+		req.shared = s.sharedWith(req.by)
+	}
+	op := operations[req.operation]
+	result, err := op.run(target, req)
 	if err == nil && op.writes && s.saver != nil {
 		s.saver.changed()
 	}
@@ -139,10 +163,16 @@ func (s *Server) region(key regionKey) *region {
 	defer s.mu.Unlock()
 	r := s.regions[key]
 	if r == nil {
-		r = newRegion(key, &s.opts)
-		r.replica.keep = s.faults.memory()
+		r = s.newRegion(key)
 		s.regions[key] = r
 	}
+	return r
+}
+
+// newRegion makes one that knows what is in force.
+func (s *Server) newRegion(key regionKey) *region {
+	r := newRegion(key, &s.opts)
+	r.replica.keep, r.shares = s.faults.memory(), s.shares
 	return r
 }
 
@@ -192,7 +222,7 @@ func respond(w http.ResponseWriter, status int, code string, body any) {
 
 // operation of the API: what runs it, and whether it changes anything.
 type apiOperation struct {
-	run    func(r *region, body []byte, fault fault) (any, error)
+	run    func(*region, request) (any, error)
 	writes bool
 }
 
@@ -244,15 +274,18 @@ func reads[In, Out any](f func(*region, In) (Out, error)) apiOperation {
 }
 
 // runner decodes before and lets the answer be encoded after the region is locked.
-func runner[In, Out any](f func(*region, In) (Out, error)) func(*region, []byte, fault) (any, error) {
-	return func(r *region, body []byte, fault fault) (any, error) {
-		in, err := decode[In](body)
+func runner[In, Out any](f func(*region, In) (Out, error)) func(*region, request) (any, error) {
+	return func(r *region, req request) (any, error) {
+		in, err := decode[In](req.body)
 		if err != nil {
 			return nil, err
 		}
 		var out Out
 		err = r.do(func() error {
-			r.fault = fault
+			r.req = req
+			if err := r.authorize(); err != nil {
+				return err
+			}
 			out, err = f(r, in)
 			return err
 		})

@@ -23,6 +23,7 @@ func (r *region) createService(in createServiceInput) (struct{ Service serviceSh
 	if err != nil {
 		return out, err
 	}
+	svc.CreatedBy = r.creator()
 	existing := r.serviceNamed(ns, in.Name)
 	switch {
 	case existing == nil:
@@ -130,19 +131,12 @@ func (r *region) getService(in idInput) (struct{ Service serviceShape }, error) 
 
 func (r *region) serviceShape(svc *service) serviceShape {
 	return serviceShape{
-		Arn: r.arn("service", svc.ID), CreateDate: timestamp(svc.Created), CreatedByAccount: r.key.account,
+		Arn: r.arn("service", svc.ID), CreateDate: timestamp(svc.Created), CreatedByAccount: r.createdBy(svc.CreatedBy),
 		CreatorRequestId: svc.CreatorRequestID, Description: svc.Description, DnsConfig: svc.DNS,
 		HealthCheckConfig: svc.HealthCheck, HealthCheckCustomConfig: svc.CustomHealth, Id: svc.ID,
 		InstanceCount: len(svc.Instances), Name: svc.Name, NamespaceId: svc.NamespaceID, ResourceOwner: r.key.account,
 		Type: svc.Kind,
 	}
-}
-
-// serviceSummary is a service as ListServices shows it.
-func (r *region) serviceSummary(svc *service) serviceShape {
-	shape := r.serviceShape(svc)
-	shape.NamespaceId, shape.CreatorRequestId = "", ""
-	return shape
 }
 
 var serviceFilters = allowedFilters{"NAMESPACE_ID": {"EQ"}, "RESOURCE_OWNER": {"EQ"}}
@@ -157,23 +151,29 @@ func (r *region) listServices(in listInput) (listServicesOutput, error) {
 	if err := serviceFilters.check(in.Filters); err != nil {
 		return out, err
 	}
-	var found []*service
-	for _, svc := range r.services {
-		if r.serviceMatches(svc, in.Filters) {
-			found = append(found, svc)
-		}
-	}
-	found, token, err := page(found, func(svc *service) string { return svc.ID }, in.paging)
-	out.Services, out.NextToken = mapSlice(found, r.serviceSummary), token
+	found := slices.DeleteFunc(append(r.listed().services, r.req.shared.services...), func(svc serviceShape) bool {
+		return !svc.matches(in.Filters, r.req.by.account)
+	})
+	found, token, err := page(found, func(svc serviceShape) string { return svc.Id }, in.paging)
+	out.NextToken = token
+	out.Services = mapSlice(found, func(svc serviceShape) serviceShape {
+		svc.NamespaceId, svc.CreatorRequestId = "", "" // only GetService has them
+		return svc
+	})
 	return out, err
 }
 
-func (r *region) serviceMatches(svc *service, filters []filter) bool {
+// matches reports whether a list of this account with these filters shows the service. Its own namespaces it can name by
+// id, all by ARN.
+func (svc serviceShape) matches(filters []filter, account string) bool {
+	prefix, _, _ := strings.Cut(svc.Arn, "service/")
 	for _, f := range filters {
-		if f.Name == "NAMESPACE_ID" && svc.NamespaceID != r.id("namespace", f.Values[0]) {
+		value := f.Values[0]
+		byID := value == svc.NamespaceId && svc.ResourceOwner == account
+		if f.Name == "NAMESPACE_ID" && !byID && value != prefix+"namespace/"+svc.NamespaceId {
 			return false
 		}
-		if f.Name == "RESOURCE_OWNER" && f.Values[0] != ownerSelf {
+		if f.Name == "RESOURCE_OWNER" && value != ownerFilter(svc.ResourceOwner, account) {
 			return false
 		}
 	}
@@ -191,6 +191,11 @@ func (r *region) updateService(in updateServiceInput) (operationStarted, error) 
 	ns := r.namespaces[svc.NamespaceID]
 	if ns.Kind == kindHTTP {
 		return operationStarted{}, invalidInput("The service %s is in an HTTP namespace and can't be updated.", svc.ID)
+	}
+	for _, inst := range svc.Instances {
+		if r.createdBy(inst.CreatedBy) != r.req.by.account {
+			return operationStarted{}, invalidInput("The service %s has instances that other accounts registered, and can't be updated.", svc.ID)
+		}
 	}
 	if err := svc.checkChange(ns, in.Service); err != nil {
 		return operationStarted{}, err

@@ -39,7 +39,8 @@ type region struct {
 
 	mu         sync.Mutex
 	now        time.Time // of the request that is being answered, or of the effect that is being applied
-	fault      fault     // of the request that is being answered
+	req        request   // that is being answered
+	shares     []Share   // in force
 	namespaces map[string]*namespace
 	services   map[string]*service
 	operations operationLog
@@ -77,6 +78,7 @@ type service struct {
 	DNS              *dnsConfig               `json:",omitempty"`
 	HealthCheck      *healthCheckConfig       `json:",omitempty"`
 	CustomHealth     *healthCheckCustomConfig `json:",omitempty"`
+	CreatedBy        string                   `json:",omitempty"` // account, if not the owner
 	Attributes       map[string]string        `json:",omitempty"`
 	Tags             map[string]string        `json:",omitempty"`
 	Revision         int64
@@ -91,6 +93,7 @@ type instance struct {
 	ID               string
 	Attributes       map[string]string
 	CreatorRequestID string `json:",omitempty"`
+	CreatedBy        string `json:",omitempty"` // account, if not the owner
 	OperationID      string // that registered it
 	Health           health
 
@@ -172,7 +175,7 @@ func (r *region) namespace(member, ref string) (*namespace, error) {
 	if err := (text{member, 1, maxReferenceLen, nil}).check(ref); err != nil {
 		return nil, err
 	}
-	if ns := r.namespaces[r.id("namespace", ref)]; ns != nil {
+	if ns := r.namespaces[r.id("namespace", ref)]; ns != nil && r.shows(ns) {
 		return ns, nil
 	}
 	return nil, namespaceNotFound(ref)
@@ -183,7 +186,7 @@ func (r *region) service(member, ref string) (*service, error) {
 	if err := (text{member, 1, maxReferenceLen, nil}).check(ref); err != nil {
 		return nil, err
 	}
-	if svc := r.services[r.id("service", ref)]; svc != nil {
+	if svc := r.services[r.id("service", ref)]; svc != nil && r.shows(r.namespaces[svc.NamespaceID]) {
 		return svc, nil
 	}
 	return nil, serviceNotFound(ref)

@@ -9,6 +9,7 @@ type reference struct {
 	NamespaceId   string
 	NamespaceName string
 	OperationId   string
+	OwnerAccount  string
 	ResourceARN   string
 	ServiceId     string
 	ServiceName   string
@@ -64,6 +65,17 @@ func (r *region) serviceOf(ref reference, in *namespace) *service {
 		return nil
 	}
 	return r.serviceNamed(in, ref.ServiceName)
+}
+
+// arn is that of the most particular thing that the request is about; "*" without one.
+func (s subject) arn(r *region) string {
+	switch {
+	case s.service != nil:
+		return r.arn("service", s.service.ID)
+	case s.namespace != nil:
+		return r.arn("namespace", s.namespace.ID)
+	}
+	return "*"
 }
 
 // serviceName is the name of the service that a request is about; "" if it is about none.

@@ -31,10 +31,10 @@ func (r *region) tagsOf(arn string) (*map[string]string, error) {
 	if !strings.HasPrefix(arn, "arn:") {
 		return nil, invalidInput("ResourceARN: '%s' is not an ARN", arn)
 	}
-	if ns := r.namespaces[r.id("namespace", arn)]; ns != nil {
+	if ns := r.namespaces[r.id("namespace", arn)]; ns != nil && r.shows(ns) {
 		return &ns.Tags, nil
 	}
-	if svc := r.services[r.id("service", arn)]; svc != nil {
+	if svc := r.services[r.id("service", arn)]; svc != nil && r.shows(r.namespaces[svc.NamespaceID]) {
 		return &svc.Tags, nil
 	}
 	return nil, resourceNotFound(arn)
