@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // A diagnosis follows one service hop by hop: first through each cluster that exports it, then through each that imports it.
@@ -297,10 +299,9 @@ func (f *serviceFacts) importHop(exporters []string) check {
 	missing := slices.DeleteFunc(slices.Clone(exporters), func(id string) bool { return slices.Contains(names, id) })
 	readiness := meta.FindStatusCondition(f.imported.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady))
 	switch {
-	case f.imported.Labels != nil && f.imported.Labels["app.kubernetes.io/managed-by"] != "" &&
-		f.imported.Labels["app.kubernetes.io/managed-by"] != "cloud-map-mcs-controller":
-		c.Detail = "it is another implementation's: " + f.imported.Labels["app.kubernetes.io/managed-by"]
-		c.Hint = "one namespace's service can be imported by one implementation only: remove the other one's"
+	case f.imported.Labels[plan.LabelAppManagedBy] != plan.ManagedBy:
+		c.Detail = "it is not this controller's: its label " + plan.LabelAppManagedBy + " is " + strconv.Quote(f.imported.Labels[plan.LabelAppManagedBy])
+		c.Hint = "another implementation imports this service: remove its ServiceImport if this controller is to do it"
 	case readiness != nil && readiness.Status != metav1.ConditionTrue:
 		c.Detail, c.Hint = "it is not ready: "+reason(readiness), "see docs/reference/conditions.md about "+readiness.Reason
 	case len(missing) > 0:

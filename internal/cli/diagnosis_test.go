@@ -81,7 +81,7 @@ func TestDiagnose(t *testing.T) {
 			setCondition(i.imported.Status.Conditions, "Ready", metav1.ConditionFalse, "IPFamilyNotSupported", "only IPv6")
 		}, wantStop: "cls2: ServiceImport", wantSays: "only IPv6"},
 		{name: "foreign import", breakIt: func(_, i facts) { i.imported.Labels = map[string]string{"app.kubernetes.io/managed-by": "other"} },
-			wantStop: "cls2: ServiceImport", wantSays: "another implementation's"},
+			wantStop: "cls2: ServiceImport", wantSays: "another implementation imports"},
 		{name: "exporter not named", breakIt: func(_, i facts) { i.imported.Status.Clusters = nil }, wantStop: "cls2: ServiceImport", wantSays: "not cls1"},
 		{name: "no derived Service", breakIt: func(_, i facts) { i.derived = nil }, wantStop: "cls2: derived Service", wantSays: "quota"},
 		{name: "another IP", breakIt: func(_, i facts) { i.derived.Spec.ClusterIP = "10.96.0.1" }, wantStop: "cls2: derived Service", wantSays: "10.96.0.1"},

@@ -55,7 +55,7 @@ type world struct {
 	askError                         error
 	deaf                             bool   // the pods never take a Corefile up
 	running                          string // the Corefile the pods run with
-	controllerMayNot                 string // the resource that the controller's permission for is missing
+	controllerMayNot                 string // the resource that the controller may not use; "*" is all
 }
 
 func newWorld() *world {
@@ -117,7 +117,7 @@ func (w *world) review(action clienttesting.Action) (bool, runtime.Object, error
 	}
 	review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
 	if review.Spec.User == "system:serviceaccount:"+defaultNamespace+":"+managerName {
-		review.Status.Allowed = review.Spec.ResourceAttributes.Resource != w.controllerMayNot
+		review.Status.Allowed = w.controllerMayNot != "*" && review.Spec.ResourceAttributes.Resource != w.controllerMayNot
 		return true, review, nil
 	}
 	_, roleErr := w.kube.Tracker().Get(rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "", dns.RoleName)

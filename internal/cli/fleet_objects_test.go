@@ -54,7 +54,9 @@ func exportWeb(f fleet) {
 		s.status.Members[0].Exports, s.status.Members[0].Endpoints = 1, 2
 		s.add(
 			&mcsv1beta1.ServiceImport{
-				ObjectMeta: meta,
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "demo", Name: "web", CreationTimestamp: created, Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy},
+				},
 				Spec: mcsv1beta1.ServiceImportSpec{
 					Type: mcsv1beta1.ClusterSetIP, IPs: []string{"10.96.9.9"}, Ports: []mcsv1beta1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 				},

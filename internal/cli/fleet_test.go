@@ -12,10 +12,14 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/version"
+	fakediscovery "k8s.io/client-go/discovery/fake"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,6 +48,9 @@ type ship struct {
 	reach    map[string]string // by IP: why another controller cannot be reached
 	silent   bool              // the controller's pod does not answer
 	client   client.Client
+
+	kubernetes string // the API server's version
+	resources  []*metav1.APIResourceList
 }
 
 // newFleet is two clusters; in both runs a controller, and nothing is exported.
@@ -52,13 +59,18 @@ func newFleet() fleet {
 	for i, id := range []string{"cls1", "cls2"} {
 		f[id] = &ship{
 			world: newWorld(),
-			reach: map[string]string{},
+			reach: map[string]string{}, kubernetes: "v1.37.2",
+			resources: []*metav1.APIResourceList{
+				apiResources("multicluster.x-k8s.io/v1beta1", "serviceexports", "serviceexports/status", "serviceimports", "serviceimports/status"),
+				apiResources("multicluster.x-k8s.io/v1alpha1", "serviceimports"), apiResources("about.k8s.io/v1beta1", "clusterproperties"),
+			},
 			objects: []client.Object{
 				controllerPod("manager-abc", fmt.Sprintf("10.%d.0.9", i+1)),
 				&coordinationv1.Lease{
 					ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: leaseName},
 					Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("manager-abc_0123")},
 				},
+				crd("serviceexports", "v0.5.2", "0"), crd("serviceimports", "v0.5.2", "0"),
 				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo"}},
 				property(aboutv1beta1.ClusterIDProperty, id), property(aboutv1beta1.ClusterSetIDProperty, "set1"),
 			},
@@ -78,6 +90,21 @@ func newFleet() fleet {
 		enableDNS(f[id].world)
 	}
 	return f
+}
+
+func apiResources(groupVersion string, names ...string) *metav1.APIResourceList {
+	list := &metav1.APIResourceList{GroupVersion: groupVersion}
+	for _, name := range names {
+		list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
+	}
+	return list
+}
+
+func crd(plural, release, revision string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
+		Name:   plural + ".multicluster.x-k8s.io",
+		Labels: map[string]string{"multicluster.x-k8s.io/release-version": release, "multicluster.x-k8s.io/crd-schema-revision": revision},
+	}}
 }
 
 func controllerPod(name, ip string) *corev1.Pod {
@@ -113,6 +140,9 @@ func fleetScheme(t *testing.T) *runtime.Scheme {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
+	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
 	served.AddMCS(scheme, schemaVersion(mcsv1beta1.GroupName))
 	aboutv1beta1.AddToScheme(scheme, schemaVersion(aboutv1beta1.GroupName))
 	return scheme
@@ -124,6 +154,8 @@ func (f fleet) sail(t *testing.T) map[string]*cluster {
 	clusters := map[string]*cluster{}
 	for name, s := range f {
 		s.world.start()
+		s.world.kube.Resources = s.resources
+		s.world.kube.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: s.kubernetes}
 		s.client = fake.NewClientBuilder().WithScheme(fleetScheme(t)).WithObjects(s.objects...).Build()
 		clusters[name] = &cluster{
 			context: name, kube: s.world.kube, ask: s.world.ask, now: func() time.Time { return today }, poll: time.Millisecond,
@@ -236,6 +268,37 @@ var fleetSessions = []fleetSession{
 		f["cls2"].world.config.Data["Corefile"] = stockCorefile
 		f["cls2"].probe.Addresses, f["cls2"].probe.LookupProblem = nil, "no such host"
 	}, commands: []string{"diagnose web --context cls1,cls2"}},
+	{name: "check", setup: func(f fleet) {
+		exportWeb(f)
+		f["cls1"].add(&appsv1.DaemonSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy"}, Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, NumberReady: 3},
+		})
+	}, commands: []string{"check", "check --context cls1,cls2", "check -o yaml"}},
+	{name: "check-nothing-installed", setup: func(f fleet) {
+		f["cls1"].resources, f["cls1"].objects = nil, nil
+		f["cls1"].world.config.Data["Corefile"] = stockCorefile
+		f["cls1"].world.controllerMayNot = "*"
+	}, commands: []string{"check --wait 2ms"}},
+	{name: "check-troubles", setup: func(f fleet) {
+		exportWeb(f)
+		s := f["cls1"]
+		s.kubernetes = "v1.30.1-eks-1234"
+		s.drop(crd("serviceimports", "", ""))
+		s.drop(crd("serviceexports", "", ""))
+		s.add(crd("serviceimports", "v0.5.2", "0"), crd("serviceexports", "v0.3.0", "4"))
+		s.status.Version, s.status.Time = "v1.1.0", today.Add(-time.Hour)
+		s.status.ReadProblem = "AccessDeniedException: no"
+		s.status.Requests = append(s.status.Requests,
+			status.Request{Operation: "DiscoverInstances", Result: "denied", Count: 9}, status.Request{Operation: "RegisterInstance", Result: "throttled", Count: 2})
+		s.status.Members[1].Stale = true
+		s.status.Publications = []status.Publication{{Key: demoWeb, State: "Pending", Problem: "AccessDeniedException"}}
+		s.probe.Connections[0].Problem = "connection refused"
+		s.reach["10.2.0.9"] = "no answer"
+		s.add(&appsv1.DaemonSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy"}, Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, NumberReady: 2},
+		})
+		f["cls2"].silent = true
+	}, commands: []string{"check --context cls1,cls2"}},
 	{name: "export", setup: func(f fleet) {
 		f["cls1"].add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web"}})
 	}, commands: []string{
