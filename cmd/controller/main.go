@@ -60,7 +60,7 @@ func run(ctx context.Context, options config.Options, log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
-	newRegistry, err := registries[options.Registry.Name](ctx, options, registryMetrics, log)
+	newRegistry, err := newRegistry(ctx, setup{options: options, metrics: registryMetrics, log: log})
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,12 @@ package main
 import (
 	"testing"
 
+	"github.com/go-logr/logr"
+
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -24,9 +29,36 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// TestSeveralRegistries: the flags make one registry of all that they name, and say which one cannot be made.
+func TestSeveralRegistries(t *testing.T) {
+	t.Setenv("AWS_REGION", "")
+	build := func(args ...string) (registry.Registry, error) {
+		options, err := config.Parse(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newRegistry, err := newRegistry(t.Context(), setup{options: options, log: logr.Discard()})
+		if err != nil {
+			return nil, err
+		}
+		return newRegistry(t.Context(), mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid"})
+	}
+	one, err := build("--aws-region=eu-west-1")
+	if _, isSeveral := one.(*several.Registry); err != nil || isSeveral {
+		t.Errorf("without --import-from: %T, %v, want a registry that is not several", one, err)
+	}
+	two, err := build("--aws-region=eu-west-1", "--import-from=cloudmap,region=eu-central-1", "--import-from=cloudmap,namespace-owner=111122223333")
+	if _, isSeveral := two.(*several.Registry); err != nil || !isSeveral {
+		t.Errorf("with --import-from: %T, %v, want several", two, err)
+	}
+	if _, err := build("--import-from=cloudmap,region=eu-central-1"); err == nil {
+		t.Error("a registry without a Region was made")
+	}
+}
+
 func TestEveryRegistryHasABackend(t *testing.T) {
 	for _, name := range []string{config.Default().Registry.Name, config.RegistryCloudMap} {
-		if registries[name] == nil {
+		if registries[name] == nil || sources[name] == nil {
 			t.Errorf("--registry=%s has no backend", name)
 		}
 	}

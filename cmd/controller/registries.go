@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 
 	"github.com/go-logr/logr"
 
@@ -10,39 +12,88 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
 )
 
-// backend prepares a kind of registry for whatever identity the cluster will have.
-type backend func(context.Context, config.Options, *registry.Metrics, logr.Logger) (controller.NewRegistry, error)
-
-// registries are the backends by the value of --registry.
-var registries = map[string]backend{
-	config.RegistryCloudMap: cloudMap,
+// setup is what every registry is made with.
+type setup struct {
+	options config.Options
+	metrics *registry.Metrics
+	log     logr.Logger
 }
 
-func cloudMap(ctx context.Context, options config.Options, metrics *registry.Metrics, log logr.Logger) (controller.NewRegistry, error) {
+// registries prepare, by the value of --registry, the registry that is exported to for whatever identity the cluster will
+// have.
+var registries = map[string]func(context.Context, setup) (controller.NewRegistry, error){
+	config.RegistryCloudMap: func(ctx context.Context, s setup) (controller.NewRegistry, error) {
+		return cloudMap(ctx, s, config.RegistryCloudMap, s.options.AWS, false)
+	},
+}
+
+// sources prepare, by the kind that --import-from begins with, a registry that is only imported from.
+var sources = map[string]func(context.Context, setup, config.Source) (controller.NewRegistry, error){
+	config.RegistryCloudMap: func(ctx context.Context, s setup, source config.Source) (controller.NewRegistry, error) {
+		source.AWS.Region = cmp.Or(source.AWS.Region, s.options.AWS.Region)
+		return cloudMap(ctx, s, source.Label(), source.AWS, true)
+	},
+}
+
+// newRegistry prepares one registry of all that the options name.
+func newRegistry(ctx context.Context, s setup) (controller.NewRegistry, error) {
+	first, err := registries[s.options.Registry.Name](ctx, s)
+	if err != nil || len(s.options.ImportFrom) == 0 {
+		return first, err
+	}
+	names, parts := []string{s.options.Registry.Name}, []controller.NewRegistry{first}
+	for _, source := range s.options.ImportFrom {
+		part, err := sources[source.Backend](ctx, s, source)
+		if err != nil {
+			return nil, fmt.Errorf("--import-from=%s: %w", source, err)
+		}
+		names, parts = append(names, source.Label()), append(parts, part)
+	}
+	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
+		made := make([]several.Source, len(parts))
+		for i, part := range parts {
+			reg, err := part(ctx, identity)
+			if err != nil {
+				return nil, fmt.Errorf("registry %s: %w", names[i], err)
+			}
+			made[i] = several.Source{Name: names[i], Registry: reg}
+		}
+		return several.New(several.Config{Identity: identity, Logger: s.log.WithName("registry")}, made[0], made[1:]...), nil
+	}, nil
+}
+
+// cloudMap prepares a registry on AWS Cloud Map under a name of its own.
+func cloudMap(ctx context.Context, s setup, name string, account config.AWS, readOnly bool) (controller.NewRegistry, error) {
 	client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{
-		Region:   options.AWS.Region,
-		Endpoint: options.AWS.Endpoint,
-		Metrics:  metrics,
+		Name:           name,
+		Region:         account.Region,
+		Endpoint:       account.Endpoint,
+		Role:           cloudmap.Role{ARN: account.RoleARN, ExternalID: account.ExternalID, SessionName: account.SessionName},
+		NamespaceOwner: account.NamespaceOwner,
+		Metrics:        s.metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
+	options := s.options.Registry
 	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		reg, err := cloudmap.New(client, cloudmap.Config{
 			Identity:          identity,
 			Version:           config.Version,
-			InstanceView:      options.Registry.InstanceView,
-			PollInterval:      options.Registry.PollInterval,
-			HeartbeatInterval: options.Registry.HeartbeatInterval,
-			StaleAfter:        options.Registry.StaleAfter,
-			Logger:            log.WithName("registry").WithValues("registry", config.RegistryCloudMap),
-			Metrics:           metrics,
+			InstanceView:      options.InstanceView,
+			ReadOnly:          readOnly,
+			PollInterval:      options.PollInterval,
+			HeartbeatInterval: options.HeartbeatInterval,
+			StaleAfter:        options.StaleAfter,
+			Logger:            s.log.WithName("registry").WithValues("registry", name),
+			Metrics:           s.metrics,
 		})
 		if err != nil {
 			return nil, err
 		}
-		return registry.WithMetrics(reg, config.RegistryCloudMap, metrics), nil
+		return registry.WithMetrics(reg, name, s.metrics), nil
 	}, nil
 }

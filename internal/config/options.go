@@ -16,8 +16,10 @@ import (
 
 // Options are all settings of the controller, by concern.
 type Options struct {
-	Registry   Registry
-	AWS        AWS
+	Registry Registry
+	AWS      AWS
+	// ImportFrom are further registries, which are imported from as well.
+	ImportFrom Sources
 	Identity   Identity
 	Scope      Scope
 	Kubernetes Kubernetes
@@ -38,11 +40,6 @@ type Registry struct {
 	PollInterval, HeartbeatInterval time.Duration
 	// StaleAfter is how long another cluster may show no sign of life until it counts as gone.
 	StaleAfter time.Duration
-}
-
-// AWS says which AWS API to talk to. What is empty comes from AWS's own environment variables and files.
-type AWS struct {
-	Region, Endpoint string
 }
 
 // Identity is who this cluster is while no ClusterProperty says so.
@@ -120,6 +117,9 @@ func (o *Options) Flags() *pflag.FlagSet {
 	flags.SortFlags = false
 	o.Registry.bind(flags)
 	o.AWS.bind(flags)
+	flags.Var(&o.ImportFrom, "import-from",
+		"a further registry to import from, without exporting to it, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader (repeatable); "+
+			"its settings are name, region, endpoint, role-arn, role-external-id, role-session-name and namespace-owner")
 	o.Identity.bind(flags)
 	o.Scope.bind(flags)
 	o.Kubernetes.bind(flags)
@@ -141,13 +141,6 @@ func (r *Registry) bind(flags *pflag.FlagSet) {
 		"time between two signs of life of this cluster in the registry")
 	flags.DurationVar(&r.StaleAfter, "stale-after", r.StaleAfter,
 		"time without a sign of life after which another cluster counts as gone, measured by this cluster's clock; at least three heartbeat intervals of that cluster")
-}
-
-func (a *AWS) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&a.Region, "aws-region", a.Region,
-		"AWS Region of the registry (default: AWS's own settings, such as AWS_REGION)")
-	flags.StringVar(&a.Endpoint, "aws-endpoint", a.Endpoint,
-		"URL of the Cloud Map API, for VPC endpoints and cloudmap-local (default: AWS's own settings, such as AWS_ENDPOINT_URL_SERVICEDISCOVERY)")
 }
 
 func (i *Identity) bind(flags *pflag.FlagSet) {
@@ -188,7 +181,7 @@ func (s *Serving) bind(flags *pflag.FlagSet) {
 
 // Validate reports every setting that cannot work, and what would.
 func (o *Options) Validate() error {
-	return errors.Join(o.Registry.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.AWS.validate(), o.ImportFrom.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
 }
 
 const (

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,35 @@ func TestParse(t *testing.T) {
 		{name: "version", args: "--version", want: func(o *Options) { o.ShowVersion = true }},
 		{name: "unknown flag", args: "--nonsense", wantErr: []string{"--nonsense"}},
 		{name: "argument", args: "run", wantErr: []string{`unexpected argument "run"`}},
+		{
+			name: "AWS", args: "--aws-role-arn=arn:aws:iam::111122223333:role/a/mcs --aws-role-external-id=x:1 --aws-role-session-name=cls1 --aws-namespace-owner=444455556666",
+			want: func(o *Options) {
+				o.AWS = AWS{RoleARN: "arn:aws:iam::111122223333:role/a/mcs", ExternalID: "x:1", SessionName: "cls1", NamespaceOwner: "444455556666"}
+			},
+		},
+		{
+			name: "bad AWS",
+			args: "--aws-role-arn=mcs --aws-role-external-id=! --aws-role-session-name=x --aws-namespace-owner=prod --aws-endpoint=localhost:8080 --aws-region=Ireland",
+			wantErr: []string{
+				"--aws-role-arn=mcs: must be the ARN", "--aws-role-external-id=!: must be", "--aws-role-session-name=x: must be",
+				"--aws-namespace-owner=prod: must be the 12 digits", "--aws-endpoint=localhost:8080: must be a URL", "--aws-region=Ireland: must be an AWS Region",
+			},
+		},
+		{
+			name: "no role", args: "--aws-role-external-id=abc --aws-role-session-name=abc",
+			wantErr: []string{"--aws-role-external-id=abc: says nothing without", "--aws-role-session-name=abc: says nothing without"},
+		},
+		{name: "import from nothing", args: "--import-from=zookeeper,region=x", wantErr: []string{`must begin with the kind of registry, which is cloudmap`}},
+		{name: "import from an unknown setting", args: "--import-from=cloudmap,zone=a", wantErr: []string{`"zone=a": cloudmap has no such setting; there are endpoint, name, namespace-owner, region`}},
+		{name: "import from a setting without a value", args: "--import-from=cloudmap,region", wantErr: []string{`"region": must have a value, as in region=…`}},
+		{name: "import from a setting set twice", args: "--import-from=cloudmap,region=eu-west-1,region=eu-west-2", wantErr: []string{`"region=eu-west-2": region is set twice`}},
+		{name: "import from the same", args: "--import-from=cloudmap", wantErr: []string{"--import-from=cloudmap: must say how it differs"}},
+		{name: "import from a bad value", args: "--import-from=cloudmap,region=Ireland", wantErr: []string{"--import-from=cloudmap,…,region=Ireland: must be an AWS Region"}},
+		{name: "import from a bad name", args: "--import-from=cloudmap,name=A_b,region=eu-west-1", wantErr: []string{`name "A_b" must be at most 63`}},
+		{
+			name: "import from one twice", args: "--import-from=cloudmap,region=eu-west-1 --import-from=cloudmap,region=eu-west-1",
+			wantErr: []string{"another registry has the name cloudmap/eu-west-1 too: give one of them name=…"},
+		},
 		{name: "registry", args: "--registry=zookeeper", wantErr: []string{"--registry=zookeeper: there is only cloudmap"}},
 		{name: "poll interval", args: "--poll-interval=1ms", wantErr: []string{"--poll-interval=1ms: must be at least 100ms"}},
 		{name: "heartbeat", args: "--heartbeat-interval=10ms", wantErr: []string{"--heartbeat-interval=10ms: must be at least 1s"}},
@@ -65,7 +95,7 @@ func TestParse(t *testing.T) {
 			}
 			want := Default()
 			tt.want(&want)
-			if got != want {
+			if !reflect.DeepEqual(got, want) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})

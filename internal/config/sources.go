@@ -1,0 +1,147 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Source is a further registry, which is only imported from.
+type Source struct {
+	// Backend is its kind.
+	Backend string
+	// Name tells it from the others in metrics and logs.
+	Name string
+	AWS  AWS
+
+	// text is what the user wrote.
+	text string
+}
+
+// sourceSettings are what can be said of a source, by its backend.
+var sourceSettings = map[string]map[string]func(*Source) *string{
+	RegistryCloudMap: {
+		"name":              func(s *Source) *string { return &s.Name },
+		"region":            func(s *Source) *string { return &s.AWS.Region },
+		"endpoint":          func(s *Source) *string { return &s.AWS.Endpoint },
+		"role-arn":          func(s *Source) *string { return &s.AWS.RoleARN },
+		"role-external-id":  func(s *Source) *string { return &s.AWS.ExternalID },
+		"role-session-name": func(s *Source) *string { return &s.AWS.SessionName },
+		"namespace-owner":   func(s *Source) *string { return &s.AWS.NamespaceOwner },
+	},
+}
+
+// String is what the user wrote.
+func (s Source) String() string { return s.text }
+
+// Sources is the flag that names further registries, each time one.
+type Sources []Source
+
+var _ pflag.Value = (*Sources)(nil)
+
+// String implements pflag.Value.
+func (s *Sources) String() string {
+	var texts []string
+	for _, source := range *s {
+		texts = append(texts, source.text)
+	}
+	return strings.Join(texts, " ")
+}
+
+// Type implements pflag.Value.
+func (s *Sources) Type() string { return "registry" }
+
+// Set implements pflag.Value.
+func (s *Sources) Set(text string) error {
+	source, err := ParseSource(text)
+	if err != nil {
+		return err
+	}
+	*s = append(*s, source)
+	return nil
+}
+
+// ParseSource reads a backend and its settings: "cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs".
+func ParseSource(text string) (Source, error) {
+	backend, rest, _ := strings.Cut(text, ",")
+	settings, known := sourceSettings[backend]
+	if !known {
+		return Source{}, fmt.Errorf("must begin with the kind of registry, which is %s, and go on as in %s,region=eu-central-1",
+			strings.Join(slices.Sorted(maps.Keys(sourceSettings)), " or "), RegistryCloudMap)
+	}
+	s := Source{Backend: backend, text: text}
+	if rest == "" {
+		return s, nil
+	}
+	for setting := range strings.SplitSeq(rest, ",") {
+		name, value, _ := strings.Cut(setting, "=")
+		field, ok := settings[name]
+		switch {
+		case !ok:
+			return Source{}, fmt.Errorf("%q: %s has no such setting; there are %s", setting, backend, strings.Join(slices.Sorted(maps.Keys(settings)), ", "))
+		case value == "":
+			return Source{}, fmt.Errorf("%q: must have a value, as in %s=…", setting, name)
+		case *field(&s) != "":
+			return Source{}, fmt.Errorf("%q: %s is set twice", setting, name)
+		}
+		*field(&s) = value
+	}
+	return s, nil
+}
+
+// sourceNamePattern keeps names short and fit for a label of a metric.
+var sourceNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9./:-]{0,61}[a-z0-9])?$`)
+
+func (s Sources) validate() error {
+	var problems []error
+	names := map[string]bool{RegistryCloudMap: true}
+	for _, source := range s {
+		refuse := func(format string, args ...any) {
+			problems = append(problems, fmt.Errorf("--import-from=%s: "+format, append([]any{source.text}, args...)...))
+		}
+		if err := source.AWS.check(func(setting, value string) string {
+			return "--import-from=" + source.Backend + ",…," + setting + "=" + value
+		}); err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		if source.Backend == RegistryCloudMap && source.AWS == (AWS{}) {
+			refuse("must say how it differs from the registry that is exported to: by region, role-arn, namespace-owner or endpoint")
+			continue
+		}
+		name := source.Label()
+		if !sourceNamePattern.MatchString(name) {
+			refuse("name %q must be at most 63 small letters, digits and characters of ./:-", name)
+		}
+		if names[name] {
+			refuse("another registry has the name %s too: give one of them name=…", name)
+		}
+		names[name] = true
+	}
+	return errors.Join(problems...)
+}
+
+// Label is the source's name, or else made of what tells it apart: kind, Region, account.
+func (s Source) Label() string {
+	if s.Name != "" {
+		return s.Name
+	}
+	parts := []string{s.Backend}
+	if s.AWS.Region != "" {
+		parts = append(parts, s.AWS.Region)
+	}
+	if account := s.AWS.account(); account != "" {
+		parts = append(parts, account)
+	}
+	if u, err := url.Parse(s.AWS.Endpoint); len(parts) == 1 && err == nil {
+		parts = append(parts, cmp.Or(u.Host, "further"))
+	}
+	return strings.Join(parts, "/")
+}
