@@ -38,8 +38,15 @@ type Registry struct {
 	InstanceView bool
 	// PollInterval is the time between two looks at the registry, HeartbeatInterval between two signs of life.
 	PollInterval, HeartbeatInterval time.Duration
-	// StaleAfter is how long another cluster may show no sign of life until it counts as gone.
+	// StaleAfter is how long another cluster may show no sign of life until it is stale.
 	StaleAfter time.Duration
+	// StalePolicy is what becomes of its endpoints then: one of mcs.StalePolicies.
+	StalePolicy string
+}
+
+// StaleRule is what the importer does about stale clusters.
+func (r *Registry) StaleRule() mcs.StaleRule {
+	return mcs.StaleRule{Policy: mcs.StalePolicy(r.StalePolicy), After: r.StaleAfter}
 }
 
 // Identity is who this cluster is while no ClusterProperty says so.
@@ -82,7 +89,8 @@ func Default() Options {
 			PollInterval:      time.Second,
 			HeartbeatInterval: 12 * time.Second,
 			// Ten missed heartbeats: a restart, a lost lease (15 s) or a throttled minute is not death.
-			StaleAfter: 2 * time.Minute,
+			StaleAfter:  2 * time.Minute,
+			StalePolicy: string(mcs.StaleWithdraw),
 		},
 		Scope: Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
 		Kubernetes: Kubernetes{
@@ -140,7 +148,9 @@ func (r *Registry) bind(flags *pflag.FlagSet) {
 	flags.DurationVar(&r.HeartbeatInterval, "heartbeat-interval", r.HeartbeatInterval,
 		"time between two signs of life of this cluster in the registry")
 	flags.DurationVar(&r.StaleAfter, "stale-after", r.StaleAfter,
-		"time without a sign of life after which another cluster counts as gone, measured by this cluster's clock; at least three heartbeat intervals of that cluster")
+		"time without a sign of life after which another cluster is stale, measured by this cluster's clock; at least three heartbeat intervals of that cluster")
+	flags.StringVar(&r.StalePolicy, "stale-cluster-policy", r.StalePolicy,
+		"what becomes of the imported endpoints of a stale cluster: withdraw (but never the last ones of a service or port), withdraw-all or keep")
 }
 
 func (i *Identity) bind(flags *pflag.FlagSet) {
@@ -208,6 +218,7 @@ func (r *Registry) validate() error {
 		problems = append(problems, fmt.Errorf("--stale-after=%s: must be at least %d times --heartbeat-interval, which is %s",
 			r.StaleAfter, minStaleHeartbeats, least))
 	}
+	problems = append(problems, oneOf("stale-cluster-policy", r.StalePolicy, mcs.StalePolicies()))
 	return errors.Join(problems...)
 }
 

@@ -61,6 +61,8 @@ func TestParse(t *testing.T) {
 		{name: "poll interval", args: "--poll-interval=1ms", wantErr: []string{"--poll-interval=1ms: must be at least 100ms"}},
 		{name: "heartbeat", args: "--heartbeat-interval=10ms", wantErr: []string{"--heartbeat-interval=10ms: must be at least 1s"}},
 		{name: "stale", args: "--stale-after=30s", wantErr: []string{"--stale-after=30s: must be at least 3 times --heartbeat-interval, which is 36s"}},
+		{name: "stale policy", args: "--stale-cluster-policy=keep", want: func(o *Options) { o.Registry.StalePolicy = "keep" }},
+		{name: "no stale policy", args: "--stale-cluster-policy=x", wantErr: []string{"--stale-cluster-policy=x: must be one of withdraw, withdraw-all, keep"}},
 		{name: "cluster ID", args: "--cluster-id=a.b --clusterset-id=-", wantErr: []string{`--cluster-id: ID "a.b"`, `--clusterset-id: ID "-"`}},
 		{name: "status address", args: "--status-bind-address=[::1]:9", want: func(o *Options) { o.Serving.Status = "[::1]:9" }},
 		{name: "status off", args: "--status-bind-address=0", want: func(o *Options) { o.Serving.Status = "0" }},

@@ -2,8 +2,10 @@ package controller
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -225,6 +227,99 @@ func TestDecideImport(t *testing.T) {
 	}
 }
 
+func TestDecideStale(t *testing.T) {
+	// endpointOf makes its endpoint the cluster's own, and ready or not.
+	endpointOf := func(cluster, address string, ready bool) mcs.Export {
+		e := exportOf(cluster, 80)
+		e.Backends[0].Endpoints = []mcs.Endpoint{{Address: netip.MustParseAddr(address), Ready: ready, Serving: ready}}
+		return e
+	}
+	local, cls2, cls3 := endpointOf("cls1", "10.1.0.1", true), endpointOf("cls2", "10.2.0.1", true), endpointOf("cls3", "10.3.0.1", true)
+	both := []mcs.Export{cls2, cls3}
+	withdrawn := importShowing("cls2", "cls3")
+	withdrawn.Annotations = map[string]string{plan.AnnotationStaleClusters: "cls2"}
+	tests := []struct {
+		name  string
+		facts importFacts
+		// want are the endpoints in use by cluster, wantStale the stale clusters and the condition's reason, "" when it is left.
+		want          string
+		wantStale     string
+		wantUntouched []string
+	}{
+		{"nobody is stale", importFacts{synced: true, view: registry.View{Exports: both}}, "cls2=1 cls3=1", " NoneStale", nil},
+		{
+			"one is stale", importFacts{synced: true, view: registry.View{Exports: both, Stale: []string{"cls2"}}},
+			"cls2=0 cls3=1", "cls2 Withdrawn", nil,
+		},
+		{
+			"the only other one is stale, this cluster has endpoints", importFacts{synced: true, local: &local, view: registry.View{Exports: both[:1], Stale: []string{"cls2"}}},
+			"cls2=0 cls1=1", "cls2 Withdrawn", nil,
+		},
+		{
+			"the only exporter is stale", importFacts{synced: true, view: registry.View{Exports: both[:1], Stale: []string{"cls2"}}},
+			"cls2=1", "cls2 LastEndpointsKept", nil,
+		},
+		{
+			"after a restart what was stale is not heard of yet", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, Unheard: []string{"cls2", "cls3"}}},
+			"cls2=0 cls3=1", "cls2 Withdrawn", nil,
+		},
+		{
+			"after a restart it is back", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, Unheard: []string{"cls3"}}},
+			"cls2=1 cls3=1", " NoneStale", nil,
+		},
+		{
+			"after a restart another one is unknown: nothing moves",
+			importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both[:1], Unheard: []string{"cls2"}, Unknown: []string{"cls3"}}},
+			"", "cls2 ", []string{"cls3", "cls2"},
+		},
+		{
+			"after a restart the stale one is unknown: nothing moves",
+			importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both[1:], Unknown: []string{"cls2"}}},
+			"cls3=1", "cls2 ", []string{"cls2", "cls2"},
+		},
+		{
+			"after a restart the registry is not read yet: nothing moves", importFacts{imp: withdrawn, local: &local, cluster: "cls1"},
+			"cls1=1", "cls2 ", []string{"cls2", "cls3", "cls2"},
+		},
+		{
+			"an unknown one takes no part: it holds up nothing",
+			importFacts{synced: true, imp: importShowing("cls2", "cls3"), view: registry.View{Exports: both, Stale: []string{"cls2"}, Unknown: []string{"cls4"}}},
+			"cls2=0 cls3=1", "cls2 Withdrawn", []string{"cls4"},
+		},
+		{
+			"the annotation says what is not so", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both}},
+			"cls2=1 cls3=1", " NoneStale", nil,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.facts.key, tt.facts.namespace = webKey, true
+			tt.facts.staleRule = mcs.StaleRule{Policy: mcs.StaleWithdraw, After: time.Minute}
+			d := decideImport(tt.facts)
+			var got []string
+			for _, e := range d.endpoints {
+				got = append(got, fmt.Sprintf("%s=%d", e.Cluster, e.EndpointCount()))
+			}
+			if use := strings.Join(got, " "); use != tt.want {
+				t.Errorf("endpoints by cluster %q, want %q", use, tt.want)
+			}
+			reason := ""
+			if d.staleness != nil {
+				reason = d.staleness.Reason
+			}
+			if stale := strings.Join(d.stale, ",") + " " + reason; stale != tt.wantStale {
+				t.Errorf("stale clusters and reason %q, want %q", stale, tt.wantStale)
+			}
+			if diff := cmp.Diff(tt.wantUntouched, d.untouched, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("untouched (-want +got):\n%s", diff)
+			}
+			if len(d.merged.Ports) == 0 {
+				t.Error("a stale export takes no part in the merge")
+			}
+		})
+	}
+}
+
 // What an import remembers is what was merged, or an outage would change it.
 func TestRememberedIsWhatWasMerged(t *testing.T) {
 	exp := exportOf("cls1", 80)
@@ -237,7 +332,7 @@ func TestRememberedIsWhatWasMerged(t *testing.T) {
 	exp.Annotations = map[string]string{"note": "b"}
 	merged := mcs.Merge([]mcs.Export{exp})
 	existing := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"other": "x"}}}
-	imp := plan.ServiceImport(merged, existing, nil, nil)
+	imp := plan.ServiceImport(merged, existing, nil, nil, nil)
 	if d := cmp.Diff(merged, remembered(imp, []mcs.Export{exp})); d != "" {
 		t.Errorf("(-merged +remembered):\n%s", d)
 	}

@@ -16,6 +16,8 @@ const (
 	reasonPartlyExported = "PartlyExported"
 	// reasonNotManaged: an object that we would need has the name but belongs to somebody else.
 	reasonNotManaged = "NotManaged"
+	// reasonStale: clusters that export the service have become stale, or show signs of life again.
+	reasonStale = "StaleCluster"
 )
 
 // Actions of events: what the controller was doing.
@@ -24,17 +26,26 @@ const actionSync = "Sync"
 // noteMax is how long the API allows an event's note to be.
 const noteMax = 1024
 
-// recorder writes events that ask the user to do something.
+// recorder writes events.
 type recorder struct {
 	events.EventRecorder
 }
 
-// warn records an event about obj.
+// warn records an event about obj that asks the user to do something.
 func (r recorder) warn(obj runtime.Object, reason, message string) {
+	r.record(obj, corev1.EventTypeWarning, reason, message)
+}
+
+// tell records an event about obj that says that a warning has no cause any more.
+func (r recorder) tell(obj runtime.Object, reason, message string) {
+	r.record(obj, corev1.EventTypeNormal, reason, message)
+}
+
+func (r recorder) record(obj runtime.Object, kind, reason, message string) {
 	if len(message) > noteMax {
 		message = message[:noteMax-3] + "..."
 	}
-	r.Eventf(obj, nil, corev1.EventTypeWarning, reason, actionSync, "%s", message)
+	r.Eventf(obj, nil, kind, reason, actionSync, "%s", message)
 }
 
 // raceRetry is how soon to look again after losing a race. The cache catches up within a few milliseconds.

@@ -35,6 +35,7 @@ type importReconciler struct {
 	// mcsVersion is the version of the MCS API that is served; ServiceImports are owners under it.
 	mcsVersion schema.GroupVersion
 	now        func() time.Time
+	staleRule  mcs.StaleRule
 
 	// reported are the keys of which the user has been told that somebody else's object is in the way.
 	reported sync.Map // mcs.Key -> struct{}
@@ -67,7 +68,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 
 // gather reads all that decides the import of key.
 func (r *importReconciler) gather(ctx context.Context, session *session, key mcs.Key) (importFacts, error) {
-	f := importFacts{key: key, cluster: session.identity.ClusterID}
+	f := importFacts{key: key, cluster: session.identity.ClusterID, staleRule: r.staleRule}
 	var err error
 	if f.namespace, f.forbidden, err = r.awaitNamespace(ctx, key); err != nil || !f.namespace {
 		return f, err

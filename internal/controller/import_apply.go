@@ -24,10 +24,12 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 	if err != nil {
 		return err
 	}
-	imp, err := r.keepServiceImport(ctx, f.imp, d.merged, f.derived)
+	before := plan.StaleClusters(f.imp)
+	imp, err := r.keepServiceImport(ctx, f.imp, d, f.derived)
 	if err != nil {
 		return ignoreTerminating(err)
 	}
+	r.reportStale(imp, d, before)
 	owner := metav1.OwnerReference{
 		APIVersion: r.mcsVersion.String(), Kind: mcsv1beta1.ServiceImportKindName, Name: imp.Name, UID: imp.UID,
 	}
@@ -39,14 +41,14 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 	if err != nil {
 		return ignoreTerminating(err)
 	}
-	if imp, err = r.keepServiceImport(ctx, imp, d.merged, derived); err != nil {
+	if imp, err = r.keepServiceImport(ctx, imp, d, derived); err != nil {
 		return err
 	}
 	changes := plan.Slices(plan.SliceInput{
 		Key:          f.key,
 		Merged:       usable,
-		Exports:      d.exports,
-		Unknown:      d.unknown,
+		Exports:      d.endpoints,
+		Unknown:      d.untouched,
 		LocalCluster: f.cluster,
 		Families:     familiesOf(derived),
 		Owner:        owner,
@@ -55,14 +57,35 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 	if err := r.applySlices(ctx, changes); err != nil {
 		return ignoreTerminating(err)
 	}
-	r.metrics.observePropagation(session, d.exports, changes, r.now())
+	r.metrics.observePropagation(session, travelled(d, before), changes, r.now())
 	ready := mcs.ImportReady(d.merged, supported, imp.Spec.IPs)
-	return r.updateStatus(ctx, imp, plan.ServiceImportStatus(imp, d.merged, d.unknown, ready, metav1.NewTime(r.now())))
+	status := plan.ServiceImportStatus(imp, d.merged, d.unknown, ready, d.staleness, metav1.NewTime(r.now()))
+	return r.updateStatus(ctx, imp, status)
+}
+
+// travelled are the exports whose changes are what the slices are written for, and not a cluster's becoming stale or its return.
+func travelled(d importDecision, staleBefore []string) []mcs.Export {
+	return slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool {
+		return slices.Contains(d.stale, e.Cluster) || slices.Contains(staleBefore, e.Cluster)
+	})
+}
+
+// reportStale tells the user, once, of clusters that have become stale or have come back.
+func (r *importReconciler) reportStale(imp *mcsv1beta1.ServiceImport, d importDecision, before []string) {
+	if d.staleness == nil || slices.Equal(d.stale, before) {
+		return
+	}
+	if slices.ContainsFunc(d.stale, func(c string) bool { return !slices.Contains(before, c) }) {
+		r.events.warn(imp, reasonStale, d.staleness.Message)
+		return
+	}
+	r.events.tell(imp, reasonStale, d.staleness.Message)
 }
 
 // keepServiceImport writes the ServiceImport where it differs and returns it as it now is.
-func (r *importReconciler) keepServiceImport(ctx context.Context, have *mcsv1beta1.ServiceImport, m mcs.Merged, derived *corev1.Service) (*mcsv1beta1.ServiceImport, error) {
-	want := plan.ServiceImport(m, have, ipsOf(derived), familiesOf(derived))
+func (r *importReconciler) keepServiceImport(ctx context.Context, have *mcsv1beta1.ServiceImport, d importDecision, derived *corev1.Service) (*mcsv1beta1.ServiceImport, error) {
+	m := d.merged
+	want := plan.ServiceImport(m, have, ipsOf(derived), familiesOf(derived), d.stale)
 	switch {
 	case have == nil:
 		if err := r.client.Create(ctx, want); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -32,6 +33,8 @@ type importFacts struct {
 	// view is what the registry knows of the others. It is empty while synced is false.
 	view   registry.View
 	synced bool
+	// staleRule is the administrator's, for what becomes of stale clusters' endpoints.
+	staleRule mcs.StaleRule
 }
 
 // verdict is what becomes of an import.
@@ -55,6 +58,13 @@ type importDecision struct {
 	exports []mcs.Export
 	// unknown are the clusters of which nothing is known: what was imported from them stays.
 	unknown []string
+	// stale are the exporting clusters that are stale, staleness is the condition about them; nil if it stays as it is.
+	stale     []string
+	staleness *metav1.Condition
+	// endpoints are what the slices are made of: the exports without what is withdrawn of stale clusters. The slices of the
+	// clusters in untouched stay as they are.
+	endpoints []mcs.Export
+	untouched []string
 }
 
 // decideImport is the rule of promise 1, unknown is not empty: an import goes only when every cluster is known not to
@@ -76,7 +86,39 @@ func decideImport(f importFacts) importDecision {
 	default:
 		d.merged = mcs.Merge(d.exports)
 	}
+	if d.verdict == verdictKeep {
+		d.decideStale(f)
+	}
 	return d
+}
+
+// decideStale decides what becomes of the endpoints of stale clusters. While a cluster that takes part in the import is
+// unknown it cannot be told which endpoints are the last ones, and theirs stay as they are.
+func (d *importDecision) decideStale(f importFacts) {
+	d.stale = staleClusters(f, d.unknown)
+	d.endpoints, d.untouched = d.exports, d.unknown
+	if takesPart(f.imp, d.unknown) {
+		d.untouched = slices.Concat(d.unknown, d.stale)
+		d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.stale, e.Cluster) })
+		return
+	}
+	var fates []mcs.StaleExport
+	d.endpoints, fates = d.merged.WithoutStale(d.exports, d.stale, f.staleRule.Policy)
+	condition := mcs.ImportStale(fates, f.staleRule)
+	d.staleness = &condition
+}
+
+// staleClusters are the clusters, sorted, that are stale, or were when an earlier life of this controller looked and
+// nothing has been heard of since.
+func staleClusters(f importFacts, unknown []string) []string {
+	stale := slices.Clone(f.view.Stale)
+	for _, c := range plan.StaleClusters(f.imp) {
+		if slices.Contains(f.view.Unheard, c) || slices.Contains(unknown, c) {
+			stale = append(stale, c)
+		}
+	}
+	slices.Sort(stale)
+	return stale
 }
 
 func decideVerdict(f importFacts, d importDecision) verdict {

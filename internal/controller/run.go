@@ -138,6 +138,7 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 	err = (&importReconciler{
 		client: mgr.GetClient(), membership: m, scope: scope, events: events, metrics: metrics, now: time.Now, mcsVersion: mcsVersion,
 		families: &families{client: mgr.GetClient()}, distributions: &distributions{client: mgr.GetClient()}, waiting: newWaitingRoom(),
+		staleRule: setup.Options.Registry.StaleRule(),
 	}).register(mgr, imports, controller.Options{})
 	if err != nil {
 		return fmt.Errorf("setting up imports: %w", err)

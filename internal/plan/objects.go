@@ -26,6 +26,9 @@ const (
 	AnnotationExportedLabels = "multicluster.k8s.aws/exported-labels"
 	// AnnotationExportedAnnotations does the same for annotations.
 	AnnotationExportedAnnotations = "multicluster.k8s.aws/exported-annotations"
+	// AnnotationStaleClusters lists, on a ServiceImport, the exporting clusters that are stale here, so that a controller that has
+	// just started, and has to judge anew, brings none of what was withdrawn back meanwhile.
+	AnnotationStaleClusters = "multicluster.k8s.aws/stale-clusters"
 )
 
 // Ours says whether obj was made by this controller, which touches nothing else. What the AWS Cloud Map MCS Controller

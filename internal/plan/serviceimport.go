@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -17,14 +18,14 @@ const maxIPs = 2
 
 // ServiceImport is the metadata and spec that the ServiceImport of m should have. existing, nil if there is none, must
 // be ours; its status and what others added to its metadata stay. ips and families are the derived Service's, in its
-// order, empty while it has none.
-func ServiceImport(m mcs.Merged, existing *mcsv1beta1.ServiceImport, ips []string, families []corev1.IPFamily) *mcsv1beta1.ServiceImport {
+// order, empty while it has none. stale are the exporting clusters that are stale here.
+func ServiceImport(m mcs.Merged, existing *mcsv1beta1.ServiceImport, ips []string, families []corev1.IPFamily, stale []string) *mcsv1beta1.ServiceImport {
 	imp := &mcsv1beta1.ServiceImport{}
 	if existing != nil {
 		imp = existing.DeepCopy()
 	}
 	imp.Namespace, imp.Name = m.Key.Namespace, m.Key.Name
-	imp.Labels, imp.Annotations = importMetadata(m, imp.Labels, imp.Annotations)
+	imp.Labels, imp.Annotations = importMetadata(m, imp.Labels, imp.Annotations, stale)
 	imp.Spec = mcsv1beta1.ServiceImportSpec{
 		Type:            m.Type,
 		Ports:           importPorts(m.Ports),
@@ -62,7 +63,7 @@ func importPorts(ports []mcs.Port) []mcsv1beta1.ServicePort {
 
 // importMetadata is labels and annotations with what is exported and what is ours; what was exported once and is no
 // more goes, what others wrote stays.
-func importMetadata(m mcs.Merged, labels, annotations map[string]string) (map[string]string, map[string]string) {
+func importMetadata(m mcs.Merged, labels, annotations map[string]string, stale []string) (map[string]string, map[string]string) {
 	derived := ""
 	if m.Type == mcsv1beta1.ClusterSetIP {
 		derived = mcs.DerivedName(m.Key)
@@ -75,6 +76,7 @@ func importMetadata(m mcs.Merged, labels, annotations map[string]string) (map[st
 			AnnotationDerivedServiceAWS:   derived,
 			AnnotationExportedLabels:      joinKeys(m.Labels),
 			AnnotationExportedAnnotations: joinKeys(m.Annotations),
+			AnnotationStaleClusters:       strings.Join(stale, ","), // no cluster ID has a comma
 		})
 }
 
@@ -96,11 +98,20 @@ func joinKeys(m map[string]string) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ",")
 }
 
-// ServiceImportStatus is the status of the ServiceImport imp of m, given its condition Ready. A cluster that imp shows
-// and of which nothing is known now (unknown) stays: unknown is not empty.
+// StaleClusters are the clusters that imp, which may be nil, shows as stale.
+func StaleClusters(imp *mcsv1beta1.ServiceImport) []string {
+	if imp == nil || imp.Annotations[AnnotationStaleClusters] == "" {
+		return nil
+	}
+	return strings.Split(imp.Annotations[AnnotationStaleClusters], ",")
+}
+
+// ServiceImportStatus is the status of the ServiceImport imp of m, given its conditions Ready and Stale. A cluster that imp
+// shows and of which nothing is known now (unknown) stays: unknown is not empty. So does condition Stale if it is nil. An
+// import of which no cluster was ever stale has none.
 //
 // We publish EndpointSlices for every import, those of a cluster without endpoints being empty, so they are Present.
-func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []string, ready metav1.Condition, now metav1.Time) mcsv1beta1.ServiceImportStatus {
+func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []string, ready metav1.Condition, stale *metav1.Condition, now metav1.Time) mcsv1beta1.ServiceImportStatus {
 	status := *imp.Status.DeepCopy()
 	names := slices.Clone(m.Clusters)
 	for _, c := range imp.Status.Clusters {
@@ -116,6 +127,11 @@ func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []
 	status.EndpointSliceObjects = mcsv1beta1.EndpointSliceObjectsPresent
 	ready.LastTransitionTime = now
 	status.Conditions, _ = mcs.SetCondition(status.Conditions, ready, imp.Generation)
+	if stale != nil && (stale.Status == metav1.ConditionTrue || meta.FindStatusCondition(status.Conditions, stale.Type) != nil) {
+		c := *stale
+		c.LastTransitionTime = now
+		status.Conditions, _ = mcs.SetCondition(status.Conditions, c, imp.Generation)
+	}
 	return status
 }
 

@@ -47,6 +47,7 @@ func TestServiceImport(t *testing.T) {
 		existing *mcsv1beta1.ServiceImport
 		ips      []string
 		families []corev1.IPFamily
+		stale    []string
 		want     *mcsv1beta1.ServiceImport
 	}{
 		{
@@ -99,6 +100,15 @@ func TestServiceImport(t *testing.T) {
 			}),
 		},
 		{
+			name: "stale clusters", merged: merged(), ips: ip, families: []corev1.IPFamily{v4}, stale: []string{"cls1", "cls3"},
+			want: webImport(func(i *mcsv1beta1.ServiceImport) { i.Annotations["multicluster.k8s.aws/stale-clusters"] = "cls1,cls3" }),
+		},
+		{
+			name: "none any more", merged: merged(), ips: ip, families: []corev1.IPFamily{v4},
+			existing: webImport(func(i *mcsv1beta1.ServiceImport) { i.Annotations["multicluster.k8s.aws/stale-clusters"] = "cls1,cls3" }),
+			want:     webImport(),
+		},
+		{
 			name: "turned headless", merged: merged(headless), existing: webImport(), ips: ip,
 			want: webImport(func(i *mcsv1beta1.ServiceImport) {
 				i.Annotations = map[string]string{}
@@ -109,16 +119,19 @@ func TestServiceImport(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			before := tc.existing.DeepCopy()
-			got := ServiceImport(tc.merged, tc.existing, tc.ips, tc.families)
+			got := ServiceImport(tc.merged, tc.existing, tc.ips, tc.families, tc.stale)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("ServiceImport (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, tc.existing); diff != "" {
 				t.Errorf("the existing one was changed (-before +after):\n%s", diff)
 			}
-			again := ServiceImport(tc.merged, got, tc.ips, tc.families)
+			again := ServiceImport(tc.merged, got, tc.ips, tc.families, tc.stale)
 			if !apiequality.Semantic.DeepEqual(got, again) {
 				t.Errorf("the next pass wants something else:\n%s", cmp.Diff(got, again))
+			}
+			if diff := cmp.Diff(tc.stale, StaleClusters(got)); diff != "" {
+				t.Errorf("stale clusters (-want +got):\n%s", diff)
 			}
 			if got.Spec.Ports == nil {
 				t.Error("spec.ports is null, which the API refuses")
@@ -147,7 +160,7 @@ func TestServiceImportStatus(t *testing.T) {
 		},
 	}
 	unchanged := imp.DeepCopy()
-	got := ServiceImportStatus(imp, m, []string{"cls2", "cls9"}, ready, now)
+	got := ServiceImportStatus(imp, m, []string{"cls2", "cls9"}, ready, nil, now)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
@@ -155,8 +168,38 @@ func TestServiceImportStatus(t *testing.T) {
 		t.Errorf("the ServiceImport was changed (-before +after):\n%s", diff)
 	}
 	imp.Status = got
-	if diff := cmp.Diff(got, ServiceImportStatus(imp, m, []string{"cls2"}, ready, now)); diff != "" {
+	if diff := cmp.Diff(got, ServiceImportStatus(imp, m, []string{"cls2"}, ready, nil, now)); diff != "" {
 		t.Errorf("the next pass wants something else:\n%s", diff)
+	}
+}
+
+// Condition Stale comes with the first stale cluster, stays from then on, and is left as it is while nothing is known.
+func TestServiceImportStatusStale(t *testing.T) {
+	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", Message: "m"}
+	rule := mcs.StaleRule{Policy: mcs.StaleWithdraw, After: 120e9}
+	none := mcs.ImportStale(nil, rule)
+	some := mcs.ImportStale([]mcs.StaleExport{{Cluster: "cls1"}}, rule)
+	imp, now := webImport(), metav1.NewTime(start)
+	for i, step := range []struct {
+		condition *metav1.Condition
+		want      string
+	}{{nil, ""}, {&none, ""}, {&some, "True Withdrawn"}, {&some, "True Withdrawn"}, {nil, "True Withdrawn"}, {&none, "False NoneStale"}, {nil, "False NoneStale"}} {
+		imp.Status = ServiceImportStatus(imp, merged(), nil, ready, step.condition, now)
+		got := ""
+		for _, c := range imp.Status.Conditions {
+			if c.Type == mcs.ConditionStale {
+				got = string(c.Status) + " " + c.Reason
+				if c.LastTransitionTime.IsZero() {
+					t.Errorf("step %d: the condition has no time", i)
+				}
+			}
+		}
+		if got != step.want {
+			t.Errorf("step %d: condition %q, want %q", i, got, step.want)
+		}
+	}
+	if none.LastTransitionTime != (metav1.Time{}) {
+		t.Error("the condition that was passed was changed")
 	}
 }
 

@@ -155,9 +155,15 @@ func TestLivenessCounts(t *testing.T) {
 		"our own writes are refused, another's advance": {
 			func(w *watch) { w.dead["cls1"], w.dead["cls3"] = true, true; w.pass(140, true) }, []string{"cls3"},
 		},
-		"nobody's heartbeat advances":    {func(w *watch) { w.frozen = true; w.pass(3600, true) }, nil},
-		"the registry does not answer":   {func(w *watch) { w.dead["cls3"] = true; w.pass(3600, false); w.look() }, nil},
-		"old data for an hour, then new": {func(w *watch) { w.frozen = true; w.pass(3600, true); w.frozen = false; w.dead["cls3"] = true; w.pass(beat, true) }, nil},
+		"nobody's heartbeat advances":  {func(w *watch) { w.frozen = true; w.pass(3600, true) }, nil},
+		"the registry does not answer": {func(w *watch) { w.dead["cls3"] = true; w.pass(3600, false); w.look() }, nil},
+		"old data for an hour, then new": {func(w *watch) {
+			w.frozen = true
+			w.pass(3600, true)
+			w.frozen = false
+			w.dead["cls3"] = true
+			w.pass(beat, true)
+		}, nil},
 		"the others write again a while after us": {
 			func(w *watch) {
 				w.dead["cls2"], w.dead["cls3"] = true, true
