@@ -62,7 +62,7 @@ type inventory struct {
 	reader     client.Reader
 	membership *membership
 
-	member, exports, imports, endpoints *prometheus.Desc
+	member, members, stale, exports, imports, endpoints *prometheus.Desc
 }
 
 func newInventory(reader client.Reader, m *membership) *inventory {
@@ -73,6 +73,8 @@ func newInventory(reader client.Reader, m *membership) *inventory {
 		reader:     reader,
 		membership: m,
 		member:     desc("member", "Whether this replica works and its cluster is a member of a clusterset: 1 or 0."),
+		members:    desc("registry_members", "Clusters of the clusterset, this one included, by state (ok, problem, stale).", "state"),
+		stale:      desc("member_stale", "Whether another cluster of the clusterset is stale: 1 when it has shown no sign of life for --stale-after, else 0.", "cluster"),
 		exports:    desc("exports", "ServiceExports in this cluster."),
 		imports:    desc("imports", "ServiceImports of this controller in this cluster."),
 		endpoints:  desc("imported_endpoints", "Endpoints in imported EndpointSlices, by source cluster.", "cluster"),
@@ -81,7 +83,7 @@ func newInventory(reader client.Reader, m *membership) *inventory {
 
 // Describe implements prometheus.Collector.
 func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{i.member, i.exports, i.imports, i.endpoints} {
+	for _, d := range []*prometheus.Desc{i.member, i.members, i.stale, i.exports, i.imports, i.endpoints} {
 		ch <- d
 	}
 }
@@ -96,12 +98,11 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
-	member := 0
-	if i.membership.standing().session != nil {
-		member = 1
+	session := i.membership.standing().session
+	gauge(i.member, number(session != nil))
+	if session != nil {
+		i.collectMembers(ctx, session, gauge)
 	}
-	gauge(i.member, member)
-
 	var exports mcsv1beta1.ServiceExportList
 	if i.reader.List(ctx, &exports, client.UnsafeDisableDeepCopy) == nil {
 		gauge(i.exports, len(exports.Items))
@@ -120,4 +121,36 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 			gauge(i.endpoints, n, cluster)
 		}
 	}
+}
+
+// collectMembers counts the clusters of the clusterset.
+func (i *inventory) collectMembers(ctx context.Context, s *session, gauge func(*prometheus.Desc, int, ...string)) {
+	members, err := s.registry.Members(ctx)
+	if err != nil {
+		return // not read yet
+	}
+	states := map[string]int{"ok": 0, "problem": 0, "stale": 0}
+	for _, m := range members {
+		switch {
+		case m.Stale:
+			states["stale"]++
+		case len(m.Problems) > 0:
+			states["problem"]++
+		default:
+			states["ok"]++
+		}
+		if m.ClusterID != s.identity.ClusterID {
+			gauge(i.stale, number(m.Stale), m.ClusterID)
+		}
+	}
+	for state, n := range states {
+		gauge(i.members, n, state)
+	}
+}
+
+func number(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

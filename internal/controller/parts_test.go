@@ -22,6 +22,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 func TestTriggerRemembersWhatCameEarly(t *testing.T) {
@@ -74,7 +75,9 @@ func TestMetrics(t *testing.T) {
 		importedSliceOf("cls2", 2), importedSliceOf("cls3", 0),
 	).Build()
 	start := time.Unix(1000, 0)
-	s := &session{identity: mcs.Identity{ClusterID: "cls1"}, started: start}
+	s := &session{identity: mcs.Identity{ClusterID: "cls1"}, started: start, registry: membersOf{
+		{ClusterID: "cls1"}, {ClusterID: "cls2", Problems: []string{"x"}}, {ClusterID: "cls3", Problems: []string{"x"}, Stale: true},
+	}}
 	m := &membership{}
 	m.current.Store(&standing{session: s})
 	registerer := prometheus.NewPedanticRegistry()
@@ -109,8 +112,17 @@ cloud_map_mcs_imports 1
 # HELP cloud_map_mcs_member Whether this replica works and its cluster is a member of a clusterset: 1 or 0.
 # TYPE cloud_map_mcs_member gauge
 cloud_map_mcs_member 1
+# HELP cloud_map_mcs_member_stale Whether another cluster of the clusterset is stale: 1 when it has shown no sign of life for --stale-after, else 0.
+# TYPE cloud_map_mcs_member_stale gauge
+cloud_map_mcs_member_stale{cluster="cls2"} 0
+cloud_map_mcs_member_stale{cluster="cls3"} 1
+# HELP cloud_map_mcs_registry_members Clusters of the clusterset, this one included, by state (ok, problem, stale).
+# TYPE cloud_map_mcs_registry_members gauge
+cloud_map_mcs_registry_members{state="ok"} 1
+cloud_map_mcs_registry_members{state="problem"} 1
+cloud_map_mcs_registry_members{state="stale"} 1
 `
-	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member"}
+	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_stale", "cloud_map_mcs_registry_members"}
 	if err := testutil.GatherAndCompare(registerer, strings.NewReader(want), gauges...); err != nil {
 		t.Error(err)
 	}
@@ -129,6 +141,15 @@ cloud_map_mcs_member 1
 	}
 	t.Error("there is no propagation metric")
 }
+
+// membersOf is a registry with these members and nothing else.
+type membersOf []registry.Member
+
+func (m membersOf) Members(context.Context) ([]registry.Member, error) { return m, nil }
+func (membersOf) Publish(context.Context, mcs.Export) error            { return nil }
+func (membersOf) Withdraw(context.Context, mcs.Key) error              { return nil }
+func (membersOf) Run(context.Context, func(mcs.Key)) error             { return nil }
+func (membersOf) Look(context.Context, mcs.Key) (registry.View, error) { return registry.View{}, nil }
 
 func importedSliceOf(cluster string, n int) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{

@@ -19,7 +19,6 @@ type Metrics struct {
 	limits        *prometheus.GaugeVec
 	changes       *prometheus.CounterVec
 	notifications *prometheus.CounterVec
-	members       *prometheus.GaugeVec
 	stored        *prometheus.GaugeVec
 	recent        recent
 }
@@ -49,16 +48,12 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Name: "cloud_map_mcs_registry_notifications_total",
 			Help: "Notifications that the view of a service may have changed.",
 		}, []string{"registry"}),
-		members: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "cloud_map_mcs_registry_members",
-			Help: "Clusters of the clusterset, by state (ok, problem).",
-		}, []string{"registry", "state"}),
 		stored: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_stored",
 			Help: "What this cluster has in the registry, by kind (exports, pages, instances).",
 		}, []string{"registry", "kind"}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.limits, m.changes, m.notifications, m.members, m.stored} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.limits, m.changes, m.notifications, m.stored} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the registry's metrics: %w", err)
 		}
@@ -127,19 +122,6 @@ func (r *measured) changed(operation string, err error) {
 		result = "error"
 	}
 	r.metrics.changes.WithLabelValues(r.name, operation, result).Inc()
-}
-
-func (r *measured) Members(ctx context.Context) ([]Member, error) {
-	members, err := r.Registry.Members(ctx)
-	if err == nil {
-		problems := 0
-		for _, m := range members {
-			problems += min(1, len(m.Problems))
-		}
-		r.metrics.members.WithLabelValues(r.name, "ok").Set(float64(len(members) - problems))
-		r.metrics.members.WithLabelValues(r.name, "problem").Set(float64(problems))
-	}
-	return members, err
 }
 
 func (r *measured) Run(ctx context.Context, notify func(mcs.Key)) error {
