@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// addArgs gives a cluster's controller further arguments until the test ends.
+func addArgs(t *testing.T, c cluster, args ...string) {
+	t.Helper()
+	set := func(edit func([]string) []string) {
+		d := &appsv1.Deployment{}
+		d.Namespace, d.Name = system, strings.TrimPrefix(manager, "deployment/")
+		change(t, c, d, func(d *appsv1.Deployment) {
+			d.Spec.Template.Spec.Containers[0].Args = edit(d.Spec.Template.Spec.Containers[0].Args)
+		})
+	}
+	set(func(have []string) []string { return append(have, args...) })
+	t.Cleanup(func() {
+		d := &appsv1.Deployment{}
+		key := client.ObjectKey{Namespace: system, Name: strings.TrimPrefix(manager, "deployment/")}
+		if err := c.Get(context.Background(), key, d); err != nil {
+			t.Error(err)
+			return
+		}
+		container := &d.Spec.Template.Spec.Containers[0]
+		container.Args = slices.DeleteFunc(container.Args, func(a string) bool { return slices.Contains(args, a) })
+		if err := c.Update(context.Background(), d); err != nil {
+			t.Error(err)
+		}
+	})
+	kubectl(t, c, "-n", system, "rollout", "status", manager, "--timeout=90s")
+}
+
+// staleIs wants the import's condition Stale to be so, "" for none, with text in its message.
+func staleIs(ctx context.Context, c cluster, ns, name, want, text string) error {
+	imp, err := serviceImport(ctx, c, ns, name)
+	if err != nil {
+		return err
+	}
+	got := ""
+	condition := meta.FindStatusCondition(imp.Status.Conditions, "multicluster.k8s.aws/Stale")
+	if condition != nil {
+		got = string(condition.Status) + " " + condition.Reason
+	}
+	if got != want || condition != nil && !strings.Contains(condition.Message, text) {
+		return fmt.Errorf("%s: the import of %s/%s has condition %+v, want %q with %q", c.name, ns, name, condition, want, text)
+	}
+	return nil
+}
+
+// TestStaleCluster: the controller of cls1 dies. Its endpoints are withdrawn in cls2 where cls2 has some itself, connections
+// all succeed, the last endpoints of a service stay, and all are back as soon as the controller is.
+func TestStaleCluster(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	addArgs(t, cls1, "--heartbeat-interval=2s")
+	addArgs(t, cls2, "--heartbeat-interval=2s", "--stale-after=10s")
+	for _, c := range []cluster{cls1, cls2} {
+		apply(t, c, servers(c, ns, "web", 1))
+		svc := service(ns, "web")
+		svc.Spec.Selector = map[string]string{"app": "web"}
+		create(t, c, svc)
+		export(t, c, ns, "web")
+	}
+	apply(t, cls1, web(ns, "alone", 1))
+	export(t, cls1, ns, "alone")
+	startClient(t, cls2, ns)
+	command := curl("http://" + fqdn(ns, "web"))
+	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 1) })
+	ip, err := importIP(t.Context(), cls2, ns, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	kubectl(t, cls1, "-n", system, "scale", manager, "--replicas=0")
+	kubectl(t, cls1, "-n", system, "delete", "pods", "--all", "--force", "--grace-period=0")
+	back := func() { kubectl(t, cls1, "-n", system, "scale", manager, "--replicas=1") }
+	defer back()
+	gone := func() error {
+		from, err := imported(t.Context(), cls2, ns, "web", "cls1", false)
+		if err == nil && len(from) > 0 {
+			err = fmt.Errorf("cls2 still has endpoints %v of cls1", from)
+		}
+		return err
+	}
+	eventually(t, started, gone)
+	eventually(t, soon, func() error {
+		return errors.Join(
+			staleIs(t.Context(), cls2, ns, "web", "True Withdrawn", "for more than 10s from cluster cls1"),
+			staleIs(t.Context(), cls2, ns, "alone", "True LastEndpointsKept", "cls1 (endpoints kept)"),
+			exporters(t.Context(), cls2, ns, "web", "cls1", "cls2"))
+	})
+	eventually(t, soon, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls2") })
+	if err := sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 1); err != nil {
+		t.Error(err)
+	}
+	if out, err := ask(t.Context(), cls2, ns, "sh", "-c", curl("http://"+fqdn(ns, "alone"))); err != nil {
+		t.Errorf("the last endpoints do not answer: %v: %s", err, out)
+	}
+
+	// A restart brings nothing back.
+	kubectl(t, cls2, "-n", system, "rollout", "restart", manager)
+	kubectl(t, cls2, "-n", system, "rollout", "status", manager, "--timeout=90s")
+	always(t, quiet, gone)
+
+	back()
+	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
+	eventually(t, soon, func() error {
+		return errors.Join(staleIs(t.Context(), cls2, ns, "web", "False NoneStale", ""), staleIs(t.Context(), cls2, ns, "alone", "False NoneStale", ""))
+	})
+	if now, err := importIP(t.Context(), cls2, ns, "web"); err != nil || now != ip {
+		t.Errorf("the clusterset IP is %q (%v), want still %q", now, err, ip)
+	}
+}
