@@ -37,6 +37,9 @@ type importFacts struct {
 	staleRule mcs.StaleRule
 }
 
+// complete says whether all that the view is made from has been read.
+func (f importFacts) complete() bool { return f.synced && !f.view.Incomplete }
+
 // verdict is what becomes of an import.
 type verdict int
 
@@ -75,7 +78,7 @@ func decideImport(f importFacts) importDecision {
 	if f.local != nil {
 		d.exports = append(d.exports, *f.local)
 	}
-	if !f.synced || f.view.Incomplete {
+	if !f.complete() {
 		d.unknown = append(slices.Clone(d.unknown), silentClusters(f)...)
 	}
 	d.verdict = decideVerdict(f, d)
@@ -135,7 +138,7 @@ func decideVerdict(f importFacts, d importDecision) verdict {
 		return verdictNone
 	case unused && (f.imp == nil || foreign):
 		return verdictNone
-	case unused && f.synced && !f.view.Incomplete && len(d.unknown) == 0:
+	case unused && f.complete() && len(d.unknown) == 0:
 		return verdictRemove
 	case foreign, derivedForeign(f.derived):
 		return verdictForeign

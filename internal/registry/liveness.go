@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -45,16 +46,7 @@ func NewLiveness(own string, after time.Duration) *Liveness {
 // none, for it may have been dead for long. It returns the other clusters, sorted, of which Stale or Unheard says
 // something else than before.
 func (l *Liveness) Answered(now time.Time, signs map[string]bool) (changed []string) {
-	if !l.looked.IsZero() {
-		l.pending += now.Sub(l.looked)
-	}
-	l.looked = now
-	if anyTrue(signs) {
-		if l.pending <= l.after/2 {
-			l.counted += l.pending
-		}
-		l.pending = 0
-	}
+	l.count(now, slices.Contains(slices.Collect(maps.Values(signs)), true))
 	for id, sign := range signs {
 		c := l.clusters[id]
 		if c == nil {
@@ -77,6 +69,21 @@ func (l *Liveness) Answered(now time.Time, signs map[string]bool) (changed []str
 	return changed
 }
 
+// count lets the time since the last look count, or wait for a sign of life, if this one has none.
+func (l *Liveness) count(now time.Time, sign bool) {
+	if !l.looked.IsZero() {
+		l.pending += now.Sub(l.looked)
+	}
+	l.looked = now
+	if !sign {
+		return
+	}
+	if l.pending <= l.after/2 {
+		l.counted += l.pending
+	}
+	l.pending = 0
+}
+
 // Unanswered takes in a look that failed: the time until the next one that is answered does not count.
 func (l *Liveness) Unanswered() { l.looked = time.Time{} }
 
@@ -95,12 +102,3 @@ func (l *Liveness) Unheard(id string) bool {
 
 // Forget drops what is known of a cluster that has left.
 func (l *Liveness) Forget(id string) { delete(l.clusters, id) }
-
-func anyTrue(m map[string]bool) bool {
-	for _, v := range m {
-		if v {
-			return true
-		}
-	}
-	return false
-}

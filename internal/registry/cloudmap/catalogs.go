@@ -105,18 +105,7 @@ func (c *catalogs) members(now time.Time, instances []plan.Instance, changed key
 		if mcs.ValidateClusterID(instance.ID) != nil {
 			continue // nobody's: a cluster's record has its ID
 		}
-		cluster := c.clusters[instance.ID]
-		isNew := cluster == nil
-		if isNew {
-			cluster = &catalog{}
-			c.clusters[instance.ID] = cluster
-		}
-		cluster.absentSince = time.Time{}
-		written := cluster.takeRecord(now, instance, c.identity.ClusterSetID, changed)
-		if written || isNew {
-			cluster.lastSeen = now
-		}
-		signs[instance.ID] = written && (c.synced || !isNew)
+		signs[instance.ID] = c.member(now, instance, changed)
 	}
 	if _, present := signs[c.identity.ClusterID]; !present && c.own() != nil {
 		// Only before we have joined: then nothing is announced, and what is there counts.
@@ -131,6 +120,22 @@ func (c *catalogs) members(now time.Time, instances []plan.Instance, changed key
 		c.keysOf(id, changed)
 	}
 	c.synced = true
+}
+
+// member takes in a cluster's record, and says whether it is a new sign of life.
+func (c *catalogs) member(now time.Time, instance plan.Instance, changed keySet) (sign bool) {
+	cluster := c.clusters[instance.ID]
+	isNew := cluster == nil
+	if isNew {
+		cluster = &catalog{}
+		c.clusters[instance.ID] = cluster
+	}
+	cluster.absentSince = time.Time{}
+	written := cluster.takeRecord(now, instance, c.identity.ClusterSetID, changed)
+	if written || isNew {
+		cluster.lastSeen = now
+	}
+	return written && (c.synced || !isNew) // what was there before us may be old
 }
 
 // keysOf adds the keys of a cluster's exports.
