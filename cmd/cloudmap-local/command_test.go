@@ -41,7 +41,8 @@ func TestParse(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	path := t.TempDir() + "/config.yaml"
+	dir := t.TempDir()
+	path := dir + "/config.yaml"
 	const content = `
 accessKeys:
 - {id: AKIDTWO, secret: s, account: "222222222222", user: cls2}
@@ -49,16 +50,25 @@ roles:
 - arn: arn:aws:iam::111111111111:role/registry
   trust: [arn:aws:iam::222222222222:user/cls2]
   externalId: x
+  policyFiles: [policy.json]
 shares:
 - {owner: "111111111111", namespace: mcs.set1, with: ["222222222222"]}
 `
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	const document = `{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "servicediscovery:Get*", "Resource": "*"}}`
+	if err := os.WriteFile(dir+"/policy.json", []byte(document), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	f := flags{accessKeys: []string{"AKIDONE"}, config: path}
 	if err := f.parse(); err != nil {
 		t.Fatal(err)
 	}
+	if n := len(f.options.Roles[0].Policies); n != 1 {
+		t.Errorf("%d policies of the role, want 1", n)
+	}
+	f.options.Roles[0].Policies = nil
 	want := cloudmaplocal.Options{
 		Limits: map[string]cloudmaplocal.Limit{},
 		AccessKeys: []cloudmaplocal.AccessKey{
@@ -70,11 +80,18 @@ shares:
 	if diff := cmp.Diff(want, f.options); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
 	}
-	if err := os.WriteFile(path, []byte("users: []"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := (&flags{config: path}).parse(); err == nil || !strings.Contains(err.Error(), "users") {
-		t.Errorf("error = %v, want one about users", err)
+	for content, want := range map[string]string{
+		"users: []": "users",
+		"accessKeys: [{id: A, policyFiles: [nowhere.json]}]": dir + "/nowhere.json",
+		"accessKeys: [{id: A, policyFiles: [config.yaml]}]":  "config.yaml: ",
+		"accessKeys: [{id: A, policies: [{Version: x}]}]":    "Version",
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := (&flags{config: path}).parse(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error = %v, want one about %s", content, err, want)
+		}
 	}
 }
 

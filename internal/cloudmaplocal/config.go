@@ -1,29 +1,75 @@
 package cloudmaplocal
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"sigs.k8s.io/yaml"
 )
 
 // Config is what a configuration file can say: who may call and what accounts share.
 type Config struct {
-	AccessKeys []AccessKey `json:"accessKeys,omitempty"`
-	Roles      []Role      `json:"roles,omitempty"`
-	Shares     []Share     `json:"shares,omitempty"`
+	AccessKeys []AccessKey
+	Roles      []Role
+	Shares     []Share
 }
 
-// ReadConfig reads a configuration file, YAML or JSON. A field that nobody knows is an error. Whether the values can be is
-// for New to say.
+// configShape is the file. Policies can stand in files of their own, whose names count from the folder of the file.
+type configShape struct {
+	AccessKeys []struct {
+		AccessKey
+		PolicyFiles []string `json:"policyFiles"`
+	} `json:"accessKeys"`
+	Roles []struct {
+		Role
+		PolicyFiles []string `json:"policyFiles"`
+	} `json:"roles"`
+	Shares []Share `json:"shares"`
+}
+
+// ReadConfig reads a configuration file, YAML or JSON, and the policies that it names. A field that nobody knows is an
+// error. Whether the values can be is for New to say.
 func ReadConfig(path string) (Config, error) {
-	var config Config
+	var shape configShape
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return config, fmt.Errorf("reading the configuration: %w", err)
+		return Config{}, fmt.Errorf("reading the configuration: %w", err)
 	}
-	if err := yaml.UnmarshalStrict(raw, &config); err != nil {
-		return config, fmt.Errorf("reading the configuration %s: %w", path, err)
+	if err := yaml.UnmarshalStrict(raw, &shape); err != nil {
+		return Config{}, fmt.Errorf("reading the configuration %s: %w", path, err)
+	}
+	config := Config{Shares: shape.Shares}
+	for _, key := range shape.AccessKeys {
+		if err := readPolicies(&key.Policies, path, key.PolicyFiles); err != nil {
+			return Config{}, fmt.Errorf("reading the policies of access key %s: %w", key.ID, err)
+		}
+		config.AccessKeys = append(config.AccessKeys, key.AccessKey)
+	}
+	for _, role := range shape.Roles {
+		if err := readPolicies(&role.Policies, path, role.PolicyFiles); err != nil {
+			return Config{}, fmt.Errorf("reading the policies of role %s: %w", role.ARN, err)
+		}
+		config.Roles = append(config.Roles, role.Role)
 	}
 	return config, nil
+}
+
+func readPolicies(into *[]Policy, config string, files []string) error {
+	for _, file := range files {
+		if !filepath.IsAbs(file) {
+			file = filepath.Join(filepath.Dir(config), file)
+		}
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		var policy Policy
+		if err := json.Unmarshal(raw, &policy); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		*into = append(*into, policy)
+	}
+	return nil
 }

@@ -18,6 +18,8 @@ type AccessKey struct {
 	Account string `json:"account,omitempty"`
 	// User is the name of the IAM user that the key belongs to: it shows in ARNs. Default: the ID.
 	User string `json:"user,omitempty"`
+	// Policies say what the user may do. Without any it may do everything.
+	Policies []Policy `json:"policies,omitempty"`
 }
 
 // Role is somebody whom others may become with AssumeRole or AssumeRoleWithWebIdentity.
@@ -31,6 +33,8 @@ type Role struct {
 	// Subjects lists who may assume it with a token of a Kubernetes service account (IRSA): the token's sub, with wildcards,
 	// for example system:serviceaccount:cloud-map-mcs-system:*. The token's signature is not verified, only its aud and exp.
 	Subjects []string `json:"subjects,omitempty"`
+	// Policies say what the role may do. Without any it may do everything.
+	Policies []Policy `json:"policies,omitempty"`
 }
 
 var (
@@ -84,9 +88,11 @@ type identity struct {
 	account string
 	arn     string
 	role    string // the role's ARN, of a session
-	secret  string // "": signatures are not verified
-	token   string // the session's; "": of a key that is no session's
-	expires time.Time
+	// policies say what it may do. Without any it may do everything.
+	policies []Policy
+	secret   string // "": signatures are not verified
+	token    string // the session's; "": of a key that is no session's
+	expires  time.Time
 }
 
 // keyring knows who signs with which key: the access keys of the options, and the sessions that roles were assumed for.
@@ -100,7 +106,10 @@ type keyring struct {
 func newKeyring(keys []AccessKey) *keyring {
 	k := &keyring{keys: map[string]identity{}, sessions: map[string]identity{}}
 	for _, key := range keys {
-		k.keys[key.ID] = identity{account: key.Account, secret: key.Secret, arn: "arn:aws:iam::" + key.Account + ":user/" + key.User}
+		k.keys[key.ID] = identity{
+			account: key.Account, secret: key.Secret, policies: key.Policies,
+			arn: "arn:aws:iam::" + key.Account + ":user/" + key.User,
+		}
 	}
 	return k
 }

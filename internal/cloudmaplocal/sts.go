@@ -164,6 +164,10 @@ func (s *Server) assumeRole(who identity, in url.Values, now time.Time) (any, er
 		return nil, failure("AccessDeniedException", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s",
 			who.arn, in.Get("RoleArn"))
 	}
+	if len(who.policies) > 0 && judge(who.policies, "sts:AssumeRole", role.ARN, conditionContext{}) != allowed {
+		return nil, failure("AccessDeniedException", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s "+
+			"because no identity-based policy allows the sts:AssumeRole action", who.arn, role.ARN)
+	}
 	session, err := s.newSession(role, in, now)
 	return stsAnswer{"AssumeRole", session}, err
 }
@@ -238,7 +242,7 @@ func (s *Server) newSession(role Role, in url.Values, now time.Time) (assumedRol
 		return assumedRole{}, failure("ValidationError", "Policy: cloudmap-local has no session policies")
 	}
 	session := identity{
-		account: role.account(), role: role.ARN, secret: random(lower, 40), token: random(lower, 100), expires: now.Add(duration),
+		account: role.account(), role: role.ARN, policies: role.Policies, secret: random(lower, 40), token: random(lower, 100), expires: now.Add(duration),
 		arn: "arn:aws:sts::" + role.account() + ":assumed-role/" + role.name() + "/" + name,
 	}
 	return assumedRole{

@@ -49,6 +49,10 @@ func (w *world) as(credentials aws.CredentialsProvider) *sd.Client {
 	return sd.New(options)
 }
 
+func assumeRole(c *sts.Client) aws.CredentialsProvider {
+	return stscreds.NewAssumeRoleProvider(c, roleRegistry)
+}
+
 // account is the one that a client's requests are for.
 func account(t *testing.T, c *sd.Client, name string) (string, error) {
 	t.Helper()
@@ -233,8 +237,7 @@ func TestAssumeRoleWithWebIdentity(t *testing.T) {
 // TestOpenServerWithRoles has no access keys: everybody may call, and may assume what trusts the account.
 func TestOpenServerWithRoles(t *testing.T) {
 	w := newWorld(t, Options{Now: time.Now, Roles: []Role{{ARN: roleRegistry, Trust: []string{DefaultAccount}}}})
-	provider := stscreds.NewAssumeRoleProvider(w.sts(staticCredentials{"any", "any"}), roleRegistry)
-	got, err := account(t, w.as(provider), "demo")
+	got, err := account(t, w.as(assumeRole(w.sts(staticCredentials{"any", "any"}))), "demo")
 	same(t, otherAccount, must(t, got, err))
 }
 

@@ -1,0 +1,291 @@
+package cloudmaplocal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Policy is an IAM policy document that is attached to an identity, in IAM's JSON: Version, Statement with Sid, Effect,
+// Action or NotAction, Resource or NotResource, and Condition.
+//
+// What this evaluator does not know it refuses when it reads a document, rather than judge wrongly: policy variables, and
+// condition operators other than those for strings, ARNs, booleans and Null.
+type Policy struct {
+	statements []statement
+}
+
+// statement is one of a policy's.
+type statement struct {
+	sid        string
+	deny       bool
+	actions    patterns
+	resources  patterns
+	conditions []condition
+}
+
+// patterns is a list with wildcards, or all but such a list.
+type patterns struct {
+	list []string
+	not  bool
+}
+
+func (p patterns) match(text string) bool {
+	return p.not != slices.ContainsFunc(p.list, func(pattern string) bool { return like(pattern, text) })
+}
+
+// condition is one key's under one operator.
+type condition struct {
+	operator operator
+	key      string // in lower case
+	values   []string
+}
+
+// operator is a condition operator, taken apart.
+type operator struct {
+	set      string // ForAllValues, ForAnyValue or ""
+	ifExists bool
+	negated  bool
+	null     bool
+	compare  func(pattern, value string) bool
+}
+
+// comparisons is the condition operators, without Not, the prefixes of sets and the suffix IfExists.
+var comparisons = map[string]func(pattern, value string) bool{
+	"StringEquals":           func(pattern, value string) bool { return pattern == value },
+	"StringEqualsIgnoreCase": strings.EqualFold,
+	"StringLike":             like,
+	"ArnEquals":              arnLike, // the same as ArnLike, says the reference
+	"ArnLike":                arnLike,
+	"Bool":                   strings.EqualFold,
+}
+
+// negations is the operators that are others' contrary.
+var negations = map[string]string{
+	"StringNotEquals":           "StringEquals",
+	"StringNotEqualsIgnoreCase": "StringEqualsIgnoreCase",
+	"StringNotLike":             "StringLike",
+	"ArnNotEquals":              "ArnEquals",
+	"ArnNotLike":                "ArnLike",
+}
+
+// arnLike compares ARNs part by part, so that a wildcard stays within its part.
+func arnLike(pattern, value string) bool {
+	const parts = 6
+	wanted, have := strings.SplitN(pattern, ":", parts), strings.SplitN(value, ":", parts)
+	if len(wanted) != len(have) {
+		return false
+	}
+	for i := range wanted {
+		if !like(wanted[i], have[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// parseOperator takes an operator apart, as in ForAllValues:StringNotEqualsIfExists.
+func parseOperator(text string) (operator, error) {
+	var op operator
+	name := text
+	if set, rest, found := strings.Cut(name, ":"); found {
+		if set != "ForAllValues" && set != "ForAnyValue" {
+			return op, fmt.Errorf("condition operator %s: %s is neither ForAllValues nor ForAnyValue", text, set)
+		}
+		op.set, name = set, rest
+	}
+	name, op.ifExists = strings.CutSuffix(name, "IfExists")
+	if name == "Null" && !op.ifExists && op.set == "" {
+		op.null = true
+		return op, nil
+	}
+	if positive, negated := negations[name]; negated {
+		op.negated, name = true, positive
+	}
+	if op.compare = comparisons[name]; op.compare == nil {
+		return op, fmt.Errorf("condition operator %s: this evaluator knows %v, %v and Null", text,
+			slices.Sorted(maps.Keys(comparisons)), slices.Sorted(maps.Keys(negations)))
+	}
+	return op, nil
+}
+
+// accepts reports whether the condition holds for a key's values in the request; none if the request has no such key.
+func (c condition) accepts(have []string) bool {
+	op := c.operator
+	matches := func(value string) bool {
+		return op.negated != slices.ContainsFunc(c.values, func(pattern string) bool { return op.compare(pattern, value) })
+	}
+	switch {
+	case op.null:
+		return slices.ContainsFunc(c.values, func(value string) bool { return strings.EqualFold(value, "true") == (len(have) == 0) })
+	case len(have) == 0:
+		return op.ifExists || op.set == "ForAllValues" || op.set == "" && op.negated
+	case op.set == "ForAllValues":
+		return !slices.ContainsFunc(have, func(value string) bool { return !matches(value) })
+	}
+	return slices.ContainsFunc(have, matches)
+}
+
+// texts is a string, or a list of them, or in a condition also booleans and numbers, as IAM allows.
+type texts []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *texts) UnmarshalJSON(raw []byte) error {
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) != nil {
+		list = []json.RawMessage{raw}
+	}
+	*t = texts{}
+	for _, item := range list {
+		var text string
+		switch err := json.Unmarshal(item, &text); {
+		case err == nil:
+			*t = append(*t, text)
+		case len(item) > 0 && strings.ContainsRune("tf-0123456789", rune(item[0])):
+			*t = append(*t, string(item))
+		default:
+			return fmt.Errorf("%s is not a string or a list of strings", item)
+		}
+	}
+	return nil
+}
+
+type documentShape struct {
+	Version   string
+	ID        string `json:"Id"`
+	Statement json.RawMessage
+}
+
+type statementShape struct {
+	Sid                     string
+	Effect                  string
+	Action, NotAction       texts
+	Resource, NotResource   texts
+	Condition               map[string]map[string]texts
+	Principal, NotPrincipal json.RawMessage
+}
+
+// UnmarshalJSON implements json.Unmarshaler. A document that cannot be is an error that names the statement.
+func (p *Policy) UnmarshalJSON(raw []byte) error {
+	var document documentShape
+	if err := decodeStrictly(raw, &document); err != nil {
+		return fmt.Errorf("reading the policy: %w", err)
+	}
+	if document.Version != "2012-10-17" && document.Version != "2008-10-17" {
+		return fmt.Errorf("reading the policy: Version %q: must be 2012-10-17", document.Version)
+	}
+	var shapes []json.RawMessage
+	if json.Unmarshal(document.Statement, &shapes) != nil {
+		shapes = []json.RawMessage{document.Statement} // one without a list
+	}
+	p.statements = nil
+	for i, raw := range shapes {
+		read, err := parseStatement(raw)
+		if err != nil {
+			return fmt.Errorf("reading the policy: statement %d: %w", i+1, err)
+		}
+		p.statements = append(p.statements, read)
+	}
+	return nil
+}
+
+func decodeStrictly(raw []byte, into any) error {
+	decoder := json.NewDecoder(strings.NewReader(string(raw)))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(into)
+}
+
+func parseStatement(raw []byte) (statement, error) {
+	var shape statementShape
+	if err := decodeStrictly(raw, &shape); err != nil {
+		return statement{}, err
+	}
+	read := statement{sid: shape.Sid, deny: shape.Effect == "Deny"}
+	if shape.Principal != nil || shape.NotPrincipal != nil {
+		return read, errors.New("Principal: not in the policy of an identity")
+	}
+	if !read.deny && shape.Effect != "Allow" {
+		return read, fmt.Errorf("Effect %q: must be Allow or Deny", shape.Effect)
+	}
+	var err, errResources, errConditions error
+	read.actions, err = parsePatterns("Action", shape.Action, shape.NotAction)
+	for i, action := range read.actions.list {
+		if action != "*" && !strings.Contains(action, ":") {
+			return read, fmt.Errorf("Action %q: must be like servicediscovery:RegisterInstance", action)
+		}
+		read.actions.list[i] = strings.ToLower(action)
+	}
+	read.resources, errResources = parsePatterns("Resource", shape.Resource, shape.NotResource)
+	read.conditions, errConditions = parseConditions(shape.Condition)
+	return read, errors.Join(err, errResources, errConditions)
+}
+
+func parsePatterns(name string, list, not texts) (patterns, error) {
+	all := append(slices.Clone(list), not...)
+	switch {
+	case (list == nil) == (not == nil):
+		return patterns{}, fmt.Errorf("%s, Not%s: one of them is required", name, name)
+	case slices.ContainsFunc(all, hasVariable):
+		return patterns{}, fmt.Errorf("%s: policy variables like ${…} are not known here", name)
+	}
+	return patterns{list: all, not: not != nil}, nil
+}
+
+func hasVariable(text string) bool { return strings.Contains(text, "${") }
+
+func parseConditions(shapes map[string]map[string]texts) (all []condition, err error) {
+	for _, name := range sortedKeys(shapes) {
+		op, err := parseOperator(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range sortedKeys(shapes[name]) {
+			values := shapes[name][key]
+			if slices.ContainsFunc(values, hasVariable) {
+				return nil, fmt.Errorf("condition %s: policy variables like ${…} are not known here", key)
+			}
+			all = append(all, condition{operator: op, key: strings.ToLower(key), values: values})
+		}
+	}
+	return all, nil
+}
+
+// conditionContext is what a request offers to conditions: values by key, the keys in lower case.
+type conditionContext map[string][]string
+
+// set gives a key its values. Tag keys are part of condition keys, and those are compared without regard to case.
+func (c conditionContext) set(key string, values ...string) { c[strings.ToLower(key)] = values }
+
+// verdict is what policies say about an action on a resource.
+type verdict int
+
+const (
+	notAllowed verdict = iota // nothing allows it
+	allowed
+	denied // something denies it, and nothing can allow it
+)
+
+// judge is what policies say together: a Deny anywhere wins.
+func judge(policies []Policy, action, resource string, with conditionContext) verdict {
+	result := notAllowed
+	for _, policy := range policies {
+		for _, s := range policy.statements {
+			if !s.applies(action, resource, with) {
+				continue
+			}
+			if s.deny {
+				return denied
+			}
+			result = allowed
+		}
+	}
+	return result
+}
+
+func (s statement) applies(action, resource string, with conditionContext) bool {
+	return s.actions.match(strings.ToLower(action)) && s.resources.match(resource) &&
+		!slices.ContainsFunc(s.conditions, func(c condition) bool { return !c.accepts(with[c.key]) })
+}
