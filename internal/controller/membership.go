@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -54,8 +55,9 @@ type membership struct {
 	wake    chan struct{}
 	current atomic.Pointer[standing]
 
-	// The rest is step's alone. pastKnown says that what earlier lives left is being withdrawn, withdrawals are those that
+	// The rest is step's alone. leaving are sessions that are being ended for good. pastKnown says that what earlier lives left is being withdrawn, withdrawals are those that
 	// were begun, complaint is the last one that was logged of the identities.
+	leaving     []*session
 	pastKnown   bool
 	withdrawals map[mcs.Identity]*withdrawal
 	complaint   string
@@ -102,6 +104,7 @@ func (m *membership) NeedLeaderElection() bool { return true }
 
 // step brings the session in line with the identity.
 func (m *membership) step(ctx context.Context) {
+	m.finishLeaving(ctx)
 	s := m.standing().session
 	read, uid, err := m.gather(ctx)
 	switch {
@@ -150,6 +153,12 @@ func (m *membership) clusterUID(ctx context.Context) (string, error) {
 
 // join starts a session.
 func (m *membership) join(ctx context.Context, identity mcs.Identity) (*session, error) {
+	for _, s := range m.leaving {
+		if s.identity == identity {
+			s.waitFor(ctx, nil) // it must not remove what this one writes
+		}
+	}
+	m.finishLeaving(ctx)
 	m.endWithdrawal(identity)
 	if err := m.identities.remember(ctx, identity); err != nil {
 		// The clusterset can do without, until the identity changes while no controller runs.
@@ -170,6 +179,10 @@ func (m *membership) join(ctx context.Context, identity mcs.Identity) (*session,
 	return s, nil
 }
 
+// leaveFirst is how long leaving may take until the cluster goes on without it. It takes seconds, but minutes
+// while the registry cannot be reached.
+const leaveFirst = 5 * time.Second
+
 // leave ends a session for good: what this cluster has in the registry goes, later if not now.
 func (m *membership) leave(ctx context.Context, s *session) {
 	if s == nil || s.hasEnded() {
@@ -177,15 +190,39 @@ func (m *membership) leave(ctx context.Context, s *session) {
 	}
 	m.current.Store(&standing{})
 	s.end(registry.ErrLeave)
-	<-s.ended
-	if s.err != nil {
-		m.withdraw(ctx, s.identity)
-		return
+	m.leaving = append(m.leaving, s)
+	if !s.waitFor(ctx, time.After(leaveFirst)) {
+		m.log.Info("Leaving the clusterset takes a while, and goes on in the background", "cluster", s.identity.ClusterID, "clusterSet", s.identity.ClusterSetID)
 	}
-	if err := m.identities.forget(ctx, s.identity); err != nil {
-		m.complain(err, "Cannot forget an identity that this cluster has no more; it will be withdrawn once more at the next start")
+	m.finishLeaving(ctx)
+}
+
+// finishLeaving sees to the sessions that have ended for good: their identity is forgotten, or withdrawn later if something is left.
+func (m *membership) finishLeaving(ctx context.Context) {
+	m.leaving = slices.DeleteFunc(m.leaving, func(s *session) bool {
+		if !s.hasEnded() {
+			return false
+		}
+		if s.err != nil {
+			m.withdraw(ctx, s.identity)
+			return true
+		}
+		if err := m.identities.forget(ctx, s.identity); err != nil {
+			m.complain(err, "Cannot forget an identity that this cluster has no more; it will be withdrawn once more at the next start")
+		}
+		m.log.Info("Left the clusterset", "cluster", s.identity.ClusterID, "clusterSet", s.identity.ClusterSetID)
+		return true
+	})
+}
+
+// waitFor waits until the session has ended, until enough if that is not nil, and says whether it has.
+func (s *session) waitFor(ctx context.Context, enough <-chan time.Time) bool {
+	select {
+	case <-s.ended:
+	case <-ctx.Done():
+	case <-enough:
 	}
-	m.log.Info("Left the clusterset", "cluster", s.identity.ClusterID, "clusterSet", s.identity.ClusterSetID)
+	return s.hasEnded()
 }
 
 // runsAs says whether s, which may be nil, is a living session of identity.

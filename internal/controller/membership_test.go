@@ -110,6 +110,63 @@ func TestIdentityComesChangesAndGoes(t *testing.T) {
 	b.notImported(t, key)
 }
 
+// leavesLate is a registry that takes its time to leave.
+type leavesLate struct {
+	registry.Registry
+	leaving, leave chan struct{}
+}
+
+func (r leavesLate) Run(ctx context.Context, notify func(mcs.Key)) error {
+	stay, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	go func() {
+		<-ctx.Done()
+		if errors.Is(context.Cause(ctx), registry.ErrLeave) {
+			close(r.leaving)
+			<-r.leave
+		}
+		stop(context.Cause(ctx))
+	}()
+	return r.Registry.Run(stay, notify)
+}
+
+// What a cluster has under an identity that it gives up may be long in going, as while the registry is down. It goes on under the new
+// one meanwhile.
+func TestNewIdentityDoesNotWaitForTheOldOne(t *testing.T) {
+	hub := memory.NewHub()
+	a, b := twoClusters(t)
+	key := newKey("late")
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	b.run(t, hub, flags("cls2"))
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
+	late := leavesLate{leaving: make(chan struct{}), leave: make(chan struct{})}
+	first := true // only the membership's goroutine makes registries
+	a.runWith(t, func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+		reg := hub.Registry(identity)
+		if first {
+			first = false
+			return leavesLate{reg, late.leaving, late.leave}, nil
+		}
+		return reg, nil
+	}, testOptions(config.Identity{}))
+	a.export(t, key, 1, 1)
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+
+	id := &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: aboutv1beta1.ClusterIDProperty}}
+	change(t, a, id, func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "cls9" })
+	<-late.leaving
+	both := map[string][]string{"cls1": {"10.1.0.1"}, "cls9": {"10.1.0.1"}}
+	b.imported(t, key, both)
+
+	// Who takes the old one again waits until it is gone, or it would lose what it writes.
+	change(t, a, id, func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "cls1" })
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+	close(late.leave)
+	a.condition(t, key, "Ready=True Exported", "")
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+}
+
 // givesUp is a registry that cannot go on.
 type givesUp struct{ registry.Registry }
 
