@@ -1,0 +1,187 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// ClientConfig says how to reach an etcd cluster.
+type ClientConfig struct {
+	// Endpoints are URLs of its members. http:// is refused unless Insecure is set.
+	Endpoints []string
+	// CAFile verifies the members' certificates; "" is the system's certificate authorities.
+	CAFile string
+	// CertFile and KeyFile are this cluster's client certificate. They are read again for each connection.
+	CertFile, KeyFile string
+	// Username and PasswordFile are for etcd's own users. The file is read again when etcd refuses the password.
+	Username, PasswordFile string
+	// Insecure allows connections that anybody on the way can read and change.
+	Insecure bool
+	// Name is the registry's in metrics; "" is etcd.
+	Name string
+	// Metrics may be nil.
+	Metrics *registry.Metrics
+
+	// options are what only tests add.
+	options []grpc.DialOption
+}
+
+// Client is a connection to an etcd cluster, made when it is first needed, which registries share.
+type Client struct {
+	cfg ClientConfig
+	tls *tls.Config
+
+	mu     sync.Mutex
+	conn   *clientv3.Client
+	closed bool
+}
+
+const (
+	// requestTimeout bounds one request: an etcd that is well answers in some milliseconds, and elects a new leader in
+	// one or two seconds.
+	requestTimeout = 5 * time.Second
+	// keepAliveTime is the shortest that gRPC allows, and keepAliveTimeout how long a peer may take to answer a ping:
+	// after both, the connection to a member that is stuck is given up for another's.
+	keepAliveTime    = 10 * time.Second
+	keepAliveTimeout = 3 * time.Second
+)
+
+// NewClient checks cfg and makes a client. It makes no request.
+func NewClient(cfg ClientConfig) (*Client, error) {
+	cfg.Name = cmp.Or(cfg.Name, "etcd")
+	if len(cfg.Endpoints) == 0 {
+		return nil, errors.New("etcd needs at least one endpoint")
+	}
+	secure := 0
+	for _, endpoint := range cfg.Endpoints {
+		switch {
+		case strings.HasPrefix(endpoint, "https://"):
+			secure++
+		case !strings.HasPrefix(endpoint, "http://"):
+			return nil, fmt.Errorf("etcd endpoint %q must be a URL such as https://etcd.example.com:2379", endpoint)
+		case !cfg.Insecure:
+			return nil, fmt.Errorf("etcd endpoint %q is not encrypted: use https://, or allow it explicitly", endpoint)
+		}
+	}
+	if secure != 0 && secure != len(cfg.Endpoints) {
+		return nil, errors.New("etcd endpoints must be all https:// or all http://")
+	}
+	c := &Client{cfg: cfg}
+	if secure > 0 {
+		files := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile, Logger: zap.NewNop()}
+		var err error
+		if c.tls, err = files.ClientConfig(); err != nil {
+			return nil, fmt.Errorf("reading the certificates for etcd: %w", err)
+		}
+	}
+	if _, err := c.password(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Client) password() (string, error) {
+	if c.cfg.PasswordFile == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(c.cfg.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("reading the password for etcd: %w", err)
+	}
+	password := strings.TrimRight(string(text), "\r\n")
+	if password == "" {
+		return "", fmt.Errorf("reading the password for etcd: file %s is empty", c.cfg.PasswordFile)
+	}
+	return password, nil
+}
+
+// connection is the client library's client. It is made with the first request, which may fail: a user has to log in.
+func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errors.New("the client is closed")
+	}
+	if c.conn != nil {
+		return c.conn, nil
+	}
+	password, err := c.password()
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	conn, err := clientv3.New(clientv3.Config{
+		Endpoints: c.cfg.Endpoints, TLS: c.tls, Username: c.cfg.Username, Password: password,
+		DialTimeout: requestTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
+		Logger: zap.NewNop(), DialOptions: c.cfg.options,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connecting: %w", err)
+	}
+	c.conn = conn
+	return conn, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return c.drop()
+}
+
+// drop ends the connection; the next request makes another. The caller holds c.mu.
+func (c *Client) drop() error {
+	if c.conn == nil {
+		return nil
+	}
+	err := c.conn.Close()
+	c.conn = nil
+	if errors.Is(err, context.Canceled) {
+		return nil // what Close returns when all is well
+	}
+	return err
+}
+
+// call makes a request in time and counts it.
+func (c *Client) call(ctx context.Context, operation string, do func(context.Context, *clientv3.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	conn, err := c.connection(ctx)
+	began := time.Now()
+	if err == nil {
+		err = do(ctx, conn)
+	}
+	c.cfg.Metrics.Request(c.cfg.Name, operation, result(err), time.Since(began))
+	c.failed(conn, err)
+	return explain(err)
+}
+
+// failed has the password read again once etcd has refused it.
+func (c *Client) failed(conn *clientv3.Client, err error) {
+	if !errors.Is(err, rpctypes.ErrAuthFailed) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if conn != nil && c.conn == conn {
+		_ = c.drop() // what comes of it is of no interest any more
+	}
+}

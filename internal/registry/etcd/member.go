@@ -1,0 +1,82 @@
+package etcd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+)
+
+// memberRecord is what a cluster says of itself.
+type memberRecord struct {
+	ClusterID    string `json:"clusterID"`
+	ClusterSetID string `json:"clusterSetID"`
+	// UID is the UID of namespace kube-system.
+	UID string `json:"uid"`
+	// Version is the controller's, Format that of the exports.
+	Version string `json:"version"`
+	Format  string `json:"format"`
+	// LeaseSeconds is for how long the key alive outlives the last sign of life.
+	LeaseSeconds int64 `json:"leaseSeconds"`
+}
+
+const (
+	// maxMemberBytes is far more than a record takes: IDs of 63 characters, a UID of 36, a version.
+	maxMemberBytes = 4 << 10
+	// maxTextBytes bounds the texts of a record that have no rule of their own.
+	maxTextBytes = 128
+	// maxLeaseSeconds bounds what a cluster may claim.
+	maxLeaseSeconds = 3600
+)
+
+func newMemberRecord(identity mcs.Identity, version string, lease time.Duration) memberRecord {
+	return memberRecord{
+		ClusterID: identity.ClusterID, ClusterSetID: identity.ClusterSetID, UID: identity.UID,
+		Version: version, Format: record.Version(), LeaseSeconds: int64(lease / time.Second),
+	}
+}
+
+func (r memberRecord) encode() ([]byte, error) { return json.Marshal(r) }
+
+// decodeMember reads what was written as the member record of a cluster. What it returns with an error is not to be used.
+func decodeMember(data []byte, clusterSetID, clusterID string) (memberRecord, error) {
+	var r memberRecord
+	if len(data) > maxMemberBytes {
+		return r, fmt.Errorf("it takes %d bytes, more than the %d that are allowed", len(data), maxMemberBytes)
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, fmt.Errorf("parsing: %w", err)
+	}
+	major, err := majorOf(r.Format)
+	switch {
+	case err != nil:
+		return r, err
+	case major > record.Major:
+		return r, &record.NewerError{Major: major}
+	case r.ClusterID != clusterID:
+		return r, fmt.Errorf("it names cluster %q", clip(r.ClusterID))
+	case r.ClusterSetID != clusterSetID:
+		return r, fmt.Errorf("it names clusterset %q", clip(r.ClusterSetID))
+	case r.UID == "":
+		return r, errors.New("it has no uid")
+	case len(r.UID) > maxTextBytes || len(r.Version) > maxTextBytes:
+		return r, errors.New("a text of it is too long")
+	case r.LeaseSeconds < 0 || r.LeaseSeconds > maxLeaseSeconds:
+		return r, fmt.Errorf("leaseSeconds %d is not between 0 and %d", r.LeaseSeconds, maxLeaseSeconds)
+	}
+	return r, nil
+}
+
+func majorOf(format string) (int, error) {
+	major, _, _ := strings.Cut(format, ".")
+	number, err := strconv.ParseUint(major, 10, 8)
+	if err != nil || number == 0 {
+		return 0, fmt.Errorf("format %q is no version", clip(format))
+	}
+	return int(number), nil
+}

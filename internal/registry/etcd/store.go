@@ -1,0 +1,211 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// store is what one cluster does with etcd. It decides nothing.
+type store struct {
+	client *Client
+	layout layout
+	id     string
+}
+
+// pageKeys is how many keys a list reads at once: with 256 exports of the largest size, some 20 KiB each, 5 MiB.
+const pageKeys = 256
+
+// list reads everything of the clusterset at one revision.
+func (s *store) list(ctx context.Context) ([]pair, int64, error) {
+	var list []pair
+	var revision int64
+	from, end := s.layout.root, clientv3.GetPrefixRangeEnd(s.layout.root)
+	for {
+		var page *clientv3.GetResponse
+		err := s.client.call(ctx, "list", func(ctx context.Context, c *clientv3.Client) (err error) {
+			page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageKeys), clientv3.WithRev(revision))
+			return err
+		})
+		if err != nil {
+			return nil, 0, fmt.Errorf("listing %s: %w", s.layout.root, err)
+		}
+		if revision == 0 {
+			revision = page.Header.Revision
+		}
+		for _, kv := range page.Kvs {
+			list = append(list, fromKV(kv, false))
+		}
+		if !page.More || len(page.Kvs) == 0 {
+			return list, revision, nil
+		}
+		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+	}
+}
+
+func fromKV(kv *mvccpb.KeyValue, deleted bool) pair {
+	return pair{key: string(kv.Key), value: kv.Value, revision: kv.ModRevision, lease: kv.Lease, deleted: deleted}
+}
+
+// watch passes on every change after revision, in order, and with each answer of etcd the revision that it is at, until
+// something is wrong. It asks for an answer each interval, and gives up when there is none for the time of silence.
+func (s *store) watch(ctx context.Context, revision int64, interval, silence time.Duration, take func([]pair, int64) error) error {
+	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
+	defer cancel(nil)
+	dead := time.AfterFunc(silence, func() { cancel(context.DeadlineExceeded) })
+	defer dead.Stop()
+	c, err := s.client.connection(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	go func() {
+		for ticker := time.NewTicker(interval); ; {
+			select {
+			case <-ticker.C:
+				_ = c.RequestProgress(ctx) // what is wrong, the watch tells
+			case <-ctx.Done():
+				ticker.Stop()
+				return
+			}
+		}
+	}()
+	for answer := range c.Watch(ctx, s.layout.root, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithCreatedNotify(),
+		clientv3.WithProgressNotify(), clientv3.WithFragment()) {
+		if err := answer.Err(); err != nil {
+			s.client.failed(c, err)
+			return explain(err)
+		}
+		dead.Reset(silence)
+		changes := make([]pair, len(answer.Events))
+		for i, event := range answer.Events {
+			changes[i] = fromKV(event.Kv, event.Type == mvccpb.Event_DELETE)
+		}
+		if err := take(changes, answer.Header.GetRevision()); err != nil {
+			return err
+		}
+	}
+	return explain(context.Cause(ctx))
+}
+
+// grant asks for a lease.
+func (s *store) grant(ctx context.Context, ttl time.Duration) (int64, error) {
+	var lease int64
+	err := s.client.call(ctx, "grant", func(ctx context.Context, c *clientv3.Client) error {
+		granted, err := c.Grant(ctx, int64(ttl/time.Second))
+		if err == nil {
+			lease = int64(granted.ID)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("asking for a lease: %w", err)
+	}
+	return lease, nil
+}
+
+// revoke ends a lease.
+func (s *store) revoke(ctx context.Context, lease int64) error {
+	return s.client.call(ctx, "revoke", func(ctx context.Context, c *clientv3.Client) error {
+		_, err := c.Revoke(ctx, clientv3.LeaseID(lease))
+		return err
+	})
+}
+
+// keepAlive renews a lease until ctx ends or etcd knows it no more, or could not be asked for as long as it lasts.
+func (s *store) keepAlive(ctx context.Context, lease int64) error {
+	c, err := s.client.connection(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	answers, err := c.KeepAlive(ctx, clientv3.LeaseID(lease))
+	if err != nil {
+		return explain(err)
+	}
+	for range answers {
+	}
+	return errors.New("the lease ran out")
+}
+
+// claim writes the keys alive and member, if alive still has the revision seen.
+func (s *store) claim(ctx context.Context, seen, lease int64, uid string, member []byte) (int64, error) {
+	revision, _, err := s.txn(ctx, "claim", seen,
+		clientv3.OpPut(s.layout.alive(s.id), uid, clientv3.WithLease(clientv3.LeaseID(lease))),
+		clientv3.OpPut(s.layout.member(s.id), string(member)))
+	return revision, err
+}
+
+// write carries out operations behind the fence, all or none. It returns the revision and which of them had an effect.
+func (s *store) write(ctx context.Context, fence int64, batch []operation) (int64, []bool, error) {
+	ops := make([]clientv3.Op, len(batch))
+	for i, op := range batch {
+		if key := s.layout.export(s.id, op.key); op.withdraw {
+			ops[i] = clientv3.OpDelete(key)
+		} else {
+			ops[i] = clientv3.OpPut(key, string(op.wish.data))
+		}
+	}
+	return s.txn(ctx, "write", fence, ops...)
+}
+
+// remove removes everything of the cluster, if alive still has the revision seen.
+func (s *store) remove(ctx context.Context, seen int64) error {
+	_, _, err := s.txn(ctx, "remove", seen, clientv3.OpDelete(s.layout.cluster(s.id), clientv3.WithPrefix()))
+	return err
+}
+
+// txn carries out operations if alive was last changed at revision, 0 being that it is not there.
+func (s *store) txn(ctx context.Context, name string, revision int64, ops ...clientv3.Op) (int64, []bool, error) {
+	var answer *clientv3.TxnResponse
+	err := s.client.call(ctx, name, func(ctx context.Context, c *clientv3.Client) (err error) {
+		answer, err = c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(s.layout.alive(s.id)), "=", revision)).Then(ops...).Commit()
+		if err == nil && !answer.Succeeded {
+			err = errFallen
+		}
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	effect := make([]bool, len(answer.Responses))
+	for i, r := range answer.Responses {
+		deletion := r.GetResponseDeleteRange()
+		effect[i] = deletion == nil || deletion.Deleted > 0
+	}
+	return answer.Header.Revision, effect, nil
+}
+
+// leaseTTL is how long a lease lasts from one renewal to its end, 0 when it has ended.
+func (s *store) leaseTTL(ctx context.Context, lease int64) (time.Duration, error) {
+	var ttl time.Duration
+	err := s.client.call(ctx, "lease", func(ctx context.Context, c *clientv3.Client) error {
+		answer, err := c.TimeToLive(ctx, clientv3.LeaseID(lease))
+		if err == nil && answer.TTL > 0 {
+			ttl = time.Duration(answer.GrantedTTL) * time.Second
+		}
+		return err
+	})
+	return ttl, err
+}
+
+// read reads the cluster's keys alive and member.
+func (s *store) read(ctx context.Context) (alive aliveState, member []byte, err error) {
+	var answer *clientv3.TxnResponse
+	err = s.client.call(ctx, "read", func(ctx context.Context, c *clientv3.Client) (err error) {
+		answer, err = c.Txn(ctx).Then(clientv3.OpGet(s.layout.alive(s.id)), clientv3.OpGet(s.layout.member(s.id))).Commit()
+		return err
+	})
+	if err != nil {
+		return alive, nil, err
+	}
+	for _, kv := range answer.Responses[0].GetResponseRange().Kvs {
+		alive = aliveState{revision: kv.ModRevision, lease: kv.Lease, uid: clip(string(kv.Value))}
+	}
+	for _, kv := range answer.Responses[1].GetResponseRange().Kvs {
+		member = kv.Value
+	}
+	return alive, member, nil
+}
