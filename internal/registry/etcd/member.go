@@ -21,8 +21,9 @@ type memberRecord struct {
 	// Version is the controller's, Format that of the exports.
 	Version string `json:"version"`
 	Format  string `json:"format"`
-	// LeaseSeconds is for how long the key alive outlives the last sign of life.
-	LeaseSeconds int64 `json:"leaseSeconds"`
+	// Joined is when the cluster became a member, and Beat when it last said that it lives, both by its own clock.
+	Joined time.Time `json:"joined"`
+	Beat   time.Time `json:"beat"`
 }
 
 const (
@@ -30,18 +31,29 @@ const (
 	maxMemberBytes = 4 << 10
 	// maxTextBytes bounds the texts of a record that have no rule of their own.
 	maxTextBytes = 128
-	// maxLeaseSeconds bounds what a cluster may claim.
-	maxLeaseSeconds = 3600
 )
 
-func newMemberRecord(identity mcs.Identity, version string, lease time.Duration) memberRecord {
+func newMemberRecord(identity mcs.Identity, version string) memberRecord {
 	return memberRecord{
 		ClusterID: identity.ClusterID, ClusterSetID: identity.ClusterSetID, UID: identity.UID,
-		Version: version, Format: record.Version(), LeaseSeconds: int64(lease / time.Second),
+		Version: version, Format: record.Version(),
 	}
 }
 
 func (r memberRecord) encode() ([]byte, error) { return json.Marshal(r) }
+
+// beating is r with a new heartbeat, which is at least a millisecond after the last.
+func (r memberRecord) beating(now time.Time) memberRecord {
+	now = now.UTC().Truncate(time.Millisecond)
+	if !now.After(r.Beat) {
+		now = r.Beat.Add(time.Millisecond) // the clock was set back
+	}
+	r.Beat = now
+	if r.Joined.IsZero() {
+		r.Joined = now
+	}
+	return r
+}
 
 // decodeMember reads what was written as the member record of a cluster. What it returns with an error is not to be used.
 func decodeMember(data []byte, clusterSetID, clusterID string) (memberRecord, error) {
@@ -66,8 +78,6 @@ func decodeMember(data []byte, clusterSetID, clusterID string) (memberRecord, er
 		return r, errors.New("it has no uid")
 	case len(r.UID) > maxTextBytes || len(r.Version) > maxTextBytes:
 		return r, errors.New("a text of it is too long")
-	case r.LeaseSeconds < 0 || r.LeaseSeconds > maxLeaseSeconds:
-		return r, fmt.Errorf("leaseSeconds %d is not between 0 and %d", r.LeaseSeconds, maxLeaseSeconds)
 	}
 	return r, nil
 }

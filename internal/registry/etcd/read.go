@@ -40,6 +40,9 @@ func (r *Registry) readLoop(ctx context.Context, notify func(mcs.Key)) {
 		if ctx.Err() != nil {
 			return
 		}
+		r.mu.Lock()
+		r.state.liveness.Unanswered()
+		r.mu.Unlock()
 		failures++
 		if failures > 1 {
 			r.problem(&r.readProblem, err, notify, "Cannot read from etcd; trying again", "")

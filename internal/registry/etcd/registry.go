@@ -24,11 +24,13 @@ type Config struct {
 	Version string
 	// Prefix is where the keys of all clustersets are; "" is /mcs.
 	Prefix string
-	// PollInterval is the time between two questions whether the watch is alive, HeartbeatInterval between two renewals of
-	// the lease, which lasts three of them. StaleAfter is how long a cluster may be silent until it counts as gone. 0 is
+	// PollInterval is the time between two questions whether the watch is alive, HeartbeatInterval between two signs of life;
+	// the lease lasts three of them. StaleAfter is how long a cluster may be silent until it counts as gone. 0 is
 	// the default.
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
-	Logger                                      logr.Logger
+	// ReadOnly makes a registry that is only imported from: nothing is written, the cluster is no member.
+	ReadOnly bool
+	Logger   logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 
@@ -65,9 +67,6 @@ type Registry struct {
 	cfg    Config
 	log    logr.Logger
 	store  *store
-	// record is what the cluster says of itself, member its encoding.
-	record memberRecord
-	member []byte
 
 	// writable wakes the writer.
 	writable chan struct{}
@@ -79,6 +78,11 @@ type Registry struct {
 	state  *state
 	outbox *outbox
 	claim  claim
+	// record is what this cluster says of itself, as it was last written or is about to be; beatAt is when it is next.
+	record memberRecord
+	beatAt time.Time
+	// recorded is the revision at which it was.
+	recorded int64
 	// lease is the one that we keep alive, 0 while there is none.
 	lease int64
 	// behind is how many answers in a row were of an earlier revision than what was read.
@@ -110,10 +114,10 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		return nil, errors.New("the UID of namespace kube-system is needed to tell clusters with one ID apart")
 	}
 	cfg = withDefaults(cfg)
-	own := newMemberRecord(cfg.Identity, cfg.Version, cfg.times.lease)
-	member, err := own.encode()
+	own := newMemberRecord(cfg.Identity, cfg.Version)
+	data, err := own.encode()
 	if err == nil {
-		_, err = decodeMember(member, cfg.Identity.ClusterSetID, cfg.Identity.ClusterID)
+		_, err = decodeMember(data, cfg.Identity.ClusterSetID, cfg.Identity.ClusterID)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("making the member record: %w", err)
@@ -121,14 +125,13 @@ func New(client *Client, cfg Config) (*Registry, error) {
 	id := cfg.Identity.ClusterID
 	keys := newLayout(cfg.Prefix, cfg.Identity.ClusterSetID)
 	r := &Registry{
-		cfg: cfg, log: cfg.Logger, record: own, member: member,
+		cfg: cfg, log: cfg.Logger, record: own,
 		store:    &store{client: client, layout: keys, id: id},
 		writable: make(chan struct{}, 1),
-		// An answer each poll is what is expected; three of them are what a busy machine may need.
-		state: newState(keys, cfg.Identity.ClusterSetID, cfg.StaleAfter, 3*cfg.PollInterval),
-		claim: newClaim(cfg.Identity.UID),
-		most:  maxOperations,
-		asked: map[mcs.Key]answer{},
+		state:    newState(keys, cfg.Identity.ClusterSetID, id, cfg.StaleAfter),
+		claim:    newClaim(cfg.Identity.UID),
+		most:     maxOperations,
+		asked:    map[mcs.Key]answer{},
 	}
 	r.outbox = newOutbox(func(key mcs.Key) (*mcs.Export, bool) { return r.state.shown(id, key) })
 	return r, nil
@@ -158,6 +161,9 @@ func (r *Registry) Publish(_ context.Context, exp mcs.Export) error {
 	if err := registry.CheckOwn(exp, r.cfg.Identity.ClusterID); err != nil {
 		return err
 	}
+	if r.cfg.ReadOnly {
+		return registry.ErrReadOnly
+	}
 	w, err := newWish(exp)
 	if err != nil {
 		return err
@@ -168,6 +174,9 @@ func (r *Registry) Publish(_ context.Context, exp mcs.Export) error {
 
 // Withdraw implements registry.Registry.
 func (r *Registry) Withdraw(_ context.Context, key mcs.Key) error {
+	if r.cfg.ReadOnly {
+		return registry.ErrReadOnly
+	}
 	r.ask(key, wish{})
 	return nil
 }
@@ -214,6 +223,9 @@ func (r *Registry) notSynced() error {
 
 // publication says where our export of key stands. The caller holds r.mu.
 func (r *Registry) publication(key mcs.Key) registry.Publication {
+	if r.cfg.ReadOnly {
+		return registry.Publication{State: registry.Absent}
+	}
 	var duplicate *registry.DuplicateIDError
 	if errors.As(r.claimProblem, &duplicate) {
 		// What etcd has is the other cluster's.
@@ -239,11 +251,13 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	group, loops := errgroup.WithContext(ctx)
 	group.Go(func() error { r.readLoop(loops, notify); return nil })
-	group.Go(func() error { r.writeLoop(loops, notify); return nil })
+	if !r.cfg.ReadOnly {
+		group.Go(func() error { r.writeLoop(loops, notify); return nil })
+	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
+	if !r.cfg.ReadOnly && errors.Is(context.Cause(ctx), registry.ErrLeave) {
 		return r.leave(context.WithoutCancel(ctx))
 	}
 	return nil

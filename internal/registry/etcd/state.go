@@ -28,25 +28,22 @@ type pair struct {
 type state struct {
 	layout       layout
 	clusterSetID string
-	staleAfter   time.Duration
 
 	// synced is set by the first whole read.
 	synced bool
 	// revision is the one up to which everything was read.
 	revision int64
 	clusters map[string]*cluster
-	clock    clock
+	liveness *registry.Liveness
 }
 
 // cluster is what was read below one cluster's prefix.
 type cluster struct {
 	member memberState
 	alive  aliveState
-	// goneAt is when alive was found missing, by state.clock; lastSeen is when the cluster was last known to live, by
-	// the clock on the wall, for people.
-	goneAt   time.Duration
+	// beaten says that the record has changed since liveness was last told, lastSeen when it last did.
+	beaten   bool
 	lastSeen time.Time
-	stale    bool
 	exports  map[mcs.Key]exportState
 	// strange are keys that no controller writes.
 	strange map[string]string
@@ -79,24 +76,8 @@ type exportState struct {
 // keySet collects keys of which the View may have changed.
 type keySet map[mcs.Key]struct{}
 
-// clock counts the time in which the registry answers: only then does silence mean that a cluster is dead, and not that
-// we are deaf.
-type clock struct {
-	last    time.Time
-	elapsed time.Duration
-	// most is how much a single answer can add, so that a gap between answers counts for nothing.
-	most time.Duration
-}
-
-func (c *clock) answered(now time.Time) {
-	if !c.last.IsZero() {
-		c.elapsed += max(0, min(now.Sub(c.last), c.most))
-	}
-	c.last = now
-}
-
-func newState(l layout, clusterSetID string, staleAfter, most time.Duration) *state {
-	return &state{layout: l, clusterSetID: clusterSetID, staleAfter: staleAfter, clusters: map[string]*cluster{}, clock: clock{most: most}}
+func newState(l layout, clusterSetID, own string, staleAfter time.Duration) *state {
+	return &state{layout: l, clusterSetID: clusterSetID, clusters: map[string]*cluster{}, liveness: registry.NewLiveness(own, staleAfter)}
 }
 
 // replace takes in a whole list, read at revision. Keys whose View may have changed are added to changed. It returns
@@ -161,8 +142,7 @@ func (s *state) apply(now time.Time, p pair, changed keySet) {
 		if p.deleted {
 			return
 		}
-		// Whoever has been silent since before this process began is judged from now on.
-		c = &cluster{goneAt: s.clock.elapsed, lastSeen: now, exports: map[mcs.Key]exportState{}, strange: map[string]string{}}
+		c = &cluster{lastSeen: now, exports: map[mcs.Key]exportState{}, strange: map[string]string{}}
 		s.clusters[id] = c
 	}
 	what, key, err := s.layout.parse(id, p.key)
@@ -172,14 +152,15 @@ func (s *state) apply(now time.Time, p pair, changed keySet) {
 	case err != nil:
 		c.strange[p.key] = err.Error()
 	case what == kindMember:
-		c.takeMember(p, s.clusterSetID, id)
+		s.takeMember(now, c, p, id)
 	case what == kindAlive:
-		s.takeAlive(now, c, p, changed)
+		c.takeAlive(p)
 	default:
 		c.takeExport(p, id, key, changed)
 	}
 	if p.deleted && c.empty() {
 		delete(s.clusters, id)
+		s.liveness.Forget(id)
 	}
 }
 
@@ -187,12 +168,16 @@ func (c *cluster) empty() bool {
 	return c.member.revision == 0 && c.alive.revision == 0 && len(c.exports) == 0 && len(c.strange) == 0
 }
 
-func (c *cluster) takeMember(p pair, clusterSetID, id string) {
+func (s *state) takeMember(now time.Time, c *cluster, p pair, id string) {
 	if p.deleted {
 		c.member = memberState{}
 		return
 	}
-	r, err := decodeMember(p.value, clusterSetID, id)
+	if p.revision != c.member.revision && s.synced {
+		// Who writes what we cannot use, as a later version may, lives all the same.
+		c.beaten, c.lastSeen = true, now
+	}
+	r, err := decodeMember(p.value, s.clusterSetID, id)
 	c.member.revision = p.revision
 	if err != nil {
 		c.member.problem = fmt.Sprintf("the member record cannot be used: %v", err)
@@ -201,17 +186,10 @@ func (c *cluster) takeMember(p pair, clusterSetID, id string) {
 	c.member.record, c.member.problem = r, ""
 }
 
-func (s *state) takeAlive(now time.Time, c *cluster, p pair, changed keySet) {
-	lived := c.alive.lives()
+func (c *cluster) takeAlive(p pair) {
 	c.alive = aliveState{}
 	if !p.deleted {
 		c.alive = aliveState{revision: p.revision, lease: p.lease, uid: clip(string(p.value))}
-	}
-	if lived || c.alive.lives() {
-		c.lastSeen, c.goneAt = now, s.clock.elapsed
-	}
-	if c.alive.lives() {
-		c.judge(false, changed)
 	}
 }
 
@@ -252,28 +230,18 @@ func decodeExport(p pair, id string, key mcs.Key) exportState {
 	return e
 }
 
-// answered takes in that the registry answered, and finds the clusters that are stale now.
+// answered takes in that the registry answered, and finds the clusters that are stale or back since.
 func (s *state) answered(now time.Time, changed keySet) {
-	s.clock.answered(now)
-	for _, c := range s.clusters {
-		if c.alive.lives() {
-			c.lastSeen = now
-			continue
+	signs := make(map[string]bool, len(s.clusters))
+	for id, c := range s.clusters {
+		signs[id], c.beaten = c.beaten, false
+	}
+	for _, id := range s.liveness.Answered(now, signs) {
+		if c := s.clusters[id]; c != nil {
+			for key := range c.exports {
+				changed[key] = struct{}{}
+			}
 		}
-		// When alive goes, a lease's time has passed already since the last sign of life.
-		patience := s.staleAfter - time.Duration(c.member.record.LeaseSeconds)*time.Second
-		c.judge(s.clock.elapsed-c.goneAt >= patience, changed)
-	}
-}
-
-// judge notes whether the cluster is stale.
-func (c *cluster) judge(stale bool, changed keySet) {
-	if c.stale == stale {
-		return
-	}
-	c.stale = stale
-	for key := range c.exports {
-		changed[key] = struct{}{}
 	}
 }
 
@@ -321,8 +289,10 @@ func (s *state) look(key mcs.Key, own string) registry.View {
 			continue
 		}
 		v.Exports = append(v.Exports, *e.export)
-		if c.stale {
+		if s.liveness.Stale(id) {
 			v.Stale = append(v.Stale, id)
+		} else if s.liveness.Unheard(id) {
+			v.Unheard = append(v.Unheard, id)
 		}
 	}
 	return v
@@ -344,7 +314,8 @@ func (s *state) list() []registry.Member {
 		c := s.clusters[id]
 		members = append(members, registry.Member{
 			ClusterID: id, UID: c.uid(), Version: c.member.record.Version,
-			LastSeen: c.lastSeen, Stale: c.stale, Problems: c.problems(),
+			LastSeen: c.lastSeen, Joined: c.member.record.Joined, Beat: c.member.record.Beat,
+			Stale: s.liveness.Stale(id), Problems: c.problems(),
 		})
 	}
 	return members
@@ -371,7 +342,7 @@ func (c *cluster) problems() []string {
 	case c.alive.revision == 0:
 		lines = append(lines, "its lease ran out: its controller does not reach etcd, or does not run")
 	case c.alive.lease == 0:
-		lines = append(lines, "its key alive has no lease: it is no sign of life")
+		lines = append(lines, "its key alive has no lease")
 	}
 	var about []string
 	for key, e := range c.exports {

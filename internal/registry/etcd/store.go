@@ -138,6 +138,12 @@ func (s *store) claim(ctx context.Context, seen, lease int64, uid string, member
 	return revision, err
 }
 
+// beat writes the key member behind the fence.
+func (s *store) beat(ctx context.Context, fence int64, member []byte) (int64, error) {
+	revision, _, err := s.txn(ctx, "heartbeat", fence, clientv3.OpPut(s.layout.member(s.id), string(member)))
+	return revision, err
+}
+
 // write carries out operations behind the fence, all or none. It returns the revision and which of them had an effect.
 func (s *store) write(ctx context.Context, fence int64, batch []operation) (int64, []bool, error) {
 	ops := make([]clientv3.Op, len(batch))

@@ -20,6 +20,8 @@ var errDisplaced = errors.New("another controller writes to etcd under this clus
 // is asked for meanwhile goes into the next, so that bursts are gathered without waiting for them.
 func (r *Registry) writeLoop(ctx context.Context, notify func(mcs.Key)) {
 	defer r.keepers.Wait()
+	beat := time.NewTimer(r.cfg.HeartbeatInterval)
+	defer beat.Stop()
 	for failures := 0; ctx.Err() == nil; {
 		more, err := r.step(ctx, notify)
 		if ctx.Err() != nil {
@@ -35,54 +37,86 @@ func (r *Registry) writeLoop(ctx context.Context, notify func(mcs.Key)) {
 			failures = 0
 			continue
 		}
+		beat.Reset(r.untilBeat(time.Now()))
 		select {
 		case <-r.writable:
+		case <-beat.C:
 		case <-ctx.Done():
 		}
 	}
 }
 
+// untilBeat is how long it is until the next heartbeat.
+func (r *Registry) untilBeat(now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.claim.fence == 0 {
+		return r.cfg.HeartbeatInterval
+	}
+	return r.beatAt.Sub(now)
+}
+
+// task is the next request.
+type task struct {
+	// join writes alive and member, if alive still has the revision seen.
+	join bool
+	seen int64
+	// beat writes member, batch exports; both behind the fence.
+	beat  bool
+	batch []operation
+	fence int64
+}
+
 // step makes the next request, if there is anything to do; more says that there may be more.
 func (r *Registry) step(ctx context.Context, notify func(mcs.Key)) (more bool, err error) {
 	r.mu.Lock()
-	join, seen, obstacle := r.joinable()
-	var batch []operation
-	// Only when the fence itself has been read is everything that was written before it known.
-	if r.claim.fence != 0 && r.state.revision >= r.claim.fence {
-		if batch = r.outbox.next(r.most); len(batch) == 0 {
-			r.most = maxOperations
-		}
-	}
-	fence := r.claim.fence
+	next, obstacle := r.next(time.Now())
 	r.mu.Unlock()
 	r.problem(&r.claimProblem, obstacle, notify, "Nothing is exported", "This cluster's ID is free")
 	switch {
-	case join:
-		return r.join(ctx, seen)
-	case len(batch) > 0:
-		return true, r.write(ctx, fence, batch, notify)
+	case next.join:
+		return r.join(ctx, next.seen)
+	case next.beat:
+		return true, r.beat(ctx, next.fence)
+	case len(next.batch) > 0:
+		return true, r.write(ctx, next.fence, next.batch, notify)
 	}
 	return false, nil
 }
 
-// joinable says whether the key alive is to be written now, if it still has the revision seen, and otherwise what forbids
-// it. The caller holds r.mu.
-func (r *Registry) joinable() (join bool, seen int64, obstacle error) {
+// next is what to do next, and what forbids to do anything. The caller holds r.mu.
+func (r *Registry) next(now time.Time) (next task, obstacle error) {
 	id := r.cfg.Identity.ClusterID
-	if r.claim.fence != 0 && r.state.revision >= r.claim.fence && r.state.memberOf(id) != r.record {
-		r.claim.drop() // the record was removed or changed: both keys are written together
-	}
-	if !r.state.synced || r.claim.fence != 0 {
-		return false, 0, nil
-	}
 	alive := r.state.aliveOf(id)
+	switch {
+	case !r.state.synced:
+		return task{}, nil
+	case r.claim.fence != 0:
+		return r.nextBehindFence(now), nil
+	}
 	switch r.claim.judge(alive) {
 	case taken:
-		return false, 0, &registry.DuplicateIDError{ClusterID: id, OtherUID: alive.uid}
+		return task{}, &registry.DuplicateIDError{ClusterID: id, OtherUID: alive.uid}
 	case displaced:
-		return false, 0, errDisplaced
+		return task{}, errDisplaced
 	}
-	return true, alive.revision, nil
+	return task{join: true, seen: alive.revision}, nil
+}
+
+// nextBehindFence is what to do next when the ID is ours. The caller holds r.mu.
+func (r *Registry) nextBehindFence(now time.Time) task {
+	if r.state.revision >= r.recorded && r.state.memberOf(r.cfg.Identity.ClusterID).UID != r.cfg.Identity.UID {
+		r.beatAt = now // somebody removed or changed the record
+	}
+	next := task{fence: r.claim.fence, beat: !now.Before(r.beatAt)}
+	// Only when the fence itself has been read is everything known that was written before it.
+	if next.beat || r.state.revision < r.claim.fence {
+		return next
+	}
+	if next.batch = r.outbox.next(r.most); len(next.batch) == 0 {
+		r.most = maxOperations
+	}
+	return next
 }
 
 // join writes the keys alive and member.
@@ -91,7 +125,11 @@ func (r *Registry) join(ctx context.Context, seen int64) (more bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	revision, err := r.store.claim(ctx, seen, lease, r.cfg.Identity.UID, r.member)
+	member, err := r.nextRecord()
+	if err != nil {
+		return false, err
+	}
+	revision, err := r.store.claim(ctx, seen, lease, r.cfg.Identity.UID, member)
 	switch {
 	case errors.Is(err, errFallen):
 		return false, nil // the watch will show what came between
@@ -104,7 +142,55 @@ func (r *Registry) join(ctx context.Context, seen int64) (more bool, err error) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.claim.won(revision)
+	r.recorded = revision
 	return true, nil
+}
+
+// nextRecord is our record with a new heartbeat, encoded. Who was a member before stays one since then.
+func (r *Registry) nextRecord() ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if shown := r.state.memberOf(r.cfg.Identity.ClusterID); shown.UID == r.cfg.Identity.UID && r.record.Joined.IsZero() {
+		r.record.Joined, r.record.Beat = shown.Joined, shown.Beat
+	}
+	now := time.Now()
+	r.record = r.record.beating(now)
+	r.beatAt = now.Add(r.cfg.HeartbeatInterval)
+	return r.record.encode()
+}
+
+// beat writes the member record. One that fails is not tried again at once, so that it does not keep exports from being
+// written, or withdrawn, that can be.
+func (r *Registry) beat(ctx context.Context, fence int64) error {
+	member, err := r.nextRecord()
+	if err != nil {
+		return err
+	}
+	revision, err := r.store.beat(ctx, fence, member)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		r.recorded = revision
+		return nil
+	}
+	r.beatAt = time.Now().Add(r.cfg.HeartbeatInterval / 4)
+	if err = r.outcome(err); err != nil {
+		return fmt.Errorf("writing a heartbeat: %w", err)
+	}
+	return nil
+}
+
+// outcome draws the conclusion from a write that failed, and is what is wrong, if anything. When it is not known whether the
+// write was carried out, alive is written anew before anything else: then it has been carried out or never will be, and the
+// watch shows which. The caller holds r.mu.
+func (r *Registry) outcome(err error) error {
+	if !isRefusal(err) {
+		r.claim.drop()
+	}
+	if errors.Is(err, errFallen) {
+		return nil
+	}
+	return err
 }
 
 // leased is our lease, a new one when there is none.
@@ -153,8 +239,7 @@ func (r *Registry) leaseLost(lease int64) {
 	r.wake()
 }
 
-// write carries out a batch. When its outcome is not known, alive is written anew before anything else: then the batch has
-// been carried out or never will be, and the watch shows which.
+// write carries out a batch.
 func (r *Registry) write(ctx context.Context, fence int64, batch []operation, notify func(mcs.Key)) error {
 	revision, effect, err := r.store.write(ctx, fence, batch)
 	changed := keySet{}
@@ -171,13 +256,8 @@ func (r *Registry) write(ctx context.Context, fence int64, batch []operation, no
 		r.outbox.failed(batch)
 		err = nil
 	default:
-		if !isRefusal(err) {
-			r.claim.drop()
-		}
 		r.outbox.failed(batch)
-		if errors.Is(err, errFallen) {
-			err = nil
-		}
+		err = r.outcome(err)
 	}
 	r.mu.Unlock()
 	r.tell(notify, changed)

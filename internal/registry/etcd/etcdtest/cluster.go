@@ -1,0 +1,331 @@
+// Package etcdtest runs real etcd clusters for tests and benchmarks, with TLS and etcd's own users as docs/etcd.md sets them up,
+// and hurts them.
+package etcdtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// Options say what to run.
+type Options struct {
+	// Program is the etcd binary.
+	Program string
+	// Dir is for data, certificates and logs; it must exist.
+	Dir string
+	// Members is how many; 0 is one.
+	Members int
+	// Address is where clients reach a single member, as host:port; "" is a free port of 127.0.0.1.
+	Address string
+	// Args are further arguments of each member.
+	Args []string
+	// ClientCertificates demands one of each client and takes its common name for the user.
+	ClientCertificates bool
+}
+
+// Cluster is a running etcd cluster. Clients reach each member through a Proxy of its own, and so do the other members.
+type Cluster struct {
+	Members []*Member
+	// CAFile verifies the members.
+	CAFile string
+
+	dir  string
+	ca   *authority
+	root *clientv3.Client
+}
+
+// Member is one process.
+type Member struct {
+	// Clients and Peers are the ways to it; a single member with an address of its own has none.
+	Clients, Peers *Proxy
+
+	// Endpoint is its URL for clients.
+	Endpoint string
+
+	program, logFile string
+	args             []string
+	mu               sync.Mutex
+	cmd              *exec.Cmd
+	done             chan struct{}
+}
+
+const rootPassword = "root-password"
+
+// Start starts a cluster, waits until it serves, and switches its users on.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	c := &Cluster{dir: o.Dir}
+	if err := c.prepare(o); err != nil {
+		c.Stop()
+		return nil, fmt.Errorf("preparing etcd: %w", err)
+	}
+	for _, m := range c.Members {
+		if err := m.Start(); err != nil {
+			c.Stop()
+			return nil, err
+		}
+	}
+	if err := c.enableAuth(ctx); err != nil {
+		c.Stop()
+		return nil, fmt.Errorf("switching the users of etcd on (its logs are in %s): %w", o.Dir, err)
+	}
+	return c, nil
+}
+
+func (c *Cluster) prepare(o Options) error {
+	host := "127.0.0.1"
+	if o.Address != "" {
+		host, _, _ = net.SplitHostPort(o.Address)
+	}
+	var err error
+	if c.ca, err = newAuthority(); err != nil {
+		return err
+	}
+	c.CAFile = filepath.Join(o.Dir, "ca.crt")
+	if err := os.WriteFile(c.CAFile, c.ca.pem, 0o644); err != nil {
+		return err
+	}
+	if err := c.ca.issue(filepath.Join(o.Dir, "server"), "etcd", host); err != nil {
+		return err
+	}
+	var peers []string
+	for i := range max(1, o.Members) {
+		m, peer, err := newMember(fmt.Sprintf("m%d", i), o)
+		if err != nil {
+			return err
+		}
+		c.Members = append(c.Members, m)
+		peers = append(peers, peer)
+	}
+	for _, m := range c.Members {
+		m.args = append(m.args, "--initial-cluster", strings.Join(peers, ","))
+		if o.ClientCertificates {
+			m.args = append(m.args, "--client-cert-auth", "--trusted-ca-file", c.CAFile)
+		}
+		m.args = append(m.args, o.Args...)
+	}
+	return nil
+}
+
+// newMember chooses where a member listens, behind its proxies.
+func newMember(name string, o Options) (m *Member, peer string, err error) {
+	m = &Member{program: o.Program, logFile: filepath.Join(o.Dir, name+".log")}
+	client, listen := "https://"+o.Address, "https://"+o.Address
+	if o.Address == "" {
+		if m.Clients, err = NewProxy(); err != nil {
+			return nil, "", err
+		}
+		client, listen = "https://"+m.Clients.Address(), "https://"+m.Clients.target
+	}
+	if m.Peers, err = NewProxy(); err != nil {
+		return nil, "", err
+	}
+	m.Endpoint = client
+	m.args = []string{
+		"--name", name, "--data-dir", filepath.Join(o.Dir, name), "--log-level", "warn",
+		"--listen-client-urls", listen, "--advertise-client-urls", client,
+		"--listen-peer-urls", "http://" + m.Peers.target, "--initial-advertise-peer-urls", "http://" + m.Peers.Address(),
+		"--cert-file", filepath.Join(o.Dir, "server.crt"), "--key-file", filepath.Join(o.Dir, "server.key"),
+		"--initial-cluster-token", filepath.Base(o.Dir),
+	}
+	return m, name + "=http://" + m.Peers.Address(), nil
+}
+
+// Start starts the process, again after Kill.
+func (m *Member) Start() error {
+	log, err := os.OpenFile(m.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(m.program, m.args...)
+	cmd.Args[0] = "etcd" // the testbed's binary is many programs
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting etcd: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cmd, m.done = cmd, make(chan struct{})
+	go func(done chan struct{}) {
+		_ = cmd.Wait()
+		close(done)
+	}(m.done)
+	return nil
+}
+
+// Kill ends the process without warning, and waits until it is gone.
+func (m *Member) Kill() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cmd == nil {
+		return
+	}
+	_ = m.cmd.Process.Kill()
+	<-m.done
+	m.cmd = nil
+}
+
+// Pause stops the process as a stuck machine does: connections stay and nothing answers.
+func (m *Member) Pause() { m.signal(syscall.SIGSTOP) }
+
+// Resume undoes Pause.
+func (m *Member) Resume() { m.signal(syscall.SIGCONT) }
+
+func (m *Member) signal(s os.Signal) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cmd != nil {
+		_ = m.cmd.Process.Signal(s)
+	}
+}
+
+// Stop ends everything.
+func (c *Cluster) Stop() {
+	if c.root != nil {
+		_ = c.root.Close()
+	}
+	for _, m := range c.Members {
+		m.Kill()
+		for _, p := range []*Proxy{m.Clients, m.Peers} {
+			if p != nil {
+				p.Close()
+			}
+		}
+	}
+}
+
+// Endpoints are the members' URLs for clients.
+func (c *Cluster) Endpoints() []string {
+	var urls []string
+	for _, m := range c.Members {
+		urls = append(urls, m.Endpoint)
+	}
+	return urls
+}
+
+// enableAuth makes the user root and switches users on.
+func (c *Cluster) enableAuth(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := c.Certificate("root"); err != nil {
+		return err
+	}
+	open, err := c.client("", "")
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	for {
+		_, err := open.UserAdd(ctx, "root", rootPassword)
+		if err == nil || strings.Contains(err.Error(), "already exists") {
+			break
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if _, err := open.UserGrantRole(ctx, "root", "root"); err != nil {
+		return err
+	}
+	if _, err := open.AuthEnable(ctx); err != nil {
+		return err
+	}
+	c.root, err = c.client("root", rootPassword)
+	return err
+}
+
+func (c *Cluster) client(user, password string) (*clientv3.Client, error) {
+	files := transport.TLSInfo{
+		TrustedCAFile: c.CAFile, CertFile: filepath.Join(c.dir, "root.crt"), KeyFile: filepath.Join(c.dir, "root.key"), Logger: zap.NewNop(),
+	}
+	cfg, err := files.ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	return clientv3.New(clientv3.Config{
+		Endpoints: c.Endpoints(), TLS: cfg, Username: user, Password: password, DialTimeout: 20 * time.Second, Logger: zap.NewNop(),
+	})
+}
+
+// Root is a client that may do everything.
+func (c *Cluster) Root() *clientv3.Client { return c.root }
+
+// Certificate issues a client certificate with user for its common name, at CertificateFiles(user).
+func (c *Cluster) Certificate(user string) error {
+	return c.ca.issue(filepath.Join(c.dir, user), user, "")
+}
+
+// CertificateFiles are where Certificate puts its files.
+func (c *Cluster) CertificateFiles(user string) (certFile, keyFile string) {
+	return filepath.Join(c.dir, user+".crt"), filepath.Join(c.dir, user+".key")
+}
+
+// AddCluster makes a user for a cluster with the permissions of docs/etcd.md, and returns its name and the file of its
+// password. Repeating it is no error.
+func (c *Cluster) AddCluster(ctx context.Context, prefix, clusterSetID, clusterID string) (user, passwordFile string, err error) {
+	user = strings.Trim(strings.ReplaceAll(prefix, "/", "-"), "-") + "." + clusterSetID + "." + clusterID
+	passwordFile = filepath.Join(c.dir, user+".password")
+	if _, err := os.Stat(passwordFile); err == nil {
+		return user, passwordFile, nil
+	}
+	all := prefix + "/" + clusterSetID + "/"
+	own := all + clusterID + "/"
+	steps := []func() error{
+		func() error { _, err := c.root.UserAdd(ctx, user, "password of "+user); return err },
+		func() error { _, err := c.root.RoleAdd(ctx, user); return err },
+		func() error {
+			_, err := c.root.RoleGrantPermission(ctx, user, all, clientv3.GetPrefixRangeEnd(all), clientv3.PermissionType(clientv3.PermRead))
+			return err
+		},
+		func() error {
+			_, err := c.root.RoleGrantPermission(ctx, user, own, clientv3.GetPrefixRangeEnd(own), clientv3.PermissionType(clientv3.PermReadWrite))
+			return err
+		},
+		func() error { _, err := c.root.UserGrantRole(ctx, user, user); return err },
+		func() error { return os.WriteFile(passwordFile, []byte("password of "+user+"\n"), 0o600) },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return "", "", fmt.Errorf("adding user %s: %w", user, err)
+		}
+	}
+	return user, passwordFile, nil
+}
+
+// Revoke takes a user's permissions; Restore gives them back.
+func (c *Cluster) Revoke(ctx context.Context, user string) error {
+	_, err := c.root.UserRevokeRole(ctx, user, user)
+	return err
+}
+
+// Restore undoes Revoke.
+func (c *Cluster) Restore(ctx context.Context, user string) error {
+	_, err := c.root.UserGrantRole(ctx, user, user)
+	return err
+}
+
+// ErrNoProgram says that there is no etcd to run.
+var ErrNoProgram = errors.New(`there is no etcd binary: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
+
+// Program finds the etcd binary among the assets of a Kubernetes test environment.
+func Program() (string, error) {
+	file := filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "etcd")
+	if _, err := os.Stat(file); os.Getenv("KUBEBUILDER_ASSETS") == "" || err != nil {
+		return "", ErrNoProgram
+	}
+	return file, nil
+}

@@ -1,0 +1,124 @@
+package etcdtest
+
+import (
+	"io"
+	"net"
+	"sync"
+)
+
+// Proxy passes connections on to a process of this machine until it is cut.
+type Proxy struct {
+	listener net.Listener
+	// target is where the process is to listen.
+	target string
+
+	mu    sync.Mutex
+	cut   bool
+	conns map[net.Conn]bool
+	wg    sync.WaitGroup
+}
+
+// NewProxy makes a proxy and chooses a port for the process behind it.
+func NewProxy() (*Proxy, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		_ = listener.Close()
+		return nil, err
+	}
+	p := &Proxy{listener: listener, target: free.Addr().String(), conns: map[net.Conn]bool{}}
+	if err := free.Close(); err != nil {
+		return nil, err
+	}
+	p.wg.Go(p.serve)
+	return p, nil
+}
+
+// ProxyTo makes a proxy for a process that listens already.
+func ProxyTo(target string) (*Proxy, error) {
+	p, err := NewProxy()
+	if err == nil {
+		p.target = target
+	}
+	return p, err
+}
+
+// Address is where the proxy listens.
+func (p *Proxy) Address() string { return p.listener.Addr().String() }
+
+// Cut ends all connections and refuses new ones; Mend undoes it.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = true
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+}
+
+// Mend undoes Cut.
+func (p *Proxy) Mend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = false
+}
+
+// Close ends the proxy.
+func (p *Proxy) Close() {
+	_ = p.listener.Close()
+	p.Cut()
+	p.wg.Wait()
+}
+
+func (p *Proxy) serve() {
+	for {
+		from, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.wg.Go(func() { p.pass(from) })
+	}
+}
+
+func (p *Proxy) pass(from net.Conn) {
+	defer from.Close()
+	to, err := net.Dial("tcp", p.target)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	if !p.add(from, to) {
+		return
+	}
+	done := make(chan struct{}, 2)
+	for _, pair := range [][2]net.Conn{{from, to}, {to, from}} {
+		go func() {
+			_, _ = io.Copy(pair[0], pair[1])
+			done <- struct{}{}
+		}()
+	}
+	<-done
+	p.remove(from, to)
+	<-done
+}
+
+func (p *Proxy) add(conns ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range conns {
+		p.conns[conn] = true
+	}
+	return !p.cut
+}
+
+func (p *Proxy) remove(conns ...net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range conns {
+		_ = conn.Close()
+		delete(p.conns, conn)
+	}
+}

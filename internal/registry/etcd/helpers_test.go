@@ -1,0 +1,241 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
+)
+
+// server is the etcd that most tests share, each below a prefix of its own.
+var server struct {
+	once sync.Once
+	dir  string
+	*etcdtest.Cluster
+	err error
+	// stores counts the prefixes.
+	stores atomic.Int64
+	// users are made one after the other.
+	users sync.Mutex
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if server.Cluster != nil {
+		server.Stop()
+	}
+	if server.dir != "" {
+		_ = os.RemoveAll(server.dir)
+	}
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// quick are arguments of a single member for tests that have no second to lose: leases of one second, cheap passwords, and
+// tokens that run out while a test goes on.
+var quick = []string{"--heartbeat-interval=20", "--election-timeout=200", "--bcrypt-cost=4", "--auth-token-ttl=3", "--unsafe-no-fsync"}
+
+// program is the etcd binary; without it a test is left out, unless REQUIRE_ENVTEST is set.
+func program(t testing.TB) string {
+	t.Helper()
+	file, err := etcdtest.Program()
+	if err == nil {
+		return file
+	}
+	if os.Getenv("REQUIRE_ENVTEST") != "" {
+		t.Fatal(err)
+	}
+	t.Skip(err)
+	return ""
+}
+
+func shared(t testing.TB) *etcdtest.Cluster {
+	t.Helper()
+	binary := program(t)
+	server.once.Do(func() {
+		if server.dir, server.err = os.MkdirTemp("", "etcd-test-"); server.err == nil {
+			server.Cluster, server.err = etcdtest.Start(context.Background(), etcdtest.Options{Program: binary, Dir: server.dir, Args: quick})
+		}
+	})
+	if server.err != nil {
+		t.Fatal(server.err)
+	}
+	return server.Cluster
+}
+
+// store below is one prefix of a cluster, and the ways to hurt it.
+type testStore struct {
+	*etcdtest.Cluster
+	prefix string
+	// proxy is the way of the registries under test; mute keeps heartbeats from etcd, writes counts what is written of exports.
+	proxy  *etcdtest.Proxy
+	mute   atomic.Bool
+	writes atomic.Int64
+}
+
+func newTestStore(t testing.TB, c *etcdtest.Cluster) *testStore {
+	t.Helper()
+	proxy, err := etcdtest.ProxyTo(strings.TrimPrefix(c.Members[0].Endpoint, "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	return &testStore{Cluster: c, prefix: fmt.Sprintf("/test%d", server.stores.Add(1)), proxy: proxy}
+}
+
+// client logs in as the user of one cluster.
+func (s *testStore) client(t testing.TB, identity mcs.Identity) *Client {
+	t.Helper()
+	server.users.Lock()
+	user, passwordFile, err := s.AddCluster(t.Context(), s.prefix, identity.ClusterSetID, identity.ClusterID)
+	server.users.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := NewClient(ClientConfig{
+		Endpoints: []string{"https://" + s.proxy.Address()}, CAFile: s.CAFile, Username: user, PasswordFile: passwordFile,
+		options: []grpc.DialOption{grpc.WithChainUnaryInterceptor(s.intercept)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Errorf("closing the client: %v", err)
+		}
+	})
+	return client
+}
+
+// intercept looks at each request.
+func (s *testStore) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	txn, ok := req.(*pb.TxnRequest)
+	if !ok {
+		return invoke(ctx, method, req, reply, conn, opts...)
+	}
+	exports := 0
+	for _, op := range txn.Success {
+		key := string(op.GetRequestPut().GetKey()) + string(op.GetRequestDeleteRange().GetKey())
+		switch {
+		case strings.Contains(key, "/"+exportsSuffix):
+			exports++
+		case strings.HasSuffix(key, "/"+memberSuffix) && s.mute.Load():
+			return status.Error(codes.Unavailable, "muted")
+		}
+	}
+	err := invoke(ctx, method, req, reply, conn, opts...)
+	if err == nil && reply.(*pb.TxnResponse).Succeeded {
+		s.writes.Add(int64(exports))
+	}
+	return err
+}
+
+// fast are intervals for tests that have no second to lose.
+func fast(identity mcs.Identity) Config {
+	return Config{
+		Identity: identity, Version: "test",
+		PollInterval: 50 * time.Millisecond, HeartbeatInterval: 200 * time.Millisecond, StaleAfter: time.Minute,
+		Logger: logr.Discard(),
+		times: times{
+			silence: 3 * time.Second, retry: 20 * time.Millisecond, maxRetry: 300 * time.Millisecond, leave: 20 * time.Second, lease: 2 * time.Second,
+		},
+	}
+}
+
+func (s *testStore) registry(t testing.TB, cfg Config) *Registry {
+	t.Helper()
+	cfg.Prefix = s.prefix
+	if testing.Verbose() {
+		if t, ok := t.(*testing.T); ok {
+			cfg.Logger = testr.New(t).WithName(cfg.Identity.ClusterID)
+		}
+	}
+	reg, err := New(s.client(t, cfg.Identity), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg
+}
+
+func (s *testStore) layout(clusterSetID string) layout { return newLayout(s.prefix, clusterSetID) }
+
+func (s *testStore) put(t testing.TB, key, value string) {
+	t.Helper()
+	if _, err := s.Root().Put(t.Context(), key, value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *testStore) remove(t testing.TB, key string, opts ...clientv3.OpOption) {
+	t.Helper()
+	if _, err := s.Root().Delete(t.Context(), key, opts...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keys are those below a prefix.
+func (s *testStore) keys(t testing.TB, prefix string) map[string]string {
+	t.Helper()
+	answer, err := s.Root().Get(t.Context(), prefix, clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, kv := range answer.Kvs {
+		found[string(kv.Key)] = string(kv.Value)
+	}
+	return found
+}
+
+// start runs a registry until the returned function is called with a cause, or the test ends.
+func start(t testing.TB, reg *Registry) (stop func(cause error)) {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- reg.Run(ctx, func(mcs.Key) {}) }()
+	var once sync.Once
+	stop = func(cause error) {
+		once.Do(func() {
+			cancel(cause)
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("Run: %v", err)
+			}
+		})
+	}
+	t.Cleanup(func() { stop(nil) })
+	return stop
+}
+
+const patience = 30 * time.Second
+
+// within waits for a condition.
+func within(t testing.TB, what string, met func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !met(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
