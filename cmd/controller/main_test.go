@@ -47,7 +47,8 @@ func TestSeveralRegistries(t *testing.T) {
 	if _, isSeveral := one.(*several.Registry); err != nil || isSeveral {
 		t.Errorf("without --import-from: %T, %v, want a registry that is not several", one, err)
 	}
-	two, err := build("--aws-region=eu-west-1", "--import-from=cloudmap,region=eu-central-1", "--import-from=cloudmap,namespace-owner=111122223333")
+	two, err := build("--aws-region=eu-west-1", "--import-from=cloudmap,region=eu-central-1", "--import-from=cloudmap,namespace-owner=111122223333",
+		"--import-from=etcd,endpoints=https://localhost:2379")
 	if _, isSeveral := two.(*several.Registry); err != nil || !isSeveral {
 		t.Errorf("with --import-from: %T, %v, want several", two, err)
 	}
@@ -57,7 +58,7 @@ func TestSeveralRegistries(t *testing.T) {
 }
 
 func TestEveryRegistryHasABackend(t *testing.T) {
-	for _, name := range []string{config.Default().Registry.Name, config.RegistryCloudMap} {
+	for _, name := range []string{config.Default().Registry.Name, config.RegistryCloudMap, config.RegistryEtcd} {
 		if registries[name] == nil || sources[name] == nil {
 			t.Errorf("--registry=%s has no backend", name)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
 )
 
@@ -28,6 +29,9 @@ var registries = map[string]func(context.Context, setup) (controller.NewRegistry
 	config.RegistryCloudMap: func(ctx context.Context, s setup) (controller.NewRegistry, error) {
 		return cloudMap(ctx, s, config.RegistryCloudMap, s.options.AWS, false)
 	},
+	config.RegistryEtcd: func(_ context.Context, s setup) (controller.NewRegistry, error) {
+		return onEtcd(s, config.RegistryEtcd, s.options.Etcd, false)
+	},
 }
 
 // sources prepare, by the kind that --import-from begins with, a registry that is only imported from.
@@ -35,6 +39,10 @@ var sources = map[string]func(context.Context, setup, config.Source) (controller
 	config.RegistryCloudMap: func(ctx context.Context, s setup, source config.Source) (controller.NewRegistry, error) {
 		source.AWS.Region = cmp.Or(source.AWS.Region, s.options.AWS.Region)
 		return cloudMap(ctx, s, source.Label(), source.AWS, true)
+	},
+	config.RegistryEtcd: func(_ context.Context, s setup, source config.Source) (controller.NewRegistry, error) {
+		source.Etcd.Prefix = cmp.Or(source.Etcd.Prefix, s.options.Etcd.Prefix)
+		return onEtcd(s, source.Label(), source.Etcd, true)
 	},
 }
 
@@ -84,6 +92,38 @@ func cloudMap(ctx context.Context, s setup, name string, account config.AWS, rea
 			Identity:          identity,
 			Version:           config.Version,
 			InstanceView:      options.InstanceView,
+			ReadOnly:          readOnly,
+			PollInterval:      options.PollInterval,
+			HeartbeatInterval: options.HeartbeatInterval,
+			StaleAfter:        options.StaleAfter,
+			Logger:            s.log.WithName("registry").WithValues("registry", name),
+			Metrics:           s.metrics,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return registry.WithMetrics(reg, name, s.metrics), nil
+	}, nil
+}
+
+// onEtcd prepares a registry on etcd under a name of its own.
+func onEtcd(s setup, name string, where config.Etcd, readOnly bool) (controller.NewRegistry, error) {
+	client, err := etcd.NewClient(etcd.ClientConfig{
+		Name:      name,
+		Endpoints: where.List(),
+		CAFile:    where.CAFile, CertFile: where.CertFile, KeyFile: where.KeyFile,
+		Username: where.Username, PasswordFile: where.PasswordFile,
+		Metrics: s.metrics,
+	})
+	if err != nil {
+		return nil, err
+	}
+	options := s.options.Registry
+	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+		reg, err := etcd.New(client, etcd.Config{
+			Identity:          identity,
+			Version:           config.Version,
+			Prefix:            where.Prefix,
 			ReadOnly:          readOnly,
 			PollInterval:      options.PollInterval,
 			HeartbeatInterval: options.HeartbeatInterval,

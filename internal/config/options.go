@@ -18,6 +18,7 @@ import (
 type Options struct {
 	Registry Registry
 	AWS      AWS
+	Etcd     Etcd
 	// ImportFrom are further registries, which are imported from as well.
 	ImportFrom Sources
 	Identity   Identity
@@ -92,6 +93,7 @@ func Default() Options {
 			StaleAfter:  2 * time.Minute,
 			StalePolicy: string(mcs.StaleWithdraw),
 		},
+		Etcd:  Etcd{Prefix: "/mcs"},
 		Scope: Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
 		Kubernetes: Kubernetes{
 			// client-go's own 5 a second would dominate every delay: one import is about four writes, so a change of
@@ -125,9 +127,11 @@ func (o *Options) Flags() *pflag.FlagSet {
 	flags.SortFlags = false
 	o.Registry.bind(flags)
 	o.AWS.bind(flags)
+	o.Etcd.bind(flags)
 	flags.Var(&o.ImportFrom, "import-from",
 		"a further registry to import from, without exporting to it, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader (repeatable); "+
-			"its settings are name, region, endpoint, role-arn, role-external-id, role-session-name and namespace-owner")
+			"its settings are name, region, endpoint, role-arn, role-external-id, role-session-name and namespace-owner, "+
+			"and of etcd name, endpoints (separated by semicolons), ca, cert, key, username, password-file and prefix")
 	o.Identity.bind(flags)
 	o.Scope.bind(flags)
 	o.Kubernetes.bind(flags)
@@ -140,7 +144,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 
 func (r *Registry) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&r.Name, "registry", r.Name,
-		"the clusterset's shared registry: "+RegistryCloudMap)
+		"the clusterset's shared registry: "+RegistryCloudMap+" or "+RegistryEtcd)
 	flags.BoolVar(&r.InstanceView, "instance-view", r.InstanceView,
 		"show each exported endpoint as a Cloud Map instance as well, for people and AWS-native consumers; importing does not need it")
 	flags.DurationVar(&r.PollInterval, "poll-interval", r.PollInterval,
@@ -191,7 +195,11 @@ func (s *Serving) bind(flags *pflag.FlagSet) {
 
 // Validate reports every setting that cannot work, and what would.
 func (o *Options) Validate() error {
-	return errors.Join(o.Registry.validate(), o.AWS.validate(), o.ImportFrom.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+	var etcd error
+	if o.Registry.Name == RegistryEtcd {
+		etcd = o.Etcd.validate()
+	}
+	return errors.Join(o.Registry.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
 }
 
 const (
@@ -205,8 +213,8 @@ const (
 
 func (r *Registry) validate() error {
 	var problems []error
-	if r.Name != RegistryCloudMap {
-		problems = append(problems, fmt.Errorf("--registry=%s: there is only %s", r.Name, RegistryCloudMap))
+	if err := oneOf("registry", r.Name, []string{RegistryCloudMap, RegistryEtcd}); err != nil {
+		problems = append(problems, err)
 	}
 	if r.PollInterval < minPollInterval {
 		problems = append(problems, fmt.Errorf("--poll-interval=%s: must be at least %s", r.PollInterval, minPollInterval))

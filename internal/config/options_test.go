@@ -46,18 +46,35 @@ func TestParse(t *testing.T) {
 			name: "no role", args: "--aws-role-external-id=abc --aws-role-session-name=abc",
 			wantErr: []string{"--aws-role-external-id=abc: says nothing without", "--aws-role-session-name=abc: says nothing without"},
 		},
-		{name: "import from nothing", args: "--import-from=zookeeper,region=x", wantErr: []string{`must begin with the kind of registry, which is cloudmap`}},
+		{name: "import from nothing", args: "--import-from=zookeeper,region=x", wantErr: []string{`must begin with the kind of registry, which is cloudmap or etcd,`}},
 		{name: "import from an unknown setting", args: "--import-from=cloudmap,zone=a", wantErr: []string{`"zone=a": cloudmap has no such setting; there are endpoint, name, namespace-owner, region`}},
 		{name: "import from a setting without a value", args: "--import-from=cloudmap,region", wantErr: []string{`"region": must have a value, as in region=…`}},
 		{name: "import from a setting set twice", args: "--import-from=cloudmap,region=eu-west-1,region=eu-west-2", wantErr: []string{`"region=eu-west-2": region is set twice`}},
 		{name: "import from the same", args: "--import-from=cloudmap", wantErr: []string{"--import-from=cloudmap: must say how it differs"}},
 		{name: "import from a bad value", args: "--import-from=cloudmap,region=Ireland", wantErr: []string{"--import-from=cloudmap,…,region=Ireland: must be an AWS Region"}},
+		{name: "import from an etcd in the clear", args: "--import-from=etcd,endpoints=http://a:2379", wantErr: []string{`--import-from=etcd,…,endpoints=http://a:2379: "http://a:2379" is not encrypted`}},
+		{name: "import from no etcd", args: "--import-from=etcd", wantErr: []string{"--import-from=etcd,…,endpoints=: must be the URL"}},
 		{name: "import from a bad name", args: "--import-from=cloudmap,name=A_b,region=eu-west-1", wantErr: []string{`name "A_b" must be at most 63`}},
 		{
 			name: "import from one twice", args: "--import-from=cloudmap,region=eu-west-1 --import-from=cloudmap,region=eu-west-1",
 			wantErr: []string{"another registry has the name cloudmap/eu-west-1 too: give one of them name=…"},
 		},
-		{name: "registry", args: "--registry=zookeeper", wantErr: []string{"--registry=zookeeper: there is only cloudmap"}},
+		{name: "registry", args: "--registry=zookeeper", wantErr: []string{"--registry=zookeeper: must be one of cloudmap, etcd"}},
+		{name: "etcd", args: "--registry=etcd --etcd-endpoints=https://a:2379,https://b:2379 --etcd-username=u --etcd-password-file=/p", want: func(o *Options) {
+			o.Registry.Name = RegistryEtcd
+			o.Etcd.Endpoints, o.Etcd.Username, o.Etcd.PasswordFile = "https://a:2379,https://b:2379", "u", "/p"
+		}},
+		{name: "etcd in the clear", args: "--registry=etcd --etcd-endpoints=http://a:2379", wantErr: []string{`"http://a:2379" is not encrypted`}},
+		{name: "etcd in the clear on purpose", args: "--registry=etcd --etcd-endpoints=http://a:2379 --etcd-insecure", want: func(o *Options) {
+			o.Registry.Name = RegistryEtcd
+			o.Etcd.Endpoints, o.Etcd.Insecure = "http://a:2379", true
+		}},
+		{name: "etcd half in the clear", args: "--registry=etcd --etcd-endpoints=http://a:1,https://b:1 --etcd-insecure", wantErr: []string{"all https:// or all http://"}},
+		{name: "etcd endpoint", args: "--registry=etcd --etcd-endpoints=a:2379", wantErr: []string{`"a:2379" must be a URL`}},
+		{
+			name: "etcd settings", args: "--registry=etcd --etcd-cert=c --etcd-username=u --etcd-prefix=mcs/",
+			wantErr: []string{"--etcd-endpoints: must be the URL of at least one member", "--etcd-cert=c: needs", "--etcd-username=u: needs", "--etcd-prefix=mcs/: must begin"},
+		},
 		{name: "poll interval", args: "--poll-interval=1ms", wantErr: []string{"--poll-interval=1ms: must be at least 100ms"}},
 		{name: "heartbeat", args: "--heartbeat-interval=10ms", wantErr: []string{"--heartbeat-interval=10ms: must be at least 1s"}},
 		{name: "stale", args: "--stale-after=30s", wantErr: []string{"--stale-after=30s: must be at least 3 times --heartbeat-interval, which is 36s"}},

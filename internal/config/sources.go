@@ -19,7 +19,9 @@ type Source struct {
 	Backend string
 	// Name tells it from the others in metrics and logs.
 	Name string
+	// AWS or Etcd says where it is.
 	AWS  AWS
+	Etcd Etcd
 
 	// text is what the user wrote.
 	text string
@@ -35,6 +37,16 @@ var sourceSettings = map[string]map[string]func(*Source) *string{
 		"role-external-id":  func(s *Source) *string { return &s.AWS.ExternalID },
 		"role-session-name": func(s *Source) *string { return &s.AWS.SessionName },
 		"namespace-owner":   func(s *Source) *string { return &s.AWS.NamespaceOwner },
+	},
+	RegistryEtcd: {
+		"name":          func(s *Source) *string { return &s.Name },
+		"endpoints":     func(s *Source) *string { return &s.Etcd.Endpoints },
+		"ca":            func(s *Source) *string { return &s.Etcd.CAFile },
+		"cert":          func(s *Source) *string { return &s.Etcd.CertFile },
+		"key":           func(s *Source) *string { return &s.Etcd.KeyFile },
+		"username":      func(s *Source) *string { return &s.Etcd.Username },
+		"password-file": func(s *Source) *string { return &s.Etcd.PasswordFile },
+		"prefix":        func(s *Source) *string { return &s.Etcd.Prefix },
 	},
 }
 
@@ -101,12 +113,12 @@ var sourceNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9./:-]{0,61}[a-z0-9]
 
 func (s Sources) validate() error {
 	var problems []error
-	names := map[string]bool{RegistryCloudMap: true}
+	names := map[string]bool{RegistryCloudMap: true, RegistryEtcd: true}
 	for _, source := range s {
 		refuse := func(format string, args ...any) {
 			problems = append(problems, fmt.Errorf("--import-from=%s: "+format, append([]any{source.text}, args...)...))
 		}
-		if err := source.AWS.check(func(setting, value string) string {
+		if err := source.check(func(setting, value string) string {
 			return "--import-from=" + source.Backend + ",…," + setting + "=" + value
 		}); err != nil {
 			problems = append(problems, err)
@@ -128,10 +140,21 @@ func (s Sources) validate() error {
 	return errors.Join(problems...)
 }
 
-// Label is the source's name, or else made of what tells it apart: kind, Region, account.
+// check reports what cannot be. at says how the user wrote a setting.
+func (s Source) check(at func(setting, value string) string) error {
+	if s.Backend == RegistryEtcd {
+		return s.Etcd.check(at)
+	}
+	return s.AWS.check(at)
+}
+
+// Label is the source's name, or else made of what tells it apart: kind, Region, account, or host.
 func (s Source) Label() string {
 	if s.Name != "" {
 		return s.Name
+	}
+	if s.Backend == RegistryEtcd {
+		return s.Backend + "/" + s.Etcd.host()
 	}
 	parts := []string{s.Backend}
 	if s.AWS.Region != "" {

@@ -22,7 +22,7 @@ import (
 
 // ClientConfig says how to reach an etcd cluster.
 type ClientConfig struct {
-	// Endpoints are URLs of its members. http:// is refused unless Insecure is set.
+	// Endpoints are URLs of its members, all with https:// or all with http://.
 	Endpoints []string
 	// CAFile verifies the members' certificates; "" is the system's certificate authorities.
 	CAFile string
@@ -30,8 +30,6 @@ type ClientConfig struct {
 	CertFile, KeyFile string
 	// Username and PasswordFile are for etcd's own users. The file is read again when etcd refuses the password.
 	Username, PasswordFile string
-	// Insecure allows connections that anybody on the way can read and change.
-	Insecure bool
 	// Name is the registry's in metrics; "" is etcd.
 	Name string
 	// Metrics may be nil.
@@ -67,22 +65,8 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("etcd needs at least one endpoint")
 	}
-	secure := 0
-	for _, endpoint := range cfg.Endpoints {
-		switch {
-		case strings.HasPrefix(endpoint, "https://"):
-			secure++
-		case !strings.HasPrefix(endpoint, "http://"):
-			return nil, fmt.Errorf("etcd endpoint %q must be a URL such as https://etcd.example.com:2379", endpoint)
-		case !cfg.Insecure:
-			return nil, fmt.Errorf("etcd endpoint %q is not encrypted: use https://, or allow it explicitly", endpoint)
-		}
-	}
-	if secure != 0 && secure != len(cfg.Endpoints) {
-		return nil, errors.New("etcd endpoints must be all https:// or all http://")
-	}
 	c := &Client{cfg: cfg}
-	if secure > 0 {
+	if strings.HasPrefix(cfg.Endpoints[0], "https://") {
 		files := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile, Logger: zap.NewNop()}
 		var err error
 		if c.tls, err = files.ClientConfig(); err != nil {

@@ -145,9 +145,10 @@ func (s *testStore) intercept(ctx context.Context, method string, req, reply any
 			return status.Error(codes.Unavailable, "muted")
 		}
 	}
+	s.writes.Add(int64(exports)) // before, for a watch may show it first
 	err := invoke(ctx, method, req, reply, conn, opts...)
-	if err == nil && reply.(*pb.TxnResponse).Succeeded {
-		s.writes.Add(int64(exports))
+	if err != nil || !reply.(*pb.TxnResponse).Succeeded {
+		s.writes.Add(int64(-exports))
 	}
 	return err
 }

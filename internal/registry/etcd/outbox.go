@@ -18,8 +18,8 @@ type outbox struct {
 	written map[mcs.Key]written
 	// refused is why etcd will not take a key as it is.
 	refused map[mcs.Key]error
-	// queues are the keys that may differ from what is wanted, the longest waiting first, those to be withdrawn apart;
-	// queued are those in either.
+	// queues are the keys that may differ from what is wanted, the longest waiting first, those to be withdrawn apart.
+	// queued says in which a key is; in the other it does not count.
 	queues map[bool][]mcs.Key
 	queued map[mcs.Key]bool
 }
@@ -69,9 +69,10 @@ func (o *outbox) ask(key mcs.Key, w wish) bool {
 
 // recheck has key compared with what is wanted.
 func (o *outbox) recheck(key mcs.Key) {
-	if w, asked := o.want[key]; asked && !o.queued[key] {
-		o.queued[key] = true
-		withdraw := w.export == nil
+	w, asked := o.want[key]
+	withdraw := w.export == nil
+	if in, queued := o.queued[key]; asked && (!queued || in != withdraw) {
+		o.queued[key] = withdraw
 		o.queues[withdraw] = append(o.queues[withdraw], key)
 	}
 }
@@ -142,18 +143,20 @@ func (o *outbox) take(withdraw bool, most int) []operation {
 			break
 		}
 		key := queue[0]
+		in, queued := o.queued[key]
 		w := o.want[key]
 		if len(batch) > 0 && bytes+len(w.data) > maxBatchBytes {
 			break
 		}
 		o.queues[withdraw] = queue[1:]
+		if !queued || in != withdraw {
+			continue
+		}
 		delete(o.queued, key)
 		switch {
 		case o.done(key, w):
 			o.settle(key, w)
 		case o.refused[key] != nil:
-		case (w.export == nil) != withdraw:
-			o.recheck(key) // it was asked for otherwise since
 		default:
 			bytes += len(w.data)
 			batch = append(batch, operation{key: key, wish: w, withdraw: withdraw})

@@ -64,9 +64,9 @@ const (
 
 // Registry is one cluster's part in a clusterset on etcd.
 type Registry struct {
-	cfg    Config
-	log    logr.Logger
-	store  *store
+	cfg   Config
+	log   logr.Logger
+	store *store
 
 	// writable wakes the writer.
 	writable chan struct{}

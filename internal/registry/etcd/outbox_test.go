@@ -1,0 +1,197 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+func webKey(i int) mcs.Key { return mcs.Key{Namespace: "demo", Name: fmt.Sprintf("web-%d", i)} }
+
+// webExport differs in its port with n.
+func webExport(clusterID string, i, n int) mcs.Export {
+	return mcs.Export{
+		Key: webKey(i), Cluster: clusterID, Type: mcsv1beta1.ClusterSetIP,
+		Ports:           []mcs.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: int32(1 + n), TargetPort: "8080"}},
+		SessionAffinity: corev1.ServiceAffinityNone,
+		IPFamilies:      []corev1.IPFamily{corev1.IPv4Protocol},
+	}
+}
+
+func wishFor(t interface{ Fatal(...any) }, i, n int) wish {
+	w, err := newWish(webExport("cls1", i, n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func TestWishIsWhatOthersRead(t *testing.T) {
+	var invalid *registry.InvalidExportError
+	exp := webExport("cls1", 0, 1)
+	exp.Type = "Nonsense"
+	if _, err := newWish(exp); !errors.As(err, &invalid) {
+		t.Errorf("an export that nobody could use: error %v, want an InvalidExportError", err)
+	}
+}
+
+// fakeStore is etcd as the outbox knows it: what is stored, and up to which revision the watch has shown it.
+type fakeStore struct {
+	revision, shownRevision int64
+	stored, shown           map[mcs.Key]*mcs.Export
+	// events are not shown yet.
+	events []event
+}
+
+type event struct {
+	key      mcs.Key
+	exp      *mcs.Export
+	revision int64
+}
+
+func (s *fakeStore) set(key mcs.Key, exp *mcs.Export) (effect bool) {
+	if exp == nil && s.stored[key] == nil {
+		return false
+	}
+	s.stored[key] = exp
+	s.events = append(s.events, event{key, exp, s.revision})
+	return true
+}
+
+// TestOutboxConverges writes, loses answers and interferes at random, and wants the store to have in the end what was wanted.
+func TestOutboxConverges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &fakeStore{stored: map[mcs.Key]*mcs.Export{}, shown: map[mcs.Key]*mcs.Export{}}
+		o := newOutbox(func(key mcs.Key) (*mcs.Export, bool) { return s.shown[key], s.shown[key] != nil })
+		show := func() {
+			e := s.events[0]
+			s.events = s.events[1:]
+			s.shown[e.key], s.shownRevision = e.exp, e.revision
+			o.seen(e.key, e.revision)
+		}
+		write := func(most int) (wrote bool) {
+			batch := o.next(most)
+			if len(batch) == 0 {
+				return false
+			}
+			s.revision++
+			effect := make([]bool, len(batch))
+			for i, op := range batch {
+				effect[i] = s.set(op.key, op.wish.export)
+			}
+			// The watch may be faster than the answer.
+			for range rapid.IntRange(0, len(s.events)).Draw(t, "shown before the answer") {
+				show()
+			}
+			o.accepted(batch, effect, s.revision, s.shownRevision)
+			return true
+		}
+		want := map[mcs.Key]*mcs.Export{}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			i := rapid.IntRange(0, 3).Draw(t, "key")
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
+			case 0:
+				w := wishFor(t, i, rapid.IntRange(1, 3).Draw(t, "port"))
+				want[webKey(i)] = w.export
+				o.ask(webKey(i), w)
+			case 1:
+				want[webKey(i)] = nil
+				o.ask(webKey(i), wish{})
+			case 2:
+				write(rapid.IntRange(1, 3).Draw(t, "most"))
+			case 3:
+				if len(s.events) > 0 {
+					show()
+				}
+			case 4: // somebody else removes it
+				s.revision++
+				s.set(webKey(i), nil)
+			case 5: // a refused transaction
+				o.failed(o.next(2))
+			}
+		}
+		for rounds := 0; ; rounds++ {
+			for len(s.events) > 0 {
+				show()
+			}
+			if !write(maxOperations) && len(s.events) == 0 {
+				break
+			}
+			if rounds > 20 {
+				t.Fatal("it goes on writing for ever")
+			}
+		}
+		for key, exp := range want {
+			if !same(s.stored[key], exp) {
+				t.Errorf("%v is stored as %v, want %v", key, s.stored[key], exp)
+			}
+			wantState := registry.Exported
+			if exp == nil {
+				wantState = registry.Absent
+			}
+			if got := o.publication(key, nil).State; got != wantState {
+				t.Errorf("publication of %v is %v, want %v", key, got, wantState)
+			}
+		}
+		for key, w := range o.want {
+			if w.export == nil {
+				t.Errorf("the withdrawal of %v is not forgotten", key)
+			}
+		}
+	})
+}
+
+func TestOutboxBatches(t *testing.T) {
+	none := func(mcs.Key) (*mcs.Export, bool) { return nil, false }
+	there := func(mcs.Key) (*mcs.Export, bool) { return &mcs.Export{}, true }
+	o := newOutbox(none)
+	for i := range maxOperations + 10 {
+		o.ask(webKey(i), wishFor(t, i, 1))
+	}
+	o.ask(webKey(0), wish{}) // changed its mind: nothing is there
+	if first := o.next(maxOperations); len(first) != maxOperations || first[0].key != webKey(1) {
+		t.Errorf("first batch has %d operations and begins with %v", len(first), first[0].key)
+	}
+	o.shown = there
+	o.ask(webKey(500), wish{})
+	if batch := o.next(maxOperations); len(batch) != 1 || !batch[0].withdraw {
+		t.Errorf("withdrawals do not come first and alone: %v", batch)
+	}
+	if batch := o.next(maxOperations); len(batch) != 9 || batch[0].withdraw {
+		t.Errorf("the last batch has %d operations, want 9 exports", len(batch))
+	}
+	big := wish{export: &mcs.Export{}, data: make([]byte, maxBatchBytes*2/3)}
+	o = newOutbox(none)
+	o.ask(webKey(1), big)
+	o.ask(webKey(2), big)
+	if batch := o.next(maxOperations); len(batch) != 1 {
+		t.Errorf("a batch has %d large records, want 1", len(batch))
+	}
+}
+
+func TestOutboxRefused(t *testing.T) {
+	o := newOutbox(func(mcs.Key) (*mcs.Export, bool) { return nil, false })
+	o.ask(webKey(1), wishFor(t, 1, 1))
+	batch := o.next(1)
+	o.refuse(batch[0].key, errTooLarge)
+	o.failed(batch)
+	if again := o.next(1); len(again) != 0 {
+		t.Error("what etcd refuses is tried again")
+	}
+	if p := o.publication(webKey(1), nil); p.State != registry.Pending || !errors.Is(p.Err, errTooLarge) {
+		t.Errorf("publication %+v, want Pending with the reason", p)
+	}
+	o.ask(webKey(1), wishFor(t, 1, 2))
+	if again := o.next(1); len(again) != 1 {
+		t.Error("what changed since is not tried")
+	}
+}

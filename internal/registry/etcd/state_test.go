@@ -1,0 +1,135 @@
+package etcd
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func testState() *state { return newState(newLayout("/mcs", "set1"), "set1", "cls1", time.Minute) }
+
+func memberPair(t testing.TB, l layout, id string, revision int64, beat time.Time) pair {
+	t.Helper()
+	identity := cls1
+	identity.ClusterID = id
+	data, err := newMemberRecord(identity, "v1").beating(beat).encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair{key: l.member(id), value: data, revision: revision}
+}
+
+func exportPair(t testing.TB, l layout, id string, i, n int, revision int64) pair {
+	t.Helper()
+	w, err := newWish(webExport(id, i, n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair{key: l.export(id, webKey(i)), value: w.data, revision: revision}
+}
+
+func (s *state) changed(t testing.TB, p pair) bool {
+	t.Helper()
+	changed := keySet{}
+	s.apply(time.Now(), p, changed)
+	return len(changed) > 0
+}
+
+func TestStateApply(t *testing.T) {
+	s := testState()
+	now := time.Now()
+	s.replace(now, []pair{exportPair(t, s.layout, "cls2", 0, 1, 5)}, 6, keySet{})
+	tests := []struct {
+		name        string
+		pair        pair
+		wantChanged bool
+		wantExports int
+		wantUnknown []string
+		wantProblem string
+	}{
+		{"the same again", exportPair(t, s.layout, "cls2", 0, 1, 5), false, 1, nil, ""},
+		{"the same content", exportPair(t, s.layout, "cls2", 0, 1, 7), false, 1, nil, ""},
+		{"another content", exportPair(t, s.layout, "cls2", 0, 2, 8), true, 1, nil, ""},
+		{"garbage keeps what was known", pair{key: s.layout.export("cls2", webKey(0)), value: []byte("garbage"), revision: 9}, true, 1, nil, "cannot be used"},
+		{"another cluster's garbage is unknown", pair{key: s.layout.export("cls3", webKey(0)), value: []byte{0xff, 0}, revision: 10}, true, 1, []string{"cls3"}, ""},
+		{"another service's export", pair{key: s.layout.export("cls4", webKey(0)), value: exportPair(t, s.layout, "cls4", 1, 1, 0).value, revision: 11}, true, 1, []string{"cls3", "cls4"}, ""},
+		{"a strange key", pair{key: s.layout.cluster("cls2") + "strange", revision: 12}, false, 1, []string{"cls3", "cls4"}, `strange" is none`},
+		{"gone is gone", pair{key: s.layout.export("cls3", webKey(0)), revision: 13, deleted: true}, true, 1, []string{"cls4"}, ""},
+		{"nobody's key", pair{key: "/mcs/set1/x", revision: 14}, false, 1, []string{"cls4"}, ""},
+		{"withdrawn", pair{key: s.layout.export("cls2", webKey(0)), revision: 15, deleted: true}, true, 0, []string{"cls4"}, ""},
+	}
+	for _, tt := range tests {
+		if got := s.changed(t, tt.pair); got != tt.wantChanged {
+			t.Errorf("%s: changed %v, want %v", tt.name, got, tt.wantChanged)
+		}
+		v := s.look(webKey(0), "cls1")
+		if len(v.Exports) != tt.wantExports || !slices.Equal(v.Unknown, tt.wantUnknown) {
+			t.Errorf("%s: %d exports and unknown %v, want %d and %v", tt.name, len(v.Exports), v.Unknown, tt.wantExports, tt.wantUnknown)
+		}
+		if lines := strings.Join(s.clusters["cls2"].problems(), "\n"); !strings.Contains(lines, tt.wantProblem) {
+			t.Errorf("%s: problems %q lack %q", tt.name, lines, tt.wantProblem)
+		}
+	}
+}
+
+// A list after a gap in the watch tells of what came and went meanwhile, and of nothing else.
+func TestStateReplace(t *testing.T) {
+	s := testState()
+	now := time.Now()
+	list := []pair{
+		exportPair(t, s.layout, "cls2", 0, 1, 2), exportPair(t, s.layout, "cls2", 1, 1, 3), exportPair(t, s.layout, "cls2", 2, 1, 4),
+		memberPair(t, s.layout, "cls2", 5, now), {key: s.layout.alive("cls2"), value: []byte("uid-1"), revision: 5, lease: 7},
+	}
+	s.replace(now, list, 10, keySet{})
+	changed := keySet{}
+	if s.replace(now, []pair{list[0], exportPair(t, s.layout, "cls2", 1, 2, 12), exportPair(t, s.layout, "cls3", 3, 1, 13)}, 20, changed) {
+		t.Error("a later revision counts as a rewind")
+	}
+	for i, want := range []bool{false, true, true, true} {
+		if _, got := changed[webKey(i)]; got != want {
+			t.Errorf("key %d is told of: %v, want %v", i, got, want)
+		}
+	}
+	if s.clusters["cls2"].member.revision != 0 || s.aliveOf("cls2").revision != 0 {
+		t.Error("what is not in the list is still known")
+	}
+	// A restored backup: the same revisions may mean something else.
+	changed = keySet{}
+	if !s.replace(now, []pair{exportPair(t, s.layout, "cls2", 0, 5, 2)}, 8, changed) {
+		t.Error("an earlier revision does not count as a rewind")
+	}
+	if _, ok := changed[webKey(0)]; !ok {
+		t.Error("another export at the same revision is not told of after a rewind")
+	}
+	s.replace(now, nil, 9, changed)
+	if len(s.clusters) != 0 {
+		t.Errorf("clusters without a key are still known: %v", s.keys())
+	}
+}
+
+func TestStateSignsOfLife(t *testing.T) {
+	s := testState()
+	now := time.Now()
+	s.replace(now, []pair{memberPair(t, s.layout, "cls2", 5, now), exportPair(t, s.layout, "cls2", 0, 1, 4)}, 10, keySet{})
+	s.answered(now, keySet{})
+	if v := s.look(webKey(0), "cls1"); len(v.Unheard) != 1 || len(v.Stale) != 0 {
+		t.Errorf("at the start: unheard %v, stale %v, want cls2 unheard", v.Unheard, v.Stale)
+	}
+	changed := keySet{}
+	s.apply(now, memberPair(t, s.layout, "cls2", 11, now.Add(time.Second)), changed)
+	s.answered(now.Add(time.Second), changed)
+	if v := s.look(webKey(0), "cls1"); len(v.Unheard)+len(v.Stale) != 0 || len(changed) != 1 {
+		t.Errorf("after a sign of life: unheard %v, stale %v, %d keys told of", v.Unheard, v.Stale, len(changed))
+	}
+	// This cluster's own heartbeats show that time passes; the other's stopped.
+	changed = keySet{}
+	for i := range 20 {
+		at := now.Add(time.Duration(i) * 10 * time.Second)
+		s.apply(at, memberPair(t, s.layout, "cls1", int64(20+i), at), changed)
+		s.answered(at, changed)
+	}
+	if v := s.look(webKey(0), "cls1"); len(v.Stale) != 1 || len(changed) != 1 || !s.list()[1].Stale {
+		t.Errorf("after two silent minutes: stale %v, %d keys told of", v.Stale, len(changed))
+	}
+}
