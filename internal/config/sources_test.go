@@ -1,6 +1,7 @@
 package config
 
 import (
+	stdcmp "cmp"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,6 +40,11 @@ func TestParseSource(t *testing.T) {
 			want:  Source{Name: "dr", AWS: AWS{Region: "eu-central-1"}},
 			label: "dr",
 		},
+		{
+			text:  "etcd,endpoints=https://a:2379;https://b:2379,ca=/etcd/ca.crt,username=u,password-file=/etcd/password,prefix=/mcs",
+			want:  Source{Backend: RegistryEtcd, Etcd: Etcd{Endpoints: "https://a:2379;https://b:2379", CAFile: "/etcd/ca.crt", Username: "u", PasswordFile: "/etcd/password", Prefix: "/mcs"}},
+			label: "etcd/a:2379",
+		},
 	}
 	for _, tt := range tests {
 		got, err := ParseSource(tt.text)
@@ -46,7 +52,7 @@ func TestParseSource(t *testing.T) {
 			t.Errorf("%s: %v", tt.text, err)
 			continue
 		}
-		tt.want.Backend = RegistryCloudMap
+		tt.want.Backend = stdcmp.Or(tt.want.Backend, RegistryCloudMap)
 		if d := cmp.Diff(tt.want, got, cmpopts.IgnoreUnexported(Source{})); d != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.text, d)
 		}

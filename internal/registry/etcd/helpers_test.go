@@ -75,6 +75,7 @@ func shared(t testing.TB) *etcdtest.Cluster {
 	t.Helper()
 	binary := program(t)
 	server.once.Do(func() {
+		//nolint:usetesting // it outlives the test that needs it first
 		if server.dir, server.err = os.MkdirTemp("", "etcd-test-"); server.err == nil {
 			server.Cluster, server.err = etcdtest.Start(context.Background(), etcdtest.Options{Program: binary, Dir: server.dir, Args: quick})
 		}

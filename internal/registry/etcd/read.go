@@ -100,7 +100,7 @@ func (r *Registry) take(changes []pair, revision int64, notify func(mcs.Key)) er
 	now, changed := time.Now(), keySet{}
 	for _, p := range changes {
 		r.state.apply(now, p, changed)
-		if key, ours := r.ours(p.key); ours {
+		if key, ok := r.ownExport(p.key); ok {
 			r.outbox.seen(key, p.revision)
 			changed[key] = struct{}{}
 		}
@@ -116,8 +116,8 @@ func (r *Registry) take(changes []pair, revision int64, notify func(mcs.Key)) er
 	return nil
 }
 
-// ours says whether a key is that of an export of this cluster, and of which.
-func (r *Registry) ours(key string) (mcs.Key, bool) {
+// ownExport says whether a key is that of an export of this cluster, and of which.
+func (r *Registry) ownExport(key string) (mcs.Key, bool) {
 	id := r.cfg.Identity.ClusterID
 	if r.store.layout.clusterOf(key) != id {
 		return mcs.Key{}, false

@@ -304,29 +304,48 @@ func (r *Registry) tryLeave(ctx context.Context, watched *watchedLife) (done boo
 	if err != nil {
 		return false, err
 	}
-	r.mu.Lock()
-	ours, held := r.claim.leases[alive.lease], r.claim.held
-	r.mu.Unlock()
-	switch {
-	case alive.lives() && ours:
-	case alive.lives() && alive.uid != r.cfg.Identity.UID:
+	switch r.whose(alive, data) {
+	case somebodys:
 		return true, nil
-	case alive.lives() && held:
-		return true, nil // whoever displaced us
-	case alive.lives():
+	case perhapsAClones:
 		return r.watchLife(ctx, watched, alive)
-	case !held:
-		// Nobody lives here: who did last says the record.
-		member, err := decodeMember(data, r.cfg.Identity.ClusterSetID, r.cfg.Identity.ClusterID)
-		if err != nil || member.UID != r.cfg.Identity.UID {
-			return true, nil
-		}
 	}
 	err = r.store.remove(ctx, alive.revision)
 	if errors.Is(err, errFallen) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// owner says whose the keys below our prefix are.
+type owner int
+
+const (
+	ours owner = iota
+	somebodys
+	perhapsAClones
+)
+
+// whose judges by the keys alive and member.
+func (r *Registry) whose(alive aliveState, data []byte) owner {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	uid := r.cfg.Identity.UID
+	switch {
+	case alive.lives() && r.claim.leases[alive.lease]:
+		return ours
+	case alive.lives() && (alive.uid != uid || r.claim.held):
+		return somebodys // another cluster's, or of who displaced us
+	case alive.lives():
+		return perhapsAClones
+	case r.claim.held:
+		return ours
+	}
+	// Nobody lives here: who did last says the record. Without one that can be read it is not known to be us.
+	if member, err := decodeMember(data, r.cfg.Identity.ClusterSetID, r.cfg.Identity.ClusterID); err != nil || member.UID != uid {
+		return somebodys
+	}
+	return ours
 }
 
 // watchLife watches an alive that our UID wrote: when it stays for longer than its lease lasts, or is written, somebody
