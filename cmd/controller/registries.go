@@ -49,8 +49,8 @@ var sources = map[string]func(context.Context, setup, config.Source) (controller
 // newRegistry prepares one registry of all that the options name.
 func newRegistry(ctx context.Context, s setup) (controller.NewRegistry, error) {
 	first, err := registries[s.options.Registry.Name](ctx, s)
-	if err != nil || len(s.options.ImportFrom) == 0 {
-		return first, err
+	if err != nil {
+		return nil, err
 	}
 	names, parts := []string{s.options.Registry.Name}, []controller.NewRegistry{first}
 	for _, source := range s.options.ImportFrom {
@@ -59,6 +59,16 @@ func newRegistry(ctx context.Context, s setup) (controller.NewRegistry, error) {
 			return nil, fmt.Errorf("--import-from=%s: %w", source, err)
 		}
 		names, parts = append(names, source.Label()), append(parts, part)
+	}
+	if s.options.Migration.ImportFromAWSController {
+		part, err := oldClusters(ctx, s)
+		if err != nil {
+			return nil, fmt.Errorf("--import-from-aws-controller: %w", err)
+		}
+		names, parts = append(names, oldClustersName), append(parts, part)
+	}
+	if len(parts) == 1 {
+		return first, nil
 	}
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		made := make([]several.Source, len(parts))

@@ -21,6 +21,7 @@ type Options struct {
 	Etcd     Etcd
 	// ImportFrom are further registries, which are imported from as well.
 	ImportFrom Sources
+	Migration  Migration
 	Identity   Identity
 	Scope      Scope
 	Kubernetes Kubernetes
@@ -93,8 +94,9 @@ func Default() Options {
 			StaleAfter:  2 * time.Minute,
 			StalePolicy: string(mcs.StaleWithdraw),
 		},
-		Etcd:  Etcd{Prefix: "/mcs"},
-		Scope: Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
+		Etcd:      Etcd{Prefix: "/mcs"},
+		Migration: Migration{PollInterval: 5 * time.Second},
+		Scope:     Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
 		Kubernetes: Kubernetes{
 			// client-go's own 5 a second would dominate every delay: one import is about four writes, so a change of
 			// 300 services at once (1,200 writes) would take four minutes. At 200 it takes six seconds.
@@ -132,6 +134,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 		"a further registry to import from, without exporting to it, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader (repeatable); "+
 			"its settings are name, region, endpoint, role-arn, role-external-id, role-session-name and namespace-owner, "+
 			"and of etcd name, endpoints (separated by semicolons), ca, cert, key, username, password-file and prefix")
+	o.Migration.bind(flags)
 	o.Identity.bind(flags)
 	o.Scope.bind(flags)
 	o.Kubernetes.bind(flags)
@@ -199,7 +202,7 @@ func (o *Options) Validate() error {
 	if o.Registry.Name == RegistryEtcd {
 		etcd = o.Etcd.validate()
 	}
-	return errors.Join(o.Registry.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
 }
 
 const (

@@ -76,6 +76,7 @@ func TestParse(t *testing.T) {
 			wantErr: []string{"--etcd-endpoints: must be the URL of at least one member", "--etcd-cert=c: needs", "--etcd-username=u: needs", "--etcd-prefix=mcs/: must begin"},
 		},
 		{name: "poll interval", args: "--poll-interval=1ms", wantErr: []string{"--poll-interval=1ms: must be at least 100ms"}},
+		{name: "poll of the old controllers", args: "--aws-controller-poll-interval=10ms", wantErr: []string{"--aws-controller-poll-interval=10ms: must be at least 1s"}},
 		{name: "heartbeat", args: "--heartbeat-interval=10ms", wantErr: []string{"--heartbeat-interval=10ms: must be at least 1s"}},
 		{name: "stale", args: "--stale-after=30s", wantErr: []string{"--stale-after=30s: must be at least 3 times --heartbeat-interval, which is 36s"}},
 		{name: "stale policy", args: "--stale-cluster-policy=keep", want: func(o *Options) { o.Registry.StalePolicy = "keep" }},

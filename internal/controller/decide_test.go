@@ -332,7 +332,7 @@ func TestRememberedIsWhatWasMerged(t *testing.T) {
 	exp.Annotations = map[string]string{"note": "b"}
 	merged := mcs.Merge([]mcs.Export{exp})
 	existing := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"other": "x"}}}
-	imp := plan.ServiceImport(merged, existing, nil, nil, nil)
+	imp := plan.ServiceImport(merged, existing, mcs.DerivedName(merged.Key), nil, nil, nil)
 	if d := cmp.Diff(merged, remembered(imp, []mcs.Export{exp})); d != "" {
 		t.Errorf("(-merged +remembered):\n%s", d)
 	}

@@ -27,6 +27,8 @@ type exportReconciler struct {
 	scope      *scope
 	events     recorder
 	now        func() time.Time
+	// takeOver lets the finalizer of the AWS Cloud Map MCS Controller for K8s be removed.
+	takeOver bool
 
 	// published are the last exports by key, to tell when one changed.
 	published sync.Map // mcs.Key -> publishedExport
@@ -44,6 +46,9 @@ func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	standing := r.membership.standing()
 	if standing.undecided() {
 		return reconcile.Result{}, nil
+	}
+	if err := r.releaseExport(ctx, key); err != nil {
+		return retryOnRace(err)
 	}
 	src, err := gatherSource(ctx, r.client, r.scope, standing.identity(), key)
 	if err != nil {

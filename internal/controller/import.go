@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +37,8 @@ type importReconciler struct {
 	mcsVersion schema.GroupVersion
 	now        func() time.Time
 	staleRule  mcs.StaleRule
+	// takeOver lets the imports of the AWS Cloud Map MCS Controller for K8s be taken over.
+	takeOver bool
 
 	// reported are the keys of which the user has been told that somebody else's object is in the way.
 	reported sync.Map // mcs.Key -> struct{}
@@ -55,15 +58,20 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	if decision.verdict != verdictForeign {
 		r.reported.Delete(facts.key)
 	}
+	var again time.Duration
 	switch decision.verdict {
 	case verdictForeign:
 		r.reportForeign(ctx, facts)
 	case verdictRemove:
 		err = r.remove(ctx, facts)
 	case verdictKeep:
-		err = r.keep(ctx, session, facts, decision)
+		if err = r.keep(ctx, session, facts, decision); err == nil {
+			again, err = r.retire(ctx, facts, decision)
+		}
 	}
-	return retryOnRace(err)
+	result, err := retryOnRace(err)
+	result.RequeueAfter = max(result.RequeueAfter, again)
+	return result, err
 }
 
 // gather reads all that decides the import of key.
@@ -94,14 +102,8 @@ func (r *importReconciler) gatherObjects(ctx context.Context, f *importFacts) er
 	if found {
 		f.imp = &imp
 	}
-	name.Name = mcs.DerivedName(f.key)
-	var derived corev1.Service
-	found, err = find(ctx, r.client, name, &derived, client.UnsafeDisableDeepCopy)
-	if err != nil {
+	if err := r.gatherDerived(ctx, f); err != nil {
 		return err
-	}
-	if found {
-		f.derived = &derived
 	}
 	list, err := listSlices(ctx, r.client, f.key.Namespace, indexImport, f.key.Name)
 	f.slices = make([]*discoveryv1.EndpointSlice, 0, len(list))
@@ -109,6 +111,53 @@ func (r *importReconciler) gatherObjects(ctx context.Context, f *importFacts) er
 		f.slices = append(f.slices, &list[i])
 	}
 	return err
+}
+
+// gatherDerived reads the derived Service, and what the AWS Cloud Map MCS Controller for K8s left of it.
+func (r *importReconciler) gatherDerived(ctx context.Context, f *importFacts) error {
+	name := types.NamespacedName{Namespace: f.key.Namespace, Name: mcs.DerivedName(f.key)}
+	var svc corev1.Service
+	found, err := find(ctx, r.client, name, &svc, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return err
+	}
+	var standard *corev1.Service
+	if found {
+		standard = &svc
+	}
+	candidates, err := listDerived(ctx, r.client, f.key)
+	if err != nil {
+		return err
+	}
+	d := plan.ChooseDerived(f.key, f.imp, standard, candidates, r.takeOver)
+	f.derived, f.derivedName = d.Service, d.Name
+	f.old = oldObjects{
+		imp: r.takeOver && plan.MadeByOldController(f.imp), derived: d.Service != nil && !plan.Ours(d.Service) && !d.Foreign, superfluous: d.Superfluous,
+	}
+	if d.Name == mcs.DerivedName(f.key) && len(d.Superfluous) == 0 {
+		return nil
+	}
+	return r.gatherOldSlices(ctx, f)
+}
+
+// gatherOldSlices reads the EndpointSlices that the AWS Cloud Map MCS Controller for K8s made for its derived Services.
+func (r *importReconciler) gatherOldSlices(ctx context.Context, f *importFacts) error {
+	f.old.slices = map[string][]*discoveryv1.EndpointSlice{}
+	for _, svc := range append(slices.Clone(f.old.superfluous), f.derived) {
+		if svc == nil {
+			continue
+		}
+		list, err := listSlices(ctx, r.client, f.key.Namespace, indexService, svc.Name)
+		if err != nil {
+			return err
+		}
+		for i := range list {
+			if plan.OldSlice(&list[i]) {
+				f.old.slices[svc.Name] = append(f.old.slices[svc.Name], &list[i])
+			}
+		}
+	}
+	return nil
 }
 
 // localExport is this cluster's own export of key, nil if it has none.
@@ -148,6 +197,10 @@ func (r *importReconciler) reportForeign(ctx context.Context, f importFacts) {
 		obj = f.imp
 		message = "the clusterset exports this service, but its ServiceImport was not created by this controller, which leaves it alone: " +
 			"delete it to have it imported"
+		if plan.MadeByOldController(f.imp) {
+			message = "the clusterset exports this service, but its ServiceImport was created by the AWS Cloud Map MCS Controller for K8s: " +
+				"run this controller with --import-from-aws-controller to have it taken over with its IP"
+		}
 	}
 	log.FromContext(ctx).Info("Not imported", "reason", message)
 	r.events.warn(obj, reasonNotManaged, message)

@@ -25,7 +25,7 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 		return err
 	}
 	before := plan.StaleClusters(f.imp)
-	imp, err := r.keepServiceImport(ctx, f.imp, d, f.derived)
+	imp, err := r.keepServiceImport(ctx, f, f.imp, d, f.derived)
 	if err != nil {
 		return ignoreTerminating(err)
 	}
@@ -41,7 +41,7 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 	if err != nil {
 		return ignoreTerminating(err)
 	}
-	if imp, err = r.keepServiceImport(ctx, imp, d, derived); err != nil {
+	if imp, err = r.keepServiceImport(ctx, f, imp, d, derived); err != nil {
 		return err
 	}
 	changes := plan.Slices(plan.SliceInput{
@@ -50,6 +50,7 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 		Exports:      d.endpoints,
 		Unknown:      d.untouched,
 		LocalCluster: f.cluster,
+		Derived:      nameOf(derived, f.derivedName),
 		Families:     familiesOf(derived),
 		Owner:        owner,
 		Existing:     f.slices,
@@ -83,9 +84,9 @@ func (r *importReconciler) reportStale(imp *mcsv1beta1.ServiceImport, d importDe
 }
 
 // keepServiceImport writes the ServiceImport where it differs and returns it as it now is.
-func (r *importReconciler) keepServiceImport(ctx context.Context, have *mcsv1beta1.ServiceImport, d importDecision, derived *corev1.Service) (*mcsv1beta1.ServiceImport, error) {
+func (r *importReconciler) keepServiceImport(ctx context.Context, f importFacts, have *mcsv1beta1.ServiceImport, d importDecision, derived *corev1.Service) (*mcsv1beta1.ServiceImport, error) {
 	m := d.merged
-	want := plan.ServiceImport(m, have, ipsOf(derived), familiesOf(derived), d.stale)
+	want := plan.ServiceImport(m, have, nameOf(derived, f.derivedName), ipsOf(derived), familiesOf(derived), d.stale)
 	switch {
 	case have == nil:
 		if err := r.client.Create(ctx, want); err != nil {
@@ -168,8 +169,13 @@ func (r *importReconciler) remove(ctx context.Context, f importFacts) error {
 	if err := r.delete(ctx, f.imp); err != nil {
 		return err
 	}
-	if f.derived != nil && !derivedForeign(f.derived) {
+	if f.derived != nil && !derivedForeign(f) {
 		if err := r.delete(ctx, f.derived); err != nil {
+			return err
+		}
+	}
+	for _, svc := range f.old.superfluous {
+		if err := r.deleteOld(ctx, f, svc); err != nil {
 			return err
 		}
 	}
@@ -210,6 +216,14 @@ func ipsOf(svc *corev1.Service) []string {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(svc.Spec.ClusterIPs), func(ip string) bool { return ip == "" || ip == corev1.ClusterIPNone })
+}
+
+// nameOf is svc's name, or what it will be called.
+func nameOf(svc *corev1.Service, otherwise string) string {
+	if svc == nil {
+		return otherwise
+	}
+	return svc.Name
 }
 
 func familiesOf(svc *corev1.Service) []corev1.IPFamily {

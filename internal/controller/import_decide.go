@@ -28,6 +28,9 @@ type importFacts struct {
 	imp       *mcsv1beta1.ServiceImport
 	derived   *corev1.Service
 	slices    []*discoveryv1.EndpointSlice
+	// derivedName is what the derived Service is called.
+	derivedName string
+	old         oldObjects
 	// local is this cluster's own export, from its own state: the registry has no part in it.
 	local *mcs.Export
 	// view is what the registry knows of the others. It is empty while synced is false.
@@ -39,6 +42,15 @@ type importFacts struct {
 
 // complete says whether all that the view is made from has been read.
 func (f importFacts) complete() bool { return f.synced && !f.view.Incomplete }
+
+// oldObjects are those of the AWS Cloud Map MCS Controller for K8s in this cluster.
+type oldObjects struct {
+	// imp says that it made the ServiceImport, derived that it made the derived Service, and that they may be taken over.
+	imp, derived bool
+	// superfluous are further derived Services, slices their EndpointSlices, by Service.
+	superfluous []*corev1.Service
+	slices      map[string][]*discoveryv1.EndpointSlice
+}
 
 // verdict is what becomes of an import.
 type verdict int
@@ -140,7 +152,21 @@ func decideVerdict(f importFacts, d importDecision) verdict {
 		return verdictNone
 	case unused && f.complete() && len(d.unknown) == 0:
 		return verdictRemove
-	case foreign, derivedForeign(f.derived):
+	case f.old.imp:
+		return decideTakeOver(f, d)
+	case foreign, derivedForeign(f):
+		return verdictForeign
+	}
+	return verdictKeep
+}
+
+// decideTakeOver decides for an import of the AWS Cloud Map MCS Controller for K8s. It works as it is: it waits until everything is
+// known.
+func decideTakeOver(f importFacts, d importDecision) verdict {
+	switch {
+	case !f.complete(), len(d.unknown) > 0:
+		return verdictNone
+	case derivedForeign(f):
 		return verdictForeign
 	}
 	return verdictKeep
@@ -156,7 +182,9 @@ func decideForbidden(f importFacts) verdict {
 
 func importForeign(imp *mcsv1beta1.ServiceImport) bool { return imp != nil && !plan.Ours(imp) }
 
-func derivedForeign(svc *corev1.Service) bool { return svc != nil && !plan.Ours(svc) }
+func derivedForeign(f importFacts) bool {
+	return f.derived != nil && !plan.Ours(f.derived) && !f.old.derived
+}
 
 // silentClusters are the other clusters that the import shows, in its status or by their slices, and the view does not.
 func silentClusters(f importFacts) []string {

@@ -86,11 +86,13 @@ func exported(src localSource) bool {
 	return src.ServiceExport != nil && src.forbidden == "" && mcs.ExportValid(src.Service).Status == metav1.ConditionTrue
 }
 
-// Indices of the EndpointSlices in the cache: without them each look at one service would read all slices of its namespace.
+// Indices of the cache: without them each look at one service would read all EndpointSlices, or Services, of its namespace.
 const (
 	// indexService finds the slices of a Service of this cluster, indexImport those that we imported for a ServiceImport.
 	indexService = "service"
 	indexImport  = "import"
+	// indexDerived finds the derived Services of a ServiceImport, by whichever controller.
+	indexDerived = "derived"
 )
 
 // addIndices makes the cache keep the indices.
@@ -109,7 +111,29 @@ func addIndices(ctx context.Context, indexer client.FieldIndexer) error {
 	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexImport, byLabel(mcsv1beta1.LabelServiceName, true)); err != nil {
 		return fmt.Errorf("indexing EndpointSlices: %w", err)
 	}
+	derived := func(obj client.Object) []string {
+		if name := obj.GetLabels()[mcsv1beta1.LabelServiceName]; name != "" {
+			return []string{name}
+		}
+		return nil
+	}
+	if err := indexer.IndexField(ctx, &corev1.Service{}, indexDerived, derived); err != nil {
+		return fmt.Errorf("indexing Services: %w", err)
+	}
 	return nil
+}
+
+// listDerived reads the Services that carry the label of a ServiceImport, straight from the cache: they must not be changed.
+func listDerived(ctx context.Context, c client.Reader, key mcs.Key) ([]*corev1.Service, error) {
+	var list corev1.ServiceList
+	if err := c.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{indexDerived: key.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the derived Services of %s: %w", key, err)
+	}
+	var out []*corev1.Service
+	for i := range list.Items {
+		out = append(out, &list.Items[i])
+	}
+	return out, nil
 }
 
 // listSlices reads the EndpointSlices of an index, straight from the cache: they must not be changed.

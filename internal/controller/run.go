@@ -131,7 +131,8 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 		return err
 	}
 	events := recorder{mgr.GetEventRecorder(leaseName)}
-	exporter := &exportReconciler{client: mgr.GetClient(), membership: m, scope: scope, events: events, now: time.Now}
+	takeOver := setup.Options.Migration.ImportFromAWSController
+	exporter := &exportReconciler{client: mgr.GetClient(), membership: m, scope: scope, events: events, now: time.Now, takeOver: takeOver}
 	if err := exporter.register(mgr, exports, controller.Options{}); err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
 	}
@@ -139,6 +140,7 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 		client: mgr.GetClient(), membership: m, scope: scope, events: events, metrics: metrics, now: time.Now, mcsVersion: mcsVersion,
 		families: &families{client: mgr.GetClient()}, distributions: &distributions{client: mgr.GetClient()}, waiting: newWaitingRoom(),
 		staleRule: setup.Options.Registry.StaleRule(),
+		takeOver:  takeOver,
 	}).register(mgr, imports, controller.Options{})
 	if err != nil {
 		return fmt.Errorf("setting up imports: %w", err)

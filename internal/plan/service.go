@@ -16,7 +16,7 @@ import (
 // are the imported EndpointSlices. It is nil where there is none to have: for a headless m, when this cluster supports
 // none of m's families, and when m has no port.
 //
-// existing, nil if there is none, must be ours; its IPs and what others wrote stay. supported are the families in which
+// existing, nil if there is none, must be ours or one that is taken over; its name, its IPs and what others wrote stay. supported are the families in which
 // this cluster gives Services IPs, nil if that is not known. When MustReplace(existing, result), the result is to be
 // created after existing has been deleted.
 func DerivedService(m mcs.Merged, owner metav1.OwnerReference, existing *corev1.Service, supported []corev1.IPFamily) *corev1.Service {
@@ -25,10 +25,10 @@ func DerivedService(m mcs.Merged, owner metav1.OwnerReference, existing *corev1.
 		return nil
 	}
 	svc := &corev1.Service{}
+	svc.Namespace, svc.Name = m.Key.Namespace, mcs.DerivedName(m.Key)
 	if existing != nil && !irreconcilable(existing, families) {
 		svc = existing.DeepCopy()
 	}
-	svc.Namespace, svc.Name = m.Key.Namespace, mcs.DerivedName(m.Key)
 	svc.Labels = withKeys(svc.Labels, map[string]string{
 		LabelAppManagedBy:           ManagedBy,
 		mcsv1beta1.LabelServiceName: m.Key.Name,

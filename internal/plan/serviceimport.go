@@ -17,15 +17,15 @@ import (
 const maxIPs = 2
 
 // ServiceImport is the metadata and spec that the ServiceImport of m should have. existing, nil if there is none, must
-// be ours; its status and what others added to its metadata stay. ips and families are the derived Service's, in its
-// order, empty while it has none. stale are the exporting clusters that are stale here.
-func ServiceImport(m mcs.Merged, existing *mcsv1beta1.ServiceImport, ips []string, families []corev1.IPFamily, stale []string) *mcsv1beta1.ServiceImport {
+// be ours, or one that is taken over; its status and what others added to its metadata stay. derived is the name of the derived
+// Service; ips and families are its own, in its order, empty while it has none. stale are the exporting clusters that are stale here.
+func ServiceImport(m mcs.Merged, existing *mcsv1beta1.ServiceImport, derived string, ips []string, families []corev1.IPFamily, stale []string) *mcsv1beta1.ServiceImport {
 	imp := &mcsv1beta1.ServiceImport{}
 	if existing != nil {
 		imp = existing.DeepCopy()
 	}
 	imp.Namespace, imp.Name = m.Key.Namespace, m.Key.Name
-	imp.Labels, imp.Annotations = importMetadata(m, imp.Labels, imp.Annotations, stale)
+	imp.Labels, imp.Annotations = importMetadata(m, derived, imp.Labels, imp.Annotations, stale)
 	imp.Spec = mcsv1beta1.ServiceImportSpec{
 		Type:            m.Type,
 		Ports:           importPorts(m.Ports),
@@ -63,10 +63,9 @@ func importPorts(ports []mcs.Port) []mcsv1beta1.ServicePort {
 
 // importMetadata is labels and annotations with what is exported and what is ours; what was exported once and is no
 // more goes, what others wrote stays.
-func importMetadata(m mcs.Merged, labels, annotations map[string]string, stale []string) (map[string]string, map[string]string) {
-	derived := ""
-	if m.Type == mcsv1beta1.ClusterSetIP {
-		derived = mcs.DerivedName(m.Key)
+func importMetadata(m mcs.Merged, derived string, labels, annotations map[string]string, stale []string) (map[string]string, map[string]string) {
+	if m.Type != mcsv1beta1.ClusterSetIP {
+		derived = ""
 	}
 	labels = replaceExported(labels, annotations[AnnotationExportedLabels], m.Labels)
 	annotations = replaceExported(annotations, annotations[AnnotationExportedAnnotations], m.Annotations)

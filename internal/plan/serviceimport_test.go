@@ -119,14 +119,14 @@ func TestServiceImport(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			before := tc.existing.DeepCopy()
-			got := ServiceImport(tc.merged, tc.existing, tc.ips, tc.families, tc.stale)
+			got := ServiceImport(tc.merged, tc.existing, derived, tc.ips, tc.families, tc.stale)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("ServiceImport (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, tc.existing); diff != "" {
 				t.Errorf("the existing one was changed (-before +after):\n%s", diff)
 			}
-			again := ServiceImport(tc.merged, got, tc.ips, tc.families, tc.stale)
+			again := ServiceImport(tc.merged, got, derived, tc.ips, tc.families, tc.stale)
 			if !apiequality.Semantic.DeepEqual(got, again) {
 				t.Errorf("the next pass wants something else:\n%s", cmp.Diff(got, again))
 			}

@@ -33,6 +33,8 @@ type SliceInput struct {
 	LocalCluster string
 	// Families are the derived Service's, nil while they are not known.
 	Families []corev1.IPFamily
+	// Derived is the name of the derived Service; "" stands for the usual one, mcs.DerivedName.
+	Derived string
 	// Owner refers to the ServiceImport.
 	Owner metav1.OwnerReference
 	// Existing are the EndpointSlices that are there. Those that are not ours, or not of this service, are ignored.
@@ -128,7 +130,7 @@ func (in SliceInput) slice(id poolID, d *draft, taken map[string]bool) *discover
 	}
 	derived := ""
 	if in.Merged.Type == mcsv1beta1.ClusterSetIP {
-		derived = mcs.DerivedName(in.Key)
+		derived = cmp.Or(in.Derived, mcs.DerivedName(in.Key))
 	}
 	s.Labels = withKeys(s.Labels, map[string]string{
 		discoveryv1.LabelServiceName:  derived, // by this kube-proxy finds the slices of the derived Service

@@ -217,3 +217,14 @@ const (
 func defaultCompatTimes() compatTimes {
 	return compatTimes{list: compatLists, whole: compatWhole, hold: compatHold}
 }
+
+// CompatRates are those of a client for the compatibility import alone, which is in no hurry: a quarter of what the registry's own
+// client allows itself at most, beside which it runs. DiscoverInstancesRevision has nobody else that uses it.
+func CompatRates() map[string]Rate {
+	rates := map[string]Rate{}
+	for _, operation := range []string{"DiscoverInstances", "ListInstances", "ListNamespaces", "ListServices"} {
+		full := defaultRates[operation]
+		rates[operation] = Rate{PerSecond: full.PerSecond / 4, Burst: max(1, full.Burst/4)}
+	}
+	return rates
+}

@@ -45,8 +45,9 @@ type Compat struct {
 
 	mu      sync.Mutex
 	catalog compatCatalog
-	// shown is what Look answers.
-	shown map[mcs.Key][]mcs.Export
+	// shown is what Look answers, and members what Members does.
+	shown   map[mcs.Key][]mcs.Export
+	members []registry.Member
 	// asked are the keys that were told ErrNotSynced.
 	asked keySet
 	// problem is why the last round did not succeed, nil if it did.
@@ -97,7 +98,7 @@ func (c *Compat) Members(context.Context) ([]registry.Member, error) {
 	if !c.catalog.listed {
 		return nil, fmt.Errorf("listing the clusters that run the AWS Cloud Map MCS Controller for K8s: %w", registry.ErrNotSynced)
 	}
-	return c.catalog.members(), nil
+	return slices.Clone(c.members), nil
 }
 
 // Run implements registry.Registry. Leaving is nothing to it: it has nothing in the registry.
@@ -259,7 +260,7 @@ func (c *Compat) show(now time.Time, notify func(mcs.Key)) {
 			changed[key] = struct{}{}
 		}
 	}
-	c.shown = shown
+	c.shown, c.members = shown, c.catalog.members()
 	for key := range c.asked {
 		if s := c.catalog.services[key]; c.catalog.listed && (s == nil || s.read) {
 			changed[key] = struct{}{}

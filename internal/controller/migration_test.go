@@ -1,0 +1,455 @@
+package controller
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
+)
+
+// The clusters change one by one from the AWS Cloud Map MCS Controller for K8s to ours, while clients use what they export.
+//
+// Without more, what the old controller made is imitated: once, as it was recorded of version 0.3.1. OLD_CONTROLLER names its
+// program, which is then run; it must be built from that version with its Cloud Map endpoint taken from SD_ENDPOINT
+// (docs/migration.md says how this was done).
+
+// oldWorld is a Cloud Map and the clusters of one clusterset.
+type oldWorld struct {
+	url string
+	sdk *servicediscovery.Client
+	// services are the Cloud Map services of the imitation, by name of namespace and service.
+	services map[mcs.Key]string
+}
+
+func newOldWorld(t *testing.T) *oldWorld {
+	t.Helper()
+	t.Setenv("AWS_ACCESS_KEY_ID", "test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	server, err := cloudmaplocal.New(cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := httptest.NewServer(server)
+	t.Cleanup(func() {
+		listener.Close()
+		server.Close()
+	})
+	return &oldWorld{url: listener.URL, services: map[mcs.Key]string{}, sdk: servicediscovery.New(servicediscovery.Options{
+		Region: "ap-southeast-2", BaseEndpoint: aws.String(listener.URL), Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
+	})}
+}
+
+// ours makes the registries of our controller, as cmd/controller does.
+func (w *oldWorld) ours(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
+	c, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "ap-southeast-2", Endpoint: w.url})
+	if err != nil {
+		return nil, err
+	}
+	log := ctrllog.Log.WithName("registry").WithValues("run", identity.ClusterID)
+	first, err := cloudmap.New(c, cloudmap.Config{Identity: identity, Version: "test", InstanceView: true, PollInterval: 200 * time.Millisecond, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	old := cloudmap.NewCompat(c, cloudmap.CompatConfig{Identity: identity, PollInterval: 500 * time.Millisecond, Logger: log})
+	return several.New(several.Config{Identity: identity, Logger: log},
+		several.Source{Name: "cloudmap", Registry: first}, several.Source{Name: "aws-controller", Registry: old}), nil
+}
+
+// oldExport is a cluster with the addresses that it exports.
+type oldExport struct {
+	cluster   string
+	addresses []string
+}
+
+// run runs the old controller in a cluster, whose own export is among all, until the returned function is called.
+func (w *oldWorld) run(t *testing.T, k *cluster, clusterID string, key mcs.Key, all []oldExport) (stop func()) {
+	t.Helper()
+	if program := os.Getenv("OLD_CONTROLLER"); program != "" {
+		return w.start(t, k, program)
+	}
+	i := slices.IndexFunc(all, func(e oldExport) bool { return e.cluster == clusterID })
+	w.imitateExport(t, k, key, all[i])
+	imitateImport(t, k, key, all)
+	return func() {}
+}
+
+func (w *oldWorld) start(t *testing.T, k *cluster, program string) (stop func()) {
+	t.Helper()
+	user, err := k.env.AddUser(envtest.User{Name: "old", Groups: []string{"system:masters"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := user.KubeConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "--metrics-bind-address=0", "--health-probe-bind-address=0")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+path, "SD_ENDPOINT="+w.url, "AWS_REGION=ap-southeast-2")
+	if os.Getenv("TEST_LOG") != "" {
+		cmd.Stderr = os.Stderr
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var stopped atomic.Bool
+	stop = func() {
+		if !stopped.Swap(true) {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// imitateExport registers a cluster's endpoints and puts the finalizer on its ServiceExport.
+func (w *oldWorld) imitateExport(t *testing.T, k *cluster, key mcs.Key, exp oldExport) {
+	t.Helper()
+	var export mcsv1beta1.ServiceExport
+	export.Namespace, export.Name = key.Namespace, key.Name
+	change(t, k, &export, func(e *mcsv1beta1.ServiceExport) { e.Finalizers = append(e.Finalizers, plan.OldFinalizer) })
+	id := w.service(t, key)
+	for _, address := range exp.addresses {
+		_, err := w.sdk.RegisterInstance(t.Context(), &servicediscovery.RegisterInstanceInput{
+			ServiceId: aws.String(id), InstanceId: aws.String("tcp-" + strings.ReplaceAll(address, ".", "_") + "-8080"),
+			Attributes: map[string]string{
+				"AWS_INSTANCE_IPV4": address, "AWS_INSTANCE_PORT": "8080", "CLUSTER_ID": exp.cluster, "CLUSTERSET_ID": "set",
+				"ENDPOINT_PORT_NAME": "http", "ENDPOINT_PROTOCOL": "TCP", "HOSTNAME": "", "NODENAME": "", "READY": "true",
+				"SERVICE_PORT": "80", "SERVICE_PORT_NAME": "http", "SERVICE_PROTOCOL": "TCP", "SERVICE_TARGET_PORT": "80", "SERVICE_TYPE": "ClusterSetIP",
+				"SERVICE_EXPORT_CREATION_TIMESTAMP": fmt.Sprint(export.CreationTimestamp.UnixMilli()),
+				"K8S_CONTROLLER":                    "aws-cloud-map-mcs-controller-for-k8s 0.3.1 (887737e)",
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (w *oldWorld) service(t *testing.T, key mcs.Key) string {
+	t.Helper()
+	if id := w.services[key]; id != "" {
+		return id
+	}
+	out, err := w.sdk.CreateHttpNamespace(t.Context(), &servicediscovery.CreateHttpNamespaceInput{Name: aws.String(key.Namespace)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the Cloud Map namespace is there", func() error {
+		op, err := w.sdk.GetOperation(t.Context(), &servicediscovery.GetOperationInput{OperationId: out.OperationId})
+		if err != nil {
+			return err
+		}
+		namespace, ok := op.Operation.Targets["NAMESPACE"]
+		if !ok {
+			return fmt.Errorf("operation is %s", op.Operation.Status)
+		}
+		svc, err := w.sdk.CreateService(t.Context(), &servicediscovery.CreateServiceInput{NamespaceId: aws.String(namespace), Name: aws.String(key.Name)})
+		if err == nil {
+			w.services[key] = aws.ToString(svc.Service.Id)
+		}
+		return err
+	})
+	return w.services[key]
+}
+
+// imitateImport makes a ServiceImport, a derived Service for each source cluster, and their EndpointSlices.
+func imitateImport(t *testing.T, k *cluster, key mcs.Key, all []oldExport) {
+	t.Helper()
+	type named struct {
+		Cluster string `json:"cluster"`
+		Derived string `json:"derived-service"`
+	}
+	var annotation []named
+	for _, exp := range all {
+		sum := sha256.Sum256([]byte(key.Namespace + key.Name + exp.cluster))
+		annotation = append(annotation, named{exp.cluster, "imported-" + strings.ToLower(base32.HexEncoding.EncodeToString(sum[:])[:10])})
+	}
+	text, err := json.Marshal(annotation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	imp := &mcsv1beta1.ServiceImport{ObjectMeta: objectMeta(key), Spec: mcsv1beta1.ServiceImportSpec{
+		Type: mcsv1beta1.ClusterSetIP, Ports: []mcsv1beta1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+	}}
+	imp.Annotations = map[string]string{plan.AnnotationDerivedServiceAWS: string(text)}
+	k.create(t, imp)
+	for i, exp := range all {
+		svc := service(mcs.Key{Namespace: key.Namespace, Name: annotation[i].Derived})
+		svc.Labels = map[string]string{mcsv1beta1.LabelServiceName: key.Name, mcsv1beta1.LabelSourceCluster: exp.cluster}
+		svc.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: mcsv1beta1.GroupName + "/v1alpha1", Kind: "ServiceImport", Name: imp.Name, UID: imp.UID, Controller: new(true), BlockOwnerDeletion: new(true),
+		}}
+		k.create(t, svc)
+		imp.Spec.IPs = append(imp.Spec.IPs, svc.Spec.ClusterIP)
+		var list []discoveryv1.Endpoint
+		for _, address := range exp.addresses {
+			list = append(list, discoveryv1.Endpoint{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}})
+		}
+		slice := endpointSlice(mcs.Key{Namespace: key.Namespace, Name: svc.Name}, list)
+		slice.Labels = map[string]string{
+			discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: plan.OldManagedBy,
+			mcsv1beta1.LabelServiceName: key.Name, mcsv1beta1.LabelSourceCluster: exp.cluster,
+		}
+		slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID, Controller: new(true)}}
+		k.create(t, slice)
+	}
+	if err := k.admin.Update(t.Context(), imp); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sourcesOf are the clusters whose ready endpoints stand behind an IP of the cluster, by source.
+func (k *cluster) sourcesOf(ctx context.Context, namespace, ip string) (map[string]bool, error) {
+	var services corev1.ServiceList
+	if err := k.admin.List(ctx, &services, client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(services.Items, func(s corev1.Service) bool { return s.Spec.ClusterIP == ip })
+	if i < 0 {
+		return nil, fmt.Errorf("no Service has IP %s", ip)
+	}
+	var list discoveryv1.EndpointSliceList
+	if err := k.admin.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: services.Items[i].Name}); err != nil {
+		return nil, err
+	}
+	sources := map[string]bool{}
+	for _, s := range list.Items {
+		for _, ep := range s.Endpoints {
+			if ep.Conditions.Ready == nil || *ep.Conditions.Ready {
+				sources[s.Labels[mcsv1beta1.LabelSourceCluster]] = true
+			}
+		}
+	}
+	return sources, nil
+}
+
+// watchClients plays clients of key in a cluster until the returned function is called: one asks for the IPs each time, the others
+// keep each of those that they got at first. None may ever meet an IP without a ready endpoint. wait says when kept IPs, but the one
+// that stays, may go.
+func (k *cluster) watchClients(t *testing.T, key mcs.Key, uid types.UID, ips []string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	var looks atomic.Int64
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if problem := k.clientProblem(ctx, key, uid, ips); problem != nil && ctx.Err() == nil {
+				t.Errorf("a client of %s was interrupted after %d looks: %v", key, looks.Load(), problem)
+				return
+			}
+			looks.Add(1)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+		t.Logf("the clients looked %d times", looks.Load())
+	}
+}
+
+func (k *cluster) clientProblem(ctx context.Context, key mcs.Key, uid types.UID, kept []string) error {
+	var imp mcsv1beta1.ServiceImport
+	if err := k.admin.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, &imp); err != nil {
+		return err
+	}
+	if imp.UID != uid || len(imp.Spec.IPs) == 0 {
+		return fmt.Errorf("the ServiceImport is another one (%v) or has no IP: %v", imp.UID != uid, imp.Spec.IPs)
+	}
+	for _, ip := range append(slices.Clone(imp.Spec.IPs), kept...) {
+		sources, err := k.sourcesOf(ctx, key.Namespace, ip)
+		if err != nil {
+			return err
+		}
+		if len(sources) == 0 {
+			return fmt.Errorf("there is no endpoint behind IP %s", ip)
+		}
+	}
+	return nil
+}
+
+// readyEndpoints are endpoints that say that they are ready: to the old controller those that say nothing are not.
+func readyEndpoints(x, n int) []discoveryv1.Endpoint {
+	list := endpoints(x, n)
+	for i := range list {
+		list[i].Conditions.Ready = new(true)
+	}
+	return list
+}
+
+func TestMigration(t *testing.T) {
+	a, b := twoClusters(t)
+	w := newOldWorld(t)
+	key := newKey("migration")
+	for k, id := range map[*cluster]string{a: "cls1", b: "cls2"} {
+		k.property(t, "cluster.clusterset.k8s.io", id)
+		k.property(t, "clusterset.k8s.io", "set")
+		k.namespace(t, key.Namespace)
+	}
+	change(t, a, a.export(t, key, 1, 2), func(s *discoveryv1.EndpointSlice) { s.Endpoints = readyEndpoints(1, 2) })
+	sliceB := b.export(t, key, 2, 1)
+	change(t, b, sliceB, func(s *discoveryv1.EndpointSlice) { s.Endpoints = readyEndpoints(2, 1) })
+	all := []oldExport{{"cls1", []string{"10.1.0.1", "10.1.0.2"}}, {"cls2", []string{"10.2.0.1"}}}
+	stopA, stopB := w.run(t, a, "cls1", key, all), w.run(t, b, "cls2", key, all)
+
+	// Both are imported in both, by the old controller: an IP for each source cluster.
+	uids, ips := map[*cluster]types.UID{}, map[*cluster][]string{}
+	for _, k := range []*cluster{a, b} {
+		eventually(t, "the old controller imports both", func() error {
+			var imp mcsv1beta1.ServiceImport
+			if err := k.get(t, key, &imp); err != nil {
+				return err
+			}
+			uids[k], ips[k] = imp.UID, imp.Spec.IPs
+			for _, ip := range imp.Spec.IPs {
+				if sources, err := k.sourcesOf(t.Context(), key.Namespace, ip); err != nil || len(sources) != 1 {
+					return fmt.Errorf("IP %s has endpoints of %v (%v)", ip, sources, err)
+				}
+			}
+			if len(imp.Spec.IPs) != 2 {
+				return fmt.Errorf("IPs %v, want one for each source cluster", imp.Spec.IPs)
+			}
+			return nil
+		})
+	}
+	endA := a.watchClients(t, key, uids[a], ips[a])
+	endB := b.watchClients(t, key, uids[b], ips[b])
+
+	// cls2 changes first: the old controller ends, ours begins.
+	options := testOptions(config.Identity{})
+	options.Migration.ImportFromAWSController = true
+	stopB()
+	b.runWith(t, w.ours, options)
+	want := map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}, "cls2": {"10.2.0.1"}}
+	b.tookOver(t, key, ips[b], want)
+	b.condition(t, key, "Ready=True Exported", "")
+	eventually(t, "the finalizer is gone", func() error {
+		var exp mcsv1beta1.ServiceExport
+		if err := b.get(t, key, &exp); err != nil || len(exp.Finalizers) > 0 {
+			return fmt.Errorf("finalizers %v (%w)", exp.Finalizers, err)
+		}
+		return nil
+	})
+	// What changes in either reaches the other. (The imitation changes nothing.)
+	change(t, b, sliceB, func(s *discoveryv1.EndpointSlice) { s.Endpoints = readyEndpoints(2, 2) })
+	want["cls2"] = []string{"10.2.0.1", "10.2.0.2"}
+	b.tookOver(t, key, ips[b], want)
+	if os.Getenv("OLD_CONTROLLER") != "" {
+		eventually(t, "the old controller sees the new endpoint", func() error {
+			if got := a.addresses(t, key)["cls2"]; !slices.Equal(got, want["cls2"]) {
+				return fmt.Errorf("it shows %v", got)
+			}
+			return nil
+		})
+	}
+
+	// Then cls1.
+	stopA()
+	a.runWith(t, w.ours, options)
+	a.tookOver(t, key, ips[a], want)
+	a.condition(t, key, "Ready=True Exported", "")
+	endA()
+	endB()
+
+	// Everything has changed: what is deleted goes, and nothing hangs.
+	a.delete(t, serviceExport(key))
+	delete(want, "cls1")
+	for _, k := range []*cluster{a, b} {
+		k.tookOver(t, key, ips[k], want)
+	}
+	b.delete(t, serviceExport(key))
+	for _, k := range []*cluster{a, b} {
+		eventually(t, "the import goes", func() error {
+			if err := k.get(t, key, &mcsv1beta1.ServiceImport{}); !apierrors.IsNotFound(err) {
+				return fmt.Errorf("the ServiceImport is there, or %w", err)
+			}
+			var list corev1.ServiceList
+			if err := k.admin.List(t.Context(), &list, client.InNamespace(key.Namespace), client.HasLabels{mcsv1beta1.LabelServiceName}); err != nil || len(list.Items) > 0 {
+				return fmt.Errorf("%d derived Services are left (%w)", len(list.Items), err)
+			}
+			return nil
+		})
+	}
+}
+
+// tookOver waits until key's import is ours, with one of the IPs that the old controller gave it and just these addresses behind it.
+func (k *cluster) tookOver(t *testing.T, key mcs.Key, before []string, want map[string][]string) {
+	t.Helper()
+	eventually(t, "the import is taken over", func() error {
+		var imp mcsv1beta1.ServiceImport
+		if err := k.get(t, key, &imp); err != nil {
+			return err
+		}
+		if !plan.Ours(&imp) || len(imp.Spec.IPs) != 1 || !slices.Contains(before, imp.Spec.IPs[0]) {
+			return fmt.Errorf("ours: %v, IPs %v, before %v", plan.Ours(&imp), imp.Spec.IPs, before)
+		}
+		got := map[string][]string{}
+		for _, s := range k.slicesOf(t, key) {
+			var svc corev1.Service
+			if err := k.get(t, mcs.Key{Namespace: key.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}, &svc); err != nil {
+				return err
+			}
+			if svc.Spec.ClusterIP != imp.Spec.IPs[0] {
+				continue // of a Service that is to go
+			}
+			if !plan.Ours(&s) {
+				return fmt.Errorf("slice %s is still there", s.Name)
+			}
+			for _, ep := range s.Endpoints {
+				cluster := s.Labels[mcsv1beta1.LabelSourceCluster]
+				got[cluster] = append(got[cluster], ep.Addresses[0])
+				slices.Sort(got[cluster])
+			}
+		}
+		if !maps.EqualFunc(want, got, slices.Equal) {
+			return fmt.Errorf("addresses %v, want %v", got, want)
+		}
+		var list corev1.ServiceList
+		if err := k.admin.List(t.Context(), &list, client.InNamespace(key.Namespace), client.HasLabels{mcsv1beta1.LabelServiceName}); err != nil {
+			return err
+		}
+		for _, svc := range list.Items {
+			if retires := svc.Annotations[plan.AnnotationRetires]; !plan.Ours(&svc) || (retires != "") != (svc.Spec.ClusterIP != imp.Spec.IPs[0]) {
+				return fmt.Errorf("derived Service %s: ours %v, retires %q", svc.Name, plan.Ours(&svc), retires)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,259 @@
+package plan
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+func oldImport(annotation string) *mcsv1beta1.ServiceImport {
+	return &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "demo", Name: "web", UID: "imp", Annotations: map[string]string{AnnotationDerivedServiceAWS: annotation},
+	}}
+}
+
+func TestOldDerivedName(t *testing.T) {
+	// As the old controller's own tests have them (utils_test.go, TestCreateDerivedServiceAnnotation).
+	for cluster, want := range map[string]string{"test-mcs-clusterid-1": "imported-vm6pdvp7di", "test-mcs-clusterid-2": "imported-i8hm9c3um2"} {
+		if got := oldDerivedName(mcs.Key{Namespace: "http-ns-name", Name: "svc-name"}, cluster); got != want {
+			t.Errorf("oldDerivedName for %s = %q, want %q", cluster, got, want)
+		}
+	}
+}
+
+func TestMadeByOldController(t *testing.T) {
+	key := mcs.Key{Namespace: "demo", Name: "web"}
+	one, two, early := oldDerivedName(key, "cls1"), oldDerivedName(key, "cls2"), oldDerivedName(key, "")
+	tests := []struct {
+		name       string
+		annotation string
+		ours       bool
+		want       bool
+	}{
+		{name: "one source cluster", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"}]`, want: true},
+		{name: "two", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"},{"cluster":"cls2","derived-service":"` + two + `"}]`, want: true},
+		{name: "an early version", annotation: early, want: true},
+		{name: "ours by now", annotation: early, ours: true},
+		{name: "no annotation"},
+		{name: "no cluster", annotation: `[]`},
+		{name: "no JSON", annotation: `[{`},
+		{name: "a name that is not the old controller's", annotation: `[{"cluster":"cls1","derived-service":"` + two + `"}]`},
+		{name: "one of two is not", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"},{"cluster":"cls2","derived-service":"mine"}]`},
+		{name: "somebody else's", annotation: "derived-web"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			imp := oldImport(tt.annotation)
+			if tt.ours {
+				imp.Labels = map[string]string{LabelAppManagedBy: ManagedBy}
+			}
+			if got := MadeByOldController(imp); got != tt.want {
+				t.Errorf("MadeByOldController = %v", got)
+			}
+		})
+	}
+	if MadeByOldController(nil) {
+		t.Error("no ServiceImport is not the old controller's")
+	}
+}
+
+func TestChooseDerived(t *testing.T) {
+	key := mcs.Key{Namespace: "demo", Name: "web"}
+	standardName, early := mcs.DerivedName(key), oldDerivedName(key, "")
+	svc := func(name string, edits ...func(*corev1.Service)) *corev1.Service {
+		s := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "demo", Name: name, CreationTimestamp: metav1.Unix(1000, 0),
+				Labels:          map[string]string{mcsv1beta1.LabelServiceName: "web"},
+				OwnerReferences: []metav1.OwnerReference{{Kind: "ServiceImport", Name: "web", UID: "imp"}},
+			},
+			Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1"},
+		}
+		for _, edit := range edits {
+			edit(s)
+		}
+		return s
+	}
+	old := func(cluster string, edits ...func(*corev1.Service)) *corev1.Service {
+		s := svc(oldDerivedName(key, cluster), edits...)
+		s.Labels[mcsv1beta1.LabelSourceCluster] = cluster
+		return s
+	}
+	ours := func(s *corev1.Service) { s.Labels[LabelAppManagedBy] = ManagedBy }
+	retires := func(s *corev1.Service) { s.Annotations = map[string]string{AnnotationRetires: "2026-11-21T09:00:00Z"} }
+	headless := func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }
+	younger := func(s *corev1.Service) { s.CreationTimestamp = metav1.Unix(2000, 0) }
+	byOther := func(s *corev1.Service) { s.OwnerReferences[0].UID = "earlier" }
+	imp := oldImport("")
+	named := func(name string) *mcsv1beta1.ServiceImport {
+		imp := oldImport("")
+		imp.Labels = map[string]string{LabelAppManagedBy: ManagedBy}
+		imp.Annotations[AnnotationDerivedService] = name
+		return imp
+	}
+	tests := []struct {
+		name            string
+		imp             *mcsv1beta1.ServiceImport
+		standard        *corev1.Service
+		candidates      []*corev1.Service
+		keep            bool // do not take over
+		want            string
+		wantThere       bool
+		wantForeign     bool
+		wantSuperfluous []string
+	}{
+		{name: "nothing", want: standardName},
+		{name: "ours", imp: named(standardName), standard: svc(standardName, ours), candidates: []*corev1.Service{svc(standardName, ours)}, want: standardName, wantThere: true},
+		{name: "somebody else's", imp: imp, standard: svc(standardName), want: standardName, wantThere: true, wantForeign: true},
+		{name: "somebody else's, and no import yet", standard: svc(standardName), want: standardName, wantThere: true, wantForeign: true},
+		{name: "one of the old controller's", imp: imp, candidates: []*corev1.Service{old("cls1")}, want: oldDerivedName(key, "cls1"), wantThere: true},
+		{name: "an early version's", imp: imp, candidates: []*corev1.Service{svc(early)}, want: early, wantThere: true},
+		{name: "which is not to be touched", imp: imp, candidates: []*corev1.Service{old("cls1")}, keep: true, want: standardName},
+		{
+			name: "the oldest of several", imp: imp, candidates: []*corev1.Service{old("cls1", younger), old("cls2"), old("cls3", younger)},
+			want: oldDerivedName(key, "cls2"), wantThere: true, wantSuperfluous: []string{oldDerivedName(key, "cls1"), oldDerivedName(key, "cls3")},
+		},
+		{name: "of an earlier import of the name", imp: imp, candidates: []*corev1.Service{old("cls1", byOther)}, want: standardName},
+		{name: "with the label, but not the name", imp: imp, candidates: []*corev1.Service{svc("mine")}, want: standardName},
+		{
+			name: "headless: there is no IP to keep", imp: imp, candidates: []*corev1.Service{old("cls1", headless)},
+			want: standardName, wantSuperfluous: []string{oldDerivedName(key, "cls1")},
+		},
+		{
+			name: "taken over: the one that the import names", imp: named(oldDerivedName(key, "cls1")),
+			candidates: []*corev1.Service{old("cls1", ours, younger), old("cls2", ours, retires)},
+			want:       oldDerivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{oldDerivedName(key, "cls2")},
+		},
+		{
+			name: "the same without the flag", imp: named(oldDerivedName(key, "cls1")), keep: true,
+			candidates: []*corev1.Service{old("cls1", ours), old("cls2", ours, retires)},
+			want:       oldDerivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{oldDerivedName(key, "cls2")},
+		},
+		{
+			name: "ended between writing the import and the Service", imp: named(oldDerivedName(key, "cls1")),
+			candidates: []*corev1.Service{old("cls1", younger), old("cls2")},
+			want:       oldDerivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{oldDerivedName(key, "cls2")},
+		},
+		{
+			name: "the kept one was deleted by somebody", imp: named(oldDerivedName(key, "cls1")), candidates: []*corev1.Service{old("cls2", ours, retires)},
+			want: standardName, wantSuperfluous: []string{oldDerivedName(key, "cls2")},
+		},
+		{
+			name: "the usual one is there too", imp: named(oldDerivedName(key, "cls1")), standard: svc(standardName, ours), candidates: []*corev1.Service{old("cls1", ours)},
+			want: oldDerivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{standardName},
+		},
+		{
+			name: "the usual one is in use", imp: named(standardName), standard: svc(standardName, ours), candidates: []*corev1.Service{old("cls1")},
+			want: standardName, wantThere: true, wantSuperfluous: []string{oldDerivedName(key, "cls1")},
+		},
+		{name: "an annotation that points at a Service of the user's", imp: named("users"), candidates: []*corev1.Service{svc("users", ours)}, want: standardName},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			slices.Reverse(tt.candidates) // no order is promised
+			got := ChooseDerived(key, tt.imp, tt.standard, tt.candidates, !tt.keep)
+			var superfluous []string
+			for _, s := range got.Superfluous {
+				superfluous = append(superfluous, s.Name)
+			}
+			slices.Sort(tt.wantSuperfluous)
+			if got.Name != tt.want || (got.Service != nil) != tt.wantThere || got.Foreign != tt.wantForeign || !slices.Equal(superfluous, tt.wantSuperfluous) {
+				t.Errorf("got %s (there %v, foreign %v), superfluous %v; want %s (there %v, foreign %v), superfluous %v",
+					got.Name, got.Service != nil, got.Foreign, superfluous, tt.want, tt.wantThere, tt.wantForeign, tt.wantSuperfluous)
+			}
+			if got.Service != nil && got.Service.Name != got.Name {
+				t.Errorf("the Service is %s, the name %s", got.Service.Name, got.Name)
+			}
+		})
+	}
+}
+
+func TestRetire(t *testing.T) {
+	now := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
+	const drain = 2 * time.Minute
+	tests := []struct {
+		name, clusterIP, annotation string
+		wantAt                      time.Time
+		wantGone                    bool
+	}{
+		{name: "not decided yet", clusterIP: "10.0.0.1", wantAt: now.Add(drain)},
+		{name: "not yet", clusterIP: "10.0.0.1", annotation: "2026-11-21T09:01:00Z", wantAt: now.Add(time.Minute)},
+		{name: "now", clusterIP: "10.0.0.1", annotation: "2026-11-21T09:00:00Z", wantAt: now, wantGone: true},
+		{name: "long ago", clusterIP: "10.0.0.1", annotation: "2026-11-20T09:00:00Z", wantAt: now.Add(-24 * time.Hour), wantGone: true},
+		{name: "not readable", clusterIP: "10.0.0.1", annotation: "tomorrow", wantAt: now.Add(drain)},
+		{name: "not in a hundred years", clusterIP: "10.0.0.1", annotation: "2126-11-21T09:00:00Z", wantAt: now.Add(drain)},
+		{name: "headless", clusterIP: corev1.ClusterIPNone, wantAt: now, wantGone: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Labels: map[string]string{"a": "b"}}, Spec: corev1.ServiceSpec{ClusterIP: tt.clusterIP}}
+			if tt.annotation != "" {
+				svc.Annotations = map[string]string{AnnotationRetires: tt.annotation}
+			}
+			before := svc.DeepCopy()
+			updated, at, gone := Retire(svc, now, drain)
+			if gone != tt.wantGone || !at.Equal(tt.wantAt) {
+				t.Errorf("at %v, gone %v; want %v, %v", at, gone, tt.wantAt, tt.wantGone)
+			}
+			if !gone && (!Ours(updated) || updated.Annotations[AnnotationRetires] != tt.wantAt.Format(time.RFC3339) || updated.Labels["a"] != "b") {
+				t.Errorf("the Service becomes %+v", updated.ObjectMeta)
+			}
+			if diff := cmp.Diff(before, svc); diff != "" {
+				t.Errorf("the argument was changed:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOldSlice(t *testing.T) {
+	labels := map[string]string{LabelManagedBy: OldManagedBy, mcsv1beta1.LabelServiceName: "web", mcsv1beta1.LabelSourceCluster: "cls1"}
+	if !OldSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: labels}}) {
+		t.Error("a slice of the old controller's is not recognised")
+	}
+	for key, value := range map[string]string{LabelManagedBy: ManagedBy, mcsv1beta1.LabelServiceName: "", mcsv1beta1.LabelSourceCluster: ""} {
+		if OldSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: withKeys(labels, map[string]string{key: value})}}) {
+			t.Errorf("a slice with %s=%q is taken for the old controller's", key, value)
+		}
+	}
+}
+
+// TestTakenOverServiceKeepsItsName has the derived Service of another name through all that is written of an import.
+func TestTakenOverServiceKeepsItsName(t *testing.T) {
+	e := webExport("cls1", "10.10.0.1")
+	m := mcs.Merge([]mcs.Export{e})
+	existing := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "imported-old"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}},
+	}
+	owner := metav1.OwnerReference{Kind: "ServiceImport", Name: m.Key.Name, UID: "imp"}
+	svc := DerivedService(m, owner, existing, nil)
+	if svc.Name != "imported-old" || svc.Spec.ClusterIP != "10.0.0.1" || !Ours(svc) || MustReplace(existing, svc) {
+		t.Errorf("the Service becomes %+v", svc)
+	}
+	imp := ServiceImport(m, oldImport(oldDerivedName(m.Key, "")), svc.Name, svc.Spec.ClusterIPs, svc.Spec.IPFamilies, nil)
+	for _, a := range []string{AnnotationDerivedService, AnnotationDerivedServiceAWS} {
+		if imp.Annotations[a] != "imported-old" {
+			t.Errorf("annotation %s is %q", a, imp.Annotations[a])
+		}
+	}
+	if !slices.Equal(imp.Spec.IPs, []string{"10.0.0.1"}) || !Ours(imp) || imp.UID != "imp" {
+		t.Errorf("the ServiceImport becomes %+v", imp)
+	}
+	changes := Slices(SliceInput{Key: m.Key, Merged: m, Exports: []mcs.Export{e}, Derived: svc.Name, Owner: owner, Families: svc.Spec.IPFamilies})
+	for _, s := range changes.Create {
+		if s.Labels[discoveryv1.LabelServiceName] != "imported-old" {
+			t.Errorf("slice %s is of Service %q", s.Name, s.Labels[discoveryv1.LabelServiceName])
+		}
+	}
+	if len(changes.Create) == 0 {
+		t.Error("there are no slices")
+	}
+}
