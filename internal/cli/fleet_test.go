@@ -299,6 +299,10 @@ var fleetSessions = []fleetSession{
 		})
 		f["cls2"].silent = true
 	}, commands: []string{"check --context cls1,cls2"}},
+	{name: "registry", setup: exportWeb, commands: []string{
+		"registry get web", "registry get web --context cls2 -o json", "registry get nothing", "registry dump --context cls2", "registry dump -o table",
+		"graph --context cls1,cls2", "graph --context cls2 -o svg", "graph -o png",
+	}},
 	{name: "export", setup: func(f fleet) {
 		f["cls1"].add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web"}})
 	}, commands: []string{

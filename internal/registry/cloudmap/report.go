@@ -7,7 +7,10 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-var _ registry.Reporter = (*Registry)(nil)
+var (
+	_ registry.Reporter = (*Registry)(nil)
+	_ registry.Reporter = (*Compat)(nil)
+)
 
 // Report implements registry.Reporter.
 func (r *Registry) Report() registry.Report {
@@ -29,4 +32,11 @@ func (r *Registry) Report() registry.Report {
 		}
 	}
 	return registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: r.readProblem, Writing: r.writeProblem}
+}
+
+// Report implements registry.Reporter.
+func (c *Compat) Report() registry.Report {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return registry.Report{Keys: slices.Collect(maps.Keys(c.shown)), Reading: c.problem}
 }
