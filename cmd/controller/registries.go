@@ -3,7 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"os"
 
 	"github.com/go-logr/logr"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/hint"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
 )
 
@@ -91,23 +95,32 @@ func cloudMap(ctx context.Context, s setup, name string, account config.AWS, rea
 		Endpoint:       account.Endpoint,
 		Role:           cloudmap.Role{ARN: account.RoleARN, ExternalID: account.ExternalID, SessionName: account.SessionName},
 		NamespaceOwner: account.NamespaceOwner,
+		Rates:          rates(s.options.AWSRates),
 		Metrics:        s.metrics,
 	})
 	if err != nil {
 		return nil, err
 	}
+	var whisper *hint.Whisper
+	if !readOnly {
+		if whisper, err = hints(s.options.Hints, s.log); err != nil {
+			return nil, err
+		}
+	}
 	options := s.options.Registry
 	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		reg, err := cloudmap.New(client, cloudmap.Config{
-			Identity:          identity,
-			Version:           config.Version,
-			InstanceView:      options.InstanceView,
-			ReadOnly:          readOnly,
-			PollInterval:      options.PollInterval,
-			HeartbeatInterval: options.HeartbeatInterval,
-			StaleAfter:        options.StaleAfter,
-			Logger:            s.log.WithName("registry").WithValues("registry", name),
-			Metrics:           s.metrics,
+			Identity:            identity,
+			Version:             config.Version,
+			InstanceView:        options.InstanceView,
+			ReadOnly:            readOnly,
+			PollInterval:        options.PollInterval,
+			RelaxedPollInterval: options.RelaxedPollInterval,
+			Hints:               whisper,
+			HeartbeatInterval:   options.HeartbeatInterval,
+			StaleAfter:          options.StaleAfter,
+			Logger:              s.log.WithName("registry").WithValues("registry", name),
+			Metrics:             s.metrics,
 		})
 		if err != nil {
 			return nil, err
@@ -145,5 +158,32 @@ func onEtcd(s setup, name string, where config.Etcd, readOnly bool) (controller.
 			return nil, err
 		}
 		return registry.WithMetrics(reg, name, s.metrics), nil
+	}, nil
+}
+
+func rates(configured config.Rates) map[string]cloudmap.Rate {
+	rates := map[string]cloudmap.Rate{}
+	for operation, r := range configured {
+		rates[operation] = cloudmap.Rate(r)
+	}
+	return rates
+}
+
+// hints is how this process takes part in the clusters' telling one another of changes; nil is not at all.
+func hints(options config.Hints, log logr.Logger) (*hint.Whisper, error) {
+	if !options.Enabled {
+		return nil, nil
+	}
+	address, err := options.Address(os.Getenv)
+	if errors.Is(err, config.ErrNoHintAddress) {
+		log.Info("Going without hints from the other clusters", "reason", err.Error())
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &hint.Whisper{
+		Listen:  func() (net.PacketConn, error) { return hint.ListenUDP(options.Bind) },
+		Contact: hint.Contact{Address: address, Token: hint.NewToken()},
 	}, nil
 }

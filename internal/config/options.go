@@ -17,7 +17,10 @@ import (
 // Options are all settings of the controller, by concern.
 type Options struct {
 	Registry Registry
+	Hints    Hints
 	AWS      AWS
+	// AWSRates replace the default rates of the operations that they name, in every account and Region.
+	AWSRates Rates
 	Etcd     Etcd
 	// ImportFrom are further registries, which are imported from as well.
 	ImportFrom Sources
@@ -38,8 +41,9 @@ type Registry struct {
 	Name string
 	// InstanceView says whether each endpoint is also shown as a Cloud Map instance, for people and AWS-native consumers.
 	InstanceView bool
-	// PollInterval is the time between two looks at the registry, HeartbeatInterval between two signs of life.
-	PollInterval, HeartbeatInterval time.Duration
+	// PollInterval is the time between two looks at the registry, RelaxedPollInterval while hints from every other cluster
+	// arrive, HeartbeatInterval between two signs of life.
+	PollInterval, RelaxedPollInterval, HeartbeatInterval time.Duration
 	// StaleAfter is how long another cluster may show no sign of life until it is stale.
 	StaleAfter time.Duration
 	// StalePolicy is what becomes of its endpoints then: one of mcs.StalePolicies.
@@ -86,14 +90,17 @@ const RegistryCloudMap = "cloudmap"
 func Default() Options {
 	return Options{
 		Registry: Registry{
-			Name:              RegistryCloudMap,
-			InstanceView:      true,
-			PollInterval:      time.Second,
-			HeartbeatInterval: 12 * time.Second,
+			Name:                RegistryCloudMap,
+			InstanceView:        true,
+			PollInterval:        time.Second,
+			RelaxedPollInterval: 5 * time.Second,
+			HeartbeatInterval:   12 * time.Second,
 			// Ten missed heartbeats: a restart, a lost lease (15 s) or a throttled minute is not death.
 			StaleAfter:  2 * time.Minute,
 			StalePolicy: string(mcs.StaleWithdraw),
 		},
+		Hints:     Hints{Enabled: true, Bind: ":8479"},
+		AWSRates:  Rates{},
 		Etcd:      Etcd{Prefix: "/mcs"},
 		Migration: Migration{PollInterval: 5 * time.Second},
 		Scope:     Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
@@ -128,7 +135,10 @@ func (o *Options) Flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("controller", pflag.ContinueOnError)
 	flags.SortFlags = false
 	o.Registry.bind(flags)
+	o.Hints.bind(flags)
 	o.AWS.bind(flags)
+	flags.Var(o.AWSRates, "aws-rate",
+		"requests a second, and at once, that this cluster allows itself of an operation of Cloud Map, such as RegisterInstance=20/40 (repeatable); docs/calls.md has the defaults")
 	o.Etcd.bind(flags)
 	flags.Var(&o.ImportFrom, "import-from",
 		"a further registry to import from, without exporting to it, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader (repeatable); "+
@@ -152,6 +162,8 @@ func (r *Registry) bind(flags *pflag.FlagSet) {
 		"show each exported endpoint as a Cloud Map instance as well, for people and AWS-native consumers; importing does not need it")
 	flags.DurationVar(&r.PollInterval, "poll-interval", r.PollInterval,
 		"time between two looks at the registry")
+	flags.DurationVar(&r.RelaxedPollInterval, "relaxed-poll-interval", r.RelaxedPollInterval,
+		"time between two looks at the registry while hints from every other cluster arrive; at least --poll-interval and at most a quarter of --stale-after are used")
 	flags.DurationVar(&r.HeartbeatInterval, "heartbeat-interval", r.HeartbeatInterval,
 		"time between two signs of life of this cluster in the registry")
 	flags.DurationVar(&r.StaleAfter, "stale-after", r.StaleAfter,
@@ -202,7 +214,7 @@ func (o *Options) Validate() error {
 	if o.Registry.Name == RegistryEtcd {
 		etcd = o.Etcd.validate()
 	}
-	return errors.Join(o.Registry.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.Hints.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
 }
 
 const (
@@ -221,6 +233,9 @@ func (r *Registry) validate() error {
 	}
 	if r.PollInterval < minPollInterval {
 		problems = append(problems, fmt.Errorf("--poll-interval=%s: must be at least %s", r.PollInterval, minPollInterval))
+	}
+	if r.RelaxedPollInterval < minPollInterval {
+		problems = append(problems, fmt.Errorf("--relaxed-poll-interval=%s: must be at least %s", r.RelaxedPollInterval, minPollInterval))
 	}
 	if r.HeartbeatInterval < minHeartbeatInterval {
 		problems = append(problems, fmt.Errorf("--heartbeat-interval=%s: must be at least %s", r.HeartbeatInterval, minHeartbeatInterval))

@@ -77,6 +77,24 @@ func TestParse(t *testing.T) {
 		},
 		{name: "poll interval", args: "--poll-interval=1ms", wantErr: []string{"--poll-interval=1ms: must be at least 100ms"}},
 		{name: "poll of the old controllers", args: "--aws-controller-poll-interval=10ms", wantErr: []string{"--aws-controller-poll-interval=10ms: must be at least 1s"}},
+		{name: "relaxed poll interval", args: "--relaxed-poll-interval=0", wantErr: []string{"--relaxed-poll-interval=0s: must be at least 100ms"}},
+		{
+			name: "hints", args: "--hints=false --hint-bind-address=10.0.0.1:99 --hint-advertise-address=[2001:db8::1]:100",
+			want: func(o *Options) { o.Hints = Hints{Bind: "10.0.0.1:99", Advertise: "[2001:db8::1]:100"} },
+		},
+		{
+			name: "bad hints", args: "--hint-bind-address=8479 --hint-advertise-address=example.com:8479",
+			wantErr: []string{"--hint-bind-address=8479: must be an address and a port", "--hint-advertise-address=example.com:8479: it is no IP address"},
+		},
+		{name: "hint port", args: "--hint-bind-address=:0", wantErr: []string{"must be a number from 1 to 65535"}},
+		{name: "rates", args: "--aws-rate=RegisterInstance=20/40 --aws-rate=ListServices=0.5/5,GetOperation=1/1", want: func(o *Options) {
+			o.AWSRates = Rates{"RegisterInstance": {20, 40}, "ListServices": {0.5, 5}, "GetOperation": {1, 1}}
+		}},
+		{name: "rate without burst", args: "--aws-rate=RegisterInstance=20", wantErr: []string{"--aws-rate", "such as RegisterInstance=20/40"}},
+		{name: "rate of nothing", args: "--aws-rate==20/40", wantErr: []string{"must be an operation"}},
+		{name: "rate of 0", args: "--aws-rate=RegisterInstance=0/40", wantErr: []string{"above 0"}},
+		{name: "no number", args: "--aws-rate=RegisterInstance=NaN/40", wantErr: []string{"above 0"}},
+		{name: "burst of 0", args: "--aws-rate=RegisterInstance=1/0", wantErr: []string{"from 1 on"}},
 		{name: "heartbeat", args: "--heartbeat-interval=10ms", wantErr: []string{"--heartbeat-interval=10ms: must be at least 1s"}},
 		{name: "stale", args: "--stale-after=30s", wantErr: []string{"--stale-after=30s: must be at least 3 times --heartbeat-interval, which is 36s"}},
 		{name: "stale policy", args: "--stale-cluster-policy=keep", want: func(o *Options) { o.Registry.StalePolicy = "keep" }},

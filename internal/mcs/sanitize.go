@@ -286,7 +286,7 @@ func (p *problems) backendPorts(in []BackendPort) []BackendPort {
 func (p *problems) endpoints(in []Endpoint) []Endpoint {
 	var out []Endpoint
 	for _, ep := range in {
-		if err := checkAddress(ep.Address); err != nil {
+		if err := CheckPodAddress(ep.Address); err != nil {
 			p.add("endpoint %s left out: %v", abbreviate(ep.Address.String()), err)
 			continue
 		}
@@ -307,8 +307,8 @@ func (p *problems) endpoints(in []Endpoint) []Endpoint {
 	return out
 }
 
-// checkAddress refuses what Kubernetes refuses in an EndpointSlice, and what can be no pod's address.
-func checkAddress(a netip.Addr) error {
+// CheckPodAddress refuses what Kubernetes refuses in an EndpointSlice, and what can be no pod's address.
+func CheckPodAddress(a netip.Addr) error {
 	switch a = a.Unmap(); {
 	case !a.IsValid():
 		return errors.New("it has no address")

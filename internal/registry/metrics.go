@@ -20,6 +20,8 @@ type Metrics struct {
 	changes       *prometheus.CounterVec
 	notifications *prometheus.CounterVec
 	stored        *prometheus.GaugeVec
+	hints         *prometheus.CounterVec
+	polls         *prometheus.GaugeVec
 	recent        recent
 }
 
@@ -52,8 +54,16 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Name: "cloud_map_mcs_registry_stored",
 			Help: "What this cluster has in the registry, by kind (exports, pages, instances).",
 		}, []string{"registry", "kind"}),
+		hints: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cloud_map_mcs_registry_hints_total",
+			Help: "Hints between clusters, by direction (sent, received) and result (ok, error; received also foreign, forged, malformed, oversize, replayed, stranger).",
+		}, []string{"registry", "direction", "result"}),
+		polls: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cloud_map_mcs_registry_poll_interval_seconds",
+			Help: "Time between two looks at the registry as long as nothing changes: short while hints from some cluster do not arrive.",
+		}, []string{"registry"}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.limits, m.changes, m.notifications, m.stored} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.limits, m.changes, m.notifications, m.stored, m.hints, m.polls} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the registry's metrics: %w", err)
 		}
@@ -85,6 +95,22 @@ func (m *Metrics) Stored(registry, kind string, count int) {
 		return
 	}
 	m.stored.WithLabelValues(registry, kind).Set(float64(count))
+}
+
+// Hint counts a hint that was sent or received.
+func (m *Metrics) Hint(registry, direction, result string) {
+	if m == nil {
+		return
+	}
+	m.hints.WithLabelValues(registry, direction, result).Inc()
+}
+
+// PollInterval says how often the registry is looked at.
+func (m *Metrics) PollInterval(registry string, interval time.Duration) {
+	if m == nil {
+		return
+	}
+	m.polls.WithLabelValues(registry).Set(interval.Seconds())
 }
 
 // WithMetrics is r with its use counted under the backend's name.

@@ -250,16 +250,17 @@ func (c *catalog) wanted(now time.Time) []int {
 	}
 	var pages []int
 	for i := range c.pages {
-		p := &c.pages[i]
-		announced := c.record.pages[i]
-		if announced == "" || p.read && !p.lost && (p.digest == announced || p.generation > c.record.generation) {
-			continue
-		}
-		if !now.Before(p.retryAt) {
+		if c.unread(i) && !now.Before(c.pages[i].retryAt) {
 			pages = append(pages, i)
 		}
 	}
 	return pages
+}
+
+// unread says whether a page that is announced is not what was read.
+func (c *catalog) unread(page int) bool {
+	p, announced := &c.pages[page], c.record.pages[page]
+	return announced != "" && (!p.read || p.lost || p.digest != announced && p.generation <= c.record.generation)
 }
 
 // page takes in a read of the instances of a page. Only a whole generation counts, and only if it is the announced one
@@ -450,6 +451,9 @@ func (c *catalog) problems() []string {
 	var lines []string
 	if c.problem != "" {
 		lines = append(lines, c.problem)
+	}
+	if c.record.hintProblem != "" {
+		lines = append(lines, c.record.hintProblem)
 	}
 	if !c.absentSince.IsZero() {
 		lines = append(lines, "the record in service "+membersService+" is gone, but the cluster did not leave")

@@ -8,6 +8,8 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -49,6 +51,9 @@ type ClientConfig struct {
 	Rates map[string]Rate
 	// Metrics may be nil.
 	Metrics *registry.Metrics
+
+	// transport is the network; nil is AWS's own client. Only tests change it.
+	transport aws.HTTPClient
 }
 
 // Client makes every request to AWS Cloud Map in one account and Region, at a pace for each operation: that is what AWS's
@@ -76,6 +81,9 @@ func NewClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
 			o.BaseEndpoint = aws.String(cfg.Endpoint)
 		}
 		o.HTTPClient = plainBodies{o.HTTPClient}
+		if cfg.transport != nil {
+			o.HTTPClient = cfg.transport
+		}
 		// The SDK puts "data-" before the host name of DiscoverInstances, custom endpoints included: data-127.0.0.1
 		// is nobody's.
 		if o.BaseEndpoint != nil {
@@ -86,6 +94,10 @@ func NewClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
 	rates := maps.Clone(defaultRates)
 	maps.Copy(rates, cfg.Rates)
 	for operation, r := range rates {
+		if _, known := defaultRates[operation]; !known {
+			return nil, fmt.Errorf("rate of %s: the controller makes no such request; those that it makes are %s",
+				operation, strings.Join(slices.Sorted(maps.Keys(defaultRates)), ", "))
+		}
 		if r.PerSecond <= 0 || r.Burst < 1 {
 			return nil, fmt.Errorf("rate of %s: %v a second with bursts of %d: both must be positive", operation, r.PerSecond, r.Burst)
 		}

@@ -53,6 +53,10 @@ func TestNewClientRefuses(t *testing.T) {
 	if _, err := NewClient(t.Context(), ClientConfig{Region: "us-east-1", Rates: map[string]Rate{"RegisterInstance": {}}}); err == nil {
 		t.Error("a rate of 0 was accepted")
 	}
+	_, err := NewClient(t.Context(), ClientConfig{Region: "us-east-1", Rates: map[string]Rate{"RegisterInstances": {1, 1}}})
+	if err == nil || !strings.Contains(err.Error(), "DiscoverInstances,") {
+		t.Errorf("the rate of an unknown operation: error %v, want one with those that there are", err)
+	}
 }
 
 // TestEndpointFromEnvironment is the endpoint set by AWS's own variable: requests must not go to data-127.0.0.1.

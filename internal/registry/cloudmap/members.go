@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/hint"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -21,6 +22,7 @@ const (
 	attrJoined       = "JOINED"
 	attrHeartbeat    = "HEARTBEAT"
 	attrPages        = "PAGES"
+	attrHints        = "HINTS"
 )
 
 // digests are those of a cluster's pages; "" is a page that does not exist.
@@ -38,6 +40,9 @@ type memberRecord struct {
 	// was set back.
 	heartbeat int64
 	pages     digests
+	// contact is where hints are to be sent, hintProblem why what the record says of it is of no use.
+	contact     hint.Contact
+	hintProblem string
 }
 
 // nextHeartbeat is that of a record written now.
@@ -82,7 +87,7 @@ func (r memberRecord) instance() plan.Instance {
 			pages = append(pages, pageName(page)+"."+digest)
 		}
 	}
-	return plan.Instance{ID: r.clusterID, Attributes: map[string]string{
+	attrs := map[string]string{
 		attrClusterID:    r.clusterID,
 		attrClusterSetID: r.clusterSetID,
 		attrUID:          r.uid,
@@ -93,7 +98,11 @@ func (r memberRecord) instance() plan.Instance {
 		attrFormat:       record.Version(),
 		// 64 times "07." and 11 characters, with commas between: 959 of the 1,024 that a value may have.
 		attrPages: strings.Join(pages, ","),
-	}}
+	}
+	if r.contact.Address.IsValid() {
+		attrs[attrHints] = r.contact.String()
+	}
+	return plan.Instance{ID: r.clusterID, Attributes: attrs}
 }
 
 // joinedLayout is RFC 3339 in milliseconds.
@@ -137,8 +146,21 @@ func parseMember(instance plan.Instance, clusterSetID string) (memberRecord, err
 	if r.heartbeat, err = strconv.ParseInt(attrs[attrHeartbeat], 10, 64); err != nil {
 		return r, fmt.Errorf("%s %q is no number", attrHeartbeat, attrs[attrHeartbeat])
 	}
+	r.contact, r.hintProblem = parseHints(attrs[attrHints])
 	r.pages, err = parsePages(attrs[attrPages])
 	return r, err
+}
+
+// parseHints reads where hints are to be sent. A cluster is a member without them.
+func parseHints(value string) (contact hint.Contact, problem string) {
+	if value == "" {
+		return contact, ""
+	}
+	contact, err := hint.ParseContact(value)
+	if err != nil {
+		return hint.Contact{}, fmt.Sprintf("%s is of no use, so the cluster is sent no hints: %v", attrHints, err)
+	}
+	return contact, ""
 }
 
 // checkFormat refuses a record of a later major version: its words may mean something else.

@@ -3,13 +3,16 @@ package cloudmap
 import (
 	"errors"
 	"maps"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/hint"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -30,6 +33,7 @@ func TestMemberRoundTrip(t *testing.T) {
 	for i := range full.pages {
 		full.pages[i] = digestOf([]byte{byte(i)})
 	}
+	full.contact = hint.Contact{Address: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"), Token: hint.NewToken()}
 	none := someRecord()
 	none.pages = digests{}
 	for name, want := range map[string]memberRecord{"two pages": someRecord(), "no pages": none, "all pages, long names": full} {
@@ -39,7 +43,7 @@ func TestMemberRoundTrip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(memberRecord{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(memberRecord{}), cmpopts.EquateComparable(hint.Contact{})); diff != "" {
 				t.Errorf("record differs (-want +got):\n%s", diff)
 			}
 		})
@@ -83,16 +87,30 @@ func TestParseMemberRefuses(t *testing.T) {
 	}
 }
 
+// TestParseMemberWithBadHints has a record that says nonsense of hints: everything else in it counts.
+func TestParseMemberWithBadHints(t *testing.T) {
+	for _, value := range []string{"nowhere", "224.0.0.1:53 " + hint.NewToken(), "10.0.0.1:8479", "10.0.0.1:8479 short"} {
+		instance := someRecord().instance()
+		instance.Attributes[attrHints] = value
+		r, err := parseMember(instance, "set1")
+		if err != nil || r.contact.Address.IsValid() || !strings.Contains(r.hintProblem, attrHints) || r.heartbeat != 42 {
+			t.Errorf("%q: record %+v, error %v; want one without a contact, and why", value, r, err)
+		}
+	}
+}
+
 func FuzzParseMember(f *testing.F) {
-	f.Add("00.AAAAAAAAAAA", "1", "1.0")
-	f.Fuzz(func(t *testing.T, pages, number, format string) {
+	f.Add("00.AAAAAAAAAAA", "1", "1.0", "10.0.0.1:8479 AAAAAAAAAAAAAAAAAAAAAAAAAA")
+	f.Fuzz(func(t *testing.T, pages, number, format, hints string) {
 		instance := someRecord().instance()
 		instance.Attributes[attrPages], instance.Attributes[attrGeneration], instance.Attributes[attrFormat] = pages, number, format
+		instance.Attributes[attrHints] = hints
 		r, err := parseMember(instance, "set1")
 		if err != nil {
 			return
 		}
 		again, err := parseMember(plan.Instance{ID: "cls1", Attributes: r.instance().Attributes}, "set1")
+		again.hintProblem = r.hintProblem // what is of no use is not written again
 		if err != nil || again != r {
 			t.Errorf("second round gave %+v, %v, want %+v", again, err, r)
 		}

@@ -239,6 +239,16 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 	return overdue
 }
 
+// unconfirmed says whether the registry has still to show something that was written.
+func (o *outbox) unconfirmed() bool {
+	for i := range o.pages {
+		if !o.pages[i].unshown.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
 // forget drops the withdrawals that are carried out.
 func (p *ownPage) forget() {
 	for key, exp := range p.want {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -18,17 +19,25 @@ import (
 // wholeFrom is from how many pages on a catalog is read at once: one larger answer instead of that many requests.
 const wholeFrom = 4
 
-// readLoop polls until ctx ends.
+// readLoop looks at the registry, at intervals and when there may be news, until ctx ends.
 func (r *Registry) readLoop(ctx context.Context, notify func(mcs.Key)) {
+	// Controllers that start together, after an outage of the account say, do not march in step.
+	timer := time.NewTimer(rand.N(r.cfg.PollInterval))
+	defer timer.Stop()
 	for {
-		err := r.poll(ctx, notify)
-		r.reading(ctx, err, notify)
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.look:
-		case <-time.After(r.cfg.PollInterval):
+		case <-timer.C:
 		}
+		if r.untilLook() <= 0 {
+			r.looking()
+			whole, err := r.poll(ctx, notify)
+			r.reading(ctx, err, notify)
+			r.looked(whole, err)
+		}
+		timer.Reset(r.untilLook())
 	}
 }
 
@@ -68,8 +77,9 @@ func text(err error) string {
 	return err.Error()
 }
 
-// poll reads the members, and of each cluster the pages that are not what it announces.
-func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
+// poll reads the members, and of each cluster the pages that are not what it announces. whole says that all members were read,
+// whatever became of the pages.
+func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) (whole bool, err error) {
 	place, instances, err := r.readMembers(ctx)
 	changed := keySet{}
 	if err == nil && !r.takeMembers(instances, changed) {
@@ -79,20 +89,20 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
 		r.mu.Lock()
 		r.catalogs.liveness.Unanswered()
 		r.mu.Unlock()
-		return err
+		return false, err
 	}
 	if r.cfg.ReadOnly {
 		r.tell(notify, changed)
-		return r.readOthers(ctx, place, notify)
+		return true, r.readOthers(ctx, place, notify)
 	}
 	if err := r.auditIfDue(ctx, place, r.ownRecord(instances), changed); err != nil {
 		r.tell(notify, changed)
-		return cmp.Or(err, r.readPages(ctx, place, notify))
+		return true, cmp.Or(err, r.readPages(ctx, place, notify))
 	}
 	r.takeClaim(r.ownRecord(instances), changed)
 	// The members are known now; whose pages are not read yet shows as Unknown.
 	r.tell(notify, changed)
-	return r.readPages(ctx, place, notify)
+	return true, r.readPages(ctx, place, notify)
 }
 
 // readMembers reads the records of all members.
@@ -231,7 +241,7 @@ func (r *Registry) prepareRecord(now time.Time, shown *memberRecord) {
 	}
 	r.ours = memberRecord{
 		clusterID: r.cfg.Identity.ClusterID, clusterSetID: r.cfg.Identity.ClusterSetID,
-		uid: r.cfg.Identity.UID, version: r.cfg.Version, joined: joined, heartbeat: r.ours.heartbeat,
+		uid: r.cfg.Identity.UID, version: r.cfg.Version, contact: r.contact(), joined: joined, heartbeat: r.ours.heartbeat,
 	}
 }
 

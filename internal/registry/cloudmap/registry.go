@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/hint"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -27,10 +28,13 @@ type Config struct {
 	InstanceView bool
 	// ReadOnly makes it a registry that is only imported from: nothing is written there, not even that this cluster takes part.
 	ReadOnly bool
-	// PollInterval is the time between two looks at the members, HeartbeatInterval between two signs of life. StaleAfter
-	// is how long a cluster may show no sign of life until it is stale. 0 is the default.
-	PollInterval, HeartbeatInterval, StaleAfter time.Duration
-	Logger                                      logr.Logger
+	// PollInterval is the time between two looks at the members, RelaxedPollInterval while hints from all of them arrive,
+	// HeartbeatInterval between two signs of life. StaleAfter is how long a cluster may show no sign of life until it is stale.
+	// 0 is the default.
+	PollInterval, RelaxedPollInterval, HeartbeatInterval, StaleAfter time.Duration
+	// Hints make the clusters tell one another of changes; nil is without. A registry that is only imported from goes without.
+	Hints  *hint.Whisper
+	Logger logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 
@@ -40,7 +44,9 @@ type Config struct {
 
 // times are the intervals that nobody needs to set.
 type times struct {
-	// quiet is how long no export must have changed until pages are written, atMost how long that is put off.
+	// gather is how long a change waits for others, if it is the first after a pause: one cause may change several objects.
+	gather time.Duration
+	// quiet is how long no export must have changed until pages are written again, atMost how long that is put off.
 	quiet, atMost time.Duration
 	// confirm is how long the registry may take to show what was written until it is written again.
 	confirm time.Duration
@@ -59,6 +65,7 @@ type times struct {
 
 const (
 	defaultPoll      = time.Second
+	defaultRelaxed   = 5 * time.Second
 	defaultHeartbeat = 12 * time.Second
 	// defaultStale is ten heartbeats: a restart, a lost leader lease or a minute of throttling is not death.
 	defaultStale = 2 * time.Minute
@@ -71,7 +78,7 @@ const (
 
 func defaultTimes() times {
 	return times{
-		quiet: 50 * time.Millisecond, atMost: 250 * time.Millisecond,
+		gather: 10 * time.Millisecond, quiet: 50 * time.Millisecond, atMost: 250 * time.Millisecond,
 		confirm: 15 * time.Second, adopt: 15 * time.Second, audit: 2 * time.Minute, settle: 2 * time.Second,
 		retry: 500 * time.Millisecond, maxRetry: 30 * time.Second,
 		leave: 2 * time.Minute,
@@ -90,6 +97,7 @@ type Registry struct {
 	look, write chan struct{}
 
 	mu       sync.Mutex
+	hints    hints
 	catalogs *catalogs
 	outbox   *outbox
 	claim    claim
@@ -112,6 +120,8 @@ type Registry struct {
 	auditAt time.Time
 	// firstAsk and lastAsk are when the changes began and ended that are to be written; zero when there are none.
 	firstAsk, lastAsk time.Time
+	// pagesWritten is when pages were last written.
+	pagesWritten time.Time
 	// readProblem and writeProblem are why reading and writing do not work, nil while they do.
 	readProblem, writeProblem error
 	writeFailures             int
@@ -148,6 +158,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		noted:    map[string]bool{},
 		asked:    map[mcs.Key]answer{},
 	}
+	r.hints = newHints(r)
 	if cfg.InstanceView && !cfg.ReadOnly {
 		r.view = newInstanceView(client.ownAccount().background(), cfg, r.desiredInstances)
 	}
@@ -156,12 +167,14 @@ func New(client *Client, cfg Config) (*Registry, error) {
 
 func withDefaults(cfg Config) Config {
 	for value, standard := range map[*time.Duration]time.Duration{
-		&cfg.PollInterval: defaultPoll, &cfg.HeartbeatInterval: defaultHeartbeat, &cfg.StaleAfter: defaultStale,
+		&cfg.PollInterval: defaultPoll, &cfg.RelaxedPollInterval: defaultRelaxed, &cfg.HeartbeatInterval: defaultHeartbeat, &cfg.StaleAfter: defaultStale,
 	} {
 		if *value <= 0 {
 			*value = standard
 		}
 	}
+	// Heartbeats have to be seen well within the time after which their absence counts.
+	cfg.RelaxedPollInterval = max(cfg.PollInterval, min(cfg.RelaxedPollInterval, cfg.StaleAfter/4))
 	if cfg.times == (times{}) {
 		cfg.times = defaultTimes()
 	}
@@ -287,6 +300,9 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	group, loops := errgroup.WithContext(ctx)
 	group.Go(func() error { r.readLoop(loops, notify); return nil })
 	group.Go(func() error { r.writeLoop(loops, notify); return nil })
+	if r.hints.line != nil {
+		group.Go(func() error { r.hintLoop(loops); return nil })
+	}
 	if r.view != nil {
 		group.Go(func() error { r.view.run(loops); return nil })
 	}

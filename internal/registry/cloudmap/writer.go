@@ -62,11 +62,14 @@ func (r *Registry) nextWrite(now time.Time) (due bool, pause time.Duration) {
 	return true, at.Sub(now)
 }
 
-// pagesDue is when pages are to be written: what is torn now, what changed when the changes pause, or have gone on for
-// long. The caller holds r.mu.
+// pagesDue is when pages are to be written: what is torn now; a change after a pause almost at once; changes that follow one
+// another when they pause, or have gone on for long. The caller holds r.mu.
 func (r *Registry) pagesDue(now time.Time, dirty, torn int) time.Time {
 	if torn > 0 {
 		return now
+	}
+	if r.firstAsk.Sub(r.pagesWritten) >= r.cfg.times.atMost {
+		return r.firstAsk.Add(r.cfg.times.gather)
 	}
 	atMost := max(r.cfg.times.atMost, time.Duration(dirty)*perDirtyPage)
 	return earlier(r.lastAsk.Add(r.cfg.times.quiet), r.firstAsk.Add(atMost))
@@ -120,7 +123,6 @@ func (r *Registry) writeDue(ctx context.Context, notify func(mcs.Key)) error {
 	if err := r.writeRecord(ctx, place); err != nil {
 		return cmp.Or(pagesErr, err)
 	}
-	wake(r.look)
 	return cmp.Or(pagesErr, r.trim(ctx, place))
 }
 
@@ -166,7 +168,7 @@ func (r *Registry) writePages(ctx context.Context, place controlPlace, notify fu
 			continue
 		}
 		r.outbox.written(now, w, results[i].operations)
-		r.announce = true
+		r.announce, r.pagesWritten = true, now
 	}
 	if err != nil {
 		return fmt.Errorf("writing this cluster's pages: %w", err)
@@ -260,6 +262,7 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace) error {
 		return fmt.Errorf("writing this cluster's record in service %s: %w", membersService, err)
 	}
 	r.recorded = now
+	r.wrote(ours.generation)
 	return nil
 }
 
