@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
@@ -57,6 +58,9 @@ const (
 	// after both, the connection to a member that is stuck is given up for another's.
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
+	// maxReconnect is the longest pause between two tries to connect. gRPC's own two minutes would be how long an etcd that
+	// is back goes unnoticed.
+	maxReconnect = 3 * time.Second
 )
 
 // NewClient checks cfg and makes a client. It makes no request.
@@ -114,7 +118,10 @@ func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 	conn, err := clientv3.New(clientv3.Config{
 		Endpoints: c.cfg.Endpoints, TLS: c.tls, Username: c.cfg.Username, Password: password,
 		DialTimeout: requestTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
-		Logger: zap.NewNop(), DialOptions: c.cfg.options,
+		Logger: zap.NewNop(),
+		DialOptions: append([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnect}, MinConnectTimeout: requestTimeout,
+		})}, c.cfg.options...),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)

@@ -1,0 +1,448 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
+)
+
+var cls2 = mcs.Identity{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2"}
+
+func publish(t testing.TB, reg *Registry, i, n int) {
+	t.Helper()
+	if err := reg.Publish(t.Context(), webExport(reg.cfg.Identity.ClusterID, i, n)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func withdraw(t testing.TB, reg *Registry, i int) {
+	t.Helper()
+	if err := reg.Withdraw(t.Context(), webKey(i)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// look is what reg knows; nothing while it knows nothing.
+func look(t testing.TB, reg *Registry, i int) registry.View {
+	t.Helper()
+	view, err := reg.Look(t.Context(), webKey(i))
+	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
+		t.Fatal(err)
+	}
+	return view
+}
+
+// version is which webExport reg sees of a cluster, 0 for none.
+func version(t testing.TB, reg *Registry, clusterID string, i int) int {
+	t.Helper()
+	for _, exp := range look(t, reg, i).Exports {
+		if exp.Cluster == clusterID {
+			return int(exp.Ports[0].Port) - 1
+		}
+	}
+	return 0
+}
+
+func awaitVersion(t testing.TB, reg *Registry, clusterID string, i, n int) {
+	t.Helper()
+	within(t, fmt.Sprintf("%s sees version %d of %s's %v", reg.cfg.Identity.ClusterID, n, clusterID, webKey(i)), func() bool {
+		return version(t, reg, clusterID, i) == n
+	})
+}
+
+func awaitState(t testing.TB, reg *Registry, i int, want registry.PublicationState) {
+	t.Helper()
+	within(t, fmt.Sprintf("%v is %v", webKey(i), want), func() bool {
+		_, err := reg.Look(t.Context(), webKey(i))
+		return err == nil && look(t, reg, i).Own.State == want
+	})
+}
+
+// awaitReason waits until a publication is Pending for a reason that a user can read.
+func awaitReason(t testing.TB, reg *Registry, i int, reason string) {
+	t.Helper()
+	within(t, fmt.Sprintf("%v is Pending because %q", webKey(i), reason), func() bool {
+		own := look(t, reg, i).Own
+		return own.State == registry.Pending && own.Err != nil && strings.Contains(own.Err.Error(), reason)
+	})
+}
+
+// TestOldLeaderCannotWrite: two processes of one cluster, as when a leader is stuck for longer than its Lease. Only the one
+// that began later writes, and the other takes over when that one has gone.
+func TestOldLeaderCannotWrite(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	old, late, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
+	start(t, old)
+	start(t, watcher)
+	publish(t, old, 0, 1)
+	awaitVersion(t, watcher, "cls1", 0, 1)
+	stop := start(t, late)
+	publish(t, late, 0, 2)
+	awaitVersion(t, watcher, "cls1", 0, 2)
+	publish(t, old, 0, 3)
+	awaitReason(t, old, 0, "another controller writes to etcd under this cluster's ID")
+	publish(t, late, 1, 1)
+	awaitVersion(t, watcher, "cls1", 1, 1)
+	if n := version(t, watcher, "cls1", 0); n != 2 {
+		t.Errorf("the process that was displaced has written version %d", n)
+	}
+	stop(nil)
+	awaitVersion(t, watcher, "cls1", 0, 3)
+	awaitState(t, old, 0, registry.Exported)
+}
+
+// TestLateWriteIsFenced: a transaction that was sent before the fence moved changes nothing, whenever it arrives.
+func TestLateWriteIsFenced(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
+	start(t, reg)
+	start(t, watcher)
+	publish(t, reg, 0, 1)
+	awaitVersion(t, watcher, "cls1", 0, 1)
+	reg.mu.Lock()
+	fence := reg.claim.fence
+	reg.claim.drop() // as after a write of unknown outcome
+	reg.wake()
+	reg.mu.Unlock()
+	within(t, "alive is written anew", func() bool {
+		reg.mu.Lock()
+		defer reg.mu.Unlock()
+		return reg.claim.fence > fence
+	})
+	late := []operation{{key: webKey(0), wish: wishFor(t, 0, 9)}}
+	if _, _, err := reg.store.write(t.Context(), fence, late); !errors.Is(err, errFallen) {
+		t.Errorf("writing behind the fallen fence: %v, want errFallen", err)
+	}
+	publish(t, reg, 1, 1)
+	awaitVersion(t, watcher, "cls1", 1, 1)
+	if n := version(t, watcher, "cls1", 0); n != 1 {
+		t.Errorf("the late write changed the export to version %d", n)
+	}
+}
+
+// TestLostLease: the lease ends, as when etcd could not be reached for long; the cluster joins again and exports on.
+func TestLostLease(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
+	start(t, reg)
+	start(t, watcher)
+	publish(t, reg, 0, 1)
+	awaitVersion(t, watcher, "cls1", 0, 1)
+	for range 3 {
+		reg.mu.Lock()
+		lease := reg.lease
+		reg.mu.Unlock()
+		if lease == 0 {
+			continue
+		}
+		if _, err := s.Root().Revoke(t.Context(), clientv3.LeaseID(lease)); err != nil {
+			t.Fatal(err)
+		}
+		within(t, "the cluster has another lease", func() bool {
+			reg.mu.Lock()
+			defer reg.mu.Unlock()
+			return reg.lease != 0 && reg.lease != lease && reg.claim.fence != 0
+		})
+	}
+	publish(t, reg, 0, 2)
+	awaitVersion(t, watcher, "cls1", 0, 2)
+}
+
+// TestMemberRecordIsPutBack: what tells who the cluster is does not stay away.
+func TestMemberRecordIsPutBack(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	reg := s.registry(t, fast(cls1))
+	start(t, reg)
+	l := s.layout("set1")
+	for _, key := range []string{l.member("cls1"), l.alive("cls1")} {
+		within(t, key+" is there", func() bool { return s.keys(t, key)[key] != "" })
+		s.remove(t, key)
+		within(t, key+" is there again", func() bool { return s.keys(t, key)[key] != "" })
+	}
+	s.put(t, l.member("cls1"), "garbage")
+	within(t, "the garbage is gone", func() bool { return s.keys(t, l.member("cls1"))[l.member("cls1")] != "garbage" })
+}
+
+// TestCompaction: the watch cannot go on from where it was cut, and what changed meanwhile is found and told of, nothing else.
+func TestCompaction(t *testing.T) {
+	s, elsewhere := newTestStore(t, shared(t)), newTestStore(t, shared(t))
+	elsewhere.prefix = s.prefix
+	reg, watcher := elsewhere.registry(t, fast(cls1)), s.registry(t, fast(cls2))
+	start(t, reg)
+	start(t, watcher)
+	for i := range 6 {
+		publish(t, reg, i, 1)
+	}
+	for i := range 6 {
+		awaitVersion(t, watcher, "cls1", i, 1)
+	}
+	s.proxy.Cut()
+	publish(t, reg, 0, 2)
+	withdraw(t, reg, 1)
+	publish(t, reg, 6, 1)
+	for i, want := range map[int]registry.PublicationState{0: registry.Exported, 1: registry.Absent, 6: registry.Exported} {
+		awaitState(t, reg, i, want)
+	}
+	if n := version(t, watcher, "cls1", 0); n != 1 {
+		t.Fatalf("the watcher sees version %d while it is cut off", n)
+	}
+	answer, err := s.Root().Get(t.Context(), s.prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Root().Compact(t.Context(), answer.Header.Revision); err != nil {
+		t.Fatal(err)
+	}
+	s.proxy.Mend()
+	awaitVersion(t, watcher, "cls1", 0, 2)
+	awaitVersion(t, watcher, "cls1", 1, 0)
+	awaitVersion(t, watcher, "cls1", 6, 1)
+	for i := 2; i < 6; i++ {
+		awaitVersion(t, watcher, "cls1", i, 1)
+	}
+}
+
+// TestLeastPrivilege: a cluster's user cannot touch another cluster's keys, nor read another clusterset.
+func TestLeastPrivilege(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	client := s.client(t, cls1)
+	st := &store{client: client, layout: s.layout("set1"), id: "cls2"}
+	if _, _, err := st.write(t.Context(), 0, []operation{{key: webKey(0), wish: wishFor(t, 0, 1)}}); err == nil || !strings.Contains(err.Error(), "docs/etcd.md") {
+		t.Errorf("writing another cluster's export: %v, want a denial that names the documentation", err)
+	}
+	if err := st.remove(t.Context(), 0); err == nil {
+		t.Error("another cluster's keys could be removed")
+	}
+	other := &store{client: client, layout: s.layout("set2"), id: "cls1"}
+	if _, _, err := other.list(t.Context()); err == nil {
+		t.Error("another clusterset could be read")
+	}
+}
+
+// TestRevoked: permissions go and come back.
+func TestRevoked(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
+	start(t, reg)
+	start(t, watcher)
+	publish(t, reg, 0, 1)
+	awaitVersion(t, watcher, "cls1", 0, 1)
+	user, _, err := s.AddCluster(t.Context(), s.prefix, "set1", "cls1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Revoke(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, reg, 0, 2)
+	awaitReason(t, reg, 0, "must have the permissions of docs/etcd.md")
+	if n := version(t, watcher, "cls1", 0); n != 1 {
+		t.Errorf("the export is at version %d", n)
+	}
+	if err := s.Restore(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	awaitVersion(t, watcher, "cls1", 0, 2)
+}
+
+// TestPasswordChanges: a wrong password is told, and a right one in the file is enough.
+func TestPasswordChanges(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	user, passwordFile, err := s.AddCluster(t.Context(), s.prefix, "set1", "cls1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(passwordFile, []byte("wrong"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reg := s.registry(t, fast(cls1))
+	start(t, reg)
+	within(t, "the reason is told", func() bool {
+		_, err := reg.Look(t.Context(), webKey(0))
+		return err != nil && strings.Contains(err.Error(), "--etcd-password-file")
+	})
+	if err := os.WriteFile(passwordFile, []byte("password of "+user+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, reg, 0, 1)
+	awaitState(t, reg, 0, registry.Exported)
+	// And once more while it runs.
+	if _, err := s.Root().UserChangePassword(t.Context(), user, "rotated"); err != nil {
+		t.Fatal(err)
+	}
+	s.proxy.Cut()
+	s.proxy.Mend()
+	if err := os.WriteFile(passwordFile, []byte("rotated"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, reg, 0, 2)
+	within(t, "version 2 is exported", func() bool {
+		own := look(t, reg, 0).Own
+		return own.State == registry.Exported
+	})
+}
+
+// TestClientCertificate: the user is the certificate's common name, and there is no password.
+func TestClientCertificate(t *testing.T) {
+	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick, ClientCertificates: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	user, _, err := c.AddCluster(t.Context(), "/mcs", "set1", "cls1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Certificate(user); err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile := c.CertificateFiles(user)
+	client, err := NewClient(ClientConfig{Endpoints: c.Endpoints(), CAFile: c.CAFile, CertFile: certFile, KeyFile: keyFile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	reg, err := New(client, fast(cls1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, reg)
+	publish(t, reg, 0, 1)
+	awaitState(t, reg, 0, registry.Exported)
+}
+
+// TestQuota: etcd's storage is used up. What is exported stays, withdrawals go on, new exports say why they wait, and go
+// through when there is room again.
+func TestQuota(t *testing.T) {
+	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: append([]string{"--quota-backend-bytes=4194304"}, quick...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	s := newTestStore(t, c)
+	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
+	start(t, reg)
+	start(t, watcher)
+	for i := range 3 {
+		publish(t, reg, i, 1)
+		awaitVersion(t, watcher, "cls1", i, 1)
+	}
+	fill(t, s)
+	publish(t, reg, 0, 2)
+	publish(t, reg, 7, 1)
+	awaitReason(t, reg, 0, "storage quota is used up")
+	withdraw(t, reg, 1)
+	awaitVersion(t, watcher, "cls1", 1, 0)
+	if n := version(t, watcher, "cls1", 0); n != 1 {
+		t.Errorf("an export is at version %d while there is no room", n)
+	}
+	makeRoom(t, s)
+	awaitVersion(t, watcher, "cls1", 0, 2)
+	awaitVersion(t, watcher, "cls1", 7, 1)
+	awaitVersion(t, watcher, "cls1", 2, 1)
+}
+
+// fill uses etcd's storage up.
+func fill(t testing.TB, s *testStore) {
+	t.Helper()
+	for range 1000 {
+		if _, err := s.Root().Put(t.Context(), "/junk", strings.Repeat("x", 256<<10)); err != nil {
+			return
+		}
+	}
+	t.Fatal("etcd's storage is endless")
+}
+
+// makeRoom is what docs/etcd.md says to do then.
+func makeRoom(t testing.TB, s *testStore) {
+	t.Helper()
+	ctx, root := t.Context(), s.Root()
+	answer, err := root.Delete(ctx, "/junk")
+	if err == nil {
+		_, err = root.Compact(ctx, answer.Header.Revision, clientv3.WithCompactPhysical())
+	}
+	for _, endpoint := range s.Endpoints() {
+		if err == nil {
+			_, err = root.Defragment(ctx, endpoint)
+		}
+	}
+	if err == nil {
+		_, err = root.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReadOnly: a registry that is only imported from writes nothing.
+func TestReadOnly(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	reg := s.registry(t, fast(cls1))
+	start(t, reg)
+	publish(t, reg, 0, 1)
+	awaitState(t, reg, 0, registry.Exported)
+	cfg := fast(cls2)
+	cfg.ReadOnly = true
+	reader := s.registry(t, cfg)
+	stop := start(t, reader)
+	awaitVersion(t, reader, "cls1", 0, 1)
+	if err := reader.Publish(t.Context(), webExport("cls2", 0, 1)); !errors.Is(err, registry.ErrReadOnly) {
+		t.Errorf("Publish: %v, want ErrReadOnly", err)
+	}
+	if err := reader.Withdraw(t.Context(), webKey(0)); !errors.Is(err, registry.ErrReadOnly) {
+		t.Errorf("Withdraw: %v, want ErrReadOnly", err)
+	}
+	stop(registry.ErrLeave)
+	if keys := s.keys(t, s.layout("set1").cluster("cls2")); len(keys) != 0 {
+		t.Errorf("it has written %v", keys)
+	}
+}
+
+// TestSteadyState: with nothing changing, nothing is written but heartbeats.
+func TestSteadyState(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
+	start(t, reg)
+	start(t, watcher)
+	for i := range 20 {
+		publish(t, reg, i, 1)
+	}
+	for i := range 20 {
+		awaitState(t, reg, i, registry.Exported)
+		awaitVersion(t, watcher, "cls1", i, 1)
+	}
+	before := s.writes.Load()
+	l := s.layout("set1")
+	was := s.keys(t, l.root)
+	beats := 0
+	within(t, "five heartbeats", func() bool {
+		now := s.keys(t, l.root)
+		if now[l.member("cls1")] != was[l.member("cls1")] {
+			beats++
+			was[l.member("cls1")] = now[l.member("cls1")]
+		}
+		return beats >= 5
+	})
+	was[l.member("cls2")] = s.keys(t, l.root)[l.member("cls2")]
+	now := s.keys(t, l.root)
+	for key, value := range was {
+		if key != l.member("cls1") && key != l.member("cls2") && now[key] != value {
+			t.Errorf("%s was written", key)
+		}
+	}
+	if after := s.writes.Load(); after != before {
+		t.Errorf("%d exports were written with nothing changing", after-before)
+	}
+}
