@@ -91,7 +91,9 @@ type testStore struct {
 	*etcdtest.Cluster
 	prefix string
 	// proxy is the way of the registries under test; mute keeps heartbeats from etcd, writes counts what is written of exports.
-	proxy  *etcdtest.Proxy
+	proxy *etcdtest.Proxy
+	// direct makes registries use the cluster's own endpoints instead.
+	direct bool
 	mute   atomic.Bool
 	writes atomic.Int64
 }
@@ -115,8 +117,12 @@ func (s *testStore) client(t testing.TB, identity mcs.Identity) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
+	endpoints := []string{"https://" + s.proxy.Address()}
+	if s.direct {
+		endpoints = s.Endpoints()
+	}
 	client, err := NewClient(ClientConfig{
-		Endpoints: []string{"https://" + s.proxy.Address()}, CAFile: s.CAFile, Username: user, PasswordFile: passwordFile,
+		Endpoints: endpoints, CAFile: s.CAFile, Username: user, PasswordFile: passwordFile,
 		options: []grpc.DialOption{grpc.WithChainUnaryInterceptor(s.intercept)},
 	})
 	if err != nil {
@@ -214,9 +220,14 @@ func (s *testStore) keys(t testing.TB, prefix string) map[string]string {
 // start runs a registry until the returned function is called with a cause, or the test ends.
 func start(t testing.TB, reg *Registry) (stop func(cause error)) {
 	t.Helper()
+	return startWith(t, reg, func(mcs.Key) {})
+}
+
+func startWith(t testing.TB, reg *Registry, notify func(mcs.Key)) (stop func(cause error)) {
+	t.Helper()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- reg.Run(ctx, func(mcs.Key) {}) }()
+	go func() { done <- reg.Run(ctx, notify) }()
 	var once sync.Once
 	stop = func(cause error) {
 		once.Do(func() {
