@@ -37,7 +37,7 @@ const (
 
 // loadAWS reads AWS's own settings and puts cfg's above them.
 func loadAWS(ctx context.Context, cfg ClientConfig) (aws.Config, error) {
-	loaded, err := awsconfig.LoadDefaultConfig(ctx,
+	loaded, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithCredentialsProvider(cfg.credentials),
 		awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }))
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("reading the AWS configuration: %w", err)

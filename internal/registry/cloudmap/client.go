@@ -52,8 +52,9 @@ type ClientConfig struct {
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 
-	// transport is the network; nil is AWS's own client. Only tests change it.
-	transport aws.HTTPClient
+	// transport is the network; nil is AWS's own client. credentials come before AWS's chain. Only tests set them.
+	transport   aws.HTTPClient
+	credentials aws.CredentialsProvider
 }
 
 // Client makes every request to AWS Cloud Map in one account and Region, at a pace for each operation: that is what AWS's

@@ -22,18 +22,15 @@ type control struct {
 	client   *Client
 	identity mcs.Identity
 
-	// readOnly makes nothing.
+	// readOnly makes nothing. What is missing is looked for again after a while.
 	readOnly bool
+	again    time.Duration
 
 	mu    sync.Mutex
 	known *controlPlace
 	// forgetAt is when known is to be looked for again; zero is never.
 	forgetAt time.Time
 }
-
-// missingAgain is the time between two looks for what is missing. Each takes a list of namespaces, of which AWS allows one in
-// two seconds.
-const missingAgain = 10 * time.Second
 
 // controlPlace is where a clusterset's records are.
 type controlPlace struct {
@@ -65,7 +62,7 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	}
 	c.known, c.forgetAt = &place, time.Time{}
 	if place.missing {
-		c.forgetAt = time.Now().Add(missingAgain)
+		c.forgetAt = time.Now().Add(c.again)
 	}
 	return place, nil
 }

@@ -2,6 +2,7 @@ package cloudmap
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -122,7 +123,14 @@ func startCloud(t *testing.T, options cloudmaplocal.Options) *cloud {
 
 func (c *cloud) newClient(t *testing.T) *Client {
 	t.Helper()
-	client, err := NewClient(t.Context(), ClientConfig{Region: "us-east-1", Endpoint: c.url, Rates: c.rates})
+	return c.clientFor(t, ClientConfig{})
+}
+
+// clientFor makes a client as cfg says, in us-east-1 if it does not say where.
+func (c *cloud) clientFor(t *testing.T, cfg ClientConfig) *Client {
+	t.Helper()
+	cfg.Region, cfg.Endpoint, cfg.Rates = cmp.Or(cfg.Region, "us-east-1"), c.url, c.rates
+	client, err := NewClient(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,6 +143,7 @@ func fast(identity mcs.Identity) Config {
 	standard.quiet, standard.atMost = 5*time.Millisecond, 25*time.Millisecond
 	standard.confirm, standard.adopt = 300*time.Millisecond, 500*time.Millisecond
 	standard.audit, standard.settle = 100*time.Millisecond, 100*time.Millisecond
+	standard.missing, standard.gone = 20*time.Millisecond, 400*time.Millisecond
 	standard.retry, standard.maxRetry = 20*time.Millisecond, 200*time.Millisecond
 	return Config{
 		Identity: identity, Version: "test",
@@ -145,10 +154,15 @@ func fast(identity mcs.Identity) Config {
 
 func (c *cloud) registry(t *testing.T, cfg Config) *Registry {
 	t.Helper()
+	return c.registryOf(t, c.newClient(t), cfg)
+}
+
+func (c *cloud) registryOf(t *testing.T, client *Client, cfg Config) *Registry {
+	t.Helper()
 	if testing.Verbose() {
 		cfg.Logger = testr.New(t).WithName(cfg.Identity.ClusterID)
 	}
-	reg, err := New(c.newClient(t), cfg)
+	reg, err := New(client, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

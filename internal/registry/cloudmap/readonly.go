@@ -10,8 +10,7 @@ import (
 // readOthers reads the other clusters' pages for a registry that only reads.
 //
 // Where the clusterset's namespace is missing, no cluster has joined: a registry that was never there has no exports. One that
-// was there and is gone, as AWS says itself, may come back within seconds, for its clusters make it again; what was read of
-// it goes when it has been away for StaleAfter.
+// was there and is gone, as AWS's lists say, has lost its last cluster, unless the clusters make it again within seconds.
 func (r *Registry) readOthers(ctx context.Context, place controlPlace, notify func(mcs.Key)) error {
 	if !place.missing {
 		r.noteMissing(time.Time{})
@@ -19,7 +18,7 @@ func (r *Registry) readOthers(ctx context.Context, place controlPlace, notify fu
 	}
 	now := time.Now()
 	since := r.noteMissing(now)
-	if now.Sub(since) < r.cfg.StaleAfter {
+	if now.Sub(since) < r.cfg.times.gone {
 		return nil
 	}
 	changed := keySet{}
@@ -39,11 +38,10 @@ func (r *Registry) noteMissing(now time.Time) time.Time {
 	defer r.mu.Unlock()
 	switch {
 	case !now.IsZero() && r.missingSince.IsZero():
-		r.log.Info("No cluster of the clusterset is here yet, or any more: imports from here stay for a while, and new ones come when one joins",
-			"namespace", r.control.namespaceName(), "staleAfter", r.cfg.StaleAfter.String())
+		r.log.Info("No cluster of the clusterset is here, or none any more", "namespace", r.control.namespaceName())
 		r.missingSince = now
 	case now.IsZero() && !r.missingSince.IsZero():
-		r.log.Info("The clusterset is here now", "namespace", r.control.namespaceName())
+		r.log.Info("A cluster of the clusterset is here now", "namespace", r.control.namespaceName())
 		r.missingSince = now
 	}
 	return r.missingSince

@@ -61,6 +61,12 @@ type times struct {
 	retry, maxRetry time.Duration
 	// leave bounds the removal of everything.
 	leave time.Duration
+	// missing is the time between two looks for a namespace that is not there, by who only reads. Each takes a list of
+	// namespaces, of which AWS allows one in two seconds.
+	missing time.Duration
+	// gone is how long the namespace must not have been there until what was read of it goes. A namespace can only be deleted
+	// when everything in it is, and clusters that live make it again at once: in a poll and the seconds that it takes AWS.
+	gone time.Duration
 }
 
 const (
@@ -81,7 +87,7 @@ func defaultTimes() times {
 		gather: 10 * time.Millisecond, quiet: 50 * time.Millisecond, atMost: 250 * time.Millisecond,
 		confirm: 15 * time.Second, adopt: 15 * time.Second, audit: 2 * time.Minute, settle: 2 * time.Second,
 		retry: 500 * time.Millisecond, maxRetry: 30 * time.Second,
-		leave: 2 * time.Minute,
+		leave: 2 * time.Minute, missing: 10 * time.Second, gone: 30 * time.Second,
 	}
 }
 
@@ -149,7 +155,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 	cfg = withDefaults(cfg)
 	r := &Registry{
 		cfg: cfg, log: cfg.Logger, client: client,
-		control:  &control{client: client, identity: cfg.Identity, readOnly: cfg.ReadOnly},
+		control:  &control{client: client, identity: cfg.Identity, readOnly: cfg.ReadOnly, again: cfg.times.missing},
 		look:     make(chan struct{}, 1),
 		write:    make(chan struct{}, 1),
 		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval),

@@ -36,9 +36,12 @@ type Source struct {
 type Config struct {
 	Identity mcs.Identity
 	Logger   logr.Logger
+	// Handover is how long a cluster that went from one registry to another is taken from both, Patience how long a start
+	// waits for all registries to be read. 0 is the default.
+	Handover, Patience time.Duration
 
-	// handover, patience and look are what only tests change; 0 is the default.
-	handover, patience, look time.Duration
+	// look is what only tests change.
+	look time.Duration
 }
 
 // Registry is several registries as one.
@@ -59,8 +62,8 @@ var _ registry.Registry = (*Registry)(nil)
 // New makes one registry of first, which is exported to and imported from, and of further ones, which are only imported
 // from: they are neither published to nor left.
 func New(cfg Config, first Source, further ...Source) *Registry {
-	cfg.handover = cmp.Or(cfg.handover, defaultHandover)
-	cfg.patience = cmp.Or(cfg.patience, defaultPatience)
+	cfg.Handover = cmp.Or(cfg.Handover, defaultHandover)
+	cfg.Patience = cmp.Or(cfg.Patience, defaultPatience)
 	cfg.look = cmp.Or(cfg.look, lookInterval)
 	r := &Registry{cfg: cfg, sources: append([]Source{first}, further...), keys: map[mcs.Key]struct{}{}, waiting: map[mcs.Key]struct{}{}}
 	for _, s := range r.sources {
@@ -86,7 +89,7 @@ func (r *Registry) Look(ctx context.Context, key mcs.Key) (registry.View, error)
 	if err != nil {
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, err)
 	}
-	return mergeViews(r.cfg.Identity, sights, standings(sights, r.cfg.handover)), nil
+	return mergeViews(r.cfg.Identity, sights, standings(sights, r.cfg.Handover)), nil
 }
 
 // Members implements registry.Registry.
@@ -95,7 +98,7 @@ func (r *Registry) Members(ctx context.Context) ([]registry.Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing members: %w", err)
 	}
-	return mergeMembers(r.names, sights, standings(sights, r.cfg.handover)), nil
+	return mergeMembers(r.names, sights, standings(sights, r.cfg.Handover)), nil
 }
 
 // see is what all registries show, of key too if there is one, or ErrNotSynced when that is not enough to answer.
@@ -156,7 +159,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		return r.sources[0].Run(ctx, notify)
 	}
 	r.mu.Lock()
-	r.patientUntil = time.Now().Add(r.cfg.patience)
+	r.patientUntil = time.Now().Add(r.cfg.Patience)
 	r.mu.Unlock()
 	heard := func(key mcs.Key) {
 		r.mu.Lock()
@@ -193,7 +196,7 @@ func (r *Registry) watch(ctx context.Context, notify func(mcs.Key)) {
 		}
 		sights, err := r.seeEach(ctx, nil)
 		r.release(sights, err, notify)
-		now := standings(sights, r.cfg.handover)
+		now := standings(sights, r.cfg.Handover)
 		maps.DeleteFunc(now, func(_ string, s standing) bool { return !s.contested })
 		if !maps.EqualFunc(before, now, standing.equal) {
 			r.notifyAll(notify)

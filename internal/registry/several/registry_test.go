@@ -40,7 +40,7 @@ func conforms(t *testing.T, further func(mcs.Identity) registry.Registry) {
 		hub := memory.NewHub()
 		return registrytest.Backend{
 			New: func(_ *testing.T, identity mcs.Identity) registry.Registry {
-				cfg := Config{Identity: identity, Logger: logr.Discard(), patience: 50 * time.Millisecond, look: 5 * time.Millisecond}
+				cfg := Config{Identity: identity, Logger: logr.Discard(), Patience: 50 * time.Millisecond, look: 5 * time.Millisecond}
 				return New(cfg, Source{"first", hub.Registry(identity)}, Source{"further", further(identity)})
 			},
 			Break: func(*testing.T) func() {
@@ -173,7 +173,7 @@ func (l *listener) await(key mcs.Key, what string, met func(registry.View, error
 var web = mcs.Key{Namespace: "demo", Name: "web"}
 
 func small(patience time.Duration) Config {
-	return Config{Identity: self, Logger: logr.Discard(), handover: handover, patience: patience, look: time.Millisecond}
+	return Config{Identity: self, Logger: logr.Discard(), Handover: handover, Patience: patience, look: time.Millisecond}
 }
 
 func from(port int32) func(registry.View, error) bool {

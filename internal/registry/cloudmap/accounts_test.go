@@ -1,0 +1,434 @@
+package cloudmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	ststypes "github.com/aws/aws-sdk-go-v2/service/sts/types"
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
+)
+
+const (
+	ownerAccount    = "111122223333"
+	consumerAccount = "444455556666"
+	roleOfOwner     = "arn:aws:iam::111122223333:role/mcs"
+)
+
+// twoAccounts has the keys of both, OWNER and CONSUMER, and the owner's role that the consumer may assume.
+func twoAccounts() cloudmaplocal.Options {
+	return cloudmaplocal.Options{
+		Unthrottled: true,
+		AccessKeys: []cloudmaplocal.AccessKey{
+			{ID: "AKIDTEST", Secret: "secret", Account: consumerAccount},
+			{ID: "OWNER", Secret: "secret", Account: ownerAccount},
+		},
+		Roles: []cloudmaplocal.Role{{ARN: roleOfOwner, Trust: []string{consumerAccount}, ExternalID: "from-consumer"}},
+	}
+}
+
+func asOwner() ClientConfig {
+	return ClientConfig{credentials: credentials.NewStaticCredentialsProvider("OWNER", "secret", "")}
+}
+
+func testExport(clusterID, name string) mcs.Export {
+	exp := webExport(clusterID, 0, 2)
+	exp.Key.Name = name
+	return exp
+}
+
+func testIdentity(clusterID string) mcs.Identity {
+	return mcs.Identity{ClusterID: clusterID, ClusterSetID: "set1", UID: "uid-of-" + clusterID}
+}
+
+// exporters are the clusters that a registry shows to export a key, with a question mark if that is not all or not known.
+func exporters(reg registry.Registry, key mcs.Key) string {
+	view, err := reg.Look(context.Background(), key)
+	if err != nil {
+		return "not synced"
+	}
+	var ids []string
+	for _, exp := range view.Exports {
+		ids = append(ids, exp.Cluster)
+	}
+	if view.Incomplete || len(view.Unknown) > 0 {
+		ids = append(ids, "?")
+	}
+	return strings.Join(ids, " ")
+}
+
+func awaitExporters(t *testing.T, reg registry.Registry, key mcs.Key, want string) {
+	t.Helper()
+	within(t, 20*time.Second, fmt.Sprintf("%s is exported by %q", key, want), func() bool { return exporters(reg, key) == want })
+}
+
+func mustPublish(t *testing.T, reg registry.Registry, exp mcs.Export) {
+	t.Helper()
+	if err := reg.Publish(t.Context(), exp); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAssumedRole(t *testing.T) {
+	c := startCloud(t, twoAccounts())
+	t.Setenv("AWS_ENDPOINT_URL_STS", c.url)
+	exp := testExport("cls1", "web")
+	client := c.clientFor(t, ClientConfig{Role: Role{ARN: roleOfOwner, ExternalID: "from-consumer", SessionName: "cls1"}})
+	reg := c.registryOf(t, client, fast(testIdentity("cls1")))
+	mustPublish(t, reg, exp)
+	start(t, reg)
+	within(t, 20*time.Second, "the export is in the registry", isExported(t, reg, exp.Key))
+	for account, cfg := range map[string]ClientConfig{ownerAccount: asOwner(), consumerAccount: {}} {
+		namespaces, err := c.clientFor(t, cfg).namespaces(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, there := namespaces["mcs.set1"]; there != (account == ownerAccount) {
+			t.Errorf("account %s has the namespaces %v", account, namespaces)
+		}
+	}
+}
+
+func TestRoleThatCannotBeAssumed(t *testing.T) {
+	c := startCloud(t, twoAccounts())
+	t.Setenv("AWS_ENDPOINT_URL_STS", c.url)
+	client := c.clientFor(t, ClientConfig{Role: Role{ARN: roleOfOwner, ExternalID: "a guess"}})
+	_, err := client.namespaces(t.Context())
+	if resultOf(err) != resultDenied {
+		t.Errorf("result %s of %v, want %s", resultOf(err), err, resultDenied)
+	}
+	if want := "check that the role in --aws-role-arn or role-arn trusts"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want one that says %q", err, want)
+	}
+}
+
+// fakeSTS gives credentials for as long as it is asked to.
+type fakeSTS struct{ calls int }
+
+func (f *fakeSTS) AssumeRole(_ context.Context, in *sts.AssumeRoleInput, _ ...func(*sts.Options)) (*sts.AssumeRoleOutput, error) {
+	f.calls++
+	return &sts.AssumeRoleOutput{
+		AssumedRoleUser: &ststypes.AssumedRoleUser{Arn: in.RoleArn, AssumedRoleId: aws.String("AROA:" + *in.RoleSessionName)},
+		Credentials: &ststypes.Credentials{
+			AccessKeyId: aws.String("KEY"), SecretAccessKey: aws.String("secret"), SessionToken: aws.String("token"),
+			Expiration: aws.Time(time.Now().Add(time.Duration(*in.DurationSeconds) * time.Second)),
+		},
+	}, nil
+}
+
+func TestCredentialsAreKept(t *testing.T) {
+	api := &fakeSTS{}
+	cache := assume(api, Role{ARN: roleOfOwner})
+	for range 3 {
+		got, err := cache.Retrieve(t.Context())
+		if left := time.Until(got.Expires); err != nil || left > sessionDuration-renewal || left < sessionDuration-2*renewal-time.Minute {
+			t.Errorf("credentials are renewed in %v, %v; want %v to %v before they end in %v", left, err, renewal, 2*renewal, sessionDuration)
+		}
+	}
+	if api.calls != 1 {
+		t.Errorf("%d requests, want 1", api.calls)
+	}
+}
+
+// TestCredentialsLast: what cannot be renewed is used until it ends, and renewed at a bounded rate.
+func TestCredentialsLast(t *testing.T) {
+	now := time.Now()
+	down := errors.New("STS is down")
+	tests := []struct {
+		name    string
+		left    time.Duration
+		wantErr error
+		// wantRetry is in what time the next renewal is tried.
+		wantRetry time.Duration
+	}{
+		{"much is left", renewal, nil, renewRetry},
+		{"little is left", time.Second, nil, -2*renewal + time.Second},
+		{"nothing is left", 0, down, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := &lasting{now: func() time.Time { return now }, ends: now.Add(tt.left)}
+			last := aws.Credentials{AccessKeyID: "KEY", SecretAccessKey: "secret", CanExpire: true, Expires: now}
+			got, err := l.HandleFailToRefresh(t.Context(), last, down)
+			if !errors.Is(err, tt.wantErr) || got.HasKeys() != (tt.wantErr == nil) {
+				t.Fatalf("%+v, %v; want error %v", got, err, tt.wantErr)
+			}
+			if err != nil {
+				return
+			}
+			if got, err = l.AdjustExpiresBy(got, -2*renewal); err != nil || got.Expires.Sub(now) != tt.wantRetry {
+				t.Errorf("the next attempt is in %v, %v; want %v", got.Expires.Sub(now), err, tt.wantRetry)
+			}
+		})
+	}
+	if _, err := (&lasting{now: time.Now, ends: now.Add(time.Hour)}).HandleFailToRefresh(t.Context(), aws.Credentials{}, down); !errors.Is(err, down) {
+		t.Errorf("without any credentials: %v, want %v", err, down)
+	}
+}
+
+// sharedCloud has namespaces of the owner that the consumer may use.
+func sharedCloud(t *testing.T, options cloudmaplocal.Options, clusterSetIDs ...string) *cloud {
+	t.Helper()
+	for _, id := range clusterSetIDs {
+		options.Shares = append(options.Shares, cloudmaplocal.Share{Owner: ownerAccount, Namespace: controlPrefix + id, With: []string{consumerAccount}})
+	}
+	c := startCloud(t, options)
+	c.client = c.clientFor(t, asOwner())
+	for _, id := range clusterSetIDs {
+		if _, err := c.client.createNamespace(t.Context(), controlPrefix+id, mcs.Identity{ClusterSetID: id, ClusterID: "admin"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// TestConformanceInASharedNamespace: for a cluster whose account is not the namespace's, all is the same.
+func TestConformanceInASharedNamespace(t *testing.T) {
+	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
+		c := sharedCloud(t, twoAccounts(), "set1", "set2")
+		b := backend(c, fast)
+		b.New = func(t *testing.T, identity mcs.Identity) registry.Registry {
+			cfg := fast(identity)
+			cfg.StaleAfter = staleAfter
+			return c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), cfg)
+		}
+		return b
+	})
+}
+
+func TestSharedNamespace(t *testing.T) {
+	c := sharedCloud(t, twoAccounts(), "set1")
+	ownerSide := c.registryOf(t, c.client, fast(testIdentity("cls1")))
+	cfg := fast(testIdentity("cls2"))
+	cfg.InstanceView = true
+	consumerSide := c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), cfg)
+	of1, of2 := testExport("cls1", "web"), testExport("cls2", "db")
+	mustPublish(t, ownerSide, of1)
+	mustPublish(t, consumerSide, of2)
+	start(t, ownerSide)
+	leave := start(t, consumerSide)
+	awaitExporters(t, consumerSide, of1.Key, "cls1")
+	awaitExporters(t, ownerSide, of2.Key, "cls2")
+	own := c.clientFor(t, ClientConfig{})
+	within(t, 20*time.Second, "the instance view is in the cluster's own account", func() bool {
+		namespaces, err := own.namespaces(t.Context())
+		_, there := namespaces["demo"]
+		return err == nil && there
+	})
+
+	leave(registry.ErrLeave)
+	awaitExporters(t, ownerSide, of2.Key, "")
+	if _, there := c.service(t, "mcs.set1", catalogName("cls2")); there {
+		t.Error("the catalog of the cluster that left is still in the shared namespace")
+	}
+	if _, there := c.service(t, "mcs.set1", membersService); !there {
+		t.Error("service members is gone from the shared namespace, though the other cluster stays")
+	}
+}
+
+func TestNamespaceThatIsNotShared(t *testing.T) {
+	c := startCloud(t, twoAccounts())
+	reg := c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), fast(testIdentity("cls1")))
+	start(t, reg)
+	const want = "account 111122223333 shares no namespace mcs.set1 with this account: create it there"
+	within(t, 20*time.Second, "an error that says what to do", func() bool {
+		_, err := reg.Members(t.Context())
+		return errors.Is(err, registry.ErrNotSynced) && strings.Contains(err.Error(), want)
+	})
+}
+
+// readerOf is a registry in a Region that is only imported from.
+func (c *cloud) readerOf(t *testing.T, region, clusterID string) *Registry {
+	t.Helper()
+	cfg := fast(testIdentity(clusterID))
+	cfg.ReadOnly, cfg.InstanceView = true, true
+	return c.registryOf(t, c.clientFor(t, ClientConfig{Region: region}), cfg)
+}
+
+func TestReadOnly(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	reader := c.readerOf(t, "us-east-1", "cls2")
+	start(t, reader)
+	web := testExport("cls1", "web")
+	awaitExporters(t, reader, web.Key, "") // where there is no namespace, there is no export
+	if members, err := reader.Members(t.Context()); err != nil || len(members) != 0 {
+		t.Errorf("members %v, %v, want none", members, err)
+	}
+	if err := reader.Publish(t.Context(), testExport("cls2", "db")); !errors.Is(err, registry.ErrReadOnly) {
+		t.Errorf("Publish: %v, want ErrReadOnly", err)
+	}
+	if err := reader.Withdraw(t.Context(), web.Key); !errors.Is(err, registry.ErrReadOnly) {
+		t.Errorf("Withdraw: %v, want ErrReadOnly", err)
+	}
+	if n := c.requests("CreateHttpNamespace", "CreateService", "RegisterInstance"); n != 0 {
+		t.Errorf("the reader has written %d times", n)
+	}
+	writer := c.registry(t, fast(testIdentity("cls1")))
+	mustPublish(t, writer, web)
+	stop := start(t, writer)
+	awaitExporters(t, reader, web.Key, "cls1")
+	view, err := reader.Look(t.Context(), web.Key)
+	if err != nil || view.Own.State != registry.Absent {
+		t.Errorf("own publication %v, %v, want Absent", view.Own, err)
+	}
+	stop(registry.ErrLeave)
+	awaitExporters(t, reader, web.Key, "")
+	within(t, 20*time.Second, "nobody is a member", func() bool {
+		members, err := reader.Members(t.Context())
+		return err == nil && len(members) == 0
+	})
+}
+
+// TestReadOnlyLeavesNothing: to leave a registry that was only read is nothing, whatever is there under the same identity.
+func TestReadOnlyLeavesNothing(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	web := testExport("cls1", "web")
+	writer := c.registry(t, fast(testIdentity("cls1")))
+	mustPublish(t, writer, web)
+	stop := start(t, writer)
+	observer := c.readerOf(t, "us-east-1", "cls2")
+	start(t, observer)
+	awaitExporters(t, observer, web.Key, "cls1")
+	stop(nil)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(registry.ErrLeave)
+	if err := c.readerOf(t, "us-east-1", "cls1").Run(ctx, func(mcs.Key) {}); err != nil {
+		t.Error(err)
+	}
+	if c.empty(t, "set1", "cls1") {
+		t.Error("a reader removed what the cluster has there")
+	}
+}
+
+// TestReadOnlyWhenAllIsGone: a namespace that vanishes takes nothing with it at once.
+func TestReadOnlyWhenAllIsGone(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	web := testExport("cls1", "web")
+	writer := c.registry(t, fast(testIdentity("cls1")))
+	mustPublish(t, writer, web)
+	stop := start(t, writer)
+	cfg := fast(testIdentity("cls2"))
+	cfg.ReadOnly = true
+	reader := c.registry(t, cfg)
+	start(t, reader)
+	awaitExporters(t, reader, web.Key, "cls1")
+	stop(nil)
+	empty, err := cloudmaplocal.New(cloudmaplocal.Options{Unthrottled: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = empty.Close() }()
+	before := time.Now()
+	c.replace(empty)
+	awaitExporters(t, reader, web.Key, "")
+	if kept := time.Since(before); kept < cfg.times.gone {
+		t.Errorf("what was read of the namespace went %v after it, want %v at least", kept, cfg.times.gone)
+	}
+	if n := c.requests("CreateHttpNamespace", "CreateService", "RegisterInstance"); n != 0 {
+		t.Errorf("the reader has written %d times", n)
+	}
+}
+
+// oneOf makes one registry of the cluster's own Region and another one.
+func (c *cloud) oneOf(t *testing.T, clusterID, own, other string) *several.Registry {
+	t.Helper()
+	identity := testIdentity(clusterID)
+	first := c.registryOf(t, c.clientFor(t, ClientConfig{Region: own}), fast(identity))
+	return several.New(several.Config{Identity: identity, Logger: logr.Discard(), Handover: 4 * time.Second},
+		several.Source{Name: own, Registry: first}, several.Source{Name: other, Registry: c.readerOf(t, other, clusterID)})
+}
+
+const (
+	dublin    = "eu-west-1"
+	frankfurt = "eu-central-1"
+)
+
+// TestTwoRegions: each cluster exports to its own Region and imports from both.
+func TestTwoRegions(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, b := c.oneOf(t, "cls1", dublin, frankfurt), c.oneOf(t, "cls2", frankfurt, dublin)
+	start(t, a)
+	start(t, b)
+	of1, of2 := testExport("cls1", "web"), testExport("cls2", "web")
+	mustPublish(t, a, of1)
+	mustPublish(t, b, of2)
+	awaitExporters(t, a, of1.Key, "cls2")
+	awaitExporters(t, b, of1.Key, "cls1")
+	for name, reg := range map[string]registry.Registry{"cls1": a, "cls2": b} {
+		within(t, 20*time.Second, name+" sees both members", func() bool {
+			members, err := reg.Members(t.Context())
+			return err == nil && len(members) == 2 && len(members[0].Problems)+len(members[1].Problems) == 0
+		})
+	}
+}
+
+// TestMovingToAnotherRegion: a cluster that exported to one Region goes on in another. Whoever imports from both never misses it,
+// sees it once, and in the end what it left does not count.
+func TestMovingToAnotherRegion(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	before := c.oneOf(t, "cls1", dublin, frankfurt)
+	kept, withdrawn := testExport("cls1", "kept"), testExport("cls1", "withdrawn")
+	mustPublish(t, before, kept)
+	mustPublish(t, before, withdrawn)
+	stop := start(t, before)
+	importer := c.oneOf(t, "cls2", dublin, frankfurt)
+	start(t, importer)
+	awaitExporters(t, importer, kept.Key, "cls1")
+	awaitExporters(t, importer, withdrawn.Key, "cls1")
+	missed := watchExporters(t, importer, kept.Key, "cls1")
+
+	stop(nil)
+	moved := time.Now()
+	after := c.oneOf(t, "cls1", frankfurt, dublin)
+	start(t, after)
+	awaitExporters(t, after, kept.Key, "") // its own leftovers are nothing to import
+	// The importer meets it in Frankfurt before it has said there what it exports.
+	within(t, 20*time.Second, "the importer sees it in Frankfurt", func() bool {
+		members, err := importer.Members(t.Context())
+		return err == nil && members[0].Joined.After(moved)
+	})
+	mustPublish(t, after, kept)
+	awaitExporters(t, importer, withdrawn.Key, "") // after the handover
+	awaitExporters(t, importer, kept.Key, "cls1")
+	if states := missed(); len(states) > 0 {
+		t.Errorf("while the cluster moved, its export was seen as %q", states)
+	}
+
+	// Who starts now is not misled by what is left in Dublin, where nobody else lives to show that it is old.
+	late := c.oneOf(t, "cls3", frankfurt, dublin)
+	start(t, late)
+	awaitExporters(t, late, kept.Key, "cls1")
+	if got := exporters(late, withdrawn.Key); got != "" {
+		t.Errorf("a cluster that starts later imports what was withdrawn, from %q", got)
+	}
+}
+
+// watchExporters looks at a key until it is asked what it was besides want.
+func watchExporters(t *testing.T, reg registry.Registry, key mcs.Key, want string) (stop func() []string) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan []string)
+	go func() {
+		var others []string
+		for ctx.Err() == nil {
+			if got := exporters(reg, key); got != want && !slices.Contains(others, got) {
+				others = append(others, got)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		done <- others
+	}()
+	return func() []string { cancel(); return <-done }
+}
