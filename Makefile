@@ -24,7 +24,7 @@ build: ## Build the controller, kubectl-mcs, cloudmap-local and the testbed into
 	go build -C testbed -o ../bin/ ./cmd/...
 
 .PHONY: demo
-demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves them up)
+demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	go run ./test/demo $(if $(RECORD),-record $(RECORD))
 
@@ -38,7 +38,7 @@ unit: build ## Run the tests that need no cluster (a real API server included)
 	cd testbed && go test -timeout 15m ./...
 
 .PHONY: e2e
-e2e: build ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up)
+e2e: build ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -timeout 10m .)
 	E2E=1 go test -count=1 -timeout 40m -parallel 6 -v ./test/e2e $(if $(RUN),-run '$(RUN)')

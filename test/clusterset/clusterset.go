@@ -1,5 +1,6 @@
 // Package clusterset brings up what the demo and the scenarios run on: real Kubernetes clusters (the testbed),
-// cloudmap-local beside them, and the product's images inside. Everything is done by running the commands a user would run.
+// cloudmap-local or an etcd beside them, and the product's images inside. Everything is done by running the commands a user
+// would run.
 package clusterset
 
 import (
@@ -8,17 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 )
-
-// Endpoint is where cloudmap-local listens: the testbed's host, as seen from every node and pod.
-const Endpoint = "http://172.30.0.1:8080"
 
 // Set is a running clusterset of real clusters, named cls1, cls2, …
 type Set struct {
@@ -26,6 +22,8 @@ type Set struct {
 	Root string
 	// Out gets progress, one line at a time.
 	Out io.Writer
+	// Registry is what the clusters share: CloudMap or Etcd.
+	Registry string
 
 	env []string
 }
@@ -37,17 +35,19 @@ type Options struct {
 	TestbedArgs []string
 	// CloudMapArgs are further arguments of cloudmap-local.
 	CloudMapArgs []string
-	Out          io.Writer
+	// Registry is CloudMap or Etcd.
+	Registry string
+	Out      io.Writer
 }
 
-// Up brings the clusters and cloudmap-local up and loads the product's image. What `make image` and `make build` make
+// Up brings the clusters and their registry up and loads the product's image. What `make image` and `make build` make
 // must be there. An earlier clusterset is taken down first.
 func Up(ctx context.Context, o Options) (*Set, error) {
 	root, err := repositoryRoot()
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{Root: root, Out: o.Out}
+	s := &Set{Root: root, Out: o.Out, Registry: o.Registry}
 	s.env = append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
 	s.Down(ctx)
 	up := append([]string{"testbed", "up", "--clusters", fmt.Sprint(o.Clusters)}, o.TestbedArgs...)
@@ -57,7 +57,7 @@ func Up(ctx context.Context, o Options) (*Set, error) {
 	if err := s.useTestbed(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.startCloudMap(ctx, o.CloudMapArgs); err != nil {
+	if err := s.startRegistry(ctx, o.CloudMapArgs); err != nil {
 		return nil, err
 	}
 	if err := s.stream(ctx, "testbed", "load-image", "dist/controller.tar"); err != nil {
@@ -66,9 +66,11 @@ func Up(ctx context.Context, o Options) (*Set, error) {
 	return s, nil
 }
 
-// Down takes cloudmap-local and the clusters down. Nothing being there is not an error.
+// Down takes the registry and the clusters down. Nothing being there is not an error.
 func (s *Set) Down(ctx context.Context) {
-	s.stopCloudMap()
+	for _, name := range []string{CloudMap, Etcd} {
+		s.daemon(name).stop()
+	}
 	if out, err := s.Output(ctx, "testbed down"); err != nil {
 		fmt.Fprintf(s.Out, "testbed down: %v\n%s", err, out)
 	}
@@ -91,6 +93,8 @@ func (s *Set) useTestbed(ctx context.Context) error {
 		// name that it insists on (docs/cloudmap-local.md).
 		"AWS_REGION=ap-southeast-2", "AWS_DEFAULT_REGION=ap-southeast-2", "AWS_ACCESS_KEY_ID=AKIDLOCAL", "AWS_SECRET_ACCESS_KEY=local",
 		"AWS_PAGER=", "AWS_EC2_METADATA_DISABLED=true", "HTTP_PROXY="+Endpoint,
+		// What docs/etcd.md says to set for etcdctl.
+		"ETCDCTL_API=3", "ETCDCTL_ENDPOINTS="+EtcdEndpoint, "ETCDCTL_CACERT="+filepath.Join(s.Root, "bin/etcd/ca.crt"), "ETCDCTL_USER=root:"+etcdRootPassword,
 	)
 	return nil
 }
@@ -142,93 +146,6 @@ func (s *Set) stream(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, path, args[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.Root, s.env, s.Out, s.Out
 	return cmd.Run()
-}
-
-// startCloudMap leaves cloudmap-local running in a session of its own, so that KEEP=1 can keep it.
-func (s *Set) startCloudMap(ctx context.Context, args []string) error {
-	log, err := os.Create(s.CloudMapLog())
-	if err != nil {
-		return fmt.Errorf("creating cloudmap-local's log: %w", err)
-	}
-	defer log.Close()
-	cmd := exec.Command(filepath.Join(s.Root, "bin/cloudmap-local"), append([]string{"--listen", strings.TrimPrefix(Endpoint, "http://")}, args...)...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting cloudmap-local: %w", err)
-	}
-	if err := os.WriteFile(s.pidFile(), []byte(fmt.Sprint(cmd.Process.Pid)), 0o600); err != nil {
-		return err
-	}
-	if err := cmd.Process.Release(); err != nil {
-		return err
-	}
-	return Eventually(ctx, 10*time.Second, func() error {
-		resp, err := http.Get(Endpoint + "/healthz")
-		if err != nil {
-			return fmt.Errorf("waiting for cloudmap-local (its log is %s): %w", s.CloudMapLog(), err)
-		}
-		return resp.Body.Close()
-	})
-}
-
-func (s *Set) stopCloudMap() {
-	if pid, err := s.cloudMapPID(); err == nil {
-		_ = syscall.Kill(pid, syscall.SIGCONT)
-		_ = syscall.Kill(pid, syscall.SIGTERM)
-	}
-	_ = os.Remove(s.pidFile())
-}
-
-// RestartCloudMap ends cloudmap-local and starts it anew, empty unless args name a state file.
-func (s *Set) RestartCloudMap(ctx context.Context, args ...string) error {
-	s.stopCloudMap()
-	if err := Eventually(ctx, 10*time.Second, func() error {
-		if resp, err := http.Get(Endpoint + "/healthz"); err == nil {
-			_ = resp.Body.Close()
-			return errors.New("cloudmap-local still answers")
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	return s.startCloudMap(ctx, args)
-}
-
-// PauseCloudMap makes Cloud Map unreachable in the worst way: connections are accepted and nothing ever answers.
-func (s *Set) PauseCloudMap() error { return s.signalCloudMap(syscall.SIGSTOP) }
-
-// ResumeCloudMap undoes PauseCloudMap.
-func (s *Set) ResumeCloudMap() error { return s.signalCloudMap(syscall.SIGCONT) }
-
-func (s *Set) signalCloudMap(sig syscall.Signal) error {
-	pid, err := s.cloudMapPID()
-	if err != nil {
-		return err
-	}
-	return syscall.Kill(pid, sig)
-}
-
-// CloudMapLog is cloudmap-local's log file.
-func (s *Set) CloudMapLog() string { return filepath.Join(s.Root, "bin/cloudmap-local.log") }
-func (s *Set) pidFile() string     { return filepath.Join(s.Root, "bin/cloudmap-local.pid") }
-
-// cloudMapPID is the process that startCloudMap left running.
-func (s *Set) cloudMapPID() (int, error) {
-	text, err := os.ReadFile(s.pidFile())
-	if err != nil {
-		return 0, err
-	}
-	var pid int
-	if _, err := fmt.Sscan(string(text), &pid); err != nil {
-		return 0, fmt.Errorf("reading %s: %w", s.pidFile(), err)
-	}
-	// The number may have been used again by another process.
-	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !bytes.Contains(name, []byte("cloudmap-local")) {
-		return 0, fmt.Errorf("process %d is not cloudmap-local", pid)
-	}
-	return pid, nil
 }
 
 // Eventually calls check until it returns nil, for at most timeout, and returns its last error.

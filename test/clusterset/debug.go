@@ -30,9 +30,9 @@ func (s *Set) Diagnose(ctx context.Context, out io.Writer) {
 			fmt.Fprintf(out, "\n$ %s\n%s", line, output)
 		}
 	}
-	if log, err := os.ReadFile(s.CloudMapLog()); err == nil {
+	if log, err := os.ReadFile(s.RegistryLog()); err == nil {
 		lines := strings.Split(strings.TrimRight(string(log), "\n"), "\n")
-		fmt.Fprintf(out, "\n%s, the last lines:\n%s\n", s.CloudMapLog(), strings.Join(lines[max(0, len(lines)-20):], "\n"))
+		fmt.Fprintf(out, "\n%s, the last lines:\n%s\n", s.RegistryLog(), strings.Join(lines[max(0, len(lines)-20):], "\n"))
 	}
 }
 
@@ -50,18 +50,31 @@ func (s *Set) LookAround() string {
 	return b.String()
 }
 
-// InstallAWSCLI installs Debian's awscli where there is no aws command yet.
-func InstallAWSCLI(ctx context.Context, out io.Writer) error {
-	if _, err := exec.LookPath("aws"); err == nil {
+// InstallTools installs the Debian packages of the command lines that the registry is looked at with, where they are missing.
+func InstallTools(ctx context.Context, registry string, out io.Writer) error {
+	packages := map[string]string{"aws": "awscli"}
+	if registry == Etcd {
+		packages = map[string]string{"etcdctl": "etcd-client"}
+	}
+	for command, name := range packages {
+		if err := install(ctx, command, name, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func install(ctx context.Context, command, name string, out io.Writer) error {
+	if _, err := exec.LookPath(command); err == nil {
 		return nil
 	}
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("the AWS CLI is missing: run apt-get install awscli (as root), then try again")
+		return fmt.Errorf("%s is missing: run apt-get install %s (as root), then try again", command, name)
 	}
-	fmt.Fprintln(out, "installing Debian's awscli (about a minute)")
-	cmd := exec.CommandContext(ctx, "bash", "-c", "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends awscli")
+	fmt.Fprintf(out, "installing Debian's %s (about a minute)\n", name)
+	cmd := exec.CommandContext(ctx, "bash", "-c", "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "+name)
 	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("installing awscli: %w: %s", err, output)
+		return fmt.Errorf("installing %s: %w: %s", name, err, output)
 	}
 	return nil
 }

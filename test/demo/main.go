@@ -32,10 +32,10 @@ func main() {
 func demo(ctx context.Context, record string) (err error) {
 	start := time.Now()
 	keep := os.Getenv("KEEP") != ""
-	if err := clusterset.InstallAWSCLI(ctx, os.Stdout); err != nil {
+	if err := clusterset.InstallTools(ctx, clusterset.RegistryName(), os.Stdout); err != nil {
 		return err
 	}
-	set, err := clusterset.Up(ctx, clusterset.Options{Clusters: 2, Out: os.Stdout})
+	set, err := clusterset.Up(ctx, clusterset.Options{Clusters: 2, Registry: clusterset.RegistryName(), Out: os.Stdout})
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func demo(ctx context.Context, record string) (err error) {
 	}()
 	fmt.Printf("\nTwo clusters are up after %.0f s. The walk-through begins.\n", time.Since(start).Seconds())
 	var page strings.Builder
-	for _, step := range tutorial.Steps(clusterset.Endpoint) {
+	for _, step := range tutorial.Steps(set.Registry) {
 		if keep && step.Number >= 14 {
 			break
 		}
@@ -60,7 +60,7 @@ func demo(ctx context.Context, record string) (err error) {
 		page.WriteString(step.Markdown(printed.String()))
 	}
 	if record != "" {
-		if err := os.WriteFile(record, []byte(tutorial.Introduction+page.String()), 0o644); err != nil {
+		if err := os.WriteFile(record, []byte(tutorial.Introduction(set.Registry)+page.String()), 0o644); err != nil {
 			return err
 		}
 	}

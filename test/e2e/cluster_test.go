@@ -24,6 +24,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
 const (
@@ -88,6 +89,14 @@ func installed(t *testing.T) (cls1, cls2 cluster) {
 	return both[0], both[1]
 }
 
+// onlyOn leaves a scenario out that is about another registry than the one that the clusters share.
+func onlyOn(t *testing.T, registry string) {
+	t.Helper()
+	if suite.Registry != registry {
+		t.Skipf("it is about %s, and this clusterset is on %s", registry, suite.Registry)
+	}
+}
+
 // touched says whether installOnce has begun.
 var touched atomic.Bool
 
@@ -96,12 +105,11 @@ var installOnce = sync.OnceValue(func() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	for _, c := range []string{"cls1", "cls2"} {
-		for _, line := range []string{
-			"kubectl --context CLS apply -k deploy/overlays/local",
-			"kubectl --context CLS -n cloud-map-mcs-system rollout status " + manager + " --timeout=90s",
+		for _, line := range append(tutorial.Install(suite.Registry),
+			"kubectl --context CLS -n cloud-map-mcs-system rollout status "+manager+" --timeout=90s",
 			"kubectl mcs dns enable --context CLS",
 			"kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml",
-		} {
+		) {
 			line = strings.ReplaceAll(line, "CLS", c)
 			if out, err := suite.Output(ctx, line); err != nil {
 				return fmt.Errorf("%s: %w: %s", line, err, out)

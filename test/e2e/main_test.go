@@ -2,6 +2,7 @@
 //
 //	make e2e                # everything
 //	make e2e RUN=Readiness  # one scenario
+//	make e2e REGISTRY=etcd  # on etcd instead of Cloud Map
 //
 // All scenarios share two dual-stack clusters of two nodes in different zones; each works in a namespace of its own.
 package e2e
@@ -44,9 +45,9 @@ func run(m *testing.M) int {
 	ctrllog.SetLogger(logr.Discard()) // of the client that the scenarios use
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	defer cancel()
-	err := clusterset.InstallAWSCLI(ctx, os.Stdout)
+	err := clusterset.InstallTools(ctx, clusterset.RegistryName(), os.Stdout)
 	if err == nil {
-		suite, err = clusterset.Up(ctx, clusterset.Options{Clusters: 2, TestbedArgs: testbedArgs(), Out: os.Stdout})
+		suite, err = clusterset.Up(ctx, clusterset.Options{Clusters: 2, TestbedArgs: testbedArgs(), Registry: clusterset.RegistryName(), Out: os.Stdout})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -70,15 +70,16 @@ func indent(text string) string {
 }
 
 // Introduction is the beginning of the page that Markdown's sections follow.
-const Introduction = `# The walk-through
-
+func Introduction(registry string) string {
+	title := "# The walk-through\n"
+	if registry != clusterset.CloudMap {
+		title = "# The walk-through on " + registries[registry].name + "\n"
+	}
+	return title + `
 What ` + "`make demo`" + ` does and really printed, on two Kubernetes clusters of the testbed: from installing to uninstalling. The setting is that of
 the old controller's tutorial: clusters ` + "`cls1` and `cls2`" + `, pod networks routable to each other and not overlapping, and the same service CIDR in both.
-Cloud Map is [cloudmap-local](cloudmap-local.md); against AWS the commands are the same without ` + "`--endpoint-url`" + `.
-The demo sets HTTP_PROXY for the AWS CLI, which insists on another host name for some calls ([why](cloudmap-local.md)).
-
-` + "`make demo RECORD=docs/walk-through.md`" + ` writes this page anew.
-`
+` + registries[registry].introduction
+}
 
 // Markdown is the step as a section of the page, with what Run printed.
 func (step Step) Markdown(printed string) string {

@@ -39,27 +39,26 @@ const (
 	name = "nginx-hello.demo.svc.clusterset.local"
 )
 
-// Steps is the walk-through: tutorial.md steps 1-11, 14 and 15. The Cloud Map endpoint is cloudmap-local's.
-func Steps(endpoint string) []Step {
-	aws := func(args string) string { return AWS(endpoint, args) }
+// Steps is the walk-through on a registry: tutorial.md steps 1-11, 14 and 15.
+func Steps(registry string) []Step {
+	r := registries[registry]
 	return []Step{
 		{1, "Install the controller in both clusters",
-			"Once per cluster. `deploy/overlays/local` is `deploy/base` pointed at cloudmap-local; on EKS use an overlay of your own that sets the Region, and give the ServiceAccount `cloud-map-mcs-controller-manager` an IAM role (IRSA or Pod Identity). The controller is Available before it knows who the cluster is.",
-			both(
-				run("kubectl --context CLS apply -k deploy/overlays/local"),
+			r.installNote + " The controller is Available before it knows who the cluster is.",
+			both(append(r.install,
 				wait("kubectl --context CLS -n cloud-map-mcs-system wait deployment/cloud-map-mcs-controller-manager --for=condition=Available --timeout=5s", started, contains("condition met")),
-			)},
+			)...)},
 		{2, "Make clusterset.local resolvable in both",
 			"Needs CoreDNS 1.12.2 or newer; the command says so when yours is older. It adds two lines to the Corefile and a role of its own, and `kubectl mcs dns disable` takes exactly those away ([dns.md](dns.md)).",
 			both(
 				run("kubectl mcs dns enable --context CLS"),
 			)},
 		{3, "Give each cluster its identity",
-			"Two ClusterProperties per cluster: its own ID, and the ID that all clusters of the clusterset share. Each cluster then finds the other in Cloud Map.",
+			"Two ClusterProperties per cluster: its own ID, and the ID that all clusters of the clusterset share. Each cluster then finds the other in the registry.",
 			append(both(
 				run("kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml"),
 			),
-				wait(aws("discover-instances --namespace-name mcs.demo-set --service-name members --query 'Instances[].InstanceId' --output text"), soon, contains("cls1", "cls2")),
+				r.members,
 				memberOf("cls1", "cls2"), memberOf("cls2", "cls1"),
 			)},
 		{4, "Create namespace demo in both; a Deployment and a Service in cls1",
@@ -71,18 +70,12 @@ func Steps(endpoint string) []Step {
 				wait("kubectl --context cls1 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
 			}},
 		{5, "Export the Service from cls1",
-			"The ServiceExport has the name of the Service. `Ready=True (Exported)` means that Cloud Map itself has shown the export to the controller.",
+			"The ServiceExport has the name of the Service. `Ready=True (Exported)` means that the registry itself has shown the export to the controller.",
 			[]Command{
 				run("kubectl --context cls1 apply -f samples/nginx-serviceexport.yaml"),
 				wait(conditions("cls1"), soon, contains("Valid=True (Valid)", "Ready=True (Exported)", "Conflict=False (NoConflicts)")),
 			}},
-		{6, "See it in Cloud Map",
-			"One instance per endpoint, as the AWS Cloud Map MCS Controller for K8s wrote them: for people, and for AWS services that know nothing of Kubernetes. What the clusters read is `catalog.cls1` in `mcs.demo-set`.",
-			[]Command{
-				wait(aws("list-namespaces --query \"Namespaces[?Name=='demo']\""), soon, contains(`"Name": "demo"`, `"Type": "HTTP"`, `"HttpName": "demo"`)),
-				wait(aws("list-services --query \"Services[?Name=='nginx-hello']\""), soon, contains(`"Name": "nginx-hello"`)),
-				wait(aws("discover-instances --namespace-name demo --service-name nginx-hello"), soon, instances(3)),
-			}},
+		r.look,
 		{7, "Look at the ServiceImport in cls2",
 			"The IP is from cls2's own service CIDR, which may be the same in all clusters. It stays for the life of the import.",
 			[]Command{
@@ -133,26 +126,21 @@ func Steps(endpoint string) []Step {
 				wait("kubectl --context CLS -n demo exec client-hello -- nslookup "+name+".", soon, nil).fails("NXDOMAIN"),
 				run("kubectl --context CLS -n demo exec client-hello -- curl -s nginx-hello.demo.svc.cluster.local"),
 			),
-				wait(aws("list-services --query \"Services[?Name=='nginx-hello']\" --output text"), soon, lacks("nginx-hello")),
+				r.withdrawn,
 			)...)},
 		{15, "Uninstall: leave the clusterset, undo DNS, delete the product; namespaces delete without hanging",
-			"Deleting the ClusterProperties makes the cluster leave: it takes everything of its own out of Cloud Map. There are no finalizers, so nothing hangs, whatever is deleted first.",
+			"Deleting the ClusterProperties makes the cluster leave: it takes everything of its own out of the registry. There are no finalizers, so nothing hangs, whatever is deleted first.",
 			append(both(
 				run("kubectl --context CLS delete clusterproperty cluster.clusterset.k8s.io clusterset.k8s.io"),
 			), append([]Command{
-				wait(aws("list-services --query 'Services[].Name' --output text"), soon, lacks("catalog.", "members")),
-			}, both(
+				r.left,
+			}, both(append(r.uninstall,
 				run("kubectl mcs dns disable --context CLS"),
-				run("kubectl --context CLS delete -k deploy/overlays/local --timeout=60s"),
+				run("kubectl --context CLS delete -k "+r.overlay+" --timeout=60s"),
 				run("kubectl --context CLS delete namespace demo --timeout=60s"),
 				run("kubectl --context CLS get namespaces,crds,clusterroles,clusterrolebindings -o name | grep -v system:").check(lacks("cloud-map", "multicluster", "about.k8s.io")),
-			)...)...)},
+			)...)...)...)},
 	}
-}
-
-// AWS is the command line of the AWS CLI against cloudmap-local.
-func AWS(endpoint, args string) string {
-	return "aws servicediscovery --endpoint-url " + endpoint + " " + args
 }
 
 func run(line string) Command { return Command{Line: line} }

@@ -1,0 +1,176 @@
+package clusterset
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The registries that a clusterset can be brought up on.
+const (
+	CloudMap = "cloudmap"
+	Etcd     = "etcd"
+)
+
+const (
+	// Endpoint is where cloudmap-local listens: the testbed's host, as seen from every node and pod.
+	Endpoint = "http://172.30.0.1:8080"
+	// EtcdEndpoint is where etcd listens.
+	EtcdEndpoint = "https://172.30.0.1:2379"
+
+	etcdRootPassword = "root"
+)
+
+// RegistryName is environment variable REGISTRY, CloudMap unless set.
+func RegistryName() string { return cmp.Or(os.Getenv("REGISTRY"), CloudMap) }
+
+// startRegistry starts what the clusters share.
+func (s *Set) startRegistry(ctx context.Context, cloudMapArgs []string) error {
+	switch s.Registry {
+	case CloudMap:
+		return s.startCloudMap(ctx, cloudMapArgs)
+	case Etcd:
+		return s.startEtcd(ctx)
+	}
+	return fmt.Errorf("REGISTRY=%s: must be %s or %s", s.Registry, CloudMap, Etcd)
+}
+
+func (s *Set) startCloudMap(ctx context.Context, args []string) error {
+	d := s.daemon(CloudMap)
+	if err := d.start(append([]string{filepath.Join(s.Root, "bin/cloudmap-local"), "--listen", strings.TrimPrefix(Endpoint, "http://")}, args...)); err != nil {
+		return err
+	}
+	return Eventually(ctx, 10*time.Second, func() error {
+		resp, err := http.Get(Endpoint + "/healthz")
+		if err != nil {
+			return fmt.Errorf("waiting for cloudmap-local (its log is %s): %w", d.log(), err)
+		}
+		return resp.Body.Close()
+	})
+}
+
+// startEtcd starts etcd and switches its users on, with the commands of docs/etcd.md.
+func (s *Set) startEtcd(ctx context.Context) error {
+	d := s.daemon(Etcd)
+	address := strings.TrimSuffix(strings.TrimPrefix(EtcdEndpoint, "https://"), ":2379")
+	if err := d.start([]string{filepath.Join(s.Root, "hack/etcd-local"), filepath.Join(s.Root, "bin/etcd"), address}); err != nil {
+		return err
+	}
+	err := Eventually(ctx, 20*time.Second, func() error {
+		out, err := s.Output(ctx, "ETCDCTL_USER= etcdctl endpoint health")
+		if err != nil {
+			return fmt.Errorf("waiting for etcd (its log is %s): %w: %s", d.log(), err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	out, err := s.Output(ctx, "ETCDCTL_USER=; etcdctl user add root --interactive=false <<<"+etcdRootPassword+" && etcdctl user grant-role root root && etcdctl auth enable")
+	if err != nil {
+		return fmt.Errorf("switching etcd's users on: %w: %s", err, out)
+	}
+	return nil
+}
+
+// RestartCloudMap ends cloudmap-local and starts it anew, empty unless args name a state file.
+func (s *Set) RestartCloudMap(ctx context.Context, args ...string) error {
+	s.daemon(CloudMap).stop()
+	if err := Eventually(ctx, 10*time.Second, func() error {
+		if resp, err := http.Get(Endpoint + "/healthz"); err == nil {
+			_ = resp.Body.Close()
+			return errors.New("cloudmap-local still answers")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return s.startCloudMap(ctx, args)
+}
+
+// PauseRegistry makes the registry unreachable in the worst way: connections are accepted and nothing ever answers.
+func (s *Set) PauseRegistry() error { return s.daemon(s.Registry).signal(syscall.SIGSTOP) }
+
+// ResumeRegistry undoes PauseRegistry.
+func (s *Set) ResumeRegistry() error { return s.daemon(s.Registry).signal(syscall.SIGCONT) }
+
+// RegistryLog is the registry's log file.
+func (s *Set) RegistryLog() string { return s.daemon(s.Registry).log() }
+
+// daemon is a process that outlives this one, so that KEEP=1 can keep it.
+type daemon struct {
+	set *Set
+	// name is of its files in bin, program what its command line has.
+	name, program string
+}
+
+func (s *Set) daemon(registry string) daemon {
+	if registry == Etcd {
+		return daemon{s, "etcd-local", "etcd"}
+	}
+	return daemon{s, "cloudmap-local", "cloudmap-local"}
+}
+
+func (d daemon) log() string     { return filepath.Join(d.set.Root, "bin", d.name+".log") }
+func (d daemon) pidFile() string { return filepath.Join(d.set.Root, "bin", d.name+".pid") }
+
+func (d daemon) start(args []string) error {
+	log, err := os.Create(d.log())
+	if err != nil {
+		return fmt.Errorf("creating the log of %s: %w", d.name, err)
+	}
+	defer log.Close()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = d.set.env, log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting %s: %w", d.name, err)
+	}
+	if err := os.WriteFile(d.pidFile(), []byte(fmt.Sprint(cmd.Process.Pid)), 0o600); err != nil {
+		return err
+	}
+	return cmd.Process.Release()
+}
+
+func (d daemon) stop() {
+	if pid, err := d.pid(); err == nil {
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+		_ = syscall.Kill(pid, syscall.SIGTERM)
+	}
+	_ = os.Remove(d.pidFile())
+}
+
+func (d daemon) signal(sig syscall.Signal) error {
+	pid, err := d.pid()
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, sig)
+}
+
+// pid is the process that start left running.
+func (d daemon) pid() (int, error) {
+	text, err := os.ReadFile(d.pidFile())
+	if err != nil {
+		return 0, err
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(text), &pid); err != nil {
+		return 0, fmt.Errorf("reading %s: %w", d.pidFile(), err)
+	}
+	// The number may have been used again by another process.
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !bytes.Contains(name, []byte(d.program)) {
+		return 0, fmt.Errorf("process %d is not %s", pid, d.name)
+	}
+	return pid, nil
+}

@@ -1,0 +1,86 @@
+package tutorial
+
+import "github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+
+// onRegistry is what of the walk-through differs between the registries. CLS stands for the cluster.
+type onRegistry struct {
+	// name is for people, overlay what is installed.
+	name, overlay string
+	installNote   string
+	install       []Command
+	// uninstall is what install did besides.
+	uninstall []Command
+	// members, withdrawn and left look at the registry: both clusters are there, the export is gone, the clusters have left.
+	members, withdrawn, left Command
+	// look is step 6.
+	look Step
+	// introduction is a paragraph of the page.
+	introduction string
+}
+
+var registries = map[string]onRegistry{clusterset.CloudMap: cloudMap(), clusterset.Etcd: etcd()}
+
+// Install are the command lines that install the product in a cluster, for which CLS stands.
+func Install(registry string) []string {
+	var lines []string
+	for _, c := range registries[registry].install {
+		lines = append(lines, c.Line)
+	}
+	return lines
+}
+
+// AWS is the command line of the AWS CLI against cloudmap-local.
+func AWS(args string) string {
+	return "aws servicediscovery --endpoint-url " + clusterset.Endpoint + " " + args
+}
+
+func cloudMap() onRegistry {
+	return onRegistry{
+		name:    "Cloud Map",
+		overlay: "deploy/overlays/local",
+		installNote: "Once per cluster. `deploy/overlays/local` is `deploy/base` pointed at cloudmap-local; on EKS use an overlay of your own that sets the Region, " +
+			"and give the ServiceAccount `cloud-map-mcs-controller-manager` an IAM role (IRSA or Pod Identity).",
+		install:   []Command{run("kubectl --context CLS apply -k deploy/overlays/local")},
+		members:   wait(AWS("discover-instances --namespace-name mcs.demo-set --service-name members --query 'Instances[].InstanceId' --output text"), soon, contains("cls1", "cls2")),
+		withdrawn: wait(AWS("list-services --query \"Services[?Name=='nginx-hello']\" --output text"), soon, lacks("nginx-hello")),
+		left:      wait(AWS("list-services --query 'Services[].Name' --output text"), soon, lacks("catalog.", "members")),
+		look: Step{6, "See it in Cloud Map",
+			"One instance per endpoint, as the AWS Cloud Map MCS Controller for K8s wrote them: for people, and for AWS services that know nothing of Kubernetes. What the clusters read is `catalog.cls1` in `mcs.demo-set`.",
+			[]Command{
+				wait(AWS("list-namespaces --query \"Namespaces[?Name=='demo']\""), soon, contains(`"Name": "demo"`, `"Type": "HTTP"`, `"HttpName": "demo"`)),
+				wait(AWS("list-services --query \"Services[?Name=='nginx-hello']\""), soon, contains(`"Name": "nginx-hello"`)),
+				wait(AWS("discover-instances --namespace-name demo --service-name nginx-hello"), soon, instances(3)),
+			}},
+		introduction: "Cloud Map is [cloudmap-local](cloudmap-local.md); against AWS the commands are the same without `--endpoint-url`.\n" +
+			"The demo sets HTTP_PROXY for the AWS CLI, which insists on another host name for some calls ([why](cloudmap-local.md)).\n\n" +
+			"`make demo RECORD=docs/walk-through.md` writes this page anew.\n",
+	}
+}
+
+func etcd() onRegistry {
+	const keys = "etcdctl get --prefix --keys-only /mcs/demo-set/"
+	return onRegistry{
+		name:    "etcd",
+		overlay: "deploy/overlays/local-etcd",
+		installNote: "Once per cluster. `add-cluster` makes an etcd user who may read the clusterset and write what is the cluster's own ([etcd.md](etcd.md)); " +
+			"a Secret gives it to the controller. `deploy/overlays/local-etcd` is `deploy/base` pointed at the demo's etcd.",
+		install: []Command{
+			run("deploy/etcd/add-cluster demo-set CLS > bin/etcd/CLS.password"),
+			run("kubectl --context CLS apply -f deploy/manager/namespace.yaml"),
+			run("kubectl --context CLS -n cloud-map-mcs-system create secret generic etcd-client --from-literal=username=demo-set.CLS --from-file=password=bin/etcd/CLS.password --from-file=bin/etcd/ca.crt"),
+			run("kubectl --context CLS apply -k deploy/overlays/local-etcd"),
+		},
+		uninstall: []Command{run("deploy/etcd/remove-cluster demo-set CLS").check(contains("keys removed: 0"))},
+		members:   wait(keys+" | grep alive", soon, contains("/mcs/demo-set/cls1/alive", "/mcs/demo-set/cls2/alive")),
+		withdrawn: wait(keys, soon, lacks("nginx-hello")),
+		left:      wait(keys, soon, lacks("/mcs/")),
+		look: Step{6, "See it in etcd",
+			"One key per export, in an encoding of its own; `member` says who the cluster is, and `alive` goes when its controller is gone for long.",
+			[]Command{
+				wait(keys, soon, contains("/mcs/demo-set/cls1/exports/demo/nginx-hello")),
+				wait("etcdctl get /mcs/demo-set/cls1/member --print-value-only", soon, contains(`"clusterID":"cls1"`, `"clusterSetID":"demo-set"`, `"beat":`)),
+			}},
+		introduction: "The registry is an etcd with TLS, in which each cluster is a user of its own ([etcd.md](etcd.md)).\n\n" +
+			"`make demo REGISTRY=etcd RECORD=docs/walk-through-etcd.md` writes this page anew.\n",
+	}
+}
