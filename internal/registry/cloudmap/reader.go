@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // wholeFrom is from how many pages on a catalog is read at once: one larger answer instead of that many requests.
@@ -143,28 +144,13 @@ func (r *Registry) takeMembers(instances []plan.Instance, changed keySet) bool {
 
 // noteMembers logs who came, who went, and who lives or not, since the last read. The caller holds r.mu.
 func (r *Registry) noteMembers() {
+	var members []registry.Member
 	for id, cluster := range r.catalogs.clusters {
-		if id == r.cfg.Identity.ClusterID || !cluster.hasRecord {
-			continue
-		}
-		stale := r.catalogs.liveness.Stale(id)
-		was, known := r.noted[id]
-		r.noted[id] = stale
-		switch {
-		case !known:
-			r.log.Info("Member joined", "member", id, "version", cluster.record.version)
-		case stale && !was:
-			r.log.Info("Member is stale: it has shown no sign of life for long", "member", id, "staleAfter", r.cfg.StaleAfter.String(), "lastSeen", cluster.lastSeen)
-		case was && !stale:
-			r.log.Info("Member shows signs of life again", "member", id)
+		if cluster.hasRecord {
+			members = append(members, registry.Member{ClusterID: id, Version: cluster.record.version, LastSeen: cluster.lastSeen, Stale: r.catalogs.liveness.Stale(id)})
 		}
 	}
-	for id := range r.noted {
-		if r.catalogs.clusters[id] == nil {
-			delete(r.noted, id)
-			r.log.Info("Member left", "member", id)
-		}
-	}
+	r.members.Note(members)
 }
 
 // ownRecord is the record with our ID in a read, nil if there is none that can be used.

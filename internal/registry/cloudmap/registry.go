@@ -107,8 +107,7 @@ type Registry struct {
 	catalogs *catalogs
 	outbox   *outbox
 	claim    claim
-	// noted are the other members that the log knows of, and whether they are stale.
-	noted map[string]bool
+	members  *registry.MemberLog
 	// asked are the keys of which Look could not tell everything, and what it said.
 	asked map[mcs.Key]answer
 	// ours is our record as it was last written, or is about to be; recorded is when it was.
@@ -161,7 +160,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval),
 		outbox:   newOutbox(cfg.Identity.ClusterID),
 		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval)), settle: cfg.times.settle},
-		noted:    map[string]bool{},
+		members:  registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
 		asked:    map[mcs.Key]answer{},
 	}
 	r.hints = newHints(r)

@@ -76,7 +76,6 @@ type faultyWorld struct {
 	// mend ends the fault that is there, nil when none is; it stays for some steps more.
 	mend  func()
 	stays int
-	full  bool
 }
 
 func newFaultyWorld(t *testing.T, rnd *rand.Rand) *faultyWorld {
@@ -91,6 +90,11 @@ func newFaultyWorld(t *testing.T, rnd *rand.Rand) *faultyWorld {
 	t.Cleanup(c.Stop)
 	w := &faultyWorld{t: t, rnd: rnd, testStore: newTestStore(t, c)}
 	w.direct = true
+	for _, id := range []string{"cls3", "cls4"} { // before anything goes wrong
+		if _, _, err := w.AddCluster(t.Context(), w.prefix, "set1", id); err != nil {
+			t.Fatal(err)
+		}
+	}
 	w.watcher = w.observe(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-3"})
 	for _, identity := range []mcs.Identity{cls1, cls2} {
 		e := &exporter{world: w, identity: identity, want: map[int]int{}, version: map[int]int{}}
@@ -177,7 +181,12 @@ type exporter struct {
 }
 
 func (e *exporter) start() {
-	e.reg = e.world.registry(e.world.t, fast(e.identity))
+	cfg := fast(e.identity)
+	if e.identity == cls1 {
+		// Its lease outlasts every fault, so that the twin never gets the ID. cls2's runs out now and then.
+		cfg.times.lease = time.Minute
+	}
+	e.reg = e.world.registry(e.world.t, cfg)
 	e.stop = start(e.world.t, e.reg)
 }
 

@@ -129,6 +129,7 @@ func (r *Registry) ownExport(key string) (mcs.Key, bool) {
 // taken draws the conclusions from what was just read. The caller holds r.mu.
 func (r *Registry) taken(changed keySet) {
 	r.state.answered(time.Now(), changed)
+	r.members.Note(r.state.members())
 	id := r.cfg.Identity.ClusterID
 	if r.claim.observe(r.state.aliveOf(id), r.state.revision) {
 		r.log.Info("This cluster's key alive has gone or is another process's", "key", r.store.layout.alive(id))

@@ -74,10 +74,11 @@ type Registry struct {
 	// keepers keep leases alive.
 	keepers sync.WaitGroup
 
-	mu     sync.Mutex
-	state  *state
-	outbox *outbox
-	claim  claim
+	mu      sync.Mutex
+	members *registry.MemberLog
+	state   *state
+	outbox  *outbox
+	claim   claim
 	// record is what this cluster says of itself, as it was last written or is about to be; beatAt is when it is next.
 	record memberRecord
 	beatAt time.Time
@@ -129,6 +130,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		store:    &store{client: client, layout: keys, id: id},
 		writable: make(chan struct{}, 1),
 		state:    newState(keys, cfg.Identity.ClusterSetID, id, cfg.StaleAfter),
+		members:  registry.NewMemberLog(cfg.Logger, id),
 		claim:    newClaim(cfg.Identity.UID),
 		most:     maxOperations,
 		asked:    map[mcs.Key]answer{},

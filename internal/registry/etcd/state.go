@@ -309,13 +309,22 @@ func (s *state) allKeys(keys keySet) {
 
 // list are the members, sorted.
 func (s *state) list() []registry.Member {
+	members := s.members()
+	for i := range members {
+		members[i].Problems = s.clusters[members[i].ClusterID].problems()
+	}
+	return members
+}
+
+// members are the members, sorted, without what is wrong with them.
+func (s *state) members() []registry.Member {
 	var members []registry.Member
 	for _, id := range slices.Sorted(maps.Keys(s.clusters)) {
 		c := s.clusters[id]
 		members = append(members, registry.Member{
 			ClusterID: id, UID: c.uid(), Version: c.member.record.Version,
 			LastSeen: c.lastSeen, Joined: c.member.record.Joined, Beat: c.member.record.Beat,
-			Stale: s.liveness.Stale(id), Problems: c.problems(),
+			Stale: s.liveness.Stale(id),
 		})
 	}
 	return members

@@ -1,0 +1,39 @@
+package registry_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+func TestMemberLog(t *testing.T) {
+	var lines []string
+	log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+	l := registry.NewMemberLog(log, "cls1")
+	own, other := registry.Member{ClusterID: "cls1"}, registry.Member{ClusterID: "cls2"}
+	stale := other
+	stale.Stale = true
+	for _, tt := range []struct {
+		members []registry.Member
+		want    string
+	}{
+		{[]registry.Member{own}, ""},
+		{[]registry.Member{own, other}, "Member joined"},
+		{[]registry.Member{own, other}, ""},
+		{[]registry.Member{own, stale}, "Member is stale"},
+		{[]registry.Member{own, stale}, ""},
+		{[]registry.Member{own, other}, "Member shows signs of life again"},
+		{[]registry.Member{own}, "Member left"},
+		{nil, ""},
+	} {
+		lines = nil
+		l.Note(tt.members)
+		if tt.want == "" && len(lines) > 0 || tt.want != "" && !slices.ContainsFunc(lines, func(s string) bool { return strings.Contains(s, tt.want) && strings.Contains(s, "cls2") }) {
+			t.Errorf("of %v it says %q, want %q", tt.members, lines, tt.want)
+		}
+	}
+}
