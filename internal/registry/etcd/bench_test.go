@@ -1,0 +1,192 @@
+package etcd
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
+)
+
+// The benchmarks run against a real etcd of one member with TLS, users and fsync, with the controller's own intervals:
+//
+//	KUBEBUILDER_ASSETS="$(bin/testbed assets)" go test -run '^$' -bench . -benchtime 200x ./internal/registry/etcd
+
+func benchStore(b *testing.B) *testStore {
+	b.Helper()
+	c, err := etcdtest.Start(b.Context(), etcdtest.Options{Program: program(b), Dir: b.TempDir(), Args: []string{"--bcrypt-cost=4"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(c.Stop)
+	s := newTestStore(b, c)
+	s.direct = true
+	return s
+}
+
+// tenEndpoints is an export as most are; n makes it another.
+func tenEndpoints(clusterID string, i, n int) mcs.Export {
+	exp := webExport(clusterID, i, 0)
+	group := mcs.Backends{Ports: []mcs.BackendPort{{Name: "http", Protocol: "TCP", Port: 8080}}}
+	for j := range 10 {
+		group.Endpoints = append(group.Endpoints, mcs.Endpoint{
+			Address: netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(1 + j)}), Ready: j != n%10, Serving: true, Zone: fmt.Sprintf("zone-%d", j%3),
+		})
+	}
+	exp.Backends = []mcs.Backends{group}
+	return exp
+}
+
+// BenchmarkChangeToImporter is the time from a Publish to the importer's notification that shows it, with 1,000 exports there.
+func BenchmarkChangeToImporter(b *testing.B) {
+	s := benchStore(b)
+	exporter, importer := s.registry(b, Config{Identity: cls1}), s.registry(b, Config{Identity: cls2})
+	start(b, exporter)
+	told := make(chan mcs.Key, 1<<16)
+	startWith(b, importer, func(key mcs.Key) { told <- key })
+	for i := range 1000 {
+		must(b, exporter.Publish(b.Context(), tenEndpoints("cls1", i, -1)))
+	}
+	await(b, importer, 1000)
+	var took []time.Duration
+	for n := 0; b.Loop(); n++ {
+		want := tenEndpoints("cls1", n%1000, n/1000+1)
+		began := time.Now()
+		must(b, exporter.Publish(b.Context(), want))
+		for !shows(b, importer, want) {
+			<-told
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	for name, share := range map[string]float64{"p50-ms": 0.5, "p99-ms": 0.99, "max-ms": 1} {
+		b.ReportMetric(took[max(0, int(share*float64(len(took)))-1)].Seconds()*1000, name)
+	}
+}
+
+func shows(b *testing.B, reg *Registry, want mcs.Export) bool {
+	view, err := reg.Look(b.Context(), want.Key)
+	return err == nil && len(view.Exports) == 1 && view.Exports[0].Equal(registry.Published(want))
+}
+
+func must(b *testing.B, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// await waits until reg knows so many exports of others.
+func await(b *testing.B, reg *Registry, count int) {
+	b.Helper()
+	within(b, fmt.Sprintf("%d exports are seen", count), func() bool {
+		reg.mu.Lock()
+		defer reg.mu.Unlock()
+		seen := 0
+		for id, c := range reg.state.clusters {
+			if id != reg.cfg.Identity.ClusterID {
+				seen += len(c.exports)
+			}
+		}
+		return seen >= count
+	})
+}
+
+// BenchmarkConverge3000 is the time from nothing until 3,000 exports of 10 endpoints are with an importer, and confirmed.
+func BenchmarkConverge3000(b *testing.B) {
+	const count = 3000
+	s := benchStore(b)
+	for n := 0; b.Loop(); n++ {
+		s.prefix = fmt.Sprintf("/bench%d", n)
+		exporter, importer := s.registry(b, Config{Identity: cls1}), s.registry(b, Config{Identity: cls2})
+		stops := []func(error){start(b, exporter), start(b, importer)}
+		began := time.Now()
+		for i := range count {
+			must(b, exporter.Publish(b.Context(), tenEndpoints("cls1", i, -1)))
+		}
+		await(b, importer, count)
+		b.ReportMetric(time.Since(began).Seconds(), "imported-s")
+		awaitState(b, exporter, count-1, registry.Exported)
+		for _, stop := range stops {
+			stop(nil)
+		}
+	}
+}
+
+// BenchmarkImporter100k is an importer of 50 clusters with 10,000 exports and 100,000 endpoints in all: how long its first read
+// takes, what it holds, and what it costs while the 50 clusters do nothing but live.
+func BenchmarkImporter100k(b *testing.B) {
+	const clusters, exports = 50, 200
+	s := benchStore(b)
+	l := s.layout("set1")
+	var group sync.WaitGroup
+	for c := range clusters {
+		group.Go(func() {
+			id := fmt.Sprintf("member-%d", c)
+			for i := range exports {
+				w, err := newWish(tenEndpoints(id, i, c))
+				must(b, err)
+				s.put(b, l.export(id, webKey(i)), string(w.data))
+			}
+		})
+	}
+	group.Wait()
+	for b.Loop() {
+		before := heap()
+		importer := s.registry(b, Config{Identity: cls2})
+		began := time.Now()
+		stop := start(b, importer)
+		await(b, importer, clusters*exports)
+		b.ReportMetric(time.Since(began).Seconds(), "first-read-s")
+		b.ReportMetric(float64(heap()-before)/(1<<20), "heap-MiB")
+		b.ReportMetric(s.cost(b, l, clusters)*100, "cpu-%")
+		runtime.KeepAlive(importer)
+		stop(nil)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+// cost is the share of a core that this process uses while all clusters write a heartbeat every 12 seconds, our own writing
+// of those included.
+func (s *testStore) cost(b *testing.B, l layout, clusters int) float64 {
+	b.Helper()
+	const seconds = 12
+	began, used := time.Now(), cpu(b)
+	for n := range clusters {
+		id := fmt.Sprintf("member-%d", n)
+		data, err := newMemberRecord(mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: id}, "v1").beating(time.Now()).encode()
+		must(b, err)
+		lease, err := s.Root().Grant(b.Context(), 60)
+		must(b, err)
+		s.put(b, l.member(id), string(data))
+		if _, err := s.Root().Put(b.Context(), l.alive(id), id, clientv3.WithLease(lease.ID)); err != nil {
+			b.Fatal(err)
+		}
+		time.Sleep(time.Until(began.Add(time.Duration(n+1) * seconds * time.Second / time.Duration(clusters))))
+	}
+	return (cpu(b) - used).Seconds() / time.Since(began).Seconds()
+}
+
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
