@@ -87,6 +87,41 @@ func TestDecideImport(t *testing.T) {
 			want:  verdictKeep, wantPort: 80, wantClusters: []string{"cls1", "cls2"},
 		},
 		{
+			name: "an import of the old controller",
+			facts: importFacts{
+				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}, imp: foreignImport, derived: foreignService,
+				old: oldObjects{imp: true, derived: true},
+			},
+			want: verdictKeep, wantPort: 80, wantClusters: []string{"cls2"},
+		},
+		{
+			name:  "an import of the old controller, and nobody exports it",
+			facts: importFacts{namespace: true, synced: true, imp: foreignImport, old: oldObjects{imp: true}},
+			want:  verdictNone,
+		},
+		{
+			name: "an import of the old controller, a cluster is unknown",
+			facts: importFacts{
+				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}, Unknown: []string{"cls3"}}, imp: foreignImport,
+				old: oldObjects{imp: true},
+			},
+			want: verdictNone, wantUnknown: []string{"cls3"},
+		},
+		{
+			name: "an import of the old controller, a registry is not read yet",
+			facts: importFacts{
+				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}, imp: foreignImport, old: oldObjects{imp: true},
+			},
+			want: verdictNone,
+		},
+		{
+			name: "an import of the old controller, with somebody else's Service in the way",
+			facts: importFacts{
+				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}, imp: foreignImport, derived: foreignService, old: oldObjects{imp: true},
+			},
+			want: verdictForeign,
+		},
+		{
 			name:  "no namespace",
 			facts: importFacts{synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
 			want:  verdictNone,

@@ -14,6 +14,8 @@ import (
 const (
 	// reasonPartlyExported: some endpoints cannot be exported.
 	reasonPartlyExported = "PartlyExported"
+	// reasonPartlyShown: endpoints are exported, but cannot be shown as Cloud Map instances.
+	reasonPartlyShown = "PartlyShown"
 	// reasonNotManaged: an object that we would need has the name but belongs to somebody else.
 	reasonNotManaged = "NotManaged"
 	// reasonStale: clusters that export the service have become stale, or show signs of life again.

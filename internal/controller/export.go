@@ -32,6 +32,8 @@ type exportReconciler struct {
 
 	// published are the last exports by key, to tell when one changed.
 	published sync.Map // mcs.Key -> publishedExport
+	// warned are the registry's warnings of which the user has been told.
+	warned sync.Map // mcs.Key -> string
 }
 
 // publishedExport is an export and what had to be left out of it.
@@ -88,13 +90,25 @@ func (r *exportReconciler) publish(ctx context.Context, reg registry.Registry, s
 		facts.synced = false
 		return nil //nolint:nilerr // not read yet: the status keeps what it says until there is more to say
 	}
+	r.warn(ctx, src.ServiceExport, key, view.Own.Warnings)
 	facts.own, facts.unknown = view.Own, len(view.Unknown) > 0 || view.Incomplete
 	facts.conflicts = mcs.Merge(append(slices.Clone(view.Exports), exp)).Conflicts
 	return nil
 }
 
+// warn tells the user what the registry warns of, when that changes.
+func (r *exportReconciler) warn(ctx context.Context, exp *mcsv1beta1.ServiceExport, key mcs.Key, warnings []string) {
+	text := strings.Join(warnings, "; ")
+	if was, _ := r.warned.Swap(key, text); text == "" || was == text {
+		return
+	}
+	log.FromContext(ctx).Info("Exported, but not shown to everybody", "reason", text)
+	r.events.warn(exp, reasonPartlyShown, text)
+}
+
 func (r *exportReconciler) withdraw(ctx context.Context, reg registry.Registry, key mcs.Key, absent bool) error {
 	r.published.Delete(key)
+	r.warned.Delete(key)
 	if absent {
 		return nil
 	}

@@ -138,7 +138,6 @@ func staleClusters(f importFacts, unknown []string) []string {
 
 func decideVerdict(f importFacts, d importDecision) verdict {
 	unused := len(d.exports) == 0
-	foreign := importForeign(f.imp)
 	switch {
 	case !f.namespace:
 		return verdictNone
@@ -148,25 +147,21 @@ func decideVerdict(f importFacts, d importDecision) verdict {
 		// The first read decides within moments. What this cluster alone would make of the service might be something
 		// else, such as headless, and then an IP would come and go.
 		return verdictNone
-	case unused && (f.imp == nil || foreign):
+	case unused && (f.imp == nil || importForeign(f.imp)):
 		return verdictNone
 	case unused && f.complete() && len(d.unknown) == 0:
 		return verdictRemove
-	case f.old.imp:
-		return decideTakeOver(f, d)
-	case foreign, derivedForeign(f):
-		return verdictForeign
 	}
-	return verdictKeep
+	return decideKeep(f, d)
 }
 
-// decideTakeOver decides for an import of the AWS Cloud Map MCS Controller for K8s. It works as it is: it waits until everything is
-// known.
-func decideTakeOver(f importFacts, d importDecision) verdict {
+// decideKeep decides for an import that there is to be. One of the AWS Cloud Map MCS Controller for K8s works as it is: it waits until
+// everything is known.
+func decideKeep(f importFacts, d importDecision) verdict {
 	switch {
-	case !f.complete(), len(d.unknown) > 0:
+	case f.old.imp && (!f.complete() || len(d.unknown) > 0):
 		return verdictNone
-	case derivedForeign(f):
+	case importForeign(f.imp) && !f.old.imp, derivedForeign(f):
 		return verdictForeign
 	}
 	return verdictKeep

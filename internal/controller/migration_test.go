@@ -339,8 +339,12 @@ func TestMigration(t *testing.T) {
 			}
 			uids[k], ips[k] = imp.UID, imp.Spec.IPs
 			for _, ip := range imp.Spec.IPs {
-				if sources, err := k.sourcesOf(t.Context(), key.Namespace, ip); err != nil || len(sources) != 1 {
-					return fmt.Errorf("IP %s has endpoints of %v (%v)", ip, sources, err)
+				sources, err := k.sourcesOf(t.Context(), key.Namespace, ip)
+				if err != nil {
+					return err
+				}
+				if len(sources) != 1 {
+					return fmt.Errorf("IP %s has endpoints of %v", ip, sources)
 				}
 			}
 			if len(imp.Spec.IPs) != 2 {

@@ -101,14 +101,8 @@ func ChooseDerived(key mcs.Key, imp *mcsv1beta1.ServiceImport, standard *corev1.
 	if imp == nil {
 		return d
 	}
-	var old []*corev1.Service
-	for _, svc := range candidates {
-		if svc.Name != d.Name && svc.DeletionTimestamp == nil && oldDerived(imp, svc) && (takeOver || Ours(svc)) {
-			old = append(old, svc)
-		}
-	}
-	slices.SortFunc(old, func(a, b *corev1.Service) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	old := oldestFirst(candidates, func(svc *corev1.Service) bool {
+		return svc.Name != d.Name && oldDerived(imp, svc) && (takeOver || Ours(svc))
 	})
 	if kept := keptDerived(imp, standard, old); kept != nil {
 		d = Derived{Name: kept.Name, Service: kept}
@@ -123,6 +117,20 @@ func ChooseDerived(key mcs.Key, imp *mcsv1beta1.ServiceImport, standard *corev1.
 	}
 	slices.SortFunc(d.Superfluous, func(a, b *corev1.Service) int { return strings.Compare(a.Name, b.Name) })
 	return d
+}
+
+// oldestFirst are those of services that pick picks and that are not being deleted.
+func oldestFirst(services []*corev1.Service, pick func(*corev1.Service) bool) []*corev1.Service {
+	var out []*corev1.Service
+	for _, svc := range services {
+		if svc.DeletionTimestamp == nil && pick(svc) {
+			out = append(out, svc)
+		}
+	}
+	slices.SortFunc(out, func(a, b *corev1.Service) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	return out
 }
 
 // keptDerived is the one of old that stays the derived Service, nil if none does.

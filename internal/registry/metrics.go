@@ -22,6 +22,7 @@ type Metrics struct {
 	stored        *prometheus.GaugeVec
 	hints         *prometheus.CounterVec
 	polls         *prometheus.GaugeVec
+	unshown       *prometheus.GaugeVec
 	recent        recent
 }
 
@@ -62,8 +63,12 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Name: "cloud_map_mcs_registry_poll_interval_seconds",
 			Help: "Time between two looks at the registry as long as nothing changes: short while hints from some cluster do not arrive.",
 		}, []string{"registry"}),
+		unshown: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cloud_map_mcs_registry_unshown_instances",
+			Help: "Endpoints that the instance view cannot show, by reason: collision (another owner has the instance ID), limit (1,000 instances a service), refused (AWS Cloud Map takes no such instance), failed (the service cannot be written, for a quota or otherwise).",
+		}, []string{"registry", "reason"}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.limits, m.changes, m.notifications, m.stored, m.hints, m.polls} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.limits, m.changes, m.notifications, m.stored, m.hints, m.polls, m.unshown} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the registry's metrics: %w", err)
 		}
@@ -111,6 +116,14 @@ func (m *Metrics) PollInterval(registry string, interval time.Duration) {
 		return
 	}
 	m.polls.WithLabelValues(registry).Set(interval.Seconds())
+}
+
+// Unshown says how many endpoints the instance view cannot show for a reason.
+func (m *Metrics) Unshown(registry, reason string, count int) {
+	if m == nil {
+		return
+	}
+	m.unshown.WithLabelValues(registry, reason).Set(float64(count))
 }
 
 // WithMetrics is r with its use counted under the backend's name.

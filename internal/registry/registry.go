@@ -75,6 +75,9 @@ type Publication struct {
 	// Err says why a Pending publication makes no progress, for the user to act upon; nil while all is well.
 	// It is a *DuplicateIDError when another live cluster uses this cluster's ID: nothing is exported until it is gone.
 	Err error
+	// Warnings say, one line each, what of a published export is not as the user may expect, and what to do about it: nothing that
+	// other clusters would notice.
+	Warnings []string
 }
 
 // PublicationState is how far a publication has got.

@@ -121,6 +121,7 @@ func steady(t *testing.T, c *cloud, identity mcs.Identity) *Registry {
 	t.Helper()
 	cfg := fast(identity)
 	cfg.PollInterval, cfg.HeartbeatInterval, cfg.times.audit = 50*time.Millisecond, 500*time.Millisecond, time.Hour
+	cfg.times.viewAudit = time.Hour
 	cfg.InstanceView = true
 	reg := c.registry(t, cfg)
 	start(t, reg)

@@ -38,6 +38,13 @@ func (p *places) find(ctx context.Context, key mcs.Key) (s service, ok bool, err
 	return p.findService(ctx, in, key.Name)
 }
 
+// namespaceOf returns the Cloud Map namespace of key. ok is false when there is none.
+func (p *places) namespaceOf(ctx context.Context, key mcs.Key) (in namespace, ok bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.findNamespace(ctx, key.Namespace)
+}
+
 // ensure returns the service of key, which it makes if need be; made says that it is new.
 func (p *places) ensure(ctx context.Context, key mcs.Key) (s service, made bool, err error) {
 	p.mu.Lock()

@@ -24,7 +24,7 @@ type Config struct {
 	Identity mcs.Identity
 	// Version is this controller's, for the others to see.
 	Version string
-	// InstanceView shows each endpoint as a Cloud Map instance too.
+	// InstanceView shows each endpoint as a Cloud Map instance too. Without it, what an earlier life has shown is removed.
 	InstanceView bool
 	// ReadOnly makes it a registry that is only imported from: nothing is written there, not even that this cluster takes part.
 	ReadOnly bool
@@ -59,6 +59,11 @@ type times struct {
 	settle time.Duration
 	// retry is the pause after a first failed write, and maxRetry the longest.
 	retry, maxRetry time.Duration
+	// unspoken is how long an instance of ours stays of whose service nobody has said anything: a controller that starts, perhaps in
+	// the place of the AWS Cloud Map MCS Controller for K8s, has not yet looked at everything that it exports.
+	unspoken time.Duration
+	// viewAudit is the time between two looks at instances of ours, of one service each. It costs one request.
+	viewAudit time.Duration
 	// leave bounds the removal of everything.
 	leave time.Duration
 	// missing is the time between two looks for a namespace that is not there, by who only reads. Each takes a list of
@@ -88,6 +93,7 @@ func defaultTimes() times {
 		confirm: 15 * time.Second, adopt: 15 * time.Second, audit: 2 * time.Minute, settle: 2 * time.Second,
 		retry: 500 * time.Millisecond, maxRetry: 30 * time.Second,
 		leave: 2 * time.Minute, missing: 10 * time.Second, gone: 30 * time.Second,
+		unspoken: time.Minute, viewAudit: time.Minute,
 	}
 }
 
@@ -97,7 +103,7 @@ type Registry struct {
 	log     logr.Logger
 	client  *Client
 	control *control
-	view    *instanceView // nil when switched off
+	view    *instanceView // nil when the registry is only read
 
 	// look and write wake the reader and the writer.
 	look, write chan struct{}
@@ -164,8 +170,12 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		asked:    map[mcs.Key]answer{},
 	}
 	r.hints = newHints(r)
-	if cfg.InstanceView && !cfg.ReadOnly {
-		r.view = newInstanceView(client.ownAccount().background(), cfg, r.desiredInstances)
+	if !cfg.ReadOnly {
+		desired := r.desiredInstances
+		if !cfg.InstanceView {
+			desired = r.hiddenInstances
+		}
+		r.view = newInstanceView(client.ownAccount().background(), cfg, desired)
 	}
 	return r, nil
 }
@@ -275,6 +285,9 @@ func (r *Registry) publication(key mcs.Key) registry.Publication {
 	if result.State == registry.Pending && result.Err == nil {
 		result.Err = cmp.Or(r.writeProblem, r.readProblem)
 	}
+	if r.view != nil && result.State == registry.Exported {
+		result.Warnings = r.view.warnings(key)
+	}
 	return result
 }
 
@@ -309,7 +322,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		group.Go(func() error { r.hintLoop(loops); return nil })
 	}
 	if r.view != nil {
-		group.Go(func() error { r.view.run(loops); return nil })
+		group.Go(func() error { r.view.run(loops, notify); return nil })
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -399,7 +412,18 @@ func (r *Registry) desiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 		return exp, true
 	}
 	_, left := p.exports[key]
-	return nil, p.adopted && !left
+	return nil, p.adopted && !left && time.Since(r.heldSince) >= r.cfg.times.unspoken
+}
+
+// hiddenInstances is desiredInstances without an instance view: nothing, once the pages say all that the instances say.
+func (r *Registry) hiddenInstances(key mcs.Key) (exp *mcs.Export, known bool) {
+	exp, known = r.desiredInstances(key)
+	if exp == nil {
+		return nil, known
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return nil, r.publication(key).State == registry.Exported
 }
 
 // ownKeys are all keys of our own pages as shown. The caller holds r.mu.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
@@ -26,6 +27,8 @@ const (
 	// viewRetry is the pause after a first failure, viewMaxRetry the longest.
 	viewRetry    = time.Second
 	viewMaxRetry = 5 * time.Minute
+	// undecidedRetry is the longest pause while it is not known what is to be shown.
+	undecidedRetry = 15 * time.Second
 	// maxInstances is AWS's limit for a service, which cannot be raised. The pages hold all endpoints all the same.
 	maxInstances = 1000
 )
@@ -45,14 +48,22 @@ type instanceView struct {
 	log      logr.Logger
 	metrics  *registry.Metrics
 	wake     chan struct{}
+	// off says that nothing is shown: the view only removes what an earlier life has shown.
+	off bool
+	// audit is the time between two looks at services that are shown.
+	audit time.Duration
 
 	mu sync.Mutex
+	// auditAt is when the next service is looked at.
+	auditAt time.Time
 	// enabled while the cluster ID is ours, scan when leftovers of an earlier life have to be looked for.
 	enabled, scan bool
 	scanRetry     retry
 	queue         map[mcs.Key]*viewItem
 	// shown is what each service has of ours, as far as this process wrote it.
 	shown map[mcs.Key]shownService
+	// unshown are the services that are not shown whole.
+	unshown map[mcs.Key]unshown
 }
 
 // viewItem is a service that has to be looked at.
@@ -66,8 +77,10 @@ type viewItem struct {
 type shownService struct {
 	exp       mcs.Export
 	instances int
-	// collisions are instances that belong to others: they are looked at again with the next change.
-	collisions int
+	// partly says that not all of them could be written: they are tried again with the next change.
+	partly bool
+	// seen is when they were written, or last found to be there.
+	seen time.Time
 }
 
 func newInstanceView(client *Client, cfg Config, desired func(mcs.Key) (*mcs.Export, bool)) *instanceView {
@@ -81,13 +94,19 @@ func newInstanceView(client *Client, cfg Config, desired func(mcs.Key) (*mcs.Exp
 		log:      cfg.Logger.WithName("instances"),
 		metrics:  cfg.Metrics,
 		wake:     make(chan struct{}, 1),
+		off:      !cfg.InstanceView,
+		audit:    cfg.times.viewAudit,
 		queue:    map[mcs.Key]*viewItem{},
 		shown:    map[mcs.Key]shownService{},
+		unshown:  map[mcs.Key]unshown{},
 	}
 }
 
 // look makes the view look at key.
 func (v *instanceView) look(key mcs.Key) {
+	if v.off {
+		return
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.enqueue(key)
@@ -138,15 +157,16 @@ func (v *instanceView) forget() {
 }
 
 // run brings services in step until ctx ends.
-func (v *instanceView) run(ctx context.Context) {
+func (v *instanceView) run(ctx context.Context, notify func(mcs.Key)) {
 	var group errgroup.Group
 	group.SetLimit(viewServices)
 	defer func() { _ = group.Wait() }() // the work reports its errors itself
 	for {
 		v.scanIfDue(ctx)
+		v.auditIfDue(ctx)
 		key, ok, pause := v.next(time.Now())
 		if ok {
-			group.Go(func() error { v.done(ctx, key, v.sync(ctx, key)); return nil })
+			group.Go(func() error { v.done(ctx, key, v.sync(ctx, key), notify); return nil })
 			continue
 		}
 		select {
@@ -166,6 +186,9 @@ func (v *instanceView) next(now time.Time) (key mcs.Key, ok bool, pause time.Dur
 	if !v.enabled {
 		return key, false, pause
 	}
+	if len(v.shown) > 0 {
+		pause = max(0, min(pause, v.auditAt.Sub(now)))
+	}
 	if v.scan {
 		pause = max(0, v.scanRetry.retryAt.Sub(now))
 	}
@@ -184,9 +207,15 @@ func (v *instanceView) next(now time.Time) (key mcs.Key, ok bool, pause time.Dur
 }
 
 // done notes how the work on a service ended.
-func (v *instanceView) done(ctx context.Context, key mcs.Key, err error) {
+func (v *instanceView) done(ctx context.Context, key mcs.Key, err error, notify func(mcs.Key)) {
 	if isNotFound(err) {
 		v.places.forget()
+	}
+	if ctx.Err() == nil && err != nil && !errors.Is(err, errUndecided) {
+		v.failed(key, err)
+	}
+	if v.changed(key) {
+		notify(key)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -209,11 +238,15 @@ func (v *instanceView) done(ctx context.Context, key mcs.Key, err error) {
 		total += s.instances
 	}
 	v.metrics.Stored(v.client.name, "instances", total)
+	v.count()
 }
 
 // viewPause is how long to wait after so many failures in a row. A quota or a missing permission does not mend itself:
 // trying soon would only cost requests.
 func viewPause(err error, failures int) time.Duration {
+	if errors.Is(err, errUndecided) {
+		return min(undecidedRetry, viewRetry<<min(failures-1, 10)) // it costs no request
+	}
 	if result := resultOf(err); result == resultInvalid || result == resultDenied {
 		return viewMaxRetry
 	}
@@ -241,7 +274,7 @@ func (v *instanceView) sync(ctx context.Context, key mcs.Key) error {
 	v.mu.Lock()
 	shown, touched := v.shown[key]
 	v.mu.Unlock()
-	if touched && shown.collisions == 0 && shown.exp.Equal(*exp) {
+	if touched && !shown.partly && shown.exp.Equal(*exp) {
 		return nil
 	}
 	s, made, err := v.places.ensure(ctx, key)
@@ -254,32 +287,31 @@ func (v *instanceView) sync(ctx context.Context, key mcs.Key) error {
 			return err
 		}
 	}
-	want := v.instances(*exp)
+	want, beyond := v.instances(*exp)
 	have := listed
 	if touched {
-		have = present(v.instances(shown.exp), listed, v.own)
+		written, _ := v.instances(shown.exp)
+		have = present(written, listed, v.own)
 	}
 	changes := plan.Instances(want, have, v.own)
-	if len(changes.Collisions) != shown.collisions {
-		v.log.Info("Instances are not shown because others use their IDs: do the pod networks overlap?", "service", key.String(), "collisions", changes.Collisions)
-	}
-	if err := v.apply(ctx, s, changes); err != nil {
+	refused, err := v.apply(ctx, s, changes)
+	if err != nil {
 		return err
 	}
+	u := unshown{beyond: beyond, collisions: changes.Collisions, refused: refused}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.shown[key] = shownService{exp: *exp, instances: len(want), collisions: len(changes.Collisions)}
+	hidden := len(u.collisions) + len(u.refused)
+	v.shown[key] = shownService{exp: *exp, instances: len(want) - hidden, partly: hidden > 0, seen: time.Now()}
+	v.note(key, u)
 	return nil
 }
 
-// instances are those that show exp, as many as a service may have.
-func (v *instanceView) instances(exp mcs.Export) []plan.Instance {
-	want := plan.InstancesOf(exp, v.identity.ClusterSetID, v.version)
-	if len(want) <= maxInstances {
-		return want
-	}
-	v.log.Info("A service has more endpoints than AWS Cloud Map has room for instances: not all are shown", "service", exp.Key.String(), "endpoints", len(want), "shown", maxInstances)
-	return want[:maxInstances]
+// instances are those that show exp, as many as a service may have, and how many there are beyond.
+func (v *instanceView) instances(exp mcs.Export) (want []plan.Instance, beyond int) {
+	want = plan.InstancesOf(exp, v.identity.ClusterSetID, v.version)
+	beyond = max(0, len(want)-maxInstances)
+	return want[:len(want)-beyond], beyond
 }
 
 // present is what a service has, given what we wrote and what is listed. A list may be a moment behind: of our own
@@ -306,20 +338,31 @@ func present(written, listed []plan.Instance, own func(map[string]string) bool) 
 	return slices.Collect(maps.Values(byID))
 }
 
-// apply registers and deregisters instances.
-func (v *instanceView) apply(ctx context.Context, s service, changes plan.InstanceChanges) error {
+// apply registers and deregisters instances. Those that AWS Cloud Map will never take, as an IPv6 address in a service with DNS
+// records of IPv4, are refused and hurt nobody else.
+func (v *instanceView) apply(ctx context.Context, s service, changes plan.InstanceChanges) (refused []string, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(viewRequests)
+	var mu sync.Mutex
 	for _, id := range changes.Deregister {
 		group.Go(func() error { return v.client.deregister(ctx, s.id, id) })
 	}
 	for _, instance := range changes.Register {
 		group.Go(func() error {
 			_, err := v.client.register(ctx, s.id, instance)
-			return err
+			var invalid *types.InvalidInput
+			if !errors.As(err, &invalid) {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			refused = append(refused, fmt.Sprintf("%s (%s)", instance.ID, invalid.ErrorMessage()))
+			return nil
 		})
 	}
-	return group.Wait()
+	err = group.Wait()
+	slices.Sort(refused)
+	return refused, err
 }
 
 // remove removes our instances of key, and the service and the namespace if we made them and nobody uses them.
@@ -339,10 +382,11 @@ func (v *instanceView) remove(ctx context.Context, key mcs.Key) error {
 		}
 		have := listed
 		if touched {
-			have = present(v.instances(shown.exp), listed, v.own)
+			written, _ := v.instances(shown.exp)
+			have = present(written, listed, v.own)
 		}
 		others = slices.ContainsFunc(listed, func(i plan.Instance) bool { return !v.own(i.Attributes) })
-		if err := v.apply(ctx, s, plan.Instances(nil, have, v.own)); err != nil {
+		if _, err := v.apply(ctx, s, plan.Instances(nil, have, v.own)); err != nil {
 			return err
 		}
 	}
@@ -354,6 +398,7 @@ func (v *instanceView) remove(ctx context.Context, key mcs.Key) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.shown, key)
+	v.note(key, unshown{})
 	return nil
 }
 
@@ -368,6 +413,12 @@ func (v *instanceView) scanIfDue(ctx context.Context) {
 	keys, err := v.leftovers(ctx)
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if err != nil && v.off && resultOf(err) == resultDenied {
+		// Who shows nothing need not be allowed to.
+		v.log.Info("Not looking for Cloud Map instances that this cluster left: it may not", "reason", err.Error())
+		v.scan = false
+		return
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			v.log.Error(err, "Cannot look for Cloud Map instances that this cluster left; trying again")
@@ -412,6 +463,9 @@ func (v *instanceView) leave(ctx context.Context) error {
 		return nil
 	}
 	keys, err := v.leftovers(ctx)
+	if v.off && resultOf(err) == resultDenied {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

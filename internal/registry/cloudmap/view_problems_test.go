@@ -1,0 +1,216 @@
+package cloudmap
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+func warns(t *testing.T, reg *Registry, key mcs.Key, texts ...string) func() bool {
+	return func() bool {
+		have := look(t, reg, key).Own.Warnings
+		return len(have) == len(texts) && !slices.ContainsFunc(texts, func(text string) bool {
+			return !slices.ContainsFunc(have, func(line string) bool { return strings.Contains(line, text) })
+		})
+	}
+}
+
+func TestUnshownWarnings(t *testing.T) {
+	collisions := []plan.Collision{{ID: "a", ClusterID: "cls2"}, {ID: "b"}, {ID: "c", ClusterID: "cls2"}, {ID: "d", ClusterID: "cls3"}}
+	tests := []struct {
+		name string
+		u    unshown
+		want []string
+	}{
+		{name: "nothing"},
+		{"failed", unshown{failed: "no"}, []string{"the endpoints are not shown as Cloud Map instances: no"}},
+		{"too many", unshown{beyond: 7}, []string{"7 endpoints are not shown as Cloud Map instances: a service has at most 1000 (the other clusters import all of them)"}},
+		{"collisions", unshown{collisions: collisions}, []string{"4 endpoints are not shown as Cloud Map instances because others use their IDs (a of cluster cls2, b of no cluster of the clusterset, c of cluster cls2, …): do the pod networks overlap?"}},
+		{"refused", unshown{refused: []string{"a (bad)"}}, []string{"1 endpoints are not shown because AWS Cloud Map refuses their instances: a (bad)"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.u.warnings(); !slices.Equal(got, tt.want) {
+				t.Errorf("warnings %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestViewReportsCollisions(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	createForeign(t, c, "demo", "web-0")
+	theirs := plan.Instance{ID: "tcp-10_10_0_0-8080", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.10.0.0", "CLUSTER_ID": "cls9", "CLUSTERSET_ID": "set1"}}
+	c.put(t, "demo", "web-0", theirs)
+	a, _ := viewing(t, c, cls1)
+	publish(t, a, webExport("cls1", 0, 2))
+	within(t, 10*time.Second, "the collision is reported", warns(t, a, webKey(0), "1 endpoints are not shown as Cloud Map instances because others use their IDs (tcp-10_10_0_0-8080 of cluster cls9)"))
+
+	// The other cluster goes: with the next change it is our turn.
+	s, _ := c.service(t, "demo", "web-0")
+	if err := c.client.deregister(t.Context(), s.id, theirs.ID); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, a, webExport("cls1", 0, 3))
+	within(t, 10*time.Second, "nothing is left to report", warns(t, a, webKey(0)))
+}
+
+func TestViewReportsTooMany(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, _ := viewing(t, c, cls1)
+	exp := webExport("cls1", 0, maxInstances+7)
+	publish(t, a, exp)
+	within(t, 60*time.Second, "it is reported", warns(t, a, webKey(0), "7 endpoints are not shown as Cloud Map instances: a service has at most 1000"))
+	b, _ := viewing(t, c, cls2)
+	within(t, 10*time.Second, "all of them are exported", sees(t, b, exp))
+}
+
+// TestViewReportsQuota has a namespace that is full.
+func TestViewReportsQuota(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 2})
+	a, _ := viewing(t, c, cls1)
+	publish(t, a, webExport("cls1", 0, 3))
+	within(t, 10*time.Second, "it is reported", warns(t, a, webKey(0), "raise the quota"))
+}
+
+// TestViewInServiceWithDNS has a service with DNS records that the user made: it wants addresses of one family.
+func TestViewInServiceWithDNS(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	out, err := c.client.sdk.CreatePrivateDnsNamespace(t.Context(), &servicediscovery.CreatePrivateDnsNamespaceInput{Name: aws.String("demo"), Vpc: aws.String("vpc-12345678")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets, err := c.client.await(t.Context(), aws.ToString(out.OperationId))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, record := range []types.RecordType{types.RecordTypeA, types.RecordTypeAaaa, types.RecordTypeSrv} {
+		t.Run(string(record), func(t *testing.T) {
+			i := map[types.RecordType]int{types.RecordTypeA: 0, types.RecordTypeAaaa: 1, types.RecordTypeSrv: 2}[record]
+			_, err := c.client.sdk.CreateService(t.Context(), &servicediscovery.CreateServiceInput{
+				Name: aws.String(webKey(i).Name), NamespaceId: aws.String(targets["NAMESPACE"]),
+				DnsConfig: &types.DnsConfig{DnsRecords: []types.DnsRecord{{TTL: aws.Int64(60), Type: record}}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, stop := viewing(t, c, cls1)
+			exp := webExport("cls1", i, 1)
+			v6 := exp.Backends[0].Endpoints[0]
+			v6.Address = netip.MustParseAddr("fd00::1")
+			exp.Backends[0].Endpoints = append(exp.Backends[0].Endpoints, v6)
+			exp.IPFamilies = append(exp.IPFamilies, corev1.IPv6Protocol)
+			publish(t, a, exp)
+			v4ID, v6ID := fmt.Sprintf("tcp-10_10_0_%d-8080", i), "tcp-fd00__1-8080"
+			want, warning := map[types.RecordType][]string{types.RecordTypeA: {v4ID}, types.RecordTypeAaaa: {v6ID}, types.RecordTypeSrv: {v4ID, v6ID}}[record], []string{"1 endpoints are not shown because AWS Cloud Map refuses their instances"}
+			if record == types.RecordTypeSrv {
+				warning = nil
+			}
+			within(t, 10*time.Second, "what the records allow", c.shows(t, webKey(i), want...))
+			within(t, 10*time.Second, "the rest is reported", warns(t, a, webKey(i), warning...))
+			stop(registry.ErrLeave)
+			if _, ok := c.service(t, "demo", webKey(i).Name); !ok {
+				t.Error("the user's service is gone")
+			}
+		})
+	}
+}
+
+// TestViewSwitchedOff starts without an instance view what had one before.
+func TestViewSwitchedOff(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, stop := viewing(t, c, cls1)
+	b, _ := viewing(t, c, cls2)
+	publish(t, a, webExport("cls1", 0, 2))
+	publish(t, a, webExport("cls1", 1, 1))
+	theirs := webExport("cls2", 0, 3)
+	theirs.Backends[0].Endpoints = theirs.Backends[0].Endpoints[2:]
+	publish(t, b, theirs)
+	within(t, 10*time.Second, "all are shown", c.shows(t, webKey(0), "tcp-10_10_0_0-8080", "tcp-10_10_0_1-8080", "tcp-10_10_0_2-8080"))
+	within(t, 10*time.Second, "all are shown", func() bool { return len(c.instances(t, "demo", "web-1")) == 1 })
+	stop(nil)
+
+	cfg := fast(cls1)
+	a = c.registry(t, cfg)
+	stop = start(t, a)
+	publish(t, a, webExport("cls1", 0, 4))
+	within(t, 10*time.Second, "the other cluster's is left", c.shows(t, webKey(0), "tcp-10_10_0_2-8080"))
+	// Of web-1 nobody has spoken: it may be that nobody has looked yet.
+	if got := len(c.instances(t, "demo", "web-1")); got != 1 {
+		t.Errorf("web-1 has %d instances, want its 1", got)
+	}
+	publish(t, a, webExport("cls1", 1, 1))
+	within(t, 10*time.Second, "the service that nobody uses is gone", func() bool { _, ok := c.service(t, "demo", "web-1"); return !ok })
+	within(t, 10*time.Second, "the export is confirmed", isExported(t, a, webKey(1)))
+	within(t, 10*time.Second, "what is exported is seen", sees(t, b, webExport("cls1", 0, 4)))
+	before := c.requests("ListInstances", "ListServices")
+	publish(t, a, webExport("cls1", 0, 5))
+	within(t, 10*time.Second, "what is exported is seen", sees(t, b, webExport("cls1", 0, 5)))
+	if after := c.requests("ListInstances", "ListServices"); after != before {
+		t.Errorf("%d requests for instances that nobody wants to see", after-before)
+	}
+	stop(registry.ErrLeave)
+}
+
+// TestViewOfOldController starts in the place of the AWS Cloud Map MCS Controller for K8s: clusters that still run it must never see
+// its instances go.
+func TestViewOfOldController(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	createForeign(t, c, "demo", "web-0")
+	exp := webExport("cls1", 0, 2)
+	for _, i := range oldInstances(exp) {
+		i.Attributes["LAMBDA"] = "x"
+		c.put(t, "demo", "web-0", i)
+	}
+	cfg := fast(cls1)
+	cfg.InstanceView, cfg.times.unspoken = true, time.Hour
+	a := c.registry(t, cfg)
+	start(t, a)
+	within(t, 10*time.Second, "the view has found them", func() bool { return slices.Contains(a.view.queueKeys(), webKey(0)) })
+	gone := c.requests("DeregisterInstance")
+	publish(t, a, exp)
+	within(t, 10*time.Second, "they are ours", func() bool {
+		for _, attrs := range c.instances(t, "demo", "web-0") {
+			if attrs["K8S_CONTROLLER"] != "cloud-map-mcs-controller test" || attrs["LAMBDA"] != "x" {
+				return false
+			}
+		}
+		return len(c.instances(t, "demo", "web-0")) == 2
+	})
+	if c.requests("DeregisterInstance") != gone {
+		t.Error("instances were deregistered on the way")
+	}
+}
+
+// TestViewAudit has somebody who deletes and changes what is ours.
+func TestViewAudit(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, _ := viewing(t, c, cls1)
+	for i := range 3 {
+		publish(t, a, webExport("cls1", i, 2))
+		within(t, 10*time.Second, "two instances", func() bool { return len(c.instances(t, "demo", webKey(i).Name)) == 2 })
+	}
+	within(t, 10*time.Second, "the view is done", func() bool { return len(a.view.queueKeys()) == 0 })
+	s, _ := c.service(t, "demo", "web-1")
+	if err := c.client.deregister(t.Context(), s.id, "tcp-10_10_0_2-8080"); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "it is back", c.shows(t, webKey(1), "tcp-10_10_0_2-8080", "tcp-10_10_0_3-8080"))
+	changed := c.instances(t, "demo", "web-2")["tcp-10_10_0_4-8080"]
+	changed["READY"] = "false"
+	c.put(t, "demo", "web-2", plan.Instance{ID: "tcp-10_10_0_4-8080", Attributes: changed})
+	within(t, 10*time.Second, "it is right again", func() bool { return c.instances(t, "demo", "web-2")["tcp-10_10_0_4-8080"]["READY"] == "true" })
+}
