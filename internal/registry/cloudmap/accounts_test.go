@@ -239,6 +239,55 @@ func TestSharedNamespace(t *testing.T) {
 	}
 }
 
+// TestLeavingASharedNamespaceLast: what is the owner's stays, and that is no failure.
+func TestLeavingASharedNamespaceLast(t *testing.T) {
+	c := sharedCloud(t, twoAccounts(), "set1")
+	ownerSide := c.registryOf(t, c.client, fast(testIdentity("cls1")))
+	consumerSide := c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), fast(testIdentity("cls2")))
+	ofOwner, ofConsumer := testExport("cls1", "web"), testExport("cls2", "db")
+	mustPublish(t, ownerSide, ofOwner)
+	mustPublish(t, consumerSide, ofConsumer)
+	leaveOwner := start(t, ownerSide)
+	within(t, 20*time.Second, "the owner's cluster exports", isExported(t, ownerSide, ofOwner.Key))
+	leaveConsumer := start(t, consumerSide)
+	within(t, 20*time.Second, "the consumer's cluster exports", isExported(t, consumerSide, ofConsumer.Key))
+	leaveOwner(registry.ErrLeave)
+	leaveConsumer(registry.ErrLeave)
+	if left := c.instances(t, "mcs.set1", membersService); len(left) != 0 {
+		t.Errorf("records are left: %v", left)
+	}
+	if _, there := c.service(t, "mcs.set1", catalogName("cls2")); there {
+		t.Error("the consumer's catalog is left")
+	}
+	namespaces, err := c.client.namespaces(t.Context())
+	if _, there := namespaces["mcs.set1"]; err != nil || !there {
+		t.Errorf("the owner's namespace is gone: %v, %v", namespaces, err)
+	}
+}
+
+// TestReadOnlyCost: to read one more registry costs one request per poll, whatever is in it.
+func TestReadOnlyCost(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	writer := c.registry(t, fast(testIdentity("cls1")))
+	for i := range 100 {
+		mustPublish(t, writer, webExport("cls1", i, 2))
+	}
+	stop := start(t, writer)
+	within(t, 20*time.Second, "the last export is confirmed", isExported(t, writer, webKey(99)))
+	stop(nil)
+	reader := c.readerOf(t, "us-east-1", "cls2")
+	start(t, reader)
+	for i := range 100 {
+		awaitExporters(t, reader, webKey(i), "cls1")
+	}
+	discovers := c.requests("DiscoverInstances") // before all: one more may come in between, and must not look like another kind
+	all := c.requests()
+	within(t, 20*time.Second, "20 more polls", func() bool { return c.requests("DiscoverInstances") >= discovers+20 })
+	if others := c.requests() - all - (c.requests("DiscoverInstances") - discovers); others > 0 {
+		t.Errorf("%d requests were others than DiscoverInstances", others)
+	}
+}
+
 func TestNamespaceThatIsNotShared(t *testing.T) {
 	c := startCloud(t, twoAccounts())
 	reg := c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), fast(testIdentity("cls1")))
