@@ -118,6 +118,10 @@ func (a *app) disableDNS(ctx context.Context, o dnsOptions) error {
 	if err != nil {
 		return err
 	}
+	return a.disableDNSIn(ctx, k, o)
+}
+
+func (a *app) disableDNSIn(ctx context.Context, k *cluster, o dnsOptions) error {
 	c, err := gather(ctx, k, o.clusterDomain)
 	if err != nil {
 		return err

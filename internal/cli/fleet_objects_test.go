@@ -65,7 +65,9 @@ func exportWeb(f fleet) {
 					Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", Message: "the service can be used by its DNS name and its clusterset IP"}},
 				},
 			},
-			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: mcs.DerivedName(demoWeb)}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.9.9", ClusterIPs: []string{"10.96.9.9"}}},
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "demo", Name: mcs.DerivedName(demoWeb), Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy},
+			}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.9.9", ClusterIPs: []string{"10.96.9.9"}}},
 			slice("imported-1", map[string]string{
 				plan.LabelManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: "web", mcsv1beta1.LabelSourceCluster: "cls1",
 			}),

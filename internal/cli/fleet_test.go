@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,9 +179,25 @@ func (s *ship) fetch(ctx context.Context, pod *corev1.Pod, path string) ([]byte,
 	return w.Body.Bytes(), nil
 }
 
-func (s *ship) Status(context.Context) status.Status {
+// Status is the ship's, under the identity that the ClusterProperties say.
+func (s *ship) Status(ctx context.Context) status.Status {
 	now := s.status
 	now.Services = len(s.services)
+	var id, set aboutv1beta1.ClusterProperty
+	if s.client.Get(ctx, client.ObjectKey{Name: aboutv1beta1.ClusterIDProperty}, &id) != nil ||
+		s.client.Get(ctx, client.ObjectKey{Name: aboutv1beta1.ClusterSetIDProperty}, &set) != nil {
+		now.Identity, now.Problem = nil, "there is no ClusterProperty cluster.clusterset.k8s.io"
+		return now
+	}
+	identity := *now.Identity
+	now.Members = slices.Clone(now.Members)
+	for i := range now.Members {
+		if now.Members[i].UID == identity.UID {
+			now.Members[i].ClusterID = id.Spec.Value
+		}
+	}
+	identity.ClusterID, identity.ClusterSetID = id.Spec.Value, set.Spec.Value
+	now.Identity = &identity
 	return now
 }
 
@@ -302,6 +319,26 @@ var fleetSessions = []fleetSession{
 	{name: "registry", setup: exportWeb, commands: []string{
 		"registry get web", "registry get web --context cls2 -o json", "registry get nothing", "registry dump --context cls2", "registry dump -o table",
 		"graph --context cls1,cls2", "graph --context cls2 -o svg", "graph -o png",
+	}},
+	{name: "install", commands: []string{
+		"install --dry-run --image example.com/mcs:v9 --replicas 2 --env-secret aws --service-account-annotation eks.amazonaws.com/role-arn=arn:x -- --aws-region=eu-west-1",
+		"install --wait 0s --context cls1,cls2", "install --wait 2ms", "install now", "install -- --nonsense", "uninstall --dry-run",
+	}},
+	{name: "install-newer-crds", setup: func(f fleet) {
+		f["cls1"].drop(crd("serviceimports", "", ""))
+		f["cls1"].add(crd("serviceimports", "v0.9.0", "0"))
+	}, commands: []string{"install --wait 0s"}},
+	{name: "uninstall-no-pod", setup: func(f fleet) { f["cls1"].drop(controllerPod("manager-abc", "")) }, commands: []string{"install --wait 0s", "uninstall --yes"}},
+	{name: "join-leave", commands: []string{
+		"join --cluster-id cls1 --clusterset-id set1", "join --cluster-id cls9 --clusterset-id set1", "join --cluster-id cls9 --clusterset-id set1 --force", "leave", "leave --yes",
+		"leave -y", "join --cluster-id new --clusterset-id other --wait 0s", "join --cluster-id A.b --clusterset-id x", "join --cluster-id a",
+	}},
+	{name: "join-twice", setup: func(f fleet) {
+		f["cls1"].drop(property(aboutv1beta1.ClusterIDProperty, ""))
+		f["cls1"].status.WriteProblem = `cluster ID "cls2" is already used by another cluster of the clusterset`
+	}, commands: []string{"join --cluster-id cls2 --clusterset-id set1", "status"}},
+	{name: "uninstall", setup: exportWeb, commands: []string{
+		"install --wait 0s", "uninstall --dry-run", "uninstall", "uninstall --yes", "uninstall --dry-run", "uninstall --yes --crds", "get exports",
 	}},
 	{name: "export", setup: func(f fleet) {
 		f["cls1"].add(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web"}})

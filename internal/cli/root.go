@@ -118,6 +118,7 @@ func (a *app) root() *cobra.Command {
 // commands are those of the top level. Each is, or begins, a file.
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
+		a.installCommand(), a.uninstallCommand(), a.joinCommand(), a.leaveCommand(),
 		a.statusCommand(), a.getCommand(), a.exportCommand(), a.unexportCommand(), a.describeCommand(), a.diagnoseCommand(), a.checkCommand(), a.registryCommand(), a.graphCommand(),
 		a.dnsCommand(), a.versionCommand(),
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -155,38 +154,49 @@ func requestsTable(t *table, sights []sight) {
 // troubles are what is not as it should be, one line each and each once, though several clusters may see it.
 func troubles(sights []sight) []string {
 	var lines []string
-	add := func(format string, args ...any) {
-		line := fmt.Sprintf(format, args...)
-		if !slices.Contains(lines, line) {
-			lines = append(lines, line)
-		}
-	}
 	for _, s := range sights {
 		if s.Status == nil {
-			add("%s: %s", s.Context, s.Problem)
+			lines = mergeStrings(lines, []string{s.Context + ": " + s.Problem})
 			continue
 		}
-		for _, problem := range []string{s.Status.Problem, s.Status.ReadProblem, s.Status.WriteProblem} {
-			if problem != "" {
-				add("%s: %s", s.Context, problem)
-			}
+		lines = mergeStrings(lines, ownTroubles(s.Context, s.Status))
+		lines = mergeStrings(lines, sharedTroubles(s.Status))
+	}
+	return lines
+}
+
+// ownTroubles are those of the cluster itself.
+func ownTroubles(context string, s *status.Status) []string {
+	var lines []string
+	for _, problem := range []string{s.Problem, s.ReadProblem, s.WriteProblem} {
+		if problem != "" {
+			lines = append(lines, context+": "+problem)
 		}
-		for _, p := range s.Status.Publications {
-			if p.Problem != "" {
-				add("%s: %s is not exported: %s", s.Context, p.Key, p.Problem)
-			}
+	}
+	for _, id := range s.Leaving {
+		lines = append(lines, fmt.Sprintf("%s: what the cluster has as %s in clusterset %s is being removed", context, id.ClusterID, id.ClusterSetID))
+	}
+	for _, p := range s.Publications {
+		if p.Problem != "" {
+			lines = append(lines, fmt.Sprintf("%s: %s is not exported: %s", context, p.Key, p.Problem))
 		}
-		for _, m := range s.Status.Members {
-			if m.Stale {
-				add("member %s is stale: its last sign of life was %s", m.ClusterID, heartbeat(m))
-			}
-			for _, p := range m.Problems {
-				add("member %s: %s", m.ClusterID, p)
-			}
+	}
+	return lines
+}
+
+// sharedTroubles are those of the clusterset, which every cluster sees.
+func sharedTroubles(s *status.Status) []string {
+	var lines []string
+	for _, m := range s.Members {
+		if m.Stale {
+			lines = append(lines, fmt.Sprintf("member %s is stale: its last sign of life was %s", m.ClusterID, heartbeat(m)))
 		}
-		for _, c := range s.Status.Conflicts {
-			add("%s: %s", c.Key, strings.Join(c.Problems, "; "))
+		for _, p := range m.Problems {
+			lines = append(lines, fmt.Sprintf("member %s: %s", m.ClusterID, p))
 		}
+	}
+	for _, c := range s.Conflicts {
+		lines = append(lines, fmt.Sprintf("%s: %s", c.Key, strings.Join(c.Problems, "; ")))
 	}
 	return lines
 }

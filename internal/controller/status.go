@@ -74,6 +74,7 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 		out.Requests = append(out.Requests, status.Request(r))
 	}
 	session, problem := s.session()
+	out.Leaving = s.leaving(ctx, session)
 	if session == nil {
 		out.Problem = problem
 		return out
@@ -126,6 +127,16 @@ func (s *statusSource) session() (*session, string) {
 		return nil, "the cluster's identity is being looked up"
 	}
 	return nil, standing.problem
+}
+
+// leaving are the remembered identities that are not the session's, which may be nil. Without the permission to read them
+// there are none to tell of.
+func (s *statusSource) leaving(ctx context.Context, session *session) []mcs.Identity {
+	remembered, err := s.membership.identities.list(ctx)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(remembered, func(i mcs.Identity) bool { return session != nil && i == session.identity })
 }
 
 // countMembers makes members of the registry what people see of them.

@@ -28,6 +28,8 @@ type Status struct {
 	// Identity is who the cluster is while it is a member, nil otherwise; then Problem says why.
 	Identity *mcs.Identity `json:"identity,omitempty"`
 	Problem  string        `json:"problem,omitempty"`
+	// Leaving are earlier identities under which the cluster may still have something in the registry: it is being removed.
+	Leaving []mcs.Identity `json:"leaving,omitempty"`
 	// Synced says whether the registry has been read whole since this replica leads.
 	Synced bool `json:"synced"`
 	// ReadProblem and WriteProblem are why the registry cannot be read or written at this moment.

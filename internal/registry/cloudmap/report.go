@@ -31,7 +31,11 @@ func (r *Registry) Report() registry.Report {
 			}
 		}
 	}
-	return registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: r.readProblem, Writing: r.writeProblem}
+	report := registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: r.readProblem, Writing: r.writeProblem}
+	if uid := r.claim.refused(); uid != "" {
+		report.Writing = &registry.DuplicateIDError{ClusterID: r.cfg.Identity.ClusterID, OtherUID: uid}
+	}
+	return report
 }
 
 // Report implements registry.Reporter.

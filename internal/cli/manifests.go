@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/deploy"
+)
+
+// imageName is the image's in deploy/manager.
+const imageName = "ghcr.io/cloud-map-mcs/cloud-map-mcs-controller"
+
+// installation says in what an installation differs from deploy/base.
+type installation struct {
+	namespace string
+	// image is another one than the release's, "" for that.
+	image    string
+	replicas int
+	// annotations are the ServiceAccount's: how it gets an IAM role (IRSA).
+	annotations map[string]string
+	// secret names a Secret with environment variables such as AWS_ACCESS_KEY_ID, "" for none.
+	secret string
+	// args are further flags of the controller.
+	args []string
+}
+
+// manifests are the objects of an installation in the order in which they can be made. They are deploy/base, as
+// `kubectl apply -k` has it, with an overlay for what differs.
+func manifests(in installation) ([]*unstructured.Unstructured, error) {
+	files := filesys.MakeFsInMemory()
+	err := fs.WalkDir(deploy.Files, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := deploy.Files.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		return files.WriteFile(path.Join("/deploy", name), text)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the manifests: %w", err)
+	}
+	overlay, err := yaml.Marshal(in.overlay())
+	if err != nil {
+		return nil, fmt.Errorf("writing the overlay: %w", err)
+	}
+	if err := files.WriteFile("/deploy/overlay/kustomization.yaml", overlay); err != nil {
+		return nil, fmt.Errorf("writing the overlay: %w", err)
+	}
+	rendered, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/deploy/overlay")
+	if err != nil {
+		return nil, fmt.Errorf("rendering the manifests: %w", err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, r := range rendered.Resources() {
+		text, err := r.MarshalJSON()
+		if err != nil {
+			return nil, fmt.Errorf("rendering %s: %w", r.CurId(), err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(text); err != nil {
+			return nil, fmt.Errorf("rendering %s: %w", r.CurId(), err)
+		}
+		objects = append(objects, object)
+	}
+	return objects, nil
+}
+
+// overlay is the kustomization on top of deploy/base.
+func (in installation) overlay() types.Kustomization {
+	const container = "/spec/template/spec/containers/0"
+	k := types.Kustomization{
+		TypeMeta: types.TypeMeta{APIVersion: types.KustomizationVersion, Kind: types.KustomizationKind},
+		// Legacy order puts namespaces and CRDs first.
+		SortOptions: &types.SortOptions{Order: types.LegacySortOrder},
+		Namespace:   in.namespace,
+		Resources:   []string{"../base"},
+		Replicas:    []types.Replica{{Name: managerName, Count: int64(in.replicas)}},
+	}
+	if in.image != "" {
+		k.Images = []types.Image{splitImage(in.image)}
+	}
+	var changes []map[string]any
+	for _, arg := range in.args {
+		changes = append(changes, map[string]any{"op": "add", "path": container + "/args/-", "value": arg})
+	}
+	if in.secret != "" {
+		changes = append(changes, map[string]any{
+			"op": "add", "path": container + "/envFrom", "value": []any{map[string]any{"secretRef": map[string]any{"name": in.secret}}},
+		})
+	}
+	k.Patches = appendPatch(k.Patches, "Deployment", changes)
+	if len(in.annotations) > 0 {
+		k.Patches = appendPatch(k.Patches, "ServiceAccount", []map[string]any{{"op": "add", "path": "/metadata/annotations", "value": in.annotations}})
+	}
+	return k
+}
+
+func appendPatch(patches []types.Patch, kind string, changes []map[string]any) []types.Patch {
+	if len(changes) == 0 {
+		return patches
+	}
+	text, err := yaml.Marshal(changes)
+	if err != nil {
+		panic(err) // strings and maps of them
+	}
+	target := &types.Selector{}
+	target.Kind, target.Name = kind, managerName
+	return append(patches, types.Patch{Patch: string(text), Target: target})
+}
+
+// splitImage makes repository, tag and digest of an image reference.
+func splitImage(ref string) types.Image {
+	image := types.Image{Name: imageName}
+	ref, image.Digest, _ = strings.Cut(ref, "@")
+	if i := strings.LastIndex(ref, ":"); i > strings.LastIndex(ref, "/") {
+		ref, image.NewTag = ref[:i], ref[i+1:]
+	}
+	image.NewName = ref
+	return image
+}
+
+// isCRD says whether an object is a CustomResourceDefinition.
+func isCRD(o *unstructured.Unstructured) bool { return o.GetKind() == "CustomResourceDefinition" }
+
+// named is an object as people write it: kind, namespace and name.
+func named(o *unstructured.Unstructured) string {
+	if o.GetNamespace() == "" {
+		return o.GetKind() + " " + o.GetName()
+	}
+	return o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
+}
+
+// withoutNewer leaves out the CRDs that are installed in a newer release than ours: an older schema would drop fields.
+func withoutNewer(objects []*unstructured.Unstructured, installed map[string]crdRelease) (rest, left []*unstructured.Unstructured) {
+	for _, o := range objects {
+		have, there := installed[o.GetName()]
+		if isCRD(o) && there && compareReleases(have, releaseOf(o.GetLabels())) > 0 {
+			left = append(left, o)
+		} else {
+			rest = append(rest, o)
+		}
+	}
+	return rest, left
+}
+
+// reversed is the order in which objects are deleted.
+func reversed(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
+	out := slices.Clone(objects)
+	slices.Reverse(out)
+	return out
+}
