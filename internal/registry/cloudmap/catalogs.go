@@ -19,13 +19,19 @@ const (
 	// A page that cannot be read whole is tried at each poll at first, because Cloud Map may be a moment behind; then
 	// less and less often, up to maxRetry.
 	eagerRetries = 3
-	maxRetry     = 30 * time.Second
+	// goneReads is how often in a row a catalog must be seen to be gone.
+	goneReads = 3
+	maxRetry  = 30 * time.Second
 )
 
 // catalogs are what was read of each cluster of the clusterset, this one included. What cannot be read stays as it was.
 type catalogs struct {
 	identity mcs.Identity
 	poll     time.Duration
+	// forget is after how long a cluster is forgotten of which nothing but a catalog was ever seen.
+	forget time.Duration
+	// lag is how late reads may be.
+	lag      time.Duration
 	liveness *registry.Liveness
 
 	// synced is set by the first whole read of the members.
@@ -44,6 +50,8 @@ type catalog struct {
 	// lastSeen is when the record was last seen to change, absentSince since when it is not there, behindSince since when
 	// it is older than record.
 	lastSeen, absentSince, behindSince time.Time
+	// gone is how often in a row its catalog was not there.
+	gone int
 	retry
 	pages [pageCount]pageState
 }
@@ -87,7 +95,7 @@ type pageState struct {
 
 func newCatalogs(identity mcs.Identity, staleAfter, poll time.Duration) *catalogs {
 	return &catalogs{
-		identity: identity, poll: poll, clusters: map[string]*catalog{},
+		identity: identity, poll: poll, forget: staleAfter, clusters: map[string]*catalog{},
 		liveness: registry.NewLiveness(identity.ClusterID, staleAfter),
 	}
 }
@@ -138,6 +146,22 @@ func (c *catalogs) member(now time.Time, instance plan.Instance, changed keySet)
 	return written && (c.synced || !isNew) // what was there before us may be old
 }
 
+// present takes in a cluster's record, and says whether it is a new sign of life.
+func (c *catalogs) present(now time.Time, instance plan.Instance, changed keySet) (sign bool) {
+	cluster := c.clusters[instance.ID]
+	isNew := cluster == nil
+	if isNew {
+		cluster = &catalog{}
+		c.clusters[instance.ID] = cluster
+	}
+	cluster.absentSince = time.Time{}
+	written := cluster.takeRecord(now, instance, c.identity.ClusterSetID, changed)
+	if written || isNew {
+		cluster.lastSeen = now
+	}
+	return written && (c.synced || !isNew)
+}
+
 // keysOf adds the keys of a cluster's exports.
 func (c *catalogs) keysOf(id string, keys keySet) {
 	if cluster := c.clusters[id]; cluster != nil {
@@ -175,6 +199,9 @@ func (c *catalog) take(now time.Time, r memberRecord, changed keySet) (written b
 		if r.pages[i] != before.pages[i] {
 			p.retry = retry{}
 		}
+		if r.pages[i] != before.pages[i] && r.pages[i] == p.digest {
+			diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
+		}
 		if r.pages[i] == "" && p.removedBy(r) {
 			p.remove(r.generation, changed)
 		}
@@ -205,11 +232,26 @@ func (c *catalog) late(now time.Time, r memberRecord) bool {
 // exports stay until its catalog is seen to be empty (absent, verified), and it becomes stale like any other.
 func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed keySet) {
 	if cluster.absentSince.IsZero() {
-		cluster.absentSince, cluster.retry = now, retry{}
+		cluster.absentSince, cluster.retry, cluster.gone = now, retry{}, 0
 	}
 	left := cluster.hasRecord && cluster.record.pages == digests{}
-	if left {
+	forgotten := !cluster.hasRecord && cluster.problem == "" && now.Sub(cluster.absentSince) >= c.forget
+	if left || forgotten {
 		c.remove(id, changed)
+	}
+}
+
+// suspect takes in, before the first read of the members, who has a catalog. A cluster whose record is not there, but whose
+// catalog is, may have left or not: what it exports is unknown until its catalog is seen to be empty, or until it has
+// been silent for as long as makes a cluster stale.
+func (c *catalogs) suspect(ids []string) {
+	if c.synced {
+		return
+	}
+	for _, id := range ids {
+		if c.clusters[id] == nil && id != c.identity.ClusterID {
+			c.clusters[id] = &catalog{}
+		}
 	}
 }
 
@@ -224,13 +266,31 @@ func (c *catalogs) absent(now time.Time) []string {
 	return ids
 }
 
-// verified takes in whether the catalog of a cluster without a record is empty.
-func (c *catalogs) verified(now time.Time, id string, empty bool, changed keySet) {
+// content is what a read of the catalog of a cluster without a record showed.
+type content int
+
+const (
+	hasPages content = iota
+	isEmpty
+	// isGone means that there is no such service.
+	isGone
+)
+
+// verified takes in what the catalog of a cluster without a record was seen to have. A catalog that is gone, which is
+// also what missing permissions and late reads look like, has to be so several times in a row.
+func (c *catalogs) verified(now time.Time, id string, seen content, changed keySet) {
 	cluster := c.clusters[id]
 	if cluster == nil || cluster.absentSince.IsZero() {
 		return
 	}
-	if empty {
+	if seen == isGone {
+		cluster.gone++
+	} else {
+		cluster.gone = 0
+	}
+	// What was written a moment ago may not be there yet, neither the record nor the pages.
+	certain := now.Sub(cluster.absentSince) >= c.lag
+	if certain && (seen == isEmpty || cluster.gone >= goneReads) {
 		c.remove(id, changed)
 		return
 	}

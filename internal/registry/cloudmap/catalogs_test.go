@@ -329,9 +329,9 @@ func TestVanishedRecord(t *testing.T) {
 			t.Fatalf("clusters %v have to be verified, want cls2", got)
 		}
 		changed := keySet{}
-		s.catalogs.verified(s.now, "cls2", false, changed)
+		s.catalogs.verified(s.now, "cls2", hasPages, changed)
 		s.expect("its catalog is there", theKey, "•")
-		s.catalogs.verified(s.now, "cls2", true, changed)
+		s.catalogs.verified(s.now, "cls2", isEmpty, changed)
 		s.notified("its catalog is empty", names(changed), "web-0")
 		s.expect("its catalog is empty", theKey, "none")
 	})

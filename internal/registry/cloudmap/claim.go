@@ -23,6 +23,8 @@ type claim struct {
 	state claimState
 	// unrivalled is since when no other cluster's record was seen.
 	unrivalled time.Time
+	// rivalled says that there was one with pages.
+	rivalled bool
 	// rival is the other cluster's record as last seen to change, and when.
 	rival   memberRecord
 	changed time.Time
@@ -44,7 +46,13 @@ func (c *claim) free(now time.Time, shown *memberRecord) bool {
 		return false
 	}
 	if shown == nil || shown.isMember(c.identity) {
-		return c.settle == 0 || !c.unrivalled.IsZero() && now.Sub(c.unrivalled) >= c.settle
+		settle := c.settle
+		if shown == nil && c.rivalled {
+			// Who leaves says first that it has no pages. Otherwise somebody removed the record, and its cluster writes it
+			// again if it lives.
+			settle = max(settle, c.silence)
+		}
+		return settle == 0 || !c.unrivalled.IsZero() && now.Sub(c.unrivalled) >= settle
 	}
 	return shown.sameWrite(c.rival) && now.Sub(c.changed) >= c.silence
 }
@@ -53,7 +61,7 @@ func (c *claim) free(now time.Time, shown *memberRecord) bool {
 // whether we must write our record now.
 func (c *claim) observe(now time.Time, shown *memberRecord, ours memberRecord) (write bool) {
 	if shown != nil && !shown.isMember(c.identity) {
-		c.unrivalled = time.Time{}
+		c.unrivalled, c.rivalled = time.Time{}, shown.pages != digests{}
 		return c.observeRival(now, *shown, ours)
 	}
 	switch {

@@ -24,6 +24,32 @@ func TestClaimSettles(t *testing.T) {
 	}
 }
 
+// TestClaimOfVanishedRecord is a record that somebody removed: its cluster, if it lives, has until its next heartbeats to
+// write it again.
+func TestClaimOfVanishedRecord(t *testing.T) {
+	const silence = 30 * time.Second
+	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	other := memberRecord{clusterID: cls1.ClusterID, uid: "other", heartbeat: 1}
+	exporting := other
+	exporting.pages[7] = digestOf([]byte("page"))
+	for name, tc := range map[string]struct {
+		last memberRecord
+		want bool
+	}{"it left, and said so": {other, true}, "it just vanished": {exporting, false}} {
+		t.Run(name, func(t *testing.T) {
+			c := claim{identity: cls1, silence: silence, settle: time.Second}
+			c.observe(now, &tc.last, memberRecord{})
+			c.observe(now, nil, memberRecord{})
+			if got := c.observe(now.Add(silence-1), nil, memberRecord{}); got != tc.want {
+				t.Errorf("claimed %v within the silence of a dead cluster, want %v", got, tc.want)
+			}
+			if c.observe(now.Add(silence), nil, memberRecord{}); c.state != claiming {
+				t.Error("not claimed after the silence of a dead cluster")
+			}
+		})
+	}
+}
+
 // TestClaim plays what a cluster reads of the record that has its ID. A step is one read; time passes between steps.
 func TestClaim(t *testing.T) {
 	const silence = 30 * time.Second

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
+	"strings"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
@@ -26,20 +29,29 @@ type control struct {
 	readOnly bool
 	again    time.Duration
 
-	mu    sync.Mutex
-	known *controlPlace
-	// forgetAt is when known is to be looked for again; zero is never.
-	forgetAt time.Time
+	known atomic.Pointer[controlPlace]
+	// looking is held by who looks for the place: reader and writer must not both make it.
+	looking *semaphore.Weighted
+}
+
+func newControl(client *Client, cfg Config) *control {
+	return &control{
+		client: client, identity: cfg.Identity, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
+	}
 }
 
 // controlPlace is where a clusterset's records are.
 type controlPlace struct {
 	namespace        namespace
 	members, catalog service
+	// catalogs are the clusters that had a catalog when the place was found.
+	catalogs []string
 	// isNew says that the catalog was not there before.
 	isNew bool
 	// missing says that the namespace or its service members is not there. Only who just reads sees that.
 	missing bool
+	// until is when it is to be looked for again; zero is never.
+	until time.Time
 }
 
 // namespaceName is that of the clusterset's control namespace.
@@ -47,10 +59,15 @@ func (c *control) namespaceName() string { return controlPrefix + c.identity.Clu
 
 // ensure returns the place, from memory once it is known.
 func (c *control) ensure(ctx context.Context) (controlPlace, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.known != nil && (c.forgetAt.IsZero() || time.Now().Before(c.forgetAt)) {
-		return *c.known, nil
+	if known := c.remembered(); known != nil {
+		return *known, nil
+	}
+	if err := c.looking.Acquire(ctx, 1); err != nil {
+		return controlPlace{}, err
+	}
+	defer c.looking.Release(1)
+	if known := c.remembered(); known != nil {
+		return *known, nil
 	}
 	find, doing := c.find, "preparing"
 	if c.readOnly {
@@ -60,19 +77,24 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	if err != nil {
 		return controlPlace{}, fmt.Errorf("%s the clusterset's namespace %s: %w", doing, c.namespaceName(), err)
 	}
-	c.known, c.forgetAt = &place, time.Time{}
 	if place.missing {
-		c.forgetAt = time.Now().Add(c.again)
+		place.until = time.Now().Add(c.again)
 	}
+	c.known.Store(&place)
 	return place, nil
 }
 
-// forget makes the next ensure look again: something that was there has vanished.
-func (c *control) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.known = nil
+// remembered is the place as found before, nil if it has to be looked for.
+func (c *control) remembered() *controlPlace {
+	known := c.known.Load()
+	if known == nil || !known.until.IsZero() && !time.Now().Before(known.until) {
+		return nil
+	}
+	return known
 }
+
+// forget makes the next ensure look again: something that was there has vanished.
+func (c *control) forget() { c.known.Store(nil) }
 
 // look finds what is there.
 func (c *control) look(ctx context.Context) (place controlPlace, err error) {
@@ -88,6 +110,7 @@ func (c *control) look(ctx context.Context) (place controlPlace, err error) {
 	if err != nil {
 		return place, err
 	}
+	place.catalogs = catalogsIn(services)
 	place.members, ok = services[membersService]
 	place.missing = !ok
 	return place, nil
@@ -109,6 +132,7 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	if err != nil {
 		return place, err
 	}
+	place.catalogs = catalogsIn(services)
 	if place.members, ok = services[membersService]; !ok {
 		if place.members, err = c.client.createService(ctx, place.namespace, membersService, c.identity); err != nil {
 			return place, err
@@ -119,6 +143,17 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 		place.catalog, err = c.client.createService(ctx, place.namespace, catalogName(c.identity.ClusterID), c.identity)
 	}
 	return place, err
+}
+
+// catalogsIn are the clusters that have a catalog.
+func catalogsIn(services map[string]service) []string {
+	var clusters []string
+	for name := range services {
+		if id, ok := strings.CutPrefix(name, catalogPrefix); ok && mcs.ValidateClusterID(id) == nil {
+			clusters = append(clusters, id)
+		}
+	}
+	return clusters
 }
 
 func catalogName(clusterID string) string { return catalogPrefix + clusterID }

@@ -140,6 +140,12 @@ func resultOf(err error) string {
 // isNotFound says whether a namespace, service or instance is not there.
 func isNotFound(err error) bool { return resultOf(err) == resultNotFound }
 
+// isNoService says whether there is no such service in a namespace that there is.
+func isNoService(err error) bool {
+	var service *types.ServiceNotFound
+	return errors.As(err, &service)
+}
+
 // isInUse says whether something cannot be deleted because others use it.
 func isInUse(err error) bool {
 	var inUse *types.ResourceInUse

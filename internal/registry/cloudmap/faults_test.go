@@ -1,56 +1,57 @@
 package cloudmap
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"os"
+	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// TestRandomFaults has two clusters that publish, withdraw and restart at random while requests fail, are throttled, get
-// no answer though they were carried out, or are answered without being carried out. A third one watches that no export
-// goes away which nobody withdrew. Then the faults end, and everything must be as it was asked for.
+// TestRandomFaults has four clusters that export and import while everything goes wrong that can: requests fail, are
+// throttled, are carried out without an answer or answered without being carried out, reads are late and out of order,
+// Cloud Map is down for one cluster or for all, controllers are killed, restarted and moved between clocks, clusters
+// leave and come back, somebody writes garbage and deletes records, and another cluster uses the ID of one of them. After
+// every step the promises of the design are checked that concern a registry:
 //
-// FAULTS_SEED replays a run, FAULTS_STEPS makes it longer.
+//  1. unknown is not empty: what an importer has read goes away only after it was withdrawn, and never goes back;
+//  2. garbage of one cluster changes nothing of the others;
+//  3. while Cloud Map is down, what is known stays exactly as it is;
+//  4. nobody whose heartbeats arrive is stale, and a dead cluster's exports stay known;
+//  5. an export without endpoints is an export;
+//  8. of two clusters with one ID the second is told and never seen;
+//  9. who knows the same exports merges them to the same, in whatever order;
+//  10. when the faults end everything becomes as it was asked for, and then only polls and heartbeats go on.
+//
+// All of it is in virtual time. FAULTS_SEED replays a run, FAULTS_STEPS makes it longer or shorter.
 func TestRandomFaults(t *testing.T) {
-	seed, steps := setting(t, "FAULTS_SEED", uint64(time.Now().UnixNano())), setting(t, "FAULTS_STEPS", 400)
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: time.Duration(rnd.IntN(3)) * 20 * time.Millisecond})
-	watcher, _ := running(t, c, mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-3"})
-	exporters := []*exporter{newExporter(t, c, cls1), newExporter(t, c, cls2)}
-	c.fault.Store(faults(seed))
-	everSeen := map[string]bool{}
-	for range steps {
-		exporters[rnd.IntN(2)].step(rnd)
-		for _, e := range exporters {
-			for i := range stable {
-				id := fmt.Sprint(e.identity.ClusterID, " ", i)
-				seen := hasExport(t, watcher, e.identity.ClusterID, webKey(i))
-				if everSeen[id] && !seen {
-					t.Fatalf("the export %s went away, though nobody withdrew it", id)
-				}
-				everSeen[id] = seen
-			}
-		}
-		time.Sleep(5 * time.Millisecond) // the scale of what is going on, not a wait for anything
-	}
-	c.fault.Store(nil)
-	for _, e := range exporters {
-		e.settle(watcher)
-	}
-	for _, e := range exporters {
-		within(t, patience, "nothing is in the store that does not belong there", func() bool { return e.tidy(c) })
+	// Several worlds: faults that add up over a long time are found in one, and bad beginnings in many.
+	steps := int(setting(t, "FAULTS_STEPS", 12_000))
+	seed := setting(t, "FAULTS_SEED", rand.Uint64N(1<<32))
+	const worlds = 4
+	warmUp(t)
+	for i := range worlds {
+		t.Run(fmt.Sprint("seed ", seed+uint64(i)), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { newTrial(t, seed+uint64(i)).run(steps / worlds) })
+		})
 	}
 }
 
@@ -67,144 +68,773 @@ func setting(t *testing.T, name string, standard uint64) uint64 {
 	return value
 }
 
-func hasExport(t *testing.T, reg *Registry, clusterID string, key mcs.Key) bool {
-	t.Helper()
-	for _, exp := range look(t, reg, key).Exports {
-		if exp.Cluster == clusterID {
-			return true
-		}
-	}
-	return false
-}
-
-// faults hurt one request in five.
-func faults(seed uint64) *func(http.ResponseWriter, *http.Request) bool {
-	var mu sync.Mutex
-	rnd := rand.New(rand.NewPCG(seed, 2))
-	fault := func(w http.ResponseWriter, r *http.Request) bool {
-		mu.Lock()
-		dice := rnd.IntN(100)
-		mu.Unlock()
-		switch {
-		case dice < 8:
-			http.Error(w, "unavailable", http.StatusServiceUnavailable)
-		case dice < 14:
-			w.WriteHeader(http.StatusBadRequest)
-			fmt.Fprint(w, `{"__type":"ThrottlingException","message":"Rate exceeded"}`)
-		case dice < 18:
-			// Carried out, and nobody is told.
-			r.Header.Set("X-Fault", "over")
-			lost := httptest.NewRecorder()
-			r.Context().Value(http.ServerContextKey).(*http.Server).Handler.ServeHTTP(lost, r)
-			http.Error(w, "gateway timeout", http.StatusGatewayTimeout)
-		case dice < 20 && r.Header.Get("X-Amz-Target") == "Route53AutoNaming_v20170314.RegisterInstance":
-			// Accepted, and never carried out.
-			_, _ = io.Copy(io.Discard, r.Body)
-			fmt.Fprint(w, `{"OperationId":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-aaaaaaaa"}`)
-		default:
-			return false
-		}
-		return true
-	}
-	hurt := func(w http.ResponseWriter, r *http.Request) bool {
-		return r.Header.Get("X-Fault") == "" && fault(w, r)
-	}
-	return &hurt
-}
-
 const (
-	// stable keys are changed and never withdrawn; the others, up to all, are.
-	stable = 8
-	all    = 24
+	// allKeys are the services that the clusters export.
+	allKeys = 16
+	// maxLag is how late reads are at most. The registry waits for so long before it takes over from an earlier life.
+	maxLag = 1500 * time.Millisecond
+	// calmEvery is how many steps the faults go on before they end for a while.
+	calmEvery = 250
 )
 
-// exporter is a controller that forgets and comes back.
-type exporter struct {
-	t        *testing.T
-	cloud    *cloud
+// trial is one world and what is known of it by right.
+type trial struct {
+	*world
+	rnd      *rand.Rand
+	clusters []*actor
+	// admin is somebody who may do everything.
+	admin *Client
+	// twin uses the ID of the first cluster.
+	twin *life
+
+	// mu guards what requests read.
+	mu sync.Mutex
+	// level is how many in a hundred requests are hurt, down says for which clusters Cloud Map is down.
+	level int
+	down  map[string]bool
+	// beat is when each cluster's record was last written, and resumed when it was so after a long silence.
+	beat, resumed map[string]time.Time
+	// outage is when all clusters lost Cloud Map, zero while they did not; before is what they knew.
+	outage time.Time
+	before map[string]string
+}
+
+// actor is a cluster: its user, and the controller if one runs.
+type actor struct {
+	trial    *trial
 	identity mcs.Identity
-	reg      *Registry
-	stop     func(error)
-	// want is what the user wants, told what of it this life of the controller has passed on.
-	want map[int]mcs.Export
-	told map[int]bool
+	// life is the controller that runs, nil when none does. comesBack is when the next one starts.
+	life      *life
+	comesBack time.Time
+	// memories are what each export was, of each key, in the order in which the user wanted it.
+	memories [allKeys][]wish
+	// solid is the last of memories that the registry was seen to show, and since when; -1 is none.
+	solid [allKeys]sight
+	// seen is the last of memories that the controller that runs now saw, of each other cluster and key.
+	seen map[string]*[allKeys]sight
+	// views are what the controller says of each key at this step.
+	views [allKeys]known
+	// stale are the clusters that it takes for dead.
+	stale map[string]bool
+
+	mu sync.Mutex
+	// notified are keys that the controller is to look at.
+	notified map[mcs.Key]bool
 }
 
-func newExporter(t *testing.T, c *cloud, identity mcs.Identity) *exporter {
-	t.Helper()
-	e := &exporter{t: t, cloud: c, identity: identity, want: map[int]mcs.Export{}}
-	for i := range stable {
-		e.want[i] = webExport(identity.ClusterID, i, 1)
+// wish is what a user wanted of a key: an export, or none.
+type wish struct {
+	at  time.Time
+	exp *mcs.Export
+}
+
+// known is what a registry says of a key; without ok it knows nothing yet.
+type known struct {
+	registry.View
+	ok bool
+}
+
+// sight says which of memories was seen, and when first.
+type sight struct {
+	index int
+	at    time.Time
+}
+
+func newTrial(t *testing.T, seed uint64) *trial {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	tr := &trial{rnd: rnd, down: map[string]bool{}, beat: map[string]time.Time{}, resumed: map[string]time.Time{}}
+	tr.world = newWorld(t, seed, cloudmaplocal.Options{
+		ConsistencyDelay: time.Duration(rnd.IntN(3)) * 250 * time.Millisecond,
+		OperationDelay:   time.Duration(rnd.IntN(3)) * 300 * time.Millisecond,
+	})
+	tr.weather, tr.wrote = tr.fate, tr.noteWrite
+	tr.admin, _ = tr.client("admin")
+	for i := range 4 {
+		id := fmt.Sprintf("cls%d", i+1)
+		a := &actor{trial: tr, identity: mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: "uid-" + id}, notified: map[mcs.Key]bool{}}
+		for k := range allKeys {
+			a.memories[k] = []wish{{at: time.Now()}}
+		}
+		tr.clusters = append(tr.clusters, a)
 	}
-	e.start()
-	return e
-}
-
-func (e *exporter) start() {
-	e.reg, e.stop = running(e.t, e.cloud, e.identity)
-	e.told = map[int]bool{}
-}
-
-// step does one thing that happens to a controller.
-func (e *exporter) step(rnd *rand.Rand) {
-	e.t.Helper()
-	i := rnd.IntN(all)
-	switch dice := rnd.IntN(100); {
-	case dice < 2:
-		e.stop(nil)
-		e.start()
-	case dice < 30 && i >= stable:
-		delete(e.want, i)
-	default:
-		e.want[i] = webExport(e.identity.ClusterID, i, 1+rnd.IntN(30))
+	for _, a := range tr.clusters {
+		a.start()
 	}
-	e.tell(i)
+	return tr
 }
 
-// tell passes on what the user wants of one key.
-func (e *exporter) tell(i int) {
-	e.t.Helper()
-	e.told[i] = true
-	if exp, ok := e.want[i]; ok {
-		publish(e.t, e.reg, exp)
-	} else if err := e.reg.Withdraw(e.t.Context(), webKey(i)); err != nil {
-		e.t.Fatal(err)
+func (tr *trial) run(steps int) {
+	for step := range steps {
+		switch step % calmEvery {
+		case calmEvery - 1:
+			tr.calm()
+		case 0:
+			tr.change()
+		default:
+			tr.act()
+		}
+		time.Sleep(time.Duration(tr.rnd.IntN(400)) * time.Millisecond)
+		for _, a := range tr.clusters {
+			a.work()
+		}
+		tr.check()
+		if tr.t.Failed() {
+			tr.t.Logf("FAULTS_SEED=%d, step %d, at %v", tr.seed, step, time.Now().UTC())
+			break
+		}
+	}
+	for _, a := range tr.clusters {
+		if a.life != nil {
+			a.life.kill()
+		}
+	}
+	tr.endTwin()
+}
+
+// change changes how much goes wrong.
+func (tr *trial) change() {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.level = []int{2, 10, 30}[tr.rnd.IntN(3)]
+}
+
+// act lets one thing happen.
+func (tr *trial) act() {
+	a := tr.clusters[tr.rnd.IntN(len(tr.clusters))]
+	switch dice := tr.rnd.IntN(1000); {
+	case dice < 6:
+		a.die(func() { a.life.kill() })
+	case dice < 10:
+		a.die(func() { _ = a.life.end(nil) })
+	case dice < 12:
+		a.leave()
+	case dice < 16:
+		tr.interrupt(a.identity.ClusterID)
+	case dice < 18:
+		tr.interrupt("")
+	case dice < 40:
+		tr.restore()
+	case dice < 46:
+		tr.vandalise()
+	case dice < 50:
+		tr.beginTwin()
+	case dice < 60:
+		tr.endTwin()
+	case dice < 700:
+		a.wish()
+	}
+	for _, a := range tr.clusters {
+		if a.life == nil && !a.comesBack.After(time.Now()) {
+			a.start()
+		}
 	}
 }
 
-// settle passes on everything, and waits until it is so.
-func (e *exporter) settle(watcher *Registry) {
-	e.t.Helper()
-	for i := range all {
-		e.tell(i)
+// interrupt cuts a cluster, or all with "", off Cloud Map.
+func (tr *trial) interrupt(clusterID string) {
+	tr.mu.Lock()
+	tr.down[clusterID] = true
+	tr.mu.Unlock()
+}
+
+func (tr *trial) restore() {
+	tr.mu.Lock()
+	clear(tr.down)
+	tr.mu.Unlock()
+	tr.outage, tr.before = time.Time{}, nil
+}
+
+// fate is what becomes of a request.
+func (tr *trial) fate(r request) fate {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if tr.down[""] || tr.down[r.cluster] {
+		return []fate{
+			{code: "ServiceUnavailable", status: http.StatusServiceUnavailable}, {code: "AccessDeniedException"},
+			{code: "ExpiredTokenException"}, {code: "ThrottlingException"}, {silent: true},
+		}[r.dice.IntN(5)]
 	}
-	for i := range all {
-		exp, wanted := e.want[i]
-		within(e.t, 2*patience, fmt.Sprintf("%s's export %d is as wanted", e.identity.ClusterID, i), func() bool {
-			state := look(e.t, e.reg, webKey(i)).Own.State
-			if !wanted {
-				return state == registry.Absent && !hasExport(e.t, watcher, e.identity.ClusterID, webKey(i))
+	if tr.level == 0 || r.cluster == "admin" {
+		return fate{}
+	}
+	if r.dice.IntN(100) >= tr.level {
+		return fate{stale: time.Duration(r.dice.IntN(2)) * (maxLag - 600*time.Millisecond)}
+	}
+	return []fate{
+		{code: "InternalFailure", status: http.StatusInternalServerError},
+		{code: "InternalFailure", status: http.StatusInternalServerError, carriedOut: true},
+		{code: "ThrottlingException"},
+		{code: "RequestLimitExceeded"},
+		{code: "AccessDeniedException"},
+		{code: "NamespaceNotFound"},
+		{code: "ServiceNotFound"},
+		{code: "InstanceNotFound"},
+		{code: "ResourceLimitExceeded"},
+		{code: "DuplicateRequest"},
+		{silent: true},
+		{silent: true, carriedOut: true},
+		{delay: time.Duration(r.dice.IntN(4000)) * time.Millisecond},
+		{swallowed: r.operation == "RegisterInstance" || r.operation == "DeregisterInstance"},
+	}[r.dice.IntN(14)]
+}
+
+// deadlySilence is the shortest time without heartbeats after which a cluster may be taken for dead: whoever judges may
+// have seen the last one when it was nearly due again.
+const deadlySilence = defaultStale - defaultHeartbeat
+
+// noteWrite remembers when records were written.
+func (tr *trial) noteWrite(r request) {
+	if r.operation == "RegisterInstance" && r.names(attrHeartbeat) {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		now := time.Now()
+		if now.Sub(tr.beat[r.cluster]) >= deadlySilence {
+			tr.resumed[r.cluster] = now
+		}
+		tr.beat[r.cluster] = now
+	}
+}
+
+// forgetAll is what a new life of the controller knows.
+func (a *actor) forgetAll() {
+	a.seen = map[string]*[allKeys]sight{}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.notified = map[mcs.Key]bool{}
+	for k := range allKeys {
+		a.notified[webKey(k)] = true
+	}
+}
+
+// start starts the cluster's controller. The one before has ended.
+func (a *actor) start() {
+	a.forgetAll()
+	now := time.Now()
+	for _, other := range a.trial.clusters {
+		if other == a {
+			continue
+		}
+		floor := &[allKeys]sight{}
+		for k := range floor {
+			// What the registry had shown before this life, it must show to it.
+			if s := other.solid[k]; s.index > 0 && now.Sub(s.at) > maxLag {
+				floor[k] = s
 			}
-			return state == registry.Exported && sees(e.t, watcher, exp)()
-		})
+		}
+		a.seen[other.identity.ClusterID] = floor
+	}
+	// Machines' clocks differ, and are set.
+	skew := time.Duration(a.trial.rnd.IntN(7)-3) * 20 * time.Minute
+	a.life = a.trial.begin(a.identity, func(_ *life, key mcs.Key) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.notified[key] = true
+	}, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(skew) } })
+}
+
+// die ends the controller's life, for a while.
+func (a *actor) die(how func()) {
+	if a.life == nil {
+		return
+	}
+	how()
+	a.life = nil
+	a.comesBack = time.Now().Add(time.Duration(a.trial.rnd.IntN(8)) * time.Second)
+	if a.trial.rnd.IntN(5) == 0 && (a != a.trial.clusters[0] || a.trial.twin == nil) {
+		a.comesBack = a.comesBack.Add(5 * time.Minute) // dead for longer than heartbeats may be missing
 	}
 }
 
-// tidy says whether the catalog has the parts of the announced pages and nothing else.
-func (e *exporter) tidy(c *cloud) bool {
-	e.reg.mu.Lock()
+// leave takes the cluster out of the clusterset.
+func (a *actor) leave() {
+	if a.life == nil || a.trial.twin != nil {
+		return
+	}
+	now := time.Now()
+	for k := range allKeys {
+		a.want(now, k, nil)
+	}
+	l := a.life
+	a.die(func() { l.stop(registry.ErrLeave) })
+	// Removing takes its time, and may fail: then what is left is for the next life to remove.
+	timer := time.AfterFunc(30*time.Second, func() { l.wire.cut.Store(true) })
+	defer timer.Stop()
+	_ = <-l.ended
+}
+
+// wish changes what the user wants of one key.
+func (a *actor) wish() {
+	rnd, now := a.trial.rnd, time.Now()
+	k := rnd.IntN(allKeys)
+	if k >= allKeys/2 && rnd.IntN(3) == 0 {
+		a.want(now, k, nil)
+		return
+	}
+	exp := webExport(a.identity.ClusterID, k, rnd.IntN(4))
+	if rnd.IntN(20) == 0 {
+		exp = webExport(a.identity.ClusterID, k, 50)
+	}
+	exp.Annotations = map[string]string{"example.com/version": strconv.Itoa(len(a.memories[k]))}
+	exp.Created = exp.Created.Add(time.Duration(rnd.IntN(3)) * time.Second)
+	exp.Ports[0].Port += int32(rnd.IntN(2))
+	a.want(now, k, &exp)
+}
+
+func (a *actor) want(now time.Time, k int, exp *mcs.Export) {
+	if last := a.wanted(k); last == nil && exp == nil {
+		return
+	}
+	a.memories[k] = append(a.memories[k], wish{at: now, exp: exp})
+	a.solid[k] = sight{}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.notified[webKey(k)] = true
+}
+
+// wanted is what the user wants of a key now.
+func (a *actor) wanted(k int) *mcs.Export { return a.memories[k][len(a.memories[k])-1].exp }
+
+// work is what the export reconciler does with the keys that it was notified of; it does not reach all of them at once.
+func (a *actor) work() {
+	if a.life == nil {
+		return
+	}
+	a.mu.Lock()
+	keys := slices.SortedFunc(maps.Keys(a.notified), func(x, y mcs.Key) int { return cmp.Compare(x.String(), y.String()) })
+	a.mu.Unlock()
+	for _, key := range keys {
+		if a.trial.rnd.IntN(4) == 0 {
+			continue
+		}
+		a.mu.Lock()
+		delete(a.notified, key)
+		a.mu.Unlock()
+		a.reconcile(key)
+	}
+}
+
+func (a *actor) reconcile(key mcs.Key) {
+	for k := range allKeys {
+		if exp := a.wanted(k); webKey(k) == key && exp != nil {
+			publish(a.trial.t, a.life.Registry, *exp)
+			return
+		}
+	}
+	if err := a.life.Withdraw(context.Background(), key); err != nil {
+		a.trial.t.Error(err)
+	}
+}
+
+// garbageCluster is a member that writes nothing that can be used.
+const garbageCluster = "garbage"
+
+// vandalise does what nobody should, with no regard to what belongs to whom.
+func (tr *trial) vandalise() {
+	admin, ctx := tr.admin, context.Background()
+	namespaces, err := admin.namespaces(ctx)
+	if err != nil {
+		return // Cloud Map is down for the admin too
+	}
+	in, ok := namespaces["mcs.set1"]
+	if !ok {
+		return
+	}
+	services, err := admin.services(ctx, in)
+	if err != nil {
+		return
+	}
+	victim := tr.clusters[tr.rnd.IntN(len(tr.clusters))].identity.ClusterID
+	switch tr.rnd.IntN(4) {
+	case 0: // a part of a page is deleted
+		tr.deleteOne(admin, services[catalogName(victim)])
+	case 1: // a record is deleted
+		_ = admin.deregister(ctx, services[membersService].id, victim)
+	case 2: // garbage
+		attrs := (&memberRecord{clusterID: garbageCluster, clusterSetID: "set1", uid: "uid-garbage", joined: time.Now(), generation: 1}).instance().Attributes
+		attrs[[]string{attrPages, attrFormat, attrGeneration, attrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]
+		_, _ = admin.register(ctx, services[membersService].id, plan.Instance{ID: garbageCluster, Attributes: attrs})
+	case 3: // an instance that is none of ours in a catalog
+		if s, ok := services[catalogName(victim)]; ok {
+			_, _ = admin.register(ctx, s.id, plan.Instance{ID: "page-07-9", Attributes: map[string]string{"PAGE": "07", "GENERATION": "99999999999999", "PARTS": "1"}})
+		}
+	}
+}
+
+func (tr *trial) deleteOne(admin *Client, s service) {
+	if s.id == "" {
+		return
+	}
+	instances, err := admin.list(context.Background(), s)
+	if err != nil || len(instances) == 0 {
+		return
+	}
+	_ = admin.deregister(context.Background(), s.id, instances[tr.rnd.IntN(len(instances))].ID)
+}
+
+// beginTwin starts a second cluster with the first one's ID, if that one is alive.
+func (tr *trial) beginTwin() {
+	first := tr.clusters[0]
+	tr.mu.Lock()
+	alive := first.life != nil && time.Since(tr.beat[first.identity.ClusterID]) < 5*time.Second && len(tr.down) == 0
+	tr.mu.Unlock()
+	if tr.twin != nil || !alive || time.Since(first.life.began) < time.Minute {
+		return
+	}
+	identity := first.identity
+	identity.UID = "uid-twin"
+	tr.twin = tr.begin(identity, nil)
+	tr.twin.wire.cluster = "twin"
+	for k := range allKeys {
+		exp := webExport(identity.ClusterID, k, 1)
+		exp.Annotations = map[string]string{"example.com/version": "twin"}
+		publish(tr.t, tr.twin.Registry, exp)
+	}
+}
+
+func (tr *trial) endTwin() {
+	if tr.twin != nil {
+		tr.twin.kill()
+		tr.twin = nil
+	}
+}
+
+// check holds what every controller knows against what there is to know.
+func (tr *trial) check() {
+	tr.t.Helper()
+	tr.checkTwin()
+	for _, a := range tr.clusters {
+		if a.life == nil {
+			continue
+		}
+		for k := range allKeys {
+			a.views[k].View, a.views[k].ok = viewOf(tr.t, a.life.Registry, webKey(k))
+		}
+		a.noteSolid()
+		for _, other := range tr.clusters {
+			if other != a {
+				a.checkViewOf(other)
+			}
+		}
+		a.checkStale()
+	}
+	tr.checkOutage()
+	tr.checkMerges()
+}
+
+// noteSolid notes which exports the registry has shown.
+func (a *actor) noteSolid() {
+	for k := range allKeys {
+		view := a.views[k]
+		last := len(a.memories[k]) - 1
+		// The registry says Exported of an earlier life's export until it is asked for another.
+		if view.ok && view.Own.State == registry.Exported && a.wanted(k) != nil && a.solid[k].index != last && a.told(k) {
+			a.solid[k] = sight{index: last, at: time.Now()}
+		}
+	}
+}
+
+// told says whether the controller has published what its user wants of a key.
+func (a *actor) told(k int) bool {
+	a.life.mu.Lock()
+	defer a.life.mu.Unlock()
+	want := a.life.outbox.pages[pageOf(webKey(k))].want[webKey(k)]
+	return want != nil && want.Equal(*a.wanted(k))
+}
+
+// checkViewOf checks what a knows of other: promises 1, 2 and 5.
+func (a *actor) checkViewOf(other *actor) {
+	a.trial.t.Helper()
+	id := other.identity.ClusterID
+	last := a.seen[id]
+	for k := range allKeys {
+		view := a.views[k]
+		if !view.ok || slices.Contains(view.Unknown, id) {
+			if last[k].at.After(a.life.began) && other.find(k, nil, last[k].index) < 0 {
+				a.trial.t.Errorf("%s has seen %s's export %d and does not know of it any more", a.identity.ClusterID, id, k)
+			}
+			continue
+		}
+		index := other.find(k, exportOf(view.View, id), last[k].index)
+		if index < 0 {
+			a.trial.t.Errorf("%s sees %s's export %d as %s, after version %d of %v", a.identity.ClusterID, id, k, describe(exportOf(view.View, id)), last[k].index, len(other.memories[k])-1)
+			continue
+		}
+		if index != last[k].index {
+			last[k] = sight{index, time.Now()}
+		}
+	}
+}
+
+func exportOf(view registry.View, clusterID string) *mcs.Export {
+	for i := range view.Exports {
+		if view.Exports[i].Cluster == clusterID {
+			return &view.Exports[i]
+		}
+	}
+	return nil
+}
+
+func describe(exp *mcs.Export) string {
+	if exp == nil {
+		return "absent"
+	}
+	return "version " + exp.Annotations["example.com/version"]
+}
+
+// find is the first wish from index on that is exp, -1 if none is.
+func (a *actor) find(k int, exp *mcs.Export, index int) int {
+	for i := index; i < len(a.memories[k]); i++ {
+		want := a.memories[k][i].exp
+		if describe(want) == describe(exp) {
+			return i
+		}
+	}
+	return -1
+}
+
+// checkStale checks that nobody comes to be taken for dead who is not: promise 4.
+func (a *actor) checkStale() {
+	a.trial.t.Helper()
+	stale := map[string]bool{}
+	for k := range allKeys {
+		for _, id := range a.views[k].Stale {
+			stale[id] = true
+		}
+	}
+	a.trial.mu.Lock()
+	defer a.trial.mu.Unlock()
+	for id := range stale {
+		beat, resumed := time.Since(a.trial.beat[id]), time.Since(a.trial.resumed[id])
+		if !a.stale[id] && beat < deadlySilence && resumed > maxLag {
+			a.trial.t.Errorf("%s takes %s for dead, which gave a sign of life %v ago", a.identity.ClusterID, id, beat)
+		}
+	}
+	a.stale = stale
+}
+
+// checkTwin checks that the second cluster with an ID is told: promise 8. That nobody sees its exports is in checkViewOf.
+func (tr *trial) checkTwin() {
+	tr.t.Helper()
+	if tr.twin == nil {
+		return
+	}
+	if silent := time.Since(tr.beat[tr.clusters[0].identity.ClusterID]); silent > 20*time.Second {
+		tr.endTwin() // before it takes the silent one for dead, as it should
+		return
+	}
+	view, ok := viewOf(tr.t, tr.twin.Registry, webKey(0))
+	if !ok {
+		return
+	}
+	var duplicate *registry.DuplicateIDError
+	if view.Own.State == registry.Exported || view.Own.Err != nil && tr.level == 0 && !errors.As(view.Own.Err, &duplicate) {
+		tr.t.Errorf("the second cluster with an ID is told %v, %v", view.Own.State, view.Own.Err)
+	}
+}
+
+// checkOutage checks that nothing changes while Cloud Map is down for all: promise 3.
+func (tr *trial) checkOutage() {
+	tr.t.Helper()
+	tr.mu.Lock()
+	down := tr.down[""]
+	tr.mu.Unlock()
+	if !down {
+		return
+	}
+	if tr.outage.IsZero() {
+		tr.outage = time.Now()
+	}
+	// Answers may be under way for as long as a request takes.
+	if time.Since(tr.outage) < requestTimeout {
+		return
+	}
+	now := map[string]string{}
+	for _, a := range tr.clusters {
+		if a.life != nil && a.life.began.Before(tr.outage) {
+			now[a.identity.ClusterID] = a.knowledge()
+		}
+	}
+	for id, before := range tr.before {
+		if after, alive := now[id]; alive && after != before {
+			tr.t.Errorf("Cloud Map is down, and what %s knows changes:\n%s", id, gocmp.Diff(before, after))
+		}
+	}
+	tr.before = now
+}
+
+// knowledge is all that the controller knows of the others.
+func (a *actor) knowledge() string {
+	var text strings.Builder
+	for k := range allKeys {
+		view := a.views[k]
+		fmt.Fprintln(&text, k, view.ok, view.Unknown)
+		for _, exp := range view.Exports {
+			fmt.Fprintln(&text, " ", exp.Cluster, describe(&exp))
+		}
+	}
+	return text.String()
+}
+
+// checkMerges checks that who knows the same merges the same: promises 5 and 9.
+func (tr *trial) checkMerges() {
+	tr.t.Helper()
+	for k := range allKeys {
+		merged := map[string]mcs.Merged{}
+		for _, a := range tr.clusters {
+			if a.life == nil {
+				continue
+			}
+			exports := slices.Clone(a.views[k].Exports)
+			if own := a.wanted(k); own != nil {
+				exports = append(exports, *own)
+			}
+			tr.rnd.Shuffle(len(exports), func(i, j int) { exports[i], exports[j] = exports[j], exports[i] })
+			m := mcs.Merge(exports)
+			if len(m.Clusters) != len(exports) {
+				tr.t.Errorf("of %d exports of service %d, %v are in the merge", len(exports), k, m.Clusters)
+			}
+			slices.SortFunc(exports, func(x, y mcs.Export) int { return cmp.Compare(x.Cluster, y.Cluster) })
+			input := fmt.Sprint(mapOf(exports, describe))
+			if before, ok := merged[input]; ok {
+				if !reflect.DeepEqual(before, m) {
+					tr.t.Errorf("two clusters merge the same exports to something else:\n%s", gocmp.Diff(before, m))
+				}
+			}
+			merged[input] = m
+		}
+	}
+}
+
+func mapOf(exports []mcs.Export, f func(*mcs.Export) string) []string {
+	var texts []string
+	for i := range exports {
+		texts = append(texts, exports[i].Cluster+" "+f(&exports[i]))
+	}
+	return texts
+}
+
+// calm ends all faults, waits until everything is as it was asked for, and counts the requests that still go on.
+func (tr *trial) calm() {
+	tr.t.Helper()
+	tr.mu.Lock()
+	tr.level = 0
+	tr.mu.Unlock()
+	tr.restore()
+	tr.endTwin()
+	for _, a := range tr.clusters {
+		if a.life == nil {
+			a.start()
+		}
+	}
+	// The slowest repair is that of a page which somebody deleted: it is found every two minutes.
+	for began := time.Now(); ; time.Sleep(2 * time.Second) {
+		for _, a := range tr.clusters {
+			a.work()
+		}
+		tr.check()
+		if tr.t.Failed() {
+			return
+		}
+		if time.Since(began) < defaultTimes().audit {
+			continue
+		}
+		unsettled := tr.unsettled()
+		if unsettled == "" {
+			break
+		}
+		if time.Since(began) > 3*defaultTimes().audit {
+			tr.t.Errorf("minutes after the last fault: %s", unsettled)
+			return
+		}
+	}
+	tr.checkSilence()
+}
+
+// unsettled is something that is not as it was asked for, "" if everything is.
+func (tr *trial) unsettled() string {
+	for k := range allKeys {
+		var wants []mcs.Export
+		for _, a := range tr.clusters {
+			if exp := a.wanted(k); exp != nil {
+				wants = append(wants, *exp)
+			}
+		}
+		for _, a := range tr.clusters {
+			view, own := a.views[k], a.wanted(k)
+			switch {
+			case !view.ok || len(view.Unknown) > 0 && !slices.Equal(view.Unknown, []string{garbageCluster}):
+				return fmt.Sprintf("%s does not know of %v's export %d", a.identity.ClusterID, view.Unknown, k)
+			case len(view.Stale) > 0:
+				return fmt.Sprintf("%s takes %v for dead", a.identity.ClusterID, view.Stale)
+			case own == nil && view.Own.State != registry.Absent, own != nil && view.Own.State != registry.Exported:
+				return fmt.Sprintf("%s's own export %d is %v, %v", a.identity.ClusterID, k, view.Own.State, view.Own.Err)
+			}
+			have := slices.Clone(view.Exports)
+			if own != nil {
+				have = append(have, *own)
+			}
+			if exported, imported := mcs.Merge(wants), mcs.Merge(have); !reflect.DeepEqual(exported, imported) {
+				return fmt.Sprintf("%s merges service %d to something else than is exported:\n%s", a.identity.ClusterID, k, gocmp.Diff(exported, imported))
+			}
+			for _, other := range tr.clusters {
+				if want, got := other.wanted(k), exportOf(view.View, other.identity.ClusterID); other != a && want != nil && !got.Equal(registry.Published(*want)) {
+					return fmt.Sprintf("%s sees %s's export %d otherwise than it is", a.identity.ClusterID, other.identity.ClusterID, k)
+				}
+			}
+		}
+	}
+	for _, a := range tr.clusters {
+		if excess := a.excess(); excess != "" {
+			return excess
+		}
+	}
+	return ""
+}
+
+// excess is something in the cluster's catalog that does not belong there, "" if nothing is.
+func (a *actor) excess() string {
+	a.life.mu.Lock()
+	place := a.life.control.known.Load()
 	wanted := map[string]bool{}
-	for i := range e.reg.outbox.pages {
-		for part := range e.reg.outbox.pages[i].parts {
+	for i := range a.life.outbox.pages {
+		for part := range a.life.outbox.pages[i].parts {
 			wanted[partID(i, part)] = true
 		}
 	}
-	e.reg.mu.Unlock()
-	found := c.instances(e.t, "mcs.set1", catalogName(e.identity.ClusterID))
-	for id := range found {
-		if !wanted[id] {
-			return false
+	a.life.mu.Unlock()
+	listed, err := a.trial.admin.list(context.Background(), place.catalog)
+	if err != nil {
+		return err.Error()
+	}
+	if len(listed) != len(wanted) {
+		return fmt.Sprintf("%s's catalog has %d instances, want %d", a.identity.ClusterID, len(listed), len(wanted))
+	}
+	for _, instance := range listed {
+		if !wanted[instance.ID] {
+			return fmt.Sprintf("%s's catalog has %s", a.identity.ClusterID, instance.ID)
 		}
 	}
-	return len(found) == len(wanted)
+	return ""
+}
+
+// checkSilence counts requests while nothing changes: promise 10.
+func (tr *trial) checkSilence() {
+	tr.t.Helper()
+	const span = time.Minute
+	before := tr.count()
+	time.Sleep(span)
+	after := tr.count()
+	clusters := len(tr.clusters)
+	allowed := map[string]int{
+		"DiscoverInstances":        clusters * int(span/defaultPoll+3), // and one look at the own pages
+		"RegisterInstance members": clusters * int(span/defaultHeartbeat+1),
+	}
+	for operation, n := range after {
+		if strings.HasPrefix(operation, "cls") || operation == "admin" || operation == "twin" {
+			continue
+		}
+		if n -= before[operation]; n > allowed[operation] {
+			tr.t.Errorf("with nothing changing there were %d requests %s in %v, want %d at most", n, operation, span, allowed[operation])
+		}
+	}
 }

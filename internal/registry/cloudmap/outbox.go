@@ -258,15 +258,17 @@ func (p *ownPage) forget() {
 	}
 }
 
-// publication says where key stands, given what the registry shows.
-func (o *outbox) publication(key mcs.Key, shown *pageState) registry.Publication {
-	p := &o.pages[pageOf(key)]
+// publication says where key stands, given what the registry shows. A page that is there without being announced is
+// nothing that another cluster sees.
+func (o *outbox) publication(key mcs.Key, shown *catalog) registry.Publication {
+	p, page := &o.pages[pageOf(key)], &shown.pages[pageOf(key)]
 	want, asked := p.want[key]
-	have, isShown := shown.exports[key]
+	have, isShown := page.exports[key]
+	announced := shown.record.pages[pageOf(key)] == page.digest
 	switch {
-	case !asked && isShown, want != nil && isShown && have.Equal(registry.Published(*want)):
+	case announced && isShown && (!asked || want != nil && have.Equal(registry.Published(*want))):
 		return registry.Publication{State: registry.Exported}
-	case want == nil && !isShown && (shown.read || !asked):
+	case want == nil && !isShown && (page.read || !asked):
 		return registry.Publication{State: registry.Absent}
 	}
 	return registry.Publication{State: registry.Pending, Err: p.problem}

@@ -173,7 +173,7 @@ func TestConfirm(t *testing.T) {
 	for i := range shown.pages {
 		shown.pages[i].read = true
 	}
-	state := func() registry.PublicationState { return o.publication(key, &shown.pages[page]).State }
+	state := func() registry.PublicationState { return o.publication(key, shown).State }
 	expect := func(what string, want registry.PublicationState) {
 		t.Helper()
 		if got := state(); got != want {
@@ -193,8 +193,9 @@ func TestConfirm(t *testing.T) {
 		t.Errorf("pages %v are overdue after 15 s, want %d", overdue, page)
 	}
 	shown.pages[page] = pageState{read: true, digest: writes[0].digest, exports: writes[0].exports}
-	expect("shown", registry.Exported)
+	expect("there, and not announced", registry.Pending)
 	shown.record.pages[page] = writes[0].digest
+	expect("shown", registry.Exported)
 	o.confirm(now, shown, time.Second)
 	if overdue := o.confirm(now.Add(time.Hour), shown, time.Second); len(overdue) != 0 {
 		t.Errorf("pages %v are overdue though shown", overdue)

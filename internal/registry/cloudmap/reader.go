@@ -83,7 +83,7 @@ func text(err error) string {
 func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) (whole bool, err error) {
 	place, instances, err := r.readMembers(ctx)
 	changed := keySet{}
-	if err == nil && !r.takeMembers(instances, changed) {
+	if err == nil && !r.takeMembers(place, instances, changed) {
 		err = errors.New("reading the members of the clusterset: this cluster's own record is not among them")
 	}
 	if err != nil {
@@ -131,12 +131,18 @@ func (r *Registry) vanished(err error) {
 }
 
 // takeMembers takes in a read of the members, unless it cannot be right: our own record is there once we have joined.
-func (r *Registry) takeMembers(instances []plan.Instance, changed keySet) bool {
+func (r *Registry) takeMembers(place controlPlace, instances []plan.Instance, changed keySet) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.claim.state == held && r.ownRecord(instances) == nil {
+		if time.Since(r.recorded) > r.cfg.times.settle {
+			// Somebody removed it. The sooner it is back, the fewer take this cluster for gone, or its ID for free.
+			r.announce = true
+			wake(r.write)
+		}
 		return false
 	}
+	r.catalogs.suspect(place.catalogs)
 	r.catalogs.members(time.Now(), instances, changed)
 	r.noteMembers()
 	return true
@@ -184,6 +190,10 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.auditAt = time.Now().Add(r.cfg.times.audit)
+	if shown == nil && len(groupByPage(instances)) > 0 {
+		// Pages are written under a record and removed before it: whoever wrote these may live, and write it again.
+		r.claim.settle = max(r.claim.settle, r.claim.silence)
+	}
 	if whole {
 		r.catalogs.audit(time.Now(), instances, changed)
 	}
@@ -197,7 +207,7 @@ func (r *Registry) takeClaim(shown *memberRecord, changed keySet) {
 	now := time.Now()
 	before, refusedBefore := r.claim.state, r.claim.refused()
 	if before == watching {
-		r.prepareRecord(now, shown)
+		r.prepareRecord(shown)
 	}
 	if r.claim.observe(now, shown, r.ours) {
 		r.announce = true
@@ -216,8 +226,8 @@ func (r *Registry) takeClaim(shown *memberRecord, changed keySet) {
 }
 
 // prepareRecord makes the record that we would claim the ID with. The caller holds r.mu.
-func (r *Registry) prepareRecord(now time.Time, shown *memberRecord) {
-	joined := now.UTC().Truncate(time.Millisecond)
+func (r *Registry) prepareRecord(shown *memberRecord) {
+	joined := r.cfg.wall().UTC().Truncate(time.Millisecond)
 	if shown != nil {
 		r.outbox.generation = max(r.outbox.generation, shown.generation)
 		r.ours.heartbeat = max(r.ours.heartbeat, shown.heartbeat)
@@ -242,7 +252,7 @@ func (r *Registry) claimChanged(now time.Time, before claimState, changed keySet
 			r.view.enable()
 		}
 	case r.claim.state == claiming:
-		r.outbox.nextGeneration(now)
+		r.outbox.nextGeneration(r.cfg.wall())
 	case r.claim.refused() != "":
 		r.log.Info("Another cluster uses this cluster's ID: nothing is exported until it is gone",
 			"cluster", r.cfg.Identity.ClusterID, "uid", r.cfg.Identity.UID, "otherUID", r.claim.refused())
@@ -402,16 +412,18 @@ func (r *Registry) unreadable(id string, pages []int, err error) error {
 // verifyAbsent looks whether a cluster whose record is gone has left: then its catalog is empty, or gone too.
 func (r *Registry) verifyAbsent(ctx context.Context, place controlPlace, id string, notify func(mcs.Key)) error {
 	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id), nil)
-	if isNotFound(err) {
-		instances, whole, err = nil, true, nil
-	}
-	if err != nil {
+	seen := hasPages
+	switch {
+	case isNoService(err):
+		seen = isGone
+	case err != nil:
 		return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
+	case whole && len(groupByPage(instances)) == 0:
+		seen = isEmpty
 	}
-	empty := whole && len(groupByPage(instances)) == 0
 	changed := keySet{}
 	r.mu.Lock()
-	r.catalogs.verified(time.Now(), id, empty, changed)
+	r.catalogs.verified(time.Now(), id, seen, changed)
 	r.mu.Unlock()
 	r.tell(notify, changed)
 	return nil

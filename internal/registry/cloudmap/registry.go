@@ -38,8 +38,9 @@ type Config struct {
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 
-	// times are what only tests change.
+	// times and wall are what only tests change: wall is the clock that other clusters' clocks are compared with.
 	times times
+	wall  func() time.Time
 }
 
 // times are the intervals that nobody needs to set.
@@ -160,7 +161,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 	cfg = withDefaults(cfg)
 	r := &Registry{
 		cfg: cfg, log: cfg.Logger, client: client,
-		control:  &control{client: client, identity: cfg.Identity, readOnly: cfg.ReadOnly, again: cfg.times.missing},
+		control:  newControl(client, cfg),
 		look:     make(chan struct{}, 1),
 		write:    make(chan struct{}, 1),
 		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval),
@@ -192,6 +193,9 @@ func withDefaults(cfg Config) Config {
 	cfg.RelaxedPollInterval = max(cfg.PollInterval, min(cfg.RelaxedPollInterval, cfg.StaleAfter/4))
 	if cfg.times == (times{}) {
 		cfg.times = defaultTimes()
+	}
+	if cfg.wall == nil {
+		cfg.wall = time.Now
 	}
 	return cfg
 }
@@ -281,7 +285,7 @@ func (r *Registry) publication(key mcs.Key) registry.Publication {
 		}
 		return registry.Publication{State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: r.cfg.Identity.ClusterID, OtherUID: uid}}
 	}
-	result := r.outbox.publication(key, &r.shown().pages[pageOf(key)])
+	result := r.outbox.publication(key, r.shown())
 	if result.State == registry.Pending && result.Err == nil {
 		result.Err = cmp.Or(r.writeProblem, r.readProblem)
 	}
@@ -468,13 +472,13 @@ func (r *Registry) removeRecords(ctx context.Context) (controlPlace, error) {
 	}
 	r.mu.Lock()
 	r.ours.pages = digests{}
-	r.ours.generation = max(r.ours.generation+1, time.Now().UnixMilli())
+	r.ours.generation = max(r.ours.generation+1, r.cfg.wall().UnixMilli())
 	last := r.ours
 	r.mu.Unlock()
 	if _, err := r.client.register(ctx, place.members.id, last.instance()); err != nil {
 		return place, fmt.Errorf("announcing that the cluster leaves: %w", err)
 	}
-	if err := r.removePages(ctx, place); err != nil {
+	if err := r.retrying(ctx, func() error { return r.removePages(ctx, place) }); err != nil {
 		return place, fmt.Errorf("removing this cluster's pages: %w", err)
 	}
 	if err := r.client.deregister(ctx, place.members.id, r.cfg.Identity.ClusterID); err != nil {
@@ -483,13 +487,17 @@ func (r *Registry) removeRecords(ctx context.Context) (controlPlace, error) {
 	return place, nil
 }
 
-// removePages removes the instances of our pages: those that we know of and those that are listed.
+// errNotRemoved is a removal that AWS Cloud Map accepted and does not show.
+var errNotRemoved = errors.New("AWS Cloud Map still shows pages that were removed")
+
+// removePages removes the instances of our pages: those that are listed, and of those that we know of what is not listed
+// yet. It is done only when the list shows none.
 func (r *Registry) removePages(ctx context.Context, place controlPlace) error {
-	ids := map[string]bool{}
 	listed, err := r.client.list(ctx, place.catalog)
 	if err != nil {
 		return err
 	}
+	ids := map[string]bool{}
 	for _, instance := range listed {
 		ids[instance.ID] = true
 	}
@@ -498,10 +506,17 @@ func (r *Registry) removePages(ctx context.Context, place controlPlace) error {
 			ids[partID(i, part)] = true
 		}
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrency)
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		group.Go(func() error { return r.client.deregister(ctx, place.catalog.id, id) })
+		group.Go(func() error { return r.client.deregister(groupCtx, place.catalog.id, id) })
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	r.outbox.disown()
+	if len(listed) > 0 {
+		return errNotRemoved // as far as is known
+	}
+	return nil
 }

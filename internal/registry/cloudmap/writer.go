@@ -184,7 +184,7 @@ func (r *Registry) takeBatch(notify func(mcs.Key)) (writes []pageWrite, suspects
 		return nil, nil
 	}
 	suspects = r.suspects()
-	writes, refused := r.outbox.batch(time.Now())
+	writes, refused := r.outbox.batch(r.cfg.wall())
 	r.firstAsk = time.Time{}
 	changed := keySet{}
 	for _, page := range refused {
