@@ -1,0 +1,169 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
+)
+
+// TestMoveFromCloudMap is what docs/etcd.md says about moving: cluster by cluster, each exporting to one registry and importing
+// from both. The importer never loses the export, and what is withdrawn after the move is gone though Cloud Map still has it.
+func TestMoveFromCloudMap(t *testing.T) {
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"} {
+		t.Setenv(name, value)
+	}
+	w := &moveWorld{t: t, store: newTestStore(t, shared(t)), cloudMap: startCloudMap(t)}
+	exporter, importer := w.life(cls1, "cloudmap", "etcd"), w.life(cls2, "cloudmap", "etcd")
+	exporter.publish(0, 1)
+	exporter.publish(1, 1)
+	importer.awaitVersion(0, 1)
+	importer.awaitVersion(1, 1)
+
+	exporter.end()
+	exporter = w.life(cls1, "etcd", "cloudmap")
+	exporter.publish(0, 2)
+	if err := exporter.reg.Withdraw(t.Context(), webKey(1)); err != nil {
+		t.Fatal(err)
+	}
+	importer.awaitVersion(0, 2)
+	importer.awaitVersion(1, 0)
+
+	importer.end()
+	importer = w.life(cls2, "etcd", "cloudmap")
+	importer.awaitVersion(0, 2)
+	exporter.publish(0, 3)
+	importer.awaitVersion(0, 3)
+	importer.awaitVersion(1, 0)
+
+	exporter.end()
+	importer.end()
+	exporter, importer = w.life(cls1, "etcd"), w.life(cls2, "etcd")
+	importer.awaitVersion(0, 3)
+	exporter.publish(0, 4)
+	importer.awaitVersion(0, 4)
+	importer.end()
+}
+
+type moveWorld struct {
+	t        *testing.T
+	store    *testStore
+	cloudMap string
+}
+
+func startCloudMap(t *testing.T) (url string) {
+	t.Helper()
+	server, err := cloudmaplocal.New(cloudmaplocal.Options{Unthrottled: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := httptest.NewServer(server)
+	t.Cleanup(func() {
+		listener.Close()
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return listener.URL
+}
+
+// life is one run of a cluster's controller, exporting to the first registry and importing from all.
+type life struct {
+	t   *testing.T
+	reg registry.Registry
+	end func()
+}
+
+func (w *moveWorld) life(identity mcs.Identity, names ...string) *life {
+	w.t.Helper()
+	var sources []several.Source
+	for i, name := range names {
+		sources = append(sources, several.Source{Name: name, Registry: w.registry(identity, name, i > 0)})
+	}
+	cfg := several.Config{Identity: identity, Logger: logr.Discard(), Handover: 3 * time.Second}
+	l := &life{t: w.t, reg: several.New(cfg, sources[0], sources[1:]...)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	lost := false
+	var once sync.Once
+	go func() {
+		seen := false
+		done <- l.reg.Run(ctx, func(mcs.Key) {
+			n := l.version(0)
+			lost = lost || seen && n == 0
+			seen = seen || n > 0
+		})
+	}()
+	l.end = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				w.t.Errorf("Run: %v", err)
+			}
+			if lost {
+				w.t.Errorf("%s lost the export for a while", identity.ClusterID)
+			}
+		})
+	}
+	w.t.Cleanup(l.end)
+	return l
+}
+
+func (w *moveWorld) registry(identity mcs.Identity, name string, readOnly bool) registry.Registry {
+	w.t.Helper()
+	if name == "etcd" {
+		cfg := fast(identity)
+		cfg.ReadOnly = readOnly
+		return w.store.registry(w.t, cfg)
+	}
+	client, err := cloudmap.NewClient(w.t.Context(), cloudmap.ClientConfig{Region: "us-east-1", Endpoint: w.cloudMap})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	reg, err := cloudmap.New(client, cloudmap.Config{
+		Identity: identity, ReadOnly: readOnly, Logger: logr.Discard(),
+		PollInterval: 100 * time.Millisecond, HeartbeatInterval: time.Second, StaleAfter: time.Minute,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return reg
+}
+
+func (l *life) publish(i, n int) {
+	l.t.Helper()
+	if err := l.reg.Publish(l.t.Context(), webExport("cls1", i, n)); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// version is which export of cls1 is seen, 0 for none or while nothing is known.
+func (l *life) version(i int) int {
+	view, err := l.reg.Look(context.Background(), webKey(i))
+	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
+		l.t.Error(err)
+	}
+	for _, exp := range view.Exports {
+		return int(exp.Ports[0].Port) - 1
+	}
+	return 0
+}
+
+func (l *life) awaitVersion(i, n int) {
+	l.t.Helper()
+	// What is not known yet is not gone.
+	within(l.t, "the version is as exported", func() bool {
+		view, err := l.reg.Look(l.t.Context(), webKey(i))
+		return err == nil && !view.Incomplete && len(view.Unknown) == 0 && l.version(i) == n
+	})
+}
