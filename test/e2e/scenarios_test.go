@@ -20,10 +20,10 @@ import (
 )
 
 // TestTutorial runs first: it installs on empty clusters and ends with nothing left. Scenarios that cannot be parallel
-// stand below it; those of other files call t.Parallel first, and run when these are done.
+// stand below it, or in files whose names come later; those of other files call t.Parallel first, and run when these are done.
 func TestTutorial(t *testing.T) {
 	if touched.Load() {
-		t.Fatal("a scenario has installed the product before: one that is not parallel belongs into this file, below the tutorial")
+		t.Fatal("a scenario has installed the product before: one that is not parallel belongs below the tutorial, or into a file whose name comes later")
 	}
 	for _, step := range tutorial.Steps(suite.Registry) {
 		if err := step.Run(t.Context(), suite, t.Output()); err != nil {

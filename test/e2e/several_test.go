@@ -39,6 +39,7 @@ func membersIn(ctx context.Context, region string) ([]string, error) {
 // TestAccountsAndRegions: cls2 moves to another Region. cls1, which stays and imports from both, serves its clients from cls2 all
 // the time, sees cls2 once, and cls2 imports across Regions in its turn.
 func TestAccountsAndRegions(t *testing.T) {
+	onlyOn(t, clusterset.CloudMap)
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls2, servers(cls2, ns, "web", 1))
