@@ -205,16 +205,16 @@ func parseStatement(raw []byte) (statement, error) {
 	}
 	read := statement{sid: shape.Sid, deny: shape.Effect == "Deny"}
 	if shape.Principal != nil || shape.NotPrincipal != nil {
-		return read, errors.New("Principal: not in the policy of an identity")
+		return read, errors.New("it has a Principal, which is not for policies of identities")
 	}
 	if !read.deny && shape.Effect != "Allow" {
-		return read, fmt.Errorf("Effect %q: must be Allow or Deny", shape.Effect)
+		return read, fmt.Errorf("the Effect %q must be Allow or Deny", shape.Effect)
 	}
 	var err, errResources, errConditions error
 	read.actions, err = parsePatterns("Action", shape.Action, shape.NotAction)
 	for i, action := range read.actions.list {
 		if action != "*" && !strings.Contains(action, ":") {
-			return read, fmt.Errorf("Action %q: must be like servicediscovery:RegisterInstance", action)
+			return read, fmt.Errorf("the Action %q must be like servicediscovery:RegisterInstance", action)
 		}
 		read.actions.list[i] = strings.ToLower(action)
 	}

@@ -97,7 +97,7 @@ func TestJudge(t *testing.T) {
 func TestRefusedPolicies(t *testing.T) {
 	for document, want := range map[string]string{
 		`{}`: "Version", `[]`: "policy", `{"Version":"2012-10-17"}`: "statement 1",
-		`{"Version":"2012-10-17","Statement":[{"Effect":"Permit","Action":"*","Resource":"*"}]}`:                                                   `Effect "Permit"`,
+		`{"Version":"2012-10-17","Statement":[{"Effect":"Permit","Action":"*","Resource":"*"}]}`:                                                   `Effect "Permit" must`,
 		`{"Version":"2012-10-17","Statement":{"Effect":"Allow","Resource":"*"}}`:                                                                   "Action",
 		`{"Version":"2012-10-17","Statement":{"Effect":"Allow","Action":"*"}}`:                                                                     "Resource",
 		`{"Version":"2012-10-17","Statement":{"Effect":"Allow","Action":"*","NotAction":"*","Resource":"*"}}`:                                      "Action",
