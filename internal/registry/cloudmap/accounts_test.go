@@ -188,7 +188,7 @@ func sharedCloud(t *testing.T, options cloudmaplocal.Options, clusterSetIDs ...s
 	c := startCloud(t, options)
 	c.client = c.clientFor(t, asOwner())
 	for _, id := range clusterSetIDs {
-		if _, err := c.client.createNamespace(t.Context(), controlPrefix+id, mcs.Identity{ClusterSetID: id, ClusterID: "admin"}); err != nil {
+		if _, err := c.client.createNamespace(t.Context(), controlPrefix+id, mcs.Identity{ClusterSetID: id, ClusterID: "admin"}, partControl); err != nil {
 			t.Fatal(err)
 		}
 	}

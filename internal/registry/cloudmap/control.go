@@ -124,7 +124,7 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	}
 	var ok bool
 	if place.namespace, ok = namespaces[c.namespaceName()]; !ok {
-		if place.namespace, err = c.client.createNamespace(ctx, c.namespaceName(), c.identity); err != nil {
+		if place.namespace, err = c.client.createNamespace(ctx, c.namespaceName(), c.identity, partControl); err != nil {
 			return place, err
 		}
 	}
@@ -134,13 +134,13 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	}
 	place.catalogs = catalogsIn(services)
 	if place.members, ok = services[membersService]; !ok {
-		if place.members, err = c.client.createService(ctx, place.namespace, membersService, c.identity); err != nil {
+		if place.members, err = c.client.createService(ctx, place.namespace, membersService, c.identity, partMembers); err != nil {
 			return place, err
 		}
 	}
 	if place.catalog, ok = services[catalogName(c.identity.ClusterID)]; !ok {
 		place.isNew = true
-		place.catalog, err = c.client.createService(ctx, place.namespace, catalogName(c.identity.ClusterID), c.identity)
+		place.catalog, err = c.client.createService(ctx, place.namespace, catalogName(c.identity.ClusterID), c.identity, partCatalog)
 	}
 	return place, err
 }

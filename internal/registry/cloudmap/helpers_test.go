@@ -51,6 +51,8 @@ type cloud struct {
 	lost, pageWrites atomic.Int64
 	// fault, if set, may answer a request before the server does.
 	fault atomic.Pointer[func(w http.ResponseWriter, r *http.Request) (answered bool)]
+	// keyOf, if set, is the access key that a cluster's registry has.
+	keyOf func(mcs.Identity) string
 }
 
 // ServeHTTP stands before the server.
@@ -155,7 +157,11 @@ func fast(identity mcs.Identity) Config {
 
 func (c *cloud) registry(t *testing.T, cfg Config) *Registry {
 	t.Helper()
-	return c.registryOf(t, c.newClient(t), cfg)
+	client := c.newClient(t)
+	if c.keyOf != nil {
+		client = client.with(c.keyOf(cfg.Identity))
+	}
+	return c.registryOf(t, client, cfg)
 }
 
 func (c *cloud) registryOf(t *testing.T, client *Client, cfg Config) *Registry {

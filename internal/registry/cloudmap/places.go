@@ -54,7 +54,7 @@ func (p *places) ensure(ctx context.Context, key mcs.Key) (s service, made bool,
 		return s, false, err
 	}
 	if !ok {
-		if in, err = p.client.createNamespace(ctx, key.Namespace, p.identity); err != nil {
+		if in, err = p.client.createNamespace(ctx, key.Namespace, p.identity, partView); err != nil {
 			return s, false, err
 		}
 		p.namespaces[key.Namespace] = in
@@ -63,7 +63,7 @@ func (p *places) ensure(ctx context.Context, key mcs.Key) (s service, made bool,
 	if err != nil || ok {
 		return s, false, err
 	}
-	if s, err = p.client.createService(ctx, in, key.Name, p.identity); err != nil {
+	if s, err = p.client.createService(ctx, in, key.Name, p.identity, partView); err != nil {
 		return s, false, err
 	}
 	p.services[in.id][key.Name] = s

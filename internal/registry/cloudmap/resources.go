@@ -19,10 +19,20 @@ const (
 	tagManagedBy    = "managed-by"
 	tagClusterSetID = "clusterset"
 	tagClusterID    = "cluster"
+	tagPart         = "part"
 )
 
-func tags(identity mcs.Identity) []types.Tag {
+// Parts of the registry, by which IAM policies tell what each cluster may write (deploy/iam).
+const (
+	partControl = "control" // the control namespace
+	partMembers = "members"
+	partCatalog = "catalog"
+	partView    = "view" // namespaces and services of the instance view
+)
+
+func tags(identity mcs.Identity, part string) []types.Tag {
 	return []types.Tag{
+		{Key: aws.String(tagPart), Value: aws.String(part)},
 		{Key: aws.String(tagManagedBy), Value: aws.String(plan.ManagedBy)},
 		{Key: aws.String(tagClusterSetID), Value: aws.String(identity.ClusterSetID)},
 		{Key: aws.String(tagClusterID), Value: aws.String(identity.ClusterID)},
@@ -72,13 +82,13 @@ func httpName(name *string, properties *types.NamespaceProperties) string {
 }
 
 // createNamespace makes an HTTP namespace, or finds the one that somebody else made meanwhile.
-func (c *Client) createNamespace(ctx context.Context, name string, identity mcs.Identity) (namespace, error) {
+func (c *Client) createNamespace(ctx context.Context, name string, identity mcs.Identity, part string) (namespace, error) {
 	if c.owner != "" {
 		return namespace{}, c.notSharedError(name)
 	}
 	out, err := call(ctx, c, "CreateHttpNamespace", c.sdk.CreateHttpNamespace, &servicediscovery.CreateHttpNamespaceInput{
 		Name: aws.String(name),
-		Tags: tags(identity),
+		Tags: tags(identity, part),
 	})
 	var exists *types.NamespaceAlreadyExists
 	switch {
@@ -128,8 +138,8 @@ func (c *Client) services(ctx context.Context, in namespace) (map[string]service
 }
 
 // createService makes a service that only the API shows, or finds the one that somebody else made meanwhile.
-func (c *Client) createService(ctx context.Context, in namespace, name string, identity mcs.Identity) (service, error) {
-	request := &servicediscovery.CreateServiceInput{NamespaceId: aws.String(in.id), Name: aws.String(name), Tags: tags(identity)}
+func (c *Client) createService(ctx context.Context, in namespace, name string, identity mcs.Identity, part string) (service, error) {
+	request := &servicediscovery.CreateServiceInput{NamespaceId: aws.String(in.id), Name: aws.String(name), Tags: tags(identity, part)}
 	if in.kind != types.NamespaceTypeHttp {
 		// In a DNS namespace, Type HTTP is what keeps Route 53 out of it.
 		request.Type = types.ServiceTypeOptionHttp
@@ -219,7 +229,7 @@ func (c *Client) untilUnused(ctx context.Context, remove func() error) error {
 	}
 }
 
-// removeIfOurs deletes what a controller of this clusterset made. What others made, or use, stays: then gone is false.
+// removeIfOurs deletes what a controller of this clusterset made. What others made, or use, or we may not delete, stays: then gone is false.
 func (c *Client) removeIfOurs(ctx context.Context, arn string, identity mcs.Identity, remove func() error) (gone bool, err error) {
 	ours, err := c.isOurs(ctx, arn, identity)
 	if isNotFound(err) {
@@ -229,7 +239,8 @@ func (c *Client) removeIfOurs(ctx context.Context, arn string, identity mcs.Iden
 		return false, err
 	}
 	err = c.untilUnused(ctx, remove)
-	if isInUse(err) || c.owner != "" && resultOf(err) == resultDenied { // what other accounts made is theirs
+	if isInUse(err) || resultOf(err) == resultDenied {
+		// What we may not delete is for who may: an administrator made it, or another account (docs/iam.md).
 		return false, nil
 	}
 	return err == nil, err

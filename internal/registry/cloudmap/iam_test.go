@@ -1,0 +1,404 @@
+package cloudmap
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
+)
+
+// The policies of deploy/iam, by what they are for.
+var (
+	joinPolicies = []string{"cluster.json", "create.json"}
+	viewPolicies = append(slices.Clone(joinPolicies), "instance-view.json")
+)
+
+// with is c with the credentials of another access key.
+func (c *Client) with(key string) *Client {
+	other := *c
+	options := c.sdk.Options()
+	options.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: key, SecretAccessKey: "secret"}, nil
+	})
+	other.sdk = servicediscovery.New(options)
+	return &other
+}
+
+// policyDocument is a file of deploy/iam for a cluster, as the sed of docs/iam.md writes it.
+func policyDocument(t *testing.T, file string, identity mcs.Identity) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("../../../deploy/iam", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []byte(strings.NewReplacer(
+		"<clusterset>", identity.ClusterSetID, "<cluster>", identity.ClusterID,
+		"<region>", "us-east-1", "<account>", cloudmaplocal.DefaultAccount,
+	).Replace(string(raw)))
+}
+
+// policyOf reads documents, without the statements whose Sid is dropped.
+func policyOf(t *testing.T, identity mcs.Identity, files []string, dropped ...string) (all []cloudmaplocal.Policy) {
+	t.Helper()
+	for _, file := range files {
+		var document struct {
+			Version   string
+			Statement []map[string]any
+		}
+		if err := json.Unmarshal(policyDocument(t, file, identity), &document); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		document.Statement = slices.DeleteFunc(document.Statement, func(s map[string]any) bool {
+			return slices.Contains(dropped, file+" "+s["Sid"].(string))
+		})
+		raw, err := json.Marshal(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read cloudmaplocal.Policy
+		if err := json.Unmarshal(raw, &read); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		all = append(all, read)
+	}
+	return all
+}
+
+// keyFor is the access key of a cluster.
+func keyFor(identity mcs.Identity) string { return "AKID" + identity.ClusterID + identity.ClusterSetID }
+
+// admin is the access key that may do everything: that of the test's own environment.
+const admin = "AKIDTEST"
+
+// startGuarded is startCloud where each cluster of two clustersets has a key of its own, with these policies and no more.
+func startGuarded(t *testing.T, options cloudmaplocal.Options, files []string, dropped ...string) *cloud {
+	t.Helper()
+	options.AccessKeys = []cloudmaplocal.AccessKey{{ID: admin}}
+	for _, set := range []string{"set1", "set2"} {
+		for i := range 3 {
+			identity := mcs.Identity{ClusterID: "cls" + strconv.Itoa(i+1), ClusterSetID: set}
+			options.AccessKeys = append(options.AccessKeys, cloudmaplocal.AccessKey{
+				ID: keyFor(identity), User: identity.ClusterID, Policies: policyOf(t, identity, files, dropped...)})
+		}
+	}
+	c := startCloud(t, options)
+	c.keyOf = keyFor
+	return c
+}
+
+// denials is how many requests were denied, by operation.
+func (c *cloud) denials(t *testing.T) map[string]int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, m := range deniedLine.FindAllStringSubmatch(string(text), -1) {
+		found[m[1]], _ = strconv.Atoi(m[2])
+	}
+	return found
+}
+
+var deniedLine = regexp.MustCompile(`(?m)^cloudmap_local_requests_total\{operation="(\w+)",result="AccessDeniedException"\} (\d+)$`)
+
+// TestConformanceUnderIAM is the whole contract with no more rights than docs/iam.md gives.
+func TestConformanceUnderIAM(t *testing.T) {
+	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
+		return backend(startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, joinPolicies), fast)
+	})
+}
+
+// career is everything that clusters do, from joining to leaving, where they try to leave for so long. It ends early when
+// done says so, and gives what leaving came to.
+func career(t *testing.T, c *cloud, view bool, leave time.Duration, done func() bool) error {
+	t.Helper()
+	run := func(identity mcs.Identity) (*Registry, func() error) {
+		cfg := fast(identity)
+		cfg.InstanceView, cfg.times.leave = view, leave
+		reg := c.registry(t, cfg)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- reg.Run(ctx, func(mcs.Key) {}) }()
+		return reg, func() error {
+			cause := registry.ErrLeave
+			if done() {
+				cause = context.Canceled
+			}
+			cancel(cause)
+			return <-ended
+		}
+	}
+	until := func(what string, met func() bool) {
+		within(t, 3*patience, what, func() bool { return done() || met() })
+	}
+	if view {
+		leftover(t, c)
+	}
+	a, stopA := run(cls1)
+	b, stopB := run(cls2)
+	key := webKey(0)
+	publish(t, a, webExport(cls1.ClusterID, 0, 2))
+	until("cls2 sees the export of cls1", func() bool { return shows(t, b, cls1.ClusterID, key) })
+	until("the instances are there", func() bool { return !view || len(c.instances(t, key.Namespace, key.Name)) == 2 })
+	if err := a.Withdraw(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	until("cls2 sees it withdrawn", func() bool { return !shows(t, b, cls1.ClusterID, key) })
+	until("the services are gone", func() bool {
+		_, there := c.service(t, key.Namespace, key.Name)
+		_, left := c.service(t, "left", "over")
+		return !there && !left
+	})
+	return errors.Join(stopA(), stopB())
+}
+
+// leftover is an instance that an earlier life of cls1 left.
+func leftover(t *testing.T, c *cloud) {
+	t.Helper()
+	in, err := c.client.createNamespace(t.Context(), "left", cls1, partView)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.client.createService(t.Context(), in, "over", cls1, partView)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attributes := map[string]string{attrClusterID: cls1.ClusterID, attrClusterSetID: cls1.ClusterSetID, "K8S_CONTROLLER": plan.ManagedBy}
+	if _, err := c.client.register(t.Context(), s.id, plan.Instance{ID: "tcp-10_0_0_1-80", Attributes: attributes}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPoliciesSuffice: a life without one denied request, and nothing is left behind.
+func TestPoliciesSuffice(t *testing.T) {
+	for _, delay := range []time.Duration{0, 50 * time.Millisecond} {
+		t.Run(fmt.Sprint("operations take ", delay), func(t *testing.T) {
+			c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true, OperationDelay: delay}, viewPolicies)
+			if err := career(t, c, true, time.Minute, func() bool { return false }); err != nil {
+				t.Error(err)
+			}
+			if denied := c.denials(t); len(denied) > 0 {
+				t.Errorf("denied: %v", denied)
+			}
+			within(t, 3*patience, "nothing is left", func() bool {
+				left, err := c.client.namespaces(t.Context())
+				return err == nil && len(left) == 0
+			})
+		})
+	}
+}
+
+// TestEveryStatementIsNeeded drops one statement at a time: somewhere in a life a request is then denied.
+func TestEveryStatementIsNeeded(t *testing.T) {
+	for _, file := range viewPolicies {
+		var document struct {
+			Statement []struct{ Sid, Effect string }
+		}
+		if err := json.Unmarshal(policyDocument(t, file, cls1), &document); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range document.Statement {
+			if s.Effect == "Deny" {
+				continue // TestProtectedCatalogs
+			}
+			t.Run(file+" "+s.Sid, func(t *testing.T) {
+				view, files := file == "instance-view.json", joinPolicies
+				if view {
+					files = viewPolicies
+				}
+				c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, files, file+" "+s.Sid)
+				denied := func() bool { return len(c.denials(t)) > 0 }
+				_ = career(t, c, view, time.Second, denied) // what is denied may keep it from leaving
+				if !denied() {
+					t.Error("nothing is denied without it")
+				}
+			})
+		}
+	}
+}
+
+// wantDenied fails the test unless a request was denied.
+func wantDenied(t *testing.T, what string, err error) {
+	t.Helper()
+	if resultOf(err) != resultDenied {
+		t.Errorf("%s: error = %v, want AccessDeniedException", what, err)
+	}
+}
+
+// TestOthersRecords is what the rights of one cluster do not reach: another's catalog, another clusterset, other
+// namespaces of the account.
+func TestOthersRecords(t *testing.T) {
+	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, viewPolicies)
+	a, _ := running(t, c, cls1)
+	_, _ = running(t, c, cls2)
+	other := cls1
+	other.ClusterSetID = "set2"
+	_, _ = running(t, c, other)
+	publish(t, a, webExport(cls1.ClusterID, 0, 1))
+	within(t, 3*patience, "the page is written", func() bool { return len(c.instances(t, "mcs.set1", "catalog.cls1")) > 0 })
+	foreign, err := c.client.createNamespace(t.Context(), "ecs", mcs.Identity{ClusterID: "x", ClusterSetID: "x"}, partView)
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := c.client.createService(t.Context(), foreign, "task", mcs.Identity{ClusterID: "x", ClusterSetID: "x"}, partView)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	intruder := c.client.with(keyFor(cls2))
+	services := map[string]service{"task of another": task}
+	for _, place := range [][2]string{{"mcs.set1", "catalog.cls1"}, {"mcs.set2", "catalog.cls1"}, {"mcs.set2", "members"}} {
+		s, ok := c.service(t, place[0], place[1])
+		if !ok {
+			t.Fatalf("there is no %s in %s", place[1], place[0])
+		}
+		services[place[1]+" of "+place[0]] = s
+	}
+	for name, s := range services {
+		_, err := intruder.register(t.Context(), s.id, plan.Instance{ID: "page-00-0", Attributes: map[string]string{"A": "b"}})
+		wantDenied(t, "writing "+name, err)
+		wantDenied(t, "removing from "+name, intruder.deregister(t.Context(), s.id, "page-00-0"))
+		wantDenied(t, "deleting "+name, intruder.deleteService(t.Context(), s))
+	}
+	_, err = intruder.createService(t.Context(), foreign, "mine", cls2, partView)
+	wantDenied(t, "creating a service in a namespace of others", err)
+	_, err = intruder.createNamespace(t.Context(), "mine", cls1, partView)
+	wantDenied(t, "creating a namespace in another's name", err)
+	_, err = intruder.createNamespace(t.Context(), "mcs.set3", mcs.Identity{ClusterID: "cls2", ClusterSetID: "set3"}, partControl)
+	wantDenied(t, "creating another clusterset", err)
+	_, err = intruder.register(t.Context(), memberService(t, c).id, plan.Instance{ID: "cls1", Attributes: map[string]string{"A": "b"}})
+	if err != nil { // docs/iam.md says so: IAM knows no instances
+		t.Errorf("writing another's member record: %v", err)
+	}
+}
+
+func memberService(t *testing.T, c *cloud) service {
+	t.Helper()
+	s, ok := c.service(t, "mcs.set1", membersService)
+	if !ok {
+		t.Fatal("there is no service members")
+	}
+	return s
+}
+
+// TestReader reads the clusterset and nothing else, and writes nothing.
+func TestReader(t *testing.T) {
+	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, []string{"reader.json"})
+	c.keyOf = func(mcs.Identity) string { return admin }
+	_, _ = running(t, c, cls1)
+	within(t, 3*patience, "cls1 is a member", func() bool { return len(c.instances(t, "mcs.set1", membersService)) == 1 })
+	reader := c.client.with(keyFor(cls2))
+	found, _, err := reader.discover(t.Context(), "mcs.set1", membersService, nil)
+	if err != nil || len(found) != 1 {
+		t.Errorf("found %v, %v", found, err)
+	}
+	_, _, err = reader.discover(t.Context(), "mcs.set2", membersService, nil)
+	wantDenied(t, "reading another clusterset", err)
+	_, err = reader.register(t.Context(), memberService(t, c).id, plan.Instance{ID: "cls2", Attributes: map[string]string{"A": "b"}})
+	wantDenied(t, "writing", err)
+	if _, err := reader.services(t.Context(), namespace{id: "ns-x"}); err != nil {
+		t.Errorf("listing: %v", err)
+	}
+}
+
+// TestProtectedCatalogs is what tags cannot hold and what docs/iam.md does about it. A cluster that may tag what it creates may
+// tag anything: AWS knows no resources for TagResource. The administrator's tag catalog-of, which no cluster may set,
+// keeps it off all the same.
+func TestProtectedCatalogs(t *testing.T) {
+	for name, protected := range map[string]bool{"with catalog-of": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, []string{"cluster.json", "instance-view.json"})
+			bootstrap(t, c, protected, cls1, cls2)
+			a, _ := running(t, c, cls1)
+			b, _ := running(t, c, cls2)
+			key := webKey(0)
+			publish(t, a, webExport(cls1.ClusterID, 0, 1))
+			within(t, 3*patience, "cls2 sees the export of cls1", func() bool { return shows(t, b, cls1.ClusterID, key) })
+
+			intruder := c.client.with(keyFor(cls2))
+			catalog, _ := c.service(t, "mcs.set1", "catalog.cls1")
+			_, err := intruder.sdk.TagResource(t.Context(), &servicediscovery.TagResourceInput{
+				ResourceARN: &catalog.arn, Tags: tags(cls2, partView)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = intruder.register(t.Context(), catalog.id, plan.Instance{ID: "page-00-0", Attributes: map[string]string{"A": "b"}})
+			if !protected {
+				if err != nil {
+					t.Errorf("the documented gap is closed; say so in docs/iam.md: %v", err)
+				}
+				return
+			}
+			wantDenied(t, "writing another's catalog after tagging it", err)
+			for _, key := range []string{"catalog-of", "other"} {
+				_, err = intruder.sdk.TagResource(t.Context(), &servicediscovery.TagResourceInput{
+					ResourceARN: &catalog.arn, Tags: append(tags(cls2, partView), types.Tag{Key: aws.String(key), Value: aws.String("cls2")})})
+				wantDenied(t, "setting the tag "+key, err)
+			}
+			_, err = intruder.sdk.UntagResource(t.Context(), &servicediscovery.UntagResourceInput{
+				ResourceARN: &catalog.arn, TagKeys: []string{"catalog-of"}})
+			wantDenied(t, "removing the tag", err)
+		})
+	}
+}
+
+// bootstrap makes what an administrator makes before clusters that may not create it join (docs/iam.md).
+func bootstrap(t *testing.T, c *cloud, protected bool, identities ...mcs.Identity) {
+	t.Helper()
+	in, err := c.client.createNamespace(t.Context(), "mcs.set1", cls1, partControl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.client.createService(t.Context(), in, membersService, cls1, partMembers); err != nil {
+		t.Fatal(err)
+	}
+	for _, identity := range identities {
+		s, err := c.client.createService(t.Context(), in, catalogName(identity.ClusterID), identity, partCatalog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !protected {
+			continue
+		}
+		if _, err := c.client.sdk.TagResource(t.Context(), &servicediscovery.TagResourceInput{
+			ResourceARN: &s.arn, Tags: []types.Tag{{Key: aws.String("catalog-of"), Value: &identity.ClusterID}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// shows reports whether a registry shows a cluster's export of key.
+func shows(t *testing.T, reg *Registry, clusterID string, key mcs.Key) bool {
+	t.Helper()
+	return slices.ContainsFunc(look(t, reg, key).Exports, func(exp mcs.Export) bool { return exp.Cluster == clusterID })
+}
