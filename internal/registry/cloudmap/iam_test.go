@@ -138,9 +138,9 @@ func TestConformanceUnderIAM(t *testing.T) {
 	})
 }
 
-// career is everything that clusters do, from joining to leaving, where they try to leave for so long. It ends early when
+// lifetime is everything that clusters do, from joining to leaving, where they try to leave for so long. It ends early when
 // done says so, and gives what leaving came to.
-func career(t *testing.T, c *cloud, view bool, leave time.Duration, done func() bool) error {
+func lifetime(t *testing.T, c *cloud, view bool, leave time.Duration, done func() bool) error {
 	t.Helper()
 	run := func(identity mcs.Identity) (*Registry, func() error) {
 		cfg := fast(identity)
@@ -204,7 +204,7 @@ func TestPoliciesSuffice(t *testing.T) {
 	for _, delay := range []time.Duration{0, 50 * time.Millisecond} {
 		t.Run(fmt.Sprint("operations take ", delay), func(t *testing.T) {
 			c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true, OperationDelay: delay}, viewPolicies)
-			if err := career(t, c, true, time.Minute, func() bool { return false }); err != nil {
+			if err := lifetime(t, c, true, time.Minute, func() bool { return false }); err != nil {
 				t.Error(err)
 			}
 			if denied := c.denials(t); len(denied) > 0 {
@@ -238,7 +238,7 @@ func TestEveryStatementIsNeeded(t *testing.T) {
 				}
 				c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, files, file+" "+s.Sid)
 				denied := func() bool { return len(c.denials(t)) > 0 }
-				_ = career(t, c, view, time.Second, denied) // what is denied may keep it from leaving
+				_ = lifetime(t, c, view, time.Second, denied) // what is denied may keep it from leaving
 				if !denied() {
 					t.Error("nothing is denied without it")
 				}
