@@ -216,7 +216,7 @@ func (w *world) carry(req request, f fate) *http.Response {
 
 // trace logs requests to replay a failure by: those that write, and those that something happens to.
 func (w *world) trace(req request, f fate) {
-	if testing.Verbose() && (f != fate{} || !strings.HasPrefix(req.operation, "Discover")) {
+	if testing.Verbose() && w.seed != 0 && (f != fate{} || !strings.HasPrefix(req.operation, "Discover")) {
 		w.t.Logf("%s %s %s %.150s %+v", time.Now().Format("04:05.000"), req.cluster, req.operation, req.body, f)
 	}
 }

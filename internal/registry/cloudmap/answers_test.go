@@ -1,0 +1,132 @@
+package cloudmap
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// answers are all that AWS may say instead of doing what it was asked for: the errors of Cloud Map's model, those of AWS's
+// front door, those of networks, and silence.
+var answers = map[string]fate{
+	"CustomHealthNotFound":                    {code: "CustomHealthNotFound"},
+	"DuplicateRequest":                        {code: "DuplicateRequest"},
+	"InstanceNotFound":                        {code: "InstanceNotFound"},
+	"InvalidInput":                            {code: "InvalidInput"},
+	"NamespaceAlreadyExists":                  {code: "NamespaceAlreadyExists"},
+	"NamespaceNotFound":                       {code: "NamespaceNotFound"},
+	"OperationNotFound":                       {code: "OperationNotFound"},
+	"RequestLimitExceeded":                    {code: "RequestLimitExceeded", status: http.StatusTooManyRequests},
+	"ResourceInUse":                           {code: "ResourceInUse"},
+	"ResourceLimitExceeded":                   {code: "ResourceLimitExceeded"},
+	"ResourceNotFoundException":               {code: "ResourceNotFoundException"},
+	"ServiceAlreadyExists":                    {code: "ServiceAlreadyExists"},
+	"ServiceAttributesLimitExceededException": {code: "ServiceAttributesLimitExceededException"},
+	"ServiceNotFound":                         {code: "ServiceNotFound"},
+	"TooManyTagsException":                    {code: "TooManyTagsException"},
+	"ThrottlingException":                     {code: "ThrottlingException"},
+	"AccessDeniedException":                   {code: "AccessDeniedException"},
+	"ExpiredTokenException":                   {code: "ExpiredTokenException"},
+	"UnrecognizedClientException":             {code: "UnrecognizedClientException"},
+	"InternalFailure":                         {code: "InternalFailure", status: http.StatusInternalServerError},
+	"ServiceUnavailable":                      {code: "ServiceUnavailable", status: http.StatusServiceUnavailable},
+	"an error of tomorrow":                    {code: "SomethingNewException"},
+	"carried out, and an error":               {code: "InternalFailure", status: http.StatusInternalServerError, carriedOut: true},
+	"no answer":                               {silent: true},
+	"carried out, and no answer":              {silent: true, carriedOut: true},
+	"accepted, and never carried out":         {swallowed: true},
+}
+
+// TestEveryAnswer gives every answer to every operation, to all clusters and for a minute, while one cluster changes an
+// export, one starts, one restarts and one leaves. What was known before stays known, and afterwards everything is as it
+// was asked for.
+func TestEveryAnswer(t *testing.T) {
+	warmUp(t)
+	operations := []string{
+		"DiscoverInstances", "RegisterInstance", "DeregisterInstance", "ListInstances", "ListNamespaces", "ListServices",
+		"CreateHttpNamespace", "CreateService", "GetNamespace", "GetOperation", "ListTagsForResource", "DeleteService",
+	}
+	for _, operation := range operations {
+		for name, f := range answers {
+			if f.swallowed && operation != "RegisterInstance" && operation != "DeregisterInstance" {
+				continue // the others answer with what was done
+			}
+			t.Run(operation+"/"+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { answerAll(t, operation, f) })
+			})
+		}
+	}
+}
+
+// answerAll is one case of TestEveryAnswer.
+func answerAll(t *testing.T, operation string, f fate) {
+	w := newWorld(t, 0, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond, OperationDelay: 100 * time.Millisecond})
+	id := func(n int) mcs.Identity {
+		return mcs.Identity{ClusterID: fmt.Sprint("cls", n), ClusterSetID: "set1", UID: fmt.Sprint("uid-", n)}
+	}
+	exporter, importer, leaver := w.begin(id(1), nil), w.begin(id(2), nil), w.begin(id(3), nil)
+	restarts := w.begin(id(4), nil)
+	kept, changed, gone, own := webExport("cls1", 0, 1), webExport("cls1", 1, 1), webExport("cls3", 2, 1), webExport("cls4", 3, 1)
+	publish(t, exporter.Registry, kept)
+	publish(t, exporter.Registry, changed)
+	publish(t, leaver.Registry, gone)
+	publish(t, restarts.Registry, own)
+	for _, exp := range []mcs.Export{kept, changed, gone, own} {
+		w.until(time.Minute, "everything is known", sees(t, importer.Registry, exp))
+	}
+
+	hurt := true
+	w.weather = func(r request) fate {
+		if hurt && r.operation == operation {
+			return f
+		}
+		return fate{}
+	}
+	restarts.kill()
+	restarted := w.begin(id(4), nil)
+	publish(t, restarted.Registry, own)
+	starter := w.begin(id(5), nil)
+	first := webExport("cls5", 4, 1)
+	publish(t, starter.Registry, first)
+	changed = webExport("cls1", 1, 2)
+	publish(t, exporter.Registry, changed)
+	leaver.stop(registry.ErrLeave)
+	var said []string
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(500 * time.Millisecond) {
+		for _, exp := range []mcs.Export{kept, own} {
+			if !sees(t, importer.Registry, exp)() {
+				t.Fatalf("after %v an export of %s is not known any more", time.Since(began), exp.Cluster)
+			}
+		}
+		if view := look(t, exporter.Registry, changed.Key); view.Own.Err != nil {
+			said = append(said, view.Own.Err.Error())
+		}
+	}
+	if view := look(t, exporter.Registry, changed.Key); view.Own.State == registry.Pending && !f.swallowed {
+		if !slices.ContainsFunc(said, func(text string) bool { return strings.Contains(text, operation) }) {
+			t.Errorf("the user is not told what is wrong with %s, but %q", operation, said)
+		}
+	}
+
+	hurt = false
+	for _, exp := range []mcs.Export{kept, changed, own, first} {
+		w.until(3*time.Minute, "everything is as it was asked for", sees(t, importer.Registry, exp))
+	}
+	w.until(3*time.Minute, "the changed export is confirmed", isExported(t, exporter.Registry, changed.Key))
+	w.until(3*time.Minute, "who restarted has its export confirmed", isExported(t, restarted.Registry, own.Key))
+	w.until(3*time.Minute, "who left is gone", func() bool { return !sees(t, importer.Registry, gone)() })
+	if err := <-leaver.ended; err != nil {
+		t.Errorf("leaving: %v", err)
+	}
+	for _, l := range []*life{exporter, importer, restarted, starter} {
+		l.kill()
+	}
+}
