@@ -116,16 +116,7 @@ func overPort[T any](conn httpstream.Connection, port int32, talk func(io.ReadWr
 }
 
 // dnsPort is the pod's TCP port for DNS: by its usual name, or the standard one.
-func dnsPort(pod *corev1.Pod) int32 {
-	for _, c := range pod.Spec.Containers {
-		for _, p := range c.Ports {
-			if p.Name == "dns-tcp" {
-				return p.ContainerPort
-			}
-		}
-	}
-	return 53
-}
+func dnsPort(pod *corev1.Pod) int32 { return portNamed(pod, "dns-tcp", 53) }
 
 // exchange asks for versionName with DNS's TCP framing, a length before each message, and tells whether there is an
 // answer. A refusal, an unknown name or a resolver's failure is a no; a broken connection is an error.

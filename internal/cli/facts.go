@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -81,7 +82,10 @@ func (a *app) gatherService(ctx context.Context, k *cluster, key mcs.Key, probe 
 // readObjects reads the Kubernetes objects of the service.
 func (f *serviceFacts) readObjects(ctx context.Context, k *cluster, key mcs.Key) error {
 	var err error
-	if f.namespace, err = find(ctx, k, "", key.Namespace, &corev1.Namespace{}); err != nil {
+	f.namespace, err = find(ctx, k, "", key.Namespace, &corev1.Namespace{})
+	if apierrors.IsForbidden(err) {
+		f.namespace = true // who may not look at it may look into it
+	} else if err != nil {
 		return fmt.Errorf("reading namespace %s: %w", key.Namespace, err)
 	}
 	if f.service, err = read(ctx, k, key.Namespace, key.Name, &corev1.Service{}); err != nil {

@@ -321,7 +321,6 @@ var fleetSessions = []fleetSession{
 		"graph --context cls1,cls2", "graph --context cls2 -o svg", "graph -o png",
 	}},
 	{name: "install", commands: []string{
-		"install --dry-run --image example.com/mcs:v9 --replicas 2 --env-secret aws --service-account-annotation eks.amazonaws.com/role-arn=arn:x -- --aws-region=eu-west-1",
 		"install --wait 0s --context cls1,cls2", "install --wait 2ms", "install now", "install -- --nonsense", "uninstall --dry-run",
 	}},
 	{name: "install-newer-crds", setup: func(f fleet) {

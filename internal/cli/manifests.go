@@ -57,7 +57,9 @@ func manifests(in installation) ([]*unstructured.Unstructured, error) {
 	if err := files.WriteFile("/deploy/overlay/kustomization.yaml", overlay); err != nil {
 		return nil, fmt.Errorf("writing the overlay: %w", err)
 	}
-	rendered, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/deploy/overlay")
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionLegacy // namespaces and CRDs first
+	rendered, err := krusty.MakeKustomizer(options).Run(files, "/deploy/overlay")
 	if err != nil {
 		return nil, fmt.Errorf("rendering the manifests: %w", err)
 	}
@@ -80,12 +82,10 @@ func manifests(in installation) ([]*unstructured.Unstructured, error) {
 func (in installation) overlay() types.Kustomization {
 	const container = "/spec/template/spec/containers/0"
 	k := types.Kustomization{
-		TypeMeta: types.TypeMeta{APIVersion: types.KustomizationVersion, Kind: types.KustomizationKind},
-		// Legacy order puts namespaces and CRDs first.
-		SortOptions: &types.SortOptions{Order: types.LegacySortOrder},
-		Namespace:   in.namespace,
-		Resources:   []string{"../base"},
-		Replicas:    []types.Replica{{Name: managerName, Count: int64(in.replicas)}},
+		TypeMeta:  types.TypeMeta{APIVersion: types.KustomizationVersion, Kind: types.KustomizationKind},
+		Namespace: in.namespace,
+		Resources: []string{"../base"},
+		Replicas:  []types.Replica{{Name: managerName, Count: int64(in.replicas)}},
 	}
 	if in.image != "" {
 		k.Images = []types.Image{splitImage(in.image)}
@@ -100,6 +100,9 @@ func (in installation) overlay() types.Kustomization {
 		})
 	}
 	k.Patches = appendPatch(k.Patches, "Deployment", changes)
+	for _, kind := range []string{"RoleBinding", "ClusterRoleBinding"} { // kustomize leaves a namespace that is written out
+		k.Patches = appendPatch(k.Patches, kind, []map[string]any{{"op": "replace", "path": "/subjects/0/namespace", "value": in.namespace}})
+	}
 	if len(in.annotations) > 0 {
 		k.Patches = appendPatch(k.Patches, "ServiceAccount", []map[string]any{{"op": "add", "path": "/metadata/annotations", "value": in.annotations}})
 	}

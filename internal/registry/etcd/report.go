@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -21,5 +22,5 @@ func (r *Registry) Report() registry.Report {
 			keys[key] = struct{}{}
 		}
 	}
-	return registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: r.readProblem, Writing: r.writeProblem}
+	return registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: r.readProblem, Writing: cmp.Or(r.claimProblem, r.writeProblem)}
 }
