@@ -27,7 +27,7 @@ func TestReport(t *testing.T) {
 		Source{"silent", nil},
 	)
 	got := r.Report()
-	if len(got.Keys) != 2 || got.Writing != denied || !errors.Is(got.Reading, broken) || got.Reading.Error() != "registry further: broken" {
+	if len(got.Keys) != 2 || !errors.Is(got.Writing, denied) || !errors.Is(got.Reading, broken) || got.Reading.Error() != "registry further: broken" {
 		t.Errorf("got %+v", got)
 	}
 }
