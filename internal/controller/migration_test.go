@@ -57,7 +57,7 @@ func newOldWorld(t *testing.T) *oldWorld {
 	t.Helper()
 	t.Setenv("AWS_ACCESS_KEY_ID", "test")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
-	server, err := cloudmaplocal.New(cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
+	server, err := cloudmaplocal.New(cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond, Unthrottled: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,9 @@ func (v *instanceView) failed(key mcs.Key, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	u := unshown{}
-	if exp != nil {
+	// What waiting mends, as being throttled, is not for users to act upon.
+	result := resultOf(err)
+	if exp != nil && (result == resultInvalid || result == resultDenied) {
 		u = unshown{failed: err.Error(), count: exp.EndpointCount()}
 	}
 	v.note(key, u)
