@@ -122,6 +122,8 @@ type Registry struct {
 	recorded time.Time
 	// missingSince is since when a registry that only reads finds nothing to read; zero while it does.
 	missingSince time.Time
+	// spoken are the keys that were ever published or withdrawn by this process.
+	spoken keySet
 	// announce asks for the record to be written now.
 	announce bool
 	// catalogID is the service that our pages were written to.
@@ -169,6 +171,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval)), settle: cfg.times.settle},
 		members:  registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
 		asked:    map[mcs.Key]answer{},
+		spoken:   keySet{},
 	}
 	r.hints = newHints(r)
 	if !cfg.ReadOnly {
@@ -228,6 +231,7 @@ func (r *Registry) Withdraw(_ context.Context, key mcs.Key) error {
 func (r *Registry) ask(key mcs.Key, exp *mcs.Export) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.spoken[key] = struct{}{}
 	if !r.outbox.ask(key, exp) {
 		return
 	}
@@ -416,7 +420,8 @@ func (r *Registry) desiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 		return exp, true
 	}
 	_, left := p.exports[key]
-	return nil, p.adopted && !left && time.Since(r.heldSince) >= r.cfg.times.unspoken
+	_, spoken := r.spoken[key]
+	return nil, p.adopted && !left && (spoken || time.Since(r.heldSince) >= r.cfg.times.unspoken)
 }
 
 // hiddenInstances is desiredInstances without an instance view: nothing, once the pages say all that the instances say.
