@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
@@ -129,4 +131,89 @@ func answerAll(t *testing.T, operation string, f fate) {
 	for _, l := range []*life{exporter, importer, restarted, starter} {
 		l.kill()
 	}
+}
+
+// TestNoRoom is a namespace that is full: what needs no more room goes on, what does stays as it was, and the user is
+// told which quota to raise.
+func TestNoRoom(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		const room = 5 // two records and three instances of pages
+		w := newWorld(t, 0, cloudmaplocal.Options{InstancesPerNamespace: room})
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		large, small := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
+		publish(t, exporter.Registry, large)
+		publish(t, exporter.Registry, small)
+		w.until(time.Minute, "both are known", func() bool {
+			return sees(t, importer.Registry, large)() && sees(t, importer.Registry, small)()
+		})
+		tooLarge := webExport("cls1", 0, 1)
+		tooLarge.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(12_000))}
+		publish(t, exporter.Registry, tooLarge)
+		changed := webExport("cls1", 8, 2)
+		publish(t, exporter.Registry, changed)
+		w.until(time.Minute, "what needs no room is written", sees(t, importer.Registry, changed))
+		own := look(t, exporter.Registry, large.Key).Own
+		if own.State != registry.Pending || own.Err == nil || !strings.Contains(own.Err.Error(), "Service Quotas") {
+			t.Errorf("of what there is no room for the user is told %v, %v; want Pending and the quota", own.State, own.Err)
+		}
+		late := w.begin(mcs.Identity{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-9"}, nil)
+		w.until(time.Minute, "who reads now reads what was there before", sees(t, late.Registry, large))
+		// There is room again.
+		publish(t, exporter.Registry, large)
+		w.until(2*time.Minute, "it is confirmed", isExported(t, exporter.Registry, large.Key))
+		for _, l := range []*life{exporter, importer, late} {
+			l.kill()
+		}
+	})
+}
+
+// TestThousandInstances has services with more instances than one read shows: a catalog is then read page by page, and of
+// members that cannot be told apart from fewer nothing is believed.
+func TestThousandInstances(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3000})
+		fill := func(service string, n int) {
+			admin, _ := w.client("admin")
+			for operation := range defaultRates {
+				admin.paces[operation] = newPace(Rate{PerSecond: 1e6, Burst: 1e6}, func(float64) {})
+			}
+			in, err := admin.namespaces(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			services, err := admin.services(t.Context(), in["mcs.set1"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range n {
+				if _, err := admin.register(t.Context(), services[service].id, plan.Instance{ID: fmt.Sprint("other-", i), Attributes: map[string]string{"I": "1"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		exporter := w.begin(cls1, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "it is confirmed", isExported(t, exporter.Registry, exp.Key))
+		exporter.kill()
+		fill("catalog.cls1", maxDiscovered-1)
+		again, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		w.until(time.Minute, "a full catalog is read", sees(t, importer.Registry, exp))
+		changed := webExport("cls1", 0, 2)
+		publish(t, again.Registry, changed)
+		w.until(time.Minute, "a full catalog is adopted and written", sees(t, importer.Registry, changed))
+
+		fill(membersService, maxDiscovered-2)
+		next := webExport("cls1", 0, 3)
+		publish(t, again.Registry, next)
+		w.until(time.Minute, "the user is told", func() bool {
+			err := look(t, again.Registry, next.Key).Own.Err
+			return err != nil && strings.Contains(err.Error(), "members or more")
+		})
+		if !sees(t, importer.Registry, changed)() {
+			t.Error("with too many members what was known is lost")
+		}
+	})
 }

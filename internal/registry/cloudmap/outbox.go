@@ -121,6 +121,8 @@ type pageWrite struct {
 	exports   map[mcs.Key]mcs.Export
 	digest    string
 	instances []plan.Instance
+	// before is how many of them overwrite parts of the page as it is.
+	before int
 }
 
 // batch is what has to be written now. Pages that cannot be written, being too large, stay as they are with a problem.
@@ -142,6 +144,7 @@ func (o *outbox) batch(now time.Time) (writes []pageWrite, refused []int) {
 			refused = append(refused, i)
 			continue
 		}
+		w.before = min(p.parts, len(w.instances))
 		writes = append(writes, w)
 		o.generation = generation
 	}

@@ -183,6 +183,9 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 		return nil
 	}
 	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(r.cfg.Identity.ClusterID), nil)
+	if err == nil && !whole {
+		instances, err = r.client.list(ctx, place.catalog)
+	}
 	if err != nil {
 		r.vanished(err)
 		return fmt.Errorf("reading this cluster's own pages: %w", err)
@@ -194,9 +197,7 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 		// Pages are written under a record and removed before it: whoever wrote these may live, and write it again.
 		r.claim.settle = max(r.claim.settle, r.claim.silence)
 	}
-	if whole {
-		r.catalogs.audit(time.Now(), instances, changed)
-	}
+	r.catalogs.audit(time.Now(), instances, changed)
 	return nil
 }
 

@@ -295,7 +295,7 @@ type life struct {
 	wire  *wire
 	began time.Time
 	stop  context.CancelCauseFunc
-	ended chan error
+	ended chan error // closed when the process has ended
 }
 
 // begin starts a controller. notify may be nil.
@@ -321,7 +321,9 @@ func (w *world) begin(identity mcs.Identity, notify func(*life, mcs.Key), change
 				notify(l, key)
 			}
 		})
+		close(l.ended)
 	}()
+	w.t.Cleanup(l.kill)
 	return l
 }
 

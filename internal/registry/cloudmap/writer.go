@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // perDirtyPage is how much longer changes are gathered for each page that they touch, if they go on: what a write takes
@@ -145,35 +146,53 @@ func (r *Registry) writePages(ctx context.Context, place controlPlace, notify fu
 	writes, suspects := r.takeBatch(notify)
 	reason := r.explain(ctx, suspects)
 	results := make([]pageResult, len(writes))
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(concurrency)
-	for i, w := range writes {
-		// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
-		for _, instance := range slices.Backward(w.instances) {
-			group.Go(func() error {
-				operation, err := r.client.register(groupCtx, place.catalog.id, instance)
-				results[i].add(operation, err)
-				return err
-			})
-		}
+	// Parts that a page did not have go first: where there is no room for them, the page stays whole as it was.
+	err := r.writeParts(ctx, place, writes, results, func(w pageWrite) []plan.Instance { return w.instances[w.before:] })
+	if err == nil {
+		err = r.writeParts(ctx, place, writes, results, func(w pageWrite) []plan.Instance { return w.instances[:w.before] })
 	}
-	err := group.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
+	var failed error
 	for i, w := range writes {
-		if results[i].err != nil {
-			// The first failure ended the other requests: it is their reason too.
-			r.outbox.failed(w, fmt.Errorf("writing this cluster's pages: %w", err))
+		if reason := cmp.Or(results[i].err, err); reason != nil {
+			// The failure that ended all requests is the reason for those that it ended too.
+			r.outbox.failed(w, fmt.Errorf("writing this cluster's pages: %w", reason))
+			failed = cmp.Or(failed, reason)
 			continue
 		}
 		r.outbox.written(now, w, results[i].operations)
 		r.announce, r.pagesWritten = true, now
 	}
-	if err != nil {
-		return fmt.Errorf("writing this cluster's pages: %w", err)
+	if failed != nil {
+		return fmt.Errorf("writing this cluster's pages: %w", failed)
 	}
 	return reason
+}
+
+// writeParts writes some of each page's parts. What AWS refuses of one page, for a quota, does not hold up the others; any
+// other failure ends the rest, and is returned.
+func (r *Registry) writeParts(ctx context.Context, place controlPlace, writes []pageWrite, results []pageResult, parts func(pageWrite) []plan.Instance) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+	for i, w := range writes {
+		if results[i].err != nil {
+			continue
+		}
+		// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
+		for _, instance := range slices.Backward(parts(w)) {
+			group.Go(func() error {
+				operation, err := r.client.register(groupCtx, place.catalog.id, instance)
+				if err != nil && resultOf(err) != resultInvalid {
+					return err
+				}
+				results[i].add(operation, err)
+				return nil
+			})
+		}
+	}
+	return group.Wait()
 }
 
 // takeBatch is what has to be written now, and the operations that did not do what they were to.
