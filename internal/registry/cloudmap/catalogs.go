@@ -347,6 +347,10 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []plan.Ins
 		return
 	}
 	p.take(page, img, decoded, changed)
+	if id == c.identity.ClusterID && img.digest == cluster.record.pages[page] {
+		// Announced before it was read: until now none of its exports counted as published, those that stayed the same either.
+		diff(p.exports, nil, changed)
+	}
 }
 
 // seenParts is how many parts a page has if the ones that were read are all that there are.
