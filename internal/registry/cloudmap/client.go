@@ -67,8 +67,8 @@ type Client struct {
 	metrics *registry.Metrics
 	// owner is the account whose shared namespaces are meant, "" for our own.
 	owner string
-	// patient clients let the others go first.
-	patient bool
+	// class is whose requests it makes.
+	class class
 }
 
 // NewClient makes a client with AWS's default chain of credentials, upon which a role may be assumed. It makes no request.
@@ -91,7 +91,7 @@ func NewClient(ctx context.Context, cfg ClientConfig) (*Client, error) {
 			o.APIOptions = append(o.APIOptions, withoutHostPrefix)
 		}
 	})
-	c := &Client{name: cmp.Or(cfg.Name, Name), sdk: sdk, paces: map[string]*pace{}, metrics: cfg.Metrics, owner: cfg.NamespaceOwner}
+	c := &Client{class: classPages, name: cmp.Or(cfg.Name, Name), sdk: sdk, paces: map[string]*pace{}, metrics: cfg.Metrics, owner: cfg.NamespaceOwner}
 	rates := maps.Clone(defaultRates)
 	maps.Copy(rates, cfg.Rates)
 	for operation, r := range rates {
@@ -129,11 +129,11 @@ func withoutHostPrefix(stack *middleware.Stack) error {
 	}), middleware.Before)
 }
 
-// background is c for work that others do not wait for.
-func (c *Client) background() *Client {
-	low := *c
-	low.patient = true
-	return &low
+// as is c for requests of a class.
+func (c *Client) as(class class) *Client {
+	other := *c
+	other.class = class
+	return &other
 }
 
 // errNoAnswer is a request that took too long.
@@ -143,7 +143,7 @@ var errNoAnswer = fmt.Errorf("no answer within %v", requestTimeout)
 func call[In, Out any](ctx context.Context, c *Client, operation string,
 	do func(context.Context, *In, ...func(*servicediscovery.Options)) (*Out, error), in *In) (*Out, error) {
 	p := c.paces[operation]
-	if err := p.wait(ctx, c.patient); err != nil {
+	if err := p.wait(ctx, c.class); err != nil {
 		return nil, newRequestError(operation, fmt.Errorf("waiting for our own rate limit: %w", err))
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errNoAnswer)
@@ -191,37 +191,69 @@ func instancesOf(out *servicediscovery.DiscoverInstancesOutput) []plan.Instance 
 	return instances
 }
 
-// register writes an instance and returns the operation that does it. When another write of the same instance is under
-// way, it waits for that one first.
+// register writes an instance and returns the operation that does it.
 func (c *Client) register(ctx context.Context, serviceID string, instance plan.Instance) (operation string, err error) {
-	for {
+	err = c.persist(ctx, func() error {
 		out, err := call(ctx, c, "RegisterInstance", c.sdk.RegisterInstance, &servicediscovery.RegisterInstanceInput{
 			ServiceId:  aws.String(serviceID),
 			InstanceId: aws.String(instance.ID),
 			Attributes: instance.Attributes,
 		})
 		if err == nil {
-			return aws.ToString(out.OperationId), nil
+			operation = aws.ToString(out.OperationId)
 		}
-		if err := c.awaitDuplicate(ctx, err); err != nil {
-			return "", fmt.Errorf("registering instance %s: %w", instance.ID, err)
-		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("registering instance %s: %w", instance.ID, err)
 	}
+	return operation, nil
 }
 
 // deregister removes an instance; one that is not there is removed.
 func (c *Client) deregister(ctx context.Context, serviceID, instanceID string) error {
-	for {
+	err := c.persist(ctx, func() error {
 		_, err := call(ctx, c, "DeregisterInstance", c.sdk.DeregisterInstance, &servicediscovery.DeregisterInstanceInput{
 			ServiceId:  aws.String(serviceID),
 			InstanceId: aws.String(instanceID),
 		})
-		if err == nil || isNotFound(err) {
+		return err
+	})
+	if err != nil && !isNotFound(err) {
+		return fmt.Errorf("deregistering instance %s: %w", instanceID, err)
+	}
+	return nil
+}
+
+const (
+	// writeAgain is up to how long a write that was throttled pauses, and writeAttempts how often it is tried. It is the pace that
+	// slows it down: who pauses for longer would not be there when a token comes, and the less urgent would take it.
+	writeAgain    = 500 * time.Millisecond
+	writeAttempts = 7
+)
+
+// persist repeats a write that is throttled some times, and one that stands behind another write of the same instance when that one
+// is done.
+func (c *Client) persist(ctx context.Context, write func() error) error {
+	for attempt := 1; ; {
+		err := write()
+		switch {
+		case err == nil:
 			return nil
+		case resultOf(err) != resultThrottled:
+			if err := c.awaitDuplicate(ctx, err); err != nil {
+				return err
+			}
+			continue
+		case attempt == writeAttempts:
+			return err
 		}
-		if err := c.awaitDuplicate(ctx, err); err != nil {
-			return fmt.Errorf("deregistering instance %s: %w", instanceID, err)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(jittered(writeAgain)):
 		}
+		attempt++
 	}
 }
 

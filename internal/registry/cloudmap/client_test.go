@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,21 +122,23 @@ func TestPaceAdapts(t *testing.T) {
 			time.Sleep(time.Second)
 			p.done(time.Now(), resultThrottled)
 		}
-		if limit != 0.5 {
-			t.Errorf("throttled for ever: %v a second, want 64/128", limit)
+		if limit != slowest {
+			t.Errorf("throttled for ever: %v a second, want one in 20 s", limit)
 		}
-		for range 19 {
+		for range 46 {
 			time.Sleep(time.Second)
 			p.done(time.Now(), resultOK)
 		}
-		if limit < 60 || limit >= 64 {
-			t.Errorf("let through for 19 s: %v a second, want nearly 64", limit)
+		if limit < 55 || limit >= 64 {
+			t.Errorf("let through for 46 s: %v a second, want nearly 64", limit)
 		}
-		time.Sleep(2 * time.Second)
-		p.done(time.Now(), resultOK)
+		for range 10 {
+			time.Sleep(time.Second)
+			p.done(time.Now(), resultOK)
+		}
 		p.done(time.Now(), resultError)
 		if limit != 64 || p.limiter.Burst() != 128 {
-			t.Errorf("let through for 21 s: %v a second with a burst of %d, want 64 and 128", limit, p.limiter.Burst())
+			t.Errorf("let through for a minute: %v a second with a burst of %d, want 64 and 128", limit, p.limiter.Burst())
 		}
 	})
 }
@@ -147,7 +150,7 @@ func TestPatience(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 100 {
 			go func() {
-				for p.wait(ctx, true) == nil {
+				for p.wait(ctx, classInstances) == nil {
 				}
 			}()
 		}
@@ -155,7 +158,7 @@ func TestPatience(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		for range 5 {
-			if err := p.wait(t.Context(), false); err != nil {
+			if err := p.wait(t.Context(), classPages); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -164,5 +167,86 @@ func TestPatience(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
+	})
+}
+
+// TestPriority has one caller of each class wait: the record goes first, then pages, then the instance view.
+func TestPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPace(Rate{PerSecond: 1, Burst: 1}, func(float64) {})
+		if err := p.wait(t.Context(), classPages); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.wait(t.Context(), classMembers); err != nil { // has not gone out for long
+			t.Fatal(err)
+		}
+		order := make(chan class, classes)
+		for c := classInstances; c >= classMembers; c-- {
+			go func() {
+				if p.wait(t.Context(), c) == nil {
+					order <- c
+				}
+			}()
+			synctest.Wait()
+		}
+		for want := classMembers; want < classes; want++ {
+			if got := <-order; got != want {
+				t.Errorf("class %d went before class %d", got, want)
+			}
+		}
+	})
+}
+
+// TestRecordsAlwaysGoOut throttles everything: pages go out once in 20 s, the record once in 10 s.
+func TestRecordsAlwaysGoOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPace(Rate{PerSecond: 50, Burst: 100}, func(float64) {})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		var sent [classes]int
+		var callers sync.WaitGroup
+		for range 20 {
+			callers.Go(func() {
+				for p.wait(ctx, classPages) == nil {
+					sent[classPages]++
+					p.done(time.Now(), resultThrottled)
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		callers.Go(func() {
+			for p.wait(ctx, classMembers) == nil {
+				sent[classMembers]++
+				p.done(time.Now(), resultThrottled)
+				time.Sleep(time.Millisecond)
+			}
+		})
+		callers.Wait()
+		if got := sent[classMembers]; got < 55 || got > 100 {
+			t.Errorf("the record went out %d times in ten minutes, want 60 and its share of the rest", got)
+		}
+		if got := sent[classPages]; got > 250 {
+			t.Errorf("pages went out %d times in ten minutes of being throttled", got)
+		}
+	})
+}
+
+// TestAbandonedWait has those who stand in line give up: the others get their tokens.
+func TestAbandonedWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPace(Rate{PerSecond: 1, Burst: 1}, func(float64) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 10 {
+			go func() { _ = p.wait(ctx, classPages) }()
+		}
+		synctest.Wait()
+		last := make(chan error)
+		go func() { last <- p.wait(t.Context(), classPages) }()
+		synctest.Wait()
+		began := time.Now()
+		cancel()
+		if err := <-last; err != nil || time.Since(began) > time.Second {
+			t.Errorf("error %v after %v, want a token within a second", err, time.Since(began))
+		}
 	})
 }

@@ -64,7 +64,7 @@ func NewCompat(client *Client, cfg CompatConfig) *Compat {
 		cfg.times = defaultCompatTimes()
 	}
 	return &Compat{
-		cfg: cfg, log: cfg.Logger, client: client.ownAccount().background(),
+		cfg: cfg, log: cfg.Logger, client: client.ownAccount().as(classInstances),
 		catalog: compatCatalog{own: cfg.Identity.ClusterID, services: map[mcs.Key]*compatService{}},
 		shown:   map[mcs.Key][]mcs.Export{}, asked: keySet{},
 	}

@@ -42,6 +42,8 @@ func newControl(client *Client, cfg Config) *control {
 
 // controlPlace is where a clusterset's records are.
 type controlPlace struct {
+	// found is when it was found.
+	found            time.Time
 	namespace        namespace
 	members, catalog service
 	// catalogs are the clusters that had a catalog when the place was found.
@@ -80,6 +82,7 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	if place.missing {
 		place.until = time.Now().Add(c.again)
 	}
+	place.found = time.Now()
 	c.known.Store(&place)
 	return place, nil
 }
@@ -94,7 +97,15 @@ func (c *control) remembered() *controlPlace {
 }
 
 // forget makes the next ensure look again: something that was there has vanished.
-func (c *control) forget() { c.known.Store(nil) }
+func (c *control) forget() {
+	if known := c.known.Load(); known != nil && time.Since(known.found) >= believed {
+		c.known.CompareAndSwap(known, nil)
+	}
+}
+
+// believed is how long what was found is believed to be there, whatever reads say: they are late. To look again costs a list of
+// namespaces, which AWS allows the whole account once in two seconds.
+const believed = 2 * time.Second
 
 // look finds what is there.
 func (c *control) look(ctx context.Context) (place controlPlace, err error) {

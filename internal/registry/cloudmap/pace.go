@@ -2,6 +2,8 @@ package cloudmap
 
 import (
 	"context"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,24 +40,48 @@ var defaultRates = map[string]Rate{
 	"DeleteService":             {5, 50},
 }
 
+// class is whose requests go first. The record of this cluster is first: it is its sign of life and what announces its pages,
+// one write after a change or in 12 seconds, which cannot starve the others; behind a thousand pages it would be late, and the cluster
+// taken for dead. The instance view is last: nothing of ours waits for it.
+type class int
+
 const (
-	// slowest is the part of its rate that an operation falls to at most: seven halvings.
-	slowest = 1.0 / 128
-	// recovery is the time in which a rate that fell to nothing rises again in full, if nothing is throttled.
+	classMembers class = iota
+	classPages
+	classInstances
+	classes
+)
+
+const (
+	// slowest is what a rate falls to at most, in requests a second: one in 20 seconds, five a second from a hundred clusters.
+	slowest = 0.05
+	// alwaysAfter is the time after which a request of classMembers goes out, whatever the rate: a sign of life is worth a
+	// try at every heartbeat.
+	alwaysAfter = 10 * time.Second
+	// recovery is the time in which the rate rises from 0 to full, if nothing is throttled; below rise of it by smaller and smaller
+	// steps, for many clusters that share a quota would all shoot over it together.
 	recovery = 20 * time.Second
+	// longestStep is the most time that a single success counts for.
+	longestStep = time.Second
+	rise        = 1.0 / 4
 	// onceIn is how often a rate may fall: what is throttled within it was under way already.
 	onceIn = 500 * time.Millisecond
 )
 
-// pace is the token bucket of one operation. Its rate is halved when AWS throttles, and rises evenly while it does not.
+// pace is the token bucket of one operation. Its rate is halved when AWS throttles, and rises evenly while it does not. Tokens go to
+// those who wait by class, and by order of arrival within a class.
 type pace struct {
 	full    Rate
-	limiter *rate.Limiter
 	report  func(perSecond float64)
-
 	mu      sync.Mutex
+	limiter *rate.Limiter
 	part    float64 // of full that is used, up to 1
 	changed time.Time
+	// members is when a request of classMembers went out last.
+	members time.Time
+	waiting [classes][]chan struct{}
+	// timer runs while somebody waits.
+	timer *time.Timer
 }
 
 func newPace(full Rate, report func(perSecond float64)) *pace {
@@ -63,22 +89,71 @@ func newPace(full Rate, report func(perSecond float64)) *pace {
 	return &pace{full: full, limiter: rate.NewLimiter(rate.Limit(full.PerSecond), full.Burst), report: report, part: 1}
 }
 
-// wait takes a token. A patient caller leaves the last quarter of the bucket to the others.
-func (p *pace) wait(ctx context.Context, patient bool) error {
-	if !patient {
-		return p.limiter.Wait(ctx)
+// wait takes a token. The instance view leaves the last quarter of the bucket to the others.
+func (p *pace) wait(ctx context.Context, c class) error {
+	granted := make(chan struct{})
+	p.mu.Lock()
+	p.waiting[c] = append(p.waiting[c], granted)
+	p.grant()
+	p.mu.Unlock()
+	select {
+	case <-granted:
+		return nil
+	case <-ctx.Done():
 	}
-	for {
-		now := time.Now()
-		if p.limiter.TokensAt(now) >= float64(p.limiter.Burst()/4+1) && p.limiter.AllowN(now, 1) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Duration(float64(time.Second) / float64(p.limiter.Limit()))):
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.waiting[c], granted); i >= 0 {
+		p.waiting[c] = slices.Delete(p.waiting[c], i, i+1)
+		p.grant() // who stood behind may have less to wait for
+	}
+	return ctx.Err()
+}
+
+// grant hands out the tokens that there are, and comes again when there is the next one. The caller holds p.mu.
+func (p *pace) grant() {
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+	now := time.Now()
+	for c := range p.waiting {
+		for len(p.waiting[c]) > 0 {
+			if pause := p.take(now, class(c)); pause > 0 {
+				p.timer = time.AfterFunc(pause, p.again)
+				return
+			}
+			close(p.waiting[c][0])
+			p.waiting[c] = p.waiting[c][1:]
 		}
 	}
+}
+
+// take takes a token for a class, or says when to come again. The caller holds p.mu.
+func (p *pace) take(now time.Time, c class) (pause time.Duration) {
+	needed := 1.0
+	if c == classInstances {
+		needed += float64(p.limiter.Burst() / 4)
+	}
+	if missing := needed - p.limiter.TokensAt(now); missing > 0 {
+		pause = max(time.Millisecond, time.Duration(missing/float64(p.limiter.Limit())*float64(time.Second)))
+	}
+	if c == classMembers {
+		pause = min(pause, p.members.Add(alwaysAfter).Sub(now))
+		if pause <= 0 {
+			p.members = now
+		}
+	}
+	if pause <= 0 {
+		p.limiter.AllowN(now, 1)
+	}
+	return pause
+}
+
+func (p *pace) again() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.grant()
 }
 
 // done learns from a request's result.
@@ -87,9 +162,10 @@ func (p *pace) done(now time.Time, result string) {
 	defer p.mu.Unlock()
 	switch since := now.Sub(p.changed); {
 	case result == resultThrottled && since >= onceIn:
-		p.set(now, max(p.part/2, slowest))
+		p.set(now, max(p.part/2, min(1, slowest/p.full.PerSecond)))
 	case result == resultOK && p.part < 1 && since > 0:
-		p.set(now, min(1, p.part+min(since, time.Second).Seconds()/recovery.Seconds()))
+		step := min(since, longestStep).Seconds() / recovery.Seconds()
+		p.set(now, min(1, p.part+step*min(1, p.part/rise)))
 	}
 }
 
@@ -99,4 +175,8 @@ func (p *pace) set(now time.Time, part float64) {
 	p.limiter.SetLimitAt(now, rate.Limit(p.full.PerSecond*part))
 	p.limiter.SetBurstAt(now, max(1, int(float64(p.full.Burst)*part)))
 	p.report(p.full.PerSecond * part)
+	p.grant()
 }
+
+// jittered is a random pause up to the given one: clusters that were throttled together do not come back together.
+func jittered(pause time.Duration) time.Duration { return rand.N(pause) + 1 }

@@ -112,7 +112,7 @@ func (r *Registry) readMembers(ctx context.Context) (controlPlace, []plan.Instan
 	if err != nil || place.missing {
 		return place, nil, err
 	}
-	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, membersService, nil)
+	instances, whole, err := r.client.as(classMembers).discover(ctx, place.namespace.httpName, membersService, nil)
 	if err != nil {
 		r.vanished(err)
 		return place, nil, fmt.Errorf("reading the members of the clusterset: %w", err)

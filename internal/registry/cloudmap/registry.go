@@ -179,7 +179,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		if !cfg.InstanceView {
 			desired = r.hiddenInstances
 		}
-		r.view = newInstanceView(client.ownAccount().background(), cfg, desired)
+		r.view = newInstanceView(client.ownAccount().as(classInstances), cfg, desired)
 	}
 	return r, nil
 }
@@ -377,7 +377,7 @@ func (r *Registry) retrying(ctx context.Context, step func() error) error {
 			return nil
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(jittered(2 * pause)):
 		case <-ctx.Done():
 			return err
 		}
@@ -480,7 +480,7 @@ func (r *Registry) removeRecords(ctx context.Context) (controlPlace, error) {
 	r.ours.generation = max(r.ours.generation+1, r.cfg.wall().UnixMilli())
 	last := r.ours
 	r.mu.Unlock()
-	if _, err := r.client.register(ctx, place.members.id, last.instance()); err != nil {
+	if _, err := r.client.as(classMembers).register(ctx, place.members.id, last.instance()); err != nil {
 		return place, fmt.Errorf("announcing that the cluster leaves: %w", err)
 	}
 	if err := r.retrying(ctx, func() error { return r.removePages(ctx, place) }); err != nil {

@@ -225,7 +225,7 @@ func (v *instanceView) done(ctx context.Context, key mcs.Key, err error, notify 
 	switch {
 	case err != nil && ctx.Err() == nil:
 		item.failures++
-		item.retryAt = time.Now().Add(viewPause(err, item.failures))
+		item.retryAt = time.Now().Add(jittered(viewPause(err, item.failures)))
 		if !errors.Is(err, errUndecided) {
 			delete(v.shown, key)
 			v.complain(err, key, item)

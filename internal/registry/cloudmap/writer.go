@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -103,8 +102,7 @@ func (r *Registry) writing(ctx context.Context, err error, notify func(mcs.Key))
 	} else {
 		r.writeFailures++
 		pause := min(r.cfg.times.maxRetry, r.cfg.times.retry<<min(r.writeFailures-1, 10))
-		// Between half and all of it, so that clusters that were throttled together do not come back together.
-		r.writeRetryAt = time.Now().Add(pause/2 + rand.N(pause/2+1))
+		r.writeRetryAt = time.Now().Add(jittered(pause))
 	}
 	r.mu.Unlock()
 	r.tell(notify, changed)
@@ -120,8 +118,10 @@ func (r *Registry) writeDue(ctx context.Context, notify func(mcs.Key)) error {
 	// What is begun is finished when the controller stops: half of a page's parts are no page.
 	ctx, cancel := outlive(ctx, finish)
 	defer cancel()
+	stop := r.beatMeanwhile(ctx, place)
 	pagesErr := r.writePages(ctx, place, notify)
-	if err := r.writeRecord(ctx, place); err != nil {
+	stop()
+	if err := r.writeRecord(ctx, place, true); err != nil {
 		return cmp.Or(pagesErr, err)
 	}
 	return cmp.Or(pagesErr, r.trim(ctx, place))
@@ -257,8 +257,31 @@ func (r *Registry) explain(ctx context.Context, operations []string) error {
 	return nil
 }
 
-// writeRecord writes our record if it is due: pages changed, the ID is claimed, or it is time for a heartbeat.
-func (r *Registry) writeRecord(ctx context.Context, place controlPlace) error {
+// beatMeanwhile sees to the heartbeats while pages are written, which takes minutes when AWS throttles. The returned function
+// ends it and waits for it.
+func (r *Registry) beatMeanwhile(ctx context.Context, place controlPlace) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var beats sync.WaitGroup
+	beats.Go(func() {
+		for {
+			r.mu.Lock()
+			due := time.Until(r.recorded.Add(r.cfg.HeartbeatInterval))
+			r.mu.Unlock()
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(max(due, r.cfg.times.retry)):
+			}
+			// An error shows again, and is reported, when the pages are done.
+			_ = r.writeRecord(ctx, place, false)
+		}
+	})
+	return func() { cancel(); beats.Wait() }
+}
+
+// writeRecord writes our record if it is due: pages changed, the ID is claimed, or it is time for a heartbeat. Unless pages are
+// done, those that are being written are of a generation that is not announced.
+func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDone bool) error {
 	r.mu.Lock()
 	now := time.Now()
 	due := r.claim.state != watching && (r.announce || now.Sub(r.recorded) >= r.cfg.HeartbeatInterval)
@@ -268,12 +291,14 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace) error {
 	}
 	r.announce = false
 	r.ours.heartbeat = r.ours.nextHeartbeat(now)
-	r.ours.generation = max(r.outbox.generation, r.ours.generation)
+	if pagesDone || r.claim.state != held {
+		r.ours.generation = max(r.outbox.generation, r.ours.generation)
+	}
 	r.ours.pages = r.announced()
 	ours := r.ours
 	r.mu.Unlock()
 
-	_, err := r.client.register(ctx, place.members.id, ours.instance())
+	_, err := r.client.as(classMembers).register(ctx, place.members.id, ours.instance())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
