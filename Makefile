@@ -23,6 +23,11 @@ build: ## Build the controller, kubectl-mcs, cloudmap-local and the testbed into
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 	go build -C testbed -o ../bin/ ./cmd/...
 
+# The real Helm, for the chart's tests and scenarios; pinned in hack/helm/go.mod (3 minutes on 2 cores the first time).
+bin/helm: hack/helm/go.mod hack/helm/go.sum
+	go build -C hack/helm -ldflags '-s -w' -o ../../bin/helm helm.sh/helm/v4/cmd/helm
+	@touch $@
+
 .PHONY: demo
 demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
@@ -32,13 +37,13 @@ demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves
 test: unit e2e ## Run every test: unit, registries, a real API server, scenarios on real clusters
 
 .PHONY: unit
-unit: build ## Run the tests that need no cluster (a real API server included)
+unit: build bin/helm ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 go test -timeout 15m ./api/... ./cmd/... ./internal/...
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 go test -timeout 15m ./api/... ./cmd/... ./deploy/... ./internal/...
 	cd testbed && go test -timeout 15m ./...
 
 .PHONY: e2e
-e2e: build ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
+e2e: build bin/helm ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -timeout 10m .)
 	E2E=1 go test -count=1 -timeout 40m -parallel 6 -v ./test/e2e $(if $(RUN),-run '$(RUN)')

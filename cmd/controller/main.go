@@ -28,6 +28,9 @@ func main() {
 
 // start returns the exit code: 0 when told to stop, 1 when the controller cannot go on, 2 when the flags are wrong.
 func start(args []string) int {
+	if len(args) > 0 && args[0] == probeCommand {
+		return probe(args[1:], os.Stdout)
+	}
 	options, err := config.Parse(args)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// TestProbeAnswers: what counts as the expected answer, asked for once.
+func TestProbeAnswers(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/metrics" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprint(w, "# HELP cloud_map_mcs_member 1\ncloud_map_mcs_member 0\n")
+	}))
+	defer server.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+
+	tests := map[string]struct {
+		url, line string
+		wantErr   string
+	}{
+		"any answer":     {server.URL + "/metrics", "", ""},
+		"by name":        {strings.Replace(server.URL, "127.0.0.1", "localhost", 1) + "/metrics", "", ""},
+		"a line":         {server.URL + "/metrics", "cloud_map_mcs_member ", ""},
+		"no such line":   {server.URL + "/metrics", "cloud_map_mcs_member 1", `begins with "cloud_map_mcs_member 1"`},
+		"another status": {server.URL, "", "404 Not Found"},
+		"nobody listens": {gone.URL, "", "connection refused"},
+		"no such name":   {"http://name.invalid/", "", "resolving"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			target, err := url.Parse(tt.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = probeAddresses(t.Context(), target, tt.line)
+			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+				t.Errorf("asking %s for a line %q: %v, want %q", tt.url, tt.line, err, tt.wantErr)
+			}
+		})
+	}
+}
+
+// TestProbeWaits: what is not as expected yet is asked for again.
+func TestProbeWaits(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "cloud_map_mcs_member %d\n", min(asked.Add(1)-1, 1))
+	}))
+	defer server.Close()
+	if got := start([]string{probeCommand, "--contains=cloud_map_mcs_member 1", server.URL}); got != 0 || asked.Load() != 2 {
+		t.Errorf("exits with %d after %d requests, want 0 after 2", got, asked.Load())
+	}
+}
+
+func TestProbeExitCodes(t *testing.T) {
+	server := httptest.NewServer(nil)
+	server.Close()
+	tests := map[string]struct {
+		args []string
+		want int
+		says string
+	}{
+		"gives up":           {[]string{"--timeout=10ms", server.URL}, 1, "FAILED: "},
+		"what its flags are": {[]string{"--help"}, 0, "--timeout"},
+		"no URL":             {nil, 2, "usage: probe"},
+		"not http":           {[]string{"https://localhost"}, 2, "usage: probe"},
+		"two URLs":           {[]string{server.URL, server.URL}, 2, "usage: probe"},
+		"no flag of it":      {[]string{"--registry=etcd", server.URL}, 2, "unknown flag"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			if got := probe(tt.args, &out); got != tt.want || !strings.Contains(out.String(), tt.says) {
+				t.Errorf("probe %q exits with %d, want %d, and %q in:\n%s", tt.args, got, tt.want, tt.says, &out)
+			}
+		})
+	}
+}
