@@ -1,0 +1,300 @@
+package deploy_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const (
+	chartDir = "charts/cloud-map-mcs-controller"
+	release  = "cloud-map-mcs-controller"
+	system   = "cloud-map-mcs-system"
+)
+
+// helm runs the real Helm, which `make bin/helm` builds.
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	path, err := filepath.Abs("../bin/helm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		if os.Getenv("REQUIRE_HELM") != "" {
+			t.Fatalf("%v: run make bin/helm", err)
+		}
+		t.Skip("bin/helm is missing: make bin/helm builds it")
+	}
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "KUBECONFIG="+os.DevNull)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("helm %s: %w: %s", strings.Join(args, " "), err, &stderr)
+	}
+	return stdout.String(), nil
+}
+
+// template renders the chart.
+func template(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return helm(t, append([]string{"template", release, chartDir, "--namespace", system}, args...)...)
+}
+
+func mustTemplate(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := template(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// objects splits a manifest, by kind and name.
+func objects(t *testing.T, manifest string) map[string]*unstructured.Unstructured {
+	t.Helper()
+	out := map[string]*unstructured.Unstructured{}
+	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifest), 4096)
+	for {
+		obj := &unstructured.Unstructured{}
+		err := decoder.Decode(obj)
+		if err == io.EOF {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(obj.Object) == 0 {
+			continue
+		}
+		key := obj.GetKind() + "/" + obj.GetName()
+		if out[key] != nil {
+			t.Errorf("%s is there twice", key)
+		}
+		out[key] = obj
+	}
+}
+
+func kustomize(t *testing.T, dir string) string {
+	t.Helper()
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := resources.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(manifest)
+}
+
+// TestChartIsTheBase: with default values Helm installs what kubectl apply -k deploy/guard -k deploy/base does, so neither can
+// have what the other lacks.
+func TestChartIsTheBase(t *testing.T) {
+	want := objects(t, kustomize(t, "base")+"\n---\n"+kustomize(t, "guard"))
+	delete(want, "Namespace/"+system) // helm install --create-namespace
+	got := objects(t, mustTemplate(t, "--skip-tests"))
+	for _, all := range []map[string]*unstructured.Unstructured{want, got} {
+		for _, obj := range all {
+			withoutLabels(obj)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("deploy/base with deploy/guard, and the chart with default values, differ (-base +chart):\n%s", d)
+	}
+}
+
+// withoutLabels takes away what Helm's own conventions add: labels and annotations about the release.
+func withoutLabels(obj *unstructured.Unstructured) {
+	labels, annotations := obj.GetLabels(), obj.GetAnnotations()
+	for _, key := range []string{
+		"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart",
+	} {
+		delete(labels, key)
+	}
+	for _, key := range []string{"helm.sh/resource-policy", "cloud-map-mcs-controller/shared"} {
+		delete(annotations, key)
+	}
+	// What is empty is left out, as nil is.
+	obj.SetLabels(nil)
+	obj.SetAnnotations(nil)
+	if len(labels) > 0 {
+		obj.SetLabels(labels)
+	}
+	if len(annotations) > 0 {
+		obj.SetAnnotations(annotations)
+	}
+}
+
+// valuesFiles are the examples of ci/, by name.
+func valuesFiles(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob(chartDir + "/ci/*-values.yaml")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no values files: %v", err)
+	}
+	out := map[string]string{}
+	for _, path := range paths {
+		out[strings.TrimSuffix(filepath.Base(path), "-values.yaml")] = path
+	}
+	return out
+}
+
+// TestChartGolden: what each of the examples renders. The CRDs and the guard are left out, TestChartIsTheBase compares them.
+func TestChartGolden(t *testing.T) {
+	for name, values := range valuesFiles(t) {
+		t.Run(name, func(t *testing.T) {
+			got := mustTemplate(t, "--values", values, "--set", "crds.install=false,crds.guard=false", "--api-versions", "about.k8s.io/v1beta1/ClusterProperty")
+			golden := filepath.Join("testdata/chart", name+".golden.yaml")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), got); d != "" {
+				t.Errorf("go test ./deploy -update writes %s (-want +got):\n%s", golden, d)
+			}
+			checkStrictly(t, got)
+			if _, err := config.Parse(managerArgs(t, got)); err != nil {
+				t.Errorf("the controller refuses its flags: %v", err)
+			}
+		})
+	}
+}
+
+// checkStrictly finds fields that Kubernetes does not know. Objects of the Prometheus operator and ours are not looked at.
+func checkStrictly(t *testing.T, manifest string) {
+	t.Helper()
+	strict := serializer.NewCodecFactory(clientgoscheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	for key, obj := range objects(t, manifest) {
+		text, err := obj.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := strict.Decode(text, nil, nil); err != nil && !runtime.IsNotRegisteredError(err) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+// managerArgs are the controller's flags.
+func managerArgs(t *testing.T, manifest string) []string {
+	t.Helper()
+	deployment := objects(t, manifest)["Deployment/cloud-map-mcs-controller-manager"]
+	containers, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+	if err != nil || len(containers) != 1 {
+		t.Fatalf("the Deployment has %d containers (%v), want 1", len(containers), err)
+	}
+	args, _, err := unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return args
+}
+
+// onlyByExtraArgs are flags that no value stands for: those that the chart's ports and RBAC go with, and those for outside of a pod.
+var onlyByExtraArgs = []string{
+	"health-probe-bind-address", "kube-context", "kubeconfig", "leader-elect", "leader-election-namespace", "metrics-bind-address",
+	"status-bind-address", "version",
+}
+
+// TestChartPassesEveryFlag: a new flag needs a value or a place in the list above; a value that says it passes a flag does.
+func TestChartPassesEveryFlag(t *testing.T) {
+	manifest := mustTemplate(t, "--values", chartDir+"/ci/everything-values.yaml", "--set", "extraArgs=null")
+	options := config.Default()
+	flags := options.Flags()
+	if err := flags.Parse(managerArgs(t, manifest)); err != nil {
+		t.Fatal(err)
+	}
+	var passed, want []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			passed = append(passed, f.Name)
+			if f.Value.String() == f.DefValue {
+				t.Errorf("ci/everything-values.yaml sets --%s to its default", f.Name)
+			}
+		}
+		if !slices.Contains(onlyByExtraArgs, f.Name) {
+			want = append(want, f.Name)
+		}
+	})
+	if d := cmp.Diff(want, passed); d != "" {
+		t.Errorf("flags of the controller that the chart does not pass, or that it only passes by extraArgs (-want +got):\n%s", d)
+	}
+	var said []string
+	for _, v := range readValues(t) {
+		said = append(said, v.flags...)
+	}
+	slices.Sort(said)
+	slices.Sort(want)
+	if d := cmp.Diff(want, said); d != "" {
+		t.Errorf("flags in the comments of values.yaml (-want +got):\n%s", d)
+	}
+}
+
+// TestChartRefuses: what cannot work is told before anything is installed.
+func TestChartRefuses(t *testing.T) {
+	tests := map[string]struct {
+		set  string
+		want string
+	}{
+		"a value that does not exist":       {"hint.port=9000", "additional properties 'hint' not allowed"},
+		"one inside another":                {"aws.regoin=eu-west-1", "additional properties 'regoin' not allowed"},
+		"another type":                      {"replicas=two", "replicas"},
+		"an ID with dots":                   {"clusterId=a.b,clusterSetId=c", "clusterId"},
+		"half an identity":                  {"clusterId=cls1", "belong together"},
+		"etcd without endpoints":            {"registry=etcd", "needs etcd.endpoints"},
+		"an etcd user without password":     {"etcd.username=cls1", "belong together"},
+		"ClusterProperties without IDs":     {"clusterProperties.create=true", "needs clusterId"},
+		"ClusterProperties without the CRD": {"clusterProperties.create=true,clusterId=a,clusterSetId=b", "does not know ClusterProperty yet"},
+		"an unknown registry":               {"registry=consul", "registry"},
+		"a duration without unit":           {"pollInterval=5", "pollInterval"},
+		"an account as a number":            {"aws.namespaceOwner=111122223333", "namespaceOwner"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := template(t, "--set", tt.set)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("--set %s: %v, want an error with %q", tt.set, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestChartLints: what `helm lint` says of the chart with each of the examples.
+func TestChartLints(t *testing.T) {
+	for name, values := range valuesFiles(t) {
+		if name == "properties" {
+			continue // needs an API server with the CRD, and lint knows none
+		}
+		if _, err := helm(t, "lint", "--strict", "--values", values, chartDir); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+{{/* Names are fixed: one controller serves the whole cluster, and kubectl mcs, leases and IAM associations know it by name. */}}
+{{- define "manager" -}}cloud-map-mcs-controller-manager{{- end }}
+
+{{- define "selectorLabels" -}}
+app.kubernetes.io/name: cloud-map-mcs-controller
+app.kubernetes.io/component: manager
+{{- end }}
+
+{{- define "labels" -}}
+app.kubernetes.io/name: cloud-map-mcs-controller
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "image" -}}
+{{- with .Values.image }}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532 # lets the IRSA token be read
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* A large number would be written as 1e+06. */}}
+{{- define "integer" -}}{{ if not (kindIs "invalid" .) }}{{ int . }}{{ end }}{{- end }}
+
+{{/* Flags whose values are set; what is empty stays the controller's default. */}}
+{{- define "args" -}}
+{{- $v := .Values }}
+{{- $etcd := "/etc/cloud-map-mcs/etcd" }}
+{{- $tls := dict }}
+{{- range $key := list "ca" "cert" "key" }}
+{{- $file := get $v.etcd.tls $key }}
+{{- $_ := set $tls $key (ternary (printf "%s/tls/%s" $etcd $file) "" (and (ne $v.etcd.tls.secret "") (ne $file ""))) }}
+{{- end }}
+{{- $flags := dict
+  "instance-view" (ternary "" "false" $v.instanceView)
+  "poll-interval" $v.pollInterval
+  "relaxed-poll-interval" $v.relaxedPollInterval
+  "heartbeat-interval" $v.heartbeatInterval
+  "stale-after" $v.staleAfter
+  "stale-cluster-policy" $v.staleClusterPolicy
+  "hints" (ternary "" "false" $v.hints.enabled)
+  "hint-bind-address" (ternary "" (printf ":%d" (int $v.hints.port)) (eq (int $v.hints.port) 8479))
+  "hint-advertise-address" $v.hints.advertiseAddress
+  "aws-region" $v.aws.region
+  "aws-endpoint" $v.aws.endpoint
+  "aws-role-arn" $v.aws.roleArn
+  "aws-role-external-id" $v.aws.roleExternalId
+  "aws-role-session-name" $v.aws.roleSessionName
+  "aws-namespace-owner" $v.aws.namespaceOwner
+  "etcd-endpoints" (join "," $v.etcd.endpoints)
+  "etcd-ca" $tls.ca
+  "etcd-cert" $tls.cert
+  "etcd-key" $tls.key
+  "etcd-username" $v.etcd.username
+  "etcd-password-file" (ternary (printf "%s/password/password" $etcd) "" (ne $v.etcd.passwordSecret ""))
+  "etcd-prefix" $v.etcd.prefix
+  "etcd-insecure" (ternary "true" "" $v.etcd.insecure)
+  "import-from-aws-controller" (ternary "true" "" $v.migration.importFromAwsController)
+  "aws-controller-poll-interval" $v.migration.pollInterval
+  "cluster-id" (ternary "" $v.clusterId $v.clusterProperties.create)
+  "clusterset-id" (ternary "" $v.clusterSetId $v.clusterProperties.create)
+  "export-namespaces" $v.exportNamespaces
+  "import-namespaces" $v.importNamespaces
+  "auto-export-selector" $v.autoExportSelector
+  "kube-api-qps" $v.kubeApi.qps
+  "kube-api-burst" (include "integer" $v.kubeApi.burst)
+  "concurrency" (include "integer" $v.concurrency)
+  "log-level" $v.log.level
+  "log-format" $v.log.format
+-}}
+- --registry={{ $v.registry }}
+{{- range $flag, $value := $flags }}
+{{- if and (not (kindIs "invalid" $value)) (ne (toString $value) "") }}
+- {{ printf "--%s=%s" $flag (toString $value) | quote }}
+{{- end }}
+{{- end }}
+{{- range $operation, $rate := $v.aws.rates }}
+- {{ printf "--aws-rate=%s=%s" $operation $rate | quote }}
+{{- end }}
+{{- range $v.importFrom }}
+- {{ printf "--import-from=%s" . | quote }}
+{{- end }}
+{{- range $v.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* Settings that the controller or Kubernetes would refuse later, or that say nothing. */}}
+{{- define "check" -}}
+{{- $v := .Values }}
+{{- if ne (empty $v.clusterId) (empty $v.clusterSetId) }}
+{{- fail "clusterId and clusterSetId belong together: set both or none" }}
+{{- end }}
+{{- if and (eq $v.registry "etcd") (not $v.etcd.endpoints) }}
+{{- fail "registry: etcd needs etcd.endpoints, such as https://etcd-0.example.com:2379" }}
+{{- end }}
+{{- if ne (empty $v.etcd.username) (empty $v.etcd.passwordSecret) }}
+{{- fail "etcd.username and etcd.passwordSecret belong together: set both or none" }}
+{{- end }}
+{{- if $v.clusterProperties.create }}
+{{- if empty $v.clusterId }}
+{{- fail "clusterProperties.create needs clusterId and clusterSetId" }}
+{{- end }}
+{{- if not (.Capabilities.APIVersions.Has "about.k8s.io/v1beta1/ClusterProperty") }}
+{{- fail "clusterProperties.create: the API server does not know ClusterProperty yet. Install without it (the IDs are then passed as flags) and upgrade with it afterwards, or install the CRDs before" }}
+{{- end }}
+{{- end }}
+{{- end }}
