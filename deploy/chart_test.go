@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -80,7 +81,7 @@ func objects(t *testing.T, manifest string) map[string]*unstructured.Unstructure
 	for {
 		obj := &unstructured.Unstructured{}
 		err := decoder.Decode(obj)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return out
 		}
 		if err != nil {
