@@ -23,17 +23,19 @@ func (r *Registry) writeLoop(ctx context.Context, notify func(mcs.Key)) {
 	beat := time.NewTimer(r.cfg.HeartbeatInterval)
 	defer beat.Stop()
 	for failures := 0; ctx.Err() == nil; {
-		more, err := r.step(ctx, notify)
+		did, err := r.step(ctx, notify)
 		if ctx.Err() != nil {
 			return
 		}
-		r.problem(&r.writeProblem, err, notify, "Cannot write to etcd; trying again", "Writing to etcd again")
+		if err != nil || did == wrote {
+			r.problem(&r.writeProblem, err, notify, "Cannot write to etcd; trying again", "Writing to etcd again")
+		}
 		switch {
 		case err != nil:
 			failures++
 			pause(ctx, r.cfg.times.backoff(failures))
 			continue
-		case more:
+		case did != nothing:
 			failures = 0
 			continue
 		}
@@ -67,8 +69,19 @@ type task struct {
 	fence int64
 }
 
-// step makes the next request, if there is anything to do; more says that there may be more.
-func (r *Registry) step(ctx context.Context, notify func(mcs.Key)) (more bool, err error) {
+// progress is what a step has done.
+type progress int
+
+const (
+	// nothing says that there is nothing to do for now.
+	nothing progress = iota
+	// something says to go on, and wrote that etcd accepts what we write: withdrawals it accepts even when its quota is used up.
+	something
+	wrote
+)
+
+// step makes the next request, if there is anything to do.
+func (r *Registry) step(ctx context.Context, notify func(mcs.Key)) (progress, error) {
 	r.mu.Lock()
 	next, obstacle := r.next(time.Now())
 	r.mu.Unlock()
@@ -77,11 +90,11 @@ func (r *Registry) step(ctx context.Context, notify func(mcs.Key)) (more bool, e
 	case next.join:
 		return r.join(ctx, next.seen)
 	case next.beat:
-		return true, r.beat(ctx, next.fence)
+		return r.beat(ctx, next.fence)
 	case len(next.batch) > 0:
-		return true, r.write(ctx, next.fence, next.batch, notify)
+		return r.write(ctx, next.fence, next.batch, notify)
 	}
-	return false, nil
+	return nothing, nil
 }
 
 // next is what to do next, and what forbids to do anything. The caller holds r.mu.
@@ -120,30 +133,30 @@ func (r *Registry) nextBehindFence(now time.Time) task {
 }
 
 // join writes the keys alive and member.
-func (r *Registry) join(ctx context.Context, seen int64) (more bool, err error) {
+func (r *Registry) join(ctx context.Context, seen int64) (progress, error) {
 	lease, err := r.leased(ctx)
 	if err != nil {
-		return false, err
+		return nothing, err
 	}
 	member, err := r.nextRecord()
 	if err != nil {
-		return false, err
+		return nothing, err
 	}
 	revision, err := r.store.claim(ctx, seen, lease, r.cfg.Identity.UID, member)
 	switch {
 	case errors.Is(err, errFallen):
-		return false, nil // the watch will show what came between
+		return nothing, nil // the watch will show what came between
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		r.leaseLost(lease)
-		return true, nil
+		return something, nil
 	case err != nil:
-		return false, fmt.Errorf("joining the clusterset: %w", err)
+		return nothing, fmt.Errorf("joining the clusterset: %w", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.claim.won(revision)
 	r.recorded = revision
-	return true, nil
+	return wrote, nil
 }
 
 // nextRecord is our record with a new heartbeat, encoded. Who was a member before stays one since then.
@@ -161,23 +174,23 @@ func (r *Registry) nextRecord() ([]byte, error) {
 
 // beat writes the member record. One that fails is not tried again at once, so that it does not keep exports from being
 // written, or withdrawn, that can be.
-func (r *Registry) beat(ctx context.Context, fence int64) error {
+func (r *Registry) beat(ctx context.Context, fence int64) (progress, error) {
 	member, err := r.nextRecord()
 	if err != nil {
-		return err
+		return nothing, err
 	}
 	revision, err := r.store.beat(ctx, fence, member)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
 		r.recorded = revision
-		return nil
+		return wrote, nil
 	}
 	r.beatAt = time.Now().Add(r.cfg.HeartbeatInterval / 4)
 	if err = r.outcome(err); err != nil {
-		return fmt.Errorf("writing a heartbeat: %w", err)
+		return nothing, fmt.Errorf("writing a heartbeat: %w", err)
 	}
-	return nil
+	return something, nil
 }
 
 // outcome draws the conclusion from a write that failed, and is what is wrong, if anything. When it is not known whether the
@@ -240,13 +253,16 @@ func (r *Registry) leaseLost(lease int64) {
 }
 
 // write carries out a batch.
-func (r *Registry) write(ctx context.Context, fence int64, batch []operation, notify func(mcs.Key)) error {
+func (r *Registry) write(ctx context.Context, fence int64, batch []operation, notify func(mcs.Key)) (progress, error) {
 	revision, effect, err := r.store.write(ctx, fence, batch)
-	changed := keySet{}
+	did, changed := something, keySet{}
 	r.mu.Lock()
 	switch {
 	case err == nil:
 		r.outbox.accepted(batch, effect, revision, r.state.revision)
+		if !batch[0].withdraw {
+			did = wrote
+		}
 	case errors.Is(err, errTooLarge) && len(batch) == 1:
 		r.outbox.refuse(batch[0].key, err)
 		changed[batch[0].key] = struct{}{}
@@ -262,9 +278,9 @@ func (r *Registry) write(ctx context.Context, fence int64, batch []operation, no
 	r.mu.Unlock()
 	r.tell(notify, changed)
 	if err != nil {
-		return fmt.Errorf("writing %d exports: %w", len(batch), err)
+		return nothing, fmt.Errorf("writing %d exports: %w", len(batch), err)
 	}
-	return nil
+	return did, nil
 }
 
 // leave removes everything of this cluster, in bounded time, unless somebody else lives under its ID.
