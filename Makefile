@@ -42,11 +42,15 @@ unit: build bin/helm ## Run the tests that need no cluster (a real API server in
 	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 go test -timeout 15m ./api/... ./cmd/... ./deploy/... ./internal/...
 	cd testbed && go test -timeout 15m ./...
 
+# The scenarios that a registry can make a difference to; make e2e REGISTRY=etcd runs the others on etcd as well.
+ON_ETCD := ^Test(Tutorial|ReadinessFlip|ManyEndpoints|DeletedNamespace|KilledController|TwoClustersWithOneID|RegistryDown|Stale|EtcdUsers)
+
 .PHONY: e2e
 e2e: build bin/helm ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -timeout 10m .)
 	E2E=1 go test -count=1 -timeout 40m -parallel 6 -v ./test/e2e $(if $(RUN),-run '$(RUN)')
+	$(if $(RUN)$(REGISTRY),,E2E=1 REGISTRY=etcd go test -count=1 -timeout 20m -parallel 6 -v ./test/e2e -run '$(ON_ETCD)')
 
 .PHONY: bench
 bench: ## Measure speed and allocations of the hot code
