@@ -146,22 +146,6 @@ func (c *catalogs) member(now time.Time, instance plan.Instance, changed keySet)
 	return written && (c.synced || !isNew) // what was there before us may be old
 }
 
-// present takes in a cluster's record, and says whether it is a new sign of life.
-func (c *catalogs) present(now time.Time, instance plan.Instance, changed keySet) (sign bool) {
-	cluster := c.clusters[instance.ID]
-	isNew := cluster == nil
-	if isNew {
-		cluster = &catalog{}
-		c.clusters[instance.ID] = cluster
-	}
-	cluster.absentSince = time.Time{}
-	written := cluster.takeRecord(now, instance, c.identity.ClusterSetID, changed)
-	if written || isNew {
-		cluster.lastSeen = now
-	}
-	return written && (c.synced || !isNew)
-}
-
 // keysOf adds the keys of a cluster's exports.
 func (c *catalogs) keysOf(id string, keys keySet) {
 	if cluster := c.clusters[id]; cluster != nil {

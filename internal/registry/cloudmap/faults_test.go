@@ -359,7 +359,7 @@ func (a *actor) leave() {
 	// Removing takes its time, and may fail: then what is left is for the next life to remove.
 	timer := time.AfterFunc(30*time.Second, func() { l.wire.cut.Store(true) })
 	defer timer.Stop()
-	_ = <-l.ended
+	<-l.ended //nolint:errcheck // how it ended does not matter
 }
 
 // wish changes what the user wants of one key.

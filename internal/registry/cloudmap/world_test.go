@@ -337,7 +337,7 @@ func (l *life) end(cause error) error {
 func (l *life) kill() {
 	l.wire.cut.Store(true)
 	l.stop(nil)
-	_ = <-l.ended
+	<-l.ended //nolint:errcheck // how it ended does not matter
 }
 
 // until waits for a condition, in virtual time.
