@@ -105,19 +105,27 @@ var installOnce = sync.OnceValue(func() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	for _, c := range []string{"cls1", "cls2"} {
-		for _, line := range append(tutorial.Install(suite.Registry),
-			"kubectl --context CLS -n cloud-map-mcs-system rollout status "+manager+" --timeout=90s",
-			"kubectl mcs dns enable --context CLS",
-			"kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml",
-		) {
-			line = strings.ReplaceAll(line, "CLS", c)
-			if out, err := suite.Output(ctx, line); err != nil {
-				return fmt.Errorf("%s: %w: %s", line, err, out)
-			}
+		if err := install(ctx, c); err != nil {
+			return err
 		}
 	}
 	return nil
 })
+
+// install installs the product in one cluster and makes it a member, or puts that back.
+func install(ctx context.Context, c string) error {
+	for _, line := range append(tutorial.Install(suite.Registry),
+		"kubectl --context CLS -n cloud-map-mcs-system rollout status "+manager+" --timeout=90s",
+		"kubectl mcs dns enable --context CLS",
+		"kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml",
+	) {
+		line = strings.ReplaceAll(line, "CLS", c)
+		if out, err := suite.Output(ctx, line); err != nil {
+			return fmt.Errorf("%s: %w: %s", line, err, out)
+		}
+	}
+	return nil
+}
 
 // namespace makes a namespace in every given cluster, which goes with the test.
 func namespace(t *testing.T, in ...cluster) string {

@@ -1,0 +1,163 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+)
+
+// plugin types one command of the plugin and wants an exit code.
+func plugin(ctx context.Context, wantCode int, line string) (string, error) {
+	out, err := suite.Output(ctx, "kubectl mcs "+line)
+	code := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code, err = exit.ExitCode(), nil
+	}
+	if err != nil || code != wantCode {
+		return out, fmt.Errorf("kubectl mcs %s: exit code %d, want %d, %w:\n%s", line, code, wantCode, err, out)
+	}
+	return out, nil
+}
+
+// says wants a command of the plugin to end with a code and to print all of these, soon.
+func says(t *testing.T, wantCode int, line string, texts ...string) string {
+	t.Helper()
+	var out string
+	eventually(t, soon, func() (err error) {
+		if out, err = plugin(t.Context(), wantCode, line); err != nil {
+			return err
+		}
+		for _, text := range texts {
+			if !strings.Contains(out, text) {
+				return fmt.Errorf("kubectl mcs %s does not say %q:\n%s", line, text, out)
+			}
+		}
+		return nil
+	})
+	t.Logf("$ kubectl mcs %s\n%s", line, out)
+	return out
+}
+
+// reinstall makes a cluster as installOnce left it.
+func reinstall(c string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	return install(ctx, c)
+}
+
+// TestCLI runs kubectl mcs as a user does, on a clusterset that works and on three that do not.
+func TestCLI(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	apply(t, cls1, web(ns, "web", 2))
+	on := " -n " + ns + " --context "
+	both := on + "cls1,cls2"
+	t.Cleanup(func() {
+		if err := reinstall("cls2"); err != nil {
+			t.Error(err)
+		}
+	})
+
+	eventually(t, started, func() error {
+		ips, err := podIPs(t.Context(), cls1, ns, "web")
+		if err == nil && len(ips) != 2 {
+			err = fmt.Errorf("ready are %v", ips)
+		}
+		return err
+	})
+	says(t, 3, "diagnose web"+both, "no cluster that could be asked exports", "run: kubectl mcs export web -n "+ns+" --context cls1")
+	says(t, 0, "export web"+on+"cls1", "ServiceExport "+ns+"/web", "exported")
+	says(t, 0, "diagnose web"+both, ns+"/web works everywhere that was looked at.")
+	began := time.Now()
+	says(t, 0, "check --context cls1,cls2", "√ pod network to cls2", "√ pod network to cls1", "√ clusterset IP", " 0 failed")
+	t.Logf("check took %s", time.Since(began).Round(10*time.Millisecond))
+	says(t, 0, "get exports"+both, "web")
+	says(t, 0, "get imports"+both, "ClusterSetIP")
+	says(t, 0, "get clusters --context cls1,cls2", "cls1", "cls2")
+	says(t, 0, "describe web"+both, "EXPORTED BY", "IMPORTED IN")
+	says(t, 0, "registry get web"+on+"cls2", "cluster: cls1", "address: ")
+	says(t, 0, "graph --context cls1,cls2", ns+"/web")
+	statusAgrees(t)
+
+	t.Run("a permission is missing", func(t *testing.T) {
+		kubectl(t, cls2, "delete", "clusterrolebinding", "cloud-map-mcs-controller-manager")
+		says(t, 3, "diagnose web"+both, "It stops in cls2 at permissions:", "kubectl mcs install")
+		if err := reinstall("cls2"); err != nil {
+			t.Fatal(err)
+		}
+		says(t, 0, "diagnose web"+both)
+	})
+	t.Run("DNS is not enabled", func(t *testing.T) {
+		says(t, 0, "dns disable --context cls2")
+		says(t, 3, "diagnose web"+both, "It stops in cls2 at CoreDNS: clusterset.local is not enabled", "run: kubectl mcs dns enable --context cls2")
+		says(t, 3, "check --context cls2", "× DNS: clusterset.local is not enabled")
+		says(t, 0, "dns enable --context cls2")
+		says(t, 0, "diagnose web"+both)
+	})
+	t.Run("an ID is used twice", func(t *testing.T) {
+		apply(t, cls2, web(ns, "web", 1))
+		kubectl(t, cls2, "-n", ns, "rollout", "status", "deployment/web", "--timeout=90s")
+		says(t, 1, "join --cluster-id cls1 --clusterset-id demo-set --force --context cls2", "is already used by another cluster")
+		says(t, 3, "export web --wait 10s"+on+"cls2", "is already used by another cluster")
+		says(t, 3, "diagnose web"+both, "It stops in cls2 at ServiceExport", "give one of the two clusters another ID")
+		says(t, 0, "join --cluster-id cls2 --clusterset-id demo-set --force --context cls2", "is a member of clusterset demo-set")
+		says(t, 0, "export web"+on+"cls2", "exported")
+		says(t, 0, "diagnose web"+both)
+	})
+	t.Run("leave and join", func(t *testing.T) {
+		says(t, 0, "leave --yes --context cls2", "is in no clusterset")
+		eventually(t, soon, func() error { return exporters(t.Context(), cls1, ns, "web", "cls1") })
+		says(t, 3, "status --context cls1,cls2", "no member")
+		says(t, 0, "join --cluster-id cls2 --clusterset-id demo-set --context cls2", "is a member of clusterset demo-set")
+		says(t, 0, "unexport web"+on+"cls2", "deleted")
+	})
+	t.Run("uninstall and install", func(t *testing.T) {
+		if suite.Registry != clusterset.CloudMap {
+			t.Skip("the credentials are a Secret on Cloud Map only")
+		}
+		says(t, 0, "uninstall --dry-run --context cls2", "Deployment cloud-map-mcs-system/cloud-map-mcs-controller-manager is deleted")
+		credentials := kubectl(t, cls2, "-n", system, "get", "secret", "aws-credentials", "-o", "jsonpath={.data}")
+		args := kubectl(t, cls2, "-n", system, "get", manager, "-o", "jsonpath={.spec.template.spec.containers[0].args[*]}")
+		says(t, 0, "uninstall --yes --context cls2", "done")
+		for _, kind := range []string{"serviceimports", "endpointslices -l endpointslice.kubernetes.io/managed-by=cloud-map-mcs-controller"} {
+			if out := kubectl(t, cls2, append([]string{"get", "-A"}, strings.Fields(kind)...)...); out != "" {
+				t.Errorf("%s are left:\n%s", kind, out)
+			}
+		}
+		kubectl(t, cls2, "wait", "namespace/"+system, "--for=delete", "--timeout=90s")
+		kubectl(t, cls2, "create", "namespace", system)
+		apply(t, cls2, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: aws-credentials, namespace: %s}, data: %s}", system, credentials))
+		says(t, 0, "install --context cls2 --env-secret aws-credentials -- "+args, "the controller is available")
+		says(t, 0, "dns enable --context cls2")
+		says(t, 0, "join --cluster-id cls2 --clusterset-id demo-set --context cls2", "is a member")
+		says(t, 0, "diagnose web"+both)
+	})
+}
+
+// statusAgrees wants both controllers to see two members that are alive.
+func statusAgrees(t *testing.T) {
+	t.Helper()
+	says(t, 0, "status --context cls1,cls2 -o wide", "CALLS OF")
+	out := says(t, 0, "status --context cls1,cls2 -o json")
+	var sights []struct {
+		Context string
+		Status  status.Status
+	}
+	if err := json.Unmarshal([]byte(out), &sights); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sights {
+		if len(s.Status.Members) != 2 || s.Status.Identity.ClusterID != s.Context || !s.Status.Synced {
+			t.Errorf("%s: %+v", s.Context, s.Status)
+		}
+	}
+}
