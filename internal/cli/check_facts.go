@@ -27,6 +27,8 @@ import (
 // clusterFacts are what was gathered of one cluster for check.
 type clusterFacts struct {
 	context string
+	// home is the controller's namespace.
+	home string
 	// server is the API server's version, nil when it does not answer, for problem; then nothing else is known.
 	server  *version.Info
 	problem string
@@ -71,7 +73,7 @@ type reached struct {
 }
 
 func (a *app) gatherCluster(ctx context.Context, k *cluster) *clusterFacts {
-	f := &clusterFacts{context: k.context}
+	f := &clusterFacts{context: k.context, home: a.controllerNamespace}
 	var err error
 	if f.server, err = k.kube.Discovery().ServerVersion(); err != nil {
 		f.problem = err.Error()

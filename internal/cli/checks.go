@@ -105,7 +105,7 @@ func (f *clusterFacts) aboutCheck() check {
 
 func (f *clusterFacts) runningCheck() check {
 	c := check{Name: "controller", Result: passed}
-	hint := fmt.Sprintf("see kubectl --context %s -n %s describe deployment %s", f.context, defaultNamespace, managerName)
+	hint := fmt.Sprintf("see kubectl --context %s -n %s describe deployment %s", f.context, f.home, managerName)
 	switch {
 	case f.pod == nil:
 		c.Result, c.Detail, c.Hint = broken, f.podProblem, hint

@@ -153,7 +153,7 @@ func (f *serviceFacts) controllerHop() check {
 	switch {
 	case f.controller == nil:
 		c.Detail = f.controllerProblem
-		c.Hint = fmt.Sprintf("see kubectl --context %s -n %s get pods, and kubectl mcs check --context %[1]s", f.context, defaultNamespace)
+		c.Hint = fmt.Sprintf("see kubectl --context %s -n %s get pods, and kubectl mcs check --context %[1]s", f.context, f.home)
 	case f.controller.Identity == nil:
 		c.Detail = "the cluster is not a member of a clusterset: " + f.controller.Problem
 		c.Hint = "run: kubectl mcs join --context " + f.context + " --cluster-id=… --clusterset-id=…"

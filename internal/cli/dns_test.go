@@ -7,8 +7,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,9 +171,10 @@ func runIn(t *testing.T, clusters map[string]*cluster, line string) (string, int
 	t.Helper()
 	var out, errOut bytes.Buffer
 	a := &app{
-		IOStreams: genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut},
-		version:   "v1.2.3",
-		namespace: func() (string, error) { return "demo", nil },
+		IOStreams:    genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut},
+		version:      "v1.2.3",
+		namespace:    func() (string, error) { return "demo", nil },
+		contextNames: func() []string { return slices.Sorted(maps.Keys(clusters)) },
 		connect: func(contexts []string) ([]*cluster, error) {
 			if len(contexts) == 0 {
 				contexts = []string{""}
@@ -186,7 +189,11 @@ func runIn(t *testing.T, clusters map[string]*cluster, line string) (string, int
 			return chosen, nil
 		},
 	}
-	code := a.run(t.Context(), a.root(), strings.Fields(line))
+	args := strings.Fields(line)
+	if strings.HasSuffix(line, " ") { // completion of a new word
+		args = append(args, "")
+	}
+	code := a.run(t.Context(), a.root(), args)
 	var transcript strings.Builder
 	fmt.Fprintf(&transcript, "$ kubectl mcs %s\n%s", line, out.String())
 	for l := range strings.Lines(errOut.String()) {

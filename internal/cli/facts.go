@@ -19,6 +19,8 @@ import (
 // is nil.
 type serviceFacts struct {
 	context string
+	// home is the controller's namespace.
+	home string
 	// problem is why the API server could not be asked; then nothing else is known.
 	problem string
 
@@ -47,7 +49,7 @@ type serviceFacts struct {
 
 // gatherService gathers the facts of one cluster, with a probe or without.
 func (a *app) gatherService(ctx context.Context, k *cluster, key mcs.Key, probe bool) serviceFacts {
-	f := serviceFacts{context: k.context}
+	f := serviceFacts{context: k.context, home: a.controllerNamespace}
 	if err := f.readObjects(ctx, k, key); err != nil {
 		return serviceFacts{context: k.context, problem: err.Error()}
 	}

@@ -348,3 +348,20 @@ var fleetSessions = []fleetSession{
 		"export", "export a b", "status now", "status -o xml", "status --context nowhere", "status --context cls1,cls1", "dns status --context cls1,cls2", "--nonsense",
 	}},
 }
+
+func TestCompletion(t *testing.T) {
+	f := newFleet()
+	exportWeb(f)
+	clusters := f.sail(t)
+	for line, want := range map[string]string{
+		"__complete unexport ":            "web\n",
+		"__complete unexport web ":        ":4\n",
+		"__complete status -o j":          "json\n",
+		"__complete check --context cls1": "cls1\n",
+	} {
+		got, code := runIn(t, clusters, line)
+		if code != ExitOK || !strings.Contains(got, want) {
+			t.Errorf("%s: exit code %d, wants %q:\n%s", line, code, want, got)
+		}
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -42,6 +44,9 @@ type app struct {
 	// namespace is the one that the command is about.
 	namespace func() (string, error)
 
+	// contextNames are those of the kubeconfig, for completion.
+	contextNames func() []string
+
 	contexts            []string
 	controllerNamespace string
 }
@@ -57,6 +62,13 @@ func Main(ctx context.Context, args []string, version string, streams genericioo
 		}
 		namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
 		return namespace, err
+	}
+	a.contextNames = func() []string {
+		raw, err := flags.ToRawKubeConfigLoader().RawConfig()
+		if err != nil {
+			return nil
+		}
+		return slices.Sorted(maps.Keys(raw.Contexts))
 	}
 	root := a.root()
 	chosen := flags.Context
@@ -110,6 +122,9 @@ func (a *app) root() *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.StringSliceVar(&a.contexts, "context", nil, "contexts of the kubeconfig, one or several; the current one when empty")
 	flags.StringVar(&a.controllerNamespace, "controller-namespace", defaultNamespace, "namespace that the controller is installed in")
+	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag is there
+		return a.contextNames(), cobra.ShellCompDirectiveNoFileComp
+	})
 	cmd.AddCommand(a.commands()...)
 	usageOfArguments(cmd)
 	return cmd

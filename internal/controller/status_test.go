@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
@@ -144,5 +147,24 @@ func TestProbeTargets(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestLeaving(t *testing.T) {
+	scheme, err := newScheme(schema.GroupVersion{Group: mcsv1beta1.GroupName, Version: "v1beta1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	remembered := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: installNamespace, Name: identitiesName}, Data: map[string]string{"set.cls1": "uid", "set.old": "uid"},
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(remembered).Build()
+	s := &statusSource{membership: &membership{identities: &identities{client: c, namespace: installNamespace}}}
+	old, current := mcs.Identity{ClusterID: "old", ClusterSetID: "set", UID: "uid"}, mcs.Identity{ClusterID: "cls1", ClusterSetID: "set", UID: "uid"}
+	if got := s.leaving(t.Context(), &session{identity: current}); !slices.Equal(got, []mcs.Identity{old}) {
+		t.Errorf("a member leaves %v", got)
+	}
+	if got := s.leaving(t.Context(), nil); !slices.Equal(got, []mcs.Identity{current, old}) {
+		t.Errorf("no member leaves %v", got)
 	}
 }
