@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
@@ -176,4 +177,10 @@ func portNamed(pod *corev1.Pod, name string, usual int32) int32 {
 		}
 	}
 	return usual
+}
+
+// poll looks again and again until it is met, fails, or took too long (wait.Interrupted). A last look may take longer: a request
+// is not cut short by the timeout, because that would look like a failure.
+func poll(ctx context.Context, k *cluster, timeout time.Duration, met func() (bool, error)) error {
+	return wait.PollUntilContextTimeout(ctx, k.poll, timeout, true, func(context.Context) (bool, error) { return met() })
 }

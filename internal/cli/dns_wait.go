@@ -100,9 +100,7 @@ func (a answers) known() bool { return a.skipped == "" && a.problem == nil }
 // pods cannot be asked the rollout alone counts, and the answers returned say why.
 func await(ctx context.Context, k *cluster, want bool, timeout time.Duration) (answers, error) {
 	var w waiting
-	err := wait.PollUntilContextTimeout(ctx, k.poll, timeout, true, func(ctx context.Context) (bool, error) {
-		return w.look(ctx, k, want)
-	})
+	err := poll(ctx, k, timeout, func() (bool, error) { return w.look(ctx, k, want) })
 	if err == nil {
 		return w.said, nil
 	}

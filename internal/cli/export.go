@@ -108,7 +108,7 @@ func (a *app) export(ctx context.Context, k *cluster, namespace, name string, ti
 // awaitExport waits until an export is Ready, and no longer than until it is known that it never will be.
 func (a *app) awaitExport(ctx context.Context, k *cluster, export *mcsv1beta1.ServiceExport, timeout time.Duration) error {
 	var valid, readiness *metav1.Condition
-	err := wait.PollUntilContextTimeout(ctx, k.poll, timeout, true, func(ctx context.Context) (bool, error) {
+	err := poll(ctx, k, timeout, func() (bool, error) {
 		if _, err := find(ctx, k, export.Namespace, export.Name, export); err != nil {
 			return false, err
 		}

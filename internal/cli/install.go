@@ -125,7 +125,7 @@ func (a *app) installIn(ctx context.Context, k *cluster, objects []*unstructured
 // awaitController waits until every pod of the controller is updated and available.
 func (a *app) awaitController(ctx context.Context, k *cluster, timeout time.Duration) error {
 	var d appsv1.Deployment
-	err := wait.PollUntilContextTimeout(ctx, k.poll, timeout, true, func(ctx context.Context) (bool, error) {
+	err := poll(ctx, k, timeout, func() (bool, error) {
 		there, err := find(ctx, k, a.controllerNamespace, managerName, &d)
 		return there && rolledOut(&d), err
 	})

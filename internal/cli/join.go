@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
@@ -148,7 +147,7 @@ func isMember(s *status.Status, o joinOptions) bool {
 func (a *app) awaitStatus(ctx context.Context, k *cluster, timeout time.Duration, met func(*status.Status) bool) (*status.Status, error) {
 	var said status.Status
 	var problem error
-	err := wait.PollUntilContextTimeout(ctx, k.poll, timeout, true, func(ctx context.Context) (bool, error) {
+	err := poll(ctx, k, timeout, func() (bool, error) {
 		said, problem = askController[status.Status](ctx, a, k, status.PathStatus)
 		return problem == nil && met(&said), nil
 	})

@@ -13,7 +13,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -225,7 +224,7 @@ func stopController(ctx context.Context, k *cluster, objects []*unstructured.Uns
 	if err != nil && !absent(err) {
 		return fmt.Errorf("deleting %s: %w", named(deployment), err)
 	}
-	err = wait.PollUntilContextTimeout(ctx, k.poll, installWait, true, func(ctx context.Context) (bool, error) {
+	err = poll(ctx, k, installWait, func() (bool, error) {
 		there, err := find(ctx, k, deployment.GetNamespace(), deployment.GetName(), &appsv1.Deployment{})
 		return !there, err
 	})
