@@ -25,7 +25,8 @@ type Set struct {
 	// Registry is what the clusters share: CloudMap or Etcd.
 	Registry string
 
-	env []string
+	env      []string
+	clusters int
 }
 
 // Options say what to bring up.
@@ -47,7 +48,7 @@ func Up(ctx context.Context, o Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{Root: root, Out: o.Out, Registry: o.Registry}
+	s := &Set{Root: root, Out: o.Out, Registry: o.Registry, clusters: o.Clusters}
 	s.env = append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
 	s.Down(ctx)
 	up := append([]string{"testbed", "up", "--clusters", fmt.Sprint(o.Clusters)}, o.TestbedArgs...)

@@ -45,8 +45,13 @@ func (s *Set) startRegistry(ctx context.Context, cloudMapArgs []string) error {
 }
 
 func (s *Set) startCloudMap(ctx context.Context, args []string) error {
+	config, err := s.writeCredentials(s.clusters)
+	if err != nil {
+		return fmt.Errorf("making the clusters' credentials: %w", err)
+	}
 	d := s.daemon(CloudMap)
-	if err := d.start(append([]string{filepath.Join(s.Root, "bin/cloudmap-local"), "--listen", strings.TrimPrefix(Endpoint, "http://")}, args...)); err != nil {
+	line := []string{filepath.Join(s.Root, "bin/cloudmap-local"), "--listen", strings.TrimPrefix(Endpoint, "http://"), "--config", config}
+	if err := d.start(append(line, args...)); err != nil {
 		return err
 	}
 	return Eventually(ctx, 10*time.Second, func() error {

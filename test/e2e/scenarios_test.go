@@ -593,7 +593,7 @@ func TestIdentityChanges(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	kubectl(t, cls2, "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", `{"spec":{"value":"renamed"}}`)
+	kubectl(t, cls2, "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"value":%q}}`, clusterset.Renamed))
 	eventually(t, started, func() error { return exporters(t.Context(), cls1, ns, "web", "renamed") })
 	eventually(t, soon, func() error {
 		list, err := importedSlices(t.Context(), cls1, ns, "web", "cls2")

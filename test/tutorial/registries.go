@@ -38,9 +38,14 @@ func cloudMap() onRegistry {
 	return onRegistry{
 		name:    "Cloud Map",
 		overlay: "deploy/overlays/local",
-		installNote: "Once per cluster. `deploy/overlays/local` is `deploy/base` pointed at cloudmap-local; on EKS use an overlay of your own that sets the Region, " +
-			"and give the ServiceAccount `cloud-map-mcs-controller-manager` an IAM role (IRSA or Pod Identity).",
-		install:   []Command{run("kubectl --context CLS apply -k deploy/overlays/local")},
+		installNote: "Once per cluster. `deploy/overlays/local` is `deploy/base` pointed at cloudmap-local, and a Secret holds the key of an IAM user who may do what " +
+			"[iam.md](iam.md) lists for this cluster and no more. On EKS use an overlay of your own that sets the Region, and give the ServiceAccount " +
+			"`cloud-map-mcs-controller-manager` an IAM role (IRSA or Pod Identity).",
+		install: []Command{
+			run("kubectl --context CLS apply -f deploy/manager/namespace.yaml"),
+			run("kubectl --context CLS -n cloud-map-mcs-system create secret generic aws-credentials --from-env-file=bin/aws/CLS.env"),
+			run("kubectl --context CLS apply -k deploy/overlays/local"),
+		},
 		members:   wait(AWS("discover-instances --namespace-name mcs.demo-set --service-name members --query 'Instances[].InstanceId' --output text"), soon, contains("cls1", "cls2")),
 		withdrawn: wait(AWS("list-services --query \"Services[?Name=='nginx-hello']\" --output text"), soon, lacks("nginx-hello")),
 		left:      wait(AWS("list-services --query 'Services[].Name' --output text"), soon, lacks("catalog.", "members")),

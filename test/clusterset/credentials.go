@@ -1,0 +1,73 @@
+package clusterset
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// ClusterSetID is that of the samples, and Renamed the ID that a scenario gives to a cluster.
+const (
+	ClusterSetID = "demo-set"
+	Renamed      = "renamed"
+)
+
+// policies are those of docs/iam.md that each cluster has.
+var policies = []string{"cluster", "create", "instance-view"}
+
+// credentialsDir is where the clusters' credentials are, and cloudmap-local's configuration that knows them.
+func (s *Set) credentialsDir() string { return filepath.Join(s.Root, "bin/aws") }
+
+// writeCredentials makes an access key for each cluster, with the policies of deploy/iam and no more rights, and one for
+// the person at the keyboard, who may do everything. It returns cloudmap-local's configuration.
+func (s *Set) writeCredentials(clusters int) (config string, err error) {
+	dir := s.credentialsDir()
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	text := "accessKeys:\n- {id: AKIDLOCAL, secret: local, user: admin}\n"
+	for i := range clusters {
+		name := fmt.Sprintf("cls%d", i+1)
+		files, err := s.writePolicies(dir, name)
+		if err != nil {
+			return "", fmt.Errorf("writing the policies of %s: %w", name, err)
+		}
+		key, secret := "AKID"+strings.ToUpper(name), "secret-of-"+name
+		text += fmt.Sprintf("- {id: %s, secret: %s, user: %s, policyFiles: [%s]}\n", key, secret, name, strings.Join(files, ", "))
+		env := fmt.Sprintf("AWS_ACCESS_KEY_ID=%s\nAWS_SECRET_ACCESS_KEY=%s\n", key, secret)
+		if err := os.WriteFile(filepath.Join(dir, name+".env"), []byte(env), 0o600); err != nil {
+			return "", err
+		}
+	}
+	config = filepath.Join(dir, "cloudmap-local.yaml")
+	return config, os.WriteFile(config, []byte(text), 0o600)
+}
+
+// writePolicies fills in what docs/iam.md says to, for the cluster's ID and for the one that it is renamed to. The scenarios
+// use two Regions.
+func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
+	for _, id := range []string{cluster, Renamed} {
+		for _, policy := range policies {
+			raw, err := os.ReadFile(filepath.Join(s.Root, "deploy/iam", policy+".json"))
+			if err != nil {
+				return nil, err
+			}
+			text := strings.NewReplacer("<clusterset>", ClusterSetID, "<cluster>", id, "<region>", "*", "<account>", "*").Replace(string(raw))
+			file := fmt.Sprintf("%s-%s-%s.json", cluster, id, policy)
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				return nil, err
+			}
+			files = append(files, file)
+		}
+	}
+	return files, nil
+}
+
+// AsCluster is how a command line begins that is to run with the credentials of a cluster.
+func (s *Set) AsCluster(cluster string) string {
+	return "env $(cat " + filepath.Join(s.credentialsDir(), cluster+".env") + ") "
+}
