@@ -302,7 +302,7 @@ func (f *clusterFacts) networkChecks() []check {
 			c.Result, c.Detail = skipped, r.problem
 		case r.problem != "":
 			c.Result, c.Detail = broken, r.address+": "+r.problem
-			c.Hint = "pods must reach pods of other clusters directly: see routes, security groups and NetworkPolicies between the clusters"
+			c.Hint = "pods must reach pods of other clusters directly: see routes and security groups between the clusters, and NetworkPolicies, the controller's own among them"
 		}
 		out = append(out, c)
 	}
