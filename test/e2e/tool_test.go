@@ -47,12 +47,24 @@ func says(t *testing.T, wantCode int, line string, texts ...string) string {
 	return out
 }
 
-// reinstall makes a cluster as installOnce left it.
-func reinstall(c string) error {
+// restore makes cls2 as installOnce left it.
+func restore() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	return install(ctx, c)
+	if suite.Registry == clusterset.CloudMap {
+		return install(ctx, "cls2")
+	}
+	for _, line := range []string{ // on etcd a cluster's user is made once, and nothing here uninstalls
+		restorePermissions, "kubectl mcs dns enable --context cls2", "kubectl --context cls2 apply -f samples/clusterproperty-cls2.yaml",
+	} {
+		if out, err := suite.Output(ctx, line); err != nil {
+			return fmt.Errorf("%s: %w: %s", line, err, out)
+		}
+	}
+	return nil
 }
+
+const restorePermissions = "kubectl --context cls2 -n " + system + " apply -f deploy/rbac/bindings.yaml"
 
 // TestCLI runs kubectl mcs as a user does, on a clusterset that works and on three that do not.
 func TestCLI(t *testing.T) {
@@ -62,7 +74,7 @@ func TestCLI(t *testing.T) {
 	on := " -n " + ns + " --context "
 	both := on + "cls1,cls2"
 	t.Cleanup(func() {
-		if err := reinstall("cls2"); err != nil {
+		if err := restore(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -91,8 +103,8 @@ func TestCLI(t *testing.T) {
 	t.Run("a permission is missing", func(t *testing.T) {
 		kubectl(t, cls2, "delete", "clusterrolebinding", "cloud-map-mcs-controller-manager")
 		says(t, 3, "diagnose web"+both, "It stops in cls2 at permissions:", "kubectl mcs install")
-		if err := reinstall("cls2"); err != nil {
-			t.Fatal(err)
+		if out, err := suite.Output(t.Context(), restorePermissions); err != nil {
+			t.Fatalf("%v: %s", err, out)
 		}
 		says(t, 0, "diagnose web"+both)
 	})
