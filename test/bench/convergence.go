@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"golang.org/x/sync/errgroup"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// writers is how many requests make objects at the same time.
+const writers = 16
+
+// convergence exports many services at once on real clusters under AWS's quotas, and looks at what the controllers take.
+func convergence(ctx context.Context, results *Results) error {
+	results.Convergence = nil
+	for _, exports := range []int{300, 3000} {
+		result, err := converge(ctx, exports)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%+v\n", result)
+		results.Convergence = append(results.Convergence, result)
+	}
+	return nil
+}
+
+func converge(ctx context.Context, exports int) (Convergence, error) {
+	result := Convergence{Registry: "cloudmap", Exports: exports, Endpoints: endpointsPerExport}
+	c, err := bringUp(ctx)
+	defer c.down()
+	if err != nil {
+		return result, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	im, err := c.follow(ctx)
+	if err != nil {
+		return result, err
+	}
+	if err := inParallel(ctx, exports, func(ctx context.Context, i int) error {
+		if err := c.exporter.Create(ctx, service(serviceName(i))); err != nil {
+			return err
+		}
+		return c.exporter.Create(ctx, slice(serviceName(i), i, endpointsPerExport))
+	}); err != nil {
+		return result, err
+	}
+	if err := pause(ctx, settle); err != nil { // until the caches have them
+		return result, err
+	}
+	idle, err := c.usages(ctx)
+	if err != nil {
+		return result, err
+	}
+	began := time.Now()
+	if err := inParallel(ctx, exports, func(ctx context.Context, i int) error {
+		return c.exporter.Create(ctx, serviceExport(serviceName(i)))
+	}); err != nil {
+		return result, err
+	}
+	result.CreatedMS = milliseconds(time.Since(began))
+	if err := im.until(ctx, "everything is imported", 15*time.Minute, complete(exports)); err != nil {
+		return result, err
+	}
+	result.ImportedMS = milliseconds(time.Since(began))
+	converged, err := c.usages(ctx)
+	if err != nil {
+		return result, err
+	}
+	return result, c.afterwards(ctx, &result, idle, converged)
+}
+
+// afterwards measures what the controllers take when nothing changes any more. The instance view has time: it may go on.
+func (c *clusters) afterwards(ctx context.Context, result *Convergence, idle, converged [2]sample) error {
+	if err := pause(ctx, time.Minute); err != nil {
+		return err
+	}
+	from, err := c.usages(ctx)
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, time.Minute); err != nil {
+		return err
+	}
+	to, err := c.usages(ctx)
+	if err != nil {
+		return err
+	}
+	for i, usage := range []*Usage{&result.Exporter, &result.Importer} {
+		usage.RSSMiB = hundredths(to[i].rss / (1 << 20))
+		usage.CPUPerMinute = hundredths(to[i].cpu - from[i].cpu)
+		usage.CPUConverging = hundredths(converged[i].cpu - idle[i].cpu)
+	}
+	return nil
+}
+
+func hundredths(x float64) float64 { return float64(int(x*100+0.5)) / 100 }
+
+// complete says whether so many services are imported with all their endpoints.
+func complete(exports int) func(map[string]*discoveryv1.EndpointSlice) bool {
+	return func(all map[string]*discoveryv1.EndpointSlice) bool {
+		if len(all) < exports {
+			return false
+		}
+		whole := 0
+		for _, s := range all {
+			if s.Labels[mcsv1beta1.LabelServiceName] != "" && len(s.Endpoints) == endpointsPerExport {
+				whole++
+			}
+		}
+		return whole == exports
+	}
+}
+
+func inParallel(ctx context.Context, n int, do func(context.Context, int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	for i := range n {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	return group.Wait()
+}
+
+// sample is a process's resident bytes and CPU seconds so far.
+type sample struct{ rss, cpu float64 }
+
+// usages asks the exporting and the importing controller.
+func (c *clusters) usages(ctx context.Context) (out [2]sample, err error) {
+	for i, name := range []string{"cls1", "cls2"} {
+		pod, err := c.set.Kubectl(ctx, name, "-n", system, "get", "pods", "-l", "app.kubernetes.io/component=manager", "-o", "name")
+		if err != nil {
+			return out, err
+		}
+		path := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", system, strings.TrimPrefix(strings.TrimSpace(pod), "pod/"))
+		text, err := c.set.Kubectl(ctx, name, "get", "--raw", path)
+		if err != nil {
+			return out, err
+		}
+		if out[i], err = parseUsage(text); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+func parseUsage(text string) (sample, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		return sample{}, err
+	}
+	rss, cpu := families["process_resident_memory_bytes"], families["process_cpu_seconds_total"]
+	if rss == nil || cpu == nil {
+		return sample{}, fmt.Errorf("the controller's metrics have no process_resident_memory_bytes or process_cpu_seconds_total")
+	}
+	return sample{rss: rss.Metric[0].GetGauge().GetValue(), cpu: cpu.Metric[0].GetCounter().GetValue()}, nil
+}

@@ -1,0 +1,78 @@
+// Command bench measures what docs/benchmarks says: Cloud Map calls in steady state, the time from an endpoint change to the
+// imported EndpointSlice, the time to converge from nothing, memory and CPU, and the hot code's speed. It needs root on
+// Linux and what `make build image` makes; `make bench` runs it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// section is a part of the results that can be measured alone.
+type section struct {
+	name    string
+	measure func(context.Context, *Results) error
+}
+
+var sections = []section{
+	{"micro", micro},
+	{"steady", steady},
+	{"propagation", propagation},
+	{"convergence", convergence},
+}
+
+func main() {
+	ctrllog.SetLogger(logr.Discard()) // of the clients that measure
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	var names []string
+	for _, s := range sections {
+		names = append(names, s.name)
+	}
+	only := flags.String("sections", strings.Join(names, ","), "what to measure; what is left out keeps its earlier results")
+	out := flags.String("out", "docs/benchmarks", "folder of results.json, of the page made of it, and of its pictures")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	chosen := strings.Split(*only, ",")
+	for _, name := range chosen {
+		if name != "" && !slices.Contains(names, name) {
+			return fmt.Errorf("section %q: there are %s", name, strings.Join(names, ", "))
+		}
+	}
+	results, err := load(*out)
+	if err != nil {
+		return err
+	}
+	for _, s := range sections {
+		if !slices.Contains(chosen, s.name) {
+			continue
+		}
+		fmt.Printf("== %s\n", s.name)
+		if err := s.measure(ctx, results); err != nil {
+			return fmt.Errorf("measuring %s: %w", s.name, err)
+		}
+		results.stamp(s.name)
+		if err := results.save(*out); err != nil {
+			return err
+		}
+	}
+	return results.save(*out) // with no section at all: the page and the pictures anew
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+const (
+	// changesPerKind is how many changes of each kind are measured, by several services at the same time.
+	changesPerKind = 200
+	parallel       = 4
+	// patienceForOne is how long one change may take until the measurement is given up.
+	patienceForOne = 30 * time.Second
+)
+
+// kinds of change, in the order in which each service goes through them.
+var kinds = []string{"add", "not ready", "ready", "remove"}
+
+// propagation measures on real clusters, for each consistency delay with hints and with the hints' port blocked.
+func propagation(ctx context.Context, results *Results) error {
+	results.Propagation = nil
+	for _, delay := range []time.Duration{0, 500 * time.Millisecond} {
+		list, err := propagationWith(ctx, delay)
+		if err != nil {
+			return err
+		}
+		results.Propagation = append(results.Propagation, list...)
+	}
+	return nil
+}
+
+func propagationWith(ctx context.Context, delay time.Duration) ([]Propagation, error) {
+	c, err := bringUp(ctx, "--consistency-delay", delay.String())
+	defer c.down()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	im, err := c.follow(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.exportServices(ctx, im); err != nil {
+		return nil, err
+	}
+	var list []Propagation
+	for _, hints := range []bool{true, false} {
+		if !hints {
+			if err := c.blockHints(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if err := pause(ctx, settle); err != nil {
+			return nil, err
+		}
+		samples, err := c.changes(ctx, im)
+		if err != nil {
+			return nil, err
+		}
+		for _, kind := range []string{"add", "remove", "ready flip"} {
+			p := Propagation{Registry: "cloudmap", DelayMS: int(delay.Milliseconds()), Hints: hints, Change: kind, Spread: spread(samples[kind])}
+			fmt.Printf("delay %v, hints %v, %s: p50 %v p90 %v p99 %v max %v ms\n", delay, hints, kind, p.P50, p.P90, p.P99, p.Max)
+			list = append(list, p)
+		}
+	}
+	return list, nil
+}
+
+// exportServices makes the services that are changed.
+func (c *clusters) exportServices(ctx context.Context, im *imports) error {
+	for i := range parallel {
+		name := serviceName(i)
+		for _, obj := range []client.Object{service(name), slice(name, i, endpointsPerExport), serviceExport(name)} {
+			if err := c.exporter.Create(ctx, obj); err != nil {
+				return err
+			}
+		}
+		if err := im.until(ctx, name+" is imported", time.Minute, hasEndpoints(name, endpointsPerExport)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func serviceName(i int) string { return fmt.Sprintf("svc-%d", i) }
+
+// hasEndpoints says whether a service is imported with so many ready endpoints.
+func hasEndpoints(name string, endpoints int) func(map[string]*discoveryv1.EndpointSlice) bool {
+	return func(all map[string]*discoveryv1.EndpointSlice) bool {
+		ready := 0
+		for _, s := range all {
+			if s.Labels[mcsv1beta1.LabelServiceName] == name {
+				ready += len(s.Endpoints)
+			}
+		}
+		return ready == endpoints
+	}
+}
+
+// changes makes every service go through the kinds of change, over and over, and gives what each took.
+func (c *clusters) changes(ctx context.Context, im *imports) (map[string][]time.Duration, error) {
+	var mu sync.Mutex
+	samples := map[string][]time.Duration{}
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range parallel {
+		group.Go(func() error {
+			for round := range changesPerKind / parallel {
+				for _, kind := range kinds {
+					took, err := c.change(ctx, im, i, round, kind)
+					if err != nil {
+						return err
+					}
+					mu.Lock()
+					samples[label(kind)] = append(samples[label(kind)], took)
+					mu.Unlock()
+				}
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	flips := samples["ready flip"]
+	rand.Shuffle(len(flips), func(i, j int) { flips[i], flips[j] = flips[j], flips[i] })
+	samples["ready flip"] = flips[:min(len(flips), changesPerKind)]
+	return samples, err
+}
+
+// label is the kind as the results name it: both directions of readiness are one.
+func label(kind string) string {
+	if kind == "ready" || kind == "not ready" {
+		return "ready flip"
+	}
+	return kind
+}
+
+// change makes one change, at a moment that has nothing to do with any poll, and measures until the importer shows it.
+func (c *clusters) change(ctx context.Context, im *imports, number, round int, kind string) (time.Duration, error) {
+	if err := pause(ctx, rand.N(time.Second)); err != nil {
+		return 0, err
+	}
+	name := serviceName(number)
+	wanted := slice(name, number, endpointsPerExport)
+	added := endpoint(100_000 + number*changesPerKind + round)
+	address := added.Addresses[0]
+	if kind != "remove" {
+		ready := kind != "not ready"
+		added.Conditions.Ready = &ready
+		wanted.Endpoints = append(wanted.Endpoints, added)
+	}
+	began := time.Now()
+	if err := c.exporter.Update(ctx, wanted); err != nil {
+		return 0, err
+	}
+	err := im.until(ctx, fmt.Sprintf("%s of %s in %s", kind, address, name), patienceForOne, func(all map[string]*discoveryv1.EndpointSlice) bool {
+		return shows(all, address, kind)
+	})
+	return time.Since(began), err
+}
+
+// shows says whether the imported slices show address as it is after a change of the kind.
+func shows(all map[string]*discoveryv1.EndpointSlice, address, kind string) bool {
+	for _, s := range all {
+		for _, e := range s.Endpoints {
+			if slices.Contains(e.Addresses, address) {
+				return kind != "remove" && (e.Conditions.Ready == nil || *e.Conditions.Ready) == (kind != "not ready")
+			}
+		}
+	}
+	return kind == "remove"
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/hint"
+)
+
+const (
+	endpointsPerExport = 10
+	// window is two minutes: the audit of the own pages, one call in that time, is in it.
+	window = 2 * time.Minute
+	// settle is how long calls go on that come of the start: the last confirmation and the first round of hints.
+	settle = 15 * time.Second
+)
+
+// steady counts the calls of clustersets of several sizes while nothing changes: real registries with the real SDK and their
+// default settings against cloudmap-local, all in this process. One cluster exports everything.
+func steady(ctx context.Context, results *Results) error {
+	// What the SDK wants; cloudmap-local takes any.
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIDBENCH", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_EC2_METADATA_DISABLED": "true"} {
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	var list []Steady
+	for _, hints := range []bool{true, false} {
+		for _, clusters := range []int{2, 10, 50} {
+			for _, exports := range []int{1, 50, 300, 3000} {
+				list = append(list, Steady{Exports: exports, Clusters: clusters, Hints: hints})
+			}
+		}
+	}
+	// They hardly need the CPU once they are settled, so they are measured side by side.
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range list {
+		group.Go(func() error { return list[i].measure(ctx) })
+	}
+	err := group.Wait()
+	results.Steady = list
+	return err
+}
+
+func (s *Steady) measure(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	running, ctx := errgroup.WithContext(ctx)
+	defer func() { cancel(); _ = running.Wait() }()
+	server, err := cloudmaplocal.New(cloudmaplocal.Options{})
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	listener := httptest.NewServer(server)
+	defer listener.Close()
+	var members []*cloudmap.Registry
+	for i := range s.Clusters {
+		member, err := s.join(ctx, listener.URL, i)
+		if err != nil {
+			return err
+		}
+		members = append(members, member)
+		running.Go(func() error { return member.Run(ctx, func(mcs.Key) {}) })
+	}
+	for i := range s.Exports {
+		if err := members[0].Publish(ctx, export(i)); err != nil {
+			return err
+		}
+	}
+	if err := s.await(ctx, members); err != nil {
+		return err
+	}
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	before := maps.Clone(server.Requests())
+	if err := pause(ctx, window); err != nil {
+		return err
+	}
+	s.ByOperation = map[string]float64{}
+	for operation, count := range server.Requests() {
+		if perMinute := float64(count-before[operation]) / window.Minutes() / float64(s.Clusters); perMinute > 0 {
+			s.ByOperation[operation] = perMinute
+			s.PerMinute += perMinute
+		}
+	}
+	fmt.Printf("%4d exports, %2d clusters, hints %-5v: %.1f calls per minute and cluster %v\n", s.Exports, s.Clusters, s.Hints, s.PerMinute, s.ByOperation)
+	return nil
+}
+
+// join makes the registry of one cluster.
+func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Registry, error) {
+	client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "us-east-1", Endpoint: url})
+	if err != nil {
+		return nil, err
+	}
+	cfg := cloudmap.Config{
+		Identity: mcs.Identity{ClusterID: fmt.Sprintf("cls%d", number+1), ClusterSetID: "bench", UID: fmt.Sprintf("uid-%d", number+1)},
+		Version:  "bench", Logger: logr.Discard(),
+	}
+	if s.Hints {
+		conn, err := hint.ListenUDP("127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		cfg.Hints = &hint.Whisper{
+			Listen:  func() (net.PacketConn, error) { return conn, nil },
+			Contact: hint.Contact{Address: conn.LocalAddr().(*net.UDPAddr).AddrPort(), Token: hint.NewToken()},
+		}
+	}
+	return cloudmap.New(client, cfg)
+}
+
+// await waits until the exporter has everything confirmed and every importer sees everything.
+func (s *Steady) await(ctx context.Context, members []*cloudmap.Registry) error {
+	for i := range s.Exports {
+		key := export(i).Key
+		for _, member := range members[1:] {
+			for !sees(ctx, member, key) {
+				if err := pause(ctx, 20*time.Millisecond); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for i := range s.Exports {
+		for {
+			view, err := members[0].Look(ctx, export(i).Key)
+			if err == nil && view.Own.State == registry.Exported {
+				break
+			}
+			if err := pause(ctx, 20*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func sees(ctx context.Context, member *cloudmap.Registry, key mcs.Key) bool {
+	view, err := member.Look(ctx, key)
+	return err == nil && len(view.Exports) == 1
+}
+
+// export is the first cluster's export number i.
+func export(i int) mcs.Export {
+	e := mcs.Export{
+		Key: mcs.Key{Namespace: "bench", Name: fmt.Sprintf("svc-%d", i)}, Cluster: "cls1",
+		Created: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC), Type: "ClusterSetIP",
+		Ports: []mcs.Port{{Name: "http", Protocol: "TCP", Port: 80}},
+	}
+	group := mcs.Backends{Ports: []mcs.BackendPort{{Name: "http", Protocol: "TCP", Port: 8080}}}
+	for j := range endpointsPerExport {
+		number := i*endpointsPerExport + j
+		group.Endpoints = append(group.Endpoints, mcs.Endpoint{
+			Address: netip.AddrFrom4([4]byte{10, 10, byte(number >> 8), byte(number)}), Ready: true, Serving: true, Zone: "us-east-1a",
+		})
+	}
+	e.Backends = append(e.Backends, group)
+	return e.Canonical()
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
