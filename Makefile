@@ -53,8 +53,9 @@ e2e: build bin/helm ## Run the scenarios on real clusters (root; RUN=regexp pick
 	$(if $(RUN)$(REGISTRY),,E2E=1 REGISTRY=etcd go test -count=1 -timeout 20m -parallel 6 -v ./test/e2e -run '$(ON_ETCD)')
 
 .PHONY: bench
-bench: ## Measure speed and allocations of the hot code
-	go test -run '^$$' -bench . -benchmem ./internal/...
+bench: build ## Measure what docs/benchmarks shows (root; SECTIONS=steady,micro picks)
+	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
+	go run ./test/bench $(if $(SECTIONS),-sections $(SECTIONS))
 
 .PHONY: lint
 lint: ## Check style, errors and the import rules

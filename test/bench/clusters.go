@@ -20,6 +20,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
 const (
@@ -34,9 +35,12 @@ type clusters struct {
 	exporter, importer client.WithWatch
 }
 
-// bringUp makes fresh clusters, with a registry that has the given further arguments.
-func bringUp(ctx context.Context, registryArgs ...string) (*clusters, error) {
-	set, err := clusterset.Up(ctx, clusterset.Options{Clusters: 2, CloudMapArgs: registryArgs, Out: os.Stdout})
+// bringUp makes fresh clusters on a registry; cloudmap-local gets the further arguments.
+func bringUp(ctx context.Context, registry string, cloudMapArgs ...string) (*clusters, error) {
+	if err := clusterset.InstallTools(ctx, registry, os.Stdout); err != nil {
+		return nil, err
+	}
+	set, err := clusterset.Up(ctx, clusterset.Options{Clusters: 2, Registry: registry, CloudMapArgs: cloudMapArgs, Out: os.Stdout})
 	if err != nil {
 		return nil, err
 	}
@@ -78,11 +82,10 @@ func connect(set *clusterset.Set, name string) (client.WithWatch, error) {
 }
 
 func install(ctx context.Context, set *clusterset.Set, name string, c client.Client) error {
-	for _, line := range []string{
-		"kubectl --context CLS apply -k deploy/overlays/local",
+	for _, line := range append(tutorial.Install(set.Registry),
 		"kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml",
-		"kubectl --context CLS -n " + system + " rollout status deployment/" + manager + " --timeout=90s",
-	} {
+		"kubectl --context CLS -n "+system+" rollout status deployment/"+manager+" --timeout=90s",
+	) {
 		line = strings.ReplaceAll(line, "CLS", name)
 		if out, err := set.Output(ctx, line); err != nil {
 			return fmt.Errorf("%s: %w: %s", line, err, out)

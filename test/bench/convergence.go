@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
 // writers is how many requests make objects at the same time.
@@ -19,20 +21,22 @@ const writers = 16
 // convergence exports many services at once on real clusters under AWS's quotas, and looks at what the controllers take.
 func convergence(ctx context.Context, results *Results) error {
 	results.Convergence = nil
-	for _, exports := range []int{300, 3000} {
-		result, err := converge(ctx, exports)
-		if err != nil {
-			return err
+	for _, registry := range []string{clusterset.CloudMap, clusterset.Etcd} {
+		for _, exports := range []int{300, 3000} {
+			result, err := converge(ctx, registry, exports)
+			if err != nil {
+				return err
+			}
+			fmt.Printf("%+v\n", result)
+			results.Convergence = append(results.Convergence, result)
 		}
-		fmt.Printf("%+v\n", result)
-		results.Convergence = append(results.Convergence, result)
 	}
 	return nil
 }
 
-func converge(ctx context.Context, exports int) (Convergence, error) {
-	result := Convergence{Registry: "cloudmap", Exports: exports, Endpoints: endpointsPerExport}
-	c, err := bringUp(ctx)
+func converge(ctx context.Context, registry string, exports int) (Convergence, error) {
+	result := Convergence{Registry: registry, Exports: exports, Endpoints: endpointsPerExport}
+	c, err := bringUp(ctx, registry)
 	defer c.down()
 	if err != nil {
 		return result, err

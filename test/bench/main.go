@@ -48,6 +48,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	only := flags.String("sections", strings.Join(names, ","), "what to measure; what is left out keeps its earlier results")
 	out := flags.String("out", "docs/benchmarks", "folder of results.json, of the page made of it, and of its pictures")
+	flags.IntVar(&changesPerKind, "changes", changesPerKind, "how many changes of each kind propagation measures")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

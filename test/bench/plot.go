@@ -5,6 +5,8 @@ import (
 	"html"
 	"math"
 	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
 // picture is an SVG that reads well on light and on dark pages.
@@ -123,11 +125,11 @@ func (r *Results) propagationPlot() string {
 	}
 	for i, s := range r.Propagation {
 		class := "ours"
-		if !s.Hints && s.Registry == "cloudmap" {
+		if !s.Hints && s.Registry == clusterset.CloudMap {
 			class = "poll"
 		}
 		name := fmt.Sprintf("%s, %s, delay %d ms, hints %s", s.Change, s.Registry, s.DelayMS, s.hints())
-		if s.Registry != "cloudmap" {
+		if s.Registry != clusterset.CloudMap {
 			name = s.Change + ", " + s.Registry
 		}
 		bar(i, class, name, s.P50, s.P99)

@@ -11,13 +11,17 @@ import (
 	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
+// changesPerKind is how many changes of each kind are measured.
+var changesPerKind = 200
+
 const (
-	// changesPerKind is how many changes of each kind are measured, by several services at the same time.
-	changesPerKind = 200
-	parallel       = 4
+	// parallel is how many services change at the same time.
+	parallel = 4
 	// patienceForOne is how long one change may take until the measurement is given up.
 	patienceForOne = 30 * time.Second
 )
@@ -25,11 +29,15 @@ const (
 // kinds of change, in the order in which each service goes through them.
 var kinds = []string{"add", "not ready", "ready", "remove"}
 
-// propagation measures on real clusters, for each consistency delay with hints and with the hints' port blocked.
+// propagation measures on real clusters: on Cloud Map for each consistency delay, with hints and with the hints' port blocked,
+// and on etcd.
 func propagation(ctx context.Context, results *Results) error {
 	results.Propagation = nil
-	for _, delay := range []time.Duration{0, 500 * time.Millisecond} {
-		list, err := propagationWith(ctx, delay)
+	for _, on := range []struct {
+		registry string
+		delay    time.Duration
+	}{{clusterset.CloudMap, 0}, {clusterset.CloudMap, 500 * time.Millisecond}, {clusterset.Etcd, 0}} {
+		list, err := propagationOn(ctx, on.registry, on.delay)
 		if err != nil {
 			return err
 		}
@@ -38,8 +46,8 @@ func propagation(ctx context.Context, results *Results) error {
 	return nil
 }
 
-func propagationWith(ctx context.Context, delay time.Duration) ([]Propagation, error) {
-	c, err := bringUp(ctx, "--consistency-delay", delay.String())
+func propagationOn(ctx context.Context, registry string, delay time.Duration) ([]Propagation, error) {
+	c, err := bringUp(ctx, registry, "--consistency-delay", delay.String())
 	defer c.down()
 	if err != nil {
 		return nil, err
@@ -55,6 +63,9 @@ func propagationWith(ctx context.Context, delay time.Duration) ([]Propagation, e
 	}
 	var list []Propagation
 	for _, hints := range []bool{true, false} {
+		if !hints && registry != clusterset.CloudMap {
+			break // etcd tells of changes itself
+		}
 		if !hints {
 			if err := c.blockHints(ctx); err != nil {
 				return nil, err
@@ -68,8 +79,8 @@ func propagationWith(ctx context.Context, delay time.Duration) ([]Propagation, e
 			return nil, err
 		}
 		for _, kind := range []string{"add", "remove", "ready flip"} {
-			p := Propagation{Registry: "cloudmap", DelayMS: int(delay.Milliseconds()), Hints: hints, Change: kind, Spread: spread(samples[kind])}
-			fmt.Printf("delay %v, hints %v, %s: p50 %v p90 %v p99 %v max %v ms\n", delay, hints, kind, p.P50, p.P90, p.P99, p.Max)
+			p := Propagation{Registry: registry, DelayMS: int(delay.Milliseconds()), Hints: hints, Change: kind, Spread: spread(samples[kind])}
+			fmt.Printf("%s, delay %v, hints %v, %s: p50 %v p90 %v p99 %v max %v ms\n", registry, delay, hints, kind, p.P50, p.P90, p.P99, p.Max)
 			list = append(list, p)
 		}
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
 // old is the AWS Cloud Map MCS Controller for K8s, measured on the same testbed with an emulator without delays
@@ -16,7 +18,7 @@ var old = struct {
 // target is what was set out to reach, by the lines of the table of propagation: p99 in ms.
 func target(p Propagation) float64 {
 	switch {
-	case p.Registry != "cloudmap":
+	case p.Registry != clusterset.CloudMap:
 		return 250
 	case p.Hints && p.DelayMS == 0:
 		return 400
@@ -116,7 +118,7 @@ func (r *Results) propagationTable(p *page) {
 
 func (s Propagation) hints() string {
 	switch {
-	case s.Registry != "cloudmap":
+	case s.Registry != clusterset.CloudMap:
 		return ""
 	case s.Hints:
 		return "on"
@@ -132,7 +134,7 @@ func (r *Results) convergenceTable(p *page) {
 	p.linef("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, c := range r.Convergence {
 		before := "not measured"
-		if c.Exports == 300 {
+		if c.Exports == 300 && c.Registry == clusterset.CloudMap {
 			before = fmt.Sprintf("%.0f", old.converge300)
 		}
 		p.linef("| %s | %d | %d | %.1f | %.1f | %s | %.0f, %.0f | %.1f, %.1f | %.2f, %.2f |", c.Registry, c.Exports, c.Endpoints,

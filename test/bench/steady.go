@@ -45,8 +45,9 @@ func steady(ctx context.Context, results *Results) error {
 			}
 		}
 	}
-	// They hardly need the CPU once they are settled, so they are measured side by side.
+	// They hardly need the CPU once they are settled, so several are measured side by side.
 	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(8)
 	for i := range list {
 		group.Go(func() error { return list[i].measure(ctx) })
 	}
