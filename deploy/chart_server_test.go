@@ -1,0 +1,312 @@
+package deploy_test
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// The real Helm on a real API server: what becomes of the cluster-wide objects that others may have brought, or changed. Nothing
+// runs there, so the Deployment never becomes ready; test/e2e has the rest.
+
+const (
+	exportsCRD    = "serviceexports.multicluster.x-k8s.io"
+	propertiesCRD = "clusterproperties.about.k8s.io"
+	releaseLabel  = "multicluster.x-k8s.io/release-version"
+	revisionLabel = "multicluster.x-k8s.io/crd-schema-revision"
+	releaseNote   = "meta.helm.sh/release-name"
+	keepNote      = "helm.sh/resource-policy"
+)
+
+// server is an API server with nothing but what the chart brought.
+type server struct {
+	client.Client
+	kubeconfig string
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	switch {
+	case os.Getenv("KUBEBUILDER_ASSETS") != "":
+	case os.Getenv("REQUIRE_ENVTEST") != "":
+		t.Fatal(`KUBEBUILDER_ASSETS is not set: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
+	default:
+		t.Skip(`needs an API server: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
+	}
+	env := &envtest.Environment{}
+	cfg, err := env.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, env.KubeConfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &server{c, kubeconfig}
+}
+
+// helm runs Helm against the server and wants it to work.
+func (s *server) helm(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := helm(t, append(args, "--kubeconfig", s.kubeconfig, "--namespace", system)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (s *server) install(t *testing.T, chart string, args ...string) string {
+	t.Helper()
+	return s.helm(t, append([]string{"upgrade", "--install", release, chart, "--create-namespace"}, args...)...)
+}
+
+func (s *server) crd(t *testing.T, name string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := s.Get(t.Context(), client.ObjectKey{Name: name}, crd); err != nil {
+		t.Fatal(err)
+	}
+	return crd
+}
+
+// change writes a CRD as another implementation would.
+func (s *server) change(t *testing.T, name string, edit func(*apiextensionsv1.CustomResourceDefinition)) {
+	t.Helper()
+	crd := s.crd(t, name)
+	edit(crd)
+	if err := s.Update(t.Context(), crd); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// strip takes Helm's marks away, as kubectl replace does.
+func strip(crd *apiextensionsv1.CustomResourceDefinition) {
+	crd.Annotations = map[string]string{"api-approved.kubernetes.io": crd.Annotations["api-approved.kubernetes.io"]}
+}
+
+func (s *server) has(t *testing.T, kind schema.GroupVersionKind, name string) bool {
+	t.Helper()
+	obj := &unstructured.Unstructured{}
+	obj.SetGroupVersionKind(kind)
+	err := s.Get(t.Context(), client.ObjectKey{Name: name}, obj)
+	if client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	return !apierrors.IsNotFound(err)
+}
+
+func (s *server) hasGuard(t *testing.T) bool {
+	t.Helper()
+	return s.has(t, schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingAdmissionPolicy"}, "multicluster-crds-only-newer")
+}
+
+func TestChartAndTheClustersCRDs(t *testing.T) {
+	if _, err := helm(t, "version"); err != nil {
+		t.Fatal(err)
+	}
+	shipped := objects(t, kustomize(t, "crds"))["CustomResourceDefinition/"+exportsCRD].GetLabels()[releaseLabel]
+	s := newServer(t)
+	var uid string // of the CRD: another one would mean that it was deleted, and every ServiceExport with it
+
+	step := func(name string, f func(t *testing.T)) {
+		if !t.Run(name, f) {
+			t.FailNow() // each step needs the one before
+		}
+	}
+	kept := func(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
+		t.Helper()
+		crd := s.crd(t, exportsCRD)
+		if string(crd.UID) != uid {
+			t.Fatal("the CRD was deleted and made again")
+		}
+		return crd
+	}
+
+	step("an older chart is installed", func(t *testing.T) {
+		s.install(t, olderChart(t, shipped))
+		crd := s.crd(t, exportsCRD)
+		uid = string(crd.UID)
+		if crd.Labels[releaseLabel] != "v0.5.1" || crd.Annotations[keepNote] != "keep" || !s.hasGuard(t) {
+			t.Errorf("release %s, annotations %v, guard %t", crd.Labels[releaseLabel], crd.Annotations, s.hasGuard(t))
+		}
+		export := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
+			"metadata": map[string]any{"name": "web", "namespace": "default"},
+		}}
+		if err := s.Create(t.Context(), export); err != nil {
+			t.Fatal(err)
+		}
+	})
+	step("an upgrade brings the CRDs up to date", func(t *testing.T) {
+		s.install(t, chartDir)
+		if got := kept(t).Labels[releaseLabel]; got != shipped {
+			t.Errorf("the CRD is of release %s, want %s", got, shipped)
+		}
+	})
+	step("another implementation brings a newer one, and it stays", func(t *testing.T) {
+		s.change(t, exportsCRD, func(crd *apiextensionsv1.CustomResourceDefinition) {
+			crd.Labels[releaseLabel], crd.Labels[revisionLabel] = "v9.0.0-rc.1", "0"
+			addField(crd)
+		})
+		s.install(t, chartDir, "--set", "replicas=2")
+		crd := kept(t)
+		if crd.Labels[releaseLabel] != "v9.0.0-rc.1" || !hasField(crd) {
+			t.Errorf("the newer CRD was replaced: release %s, its field is there: %t", crd.Labels[releaseLabel], hasField(crd))
+		}
+	})
+	step("one that lost the marks of Helm is not deleted", func(t *testing.T) {
+		s.change(t, exportsCRD, strip)
+		s.install(t, chartDir)
+		if crd := kept(t); crd.Annotations[keepNote] != "keep" || !hasField(crd) {
+			t.Errorf("annotations %v, its field is there: %t", crd.Annotations, hasField(crd))
+		}
+	})
+	step("nor when it goes out of the release in the same upgrade", func(t *testing.T) {
+		s.change(t, exportsCRD, strip)
+		s.install(t, chartDir, "--set", "crds.install=false")
+		if crd := kept(t); crd.Annotations[keepNote] != "keep" {
+			t.Errorf("annotations %v", crd.Annotations)
+		}
+		s.install(t, chartDir, "--set", "crds.install=false")
+		kept(t)
+	})
+	step("the guard goes and the CRDs stay at an uninstallation", func(t *testing.T) {
+		s.helm(t, "uninstall", release)
+		kept(t)
+		if s.hasGuard(t) {
+			t.Error("the guard is still there")
+		}
+		export := &unstructured.Unstructured{}
+		export.SetAPIVersion("multicluster.x-k8s.io/v1beta1")
+		export.SetKind("ServiceExport")
+		if err := s.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "web"}, export); err != nil {
+			t.Error(err)
+		}
+	})
+	step("a release of the same name takes them over", func(t *testing.T) {
+		notes := s.install(t, chartDir)
+		if kept(t).Annotations[releaseNote] != release || strings.Contains(notes, "was there before") || !s.hasGuard(t) {
+			t.Errorf("annotations %v, guard %t, notes:\n%s", kept(t).Annotations, s.hasGuard(t), notes)
+		}
+		s.helm(t, "uninstall", release)
+	})
+	step("what somebody else installed is left alone, and said", func(t *testing.T) {
+		for _, name := range []string{exportsCRD, propertiesCRD} {
+			s.change(t, name, strip)
+		}
+		before := s.crd(t, propertiesCRD).ResourceVersion
+		for range 2 {
+			notes := s.install(t, chartDir)
+			if !strings.Contains(notes, "CustomResourceDefinition "+propertiesCRD+" was there before") {
+				t.Errorf("the notes do not say what was left alone:\n%s", notes)
+			}
+			if after := s.crd(t, propertiesCRD).ResourceVersion; after != before {
+				t.Errorf("the CRD of somebody else was written: version %s, then %s", before, after)
+			}
+		}
+		s.helm(t, "uninstall", release)
+		kept(t)
+		s.crd(t, propertiesCRD)
+	})
+	step("nothing else is left", func(t *testing.T) {
+		for _, kind := range []string{"ClusterRole", "ClusterRoleBinding"} {
+			if s.has(t, schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: kind}, "cloud-map-mcs-controller-manager") {
+				t.Errorf("%s is still there", kind)
+			}
+		}
+		var secrets corev1.SecretList
+		if err := s.List(t.Context(), &secrets, client.InNamespace(system)); err != nil || len(secrets.Items) > 0 {
+			t.Errorf("%d secrets of Helm are still there (%v)", len(secrets.Items), err)
+		}
+	})
+}
+
+// TestChartMakesClusterProperties: the second step of an installation that keeps the identity in objects.
+func TestChartMakesClusterProperties(t *testing.T) {
+	if _, err := helm(t, "version"); err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t)
+	s.install(t, chartDir, "--set", "clusterId=cls1,clusterSetId=set1")
+	s.install(t, chartDir, "--set", "clusterId=cls1,clusterSetId=set1,clusterProperties.create=true")
+	got := map[string]string{}
+	var list unstructured.UnstructuredList
+	list.SetAPIVersion("about.k8s.io/v1beta1")
+	list.SetKind("ClusterPropertyList")
+	if err := s.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range list.Items {
+		got[item.GetName()], _, _ = unstructured.NestedString(item.Object, "spec", "value")
+	}
+	want := map[string]string{"cluster.clusterset.k8s.io": "cls1", "clusterset.k8s.io": "set1"}
+	if !maps.Equal(got, want) {
+		t.Errorf("ClusterProperties %v, want %v", got, want)
+	}
+}
+
+// olderChart is the chart as a release would be that had the CRDs of mcs-api v0.5.1.
+func olderChart(t *testing.T, shipped string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), release)
+	if err := os.CopyFS(dir, os.DirFS(chartDir)); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(filepath.Join(dir, "files/crds"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte(strings.ReplaceAll(string(text), `"`+shipped+`"`, `"v0.5.1"`)), 0o644)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// addField gives the CRD a field that ours does not have.
+func addField(crd *apiextensionsv1.CustomResourceDefinition) {
+	for i := range crd.Spec.Versions {
+		crd.Spec.Versions[i].Schema.OpenAPIV3Schema.Properties["spec"].Properties["newField"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+	}
+}
+
+func hasField(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return !slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+		_, ok := v.Schema.OpenAPIV3Schema.Properties["spec"].Properties["newField"]
+		return !ok
+	})
+}
