@@ -7,11 +7,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 const metricPrefix = "cloud_map_mcs_"
@@ -29,11 +33,16 @@ func newMetrics(registerer prometheus.Registerer, reader client.Reader, m *membe
 	}
 	out := &metrics{propagation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: metricPrefix + "propagation_seconds",
-		Help: "Time from a change in its source cluster until an imported EndpointSlice shows it here, by source cluster. The clusters' clocks must agree.",
+		Help: "Time from a change in its source cluster until an imported EndpointSlice shows it here, by source cluster. Measured with the clocks of both clusters: it is as exact as they agree, and never below 0.",
 		// From one registry poll (1 s) and less up to the 20 s that the conformance suite allows, and beyond.
 		Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 60},
-	}, []string{"cluster"})}
-	for _, c := range []prometheus.Collector{out.propagation, newInventory(reader, m)} {
+	}, []string{"source_cluster"})}
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: metricPrefix + "build_info",
+		Help: "Always 1, with the controller's version as a label.",
+	}, []string{"version"})
+	build.WithLabelValues(config.Version).Set(1)
+	for _, c := range []prometheus.Collector{out.propagation, build, newInventory(reader, m)} {
 		if err := registerer.Register(c); err != nil {
 			return nil, err
 		}
@@ -62,7 +71,7 @@ type inventory struct {
 	reader     client.Reader
 	membership *membership
 
-	member, members, stale, exports, imports, endpoints *prometheus.Desc
+	member, members, stale, failing, exports, conflicts, imports, endpoints *prometheus.Desc
 }
 
 func newInventory(reader client.Reader, m *membership) *inventory {
@@ -74,16 +83,18 @@ func newInventory(reader client.Reader, m *membership) *inventory {
 		membership: m,
 		member:     desc("member", "Whether this replica works and its cluster is a member of a clusterset: 1 or 0."),
 		members:    desc("registry_members", "Clusters of the clusterset, this one included, by state (ok, problem, stale).", "state"),
-		stale:      desc("member_stale", "Whether another cluster of the clusterset is stale: 1 when it has shown no sign of life for --stale-after, else 0.", "cluster"),
-		exports:    desc("exports", "ServiceExports in this cluster."),
+		stale:      desc("member_stale", "Whether another cluster of the clusterset is stale: 1 when it has shown no sign of life for --stale-after, else 0.", "member"),
+		failing:    desc("registry_failing", "Whether the registry does not work for this cluster at this moment, by direction (read, write): 1 or 0. Another cluster with this cluster's ID counts as write.", "direction"),
+		exports:    desc("exports", "ServiceExports in this cluster, by state: exported (Ready is True), failed (the user has to act) or pending.", "state"),
+		conflicts:  desc("exports_in_conflict", "ServiceExports in this cluster whose condition Conflict is True: other clusters export the service otherwise."),
 		imports:    desc("imports", "ServiceImports of this controller in this cluster."),
-		endpoints:  desc("imported_endpoints", "Endpoints in imported EndpointSlices, by source cluster.", "cluster"),
+		endpoints:  desc("imported_endpoints", "Endpoints in imported EndpointSlices, by source cluster.", "source_cluster"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{i.member, i.members, i.stale, i.exports, i.imports, i.endpoints} {
+	for _, d := range []*prometheus.Desc{i.member, i.members, i.stale, i.failing, i.exports, i.conflicts, i.imports, i.endpoints} {
 		ch <- d
 	}
 }
@@ -102,11 +113,11 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 	gauge(i.member, number(session != nil))
 	if session != nil {
 		i.collectMembers(ctx, session, gauge)
+		report := registry.ReportOf(session.registry)
+		gauge(i.failing, number(report.Reading != nil), "read")
+		gauge(i.failing, number(report.Writing != nil), "write")
 	}
-	var exports mcsv1beta1.ServiceExportList
-	if i.reader.List(ctx, &exports, client.UnsafeDisableDeepCopy) == nil {
-		gauge(i.exports, len(exports.Items))
-	}
+	i.collectExports(ctx, gauge)
 	var imports mcsv1beta1.ServiceImportList
 	if i.reader.List(ctx, &imports, client.UnsafeDisableDeepCopy, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}) == nil {
 		gauge(i.imports, len(imports.Items))
@@ -121,6 +132,39 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 			gauge(i.endpoints, n, cluster)
 		}
 	}
+}
+
+// collectExports counts the ServiceExports by what their status says.
+func (i *inventory) collectExports(ctx context.Context, gauge func(*prometheus.Desc, int, ...string)) {
+	var exports mcsv1beta1.ServiceExportList
+	if i.reader.List(ctx, &exports, client.UnsafeDisableDeepCopy) != nil {
+		return
+	}
+	states := map[string]int{"exported": 0, "pending": 0, "failed": 0}
+	conflicts := 0
+	for j := range exports.Items {
+		conditions := exports.Items[j].Status.Conditions
+		states[exportState(conditions)]++
+		conflicts += number(meta.IsStatusConditionTrue(conditions, string(mcsv1beta1.ServiceExportConditionConflict)))
+	}
+	for state, n := range states {
+		gauge(i.exports, n, state)
+	}
+	gauge(i.conflicts, conflicts)
+}
+
+// exportState is the state of a ServiceExport with these conditions, as the metrics name it.
+func exportState(conditions []metav1.Condition) string {
+	ready := meta.FindStatusCondition(conditions, string(mcsv1beta1.ServiceExportConditionReady))
+	switch {
+	case ready == nil:
+		return "pending"
+	case ready.Status == metav1.ConditionTrue:
+		return "exported"
+	case ready.Reason == string(mcsv1beta1.ServiceExportReasonFailed):
+		return "failed"
+	}
+	return "pending"
 }
 
 // collectMembers counts the clusters of the clusterset.

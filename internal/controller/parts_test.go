@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -68,8 +69,16 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	ours := map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+	conflict := mcs.ExportConflict([]mcs.Conflict{{Reason: mcsv1beta1.ServiceExportReasonPortConflict, Message: "ports"}})
+	exportWith := func(name string, conditions ...metav1.Condition) *mcsv1beta1.ServiceExport {
+		return &mcsv1beta1.ServiceExport{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}, Status: mcsv1beta1.ServiceExportStatus{Conditions: conditions},
+		}
+	}
 	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		&mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}},
+		exportWith("b", mcs.ExportReady(mcs.Progress{Exported: true}), conflict),
+		exportWith("c", mcs.ExportReady(mcs.Progress{Problem: "denied"}), mcs.ExportConflict(nil)),
 		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a", Labels: ours}},
 		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "foreign"}},
 		importedSliceOf("cls2", 2), importedSliceOf("cls3", 0),
@@ -99,13 +108,18 @@ func TestMetrics(t *testing.T) {
 	metrics.observePropagation(s, exports, changes, start.Add(10*time.Second))
 
 	want := `
-# HELP cloud_map_mcs_exports ServiceExports in this cluster.
+# HELP cloud_map_mcs_exports ServiceExports in this cluster, by state: exported (Ready is True), failed (the user has to act) or pending.
 # TYPE cloud_map_mcs_exports gauge
-cloud_map_mcs_exports 1
+cloud_map_mcs_exports{state="exported"} 1
+cloud_map_mcs_exports{state="failed"} 1
+cloud_map_mcs_exports{state="pending"} 1
+# HELP cloud_map_mcs_exports_in_conflict ServiceExports in this cluster whose condition Conflict is True: other clusters export the service otherwise.
+# TYPE cloud_map_mcs_exports_in_conflict gauge
+cloud_map_mcs_exports_in_conflict 1
 # HELP cloud_map_mcs_imported_endpoints Endpoints in imported EndpointSlices, by source cluster.
 # TYPE cloud_map_mcs_imported_endpoints gauge
-cloud_map_mcs_imported_endpoints{cluster="cls2"} 2
-cloud_map_mcs_imported_endpoints{cluster="cls3"} 0
+cloud_map_mcs_imported_endpoints{source_cluster="cls2"} 2
+cloud_map_mcs_imported_endpoints{source_cluster="cls3"} 0
 # HELP cloud_map_mcs_imports ServiceImports of this controller in this cluster.
 # TYPE cloud_map_mcs_imports gauge
 cloud_map_mcs_imports 1
@@ -114,15 +128,19 @@ cloud_map_mcs_imports 1
 cloud_map_mcs_member 1
 # HELP cloud_map_mcs_member_stale Whether another cluster of the clusterset is stale: 1 when it has shown no sign of life for --stale-after, else 0.
 # TYPE cloud_map_mcs_member_stale gauge
-cloud_map_mcs_member_stale{cluster="cls2"} 0
-cloud_map_mcs_member_stale{cluster="cls3"} 1
+cloud_map_mcs_member_stale{member="cls2"} 0
+cloud_map_mcs_member_stale{member="cls3"} 1
+# HELP cloud_map_mcs_registry_failing Whether the registry does not work for this cluster at this moment, by direction (read, write): 1 or 0. Another cluster with this cluster's ID counts as write.
+# TYPE cloud_map_mcs_registry_failing gauge
+cloud_map_mcs_registry_failing{direction="read"} 1
+cloud_map_mcs_registry_failing{direction="write"} 0
 # HELP cloud_map_mcs_registry_members Clusters of the clusterset, this one included, by state (ok, problem, stale).
 # TYPE cloud_map_mcs_registry_members gauge
 cloud_map_mcs_registry_members{state="ok"} 1
 cloud_map_mcs_registry_members{state="problem"} 1
 cloud_map_mcs_registry_members{state="stale"} 1
 `
-	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_stale", "cloud_map_mcs_registry_members"}
+	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_exports_in_conflict", "cloud_map_mcs_registry_failing", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_stale", "cloud_map_mcs_registry_members"}
 	if err := testutil.GatherAndCompare(registerer, strings.NewReader(want), gauges...); err != nil {
 		t.Error(err)
 	}
@@ -142,8 +160,12 @@ cloud_map_mcs_registry_members{state="stale"} 1
 	t.Error("there is no propagation metric")
 }
 
-// membersOf is a registry with these members and nothing else.
+// membersOf is a registry with these members and nothing else, which cannot be read any more.
 type membersOf []registry.Member
+
+func (membersOf) Report() registry.Report {
+	return registry.Report{Reading: errors.New("no answer")}
+}
 
 func (m membersOf) Members(context.Context) ([]registry.Member, error) { return m, nil }
 func (membersOf) Publish(context.Context, mcs.Export) error            { return nil }

@@ -23,6 +23,8 @@ type Metrics struct {
 	hints         *prometheus.CounterVec
 	polls         *prometheus.GaugeVec
 	unshown       *prometheus.GaugeVec
+	pending       *prometheus.GaugeVec
+	fullness      *prometheus.GaugeVec
 	recent        recent
 }
 
@@ -67,8 +69,18 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Name: "cloud_map_mcs_registry_unshown_instances",
 			Help: "Endpoints that the instance view cannot show, by reason: collision (another owner has the instance ID), limit (1,000 instances a service), refused (AWS Cloud Map takes no such instance), failed (the service cannot be written, for a quota or otherwise).",
 		}, []string{"registry", "reason"}),
+		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cloud_map_mcs_registry_pending",
+			Help: "What waits to be written to the registry, by kind (exports on etcd; on AWS Cloud Map pages, and services of the instance view).",
+		}, []string{"registry", "kind"}),
+		fullness: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cloud_map_mcs_registry_limit_used_ratio",
+			Help: "Part of a limit of the registry that is used, from 0 to 1, by limit: catalog (instances of this cluster's pages, of 1,000 in a service), page (parts of its largest page, of 256), members (clusters of the clusterset, of 1,000 that one answer shows).",
+		}, []string{"registry", "limit"}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.limits, m.changes, m.notifications, m.stored, m.hints, m.polls, m.unshown} {
+	for _, c := range []prometheus.Collector{
+		m.requests, m.seconds, m.limits, m.changes, m.notifications, m.stored, m.hints, m.polls, m.unshown, m.pending, m.fullness,
+	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the registry's metrics: %w", err)
 		}
@@ -124,6 +136,22 @@ func (m *Metrics) Unshown(registry, reason string, count int) {
 		return
 	}
 	m.unshown.WithLabelValues(registry, reason).Set(float64(count))
+}
+
+// Pending says how much of a kind waits to be written.
+func (m *Metrics) Pending(registry, kind string, count int) {
+	if m == nil {
+		return
+	}
+	m.pending.WithLabelValues(registry, kind).Set(float64(count))
+}
+
+// LimitUsed says how many of what limit allows at most are used.
+func (m *Metrics) LimitUsed(registry, limit string, used, most int) {
+	if m == nil {
+		return
+	}
+	m.fullness.WithLabelValues(registry, limit).Set(float64(used) / float64(most))
 }
 
 // WithMetrics is r with its use counted under the backend's name.

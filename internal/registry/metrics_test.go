@@ -46,11 +46,19 @@ func TestMetrics(t *testing.T) {
 	metrics.Request("memory", "Read", "throttled", time.Millisecond)
 	metrics.Limit("memory", "Read", 50)
 	metrics.Stored("memory", "pages", 3)
+	metrics.Pending("memory", "pages", 2)
+	metrics.LimitUsed("memory", "page", 64, 256)
 	want := `
 # HELP cloud_map_mcs_registry_changes_total Publications and withdrawals that were asked for, by operation (publish, withdraw) and result (ok, invalid, error).
 # TYPE cloud_map_mcs_registry_changes_total counter
 cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="invalid"} 1
 cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="ok"} 1
+# HELP cloud_map_mcs_registry_limit_used_ratio Part of a limit of the registry that is used, from 0 to 1, by limit: catalog (instances of this cluster's pages, of 1,000 in a service), page (parts of its largest page, of 256), members (clusters of the clusterset, of 1,000 that one answer shows).
+# TYPE cloud_map_mcs_registry_limit_used_ratio gauge
+cloud_map_mcs_registry_limit_used_ratio{limit="page",registry="memory"} 0.25
+# HELP cloud_map_mcs_registry_pending What waits to be written to the registry, by kind (exports on etcd; on AWS Cloud Map pages, and services of the instance view).
+# TYPE cloud_map_mcs_registry_pending gauge
+cloud_map_mcs_registry_pending{kind="pages",registry="memory"} 2
 # HELP cloud_map_mcs_registry_request_limit Requests a second that we allow ourselves, by operation: sinks when the backend throttles and rises again.
 # TYPE cloud_map_mcs_registry_request_limit gauge
 cloud_map_mcs_registry_request_limit{operation="Read",registry="memory"} 50
@@ -63,7 +71,7 @@ cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result=
 cloud_map_mcs_registry_stored{kind="pages",registry="memory"} 3
 `
 	err = testutil.GatherAndCompare(gatherer, strings.NewReader(want), "cloud_map_mcs_registry_changes_total",
-		"cloud_map_mcs_registry_request_limit", "cloud_map_mcs_registry_requests_total", "cloud_map_mcs_registry_stored")
+		"cloud_map_mcs_registry_limit_used_ratio", "cloud_map_mcs_registry_pending", "cloud_map_mcs_registry_request_limit", "cloud_map_mcs_registry_requests_total", "cloud_map_mcs_registry_stored")
 	if err != nil {
 		t.Error(err)
 	}
@@ -82,6 +90,8 @@ func TestNoMetrics(t *testing.T) {
 	metrics.Request("memory", "Read", "ok", 0)
 	metrics.Limit("memory", "Read", 1)
 	metrics.Stored("memory", "pages", 1)
+	metrics.Pending("memory", "pages", 1)
+	metrics.LimitUsed("memory", "page", 1, 256)
 	inner := memory.NewHub().Registry(mcs.Identity{})
 	if reg := registry.WithMetrics(inner, "memory", nil); reg != registry.Registry(inner) {
 		t.Error("without metrics the registry is decorated all the same")

@@ -144,6 +144,7 @@ func (r *Registry) takeMembers(place controlPlace, instances []plan.Instance, ch
 	}
 	r.catalogs.suspect(place.catalogs)
 	r.catalogs.members(time.Now(), instances, changed)
+	r.cfg.Metrics.LimitUsed(r.client.name, "members", len(instances), maxDiscovered)
 	r.noteMembers()
 	return true
 }
@@ -297,9 +298,7 @@ func (r *Registry) confirmPages(now time.Time) {
 		r.outbox.pages[page].torn = true
 		wake(r.write)
 	}
-	exports, pages := r.outbox.size()
-	r.cfg.Metrics.Stored(r.client.name, "exports", exports)
-	r.cfg.Metrics.Stored(r.client.name, "pages", pages)
+	r.count()
 }
 
 // readPages reads every page that has to be read, and sees to the clusters whose record is gone.

@@ -112,8 +112,9 @@ func (v *instanceView) warnings(key mcs.Key) []string {
 	return v.unshown[key].warnings()
 }
 
-// count tells the metrics how many endpoints are not shown. The caller holds v.mu.
+// count tells the metrics how many endpoints are not shown, and how many services wait to be written. The caller holds v.mu.
 func (v *instanceView) count() {
+	v.metrics.Pending(v.client.name, "services", len(v.queue))
 	counts := map[string]int{"collision": 0, "limit": 0, "refused": 0, "failed": 0}
 	for _, u := range v.unshown {
 		counts["collision"] += len(u.collisions)

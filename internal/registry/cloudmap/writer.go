@@ -91,6 +91,7 @@ func (r *Registry) writing(ctx context.Context, err error, notify func(mcs.Key))
 		r.control.forget()
 	}
 	r.mu.Lock()
+	r.count()
 	changed := keySet{}
 	if text(err) != text(r.writeProblem) {
 		r.writeProblem = err

@@ -139,5 +139,11 @@ func (r *Registry) taken(changed keySet) {
 		exports = len(c.exports)
 	}
 	r.cfg.Metrics.Stored(r.store.client.cfg.Name, "exports", exports)
+	r.countPending()
 	r.wake()
+}
+
+// countPending tells the metrics how many exports and withdrawals may have to be written. The caller holds r.mu.
+func (r *Registry) countPending() {
+	r.cfg.Metrics.Pending(r.store.client.cfg.Name, "exports", len(r.outbox.queued))
 }

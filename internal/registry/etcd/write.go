@@ -84,6 +84,7 @@ const (
 func (r *Registry) step(ctx context.Context, notify func(mcs.Key)) (progress, error) {
 	r.mu.Lock()
 	next, obstacle := r.next(time.Now())
+	r.countPending()
 	r.mu.Unlock()
 	r.problem(&r.claimProblem, obstacle, notify, "Nothing is exported", "This cluster's ID is free")
 	switch {
