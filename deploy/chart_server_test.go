@@ -4,11 +4,13 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -133,7 +135,7 @@ func TestChartAndTheClustersCRDs(t *testing.T) {
 	if _, err := helm(t, "version"); err != nil {
 		t.Fatal(err)
 	}
-	shipped := objects(t, kustomize(t, "crds"))["CustomResourceDefinition/"+exportsCRD].GetLabels()[releaseLabel]
+	shipped := shippedRelease(t)
 	s := newServer(t)
 	var uid string // of the CRD: another one would mean that it was deleted, and every ServiceExport with it
 
@@ -248,6 +250,67 @@ func TestChartAndTheClustersCRDs(t *testing.T) {
 			t.Errorf("%d secrets of Helm are still there (%v)", len(secrets.Items), err)
 		}
 	})
+}
+
+// kubectl runs the kubectl that comes with the API server.
+func (s *server) kubectl(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl"), append(args, "--kubeconfig", s.kubeconfig)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", cmd, err, out)
+	}
+}
+
+// TestChartTakesOver: an installation by kubectl becomes Helm's as docs/install.md says.
+func TestChartTakesOver(t *testing.T) {
+	if _, err := helm(t, "version"); err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t)
+	s.kubectl(t, "apply", "-k", "base")
+	if _, err := helm(t, "install", release, chartDir, "--namespace", system, "--kubeconfig", s.kubeconfig); err == nil ||
+		!strings.Contains(err.Error(), "cannot be imported into the current release") {
+		t.Errorf("a second installation beside the first: %v", err)
+	}
+	s.helm(t, "install", release, chartDir, "--take-ownership", "--force-conflicts")
+	if s.crd(t, exportsCRD).Annotations[releaseNote] != "" {
+		t.Error("the CRDs were taken over without being told")
+	}
+	for _, name := range []string{exportsCRD, propertiesCRD} {
+		s.kubectl(t, "annotate", "crd", name, releaseNote+"="+release, "meta.helm.sh/release-namespace="+system)
+		s.kubectl(t, "label", "crd", name, "app.kubernetes.io/managed-by=Helm")
+	}
+	s.install(t, chartDir, "--force-conflicts")
+	if got := s.crd(t, exportsCRD).Annotations[keepNote]; got != "keep" {
+		t.Error("the CRDs were not taken over")
+	}
+}
+
+// TestChartRollsBack: but not to older CRDs.
+func TestChartRollsBack(t *testing.T) {
+	if _, err := helm(t, "version"); err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t)
+	s.install(t, olderChart(t, shippedRelease(t)), "--set", "replicas=3")
+	s.install(t, chartDir)
+	_, err := helm(t, "rollback", release, "1", "--namespace", system, "--kubeconfig", s.kubeconfig)
+	if err == nil || !strings.Contains(err.Error(), "would replace it with an older one") {
+		t.Errorf("rolling back to older CRDs: %v", err)
+	}
+	var manager appsv1.Deployment
+	if err := s.Get(t.Context(), client.ObjectKey{Namespace: system, Name: "cloud-map-mcs-controller-manager"}, &manager); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.crd(t, exportsCRD).Labels[releaseLabel]; *manager.Spec.Replicas != 3 || got != shippedRelease(t) {
+		t.Errorf("%d replicas and CRDs of %s, want 3 and %s", *manager.Spec.Replicas, got, shippedRelease(t))
+	}
+}
+
+// shippedRelease is mcs-api's, of the CRDs in deploy/crds.
+func shippedRelease(t *testing.T) string {
+	t.Helper()
+	return objects(t, kustomize(t, "crds"))["CustomResourceDefinition/"+exportsCRD].GetLabels()[releaseLabel]
 }
 
 // TestChartMakesClusterProperties: the second step of an installation that keeps the identity in objects.
