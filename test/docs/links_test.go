@@ -1,0 +1,178 @@
+// Package docs holds the tests of the documentation: its links lead somewhere, and its contents name every page.
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// root is the repository's folder, as the tests see it.
+const root = "../.."
+
+var (
+	fence   = regexp.MustCompile("^ *(```+|~~~+)")
+	code    = regexp.MustCompile("`[^`\n]*`")
+	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	heading = regexp.MustCompile(`^#{1,6} +(.*?) *#*$`)
+	target  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+)
+
+// page is what of a Markdown file matters to links.
+type page struct {
+	// links are the targets, with the number of their line.
+	links map[string]int
+	// anchors are those that a Git host gives the headings.
+	anchors map[string]bool
+}
+
+// parse reads a page. What stands in code is neither a link nor a heading.
+func parse(text string) page {
+	p := page{links: map[string]int{}, anchors: map[string]bool{}}
+	open := ""
+	for i, line := range strings.Split(text, "\n") {
+		if m := fence.FindStringSubmatch(line); m != nil {
+			switch {
+			case open == "":
+				open = m[1]
+			case strings.HasPrefix(m[1], open):
+				open = ""
+			}
+			continue
+		}
+		if open != "" {
+			continue
+		}
+		if m := heading.FindStringSubmatch(line); m != nil {
+			p.addAnchor(anchor(m[1]))
+		}
+		for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(line, "`"), -1) {
+			p.links[m[1]] = i + 1
+		}
+	}
+	return p
+}
+
+// anchor is what GitHub makes of a heading: lower case, punctuation left out, a hyphen for each space.
+func anchor(title string) string {
+	title = target.ReplaceAllString(title, "$1")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-', r == '_', unicode.IsLetter(r), unicode.IsNumber(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, title)
+}
+
+// addAnchor numbers the second heading of a name, and so on.
+func (p page) addAnchor(name string) {
+	unique := name
+	for n := 1; p.anchors[unique]; n++ {
+		unique = fmt.Sprintf("%s-%d", name, n)
+	}
+	p.anchors[unique] = true
+}
+
+func TestParse(t *testing.T) {
+	p := parse("# A `--flag`: what, why\n[a](b.md#c) `[no](x)` [`d`](e)\n```sh\n# [no](y)\n```\n## Twice\n## Twice\n## A [link](to.md)\n")
+	for _, want := range []string{"a---flag-what-why", "twice", "twice-1", "a-link"} {
+		if !p.anchors[want] {
+			t.Errorf("no anchor %q in %v", want, p.anchors)
+		}
+	}
+	if len(p.links) != 3 || p.links["b.md#c"] != 2 || p.links["e"] != 2 || p.links["to.md"] != 8 {
+		t.Errorf("links are %v, want b.md#c, e and to.md with their lines", p.links)
+	}
+}
+
+// pages are the Markdown files that people read, by their path in the repository.
+func pages(t *testing.T) map[string]page {
+	t.Helper()
+	found := map[string]page{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && slices.Contains([]string{".git", "bin", "dist", "testdata", "node_modules"}, entry.Name()):
+			return fs.SkipDir
+		case entry.IsDir() || filepath.Ext(name) != ".md":
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		found[name] = parse(string(text))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestLinks follows every relative link of every page, to the file and to the heading.
+func TestLinks(t *testing.T) {
+	all := pages(t)
+	for name, p := range all {
+		for to, line := range p.links {
+			if err := follow(all, name, to); err != nil {
+				t.Errorf("%s:%d: link %s: %v", name, line, to, err)
+			}
+		}
+	}
+}
+
+func follow(all map[string]page, from, to string) error {
+	u, err := url.Parse(to)
+	if err != nil {
+		return err
+	}
+	if u.IsAbs() {
+		return nil
+	}
+	name := from
+	if u.Path != "" {
+		name = filepath.Join(filepath.Dir(from), u.Path)
+	}
+	if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+		return err
+	}
+	if p, ok := all[name]; u.Fragment != "" && (!ok || !p.anchors[u.Fragment]) {
+		return fmt.Errorf("%s has no heading #%s", name, u.Fragment)
+	}
+	return nil
+}
+
+// TestContents wants each page of docs in the table of contents.
+func TestContents(t *testing.T) {
+	all := pages(t)
+	listed := map[string]bool{}
+	for to := range all["docs/README.md"].links {
+		file, _, _ := strings.Cut(to, "#")
+		listed[filepath.Join("docs", file)] = true
+	}
+	// One page for a folder of pages of a kind, which that page lists.
+	for to := range all["docs/runbooks/README.md"].links {
+		listed[filepath.Join("docs/runbooks", to)] = listed["docs/runbooks/README.md"]
+	}
+	for name := range all {
+		if strings.HasPrefix(name, "docs/") && name != "docs/README.md" && !listed[name] {
+			t.Errorf("docs/README.md does not list %s", name)
+		}
+	}
+}
