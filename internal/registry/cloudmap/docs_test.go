@@ -217,8 +217,8 @@ adds one instance for each exported endpoint and port. For one cluster whose ser
 			grouped(float64(1+pageInstances(t, services, 10))), grouped(float64(10*services)), grouped(float64(10*services)))
 	}
 	fmt.Fprintf(&b, `
-The instance view has a Cloud Map namespace for each Kubernetes namespace. Its quotas (2,000 instances in a namespace, which can be raised, and
-1,000 in a service, which cannot) are met sooner than those of the pages. See [operations.md](operations.md#quotas).
+Records and pages of all clusters are in one Cloud Map namespace, the instance view has one for each Kubernetes namespace. A namespace has
+room for 2,000 instances until that quota is raised. See [operations.md](operations.md#quotas).
 
 ## In money
 
