@@ -1,0 +1,146 @@
+package deploy_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"testing"
+)
+
+// panel is one of the dashboard. Every query's text is PromQL and its legend a pattern of Grafana's.
+type panel struct {
+	title, description, unit string
+	stat                     bool // one number instead of a graph
+	queries                  [][2]string
+}
+
+// replicas keeps of each series the replica that works: the others count nothing, or what they counted when they worked.
+const replicas = `{job=~"$job"}`
+
+// rows are the dashboard: every row's panels stand side by side, and every panel says what is normal.
+var rows = []struct {
+	title  string
+	panels []panel
+}{
+	{"Clusterset", []panel{
+		{title: "Working replica", stat: true, description: "1 when a replica works and its cluster is a member of a clusterset. Alert: CloudMapMCSNotMember.",
+			queries: [][2]string{{`max(cloud_map_mcs_member` + replicas + `)`, "member"}}},
+		{title: "Clusters by state", description: "All clusters of the clusterset as this one sees them. Anything but ok deserves a look: kubectl mcs status.",
+			queries: [][2]string{{`max by (state) (cloud_map_mcs_registry_members` + replicas + `)`, "{{state}}"}, {`max by (member) (cloud_map_mcs_member_stale` + replicas + `) == 1`, "stale: {{member}}"}}},
+		{title: "Exports by state", description: "ServiceExports of this cluster. Pending lasts for less than a second, failed until somebody acts; conflict counts those that differ from an older export.",
+			queries: [][2]string{{`max by (state) (cloud_map_mcs_exports` + replicas + `)`, "{{state}}"}, {`max(cloud_map_mcs_exports_in_conflict` + replicas + `)`, "conflict"}}},
+		{title: "Imports and endpoints", description: "ServiceImports here, and the endpoints in imported EndpointSlices by the cluster they come from.",
+			queries: [][2]string{{`max(cloud_map_mcs_imports` + replicas + `)`, "imports"}, {`max by (source_cluster) (cloud_map_mcs_imported_endpoints` + replicas + `)`, "endpoints of {{source_cluster}}"}}},
+		{title: "Versions", stat: true, description: "Replicas by version of the controller: two versions only during an upgrade.",
+			queries: [][2]string{{`count by (version) (cloud_map_mcs_build_info` + replicas + `)`, "{{version}}"}}},
+	}},
+	{"Propagation", []panel{
+		{title: "Propagation, median", unit: "s", description: "From a change in the source cluster until the EndpointSlice here shows it. As exact as the clusters' clocks agree.",
+			queries: [][2]string{{`histogram_quantile(0.5, sum by (source_cluster, le) (rate(cloud_map_mcs_propagation_seconds_bucket` + replicas + `[$__rate_interval])))`, "{{source_cluster}}"}}},
+		{title: "Propagation, 99 of 100", unit: "s", description: "The same for the slowest change in a hundred. Alert: CloudMapMCSPropagationSlow.",
+			queries: [][2]string{{`histogram_quantile(0.99, sum by (source_cluster, le) (rate(cloud_map_mcs_propagation_seconds_bucket` + replicas + `[$__rate_interval])))`, "{{source_cluster}}"}}},
+		{title: "Changes that arrived", unit: "ops", description: "Imported changes a second by source cluster, and notifications that a service may have changed.",
+			queries: [][2]string{{`sum by (source_cluster) (rate(cloud_map_mcs_propagation_seconds_count` + replicas + `[$__rate_interval]))`, "{{source_cluster}}"}, {`sum by (registry) (rate(cloud_map_mcs_registry_notifications_total` + replicas + `[$__rate_interval]))`, "notifications of {{registry}}"}}},
+	}},
+	{"Registry", []panel{
+		{title: "Registry fails", description: "1 while reading or writing does not work. What is imported stays meanwhile. Alerts: CloudMapMCSRegistryUnreadable and CloudMapMCSRegistryUnwritable.",
+			queries: [][2]string{{`max by (direction) (cloud_map_mcs_registry_failing` + replicas + `)`, "{{direction}}"}}},
+		{title: "Requests by result", unit: "reqps", description: "Requests to the registry's backend. A steady state is the poll and the heartbeat, nothing more.",
+			queries: [][2]string{{`sum by (registry, result) (rate(cloud_map_mcs_registry_requests_total` + replicas + `[$__rate_interval]))`, "{{registry}} {{result}}"}}},
+		{title: "Requests by operation", unit: "reqps", description: "The same by operation: what they cost is in docs/calls.md.",
+			queries: [][2]string{{`sum by (registry, operation) (rate(cloud_map_mcs_registry_requests_total` + replicas + `[$__rate_interval]))`, "{{registry}} {{operation}}"}}},
+		{title: "Allowed and used rate", description: "Part of its allowed rate that each operation uses. The allowed rate sinks when AWS throttles, and rises again by itself.",
+			unit: "percentunit", queries: [][2]string{{`sum by (registry, operation) (rate(cloud_map_mcs_registry_requests_total` + replicas + `[$__rate_interval])) / on (registry, operation) max by (registry, operation) (cloud_map_mcs_registry_request_limit` + replicas + `)`, "{{registry}} {{operation}}"}}},
+		{title: "Request duration, 99 of 100", unit: "s", description: "Time that requests took, our own pacing not included.",
+			queries: [][2]string{{`histogram_quantile(0.99, sum by (operation, le) (rate(cloud_map_mcs_registry_request_duration_seconds_bucket` + replicas + `[$__rate_interval])))`, "{{operation}}"}}},
+		{title: "Publications and withdrawals", unit: "ops", description: "What the export reconciler asked for, by result.",
+			queries: [][2]string{{`sum by (operation, result) (rate(cloud_map_mcs_registry_changes_total` + replicas + `[$__rate_interval]))`, "{{operation}} {{result}}"}}},
+		{title: "Poll interval", unit: "s", description: "Long while hints of all clusters arrive, short otherwise.",
+			queries: [][2]string{{`max by (registry) (cloud_map_mcs_registry_poll_interval_seconds` + replicas + `)`, "{{registry}}"}}},
+		{title: "Hints", unit: "ops", description: "Hints sent and received a second, by result. Other results than ok are dropped and do no harm.",
+			queries: [][2]string{{`sum by (direction, result) (rate(cloud_map_mcs_registry_hints_total` + replicas + `[$__rate_interval]))`, "{{direction}} {{result}}"}}},
+	}},
+	{"Capacity", []panel{
+		{title: "Limits used", unit: "percentunit", description: "How full the registry is for this cluster. Beyond 100 % new exports fail. Alert from 80 % on: CloudMapMCSNearLimit.",
+			queries: [][2]string{{`max by (registry, limit) (cloud_map_mcs_registry_limit_used_ratio` + replicas + `)`, "{{registry}} {{limit}}"}}},
+		{title: "Stored", description: "What this cluster has in the registry.",
+			queries: [][2]string{{`max by (registry, kind) (cloud_map_mcs_registry_stored` + replicas + `)`, "{{registry}} {{kind}}"}}},
+		{title: "Waiting to be written", description: "Queues of the registry; empty within a second or so, after a start within a minute. Alert: CloudMapMCSQueueStuck.",
+			queries: [][2]string{{`max by (registry, kind) (cloud_map_mcs_registry_pending` + replicas + `)`, "{{registry}} {{kind}}"}}},
+		{title: "Endpoints without an instance", description: "Endpoints that the instance view cannot show, by reason. Imports are not concerned.",
+			queries: [][2]string{{`max by (registry, reason) (cloud_map_mcs_registry_unshown_instances` + replicas + `)`, "{{reason}}"}}},
+	}},
+	{"Controller", []panel{
+		{title: "Workqueue depth", description: "Objects that wait to be reconciled.",
+			queries: [][2]string{{`sum by (name) (workqueue_depth` + replicas + `)`, "{{name}}"}}},
+		{title: "Reconcile errors", unit: "ops", description: "Failed reconciles a second; each is retried. Alert: CloudMapMCSReconcileErrors.",
+			queries: [][2]string{{`sum by (controller) (rate(controller_runtime_reconcile_errors_total` + replicas + `[$__rate_interval]))`, "{{controller}}"}}},
+		{title: "Reconcile duration, 99 of 100", unit: "s", description: "Time that a reconcile takes.",
+			queries: [][2]string{{`histogram_quantile(0.99, sum by (controller, le) (rate(controller_runtime_reconcile_time_seconds_bucket` + replicas + `[$__rate_interval])))`, "{{controller}}"}}},
+		{title: "Memory", unit: "bytes", description: "Resident memory of each replica.",
+			queries: [][2]string{{`process_resident_memory_bytes` + replicas, "{{pod}}"}}},
+		{title: "CPU", unit: "short", description: "Processors that each replica uses.",
+			queries: [][2]string{{`rate(process_cpu_seconds_total` + replicas + `[$__rate_interval])`, "{{pod}}"}}},
+	}},
+}
+
+const (
+	dashboardFile = "dashboards/cloud-map-mcs-controller.json"
+	width         = 24 // of Grafana's grid
+	perLine       = 4
+)
+
+// TestDocsDashboard: the dashboard is what rows says. "make generate" writes it.
+func TestDocsDashboard(t *testing.T) { generated(t, dashboardFile, dashboard(t)) }
+
+func dashboard(t *testing.T) []byte {
+	t.Helper()
+	var panels []any
+	y := 0
+	grid := func(x, h, w int) map[string]int { return map[string]int{"x": x, "y": y, "h": h, "w": w} }
+	datasource := map[string]string{"type": "prometheus", "uid": "$datasource"}
+	for _, row := range rows {
+		panels = append(panels, map[string]any{"type": "row", "title": row.title, "id": len(panels) + 1, "gridPos": grid(0, 1, width), "panels": []any{}})
+		y++
+		for i, p := range row.panels {
+			kind := "timeseries"
+			if p.stat {
+				kind = "stat"
+			}
+			var targets []any
+			for j, q := range p.queries {
+				targets = append(targets, map[string]any{"refId": string(rune('A' + j)), "expr": q[0], "legendFormat": q[1], "datasource": datasource})
+			}
+			panels = append(panels, map[string]any{
+				"type": kind, "title": p.title, "description": p.description, "id": len(panels) + 1, "datasource": datasource,
+				"gridPos": grid(i%perLine*width/perLine, 8, width/perLine), "targets": targets,
+				"fieldConfig": map[string]any{"defaults": map[string]any{"unit": p.unit, "min": 0}, "overrides": []any{}},
+				"options":     map[string]any{},
+			})
+			if i%perLine == perLine-1 || i == len(row.panels)-1 {
+				y += 8
+			}
+		}
+	}
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(map[string]any{
+		"title": "Cloud Map MCS Controller", "uid": "cloud-map-mcs-controller", "tags": []string{"kubernetes", "multi-cluster"},
+		"description":   fmt.Sprintf("Alerts and their runbooks: %s", "https://github.com/cloud-map-mcs/cloud-map-mcs-controller/tree/main/docs/runbooks"),
+		"schemaVersion": 39, "editable": true, "refresh": "30s", "time": map[string]string{"from": "now-3h", "to": "now"},
+		"templating": map[string]any{"list": []any{
+			map[string]any{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
+			map[string]any{
+				"name": "job", "label": "Job", "type": "query", "datasource": datasource, "refresh": 2, "includeAll": true, "allValue": ".*",
+				"query": "label_values(cloud_map_mcs_member, job)", "current": map[string]string{"text": "All", "value": "$__all"},
+			},
+		}},
+		"panels": panels,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text.Bytes()
+}

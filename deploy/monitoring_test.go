@@ -1,0 +1,199 @@
+package deploy_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
+)
+
+// promtool runs the real promtool, which `make bin/promtool` builds.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	path, err := filepath.Abs("../bin/promtool")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		if os.Getenv("REQUIRE_PROMTOOL") != "" {
+			t.Fatalf("%v: run make bin/promtool", err)
+		}
+		t.Skip("bin/promtool is missing: make bin/promtool builds it")
+	}
+	if out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// generated compares a file with what it is to be, or writes it with UPDATE_DOCS=1.
+func generated(t *testing.T, path string, want []byte) {
+	t.Helper()
+	if os.Getenv("UPDATE_DOCS") != "" {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s is stale, run make generate (-want +got):\n%s", path, d)
+	}
+}
+
+func TestAlertRules(t *testing.T) {
+	promtool(t, "check", "rules", "--lint=all", "--lint-fatal", "alerts/rules.yaml")
+	promtool(t, "test", "rules", "alerts/rules_test.yaml")
+}
+
+// TestDashboardQueries: what Grafana would ask is PromQL.
+func TestDashboardQueries(t *testing.T) {
+	type rule struct {
+		Record string `yaml:"record"`
+		Expr   string `yaml:"expr"`
+	}
+	var rules []rule
+	for i, expr := range dashboardExpressions(t) {
+		rules = append(rules, rule{Record: fmt.Sprintf("panel:query:%d", i), Expr: strings.ReplaceAll(expr, "$__rate_interval", "5m")})
+	}
+	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "panels", "rules": rules}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "panels.yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "rules", "--lint=none", path)
+}
+
+// TestMonitoringMetrics: alerts and panels use metrics and labels that the controller has, and the dashboard shows all of ours.
+func TestMonitoringMetrics(t *testing.T) {
+	known, err := monitoring.Documented("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, err := monitoring.Used("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, u := range used {
+		seen[u.Metric] = true
+		labels, ours := known[u.Metric]
+		if !ours && strings.HasPrefix(u.Metric, "cloud_map_mcs_") {
+			t.Errorf("%s uses %s, which docs/reference/metrics.md does not have", u.By, u.Metric)
+		}
+		for _, label := range u.Labels {
+			if ours && label != "job" && !slices.Contains(labels, label) {
+				t.Errorf("%s asks for label %s of %s, which has the labels %v", u.By, label, u.Metric, labels)
+			}
+		}
+	}
+	for metric := range known {
+		if !seen[metric] {
+			t.Errorf("neither alerts nor dashboard use %s", metric)
+		}
+	}
+}
+
+func TestEveryAlertHasRunbookAndCase(t *testing.T) {
+	cases, err := os.ReadFile("alerts/rules_test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := monitoring.ReadRules("alerts/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pages []string
+	for _, rule := range rules {
+		page := rule.Alert + ".md"
+		pages = append(pages, page)
+		text, err := os.ReadFile(filepath.Join("../docs/runbooks", page))
+		if err != nil {
+			t.Errorf("alert %s has no runbook: %v", rule.Alert, err)
+		}
+		for _, want := range []string{"# " + rule.Alert, "Severity " + rule.Labels["severity"] + ", after " + rule.For} {
+			if !bytes.Contains(text, []byte(want)) {
+				t.Errorf("%s does not say %q", page, want)
+			}
+		}
+		if url := rule.Annotations["runbook_url"]; !strings.HasSuffix(url, "/docs/runbooks/"+page) {
+			t.Errorf("alert %s has runbook_url %q", rule.Alert, url)
+		}
+		if !slices.Contains([]string{"critical", "warning", "info"}, rule.Labels["severity"]) || rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
+			t.Errorf("alert %s lacks a severity, summary or description", rule.Alert)
+		}
+		if !bytes.Contains(cases, []byte(`'{alertname="`+rule.Alert+`"}'`)) {
+			t.Errorf("alert %s fires in no case of rules_test.yaml", rule.Alert)
+		}
+	}
+	files, err := filepath.Glob("../docs/runbooks/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if !slices.Contains(pages, filepath.Base(file)) {
+			t.Errorf("%s is about no alert", file)
+		}
+	}
+}
+
+// TestDocsPrometheusRule: prometheusrule.yaml has the rules of rules.yaml. "make generate" writes it.
+func TestDocsPrometheusRule(t *testing.T) {
+	rules, err := os.ReadFile("alerts/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, groups, ok := strings.Cut(string(rules), "\ngroups:\n")
+	if !ok {
+		t.Fatal("rules.yaml has no groups")
+	}
+	head := "# Generated from rules.yaml by make generate.\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n" +
+		"  name: cloud-map-mcs-controller\n  namespace: cloud-map-mcs-system\nspec:\n  groups:\n"
+	for line := range strings.Lines(groups) {
+		head += "  " + line
+	}
+	generated(t, "alerts/prometheusrule.yaml", []byte(head))
+}
+
+func TestPanelsExplainThemselves(t *testing.T) {
+	for _, row := range rows {
+		for _, p := range row.panels {
+			if p.title == "" || len(p.description) < 20 || len(p.queries) == 0 {
+				t.Errorf("panel %q of row %q lacks a title, description or query", p.title, row.title)
+			}
+		}
+	}
+}
+
+func dashboardExpressions(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d monitoring.Dashboard
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			out = append(out, target.Expr)
+		}
+	}
+	return out
+}
