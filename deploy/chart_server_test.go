@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +50,7 @@ func newServer(t *testing.T) *server {
 	default:
 		t.Skip(`needs an API server: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
 	}
-	env := &envtest.Environment{}
+	env := &envtest.Environment{ControlPlaneStartTimeout: time.Minute} // on a busy machine
 	cfg, err := env.Start()
 	if err != nil {
 		t.Fatal(err)
