@@ -84,8 +84,10 @@ type pageState struct {
 	unreadable map[mcs.Key]bool
 	unnamed    bool
 	problems   []string
-	// parts are those of what was read, stored those that the store was seen to have.
-	parts, stored int
+	// service is which of the catalog's it was read from, parts are those of what was read, stored those that the store was seen
+	// to have.
+	service, parts int
+	stored         copies
 	// trouble is why the page as announced cannot be read.
 	trouble string
 	// earlier is what a whole page has that is not the announced one.
@@ -180,10 +182,11 @@ func (c *catalog) take(now time.Time, r memberRecord, changed keySet) (written b
 	c.record, c.hasRecord = r, true
 	for i := range c.pages {
 		p := &c.pages[i]
-		if r.pages[i] != before.pages[i] {
+		isNews := !before.announces(i, r.pages[i], int(r.services[i]))
+		if isNews {
 			p.retry = retry{}
 		}
-		if r.pages[i] != before.pages[i] && r.pages[i] == p.digest {
+		if isNews && c.shows(i) {
 			diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
 		}
 		if r.pages[i] == "" && p.removedBy(r) {
@@ -228,11 +231,11 @@ func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed k
 // suspect takes in, before the first read of the members, who has a catalog. A cluster whose record is not there, but whose
 // catalog is, may have left or not: what it exports is unknown until its catalog is seen to be empty, or until it has
 // been silent for as long as makes a cluster stale.
-func (c *catalogs) suspect(ids []string) {
+func (c *catalogs) suspect(found map[string]map[int]service) {
 	if c.synced {
 		return
 	}
-	for _, id := range ids {
+	for id := range found {
 		if c.clusters[id] == nil && id != c.identity.ClusterID {
 			c.clusters[id] = &catalog{}
 		}
@@ -303,25 +306,30 @@ func (c *catalog) wanted(now time.Time) []int {
 
 // unread says whether a page that is announced is not what was read.
 func (c *catalog) unread(page int) bool {
-	p, announced := &c.pages[page], c.record.pages[page]
-	return announced != "" && (!p.read || p.lost || p.digest != announced && p.generation <= c.record.generation)
+	p := &c.pages[page]
+	return c.record.pages[page] != "" && (!p.read || p.lost || !c.shows(page) && p.generation <= c.record.generation)
 }
 
-// page takes in a read of the instances of a page. Only a whole generation counts, and only if it is the announced one
-// or a later one.
-func (c *catalogs) page(now time.Time, id string, page int, instances []plan.Instance, changed keySet) {
+// shows says whether a page was read last as its cluster's record announces it.
+func (c *catalog) shows(page int) bool {
+	return c.record.announces(page, c.pages[page].digest, c.pages[page].service)
+}
+
+// page takes in a read of the instances of a page in one of the catalog's services. Only a whole generation counts, and only if it
+// is the announced one or a later one.
+func (c *catalogs) page(now time.Time, id string, service, page int, instances []plan.Instance, changed keySet) {
 	cluster := c.clusters[id]
 	if cluster == nil {
 		return // left meanwhile
 	}
 	p := &cluster.pages[page]
-	p.stored = seenParts(page, instances)
+	p.stored.atLeast(service, seenParts(page, instances))
 	img, err := joinPage(page, instances)
 	var decoded record.Page
 	if err == nil {
 		decoded, err = record.Decode(img.data, id)
 	}
-	if err == nil && img.digest != cluster.record.pages[page] && img.generation <= cluster.record.generation {
+	if err == nil && !cluster.record.announces(page, img.digest, service) && img.generation <= cluster.record.generation {
 		p.earlier, _ = belonging(page, decoded.Exports)
 		err = fmt.Errorf("generation %d is there, which is not what the cluster's record announces", img.generation)
 	}
@@ -330,8 +338,8 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []plan.Ins
 		p.failed(now, c.poll)
 		return
 	}
-	p.take(page, img, decoded, changed)
-	if id == c.identity.ClusterID && img.digest == cluster.record.pages[page] {
+	p.take(service, page, img, decoded, changed)
+	if id == c.identity.ClusterID && cluster.shows(page) {
 		// Announced before it was read: until now none of its exports counted as published, those that stayed the same either.
 		diff(p.exports, nil, changed)
 	}
@@ -349,7 +357,7 @@ func seenParts(page int, instances []plan.Instance) int {
 }
 
 // take replaces what was read of the page. Exports that are there but unreadable stay as they were.
-func (p *pageState) take(page int, img image, decoded record.Page, changed keySet) {
+func (p *pageState) take(service, page int, img image, decoded record.Page, changed keySet) {
 	exports, problems := belonging(page, decoded.Exports)
 	unreadable := map[mcs.Key]bool{}
 	for _, key := range decoded.Unreadable {
@@ -362,7 +370,7 @@ func (p *pageState) take(page int, img image, decoded record.Page, changed keySe
 	}
 	diff(p.exports, exports, changed)
 	*p = pageState{
-		read: true, generation: img.generation, digest: img.digest, parts: img.parts, stored: p.stored,
+		read: true, generation: img.generation, digest: img.digest, service: service, parts: img.parts, stored: p.stored,
 		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: append(decoded.Problems, problems...),
 	}
 }
@@ -397,28 +405,40 @@ func (p *pageState) knows(key mcs.Key) bool {
 	return has || p.read && !p.unnamed && !p.unreadable[key]
 }
 
-// audit takes in a read of all of this cluster's pages. It finds what was written and not announced before an earlier
+// audit takes in a read of all of this cluster's pages, by the service that they are in. It finds what was written and not announced before an earlier
 // life ended, and what somebody else changed or removed since it was read.
-func (c *catalogs) audit(now time.Time, instances []plan.Instance, changed keySet) {
+func (c *catalogs) audit(now time.Time, instances map[int][]plan.Instance, changed keySet) {
 	own := c.own()
 	if own == nil {
 		own = &catalog{}
 		c.clusters[c.identity.ClusterID] = own
 	}
-	byPage := groupByPage(instances)
+	byPage := [pageCount]map[int][]plan.Instance{}
+	for i := range byPage {
+		byPage[i] = map[int][]plan.Instance{}
+	}
+	for service, all := range instances {
+		for page, parts := range groupByPage(all) {
+			byPage[page][service] = parts
+		}
+	}
 	for i := range own.pages {
 		p := &own.pages[i]
-		p.stored = seenParts(i, byPage[i])
-		img, err := joinPage(i, byPage[i])
+		p.stored = copies{}
+		for service, parts := range byPage[i] {
+			p.stored.atLeast(service, seenParts(i, parts))
+		}
+		service := own.record.newest(i, byPage[i])
+		img, err := joinPage(i, byPage[i][service])
 		announced := own.record.pages[i]
 		switch {
-		case err == nil && p.read && img.digest == p.digest:
+		case err == nil && p.read && img.digest == p.digest && service == p.service:
 			p.lost = false
 		case announced == "" && (err != nil || img.generation <= own.record.generation):
 			p.remove(own.record.generation, changed) // what is left of it is excess
 		default:
 			p.lost = p.read
-			c.page(now, c.identity.ClusterID, i, byPage[i], changed)
+			c.page(now, c.identity.ClusterID, service, i, byPage[i][service], changed)
 		}
 	}
 }

@@ -3,8 +3,8 @@ package cloudmap
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -43,11 +43,13 @@ func newControl(client *Client, cfg Config) *control {
 // controlPlace is where a clusterset's records are.
 type controlPlace struct {
 	// found is when it was found.
-	found            time.Time
-	namespace        namespace
-	members, catalog service
-	// catalogs are the clusters that had a catalog when the place was found.
-	catalogs []string
+	found     time.Time
+	namespace namespace
+	members   service
+	// catalog are the services of our own catalog. The first is always there, unless we just read.
+	catalog map[int]service
+	// catalogs are the clusters that had a catalog when the place was found, and its services.
+	catalogs map[string]map[int]service
 	// isNew says that the catalog was not there before.
 	isNew bool
 	// missing says that the namespace or its service members is not there. Only who just reads sees that.
@@ -149,49 +151,81 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 			return place, err
 		}
 	}
-	if place.catalog, ok = services[catalogName(c.identity.ClusterID)]; !ok {
-		place.isNew = true
-		place.catalog, err = c.client.createService(ctx, place.namespace, catalogName(c.identity.ClusterID), c.identity, partCatalog)
+	place.catalog = maps.Clone(place.catalogs[c.identity.ClusterID])
+	if _, ok := place.catalog[0]; ok {
+		return place, nil
 	}
+	place.isNew = len(place.catalog) == 0
+	first, err := c.createCatalog(ctx, place, 0)
+	if place.isNew {
+		place.catalog = map[int]service{}
+	}
+	place.catalog[0] = first
 	return place, err
 }
 
-// catalogsIn are the clusters that have a catalog.
-func catalogsIn(services map[string]service) []string {
-	var clusters []string
-	for name := range services {
-		if id, ok := strings.CutPrefix(name, catalogPrefix); ok && mcs.ValidateClusterID(id) == nil {
-			clusters = append(clusters, id)
-		}
-	}
-	return clusters
+// createCatalog makes a service of our catalog.
+func (c *control) createCatalog(ctx context.Context, place controlPlace, number int) (service, error) {
+	return c.client.createService(ctx, place.namespace, catalogName(c.identity.ClusterID, number), c.identity, partCatalog)
 }
 
-func catalogName(clusterID string) string { return catalogPrefix + clusterID }
+// extend makes a further service of our catalog, if it is not there.
+func (c *control) extend(ctx context.Context, place *controlPlace, number int) error {
+	if _, ok := place.catalog[number]; ok {
+		return nil
+	}
+	made, err := c.createCatalog(ctx, *place, number)
+	if err != nil {
+		return err
+	}
+	c.change(place, func(catalog map[int]service) { catalog[number] = made })
+	return nil
+}
+
+// reduce deletes a service of our catalog, if it is ours by its tags and nobody uses it.
+func (c *control) reduce(ctx context.Context, place *controlPlace, number int) (gone bool, err error) {
+	s := place.catalog[number]
+	gone, err = c.client.removeIfOurs(ctx, s.arn, c.identity, func() error { return c.client.deleteService(ctx, s) })
+	if gone {
+		c.change(place, func(catalog map[int]service) { delete(catalog, number) })
+	}
+	return gone, err
+}
+
+// change changes the services of our catalog, in place and in what is remembered of it.
+func (c *control) change(place *controlPlace, edit func(map[int]service)) {
+	place.catalog = maps.Clone(place.catalog)
+	edit(place.catalog)
+	for known := c.known.Load(); known != nil && known.namespace.id == place.namespace.id; known = c.known.Load() {
+		changed := *known
+		changed.catalog = maps.Clone(known.catalog)
+		edit(changed.catalog)
+		if c.known.CompareAndSwap(known, &changed) {
+			return
+		}
+	}
+}
 
 // leave deletes this cluster's catalog, and with the last cluster the rest, as far as it is ours and empty. What somebody
 // uses stays.
 func (c *control) leave(ctx context.Context, place controlPlace) error {
 	defer c.forget()
-	remove := []struct {
-		arn    string
-		delete func() error
-	}{
-		{place.catalog.arn, func() error { return c.client.deleteService(ctx, place.catalog) }},
-		{place.members.arn, func() error { return c.client.deleteService(ctx, place.members) }},
-		{place.namespace.arn, func() error { return c.client.deleteNamespace(ctx, place.namespace) }},
+	for number := range place.catalog {
+		if gone, err := c.reduce(ctx, &place, number); err != nil || !gone {
+			return err
+		}
 	}
 	members, err := c.client.list(ctx, place.members)
 	if err != nil && !isNotFound(err) {
 		return err
 	}
 	if slices.ContainsFunc(members, func(i plan.Instance) bool { return i.ID != c.identity.ClusterID }) {
-		remove = remove[:1]
+		return nil
 	}
-	for _, resource := range remove {
-		if gone, err := c.client.removeIfOurs(ctx, resource.arn, c.identity, resource.delete); err != nil || !gone {
-			return err
-		}
+	gone, err := c.client.removeIfOurs(ctx, place.members.arn, c.identity, func() error { return c.client.deleteService(ctx, place.members) })
+	if err != nil || !gone {
+		return err
 	}
-	return nil
+	_, err = c.client.removeIfOurs(ctx, place.namespace.arn, c.identity, func() error { return c.client.deleteNamespace(ctx, place.namespace) })
+	return err
 }

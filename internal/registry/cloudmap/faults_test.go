@@ -446,7 +446,7 @@ func (tr *trial) vandalise() {
 	victim := tr.clusters[tr.rnd.IntN(len(tr.clusters))].identity.ClusterID
 	switch tr.rnd.IntN(4) {
 	case 0: // a part of a page is deleted
-		tr.deleteOne(admin, services[catalogName(victim)])
+		tr.deleteOne(admin, services[catalogName(victim, 0)])
 	case 1: // a record is deleted
 		_ = admin.deregister(ctx, services[membersService].id, victim)
 	case 2: // garbage
@@ -454,7 +454,7 @@ func (tr *trial) vandalise() {
 		attrs[[]string{attrPages, attrFormat, attrGeneration, attrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]
 		_, _ = admin.register(ctx, services[membersService].id, plan.Instance{ID: garbageCluster, Attributes: attrs})
 	case 3: // an instance that is none of ours in a catalog
-		if s, ok := services[catalogName(victim)]; ok {
+		if s, ok := services[catalogName(victim, 0)]; ok {
 			_, _ = admin.register(ctx, s.id, plan.Instance{ID: "page-07-9", Attributes: map[string]string{"PAGE": "07", "GENERATION": "99999999999999", "PARTS": "1"}})
 		}
 	}
@@ -802,7 +802,7 @@ func (a *actor) excess() string {
 		}
 	}
 	a.life.mu.Unlock()
-	listed, err := a.trial.admin.list(context.Background(), place.catalog)
+	listed, err := a.trial.admin.list(context.Background(), place.catalog[0])
 	if err != nil {
 		return err.Error()
 	}

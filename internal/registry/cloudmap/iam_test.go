@@ -383,7 +383,7 @@ func bootstrap(t *testing.T, c *cloud, protected bool, identities ...mcs.Identit
 		t.Fatal(err)
 	}
 	for _, identity := range identities {
-		s, err := c.client.createService(t.Context(), in, catalogName(identity.ClusterID), identity, partCatalog)
+		s, err := c.client.createService(t.Context(), in, catalogName(identity.ClusterID, 0), identity, partCatalog)
 		if err != nil {
 			t.Fatal(err)
 		}

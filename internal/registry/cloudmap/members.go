@@ -22,6 +22,7 @@ const (
 	attrJoined       = "JOINED"
 	attrHeartbeat    = "HEARTBEAT"
 	attrPages        = "PAGES"
+	attrServices     = "SERVICES"
 	attrHints        = "HINTS"
 )
 
@@ -40,6 +41,8 @@ type memberRecord struct {
 	// was set back.
 	heartbeat int64
 	pages     digests
+	// services are where the pages are. Who does not know of further services finds none of their pages, and keeps what it knows.
+	services services
 	// contact is where hints are to be sent, hintProblem why what the record says of it is of no use.
 	contact     hint.Contact
 	hintProblem string
@@ -95,15 +98,21 @@ func (r memberRecord) instance() plan.Instance {
 		attrJoined:       r.joined.UTC().Format(joinedLayout),
 		attrGeneration:   strconv.FormatInt(r.generation, 10),
 		attrHeartbeat:    strconv.FormatInt(r.heartbeat, 10),
-		attrFormat:       record.Version(),
+		attrFormat:       memberFormat,
 		// 64 times "07." and 11 characters, with commas between: 959 of the 1,024 that a value may have.
 		attrPages: strings.Join(pages, ","),
+	}
+	if services := r.services.String(); services != "" {
+		attrs[attrServices] = services
 	}
 	if r.contact.Address.IsValid() {
 		attrs[attrHints] = r.contact.String()
 	}
 	return plan.Instance{ID: r.clusterID, Attributes: attrs}
 }
+
+// memberFormat is the version of the record's format. 1.1 added SERVICES.
+const memberFormat = "1.1"
 
 // joinedLayout is RFC 3339 in milliseconds.
 const joinedLayout = "2006-01-02T15:04:05.000Z07:00"
@@ -147,7 +156,10 @@ func parseMember(instance plan.Instance, clusterSetID string) (memberRecord, err
 		return r, fmt.Errorf("%s %q is no number", attrHeartbeat, attrs[attrHeartbeat])
 	}
 	r.contact, r.hintProblem = parseHints(attrs[attrHints])
-	r.pages, err = parsePages(attrs[attrPages])
+	if r.pages, err = parsePages(attrs[attrPages]); err != nil {
+		return r, err
+	}
+	r.services, err = parseServices(attrs[attrServices])
 	return r, err
 }
 

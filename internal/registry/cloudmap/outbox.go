@@ -30,10 +30,13 @@ type ownPage struct {
 	adopted bool
 	exports map[mcs.Key]mcs.Export
 	digest  string
-	// parts are those of the page, stored those that the store may have.
-	parts, stored int
-	// problem is why the page is not as wanted.
+	// service is which of the catalog's the page is in, parts are those of the page, stored those that the store may have.
+	service, parts int
+	stored         copies
+	// problem is why the page is not as wanted. A page that AWS refuses is written again at retryAt, whatever becomes of the others.
 	problem error
+	refusal string // what it was refused with last
+	retry
 	// operations are those that wrote it, until the registry has shown the page.
 	operations []string
 	// unshown is since when the registry shows something else, zero while it does not.
@@ -65,20 +68,24 @@ func (o *outbox) adopt(page int, shown *pageState) {
 	p := &o.pages[page]
 	*p = ownPage{
 		want: p.want, dirty: len(p.want) > 0,
-		adopted: true, exports: shown.exports, digest: shown.digest, parts: shown.parts, stored: shown.stored,
+		adopted: true, exports: shown.exports, digest: shown.digest, service: shown.service, parts: shown.parts, stored: shown.stored,
 	}
 	o.generation = max(o.generation, shown.generation)
 }
 
 // abandon gives up a page of an earlier life that cannot be read as it was announced: it is written anew, from what is
 // known of it. Until then it stays announced as it is, for without a digest the others would take it for removed.
-func (o *outbox) abandon(page int, shown *pageState, announced string) {
+func (o *outbox) abandon(page int, shown *pageState, announced memberRecord) {
 	p := &o.pages[page]
 	exports := shown.earlier
 	if shown.read {
 		exports = shown.exports
 	}
-	*p = ownPage{want: p.want, torn: true, adopted: true, exports: exports, digest: announced, parts: shown.stored, stored: shown.stored}
+	service := int(announced.services[page])
+	*p = ownPage{
+		want: p.want, torn: true, adopted: true, exports: exports, digest: announced.pages[page],
+		service: service, parts: int(shown.stored[service]), stored: shown.stored,
+	}
 }
 
 // disown forgets what was written, because another cluster has the pages now.
@@ -97,16 +104,21 @@ func (o *outbox) rewrite() {
 	}
 }
 
-// pending says whether a page has to be written, or looked at for that.
-func (o *outbox) pending() (dirty, torn int) {
+// pending says how many pages have to be written, or looked at for that, and when a page that was refused is to be tried again,
+// zero if there is none.
+func (o *outbox) pending(now time.Time) (dirty, torn int, again time.Time) {
 	for i := range o.pages {
-		if p := &o.pages[i]; p.adopted && p.torn {
+		switch p := &o.pages[i]; {
+		case !p.adopted:
+		case p.torn && !now.Before(p.retryAt):
 			torn++
-		} else if p.adopted && p.dirty {
+		case p.dirty:
 			dirty++
+		case p.torn && (again.IsZero() || p.retryAt.Before(again)):
+			again = p.retryAt
 		}
 	}
-	return dirty, torn
+	return dirty, torn, again
 }
 
 // nextGeneration is later than all before, and over restarts too, because it is the time in milliseconds if that is later.
@@ -117,7 +129,9 @@ func (o *outbox) nextGeneration(now time.Time) int64 {
 
 // pageWrite is a page to be written. Without instances it is to be removed.
 type pageWrite struct {
-	page      int
+	page int
+	// service is which of the catalog's it goes to.
+	service   int
 	exports   map[mcs.Key]mcs.Export
 	digest    string
 	instances []plan.Instance
@@ -126,11 +140,12 @@ type pageWrite struct {
 }
 
 // batch is what has to be written now. Pages that cannot be written, being too large, stay as they are with a problem.
-func (o *outbox) batch(now time.Time) (writes []pageWrite, refused []int) {
-	generation := max(o.generation+1, now.UnixMilli())
+// wall is the time for generations.
+func (o *outbox) batch(now, wall time.Time) (writes []pageWrite, refused []int) {
+	generation, full := max(o.generation+1, wall.UnixMilli()), o.load()
 	for i := range o.pages {
 		p := &o.pages[i]
-		if !p.adopted || !p.dirty && !p.torn {
+		if !p.adopted || !p.dirty && (!p.torn || now.Before(p.retryAt)) {
 			continue
 		}
 		exports := o.desired(i)
@@ -144,11 +159,38 @@ func (o *outbox) batch(now time.Time) (writes []pageWrite, refused []int) {
 			refused = append(refused, i)
 			continue
 		}
-		w.before = min(p.parts, len(w.instances))
+		full.remove(p.stored)
+		if len(w.instances) > 0 {
+			w.service = full.place(p.stored, p.service, len(w.instances))
+		}
+		kept := p.stored
+		kept.atLeast(w.service, len(w.instances))
+		full.add(kept)
+		if w.service == p.service {
+			w.before = min(p.parts, len(w.instances))
+		}
 		writes = append(writes, w)
 		o.generation = generation
 	}
 	return writes, refused
+}
+
+// load is how many instances each of the catalog's services has, or may have.
+func (o *outbox) load() (l load) {
+	for i := range o.pages {
+		l.add(o.pages[i].stored)
+	}
+	return l
+}
+
+// vacant says whether one of the catalog's services has nothing of ours, as far as is known, and that is everything.
+func (o *outbox) vacant(service int) bool {
+	for i := range o.pages {
+		if p := &o.pages[i]; !p.adopted || p.stored[service] > 0 || p.digest != "" && p.service == service {
+			return false
+		}
+	}
+	return true
 }
 
 // desired is what page is to hold: what was there, changed by what was asked for.
@@ -191,9 +233,9 @@ func encodePage(clusterID string, page int, generation int64, exports map[mcs.Ke
 // written notes that all of w is in the store, by these operations.
 func (o *outbox) written(now time.Time, w pageWrite, operations []string) {
 	p := &o.pages[w.page]
-	p.exports, p.digest, p.parts = w.exports, w.digest, len(w.instances)
-	p.stored = max(p.stored, p.parts)
-	p.torn, p.problem = false, nil
+	p.exports, p.digest, p.service, p.parts = w.exports, w.digest, w.service, len(w.instances)
+	p.stored.atLeast(p.service, p.parts)
+	p.torn, p.problem, p.refusal, p.retry = false, nil, "", retry{}
 	p.operations, p.unshown = operations, now
 }
 
@@ -201,26 +243,45 @@ func (o *outbox) written(now time.Time, w pageWrite, operations []string) {
 func (o *outbox) failed(w pageWrite, reason error) {
 	p := &o.pages[w.page]
 	p.torn, p.problem = true, reason
-	p.stored = max(p.stored, len(w.instances))
+	p.stored.atLeast(w.service, len(w.instances))
 }
 
-// excess are the instances of parts that pages no longer have, by page.
-func (o *outbox) excess() map[int][]string {
-	ids := map[int][]string{}
+// excessParts are parts of a page, of so many in all, that a service of the catalog should not have from a number on.
+type excessParts struct{ page, service, from, to int }
+
+// excess are the parts that pages no longer have.
+func (o *outbox) excess() (found []excessParts) {
 	for i := range o.pages {
 		p := &o.pages[i]
 		if !p.adopted || p.torn {
 			continue
 		}
-		for part := p.parts; part < p.stored; part++ {
-			ids[i] = append(ids[i], partID(i, part))
+		for service, parts := range p.stored {
+			left := excessParts{page: i, service: service, to: int(parts)}
+			switch {
+			case service == p.service:
+				left.from = p.parts
+			case p.digest != "" && !p.unshown.IsZero():
+				continue // the page as it was, until the registry shows where it has moved to
+			}
+			if left.from < left.to {
+				found = append(found, left)
+			}
 		}
+	}
+	return found
+}
+
+// ids are the instances.
+func (l excessParts) ids() (ids []string) {
+	for part := l.from; part < l.to; part++ {
+		ids = append(ids, partID(l.page, part))
 	}
 	return ids
 }
 
-// trimmed notes that the excess instances of a page are gone.
-func (o *outbox) trimmed(page int) { o.pages[page].stored = o.pages[page].parts }
+// trimmed notes that they are gone.
+func (o *outbox) trimmed(l excessParts) { o.pages[l.page].stored[l.service] = uint16(l.from) }
 
 // confirm compares the pages with what the registry shows of them, and takes over what the store was seen to have of
 // each. It returns the pages that it has not shown for longer than patience, to be written again.
@@ -228,11 +289,13 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 	for i := range o.pages {
 		p := &o.pages[i]
 		switch s := &shown.pages[i]; {
-		case !p.adopted || p.torn:
-		case s.read && !s.lost && s.digest == p.digest && shown.record.pages[i] == p.digest:
+		case !p.adopted:
+			p.stored = s.stored // it takes room
+		case p.torn:
+		case s.read && !s.lost && s.digest == p.digest && shown.shows(i) && shown.record.announces(i, p.digest, p.service):
 			p.unshown, p.operations = time.Time{}, nil
 			p.forget()
-			p.stored, s.stored = max(p.stored, s.stored), 0
+			p.stored, s.stored = p.stored.union(s.stored), copies{}
 		case p.unshown.IsZero():
 			p.unshown = now
 		case now.Sub(p.unshown) >= patience:
@@ -267,7 +330,7 @@ func (o *outbox) publication(key mcs.Key, shown *catalog) registry.Publication {
 	p, page := &o.pages[pageOf(key)], &shown.pages[pageOf(key)]
 	want, asked := p.want[key]
 	have, isShown := page.exports[key]
-	announced := shown.record.pages[pageOf(key)] == page.digest
+	announced := shown.shows(pageOf(key))
 	switch {
 	case announced && isShown && (!asked || want != nil && have.Equal(registry.Published(*want))):
 		return registry.Publication{State: registry.Exported}

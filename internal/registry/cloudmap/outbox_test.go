@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func holding(exports ...mcs.Export) map[mcs.Key]mcs.Export {
 
 // shownPage is a page of one part as the registry shows it.
 func shownPage(exports ...mcs.Export) *pageState {
-	return &pageState{read: true, generation: 100, digest: digestOf([]byte("shown")), parts: 1, stored: 1, exports: holding(exports...)}
+	return &pageState{read: true, generation: 100, digest: digestOf([]byte("shown")), parts: 1, stored: copies{1}, exports: holding(exports...)}
 }
 
 func keysOf(exports map[mcs.Key]mcs.Export) map[mcs.Key]bool {
@@ -55,6 +56,8 @@ func TestBatch(t *testing.T) {
 	adopt := func(left ...mcs.Export) func(*outbox) {
 		return func(o *outbox) { o.adopt(page, shownPage(left...)) }
 	}
+	var announcing memberRecord
+	announcing.pages[page] = "announced"
 	tests := map[string]struct {
 		steps []func(*outbox)
 		// want are the exports of the page that is written, nil when none is.
@@ -71,7 +74,7 @@ func TestBatch(t *testing.T) {
 		"the last one withdrawn":             {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0])}, want: map[mcs.Key]bool{}},
 		"what is not there withdrawn":        {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[1])}},
 		"there and back":                     {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0]), ask(exports[0])}},
-		"an unreadable page given up":        {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: 3}, "announced") }}, want: keysOf(holding(exports[0]))},
+		"an unreadable page given up":        {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: copies{3}}, announcing) }}, want: keysOf(holding(exports[0]))},
 		"lost to another cluster":            {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown}},
 		"lost and won again":                 {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown, adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
 	}
@@ -81,7 +84,7 @@ func TestBatch(t *testing.T) {
 			for _, step := range tc.steps {
 				step(o)
 			}
-			writes, refused := o.batch(now)
+			writes, refused := o.batch(now, now)
 			if len(refused) != 0 {
 				t.Errorf("pages %v were refused", refused)
 			}
@@ -94,7 +97,7 @@ func TestBatch(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("written exports differ (-want +got):\n%s", diff)
 			}
-			if again, _ := o.batch(now); len(tc.want) == 0 && len(again) > 0 {
+			if again, _ := o.batch(now, now); len(tc.want) == 0 && len(again) > 0 {
 				t.Error("a second batch writes what the first did not")
 			}
 		})
@@ -126,7 +129,7 @@ func TestExcess(t *testing.T) {
 	write := func(exp *mcs.Export) pageWrite {
 		t.Helper()
 		o.ask(webKey(0), exp)
-		writes, _ := o.batch(now)
+		writes, _ := o.batch(now, now)
 		if len(writes) != 1 {
 			t.Fatalf("%d pages to write, want 1", len(writes))
 		}
@@ -140,7 +143,7 @@ func TestExcess(t *testing.T) {
 	if got := o.excess(); len(got) != 0 {
 		t.Errorf("excess %v of a page that is half written, want none", got)
 	}
-	if again, _ := o.batch(now); len(again) != 1 {
+	if again, _ := o.batch(now, now); len(again) != 1 {
 		t.Error("a page that is half written is not written again")
 	}
 	o.written(now, w, nil)
@@ -148,15 +151,17 @@ func TestExcess(t *testing.T) {
 		t.Errorf("excess %v of a whole page, want none", got)
 	}
 	o.written(now, write(&small), nil)
-	if got := len(o.excess()[page]); got != len(w.instances)-1 {
-		t.Errorf("%d excess parts, want all but one of %d", got, len(w.instances))
+	if got := o.excess(); len(got) != 1 || len(got[0].ids()) != len(w.instances)-1 {
+		t.Errorf("excess parts %v, want all but one of %d", got, len(w.instances))
 	}
-	o.trimmed(page)
+	for _, left := range o.excess() {
+		o.trimmed(left)
+	}
 	if got := o.excess(); len(got) != 0 {
 		t.Errorf("excess %v after it was removed", got)
 	}
 	o.written(now, write(nil), nil)
-	if got := o.excess()[page]; len(got) != 1 || got[0] != partID(page, 0) {
+	if got := o.excess(); len(got) != 1 || !slices.Equal(got[0].ids(), []string{partID(page, 0)}) {
 		t.Errorf("excess of a withdrawn page is %v, want its only part", got)
 	}
 }
@@ -183,7 +188,7 @@ func TestConfirm(t *testing.T) {
 	expect("nothing asked", registry.Absent)
 	o.ask(key, &exports[0])
 	expect("asked", registry.Pending)
-	writes, _ := o.batch(now)
+	writes, _ := o.batch(now, now)
 	o.written(now, writes[0], []string{"operation"})
 	expect("written", registry.Pending)
 	if overdue := o.confirm(now.Add(14*time.Second), shown, 15*time.Second); len(overdue) != 0 {
@@ -202,7 +207,7 @@ func TestConfirm(t *testing.T) {
 	}
 	o.ask(key, nil)
 	expect("withdrawn", registry.Pending)
-	writes, _ = o.batch(now)
+	writes, _ = o.batch(now, now)
 	o.written(now, writes[0], nil)
 	expect("removed", registry.Pending)
 	shown.pages[page] = pageState{read: true}

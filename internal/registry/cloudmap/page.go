@@ -62,7 +62,7 @@ func parsePartID(id string) (page, part int, ok bool) {
 	name, number, split := strings.Cut(rest, "-")
 	page, errPage := strconv.Atoi(name)
 	part, errPart := strconv.Atoi(number)
-	if !isPage || !split || errPage != nil || errPart != nil || page < 0 || page >= pageCount || part < 0 {
+	if !isPage || !split || errPage != nil || errPart != nil || page < 0 || page >= pageCount || part < 0 || part >= maxParts {
 		return 0, 0, false
 	}
 	return page, part, id == partID(page, part)

@@ -183,22 +183,34 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 	if !due {
 		return nil
 	}
-	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(r.cfg.Identity.ClusterID), nil)
-	if err == nil && !whole {
-		instances, err = r.client.list(ctx, place.catalog)
-	}
-	if err != nil {
-		r.vanished(err)
-		return fmt.Errorf("reading this cluster's own pages: %w", err)
+	stored := map[int][]plan.Instance{}
+	pages := 0
+	for number, s := range place.catalog {
+		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, s.name, nil)
+		if err == nil && !whole {
+			instances, err = r.client.list(ctx, s)
+		}
+		if err != nil {
+			r.vanished(err)
+			return fmt.Errorf("reading this cluster's own pages: %w", err)
+		}
+		stored[number] = instances
+		pages += len(groupByPage(instances))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.auditAt = time.Now().Add(r.cfg.times.audit)
-	if shown == nil && len(groupByPage(instances)) > 0 {
+	if shown == nil && pages > 0 {
 		// Pages are written under a record and removed before it: whoever wrote these may live, and write it again.
 		r.claim.settle = max(r.claim.settle, r.claim.silence)
 	}
-	r.catalogs.audit(time.Now(), instances, changed)
+	r.catalogs.audit(time.Now(), stored, changed)
+	r.vacated = nil
+	for number, instances := range stored {
+		if number > 0 && len(instances) == 0 && !r.kept[place.catalog[number].id] {
+			r.vacated = append(r.vacated, number)
+		}
+	}
 	return nil
 }
 
@@ -281,7 +293,7 @@ func (r *Registry) adoptPages(now time.Time, changed keySet) {
 			r.outbox.adopt(i, page)
 		case page.failures > eagerRetries && now.Sub(r.heldSince) >= r.cfg.times.adopt:
 			r.log.Info("A page of this cluster's earlier life cannot be read and is written anew", "page", pageName(i), "problem", page.trouble)
-			r.outbox.abandon(i, page, shown.record.pages[i])
+			r.outbox.abandon(i, page, shown.record)
 		default:
 			continue
 		}
@@ -305,16 +317,20 @@ func (r *Registry) confirmPages(now time.Time) {
 func (r *Registry) readPages(ctx context.Context, place controlPlace, notify func(mcs.Key)) error {
 	r.mu.Lock()
 	now := time.Now()
-	wanted := map[string][]int{}
+	var wanted []catalogRead
 	for id, cluster := range r.catalogs.clusters {
 		if id == r.cfg.Identity.ClusterID && r.cfg.ReadOnly {
 			continue // what this cluster may have left here is never imported
 		}
-		if pages := cluster.wanted(now); len(pages) > 0 {
-			wanted[id] = pages
+		services, pages := cluster.record.byServices(cluster.wanted(now))
+		for _, service := range services {
+			wanted = append(wanted, catalogRead{id, service, pages[service]})
 		}
 	}
-	absent := r.catalogs.absent(now)
+	absent := map[string][]int{}
+	for _, id := range r.catalogs.absent(now) {
+		absent[id] = r.catalogs.clusters[id].mayBeIn(place.catalogs[id])
+	}
 	r.mu.Unlock()
 	if len(wanted) == 0 && len(absent) == 0 {
 		return nil
@@ -323,11 +339,11 @@ func (r *Registry) readPages(ctx context.Context, place controlPlace, notify fun
 	var group errgroup.Group
 	group.SetLimit(concurrency)
 	var failed failures
-	for id, pages := range wanted {
-		group.Go(func() error { failed.add(r.readCatalog(ctx, place, id, pages, notify)); return nil })
+	for _, read := range wanted {
+		group.Go(func() error { failed.add(r.readCatalog(ctx, place, read, notify)); return nil })
 	}
-	for _, id := range absent {
-		group.Go(func() error { failed.add(r.verifyAbsent(ctx, place, id, notify)); return nil })
+	for id, services := range absent {
+		group.Go(func() error { failed.add(r.verifyAbsent(ctx, place, id, services, notify)); return nil })
 	}
 	_ = group.Wait() // failures are gathered in failed: one cluster's must not end the others' reads
 	return failed.first()
@@ -353,36 +369,44 @@ func (f *failures) first() error {
 	return f.err
 }
 
+// catalogRead are pages that have to be read of one of a catalog's services.
+type catalogRead struct {
+	clusterID string
+	service   int
+	pages     []int
+}
+
 // readCatalog reads pages of one cluster, all at once if they are many.
-func (r *Registry) readCatalog(ctx context.Context, place controlPlace, id string, pages []int, notify func(mcs.Key)) error {
-	if len(pages) >= wholeFrom {
-		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id), nil)
+func (r *Registry) readCatalog(ctx context.Context, place controlPlace, read catalogRead, notify func(mcs.Key)) error {
+	id, name := read.clusterID, catalogName(read.clusterID, read.service)
+	if len(read.pages) >= wholeFrom {
+		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, name, nil)
 		if err != nil {
-			return r.unreadable(id, pages, err)
+			return r.unreadable(id, read.pages, err)
 		}
 		if whole {
 			byPage := groupByPage(instances)
-			for _, page := range pages {
-				r.takePage(id, page, byPage[page], notify)
+			for _, page := range read.pages {
+				r.takePage(id, read.service, page, byPage[page], notify)
 			}
 			return nil
 		}
 	}
-	for _, page := range pages {
-		instances, _, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id), map[string]string{attrPage: pageName(page)})
+	for _, page := range read.pages {
+		instances, _, err := r.client.discover(ctx, place.namespace.httpName, name, map[string]string{attrPage: pageName(page)})
 		if err != nil {
 			return r.unreadable(id, []int{page}, err)
 		}
-		r.takePage(id, page, instances, notify)
+		r.takePage(id, read.service, page, instances, notify)
 	}
 	return nil
 }
 
-func (r *Registry) takePage(id string, page int, instances []plan.Instance, notify func(mcs.Key)) {
+func (r *Registry) takePage(id string, service, page int, instances []plan.Instance, notify func(mcs.Key)) {
 	changed := keySet{}
 	now := time.Now()
 	r.mu.Lock()
-	r.catalogs.page(now, id, page, instances, changed)
+	r.catalogs.page(now, id, service, page, instances, changed)
 	if id == r.cfg.Identity.ClusterID && r.claim.state == held {
 		r.adoptPages(now, changed)
 		r.confirmPages(now)
@@ -410,16 +434,21 @@ func (r *Registry) unreadable(id string, pages []int, err error) error {
 }
 
 // verifyAbsent looks whether a cluster whose record is gone has left: then its catalog is empty, or gone too.
-func (r *Registry) verifyAbsent(ctx context.Context, place controlPlace, id string, notify func(mcs.Key)) error {
-	instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id), nil)
-	seen := hasPages
-	switch {
-	case isNoService(err):
-		seen = isGone
-	case err != nil:
-		return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
-	case whole && len(groupByPage(instances)) == 0:
-		seen = isEmpty
+func (r *Registry) verifyAbsent(ctx context.Context, place controlPlace, id string, services []int, notify func(mcs.Key)) error {
+	seen := isEmpty
+	for _, service := range services {
+		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id, service), nil)
+		switch {
+		case isNoService(err):
+			seen = isGone // unless another one has pages
+			continue
+		case err != nil:
+			return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
+		case whole && len(groupByPage(instances)) == 0:
+			continue
+		}
+		seen = hasPages
+		break
 	}
 	changed := keySet{}
 	r.mu.Lock()

@@ -128,6 +128,10 @@ type Registry struct {
 	announce bool
 	// catalogID is the service that our pages were written to.
 	catalogID string
+	// vacated are the further services of our catalog that the last audit saw to be empty, kept those, by ID, that are not ours to
+	// delete.
+	vacated []int
+	kept    map[string]bool
 	// heldSince is when the claim was last won.
 	heldSince time.Time
 	// auditAt is when all of our own pages are looked at next.
@@ -172,6 +176,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		members:  registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
 		asked:    map[mcs.Key]answer{},
 		spoken:   keySet{},
+		kept:     map[string]bool{},
 	}
 	r.hints = newHints(r)
 	if !cfg.ReadOnly {
@@ -456,7 +461,7 @@ func (r *Registry) place(ctx context.Context) (controlPlace, error) {
 	if place.isNew {
 		r.claim.settle = 0 // there is no earlier life
 	}
-	if moved := r.catalogID != "" && r.catalogID != place.catalog.id; moved {
+	if moved := r.catalogID != "" && r.catalogID != place.catalog[0].id; moved {
 		r.log.Info("The clusterset's records are gone from AWS Cloud Map: writing this cluster's again", "namespace", place.namespace.name)
 		r.outbox.rewrite()
 		r.announce = r.claim.state != watching
@@ -465,7 +470,7 @@ func (r *Registry) place(ctx context.Context) (controlPlace, error) {
 			r.view.again()
 		}
 	}
-	r.catalogID = place.catalog.id
+	r.catalogID = place.catalog[0].id
 	return place, nil
 }
 
@@ -476,7 +481,7 @@ func (r *Registry) removeRecords(ctx context.Context) (controlPlace, error) {
 		return place, err
 	}
 	r.mu.Lock()
-	r.ours.pages = digests{}
+	r.ours.pages, r.ours.services = digests{}, services{}
 	r.ours.generation = max(r.ours.generation+1, r.cfg.wall().UnixMilli())
 	last := r.ours
 	r.mu.Unlock()
@@ -498,29 +503,33 @@ var errNotRemoved = errors.New("AWS Cloud Map still shows pages that were remove
 // removePages removes the instances of our pages: those that are listed, and of those that we know of what is not listed
 // yet. It is done only when the list shows none.
 func (r *Registry) removePages(ctx context.Context, place controlPlace) error {
-	listed, err := r.client.list(ctx, place.catalog)
-	if err != nil {
-		return err
-	}
-	ids := map[string]bool{}
-	for _, instance := range listed {
-		ids[instance.ID] = true
-	}
-	for i := range r.outbox.pages {
-		for part := range r.outbox.pages[i].stored {
-			ids[partID(i, part)] = true
-		}
-	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrency)
-	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		group.Go(func() error { return r.client.deregister(groupCtx, place.catalog.id, id) })
+	left := 0
+	for number, s := range place.catalog {
+		listed, err := r.client.list(ctx, s)
+		if err != nil && (number == 0 || !isNotFound(err)) {
+			return cmp.Or(group.Wait(), err)
+		}
+		left += len(listed)
+		ids := map[string]bool{}
+		for _, instance := range listed {
+			ids[instance.ID] = true
+		}
+		for i := range r.outbox.pages {
+			for part := range int(r.outbox.pages[i].stored[number]) {
+				ids[partID(i, part)] = true
+			}
+		}
+		for _, id := range slices.Sorted(maps.Keys(ids)) {
+			group.Go(func() error { return r.client.deregister(groupCtx, s.id, id) })
+		}
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	r.outbox.disown()
-	if len(listed) > 0 {
+	if left > 0 {
 		return errNotRemoved // as far as is known
 	}
 	return nil

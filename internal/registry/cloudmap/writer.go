@@ -53,8 +53,14 @@ func (r *Registry) nextWrite(now time.Time) (due bool, pause time.Duration) {
 	if r.announce {
 		at = now
 	}
-	if dirty, torn := r.outbox.pending(); r.claim.state == held && dirty+torn > 0 {
-		at = earlier(at, r.pagesDue(now, dirty, torn))
+	if r.claim.state == held {
+		dirty, torn, again := r.outbox.pending(now)
+		if dirty+torn > 0 {
+			at = earlier(at, r.pagesDue(now, dirty, torn))
+		}
+		if !again.IsZero() {
+			at = earlier(at, again)
+		}
 	}
 	if at.Before(r.writeRetryAt) {
 		at = r.writeRetryAt
@@ -102,11 +108,15 @@ func (r *Registry) writing(ctx context.Context, err error, notify func(mcs.Key))
 		r.writeFailures, r.writeRetryAt = 0, time.Time{}
 	} else {
 		r.writeFailures++
-		pause := min(r.cfg.times.maxRetry, r.cfg.times.retry<<min(r.writeFailures-1, 10))
-		r.writeRetryAt = time.Now().Add(jittered(pause))
+		r.writeRetryAt = time.Now().Add(r.retryPause(r.writeFailures))
 	}
 	r.mu.Unlock()
 	r.tell(notify, changed)
+}
+
+// retryPause is how long what has failed so often is not tried again.
+func (r *Registry) retryPause(failures int) time.Duration {
+	return jittered(min(r.cfg.times.maxRetry, r.cfg.times.retry<<min(failures-1, 10)))
 }
 
 // writeDue writes the pages that changed, then the record that announces them, then removes what the pages no longer
@@ -120,7 +130,7 @@ func (r *Registry) writeDue(ctx context.Context, notify func(mcs.Key)) error {
 	ctx, cancel := outlive(ctx, finish)
 	defer cancel()
 	stop := r.beatMeanwhile(ctx, place)
-	pagesErr := r.writePages(ctx, place, notify)
+	pagesErr := r.writePages(ctx, &place, notify)
 	stop()
 	if err := r.writeRecord(ctx, place, true); err != nil {
 		return cmp.Or(pagesErr, err)
@@ -143,33 +153,71 @@ func outlive(ctx context.Context, by time.Duration) (context.Context, context.Ca
 }
 
 // writePages writes each part of each page that changed.
-func (r *Registry) writePages(ctx context.Context, place controlPlace, notify func(mcs.Key)) error {
+func (r *Registry) writePages(ctx context.Context, place *controlPlace, notify func(mcs.Key)) error {
 	writes, suspects := r.takeBatch(notify)
 	reason := r.explain(ctx, suspects)
 	results := make([]pageResult, len(writes))
-	// Parts that a page did not have go first: where there is no room for them, the page stays whole as it was.
-	err := r.writeParts(ctx, place, writes, results, func(w pageWrite) []plan.Instance { return w.instances[w.before:] })
+	err := r.extendCatalog(ctx, place, writes, results)
 	if err == nil {
-		err = r.writeParts(ctx, place, writes, results, func(w pageWrite) []plan.Instance { return w.instances[:w.before] })
+		// Parts that a page did not have go first: where there is no room for them, the page stays whole as it was.
+		err = r.writeParts(ctx, *place, writes, results, func(w pageWrite) []plan.Instance { return w.instances[w.before:] })
 	}
+	if err == nil {
+		err = r.writeParts(ctx, *place, writes, results, func(w pageWrite) []plan.Instance { return w.instances[:w.before] })
+	}
+	if err != nil {
+		err = fmt.Errorf("writing this cluster's pages: %w", err)
+	}
+	r.tell(notify, r.noteWrites(writes, results, err))
+	return cmp.Or(err, reason)
+}
+
+// noteWrites notes how the writes of pages ended, with the failure that ended them all, if there was one. A page that was refused is
+// tried again in its own time. It returns the keys of pages of which there is another problem now.
+func (r *Registry) noteWrites(writes []pageWrite, results []pageResult, err error) (changed keySet) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	var failed error
+	changed = keySet{}
 	for i, w := range writes {
-		if reason := cmp.Or(results[i].err, err); reason != nil {
-			// The failure that ended all requests is the reason for those that it ended too.
-			r.outbox.failed(w, fmt.Errorf("writing this cluster's pages: %w", reason))
-			failed = cmp.Or(failed, reason)
+		p, refusal := &r.outbox.pages[w.page], results[i].err
+		switch {
+		case refusal != nil:
+			refusal = fmt.Errorf("writing this cluster's pages: %w", refusal)
+			if p.refusal != refusal.Error() {
+				r.log.Error(refusal, "A page is refused; trying again", "page", pageName(w.page))
+				for key := range p.want {
+					changed[key] = struct{}{}
+				}
+			}
+			r.outbox.failed(w, refusal)
+			p.refusal = refusal.Error()
+			p.failures++
+			p.retryAt = now.Add(r.retryPause(p.failures))
+		case err != nil:
+			r.outbox.failed(w, err)
+		default:
+			r.outbox.written(now, w, results[i].operations)
+			r.announce, r.pagesWritten = true, now
+		}
+	}
+	return changed
+}
+
+// extendCatalog makes the services that pages go to. One that AWS refuses holds up no more than its pages; any other failure is
+// returned.
+func (r *Registry) extendCatalog(ctx context.Context, place *controlPlace, writes []pageWrite, results []pageResult) error {
+	for i, w := range writes {
+		if len(w.instances) == 0 {
 			continue
 		}
-		r.outbox.written(now, w, results[i].operations)
-		r.announce, r.pagesWritten = true, now
+		err := r.control.extend(ctx, place, w.service)
+		if result := resultOf(err); err != nil && result != resultInvalid && result != resultDenied {
+			return err
+		}
+		results[i].err = err
 	}
-	if failed != nil {
-		return fmt.Errorf("writing this cluster's pages: %w", failed)
-	}
-	return reason
+	return nil
 }
 
 // writeParts writes some of each page's parts. What AWS refuses of one page, for a quota, does not hold up the others; any
@@ -184,7 +232,7 @@ func (r *Registry) writeParts(ctx context.Context, place controlPlace, writes []
 		// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
 		for _, instance := range slices.Backward(parts(w)) {
 			group.Go(func() error {
-				operation, err := r.client.register(groupCtx, place.catalog.id, instance)
+				operation, err := r.client.register(groupCtx, place.catalog[w.service].id, instance)
 				if err != nil && resultOf(err) != resultInvalid {
 					return err
 				}
@@ -204,7 +252,7 @@ func (r *Registry) takeBatch(notify func(mcs.Key)) (writes []pageWrite, suspects
 		return nil, nil
 	}
 	suspects = r.suspects()
-	writes, refused := r.outbox.batch(r.cfg.wall())
+	writes, refused := r.outbox.batch(time.Now(), r.cfg.wall())
 	r.firstAsk = time.Time{}
 	changed := keySet{}
 	for _, page := range refused {
@@ -295,7 +343,7 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDon
 	if pagesDone || r.claim.state != held {
 		r.ours.generation = max(r.outbox.generation, r.ours.generation)
 	}
-	r.ours.pages = r.announced()
+	r.ours.pages, r.ours.services = r.announced()
 	ours := r.ours
 	r.mu.Unlock()
 
@@ -311,43 +359,70 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDon
 	return nil
 }
 
-// announced are the digests for our record: those of pages that this process has taken over, and of the others what the
+// announced are the digests and services for our record: those of pages that this process has taken over, and of the others what the
 // registry shows. The caller holds r.mu.
-func (r *Registry) announced() digests {
+func (r *Registry) announced() (pages digests, in services) {
 	shown := r.shown()
-	pages := shown.record.pages
+	pages, in = shown.record.pages, shown.record.services
 	for i := range pages {
 		if p := &r.outbox.pages[i]; p.adopted {
-			pages[i] = p.digest
+			pages[i], in[i] = p.digest, uint8(p.service)
 		} else if shown.pages[i].read {
-			pages[i] = shown.pages[i].digest
+			pages[i], in[i] = shown.pages[i].digest, uint8(shown.pages[i].service)
 		}
 	}
-	return pages
+	return pages, in
 }
 
 // trim removes the parts that pages no longer have.
 func (r *Registry) trim(ctx context.Context, place controlPlace) error {
 	r.mu.Lock()
-	var excess map[int][]string
+	var excess []excessParts
 	if r.claim.state == held {
 		excess = r.outbox.excess()
 	}
 	r.mu.Unlock()
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrency)
-	for page, ids := range excess {
+	for _, left := range excess {
 		group.Go(func() error {
-			for _, id := range ids {
-				if err := r.client.deregister(ctx, place.catalog.id, id); err != nil {
-					return fmt.Errorf("removing what is left of page %s: %w", pageName(page), err)
+			for _, id := range left.ids() {
+				if err := r.client.deregister(groupCtx, place.catalog[left.service].id, id); err != nil {
+					return fmt.Errorf("removing what is left of page %s: %w", pageName(left.page), err)
 				}
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.outbox.trimmed(page)
+			r.outbox.trimmed(left)
 			return nil
 		})
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return r.reduce(ctx, place)
+}
+
+// reduce deletes the further services of our catalog that are not needed any more.
+func (r *Registry) reduce(ctx context.Context, place controlPlace) error {
+	r.mu.Lock()
+	vacant := slices.DeleteFunc(r.vacated, func(number int) bool { return r.claim.state != held || !r.outbox.vacant(number) })
+	r.vacated = nil
+	r.mu.Unlock()
+	for _, number := range vacant {
+		s, ok := place.catalog[number]
+		if !ok {
+			continue
+		}
+		gone, err := r.control.reduce(ctx, &place, number)
+		if err != nil {
+			return fmt.Errorf("removing service %s, which has no pages any more: %w", s.name, err)
+		}
+		if !gone {
+			r.mu.Lock()
+			r.kept[s.id] = true
+			r.mu.Unlock()
+		}
+	}
+	return nil
 }
