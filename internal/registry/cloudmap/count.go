@@ -5,11 +5,20 @@ func (r *Registry) count() {
 	exports, pages := r.outbox.size()
 	r.cfg.Metrics.Stored(r.client.name, "exports", exports)
 	r.cfg.Metrics.Stored(r.client.name, "pages", pages)
-	dirty, torn := r.outbox.pending()
-	r.cfg.Metrics.Pending(r.client.name, "pages", dirty+torn)
+	r.cfg.Metrics.Pending(r.client.name, "pages", r.outbox.waiting())
 	parts, largest := r.outbox.parts()
-	r.cfg.Metrics.LimitUsed(r.client.name, "catalog", parts, maxInstances)
+	r.cfg.Metrics.LimitUsed(r.client.name, "catalog", parts, pageCount*maxParts)
 	r.cfg.Metrics.LimitUsed(r.client.name, "page", largest, maxParts)
+}
+
+// waiting is how many pages are to be written, now or when it is their time.
+func (o *outbox) waiting() (pages int) {
+	for i := range o.pages {
+		if p := &o.pages[i]; p.adopted && (p.dirty || p.torn) {
+			pages++
+		}
+	}
+	return pages
 }
 
 // parts are how many instances the pages are, and those of the largest page.

@@ -1,6 +1,20 @@
 package cloudmap
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
+
+// TestOutboxWaiting has a page that was refused among those that wait.
+func TestOutboxWaiting(t *testing.T) {
+	o := newOutbox("cls1")
+	o.pages[3] = ownPage{adopted: true, dirty: true}
+	o.pages[4] = ownPage{adopted: true, torn: true, retry: retry{failures: 1, retryAt: time.Now().Add(time.Hour)}}
+	o.pages[5] = ownPage{adopted: true}
+	if got := o.waiting(); got != 2 {
+		t.Errorf("%d pages wait, want 2", got)
+	}
+}
 
 func TestOutboxParts(t *testing.T) {
 	o := newOutbox("cls1")
