@@ -413,15 +413,7 @@ func (c *catalogs) audit(now time.Time, instances map[int][]plan.Instance, chang
 		own = &catalog{}
 		c.clusters[c.identity.ClusterID] = own
 	}
-	byPage := [pageCount]map[int][]plan.Instance{}
-	for i := range byPage {
-		byPage[i] = map[int][]plan.Instance{}
-	}
-	for service, all := range instances {
-		for page, parts := range groupByPage(all) {
-			byPage[page][service] = parts
-		}
-	}
+	byPage := groupByPageAndService(instances)
 	for i := range own.pages {
 		p := &own.pages[i]
 		p.stored = copies{}
@@ -448,6 +440,19 @@ func groupByPage(instances []plan.Instance) map[int][]plan.Instance {
 	for _, instance := range instances {
 		if page, _, ok := parsePartID(instance.ID); ok {
 			pages[page] = append(pages[page], instance)
+		}
+	}
+	return pages
+}
+
+// groupByPageAndService is groupByPage for a catalog's instances by service.
+func groupByPageAndService(instances map[int][]plan.Instance) (pages [pageCount]map[int][]plan.Instance) {
+	for service, all := range instances {
+		for page, parts := range groupByPage(all) {
+			if pages[page] == nil {
+				pages[page] = map[int][]plan.Instance{}
+			}
+			pages[page][service] = parts
 		}
 	}
 	return pages

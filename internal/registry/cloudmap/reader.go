@@ -183,19 +183,10 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 	if !due {
 		return nil
 	}
-	stored := map[int][]plan.Instance{}
-	pages := 0
-	for number, s := range place.catalog {
-		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, s.name, nil)
-		if err == nil && !whole {
-			instances, err = r.client.list(ctx, s)
-		}
-		if err != nil {
-			r.vanished(err)
-			return fmt.Errorf("reading this cluster's own pages: %w", err)
-		}
-		stored[number] = instances
-		pages += len(groupByPage(instances))
+	stored, pages, err := r.readOwn(ctx, place)
+	if err != nil {
+		r.vanished(err)
+		return fmt.Errorf("reading this cluster's own pages: %w", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,6 +203,23 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 		}
 	}
 	return nil
+}
+
+// readOwn reads all instances of our own catalog, by service, and says how many pages they are of.
+func (r *Registry) readOwn(ctx context.Context, place controlPlace) (stored map[int][]plan.Instance, pages int, err error) {
+	stored = map[int][]plan.Instance{}
+	for number, s := range place.catalog {
+		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, s.name, nil)
+		if err == nil && !whole {
+			instances, err = r.client.list(ctx, s)
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		stored[number] = instances
+		pages += len(groupByPage(instances))
+	}
+	return stored, pages, nil
 }
 
 // takeClaim decides whose our ID is, and takes over what the earlier life of this cluster left when it is ours.

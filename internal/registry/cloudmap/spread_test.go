@@ -278,9 +278,9 @@ func TestCatalogOfSeveralServices(t *testing.T) {
 			}
 			return found
 		}
-		exports := func(make func(i int) mcs.Export) (list []mcs.Export) {
+		exports := func(export func(i int) mcs.Export) (list []mcs.Export) {
 			for i := range bulkyExports {
-				list = append(list, make(i))
+				list = append(list, export(i))
 			}
 			return list
 		}
