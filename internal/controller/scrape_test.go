@@ -1,0 +1,117 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
+)
+
+// hintMetrics come with hints, which need the pods' network.
+var hintMetrics = map[string]bool{"cloud_map_mcs_registry_hints_total": true, "cloud_map_mcs_registry_poll_interval_seconds": true}
+
+// TestScrape: all that the alerts and the dashboard use is in a scrape of a controller that works, and the real promtool finds
+// nothing wrong with it.
+func TestScrape(t *testing.T) {
+	a, b := twoClusters(t)
+	server, err := cloudmaplocal.New(cloudmaplocal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := httptest.NewServer(server)
+	t.Cleanup(func() {
+		listener.Close()
+		server.Close()
+	})
+	t.Setenv("AWS_ACCESS_KEY_ID", "test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	registerer := prometheus.NewPedanticRegistry()
+	metrics, err := registry.NewMetrics(registerer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newRegistry := func(metrics *registry.Metrics) NewRegistry {
+		return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
+			client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "ap-southeast-2", Endpoint: listener.URL, Metrics: metrics})
+			if err != nil {
+				return nil, err
+			}
+			reg, err := cloudmap.New(client, cloudmap.Config{
+				Identity: identity, Version: "test", InstanceView: true, PollInterval: 200 * time.Millisecond, Metrics: metrics, Logger: ctrllog.Log,
+			})
+			if err != nil {
+				return nil, err
+			}
+			return registry.WithMetrics(reg, cloudmap.Name, metrics), nil
+		}
+	}
+	key := newKey("scrape")
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	a.runWith(t, newRegistry(nil), testOptions(flags("cls1")))
+	ctx, stop := context.WithCancel(context.Background())
+	watched := &instance{stop: stop, done: make(chan error, 1)}
+	setup := Setup{Options: testOptions(flags("cls2")), NewRegistry: newRegistry(metrics), Registerer: registerer, Logger: ctrllog.Log}
+	go func() { watched.done <- Run(ctx, b.cfg, setup) }()
+	t.Cleanup(func() { watched.end(t) })
+	b.export(t, key, 2, 1)
+	b.condition(t, key, "Ready=True Exported", "")
+	a.export(t, key, 1, 2)
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}, "cls2": {"10.2.0.1"}})
+
+	used, err := monitoring.Used("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gatherers := prometheus.Gatherers{registerer, ctrlmetrics.Registry}
+	eventually(t, "all metrics of alerts and dashboard in the scrape", func() error {
+		families, err := gatherers.Gather()
+		if err != nil {
+			return err
+		}
+		names := maps.Clone(hintMetrics)
+		for _, family := range families {
+			names[family.GetName()] = true
+		}
+		if missing := monitoring.Missing(used, names); len(missing) > 0 {
+			return fmt.Errorf("missing: %q", missing)
+		}
+		return nil
+	})
+
+	scrape := httptest.NewServer(promhttp.HandlerFor(registerer, promhttp.HandlerOpts{}))
+	defer scrape.Close()
+	path, err := filepath.Abs("../../bin/promtool")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil && os.Getenv("REQUIRE_PROMTOOL") == "" {
+		t.Skip("bin/promtool is missing: make bin/promtool builds it")
+	}
+	response, err := scrape.Client().Get(scrape.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	check := exec.CommandContext(t.Context(), path, "check", "metrics")
+	check.Stdin = response.Body
+	if out, err := check.CombinedOutput(); err != nil {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
