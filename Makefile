@@ -39,6 +39,11 @@ demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	go run ./test/demo $(if $(RECORD),-record $(RECORD))
 
+.PHONY: clusters
+clusters: build ## Bring two real clusters and cloudmap-local up to work with (docs/quick-start.md); make clean takes them down
+	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
+	go run ./test/demo -up
+
 .PHONY: test
 test: unit e2e ## Run every test: unit, registries, a real API server, scenarios on real clusters
 

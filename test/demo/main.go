@@ -19,14 +19,35 @@ import (
 
 func main() {
 	record := flag.String("record", "", "also write the walk-through as a Markdown page to this file")
+	up := flag.Bool("up", false, "only bring the clusters up, unless they are, and write bin/env for a shell to source")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := demo(ctx, *record)
+	run := demo
+	if *up {
+		run = func(ctx context.Context, _ string) error { return bringUp(ctx) }
+	}
+	err := run(ctx, *record)
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "\nthe demo failed: %v\n", err)
 		os.Exit(1)
 	}
+}
+
+// bringUp is the beginning of docs/quick-start.md.
+func bringUp(ctx context.Context) (err error) {
+	set := clusterset.Running(ctx, os.Stdout)
+	if set == nil {
+		set, err = clusterset.Up(ctx, clusterset.Options{Clusters: 2, Registry: clusterset.CloudMap, Out: os.Stdout})
+		if err != nil {
+			return err
+		}
+	}
+	if err := set.WriteEnv("bin/env"); err != nil {
+		return err
+	}
+	fmt.Println("The clusters cls1 and cls2 and cloudmap-local are up. Type: . bin/env")
+	return nil
 }
 
 func demo(ctx context.Context, record string) (err error) {

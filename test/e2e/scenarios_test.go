@@ -32,6 +32,15 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
+// TestQuickStart runs every command block of docs/quick-start.md. It too begins and ends with nothing installed.
+func TestQuickStart(t *testing.T) {
+	onlyOn(t, clusterset.CloudMap)
+	if touched.Load() {
+		t.Fatal("a scenario has installed the product before: one that is not parallel belongs below the quick start, or into a file whose name comes later")
+	}
+	runPage(t, "docs/quick-start.md", "Server address: 10.10.", "Exported", "cls1", "cls2")
+}
+
 func TestScaleToZeroKeepsTheImportAndItsIP(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
