@@ -14,7 +14,7 @@ type panel struct {
 	queries                  [][2]string
 }
 
-// replicas keeps of each series the replica that works: the others count nothing, or what they counted when they worked.
+// replicas selects the controller's replicas by the variable job. Panels take the max of them: those that stand by have no series of their own.
 const replicas = `{job=~"$job"}`
 
 // rows are the dashboard: every row's panels stand side by side, and every panel says what is normal.
