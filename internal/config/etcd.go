@@ -65,7 +65,10 @@ func (e *Etcd) check(at func(setting, value string) string) error {
 	refuse := func(setting, value, why string) {
 		problems = append(problems, fmt.Errorf("%s: %s", at(setting, value), why))
 	}
-	if why := e.badEndpoint(); why != "" {
+	switch why := e.badEndpoint(); {
+	case strings.Contains(e.Endpoints, "@"): // what is before it may be a password, and errors are logged
+		refuse("endpoints", "", "must not name a user: the user and the file of the password have settings of their own")
+	case why != "":
 		refuse("endpoints", e.Endpoints, why)
 	}
 	if (e.CertFile == "") != (e.KeyFile == "") {

@@ -70,6 +70,7 @@ func TestParse(t *testing.T) {
 			o.Etcd.Endpoints, o.Etcd.Insecure = "http://a:2379", true
 		}},
 		{name: "etcd half in the clear", args: "--registry=etcd --etcd-endpoints=http://a:1,https://b:1 --etcd-insecure", wantErr: []string{"all https:// or all http://"}},
+		{name: "etcd endpoint with a password", args: "--registry=etcd --etcd-endpoints=https://u:pass@a:2379", wantErr: []string{"--etcd-endpoints: must not name a user"}},
 		{name: "etcd endpoint", args: "--registry=etcd --etcd-endpoints=a:2379", wantErr: []string{`"a:2379" must be a URL`}},
 		{
 			name: "etcd settings", args: "--registry=etcd --etcd-cert=c --etcd-username=u --etcd-prefix=mcs/",

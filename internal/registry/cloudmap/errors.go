@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
@@ -106,7 +107,9 @@ func fromSTS(err error) bool {
 func (e *requestError) cause() string {
 	var api smithy.APIError
 	if errors.As(e.err, &api) {
-		return fmt.Sprintf("%s: %s", api.ErrorCode(), api.ErrorMessage())
+		// The rest of an answer to a wrong signature is the request as AWS signs it, session token and all.
+		message, _, _ := strings.Cut(api.ErrorMessage(), "\n")
+		return fmt.Sprintf("%s: %s", api.ErrorCode(), message)
 	}
 	var network *net.OpError
 	if errors.As(e.err, &network) && network.Addr != nil {
