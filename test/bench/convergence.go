@@ -11,8 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
-
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
 // writers is how many requests make objects at the same time.
@@ -21,7 +19,7 @@ const writers = 16
 // convergence exports many services at once on real clusters under AWS's quotas, and looks at what the controllers take.
 func convergence(ctx context.Context, results *Results) error {
 	results.Convergence = nil
-	for _, registry := range []string{clusterset.CloudMap, clusterset.Etcd} {
+	for _, registry := range strings.Split(registries, ",") {
 		for _, exports := range []int{300, 3000} {
 			result, err := converge(ctx, registry, exports)
 			if err != nil {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/go-logr/logr"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
 // section is a part of the results that can be measured alone.
@@ -29,6 +31,9 @@ var sections = []section{
 	{"propagation", propagation},
 	{"convergence", convergence},
 }
+
+// registries are those that the sections on real clusters measure.
+var registries = clusterset.CloudMap + "," + clusterset.Etcd
 
 func main() {
 	ctrllog.SetLogger(logr.Discard()) // of the clients that measure
@@ -48,6 +53,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	only := flags.String("sections", strings.Join(names, ","), "what to measure; what is left out keeps its earlier results")
 	out := flags.String("out", "docs/benchmarks", "folder of results.json, of the page made of it, and of its pictures")
+	flags.StringVar(&registries, "registries", registries, "which registries propagation and convergence measure")
 	flags.IntVar(&changesPerKind, "changes", changesPerKind, "how many changes of each kind propagation measures")
 	if err := flags.Parse(args); err != nil {
 		return err

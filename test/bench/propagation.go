@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +22,7 @@ var changesPerKind = 200
 
 const (
 	// parallel is how many services change at the same time.
-	parallel = 4
+	parallel = 8
 	// patienceForOne is how long one change may take until the measurement is given up.
 	patienceForOne = 30 * time.Second
 )
@@ -37,6 +38,9 @@ func propagation(ctx context.Context, results *Results) error {
 		registry string
 		delay    time.Duration
 	}{{clusterset.CloudMap, 0}, {clusterset.CloudMap, 500 * time.Millisecond}, {clusterset.Etcd, 0}} {
+		if !strings.Contains(registries, on.registry) {
+			continue
+		}
 		list, err := propagationOn(ctx, on.registry, on.delay)
 		if err != nil {
 			return err
