@@ -13,6 +13,9 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
+// calm is how long the controllers are left alone until they are looked at, and how long they are looked at.
+const calm = 40 * time.Second
+
 // writers is how many requests make objects at the same time.
 const writers = 16
 
@@ -80,14 +83,14 @@ func converge(ctx context.Context, registry string, exports int) (Convergence, e
 
 // afterwards measures what the controllers take when nothing changes any more. The instance view has time: it may go on.
 func (c *clusters) afterwards(ctx context.Context, result *Convergence, idle, converged [2]sample) error {
-	if err := pause(ctx, time.Minute); err != nil {
+	if err := pause(ctx, calm); err != nil {
 		return err
 	}
 	from, err := c.usages(ctx)
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, time.Minute); err != nil {
+	if err := pause(ctx, calm); err != nil {
 		return err
 	}
 	to, err := c.usages(ctx)
@@ -96,7 +99,7 @@ func (c *clusters) afterwards(ctx context.Context, result *Convergence, idle, co
 	}
 	for i, usage := range []*Usage{&result.Exporter, &result.Importer} {
 		usage.RSSMiB = hundredths(to[i].rss / (1 << 20))
-		usage.CPUPerMinute = hundredths(to[i].cpu - from[i].cpu)
+		usage.CPUPerMinute = hundredths((to[i].cpu - from[i].cpu) / calm.Minutes())
 		usage.CPUConverging = hundredths(converged[i].cpu - idle[i].cpu)
 	}
 	return nil
