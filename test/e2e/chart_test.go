@@ -99,17 +99,25 @@ func TestChart(t *testing.T) {
 	})
 	each("helm --kube-context CLS -n " + system + " uninstall cloud-map-mcs-controller --wait --timeout 60s")
 	for _, c := range both {
-		left := command(t, c, "kubectl --context CLS get crds,clusterroles,clusterrolebindings,validatingadmissionpolicies -o name && kubectl --context CLS -n "+system+" get all,networkpolicies,pdb -o name")
-		for name := range strings.FieldsSeq(crds) {
-			if !strings.Contains(left, name) {
-				t.Errorf("%s: uninstalling deleted the CRD %s, and with it every object of its kind", c.name, name)
-			}
-			left = strings.ReplaceAll(left, name, "")
-		}
-		if strings.Contains(left, "cloud-map") || strings.Contains(left, "multicluster") {
-			t.Errorf("%s: uninstalling left:\n%s", c.name, left)
-		}
+		// Pods end a moment after Helm has deleted what made them.
+		eventually(t, started, func() error { return onlyCRDs(t, c) })
 	}
+}
+
+// onlyCRDs wants nothing of the product in a cluster but the CRDs.
+func onlyCRDs(t *testing.T, c cluster) error {
+	t.Helper()
+	left := command(t, c, "kubectl --context CLS get crds,clusterroles,clusterrolebindings,validatingadmissionpolicies -o name && kubectl --context CLS -n "+system+" get all,networkpolicies,pdb -o name")
+	for name := range strings.FieldsSeq(crds) {
+		if !strings.Contains(left, name) {
+			t.Fatalf("%s: uninstalling deleted the CRD %s, and with it every object of its kind", c.name, name)
+		}
+		left = strings.ReplaceAll(left, name, "")
+	}
+	if strings.Contains(left, "cloud-map") || strings.Contains(left, "multicluster") {
+		return fmt.Errorf("%s: uninstalling left:\n%s", c.name, left)
+	}
+	return nil
 }
 
 // command runs a command line, in which CLS stands for the cluster.
