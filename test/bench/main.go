@@ -38,8 +38,9 @@ var registries = clusterset.CloudMap + "," + clusterset.Etcd
 func main() {
 	ctrllog.SetLogger(logr.Discard()) // of the clients that measure
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -69,7 +69,11 @@ func TestNoSecretsLogged(t *testing.T) {
 		start(t, reg)
 		regs = append(regs, reg)
 	}
-	t.Cleanup(func() { if t.Failed() { t.Log(log.String()) } })
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
 	within(t, 15*time.Second, "both see each other", func() bool { return len(membersOf(regs[0])) == 2 && len(membersOf(regs[1])) == 2 })
 
 	// As AWS answers: the canonical request has the header of the session token.
