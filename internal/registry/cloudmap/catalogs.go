@@ -76,6 +76,8 @@ type pageState struct {
 	generation int64
 	// digest of what was read; "" is a page that does not exist.
 	digest string
+	// readAt is when it was read last.
+	readAt time.Time
 	// lost says that the store does not have any more what was read.
 	lost    bool
 	exports map[mcs.Key]mcs.Export
@@ -117,10 +119,6 @@ func (c *catalogs) members(now time.Time, instances []plan.Instance, changed key
 		}
 		signs[instance.ID] = c.member(now, instance, changed)
 	}
-	if _, present := signs[c.identity.ClusterID]; !present && c.own() != nil {
-		// Only before we have joined: then nothing is announced, and what is there counts.
-		c.own().record, c.own().hasRecord = memberRecord{}, false
-	}
 	for id, cluster := range c.clusters {
 		if _, present := signs[id]; !present && id != c.identity.ClusterID {
 			c.missing(now, id, cluster, changed)
@@ -130,6 +128,14 @@ func (c *catalogs) members(now time.Time, instances []plan.Instance, changed key
 		c.keysOf(id, changed)
 	}
 	c.synced = true
+}
+
+// unannounced notes that there is no record with this cluster's ID, and nobody has claimed it: nothing is announced, and what is
+// there counts.
+func (c *catalogs) unannounced() {
+	if own := c.own(); own != nil {
+		own.record, own.hasRecord = memberRecord{}, false
+	}
 }
 
 // member takes in a cluster's record, and says whether it is a new sign of life.
@@ -189,7 +195,7 @@ func (c *catalog) take(now time.Time, r memberRecord, changed keySet) (written b
 		if isNews && c.shows(i) {
 			diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
 		}
-		if r.pages[i] == "" && p.removedBy(r) {
+		if r.pages[i] == "" && p.removedBy(now, r) {
 			p.remove(r.generation, changed)
 		}
 	}
@@ -297,7 +303,7 @@ func (c *catalog) wanted(now time.Time) []int {
 	}
 	var pages []int
 	for i := range c.pages {
-		if c.unread(i) && !now.Before(c.pages[i].retryAt) {
+		if c.unread(now, i) && !now.Before(c.pages[i].retryAt) {
 			pages = append(pages, i)
 		}
 	}
@@ -305,9 +311,9 @@ func (c *catalog) wanted(now time.Time) []int {
 }
 
 // unread says whether a page that is announced is not what was read.
-func (c *catalog) unread(page int) bool {
+func (c *catalog) unread(now time.Time, page int) bool {
 	p := &c.pages[page]
-	return c.record.pages[page] != "" && (!p.read || p.lost || !c.shows(page) && p.generation <= c.record.generation)
+	return c.record.pages[page] != "" && (!p.read || p.lost || !c.shows(page) && !p.ahead(now, c.record))
 }
 
 // shows says whether a page was read last as its cluster's record announces it.
@@ -338,7 +344,7 @@ func (c *catalogs) page(now time.Time, id string, service, page int, instances [
 		p.failed(now, c.poll)
 		return
 	}
-	p.take(service, page, img, decoded, changed)
+	p.take(now, service, page, img, decoded, changed)
 	if id == c.identity.ClusterID && cluster.shows(page) {
 		// Announced before it was read: until now none of its exports counted as published, those that stayed the same either.
 		diff(p.exports, nil, changed)
@@ -357,7 +363,7 @@ func seenParts(page int, instances []plan.Instance) int {
 }
 
 // take replaces what was read of the page. Exports that are there but unreadable stay as they were.
-func (p *pageState) take(service, page int, img image, decoded record.Page, changed keySet) {
+func (p *pageState) take(now time.Time, service, page int, img image, decoded record.Page, changed keySet) {
 	exports, problems := belonging(page, decoded.Exports)
 	unreadable := map[mcs.Key]bool{}
 	for _, key := range decoded.Unreadable {
@@ -370,7 +376,7 @@ func (p *pageState) take(service, page int, img image, decoded record.Page, chan
 	}
 	diff(p.exports, exports, changed)
 	*p = pageState{
-		read: true, generation: img.generation, digest: img.digest, service: service, parts: img.parts, stored: p.stored,
+		read: true, readAt: now, generation: img.generation, digest: img.digest, service: service, parts: img.parts, stored: p.stored,
 		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: append(decoded.Problems, problems...),
 	}
 }
@@ -388,9 +394,15 @@ func belonging(page int, list []mcs.Export) (exports map[mcs.Key]mcs.Export, pro
 	return exports, problems
 }
 
+// ahead says whether what was read of the page is expected to be announced yet, being later than the record. It is not for ever:
+// the process that wrote it may have ended before it could, and the next one's clock may be behind.
+func (p *pageState) ahead(now time.Time, r memberRecord) bool {
+	return p.generation > r.generation && now.Sub(p.readAt) < reordered
+}
+
 // removedBy says whether a record that does not announce the page is news of its end.
-func (p *pageState) removedBy(r memberRecord) bool {
-	return !p.read || p.digest != "" && p.generation <= r.generation
+func (p *pageState) removedBy(now time.Time, r memberRecord) bool {
+	return !p.read || p.digest != "" && !p.ahead(now, r)
 }
 
 // remove makes it a page that is known not to exist.
@@ -426,7 +438,7 @@ func (c *catalogs) audit(now time.Time, instances map[int][]plan.Instance, chang
 		switch {
 		case err == nil && p.read && img.digest == p.digest && service == p.service:
 			p.lost = false
-		case announced == "" && (err != nil || img.generation <= own.record.generation):
+		case announced == "" && (len(byPage[i]) == 0 || own.hasRecord && (err != nil || img.generation <= own.record.generation)):
 			p.remove(own.record.generation, changed) // what is left of it is excess
 		default:
 			p.lost = p.read

@@ -130,7 +130,7 @@ func (r *Registry) looked(whole bool, err error) {
 		return
 	}
 	r.hints.failures = 0
-	peers, hurried := r.peers()
+	peers, hurried := r.peers(now)
 	r.hints.watch.Looked(peers, hurried)
 	r.noteSilence(now)
 }
@@ -151,14 +151,14 @@ const maxThrottledPause = 15 * time.Second
 
 // peers are all live clusters as the registry shows them, and whether there is something to be looked for soon that no hint
 // will tell of. The caller holds r.mu.
-func (r *Registry) peers() (peers []hint.Peer, hurried bool) {
+func (r *Registry) peers(now time.Time) (peers []hint.Peer, hurried bool) {
 	hurried = !r.hints.open || r.claim.state != held || r.outbox.unconfirmed()
 	for id, cluster := range r.catalogs.clusters {
-		hurried = hurried || !cluster.absentSince.IsZero() || cluster.behind()
+		hurried = hurried || !cluster.absentSince.IsZero() || cluster.behind(now)
 		own := id == r.cfg.Identity.ClusterID
 		if r.catalogs.live(id) && (!own || r.claim.state == held) {
 			peers = append(peers, hint.Peer{
-				ClusterID: id, Token: cluster.record.contact.Token, Generation: cluster.record.generation, Behind: cluster.behind(),
+				ClusterID: id, Token: cluster.record.contact.Token, Generation: cluster.record.generation, Behind: cluster.behind(now),
 			})
 		}
 	}
@@ -199,9 +199,9 @@ func (c *catalogs) live(id string) bool {
 
 // behind says whether a page is announced that Cloud Map may show at the next look. One that could not be read several times
 // is tried again at its own time.
-func (c *catalog) behind() bool {
+func (c *catalog) behind(now time.Time) bool {
 	for i := range c.pages {
-		if p := &c.pages[i]; c.unread(i) && p.failures <= eagerRetries {
+		if p := &c.pages[i]; c.unread(now, i) && p.failures <= eagerRetries {
 			return true
 		}
 	}

@@ -149,8 +149,8 @@ func parseMember(instance plan.Instance, clusterSetID string) (memberRecord, err
 	if r.joined, err = time.Parse(joinedLayout, attrs[attrJoined]); err != nil {
 		return r, fmt.Errorf("%s %q is no time", attrJoined, attrs[attrJoined])
 	}
-	if r.generation, err = strconv.ParseInt(attrs[attrGeneration], 10, 64); err != nil {
-		return r, fmt.Errorf("%s %q is no number", attrGeneration, attrs[attrGeneration])
+	if r.generation, err = strconv.ParseInt(attrs[attrGeneration], 10, 64); err != nil || r.generation > maxGeneration {
+		return r, fmt.Errorf("%s %q is no number of a generation", attrGeneration, attrs[attrGeneration])
 	}
 	if r.heartbeat, err = strconv.ParseInt(attrs[attrHeartbeat], 10, 64); err != nil {
 		return r, fmt.Errorf("%s %q is no number", attrHeartbeat, attrs[attrHeartbeat])

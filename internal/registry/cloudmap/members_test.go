@@ -58,6 +58,7 @@ func TestParseMemberRefuses(t *testing.T) {
 		"no UID":                {attrUID, "", "UID"},
 		"no time":               {attrJoined, "yesterday", "no time"},
 		"no generation":         {attrGeneration, "", "no number"},
+		"generation too late":   {attrGeneration, "9007199254740993", "no number"},
 		"no heartbeat":          {attrHeartbeat, "1e9", "no number"},
 		"no format":             {attrFormat, "one", "no version"},
 		"a page that is none":   {attrPages, "64.AAAAAAAAAAA", "list of digests"},

@@ -28,6 +28,8 @@ type ownPage struct {
 	dirty, torn bool
 
 	adopted bool
+	// settled says that exports is what this process has decided on, and not only what it has found.
+	settled bool
 	exports map[mcs.Key]mcs.Export
 	digest  string
 	// service is which of the catalog's the page is in, parts are those of the page, stored those that the store may have.
@@ -127,6 +129,33 @@ func (o *outbox) nextGeneration(now time.Time) int64 {
 	return o.generation
 }
 
+// after makes generations later than those of all pages that are shown.
+func (o *outbox) after(shown *catalog) {
+	for i := range shown.pages {
+		o.generation = max(o.generation, shown.pages[i].generation)
+	}
+}
+
+// announcement is the digest to announce of a page, and in which service the page is. What was found without a record that announced
+// it (unvouched) may be an earlier state than the others know, or less, and is announced only if it is what is wanted.
+func (o *outbox) announcement(page int, shown *catalog, unvouched bool) (digest string, service int) {
+	p, s := &o.pages[page], &shown.pages[page]
+	digest, service = shown.record.pages[page], int(shown.record.services[page])
+	exports := s.exports
+	switch {
+	case p.adopted:
+		digest, service, exports = p.digest, p.service, p.exports
+	case s.read:
+		digest, service = s.digest, s.service
+	case unvouched && digest == "" && s.trouble != "":
+		return unwritten, service // something is there that cannot be read
+	}
+	if unvouched && !p.settled && !sameExports(p.changing(exports), exports) {
+		return unwritten, service
+	}
+	return digest, service
+}
+
 // pageWrite is a page to be written. Without instances it is to be removed.
 type pageWrite struct {
 	page int
@@ -151,11 +180,12 @@ func (o *outbox) batch(now, wall time.Time) (writes []pageWrite, refused []int) 
 		exports := o.desired(i)
 		p.dirty = false
 		if !p.torn && sameExports(exports, p.exports) {
-			p.problem = nil
+			p.problem, p.settled = nil, true
 			continue
 		}
 		w, err := encodePage(o.clusterID, i, generation, exports)
 		if p.problem = err; err != nil {
+			p.settled = true // what cannot be replaced counts
 			refused = append(refused, i)
 			continue
 		}
@@ -196,8 +226,13 @@ func (o *outbox) vacant(service int) bool {
 // desired is what page is to hold: what was there, changed by what was asked for.
 func (o *outbox) desired(page int) map[mcs.Key]mcs.Export {
 	p := &o.pages[page]
-	exports := make(map[mcs.Key]mcs.Export, len(p.exports)+len(p.want))
-	maps.Copy(exports, p.exports)
+	return p.changing(p.exports)
+}
+
+// changing is what exports become by what was asked for.
+func (p *ownPage) changing(have map[mcs.Key]mcs.Export) map[mcs.Key]mcs.Export {
+	exports := make(map[mcs.Key]mcs.Export, len(have)+len(p.want))
+	maps.Copy(exports, have)
 	for key, exp := range p.want {
 		if exp == nil {
 			delete(exports, key)
@@ -235,7 +270,7 @@ func (o *outbox) written(now time.Time, w pageWrite, operations []string) {
 	p := &o.pages[w.page]
 	p.exports, p.digest, p.service, p.parts = w.exports, w.digest, w.service, len(w.instances)
 	p.stored.atLeast(p.service, p.parts)
-	p.torn, p.problem, p.refusal, p.retry = false, nil, "", retry{}
+	p.torn, p.settled, p.problem, p.refusal, p.retry = false, true, nil, "", retry{}
 	p.operations, p.unshown = operations, now
 }
 

@@ -38,6 +38,10 @@ const (
 	attrData       = "DATA"
 )
 
+// maxGeneration is the last generation that is read: the milliseconds since 1970 in the year 287396. What is later is garbage, after
+// which there would be no next one.
+const maxGeneration = 1 << 53
+
 // pageOf is the page that an export of key belongs to.
 func pageOf(key mcs.Key) int {
 	return int(sha256.Sum256([]byte(key.String()))[0]) % pageCount
@@ -49,6 +53,10 @@ func digestOf(data []byte) string {
 	sum := sha256.Sum256(data)
 	return base64.RawURLEncoding.EncodeToString(sum[:8])
 }
+
+// unwritten is announced of a page for which nothing else can be promised yet: no page has this digest, so that readers keep
+// what they know of it, and who knows nothing takes it for unknown, not for empty.
+const unwritten = "AAAAAAAAAAA"
 
 // pageName is a page as PAGE names it: "07".
 func pageName(page int) string { return fmt.Sprintf("%02d", page) }
@@ -179,7 +187,7 @@ func parsePart(instance plan.Instance) (part, error) {
 	_, number, _ := parsePartID(instance.ID)
 	attrs := instance.Attributes
 	generation, err := strconv.ParseInt(attrs[attrGeneration], 10, 64)
-	if err != nil || generation <= 0 {
+	if err != nil || generation <= 0 || generation > maxGeneration {
 		return part{}, fmt.Errorf("%s %q is no number of a generation", attrGeneration, attrs[attrGeneration])
 	}
 	parts, err := strconv.Atoi(attrs[attrParts])

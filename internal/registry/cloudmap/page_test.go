@@ -109,6 +109,7 @@ func TestJoinPage(t *testing.T) {
 		"a changed character":           {instances: []plan.Instance{newer[0], change(newer[1], "DATA0", strings.Repeat("A", maxValue)), newer[2]}, wantErr: "digest"},
 		"no base64":                     {instances: []plan.Instance{newer[0], change(newer[1], "DATA0", "%%%"), newer[2]}, wantErr: "decoded"},
 		"no generation":                 {instances: []plan.Instance{change(newer[0], attrGeneration, "x")}, wantErr: "generation"},
+		"generation too late":           {instances: []plan.Instance{change(newer[0], attrGeneration, "9007199254740993")}, wantErr: "generation"},
 		"generation 0":                  {instances: []plan.Instance{change(newer[0], attrGeneration, "0")}, wantErr: "generation"},
 		"a billion parts":               {instances: []plan.Instance{change(newer[0], attrParts, "1000000000")}, wantErr: "parts"},
 		"contradicting parts":           {instances: []plan.Instance{newer[0], newer[1], change(newer[2], attrParts, "4")}, wantErr: "contradict"},

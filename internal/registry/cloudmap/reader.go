@@ -100,7 +100,7 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) (whole bool, 
 		r.tell(notify, changed)
 		return true, cmp.Or(err, r.readPages(ctx, place, notify))
 	}
-	r.takeClaim(r.ownRecord(instances), changed)
+	r.takeClaim(place, r.ownRecord(instances), changed)
 	// The members are known now; whose pages are not read yet shows as Unknown.
 	r.tell(notify, changed)
 	return true, r.readPages(ctx, place, notify)
@@ -143,6 +143,9 @@ func (r *Registry) takeMembers(place controlPlace, instances []plan.Instance, ch
 		return false
 	}
 	r.catalogs.suspect(place.catalogs)
+	if r.claim.state == watching && r.ownRecord(instances) == nil {
+		r.catalogs.unannounced()
+	}
 	r.catalogs.members(time.Now(), instances, changed)
 	r.cfg.Metrics.LimitUsed(r.client.name, "members", len(instances), maxDiscovered)
 	r.noteMembers()
@@ -223,7 +226,7 @@ func (r *Registry) readOwn(ctx context.Context, place controlPlace) (stored map[
 }
 
 // takeClaim decides whose our ID is, and takes over what the earlier life of this cluster left when it is ours.
-func (r *Registry) takeClaim(shown *memberRecord, changed keySet) {
+func (r *Registry) takeClaim(place controlPlace, shown *memberRecord, changed keySet) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -237,6 +240,10 @@ func (r *Registry) takeClaim(shown *memberRecord, changed keySet) {
 		if r.claim.state == held {
 			r.auditAt = now // the other cluster may have written our pages
 		}
+	}
+	if r.claim.state == claiming && before == watching {
+		r.unvouched = shown == nil && !place.isNew
+		r.outbox.after(r.shown())
 	}
 	if r.claim.state != before || r.claim.refused() != refusedBefore {
 		r.claimChanged(now, before, changed)

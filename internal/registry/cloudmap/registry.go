@@ -124,6 +124,9 @@ type Registry struct {
 	missingSince time.Time
 	// spoken are the keys that were ever published or withdrawn by this process.
 	spoken keySet
+	// unvouched says that the ID was claimed when there was no record, though the cluster may have had an earlier life: what is left
+	// of its pages was not announced by anybody.
+	unvouched bool
 	// announce asks for the record to be written now.
 	announce bool
 	// catalogID is the service that our pages were written to.

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -217,9 +218,12 @@ func (w *world) carry(req request, f fate) *http.Response {
 // trace logs requests to replay a failure by: those that write, and those that something happens to.
 func (w *world) trace(req request, f fate) {
 	if testing.Verbose() && w.seed != 0 && (f != fate{} || !strings.HasPrefix(req.operation, "Discover")) {
-		w.t.Logf("%s %s %s %.150s %+v", time.Now().Format("04:05.000"), req.cluster, req.operation, req.body, f)
+		w.t.Logf("%s %s %s %.1200s %+v", time.Now().Format("04:05.000"), req.cluster, req.operation, payload.ReplaceAll(req.body, nil), f)
 	}
 }
+
+// payload is what nobody reads in a trace.
+var payload = regexp.MustCompile(`"(DATA\d+|CLUSTERSET_ID|FORMAT|VERSION|CreatorRequestId)":"[^"]*",?`)
 
 func (w *world) serverRequest(req request) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(req.body))

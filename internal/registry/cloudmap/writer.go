@@ -363,13 +363,9 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDon
 // registry shows. The caller holds r.mu.
 func (r *Registry) announced() (pages digests, in services) {
 	shown := r.shown()
-	pages, in = shown.record.pages, shown.record.services
 	for i := range pages {
-		if p := &r.outbox.pages[i]; p.adopted {
-			pages[i], in[i] = p.digest, uint8(p.service)
-		} else if shown.pages[i].read {
-			pages[i], in[i] = shown.pages[i].digest, uint8(shown.pages[i].service)
-		}
+		digest, service := r.outbox.announcement(i, shown, r.unvouched)
+		pages[i], in[i] = digest, uint8(service)
 	}
 	return pages, in
 }

@@ -1,0 +1,297 @@
+package cloudmap
+
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// TestStartAfresh has a controller start after somebody deleted what its earlier life had in Cloud Map, with a clock that is
+// behind. What another cluster has seen stays until the new life shows what it wants; nothing older comes back.
+func TestStartAfresh(t *testing.T) {
+	first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
+	other := webExport("cls1", 8, 1) // of another page: a cluster that has nothing in Cloud Map has left
+	page := partID(pageOf(first.Key), 0)
+	tests := map[string]struct {
+		// withdrawn says that the earlier life withdraws the export before it ends; vandal is what somebody does then.
+		withdrawn bool
+		vandal    func(v *vandal)
+		// claiming is what happens when the next life has written its first record, before it has read it.
+		claiming func(v *vandal)
+		wants    *mcs.Export
+		// sees is all that the other cluster may see, in this order.
+		sees []string
+	}{
+		"record and page deleted": {
+			vandal: func(v *vandal) { v.drop(membersService, "cls1"); v.drop(catalogName("cls1", 0), page) },
+			wants:  &second, sees: []string{"1", "2"},
+		},
+		"record deleted and another export wanted": {
+			vandal: func(v *vandal) { v.drop(membersService, "cls1") },
+			wants:  &second, sees: []string{"1", "2"},
+		},
+		"record deleted and the same export wanted": {
+			vandal: func(v *vandal) { v.drop(membersService, "cls1") },
+			wants:  &first, sees: []string{"1"},
+		},
+		"record deleted and nothing wanted": {
+			vandal: func(v *vandal) { v.drop(membersService, "cls1") },
+			sees:   []string{"1", "none"},
+		},
+		"record deleted and half a page there": {
+			vandal: func(v *vandal) {
+				v.drop(membersService, "cls1")
+				v.put(catalogName("cls1", 0), page, func(attrs map[string]string) { attrs[attrParts] = "2" })
+			},
+			wants: &second, sees: []string{"1", "2"},
+		},
+		"record deleted and a withdrawn page is back": {
+			withdrawn: true,
+			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1", 0), page, nil) },
+			wants:     &second, sees: []string{"none", "2"},
+		},
+		"record deleted and a withdrawn page is back, and stays withdrawn": {
+			withdrawn: true,
+			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1", 0), page, nil) },
+			sees:      []string{"none"},
+		},
+		"page deleted, and the record while the ID is claimed": {
+			vandal:   func(v *vandal) { v.drop(catalogName("cls1", 0), page) },
+			claiming: func(v *vandal) { v.drop(membersService, "cls1") },
+			wants:    &second, sees: []string{"1", "2"},
+		},
+	}
+	warmUp(t)
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				v := &vandal{world: w}
+				exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+				publish(t, exporter.Registry, first)
+				publish(t, exporter.Registry, other)
+				w.until(time.Minute, "both are known", func() bool {
+					return sees(t, importer.Registry, first)() && sees(t, importer.Registry, other)()
+				})
+				v.remember()
+				if tt.withdrawn {
+					withdraw(t, exporter.Registry, first.Key)
+					w.until(time.Minute, "the export is withdrawn", func() bool { return v.seen(importer, first.Key) == "none" })
+					time.Sleep(20 * time.Second) // until it is trimmed
+				}
+				exporter.kill()
+				tt.vandal(v)
+
+				var wrote, read atomic.Bool
+				w.wrote = func(r request) { wrote.Store(wrote.Load() || r.cluster == "cls1" && r.names(attrHeartbeat)) }
+				w.weather = func(r request) fate {
+					if tt.claiming != nil && wrote.Load() && !read.Load() && r.cluster == "cls1" {
+						return fate{code: "InternalFailure", status: 500}
+					}
+					return fate{}
+				}
+				next := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(-time.Hour) } })
+				publish(t, next.Registry, other)
+				if tt.wants != nil {
+					publish(t, next.Registry, *tt.wants)
+				} else {
+					withdraw(t, next.Registry, first.Key)
+				}
+				var saw []string
+				for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
+					if tt.claiming != nil && wrote.Load() && !read.Load() {
+						tt.claiming(v)
+						time.Sleep(2 * time.Second) // until every answer shows it
+						read.Store(true)
+					}
+					if now := v.seen(importer, first.Key); len(saw) == 0 || saw[len(saw)-1] != now {
+						saw = append(saw, now)
+					}
+				}
+				if !slices.Equal(saw, tt.sees) {
+					t.Errorf("the other cluster saw %v, want %v", saw, tt.sees)
+				}
+				if tt.wants != nil && !isExported(t, next.Registry, first.Key)() {
+					t.Errorf("the export is %v", look(t, next.Registry, first.Key).Own)
+				}
+				next.kill()
+				importer.kill()
+			})
+		})
+	}
+}
+
+func withdraw(t *testing.T, reg *Registry, key mcs.Key) {
+	t.Helper()
+	if err := reg.Withdraw(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// vandal does with cls1's records what nobody should.
+type vandal struct {
+	world *world
+	// pages are the instances of its catalog as they were.
+	pages []plan.Instance
+}
+
+func (v *vandal) service(name string) (*Client, service) {
+	t := v.world.t
+	admin, _ := v.world.client("admin")
+	namespaces, err := admin.namespaces(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	services, err := admin.services(t.Context(), namespaces["mcs.set1"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return admin, services[name]
+}
+
+func (v *vandal) remember() {
+	admin, s := v.service(catalogName("cls1", 0))
+	pages, err := admin.list(v.world.t.Context(), s)
+	if err != nil || len(pages) == 0 {
+		v.world.t.Fatalf("%d instances of pages, %v", len(pages), err)
+	}
+	v.pages = pages
+}
+
+func (v *vandal) drop(in, id string) {
+	admin, s := v.service(in)
+	if err := admin.deregister(v.world.t.Context(), s.id, id); err != nil {
+		v.world.t.Fatal(err)
+	}
+}
+
+// put puts an instance back as it was, but for change.
+func (v *vandal) put(in, id string, change func(map[string]string)) {
+	admin, s := v.service(in)
+	i := slices.IndexFunc(v.pages, func(p plan.Instance) bool { return p.ID == id })
+	attrs := maps.Clone(v.pages[i].Attributes)
+	if change != nil {
+		change(attrs)
+	}
+	if _, err := admin.register(v.world.t.Context(), s.id, plan.Instance{ID: id, Attributes: attrs}); err != nil {
+		v.world.t.Fatal(err)
+	}
+}
+
+// seen is how many endpoints of an export a cluster sees, "none" without the export.
+func (v *vandal) seen(l *life, key mcs.Key) string {
+	view, ok := viewOf(v.world.t, l.Registry, key)
+	if !ok || len(view.Unknown) > 0 {
+		return "unknown"
+	}
+	if exp := exportOf(view, "cls1"); exp != nil {
+		return string(rune('0' + exp.EndpointCount()))
+	}
+	return "none"
+}
+
+// TestPageAheadForEver has a page that was read before it was announced, and never is: the next life's clock is behind.
+func TestPageAheadForEver(t *testing.T) {
+	for name, tt := range map[string]struct {
+		announced mcs.Export
+		there     bool
+		want      string
+	}{
+		"another page announced": {web(3), true, "•••"},
+		"no page announced":      {web(3), false, "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			s.publish(100, thePage, web(1))
+			before := s.record
+			s.record.pages[thePage] = s.write(500, thePage, web(2))
+			s.members(before)
+			s.read()
+			s.expect("a page that is not announced yet", theKey, "••")
+
+			s.record = before
+			s.record.pages[thePage] = ""
+			s.record.generation = 101
+			if tt.there {
+				s.publish(101, thePage, tt.announced)
+			}
+			s.members(s.record)
+			s.read()
+			s.expect("a record that may be late", theKey, "••")
+			s.now = s.now.Add(reordered)
+			s.record.heartbeat++
+			s.members(s.record)
+			s.read()
+			s.expect("a record that goes on", theKey, tt.want)
+			s.wanted("everything read")
+		})
+	}
+}
+
+// TestPageAheadIsReadSeldom has a page for ever ahead of the record: it is not read at each poll.
+func TestPageAheadIsReadSeldom(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	before := s.record
+	s.write(500, thePage, web(2))
+	s.members(before)
+	s.read()
+	reads := 0
+	for range 90 {
+		s.now = s.now.Add(time.Second)
+		reads += len(s.catalogs.clusters["cls2"].wanted(s.now))
+		s.read()
+	}
+	if reads != 3 {
+		t.Errorf("the page was read %d times in 90 s, want 3", reads)
+	}
+	s.expect("the later page", theKey, "••")
+}
+
+// TestAnnouncement has what a record announces of a page that this process has not written yet.
+func TestAnnouncement(t *testing.T) {
+	exp, other := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
+	page := pageOf(exp.Key)
+	found := shownPage(exp).digest
+	for name, tt := range map[string]struct {
+		shown     pageState
+		announced string
+		wants     *mcs.Export
+		unvouched bool
+		want      string
+	}{
+		"found as wanted, not announced":       {shown: *shownPage(exp), wants: &exp, unvouched: true, want: found},
+		"found, nothing said, not announced":   {shown: *shownPage(exp), unvouched: true, want: found},
+		"found otherwise, not announced":       {shown: *shownPage(exp), wants: &other, unvouched: true, want: unwritten},
+		"found otherwise, announced":           {shown: *shownPage(exp), announced: found, wants: &other, want: found},
+		"not found but wanted, not announced":  {shown: pageState{read: true}, wants: &exp, unvouched: true, want: unwritten},
+		"not found nor wanted, not announced":  {shown: pageState{read: true}, unvouched: true},
+		"unreadable, nothing said":             {shown: pageState{trouble: "half of it"}, unvouched: true, want: unwritten},
+		"unreadable, announced":                {shown: pageState{trouble: "half of it"}, announced: found, want: found},
+		"unreadable, announced by nobody's ID": {shown: pageState{trouble: "half of it"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, shown := newOutbox("cls1"), &catalog{}
+			shown.pages[page], shown.record.pages[page] = tt.shown, tt.announced
+			if tt.wants != nil {
+				o.ask(exp.Key, tt.wants)
+			}
+			// A page is announced where it is, whatever is announced of it.
+			shown.record.services[page], shown.pages[page].service = 3, 3
+			if got, service := o.announcement(page, shown, tt.unvouched); got != tt.want || service != 3 {
+				t.Errorf("announced is %q in service %d, want %q in 3", got, service, tt.want)
+			}
+			o.after(shown)
+			if got := o.nextGeneration(time.UnixMilli(1)); got <= tt.shown.generation {
+				t.Errorf("the record's generation is %d, that of the page found %d", got, tt.shown.generation)
+			}
+		})
+	}
+}
