@@ -141,11 +141,11 @@ func (c *catalogs) unannounced() {
 // member takes in a cluster's record, and says whether it is a new sign of life.
 func (c *catalogs) member(now time.Time, instance plan.Instance, changed keySet) (sign bool) {
 	cluster := c.clusters[instance.ID]
-	isNew := cluster == nil
-	if isNew {
+	if cluster == nil {
 		cluster = &catalog{}
 		c.clusters[instance.ID] = cluster
 	}
+	isNew := !cluster.hasRecord && cluster.unusable == nil // a catalog may be known before the record that goes with it
 	cluster.absentSince = time.Time{}
 	written := cluster.takeRecord(now, instance, c.identity.ClusterSetID, changed)
 	if written || isNew {

@@ -544,3 +544,17 @@ func TestAudit(t *testing.T) {
 		t.Error("what is known of the removed page is gone")
 	}
 }
+
+// TestUnheardWithKnownCatalog: that a cluster has a catalog is known before the members are read. Its record, at first sight, is
+// no sign of life all the same.
+func TestUnheardWithKnownCatalog(t *testing.T) {
+	s := newStory(t)
+	s.catalogs.suspect(map[string]map[int]service{"cls2": {}})
+	s.publish(101, thePage, webExport("cls2", 0, 2))
+	s.pass(1, true)
+	s.read()
+	s.lives("at first sight", "unheard")
+	s.record.heartbeat++
+	s.pass(1, true)
+	s.lives("with a heartbeat", "live")
+}
