@@ -52,6 +52,10 @@ func restore() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if suite.Registry == clusterset.CloudMap {
+		// What the test installed last may have left the Secret, which a user makes once.
+		if out, err := suite.Output(ctx, "kubectl --context cls2 -n "+system+" delete secret aws-credentials --ignore-not-found"); err != nil {
+			return fmt.Errorf("deleting the Secret: %w: %s", err, out)
+		}
 		return install(ctx, "cls2")
 	}
 	for _, line := range []string{ // on etcd a cluster's user is made once, and nothing here uninstalls
