@@ -87,8 +87,9 @@ func TestDocsCostModel(t *testing.T) {
 		if s.Hints {
 			poll = defaultRelaxed
 		}
-		// The benchmark's window of two minutes has whole requests.
-		if want := sum(steadyCalls(poll)); math.Abs(s.PerMinute-want) > 2 {
+		// The benchmark's window of two minutes has whole requests. On a busy machine a poll takes longer, so that there are
+		// fewer of them; more there must not be.
+		if want := sum(steadyCalls(poll)); s.PerMinute > want+2 || s.PerMinute < want*4/5 {
 			t.Errorf("%d exports, %d clusters, hints %v: the benchmark measured %.1f requests a minute, the model says %.1f", s.Exports, s.Clusters, s.Hints, s.PerMinute, want)
 		}
 	}
