@@ -434,17 +434,22 @@ func (c *catalogs) audit(now time.Time, instances map[int][]plan.Instance, chang
 		}
 		service := own.record.newest(i, byPage[i])
 		img, err := joinPage(i, byPage[i][service])
-		announced := own.record.pages[i]
 		switch {
 		case err == nil && p.read && img.digest == p.digest && service == p.service:
 			p.lost = false
-		case announced == "" && (len(byPage[i]) == 0 || own.hasRecord && (err != nil || img.generation <= own.record.generation)):
+		case own.withdrew(i, len(byPage[i]) > 0, img, err):
 			p.remove(own.record.generation, changed) // what is left of it is excess
 		default:
 			p.lost = p.read
 			c.page(now, c.identity.ClusterID, service, i, byPage[i][service], changed)
 		}
 	}
+}
+
+// withdrew says whether a page is one that the record says to be removed, given what an audit found of it: whether anything is
+// there, and its newest whole image or why there is none.
+func (c *catalog) withdrew(page int, there bool, found image, err error) bool {
+	return c.record.pages[page] == "" && (!there || c.hasRecord && (err != nil || found.generation <= c.record.generation))
 }
 
 func groupByPage(instances []plan.Instance) map[int][]plan.Instance {
