@@ -52,7 +52,7 @@ type clusterFacts struct {
 	dnsProblem string
 	// proxies are kube-proxy's pods, wanted and ready; none when something else takes its place.
 	proxies, readyProxies int
-	// tried is an imported service that was looked up and connected to, nil when there is none that could be.
+	// tried is an imported service that was connected to: one whose endpoints answer, if there is any. nil when there is none to try.
 	tried *status.Probe
 	// reached are the other clusters that were tried.
 	reached []reached
@@ -127,25 +127,39 @@ func (f *clusterFacts) gatherController(ctx context.Context, a *app, k *cluster)
 	f.skew = said.Time.Sub(began.Add(k.now().Sub(began) / 2))
 }
 
-// tryImport probes the first service that is imported with endpoints, nil when there is none.
+// tryFor bounds the search for a service whose endpoints answer: one that does not takes some seconds, and there may be thousands.
+const tryFor = 10 * time.Second
+
+// tryImport probes imported services until the endpoint of one accepts a connection, so that its clusterset IP has to as well.
+// Where none does, it returns the last one with an endpoint, and nil where none has any.
 func (a *app) tryImport(ctx context.Context, k *cluster) *status.Probe {
 	imports, err := listImports(ctx, k, "")
 	if err != nil {
 		return nil
 	}
+	var tried *status.Probe
+	began := k.now()
 	for i := range imports {
+		if k.now().Sub(began) >= tryFor {
+			break
+		}
 		if imports[i].Spec.Type == mcsv1beta1.Headless || len(imports[i].Spec.IPs) == 0 || imports[i].Labels[plan.LabelAppManagedBy] != plan.ManagedBy {
 			continue
 		}
 		key := mcs.Key{Namespace: imports[i].Namespace, Name: imports[i].Name}
 		probe, err := askController[status.Probe](ctx, a, k, status.ProbePath(key))
-		// The clusterset IP and at least one endpoint that accepts connections of itself.
-		if err == nil && slices.ContainsFunc(probe.Connections, func(c status.Connection) bool { return c.Cluster != "" && c.Problem == "" }) {
-			return &probe
+		if err != nil || !slices.ContainsFunc(probe.Connections, toEndpoint) {
+			continue
+		}
+		tried = &probe
+		if slices.ContainsFunc(probe.Connections, func(c status.Connection) bool { return toEndpoint(c) && c.Problem == "" }) {
+			break
 		}
 	}
-	return nil
+	return tried
 }
+
+func toEndpoint(c status.Connection) bool { return c.Cluster != "" }
 
 // reachOthers lets the controller of a cluster connect to those of the others.
 func (a *app) reachOthers(ctx context.Context, k *cluster, own *clusterFacts, others []*clusterFacts) []reached {

@@ -272,21 +272,39 @@ func (f *clusterFacts) proxyCheck() check {
 	return c
 }
 
-// connectionCheck is about one imported service whose endpoints accept connections themselves.
+// ownPolicy is why a connection of the controller's pod may fail that works for others.
+const ownPolicy = "the controller's own NetworkPolicy (the chart's networkPolicy.enabled) lets out only what networkPolicy.probeTo lists: docs/install.md"
+
+// connectionCheck is about one imported service. Its clusterset IP can be judged only where an endpoint accepts connections itself.
 func (f *clusterFacts) connectionCheck() check {
 	c := check{Name: "clusterset IP", Result: passed}
 	if f.tried == nil {
-		c.Result, c.Detail = skipped, "there is no imported service with an IP and an endpoint that accepts TCP connections to try it with"
+		c.Result, c.Detail = skipped, "there is no imported service with an IP and a ready TCP endpoint to try it with"
 		return c
 	}
+	var toIP, toPods string
+	answers := false
 	for _, conn := range f.tried.Connections {
-		if conn.Cluster == "" && conn.Problem != "" {
-			c.Result, c.Detail = broken, fmt.Sprintf("%s of %s: %s, though its endpoints answer", conn.Address, f.tried.Key, conn.Problem)
-			c.Hint = "kube-proxy, or what takes its place, does not route the derived Service's IP"
-			return c
+		problem := fmt.Sprintf("%s of %s: %s", conn.Address, f.tried.Key, conn.Problem)
+		switch {
+		case conn.Problem == "":
+			answers = answers || toEndpoint(conn)
+		case toEndpoint(conn):
+			toPods = problem
+		default:
+			toIP = problem
 		}
 	}
-	c.Detail = "a connection to " + f.tried.Key.String() + " was accepted"
+	switch {
+	case !answers:
+		c.Result, c.Detail = skipped, toPods+", so its IP cannot be judged"
+		c.Hint = "see where it stops: kubectl mcs diagnose " + f.tried.Key.Name + " -n " + f.tried.Key.Namespace + " --context " + f.context + "; " + ownPolicy
+	case toIP != "":
+		c.Result, c.Detail = broken, toIP+", though its endpoints answer"
+		c.Hint = "kube-proxy, or what takes its place, does not route the derived Service's IP; or " + ownPolicy
+	default:
+		c.Detail = "a connection to " + f.tried.Key.String() + " was accepted"
+	}
 	return c
 }
 
@@ -302,7 +320,7 @@ func (f *clusterFacts) networkChecks() []check {
 			c.Result, c.Detail = skipped, r.problem
 		case r.problem != "":
 			c.Result, c.Detail = broken, r.address+": "+r.problem
-			c.Hint = "pods must reach pods of other clusters directly: see routes and security groups between the clusters, and NetworkPolicies, the controller's own among them"
+			c.Hint = "pods must reach pods of other clusters directly: see routes and security groups between the clusters, and NetworkPolicies, the controller's own (networkPolicy.podNetworks) among them"
 		}
 		out = append(out, c)
 	}

@@ -408,7 +408,7 @@ func (f *serviceFacts) connectionHop() check {
 		switch {
 		case conn.Problem == "":
 			worked = append(worked, conn.Address)
-		case conn.Cluster == "":
+		case !toEndpoint(conn):
 			toIP = append(toIP, conn.Address+": "+conn.Problem)
 		default:
 			toPods = append(toPods, fmt.Sprintf("%s of %s: %s", conn.Address, conn.Cluster, conn.Problem))
@@ -417,10 +417,10 @@ func (f *serviceFacts) connectionHop() check {
 	switch {
 	case len(toPods) > 0:
 		c.Result, c.Detail = broken, strings.Join(toPods, "; ")
-		c.Hint = "the pods cannot be reached from here: see routes between the pod networks, security groups, NetworkPolicies, and that the application listens"
+		c.Hint = "the pods cannot be reached from here: see routes between the pod networks, security groups, NetworkPolicies, and that the application listens; " + ownPolicy
 	case len(toIP) > 0:
 		c.Result, c.Detail = broken, strings.Join(toIP, "; ")
-		c.Hint = "the pods can be reached and the clusterset IP cannot: see kube-proxy, or what takes its place, in this cluster"
+		c.Hint = "the pods can be reached and the clusterset IP cannot: see kube-proxy, or what takes its place, in this cluster; or " + ownPolicy
 	case len(worked) == 0:
 		c.Result, c.Detail = skipped, "nothing to connect to over TCP"
 	default:

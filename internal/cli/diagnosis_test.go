@@ -95,8 +95,8 @@ func TestDiagnose(t *testing.T) {
 		{name: "pods out of reach", breakIt: func(_, i facts) {
 			i.probe.Connections[0].Problem, i.probe.Connections[1].Problem = "no answer", "no answer"
 		},
-			wantStop: "cls2: connection", wantSays: "security groups"},
-		{name: "IP out of reach", breakIt: func(_, i facts) { i.probe.Connections[0].Problem = "connection refused" }, wantStop: "cls2: connection", wantSays: "kube-proxy"},
+			wantStop: "cls2: connection", wantSays: "networkPolicy.probeTo"},
+		{name: "IP out of reach", breakIt: func(_, i facts) { i.probe.Connections[0].Problem = "connection refused" }, wantStop: "cls2: connection", wantSays: "kube-proxy, or what takes its place, in this cluster; or the controller's own NetworkPolicy"},
 		{name: "nothing over TCP", breakIt: func(_, i facts) { i.probe.Connections = nil }},
 		{name: "probe failed", breakIt: func(_, i facts) { i.probe, i.probeProblem = nil, "timed out" }},
 	}

@@ -330,6 +330,12 @@ var fleetSessions = []fleetSession{
 		})
 		f["cls2"].silent = true
 	}, commands: []string{"check --context cls1,cls2"}},
+	{name: "check-network-policy", setup: func(f fleet) {
+		exportWeb(f)
+		for i := range f["cls1"].probe.Connections {
+			f["cls1"].probe.Connections[i].Problem = "no answer"
+		}
+	}, commands: []string{"check", "diagnose web"}},
 	{name: "registry", setup: exportWeb, commands: []string{
 		"registry get web", "registry get web --context cls2 -o json", "registry get nothing", "registry dump --context cls2", "registry dump -o table",
 		"graph --context cls1,cls2", "graph --context cls2 -o svg", "graph -o png",

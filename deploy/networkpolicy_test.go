@@ -1,0 +1,88 @@
+package deploy_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// TestNetworkPolicy: what the chart's policy lets through, as Kubernetes defines it for addresses outside of the cluster, and for the
+// cluster's own pods where a plugin applies no networks to them (local).
+func TestNetworkPolicy(t *testing.T) {
+	const (
+		enabled = "networkPolicy.enabled=true,networkPolicy.egressTo={192.0.2.0/24}"
+		pods    = enabled + ",networkPolicy.podNetworks={10.10.0.0/16,fd00:10::/32}"
+		probes  = pods + ",networkPolicy.probeTo={10.10.0.0/16,172.20.0.0/16}"
+	)
+	tests := map[string]struct {
+		set      string
+		outside  string // another end that is no pod of this cluster; "" is one that is
+		port     int32
+		protocol corev1.Protocol
+		in, out  bool
+	}{
+		"API server":                    {set: pods, outside: "192.0.2.1", port: 443, out: true},
+		"another port there":            {set: pods, outside: "192.0.2.1", port: 22},
+		"etcd":                          {set: pods + ",etcd.endpoints={https://192.0.2.2:2379}", outside: "192.0.2.2", port: 2379, out: true},
+		"DNS":                           {set: pods, outside: "203.0.113.1", port: 53, protocol: corev1.ProtocolUDP, out: true},
+		"metrics from this cluster":     {set: pods, port: 8080, in: true},
+		"metrics from elsewhere":        {set: pods, outside: "10.10.3.4", port: 8080},
+		"hint":                          {set: pods, outside: "10.10.3.4", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
+		"hint, IPv6":                    {set: pods, outside: "fd00:10:0:1::4", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
+		"hint from elsewhere":           {set: pods, outside: "203.0.113.1", port: 8479, protocol: corev1.ProtocolUDP},
+		"hints from everywhere":         {set: enabled, outside: "203.0.113.1", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
+		"hints switched off":            {set: pods + ",hints.enabled=false", outside: "10.10.3.4", port: 8479, protocol: corev1.ProtocolUDP},
+		"another controller":            {set: pods, outside: "10.10.3.4", port: 8081, in: true, out: true},
+		"another controller, hints off": {set: pods + ",hints.enabled=false", outside: "10.10.3.4", port: 8081, in: true, out: true},
+		"somebody else's health port":   {set: pods, outside: "203.0.113.1", port: 8081},
+		"imported service":              {set: pods, outside: "10.10.3.4", port: 3306},
+		"imported service, probes":      {set: probes, outside: "10.10.3.4", port: 3306, out: true},
+		"its clusterset IP, probes":     {set: probes, outside: "172.20.3.4", port: 80, out: true},
+		"one of this cluster":           {set: pods, port: 65535},
+		"one of this cluster, probes":   {set: probes, port: 65535, out: true},
+		"a service over UDP, probes":    {set: probes, outside: "10.10.3.4", port: 3306, protocol: corev1.ProtocolUDP},
+		"elsewhere, probes":             {set: probes, outside: "203.0.113.1", port: 3306},
+		"service on the health port":    {set: probes, outside: "172.20.3.4", port: 8081, out: true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var policy networkingv1.NetworkPolicy
+			rendered := objects(t, mustTemplate(t, "--set", tt.set))["NetworkPolicy/cloud-map-mcs-controller-manager"]
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(rendered.Object, &policy); err != nil {
+				t.Fatal(err)
+			}
+			in := slices.ContainsFunc(policy.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
+				return lets(r.From, r.Ports, tt.outside, tt.port, tt.protocol)
+			})
+			out := slices.ContainsFunc(policy.Spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool {
+				return lets(r.To, r.Ports, tt.outside, tt.port, tt.protocol)
+			})
+			if in != tt.in || out != tt.out {
+				t.Errorf("in %t, out %t, want %t, %t", in, out, tt.in, tt.out)
+			}
+		})
+	}
+}
+
+// lets says whether a rule lets a connection through: to a peer by its address, or by selector to any pod of this cluster.
+func lets(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, outside string, port int32, protocol corev1.Protocol) bool {
+	if protocol == "" {
+		protocol = corev1.ProtocolTCP
+	}
+	return (len(peers) == 0 || slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool {
+		if p.IPBlock == nil || outside == "" {
+			return p.IPBlock == nil && outside == ""
+		}
+		return netip.MustParsePrefix(p.IPBlock.CIDR).Contains(netip.MustParseAddr(outside))
+	})) && slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
+		last := p.Port.IntVal
+		if p.EndPort != nil {
+			last = *p.EndPort
+		}
+		return *p.Protocol == protocol && p.Port.IntVal <= port && port <= last
+	})
+}
