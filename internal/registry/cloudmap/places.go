@@ -2,9 +2,10 @@ package cloudmap
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -17,11 +18,28 @@ type places struct {
 	client   *Client
 	identity mcs.Identity
 
-	// mu is held over requests: two exports of one namespace must not both make it.
-	mu         sync.Mutex
+	// looking is held over requests, which take minutes when AWS throttles: two exports of one namespace must not both make it.
+	looking    *semaphore.Weighted
 	namespaces map[string]namespace
 	listed     time.Time
 	services   map[string]map[string]service
+	// forgotten says that something was not as remembered.
+	forgotten atomic.Bool
+}
+
+func newPlaces(client *Client, identity mcs.Identity) *places {
+	return &places{client: client, identity: identity, looking: semaphore.NewWeighted(1)}
+}
+
+// lock waits until nobody else looks, or ctx ends. Who gets it releases p.looking.
+func (p *places) lock(ctx context.Context) error {
+	if err := p.looking.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	if p.forgotten.Swap(false) {
+		p.namespaces, p.services, p.listed = nil, nil, time.Time{}
+	}
+	return nil
 }
 
 // fresh is how old the list of namespaces may be to say that one does not exist. AWS allows a list every two seconds.
@@ -29,8 +47,10 @@ const fresh = 10 * time.Second
 
 // find returns the service of key. ok is false when there is none.
 func (p *places) find(ctx context.Context, key mcs.Key) (s service, ok bool, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.lock(ctx); err != nil {
+		return s, false, err
+	}
+	defer p.looking.Release(1)
 	in, ok, err := p.findNamespace(ctx, key.Namespace)
 	if err != nil || !ok {
 		return s, false, err
@@ -40,15 +60,19 @@ func (p *places) find(ctx context.Context, key mcs.Key) (s service, ok bool, err
 
 // namespaceOf returns the Cloud Map namespace of key. ok is false when there is none.
 func (p *places) namespaceOf(ctx context.Context, key mcs.Key) (in namespace, ok bool, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.lock(ctx); err != nil {
+		return in, false, err
+	}
+	defer p.looking.Release(1)
 	return p.findNamespace(ctx, key.Namespace)
 }
 
 // ensure returns the service of key, which it makes if need be; made says that it is new.
 func (p *places) ensure(ctx context.Context, key mcs.Key) (s service, made bool, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.lock(ctx); err != nil {
+		return s, false, err
+	}
+	defer p.looking.Release(1)
 	in, ok, err := p.findNamespace(ctx, key.Namespace)
 	if err != nil {
 		return s, false, err
@@ -70,7 +94,7 @@ func (p *places) ensure(ctx context.Context, key mcs.Key) (s service, made bool,
 	return s, true, nil
 }
 
-// findNamespace looks in the list of namespaces. The caller holds p.mu.
+// findNamespace looks in the list of namespaces. The caller holds p.looking.
 func (p *places) findNamespace(ctx context.Context, name string) (namespace, bool, error) {
 	if in, ok := p.namespaces[name]; ok {
 		return in, true, nil
@@ -87,7 +111,7 @@ func (p *places) findNamespace(ctx context.Context, name string) (namespace, boo
 	return in, ok, nil
 }
 
-// findService looks in the list of a namespace's services. The caller holds p.mu.
+// findService looks in the list of a namespace's services. The caller holds p.looking.
 func (p *places) findService(ctx context.Context, in namespace, name string) (service, bool, error) {
 	if p.services[in.id] == nil {
 		all, err := p.client.services(ctx, in)
@@ -101,17 +125,15 @@ func (p *places) findService(ctx context.Context, in namespace, name string) (se
 }
 
 // forget makes the next look list everything again: something was not as remembered.
-func (p *places) forget() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.namespaces, p.services, p.listed = nil, nil, time.Time{}
-}
+func (p *places) forget() { p.forgotten.Store(true) }
 
 // remove deletes the service of key, and the namespace if that was its last service. Both must be ours by their tags, and
 // whoever uses them keeps them.
 func (p *places) remove(ctx context.Context, key mcs.Key) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.lock(ctx); err != nil {
+		return err
+	}
+	defer p.looking.Release(1)
 	in, ok, err := p.findNamespace(ctx, key.Namespace)
 	if err != nil || !ok {
 		return err
@@ -141,8 +163,10 @@ func (p *places) remove(ctx context.Context, key mcs.Key) error {
 // candidates are the services in which instances of ours may be, by the namespace's name for discovery.
 func (p *places) candidates(ctx context.Context) (map[string][]mcs.Key, error) {
 	p.forget()
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer p.looking.Release(1)
 	found := map[string][]mcs.Key{}
 	if _, _, err := p.findNamespace(ctx, ""); err != nil {
 		return nil, err

@@ -86,7 +86,7 @@ type shownService struct {
 func newInstanceView(client *Client, cfg Config, desired func(mcs.Key) (*mcs.Export, bool)) *instanceView {
 	return &instanceView{
 		client:   client,
-		places:   &places{client: client, identity: cfg.Identity},
+		places:   newPlaces(client, cfg.Identity),
 		identity: cfg.Identity,
 		version:  cfg.Version,
 		own:      plan.OwnInstance(cfg.Identity.ClusterID, cfg.Identity.ClusterSetID),
