@@ -17,7 +17,8 @@ import (
 )
 
 // FaultPlan is what goes wrong on purpose. The same plan does the same to the same requests: what happens to a caller's
-// n-th request of an operation depends on the seed and on nothing else, whatever other requests come in between.
+// n-th request of an operation about one instance, one service or none, by name, depends on the seed and on nothing else, whatever
+// other requests come in between. Only which requests Next lets through depends on their order.
 type FaultPlan struct {
 	// Seed of everything that is left to chance.
 	Seed uint64 `json:"seed,omitempty"`
@@ -29,11 +30,14 @@ type FaultPlan struct {
 type FaultRule struct {
 	// Operations that are hit, for example RegisterInstance. Empty: all that this kind of fault can hit.
 	Operations []string `json:"operations,omitempty"`
-	// Account and AccessKey of the caller. Empty: every one. The key is that of the signature, known or not.
+	// Account and AccessKey of the caller. Empty: every one. The key is that of the signature, known or not, with * and ? as in
+	// file names: "ASIA*" are all sessions of roles.
 	Account   string `json:"account,omitempty"`
 	AccessKey string `json:"accessKey,omitempty"`
-	// Service is the name of the service that the request is about, with * and ? as in file names. Empty: every request.
-	Service string `json:"service,omitempty"`
+	// Service is the name of the service and Instance the ID of the instance that the request is about, with * and ? as in file
+	// names. Empty: every request. Discovery is about no instance.
+	Service  string `json:"service,omitempty"`
+	Instance string `json:"instance,omitempty"`
 
 	// Probability of hitting a request that fits. 0 means 1: every one.
 	Probability float64 `json:"probability,omitempty"`
@@ -45,7 +49,7 @@ type FaultRule struct {
 	// Delay before the request is looked at, in real time, whatever Options.Now says. The kind delay has only this. With
 	// the kind fail it is how much longer than others the operation takes to fail, by Options.Now.
 	Delay Duration `json:"delay,omitempty"`
-	// Applied makes error and drop come after the request has been carried out, unless it failed by itself.
+	// Applied makes error, drop and hang come after the request has been carried out, unless it failed by itself.
 	Applied bool `json:"applied,omitempty"`
 	// Code of an error, required for that kind; of a failed operation, default INTERNAL_FAILURE.
 	Code string `json:"code,omitempty"`
@@ -72,6 +76,8 @@ const (
 	FaultDelay FaultKind = "delay"
 	// FaultDrop closes the connection without an answer; with a long delay, nothing happens for that long.
 	FaultDrop FaultKind = "drop"
+	// FaultHang neither answers nor closes the connection: it is the caller who gives up.
+	FaultHang FaultKind = "hang"
 	// FaultFail accepts a request, and its operation fails without having done anything.
 	FaultFail FaultKind = "fail"
 	// FaultLost accepts a request, and its operation neither does anything nor ends.
@@ -95,7 +101,7 @@ var (
 
 	// hits is the operations that a kind can hit; nil is all of them.
 	hits = map[FaultKind][]string{
-		FaultError: nil, FaultDelay: nil, FaultDrop: nil, FaultFail: asynchronous, FaultLost: asynchronous,
+		FaultError: nil, FaultDelay: nil, FaultDrop: nil, FaultHang: nil, FaultFail: asynchronous, FaultLost: asynchronous,
 		FaultStale: instanceReads, FaultPartial: instanceReads,
 	}
 )
@@ -133,10 +139,16 @@ func (f FaultRule) validate() error {
 			return fmt.Errorf("operation %s: the kind %s is for %v", name, f.Kind, allowed)
 		}
 	}
-	if _, err := path.Match(f.Service, ""); err != nil {
-		return fmt.Errorf("service %q: %w", f.Service, err)
+	return cmp.Or(f.validatePatterns(), f.validateNumbers(), f.validateUnused(), f.validateRequired())
+}
+
+func (f FaultRule) validatePatterns() error {
+	for name, pattern := range map[string]string{"accessKey": f.AccessKey, "service": f.Service, "instance": f.Instance} {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("%s %q: %w", name, pattern, err)
+		}
 	}
-	return cmp.Or(f.validateNumbers(), f.validateUnused(), f.validateRequired())
+	return nil
 }
 
 func (f FaultRule) validateNumbers() error {
@@ -160,7 +172,7 @@ func (f FaultRule) validateUnused() error {
 		set  bool
 		of   []FaultKind
 	}{
-		{"applied", f.Applied, []FaultKind{FaultError, FaultDrop}},
+		{"applied", f.Applied, []FaultKind{FaultError, FaultDrop, FaultHang}},
 		{"code", f.Code != "", []FaultKind{FaultError, FaultFail}},
 		{"message", f.Message != "", []FaultKind{FaultError, FaultFail}},
 		{"status", f.Status != 0, []FaultKind{FaultError}},
@@ -190,21 +202,22 @@ func (f FaultRule) validateRequired() error {
 	return nil
 }
 
-// fits reports whether a request is one that the rule can hit. about is asked only if the rule names a service.
-func (f FaultRule) fits(by caller, operation string, about func() string) bool {
+// fits reports whether a request is one that the rule can hit.
+func (f FaultRule) fits(by caller, operation string, about aim) bool {
 	allowed := f.Operations
 	if len(allowed) == 0 {
 		allowed = hits[f.Kind]
 	}
-	if len(allowed) > 0 && !slices.Contains(allowed, operation) ||
-		f.Account != "" && f.Account != by.account || f.AccessKey != "" && f.AccessKey != by.keyID {
-		return false
-	}
-	if f.Service == "" {
+	return (len(allowed) == 0 || slices.Contains(allowed, operation)) && (f.Account == "" || f.Account == by.account) &&
+		fitsPattern(f.AccessKey, by.keyID) && fitsPattern(f.Service, about.service) && fitsPattern(f.Instance, about.instance)
+}
+
+// fitsPattern reports whether a name fits a pattern. No pattern fits all, and a pattern fits no missing name.
+func fitsPattern(pattern, name string) bool {
+	if pattern == "" {
 		return true
 	}
-	name := about()
-	matched, _ := path.Match(f.Service, name) // validated
+	matched, _ := path.Match(pattern, name) // validated
 	return matched && name != ""
 }
 
@@ -213,7 +226,8 @@ type faults struct {
 	mu   sync.Mutex
 	plan FaultPlan
 	hits []int // by rule
-	dice map[string]*rand.Rand
+	// asked is how often each caller has asked for the same, by a hash of both.
+	asked map[uint64]uint64
 }
 
 // SetFaults puts a plan in the place of the one in force, and starts its dice and counts anew. The empty plan ends all
@@ -224,10 +238,11 @@ func (s *Server) SetFaults(plan FaultPlan) error {
 	}
 	plan.Rules = slices.Clone(plan.Rules)
 	s.faults.mu.Lock()
-	s.faults.plan, s.faults.hits, s.faults.dice = plan, make([]int, len(plan.Rules)), map[string]*rand.Rand{}
+	s.faults.plan, s.faults.hits, s.faults.asked = plan, make([]int, len(plan.Rules)), map[uint64]uint64{}
 	s.faults.mu.Unlock()
+	keep := s.faults.memory()
 	for _, r := range s.allRegions() {
-		_ = r.do(func() error { r.replica.keep = s.faults.memory(); return nil }) // cannot fail
+		_ = r.do(func() error { r.replica.keep = keep; return nil }) // cannot fail
 	}
 	return nil
 }
@@ -250,18 +265,27 @@ func (s *Server) Faults() (FaultPlan, []int) {
 	return s.faults.plan, slices.Clone(s.faults.hits)
 }
 
+// none reports whether nothing goes wrong on purpose.
+func (f *faults) none() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.plan.Rules) == 0
+}
+
 // choose rolls the dice for a request.
-func (f *faults) choose(by caller, operation string, about func() string) fault {
+func (f *faults) choose(by caller, operation string, about aim) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var chosen fault
+	request := hashOf(by.account, by.region, by.keyID, operation, about.service, about.instance)
+	f.asked[request]++
 	for i, rule := range f.plan.Rules {
 		ended := rule.Next > 0 && f.hits[i] >= rule.Next
 		shadowed := chosen.rule != nil && rule.Kind != FaultDelay
 		if ended || shadowed || !rule.fits(by, operation, about) {
 			continue
 		}
-		dice := f.diceFor(i, by, operation)
+		dice := rand.New(rand.NewPCG(f.plan.Seed, hashOf(i, request, f.asked[request])))
 		if rule.Probability > 0 && dice.Float64() >= rule.Probability {
 			continue
 		}
@@ -270,23 +294,19 @@ func (f *faults) choose(by caller, operation string, about func() string) fault 
 			chosen.delay += time.Duration(rule.Delay)
 		}
 		if rule.Kind != FaultDelay {
-			chosen.rule, chosen.dice = &rule, rand.New(rand.NewPCG(dice.Uint64(), dice.Uint64()))
+			chosen.rule, chosen.dice = &rule, dice
 		}
 	}
 	return chosen
 }
 
-// diceFor a rule, a caller and an operation.
-func (f *faults) diceFor(rule int, by caller, operation string) *rand.Rand {
-	name := fmt.Sprint(rule, "/", by.account, "/", by.region, "/", by.keyID, "/", operation)
-	dice := f.dice[name]
-	if dice == nil {
-		hash := fnv.New64a()
-		_, _ = hash.Write([]byte(name))
-		dice = rand.New(rand.NewPCG(f.plan.Seed, hash.Sum64()))
-		f.dice[name] = dice
+// hashOf is the same for the same values.
+func hashOf(values ...any) uint64 {
+	hash := fnv.New64a()
+	for _, value := range values {
+		_, _ = fmt.Fprintf(hash, "%v\x00", value) // a hash takes everything
 	}
-	return dice
+	return hash.Sum64()
 }
 
 // fault is what happens to one request. The zero value is nothing.
@@ -316,20 +336,23 @@ func (f fault) before(ctx context.Context) error {
 	if f.rule != nil && f.rule.Applied {
 		return nil
 	}
-	return f.err()
+	return f.err(ctx)
 }
 
 // after is what happens after the request has been carried out.
-func (f fault) after(err error) error {
+func (f fault) after(ctx context.Context, err error) error {
 	if err != nil || f.rule == nil || !f.rule.Applied {
 		return err
 	}
-	return f.err()
+	return f.err(ctx)
 }
 
-// err is the error that the caller gets; nil for other faults.
-func (f fault) err() error {
+// err is the error that the caller gets, if the caller has not given up before; nil for other faults.
+func (f fault) err(ctx context.Context) error {
 	switch {
+	case f.is(FaultHang):
+		<-ctx.Done()
+		return errDropped
 	case f.is(FaultDrop):
 		return errDropped
 	case f.is(FaultError):

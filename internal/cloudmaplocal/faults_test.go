@@ -15,6 +15,7 @@ import (
 	sd "github.com/aws/aws-sdk-go-v2/service/servicediscovery"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/smithy-go"
+	"golang.org/x/sync/errgroup"
 )
 
 // faulty is a world with a service svc in a namespace demo and a plan of these rules.
@@ -83,7 +84,11 @@ func TestFaultRulesFit(t *testing.T) {
 		{"an operation", FaultRule{Operations: []string{"RegisterInstance"}}, []string{
 			"A register-svc", "A register-other", "B register-svc", "B register-other"}},
 		{"a service", FaultRule{Service: "s*"}, []string{"A register-svc", "A discover-svc", "B register-svc", "B discover-svc"}},
+		{"an instance", FaultRule{Instance: "?"}, []string{"A register-svc", "A register-other", "B register-svc", "B register-other"}},
+		{"an instance of a service", FaultRule{Service: "svc", Instance: "a"}, []string{"A register-svc", "B register-svc"}},
+		{"another instance", FaultRule{Instance: "b*"}, nil},
 		{"a key", FaultRule{AccessKey: "B", Operations: []string{"ListNamespaces"}}, []string{"B list"}},
+		{"keys", FaultRule{AccessKey: "B*", Operations: []string{"ListNamespaces"}}, []string{"B list"}},
 		{"another account", FaultRule{Account: "111111111111"}, nil},
 		{"this account", FaultRule{Account: DefaultAccount, Operations: []string{"ListNamespaces"}}, []string{"A list", "B list"}},
 		{"the next three", FaultRule{Next: 3}, []string{"A register-svc", "A register-other", "A discover-svc"}},
@@ -355,10 +360,29 @@ func TestFaultPartial(t *testing.T) {
 	}
 }
 
-// TestFaultsCanBeReplayed is the promise of the seed: the n-th request of a caller for an operation has the same fate.
+// TestFaultHangs has a caller that gives up.
+func TestFaultHangs(t *testing.T) {
+	for _, applied := range []bool{false, true} {
+		t.Run(fmt.Sprint("applied ", applied), func(t *testing.T) {
+			w, svc := faulty(t, Options{}, FaultRule{Kind: FaultHang, Applied: applied, Next: 1})
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if err := w.tryRegister(ctx, svc, "a"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("error = %v", err)
+			}
+			found, _ := w.discovered("demo", "svc")
+			if _, there := found["a"]; there != applied {
+				t.Errorf("registered: %v, want %v", there, applied)
+			}
+		})
+	}
+}
+
+// TestFaultsCanBeReplayed is the promise of the seed: the n-th request of a caller for the same has the same fate.
 func TestFaultsCanBeReplayed(t *testing.T) {
 	outcomes := func(seed uint64, between bool) (all string) {
 		w, svc := faulty(t, Options{})
+		other := w.service(must(t, w.listNamespaces(t), nil)[0], "other")
 		if err := w.server.SetFaults(FaultPlan{Seed: seed, Rules: []FaultRule{
 			{Kind: FaultError, Code: "InternalFailure", Probability: 0.3}, {Kind: FaultDrop, Probability: 0.3}}}); err != nil {
 			t.Fatal(err)
@@ -366,16 +390,18 @@ func TestFaultsCanBeReplayed(t *testing.T) {
 		for range 64 {
 			if between {
 				_, _ = w.ListServices(t.Context(), &sd.ListServicesInput{})
-				_, _ = w.client("us-east-1", "OTHER", "s").GetService(t.Context(), &sd.GetServiceInput{Id: &svc})
+				_, _ = w.client("us-east-1", "OTHER", "s").GetInstance(t.Context(), &sd.GetInstanceInput{ServiceId: &svc, InstanceId: new("a")})
+				_, _ = w.GetInstance(t.Context(), &sd.GetInstanceInput{ServiceId: &svc, InstanceId: new("b")})
+				_, _ = w.GetInstance(t.Context(), &sd.GetInstanceInput{ServiceId: &other, InstanceId: new("a")})
 			}
 			var failed smithy.APIError
-			_, err := w.GetService(t.Context(), &sd.GetServiceInput{Id: &svc})
+			_, err := w.GetInstance(t.Context(), &sd.GetInstanceInput{ServiceId: &svc, InstanceId: new("a")})
 			switch {
-			case errors.As(err, &failed):
-				all += "e"
-			case err != nil:
+			case !errors.As(err, &failed):
 				all += "d"
-			default:
+			case failed.ErrorCode() == "InternalFailure":
+				all += "e"
+			default: // there is no such instance
 				all += "."
 			}
 		}
@@ -390,6 +416,28 @@ func TestFaultsCanBeReplayed(t *testing.T) {
 	}
 	if one == outcomes(8, false) {
 		t.Error("another seed makes no difference")
+	}
+}
+
+// TestFaultsWhileThePlanChanges: neither waits for the other for ever.
+func TestFaultsWhileThePlanChanges(t *testing.T) {
+	w, svc := faulty(t, Options{})
+	var group errgroup.Group
+	for range 4 {
+		group.Go(func() error {
+			for range 50 {
+				if err := w.tryRegister(t.Context(), svc, "a"); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for range 200 {
+		w.plan(FaultRule{Kind: FaultStale, Age: Duration(time.Second), Service: "svc"})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -426,7 +474,9 @@ func TestRefusedFaultPlans(t *testing.T) {
 		{"partial with share 2", `{"rules":[{"kind":"partial","share":2}]}`, "share 2"},
 		{"probability 2", `{"rules":[{"kind":"drop","probability":2}]}`, "probability 2"},
 		{"next -1", `{"rules":[{"kind":"drop","next":-1}]}`, "next -1"},
-		{"service pattern", `{"rules":[{"kind":"drop","service":"[a"}]}`, "syntax error in pattern"},
+		{"service pattern", `{"rules":[{"kind":"drop","service":"[a"}]}`, "service \"[a\": syntax error in pattern"},
+		{"instance pattern", `{"rules":[{"kind":"drop","instance":"[a"}]}`, "instance \"[a\": syntax error in pattern"},
+		{"key pattern", `{"rules":[{"kind":"drop","accessKey":"[a"}]}`, "accessKey \"[a\": syntax error in pattern"},
 		{"applied stale", `{"rules":[{"kind":"stale","age":"1s","applied":true}]}`, "applied"},
 		{"code of drop", `{"rules":[{"kind":"drop","code":"X"}]}`, "code"},
 		{"members of fail", `{"rules":[{"kind":"fail","members":{"A":"b"}}]}`, "members"},

@@ -123,12 +123,15 @@ func (s *Server) answer(r *http.Request, name string) (any, error) {
 		return nil, err
 	}
 	target := s.regionFor(by, body)
-	fault := s.faults.choose(by, name, func() string { return target.serviceName(body) })
+	var fault fault
+	if !s.faults.none() {
+		fault = s.faults.choose(by, name, target.aimOf(body))
+	}
 	if err := fault.before(r.Context()); err != nil {
 		return nil, err
 	}
 	result, err := s.carryOut(target, request{operation: name, by: by, body: body, fault: fault})
-	return result, fault.after(err)
+	return result, fault.after(r.Context(), err)
 }
 
 // request is what is known of a request when it is carried out.

@@ -5,6 +5,7 @@ import "cmp"
 // reference is every member by which a request can name what it is about.
 type reference struct {
 	Id            string // of a namespace or of a service
+	InstanceId    string
 	Name          string // of what is to be created
 	NamespaceId   string
 	NamespaceName string
@@ -19,9 +20,12 @@ type reference struct {
 type subject struct {
 	namespace *namespace
 	service   *service
-	// serviceName may name a service that does not exist (yet).
-	serviceName string
+	// aim may name a service and an instance that do not exist (yet).
+	aim
 }
+
+// aim is the names of what a request is about, each "" if it is about none.
+type aim struct{ service, instance string }
 
 // subjectOf reads it out of a request. What cannot be read is about nothing.
 func (r *region) subjectOf(body []byte) subject {
@@ -30,17 +34,17 @@ func (r *region) subjectOf(body []byte) subject {
 		return subject{}
 	}
 	if op := r.operations.byID[ref.OperationId]; op != nil {
-		ref.ServiceId, ref.NamespaceId = op.Targets[targetService], op.Targets[targetNamespace]
+		ref.NamespaceId, ref.ServiceId, ref.InstanceId = op.Targets[targetNamespace], op.Targets[targetService], op.Targets[targetInstance]
 	}
-	found := subject{namespace: r.namespaceOf(ref)}
+	found := subject{namespace: r.namespaceOf(ref), aim: aim{instance: ref.InstanceId}}
 	if found.service = r.serviceOf(ref, found.namespace); found.service != nil {
 		found.namespace = r.namespaces[found.service.NamespaceID]
-		found.serviceName = found.service.Name
+		found.aim.service = found.service.Name
 		return found
 	}
-	found.serviceName = ref.ServiceName
+	found.aim.service = ref.ServiceName
 	if ref.NamespaceId != "" {
-		found.serviceName = cmp.Or(found.serviceName, ref.Name) // CreateService
+		found.aim.service = cmp.Or(found.aim.service, ref.Name) // CreateService
 	}
 	return found
 }
@@ -78,11 +82,11 @@ func (s subject) arn(r *region) string {
 	return "*"
 }
 
-// serviceName is the name of the service that a request is about; "" if it is about none.
-func (r *region) serviceName(body []byte) (name string) {
+// aimOf is what a request is about.
+func (r *region) aimOf(body []byte) (about aim) {
 	_ = r.do(func() error { // cannot fail
-		name = r.subjectOf(body).serviceName
+		about = r.subjectOf(body).aim
 		return nil
 	})
-	return name
+	return about
 }
