@@ -61,7 +61,7 @@ var rows = []struct {
 			queries: [][2]string{{`sum by (direction, result) (rate(cloud_map_mcs_registry_hints_total` + replicas + `[$__rate_interval]))`, "{{direction}} {{result}}"}}},
 	}},
 	{"Capacity", []panel{
-		{title: "Limits used", unit: "percentunit", description: "How full the registry is for this cluster. Beyond 100 % new exports fail. Alert from 80 % on: CloudMapMCSNearLimit.",
+		{title: "Limits used", unit: "percentunit", description: "How full the registry is. Beyond 100 % new exports fail. Alert from 80 % on: CloudMapMCSNearLimit.",
 			queries: [][2]string{{`max by (registry, limit) (cloud_map_mcs_registry_limit_used_ratio` + replicas + `)`, "{{registry}} {{limit}}"}}},
 		{title: "Stored", description: "What this cluster has in the registry.",
 			queries: [][2]string{{`max by (registry, kind) (cloud_map_mcs_registry_stored` + replicas + `)`, "{{registry}} {{kind}}"}}},

@@ -110,17 +110,18 @@ func cloudMap(ctx context.Context, s setup, name string, account config.AWS, rea
 	options := s.options.Registry
 	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		reg, err := cloudmap.New(client, cloudmap.Config{
-			Identity:            identity,
-			Version:             config.Version,
-			InstanceView:        options.InstanceView,
-			ReadOnly:            readOnly,
-			PollInterval:        options.PollInterval,
-			RelaxedPollInterval: options.RelaxedPollInterval,
-			Hints:               whisper,
-			HeartbeatInterval:   options.HeartbeatInterval,
-			StaleAfter:          options.StaleAfter,
-			Logger:              s.log.WithName("registry").WithValues("registry", name),
-			Metrics:             s.metrics,
+			Identity:              identity,
+			Version:               config.Version,
+			InstanceView:          options.InstanceView,
+			ReadOnly:              readOnly,
+			InstancesPerNamespace: account.InstancesPerNamespace,
+			PollInterval:          options.PollInterval,
+			RelaxedPollInterval:   options.RelaxedPollInterval,
+			Hints:                 whisper,
+			HeartbeatInterval:     options.HeartbeatInterval,
+			StaleAfter:            options.StaleAfter,
+			Logger:                s.log.WithName("registry").WithValues("registry", name),
+			Metrics:               s.metrics,
 		})
 		if err != nil {
 			return nil, err

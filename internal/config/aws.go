@@ -16,6 +16,8 @@ type AWS struct {
 	RoleARN, ExternalID, SessionName string
 	// NamespaceOwner is the account that shares the clusterset's namespace with ours, "" when it is ours.
 	NamespaceOwner string
+	// InstancesPerNamespace is the quota of the account that has the namespace. Only the registry that is exported to goes by it.
+	InstancesPerNamespace int
 }
 
 func (a *AWS) bind(flags *pflag.FlagSet) {
@@ -31,6 +33,8 @@ func (a *AWS) bind(flags *pflag.FlagSet) {
 		"name of the session under --aws-role-arn, as CloudTrail shows it (default: cloud-map-mcs-controller)")
 	flags.StringVar(&a.NamespaceOwner, "aws-namespace-owner", a.NamespaceOwner,
 		"ID of the AWS account that shares the clusterset's namespace mcs.<clusterset> with this one through AWS RAM (default: none, it is in this account)")
+	flags.IntVar(&a.InstancesPerNamespace, "aws-instances-per-namespace", a.InstancesPerNamespace,
+		"quota of instances per namespace in the account of mcs.<clusterset>: say what you had it raised to, so that a metric and its alert are right; nothing else goes by it")
 }
 
 var (
@@ -43,7 +47,11 @@ var (
 )
 
 func (a *AWS) validate() error {
-	return a.check(func(flag, value string) string { return "--aws-" + flag + "=" + value })
+	var quota error
+	if a.InstancesPerNamespace < 1 {
+		quota = fmt.Errorf("--aws-instances-per-namespace=%d: must be at least 1; AWS's default is %d", a.InstancesPerNamespace, Default().AWS.InstancesPerNamespace)
+	}
+	return errors.Join(a.check(func(flag, value string) string { return "--aws-" + flag + "=" + value }), quota)
 }
 
 // check reports what cannot be. at says how the user wrote a setting.

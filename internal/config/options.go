@@ -100,6 +100,7 @@ func Default() Options {
 			StalePolicy: string(mcs.StaleWithdraw),
 		},
 		Hints:     Hints{Enabled: true, Bind: ":8479"},
+		AWS:       AWS{InstancesPerNamespace: 2000},
 		AWSRates:  Rates{},
 		Etcd:      Etcd{Prefix: "/mcs"},
 		Migration: Migration{PollInterval: 5 * time.Second},

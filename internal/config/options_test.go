@@ -29,17 +29,18 @@ func TestParse(t *testing.T) {
 		{name: "unknown flag", args: "--nonsense", wantErr: []string{"--nonsense"}},
 		{name: "argument", args: "run", wantErr: []string{`unexpected argument "run"`}},
 		{
-			name: "AWS", args: "--aws-role-arn=arn:aws:iam::111122223333:role/a/mcs --aws-role-external-id=x:1 --aws-role-session-name=cls1 --aws-namespace-owner=444455556666",
+			name: "AWS", args: "--aws-role-arn=arn:aws:iam::111122223333:role/a/mcs --aws-role-external-id=x:1 --aws-role-session-name=cls1 --aws-namespace-owner=444455556666 --aws-instances-per-namespace=5000",
 			want: func(o *Options) {
-				o.AWS = AWS{RoleARN: "arn:aws:iam::111122223333:role/a/mcs", ExternalID: "x:1", SessionName: "cls1", NamespaceOwner: "444455556666"}
+				o.AWS = AWS{RoleARN: "arn:aws:iam::111122223333:role/a/mcs", ExternalID: "x:1", SessionName: "cls1", NamespaceOwner: "444455556666", InstancesPerNamespace: 5000}
 			},
 		},
 		{
 			name: "bad AWS",
-			args: "--aws-role-arn=mcs --aws-role-external-id=! --aws-role-session-name=x --aws-namespace-owner=prod --aws-endpoint=localhost:8080 --aws-region=Ireland",
+			args: "--aws-role-arn=mcs --aws-role-external-id=! --aws-role-session-name=x --aws-namespace-owner=prod --aws-endpoint=localhost:8080 --aws-region=Ireland --aws-instances-per-namespace=0",
 			wantErr: []string{
 				"--aws-role-arn=mcs: must be the ARN", "--aws-role-external-id=!: must be", "--aws-role-session-name=x: must be",
 				"--aws-namespace-owner=prod: must be the 12 digits", "--aws-endpoint=localhost:8080: must be a URL", "--aws-region=Ireland: must be an AWS Region",
+				"--aws-instances-per-namespace=0: must be at least 1",
 			},
 		},
 		{

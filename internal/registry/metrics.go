@@ -75,7 +75,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		}, []string{"registry", "kind"}),
 		fullness: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_limit_used_ratio",
-			Help: "Part of a limit of the registry that is used, from 0 to 1, by limit: catalog (instances of this cluster's pages, of 16,384), page (parts of its largest page, of 256), members (clusters of the clusterset, of 1,000 that one answer shows).",
+			Help: "Part of a limit of the registry that is used, from 0 to 1, by limit: namespace (instances of all clusters in the namespace mcs.<clusterset>, of --aws-instances-per-namespace), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of 1,000 that one answer shows).",
 		}, []string{"registry", "limit"}),
 	}
 	for _, c := range []prometheus.Collector{

@@ -53,7 +53,7 @@ func TestMetrics(t *testing.T) {
 # TYPE cloud_map_mcs_registry_changes_total counter
 cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="invalid"} 1
 cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="ok"} 1
-# HELP cloud_map_mcs_registry_limit_used_ratio Part of a limit of the registry that is used, from 0 to 1, by limit: catalog (instances of this cluster's pages, of 16,384), page (parts of its largest page, of 256), members (clusters of the clusterset, of 1,000 that one answer shows).
+# HELP cloud_map_mcs_registry_limit_used_ratio Part of a limit of the registry that is used, from 0 to 1, by limit: namespace (instances of all clusters in the namespace mcs.<clusterset>, of --aws-instances-per-namespace), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of 1,000 that one answer shows).
 # TYPE cloud_map_mcs_registry_limit_used_ratio gauge
 cloud_map_mcs_registry_limit_used_ratio{limit="page",registry="memory"} 0.25
 # HELP cloud_map_mcs_registry_pending What waits to be written to the registry, by kind (exports on etcd; on AWS Cloud Map pages, and services of the instance view).

@@ -6,9 +6,16 @@ func (r *Registry) count() {
 	r.cfg.Metrics.Stored(r.client.name, "exports", exports)
 	r.cfg.Metrics.Stored(r.client.name, "pages", pages)
 	r.cfg.Metrics.Pending(r.client.name, "pages", r.outbox.waiting())
-	parts, largest := r.outbox.parts()
-	r.cfg.Metrics.LimitUsed(r.client.name, "catalog", parts, pageCount*maxParts)
-	r.cfg.Metrics.LimitUsed(r.client.name, "page", largest, maxParts)
+	r.cfg.Metrics.LimitUsed(r.client.name, "page", r.outbox.largest(), maxParts)
+}
+
+// countShared tells the metrics what all clusters of the clusterset have together, of which members records were read. The caller
+// holds r.mu.
+func (r *Registry) countShared(members int) {
+	r.cfg.Metrics.LimitUsed(r.client.name, "members", members, maxDiscovered)
+	if !r.cfg.ReadOnly { // where it is only read, those who write see to the quota
+		r.cfg.Metrics.LimitUsed(r.client.name, "namespace", members+r.catalogs.parts(), r.cfg.InstancesPerNamespace)
+	}
 }
 
 // waiting is how many pages are to be written, now or when it is their time.
@@ -21,11 +28,20 @@ func (o *outbox) waiting() (pages int) {
 	return pages
 }
 
-// parts are how many instances the pages are, and those of the largest page.
-func (o *outbox) parts() (all, largest int) {
+// largest is how many instances the largest page is.
+func (o *outbox) largest() (parts int) {
 	for i := range o.pages {
-		all += o.pages[i].parts
-		largest = max(largest, o.pages[i].parts)
+		parts = max(parts, o.pages[i].parts)
 	}
-	return all, largest
+	return parts
+}
+
+// parts are how many instances the pages of all clusters are, as they were last read.
+func (c *catalogs) parts() (parts int) {
+	for _, cluster := range c.clusters {
+		for i := range cluster.pages {
+			parts += cluster.pages[i].parts
+		}
+	}
+	return parts
 }

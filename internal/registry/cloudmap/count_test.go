@@ -3,6 +3,11 @@ package cloudmap
 import (
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // TestOutboxWaiting has a page that was refused among those that wait.
@@ -16,13 +21,72 @@ func TestOutboxWaiting(t *testing.T) {
 	}
 }
 
-func TestOutboxParts(t *testing.T) {
+func TestLargestPage(t *testing.T) {
 	o := newOutbox("cls1")
-	if all, largest := o.parts(); all != 0 || largest != 0 {
-		t.Errorf("an empty catalog is %d instances, the largest page %d", all, largest)
+	if got := o.largest(); got != 0 {
+		t.Errorf("the largest page of an empty catalog is %d instances", got)
 	}
 	o.pages[3].parts, o.pages[7].parts, o.pages[9].parts = 2, 5, 1
-	if all, largest := o.parts(); all != 8 || largest != 5 {
-		t.Errorf("the catalog is %d instances and its largest page %d, want 8 and 5", all, largest)
+	if got := o.largest(); got != 5 {
+		t.Errorf("the largest page is %d instances, want 5", got)
 	}
+}
+
+// TestNamespaceIsCounted: what the metric says of the control namespace is what all clusters have in there, while pages grow and a
+// cluster leaves.
+func TestNamespaceIsCounted(t *testing.T) {
+	const quota = 1000
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	gatherer := prometheus.NewRegistry()
+	metrics, err := registry.NewMetrics(gatherer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watching := fast(cls1)
+	watching.Metrics, watching.InstancesPerNamespace = metrics, quota
+	reg, other := c.registry(t, watching), c.registry(t, fast(cls2))
+	start(t, reg)
+	leave := start(t, other)
+	stored := func() (all int) {
+		for _, name := range []string{membersService, catalogName("cls1", 0), catalogName("cls2", 0)} {
+			all += len(c.instances(t, controlPrefix+"set1", name))
+		}
+		return all
+	}
+	isCounted := func(what string, atLeast, atMost int) {
+		t.Helper()
+		var there int
+		var counted float64
+		defer func() { t.Logf("%s: %d instances, counted %v of %d", what, there, counted, quota) }()
+		within(t, 20*time.Second, what, func() bool {
+			there, counted = stored(), limitUsed(t, gatherer, "namespace")
+			return there >= atLeast && there <= atMost && counted == float64(there)/quota
+		})
+	}
+	isCounted("two records", 2, 2)
+	publish(t, other, webExport("cls2", 0, 1))
+	isCounted("a page of another cluster", 3, 3)
+	publish(t, reg, bulky(1, 1))
+	isCounted("a page of many parts", 13, 30)
+	publish(t, reg, webExport("cls1", 1, 1))
+	isCounted("a page that shrank", 4, 4)
+	leave(registry.ErrLeave)
+	isCounted("one cluster left", 2, 2)
+}
+
+// limitUsed is what the metrics say of a limit, -1 while they say nothing.
+func limitUsed(t *testing.T, gatherer prometheus.Gatherer, limit string) float64 {
+	t.Helper()
+	families, err := gatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if labels := m.GetLabel(); family.GetName() == "cloud_map_mcs_registry_limit_used_ratio" && labels[0].GetValue() == limit {
+				return m.GetGauge().GetValue()
+			}
+		}
+	}
+	return -1
 }

@@ -147,7 +147,7 @@ func (r *Registry) takeMembers(place controlPlace, instances []plan.Instance, ch
 		r.catalogs.unannounced()
 	}
 	r.catalogs.members(time.Now(), instances, changed)
-	r.cfg.Metrics.LimitUsed(r.client.name, "members", len(instances), maxDiscovered)
+	r.countShared(len(instances))
 	r.noteMembers()
 	return true
 }

@@ -32,6 +32,8 @@ type Config struct {
 	// HeartbeatInterval between two signs of life. StaleAfter is how long a cluster may show no sign of life until it is stale.
 	// 0 is the default.
 	PollInterval, RelaxedPollInterval, HeartbeatInterval, StaleAfter time.Duration
+	// InstancesPerNamespace is the quota of the account that has the namespace mcs.<clusterset>, for a metric. 0 is AWS's default.
+	InstancesPerNamespace int
 	// Hints make the clusters tell one another of changes; nil is without. A registry that is only imported from goes without.
 	Hints  *hint.Whisper
 	Logger logr.Logger
@@ -81,6 +83,8 @@ const (
 	defaultHeartbeat = 12 * time.Second
 	// defaultStale is ten heartbeats: a restart, a lost leader lease or a minute of throttling is not death.
 	defaultStale = 2 * time.Minute
+	// defaultInstances is the quota of instances per namespace of an account that has not had it raised.
+	defaultInstances = 2000
 	// silentBeats is after how many missed heartbeats a cluster with our ID is taken for dead: one may get lost.
 	silentBeats = 2.5
 	// concurrency is the number of requests under way for pages at once. At 20 to 50 ms a request, 8 of them use the
@@ -199,6 +203,9 @@ func withDefaults(cfg Config) Config {
 		if *value <= 0 {
 			*value = standard
 		}
+	}
+	if cfg.InstancesPerNamespace <= 0 {
+		cfg.InstancesPerNamespace = defaultInstances
 	}
 	// Heartbeats have to be seen well within the time after which their absence counts.
 	cfg.RelaxedPollInterval = max(cfg.PollInterval, min(cfg.RelaxedPollInterval, cfg.StaleAfter/4))

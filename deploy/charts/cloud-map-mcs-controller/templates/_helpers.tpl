@@ -67,6 +67,7 @@ capabilities:
   "aws-role-external-id" $v.aws.roleExternalId
   "aws-role-session-name" $v.aws.roleSessionName
   "aws-namespace-owner" $v.aws.namespaceOwner
+  "aws-instances-per-namespace" (include "integer" $v.aws.instancesPerNamespace)
   "etcd-endpoints" (join "," $v.etcd.endpoints)
   "etcd-ca" $tls.ca
   "etcd-cert" $tls.cert
