@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"strings"
 
 	"github.com/spf13/pflag"
 )
@@ -70,7 +71,9 @@ func (a *AWS) check(at func(setting, value string) string) error {
 	match("role-external-id", a.ExternalID, externalIDPattern, "must be two or more letters, digits and characters of +=,.@:/-")
 	match("role-session-name", a.SessionName, sessionPattern, "must be 2 to 64 letters, digits and characters of +=,.@-")
 	match("namespace-owner", a.NamespaceOwner, accountPattern, "must be the 12 digits of an AWS account")
-	if u, err := url.Parse(a.Endpoint); a.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+	if strings.Contains(a.Endpoint, "@") { // what is before it may be a password
+		refuse("endpoint", "…", "must not name a user: AWS's credentials come from AWS's own settings")
+	} else if u, err := url.Parse(a.Endpoint); a.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		refuse("endpoint", a.Endpoint, "must be a URL such as https://vpce-0123.servicediscovery.eu-central-1.vpce.amazonaws.com")
 	}
 	if a.RoleARN == "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/redact"
 )
 
 // Options are all settings of the controller, by concern.
@@ -118,8 +119,14 @@ func Default() Options {
 	}
 }
 
-// Parse makes Options of the command line. The error names every invalid setting and what is valid.
+// Parse makes Options of the command line. The error names every invalid setting and what is valid. It shows no password that a
+// URL has.
 func Parse(args []string) (Options, error) {
+	options, err := parse(args)
+	return options, redact.Error(err)
+}
+
+func parse(args []string) (Options, error) {
 	options := Default()
 	flags := options.Flags()
 	if err := flags.Parse(args); err != nil {

@@ -160,3 +160,29 @@ func TestLogger(t *testing.T) {
 		}
 	}
 }
+
+// TestNoSecretsInErrors: who writes a password into a URL, at the right place or at a wrong one, does not find it in the log.
+func TestNoSecretsInErrors(t *testing.T) {
+	const at = "https://somebody:%s@a.example.com:2379"
+	for _, args := range []string{
+		"--etcd-endpoints=" + at, "--etcd-endpoint=" + at, "-etcd-endpoints=" + at, "--etcd-endpoints= " + at, "--etcd-ca=x " + at,
+		"--import-from=" + at, "--import-from=etcd," + at, "--import-from=etcd,endpoint=" + at, "--import-from=etcd,endpoints=" + at,
+		"--import-from=etcd,endpoints=https://b:1;" + at, "--import-from= etcd,endpoints=" + at, "--import-from=etcd,name=" + at,
+		"--import-from=etcd,endpoints=" + at + ",endpoints=" + at, "--import-from=etcd,endpoints=" + at + ",username",
+		"--import-from=cloudmap,endpoint=" + at, "--import-from=cloudmap,region=" + at, "--import-from=cloudmap,endpoint=" + at + ",name=B",
+		"--aws-endpoint=" + at, "--aws-endpoint=somebody:%s@a", "--poll-interval=" + at, "--aws-rate=" + at, "--registry=" + at,
+	} {
+		for _, password := range []string{"hunter2", "hunter/2", "hunter%%2", "hunter@2", `hunter"2`, `hunter\2`, "hunter:2#?=;"} {
+			var list []string
+			for arg := range strings.SplitSeq(args, " ") {
+				list = append(list, strings.ReplaceAll(arg, "%s", strings.ReplaceAll(password, "%%", "%")))
+			}
+			_, err := Parse(append([]string{"--registry=etcd"}, list...))
+			if err == nil {
+				t.Errorf("%q is taken", list)
+			} else if strings.Contains(err.Error(), "hunter") || strings.Contains(err.Error(), "somebody") {
+				t.Errorf("%q: the error has the password: %v", list, err)
+			}
+		}
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/redact"
 )
 
 // Results of a request, as metrics and messages name them.
@@ -117,9 +119,9 @@ func (e *requestError) cause() string {
 	}
 	var operation *smithy.OperationError
 	if errors.As(e.err, &operation) {
-		return operation.Err.Error()
+		return redact.Text(operation.Err.Error())
 	}
-	return e.err.Error()
+	return redact.Text(e.err.Error())
 }
 
 func (e *requestError) Unwrap() error { return e.err }

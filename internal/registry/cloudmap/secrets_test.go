@@ -120,3 +120,20 @@ func TestNoSecretsLogged(t *testing.T) {
 		}
 	}
 }
+
+// TestNoPasswordOfEndpoint: the SDK's error about an endpoint that it cannot use has all of it, and every request then fails with it.
+func TestNoPasswordOfEndpoint(t *testing.T) {
+	for _, endpoint := range []string{"https://somebody:hunter%zz@127.0.0.1:1", "https://somebody:hunter2@127.0.0.1:1", "somebody:hunter 2@127.0.0.1:1"} {
+		t.Setenv("AWS_ENDPOINT_URL_SERVICEDISCOVERY", endpoint)
+		client, err := NewClient(t.Context(), ClientConfig{Region: "us-east-1"})
+		if err == nil {
+			_, err = client.namespaces(t.Context())
+		}
+		if err == nil {
+			t.Fatalf("%s can be used", endpoint)
+		}
+		if strings.Contains(err.Error(), "hunter") {
+			t.Errorf("the error about %s has the password: %v", endpoint, err)
+		}
+	}
+}
