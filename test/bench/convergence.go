@@ -13,6 +13,9 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
+// exportCounts are how many exports are made at once.
+var exportCounts = []int{300, 3000}
+
 // calm is how long the controllers are left alone until they are looked at, and how long they are looked at.
 const calm = 40 * time.Second
 
@@ -23,7 +26,7 @@ const writers = 16
 func convergence(ctx context.Context, results *Results) error {
 	results.Convergence = nil
 	for _, registry := range strings.Split(registries, ",") {
-		for _, exports := range []int{300, 3000} {
+		for _, exports := range exportCounts {
 			result, err := converge(ctx, registry, exports)
 			if err != nil {
 				return err
@@ -63,6 +66,10 @@ func converge(ctx context.Context, registry string, exports int) (Convergence, e
 	if err != nil {
 		return result, err
 	}
+	before, err := runningPrograms()
+	if err != nil {
+		return result, err
+	}
 	began := time.Now()
 	if err := inParallel(ctx, exports, func(ctx context.Context, i int) error {
 		return c.exporter.Create(ctx, serviceExport(serviceName(i)))
@@ -74,6 +81,11 @@ func converge(ctx context.Context, registry string, exports int) (Convergence, e
 		return result, err
 	}
 	result.ImportedMS = milliseconds(time.Since(began))
+	after, err := runningPrograms()
+	if err != nil {
+		return result, err
+	}
+	result.CPUOfPrograms = after.since(before)
 	converged, err := c.usages(ctx)
 	if err != nil {
 		return result, err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -56,8 +57,17 @@ func run(ctx context.Context, args []string) error {
 	out := flags.String("out", "docs/benchmarks", "folder of results.json, of the page made of it, and of its pictures")
 	flags.StringVar(&registries, "registries", registries, "which registries propagation and convergence measure")
 	flags.IntVar(&changesPerKind, "changes", changesPerKind, "how many changes of each kind propagation measures")
+	var chosenCounts []int
+	flags.Func("exports", "how many exports convergence makes at once (default 300 and 3000), once for each", func(text string) error {
+		count, err := strconv.Atoi(text)
+		chosenCounts = append(chosenCounts, count)
+		return err
+	})
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if len(chosenCounts) > 0 {
+		exportCounts = chosenCounts
 	}
 	chosen := strings.Split(*only, ",")
 	for _, name := range chosen {

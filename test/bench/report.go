@@ -141,6 +141,11 @@ func (r *Results) convergenceTable(p *page) {
 			c.CreatedMS/1000, c.ImportedMS/1000, before, c.Exporter.RSSMiB, c.Importer.RSSMiB,
 			c.Exporter.CPUConverging, c.Importer.CPUConverging, c.Exporter.CPUPerMinute, c.Importer.CPUPerMinute)
 	}
+	for _, c := range r.Convergence {
+		if c.CPUOfPrograms != "" {
+			p.linef("\nCPU seconds of the machine's %d cores until %d exports were imported with %s: %s.", r.Measured["convergence"].Cores, c.Exports, c.Registry, c.CPUOfPrograms)
+		}
+	}
 	p.linef("\nTargets: 300 within 6 s, 3,000 within 60 s, at most 150 MiB at 3,000 imports of 10 endpoints.")
 	r.source(p, "convergence")
 }
