@@ -107,10 +107,11 @@ func Default() Options {
 		Migration: Migration{PollInterval: 5 * time.Second},
 		Scope:     Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
 		Kubernetes: Kubernetes{
-			// client-go's own 5 a second would dominate every delay: one import is about four writes, so a change of
-			// 300 services at once (1,200 writes) would take four minutes. At 200 it takes six seconds.
-			QPS:         200,
-			Burst:       400,
+			// client-go's own 5 a second would dominate every delay: a new import is five writes, a new export one or two, so 300
+			// services at once would take five minutes. The API server guards itself (priority and fairness); this only bounds a
+			// controller that goes wrong. 3,000 new imports are 15,000 writes: at 500 a second, half a minute.
+			QPS:         500,
+			Burst:       1000,
 			Concurrency: 8,
 		},
 		Election: Election{Enabled: true},

@@ -65,7 +65,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	case verdictRemove:
 		err = r.remove(ctx, facts)
 	case verdictKeep:
-		if err = r.keep(ctx, session, facts, decision); err == nil {
+		if again, err = r.keep(ctx, session, facts, decision); err == nil && again == 0 {
 			again, err = r.retire(ctx, facts, decision)
 		}
 	}

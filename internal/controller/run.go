@@ -43,8 +43,8 @@ type Setup struct {
 const (
 	// leaseName is the name of the Lease that the replicas compete for; deploy/rbac allows just this one.
 	leaseName = "cloud-map-mcs-controller"
-	// reconcileTimeout ends a look that hangs. One takes milliseconds; a hundred new slices at 200 requests a second and
-	// eight at a time take four seconds.
+	// reconcileTimeout ends a look that hangs. One takes milliseconds; a hundred new slices at 500 requests a second and
+	// eight at a time take two seconds.
 	reconcileTimeout = time.Minute
 	// shutdownTimeout fits into the Deployment's terminationGracePeriodSeconds of 15 with the lease's release.
 	shutdownTimeout = 10 * time.Second
