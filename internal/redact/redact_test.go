@@ -32,8 +32,11 @@ func TestText(t *testing.T) {
 }
 
 func TestError(t *testing.T) {
-	if redact.Error(nil) != nil || redact.Error(io.EOF) != io.EOF {
-		t.Error("what has nothing to hide changes")
+	if err := redact.Error(nil); err != nil {
+		t.Errorf("no error becomes %v", err)
+	}
+	if err := redact.Error(io.EOF); !errors.Is(err, io.EOF) || err.Error() != "EOF" {
+		t.Errorf("an error with nothing to hide becomes %v", err)
 	}
 	err := redact.Error(fmt.Errorf("https://user:hunter2@a: %w", io.EOF))
 	if err.Error() != "https://…@a: EOF" || !errors.Is(err, io.EOF) {
