@@ -248,8 +248,7 @@ func TestKilledController(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	kubectl(t, cls1, "-n", system, "scale", manager, "--replicas=0")
-	kubectl(t, cls1, "-n", system, "delete", "pods", "--all", "--force", "--grace-period=0")
+	back := kill(t, cls1)
 	remove(t, cls1, &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "goes"}})
 	kubectl(t, cls1, "-n", ns, "scale", "deployment/grows", "--replicas=2")
 	kubectl(t, cls1, "-n", ns, "rollout", "status", "deployment/grows", "--timeout=90s")
@@ -257,7 +256,7 @@ func TestKilledController(t *testing.T) {
 		return errors.Join(sameEndpoints(t.Context(), cls1, cls2, ns, "stays", 1), cls2.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "goes"}, &mcsv1beta1.ServiceImport{}))
 	})
 
-	kubectl(t, cls1, "-n", system, "scale", manager, "--replicas=1")
+	back()
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "grows", 2) })
 	eventually(t, started, func() error { return noImport(t.Context(), cls2, ns, "goes") })
 	if err := sameEndpoints(t.Context(), cls1, cls2, ns, "stays", 1); err != nil {

@@ -82,10 +82,7 @@ func TestStaleCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	kubectl(t, cls1, "-n", system, "scale", manager, "--replicas=0")
-	kubectl(t, cls1, "-n", system, "delete", "pods", "--all", "--force", "--grace-period=0")
-	back := func() { kubectl(t, cls1, "-n", system, "scale", manager, "--replicas=1") }
-	defer back()
+	back := kill(t, cls1)
 	gone := func() error {
 		from, err := imported(t.Context(), cls2, ns, "web", "cls1", false)
 		if err == nil && len(from) > 0 {

@@ -23,7 +23,7 @@ func plugin(ctx context.Context, wantCode int, line string) (string, error) {
 		code, err = exit.ExitCode(), nil
 	}
 	if err != nil || code != wantCode {
-		return out, fmt.Errorf("kubectl mcs %s: exit code %d, want %d, %w:\n%s", line, code, wantCode, err, out)
+		return out, fmt.Errorf("kubectl mcs %s: exit code %d, want %d, %v:\n%s", line, code, wantCode, err, out)
 	}
 	return out, nil
 }

@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/prometheus/procfs"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// kill ends a cluster's controller as a crash does and keeps it away until back is called, or the test ends. When it returns,
+// no process of the controller is left. Kubernetes alone cannot do that: a pod that is deleted by force is gone from the API
+// at once, while its process is asked to end, and goes on for as long as that takes.
+func kill(t *testing.T, c cluster) (back func()) {
+	t.Helper()
+	pods, err := controllers(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pods) == 0 {
+		t.Fatalf("%s: no controller runs", c.name)
+	}
+	// A stopped process does not hear that it is to end, and a killed one would be started again while its pod is wanted.
+	for _, pod := range pods {
+		if n, err := signal(pod, syscall.SIGSTOP); err != nil || n == 0 {
+			t.Fatalf("%s: stopped %d processes of pod %s: %v", c.name, n, pod.Name, err)
+		}
+	}
+	back = func() {
+		if _, err := suite.Kubectl(context.Background(), c.name, "-n", system, "scale", manager, "--replicas=1"); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(back)
+	kubectl(t, c, "-n", system, "scale", manager, "--replicas=0")
+	eventually(t, soon, func() error {
+		now, err := controllers(t.Context(), c)
+		for _, pod := range now {
+			if pod.DeletionTimestamp == nil {
+				err = errors.Join(err, fmt.Errorf("%s: pod %s is still wanted", c.name, pod.Name))
+			}
+		}
+		return err
+	})
+	for _, pod := range pods {
+		if _, err := signal(pod, syscall.SIGKILL); err != nil {
+			t.Fatalf("%s: killing pod %s: %v", c.name, pod.Name, err)
+		}
+	}
+	kubectl(t, c, "-n", system, "delete", "pods", "--all", "--force", "--grace-period=0")
+	eventually(t, soon, func() error {
+		for _, pod := range pods {
+			if n, err := signal(pod, syscall.Signal(0)); err != nil || n > 0 {
+				return fmt.Errorf("%s: %d processes of pod %s are left (%v)", c.name, n, pod.Name, err)
+			}
+		}
+		return nil
+	})
+	return back
+}
+
+// controllers are the pods of a cluster's controller.
+func controllers(ctx context.Context, c cluster) ([]corev1.Pod, error) {
+	list := &corev1.PodList{}
+	err := c.List(ctx, list, client.InNamespace(system))
+	return list.Items, err
+}
+
+// signal sends a signal to every process of a pod, which is known by its cgroup, and says how many there were.
+// Nodes of the testbed are on this machine, and so are their processes.
+func signal(pod corev1.Pod, sig syscall.Signal) (n int, err error) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range all {
+		groups, err := p.Cgroups()
+		if err != nil || len(groups) == 0 {
+			continue // it has just ended
+		}
+		for _, g := range groups {
+			if !strings.Contains(g.Path, "pod"+string(pod.UID)) {
+				continue
+			}
+			switch err := syscall.Kill(p.PID, sig); {
+			case err == nil:
+				n++
+			case !errors.Is(err, syscall.ESRCH):
+				return n, err
+			}
+			break
+		}
+	}
+	return n, nil
+}
