@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"time"
@@ -39,8 +40,9 @@ type ownPage struct {
 	problem error
 	refusal string // what it was refused with last
 	retry
-	// operations are those that wrote it, until the registry has shown the page.
+	// operations are those that wrote it, until the registry has shown the page, and undone is why earlier ones came to nothing.
 	operations []string
+	undone     error
 	// unshown is since when the registry shows something else, zero while it does not.
 	unshown time.Time
 }
@@ -328,7 +330,7 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 			p.stored = s.stored // it takes room
 		case p.torn:
 		case s.read && !s.lost && s.digest == p.digest && shown.shows(i) && shown.record.announces(i, p.digest, p.service):
-			p.unshown, p.operations = time.Time{}, nil
+			p.unshown, p.operations, p.undone = time.Time{}, nil, nil
 			p.forget()
 			p.stored, s.stored = p.stored.union(s.stored), copies{}
 		case p.unshown.IsZero():
@@ -372,7 +374,7 @@ func (o *outbox) publication(key mcs.Key, shown *catalog) registry.Publication {
 	case want == nil && !isShown && (page.read || !asked):
 		return registry.Publication{State: registry.Absent}
 	}
-	return registry.Publication{State: registry.Pending, Err: p.problem}
+	return registry.Publication{State: registry.Pending, Err: cmp.Or(p.problem, p.undone)}
 }
 
 // size is how much the cluster has in the registry.

@@ -155,7 +155,7 @@ func outlive(ctx context.Context, by time.Duration) (context.Context, context.Ca
 // writePages writes each part of each page that changed.
 func (r *Registry) writePages(ctx context.Context, place *controlPlace, notify func(mcs.Key)) error {
 	writes, suspects := r.takeBatch(notify)
-	reason := r.explain(ctx, suspects)
+	r.tell(notify, r.noteUndone(suspects, r.explain(ctx, suspects)))
 	results := make([]pageResult, len(writes))
 	err := r.extendCatalog(ctx, place, writes, results)
 	if err == nil {
@@ -169,7 +169,7 @@ func (r *Registry) writePages(ctx context.Context, place *controlPlace, notify f
 		err = fmt.Errorf("writing this cluster's pages: %w", err)
 	}
 	r.tell(notify, r.noteWrites(writes, results, err))
-	return cmp.Or(err, reason)
+	return err
 }
 
 // noteWrites notes how the writes of pages ended, with the failure that ended them all, if there was one. A page that was refused is
@@ -244,8 +244,8 @@ func (r *Registry) writeParts(ctx context.Context, place controlPlace, writes []
 	return group.Wait()
 }
 
-// takeBatch is what has to be written now, and the operations that did not do what they were to.
-func (r *Registry) takeBatch(notify func(mcs.Key)) (writes []pageWrite, suspects []string) {
+// takeBatch is what has to be written now, and by page the operations that did not do what they were to.
+func (r *Registry) takeBatch(notify func(mcs.Key)) (writes []pageWrite, suspects map[int][]string) {
 	r.mu.Lock()
 	if r.claim.state != held {
 		r.mu.Unlock()
@@ -283,27 +283,52 @@ func (p *pageResult) add(operation string, err error) {
 	p.operations = append(p.operations, operation)
 }
 
-// suspects are the operations of pages that were accepted and never shown. The caller holds r.mu.
-func (r *Registry) suspects() []string {
-	var operations []string
+// suspects are the operations of pages that were accepted and never shown, by page. The caller holds r.mu.
+func (r *Registry) suspects() map[int][]string {
+	operations := map[int][]string{}
 	for i := range r.outbox.pages {
-		if p := &r.outbox.pages[i]; p.torn && p.problem == nil {
-			operations = append(operations, p.operations...)
+		if p := &r.outbox.pages[i]; p.torn && p.problem == nil && len(p.operations) > 0 {
+			operations[i] = p.operations
 		}
 	}
 	return operations
 }
 
-// explain asks how operations ended, to tell the user. Only a failed one is an answer.
-func (r *Registry) explain(ctx context.Context, operations []string) error {
-	for _, id := range operations {
-		_, _, err := r.client.operation(ctx, id)
-		var failed *operationError
-		if errors.As(err, &failed) {
-			return fmt.Errorf("writing this cluster's pages: %w", failed)
+// explain asks how the operations of pages ended. Only a failed one is an answer.
+func (r *Registry) explain(ctx context.Context, suspects map[int][]string) map[int]error {
+	reasons := map[int]error{}
+	for page, operations := range suspects {
+		for _, id := range operations {
+			_, _, err := r.client.operation(ctx, id)
+			var failed *operationError
+			if errors.As(err, &failed) {
+				reasons[page] = fmt.Errorf("writing this cluster's pages: %w", failed)
+				break
+			}
 		}
 	}
-	return nil
+	return reasons
+}
+
+// noteUndone notes, of pages that were accepted and never shown, why that is. It is a matter of each page: it is written again, and
+// the others go on. It returns the keys of pages of which there is another problem now.
+func (r *Registry) noteUndone(suspects map[int][]string, reasons map[int]error) (changed keySet) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed = keySet{}
+	for page := range suspects {
+		p, reason := &r.outbox.pages[page], reasons[page]
+		if text(p.undone) == text(reason) {
+			continue
+		}
+		if p.undone = reason; reason != nil {
+			r.log.Error(reason, "A page was accepted and not written; trying again", "page", pageName(page))
+		}
+		for key := range p.want {
+			changed[key] = struct{}{}
+		}
+	}
+	return changed
 }
 
 // beatMeanwhile sees to the heartbeats while pages are written, which takes minutes when AWS throttles. The returned function

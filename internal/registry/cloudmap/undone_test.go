@@ -1,0 +1,71 @@
+package cloudmap
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// TestUndone has AWS accept the writes of one page, and fail to carry them out: the users of that page are told why, others are told
+// nothing, and their changes and the heartbeats go on as ever.
+func TestUndone(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{})
+		hurt, other := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
+		fails := cloudmaplocal.FaultPlan{Rules: []cloudmaplocal.FaultRule{{
+			Kind: cloudmaplocal.FaultFail, Operations: []string{"RegisterInstance"}, Service: catalogName("cls1", 0),
+			Instance: partID(pageOf(hurt.Key), 0), Code: "INTERNAL_FAILURE", Message: "the quota of something",
+		}}}
+		if err := w.server.SetFaults(fails); err != nil {
+			t.Fatal(err)
+		}
+		var log transcript
+		exporter := w.begin(cls1, nil, func(cfg *Config) { cfg.Logger = funcr.New(log.line, funcr.Options{}) })
+		importer := w.begin(cls2, nil)
+		publish(t, exporter.Registry, hurt)
+
+		// Changes of the other page for as long as it takes to try several times.
+		told := 0
+		for began, n := time.Now(), 1; time.Since(began) < 2*time.Minute; n++ {
+			other = webExport("cls1", 8, 1+n%2)
+			publish(t, exporter.Registry, other)
+			// A poll and the time in which changes are gathered; a pause before a retry would be added.
+			w.until(1500*time.Millisecond, "a change of another page arrives", sees(t, importer.Registry, other))
+			if err := exporter.Report().Writing; err != nil {
+				t.Fatalf("writing as a whole is said to fail: %v", err)
+			}
+			if own := look(t, exporter.Registry, other.Key).Own; own.Err != nil {
+				t.Fatalf("the users of another page are told %v", own.Err)
+			}
+			own := look(t, exporter.Registry, hurt.Key).Own
+			if own.State != registry.Pending {
+				t.Fatalf("what came to nothing is %v", own.State)
+			}
+			if own.Err != nil && strings.Contains(own.Err.Error(), "could not do it: INTERNAL_FAILURE: the quota of something") {
+				told++
+			} else if own.Err != nil || told > 0 {
+				t.Fatalf("after %v the users of the page are told %v", time.Since(began), own.Err)
+			}
+		}
+		if told == 0 {
+			t.Error("nobody was told why")
+		}
+		if n := strings.Count(log.String(), "accepted and not written"); n != 1 {
+			t.Errorf("it is in the log %d times, want once:\n%s", n, log.String())
+		}
+		if err := w.server.SetFaults(cloudmaplocal.FaultPlan{}); err != nil {
+			t.Fatal(err)
+		}
+		w.until(time.Minute, "it is written after all", isExported(t, exporter.Registry, hurt.Key))
+		w.until(time.Minute, "it is seen", sees(t, importer.Registry, hurt))
+		exporter.kill()
+		importer.kill()
+	})
+}
