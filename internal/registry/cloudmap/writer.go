@@ -155,7 +155,7 @@ func outlive(ctx context.Context, by time.Duration) (context.Context, context.Ca
 // writePages writes each part of each page that changed.
 func (r *Registry) writePages(ctx context.Context, place *controlPlace, notify func(mcs.Key)) error {
 	writes, suspects := r.takeBatch(notify)
-	r.tell(notify, r.noteUndone(suspects, r.explain(ctx, suspects)))
+	r.tell(notify, r.noteUndone(r.explain(ctx, suspects)))
 	results := make([]pageResult, len(writes))
 	err := r.extendCatalog(ctx, place, writes, results)
 	if err == nil {
@@ -310,20 +310,19 @@ func (r *Registry) explain(ctx context.Context, suspects map[int][]string) map[i
 	return reasons
 }
 
-// noteUndone notes, of pages that were accepted and never shown, why that is. It is a matter of each page: it is written again, and
-// the others go on. It returns the keys of pages of which there is another problem now.
-func (r *Registry) noteUndone(suspects map[int][]string, reasons map[int]error) (changed keySet) {
+// noteUndone notes why pages that were accepted were never shown. It is a matter of each page: it is written again, and the others go
+// on. It returns the keys of the pages of which that is news.
+func (r *Registry) noteUndone(reasons map[int]error) keySet {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	changed = keySet{}
-	for page := range suspects {
-		p, reason := &r.outbox.pages[page], reasons[page]
+	changed := keySet{}
+	for page, reason := range reasons {
+		p := &r.outbox.pages[page]
 		if text(p.undone) == text(reason) {
 			continue
 		}
-		if p.undone = reason; reason != nil {
-			r.log.Error(reason, "A page was accepted and not written; trying again", "page", pageName(page))
-		}
+		p.undone = reason
+		r.log.Error(reason, "A page was accepted and not written; trying again", "page", pageName(page))
 		for key := range p.want {
 			changed[key] = struct{}{}
 		}
