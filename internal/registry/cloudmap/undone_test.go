@@ -29,6 +29,8 @@ func TestUndone(t *testing.T) {
 		var log transcript
 		exporter := w.begin(cls1, nil, func(cfg *Config) { cfg.Logger = funcr.New(log.line, funcr.Options{}) })
 		importer := w.begin(cls2, nil)
+		publish(t, exporter.Registry, other)
+		w.until(time.Minute, "the clusters see each other", sees(t, importer.Registry, other))
 		publish(t, exporter.Registry, hurt)
 
 		// Changes of the other page for as long as it takes to try several times.
