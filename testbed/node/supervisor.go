@@ -86,7 +86,7 @@ func (s *supervisor) start(p cluster.Process, log *os.File) (<-chan bool, error)
 	defer null.Close()
 	process, err := os.StartProcess(p.Args[0], p.Args, &os.ProcAttr{
 		Dir:   "/",
-		Env:   os.Environ(),
+		Env:   append(os.Environ(), p.Env...),
 		Files: []*os.File{null, log, log},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
