@@ -73,9 +73,9 @@ func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	return retryOnRace(r.updateStatus(ctx, src.ServiceExport, facts))
 }
 
-// speedy is how long the registry has to show a new export until its status says Pending. It mostly does sooner: then one
-// write of the status tells all.
-const speedy = time.Second
+// speedy is how long the registry has to show a new export until its status says Pending. It mostly does sooner, also where
+// AWS takes a second or two for an operation (FACTS.md 1): then one write of the status tells all.
+const speedy = 3 * time.Second
 
 // mayBeExportedSoon says how long the first status of a new export is put off yet.
 func (r *exportReconciler) mayBeExportedSoon(key mcs.Key, exp *mcsv1beta1.ServiceExport, facts exportFacts) time.Duration {

@@ -40,6 +40,8 @@ type importReconciler struct {
 	// takeOver lets the imports of the AWS Cloud Map MCS Controller for K8s be taken over.
 	takeOver bool
 
+	// created are the keys whose imports were created a moment ago, with the time; their statuses wait.
+	created sync.Map // mcs.Key -> time.Time
 	// reported are the keys of which the user has been told that somebody else's object is in the way.
 	reported sync.Map // mcs.Key -> struct{}
 }
@@ -63,6 +65,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	case verdictForeign:
 		r.reportForeign(ctx, facts)
 	case verdictRemove:
+		r.created.Delete(facts.key)
 		err = r.remove(ctx, facts)
 	case verdictKeep:
 		if again, err = r.keep(ctx, session, facts, decision); err == nil && again == 0 {

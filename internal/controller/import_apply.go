@@ -61,16 +61,34 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 		return 0, ignoreTerminating(err)
 	}
 	r.metrics.observePropagation(session, travelled(d, before), changes, r.now())
-	if f.imp == nil {
-		return afterOthers, nil
+	if wait := r.statusIn(f); wait > 0 {
+		return wait, nil
 	}
 	ready := mcs.ImportReady(d.merged, supported, imp.Spec.IPs)
 	status := plan.ServiceImportStatus(imp, d.merged, d.unknown, ready, d.staleness, metav1.NewTime(r.now()))
 	return 0, r.updateStatus(ctx, imp, status)
 }
 
-// afterOthers lets the keys that wait already have their turn first.
-const afterOthers = time.Millisecond
+// firstStatus is how long a new import's status waits for what carries traffic of the imports that come with it: the status
+// is one of the five writes that make an import, and the only one that no pod needs.
+const firstStatus = time.Second
+
+// statusIn says how long the import's status is put off yet. Only a new import's is.
+func (r *importReconciler) statusIn(f importFacts) time.Duration {
+	if f.imp == nil {
+		r.created.Store(f.key, r.now())
+		return firstStatus
+	}
+	at, ok := r.created.Load(f.key)
+	if !ok {
+		return 0
+	}
+	wait := firstStatus - r.now().Sub(at.(time.Time))
+	if wait <= 0 {
+		r.created.Delete(f.key)
+	}
+	return wait
+}
 
 // travelled are the exports whose changes are what the slices are written for, and not a cluster's becoming stale or its return.
 func travelled(d importDecision, staleBefore []string) []mcs.Export {
