@@ -90,7 +90,12 @@ func converge(ctx context.Context, registry string, exports int) (Convergence, e
 	if err != nil {
 		return result, err
 	}
-	return result, c.afterwards(ctx, &result, idle, converged)
+	if err := c.afterwards(ctx, &result, idle, converged); err != nil {
+		return result, err
+	}
+	floor, err := c.floor(ctx)
+	result.FloorMS = milliseconds(floor)
+	return result, err
 }
 
 // afterwards measures what the controllers take when nothing changes any more. The instance view has time: it may go on.

@@ -83,7 +83,9 @@ type Convergence struct {
 	// every import with its endpoints, both from the first ServiceExport on.
 	CreatedMS  float64 `json:"createdMS"`
 	ImportedMS float64 `json:"importedMS"`
-	// CPUOfPrograms are the CPU seconds that the machine's programs used until then, and by that what bounds it.
+	// FloorMS is how long the same objects take when one client writes them and no controller runs: what bounds ImportedMS.
+	FloorMS float64 `json:"floorMS"`
+	// CPUOfPrograms are the CPU seconds that the machine's programs used until everything was imported.
 	CPUOfPrograms string `json:"cpuOfPrograms"`
 	// Of the controllers afterwards, with nothing changing: resident memory, and CPU time per minute.
 	Exporter Usage `json:"exporter"`

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// again is the namespace in which floor makes everything once more.
+const again = "again"
+
+// made is what one export comes to: its ServiceExport with status in the exporting cluster, and in the importing cluster the
+// ServiceImport, the Service that gives it its IPs, and an EndpointSlice.
+type made struct {
+	export  mcsv1beta1.ServiceExport
+	imp     mcsv1beta1.ServiceImport
+	derived corev1.Service
+	slice   discoveryv1.EndpointSlice
+}
+
+// floor says how long the API servers of both clusters take for no more than the objects that converge has made: the
+// controllers are away, and this program writes all of them again. No controller can be faster on the same machine.
+func (c *clusters) floor(ctx context.Context) (time.Duration, error) {
+	all, err := c.whatWasMade(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for name, cluster := range map[string]client.Client{"cls1": c.exporter, "cls2": c.importer} {
+		for _, line := range []string{"scale deployment/" + manager + " --replicas=0", "wait --for=delete pods --all --timeout=60s"} {
+			if out, err := c.set.Output(ctx, "kubectl --context "+name+" -n "+system+" "+line); err != nil {
+				return 0, fmt.Errorf("%s: %s: %w: %s", name, line, err, out)
+			}
+		}
+		if err := cluster.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: again}}); err != nil {
+			return 0, err
+		}
+	}
+	if err := pause(ctx, settle); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	err = inParallel(ctx, len(all), func(ctx context.Context, i int) error { return c.make(ctx, all[i]) })
+	return time.Since(began), err
+}
+
+// whatWasMade reads what the controllers have made of every export.
+func (c *clusters) whatWasMade(ctx context.Context) ([]*made, error) {
+	var (
+		exports  mcsv1beta1.ServiceExportList
+		imports  mcsv1beta1.ServiceImportList
+		services corev1.ServiceList
+		slices   discoveryv1.EndpointSliceList
+	)
+	for list, cluster := range map[client.ObjectList]client.Client{&exports: c.exporter, &imports: c.importer, &services: c.importer, &slices: c.importer} {
+		if err := cluster.List(ctx, list, client.InNamespace(namespace)); err != nil {
+			return nil, err
+		}
+	}
+	byName := map[string]*made{}
+	var all []*made
+	for _, imp := range imports.Items {
+		m := &made{imp: imp}
+		byName[imp.Name], all = m, append(all, m)
+	}
+	for _, exp := range exports.Items {
+		if m := byName[exp.Name]; m != nil {
+			m.export = exp
+		}
+	}
+	for _, svc := range services.Items {
+		if m := byName[ownerOf(&svc)]; m != nil {
+			m.derived = svc
+		}
+	}
+	for _, s := range slices.Items {
+		if m := byName[s.Labels[mcsv1beta1.LabelServiceName]]; m != nil {
+			m.slice = s
+		}
+	}
+	for _, m := range all {
+		if m.export.Name == "" || m.derived.Name == "" || m.slice.Name == "" {
+			return nil, fmt.Errorf("import %s: something of it is missing: ServiceExport %q, Service %q, EndpointSlice %q",
+				m.imp.Name, m.export.Name, m.derived.Name, m.slice.Name)
+		}
+	}
+	return all, nil
+}
+
+func ownerOf(obj client.Object) string {
+	if refs := obj.GetOwnerReferences(); len(refs) > 0 {
+		return refs[0].Name
+	}
+	return ""
+}
+
+// make writes one export's objects as the controllers do. Statuses of imports come after what is measured.
+func (c *clusters) make(ctx context.Context, m *made) error {
+	status := m.export.Status
+	if err := c.exporter.Create(ctx, afresh(&m.export)); err != nil {
+		return err
+	}
+	m.export.Status = status
+	if err := c.exporter.Status().Update(ctx, &m.export); err != nil {
+		return err
+	}
+	ips := m.imp.Spec.IPs
+	m.imp.Spec.IPs = nil
+	if err := c.importer.Create(ctx, afresh(&m.imp)); err != nil {
+		return err
+	}
+	m.derived.Spec.ClusterIP, m.derived.Spec.ClusterIPs = "", nil
+	if err := c.importer.Create(ctx, owned(&m.derived, m.imp.UID)); err != nil {
+		return err
+	}
+	m.imp.Spec.IPs = ips
+	if err := c.importer.Update(ctx, &m.imp); err != nil {
+		return err
+	}
+	return c.importer.Create(ctx, owned(&m.slice, m.imp.UID))
+}
+
+// afresh makes an object that was read one that can be created.
+func afresh[T client.Object](obj T) T {
+	obj.SetNamespace(again)
+	obj.SetUID("")
+	obj.SetResourceVersion("")
+	obj.SetManagedFields(nil)
+	return obj
+}
+
+// owned is afresh with the ServiceImport's new UID, without which the garbage collector would remove it.
+func owned[T client.Object](obj T, owner types.UID) T {
+	refs := obj.GetOwnerReferences()
+	for i := range refs {
+		refs[i].UID = owner
+	}
+	obj.SetOwnerReferences(refs)
+	return afresh(obj)
+}
