@@ -157,6 +157,19 @@ func Published(exp mcs.Export) mcs.Export {
 	return exp
 }
 
+// CheckIdentity is what every backend asks of the identity that it is made for.
+func CheckIdentity(identity mcs.Identity) error {
+	for name, id := range map[string]string{"cluster": identity.ClusterID, "clusterset": identity.ClusterSetID} {
+		if err := mcs.ValidateClusterID(id); err != nil {
+			return fmt.Errorf("checking the %s ID: %w", name, err)
+		}
+	}
+	if identity.UID == "" {
+		return errors.New("the UID of namespace kube-system is needed to tell clusters with one ID apart")
+	}
+	return nil
+}
+
 // CheckOwn is Publish's check of what every backend refuses: an export that is not the publishing cluster's own.
 func CheckOwn(exp mcs.Export, clusterID string) error {
 	if exp.Cluster == clusterID {

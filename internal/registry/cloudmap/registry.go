@@ -119,8 +119,7 @@ type Registry struct {
 	outbox   *outbox
 	claim    claim
 	members  *registry.MemberLog
-	// asked are the keys of which Look could not tell everything, and what it said.
-	asked map[mcs.Key]answer
+	asked    registry.Asked
 	// ours is our record as it was last written, or is about to be; recorded is when it was.
 	ours     memberRecord
 	recorded time.Time
@@ -155,21 +154,10 @@ type Registry struct {
 
 var _ registry.Registry = (*Registry)(nil)
 
-// answer is what a Look said that could not tell everything.
-type answer struct {
-	synced  bool
-	unknown []string
-}
-
 // New makes a registry for one cluster. It makes no request.
 func New(client *Client, cfg Config) (*Registry, error) {
-	for name, id := range map[string]string{"cluster": cfg.Identity.ClusterID, "clusterset": cfg.Identity.ClusterSetID} {
-		if err := mcs.ValidateClusterID(id); err != nil {
-			return nil, fmt.Errorf("checking the %s ID: %w", name, err)
-		}
-	}
-	if cfg.Identity.UID == "" {
-		return nil, errors.New("the UID of namespace kube-system is needed to tell clusters with one ID apart")
+	if err := registry.CheckIdentity(cfg.Identity); err != nil {
+		return nil, err
 	}
 	cfg = withDefaults(cfg)
 	r := &Registry{
@@ -181,7 +169,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		outbox:   newOutbox(cfg.Identity.ClusterID),
 		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval)), settle: cfg.times.settle},
 		members:  registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
-		asked:    map[mcs.Key]answer{},
+		asked:    registry.Asked{},
 		spoken:   keySet{},
 		kept:     map[string]bool{},
 	}
@@ -273,13 +261,11 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.catalogs.synced {
-		r.asked[key] = answer{}
+		r.asked.NotSynced(key)
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, r.notSynced())
 	}
 	view := r.catalogs.look(key)
-	if len(view.Unknown) > 0 {
-		r.asked[key] = answer{synced: true, unknown: view.Unknown}
-	}
+	r.asked.Said(key, view.Unknown)
 	if !r.cfg.ReadOnly {
 		view.Own = r.publication(key)
 	}
@@ -402,10 +388,9 @@ func (r *Registry) retrying(ctx context.Context, step func() error) error {
 // tell notifies of keys, and of those of which there is another answer now.
 func (r *Registry) tell(notify func(mcs.Key), changed keySet) {
 	r.mu.Lock()
-	for key, said := range r.asked {
-		if r.catalogs.synced && (!said.synced || !slices.Equal(r.catalogs.look(key).Unknown, said.unknown)) {
+	if r.catalogs.synced {
+		for _, key := range r.asked.News(func(key mcs.Key) []string { return r.catalogs.look(key).Unknown }) {
 			changed[key] = struct{}{}
-			delete(r.asked, key)
 		}
 	}
 	r.mu.Unlock()

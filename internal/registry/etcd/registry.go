@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -89,30 +88,18 @@ type Registry struct {
 	// behind is how many answers in a row were of an earlier revision than what was read.
 	behind int
 	// most is how many operations a transaction may have.
-	most int
-	// asked are the keys of which Look could not tell everything, and what it said.
-	asked map[mcs.Key]answer
+	most  int
+	asked registry.Asked
 	// readProblem, writeProblem and claimProblem are why reading, writing and having the ID do not work.
 	readProblem, writeProblem, claimProblem error
 }
 
 var _ registry.Registry = (*Registry)(nil)
 
-// answer is what a Look said that could not tell everything.
-type answer struct {
-	synced  bool
-	unknown []string
-}
-
 // New makes a registry for one cluster. It makes no request.
 func New(client *Client, cfg Config) (*Registry, error) {
-	for name, id := range map[string]string{"cluster": cfg.Identity.ClusterID, "clusterset": cfg.Identity.ClusterSetID} {
-		if err := mcs.ValidateClusterID(id); err != nil {
-			return nil, fmt.Errorf("checking the %s ID: %w", name, err)
-		}
-	}
-	if cfg.Identity.UID == "" {
-		return nil, errors.New("the UID of namespace kube-system is needed to tell clusters with one ID apart")
+	if err := registry.CheckIdentity(cfg.Identity); err != nil {
+		return nil, err
 	}
 	cfg = withDefaults(cfg)
 	own := newMemberRecord(cfg.Identity, cfg.Version)
@@ -133,7 +120,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		members:  registry.NewMemberLog(cfg.Logger, id),
 		claim:    newClaim(cfg.Identity.UID),
 		most:     maxOperations,
-		asked:    map[mcs.Key]answer{},
+		asked:    registry.Asked{},
 	}
 	r.outbox = newOutbox(func(key mcs.Key) (*mcs.Export, bool) { return r.state.shown(id, key) })
 	return r, nil
@@ -204,13 +191,11 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.state.synced {
-		r.asked[key] = answer{}
+		r.asked.NotSynced(key)
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, r.notSynced())
 	}
 	view := r.state.look(key, r.cfg.Identity.ClusterID)
-	if len(view.Unknown) > 0 {
-		r.asked[key] = answer{synced: true, unknown: view.Unknown}
-	}
+	r.asked.Said(key, view.Unknown)
 	view.Own = r.publication(key)
 	return view, nil
 }
@@ -268,10 +253,9 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 // tell notifies of keys, and of those of which there is another answer now.
 func (r *Registry) tell(notify func(mcs.Key), changed keySet) {
 	r.mu.Lock()
-	for key, said := range r.asked {
-		if r.state.synced && (!said.synced || !slices.Equal(r.state.look(key, r.cfg.Identity.ClusterID).Unknown, said.unknown)) {
+	if r.state.synced {
+		for _, key := range r.asked.News(func(key mcs.Key) []string { return r.state.look(key, r.cfg.Identity.ClusterID).Unknown }) {
 			changed[key] = struct{}{}
-			delete(r.asked, key)
 		}
 	}
 	r.mu.Unlock()

@@ -1,0 +1,54 @@
+package registry_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+func TestAsked(t *testing.T) {
+	early, partly, all := mcs.Key{Namespace: "a", Name: "early"}, mcs.Key{Namespace: "a", Name: "partly"}, mcs.Key{Namespace: "a", Name: "all"}
+	unknown := map[mcs.Key][]string{partly: {"cls2", "cls3"}}
+	asked := registry.Asked{}
+	asked.NotSynced(early)
+	asked.Said(partly, unknown[partly])
+	asked.Said(all, nil)
+	news := func(what string, want ...mcs.Key) {
+		t.Helper()
+		got := asked.News(func(key mcs.Key) []string { return unknown[key] })
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: news of %v, want of %v", what, got, want)
+		}
+	}
+	news("the first read", early)
+	news("nothing else is known")
+	unknown[partly] = []string{"cls3"}
+	news("one cluster more is known", partly)
+	unknown[partly] = nil
+	news("nobody has asked since")
+}
+
+func TestCheckIdentity(t *testing.T) {
+	good := mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1"}
+	tests := map[string]struct {
+		change func(*mcs.Identity)
+		ok     bool
+	}{
+		"good":             {func(*mcs.Identity) {}, true},
+		"no cluster ID":    {func(i *mcs.Identity) { i.ClusterID = "" }, false},
+		"no clusterset ID": {func(i *mcs.Identity) { i.ClusterSetID = "" }, false},
+		"dots":             {func(i *mcs.Identity) { i.ClusterID = "a.b" }, false},
+		"no UID":           {func(i *mcs.Identity) { i.UID = "" }, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			identity := good
+			tt.change(&identity)
+			if err := registry.CheckIdentity(identity); (err == nil) != tt.ok {
+				t.Errorf("error %v, want none: %t", err, tt.ok)
+			}
+		})
+	}
+}
