@@ -34,20 +34,26 @@ const (
 	system   = "cloud-map-mcs-system"
 )
 
-// helm runs the real Helm, which `make bin/helm` builds.
-func helm(t *testing.T, args ...string) (string, error) {
+// tool is the path of a program that make builds. Without it the test is skipped, or fails where it is required, as REQUIRE_HELM says.
+func tool(t *testing.T, name string) string {
 	t.Helper()
-	path, err := filepath.Abs("../bin/helm")
+	path, err := filepath.Abs("../bin/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		if os.Getenv("REQUIRE_HELM") != "" {
-			t.Fatalf("%v: run make bin/helm", err)
+		if os.Getenv("REQUIRE_"+strings.ToUpper(name)) != "" {
+			t.Fatalf("%v: run make bin/%s", err, name)
 		}
-		t.Skip("bin/helm is missing: make bin/helm builds it")
+		t.Skipf("bin/%s is missing: make bin/%s builds it", name, name)
 	}
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	return path
+}
+
+// helm runs the real Helm.
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), tool(t, "helm"), args...)
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "KUBECONFIG="+os.DevNull)
 	var stdout, stderr bytes.Buffer

@@ -11,44 +11,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
 )
 
-// promtool runs the real promtool, which `make bin/promtool` builds.
+// promtool runs the real promtool.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
-	path, err := filepath.Abs("../bin/promtool")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		if os.Getenv("REQUIRE_PROMTOOL") != "" {
-			t.Fatalf("%v: run make bin/promtool", err)
-		}
-		t.Skip("bin/promtool is missing: make bin/promtool builds it")
-	}
-	if out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), args...).CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-}
-
-// generated compares a file with what it is to be, or writes it with UPDATE_DOCS=1.
-func generated(t *testing.T, path string, want []byte) {
-	t.Helper()
-	if os.Getenv("UPDATE_DOCS") != "" {
-		if err := os.WriteFile(path, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), string(got)); d != "" {
-		t.Errorf("%s is stale, run make generate (-want +got):\n%s", path, d)
 	}
 }
 
@@ -166,7 +139,7 @@ func TestDocsPrometheusRule(t *testing.T) {
 	for line := range strings.Lines(groups) {
 		head += "  " + line
 	}
-	generated(t, "alerts/prometheusrule.yaml", []byte(head))
+	generated.Check(t, "alerts/prometheusrule.yaml", head)
 }
 
 func TestPanelsExplainThemselves(t *testing.T) {

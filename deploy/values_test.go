@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
 )
 
 // value is one that the user can set.
@@ -93,20 +94,7 @@ func splitComment(text string) (heading, comment string) {
 
 // docs/reference/values.md is what values.yaml says. "make generate" writes it.
 func TestDocsValues(t *testing.T) {
-	path := filepath.Join("..", "docs", "reference", "values.md")
-	want := valuesPage(readValues(t))
-	if os.Getenv("UPDATE_DOCS") != "" {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, string(got)); d != "" {
-		t.Errorf("%s is stale, run make generate (-want +got):\n%s", path, d)
-	}
+	generated.Check(t, filepath.Join("..", "docs", "reference", "values.md"), valuesPage(readValues(t)))
 }
 
 func valuesPage(values []value) string {

@@ -2,34 +2,18 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
 )
 
 // docs/reference/flags.md is what the flags say. "make generate" writes it.
 func TestDocsFlags(t *testing.T) {
-	path := filepath.Join("..", "..", "docs", "reference", "flags.md")
-	want := flagsPage()
-	if os.Getenv("UPDATE_DOCS") != "" {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, string(got)); d != "" {
-		t.Errorf("%s is stale, run make generate (-want +got):\n%s", path, d)
-	}
+	generated.Check(t, filepath.Join("..", "..", "docs", "reference", "flags.md"), flagsPage())
 }
 
 func flagsPage() string {

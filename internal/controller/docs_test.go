@@ -2,35 +2,21 @@ package controller
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // docs/reference/metrics.md is what the metrics say of themselves. "make generate" writes it.
 func TestDocsMetrics(t *testing.T) {
-	path := filepath.Join("..", "..", "docs", "reference", "metrics.md")
-	want := metricsPage(t)
-	if os.Getenv("UPDATE_DOCS") != "" {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, string(got)); d != "" {
-		t.Errorf("%s is stale, run make generate (-want +got):\n%s", path, d)
-	}
+	generated.Check(t, filepath.Join("..", "..", "docs", "reference", "metrics.md"), metricsPage(t))
 }
 
 // descriptions is a Registerer that keeps what is registered with it: a registry shows nothing of a metric without a value.

@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
@@ -143,20 +142,7 @@ func pageInstances(t *testing.T, services, endpoints int) int {
 
 // TestDocsCost holds docs/cost.md to the code. "make generate" writes it.
 func TestDocsCost(t *testing.T) {
-	path := filepath.Join("..", "..", "..", "docs", "cost.md")
-	want := costPage(t)
-	if os.Getenv("UPDATE_DOCS") != "" {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, string(got)); d != "" {
-		t.Errorf("%s is stale, run make generate (-want +got):\n%s", path, d)
-	}
+	generated.Check(t, filepath.Join("..", "..", "..", "docs", "cost.md"), costPage(t))
 }
 
 func costPage(t *testing.T) string {
