@@ -31,9 +31,6 @@ func (a *app) checkCommand() *cobra.Command {
 		Example: "  kubectl mcs check --context cls1,cls2\n  kubectl mcs check --wait 2m",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			clusters, err := a.clusters()
 			if err != nil {
 				return err

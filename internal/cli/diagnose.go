@@ -25,9 +25,6 @@ func (a *app) diagnoseCommand() *cobra.Command {
 		Args:              oneService,
 		ValidArgsFunction: a.completeServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			facts, key, err := a.factsOf(cmd, args[0], !noProbe)
 			if err != nil {
 				return err
@@ -113,9 +110,6 @@ func (a *app) describeCommand() *cobra.Command {
 		Args:              oneService,
 		ValidArgsFunction: a.completeServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			facts, key, err := a.factsOf(cmd, args[0], false)
 			if err != nil {
 				return err

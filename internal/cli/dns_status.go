@@ -32,14 +32,11 @@ func (a *app) dnsStatusCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.dnsStatus(cmd.Context(), clusterDomain, output) },
 	}
 	cmd.Flags().StringVar(&clusterDomain, "cluster-domain", "", "the zone of the cluster's own Services; found in the Corefile when empty")
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	outputFlag(cmd, &output, "table", "json")
 	return cmd
 }
 
 func (a *app) dnsStatus(ctx context.Context, clusterDomain, output string) error {
-	if output != "table" && output != "json" {
-		return usagef("reading --output: %q is neither table nor json", output)
-	}
 	k, err := a.oneCluster()
 	if err != nil {
 		return err

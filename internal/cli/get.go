@@ -55,9 +55,6 @@ func getObjects[T any](
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.output.check(); err != nil {
-				return err
-			}
 			namespace, clusters, err := a.inNamespace(o.all)
 			if err != nil {
 				return err
@@ -178,9 +175,6 @@ func (a *app) getClustersCommand() *cobra.Command {
 		Long:  "Lists the members of the clusterset as the controllers of the contexts see them together, and which context leads to each.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			clusters, err := a.clusters()
 			if err != nil {
 				return err

@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) graphCommand() *cobra.Command {
-	format := "dot"
+	var format string
 	cmd := &cobra.Command{
 		Use:   "graph",
 		Short: "Draw the clusterset: who exports what, and who imports it",
@@ -26,10 +26,6 @@ func (a *app) graphCommand() *cobra.Command {
 		Example: "  kubectl mcs graph --context cls1,cls2 -o svg > clusterset.svg",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			write := map[string]func(picture, io.Writer) error{"dot": picture.dot, "svg": picture.svg}[format]
-			if write == nil {
-				return usagef("reading --output: %q is neither dot nor svg", format)
-			}
 			clusters, err := a.clusters()
 			if err != nil {
 				return err
@@ -38,10 +34,13 @@ func (a *app) graphCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return write(p, a.Out)
+			if format == "svg" {
+				return p.svg(a.Out)
+			}
+			return p.dot(a.Out)
 		},
 	}
-	cmd.Flags().StringVarP(&format, "output", "o", format, "dot or svg")
+	outputFlag(cmd, &format, "dot", "svg")
 	return cmd
 }
 

@@ -18,16 +18,35 @@ import (
 type output string
 
 func (o *output) bind(cmd *cobra.Command) {
-	cmd.Flags().StringVarP((*string)(o), "output", "o", "table", "table, wide, json or yaml")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	outputFlag(cmd, (*string)(o), "table", "wide", "json", "yaml")
 }
 
-var outputs = []string{"table", "wide", "json", "yaml"}
+// outputFlag gives cmd the flag --output, which takes one of values; the first is its default.
+func outputFlag(cmd *cobra.Command, value *string, values ...string) {
+	*value = values[0]
+	last := len(values) - 1
+	cmd.Flags().VarP(choice{value, values}, "output", "o", strings.Join(values[:last], ", ")+" or "+values[last])
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+}
 
-func (o output) check() error {
-	if !slices.Contains(outputs, string(o)) {
-		return usagef("reading --output: %q is none of %s", string(o), strings.Join(outputs, ", "))
+// A choice is a flag that takes one of a few values.
+type choice struct {
+	value  *string
+	values []string
+}
+
+// String implements pflag.Value.
+func (c choice) String() string { return *c.value }
+
+// Type implements pflag.Value.
+func (c choice) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (c choice) Set(text string) error {
+	if !slices.Contains(c.values, text) {
+		return fmt.Errorf("must be one of %s", strings.Join(c.values, ", "))
 	}
+	*c.value = text
 	return nil
 }
 

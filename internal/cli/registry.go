@@ -33,13 +33,10 @@ func (a *app) registryCommand() *cobra.Command {
 
 // registryRead is a command that prints what it reads as YAML or JSON.
 func registryRead[T any](a *app, use, short string, args cobra.PositionalArgs, read func(context.Context, *cluster, []string) (T, error)) *cobra.Command {
-	o := output("yaml")
+	var o output
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: args,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o != "yaml" && o != "json" {
-				return usagef("reading --output: %q is neither yaml nor json", string(o))
-			}
 			k, err := a.oneCluster()
 			if err != nil {
 				return err
@@ -51,6 +48,6 @@ func registryRead[T any](a *app, use, short string, args cobra.PositionalArgs, r
 			return o.print(a.Out, value, nil)
 		},
 	}
-	cmd.Flags().StringVarP((*string)(&o), "output", "o", "yaml", "yaml or json")
+	outputFlag(cmd, (*string)(&o), "yaml", "json")
 	return cmd
 }

@@ -28,9 +28,6 @@ func (a *app) statusCommand() *cobra.Command {
 		Example: "  kubectl mcs status --context cls1,cls2\n  kubectl mcs status -o wide",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
 			clusters, err := a.clusters()
 			if err != nil {
 				return err
