@@ -2,7 +2,9 @@ package cloudmap
 
 import (
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // TestStartAfresh has a controller start after somebody deleted what its earlier life had in Cloud Map, with a clock that is
@@ -26,6 +29,8 @@ func TestStartAfresh(t *testing.T) {
 		// claiming is what happens when the next life has written its first record, before it has read it.
 		claiming func(v *vandal)
 		wants    *mcs.Export
+		// spoken is how long it takes the next life's controller to say what it wants of the export.
+		spoken time.Duration
 		// sees is all that the other cluster may see, in this order.
 		sees []string
 	}{
@@ -61,6 +66,15 @@ func TestStartAfresh(t *testing.T) {
 			withdrawn: true,
 			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1", 0), page, nil) },
 			sees:      []string{"none"},
+		},
+		"record and page deleted, and a controller that takes its time": {
+			vandal: func(v *vandal) { v.drop(membersService, "cls1"); v.drop(catalogName("cls1", 0), page) },
+			wants:  &second, spoken: time.Minute, sees: []string{"1", "2"},
+		},
+		"record deleted, a withdrawn page is back, and a controller that takes its time": {
+			withdrawn: true,
+			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1", 0), page, nil) },
+			spoken:    time.Minute, sees: []string{"none"},
 		},
 		"page deleted, and the record while the ID is claimed": {
 			vandal:   func(v *vandal) { v.drop(catalogName("cls1", 0), page) },
@@ -99,13 +113,17 @@ func TestStartAfresh(t *testing.T) {
 				}
 				next := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(-time.Hour) } })
 				publish(t, next.Registry, other)
-				if tt.wants != nil {
-					publish(t, next.Registry, *tt.wants)
-				} else {
-					withdraw(t, next.Registry, first.Key)
-				}
+				spoken := false
 				var saw []string
 				for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
+					if !spoken && time.Since(began) >= tt.spoken {
+						spoken = true
+						if tt.wants != nil {
+							publish(t, next.Registry, *tt.wants)
+						} else {
+							withdraw(t, next.Registry, first.Key)
+						}
+					}
 					if tt.claiming != nil && wrote.Load() && !read.Load() {
 						tt.claiming(v)
 						time.Sleep(2 * time.Second) // until every answer shows it
@@ -197,6 +215,78 @@ func (v *vandal) seen(l *life, key mcs.Key) string {
 	return "none"
 }
 
+// TestGoneForAMoment has a record and a catalog that are not there for less long than reads may be late.
+func TestGoneForAMoment(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		exp := webExport("cls1", 0, 1)
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+		exporter.kill()
+		v.remember()
+		admin, members := v.service(membersService)
+		records, err := admin.list(t.Context(), members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record := records[slices.IndexFunc(records, func(i plan.Instance) bool { return i.ID == "cls1" })]
+
+		page := partID(pageOf(exp.Key), 0)
+		v.drop(membersService, "cls1")
+		v.drop(catalogName("cls1", 0), page)
+		before := w.count()["DiscoverInstances"]
+		time.Sleep(1500 * time.Millisecond)
+		if w.count()["DiscoverInstances"] < before+2 {
+			t.Fatal("the other cluster has not read members and catalog meanwhile")
+		}
+		if seen := v.seen(importer, exp.Key); seen != "1" {
+			t.Errorf("the other cluster sees %q, want what it was", seen)
+		}
+		v.put(catalogName("cls1", 0), page, nil)
+		if _, err := admin.register(t.Context(), members.id, record); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if seen := v.seen(importer, exp.Key); seen != "1" {
+			t.Errorf("the other cluster sees %q later, want what it was", seen)
+		}
+		importer.kill()
+	})
+}
+
+// TestLeavingComesLast has a cluster leave that has written pages which its record did not announce: what says that it leaves is
+// later than they are, so that the next life does not take for news what could not be removed.
+func TestLeavingComesLast(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		leaver := w.begin(cls1, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, leaver.Registry, exp)
+		w.until(time.Minute, "it is exported", isExported(t, leaver.Registry, exp.Key))
+		ahead := time.Now().Add(time.Hour).UnixMilli() // the clock was set back since
+		leaver.mu.Lock()
+		leaver.outbox.generation = ahead
+		leaver.mu.Unlock()
+		generations := regexp.MustCompile(`"GENERATION":"(\d+)"`)
+		var last int64
+		w.wrote = func(r request) {
+			if r.operation == "RegisterInstance" && r.names(attrHeartbeat) {
+				last, _ = strconv.ParseInt(string(generations.FindSubmatch(r.body)[1]), 10, 64)
+			}
+		}
+		if err := leaver.end(registry.ErrLeave); err != nil {
+			t.Fatal(err)
+		}
+		if last <= ahead {
+			t.Errorf("the last record is of generation %d, pages of %d", last, ahead)
+		}
+	})
+}
+
 // TestPageAheadForEver has a page that was read before it was announced, and never is: the next life's clock is behind.
 func TestPageAheadForEver(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -260,32 +350,47 @@ func TestAnnouncement(t *testing.T) {
 	exp, other := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 	page := pageOf(exp.Key)
 	found := shownPage(exp).digest
+	besides := exp
+	besides.Key.Name = "another"
 	for name, tt := range map[string]struct {
 		shown     pageState
 		announced string
 		wants     *mcs.Export
 		unvouched bool
-		want      string
+		// adopted pages are those of who holds the ID; batched says that what is wanted was looked at.
+		adopted, batched bool
+		want             string
 	}{
-		"found as wanted, not announced":       {shown: *shownPage(exp), wants: &exp, unvouched: true, want: found},
-		"found, nothing said, not announced":   {shown: *shownPage(exp), unvouched: true, want: found},
-		"found otherwise, not announced":       {shown: *shownPage(exp), wants: &other, unvouched: true, want: unwritten},
+		"found, announced":                     {shown: *shownPage(exp), announced: found, want: found},
 		"found otherwise, announced":           {shown: *shownPage(exp), announced: found, wants: &other, want: found},
-		"not found but wanted, not announced":  {shown: pageState{read: true}, wants: &exp, unvouched: true, want: unwritten},
-		"not found nor wanted, not announced":  {shown: pageState{read: true}, unvouched: true},
+		"found as wanted, not announced":       {shown: *shownPage(exp), wants: &exp, unvouched: true, adopted: true, batched: true, want: found},
+		"found as wanted, not looked at":       {shown: *shownPage(exp), wants: &exp, unvouched: true, adopted: true, want: unwritten},
+		"found as wanted, the ID not held":     {shown: *shownPage(exp), wants: &exp, unvouched: true, want: unwritten},
+		"found, nothing said, not announced":   {shown: *shownPage(exp), unvouched: true, adopted: true, batched: true, want: unwritten},
+		"found more than is said of":           {shown: *shownPage(exp, besides), wants: &exp, unvouched: true, adopted: true, batched: true, want: unwritten},
+		"found otherwise, not announced":       {shown: *shownPage(exp), wants: &other, unvouched: true, adopted: true, want: unwritten},
+		"not found but wanted, not announced":  {shown: pageState{read: true}, wants: &exp, unvouched: true, adopted: true, want: unwritten},
+		"not found nor wanted, not announced":  {shown: pageState{read: true}, unvouched: true, adopted: true, batched: true, want: unwritten},
 		"unreadable, nothing said":             {shown: pageState{trouble: "half of it"}, unvouched: true, want: unwritten},
 		"unreadable, announced":                {shown: pageState{trouble: "half of it"}, announced: found, want: found},
 		"unreadable, announced by nobody's ID": {shown: pageState{trouble: "half of it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, shown := newOutbox("cls1"), &catalog{}
+			o.unvouched = tt.unvouched
 			shown.pages[page], shown.record.pages[page] = tt.shown, tt.announced
 			if tt.wants != nil {
 				o.ask(exp.Key, tt.wants)
 			}
 			// A page is announced where it is, whatever is announced of it.
 			shown.record.services[page], shown.pages[page].service = 3, 3
-			if got, service := o.announcement(page, shown, tt.unvouched); got != tt.want || service != 3 {
+			if tt.adopted {
+				o.adopt(page, &shown.pages[page])
+			}
+			if tt.batched {
+				o.batch(time.UnixMilli(1), time.UnixMilli(1))
+			}
+			if got, service := o.announcement(page, shown); got != tt.want || service != 3 {
 				t.Errorf("announced is %q in service %d, want %q in 3", got, service, tt.want)
 			}
 			o.after(shown)

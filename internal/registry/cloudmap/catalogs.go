@@ -37,6 +37,14 @@ type catalogs struct {
 	// synced is set by the first whole read of the members.
 	synced   bool
 	clusters map[string]*catalog
+	// departed are the last records of clusters that were removed a moment ago: what a late read shows of them is not news.
+	departed map[string]departure
+}
+
+// departure is when a cluster was removed, and the last record that was read of it.
+type departure struct {
+	at     time.Time
+	record memberRecord
 }
 
 // catalog is one cluster's.
@@ -97,9 +105,9 @@ type pageState struct {
 	retry
 }
 
-func newCatalogs(identity mcs.Identity, staleAfter, poll time.Duration) *catalogs {
+func newCatalogs(identity mcs.Identity, staleAfter, poll, lag time.Duration) *catalogs {
 	return &catalogs{
-		identity: identity, poll: poll, forget: staleAfter, clusters: map[string]*catalog{},
+		identity: identity, poll: poll, forget: staleAfter, lag: lag, clusters: map[string]*catalog{}, departed: map[string]departure{},
 		liveness: registry.NewLiveness(identity.ClusterID, staleAfter),
 	}
 }
@@ -112,10 +120,14 @@ type keySet map[mcs.Key]struct{}
 
 // members takes in a whole read of the members' records. Keys are added to changed.
 func (c *catalogs) members(now time.Time, instances []plan.Instance, changed keySet) {
+	maps.DeleteFunc(c.departed, func(_ string, d departure) bool { return now.Sub(d.at) >= reordered })
 	signs := map[string]bool{} // of each cluster that is present: whether it shows a new sign of life
 	for _, instance := range instances {
 		if mcs.ValidateClusterID(instance.ID) != nil {
 			continue // nobody's: a cluster's record has its ID
+		}
+		if c.afterlife(instance) {
+			continue
 		}
 		signs[instance.ID] = c.member(now, instance, changed)
 	}
@@ -128,6 +140,16 @@ func (c *catalogs) members(now time.Time, instances []plan.Instance, changed key
 		c.keysOf(id, changed)
 	}
 	c.synced = true
+}
+
+// afterlife says whether a record is of a cluster that was removed a moment ago, and not later than that.
+func (c *catalogs) afterlife(instance plan.Instance) bool {
+	d, ok := c.departed[instance.ID]
+	if !ok || c.clusters[instance.ID] != nil {
+		return false
+	}
+	r, err := parseMember(instance, c.identity.ClusterSetID)
+	return err == nil && r.uid == d.record.uid && !r.later(d.record)
 }
 
 // unannounced notes that there is no record with this cluster's ID, and nobody has claimed it: nothing is announced, and what is
@@ -230,7 +252,7 @@ func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed k
 	left := cluster.hasRecord && cluster.record.pages == digests{}
 	forgotten := !cluster.hasRecord && cluster.problem == "" && now.Sub(cluster.absentSince) >= c.forget
 	if left || forgotten {
-		c.remove(id, changed)
+		c.remove(now, id, changed)
 	}
 }
 
@@ -284,13 +306,16 @@ func (c *catalogs) verified(now time.Time, id string, seen content, changed keyS
 	// What was written a moment ago may not be there yet, neither the record nor the pages.
 	certain := now.Sub(cluster.absentSince) >= c.lag
 	if certain && (seen == isEmpty || cluster.gone >= goneReads) {
-		c.remove(id, changed)
+		c.remove(now, id, changed)
 		return
 	}
 	cluster.failed(now, c.poll)
 }
 
-func (c *catalogs) remove(id string, changed keySet) {
+func (c *catalogs) remove(now time.Time, id string, changed keySet) {
+	if cluster := c.clusters[id]; cluster != nil && cluster.hasRecord {
+		c.departed[id] = departure{now, cluster.record}
+	}
 	c.keysOf(id, changed)
 	c.liveness.Forget(id)
 	delete(c.clusters, id)

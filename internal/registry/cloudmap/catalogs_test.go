@@ -27,7 +27,7 @@ type story struct {
 func newStory(t *testing.T) *story {
 	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	return &story{
-		t: t, now: now, catalogs: newCatalogs(cls1, 2*time.Minute, time.Second), pages: map[int][]plan.Instance{},
+		t: t, now: now, catalogs: newCatalogs(cls1, 2*time.Minute, time.Second, 2*time.Second), pages: map[int][]plan.Instance{},
 		record: memberRecord{clusterID: "cls2", clusterSetID: "set1", uid: "uid-2", joined: now, generation: 100, heartbeat: 1},
 	}
 }
@@ -322,7 +322,33 @@ func TestVanishedRecord(t *testing.T) {
 			t.Error("it is still a member")
 		}
 	})
-	t.Run("goes at once when its catalog is empty too", func(t *testing.T) {
+	t.Run("does not come back with a late answer", func(t *testing.T) {
+		s := begin(t)
+		before := s.record
+		s.record.pages, s.record.generation = digests{}, 101
+		s.members(s.record)
+		s.members()
+		for _, late := range []memberRecord{before, s.record} {
+			s.now = s.now.Add(time.Second)
+			s.members(late)
+			if len(s.catalogs.list()) != 0 {
+				t.Errorf("generation %d is a member again", late.generation)
+			}
+		}
+		again := s.record
+		again.heartbeat++
+		s.members(again)
+		if len(s.catalogs.list()) != 1 {
+			t.Error("back at once, and no member")
+		}
+		s.members()
+		s.now = s.now.Add(reordered)
+		s.members(before)
+		if len(s.catalogs.list()) != 1 {
+			t.Error("there for long, and no member")
+		}
+	})
+	t.Run("goes when its catalog is empty too, and reads cannot be late any more", func(t *testing.T) {
 		s := begin(t)
 		s.members()
 		if got := s.catalogs.absent(s.now); !slices.Equal(got, []string{"cls2"}) {
@@ -331,6 +357,10 @@ func TestVanishedRecord(t *testing.T) {
 		changed := keySet{}
 		s.catalogs.verified(s.now, "cls2", hasPages, changed)
 		s.expect("its catalog is there", theKey, "•")
+		s.now = s.now.Add(1900 * time.Millisecond)
+		s.catalogs.verified(s.now, "cls2", isEmpty, changed)
+		s.expect("its catalog is not there, nor yet", theKey, "•")
+		s.now = s.now.Add(100 * time.Millisecond)
 		s.catalogs.verified(s.now, "cls2", isEmpty, changed)
 		s.notified("its catalog is empty", names(changed), "web-0")
 		s.expect("its catalog is empty", theKey, "none")

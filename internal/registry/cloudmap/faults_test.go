@@ -555,10 +555,10 @@ func (a *actor) checkViewOf(other *actor) {
 			continue
 		}
 		exp := exportOf(view.View, id)
-		index := other.find(k, exp, last[k].index)
-		if exp == nil && index < 0 && last[k].at.Before(a.life.began) && a.unaware(id) {
+		if exp == nil && last[k].at.Before(a.life.began) && a.unaware(id) {
 			continue // its record was deleted while it was dead: this life knows nothing of it, and does not wait for it for ever
 		}
+		index := other.find(k, exp, last[k].index)
 		if index < 0 {
 			a.trial.t.Errorf("%s sees %s's export %d as %s, after version %d of %v", a.identity.ClusterID, id, k, describe(exportOf(view.View, id)), last[k].index, len(other.memories[k])-1)
 			continue

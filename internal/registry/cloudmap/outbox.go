@@ -19,6 +19,9 @@ type outbox struct {
 	pages     [pageCount]ownPage
 	// generation is the last one that was used.
 	generation int64
+	// unvouched says that the ID was claimed when there was no record, but pages of an earlier life: what there is of them was not
+	// announced by anybody, and may be what a cluster that left could not remove, or what is left of what the others know.
+	unvouched bool
 }
 
 // ownPage is a page as it was last written whole, by this process or by an earlier life.
@@ -29,7 +32,8 @@ type ownPage struct {
 	dirty, torn bool
 
 	adopted bool
-	// settled says that exports is what this process has decided on, and not only what it has found.
+	// settled says that exports is what this process has decided on of the keys that it was asked for, and not only what it has
+	// found.
 	settled bool
 	exports map[mcs.Key]mcs.Export
 	digest  string
@@ -138,24 +142,30 @@ func (o *outbox) after(shown *catalog) {
 	}
 }
 
-// announcement is the digest to announce of a page, and in which service the page is. What was found without a record that announced
-// it (unvouched) may be an earlier state than the others know, or less, and is announced only if it is what is wanted.
-func (o *outbox) announcement(page int, shown *catalog, unvouched bool) (digest string, service int) {
+// announcement is the digest to announce of a page, and in which service the page is.
+func (o *outbox) announcement(page int, shown *catalog) (digest string, service int) {
 	p, s := &o.pages[page], &shown.pages[page]
 	digest, service = shown.record.pages[page], int(shown.record.services[page])
-	exports := s.exports
 	switch {
 	case p.adopted:
-		digest, service, exports = p.digest, p.service, p.exports
+		digest, service = p.digest, p.service
 	case s.read:
 		digest, service = s.digest, s.service
-	case unvouched && digest == "" && s.trouble != "":
-		return unwritten, service // something is there that cannot be read
 	}
-	if unvouched && !p.settled && !sameExports(p.changing(exports), exports) {
+	if o.unvouched && !p.decided() {
 		return unwritten, service
 	}
 	return digest, service
+}
+
+// decided says whether the page is what this process was asked for, all of it, and nothing that was only found.
+func (p *ownPage) decided() bool {
+	for key := range p.exports {
+		if _, asked := p.want[key]; !asked {
+			return false
+		}
+	}
+	return p.settled
 }
 
 // pageWrite is a page to be written. Without instances it is to be removed.
@@ -228,13 +238,8 @@ func (o *outbox) vacant(service int) bool {
 // desired is what page is to hold: what was there, changed by what was asked for.
 func (o *outbox) desired(page int) map[mcs.Key]mcs.Export {
 	p := &o.pages[page]
-	return p.changing(p.exports)
-}
-
-// changing is what exports become by what was asked for.
-func (p *ownPage) changing(have map[mcs.Key]mcs.Export) map[mcs.Key]mcs.Export {
-	exports := make(map[mcs.Key]mcs.Export, len(have)+len(p.want))
-	maps.Copy(exports, have)
+	exports := make(map[mcs.Key]mcs.Export, len(p.exports)+len(p.want))
+	maps.Copy(exports, p.exports)
 	for key, exp := range p.want {
 		if exp == nil {
 			delete(exports, key)
@@ -329,6 +334,10 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 		case !p.adopted:
 			p.stored = s.stored // it takes room
 		case p.torn:
+		case o.unvouched && !p.decided():
+			if !p.unshown.IsZero() {
+				p.unshown = now // it is not announced
+			}
 		case s.read && !s.lost && s.digest == p.digest && shown.shows(i) && shown.record.announces(i, p.digest, p.service):
 			p.unshown, p.operations, p.undone = time.Time{}, nil, nil
 			p.forget()

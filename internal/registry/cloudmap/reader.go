@@ -194,7 +194,8 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.auditAt = time.Now().Add(r.cfg.times.audit)
-	if shown == nil && pages > 0 {
+	r.leftovers = pages > 0
+	if shown == nil && r.leftovers {
 		// Pages are written under a record and removed before it: whoever wrote these may live, and write it again.
 		r.claim.settle = max(r.claim.settle, r.claim.silence)
 	}
@@ -242,7 +243,7 @@ func (r *Registry) takeClaim(place controlPlace, shown *memberRecord, changed ke
 		}
 	}
 	if r.claim.state == claiming && before == watching {
-		r.unvouched = shown == nil && !place.isNew
+		r.outbox.unvouched = shown == nil && r.leftovers
 		r.outbox.after(r.shown())
 	}
 	if r.claim.state != before || r.claim.refused() != refusedBefore {

@@ -24,7 +24,7 @@ func (r *Registry) readOthers(ctx context.Context, place controlPlace, notify fu
 	changed := keySet{}
 	r.mu.Lock()
 	for id := range r.catalogs.clusters {
-		r.catalogs.remove(id, changed)
+		r.catalogs.remove(time.Now(), id, changed)
 	}
 	r.mu.Unlock()
 	r.tell(notify, changed)

@@ -58,11 +58,12 @@ type times struct {
 	// audit is the time between two looks at all of our own pages. It costs one request, and bounds how long a page stays
 	// away that somebody else removed or changed.
 	audit time.Duration
-	// settle is how long reads may be late (claim.settle).
+	// settle is how long reads may be late (claim.settle, catalogs.lag).
 	settle time.Duration
 	// retry is the pause after a first failed write, and maxRetry the longest.
 	retry, maxRetry time.Duration
-	// unspoken is how long an instance of ours stays of whose service nobody has said anything: a controller that starts, perhaps in
+	// unspoken is how long a page that was found without a record is not announced (outbox.unvouched), and an instance of ours stays,
+	// of whose service nobody has said anything: a controller that starts, perhaps in
 	// the place of the AWS Cloud Map MCS Controller for K8s, has not yet looked at everything that it exports.
 	unspoken time.Duration
 	// viewAudit is the time between two looks at instances of ours, of one service each. It costs one request.
@@ -127,9 +128,8 @@ type Registry struct {
 	missingSince time.Time
 	// spoken are the keys that were ever published or withdrawn by this process.
 	spoken keySet
-	// unvouched says that the ID was claimed when there was no record, though the cluster may have had an earlier life: what is left
-	// of its pages was not announced by anybody.
-	unvouched bool
+	// leftovers says that the last audit found pages.
+	leftovers bool
 	// announce asks for the record to be written now.
 	announce bool
 	// catalogID is the service that our pages were written to.
@@ -165,7 +165,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		control:  newControl(client, cfg),
 		look:     make(chan struct{}, 1),
 		write:    make(chan struct{}, 1),
-		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval),
+		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval, cfg.times.settle),
 		outbox:   newOutbox(cfg.Identity.ClusterID),
 		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval)), settle: cfg.times.settle},
 		members:  registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
@@ -477,7 +477,9 @@ func (r *Registry) removeRecords(ctx context.Context) (controlPlace, error) {
 	}
 	r.mu.Lock()
 	r.ours.pages, r.ours.services = digests{}, services{}
-	r.ours.generation = max(r.ours.generation+1, r.cfg.wall().UnixMilli())
+	// Later than the pages too: the last ones may have been written and not announced, and the next life must not take them up.
+	r.outbox.generation = max(r.outbox.generation, r.ours.generation)
+	r.ours.generation = r.outbox.nextGeneration(r.cfg.wall())
 	last := r.ours
 	r.mu.Unlock()
 	if _, err := r.client.as(classMembers).register(ctx, place.members.id, last.instance()); err != nil {

@@ -252,6 +252,7 @@ func (r *Registry) takeBatch(notify func(mcs.Key)) (writes []pageWrite, suspects
 		return nil, nil
 	}
 	suspects = r.suspects()
+	r.announce = r.announce || r.outbox.unvouched // what was found may be what is wanted
 	writes, refused := r.outbox.batch(time.Now(), r.cfg.wall())
 	r.firstAsk = time.Time{}
 	changed := keySet{}
@@ -387,8 +388,11 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDon
 // registry shows. The caller holds r.mu.
 func (r *Registry) announced() (pages digests, in services) {
 	shown := r.shown()
+	if r.claim.state == held && time.Since(r.heldSince) >= r.cfg.times.unspoken {
+		r.outbox.unvouched = false // what nobody has spoken of stays as it was found
+	}
 	for i := range pages {
-		digest, service := r.outbox.announcement(i, shown, r.unvouched)
+		digest, service := r.outbox.announcement(i, shown)
 		pages[i], in[i] = digest, uint8(service)
 	}
 	return pages, in
