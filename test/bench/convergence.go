@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -51,15 +52,7 @@ func converge(ctx context.Context, registry string, exports int) (Convergence, e
 	if err != nil {
 		return result, err
 	}
-	if err := inParallel(ctx, exports, func(ctx context.Context, i int) error {
-		if err := c.exporter.Create(ctx, service(serviceName(i))); err != nil {
-			return err
-		}
-		return c.exporter.Create(ctx, slice(serviceName(i), i, endpointsPerExport))
-	}); err != nil {
-		return result, err
-	}
-	if err := pause(ctx, settle); err != nil { // until the caches have them
+	if err := c.makeServices(ctx, exports); err != nil {
 		return result, err
 	}
 	idle, err := c.usages(ctx)
@@ -90,12 +83,21 @@ func converge(ctx context.Context, registry string, exports int) (Convergence, e
 	if err != nil {
 		return result, err
 	}
-	if err := c.afterwards(ctx, &result, idle, converged); err != nil {
-		return result, err
+	return result, errors.Join(c.afterwards(ctx, &result, idle, converged), c.floor(ctx, &result))
+}
+
+// makeServices makes the services that are exported then, and waits until caches have them.
+func (c *clusters) makeServices(ctx context.Context, n int) error {
+	err := inParallel(ctx, n, func(ctx context.Context, i int) error {
+		if err := c.exporter.Create(ctx, service(serviceName(i))); err != nil {
+			return err
+		}
+		return c.exporter.Create(ctx, slice(serviceName(i), i, endpointsPerExport))
+	})
+	if err != nil {
+		return err
 	}
-	floor, err := c.floor(ctx)
-	result.FloorMS = milliseconds(floor)
-	return result, err
+	return pause(ctx, settle)
 }
 
 // afterwards measures what the controllers take when nothing changes any more. The instance view has time: it may go on.

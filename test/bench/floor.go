@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,29 +26,30 @@ type made struct {
 	slice   discoveryv1.EndpointSlice
 }
 
-// floor says how long the API servers of both clusters take for no more than the objects that converge has made: the
+// floor measures how long the API servers of both clusters take for no more than the objects that converge has made: the
 // controllers are away, and this program writes all of them again. No controller can be faster on the same machine.
-func (c *clusters) floor(ctx context.Context) (time.Duration, error) {
+func (c *clusters) floor(ctx context.Context, result *Convergence) error {
 	all, err := c.whatWasMade(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	for name, cluster := range map[string]client.Client{"cls1": c.exporter, "cls2": c.importer} {
 		for _, line := range []string{"scale deployment/" + manager + " --replicas=0", "wait --for=delete pods --all --timeout=60s"} {
 			if out, err := c.set.Output(ctx, "kubectl --context "+name+" -n "+system+" "+line); err != nil {
-				return 0, fmt.Errorf("%s: %s: %w: %s", name, line, err, out)
+				return fmt.Errorf("%s: %s: %w: %s", name, line, err, out)
 			}
 		}
 		if err := cluster.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: again}}); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	if err := pause(ctx, settle); err != nil {
-		return 0, err
+		return err
 	}
 	began := time.Now()
 	err = inParallel(ctx, len(all), func(ctx context.Context, i int) error { return c.make(ctx, all[i]) })
-	return time.Since(began), err
+	result.FloorMS = milliseconds(time.Since(began))
+	return err
 }
 
 // whatWasMade reads what the controllers have made of every export.
@@ -58,37 +60,29 @@ func (c *clusters) whatWasMade(ctx context.Context) ([]*made, error) {
 		services corev1.ServiceList
 		slices   discoveryv1.EndpointSliceList
 	)
-	for list, cluster := range map[client.ObjectList]client.Client{&exports: c.exporter, &imports: c.importer, &services: c.importer, &slices: c.importer} {
-		if err := cluster.List(ctx, list, client.InNamespace(namespace)); err != nil {
-			return nil, err
-		}
+	in := client.InNamespace(namespace)
+	if err := errors.Join(c.exporter.List(ctx, &exports, in), c.importer.List(ctx, &imports, in),
+		c.importer.List(ctx, &services, in), c.importer.List(ctx, &slices, in)); err != nil {
+		return nil, err
 	}
-	byName := map[string]*made{}
-	var all []*made
-	for _, imp := range imports.Items {
-		m := &made{imp: imp}
-		byName[imp.Name], all = m, append(all, m)
-	}
-	for _, exp := range exports.Items {
-		if m := byName[exp.Name]; m != nil {
-			m.export = exp
-		}
-	}
+	derived, sliceOf := map[string]corev1.Service{}, map[string]discoveryv1.EndpointSlice{}
 	for _, svc := range services.Items {
-		if m := byName[ownerOf(&svc)]; m != nil {
-			m.derived = svc
-		}
+		derived[ownerOf(&svc)] = svc
 	}
 	for _, s := range slices.Items {
-		if m := byName[s.Labels[mcsv1beta1.LabelServiceName]]; m != nil {
-			m.slice = s
-		}
+		sliceOf[s.Labels[mcsv1beta1.LabelServiceName]] = s
 	}
-	for _, m := range all {
-		if m.export.Name == "" || m.derived.Name == "" || m.slice.Name == "" {
-			return nil, fmt.Errorf("import %s: something of it is missing: ServiceExport %q, Service %q, EndpointSlice %q",
-				m.imp.Name, m.export.Name, m.derived.Name, m.slice.Name)
+	importOf := map[string]mcsv1beta1.ServiceImport{}
+	for _, imp := range imports.Items {
+		importOf[imp.Name] = imp
+	}
+	var all []*made
+	for _, e := range exports.Items {
+		m := &made{export: e, imp: importOf[e.Name], derived: derived[e.Name], slice: sliceOf[e.Name]}
+		if m.imp.Name == "" || m.derived.Name == "" || m.slice.Name == "" {
+			return nil, fmt.Errorf("ServiceExport %s: import %q, Service %q, EndpointSlice %q: one is missing", e.Name, m.imp.Name, m.derived.Name, m.slice.Name)
 		}
+		all = append(all, m)
 	}
 	return all, nil
 }

@@ -55,8 +55,12 @@ func kill(t *testing.T, c cluster) (back func()) {
 	kubectl(t, c, "-n", system, "delete", "pods", "--all", "--force", "--grace-period=0")
 	eventually(t, soon, func() error {
 		for _, pod := range pods {
-			if n, err := signal(pod, syscall.Signal(0)); err != nil || n > 0 {
-				return fmt.Errorf("%s: %d processes of pod %s are left (%v)", c.name, n, pod.Name, err)
+			n, err := signal(pod, syscall.Signal(0))
+			if err == nil && n > 0 {
+				err = fmt.Errorf("%s: %d processes of pod %s are left", c.name, n, pod.Name)
+			}
+			if err != nil {
+				return err
 			}
 		}
 		return nil

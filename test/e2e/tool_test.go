@@ -22,10 +22,10 @@ func plugin(ctx context.Context, wantCode int, line string) (string, error) {
 	if errors.As(err, &exit) {
 		code, err = exit.ExitCode(), nil
 	}
-	if err != nil || code != wantCode {
-		return out, fmt.Errorf("kubectl mcs %s: exit code %d, want %d, %v:\n%s", line, code, wantCode, err, out)
+	if err == nil && code != wantCode {
+		err = fmt.Errorf("kubectl mcs %s: exit code %d, want %d:\n%s", line, code, wantCode, out)
 	}
-	return out, nil
+	return out, err
 }
 
 // says wants a command of the plugin to end with a code and to print all of these, soon.
