@@ -11,24 +11,25 @@ type Asked map[mcs.Key]said
 
 // said is what a Look said that could not tell everything.
 type said struct {
-	synced  bool
-	unknown []string
+	synced, incomplete bool
+	unknown            []string
 }
 
 // NotSynced notes that a Look failed with ErrNotSynced.
 func (a Asked) NotSynced(key mcs.Key) { a[key] = said{} }
 
-// Said notes the clusters that a Look said to be unknown.
-func (a Asked) Said(key mcs.Key, unknown []string) {
-	if len(unknown) > 0 {
-		a[key] = said{synced: true, unknown: unknown}
+// Said notes a View that did not tell everything.
+func (a Asked) Said(key mcs.Key, view View) {
+	if len(view.Unknown) > 0 || view.Incomplete {
+		a[key] = said{synced: true, incomplete: view.Incomplete, unknown: view.Unknown}
 	}
 }
 
-// News are the keys of which a synced registry would say something else now, given the clusters that are unknown; they are forgotten.
-func (a Asked) News(unknown func(mcs.Key) []string) (keys []mcs.Key) {
+// News are the keys of which a synced registry, which looks like that, would say something else now; they are forgotten.
+func (a Asked) News(look func(mcs.Key) View) (keys []mcs.Key) {
 	for key, before := range a {
-		if !before.synced || !slices.Equal(unknown(key), before.unknown) {
+		now := look(key)
+		if !before.synced || before.incomplete != now.Incomplete || !slices.Equal(before.unknown, now.Unknown) {
 			keys = append(keys, key)
 			delete(a, key)
 		}

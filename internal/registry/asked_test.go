@@ -9,25 +9,28 @@ import (
 )
 
 func TestAsked(t *testing.T) {
-	early, partly, all := mcs.Key{Namespace: "a", Name: "early"}, mcs.Key{Namespace: "a", Name: "partly"}, mcs.Key{Namespace: "a", Name: "all"}
-	unknown := map[mcs.Key][]string{partly: {"cls2", "cls3"}}
+	early, partly, all, more := mcs.Key{Name: "early"}, mcs.Key{Name: "partly"}, mcs.Key{Name: "all"}, mcs.Key{Name: "more"}
+	views := map[mcs.Key]registry.View{partly: {Unknown: []string{"cls2", "cls3"}}, more: {Incomplete: true}}
 	asked := registry.Asked{}
 	asked.NotSynced(early)
-	asked.Said(partly, unknown[partly])
-	asked.Said(all, nil)
+	for _, key := range []mcs.Key{partly, all, more} {
+		asked.Said(key, views[key])
+	}
 	news := func(what string, want ...mcs.Key) {
 		t.Helper()
-		got := asked.News(func(key mcs.Key) []string { return unknown[key] })
+		got := asked.News(func(key mcs.Key) registry.View { return views[key] })
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: news of %v, want of %v", what, got, want)
 		}
 	}
 	news("the first read", early)
 	news("nothing else is known")
-	unknown[partly] = []string{"cls3"}
+	views[partly] = registry.View{Unknown: []string{"cls3"}}
 	news("one cluster more is known", partly)
-	unknown[partly] = nil
+	views[partly] = registry.View{}
 	news("nobody has asked since")
+	views[more] = registry.View{}
+	news("all clusters are known by name", more)
 }
 
 func TestCheckIdentity(t *testing.T) {

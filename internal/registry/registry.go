@@ -54,8 +54,9 @@ type View struct {
 	// it may or may not exist. Unknown is not empty: what is there from an earlier life stays.
 	Unknown []string
 	// Incomplete says that a part of what the View is made from has not been read yet, with clusters that are not known by
-	// name: besides those in Unknown, any cluster that is not in Exports may have an export. It is never set by a backend,
-	// only where several registries are one (package several).
+	// name: besides those in Unknown, any cluster that is not in Exports may have an export. That is so where several registries
+	// are one, one of which has not been read, and in the first moments of a controller that starts while the registry throttles.
+	// The key is notified when it is over.
 	Incomplete bool
 	// Stale are the clusters, sorted, of those in Exports that have shown no sign of life for the configured time, judged by
 	// this cluster's clock and only while the registry itself answers (Liveness). What becomes of their endpoints is the

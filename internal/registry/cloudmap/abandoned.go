@@ -63,5 +63,5 @@ func (r *Registry) readRecord(ctx context.Context, in namespace) (*memberRecord,
 	if err != nil {
 		return nil, fmt.Errorf("reading the record of an earlier identity: %w", err)
 	}
-	return r.ownRecord(instances), nil
+	return recordOf(instances, r.cfg.Identity), nil
 }

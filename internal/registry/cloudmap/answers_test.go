@@ -54,7 +54,7 @@ func TestEveryAnswer(t *testing.T) {
 	warmUp(t)
 	operations := []string{
 		"DiscoverInstances", "RegisterInstance", "DeregisterInstance", "ListInstances", "ListNamespaces", "ListServices",
-		"CreateHttpNamespace", "CreateService", "GetNamespace", "GetOperation", "ListTagsForResource", "DeleteService",
+		"CreateHttpNamespace", "CreateService", "GetNamespace", "GetService", "GetOperation", "ListTagsForResource", "DeleteService",
 	}
 	for _, operation := range operations {
 		for name, f := range answers {

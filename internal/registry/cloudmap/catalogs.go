@@ -34,9 +34,9 @@ type catalogs struct {
 	lag      time.Duration
 	liveness *registry.Liveness
 
-	// synced is set by the first whole read of the members.
-	synced   bool
-	clusters map[string]*catalog
+	// synced is set by the first whole read of the members. incomplete says that it is not known yet who has a catalog.
+	synced, incomplete bool
+	clusters           map[string]*catalog
 	// departed are the last records of clusters that were removed a moment ago: what a late read shows of them is not news.
 	departed map[string]departure
 }
@@ -256,14 +256,15 @@ func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed k
 	}
 }
 
-// suspect takes in, before the first read of the members, who has a catalog. A cluster whose record is not there, but whose
-// catalog is, may have left or not: what it exports is unknown until its catalog is seen to be empty, or until it has
+// suspect takes in, before the first read of the members or as soon as it is known, who has a catalog. A cluster whose record is not
+// there, but whose catalog is, may have left or not: what it exports is unknown until its catalog is seen to be empty, or until it has
 // been silent for as long as makes a cluster stale.
-func (c *catalogs) suspect(found map[string]map[int]service) {
-	if c.synced {
+func (c *catalogs) suspect(place controlPlace) {
+	if c.synced && !c.incomplete {
 		return
 	}
-	for id := range found {
+	c.incomplete = place.unlisted
+	for id := range place.catalogs {
 		if c.clusters[id] == nil && id != c.identity.ClusterID {
 			c.clusters[id] = &catalog{}
 		}
@@ -517,6 +518,7 @@ func diff(before, after map[mcs.Key]mcs.Export, changed keySet) {
 // look is what the others' catalogs have of key.
 func (c *catalogs) look(key mcs.Key) (view registry.View) {
 	page := pageOf(key)
+	view.Incomplete = c.incomplete
 	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
 		if id == c.identity.ClusterID {
 			continue

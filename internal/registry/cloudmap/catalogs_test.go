@@ -579,7 +579,7 @@ func TestAudit(t *testing.T) {
 // no sign of life all the same.
 func TestUnheardWithKnownCatalog(t *testing.T) {
 	s := newStory(t)
-	s.catalogs.suspect(map[string]map[int]service{"cls2": {}})
+	s.catalogs.suspect(controlPlace{catalogs: map[string]map[int]service{"cls2": {}}})
 	s.publish(101, thePage, webExport("cls2", 0, 2))
 	s.pass(1, true)
 	s.read()

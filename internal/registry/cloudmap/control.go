@@ -32,11 +32,20 @@ type control struct {
 	known atomic.Pointer[controlPlace]
 	// looking is held by who looks for the place: reader and writer must not both make it.
 	looking *semaphore.Weighted
+	// searched says that the place was found, or is to be found, without our record's help. recalling is since when the place that it
+	// tells of is being verified. Both belong to who holds looking.
+	searched  bool
+	recalling time.Time
+	// listed is told of each list of the namespaces.
+	listed func(map[string]namespace)
+	// unlisted is closed when the place was found without a list of the services, and that has to be made up for.
+	unlisted chan struct{}
 }
 
 func newControl(client *Client, cfg Config) *control {
 	return &control{
 		client: client, identity: cfg.Identity, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
+		listed: func(map[string]namespace) {}, unlisted: make(chan struct{}),
 	}
 }
 
@@ -50,6 +59,8 @@ type controlPlace struct {
 	catalog map[int]service
 	// catalogs are the clusters that had a catalog when the place was found, and its services.
 	catalogs map[string]map[int]service
+	// unlisted says that the services were not listed: catalogs is not known, and catalog may lack services that no record tells of.
+	unlisted bool
 	// isNew says that the catalog was not there before.
 	isNew bool
 	// missing says that the namespace or its service members is not there. Only who just reads sees that.
@@ -73,7 +84,7 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	if known := c.remembered(); known != nil {
 		return *known, nil
 	}
-	find, doing := c.find, "preparing"
+	find, doing := c.recallOrFind, "preparing"
 	if c.readOnly {
 		find, doing = c.look, "looking for"
 	}
@@ -86,6 +97,9 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	}
 	place.found = time.Now()
 	c.known.Store(&place)
+	if place.unlisted {
+		close(c.unlisted)
+	}
 	return place, nil
 }
 
@@ -108,6 +122,21 @@ func (c *control) forget() {
 // believed is how long what was found is believed to be there, whatever reads say: they are late. To look again costs a list of
 // namespaces, which AWS allows the whole account once in two seconds.
 const believed = 2 * time.Second
+
+// recallOrFind finds the place with the help of our record when this process looks for it first, and by lists otherwise.
+func (c *control) recallOrFind(ctx context.Context) (controlPlace, error) {
+	if !c.searched {
+		place, ok, err := c.recall(ctx)
+		if err != nil {
+			return place, err
+		}
+		c.searched = true
+		if ok {
+			return c.listSoon(ctx, place), nil
+		}
+	}
+	return c.find(ctx)
+}
 
 // look finds what is there.
 func (c *control) look(ctx context.Context) (place controlPlace, err error) {
@@ -135,6 +164,7 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	if err != nil {
 		return place, err
 	}
+	c.listed(namespaces)
 	var ok bool
 	if place.namespace, ok = namespaces[c.namespaceName()]; !ok {
 		if place.namespace, err = c.client.createNamespace(ctx, c.namespaceName(), c.identity, partControl); err != nil {

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,9 +22,13 @@ type fleet struct {
 	mu sync.Mutex
 	// cuts are quotas below AWS's, by operation.
 	cuts map[string]*rate.Limiter
+	// down says that nothing is answered: of two requests one is refused, one times out.
+	down bool
 	// calls and throttled count requests by operation; writes are those let through, by cluster.
 	calls, throttled map[string]int
 	writes           map[string]int
+	// asked are the requests of each client.
+	asked map[string]int
 	// beat is when each cluster's record was last written, gap the longest time between two writes of one.
 	beat map[string]time.Time
 	gap  map[string]time.Duration
@@ -41,6 +45,14 @@ func (f *fleet) reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls, f.throttled, f.writes, f.gap = map[string]int{}, map[string]int{}, map[string]int{}, map[string]time.Duration{}
+	f.asked = map[string]int{}
+}
+
+// fail makes everything fail, or work again.
+func (f *fleet) fail(down bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down = down
 }
 
 // cut lowers the quotas of operations.
@@ -53,13 +65,19 @@ func (f *fleet) cut(perSecond float64, operations ...string) {
 	}
 }
 
-// through says whether a request is let through to the server.
-func (f *fleet) through(operation string) bool {
+// fateOf says what becomes of a client's request.
+func (f *fleet) fateOf(client, operation string) fate {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls[operation]++
-	cut := f.cuts[operation]
-	return cut == nil || cut.AllowN(time.Now(), 1)
+	f.asked[client]++
+	if cut := f.cuts[operation]; cut != nil && !cut.AllowN(time.Now(), 1) {
+		return fate{code: "ThrottlingException"}
+	}
+	if f.down {
+		return fate{code: "ServiceUnavailable", status: http.StatusServiceUnavailable, silent: f.asked[client]%2 == 0}
+	}
+	return fate{}
 }
 
 // answered takes in an answer.
@@ -109,6 +127,16 @@ func (f *fleet) maxGap() (longest time.Duration) {
 	return longest
 }
 
+// mostAsked is the most requests of a client.
+func (f *fleet) mostAsked() (most int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.asked {
+		most = max(most, n)
+	}
+	return most
+}
+
 // spread are the fewest and the most writes of a cluster.
 func (f *fleet) spread(clusters int) (fewest, most int) {
 	f.mu.Lock()
@@ -123,21 +151,23 @@ func (f *fleet) spread(clusters int) (fewest, most int) {
 	return fewest, most
 }
 
-// guarded is the account as the fleet sees it.
+// guarded is the account as a client of the fleet sees it.
 type guarded struct {
 	*account
 	fleet *fleet
+	name  string
 }
 
 func (g guarded) Do(request *http.Request) (*http.Response, error) {
 	_, operation, _ := strings.Cut(request.Header.Get("X-Amz-Target"), ".")
-	if !g.fleet.through(operation) {
+	switch what := g.fleet.fateOf(g.name, operation); {
+	case what.silent:
+		<-request.Context().Done()
+		return nil, request.Context().Err()
+	case what.code != "":
 		time.Sleep(g.latency)
 		g.fleet.answered(operation, nil, false)
-		answer := httptest.NewRecorder()
-		answer.Header().Set("X-Amzn-Errortype", "ThrottlingException")
-		answer.WriteHeader(http.StatusBadRequest)
-		return answer.Result(), nil
+		return failing(what), nil
 	}
 	body, err := io.ReadAll(request.Body)
 	if err != nil {
@@ -152,113 +182,221 @@ func (g guarded) Do(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// TestFleet has a hundred clusters in one account, which share AWS's quotas and know nothing of one another's requests. They all
-// start from nothing at once, go on, meet quotas cut for four minutes, and are all restarted at once.
+// fleetOf are many clusters in one account, which share AWS's quotas and know nothing of one another's requests.
+type fleetOf struct {
+	*fleet
+	t       *testing.T
+	account *account
+	regs    []*Registry
+	stops   []func(error)
+}
+
+// fleetExports is how many exports each cluster has.
+const fleetExports = 2
+
+// start starts, or restarts, the clusters from first on, all at once.
+func (f *fleetOf) start(first int) {
+	for _, stop := range f.stops[first:] {
+		if stop != nil {
+			stop(nil)
+		}
+	}
+	for i := first; i < len(f.regs); i++ {
+		cfg := f.account.standard(i + 1)
+		cfg.Hints = nil // hints only save reads, which are not short
+		cfg.PollInterval = fleetPoll
+		transport := guarded{f.account, f.fleet, cfg.Identity.ClusterID}
+		client, err := NewClient(f.t.Context(), ClientConfig{Region: "us-east-1", Endpoint: "http://cloudmap.test", transport: transport})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if f.regs[i], err = New(client, cfg); err != nil {
+			f.t.Fatal(err)
+		}
+		for service := range fleetExports {
+			publish(f.t, f.regs[i], webExport(cfg.Identity.ClusterID, service, 10))
+		}
+		f.stops[i] = start(f.t, f.regs[i])
+	}
+}
+
+// fleetPoll is the fleet's poll interval: a hundred clusters without hints in one process would compute for long.
+const fleetPoll = 10 * time.Second
+
+// change changes every export of every cluster.
+func (f *fleetOf) change(endpoints int) {
+	for i, reg := range f.regs {
+		for service := range fleetExports {
+			publish(f.t, reg, webExport(reg.cfg.Identity.ClusterID, service, endpoints+i%3))
+		}
+	}
+}
+
+// exported says whether every export is.
+func (f *fleetOf) exported() bool {
+	for _, reg := range f.regs {
+		for service := range fleetExports {
+			if look(f.t, reg, webKey(service)).Own.State != registry.Exported {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// listed says whether every cluster knows all catalogs.
+func (f *fleetOf) listed() bool {
+	return !slices.ContainsFunc(f.regs, func(reg *Registry) bool {
+		reg.mu.Lock()
+		defer reg.mu.Unlock()
+		return !reg.catalogs.synced || reg.catalogs.incomplete
+	})
+}
+
+// wantAllKnown fails the test when a cluster takes another for dead, or does not know of an export of it that is there all the time.
+func (f *fleetOf) wantAllKnown(what string) {
+	f.t.Helper()
+	for _, reg := range f.regs {
+		view, err := reg.Look(f.t.Context(), webKey(0))
+		if err != nil {
+			continue // it has just started
+		}
+		if len(view.Stale) > 0 || len(view.Exports)+len(view.Unknown) != len(f.regs)-1 {
+			f.t.Fatalf("%s: %s knows %d exports, %v are unknown, %v stale", what, reg.cfg.Identity.ClusterID, len(view.Exports), view.Unknown, view.Stale)
+		}
+	}
+}
+
+// phase waits until met, says what it cost, and looks now and then whether all clusters still know one another if they should.
+func (f *fleetOf) phase(what string, patience time.Duration, known bool, met func() bool) {
+	f.t.Helper()
+	f.reset()
+	began := time.Now()
+	for i := 0; !met(); i++ {
+		if time.Since(began) > patience {
+			f.t.Errorf("%s: not within %v", what, patience)
+			break
+		}
+		if known && i%10 == 0 {
+			f.wantAllKnown(what)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	calls, throttled := f.total()
+	fewest, most := f.spread(len(f.regs))
+	f.t.Logf("%s: took %v; %d requests, %d of them throttled or failed; writes of a cluster from %d to %d; longest without a heartbeat %v",
+		what, time.Since(began).Round(time.Second), calls, throttled, fewest, most, f.maxGap().Round(time.Second))
+	f.t.Logf("  failed: %v of %v", f.throttled, f.calls)
+}
+
+// wantBeats fails the test when a cluster was without a heartbeat, in this phase or up to it, for so long that the others take it for dead.
+func (f *fleetOf) wantBeats(what string) {
+	f.t.Helper()
+	if gap := f.maxGap(); gap >= defaultStale {
+		f.t.Errorf("%s: a cluster was without a heartbeat for %v, and the others took it for dead", what, gap)
+	}
+}
+
+// atMost says how many requests an operation may have made, of each cluster.
+func (f *fleetOf) atMost(what, operation string, perCluster int) {
+	f.t.Helper()
+	if got := f.calls[operation]; got > perCluster*len(f.regs) {
+		f.t.Errorf("%s: %d requests %s, want at most %d of each cluster", what, got, operation, perCluster)
+	}
+}
+
+func after(d time.Duration) func() bool {
+	until := time.Now().Add(d)
+	return func() bool { return time.Now().After(until) }
+}
+
+// TestFleet has a hundred clusters in one account. They all start from nothing at once, go on, meet quotas cut for four minutes, are all
+// but one restarted at once, and have no Cloud Map for ten minutes.
 func TestFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a while")
 	}
-	const clusters, exports = 100, 2
+	const clusters = 100
 	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond, InstancesPerNamespace: 30_000}, func(t *testing.T, a *account) {
-		f := newFleet()
-		regs := make([]*Registry, clusters)
-		stops := make([]func(error), clusters)
-		startAll := func() {
-			for i := range clusters {
-				cfg := a.standard(i + 1)
-				cfg.Hints = nil // hints only save reads, which are not short
-				cfg.PollInterval = 10 * time.Second
-				client, err := NewClient(t.Context(), ClientConfig{Region: "us-east-1", Endpoint: "http://cloudmap.test", transport: guarded{a, f}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if regs[i], err = New(client, cfg); err != nil {
-					t.Fatal(err)
-				}
-				for service := range exports {
-					publish(t, regs[i], webExport(cfg.Identity.ClusterID, service, 10))
-				}
-				stops[i] = start(t, regs[i])
-			}
-		}
-		exported := func() bool {
-			for _, reg := range regs {
-				for service := range exports {
-					if view, err := reg.Look(t.Context(), webKey(service)); err != nil || view.Own.State != registry.Exported {
-						return false
-					}
-				}
-			}
-			return true
-		}
-		phase := func(what string, patience time.Duration, met func() bool) {
-			t.Helper()
-			f.reset()
-			began := time.Now()
-			for !met() {
-				if time.Since(began) > patience {
-					t.Errorf("%s: not within %v", what, patience)
-					break
-				}
-				time.Sleep(500 * time.Millisecond)
-			}
-			calls, throttled := f.total()
-			fewest, most := f.spread(clusters)
-			t.Logf("%s: took %v; %d requests, %d of them throttled; writes of a cluster from %d to %d; longest without a heartbeat %v",
-				what, time.Since(began).Round(time.Second), calls, throttled, fewest, most, f.maxGap().Round(time.Second))
-			t.Logf("  throttled: %v of %v", f.throttled, f.calls)
-		}
-		after := func(d time.Duration) func() bool {
-			until := time.Now().Add(d)
-			return func() bool { return time.Now().After(until) }
-		}
-		// at most says how many requests an operation may have made, of each cluster.
-		atMost := func(what, operation string, perCluster int) {
-			t.Helper()
-			if got := f.calls[operation]; got > perCluster*clusters {
-				t.Errorf("%s: %d requests %s, want at most %d of each cluster", what, got, operation, perCluster)
-			}
-		}
-		startAll()
-		// One list of namespaces each, at one in two seconds for all: 200 s.
-		phase("start from nothing", 8*time.Minute, exported)
-		atMost("start", "ListNamespaces", 20)
-		atMost("start", "RegisterInstance", 25)
+		f := &fleetOf{fleet: newFleet(), t: t, account: a, regs: make([]*Registry, clusters), stops: make([]func(error), clusters)}
+		f.start(0)
+		// One list of namespaces each, at one in two seconds for all: 200 s, and what is throttled. From the second minute on the
+		// instance views take some too.
+		f.phase("start from nothing", 8*time.Minute, false, f.exported)
+		f.atMost("start", "ListNamespaces", 10)
+		f.atMost("start", "RegisterInstance", 25)
 
-		phase("steady state", time.Hour, after(time.Minute))
+		f.phase("steady state", time.Hour, false, after(time.Minute))
 		// The instance view may still be looking, at the lowest priority, for what earlier lives left.
 		if _, throttled := f.total(); throttled > f.throttled["ListNamespaces"] {
 			t.Errorf("requests were throttled in steady state: %v", f.throttled)
 		}
-		atMost("steady state", "RegisterInstance", 6)
+		f.atMost("steady state", "RegisterInstance", 6)
 
 		f.cut(10, "RegisterInstance", "DeregisterInstance")
-		for i, reg := range regs {
-			for service := range exports {
-				publish(t, reg, webExport(reg.cfg.Identity.ClusterID, service, 11+i%3))
-			}
-		}
-		phase("quotas cut to 10 writes a second", time.Hour, after(4*time.Minute))
-		if gap := f.maxGap(); gap >= defaultStale {
-			t.Errorf("a cluster was without a heartbeat for %v, and the others took it for dead", gap)
-		}
+		f.change(11)
+		f.phase("quotas cut to 10 writes a second", time.Hour, true, after(4*time.Minute))
+		f.wantBeats("quotas cut")
 		if fewest, most := f.spread(clusters); fewest < most/2 {
 			t.Errorf("one cluster wrote %d times and another %d times", most, fewest)
 		}
 		// The heartbeats alone are 20.
-		atMost("quotas cut", "RegisterInstance", 60)
+		f.atMost("quotas cut", "RegisterInstance", 60)
 		f.cut(0)
-		phase("quotas back", 2*time.Minute, exported)
+		f.phase("quotas back", 2*time.Minute, true, f.exported)
 
-		for _, stop := range stops {
-			stop(nil)
-		}
-		startAll()
-		// Two lists of namespaces each, one of them for the instance view: 400 s.
-		phase("all restarted", time.Hour, after(8*time.Minute))
-		atMost("restart", "ListNamespaces", 25)
-		if fewest, _ := f.spread(clusters); fewest == 0 {
-			t.Error("a cluster was not back after eight minutes")
+		f.start(1) // and one that sees all the others restart
+		f.phase("all restarted: exported", 2*time.Minute, true, f.exported)
+		f.wantBeats("all restarted")
+		f.phase("all restarted: lists of services made up for", 5*time.Minute, true, f.listed)
+		f.wantBeats("lists of services made up for")
+		f.phase("all restarted: the minutes after", time.Hour, true, after(6*time.Minute))
+		f.wantBeats("the minutes after")
+		if f.outage(); t.Failed() {
+			return
 		}
 	})
+}
+
+// outage takes Cloud Map away for ten minutes: nobody asks more than while all is well, nobody is taken for dead, nothing is removed, and
+// what was changed meanwhile is exported soon after.
+func (f *fleetOf) outage() {
+	f.t.Helper()
+	const lasts = 10 * time.Minute
+	removals := func(what string) {
+		f.t.Helper()
+		for _, operation := range []string{"DeregisterInstance", "DeleteService", "DeleteNamespace", "ListNamespaces"} {
+			f.atMost(what, operation, 0)
+		}
+	}
+	f.fail(true)
+	f.change(14)
+	f.phase("outage", time.Hour, true, after(lasts))
+	removals("outage")
+	// A read at each poll. Writes are tried again after random pauses of up to 30 s, 15 s as a rule: two pages, the record, and a
+	// heartbeat while pages time out.
+	most := int(lasts/fleetPoll) + 1 + 4*int(lasts/(defaultTimes().maxRetry/2))
+	if got := f.mostAsked(); got > most {
+		f.t.Errorf("a cluster made %d requests in an outage of %v, want at most %d", got, lasts, most)
+	}
+	f.fail(false)
+	f.phase("the minute after", time.Hour, true, after(time.Minute))
+	removals("the minute after")
+	// Six polls and five heartbeats, and once: two pages and the record that announces them, a look at the own pages. The other clusters'
+	// pages are two each at most, all at once in a catalog of few.
+	if got := f.mostAsked(); got > 6+1+5+1+4+fleetExports*len(f.regs) {
+		f.t.Errorf("a cluster made %d requests in the minute after an outage", got)
+	}
+	if !f.exported() {
+		f.t.Error("a minute after the outage not everything is exported")
+	}
+	for _, reg := range f.regs {
+		for i, other := range f.regs {
+			if other != reg && !sees(f.t, reg, webExport(other.cfg.Identity.ClusterID, 1, 14+i%3))() {
+				f.t.Fatalf("a minute after the outage %s does not see what %s changed", reg.cfg.Identity.ClusterID, other.cfg.Identity.ClusterID)
+			}
+		}
+	}
+	f.phase("steady state after the outage", time.Hour, true, after(3*time.Minute))
+	removals("steady state after the outage")
 }

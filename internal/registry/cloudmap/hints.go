@@ -152,7 +152,7 @@ const maxThrottledPause = 15 * time.Second
 // peers are all live clusters as the registry shows them, and whether there is something to be looked for soon that no hint
 // will tell of. The caller holds r.mu.
 func (r *Registry) peers(now time.Time) (peers []hint.Peer, hurried bool) {
-	hurried = !r.hints.open || r.claim.state != held || r.outbox.unconfirmed()
+	hurried = !r.hints.open || r.claim.state != held || r.outbox.unconfirmed() || r.catalogs.incomplete
 	for id, cluster := range r.catalogs.clusters {
 		hurried = hurried || !cluster.absentSince.IsZero() || cluster.behind(now)
 		own := id == r.cfg.Identity.ClusterID

@@ -142,15 +142,14 @@ func TestConformanceUnderIAM(t *testing.T) {
 // done says so, and gives what leaving came to.
 func lifetime(t *testing.T, c *cloud, view bool, leave time.Duration, done func() bool) error {
 	t.Helper()
-	run := func(identity mcs.Identity) (*Registry, func() error) {
+	run := func(identity mcs.Identity) (*Registry, func(error) error) {
 		cfg := fast(identity)
 		cfg.InstanceView, cfg.times.leave = view, leave
 		reg := c.registry(t, cfg)
 		ctx, cancel := context.WithCancelCause(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- reg.Run(ctx, func(mcs.Key) {}) }()
-		return reg, func() error {
-			cause := registry.ErrLeave
+		return reg, func(cause error) error {
 			if done() {
 				cause = context.Canceled
 			}
@@ -169,6 +168,12 @@ func lifetime(t *testing.T, c *cloud, view bool, leave time.Duration, done func(
 	key := webKey(0)
 	publish(t, a, webExport(cls1.ClusterID, 0, 2))
 	until("cls2 sees the export of cls1", func() bool { return shows(t, b, cls1.ClusterID, key) })
+	if err := stopA(context.Canceled); err != nil {
+		return errors.Join(err, stopB(context.Canceled))
+	}
+	a, stopA = run(cls1)
+	publish(t, a, webExport(cls1.ClusterID, 0, 2))
+	until("cls1 has joined again", func() bool { return joined(a) })
 	until("the instances are there", func() bool { return !view || len(c.instances(t, key.Namespace, key.Name)) == 2 })
 	if err := a.Withdraw(t.Context(), key); err != nil {
 		t.Fatal(err)
@@ -179,7 +184,7 @@ func lifetime(t *testing.T, c *cloud, view bool, leave time.Duration, done func(
 		_, left := c.service(t, "left", "over")
 		return !there && !left
 	})
-	return errors.Join(stopA(), stopB())
+	return errors.Join(stopA(registry.ErrLeave), stopB(registry.ErrLeave))
 }
 
 // leftover is an instance that an earlier life of cls1 left.
@@ -265,7 +270,10 @@ func TestOthersRecords(t *testing.T) {
 	other.ClusterSetID = "set2"
 	_, _ = running(t, c, other)
 	publish(t, a, webExport(cls1.ClusterID, 0, 1))
-	within(t, 3*patience, "the page is written", func() bool { return len(c.instances(t, "mcs.set1", "catalog.cls1")) > 0 })
+	within(t, 3*patience, "the page is written, and the other clusterset is there", func() bool {
+		_, there := c.service(t, "mcs.set2", "catalog.cls1")
+		return there && len(c.instances(t, "mcs.set1", "catalog.cls1")) > 0
+	})
 	foreign, err := c.client.createNamespace(t.Context(), "ecs", mcs.Identity{ClusterID: "x", ClusterSetID: "x"}, partView)
 	if err != nil {
 		t.Fatal(err)

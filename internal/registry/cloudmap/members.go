@@ -24,6 +24,7 @@ const (
 	attrPages        = "PAGES"
 	attrServices     = "SERVICES"
 	attrHints        = "HINTS"
+	attrPlace        = "PLACE"
 )
 
 // digests are those of a cluster's pages; "" is a page that does not exist.
@@ -46,6 +47,8 @@ type memberRecord struct {
 	// contact is where hints are to be sent, hintProblem why what the record says of it is of no use.
 	contact     hint.Contact
 	hintProblem string
+	// place is where the cluster's controller has found namespace and services. It is of use to nobody but its next life.
+	place recordedPlace
 }
 
 // nextHeartbeat is that of a record written now.
@@ -108,11 +111,14 @@ func (r memberRecord) instance() plan.Instance {
 	if r.contact.Address.IsValid() {
 		attrs[attrHints] = r.contact.String()
 	}
+	if place := r.place.String(); place != "" {
+		attrs[attrPlace] = place
+	}
 	return plan.Instance{ID: r.clusterID, Attributes: attrs}
 }
 
-// memberFormat is the version of the record's format. 1.1 added SERVICES.
-const memberFormat = "1.1"
+// memberFormat is the version of the record's format. 1.1 added SERVICES, 1.2 PLACE.
+const memberFormat = "1.2"
 
 // joinedLayout is RFC 3339 in milliseconds.
 const joinedLayout = "2006-01-02T15:04:05.000Z07:00"
@@ -156,11 +162,25 @@ func parseMember(instance plan.Instance, clusterSetID string) (memberRecord, err
 		return r, fmt.Errorf("%s %q is no number", attrHeartbeat, attrs[attrHeartbeat])
 	}
 	r.contact, r.hintProblem = parseHints(attrs[attrHints])
+	r.place = parsePlace(attrs[attrPlace])
 	if r.pages, err = parsePages(attrs[attrPages]); err != nil {
 		return r, err
 	}
 	r.services, err = parseServices(attrs[attrServices])
 	return r, err
+}
+
+// recordOf is the record with the cluster's ID in a read of members, nil if there is none that can be used.
+func recordOf(instances []plan.Instance, identity mcs.Identity) *memberRecord {
+	for _, instance := range instances {
+		if instance.ID != identity.ClusterID {
+			continue
+		}
+		if shown, err := parseMember(instance, identity.ClusterSetID); err == nil {
+			return &shown
+		}
+	}
+	return nil
 }
 
 // parseHints reads where hints are to be sent. A cluster is a member without them.

@@ -31,6 +31,7 @@ var defaultRates = map[string]Rate{
 	"GetOperation":              {100, 200},
 	"ListInstances":             {50, 100},
 	"GetNamespace":              {50, 100},
+	"GetService":                {50, 100},
 	"ListTagsForResource":       {50, 100},
 	"ListNamespaces":            {0.5, 5},
 	"ListServices":              {2, 10},

@@ -2,6 +2,8 @@ package cloudmap
 
 import (
 	"context"
+	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +27,8 @@ type places struct {
 	services   map[string]map[string]service
 	// forgotten says that something was not as remembered.
 	forgotten atomic.Bool
+	// httpNames are the names by which namespaces are discovered, of those that were ever seen.
+	httpNames sync.Map
 }
 
 func newPlaces(client *Client, identity mcs.Identity) *places {
@@ -58,13 +62,30 @@ func (p *places) find(ctx context.Context, key mcs.Key) (s service, ok bool, err
 	return p.findService(ctx, in, key.Name)
 }
 
-// namespaceOf returns the Cloud Map namespace of key. ok is false when there is none.
-func (p *places) namespaceOf(ctx context.Context, key mcs.Key) (in namespace, ok bool, err error) {
-	if err := p.lock(ctx); err != nil {
-		return in, false, err
+// httpNameOf is the name by which a namespace is discovered, as far as that is known: its own name, unless it was used before.
+func (p *places) httpNameOf(name string) string {
+	if httpName, ok := p.httpNames.Load(name); ok {
+		return httpName.(string)
+	}
+	return name
+}
+
+// seed takes in a list of namespaces that was made for somebody else.
+func (p *places) seed(all map[string]namespace) {
+	if !p.looking.TryAcquire(1) {
+		return // who is at work has a list, or makes one
 	}
 	defer p.looking.Release(1)
-	return p.findNamespace(ctx, key.Namespace)
+	p.keep(maps.Clone(all))
+}
+
+// keep remembers a list of namespaces. The caller holds p.looking.
+func (p *places) keep(all map[string]namespace) {
+	p.namespaces, p.listed, p.services = all, time.Now(), map[string]map[string]service{}
+	p.httpNames.Clear()
+	for name, in := range all {
+		p.httpNames.Store(name, in.httpName)
+	}
 }
 
 // ensure returns the service of key, which it makes if need be; made says that it is new.
@@ -82,6 +103,7 @@ func (p *places) ensure(ctx context.Context, key mcs.Key) (s service, made bool,
 			return s, false, err
 		}
 		p.namespaces[key.Namespace] = in
+		p.httpNames.Store(key.Namespace, in.httpName)
 	}
 	s, ok, err = p.findService(ctx, in, key.Name)
 	if err != nil || ok {
@@ -106,7 +128,7 @@ func (p *places) findNamespace(ctx context.Context, name string) (namespace, boo
 	if err != nil {
 		return namespace{}, false, err
 	}
-	p.namespaces, p.listed, p.services = all, time.Now(), map[string]map[string]service{}
+	p.keep(all)
 	in, ok := all[name]
 	return in, ok, nil
 }
@@ -149,18 +171,24 @@ func (p *places) remove(ctx context.Context, key mcs.Key) error {
 		}
 		delete(p.services[in.id], key.Name)
 	}
+	return p.removeEmpty(ctx, in)
+}
+
+// removeEmpty deletes a namespace that has no services, if it is ours by its tags. The caller holds p.looking, and has listed the services.
+func (p *places) removeEmpty(ctx context.Context, in namespace) error {
 	if len(p.services[in.id]) > 0 {
 		return nil
 	}
 	gone, err := p.client.removeIfOurs(ctx, in.arn, p.identity, func() error { return p.client.deleteNamespace(ctx, in) })
 	if gone {
-		delete(p.namespaces, key.Namespace)
+		delete(p.namespaces, in.name)
 		delete(p.services, in.id)
 	}
 	return err
 }
 
-// candidates are the services in which instances of ours may be, by the namespace's name for discovery.
+// candidates are the services in which instances of ours may be, by the namespace's name for discovery. A namespace without services
+// that this cluster made is deleted: an earlier life ended before it could do that. Another cluster's may be about to get its first one.
 func (p *places) candidates(ctx context.Context) (map[string][]mcs.Key, error) {
 	p.forget()
 	if err := p.lock(ctx); err != nil {
@@ -178,6 +206,15 @@ func (p *places) candidates(ctx context.Context) (map[string][]mcs.Key, error) {
 		}
 		if _, _, err := p.findService(ctx, in, ""); err != nil {
 			return nil, err
+		}
+		if len(p.services[in.id]) == 0 {
+			made, err := p.client.madeHere(ctx, in.arn, p.identity)
+			if err == nil && made {
+				err = p.removeEmpty(ctx, in)
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
 		for service := range p.services[in.id] {
 			if len(validation.IsDNS1123Label(service)) == 0 {

@@ -17,11 +17,10 @@ func TestPlacesWaitNoLongerThanTheirContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, _, findErr := p.find(ctx, mcs.Key{})
-	_, _, namespaceErr := p.namespaceOf(ctx, mcs.Key{})
 	_, _, ensureErr := p.ensure(ctx, mcs.Key{})
 	_, candidatesErr := p.candidates(ctx)
 	for name, err := range map[string]error{
-		"find": findErr, "namespaceOf": namespaceErr, "ensure": ensureErr, "remove": p.remove(ctx, mcs.Key{}), "candidates": candidatesErr,
+		"find": findErr, "ensure": ensureErr, "remove": p.remove(ctx, mcs.Key{}), "candidates": candidatesErr,
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: error = %v", name, err)

@@ -96,11 +96,11 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) (whole bool, 
 		r.tell(notify, changed)
 		return true, r.readOthers(ctx, place, notify)
 	}
-	if err := r.auditIfDue(ctx, place, r.ownRecord(instances), changed); err != nil {
+	if err := r.auditIfDue(ctx, place, recordOf(instances, r.cfg.Identity), changed); err != nil {
 		r.tell(notify, changed)
 		return true, cmp.Or(err, r.readPages(ctx, place, notify))
 	}
-	r.takeClaim(place, r.ownRecord(instances), changed)
+	r.takeClaim(place, recordOf(instances, r.cfg.Identity), changed)
 	// The members are known now; whose pages are not read yet shows as Unknown.
 	r.tell(notify, changed)
 	return true, r.readPages(ctx, place, notify)
@@ -134,7 +134,7 @@ func (r *Registry) vanished(err error) {
 func (r *Registry) takeMembers(place controlPlace, instances []plan.Instance, changed keySet) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.claim.state == held && r.ownRecord(instances) == nil {
+	if r.claim.state == held && recordOf(instances, r.cfg.Identity) == nil {
 		if time.Since(r.recorded) > r.cfg.times.settle {
 			// Somebody removed it. The sooner it is back, the fewer take this cluster for gone, or its ID for free.
 			r.announce = true
@@ -142,8 +142,8 @@ func (r *Registry) takeMembers(place controlPlace, instances []plan.Instance, ch
 		}
 		return false
 	}
-	r.catalogs.suspect(place.catalogs)
-	if r.claim.state == watching && r.ownRecord(instances) == nil {
+	r.catalogs.suspect(place)
+	if r.claim.state == watching && recordOf(instances, r.cfg.Identity) == nil {
 		r.catalogs.unannounced()
 	}
 	r.catalogs.members(time.Now(), instances, changed)
@@ -161,19 +161,6 @@ func (r *Registry) noteMembers() {
 		}
 	}
 	r.members.Note(members)
-}
-
-// ownRecord is the record with our ID in a read, nil if there is none that can be used.
-func (r *Registry) ownRecord(instances []plan.Instance) *memberRecord {
-	for _, instance := range instances {
-		if instance.ID != r.cfg.Identity.ClusterID {
-			continue
-		}
-		if shown, err := parseMember(instance, r.cfg.Identity.ClusterSetID); err == nil {
-			return &shown
-		}
-	}
-	return nil
 }
 
 // auditIfDue reads all of our own pages: before the ID is claimed, when another cluster may have written them, and now

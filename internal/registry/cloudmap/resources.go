@@ -45,6 +45,8 @@ type namespace struct {
 	// httpName is what DiscoverInstances wants: the name, with a suffix when the name was used before.
 	httpName string
 	kind     types.NamespaceType
+	// owner is the account that has it, as far as AWS says so.
+	owner string
 }
 
 // service is a Cloud Map service.
@@ -65,7 +67,7 @@ func (c *Client) namespaces(ctx context.Context) (map[string]namespace, error) {
 			}
 			found[aws.ToString(n.Name)] = namespace{
 				id: c.idOf(n.Id, n.Arn), arn: aws.ToString(n.Arn), name: aws.ToString(n.Name),
-				httpName: httpName(n.Name, n.Properties), kind: n.Type,
+				httpName: httpName(n.Name, n.Properties), kind: n.Type, owner: aws.ToString(n.ResourceOwner),
 			}
 		}
 		if in.NextToken = out.NextToken; in.NextToken == nil {
@@ -111,8 +113,8 @@ func (c *Client) namespace(ctx context.Context, id string) (namespace, error) {
 	}
 	n := out.Namespace
 	return namespace{
-		id: aws.ToString(n.Id), arn: aws.ToString(n.Arn), name: aws.ToString(n.Name),
-		httpName: httpName(n.Name, n.Properties), kind: n.Type,
+		id: c.idOf(n.Id, n.Arn), arn: aws.ToString(n.Arn), name: aws.ToString(n.Name),
+		httpName: httpName(n.Name, n.Properties), kind: n.Type, owner: aws.ToString(n.ResourceOwner),
 	}, nil
 }
 
@@ -180,18 +182,33 @@ func (c *Client) list(ctx context.Context, in service) ([]plan.Instance, error) 
 
 // isOurs says whether a controller of this clusterset made the resource, as far as a share lets us see that.
 func (c *Client) isOurs(ctx context.Context, arn string, identity mcs.Identity) (bool, error) {
-	out, err := call(ctx, c, "ListTagsForResource", c.sdk.ListTagsForResource, &servicediscovery.ListTagsForResourceInput{ResourceARN: aws.String(arn)})
-	if c.owner != "" && resultOf(err) == resultDenied {
+	have, err := c.tagsOf(ctx, arn)
+	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID, err
+}
+
+// madeHere says whether it was this cluster's controller. What is not there is nobody's.
+func (c *Client) madeHere(ctx context.Context, arn string, identity mcs.Identity) (bool, error) {
+	have, err := c.tagsOf(ctx, arn)
+	if isNotFound(err) {
 		return false, nil
 	}
+	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID && have[tagClusterID] == identity.ClusterID, err
+}
+
+// tagsOf are the tags of a resource, none where a share does not let us see them.
+func (c *Client) tagsOf(ctx context.Context, arn string) (map[string]string, error) {
+	out, err := call(ctx, c, "ListTagsForResource", c.sdk.ListTagsForResource, &servicediscovery.ListTagsForResourceInput{ResourceARN: aws.String(arn)})
+	if c.owner != "" && resultOf(err) == resultDenied {
+		return nil, nil
+	}
 	if err != nil {
-		return false, fmt.Errorf("reading the tags of %s: %w", arn, err)
+		return nil, fmt.Errorf("reading the tags of %s: %w", arn, err)
 	}
 	have := map[string]string{}
 	for _, tag := range out.Tags {
 		have[aws.ToString(tag.Key)] = aws.ToString(tag.Value)
 	}
-	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID, nil
+	return have, nil
 }
 
 // deleteService deletes a service, unless it has instances. The error then says so (isInUse).

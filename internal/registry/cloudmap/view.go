@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -50,8 +51,8 @@ type instanceView struct {
 	wake     chan struct{}
 	// off says that nothing is shown: the view only removes what an earlier life has shown.
 	off bool
-	// audit is the time between two looks at services that are shown.
-	audit time.Duration
+	// audit is the time between two looks at services that are shown, scanWithin when leftovers are looked for at the latest.
+	audit, scanWithin time.Duration
 
 	mu sync.Mutex
 	// auditAt is when the next service is looked at.
@@ -95,10 +96,10 @@ func newInstanceView(client *Client, cfg Config, desired func(mcs.Key) (*mcs.Exp
 		metrics:  cfg.Metrics,
 		wake:     make(chan struct{}, 1),
 		off:      !cfg.InstanceView,
-		audit:    cfg.times.viewAudit,
-		queue:    map[mcs.Key]*viewItem{},
-		shown:    map[mcs.Key]shownService{},
-		unshown:  map[mcs.Key]unshown{},
+		audit:    cfg.times.viewAudit, scanWithin: cfg.times.scan,
+		queue:   map[mcs.Key]*viewItem{},
+		shown:   map[mcs.Key]shownService{},
+		unshown: map[mcs.Key]unshown{},
 	}
 }
 
@@ -123,11 +124,13 @@ func (v *instanceView) enqueue(key mcs.Key) {
 	item.retry, item.again = retry{}, item.busy
 }
 
-// enable lets the view write, first of all to remove what an earlier life left.
+// enable lets the view write, and some time later look for what an earlier life left. That takes lists: many controllers that start at
+// once have more important requests to make, and are not to make these at once.
 func (v *instanceView) enable() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.enabled, v.scan = true, true
+	v.scanRetry = retry{retryAt: time.Now().Add(v.scanWithin/5 + rand.N(v.scanWithin-v.scanWithin/5))}
 	wake(v.wake)
 }
 
@@ -190,7 +193,7 @@ func (v *instanceView) next(now time.Time) (key mcs.Key, ok bool, pause time.Dur
 		pause = max(0, min(pause, v.auditAt.Sub(now)))
 	}
 	if v.scan {
-		pause = max(0, v.scanRetry.retryAt.Sub(now))
+		pause = max(0, min(pause, v.scanRetry.retryAt.Sub(now)))
 	}
 	for key, item := range v.queue {
 		if item.busy {
@@ -277,6 +280,11 @@ func (v *instanceView) sync(ctx context.Context, key mcs.Key) error {
 	if touched && !shown.partly && shown.exp.Equal(*exp) {
 		return nil
 	}
+	if !touched {
+		if left, err := v.leftAsWanted(ctx, *exp); left || err != nil {
+			return err
+		}
+	}
 	s, made, err := v.places.ensure(ctx, key)
 	if err != nil {
 		return err
@@ -305,6 +313,30 @@ func (v *instanceView) sync(ctx context.Context, key mcs.Key) error {
 	v.shown[key] = shownService{exp: *exp, instances: len(want) - hidden, partly: hidden > 0, seen: time.Now()}
 	v.note(key, u)
 	return nil
+}
+
+// leftAsWanted says whether an earlier life has left all instances of exp as they are to be: then nothing has to be written, and no
+// place to be found by lists. Only one read is made, by names.
+func (v *instanceView) leftAsWanted(ctx context.Context, exp mcs.Export) (bool, error) {
+	v.mu.Lock()
+	mayBeLeft := v.scan
+	v.mu.Unlock()
+	want, beyond := v.instances(exp)
+	if !mayBeLeft || beyond > 0 {
+		return false, nil
+	}
+	have, ok, err := v.discoverOwn(ctx, exp.Key)
+	if resultOf(err) == resultDenied {
+		return false, nil // who may write can do without
+	}
+	if changes := plan.Instances(want, have, v.own); !ok || len(changes.Register)+len(changes.Deregister) > 0 {
+		return false, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.shown[exp.Key] = shownService{exp: exp, instances: len(want), seen: time.Now()}
+	v.note(exp.Key, unshown{})
+	return true, nil
 }
 
 // instances are those that show exp, as many as a service may have, and how many there are beyond.
@@ -442,7 +474,14 @@ func (v *instanceView) leftovers(ctx context.Context) ([]mcs.Key, error) {
 	var keys []mcs.Key
 	for namespaceName, services := range candidates {
 		for _, key := range services {
-			instances, _, err := v.client.discover(ctx, namespaceName, key.Name, map[string]string{attrClusterID: v.identity.ClusterID})
+			if v.inStep(key) {
+				continue
+			}
+			var instances []plan.Instance
+			err := v.client.persist(ctx, func() (err error) {
+				instances, _, err = v.client.discover(ctx, namespaceName, key.Name, map[string]string{attrClusterID: v.identity.ClusterID})
+				return err
+			})
 			if isNotFound(err) {
 				continue
 			}
@@ -457,6 +496,14 @@ func (v *instanceView) leftovers(ctx context.Context) ([]mcs.Key, error) {
 	return keys, nil
 }
 
+// inStep says whether a service is known to have what it is to have.
+func (v *instanceView) inStep(key mcs.Key) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, shown := v.shown[key]
+	return shown && v.queue[key] == nil
+}
+
 // leave removes all instances of this cluster. run has ended before. A nil view has none.
 func (v *instanceView) leave(ctx context.Context) error {
 	if v == nil {
@@ -469,7 +516,8 @@ func (v *instanceView) leave(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	keys = slices.AppendSeq(keys, maps.Keys(v.shown))
+	// What run did not finish is in the queue, such as a namespace that is left of an empty service.
+	keys = slices.AppendSeq(slices.AppendSeq(keys, maps.Keys(v.shown)), maps.Keys(v.queue))
 	slices.SortFunc(keys, func(a, b mcs.Key) int { return strings.Compare(a.String(), b.String()) })
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(viewServices)

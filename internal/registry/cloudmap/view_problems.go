@@ -134,16 +134,12 @@ func (v *instanceView) auditIfDue(ctx context.Context) {
 	if !due {
 		return
 	}
-	s, ok, err := v.places.find(ctx, key)
+	present, ok, err := v.discoverOwn(ctx, key)
 	if err != nil {
 		return // the next audit tries again
 	}
-	var present []plan.Instance
-	if ok {
-		present, ok, err = v.discoverOwn(ctx, key)
-	}
-	if err != nil {
-		return
+	if !ok {
+		v.places.forget()
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -158,20 +154,15 @@ func (v *instanceView) auditIfDue(ctx context.Context) {
 		v.shown[key] = shown
 		return
 	}
-	v.log.Info("Somebody changed the instances of this cluster: writing them again", "service", key.String(), "id", s.id)
+	v.log.Info("Somebody changed the instances of this cluster: writing them again", "service", key.String())
 	delete(v.shown, key)
 	v.enqueue(key)
 }
 
-// discoverOwn reads our instances of a service; ok is false when it is not there.
+// discoverOwn reads our instances of a service, by names: it costs one read and no list. ok is false when the service is not there.
 func (v *instanceView) discoverOwn(ctx context.Context, key mcs.Key) (own []plan.Instance, ok bool, err error) {
-	in, ok, err := v.places.namespaceOf(ctx, key)
-	if err != nil || !ok {
-		return nil, false, err
-	}
-	own, _, err = v.client.discover(ctx, in.httpName, key.Name, map[string]string{attrClusterID: v.identity.ClusterID})
+	own, _, err = v.client.discover(ctx, v.places.httpNameOf(key.Namespace), key.Name, map[string]string{attrClusterID: v.identity.ClusterID})
 	if isNotFound(err) {
-		v.places.forget()
 		return nil, false, nil
 	}
 	return own, err == nil, err

@@ -369,6 +369,7 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDon
 		r.ours.generation = max(r.outbox.generation, r.ours.generation)
 	}
 	r.ours.pages, r.ours.services = r.announced()
+	r.ours.place = place.toRecord()
 	ours := r.ours
 	r.mu.Unlock()
 

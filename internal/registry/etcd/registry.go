@@ -195,7 +195,7 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, r.notSynced())
 	}
 	view := r.state.look(key, r.cfg.Identity.ClusterID)
-	r.asked.Said(key, view.Unknown)
+	r.asked.Said(key, view)
 	view.Own = r.publication(key)
 	return view, nil
 }
@@ -254,7 +254,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 func (r *Registry) tell(notify func(mcs.Key), changed keySet) {
 	r.mu.Lock()
 	if r.state.synced {
-		for _, key := range r.asked.News(func(key mcs.Key) []string { return r.state.look(key, r.cfg.Identity.ClusterID).Unknown }) {
+		for _, key := range r.asked.News(func(key mcs.Key) registry.View { return r.state.look(key, r.cfg.Identity.ClusterID) }) {
 			changed[key] = struct{}{}
 		}
 	}

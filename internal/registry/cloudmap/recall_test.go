@@ -1,0 +1,330 @@
+package cloudmap
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// recordedIn is what cls1's record says of its place.
+func recordedIn(t *testing.T, c *cloud) string {
+	t.Helper()
+	return c.instances(t, "mcs.set1", membersService)["cls1"][attrPlace]
+}
+
+// restarted has cls1 start again after its record was changed, and says which requests that took until it beats again.
+func restarted(t *testing.T, c *cloud, change func(attrs map[string]string)) map[string]int {
+	t.Helper()
+	attrs := c.instances(t, "mcs.set1", membersService)["cls1"]
+	if change != nil {
+		attrs = maps.Clone(attrs)
+		change(attrs)
+		c.put(t, "mcs.set1", membersService, plan.Instance{ID: "cls1", Attributes: attrs})
+	}
+	before := maps.Clone(c.server.Load().Requests())
+	reg := c.registry(t, unscanned(cls1))
+	stop := start(t, reg)
+	within(t, 20*time.Second, "cls1 has joined again", func() bool { return joined(reg) })
+	took := map[string]int{}
+	for operation, n := range c.server.Load().Requests() {
+		if n -= before[operation]; n > 0 && operation != "DiscoverInstances" && operation != "RegisterInstance" {
+			took[operation] = n
+		}
+	}
+	within(t, 20*time.Second, "cls1 beats", func() bool {
+		now := c.instances(t, "mcs.set1", membersService)["cls1"]
+		return now[attrHeartbeat] != attrs[attrHeartbeat]
+	})
+	stop(nil)
+	return took
+}
+
+// unscanned are fast intervals without a look for what an earlier life has left.
+func unscanned(identity mcs.Identity) Config {
+	cfg := fast(identity)
+	cfg.times.scan = 100 * time.Hour
+	return cfg
+}
+
+func joined(reg *Registry) bool {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	return reg.claim.state == held
+}
+
+// withhold has requests throttled until the returned function is called.
+func (c *cloud) withhold(operations ...string) (allow func()) {
+	fault := func(w http.ResponseWriter, r *http.Request) bool {
+		_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+		if !slices.Contains(operations, operation) {
+			return false
+		}
+		w.Header().Set("X-Amzn-Errortype", "ThrottlingException")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `{"__type":"ThrottlingException","message":"Rate exceeded"}`)
+		return true
+	}
+	c.fault.Store(&fault)
+	return func() { c.fault.Store(nil) }
+}
+
+// TestRecall restarts a controller: it goes by its record and one list of services. Whatever is wrong with the record, it goes by lists
+// instead, and writes to nothing else than its own.
+func TestRecall(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	elsewhere, err := c.client.createNamespace(t.Context(), "elsewhere", mcs.Identity{}, partView)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lure := map[string]service{}
+	for _, name := range []string{membersService, "catalog.cls1"} {
+		if lure[name], err = c.client.createService(t.Context(), elsewhere, name, mcs.Identity{}, partView); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := start(t, c.registry(t, unscanned(cls1)))
+	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
+	_, stopOther := running(t, c, cls2)
+	within(t, 20*time.Second, "cls2 has a catalog", func() bool { _, there := c.service(t, "mcs.set1", "catalog.cls2"); return there })
+	stop(nil)
+	stopOther(nil)
+	place := recordedIn(t, c)
+	others, _ := c.service(t, "mcs.set1", "catalog.cls2")
+	ids := strings.Split(place, " ")
+	byRecord := map[string]int{"GetNamespace": 1, "GetService": 2, "ListServices": 1}
+	byLists := map[string]int{"ListNamespaces": 1, "ListServices": 1}
+	with := func(more map[string]int) map[string]int {
+		all := maps.Clone(byLists)
+		maps.Copy(all, more)
+		return all
+	}
+	tests := []struct {
+		name  string
+		place []string
+		want  map[string]int
+	}{
+		{"as it was written", nil, byRecord},
+		{"not there", []string{}, byLists},
+		{"no place", []string{"nowhere"}, byLists},
+		{"no namespace", []string{"ns-none", ids[1], ids[2]}, with(map[string]int{"GetNamespace": 1})},
+		{"another namespace", []string{elsewhere.id, lure[membersService].id, lure["catalog.cls1"].id}, with(map[string]int{"GetNamespace": 1})},
+		{"members of another namespace", []string{ids[0], lure[membersService].id, ids[2]}, with(map[string]int{"GetNamespace": 1, "GetService": 1})},
+		{"a catalog of another namespace", []string{ids[0], ids[1], lure["catalog.cls1"].id}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"another cluster's catalog", []string{ids[0], ids[1], others.id}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"a catalog that is none", []string{ids[0], ids[1], ids[1]}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"ARNs instead of IDs", []string{elsewhere.arn, lure[membersService].arn, others.arn}, with(map[string]int{"GetNamespace": 1})},
+		{"as it was written, after all that", ids, byRecord},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			var change func(map[string]string)
+			if tc.place != nil {
+				change = func(attrs map[string]string) { attrs[attrPlace] = strings.Join(tc.place, " ") }
+			}
+			if took := restarted(t, c, change); !maps.Equal(took, tc.want) {
+				t.Errorf("requests %v, want %v", took, tc.want)
+			}
+			if got := recordedIn(t, c); got != place {
+				t.Errorf("the record says %q now, want %q", got, place)
+			}
+		})
+	}
+	for _, s := range lure {
+		if found, err := c.client.list(t.Context(), s); err != nil || len(found) > 0 {
+			t.Errorf("a forged record had %v written to service %s of another namespace (%v)", found, s.name, err)
+		}
+	}
+}
+
+// TestRecallNamespaceMadeAnew: a namespace that is made again under a name that was used is discovered by another one. The record does
+// not say where it is, for nobody would find the record.
+func TestRecallNamespaceMadeAnew(t *testing.T) {
+	p := controlPlace{namespace: namespace{id: "ns-1", name: "mcs.set1", httpName: "mcs.set1-x"}, members: service{id: "srv-1"}, catalog: map[int]service{0: {id: "srv-2"}}}
+	if got := p.toRecord(); got != (recordedPlace{}) {
+		t.Errorf("the record says %v", got)
+	}
+	p.namespace.httpName = p.namespace.name
+	if got := p.toRecord().String(); got != "ns-1 srv-1 srv-2" {
+		t.Errorf("the record says %q", got)
+	}
+	p.catalog[1] = service{id: "srv-3"}
+	if got := p.toRecord(); got != (recordedPlace{}) {
+		t.Errorf("of a catalog of two services the record says %v", got)
+	}
+}
+
+// TestRecallWhatIsGone: what a record names was deleted.
+func TestRecallWhatIsGone(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, stop := running(t, c, cls1)
+	exp := webExport("cls1", 0, 1)
+	publish(t, a, exp)
+	within(t, 20*time.Second, "it is exported", isExported(t, a, exp.Key))
+	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
+	before := recordedIn(t, c)
+	stop(nil)
+	catalog, _ := c.service(t, "mcs.set1", "catalog.cls1")
+	for id := range c.instances(t, "mcs.set1", "catalog.cls1") {
+		c.drop(t, "mcs.set1", "catalog.cls1", id)
+	}
+	if err := c.client.deleteService(t.Context(), catalog); err != nil {
+		t.Fatal(err)
+	}
+	a, _ = running(t, c, cls1)
+	publish(t, a, exp)
+	within(t, 20*time.Second, "it is exported again", isExported(t, a, exp.Key))
+	within(t, 20*time.Second, "the record names the new catalog", func() bool {
+		now := recordedIn(t, c)
+		return now != "" && now != before
+	})
+}
+
+// TestRecallOthersAccount: in a namespace that another account shares the record names ARNs.
+func TestRecallOthersAccount(t *testing.T) {
+	options := twoAccounts()
+	options.Shares = []cloudmaplocal.Share{{Owner: ownerAccount, Namespace: "mcs.set1", With: []string{consumerAccount}}}
+	c := startCloud(t, options)
+	owner := c.clientFor(t, asOwner())
+	if _, err := owner.createNamespace(t.Context(), "mcs.set1", cls1, partControl); err != nil {
+		t.Fatal(err)
+	}
+	run := func() (reg *Registry, stop func(error)) {
+		reg = c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), unscanned(testIdentity("cls1")))
+		stop = start(t, reg)
+		within(t, 20*time.Second, "cls1 has joined", func() bool { return joined(reg) })
+		return reg, stop
+	}
+	_, stop := run()
+	stop(nil)
+	lists := c.requests("ListNamespaces")
+	reg, _ := run()
+	if got := c.requests("ListNamespaces") - lists; got != 0 {
+		t.Errorf("%d lists of namespaces after a restart, want none", got)
+	}
+	for _, id := range strings.Split(reg.ours.place.String(), " ") {
+		if !strings.HasPrefix(id, "arn:aws:servicediscovery:us-east-1:"+ownerAccount+":") {
+			t.Errorf("the record names %q, want ARNs of the owner's", id)
+		}
+	}
+}
+
+// TestUnlisted restarts a controller that is not let list anything for a while: it beats, exports and imports, and says that it may not
+// know all. What only a list tells comes later.
+func TestUnlisted(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, stop := running(t, c, cls1)
+	b, _ := running(t, c, cls2)
+	mine, others := webExport("cls1", 0, 1), webExport("cls2", 1, 1)
+	publish(t, a, mine)
+	publish(t, b, others)
+	within(t, 20*time.Second, "it is exported", isExported(t, a, mine.Key))
+	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
+	stop(nil)
+	// Somebody removed the record of a cluster that has a catalog.
+	in := unthrottled(t, func() (map[string]namespace, error) { return c.client.namespaces(t.Context()) })["mcs.set1"]
+	lost, err := c.client.createService(t.Context(), in, "catalog.cls3", cls1, partCatalog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.put(t, "mcs.set1", lost.name, plan.Instance{ID: "page-00-0", Attributes: map[string]string{"A": "b"}})
+
+	allow := c.withhold("ListNamespaces", "ListServices")
+	a = c.registry(t, fast(cls1))
+	publish(t, a, mine)
+	told := make(chan mcs.Key, 10_000)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = a.Run(ctx, func(key mcs.Key) { told <- key }) }()
+	within(t, 20*time.Second, "it has joined", func() bool { return joined(a) })
+	within(t, 20*time.Second, "it is exported", isExported(t, a, mine.Key))
+	within(t, 20*time.Second, "the other's export is imported", sees(t, a, others))
+	absent := webKey(2)
+	if view := look(t, a, absent); !view.Incomplete {
+		t.Error("a key of which a list might tell more is taken for known")
+	}
+	for len(told) > 0 {
+		<-told
+	}
+	allow()
+	within(t, 20*time.Second, "the cluster without a record is suspected", func() bool {
+		view := look(t, a, absent)
+		return !view.Incomplete && len(view.Unknown) == 1 && view.Unknown[0] == "cls3"
+	})
+	within(t, 20*time.Second, "who asked before is told", func() bool {
+		for len(told) > 0 {
+			if <-told == absent {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestUnlistedLeaves has a cluster leave that was not let list anything since it started: everything of it goes, a part of its catalog that
+// no record tells of included.
+func TestUnlistedLeaves(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	_, stop := running(t, c, cls1)
+	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
+	stop(nil)
+	in := unthrottled(t, func() (map[string]namespace, error) { return c.client.namespaces(t.Context()) })["mcs.set1"]
+	if _, err := c.client.createService(t.Context(), in, catalogName("cls1", 1), cls1, partCatalog); err != nil {
+		t.Fatal(err)
+	}
+	allow := c.withhold("ListNamespaces", "ListServices")
+	a := c.registry(t, fast(cls1))
+	stop = start(t, a)
+	within(t, 20*time.Second, "it has joined", func() bool { return joined(a) })
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		allow()
+	}()
+	stop(registry.ErrLeave)
+	if left := unthrottled(t, func() (map[string]namespace, error) { return c.client.namespaces(t.Context()) }); len(left) > 0 {
+		t.Errorf("after leaving there are %v", left)
+	}
+}
+
+// TestCompletedBy is what a list of services makes of a place that was found without.
+func TestCompletedBy(t *testing.T) {
+	members, first, second := service{"srv-m", "arn-m", membersService}, service{"srv-0", "arn-0", "catalog.cls1"}, service{"srv-1", "arn-1", "catalog.cls1.1"}
+	all := func(list ...service) map[string]service {
+		found := map[string]service{}
+		for _, s := range list {
+			found[s.name] = s
+		}
+		return found
+	}
+	tests := map[string]struct {
+		found    map[string]service
+		want     bool
+		services int
+	}{
+		"as it was":               {all(members, first), true, 1},
+		"more of the catalog":     {all(members, first, second), true, 2},
+		"nothing":                 {nil, false, 1},
+		"members made anew":       {all(service{"srv-n", "arn-n", membersService}, first), false, 1},
+		"the catalog is gone":     {all(members, second), false, 1},
+		"the catalog made anew":   {all(members, service{"srv-9", "arn-9", "catalog.cls1"}), false, 1},
+		"others have a catalog":   {all(members, first, service{"srv-2", "arn-2", "catalog.cls2"}), true, 1},
+		"others, and ours is not": {all(members, service{"srv-2", "arn-2", "catalog.cls2"}), false, 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := controlPlace{members: members, catalog: map[int]service{0: first}, unlisted: true}
+			if got := p.completedBy(tc.found, "cls1"); got != tc.want || p.unlisted == tc.want || len(p.catalog) != tc.services {
+				t.Errorf("completed %v, place %+v", got, p)
+			}
+		})
+	}
+}
