@@ -186,8 +186,8 @@ func (c *compatCatalog) members() []registry.Member {
 
 // compatTimes are the intervals of the compatibility import.
 type compatTimes struct {
-	// list is the time between two lists of namespaces and services, and between two looks at a service that no other cluster has
-	// ever exported: most of what an account has is nothing to us.
+	// list is the time between two lists of namespaces and services while nothing is throttled (compatLists), and between two looks at a
+	// service that no other cluster has ever exported: most of what an account has is nothing to us.
 	list time.Duration
 	// whole is the time between two whole reads of a service. AWS does not say whether an instance that is registered again with
 	// other attributes, as for a change of readiness, gives the service another revision: this bounds what that could cost.
@@ -200,9 +200,9 @@ const (
 	// defaultCompatPoll is the time between two questions for the revision of each busy service. At 3,000 a second for an account,
 	// ten clusters of our kind with 500 services of the old kind take a third.
 	defaultCompatPoll = 5 * time.Second
-	// compatLists: AWS's own controller allows itself two ListServices a second; an account has at most 50 namespaces unless the quota
+	// compatList: AWS's own controller allows itself two ListServices a second; an account has at most 50 namespaces unless the quota
 	// was raised, so once a minute they take half.
-	compatLists = time.Minute
+	compatList = time.Minute
 	// compatWhole: 500 services every 30 s are 17 DiscoverInstances a second of the account's 1,000.
 	compatWhole = 30 * time.Second
 	// compatHold is longer than the longest poll of the members (5 s) with the reads after it: when a cluster's instances are
@@ -215,7 +215,7 @@ const (
 )
 
 func defaultCompatTimes() compatTimes {
-	return compatTimes{list: compatLists, whole: compatWhole, hold: compatHold}
+	return compatTimes{list: compatList, whole: compatWhole, hold: compatHold}
 }
 
 // CompatRates are those of a client for the compatibility import alone, which is in no hurry: a quarter of what the registry's own

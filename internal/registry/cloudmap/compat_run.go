@@ -52,7 +52,8 @@ type Compat struct {
 	asked keySet
 	// problem is why the last round did not succeed, nil if it did.
 	problem error
-	listAt  time.Time
+	// lists says when to list; only Run uses it.
+	lists compatLists
 }
 
 var _ registry.Registry = (*Compat)(nil)
@@ -148,46 +149,51 @@ func (c *Compat) round(ctx context.Context, notify func(mcs.Key)) error {
 
 // listIfDue lists namespaces and services.
 func (c *Compat) listIfDue(ctx context.Context) error {
-	if time.Now().Before(c.listAt) {
+	if time.Now().Before(c.lists.at) {
 		return nil
 	}
 	found, err := c.list(ctx)
+	now := time.Now()
+	c.lists.done(now, c.cfg.times.list, err)
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
-	c.listAt = now.Add(c.cfg.times.list)
 	c.catalog.list(now, found)
 	return nil
 }
 
 // list finds every service that may be one of the clusterset.
 func (c *Compat) list(ctx context.Context) (map[mcs.Key]compatService, error) {
-	namespaces, err := c.client.namespaces(ctx)
-	if err != nil {
-		return nil, err
+	if c.lists.namespaces == nil {
+		namespaces, err := patiently(ctx, c, c.client.namespaces)
+		if err != nil {
+			return nil, err
+		}
+		c.lists.namespaces, c.lists.services = namespaces, map[string]map[string]service{}
 	}
 	found := map[mcs.Key]compatService{}
-	for _, name := range slices.Sorted(maps.Keys(namespaces)) {
+	for _, name := range slices.Sorted(maps.Keys(c.lists.namespaces)) {
 		// A control namespace, and most of what has nothing to do with Kubernetes, is no name of a Kubernetes namespace.
 		if len(validation.IsDNS1123Label(name)) > 0 {
 			continue
 		}
-		services, err := c.client.services(ctx, namespaces[name])
-		if isNotFound(err) {
-			continue // deleted since
+		in := c.lists.namespaces[name]
+		if _, listed := c.lists.services[name]; !listed {
+			services, err := patiently(ctx, c, func(ctx context.Context) (map[string]service, error) { return c.client.services(ctx, in) })
+			if err != nil && !isNotFound(err) { // deleted since
+				return nil, err
+			}
+			c.lists.services[name] = services
 		}
-		if err != nil {
-			return nil, err
-		}
-		for serviceName, s := range services {
+		for serviceName, s := range c.lists.services[name] {
 			if len(validation.IsDNS1123Label(serviceName)) == 0 {
-				found[mcs.Key{Namespace: name, Name: serviceName}] = compatService{namespace: namespaces[name].httpName, service: s}
+				found[mcs.Key{Namespace: name, Name: serviceName}] = compatService{namespace: in.httpName, service: s}
 			}
 		}
 	}
+	c.lists.namespaces = nil
 	return found, nil
 }
 
