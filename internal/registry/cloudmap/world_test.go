@@ -306,6 +306,7 @@ type life struct {
 func (w *world) begin(identity mcs.Identity, notify func(*life, mcs.Key), change ...func(*Config)) *life {
 	w.t.Helper()
 	cfg := Config{Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes()}
+	cfg.times.scan = time.Minute // what happens once after a start is over before anybody counts requests
 	for _, c := range change {
 		c(&cfg)
 	}
