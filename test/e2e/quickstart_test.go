@@ -5,26 +5,33 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/docs"
 )
 
+// traced are the commands that the shell shows before it runs them.
+var traced = regexp.MustCompile(`(?m)^\++ .*\n`)
+
 // runPage runs the ```sh blocks of a page in one shell, from top to bottom, as a reader types them; the shell stops at the first
-// command that fails. What they print must have each text of want.
-func runPage(t *testing.T, page string, want ...string) {
+// command that fails. Where the page shows what a block prints, it must print that.
+func runPage(t *testing.T, page string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(suite.Root, page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := shellBlocks(string(text))
+	blocks := docs.CommandBlocks(string(text))
 	if len(blocks) == 0 {
 		t.Fatalf("%s has no command blocks", page)
 	}
+	head := func(b docs.Block) string { return fmt.Sprintf("== %s:%d\n", page, b.Line) }
 	script := "set -e\n"
-	for i, block := range blocks {
-		script += fmt.Sprintf("echo '== block %d of %s'\nset -x\n%s{ set +x; } 2>/dev/null\n", i+1, page, block)
+	for _, b := range blocks {
+		script += fmt.Sprintf("printf %%s '%s'\nset -x\n%s{ set +x; } 2>/dev/null\n", head(b), b.Script)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -34,22 +41,16 @@ func runPage(t *testing.T, page string, want ...string) {
 	if err != nil {
 		t.Fatalf("%s: %v", page, err)
 	}
-	for _, w := range want {
-		if !strings.Contains(out, w) {
-			t.Errorf("%s does not print %q", page, w)
+	for i, b := range blocks {
+		_, printed, _ := strings.Cut(out, head(b))
+		if i+1 < len(blocks) {
+			printed, _, _ = strings.Cut(printed, head(blocks[i+1]))
+		}
+		if b.Output == "" {
+			continue
+		}
+		if err := docs.Shows(b.Output, traced.ReplaceAllString(printed, "")); err != nil {
+			t.Errorf("%s:%d: %v", page, b.Line, err)
 		}
 	}
-}
-
-// shellBlocks are the contents of the ```sh blocks of a page.
-func shellBlocks(page string) []string {
-	var blocks []string
-	parts := strings.Split("\n"+page, "\n```")
-	// The text after an opening fence has an odd index: fences come in pairs.
-	for i := 1; i < len(parts); i += 2 {
-		if info, body, ok := strings.Cut(parts[i], "\n"); ok && info == "sh" {
-			blocks = append(blocks, body+"\n")
-		}
-	}
-	return blocks
 }

@@ -32,13 +32,13 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
-// TestQuickStart runs every command block of docs/quick-start.md. It too begins and ends with nothing installed.
+// TestQuickStart runs every command block of docs/quick-start.md and compares what is shown with what is printed. It too begins and ends with nothing installed.
 func TestQuickStart(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	if touched.Load() {
 		t.Fatal("a scenario has installed the product before: one that is not parallel belongs below the quick start, or into a file whose name comes later")
 	}
-	runPage(t, "docs/quick-start.md", "exported: the other clusters", "Server address: 10.10.")
+	runPage(t, "docs/quick-start.md")
 }
 
 func TestScaleToZeroKeepsTheImportAndItsIP(t *testing.T) {

@@ -1,0 +1,97 @@
+package docs
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A Block is a command block of a page: one fenced as sh.
+type Block struct {
+	// Line is the number of its first line.
+	Line   int
+	Script string
+	// Output is what the page shows of what the commands print: the block without a language that follows with nothing but empty
+	// lines between, "" if there is none.
+	Output string
+}
+
+// CommandBlocks are those of a page, from top to bottom.
+func CommandBlocks(text string) []Block {
+	var blocks []Block
+	parts := strings.Split("\n"+text, "\n```")
+	line := 0
+	// Fences come in pairs: a part with an odd index begins with the opening one, one with an even index with the closing one.
+	for i, part := range parts {
+		info, body, _ := strings.Cut(part, "\n")
+		switch {
+		case i%2 == 0:
+		case info == "sh":
+			blocks = append(blocks, Block{Line: line + 1, Script: body + "\n"})
+		case info == "" && i >= 3 && strings.HasPrefix(parts[i-2], "sh\n") && strings.TrimSpace(parts[i-1]) == "":
+			blocks[len(blocks)-1].Output = body + "\n"
+		}
+		line += strings.Count(part, "\n") + 1
+	}
+	return blocks
+}
+
+// Shows holds what a page shows of an output to what was printed, line by line. A line that is "…" stands for any number of lines, "…"
+// in a line for any text; what is never the same twice may be another of its kind. Empty lines and widths of columns do not count.
+func Shows(shown, printed string) error {
+	got := lines(printed)
+	skip := false
+	for _, want := range lines(shown) {
+		if want == "…" {
+			skip = true
+			continue
+		}
+		for skip && len(got) > 0 && !alike(want, got[0]) {
+			got = got[1:]
+		}
+		switch {
+		case len(got) == 0:
+			return fmt.Errorf("nothing more is printed, and the page goes on with %q", want)
+		case !alike(want, got[0]):
+			return fmt.Errorf("the page shows %q where %q is printed", want, got[0])
+		}
+		got, skip = got[1:], false
+	}
+	if len(got) > 0 && !skip {
+		return fmt.Errorf("%q is printed, and the page does not go on", got[0])
+	}
+	return nil
+}
+
+// varying is what is never the same twice, and what all of its kind have in common.
+var varying = []struct {
+	text   *regexp.Regexp
+	common string
+}{
+	{regexp.MustCompile(`\b(\d+\.\d+)\.\d+\.\d+\b`), "$1.#.#"},                                // addresses: the network stays
+	{regexp.MustCompile(`\bv\d+\.\d+\.\d+(-[\w.]+)?\b`), "v#"},                                // versions
+	{regexp.MustCompile(`\b\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d \+0000`), "time"},          // when a web server answered
+	{regexp.MustCompile(`\b[0-9a-f]{32}\b`), "id"},                                            // of a request
+	{regexp.MustCompile(`-[b-df-hj-np-tv-xz24-9]{7,10}-[b-df-hj-np-tv-xz24-9]{5}\b`), "-pod"}, // names of a Deployment's pods
+	{regexp.MustCompile(`\b(\d+[dhms])+\b`), "age"},
+}
+
+// lines are those of text that have one, in a form that compares.
+func lines(text string) []string {
+	for _, v := range varying {
+		text = v.text.ReplaceAllString(text, v.common)
+	}
+	var kept []string
+	for line := range strings.Lines(text) {
+		if fields := strings.Fields(line); len(fields) > 0 {
+			kept = append(kept, strings.Join(fields, " "))
+		}
+	}
+	return kept
+}
+
+// alike says whether got is the line want, in which "…" stands for any text.
+func alike(want, got string) bool {
+	pattern := strings.ReplaceAll(regexp.QuoteMeta(want), "…", ".*")
+	return regexp.MustCompile("^" + pattern + "$").MatchString(got)
+}
