@@ -3,7 +3,6 @@ package deploy_test
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -24,9 +23,8 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 const (
 	chartDir = "charts/cloud-map-mcs-controller"
@@ -174,19 +172,7 @@ func TestChartGolden(t *testing.T) {
 	for name, values := range valuesFiles(t) {
 		t.Run(name, func(t *testing.T) {
 			got := mustTemplate(t, "--values", values, "--set", "crds.install=false,crds.guard=false", "--api-versions", "about.k8s.io/v1beta1/ClusterProperty")
-			golden := filepath.Join("testdata/chart", name+".golden.yaml")
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(want), got); d != "" {
-				t.Errorf("go test ./deploy -update writes %s (-want +got):\n%s", golden, d)
-			}
+			generated.Golden(t, filepath.Join("testdata/chart", name+".golden.yaml"), got)
 			checkStrictly(t, got)
 			if _, err := config.Parse(managerArgs(t, got)); err != nil {
 				t.Errorf("the controller refuses its flags: %v", err)

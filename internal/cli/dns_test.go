@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,9 +28,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
 )
-
-var update = flag.Bool("update", false, "write the transcripts in testdata anew")
 
 const stockCorefile = `.:53 {
     errors
@@ -256,7 +253,7 @@ func TestSessions(t *testing.T) {
 			for _, line := range tt.commands {
 				got.WriteString(w.run(t, line))
 			}
-			compare(t, filepath.Join("testdata", tt.name+".txt"), got.String())
+			generated.Golden(t, filepath.Join("testdata", tt.name+".txt"), got.String())
 		})
 	}
 }
@@ -289,22 +286,6 @@ func warnings(w *world) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "node-local-dns"},
 		Data:       map[string]string{"Corefile": "cluster.local:53 {\n    forward . 172.20.0.10\n}\n"},
 	})
-}
-
-func compare(t *testing.T, golden, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("transcript (-want +got; go test ./internal/cli -update writes it anew):\n%s", diff)
-	}
 }
 
 // Enabling and disabling leave the ConfigMap as it was, its other keys included.

@@ -1,16 +1,15 @@
 package dns
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-var update = flag.Bool("update", false, "write the enabled forms of the samples anew")
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
+)
 
 // samples are Corefiles without clusterset.local, by name: testdata/*.corefile.
 func samples(t testing.TB) map[string]string {
@@ -43,15 +42,7 @@ func TestEnableSamples(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden := filepath.Join("testdata", name+".enabled")
-			if *update {
-				if err := os.WriteFile(golden, []byte(enabled), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if diff := cmp.Diff(readFile(t, golden), enabled); diff != "" {
-				t.Errorf("enabled (-want +got):\n%s", diff)
-			}
+			generated.Golden(t, filepath.Join("testdata", name+".enabled"), enabled)
 			if again, err := Enable(enabled, ""); err != nil || again != enabled {
 				t.Errorf("enabling twice changes it: %v\n%s", err, cmp.Diff(enabled, again))
 			}
