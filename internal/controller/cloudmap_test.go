@@ -15,10 +15,10 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 )
 
-// The whole way over the registry that users have: the AWS SDK and Cloud Map's API, with its eventual consistency.
-func TestOverCloudMap(t *testing.T) {
-	a, b := twoClusters(t)
-	server, err := cloudmaplocal.New(cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
+// localCloudMap runs cloudmap-local and sets credentials for it. It returns its URL.
+func localCloudMap(t *testing.T, options cloudmaplocal.Options) string {
+	t.Helper()
+	server, err := cloudmaplocal.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,8 +29,15 @@ func TestOverCloudMap(t *testing.T) {
 	})
 	t.Setenv("AWS_ACCESS_KEY_ID", "test")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	return listener.URL
+}
+
+// The whole way over the registry that users have: the AWS SDK and Cloud Map's API, with its eventual consistency.
+func TestOverCloudMap(t *testing.T) {
+	a, b := twoClusters(t)
+	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
 	newRegistry := func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
-		client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "ap-southeast-2", Endpoint: listener.URL})
+		client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "ap-southeast-2", Endpoint: url})
 		if err != nil {
 			return nil, err
 		}

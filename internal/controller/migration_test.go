@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,19 +54,9 @@ type oldWorld struct {
 
 func newOldWorld(t *testing.T) *oldWorld {
 	t.Helper()
-	t.Setenv("AWS_ACCESS_KEY_ID", "test")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
-	server, err := cloudmaplocal.New(cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond, Unthrottled: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener := httptest.NewServer(server)
-	t.Cleanup(func() {
-		listener.Close()
-		server.Close()
-	})
-	return &oldWorld{url: listener.URL, services: map[mcs.Key]string{}, sdk: servicediscovery.New(servicediscovery.Options{
-		Region: "ap-southeast-2", BaseEndpoint: aws.String(listener.URL), Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
+	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond, Unthrottled: true})
+	return &oldWorld{url: url, services: map[mcs.Key]string{}, sdk: servicediscovery.New(servicediscovery.Options{
+		Region: "ap-southeast-2", BaseEndpoint: aws.String(url), Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
 	})}
 }
 

@@ -30,17 +30,7 @@ var hintMetrics = map[string]bool{"cloud_map_mcs_registry_hints_total": true, "c
 // nothing wrong with it.
 func TestScrape(t *testing.T) {
 	a, b := twoClusters(t)
-	server, err := cloudmaplocal.New(cloudmaplocal.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener := httptest.NewServer(server)
-	t.Cleanup(func() {
-		listener.Close()
-		server.Close()
-	})
-	t.Setenv("AWS_ACCESS_KEY_ID", "test")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	url := localCloudMap(t, cloudmaplocal.Options{})
 	registerer := prometheus.NewPedanticRegistry()
 	metrics, err := registry.NewMetrics(registerer)
 	if err != nil {
@@ -48,7 +38,7 @@ func TestScrape(t *testing.T) {
 	}
 	newRegistry := func(metrics *registry.Metrics) NewRegistry {
 		return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
-			client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "ap-southeast-2", Endpoint: listener.URL, Metrics: metrics})
+			client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "ap-southeast-2", Endpoint: url, Metrics: metrics})
 			if err != nil {
 				return nil, err
 			}
