@@ -180,33 +180,31 @@ func (f *clusterFacts) registryCheck() check {
 	return c
 }
 
-// requested counts the requests of the last minute with a result, and names their operations.
-func (f *clusterFacts) requested(result string) (count int, operations []string) {
+func (f *clusterFacts) credentialsCheck() check {
+	return f.callsCheck("credentials", "denied", broken,
+		"see that the controller has credentials, and a policy that allows these operations: docs/iam.md")
+}
+
+func (f *clusterFacts) throttlingCheck() check {
+	return f.callsCheck("throttling", "throttled", warned,
+		"the controller slows down by itself; if it goes on, raise the account's quota or poll less often: docs/reference/flags.md")
+}
+
+// callsCheck is passed when no call of the last minute ended so.
+func (f *clusterFacts) callsCheck(name, ended string, otherwise result, hint string) check {
+	count := 0
+	var operations []string
 	for _, r := range f.controller.Requests {
-		if r.Result == result {
+		if r.Result == ended {
 			count += r.Count
 			operations = mergeStrings(operations, []string{r.Operation})
 		}
 	}
-	return count, operations
-}
-
-func (f *clusterFacts) credentialsCheck() check {
-	c := check{Name: "credentials", Result: passed, Detail: "no call was denied in the last minute"}
-	if n, operations := f.requested("denied"); n > 0 {
-		c.Result, c.Detail = broken, fmt.Sprintf("%d calls were denied in the last minute: %s", n, strings.Join(operations, ", "))
-		c.Hint = "see that the controller has credentials, and a policy that allows these operations: docs/iam.md"
+	if count == 0 {
+		return check{Name: name, Result: passed, Detail: fmt.Sprintf("no call was %s in the last minute", ended)}
 	}
-	return c
-}
-
-func (f *clusterFacts) throttlingCheck() check {
-	c := check{Name: "throttling", Result: passed, Detail: "no call was throttled in the last minute"}
-	if n, operations := f.requested("throttled"); n > 0 {
-		c.Result, c.Detail = warned, fmt.Sprintf("%d calls were throttled in the last minute: %s", n, strings.Join(operations, ", "))
-		c.Hint = "the controller slows down by itself; if it goes on, raise the account's quota or poll less often: docs/reference/flags.md"
-	}
-	return c
+	detail := fmt.Sprintf("%d calls were %s in the last minute: %s", count, ended, strings.Join(operations, ", "))
+	return check{Name: name, Result: otherwise, Detail: detail, Hint: hint}
 }
 
 func (f *clusterFacts) membersCheck() check {
