@@ -128,6 +128,14 @@ type Member struct {
 // ErrNotSynced means that nothing is known yet: there has been no whole read of the registry.
 var ErrNotSynced = errors.New("the registry has not been read yet")
 
+// NotSynced is ErrNotSynced with what keeps the registry from being read, if there is something.
+func NotSynced(problem error) error {
+	if problem == nil {
+		return ErrNotSynced
+	}
+	return fmt.Errorf("%w: %w", ErrNotSynced, problem)
+}
+
 // ErrLeave is the cause with which Run's context is cancelled when this cluster leaves the clusterset.
 var ErrLeave = errors.New("the cluster leaves the clusterset")
 

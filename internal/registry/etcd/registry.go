@@ -192,20 +192,12 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 	defer r.mu.Unlock()
 	if !r.state.synced {
 		r.asked.NotSynced(key)
-		return registry.View{}, fmt.Errorf("looking up %s: %w", key, r.notSynced())
+		return registry.View{}, fmt.Errorf("looking up %s: %w", key, registry.NotSynced(r.readProblem))
 	}
 	view := r.state.look(key, r.cfg.Identity.ClusterID)
 	r.asked.Said(key, view)
 	view.Own = r.publication(key)
 	return view, nil
-}
-
-// notSynced says why nothing is known. The caller holds r.mu.
-func (r *Registry) notSynced() error {
-	if r.readProblem != nil {
-		return fmt.Errorf("%w: %w", registry.ErrNotSynced, r.readProblem)
-	}
-	return registry.ErrNotSynced
 }
 
 // publication says where our export of key stands. The caller holds r.mu.
@@ -229,7 +221,7 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.state.synced {
-		return nil, fmt.Errorf("listing members: %w", r.notSynced())
+		return nil, fmt.Errorf("listing members: %w", registry.NotSynced(r.readProblem))
 	}
 	return r.state.list(), nil
 }
