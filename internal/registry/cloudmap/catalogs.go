@@ -19,7 +19,7 @@ const (
 	// A page that cannot be read whole is tried at each poll at first, because Cloud Map may be a moment behind; then
 	// less and less often, up to maxRetry.
 	eagerRetries = 3
-	// goneReads is how often in a row a catalog must be seen to be gone.
+	// goneReads is how often in a row a catalog must be seen to be empty or gone.
 	goneReads = 3
 	maxRetry  = 30 * time.Second
 )
@@ -58,7 +58,7 @@ type catalog struct {
 	// lastSeen is when the record was last seen to change, absentSince since when it is not there, behindSince since when
 	// it is older than record.
 	lastSeen, absentSince, behindSince time.Time
-	// gone is how often in a row its catalog was not there.
+	// gone is how often in a row its catalog was empty or not there.
 	gone int
 	retry
 	pages [pageCount]pageState
@@ -282,31 +282,21 @@ func (c *catalogs) absent(now time.Time) []string {
 	return ids
 }
 
-// content is what a read of the catalog of a cluster without a record showed.
-type content int
-
-const (
-	hasPages content = iota
-	isEmpty
-	// isGone means that there is no such service.
-	isGone
-)
-
-// verified takes in what the catalog of a cluster without a record was seen to have. A catalog that is gone, which is
-// also what missing permissions and late reads look like, has to be so several times in a row.
-func (c *catalogs) verified(now time.Time, id string, seen content, changed keySet) {
+// verified takes in what the catalog of a cluster without a record was seen to have. One that is empty or gone, which is also
+// what missing permissions, late reads and half of an answer look like, has to be so several times in a row.
+func (c *catalogs) verified(now time.Time, id string, hasPages bool, changed keySet) {
 	cluster := c.clusters[id]
 	if cluster == nil || cluster.absentSince.IsZero() {
 		return
 	}
-	if seen == isGone {
-		cluster.gone++
-	} else {
+	if hasPages {
 		cluster.gone = 0
+	} else {
+		cluster.gone++
 	}
 	// What was written a moment ago may not be there yet, neither the record nor the pages.
 	certain := now.Sub(cluster.absentSince) >= c.lag
-	if certain && (seen == isEmpty || cluster.gone >= goneReads) {
+	if certain && cluster.gone >= goneReads {
 		c.remove(now, id, changed)
 		return
 	}

@@ -348,20 +348,27 @@ func TestVanishedRecord(t *testing.T) {
 			t.Error("there for long, and no member")
 		}
 	})
-	t.Run("goes when its catalog is empty too, and reads cannot be late any more", func(t *testing.T) {
+	t.Run("goes when its catalog is empty too, time and again", func(t *testing.T) {
 		s := begin(t)
 		s.members()
 		if got := s.catalogs.absent(s.now); !slices.Equal(got, []string{"cls2"}) {
 			t.Fatalf("clusters %v have to be verified, want cls2", got)
 		}
 		changed := keySet{}
-		s.catalogs.verified(s.now, "cls2", hasPages, changed)
-		s.expect("its catalog is there", theKey, "•")
-		s.now = s.now.Add(1900 * time.Millisecond)
-		s.catalogs.verified(s.now, "cls2", isEmpty, changed)
-		s.expect("its catalog is not there, nor yet", theKey, "•")
-		s.now = s.now.Add(100 * time.Millisecond)
-		s.catalogs.verified(s.now, "cls2", isEmpty, changed)
+		look := func(after time.Duration, hasPages bool) {
+			s.now = s.now.Add(after)
+			s.catalogs.verified(s.now, "cls2", hasPages, changed)
+		}
+		for range goneReads {
+			look(600*time.Millisecond, false)
+		}
+		s.expect("empty for less long than reads may be late", theKey, "•")
+		look(2*time.Second, true)
+		for range goneReads - 1 {
+			look(time.Second, false)
+		}
+		s.expect("empty less often than counts", theKey, "•")
+		look(time.Second, false)
 		s.notified("its catalog is empty", names(changed), "web-0")
 		s.expect("its catalog is empty", theKey, "none")
 	})

@@ -438,24 +438,22 @@ func (r *Registry) unreadable(id string, pages []int, err error) error {
 
 // verifyAbsent looks whether a cluster whose record is gone has left: then its catalog is empty, or gone too.
 func (r *Registry) verifyAbsent(ctx context.Context, place controlPlace, id string, services []int, notify func(mcs.Key)) error {
-	seen := isEmpty
+	hasPages := false
 	for _, service := range services {
 		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id, service), nil)
-		switch {
-		case isNoService(err):
-			seen = isGone // unless another one has pages
-			continue
-		case err != nil:
-			return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
-		case whole && len(groupByPage(instances)) == 0:
+		if isNoService(err) {
 			continue
 		}
-		seen = hasPages
-		break
+		if err != nil {
+			return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
+		}
+		if hasPages = !whole || len(groupByPage(instances)) > 0; hasPages {
+			break
+		}
 	}
 	changed := keySet{}
 	r.mu.Lock()
-	r.catalogs.verified(time.Now(), id, seen, changed)
+	r.catalogs.verified(time.Now(), id, hasPages, changed)
 	r.mu.Unlock()
 	r.tell(notify, changed)
 	return nil
