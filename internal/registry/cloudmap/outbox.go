@@ -338,7 +338,7 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 			if !p.unshown.IsZero() {
 				p.unshown = now // it is not announced
 			}
-		case s.read && !s.lost && s.digest == p.digest && shown.shows(i) && shown.record.announces(i, p.digest, p.service):
+		case p.shownBy(shown, i):
 			p.unshown, p.operations, p.undone = time.Time{}, nil, nil
 			p.forget()
 			p.stored, s.stored = p.stored.union(s.stored), copies{}
@@ -349,6 +349,12 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 		}
 	}
 	return overdue
+}
+
+// shownBy says whether the registry shows the page as it was written.
+func (p *ownPage) shownBy(shown *catalog, page int) bool {
+	s := &shown.pages[page]
+	return s.read && !s.lost && s.digest == p.digest && shown.shows(page) && shown.record.announces(page, p.digest, p.service)
 }
 
 // unconfirmed says whether the registry has still to show something that was written.

@@ -100,7 +100,7 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) (whole bool, 
 		r.tell(notify, changed)
 		return true, cmp.Or(err, r.readPages(ctx, place, notify))
 	}
-	r.takeClaim(place, recordOf(instances, r.cfg.Identity), changed)
+	r.takeClaim(recordOf(instances, r.cfg.Identity), changed)
 	// The members are known now; whose pages are not read yet shows as Unknown.
 	r.tell(notify, changed)
 	return true, r.readPages(ctx, place, notify)
@@ -214,7 +214,7 @@ func (r *Registry) readOwn(ctx context.Context, place controlPlace) (stored map[
 }
 
 // takeClaim decides whose our ID is, and takes over what the earlier life of this cluster left when it is ours.
-func (r *Registry) takeClaim(place controlPlace, shown *memberRecord, changed keySet) {
+func (r *Registry) takeClaim(shown *memberRecord, changed keySet) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
