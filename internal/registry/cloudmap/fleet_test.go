@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -280,7 +281,7 @@ func (f *fleetOf) phase(what string, patience time.Duration, known bool, met fun
 		if known && i%10 == 0 {
 			f.wantAllKnown(what)
 		}
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(time.Second)
 	}
 	calls, throttled := f.total()
 	fewest, most := f.spread(len(f.regs))
@@ -317,6 +318,8 @@ func TestFleet(t *testing.T) {
 		t.Skip("takes a while")
 	}
 	const clusters = 100
+	// A sixth of the time went into collecting garbage.
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond, InstancesPerNamespace: 30_000}, func(t *testing.T, a *account) {
 		f := &fleetOf{fleet: newFleet(), t: t, account: a, regs: make([]*Registry, clusters), stops: make([]func(error), clusters)}
 		f.start(0)

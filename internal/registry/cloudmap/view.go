@@ -285,22 +285,11 @@ func (v *instanceView) sync(ctx context.Context, key mcs.Key) error {
 			return err
 		}
 	}
-	s, made, err := v.places.ensure(ctx, key)
+	s, have, err := v.ensure(ctx, key, shown, touched)
 	if err != nil {
 		return err
 	}
-	var listed []plan.Instance
-	if !made {
-		if listed, err = v.client.list(ctx, s); err != nil {
-			return err
-		}
-	}
 	want, beyond := v.instances(*exp)
-	have := listed
-	if touched {
-		written, _ := v.instances(shown.exp)
-		have = present(written, listed, v.own)
-	}
 	changes := plan.Instances(want, have, v.own)
 	refused, err := v.apply(ctx, s, changes)
 	if err != nil {
@@ -313,6 +302,19 @@ func (v *instanceView) sync(ctx context.Context, key mcs.Key) error {
 	v.shown[key] = shownService{exp: *exp, instances: len(want) - hidden, partly: hidden > 0, seen: time.Now()}
 	v.note(key, u)
 	return nil
+}
+
+// ensure returns the service of key, which it makes if need be, and what it has.
+func (v *instanceView) ensure(ctx context.Context, key mcs.Key, shown shownService, touched bool) (s service, have []plan.Instance, err error) {
+	s, made, err := v.places.ensure(ctx, key)
+	if err == nil && !made {
+		have, err = v.client.list(ctx, s)
+	}
+	if err != nil || !touched {
+		return s, have, err
+	}
+	written, _ := v.instances(shown.exp)
+	return s, present(written, have, v.own), nil
 }
 
 // leftAsWanted says whether an earlier life has left all instances of exp as they are to be: then nothing has to be written, and no
