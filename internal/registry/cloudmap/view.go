@@ -28,6 +28,9 @@ const (
 	// viewRetry is the pause after a first failure, viewMaxRetry the longest.
 	viewRetry    = time.Second
 	viewMaxRetry = 5 * time.Minute
+	// maxDenials is how often in a row the search for what is left must be denied until it is given up, if nothing is shown: once may be
+	// a role that AWS does not know of yet.
+	maxDenials = 3
 	// undecidedRetry is the longest pause while it is not known what is to be shown.
 	undecidedRetry = 15 * time.Second
 	// maxInstances is AWS's limit for a service, which cannot be raised. The pages hold all endpoints all the same.
@@ -63,6 +66,11 @@ type instanceView struct {
 	queue         map[mcs.Key]*viewItem
 	// shown is what each service has of ours, as far as this process wrote it.
 	shown map[mcs.Key]shownService
+	// doubtful are services that are not shown and may have something of ours all the same, because a removal that was accepted did not
+	// happen or a read did not show it, and when each was last looked at. The audit looks once more.
+	doubtful map[mcs.Key]time.Time
+	// denials are how often in a row the search for what is left was denied.
+	denials int
 	// unshown are the services that are not shown whole.
 	unshown map[mcs.Key]unshown
 }
@@ -97,9 +105,10 @@ func newInstanceView(client *Client, cfg Config, desired func(mcs.Key) (*mcs.Exp
 		wake:     make(chan struct{}, 1),
 		off:      !cfg.InstanceView,
 		audit:    cfg.times.viewAudit, scanWithin: cfg.times.scan,
-		queue:   map[mcs.Key]*viewItem{},
-		shown:   map[mcs.Key]shownService{},
-		unshown: map[mcs.Key]unshown{},
+		queue:    map[mcs.Key]*viewItem{},
+		shown:    map[mcs.Key]shownService{},
+		doubtful: map[mcs.Key]time.Time{},
+		unshown:  map[mcs.Key]unshown{},
 	}
 }
 
@@ -189,7 +198,7 @@ func (v *instanceView) next(now time.Time) (key mcs.Key, ok bool, pause time.Dur
 	if !v.enabled {
 		return key, false, pause
 	}
-	if len(v.shown) > 0 {
+	if len(v.shown)+len(v.doubtful) > 0 {
 		pause = max(0, min(pause, v.auditAt.Sub(now)))
 	}
 	if v.scan {
@@ -432,6 +441,9 @@ func (v *instanceView) remove(ctx context.Context, key mcs.Key) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.shown, key)
+	if ok {
+		v.doubtful[key] = time.Now()
+	}
 	v.note(key, unshown{})
 	return nil
 }
@@ -444,10 +456,12 @@ func (v *instanceView) scanIfDue(ctx context.Context) {
 	if !due {
 		return
 	}
-	keys, err := v.leftovers(ctx)
+	keys, others, err := v.leftovers(ctx)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if err != nil && v.off && resultOf(err) == resultDenied {
+	if resultOf(err) != resultDenied {
+		v.denials = 0
+	} else if v.denials++; v.off && v.denials >= maxDenials {
 		// Who shows nothing need not be allowed to.
 		v.log.Info("Not looking for Cloud Map instances that this cluster left: it may not", "reason", err.Error())
 		v.scan = false
@@ -465,15 +479,17 @@ func (v *instanceView) scanIfDue(ctx context.Context) {
 	for _, key := range keys {
 		v.enqueue(key)
 	}
+	for _, key := range others {
+		v.doubtful[key] = time.Now()
+	}
 }
 
-// leftovers are the services that have instances of ours, whoever wrote them.
-func (v *instanceView) leftovers(ctx context.Context) ([]mcs.Key, error) {
+// leftovers are the services that have instances of ours, whoever wrote them, and others that were not seen to have any.
+func (v *instanceView) leftovers(ctx context.Context) (keys, others []mcs.Key, err error) {
 	candidates, err := v.places.candidates(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var keys []mcs.Key
 	for namespaceName, services := range candidates {
 		for _, key := range services {
 			if v.inStep(key) {
@@ -484,18 +500,17 @@ func (v *instanceView) leftovers(ctx context.Context) ([]mcs.Key, error) {
 				instances, _, err = v.client.discover(ctx, namespaceName, key.Name, map[string]string{attrClusterID: v.identity.ClusterID})
 				return err
 			})
-			if isNotFound(err) {
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Errorf("looking for instances of this cluster in %s: %w", key, err)
+			if err != nil && !isNotFound(err) {
+				return nil, nil, fmt.Errorf("looking for instances of this cluster in %s: %w", key, err)
 			}
 			if slices.ContainsFunc(instances, func(i plan.Instance) bool { return v.own(i.Attributes) }) {
 				keys = append(keys, key)
+			} else {
+				others = append(others, key)
 			}
 		}
 	}
-	return keys, nil
+	return keys, others, nil
 }
 
 // inStep says whether a service is known to have what it is to have.
@@ -511,7 +526,7 @@ func (v *instanceView) leave(ctx context.Context) error {
 	if v == nil {
 		return nil
 	}
-	keys, err := v.leftovers(ctx)
+	keys, _, err := v.leftovers(ctx)
 	if v.off && resultOf(err) == resultDenied {
 		return nil
 	}

@@ -138,14 +138,22 @@ func (v *instanceView) auditIfDue(ctx context.Context) {
 	if err != nil {
 		return // the next audit tries again
 	}
-	if !ok {
+	listed := ok
+	switch {
+	case ok:
+	case v.isShown(key):
 		v.places.forget()
+	default:
+		if _, listed, err = v.places.find(ctx, key); err != nil {
+			return
+		}
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	shown, still := v.shown[key]
 	if !still || v.queue[key] != nil {
-		return // it is being looked at anyway
+		v.auditDoubtful(key, listed, ok, present)
+		return
 	}
 	want, _ := v.instances(shown.exp)
 	changes := plan.Instances(want, present, v.own)
@@ -157,6 +165,30 @@ func (v *instanceView) auditIfDue(ctx context.Context) {
 	v.log.Info("Somebody changed the instances of this cluster: writing them again", "service", key.String())
 	delete(v.shown, key)
 	v.enqueue(key)
+}
+
+// auditDoubtful takes in a look at a service that is not shown. One that is listed and not found is looked at again: either may be late.
+// The caller holds v.mu.
+func (v *instanceView) auditDoubtful(key mcs.Key, listed, found bool, present []plan.Instance) {
+	if _, doubtful := v.doubtful[key]; !doubtful || v.queue[key] != nil {
+		return // it is being looked at anyway
+	}
+	if listed && !found {
+		v.doubtful[key] = time.Now()
+		return
+	}
+	delete(v.doubtful, key)
+	if slices.ContainsFunc(present, func(i plan.Instance) bool { return v.own(i.Attributes) }) {
+		v.enqueue(key)
+	}
+}
+
+// isShown says whether a service is shown by this process.
+func (v *instanceView) isShown(key mcs.Key) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, ok := v.shown[key]
+	return ok
 }
 
 // discoverOwn reads our instances of a service, by names: it costs one read and no list. ok is false when the service is not there.
@@ -176,15 +208,19 @@ func (v *instanceView) nextAudit(now time.Time) (key mcs.Key, due bool) {
 		return key, false
 	}
 	v.auditAt = now.Add(v.audit)
-	keys := make([]mcs.Key, 0, len(v.shown))
-	for key, s := range v.shown {
+	oldest := now
+	consider := func(candidate mcs.Key, seen time.Time) {
 		// What was just written may not show yet.
-		if v.queue[key] == nil && now.Sub(s.seen) >= v.audit {
-			keys = append(keys, key)
+		if v.queue[candidate] == nil && now.Sub(seen) >= v.audit && (!due || seen.Before(oldest)) {
+			key, oldest, due = candidate, seen, true
 		}
 	}
-	if len(keys) == 0 {
-		return key, false
+	for candidate, s := range v.shown {
+		delete(v.doubtful, candidate) // it is looked at as long as it is shown
+		consider(candidate, s.seen)
 	}
-	return slices.MinFunc(keys, func(a, b mcs.Key) int { return v.shown[a].seen.Compare(v.shown[b].seen) }), true
+	for candidate, seen := range v.doubtful {
+		consider(candidate, seen)
+	}
+	return key, due
 }

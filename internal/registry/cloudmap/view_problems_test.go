@@ -214,3 +214,36 @@ func TestViewAudit(t *testing.T) {
 	c.put(t, "demo", "web-2", plan.Instance{ID: "tcp-10_10_0_4-8080", Attributes: changed})
 	within(t, 10*time.Second, "it is right again", func() bool { return c.instances(t, "demo", "web-2")["tcp-10_10_0_4-8080"]["READY"] == "true" })
 }
+
+// TestViewLooksOnceMore is what is left of ours though nobody said so.
+func TestViewLooksOnceMore(t *testing.T) {
+	key := webKey(0)
+	// hurt lets the next request about the service go wrong, and returns a check that it did.
+	hurt := func(t *testing.T, c *cloud, rule cloudmaplocal.FaultRule) (happened func() bool) {
+		rule.Service, rule.Next = key.Name, 1
+		if err := c.server.Load().SetFaults(cloudmaplocal.FaultPlan{Rules: []cloudmaplocal.FaultRule{rule}}); err != nil {
+			t.Fatal(err)
+		}
+		return func() bool { _, hits := c.server.Load().Faults(); return hits[0] == 1 }
+	}
+	t.Run("a removal is accepted and does not happen", func(t *testing.T) {
+		c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+		createForeign(t, c, key.Namespace, key.Name)
+		a, _ := viewing(t, c, cls1)
+		publish(t, a, webExport("cls1", 0, 1))
+		within(t, 10*time.Second, "the instance", c.shows(t, key, "tcp-10_10_0_0-8080"))
+		happened := hurt(t, c, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultLost, Operations: []string{"DeregisterInstance"}})
+		withdraw(t, a, key)
+		within(t, 10*time.Second, "the removal gets lost", happened)
+		within(t, 10*time.Second, "nothing is left", c.shows(t, key))
+	})
+	t.Run("the service of an instance that an earlier life left is not found at first", func(t *testing.T) {
+		c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+		createForeign(t, c, key.Namespace, key.Name)
+		c.put(t, key.Namespace, key.Name, plan.Instance{ID: "tcp-10_10_9_9-80", Attributes: map[string]string{"CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1"}})
+		happened := hurt(t, c, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Code: "ServiceNotFound", Operations: []string{"DiscoverInstances"}})
+		viewing(t, c, cls1)
+		within(t, 10*time.Second, "it is not found", happened)
+		within(t, 10*time.Second, "nothing is left", c.shows(t, key))
+	})
+}
