@@ -103,17 +103,15 @@ func TestStartAfresh(t *testing.T) {
 				exporter.kill()
 				tt.vandal(v)
 
-				var wrote, read atomic.Bool
-				w.wrote = func(r request) { wrote.Store(wrote.Load() || r.cluster == "cls1" && r.names(attrHeartbeat)) }
-				w.weather = func(r request) fate {
-					if tt.claiming != nil && wrote.Load() && !read.Load() && r.cluster == "cls1" {
-						return fate{code: "InternalFailure", status: 500}
+				var wrote atomic.Bool
+				w.wrote = func(r request) {
+					if r.cluster == "cls1" && r.names(attrHeartbeat) && !wrote.Swap(true) && tt.claiming != nil {
+						w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure"})
 					}
-					return fate{}
 				}
 				next := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(-time.Hour) } })
 				publish(t, next.Registry, other)
-				spoken := false
+				spoken, read := false, false
 				var saw []string
 				for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
 					if !spoken && time.Since(began) >= tt.spoken {
@@ -124,10 +122,11 @@ func TestStartAfresh(t *testing.T) {
 							withdraw(t, next.Registry, first.Key)
 						}
 					}
-					if tt.claiming != nil && wrote.Load() && !read.Load() {
+					if tt.claiming != nil && wrote.Load() && !read {
 						tt.claiming(v)
 						time.Sleep(2 * time.Second) // until every answer shows it
-						read.Store(true)
+						w.plan(1)
+						read = true
 					}
 					if now := v.seen(importer, first.Key); len(saw) == 0 || saw[len(saw)-1] != now {
 						saw = append(saw, now)

@@ -3,7 +3,6 @@ package cloudmap
 import (
 	"encoding/base64"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -18,34 +17,45 @@ import (
 
 // answers are all that AWS may say instead of doing what it was asked for: the errors of Cloud Map's model, those of AWS's
 // front door, those of networks, and silence.
-var answers = map[string]fate{
-	"CustomHealthNotFound":                    {code: "CustomHealthNotFound"},
-	"DuplicateRequest":                        {code: "DuplicateRequest"},
-	"InstanceNotFound":                        {code: "InstanceNotFound"},
-	"InvalidInput":                            {code: "InvalidInput"},
-	"NamespaceAlreadyExists":                  {code: "NamespaceAlreadyExists"},
-	"NamespaceNotFound":                       {code: "NamespaceNotFound"},
-	"OperationNotFound":                       {code: "OperationNotFound"},
-	"RequestLimitExceeded":                    {code: "RequestLimitExceeded", status: http.StatusTooManyRequests},
-	"ResourceInUse":                           {code: "ResourceInUse"},
-	"ResourceLimitExceeded":                   {code: "ResourceLimitExceeded"},
-	"ResourceNotFoundException":               {code: "ResourceNotFoundException"},
-	"ServiceAlreadyExists":                    {code: "ServiceAlreadyExists"},
-	"ServiceAttributesLimitExceededException": {code: "ServiceAttributesLimitExceededException"},
-	"ServiceNotFound":                         {code: "ServiceNotFound"},
-	"TooManyTagsException":                    {code: "TooManyTagsException"},
-	"ThrottlingException":                     {code: "ThrottlingException"},
-	"AccessDeniedException":                   {code: "AccessDeniedException"},
-	"ExpiredTokenException":                   {code: "ExpiredTokenException"},
-	"UnrecognizedClientException":             {code: "UnrecognizedClientException"},
-	"InternalFailure":                         {code: "InternalFailure", status: http.StatusInternalServerError},
-	"ServiceUnavailable":                      {code: "ServiceUnavailable", status: http.StatusServiceUnavailable},
-	"an error of tomorrow":                    {code: "SomethingNewException"},
-	"carried out, and an error":               {code: "InternalFailure", status: http.StatusInternalServerError, carriedOut: true},
-	"no answer":                               {silent: true},
-	"carried out, and no answer":              {silent: true, carriedOut: true},
-	"accepted, and never carried out":         {swallowed: true},
-}
+var answers = func() map[string]cloudmaplocal.FaultRule {
+	all := map[string]cloudmaplocal.FaultRule{
+		"an error of tomorrow":               {Kind: cloudmaplocal.FaultError, Code: "SomethingNewException"},
+		"carried out, and an error":          {Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Applied: true},
+		"no answer":                          {Kind: cloudmaplocal.FaultHang},
+		"carried out, and no answer":         {Kind: cloudmaplocal.FaultHang, Applied: true},
+		"a closed connection":                {Kind: cloudmaplocal.FaultDrop},
+		"carried out, and closed":            {Kind: cloudmaplocal.FaultDrop, Applied: true},
+		"accepted, and never carried out":    {Kind: cloudmaplocal.FaultLost},
+		"accepted, and failed":               {Kind: cloudmaplocal.FaultFail},
+		"accepted, and failed a while later": {Kind: cloudmaplocal.FaultFail, Delay: cloudmaplocal.Duration(5 * time.Second)},
+	}
+	for _, code := range []string{
+		"CustomHealthNotFound",
+		"DuplicateRequest",
+		"InstanceNotFound",
+		"InvalidInput",
+		"NamespaceAlreadyExists",
+		"NamespaceNotFound",
+		"OperationNotFound",
+		"RequestLimitExceeded",
+		"ResourceInUse",
+		"ResourceLimitExceeded",
+		"ResourceNotFoundException",
+		"ServiceAlreadyExists",
+		"ServiceAttributesLimitExceededException",
+		"ServiceNotFound",
+		"TooManyTagsException",
+		"ThrottlingException",
+		"AccessDeniedException",
+		"ExpiredTokenException",
+		"UnrecognizedClientException",
+		"InternalFailure",
+		"ServiceUnavailable",
+	} {
+		all[code] = cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Code: code}
+	}
+	return all
+}()
 
 // TestEveryAnswer gives every answer to every operation, to all clusters and for a minute, while one cluster changes an
 // export, one starts, one restarts and one leaves. What was known before stays known, and afterwards everything is as it
@@ -58,18 +68,20 @@ func TestEveryAnswer(t *testing.T) {
 	}
 	for _, operation := range operations {
 		for name, f := range answers {
-			if f.swallowed && operation != "RegisterInstance" && operation != "DeregisterInstance" {
+			f.Operations = []string{operation}
+			accepts := operation == "RegisterInstance" || operation == "DeregisterInstance"
+			if !accepts && (f.Kind == cloudmaplocal.FaultLost || f.Kind == cloudmaplocal.FaultFail) {
 				continue // the others answer with what was done
 			}
 			t.Run(operation+"/"+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { answerAll(t, operation, f) })
+				synctest.Test(t, func(t *testing.T) { answerAll(t, f) })
 			})
 		}
 	}
 }
 
 // answerAll is one case of TestEveryAnswer.
-func answerAll(t *testing.T, operation string, f fate) {
+func answerAll(t *testing.T, f cloudmaplocal.FaultRule) {
 	w := newWorld(t, 0, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond, OperationDelay: 100 * time.Millisecond})
 	id := func(n int) mcs.Identity {
 		return mcs.Identity{ClusterID: fmt.Sprint("cls", n), ClusterSetID: "set1", UID: fmt.Sprint("uid-", n)}
@@ -85,13 +97,7 @@ func answerAll(t *testing.T, operation string, f fate) {
 		w.until(time.Minute, "everything is known", sees(t, importer.Registry, exp))
 	}
 
-	hurt := true
-	w.weather = func(r request) fate {
-		if hurt && r.operation == operation {
-			return f
-		}
-		return fate{}
-	}
+	w.plan(1, f)
 	restarts.kill()
 	restarted := w.begin(id(4), nil)
 	publish(t, restarted.Registry, own)
@@ -112,13 +118,17 @@ func answerAll(t *testing.T, operation string, f fate) {
 			said = append(said, view.Own.Err.Error())
 		}
 	}
-	if view := look(t, exporter.Registry, changed.Key); view.Own.State == registry.Pending && !f.swallowed {
-		if !slices.ContainsFunc(said, func(text string) bool { return strings.Contains(text, operation) }) {
-			t.Errorf("the user is not told what is wrong with %s, but %q", operation, said)
+	if view := look(t, exporter.Registry, changed.Key); view.Own.State == registry.Pending && f.Kind != cloudmaplocal.FaultLost {
+		reason := f.Operations[0]
+		if f.Kind == cloudmaplocal.FaultFail {
+			reason = "INTERNAL_FAILURE" // the operation has no other name than what it was for
+		}
+		if !slices.ContainsFunc(said, func(text string) bool { return strings.Contains(text, reason) }) {
+			t.Errorf("the user is not told what is wrong with %s, but %q", f.Operations[0], slices.Compact(said))
 		}
 	}
 
-	hurt = false
+	w.plan(1)
 	for _, exp := range []mcs.Export{kept, changed, own, first} {
 		w.until(3*time.Minute, "everything is as it was asked for", sees(t, importer.Registry, exp))
 	}

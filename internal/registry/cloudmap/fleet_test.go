@@ -3,8 +3,10 @@ package cloudmap
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -66,14 +68,30 @@ func (f *fleet) cut(perSecond float64, operations ...string) {
 	}
 }
 
-// fateOf says what becomes of a client's request.
+// fate is what becomes of a request that is not carried out: it is answered with an error, or not at all.
+type fate struct {
+	code   string
+	status int
+	silent bool
+}
+
+// answer is the error.
+func (f fate) answer() *http.Response {
+	answer := httptest.NewRecorder()
+	answer.Header().Set("X-Amzn-Errortype", f.code)
+	answer.WriteHeader(f.status)
+	fmt.Fprintf(answer, `{"__type":%q,"message":"as the test wants it"}`, f.code)
+	return answer.Result()
+}
+
+// fateOf says what becomes of a client's request; without a code it is carried out.
 func (f *fleet) fateOf(client, operation string) fate {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls[operation]++
 	f.asked[client]++
 	if cut := f.cuts[operation]; cut != nil && !cut.AllowN(time.Now(), 1) {
-		return fate{code: "ThrottlingException"}
+		return fate{code: "ThrottlingException", status: http.StatusBadRequest}
 	}
 	if f.down {
 		return fate{code: "ServiceUnavailable", status: http.StatusServiceUnavailable, silent: f.asked[client]%2 == 0}
@@ -168,7 +186,7 @@ func (g guarded) Do(request *http.Request) (*http.Response, error) {
 	case what.code != "":
 		time.Sleep(g.latency)
 		g.fleet.answered(operation, nil, false)
-		return failing(what), nil
+		return what.answer(), nil
 	}
 	body, err := io.ReadAll(request.Body)
 	if err != nil {

@@ -2,6 +2,7 @@ package cloudmap
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -26,10 +27,13 @@ import (
 type network struct {
 	mu    sync.Mutex
 	conns map[netip.AddrPort]*conn
-	next  byte
+	next  uint16
 	// blocked are the addresses that nothing gets through to. seen are copies of what was sent to each.
 	blocked map[netip.AddrPort]bool
 	seen    map[netip.AddrPort][][]byte
+	// seed and share are those of the dice by which datagrams get lost.
+	seed  uint64
+	share float64
 }
 
 func newNetwork() *network {
@@ -41,7 +45,7 @@ func (n *network) whisper() *hint.Whisper {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.next++
-	contact := hint.Contact{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, n.next}), 8479), Token: hint.NewToken()}
+	contact := hint.Contact{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n.next >> 8), byte(n.next)}), 8479), Token: hint.NewToken()}
 	return &hint.Whisper{Contact: contact, Listen: func() (net.PacketConn, error) { return n.listen(contact.Address) }}
 }
 
@@ -65,6 +69,19 @@ func (n *network) block(whispers ...*hint.Whisper) {
 	}
 }
 
+// lose loses a share of all datagrams, by dice of their receiver and time.
+func (n *network) lose(seed uint64, share float64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.seed, n.share = seed, share
+}
+
+// lost says whether a datagram gets lost. The caller holds n.mu.
+func (n *network) lost(to netip.AddrPort) bool {
+	host := to.Addr().As4()
+	return rand.New(rand.NewPCG(n.seed+uint64(host[2])<<8+uint64(host[3]), uint64(time.Now().UnixNano()))).Float64() < n.share
+}
+
 // sent are copies of the datagrams that were sent to w.
 func (n *network) sent(w *hint.Whisper) [][]byte {
 	n.mu.Lock()
@@ -78,7 +95,7 @@ func (n *network) send(to netip.AddrPort, datagram []byte) {
 	defer n.mu.Unlock()
 	n.seen[to] = append(n.seen[to], slices.Clone(datagram))
 	c := n.conns[to]
-	if c == nil || n.blocked[to] {
+	if c == nil || n.blocked[to] || n.lost(to) {
 		return
 	}
 	select {

@@ -363,23 +363,21 @@ func TestRefusedPageHasItsOwnTime(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3})
-		refused := 0
-		page := pageOf(webKey(0))
-		w.weather = func(r request) fate {
-			if r.operation == "RegisterInstance" && r.names(partID(page, 0)) {
-				refused++
-				return fate{code: "ResourceLimitExceeded"}
-			}
-			return fate{}
+		w.plan(1, cloudmaplocal.FaultRule{
+			Operations: []string{"RegisterInstance"}, Instance: partID(pageOf(webKey(0)), 0), Kind: cloudmaplocal.FaultError, Code: "ResourceLimitExceeded",
+		})
+		refused := func() int {
+			_, hits := w.server.Faults()
+			return hits[0]
 		}
 		exporter := w.begin(cls1, nil)
 		publish(t, exporter.Registry, webExport("cls1", 0, 1))
 		w.until(time.Minute, "the page is refused", func() bool {
-			return look(t, exporter.Registry, webKey(0)).Own.Err != nil && refused > 0
+			return look(t, exporter.Registry, webKey(0)).Own.Err != nil && refused() > 0
 		})
 		time.Sleep(5 * time.Minute)
-		if refused > 60 {
-			t.Errorf("it was tried %d times in five minutes, want about twice a minute once it has failed for long", refused)
+		if n := refused(); n > 60 {
+			t.Errorf("it was tried %d times in five minutes, want about twice a minute once it has failed for long", n)
 		}
 		for i := range 20 {
 			exp := webExport("cls1", 8, i+1)

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
 
@@ -28,21 +28,17 @@ import (
 )
 
 // world is a Cloud Map and the clusters that use it, in the virtual time of a testing/synctest bubble: every interval is
-// the real one, and an hour takes a second. Requests go from the AWS SDK to the server without a network, through wires
-// that can do to them what a network and AWS do.
+// the real one, and an hour takes a second. Requests go from the AWS SDK to the server without a network; what goes wrong
+// with them is the server's fault plan.
 type world struct {
 	t      *testing.T
 	seed   uint64
 	server *cloudmaplocal.Server
-	// weather says what happens to a request; nil is fine weather.
-	weather func(request) fate
-	// wrote is told of each request that changed something.
+	// wrote is told of each request that the server has accepted and that changes something.
 	wrote func(request)
 
 	mu     sync.Mutex
 	counts map[string]int
-	// shown are the answers of the last seconds to each read.
-	shown map[string][]answered
 }
 
 // warmUp lets zstd make its channels: a bubble's would not be usable in the next one.
@@ -61,37 +57,10 @@ func warmUp(t *testing.T) {
 type request struct {
 	cluster, operation string
 	body               []byte
-	// dice are this request's own, the same in every run with this seed.
-	dice *rand.Rand
 }
 
 // names says whether the request is about text: a service's name, an instance's ID.
 func (r request) names(text string) bool { return bytes.Contains(r.body, []byte(`"`+text)) }
-
-// fate is what becomes of a request; the zero fate is that it is carried out and answered.
-type fate struct {
-	// delay passes before the request arrives.
-	delay time.Duration
-	// code is the error that it is answered with, as carried out as carriedOut says.
-	code       string
-	status     int
-	carriedOut bool
-	// silent requests are not answered at all.
-	silent bool
-	// swallowed ones are answered as if they were carried out.
-	swallowed bool
-	// stale reads get an answer that was given so long ago, at most.
-	stale time.Duration
-}
-
-// answered is an earlier answer.
-type answered struct {
-	at   time.Time
-	body []byte
-}
-
-// keepAnswers is how long answers are kept for stale reads.
-const keepAnswers = 5 * time.Second
 
 func newWorld(t *testing.T, seed uint64, options cloudmaplocal.Options) *world {
 	t.Helper()
@@ -100,7 +69,15 @@ func newWorld(t *testing.T, seed uint64, options cloudmaplocal.Options) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{t: t, seed: seed, server: server, counts: map[string]int{}, shown: map[string][]answered{}}
+	return &world{t: t, seed: seed, server: server, counts: map[string]int{}}
+}
+
+// plan is what goes wrong from now on: nothing without rules.
+func (w *world) plan(seed uint64, rules ...cloudmaplocal.FaultRule) {
+	w.t.Helper()
+	if err := w.server.SetFaults(cloudmaplocal.FaultPlan{Seed: seed, Rules: rules}); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // count is how many requests there were so far, by operation. Writes of instances are told apart: "RegisterInstance
@@ -134,39 +111,49 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	req := request{cluster: w.cluster, operation: operation, body: body, dice: w.dice(operation, body)}
-	var f fate
-	if weather := w.world.weather; weather != nil {
-		f = weather(req)
-	}
-	// A request takes 5 to 25 ms.
-	if err := pass(r.Context(), f.delay+5*time.Millisecond+time.Duration(req.dice.IntN(20))*time.Millisecond); err != nil {
+	req := request{cluster: w.cluster, operation: operation, body: body}
+	if err := pass(r.Context(), w.latency(req)); err != nil {
 		return nil, err
 	}
 	if w.cut.Load() {
 		return nil, errCut
 	}
-	response := w.world.carry(req, f)
-	if w.cut.Load() {
+	w.world.noteRequest(req)
+	answer, err := w.world.ask(r)
+	w.world.trace(req, answer, err)
+	switch {
+	case w.cut.Load():
 		return nil, errCut
-	}
-	if f.silent {
-		<-r.Context().Done()
+	case r.Context().Err() != nil:
 		return nil, r.Context().Err()
+	case err != nil:
+		return nil, err
 	}
-	return response, nil
+	if wrote := w.world.wrote; wrote != nil && answer.StatusCode == http.StatusOK && !isRead(operation) {
+		wrote(req)
+	}
+	return answer, nil
 }
 
-// dice are a request's own. They depend on nothing but the seed and how often this cluster made the same request.
-func (w *wire) dice(operation string, body []byte) *rand.Rand {
+// latency is how long a request is under way: 5 to 25 ms, by what it is about and how often this process has asked for that.
+func (w *wire) latency(req request) time.Duration {
 	h := fnv.New64a()
-	fmt.Fprint(h, w.cluster, operation, string(body))
+	fmt.Fprint(h, w.cluster, req.operation, string(bytes.Join(subject.FindAll(req.body, -1), nil)))
 	sum := h.Sum64()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked[sum]++
-	return rand.New(rand.NewPCG(w.world.seed, sum+w.asked[sum]))
+	dice := rand.New(rand.NewPCG(w.world.seed, sum+w.asked[sum]))
+	return 5*time.Millisecond + time.Duration(dice.IntN(20))*time.Millisecond
+}
+
+// subject finds in a request what it is about; the IDs that the server makes are others in every run.
+var subject = regexp.MustCompile(`"(InstanceId|ServiceName|Name|PAGE)":"[^"]*"`)
+
+func isRead(operation string) bool {
+	return strings.HasPrefix(operation, "Discover") || strings.HasPrefix(operation, "List") || strings.HasPrefix(operation, "Get")
 }
 
 func pass(ctx context.Context, d time.Duration) error {
@@ -180,70 +167,41 @@ func pass(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// carry has the server answer, as far as it is asked at all.
-func (w *world) carry(req request, f fate) *http.Response {
-	w.noteRequest(req)
-	w.trace(req, f)
-	isRead := strings.HasPrefix(req.operation, "Discover")
-	switch {
-	case f.code != "" && !f.carriedOut:
-		return failing(f)
-	case f.swallowed:
-		return recorded(http.StatusOK, []byte(`{"OperationId":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-aaaaaaaa"}`))
-	case f.silent && !f.carriedOut:
-		return nil
-	}
-	if isRead && f.stale > 0 {
-		if body := w.earlier(req, f.stale); body != nil {
-			return recorded(http.StatusOK, body)
+// ask has the server answer. A connection that it closes is an error, as it would be on a network.
+func (w *world) ask(r *http.Request) (response *http.Response, err error) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			err = io.ErrUnexpectedEOF
+		default:
+			panic(p)
 		}
-	}
+	}()
 	answer := httptest.NewRecorder()
-	w.server.ServeHTTP(answer, w.serverRequest(req))
-	if answer.Code == http.StatusOK {
-		if isRead {
-			w.keep(req, answer.Body.Bytes())
-		} else if w.wrote != nil {
-			w.wrote(req)
-		}
-	}
-	if f.code != "" {
-		return failing(f)
-	}
-	response := answer.Result()
-	response.Body = io.NopCloser(bytes.NewReader(answer.Body.Bytes()))
-	return response
+	w.server.ServeHTTP(answer, r)
+	return answer.Result(), nil
 }
 
-// trace logs requests to replay a failure by: those that write, and those that something happens to.
-func (w *world) trace(req request, f fate) {
-	if testing.Verbose() && w.seed != 0 && (f != fate{} || !strings.HasPrefix(req.operation, "Discover")) {
-		w.t.Logf("%s %s %s %.1200s %+v", time.Now().Format("04:05.000"), req.cluster, req.operation, payload.ReplaceAll(req.body, nil), f)
+// trace logs requests to replay a failure by: those that write, and those that fail.
+func (w *world) trace(req request, answer *http.Response, err error) {
+	if !testing.Verbose() || w.seed == 0 {
+		return
 	}
+	outcome := ""
+	switch {
+	case err != nil:
+		outcome = err.Error()
+	case answer.StatusCode != http.StatusOK:
+		outcome = answer.Header.Get("X-Amzn-Errortype")
+	case isRead(req.operation):
+		return
+	}
+	w.t.Logf("%s %s %s %.1200s %s", time.Now().Format("04:05.000"), req.cluster, req.operation, payload.ReplaceAll(req.body, nil), outcome)
 }
 
 // payload is what nobody reads in a trace.
 var payload = regexp.MustCompile(`"(DATA\d+|CLUSTERSET_ID|FORMAT|VERSION|CreatorRequestId)":"[^"]*",?`)
-
-func (w *world) serverRequest(req request) *http.Request {
-	r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(req.body))
-	r.Header.Set("X-Amz-Target", "Route53AutoNaming_v20170314."+req.operation)
-	return r
-}
-
-func failing(f fate) *http.Response {
-	status := f.status
-	if status == 0 {
-		status = http.StatusBadRequest
-	}
-	response := recorded(status, fmt.Appendf(nil, `{"__type":%q,"message":"as the test wants it"}`, f.code))
-	response.Header.Set("X-Amzn-Errortype", f.code)
-	return response
-}
-
-func recorded(status int, body []byte) *http.Response {
-	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body))}
-}
 
 func (w *world) noteRequest(req request) {
 	name := req.operation
@@ -256,39 +214,17 @@ func (w *world) noteRequest(req request) {
 	w.counts[req.cluster]++
 }
 
-// keep remembers an answer.
-func (w *world) keep(req request, body []byte) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now, list := time.Now(), w.shown[string(req.body)]
-	for len(list) > 0 && now.Sub(list[0].at) > keepAnswers {
-		list = list[1:]
-	}
-	w.shown[string(req.body)] = append(list, answered{now, bytes.Clone(body)})
-}
-
-// earlier is an answer to the same request that was given at most that long ago, nil if there is none.
-func (w *world) earlier(req request, atMost time.Duration) []byte {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now := time.Now()
-	for _, a := range w.shown[string(req.body)] {
-		if now.Sub(a.at) <= atMost {
-			return a.body
-		}
-	}
-	return nil
-}
-
-// client makes requests for a cluster through a wire of its own.
-func (w *world) client(cluster string) (*Client, *wire) {
+// client makes requests with an access key of its own, through a wire of its own.
+func (w *world) client(key string) (*Client, *wire) {
 	w.t.Helper()
-	client, err := NewClient(w.t.Context(), ClientConfig{Region: "us-east-1", Endpoint: "http://cloudmap.test"})
+	line := &wire{world: w, cluster: key, asked: map[uint64]uint64{}}
+	client, err := NewClient(w.t.Context(), ClientConfig{
+		Region: "us-east-1", Endpoint: "http://cloudmap.test", transport: line,
+		credentials: credentials.NewStaticCredentialsProvider(key, "secret", ""),
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	line := &wire{world: w, cluster: cluster, asked: map[uint64]uint64{}}
-	client.sdk = servicediscovery.New(client.sdk.Options(), func(o *servicediscovery.Options) { o.HTTPClient = line })
 	return client, line
 }
 
@@ -302,17 +238,23 @@ type life struct {
 	ended chan error // closed when the process has ended
 }
 
-// begin starts a controller. notify may be nil.
+// begin starts a controller, with an access key like its cluster's ID. notify may be nil.
 func (w *world) begin(identity mcs.Identity, notify func(*life, mcs.Key), change ...func(*Config)) *life {
+	w.t.Helper()
+	return w.beginAs(identity.ClusterID, identity, notify, change...)
+}
+
+// beginAs is begin with another access key.
+func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mcs.Key), change ...func(*Config)) *life {
 	w.t.Helper()
 	cfg := Config{Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes()}
 	cfg.times.scan = time.Minute // what happens once after a start is over before anybody counts requests
 	for _, c := range change {
 		c(&cfg)
 	}
-	client, line := w.client(identity.ClusterID)
+	client, line := w.client(key)
 	if testing.Verbose() && w.seed != 0 {
-		cfg.Logger = testr.New(w.t).WithName(identity.ClusterID)
+		cfg.Logger = testr.New(w.t).WithName(key)
 	}
 	reg, err := New(client, cfg)
 	if err != nil {
