@@ -68,7 +68,7 @@ type instanceView struct {
 	shown map[mcs.Key]shownService
 	// doubtful are services that are not shown and may have something of ours all the same, because a removal that was accepted did not
 	// happen or a read did not show it, and when each was last looked at. The audit looks once more.
-	doubtful map[mcs.Key]time.Time
+	doubtful map[mcs.Key]doubt
 	// denials are how often in a row the search for what is left was denied.
 	denials int
 	// unshown are the services that are not shown whole.
@@ -92,6 +92,12 @@ type shownService struct {
 	seen time.Time
 }
 
+// doubt is when a service was last looked at that may have something of ours, and whether it was not found then.
+type doubt struct {
+	seen   time.Time
+	missed bool
+}
+
 func newInstanceView(client *Client, cfg Config, desired func(mcs.Key) (*mcs.Export, bool)) *instanceView {
 	return &instanceView{
 		client:   client,
@@ -107,7 +113,7 @@ func newInstanceView(client *Client, cfg Config, desired func(mcs.Key) (*mcs.Exp
 		audit:    cfg.times.viewAudit, scanWithin: cfg.times.scan,
 		queue:    map[mcs.Key]*viewItem{},
 		shown:    map[mcs.Key]shownService{},
-		doubtful: map[mcs.Key]time.Time{},
+		doubtful: map[mcs.Key]doubt{},
 		unshown:  map[mcs.Key]unshown{},
 	}
 }
@@ -441,8 +447,8 @@ func (v *instanceView) remove(ctx context.Context, key mcs.Key) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.shown, key)
-	if ok {
-		v.doubtful[key] = time.Now()
+	if ok || touched {
+		v.doubtful[key] = doubt{seen: time.Now()}
 	}
 	v.note(key, unshown{})
 	return nil
@@ -480,7 +486,7 @@ func (v *instanceView) scanIfDue(ctx context.Context) {
 		v.enqueue(key)
 	}
 	for _, key := range others {
-		v.doubtful[key] = time.Now()
+		v.doubtful[key] = doubt{seen: time.Now()}
 	}
 }
 

@@ -167,14 +167,16 @@ func (v *instanceView) auditIfDue(ctx context.Context) {
 	v.enqueue(key)
 }
 
-// auditDoubtful takes in a look at a service that is not shown. One that is listed and not found is looked at again: either may be late.
+// auditDoubtful takes in a look at a service that is not shown. One that is not found is looked at again, as long as it is listed and once
+// more in any case: an answer may be late, or wrong.
 // The caller holds v.mu.
 func (v *instanceView) auditDoubtful(key mcs.Key, listed, found bool, present []plan.Instance) {
-	if _, doubtful := v.doubtful[key]; !doubtful || v.queue[key] != nil {
+	before, doubtful := v.doubtful[key]
+	if !doubtful || v.queue[key] != nil {
 		return // it is being looked at anyway
 	}
-	if listed && !found {
-		v.doubtful[key] = time.Now()
+	if !found && (listed || !before.missed) {
+		v.doubtful[key] = doubt{seen: time.Now(), missed: true}
 		return
 	}
 	delete(v.doubtful, key)
@@ -219,8 +221,8 @@ func (v *instanceView) nextAudit(now time.Time) (key mcs.Key, due bool) {
 		delete(v.doubtful, candidate) // it is looked at as long as it is shown
 		consider(candidate, s.seen)
 	}
-	for candidate, seen := range v.doubtful {
-		consider(candidate, seen)
+	for candidate, d := range v.doubtful {
+		consider(candidate, d.seen)
 	}
 	return key, due
 }

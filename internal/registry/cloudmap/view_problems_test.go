@@ -247,3 +247,27 @@ func TestViewLooksOnceMore(t *testing.T) {
 		within(t, 10*time.Second, "nothing is left", c.shows(t, key))
 	})
 }
+
+// TestAuditDoubtful is how often a service is looked at that is not found.
+func TestAuditDoubtful(t *testing.T) {
+	key := webKey(0)
+	v := &instanceView{identity: cls1, queue: map[mcs.Key]*viewItem{}, doubtful: map[mcs.Key]doubt{key: {}}}
+	look := func(listed bool, want bool) {
+		t.Helper()
+		v.auditDoubtful(key, listed, false, nil)
+		if _, still := v.doubtful[key]; still != want {
+			t.Errorf("is it looked at again: %v, want %v", still, want)
+		}
+	}
+	look(true, true)
+	look(true, true)
+	look(false, false)
+	v.doubtful[key] = doubt{}
+	look(false, true)
+	look(false, false)
+	v.doubtful[key] = doubt{}
+	v.auditDoubtful(key, true, true, nil)
+	if len(v.doubtful) > 0 {
+		t.Error("found without anything of ours, it is looked at again")
+	}
+}
