@@ -24,17 +24,20 @@ const (
 
 // What hints may cost, whoever sends them: looks besides the polls. A single source may use half of it, so that who sends
 // too much does not keep the others from being heard. When it is used up the poll does, at its fast interval.
-var (
-	allLooks    = bound{perSecond: 4, burst: 40}
-	sourceLooks = bound{perSecond: 2, burst: 20}
+const (
+	// lookQuota is for all clusters together, which mostly share an account: two fifths of the 1,000 DiscoverInstances a second that
+	// AWS allows it. The rest is for what the looks find, and for polls.
+	lookQuota rate.Limit = 400
+	// leastLooks is what a cluster has however many there are, mostLooks what firstWait between two looks lets through.
+	leastLooks, mostLooks rate.Limit = 4, 10
+
+	burstOfLooks, burstOfSource = 40, 20
 )
 
-type bound struct {
-	perSecond rate.Limit
-	burst     int
+// looksPerSecond is what each of so many clusters may use in the long run.
+func looksPerSecond(clusters int) rate.Limit {
+	return min(mostLooks, max(leastLooks, lookQuota/rate.Limit(max(1, clusters))))
 }
-
-func (b bound) bucket() *rate.Limiter { return rate.NewLimiter(b.perSecond, b.burst) }
 
 // Intervals are how often the registry is looked at without news.
 type Intervals struct {
@@ -69,7 +72,9 @@ type Watch struct {
 	sources map[string]*source
 	// strangers are all who are not known as members: the next look may show them.
 	strangers *source
+	// budget is for all looks, perSecond its limit.
 	budget    *rate.Limiter
+	perSecond rate.Limit
 
 	// lastLook is when the last look began, patience how long no other has to follow it whatever is heard: looks fail.
 	lastLook time.Time
@@ -98,10 +103,26 @@ type source struct {
 
 // NewWatch makes a Watch for cluster self of a clusterset.
 func NewWatch(clusterSet, self string, intervals Intervals) *Watch {
-	return &Watch{
-		intervals: intervals, clusterSet: clusterSet, self: self,
-		sources:   map[string]*source{self: {budget: sourceLooks.bucket()}},
-		strangers: &source{budget: sourceLooks.bucket()}, budget: allLooks.bucket(),
+	w := &Watch{intervals: intervals, clusterSet: clusterSet, self: self, perSecond: looksPerSecond(1)}
+	w.budget = rate.NewLimiter(w.perSecond, burstOfLooks)
+	w.sources, w.strangers = map[string]*source{self: w.newSource()}, w.newSource()
+	return w
+}
+
+func (w *Watch) newSource() *source {
+	return &source{budget: rate.NewLimiter(w.perSecond/2, burstOfSource)}
+}
+
+// share bounds the looks by how many clusters there are.
+func (w *Watch) share(clusters int) {
+	limit := looksPerSecond(clusters)
+	if limit == w.perSecond {
+		return
+	}
+	w.perSecond = limit
+	w.budget.SetLimitAt(w.lastLook, limit)
+	for s := range w.all {
+		s.budget.SetLimitAt(w.lastLook, limit/2)
 	}
 }
 
@@ -180,7 +201,7 @@ func (w *Watch) Looked(peers []Peer, hurried bool) {
 	for _, p := range peers {
 		s := w.sources[p.ClusterID]
 		if s == nil {
-			s = &source{budget: sourceLooks.bucket()}
+			s = w.newSource()
 			w.sources[p.ClusterID] = s
 		}
 		if s.peer.Token != p.Token {
@@ -196,6 +217,7 @@ func (w *Watch) Looked(peers []Peer, hurried bool) {
 			s.expected = 0 // it never came
 		}
 	}
+	w.share(len(w.sources))
 }
 
 // met notes that the registry shows what was expected, and learns how late it is: a first look that finds nothing costs a

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/time/rate"
 )
 
 var silence = Whisper{}.Silence()
@@ -352,11 +353,10 @@ func TestWatchFlood(t *testing.T) {
 			flood(20 * time.Second)
 			v.looks = nil
 			flood(time.Minute)
-			// Four looks a second, and the fast poll.
-			if got, most := len(v.looks), 4*60+60+10; got > most {
+			// Half of ten looks a second, of which those of the poll are part.
+			if got, most := len(v.looks), 5*60+10; got > most {
 				t.Errorf("%d looks in a minute of flooding, want at most %d", got, most)
 			}
-			t.Logf("%d looks in a minute of flooding", len(v.looks))
 			for range 10 {
 				flood(time.Duration(500+rand.N(500)) * time.Millisecond)
 				v.write("honest")
@@ -369,6 +369,29 @@ func TestWatchFlood(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWatchShares: what hints may cost all clusters together is bounded, and so is what one cluster can make another spend.
+func TestWatchShares(t *testing.T) {
+	w := NewWatch("set1", "a", Intervals{Poll: time.Second, Relaxed: 5 * time.Second, Silence: silence})
+	for _, tc := range []struct {
+		clusters int
+		want     rate.Limit
+	}{{1, 10}, {2, 10}, {40, 10}, {80, 5}, {100, 4}, {400, 4}, {50, 8}, {2, 10}} {
+		var peers []Peer
+		for i := range tc.clusters - 1 {
+			peers = append(peers, Peer{ClusterID: fmt.Sprint("m", i), Token: "t", Generation: 1})
+		}
+		w.Looked(peers, false)
+		if got := w.budget.Limit(); got != tc.want {
+			t.Errorf("%d clusters: %v looks a second, want %v", tc.clusters, got, tc.want)
+		}
+		for s := range w.all {
+			if got := s.budget.Limit(); got != tc.want/2 {
+				t.Errorf("%d clusters: %v looks a second for one of them, want %v", tc.clusters, got, tc.want/2)
+			}
+		}
 	}
 }
 
