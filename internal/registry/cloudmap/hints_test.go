@@ -473,17 +473,19 @@ func TestHintsForged(t *testing.T) {
 		}
 		copies := a.udp.sent(victim)
 		future := time.Now().UnixMilli() * 2
+		// Of three clusters each has ten looks a second, with 40 saved up, and half of that for each source.
+		const all, half = 60*10 + 40, 60*5 + 20
 		tests := map[string]struct {
 			datagram func(i int64) []byte
 			most     int
 		}{
 			"without the token":  {func(i int64) []byte { return hintOf("cls2", future+i, future+i, "guessed") }, idle},
 			"copies":             {func(i int64) []byte { return copies[int(i)%len(copies)] }, idle},
-			"from nobody":        {func(i int64) []byte { return hintOf(fmt.Sprint("x", i%50), future+i, i, victim.Contact.Token) }, idle + 60*4},
-			"in a member's name": {func(i int64) []byte { return hintOf("cls2", future+i, time.Now().UnixNano()+i, victim.Contact.Token) }, idle + 60*4},
+			"from nobody":        {func(i int64) []byte { return hintOf(fmt.Sprint("x", i%50), future+i, i, victim.Contact.Token) }, idle + half},
+			"in a member's name": {func(i int64) []byte { return hintOf("cls2", future+i, time.Now().UnixNano()+i, victim.Contact.Token) }, idle + half},
 			"in all members' names": {func(i int64) []byte {
 				return hintOf(fmt.Sprint("cls", 2+i%2), future+i, time.Now().UnixNano()+i, victim.Contact.Token)
-			}, idle + 60*5},
+			}, idle + all},
 		}
 		for name, tc := range tests {
 			got := readsPerMinute(tc.datagram)
