@@ -107,7 +107,7 @@ func (p *picture) curve(class, name string, points [][2]float64) {
 
 // propagationPlot shows a bar per line of the table, dark to the median and light to the 99th percentile.
 func (r *Results) propagationPlot() string {
-	const row, left, right = 24, 250, 640
+	const row, left, right = 24, 290, 640
 	p := newPicture(760, 90+row*(len(r.Propagation)+1), "Milliseconds from an endpoint's change to the imported EndpointSlice")
 	x := logScale(10, 10_000, left, right)
 	bottom := float64(50 + row*(len(r.Propagation)+1))
@@ -128,9 +128,9 @@ func (r *Results) propagationPlot() string {
 		if !s.Hints && s.Registry == clusterset.CloudMap {
 			class = "poll"
 		}
-		name := fmt.Sprintf("%s, %s, delay %d ms, hints %s", s.Change, s.Registry, s.DelayMS, s.hints())
+		name := fmt.Sprintf("%s, %d at once, delay %d ms, hints %s", s.Change, s.AtOnce, s.DelayMS, s.hints())
 		if s.Registry != clusterset.CloudMap {
-			name = s.Change + ", " + s.Registry
+			name = fmt.Sprintf("%s, %d at once, %s", s.Change, s.AtOnce, s.Registry)
 		}
 		bar(i, class, name, s.P50, s.P99)
 	}

@@ -21,14 +21,21 @@ import (
 var changesPerKind = 200
 
 const (
-	// parallel is how many services change at the same time.
+	// parallel is how many services there are, and change at the same time where the result does not say otherwise.
 	parallel = 8
+	// rest is the longest time for which a service is left alone between two changes. It has nothing to do with any poll.
+	rest = time.Second
 	// patienceForOne is how long one change may take until the measurement is given up.
 	patienceForOne = 30 * time.Second
 )
 
-// kinds of change, in the order in which each service goes through them.
-var kinds = []string{"add", "not ready", "ready", "remove"}
+// kindsOf are the changes that a service goes through in a round. Two of them are flips, so every other round has none.
+func kindsOf(round int) []string {
+	if round%2 == 1 {
+		return []string{"add", "remove"}
+	}
+	return []string{"add", "not ready", "ready", "remove"}
+}
 
 // propagation measures on real clusters: on Cloud Map for each consistency delay, with hints and with the hints' port blocked,
 // and on etcd.
@@ -75,18 +82,40 @@ func propagationOn(ctx context.Context, registry string, delay time.Duration) ([
 				return nil, err
 			}
 		}
-		if err := pause(ctx, settle); err != nil {
-			return nil, err
+		for _, n := range atOnce(registry, delay, hints) {
+			p := Propagation{Registry: registry, DelayMS: int(delay.Milliseconds()), Hints: hints, AtOnce: n}
+			three, err := c.measure(ctx, im, p)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, three...)
 		}
-		samples, err := c.changes(ctx, im)
-		if err != nil {
-			return nil, err
-		}
-		for _, kind := range []string{"add", "remove", "ready flip"} {
-			p := Propagation{Registry: registry, DelayMS: int(delay.Milliseconds()), Hints: hints, Change: kind, Spread: spread(samples[kind])}
-			fmt.Printf("%s, delay %v, hints %v, %s: p50 %v p90 %v p99 %v max %v ms\n", registry, delay, hints, kind, p.P50, p.P90, p.P99, p.Max)
-			list = append(list, p)
-		}
+	}
+	return list, nil
+}
+
+// atOnce is how many services are to change at the same time: also one alone where the changes of others are most of what it waits for.
+func atOnce(registry string, delay time.Duration, hints bool) []int {
+	if registry == clusterset.CloudMap && delay == 0 && hints {
+		return []int{1, parallel}
+	}
+	return []int{parallel}
+}
+
+// measure fills p in for each kind of change.
+func (c *clusters) measure(ctx context.Context, im *imports, p Propagation) (list []Propagation, err error) {
+	if err := pause(ctx, settle); err != nil {
+		return nil, err
+	}
+	samples, err := c.changes(ctx, im, p.AtOnce)
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range []string{"add", "remove", "ready flip"} {
+		p.Change, p.Spread = kind, spread(samples[kind])
+		fmt.Printf("%s, delay %d ms, hints %v, %d at once, %s: p50 %v p90 %v p99 %v max %v ms\n",
+			p.Registry, p.DelayMS, p.Hints, p.AtOnce, kind, p.P50, p.P90, p.P99, p.Max)
+		list = append(list, p)
 	}
 	return list, nil
 }
@@ -122,15 +151,15 @@ func hasEndpoints(name string, endpoints int) func(map[string]*discoveryv1.Endpo
 	}
 }
 
-// changes makes every service go through the kinds of change, over and over, and gives what each took.
-func (c *clusters) changes(ctx context.Context, im *imports) (map[string][]time.Duration, error) {
+// changes makes so many services at once go through the kinds of change, over and over, and gives what each took.
+func (c *clusters) changes(ctx context.Context, im *imports, atOnce int) (map[string][]time.Duration, error) {
 	var mu sync.Mutex
 	samples := map[string][]time.Duration{}
 	group, ctx := errgroup.WithContext(ctx)
-	for i := range parallel {
+	for i := range atOnce {
 		group.Go(func() error {
-			for round := range changesPerKind / parallel {
-				for _, kind := range kinds {
+			for round := range changesPerKind / atOnce {
+				for _, kind := range kindsOf(round) {
 					took, err := c.change(ctx, im, i, round, kind)
 					if err != nil {
 						return err
@@ -143,11 +172,7 @@ func (c *clusters) changes(ctx context.Context, im *imports) (map[string][]time.
 			return nil
 		})
 	}
-	err := group.Wait()
-	flips := samples["ready flip"]
-	rand.Shuffle(len(flips), func(i, j int) { flips[i], flips[j] = flips[j], flips[i] })
-	samples["ready flip"] = flips[:min(len(flips), changesPerKind)]
-	return samples, err
+	return samples, group.Wait()
 }
 
 // label is the kind as the results name it: both directions of readiness are one.
@@ -160,7 +185,7 @@ func label(kind string) string {
 
 // change makes one change, at a moment that has nothing to do with any poll, and measures until the importer shows it.
 func (c *clusters) change(ctx context.Context, im *imports, number, round int, kind string) (time.Duration, error) {
-	if err := pause(ctx, rand.N(time.Second)); err != nil {
+	if err := pause(ctx, rand.N(rest)); err != nil {
 		return 0, err
 	}
 	name := serviceName(number)

@@ -59,9 +59,11 @@ type Steady struct {
 type Propagation struct {
 	Registry string `json:"registry"`
 	// DelayMS is the registry's consistency delay.
-	DelayMS int    `json:"delayMS"`
-	Hints   bool   `json:"hints"`
-	Change  string `json:"change"`
+	DelayMS int  `json:"delayMS"`
+	Hints   bool `json:"hints"`
+	// AtOnce is how many services changed at the same time, each again within a second.
+	AtOnce int    `json:"atOnce"`
+	Change string `json:"change"`
 	Spread
 }
 
