@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -220,6 +221,7 @@ type saver struct {
 	path     string
 	snapshot func() ([]byte, error)
 	log      *slog.Logger
+	saving   sync.Mutex    // held by save: no earlier snapshot may replace a later one
 	dirty    chan struct{} // holds one mark at most
 	stop     chan struct{}
 	stopped  chan error
@@ -272,6 +274,8 @@ func (s *saver) run() {
 
 // save replaces the file at once: a reader, or a crash, finds the old or the new content and nothing between.
 func (s *saver) save() error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
 	raw, err := s.snapshot()
 	if err != nil {
 		return fmt.Errorf("encoding the state: %w", err)
