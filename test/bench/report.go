@@ -146,7 +146,7 @@ func (r *Results) convergenceTable(p *page) {
 	}
 	for _, c := range r.Convergence {
 		if c.CPUOfPrograms != "" {
-			p.linef("\nCPU seconds of the machine's %d cores until %d exports were imported with %s: %s.", r.Measured["convergence"].Cores, c.Exports, c.Registry, c.CPUOfPrograms)
+			p.linef("\nCPU seconds of the machine's %d cores until %d exports were imported with %s (program is the controller): %s.", r.Measured["convergence"].Cores, c.Exports, c.Registry, c.CPUOfPrograms)
 		}
 	}
 	p.linef("\nTargets: 300 within 6 s, 3,000 within 60 s, at most 150 MiB at 3,000 imports of 10 endpoints.")
