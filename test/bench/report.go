@@ -131,8 +131,8 @@ func (r *Results) convergenceTable(p *page) {
 	p.linef("## From nothing, and what it takes\n")
 	p.linef("ServiceExports made as fast as the API server takes them, on two real clusters that share the machine, under AWS's quotas: seconds from the")
 	p.linef("first ServiceExport until the other cluster has all imports with all endpoints. Memory and CPU are the controllers' afterwards, with nothing changing.")
-	p.linef("What bounds it is the CPU that the API servers take: the last column of times is how long the same objects take, in both clusters, when one client")
-	p.linef("writes them and no controller runs.\n")
+	p.linef("What bounds it is the CPU of the machine, most of which the API servers take: \"the objects alone\" is how long the five writes of each export take that all")
+	p.linef("imported waits for, when one client makes them, no controller runs, and no status is written.\n")
 	p.linef("| registry | exports | endpoints of each | all ServiceExports made | all imported | the objects alone | old controller | RSS exporter, importer (MiB) | CPU until imported (s) | CPU per minute after (s) |")
 	p.linef("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, c := range r.Convergence {

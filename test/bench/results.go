@@ -85,7 +85,7 @@ type Convergence struct {
 	// every import with its endpoints, both from the first ServiceExport on.
 	CreatedMS  float64 `json:"createdMS"`
 	ImportedMS float64 `json:"importedMS"`
-	// FloorMS is how long the same objects take when one client writes them and no controller runs: what bounds ImportedMS.
+	// FloorMS is how long the objects that ImportedMS waits for take when one client writes them and no controller runs.
 	FloorMS float64 `json:"floorMS"`
 	// CPUOfPrograms are the CPU seconds that the machine's programs used until everything was imported.
 	CPUOfPrograms string `json:"cpuOfPrograms"`
