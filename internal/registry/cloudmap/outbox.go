@@ -196,8 +196,8 @@ func (o *outbox) batch(now, wall time.Time) (writes []pageWrite, refused []int) 
 			continue
 		}
 		w, err := encodePage(o.clusterID, i, generation, exports)
-		if p.problem = err; err != nil {
-			p.settled = true // what cannot be replaced counts
+		if err != nil { // an earlier problem is one until this write has ended
+			p.problem, p.settled = err, true // what cannot be replaced counts
 			refused = append(refused, i)
 			continue
 		}

@@ -104,6 +104,34 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// TestProblemLasts has a page that is refused, and tried again: until that has ended the user is told why it is not published.
+func TestProblemLasts(t *testing.T) {
+	o, exp, now := newOutbox("cls1"), webExport("cls1", 0, 1), time.UnixMilli(5000)
+	page := pageOf(exp.Key)
+	o.adopt(page, &pageState{read: true})
+	o.ask(exp.Key, &exp)
+	told := func() error { return o.publication(exp.Key, &catalog{}).Err }
+	refused := errors.New("there is no room")
+	for range 2 {
+		writes, _ := o.batch(now, now)
+		if len(writes) != 1 {
+			t.Fatalf("%d pages are written, want 1", len(writes))
+		}
+		o.failed(writes[0], refused)
+		if told() != refused {
+			t.Fatalf("the user is told %v, want %v", told(), refused)
+		}
+	}
+	writes, _ := o.batch(now, now)
+	if told() != refused {
+		t.Errorf("while it is tried again the user is told %v, want %v", told(), refused)
+	}
+	o.written(now, writes[0], nil)
+	if told() != nil {
+		t.Errorf("when it is written the user is told %v", told())
+	}
+}
+
 func TestGenerationsGrow(t *testing.T) {
 	o := newOutbox("cls1")
 	o.adopt(0, &pageState{read: true, generation: 9000})
