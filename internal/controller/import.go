@@ -40,6 +40,8 @@ type importReconciler struct {
 	// takeOver lets the imports of the AWS Cloud Map MCS Controller for K8s be taken over.
 	takeOver bool
 
+	// look makes it look at services.
+	look *trigger
 	// created are the keys whose imports were created a moment ago, with the time; their statuses wait.
 	created sync.Map // mcs.Key -> time.Time
 	// reported are the keys of which the user has been told that somebody else's object is in the way.

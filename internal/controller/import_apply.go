@@ -70,8 +70,12 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 }
 
 // firstStatus is how long a new import's status waits for what carries traffic of the imports that come with it: the status
-// is one of the five writes that make an import, and the only one that no pod needs.
-const firstStatus = time.Second
+// is one of the five writes that make an import, and the only one that no pod needs. Where so many come that others still wait
+// for their turn then, it waits again, for lastStatus at most.
+const (
+	firstStatus = time.Second
+	lastStatus  = time.Minute
+)
 
 // statusIn says how long the import's status is put off yet. Only a new import's is.
 func (r *importReconciler) statusIn(f importFacts) time.Duration {
@@ -83,11 +87,15 @@ func (r *importReconciler) statusIn(f importFacts) time.Duration {
 	if !ok {
 		return 0
 	}
-	wait := firstStatus - r.now().Sub(at.(time.Time))
-	if wait <= 0 {
-		r.created.Delete(f.key)
+	age := r.now().Sub(at.(time.Time))
+	switch {
+	case age < firstStatus:
+		return firstStatus - age
+	case age < lastStatus && r.look.busy():
+		return firstStatus
 	}
-	return wait
+	r.created.Delete(f.key)
+	return 0
 }
 
 // travelled are the exports whose changes are what the slices are written for, and not a cluster's becoming stale or its return.

@@ -141,7 +141,8 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 		families: &families{client: mgr.GetClient()}, distributions: &distributions{client: mgr.GetClient()}, waiting: newWaitingRoom(),
 		staleRule: setup.Options.Registry.StaleRule(),
 		takeOver:  takeOver,
-	}).register(mgr, imports, controller.Options{})
+		look:      imports,
+	}).register(mgr, controller.Options{})
 	if err != nil {
 		return fmt.Errorf("setting up imports: %w", err)
 	}

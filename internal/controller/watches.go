@@ -39,7 +39,7 @@ func (r *exportReconciler) register(mgr manager.Manager, look *trigger, options 
 
 // register makes mgr run r: it looks at a service when what was made of its import changes, its namespace comes, the
 // registry says so, or this cluster's own export of it changes.
-func (r *importReconciler) register(mgr manager.Manager, look *trigger, options controller.Options) error {
+func (r *importReconciler) register(mgr manager.Manager, options controller.Options) error {
 	w := watcher{r.client}
 	both := func(a, b handler.MapFunc) handler.EventHandler {
 		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
@@ -54,7 +54,7 @@ func (r *importReconciler) register(mgr manager.Manager, look *trigger, options 
 		Watches(&discoveryv1.EndpointSlice{}, both(w.exportedSlice, importedSlice)).
 		WatchesMetadata(&corev1.Namespace{}, both(w.exportsIn, w.importsIn), relabelled).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.waitingIn), relabelled).
-		WatchesRawSource(look.source()).
+		WatchesRawSource(r.look.source()).
 		WithOptions(options).
 		Complete(r)
 }

@@ -90,7 +90,8 @@ func newPace(full Rate, report func(perSecond float64)) *pace {
 	return &pace{full: full, limiter: rate.NewLimiter(rate.Limit(full.PerSecond), full.Burst), report: report, part: 1}
 }
 
-// wait takes a token. The instance view leaves the last quarter of the bucket to the others.
+// wait takes a token. The instance view leaves three quarters of the bucket to the others: 75 of RegisterInstance's 100, so that
+// all of a catalog's 64 pages can be written at once however many instances wait.
 func (p *pace) wait(ctx context.Context, c class) error {
 	granted := make(chan struct{})
 	p.mu.Lock()
@@ -134,7 +135,7 @@ func (p *pace) grant() {
 func (p *pace) take(now time.Time, c class) (pause time.Duration) {
 	needed := 1.0
 	if c == classInstances {
-		needed += float64(p.limiter.Burst() / 4)
+		needed += float64(p.limiter.Burst() * 3 / 4)
 	}
 	if missing := needed - p.limiter.TokensAt(now); missing > 0 {
 		pause = max(time.Millisecond, time.Duration(missing/float64(p.limiter.Limit())*float64(time.Second)))
