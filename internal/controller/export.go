@@ -29,6 +29,8 @@ type exportReconciler struct {
 	now        func() time.Time
 	// takeOver lets the finalizer of the AWS Cloud Map MCS Controller for K8s be removed.
 	takeOver bool
+	// imports makes the importReconciler look at services.
+	imports *trigger
 
 	// published are the last exports by key, to tell when one changed.
 	published sync.Map // mcs.Key -> publishedExport
@@ -67,7 +69,7 @@ func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	if src.ServiceExport == nil {
 		return reconcile.Result{}, nil
 	}
-	if wait := r.mayBeExportedSoon(key, src.ServiceExport, facts); wait > 0 {
+	if wait := r.statusIn(key, src.ServiceExport, facts); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	return retryOnRace(r.updateStatus(ctx, src.ServiceExport, facts))
@@ -77,13 +79,21 @@ func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 // AWS takes a second or two for an operation (FACTS.md 1): then one write of the status tells all.
 const speedy = 3 * time.Second
 
-// mayBeExportedSoon says how long the first status of a new export is put off yet.
-func (r *exportReconciler) mayBeExportedSoon(key mcs.Key, exp *mcsv1beta1.ServiceExport, facts exportFacts) time.Duration {
+// statusIn says how long the first status of a new export is put off yet: while the registry may show it any moment, and while
+// imports wait for what carries their traffic.
+func (r *exportReconciler) statusIn(key mcs.Key, exp *mcsv1beta1.ServiceExport, facts exportFacts) time.Duration {
 	was, ok := r.published.Load(key)
-	if !ok || len(exp.Status.Conditions) > 0 || facts.problem != "" || facts.own.State != registry.Pending || facts.own.Err != nil {
+	if !ok || len(exp.Status.Conditions) > 0 || facts.problem != "" || facts.own.Err != nil {
 		return 0
 	}
-	return speedy - r.now().Sub(was.(publishedExport).since)
+	age := r.now().Sub(was.(publishedExport).since)
+	switch {
+	case facts.own.State == registry.Pending && age < speedy:
+		return speedy - age
+	case age < lastStatus && r.imports.busy():
+		return firstStatus
+	}
+	return 0
 }
 
 // publish makes the registry's export of key what src says and adds to facts how that stands.

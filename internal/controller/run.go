@@ -132,7 +132,9 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 	}
 	events := recorder{mgr.GetEventRecorder(leaseName)}
 	takeOver := setup.Options.Migration.ImportFromAWSController
-	exporter := &exportReconciler{client: mgr.GetClient(), membership: m, scope: scope, events: events, now: time.Now, takeOver: takeOver}
+	exporter := &exportReconciler{
+		client: mgr.GetClient(), membership: m, scope: scope, events: events, now: time.Now, takeOver: takeOver, imports: imports,
+	}
 	if err := exporter.register(mgr, exports, controller.Options{}); err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
 	}

@@ -9,16 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// again is the namespace in which floor makes everything once more.
-const again = "again"
-
-// made is what converge waits for of one export: its ServiceExport in the exporting cluster, and in the importing cluster the
-// ServiceImport, the Service that gives it its IPs, and an EndpointSlice.
+// made is what is made of one export: its ServiceExport in the exporting cluster, and in each cluster the ServiceImport, the Service
+// that gives it its IPs, and an EndpointSlice.
 type made struct {
 	export  mcsv1beta1.ServiceExport
 	imp     mcsv1beta1.ServiceImport
@@ -26,8 +22,9 @@ type made struct {
 	slice   discoveryv1.EndpointSlice
 }
 
-// floor measures how long the API servers of both clusters take for no more than the objects that converge waits for: the
-// controllers are away, and this program writes all of them again, without statuses and without the exporting cluster's own imports.
+// floor measures how long the API servers of both clusters take for no more than the objects: the controllers are away, and this
+// program writes all of them again in other namespaces, without statuses. First those that converge waits for, then those of both
+// clusters, as the exporting cluster imports its own services too.
 func (c *clusters) floor(ctx context.Context, result *Convergence) error {
 	all, err := c.whatWasMade(ctx)
 	if err != nil {
@@ -39,17 +36,34 @@ func (c *clusters) floor(ctx context.Context, result *Convergence) error {
 				return fmt.Errorf("%s: %s: %w: %s", name, line, err, out)
 			}
 		}
-		if err := cluster.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: again}}); err != nil {
-			return err
+		for _, name := range []string{"again", "both"} {
+			if err := cluster.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+				return err
+			}
 		}
 	}
-	if err := pause(ctx, settle); err != nil {
+	result.FloorMS, err = timed(ctx, func() error {
+		return inParallel(ctx, len(all), func(ctx context.Context, i int) error { return all[i].in("again").make(ctx, c.exporter, c.importer) })
+	})
+	if err != nil {
 		return err
 	}
-	began := time.Now()
-	err = inParallel(ctx, len(all), func(ctx context.Context, i int) error { return c.make(ctx, all[i]) })
-	result.FloorMS = milliseconds(time.Since(began))
+	result.BothMS, err = timed(ctx, func() error {
+		return inParallel(ctx, len(all), func(ctx context.Context, i int) error {
+			return all[i].in("both").make(ctx, c.exporter, c.exporter, c.importer)
+		})
+	})
 	return err
+}
+
+// timed is how long do takes in milliseconds, after a pause in which what was before comes to an end.
+func timed(ctx context.Context, do func() error) (float64, error) {
+	if err := pause(ctx, settle); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	err := do()
+	return milliseconds(time.Since(began)), err
 }
 
 // whatWasMade reads what the controllers have made of every export.
@@ -94,42 +108,57 @@ func ownerOf(obj client.Object) string {
 	return ""
 }
 
-// make writes one export's objects in the order in which user and controllers do: five writes.
-func (c *clusters) make(ctx context.Context, m *made) error {
-	if err := c.exporter.Create(ctx, afresh(&m.export)); err != nil {
-		return err
-	}
-	ips := m.imp.Spec.IPs
-	m.imp.Spec.IPs = nil
-	if err := c.importer.Create(ctx, afresh(&m.imp)); err != nil {
-		return err
-	}
-	m.derived.Spec.ClusterIP, m.derived.Spec.ClusterIPs = "", nil
-	if err := c.importer.Create(ctx, owned(&m.derived, m.imp.UID)); err != nil {
-		return err
-	}
-	m.imp.Spec.IPs = ips
-	if err := c.importer.Update(ctx, &m.imp); err != nil {
-		return err
-	}
-	return c.importer.Create(ctx, owned(&m.slice, m.imp.UID))
+// in is the same in another namespace, as it can be created.
+func (m *made) in(namespace string) *made {
+	return &made{export: *afresh(&m.export, namespace), imp: *afresh(&m.imp, namespace), derived: *afresh(&m.derived, namespace), slice: *afresh(&m.slice, namespace)}
 }
 
-// afresh makes an object that was read one that can be created.
-func afresh[T client.Object](obj T) T {
-	obj.SetNamespace(again)
+// make writes one export's objects in the order in which user and controllers do: one write, and four in each importing cluster.
+func (m *made) make(ctx context.Context, exporter client.Client, importers ...client.Client) error {
+	if err := exporter.Create(ctx, &m.export); err != nil {
+		return err
+	}
+	for _, importer := range importers {
+		if err := m.importInto(ctx, importer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *made) importInto(ctx context.Context, cluster client.Client) error {
+	imp, derived, slice := m.imp.DeepCopy(), m.derived.DeepCopy(), m.slice.DeepCopy()
+	imp.Spec.IPs = nil
+	if err := cluster.Create(ctx, imp); err != nil {
+		return err
+	}
+	derived.Spec.ClusterIP, derived.Spec.ClusterIPs = "", nil
+	if err := cluster.Create(ctx, ownedBy(imp, derived)); err != nil {
+		return err
+	}
+	imp.Spec.IPs = derived.Spec.ClusterIPs
+	if err := cluster.Update(ctx, imp); err != nil {
+		return err
+	}
+	return cluster.Create(ctx, ownedBy(imp, slice))
+}
+
+// afresh is a copy of an object that was read, as it can be created.
+func afresh[T client.Object](obj T, namespace string) T {
+	obj = obj.DeepCopyObject().(T)
+	obj.SetNamespace(namespace)
 	obj.SetUID("")
 	obj.SetResourceVersion("")
 	obj.SetManagedFields(nil)
 	return obj
 }
 
-// owned is afresh with the ServiceImport's new UID, without which the garbage collector would remove it.
-func owned[T client.Object](obj T, owner types.UID) T {
+// ownedBy gives an object its new owner, without which the garbage collector would remove it.
+func ownedBy[T client.Object](owner *mcsv1beta1.ServiceImport, obj T) T {
 	refs := obj.GetOwnerReferences()
 	for i := range refs {
-		refs[i].UID = owner
+		refs[i].UID = owner.UID
 	}
 	obj.SetOwnerReferences(refs)
-	return afresh(obj)
+	return obj
 }

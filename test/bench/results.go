@@ -87,6 +87,8 @@ type Convergence struct {
 	ImportedMS float64 `json:"importedMS"`
 	// FloorMS is how long the objects that ImportedMS waits for take when one client writes them and no controller runs.
 	FloorMS float64 `json:"floorMS"`
+	// BothMS is the same with what the exporting cluster imports of its own services.
+	BothMS float64 `json:"bothMS"`
 	// CPUOfPrograms are the CPU seconds that the machine's programs used until everything was imported.
 	CPUOfPrograms string `json:"cpuOfPrograms"`
 	// Of the controllers afterwards, with nothing changing: resident memory, and CPU time per minute.

@@ -118,12 +118,12 @@ func TestProblemLasts(t *testing.T) {
 			t.Fatalf("%d pages are written, want 1", len(writes))
 		}
 		o.failed(writes[0], refused)
-		if told() != refused {
+		if !errors.Is(told(), refused) {
 			t.Fatalf("the user is told %v, want %v", told(), refused)
 		}
 	}
 	writes, _ := o.batch(now, now)
-	if told() != refused {
+	if !errors.Is(told(), refused) {
 		t.Errorf("while it is tried again the user is told %v, want %v", told(), refused)
 	}
 	o.written(now, writes[0], nil)
