@@ -132,7 +132,7 @@ func (r *Results) convergenceTable(p *page) {
 	p.linef("ServiceExports made as fast as the API server takes them, on two real clusters that share the machine, under AWS's quotas: seconds from the")
 	p.linef("first ServiceExport until the other cluster has all imports with all endpoints. Memory and CPU are the controllers' afterwards, with nothing changing.")
 	p.linef("What bounds it is the CPU of the machine, most of which the API servers take. \"The objects alone\" is how long the five writes of each export take that all")
-	p.linef("imported waits for, when one client makes them, no controller runs, and no status is written; then with the four of the exporting cluster, which")
+	p.linef("imported waits for, when one client makes them again beside those that are there, and no controller runs; then with the four of the exporting cluster, which")
 	p.linef("imports its own services at the same time on the same machine.\n")
 	p.linef("| registry | exports | endpoints of each | all ServiceExports made | all imported | the objects alone, of both clusters | old controller | RSS exporter, importer (MiB) | CPU until imported (s) | CPU per minute after (s) |")
 	p.linef("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
