@@ -101,6 +101,7 @@ func (k *cluster) imported(t *testing.T, key mcs.Key, want map[string][]string) 
 	t.Helper()
 	var imp mcsv1beta1.ServiceImport
 	eventually(t, "import of "+key.String(), func() error {
+		got := k.addresses(t, key) // written after the ServiceImport, which is read after them: it is what they were made for
 		if err := k.get(t, key, &imp); err != nil {
 			return err
 		}
@@ -118,7 +119,7 @@ func (k *cluster) imported(t *testing.T, key mcs.Key, want map[string][]string) 
 		if d := cmp.Diff(wantClusters, clusters); d != "" {
 			return fmt.Errorf("status.clusters (-want +got):\n%s", d)
 		}
-		if d := cmp.Diff(want, k.addresses(t, key)); d != "" {
+		if d := cmp.Diff(want, got); d != "" {
 			return fmt.Errorf("addresses by cluster (-want +got):\n%s", d)
 		}
 		return nil
