@@ -179,6 +179,7 @@ func testUpdate(t *testing.T, h *harness) {
 	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
 	exp := export("cls1", key("web"), 3)
 	a.publish(exp)
+	a.await(key("web"), isState(registry.Exported)) // what is not read yet has no publication
 	b.await(key("web"), exportsAre(exp))
 	exp.Backends[0].Endpoints[1].Ready = false
 	a.publish(exp)
