@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
@@ -37,8 +41,11 @@ func TestExportIsImportedEverywhere(t *testing.T) {
 	s := setUp(t, "everywhere")
 	s.a.export(t, s.key, 1, 2)
 	want := map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}}
-	s.b.imported(t, s.key, want)
-	s.a.imported(t, s.key, want)
+	for _, k := range []*cluster{s.b, s.a} {
+		if g := k.imported(t, s.key, want).Generation; g != 1 {
+			t.Errorf("the ServiceImport is of generation %d: at first it was without its IPs", g)
+		}
+	}
 	s.a.condition(t, s.key, "Valid=True Valid", "")
 	s.a.condition(t, s.key, "Ready=True Exported", "")
 	s.a.condition(t, s.key, "Conflict=False NoConflicts", "")
@@ -185,6 +192,34 @@ func TestUnexportWhileTheControllerIsDown(t *testing.T) {
 	s.a.run(t, s.hub, flags("cls1"))
 	s.b.notImported(t, s.key)
 	s.a.notImported(t, s.key)
+}
+
+// A controller that is stopped between the first two writes of an import leaves a derived Service without an owner.
+func TestDerivedServiceOfAnEarlierLife(t *testing.T) {
+	s := setUp(t, "earlier-life")
+	derivedFor := func(key mcs.Key) *corev1.Service {
+		svc := service(mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)})
+		svc.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: key.Name}
+		svc.Spec.Selector = nil
+		return svc
+	}
+	s.runB.end(t)
+	s.a.export(t, s.key, 1, 1)
+	used, unused := derivedFor(s.key), derivedFor(mcs.Key{Namespace: s.key.Namespace, Name: "unused"})
+	s.b.create(t, used)
+	s.b.create(t, unused)
+	s.b.run(t, s.hub, flags("cls2"))
+	imp := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
+	if d := cmp.Diff(used.Spec.ClusterIPs, imp.Spec.IPs); d != "" {
+		t.Errorf("IPs of the Service that was there and of the import (-want +got):\n%s", d)
+	}
+	eventually(t, "removing the Service that nobody needs", func() error {
+		err := s.b.admin.Get(t.Context(), client.ObjectKeyFromObject(unused), unused)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("it is there"), err)
+	})
 }
 
 func TestUnreadableClusterKeepsItsEndpoints(t *testing.T) {

@@ -67,6 +67,7 @@ func TestDecideImport(t *testing.T) {
 	foreignImport := importShowing()
 	foreignImport.Labels = nil
 	foreignService := &corev1.Service{}
+	ownService := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}}}
 	tests := []struct {
 		name         string
 		facts        importFacts
@@ -229,6 +230,31 @@ func TestDecideImport(t *testing.T) {
 			want:  verdictNone,
 		},
 		{
+			name:  "nobody exports it, and an earlier life left a derived Service",
+			facts: importFacts{namespace: true, synced: true, derived: ownService},
+			want:  verdictRemove,
+		},
+		{
+			name:  "an earlier life left a derived Service, and a cluster is unknown",
+			facts: importFacts{namespace: true, synced: true, derived: ownService, view: registry.View{Unknown: []string{"cls3"}}},
+			want:  verdictNone,
+		},
+		{
+			name:  "an earlier life left a derived Service, and somebody made a ServiceImport",
+			facts: importFacts{namespace: true, synced: true, derived: ownService, imp: foreignImport},
+			want:  verdictNone,
+		},
+		{
+			name:  "the namespace may not import any more, and an earlier life left a derived Service",
+			facts: importFacts{namespace: true, forbidden: true, derived: ownService},
+			want:  verdictRemove,
+		},
+		{
+			name:  "nobody exports it, and somebody else's Service has the name",
+			facts: importFacts{namespace: true, synced: true, derived: foreignService},
+			want:  verdictNone,
+		},
+		{
 			name:  "somebody else's Service does not keep the import",
 			facts: importFacts{namespace: true, synced: true, imp: importShowing(), derived: foreignService},
 			want:  verdictRemove,
@@ -257,6 +283,28 @@ func TestDecideImport(t *testing.T) {
 			}
 			if d := cmp.Diff(exports, tt.facts.view.Exports, cmpopts.EquateComparable(netip.Addr{})); d != "" {
 				t.Errorf("the view was changed:\n%s", d)
+			}
+		})
+	}
+}
+
+func TestOnlyWhatThisClusterAloneExportsCanWait(t *testing.T) {
+	local := exportOf("cls1", 80)
+	for name, c := range map[string]struct {
+		facts importFacts
+		want  bool
+	}{
+		"new, of this cluster alone":      {importFacts{local: &local}, true},
+		"new, of another cluster":         {importFacts{view: registry.View{Exports: []mcs.Export{exportOf("cls2", 80)}}}, false},
+		"new, of this and another":        {importFacts{local: &local, view: registry.View{Exports: []mcs.Export{exportOf("cls2", 80)}}}, false},
+		"there already":                   {importFacts{local: &local, imp: importShowing("cls1")}, false},
+		"nobody exports it":               {importFacts{}, false},
+		"the namespace may not take part": {importFacts{local: &local, forbidden: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.facts.key, c.facts.namespace, c.facts.synced = webKey, true, true
+			if got := decideImport(c.facts).canWait(c.facts); got != c.want {
+				t.Errorf("it can wait: %v, want %v", got, c.want)
 			}
 		})
 	}

@@ -29,8 +29,9 @@ type exportReconciler struct {
 	now        func() time.Time
 	// takeOver lets the finalizer of the AWS Cloud Map MCS Controller for K8s be removed.
 	takeOver bool
-	// imports makes the importReconciler look at services.
-	imports *trigger
+	// look makes it look at services, turns say when it does what can wait.
+	look  *trigger
+	turns *turns
 
 	// published are the last exports by key, to tell when one changed.
 	published sync.Map // mcs.Key -> publishedExport
@@ -49,6 +50,8 @@ type publishedExport struct {
 // Reconcile implements reconcile.Reconciler.
 func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := keyOf(req.NamespacedName)
+	turn := turn{r.look, key}
+	defer r.turns.done(turn)
 	standing := r.membership.standing()
 	if standing.undecided() {
 		return reconcile.Result{}, nil
@@ -72,6 +75,9 @@ func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	if wait := r.statusIn(key, src.ServiceExport, facts); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
+	if len(src.ServiceExport.Status.Conditions) == 0 && !facts.failed() && !r.turns.take(turn, forStatus) {
+		return reconcile.Result{}, nil
+	}
 	return retryOnRace(r.updateStatus(ctx, src.ServiceExport, facts))
 }
 
@@ -79,21 +85,13 @@ func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 // AWS takes a second or two for an operation (FACTS.md 1): then one write of the status tells all.
 const speedy = 3 * time.Second
 
-// statusIn says how long the first status of a new export is put off yet: while the registry may show it any moment, and while
-// imports wait for what carries their traffic.
+// statusIn says how long the first status of a new export is put off yet: while the registry may show it any moment.
 func (r *exportReconciler) statusIn(key mcs.Key, exp *mcsv1beta1.ServiceExport, facts exportFacts) time.Duration {
 	was, ok := r.published.Load(key)
-	if !ok || len(exp.Status.Conditions) > 0 || facts.problem != "" || facts.own.Err != nil {
+	if !ok || len(exp.Status.Conditions) > 0 || facts.failed() || facts.own.State != registry.Pending {
 		return 0
 	}
-	age := r.now().Sub(was.(publishedExport).since)
-	switch {
-	case facts.own.State == registry.Pending && age < speedy:
-		return speedy - age
-	case age < lastStatus && r.imports.busy():
-		return firstStatus
-	}
-	return 0
+	return max(0, speedy-r.now().Sub(was.(publishedExport).since))
 }
 
 // publish makes the registry's export of key what src says and adds to facts how that stands.
@@ -185,6 +183,11 @@ type exportFacts struct {
 	// unknown says whether there may be exports besides those that conflicts was decided from.
 	unknown   bool
 	conflicts []mcs.Conflict
+}
+
+// failed says whether there is something for the user to mend.
+func (f exportFacts) failed() bool {
+	return f.valid.Status != metav1.ConditionTrue || f.forbidden != "" || f.problem != "" || f.own.Err != nil
 }
 
 // decideExportConditions are the conditions that f says something about; the others stay as they are.

@@ -89,10 +89,6 @@ func (c *writeCounter) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
 var (
 	clustersOnce sync.Once
 	clusters     []*cluster

@@ -40,25 +40,29 @@ type importReconciler struct {
 	// takeOver lets the imports of the AWS Cloud Map MCS Controller for K8s be taken over.
 	takeOver bool
 
-	// look makes it look at services.
-	look *trigger
-	// created are the keys whose imports were created a moment ago, with the time; their statuses wait.
-	created sync.Map // mcs.Key -> time.Time
+	// look makes it look at services, turns say when it does what can wait.
+	look  *trigger
+	turns *turns
 	// reported are the keys of which the user has been told that somebody else's object is in the way.
 	reported sync.Map // mcs.Key -> struct{}
 }
 
 // Reconcile implements reconcile.Reconciler.
 func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	turn := turn{r.look, keyOf(req.NamespacedName)}
+	defer r.turns.done(turn)
 	session := r.membership.standing().session
 	if session == nil {
 		return reconcile.Result{}, nil // what is there stays; a new session looks at everything again
 	}
-	facts, err := r.gather(ctx, session, keyOf(req.NamespacedName))
+	facts, err := r.gather(ctx, session, turn.key)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	decision := decideImport(facts)
+	if decision.canWait(facts) && !r.turns.take(turn, forImport) {
+		return reconcile.Result{}, nil
+	}
 	if decision.verdict != verdictForeign {
 		r.reported.Delete(facts.key)
 	}
@@ -67,10 +71,9 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	case verdictForeign:
 		r.reportForeign(ctx, facts)
 	case verdictRemove:
-		r.created.Delete(facts.key)
 		err = r.remove(ctx, facts)
 	case verdictKeep:
-		if again, err = r.keep(ctx, session, facts, decision); err == nil && again == 0 {
+		if err = r.keep(ctx, session, facts, decision); err == nil {
 			again, err = r.retire(ctx, facts, decision)
 		}
 	}

@@ -2,9 +2,9 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -18,84 +18,108 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// keep makes the import what d says: ServiceImport, derived Service, its IPs in the ServiceImport, EndpointSlices, and
-// at last the status, which then tells no lie. A new import gets its status at the next look, which is due after the time that is
-// returned: of many new ones at once, all carry traffic before any tells of it.
-func (r *importReconciler) keep(ctx context.Context, session *session, f importFacts, d importDecision) (again time.Duration, err error) {
-	supported, err := r.families.supported(ctx, f.key.Namespace)
+// keep makes the import what d says: derived Service, ServiceImport with its IPs, EndpointSlices, and at last the status, which then
+// tells no lie. Of many new imports at once, all carry traffic before the rest is written of any: that takes turns.
+func (r *importReconciler) keep(ctx context.Context, session *session, f importFacts, d importDecision) error {
+	o, err := r.keepObjects(ctx, f, d)
 	if err != nil {
-		return 0, err
+		return ignoreTerminating(err)
 	}
 	before := plan.StaleClusters(f.imp)
-	imp, err := r.keepServiceImport(ctx, f, f.imp, d, f.derived)
-	if err != nil {
-		return 0, ignoreTerminating(err)
-	}
-	r.reportStale(imp, d, before)
-	owner := metav1.OwnerReference{
-		APIVersion: r.mcsVersion.String(), Kind: mcsv1beta1.ServiceImportKindName, Name: imp.Name, UID: imp.UID,
-	}
-	usable := d.merged
-	if usable.TrafficDistribution, err = r.distributions.usable(ctx, f.key.Namespace, d.merged.TrafficDistribution); err != nil {
-		return 0, err
-	}
-	derived, err := r.keepDerivedService(ctx, f.derived, plan.DerivedService(usable, owner, f.derived, supported))
-	if err != nil {
-		return 0, ignoreTerminating(err)
-	}
-	if imp, err = r.keepServiceImport(ctx, f, imp, d, derived); err != nil {
-		return 0, err
-	}
+	r.reportStale(o.imp, d, before)
 	changes := plan.Slices(plan.SliceInput{
 		Key:          f.key,
-		Merged:       usable,
+		Merged:       o.usable,
 		Exports:      d.endpoints,
 		Unknown:      d.untouched,
 		LocalCluster: f.cluster,
-		Derived:      nameOf(derived, f.derivedName),
-		Families:     familiesOf(derived),
-		Owner:        owner,
+		Derived:      nameOf(o.derived, f.derivedName),
+		Families:     familiesOf(o.derived),
+		Owner:        r.ownerOf(o.imp),
 		Existing:     f.slices,
 	})
 	if err := r.applySlices(ctx, changes); err != nil {
-		return 0, ignoreTerminating(err)
+		return ignoreTerminating(err)
 	}
 	r.metrics.observePropagation(session, travelled(d, before), changes, r.now())
-	if wait := r.statusIn(f); wait > 0 {
-		return wait, nil
+	if isNew(o.imp) && !r.turns.take(turn{r.look, f.key}, forStatus) {
+		return nil
 	}
-	ready := mcs.ImportReady(d.merged, supported, imp.Spec.IPs)
-	status := plan.ServiceImportStatus(imp, d.merged, d.unknown, ready, d.staleness, metav1.NewTime(r.now()))
-	return 0, r.updateStatus(ctx, imp, status)
+	if o.unowned {
+		if _, err := r.keepDerivedService(ctx, o.derived, r.derivedService(o, o.derived, true)); err != nil {
+			return ignoreTerminating(err)
+		}
+	}
+	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs)
+	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, d.staleness, metav1.NewTime(r.now()))
+	return r.updateStatus(ctx, o.imp, status)
 }
 
-// firstStatus is how long a new import's status waits for what carries traffic of the imports that come with it: the status
-// is one of the five writes that make an import, and the only one that no pod needs. Where so many come that others still wait
-// for their turn then, it waits again, for lastStatus at most.
-const (
-	firstStatus = time.Second
-	lastStatus  = time.Minute
-)
+// importObjects are the ServiceImport and the derived Service, nil if there is none, as they now are.
+type importObjects struct {
+	imp     *mcsv1beta1.ServiceImport
+	derived *corev1.Service
+	// unowned says that the Service has no owner yet.
+	unowned bool
+	// usable is what of the merged exports can be had here, with IPs of the families supported.
+	usable    mcs.Merged
+	supported []corev1.IPFamily
+}
 
-// statusIn says how long the import's status is put off yet. Only a new import's is.
-func (r *importReconciler) statusIn(f importFacts) time.Duration {
-	if f.imp == nil {
-		r.created.Store(f.key, r.now())
-		return firstStatus
+// keepObjects writes ServiceImport and derived Service where they differ.
+func (r *importReconciler) keepObjects(ctx context.Context, f importFacts, d importDecision) (o importObjects, err error) {
+	o = importObjects{usable: d.merged, derived: f.derived}
+	if o.supported, err = r.families.supported(ctx, f.key.Namespace); err != nil {
+		return o, err
 	}
-	at, ok := r.created.Load(f.key)
-	if !ok {
-		return 0
+	if o.usable.TrafficDistribution, err = r.distributions.usable(ctx, f.key.Namespace, d.merged.TrafficDistribution); err != nil {
+		return o, err
 	}
-	age := r.now().Sub(at.(time.Time))
-	switch {
-	case age < firstStatus:
-		return firstStatus - age
-	case age < lastStatus && r.look.busy():
-		return firstStatus
+	if f.imp == nil && f.derived == nil {
+		o.imp, o.derived, err = r.makeObjects(ctx, f, d, o)
+	} else {
+		o.imp, err = r.keepServiceImport(ctx, f, f.imp, d, o.derived)
 	}
-	r.created.Delete(f.key)
-	return 0
+	if err != nil {
+		return o, err
+	}
+	o.unowned = isNew(o.imp) && o.derived != nil && len(o.derived.OwnerReferences) == 0
+	if o.derived, err = r.keepDerivedService(ctx, o.derived, r.derivedService(o, o.derived, !o.unowned)); err != nil {
+		return o, err
+	}
+	o.imp, err = r.keepServiceImport(ctx, f, o.imp, d, o.derived)
+	return o, err
+}
+
+// makeObjects makes those of a new import, the Service first and without an owner: so the ServiceImport, which is the owner, is written
+// once, and nobody ever sees it without its IPs. The owner, who is there for the garbage collector, comes with the status. Where
+// there is no Service to have, the ServiceImport is made all the same.
+func (r *importReconciler) makeObjects(ctx context.Context, f importFacts, d importDecision, o importObjects) (*mcsv1beta1.ServiceImport, *corev1.Service, error) {
+	derived, unmade := r.keepDerivedService(ctx, nil, r.derivedService(o, nil, false))
+	imp, err := r.keepServiceImport(ctx, f, nil, d, derived)
+	if apierrors.IsAlreadyExists(err) && derived != nil {
+		unmade = r.delete(ctx, derived) // somebody else was faster, and nothing will be made of the Service
+	}
+	return imp, derived, errors.Join(unmade, err)
+}
+
+// isNew says whether imp has no status yet.
+func isNew(imp *mcsv1beta1.ServiceImport) bool { return len(imp.Status.Conditions) == 0 }
+
+// ownerOf refers to imp as the owner of what is made for it.
+func (r *importReconciler) ownerOf(imp *mcsv1beta1.ServiceImport) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: r.mcsVersion.String(), Kind: mcsv1beta1.ServiceImportKindName, Name: imp.Name, UID: imp.UID,
+	}
+}
+
+// derivedService is what the derived Service should be.
+func (r *importReconciler) derivedService(o importObjects, have *corev1.Service, owned bool) *corev1.Service {
+	var owner *metav1.OwnerReference
+	if owned {
+		owner = new(r.ownerOf(o.imp))
+	}
+	return plan.DerivedService(o.usable, owner, have, o.supported)
 }
 
 // travelled are the exports whose changes are what the slices are written for, and not a cluster's becoming stale or its return.
@@ -200,8 +224,10 @@ func (r *importReconciler) updateStatus(ctx context.Context, imp *mcsv1beta1.Ser
 // remove deletes the import. Kubernetes would collect the derived Service and the slices by their owner, but only after a
 // while, and until then DNS and kube-proxy would go on sending clients there.
 func (r *importReconciler) remove(ctx context.Context, f importFacts) error {
-	if err := r.delete(ctx, f.imp); err != nil {
-		return err
+	if f.imp != nil {
+		if err := r.delete(ctx, f.imp); err != nil {
+			return err
+		}
 	}
 	if f.derived != nil && !derivedForeign(f) {
 		if err := r.delete(ctx, f.derived); err != nil {

@@ -43,6 +43,15 @@ type importFacts struct {
 // complete says whether all that the view is made from has been read.
 func (f importFacts) complete() bool { return f.synced && !f.view.Incomplete }
 
+// leftOver says whether there is something of ours to remove when there is to be no import: the ServiceImport, or a derived Service
+// for which an earlier life did not get to make it.
+func (f importFacts) leftOver() bool {
+	if f.imp == nil {
+		return f.derived != nil && plan.Ours(f.derived)
+	}
+	return plan.Ours(f.imp)
+}
+
 // oldObjects are those of the AWS Cloud Map MCS Controller for K8s in this cluster.
 type oldObjects struct {
 	// imp says that it made the ServiceImport, derived that it made the derived Service, and that they may be taken over.
@@ -107,6 +116,11 @@ func decideImport(f importFacts) importDecision {
 	return d
 }
 
+// canWait says whether the import is a new one of what only this cluster exports: its clients have the Service itself meanwhile.
+func (d importDecision) canWait(f importFacts) bool {
+	return d.verdict == verdictKeep && f.imp == nil && len(f.view.Exports) == 0
+}
+
 // decideStale decides what becomes of the endpoints of stale clusters. While a cluster that takes part in the import is
 // unknown it cannot be told which endpoints are the last ones, and theirs stay as they are.
 func (d *importDecision) decideStale(f importFacts) {
@@ -147,10 +161,10 @@ func decideVerdict(f importFacts, d importDecision) verdict {
 		// The first read decides within moments. What this cluster alone would make of the service might be something
 		// else, such as headless, and then an IP would come and go.
 		return verdictNone
+	case unused && f.complete() && len(d.unknown) == 0 && f.leftOver():
+		return verdictRemove
 	case unused && (f.imp == nil || importForeign(f.imp)):
 		return verdictNone
-	case unused && f.complete() && len(d.unknown) == 0:
-		return verdictRemove
 	}
 	return decideKeep(f, d)
 }
@@ -169,10 +183,10 @@ func decideKeep(f importFacts, d importDecision) verdict {
 
 // decideForbidden decides for a namespace that may not import. What the registry says, or cannot say, has no part in it.
 func decideForbidden(f importFacts) verdict {
-	if f.imp == nil || importForeign(f.imp) {
-		return verdictNone
+	if f.leftOver() {
+		return verdictRemove
 	}
-	return verdictRemove
+	return verdictNone
 }
 
 func importForeign(imp *mcsv1beta1.ServiceImport) bool { return imp != nil && !plan.Ours(imp) }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
@@ -318,6 +319,7 @@ func TestSteadyStateIsSilent(t *testing.T) {
 	s.a.create(t, serviceExport(missing))
 	s.a.condition(t, missing, "Valid=False NoService", "")
 	s.a.event(t, missing, "NoService")
+	s.a.condition(t, headless, "Ready=True Exported", "")
 	for _, k := range []*cluster{s.a, s.b} {
 		k.condition(t, s.key, "Ready=True Exported", "")
 		eventually(t, "121 endpoints", func() error {
@@ -326,6 +328,13 @@ func TestSteadyStateIsSilent(t *testing.T) {
 			}
 			if n := len(k.addresses(t, headless)["cls1"]); n != 3 {
 				return fmt.Errorf("%d of headless", n)
+			}
+			var imp mcsv1beta1.ServiceImport
+			if err := k.get(t, headless, &imp); err != nil {
+				return err
+			}
+			if isNew(&imp) {
+				return errors.New("headless has no status yet")
 			}
 			return nil
 		})

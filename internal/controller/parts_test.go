@@ -47,55 +47,35 @@ func TestTriggerRemembersWhatCameEarly(t *testing.T) {
 	}
 }
 
-// TestFirstStatusWaits has the first statuses of new objects wait for what carries traffic, and no other status wait.
+// TestFirstStatusWaits has the first status of a new export wait for the registry, and no other status.
 func TestFirstStatusWaits(t *testing.T) {
-	idle, busy := &trigger{}, &trigger{}
-	for look, waiting := range map[*trigger]int{idle: 0, busy: 1} {
-		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-		defer queue.ShutDown()
-		if err := look.source().Start(t.Context(), queue); err != nil {
-			t.Fatal(err)
-		}
-		for range waiting {
-			look.notify(mcs.Key{Namespace: "other", Name: "service"})
-		}
-	}
 	began := time.Unix(1000, 0)
 	key := mcs.Key{Namespace: "a", Name: "b"}
-	imp, exp, told := &mcsv1beta1.ServiceImport{}, &mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceExport{}
+	exp, told := &mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceExport{}
 	told.Status.Conditions = []metav1.Condition{{Type: "Ready"}}
+	valid := mcs.ExportValid(&corev1.Service{})
 	pending, exported := registry.Publication{State: registry.Pending}, registry.Publication{State: registry.Exported}
 	refused := registry.Publication{State: registry.Pending, Err: errors.New("no room")}
 	for name, c := range map[string]struct {
-		age                    time.Duration
-		look                   *trigger
-		exp                    *mcsv1beta1.ServiceExport
-		facts                  exportFacts
-		wantImport, wantExport time.Duration
+		age   time.Duration
+		exp   *mcsv1beta1.ServiceExport
+		facts exportFacts
+		want  time.Duration
 	}{
-		"new, to be exported any moment":         {0, idle, exp, exportFacts{own: pending}, time.Second, 3 * time.Second},
-		"not exported for long":                  {3 * time.Second, idle, exp, exportFacts{own: pending}, 0, 0},
-		"exported at once":                       {0, idle, exp, exportFacts{own: exported}, time.Second, 0},
-		"others wait":                            {3 * time.Second, busy, exp, exportFacts{own: exported}, time.Second, time.Second},
-		"others wait for ever":                   {time.Minute, busy, exp, exportFacts{own: exported}, 0, 0},
-		"others wait, but it has a status":       {3 * time.Second, busy, told, exportFacts{own: exported}, time.Second, 0},
-		"others wait, but AWS refuses it":        {time.Second, busy, exp, exportFacts{own: refused}, time.Second, 0},
-		"others wait, but it cannot be exported": {time.Second, busy, exp, exportFacts{problem: "left"}, time.Second, 0},
+		"new, to be exported any moment": {time.Second, exp, exportFacts{valid: valid, own: pending}, 2 * time.Second},
+		"not exported for long":          {4 * time.Second, exp, exportFacts{valid: valid, own: pending}, 0},
+		"exported at once":               {0, exp, exportFacts{valid: valid, own: exported}, 0},
+		"it has a status":                {0, told, exportFacts{valid: valid, own: pending}, 0},
+		"AWS refuses it":                 {0, exp, exportFacts{valid: valid, own: refused}, 0},
+		"it cannot be exported":          {0, exp, exportFacts{valid: valid, own: pending, problem: "left"}, 0},
+		"it may not be exported":         {0, exp, exportFacts{valid: valid, own: pending, forbidden: "namespace"}, 0},
+		"there is no Service":            {0, exp, exportFacts{valid: mcs.ExportValid(nil), own: pending}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			now := func() time.Time { return began.Add(c.age) }
-			imports := &importReconciler{now: now, look: c.look}
-			imports.created.Store(key, began)
-			if got := imports.statusIn(importFacts{key: key, imp: imp}); got != c.wantImport {
-				t.Errorf("the ServiceImport's status waits %v, want %v", got, c.wantImport)
-			}
-			if got := imports.statusIn(importFacts{key: mcs.Key{Name: "old"}, imp: imp}); got != 0 {
-				t.Errorf("the status of a ServiceImport that is not new waits %v", got)
-			}
-			exports := &exportReconciler{now: now, imports: c.look}
-			exports.published.Store(key, publishedExport{since: began})
-			if got := exports.statusIn(key, c.exp, c.facts); got != c.wantExport {
-				t.Errorf("the ServiceExport's status waits %v, want %v", got, c.wantExport)
+			r := &exportReconciler{now: func() time.Time { return began.Add(c.age) }}
+			r.published.Store(key, publishedExport{since: began})
+			if got := r.statusIn(key, c.exp, c.facts); got != c.want {
+				t.Errorf("the ServiceExport's status waits %v, want %v", got, c.want)
 			}
 		})
 	}
@@ -306,6 +286,8 @@ func TestWatchesMapObjectsToServices(t *testing.T) {
 	derived := service(mcs.Key{Namespace: "n", Name: "imported-x"})
 	derived.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
 	derived.OwnerReferences = []metav1.OwnerReference{{Kind: "ServiceImport", Name: "exported"}}
+	unowned := service(mcs.Key{Namespace: "n", Name: "imported-x"})
+	unowned.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: "exported"}
 	imported := importedSliceOf("cls2", 1)
 	imported.Labels[mcsv1beta1.LabelServiceName] = "exported"
 	imported.Labels[discoveryv1.LabelServiceName] = "imported-x"
@@ -323,6 +305,7 @@ func TestWatchesMapObjectsToServices(t *testing.T) {
 		{"imported slice", importedSlice, imported, []reconcile.Request{requestFor(exportedKey)}},
 		{"slice of this cluster is not imported", importedSlice, endpointSlice(exportedKey, nil), nil},
 		{"derived Service", derivedService, derived, []reconcile.Request{requestFor(exportedKey)}},
+		{"derived Service without an owner yet", derivedService, unowned, []reconcile.Request{requestFor(exportedKey)}},
 		{"user's Service is not derived", derivedService, service(exportedKey), nil},
 	}
 	for _, tt := range tests {

@@ -136,6 +136,9 @@ func (k *cluster) importComplete(t *testing.T, key mcs.Key, imp *mcsv1beta1.Serv
 	if d := cmp.Diff(svc.Spec.ClusterIPs, imp.Spec.IPs); d != "" {
 		return fmt.Errorf("IPs of derived Service and import: %s", d)
 	}
+	if owners := svc.OwnerReferences; len(owners) != 1 || owners[0].UID != imp.UID {
+		return fmt.Errorf("the derived Service is owned by %v", owners)
+	}
 	if got := imp.Annotations[plan.AnnotationDerivedServiceAWS]; got != derived.Name {
 		return fmt.Errorf("annotation is %q", got)
 	}

@@ -121,8 +121,11 @@ func (w watcher) allIn(ctx context.Context, ns client.Object, list client.Object
 	return requests
 }
 
-// derivedService maps a derived Service to its import.
+// derivedService maps a derived Service to its import, whose label it has before it has an owner.
 func derivedService(_ context.Context, svc client.Object) []reconcile.Request {
+	if name := svc.GetLabels()[mcsv1beta1.LabelServiceName]; name != "" && plan.Ours(svc) {
+		return []reconcile.Request{requestFor(mcs.Key{Namespace: svc.GetNamespace(), Name: name})}
+	}
 	for _, owner := range svc.GetOwnerReferences() {
 		if owner.Kind == mcsv1beta1.ServiceImportKindName && plan.Ours(svc) {
 			return []reconcile.Request{requestFor(mcs.Key{Namespace: svc.GetNamespace(), Name: owner.Name})}

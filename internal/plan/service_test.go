@@ -53,6 +53,21 @@ func dualStack(families ...corev1.IPFamily) func(*corev1.Service) {
 	}
 }
 
+func TestDerivedServiceWithoutAnOwner(t *testing.T) {
+	unowned := webService(func(s *corev1.Service) { s.OwnerReferences = nil })
+	for name, c := range map[string]struct{ existing, want *corev1.Service }{
+		"new":               {nil, unowned},
+		"it has none yet":   {unowned, unowned},
+		"its own one stays": {webService(), webService()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, DerivedService(merged(), nil, c.existing, []corev1.IPFamily{v4})); diff != "" {
+				t.Errorf("DerivedService (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestDerivedService(t *testing.T) {
 	families := func(f ...corev1.IPFamily) func(*mcs.Merged) { return func(m *mcs.Merged) { m.IPFamilies = f } }
 	both := []corev1.IPFamily{v4, v6}
@@ -141,7 +156,7 @@ func TestDerivedService(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			before := tc.existing.DeepCopy()
-			got := DerivedService(tc.merged, owner, tc.existing, tc.supported)
+			got := DerivedService(tc.merged, &owner, tc.existing, tc.supported)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("DerivedService (-want +got):\n%s", diff)
 			}
@@ -154,7 +169,7 @@ func TestDerivedService(t *testing.T) {
 			if got == nil {
 				return
 			}
-			if again := DerivedService(tc.merged, owner, got, tc.supported); !apiequality.Semantic.DeepEqual(got, again) {
+			if again := DerivedService(tc.merged, &owner, got, tc.supported); !apiequality.Semantic.DeepEqual(got, again) {
 				t.Errorf("the next pass wants something else:\n%s", cmp.Diff(got, again))
 			}
 		})

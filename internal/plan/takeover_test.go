@@ -234,7 +234,7 @@ func TestTakenOverServiceKeepsItsName(t *testing.T) {
 		Spec:       corev1.ServiceSpec{ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}},
 	}
 	owner := metav1.OwnerReference{Kind: "ServiceImport", Name: m.Key.Name, UID: "imp"}
-	svc := DerivedService(m, owner, existing, nil)
+	svc := DerivedService(m, &owner, existing, nil)
 	if svc.Name != "imported-old" || svc.Spec.ClusterIP != "10.0.0.1" || !Ours(svc) || MustReplace(existing, svc) {
 		t.Errorf("the Service becomes %+v", svc)
 	}
