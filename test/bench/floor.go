@@ -13,8 +13,8 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// made is what is made of one export: its ServiceExport in the exporting cluster, and in each cluster the ServiceImport, the Service
-// that gives it its IPs, and an EndpointSlice.
+// made is what is made of one export until it is imported: its ServiceExport in the exporting cluster, and in the other the Service that
+// gives it its IPs, the ServiceImport and an EndpointSlice.
 type made struct {
 	export  mcsv1beta1.ServiceExport
 	imp     mcsv1beta1.ServiceImport
@@ -22,9 +22,8 @@ type made struct {
 	slice   discoveryv1.EndpointSlice
 }
 
-// floor measures how long the API servers of both clusters take for no more than the objects: the controllers are away, and this
-// program writes all of them again in other namespaces, without statuses. First those that converge waits for, then those of both
-// clusters, as the exporting cluster imports its own services too.
+// floor measures how long the API servers of both clusters take for no more than the objects that converge waits for: the controllers
+// are away, and this program writes them again in another namespace.
 func (c *clusters) floor(ctx context.Context, result *Convergence) error {
 	all, err := c.whatWasMade(ctx)
 	if err != nil {
@@ -36,35 +35,21 @@ func (c *clusters) floor(ctx context.Context, result *Convergence) error {
 				return fmt.Errorf("%s: %s: %w: %s", name, line, err, out)
 			}
 		}
-		for _, name := range []string{"again", "both"} {
-			if err := cluster.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
-				return err
-			}
+		if err := cluster.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: again}}); err != nil {
+			return err
 		}
 	}
-	result.FloorMS, err = timed(ctx, func() error {
-		return inParallel(ctx, len(all), func(ctx context.Context, i int) error { return all[i].in("again").make(ctx, c.exporter, c.importer) })
-	})
-	if err != nil {
+	if err := pause(ctx, settle); err != nil {
 		return err
 	}
-	result.BothMS, err = timed(ctx, func() error {
-		return inParallel(ctx, len(all), func(ctx context.Context, i int) error {
-			return all[i].in("both").make(ctx, c.exporter, c.exporter, c.importer)
-		})
-	})
+	began := time.Now()
+	err = inParallel(ctx, len(all), func(ctx context.Context, i int) error { return all[i].in(again).make(ctx, c.exporter, c.importer) })
+	result.FloorMS = milliseconds(time.Since(began))
 	return err
 }
 
-// timed is how long do takes in milliseconds, after a pause in which what was before comes to an end.
-func timed(ctx context.Context, do func() error) (float64, error) {
-	if err := pause(ctx, settle); err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	err := do()
-	return milliseconds(time.Since(began)), err
-}
+// again is the namespace of the objects that are made again.
+const again = "again"
 
 // whatWasMade reads what the controllers have made of every export.
 func (c *clusters) whatWasMade(ctx context.Context) ([]*made, error) {
@@ -81,7 +66,7 @@ func (c *clusters) whatWasMade(ctx context.Context) ([]*made, error) {
 	}
 	derived, sliceOf := map[string]corev1.Service{}, map[string]discoveryv1.EndpointSlice{}
 	for _, svc := range services.Items {
-		derived[ownerOf(&svc)] = svc
+		derived[svc.Labels[mcsv1beta1.LabelServiceName]] = svc
 	}
 	for _, s := range slices.Items {
 		sliceOf[s.Labels[mcsv1beta1.LabelServiceName]] = s
@@ -101,46 +86,28 @@ func (c *clusters) whatWasMade(ctx context.Context) ([]*made, error) {
 	return all, nil
 }
 
-func ownerOf(obj client.Object) string {
-	if refs := obj.GetOwnerReferences(); len(refs) > 0 {
-		return refs[0].Name
-	}
-	return ""
-}
-
 // in is the same in another namespace, as it can be created.
 func (m *made) in(namespace string) *made {
 	return &made{export: *afresh(&m.export, namespace), imp: *afresh(&m.imp, namespace), derived: *afresh(&m.derived, namespace), slice: *afresh(&m.slice, namespace)}
 }
 
-// make writes one export's objects in the order in which user and controllers do: one write, and four in each importing cluster.
-func (m *made) make(ctx context.Context, exporter client.Client, importers ...client.Client) error {
+// make writes one export's objects as user and controllers do, in their order.
+func (m *made) make(ctx context.Context, exporter, importer client.Client) error {
 	if err := exporter.Create(ctx, &m.export); err != nil {
 		return err
 	}
-	for _, importer := range importers {
-		if err := m.importInto(ctx, importer); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (m *made) importInto(ctx context.Context, cluster client.Client) error {
-	imp, derived, slice := m.imp.DeepCopy(), m.derived.DeepCopy(), m.slice.DeepCopy()
-	imp.Spec.IPs = nil
-	if err := cluster.Create(ctx, imp); err != nil {
+	m.derived.Spec.ClusterIP, m.derived.Spec.ClusterIPs, m.derived.OwnerReferences = "", nil, nil
+	if err := importer.Create(ctx, &m.derived); err != nil {
 		return err
 	}
-	derived.Spec.ClusterIP, derived.Spec.ClusterIPs = "", nil
-	if err := cluster.Create(ctx, ownedBy(imp, derived)); err != nil {
+	m.imp.Spec.IPs = m.derived.Spec.ClusterIPs
+	if err := importer.Create(ctx, &m.imp); err != nil {
 		return err
 	}
-	imp.Spec.IPs = derived.Spec.ClusterIPs
-	if err := cluster.Update(ctx, imp); err != nil {
-		return err
+	for i := range m.slice.OwnerReferences {
+		m.slice.OwnerReferences[i].UID = m.imp.UID // without which the garbage collector would remove it
 	}
-	return cluster.Create(ctx, ownedBy(imp, slice))
+	return importer.Create(ctx, &m.slice)
 }
 
 // afresh is a copy of an object that was read, as it can be created.
@@ -150,15 +117,5 @@ func afresh[T client.Object](obj T, namespace string) T {
 	obj.SetUID("")
 	obj.SetResourceVersion("")
 	obj.SetManagedFields(nil)
-	return obj
-}
-
-// ownedBy gives an object its new owner, without which the garbage collector would remove it.
-func ownedBy[T client.Object](owner *mcsv1beta1.ServiceImport, obj T) T {
-	refs := obj.GetOwnerReferences()
-	for i := range refs {
-		refs[i].UID = owner.UID
-	}
-	obj.SetOwnerReferences(refs)
 	return obj
 }
