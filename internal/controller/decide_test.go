@@ -145,6 +145,13 @@ func TestDecideImport(t *testing.T) {
 			want: verdictKeep, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
 		},
 		{
+			name: "a cluster that takes part is unknown, and there is no status yet",
+			facts: importFacts{
+				namespace: true, synced: true, local: &local, imp: importShowing(), slices: importedFrom("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}},
+			},
+			want: verdictKeep, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
+		},
+		{
 			name: "a cluster that takes no part is unknown: it holds up nobody",
 			facts: importFacts{
 				namespace: true, synced: true, local: &local, imp: importShowing("cls1"), view: registry.View{Unknown: []string{"cls3"}},

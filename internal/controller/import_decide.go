@@ -105,7 +105,7 @@ func decideImport(f importFacts) importDecision {
 	d.verdict = decideVerdict(f, d)
 	switch {
 	case d.verdict != verdictKeep:
-	case len(d.exports) == 0, takesPart(f.imp, d.unknown):
+	case len(d.exports) == 0, f.takesPart(d.unknown):
 		d.merged = remembered(f.imp, d.exports)
 	default:
 		d.merged = mcs.Merge(d.exports)
@@ -126,7 +126,7 @@ func (d importDecision) canWait(f importFacts) bool {
 func (d *importDecision) decideStale(f importFacts) {
 	d.stale = staleClusters(f, d.unknown)
 	d.endpoints, d.untouched = d.exports, d.unknown
-	if takesPart(f.imp, d.unknown) {
+	if f.takesPart(d.unknown) {
 		d.untouched = slices.Concat(d.unknown, d.stale)
 		d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.stale, e.Cluster) })
 		return
@@ -218,10 +218,15 @@ func silentClusters(f importFacts) []string {
 	return slices.DeleteFunc(out, func(c string) bool { return heard[c] })
 }
 
-// takesPart says whether imp, nil if there is none, shows one of clusters.
-func takesPart(imp *mcsv1beta1.ServiceImport, clusters []string) bool {
-	return imp != nil && slices.ContainsFunc(imp.Status.Clusters, func(c mcsv1beta1.ClusterStatus) bool {
+// takesPart says whether the import, if there is one, shows one of clusters: in its status, or by their slices, which are there before it.
+func (f importFacts) takesPart(clusters []string) bool {
+	if f.imp == nil {
+		return false
+	}
+	return slices.ContainsFunc(f.imp.Status.Clusters, func(c mcsv1beta1.ClusterStatus) bool {
 		return slices.Contains(clusters, c.Cluster)
+	}) || slices.ContainsFunc(f.slices, func(s *discoveryv1.EndpointSlice) bool {
+		return slices.Contains(clusters, s.Labels[mcsv1beta1.LabelSourceCluster])
 	})
 }
 
