@@ -194,6 +194,30 @@ func TestUnexportWhileTheControllerIsDown(t *testing.T) {
 	s.a.notImported(t, s.key)
 }
 
+// Of many new exports at once everything is told in the end, those that go in the middle notwithstanding.
+func TestManyAtOnce(t *testing.T) {
+	s := setUp(t, "many")
+	const n = 40
+	key := func(i int) mcs.Key { return mcs.Key{Namespace: s.key.Namespace, Name: fmt.Sprintf("svc-%d", i)} }
+	for i := range n {
+		s.a.export(t, key(i), 1, 1)
+	}
+	for i := 0; i < n; i += 4 {
+		s.a.delete(t, serviceExport(key(i)))
+	}
+	for i := range n {
+		if i%4 == 0 {
+			s.a.notImported(t, key(i))
+			s.b.notImported(t, key(i))
+			continue
+		}
+		s.a.condition(t, key(i), "Ready=True Exported", "")
+		for _, k := range []*cluster{s.a, s.b} {
+			k.imported(t, key(i), map[string][]string{"cls1": {"10.1.0.1"}})
+		}
+	}
+}
+
 // A controller that is stopped between the first two writes of an import leaves a derived Service without an owner.
 func TestDerivedServiceOfAnEarlierLife(t *testing.T) {
 	s := setUp(t, "earlier-life")

@@ -7,8 +7,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// turns is for work that no other cluster and no pod waits for: new imports of what only this cluster exports, and the first status
-// of new exports and imports. Of much at once, one piece is done at a time, and none while other imports wait to be made. The
+// turns is for work that can wait: new imports of what only this cluster exports, whose clients have the Service itself, and the first
+// status of new exports and imports. Of much at once, one piece is done at a time, and none while other imports wait to be made. The
 // more slowly the API server writes, the longer are the rests between. So it takes what the API server has to spare, and what
 // carries traffic comes first. One alone is done at once; statuses, which people wait for, come before imports.
 type turns struct {

@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -167,33 +168,35 @@ func TestRestUnder(t *testing.T) {
 	}
 }
 
-// Reads, what fails and what is refused say nothing about how fast the API server writes.
+// Reads, dry runs, what fails and what is refused say nothing about how fast the API server writes.
 func TestStrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s strain
 		if got := s.factor(); got != 1 {
 			t.Errorf("before anything is written the factor is %v", got)
 		}
-		do := func(method string, took time.Duration, status int) {
+		write, dryRun := &url.URL{}, &url.URL{RawQuery: "dryRun=All"}
+		do := func(method string, u *url.URL, took time.Duration, status int) {
 			_, _ = s.measure(roundTripper(func(*http.Request) (*http.Response, error) {
 				time.Sleep(took)
 				if status == 0 {
 					return nil, errors.New("no answer")
 				}
 				return &http.Response{StatusCode: status}, nil
-			})).RoundTrip(&http.Request{Method: method})
+			})).RoundTrip(&http.Request{Method: method, URL: u})
 		}
-		do(http.MethodPut, 4*time.Millisecond, http.StatusOK)
+		do(http.MethodPut, write, 4*time.Millisecond, http.StatusOK)
 		for range 50 {
-			do(http.MethodPost, 12*time.Millisecond, http.StatusCreated)
-			do(http.MethodGet, time.Hour, http.StatusOK)
-			do(http.MethodPost, time.Millisecond, http.StatusConflict)
-			do(http.MethodPost, time.Millisecond, 0)
+			do(http.MethodPost, write, 12*time.Millisecond, http.StatusCreated)
+			do(http.MethodGet, write, time.Hour, http.StatusOK)
+			do(http.MethodPost, write, time.Millisecond, http.StatusConflict)
+			do(http.MethodPost, write, time.Millisecond, 0)
+			do(http.MethodPost, dryRun, time.Millisecond, http.StatusCreated)
 		}
 		if got := s.factor(); got < 2.99 || got > 3 {
 			t.Errorf("the factor is %v, want 3", got)
 		}
-		do(http.MethodPatch, 2*time.Millisecond, http.StatusOK)
+		do(http.MethodPatch, write, 2*time.Millisecond, http.StatusOK)
 		if s.best != 2*time.Millisecond {
 			t.Errorf("the best is %v, want 2ms", s.best)
 		}

@@ -16,9 +16,9 @@ import (
 // are the imported EndpointSlices. It is nil where there is none to have: for a headless m, when this cluster supports
 // none of m's families, and when m has no port.
 //
-// owner is the ServiceImport, nil while the Service has to do without. existing, nil if there is none, must be ours or one that is taken over; its name, its IPs and what others wrote stay. supported are the families in which
-// this cluster gives Services IPs, nil if that is not known. When MustReplace(existing, result), the result is to be
-// created after existing has been deleted.
+// owner is the ServiceImport, nil while the Service has to do without. existing, nil if there is none, must be ours or one that is
+// taken over; its name, its IPs and what others wrote stay. supported are the families in which this cluster gives Services IPs, nil
+// if that is not known. When MustReplace(existing, result), the result is to be created after existing has been deleted.
 func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1.Service, supported []corev1.IPFamily) *corev1.Service {
 	families := serviceFamilies(m.IPFamilies, supported)
 	if m.Type != mcsv1beta1.ClusterSetIP || len(m.Ports) == 0 || len(families) == 0 && len(supported) > 0 {
