@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
 	"github.com/spf13/pflag"
 	uberzap "go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -38,12 +40,13 @@ func (l *Log) validate() error {
 }
 
 // Logger writes log lines to w. Of error lines with the same message, whatever they are about, it writes the first errorsPerMinute of a
-// minute, unless the level is debug.
+// minute, unless the level is debug. It writes all other lines: those of controller-runtime would drop what is the same more than 100
+// times a second, as "Imported" of many services at once.
 func (l *Log) Logger(w io.Writer) logr.Logger {
-	return zap.New(l.options(w)...)
+	return zapr.NewLogger(l.logger(w))
 }
 
-func (l *Log) options(w io.Writer) []zap.Opts {
+func (l *Log) logger(w io.Writer, options ...uberzap.Option) *uberzap.Logger {
 	level := zapcore.InfoLevel
 	switch l.Level {
 	case "debug":
@@ -51,27 +54,32 @@ func (l *Log) options(w io.Writer) []zap.Opts {
 	case "error":
 		level = zapcore.ErrorLevel
 	}
-	encoder := zap.JSONEncoder(timestamps)
+	encoder := zapcore.NewJSONEncoder(timestamps(uberzap.NewProductionEncoderConfig()))
 	if l.Format == "text" {
-		encoder = zap.ConsoleEncoder(timestamps)
+		encoder = zapcore.NewConsoleEncoder(timestamps(uberzap.NewDevelopmentEncoderConfig()))
+	}
+	sink := zapcore.AddSync(w)
+	core := zapcore.NewCore(&zap.KubeAwareEncoder{Encoder: encoder}, sink, level)
+	if level != zapcore.DebugLevel {
+		core = limitErrors(core)
 	}
 	// A stack trace tells the user nothing that the error does not, except in a panic, which brings its own.
-	options := []zap.Opts{zap.WriteTo(w), zap.Level(level), zap.StacktraceLevel(zapcore.PanicLevel), encoder}
-	if level != zapcore.DebugLevel {
-		options = append(options, zap.RawZapOpts(uberzap.WrapCore(limitErrors)))
-	}
-	return options
+	return uberzap.New(core, append(options, uberzap.ErrorOutput(sink), uberzap.AddStacktrace(zapcore.PanicLevel))...)
 }
 
-func timestamps(c *zapcore.EncoderConfig) {
+func timestamps(c zapcore.EncoderConfig) zapcore.EncoderConfig {
 	c.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	return c
 }
 
 // errorLimiter writes all lines except errors that repeat. Lines of other levels tell what was done to one object each, "Imported" for
-// example, and all of them are wanted.
+// example, and all of them are wanted. The values of a logger become text with each line only: controller-runtime makes a logger for
+// every reconcile, and few of them write anything.
 type errorLimiter struct {
-	zapcore.Core              // for other lines
-	errors       zapcore.Core // for errors
+	zapcore.Core
+	// errors says which errors are written.
+	errors zapcore.Core
+	values []zapcore.Field
 }
 
 func limitErrors(core zapcore.Core) zapcore.Core {
@@ -79,14 +87,20 @@ func limitErrors(core zapcore.Core) zapcore.Core {
 }
 
 // With implements zapcore.Core. Loggers that descend from one another share their counts.
-func (e errorLimiter) With(fields []zapcore.Field) zapcore.Core {
-	return errorLimiter{Core: e.Core.With(fields), errors: e.errors.With(fields)}
+func (e errorLimiter) With(values []zapcore.Field) zapcore.Core {
+	e.values = slices.Concat(e.values, values)
+	return e
 }
 
 // Check implements zapcore.Core.
 func (e errorLimiter) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if entry.Level == zapcore.ErrorLevel {
-		return e.errors.Check(entry, checked)
+	if !e.Enabled(entry.Level) || entry.Level == zapcore.ErrorLevel && e.errors.Check(entry, nil) == nil {
+		return checked
 	}
-	return e.Core.Check(entry, checked)
+	return checked.AddCore(entry, e)
+}
+
+// Write implements zapcore.Core.
+func (e errorLimiter) Write(entry zapcore.Entry, values []zapcore.Field) error {
+	return e.Core.Write(entry, slices.Concat(e.values, values))
 }

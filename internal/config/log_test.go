@@ -3,13 +3,17 @@ package config
 import (
 	"bytes"
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/zapr"
 	uberzap "go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 )
 
 // fixedClock is the time that log lines bear.
@@ -21,7 +25,7 @@ type fixedClock struct {
 func (c *fixedClock) Now() time.Time { return c.now }
 
 func TestLogRepeats(t *testing.T) {
-	const many = 50
+	const many = 150 // more than controller-runtime's loggers write
 	for name, test := range map[string]struct {
 		level                    string
 		wantErrors, wantOther    int // of one message, and of another
@@ -35,8 +39,7 @@ func TestLogRepeats(t *testing.T) {
 			t.Run(name+" "+format, func(t *testing.T) {
 				var out bytes.Buffer
 				clock := &fixedClock{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
-				options := (&Log{Level: test.level, Format: format}).options(&out)
-				log := zap.New(append(options, zap.RawZapOpts(uberzap.WithClock(clock)))...)
+				log := zapr.NewLogger((&Log{Level: test.level, Format: format}).logger(&out, uberzap.WithClock(clock)))
 				// controller-runtime makes a logger with values for each reconcile: they count together.
 				repeat := func() {
 					for i := range many {
@@ -81,6 +84,23 @@ func TestLogLevels(t *testing.T) {
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("%s: %q, want %q", level, got, want)
+		}
+	}
+}
+
+// TestLogValues: a line has the values of its logger and of the loggers that that one descends from, objects by their names.
+func TestLogValues(t *testing.T) {
+	for _, level := range []string{"debug", "info"} {
+		var out bytes.Buffer
+		log := (&Log{Level: level, Format: "json"}).Logger(&out).WithName("import").WithValues("object", klog.KRef("demo", "hello"))
+		log, other := log.WithValues("try", 1), log.WithValues("try", 2)
+		log.Info("Imported", "ports", 3)
+		other.Error(errors.New("no"), "Not imported", "service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "hello"}})
+		const want = `{"level":"info","ts":"T","logger":"import","msg":"Imported","object":{"name":"hello","namespace":"demo"},"try":1,"ports":3}
+{"level":"error","ts":"T","logger":"import","msg":"Not imported","object":{"name":"hello","namespace":"demo"},"try":2,"service":{"namespace":"demo","name":"hello"},"error":"no"}
+`
+		if got := regexp.MustCompile(`"ts":"[^"]*"`).ReplaceAllString(out.String(), `"ts":"T"`); got != want {
+			t.Errorf("%s:\n%swant\n%s", level, got, want)
 		}
 	}
 }
