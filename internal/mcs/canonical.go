@@ -29,10 +29,10 @@ func (e Export) Canonical() Export {
 
 // Equal says whether e and o are the same export: they may differ in Changed, and in what Canonical irons out.
 func (e Export) Equal(o Export) bool {
-	return e.Canonical().equal(o.Canonical())
+	return e.equal(o) || e.Canonical().equal(o.Canonical()) // what is the same is so in canonical form, too, which is costly to make
 }
 
-// equal compares two exports in canonical form, Changed aside.
+// equal compares two exports as they are, Changed aside.
 func (e Export) equal(o Export) bool {
 	return e.Key == o.Key && e.Cluster == o.Cluster && e.Created.Equal(o.Created) && e.sameService(o) &&
 		maps.Equal(e.Labels, o.Labels) && maps.Equal(e.Annotations, o.Annotations) &&
