@@ -110,9 +110,11 @@ func Default() Options {
 			// client-go's own 5 a second would dominate every delay: a new import is five writes, a new export one or two, so 300
 			// services at once would take five minutes. The API server guards itself (priority and fairness); this only bounds a
 			// controller that goes wrong. 3,000 new imports are 15,000 writes: at 500 a second, half a minute.
-			QPS:         500,
-			Burst:       1000,
-			Concurrency: 8,
+			QPS:   500,
+			Burst: 1000,
+			// The writes of an import follow one another: where each takes 50 ms, 24 imports make 480 a second. 24 are an eighth of the
+			// writes that an API server does at a time (--max-mutating-requests-inflight, 200).
+			Concurrency: 24,
 		},
 		Election: Election{Enabled: true},
 		Serving:  Serving{Metrics: ":8080", Probes: ":8081", Status: "127.0.0.1:8082"},
