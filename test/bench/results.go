@@ -87,11 +87,13 @@ type Convergence struct {
 	CreatedMS     float64   `json:"createdMS"`
 	ImportedMS    float64   `json:"importedMS"`
 	AllImportedMS []float64 `json:"allImportedMS"`
+	// ToldMS is how long it took until also every first status was written and the exporting cluster had its own imports.
+	ToldMS float64 `json:"toldMS"`
 	// FloorMS is how long the objects that ImportedMS waits for take when one client writes them and no controller runs.
 	FloorMS float64 `json:"floorMS"`
 	// CPUOfPrograms are the CPU seconds that the machine's programs used until everything was imported.
 	CPUOfPrograms string `json:"cpuOfPrograms"`
-	// Of the controllers afterwards, with nothing changing: resident memory, and CPU time per minute.
+	// Of the controllers after that, with nothing changing: resident memory, and CPU time per minute.
 	Exporter Usage `json:"exporter"`
 	Importer Usage `json:"importer"`
 }
