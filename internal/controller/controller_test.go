@@ -207,14 +207,16 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	for i := range n {
 		if i%4 == 0 {
-			s.a.notImported(t, key(i))
-			s.b.notImported(t, key(i))
 			continue
 		}
 		s.a.condition(t, key(i), "Ready=True Exported", "")
 		for _, k := range []*cluster{s.a, s.b} {
 			k.imported(t, key(i), map[string][]string{"cls1": {"10.1.0.1"}})
 		}
+	}
+	for i := 0; i < n; i += 4 { // last, when what was on its way has arrived
+		s.a.notImported(t, key(i))
+		s.b.notImported(t, key(i))
 	}
 }
 
