@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -29,6 +28,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // TestRandomFaults has four clusters that export and import while everything goes wrong that can: requests fail, are
@@ -55,8 +55,8 @@ import (
 // may take a few runs to show again. FAULTS_STEPS makes a run longer or shorter.
 func TestRandomFaults(t *testing.T) {
 	// Several worlds: faults that add up over a long time are found in one, and bad beginnings in many.
-	steps := int(setting(t, "FAULTS_STEPS", 12_000))
-	seed := setting(t, "FAULTS_SEED", rand.Uint64N(1<<32))
+	steps := int(registrytest.Setting(t, "FAULTS_STEPS", 12_000))
+	seed := registrytest.Setting(t, "FAULTS_SEED", rand.Uint64N(1<<32))
 	const worlds = 4
 	warmUp(t)
 	for i := range worlds {
@@ -64,19 +64,6 @@ func TestRandomFaults(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { newTrial(t, seed+uint64(i)).run(steps / worlds) })
 		})
 	}
-}
-
-func setting(t *testing.T, name string, standard uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return standard
-	}
-	value, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return value
 }
 
 const (

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // TestRandomFaults has two clusters that publish, withdraw, restart and leave at random, and a third that only watches, on an
@@ -33,7 +32,7 @@ import (
 //
 // FAULTS_SEED replays a run as far as real processes and clocks allow, FAULTS_STEPS makes it longer.
 func TestRandomFaults(t *testing.T) {
-	seed, steps := setting(t, "FAULTS_SEED", uint64(time.Now().UnixNano())), setting(t, "FAULTS_STEPS", 600)
+	seed, steps := registrytest.Setting(t, "FAULTS_SEED", uint64(time.Now().UnixNano())), registrytest.Setting(t, "FAULTS_STEPS", 600)
 	t.Logf("seed %d", seed)
 	w := newFaultyWorld(t, rand.New(rand.NewPCG(seed, 1)))
 	for step := range steps {
@@ -44,19 +43,6 @@ func TestRandomFaults(t *testing.T) {
 		}
 	}
 	w.settle()
-}
-
-func setting(t *testing.T, name string, standard uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return standard
-	}
-	value, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return value
 }
 
 const (
