@@ -56,10 +56,11 @@ func convergeOften(ctx context.Context, registry string, exports int) (Convergen
 		runs = runsOfFew
 	}
 	var result Convergence
+	var all []*made
 	var imported []float64
 	for run := range runs {
 		var err error
-		if result, err = converge(ctx, registry, exports, run == runs-1); err != nil {
+		if result, all, err = converge(ctx, registry, exports, run == runs-1); err != nil {
 			return result, err
 		}
 		fmt.Printf("%d exports, run %d of %d: imported after %.0f ms\n", exports, run+1, runs, result.ImportedMS)
@@ -67,62 +68,68 @@ func convergeOften(ctx context.Context, registry string, exports int) (Convergen
 	}
 	slices.Sort(imported)
 	result.ImportedMS, result.AllImportedMS = imported[runs/2], imported
-	return result, nil
+	took, err := floor(ctx, registry, all)
+	result.FloorMS = milliseconds(took)
+	return result, err
 }
 
-// converge converges on new clusters; thorough says whether to measure what it takes, too.
-func converge(ctx context.Context, registry string, exports int, thorough bool) (Convergence, error) {
+// converge converges on new clusters; thorough says whether to measure what it takes, too, and to return what was made of the exports.
+func converge(ctx context.Context, registry string, exports int, thorough bool) (Convergence, []*made, error) {
 	result := Convergence{Registry: registry, Exports: exports, Endpoints: endpointsPerExport}
 	c, err := bringUp(ctx, registry)
 	defer c.down()
 	if err != nil {
-		return result, err
+		return result, nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	im, err := c.follow(ctx)
 	if err != nil {
-		return result, err
+		return result, nil, err
 	}
 	if err := c.makeServices(ctx, exports); err != nil {
-		return result, err
+		return result, nil, err
 	}
 	idle, err := c.usages(ctx)
 	if err != nil {
-		return result, err
+		return result, nil, err
 	}
 	before, err := runningPrograms()
 	if err != nil {
-		return result, err
+		return result, nil, err
 	}
 	began := time.Now()
 	if err := inParallel(ctx, exports, func(ctx context.Context, i int) error {
 		return c.exporter.Create(ctx, serviceExport(serviceName(i)))
 	}); err != nil {
-		return result, err
+		return result, nil, err
 	}
 	result.CreatedMS = milliseconds(time.Since(began))
 	if err := im.until(ctx, "everything is imported", 15*time.Minute, complete(exports)); err != nil {
-		return result, err
+		return result, nil, err
 	}
 	result.ImportedMS = milliseconds(time.Since(began))
 	if !thorough {
-		return result, nil
+		return result, nil, nil
 	}
 	after, err := runningPrograms()
 	if err != nil {
-		return result, err
+		return result, nil, err
 	}
 	result.CPUOfPrograms = after.since(before)
 	converged, err := c.usages(ctx)
 	if err != nil {
-		return result, err
+		return result, nil, err
 	}
 	if err := c.told(ctx, exports); err != nil {
-		return result, err
+		return result, nil, err
 	}
 	result.ToldMS = milliseconds(time.Since(began))
-	return result, errors.Join(c.afterwards(ctx, &result, idle, converged), c.floor(ctx, &result))
+	if err := c.afterwards(ctx, &result, idle, converged); err != nil {
+		return result, nil, err
+	}
+	all, err := c.whatWasMade(ctx)
+	return result, all, err
 }
 
 // makeServices makes the services that are exported then, and waits until caches have them.

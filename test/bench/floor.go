@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
@@ -22,34 +21,28 @@ type made struct {
 	slice   discoveryv1.EndpointSlice
 }
 
-// floor measures how long the API servers of both clusters take for no more than the objects that converge waits for: the controllers
-// are away, and this program writes them again in another namespace.
-func (c *clusters) floor(ctx context.Context, result *Convergence) error {
-	all, err := c.whatWasMade(ctx)
+// floor measures how long the API servers of both clusters take for no more than the objects that converge waits for: on fresh clusters
+// like those, but without controllers, this program writes them itself.
+func floor(ctx context.Context, registry string, all []*made) (took time.Duration, err error) {
+	c, err := bringUp(ctx, registry)
+	defer c.down()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	for name, cluster := range map[string]client.Client{"cls1": c.exporter, "cls2": c.importer} {
+	for _, name := range []string{"cls1", "cls2"} {
 		for _, line := range []string{"scale deployment/" + manager + " --replicas=0", "wait --for=delete pods --all --timeout=60s"} {
 			if out, err := c.set.Output(ctx, "kubectl --context "+name+" -n "+system+" "+line); err != nil {
-				return fmt.Errorf("%s: %s: %w: %s", name, line, err, out)
+				return 0, fmt.Errorf("%s: %s: %w: %s", name, line, err, out)
 			}
 		}
-		if err := cluster.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: again}}); err != nil {
-			return err
-		}
 	}
-	if err := pause(ctx, settle); err != nil {
-		return err
+	if err := c.makeServices(ctx, len(all)); err != nil {
+		return 0, err
 	}
 	began := time.Now()
-	err = inParallel(ctx, len(all), func(ctx context.Context, i int) error { return all[i].in(again).make(ctx, c.exporter, c.importer) })
-	result.FloorMS = milliseconds(time.Since(began))
-	return err
+	err = inParallel(ctx, len(all), func(ctx context.Context, i int) error { return all[i].afresh().make(ctx, c.exporter, c.importer) })
+	return time.Since(began), err
 }
-
-// again is the namespace of the objects that are made again.
-const again = "again"
 
 // whatWasMade reads what the controllers have made of every export.
 func (c *clusters) whatWasMade(ctx context.Context) ([]*made, error) {
@@ -86,9 +79,9 @@ func (c *clusters) whatWasMade(ctx context.Context) ([]*made, error) {
 	return all, nil
 }
 
-// in is the same in another namespace, as it can be created.
-func (m *made) in(namespace string) *made {
-	return &made{export: *afresh(&m.export, namespace), imp: *afresh(&m.imp, namespace), derived: *afresh(&m.derived, namespace), slice: *afresh(&m.slice, namespace)}
+// afresh is the same as it can be created.
+func (m *made) afresh() *made {
+	return &made{export: *afresh(&m.export), imp: *afresh(&m.imp), derived: *afresh(&m.derived), slice: *afresh(&m.slice)}
 }
 
 // make writes one export's objects as user and controllers do, in their order.
@@ -111,9 +104,8 @@ func (m *made) make(ctx context.Context, exporter, importer client.Client) error
 }
 
 // afresh is a copy of an object that was read, as it can be created.
-func afresh[T client.Object](obj T, namespace string) T {
+func afresh[T client.Object](obj T) T {
 	obj = obj.DeepCopyObject().(T)
-	obj.SetNamespace(namespace)
 	obj.SetUID("")
 	obj.SetResourceVersion("")
 	obj.SetManagedFields(nil)

@@ -134,7 +134,7 @@ func (r *Results) convergenceTable(p *page) {
 	p.linef("status, too, and the exporting cluster its own imports, which give way to what carries traffic. Memory and CPU are the controllers' after that,")
 	p.linef("with nothing changing but the instance view, which goes on. \"All imported\" is the median of %d runs, of %d with more than %d exports, and the rest", runsOfFew, runsOfOther, few)
 	p.linef("is of the last one. What bounds it is the CPU of the machine, most of which the API servers take. \"The objects alone\" is how long the four writes of")
-	p.linef("each export take that all imported waits for, when one client makes them again beside those that are there, and no controller runs.\n")
+	p.linef("each export take that all imported waits for, when one client makes them on clusters without controllers, right after the last run.\n")
 	p.linef("| registry | exports | endpoints of each | all ServiceExports made | all imported (of all runs) | all told | the objects alone | old controller | RSS exporter, importer (MiB) | CPU until imported (s) | CPU per minute after (s) |")
 	p.linef("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, c := range r.Convergence {
