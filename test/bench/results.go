@@ -35,6 +35,8 @@ type Stamp struct {
 	Go     string `json:"go"`
 	// Load is the machine's load average of the last five minutes at the end, which includes what was measured.
 	Load string `json:"load"`
+	// Note is what whoever measured adds by hand, such as what the machine did in other hours.
+	Note string `json:"note,omitempty"`
 }
 
 // Micro is a benchmark of the hot code.
