@@ -121,15 +121,20 @@ func converge(ctx context.Context, registry string, exports int, thorough bool) 
 	if err != nil {
 		return result, nil, err
 	}
-	if err := c.told(ctx, exports); err != nil {
-		return result, nil, err
+	all, err := c.whenTold(ctx, &result, began, idle, converged)
+	return result, all, err
+}
+
+// whenTold waits until all is told, measures how long that takes and what the controllers take after it, and returns what was made.
+func (c *clusters) whenTold(ctx context.Context, result *Convergence, began time.Time, idle, converged [2]sample) ([]*made, error) {
+	if err := c.told(ctx, result.Exports); err != nil {
+		return nil, err
 	}
 	result.ToldMS = milliseconds(time.Since(began))
-	if err := c.afterwards(ctx, &result, idle, converged); err != nil {
-		return result, nil, err
+	if err := c.afterwards(ctx, result, idle, converged); err != nil {
+		return nil, err
 	}
-	all, err := c.whatWasMade(ctx)
-	return result, all, err
+	return c.whatWasMade(ctx)
 }
 
 // makeServices makes the services that are exported then, and waits until caches have them.
