@@ -76,8 +76,8 @@ func (r *Results) source(p *page, section string) {
 func (r *Results) steadyTable(p *page) {
 	p.linef("## Calls while nothing changes\n")
 	p.linef("Cloud Map calls per minute and cluster, counted at the server for %v, whole clustersets of real registries with the real AWS SDK in one", window)
-	p.linef("process. What is above 17.5 and 65.5 is the one look for leftovers that each controller takes in its first minutes. Target: at most 20 with")
-	p.linef("hints, 75 without, at any number of services.\n")
+	p.linef("process, without the instance view, which reads one service a minute more at most ([cost](../cost.md#requests)). What is above 17.5 and 65.5 is the")
+	p.linef("one look for leftovers that each controller takes in its first minutes. Target: at most 20 with hints, 75 without, at any number of services.\n")
 	p.linef("![calls per minute and cluster](calls.svg)\n")
 	p.linef("| exports of %d endpoints | clusters | with hints | without hints | old controller |", endpointsPerExport)
 	p.linef("| ---: | ---: | ---: | ---: | ---: |")
