@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -44,12 +44,12 @@ func TestSeveralRegistries(t *testing.T) {
 		return newRegistry(t.Context(), mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid"})
 	}
 	one, err := build("--aws-region=eu-west-1")
-	if _, isSeveral := one.(*several.Registry); err != nil || isSeveral {
+	if _, isSeveral := one.(*union.Registry); err != nil || isSeveral {
 		t.Errorf("without --import-from: %T, %v, want a registry that is not several", one, err)
 	}
 	two, err := build("--aws-region=eu-west-1", "--import-from=cloudmap,region=eu-central-1", "--import-from=cloudmap,namespace-owner=111122223333",
 		"--import-from=etcd,endpoints=https://localhost:2379")
-	if _, isSeveral := two.(*several.Registry); err != nil || !isSeveral {
+	if _, isSeveral := two.(*union.Registry); err != nil || !isSeveral {
 		t.Errorf("with --import-from: %T, %v, want several", two, err)
 	}
 	if _, err := build("--import-from=cloudmap,region=eu-central-1"); err == nil {

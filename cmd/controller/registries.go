@@ -16,8 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/hint"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
 // setup is what every registry is made with.
@@ -75,15 +75,15 @@ func newRegistry(ctx context.Context, s setup) (controller.NewRegistry, error) {
 		return first, nil
 	}
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
-		made := make([]several.Source, len(parts))
+		made := make([]union.Source, len(parts))
 		for i, part := range parts {
 			reg, err := part(ctx, identity)
 			if err != nil {
 				return nil, fmt.Errorf("registry %s: %w", names[i], err)
 			}
-			made[i] = several.Source{Name: names[i], Registry: reg}
+			made[i] = union.Source{Name: names[i], Registry: reg}
 		}
-		return several.New(several.Config{Identity: identity, Logger: s.log.WithName("registry")}, made[0], made[1:]...), nil
+		return union.New(union.Config{Identity: identity, Logger: s.log.WithName("registry")}, made[0], made[1:]...), nil
 	}, nil
 }
 
@@ -101,27 +101,27 @@ func cloudMap(ctx context.Context, s setup, name string, account config.AWS, rea
 	if err != nil {
 		return nil, err
 	}
-	var whisper *hint.Whisper
+	var whisper *peernotify.Whisper
 	if !readOnly {
-		if whisper, err = hints(s.options.Hints, s.log); err != nil {
+		if whisper, err = peerNotifications(s.options.PeerNotifications, s.log); err != nil {
 			return nil, err
 		}
 	}
 	options := s.options.Registry
 	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		reg, err := cloudmap.New(client, cloudmap.Config{
-			Identity:              identity,
-			Version:               config.Version,
-			InstanceView:          options.InstanceView,
-			ReadOnly:              readOnly,
-			InstancesPerNamespace: account.InstancesPerNamespace,
-			PollInterval:          options.PollInterval,
-			RelaxedPollInterval:   options.RelaxedPollInterval,
-			Hints:                 whisper,
-			HeartbeatInterval:     options.HeartbeatInterval,
-			StaleAfter:            options.StaleAfter,
-			Logger:                s.log.WithName("registry").WithValues("registry", name),
-			Metrics:               s.metrics,
+			Identity:                      identity,
+			Version:                       config.Version,
+			InstanceView:                  options.InstanceView,
+			ReadOnly:                      readOnly,
+			InstancesPerNamespace:         account.InstancesPerNamespace,
+			PollInterval:                  options.PollInterval,
+			PollIntervalWithNotifications: options.PollIntervalWithNotifications,
+			PeerNotifications:             whisper,
+			HeartbeatInterval:             options.HeartbeatInterval,
+			StaleAfter:                    options.StaleAfter,
+			Logger:                        s.log.WithName("registry").WithValues("registry", name),
+			Metrics:                       s.metrics,
 		})
 		if err != nil {
 			return nil, err
@@ -170,21 +170,21 @@ func rates(configured config.Rates) map[string]cloudmap.Rate {
 	return rates
 }
 
-// hints is how this process takes part in the clusters' telling one another of changes; nil is not at all.
-func hints(options config.Hints, log logr.Logger) (*hint.Whisper, error) {
+// peerNotifications is how this process takes part in the clusters' telling one another of changes; nil is not at all.
+func peerNotifications(options config.PeerNotifications, log logr.Logger) (*peernotify.Whisper, error) {
 	if !options.Enabled {
 		return nil, nil
 	}
 	address, err := options.Address(os.Getenv)
-	if errors.Is(err, config.ErrNoHintAddress) {
+	if errors.Is(err, config.ErrNoPeerNotificationAddress) {
 		log.Info("Going without hints from the other clusters", "reason", err.Error())
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &hint.Whisper{
-		Listen:  func() (net.PacketConn, error) { return hint.ListenUDP(options.Bind) },
-		Contact: hint.Contact{Address: address, Token: hint.NewToken()},
+	return &peernotify.Whisper{
+		Listen:  func() (net.PacketConn, error) { return peernotify.ListenUDP(options.Bind) },
+		Contact: peernotify.Contact{Address: address, Token: peernotify.NewToken()},
 	}, nil
 }

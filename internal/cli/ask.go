@@ -20,12 +20,12 @@ import (
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/streaming/pkg/httpstream"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
 
 // versionName has a TXT record wherever clusterset.local is served: the DNS specification of the Multi-Cluster Services
 // API demands it, so it can be asked for before any service is exported.
-const versionName = "dns-version." + dns.Zone + "."
+const versionName = "dns-version." + coredns.Zone + "."
 
 // askTimeout bounds one question. CoreDNS answers from memory; what takes this long went to a dead upstream resolver.
 const askTimeout = 5 * time.Second

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/version"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
 
 const (
@@ -248,8 +248,8 @@ func (f *clusterFacts) dnsChecks() []check {
 	if f.dns == nil {
 		return []check{{Name: "DNS", Result: skipped, Detail: f.dnsProblem, Hint: "see docs/dns.md"}}
 	}
-	if f.dns.State == dns.Disabled {
-		return []check{{Name: "DNS", Result: broken, Detail: dns.Zone + " is not enabled", Hint: "run: kubectl mcs dns enable --context " + f.context}}
+	if f.dns.State == coredns.Disabled {
+		return []check{{Name: "DNS", Result: broken, Detail: coredns.Zone + " is not enabled", Hint: "run: kubectl mcs dns enable --context " + f.context}}
 	}
 	out := slices.Clone(f.dns.Checks)
 	for i := range out {

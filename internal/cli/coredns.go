@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	mcsv1alpha1 "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
 
 // Where kubeadm, EKS, AKS, k3s and the testbed keep CoreDNS.
@@ -29,7 +29,7 @@ const (
 type coreDNS struct {
 	deployment *appsv1.Deployment
 	config     *corev1.ConfigMap
-	inspection dns.Inspection
+	inspection coredns.Inspection
 	version    string // "" when the image does not say
 	served     bool   // the API server serves ServiceImport in the version CoreDNS watches
 	permission permission
@@ -60,10 +60,10 @@ func gather(ctx context.Context, k *cluster, clusterDomain string) (*coreDNS, er
 	if c.config, err = readCorefile(ctx, k); err != nil {
 		return nil, err
 	}
-	if c.inspection, err = dns.Inspect(c.corefile(), clusterDomain); err != nil {
+	if c.inspection, err = coredns.Inspect(c.corefile(), clusterDomain); err != nil {
 		return nil, err
 	}
-	c.version = dns.ImageVersion(c.image())
+	c.version = coredns.ImageVersion(c.image())
 	if c.served, err = servesServiceImports(k); err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func servesServiceImports(k *cluster) (bool, error) {
 
 // readsServiceImports asks the API server's authorizer, so it sees a permission wherever it was granted.
 func readsServiceImports(ctx context.Context, k *cluster, serviceAccount string) (permission, error) {
-	rule := dns.Rule()
+	rule := coredns.Rule()
 	for _, verb := range rule.Verbs {
 		allowed, err := mayServiceAccount(ctx, k, coreDNSNamespace, serviceAccount, authorizationv1.ResourceAttributes{
 			Group: rule.APIGroups[0], Resource: rule.Resources[0], Verb: verb,
@@ -129,7 +129,7 @@ func bypassed(ctx context.Context, k *cluster) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("looking for a node-local DNS cache: %w", err)
 	}
-	answers, err := dns.AnswersZone(config.Data[corefileKey], dns.Zone)
+	answers, err := coredns.AnswersZone(config.Data[corefileKey], coredns.Zone)
 	if err != nil {
 		return false, fmt.Errorf("reading the Corefile of ConfigMap %s/%s: %w", coreDNSNamespace, nodeLocalName, err)
 	}

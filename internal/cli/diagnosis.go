@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
@@ -361,10 +361,10 @@ func (f *serviceFacts) dnsHop() check {
 	switch {
 	case f.dns == nil:
 		c.Result, c.Detail, c.Hint = skipped, f.dnsProblem, "see docs/dns.md"
-	case f.dns.State != dns.Enabled:
-		c.Result, c.Detail = broken, dns.Zone+" is not enabled"
-		if f.dns.State == dns.Partly {
-			c.Detail = dns.Zone + " is enabled in part"
+	case f.dns.State != coredns.Enabled:
+		c.Result, c.Detail = broken, coredns.Zone+" is not enabled"
+		if f.dns.State == coredns.Partly {
+			c.Detail = coredns.Zone + " is enabled in part"
 		}
 		c.Hint = "run: kubectl mcs dns enable --context " + f.context
 		for _, found := range f.dns.Checks {
@@ -373,7 +373,7 @@ func (f *serviceFacts) dnsHop() check {
 			}
 		}
 	default:
-		c.Detail = dns.Zone + " is enabled"
+		c.Detail = coredns.Zone + " is enabled"
 	}
 	return c
 }
@@ -390,7 +390,7 @@ func (f *serviceFacts) answerHop() check {
 		slices.ContainsFunc(f.probe.Addresses, func(ip string) bool { return !slices.Contains(f.imported.Spec.IPs, ip) }):
 		c.Result = broken
 		c.Detail = fmt.Sprintf("%s is %s, and the ServiceImport has %s", f.probe.Name, strings.Join(f.probe.Addresses, " "), strings.Join(f.imported.Spec.IPs, " "))
-		c.Hint = "an old answer is cached for up to 30 s; otherwise another implementation answers for " + dns.Zone
+		c.Hint = "an old answer is cached for up to 30 s; otherwise another implementation answers for " + coredns.Zone
 	default:
 		c.Detail = f.probe.Name + " is " + strings.Join(f.probe.Addresses, " ")
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 	"github.com/spf13/cobra"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
 
 // dnsWait covers a rolling restart of a few CoreDNS pods, image pull included. Without a restart, a changed Corefile
@@ -38,8 +38,8 @@ func (o *dnsOptions) bind(cmd *cobra.Command) {
 func (a *app) dnsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dns",
-		Short: "Make " + dns.Zone + " resolvable, or undo it",
-		Long: "Stock CoreDNS " + dns.MinVersion + " and newer answers <service>.<namespace>.svc." + dns.Zone + " itself once its Corefile says so\n" +
+		Short: "Make " + coredns.Zone + " resolvable, or undo it",
+		Long: "Stock CoreDNS " + coredns.MinVersion + " and newer answers <service>.<namespace>.svc." + coredns.Zone + " itself once its Corefile says so\n" +
 			"and it may read ServiceImports. These commands see to both.",
 	}
 	cmd.AddCommand(a.dnsEnableCommand(), a.dnsDisableCommand(), a.dnsStatusCommand())
@@ -50,8 +50,8 @@ func (a *app) dnsEnableCommand() *cobra.Command {
 	var o dnsOptions
 	cmd := &cobra.Command{
 		Use:   "enable",
-		Short: "Make " + dns.Zone + " resolvable in this cluster",
-		Long: "Adds the zone " + dns.Zone + " and the option \"multicluster " + dns.Zone + "\" to CoreDNS's kubernetes plugin,\n" +
+		Short: "Make " + coredns.Zone + " resolvable in this cluster",
+		Long: "Adds the zone " + coredns.Zone + " and the option \"multicluster " + coredns.Zone + "\" to CoreDNS's kubernetes plugin,\n" +
 			"lets CoreDNS read ServiceImports, restarts it pod by pod and waits until every pod answers for the zone.\n" +
 			"Nothing else in the Corefile changes; \"kubectl mcs dns disable\" restores it byte for byte.",
 		Args: cobra.NoArgs,
@@ -86,14 +86,14 @@ func (a *app) enableDNS(ctx context.Context, o dnsOptions) error {
 	if err := c.blocker(); err != nil {
 		return err
 	}
-	edit := func(corefile string) (string, error) { return dns.Enable(corefile, o.clusterDomain) }
+	edit := func(corefile string) (string, error) { return coredns.Enable(corefile, o.clusterDomain) }
 	edited, err := edit(c.corefile())
 	if err != nil {
 		return err
 	}
 	a.warn(c, true)
 	if o.dryRun {
-		a.note("Would let CoreDNS read ServiceImports with ClusterRole and ClusterRoleBinding %s.", dns.RoleName)
+		a.note("Would let CoreDNS read ServiceImports with ClusterRole and ClusterRoleBinding %s.", coredns.RoleName)
 		return a.printDiff(c.corefile(), edited)
 	}
 	granted, err := grant(ctx, k, c.serviceAccount())
@@ -101,7 +101,7 @@ func (a *app) enableDNS(ctx context.Context, o dnsOptions) error {
 		return err
 	}
 	if granted {
-		a.note("ClusterRole and ClusterRoleBinding %s written: CoreDNS may list and watch ServiceImports.", dns.RoleName)
+		a.note("ClusterRole and ClusterRoleBinding %s written: CoreDNS may list and watch ServiceImports.", coredns.RoleName)
 	}
 	if c.onEKS() && !o.force && edited != c.corefile() {
 		return a.handOver(edited)
@@ -126,14 +126,14 @@ func (a *app) disableDNSIn(ctx context.Context, k *cluster, o dnsOptions) error 
 	if err != nil {
 		return err
 	}
-	edit := func(corefile string) (string, error) { return dns.Disable(corefile, o.clusterDomain) }
+	edit := func(corefile string) (string, error) { return coredns.Disable(corefile, o.clusterDomain) }
 	edited, err := edit(c.corefile())
 	if err != nil {
 		return err
 	}
 	a.warn(c, edited != c.corefile())
 	if o.dryRun {
-		a.note("Would then delete ClusterRole and ClusterRoleBinding %s.", dns.RoleName)
+		a.note("Would then delete ClusterRole and ClusterRoleBinding %s.", coredns.RoleName)
 		return a.printDiff(c.corefile(), edited)
 	}
 	if c.onEKS() && !o.force && edited != c.corefile() {
@@ -149,7 +149,7 @@ func (a *app) disableDNSIn(ctx context.Context, k *cluster, o dnsOptions) error 
 	}
 	revoked, err := revoke(ctx, k)
 	if revoked {
-		a.note("ClusterRole and ClusterRoleBinding %s deleted.", dns.RoleName)
+		a.note("ClusterRole and ClusterRoleBinding %s deleted.", coredns.RoleName)
 	}
 	return err
 }
@@ -193,7 +193,7 @@ func (a *app) takeUp(ctx context.Context, k *cluster, c *coreDNS, o dnsOptions, 
 // never taken up.
 func (a *app) stale(ctx context.Context, k *cluster, c *coreDNS, did change) (bool, error) {
 	if did.corefile {
-		a.note("ConfigMap %s/%s edited: %s %s.", coreDNSNamespace, coreDNSName, dns.Zone, word(did.want))
+		a.note("ConfigMap %s/%s edited: %s %s.", coreDNSNamespace, coreDNSName, coredns.Zone, word(did.want))
 		return true, nil
 	}
 	said, err := askPods(ctx, k, c.deployment)
@@ -206,9 +206,9 @@ func (a *app) stale(ctx context.Context, k *cluster, c *coreDNS, did change) (bo
 
 func word(enabled bool) string {
 	if enabled {
-		return string(dns.Enabled)
+		return string(coredns.Enabled)
 	}
-	return string(dns.Disabled)
+	return string(coredns.Disabled)
 }
 
 func undoHint(enabled bool) string {
@@ -226,9 +226,9 @@ func outcome(said answers, want bool) string {
 	case said.problem != nil:
 		return "whether the CoreDNS pods answer could not be checked, " + said.problem.Error()
 	case want:
-		return fmt.Sprintf("%d of %d CoreDNS pods answer for %s", said.yes, said.pods, dns.Zone)
+		return fmt.Sprintf("%d of %d CoreDNS pods answer for %s", said.yes, said.pods, coredns.Zone)
 	default:
-		return fmt.Sprintf("%d of %d CoreDNS pods still answer for %s", said.yes, said.pods, dns.Zone)
+		return fmt.Sprintf("%d of %d CoreDNS pods still answer for %s", said.yes, said.pods, coredns.Zone)
 	}
 }
 
@@ -264,7 +264,7 @@ func (a *app) warn(c *coreDNS, edits bool) {
 			"Two replicas or more avoid that.")
 	}
 	if c.bypassed {
-		a.note("Warning: a node-local DNS cache sends %s past CoreDNS: docs/dns.md#nodelocal-dnscache.", dns.Zone)
+		a.note("Warning: a node-local DNS cache sends %s past CoreDNS: docs/dns.md#nodelocal-dnscache.", coredns.Zone)
 	}
 }
 

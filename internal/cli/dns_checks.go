@@ -6,7 +6,7 @@ import (
 
 	mcsv1alpha1 "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
 
 // A result is how one check came out.
@@ -34,7 +34,7 @@ const runEnable = "run: kubectl mcs dns enable"
 // checks lists them in the order in which they must hold.
 func (c *coreDNS) checks(asked answers) []check {
 	answered := asked.check()
-	if c.inspection.State != dns.Enabled {
+	if c.inspection.State != coredns.Enabled {
 		answered.Hint = "" // the Corefile's own says it
 	}
 	all := []check{c.versionCheck(), c.apiCheck(), c.permissionCheck(), c.corefileCheck(), answered}
@@ -42,8 +42,8 @@ func (c *coreDNS) checks(asked answers) []check {
 		all = append(all, check{
 			Name: "node-local cache", Result: warned,
 			Detail: fmt.Sprintf("ConfigMap %s/%s has no server block for %s, so pods that use the cache ask the upstream resolvers",
-				coreDNSNamespace, nodeLocalName, dns.Zone),
-			Hint: "copy its server block for the cluster domain and name it " + dns.Zone + ":53 (docs/dns.md)",
+				coreDNSNamespace, nodeLocalName, coredns.Zone),
+			Hint: "copy its server block for the cluster domain and name it " + coredns.Zone + ":53 (docs/dns.md)",
 		})
 	}
 	return all
@@ -54,13 +54,13 @@ func (c *coreDNS) versionCheck() check {
 	switch {
 	case c.version == "":
 		found.Result = warned
-		found.Detail = fmt.Sprintf("the image %q does not tell the version; %s or newer is needed", c.image(), dns.MinVersion)
+		found.Detail = fmt.Sprintf("the image %q does not tell the version; %s or newer is needed", c.image(), coredns.MinVersion)
 		found.Hint = "an older CoreDNS refuses the Corefile: its new pods do not start, the running ones go on"
-	case dns.Supports(c.version):
-		found.Result, found.Detail = passed, fmt.Sprintf("%s (%s or newer is needed)", c.version, dns.MinVersion)
+	case coredns.Supports(c.version):
+		found.Result, found.Detail = passed, fmt.Sprintf("%s (%s or newer is needed)", c.version, coredns.MinVersion)
 	default:
 		found.Result = failed
-		found.Detail = fmt.Sprintf("%s is too old: its kubernetes plugin cannot serve %s; %s or newer is needed", c.version, dns.Zone, dns.MinVersion)
+		found.Detail = fmt.Sprintf("%s is too old: its kubernetes plugin cannot serve %s; %s or newer is needed", c.version, coredns.Zone, coredns.MinVersion)
 		found.Hint = "upgrade CoreDNS (EKS: aws eks update-addon --addon-name coredns; kubeadm: upgrade the cluster or set the image), " +
 			"or forward the zone to a newer CoreDNS beside it: docs/dns.md#coredns-is-too-old"
 	}
@@ -98,8 +98,8 @@ func (c *coreDNS) corefileCheck() check {
 	switch {
 	case c.inspection.Obstacle != "":
 		found.Detail = c.inspection.Obstacle
-	case c.inspection.State == dns.Enabled:
-		found.Result, found.Detail = passed, "the kubernetes plugin serves "+dns.Zone+" from ServiceImports"
+	case c.inspection.State == coredns.Enabled:
+		found.Result, found.Detail = passed, "the kubernetes plugin serves "+coredns.Zone+" from ServiceImports"
 	default:
 		found.Detail, found.Hint = strings.Join(c.inspection.Missing, "; "), runEnable
 	}
@@ -117,13 +117,13 @@ func (c *coreDNS) blocker() error {
 }
 
 // overall sums the checks up: what cannot be known does not count against it.
-func overall(c *coreDNS, checks []check) dns.State {
+func overall(c *coreDNS, checks []check) coredns.State {
 	for _, found := range checks {
 		if found.Result == failed {
-			if c.inspection.State == dns.Disabled && c.permission != granted {
-				return dns.Disabled
+			if c.inspection.State == coredns.Disabled && c.permission != granted {
+				return coredns.Disabled
 			}
-			return dns.Partly
+			return coredns.Partly
 		}
 	}
 	return c.inspection.State
@@ -138,7 +138,7 @@ type answers struct {
 }
 
 func (a answers) check() check {
-	found := check{Name: "answers", Detail: fmt.Sprintf("%d of %d CoreDNS pods answer for %s", a.yes, a.pods, dns.Zone)}
+	found := check{Name: "answers", Detail: fmt.Sprintf("%d of %d CoreDNS pods answer for %s", a.yes, a.pods, coredns.Zone)}
 	switch {
 	case a.skipped != "":
 		found.Result, found.Detail = skipped, "not asked: "+a.skipped

@@ -10,22 +10,22 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
 
 // A dnsStatus is what `dns status -o json` prints.
 type dnsStatus struct {
-	State          dns.State `json:"state"`
-	ClusterDomain  string    `json:"clusterDomain"`
-	CoreDNSVersion string    `json:"coreDNSVersion,omitempty"`
-	Checks         []check   `json:"checks"`
+	State          coredns.State `json:"state"`
+	ClusterDomain  string        `json:"clusterDomain"`
+	CoreDNSVersion string        `json:"coreDNSVersion,omitempty"`
+	Checks         []check       `json:"checks"`
 }
 
 func (a *app) dnsStatusCommand() *cobra.Command {
 	var clusterDomain, output string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Tell whether " + dns.Zone + " is enabled and what is missing",
+		Short: "Tell whether " + coredns.Zone + " is enabled and what is missing",
 		Long: "Checks CoreDNS's version, the ServiceImport API, CoreDNS's permission and Corefile, and asks every CoreDNS pod.\n" +
 			"Changes nothing. Exit code 0: enabled; 3: disabled or partly.",
 		Args: cobra.NoArgs,
@@ -48,7 +48,7 @@ func (a *app) dnsStatus(ctx context.Context, clusterDomain, output string) error
 	if err := status.print(a.Out, output); err != nil {
 		return err
 	}
-	if status.State != dns.Enabled {
+	if status.State != coredns.Enabled {
 		return exitError(ExitIncomplete)
 	}
 	return nil
@@ -76,7 +76,7 @@ func (s dnsStatus) print(out io.Writer, format string) error {
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(s)
 	}
-	if _, err := fmt.Fprintf(out, "%s is %s (cluster domain %s)\n\n", dns.Zone, s.State, s.ClusterDomain); err != nil {
+	if _, err := fmt.Fprintf(out, "%s is %s (cluster domain %s)\n\n", coredns.Zone, s.State, s.ClusterDomain); err != nil {
 		return err
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)

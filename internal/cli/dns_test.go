@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
 )
 
@@ -119,8 +119,8 @@ func (w *world) review(action clienttesting.Action) (bool, runtime.Object, error
 		review.Status.Allowed = w.controllerMayNot != "*" && review.Spec.ResourceAttributes.Resource != w.controllerMayNot
 		return true, review, nil
 	}
-	_, roleErr := w.kube.Tracker().Get(rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "", dns.RoleName)
-	binding, bindingErr := w.kube.Tracker().Get(rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), "", dns.RoleName)
+	_, roleErr := w.kube.Tracker().Get(rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "", coredns.RoleName)
+	binding, bindingErr := w.kube.Tracker().Get(rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), "", coredns.RoleName)
 	review.Status.Allowed = roleErr == nil && bindingErr == nil &&
 		review.Spec.User == "system:serviceaccount:kube-system:"+binding.(*rbacv1.ClusterRoleBinding).Subjects[0].Name
 	return true, review, nil
@@ -135,8 +135,8 @@ func (w *world) corefile() string {
 }
 
 func (w *world) ask(context.Context, *corev1.Pod) (bool, error) {
-	found, err := dns.Inspect(w.running, "")
-	return found.State == dns.Enabled, errors.Join(err, w.askError)
+	found, err := coredns.Inspect(w.running, "")
+	return found.State == coredns.Enabled, errors.Join(err, w.askError)
 }
 
 // writes lists what a command changed, reviews left out.
@@ -233,10 +233,10 @@ func TestSessions(t *testing.T) {
 		{name: "not-allowed-to-look", setup: func(w *world) { w.noReviews, w.noPortForward = true, true }, commands: []string{"dns enable", "dns status"}},
 		{name: "unreachable-pods", setup: func(w *world) { w.askError = errors.New("no route") }, commands: []string{"dns enable --wait 20ms", "dns status"}},
 		{name: "foreign-role", setup: func(w *world) {
-			w.more = append(w.more, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: dns.RoleName}})
+			w.more = append(w.more, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: coredns.RoleName}})
 		}, commands: []string{"dns enable", "dns disable"}},
 		{name: "drifted-role", setup: func(w *world) {
-			role, binding := dns.Role(), dns.Binding("kube-system", "other")
+			role, binding := coredns.Role(), coredns.Binding("kube-system", "other")
 			role.Rules = nil
 			w.more = append(w.more, role, binding)
 		}, commands: []string{"dns enable"}},
@@ -260,12 +260,12 @@ func TestSessions(t *testing.T) {
 
 // enableDNS makes clusterset.local enabled before the commands begin.
 func enableDNS(w *world) {
-	enabled, err := dns.Enable(w.config.Data["Corefile"], "")
+	enabled, err := coredns.Enable(w.config.Data["Corefile"], "")
 	if err != nil {
 		panic(err)
 	}
 	w.config.Data["Corefile"] = enabled
-	w.more = append(w.more, dns.Role(), dns.Binding("kube-system", "coredns"))
+	w.more = append(w.more, coredns.Role(), coredns.Binding("kube-system", "coredns"))
 }
 
 func image(ref string) func(*world) {
@@ -324,7 +324,7 @@ func TestConcurrentEdit(t *testing.T) {
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "configmaps"}, "coredns", errors.New("changed"))
 	})
 	w.run(t, "dns enable")
-	want, err := dns.Enable(theirs, "")
+	want, err := coredns.Enable(theirs, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
 
 // mayAsk tells whether the user may port-forward to CoreDNS's pods.
@@ -146,6 +146,6 @@ func (w *waiting) timedOut(want bool, timeout time.Duration) error {
 	case !w.said.known():
 		return nil
 	default:
-		return fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods %sanswer for %s", timeout, w.said.yes, w.said.pods, still, dns.Zone)
+		return fmt.Errorf("waiting for CoreDNS: after %s %d of %d pods %sanswer for %s", timeout, w.said.yes, w.said.pods, still, coredns.Zone)
 	}
 }

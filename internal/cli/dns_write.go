@@ -13,18 +13,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 )
 
 // grant lets CoreDNS read ServiceImports, and tells whether anything had to be written.
 func grant(ctx context.Context, k *cluster, serviceAccount string) (bool, error) {
-	role, err := grantRole(ctx, k, dns.Role())
+	role, err := grantRole(ctx, k, coredns.Role())
 	if err != nil {
-		return false, fmt.Errorf("writing ClusterRole %s: %w", dns.RoleName, err)
+		return false, fmt.Errorf("writing ClusterRole %s: %w", coredns.RoleName, err)
 	}
-	binding, err := grantBinding(ctx, k, dns.Binding(coreDNSNamespace, serviceAccount))
+	binding, err := grantBinding(ctx, k, coredns.Binding(coreDNSNamespace, serviceAccount))
 	if err != nil {
-		return false, fmt.Errorf("writing ClusterRoleBinding %s: %w", dns.RoleName, err)
+		return false, fmt.Errorf("writing ClusterRoleBinding %s: %w", coredns.RoleName, err)
 	}
 	return role || binding, nil
 }
@@ -71,29 +71,29 @@ func grantBinding(ctx context.Context, k *cluster, want *rbacv1.ClusterRoleBindi
 // made stay.
 func revoke(ctx context.Context, k *cluster) (bool, error) {
 	bindings, roles := k.kube.RbacV1().ClusterRoleBindings(), k.kube.RbacV1().ClusterRoles()
-	binding, err := bindings.Get(ctx, dns.RoleName, metav1.GetOptions{})
+	binding, err := bindings.Get(ctx, coredns.RoleName, metav1.GetOptions{})
 	if err == nil && ours(binding) {
-		err = bindings.Delete(ctx, dns.RoleName, metav1.DeleteOptions{})
+		err = bindings.Delete(ctx, coredns.RoleName, metav1.DeleteOptions{})
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("deleting ClusterRoleBinding %s: %w", dns.RoleName, err)
+		return false, fmt.Errorf("deleting ClusterRoleBinding %s: %w", coredns.RoleName, err)
 	}
-	role, err := roles.Get(ctx, dns.RoleName, metav1.GetOptions{})
+	role, err := roles.Get(ctx, coredns.RoleName, metav1.GetOptions{})
 	if err == nil && ours(role) {
-		err = roles.Delete(ctx, dns.RoleName, metav1.DeleteOptions{})
+		err = roles.Delete(ctx, coredns.RoleName, metav1.DeleteOptions{})
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("deleting ClusterRole %s: %w", dns.RoleName, err)
+		return false, fmt.Errorf("deleting ClusterRole %s: %w", coredns.RoleName, err)
 	}
 	return ours(binding) || ours(role), nil
 }
 
 var errNotOurs = fmt.Errorf("an object of this name exists without the label app.kubernetes.io/managed-by=%s: "+
-	"delete it or label it, then run this again", dns.Labels()["app.kubernetes.io/managed-by"])
+	"delete it or label it, then run this again", coredns.Labels()["app.kubernetes.io/managed-by"])
 
 func ours(o metav1.Object) bool {
 	labels := o.GetLabels()
-	for key, value := range dns.Labels() {
+	for key, value := range coredns.Labels() {
 		if labels[key] != value {
 			return false
 		}

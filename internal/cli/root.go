@@ -1,7 +1,7 @@
 // Package cli holds the commands of kubectl-mcs, the kubectl plugin.
 //
 // A command gathers what it must know of a cluster into plain data, decides with pure functions (here and in
-// internal/dns), then writes and waits. Tests run whole commands against a fake clientset and compare what they print.
+// internal/coredns), then writes and waits. Tests run whole commands against a fake clientset and compare what they print.
 package cli
 
 import (

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
@@ -103,7 +103,7 @@ func (a *app) gatherRemoval(ctx context.Context, k *cluster, o uninstallOptions)
 		return r, err
 	}
 	if status, err := inspectDNS(ctx, k, ""); err == nil {
-		r.dns = status.State != dns.Disabled
+		r.dns = status.State != coredns.Disabled
 	}
 	_, err = a.leader(ctx, k)
 	r.runs = err == nil
@@ -148,7 +148,7 @@ func (r removal) lines() []string {
 		lines = append(lines, "cannot leave its clusterset, because no controller runs: the others keep its exports until it counts as stale")
 	}
 	if r.dns {
-		lines = append(lines, dns.Zone+" is disabled in CoreDNS")
+		lines = append(lines, coredns.Zone+" is disabled in CoreDNS")
 	}
 	counts := map[string]int{}
 	for _, o := range r.made {

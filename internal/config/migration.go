@@ -19,7 +19,7 @@ type Migration struct {
 func (m *Migration) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&m.ImportFromAWSController, "import-from-aws-controller", m.ImportFromAWSController,
 		"for a migration: import also from clusters that still run the AWS Cloud Map MCS Controller for K8s, and take over its imports in this cluster (docs/migration.md)")
-	flags.DurationVar(&m.PollInterval, "aws-controller-poll-interval", m.PollInterval,
+	flags.DurationVar(&m.PollInterval, "legacy-poll-interval", m.PollInterval,
 		"time between two looks at the Cloud Map instances of those clusters")
 }
 
@@ -28,7 +28,7 @@ const minMigrationPoll = time.Second
 
 func (m *Migration) validate() error {
 	if m.PollInterval < minMigrationPoll {
-		return fmt.Errorf("--aws-controller-poll-interval=%s: must be at least %s", m.PollInterval, minMigrationPoll)
+		return fmt.Errorf("--legacy-poll-interval=%s: must be at least %s", m.PollInterval, minMigrationPoll)
 	}
 	return nil
 }

@@ -17,9 +17,9 @@ import (
 
 // Options are all settings of the controller, by concern.
 type Options struct {
-	Registry Registry
-	Hints    Hints
-	AWS      AWS
+	Registry          Registry
+	PeerNotifications PeerNotifications
+	AWS               AWS
 	// AWSRates replace the default rates of the operations that they name, in every account and Region.
 	AWSRates Rates
 	Etcd     Etcd
@@ -42,9 +42,9 @@ type Registry struct {
 	Name string
 	// InstanceView says whether each endpoint is also shown as a Cloud Map instance, for people and AWS-native consumers.
 	InstanceView bool
-	// PollInterval is the time between two looks at the registry, RelaxedPollInterval while hints from every other cluster
+	// PollInterval is the time between two looks at the registry, PollIntervalWithNotifications while peer notifications from every other cluster
 	// arrive, HeartbeatInterval between two signs of life.
-	PollInterval, RelaxedPollInterval, HeartbeatInterval time.Duration
+	PollInterval, PollIntervalWithNotifications, HeartbeatInterval time.Duration
 	// StaleAfter is how long another cluster may show no sign of life until it is stale.
 	StaleAfter time.Duration
 	// StalePolicy is what becomes of its endpoints then: one of mcs.StalePolicies.
@@ -91,21 +91,21 @@ const RegistryCloudMap = "cloudmap"
 func Default() Options {
 	return Options{
 		Registry: Registry{
-			Name:                RegistryCloudMap,
-			InstanceView:        true,
-			PollInterval:        time.Second,
-			RelaxedPollInterval: 5 * time.Second,
-			HeartbeatInterval:   12 * time.Second,
+			Name:                          RegistryCloudMap,
+			InstanceView:                  true,
+			PollInterval:                  time.Second,
+			PollIntervalWithNotifications: 5 * time.Second,
+			HeartbeatInterval:             12 * time.Second,
 			// Ten missed heartbeats: a restart, a lost lease (15 s) or a throttled minute is not death.
 			StaleAfter:  2 * time.Minute,
 			StalePolicy: string(mcs.StaleWithdraw),
 		},
-		Hints:     Hints{Enabled: true, Bind: ":8479"},
-		AWS:       AWS{InstancesPerNamespace: 2000},
-		AWSRates:  Rates{},
-		Etcd:      Etcd{Prefix: "/mcs"},
-		Migration: Migration{PollInterval: 5 * time.Second},
-		Scope:     Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
+		PeerNotifications: PeerNotifications{Enabled: true, Bind: ":8479"},
+		AWS:               AWS{InstancesPerNamespace: 2000},
+		AWSRates:          Rates{},
+		Etcd:              Etcd{Prefix: "/mcs"},
+		Migration:         Migration{PollInterval: 5 * time.Second},
+		Scope:             Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
 		Kubernetes: Kubernetes{
 			// client-go's own 5 a second would dominate every delay: a new import is five writes, a new export one or two, so 300
 			// services at once would take five minutes. The API server guards itself (priority and fairness); this only bounds a
@@ -146,7 +146,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("controller", pflag.ContinueOnError)
 	flags.SortFlags = false
 	o.Registry.bind(flags)
-	o.Hints.bind(flags)
+	o.PeerNotifications.bind(flags)
 	o.AWS.bind(flags)
 	flags.Var(o.AWSRates, "aws-rate",
 		"requests a second, and at once, that this cluster allows itself of an operation of Cloud Map, such as RegisterInstance=20/40 (repeatable); docs/calls.md has the defaults")
@@ -173,8 +173,8 @@ func (r *Registry) bind(flags *pflag.FlagSet) {
 		"show each exported endpoint as a Cloud Map instance as well, for people and AWS-native consumers; importing does not need it")
 	flags.DurationVar(&r.PollInterval, "poll-interval", r.PollInterval,
 		"time between two looks at the registry")
-	flags.DurationVar(&r.RelaxedPollInterval, "relaxed-poll-interval", r.RelaxedPollInterval,
-		"time between two looks at the registry while hints from every other cluster arrive; at least --poll-interval and at most a quarter of --stale-after are used")
+	flags.DurationVar(&r.PollIntervalWithNotifications, "poll-interval-with-notifications", r.PollIntervalWithNotifications,
+		"time between two looks at the registry while peer notifications from every other cluster arrive; at least --poll-interval and at most a quarter of --stale-after are used")
 	flags.DurationVar(&r.HeartbeatInterval, "heartbeat-interval", r.HeartbeatInterval,
 		"time between two signs of life of this cluster in the registry")
 	flags.DurationVar(&r.StaleAfter, "stale-after", r.StaleAfter,
@@ -225,7 +225,7 @@ func (o *Options) Validate() error {
 	if o.Registry.Name == RegistryEtcd {
 		etcd = o.Etcd.validate()
 	}
-	return errors.Join(o.Registry.validate(), o.Hints.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
 }
 
 const (
@@ -245,8 +245,8 @@ func (r *Registry) validate() error {
 	if r.PollInterval < minPollInterval {
 		problems = append(problems, fmt.Errorf("--poll-interval=%s: must be at least %s", r.PollInterval, minPollInterval))
 	}
-	if r.RelaxedPollInterval < minPollInterval {
-		problems = append(problems, fmt.Errorf("--relaxed-poll-interval=%s: must be at least %s", r.RelaxedPollInterval, minPollInterval))
+	if r.PollIntervalWithNotifications < minPollInterval {
+		problems = append(problems, fmt.Errorf("--poll-interval-with-notifications=%s: must be at least %s", r.PollIntervalWithNotifications, minPollInterval))
 	}
 	if r.HeartbeatInterval < minHeartbeatInterval {
 		problems = append(problems, fmt.Errorf("--heartbeat-interval=%s: must be at least %s", r.HeartbeatInterval, minHeartbeatInterval))

@@ -78,17 +78,19 @@ func TestParse(t *testing.T) {
 			wantErr: []string{"--etcd-endpoints: must be the URL of at least one member", "--etcd-cert=c: needs", "--etcd-username=u: needs", "--etcd-prefix=mcs/: must begin"},
 		},
 		{name: "poll interval", args: "--poll-interval=1ms", wantErr: []string{"--poll-interval=1ms: must be at least 100ms"}},
-		{name: "poll of the old controllers", args: "--aws-controller-poll-interval=10ms", wantErr: []string{"--aws-controller-poll-interval=10ms: must be at least 1s"}},
-		{name: "relaxed poll interval", args: "--relaxed-poll-interval=0", wantErr: []string{"--relaxed-poll-interval=0s: must be at least 100ms"}},
+		{name: "poll of the old controllers", args: "--legacy-poll-interval=10ms", wantErr: []string{"--legacy-poll-interval=10ms: must be at least 1s"}},
+		{name: "relaxed poll interval", args: "--poll-interval-with-notifications=0", wantErr: []string{"--poll-interval-with-notifications=0s: must be at least 100ms"}},
 		{
-			name: "hints", args: "--hints=false --hint-bind-address=10.0.0.1:99 --hint-advertise-address=[2001:db8::1]:100",
-			want: func(o *Options) { o.Hints = Hints{Bind: "10.0.0.1:99", Advertise: "[2001:db8::1]:100"} },
+			name: "hints", args: "--peer-notifications=false --peer-notification-bind-address=10.0.0.1:99 --peer-notification-advertise-address=[2001:db8::1]:100",
+			want: func(o *Options) {
+				o.PeerNotifications = PeerNotifications{Bind: "10.0.0.1:99", Advertise: "[2001:db8::1]:100"}
+			},
 		},
 		{
-			name: "bad hints", args: "--hint-bind-address=8479 --hint-advertise-address=example.com:8479",
-			wantErr: []string{"--hint-bind-address=8479: must be an address and a port", "--hint-advertise-address=example.com:8479: it is no IP address"},
+			name: "bad hints", args: "--peer-notification-bind-address=8479 --peer-notification-advertise-address=example.com:8479",
+			wantErr: []string{"--peer-notification-bind-address=8479: must be an address and a port", "--peer-notification-advertise-address=example.com:8479: it is no IP address"},
 		},
-		{name: "hint port", args: "--hint-bind-address=:0", wantErr: []string{"must be a number from 1 to 65535"}},
+		{name: "hint port", args: "--peer-notification-bind-address=:0", wantErr: []string{"must be a number from 1 to 65535"}},
 		{name: "rates", args: "--aws-rate=RegisterInstance=20/40 --aws-rate=ListServices=0.5/5,GetOperation=1/1", want: func(o *Options) {
 			o.AWSRates = Rates{"RegisterInstance": {20, 40}, "ListServices": {0.5, 5}, "GetOperation": {1, 1}}
 		}},

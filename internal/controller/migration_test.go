@@ -29,13 +29,13 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
 // The clusters change one by one from the AWS Cloud Map MCS Controller for K8s to ours, while clients use what they export.
@@ -72,8 +72,8 @@ func (w *oldWorld) ours(ctx context.Context, identity mcs.Identity) (registry.Re
 		return nil, err
 	}
 	old := cloudmap.NewCompat(c, cloudmap.CompatConfig{Identity: identity, PollInterval: 500 * time.Millisecond, Logger: log})
-	return several.New(several.Config{Identity: identity, Logger: log},
-		several.Source{Name: "cloudmap", Registry: first}, several.Source{Name: "aws-controller", Registry: old}), nil
+	return union.New(union.Config{Identity: identity, Logger: log},
+		union.Source{Name: "cloudmap", Registry: first}, union.Source{Name: "aws-controller", Registry: old}), nil
 }
 
 // oldExport is a cluster with the addresses that it exports.

@@ -16,15 +16,15 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
 )
 
-// hintMetrics come with hints, which need the pods' network.
-var hintMetrics = map[string]bool{"cloud_map_mcs_registry_hints_total": true, "cloud_map_mcs_registry_poll_interval_seconds": true}
+// peerNotificationMetrics come with hints, which need the pods' network.
+var peerNotificationMetrics = map[string]bool{"cloud_map_mcs_registry_peer_notifications_total": true, "cloud_map_mcs_registry_poll_interval_seconds": true}
 
 // TestScrape: all that the alerts and the dashboard use is in a scrape of a controller that works, and the real promtool finds
 // nothing wrong with it.
@@ -75,7 +75,7 @@ func TestScrape(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		names := maps.Clone(hintMetrics)
+		names := maps.Clone(peerNotificationMetrics)
 		for _, family := range families {
 			names[family.GetName()] = true
 		}

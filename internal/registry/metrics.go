@@ -14,18 +14,18 @@ import (
 // Metrics are the numbers of all registries of a process. Labels name a backend, an operation and a result, never a
 // service or an address: their number does not grow with the clusterset. A nil *Metrics counts nothing.
 type Metrics struct {
-	requests      *prometheus.CounterVec
-	seconds       *prometheus.HistogramVec
-	limits        *prometheus.GaugeVec
-	changes       *prometheus.CounterVec
-	notifications *prometheus.CounterVec
-	stored        *prometheus.GaugeVec
-	hints         *prometheus.CounterVec
-	polls         *prometheus.GaugeVec
-	unshown       *prometheus.GaugeVec
-	pending       *prometheus.GaugeVec
-	fullness      *prometheus.GaugeVec
-	recent        recent
+	requests          *prometheus.CounterVec
+	seconds           *prometheus.HistogramVec
+	limits            *prometheus.GaugeVec
+	changes           *prometheus.CounterVec
+	notifications     *prometheus.CounterVec
+	stored            *prometheus.GaugeVec
+	peerNotifications *prometheus.CounterVec
+	polls             *prometheus.GaugeVec
+	unshown           *prometheus.GaugeVec
+	pending           *prometheus.GaugeVec
+	fullness          *prometheus.GaugeVec
+	recent            recent
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -54,19 +54,19 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Help: "Notifications that the view of a service may have changed.",
 		}, []string{"registry"}),
 		stored: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "cloud_map_mcs_registry_stored",
+			Name: "cloud_map_mcs_registry_objects",
 			Help: "What this cluster has in the registry, by kind (exports, pages, instances).",
 		}, []string{"registry", "kind"}),
-		hints: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "cloud_map_mcs_registry_hints_total",
-			Help: "Hints between clusters, by direction (sent, received) and result (ok, error; received also foreign, forged, malformed, oversize, replayed, stranger).",
+		peerNotifications: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cloud_map_mcs_registry_peer_notifications_total",
+			Help: "Peer notifications between clusters, by direction (sent, received) and result (ok, error; received also bad_mac, malformed, other_clusterset, oversize, replayed, unknown_peer).",
 		}, []string{"registry", "direction", "result"}),
 		polls: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_poll_interval_seconds",
-			Help: "Time between two looks at the registry as long as nothing changes: short while hints from some cluster do not arrive.",
+			Help: "Time between two looks at the registry as long as nothing changes: short while peer notifications from some cluster do not arrive.",
 		}, []string{"registry"}),
 		unshown: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "cloud_map_mcs_registry_unshown_instances",
+			Name: "cloud_map_mcs_registry_omitted_instances",
 			Help: "Endpoints that the instance view cannot show, by reason: collision (another owner has the instance ID), limit (1,000 instances a service), refused (AWS Cloud Map takes no such instance), failed (the service cannot be written, for a quota or otherwise).",
 		}, []string{"registry", "reason"}),
 		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -79,7 +79,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		}, []string{"registry", "limit"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.requests, m.seconds, m.limits, m.changes, m.notifications, m.stored, m.hints, m.polls, m.unshown, m.pending, m.fullness,
+		m.requests, m.seconds, m.limits, m.changes, m.notifications, m.stored, m.peerNotifications, m.polls, m.unshown, m.pending, m.fullness,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the registry's metrics: %w", err)
@@ -114,12 +114,12 @@ func (m *Metrics) Stored(registry, kind string, count int) {
 	m.stored.WithLabelValues(registry, kind).Set(float64(count))
 }
 
-// Hint counts a hint that was sent or received.
-func (m *Metrics) Hint(registry, direction, result string) {
+// PeerNotification counts a peer notification that was sent or received.
+func (m *Metrics) PeerNotification(registry, direction, result string) {
 	if m == nil {
 		return
 	}
-	m.hints.WithLabelValues(registry, direction, result).Inc()
+	m.peerNotifications.WithLabelValues(registry, direction, result).Inc()
 }
 
 // PollInterval says how often the registry is looked at.

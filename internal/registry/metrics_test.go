@@ -66,12 +66,12 @@ cloud_map_mcs_registry_request_limit{operation="Read",registry="memory"} 50
 # TYPE cloud_map_mcs_registry_requests_total counter
 cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result="ok"} 1
 cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result="throttled"} 1
-# HELP cloud_map_mcs_registry_stored What this cluster has in the registry, by kind (exports, pages, instances).
-# TYPE cloud_map_mcs_registry_stored gauge
-cloud_map_mcs_registry_stored{kind="pages",registry="memory"} 3
+# HELP cloud_map_mcs_registry_objects What this cluster has in the registry, by kind (exports, pages, instances).
+# TYPE cloud_map_mcs_registry_objects gauge
+cloud_map_mcs_registry_objects{kind="pages",registry="memory"} 3
 `
 	err = testutil.GatherAndCompare(gatherer, strings.NewReader(want), "cloud_map_mcs_registry_changes_total",
-		"cloud_map_mcs_registry_limit_used_ratio", "cloud_map_mcs_registry_pending", "cloud_map_mcs_registry_request_limit", "cloud_map_mcs_registry_requests_total", "cloud_map_mcs_registry_stored")
+		"cloud_map_mcs_registry_limit_used_ratio", "cloud_map_mcs_registry_pending", "cloud_map_mcs_registry_request_limit", "cloud_map_mcs_registry_requests_total", "cloud_map_mcs_registry_objects")
 	if err != nil {
 		t.Error(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
@@ -27,7 +27,7 @@ type Prober struct {
 
 // Probe looks the service's name up and tries one TCP connection to each target. It sends nothing.
 func (p Prober) Probe(ctx context.Context, key mcs.Key, targets []Target) Probe {
-	probe := Probe{Key: key, Name: key.Name + "." + key.Namespace + ".svc." + dns.Zone, Connections: make([]Connection, len(targets))}
+	probe := Probe{Key: key, Name: key.Name + "." + key.Namespace + ".svc." + coredns.Zone, Connections: make([]Connection, len(targets))}
 	var all sync.WaitGroup
 	all.Go(func() {
 		addresses, err := p.resolve(ctx, probe.Name+".") // the dot keeps search domains out

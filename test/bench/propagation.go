@@ -78,7 +78,7 @@ func propagationOn(ctx context.Context, registry string, delay time.Duration) ([
 			break // etcd tells of changes itself
 		}
 		if !hints {
-			if err := c.blockHints(ctx); err != nil {
+			if err := c.blockPeerNotifications(ctx); err != nil {
 				return nil, err
 			}
 		}

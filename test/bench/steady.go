@@ -13,11 +13,11 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/hint"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
 const (
@@ -113,13 +113,13 @@ func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Re
 		Version:  "bench", Logger: logr.Discard(),
 	}
 	if s.Hints {
-		conn, err := hint.ListenUDP("127.0.0.1:0")
+		conn, err := peernotify.ListenUDP("127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}
-		cfg.Hints = &hint.Whisper{
+		cfg.PeerNotifications = &peernotify.Whisper{
 			Listen:  func() (net.PacketConn, error) { return conn, nil },
-			Contact: hint.Contact{Address: conn.LocalAddr().(*net.UDPAddr).AddrPort(), Token: hint.NewToken()},
+			Contact: peernotify.Contact{Address: conn.LocalAddr().(*net.UDPAddr).AddrPort(), Token: peernotify.NewToken()},
 		}
 	}
 	return cloudmap.New(client, cfg)

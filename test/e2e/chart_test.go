@@ -68,7 +68,7 @@ func TestChart(t *testing.T) {
 
 	// Another set of values and newer CRDs: nothing that is used goes away.
 	upgrade := "helm --kube-context CLS -n " + system + " upgrade cloud-map-mcs-controller " + chart + " --wait --timeout 90s" + chartValues +
-		" --set replicas=2,networkPolicy.enabled=true,clusterProperties.create=true,hints.port=9479"
+		" --set replicas=2,networkPolicy.enabled=true,clusterProperties.create=true,peerNotifications.port=9479"
 	stop, gone := watchImport(t, cls2, ns, ip)
 	each(upgrade)
 	eventually(t, soon, func() error { return exporters(t.Context(), cls2, ns, "web", "cls1") })

@@ -15,11 +15,11 @@ import (
 	ststypes "github.com/aws/aws-sdk-go-v2/service/sts/types"
 	"github.com/go-logr/logr"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
 const (
@@ -392,12 +392,12 @@ func TestReadOnlyWhenAllIsGone(t *testing.T) {
 }
 
 // oneOf makes one registry of the cluster's own Region and another one.
-func (c *cloud) oneOf(t *testing.T, clusterID, own, other string) *several.Registry {
+func (c *cloud) oneOf(t *testing.T, clusterID, own, other string) *union.Registry {
 	t.Helper()
 	identity := testIdentity(clusterID)
 	first := c.registryOf(t, c.clientFor(t, ClientConfig{Region: own}), fast(identity))
-	return several.New(several.Config{Identity: identity, Logger: logr.Discard(), Handover: 4 * time.Second},
-		several.Source{Name: own, Registry: first}, several.Source{Name: other, Registry: c.readerOf(t, other, clusterID)})
+	return union.New(union.Config{Identity: identity, Logger: logr.Discard(), Handover: 4 * time.Second},
+		union.Source{Name: own, Registry: first}, union.Source{Name: other, Registry: c.readerOf(t, other, clusterID)})
 }
 
 const (

@@ -559,8 +559,8 @@ func (c *catalog) problems() []string {
 	if c.problem != "" {
 		lines = append(lines, c.problem)
 	}
-	if c.record.hintProblem != "" {
-		lines = append(lines, c.record.hintProblem)
+	if c.record.notifyProblem != "" {
+		lines = append(lines, c.record.notifyProblem)
 	}
 	if !c.absentSince.IsZero() {
 		lines = append(lines, "the record in service "+membersService+" is gone, but the cluster did not leave")

@@ -9,7 +9,7 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/go-logr/logr"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 )
 
 func TestCompatListsDone(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
@@ -59,7 +59,7 @@ func TestDocsCostModel(t *testing.T) {
 				const clusters, minutes = 3, 10
 				regs := a.start(t, clusters, func(cfg *Config) {
 					if poll == defaultPoll {
-						cfg.Hints = nil
+						cfg.PeerNotifications = nil
 					}
 				})
 				for i, reg := range regs {
@@ -241,7 +241,7 @@ makes 10 × services + 10 requests a minute and cluster. It was measured on the 
 | --- | --- | --- |
 | [hints](hints.md) get through: UDP port 8479 between the pods | four of five ` + "`DiscoverInstances`" + ` | nothing |
 | ` + "`--instance-view=false`" + ` | an instance for each endpoint and port | people and AWS services see no endpoints in Cloud Map; clusters with the old controller import nothing |
-| longer ` + "`--relaxed-poll-interval`" + ` | in proportion | a change whose hint was lost is seen later; cannot be longer than a quarter of ` + "`--stale-after`" + ` |
+| longer ` + "`--poll-interval-with-notifications`" + ` | in proportion | a change whose hint was lost is seen later; cannot be longer than a quarter of ` + "`--stale-after`" + ` |
 | longer ` + "`--heartbeat-interval`" + `, with ` + "`--stale-after`" + ` three times as long at least | ` + "`RegisterInstance`" + ` | dead clusters are noticed later |
 | fewer [further registries](accounts-and-regions.md) | one ` + "`DiscoverInstances`" + ` a second each, which hints do not relax | |
 `)

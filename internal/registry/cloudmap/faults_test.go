@@ -24,7 +24,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -431,7 +431,7 @@ func (tr *trial) takingPart(cfg *Config) {
 	// With the standard one, the last of 16 services has its turn in as many minutes.
 	cfg.times.viewAudit = viewAudit
 	if tr.udp != nil {
-		cfg.Hints = tr.udp.whisper()
+		cfg.PeerNotifications = tr.udp.whisper()
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
@@ -222,7 +222,7 @@ func (f *fleetOf) start(first int) {
 	}
 	for i := first; i < len(f.regs); i++ {
 		cfg := f.account.standard(i + 1)
-		cfg.Hints = nil // hints only save reads, which are not short
+		cfg.PeerNotifications = nil // hints only save reads, which are not short
 		cfg.PollInterval = fleetPoll
 		transport := guarded{f.account, f.fleet, cfg.Identity.ClusterID}
 		client, err := NewClient(f.t.Context(), ClientConfig{Region: "us-east-1", Endpoint: "http://cloudmap.test", transport: transport})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/hint"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -23,7 +23,7 @@ const (
 	attrHeartbeat    = "HEARTBEAT"
 	attrPages        = "PAGES"
 	attrServices     = "SERVICES"
-	attrHints        = "HINTS"
+	attrNotify       = "NOTIFY"
 	attrPlace        = "PLACE"
 )
 
@@ -44,9 +44,9 @@ type memberRecord struct {
 	pages     digests
 	// services are where the pages are. Who does not know of further services finds none of their pages, and keeps what it knows.
 	services services
-	// contact is where hints are to be sent, hintProblem why what the record says of it is of no use.
-	contact     hint.Contact
-	hintProblem string
+	// contact is where hints are to be sent, notifyProblem why what the record says of it is of no use.
+	contact       peernotify.Contact
+	notifyProblem string
 	// place is where the cluster's controller has found namespace and services. It is of use to nobody but its next life.
 	place recordedPlace
 }
@@ -109,7 +109,7 @@ func (r memberRecord) instance() plan.Instance {
 		attrs[attrServices] = services
 	}
 	if r.contact.Address.IsValid() {
-		attrs[attrHints] = r.contact.String()
+		attrs[attrNotify] = r.contact.String()
 	}
 	if place := r.place.String(); place != "" {
 		attrs[attrPlace] = place
@@ -161,7 +161,7 @@ func parseMember(instance plan.Instance, clusterSetID string) (memberRecord, err
 	if r.heartbeat, err = strconv.ParseInt(attrs[attrHeartbeat], 10, 64); err != nil {
 		return r, fmt.Errorf("%s %q is no number", attrHeartbeat, attrs[attrHeartbeat])
 	}
-	r.contact, r.hintProblem = parseHints(attrs[attrHints])
+	r.contact, r.notifyProblem = parseNotify(attrs[attrNotify])
 	r.place = parsePlace(attrs[attrPlace])
 	if r.pages, err = parsePages(attrs[attrPages]); err != nil {
 		return r, err
@@ -183,14 +183,14 @@ func recordOf(instances []plan.Instance, identity mcs.Identity) *memberRecord {
 	return nil
 }
 
-// parseHints reads where hints are to be sent. A cluster is a member without them.
-func parseHints(value string) (contact hint.Contact, problem string) {
+// parseNotify reads where hints are to be sent. A cluster is a member without them.
+func parseNotify(value string) (contact peernotify.Contact, problem string) {
 	if value == "" {
 		return contact, ""
 	}
-	contact, err := hint.ParseContact(value)
+	contact, err := peernotify.ParseContact(value)
 	if err != nil {
-		return hint.Contact{}, fmt.Sprintf("%s is of no use, so the cluster is sent no hints: %v", attrHints, err)
+		return peernotify.Contact{}, fmt.Sprintf("%s is of no use, so the cluster is sent no hints: %v", attrNotify, err)
 	}
 	return contact, ""
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/hint"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -33,7 +33,7 @@ func TestMemberRoundTrip(t *testing.T) {
 	for i := range full.pages {
 		full.pages[i] = digestOf([]byte{byte(i)})
 	}
-	full.contact = hint.Contact{Address: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"), Token: hint.NewToken()}
+	full.contact = peernotify.Contact{Address: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"), Token: peernotify.NewToken()}
 	arn := func(kind string) string { return strings.Repeat("a", 255-len(kind)) + kind }
 	full.place = recordedPlace{namespace: arn(":namespace/ns-1"), members: arn(":service/srv-1"), catalog: arn(":service/srv-2")}
 	none := someRecord()
@@ -45,7 +45,7 @@ func TestMemberRoundTrip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(memberRecord{}), cmpopts.EquateComparable(hint.Contact{}, recordedPlace{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(memberRecord{}), cmpopts.EquateComparable(peernotify.Contact{}, recordedPlace{})); diff != "" {
 				t.Errorf("record differs (-want +got):\n%s", diff)
 			}
 		})
@@ -92,11 +92,11 @@ func TestParseMemberRefuses(t *testing.T) {
 
 // TestParseMemberWithBadHints has a record that says nonsense of hints: everything else in it counts.
 func TestParseMemberWithBadHints(t *testing.T) {
-	for _, value := range []string{"nowhere", "224.0.0.1:53 " + hint.NewToken(), "10.0.0.1:8479", "10.0.0.1:8479 short"} {
+	for _, value := range []string{"nowhere", "224.0.0.1:53 " + peernotify.NewToken(), "10.0.0.1:8479", "10.0.0.1:8479 short"} {
 		instance := someRecord().instance()
-		instance.Attributes[attrHints] = value
+		instance.Attributes[attrNotify] = value
 		r, err := parseMember(instance, "set1")
-		if err != nil || r.contact.Address.IsValid() || !strings.Contains(r.hintProblem, attrHints) || r.heartbeat != 42 {
+		if err != nil || r.contact.Address.IsValid() || !strings.Contains(r.notifyProblem, attrNotify) || r.heartbeat != 42 {
 			t.Errorf("%q: record %+v, error %v; want one without a contact, and why", value, r, err)
 		}
 	}
@@ -120,13 +120,13 @@ func FuzzParseMember(f *testing.F) {
 	f.Fuzz(func(t *testing.T, pages, number, format, hints, place string) {
 		instance := someRecord().instance()
 		instance.Attributes[attrPages], instance.Attributes[attrGeneration], instance.Attributes[attrFormat] = pages, number, format
-		instance.Attributes[attrHints], instance.Attributes[attrPlace] = hints, place
+		instance.Attributes[attrNotify], instance.Attributes[attrPlace] = hints, place
 		r, err := parseMember(instance, "set1")
 		if err != nil {
 			return
 		}
 		again, err := parseMember(plan.Instance{ID: "cls1", Attributes: r.instance().Attributes}, "set1")
-		again.hintProblem = r.hintProblem // what is of no use is not written again
+		again.notifyProblem = r.notifyProblem // what is of no use is not written again
 		if err != nil || again != r {
 			t.Errorf("second round gave %+v, %v, want %+v", again, err, r)
 		}

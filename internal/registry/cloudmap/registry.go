@@ -15,7 +15,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/hint"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -28,15 +28,15 @@ type Config struct {
 	InstanceView bool
 	// ReadOnly makes it a registry that is only imported from: nothing is written there, not even that this cluster takes part.
 	ReadOnly bool
-	// PollInterval is the time between two looks at the members, RelaxedPollInterval while hints from all of them arrive,
+	// PollInterval is the time between two looks at the members, PollIntervalWithNotifications while hints from all of them arrive,
 	// HeartbeatInterval between two signs of life. StaleAfter is how long a cluster may show no sign of life until it is stale.
 	// 0 is the default.
-	PollInterval, RelaxedPollInterval, HeartbeatInterval, StaleAfter time.Duration
+	PollInterval, PollIntervalWithNotifications, HeartbeatInterval, StaleAfter time.Duration
 	// InstancesPerNamespace is the quota of the account that has the namespace mcs.<clusterset>, for a metric. 0 is AWS's default.
 	InstancesPerNamespace int
 	// Hints make the clusters tell one another of changes; nil is without. A registry that is only imported from goes without.
-	Hints  *hint.Whisper
-	Logger logr.Logger
+	PeerNotifications *peernotify.Whisper
+	Logger            logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 
@@ -193,7 +193,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 
 func withDefaults(cfg Config) Config {
 	for value, standard := range map[*time.Duration]time.Duration{
-		&cfg.PollInterval: defaultPoll, &cfg.RelaxedPollInterval: defaultRelaxed, &cfg.HeartbeatInterval: defaultHeartbeat, &cfg.StaleAfter: defaultStale,
+		&cfg.PollInterval: defaultPoll, &cfg.PollIntervalWithNotifications: defaultRelaxed, &cfg.HeartbeatInterval: defaultHeartbeat, &cfg.StaleAfter: defaultStale,
 	} {
 		if *value <= 0 {
 			*value = standard
@@ -203,7 +203,7 @@ func withDefaults(cfg Config) Config {
 		cfg.InstancesPerNamespace = defaultInstances
 	}
 	// Heartbeats have to be seen well within the time after which their absence counts.
-	cfg.RelaxedPollInterval = max(cfg.PollInterval, min(cfg.RelaxedPollInterval, cfg.StaleAfter/4))
+	cfg.PollIntervalWithNotifications = max(cfg.PollInterval, min(cfg.PollIntervalWithNotifications, cfg.StaleAfter/4))
 	if cfg.times == (times{}) {
 		cfg.times = defaultTimes()
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/go-logr/logr/funcr"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
@@ -59,8 +59,8 @@ func TestNoSecretsLogged(t *testing.T) {
 	secrets := []string{secret, sessionToken}
 	for i := range 2 {
 		cfg := fast(mcs.Identity{ClusterID: fmt.Sprint("cls", i+1), ClusterSetID: "set1", UID: fmt.Sprint("uid-", i+1)})
-		cfg.Hints, cfg.Logger = udp.whisper(), logger.WithName(cfg.Identity.ClusterID)
-		secrets = append(secrets, cfg.Hints.Contact.Token)
+		cfg.PeerNotifications, cfg.Logger = udp.whisper(), logger.WithName(cfg.Identity.ClusterID)
+		secrets = append(secrets, cfg.PeerNotifications.Contact.Token)
 		client := c.clientFor(t, ClientConfig{credentials: credentials})
 		reg, err := New(client, cfg)
 		if err != nil {
@@ -100,7 +100,7 @@ func TestNoSecretsLogged(t *testing.T) {
 	}
 	// A forged hint, and one that cannot be read.
 	for _, datagram := range []string{"garbage", "mcs1 set1 cls2 1 1 forged"} {
-		udp.send(regs[0].cfg.Hints.Contact.Address, []byte(datagram))
+		udp.send(regs[0].cfg.PeerNotifications.Contact.Address, []byte(datagram))
 	}
 	c.broken.Store(true)
 	within(t, time.Minute, "reading fails", func() bool { return regs[0].Report().Reading != nil })

@@ -10,11 +10,11 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/several"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
 // TestMoveFromCloudMap is what docs/etcd.md says about moving: cluster by cluster, each exporting to one registry and importing
@@ -86,12 +86,12 @@ type life struct {
 
 func (w *moveWorld) life(identity mcs.Identity, names ...string) *life {
 	w.t.Helper()
-	var sources []several.Source
+	var sources []union.Source
 	for i, name := range names {
-		sources = append(sources, several.Source{Name: name, Registry: w.registry(identity, name, i > 0)})
+		sources = append(sources, union.Source{Name: name, Registry: w.registry(identity, name, i > 0)})
 	}
-	cfg := several.Config{Identity: identity, Logger: logr.Discard(), Handover: 3 * time.Second}
-	l := &life{t: w.t, reg: several.New(cfg, sources[0], sources[1:]...)}
+	cfg := union.Config{Identity: identity, Logger: logr.Discard(), Handover: 3 * time.Second}
+	l := &life{t: w.t, reg: union.New(cfg, sources[0], sources[1:]...)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	lost := false

@@ -54,13 +54,13 @@ capabilities:
 {{- $flags := dict
   "instance-view" (ternary "" "false" $v.instanceView)
   "poll-interval" $v.pollInterval
-  "relaxed-poll-interval" $v.relaxedPollInterval
+  "poll-interval-with-notifications" $v.pollIntervalWithNotifications
   "heartbeat-interval" $v.heartbeatInterval
   "stale-after" $v.staleAfter
   "stale-cluster-policy" $v.staleClusterPolicy
-  "hints" (ternary "" "false" $v.hints.enabled)
-  "hint-bind-address" (ternary "" (printf ":%d" (int $v.hints.port)) (eq (int $v.hints.port) 8479))
-  "hint-advertise-address" $v.hints.advertiseAddress
+  "peer-notifications" (ternary "" "false" $v.peerNotifications.enabled)
+  "peer-notification-bind-address" (ternary "" (printf ":%d" (int $v.peerNotifications.port)) (eq (int $v.peerNotifications.port) 8479))
+  "peer-notification-advertise-address" $v.peerNotifications.advertiseAddress
   "aws-region" $v.aws.region
   "aws-endpoint" $v.aws.endpoint
   "aws-role-arn" $v.aws.roleArn
@@ -77,7 +77,7 @@ capabilities:
   "etcd-prefix" $v.etcd.prefix
   "etcd-insecure" (ternary "true" "" $v.etcd.insecure)
   "import-from-aws-controller" (ternary "true" "" $v.migration.importFromAwsController)
-  "aws-controller-poll-interval" $v.migration.pollInterval
+  "legacy-poll-interval" $v.migration.pollInterval
   "cluster-id" (ternary "" $v.clusterId $v.clusterProperties.create)
   "clusterset-id" (ternary "" $v.clusterSetId $v.clusterProperties.create)
   "export-namespaces" $v.exportNamespaces

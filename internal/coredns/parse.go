@@ -1,0 +1,145 @@
+package coredns
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A block is a server block of a Corefile (`.:53 { … }`) or a snippet (`(name) { … }`).
+type block struct {
+	keys       []token
+	directives []directive
+}
+
+// snippet is the name by which the block can be imported, or "" for a server block.
+func (b *block) snippet() string {
+	if len(b.keys) != 1 {
+		return ""
+	}
+	name, opened := strings.CutPrefix(b.keys[0].text, "(")
+	name, closed := strings.CutSuffix(name, ")")
+	if !opened || !closed {
+		return ""
+	}
+	return name
+}
+
+// imports tells whether the block takes in the snippet of that name.
+func (b *block) imports(snippet string) bool {
+	for _, d := range b.directives {
+		if d[0].text == "import" && len(d) == 2 && d[1].text == snippet {
+			return true
+		}
+	}
+	return false
+}
+
+// A directive is one plugin's line with its block, if it has one: `kubernetes cluster.local { … }`.
+type directive []token
+
+// parse groups tokens as CoreDNS's parser does, without following imports: what they name lies in other files.
+func parse(tokens []token) ([]*block, error) {
+	p := parser{tokens: tokens}
+	var blocks []*block
+	for p.more() {
+		b := &block{keys: p.keys()}
+		if err := p.body(b); err != nil {
+			return nil, err
+		}
+		if len(b.keys) > 0 {
+			blocks = append(blocks, b)
+		}
+	}
+	return blocks, nil
+}
+
+type parser struct {
+	tokens []token
+	at     int
+}
+
+func (p *parser) more() bool    { return p.at < len(p.tokens) }
+func (p *parser) text() string  { return p.tokens[p.at].text }
+func (p *parser) newLine() bool { return p.at == 0 || startsLine(p.tokens[p.at-1], p.tokens[p.at]) }
+
+// startsLine tells whether t stands on a later line than the token before it.
+func startsLine(before, t token) bool { return before.lastLine() < t.line }
+
+// keys reads a block's addresses: those on one line, and on from a trailing comma. A top-level import is passed over.
+func (p *parser) keys() []token {
+	var keys []token
+	for p.more() && p.text() != "{" {
+		if p.text() == "import" && p.newLine() {
+			p.skipLine()
+			continue
+		}
+		key := p.tokens[p.at]
+		p.at++
+		if key.text != "" {
+			keys = append(keys, key)
+		}
+		if p.more() && p.newLine() && !strings.HasSuffix(key.text, ",") {
+			break
+		}
+	}
+	return keys
+}
+
+func (p *parser) skipLine() {
+	p.at++
+	for p.more() && !p.newLine() {
+		p.at++
+	}
+}
+
+// body reads the directives between a block's braces. A Corefile with one server needs none.
+func (p *parser) body(b *block) error {
+	braced := p.more() && p.text() == "{"
+	if braced {
+		p.at++
+	}
+	for p.more() {
+		if p.text() == "}" {
+			p.at++
+			return nil
+		}
+		d, err := p.directive()
+		if err != nil {
+			return err
+		}
+		b.directives = append(b.directives, d)
+	}
+	if braced {
+		return fmt.Errorf("parsing the Corefile: the block of %q has no closing brace", keyTexts(b.keys))
+	}
+	return nil
+}
+
+// directive reads up to the end of the line, or of the block that opens on it.
+func (p *parser) directive() (directive, error) {
+	start, depth := p.at, 0
+	for p.at++; p.more(); p.at++ {
+		switch text := p.text(); {
+		case text == "{":
+			depth++
+		case depth == 0 && p.newLine():
+			return p.tokens[start:p.at], nil
+		case text == "}" && depth > 0:
+			depth--
+		case text == "}":
+			return nil, fmt.Errorf("parsing the Corefile: line %d: a closing brace without an opening one", p.tokens[p.at].line)
+		}
+	}
+	if depth > 0 {
+		return nil, fmt.Errorf("parsing the Corefile: line %d: the block of %q has no closing brace", p.tokens[start].line, p.tokens[start].text)
+	}
+	return p.tokens[start:], nil
+}
+
+func keyTexts(keys []token) string {
+	texts := make([]string, len(keys))
+	for i, k := range keys {
+		texts[i] = k.text
+	}
+	return strings.Join(texts, " ")
+}

@@ -1,0 +1,519 @@
+package cloudmap
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
+)
+
+// network carries datagrams between the addresses of one test.
+type network struct {
+	mu    sync.Mutex
+	conns map[netip.AddrPort]*conn
+	next  uint16
+	// blocked are the addresses that nothing gets through to. seen are copies of what was sent to each.
+	blocked map[netip.AddrPort]bool
+	seen    map[netip.AddrPort][][]byte
+	// seed and share are those of the dice by which datagrams get lost.
+	seed  uint64
+	share float64
+}
+
+func newNetwork() *network {
+	return &network{conns: map[netip.AddrPort]*conn{}, blocked: map[netip.AddrPort]bool{}, seen: map[netip.AddrPort][][]byte{}}
+}
+
+// whisper is a new pod's part in hints.
+func (n *network) whisper() *peernotify.Whisper {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.next++
+	contact := peernotify.Contact{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n.next >> 8), byte(n.next)}), 8479), Token: peernotify.NewToken()}
+	return &peernotify.Whisper{Contact: contact, Listen: func() (net.PacketConn, error) { return n.listen(contact.Address) }}
+}
+
+func (n *network) listen(address netip.AddrPort) (net.PacketConn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.conns[address] != nil {
+		return nil, fmt.Errorf("%s is in use", address)
+	}
+	c := &conn{net: n, address: address, queue: make(chan []byte, 100), closed: make(chan struct{})}
+	n.conns[address] = c
+	return c, nil
+}
+
+func (n *network) block(whispers ...*peernotify.Whisper) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.blocked)
+	for _, w := range whispers {
+		n.blocked[w.Contact.Address] = true
+	}
+}
+
+// lose loses a share of all datagrams, by dice of their receiver and time.
+func (n *network) lose(seed uint64, share float64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.seed, n.share = seed, share
+}
+
+// lost says whether a datagram gets lost. The caller holds n.mu.
+func (n *network) lost(to netip.AddrPort) bool {
+	host := to.Addr().As4()
+	return rand.New(rand.NewPCG(n.seed+uint64(host[2])<<8+uint64(host[3]), uint64(time.Now().UnixNano()))).Float64() < n.share
+}
+
+// sent are copies of the datagrams that were sent to w.
+func (n *network) sent(w *peernotify.Whisper) [][]byte {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.seen[w.Contact.Address])
+}
+
+// send sends a datagram; one that has nowhere to go is lost.
+func (n *network) send(to netip.AddrPort, datagram []byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.seen[to] = append(n.seen[to], slices.Clone(datagram))
+	c := n.conns[to]
+	if c == nil || n.blocked[to] || n.lost(to) {
+		return
+	}
+	select {
+	case c.queue <- slices.Clone(datagram):
+	default:
+	}
+}
+
+// conn is a socket of a network. What a test does not need is not there.
+type conn struct {
+	net.PacketConn
+	net     *network
+	address netip.AddrPort
+	queue   chan []byte
+	closed  chan struct{}
+}
+
+func (c *conn) ReadFrom(p []byte) (int, net.Addr, error) {
+	select {
+	case datagram := <-c.queue:
+		return copy(p, datagram), nil, nil
+	case <-c.closed:
+		return 0, nil, net.ErrClosed
+	}
+}
+
+func (c *conn) WriteTo(p []byte, to net.Addr) (int, error) {
+	c.net.send(to.(*net.UDPAddr).AddrPort(), p)
+	return len(p), nil
+}
+
+func (c *conn) Close() error {
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	delete(c.net.conns, c.address)
+	close(c.closed)
+	return nil
+}
+
+// TestConformanceWithHints polls so seldom, once the clusters hear one another, that nothing but hints brings news in time.
+// Reads are late, as they are.
+func TestConformanceWithHints(t *testing.T) {
+	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
+		udp := newNetwork()
+		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
+			cfg := fast(identity)
+			cfg.PeerNotifications, cfg.PollIntervalWithNotifications = udp.whisper(), 10*time.Second
+			cfg.PeerNotifications.Beat = 50 * time.Millisecond
+			cfg.times.confirm, cfg.times.adopt, cfg.times.settle = 3*time.Second, 3*time.Second, time.Second
+			return cfg
+		})
+	})
+}
+
+// account is a local Cloud Map within the process, for tests in virtual time.
+type account struct {
+	server *cloudmaplocal.Server
+	delay  time.Duration
+	udp    *network
+	// latency is how long each request takes.
+	latency time.Duration
+}
+
+// virtually runs a test in virtual time, with the intervals that users have: what it measures is waiting, not computing.
+func virtually(t *testing.T, options cloudmaplocal.Options, test func(t *testing.T, a *account)) {
+	t.Helper()
+	// The compressor makes its channels when it is first used, and those of one bubble are of no use in the next.
+	if data, err := record.Encode([]mcs.Export{webExport("cls1", 1, 1)}); err != nil {
+		t.Fatal(err)
+	} else if _, err := record.Decode(data, "cls1"); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		options.Now = time.Now
+		server, err := cloudmaplocal.New(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := server.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		test(t, &account{server: server, delay: options.ConsistencyDelay, udp: newNetwork(), latency: 20 * time.Millisecond})
+	})
+}
+
+// Do answers a request.
+func (a *account) Do(request *http.Request) (*http.Response, error) {
+	select {
+	case <-request.Context().Done():
+		return nil, request.Context().Err()
+	case <-time.After(a.latency):
+	}
+	answer := httptest.NewRecorder()
+	a.server.ServeHTTP(answer, request)
+	return answer.Result(), nil
+}
+
+// standard is a cluster as users configure it.
+func (a *account) standard(i int) Config {
+	return Config{
+		Identity: mcs.Identity{ClusterID: fmt.Sprint("cls", i), ClusterSetID: "set1", UID: fmt.Sprint("uid-", i)},
+		Version:  "test", Logger: logr.Discard(), PeerNotifications: a.udp.whisper(),
+	}
+}
+
+func (a *account) registry(t *testing.T, cfg Config) *Registry {
+	t.Helper()
+	client, err := NewClient(t.Context(), ClientConfig{Region: "us-east-1", Endpoint: "http://cloudmap.test", transport: a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg, err := New(client, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg
+}
+
+// start starts clusters 1 to n and waits until they know one another and nothing is going on.
+func (a *account) start(t *testing.T, n int, edit func(*Config)) []*Registry {
+	t.Helper()
+	var regs []*Registry
+	for i := range n {
+		cfg := a.standard(i + 1)
+		if edit != nil {
+			edit(&cfg)
+		}
+		regs = append(regs, a.registry(t, cfg))
+		start(t, regs[i])
+	}
+	for _, reg := range regs {
+		await(t, time.Minute, "every cluster sees every other", func() bool { return len(membersOf(reg)) == n })
+	}
+	time.Sleep(15 * time.Second)
+	return regs
+}
+
+func (a *account) requests(operations ...string) int {
+	total := 0
+	for operation, count := range a.server.Requests() {
+		if len(operations) == 0 || slices.Contains(operations, operation) {
+			total += int(count)
+		}
+	}
+	return total
+}
+
+// await waits for a condition in virtual time and returns how long it took.
+func await(t *testing.T, patience time.Duration, what string, met func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !met() {
+		if time.Since(began) > patience {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// change publishes a change of service i of a cluster, and returns how long all the others take to see it.
+func change(t *testing.T, regs []*Registry, from, service, endpoints int) time.Duration {
+	t.Helper()
+	exp := webExport(regs[from].cfg.Identity.ClusterID, service, endpoints)
+	publish(t, regs[from], exp)
+	return await(t, 30*time.Second, "the change is seen", func() bool {
+		for i, reg := range regs {
+			if i != from && !sees(t, reg, exp)() {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// TestPropagation measures the time from Publish to the other cluster's Look, at 20 ms for each request to AWS.
+func TestPropagation(t *testing.T) {
+	tests := []struct {
+		name  string
+		delay time.Duration
+		hints bool
+		want  time.Duration // of the last of 100 changes
+	}{
+		{"hints, no delay", 0, true, 200 * time.Millisecond},
+		{"hints, reads are late", 500 * time.Millisecond, true, 800 * time.Millisecond},
+		{"blocked, no delay", 0, false, 1250 * time.Millisecond},
+		{"blocked, reads are late", 500 * time.Millisecond, false, 1750 * time.Millisecond},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			virtually(t, cloudmaplocal.Options{ConsistencyDelay: tc.delay}, func(t *testing.T, a *account) {
+				regs := a.start(t, 2, nil)
+				if !tc.hints {
+					a.udp.block(regs[0].cfg.PeerNotifications, regs[1].cfg.PeerNotifications)
+					time.Sleep(10 * time.Second)
+				}
+				var took []time.Duration
+				for i := range 100 {
+					took = append(took, change(t, regs, 0, i%10, 1+i/10))
+					time.Sleep(time.Duration(i) * 37 * time.Millisecond % (2 * time.Second))
+				}
+				slices.Sort(took)
+				t.Logf("p50 %v, p90 %v, last %v", took[50], took[90], took[99])
+				if took[99] > tc.want {
+					t.Errorf("a change was seen only after %v, want within %v", took[99], tc.want)
+				}
+			})
+		})
+	}
+}
+
+// TestCallsPerMinute counts the requests of a cluster while nothing changes.
+func TestCallsPerMinute(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit  func(*Config)
+		block bool
+		want  int
+	}{
+		"hints":         {nil, false, 20},
+		"port blocked":  {nil, true, 75},
+		"without hints": {func(cfg *Config) { cfg.PeerNotifications = nil }, false, 75},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+				const clusters, minutes = 3, 10
+				regs := a.start(t, clusters, tc.edit)
+				for i, reg := range regs {
+					for service := range 20 {
+						publish(t, reg, webExport(reg.cfg.Identity.ClusterID, 20*i+service, 10))
+					}
+				}
+				if tc.block {
+					a.udp.block(regs[0].cfg.PeerNotifications, regs[1].cfg.PeerNotifications, regs[2].cfg.PeerNotifications)
+				}
+				time.Sleep(time.Minute)
+				before := a.requests()
+				time.Sleep(minutes * time.Minute)
+				perMinute := float64(a.requests()-before) / clusters / minutes
+				t.Logf("%.1f requests a minute and cluster: %v in all", perMinute, a.server.Requests())
+				if perMinute > float64(tc.want) || perMinute < 15 {
+					t.Errorf("%.1f requests a minute and cluster, want at most %d, and more than none", perMinute, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// TestCallsPerChange counts the requests that a change of one service makes: two writes at its exporter, and two reads at each cluster.
+func TestCallsPerChange(t *testing.T) {
+	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
+		const clusters = 4
+		regs := a.start(t, clusters, func(cfg *Config) {
+			cfg.HeartbeatInterval, cfg.PollIntervalWithNotifications, cfg.StaleAfter, cfg.times = time.Hour, time.Hour, 4*time.Hour, defaultTimes()
+			cfg.times.audit = time.Hour
+		})
+		for i := range 20 {
+			change(t, regs, 0, i, 5)
+			time.Sleep(10 * time.Second)
+			writes, reads := a.requests("RegisterInstance"), a.requests("DiscoverInstances")
+			change(t, regs, 0, i, 6)
+			time.Sleep(10 * time.Second)
+			if got := a.requests("RegisterInstance") - writes; got != 2 {
+				t.Errorf("one change made %d writes, want 2: the page and the record", got)
+			}
+			if got := a.requests("DiscoverInstances") - reads; got > 2*clusters {
+				t.Errorf("one change made %d reads at %d clusters, want at most 2 at each: the members and the page", got, clusters)
+			}
+		}
+	})
+}
+
+// pollInterval is how often a registry polls.
+func pollInterval(reg *Registry) time.Duration {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	return reg.hints.watch.Interval(time.Now())
+}
+
+// TestHintsFail has the ways in which hints go missing: the poll takes over each time, and gives way again.
+func TestHintsFail(t *testing.T) {
+	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+		regs := a.start(t, 3, nil)
+		want := func(what string, interval time.Duration, who ...*Registry) {
+			t.Helper()
+			for _, reg := range who {
+				await(t, 20*time.Second, what, func() bool { return pollInterval(reg) == interval })
+			}
+		}
+		want("all hear one another", defaultRelaxed, regs...)
+
+		a.udp.block(regs[2].cfg.PeerNotifications)
+		want("cls3 hears nobody", defaultPoll, regs[2])
+		want("the others hear all", defaultRelaxed, regs[:2]...)
+		if took := change(t, regs, 0, 1, 3); took > 1750*time.Millisecond {
+			t.Errorf("with one port blocked a change took %v", took)
+		}
+		a.udp.block()
+		want("cls3 hears again", defaultRelaxed, regs...)
+
+		// A member without hints: nobody can be heard to be silent by it.
+		plain := a.standard(4)
+		plain.PeerNotifications = nil
+		stop := start(t, a.registry(t, plain))
+		want("one member sends no hints", defaultPoll, regs...)
+		stop(registry.ErrLeave)
+		want("it has left", defaultRelaxed, regs...)
+	})
+}
+
+// TestHintsAfterRestart restarts a cluster's controller as a pod with another address and token.
+func TestHintsAfterRestart(t *testing.T) {
+	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+		first, second := a.standard(1), a.standard(2)
+		one := a.registry(t, first)
+		stop := start(t, one)
+		two := a.registry(t, second)
+		start(t, two)
+		regs := []*Registry{one, two}
+		await(t, time.Minute, "both have joined", func() bool { return len(membersOf(one)) == 2 && len(membersOf(two)) == 2 })
+		time.Sleep(15 * time.Second)
+		change(t, regs, 0, 1, 3)
+		old := first.PeerNotifications
+		stop(nil)
+		await(t, 20*time.Second, "cls1 is missed", func() bool { return pollInterval(two) == defaultPoll })
+		first.PeerNotifications = a.udp.whisper()
+		regs[0] = a.registry(t, first)
+		start(t, regs[0])
+		for _, reg := range regs {
+			await(t, 30*time.Second, "both hear one another again", func() bool { return pollInterval(reg) == defaultRelaxed })
+		}
+		sent := len(a.udp.sent(old))
+		time.Sleep(20 * time.Second)
+		if got := len(a.udp.sent(old)); got != sent {
+			t.Errorf("%d hints were sent to the old address", got-sent)
+		}
+		for from := range regs {
+			if took := change(t, regs, from, 1, 4); took > 800*time.Millisecond {
+				t.Errorf("a change of %s took %v", regs[from].cfg.Identity.ClusterID, took)
+			}
+		}
+	})
+}
+
+// TestHintsJoin has a cluster join while the others poll seldom: its hints tell of it.
+func TestHintsJoin(t *testing.T) {
+	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+		regs := a.start(t, 2, func(cfg *Config) { cfg.PollIntervalWithNotifications, cfg.StaleAfter = time.Hour, 4*time.Hour })
+		third := a.registry(t, a.standard(3))
+		start(t, third)
+		await(t, 30*time.Second, "cls3 sees the others", func() bool { return len(membersOf(third)) == 3 })
+		for _, reg := range regs {
+			await(t, 5*time.Second, "the others see cls3", func() bool { return len(membersOf(reg)) == 3 })
+		}
+	})
+}
+
+// TestHintsForged sends a reader what an attacker can: nothing happens but a bounded number of reads.
+func TestHintsForged(t *testing.T) {
+	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
+		regs := a.start(t, 3, nil)
+		victim := regs[0].cfg.PeerNotifications
+		readsPerMinute := func(datagram func(i int64) []byte) int {
+			before := a.requests("DiscoverInstances")
+			for i := range int64(60_000) {
+				a.udp.send(victim.Contact.Address, datagram(i))
+				time.Sleep(time.Millisecond)
+			}
+			return a.requests("DiscoverInstances") - before
+		}
+		idle := readsPerMinute(func(int64) []byte { return nil })
+		hintOf := func(from string, generation, sequence int64, token string) []byte {
+			return peernotify.Message{ClusterSet: "set1", From: from, Generation: generation, Sequence: sequence}.Encode(token)
+		}
+		copies := a.udp.sent(victim)
+		future := time.Now().UnixMilli() * 2
+		// Of three clusters each has ten looks a second, with 40 saved up, and half of that for each source.
+		const all, half = 60*10 + 40, 60*5 + 20
+		tests := map[string]struct {
+			datagram func(i int64) []byte
+			most     int
+		}{
+			"without the token":  {func(i int64) []byte { return hintOf("cls2", future+i, future+i, "guessed") }, idle},
+			"copies":             {func(i int64) []byte { return copies[int(i)%len(copies)] }, idle},
+			"from nobody":        {func(i int64) []byte { return hintOf(fmt.Sprint("x", i%50), future+i, i, victim.Contact.Token) }, idle + half},
+			"in a member's name": {func(i int64) []byte { return hintOf("cls2", future+i, time.Now().UnixNano()+i, victim.Contact.Token) }, idle + half},
+			"in all members' names": {func(i int64) []byte {
+				return hintOf(fmt.Sprint("cls", 2+i%2), future+i, time.Now().UnixNano()+i, victim.Contact.Token)
+			}, idle + all},
+		}
+		for name, tc := range tests {
+			got := readsPerMinute(tc.datagram)
+			t.Logf("%s: %d reads a minute of three clusters, %d without", name, got, idle)
+			if got > tc.most+6 {
+				t.Errorf("%s: %d reads a minute, want at most %d", name, got, tc.most)
+			}
+			if took := change(t, regs, 2, 1, 1+len(name)); took > 1250*time.Millisecond {
+				t.Errorf("%s: afterwards a change of another member took %v", name, took)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// TestHintsNeverComplete has a hint for a generation that never comes: it is given up.
+func TestHintsNeverComplete(t *testing.T) {
+	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
+		regs := a.start(t, 2, nil)
+		before := a.requests("DiscoverInstances")
+		a.udp.send(regs[0].cfg.PeerNotifications.Contact.Address,
+			peernotify.Message{ClusterSet: "set1", From: "cls2", Generation: 1 << 62, Sequence: time.Now().UnixNano()}.Encode(regs[0].cfg.PeerNotifications.Contact.Token))
+		time.Sleep(10 * time.Second)
+		if got := a.requests("DiscoverInstances") - before; got > 9+4+1 {
+			t.Errorf("%d reads in 10 s, want the 9 after a hint and the polls", got)
+		}
+		if interval := pollInterval(regs[0]); interval != defaultRelaxed {
+			t.Errorf("polls every %v afterwards", interval)
+		}
+	})
+}
