@@ -350,16 +350,16 @@ func TestDecideStale(t *testing.T) {
 			"cls2=1", "cls2 LastEndpointsKept", nil,
 		},
 		{
-			"after a restart what was stale is not heard of yet", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, Unheard: []string{"cls2", "cls3"}}},
+			"after a restart what was stale is not heard of yet", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, LivenessUnknown: []string{"cls2", "cls3"}}},
 			"cls2=0 cls3=1", "cls2 Withdrawn", nil,
 		},
 		{
-			"after a restart it is back", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, Unheard: []string{"cls3"}}},
+			"after a restart it is back", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, LivenessUnknown: []string{"cls3"}}},
 			"cls2=1 cls3=1", " NoneStale", nil,
 		},
 		{
 			"after a restart another one is unknown: nothing moves",
-			importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both[:1], Unheard: []string{"cls2"}, Unknown: []string{"cls3"}}},
+			importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both[:1], LivenessUnknown: []string{"cls2"}, Unknown: []string{"cls3"}}},
 			"", "cls2 ", []string{"cls3", "cls2"},
 		},
 		{
@@ -474,34 +474,34 @@ func TestDecideExportConditions(t *testing.T) {
 		},
 		{
 			name:  "being written",
-			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Pending}},
+			facts: exportFacts{valid: valid, synced: true, own: registry.PublishStatus{State: registry.Pending}},
 			want:  []string{"Valid=True Valid", "Ready=False Pending", "Conflict=False NoConflicts"},
 		},
 		{
 			name:  "a change being written",
-			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Pending}},
+			facts: exportFacts{valid: valid, synced: true, own: registry.PublishStatus{State: registry.Pending}},
 			have:  readyBefore,
 			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts"},
 		},
 		{
 			name:  "a change that cannot be written",
-			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Pending, Err: errors.New("denied")}},
+			facts: exportFacts{valid: valid, synced: true, own: registry.PublishStatus{State: registry.Pending, Err: errors.New("denied")}},
 			have:  readyBefore,
 			want:  []string{"Valid=True Valid", "Ready=False Failed", "Conflict=False NoConflicts"},
 		},
 		{
 			name:  "exported, in conflict",
-			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Exported}, conflicts: conflicts},
+			facts: exportFacts{valid: valid, synced: true, own: registry.PublishStatus{State: registry.Exported}, conflicts: conflicts},
 			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=True PortConflict"},
 		},
 		{
 			name:  "no conflict among the known ones only: what was said of it stays",
-			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Exported}, unknown: true},
+			facts: exportFacts{valid: valid, synced: true, own: registry.PublishStatus{State: registry.Exported}, unknown: true},
 			want:  []string{"Valid=True Valid", "Ready=True Exported"},
 		},
 		{
 			name:  "a conflict among the known ones is one",
-			facts: exportFacts{valid: valid, synced: true, own: registry.Publication{State: registry.Exported}, unknown: true, conflicts: conflicts},
+			facts: exportFacts{valid: valid, synced: true, own: registry.PublishStatus{State: registry.Exported}, unknown: true, conflicts: conflicts},
 			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=True PortConflict"},
 		},
 	}

@@ -96,13 +96,13 @@ func (r *exportReconciler) statusIn(key mcs.Key, exp *mcsv1beta1.ServiceExport, 
 
 // publish makes the registry's export of key what src says and adds to facts how that stands.
 func (r *exportReconciler) publish(ctx context.Context, reg registry.Registry, src localSource, key mcs.Key, facts *exportFacts) error {
-	view, err := reg.Look(ctx, key)
+	view, err := reg.Lookup(ctx, key)
 	facts.synced = err == nil
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
 		return fmt.Errorf("looking up the exports of %s: %w", key, err)
 	}
 	if !exported(src) {
-		return r.withdraw(ctx, reg, key, facts.synced && view.Own.State == registry.Absent)
+		return r.withdraw(ctx, reg, key, facts.synced && view.Local.State == registry.Absent)
 	}
 	exp, err := r.newExport(ctx, src.Source)
 	if err == nil {
@@ -112,12 +112,12 @@ func (r *exportReconciler) publish(ctx context.Context, reg registry.Registry, s
 		facts.problem = err.Error()
 		return r.withdraw(ctx, reg, key, false)
 	}
-	if view, err = reg.Look(ctx, key); err != nil {
+	if view, err = reg.Lookup(ctx, key); err != nil {
 		facts.synced = false
 		return nil //nolint:nilerr // not read yet: the status keeps what it says until there is more to say
 	}
-	r.warn(ctx, src.ServiceExport, key, view.Own.Warnings)
-	facts.own, facts.unknown = view.Own, len(view.Unknown) > 0 || view.Incomplete
+	r.warn(ctx, src.ServiceExport, key, view.Local.Warnings)
+	facts.own, facts.unknown = view.Local, len(view.Unknown) > 0 || view.Incomplete
 	facts.conflicts = mcs.Merge(append(slices.Clone(view.Exports), exp)).Conflicts
 	return nil
 }
@@ -179,7 +179,7 @@ type exportFacts struct {
 	problem string
 	// synced says whether the rest is known: whether the registry has been read.
 	synced bool
-	own    registry.Publication
+	own    registry.PublishStatus
 	// unknown says whether there may be exports besides those that conflicts was decided from.
 	unknown   bool
 	conflicts []mcs.Conflict

@@ -89,7 +89,7 @@ func (r *importReconciler) gather(ctx context.Context, session *session, key mcs
 	if f.namespace, f.forbidden, err = r.awaitNamespace(ctx, key); err != nil || !f.namespace {
 		return f, err
 	}
-	if f.view, err = session.registry.Look(ctx, key); err != nil && !errors.Is(err, registry.ErrNotSynced) {
+	if f.view, err = session.registry.Lookup(ctx, key); err != nil && !errors.Is(err, registry.ErrNotSynced) {
 		return f, fmt.Errorf("looking up the exports of %s: %w", key, err)
 	}
 	f.synced = err == nil

@@ -142,7 +142,7 @@ func (d *importDecision) decideStale(f importFacts) {
 func staleClusters(f importFacts, unknown []string) []string {
 	stale := slices.Clone(f.view.Stale)
 	for _, c := range plan.StaleClusters(f.imp) {
-		if slices.Contains(f.view.Unheard, c) || slices.Contains(unknown, c) {
+		if slices.Contains(f.view.LivenessUnknown, c) || slices.Contains(unknown, c) {
 			stale = append(stale, c)
 		}
 	}

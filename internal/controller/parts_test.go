@@ -54,8 +54,8 @@ func TestFirstStatusWaits(t *testing.T) {
 	exp, told := &mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceExport{}
 	told.Status.Conditions = []metav1.Condition{{Type: "Ready"}}
 	valid := mcs.ExportValid(&corev1.Service{})
-	pending, exported := registry.Publication{State: registry.Pending}, registry.Publication{State: registry.Exported}
-	refused := registry.Publication{State: registry.Pending, Err: errors.New("no room")}
+	pending, exported := registry.PublishStatus{State: registry.Pending}, registry.PublishStatus{State: registry.Exported}
+	refused := registry.PublishStatus{State: registry.Pending, Err: errors.New("no room")}
 	for name, c := range map[string]struct {
 		age   time.Duration
 		exp   *mcsv1beta1.ServiceExport
@@ -205,7 +205,7 @@ func (m membersOf) Members(context.Context) ([]registry.Member, error) { return 
 func (membersOf) Publish(context.Context, mcs.Export) error            { return nil }
 func (membersOf) Withdraw(context.Context, mcs.Key) error              { return nil }
 func (membersOf) Run(context.Context, func(mcs.Key)) error             { return nil }
-func (membersOf) Look(context.Context, mcs.Key) (registry.View, error) { return registry.View{}, nil }
+func (membersOf) Lookup(context.Context, mcs.Key) (registry.View, error) { return registry.View{}, nil }
 
 func importedSliceOf(cluster string, n int) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{

@@ -214,7 +214,7 @@ func (s *statusSource) services(ctx context.Context, session *session, keys []mc
 }
 
 func (s *statusSource) service(ctx context.Context, session *session, key mcs.Key) (status.Service, error) {
-	view, err := session.registry.Look(ctx, key)
+	view, err := session.registry.Lookup(ctx, key)
 	if err != nil {
 		return status.Service{}, err
 	}
@@ -225,8 +225,8 @@ func (s *statusSource) service(ctx context.Context, session *session, key mcs.Ke
 		out.Own = &own
 		all = append(slices.Clone(all), own)
 	}
-	if out.Own != nil || view.Own.State != registry.Absent {
-		out.Publication = &status.Publication{Key: key, State: view.Own.State.String(), Problem: problemText(view.Own.Err)}
+	if out.Own != nil || view.Local.State != registry.Absent {
+		out.Publication = &status.Publication{Key: key, State: view.Local.State.String(), Problem: problemText(view.Local.Err)}
 	}
 	if len(all) > 0 {
 		for _, c := range mcs.Merge(all).Conflicts {

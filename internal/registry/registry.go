@@ -25,10 +25,10 @@ type Registry interface {
 	// Withdraw removes this cluster's export of key, in the same way. Withdrawing what is not there is not an error.
 	Withdraw(ctx context.Context, key mcs.Key) error
 
-	// Look is what is known of key: whole, as last read, or an error wrapping ErrNotSynced while there has been no whole read
-	// yet. It answers from memory. The result is the caller's to keep but not to change. A key of which Look could not tell
+	// Lookup is what is known of key: whole, as last read, or an error wrapping ErrNotSynced while there has been no whole read
+	// yet. It answers from memory. The result is the caller's to keep but not to change. A key of which Lookup could not tell
 	// everything, for ErrNotSynced or for Unknown clusters, is notified of when more is known.
-	Look(ctx context.Context, key mcs.Key) (View, error)
+	Lookup(ctx context.Context, key mcs.Key) (View, error)
 
 	// Members are the clusters of the clusterset, sorted by ID, this one included once it has joined.
 	Members(ctx context.Context) ([]Member, error)
@@ -62,17 +62,17 @@ type View struct {
 	// this cluster's clock and only while the registry itself answers (Liveness). What becomes of their endpoints is the
 	// caller's decision; the key is notified when a cluster becomes stale and when it is back.
 	Stale []string
-	// Unheard are the clusters, sorted, of those in Exports of which it is not known yet whether they are stale: since this process
+	// LivenessUnknown are the clusters, sorted, of those in Exports of which it is not known yet whether they are stale: since this process
 	// started they have shown no sign of life, but not for long enough. What an earlier life made of them stays. The key is
 	// notified when it is known.
-	Unheard []string
-	// Own says where this cluster's own export of the key stands.
-	Own Publication
+	LivenessUnknown []string
+	// Local says where this cluster's own export of the key stands.
+	Local PublishStatus
 }
 
-// Publication says where this cluster's own export of a key stands.
-type Publication struct {
-	State PublicationState
+// PublishStatus says where this cluster's own export of a key stands.
+type PublishStatus struct {
+	State PublishState
 	// Err says why a Pending publication makes no progress, for the user to act upon; nil while all is well.
 	// It is a *DuplicateIDError when another live cluster uses this cluster's ID: nothing is exported until it is gone.
 	Err error
@@ -81,12 +81,12 @@ type Publication struct {
 	Warnings []string
 }
 
-// PublicationState is how far a publication has got.
-type PublicationState int
+// PublishState is how far a publication has got.
+type PublishState int
 
 const (
 	// Absent means that nothing is published for the key, and the registry shows nothing.
-	Absent PublicationState = iota
+	Absent PublishState = iota
 	// Pending means that what was last asked for, an export or its withdrawal, is not yet what the registry shows.
 	Pending
 	// Exported means that the registry itself has shown the export as last published, by this process or in an earlier life.
@@ -94,7 +94,7 @@ const (
 )
 
 // String is the state's name.
-func (s PublicationState) String() string {
+func (s PublishState) String() string {
 	switch s {
 	case Absent:
 		return "Absent"

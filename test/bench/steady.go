@@ -139,8 +139,8 @@ func (s *Steady) await(ctx context.Context, members []*cloudmap.Registry) error 
 	}
 	for i := range s.Exports {
 		for {
-			view, err := members[0].Look(ctx, export(i).Key)
-			if err == nil && view.Own.State == registry.Exported {
+			view, err := members[0].Lookup(ctx, export(i).Key)
+			if err == nil && view.Local.State == registry.Exported {
 				break
 			}
 			if err := pause(ctx, 20*time.Millisecond); err != nil {
@@ -152,7 +152,7 @@ func (s *Steady) await(ctx context.Context, members []*cloudmap.Registry) error 
 }
 
 func sees(ctx context.Context, member *cloudmap.Registry, key mcs.Key) bool {
-	view, err := member.Look(ctx, key)
+	view, err := member.Lookup(ctx, key)
 	return err == nil && len(view.Exports) == 1
 }
 

@@ -56,7 +56,7 @@ func testIdentity(clusterID string) mcs.Identity {
 
 // exporters are the clusters that a registry shows to export a key, with a question mark if that is not all or not known.
 func exporters(reg registry.Registry, key mcs.Key) string {
-	view, err := reg.Look(context.Background(), key)
+	view, err := reg.Lookup(context.Background(), key)
 	if err != nil {
 		return "not synced"
 	}
@@ -329,9 +329,9 @@ func TestReadOnly(t *testing.T) {
 	mustPublish(t, writer, web)
 	stop := start(t, writer)
 	awaitExporters(t, reader, web.Key, "cls1")
-	view, err := reader.Look(t.Context(), web.Key)
-	if err != nil || view.Own.State != registry.Absent {
-		t.Errorf("own publication %v, %v, want Absent", view.Own, err)
+	view, err := reader.Lookup(t.Context(), web.Key)
+	if err != nil || view.Local.State != registry.Absent {
+		t.Errorf("own publication %v, %v, want Absent", view.Local, err)
 	}
 	stop(registry.ErrLeave)
 	awaitExporters(t, reader, web.Key, "")

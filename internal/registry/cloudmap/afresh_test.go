@@ -136,7 +136,7 @@ func TestStartAfresh(t *testing.T) {
 					t.Errorf("the other cluster saw %v, want %v", saw, tt.sees)
 				}
 				if tt.wants != nil && !isExported(t, next.Registry, first.Key)() {
-					t.Errorf("the export is %v", look(t, next.Registry, first.Key).Own)
+					t.Errorf("the export is %v", look(t, next.Registry, first.Key).Local)
 				}
 				next.kill()
 				importer.kill()

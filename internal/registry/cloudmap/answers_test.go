@@ -114,11 +114,11 @@ func answerAll(t *testing.T, f cloudmaplocal.FaultRule) {
 				t.Fatalf("after %v an export of %s is not known any more", time.Since(began), exp.Cluster)
 			}
 		}
-		if view := look(t, exporter.Registry, changed.Key); view.Own.Err != nil {
-			said = append(said, view.Own.Err.Error())
+		if view := look(t, exporter.Registry, changed.Key); view.Local.Err != nil {
+			said = append(said, view.Local.Err.Error())
 		}
 	}
-	if view := look(t, exporter.Registry, changed.Key); view.Own.State == registry.Pending && f.Kind != cloudmaplocal.FaultLost {
+	if view := look(t, exporter.Registry, changed.Key); view.Local.State == registry.Pending && f.Kind != cloudmaplocal.FaultLost {
 		reason := f.Operations[0]
 		if f.Kind == cloudmaplocal.FaultFail {
 			reason = "INTERNAL_FAILURE" // the operation has no other name than what it was for
@@ -163,7 +163,7 @@ func TestNoRoom(t *testing.T) {
 		changed := webExport("cls1", 8, 2)
 		publish(t, exporter.Registry, changed)
 		w.until(time.Minute, "what needs no room is written", sees(t, importer.Registry, changed))
-		own := look(t, exporter.Registry, large.Key).Own
+		own := look(t, exporter.Registry, large.Key).Local
 		if own.State != registry.Pending || own.Err == nil || !strings.Contains(own.Err.Error(), "Service Quotas") {
 			t.Errorf("of what there is no room for the user is told %v, %v; want Pending and the quota", own.State, own.Err)
 		}
@@ -219,7 +219,7 @@ func TestThousandInstances(t *testing.T) {
 		next := webExport("cls1", 0, 3)
 		publish(t, again.Registry, next)
 		w.until(time.Minute, "the user is told", func() bool {
-			err := look(t, again.Registry, next.Key).Own.Err
+			err := look(t, again.Registry, next.Key).Local.Err
 			return err != nil && strings.Contains(err.Error(), "members or more")
 		})
 		if !sees(t, importer.Registry, changed)() {

@@ -525,7 +525,7 @@ func (c *catalogs) look(key mcs.Key) (view registry.View) {
 		if c.liveness.Stale(id) {
 			view.Stale = append(view.Stale, id)
 		} else if c.liveness.Unheard(id) {
-			view.Unheard = append(view.Unheard, id)
+			view.LivenessUnknown = append(view.LivenessUnknown, id)
 		}
 	}
 	return view

@@ -402,7 +402,7 @@ func (s *story) lives(what, want string) {
 	got, view := "live", s.catalogs.look(theKey)
 	if len(view.Stale) > 0 {
 		got = "stale"
-	} else if len(view.Unheard) > 0 {
+	} else if len(view.LivenessUnknown) > 0 {
 		got = "unheard"
 	}
 	if got != want {

@@ -77,8 +77,8 @@ func (c *Compat) Publish(context.Context, mcs.Export) error { return nil }
 // Withdraw implements registry.Registry.
 func (c *Compat) Withdraw(context.Context, mcs.Key) error { return nil }
 
-// Look implements registry.Registry.
-func (c *Compat) Look(_ context.Context, key mcs.Key) (registry.View, error) {
+// Lookup implements registry.Registry.
+func (c *Compat) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.catalog.services[key]; !c.catalog.listed || s != nil && !s.read {

@@ -168,7 +168,7 @@ func compat(t *testing.T, c *cloud, identity mcs.Identity) (imported *Compat, no
 
 func compatSees(reg *Compat, exps ...mcs.Export) func() bool {
 	return func() bool {
-		view, err := reg.Look(context.Background(), webKey(0))
+		view, err := reg.Lookup(context.Background(), webKey(0))
 		return err == nil && slices.EqualFunc(view.Exports, exps, func(a, b mcs.Export) bool { return a.Equal(shownAs(b)) })
 	}
 }
@@ -255,7 +255,7 @@ func TestCompatNotSynced(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	c.broken.Store(true)
 	reg, notified := compat(t, c, cls1)
-	if _, err := reg.Look(t.Context(), webKey(0)); !errors.Is(err, registry.ErrNotSynced) {
+	if _, err := reg.Lookup(t.Context(), webKey(0)); !errors.Is(err, registry.ErrNotSynced) {
 		t.Errorf("Look says %v, want ErrNotSynced", err)
 	}
 	if _, err := reg.Members(t.Context()); !errors.Is(err, registry.ErrNotSynced) {

@@ -51,7 +51,7 @@ func publish(t *testing.T, reg *Registry, exp mcs.Export) {
 
 func look(t *testing.T, reg *Registry, key mcs.Key) registry.View {
 	t.Helper()
-	view, err := reg.Look(context.Background(), key)
+	view, err := reg.Lookup(context.Background(), key)
 	if err != nil {
 		return registry.View{}
 	}
@@ -59,7 +59,7 @@ func look(t *testing.T, reg *Registry, key mcs.Key) registry.View {
 }
 
 func isExported(t *testing.T, reg *Registry, key mcs.Key) func() bool {
-	return func() bool { return look(t, reg, key).Own.State == registry.Exported }
+	return func() bool { return look(t, reg, key).Local.State == registry.Exported }
 }
 
 // sees says whether reg has cluster's export of the same content.

@@ -641,7 +641,7 @@ func (a *actor) noteSolid() {
 		view := a.views[k]
 		last := len(a.memories[k]) - 1
 		// The registry says Exported of an earlier life's export until it is asked for another.
-		if view.ok && view.Own.State == registry.Exported && a.wanted(k) != nil && a.solid[k].index != last && a.told(k) {
+		if view.ok && view.Local.State == registry.Exported && a.wanted(k) != nil && a.solid[k].index != last && a.told(k) {
 			a.solid[k] = sight{index: last, at: time.Now()}
 		}
 	}
@@ -758,8 +758,8 @@ func (tr *trial) checkTwin() {
 		return
 	}
 	var duplicate *registry.DuplicateIDError
-	if view.Own.State == registry.Exported || view.Own.Err != nil && len(tr.faults) == 0 && !errors.As(view.Own.Err, &duplicate) {
-		tr.t.Errorf("the second cluster with an ID is told %v, %v", view.Own.State, view.Own.Err)
+	if view.Local.State == registry.Exported || view.Local.Err != nil && len(tr.faults) == 0 && !errors.As(view.Local.Err, &duplicate) {
+		tr.t.Errorf("the second cluster with an ID is told %v, %v", view.Local.State, view.Local.Err)
 	}
 }
 
@@ -911,8 +911,8 @@ func (tr *trial) unsettled() string {
 				return fmt.Sprintf("%s does not know of %v's export %d (incomplete: %v)", a.identity.ClusterID, view.Unknown, k, view.Incomplete)
 			case len(view.Stale) > 0:
 				return fmt.Sprintf("%s takes %v for dead", a.identity.ClusterID, view.Stale)
-			case own == nil && view.Own.State != registry.Absent, own != nil && view.Own.State != registry.Exported:
-				return fmt.Sprintf("%s's own export %d is %v, %v", a.identity.ClusterID, k, view.Own.State, view.Own.Err)
+			case own == nil && view.Local.State != registry.Absent, own != nil && view.Local.State != registry.Exported:
+				return fmt.Sprintf("%s's own export %d is %v, %v", a.identity.ClusterID, k, view.Local.State, view.Local.Err)
 			}
 			have := slices.Clone(view.Exports)
 			if own != nil {

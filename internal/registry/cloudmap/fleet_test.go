@@ -255,7 +255,7 @@ func (f *fleetOf) change(endpoints int) {
 func (f *fleetOf) exported() bool {
 	for _, reg := range f.regs {
 		for service := range fleetExports {
-			if look(f.t, reg, webKey(service)).Own.State != registry.Exported {
+			if look(f.t, reg, webKey(service)).Local.State != registry.Exported {
 				return false
 			}
 		}
@@ -276,7 +276,7 @@ func (f *fleetOf) listed() bool {
 func (f *fleetOf) wantAllKnown(what string) {
 	f.t.Helper()
 	for _, reg := range f.regs {
-		view, err := reg.Look(f.t.Context(), webKey(0))
+		view, err := reg.Lookup(f.t.Context(), webKey(0))
 		if err != nil {
 			continue // it has just started
 		}

@@ -378,18 +378,18 @@ func (p *ownPage) forget() {
 
 // publication says where key stands, given what the registry shows. A page that is there without being announced is
 // nothing that another cluster sees.
-func (o *outbox) publication(key mcs.Key, shown *catalog) registry.Publication {
+func (o *outbox) publication(key mcs.Key, shown *catalog) registry.PublishStatus {
 	p, page := &o.pages[pageOf(key)], &shown.pages[pageOf(key)]
 	want, asked := p.want[key]
 	have, isShown := page.exports[key]
 	announced := shown.shows(pageOf(key))
 	switch {
 	case announced && isShown && (!asked || want != nil && have.Equal(registry.Published(*want))):
-		return registry.Publication{State: registry.Exported}
+		return registry.PublishStatus{State: registry.Exported}
 	case want == nil && !isShown && (page.read || !asked):
-		return registry.Publication{State: registry.Absent}
+		return registry.PublishStatus{State: registry.Absent}
 	}
-	return registry.Publication{State: registry.Pending, Err: cmp.Or(p.problem, p.undone)}
+	return registry.PublishStatus{State: registry.Pending, Err: cmp.Or(p.problem, p.undone)}
 }
 
 // size is how much the cluster has in the registry.

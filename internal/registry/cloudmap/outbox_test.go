@@ -206,8 +206,8 @@ func TestConfirm(t *testing.T) {
 	for i := range shown.pages {
 		shown.pages[i].read = true
 	}
-	state := func() registry.PublicationState { return o.publication(key, shown).State }
-	expect := func(what string, want registry.PublicationState) {
+	state := func() registry.PublishState { return o.publication(key, shown).State }
+	expect := func(what string, want registry.PublishState) {
 		t.Helper()
 		if got := state(); got != want {
 			t.Errorf("%s: %v, want %v", what, got, want)

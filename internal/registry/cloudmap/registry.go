@@ -124,7 +124,7 @@ type Registry struct {
 	outbox   *outbox
 	claim    claim
 	members  *registry.MemberLog
-	asked    registry.Asked
+	asked    registry.PendingLookups
 	// ours is our record as it was last written, or is about to be; recorded is when it was.
 	ours     memberRecord
 	recorded time.Time
@@ -173,7 +173,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		outbox:   newOutbox(cfg.Identity.ClusterID),
 		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval)), settle: cfg.times.settle},
 		members:  registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
-		asked:    registry.Asked{},
+		asked:    registry.PendingLookups{},
 		spoken:   keySet{},
 		kept:     map[string]bool{},
 	}
@@ -263,8 +263,8 @@ func wake(loop chan struct{}) {
 	}
 }
 
-// Look implements registry.Registry.
-func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
+// Lookup implements registry.Registry.
+func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.catalogs.synced {
@@ -272,22 +272,22 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, registry.NotSynced(r.readProblem))
 	}
 	view := r.catalogs.look(key)
-	r.asked.Said(key, view)
+	r.asked.Record(key, view)
 	if !r.cfg.ReadOnly {
-		view.Own = r.publication(key)
+		view.Local = r.publication(key)
 	}
 	return view, nil
 }
 
 // publication says where our export of key stands. The caller holds r.mu.
-func (r *Registry) publication(key mcs.Key) registry.Publication {
+func (r *Registry) publication(key mcs.Key) registry.PublishStatus {
 	want, asked := r.outbox.pages[pageOf(key)].want[key]
 	if uid := r.claim.refused(); uid != "" {
 		// What the registry shows is the other cluster's.
 		if !asked || want == nil {
-			return registry.Publication{State: registry.Absent}
+			return registry.PublishStatus{State: registry.Absent}
 		}
-		return registry.Publication{State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: r.cfg.Identity.ClusterID, OtherUID: uid}}
+		return registry.PublishStatus{State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: r.cfg.Identity.ClusterID, OtherUID: uid}}
 	}
 	result := r.outbox.publication(key, r.shown())
 	if result.State == registry.Pending && result.Err == nil {
@@ -389,7 +389,7 @@ func (r *Registry) retrying(ctx context.Context, step func() error) error {
 func (r *Registry) tell(notify func(mcs.Key), changed keySet) {
 	r.mu.Lock()
 	if r.catalogs.synced {
-		for _, key := range r.asked.News(r.catalogs.look) {
+		for _, key := range r.asked.Changed(r.catalogs.look) {
 			changed[key] = struct{}{}
 		}
 	}

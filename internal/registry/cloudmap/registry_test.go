@@ -100,10 +100,10 @@ func TestTwinsStartAtOnce(t *testing.T) {
 		regs[identity.UID] = reg
 		stops[identity.UID] = start(t, reg)
 	}
-	exported := func(uid string, i int) bool { return look(t, regs[uid], webKey(i)).Own.State == registry.Exported }
+	exported := func(uid string, i int) bool { return look(t, regs[uid], webKey(i)).Local.State == registry.Exported }
 	told := func(uid string, i int) bool {
 		var duplicate *registry.DuplicateIDError
-		return errors.As(look(t, regs[uid], webKey(i)).Own.Err, &duplicate)
+		return errors.As(look(t, regs[uid], webKey(i)).Local.Err, &duplicate)
 	}
 	winner, loser, lost := "", "", 0
 	within(t, patience, "one exports and the other is told", func() bool {
@@ -136,7 +136,7 @@ func TestWriteIsLost(t *testing.T) {
 	c.lost.Store(1)
 	publish(t, a, webExport("cls1", 0, 2))
 	within(t, patience, "the write is lost", func() bool { return c.lost.Load() <= 0 })
-	if state := look(t, a, webKey(0)).Own.State; state != registry.Pending {
+	if state := look(t, a, webKey(0)).Local.State; state != registry.Pending {
 		t.Errorf("the publication is %v though its write was lost, want Pending", state)
 	}
 	within(t, patience, "it is written again", isExported(t, a, webKey(0)))
@@ -151,7 +151,7 @@ func TestWritesAreDenied(t *testing.T) {
 	c.denied.Store(true)
 	publish(t, b, webExport("cls2", 0, 1))
 	within(t, patience, "the user is told what to do", func() bool {
-		own := look(t, b, webKey(0)).Own
+		own := look(t, b, webKey(0)).Local
 		return own.State == registry.Pending && own.Err != nil && strings.Contains(own.Err.Error(), "servicediscovery:RegisterInstance")
 	})
 	if !sees(t, b, webExport("cls1", 0, 1))() {

@@ -373,7 +373,7 @@ func TestRefusedPageHasItsOwnTime(t *testing.T) {
 		exporter := w.begin(cls1, nil)
 		publish(t, exporter.Registry, webExport("cls1", 0, 1))
 		w.until(time.Minute, "the page is refused", func() bool {
-			return look(t, exporter.Registry, webKey(0)).Own.Err != nil && refused() > 0
+			return look(t, exporter.Registry, webKey(0)).Local.Err != nil && refused() > 0
 		})
 		time.Sleep(5 * time.Minute)
 		if n := refused(); n > 60 {

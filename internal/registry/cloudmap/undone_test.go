@@ -43,10 +43,10 @@ func TestUndone(t *testing.T) {
 			if err := exporter.Report().Writing; err != nil {
 				t.Fatalf("writing as a whole is said to fail: %v", err)
 			}
-			if own := look(t, exporter.Registry, other.Key).Own; own.Err != nil {
+			if own := look(t, exporter.Registry, other.Key).Local; own.Err != nil {
 				t.Fatalf("the users of another page are told %v", own.Err)
 			}
-			own := look(t, exporter.Registry, hurt.Key).Own
+			own := look(t, exporter.Registry, hurt.Key).Local
 			if own.State != registry.Pending {
 				t.Fatalf("what came to nothing is %v", own.State)
 			}

@@ -21,7 +21,7 @@ import (
 
 func warns(t *testing.T, reg *Registry, key mcs.Key, texts ...string) func() bool {
 	return func() bool {
-		have := look(t, reg, key).Own.Warnings
+		have := look(t, reg, key).Local.Warnings
 		return len(have) == len(texts) && !slices.ContainsFunc(texts, func(text string) bool {
 			return !slices.ContainsFunc(have, func(line string) bool { return strings.Contains(line, text) })
 		})

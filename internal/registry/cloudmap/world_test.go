@@ -300,7 +300,7 @@ func (w *world) until(patience time.Duration, what string, met func() bool) {
 // viewOf is what a registry knows of key; ok is false when it knows nothing yet.
 func viewOf(t *testing.T, reg *Registry, key mcs.Key) (view registry.View, ok bool) {
 	t.Helper()
-	view, err := reg.Look(context.Background(), key)
+	view, err := reg.Lookup(context.Background(), key)
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
 		t.Fatal(err)
 	}

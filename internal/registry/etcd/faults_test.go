@@ -129,7 +129,7 @@ func (w *faultyWorld) observe(identity mcs.Identity) *observer {
 func (o *observer) check(i int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	view, err := o.reg.Look(o.world.t.Context(), webKey(i))
+	view, err := o.reg.Lookup(o.world.t.Context(), webKey(i))
 	if err != nil {
 		return // before the first read; it must not come back, which version's zero would show
 	}

@@ -149,7 +149,7 @@ func (l *life) publish(i, n int) {
 
 // version is which export of cls1 is seen, 0 for none or while nothing is known.
 func (l *life) version(i int) int {
-	view, err := l.reg.Look(context.Background(), webKey(i))
+	view, err := l.reg.Lookup(context.Background(), webKey(i))
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
 		l.t.Error(err)
 	}
@@ -163,7 +163,7 @@ func (l *life) awaitVersion(i, n int) {
 	l.t.Helper()
 	// What is not known yet is not gone.
 	within(l.t, "the version is as exported", func() bool {
-		view, err := l.reg.Look(l.t.Context(), webKey(i))
+		view, err := l.reg.Lookup(l.t.Context(), webKey(i))
 		return err == nil && !view.Incomplete && len(view.Unknown) == 0 && l.version(i) == n
 	})
 }

@@ -206,17 +206,17 @@ func (o *outbox) seen(key mcs.Key, revision int64) {
 }
 
 // publication says where key stands; problem is why writing or reading does not work.
-func (o *outbox) publication(key mcs.Key, problem error) registry.Publication {
+func (o *outbox) publication(key mcs.Key, problem error) registry.PublishStatus {
 	w, asked := o.want[key]
 	exp, there := o.shown(key)
 	_, unshown := o.written[key]
 	switch {
 	case !asked && exp != nil, w.export != nil && !unshown && exp != nil && same(exp, w.export):
-		return registry.Publication{State: registry.Exported}
+		return registry.PublishStatus{State: registry.Exported}
 	case w.export == nil && !there && !unshown:
-		return registry.Publication{State: registry.Absent}
+		return registry.PublishStatus{State: registry.Absent}
 	}
-	return registry.Publication{State: registry.Pending, Err: errors.Join(o.refused[key], problem)}
+	return registry.PublishStatus{State: registry.Pending, Err: errors.Join(o.refused[key], problem)}
 }
 
 // unfinished adds the keys that are not yet as they were asked to be.

@@ -89,7 +89,7 @@ type Registry struct {
 	behind int
 	// most is how many operations a transaction may have.
 	most  int
-	asked registry.Asked
+	asked registry.PendingLookups
 	// readProblem, writeProblem and claimProblem are why reading, writing and having the ID do not work.
 	readProblem, writeProblem, claimProblem error
 }
@@ -120,7 +120,7 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		members:  registry.NewMemberLog(cfg.Logger, id),
 		claim:    newClaim(cfg.Identity.UID),
 		most:     maxOperations,
-		asked:    registry.Asked{},
+		asked:    registry.PendingLookups{},
 	}
 	r.outbox = newOutbox(func(key mcs.Key) (*mcs.Export, bool) { return r.state.shown(id, key) })
 	return r, nil
@@ -186,8 +186,8 @@ func (r *Registry) wake() {
 	}
 }
 
-// Look implements registry.Registry.
-func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
+// Lookup implements registry.Registry.
+func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.state.synced {
@@ -195,23 +195,23 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, registry.NotSynced(r.readProblem))
 	}
 	view := r.state.look(key, r.cfg.Identity.ClusterID)
-	r.asked.Said(key, view)
-	view.Own = r.publication(key)
+	r.asked.Record(key, view)
+	view.Local = r.publication(key)
 	return view, nil
 }
 
 // publication says where our export of key stands. The caller holds r.mu.
-func (r *Registry) publication(key mcs.Key) registry.Publication {
+func (r *Registry) publication(key mcs.Key) registry.PublishStatus {
 	if r.cfg.ReadOnly {
-		return registry.Publication{State: registry.Absent}
+		return registry.PublishStatus{State: registry.Absent}
 	}
 	var duplicate *registry.DuplicateIDError
 	if errors.As(r.claimProblem, &duplicate) {
 		// What etcd has is the other cluster's.
 		if r.outbox.want[key].export == nil {
-			return registry.Publication{State: registry.Absent}
+			return registry.PublishStatus{State: registry.Absent}
 		}
-		return registry.Publication{State: registry.Pending, Err: duplicate}
+		return registry.PublishStatus{State: registry.Pending, Err: duplicate}
 	}
 	return r.outbox.publication(key, cmp.Or(r.claimProblem, r.writeProblem, r.readProblem))
 }
@@ -246,7 +246,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 func (r *Registry) tell(notify func(mcs.Key), changed keySet) {
 	r.mu.Lock()
 	if r.state.synced {
-		for _, key := range r.asked.News(func(key mcs.Key) registry.View { return r.state.look(key, r.cfg.Identity.ClusterID) }) {
+		for _, key := range r.asked.Changed(func(key mcs.Key) registry.View { return r.state.look(key, r.cfg.Identity.ClusterID) }) {
 			changed[key] = struct{}{}
 		}
 	}

@@ -35,7 +35,7 @@ func withdraw(t testing.TB, reg *Registry, i int) {
 // look is what reg knows; nothing while it knows nothing.
 func look(t testing.TB, reg *Registry, i int) registry.View {
 	t.Helper()
-	view, err := reg.Look(t.Context(), webKey(i))
+	view, err := reg.Lookup(t.Context(), webKey(i))
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
 		t.Fatal(err)
 	}
@@ -60,11 +60,11 @@ func awaitVersion(t testing.TB, reg *Registry, clusterID string, i, n int) {
 	})
 }
 
-func awaitState(t testing.TB, reg *Registry, i int, want registry.PublicationState) {
+func awaitState(t testing.TB, reg *Registry, i int, want registry.PublishState) {
 	t.Helper()
 	within(t, fmt.Sprintf("%v is %v", webKey(i), want), func() bool {
-		_, err := reg.Look(t.Context(), webKey(i))
-		return err == nil && look(t, reg, i).Own.State == want
+		_, err := reg.Lookup(t.Context(), webKey(i))
+		return err == nil && look(t, reg, i).Local.State == want
 	})
 }
 
@@ -72,7 +72,7 @@ func awaitState(t testing.TB, reg *Registry, i int, want registry.PublicationSta
 func awaitReason(t testing.TB, reg *Registry, i int, reason string) {
 	t.Helper()
 	within(t, fmt.Sprintf("%v is Pending because %q", webKey(i), reason), func() bool {
-		own := look(t, reg, i).Own
+		own := look(t, reg, i).Local
 		return own.State == registry.Pending && own.Err != nil && strings.Contains(own.Err.Error(), reason)
 	})
 }
@@ -190,7 +190,7 @@ func TestCompaction(t *testing.T) {
 	publish(t, reg, 0, 2)
 	withdraw(t, reg, 1)
 	publish(t, reg, 6, 1)
-	for i, want := range map[int]registry.PublicationState{0: registry.Exported, 1: registry.Absent, 6: registry.Exported} {
+	for i, want := range map[int]registry.PublishState{0: registry.Exported, 1: registry.Absent, 6: registry.Exported} {
 		awaitState(t, reg, i, want)
 	}
 	if n := version(t, watcher, "cls1", 0); n != 1 {
@@ -268,7 +268,7 @@ func TestPasswordChanges(t *testing.T) {
 	reg := s.registry(t, fast(cls1))
 	start(t, reg)
 	within(t, "the reason is told", func() bool {
-		_, err := reg.Look(t.Context(), webKey(0))
+		_, err := reg.Lookup(t.Context(), webKey(0))
 		return err != nil && strings.Contains(err.Error(), "--etcd-password-file")
 	})
 	if err := os.WriteFile(passwordFile, []byte("password of "+user+"\n"), 0o600); err != nil {
@@ -287,7 +287,7 @@ func TestPasswordChanges(t *testing.T) {
 	}
 	publish(t, reg, 0, 2)
 	within(t, "version 2 is exported", func() bool {
-		own := look(t, reg, 0).Own
+		own := look(t, reg, 0).Local
 		return own.State == registry.Exported
 	})
 }

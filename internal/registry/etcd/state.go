@@ -292,7 +292,7 @@ func (s *state) look(key mcs.Key, own string) registry.View {
 		if s.liveness.Stale(id) {
 			v.Stale = append(v.Stale, id)
 		} else if s.liveness.Unheard(id) {
-			v.Unheard = append(v.Unheard, id)
+			v.LivenessUnknown = append(v.LivenessUnknown, id)
 		}
 	}
 	return v

@@ -113,14 +113,14 @@ func TestStateSignsOfLife(t *testing.T) {
 	now := time.Now()
 	s.replace(now, []pair{memberPair(t, s.layout, "cls2", 5, now), exportPair(t, s.layout, "cls2", 0, 1, 4)}, 10, keySet{})
 	s.answered(now, keySet{})
-	if v := s.look(webKey(0), "cls1"); len(v.Unheard) != 1 || len(v.Stale) != 0 {
-		t.Errorf("at the start: unheard %v, stale %v, want cls2 unheard", v.Unheard, v.Stale)
+	if v := s.look(webKey(0), "cls1"); len(v.LivenessUnknown) != 1 || len(v.Stale) != 0 {
+		t.Errorf("at the start: unheard %v, stale %v, want cls2 unheard", v.LivenessUnknown, v.Stale)
 	}
 	changed := keySet{}
 	s.apply(now, memberPair(t, s.layout, "cls2", 11, now.Add(time.Second)), changed)
 	s.answered(now.Add(time.Second), changed)
-	if v := s.look(webKey(0), "cls1"); len(v.Unheard)+len(v.Stale) != 0 || len(changed) != 1 {
-		t.Errorf("after a sign of life: unheard %v, stale %v, %d keys told of", v.Unheard, v.Stale, len(changed))
+	if v := s.look(webKey(0), "cls1"); len(v.LivenessUnknown)+len(v.Stale) != 0 || len(changed) != 1 {
+		t.Errorf("after a sign of life: unheard %v, stale %v, %d keys told of", v.LivenessUnknown, v.Stale, len(changed))
 	}
 	// This cluster's own heartbeats show that time passes; the other's stopped.
 	changed = keySet{}

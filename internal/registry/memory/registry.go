@@ -85,15 +85,15 @@ func (r *Registry) poke() {
 	}
 }
 
-// Look implements registry.Registry.
-func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
+// Lookup implements registry.Registry.
+func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.view.synced {
 		r.asked[key] = struct{}{}
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, registry.ErrNotSynced)
 	}
-	result := registry.View{Own: r.publication(key)}
+	result := registry.View{Local: r.publication(key)}
 	for _, id := range slices.Sorted(maps.Keys(r.view.others)) {
 		exports := r.view.others[id]
 		exp, ok := exports[key]
@@ -110,7 +110,7 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 		case r.liveness.Stale(id):
 			result.Stale = append(result.Stale, id)
 		case r.liveness.Unheard(id):
-			result.Unheard = append(result.Unheard, id)
+			result.LivenessUnknown = append(result.LivenessUnknown, id)
 		}
 	}
 	if len(result.Unknown) > 0 {
@@ -120,16 +120,16 @@ func (r *Registry) Look(_ context.Context, key mcs.Key) (registry.View, error) {
 }
 
 // publication compares what was asked for with what the hub showed. The caller holds r.mu.
-func (r *Registry) publication(key mcs.Key) registry.Publication {
+func (r *Registry) publication(key mcs.Key) registry.PublishStatus {
 	shown, isShown := r.view.own[key]
 	want, asked := r.want[key]
 	switch {
 	case !asked && isShown, want != nil && isShown && want.Equal(shown):
-		return registry.Publication{State: registry.Exported}
+		return registry.PublishStatus{State: registry.Exported}
 	case want == nil && !isShown:
-		return registry.Publication{State: registry.Absent}
+		return registry.PublishStatus{State: registry.Absent}
 	}
-	return registry.Publication{State: registry.Pending, Err: r.view.problem}
+	return registry.PublishStatus{State: registry.Pending, Err: r.view.problem}
 }
 
 // Members implements registry.Registry.

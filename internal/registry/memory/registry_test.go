@@ -76,9 +76,9 @@ func TestHoldConfirmations(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, reader, key, func(v registry.View) bool { return len(v.Exports) == 1 })
-	await(t, writer, key, func(v registry.View) bool { return v.Own.State == registry.Pending })
+	await(t, writer, key, func(v registry.View) bool { return v.Local.State == registry.Pending })
 	hub.HoldConfirmations(false)
-	await(t, writer, key, func(v registry.View) bool { return v.Own.State == registry.Exported })
+	await(t, writer, key, func(v registry.View) bool { return v.Local.State == registry.Exported })
 }
 
 func identity(clusterID string) mcs.Identity {
@@ -103,7 +103,7 @@ func await(t *testing.T, reg registry.Registry, key mcs.Key, met func(registry.V
 	var view registry.View
 	var err error
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if view, err = reg.Look(t.Context(), key); err == nil && met(view) {
+		if view, err = reg.Lookup(t.Context(), key); err == nil && met(view) {
 			return
 		}
 	}

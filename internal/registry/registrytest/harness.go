@@ -96,7 +96,7 @@ func (n *node) notify(k mcs.Key) {
 	if forbidden == nil {
 		return
 	}
-	if view, err := n.reg.Look(context.Background(), k); err != nil {
+	if view, err := n.reg.Lookup(context.Background(), k); err != nil {
 		n.t.Errorf("Look(%v) after a notification: %v", k, err)
 	} else if what := forbidden(k, view); what != "" {
 		n.t.Errorf("%v came into a state that it must not take: %s", k, what)
@@ -137,7 +137,7 @@ func (n *node) withdraw(k mcs.Key) {
 
 func (n *node) look(k mcs.Key) registry.View {
 	n.t.Helper()
-	view, err := n.reg.Look(n.t.Context(), k)
+	view, err := n.reg.Lookup(n.t.Context(), k)
 	if err != nil {
 		n.t.Fatalf("Look(%v): %v", k, err)
 	}
@@ -180,7 +180,7 @@ func (n *node) awaitNotified(k mcs.Key) {
 }
 
 func (n *node) lacks(k mcs.Key, met condition) string {
-	view, err := n.reg.Look(n.t.Context(), k)
+	view, err := n.reg.Lookup(n.t.Context(), k)
 	if err != nil {
 		return err.Error()
 	}
@@ -235,10 +235,10 @@ func all(conditions ...condition) condition {
 	}
 }
 
-func isState(want registry.PublicationState) condition {
+func isState(want registry.PublishState) condition {
 	return func(v registry.View) string {
-		if v.Own.State != want {
-			return fmt.Sprintf("own publication is %v (%v), want %v", v.Own.State, v.Own.Err, want)
+		if v.Local.State != want {
+			return fmt.Sprintf("own publication is %v (%v), want %v", v.Local.State, v.Local.Err, want)
 		}
 		return ""
 	}

@@ -24,8 +24,8 @@ func staleAre(want ...string) condition {
 
 // live wants every exporting cluster to be known to live.
 func live(v registry.View) string {
-	if len(v.Stale)+len(v.Unheard) > 0 {
-		return fmt.Sprintf("stale clusters %v, unheard ones %v, want none", v.Stale, v.Unheard)
+	if len(v.Stale)+len(v.LivenessUnknown) > 0 {
+		return fmt.Sprintf("stale clusters %v, unheard ones %v, want none", v.Stale, v.LivenessUnknown)
 	}
 	return ""
 }
@@ -93,8 +93,8 @@ func testStaleAtStart(t *testing.T, h *harness) {
 		switch {
 		case len(v.Stale) > 0:
 			return "" // a busy machine: the first look came late
-		case !slices.Equal(v.Unheard, []string{"cls1"}):
-			return fmt.Sprintf("unheard clusters %v, want cls1", v.Unheard)
+		case !slices.Equal(v.LivenessUnknown, []string{"cls1"}):
+			return fmt.Sprintf("unheard clusters %v, want cls1", v.LivenessUnknown)
 		}
 		return exportsAre(web)(v)
 	})

@@ -116,14 +116,14 @@ func testPublish(t *testing.T, h *harness) {
 	if view := a.look(key("web")); len(view.Exports) != 0 {
 		t.Errorf("the publisher's View has its own export: %v", view.Exports)
 	}
-	if view := b.look(key("web")); view.Own.State != registry.Absent {
-		t.Errorf("the other's own publication is %v, want Absent", view.Own.State)
+	if view := b.look(key("web")); view.Local.State != registry.Absent {
+		t.Errorf("the other's own publication is %v, want Absent", view.Local.State)
 	}
 }
 
 func testNotSynced(t *testing.T, h *harness) {
 	reg := h.New(t, identity("cls1"))
-	if _, err := reg.Look(t.Context(), key("web")); !errors.Is(err, registry.ErrNotSynced) {
+	if _, err := reg.Lookup(t.Context(), key("web")); !errors.Is(err, registry.ErrNotSynced) {
 		t.Errorf("Look before Run: error %v, want ErrNotSynced", err)
 	}
 	if _, err := reg.Members(t.Context()); !errors.Is(err, registry.ErrNotSynced) {
@@ -137,7 +137,7 @@ func testNotSynced(t *testing.T, h *harness) {
 
 func testAskedBeforeSync(t *testing.T, h *harness) {
 	reg := h.New(t, identity("cls1"))
-	if _, err := reg.Look(t.Context(), key("nobody-has-it")); !errors.Is(err, registry.ErrNotSynced) {
+	if _, err := reg.Lookup(t.Context(), key("nobody-has-it")); !errors.Is(err, registry.ErrNotSynced) {
 		t.Fatalf("Look before Run: error %v, want ErrNotSynced", err)
 	}
 	h.run(t, reg).await(key("nobody-has-it"), all(isState(registry.Absent), exportsAre(), unknownAre()))
@@ -161,8 +161,8 @@ func testRepublish(t *testing.T, h *harness) {
 		a.publish(exp)
 		a.publish(shuffled)
 	}
-	if view := a.look(key("web")); view.Own.State != registry.Exported {
-		t.Errorf("after repeating, the publication is %v, want Exported still", view.Own)
+	if view := a.look(key("web")); view.Local.State != registry.Exported {
+		t.Errorf("after repeating, the publication is %v, want Exported still", view.Local)
 	}
 	a.publish(export("cls1", key("fence-2"), 1))
 	a.await(key("fence-2"), isState(registry.Exported))
@@ -186,8 +186,8 @@ func testUpdate(t *testing.T, h *harness) {
 	b.await(key("web"), exportsAre(exp))
 	exp.Backends[0].Endpoints = exp.Backends[0].Endpoints[:1]
 	a.publish(exp)
-	if view := a.look(key("web")); view.Own.State != registry.Pending && view.Own.State != registry.Exported {
-		t.Errorf("publication %v, want Pending or Exported", view.Own)
+	if view := a.look(key("web")); view.Local.State != registry.Pending && view.Local.State != registry.Exported {
+		t.Errorf("publication %v, want Pending or Exported", view.Local)
 	}
 	b.await(key("web"), exportsAre(exp))
 	a.await(key("web"), isState(registry.Exported))
@@ -536,8 +536,8 @@ func testDuplicateID(t *testing.T, h *harness) {
 	second.publish(mine)
 	second.await(key("mine"), func(v registry.View) string {
 		var duplicate *registry.DuplicateIDError
-		if v.Own.State != registry.Pending || !errors.As(v.Own.Err, &duplicate) {
-			return fmt.Sprintf("own publication is %v (%v), want Pending with a DuplicateIDError", v.Own.State, v.Own.Err)
+		if v.Local.State != registry.Pending || !errors.As(v.Local.Err, &duplicate) {
+			return fmt.Sprintf("own publication is %v (%v), want Pending with a DuplicateIDError", v.Local.State, v.Local.Err)
 		}
 		if duplicate.ClusterID != "cls1" || duplicate.OtherUID != identity("cls1").UID {
 			return fmt.Sprintf("the error names %q with UID %q", duplicate.ClusterID, duplicate.OtherUID)
@@ -575,8 +575,8 @@ func testBroken(t *testing.T, h *harness) {
 	db := export("cls1", key("db"), 1)
 	a.publish(db)
 	a.await(key("db"), func(v registry.View) string {
-		if v.Own.State != registry.Pending || v.Own.Err == nil {
-			return fmt.Sprintf("own publication is %v, want Pending with the reason", v.Own)
+		if v.Local.State != registry.Pending || v.Local.Err == nil {
+			return fmt.Sprintf("own publication is %v, want Pending with the reason", v.Local)
 		}
 		return ""
 	})
@@ -600,7 +600,7 @@ func testBrokenFromStart(t *testing.T, h *harness) {
 	a.await(key("web"), isState(registry.Exported))
 	mend := h.Break(t)
 	b := h.start(t, identity("cls2"))
-	if _, err := b.reg.Look(t.Context(), key("web")); !errors.Is(err, registry.ErrNotSynced) {
+	if _, err := b.reg.Lookup(t.Context(), key("web")); !errors.Is(err, registry.ErrNotSynced) {
 		t.Errorf("Look while nothing can be read: error %v, want ErrNotSynced", err)
 	}
 	mend()

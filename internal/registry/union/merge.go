@@ -122,7 +122,7 @@ func byRight(a, b registry.Member) int {
 // Of the registries that count for a cluster the first in order with an export of the key gives it. The cluster has none
 // when all of them know that: a cluster that moves has not yet said everything where it goes to.
 func mergeViews(own mcs.Identity, sights []sight, standings map[string]standing) registry.View {
-	merged := registry.View{Own: mergeOwn(own, sights, standings)}
+	merged := registry.View{Local: mergeOwn(own, sights, standings)}
 	exports := make([]map[string]mcs.Export, len(sights))
 	named := map[string]bool{}
 	for i, s := range sights {
@@ -147,8 +147,8 @@ func mergeViews(own mcs.Identity, sights []sight, standings map[string]standing)
 			if slices.Contains(sights[source].view.Stale, id) {
 				merged.Stale = append(merged.Stale, id)
 			}
-			if slices.Contains(sights[source].view.Unheard, id) {
-				merged.Unheard = append(merged.Unheard, id)
+			if slices.Contains(sights[source].view.LivenessUnknown, id) {
+				merged.LivenessUnknown = append(merged.LivenessUnknown, id)
 			}
 		case slices.ContainsFunc(order, func(i int) bool { return slices.Contains(sights[i].view.Unknown, id) }):
 			merged.Unknown = append(merged.Unknown, id)
@@ -172,17 +172,17 @@ func orderOf(id string, standings map[string]standing, registries int) []int {
 
 // mergeOwn says where this cluster's own export stands: in the first registry, unless a cluster with the better right to our ID
 // is in another. Then who imports from both takes that one's exports instead of ours.
-func mergeOwn(own mcs.Identity, sights []sight, standings map[string]standing) registry.Publication {
+func mergeOwn(own mcs.Identity, sights []sight, standings map[string]standing) registry.PublishStatus {
 	first := sights[0]
 	if !first.synced {
-		return registry.Publication{State: registry.Pending}
+		return registry.PublishStatus{State: registry.Pending}
 	}
 	s := standings[own.ClusterID]
-	if first.view.Own.State == registry.Absent || first.view.Own.Err != nil || !slices.Contains(s.rivals, 0) {
-		return first.view.Own
+	if first.view.Local.State == registry.Absent || first.view.Local.Err != nil || !slices.Contains(s.rivals, 0) {
+		return first.view.Local
 	}
 	other := sights[s.order[0]].member(own.ClusterID).UID
-	return registry.Publication{
+	return registry.PublishStatus{
 		State: registry.Pending,
 		Err:   &registry.DuplicateIDError{ClusterID: own.ClusterID, OtherUID: other},
 	}

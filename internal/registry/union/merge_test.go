@@ -51,7 +51,7 @@ func seen(view registry.View, members ...registry.Member) sight {
 func exports(list ...mcs.Export) registry.View { return registry.View{Exports: list} }
 
 func TestMergeViews(t *testing.T) {
-	exported := registry.Publication{State: registry.Exported}
+	exported := registry.PublishStatus{State: registry.Exported}
 	tests := []struct {
 		name   string
 		sights []sight
@@ -68,10 +68,10 @@ func TestMergeViews(t *testing.T) {
 		{
 			name: "the own publication is the first registry's, the own cluster is never imported",
 			sights: []sight{
-				seen(registry.View{Own: exported}, member("cls1", 0, 9)),
+				seen(registry.View{Local: exported}, member("cls1", 0, 9)),
 				seen(registry.View{Exports: []mcs.Export{export("cls1", 2)}, Unknown: []string{"cls1"}}, withUID(member("cls1", 0, 1), "uid-1")),
 			},
-			want: registry.View{Own: exported},
+			want: registry.View{Local: exported},
 		},
 		{
 			name: "a cluster that moved: where it speaks later counts",
@@ -141,9 +141,9 @@ func TestMergeViews(t *testing.T) {
 			name: "unheard of where the export is from",
 			sights: []sight{
 				seen(registry.View{}, member("cls2", 0, 5)),
-				seen(registry.View{Exports: []mcs.Export{export("cls2", 1)}, Unheard: []string{"cls2"}}, member("cls2", 0, 5)),
+				seen(registry.View{Exports: []mcs.Export{export("cls2", 1)}, LivenessUnknown: []string{"cls2"}}, member("cls2", 0, 5)),
 			},
-			want: registry.View{Exports: []mcs.Export{export("cls2", 1)}, Unheard: []string{"cls2"}},
+			want: registry.View{Exports: []mcs.Export{export("cls2", 1)}, LivenessUnknown: []string{"cls2"}},
 		},
 		{
 			name: "unknown in one registry, known in the other",
@@ -188,20 +188,20 @@ func TestMergeViews(t *testing.T) {
 		{
 			name: "another cluster, older, has our ID elsewhere",
 			sights: []sight{
-				seen(registry.View{Own: exported}, withUID(member("cls1", 1, 9), "uid-1")),
+				seen(registry.View{Local: exported}, withUID(member("cls1", 1, 9), "uid-1")),
 				seen(exports(export("cls1", 2)), withUID(member("cls1", 0, 9), "uid-of-another")),
 			},
-			want: registry.View{Own: registry.Publication{
+			want: registry.View{Local: registry.PublishStatus{
 				State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: "cls1", OtherUID: "uid-of-another"},
 			}},
 		},
 		{
 			name: "another cluster, younger, has our ID elsewhere",
 			sights: []sight{
-				seen(registry.View{Own: exported}, withUID(member("cls1", 0, 9), "uid-1")),
+				seen(registry.View{Local: exported}, withUID(member("cls1", 0, 9), "uid-1")),
 				seen(exports(export("cls1", 2)), withUID(member("cls1", 1, 9), "uid-of-another")),
 			},
-			want: registry.View{Own: exported},
+			want: registry.View{Local: exported},
 		},
 		{
 			name: "a registry that keeps no times is overruled by one that does, after the handover",
@@ -222,15 +222,15 @@ func TestMergeViews(t *testing.T) {
 		{
 			name: "a further registry is not read yet",
 			sights: []sight{
-				seen(registry.View{Exports: []mcs.Export{export("cls2", 1)}, Own: exported}, member("cls2", 0, 5)),
+				seen(registry.View{Exports: []mcs.Export{export("cls2", 1)}, Local: exported}, member("cls2", 0, 5)),
 				{},
 			},
-			want: registry.View{Exports: []mcs.Export{export("cls2", 1)}, Own: exported, Incomplete: true},
+			want: registry.View{Exports: []mcs.Export{export("cls2", 1)}, Local: exported, Incomplete: true},
 		},
 		{
 			name:   "the first registry is not read yet: it is not known where the own export stands",
 			sights: []sight{{}, seen(exports(export("cls2", 1)), member("cls2", 0, 5))},
-			want:   registry.View{Exports: []mcs.Export{export("cls2", 1)}, Own: registry.Publication{State: registry.Pending}, Incomplete: true},
+			want:   registry.View{Exports: []mcs.Export{export("cls2", 1)}, Local: registry.PublishStatus{State: registry.Pending}, Incomplete: true},
 		},
 		{
 			name:   "an export of a cluster that is no member yet",
@@ -295,7 +295,7 @@ func TestMergeProperties(t *testing.T) {
 		other := mcs.Identity{ClusterID: "cls9", UID: "uid-9"}
 		theirs := rapid.Permutation(sights).Draw(t, "their order")
 		mine, yours := mergeViews(other, sights, standings(sights, handover)), mergeViews(other, theirs, standings(theirs, handover))
-		mine.Own, yours.Own = registry.Publication{}, registry.Publication{}
+		mine.Local, yours.Local = registry.PublishStatus{}, registry.PublishStatus{}
 		if !cmp.Equal(mine, yours, cmpopts.EquateEmpty()) {
 			t.Fatalf("another cluster, whose first registry is another, sees something else:\n%s", cmp.Diff(mine, yours))
 		}

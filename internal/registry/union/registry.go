@@ -82,9 +82,9 @@ func (r *Registry) Withdraw(ctx context.Context, key mcs.Key) error {
 	return r.sources[0].Withdraw(ctx, key)
 }
 
-// Look implements registry.Registry. It waits a moment for all registries to be read; then those that could not be read
+// Lookup implements registry.Registry. It waits a moment for all registries to be read; then those that could not be read
 // make the View Incomplete.
-func (r *Registry) Look(ctx context.Context, key mcs.Key) (registry.View, error) {
+func (r *Registry) Lookup(ctx context.Context, key mcs.Key) (registry.View, error) {
 	sights, err := r.see(ctx, &key)
 	if err != nil {
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, err)
@@ -128,7 +128,7 @@ func (r *Registry) seeEach(ctx context.Context, key *mcs.Key) ([]sight, error) {
 		if key != nil {
 			// Even if nothing is known: who asked is told when that changes.
 			var lookErr error
-			view, lookErr = s.Look(ctx, *key)
+			view, lookErr = s.Lookup(ctx, *key)
 			err = cmp.Or(err, lookErr)
 		}
 		sights[i] = sight{synced: err == nil, members: members, view: view}

@@ -66,7 +66,7 @@ type fake struct {
 	result  error
 }
 
-func (f *fake) Look(_ context.Context, key mcs.Key) (registry.View, error) {
+func (f *fake) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.synced {
@@ -156,7 +156,7 @@ func (l *listener) await(key mcs.Key, what string, met func(registry.View, error
 	l.t.Helper()
 	timeout := time.After(20 * time.Second)
 	for {
-		view, err := l.reg.Look(l.t.Context(), key)
+		view, err := l.reg.Lookup(l.t.Context(), key)
 		if met(view, err) {
 			return
 		}
@@ -187,11 +187,11 @@ func TestStartWaitsForAll(t *testing.T) {
 	first, further := newFake(), newFake()
 	reg := New(small(time.Hour), Source{"first", first}, Source{"further", further})
 	l := listen(t, reg)
-	if _, err := reg.Look(t.Context(), web); !errors.Is(err, registry.ErrNotSynced) {
+	if _, err := reg.Lookup(t.Context(), web); !errors.Is(err, registry.ErrNotSynced) {
 		t.Errorf("Look before anything was read: %v, want ErrNotSynced", err)
 	}
 	first.show(nil, map[mcs.Key]registry.View{web: exports(export("cls2", 1))})
-	if _, err := reg.Look(t.Context(), web); !errors.Is(err, registry.ErrNotSynced) {
+	if _, err := reg.Lookup(t.Context(), web); !errors.Is(err, registry.ErrNotSynced) {
 		t.Errorf("Look before all was read: %v, want ErrNotSynced", err)
 	}
 	if _, err := reg.Members(t.Context()); !errors.Is(err, registry.ErrNotSynced) {
@@ -206,7 +206,7 @@ func TestStartGoesOn(t *testing.T) {
 	for _, down := range []int{0, 1} {
 		sources := []*fake{newFake(), newFake()}
 		reg := New(small(20*time.Millisecond), Source{"first", sources[0]}, Source{"further", sources[1]})
-		if _, err := reg.Look(t.Context(), web); !errors.Is(err, registry.ErrNotSynced) {
+		if _, err := reg.Lookup(t.Context(), web); !errors.Is(err, registry.ErrNotSynced) {
 			t.Errorf("Look before Run: %v, want ErrNotSynced", err)
 		}
 		l := listen(t, reg)

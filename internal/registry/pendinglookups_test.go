@@ -11,14 +11,14 @@ import (
 func TestAsked(t *testing.T) {
 	early, partly, all, more := mcs.Key{Name: "early"}, mcs.Key{Name: "partly"}, mcs.Key{Name: "all"}, mcs.Key{Name: "more"}
 	views := map[mcs.Key]registry.View{partly: {Unknown: []string{"cls2", "cls3"}}, more: {Incomplete: true}}
-	asked := registry.Asked{}
+	asked := registry.PendingLookups{}
 	asked.NotSynced(early)
 	for _, key := range []mcs.Key{partly, all, more} {
-		asked.Said(key, views[key])
+		asked.Record(key, views[key])
 	}
 	news := func(what string, want ...mcs.Key) {
 		t.Helper()
-		got := asked.News(func(key mcs.Key) registry.View { return views[key] })
+		got := asked.Changed(func(key mcs.Key) registry.View { return views[key] })
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: news of %v, want of %v", what, got, want)
 		}
