@@ -50,7 +50,7 @@ test: unit e2e ## Run every test: unit, registries, a real API server, scenarios
 .PHONY: unit
 unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 25m ./api/... ./cmd/... ./deploy/... ./internal/... ./test/docs
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 25m ./api/... ./cmd/... ./deploy/... ./hack/words ./internal/... ./test/docs
 	cd testbed && go test -timeout 15m ./...
 
 # The scenarios that a registry can make a difference to; make e2e REGISTRY=etcd runs the others on etcd as well.
@@ -69,7 +69,8 @@ bench: build ## Measure what docs/benchmarks shows (root; SECTIONS=steady,micro 
 	go run ./test/bench $(if $(SECTIONS),-sections $(SECTIONS))
 
 .PHONY: lint
-lint: ## Check style, errors and the import rules
+lint: ## Check words, style, errors and the import rules
+	go run ./hack/words
 	$(TOOL) golangci-lint run ./...
 	cd testbed && $(TOOL) golangci-lint run --config ../.golangci.yml ./...
 
