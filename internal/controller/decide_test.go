@@ -410,24 +410,6 @@ func TestDecideStale(t *testing.T) {
 	}
 }
 
-// What an import remembers is what was merged, or an outage would change it.
-func TestRememberedIsWhatWasMerged(t *testing.T) {
-	exp := exportOf("cls1", 80)
-	exp.Ports[0].Name, exp.Ports[0].AppProtocol = "http", "kubernetes.io/h2c"
-	exp.SessionAffinity = corev1.ServiceAffinityClientIP
-	exp.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(10))}}
-	exp.InternalTrafficPolicy = corev1.ServiceInternalTrafficPolicyLocal
-	exp.TrafficDistribution = corev1.ServiceTrafficDistributionPreferClose
-	exp.Labels = map[string]string{"team": "a"}
-	exp.Annotations = map[string]string{"note": "b"}
-	merged := mcs.Merge([]mcs.Export{exp})
-	existing := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"other": "x"}}}
-	imp := plan.ServiceImport(merged, existing, mcs.DerivedName(merged.Key), nil, nil, nil)
-	if d := cmp.Diff(merged, remembered(imp, []mcs.Export{exp})); d != "" {
-		t.Errorf("(-merged +remembered):\n%s", d)
-	}
-}
-
 func TestDecideExportConditions(t *testing.T) {
 	valid := mcs.ExportValid(&corev1.Service{})
 	readyBefore := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Exported"}}

@@ -1,9 +1,7 @@
 package controller
 
 import (
-	"cmp"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -106,7 +104,7 @@ func decideImport(f importFacts) importDecision {
 	switch {
 	case d.verdict != verdictKeep:
 	case len(d.exports) == 0, f.takesPart(d.unknown):
-		d.merged = remembered(f.imp, d.exports)
+		d.merged = plan.MergedFromServiceImport(f.imp, d.exports)
 	default:
 		d.merged = mcs.Merge(d.exports)
 	}
@@ -228,49 +226,4 @@ func (f importFacts) takesPart(clusters []string) bool {
 	}) || slices.ContainsFunc(f.slices, func(s *discoveryv1.EndpointSlice) bool {
 		return slices.Contains(clusters, s.Labels[mcsv1beta1.LabelSourceCluster])
 	})
-}
-
-// remembered is the merge as imp shows it: what was decided when all that take part in it were known.
-func remembered(imp *mcsv1beta1.ServiceImport, exports []mcs.Export) mcs.Merged {
-	m := mcs.Merged{
-		Key:                   mcs.Key{Namespace: imp.Namespace, Name: imp.Name},
-		Type:                  imp.Spec.Type,
-		SessionAffinity:       imp.Spec.SessionAffinity,
-		SessionAffinityConfig: imp.Spec.SessionAffinityConfig.DeepCopy(),
-		IPFamilies:            slices.Clone(imp.Spec.IPFamilies),
-		Labels:                pick(imp.Labels, imp.Annotations[plan.AnnotationExportedLabels]),
-		Annotations:           pick(imp.Annotations, imp.Annotations[plan.AnnotationExportedAnnotations]),
-	}
-	if p := imp.Spec.InternalTrafficPolicy; p != nil {
-		m.InternalTrafficPolicy = *p
-	}
-	if d := imp.Spec.TrafficDistribution; d != nil {
-		m.TrafficDistribution = *d
-	}
-	for _, p := range imp.Spec.Ports {
-		port := mcs.Port{Name: p.Name, Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: p.Port}
-		if p.AppProtocol != nil {
-			port.AppProtocol = *p.AppProtocol
-		}
-		m.Ports = append(m.Ports, port)
-	}
-	for _, e := range exports {
-		m.Clusters = append(m.Clusters, e.Cluster)
-	}
-	slices.Sort(m.Clusters)
-	return m
-}
-
-// pick is the part of m under the keys that list names.
-func pick(m map[string]string, list string) map[string]string {
-	var out map[string]string
-	for key := range strings.SplitSeq(list, ",") {
-		if value, ok := m[key]; ok {
-			if out == nil {
-				out = map[string]string{}
-			}
-			out[key] = value
-		}
-	}
-	return out
 }

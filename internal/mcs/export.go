@@ -31,6 +31,18 @@ type Identity struct {
 // Export is one cluster's ServiceExport together with the Service and the endpoints behind it: all that other
 // clusters need to know. An Export without endpoints is a valid export. Its JSON is what people are shown; records have an
 // encoding of their own.
+//
+// Checklist for a new field:
+//   - newexport.go: read it from the Service or the ServiceExport.
+//   - canonical.go: default it in Canonical, compare it in equal or sameService (and a case in TestEqual).
+//   - sanitize.go: refuse what the API server would refuse, with a bound for its size (and a case in TestSanitizeLeavesOut).
+//   - merge.go: if the clusterset must agree on it, a field of Merged and a row in oldestDecides.
+//   - registry/record: a field with a new number in recordpb/record.proto (make generate), fromExport and toExport in convert.go
+//     (and full in record_test.go); docs/design/001-cloud-map-record-format.md.
+//   - plan: ServiceImport and MergedFromServiceImport in serviceimport.go, DerivedService in service.go or Slices in slices.go
+//     (and fullExport in inverse_test.go).
+//   - registry/registrytest: fullExport in harness.go, which every backend must return unchanged.
+//   - docs/api.md: its clause of KEP-1645; docs/reference/conditions.md: its conflict reason.
 type Export struct {
 	Key Key `json:"key"`
 	// Cluster is the source cluster's ID.

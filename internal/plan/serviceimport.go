@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -48,6 +50,42 @@ func ServiceImport(m mcs.Merged, existing *mcsv1beta1.ServiceImport, derived str
 		}
 	}
 	return imp
+}
+
+// MergedFromServiceImport is the inverse of ServiceImport: it returns the merge that imp was written from, for use while an
+// exporting cluster cannot be read. exports are the exports that are known now; their clusters become Clusters.
+//
+// A ServiceImport does not hold the target ports and the conflicts of a merge, and its IP families are those of the derived
+// Service once that has IPs.
+func MergedFromServiceImport(imp *mcsv1beta1.ServiceImport, exports []mcs.Export) mcs.Merged {
+	m := mcs.Merged{
+		Key:                   mcs.Key{Namespace: imp.Namespace, Name: imp.Name},
+		Type:                  imp.Spec.Type,
+		Ports:                 mergedPorts(imp.Spec.Ports),
+		SessionAffinity:       imp.Spec.SessionAffinity,
+		SessionAffinityConfig: imp.Spec.SessionAffinityConfig.DeepCopy(),
+		InternalTrafficPolicy: ptr.Deref(imp.Spec.InternalTrafficPolicy, ""),
+		TrafficDistribution:   ptr.Deref(imp.Spec.TrafficDistribution, ""),
+		IPFamilies:            slices.Clone(imp.Spec.IPFamilies),
+		Labels:                selectKeys(imp.Labels, imp.Annotations[AnnotationExportedLabels]),
+		Annotations:           selectKeys(imp.Annotations, imp.Annotations[AnnotationExportedAnnotations]),
+	}
+	for _, e := range exports {
+		m.Clusters = append(m.Clusters, e.Cluster)
+	}
+	slices.Sort(m.Clusters)
+	return m
+}
+
+// mergedPorts is the inverse of importPorts.
+func mergedPorts(ports []mcsv1beta1.ServicePort) []mcs.Port {
+	var out []mcs.Port
+	for _, p := range ports {
+		out = append(out, mcs.Port{
+			Name: p.Name, Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), AppProtocol: ptr.Deref(p.AppProtocol, ""), Port: p.Port,
+		})
+	}
+	return out
 }
 
 // importPorts is never nil: the API wants the list of ports, be it empty.
@@ -95,6 +133,22 @@ func replaceExported(m map[string]string, before string, exported map[string]str
 // joinKeys lists m's keys; no key of a label or annotation can hold a comma.
 func joinKeys(m map[string]string) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ",")
+}
+
+// selectKeys returns the entries of m whose keys list names, nil if there are none. It is the inverse of joinKeys.
+func selectKeys(m map[string]string, list string) map[string]string {
+	var out map[string]string
+	for key := range strings.SplitSeq(list, ",") {
+		value, ok := m[key]
+		if !ok {
+			continue
+		}
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[key] = value
+	}
+	return out
 }
 
 // StaleClusters are the clusters that imp, which may be nil, shows as stale.
