@@ -108,7 +108,7 @@ func autoExported(s *scope, ns *metav1.PartialObjectMetadata, svc *corev1.Servic
 
 // derived says whether svc was made of a ServiceImport, by whichever implementation.
 func derived(svc *corev1.Service) bool {
-	return plan.Ours(svc) || slices.ContainsFunc(svc.OwnerReferences, func(o metav1.OwnerReference) bool {
+	return plan.IsManaged(svc) || slices.ContainsFunc(svc.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.Kind == mcsv1beta1.ServiceImportKindName
 	})
 }
@@ -116,7 +116,7 @@ func derived(svc *corev1.Service) bool {
 // autoWritten says whether we wrote exp: it has our label and a Service of its name for an owner, as no copy and no manifest
 // has by accident.
 func autoWritten(exp *mcsv1beta1.ServiceExport) bool {
-	return plan.Ours(exp) && slices.ContainsFunc(exp.OwnerReferences, func(o metav1.OwnerReference) bool {
+	return plan.IsManaged(exp) && slices.ContainsFunc(exp.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.Kind == serviceKind && o.Name == exp.Name
 	})
 }

@@ -140,7 +140,7 @@ func (r *importReconciler) gatherDerived(ctx context.Context, f *importFacts) er
 	d := plan.ChooseDerived(f.key, f.imp, standard, candidates, r.takeOver)
 	f.derived, f.derivedName = d.Service, d.Name
 	f.old = oldObjects{
-		imp: r.takeOver && plan.MadeByOldController(f.imp), derived: d.Service != nil && !plan.Ours(d.Service) && !d.Foreign, superfluous: d.Superfluous,
+		imp: r.takeOver && plan.MadeByOldController(f.imp), derived: d.Service != nil && !plan.IsManaged(d.Service) && !d.Foreign, superfluous: d.Superfluous,
 	}
 	if d.Name == mcs.DerivedName(f.key) && len(d.Superfluous) == 0 {
 		return nil
@@ -201,7 +201,7 @@ func (r *importReconciler) reportForeign(ctx context.Context, f importFacts) {
 	}
 	var obj client.Object = f.derived
 	message := "Service " + mcs.DerivedName(f.key) + " has the name that the import needs, but was not created by this controller: delete it"
-	if f.imp != nil && !plan.Ours(f.imp) {
+	if f.imp != nil && !plan.IsManaged(f.imp) {
 		obj = f.imp
 		message = "the clusterset exports this service, but its ServiceImport was not created by this controller, which leaves it alone: " +
 			"delete it to have it imported"

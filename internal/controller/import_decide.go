@@ -45,9 +45,9 @@ func (f importFacts) complete() bool { return f.synced && !f.view.Incomplete }
 // for which an earlier life did not get to make it.
 func (f importFacts) leftOver() bool {
 	if f.imp == nil {
-		return f.derived != nil && plan.Ours(f.derived)
+		return f.derived != nil && plan.IsManaged(f.derived)
 	}
-	return plan.Ours(f.imp)
+	return plan.IsManaged(f.imp)
 }
 
 // oldObjects are those of the AWS Cloud Map MCS Controller for K8s in this cluster.
@@ -187,10 +187,10 @@ func decideForbidden(f importFacts) verdict {
 	return verdictNone
 }
 
-func importForeign(imp *mcsv1beta1.ServiceImport) bool { return imp != nil && !plan.Ours(imp) }
+func importForeign(imp *mcsv1beta1.ServiceImport) bool { return imp != nil && !plan.IsManaged(imp) }
 
 func derivedForeign(f importFacts) bool {
-	return f.derived != nil && !plan.Ours(f.derived) && !f.old.derived
+	return f.derived != nil && !plan.IsManaged(f.derived) && !f.old.derived
 }
 
 // silentClusters are the other clusters that the import shows, in its status or by their slices, and the view does not.

@@ -99,7 +99,7 @@ const (
 func addIndices(ctx context.Context, indexer client.FieldIndexer) error {
 	byLabel := func(label string, ours bool) client.IndexerFunc {
 		return func(obj client.Object) []string {
-			if name := obj.GetLabels()[label]; name != "" && plan.Ours(obj) == ours {
+			if name := obj.GetLabels()[label]; name != "" && plan.IsManaged(obj) == ours {
 				return []string{name}
 			}
 			return nil

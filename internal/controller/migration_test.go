@@ -410,8 +410,8 @@ func (k *cluster) tookOver(t *testing.T, key mcs.Key, before []string, want map[
 		if err := k.get(t, key, &imp); err != nil {
 			return err
 		}
-		if !plan.Ours(&imp) || len(imp.Spec.IPs) != 1 || !slices.Contains(before, imp.Spec.IPs[0]) {
-			return fmt.Errorf("ours: %v, IPs %v, before %v", plan.Ours(&imp), imp.Spec.IPs, before)
+		if !plan.IsManaged(&imp) || len(imp.Spec.IPs) != 1 || !slices.Contains(before, imp.Spec.IPs[0]) {
+			return fmt.Errorf("ours: %v, IPs %v, before %v", plan.IsManaged(&imp), imp.Spec.IPs, before)
 		}
 		got := map[string][]string{}
 		for _, s := range k.slicesOf(t, key) {
@@ -422,7 +422,7 @@ func (k *cluster) tookOver(t *testing.T, key mcs.Key, before []string, want map[
 			if svc.Spec.ClusterIP != imp.Spec.IPs[0] {
 				continue // of a Service that is to go
 			}
-			if !plan.Ours(&s) {
+			if !plan.IsManaged(&s) {
 				return fmt.Errorf("slice %s is still there", s.Name)
 			}
 			for _, ep := range s.Endpoints {
@@ -439,8 +439,8 @@ func (k *cluster) tookOver(t *testing.T, key mcs.Key, before []string, want map[
 			return err
 		}
 		for _, svc := range list.Items {
-			if retires := svc.Annotations[plan.AnnotationRetires]; !plan.Ours(&svc) || (retires != "") != (svc.Spec.ClusterIP != imp.Spec.IPs[0]) {
-				return fmt.Errorf("derived Service %s: ours %v, retires %q", svc.Name, plan.Ours(&svc), retires)
+			if retires := svc.Annotations[plan.AnnotationRetires]; !plan.IsManaged(&svc) || (retires != "") != (svc.Spec.ClusterIP != imp.Spec.IPs[0]) {
+				return fmt.Errorf("derived Service %s: ours %v, retires %q", svc.Name, plan.IsManaged(&svc), retires)
 			}
 		}
 		return nil

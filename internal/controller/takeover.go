@@ -55,7 +55,7 @@ func (r *importReconciler) retireService(ctx context.Context, f importFacts, svc
 	if gone {
 		return 0, r.deleteOld(ctx, f, svc)
 	}
-	if updated.Annotations[plan.AnnotationRetires] != svc.Annotations[plan.AnnotationRetires] || !plan.Ours(svc) {
+	if updated.Annotations[plan.AnnotationRetires] != svc.Annotations[plan.AnnotationRetires] || !plan.IsManaged(svc) {
 		if err := r.client.Update(ctx, updated); err != nil {
 			return 0, fmt.Errorf("marking the superfluous derived Service %s/%s: %w", svc.Namespace, svc.Name, err)
 		}

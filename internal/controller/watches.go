@@ -76,7 +76,7 @@ func (w watcher) exportedService(ctx context.Context, svc client.Object) []recon
 }
 
 func (w watcher) exportedSlice(ctx context.Context, slice client.Object) []reconcile.Request {
-	if plan.Ours(slice) {
+	if plan.IsManaged(slice) {
 		return nil
 	}
 	return w.ifExported(ctx, mcs.Key{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]})
@@ -123,11 +123,11 @@ func (w watcher) allIn(ctx context.Context, ns client.Object, list client.Object
 
 // derivedService maps a derived Service to its import, whose label it has before it has an owner.
 func derivedService(_ context.Context, svc client.Object) []reconcile.Request {
-	if name := svc.GetLabels()[mcsv1beta1.LabelServiceName]; name != "" && plan.Ours(svc) {
+	if name := svc.GetLabels()[mcsv1beta1.LabelServiceName]; name != "" && plan.IsManaged(svc) {
 		return []reconcile.Request{requestFor(mcs.Key{Namespace: svc.GetNamespace(), Name: name})}
 	}
 	for _, owner := range svc.GetOwnerReferences() {
-		if owner.Kind == mcsv1beta1.ServiceImportKindName && plan.Ours(svc) {
+		if owner.Kind == mcsv1beta1.ServiceImportKindName && plan.IsManaged(svc) {
 			return []reconcile.Request{requestFor(mcs.Key{Namespace: svc.GetNamespace(), Name: owner.Name})}
 		}
 	}
@@ -137,7 +137,7 @@ func derivedService(_ context.Context, svc client.Object) []reconcile.Request {
 // importedSlice maps an imported EndpointSlice to its import.
 func importedSlice(_ context.Context, slice client.Object) []reconcile.Request {
 	name := slice.GetLabels()[mcsv1beta1.LabelServiceName]
-	if name == "" || !plan.Ours(slice) {
+	if name == "" || !plan.IsManaged(slice) {
 		return nil
 	}
 	return []reconcile.Request{requestFor(mcs.Key{Namespace: slice.GetNamespace(), Name: name})}

@@ -31,9 +31,9 @@ const (
 	AnnotationStaleClusters = "multicluster.k8s.aws/stale-clusters"
 )
 
-// Ours says whether obj was made by this controller, which touches nothing else. What the AWS Cloud Map MCS Controller
-// for K8s made does not count: it carries no such label.
-func Ours(obj metav1.Object) bool {
+// IsManaged reports whether this controller created or took over obj. The controller changes no other object. Objects of the
+// legacy controller do not carry the label.
+func IsManaged(obj metav1.Object) bool {
 	label := LabelAppManagedBy
 	if _, ok := obj.(*discoveryv1.EndpointSlice); ok {
 		label = LabelManagedBy

@@ -203,7 +203,7 @@ func TestServiceImportStatusStale(t *testing.T) {
 	}
 }
 
-func TestOurs(t *testing.T) {
+func TestIsManaged(t *testing.T) {
 	label := func(k, v string) metav1.ObjectMeta { return metav1.ObjectMeta{Labels: map[string]string{k: v}} }
 	for name, tc := range map[string]struct {
 		obj  metav1.Object
@@ -217,8 +217,8 @@ func TestOurs(t *testing.T) {
 		"unlabelled":            {&mcsv1beta1.ServiceImport{}, false},
 		"of the old controller": {&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationDerivedServiceAWS: "x"}}}, false},
 	} {
-		if got := Ours(tc.obj); got != tc.want {
-			t.Errorf("Ours(%s) = %t, want %t", name, got, tc.want)
+		if got := IsManaged(tc.obj); got != tc.want {
+			t.Errorf("IsManaged(%s) = %t, want %t", name, got, tc.want)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func Slices(in SliceInput) SliceChanges {
 
 // manages says whether s is for this plan to change.
 func (in SliceInput) manages(s *discoveryv1.EndpointSlice) bool {
-	return Ours(s) && s.DeletionTimestamp == nil && s.Namespace == in.Key.Namespace &&
+	return IsManaged(s) && s.DeletionTimestamp == nil && s.Namespace == in.Key.Namespace &&
 		s.Labels[mcsv1beta1.LabelServiceName] == in.Key.Name &&
 		!slices.Contains(in.Unknown, s.Labels[mcsv1beta1.LabelSourceCluster])
 }

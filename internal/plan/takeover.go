@@ -40,7 +40,7 @@ func oldDerivedName(key mcs.Key, cluster string) string {
 // MadeByOldController says whether the AWS Cloud Map MCS Controller for K8s made the ServiceImport and nobody has taken it over: it
 // names its derived Services, whose names follow from the ServiceImport's.
 func MadeByOldController(imp *mcsv1beta1.ServiceImport) bool {
-	if imp == nil || Ours(imp) {
+	if imp == nil || IsManaged(imp) {
 		return false
 	}
 	key := mcs.Key{Namespace: imp.Namespace, Name: imp.Name}
@@ -97,16 +97,16 @@ type Derived struct {
 // know: the ServiceImport names it. While it does not yet, as takeOver allows only where the old controller's objects may be
 // touched, it is the oldest one.
 func ChooseDerived(key mcs.Key, imp *mcsv1beta1.ServiceImport, standard *corev1.Service, candidates []*corev1.Service, takeOver bool) Derived {
-	d := Derived{Name: mcs.DerivedName(key), Service: standard, Foreign: standard != nil && !Ours(standard)}
+	d := Derived{Name: mcs.DerivedName(key), Service: standard, Foreign: standard != nil && !IsManaged(standard)}
 	if imp == nil {
 		return d
 	}
 	old := oldestFirst(candidates, func(svc *corev1.Service) bool {
-		return svc.Name != d.Name && oldDerived(imp, svc) && (takeOver || Ours(svc))
+		return svc.Name != d.Name && oldDerived(imp, svc) && (takeOver || IsManaged(svc))
 	})
 	if kept := keptDerived(imp, standard, old); kept != nil {
 		d = Derived{Name: kept.Name, Service: kept}
-		if standard != nil && Ours(standard) {
+		if standard != nil && IsManaged(standard) {
 			d.Superfluous = append(d.Superfluous, standard)
 		}
 	}
@@ -136,7 +136,7 @@ func oldestFirst(services []*corev1.Service, pick func(*corev1.Service) bool) []
 // keptDerived is the one of old that stays the derived Service, nil if none does.
 func keptDerived(imp *mcsv1beta1.ServiceImport, standard *corev1.Service, old []*corev1.Service) *corev1.Service {
 	for _, svc := range old {
-		if Ours(imp) && svc.Name == imp.Annotations[AnnotationDerivedService] {
+		if IsManaged(imp) && svc.Name == imp.Annotations[AnnotationDerivedService] {
 			return svc
 		}
 	}

@@ -203,7 +203,7 @@ func TestRetire(t *testing.T) {
 			if gone != tt.wantGone || !at.Equal(tt.wantAt) {
 				t.Errorf("at %v, gone %v; want %v, %v", at, gone, tt.wantAt, tt.wantGone)
 			}
-			if !gone && (!Ours(updated) || updated.Annotations[AnnotationRetires] != tt.wantAt.Format(time.RFC3339) || updated.Labels["a"] != "b") {
+			if !gone && (!IsManaged(updated) || updated.Annotations[AnnotationRetires] != tt.wantAt.Format(time.RFC3339) || updated.Labels["a"] != "b") {
 				t.Errorf("the Service becomes %+v", updated.ObjectMeta)
 			}
 			if diff := cmp.Diff(before, svc); diff != "" {
@@ -235,7 +235,7 @@ func TestTakenOverServiceKeepsItsName(t *testing.T) {
 	}
 	owner := metav1.OwnerReference{Kind: "ServiceImport", Name: m.Key.Name, UID: "imp"}
 	svc := DerivedService(m, &owner, existing, nil)
-	if svc.Name != "imported-old" || svc.Spec.ClusterIP != "10.0.0.1" || !Ours(svc) || MustReplace(existing, svc) {
+	if svc.Name != "imported-old" || svc.Spec.ClusterIP != "10.0.0.1" || !IsManaged(svc) || MustReplace(existing, svc) {
 		t.Errorf("the Service becomes %+v", svc)
 	}
 	imp := ServiceImport(m, oldImport(oldDerivedName(m.Key, "")), svc.Name, svc.Spec.ClusterIPs, svc.Spec.IPFamilies, nil)
@@ -244,7 +244,7 @@ func TestTakenOverServiceKeepsItsName(t *testing.T) {
 			t.Errorf("annotation %s is %q", a, imp.Annotations[a])
 		}
 	}
-	if !slices.Equal(imp.Spec.IPs, []string{"10.0.0.1"}) || !Ours(imp) || imp.UID != "imp" {
+	if !slices.Equal(imp.Spec.IPs, []string{"10.0.0.1"}) || !IsManaged(imp) || imp.UID != "imp" {
 		t.Errorf("the ServiceImport becomes %+v", imp)
 	}
 	changes := Slices(SliceInput{Key: m.Key, Merged: m, Exports: []mcs.Export{e}, Derived: svc.Name, Owner: owner, Families: svc.Spec.IPFamilies})
