@@ -60,6 +60,7 @@ ON_ETCD := ^Test(Tutorial|ReadinessFlip|ManyEndpoints|DeletedNamespace|KilledCon
 e2e: build bin/helm bin/promtool ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -timeout 10m .)
+	$(if $(RUN),,E2E=1 go test -count=1 -timeout 5m ./test/clusterset)
 	E2E=1 go test -count=1 -timeout 40m -parallel 6 -v ./test/e2e $(if $(RUN),-run '$(RUN)')
 	$(if $(RUN)$(REGISTRY),,E2E=1 REGISTRY=etcd go test -count=1 -timeout 20m -parallel 6 -v ./test/e2e -run '$(ON_ETCD)')
 
@@ -95,5 +96,6 @@ image: ## Build the multi-arch OCI images into dist/ (PLATFORMS picks)
 
 .PHONY: clean
 clean: ## Take the testbed down and remove what was built
-	-[ ! -x bin/testbed ] || bin/testbed down
+	[ -z "$$(ls -d /sys/class/net/cmmcs0 /sys/fs/cgroup/{,*/}cloud-map-mcs-testbed 2>/dev/null)" ] || { \
+	  [ -x bin/testbed ] || go build -C testbed -o ../bin/ ./cmd/testbed; bin/testbed down; }
 	rm -rf bin dist

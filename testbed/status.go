@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/cluster"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/host"
 )
 
 // Status describes a testbed; its JSON form is for scripts and tests and only ever gains fields.
@@ -151,6 +152,14 @@ func (s state) importImage(ctx context.Context, node, archive string) error {
 		return fmt.Errorf("loading %s into %s: %w", archive, node, err)
 	}
 	return nil
+}
+
+// AddProcess makes a process of the host part of the testbed, with its future children: Down ends it.
+func (t *Testbed) AddProcess(pid int) error {
+	if _, err := t.loadState(); err != nil {
+		return err
+	}
+	return host.JoinCgroup(host.HostCgroup, pid)
 }
 
 // NodeCommand is the command line that runs args inside a node, in all of its namespaces.

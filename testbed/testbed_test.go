@@ -151,10 +151,20 @@ func TestLifecycle(t *testing.T) {
 		b.runPod(t, "cls1", "client", "testbed/client:1")
 	})
 	t.Run("down leaves nothing", func(t *testing.T) {
+		added := exec.Command("sleep", "600")
+		if err := added.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.AddProcess(added.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
 		for range 2 { // the second time there is nothing to do
 			if err := b.Down(); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if err := added.Wait(); err == nil || added.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Errorf("the process on the host ended with %v, want SIGKILL", err)
 		}
 		if diff := cmp.Diff(before, inventory(t)); diff != "" {
 			t.Errorf("the machine (-before +after):\n%s", diff)

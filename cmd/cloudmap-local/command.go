@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -83,10 +84,19 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	}
 	listener, err := net.Listen("tcp", f.listen)
 	if err != nil {
-		return errors.Join(fmt.Errorf("listening on %s: %w", f.listen, err), handler.Close())
+		return errors.Join(listenError(f.listen, err), handler.Close())
 	}
 	log.Info("listening", "endpoint", "http://"+listener.Addr().String())
 	return errors.Join(serve(ctx, listener, handler), handler.Close())
+}
+
+// listenError explains how to free the address if another process listens on it.
+func listenError(address string, err error) error {
+	if _, port, splitErr := net.SplitHostPort(address); splitErr == nil && errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("listening on %s: another process listens there already: stop it (fuser -k %s/tcp) or choose another address with --listen: %w",
+			address, port, err)
+	}
+	return fmt.Errorf("listening on %s: %w", address, err)
 }
 
 // serve ends with ctx, after the requests in progress.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -118,8 +119,24 @@ func TestRefusedCommandLines(t *testing.T) {
 	}
 }
 
-// TestServesUntilTold starts the command as a user would, talks to it, ends it and looks at what the next one remembers.
-func TestServesUntilTold(t *testing.T) {
+func TestListen_AddressInUse(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	address := listener.Addr().String()
+	cmd := newCommand()
+	cmd.SetArgs([]string{"--listen", address})
+	cmd.SetErr(io.Discard)
+	err = cmd.ExecuteContext(t.Context())
+	if err == nil || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "fuser -k") {
+		t.Errorf("error = %v, want one that names %s and how to stop the process there", err, address)
+	}
+}
+
+// TestServe_RestartKeepsState runs the command with a state file, stops it, and checks that the next process has the state.
+func TestServe_RestartKeepsState(t *testing.T) {
 	state := t.TempDir() + "/state.json"
 	first := start(t, "--state", state)
 	first.call("CreateHttpNamespace", `{"Name":"demo"}`)

@@ -51,6 +51,9 @@ func Up(ctx context.Context, o Options) (*Set, error) {
 	s := &Set{Root: root, Out: o.Out, Registry: o.Registry, clusters: o.Clusters}
 	s.env = append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
 	s.Down(ctx)
+	if err := checkAddresses(); err != nil {
+		return nil, err
+	}
 	up := append([]string{"testbed", "up", "--clusters", fmt.Sprint(o.Clusters)}, o.TestbedArgs...)
 	if err := s.stream(ctx, up...); err != nil {
 		return nil, fmt.Errorf("bringing the clusters up: %w", err)

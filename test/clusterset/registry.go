@@ -27,13 +27,21 @@ const (
 	// EtcdEndpoint is where etcd listens.
 	EtcdEndpoint = "https://172.30.0.1:2379"
 
+	cloudMapAddress = "172.30.0.1:8080"
+	etcdAddress     = "172.30.0.1:2379"
+
 	etcdRootPassword = "root"
 )
 
 // RegistryName is environment variable REGISTRY, CloudMap unless set.
 func RegistryName() string { return cmp.Or(os.Getenv("REGISTRY"), CloudMap) }
 
-// startRegistry starts what the clusters share.
+// checkAddresses returns an error if another process listens where a registry of this clusterset will.
+func checkAddresses() error {
+	return errors.Join(checkUnused(cloudMapAddress), checkUnused(etcdAddress))
+}
+
+// startRegistry starts the registry that the clusters share.
 func (s *Set) startRegistry(ctx context.Context, cloudMapArgs []string) error {
 	switch s.Registry {
 	case CloudMap:
@@ -47,14 +55,17 @@ func (s *Set) startRegistry(ctx context.Context, cloudMapArgs []string) error {
 func (s *Set) startCloudMap(ctx context.Context, args []string) error {
 	config, err := s.writeCredentials(s.clusters)
 	if err != nil {
-		return fmt.Errorf("making the clusters' credentials: %w", err)
+		return fmt.Errorf("creating the clusters' credentials: %w", err)
 	}
 	d := s.daemon(CloudMap)
-	line := []string{filepath.Join(s.Root, "bin/cloudmap-local"), "--listen", strings.TrimPrefix(Endpoint, "http://"), "--config", config}
+	line := []string{filepath.Join(s.Root, "bin/cloudmap-local"), "--listen", cloudMapAddress, "--config", config}
 	if err := d.start(append(line, args...)); err != nil {
 		return err
 	}
 	return Eventually(ctx, 10*time.Second, func() error {
+		if _, err := d.pid(); err != nil {
+			return fmt.Errorf("waiting for cloudmap-local (its log is %s): %w", d.log(), err)
+		}
 		resp, err := http.Get(Endpoint + "/healthz")
 		if err != nil {
 			return fmt.Errorf("waiting for cloudmap-local (its log is %s): %w", d.log(), err)
@@ -66,11 +77,14 @@ func (s *Set) startCloudMap(ctx context.Context, args []string) error {
 // startEtcd starts etcd and switches its users on, with the commands of docs/etcd.md.
 func (s *Set) startEtcd(ctx context.Context) error {
 	d := s.daemon(Etcd)
-	address := strings.TrimSuffix(strings.TrimPrefix(EtcdEndpoint, "https://"), ":2379")
+	address := strings.TrimSuffix(etcdAddress, ":2379")
 	if err := d.start([]string{filepath.Join(s.Root, "hack/etcd-local"), filepath.Join(s.Root, "bin/etcd"), address}); err != nil {
 		return err
 	}
 	err := Eventually(ctx, 20*time.Second, func() error {
+		if _, err := d.pid(); err != nil {
+			return fmt.Errorf("waiting for etcd (its log is %s): %w", d.log(), err)
+		}
 		out, err := s.Output(ctx, "ETCDCTL_USER= etcdctl endpoint health")
 		if err != nil {
 			return fmt.Errorf("waiting for etcd (its log is %s): %w: %s", d.log(), err, out)
@@ -111,7 +125,7 @@ func (s *Set) ResumeRegistry() error { return s.daemon(s.Registry).signal(syscal
 // RegistryLog is the registry's log file.
 func (s *Set) RegistryLog() string { return s.daemon(s.Registry).log() }
 
-// daemon is a process that outlives this one, so that KEEP=1 can keep it.
+// daemon is a process that outlives this one, so that KEEP=1 can keep it. It is part of the testbed: testbed down ends it.
 type daemon struct {
 	set *Set
 	// name is of its files in bin, program what its command line has.
@@ -134,7 +148,8 @@ func (d daemon) start(args []string) error {
 		return fmt.Errorf("creating the log of %s: %w", d.name, err)
 	}
 	defer log.Close()
-	cmd := exec.Command(args[0], args[1:]...)
+	testbed := filepath.Join(d.set.Root, "bin/testbed")
+	cmd := exec.Command(testbed, append([]string{"run", "--"}, args...)...) // it becomes the daemon: the process ID is the same
 	cmd.Env, cmd.Stdout, cmd.Stderr = d.set.env, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -143,7 +158,8 @@ func (d daemon) start(args []string) error {
 	if err := os.WriteFile(d.pidFile(), []byte(fmt.Sprint(cmd.Process.Pid)), 0o600); err != nil {
 		return err
 	}
-	return cmd.Process.Release()
+	go func() { _ = cmd.Wait() }() // a daemon that ends before this process does is no zombie that pid would take for it
+	return nil
 }
 
 func (d daemon) stop() {

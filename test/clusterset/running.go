@@ -18,6 +18,9 @@ func Running(ctx context.Context, out io.Writer) *Set {
 	}
 	s := &Set{Root: root, Out: out, Registry: CloudMap}
 	s.env = append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
+	if _, err := s.daemon(CloudMap).pid(); err != nil {
+		return nil // another process may listen there
+	}
 	if err := s.useTestbed(ctx); err != nil {
 		return nil
 	}

@@ -17,6 +17,9 @@ import (
 // cgroupBase is the cgroup that all cgroups of the testbed are below of.
 const cgroupBase = "cloud-map-mcs-testbed"
 
+// HostCgroup is the name of the cgroup of processes on the host, beside those of the nodes.
+const HostCgroup = "host"
+
 // daemons is the leaf below a node's cgroup for everything that is not in a Pod. It has to be a leaf: with cgroup v2 a
 // cgroup that hands controllers down (to the Pods) may not hold processes itself.
 const daemons = "daemons"
@@ -133,7 +136,7 @@ func (s cgroupStep) do() error {
 // CgroupPath is the path of a node's cgroup below each hierarchy's root.
 func CgroupPath(node string) string { return "/" + cgroupBase + "/" + node }
 
-// JoinCgroup makes the node's cgroup and enters the process, and thereby all its future children.
+// JoinCgroup creates the cgroup of a node (or HostCgroup) and moves the process into it, and thereby all its future children.
 func JoinCgroup(node string, pid int) error {
 	mounted, err := mountedHierarchies()
 	if err != nil {
@@ -149,12 +152,12 @@ func JoinCgroup(node string, pid int) error {
 	}
 	for _, s := range plan.Steps {
 		if err := s.do(); err != nil {
-			return fmt.Errorf("making the cgroup of node %s: %w", node, err)
+			return fmt.Errorf("creating the cgroup of %s: %w", node, err)
 		}
 	}
 	for _, file := range plan.Join {
 		if err := os.WriteFile(file, []byte(strconv.Itoa(pid)), 0o644); err != nil {
-			return fmt.Errorf("entering node %s into its cgroup: %w", node, err)
+			return fmt.Errorf("moving process %d into the cgroup of %s: %w", pid, node, err)
 		}
 	}
 	return nil

@@ -46,7 +46,7 @@ Results go to standard output, progress to standard error.`,
 	flags.StringVar(&t.CacheDir, "cache-dir", os.Getenv("TESTBED_CACHE"), "where built programs and images are kept (TESTBED_CACHE; default below the user's cache directory)")
 	flags.StringVar(&t.Source, "source", os.Getenv("TESTBED_SOURCE"), "the testbed's sources (TESTBED_SOURCE; default: found from the working directory)")
 	cmd.AddCommand(upCommand(t), downCommand(t), statusCommand(t), kubeconfigCommand(t), loadImageCommand(t), buildCommand(t),
-		assetsCommand(t), kubectlCommand(t), execCommand(t))
+		assetsCommand(t), kubectlCommand(t), execCommand(t), runCommand(t))
 	return cmd
 }
 
@@ -264,6 +264,21 @@ func execCommand(t *testbed.Testbed) *cobra.Command {
 				return err
 			}
 			return replaceBy(command)
+		},
+	}
+}
+
+func runCommand(t *testbed.Testbed) *cobra.Command {
+	return &cobra.Command{
+		Use:     "run -- COMMAND...",
+		Short:   "Run a command on the host as part of the testbed: testbed down ends it (root)",
+		Example: "  testbed run -- cloudmap-local --listen 172.30.0.1:8080",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := t.AddProcess(os.Getpid()); err != nil {
+				return err
+			}
+			return replaceBy(args)
 		},
 	}
 }
