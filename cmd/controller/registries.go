@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
@@ -89,11 +90,11 @@ func newRegistry(ctx context.Context, s setup) (controller.NewRegistry, error) {
 
 // cloudMap prepares a registry on AWS Cloud Map under a name of its own.
 func cloudMap(ctx context.Context, s setup, name string, account config.AWS, readOnly bool) (controller.NewRegistry, error) {
-	client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{
+	client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{
 		Name:           name,
 		Region:         account.Region,
 		Endpoint:       account.Endpoint,
-		Role:           cloudmap.Role{ARN: account.RoleARN, ExternalID: account.ExternalID, SessionName: account.SessionName},
+		Role:           cloudmapapi.Role{ARN: account.RoleARN, ExternalID: account.ExternalID, SessionName: account.SessionName},
 		NamespaceOwner: account.NamespaceOwner,
 		Rates:          rates(s.options.AWSRates),
 		Metrics:        s.metrics,
@@ -162,10 +163,10 @@ func onEtcd(s setup, name string, where config.Etcd, readOnly bool) (controller.
 	}, nil
 }
 
-func rates(configured config.Rates) map[string]cloudmap.Rate {
-	rates := map[string]cloudmap.Rate{}
+func rates(configured config.Rates) map[string]cloudmapapi.Rate {
+	rates := map[string]cloudmapapi.Rate{}
 	for operation, r := range configured {
-		rates[operation] = cloudmap.Rate(r)
+		rates[operation] = cloudmapapi.Rate(r)
 	}
 	return rates
 }

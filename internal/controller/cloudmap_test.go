@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // localCloudMap runs cloudmap-local and sets credentials for it. It returns its URL.
@@ -37,7 +38,7 @@ func TestOverCloudMap(t *testing.T) {
 	a, b := twoClusters(t)
 	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
 	newRegistry := func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
-		client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "ap-southeast-2", Endpoint: url})
+		client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url})
 		if err != nil {
 			return nil, err
 		}

@@ -35,6 +35,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
@@ -62,7 +63,7 @@ func newOldWorld(t *testing.T) *oldWorld {
 
 // ours makes the registries of our controller, as cmd/controller does.
 func (w *oldWorld) ours(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
-	c, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "ap-southeast-2", Endpoint: w.url})
+	c, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: w.url})
 	if err != nil {
 		return nil, err
 	}

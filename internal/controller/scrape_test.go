@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
 )
 
@@ -38,7 +39,7 @@ func TestScrape(t *testing.T) {
 	}
 	newRegistry := func(metrics *registry.Metrics) NewRegistry {
 		return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
-			client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "ap-southeast-2", Endpoint: url, Metrics: metrics})
+			client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url, Metrics: metrics})
 			if err != nil {
 				return nil, err
 			}
@@ -48,7 +49,7 @@ func TestScrape(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return registry.WithMetrics(reg, cloudmap.Name, metrics), nil
+			return registry.WithMetrics(reg, cloudmapapi.DefaultName, metrics), nil
 		}
 	}
 	key := newKey("scrape")

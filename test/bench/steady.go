@@ -17,6 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
@@ -104,7 +105,7 @@ func (s *Steady) measure(ctx context.Context) error {
 
 // join makes the registry of one cluster.
 func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Registry, error) {
-	client, err := cloudmap.NewClient(ctx, cloudmap.ClientConfig{Region: "us-east-1", Endpoint: url})
+	client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "us-east-1", Endpoint: url})
 	if err != nil {
 		return nil, err
 	}

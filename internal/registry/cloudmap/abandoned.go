@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // aliveAfter is for how many times the silence of a dead cluster a record must go on to change to be somebody's who lives: what
@@ -13,7 +15,7 @@ const aliveAfter = 2
 // abandoned says whether what is stored under our identity was left by an earlier life of this cluster, and makes it ours to
 // remove. It is not when its record goes on to change while we watch: a cluster that was cloned has the same UID.
 func (r *Registry) abandoned(ctx context.Context) (bool, error) {
-	namespaces, err := r.client.namespaces(ctx)
+	namespaces, err := r.client.ListNamespaces(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -54,10 +56,10 @@ func (r *Registry) abandoned(ctx context.Context) (bool, error) {
 }
 
 // readRecord reads the record with our ID, nil if there is none.
-func (r *Registry) readRecord(ctx context.Context, in namespace) (*memberRecord, error) {
+func (r *Registry) readRecord(ctx context.Context, in api.Namespace) (*memberRecord, error) {
 	query := map[string]string{attrClusterID: r.cfg.Identity.ClusterID}
-	instances, _, err := r.client.discover(ctx, in.httpName, membersService, query)
-	if isNotFound(err) {
+	instances, _, err := r.client.DiscoverInstances(ctx, in.HTTPName, membersService, query)
+	if api.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {

@@ -9,15 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
-	ststypes "github.com/aws/aws-sdk-go-v2/service/sts/types"
 	"github.com/go-logr/logr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
@@ -40,8 +37,8 @@ func twoAccounts() cloudmaplocal.Options {
 	}
 }
 
-func asOwner() ClientConfig {
-	return ClientConfig{credentials: credentials.NewStaticCredentialsProvider("OWNER", "secret", "")}
+func asOwner() api.Config {
+	return withKey("OWNER")
 }
 
 func testExport(clusterID, name string) mcs.Export {
@@ -86,13 +83,13 @@ func TestAssumedRole(t *testing.T) {
 	c := startCloud(t, twoAccounts())
 	t.Setenv("AWS_ENDPOINT_URL_STS", c.url)
 	exp := testExport("cls1", "web")
-	client := c.clientFor(t, ClientConfig{Role: Role{ARN: roleOfOwner, ExternalID: "from-consumer", SessionName: "cls1"}})
+	client := c.clientFor(t, api.Config{Role: api.Role{ARN: roleOfOwner, ExternalID: "from-consumer", SessionName: "cls1"}})
 	reg := c.registryOf(t, client, fast(testIdentity("cls1")))
 	mustPublish(t, reg, exp)
 	start(t, reg)
 	within(t, 20*time.Second, "the export is in the registry", isExported(t, reg, exp.Key))
-	for account, cfg := range map[string]ClientConfig{ownerAccount: asOwner(), consumerAccount: {}} {
-		namespaces, err := c.clientFor(t, cfg).namespaces(t.Context())
+	for account, cfg := range map[string]api.Config{ownerAccount: asOwner(), consumerAccount: {}} {
+		namespaces, err := c.clientFor(t, cfg).ListNamespaces(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,77 +102,13 @@ func TestAssumedRole(t *testing.T) {
 func TestRoleThatCannotBeAssumed(t *testing.T) {
 	c := startCloud(t, twoAccounts())
 	t.Setenv("AWS_ENDPOINT_URL_STS", c.url)
-	client := c.clientFor(t, ClientConfig{Role: Role{ARN: roleOfOwner, ExternalID: "a guess"}})
-	_, err := client.namespaces(t.Context())
-	if resultOf(err) != resultDenied {
-		t.Errorf("result %s of %v, want %s", resultOf(err), err, resultDenied)
+	client := c.clientFor(t, api.Config{Role: api.Role{ARN: roleOfOwner, ExternalID: "a guess"}})
+	_, err := client.ListNamespaces(t.Context())
+	if !api.IsDenied(err) {
+		t.Errorf("error = %v, want one that is denied", err)
 	}
 	if want := "check that the role in --aws-role-arn or role-arn trusts"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, want one that says %q", err, want)
-	}
-}
-
-// fakeSTS gives credentials for as long as it is asked to.
-type fakeSTS struct{ calls int }
-
-func (f *fakeSTS) AssumeRole(_ context.Context, in *sts.AssumeRoleInput, _ ...func(*sts.Options)) (*sts.AssumeRoleOutput, error) {
-	f.calls++
-	return &sts.AssumeRoleOutput{
-		AssumedRoleUser: &ststypes.AssumedRoleUser{Arn: in.RoleArn, AssumedRoleId: aws.String("AROA:" + *in.RoleSessionName)},
-		Credentials: &ststypes.Credentials{
-			AccessKeyId: aws.String("KEY"), SecretAccessKey: aws.String("secret"), SessionToken: aws.String("token"),
-			Expiration: aws.Time(time.Now().Add(time.Duration(*in.DurationSeconds) * time.Second)),
-		},
-	}, nil
-}
-
-func TestCredentialsAreKept(t *testing.T) {
-	api := &fakeSTS{}
-	cache := assume(api, Role{ARN: roleOfOwner})
-	for range 3 {
-		got, err := cache.Retrieve(t.Context())
-		if left := time.Until(got.Expires); err != nil || left > sessionDuration-renewal || left < sessionDuration-2*renewal-time.Minute {
-			t.Errorf("credentials are renewed in %v, %v; want %v to %v before they end in %v", left, err, renewal, 2*renewal, sessionDuration)
-		}
-	}
-	if api.calls != 1 {
-		t.Errorf("%d requests, want 1", api.calls)
-	}
-}
-
-// TestCredentialsLast: what cannot be renewed is used until it ends, and renewed at a bounded rate.
-func TestCredentialsLast(t *testing.T) {
-	now := time.Now()
-	down := errors.New("STS is down")
-	tests := []struct {
-		name    string
-		left    time.Duration
-		wantErr error
-		// wantRetry is in what time the next renewal is tried.
-		wantRetry time.Duration
-	}{
-		{"much is left", renewal, nil, renewRetry},
-		{"little is left", time.Second, nil, -2*renewal + time.Second},
-		{"nothing is left", 0, down, 0},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			l := &lasting{now: func() time.Time { return now }, ends: now.Add(tt.left)}
-			last := aws.Credentials{AccessKeyID: "KEY", SecretAccessKey: "secret", CanExpire: true, Expires: now}
-			got, err := l.HandleFailToRefresh(t.Context(), last, down)
-			if !errors.Is(err, tt.wantErr) || got.HasKeys() != (tt.wantErr == nil) {
-				t.Fatalf("%+v, %v; want error %v", got, err, tt.wantErr)
-			}
-			if err != nil {
-				return
-			}
-			if got, err = l.AdjustExpiresBy(got, -2*renewal); err != nil || got.Expires.Sub(now) != tt.wantRetry {
-				t.Errorf("the next attempt is in %v, %v; want %v", got.Expires.Sub(now), err, tt.wantRetry)
-			}
-		})
-	}
-	if _, err := (&lasting{now: time.Now, ends: now.Add(time.Hour)}).HandleFailToRefresh(t.Context(), aws.Credentials{}, down); !errors.Is(err, down) {
-		t.Errorf("without any credentials: %v, want %v", err, down)
 	}
 }
 
@@ -188,7 +121,7 @@ func sharedCloud(t *testing.T, options cloudmaplocal.Options, clusterSetIDs ...s
 	c := startCloud(t, options)
 	c.client = c.clientFor(t, asOwner())
 	for _, id := range clusterSetIDs {
-		if _, err := c.client.createNamespace(t.Context(), controlPrefix+id, mcs.Identity{ClusterSetID: id, ClusterID: "admin"}, partControl); err != nil {
+		if _, err := c.client.CreateNamespace(t.Context(), controlPrefix+id, mcs.Identity{ClusterSetID: id, ClusterID: "admin"}, api.PartControl); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -203,7 +136,7 @@ func TestConformanceInASharedNamespace(t *testing.T) {
 		b.New = func(t *testing.T, identity mcs.Identity) registry.Registry {
 			cfg := fast(identity)
 			cfg.StaleAfter = staleAfter
-			return c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), cfg)
+			return c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), cfg)
 		}
 		return b
 	})
@@ -214,7 +147,7 @@ func TestSharedNamespace(t *testing.T) {
 	ownerSide := c.registryOf(t, c.client, fast(testIdentity("cls1")))
 	cfg := fast(testIdentity("cls2"))
 	cfg.InstanceView = true
-	consumerSide := c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), cfg)
+	consumerSide := c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), cfg)
 	of1, of2 := testExport("cls1", "web"), testExport("cls2", "db")
 	mustPublish(t, ownerSide, of1)
 	mustPublish(t, consumerSide, of2)
@@ -222,9 +155,9 @@ func TestSharedNamespace(t *testing.T) {
 	leave := start(t, consumerSide)
 	awaitExporters(t, consumerSide, of1.Key, "cls1")
 	awaitExporters(t, ownerSide, of2.Key, "cls2")
-	own := c.clientFor(t, ClientConfig{})
+	own := c.clientFor(t, api.Config{})
 	within(t, 20*time.Second, "the instance view is in the cluster's own account", func() bool {
-		namespaces, err := own.namespaces(t.Context())
+		namespaces, err := own.ListNamespaces(t.Context())
 		_, there := namespaces["demo"]
 		return err == nil && there
 	})
@@ -243,7 +176,7 @@ func TestSharedNamespace(t *testing.T) {
 func TestLeavingASharedNamespaceLast(t *testing.T) {
 	c := sharedCloud(t, twoAccounts(), "set1")
 	ownerSide := c.registryOf(t, c.client, fast(testIdentity("cls1")))
-	consumerSide := c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), fast(testIdentity("cls2")))
+	consumerSide := c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), fast(testIdentity("cls2")))
 	ofOwner, ofConsumer := testExport("cls1", "web"), testExport("cls2", "db")
 	mustPublish(t, ownerSide, ofOwner)
 	mustPublish(t, consumerSide, ofConsumer)
@@ -259,7 +192,7 @@ func TestLeavingASharedNamespaceLast(t *testing.T) {
 	if _, there := c.service(t, "mcs.set1", catalogName("cls2", 0)); there {
 		t.Error("the consumer's catalog is left")
 	}
-	namespaces, err := c.client.namespaces(t.Context())
+	namespaces, err := c.client.ListNamespaces(t.Context())
 	if _, there := namespaces["mcs.set1"]; err != nil || !there {
 		t.Errorf("the owner's namespace is gone: %v, %v", namespaces, err)
 	}
@@ -290,7 +223,7 @@ func TestReadOnlyCost(t *testing.T) {
 
 func TestNamespaceThatIsNotShared(t *testing.T) {
 	c := startCloud(t, twoAccounts())
-	reg := c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), fast(testIdentity("cls1")))
+	reg := c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), fast(testIdentity("cls1")))
 	start(t, reg)
 	const want = "account 111122223333 shares no namespace mcs.set1 with this account: create it there"
 	within(t, 20*time.Second, "an error that says what to do", func() bool {
@@ -304,7 +237,7 @@ func (c *cloud) readerOf(t *testing.T, region, clusterID string) *Registry {
 	t.Helper()
 	cfg := fast(testIdentity(clusterID))
 	cfg.ReadOnly, cfg.InstanceView = true, true
-	return c.registryOf(t, c.clientFor(t, ClientConfig{Region: region}), cfg)
+	return c.registryOf(t, c.clientFor(t, api.Config{Region: region}), cfg)
 }
 
 func TestReadOnly(t *testing.T) {
@@ -395,7 +328,7 @@ func TestReadOnlyWhenAllIsGone(t *testing.T) {
 func (c *cloud) oneOf(t *testing.T, clusterID, own, other string) *union.Registry {
 	t.Helper()
 	identity := testIdentity(clusterID)
-	first := c.registryOf(t, c.clientFor(t, ClientConfig{Region: own}), fast(identity))
+	first := c.registryOf(t, c.clientFor(t, api.Config{Region: own}), fast(identity))
 	return union.New(union.Config{Identity: identity, Logger: logr.Discard(), Handover: 4 * time.Second},
 		union.Source{Name: own, Registry: first}, union.Source{Name: other, Registry: c.readerOf(t, other, clusterID)})
 }

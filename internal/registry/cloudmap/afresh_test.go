@@ -12,8 +12,8 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // TestStartAfresh has a controller start after somebody deleted what its earlier life had in Cloud Map, with a clock that is
@@ -156,17 +156,17 @@ func withdraw(t *testing.T, reg *Registry, key mcs.Key) {
 type vandal struct {
 	world *world
 	// pages are the instances of its catalog as they were.
-	pages []plan.Instance
+	pages []api.Instance
 }
 
-func (v *vandal) service(name string) (*Client, service) {
+func (v *vandal) service(name string) (*api.Client, api.Service) {
 	t := v.world.t
 	admin, _ := v.world.client("admin")
-	namespaces, err := admin.namespaces(t.Context())
+	namespaces, err := admin.ListNamespaces(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	services, err := admin.services(t.Context(), namespaces["mcs.set1"])
+	services, err := admin.ListServices(t.Context(), namespaces["mcs.set1"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func (v *vandal) service(name string) (*Client, service) {
 
 func (v *vandal) remember() {
 	admin, s := v.service(catalogName("cls1", 0))
-	pages, err := admin.list(v.world.t.Context(), s)
+	pages, err := admin.ListInstances(v.world.t.Context(), s)
 	if err != nil || len(pages) == 0 {
 		v.world.t.Fatalf("%d instances of pages, %v", len(pages), err)
 	}
@@ -184,7 +184,7 @@ func (v *vandal) remember() {
 
 func (v *vandal) drop(in, id string) {
 	admin, s := v.service(in)
-	if err := admin.deregister(v.world.t.Context(), s.id, id); err != nil {
+	if err := admin.DeregisterInstance(v.world.t.Context(), s.ID, id); err != nil {
 		v.world.t.Fatal(err)
 	}
 }
@@ -192,12 +192,12 @@ func (v *vandal) drop(in, id string) {
 // put puts an instance back as it was, but for change.
 func (v *vandal) put(in, id string, change func(map[string]string)) {
 	admin, s := v.service(in)
-	i := slices.IndexFunc(v.pages, func(p plan.Instance) bool { return p.ID == id })
+	i := slices.IndexFunc(v.pages, func(p api.Instance) bool { return p.ID == id })
 	attrs := maps.Clone(v.pages[i].Attributes)
 	if change != nil {
 		change(attrs)
 	}
-	if _, err := admin.register(v.world.t.Context(), s.id, plan.Instance{ID: id, Attributes: attrs}); err != nil {
+	if _, err := admin.RegisterInstance(v.world.t.Context(), s.ID, api.Instance{ID: id, Attributes: attrs}); err != nil {
 		v.world.t.Fatal(err)
 	}
 }
@@ -227,11 +227,11 @@ func TestGoneForAMoment(t *testing.T) {
 		exporter.kill()
 		v.remember()
 		admin, members := v.service(membersService)
-		records, err := admin.list(t.Context(), members)
+		records, err := admin.ListInstances(t.Context(), members)
 		if err != nil {
 			t.Fatal(err)
 		}
-		record := records[slices.IndexFunc(records, func(i plan.Instance) bool { return i.ID == "cls1" })]
+		record := records[slices.IndexFunc(records, func(i api.Instance) bool { return i.ID == "cls1" })]
 
 		page := partID(pageOf(exp.Key), 0)
 		v.drop(membersService, "cls1")
@@ -245,7 +245,7 @@ func TestGoneForAMoment(t *testing.T) {
 			t.Errorf("the other cluster sees %q, want what it was", seen)
 		}
 		v.put(catalogName("cls1", 0), page, nil)
-		if _, err := admin.register(t.Context(), members.id, record); err != nil {
+		if _, err := admin.RegisterInstance(t.Context(), members.ID, record); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // answers are all that AWS may say instead of doing what it was asked for: the errors of Cloud Map's model, those of AWS's
@@ -185,20 +185,17 @@ func TestThousandInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3000})
 		fill := func(service string, n int) {
-			admin, _ := w.client("admin")
-			for operation := range defaultRates {
-				admin.paces[operation] = newPace(Rate{PerSecond: 1e6, Burst: 1e6}, func(float64) {})
-			}
-			in, err := admin.namespaces(t.Context())
+			admin, _ := w.clientAt("admin", unlimitedRates())
+			in, err := admin.ListNamespaces(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			services, err := admin.services(t.Context(), in["mcs.set1"])
+			services, err := admin.ListServices(t.Context(), in["mcs.set1"])
 			if err != nil {
 				t.Fatal(err)
 			}
 			for i := range n {
-				if _, err := admin.register(t.Context(), services[service].id, plan.Instance{ID: fmt.Sprint("other-", i), Attributes: map[string]string{"I": "1"}}); err != nil {
+				if _, err := admin.RegisterInstance(t.Context(), services[service].ID, api.Instance{ID: fmt.Sprint("other-", i), Attributes: map[string]string{"I": "1"}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -208,14 +205,14 @@ func TestThousandInstances(t *testing.T) {
 		publish(t, exporter.Registry, exp)
 		w.until(time.Minute, "it is confirmed", isExported(t, exporter.Registry, exp.Key))
 		exporter.kill()
-		fill("catalog.cls1", maxDiscovered-1)
+		fill("catalog.cls1", api.MaxDiscovered-1)
 		again, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		w.until(time.Minute, "a full catalog is read", sees(t, importer.Registry, exp))
 		changed := webExport("cls1", 0, 2)
 		publish(t, again.Registry, changed)
 		w.until(time.Minute, "a full catalog is adopted and written", sees(t, importer.Registry, changed))
 
-		fill(membersService, maxDiscovered-2)
+		fill(membersService, api.MaxDiscovered-2)
 		next := webExport("cls1", 0, 3)
 		publish(t, again.Registry, next)
 		w.until(time.Minute, "the user is told", func() bool {

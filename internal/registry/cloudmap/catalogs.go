@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -119,7 +119,7 @@ func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
 type keySet map[mcs.Key]struct{}
 
 // members takes in a whole read of the members' records. Keys are added to changed.
-func (c *catalogs) members(now time.Time, instances []plan.Instance, changed keySet) {
+func (c *catalogs) members(now time.Time, instances []api.Instance, changed keySet) {
 	maps.DeleteFunc(c.departed, func(_ string, d departure) bool { return now.Sub(d.at) >= reordered })
 	signs := map[string]bool{} // of each cluster that is present: whether it shows a new sign of life
 	for _, instance := range instances {
@@ -143,7 +143,7 @@ func (c *catalogs) members(now time.Time, instances []plan.Instance, changed key
 }
 
 // afterlife says whether a record is of a cluster that was removed a moment ago, and not later than that.
-func (c *catalogs) afterlife(instance plan.Instance) bool {
+func (c *catalogs) afterlife(instance api.Instance) bool {
 	d, ok := c.departed[instance.ID]
 	if !ok || c.clusters[instance.ID] != nil {
 		return false
@@ -161,7 +161,7 @@ func (c *catalogs) unannounced() {
 }
 
 // member takes in a cluster's record, and says whether it is a new sign of life.
-func (c *catalogs) member(now time.Time, instance plan.Instance, changed keySet) (sign bool) {
+func (c *catalogs) member(now time.Time, instance api.Instance, changed keySet) (sign bool) {
 	cluster := c.clusters[instance.ID]
 	if cluster == nil {
 		cluster = &catalog{}
@@ -188,7 +188,7 @@ func (c *catalogs) keysOf(id string, keys keySet) {
 }
 
 // takeRecord takes in what service members has of a cluster, and says whether it was written since it was read last.
-func (c *catalog) takeRecord(now time.Time, instance plan.Instance, clusterSetID string, changed keySet) (written bool) {
+func (c *catalog) takeRecord(now time.Time, instance api.Instance, clusterSetID string, changed keySet) (written bool) {
 	r, err := parseMember(instance, clusterSetID)
 	if err == nil {
 		c.problem, c.unusable = "", nil
@@ -339,7 +339,7 @@ func (c *catalog) shows(page int) bool {
 
 // page takes in a read of the instances of a page in one of the catalog's services. Only a whole generation counts, and only if it
 // is the announced one or a later one.
-func (c *catalogs) page(now time.Time, id string, service, page int, instances []plan.Instance, changed keySet) {
+func (c *catalogs) page(now time.Time, id string, service, page int, instances []api.Instance, changed keySet) {
 	cluster := c.clusters[id]
 	if cluster == nil {
 		return // left meanwhile
@@ -368,7 +368,7 @@ func (c *catalogs) page(now time.Time, id string, service, page int, instances [
 }
 
 // seenParts is how many parts a page has if the ones that were read are all that there are.
-func seenParts(page int, instances []plan.Instance) int {
+func seenParts(page int, instances []api.Instance) int {
 	parts := 0
 	for _, instance := range instances {
 		if p, number, ok := parsePartID(instance.ID); ok && p == page {
@@ -435,7 +435,7 @@ func (p *pageState) knows(key mcs.Key) bool {
 
 // audit takes in a read of all of this cluster's pages, by the service that they are in. It finds what was written and not announced before an earlier
 // life ended, and what somebody else changed or removed since it was read.
-func (c *catalogs) audit(now time.Time, instances map[int][]plan.Instance, changed keySet) {
+func (c *catalogs) audit(now time.Time, instances map[int][]api.Instance, changed keySet) {
 	own := c.own()
 	if own == nil {
 		own = &catalog{}
@@ -468,8 +468,8 @@ func (c *catalog) withdrew(page int, there bool, found image, err error) bool {
 	return c.record.pages[page] == "" && (!there || c.hasRecord && (err != nil || found.generation <= c.record.generation))
 }
 
-func groupByPage(instances []plan.Instance) map[int][]plan.Instance {
-	pages := map[int][]plan.Instance{}
+func groupByPage(instances []api.Instance) map[int][]api.Instance {
+	pages := map[int][]api.Instance{}
 	for _, instance := range instances {
 		if page, _, ok := parsePartID(instance.ID); ok {
 			pages[page] = append(pages[page], instance)
@@ -479,11 +479,11 @@ func groupByPage(instances []plan.Instance) map[int][]plan.Instance {
 }
 
 // groupByPageAndService is groupByPage for a catalog's instances by service.
-func groupByPageAndService(instances map[int][]plan.Instance) (pages [pageCount]map[int][]plan.Instance) {
+func groupByPageAndService(instances map[int][]api.Instance) (pages [pageCount]map[int][]api.Instance) {
 	for service, all := range instances {
 		for page, parts := range groupByPage(all) {
 			if pages[page] == nil {
-				pages[page] = map[int][]plan.Instance{}
+				pages[page] = map[int][]api.Instance{}
 			}
 			pages[page][service] = parts
 		}

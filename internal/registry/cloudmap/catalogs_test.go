@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -21,13 +21,13 @@ type story struct {
 	catalogs *catalogs
 	// record and pages are what is in Cloud Map of cls2.
 	record memberRecord
-	pages  map[int][]plan.Instance
+	pages  map[int][]api.Instance
 }
 
 func newStory(t *testing.T) *story {
 	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	return &story{
-		t: t, now: now, catalogs: newCatalogs(cls1, 2*time.Minute, time.Second, 2*time.Second), pages: map[int][]plan.Instance{},
+		t: t, now: now, catalogs: newCatalogs(cls1, 2*time.Minute, time.Second, 2*time.Second), pages: map[int][]api.Instance{},
 		record: memberRecord{clusterID: "cls2", clusterSetID: "set1", uid: "uid-2", joined: now, generation: 100, heartbeat: 1},
 	}
 }
@@ -56,7 +56,7 @@ func (s *story) publish(generation int64, page int, exports ...mcs.Export) {
 
 // members makes cls1 read the members' records and returns the keys that it notifies of.
 func (s *story) members(records ...memberRecord) []string {
-	var instances []plan.Instance
+	var instances []api.Instance
 	for _, r := range records {
 		instances = append(instances, r.instance())
 	}
@@ -380,7 +380,7 @@ func (s *story) pass(seconds int, there bool) []string {
 	changed := keySet{}
 	for range seconds {
 		s.now = s.now.Add(time.Second)
-		instances := []plan.Instance{s.ownRecord()}
+		instances := []api.Instance{s.ownRecord()}
 		if there {
 			instances = append(instances, s.record.instance())
 		}
@@ -390,7 +390,7 @@ func (s *story) pass(seconds int, there bool) []string {
 }
 
 // ownRecord is cls1's, with a heartbeat every 12 s.
-func (s *story) ownRecord() plan.Instance {
+func (s *story) ownRecord() api.Instance {
 	return memberRecord{
 		clusterID: "cls1", clusterSetID: "set1", uid: "uid-1", joined: s.record.joined, heartbeat: s.now.Unix() / 12,
 	}.instance()
@@ -462,7 +462,7 @@ func TestSilentCluster(t *testing.T) {
 			s.now = s.now.Add(time.Second)
 			later := s.record.instance()
 			later.Attributes[attrFormat], later.Attributes[attrHeartbeat] = "9.0", strconv.Itoa(i/12)
-			s.catalogs.members(s.now, []plan.Instance{s.ownRecord(), later}, changed)
+			s.catalogs.members(s.now, []api.Instance{s.ownRecord(), later}, changed)
 		}
 		s.lives("it writes what we cannot read", "live")
 		s.expect("it writes what we cannot read", theKey, "•")
@@ -488,10 +488,10 @@ func TestBadRecords(t *testing.T) {
 	s.members(s.record)
 	bad := s.record.instance()
 	bad.Attributes[attrPages] = "garbage"
-	stranger := plan.Instance{ID: "Not_A_Cluster", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
-	unknown := plan.Instance{ID: "cls3", Attributes: map[string]string{}}
+	stranger := api.Instance{ID: "Not_A_Cluster", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
+	unknown := api.Instance{ID: "cls3", Attributes: map[string]string{}}
 	changed := keySet{}
-	s.catalogs.members(s.now, []plan.Instance{bad, stranger, unknown}, changed)
+	s.catalogs.members(s.now, []api.Instance{bad, stranger, unknown}, changed)
 	s.notified("bad records", names(changed))
 	view := s.catalogs.look(theKey)
 	if len(view.Exports) != 1 || !slices.Equal(view.Unknown, []string{"cls3"}) {
@@ -541,7 +541,7 @@ func TestLastSeen(t *testing.T) {
 func TestAudit(t *testing.T) {
 	s := newStory(t)
 	c := s.catalogs
-	own := func(generation int64, page int, exports ...mcs.Export) (string, []plan.Instance) {
+	own := func(generation int64, page int, exports ...mcs.Export) (string, []api.Instance) {
 		digest := s.write(generation, page, exports...)
 		return digest, s.pages[page]
 	}
@@ -563,8 +563,8 @@ func TestAudit(t *testing.T) {
 		leftPage = (leftPage + 1) % pageCount
 	}
 	_, left := own(99, leftPage, exp)
-	c.members(s.now, []plan.Instance{r.instance()}, changed)
-	c.audit(s.now, map[int][]plan.Instance{0: slices.Concat(first, ahead, left)}, changed)
+	c.members(s.now, []api.Instance{r.instance()}, changed)
+	c.audit(s.now, map[int][]api.Instance{0: slices.Concat(first, ahead, left)}, changed)
 	shown := c.own()
 	for page, want := range map[int]int{thePage: 1, pageOf(other): 1, leftPage: 0} {
 		p := &shown.pages[page]
@@ -573,7 +573,7 @@ func TestAudit(t *testing.T) {
 		}
 	}
 	// Somebody removes a page.
-	c.audit(s.now, map[int][]plan.Instance{0: slices.Concat(ahead, left)}, changed)
+	c.audit(s.now, map[int][]api.Instance{0: slices.Concat(ahead, left)}, changed)
 	if got := shown.wanted(s.now); !slices.Equal(got, []int{thePage}) {
 		t.Errorf("pages %v have to be read again, want %d", got, thePage)
 	}
@@ -586,7 +586,7 @@ func TestAudit(t *testing.T) {
 // no sign of life all the same.
 func TestUnheardWithKnownCatalog(t *testing.T) {
 	s := newStory(t)
-	s.catalogs.suspect(controlPlace{catalogs: map[string]map[int]service{"cls2": {}}})
+	s.catalogs.suspect(controlPlace{catalogs: map[string]map[int]api.Service{"cls2": {}}})
 	s.publish(101, thePage, webExport("cls2", 0, 2))
 	s.pass(1, true)
 	s.read()

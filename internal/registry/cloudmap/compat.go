@@ -9,6 +9,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // compatService is what is known of a Cloud Map service in which clusters that run the AWS Cloud Map MCS Controller for K8s may
@@ -17,7 +18,7 @@ type compatService struct {
 	key mcs.Key
 	// namespace is the namespace's name for discovery.
 	namespace string
-	service   service
+	service   api.Service
 	// listed says that it was in the last list of services.
 	listed bool
 	// read says that it has been read whole once, readAt when it was last, and lookedAt when it was last read or had not changed.
@@ -106,7 +107,7 @@ type compatCatalog struct {
 func (c *compatCatalog) list(now time.Time, found map[mcs.Key]compatService) {
 	c.listed = true
 	for key, f := range found {
-		if have := c.services[key]; have == nil || have.service.id != f.service.id {
+		if have := c.services[key]; have == nil || have.service.ID != f.service.ID {
 			c.services[key] = &compatService{key: key, clusters: map[string]*compatExport{}}
 			if have != nil { // deleted and made again: what it had stays until it has been read
 				c.services[key].clusters, c.services[key].busy = have.clusters, have.busy
@@ -150,7 +151,7 @@ func (c *compatCatalog) dueServices(now time.Time, t compatTimes) []compatLook {
 type compatLook struct {
 	key       mcs.Key
 	namespace string
-	service   service
+	service   api.Service
 	revision  int64
 	// whole says that it is to be read, whether or not its revision is another one.
 	whole bool
@@ -220,11 +221,11 @@ func defaultCompatTimes() compatTimes {
 
 // CompatRates are those of a client for the compatibility import alone, which is in no hurry: a quarter of what the registry's own
 // client allows itself at most, beside which it runs. DiscoverInstancesRevision has nobody else that uses it.
-func CompatRates() map[string]Rate {
-	rates := map[string]Rate{}
+func CompatRates() map[string]api.Rate {
+	rates := map[string]api.Rate{}
 	for _, operation := range []string{"DiscoverInstances", "ListInstances", "ListNamespaces", "ListServices"} {
-		full := defaultRates[operation]
-		rates[operation] = Rate{PerSecond: full.PerSecond / 4, Burst: max(1, full.Burst/4)}
+		full := api.DefaultRates()[operation]
+		rates[operation] = api.Rate{PerSecond: full.PerSecond / 4, Burst: max(1, full.Burst/4)}
 	}
 	return rates
 }

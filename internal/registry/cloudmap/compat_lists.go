@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // compatLists is when the compatibility import lists namespaces and services. Every cluster that runs it lists them all, out of one quota,
@@ -17,8 +19,8 @@ type compatLists struct {
 	// is not put off.
 	throttled, complete bool
 	// namespaces and services are what there is of a list that was given up: it goes on from there.
-	namespaces map[string]namespace
-	services   map[string]map[string]service
+	namespaces map[string]api.Namespace
+	services   map[string]map[string]api.Service
 }
 
 const (
@@ -43,7 +45,7 @@ func (l *compatLists) done(now time.Time, least time.Duration, err error) {
 	}
 	l.throttled = false
 	wait := l.every
-	if err != nil && resultOf(err) != resultThrottled {
+	if err != nil && !api.IsThrottled(err) {
 		wait = min(least, compatListRetry)
 	}
 	l.at = now.Add(wait/2 + rand.N(wait))
@@ -51,9 +53,9 @@ func (l *compatLists) done(now time.Time, least time.Duration, err error) {
 
 // patiently repeats a request of a list that is throttled some times, and takes note of it.
 func patiently[T any](ctx context.Context, c *Compat, request func(context.Context) (T, error)) (result T, err error) {
-	err = c.client.persist(ctx, func() error {
+	err = c.client.RetryThrottled(ctx, func() error {
 		var err error
-		if result, err = request(ctx); resultOf(err) == resultThrottled {
+		if result, err = request(ctx); api.IsThrottled(err) {
 			c.lists.throttled = true
 		}
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 func TestCompatListsDone(t *testing.T) {
@@ -61,8 +62,8 @@ func TestCompatFleet(t *testing.T) {
 	const clusters, namespaces = 100, 10
 	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
 		f := newFleet()
-		client := func(name string) *Client {
-			c, err := NewClient(t.Context(), ClientConfig{Region: "us-east-1", Endpoint: "http://cloudmap.test", Rates: CompatRates(), transport: guarded{a, f, name}})
+		client := func(name string) *api.Client {
+			c, err := api.NewClient(t.Context(), api.Config{Region: "us-east-1", Endpoint: "http://cloudmap.test", Rates: CompatRates(), HTTPClient: guarded{a, f, name}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,11 +71,11 @@ func TestCompatFleet(t *testing.T) {
 		}
 		admin := client("admin")
 		for i := range namespaces {
-			in, err := admin.createNamespace(t.Context(), fmt.Sprint("demo-", i), cls1, partView)
+			in, err := admin.CreateNamespace(t.Context(), fmt.Sprint("demo-", i), cls1, api.PartView)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := admin.createService(t.Context(), in, "web", cls1, partView); err != nil {
+			if _, err := admin.CreateService(t.Context(), in, "web", cls1, api.PartView); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -19,6 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // CompatConfig says for whom instances are read, and how often.
@@ -41,7 +40,7 @@ type CompatConfig struct {
 type Compat struct {
 	cfg    CompatConfig
 	log    logr.Logger
-	client *Client
+	client *api.Client
 
 	mu      sync.Mutex
 	catalog compatCatalog
@@ -59,13 +58,13 @@ type Compat struct {
 var _ registry.Registry = (*Compat)(nil)
 
 // NewCompat makes the compatibility import. It makes no request.
-func NewCompat(client *Client, cfg CompatConfig) *Compat {
+func NewCompat(client *api.Client, cfg CompatConfig) *Compat {
 	cfg.PollInterval = cmp.Or(cfg.PollInterval, defaultCompatPoll)
 	if cfg.times == (compatTimes{}) {
 		cfg.times = defaultCompatTimes()
 	}
 	return &Compat{
-		cfg: cfg, log: cfg.Logger, client: client.ownAccount().as(classInstances),
+		cfg: cfg, log: cfg.Logger, client: client.InOwnAccount().WithPriority(api.PriorityLow),
 		catalog: compatCatalog{own: cfg.Identity.ClusterID, services: map[mcs.Key]*compatService{}},
 		shown:   map[mcs.Key][]mcs.Export{}, asked: keySet{},
 	}
@@ -167,11 +166,11 @@ func (c *Compat) listIfDue(ctx context.Context) error {
 // list finds every service that may be one of the clusterset.
 func (c *Compat) list(ctx context.Context) (map[mcs.Key]compatService, error) {
 	if c.lists.namespaces == nil {
-		namespaces, err := patiently(ctx, c, c.client.namespaces)
+		namespaces, err := patiently(ctx, c, c.client.ListNamespaces)
 		if err != nil {
 			return nil, err
 		}
-		c.lists.namespaces, c.lists.services = namespaces, map[string]map[string]service{}
+		c.lists.namespaces, c.lists.services = namespaces, map[string]map[string]api.Service{}
 	}
 	found := map[mcs.Key]compatService{}
 	for _, name := range slices.Sorted(maps.Keys(c.lists.namespaces)) {
@@ -181,15 +180,15 @@ func (c *Compat) list(ctx context.Context) (map[mcs.Key]compatService, error) {
 		}
 		in := c.lists.namespaces[name]
 		if _, listed := c.lists.services[name]; !listed {
-			services, err := patiently(ctx, c, func(ctx context.Context) (map[string]service, error) { return c.client.services(ctx, in) })
-			if err != nil && !isNotFound(err) { // deleted since
+			services, err := patiently(ctx, c, func(ctx context.Context) (map[string]api.Service, error) { return c.client.ListServices(ctx, in) })
+			if err != nil && !api.IsNotFound(err) { // deleted since
 				return nil, err
 			}
 			c.lists.services[name] = services
 		}
 		for serviceName, s := range c.lists.services[name] {
 			if len(validation.IsDNS1123Label(serviceName)) == 0 {
-				found[mcs.Key{Namespace: name, Name: serviceName}] = compatService{namespace: in.httpName, service: s}
+				found[mcs.Key{Namespace: name, Name: serviceName}] = compatService{namespace: in.HTTPName, service: s}
 			}
 		}
 	}
@@ -199,16 +198,16 @@ func (c *Compat) list(ctx context.Context) (map[mcs.Key]compatService, error) {
 
 // look reads a service if it may have changed.
 func (c *Compat) look(ctx context.Context, l compatLook) error {
-	revision, err := c.client.revision(ctx, l.namespace, l.key.Name)
+	revision, err := c.client.InstancesRevision(ctx, l.namespace, l.key.Name)
 	if err == nil && revision <= l.revision && !l.whole {
 		c.note(l, func(s *compatService) { s.lookedAt = time.Now() })
 		return nil
 	}
-	var instances []plan.Instance
+	var instances []api.Instance
 	if err == nil {
 		instances, revision, err = c.instances(ctx, l, revision)
 	}
-	if isNotFound(err) {
+	if api.IsNotFound(err) {
 		return nil // deleted since: the next list will say so
 	}
 	if err != nil {
@@ -228,23 +227,20 @@ func (c *Compat) look(ctx context.Context, l compatLook) error {
 func (c *Compat) note(l compatLook, what func(*compatService)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.catalog.services[l.key]; s != nil && s.service.id == l.service.id {
+	if s := c.catalog.services[l.key]; s != nil && s.service.ID == l.service.ID {
 		what(s)
 	}
 }
 
 // instances reads the instances of our clusterset, whole, and the revision that they are of: at least the one given, or the
 // answer is an old one. When there are more than DiscoverInstances shows, they are listed, at a request per hundred.
-func (c *Compat) instances(ctx context.Context, l compatLook, revision int64) ([]plan.Instance, int64, error) {
+func (c *Compat) instances(ctx context.Context, l compatLook, revision int64) ([]api.Instance, int64, error) {
 	query := map[string]string{attrClusterSetID: c.cfg.Identity.ClusterSetID}
-	out, err := c.client.discovered(ctx, l.namespace, l.key.Name, query)
-	if err != nil {
-		return nil, 0, err
+	instances, complete, found, err := c.client.DiscoverInstancesAtRevision(ctx, l.namespace, l.key.Name, query)
+	if complete || err != nil {
+		return instances, found, err
 	}
-	if len(out.Instances) < maxDiscovered {
-		return instancesOf(out), aws.ToInt64(out.InstancesRevision), nil
-	}
-	instances, err := c.client.list(ctx, l.service)
+	instances, err = c.client.ListInstances(ctx, l.service)
 	return instances, revision, err
 }
 
@@ -277,17 +273,4 @@ func (c *Compat) show(now time.Time, notify func(mcs.Key)) {
 	for key := range changed {
 		notify(key)
 	}
-}
-
-// revision asks whether a service's instances have changed: it grows with every change.
-func (c *Client) revision(ctx context.Context, namespace, service string) (int64, error) {
-	out, err := call(ctx, c, "DiscoverInstancesRevision", c.sdk.DiscoverInstancesRevision, &servicediscovery.DiscoverInstancesRevisionInput{
-		NamespaceName: aws.String(namespace),
-		ServiceName:   aws.String(service),
-		OwnerAccount:  c.ownerAccount(),
-	})
-	if err != nil {
-		return 0, err
-	}
-	return aws.ToInt64(out.InstancesRevision), nil
 }

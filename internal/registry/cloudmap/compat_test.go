@@ -18,10 +18,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // oldInstances are those that the AWS Cloud Map MCS Controller for K8s writes for exp.
-func oldInstances(exp mcs.Export) []plan.Instance {
+func oldInstances(exp mcs.Export) []api.Instance {
 	instances := plan.InstancesOf(exp, "set1", "")
 	for _, i := range instances {
 		i.Attributes["K8S_CONTROLLER"] = oldController + " 0.3.1 (887737e)"
@@ -95,7 +96,7 @@ func TestCompatCatalog(t *testing.T) {
 			now := start
 			for i, s := range tt.steps {
 				now = now.Add(s.after)
-				found := map[mcs.Key]compatService{webKey(0): {namespace: "demo", service: service{id: "srv-1"}}}
+				found := map[mcs.Key]compatService{webKey(0): {namespace: "demo", service: api.Service{ID: "srv-1"}}}
 				if s.unlisted {
 					found = nil
 				}
@@ -188,7 +189,7 @@ func TestCompatImport(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	createForeign(t, c, "demo", "web-0")
 	createForeign(t, c, "Not-of.Kubernetes", "web-0")
-	c.put(t, "demo", "web-0", plan.Instance{ID: "ecs-task", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.99.0.1"}})
+	c.put(t, "demo", "web-0", api.Instance{ID: "ecs-task", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.99.0.1"}})
 	reg, notified := compat(t, c, cls1)
 	within(t, 10*time.Second, "nothing is exported", compatSees(reg))
 
@@ -243,7 +244,7 @@ func TestCompatImport(t *testing.T) {
 	for id := range c.instances(t, "demo", "web-0") {
 		if s, ok := c.service(t, "demo", "web-0"); !ok {
 			t.Fatal("the service is gone")
-		} else if err := c.client.deregister(t.Context(), s.id, id); err != nil {
+		} else if err := c.client.DeregisterInstance(t.Context(), s.ID, id); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 
 // control finds the namespace and the services that hold members and pages, and makes them when they are not there.
 type control struct {
-	client   *Client
+	client   *api.Client
 	identity mcs.Identity
 
 	// readOnly makes nothing. What is missing is looked for again after a while.
@@ -37,15 +37,15 @@ type control struct {
 	searched  bool
 	recalling time.Time
 	// listed is told of each list of the namespaces.
-	listed func(map[string]namespace)
+	listed func(map[string]api.Namespace)
 	// unlisted is closed when the place was found without a list of the services, and that has to be made up for.
 	unlisted chan struct{}
 }
 
-func newControl(client *Client, cfg Config) *control {
+func newControl(client *api.Client, cfg Config) *control {
 	return &control{
 		client: client, identity: cfg.Identity, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
-		listed: func(map[string]namespace) {}, unlisted: make(chan struct{}),
+		listed: func(map[string]api.Namespace) {}, unlisted: make(chan struct{}),
 	}
 }
 
@@ -53,12 +53,12 @@ func newControl(client *Client, cfg Config) *control {
 type controlPlace struct {
 	// found is when it was found.
 	found     time.Time
-	namespace namespace
-	members   service
+	namespace api.Namespace
+	members   api.Service
 	// catalog are the services of our own catalog. The first is always there, unless we just read.
-	catalog map[int]service
+	catalog map[int]api.Service
 	// catalogs are the clusters that had a catalog when the place was found, and its services.
-	catalogs map[string]map[int]service
+	catalogs map[string]map[int]api.Service
 	// unlisted says that the services were not listed: catalogs is not known, and catalog may lack services that no record tells of.
 	unlisted bool
 	// isNew says that the catalog was not there before.
@@ -140,7 +140,7 @@ func (c *control) recallOrFind(ctx context.Context) (controlPlace, error) {
 
 // look finds what is there.
 func (c *control) look(ctx context.Context) (place controlPlace, err error) {
-	namespaces, err := c.client.namespaces(ctx)
+	namespaces, err := c.client.ListNamespaces(ctx)
 	if err != nil {
 		return place, err
 	}
@@ -148,7 +148,7 @@ func (c *control) look(ctx context.Context) (place controlPlace, err error) {
 	if place.namespace, ok = namespaces[c.namespaceName()]; !ok {
 		return controlPlace{missing: true}, nil
 	}
-	services, err := c.client.services(ctx, place.namespace)
+	services, err := c.client.ListServices(ctx, place.namespace)
 	if err != nil {
 		return place, err
 	}
@@ -160,24 +160,24 @@ func (c *control) look(ctx context.Context) (place controlPlace, err error) {
 
 // find finds what is there, and makes what is not.
 func (c *control) find(ctx context.Context) (place controlPlace, err error) {
-	namespaces, err := c.client.namespaces(ctx)
+	namespaces, err := c.client.ListNamespaces(ctx)
 	if err != nil {
 		return place, err
 	}
 	c.listed(namespaces)
 	var ok bool
 	if place.namespace, ok = namespaces[c.namespaceName()]; !ok {
-		if place.namespace, err = c.client.createNamespace(ctx, c.namespaceName(), c.identity, partControl); err != nil {
+		if place.namespace, err = c.client.CreateNamespace(ctx, c.namespaceName(), c.identity, api.PartControl); err != nil {
 			return place, err
 		}
 	}
-	services, err := c.client.services(ctx, place.namespace)
+	services, err := c.client.ListServices(ctx, place.namespace)
 	if err != nil {
 		return place, err
 	}
 	place.catalogs = catalogsIn(services)
 	if place.members, ok = services[membersService]; !ok {
-		if place.members, err = c.client.createService(ctx, place.namespace, membersService, c.identity, partMembers); err != nil {
+		if place.members, err = c.client.CreateService(ctx, place.namespace, membersService, c.identity, api.PartMembers); err != nil {
 			return place, err
 		}
 	}
@@ -188,15 +188,15 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	place.isNew = len(place.catalog) == 0
 	first, err := c.createCatalog(ctx, place, 0)
 	if place.isNew {
-		place.catalog = map[int]service{}
+		place.catalog = map[int]api.Service{}
 	}
 	place.catalog[0] = first
 	return place, err
 }
 
 // createCatalog makes a service of our catalog.
-func (c *control) createCatalog(ctx context.Context, place controlPlace, number int) (service, error) {
-	return c.client.createService(ctx, place.namespace, catalogName(c.identity.ClusterID, number), c.identity, partCatalog)
+func (c *control) createCatalog(ctx context.Context, place controlPlace, number int) (api.Service, error) {
+	return c.client.CreateService(ctx, place.namespace, catalogName(c.identity.ClusterID, number), c.identity, api.PartCatalog)
 }
 
 // extend makes a further service of our catalog, if it is not there.
@@ -208,25 +208,25 @@ func (c *control) extend(ctx context.Context, place *controlPlace, number int) e
 	if err != nil {
 		return err
 	}
-	c.change(place, func(catalog map[int]service) { catalog[number] = made })
+	c.change(place, func(catalog map[int]api.Service) { catalog[number] = made })
 	return nil
 }
 
 // reduce deletes a service of our catalog, if it is ours by its tags and nobody uses it.
 func (c *control) reduce(ctx context.Context, place *controlPlace, number int) (gone bool, err error) {
 	s := place.catalog[number]
-	gone, err = c.client.removeIfOurs(ctx, s.arn, c.identity, func() error { return c.client.deleteService(ctx, s) })
+	gone, err = c.client.DeleteIfManaged(ctx, s.ARN, c.identity, func() error { return c.client.DeleteService(ctx, s) })
 	if gone {
-		c.change(place, func(catalog map[int]service) { delete(catalog, number) })
+		c.change(place, func(catalog map[int]api.Service) { delete(catalog, number) })
 	}
 	return gone, err
 }
 
 // change changes the services of our catalog, in place and in what is remembered of it.
-func (c *control) change(place *controlPlace, edit func(map[int]service)) {
+func (c *control) change(place *controlPlace, edit func(map[int]api.Service)) {
 	place.catalog = maps.Clone(place.catalog)
 	edit(place.catalog)
-	for known := c.known.Load(); known != nil && known.namespace.id == place.namespace.id; known = c.known.Load() {
+	for known := c.known.Load(); known != nil && known.namespace.ID == place.namespace.ID; known = c.known.Load() {
 		changed := *known
 		changed.catalog = maps.Clone(known.catalog)
 		edit(changed.catalog)
@@ -245,17 +245,17 @@ func (c *control) leave(ctx context.Context, place controlPlace) error {
 			return err
 		}
 	}
-	members, err := c.client.list(ctx, place.members)
-	if err != nil && !isNotFound(err) {
+	members, err := c.client.ListInstances(ctx, place.members)
+	if err != nil && !api.IsNotFound(err) {
 		return err
 	}
-	if slices.ContainsFunc(members, func(i plan.Instance) bool { return i.ID != c.identity.ClusterID }) {
+	if slices.ContainsFunc(members, func(i api.Instance) bool { return i.ID != c.identity.ClusterID }) {
 		return nil
 	}
-	gone, err := c.client.removeIfOurs(ctx, place.members.arn, c.identity, func() error { return c.client.deleteService(ctx, place.members) })
+	gone, err := c.client.DeleteIfManaged(ctx, place.members.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.members) })
 	if err != nil || !gone {
 		return err
 	}
-	_, err = c.client.removeIfOurs(ctx, place.namespace.arn, c.identity, func() error { return c.client.deleteNamespace(ctx, place.namespace) })
+	_, err = c.client.DeleteIfManaged(ctx, place.namespace.ARN, c.identity, func() error { return c.client.DeleteNamespace(ctx, place.namespace) })
 	return err
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
@@ -83,7 +84,7 @@ type trial struct {
 	rnd      *rand.Rand
 	clusters []*actor
 	// admin is somebody who may do everything.
-	admin *Client
+	admin *api.Client
 	// twin uses the ID of the first cluster.
 	twin *life
 	// shows says that there is the instance view. udp carries hints, nil without.
@@ -547,7 +548,7 @@ const garbageCluster = "garbage"
 // vandalise does what nobody should, with no regard to what belongs to whom.
 func (tr *trial) vandalise() {
 	admin, ctx := tr.admin, context.Background()
-	namespaces, err := admin.namespaces(ctx)
+	namespaces, err := admin.ListNamespaces(ctx)
 	if err != nil {
 		return // Cloud Map is down for the admin too
 	}
@@ -555,7 +556,7 @@ func (tr *trial) vandalise() {
 	if !ok {
 		return
 	}
-	services, err := admin.services(ctx, in)
+	services, err := admin.ListServices(ctx, in)
 	if err != nil {
 		return
 	}
@@ -564,27 +565,27 @@ func (tr *trial) vandalise() {
 	case 0: // a part of a page is deleted
 		tr.deleteOne(admin, services[catalogName(victim, 0)])
 	case 1: // a record is deleted
-		_ = admin.deregister(ctx, services[membersService].id, victim)
+		_ = admin.DeregisterInstance(ctx, services[membersService].ID, victim)
 	case 2: // garbage
 		attrs := (&memberRecord{clusterID: garbageCluster, clusterSetID: "set1", uid: "uid-garbage", joined: time.Now(), generation: 1}).instance().Attributes
 		attrs[[]string{attrPages, attrFormat, attrGeneration, attrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]
-		_, _ = admin.register(ctx, services[membersService].id, plan.Instance{ID: garbageCluster, Attributes: attrs})
+		_, _ = admin.RegisterInstance(ctx, services[membersService].ID, api.Instance{ID: garbageCluster, Attributes: attrs})
 	case 3: // an instance that is none of ours in a catalog
 		if s, ok := services[catalogName(victim, 0)]; ok {
-			_, _ = admin.register(ctx, s.id, plan.Instance{ID: "page-07-9", Attributes: map[string]string{"PAGE": "07", "GENERATION": "99999999999999", "PARTS": "1"}})
+			_, _ = admin.RegisterInstance(ctx, s.ID, api.Instance{ID: "page-07-9", Attributes: map[string]string{"PAGE": "07", "GENERATION": "99999999999999", "PARTS": "1"}})
 		}
 	}
 }
 
-func (tr *trial) deleteOne(admin *Client, s service) {
-	if s.id == "" {
+func (tr *trial) deleteOne(admin *api.Client, s api.Service) {
+	if s.ID == "" {
 		return
 	}
-	instances, err := admin.list(context.Background(), s)
+	instances, err := admin.ListInstances(context.Background(), s)
 	if err != nil || len(instances) == 0 {
 		return
 	}
-	_ = admin.deregister(context.Background(), s.id, instances[tr.rnd.IntN(len(instances))].ID)
+	_ = admin.DeregisterInstance(context.Background(), s.ID, instances[tr.rnd.IntN(len(instances))].ID)
 }
 
 // beginTwin starts a second cluster with the first one's ID, if that one is alive.
@@ -773,7 +774,7 @@ func (tr *trial) checkOutage() {
 		tr.outage = time.Now()
 	}
 	// Answers may be under way for as long as a request takes.
-	if time.Since(tr.outage) < requestTimeout {
+	if time.Since(tr.outage) < api.RequestTimeout {
 		return
 	}
 	now := map[string]string{}
@@ -951,7 +952,7 @@ func (tr *trial) unshown() string {
 	for k := range allKeys {
 		want, have := tr.instances(k), map[string]map[string]string(nil)
 		if s, ok := services[webKey(k).Name]; ok {
-			listed, err := tr.admin.list(context.Background(), s)
+			listed, err := tr.admin.ListInstances(context.Background(), s)
 			if err != nil {
 				return err.Error()
 			}
@@ -994,8 +995,8 @@ func (tr *trial) instances(k int) (want map[string]map[string]string) {
 }
 
 // shownServices are those of the instance view.
-func (tr *trial) shownServices() (map[string]service, error) {
-	namespaces, err := tr.admin.namespaces(context.Background())
+func (tr *trial) shownServices() (map[string]api.Service, error) {
+	namespaces, err := tr.admin.ListNamespaces(context.Background())
 	if err != nil {
 		return nil, err
 	}
@@ -1003,7 +1004,7 @@ func (tr *trial) shownServices() (map[string]service, error) {
 	if !ok {
 		return nil, nil
 	}
-	return tr.admin.services(context.Background(), in)
+	return tr.admin.ListServices(context.Background(), in)
 }
 
 // waiting is how many services a view has still to look at.
@@ -1044,11 +1045,11 @@ func (tr *trial) settleIn() {
 	}
 	instances := plan.InstancesOf(a.export(k, 1+tr.rnd.IntN(3)), "set1", "test")
 	foreign := instances[tr.rnd.IntN(len(instances))]
-	if exp := a.wanted(k); exp != nil && slices.ContainsFunc(plan.InstancesOf(*exp, "set1", "test"), func(i plan.Instance) bool { return i.ID == foreign.ID }) {
+	if exp := a.wanted(k); exp != nil && slices.ContainsFunc(plan.InstancesOf(*exp, "set1", "test"), func(i api.Instance) bool { return i.ID == foreign.ID }) {
 		return
 	}
 	foreign.Attributes = map[string]string{"COLOUR": "blue", "CLUSTER_ID": []string{"elsewhere", "%"}[tr.rnd.IntN(2)]}
-	if _, err := tr.admin.register(context.Background(), s.id, foreign); err != nil {
+	if _, err := tr.admin.RegisterInstance(context.Background(), s.ID, foreign); err != nil {
 		tr.t.Error(err)
 	}
 	tr.foreign[name] = map[string]map[string]string{foreign.ID: foreign.Attributes}
@@ -1065,7 +1066,7 @@ func (a *actor) excess() string {
 		}
 	}
 	a.life.mu.Unlock()
-	listed, err := a.trial.admin.list(context.Background(), place.catalog[0])
+	listed, err := a.trial.admin.ListInstances(context.Background(), place.catalog[0])
 	if err != nil {
 		return err.Error()
 	}

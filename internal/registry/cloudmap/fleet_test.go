@@ -18,6 +18,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // fleet watches what many clusters do to an account, and cuts its quotas.
@@ -225,7 +226,7 @@ func (f *fleetOf) start(first int) {
 		cfg.PeerNotifications = nil // hints only save reads, which are not short
 		cfg.PollInterval = fleetPoll
 		transport := guarded{f.account, f.fleet, cfg.Identity.ClusterID}
-		client, err := NewClient(f.t.Context(), ClientConfig{Region: "us-east-1", Endpoint: "http://cloudmap.test", transport: transport})
+		client, err := api.NewClient(f.t.Context(), api.Config{Region: "us-east-1", Endpoint: "http://cloudmap.test", HTTPClient: transport})
 		if err != nil {
 			f.t.Fatal(err)
 		}

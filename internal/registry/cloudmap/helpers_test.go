@@ -16,14 +16,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
 	"go.uber.org/goleak"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 func TestMain(m *testing.M) {
@@ -42,9 +45,9 @@ type cloud struct {
 	server atomic.Pointer[cloudmaplocal.Server]
 	url    string
 	delay  time.Duration
-	rates  map[string]Rate
+	rates  map[string]api.Rate
 	// client is for looking into it, apart from the clients of the registries.
-	client *Client
+	client *api.Client
 	// broken makes every request fail, denied those that write. lost is how many more writes of pages are answered with
 	// success and not carried out. pageWrites counts the writes of pages.
 	broken, denied   atomic.Bool
@@ -114,29 +117,47 @@ func startCloud(t *testing.T, options cloudmaplocal.Options) *cloud {
 	c.url = listener.URL
 	if options.Unthrottled {
 		// Without AWS's limits there is no need for ours either: tests are about what is done, not how fast.
-		c.rates = map[string]Rate{}
-		for operation := range defaultRates {
-			c.rates[operation] = Rate{PerSecond: 10_000, Burst: 10_000}
-		}
+		c.rates = unlimitedRates()
 	}
 	c.client = c.newClient(t)
 	return c
 }
 
-func (c *cloud) newClient(t *testing.T) *Client {
+// unlimitedRates are rates that no test reaches.
+func unlimitedRates() map[string]api.Rate {
+	rates := map[string]api.Rate{}
+	for operation := range api.DefaultRates() {
+		rates[operation] = api.Rate{PerSecond: 10_000, Burst: 10_000}
+	}
+	return rates
+}
+
+func (c *cloud) newClient(t *testing.T) *api.Client {
 	t.Helper()
-	return c.clientFor(t, ClientConfig{})
+	return c.clientFor(t, api.Config{})
 }
 
 // clientFor makes a client as cfg says, in us-east-1 if it does not say where.
-func (c *cloud) clientFor(t *testing.T, cfg ClientConfig) *Client {
+func (c *cloud) clientFor(t *testing.T, cfg api.Config) *api.Client {
 	t.Helper()
 	cfg.Region, cfg.Endpoint, cfg.Rates = cmp.Or(cfg.Region, "us-east-1"), c.url, c.rates
-	client, err := NewClient(t.Context(), cfg)
+	client, err := api.NewClient(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return client
+}
+
+// withKey is a client's configuration with an access key.
+func withKey(id string) api.Config {
+	return api.Config{Credentials: credentials.NewStaticCredentialsProvider(id, "secret", "")}
+}
+
+// sdk is AWS's own client with an access key.
+func (c *cloud) sdk(key string) *servicediscovery.Client {
+	return servicediscovery.New(servicediscovery.Options{
+		BaseEndpoint: aws.String(c.url), Region: "us-east-1", Credentials: credentials.NewStaticCredentialsProvider(key, "secret", ""),
+	})
 }
 
 // fast are intervals for tests that have no second to lose.
@@ -157,14 +178,14 @@ func fast(identity mcs.Identity) Config {
 
 func (c *cloud) registry(t *testing.T, cfg Config) *Registry {
 	t.Helper()
-	client := c.newClient(t)
+	var client api.Config
 	if c.keyOf != nil {
-		client = client.with(c.keyOf(cfg.Identity))
+		client = withKey(c.keyOf(cfg.Identity))
 	}
-	return c.registryOf(t, client, cfg)
+	return c.registryOf(t, c.clientFor(t, client), cfg)
 }
 
-func (c *cloud) registryOf(t *testing.T, client *Client, cfg Config) *Registry {
+func (c *cloud) registryOf(t *testing.T, client *api.Client, cfg Config) *Registry {
 	t.Helper()
 	if testing.Verbose() {
 		cfg.Logger = testr.New(t).WithName(cfg.Identity.ClusterID)
@@ -214,7 +235,7 @@ func (c *cloud) instances(t *testing.T, namespaceName, serviceName string) map[s
 	if !ok {
 		return nil
 	}
-	listed := unthrottled(t, func() ([]plan.Instance, error) { return c.client.list(t.Context(), s) })
+	listed := unthrottled(t, func() ([]api.Instance, error) { return c.client.ListInstances(t.Context(), s) })
 	found := map[string]map[string]string{}
 	for _, instance := range listed {
 		found[instance.ID] = instance.Attributes
@@ -222,13 +243,13 @@ func (c *cloud) instances(t *testing.T, namespaceName, serviceName string) map[s
 	return found
 }
 
-func (c *cloud) service(t *testing.T, namespaceName, serviceName string) (service, bool) {
+func (c *cloud) service(t *testing.T, namespaceName, serviceName string) (api.Service, bool) {
 	t.Helper()
-	in, ok := unthrottled(t, func() (map[string]namespace, error) { return c.client.namespaces(t.Context()) })[namespaceName]
+	in, ok := unthrottled(t, func() (map[string]api.Namespace, error) { return c.client.ListNamespaces(t.Context()) })[namespaceName]
 	if !ok {
-		return service{}, false
+		return api.Service{}, false
 	}
-	s, ok := unthrottled(t, func() (map[string]service, error) { return c.client.services(t.Context(), in) })[serviceName]
+	s, ok := unthrottled(t, func() (map[string]api.Service, error) { return c.client.ListServices(t.Context(), in) })[serviceName]
 	return s, ok
 }
 
@@ -238,10 +259,10 @@ func unthrottled[T any](t *testing.T, request func() (T, error)) T {
 	var result T
 	within(t, time.Minute, "a request that is not throttled", func() bool {
 		var err error
-		if result, err = request(); err != nil && resultOf(err) != resultThrottled && !isNotFound(err) {
+		if result, err = request(); err != nil && !api.IsThrottled(err) && !api.IsNotFound(err) {
 			t.Fatal(err)
 		}
-		return err == nil || isNotFound(err)
+		return err == nil || api.IsNotFound(err)
 	})
 	return result
 }
@@ -253,13 +274,13 @@ func (c *cloud) replace(server *cloudmaplocal.Server) { c.server.Store(server) }
 func (c *cloud) settle() { time.Sleep(c.delay) }
 
 // put writes an instance as somebody else would.
-func (c *cloud) put(t *testing.T, namespaceName, serviceName string, instance plan.Instance) {
+func (c *cloud) put(t *testing.T, namespaceName, serviceName string, instance api.Instance) {
 	t.Helper()
 	s, ok := c.service(t, namespaceName, serviceName)
 	if !ok {
 		t.Fatalf("there is no service %s in namespace %s", serviceName, namespaceName)
 	}
-	if _, err := c.client.register(t.Context(), s.id, instance); err != nil {
+	if _, err := c.client.RegisterInstance(t.Context(), s.ID, instance); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -271,7 +292,7 @@ func (c *cloud) drop(t *testing.T, namespaceName, serviceName, id string) {
 	if !ok {
 		t.Fatalf("there is no service %s in namespace %s", serviceName, namespaceName)
 	}
-	if err := c.client.deregister(t.Context(), s.id, id); err != nil {
+	if err := c.client.DeregisterInstance(t.Context(), s.ID, id); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -304,7 +325,7 @@ func (c *cloud) spoil(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
 		t.Fatal(err)
 	}
 	c.put(t, control, catalogName(clusterID, 0), parts[0])
-	announced, err := parseMember(plan.Instance{ID: clusterID, Attributes: attrs}, clusterSetID)
+	announced, err := parseMember(api.Instance{ID: clusterID, Attributes: attrs}, clusterSetID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
@@ -32,17 +33,6 @@ var (
 	joinPolicies = []string{"cluster.json", "create.json"}
 	viewPolicies = append(slices.Clone(joinPolicies), "instance-view.json")
 )
-
-// with is c with the credentials of another access key.
-func (c *Client) with(key string) *Client {
-	other := *c
-	options := c.sdk.Options()
-	options.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-		return aws.Credentials{AccessKeyID: key, SecretAccessKey: "secret"}, nil
-	})
-	other.sdk = servicediscovery.New(options)
-	return &other
-}
 
 // policyDocument is a file of deploy/iam for a cluster, as the sed of docs/iam.md writes it.
 func policyDocument(t *testing.T, file string, identity mcs.Identity) []byte {
@@ -190,16 +180,16 @@ func lifetime(t *testing.T, c *cloud, view bool, leave time.Duration, done func(
 // leftover is an instance that an earlier life of cls1 left.
 func leftover(t *testing.T, c *cloud) {
 	t.Helper()
-	in, err := c.client.createNamespace(t.Context(), "left", cls1, partView)
+	in, err := c.client.CreateNamespace(t.Context(), "left", cls1, api.PartView)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.client.createService(t.Context(), in, "over", cls1, partView)
+	s, err := c.client.CreateService(t.Context(), in, "over", cls1, api.PartView)
 	if err != nil {
 		t.Fatal(err)
 	}
 	attributes := map[string]string{attrClusterID: cls1.ClusterID, attrClusterSetID: cls1.ClusterSetID, "K8S_CONTROLLER": plan.ManagedBy}
-	if _, err := c.client.register(t.Context(), s.id, plan.Instance{ID: "tcp-10_0_0_1-80", Attributes: attributes}); err != nil {
+	if _, err := c.client.RegisterInstance(t.Context(), s.ID, api.Instance{ID: "tcp-10_0_0_1-80", Attributes: attributes}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -216,7 +206,7 @@ func TestPoliciesSuffice(t *testing.T) {
 				t.Errorf("denied: %v", denied)
 			}
 			within(t, 3*patience, "nothing is left", func() bool {
-				left, err := c.client.namespaces(t.Context())
+				left, err := c.client.ListNamespaces(t.Context())
 				return err == nil && len(left) == 0
 			})
 		})
@@ -255,7 +245,7 @@ func TestEveryStatementIsNeeded(t *testing.T) {
 // wantDenied fails the test unless a request was denied.
 func wantDenied(t *testing.T, what string, err error) {
 	t.Helper()
-	if resultOf(err) != resultDenied {
+	if !api.IsDenied(err) {
 		t.Errorf("%s: error = %v, want AccessDeniedException", what, err)
 	}
 }
@@ -274,17 +264,17 @@ func TestOthersRecords(t *testing.T) {
 		_, there := c.service(t, "mcs.set2", "catalog.cls1")
 		return there && len(c.instances(t, "mcs.set1", "catalog.cls1")) > 0
 	})
-	foreign, err := c.client.createNamespace(t.Context(), "ecs", mcs.Identity{ClusterID: "x", ClusterSetID: "x"}, partView)
+	foreign, err := c.client.CreateNamespace(t.Context(), "ecs", mcs.Identity{ClusterID: "x", ClusterSetID: "x"}, api.PartView)
 	if err != nil {
 		t.Fatal(err)
 	}
-	task, err := c.client.createService(t.Context(), foreign, "task", mcs.Identity{ClusterID: "x", ClusterSetID: "x"}, partView)
+	task, err := c.client.CreateService(t.Context(), foreign, "task", mcs.Identity{ClusterID: "x", ClusterSetID: "x"}, api.PartView)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	intruder := c.client.with(keyFor(cls2))
-	services := map[string]service{"task of another": task}
+	intruder := c.clientFor(t, withKey(keyFor(cls2)))
+	services := map[string]api.Service{"task of another": task}
 	for _, place := range [][2]string{{"mcs.set1", "catalog.cls1"}, {"mcs.set2", "catalog.cls1"}, {"mcs.set2", "members"}} {
 		s, ok := c.service(t, place[0], place[1])
 		if !ok {
@@ -293,24 +283,24 @@ func TestOthersRecords(t *testing.T) {
 		services[place[1]+" of "+place[0]] = s
 	}
 	for name, s := range services {
-		_, err := intruder.register(t.Context(), s.id, plan.Instance{ID: "page-00-0", Attributes: map[string]string{"A": "b"}})
+		_, err := intruder.RegisterInstance(t.Context(), s.ID, api.Instance{ID: "page-00-0", Attributes: map[string]string{"A": "b"}})
 		wantDenied(t, "writing "+name, err)
-		wantDenied(t, "removing from "+name, intruder.deregister(t.Context(), s.id, "page-00-0"))
-		wantDenied(t, "deleting "+name, intruder.deleteService(t.Context(), s))
+		wantDenied(t, "removing from "+name, intruder.DeregisterInstance(t.Context(), s.ID, "page-00-0"))
+		wantDenied(t, "deleting "+name, intruder.DeleteService(t.Context(), s))
 	}
-	_, err = intruder.createService(t.Context(), foreign, "mine", cls2, partView)
+	_, err = intruder.CreateService(t.Context(), foreign, "mine", cls2, api.PartView)
 	wantDenied(t, "creating a service in a namespace of others", err)
-	_, err = intruder.createNamespace(t.Context(), "mine", cls1, partView)
+	_, err = intruder.CreateNamespace(t.Context(), "mine", cls1, api.PartView)
 	wantDenied(t, "creating a namespace in another's name", err)
-	_, err = intruder.createNamespace(t.Context(), "mcs.set3", mcs.Identity{ClusterID: "cls2", ClusterSetID: "set3"}, partControl)
+	_, err = intruder.CreateNamespace(t.Context(), "mcs.set3", mcs.Identity{ClusterID: "cls2", ClusterSetID: "set3"}, api.PartControl)
 	wantDenied(t, "creating another clusterset", err)
-	_, err = intruder.register(t.Context(), memberService(t, c).id, plan.Instance{ID: "cls1", Attributes: map[string]string{"A": "b"}})
+	_, err = intruder.RegisterInstance(t.Context(), memberService(t, c).ID, api.Instance{ID: "cls1", Attributes: map[string]string{"A": "b"}})
 	if err != nil { // docs/iam.md says so: IAM knows no instances
 		t.Errorf("writing another's member record: %v", err)
 	}
 }
 
-func memberService(t *testing.T, c *cloud) service {
+func memberService(t *testing.T, c *cloud) api.Service {
 	t.Helper()
 	s, ok := c.service(t, "mcs.set1", membersService)
 	if !ok {
@@ -325,16 +315,16 @@ func TestReader(t *testing.T) {
 	c.keyOf = func(mcs.Identity) string { return admin }
 	_, _ = running(t, c, cls1)
 	within(t, 3*patience, "cls1 is a member", func() bool { return len(c.instances(t, "mcs.set1", membersService)) == 1 })
-	reader := c.client.with(keyFor(cls2))
-	found, _, err := reader.discover(t.Context(), "mcs.set1", membersService, nil)
+	reader := c.clientFor(t, withKey(keyFor(cls2)))
+	found, _, err := reader.DiscoverInstances(t.Context(), "mcs.set1", membersService, nil)
 	if err != nil || len(found) != 1 {
 		t.Errorf("found %v, %v", found, err)
 	}
-	_, _, err = reader.discover(t.Context(), "mcs.set2", membersService, nil)
+	_, _, err = reader.DiscoverInstances(t.Context(), "mcs.set2", membersService, nil)
 	wantDenied(t, "reading another clusterset", err)
-	_, err = reader.register(t.Context(), memberService(t, c).id, plan.Instance{ID: "cls2", Attributes: map[string]string{"A": "b"}})
+	_, err = reader.RegisterInstance(t.Context(), memberService(t, c).ID, api.Instance{ID: "cls2", Attributes: map[string]string{"A": "b"}})
 	wantDenied(t, "writing", err)
-	if _, err := reader.services(t.Context(), namespace{id: "ns-x"}); err != nil {
+	if _, err := reader.ListServices(t.Context(), api.Namespace{ID: "ns-x"}); err != nil {
 		t.Errorf("listing: %v", err)
 	}
 }
@@ -353,14 +343,14 @@ func TestProtectedCatalogs(t *testing.T) {
 			publish(t, a, webExport(cls1.ClusterID, 0, 1))
 			within(t, 3*patience, "cls2 sees the export of cls1", func() bool { return shows(t, b, cls1.ClusterID, key) })
 
-			intruder := c.client.with(keyFor(cls2))
+			intruder := c.clientFor(t, withKey(keyFor(cls2)))
 			catalog, _ := c.service(t, "mcs.set1", "catalog.cls1")
-			_, err := intruder.sdk.TagResource(t.Context(), &servicediscovery.TagResourceInput{
-				ResourceARN: &catalog.arn, Tags: tags(cls2, partView)})
+			_, err := c.sdk(keyFor(cls2)).TagResource(t.Context(), &servicediscovery.TagResourceInput{
+				ResourceARN: &catalog.ARN, Tags: api.Tags(cls2, api.PartView)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = intruder.register(t.Context(), catalog.id, plan.Instance{ID: "page-00-0", Attributes: map[string]string{"A": "b"}})
+			_, err = intruder.RegisterInstance(t.Context(), catalog.ID, api.Instance{ID: "page-00-0", Attributes: map[string]string{"A": "b"}})
 			if !protected {
 				if err != nil {
 					t.Errorf("the documented gap is closed; say so in docs/iam.md: %v", err)
@@ -369,12 +359,12 @@ func TestProtectedCatalogs(t *testing.T) {
 			}
 			wantDenied(t, "writing another's catalog after tagging it", err)
 			for _, key := range []string{"catalog-of", "other"} {
-				_, err = intruder.sdk.TagResource(t.Context(), &servicediscovery.TagResourceInput{
-					ResourceARN: &catalog.arn, Tags: append(tags(cls2, partView), types.Tag{Key: aws.String(key), Value: aws.String("cls2")})})
+				_, err = c.sdk(keyFor(cls2)).TagResource(t.Context(), &servicediscovery.TagResourceInput{
+					ResourceARN: &catalog.ARN, Tags: append(api.Tags(cls2, api.PartView), types.Tag{Key: aws.String(key), Value: aws.String("cls2")})})
 				wantDenied(t, "setting the tag "+key, err)
 			}
-			_, err = intruder.sdk.UntagResource(t.Context(), &servicediscovery.UntagResourceInput{
-				ResourceARN: &catalog.arn, TagKeys: []string{"catalog-of"}})
+			_, err = c.sdk(keyFor(cls2)).UntagResource(t.Context(), &servicediscovery.UntagResourceInput{
+				ResourceARN: &catalog.ARN, TagKeys: []string{"catalog-of"}})
 			wantDenied(t, "removing the tag", err)
 		})
 	}
@@ -383,23 +373,23 @@ func TestProtectedCatalogs(t *testing.T) {
 // bootstrap makes what an administrator makes before clusters that may not create it join (docs/iam.md).
 func bootstrap(t *testing.T, c *cloud, protected bool, identities ...mcs.Identity) {
 	t.Helper()
-	in, err := c.client.createNamespace(t.Context(), "mcs.set1", cls1, partControl)
+	in, err := c.client.CreateNamespace(t.Context(), "mcs.set1", cls1, api.PartControl)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.client.createService(t.Context(), in, membersService, cls1, partMembers); err != nil {
+	if _, err := c.client.CreateService(t.Context(), in, membersService, cls1, api.PartMembers); err != nil {
 		t.Fatal(err)
 	}
 	for _, identity := range identities {
-		s, err := c.client.createService(t.Context(), in, catalogName(identity.ClusterID, 0), identity, partCatalog)
+		s, err := c.client.CreateService(t.Context(), in, catalogName(identity.ClusterID, 0), identity, api.PartCatalog)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !protected {
 			continue
 		}
-		if _, err := c.client.sdk.TagResource(t.Context(), &servicediscovery.TagResourceInput{
-			ResourceARN: &s.arn, Tags: []types.Tag{{Key: aws.String("catalog-of"), Value: &identity.ClusterID}}}); err != nil {
+		if _, err := c.sdk(admin).TagResource(t.Context(), &servicediscovery.TagResourceInput{
+			ResourceARN: &s.ARN, Tags: []types.Tag{{Key: aws.String("catalog-of"), Value: &identity.ClusterID}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

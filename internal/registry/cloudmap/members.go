@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
@@ -86,7 +86,7 @@ func (r memberRecord) isMember(identity mcs.Identity) bool {
 }
 
 // instance is the record as an instance of service members.
-func (r memberRecord) instance() plan.Instance {
+func (r memberRecord) instance() api.Instance {
 	var pages []string
 	for page, digest := range r.pages {
 		if digest != "" {
@@ -114,7 +114,7 @@ func (r memberRecord) instance() plan.Instance {
 	if place := r.place.String(); place != "" {
 		attrs[attrPlace] = place
 	}
-	return plan.Instance{ID: r.clusterID, Attributes: attrs}
+	return api.Instance{ID: r.clusterID, Attributes: attrs}
 }
 
 // memberFormat is the version of the record's format. 1.1 added SERVICES, 1.2 PLACE.
@@ -129,7 +129,7 @@ var (
 )
 
 // parseMember reads an instance of service members, which anybody may have written.
-func parseMember(instance plan.Instance, clusterSetID string) (memberRecord, error) {
+func parseMember(instance api.Instance, clusterSetID string) (memberRecord, error) {
 	attrs := instance.Attributes
 	r := memberRecord{
 		clusterID:    attrs[attrClusterID],
@@ -171,7 +171,7 @@ func parseMember(instance plan.Instance, clusterSetID string) (memberRecord, err
 }
 
 // recordOf is the record with the cluster's ID in a read of members, nil if there is none that can be used.
-func recordOf(instances []plan.Instance, identity mcs.Identity) *memberRecord {
+func recordOf(instances []api.Instance, identity mcs.Identity) *memberRecord {
 	for _, instance := range instances {
 		if instance.ID != identity.ClusterID {
 			continue

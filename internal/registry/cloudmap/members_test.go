@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
@@ -125,7 +125,7 @@ func FuzzParseMember(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := parseMember(plan.Instance{ID: "cls1", Attributes: r.instance().Attributes}, "set1")
+		again, err := parseMember(api.Instance{ID: "cls1", Attributes: r.instance().Attributes}, "set1")
 		again.notifyProblem = r.notifyProblem // what is of no use is not written again
 		if err != nil || again != r {
 			t.Errorf("second round gave %+v, %v, want %+v", again, err, r)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
@@ -32,7 +33,7 @@ func newHints(r *Registry) hints {
 	var h hints
 	if r.cfg.PeerNotifications != nil && !r.cfg.ReadOnly {
 		intervals.Silence = r.cfg.PeerNotifications.Silence()
-		count := func(direction, result string) { r.cfg.Metrics.PeerNotification(r.client.name, direction, result) }
+		count := func(direction, result string) { r.cfg.Metrics.PeerNotification(r.client.Name(), direction, result) }
 		h.line = peernotify.NewLine(*r.cfg.PeerNotifications, whisperer{r}, count, r.log.WithName("hints"))
 	}
 	h.watch = peernotify.NewWatch(r.cfg.Identity.ClusterSetID, r.cfg.Identity.ClusterID, intervals)
@@ -125,7 +126,7 @@ func (r *Registry) looked(whole bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	if throttled := resultOf(err) == resultThrottled; !whole || throttled {
+	if throttled := api.IsThrottled(err); !whole || throttled {
 		r.hints.watch.Failed(r.pauseAfterFailure(throttled))
 		return
 	}
@@ -168,7 +169,7 @@ func (r *Registry) peers(now time.Time) (peers []peernotify.Peer, hurried bool) 
 // noteSilence tells metrics how often we poll, and the log whom we do not hear. The caller holds r.mu.
 func (r *Registry) noteSilence(now time.Time) {
 	interval := r.hints.watch.Interval(now)
-	r.cfg.Metrics.PollInterval(r.client.name, interval)
+	r.cfg.Metrics.PollInterval(r.client.Name(), interval)
 	silent := strings.Join(r.hints.watch.Silent(now), ", ")
 	if r.hints.line == nil {
 		return

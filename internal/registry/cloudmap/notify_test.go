@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
@@ -205,7 +206,7 @@ func (a *account) standard(i int) Config {
 
 func (a *account) registry(t *testing.T, cfg Config) *Registry {
 	t.Helper()
-	client, err := NewClient(t.Context(), ClientConfig{Region: "us-east-1", Endpoint: "http://cloudmap.test", transport: a})
+	client, err := api.NewClient(t.Context(), api.Config{Region: "us-east-1", Endpoint: "http://cloudmap.test", HTTPClient: a})
 	if err != nil {
 		t.Fatal(err)
 	}

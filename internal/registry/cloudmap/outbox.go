@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -175,7 +175,7 @@ type pageWrite struct {
 	service   int
 	exports   map[mcs.Key]mcs.Export
 	digest    string
-	instances []plan.Instance
+	instances []api.Instance
 	// before is how many of them overwrite parts of the page as it is.
 	before int
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -77,7 +77,7 @@ func parsePartID(id string) (page, part int, ok bool) {
 }
 
 // splitPage spreads the bytes of a page over as few instances as hold them.
-func splitPage(clusterID string, page int, generation int64, data []byte) ([]plan.Instance, error) {
+func splitPage(clusterID string, page int, generation int64, data []byte) ([]api.Instance, error) {
 	text := base64.RawURLEncoding.EncodeToString(data)
 	digest := digestOf(data)
 	// Every part has the longest part numbers, so that the room does not depend on how many parts there are.
@@ -98,11 +98,11 @@ func splitPage(clusterID string, page int, generation int64, data []byte) ([]pla
 		return nil, fmt.Errorf("page %s would need %d instances, more than the %d that a page may have: export fewer or smaller services",
 			pageName(page), parts, maxParts)
 	}
-	instances := make([]plan.Instance, parts)
+	instances := make([]api.Instance, parts)
 	for i := range instances {
 		attrs := attributes(i, parts)
 		addData(attrs, text[i*room:min((i+1)*room, len(text))])
-		instances[i] = plan.Instance{ID: partID(page, i), Attributes: attrs}
+		instances[i] = api.Instance{ID: partID(page, i), Attributes: attrs}
 	}
 	return instances, nil
 }
@@ -149,7 +149,7 @@ type part struct {
 
 // joinPage finds the newest generation of a page of which every part is there and the digest is right. Instances of
 // other pages are ignored. The error says what is wrong with the newest generation when none is whole.
-func joinPage(page int, instances []plan.Instance) (image, error) {
+func joinPage(page int, instances []api.Instance) (image, error) {
 	generations := map[int64][]part{}
 	var problem error
 	for _, instance := range instances {
@@ -183,7 +183,7 @@ func joinPage(page int, instances []plan.Instance) (image, error) {
 	return image{}, errors.New("no instance of it is there")
 }
 
-func parsePart(instance plan.Instance) (part, error) {
+func parsePart(instance api.Instance) (part, error) {
 	_, number, _ := parsePartID(instance.ID)
 	attrs := instance.Attributes
 	generation, err := strconv.ParseInt(attrs[attrGeneration], 10, 64)

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -27,7 +27,7 @@ func noise(n int) []byte {
 	return data
 }
 
-func split(t *testing.T, page int, generation int64, data []byte) []plan.Instance {
+func split(t *testing.T, page int, generation int64, data []byte) []api.Instance {
 	t.Helper()
 	instances, err := splitPage("cls1", page, generation, data)
 	if err != nil {
@@ -71,7 +71,7 @@ var (
 )
 
 // checkInstance holds an instance against Cloud Map's limits.
-func checkInstance(t *testing.T, instance plan.Instance) {
+func checkInstance(t *testing.T, instance api.Instance) {
 	t.Helper()
 	total := 0
 	for key, value := range instance.Attributes {
@@ -88,33 +88,33 @@ func checkInstance(t *testing.T, instance plan.Instance) {
 func TestJoinPage(t *testing.T) {
 	data := noise(9000) // three parts
 	older, newer := split(t, 7, 10, data[:8000]), split(t, 7, 11, data)
-	change := func(instance plan.Instance, key, value string) plan.Instance {
+	change := func(instance api.Instance, key, value string) api.Instance {
 		instance.Attributes = maps.Clone(instance.Attributes)
 		instance.Attributes[key] = value
 		return instance
 	}
 	tests := map[string]struct {
-		instances      []plan.Instance
+		instances      []api.Instance
 		wantGeneration int64
 		wantErr        string
 	}{
 		"whole":                         {instances: newer, wantGeneration: 11},
 		"nothing":                       {wantErr: "no instance"},
 		"of another page":               {instances: split(t, 8, 11, data), wantErr: "no instance"},
-		"others' instances beside":      {instances: append([]plan.Instance{{ID: "page-7-0"}, {ID: "page-07"}, {ID: "page-07-00"}, {ID: "i-1"}, {ID: "page-99-0"}}, newer...), wantGeneration: 11},
+		"others' instances beside":      {instances: append([]api.Instance{{ID: "page-7-0"}, {ID: "page-07"}, {ID: "page-07-00"}, {ID: "i-1"}, {ID: "page-99-0"}}, newer...), wantGeneration: 11},
 		"a part is missing":             {instances: newer[1:], wantErr: "part 0 of 3 of generation 11 is missing"},
-		"being written, shorter":        {instances: []plan.Instance{newer[0], newer[1], older[2]}, wantErr: "missing"},
+		"being written, shorter":        {instances: []api.Instance{newer[0], newer[1], older[2]}, wantErr: "missing"},
 		"being written, last one first": {instances: append(slices.Clone(split(t, 7, 10, data[:3000])), newer[1:]...), wantGeneration: 10},
 		"parts too many":                {instances: append(slices.Clone(split(t, 7, 12, data[:3000])), newer[1:]...), wantGeneration: 12},
-		"a changed character":           {instances: []plan.Instance{newer[0], change(newer[1], "DATA0", strings.Repeat("A", maxValue)), newer[2]}, wantErr: "digest"},
-		"no base64":                     {instances: []plan.Instance{newer[0], change(newer[1], "DATA0", "%%%"), newer[2]}, wantErr: "decoded"},
-		"no generation":                 {instances: []plan.Instance{change(newer[0], attrGeneration, "x")}, wantErr: "generation"},
-		"generation too late":           {instances: []plan.Instance{change(newer[0], attrGeneration, "9007199254740993")}, wantErr: "generation"},
-		"generation 0":                  {instances: []plan.Instance{change(newer[0], attrGeneration, "0")}, wantErr: "generation"},
-		"a billion parts":               {instances: []plan.Instance{change(newer[0], attrParts, "1000000000")}, wantErr: "parts"},
-		"contradicting parts":           {instances: []plan.Instance{newer[0], newer[1], change(newer[2], attrParts, "4")}, wantErr: "contradict"},
-		"a part beyond the last":        {instances: append(slices.Clone(newer), plan.Instance{ID: "page-07-3", Attributes: newer[2].Attributes}), wantErr: "contradict"},
-		"no attributes":                 {instances: []plan.Instance{{ID: "page-07-0"}}, wantErr: "generation"},
+		"a changed character":           {instances: []api.Instance{newer[0], change(newer[1], "DATA0", strings.Repeat("A", maxValue)), newer[2]}, wantErr: "digest"},
+		"no base64":                     {instances: []api.Instance{newer[0], change(newer[1], "DATA0", "%%%"), newer[2]}, wantErr: "decoded"},
+		"no generation":                 {instances: []api.Instance{change(newer[0], attrGeneration, "x")}, wantErr: "generation"},
+		"generation too late":           {instances: []api.Instance{change(newer[0], attrGeneration, "9007199254740993")}, wantErr: "generation"},
+		"generation 0":                  {instances: []api.Instance{change(newer[0], attrGeneration, "0")}, wantErr: "generation"},
+		"a billion parts":               {instances: []api.Instance{change(newer[0], attrParts, "1000000000")}, wantErr: "parts"},
+		"contradicting parts":           {instances: []api.Instance{newer[0], newer[1], change(newer[2], attrParts, "4")}, wantErr: "contradict"},
+		"a part beyond the last":        {instances: append(slices.Clone(newer), api.Instance{ID: "page-07-3", Attributes: newer[2].Attributes}), wantErr: "contradict"},
+		"no attributes":                 {instances: []api.Instance{{ID: "page-07-0"}}, wantErr: "generation"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestPagesAreEven(t *testing.T) {
 func FuzzJoinPage(f *testing.F) {
 	f.Add("page-07-0", "1", "1", "AAAA", "digest", "page-07-1", "2", "2", "BBBB")
 	f.Fuzz(func(t *testing.T, id0, generation0, parts0, data0, digest, id1, generation1, parts1, data1 string) {
-		img, err := joinPage(7, []plan.Instance{
+		img, err := joinPage(7, []api.Instance{
 			{ID: id0, Attributes: map[string]string{attrGeneration: generation0, attrParts: parts0, attrDigest: digest, "DATA0": data0}},
 			{ID: id1, Attributes: map[string]string{attrGeneration: generation1, attrParts: parts1, attrDigest: digest, "DATA0": data1}},
 		})

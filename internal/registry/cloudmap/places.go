@@ -11,27 +11,28 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // places finds, makes and removes the Cloud Map namespaces and services of the instance view: the namespace is named as
 // the Kubernetes namespace, the service as the Service. Lists are slow at AWS (2 a second and less), so they are
 // remembered until something turns out not to be there.
 type places struct {
-	client   *Client
+	client   *api.Client
 	identity mcs.Identity
 
 	// looking is held over requests, which take minutes when AWS throttles: two exports of one namespace must not both make it.
 	looking    *semaphore.Weighted
-	namespaces map[string]namespace
+	namespaces map[string]api.Namespace
 	listed     time.Time
-	services   map[string]map[string]service
+	services   map[string]map[string]api.Service
 	// forgotten says that something was not as remembered.
 	forgotten atomic.Bool
 	// httpNames are the names by which namespaces are discovered, of those that were ever seen.
 	httpNames sync.Map
 }
 
-func newPlaces(client *Client, identity mcs.Identity) *places {
+func newPlaces(client *api.Client, identity mcs.Identity) *places {
 	return &places{client: client, identity: identity, looking: semaphore.NewWeighted(1)}
 }
 
@@ -50,7 +51,7 @@ func (p *places) lock(ctx context.Context) error {
 const fresh = 10 * time.Second
 
 // find returns the service of key. ok is false when there is none.
-func (p *places) find(ctx context.Context, key mcs.Key) (s service, ok bool, err error) {
+func (p *places) find(ctx context.Context, key mcs.Key) (s api.Service, ok bool, err error) {
 	if err := p.lock(ctx); err != nil {
 		return s, false, err
 	}
@@ -71,7 +72,7 @@ func (p *places) httpNameOf(name string) string {
 }
 
 // seed takes in a list of namespaces that was made for somebody else.
-func (p *places) seed(all map[string]namespace) {
+func (p *places) seed(all map[string]api.Namespace) {
 	if !p.looking.TryAcquire(1) {
 		return // who is at work has a list, or makes one
 	}
@@ -80,16 +81,16 @@ func (p *places) seed(all map[string]namespace) {
 }
 
 // keep remembers a list of namespaces. The caller holds p.looking.
-func (p *places) keep(all map[string]namespace) {
-	p.namespaces, p.listed, p.services = all, time.Now(), map[string]map[string]service{}
+func (p *places) keep(all map[string]api.Namespace) {
+	p.namespaces, p.listed, p.services = all, time.Now(), map[string]map[string]api.Service{}
 	p.httpNames.Clear()
 	for name, in := range all {
-		p.httpNames.Store(name, in.httpName)
+		p.httpNames.Store(name, in.HTTPName)
 	}
 }
 
 // ensure returns the service of key, which it makes if need be; made says that it is new.
-func (p *places) ensure(ctx context.Context, key mcs.Key) (s service, made bool, err error) {
+func (p *places) ensure(ctx context.Context, key mcs.Key) (s api.Service, made bool, err error) {
 	if err := p.lock(ctx); err != nil {
 		return s, false, err
 	}
@@ -99,34 +100,34 @@ func (p *places) ensure(ctx context.Context, key mcs.Key) (s service, made bool,
 		return s, false, err
 	}
 	if !ok {
-		if in, err = p.client.createNamespace(ctx, key.Namespace, p.identity, partView); err != nil {
+		if in, err = p.client.CreateNamespace(ctx, key.Namespace, p.identity, api.PartView); err != nil {
 			return s, false, err
 		}
 		p.namespaces[key.Namespace] = in
-		p.httpNames.Store(key.Namespace, in.httpName)
+		p.httpNames.Store(key.Namespace, in.HTTPName)
 	}
 	s, ok, err = p.findService(ctx, in, key.Name)
 	if err != nil || ok {
 		return s, false, err
 	}
-	if s, err = p.client.createService(ctx, in, key.Name, p.identity, partView); err != nil {
+	if s, err = p.client.CreateService(ctx, in, key.Name, p.identity, api.PartView); err != nil {
 		return s, false, err
 	}
-	p.services[in.id][key.Name] = s
+	p.services[in.ID][key.Name] = s
 	return s, true, nil
 }
 
 // findNamespace looks in the list of namespaces. The caller holds p.looking.
-func (p *places) findNamespace(ctx context.Context, name string) (namespace, bool, error) {
+func (p *places) findNamespace(ctx context.Context, name string) (api.Namespace, bool, error) {
 	if in, ok := p.namespaces[name]; ok {
 		return in, true, nil
 	}
 	if time.Since(p.listed) < fresh {
-		return namespace{}, false, nil
+		return api.Namespace{}, false, nil
 	}
-	all, err := p.client.namespaces(ctx)
+	all, err := p.client.ListNamespaces(ctx)
 	if err != nil {
-		return namespace{}, false, err
+		return api.Namespace{}, false, err
 	}
 	p.keep(all)
 	in, ok := all[name]
@@ -134,15 +135,15 @@ func (p *places) findNamespace(ctx context.Context, name string) (namespace, boo
 }
 
 // findService looks in the list of a namespace's services. The caller holds p.looking.
-func (p *places) findService(ctx context.Context, in namespace, name string) (service, bool, error) {
-	if p.services[in.id] == nil {
-		all, err := p.client.services(ctx, in)
+func (p *places) findService(ctx context.Context, in api.Namespace, name string) (api.Service, bool, error) {
+	if p.services[in.ID] == nil {
+		all, err := p.client.ListServices(ctx, in)
 		if err != nil {
-			return service{}, false, err
+			return api.Service{}, false, err
 		}
-		p.services[in.id] = all
+		p.services[in.ID] = all
 	}
-	s, ok := p.services[in.id][name]
+	s, ok := p.services[in.ID][name]
 	return s, ok, nil
 }
 
@@ -165,24 +166,24 @@ func (p *places) remove(ctx context.Context, key mcs.Key) error {
 		return err
 	}
 	if ok {
-		gone, err := p.client.removeIfOurs(ctx, s.arn, p.identity, func() error { return p.client.deleteService(ctx, s) })
+		gone, err := p.client.DeleteIfManaged(ctx, s.ARN, p.identity, func() error { return p.client.DeleteService(ctx, s) })
 		if err != nil || !gone {
 			return err
 		}
-		delete(p.services[in.id], key.Name)
+		delete(p.services[in.ID], key.Name)
 	}
 	return p.removeEmpty(ctx, in)
 }
 
 // removeEmpty deletes a namespace that has no services, if it is ours by its tags. The caller holds p.looking, and has listed the services.
-func (p *places) removeEmpty(ctx context.Context, in namespace) error {
-	if len(p.services[in.id]) > 0 {
+func (p *places) removeEmpty(ctx context.Context, in api.Namespace) error {
+	if len(p.services[in.ID]) > 0 {
 		return nil
 	}
-	gone, err := p.client.removeIfOurs(ctx, in.arn, p.identity, func() error { return p.client.deleteNamespace(ctx, in) })
+	gone, err := p.client.DeleteIfManaged(ctx, in.ARN, p.identity, func() error { return p.client.DeleteNamespace(ctx, in) })
 	if gone {
-		delete(p.namespaces, in.name)
-		delete(p.services, in.id)
+		delete(p.namespaces, in.Name)
+		delete(p.services, in.ID)
 	}
 	return err
 }
@@ -207,8 +208,8 @@ func (p *places) candidates(ctx context.Context) (map[string][]mcs.Key, error) {
 		if _, _, err := p.findService(ctx, in, ""); err != nil {
 			return nil, err
 		}
-		if len(p.services[in.id]) == 0 {
-			made, err := p.client.madeHere(ctx, in.arn, p.identity)
+		if len(p.services[in.ID]) == 0 {
+			made, err := p.client.IsCreatedBy(ctx, in.ARN, p.identity)
 			if err == nil && made {
 				err = p.removeEmpty(ctx, in)
 			}
@@ -216,9 +217,9 @@ func (p *places) candidates(ctx context.Context) (map[string][]mcs.Key, error) {
 				return nil, err
 			}
 		}
-		for service := range p.services[in.id] {
+		for service := range p.services[in.ID] {
 			if len(validation.IsDNS1123Label(service)) == 0 {
-				found[in.httpName] = append(found[in.httpName], mcs.Key{Namespace: name, Name: service})
+				found[in.HTTPName] = append(found[in.HTTPName], mcs.Key{Namespace: name, Name: service})
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // TestPlacesWaitNoLongerThanTheirContext: who looks waits for AWS, minutes if it throttles. Who stops meanwhile does not wait.
@@ -27,7 +28,7 @@ func TestPlacesWaitNoLongerThanTheirContext(t *testing.T) {
 		}
 	}
 	p.looking.Release(1)
-	p.namespaces = map[string]namespace{"demo": {id: "ns-1"}}
+	p.namespaces = map[string]api.Namespace{"demo": {ID: "ns-1"}}
 	p.forget()
 	if err := p.lock(t.Context()); err != nil || p.namespaces != nil {
 		t.Errorf("error %v, remembered %v", err, p.namespaces)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // wholeFrom is from how many pages on a catalog is read at once: one larger answer instead of that many requests.
@@ -64,7 +64,7 @@ func logChange(log logr.Logger, err error, failing, working string) {
 	switch {
 	case err == nil:
 		log.Info(working)
-	case resultOf(err) == resultThrottled || isNotFound(err):
+	case api.IsThrottled(err) || api.IsNotFound(err):
 		log.Info(failing, "reason", err.Error())
 	default:
 		log.Error(err, failing)
@@ -107,31 +107,31 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) (whole bool, 
 }
 
 // readMembers reads the records of all members.
-func (r *Registry) readMembers(ctx context.Context) (controlPlace, []plan.Instance, error) {
+func (r *Registry) readMembers(ctx context.Context) (controlPlace, []api.Instance, error) {
 	place, err := r.place(ctx)
 	if err != nil || place.missing {
 		return place, nil, err
 	}
-	instances, whole, err := r.client.as(classMembers).discover(ctx, place.namespace.httpName, membersService, nil)
+	instances, whole, err := r.client.WithPriority(api.PriorityHigh).DiscoverInstances(ctx, place.namespace.HTTPName, membersService, nil)
 	if err != nil {
 		r.vanished(err)
 		return place, nil, fmt.Errorf("reading the members of the clusterset: %w", err)
 	}
 	if !whole {
-		return place, nil, fmt.Errorf("the clusterset has %d members or more, of which AWS Cloud Map shows only a part", maxDiscovered)
+		return place, nil, fmt.Errorf("the clusterset has %d members or more, of which AWS Cloud Map shows only a part", api.MaxDiscovered)
 	}
 	return place, instances, nil
 }
 
 // vanished makes us look for the control namespace again when it is gone.
 func (r *Registry) vanished(err error) {
-	if isNotFound(err) {
+	if api.IsNotFound(err) {
 		r.control.forget()
 	}
 }
 
 // takeMembers takes in a read of the members, unless it cannot be right: our own record is there once we have joined.
-func (r *Registry) takeMembers(place controlPlace, instances []plan.Instance, changed keySet) bool {
+func (r *Registry) takeMembers(place controlPlace, instances []api.Instance, changed keySet) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.claim.state == held && recordOf(instances, r.cfg.Identity) == nil {
@@ -189,7 +189,7 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 	r.catalogs.audit(time.Now(), stored, changed)
 	r.vacated = nil
 	for number, instances := range stored {
-		if number > 0 && len(instances) == 0 && !r.kept[place.catalog[number].id] {
+		if number > 0 && len(instances) == 0 && !r.kept[place.catalog[number].ID] {
 			r.vacated = append(r.vacated, number)
 		}
 	}
@@ -197,12 +197,12 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 }
 
 // readOwn reads all instances of our own catalog, by service, and says how many pages they are of.
-func (r *Registry) readOwn(ctx context.Context, place controlPlace) (stored map[int][]plan.Instance, pages int, err error) {
-	stored = map[int][]plan.Instance{}
+func (r *Registry) readOwn(ctx context.Context, place controlPlace) (stored map[int][]api.Instance, pages int, err error) {
+	stored = map[int][]api.Instance{}
 	for number, s := range place.catalog {
-		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, s.name, nil)
+		instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, s.Name, nil)
 		if err == nil && !whole {
-			instances, err = r.client.list(ctx, s)
+			instances, err = r.client.ListInstances(ctx, s)
 		}
 		if err != nil {
 			return nil, 0, err
@@ -383,7 +383,7 @@ type catalogRead struct {
 func (r *Registry) readCatalog(ctx context.Context, place controlPlace, read catalogRead, notify func(mcs.Key)) error {
 	id, name := read.clusterID, catalogName(read.clusterID, read.service)
 	if len(read.pages) >= wholeFrom {
-		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, name, nil)
+		instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, nil)
 		if err != nil {
 			return r.unreadable(id, read.pages, err)
 		}
@@ -396,7 +396,7 @@ func (r *Registry) readCatalog(ctx context.Context, place controlPlace, read cat
 		}
 	}
 	for _, page := range read.pages {
-		instances, _, err := r.client.discover(ctx, place.namespace.httpName, name, map[string]string{attrPage: pageName(page)})
+		instances, _, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, map[string]string{attrPage: pageName(page)})
 		if err != nil {
 			return r.unreadable(id, []int{page}, err)
 		}
@@ -405,7 +405,7 @@ func (r *Registry) readCatalog(ctx context.Context, place controlPlace, read cat
 	return nil
 }
 
-func (r *Registry) takePage(id string, service, page int, instances []plan.Instance, notify func(mcs.Key)) {
+func (r *Registry) takePage(id string, service, page int, instances []api.Instance, notify func(mcs.Key)) {
 	changed := keySet{}
 	now := time.Now()
 	r.mu.Lock()
@@ -430,7 +430,7 @@ func (r *Registry) unreadable(id string, pages []int, err error) error {
 			p.failed(time.Now(), r.cfg.PollInterval)
 		}
 	}
-	if isNotFound(err) {
+	if api.IsNotFound(err) {
 		return nil
 	}
 	return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
@@ -440,8 +440,8 @@ func (r *Registry) unreadable(id string, pages []int, err error) error {
 func (r *Registry) verifyAbsent(ctx context.Context, place controlPlace, id string, services []int, notify func(mcs.Key)) error {
 	hasPages := false
 	for _, service := range services {
-		instances, whole, err := r.client.discover(ctx, place.namespace.httpName, catalogName(id, service), nil)
-		if isNoService(err) {
+		instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, catalogName(id, service), nil)
+		if api.IsServiceNotFound(err) {
 			continue
 		}
 		if err != nil {

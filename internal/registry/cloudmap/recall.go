@@ -8,8 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // A controller that starts finds the control namespace by lists, of which AWS allows a whole account one in two seconds. A hundred
@@ -49,10 +48,10 @@ func parsePlace(text string) recordedPlace {
 // toRecord is what our record says of the place: nothing where another life could not find it by that, because the catalog has several
 // services, or because the namespace is discovered by another name than its own.
 func (p controlPlace) toRecord() recordedPlace {
-	if len(p.catalog) != 1 || p.namespace.httpName != p.namespace.name {
+	if len(p.catalog) != 1 || p.namespace.HTTPName != p.namespace.Name {
 		return recordedPlace{}
 	}
-	return recordedPlace{p.namespace.id, p.members.id, p.catalog[0].id}
+	return recordedPlace{p.namespace.ID, p.members.ID, p.catalog[0].ID}
 }
 
 // recallFor is for how long a place that our record tells of is tried to be verified while requests fail that may succeed later. After
@@ -63,8 +62,8 @@ const recallFor = 30 * time.Second
 // recall is the place that our record tells of, verified. It does without lists, so other clusters' catalogs are not known. ok is false
 // when the record tells nothing or something else than what is there. An error is one that may be gone at the next attempt.
 func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err error) {
-	client := c.client.as(classMembers)
-	instances, _, err := client.discover(ctx, c.namespaceName(), membersService, map[string]string{attrClusterID: c.identity.ClusterID})
+	client := c.client.WithPriority(api.PriorityHigh)
+	instances, _, err := client.DiscoverInstances(ctx, c.namespaceName(), membersService, map[string]string{attrClusterID: c.identity.ClusterID})
 	if err != nil {
 		return place, false, passing(err)
 	}
@@ -89,7 +88,7 @@ func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err 
 func (c *control) listSoon(ctx context.Context, place controlPlace) controlPlace {
 	ctx, cancel := context.WithTimeout(ctx, listPatience)
 	defer cancel()
-	services, err := c.client.services(ctx, place.namespace)
+	services, err := c.client.ListServices(ctx, place.namespace)
 	if err == nil {
 		place.completedBy(services, c.identity.ClusterID)
 	}
@@ -101,7 +100,7 @@ func (c *control) listSoon(ctx context.Context, place controlPlace) controlPlace
 const listPatience = 2 * time.Second
 
 // completedBy takes in a list of the services. It is false when the list does not have what the place has.
-func (p *controlPlace) completedBy(services map[string]service, clusterID string) bool {
+func (p *controlPlace) completedBy(services map[string]api.Service, clusterID string) bool {
 	catalogs := catalogsIn(services)
 	if services[membersService] != p.members || catalogs[clusterID][0] != p.catalog[0] {
 		return false
@@ -118,8 +117,8 @@ func (c *control) complete(ctx context.Context) error {
 		if known == nil || !known.unlisted {
 			return nil
 		}
-		services, err := c.client.services(ctx, known.namespace)
-		if err != nil && !isNotFound(err) {
+		services, err := c.client.ListServices(ctx, known.namespace)
+		if err != nil && !api.IsNotFound(err) {
 			return err
 		}
 		var now *controlPlace
@@ -134,8 +133,7 @@ func (c *control) complete(ctx context.Context) error {
 
 // passing is err if it may be gone at the next attempt, or nil.
 func passing(err error) error {
-	switch resultOf(err) {
-	case resultThrottled, resultError, resultCanceled:
+	if api.IsRetryable(err) {
 		return err
 	}
 	return nil
@@ -145,16 +143,16 @@ func passing(err error) error {
 var errElsewhere = errors.New("what the record names is not the clusterset's")
 
 // verify looks whether a recorded place is what its resources' names say, in the account that is meant.
-func (c *control) verify(ctx context.Context, client *Client, recorded recordedPlace) (place controlPlace, err error) {
-	in, err := client.namespace(ctx, recorded.namespace)
+func (c *control) verify(ctx context.Context, client *api.Client, recorded recordedPlace) (place controlPlace, err error) {
+	in, err := client.GetNamespace(ctx, recorded.namespace)
 	if err != nil {
 		return place, err
 	}
 	// Of two namespaces with one name it is the one in which the record was discovered: that name is unique.
-	if in.id != recorded.namespace || in.name != c.namespaceName() || in.httpName != in.name || !client.isOwner(in.owner) {
+	if in.ID != recorded.namespace || in.Name != c.namespaceName() || in.HTTPName != in.Name || !client.IsOwner(in.Owner) {
 		return place, errElsewhere
 	}
-	place = controlPlace{namespace: in, catalog: map[int]service{}, unlisted: true}
+	place = controlPlace{namespace: in, catalog: map[int]api.Service{}, unlisted: true}
 	if place.members, err = c.verifyService(ctx, client, in, recorded.members, membersService); err != nil {
 		return place, err
 	}
@@ -163,26 +161,16 @@ func (c *control) verify(ctx context.Context, client *Client, recorded recordedP
 }
 
 // verifyService looks whether a service has this name and is in this namespace.
-func (c *control) verifyService(ctx context.Context, client *Client, in namespace, id, name string) (service, error) {
-	out, err := call(ctx, client, "GetService", client.sdk.GetService, &servicediscovery.GetServiceInput{Id: aws.String(id)})
+func (c *control) verifyService(ctx context.Context, client *api.Client, in api.Namespace, id, name string) (api.Service, error) {
+	s, err := client.GetService(ctx, id)
 	if err != nil {
-		return service{}, err
+		return api.Service{}, err
 	}
-	s := service{id: client.idOf(out.Service.Id, out.Service.Arn), arn: aws.ToString(out.Service.Arn), name: aws.ToString(out.Service.Name)}
-	if s.id != id || s.name != name || !in.is(aws.ToString(out.Service.NamespaceId)) || !client.isOwner(aws.ToString(out.Service.ResourceOwner)) {
-		return service{}, errElsewhere
+	if s.ID != id || s.Name != name || !in.HasID(s.NamespaceID) || !client.IsOwner(s.Owner) {
+		return api.Service{}, errElsewhere
 	}
-	return s, nil
+	return s.Service, nil
 }
-
-// is says whether id, as a service's description gives it, is the namespace's.
-func (n namespace) is(id string) bool {
-	return id != "" && (id == n.arn || strings.HasSuffix(n.arn, ":namespace/"+id))
-}
-
-// isOwner says whether what AWS names as the owner of a resource is the account that is meant. Without another account's namespace the
-// IDs can only be of our own account.
-func (c *Client) isOwner(owner string) bool { return c.owner == "" || owner == c.owner }
 
 // listIfUnlisted lists the services if the place was found without, however long that takes.
 func (r *Registry) listIfUnlisted(ctx context.Context) {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // recordedIn is what cls1's record says of its place.
@@ -29,7 +29,7 @@ func restarted(t *testing.T, c *cloud, change func(attrs map[string]string)) map
 	if change != nil {
 		attrs = maps.Clone(attrs)
 		change(attrs)
-		c.put(t, "mcs.set1", membersService, plan.Instance{ID: "cls1", Attributes: attrs})
+		c.put(t, "mcs.set1", membersService, api.Instance{ID: "cls1", Attributes: attrs})
 	}
 	before := maps.Clone(c.server.Load().Requests())
 	reg := c.registry(t, unscanned(cls1))
@@ -82,13 +82,13 @@ func (c *cloud) withhold(operations ...string) (allow func()) {
 // instead, and writes to nothing else than its own.
 func TestRecall(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
-	elsewhere, err := c.client.createNamespace(t.Context(), "elsewhere", mcs.Identity{}, partView)
+	elsewhere, err := c.client.CreateNamespace(t.Context(), "elsewhere", mcs.Identity{}, api.PartView)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lure := map[string]service{}
+	lure := map[string]api.Service{}
 	for _, name := range []string{membersService, "catalog.cls1"} {
-		if lure[name], err = c.client.createService(t.Context(), elsewhere, name, mcs.Identity{}, partView); err != nil {
+		if lure[name], err = c.client.CreateService(t.Context(), elsewhere, name, mcs.Identity{}, api.PartView); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,12 +117,12 @@ func TestRecall(t *testing.T) {
 		{"not there", []string{}, byLists},
 		{"no place", []string{"nowhere"}, byLists},
 		{"no namespace", []string{"ns-none", ids[1], ids[2]}, with(map[string]int{"GetNamespace": 1})},
-		{"another namespace", []string{elsewhere.id, lure[membersService].id, lure["catalog.cls1"].id}, with(map[string]int{"GetNamespace": 1})},
-		{"members of another namespace", []string{ids[0], lure[membersService].id, ids[2]}, with(map[string]int{"GetNamespace": 1, "GetService": 1})},
-		{"a catalog of another namespace", []string{ids[0], ids[1], lure["catalog.cls1"].id}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
-		{"another cluster's catalog", []string{ids[0], ids[1], others.id}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"another namespace", []string{elsewhere.ID, lure[membersService].ID, lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1})},
+		{"members of another namespace", []string{ids[0], lure[membersService].ID, ids[2]}, with(map[string]int{"GetNamespace": 1, "GetService": 1})},
+		{"a catalog of another namespace", []string{ids[0], ids[1], lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"another cluster's catalog", []string{ids[0], ids[1], others.ID}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
 		{"a catalog that is none", []string{ids[0], ids[1], ids[1]}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
-		{"ARNs instead of IDs", []string{elsewhere.arn, lure[membersService].arn, others.arn}, with(map[string]int{"GetNamespace": 1})},
+		{"ARNs instead of IDs", []string{elsewhere.ARN, lure[membersService].ARN, others.ARN}, with(map[string]int{"GetNamespace": 1})},
 		{"as it was written, after all that", ids, byRecord},
 	}
 	for _, tc := range tests {
@@ -140,8 +140,8 @@ func TestRecall(t *testing.T) {
 		})
 	}
 	for _, s := range lure {
-		if found, err := c.client.list(t.Context(), s); err != nil || len(found) > 0 {
-			t.Errorf("a forged record had %v written to service %s of another namespace (%v)", found, s.name, err)
+		if found, err := c.client.ListInstances(t.Context(), s); err != nil || len(found) > 0 {
+			t.Errorf("a forged record had %v written to service %s of another namespace (%v)", found, s.Name, err)
 		}
 	}
 }
@@ -149,15 +149,15 @@ func TestRecall(t *testing.T) {
 // TestRecallNamespaceMadeAnew: a namespace that is made again under a name that was used is discovered by another one. The record does
 // not say where it is, for nobody would find the record.
 func TestRecallNamespaceMadeAnew(t *testing.T) {
-	p := controlPlace{namespace: namespace{id: "ns-1", name: "mcs.set1", httpName: "mcs.set1-x"}, members: service{id: "srv-1"}, catalog: map[int]service{0: {id: "srv-2"}}}
+	p := controlPlace{namespace: api.Namespace{ID: "ns-1", Name: "mcs.set1", HTTPName: "mcs.set1-x"}, members: api.Service{ID: "srv-1"}, catalog: map[int]api.Service{0: {ID: "srv-2"}}}
 	if got := p.toRecord(); got != (recordedPlace{}) {
 		t.Errorf("the record says %v", got)
 	}
-	p.namespace.httpName = p.namespace.name
+	p.namespace.HTTPName = p.namespace.Name
 	if got := p.toRecord().String(); got != "ns-1 srv-1 srv-2" {
 		t.Errorf("the record says %q", got)
 	}
-	p.catalog[1] = service{id: "srv-3"}
+	p.catalog[1] = api.Service{ID: "srv-3"}
 	if got := p.toRecord(); got != (recordedPlace{}) {
 		t.Errorf("of a catalog of two services the record says %v", got)
 	}
@@ -177,7 +177,7 @@ func TestRecallWhatIsGone(t *testing.T) {
 	for id := range c.instances(t, "mcs.set1", "catalog.cls1") {
 		c.drop(t, "mcs.set1", "catalog.cls1", id)
 	}
-	if err := c.client.deleteService(t.Context(), catalog); err != nil {
+	if err := c.client.DeleteService(t.Context(), catalog); err != nil {
 		t.Fatal(err)
 	}
 	a, _ = running(t, c, cls1)
@@ -195,11 +195,11 @@ func TestRecallOthersAccount(t *testing.T) {
 	options.Shares = []cloudmaplocal.Share{{Owner: ownerAccount, Namespace: "mcs.set1", With: []string{consumerAccount}}}
 	c := startCloud(t, options)
 	owner := c.clientFor(t, asOwner())
-	if _, err := owner.createNamespace(t.Context(), "mcs.set1", cls1, partControl); err != nil {
+	if _, err := owner.CreateNamespace(t.Context(), "mcs.set1", cls1, api.PartControl); err != nil {
 		t.Fatal(err)
 	}
 	run := func() (reg *Registry, stop func(error)) {
-		reg = c.registryOf(t, c.clientFor(t, ClientConfig{NamespaceOwner: ownerAccount}), unscanned(testIdentity("cls1")))
+		reg = c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), unscanned(testIdentity("cls1")))
 		stop = start(t, reg)
 		within(t, 20*time.Second, "cls1 has joined", func() bool { return joined(reg) })
 		return reg, stop
@@ -231,12 +231,12 @@ func TestUnlisted(t *testing.T) {
 	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
 	stop(nil)
 	// Somebody removed the record of a cluster that has a catalog.
-	in := unthrottled(t, func() (map[string]namespace, error) { return c.client.namespaces(t.Context()) })["mcs.set1"]
-	lost, err := c.client.createService(t.Context(), in, "catalog.cls3", cls1, partCatalog)
+	in := unthrottled(t, func() (map[string]api.Namespace, error) { return c.client.ListNamespaces(t.Context()) })["mcs.set1"]
+	lost, err := c.client.CreateService(t.Context(), in, "catalog.cls3", cls1, api.PartCatalog)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.put(t, "mcs.set1", lost.name, plan.Instance{ID: "page-00-0", Attributes: map[string]string{"A": "b"}})
+	c.put(t, "mcs.set1", lost.Name, api.Instance{ID: "page-00-0", Attributes: map[string]string{"A": "b"}})
 
 	allow := c.withhold("ListNamespaces", "ListServices")
 	a = c.registry(t, fast(cls1))
@@ -278,8 +278,8 @@ func TestUnlistedLeaves(t *testing.T) {
 	_, stop := running(t, c, cls1)
 	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
 	stop(nil)
-	in := unthrottled(t, func() (map[string]namespace, error) { return c.client.namespaces(t.Context()) })["mcs.set1"]
-	if _, err := c.client.createService(t.Context(), in, catalogName("cls1", 1), cls1, partCatalog); err != nil {
+	in := unthrottled(t, func() (map[string]api.Namespace, error) { return c.client.ListNamespaces(t.Context()) })["mcs.set1"]
+	if _, err := c.client.CreateService(t.Context(), in, catalogName("cls1", 1), cls1, api.PartCatalog); err != nil {
 		t.Fatal(err)
 	}
 	allow := c.withhold("ListNamespaces", "ListServices")
@@ -291,38 +291,38 @@ func TestUnlistedLeaves(t *testing.T) {
 		allow()
 	}()
 	stop(registry.ErrLeave)
-	if left := unthrottled(t, func() (map[string]namespace, error) { return c.client.namespaces(t.Context()) }); len(left) > 0 {
+	if left := unthrottled(t, func() (map[string]api.Namespace, error) { return c.client.ListNamespaces(t.Context()) }); len(left) > 0 {
 		t.Errorf("after leaving there are %v", left)
 	}
 }
 
 // TestCompletedBy is what a list of services makes of a place that was found without.
 func TestCompletedBy(t *testing.T) {
-	members, first, second := service{"srv-m", "arn-m", membersService}, service{"srv-0", "arn-0", "catalog.cls1"}, service{"srv-1", "arn-1", "catalog.cls1.1"}
-	all := func(list ...service) map[string]service {
-		found := map[string]service{}
+	members, first, second := api.Service{ID: "srv-m", ARN: "arn-m", Name: membersService}, api.Service{ID: "srv-0", ARN: "arn-0", Name: "catalog.cls1"}, api.Service{ID: "srv-1", ARN: "arn-1", Name: "catalog.cls1.1"}
+	all := func(list ...api.Service) map[string]api.Service {
+		found := map[string]api.Service{}
 		for _, s := range list {
-			found[s.name] = s
+			found[s.Name] = s
 		}
 		return found
 	}
 	tests := map[string]struct {
-		found    map[string]service
+		found    map[string]api.Service
 		want     bool
 		services int
 	}{
 		"as it was":               {all(members, first), true, 1},
 		"more of the catalog":     {all(members, first, second), true, 2},
 		"nothing":                 {nil, false, 1},
-		"members made anew":       {all(service{"srv-n", "arn-n", membersService}, first), false, 1},
+		"members made anew":       {all(api.Service{ID: "srv-n", ARN: "arn-n", Name: membersService}, first), false, 1},
 		"the catalog is gone":     {all(members, second), false, 1},
-		"the catalog made anew":   {all(members, service{"srv-9", "arn-9", "catalog.cls1"}), false, 1},
-		"others have a catalog":   {all(members, first, service{"srv-2", "arn-2", "catalog.cls2"}), true, 1},
-		"others, and ours is not": {all(members, service{"srv-2", "arn-2", "catalog.cls2"}), false, 1},
+		"the catalog made anew":   {all(members, api.Service{ID: "srv-9", ARN: "arn-9", Name: "catalog.cls1"}), false, 1},
+		"others have a catalog":   {all(members, first, api.Service{ID: "srv-2", ARN: "arn-2", Name: "catalog.cls2"}), true, 1},
+		"others, and ours is not": {all(members, api.Service{ID: "srv-2", ARN: "arn-2", Name: "catalog.cls2"}), false, 1},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := controlPlace{members: members, catalog: map[int]service{0: first}, unlisted: true}
+			p := controlPlace{members: members, catalog: map[int]api.Service{0: first}, unlisted: true}
 			if got := p.completedBy(tc.found, "cls1"); got != tc.want || p.unlisted == tc.want || len(p.catalog) != tc.services {
 				t.Errorf("completed %v, place %+v", got, p)
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
@@ -111,7 +112,7 @@ func defaultTimes() times {
 type Registry struct {
 	cfg     Config
 	log     logr.Logger
-	client  *Client
+	client  *api.Client
 	control *control
 	view    *instanceView // nil when the registry is only read
 
@@ -159,7 +160,7 @@ type Registry struct {
 var _ registry.Registry = (*Registry)(nil)
 
 // New makes a registry for one cluster. It makes no request.
-func New(client *Client, cfg Config) (*Registry, error) {
+func New(client *api.Client, cfg Config) (*Registry, error) {
 	if err := registry.CheckIdentity(cfg.Identity); err != nil {
 		return nil, err
 	}
@@ -183,8 +184,8 @@ func New(client *Client, cfg Config) (*Registry, error) {
 		if !cfg.InstanceView {
 			desired = r.hiddenInstances
 		}
-		r.view = newInstanceView(client.ownAccount().as(classInstances), cfg, desired)
-		if client.owner == "" {
+		r.view = newInstanceView(client.InOwnAccount().WithPriority(api.PriorityLow), cfg, desired)
+		if !client.UsesSharedNamespace() {
 			r.control.listed = r.view.places.seed // one list serves both
 		}
 	}
@@ -378,7 +379,7 @@ func (r *Registry) retrying(ctx context.Context, step func() error) error {
 			return nil
 		}
 		select {
-		case <-time.After(jittered(2 * pause)):
+		case <-time.After(api.Jitter(2 * pause)):
 		case <-ctx.Done():
 			return err
 		}
@@ -456,8 +457,8 @@ func (r *Registry) place(ctx context.Context) (controlPlace, error) {
 	if place.isNew {
 		r.claim.settle = 0 // there is no earlier life
 	}
-	if moved := r.catalogID != "" && r.catalogID != place.catalog[0].id; moved {
-		r.log.Info("The clusterset's records are gone from AWS Cloud Map: writing this cluster's again", "namespace", place.namespace.name)
+	if moved := r.catalogID != "" && r.catalogID != place.catalog[0].ID; moved {
+		r.log.Info("The clusterset's records are gone from AWS Cloud Map: writing this cluster's again", "namespace", place.namespace.Name)
 		r.outbox.rewrite()
 		r.announce = r.claim.state != watching
 		wake(r.write)
@@ -465,7 +466,7 @@ func (r *Registry) place(ctx context.Context) (controlPlace, error) {
 			r.view.again()
 		}
 	}
-	r.catalogID = place.catalog[0].id
+	r.catalogID = place.catalog[0].ID
 	return place, nil
 }
 
@@ -487,13 +488,13 @@ func (r *Registry) removeRecords(ctx context.Context) (controlPlace, error) {
 	r.ours.generation = r.outbox.nextGeneration(r.cfg.wall())
 	last := r.ours
 	r.mu.Unlock()
-	if _, err := r.client.as(classMembers).register(ctx, place.members.id, last.instance()); err != nil {
+	if _, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, last.instance()); err != nil {
 		return place, fmt.Errorf("announcing that the cluster leaves: %w", err)
 	}
 	if err := r.retrying(ctx, func() error { return r.removePages(ctx, place) }); err != nil {
 		return place, fmt.Errorf("removing this cluster's pages: %w", err)
 	}
-	if err := r.client.deregister(ctx, place.members.id, r.cfg.Identity.ClusterID); err != nil {
+	if err := r.client.DeregisterInstance(ctx, place.members.ID, r.cfg.Identity.ClusterID); err != nil {
 		return place, fmt.Errorf("removing this cluster's record: %w", err)
 	}
 	return place, nil
@@ -509,8 +510,8 @@ func (r *Registry) removePages(ctx context.Context, place controlPlace) error {
 	group.SetLimit(concurrency)
 	left := 0
 	for number, s := range place.catalog {
-		listed, err := r.client.list(ctx, s)
-		if err != nil && (number == 0 || !isNotFound(err)) {
+		listed, err := r.client.ListInstances(ctx, s)
+		if err != nil && (number == 0 || !api.IsNotFound(err)) {
 			return cmp.Or(group.Wait(), err)
 		}
 		left += len(listed)
@@ -524,7 +525,7 @@ func (r *Registry) removePages(ctx context.Context, place controlPlace) error {
 			}
 		}
 		for _, id := range slices.Sorted(maps.Keys(ids)) {
-			group.Go(func() error { return r.client.deregister(groupCtx, s.id, id) })
+			group.Go(func() error { return r.client.DeregisterInstance(groupCtx, s.ID, id) })
 		}
 	}
 	if err := group.Wait(); err != nil {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -77,7 +77,7 @@ func TestLeftoverParts(t *testing.T) {
 	for _, part := range parts {
 		c.put(t, "mcs.set1", "catalog.cls1", part)
 	}
-	foreign := plan.Instance{ID: "somebody", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
+	foreign := api.Instance{ID: "somebody", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
 	c.put(t, "mcs.set1", "catalog.cls1", foreign)
 	running(t, c, cls1)
 	within(t, patience, "the parts are gone", func() bool {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // transcript is everything that was logged, at any level.
@@ -61,7 +62,7 @@ func TestNoSecretsLogged(t *testing.T) {
 		cfg := fast(mcs.Identity{ClusterID: fmt.Sprint("cls", i+1), ClusterSetID: "set1", UID: fmt.Sprint("uid-", i+1)})
 		cfg.PeerNotifications, cfg.Logger = udp.whisper(), logger.WithName(cfg.Identity.ClusterID)
 		secrets = append(secrets, cfg.PeerNotifications.Contact.Token)
-		client := c.clientFor(t, ClientConfig{credentials: credentials})
+		client := c.clientFor(t, api.Config{Credentials: credentials})
 		reg, err := New(client, cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -125,9 +126,9 @@ func TestNoSecretsLogged(t *testing.T) {
 func TestNoPasswordOfEndpoint(t *testing.T) {
 	for _, endpoint := range []string{"https://somebody:hunter%zz@127.0.0.1:1", "https://somebody:hunter2@127.0.0.1:1", "somebody:hunter 2@127.0.0.1:1"} {
 		t.Setenv("AWS_ENDPOINT_URL_SERVICEDISCOVERY", endpoint)
-		client, err := NewClient(t.Context(), ClientConfig{Region: "us-east-1"})
+		client, err := api.NewClient(t.Context(), api.Config{Region: "us-east-1"})
 		if err == nil {
-			_, err = client.namespaces(t.Context())
+			_, err = client.ListNamespaces(t.Context())
 		}
 		if err == nil {
 			t.Fatalf("%s can be used", endpoint)

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // A catalog of more instances than a Cloud Map service holds is spread over several: catalog.<cluster>, catalog.<cluster>.1, … A page
@@ -85,15 +85,15 @@ func parseCatalogName(name string) (clusterID string, service int, ok bool) {
 }
 
 // catalogsIn are the clusters that have a catalog, and the services that each has.
-func catalogsIn(all map[string]service) map[string]map[int]service {
-	found := map[string]map[int]service{}
+func catalogsIn(all map[string]api.Service) map[string]map[int]api.Service {
+	found := map[string]map[int]api.Service{}
 	for name, s := range all {
 		id, number, ok := parseCatalogName(name)
 		if !ok {
 			continue
 		}
 		if found[id] == nil {
-			found[id] = map[int]service{}
+			found[id] = map[int]api.Service{}
 		}
 		found[id][number] = s
 	}
@@ -151,7 +151,7 @@ func (r memberRecord) byServices(pages []int) (order []int, found map[int][]int)
 
 // mayBeIn are the services in which pages of a cluster may be whose record is gone: those of the last record, and those that were
 // found.
-func (c *catalog) mayBeIn(found map[int]service) []int {
+func (c *catalog) mayBeIn(found map[int]api.Service) []int {
 	all := map[int]bool{0: true}
 	for _, service := range c.record.services {
 		all[int(service)] = true
@@ -169,7 +169,7 @@ func (r memberRecord) announces(page int, digest string, service int) bool {
 
 // newest is which of a catalog's services has what counts of a page: the newest whole generation if that was written after the
 // record, or else the one that is announced.
-func (r memberRecord) newest(page int, catalog map[int][]plan.Instance) (service int) {
+func (r memberRecord) newest(page int, catalog map[int][]api.Instance) (service int) {
 	service, generation := int(r.services[page]), r.generation
 	for number, instances := range catalog {
 		if img, err := joinPage(page, instances); err == nil && img.generation > generation {

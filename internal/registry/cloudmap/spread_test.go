@@ -13,8 +13,8 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 func TestCatalogNames(t *testing.T) {
@@ -175,7 +175,7 @@ func TestMovedPage(t *testing.T) {
 // TestMovedForReaders is a page that moves, as others see it.
 func TestMovedForReaders(t *testing.T) {
 	s := newStory(t)
-	from := func(service int, instances []plan.Instance) {
+	from := func(service int, instances []api.Instance) {
 		s.catalogs.page(s.now, "cls2", service, thePage, instances, keySet{})
 	}
 	s.publish(100, thePage, web(1))
@@ -210,11 +210,11 @@ func TestMovedForReaders(t *testing.T) {
 
 // TestAuditOfSeveralServices has copies of a page in two services, as a controller that ended while the page moved leaves them.
 func TestAuditOfSeveralServices(t *testing.T) {
-	part := func(s *story, generation int64, endpoints int) []plan.Instance {
+	part := func(s *story, generation int64, endpoints int) []api.Instance {
 		s.write(generation, thePage, registry.Published(webExport("cls1", 0, endpoints)))
 		return s.pages[thePage]
 	}
-	digest := func(instances []plan.Instance) string { return instances[0].Attributes[attrDigest] }
+	digest := func(instances []api.Instance) string { return instances[0].Attributes[attrDigest] }
 	tests := map[string]struct {
 		announced  int64 // of the record
 		at         uint8
@@ -228,10 +228,10 @@ func TestAuditOfSeveralServices(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t)
-			stored := map[int][]plan.Instance{0: part(s, tc.generation[0], 1), 1: part(s, tc.generation[1], 2)}
+			stored := map[int][]api.Instance{0: part(s, tc.generation[0], 1), 1: part(s, tc.generation[1], 2)}
 			r := memberRecord{clusterID: "cls1", clusterSetID: "set1", uid: "uid-1", joined: s.now, generation: tc.announced}
 			r.pages[thePage], r.services[thePage] = digest(stored[int(tc.at)]), tc.at
-			s.catalogs.members(s.now, []plan.Instance{r.instance()}, keySet{})
+			s.catalogs.members(s.now, []api.Instance{r.instance()}, keySet{})
 			s.catalogs.audit(s.now, stored, keySet{})
 			p := &s.catalogs.own().pages[thePage]
 			if !p.read || p.service != tc.want || p.digest != digest(stored[tc.want]) || p.stored != (copies{1, 1}) {
@@ -260,21 +260,21 @@ func TestCatalogOfSeveralServices(t *testing.T) {
 		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 5000})
 		admin, _ := w.client("admin")
 		catalogs := func() map[string]int {
-			in, err := admin.namespaces(t.Context())
+			in, err := admin.ListNamespaces(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			all, err := admin.services(t.Context(), in["mcs.set1"])
+			all, err := admin.ListServices(t.Context(), in["mcs.set1"])
 			if err != nil {
 				t.Fatal(err)
 			}
 			found := map[string]int{}
 			for _, s := range catalogsIn(all)["cls1"] {
-				listed, err := admin.list(t.Context(), s)
+				listed, err := admin.ListInstances(t.Context(), s)
 				if err != nil {
 					t.Fatal(err)
 				}
-				found[s.name] = len(listed)
+				found[s.Name] = len(listed)
 			}
 			return found
 		}
@@ -299,8 +299,8 @@ func TestCatalogOfSeveralServices(t *testing.T) {
 					t.Errorf("%s: %s has %d instances", what, name, n)
 				}
 			}
-			if len(found) != 2 || total <= maxDiscovered {
-				t.Errorf("%s: instances by service are %v, want more than %d in two", what, found, maxDiscovered)
+			if len(found) != 2 || total <= api.MaxDiscovered {
+				t.Errorf("%s: instances by service are %v, want more than %d in two", what, found, api.MaxDiscovered)
 			}
 		}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)

@@ -50,7 +50,7 @@ func TestUndone(t *testing.T) {
 			if own.State != registry.Pending {
 				t.Fatalf("what came to nothing is %v", own.State)
 			}
-			if own.Err != nil && strings.Contains(own.Err.Error(), "could not do it: INTERNAL_FAILURE: the quota of something") {
+			if own.Err != nil && strings.Contains(own.Err.Error(), "the operation failed: INTERNAL_FAILURE: the quota of something") {
 				told++
 			} else if own.Err != nil || told > 0 {
 				t.Fatalf("after %v the users of the page are told %v", time.Since(began), own.Err)

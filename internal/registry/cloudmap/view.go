@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 const (
@@ -43,7 +44,7 @@ var errUndecided = errors.New("it is not decided yet whether the service is stil
 // instanceView shows this cluster's endpoints as Cloud Map instances, for people and for consumers that know nothing of
 // pages. It is level-triggered, has time, and nothing waits for it.
 type instanceView struct {
-	client   *Client
+	client   *api.Client
 	places   *places
 	identity mcs.Identity
 	version  string
@@ -98,7 +99,7 @@ type doubt struct {
 	missed bool
 }
 
-func newInstanceView(client *Client, cfg Config, desired func(mcs.Key) (*mcs.Export, bool)) *instanceView {
+func newInstanceView(client *api.Client, cfg Config, desired func(mcs.Key) (*mcs.Export, bool)) *instanceView {
 	return &instanceView{
 		client:   client,
 		places:   newPlaces(client, cfg.Identity),
@@ -226,7 +227,7 @@ func (v *instanceView) next(now time.Time) (key mcs.Key, ok bool, pause time.Dur
 
 // done notes how the work on a service ended.
 func (v *instanceView) done(ctx context.Context, key mcs.Key, err error, notify func(mcs.Key)) {
-	if isNotFound(err) {
+	if api.IsNotFound(err) {
 		v.places.forget()
 	}
 	if ctx.Err() == nil && err != nil && !errors.Is(err, errUndecided) {
@@ -243,7 +244,7 @@ func (v *instanceView) done(ctx context.Context, key mcs.Key, err error, notify 
 	switch {
 	case err != nil && ctx.Err() == nil:
 		item.failures++
-		item.retryAt = time.Now().Add(jittered(viewPause(err, item.failures)))
+		item.retryAt = time.Now().Add(api.Jitter(viewPause(err, item.failures)))
 		if !errors.Is(err, errUndecided) {
 			delete(v.shown, key)
 			v.complain(err, key, item)
@@ -255,7 +256,7 @@ func (v *instanceView) done(ctx context.Context, key mcs.Key, err error, notify 
 	for _, s := range v.shown {
 		total += s.instances
 	}
-	v.metrics.Stored(v.client.name, "instances", total)
+	v.metrics.Stored(v.client.Name(), "instances", total)
 	v.count()
 }
 
@@ -265,7 +266,7 @@ func viewPause(err error, failures int) time.Duration {
 	if errors.Is(err, errUndecided) {
 		return min(undecidedRetry, viewRetry<<min(failures-1, 10)) // it costs no request
 	}
-	if result := resultOf(err); result == resultInvalid || result == resultDenied {
+	if api.IsInvalid(err) || api.IsDenied(err) {
 		return viewMaxRetry
 	}
 	return min(viewMaxRetry, viewRetry<<min(failures-1, 10))
@@ -320,10 +321,10 @@ func (v *instanceView) sync(ctx context.Context, key mcs.Key) error {
 }
 
 // ensure returns the service of key, which it makes if need be, and what it has.
-func (v *instanceView) ensure(ctx context.Context, key mcs.Key, shown shownService, touched bool) (s service, have []plan.Instance, err error) {
+func (v *instanceView) ensure(ctx context.Context, key mcs.Key, shown shownService, touched bool) (s api.Service, have []api.Instance, err error) {
 	s, made, err := v.places.ensure(ctx, key)
 	if err == nil && !made {
-		have, err = v.client.list(ctx, s)
+		have, err = v.client.ListInstances(ctx, s)
 	}
 	if err != nil || !touched {
 		return s, have, err
@@ -343,7 +344,7 @@ func (v *instanceView) leftAsWanted(ctx context.Context, exp mcs.Export) (bool, 
 		return false, nil
 	}
 	have, ok, err := v.discoverOwn(ctx, exp.Key)
-	if resultOf(err) == resultDenied {
+	if api.IsDenied(err) {
 		return false, nil // who may write can do without
 	}
 	if changes := plan.Instances(want, have, v.own); !ok || len(changes.Register)+len(changes.Deregister) > 0 {
@@ -357,7 +358,7 @@ func (v *instanceView) leftAsWanted(ctx context.Context, exp mcs.Export) (bool, 
 }
 
 // instances are those that show exp, as many as a service may have, and how many there are beyond.
-func (v *instanceView) instances(exp mcs.Export) (want []plan.Instance, beyond int) {
+func (v *instanceView) instances(exp mcs.Export) (want []api.Instance, beyond int) {
 	want = plan.InstancesOf(exp, v.identity.ClusterSetID, v.version)
 	beyond = max(0, len(want)-maxInstances)
 	return want[:len(want)-beyond], beyond
@@ -365,8 +366,8 @@ func (v *instanceView) instances(exp mcs.Export) (want []plan.Instance, beyond i
 
 // present is what a service has, given what we wrote and what is listed. A list may be a moment behind: of our own
 // instances what we wrote counts, and the list adds the attributes and instances that others wrote.
-func present(written, listed []plan.Instance, own func(map[string]string) bool) []plan.Instance {
-	byID := map[string]plan.Instance{}
+func present(written, listed []api.Instance, own func(map[string]string) bool) []api.Instance {
+	byID := map[string]api.Instance{}
 	for _, instance := range written {
 		byID[instance.ID] = instance
 	}
@@ -376,12 +377,12 @@ func present(written, listed []plan.Instance, own func(map[string]string) bool) 
 		case !own(instance.Attributes):
 			byID[instance.ID] = instance
 		case isWritten:
-			byID[instance.ID] = plan.Instance{ID: instance.ID, Attributes: plan.WithForeign(ours.Attributes, instance.Attributes)}
+			byID[instance.ID] = api.Instance{ID: instance.ID, Attributes: plan.WithForeign(ours.Attributes, instance.Attributes)}
 		default:
 			// Left by an earlier life, or removed by us and still listed. With nothing of ours but the owner in it, it is
 			// removed if it is not wanted and written if it is.
 			owner := map[string]string{attrClusterID: instance.Attributes[attrClusterID]}
-			byID[instance.ID] = plan.Instance{ID: instance.ID, Attributes: plan.WithForeign(owner, instance.Attributes)}
+			byID[instance.ID] = api.Instance{ID: instance.ID, Attributes: plan.WithForeign(owner, instance.Attributes)}
 		}
 	}
 	return slices.Collect(maps.Values(byID))
@@ -389,16 +390,16 @@ func present(written, listed []plan.Instance, own func(map[string]string) bool) 
 
 // apply registers and deregisters instances. Those that AWS Cloud Map will never take, as an IPv6 address in a service with DNS
 // records of IPv4, are refused and hurt nobody else.
-func (v *instanceView) apply(ctx context.Context, s service, changes plan.InstanceChanges) (refused []string, err error) {
+func (v *instanceView) apply(ctx context.Context, s api.Service, changes plan.InstanceChanges) (refused []string, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(viewRequests)
 	var mu sync.Mutex
 	for _, id := range changes.Deregister {
-		group.Go(func() error { return v.client.deregister(ctx, s.id, id) })
+		group.Go(func() error { return v.client.DeregisterInstance(ctx, s.ID, id) })
 	}
 	for _, instance := range changes.Register {
 		group.Go(func() error {
-			_, err := v.client.register(ctx, s.id, instance)
+			_, err := v.client.RegisterInstance(ctx, s.ID, instance)
 			var invalid *types.InvalidInput
 			if !errors.As(err, &invalid) {
 				return err
@@ -425,7 +426,7 @@ func (v *instanceView) remove(ctx context.Context, key mcs.Key) error {
 	v.mu.Unlock()
 	others := false
 	if ok {
-		listed, err := v.client.list(ctx, s)
+		listed, err := v.client.ListInstances(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -434,7 +435,7 @@ func (v *instanceView) remove(ctx context.Context, key mcs.Key) error {
 			written, _ := v.instances(shown.exp)
 			have = present(written, listed, v.own)
 		}
-		others = slices.ContainsFunc(listed, func(i plan.Instance) bool { return !v.own(i.Attributes) })
+		others = slices.ContainsFunc(listed, func(i api.Instance) bool { return !v.own(i.Attributes) })
 		if _, err := v.apply(ctx, s, plan.Instances(nil, have, v.own)); err != nil {
 			return err
 		}
@@ -465,7 +466,7 @@ func (v *instanceView) scanIfDue(ctx context.Context) {
 	keys, others, err := v.leftovers(ctx)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if resultOf(err) != resultDenied {
+	if !api.IsDenied(err) {
 		v.denials = 0
 	} else if v.denials++; v.off && v.denials >= maxDenials {
 		// Who shows nothing need not be allowed to.
@@ -501,15 +502,15 @@ func (v *instanceView) leftovers(ctx context.Context) (keys, others []mcs.Key, e
 			if v.inStep(key) {
 				continue
 			}
-			var instances []plan.Instance
-			err := v.client.persist(ctx, func() (err error) {
-				instances, _, err = v.client.discover(ctx, namespaceName, key.Name, map[string]string{attrClusterID: v.identity.ClusterID})
+			var instances []api.Instance
+			err := v.client.RetryThrottled(ctx, func() (err error) {
+				instances, _, err = v.client.DiscoverInstances(ctx, namespaceName, key.Name, map[string]string{attrClusterID: v.identity.ClusterID})
 				return err
 			})
-			if err != nil && !isNotFound(err) {
+			if err != nil && !api.IsNotFound(err) {
 				return nil, nil, fmt.Errorf("looking for instances of this cluster in %s: %w", key, err)
 			}
-			if slices.ContainsFunc(instances, func(i plan.Instance) bool { return v.own(i.Attributes) }) {
+			if slices.ContainsFunc(instances, func(i api.Instance) bool { return v.own(i.Attributes) }) {
 				keys = append(keys, key)
 			} else {
 				others = append(others, key)
@@ -533,7 +534,7 @@ func (v *instanceView) leave(ctx context.Context) error {
 		return nil
 	}
 	keys, _, err := v.leftovers(ctx)
-	if v.off && resultOf(err) == resultDenied {
+	if v.off && api.IsDenied(err) {
 		return nil
 	}
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // unshown is what of a service the instance view cannot show.
@@ -77,8 +78,7 @@ func (v *instanceView) failed(key mcs.Key, err error) {
 	defer v.mu.Unlock()
 	u := unshown{}
 	// What waiting mends, as being throttled, is not for users to act upon.
-	result := resultOf(err)
-	if exp != nil && (result == resultInvalid || result == resultDenied) {
+	if exp != nil && (api.IsInvalid(err) || api.IsDenied(err)) {
 		u = unshown{failed: err.Error(), count: exp.EndpointCount()}
 	}
 	v.note(key, u)
@@ -114,7 +114,7 @@ func (v *instanceView) warnings(key mcs.Key) []string {
 
 // count tells the metrics how many endpoints are not shown, and how many services wait to be written. The caller holds v.mu.
 func (v *instanceView) count() {
-	v.metrics.Pending(v.client.name, "services", len(v.queue))
+	v.metrics.Pending(v.client.Name(), "services", len(v.queue))
 	counts := map[string]int{"collision": 0, "limit": 0, "refused": 0, "failed": 0}
 	for _, u := range v.unshown {
 		counts["collision"] += len(u.collisions)
@@ -123,7 +123,7 @@ func (v *instanceView) count() {
 		counts["failed"] += u.count
 	}
 	for reason, count := range counts {
-		v.metrics.Unshown(v.client.name, reason, count)
+		v.metrics.Unshown(v.client.Name(), reason, count)
 	}
 }
 
@@ -170,7 +170,7 @@ func (v *instanceView) auditIfDue(ctx context.Context) {
 // auditDoubtful takes in a look at a service that is not shown. One that is not found is looked at again, as long as it is listed and once
 // more in any case: an answer may be late, or wrong.
 // The caller holds v.mu.
-func (v *instanceView) auditDoubtful(key mcs.Key, listed, found bool, present []plan.Instance) {
+func (v *instanceView) auditDoubtful(key mcs.Key, listed, found bool, present []api.Instance) {
 	before, doubtful := v.doubtful[key]
 	if !doubtful || v.queue[key] != nil {
 		return // it is being looked at anyway
@@ -180,7 +180,7 @@ func (v *instanceView) auditDoubtful(key mcs.Key, listed, found bool, present []
 		return
 	}
 	delete(v.doubtful, key)
-	if slices.ContainsFunc(present, func(i plan.Instance) bool { return v.own(i.Attributes) }) {
+	if slices.ContainsFunc(present, func(i api.Instance) bool { return v.own(i.Attributes) }) {
 		v.enqueue(key)
 	}
 }
@@ -194,9 +194,9 @@ func (v *instanceView) isShown(key mcs.Key) bool {
 }
 
 // discoverOwn reads our instances of a service, by names: it costs one read and no list. ok is false when the service is not there.
-func (v *instanceView) discoverOwn(ctx context.Context, key mcs.Key) (own []plan.Instance, ok bool, err error) {
-	own, _, err = v.client.discover(ctx, v.places.httpNameOf(key.Namespace), key.Name, map[string]string{attrClusterID: v.identity.ClusterID})
-	if isNotFound(err) {
+func (v *instanceView) discoverOwn(ctx context.Context, key mcs.Key) (own []api.Instance, ok bool, err error) {
+	own, _, err = v.client.DiscoverInstances(ctx, v.places.httpNameOf(key.Namespace), key.Name, map[string]string{attrClusterID: v.identity.ClusterID})
+	if api.IsNotFound(err) {
 		return nil, false, nil
 	}
 	return own, err == nil, err

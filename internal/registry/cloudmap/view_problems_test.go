@@ -17,6 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 func warns(t *testing.T, reg *Registry, key mcs.Key, texts ...string) func() bool {
@@ -53,7 +54,7 @@ func TestUnshownWarnings(t *testing.T) {
 func TestViewReportsCollisions(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	createForeign(t, c, "demo", "web-0")
-	theirs := plan.Instance{ID: "tcp-10_10_0_0-8080", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.10.0.0", "CLUSTER_ID": "cls9", "CLUSTERSET_ID": "set1"}}
+	theirs := api.Instance{ID: "tcp-10_10_0_0-8080", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.10.0.0", "CLUSTER_ID": "cls9", "CLUSTERSET_ID": "set1"}}
 	c.put(t, "demo", "web-0", theirs)
 	a, _ := viewing(t, c, cls1)
 	publish(t, a, webExport("cls1", 0, 2))
@@ -61,7 +62,7 @@ func TestViewReportsCollisions(t *testing.T) {
 
 	// The other cluster goes: with the next change it is our turn.
 	s, _ := c.service(t, "demo", "web-0")
-	if err := c.client.deregister(t.Context(), s.id, theirs.ID); err != nil {
+	if err := c.client.DeregisterInstance(t.Context(), s.ID, theirs.ID); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, a, webExport("cls1", 0, 3))
@@ -89,18 +90,18 @@ func TestViewReportsQuota(t *testing.T) {
 // TestViewInServiceWithDNS has a service with DNS records that the user made: it wants addresses of one family.
 func TestViewInServiceWithDNS(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
-	out, err := c.client.sdk.CreatePrivateDnsNamespace(t.Context(), &servicediscovery.CreatePrivateDnsNamespaceInput{Name: aws.String("demo"), Vpc: aws.String("vpc-12345678")})
+	out, err := c.sdk(admin).CreatePrivateDnsNamespace(t.Context(), &servicediscovery.CreatePrivateDnsNamespaceInput{Name: aws.String("demo"), Vpc: aws.String("vpc-12345678")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	targets, err := c.client.await(t.Context(), aws.ToString(out.OperationId))
+	targets, err := c.client.AwaitOperation(t.Context(), aws.ToString(out.OperationId))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, record := range []types.RecordType{types.RecordTypeA, types.RecordTypeAaaa, types.RecordTypeSrv} {
 		t.Run(string(record), func(t *testing.T) {
 			i := map[types.RecordType]int{types.RecordTypeA: 0, types.RecordTypeAaaa: 1, types.RecordTypeSrv: 2}[record]
-			_, err := c.client.sdk.CreateService(t.Context(), &servicediscovery.CreateServiceInput{
+			_, err := c.sdk(admin).CreateService(t.Context(), &servicediscovery.CreateServiceInput{
 				Name: aws.String(webKey(i).Name), NamespaceId: aws.String(targets["NAMESPACE"]),
 				DnsConfig: &types.DnsConfig{DnsRecords: []types.DnsRecord{{TTL: aws.Int64(60), Type: record}}},
 			})
@@ -205,13 +206,13 @@ func TestViewAudit(t *testing.T) {
 	}
 	within(t, 10*time.Second, "the view is done", func() bool { return len(a.view.queueKeys()) == 0 })
 	s, _ := c.service(t, "demo", "web-1")
-	if err := c.client.deregister(t.Context(), s.id, "tcp-10_10_0_2-8080"); err != nil {
+	if err := c.client.DeregisterInstance(t.Context(), s.ID, "tcp-10_10_0_2-8080"); err != nil {
 		t.Fatal(err)
 	}
 	within(t, 10*time.Second, "it is back", c.shows(t, webKey(1), "tcp-10_10_0_2-8080", "tcp-10_10_0_3-8080"))
 	changed := c.instances(t, "demo", "web-2")["tcp-10_10_0_4-8080"]
 	changed["READY"] = "false"
-	c.put(t, "demo", "web-2", plan.Instance{ID: "tcp-10_10_0_4-8080", Attributes: changed})
+	c.put(t, "demo", "web-2", api.Instance{ID: "tcp-10_10_0_4-8080", Attributes: changed})
 	within(t, 10*time.Second, "it is right again", func() bool { return c.instances(t, "demo", "web-2")["tcp-10_10_0_4-8080"]["READY"] == "true" })
 }
 
@@ -240,7 +241,7 @@ func TestViewLooksOnceMore(t *testing.T) {
 	t.Run("the service of an instance that an earlier life left is not found at first", func(t *testing.T) {
 		c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 		createForeign(t, c, key.Namespace, key.Name)
-		c.put(t, key.Namespace, key.Name, plan.Instance{ID: "tcp-10_10_9_9-80", Attributes: map[string]string{"CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1"}})
+		c.put(t, key.Namespace, key.Name, api.Instance{ID: "tcp-10_10_9_9-80", Attributes: map[string]string{"CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1"}})
 		happened := hurt(t, c, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Code: "ServiceNotFound", Operations: []string{"DiscoverInstances"}})
 		viewing(t, c, cls1)
 		within(t, 10*time.Second, "it is not found", happened)

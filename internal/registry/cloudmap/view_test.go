@@ -13,8 +13,8 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // viewing starts a registry with the instance view.
@@ -63,7 +63,7 @@ func TestViewFollowsExport(t *testing.T) {
 		t.Fatal(err)
 	}
 	within(t, 20*time.Second, "service and namespace are gone", func() bool {
-		namespaces, err := c.client.namespaces(t.Context())
+		namespaces, err := c.client.ListNamespaces(t.Context())
 		return err == nil && slices.Equal(slices.Collect(maps.Keys(namespaces)), []string{"mcs.set1"})
 	})
 }
@@ -72,10 +72,10 @@ func TestViewFollowsExport(t *testing.T) {
 func TestViewLeavesOthersAlone(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	createForeign(t, c, "demo", "web-0")
-	foreign := plan.Instance{ID: "ecs-task", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.99.0.1", "TASK": "x"}}
-	theirs := plan.Instance{ID: "tcp-10_10_0_0-8080", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.10.0.0", "CLUSTER_ID": "cls9", "CLUSTERSET_ID": "set1"}}
-	left := plan.Instance{ID: "tcp-10_10_7_7-8080", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.10.7.7", "CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1"}}
-	for _, instance := range []plan.Instance{foreign, theirs, left} {
+	foreign := api.Instance{ID: "ecs-task", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.99.0.1", "TASK": "x"}}
+	theirs := api.Instance{ID: "tcp-10_10_0_0-8080", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.10.0.0", "CLUSTER_ID": "cls9", "CLUSTERSET_ID": "set1"}}
+	left := api.Instance{ID: "tcp-10_10_7_7-8080", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.10.7.7", "CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1"}}
+	for _, instance := range []api.Instance{foreign, theirs, left} {
 		c.put(t, "demo", "web-0", instance)
 	}
 	a, _ := viewing(t, c, cls1)
@@ -85,7 +85,7 @@ func TestViewLeavesOthersAlone(t *testing.T) {
 	// Somebody adds an attribute to an instance of ours: it stays when we change the instance.
 	annotated := c.instances(t, "demo", "web-0")["tcp-10_10_0_1-8080"]
 	annotated["COST_CENTER"] = "42"
-	c.put(t, "demo", "web-0", plan.Instance{ID: "tcp-10_10_0_1-8080", Attributes: annotated})
+	c.put(t, "demo", "web-0", api.Instance{ID: "tcp-10_10_0_1-8080", Attributes: annotated})
 	exp := webExport("cls1", 0, 2)
 	exp.Backends[0].Endpoints[1].Ready = false
 	publish(t, a, exp)
@@ -101,7 +101,7 @@ func TestViewLeavesOthersAlone(t *testing.T) {
 	}
 	within(t, 10*time.Second, "only the others' are left", c.shows(t, webKey(0), "ecs-task", "tcp-10_10_0_0-8080"))
 	within(t, 10*time.Second, "the view is done", func() bool { return len(a.view.queueKeys()) == 0 })
-	for id, want := range map[string]plan.Instance{"ecs-task": foreign, "tcp-10_10_0_0-8080": theirs} {
+	for id, want := range map[string]api.Instance{"ecs-task": foreign, "tcp-10_10_0_0-8080": theirs} {
 		if diff := cmp.Diff(want.Attributes, c.instances(t, "demo", "web-0")[id]); diff != "" {
 			t.Errorf("instance %s changed:\n%s", id, diff)
 		}
@@ -120,7 +120,7 @@ func TestViewAfterRestart(t *testing.T) {
 	stop(nil)
 	// An instance of a service that no page has: registered when the controller died.
 	createForeign(t, c, "other", "orphan")
-	c.put(t, "other", "orphan", plan.Instance{ID: "tcp-10_10_9_9-80", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.10.9.9", "CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1"}})
+	c.put(t, "other", "orphan", api.Instance{ID: "tcp-10_10_9_9-80", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.10.9.9", "CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1"}})
 
 	a, _ = viewing(t, c, cls1)
 	within(t, 10*time.Second, "the orphan is gone", c.shows(t, mcs.Key{Namespace: "other", Name: "orphan"}))
@@ -141,25 +141,25 @@ func TestViewAfterRestart(t *testing.T) {
 
 func TestViewInDNSNamespace(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
-	out, err := c.client.sdk.CreatePrivateDnsNamespace(t.Context(), &servicediscovery.CreatePrivateDnsNamespaceInput{Name: aws.String("demo"), Vpc: aws.String("vpc-12345678")})
+	out, err := c.sdk(admin).CreatePrivateDnsNamespace(t.Context(), &servicediscovery.CreatePrivateDnsNamespaceInput{Name: aws.String("demo"), Vpc: aws.String("vpc-12345678")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.client.await(t.Context(), aws.ToString(out.OperationId)); err != nil {
+	if _, err := c.client.AwaitOperation(t.Context(), aws.ToString(out.OperationId)); err != nil {
 		t.Fatal(err)
 	}
 	a, stop := viewing(t, c, cls1)
 	publish(t, a, webExport("cls1", 0, 2))
 	within(t, 10*time.Second, "two instances", func() bool { return len(c.instances(t, "demo", "web-0")) == 2 })
 	stop(registry.ErrLeave)
-	namespaces, err := c.client.namespaces(t.Context())
+	namespaces, err := c.client.ListNamespaces(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(namespaces) != 1 || namespaces["demo"].kind != types.NamespaceTypeDnsPrivate {
+	if len(namespaces) != 1 || namespaces["demo"].Type != types.NamespaceTypeDnsPrivate {
 		t.Errorf("after leaving there are namespaces %v, want the user's demo only", namespaces)
 	}
-	if services, err := c.client.services(t.Context(), namespaces["demo"]); err != nil || len(services) != 0 {
+	if services, err := c.client.ListServices(t.Context(), namespaces["demo"]); err != nil || len(services) != 0 {
 		t.Errorf("after leaving there are services %v (%v), want none", services, err)
 	}
 }
@@ -194,15 +194,15 @@ func TestViewNeverBlocksPages(t *testing.T) {
 // createForeign makes a service in a namespace as a user does: without our tags.
 func createForeign(t *testing.T, c *cloud, namespaceName, serviceName string) {
 	t.Helper()
-	out, err := c.client.sdk.CreateHttpNamespace(t.Context(), &servicediscovery.CreateHttpNamespaceInput{Name: aws.String(namespaceName)})
+	out, err := c.sdk(admin).CreateHttpNamespace(t.Context(), &servicediscovery.CreateHttpNamespaceInput{Name: aws.String(namespaceName)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	targets, err := c.client.await(t.Context(), aws.ToString(out.OperationId))
+	targets, err := c.client.AwaitOperation(t.Context(), aws.ToString(out.OperationId))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.client.sdk.CreateService(t.Context(), &servicediscovery.CreateServiceInput{Name: aws.String(serviceName), NamespaceId: aws.String(targets["NAMESPACE"])})
+	_, err = c.sdk(admin).CreateService(t.Context(), &servicediscovery.CreateServiceInput{Name: aws.String(serviceName), NamespaceId: aws.String(targets["NAMESPACE"])})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -215,12 +216,18 @@ func (w *world) noteRequest(req request) {
 }
 
 // client makes requests with an access key of its own, through a wire of its own.
-func (w *world) client(key string) (*Client, *wire) {
+func (w *world) client(key string) (*api.Client, *wire) {
+	w.t.Helper()
+	return w.clientAt(key, nil)
+}
+
+// clientAt is client with its own rates.
+func (w *world) clientAt(key string, rates map[string]api.Rate) (*api.Client, *wire) {
 	w.t.Helper()
 	line := &wire{world: w, cluster: key, asked: map[uint64]uint64{}}
-	client, err := NewClient(w.t.Context(), ClientConfig{
-		Region: "us-east-1", Endpoint: "http://cloudmap.test", transport: line,
-		credentials: credentials.NewStaticCredentialsProvider(key, "secret", ""),
+	client, err := api.NewClient(w.t.Context(), api.Config{
+		Region: "us-east-1", Endpoint: "http://cloudmap.test", HTTPClient: line, Rates: rates,
+		Credentials: credentials.NewStaticCredentialsProvider(key, "secret", ""),
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
 // perDirtyPage is how much longer changes are gathered for each page that they touch, if they go on: what a write takes
@@ -93,7 +93,7 @@ func (r *Registry) writing(ctx context.Context, err error, notify func(mcs.Key))
 	if ctx.Err() != nil {
 		return
 	}
-	if err != nil && isNotFound(err) {
+	if err != nil && api.IsNotFound(err) {
 		r.control.forget()
 	}
 	r.mu.Lock()
@@ -116,7 +116,7 @@ func (r *Registry) writing(ctx context.Context, err error, notify func(mcs.Key))
 
 // retryPause is how long what has failed so often is not tried again.
 func (r *Registry) retryPause(failures int) time.Duration {
-	return jittered(min(r.cfg.times.maxRetry, r.cfg.times.retry<<min(failures-1, 10)))
+	return api.Jitter(min(r.cfg.times.maxRetry, r.cfg.times.retry<<min(failures-1, 10)))
 }
 
 // writeDue writes the pages that changed, then the record that announces them, then removes what the pages no longer
@@ -160,10 +160,10 @@ func (r *Registry) writePages(ctx context.Context, place *controlPlace, notify f
 	err := r.extendCatalog(ctx, place, writes, results)
 	if err == nil {
 		// Parts that a page did not have go first: where there is no room for them, the page stays whole as it was.
-		err = r.writeParts(ctx, *place, writes, results, func(w pageWrite) []plan.Instance { return w.instances[w.before:] })
+		err = r.writeParts(ctx, *place, writes, results, func(w pageWrite) []api.Instance { return w.instances[w.before:] })
 	}
 	if err == nil {
-		err = r.writeParts(ctx, *place, writes, results, func(w pageWrite) []plan.Instance { return w.instances[:w.before] })
+		err = r.writeParts(ctx, *place, writes, results, func(w pageWrite) []api.Instance { return w.instances[:w.before] })
 	}
 	if err != nil {
 		err = fmt.Errorf("writing this cluster's pages: %w", err)
@@ -212,7 +212,7 @@ func (r *Registry) extendCatalog(ctx context.Context, place *controlPlace, write
 			continue
 		}
 		err := r.control.extend(ctx, place, w.service)
-		if result := resultOf(err); err != nil && result != resultInvalid && result != resultDenied {
+		if err != nil && !api.IsInvalid(err) && !api.IsDenied(err) {
 			return err
 		}
 		results[i].err = err
@@ -222,7 +222,7 @@ func (r *Registry) extendCatalog(ctx context.Context, place *controlPlace, write
 
 // writeParts writes some of each page's parts. What AWS refuses of one page, for a quota, does not hold up the others; any
 // other failure ends the rest, and is returned.
-func (r *Registry) writeParts(ctx context.Context, place controlPlace, writes []pageWrite, results []pageResult, parts func(pageWrite) []plan.Instance) error {
+func (r *Registry) writeParts(ctx context.Context, place controlPlace, writes []pageWrite, results []pageResult, parts func(pageWrite) []api.Instance) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrency)
 	for i, w := range writes {
@@ -232,8 +232,8 @@ func (r *Registry) writeParts(ctx context.Context, place controlPlace, writes []
 		// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
 		for _, instance := range slices.Backward(parts(w)) {
 			group.Go(func() error {
-				operation, err := r.client.register(groupCtx, place.catalog[w.service].id, instance)
-				if err != nil && resultOf(err) != resultInvalid {
+				operation, err := r.client.RegisterInstance(groupCtx, place.catalog[w.service].ID, instance)
+				if err != nil && !api.IsInvalid(err) {
 					return err
 				}
 				results[i].add(operation, err)
@@ -300,8 +300,8 @@ func (r *Registry) explain(ctx context.Context, suspects map[int][]string) map[i
 	reasons := map[int]error{}
 	for page, operations := range suspects {
 		for _, id := range operations {
-			_, _, err := r.client.operation(ctx, id)
-			var failed *operationError
+			_, _, err := r.client.GetOperation(ctx, id)
+			var failed *api.OperationError
 			if errors.As(err, &failed) {
 				reasons[page] = fmt.Errorf("writing this cluster's pages: %w", failed)
 				break
@@ -373,7 +373,7 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDon
 	ours := r.ours
 	r.mu.Unlock()
 
-	_, err := r.client.as(classMembers).register(ctx, place.members.id, ours.instance())
+	_, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, ours.instance())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
@@ -412,7 +412,7 @@ func (r *Registry) trim(ctx context.Context, place controlPlace) error {
 	for _, left := range excess {
 		group.Go(func() error {
 			for _, id := range left.ids() {
-				if err := r.client.deregister(groupCtx, place.catalog[left.service].id, id); err != nil {
+				if err := r.client.DeregisterInstance(groupCtx, place.catalog[left.service].ID, id); err != nil {
 					return fmt.Errorf("removing what is left of page %s: %w", pageName(left.page), err)
 				}
 			}
@@ -441,11 +441,11 @@ func (r *Registry) reduce(ctx context.Context, place controlPlace) error {
 		}
 		gone, err := r.control.reduce(ctx, &place, number)
 		if err != nil {
-			return fmt.Errorf("removing service %s, which has no pages any more: %w", s.name, err)
+			return fmt.Errorf("removing service %s, which has no pages any more: %w", s.Name, err)
 		}
 		if !gone {
 			r.mu.Lock()
-			r.kept[s.id] = true
+			r.kept[s.ID] = true
 			r.mu.Unlock()
 		}
 	}

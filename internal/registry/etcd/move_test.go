@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
@@ -126,7 +127,7 @@ func (w *moveWorld) registry(identity mcs.Identity, name string, readOnly bool) 
 		cfg.ReadOnly = readOnly
 		return w.store.registry(w.t, cfg)
 	}
-	client, err := cloudmap.NewClient(w.t.Context(), cloudmap.ClientConfig{Region: "us-east-1", Endpoint: w.cloudMap})
+	client, err := cloudmapapi.NewClient(w.t.Context(), cloudmapapi.Config{Region: "us-east-1", Endpoint: w.cloudMap})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,0 +1,153 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+)
+
+// Role is an IAM role to assume, of this or another account.
+type Role struct {
+	// ARN names the role; "" is none.
+	ARN string
+	// ExternalID is the external ID that the role's trust policy requires, if any.
+	ExternalID string
+	// SessionName appears in the account's CloudTrail; "" is the controller's name.
+	SessionName string
+}
+
+const (
+	defaultSessionName = "cloud-map-mcs-controller"
+	// sessionDuration is the longest session that AWS allows for role chaining, as with IRSA, and that every role allows.
+	sessionDuration = time.Hour
+	// renewal is the time before expiry at which credentials are renewed at the latest; the earliest is twice that, at random. STS may
+	// be down for some minutes.
+	renewal = 10 * time.Minute
+	// renewRetry is the time between two attempts to renew.
+	renewRetry = 30 * time.Second
+)
+
+// loadAWS reads AWS's own configuration, which cfg overrides.
+func loadAWS(ctx context.Context, cfg Config) (aws.Config, error) {
+	loaded, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithCredentialsProvider(cfg.Credentials),
+		awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }))
+	if err != nil {
+		return aws.Config{}, fmt.Errorf("reading the AWS configuration: %w", err)
+	}
+	// The role is assumed in the Region that the controller runs in, if that is known: its STS endpoint is near and may be the only
+	// one that can be reached.
+	home := loaded.Copy()
+	home.Region = cmp.Or(home.Region, cfg.Region)
+	loaded.Region = cmp.Or(cfg.Region, loaded.Region)
+	if loaded.Region == "" {
+		return aws.Config{}, errors.New("no AWS Region is known: set --aws-region or the environment variable AWS_REGION")
+	}
+	if cfg.Role.ARN != "" {
+		loaded.Credentials = assume(sts.NewFromConfig(home), cfg.Role)
+	}
+	return loaded, nil
+}
+
+// assume returns the credentials of a role, renewed before they expire.
+func assume(api stscreds.AssumeRoleAPIClient, role Role) aws.CredentialsProvider {
+	provider := stscreds.NewAssumeRoleProvider(api, role.ARN, func(o *stscreds.AssumeRoleOptions) {
+		o.Duration = sessionDuration
+		o.RoleSessionName = cmp.Or(role.SessionName, defaultSessionName)
+		if role.ExternalID != "" {
+			o.ExternalID = aws.String(role.ExternalID)
+		}
+	})
+	return aws.NewCredentialsCache(&expiringCredentials{AssumeRoleProvider: provider, now: time.Now}, func(o *aws.CredentialsCacheOptions) {
+		o.ExpiryWindow, o.ExpiryWindowJitterFrac = 2*renewal, 0.5
+	})
+}
+
+// expiringCredentials keeps using the current credentials until expiry if renewal fails.
+type expiringCredentials struct {
+	*stscreds.AssumeRoleProvider
+	now func() time.Time
+	// expires is when the current credentials expire. The enclosing cache retrieves one at a time.
+	expires time.Time
+}
+
+var (
+	_ aws.HandleFailRefreshCredentialsCacheStrategy = (*expiringCredentials)(nil)
+	_ aws.AdjustExpiresByCredentialsCacheStrategy   = (*expiringCredentials)(nil)
+)
+
+// Retrieve implements aws.CredentialsProvider.
+func (l *expiringCredentials) Retrieve(ctx context.Context) (aws.Credentials, error) {
+	fresh, err := l.AssumeRoleProvider.Retrieve(ctx)
+	if err == nil {
+		l.expires = fresh.Expires
+	}
+	return fresh, err
+}
+
+// HandleFailToRefresh implements aws.HandleFailRefreshCredentialsCacheStrategy.
+func (l *expiringCredentials) HandleFailToRefresh(_ context.Context, last aws.Credentials, err error) (aws.Credentials, error) {
+	if !last.HasKeys() || !l.now().Before(l.expires) {
+		return aws.Credentials{}, err
+	}
+	last.Expires = l.expires
+	return last, nil
+}
+
+// AdjustExpiresBy implements aws.AdjustExpiresByCredentialsCacheStrategy: the next renewal is by before
+// expiry, or in renewRetry if that time has passed.
+func (l *expiringCredentials) AdjustExpiresBy(c aws.Credentials, by time.Duration) (aws.Credentials, error) {
+	early, soon := c.Expires.Add(by), l.now().Add(renewRetry)
+	if early.Before(soon) && soon.Before(c.Expires) {
+		early = soon
+	}
+	c.Expires = early
+	return c, nil
+}
+
+// UsesSharedNamespace reports whether the clusterset's namespace belongs to another account.
+func (c *Client) UsesSharedNamespace() bool { return c.owner != "" }
+
+// InOwnAccount returns a client for the namespaces of the own account.
+func (c *Client) InOwnAccount() *Client {
+	own := *c
+	own.owner = ""
+	return &own
+}
+
+// ownerAccount is the owner that requests about a shared namespace must name; nil for a namespace of the own account.
+func (c *Client) ownerAccount() *string {
+	if c.owner == "" {
+		return nil
+	}
+	return aws.String(c.owner)
+}
+
+// namespaceFilter selects either the own namespaces or those that other accounts share. A name can exist in both.
+func (c *Client) namespaceFilter() []types.NamespaceFilter {
+	owner := "SELF"
+	if c.owner != "" {
+		owner = "OTHER_ACCOUNTS"
+	}
+	return []types.NamespaceFilter{{Name: types.NamespaceFilterNameResourceOwner, Values: []string{owner}}}
+}
+
+// resourceID is the identifier of a resource in requests: its ID, or its ARN if it is in a shared namespace.
+func (c *Client) resourceID(id, arn *string) string {
+	if c.owner != "" {
+		return aws.ToString(arn)
+	}
+	return aws.ToString(id)
+}
+
+// notSharedError is the error for a namespace that only its owner can create.
+func (c *Client) notSharedError(name string) error {
+	return fmt.Errorf("account %s shares no namespace %s with this account: create it there, as an HTTP namespace, and share it through AWS RAM", c.owner, name)
+}

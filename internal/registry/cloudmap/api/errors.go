@@ -1,0 +1,175 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/redact"
+)
+
+// Results of a request, as in metrics.
+const (
+	ResultOK        = "ok"
+	ResultThrottled = "throttled"
+	ResultDenied    = "denied"
+	ResultNotFound  = "not_found"
+	ResultConflict  = "conflict"
+	ResultInvalid   = "invalid"
+	ResultCanceled  = "canceled"
+	ResultError     = "error"
+)
+
+// results maps AWS's error codes. The first two groups are not in Cloud Map's model: all AWS services share them.
+var results = map[string]string{
+	"Throttling":               ResultThrottled,
+	"ThrottlingException":      ResultThrottled,
+	"ThrottledException":       ResultThrottled,
+	"TooManyRequestsException": ResultThrottled,
+	"RequestLimitExceeded":     ResultThrottled,
+	"RequestThrottled":         ResultThrottled,
+	"SlowDown":                 ResultThrottled,
+
+	"AccessDenied":                ResultDenied,
+	"AccessDeniedException":       ResultDenied,
+	"UnauthorizedOperation":       ResultDenied,
+	"NotAuthorized":               ResultDenied,
+	"UnrecognizedClientException": ResultDenied,
+	"InvalidClientTokenId":        ResultDenied,
+	"InvalidSignatureException":   ResultDenied,
+	"SignatureDoesNotMatch":       ResultDenied,
+	"MissingAuthenticationToken":  ResultDenied,
+	"ExpiredToken":                ResultDenied,
+	"ExpiredTokenException":       ResultDenied,
+
+	"NamespaceNotFound":         ResultNotFound,
+	"ServiceNotFound":           ResultNotFound,
+	"InstanceNotFound":          ResultNotFound,
+	"OperationNotFound":         ResultNotFound,
+	"ResourceNotFoundException": ResultNotFound,
+
+	"NamespaceAlreadyExists": ResultConflict,
+	"ServiceAlreadyExists":   ResultConflict,
+	"DuplicateRequest":       ResultConflict,
+	"ResourceInUse":          ResultConflict,
+
+	"InvalidInput":          ResultInvalid,
+	"ValidationException":   ResultInvalid,
+	"ResourceLimitExceeded": ResultInvalid,
+}
+
+// requestError is a failed request. Its text names what the user can do.
+type requestError struct {
+	operation string
+	result    string
+	err       error
+}
+
+func newRequestError(operation string, err error) *requestError {
+	return &requestError{operation: operation, result: ResultOf(err), err: err}
+}
+
+func (e *requestError) Error() string {
+	text := fmt.Sprintf("AWS Cloud Map %s: %s", e.operation, e.cause())
+	var limit *types.ResourceLimitExceeded
+	switch {
+	case errors.As(e.err, &limit):
+		return text + " (raise the quota of AWS Cloud Map in Service Quotas)"
+	case e.result == ResultDenied && fromSTS(e.err):
+		return text + " (check that the role in --aws-role-arn or role-arn trusts the controller's own identity and does not require another external ID)"
+	case e.result == ResultDenied:
+		return text + fmt.Sprintf(" (check the controller's AWS credentials, and that its IAM role allows servicediscovery:%s)", e.operation)
+	case e.result == ResultThrottled:
+		return text + " (AWS throttles this account's requests; retrying at a lower rate)"
+	}
+	return text
+}
+
+// fromSTS reports whether the error is that the role could not be assumed.
+func fromSTS(err error) bool {
+	var operation *smithy.OperationError
+	for errors.As(err, &operation) {
+		if operation.Service() == sts.ServiceID {
+			return true
+		}
+		err = operation.Err
+	}
+	return false
+}
+
+// cause is the error without the SDK's wrapping. It contains nothing that differs between attempts, such as request IDs and local ports,
+// so that callers can log an error once.
+func (e *requestError) cause() string {
+	var api smithy.APIError
+	if errors.As(e.err, &api) {
+		// After the first line, the message about a wrong signature contains the signed request with its session token.
+		message, _, _ := strings.Cut(api.ErrorMessage(), "\n")
+		return fmt.Sprintf("%s: %s", api.ErrorCode(), message)
+	}
+	var network *net.OpError
+	if errors.As(e.err, &network) && network.Addr != nil {
+		return fmt.Sprintf("%s %s: %v", network.Op, network.Addr, network.Err)
+	}
+	var operation *smithy.OperationError
+	if errors.As(e.err, &operation) {
+		return redact.Text(operation.Err.Error())
+	}
+	return redact.Text(e.err.Error())
+}
+
+func (e *requestError) Unwrap() error { return e.err }
+
+// ResultOf returns the result that err stands for.
+func ResultOf(err error) string {
+	var api smithy.APIError
+	switch {
+	case err == nil:
+		return ResultOK
+	case errors.As(err, &api):
+		if result, known := results[api.ErrorCode()]; known {
+			return result
+		}
+	case errors.Is(err, context.Canceled):
+		return ResultCanceled
+	}
+	return ResultError
+}
+
+// IsThrottled reports whether AWS throttled a request.
+func IsThrottled(err error) bool { return ResultOf(err) == ResultThrottled }
+
+// IsDenied reports whether AWS refused a request for lack of rights or valid credentials.
+func IsDenied(err error) bool { return ResultOf(err) == ResultDenied }
+
+// IsInvalid reports whether AWS refused a request for its content or because of a quota.
+func IsInvalid(err error) bool { return ResultOf(err) == ResultInvalid }
+
+// IsRetryable reports whether the same request may succeed later.
+func IsRetryable(err error) bool {
+	switch ResultOf(err) {
+	case ResultThrottled, ResultError, ResultCanceled:
+		return true
+	}
+	return false
+}
+
+// IsNotFound reports whether the namespace, service, instance or operation does not exist.
+func IsNotFound(err error) bool { return ResultOf(err) == ResultNotFound }
+
+// IsServiceNotFound reports whether the namespace exists and the service does not.
+func IsServiceNotFound(err error) bool {
+	var service *types.ServiceNotFound
+	return errors.As(err, &service)
+}
+
+// IsInUse reports whether a resource cannot be deleted because it is in use.
+func IsInUse(err error) bool {
+	var inUse *types.ResourceInUse
+	return errors.As(err, &inUse)
+}

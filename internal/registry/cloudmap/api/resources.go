@@ -1,0 +1,299 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// Tags of the namespaces and services that controllers create. Only resources with the first two, for this clusterset, are ever deleted.
+const (
+	tagManagedBy    = "managed-by"
+	tagClusterSetID = "clusterset"
+	tagClusterID    = "cluster"
+	tagPart         = "part"
+)
+
+// Parts of the registry, which the IAM policies in deploy/iam refer to.
+const (
+	PartControl = "control" // the control namespace
+	PartMembers = "members"
+	PartCatalog = "catalog"
+	PartView    = "view" // namespaces and services of the instance view
+)
+
+// Tags returns the tags of a resource of a part that this cluster creates.
+func Tags(identity mcs.Identity, part string) []types.Tag {
+	return []types.Tag{
+		{Key: aws.String(tagPart), Value: aws.String(part)},
+		{Key: aws.String(tagManagedBy), Value: aws.String(plan.ManagedBy)},
+		{Key: aws.String(tagClusterSetID), Value: aws.String(identity.ClusterSetID)},
+		{Key: aws.String(tagClusterID), Value: aws.String(identity.ClusterID)},
+	}
+}
+
+// Instance is a Cloud Map instance: an ID and its attributes.
+type Instance = plan.Instance
+
+// Namespace is a Cloud Map namespace.
+type Namespace struct {
+	ID, ARN, Name string
+	// HTTPName is the name for DiscoverInstances: Name, with a suffix if the name was used before.
+	HTTPName string
+	Type     types.NamespaceType
+	// Owner is the account that owns it, if AWS returns it.
+	Owner string
+}
+
+// Service is a Cloud Map service.
+type Service struct{ ID, ARN, Name string }
+
+// ListNamespaces returns the namespaces of the account by name, or those that the namespace owner shares with it.
+func (c *Client) ListNamespaces(ctx context.Context) (map[string]Namespace, error) {
+	found := map[string]Namespace{}
+	in := &servicediscovery.ListNamespacesInput{MaxResults: aws.Int32(listPage), Filters: c.namespaceFilter()}
+	for {
+		out, err := call(ctx, c, "ListNamespaces", c.sdk.ListNamespaces, in)
+		if err != nil {
+			return nil, fmt.Errorf("listing namespaces: %w", err)
+		}
+		for _, n := range out.Namespaces {
+			if c.owner != "" && aws.ToString(n.ResourceOwner) != c.owner {
+				continue
+			}
+			found[aws.ToString(n.Name)] = Namespace{
+				ID: c.resourceID(n.Id, n.Arn), ARN: aws.ToString(n.Arn), Name: aws.ToString(n.Name),
+				HTTPName: httpName(n.Name, n.Properties), Type: n.Type, Owner: aws.ToString(n.ResourceOwner),
+			}
+		}
+		if in.NextToken = out.NextToken; in.NextToken == nil {
+			return found, nil
+		}
+	}
+}
+
+func httpName(name *string, properties *types.NamespaceProperties) string {
+	if properties != nil && properties.HttpProperties != nil && properties.HttpProperties.HttpName != nil {
+		return *properties.HttpProperties.HttpName
+	}
+	return aws.ToString(name)
+}
+
+// CreateNamespace creates an HTTP namespace, or returns the one that another controller created meanwhile.
+func (c *Client) CreateNamespace(ctx context.Context, name string, identity mcs.Identity, part string) (Namespace, error) {
+	if c.owner != "" {
+		return Namespace{}, c.notSharedError(name)
+	}
+	out, err := call(ctx, c, "CreateHttpNamespace", c.sdk.CreateHttpNamespace, &servicediscovery.CreateHttpNamespaceInput{
+		Name: aws.String(name),
+		Tags: Tags(identity, part),
+	})
+	var exists *types.NamespaceAlreadyExists
+	switch {
+	case errors.As(err, &exists) && aws.ToString(exists.NamespaceId) != "":
+		return c.GetNamespace(ctx, aws.ToString(exists.NamespaceId))
+	case err != nil:
+		return Namespace{}, fmt.Errorf("creating namespace %s: %w", name, err)
+	}
+	targets, err := c.AwaitOperation(ctx, aws.ToString(out.OperationId))
+	if err != nil {
+		return Namespace{}, fmt.Errorf("creating namespace %s: %w", name, err)
+	}
+	return c.GetNamespace(ctx, targets[string(types.OperationTargetTypeNamespace)])
+}
+
+// GetNamespace reads a namespace.
+func (c *Client) GetNamespace(ctx context.Context, id string) (Namespace, error) {
+	out, err := call(ctx, c, "GetNamespace", c.sdk.GetNamespace, &servicediscovery.GetNamespaceInput{Id: aws.String(id)})
+	if err != nil {
+		return Namespace{}, fmt.Errorf("reading namespace %s: %w", id, err)
+	}
+	n := out.Namespace
+	return Namespace{
+		ID: c.resourceID(n.Id, n.Arn), ARN: aws.ToString(n.Arn), Name: aws.ToString(n.Name),
+		HTTPName: httpName(n.Name, n.Properties), Type: n.Type, Owner: aws.ToString(n.ResourceOwner),
+	}, nil
+}
+
+// ListServices returns the services of a namespace by name.
+func (c *Client) ListServices(ctx context.Context, in Namespace) (map[string]Service, error) {
+	found := map[string]Service{}
+	request := &servicediscovery.ListServicesInput{
+		MaxResults: aws.Int32(listPage),
+		Filters:    []types.ServiceFilter{{Name: types.ServiceFilterNameNamespaceId, Values: []string{in.ID}}},
+	}
+	for {
+		out, err := call(ctx, c, "ListServices", c.sdk.ListServices, request)
+		if err != nil {
+			return nil, fmt.Errorf("listing the services of namespace %s: %w", in.Name, err)
+		}
+		for _, s := range out.Services {
+			found[aws.ToString(s.Name)] = Service{ID: c.resourceID(s.Id, s.Arn), ARN: aws.ToString(s.Arn), Name: aws.ToString(s.Name)}
+		}
+		if request.NextToken = out.NextToken; request.NextToken == nil {
+			return found, nil
+		}
+	}
+}
+
+// ServiceDescription is a service with the namespace and the account that it belongs to.
+type ServiceDescription struct {
+	Service
+	// NamespaceID is the ID of the namespace also in a shared namespace, where requests use its ARN (HasID).
+	NamespaceID, Owner string
+}
+
+// GetService reads a service.
+func (c *Client) GetService(ctx context.Context, id string) (ServiceDescription, error) {
+	out, err := call(ctx, c, "GetService", c.sdk.GetService, &servicediscovery.GetServiceInput{Id: aws.String(id)})
+	if err != nil {
+		return ServiceDescription{}, fmt.Errorf("reading service %s: %w", id, err)
+	}
+	s := out.Service
+	return ServiceDescription{
+		Service:     Service{ID: c.resourceID(s.Id, s.Arn), ARN: aws.ToString(s.Arn), Name: aws.ToString(s.Name)},
+		NamespaceID: aws.ToString(s.NamespaceId), Owner: aws.ToString(s.ResourceOwner),
+	}, nil
+}
+
+// HasID reports whether id, as a service's description has it, is the namespace's.
+func (n Namespace) HasID(id string) bool {
+	return id != "" && (id == n.ARN || strings.HasSuffix(n.ARN, ":namespace/"+id))
+}
+
+// IsOwner reports whether owner, as AWS returns it of a resource, is the account of the clusterset's namespace. Without a namespace owner
+// IDs can only be of the own account.
+func (c *Client) IsOwner(owner string) bool { return c.owner == "" || owner == c.owner }
+
+// CreateService creates a service without DNS records, or returns the one that another controller created meanwhile.
+func (c *Client) CreateService(ctx context.Context, in Namespace, name string, identity mcs.Identity, part string) (Service, error) {
+	request := &servicediscovery.CreateServiceInput{NamespaceId: aws.String(in.ID), Name: aws.String(name), Tags: Tags(identity, part)}
+	if in.Type != types.NamespaceTypeHttp {
+		// In a DNS namespace only type HTTP keeps Route 53 out.
+		request.Type = types.ServiceTypeOptionHttp
+	}
+	out, err := call(ctx, c, "CreateService", c.sdk.CreateService, request)
+	if c.owner != "" && IsDenied(err) {
+		// The share may allow creating services but not tagging them. A service without tags works, and is never deleted.
+		request.Tags = nil
+		out, err = call(ctx, c, "CreateService", c.sdk.CreateService, request)
+	}
+	var exists *types.ServiceAlreadyExists
+	switch {
+	case errors.As(err, &exists) && aws.ToString(exists.ServiceId) != "":
+		return Service{ID: c.resourceID(exists.ServiceId, exists.ServiceArn), ARN: aws.ToString(exists.ServiceArn), Name: name}, nil
+	case err != nil:
+		return Service{}, fmt.Errorf("creating service %s in namespace %s: %w", name, in.Name, err)
+	}
+	return Service{ID: c.resourceID(out.Service.Id, out.Service.Arn), ARN: aws.ToString(out.Service.Arn), Name: name}, nil
+}
+
+// ListInstances returns all instances of a service. Unlike DiscoverInstances it has no upper limit, and makes a request per hundred.
+func (c *Client) ListInstances(ctx context.Context, in Service) ([]Instance, error) {
+	var found []Instance
+	request := &servicediscovery.ListInstancesInput{ServiceId: aws.String(in.ID), MaxResults: aws.Int32(listPage)}
+	for {
+		out, err := call(ctx, c, "ListInstances", c.sdk.ListInstances, request)
+		if err != nil {
+			return nil, fmt.Errorf("listing the instances of service %s: %w", in.Name, err)
+		}
+		for _, i := range out.Instances {
+			found = append(found, Instance{ID: aws.ToString(i.Id), Attributes: i.Attributes})
+		}
+		if request.NextToken = out.NextToken; request.NextToken == nil {
+			return found, nil
+		}
+	}
+}
+
+// isManaged reports whether a controller of this clusterset created the resource. It is false where a share hides the tags.
+func (c *Client) isManaged(ctx context.Context, arn string, identity mcs.Identity) (bool, error) {
+	have, err := c.tagsOf(ctx, arn)
+	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID, err
+}
+
+// IsCreatedBy reports whether the resource exists and this cluster's controller created it.
+func (c *Client) IsCreatedBy(ctx context.Context, arn string, identity mcs.Identity) (bool, error) {
+	have, err := c.tagsOf(ctx, arn)
+	if IsNotFound(err) {
+		return false, nil
+	}
+	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID && have[tagClusterID] == identity.ClusterID, err
+}
+
+// tagsOf returns the tags of a resource, none where a share hides them.
+func (c *Client) tagsOf(ctx context.Context, arn string) (map[string]string, error) {
+	out, err := call(ctx, c, "ListTagsForResource", c.sdk.ListTagsForResource, &servicediscovery.ListTagsForResourceInput{ResourceARN: aws.String(arn)})
+	if c.owner != "" && IsDenied(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the tags of %s: %w", arn, err)
+	}
+	have := map[string]string{}
+	for _, tag := range out.Tags {
+		have[aws.ToString(tag.Key)] = aws.ToString(tag.Value)
+	}
+	return have, nil
+}
+
+// DeleteService deletes a service. The error is IsInUse if it has instances.
+func (c *Client) DeleteService(ctx context.Context, s Service) error {
+	_, err := call(ctx, c, "DeleteService", c.sdk.DeleteService, &servicediscovery.DeleteServiceInput{Id: aws.String(s.ID)})
+	if err != nil && !IsNotFound(err) {
+		return fmt.Errorf("deleting service %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// DeleteNamespace deletes a namespace. The error is IsInUse if it has services.
+func (c *Client) DeleteNamespace(ctx context.Context, n Namespace) error {
+	_, err := call(ctx, c, "DeleteNamespace", c.sdk.DeleteNamespace, &servicediscovery.DeleteNamespaceInput{Id: aws.String(n.ID)})
+	if err != nil && !IsNotFound(err) {
+		return fmt.Errorf("deleting namespace %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// retryInUse repeats a deletion that fails because the resource is in use, until AWS Cloud Map has processed the removal of its users.
+func (c *Client) retryInUse(ctx context.Context, remove func() error) error {
+	const maxPause = 3 * time.Second
+	for pause := 100 * time.Millisecond; ; pause *= 2 {
+		err := remove()
+		if !IsInUse(err) || pause > maxPause {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// DeleteIfManaged deletes a resource that a controller of this clusterset created. A resource that others created or use, or that
+// access rights protect, stays: then gone is false.
+func (c *Client) DeleteIfManaged(ctx context.Context, arn string, identity mcs.Identity, remove func() error) (gone bool, err error) {
+	managed, err := c.isManaged(ctx, arn, identity)
+	if IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil || !managed {
+		return false, err
+	}
+	err = c.retryInUse(ctx, remove)
+	if IsInUse(err) || IsDenied(err) {
+		// An administrator or another account created it and has to delete it (docs/iam.md).
+		return false, nil
+	}
+	return err == nil, err
+}
