@@ -51,7 +51,7 @@ func TestDecideIdentity(t *testing.T) {
 		{name: "no CRD", wantErr: []string{"install the CRD clusterproperties.about.k8s.io"}},
 		{
 			name: "invalid property is not replaced by the flag", properties: properties{Installed: true, ClusterID: "a.b", ClusterSetID: "set1"}, flags: byFlag,
-			wantErr: []string{`ClusterProperty cluster.clusterset.k8s.io: ID "a.b" is no DNS label`},
+			wantErr: []string{`ClusterProperty cluster.clusterset.k8s.io: ID "a.b" is not a DNS label`},
 		},
 	}
 	for _, tt := range tests {
@@ -101,7 +101,7 @@ func TestIdentityComesChangesAndGoes(t *testing.T) {
 
 	change(t, a, &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: aboutv1beta1.ClusterIDProperty}},
 		func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "not a label" })
-	a.condition(t, key, "Ready=False Failed", "is no DNS label")
+	a.condition(t, key, "Ready=False Failed", "is not a DNS label")
 	b.notImported(t, key)
 	a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}}) // who has no identity leaves its imports as they are
 

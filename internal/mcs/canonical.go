@@ -11,36 +11,36 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Canonical is a deep copy of e in the form that is published and compared: defaults filled in, times in UTC at their
-// resolution, backends grouped by their ports, sorted and free of duplicates, and nil for what is empty. The order of
-// Ports and IPFamilies is the user's and stays.
+// Canonical returns a deep copy of e in the form that is published and compared: defaults are set, times are in UTC at their
+// resolution, backends are grouped by their ports, sorted and free of duplicates, and empty lists and maps are nil. Ports and
+// IPFamilies keep the order of the user.
 func (e Export) Canonical() Export {
 	e.Created = e.Created.UTC().Truncate(time.Second)
 	e.Changed = e.Changed.UTC().Truncate(time.Millisecond)
 	e.Ports = canonicalPorts(e.Ports)
 	e.SessionAffinity = cmp.Or(e.SessionAffinity, corev1.ServiceAffinityNone)
 	e.SessionAffinityConfig = canonicalAffinity(e.SessionAffinity, e.SessionAffinityConfig)
-	e.IPFamilies = unique(e.IPFamilies)
-	e.Labels = nonEmpty(e.Labels)
-	e.Annotations = nonEmpty(e.Annotations)
+	e.IPFamilies = cloneUnique(e.IPFamilies)
+	e.Labels = cloneOrNil(e.Labels)
+	e.Annotations = cloneOrNil(e.Annotations)
 	e.Backends = groupBackends(e.Backends)
 	return e
 }
 
-// Equal says whether e and o are the same export: they may differ in Changed, and in what Canonical irons out.
+// Equal reports whether the canonical forms of e and o differ in Changed at most.
 func (e Export) Equal(o Export) bool {
-	return e.equal(o) || e.Canonical().equal(o.Canonical()) // what is the same is so in canonical form, too, which is costly to make
+	return e.equal(o) || e.Canonical().equal(o.Canonical()) // exports that are equal as they are need no canonical form, which is costly
 }
 
-// equal compares two exports as they are, Changed aside.
+// equal compares two exports as they are, except for Changed.
 func (e Export) equal(o Export) bool {
-	return e.Key == o.Key && e.Cluster == o.Cluster && e.Created.Equal(o.Created) && e.sameService(o) &&
+	return e.Key == o.Key && e.Cluster == o.Cluster && e.Created.Equal(o.Created) && e.equalService(o) &&
 		maps.Equal(e.Labels, o.Labels) && maps.Equal(e.Annotations, o.Annotations) &&
 		slices.EqualFunc(e.Backends, o.Backends, Backends.equal)
 }
 
-// sameService compares what the Services say.
-func (e Export) sameService(o Export) bool {
+// equalService compares the properties of the Services.
+func (e Export) equalService(o Export) bool {
 	return e.Type == o.Type &&
 		slices.Equal(e.Ports, o.Ports) &&
 		e.SessionAffinity == o.SessionAffinity &&
@@ -50,7 +50,7 @@ func (e Export) sameService(o Export) bool {
 		slices.Equal(e.IPFamilies, o.IPFamilies)
 }
 
-// EndpointCount is the number of endpoints in all of e's backends.
+// EndpointCount returns the number of endpoints in all backends of e.
 func (e Export) EndpointCount() int {
 	n := 0
 	for _, b := range e.Backends {
@@ -68,10 +68,10 @@ func canonicalPorts(ports []Port) []Port {
 	for i := range filled {
 		filled[i].Protocol = cmp.Or(filled[i].Protocol, corev1.ProtocolTCP)
 	}
-	return unique(filled)
+	return cloneUnique(filled)
 }
 
-// canonicalAffinity is the config that affinity acts upon: none but for ClientIP, whose timeout Kubernetes defaults.
+// canonicalAffinity returns the config that affinity uses: nil except for ClientIP, whose timeout Kubernetes defaults.
 func canonicalAffinity(affinity corev1.ServiceAffinity, config *corev1.SessionAffinityConfig) *corev1.SessionAffinityConfig {
 	if affinity != corev1.ServiceAffinityClientIP {
 		return nil
@@ -80,7 +80,7 @@ func canonicalAffinity(affinity corev1.ServiceAffinity, config *corev1.SessionAf
 	return &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
 }
 
-// affinityTimeout is config's timeout in seconds, or 0, which no Service can have.
+// affinityTimeout returns the timeout of config in seconds, or 0, which no Service can have.
 func affinityTimeout(config *corev1.SessionAffinityConfig) int32 {
 	if config == nil || config.ClientIP == nil || config.ClientIP.TimeoutSeconds == nil {
 		return 0
@@ -88,8 +88,8 @@ func affinityTimeout(config *corev1.SessionAffinityConfig) int32 {
 	return *config.ClientIP.TimeoutSeconds
 }
 
-// groupBackends gathers endpoints that listen on the same ports into one group each, and sorts everything. An address
-// that a group holds twice, as happens while Kubernetes moves an endpoint from one slice to another, stays once.
+// groupBackends puts endpoints with the same ports into one group and sorts everything. It removes duplicates of an address
+// within a group, which occur while Kubernetes moves an endpoint from one slice to another.
 func groupBackends(in []Backends) []Backends {
 	var out []Backends
 	byPorts := map[string]int{}
@@ -118,7 +118,7 @@ func groupBackends(in []Backends) []Backends {
 	return out
 }
 
-// portsKey is a string that differs whenever ports do.
+// portsKey returns a string that is unique for ports.
 func portsKey(ports []BackendPort) string {
 	var b strings.Builder
 	for _, p := range ports {
@@ -143,18 +143,18 @@ func compareBackendPorts(a, b BackendPort) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }
 
-// compareEndpoints sorts by address. Of two reports on one address the better one comes first: what is ready in one
-// slice and not yet, or no longer, in another is ready. The rest only makes the order total.
+// compareEndpoints sorts by address. Of two endpoints with one address, the ready one comes first: an address that is ready in
+// one slice and not in another is ready. The other fields only make the order total.
 func compareEndpoints(a, b Endpoint) int {
 	if c := a.Address.Compare(b.Address); c != 0 {
 		return c
 	}
 	return cmp.Or(
-		trueFirst(a.Ready, b.Ready), trueFirst(a.Serving, b.Serving), trueFirst(!a.Terminating, !b.Terminating),
+		compareTrueFirst(a.Ready, b.Ready), compareTrueFirst(a.Serving, b.Serving), compareTrueFirst(!a.Terminating, !b.Terminating),
 		cmp.Compare(b.Hostname, a.Hostname), cmp.Compare(b.Zone, a.Zone), cmp.Compare(b.Node, a.Node))
 }
 
-func trueFirst(a, b bool) int {
+func compareTrueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -164,8 +164,8 @@ func trueFirst(a, b bool) int {
 	return 1
 }
 
-// unique is a copy of list without repetitions, the first of equals staying where it is; nil for an empty one.
-func unique[T comparable](list []T) []T {
+// cloneUnique returns a copy of list that keeps the first of equal elements, or nil for an empty list.
+func cloneUnique[T comparable](list []T) []T {
 	var out []T
 	seen := make(map[T]bool, len(list))
 	for _, v := range list {
@@ -177,8 +177,8 @@ func unique[T comparable](list []T) []T {
 	return out
 }
 
-// nonEmpty is a copy of m, or nil for an empty one.
-func nonEmpty(m map[string]string) map[string]string {
+// cloneOrNil returns a copy of m, or nil for an empty map.
+func cloneOrNil(m map[string]string) map[string]string {
 	if len(m) == 0 {
 		return nil
 	}

@@ -10,9 +10,9 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// The functions below decide one condition each. They leave LastTransitionTime and ObservedGeneration to SetCondition.
+// Each function below decides one condition. SetCondition sets LastTransitionTime and ObservedGeneration.
 
-// ExportValid is the ServiceExport condition Valid: svc is the Service of the same name, nil if there is none.
+// ExportValid returns the ServiceExport condition Valid. svc is the Service of the same name, nil if there is none.
 func ExportValid(svc *corev1.Service) metav1.Condition {
 	switch {
 	case svc == nil:
@@ -27,15 +27,15 @@ func ExportValid(svc *corev1.Service) metav1.Condition {
 		"the Service can be exported")
 }
 
-// Progress is how far this cluster's export of a service has got.
+// Progress is the progress of publishing this cluster's export of a service.
 type Progress struct {
-	// Exported: the registry has shown the export as it is now.
+	// Exported: the registry has shown the current export.
 	Exported bool
-	// Problem says why it gets no further, "" while all is well.
+	// Problem is the reason why publishing does not progress, "" if there is none.
 	Problem string
 }
 
-// ExportReady is the ServiceExport condition Ready of a valid export.
+// ExportReady returns the ServiceExport condition Ready of a valid export.
 func ExportReady(p Progress) metav1.Condition {
 	switch {
 	case p.Exported:
@@ -48,13 +48,13 @@ func ExportReady(p Progress) metav1.Condition {
 		"the export is being written to the registry")
 }
 
-// ExportNotReady is the ServiceExport condition Ready when nothing is exported for the reason that condition valid gives.
+// ExportNotReady returns the ServiceExport condition Ready of an export that is not valid.
 func ExportNotReady(valid metav1.Condition) metav1.Condition {
 	return exportCondition(mcsv1beta1.ServiceExportConditionReady, false, mcsv1beta1.ServiceExportReasonFailed,
 		"nothing is exported: "+valid.Message)
 }
 
-// ExportConflict is the ServiceExport condition Conflict: the reasons joined by commas, as mcs-api wants it.
+// ExportConflict returns the ServiceExport condition Conflict. Its reasons are joined by commas, as mcs-api requires.
 func ExportConflict(conflicts []Conflict) metav1.Condition {
 	if len(conflicts) == 0 {
 		return exportCondition(mcsv1beta1.ServiceExportConditionConflict, false, mcsv1beta1.ServiceExportReasonNoConflicts,
@@ -69,8 +69,8 @@ func ExportConflict(conflicts []Conflict) metav1.Condition {
 		mcsv1beta1.ServiceExportConditionReason(strings.Join(reasons, ",")), strings.Join(messages, "; "))
 }
 
-// ImportReady is the ServiceImport condition Ready. supported are the families in which this cluster gives Services
-// IPs, nil if that is not known; ips are the IPs that the import has been given.
+// ImportReady returns the ServiceImport condition Ready. supported are the IP families of this cluster's Services, nil if
+// unknown; ips are the clusterset IPs.
 func ImportReady(m Merged, supported []corev1.IPFamily, ips []string) metav1.Condition {
 	switch {
 	case m.Type == mcsv1beta1.Headless:
@@ -82,14 +82,14 @@ func ImportReady(m Merged, supported []corev1.IPFamily, ips []string) metav1.Con
 			"the service has IP families %s and this cluster has only %s: export it with one of these",
 			strings.Join(toStrings(m.IPFamilies), ","), strings.Join(toStrings(supported), ",")))
 	case len(ips) == 0:
-		return importCondition(false, mcsv1beta1.ServiceImportReasonPending, "waiting for the derived Service to be given a cluster IP")
+		return importCondition(false, mcsv1beta1.ServiceImportReasonPending, "waiting for a cluster IP of the derived Service")
 	}
 	return importCondition(true, mcsv1beta1.ServiceImportReasonReady, "the service can be used by its DNS name and its clusterset IP")
 }
 
-// SetCondition is list with c in the place of the condition of its type, and whether that changes anything. c becomes
-// observed at generation, and its LastTransitionTime, which must be set to now, moves only when the status does. list
-// is not changed.
+// SetCondition returns list with c in place of the condition of its type, and reports whether that is a change. It sets
+// ObservedGeneration to generation. The caller sets LastTransitionTime to now; SetCondition keeps the old time unless the status
+// changes. list is not changed.
 func SetCondition(list []metav1.Condition, c metav1.Condition, generation int64) ([]metav1.Condition, bool) {
 	c.ObservedGeneration = generation
 	out := slices.Clone(list)
@@ -108,16 +108,16 @@ func SetCondition(list []metav1.Condition, c metav1.Condition, generation int64)
 }
 
 func exportCondition(t mcsv1beta1.ServiceExportConditionType, ok bool, reason mcsv1beta1.ServiceExportConditionReason, message string) metav1.Condition {
-	return metav1.Condition{Type: string(t), Status: status(ok), Reason: string(reason), Message: message}
+	return metav1.Condition{Type: string(t), Status: conditionStatus(ok), Reason: string(reason), Message: message}
 }
 
 func importCondition(ok bool, reason mcsv1beta1.ServiceImportConditionReason, message string) metav1.Condition {
 	return metav1.Condition{
-		Type: string(mcsv1beta1.ServiceImportConditionReady), Status: status(ok), Reason: string(reason), Message: message,
+		Type: string(mcsv1beta1.ServiceImportConditionReady), Status: conditionStatus(ok), Reason: string(reason), Message: message,
 	}
 }
 
-func status(ok bool) metav1.ConditionStatus {
+func conditionStatus(ok bool) metav1.ConditionStatus {
 	if ok {
 		return metav1.ConditionTrue
 	}

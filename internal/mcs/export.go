@@ -17,20 +17,19 @@ type Key struct {
 // String is "namespace/name".
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
-// Identity is who this cluster is (KEP-2149).
+// Identity identifies this cluster (KEP-2149).
 type Identity struct {
-	// ClusterID is ClusterProperty cluster.clusterset.k8s.io: an RFC 1123 label, at most 63 characters, because it
+	// ClusterID is ClusterProperty cluster.clusterset.k8s.io: an RFC 1123 label of at most 63 characters, because it
 	// is used as a label value and as a DNS label.
 	ClusterID string `json:"clusterID"`
 	// ClusterSetID is ClusterProperty clusterset.k8s.io; the same rules.
 	ClusterSetID string `json:"clusterSetID"`
-	// UID is the UID of namespace kube-system: tells two clusters that claim one ClusterID apart.
+	// UID is the UID of namespace kube-system. It distinguishes two clusters that claim one ClusterID.
 	UID string `json:"uid"`
 }
 
-// Export is one cluster's ServiceExport together with the Service and the endpoints behind it: all that other
-// clusters need to know. An Export without endpoints is a valid export. Its JSON is what people are shown; records have an
-// encoding of their own.
+// Export is one cluster's ServiceExport together with its Service and endpoints: everything that other clusters need. An
+// Export without endpoints is valid. The JSON encoding is for the CLI and the status endpoint; the registry uses package record.
 //
 // Checklist for a new field:
 //   - newexport.go: read it from the Service or the ServiceExport.
@@ -49,8 +48,8 @@ type Export struct {
 	Cluster string `json:"cluster"`
 	// Created is the ServiceExport's creationTimestamp (UTC, whole seconds): the oldest export wins conflicts.
 	Created time.Time `json:"created"`
-	// Changed is when the source cluster last saw one of the fields below change (UTC, milliseconds): measures propagation
-	// and decides nothing. Two exports that differ in nothing else are the same export.
+	// Changed is the time at which the source cluster last saw one of the fields below change (UTC, milliseconds). It is used
+	// only to measure propagation: Equal ignores it.
 	Changed time.Time `json:"changed,omitzero"`
 
 	Type mcsv1beta1.ServiceImportType `json:"type"`
@@ -62,14 +61,14 @@ type Export struct {
 	InternalTrafficPolicy corev1.ServiceInternalTrafficPolicy `json:"internalTrafficPolicy,omitempty"`
 	// TrafficDistribution is "" when the Service does not set it.
 	TrafficDistribution string `json:"trafficDistribution,omitempty"`
-	// IPFamilies are the Service's, in its order.
+	// IPFamilies are the Service's IP families, in its order.
 	IPFamilies []corev1.IPFamily `json:"ipFamilies,omitempty"`
 
 	// Labels and Annotations are spec.exportedLabels and spec.exportedAnnotations of the ServiceExport, nothing else.
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 
-	// Backends are the endpoints, grouped by the port numbers they listen on.
+	// Backends are the endpoints, grouped by the ports on which they listen.
 	Backends []Backends `json:"backends,omitempty"`
 }
 
@@ -80,35 +79,35 @@ type Port struct {
 	Protocol    corev1.Protocol `json:"protocol"`
 	Port        int32           `json:"port"`
 	AppProtocol string          `json:"appProtocol,omitempty"`
-	// TargetPort is the Service's targetPort as the user wrote it, a number or a name. Only the instance view shows it.
+	// TargetPort is the Service's targetPort as the user wrote it, a number or a name. Only the instance view uses it.
 	TargetPort string `json:"targetPort,omitempty"`
 }
 
-// Backends is a group of endpoints that listen on the same ports: what one EndpointSlice's ports say. Endpoints of
-// one Service fall into several groups when targetPort is a name that pods resolve differently.
+// Backends is a group of endpoints that listen on the same ports, as in one EndpointSlice. A Service has several groups
+// if its targetPort is a name that pods resolve to different numbers.
 type Backends struct {
 	Ports     []BackendPort `json:"ports"`
 	Endpoints []Endpoint    `json:"endpoints"`
 }
 
-// BackendPort is the number behind the Service port of the same name.
+// BackendPort is the target port of the Service port with the same name.
 type BackendPort struct {
 	Name     string          `json:"name,omitempty"`
 	Protocol corev1.Protocol `json:"protocol"`
 	Port     int32           `json:"port"`
 }
 
-// Endpoint is one address of a backend. The address decides the family.
+// Endpoint is one address of a backend. Its IP family is that of the address.
 type Endpoint struct {
 	Address netip.Addr `json:"address"`
 	// Ready, Serving and Terminating are the EndpointSlice's conditions with their defaults applied:
-	// an absent ready or serving is true, an absent terminating is false.
+	// an absent ready or serving is true, and an absent terminating is false.
 	Ready       bool `json:"ready"`
 	Serving     bool `json:"serving"`
 	Terminating bool `json:"terminating,omitempty"`
 	// Hostname is the per-pod DNS name of a headless Service's endpoint, or "".
 	Hostname string `json:"hostname,omitempty"`
 	Zone     string `json:"zone,omitempty"`
-	// Node is the endpoint's node. It has a meaning in its own cluster only and is never published in a page.
+	// Node is the endpoint's node. It is meaningful only in the source cluster and is not published in a page.
 	Node string `json:"node,omitempty"`
 }

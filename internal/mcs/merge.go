@@ -11,40 +11,39 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// Merged is what the clusterset makes of all exports of one service: the same in every cluster.
+// Merged is the merge of all exports of one service. It is the same in every cluster.
 type Merged struct {
 	Key  Key
 	Type mcsv1beta1.ServiceImportType
-	// Ports are the union of the exports' ports: no name twice, no protocol and number twice, and no port without a name
-	// when there are several.
+	// Ports are the union of the exports' ports. Names are unique, so are pairs of protocol and number, and each of several
+	// ports has a name.
 	Ports                 []Port
 	SessionAffinity       corev1.ServiceAffinity
 	SessionAffinityConfig *corev1.SessionAffinityConfig
 	InternalTrafficPolicy corev1.ServiceInternalTrafficPolicy
 	TrafficDistribution   string
-	// IPFamilies are the oldest export's, nil when no export names any.
+	// IPFamilies are those of the oldest export that has any, nil if no export has any.
 	IPFamilies  []corev1.IPFamily
 	Labels      map[string]string
 	Annotations map[string]string
 	// Clusters are the exporting clusters, sorted.
 	Clusters []string
-	// Conflicts are what the exports disagree on, at most one per reason, in the order in which mcs-api lists the reasons.
+	// Conflicts are the properties on which the exports disagree, at most one per reason, in the order of the reasons in mcs-api.
 	Conflicts []Conflict
 }
 
-// Conflict is one thing that the exports of a service disagree on.
+// Conflict is a property on which the exports of a service disagree.
 type Conflict struct {
 	Reason mcsv1beta1.ServiceExportConditionReason
 	// Message names the field, the value used, the cluster it comes from and the clusters that disagree.
 	Message string
 }
 
-// Merge makes one service of its exports by the policy of KEP-1645: ports are united, and wherever else exports
-// disagree the oldest ServiceExport decides, of two equally old ones that of the cluster whose ID sorts first. The
-// local cluster has no privilege, nor has a majority, so every cluster comes to the same result, and a younger export
-// changes nothing for traffic that flows already.
+// Merge merges the exports of one service by the policy of KEP-1645. Ports are united. The oldest ServiceExport decides every
+// other property; of equally old ones, the one of the cluster whose ID sorts first. Neither the local cluster nor a majority
+// has precedence, so every cluster computes the same result, and a younger export does not change existing traffic.
 //
-// There must be at most one export per cluster. Of no exports it makes the zero Merged.
+// There must be at most one export per cluster. Without exports, Merge returns the zero Merged.
 func Merge(exports []Export) Merged {
 	if len(exports) == 0 {
 		return Merged{}
@@ -57,8 +56,8 @@ func Merge(exports []Export) Merged {
 		SessionAffinity:       cmp.Or(oldest.SessionAffinity, corev1.ServiceAffinityNone),
 		InternalTrafficPolicy: oldest.InternalTrafficPolicy,
 		TrafficDistribution:   oldest.TrafficDistribution,
-		Labels:                nonEmpty(oldest.Labels),
-		Annotations:           nonEmpty(oldest.Annotations),
+		Labels:                cloneOrNil(oldest.Labels),
+		Annotations:           cloneOrNil(oldest.Annotations),
 	}
 	m.SessionAffinityConfig = canonicalAffinity(m.SessionAffinity, oldest.SessionAffinityConfig)
 	for _, e := range ordered {
@@ -84,27 +83,27 @@ func (m *Merged) addConflict(c *Conflict) {
 	}
 }
 
-// oldestFirst sorts exports by precedence. One without a creation time never wins against one that has it.
+// oldestFirst returns exports sorted by precedence. An export without a creation time comes after all that have one.
 func oldestFirst(exports []Export) []Export {
 	return slices.SortedFunc(slices.Values(exports), func(a, b Export) int {
 		return cmp.Or(
-			trueFirst(!a.Created.IsZero(), !b.Created.IsZero()),
+			compareTrueFirst(!a.Created.IsZero(), !b.Created.IsZero()),
 			a.Created.Compare(b.Created),
 			cmp.Compare(a.Cluster, b.Cluster))
 	})
 }
 
-// field is a property of a service that the oldest export decides alone.
+// field is a property of a service that the oldest export decides.
 type field struct {
 	reason mcsv1beta1.ServiceExportConditionReason
 	name   string
-	// value is what e says, in words that are equal when they mean the same behaviour.
+	// value returns the property of e. Values with the same behaviour are equal.
 	value func(e Export) string
-	// concerns says whether it matters what e says, given the oldest export; nil: always.
-	concerns func(oldest, e Export) bool
+	// isRelevant reports whether the property of e is compared with that of the oldest export; nil means always.
+	isRelevant func(oldest, e Export) bool
 }
 
-// oldestDecides are those properties, in the order of their reasons in mcs-api.
+// oldestDecides are the properties that the oldest export decides, in the order of their reasons in mcs-api.
 var oldestDecides = []field{
 	{
 		reason: mcsv1beta1.ServiceExportReasonTypeConflict,
@@ -122,8 +121,8 @@ var oldestDecides = []field{
 		value: func(e Export) string {
 			return fmt.Sprint(affinityTimeout(canonicalAffinity(e.SessionAffinity, e.SessionAffinityConfig)))
 		},
-		// Who has another affinity is told so, and need not hear that it has no timeout either.
-		concerns: func(oldest, e Export) bool { return e.SessionAffinity == oldest.SessionAffinity },
+		// A different affinity is a conflict of its own; its missing timeout is not reported as well.
+		isRelevant: func(oldest, e Export) bool { return e.SessionAffinity == oldest.SessionAffinity },
 	},
 	{
 		reason: mcsv1beta1.ServiceExportReasonLabelsConflict,
@@ -146,7 +145,7 @@ var oldestDecides = []field{
 		reason: mcsv1beta1.ServiceExportReasonTrafficDistributionConflict,
 		name:   "trafficDistribution",
 		value: func(e Export) string {
-			// PreferClose is Kubernetes' older name of PreferSameZone.
+			// PreferClose is the older Kubernetes name of PreferSameZone.
 			if e.TrafficDistribution == corev1.ServiceTrafficDistributionPreferClose {
 				return corev1.ServiceTrafficDistributionPreferSameZone
 			}
@@ -155,13 +154,13 @@ var oldestDecides = []field{
 	},
 }
 
-// conflict is who disagrees with the oldest export about f, or nil.
+// conflict returns the conflict about f, or nil if all exports agree with the oldest one.
 func (f field) conflict(ordered []Export) *Conflict {
 	oldest := ordered[0]
 	used := f.value(oldest)
 	var disagree []string
 	for _, e := range ordered[1:] {
-		if f.concerns != nil && !f.concerns(oldest, e) {
+		if f.isRelevant != nil && !f.isRelevant(oldest, e) {
 			continue
 		}
 		if f.value(e) != used {
@@ -174,25 +173,25 @@ func (f field) conflict(ordered []Export) *Conflict {
 	return &Conflict{Reason: f.reason, Message: conflictMessage(f.name, used, oldest.Cluster, disagree, len(ordered))}
 }
 
-// mergeIPFamilies follows the policy: the oldest export that names families decides. To intersect them all instead
-// would let a younger, single-stack export take away a clusterset IP that is in use.
+// mergeIPFamilies returns the families of the oldest export that has any. An intersection would let a younger, single-stack
+// export remove a clusterset IP that is in use.
 //
-// It is a conflict when a client reaches only some of the backends, depending on the family it uses. A clusterset IP
-// has the families that were decided on, so each export must have all of them. Headless clients get the addresses
-// themselves, of whatever family, so all exports must have the same.
+// It is a conflict if a client reaches only some of the backends, depending on its family. The clusterset IPs have the merged
+// families, so each export must have all of them. Headless clients use the endpoint addresses of any family, so all exports
+// must have the same families.
 func mergeIPFamilies(ordered []Export, t mcsv1beta1.ServiceImportType) ([]corev1.IPFamily, *Conflict) {
 	i := slices.IndexFunc(ordered, func(e Export) bool { return len(e.IPFamilies) > 0 })
 	if i < 0 {
 		return nil, nil
 	}
 	decider := ordered[i]
-	families := unique(decider.IPFamilies)
+	families := cloneUnique(decider.IPFamilies)
 	var disagree []string
 	for _, e := range ordered[i+1:] {
 		if len(e.IPFamilies) == 0 {
 			continue
 		}
-		if !contains(e.IPFamilies, families) || t == mcsv1beta1.Headless && !contains(families, e.IPFamilies) {
+		if !containsAll(e.IPFamilies, families) || t == mcsv1beta1.Headless && !containsAll(families, e.IPFamilies) {
 			disagree = append(disagree, e.Cluster)
 		}
 	}
@@ -206,8 +205,8 @@ func mergeIPFamilies(ordered []Export, t mcsv1beta1.ServiceImportType) ([]corev1
 	}
 }
 
-// contains says whether every element of some is in all.
-func contains(all, some []corev1.IPFamily) bool {
+// containsAll reports whether every element of some is in all.
+func containsAll(all, some []corev1.IPFamily) bool {
 	return !slices.ContainsFunc(some, func(f corev1.IPFamily) bool { return !slices.Contains(all, f) })
 }
 
@@ -219,16 +218,16 @@ func toStrings[T ~string](list []T) []string {
 	return out
 }
 
-// conflictMessage says what a user needs to settle a conflict.
+// conflictMessage returns the message of a conflict with the information that a user needs to resolve it.
 func conflictMessage(field, used, cluster string, disagree []string, total int) string {
 	return fmt.Sprintf("%s: using %s from cluster %s, %d of %d clusters disagree: %s",
 		field, abbreviate(used), cluster, len(disagree), total, enumerate(disagree))
 }
 
-// enumerateMax is how many things a message lists by name: 5 cluster IDs of 63 characters fit a terminal's few lines.
+// enumerateMax is the number of names in a message: 5 cluster IDs of 63 characters fit a few lines of a terminal.
 const enumerateMax = 5
 
-// enumerate lists names for a message.
+// enumerate joins names for a message.
 func enumerate(names []string) string {
 	if len(names) <= enumerateMax {
 		return strings.Join(names, ", ")
@@ -236,7 +235,7 @@ func enumerate(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:enumerateMax], ", "), len(names)-enumerateMax)
 }
 
-// formatMap is "key"="value" for each pair, sorted and quoted so that no two maps look alike.
+// formatMap returns "key"="value" for each pair, sorted and quoted so that the result is unique for the map.
 func formatMap(m map[string]string) string {
 	if len(m) == 0 {
 		return "none"

@@ -10,7 +10,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// portKey is what makes two ports the same to a client that connects: it dials a protocol and a number.
+// portKey identifies a port for a client, which connects to a protocol and a number.
 type portKey struct {
 	protocol corev1.Protocol
 	number   int32
@@ -20,17 +20,17 @@ func (p Port) key() portKey {
 	return portKey{cmp.Or(p.Protocol, corev1.ProtocolTCP), p.Port}
 }
 
-// mergedPort is a port of the union and the cluster that brought it in.
+// mergedPort is a port of the union and the cluster that it comes from.
 type mergedPort struct {
 	Port
 	cluster string
 }
 
-// mergePorts unites the ports of exports that are sorted by precedence. Going from the oldest to the youngest, a port
-// joins the union unless its name, and failing that its protocol and number, are taken.
+// mergePorts returns the union of the ports of exports that are sorted by precedence. From the oldest export to the youngest, it
+// adds each port unless the union has its name or its protocol and number.
 //
-// The API calls it a conflict "if the ports are not identical in all the constituent Services": besides ports that
-// exclude each other, also those that only some clusters have.
+// The API defines a conflict "if the ports are not identical in all the constituent Services": ports that exclude each other
+// and ports that only some clusters have.
 func mergePorts(ordered []Export) ([]Port, *Conflict) {
 	var union []mergedPort
 	byName := map[string]bool{}
@@ -45,24 +45,24 @@ func mergePorts(ordered []Export) ([]Port, *Conflict) {
 			union = append(union, mergedPort{p, e.Cluster})
 		}
 	}
-	return nameAll(union), portConflict(union, ordered)
+	return nameUnnamed(union), portConflict(union, ordered)
 }
 
-// nameAll is the union's ports. A port may be nameless while it is alone; beside others Kubernetes wants it named, so
-// it is called after its protocol and number.
-func nameAll(union []mergedPort) []Port {
+// nameUnnamed returns the ports of union. Kubernetes requires names if a Service has several ports, so a port without a name is
+// then named after its protocol and number.
+func nameUnnamed(union []mergedPort) []Port {
 	var ports []Port
 	for _, p := range union {
 		if p.Name == "" && len(union) > 1 {
-			p.Name = freeName(p.Port, union)
+			p.Name = unusedPortName(p.Port, union)
 		}
 		ports = append(ports, p.Port)
 	}
 	return ports
 }
 
-// freeName is a port name that no port of union has: "tcp-80", or with as many x behind it as it takes.
-func freeName(p Port, union []mergedPort) string {
+// unusedPortName returns a port name that no port of union has: "tcp-80", followed by x until it is unique.
+func unusedPortName(p Port, union []mergedPort) string {
 	name := fmt.Sprintf("%s-%d", strings.ToLower(string(p.Protocol)), p.Port)
 	for slices.ContainsFunc(union, func(o mergedPort) bool { return o.Name == name }) {
 		name += "x"
@@ -70,21 +70,21 @@ func freeName(p Port, union []mergedPort) string {
 	return name
 }
 
-// portConflict lists the ports of the union that not every export has just so, or is nil. A port that did not make it
-// into the union is not named itself, but its cluster is among those that disagree about the port that took its place.
+// portConflict returns a conflict about the ports of the union that not every export has unchanged, or nil. A port that is not
+// in the union is not named; its cluster is listed with the port that replaces it.
 func portConflict(union []mergedPort, ordered []Export) *Conflict {
 	has := make([]map[Port]bool, len(ordered))
 	for i, e := range ordered {
 		has[i] = make(map[Port]bool, len(e.Ports))
 		for _, p := range e.Ports {
-			has[i][p.seen()] = true
+			has[i][p.withoutTargetPort()] = true
 		}
 	}
 	var messages []string
 	for _, p := range union {
 		var disagree []string
 		for i, e := range ordered {
-			if !has[i][p.seen()] {
+			if !has[i][p.withoutTargetPort()] {
 				disagree = append(disagree, e.Cluster)
 			}
 		}
@@ -95,16 +95,16 @@ func portConflict(union []mergedPort, ordered []Export) *Conflict {
 	if len(messages) == 0 {
 		return nil
 	}
-	return &Conflict{Reason: mcsv1beta1.ServiceExportReasonPortConflict, Message: strings.Join(limit(messages), ", ")}
+	return &Conflict{Reason: mcsv1beta1.ServiceExportReasonPortConflict, Message: strings.Join(truncateMessages(messages), ", ")}
 }
 
-// seen is p as a client sees it. The targetPort is each cluster's own affair.
-func (p Port) seen() Port {
+// withoutTargetPort returns p as clients see it: the targetPort may differ between clusters.
+func (p Port) withoutTargetPort() Port {
 	p.Protocol, p.TargetPort = p.key().protocol, ""
 	return p
 }
 
-// String is the port as a user would say it: "http 80/TCP".
+// String returns the port in the form "http 80/TCP".
 func (p Port) String() string {
 	s := fmt.Sprintf("%d/%s", p.Port, p.key().protocol)
 	if p.Name != "" {
@@ -116,19 +116,19 @@ func (p Port) String() string {
 	return s
 }
 
-// limit cuts a list of messages to what a person reads.
-func limit(messages []string) []string {
+// truncateMessages returns the first enumerateMax messages and the number of the others.
+func truncateMessages(messages []string) []string {
 	if len(messages) <= enumerateMax {
 		return messages
 	}
 	return append(messages[:enumerateMax:enumerateMax], fmt.Sprintf("and %d more ports", len(messages)-enumerateMax))
 }
 
-// Backends are e's backends as m's service uses them. A backend port remains when e exposes, under whatever name, the
-// protocol and number that m has, and then bears the name it has in m: so traffic to a port on which clusters disagree
-// goes only to clusters that expose it. Endpoints of which no port remains are left out.
+// Backends returns the backends of e that the merged service uses. It keeps a backend port if e exposes a protocol and number of
+// m, under any name, and renames it to the name in m. Traffic to a port on which clusters disagree thus goes only to clusters
+// that expose it. Endpoints without a remaining port are dropped.
 //
-// A headless service hands out addresses, for which it needs no ports: its endpoints without ports remain.
+// Clients of a headless service use addresses without ports, so its endpoints without ports remain.
 func (m Merged) Backends(e Export) []Backends {
 	names := m.portNames(e)
 	var out []Backends
@@ -148,7 +148,7 @@ func (m Merged) Backends(e Export) []Backends {
 	return groupBackends(out)
 }
 
-// portNames maps the name of each of e's ports that is in m to its name there.
+// portNames maps the names of the ports of e that are in m to their names in m.
 func (m Merged) portNames(e Export) map[string]string {
 	byKey := make(map[portKey]string, len(m.Ports))
 	for _, p := range m.Ports {

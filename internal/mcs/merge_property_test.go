@@ -13,7 +13,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// anyExport draws exports from values so few that they often agree, and often do not.
+// anyExport draws exports from few values, so that they often agree and often do not.
 func anyExport(t *rapid.T, cluster string) Export {
 	families := [][]corev1.IPFamily{nil, {corev1.IPv4Protocol}, {corev1.IPv6Protocol}, {corev1.IPv4Protocol, corev1.IPv6Protocol}}
 	maps := []map[string]string{nil, {"a": "1"}, {"a": "2", "b": "1"}}
@@ -36,7 +36,7 @@ func anyExport(t *rapid.T, cluster string) Export {
 			Port:     rapid.SampledFrom([]int32{80, 443}).Draw(t, "port"),
 		}
 	}), 0, 3, func(p Port) string { return p.Name }).Draw(t, "ports")
-	e.Ports = slices.DeleteFunc(e.Ports, func(p Port) bool { return p.Name == "" && len(e.Ports) > 1 }) // as Kubernetes has it
+	e.Ports = slices.DeleteFunc(e.Ports, func(p Port) bool { return p.Name == "" && len(e.Ports) > 1 }) // as Kubernetes requires
 	for i := range rapid.IntRange(0, 2).Draw(t, "groups") {
 		b := Backends{}
 		for _, p := range e.Ports {
@@ -119,7 +119,7 @@ func TestMergeKeepsTheRulesOfServices(t *testing.T) {
 	})
 }
 
-// An export that agrees with the merge and is younger than all changes nothing but the list of clusters.
+// A younger export that agrees with the merge changes only the list of clusters.
 func TestMergeIsStableWhenAnAgreeingExportJoins(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		exports := anyExports(t, 1)
@@ -145,7 +145,7 @@ func TestMergeIsStableWhenAnAgreeingExportJoins(t *testing.T) {
 	})
 }
 
-// Whatever the younger ones say, removing the youngest leaves everything but its own ports and conflicts.
+// Removing the youngest export changes only its own ports and conflicts.
 func TestMergeYoungestDecidesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ordered := oldestFirst(anyExports(t, 2))
@@ -155,7 +155,7 @@ func TestMergeYoungestDecidesNothing(t *testing.T) {
 				t.Fatalf("port %v went away when a younger export joined", p)
 			}
 		}
-		// Families may come from the youngest when nobody else names any.
+		// Families may come from the youngest when no other export has any.
 		if without.IPFamilies == nil {
 			without.IPFamilies = with.IPFamilies
 		}
@@ -166,8 +166,8 @@ func TestMergeYoungestDecidesNothing(t *testing.T) {
 	})
 }
 
-// When the oldest export goes, the second oldest decides, and what both say alike stays.
-func TestMergeRemovalOfTheOldestChangesOnlyWhatMust(t *testing.T) {
+// When the oldest export is removed, the second oldest decides, and properties on which both agree stay.
+func TestMergeRemovalOfOldestKeepsCommonProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ordered := oldestFirst(anyExports(t, 2))
 		before, after := Merge(ordered), Merge(ordered[1:])
@@ -196,7 +196,7 @@ func reasons(m Merged) []mcsv1beta1.ServiceExportConditionReason {
 	return out
 }
 
-// asExport is an export that says what m says.
+// asExport returns an export with the properties of m.
 func asExport(m Merged) Export {
 	return Export{
 		Type: m.Type, SessionAffinity: m.SessionAffinity, SessionAffinityConfig: m.SessionAffinityConfig,

@@ -56,11 +56,11 @@ func TestMergeConflicts(t *testing.T) {
 			exports: []Export{webExport("cls1", 0), webExport("cls2", 5)},
 		},
 		{
-			name:    "targetPort and endpoints are each cluster's own affair",
+			name:    "targetPort and endpoints may differ",
 			exports: []Export{webExport("cls1", 0), webExport("cls2", 5, withPorts(tcp("http", 80)), func(e *Export) { e.Backends = nil })},
 		},
 		{
-			name: "defaults agree with what they stand for",
+			name: "an unset property agrees with its default",
 			exports: []Export{
 				webExport("cls1", 0, clientIP(10800)),
 				webExport("cls2", 5, func(e *Export) {
@@ -85,7 +85,7 @@ func TestMergeConflicts(t *testing.T) {
 			}},
 		},
 		{
-			name:    "equally old: the cluster that sorts first",
+			name:    "equally old: the cluster that sorts first decides",
 			exports: []Export{webExport("cls2", 0, headless), webExport("cls1", 0)},
 			want: []Conflict{{
 				mcsv1beta1.ServiceExportReasonTypeConflict,
@@ -93,7 +93,7 @@ func TestMergeConflicts(t *testing.T) {
 			}},
 		},
 		{
-			name:    "an export without creation time never wins",
+			name:    "an export without creation time never decides",
 			exports: []Export{webExport("cls1", 0, headless, func(e *Export) { e.Created = time.Time{} }), webExport("cls2", 0)},
 			want: []Conflict{{
 				mcsv1beta1.ServiceExportReasonTypeConflict,
@@ -101,7 +101,7 @@ func TestMergeConflicts(t *testing.T) {
 			}},
 		},
 		{
-			name:    "affinity, without a word on the timeout of those that have none",
+			name:    "affinity, but not the timeout that exports without it lack",
 			exports: []Export{webExport("cls1", 0, clientIP(10)), webExport("cls2", 5)},
 			want: []Conflict{{
 				mcsv1beta1.ServiceExportReasonSessionAffinityConflict,
@@ -168,11 +168,11 @@ func TestMergeConflicts(t *testing.T) {
 			}},
 		},
 		{
-			name:    "a family more than is used does no harm",
+			name:    "an unused additional family is no conflict",
 			exports: []Export{webExport("cls1", 0), webExport("cls2", 5, withFamilies(v6, v4))},
 		},
 		{
-			name:    "a family more is visible to clients of a headless service",
+			name:    "an additional family of a headless service is a conflict",
 			exports: []Export{webExport("cls1", 0, headless), webExport("cls2", 5, headless, withFamilies(v4, v6))},
 			want: []Conflict{{
 				mcsv1beta1.ServiceExportReasonIPFamilyConflict,
@@ -180,7 +180,7 @@ func TestMergeConflicts(t *testing.T) {
 			}},
 		},
 		{
-			name:    "who says nothing about families does not disagree",
+			name:    "an export without families does not disagree",
 			exports: []Export{webExport("cls1", 0, withFamilies()), webExport("cls2", 5)},
 		},
 		{
@@ -288,24 +288,24 @@ func TestMergePorts(t *testing.T) {
 			wantMessage: []string{"port: using http 80/TCP (kubernetes.io/h2c) from cluster cls0, 1 of 2 clusters disagree: cls1"},
 		},
 		{
-			name:  "both nameless",
+			name:  "both unnamed",
 			ports: [][]Port{{tcp("", 80)}, {tcp("", 80)}},
 			want:  []Port{tcp("", 80)},
 		},
 		{
-			name:        "nameless wins",
+			name:        "the unnamed port is older",
 			ports:       [][]Port{{tcp("", 80)}, {tcp("http", 80)}},
 			want:        []Port{tcp("", 80)},
 			wantMessage: []string{"port: using 80/TCP from cluster cls0, 1 of 2 clusters disagree: cls1"},
 		},
 		{
-			name:        "nameless ports with different numbers are one name twice",
+			name:        "unnamed ports with different numbers have one name",
 			ports:       [][]Port{{tcp("", 80)}, {tcp("", 81)}},
 			want:        []Port{tcp("", 80)},
 			wantMessage: []string{"port: using 80/TCP from cluster cls0, 1 of 2 clusters disagree: cls1"},
 		},
 		{
-			name:  "nameless beside others gets a name",
+			name:  "an unnamed port beside others gets a name",
 			ports: [][]Port{{tcp("", 80)}, {tcp("tcp-80", 443), tcp("metrics", 9090)}},
 			want:  []Port{tcp("tcp-80x", 80), tcp("tcp-80", 443), tcp("metrics", 9090)},
 			wantMessage: []string{
@@ -315,7 +315,7 @@ func TestMergePorts(t *testing.T) {
 			},
 		},
 		{
-			name:  "what did not make it into the union takes no name",
+			name:  "a port outside the union takes no name",
 			ports: [][]Port{{tcp("x", 80)}, {tcp("y", 80)}, {tcp("y", 90)}},
 			want:  []Port{tcp("x", 80), tcp("y", 90)},
 			wantMessage: []string{
@@ -399,13 +399,13 @@ func TestMergedBackends(t *testing.T) {
 			want:   []Backends{{[]BackendPort{bp("http", 8080)}, []Endpoint{readyEndpoint("10.10.0.1")}}},
 		},
 		{
-			name:   "another name takes that of the merged port",
+			name:   "a port with another name gets the merged name",
 			oldest: webExport("cls1", 0, withPorts(tcp("web", 80))),
 			export: webExport("cls2", 1),
 			want:   []Backends{{[]BackendPort{bp("web", 8080)}, []Endpoint{readyEndpoint("10.10.0.1")}}},
 		},
 		{
-			name:   "a nameless port finds its named brother",
+			name:   "an unnamed port gets the merged name",
 			oldest: webExport("cls1", 0),
 			export: webExport("cls2", 1, withPorts(tcp("", 80)), func(e *Export) { e.Backends = []Backends{{[]BackendPort{bp("", 80)}, one}} }),
 			want:   []Backends{{[]BackendPort{bp("http", 80)}, one}},
@@ -424,7 +424,7 @@ func TestMergedBackends(t *testing.T) {
 			export: webExport("cls2", 1, withPorts(tcp("http", 81))),
 		},
 		{
-			name:   "groups that become alike are joined",
+			name:   "groups with the same remaining ports are joined",
 			oldest: webExport("cls1", 0),
 			export: webExport("cls2", 1, withPorts(tcp("http", 80), tcp("http2", 80)), func(e *Export) {
 				e.Ports = []Port{tcp("http", 80)}

@@ -41,11 +41,11 @@ func TestValidateClusterID(t *testing.T) {
 		strings.Repeat("a", 63):                "",
 		"5f2a0b9c-3f5e-4c1d-9d53-5d9d1d6f0a11": "",
 		"":                                     "the ID is empty",
-		"Cls1":                                 "no DNS label",
-		"cls1.example":                         "no DNS label",
-		"-cls1":                                "no DNS label",
-		strings.Repeat("a", 64):                "no DNS label",
-		"cls 1\n":                              "no DNS label",
+		"Cls1":                                 "not a DNS label",
+		"cls1.example":                         "not a DNS label",
+		"-cls1":                                "not a DNS label",
+		strings.Repeat("a", 64):                "not a DNS label",
+		"cls 1\n":                              "not a DNS label",
 	} {
 		err := ValidateClusterID(id)
 		switch {

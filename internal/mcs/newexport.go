@@ -9,24 +9,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// Source is what an Export is made of, as the Kubernetes API shows it.
+// Source holds the Kubernetes objects from which NewExport creates an Export.
 type Source struct {
 	Identity      Identity
 	ServiceExport *mcsv1beta1.ServiceExport
-	// Service must be one of which ExportValid says that it can be exported.
+	// Service must be valid according to ExportValid.
 	Service *corev1.Service
-	// Slices are the EndpointSlices with the Service's name in label kubernetes.io/service-name.
+	// Slices are the EndpointSlices whose label kubernetes.io/service-name is the Service's name.
 	Slices []discoveryv1.EndpointSlice
 }
 
-// NewExport makes this cluster's export of src. previous is what was made last, nil if nothing: while nothing has
-// changed since, Changed stays; otherwise it becomes now.
+// NewExport creates this cluster's export of src. previous is the last result, or nil: if nothing has changed since, Changed stays;
+// otherwise it becomes now.
 //
-// The result is sanitized, for this cluster must merge its own export in the form in which the others receive it. The
-// lines say what was left out of it, the error why it cannot be exported at all.
+// The result is sanitized because this cluster must merge its own export in the form that the others receive. The lines report
+// the properties that were left out. An error reports that nothing can be exported.
 func NewExport(src Source, previous *Export, now time.Time) (Export, []string, error) {
 	svc, exp := src.Service, src.ServiceExport
 	e := Export{
@@ -38,8 +39,8 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 		Ports:                 exportPorts(svc),
 		SessionAffinity:       svc.Spec.SessionAffinity,
 		SessionAffinityConfig: svc.Spec.SessionAffinityConfig,
-		InternalTrafficPolicy: deref(svc.Spec.InternalTrafficPolicy),
-		TrafficDistribution:   deref(svc.Spec.TrafficDistribution),
+		InternalTrafficPolicy: ptr.Deref(svc.Spec.InternalTrafficPolicy, ""),
+		TrafficDistribution:   ptr.Deref(svc.Spec.TrafficDistribution, ""),
 		IPFamilies:            svc.Spec.IPFamilies,
 		Labels:                exp.Spec.ExportedLabels,
 		Annotations:           exp.Spec.ExportedAnnotations,
@@ -47,10 +48,10 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 	var unreadable []string
 	for i := range src.Slices {
 		slice := &src.Slices[i]
-		if !isSource(slice, svc) {
+		if !isSourceSlice(slice, svc) {
 			continue
 		}
-		b, bad := backendsOf(slice)
+		b, bad := backendsFromSlice(slice)
 		e.Backends = append(e.Backends, b)
 		unreadable = append(unreadable, bad...)
 	}
@@ -78,14 +79,14 @@ func exportPorts(svc *corev1.Service) []Port {
 			Name:        p.Name,
 			Protocol:    p.Protocol,
 			Port:        p.Port,
-			AppProtocol: deref(p.AppProtocol),
+			AppProtocol: ptr.Deref(p.AppProtocol, ""),
 			TargetPort:  targetPort(p),
 		})
 	}
 	return ports
 }
 
-// targetPort is p's targetPort, which is the port's own number where the user wrote none.
+// targetPort returns the targetPort of p, which defaults to the port's number.
 func targetPort(p corev1.ServicePort) string {
 	if p.TargetPort == (intstr.IntOrString{}) {
 		return strconv.Itoa(int(p.Port))
@@ -93,9 +94,9 @@ func targetPort(p corev1.ServicePort) string {
 	return p.TargetPort.String()
 }
 
-// isSource says whether slice holds endpoints of svc in this very cluster. What is imported, by whichever
-// implementation, must not be exported again, and names (FQDN) are no addresses.
-func isSource(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
+// isSourceSlice reports whether slice holds endpoints of svc in this cluster. Endpoints that any MCS implementation imported must
+// not be exported again, and slices of type FQDN hold no addresses.
+func isSourceSlice(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
 	_, imported := slice.Labels[mcsv1beta1.LabelServiceName]
 	if !imported {
 		_, imported = slice.Labels[mcsv1beta1.LabelSourceCluster]
@@ -104,47 +105,35 @@ func isSource(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
 		(slice.AddressType == discoveryv1.AddressTypeIPv4 || slice.AddressType == discoveryv1.AddressTypeIPv6)
 }
 
-// backendsOf is what slice says, with the defaults of the API for what it leaves open.
-func backendsOf(slice *discoveryv1.EndpointSlice) (Backends, []string) {
+// backendsFromSlice returns the endpoints of slice, with the defaults of the API for unset fields.
+func backendsFromSlice(slice *discoveryv1.EndpointSlice) (Backends, []string) {
 	var b Backends
 	var bad []string
 	for _, p := range slice.Ports {
 		if p.Port == nil {
-			continue // "all ports", which no Service port can be matched with
+			continue // "all ports", which matches no Service port
 		}
-		b.Ports = append(b.Ports, BackendPort{Name: deref(p.Name), Protocol: deref(p.Protocol), Port: *p.Port})
+		b.Ports = append(b.Ports, BackendPort{Name: ptr.Deref(p.Name, ""), Protocol: ptr.Deref(p.Protocol, ""), Port: *p.Port})
 	}
 	for _, ep := range slice.Endpoints {
 		if len(ep.Addresses) == 0 {
 			continue
 		}
-		// One endpoint has one address; kube-proxy too looks at the first only.
+		// An endpoint has one address; kube-proxy also uses only the first one.
 		addr, err := netip.ParseAddr(ep.Addresses[0])
 		if err != nil {
-			bad = append(bad, fmt.Sprintf("endpoint %q of EndpointSlice %s left out: it is no IP address", abbreviate(ep.Addresses[0]), slice.Name))
+			bad = append(bad, fmt.Sprintf("endpoint %q of EndpointSlice %s left out: it is not an IP address", abbreviate(ep.Addresses[0]), slice.Name))
 			continue
 		}
 		b.Endpoints = append(b.Endpoints, Endpoint{
 			Address:     addr,
-			Ready:       derefOr(ep.Conditions.Ready, true),
-			Serving:     derefOr(ep.Conditions.Serving, true),
-			Terminating: derefOr(ep.Conditions.Terminating, false),
-			Hostname:    deref(ep.Hostname),
-			Zone:        deref(ep.Zone),
-			Node:        deref(ep.NodeName),
+			Ready:       ptr.Deref(ep.Conditions.Ready, true),
+			Serving:     ptr.Deref(ep.Conditions.Serving, true),
+			Terminating: ptr.Deref(ep.Conditions.Terminating, false),
+			Hostname:    ptr.Deref(ep.Hostname, ""),
+			Zone:        ptr.Deref(ep.Zone, ""),
+			Node:        ptr.Deref(ep.NodeName, ""),
 		})
 	}
 	return b, bad
-}
-
-func deref[T any](p *T) T {
-	var zero T
-	return derefOr(p, zero)
-}
-
-func derefOr[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
 }

@@ -188,7 +188,7 @@ func TestNewExport(t *testing.T) {
 				e.Backends = []Backends{{[]BackendPort{{"http", corev1.ProtocolTCP, 8080}}, []Endpoint{readyEndpoint("10.10.0.1")}}}
 			},
 			wantLines: []string{
-				`endpoint "nonsense" of EndpointSlice a left out: it is no IP address`,
+				`endpoint "nonsense" of EndpointSlice a left out: it is not an IP address`,
 				"endpoint 127.0.0.1 left out: the address is a loopback address",
 			},
 		},

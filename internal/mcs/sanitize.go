@@ -15,32 +15,32 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// What one export may hold at most. This keeps one cluster, broken or hostile, from filling the others' etcd.
+// Limits of one export. They keep a broken or hostile cluster from filling the etcd of the others.
 const (
 	// maxPorts: a port takes about 60 bytes in the ServiceImport, 200 in the derived Service with its managed fields and
 	// 60 in each EndpointSlice: with 1,000 of them each object stays below a fifth of etcd's 1.5 MiB.
 	maxPorts = 1000
-	// maxEndpoints: 10,000 endpoints are 100 slices of 100 per address family, some 4 MiB in etcd; more than Kubernetes
-	// is tested with for one Service.
+	// maxEndpoints: 10,000 endpoints are 100 slices of 100 per address family, about 4 MiB in etcd; more than the tested limits
+	// of Kubernetes for one Service.
 	maxEndpoints = 10_000
-	// maxBackends: each group of backends takes at least one slice per address family, so 100 groups at most double the
+	// maxBackends: each group of backends needs at least one slice per address family, so 100 groups at most double the
 	// slices of maxEndpoints.
 	maxBackends = 100
 	// maxLabels: 100 labels of at most 317 + 63 bytes are 37 KiB.
 	maxLabels = 100
 	// maxAnnotationBytes is a quarter of the 256 KiB that Kubernetes allows an object.
 	maxAnnotationBytes = 64 << 10
-	// maxAffinitySeconds is one day, the most that Kubernetes allows.
+	// maxAffinitySeconds is one day, the maximum in Kubernetes.
 	maxAffinitySeconds = 86400
-	// maxProblems lines say enough about what is wrong with an export.
+	// maxProblems bounds the lines about one export.
 	maxProblems = 20
 )
 
-// Sanitize makes of an export that somebody else wrote one that can be used: canonical, with nothing in it that the
-// Kubernetes API would refuse or that must not come from another cluster. What is bad is left out, with one line each
-// that says so. The error says why nothing of e can be used.
+// Sanitize returns the canonical form of an export that another cluster wrote, without the properties that the Kubernetes API would
+// refuse or that must not come from another cluster. It reports each of them in one line. An error reports that nothing of e can
+// be used.
 //
-// Our own exports pass through it as well (NewExport), so that the exporting cluster merges what all others merge.
+// NewExport sanitizes this cluster's own exports as well, so that all clusters merge the same exports.
 func Sanitize(e Export) (Export, []string, error) {
 	if err := checkExport(e); err != nil {
 		return Export{}, nil, err
@@ -50,24 +50,24 @@ func Sanitize(e Export) (Export, []string, error) {
 	if e.Created.IsZero() {
 		p.add("there is no creation time: every other export wins against this one")
 	}
-	e.Ports = p.ports(e.Ports)
+	e.Ports = p.sanitizePorts(e.Ports)
 	if len(e.Ports) == 0 && e.Type == mcsv1beta1.ClusterSetIP {
 		return Export{}, nil, fmt.Errorf("a service of type %s has no usable port: %s", e.Type, cmp.Or(strings.Join(p.lines(), ", "), "it has none at all"))
 	}
-	p.policies(&e)
-	e.Labels = p.labels(e.Labels)
-	e.Annotations = p.annotations(e.Annotations)
-	e.Backends = p.backends(e.Backends)
+	p.sanitizePolicies(&e)
+	e.Labels = p.sanitizeLabels(e.Labels)
+	e.Annotations = p.sanitizeAnnotations(e.Annotations)
+	e.Backends = p.sanitizeBackends(e.Backends)
 	return e.Canonical(), p.lines(), nil
 }
 
-// checkExport is about what e cannot be used without.
+// checkExport returns an error if e lacks a property that every export must have.
 func checkExport(e Export) error {
 	if len(validation.IsDNS1123Label(e.Key.Namespace)) > 0 {
-		return fmt.Errorf("namespace %q is no DNS label", abbreviate(e.Key.Namespace))
+		return fmt.Errorf("namespace %q is not a DNS label", abbreviate(e.Key.Namespace))
 	}
 	if len(validation.IsDNS1123Label(e.Key.Name)) > 0 {
-		return fmt.Errorf("service name %q is no DNS label", abbreviate(e.Key.Name))
+		return fmt.Errorf("service name %q is not a DNS label", abbreviate(e.Key.Name))
 	}
 	if err := ValidateClusterID(e.Cluster); err != nil {
 		return fmt.Errorf("checking the source cluster: %w", err)
@@ -78,7 +78,7 @@ func checkExport(e Export) error {
 	return nil
 }
 
-// problems collects what was left out of an export.
+// problems collects the lines about properties that were left out of an export.
 type problems struct {
 	first []string
 	more  int
@@ -99,7 +99,7 @@ func (p *problems) lines() []string {
 	return append(p.first, fmt.Sprintf("and %d more problems", p.more))
 }
 
-func (p *problems) ports(in []Port) []Port {
+func (p *problems) sanitizePorts(in []Port) []Port {
 	var out []Port
 	names := map[string]bool{}
 	keys := map[portKey]bool{}
@@ -109,18 +109,18 @@ func (p *problems) ports(in []Port) []Port {
 			p.add("port %s left out: %v", abbreviate(port.String()), err)
 			continue
 		case names[port.Name] || keys[port.key()]:
-			p.add("port %s left out: its name or number is there already", port)
+			p.add("port %s left out: another port has its name or number", port)
 			continue
 		case len(out) == maxPorts:
 			p.add("port %s left out: there are more than %d", port, maxPorts)
 			continue
 		}
 		if port.AppProtocol != "" && len(validation.IsQualifiedName(port.AppProtocol)) > 0 {
-			p.add("appProtocol %q of port %s left out: it is no qualified name", abbreviate(port.AppProtocol), port.Name)
+			p.add("appProtocol %q of port %s left out: it is not a qualified name", abbreviate(port.AppProtocol), port.Name)
 			port.AppProtocol = ""
 		}
-		if port.TargetPort != "" && !validTargetPort(port.TargetPort) {
-			p.add("targetPort %q of port %s left out: it is no port number or name", abbreviate(port.TargetPort), port.Name)
+		if port.TargetPort != "" && !isValidTargetPort(port.TargetPort) {
+			p.add("targetPort %q of port %s left out: it is neither a port number nor a port name", abbreviate(port.TargetPort), port.Name)
 			port.TargetPort = ""
 		}
 		names[port.Name], keys[port.key()] = true, true
@@ -131,7 +131,7 @@ func (p *problems) ports(in []Port) []Port {
 
 func checkPort(name string, protocol corev1.Protocol, number int32) error {
 	if name != "" && len(validation.IsDNS1123Label(name)) > 0 {
-		return errors.New("the name is no DNS label")
+		return errors.New("the name is not a DNS label")
 	}
 	if len(validation.IsValidPortNum(int(number))) > 0 {
 		return errors.New("the number is not between 1 and 65535")
@@ -143,15 +143,15 @@ func checkPort(name string, protocol corev1.Protocol, number int32) error {
 	return errors.New("the protocol is none of TCP, UDP, SCTP")
 }
 
-func validTargetPort(s string) bool {
+func isValidTargetPort(s string) bool {
 	if n, err := strconv.Atoi(s); err == nil {
 		return len(validation.IsValidPortNum(n)) == 0
 	}
 	return len(validation.IsValidPortName(s)) == 0
 }
 
-// policies takes back to Kubernetes' default what says nothing that Kubernetes knows.
-func (p *problems) policies(e *Export) {
+// sanitizePolicies resets policies with values that Kubernetes does not know to their defaults.
+func (p *problems) sanitizePolicies(e *Export) {
 	switch e.SessionAffinity {
 	case corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP:
 	default:
@@ -184,11 +184,11 @@ func (p *problems) policies(e *Export) {
 	})
 }
 
-func (p *problems) labels(in map[string]string) map[string]string {
+func (p *problems) sanitizeLabels(in map[string]string) map[string]string {
 	out := map[string]string{}
 	for _, k := range slices.Sorted(maps.Keys(in)) {
 		switch {
-		case reserved(k):
+		case isReservedKey(k):
 			p.add("label %q left out: its prefix is reserved", abbreviate(k))
 		case len(validation.IsQualifiedName(k)) > 0 || len(validation.IsValidLabelValue(in[k])) > 0:
 			p.add("label %q left out: its key or value is not valid", abbreviate(k))
@@ -201,12 +201,12 @@ func (p *problems) labels(in map[string]string) map[string]string {
 	return out
 }
 
-func (p *problems) annotations(in map[string]string) map[string]string {
+func (p *problems) sanitizeAnnotations(in map[string]string) map[string]string {
 	out := map[string]string{}
 	size := 0
 	for _, k := range slices.Sorted(maps.Keys(in)) {
 		switch {
-		case reserved(k):
+		case isReservedKey(k):
 			p.add("annotation %q left out: its prefix is reserved", abbreviate(k))
 		// Kubernetes compares annotation keys in lower case.
 		case len(validation.IsQualifiedName(strings.ToLower(k))) > 0:
@@ -221,10 +221,10 @@ func (p *problems) annotations(in map[string]string) map[string]string {
 	return out
 }
 
-// reserved says whether a label or annotation key means something to Kubernetes or to an MCS implementation and so
-// must not be set from another cluster. Of Kubernetes' own, app.kubernetes.io is meant for users, except for
-// managed-by, which says whose a ServiceImport is.
-func reserved(key string) bool {
+// isReservedKey reports whether a label or annotation key has a meaning for Kubernetes or an MCS implementation, so that another
+// cluster must not set it. The prefix app.kubernetes.io is for users, except for managed-by, which identifies the owner of a
+// ServiceImport.
+func isReservedKey(key string) bool {
 	prefix, name, ok := strings.Cut(strings.ToLower(key), "/")
 	if !ok {
 		return false
@@ -240,11 +240,11 @@ func reserved(key string) bool {
 	return false
 }
 
-func (p *problems) backends(in []Backends) []Backends {
+func (p *problems) sanitizeBackends(in []Backends) []Backends {
 	var out []Backends
 	count := 0
 	for _, b := range in {
-		ports := p.backendPorts(b.Ports)
+		ports := p.sanitizeBackendPorts(b.Ports)
 		if len(ports) == 0 && len(b.Ports) > 0 {
 			p.add("%d endpoints left out: none of their ports is usable", len(b.Endpoints))
 			continue
@@ -253,7 +253,7 @@ func (p *problems) backends(in []Backends) []Backends {
 			p.add("%d endpoints left out: there are more than %d groups of endpoints with different ports", len(b.Endpoints), maxBackends)
 			continue
 		}
-		endpoints := p.endpoints(b.Endpoints)
+		endpoints := p.sanitizeEndpoints(b.Endpoints)
 		if room := maxEndpoints - count; len(endpoints) > room {
 			p.add("%d endpoints left out: there are more than %d", len(endpoints)-room, maxEndpoints)
 			endpoints = endpoints[:room]
@@ -264,7 +264,7 @@ func (p *problems) backends(in []Backends) []Backends {
 	return out
 }
 
-func (p *problems) backendPorts(in []BackendPort) []BackendPort {
+func (p *problems) sanitizeBackendPorts(in []BackendPort) []BackendPort {
 	var out []BackendPort
 	names := map[string]bool{}
 	for _, port := range in {
@@ -272,7 +272,7 @@ func (p *problems) backendPorts(in []BackendPort) []BackendPort {
 		case err != nil:
 			p.add("endpoint port %q %d/%s left out: %v", abbreviate(port.Name), port.Port, abbreviate(string(port.Protocol)), err)
 		case names[port.Name]:
-			p.add("endpoint port %q %d/%s left out: its name is there already", port.Name, port.Port, port.Protocol)
+			p.add("endpoint port %q %d/%s left out: another port has its name", port.Name, port.Port, port.Protocol)
 		case len(out) == maxPorts:
 			p.add("endpoint port %q left out: there are more than %d", port.Name, maxPorts)
 		default:
@@ -283,7 +283,7 @@ func (p *problems) backendPorts(in []BackendPort) []BackendPort {
 	return out
 }
 
-func (p *problems) endpoints(in []Endpoint) []Endpoint {
+func (p *problems) sanitizeEndpoints(in []Endpoint) []Endpoint {
 	var out []Endpoint
 	for _, ep := range in {
 		if err := CheckPodAddress(ep.Address); err != nil {
@@ -291,15 +291,15 @@ func (p *problems) endpoints(in []Endpoint) []Endpoint {
 			continue
 		}
 		if ep.Hostname != "" && len(validation.IsDNS1123Label(ep.Hostname)) > 0 {
-			p.add("hostname %q of endpoint %s left out: it is no DNS label", abbreviate(ep.Hostname), ep.Address)
+			p.add("hostname %q of endpoint %s left out: it is not a DNS label", abbreviate(ep.Hostname), ep.Address)
 			ep.Hostname = ""
 		}
 		if len(validation.IsValidLabelValue(ep.Zone)) > 0 {
-			p.add("zone %q of endpoint %s left out: it is no label value", abbreviate(ep.Zone), ep.Address)
+			p.add("zone %q of endpoint %s left out: it is not a label value", abbreviate(ep.Zone), ep.Address)
 			ep.Zone = ""
 		}
 		if ep.Node != "" && len(validation.IsDNS1123Subdomain(ep.Node)) > 0 {
-			p.add("node %q of endpoint %s left out: it is no DNS name", abbreviate(ep.Node), ep.Address)
+			p.add("node %q of endpoint %s left out: it is not a DNS name", abbreviate(ep.Node), ep.Address)
 			ep.Node = ""
 		}
 		out = append(out, ep)
@@ -307,13 +307,13 @@ func (p *problems) endpoints(in []Endpoint) []Endpoint {
 	return out
 }
 
-// CheckPodAddress refuses what Kubernetes refuses in an EndpointSlice, and what can be no pod's address.
+// CheckPodAddress returns an error if Kubernetes refuses a in an EndpointSlice or if a cannot be the address of a pod.
 func CheckPodAddress(a netip.Addr) error {
 	switch a = a.Unmap(); {
 	case !a.IsValid():
 		return errors.New("it has no address")
 	case a.Zone() != "":
-		return errors.New("an address with a zone has a meaning on one host only")
+		return errors.New("an address with a zone is valid on one host only")
 	case a.IsUnspecified(), a.Is4() && a.As4()[0] == 0:
 		return errors.New("the address is unspecified")
 	case a.IsLoopback():

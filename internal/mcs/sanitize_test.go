@@ -44,11 +44,11 @@ func TestSanitizeLeavesGoodExportsAlone(t *testing.T) {
 
 func TestSanitizeRefuses(t *testing.T) {
 	for want, edit := range map[string]func(*Export){
-		`namespace "Kube System" is no DNS label`:                                         func(e *Export) { e.Key.Namespace = "Kube System" },
-		`namespace "" is no DNS label`:                                                    func(e *Export) { e.Key.Namespace = "" },
-		`service name "../web" is no DNS label`:                                           func(e *Export) { e.Key.Name = "../web" },
+		`namespace "Kube System" is not a DNS label`:                                      func(e *Export) { e.Key.Namespace = "Kube System" },
+		`namespace "" is not a DNS label`:                                                 func(e *Export) { e.Key.Namespace = "" },
+		`service name "../web" is not a DNS label`:                                        func(e *Export) { e.Key.Name = "../web" },
 		`service name "` + strings.Repeat("x", 64) + `..." is no`:                         func(e *Export) { e.Key.Name = strings.Repeat("x", 1<<20) },
-		`source cluster: ID "a.b" is no DNS label`:                                        func(e *Export) { e.Cluster = "a.b" },
+		`source cluster: ID "a.b" is not a DNS label`:                                     func(e *Export) { e.Cluster = "a.b" },
 		`type "" is neither`:                                                              func(e *Export) { e.Type = "" },
 		`type "ExternalName" is neither`:                                                  func(e *Export) { e.Type = "ExternalName" },
 		`ClusterSetIP has no usable port: it has none`:                                    withPorts(),
@@ -80,14 +80,14 @@ func TestSanitizeLeavesOut(t *testing.T) {
 				Port{Name: "p", Protocol: "ICMP", Port: 83}, Port{Name: "ok", Protocol: "TCP", Port: 84, AppProtocol: "a b", TargetPort: "0"}),
 			want: withPorts(tcp("http", 80), tcp("ok", 84)),
 			wantLines: []string{
-				"port http 81/TCP left out: its name or number is there already",
-				"port web 80/TCP left out: its name or number is there already",
-				"port UPPER 82/TCP left out: the name is no DNS label",
+				"port http 81/TCP left out: another port has its name or number",
+				"port web 80/TCP left out: another port has its name or number",
+				"port UPPER 82/TCP left out: the name is not a DNS label",
 				"port p -1/TCP left out: the number is not between 1 and 65535",
 				"port p 65536/TCP left out: the number is not between 1 and 65535",
 				"port p 83/ICMP left out: the protocol is none of TCP, UDP, SCTP",
-				`appProtocol "a b" of port ok left out: it is no qualified name`,
-				`targetPort "0" of port ok left out: it is no port number or name`,
+				`appProtocol "a b" of port ok left out: it is not a qualified name`,
+				`targetPort "0" of port ok left out: it is neither a port number nor a port name`,
 			},
 		},
 		{
@@ -109,6 +109,12 @@ func TestSanitizeLeavesOut(t *testing.T) {
 			edit:      clientIP(86401),
 			want:      clientIP(10800),
 			wantLines: []string{"sessionAffinityConfig left out: a timeout of 86401 s is not between 1 and 86400"},
+		},
+		{
+			name:      "negative affinity timeout",
+			edit:      clientIP(-1),
+			want:      clientIP(10800),
+			wantLines: []string{"sessionAffinityConfig left out: a timeout of -1 s is not between 1 and 86400"},
 		},
 		{
 			name: "labels and annotations",
@@ -158,16 +164,16 @@ func TestSanitizeLeavesOut(t *testing.T) {
 				"endpoint invalid IP left out: it has no address",
 				"endpoint 0.0.0.0 left out: the address is unspecified",
 				"endpoint 0.1.2.3 left out: the address is unspecified",
-				`hostname "no.label" of endpoint 10.0.0.8 left out: it is no DNS label`,
-				`zone "no zone" of endpoint 10.0.0.8 left out: it is no label value`,
-				`node "no/node" of endpoint 10.0.0.8 left out: it is no DNS name`,
+				`hostname "no.label" of endpoint 10.0.0.8 left out: it is not a DNS label`,
+				`zone "no zone" of endpoint 10.0.0.8 left out: it is not a label value`,
+				`node "no/node" of endpoint 10.0.0.8 left out: it is not a DNS name`,
 				"endpoint 127.0.0.1 left out: the address is a loopback address",
 				"endpoint 169.254.169.254 left out: the address is link-local",
 				"endpoint 224.0.0.1 left out: the address is a multicast address",
 				"endpoint 255.255.255.255 left out: the address is the broadcast address",
 				"endpoint :: left out: the address is unspecified",
 				"endpoint ::1 left out: the address is a loopback address",
-				"endpoint fd00::1%eth0 left out: an address with a zone has a meaning on one host only",
+				"endpoint fd00::1%eth0 left out: an address with a zone is valid on one host only",
 				"endpoint fe80::1 left out: the address is link-local",
 				"endpoint ff05::1 left out: the address is a multicast address",
 			},
@@ -183,8 +189,8 @@ func TestSanitizeLeavesOut(t *testing.T) {
 				e.Backends = append([]Backends{{Ports: []BackendPort{{"http", "TCP", 1}}, Endpoints: []Endpoint{readyEndpoint("10.0.0.6")}}}, e.Backends...)
 			},
 			wantLines: []string{
-				`endpoint port "A" 2/TCP left out: the name is no DNS label`,
-				`endpoint port "http" 2/TCP left out: its name is there already`,
+				`endpoint port "A" 2/TCP left out: the name is not a DNS label`,
+				`endpoint port "http" 2/TCP left out: another port has its name`,
 				`endpoint port "http" 0/TCP left out: the number is not between 1 and 65535`,
 				"1 endpoints left out: none of their ports is usable",
 			},
@@ -245,7 +251,7 @@ func TestSanitizeCapsEndlessLists(t *testing.T) {
 	}
 }
 
-// FuzzSanitize holds that whatever comes in, what comes out can be written to the Kubernetes API.
+// FuzzSanitize checks that the Kubernetes API accepts every sanitized export.
 func FuzzSanitize(f *testing.F) {
 	for _, e := range []Export{webExport("cls1", 0, clientIP(10)), webExport("cls1", 0, headless, withPorts())} {
 		seed, err := json.Marshal(e)

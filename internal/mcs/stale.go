@@ -9,48 +9,47 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// StalePolicy says what becomes of the imported endpoints of a cluster that is stale: it has shown no sign of life for a
-// time. It is the importing cluster's own, and only about endpoints: what the cluster exported still takes part in Merge.
+// StalePolicy decides about the imported endpoints of a stale cluster, which has sent no heartbeat for some time. It is a
+// setting of the importing cluster and concerns only endpoints: the exports of the stale cluster still take part in Merge.
 type StalePolicy string
 
 const (
-	// StaleWithdraw takes them away where others are left: never the last ones of a service, of one of its ports or of an IP
-	// family.
+	// StaleWithdraw removes them, but not the last endpoints of a service, of one of its ports or of an IP family.
 	StaleWithdraw StalePolicy = "withdraw"
-	// StaleWithdrawAll takes them away, the last ones too.
+	// StaleWithdrawAll removes them, also the last ones.
 	StaleWithdrawAll StalePolicy = "withdraw-all"
-	// StaleKeep leaves them where they are.
+	// StaleKeep keeps them.
 	StaleKeep StalePolicy = "keep"
 )
 
-// StalePolicies are all there are.
+// StalePolicies returns all policies.
 func StalePolicies() []string {
 	return []string{string(StaleWithdraw), string(StaleWithdrawAll), string(StaleKeep)}
 }
 
-// StaleRule is a policy and the time without a sign of life after which it applies.
+// StaleRule is a policy and the time without a heartbeat after which it applies.
 type StaleRule struct {
 	Policy StalePolicy
 	After  time.Duration
 }
 
-// StaleExport says what became of the endpoints of one stale cluster.
+// StaleExport is the decision about the endpoints of one stale cluster.
 type StaleExport struct {
 	Cluster string
-	// Kept says that at least one of them is still used for something.
+	// Kept reports whether at least one of its endpoints is still used.
 	Kept bool
 }
 
-// WithoutStale is exports, those that m was made of, with the endpoints that the policy leaves, and what became of each of
-// the stale clusters among them. exports are not changed.
+// WithoutStale returns a copy of exports, from which m was merged, with the endpoints that the policy keeps, and the decision about
+// each stale cluster among them.
 //
-// Of a clusterset IP's ports each is judged by itself, in each family: a stale endpoint stays in use for just the ports that
-// no cluster which lives has a ready endpoint for. Headless clients get addresses, whatever port they connect to, so there a
-// ready endpoint that lives replaces all stale ones of its family.
+// For a clusterset IP, each pair of port and family is decided separately: a stale endpoint stays in use for the ports for which
+// no live cluster has a ready endpoint. Clients of a headless service use addresses with any port, so a ready endpoint of a live
+// cluster replaces all stale ones of its family.
 func (m Merged) WithoutStale(exports []Export, stale []string, policy StalePolicy) ([]Export, []StaleExport) {
-	var fates []StaleExport
+	var staleExports []StaleExport
 	out := slices.Clone(exports)
-	live := m.served(slices.DeleteFunc(slices.Clone(exports), func(e Export) bool { return slices.Contains(stale, e.Cluster) }))
+	live := m.servedUses(slices.DeleteFunc(slices.Clone(exports), func(e Export) bool { return slices.Contains(stale, e.Cluster) }))
 	for i, e := range out {
 		if !slices.Contains(stale, e.Cluster) {
 			continue
@@ -60,21 +59,21 @@ func (m Merged) WithoutStale(exports []Export, stale []string, policy StalePolic
 		case StaleWithdrawAll:
 			out[i].Backends = nil
 		default:
-			out[i].Backends = m.lastOf(e, live)
+			out[i].Backends = m.unservedBackends(e, live)
 		}
-		fates = append(fates, StaleExport{Cluster: e.Cluster, Kept: out[i].EndpointCount() > 0})
+		staleExports = append(staleExports, StaleExport{Cluster: e.Cluster, Kept: out[i].EndpointCount() > 0})
 	}
-	return out, fates
+	return out, staleExports
 }
 
-// use is what clients can use an endpoint for: a port in a family, or, headless, just the family.
+// use is a use that clients have for an endpoint: a port in a family, or for a headless service only the family.
 type use struct {
 	port string
 	ipv4 bool
 }
 
-// served is all that has a ready endpoint in exports.
-func (m Merged) served(exports []Export) map[use]bool {
+// servedUses returns the uses for which exports have a ready endpoint.
+func (m Merged) servedUses(exports []Export) map[use]bool {
 	out := map[use]bool{}
 	for _, e := range exports {
 		for _, b := range m.Backends(e) {
@@ -96,8 +95,8 @@ func (m Merged) served(exports []Export) map[use]bool {
 	return out
 }
 
-// lastOf are the backends of e for what live does not serve.
-func (m Merged) lastOf(e Export, live map[use]bool) []Backends {
+// unservedBackends returns the backends of e for the uses that live does not serve.
+func (m Merged) unservedBackends(e Export, live map[use]bool) []Backends {
 	names := m.portNames(e)
 	var out []Backends
 	for _, b := range e.Backends {
@@ -123,8 +122,8 @@ func (m Merged) lastOf(e Export, live map[use]bool) []Backends {
 	return out
 }
 
-// ConditionStale is the type of the ServiceImport condition that says whether clusters that export the service are stale
-// here. It is our own.
+// ConditionStale is the type of the ServiceImport condition that reports whether exporting clusters are stale in this cluster.
+// It is not part of mcs-api.
 const ConditionStale = "multicluster.k8s.aws/Stale"
 
 // Reasons of ConditionStale.
@@ -135,25 +134,26 @@ const (
 	StaleReasonKept          = "Kept"
 )
 
-// ImportStale is that condition. Its text does not change while the same clusters are stale and the same is done about it.
-func ImportStale(fates []StaleExport, rule StaleRule) metav1.Condition {
+// ImportStale returns the ServiceImport condition ConditionStale. Its message is constant while the same clusters are stale with the
+// same decisions.
+func ImportStale(staleExports []StaleExport, rule StaleRule) metav1.Condition {
 	c := metav1.Condition{
-		Type: ConditionStale, Status: status(len(fates) > 0), Reason: StaleReasonNone,
-		Message: "every cluster that exports the service shows signs of life",
+		Type: ConditionStale, Status: conditionStatus(len(staleExports) > 0), Reason: StaleReasonNone,
+		Message: "all exporting clusters send heartbeats",
 	}
-	if len(fates) == 0 {
+	if len(staleExports) == 0 {
 		return c
 	}
 	var clusters []string
 	kept := false
-	for _, f := range fates {
-		fate := "endpoints withdrawn"
-		if f.Kept {
-			fate, kept = "endpoints kept", true
+	for _, e := range staleExports {
+		decision := "endpoints withdrawn"
+		if e.Kept {
+			decision, kept = "endpoints kept", true
 		}
-		clusters = append(clusters, fmt.Sprintf("%s (%s)", f.Cluster, fate))
+		clusters = append(clusters, fmt.Sprintf("%s (%s)", e.Cluster, decision))
 	}
-	c.Message = fmt.Sprintf("no sign of life for more than %s from cluster %s", rule.After, enumerate(clusters))
+	c.Message = fmt.Sprintf("no heartbeat for more than %s from cluster %s", rule.After, enumerate(clusters))
 	switch {
 	case rule.Policy == StaleKeep:
 		c.Reason = StaleReasonKept

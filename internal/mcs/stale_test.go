@@ -69,18 +69,18 @@ func TestWithoutStale(t *testing.T) {
 		want    []string
 		fates   []StaleExport
 	}{
-		"nobody is stale":                  {exports: two, want: []string{"http 10.1.0.1", "http 10.2.0.1"}},
-		"another is left":                  {exports: two, stale: "cls1", want: []string{"http 10.2.0.1"}, fates: []StaleExport{withdrawn("cls1")}},
-		"the only one":                     {exports: one, stale: "cls1", want: []string{"http 10.1.0.1"}, fates: []StaleExport{kept("cls1")}},
-		"all are stale":                    {exports: two, stale: "cls1 cls2", want: []string{"http 10.1.0.1", "http 10.2.0.1"}, fates: []StaleExport{kept("cls1"), kept("cls2")}},
-		"a stale cluster that exports not": {exports: two, stale: "cls9", want: []string{"http 10.1.0.1", "http 10.2.0.1"}},
-		"keep":                             {exports: two, stale: "cls1", policy: StaleKeep, want: []string{"http 10.1.0.1", "http 10.2.0.1"}, fates: []StaleExport{kept("cls1")}},
-		"withdraw all":                     {exports: one, stale: "cls1", policy: StaleWithdrawAll, fates: []StaleExport{withdrawn("cls1")}},
+		"no cluster is stale":                 {exports: two, want: []string{"http 10.1.0.1", "http 10.2.0.1"}},
+		"another cluster has endpoints":       {exports: two, stale: "cls1", want: []string{"http 10.2.0.1"}, fates: []StaleExport{withdrawn("cls1")}},
+		"the only exporting cluster is stale": {exports: one, stale: "cls1", want: []string{"http 10.1.0.1"}, fates: []StaleExport{kept("cls1")}},
+		"all are stale":                       {exports: two, stale: "cls1 cls2", want: []string{"http 10.1.0.1", "http 10.2.0.1"}, fates: []StaleExport{kept("cls1"), kept("cls2")}},
+		"a stale cluster without an export":   {exports: two, stale: "cls9", want: []string{"http 10.1.0.1", "http 10.2.0.1"}},
+		"keep":                                {exports: two, stale: "cls1", policy: StaleKeep, want: []string{"http 10.1.0.1", "http 10.2.0.1"}, fates: []StaleExport{kept("cls1")}},
+		"withdraw all":                        {exports: one, stale: "cls1", policy: StaleWithdrawAll, fates: []StaleExport{withdrawn("cls1")}},
 		"the other has no endpoint": {
 			exports: append(one, servingPorts("cls2", ip, "http:80")), stale: "cls1",
 			want: []string{"http 10.1.0.1"}, fates: []StaleExport{kept("cls1")},
 		},
-		"the other has none that is ready": {
+		"the other has no ready endpoint": {
 			exports: append(one, servingPorts("cls2", ip, "http:80", "!10.2.0.1")), stale: "cls1",
 			want: []string{"http 10.1.0.1", "http 10.2.0.1"}, fates: []StaleExport{kept("cls1")},
 		},
@@ -88,7 +88,7 @@ func TestWithoutStale(t *testing.T) {
 			exports: append(two, servingPorts("cls3", ip, "http:80", "10.3.0.1")), stale: "cls1 cls3",
 			want: []string{"http 10.2.0.1"}, fates: []StaleExport{withdrawn("cls1"), withdrawn("cls3")},
 		},
-		"a port that only the stale one has": {
+		"a port that only the stale cluster has": {
 			exports: []Export{servingPorts("cls1", ip, "http:80 extra:81", "10.1.0.1"), servingPorts("cls2", ip, "http:80", "10.2.0.1")}, stale: "cls1",
 			want: []string{"extra 10.1.0.1", "http 10.2.0.1"}, fates: []StaleExport{kept("cls1")},
 		},
@@ -96,11 +96,11 @@ func TestWithoutStale(t *testing.T) {
 			exports: []Export{servingPorts("cls1", ip, "http:80", "10.1.0.1"), servingPorts("cls2", ip, "web:80", "10.2.0.1")}, stale: "cls1",
 			want: []string{"http 10.2.0.1"}, fates: []StaleExport{withdrawn("cls1")},
 		},
-		"a family that only the stale one has": {
+		"a family that only the stale cluster has": {
 			exports: []Export{servingPorts("cls1", ip, "http:80", "10.1.0.1", "fd00::1"), servingPorts("cls2", ip, "http:80", "10.2.0.1")}, stale: "cls1",
 			want: []string{"http 10.2.0.1", "http fd00::1"}, fates: []StaleExport{kept("cls1")},
 		},
-		"a stale one without endpoints": {
+		"a stale cluster without endpoints": {
 			exports: []Export{servingPorts("cls1", ip, "http:80"), servingPorts("cls2", ip, "http:80", "10.2.0.1")}, stale: "cls1",
 			want: []string{"http 10.2.0.1"}, fates: []StaleExport{withdrawn("cls1")},
 		},
@@ -108,11 +108,11 @@ func TestWithoutStale(t *testing.T) {
 			exports: []Export{servingPorts("cls1", headless, "http:80", "10.1.0.1"), servingPorts("cls2", headless, "http:80", "10.2.0.1")}, stale: "cls1",
 			want: []string{"http 10.2.0.1"}, fates: []StaleExport{withdrawn("cls1")},
 		},
-		"headless: any endpoint replaces one, whatever its ports": {
+		"headless: an endpoint with other ports is a replacement": {
 			exports: []Export{servingPorts("cls1", headless, "http:80 extra:81", "10.1.0.1"), servingPorts("cls2", headless, "http:80", "10.2.0.1")}, stale: "cls1",
 			want: []string{"http 10.2.0.1"}, fates: []StaleExport{withdrawn("cls1")},
 		},
-		"headless: the last ones of a family": {
+		"headless: the last endpoints of a family": {
 			exports: []Export{servingPorts("cls1", headless, "http:80", "10.1.0.1", "fd00::1"), servingPorts("cls2", headless, "http:80", "fd00::2")}, stale: "cls1",
 			want: []string{"http 10.1.0.1", "http fd00::2"}, fates: []StaleExport{kept("cls1")},
 		},
@@ -120,7 +120,7 @@ func TestWithoutStale(t *testing.T) {
 			exports: []Export{servingPorts("cls1", headless, "", "10.1.0.1"), servingPorts("cls2", headless, "", "10.2.0.1")}, stale: "cls1",
 			want: []string{"- 10.2.0.1"}, fates: []StaleExport{withdrawn("cls1")},
 		},
-		"headless without ports, the last ones": {
+		"headless without ports: the last endpoints": {
 			exports: []Export{servingPorts("cls1", headless, "", "10.1.0.1"), servingPorts("cls2", headless, "", "!10.2.0.1")}, stale: "cls1",
 			want: []string{"- 10.1.0.1", "- 10.2.0.1"}, fates: []StaleExport{kept("cls1")},
 		},
@@ -143,8 +143,8 @@ func TestWithoutStale(t *testing.T) {
 	}
 }
 
-// Whatever is exported and stale: nothing is withdrawn of who lives, nothing appears, and a port and family that had
-// ready endpoints has some, of the living if they have any.
+// For all exports and stale clusters: no endpoint of a live cluster is withdrawn, no endpoint appears, and a port and family that
+// had ready endpoints keeps some, those of live clusters if there are any.
 func TestWithoutStaleProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	ports := []string{"http:80", "http:80 extra:81", "web:80", "http:8080", "extra:81 http:80 more:82", ""}
@@ -183,7 +183,7 @@ func TestWithoutStaleProperties(t *testing.T) {
 				}
 			}
 		}
-		had, has, lives := m.served(exports), m.served(got), m.served(living)
+		had, has, lives := m.servedUses(exports), m.servedUses(got), m.servedUses(living)
 		for u := range had {
 			if !has[u] {
 				t.Fatalf("nothing serves %+v any more: %+v, stale %v", u, exports, stale)
@@ -193,7 +193,7 @@ func TestWithoutStaleProperties(t *testing.T) {
 			if !slices.Contains(stale, e.Cluster) {
 				continue
 			}
-			for u := range m.served([]Export{e}) {
+			for u := range m.servedUses([]Export{e}) {
 				if lives[u] {
 					t.Fatalf("stale cluster %s still serves %+v, which others serve: %+v", e.Cluster, u, exports)
 				}
@@ -212,7 +212,7 @@ func TestImportStale(t *testing.T) {
 		wantReason string
 		wantText   string
 	}{
-		{nil, StaleWithdraw, "False", StaleReasonNone, "every cluster"},
+		{nil, StaleWithdraw, "False", StaleReasonNone, "all exporting clusters"},
 		{[]StaleExport{gone}, StaleWithdraw, "True", StaleReasonWithdrawn, "for more than 2m0s from cluster cls1 (endpoints withdrawn)"},
 		{[]StaleExport{gone, kept}, StaleWithdraw, "True", StaleReasonLastEndpoints, "cls1 (endpoints withdrawn), cls2 (endpoints kept): no other cluster"},
 		{[]StaleExport{gone}, StaleWithdrawAll, "True", StaleReasonWithdrawn, "cls1"},

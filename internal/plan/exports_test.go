@@ -187,7 +187,7 @@ func TestExportsOf(t *testing.T) {
 			name: "a cluster that cannot be",
 			have: []Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("Not.A.Label", "10.0.0.2", nil)},
 			want: []InstanceExport{
-				{Cluster: "Not.A.Label", Problems: []string{`checking the source cluster: ID "Not.A.Label" is no DNS label: use at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit`}},
+				{Cluster: "Not.A.Label", Problems: []string{`checking the source cluster: ID "Not.A.Label" is not a DNS label: use at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit`}},
 				{Cluster: "cls1", Export: export(nil)},
 			},
 		},
