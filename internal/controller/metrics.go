@@ -53,7 +53,7 @@ func newMetrics(registerer prometheus.Registerer, reader client.Reader, m *membe
 // observePropagation measures how long the changes of other clusters took to become the slices in changes. What changed
 // before the session began was not awaited.
 func (m *metrics) observePropagation(s *session, exports []mcs.Export, changes plan.SliceChanges, now time.Time) {
-	if m == nil || changes.Empty() {
+	if m == nil || changes.IsEmpty() {
 		return
 	}
 	written := slices.Concat(changes.Create, changes.Update)

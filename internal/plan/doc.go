@@ -1,7 +1,7 @@
-// Package plan turns what the clusterset decided (mcs.Merged) into the objects that make it true: the ServiceImport and
-// its status, the derived Service, the imported EndpointSlices, and the instances that Cloud Map shows.
+// Package plan computes the Kubernetes objects of an import from the merge of its exports (mcs.Merged): the ServiceImport and its
+// status, the derived Service and the imported EndpointSlices.
 //
-// Every function is pure. It takes what is there, never changes it, and returns what should be there, keeping what
-// others wrote; with nothing to do it returns what it was given, so that comparing the two (apiequality.Semantic) tells
-// whether to write. Outputs are sorted.
+// Every function is pure. It takes the existing objects, does not change them, and returns the desired ones, which keep what
+// users and other controllers wrote. Without a change the two are equal (apiequality.Semantic), so the caller compares them to
+// decide whether to write. Outputs are sorted.
 package plan

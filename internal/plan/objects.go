@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// ManagedBy is the value of the labels that say an object is ours.
+	// ManagedBy is the value of the managed-by labels of this controller's objects.
 	ManagedBy = "cloud-map-mcs-controller"
-	// LabelManagedBy says so on EndpointSlices.
+	// LabelManagedBy is the managed-by label of EndpointSlices.
 	LabelManagedBy = discoveryv1.LabelManagedBy
-	// LabelAppManagedBy says so on ServiceImports and derived Services.
+	// LabelAppManagedBy is the managed-by label of ServiceImports and derived Services.
 	LabelAppManagedBy = "app.kubernetes.io/managed-by"
 
-	// AnnotationDerivedService names the derived Service on a ServiceImport.
+	// AnnotationDerivedService is the annotation of a ServiceImport with the name of its derived Service.
 	AnnotationDerivedService = "multicluster.kubernetes.io/derived-service"
-	// AnnotationDerivedServiceAWS is the same under the name that the AWS Cloud Map MCS Controller for K8s gave it.
+	// AnnotationDerivedServiceAWS is the legacy controller's annotation with the same value.
 	AnnotationDerivedServiceAWS = "multicluster.k8s.aws/derived-service"
-	// AnnotationExportedLabels lists the labels on a ServiceImport that come from exports, so that they go again when
-	// they are exported no more, and others' stay.
+	// AnnotationExportedLabels lists the labels of a ServiceImport that come from exports. They are removed when no export has
+	// them any more; other labels stay.
 	AnnotationExportedLabels = "multicluster.k8s.aws/exported-labels"
-	// AnnotationExportedAnnotations does the same for annotations.
+	// AnnotationExportedAnnotations lists the annotations that come from exports.
 	AnnotationExportedAnnotations = "multicluster.k8s.aws/exported-annotations"
-	// AnnotationStaleClusters lists, on a ServiceImport, the exporting clusters that are stale here, so that a controller that has
-	// just started, and has to judge anew, brings none of what was withdrawn back meanwhile.
+	// AnnotationStaleClusters lists the exporting clusters that are stale in this cluster. A restarted controller, which has to
+	// detect staleness again, does not bring their withdrawn endpoints back in the meantime.
 	AnnotationStaleClusters = "multicluster.k8s.aws/stale-clusters"
 )
 
@@ -41,12 +41,12 @@ func IsManaged(obj metav1.Object) bool {
 	return obj.GetLabels()[label] == ManagedBy
 }
 
-// withOwner is refs with owner in them. A reference to an earlier object of the same kind and name, as is left
-// after a restore from backup, gives way to it.
-func withOwner(refs []metav1.OwnerReference, owner metav1.OwnerReference) []metav1.OwnerReference {
+// withOwnerReference returns refs with owner. It replaces a reference to a previous object of the same kind and name, which a
+// restore from backup leaves behind.
+func withOwnerReference(refs []metav1.OwnerReference, owner metav1.OwnerReference) []metav1.OwnerReference {
 	out := slices.Clone(refs)
 	same := func(r metav1.OwnerReference) bool {
-		return r.Kind == owner.Kind && r.Name == owner.Name && group(r.APIVersion) == group(owner.APIVersion)
+		return r.Kind == owner.Kind && r.Name == owner.Name && apiGroup(r.APIVersion) == apiGroup(owner.APIVersion)
 	}
 	i := slices.IndexFunc(out, same)
 	if i < 0 {
@@ -56,13 +56,13 @@ func withOwner(refs []metav1.OwnerReference, owner metav1.OwnerReference) []meta
 	return out
 }
 
-// group is apiVersion without its version: an owner stays the same when its preferred version changes.
-func group(apiVersion string) string {
+// apiGroup returns apiVersion without its version: an owner is the same object in every version.
+func apiGroup(apiVersion string) string {
 	g, _, _ := strings.Cut(apiVersion, "/")
 	return g
 }
 
-// withKeys is a copy of m in which the keys of set have their values; "" removes a key.
+// withKeys returns a copy of m with the keys and values of set; the value "" removes a key.
 func withKeys(m, set map[string]string) map[string]string {
 	out := maps.Clone(m)
 	if out == nil {

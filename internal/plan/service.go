@@ -12,21 +12,20 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// DerivedService is the Service that gives m its clusterset IPs in this cluster: without a selector, for its endpoints
-// are the imported EndpointSlices. It is nil where there is none to have: for a headless m, when this cluster supports
-// none of m's families, and when m has no port.
+// DerivedService returns the Service that gives m its clusterset IPs in this cluster. It has no selector because its endpoints
+// are the imported EndpointSlices. It is nil if m is headless, if m has no port, and if this cluster supports none of m's families.
 //
-// owner is the ServiceImport, nil while the Service has to do without. existing, nil if there is none, must be ours or one that is
-// taken over; its name, its IPs and what others wrote stay. supported are the families in which this cluster gives Services IPs, nil
-// if that is not known. When MustReplace(existing, result), the result is to be created after existing has been deleted.
+// owner is the ServiceImport, nil while it does not exist. existing, nil if there is none, must be managed by this controller or
+// taken over; its name, its IPs and the changes of others stay. supported are the families of this cluster's Services, nil if
+// unknown. If MustReplace(existing, result), the caller deletes existing before it creates the result.
 func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1.Service, supported []corev1.IPFamily) *corev1.Service {
-	families := serviceFamilies(m.IPFamilies, supported)
+	families := supportedFamilies(m.IPFamilies, supported)
 	if m.Type != mcsv1beta1.ClusterSetIP || len(m.Ports) == 0 || len(families) == 0 && len(supported) > 0 {
 		return nil
 	}
 	svc := &corev1.Service{}
 	svc.Namespace, svc.Name = m.Key.Namespace, mcs.DerivedName(m.Key)
-	if existing != nil && !irreconcilable(existing, families) {
+	if existing != nil && !isImmutableChange(existing, families) {
 		svc = existing.DeepCopy()
 	}
 	svc.Labels = withKeys(svc.Labels, map[string]string{
@@ -34,7 +33,7 @@ func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1
 		mcsv1beta1.LabelServiceName: m.Key.Name,
 	})
 	if owner != nil {
-		svc.OwnerReferences = withOwner(svc.OwnerReferences, *owner)
+		svc.OwnerReferences = withOwnerReference(svc.OwnerReferences, *owner)
 	}
 
 	spec := &svc.Spec
@@ -43,21 +42,21 @@ func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1
 	spec.Ports = servicePorts(m.Ports)
 	spec.SessionAffinity = cmp.Or(m.SessionAffinity, corev1.ServiceAffinityNone)
 	spec.SessionAffinityConfig = m.SessionAffinityConfig.DeepCopy()
-	// What Kubernetes would default is set, or every pass would find a difference.
+	// Fields that Kubernetes would default are set: otherwise every reconcile would find a difference.
 	policy := cmp.Or(m.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
 	spec.InternalTrafficPolicy = &policy
-	spec.TrafficDistribution = optional(m.TrafficDistribution)
+	spec.TrafficDistribution = pointerOrNil(m.TrafficDistribution)
 	setFamilies(spec, families)
 	return svc
 }
 
-// MustReplace says whether existing cannot be updated to desired, because Kubernetes lets nobody change the field:
-// whether a Service is headless, and the family of its first IP. Both arguments may be nil.
+// MustReplace reports whether existing cannot be updated to desired because the change concerns an immutable field: whether a
+// Service is headless, and the family of its first IP. Both arguments may be nil.
 func MustReplace(existing, desired *corev1.Service) bool {
-	return existing != nil && desired != nil && irreconcilable(existing, desired.Spec.IPFamilies)
+	return existing != nil && desired != nil && isImmutableChange(existing, desired.Spec.IPFamilies)
 }
 
-func irreconcilable(existing *corev1.Service, families []corev1.IPFamily) bool {
+func isImmutableChange(existing *corev1.Service, families []corev1.IPFamily) bool {
 	if existing.Spec.ClusterIP == corev1.ClusterIPNone {
 		return true
 	}
@@ -65,9 +64,9 @@ func irreconcilable(existing *corev1.Service, families []corev1.IPFamily) bool {
 	return len(has) > 0 && len(families) > 0 && !slices.Contains(families, has[0])
 }
 
-// serviceFamilies are the wanted families that are supported, in the wanted order. Where either says nothing, the
-// other decides.
-func serviceFamilies(wanted, supported []corev1.IPFamily) []corev1.IPFamily {
+// supportedFamilies returns the wanted families that are supported, in the wanted order. If either list is empty, it returns the
+// other.
+func supportedFamilies(wanted, supported []corev1.IPFamily) []corev1.IPFamily {
 	switch {
 	case len(wanted) == 0:
 		return slices.Clone(supported)
@@ -83,14 +82,14 @@ func serviceFamilies(wanted, supported []corev1.IPFamily) []corev1.IPFamily {
 	return out
 }
 
-// setFamilies gives spec the families, but leaves the first one where it is: its IP is the one that clients know.
+// setFamilies sets the families of spec but keeps the first one, whose IP clients use.
 func setFamilies(spec *corev1.ServiceSpec, families []corev1.IPFamily) {
 	if len(families) == 0 {
-		return // nothing is known: Kubernetes chooses
+		return // unknown: Kubernetes chooses
 	}
 	families = slices.Clone(families)
 	if len(spec.IPFamilies) > 0 && spec.IPFamilies[0] != families[0] {
-		slices.Reverse(families) // there are two, and irreconcilable made sure that the first one is among them
+		slices.Reverse(families) // there are two, and isImmutableChange has checked that the first one is among them
 	}
 	policy := corev1.IPFamilyPolicySingleStack
 	if len(families) > 1 {
@@ -98,17 +97,17 @@ func setFamilies(spec *corev1.ServiceSpec, families []corev1.IPFamily) {
 	}
 	spec.IPFamilies = families
 	spec.IPFamilyPolicy = &policy
-	// A second IP is given back with its family.
+	// A second IP is released with its family.
 	spec.ClusterIPs = slices.Clone(spec.ClusterIPs[:min(len(spec.ClusterIPs), len(families))])
 }
 
-// servicePorts are the ports of a Service without selector: the endpoints' ports are found by name, so targetPort is
-// what Kubernetes would default it to.
+// servicePorts returns the ports of a Service without selector. kube-proxy finds the endpoints' ports by name, so targetPort has
+// its default.
 func servicePorts(ports []mcs.Port) []corev1.ServicePort {
 	var out []corev1.ServicePort
 	for _, p := range ports {
 		out = append(out, corev1.ServicePort{
-			Name: p.Name, Protocol: p.Protocol, AppProtocol: optional(p.AppProtocol),
+			Name: p.Name, Protocol: p.Protocol, AppProtocol: pointerOrNil(p.AppProtocol),
 			Port: p.Port, TargetPort: intstr.FromInt32(p.Port),
 		})
 	}

@@ -39,7 +39,7 @@ func webService(edits ...func(*corev1.Service)) *corev1.Service {
 	return svc
 }
 
-// allocated is what the API server adds to a Service.
+// allocated adds the fields that the API server sets on a Service.
 func allocated(ips ...string) func(*corev1.Service) {
 	return func(s *corev1.Service) {
 		s.UID, s.ResourceVersion = "uid-2", "7"
@@ -82,7 +82,7 @@ func TestDerivedService(t *testing.T) {
 		{name: "new", merged: merged(), supported: both, want: webService()},
 		{name: "nothing to do", merged: merged(), existing: webService(allocated("172.20.0.9")), want: webService(allocated("172.20.0.9"))},
 		{
-			name: "everything that is merged", supported: both,
+			name: "all merged properties", supported: both,
 			merged: merged(func(m *mcs.Merged) {
 				m.Ports = append(m.Ports, mcs.Port{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, AppProtocol: "dns", TargetPort: "x"})
 				m.SessionAffinity = corev1.ServiceAffinityClientIP
@@ -102,10 +102,10 @@ func TestDerivedService(t *testing.T) {
 			}),
 		},
 		{
-			name: "IPs and what others wrote stay, tampering does not", merged: merged(),
+			name: "IPs and the changes of others stay, other changes of managed fields are reverted", merged: merged(),
 			existing: webService(allocated("172.20.0.9"), func(s *corev1.Service) {
 				s.Labels["theirs"], s.Annotations = "1", map[string]string{"theirs": "1"}
-				s.OwnerReferences[0].UID, s.OwnerReferences[0].APIVersion = "of an earlier life", "multicluster.x-k8s.io/v1alpha1"
+				s.OwnerReferences[0].UID, s.OwnerReferences[0].APIVersion = "of a previous object", "multicluster.x-k8s.io/v1alpha1"
 				s.OwnerReferences = append(s.OwnerReferences, metav1.OwnerReference{Kind: "Other"})
 				s.Spec.Selector = map[string]string{"app": "web"}
 				s.Spec.Ports[0].Port, s.Spec.TrafficDistribution = 81, ptr.To("PreferClose")
@@ -115,23 +115,23 @@ func TestDerivedService(t *testing.T) {
 				s.OwnerReferences = append(s.OwnerReferences, metav1.OwnerReference{Kind: "Other"})
 			}),
 		},
-		{name: "headless has none", merged: merged(func(m *mcs.Merged) { m.Type = mcsv1beta1.Headless }), existing: webService()},
-		{name: "without ports there is none", merged: merged(func(m *mcs.Merged) { m.Ports = nil })},
+		{name: "a headless service has no derived Service", merged: merged(func(m *mcs.Merged) { m.Type = mcsv1beta1.Headless }), existing: webService()},
+		{name: "a service without ports has no derived Service", merged: merged(func(m *mcs.Merged) { m.Ports = nil })},
 		{name: "no family in common", merged: merged(families(v6)), supported: []corev1.IPFamily{v4}},
-		{name: "only what the cluster supports", merged: merged(families(v6, v4)), supported: []corev1.IPFamily{v4}, want: webService()},
-		{name: "families not known here", merged: merged(families(v6, v4)), want: webService(dualStack(v6, v4))},
-		{name: "families not said: what the cluster has", merged: merged(families()), supported: both, want: webService(dualStack(v4, v6))},
+		{name: "only supported families", merged: merged(families(v6, v4)), supported: []corev1.IPFamily{v4}, want: webService()},
+		{name: "supported families unknown", merged: merged(families(v6, v4)), want: webService(dualStack(v6, v4))},
+		{name: "no families in the exports: those of the cluster", merged: merged(families()), supported: both, want: webService(dualStack(v4, v6))},
 		{
-			name: "nothing known about families: Kubernetes chooses", merged: merged(families()),
+			name: "no known families: Kubernetes chooses", merged: merged(families()),
 			want: webService(func(s *corev1.Service) { s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil }),
 		},
 		{
-			name: "a second family joins", merged: merged(families(v6, v4)), supported: both,
+			name: "a second family is added", merged: merged(families(v6, v4)), supported: both,
 			existing: webService(allocated("172.20.0.9")),
 			want:     webService(dualStack(v4, v6), allocated("172.20.0.9")),
 		},
 		{
-			name: "the second family goes", merged: merged(families(v4)), supported: both,
+			name: "the second family is removed", merged: merged(families(v4)), supported: both,
 			existing: webService(dualStack(v4, v6), allocated("172.20.0.9", "fd00::9")),
 			want:     webService(allocated("172.20.0.9")),
 		},
@@ -141,13 +141,13 @@ func TestDerivedService(t *testing.T) {
 			want:     webService(dualStack(v4, v6), allocated("172.20.0.9", "fd00::9")),
 		},
 		{
-			name: "the first family goes", merged: merged(families(v6)), supported: both,
+			name: "the first family is removed", merged: merged(families(v6)), supported: both,
 			existing:    webService(dualStack(v4, v6), allocated("172.20.0.9", "fd00::9")),
 			want:        webService(func(s *corev1.Service) { s.Spec.IPFamilies = []corev1.IPFamily{v6} }),
 			wantReplace: true,
 		},
 		{
-			name: "it was headless", merged: merged(),
+			name: "the existing Service is headless", merged: merged(),
 			existing:    webService(allocated("None")),
 			want:        webService(),
 			wantReplace: true,

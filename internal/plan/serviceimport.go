@@ -15,12 +15,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// maxIPs is how many IPs, and families, the API allows a ServiceImport.
+// maxIPs is the maximum number of IPs and of families of a ServiceImport in the API.
 const maxIPs = 2
 
-// ServiceImport is the metadata and spec that the ServiceImport of m should have. existing, nil if there is none, must
-// be ours, or one that is taken over; its status and what others added to its metadata stay. derived is the name of the derived
-// Service; ips and families are its own, in its order, empty while it has none. stale are the exporting clusters that are stale here.
+// ServiceImport returns the ServiceImport of m. existing, nil if there is none, must be managed by this controller or taken over; its
+// status and what others added to its metadata stay. derived is the name of the derived Service; ips and families are those of
+// the derived Service, in its order, empty while it has none. stale are the exporting clusters that are stale in this cluster.
 func ServiceImport(m mcs.Merged, existing *mcsv1beta1.ServiceImport, derived string, ips []string, families []corev1.IPFamily, stale []string) *mcsv1beta1.ServiceImport {
 	imp := &mcsv1beta1.ServiceImport{}
 	if existing != nil {
@@ -88,19 +88,19 @@ func mergedPorts(ports []mcsv1beta1.ServicePort) []mcs.Port {
 	return out
 }
 
-// importPorts is never nil: the API wants the list of ports, be it empty.
+// importPorts never returns nil: the API requires the list of ports, even if it is empty.
 func importPorts(ports []mcs.Port) []mcsv1beta1.ServicePort {
 	out := make([]mcsv1beta1.ServicePort, 0, len(ports))
 	for _, p := range ports {
 		out = append(out, mcsv1beta1.ServicePort{
-			Name: p.Name, Protocol: p.Protocol, AppProtocol: optional(p.AppProtocol), Port: p.Port,
+			Name: p.Name, Protocol: p.Protocol, AppProtocol: pointerOrNil(p.AppProtocol), Port: p.Port,
 		})
 	}
 	return out
 }
 
-// importMetadata is labels and annotations with what is exported and what is ours; what was exported once and is no
-// more goes, what others wrote stays.
+// importMetadata returns labels and annotations with those of the exports and of this controller. It removes those that are no
+// longer exported and keeps those of others.
 func importMetadata(m mcs.Merged, derived string, labels, annotations map[string]string, stale []string) (map[string]string, map[string]string) {
 	if m.Type != mcsv1beta1.ClusterSetIP {
 		derived = ""
@@ -117,7 +117,7 @@ func importMetadata(m mcs.Merged, derived string, labels, annotations map[string
 		})
 }
 
-// replaceExported is m with exported in the place of the keys that before lists.
+// replaceExported returns m with exported in place of the keys that before lists.
 func replaceExported(m map[string]string, before string, exported map[string]string) map[string]string {
 	out := maps.Clone(m)
 	if out == nil {
@@ -130,7 +130,7 @@ func replaceExported(m map[string]string, before string, exported map[string]str
 	return out
 }
 
-// joinKeys lists m's keys; no key of a label or annotation can hold a comma.
+// joinKeys returns a list of m's keys. Keys of labels and annotations contain no comma.
 func joinKeys(m map[string]string) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ",")
 }
@@ -151,7 +151,7 @@ func selectKeys(m map[string]string, list string) map[string]string {
 	return out
 }
 
-// StaleClusters are the clusters that imp, which may be nil, shows as stale.
+// StaleClusters returns the clusters that imp lists as stale. imp may be nil.
 func StaleClusters(imp *mcsv1beta1.ServiceImport) []string {
 	if imp == nil || imp.Annotations[AnnotationStaleClusters] == "" {
 		return nil
@@ -159,11 +159,11 @@ func StaleClusters(imp *mcsv1beta1.ServiceImport) []string {
 	return strings.Split(imp.Annotations[AnnotationStaleClusters], ",")
 }
 
-// ServiceImportStatus is the status of the ServiceImport imp of m, given its conditions Ready and Stale. A cluster that imp
-// shows and of which nothing is known now (unknown) stays: unknown is not empty. So does condition Stale if it is nil. An
-// import of which no cluster was ever stale has none.
+// ServiceImportStatus returns the status of imp, the ServiceImport of m, with conditions ready and stale. Clusters in unknown, which
+// cannot be read, stay if imp lists them: unknown is not empty. Condition Stale stays if stale is nil, and is absent until a
+// cluster becomes stale.
 //
-// We publish EndpointSlices for every import, those of a cluster without endpoints being empty, so they are Present.
+// Every import has EndpointSlices, also of clusters without endpoints, so EndpointSliceObjects is Present.
 func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []string, ready metav1.Condition, stale *metav1.Condition, now metav1.Time) mcsv1beta1.ServiceImportStatus {
 	status := *imp.Status.DeepCopy()
 	names := slices.Clone(m.Clusters)
@@ -188,8 +188,8 @@ func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []
 	return status
 }
 
-// optional is nil for the empty string: the API's way of saying that nothing is said.
-func optional[T ~string](s T) *T {
+// pointerOrNil returns nil for the empty string, which is an unset optional field in the API.
+func pointerOrNil[T ~string](s T) *T {
 	if s == "" {
 		return nil
 	}

@@ -57,7 +57,7 @@ func TestServiceImport(t *testing.T) {
 		{name: "with its IP", merged: merged(), ips: ip, families: []corev1.IPFamily{v4}, want: webImport()},
 		{name: "nothing to do", merged: merged(), existing: webImport(), ips: ip, families: []corev1.IPFamily{v4}, want: webImport()},
 		{
-			name: "everything that is merged",
+			name: "all merged properties",
 			merged: merged(func(m *mcs.Merged) {
 				m.Ports[0].AppProtocol = "http"
 				m.SessionAffinity = corev1.ServiceAffinityClientIP
@@ -80,7 +80,7 @@ func TestServiceImport(t *testing.T) {
 			}),
 		},
 		{
-			name: "what others wrote stays, what was exported once goes", merged: merged(func(m *mcs.Merged) { m.Labels = map[string]string{"team": "b"} }),
+			name: "metadata of others stays, metadata that is no longer exported goes", merged: merged(func(m *mcs.Merged) { m.Labels = map[string]string{"team": "b"} }),
 			existing: webImport(func(i *mcsv1beta1.ServiceImport) {
 				i.ResourceVersion, i.OwnerReferences = "7", []metav1.OwnerReference{{Name: "other"}}
 				i.Labels["theirs"], i.Labels["team"], i.Labels["gone"] = "1", "a", "1"
@@ -104,7 +104,7 @@ func TestServiceImport(t *testing.T) {
 			want: webImport(func(i *mcsv1beta1.ServiceImport) { i.Annotations["multicluster.k8s.aws/stale-clusters"] = "cls1,cls3" }),
 		},
 		{
-			name: "none any more", merged: merged(), ips: ip, families: []corev1.IPFamily{v4},
+			name: "no stale clusters any more", merged: merged(), ips: ip, families: []corev1.IPFamily{v4},
 			existing: webImport(func(i *mcsv1beta1.ServiceImport) { i.Annotations["multicluster.k8s.aws/stale-clusters"] = "cls1,cls3" }),
 			want:     webImport(),
 		},
@@ -128,7 +128,7 @@ func TestServiceImport(t *testing.T) {
 			}
 			again := ServiceImport(tc.merged, got, derived, tc.ips, tc.families, tc.stale)
 			if !apiequality.Semantic.DeepEqual(got, again) {
-				t.Errorf("the next pass wants something else:\n%s", cmp.Diff(got, again))
+				t.Errorf("the next reconcile has another result:\n%s", cmp.Diff(got, again))
 			}
 			if diff := cmp.Diff(tc.stale, StaleClusters(got)); diff != "" {
 				t.Errorf("stale clusters (-want +got):\n%s", diff)
@@ -169,11 +169,11 @@ func TestServiceImportStatus(t *testing.T) {
 	}
 	imp.Status = got
 	if diff := cmp.Diff(got, ServiceImportStatus(imp, m, []string{"cls2"}, ready, nil, now)); diff != "" {
-		t.Errorf("the next pass wants something else:\n%s", diff)
+		t.Errorf("the next reconcile has another result:\n%s", diff)
 	}
 }
 
-// Condition Stale comes with the first stale cluster, stays from then on, and is left as it is while nothing is known.
+// Condition Stale appears with the first stale cluster, stays from then on, and does not change while the staleness is unknown.
 func TestServiceImportStatusStale(t *testing.T) {
 	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", Message: "m"}
 	rule := mcs.StaleRule{Policy: mcs.StaleWithdraw, After: 120e9}

@@ -41,30 +41,30 @@ func TestSliceHints(t *testing.T) {
 		wantHints              *discoveryv1.EndpointHints
 	}{
 		{name: "no distribution", cluster: "local", zone: "zone-a", node: "node-1", wantZone: ptr.To("zone-a"), wantNodeName: ptr.To("node-1")},
-		{name: "no distribution, of another cluster", cluster: "cls2", zone: "zone-a", node: "node-1", wantZone: ptr.To("zone-a")},
+		{name: "no distribution, endpoint of another cluster", cluster: "cls2", zone: "zone-a", node: "node-1", wantZone: ptr.To("zone-a")},
 		{
 			name: "same zone", distribution: sameZone, cluster: "local", zone: "zone-a", node: "node-1",
 			wantZone: ptr.To("zone-a"), wantNodeName: ptr.To("node-1"), wantHints: forZone("zone-a"),
 		},
 		{
-			name: "same zone, of another cluster", distribution: sameZone, cluster: "cls2", zone: "zone-a", node: "node-1",
+			name: "same zone, endpoint of another cluster", distribution: sameZone, cluster: "cls2", zone: "zone-a", node: "node-1",
 			wantZone: ptr.To("zone-a"), wantHints: forZone("zone-a"),
 		},
 		{
-			name: "close is the old name of same zone", distribution: closeBy, cluster: "cls2", zone: "zone-a", node: "node-1",
+			name: "PreferClose is the older name of PreferSameZone", distribution: closeBy, cluster: "cls2", zone: "zone-a", node: "node-1",
 			wantZone: ptr.To("zone-a"), wantHints: forZone("zone-a"),
 		},
-		{name: "same zone, zone not known", distribution: sameZone, cluster: "cls2", wantHints: forZone(elsewhere)},
+		{name: "same zone, unknown zone", distribution: sameZone, cluster: "cls2", wantHints: forZone(elsewhere)},
 		{
 			name: "same node", distribution: sameNode, cluster: "local", zone: "zone-a", node: "node-1",
 			wantZone: ptr.To("zone-a"), wantNodeName: ptr.To("node-1"), wantHints: forNode("zone-a", "node-1"),
 		},
 		{
-			name: "another cluster's node is none of ours", distribution: sameNode, cluster: "cls2", zone: "zone-a", node: "node-1",
+			name: "same node, endpoint of another cluster", distribution: sameNode, cluster: "cls2", zone: "zone-a", node: "node-1",
 			wantZone: ptr.To("zone-a"), wantHints: forNode("zone-a", elsewhere),
 		},
 		{
-			name: "same node, neither known", distribution: sameNode, cluster: "local",
+			name: "same node, unknown zone and node", distribution: sameNode, cluster: "local",
 			wantHints: forNode(elsewhere, elsewhere),
 		},
 		{name: "a distribution of a later Kubernetes", distribution: "PreferSameRack", cluster: "cls2", zone: "zone-a", wantZone: ptr.To("zone-a")},
@@ -96,8 +96,7 @@ func anyPlaces(t *rapid.T, exports []mcs.Export) {
 	}
 }
 
-// Whatever distribution follows upon whatever other, each slice is updated where it is, at most once: none is created and
-// none deleted, so that no connection is lost and no node hears of more than it must.
+// A change of the distribution updates each slice at most once and creates and deletes none, so that no connection is lost.
 func TestSlicesNewDistributionOnlyUpdates(t *testing.T) {
 	distributions := []string{"", closeBy, sameZone, sameNode}
 	rapid.Check(t, func(t *rapid.T) {
@@ -113,7 +112,7 @@ func TestSlicesNewDistributionOnlyUpdates(t *testing.T) {
 				t.Fatalf("a change of trafficDistribution creates %d slices, updates %d and deletes %d", len(c.Create), len(c.Update), len(c.Delete))
 			}
 			in.Existing = apply(in.Existing, c)
-			if again := Slices(in); !again.Empty() {
+			if again := Slices(in); !again.IsEmpty() {
 				t.Fatalf("the second pass: %+v", again)
 			}
 		}
@@ -123,7 +122,7 @@ func TestSlicesNewDistributionOnlyUpdates(t *testing.T) {
 // client is where a connection starts: a node of the local cluster, in a zone.
 type client struct{ node, zone string }
 
-// kubeProxy is which of list a client reaches, by the rules of pkg/proxy/topology.go of Kubernetes 1.37.
+// kubeProxy returns the endpoints of list that a client reaches by the rules of pkg/proxy/topology.go of Kubernetes 1.37.
 func kubeProxy(list []*discoveryv1.EndpointSlice, family discoveryv1.AddressType, c client) []string {
 	var ready []discoveryv1.Endpoint
 	for _, s := range list {
@@ -171,7 +170,7 @@ func kubeProxy(list []*discoveryv1.EndpointSlice, family discoveryv1.AddressType
 	return out
 }
 
-// nearest is what the user asked for: the ready endpoints on the client's node in cls0, else those in its zone, else all.
+// nearest returns the endpoints that the distribution asks for: the ready endpoints on the client's node in cls0, else those in its zone, else all.
 func nearest(exports []mcs.Export, distribution string, family discoveryv1.AddressType, c client) []string {
 	reached := make([][]string, 3)
 	for _, e := range exports {
@@ -198,7 +197,7 @@ func nearest(exports []mcs.Export, distribution string, family discoveryv1.Addre
 	return reached[i]
 }
 
-// Whichever clusters export whatever, kube-proxy sends every client to the nearest endpoints.
+// For all exports, kube-proxy sends every client to the nearest endpoints.
 func TestKubeProxyPrefersTheNearest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		exports := nearExports(t)

@@ -15,8 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// poolID names the slices of one source cluster and address family. A slice never leaves its pool: neither can
-// be mixed in one slice.
+// poolID identifies the slices of one source cluster and address family. A slice never leaves its pool.
 type poolID struct {
 	cluster string
 	family  discoveryv1.AddressType
@@ -26,37 +25,37 @@ func (a poolID) compare(b poolID) int {
 	return cmp.Or(strings.Compare(a.cluster, b.cluster), strings.Compare(string(a.family), string(b.family)))
 }
 
-// pool is what there is and what there should be of one poolID.
+// pool holds the existing slices and the desired endpoints of one poolID.
 type pool struct {
 	id       poolID
 	existing []*discoveryv1.EndpointSlice
 	sets     []*portSet
-	// keep: the cluster exports the service, so a slice stays even without endpoints.
+	// keep: the cluster exports the service, so one slice stays even without endpoints.
 	keep bool
 }
 
-// portSet is the endpoints that share their ports, and so can share slices.
+// portSet holds the endpoints with the same ports, which can share slices.
 type portSet struct {
 	ports    []discoveryv1.EndpointPort
 	order    []string                        // all addresses, sorted
-	unplaced map[string]discoveryv1.Endpoint // by address: those that no draft holds
+	unplaced map[string]discoveryv1.Endpoint // by address: endpoints that are in no draft
 	drafts   []*draft
 }
 
-// draft is what a slice will be.
+// draft is the desired state of a slice.
 type draft struct {
-	from      *discoveryv1.EndpointSlice // nil: a new one
+	from      *discoveryv1.EndpointSlice // nil: a new slice
 	ports     []discoveryv1.EndpointPort
 	endpoints []discoveryv1.Endpoint
-	changed   bool // its endpoints are not those of from, so it is written anyway
+	changed   bool // its endpoints differ from those of from, so it is written anyway
 	shrunk    bool // it has lost endpoints
-	unused    bool // it is to be deleted
+	unused    bool // it will be deleted
 }
 
-// wantedPools are the pools of all exports, without what exists.
+// wantedPools returns the pools of all exports, without existing slices.
 func wantedPools(in SliceInput) map[poolID]*pool {
 	pools := map[poolID]*pool{}
-	at := func(cluster string, family discoveryv1.AddressType) *pool {
+	poolOf := func(cluster string, family discoveryv1.AddressType) *pool {
 		id := poolID{cluster, family}
 		if pools[id] == nil {
 			pools[id] = &pool{id: id}
@@ -65,22 +64,22 @@ func wantedPools(in SliceInput) map[poolID]*pool {
 	}
 	for _, e := range in.Exports {
 		for _, family := range placeholderFamilies(in, e) {
-			at(e.Cluster, family).keep = true
+			poolOf(e.Cluster, family).keep = true
 		}
 		for _, b := range in.Merged.Backends(e) {
 			sets := map[discoveryv1.AddressType]*portSet{}
 			for _, ep := range b.Endpoints {
 				family := addressType(ep.Address)
-				if !in.hasFamily(family) {
+				if !in.usesFamily(family) {
 					continue
 				}
 				if sets[family] == nil {
 					sets[family] = &portSet{ports: endpointPorts(b.Ports, in.Merged.Ports), unplaced: map[string]discoveryv1.Endpoint{}}
 				}
-				sets[family].add(in.endpoint(e.Cluster, ep))
+				sets[family].addEndpoint(in.sliceEndpoint(e.Cluster, ep))
 			}
 			for family, set := range sets {
-				p := at(e.Cluster, family)
+				p := poolOf(e.Cluster, family)
 				p.sets = append(p.sets, set)
 			}
 		}
@@ -88,15 +87,15 @@ func wantedPools(in SliceInput) map[poolID]*pool {
 	return pools
 }
 
-// hasFamily says whether slices of the family have a use: kube-proxy ignores those of a family that the derived Service
-// has not, while headless clients use whatever DNS gives them.
-func (in SliceInput) hasFamily(t discoveryv1.AddressType) bool {
+// usesFamily reports whether slices of the family are used. kube-proxy ignores slices of a family that the derived Service does
+// not have, while clients of a headless service use all addresses from DNS.
+func (in SliceInput) usesFamily(t discoveryv1.AddressType) bool {
 	return in.Merged.Type == mcsv1beta1.Headless || len(in.Families) == 0 ||
 		slices.Contains(in.Families, corev1.IPFamily(t))
 }
 
-// placeholderFamilies are those in which e has a slice even without endpoints: its own, or if it does not say, those of
-// its endpoints, or else IPv4.
+// placeholderFamilies returns the families in which e has a slice even without endpoints: those of e, or if e has none, those of
+// its endpoints, or IPv4.
 func placeholderFamilies(in SliceInput, e mcs.Export) []discoveryv1.AddressType {
 	var families []discoveryv1.AddressType
 	for _, f := range e.IPFamilies {
@@ -105,28 +104,28 @@ func placeholderFamilies(in SliceInput, e mcs.Export) []discoveryv1.AddressType 
 	if len(families) == 0 && e.EndpointCount() == 0 {
 		families = append(families, discoveryv1.AddressTypeIPv4)
 	}
-	return slices.DeleteFunc(families, func(t discoveryv1.AddressType) bool { return !in.hasFamily(t) })
+	return slices.DeleteFunc(families, func(t discoveryv1.AddressType) bool { return !in.usesFamily(t) })
 }
 
-// endpoint is how the slices show ep, an endpoint of the source cluster.
-func (in SliceInput) endpoint(cluster string, ep mcs.Endpoint) discoveryv1.Endpoint {
+// sliceEndpoint returns ep, an endpoint of cluster, as in an EndpointSlice.
+func (in SliceInput) sliceEndpoint(cluster string, ep mcs.Endpoint) discoveryv1.Endpoint {
 	if cluster != in.LocalCluster {
-		ep.Node = "" // a node here may have the same name
+		ep.Node = "" // a node of this cluster may have the same name
 	}
 	return discoveryv1.Endpoint{
 		Addresses: []string{ep.Address.String()},
 		Conditions: discoveryv1.EndpointConditions{
 			Ready: &ep.Ready, Serving: &ep.Serving, Terminating: &ep.Terminating,
 		},
-		Hostname: optional(ep.Hostname),
-		NodeName: optional(ep.Node),
-		Zone:     optional(ep.Zone),
-		Hints:    hints(in.Merged.TrafficDistribution, ep.Zone, ep.Node),
+		Hostname: pointerOrNil(ep.Hostname),
+		NodeName: pointerOrNil(ep.Node),
+		Zone:     pointerOrNil(ep.Zone),
+		Hints:    topologyHints(in.Merged.TrafficDistribution, ep.Zone, ep.Node),
 	}
 }
 
-// add adds an endpoint that is to be in one of the set's slices.
-func (s *portSet) add(ep discoveryv1.Endpoint) {
+// addEndpoint adds an endpoint to the set.
+func (s *portSet) addEndpoint(ep discoveryv1.Endpoint) {
 	s.unplaced[ep.Addresses[0]] = ep
 	s.order = append(s.order, ep.Addresses[0])
 }
@@ -138,38 +137,38 @@ func addressType(a netip.Addr) discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv6
 }
 
-// endpointPorts are a group's ports with what the service's ports of the same name say about them.
+// endpointPorts returns ports with the appProtocol of the service's ports of the same name.
 func endpointPorts(ports []mcs.BackendPort, service []mcs.Port) []discoveryv1.EndpointPort {
 	var out []discoveryv1.EndpointPort
 	for _, p := range ports {
 		port := discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port}
 		if i := slices.IndexFunc(service, func(s mcs.Port) bool { return s.Name == p.Name }); i >= 0 {
-			port.AppProtocol = optional(service[i].AppProtocol)
+			port.AppProtocol = pointerOrNil(service[i].AppProtocol)
 		}
 		out = append(out, port)
 	}
 	return out
 }
 
-// samePorts says whether endpoints with ports a and b can share a slice. The appProtocol can change where it is.
-func samePorts(a, b []discoveryv1.EndpointPort) bool {
+// hasSamePorts reports whether endpoints with ports a and b can share a slice. A different appProtocol is an update of the slice.
+func hasSamePorts(a, b []discoveryv1.EndpointPort) bool {
 	return slices.EqualFunc(a, b, func(a, b discoveryv1.EndpointPort) bool {
 		return ptr.Equal(a.Name, b.Name) && ptr.Equal(a.Protocol, b.Protocol) && ptr.Equal(a.Port, b.Port)
 	})
 }
 
-// plan is what will be of every slice of the pool, existing and new: steps 1 to 4 of Slices.
-func (p *pool) plan(limit int) []*draft {
+// planDrafts returns the drafts of all slices of the pool, existing and new: steps 1 to 4 of Slices.
+func (p *pool) planDrafts(limit int) []*draft {
 	slices.SortFunc(p.existing, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
-	free := p.claim(limit)
+	free := p.assignExisting(limit)
 	for _, set := range p.sets {
 		set.fillChanged(limit)
-		set.dissolve(limit)
+		set.dissolveShrunk(limit)
 		free = append(free, set.releaseEmpty()...)
 	}
 	var drafts []*draft
 	for _, set := range p.sets {
-		free = set.place(free, limit)
+		free = set.placeRemaining(free, limit)
 		drafts = append(drafts, set.drafts...)
 	}
 	if p.keep && len(drafts) == 0 {
@@ -185,25 +184,25 @@ func (p *pool) plan(limit int) []*draft {
 	return append(drafts, free...)
 }
 
-// claim makes a draft of each existing slice. Those with the ports of a set go to the set; the others are returned.
-func (p *pool) claim(limit int) (free []*draft) {
+// assignExisting creates a draft of each existing slice. It adds drafts with the ports of a set to the set and returns the others.
+func (p *pool) assignExisting(limit int) (free []*draft) {
 	for _, s := range p.existing {
 		d := &draft{from: s}
-		i := slices.IndexFunc(p.sets, func(set *portSet) bool { return samePorts(set.ports, s.Ports) })
+		i := slices.IndexFunc(p.sets, func(set *portSet) bool { return hasSamePorts(set.ports, s.Ports) })
 		if i < 0 {
 			free = append(free, d)
 			continue
 		}
-		p.sets[i].claim(d, limit)
+		p.sets[i].adoptSlice(d, limit)
 	}
 	return free
 }
 
-// claim leaves in d, in their places, the endpoints that its slice holds and the set has.
-func (s *portSet) claim(d *draft, limit int) {
+// adoptSlice adds d to the set. d keeps the endpoints of its slice that the set has, in their order.
+func (s *portSet) adoptSlice(d *draft, limit int) {
 	d.ports = s.ports
 	for _, had := range d.from.Endpoints {
-		ep, ok := s.take(had)
+		ep, ok := s.unplacedEndpoint(had)
 		if !ok || len(d.endpoints) == limit {
 			d.changed, d.shrunk = true, true
 			continue
@@ -215,8 +214,8 @@ func (s *portSet) claim(d *draft, limit int) {
 	s.drafts = append(s.drafts, d)
 }
 
-// take is the endpoint of the set that has ep's address and no place yet.
-func (s *portSet) take(ep discoveryv1.Endpoint) (discoveryv1.Endpoint, bool) {
+// unplacedEndpoint returns the unplaced endpoint of the set with the address of ep.
+func (s *portSet) unplacedEndpoint(ep discoveryv1.Endpoint) (discoveryv1.Endpoint, bool) {
 	if len(ep.Addresses) == 0 {
 		return discoveryv1.Endpoint{}, false
 	}
@@ -224,8 +223,8 @@ func (s *portSet) take(ep discoveryv1.Endpoint) (discoveryv1.Endpoint, bool) {
 	return out, ok
 }
 
-// next takes up to n endpoints that have no place yet.
-func (s *portSet) next(n int) []discoveryv1.Endpoint {
+// takeUnplaced removes up to n endpoints from the unplaced ones and returns them.
+func (s *portSet) takeUnplaced(n int) []discoveryv1.Endpoint {
 	var out []discoveryv1.Endpoint
 	for len(s.order) > 0 && len(out) < n {
 		address := s.order[0]
@@ -238,7 +237,7 @@ func (s *portSet) next(n int) []discoveryv1.Endpoint {
 	return out
 }
 
-// fullestFirst are the set's drafts by falling number of endpoints.
+// fullestFirst returns the drafts of the set by descending number of endpoints.
 func (s *portSet) fullestFirst() []*draft {
 	return slices.SortedStableFunc(slices.Values(s.drafts), func(a, b *draft) int {
 		return cmp.Compare(len(b.endpoints), len(a.endpoints))
@@ -249,14 +248,14 @@ func (s *portSet) fullestFirst() []*draft {
 func (s *portSet) fillChanged(limit int) {
 	for _, d := range s.fullestFirst() {
 		if d.changed {
-			d.endpoints = append(d.endpoints, s.next(limit-len(d.endpoints))...)
+			d.endpoints = append(d.endpoints, s.takeUnplaced(limit-len(d.endpoints))...)
 		}
 	}
 }
 
-// dissolve empties drafts that have shrunk to a quarter into others that are written anyway, or else into the fullest.
-// A quarter keeps a service whose size swings a little from moving endpoints with every swing.
-func (s *portSet) dissolve(limit int) {
+// dissolveShrunk moves the endpoints of drafts that have shrunk to a quarter into drafts that are written anyway, or else into
+// the fullest draft. The quarter keeps endpoints from moving with every small change of a service's size.
+func (s *portSet) dissolveShrunk(limit int) {
 	fullest := s.fullestFirst()
 	for _, d := range slices.Backward(fullest) {
 		if n := len(d.endpoints); !d.shrunk || n == 0 || n > limit/4 {
@@ -278,7 +277,7 @@ func (s *portSet) dissolve(limit int) {
 	}
 }
 
-// releaseEmpty takes the drafts without endpoints out of the set.
+// releaseEmpty removes the drafts without endpoints from the set and returns them.
 func (s *portSet) releaseEmpty() (empty []*draft) {
 	s.drafts = slices.DeleteFunc(s.drafts, func(d *draft) bool {
 		if len(d.endpoints) == 0 {
@@ -290,12 +289,12 @@ func (s *portSet) releaseEmpty() (empty []*draft) {
 	return empty
 }
 
-// place finds a place for the endpoints that still have none, and returns the free drafts that it did not need.
-func (s *portSet) place(free []*draft, limit int) []*draft {
+// placeRemaining puts the unplaced endpoints into drafts and returns the free drafts that it did not use.
+func (s *portSet) placeRemaining(free []*draft, limit int) []*draft {
 	for len(s.unplaced) > 0 {
 		n := min(len(s.unplaced), limit)
-		if d := s.withRoom(n, limit); d != nil {
-			d.endpoints = append(d.endpoints, s.next(n)...)
+		if d := s.fullestWithRoom(n, limit); d != nil {
+			d.endpoints = append(d.endpoints, s.takeUnplaced(n)...)
 			d.changed = true
 			continue
 		}
@@ -303,14 +302,14 @@ func (s *portSet) place(free []*draft, limit int) []*draft {
 		if len(free) > 0 {
 			d, free = free[0], free[1:]
 		}
-		d.ports, d.endpoints, d.changed = s.ports, s.next(n), true
+		d.ports, d.endpoints, d.changed = s.ports, s.takeUnplaced(n), true
 		s.drafts = append(s.drafts, d)
 	}
 	return free
 }
 
-// withRoom is the fullest draft with room for n endpoints, or nil.
-func (s *portSet) withRoom(n, limit int) *draft {
+// fullestWithRoom returns the fullest draft with room for n endpoints, or nil.
+func (s *portSet) fullestWithRoom(n, limit int) *draft {
 	for _, d := range s.fullestFirst() {
 		if len(d.endpoints)+n <= limit {
 			return d

@@ -15,7 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// anyExports draws what up to three clusters export: few addresses, so that states drawn one after the other overlap.
+// anyExports draws exports of up to three clusters from few addresses, so that consecutive states overlap.
 func anyExports(t *rapid.T) []mcs.Export {
 	var out []mcs.Export
 	kind := rapid.SampledFrom([]mcsv1beta1.ServiceImportType{mcsv1beta1.ClusterSetIP, mcsv1beta1.Headless}).Draw(t, "type")
@@ -39,7 +39,7 @@ func anyExports(t *rapid.T) []mcs.Export {
 	return out
 }
 
-// present is each endpoint in slices, as "cluster ports address ready".
+// present returns the endpoints in list as "cluster ports address ready".
 func present(t *rapid.T, limit int, list []*discoveryv1.EndpointSlice) []string {
 	var out []string
 	for _, s := range list {
@@ -78,8 +78,8 @@ func copies(list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	return out
 }
 
-// From whatever state to whatever other: the result is exactly what is wanted, a second pass finds nothing to do, and
-// no input is changed.
+// From any state to any other, the slices hold exactly the exported endpoints, a second reconcile finds no changes, and the input
+// is not changed.
 func TestSlicesConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const limit = 8
@@ -114,14 +114,14 @@ func TestSlicesConverge(t *testing.T) {
 				}
 			}
 			in.Existing = rapid.Permutation(existing).Draw(t, "order")
-			if again := Slices(in); !again.Empty() {
+			if again := Slices(in); !again.IsEmpty() {
 				t.Fatalf("the second pass: %+v", again)
 			}
 		}
 	})
 }
 
-// One endpoint that comes, goes or flips writes one slice, or two when what is left of one moves to another.
+// A change of one endpoint writes one slice, or two if the rest of a slice moves to another.
 func TestSlicesOneChangeWritesFew(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const limit = 8
@@ -154,7 +154,7 @@ func TestSlicesOneChangeWritesFew(t *testing.T) {
 				t.Fatalf("endpoints (-want +got):\n%s", diff)
 			}
 		}
-		// However they came and went, slices do not pile up: those that shrank to a quarter have been dissolved.
+		// Slices do not pile up: those that shrank to a quarter have been dissolved.
 		if need := (e.EndpointCount() + limit - 1) / limit; len(in.Existing) > 3*need+2 {
 			t.Fatalf("%d slices for %d endpoints of %d each", len(in.Existing), e.EndpointCount(), limit)
 		}
@@ -190,7 +190,7 @@ func BenchmarkSlicesSteady(b *testing.B) {
 	in.Existing = apply(nil, Slices(in))
 	b.ReportAllocs()
 	for b.Loop() {
-		if !Slices(in).Empty() {
+		if !Slices(in).IsEmpty() {
 			b.Fatal("there is something to do")
 		}
 	}

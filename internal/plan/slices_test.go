@@ -44,7 +44,7 @@ func readyEndpoint(address string) discoveryv1.Endpoint {
 	}
 }
 
-// placeholder is the slice of a cluster without endpoints.
+// placeholder makes s the slice of a cluster without endpoints.
 func placeholder(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	s.Ports, s.Endpoints = nil, nil
 	return s
@@ -60,7 +60,7 @@ func ipv6(s *discoveryv1.EndpointSlice) {
 	s.AddressType = discoveryv1.AddressTypeIPv6
 }
 
-// input is what decides the slices of these exports, made in cluster local, with four endpoints to a slice.
+// input returns the input for these exports in cluster local, with at most four endpoints in a slice.
 func input(exports []mcs.Export, existing ...*discoveryv1.EndpointSlice) SliceInput {
 	return SliceInput{
 		Key: key, Merged: mcs.Merge(exports), Exports: exports, LocalCluster: "local", Owner: owner,
@@ -96,7 +96,7 @@ func TestSlices(t *testing.T) {
 				webSlice("cls2", 0, "10.12.0.1"), webSlice("cls1", 0, "10.10.0.2", "10.10.0.1")),
 		},
 		{
-			name: "a family each, and the node of local endpoints only",
+			name: "one slice per family, nodes only of local endpoints",
 			in: input([]mcs.Export{
 				func() mcs.Export {
 					e := webExport("local", "10.10.0.1", "fd00:10::1")
@@ -140,7 +140,7 @@ func TestSlices(t *testing.T) {
 			}},
 		},
 		{
-			name: "ports that pods resolve differently take slices of their own, whatever the order",
+			name: "ports that pods resolve differently have slices of their own",
 			in: input([]mcs.Export{func() mcs.Export {
 				e := webExport("cls1", "10.10.0.1")
 				e.Ports[0].AppProtocol = "http"
@@ -174,7 +174,7 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 2, "10.10.0.6", "10.10.0.7", "10.10.0.8")}},
 		},
 		{
-			name: "but rather into one that is written anyway",
+			name: "a new endpoint goes into a slice that is written anyway",
 			in: input([]mcs.Export{func() mcs.Export {
 				e := webExport("cls1", addresses(1, 6)...)
 				e.Backends[0].Endpoints[0].Ready = false
@@ -185,22 +185,22 @@ func TestSlices(t *testing.T) {
 			}},
 		},
 		{
-			name: "a replaced pod takes the place that became free",
+			name: "a replaced pod uses the freed place",
 			in:   input([]mcs.Export{webExport("cls1", addresses(2, 9)...)}, webSlice("cls1", 0, addresses(1, 4)...), webSlice("cls1", 1, addresses(5, 8)...)),
 			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.2", "10.10.0.3", "10.10.0.4", "10.10.0.9")}},
 		},
 		{
-			name: "a full service gets another slice, under the first name that is free",
+			name: "another slice gets the first free name",
 			in:   input([]mcs.Export{webExport("cls1", addresses(1, 9)...)}, webSlice("cls1", 0, addresses(1, 4)...), webSlice("cls1", 2, addresses(5, 8)...)),
 			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, "10.10.0.9")}},
 		},
 		{
-			name: "slices are not repacked as long as it is not worth it",
+			name: "half-full slices are not repacked",
 			in:   input([]mcs.Export{webExport("cls1", "10.10.0.1", "10.10.0.2", "10.10.0.5", "10.10.0.6")}, webSlice("cls1", 0, addresses(1, 3)...), webSlice("cls1", 1, addresses(5, 7)...)),
 			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, addresses(1, 2)...), webSlice("cls1", 1, addresses(5, 6)...)}},
 		},
 		{
-			name: "what is left of a slice moves to another one",
+			name: "the rest of a shrunk slice moves to another slice",
 			in:   input([]mcs.Export{webExport("cls1", "10.10.0.1", "10.10.0.2", "10.10.0.5")}, webSlice("cls1", 0, addresses(1, 2)...), webSlice("cls1", 1, addresses(5, 6)...)),
 			want: SliceChanges{
 				Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1", "10.10.0.2", "10.10.0.5")},
@@ -208,7 +208,7 @@ func TestSlices(t *testing.T) {
 			},
 		},
 		{
-			name: "rather to one that is written anyway than to the fullest",
+			name: "the rest of a shrunk slice moves to a slice that is written anyway",
 			in: input([]mcs.Export{func() mcs.Export {
 				e := webExport("cls1", "10.10.0.1", "10.10.0.2", "10.10.0.3", "10.10.0.5", "10.10.0.6", "10.10.0.8")
 				e.Backends[0].Endpoints[3].Ready = false
@@ -219,6 +219,14 @@ func TestSlices(t *testing.T) {
 					edited(webSlice("cls1", 1, "10.10.0.5", "10.10.0.6", "10.10.0.8"), func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = ptr.To(false) }),
 				},
 				Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 2, addresses(8, 9)...)},
+			},
+		},
+		{
+			name: "the rest of a shrunk slice does not move to an empty one",
+			in:   input([]mcs.Export{webExport("cls1", "10.10.0.5")}, webSlice("cls1", 0, addresses(1, 2)...), webSlice("cls1", 1, addresses(5, 6)...)),
+			want: SliceChanges{
+				Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, "10.10.0.5")},
+				Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, addresses(1, 2)...)},
 			},
 		},
 		{
@@ -235,7 +243,7 @@ func TestSlices(t *testing.T) {
 			},
 		},
 		{
-			name: "a slice that holds too many is relieved",
+			name: "a slice over the limit is cut down",
 			in:   input([]mcs.Export{webExport("cls1", addresses(1, 6)...)}, webSlice("cls1", 0, addresses(1, 6)...)),
 			want: SliceChanges{
 				Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, addresses(5, 6)...)},
@@ -247,7 +255,7 @@ func TestSlices(t *testing.T) {
 			in:   input([]mcs.Export{webExport("cls1"), webExport("cls2", "10.12.0.1")}, webSlice("cls2", 0, "10.12.0.1")),
 			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{placeholder(webSlice("cls1", 0))}},
 		},
-		{name: "and keeps it", in: input([]mcs.Export{webExport("cls1")}, placeholder(webSlice("cls1", 0)))},
+		{name: "the empty slice stays", in: input([]mcs.Export{webExport("cls1")}, placeholder(webSlice("cls1", 0)))},
 		{
 			name: "scaled to zero",
 			in:   input([]mcs.Export{webExport("cls1")}, webSlice("cls1", 0, addresses(1, 4)...), webSlice("cls1", 1, addresses(5, 5)...)),
@@ -266,7 +274,7 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{withoutPorts(webSlice("cls1", 0))}},
 		},
 		{
-			name: "and back",
+			name: "scaled up from zero",
 			in:   input([]mcs.Export{webExport("cls1", addresses(1, 5)...)}, placeholder(webSlice("cls1", 0))),
 			want: SliceChanges{
 				Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, addresses(5, 5)...)},
@@ -288,7 +296,7 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{Delete: []*discoveryv1.EndpointSlice{webSlice("cls3", 0, "10.14.0.1")}},
 		},
 		{
-			name: "what is not ours, and what is going, is left alone; their names are taken",
+			name: "slices of others and slices in deletion stay, their names are taken",
 			in: input([]mcs.Export{webExport("cls1", "10.10.0.1")},
 				edited(webSlice("cls1", 0, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Labels["endpointslice.kubernetes.io/managed-by"] = "me" }),
 				edited(webSlice("cls1", 1, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) { s.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }),
@@ -298,18 +306,18 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 4, "10.10.0.1")}},
 		},
 		{
-			name: "labels and owner are repaired, others' labels stay",
+			name: "labels and owner are restored, labels of others stay",
 			in: input([]mcs.Export{webExport("cls1", "10.10.0.1")}, edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) {
 				s.ResourceVersion = "7"
 				s.Labels["kubernetes.io/service-name"], s.Labels["theirs"] = "web", "1"
-				s.OwnerReferences[0].UID = "of an earlier life"
+				s.OwnerReferences[0].UID = "of a previous object"
 			})),
 			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) {
 				s.ResourceVersion, s.Labels["theirs"] = "7", "1"
 			})}},
 		},
 		{
-			name: "headless: no derived Service to belong to",
+			name: "headless: no label of a derived Service",
 			in: input([]mcs.Export{func() mcs.Export {
 				e := webExport("cls1", "10.10.0.1")
 				e.Type, e.Ports, e.Backends[0].Ports = mcsv1beta1.Headless, nil, nil
@@ -321,7 +329,7 @@ func TestSlices(t *testing.T) {
 			})}},
 		},
 		{
-			name: "families that the derived Service does not have are useless",
+			name: "no slices of families that the derived Service does not have",
 			in: func() SliceInput {
 				e := webExport("cls1", "10.10.0.1", "fd00:10::1")
 				e.IPFamilies = []corev1.IPFamily{v4, v6}
@@ -335,7 +343,7 @@ func TestSlices(t *testing.T) {
 			},
 		},
 		{
-			name: "but not to headless clients",
+			name: "headless: slices of all families",
 			in: func() SliceInput {
 				e := webExport("cls1", "fd00:10::1")
 				e.Type = mcsv1beta1.Headless
@@ -352,7 +360,7 @@ func TestSlices(t *testing.T) {
 			}},
 		},
 		{
-			name: "families not said, but seen",
+			name: "no families in the export: those of its endpoints",
 			in: input([]mcs.Export{func() mcs.Export {
 				e := webExport("cls1", "fd00:10::1")
 				e.IPFamilies = nil
@@ -361,7 +369,7 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "fd00:10::1"), ipv6)}},
 		},
 		{
-			name: "families not said and no endpoints",
+			name: "no families and no endpoints in the export: IPv4",
 			in: input([]mcs.Export{func() mcs.Export {
 				e := webExport("cls1")
 				e.IPFamilies = nil
@@ -378,13 +386,13 @@ func TestSlices(t *testing.T) {
 			}
 			tc.in.Existing = apply(tc.in.Existing, got)
 			if diff := cmp.Diff(none, Slices(tc.in)); diff != "" {
-				t.Errorf("the next pass finds more to do:\n%s", diff)
+				t.Errorf("the next reconcile finds more changes:\n%s", diff)
 			}
 		})
 	}
 }
 
-// A create that the cache does not show yet is planned again under the same name, so the API server refuses it.
+// If the cache does not have a new slice yet, Slices creates it again under the same name, which the API server refuses.
 func TestSlicesStaleCache(t *testing.T) {
 	in := input([]mcs.Export{webExport("cls1", addresses(1, 9)...), webExport("cls2", "10.12.0.1")}, webSlice("cls1", 0, addresses(1, 4)...))
 	if diff := cmp.Diff(Slices(in), Slices(in)); diff != "" {
@@ -404,7 +412,7 @@ func withPort(s *discoveryv1.EndpointSlice, number int32) *discoveryv1.EndpointS
 	return s
 }
 
-// apply is what the API server has after changes.
+// apply returns the slices on the API server after the changes.
 func apply(existing []*discoveryv1.EndpointSlice, c SliceChanges) []*discoveryv1.EndpointSlice {
 	byName := map[string]*discoveryv1.EndpointSlice{}
 	for _, list := range [][]*discoveryv1.EndpointSlice{existing, c.Create, c.Update} {
