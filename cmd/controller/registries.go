@@ -102,9 +102,9 @@ func cloudMap(ctx context.Context, s setup, name string, account config.AWS, rea
 	if err != nil {
 		return nil, err
 	}
-	var whisper *peernotify.Whisper
+	var notifications *peernotify.Config
 	if !readOnly {
-		if whisper, err = peerNotifications(s.options.PeerNotifications, s.log); err != nil {
+		if notifications, err = peerNotifications(s.options.PeerNotifications, s.log); err != nil {
 			return nil, err
 		}
 	}
@@ -118,7 +118,7 @@ func cloudMap(ctx context.Context, s setup, name string, account config.AWS, rea
 			InstancesPerNamespace:         account.InstancesPerNamespace,
 			PollInterval:                  options.PollInterval,
 			PollIntervalWithNotifications: options.PollIntervalWithNotifications,
-			PeerNotifications:             whisper,
+			PeerNotifications:             notifications,
 			HeartbeatInterval:             options.HeartbeatInterval,
 			StaleAfter:                    options.StaleAfter,
 			Logger:                        s.log.WithName("registry").WithValues("registry", name),
@@ -172,7 +172,7 @@ func rates(configured config.Rates) map[string]cloudmapapi.Rate {
 }
 
 // peerNotifications is how this process takes part in the clusters' telling one another of changes; nil is not at all.
-func peerNotifications(options config.PeerNotifications, log logr.Logger) (*peernotify.Whisper, error) {
+func peerNotifications(options config.PeerNotifications, log logr.Logger) (*peernotify.Config, error) {
 	if !options.Enabled {
 		return nil, nil
 	}
@@ -184,7 +184,7 @@ func peerNotifications(options config.PeerNotifications, log logr.Logger) (*peer
 	if err != nil {
 		return nil, err
 	}
-	return &peernotify.Whisper{
+	return &peernotify.Config{
 		Listen:  func() (net.PacketConn, error) { return peernotify.ListenUDP(options.Bind) },
 		Contact: peernotify.Contact{Address: address, Token: peernotify.NewToken()},
 	}, nil

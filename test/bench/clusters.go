@@ -94,7 +94,7 @@ func install(ctx context.Context, set *clusterset.Set, name string, c client.Cli
 	return c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 }
 
-// blockPeerNotifications drops what the controllers whisper, on its way through the nodes.
+// blockPeerNotifications drops the peer notifications between the nodes.
 func (c *clusters) blockPeerNotifications(ctx context.Context) error {
 	for _, node := range []string{"cls1-node1", "cls2-node1"} {
 		line := "testbed exec " + node + " -- nft 'table inet bench { chain forward { type filter hook forward priority 0; udp dport 8479 drop; }; }'"

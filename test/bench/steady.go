@@ -118,7 +118,7 @@ func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Re
 		if err != nil {
 			return nil, err
 		}
-		cfg.PeerNotifications = &peernotify.Whisper{
+		cfg.PeerNotifications = &peernotify.Config{
 			Listen:  func() (net.PacketConn, error) { return conn, nil },
 			Contact: peernotify.Contact{Address: conn.LocalAddr().(*net.UDPAddr).AddrPort(), Token: peernotify.NewToken()},
 		}

@@ -432,7 +432,7 @@ func (tr *trial) takingPart(cfg *Config) {
 	// With the standard one, the last of 16 services has its turn in as many minutes.
 	cfg.times.viewAudit = viewAudit
 	if tr.udp != nil {
-		cfg.PeerNotifications = tr.udp.whisper()
+		cfg.PeerNotifications = tr.udp.config()
 	}
 }
 

@@ -13,11 +13,11 @@ import (
 // hints is a registry's part in the clusters' telling one another of changes (package hint). The fields are guarded by the
 // registry's mutex.
 type hints struct {
-	// watch says when to look; without a line it goes by the polls and by what this cluster wrote itself.
-	watch *peernotify.Watch
-	// line is nil when hints are switched off, and heard when its socket is open.
-	line *peernotify.Line
-	open bool
+	// schedule decides when to read; without a transport it knows only of polls and of own writes.
+	schedule *peernotify.Scheduler
+	// transport is nil when peer notifications are disabled; open is set while its socket is open.
+	transport *peernotify.Transport
+	open      bool
 	// said is the generation of our record as it was last written, 0 before.
 	said int64
 	// failures is how many looks have failed in a row.
@@ -29,22 +29,22 @@ type hints struct {
 }
 
 func newHints(r *Registry) hints {
-	intervals := peernotify.Intervals{Poll: r.cfg.PollInterval, Relaxed: r.cfg.PollIntervalWithNotifications}
+	intervals := peernotify.Intervals{Poll: r.cfg.PollInterval, PollWithNotifications: r.cfg.PollIntervalWithNotifications}
 	var h hints
 	if r.cfg.PeerNotifications != nil && !r.cfg.ReadOnly {
 		intervals.Silence = r.cfg.PeerNotifications.Silence()
 		count := func(direction, result string) { r.cfg.Metrics.PeerNotification(r.client.Name(), direction, result) }
-		h.line = peernotify.NewLine(*r.cfg.PeerNotifications, whisperer{r}, count, r.log.WithName("hints"))
+		h.transport = peernotify.NewTransport(*r.cfg.PeerNotifications, notificationHandler{r}, count, r.log.WithName("hints"))
 	}
-	h.watch = peernotify.NewWatch(r.cfg.Identity.ClusterSetID, r.cfg.Identity.ClusterID, intervals)
+	h.schedule = peernotify.NewScheduler(r.cfg.Identity.ClusterSetID, r.cfg.Identity.ClusterID, intervals)
 	return h
 }
 
-// whisperer is the registry as its line of hints sees it.
-type whisperer struct{ r *Registry }
+// notificationHandler is the part of the registry that its Transport calls.
+type notificationHandler struct{ r *Registry }
 
-// Opened implements peernotify.Owner: our record says from now on where hints are to be sent.
-func (w whisperer) Opened() {
+// Listening implements peernotify.Handler: from now on our record contains the contact.
+func (w notificationHandler) Listening() {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	w.r.hints.open = true
@@ -55,16 +55,16 @@ func (w whisperer) Opened() {
 	}
 }
 
-// Heard implements peernotify.Owner.
-func (w whisperer) Heard(m peernotify.Message) string {
+// HandleMessage implements peernotify.Handler.
+func (w notificationHandler) HandleMessage(m peernotify.Message) string {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	wake(w.r.look)
-	return w.r.hints.watch.Heard(time.Now(), m)
+	return w.r.hints.schedule.HandleMessage(time.Now(), m)
 }
 
-// State implements peernotify.Owner: our record's generation, for every other live cluster that listens.
-func (w whisperer) State() (peernotify.Message, []peernotify.Contact) {
+// State implements peernotify.Handler: it returns our record's generation, for every other live cluster that listens.
+func (w notificationHandler) State() (peernotify.Message, []peernotify.Contact) {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	var contacts []peernotify.Contact
@@ -93,16 +93,16 @@ func (r *Registry) hintLoop(ctx context.Context) {
 		defer r.mu.Unlock()
 		r.hints.open = false
 	}()
-	r.hints.line.Run(ctx)
+	r.hints.transport.Run(ctx)
 }
 
 // wrote tells the others, and our own reader, that the record of generation has been written. The caller holds r.mu.
 func (r *Registry) wrote(generation int64) {
-	r.hints.watch.Wrote(time.Now(), generation)
+	r.hints.schedule.HandleOwnWrite(time.Now(), generation)
 	wake(r.look)
-	if generation > r.hints.said && r.hints.line != nil {
+	if generation > r.hints.said && r.hints.transport != nil {
 		r.hints.said = generation
-		r.hints.line.Say()
+		r.hints.transport.Notify()
 	}
 }
 
@@ -111,13 +111,13 @@ func (r *Registry) untilLook() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	return r.hints.watch.Next(now).Sub(now)
+	return r.hints.schedule.NextRead(now).Sub(now)
 }
 
 func (r *Registry) looking() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hints.watch.Looking(time.Now())
+	r.hints.schedule.HandleReadStart(time.Now())
 }
 
 // looked says when to look again after a look that ended with err. whole says that all members' records were read; the
@@ -127,12 +127,12 @@ func (r *Registry) looked(whole bool, err error) {
 	defer r.mu.Unlock()
 	now := time.Now()
 	if throttled := api.IsThrottled(err); !whole || throttled {
-		r.hints.watch.Failed(r.pauseAfterFailure(throttled))
+		r.hints.schedule.HandleReadFailure(r.pauseAfterFailure(throttled))
 		return
 	}
 	r.hints.failures = 0
 	peers, hurried := r.peers(now)
-	r.hints.watch.Looked(peers, hurried)
+	r.hints.schedule.HandleReadSuccess(peers, hurried)
 	r.noteSilence(now)
 }
 
@@ -168,10 +168,10 @@ func (r *Registry) peers(now time.Time) (peers []peernotify.Peer, hurried bool) 
 
 // noteSilence tells metrics how often we poll, and the log whom we do not hear. The caller holds r.mu.
 func (r *Registry) noteSilence(now time.Time) {
-	interval := r.hints.watch.Interval(now)
+	interval := r.hints.schedule.PollInterval(now)
 	r.cfg.Metrics.PollInterval(r.client.Name(), interval)
-	silent := strings.Join(r.hints.watch.Silent(now), ", ")
-	if r.hints.line == nil {
+	silent := strings.Join(r.hints.schedule.SilentPeers(now), ", ")
+	if r.hints.transport == nil {
 		return
 	}
 	if silent != r.hints.silent || r.hints.since.IsZero() {

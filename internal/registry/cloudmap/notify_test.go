@@ -41,13 +41,13 @@ func newNetwork() *network {
 	return &network{conns: map[netip.AddrPort]*conn{}, blocked: map[netip.AddrPort]bool{}, seen: map[netip.AddrPort][][]byte{}}
 }
 
-// whisper is a new pod's part in hints.
-func (n *network) whisper() *peernotify.Whisper {
+// config returns the configuration of a new pod.
+func (n *network) config() *peernotify.Config {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.next++
 	contact := peernotify.Contact{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n.next >> 8), byte(n.next)}), 8479), Token: peernotify.NewToken()}
-	return &peernotify.Whisper{Contact: contact, Listen: func() (net.PacketConn, error) { return n.listen(contact.Address) }}
+	return &peernotify.Config{Contact: contact, Listen: func() (net.PacketConn, error) { return n.listen(contact.Address) }}
 }
 
 func (n *network) listen(address netip.AddrPort) (net.PacketConn, error) {
@@ -61,11 +61,11 @@ func (n *network) listen(address netip.AddrPort) (net.PacketConn, error) {
 	return c, nil
 }
 
-func (n *network) block(whispers ...*peernotify.Whisper) {
+func (n *network) block(configs ...*peernotify.Config) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	clear(n.blocked)
-	for _, w := range whispers {
+	for _, w := range configs {
 		n.blocked[w.Contact.Address] = true
 	}
 }
@@ -84,7 +84,7 @@ func (n *network) lost(to netip.AddrPort) bool {
 }
 
 // sent are copies of the datagrams that were sent to w.
-func (n *network) sent(w *peernotify.Whisper) [][]byte {
+func (n *network) sent(w *peernotify.Config) [][]byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.seen[w.Contact.Address])
@@ -143,8 +143,8 @@ func TestConformanceWithHints(t *testing.T) {
 		udp := newNetwork()
 		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
 			cfg := fast(identity)
-			cfg.PeerNotifications, cfg.PollIntervalWithNotifications = udp.whisper(), 10*time.Second
-			cfg.PeerNotifications.Beat = 50 * time.Millisecond
+			cfg.PeerNotifications, cfg.PollIntervalWithNotifications = udp.config(), 10*time.Second
+			cfg.PeerNotifications.SendInterval = 50 * time.Millisecond
 			cfg.times.confirm, cfg.times.adopt, cfg.times.settle = 3*time.Second, 3*time.Second, time.Second
 			return cfg
 		})
@@ -200,7 +200,7 @@ func (a *account) Do(request *http.Request) (*http.Response, error) {
 func (a *account) standard(i int) Config {
 	return Config{
 		Identity: mcs.Identity{ClusterID: fmt.Sprint("cls", i), ClusterSetID: "set1", UID: fmt.Sprint("uid-", i)},
-		Version:  "test", Logger: logr.Discard(), PeerNotifications: a.udp.whisper(),
+		Version:  "test", Logger: logr.Discard(), PeerNotifications: a.udp.config(),
 	}
 }
 
@@ -374,7 +374,7 @@ func TestCallsPerChange(t *testing.T) {
 func pollInterval(reg *Registry) time.Duration {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
-	return reg.hints.watch.Interval(time.Now())
+	return reg.hints.schedule.PollInterval(time.Now())
 }
 
 // TestHintsFail has the ways in which hints go missing: the poll takes over each time, and gives way again.
@@ -423,7 +423,7 @@ func TestHintsAfterRestart(t *testing.T) {
 		old := first.PeerNotifications
 		stop(nil)
 		await(t, 20*time.Second, "cls1 is missed", func() bool { return pollInterval(two) == defaultPoll })
-		first.PeerNotifications = a.udp.whisper()
+		first.PeerNotifications = a.udp.config()
 		regs[0] = a.registry(t, first)
 		start(t, regs[0])
 		for _, reg := range regs {
@@ -474,19 +474,19 @@ func TestHintsForged(t *testing.T) {
 		}
 		copies := a.udp.sent(victim)
 		future := time.Now().UnixMilli() * 2
-		// Of three clusters each has ten looks a second, with 40 saved up, and half of that for each source.
-		const all, half = 60*10 + 40, 60*5 + 20
+		// The rate limit of each of three clusters is ten reads a second, with a burst of 40.
+		const limit = 60*10 + 40
 		tests := map[string]struct {
 			datagram func(i int64) []byte
 			most     int
 		}{
 			"without the token":  {func(i int64) []byte { return hintOf("cls2", future+i, future+i, "guessed") }, idle},
 			"copies":             {func(i int64) []byte { return copies[int(i)%len(copies)] }, idle},
-			"from nobody":        {func(i int64) []byte { return hintOf(fmt.Sprint("x", i%50), future+i, i, victim.Contact.Token) }, idle + half},
-			"in a member's name": {func(i int64) []byte { return hintOf("cls2", future+i, time.Now().UnixNano()+i, victim.Contact.Token) }, idle + half},
+			"from nobody":        {func(i int64) []byte { return hintOf(fmt.Sprint("x", i%50), future+i, i, victim.Contact.Token) }, idle + limit},
+			"in a member's name": {func(i int64) []byte { return hintOf("cls2", future+i, time.Now().UnixNano()+i, victim.Contact.Token) }, idle + limit},
 			"in all members' names": {func(i int64) []byte {
 				return hintOf(fmt.Sprint("cls", 2+i%2), future+i, time.Now().UnixNano()+i, victim.Contact.Token)
-			}, idle + all},
+			}, idle + limit},
 		}
 		for name, tc := range tests {
 			got := readsPerMinute(tc.datagram)
@@ -510,8 +510,8 @@ func TestHintsNeverComplete(t *testing.T) {
 		a.udp.send(regs[0].cfg.PeerNotifications.Contact.Address,
 			peernotify.Message{ClusterSet: "set1", From: "cls2", Generation: 1 << 62, Sequence: time.Now().UnixNano()}.Encode(regs[0].cfg.PeerNotifications.Contact.Token))
 		time.Sleep(10 * time.Second)
-		if got := a.requests("DiscoverInstances") - before; got > 9+4+1 {
-			t.Errorf("%d reads in 10 s, want the 9 after a hint and the polls", got)
+		if got := a.requests("DiscoverInstances") - before; got > 7+4+1 {
+			t.Errorf("%d reads in 10 s, want the 7 after a notification and the polls", got)
 		}
 		if interval := pollInterval(regs[0]); interval != defaultRelaxed {
 			t.Errorf("polls every %v afterwards", interval)

@@ -36,7 +36,7 @@ type Config struct {
 	// InstancesPerNamespace is the quota of the account that has the namespace mcs.<clusterset>, for a metric. 0 is AWS's default.
 	InstancesPerNamespace int
 	// Hints make the clusters tell one another of changes; nil is without. A registry that is only imported from goes without.
-	PeerNotifications *peernotify.Whisper
+	PeerNotifications *peernotify.Config
 	Logger            logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
@@ -328,7 +328,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	group.Go(func() error { r.readLoop(loops, notify); return nil })
 	group.Go(func() error { r.writeLoop(loops, notify); return nil })
 	group.Go(func() error { r.listIfUnlisted(loops); return nil })
-	if r.hints.line != nil {
+	if r.hints.transport != nil {
 		group.Go(func() error { r.hintLoop(loops); return nil })
 	}
 	if r.view != nil {

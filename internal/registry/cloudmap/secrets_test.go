@@ -60,7 +60,7 @@ func TestNoSecretsLogged(t *testing.T) {
 	secrets := []string{secret, sessionToken}
 	for i := range 2 {
 		cfg := fast(mcs.Identity{ClusterID: fmt.Sprint("cls", i+1), ClusterSetID: "set1", UID: fmt.Sprint("uid-", i+1)})
-		cfg.PeerNotifications, cfg.Logger = udp.whisper(), logger.WithName(cfg.Identity.ClusterID)
+		cfg.PeerNotifications, cfg.Logger = udp.config(), logger.WithName(cfg.Identity.ClusterID)
 		secrets = append(secrets, cfg.PeerNotifications.Contact.Token)
 		client := c.clientFor(t, api.Config{Credentials: credentials})
 		reg, err := New(client, cfg)

@@ -15,34 +15,34 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Message is what a datagram says: cluster From of clusterset ClusterSet is at Generation.
+// Message is the content of a datagram: cluster From of clusterset ClusterSet is at Generation.
 type Message struct {
 	// ClusterSet and From are IDs, DNS labels both.
 	ClusterSet, From string
-	// Generation is that of what From wrote last.
+	// Generation is that of the last record that From wrote.
 	Generation int64
-	// Sequence grows with every message of a sender, so that a copy of an earlier one is known for what it is.
+	// Sequence grows with every message of a sender, so that receivers recognize replayed ones.
 	Sequence int64
 }
 
 const (
-	// version is the first word of a datagram. A reader of another version drops it, and polls.
+	// version is the first word of a datagram. A receiver of another version drops the datagram and polls.
 	version = "mcs-notify/1"
-	// macSize is how much of the HMAC is sent, in bytes. 128 bits cannot be guessed.
+	// macSize is the number of bytes of the HMAC that are sent. 128 bits cannot be guessed.
 	macSize = 16
-	// MaxSize is that of a datagram in bytes: version 10, two IDs of 63, two numbers of 20, a code of 22, five spaces: 203.
-	// A larger one is nobody's.
+	// MaxSize is the largest datagram that is decoded, in bytes. Encode makes at most 205: version 12, two IDs of 63, two
+	// numbers of 20, a code of 22, five spaces.
 	MaxSize = 256
 )
 
 // Reasons why a datagram is dropped.
 var (
-	ErrMalformed = errors.New("no hint of version " + version)
-	ErrForged    = errors.New("the code is not made with this cluster's token")
+	ErrMalformed = errors.New("not a notification of version " + version)
+	ErrForged    = errors.New("the code does not match this cluster's token")
 )
 
-// Encode is m as a datagram for the cluster that has published token: one line of text, words with single spaces between,
-// the last of which is an HMAC-SHA-256 of the rest, keyed with the token. Only who can read the registry knows the token.
+// Encode returns the datagram for the cluster that has published token: one line of words separated by single spaces. The last
+// word is an HMAC-SHA-256 of the rest, keyed with the token. Only a client that can read the registry knows the token.
 //
 //	mcs-notify/1 <clusterset> <from> <generation> <sequence> <code>
 func (m Message) Encode(token string) []byte {
@@ -52,7 +52,7 @@ func (m Message) Encode(token string) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(text, ' '), mac.Sum(nil)[:macSize])
 }
 
-// Decode reads a datagram, which anybody may have sent. The error is ErrMalformed or ErrForged.
+// Decode reads a datagram from an untrusted sender. The error is ErrMalformed or ErrForged.
 func Decode(datagram []byte, token string) (Message, error) {
 	if len(datagram) > MaxSize {
 		return Message{}, ErrMalformed
@@ -69,29 +69,29 @@ func Decode(datagram []byte, token string) (Message, error) {
 	if m.Sequence, err = strconv.ParseInt(words[4], 10, 64); err != nil {
 		return Message{}, ErrMalformed
 	}
-	// A message has one encoding: to compare it checks the code, and numbers that are written in another way as well.
+	// A message has one encoding: the comparison checks the code and also rejects other spellings of the numbers.
 	if !hmac.Equal(m.Encode(token), datagram) {
 		return Message{}, ErrForged
 	}
 	return m, nil
 }
 
-// NewToken makes a token that cannot be guessed.
+// NewToken returns a random token that cannot be guessed.
 func NewToken() string { return rand.Text() }
 
-// Contact is what a cluster publishes of itself to be sent hints.
+// Contact is published by a cluster so that the others can send it notifications.
 type Contact struct {
 	Address netip.AddrPort
 	Token   string
 }
 
-// String is the contact as it stands in the registry: "10.10.0.5:8479 <token>", "[2001:db8::5]:8479 <token>".
+// String returns the contact as it is written to the registry: "10.10.0.5:8479 <token>", "[2001:db8::5]:8479 <token>".
 func (c Contact) String() string { return c.Address.String() + " " + c.Token }
 
-// tokenPattern has room for other tokens than ours.
+// tokenPattern also accepts tokens of other implementations.
 var tokenPattern = regexp.MustCompile(`^[0-9A-Za-z_-]{16,64}$`)
 
-// ParseContact reads what a cluster has published, which anybody may have written.
+// ParseContact reads a contact from the registry. It is untrusted input.
 func ParseContact(s string) (Contact, error) {
 	address, token, _ := strings.Cut(s, " ")
 	parsed, err := ParseAddress(address)
@@ -104,13 +104,13 @@ func ParseContact(s string) (Contact, error) {
 	return Contact{Address: parsed, Token: token}, nil
 }
 
-// ParseAddress reads an IP address and port at which a controller can be reached: 10.10.0.5:8479, [2001:db8::5]:8479. What
-// cannot be a pod's in another cluster is refused, for no record must make the clusters send to everybody, or each to what is
-// near it. Loopback addresses are for clusters on one machine (Contact.Reaches).
+// ParseAddress reads the IP address and port of a controller: 10.10.0.5:8479, [2001:db8::5]:8479. It refuses addresses that
+// cannot belong to a pod in another cluster, such as multicast and link-local ones, so that no record makes the clusters send
+// datagrams there. Loopback addresses are for clusters on one machine (Contact.Reaches).
 func ParseAddress(s string) (netip.AddrPort, error) {
 	parsed, err := netip.ParseAddrPort(s)
 	if err != nil {
-		return parsed, errors.New("it is no IP address and port, such as 10.10.0.5:8479 or [2001:db8::5]:8479")
+		return parsed, errors.New("it is not an IP address and port, such as 10.10.0.5:8479 or [2001:db8::5]:8479")
 	}
 	parsed = netip.AddrPortFrom(parsed.Addr().Unmap(), parsed.Port())
 	if parsed.Port() == 0 {
@@ -122,7 +122,7 @@ func ParseAddress(s string) (netip.AddrPort, error) {
 	return parsed, err
 }
 
-// Reaches says whether c may send to other: to a loopback address only from one.
+// Reaches reports whether c may send to other: to a loopback address only from another one.
 func (c Contact) Reaches(other Contact) bool {
 	return other.Address.IsValid() && (!other.Address.Addr().IsLoopback() || c.Address.Addr().IsLoopback())
 }

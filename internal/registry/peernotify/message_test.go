@@ -61,7 +61,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"another token":         {string(someMessage.Encode(NewToken())), ErrForged},
 		"without a code":        {good[:strings.LastIndex(good, " ")+1], ErrForged},
 		"the code of another":   {good[:strings.LastIndex(good, " ")] + string(another.Encode(token))[strings.LastIndex(good, " "):], ErrForged},
-		"something after it":    {good + "\n", ErrForged},
+		"a trailing newline":    {good + "\n", ErrForged},
 		"a code that is longer": {good + "AAAA", ErrForged},
 	}
 	for name, tc := range tests {
@@ -73,7 +73,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// FuzzDecode has nothing get through that is not what Encode makes.
+// FuzzDecode checks that Decode accepts only datagrams that Encode makes.
 func FuzzDecode(f *testing.F) {
 	f.Add(someMessage.Encode(token))
 	f.Add(someMessage.Encode("another token"))
@@ -82,15 +82,15 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, datagram []byte) {
 		m, err := Decode(datagram, token)
 		if err == nil && string(m.Encode(token)) != string(datagram) {
-			t.Errorf("%q was taken for %+v, which is %q", datagram, m, m.Encode(token))
+			t.Errorf("%q decodes to %+v, which encodes to %q", datagram, m, m.Encode(token))
 		}
 		if err != nil && m != (Message{}) {
-			t.Errorf("%q is refused and yet %+v", datagram, m)
+			t.Errorf("%q is refused, but the message is %+v", datagram, m)
 		}
 	})
 }
 
-func TestContact(t *testing.T) {
+func TestParseContact(t *testing.T) {
 	tests := map[string]struct {
 		value   string
 		want    netip.AddrPort
@@ -100,8 +100,8 @@ func TestContact(t *testing.T) {
 		"IPv6":                {"[2001:db8::5]:8479 " + token, netip.MustParseAddrPort("[2001:db8::5]:8479"), ""},
 		"IPv4 in IPv6":        {"[::ffff:10.10.0.5]:8479 " + token, netip.MustParseAddrPort("10.10.0.5:8479"), ""},
 		"loopback":            {"127.0.0.1:8479 " + token, netip.MustParseAddrPort("127.0.0.1:8479"), ""},
-		"a name":              {"example.com:8479 " + token, netip.AddrPort{}, "no IP address and port"},
-		"no port":             {"10.10.0.5 " + token, netip.AddrPort{}, "no IP address and port"},
+		"a name":              {"example.com:8479 " + token, netip.AddrPort{}, "not an IP address and port"},
+		"no port":             {"10.10.0.5 " + token, netip.AddrPort{}, "not an IP address and port"},
 		"port 0":              {"10.10.0.5:0 " + token, netip.AddrPort{}, "no port"},
 		"unspecified":         {"0.0.0.0:8479 " + token, netip.AddrPort{}, "unspecified"},
 		"the metadata server": {"169.254.169.254:80 " + token, netip.AddrPort{}, "link-local"},
@@ -146,7 +146,7 @@ func FuzzParseContact(f *testing.F) {
 	})
 }
 
-func TestReaches(t *testing.T) {
+func TestContactReaches(t *testing.T) {
 	contact := func(address string) Contact {
 		return Contact{Address: netip.MustParseAddrPort(address), Token: token}
 	}

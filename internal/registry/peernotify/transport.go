@@ -1,0 +1,186 @@
+package peernotify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+const (
+	// rebindAfter is the pause after which Run retries to listen on its address: the process that uses it may be about to
+	// stop.
+	rebindAfter = 5 * time.Second
+	// rereadAfter is the pause after a failed read, so that a broken socket causes no busy loop.
+	rereadAfter = 100 * time.Millisecond
+)
+
+// Directions of a notification, and results beside those of Scheduler.HandleMessage.
+const (
+	Sent     = "sent"
+	Received = "received"
+
+	ResultError     = "error"
+	ResultMalformed = "malformed"
+	ResultForged    = "bad_mac"
+	ResultOversize  = "oversize"
+)
+
+// Config configures a cluster's Transport.
+type Config struct {
+	// Listen opens the socket that sends and receives notifications.
+	Listen func() (net.PacketConn, error)
+	// Contact is published to the other clusters.
+	Contact Contact
+	// SendInterval is the time between two notifications to a cluster, the same in all clusters; 0 is the constant SendInterval.
+	SendInterval time.Duration
+}
+
+func (c Config) sendInterval() time.Duration {
+	if c.SendInterval == 0 {
+		return SendInterval
+	}
+	return c.SendInterval
+}
+
+// Handler connects a Transport with the registry. Its methods are called from the Transport's goroutines.
+type Handler interface {
+	// Listening is called when the socket is open: from then on the contact may be published.
+	Listening()
+	// HandleMessage processes a message with a valid code, and returns its result for metrics.
+	HandleMessage(Message) (result string)
+	// State returns the message to send and its receivers. The Transport sets the sequence.
+	State() (Message, []Contact)
+}
+
+// Transport sends and receives the notifications of one registry.
+type Transport struct {
+	config  Config
+	handler Handler
+	// count counts notifications for metrics.
+	count func(direction, result string)
+	log   logr.Logger
+	// sendNow requests that the state is sent.
+	sendNow chan struct{}
+}
+
+// NewTransport returns a Transport; Run opens its socket.
+func NewTransport(config Config, handler Handler, count func(direction, result string), log logr.Logger) *Transport {
+	return &Transport{config: config, handler: handler, count: count, log: log, sendNow: make(chan struct{}, 1)}
+}
+
+// Notify requests that the state is sent now. It does not block.
+func (t *Transport) Notify() {
+	select {
+	case t.sendNow <- struct{}{}:
+	default:
+	}
+}
+
+// Run sends and receives until ctx ends. While the socket cannot be opened it retries.
+func (t *Transport) Run(ctx context.Context) {
+	var logged string
+	for ctx.Err() == nil {
+		conn, err := t.config.Listen()
+		if err == nil {
+			t.handler.Listening()
+			t.serve(ctx, conn)
+			return
+		}
+		if err.Error() != logged {
+			logged = err.Error()
+			t.log.Error(err, "Failed to listen for peer notifications, retrying; the registry is polled at the fast interval")
+		}
+		sleep(ctx, rebindAfter)
+	}
+}
+
+func sleep(ctx context.Context, pause time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause):
+	}
+}
+
+// serve uses a socket until ctx ends, and closes it.
+func (t *Transport) serve(ctx context.Context, conn net.PacketConn) {
+	var receiver sync.WaitGroup
+	receiver.Go(func() { t.receive(ctx, conn) })
+	t.send(ctx, conn)
+	if err := conn.Close(); err != nil { // ends the pending read
+		t.log.Error(err, "Failed to close the socket for peer notifications")
+	}
+	receiver.Wait()
+}
+
+// send sends the state at every interval and whenever Notify requests it.
+func (t *Transport) send(ctx context.Context, conn net.PacketConn) {
+	ticker := time.NewTicker(t.config.sendInterval())
+	defer ticker.Stop()
+	var sequence int64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.sendNow:
+		case <-ticker.C:
+		}
+		sequence = max(sequence+1, time.Now().UnixNano())
+		message, contacts := t.handler.State()
+		message.Sequence = sequence
+		for _, contact := range contacts {
+			t.count(Sent, sendTo(conn, message, contact))
+		}
+	}
+}
+
+func sendTo(conn net.PacketConn, message Message, contact Contact) (result string) {
+	if _, err := conn.WriteTo(message.Encode(contact.Token), net.UDPAddrFromAddrPort(contact.Address)); err != nil {
+		return ResultError // only counted: the next notification follows
+	}
+	return ResultOK
+}
+
+// receive reads datagrams until the socket is closed.
+func (t *Transport) receive(ctx context.Context, conn net.PacketConn) {
+	datagram := make([]byte, MaxSize+1)
+	for {
+		n, _, err := conn.ReadFrom(datagram)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			t.count(Received, ResultError)
+			sleep(ctx, rereadAfter)
+			continue
+		}
+		t.count(Received, t.handleDatagram(datagram[:n]))
+	}
+}
+
+func (t *Transport) handleDatagram(datagram []byte) (result string) {
+	if len(datagram) > MaxSize {
+		return ResultOversize
+	}
+	message, err := Decode(datagram, t.config.Contact.Token)
+	switch {
+	case errors.Is(err, ErrForged):
+		return ResultForged
+	case err != nil:
+		return ResultMalformed
+	}
+	return t.handler.HandleMessage(message)
+}
+
+// ListenUDP opens a socket on address, such as ":8479": of both IP families if the address has no host.
+func ListenUDP(address string) (net.PacketConn, error) {
+	conn, err := (&net.ListenConfig{}).ListenPacket(context.Background(), "udp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listening for peer notifications: %w", err)
+	}
+	return conn, nil
+}
