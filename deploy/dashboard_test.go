@@ -49,7 +49,7 @@ var rows = []struct {
 			queries: [][2]string{{`max by (direction) (cloud_map_mcs_registry_failing` + replicas + `)`, "{{direction}}"}}},
 		{title: "Requests by result", unit: "reqps", description: "Requests to the registry's backend. A steady state is the poll and the heartbeat, nothing more.",
 			queries: [][2]string{{`sum by (registry, result) (rate(cloud_map_mcs_registry_requests_total` + replicas + `[$__rate_interval]))`, "{{registry}} {{result}}"}}},
-		{title: "Requests by operation", unit: "reqps", description: "The same by operation: what they cost is in docs/calls.md.",
+		{title: "Requests by operation", unit: "reqps", description: "The same by operation: what they cost is in docs/cost.md.",
 			queries: [][2]string{{`sum by (registry, operation) (rate(cloud_map_mcs_registry_requests_total` + replicas + `[$__rate_interval]))`, "{{registry}} {{operation}}"}}},
 		{title: "Allowed and used rate", description: "Part of its allowed rate that each operation uses. The allowed rate sinks when AWS throttles, and rises again by itself.",
 			unit: "percentunit", queries: [][2]string{{`sum by (registry, operation) (rate(cloud_map_mcs_registry_requests_total` + replicas + `[$__rate_interval])) / on (registry, operation) max by (registry, operation) (cloud_map_mcs_registry_request_limit` + replicas + `)`, "{{registry}} {{operation}}"}}},

@@ -118,7 +118,7 @@ func TestEveryAlertHasRunbookAndCase(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		if !slices.Contains(pages, filepath.Base(file)) {
+		if base := filepath.Base(file); base != "README.md" && !slices.Contains(pages, base) {
 			t.Errorf("%s is about no alert", file)
 		}
 	}

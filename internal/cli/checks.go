@@ -66,7 +66,7 @@ func (f *clusterFacts) crdCheck(ours crdRelease) check {
 	case len(older) > 0:
 		c.Result = warned
 		c.Detail = strings.Join(older, ", ") + "; this plugin brings " + ours.String()
-		c.Hint = "an older schema drops fields that newer controllers write: kubectl mcs install brings the newer ones (docs/crds.md)"
+		c.Hint = "an older schema drops fields that newer controllers write: kubectl mcs install brings the newer ones (docs/install.md#crds)"
 	default:
 		c.Detail = f.crds[crdNames[0]].String()
 	}

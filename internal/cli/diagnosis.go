@@ -292,7 +292,7 @@ func (f *serviceFacts) importHop(exporters []string) check {
 	c := check{Name: "ServiceImport", Result: broken}
 	if f.imported == nil {
 		c.Detail = "there is none"
-		c.Hint = "see the hops above, and whether the namespace may import: docs/restrictions.md"
+		c.Hint = "see the hops above, and whether the namespace may import: docs/install.md#namespaces-that-export-and-import"
 		return c
 	}
 	names := exporting(f.imported)

@@ -76,7 +76,7 @@ func TestDiagnose(t *testing.T) {
 		{name: "another registry", breakIt: func(_, i facts) { i.seen.Exports = nil }, wantStop: "cls2: registry", wantSays: "not of cls1"},
 		{name: "unknown", breakIt: func(_, i facts) { i.seen.Exports, i.seen.Unknown = nil, []string{"cls1"} }, wantStop: "cls2: registry", wantSays: "those of cls1 cannot be read"},
 		{name: "stale", breakIt: func(_, i facts) { i.seen.Stale = []string{"cls1"} }},
-		{name: "no import", breakIt: func(_, i facts) { i.imported = nil }, wantStop: "cls2: ServiceImport", wantSays: "docs/restrictions.md"},
+		{name: "no import", breakIt: func(_, i facts) { i.imported = nil }, wantStop: "cls2: ServiceImport", wantSays: "docs/install.md#namespaces-that-export-and-import"},
 		{name: "import not ready", breakIt: func(_, i facts) {
 			setCondition(i.imported.Status.Conditions, "Ready", metav1.ConditionFalse, "IPFamilyNotSupported", "only IPv6")
 		}, wantStop: "cls2: ServiceImport", wantSays: "only IPv6"},

@@ -149,7 +149,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 	o.PeerNotifications.bind(flags)
 	o.AWS.bind(flags)
 	flags.Var(o.AWSRates, "aws-rate",
-		"requests a second, and at once, that this cluster allows itself of an operation of Cloud Map, such as RegisterInstance=20/40 (repeatable); docs/calls.md has the defaults")
+		"requests a second, and at once, that this cluster allows itself of an operation of Cloud Map, such as RegisterInstance=20/40 (repeatable); docs/cost.md has the defaults")
 	o.Etcd.bind(flags)
 	flags.Var(&o.ImportFrom, "import-from",
 		"a further registry to import from, without exporting to it, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader (repeatable); "+

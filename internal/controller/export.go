@@ -82,7 +82,7 @@ func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 }
 
 // speedy is how long the registry has to show a new export until its status says Pending. It mostly does sooner, also where
-// AWS takes a second or two for an operation (FACTS.md 1): then one write of the status tells all.
+// AWS takes a second or two for an operation: then one write of the status tells all.
 const speedy = 3 * time.Second
 
 // statusIn says how long the first status of a new export is put off yet: while the registry may show it any moment.

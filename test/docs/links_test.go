@@ -166,9 +166,11 @@ func TestContents(t *testing.T) {
 		file, _, _ := strings.Cut(to, "#")
 		listed[filepath.Join("docs", file)] = true
 	}
-	// A page that is listed may list the pages of its kind.
-	for to := range all["docs/runbooks.md"].links {
-		listed[filepath.Join("docs", to)] = listed["docs/runbooks.md"]
+	// A directory of pages has its own table of contents.
+	for _, index := range []string{"docs/proposals/README.md", "docs/runbooks/README.md"} {
+		for to := range all[index].links {
+			listed[filepath.Join(filepath.Dir(index), to)] = listed[index]
+		}
 	}
 	for name := range all {
 		if strings.HasPrefix(name, "docs/") && name != "docs/README.md" && !listed[name] {

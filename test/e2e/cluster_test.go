@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// soon is how long the controller may take for anything: the conformance suite's 20 s (FACTS.md 2.10).
+	// soon is the time limit for anything that the controller does: 20 s, as in the conformance suite of mcs-api.
 	soon = 20 * time.Second
 	// started is how long Kubernetes may take to start or stop pods.
 	started = 90 * time.Second

@@ -101,7 +101,7 @@ func TestPodRestartsWithAnotherIP(t *testing.T) {
 	eventually(t, soon, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
 }
 
-// TestManyEndpoints is the old controller's flapping case (FACTS.md section 7): 150 endpoints in one Service.
+// TestManyEndpoints exports 150 endpoints in one Service, at which the legacy controller added and removed endpoints without end.
 func TestManyEndpoints(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)

@@ -86,6 +86,6 @@ func etcd() onRegistry {
 				wait("etcdctl get /mcs/demo-set/cls1/member --print-value-only", soon, contains(`"clusterID":"cls1"`, `"clusterSetID":"demo-set"`, `"beat":`)),
 			}},
 		introduction: "The registry is an etcd with TLS, in which each cluster is a user of its own ([etcd.md](etcd.md)).\n\n" +
-			"`make demo REGISTRY=etcd RECORD=docs/walk-through-etcd.md` writes this page anew.\n",
+			"`make demo REGISTRY=etcd RECORD=FILE` writes this page again.\n",
 	}
 }

@@ -31,7 +31,7 @@ type Command struct {
 }
 
 const (
-	// soon is how long the controller may take for anything: the conformance suite's 20 s (FACTS.md 2.10).
+	// soon is the time limit for anything that the controller does: 20 s, as in the conformance suite of mcs-api.
 	soon = 20 * time.Second
 	// started is how long Kubernetes may take to start pods.
 	started = 90 * time.Second
@@ -217,7 +217,7 @@ func matches(want ...string) func(string) error {
 	}
 }
 
-// instances wants n instances with the attributes that the old controller wrote (DESIGN.md 4.1).
+// instances wants n instances with the attributes that the old controller wrote.
 func instances(n int) func(string) error {
 	id := regexp.MustCompile(`"InstanceId": "tcp-10_10_\d+_\d+-80"`)
 	return func(out string) error {

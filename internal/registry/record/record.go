@@ -1,5 +1,5 @@
 // Package record is how exports are written down in a registry: protobuf in columns, compressed with zstd, behind two
-// bytes that say the format's version. docs/design/001-cloud-map-record-format.md explains the layout.
+// bytes that say the format's version. docs/proposals/001-cloud-map-record-format.md explains the layout.
 //
 // Whoever can write to a registry can write anything, so reading trusts nothing: sizes are bounded, every export passes
 // mcs.Sanitize, and what is wrong with one export leaves the others alone.

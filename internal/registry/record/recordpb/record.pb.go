@@ -1,4 +1,4 @@
-// The record of exports as the registries store it. docs/design/001-cloud-map-record-format.md explains it.
+// The record of exports as the registries store it. docs/proposals/001-cloud-map-record-format.md explains it.
 //
 // Rules for changes: numbers are never used again. A field that an older reader may ignore raises the format's minor
 // version, anything else its major version (package record).
