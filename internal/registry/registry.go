@@ -179,14 +179,6 @@ func CheckIdentity(identity mcs.Identity) error {
 	return nil
 }
 
-// CheckOwn is Publish's check of what every backend refuses: an export that is not the publishing cluster's own.
-func CheckOwn(exp mcs.Export, clusterID string) error {
-	if exp.Cluster == clusterID {
-		return nil
-	}
-	return &InvalidExportError{Key: exp.Key, Reason: fmt.Sprintf("it names cluster %q, but this is cluster %q", exp.Cluster, clusterID)}
-}
-
 // InvalidExportError means that an export can never be written to the registry as it is.
 type InvalidExportError struct {
 	Key    mcs.Key

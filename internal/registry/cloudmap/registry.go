@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
@@ -110,6 +111,7 @@ func defaultTimes() times {
 
 // Registry is one cluster's part in a clusterset on AWS Cloud Map.
 type Registry struct {
+	engine.Publisher
 	cfg     Config
 	log     logr.Logger
 	client  *api.Client
@@ -125,7 +127,7 @@ type Registry struct {
 	outbox   *outbox
 	claim    claim
 	members  *registry.MemberLog
-	asked    registry.PendingLookups
+	asked    engine.PendingLookups
 	// ours is our record as it was last written, or is about to be; recorded is when it was.
 	ours     memberRecord
 	recorded time.Time
@@ -174,10 +176,11 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 		outbox:   newOutbox(cfg.Identity.ClusterID),
 		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval)), settle: cfg.times.settle},
 		members:  registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
-		asked:    registry.PendingLookups{},
+		asked:    engine.PendingLookups{},
 		spoken:   keySet{},
 		kept:     map[string]bool{},
 	}
+	r.Publisher = engine.NewPublisher(cfg.Identity.ClusterID, cfg.ReadOnly, r.setDesired)
 	r.hints = newHints(r)
 	if !cfg.ReadOnly {
 		desired := r.desiredInstances
@@ -214,28 +217,17 @@ func withDefaults(cfg Config) Config {
 	return cfg
 }
 
-// Publish implements registry.Registry.
-func (r *Registry) Publish(_ context.Context, exp mcs.Export) error {
-	if r.cfg.ReadOnly {
-		return registry.ErrReadOnly
+// setDesired sets the desired export of key, nil to withdraw it.
+func (r *Registry) setDesired(key mcs.Key, exp *mcs.Export) error {
+	if exp == nil {
+		r.ask(key, nil)
+		return nil
 	}
-	if err := registry.CheckOwn(exp, r.cfg.Identity.ClusterID); err != nil {
-		return err
-	}
-	if err := record.Check(exp); err != nil {
+	if err := record.Check(*exp); err != nil {
 		return &registry.InvalidExportError{Key: exp.Key, Reason: err.Error()}
 	}
-	exp = exp.Canonical()
-	r.ask(exp.Key, &exp)
-	return nil
-}
-
-// Withdraw implements registry.Registry.
-func (r *Registry) Withdraw(_ context.Context, key mcs.Key) error {
-	if r.cfg.ReadOnly {
-		return registry.ErrReadOnly
-	}
-	r.ask(key, nil)
+	canonical := exp.Canonical()
+	r.ask(exp.Key, &canonical)
 	return nil
 }
 
@@ -269,11 +261,9 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.catalogs.synced {
-		r.asked.NotSynced(key)
-		return registry.View{}, fmt.Errorf("looking up %s: %w", key, registry.NotSynced(r.readProblem))
+		return registry.View{}, r.asked.NotSynced(key, r.readProblem)
 	}
-	view := r.catalogs.look(key)
-	r.asked.Record(key, view)
+	view := r.asked.Lookup(key, r.catalogs.look)
 	if !r.cfg.ReadOnly {
 		view.Local = r.publication(key)
 	}
@@ -390,9 +380,7 @@ func (r *Registry) retrying(ctx context.Context, step func() error) error {
 func (r *Registry) tell(notify func(mcs.Key), changed keySet) {
 	r.mu.Lock()
 	if r.catalogs.synced {
-		for _, key := range r.asked.Changed(r.catalogs.look) {
-			changed[key] = struct{}{}
-		}
+		r.asked.AddChanged(engine.Keys(changed), r.catalogs.look)
 	}
 	r.mu.Unlock()
 	for key := range changed {

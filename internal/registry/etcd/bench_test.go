@@ -49,7 +49,7 @@ func tenEndpoints(clusterID string, i, n int) mcs.Export {
 // BenchmarkChangeToImporter is the time from a Publish to the importer's notification that shows it, with 1,000 exports there.
 func BenchmarkChangeToImporter(b *testing.B) {
 	s := benchStore(b)
-	exporter, importer := s.registry(b, Config{Identity: cls1}), s.registry(b, Config{Identity: cls2})
+	exporter, importer := s.production(b, cls1), s.production(b, cls2)
 	start(b, exporter)
 	told := make(chan mcs.Key, 1<<16)
 	startWith(b, importer, func(key mcs.Key) { told <- key })
@@ -89,10 +89,10 @@ func must(b *testing.B, err error) {
 func await(b *testing.B, reg *Registry, count int) {
 	b.Helper()
 	within(b, fmt.Sprintf("%d exports are seen", count), func() bool {
-		reg.mu.Lock()
-		defer reg.mu.Unlock()
+		reg.mirror.mu.Lock()
+		defer reg.mirror.mu.Unlock()
 		seen := 0
-		for id, c := range reg.state.clusters {
+		for id, c := range reg.mirror.state.clusters {
 			if id != reg.cfg.Identity.ClusterID {
 				seen += len(c.exports)
 			}
@@ -101,13 +101,20 @@ func await(b *testing.B, reg *Registry, count int) {
 	})
 }
 
+// production is a registry with the intervals of production.
+func (s *testStore) production(b *testing.B, identity mcs.Identity) *Registry {
+	b.Helper()
+	cfg := Config{Identity: identity, PollInterval: time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute}
+	return s.registryWith(b, cfg, defaultTimings(cfg))
+}
+
 // BenchmarkConverge3000 is the time from nothing until 3,000 exports of 10 endpoints are with an importer, and confirmed.
 func BenchmarkConverge3000(b *testing.B) {
 	const count = 3000
 	s := benchStore(b)
 	for n := 0; b.Loop(); n++ {
 		s.prefix = fmt.Sprintf("/bench%d", n)
-		exporter, importer := s.registry(b, Config{Identity: cls1}), s.registry(b, Config{Identity: cls2})
+		exporter, importer := s.production(b, cls1), s.production(b, cls2)
 		stops := []func(error){start(b, exporter), start(b, importer)}
 		began := time.Now()
 		for i := range count {
@@ -133,7 +140,7 @@ func BenchmarkImporter100k(b *testing.B) {
 		group.Go(func() {
 			id := fmt.Sprintf("member-%d", c)
 			for i := range exports {
-				w, err := newWish(tenEndpoints(id, i, c))
+				w, err := newDesiredExport(tenEndpoints(id, i, c))
 				must(b, err)
 				s.put(b, l.export(id, webKey(i)), string(w.data))
 			}
@@ -142,7 +149,7 @@ func BenchmarkImporter100k(b *testing.B) {
 	group.Wait()
 	for b.Loop() {
 		before := heap()
-		importer := s.registry(b, Config{Identity: cls2})
+		importer := s.production(b, cls2)
 		began := time.Now()
 		stop := start(b, importer)
 		await(b, importer, clusters*exports)
@@ -169,7 +176,7 @@ func (s *testStore) cost(b *testing.B, l layout, clusters int) float64 {
 	began, used := time.Now(), cpu(b)
 	for n := range clusters {
 		id := fmt.Sprintf("member-%d", n)
-		data, err := newMemberRecord(mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: id}, "v1").beating(time.Now()).encode()
+		data, err := newMemberRecord(mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: id}, "v1").withHeartbeat(time.Now()).encode()
 		must(b, err)
 		lease, err := s.Root().Grant(b.Context(), 60)
 		must(b, err)

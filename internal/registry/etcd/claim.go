@@ -1,56 +1,56 @@
 package etcd
 
-// claim decides whether the cluster ID is ours: of two clusters that use one, the second must not write, and of two
-// processes of one cluster only the one that began later.
+// claim decides whether this process holds the cluster ID: of two clusters that use the same ID, the second must not write, and
+// of two processes of one cluster only the one that began later may.
 //
-// The ID belongs to whoever wrote the key alive, for as long as its lease lasts. The revision of that write is the fence:
-// our transactions demand that alive still has it.
+// The ID belongs to the process that wrote the key alive, for as long as its lease lasts. The revision of that write is the
+// fence: all transactions demand that alive still has it.
 type claim struct {
 	uid string
 	// fence is the revision of alive as this process wrote it last, 0 when it may not write.
 	fence int64
-	// leases are those that this process was granted: an alive under one of them was written by this process.
+	// leases are the leases of this process: an alive with one of them was written by this process.
 	leases map[int64]bool
-	// held says that this process has held the ID before: another process of this cluster that has it now began later.
+	// held is true once this process has held the ID: another process of this cluster that holds it now began later.
 	held bool
 }
 
 func newClaim(uid string) claim { return claim{uid: uid, leases: map[int64]bool{}} }
 
-// verdict is what a look at alive says.
+// verdict is the result of evaluating the key alive.
 type verdict int
 
 const (
-	// take says to write alive, if it is still as it was seen.
-	take verdict = iota
-	// taken says that another cluster has the ID.
-	taken
-	// displaced says that another process of this cluster has it.
+	// canAcquire means that this process may write alive, if it has not changed since.
+	canAcquire verdict = iota
+	// heldByOther means that another cluster holds the ID.
+	heldByOther
+	// displaced means that another process of this cluster holds it.
 	displaced
 )
 
-// judge says whether the ID may be taken.
-func (c *claim) judge(shown aliveState) verdict {
+// evaluate returns whether the ID may be acquired.
+func (c *claim) evaluate(shown aliveState) verdict {
 	switch {
-	case !shown.lives(), c.leases[shown.lease], shown.uid == c.uid && !c.held:
-		return take
+	case !shown.isHeld(), c.leases[shown.lease], shown.uid == c.uid && !c.held:
+		return canAcquire
 	case shown.uid == c.uid:
 		return displaced
 	}
-	return taken
+	return heldByOther
 }
 
-// won notes that alive was written at revision.
-func (c *claim) won(revision int64) { c.fence, c.held = revision, true }
+// acquire records that this process wrote alive at revision.
+func (c *claim) acquire(revision int64) { c.fence, c.held = revision, true }
 
-// drop gives the fence up: alive has to be written anew before anything else.
-func (c *claim) drop() { c.fence = 0 }
+// dropFence requires that alive is written anew before anything else.
+func (c *claim) dropFence() { c.fence = 0 }
 
-// observe takes in alive as it is after revision, and says whether the fence has fallen.
-func (c *claim) observe(shown aliveState, revision int64) (fallen bool) {
+// observe compares the fence with alive as of revision, and reports whether this process has lost it.
+func (c *claim) observe(shown aliveState, revision int64) (lost bool) {
 	if c.fence == 0 || revision < c.fence || shown.revision == c.fence {
 		return false
 	}
-	c.drop()
+	c.dropFence()
 	return true
 }

@@ -10,20 +10,20 @@ func TestClaim(t *testing.T) {
 		shown aliveState
 		want  verdict
 	}{
-		{"nobody's", false, aliveState{}, take},
-		{"nobody's, after it was ours", true, aliveState{}, take},
-		{"without a lease it never ends", false, aliveState{revision: 5, uid: other}, take},
-		{"an earlier process's of ours", false, aliveState{revision: 5, lease: 9, uid: mine}, take},
+		{"nobody's", false, aliveState{}, canAcquire},
+		{"nobody's, after it was ours", true, aliveState{}, canAcquire},
+		{"without a lease it never ends", false, aliveState{revision: 5, uid: other}, canAcquire},
+		{"an earlier process's of ours", false, aliveState{revision: 5, lease: 9, uid: mine}, canAcquire},
 		{"a later process's of ours", true, aliveState{revision: 5, lease: 9, uid: mine}, displaced},
-		{"ours, of unknown outcome", true, aliveState{revision: 5, lease: 7, uid: mine}, take},
-		{"another cluster's", false, aliveState{revision: 5, lease: 9, uid: other}, taken},
-		{"another cluster's, after it was ours", true, aliveState{revision: 5, lease: 9, uid: other}, taken},
+		{"ours, of unknown outcome", true, aliveState{revision: 5, lease: 7, uid: mine}, canAcquire},
+		{"another cluster's", false, aliveState{revision: 5, lease: 9, uid: other}, heldByOther},
+		{"another cluster's, after it was ours", true, aliveState{revision: 5, lease: 9, uid: other}, heldByOther},
 	}
 	for _, tt := range tests {
 		c := newClaim(mine)
 		c.leases[7] = true
 		c.held = tt.held
-		if got := c.judge(tt.shown); got != tt.want {
+		if got := c.evaluate(tt.shown); got != tt.want {
 			t.Errorf("%s: verdict %v, want %v", tt.name, got, tt.want)
 		}
 	}
@@ -43,7 +43,7 @@ func TestClaimFalls(t *testing.T) {
 	}
 	for _, tt := range tests {
 		c := newClaim("uid-1")
-		c.won(10)
+		c.acquire(10)
 		if got := c.observe(tt.shown, tt.revision); got != tt.want || (c.fence == 0) != tt.want {
 			t.Errorf("%s: fallen %v with fence %d, want %v", tt.name, got, c.fence, tt.want)
 		}

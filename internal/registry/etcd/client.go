@@ -21,7 +21,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// ClientConfig says how to reach an etcd cluster.
+// ClientConfig is the configuration of a Client.
 type ClientConfig struct {
 	// Endpoints are URLs of its members, all with https:// or all with http://.
 	Endpoints []string
@@ -40,7 +40,7 @@ type ClientConfig struct {
 	options []grpc.DialOption
 }
 
-// Client is a connection to an etcd cluster, made when it is first needed, which registries share.
+// Client is a connection to an etcd cluster, which registries share. It connects with the first request.
 type Client struct {
 	cfg ClientConfig
 	tls *tls.Config
@@ -51,19 +51,19 @@ type Client struct {
 }
 
 const (
-	// requestTimeout bounds one request: an etcd that is well answers in some milliseconds, and elects a new leader in
-	// one or two seconds.
+	// requestTimeout bounds one request: a healthy etcd answers in some milliseconds, and elects a new leader in one or two
+	// seconds.
 	requestTimeout = 5 * time.Second
 	// keepAliveTime is the shortest that gRPC allows, and keepAliveTimeout how long a peer may take to answer a ping:
-	// after both, the connection to a member that is stuck is given up for another's.
+	// after both, the client connects to another member.
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
-	// maxReconnect is the longest pause between two tries to connect. gRPC's own two minutes would be how long an etcd that
-	// is back goes unnoticed.
+	// maxReconnect is the longest pause between two attempts to connect. With gRPC's own two minutes, an etcd that has
+	// recovered would go unnoticed for that long.
 	maxReconnect = 3 * time.Second
 )
 
-// NewClient checks cfg and makes a client. It makes no request.
+// NewClient checks cfg and creates a client. It makes no request.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	cfg.Name = cmp.Or(cfg.Name, "etcd")
 	if len(cfg.Endpoints) == 0 {
@@ -77,13 +77,14 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 			return nil, fmt.Errorf("reading the certificates for etcd: %w", err)
 		}
 	}
-	if _, err := c.password(); err != nil {
+	if _, err := c.readPassword(); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Client) password() (string, error) {
+// readPassword reads the password file.
+func (c *Client) readPassword() (string, error) {
 	if c.cfg.PasswordFile == "" {
 		return "", nil
 	}
@@ -98,7 +99,7 @@ func (c *Client) password() (string, error) {
 	return password, nil
 }
 
-// connection is the client library's client. It is made with the first request, which may fail: a user has to log in.
+// connection returns the client library's client. It is created with the first request, which may fail: a user has to log in.
 func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +109,7 @@ func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 	if c.conn != nil {
 		return c.conn, nil
 	}
-	password, err := c.password()
+	password, err := c.readPassword()
 	if err != nil {
 		return nil, err
 	}
@@ -130,28 +131,28 @@ func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 	return conn, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	return c.drop()
+	return c.disconnect()
 }
 
-// drop ends the connection; the next request makes another. The caller holds c.mu.
-func (c *Client) drop() error {
+// disconnect closes the connection; the next request makes another. The caller holds c.mu.
+func (c *Client) disconnect() error {
 	if c.conn == nil {
 		return nil
 	}
 	err := c.conn.Close()
 	c.conn = nil
 	if errors.Is(err, context.Canceled) {
-		return nil // what Close returns when all is well
+		return nil // the result of a normal Close
 	}
 	return err
 }
 
-// call makes a request in time and counts it.
+// call makes a request with a timeout and counts it.
 func (c *Client) call(ctx context.Context, operation string, do func(context.Context, *clientv3.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -160,19 +161,19 @@ func (c *Client) call(ctx context.Context, operation string, do func(context.Con
 	if err == nil {
 		err = do(ctx, conn)
 	}
-	c.cfg.Metrics.Request(c.cfg.Name, operation, result(err), time.Since(began))
-	c.failed(conn, err)
+	c.cfg.Metrics.Request(c.cfg.Name, operation, resultOf(err), time.Since(began))
+	c.handleAuthFailure(conn, err)
 	return explain(err)
 }
 
-// failed has the password read again once etcd has refused it.
-func (c *Client) failed(conn *clientv3.Client, err error) {
+// handleAuthFailure disconnects if etcd refused the password, so that the file is read again.
+func (c *Client) handleAuthFailure(conn *clientv3.Client, err error) {
 	if !errors.Is(err, rpctypes.ErrAuthFailed) {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if conn != nil && c.conn == conn {
-		_ = c.drop() // what comes of it is of no interest any more
+		_ = c.disconnect() // the connection is not used any more
 	}
 }

@@ -11,13 +11,13 @@ import (
 )
 
 var (
-	// errFallen means that the key alive is not as this process wrote it: nothing was written.
-	errFallen = errors.New("the cluster's key alive has changed meanwhile")
+	// errFenceLost means that the key alive is not as this process wrote it: nothing was written.
+	errFenceLost = errors.New("the cluster's key alive was changed by another process")
 	// errTooLarge means that etcd refuses the size or the number of operations of a request.
 	errTooLarge = errors.New("etcd refuses a request of this size: raise its --max-request-bytes and --max-txn-ops to their defaults or more, or export fewer endpoints")
 )
 
-// advice says what a user can do about an error of etcd.
+// advice is what a user can do about an error of etcd, and the error's result in metrics.
 var advice = []struct {
 	err    error
 	result string
@@ -35,11 +35,11 @@ var advice = []struct {
 	{rpctypes.ErrLeaseNotFound, "not_found", ""},
 	{rpctypes.ErrRequestTooLarge, "invalid", ""},
 	{rpctypes.ErrTooManyOps, "invalid", ""},
-	{errFallen, "conflict", ""},
+	{errFenceLost, "conflict", ""},
 }
 
-// result is the metrics' word for how a request ended.
-func result(err error) string {
+// resultOf returns the result of a request for metrics.
+func resultOf(err error) string {
 	if err == nil {
 		return "ok"
 	}
@@ -54,16 +54,16 @@ func result(err error) string {
 	return "error"
 }
 
-// isRefusal says whether etcd surely did not do what it was asked for, and will not do it later.
+// isRefusal reports whether etcd certainly did not carry out a request, and will not do so later.
 func isRefusal(err error) bool {
-	switch result(err) {
+	switch resultOf(err) {
 	case "denied", "throttled", "invalid":
 		return true
 	}
 	return errors.Is(err, rpctypes.ErrNoSpace)
 }
 
-// explain is err with what a user can do about it.
+// explain returns err with what a user can do about it.
 func explain(err error) error {
 	switch {
 	case err == nil:

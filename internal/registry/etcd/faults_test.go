@@ -167,12 +167,12 @@ type exporter struct {
 }
 
 func (e *exporter) start() {
-	cfg := fast(e.identity)
+	timings := fastTimings()
 	if e.identity == cls1 {
 		// Its lease outlasts every fault, so that the twin never gets the ID. cls2's runs out now and then.
-		cfg.times.lease = time.Minute
+		timings.lease = time.Minute
 	}
-	e.reg = e.world.registry(e.world.t, cfg)
+	e.reg = e.world.registryWith(e.world.t, fast(e.identity), timings)
 	e.stop = start(e.world.t, e.reg)
 }
 

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
 )
 
@@ -160,19 +161,28 @@ func (s *testStore) intercept(ctx context.Context, method string, req, reply any
 	return err
 }
 
-// fast are intervals for tests that have no second to lose.
+// fast returns a configuration for tests that must not wait for seconds.
 func fast(identity mcs.Identity) Config {
 	return Config{
 		Identity: identity, Version: "test",
 		PollInterval: 50 * time.Millisecond, HeartbeatInterval: 200 * time.Millisecond, StaleAfter: time.Minute,
 		Logger: logr.Discard(),
-		times: times{
-			silence: 3 * time.Second, retry: 20 * time.Millisecond, maxRetry: 300 * time.Millisecond, leave: 20 * time.Second, lease: 2 * time.Second,
-		},
+	}
+}
+
+func fastTimings() timings {
+	return timings{
+		silence: 3 * time.Second, leave: 20 * time.Second, lease: 2 * time.Second,
+		retry: engine.Backoff{Initial: 20 * time.Millisecond, Max: 300 * time.Millisecond, Jitter: 0.5},
 	}
 }
 
 func (s *testStore) registry(t testing.TB, cfg Config) *Registry {
+	t.Helper()
+	return s.registryWith(t, cfg, fastTimings())
+}
+
+func (s *testStore) registryWith(t testing.TB, cfg Config, timings timings) *Registry {
 	t.Helper()
 	cfg.Prefix = s.prefix
 	if testing.Verbose() {
@@ -180,7 +190,7 @@ func (s *testStore) registry(t testing.TB, cfg Config) *Registry {
 			cfg.Logger = testr.New(t).WithName(cfg.Identity.ClusterID)
 		}
 	}
-	reg, err := New(s.client(t, cfg.Identity), cfg)
+	reg, err := newRegistry(s.client(t, cfg.Identity), cfg, timings)
 	if err != nil {
 		t.Fatal(err)
 	}

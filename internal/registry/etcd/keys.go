@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// layout knows where a clusterset's keys are.
+// layout returns and parses the keys of a clusterset.
 type layout struct{ root string }
 
 func newLayout(prefix, clusterSetID string) layout {
@@ -25,7 +25,7 @@ const (
 	kindExport
 )
 
-// What follows a cluster's prefix.
+// The keys below a cluster's prefix.
 const (
 	memberSuffix  = "member"
 	aliveSuffix   = "alive"
@@ -39,7 +39,7 @@ func (l layout) export(id string, key mcs.Key) string {
 	return l.cluster(id) + exportsSuffix + key.Namespace + "/" + key.Name
 }
 
-// clusterOf is whose key it is, "" when nobody's.
+// clusterOf returns the cluster that a key belongs to, or "".
 func (l layout) clusterOf(key string) string {
 	rest, ok := strings.CutPrefix(key, l.root)
 	id, _, more := strings.Cut(rest, "/")
@@ -49,7 +49,7 @@ func (l layout) clusterOf(key string) string {
 	return id
 }
 
-// parse says what a key of cluster id is, which anybody with write permission may have made.
+// parse parses a key of cluster id. Any user with write permission may have created it.
 func (l layout) parse(id, key string) (kind, mcs.Key, error) {
 	rest := strings.TrimPrefix(key, l.cluster(id))
 	switch rest {
@@ -61,12 +61,21 @@ func (l layout) parse(id, key string) (kind, mcs.Key, error) {
 	rest, ok := strings.CutPrefix(rest, exportsSuffix)
 	namespace, name, _ := strings.Cut(rest, "/")
 	if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Label(name)) > 0 {
-		return 0, mcs.Key{}, fmt.Errorf("key %q is none that a controller writes: it is ignored", clip(key))
+		return 0, mcs.Key{}, fmt.Errorf("key %q is ignored: no controller writes such a key", clip(key))
 	}
 	return kindExport, mcs.Key{Namespace: namespace, Name: name}, nil
 }
 
-// clip keeps somebody else's text from filling a log.
+// exportKey returns the key of the export that a key of cluster id holds; ok is false if it holds none.
+func (l layout) exportKey(id, key string) (of mcs.Key, ok bool) {
+	if l.clusterOf(key) != id {
+		return mcs.Key{}, false
+	}
+	kind, of, err := l.parse(id, key)
+	return of, err == nil && kind == kindExport
+}
+
+// clip bounds the length of text from other clusters in logs.
 func clip(s string) string {
 	const most = 200 // room for the prefix, two IDs and a key
 	if len(s) <= most {

@@ -12,7 +12,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// memberRecord is what a cluster says of itself.
+// memberRecord is the value of a cluster's key member.
 type memberRecord struct {
 	ClusterID    string `json:"clusterID"`
 	ClusterSetID string `json:"clusterSetID"`
@@ -21,15 +21,15 @@ type memberRecord struct {
 	// Version is the controller's, Format that of the exports.
 	Version string `json:"version"`
 	Format  string `json:"format"`
-	// Joined is when the cluster became a member, and Beat when it last said that it lives, both by its own clock.
+	// Joined is when the cluster became a member, and Beat its last heartbeat, both by its own clock.
 	Joined time.Time `json:"joined"`
 	Beat   time.Time `json:"beat"`
 }
 
 const (
-	// maxMemberBytes is far more than a record takes: IDs of 63 characters, a UID of 36, a version.
+	// maxMemberBytes is far more than a record needs: IDs of 63 characters, a UID of 36, a version.
 	maxMemberBytes = 4 << 10
-	// maxTextBytes bounds the texts of a record that have no rule of their own.
+	// maxTextBytes bounds the fields of a record that have no format of their own.
 	maxTextBytes = 128
 )
 
@@ -42,8 +42,8 @@ func newMemberRecord(identity mcs.Identity, version string) memberRecord {
 
 func (r memberRecord) encode() ([]byte, error) { return json.Marshal(r) }
 
-// beating is r with a new heartbeat, which is at least a millisecond after the last.
-func (r memberRecord) beating(now time.Time) memberRecord {
+// withHeartbeat returns r with a new heartbeat, at least a millisecond after the last one.
+func (r memberRecord) withHeartbeat(now time.Time) memberRecord {
 	now = now.UTC().Truncate(time.Millisecond)
 	if !now.After(r.Beat) {
 		now = r.Beat.Add(time.Millisecond) // the clock was set back
@@ -55,7 +55,7 @@ func (r memberRecord) beating(now time.Time) memberRecord {
 	return r
 }
 
-// decodeMember reads what was written as the member record of a cluster. What it returns with an error is not to be used.
+// decodeMember decodes and checks the member record of a cluster.
 func decodeMember(data []byte, clusterSetID, clusterID string) (memberRecord, error) {
 	var r memberRecord
 	if len(data) > maxMemberBytes {

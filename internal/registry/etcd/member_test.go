@@ -14,7 +14,7 @@ var cls1 = mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1"}
 
 func TestMemberRecord(t *testing.T) {
 	now := time.Date(2026, 11, 21, 9, 0, 0, 123456789, time.UTC)
-	want := newMemberRecord(cls1, "v1").beating(now)
+	want := newMemberRecord(cls1, "v1").withHeartbeat(now)
 	data, err := want.encode()
 	if err != nil {
 		t.Fatal(err)
@@ -49,17 +49,17 @@ func TestMemberRecord(t *testing.T) {
 
 func TestBeating(t *testing.T) {
 	at := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
-	first := newMemberRecord(cls1, "v1").beating(at)
+	first := newMemberRecord(cls1, "v1").withHeartbeat(at)
 	if !first.Joined.Equal(at) || !first.Beat.Equal(at) {
 		t.Errorf("joined %v and beat %v, want both %v", first.Joined, first.Beat, at)
 	}
-	if back := first.beating(at.Add(-time.Hour)); !back.Beat.After(first.Beat) || !back.Joined.Equal(at) {
+	if back := first.withHeartbeat(at.Add(-time.Hour)); !back.Beat.After(first.Beat) || !back.Joined.Equal(at) {
 		t.Errorf("after the clock was set back: joined %v and beat %v", back.Joined, back.Beat)
 	}
 }
 
 func FuzzMember(f *testing.F) {
-	data, err := newMemberRecord(cls1, "v1").beating(time.Now()).encode()
+	data, err := newMemberRecord(cls1, "v1").withHeartbeat(time.Now()).encode()
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -5,147 +5,150 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// outbox is what this cluster was asked to have in etcd, and how far that is.
+// outbox compares the desired exports of this cluster with those in etcd and batches the writes.
 type outbox struct {
-	// shown is what the watch has of our own export of a key (state.shown).
-	shown func(mcs.Key) (exp *mcs.Export, there bool)
-	// want is what was asked for; a withdrawal is forgotten when it is carried out.
-	want map[mcs.Key]wish
-	// written is what etcd accepted and the watch has not shown yet.
-	written map[mcs.Key]written
-	// refused is why etcd will not take a key as it is.
+	// shown returns this cluster's export of a key as the watch has shown it (mirror.ownExport).
+	shown func(mcs.Key) (exp *mcs.Export, exists bool)
+	// desired are the desired exports and withdrawals; a withdrawal is removed when it is complete.
+	desired map[mcs.Key]desiredExport
+	// accepted are the writes that etcd accepted and the watch has not shown yet.
+	accepted map[mcs.Key]acceptedWrite
+	// refused is why etcd refuses the desired export of a key.
 	refused map[mcs.Key]error
-	// queues are the keys that may differ from what is wanted, the longest waiting first, those to be withdrawn apart.
-	// queued says in which a key is; in the other it does not count.
+	// queues are the keys that may differ from what is desired, those that wait longest first, withdrawals apart.
+	// queued is the queue that a key is in; in the other one it does not count.
 	queues map[bool][]mcs.Key
 	queued map[mcs.Key]bool
 }
 
-// wish is an export and its encoding, or a withdrawal when the export is nil.
-type wish struct {
+// desiredExport is an export and its encoding, or a withdrawal when the export is nil.
+type desiredExport struct {
 	export *mcs.Export
 	data   []byte
 }
 
-type written struct {
+type acceptedWrite struct {
 	export   *mcs.Export
 	revision int64
 }
 
 func newOutbox(shown func(mcs.Key) (*mcs.Export, bool)) *outbox {
 	return &outbox{
-		shown: shown, want: map[mcs.Key]wish{}, written: map[mcs.Key]written{}, refused: map[mcs.Key]error{},
+		shown: shown, desired: map[mcs.Key]desiredExport{}, accepted: map[mcs.Key]acceptedWrite{}, refused: map[mcs.Key]error{},
 		queues: map[bool][]mcs.Key{}, queued: map[mcs.Key]bool{},
 	}
 }
 
-// newWish makes of exp what the others will read of it.
-func newWish(exp mcs.Export) (wish, error) {
+// newDesiredExport encodes exp, and keeps of it what the other clusters will read.
+func newDesiredExport(exp mcs.Export) (desiredExport, error) {
 	data, err := record.Encode([]mcs.Export{exp})
 	if err != nil {
-		return wish{}, &registry.InvalidExportError{Key: exp.Key, Reason: err.Error()}
+		return desiredExport{}, &registry.InvalidExportError{Key: exp.Key, Reason: err.Error()}
 	}
 	e := decodeExport(pair{value: data}, exp.Cluster, exp.Key)
-	if e.trouble != "" {
-		return wish{}, &registry.InvalidExportError{Key: exp.Key, Reason: e.trouble}
+	if e.unreadable != "" {
+		return desiredExport{}, &registry.InvalidExportError{Key: exp.Key, Reason: e.unreadable}
 	}
-	return wish{export: e.export, data: data}, nil
+	return desiredExport{export: e.export, data: data}, nil
 }
 
-// ask notes what is wanted of key, and says whether that is news.
-func (o *outbox) ask(key mcs.Key, w wish) bool {
-	have, asked := o.want[key]
-	if asked && same(have.export, w.export) {
+// setDesired sets what is desired of key, and reports whether that is a change.
+func (o *outbox) setDesired(key mcs.Key, d desiredExport) (changed bool) {
+	before, exists := o.desired[key]
+	if exists && equalExports(before.export, d.export) {
 		return false
 	}
-	o.want[key] = w
+	o.desired[key] = d
 	delete(o.refused, key)
-	o.recheck(key)
+	o.enqueue(key)
 	return true
 }
 
-// recheck has key compared with what is wanted.
-func (o *outbox) recheck(key mcs.Key) {
-	w, asked := o.want[key]
-	withdraw := w.export == nil
-	if in, queued := o.queued[key]; asked && (!queued || in != withdraw) {
+// enqueue has key compared with what is desired.
+func (o *outbox) enqueue(key mcs.Key) {
+	d, exists := o.desired[key]
+	withdraw := d.export == nil
+	if in, queued := o.queued[key]; exists && (!queued || in != withdraw) {
 		o.queued[key] = withdraw
 		o.queues[withdraw] = append(o.queues[withdraw], key)
 	}
 }
 
-// relisted notes that a list has shown everything up to revision; rewound forgets what was written before etcd was set back.
-func (o *outbox) relisted(revision int64, rewound bool) {
-	for key, w := range o.written {
-		if rewound || revision >= w.revision {
-			delete(o.written, key)
+// observeList records that a list has shown everything up to revision. If etcd was set back (rewound), the writes that it
+// accepted before are dropped.
+func (o *outbox) observeList(revision int64, rewound bool) {
+	for key, a := range o.accepted {
+		if rewound || revision >= a.revision {
+			delete(o.accepted, key)
 		}
 	}
 	clear(o.refused)
-	for key := range o.want {
-		o.recheck(key)
+	for key := range o.desired {
+		o.enqueue(key)
 	}
 }
 
-// same says whether two exports, of which nil is none, are the same.
-func same(a, b *mcs.Export) bool {
+// equalExports reports whether two exports are equal; nil is no export.
+func equalExports(a, b *mcs.Export) bool {
 	return a == b || a != nil && b != nil && a.Equal(*b)
 }
 
-// current is what etcd has of key, as far as is known; there is false when it has nothing.
-func (o *outbox) current(key mcs.Key) (exp *mcs.Export, there bool) {
-	if w, ok := o.written[key]; ok {
-		return w.export, w.export != nil
+// current returns the export of key in etcd, as far as it is known; exists is false if there is none.
+func (o *outbox) current(key mcs.Key) (exp *mcs.Export, exists bool) {
+	if a, ok := o.accepted[key]; ok {
+		return a.export, a.export != nil
 	}
 	return o.shown(key)
 }
 
-// done says whether etcd has of key what is wanted.
-func (o *outbox) done(key mcs.Key, w wish) bool {
-	exp, there := o.current(key)
-	if w.export == nil {
-		return !there
+// isSynced reports whether etcd has of key what is desired.
+func (o *outbox) isSynced(key mcs.Key, d desiredExport) bool {
+	exp, exists := o.current(key)
+	if d.export == nil {
+		return !exists
 	}
-	return exp != nil && same(exp, w.export)
+	return exp != nil && equalExports(exp, d.export)
 }
 
-// What one transaction may hold: etcd's default limits are 128 operations and 1.5 MiB. The largest single record stays
-// below them, and half of a MiB leaves others room between ours.
+// The limits of one transaction: etcd's defaults are 128 operations and 1.5 MiB. The largest single record is smaller, and
+// half a MiB lets other clusters' requests in between.
 const (
 	maxOperations = 128
 	maxBatchBytes = 512 << 10
 )
 
-// operation is one write: of value, or a removal when withdraw is set.
+// operation writes an export, or removes it if withdraw is set.
 type operation struct {
 	key      mcs.Key
-	wish     wish
+	desired  desiredExport
 	withdraw bool
 }
 
-// next takes the operations of the next transaction out of the queues, at most so many. They are all withdrawals, which come
-// first, or all exports: etcd goes on accepting the former when its storage quota is used up.
-func (o *outbox) next(most int) []operation {
-	if batch := o.take(true, most); len(batch) > 0 {
+// nextBatch takes the operations of the next transaction from the queues, at most limit. They are all withdrawals, which come
+// first, or all exports: etcd accepts withdrawals even when its storage quota is used up.
+func (o *outbox) nextBatch(limit int) []operation {
+	if batch := o.dequeue(true, limit); len(batch) > 0 {
 		return batch
 	}
-	return o.take(false, most)
+	return o.dequeue(false, limit)
 }
 
-func (o *outbox) take(withdraw bool, most int) []operation {
+// dequeue takes operations from one queue.
+func (o *outbox) dequeue(withdraw bool, limit int) []operation {
 	var batch []operation
-	for bytes := 0; len(batch) < most; {
+	for bytes := 0; len(batch) < limit; {
 		queue := o.queues[withdraw]
 		if len(queue) == 0 {
 			break
 		}
 		key := queue[0]
 		in, queued := o.queued[key]
-		w := o.want[key]
-		if len(batch) > 0 && bytes+len(w.data) > maxBatchBytes {
+		d := o.desired[key]
+		if len(batch) > 0 && bytes+len(d.data) > maxBatchBytes {
 			break
 		}
 		o.queues[withdraw] = queue[1:]
@@ -154,76 +157,85 @@ func (o *outbox) take(withdraw bool, most int) []operation {
 		}
 		delete(o.queued, key)
 		switch {
-		case o.done(key, w):
-			o.settle(key, w)
+		case o.isSynced(key, d):
+			o.dropWithdrawal(key, d)
 		case o.refused[key] != nil:
 		default:
-			bytes += len(w.data)
-			batch = append(batch, operation{key: key, wish: w, withdraw: withdraw})
+			bytes += len(d.data)
+			batch = append(batch, operation{key: key, desired: d, withdraw: withdraw})
 		}
 	}
 	return batch
 }
 
-// settle forgets a withdrawal that is carried out and shown.
-func (o *outbox) settle(key mcs.Key, w wish) {
-	if _, unshown := o.written[key]; w.export == nil && !unshown {
-		delete(o.want, key)
+// dropWithdrawal removes a withdrawal that the watch has shown.
+func (o *outbox) dropWithdrawal(key mcs.Key, d desiredExport) {
+	if _, unconfirmed := o.accepted[key]; d.export == nil && !unconfirmed {
+		delete(o.desired, key)
 	}
 }
 
-// accepted notes that etcd took the operations at revision; everything up to shownRevision was seen already. A withdrawal
-// without effect was overtaken by somebody else's, which the watch shows at an earlier revision.
-func (o *outbox) accepted(batch []operation, effect []bool, revision, shownRevision int64) {
+// recordAccepted records that etcd accepted the batch at revision; the watch has shown everything up to shownRevision. A
+// withdrawal that was not effective came after another process's, which the watch shows at an earlier revision.
+func (o *outbox) recordAccepted(batch []operation, effective []bool, revision, shownRevision int64) {
 	for i, op := range batch {
-		_, there := o.shown(op.key)
+		_, exists := o.shown(op.key)
 		switch {
-		case effect[i] && revision > shownRevision:
-			o.written[op.key] = written{export: op.wish.export, revision: revision}
-		case !effect[i] && there:
-			o.written[op.key] = written{}
+		case effective[i] && revision > shownRevision:
+			o.accepted[op.key] = acceptedWrite{export: op.desired.export, revision: revision}
+		case !effective[i] && exists:
+			o.accepted[op.key] = acceptedWrite{}
 		}
-		o.recheck(op.key)
+		o.enqueue(op.key)
 	}
 }
 
-// failed puts operations back whose outcome is not known, or that had none.
-func (o *outbox) failed(batch []operation) {
+// recordRefused records why etcd refuses the desired export of key.
+func (o *outbox) recordRefused(key mcs.Key, reason error) { o.refused[key] = reason }
+
+// requeue puts back operations that failed, or whose outcome is not known.
+func (o *outbox) requeue(batch []operation) {
 	for _, op := range batch {
-		o.recheck(op.key)
+		o.enqueue(op.key)
 	}
 }
 
-// refuse notes that etcd will not take the key as it is.
-func (o *outbox) refuse(key mcs.Key, reason error) { o.refused[key] = reason }
-
-// seen notes that the watch has shown the changes up to revision, key's among them.
-func (o *outbox) seen(key mcs.Key, revision int64) {
-	if w, ok := o.written[key]; ok && revision >= w.revision {
-		delete(o.written, key)
+// observeChange records that the watch has shown a change of key at revision.
+func (o *outbox) observeChange(key mcs.Key, revision int64) {
+	if a, ok := o.accepted[key]; ok && revision >= a.revision {
+		delete(o.accepted, key)
 	}
-	o.recheck(key)
+	o.enqueue(key)
 }
 
-// publication says where key stands; problem is why writing or reading does not work.
-func (o *outbox) publication(key mcs.Key, problem error) registry.PublishStatus {
-	w, asked := o.want[key]
-	exp, there := o.shown(key)
-	_, unshown := o.written[key]
+// status returns the status of key; problem is the reason why writing or reading does not work, or nil.
+func (o *outbox) status(key mcs.Key, problem error) registry.PublishStatus {
+	d, requested := o.desired[key]
+	exp, exists := o.shown(key)
+	_, unconfirmed := o.accepted[key]
 	switch {
-	case !asked && exp != nil, w.export != nil && !unshown && exp != nil && same(exp, w.export):
+	case !requested && exp != nil, d.export != nil && !unconfirmed && exp != nil && equalExports(exp, d.export):
 		return registry.PublishStatus{State: registry.Exported}
-	case w.export == nil && !there && !unshown:
+	case d.export == nil && !exists && !unconfirmed:
 		return registry.PublishStatus{State: registry.Absent}
 	}
 	return registry.PublishStatus{State: registry.Pending, Err: errors.Join(o.refused[key], problem)}
 }
 
-// unfinished adds the keys that are not yet as they were asked to be.
-func (o *outbox) unfinished(keys keySet) {
-	for key := range o.want {
-		if o.publication(key, nil).State == registry.Pending {
-			keys[key] = struct{}{}
+// addPending adds the keys that are not yet as desired.
+func (o *outbox) addPending(keys engine.Keys) {
+	for key := range o.desired {
+		if o.status(key, nil).State == registry.Pending {
+			keys.Add(key)
+		}
+	}
+}
+
+// addDesired adds the keys with a desired export.
+func (o *outbox) addDesired(keys engine.Keys) {
+	for key, d := range o.desired {
+		if d.export != nil {
+			keys.Add(key)
 		}
 	}
 }

@@ -27,8 +27,8 @@ func webExport(clusterID string, i, n int) mcs.Export {
 	}
 }
 
-func wishFor(t interface{ Fatal(...any) }, i, n int) wish {
-	w, err := newWish(webExport("cls1", i, n))
+func desiredFor(t interface{ Fatal(...any) }, i, n int) desiredExport {
+	w, err := newDesiredExport(webExport("cls1", i, n))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestWishIsWhatOthersRead(t *testing.T) {
 	var invalid *registry.InvalidExportError
 	exp := webExport("cls1", 0, 1)
 	exp.Type = "Nonsense"
-	if _, err := newWish(exp); !errors.As(err, &invalid) {
+	if _, err := newDesiredExport(exp); !errors.As(err, &invalid) {
 		t.Errorf("an export that nobody could use: error %v, want an InvalidExportError", err)
 	}
 }
@@ -77,18 +77,18 @@ func TestOutboxConverges(t *testing.T) {
 			for s.shownRevision = s.events[0].revision; len(s.events) > 0 && s.events[0].revision == s.shownRevision; s.events = s.events[1:] {
 				e := s.events[0]
 				s.shown[e.key] = e.exp
-				o.seen(e.key, e.revision)
+				o.observeChange(e.key, e.revision)
 			}
 		}
 		write := func(most int) (wrote bool) {
-			batch := o.next(most)
+			batch := o.nextBatch(most)
 			if len(batch) == 0 {
 				return false
 			}
 			s.revision++
 			effect := make([]bool, len(batch))
 			for i, op := range batch {
-				effect[i] = s.set(op.key, op.wish.export)
+				effect[i] = s.set(op.key, op.desired.export)
 			}
 			// The watch may be faster than the answer.
 			for range rapid.IntRange(0, 3).Draw(t, "shown before the answer") {
@@ -96,7 +96,7 @@ func TestOutboxConverges(t *testing.T) {
 					show()
 				}
 			}
-			o.accepted(batch, effect, s.revision, s.shownRevision)
+			o.recordAccepted(batch, effect, s.revision, s.shownRevision)
 			return true
 		}
 		want := map[mcs.Key]*mcs.Export{}
@@ -104,12 +104,12 @@ func TestOutboxConverges(t *testing.T) {
 			i := rapid.IntRange(0, 3).Draw(t, "key")
 			switch rapid.IntRange(0, 5).Draw(t, "what") {
 			case 0:
-				w := wishFor(t, i, rapid.IntRange(1, 3).Draw(t, "port"))
+				w := desiredFor(t, i, rapid.IntRange(1, 3).Draw(t, "port"))
 				want[webKey(i)] = w.export
-				o.ask(webKey(i), w)
+				o.setDesired(webKey(i), w)
 			case 1:
 				want[webKey(i)] = nil
-				o.ask(webKey(i), wish{})
+				o.setDesired(webKey(i), desiredExport{})
 			case 2:
 				write(rapid.IntRange(1, 3).Draw(t, "most"))
 			case 3:
@@ -120,7 +120,7 @@ func TestOutboxConverges(t *testing.T) {
 				s.revision++
 				s.set(webKey(i), nil)
 			case 5: // a refused transaction
-				o.failed(o.next(2))
+				o.requeue(o.nextBatch(2))
 			}
 		}
 		for rounds := 0; ; rounds++ {
@@ -135,18 +135,18 @@ func TestOutboxConverges(t *testing.T) {
 			}
 		}
 		for key, exp := range want {
-			if !same(s.stored[key], exp) {
+			if !equalExports(s.stored[key], exp) {
 				t.Errorf("%v is stored as %v, want %v", key, s.stored[key], exp)
 			}
 			wantState := registry.Exported
 			if exp == nil {
 				wantState = registry.Absent
 			}
-			if got := o.publication(key, nil).State; got != wantState {
+			if got := o.status(key, nil).State; got != wantState {
 				t.Errorf("publication of %v is %v, want %v", key, got, wantState)
 			}
 		}
-		for key, w := range o.want {
+		for key, w := range o.desired {
 			if w.export == nil {
 				t.Errorf("the withdrawal of %v is not forgotten", key)
 			}
@@ -159,43 +159,43 @@ func TestOutboxBatches(t *testing.T) {
 	there := func(mcs.Key) (*mcs.Export, bool) { return &mcs.Export{}, true }
 	o := newOutbox(none)
 	for i := range maxOperations + 10 {
-		o.ask(webKey(i), wishFor(t, i, 1))
+		o.setDesired(webKey(i), desiredFor(t, i, 1))
 	}
-	o.ask(webKey(0), wish{}) // changed its mind: nothing is there
-	if first := o.next(maxOperations); len(first) != maxOperations || first[0].key != webKey(1) {
+	o.setDesired(webKey(0), desiredExport{}) // changed its mind: nothing is there
+	if first := o.nextBatch(maxOperations); len(first) != maxOperations || first[0].key != webKey(1) {
 		t.Errorf("first batch has %d operations and begins with %v", len(first), first[0].key)
 	}
 	o.shown = there
-	o.ask(webKey(500), wish{})
-	if batch := o.next(maxOperations); len(batch) != 1 || !batch[0].withdraw {
+	o.setDesired(webKey(500), desiredExport{})
+	if batch := o.nextBatch(maxOperations); len(batch) != 1 || !batch[0].withdraw {
 		t.Errorf("withdrawals do not come first and alone: %v", batch)
 	}
-	if batch := o.next(maxOperations); len(batch) != 9 || batch[0].withdraw {
+	if batch := o.nextBatch(maxOperations); len(batch) != 9 || batch[0].withdraw {
 		t.Errorf("the last batch has %d operations, want 9 exports", len(batch))
 	}
-	big := wish{export: &mcs.Export{}, data: make([]byte, maxBatchBytes*2/3)}
+	big := desiredExport{export: &mcs.Export{}, data: make([]byte, maxBatchBytes*2/3)}
 	o = newOutbox(none)
-	o.ask(webKey(1), big)
-	o.ask(webKey(2), big)
-	if batch := o.next(maxOperations); len(batch) != 1 {
+	o.setDesired(webKey(1), big)
+	o.setDesired(webKey(2), big)
+	if batch := o.nextBatch(maxOperations); len(batch) != 1 {
 		t.Errorf("a batch has %d large records, want 1", len(batch))
 	}
 }
 
 func TestOutboxRefused(t *testing.T) {
 	o := newOutbox(func(mcs.Key) (*mcs.Export, bool) { return nil, false })
-	o.ask(webKey(1), wishFor(t, 1, 1))
-	batch := o.next(1)
-	o.refuse(batch[0].key, errTooLarge)
-	o.failed(batch)
-	if again := o.next(1); len(again) != 0 {
+	o.setDesired(webKey(1), desiredFor(t, 1, 1))
+	batch := o.nextBatch(1)
+	o.recordRefused(batch[0].key, errTooLarge)
+	o.requeue(batch)
+	if again := o.nextBatch(1); len(again) != 0 {
 		t.Error("what etcd refuses is tried again")
 	}
-	if p := o.publication(webKey(1), nil); p.State != registry.Pending || !errors.Is(p.Err, errTooLarge) {
+	if p := o.status(webKey(1), nil); p.State != registry.Pending || !errors.Is(p.Err, errTooLarge) {
 		t.Errorf("publication %+v, want Pending with the reason", p)
 	}
-	o.ask(webKey(1), wishFor(t, 1, 2))
-	if again := o.next(1); len(again) != 1 {
+	o.setDesired(webKey(1), desiredFor(t, 1, 2))
+	if again := o.nextBatch(1); len(again) != 1 {
 		t.Error("what changed since is not tried")
 	}
 }

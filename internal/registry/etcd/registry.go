@@ -3,300 +3,147 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"sync"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// Config says which cluster this is and how it takes part.
+// Config is the configuration of a Registry.
 type Config struct {
 	Identity mcs.Identity
-	// Version is this controller's, for the others to see.
+	// Version is the version of this controller, shown to the other clusters.
 	Version string
-	// Prefix is where the keys of all clustersets are; "" is /mcs.
+	// Prefix is the prefix of the keys of all clustersets; "" is /mcs.
 	Prefix string
-	// PollInterval is the time between two questions whether the watch is alive, HeartbeatInterval between two signs of life;
-	// the lease lasts three of them. StaleAfter is how long a cluster may be silent until it counts as gone. 0 is
-	// the default.
+	// PollInterval is the time between two progress requests, which check that the watch works. HeartbeatInterval is the time
+	// between two heartbeats; the lease lasts for three of them. StaleAfter is how long a cluster may go without a heartbeat
+	// until it is stale. All three are required.
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
-	// ReadOnly makes a registry that is only imported from: nothing is written, the cluster is no member.
+	// ReadOnly makes a registry that is only imported from: it writes nothing, and the cluster is no member.
 	ReadOnly bool
 	Logger   logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
-
-	// times are what only tests change.
-	times times
 }
 
-// times are the intervals that nobody needs to set.
-type times struct {
-	// silence is how long etcd may take to answer the watch's question.
+// DefaultPrefix is the default of Config.Prefix.
+const DefaultPrefix = "/mcs"
+
+// timings are the intervals that only tests change.
+type timings struct {
+	// silence is how long etcd may take to answer a progress request of the watch.
 	silence time.Duration
-	// retry is the pause after a first failure, and maxRetry the longest.
-	retry, maxRetry time.Duration
+	// retry are the pauses between failed requests.
+	retry engine.Backoff
 	// leave bounds the removal of everything.
 	leave time.Duration
-	// lease is how long the key alive outlives the last sign of life.
+	// lease is how long the key alive outlives the last renewal.
 	lease time.Duration
 }
 
-const (
-	// DefaultPrefix is where the keys are unless set otherwise.
-	DefaultPrefix = "/mcs"
+// leaseHeartbeats is how many heartbeats a lease lasts: the client library renews it three times in that time.
+const leaseHeartbeats = 3
 
-	defaultPoll      = time.Second
-	defaultHeartbeat = 12 * time.Second
-	// defaultStale is ten heartbeats: a restart, a lost leader lease or a busy minute is not death.
-	defaultStale = 2 * time.Minute
-	// leaseBeats is how many heartbeats a lease lasts: the client library renews it three times in its life.
-	leaseBeats = 3
-)
-
-// Registry is one cluster's part in a clusterset on etcd.
-type Registry struct {
-	cfg   Config
-	log   logr.Logger
-	store *store
-
-	// writable wakes the writer.
-	writable chan struct{}
-
-	// keepers keep leases alive.
-	keepers sync.WaitGroup
-
-	mu      sync.Mutex
-	members *registry.MemberLog
-	state   *state
-	outbox  *outbox
-	claim   claim
-	// record is what this cluster says of itself, as it was last written or is about to be; beatAt is when it is next.
-	record memberRecord
-	beatAt time.Time
-	// recorded is the revision at which it was.
-	recorded int64
-	// lease is the one that we keep alive, 0 while there is none.
-	lease int64
-	// behind is how many answers in a row were of an earlier revision than what was read.
-	behind int
-	// most is how many operations a transaction may have.
-	most  int
-	asked registry.PendingLookups
-	// readProblem, writeProblem and claimProblem are why reading, writing and having the ID do not work.
-	readProblem, writeProblem, claimProblem error
+func defaultTimings(cfg Config) timings {
+	return timings{
+		silence: max(5*time.Second, 3*cfg.PollInterval),
+		retry:   engine.Backoff{Initial: 200 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5},
+		leave:   time.Minute,
+		lease:   leaseHeartbeats * cfg.HeartbeatInterval,
+	}
 }
 
-var _ registry.Registry = (*Registry)(nil)
+// Registry is the registry of one cluster on etcd.
+type Registry struct {
+	engine.Publisher
+	cfg      Config
+	timings  timings
+	notifier *engine.Notifier
+	mirror   *mirror
+	reader   *reader
+	writer   *writer
+}
 
-// New makes a registry for one cluster. It makes no request.
+var (
+	_ registry.Registry = (*Registry)(nil)
+	_ registry.Reporter = (*Registry)(nil)
+)
+
+// New creates a registry for one cluster. It makes no request.
 func New(client *Client, cfg Config) (*Registry, error) {
-	if err := registry.CheckIdentity(cfg.Identity); err != nil {
+	return newRegistry(client, cfg, defaultTimings(cfg))
+}
+
+func newRegistry(client *Client, cfg Config, timings timings) (*Registry, error) {
+	if err := checkConfig(cfg); err != nil {
 		return nil, err
 	}
-	cfg = withDefaults(cfg)
-	own := newMemberRecord(cfg.Identity, cfg.Version)
-	data, err := own.encode()
+	store := &store{
+		client: client, id: cfg.Identity.ClusterID,
+		layout: newLayout(cmp.Or(cfg.Prefix, DefaultPrefix), cfg.Identity.ClusterSetID),
+	}
+	mirror := newMirror(newState(store.layout, cfg.Identity.ClusterSetID, store.id, cfg.StaleAfter), store.id, cfg.Logger)
+	notifier := engine.NewNotifier(mirror.addResolvedLookups)
+	writer := newWriter(cfg, timings, store, mirror, notifier)
+	return &Registry{
+		Publisher: engine.NewPublisher(store.id, cfg.ReadOnly, writer.setDesired),
+		cfg:       cfg, timings: timings, notifier: notifier, mirror: mirror, writer: writer,
+		reader: newReader(cfg, timings, store, mirror, writer, notifier),
+	}, nil
+}
+
+// checkConfig returns an error if no registry can be created with cfg.
+func checkConfig(cfg Config) error {
+	if err := registry.CheckIdentity(cfg.Identity); err != nil {
+		return err
+	}
+	err := engine.CheckDurations(engine.Duration{Field: "PollInterval", Value: cfg.PollInterval},
+		engine.Duration{Field: "HeartbeatInterval", Value: cfg.HeartbeatInterval}, engine.Duration{Field: "StaleAfter", Value: cfg.StaleAfter})
+	if err != nil {
+		return err
+	}
+	data, err := newMemberRecord(cfg.Identity, cfg.Version).encode()
 	if err == nil {
 		_, err = decodeMember(data, cfg.Identity.ClusterSetID, cfg.Identity.ClusterID)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("making the member record: %w", err)
+		return fmt.Errorf("creating the member record: %w", err)
 	}
-	id := cfg.Identity.ClusterID
-	keys := newLayout(cfg.Prefix, cfg.Identity.ClusterSetID)
-	r := &Registry{
-		cfg: cfg, log: cfg.Logger, record: own,
-		store:    &store{client: client, layout: keys, id: id},
-		writable: make(chan struct{}, 1),
-		state:    newState(keys, cfg.Identity.ClusterSetID, id, cfg.StaleAfter),
-		members:  registry.NewMemberLog(cfg.Logger, id),
-		claim:    newClaim(cfg.Identity.UID),
-		most:     maxOperations,
-		asked:    registry.PendingLookups{},
-	}
-	r.outbox = newOutbox(func(key mcs.Key) (*mcs.Export, bool) { return r.state.shown(id, key) })
-	return r, nil
-}
-
-func withDefaults(cfg Config) Config {
-	cfg.Prefix = cmp.Or(cfg.Prefix, DefaultPrefix)
-	for value, standard := range map[*time.Duration]time.Duration{
-		&cfg.PollInterval: defaultPoll, &cfg.HeartbeatInterval: defaultHeartbeat, &cfg.StaleAfter: defaultStale,
-	} {
-		if *value <= 0 {
-			*value = standard
-		}
-	}
-	if cfg.times == (times{}) {
-		cfg.times = times{
-			silence: max(5*time.Second, 3*cfg.PollInterval),
-			retry:   200 * time.Millisecond, maxRetry: 5 * time.Second,
-			leave: time.Minute, lease: leaseBeats * cfg.HeartbeatInterval,
-		}
-	}
-	return cfg
-}
-
-// Publish implements registry.Registry.
-func (r *Registry) Publish(_ context.Context, exp mcs.Export) error {
-	if err := registry.CheckOwn(exp, r.cfg.Identity.ClusterID); err != nil {
-		return err
-	}
-	if r.cfg.ReadOnly {
-		return registry.ErrReadOnly
-	}
-	w, err := newWish(exp)
-	if err != nil {
-		return err
-	}
-	r.ask(exp.Key, w)
 	return nil
-}
-
-// Withdraw implements registry.Registry.
-func (r *Registry) Withdraw(_ context.Context, key mcs.Key) error {
-	if r.cfg.ReadOnly {
-		return registry.ErrReadOnly
-	}
-	r.ask(key, wish{})
-	return nil
-}
-
-func (r *Registry) ask(key mcs.Key, w wish) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.outbox.ask(key, w) {
-		r.wake()
-	}
-}
-
-// wake makes the writer look again; it never blocks, because one pending look covers every change before it.
-func (r *Registry) wake() {
-	select {
-	case r.writable <- struct{}{}:
-	default:
-	}
 }
 
 // Lookup implements registry.Registry.
 func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.state.synced {
-		r.asked.NotSynced(key)
-		return registry.View{}, fmt.Errorf("looking up %s: %w", key, registry.NotSynced(r.readProblem))
+	view, err := r.mirror.lookup(key)
+	if err == nil && !r.cfg.ReadOnly {
+		view.Local = r.writer.publishStatus(key)
 	}
-	view := r.state.look(key, r.cfg.Identity.ClusterID)
-	r.asked.Record(key, view)
-	view.Local = r.publication(key)
-	return view, nil
-}
-
-// publication says where our export of key stands. The caller holds r.mu.
-func (r *Registry) publication(key mcs.Key) registry.PublishStatus {
-	if r.cfg.ReadOnly {
-		return registry.PublishStatus{State: registry.Absent}
-	}
-	var duplicate *registry.DuplicateIDError
-	if errors.As(r.claimProblem, &duplicate) {
-		// What etcd has is the other cluster's.
-		if r.outbox.want[key].export == nil {
-			return registry.PublishStatus{State: registry.Absent}
-		}
-		return registry.PublishStatus{State: registry.Pending, Err: duplicate}
-	}
-	return r.outbox.publication(key, cmp.Or(r.claimProblem, r.writeProblem, r.readProblem))
+	return view, err
 }
 
 // Members implements registry.Registry.
-func (r *Registry) Members(context.Context) ([]registry.Member, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.state.synced {
-		return nil, fmt.Errorf("listing members: %w", registry.NotSynced(r.readProblem))
-	}
-	return r.state.list(), nil
-}
+func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.mirror.members() }
 
 // Run implements registry.Registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
-	group, loops := errgroup.WithContext(ctx)
-	group.Go(func() error { r.readLoop(loops, notify); return nil })
-	if !r.cfg.ReadOnly {
-		group.Go(func() error { r.writeLoop(loops, notify); return nil })
+	r.notifier.Start(notify)
+	if r.cfg.ReadOnly {
+		return engine.Run(ctx, []func(context.Context){r.reader.run}, 0, nil)
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	if !r.cfg.ReadOnly && errors.Is(context.Cause(ctx), registry.ErrLeave) {
-		return r.leave(context.WithoutCancel(ctx))
-	}
-	return nil
+	return engine.Run(ctx, []func(context.Context){r.reader.run, r.writer.run}, cloneLeases*r.timings.lease+r.timings.leave, r.writer.leave)
 }
 
-// tell notifies of keys, and of those of which there is another answer now.
-func (r *Registry) tell(notify func(mcs.Key), changed keySet) {
-	r.mu.Lock()
-	if r.state.synced {
-		for _, key := range r.asked.Changed(func(key mcs.Key) registry.View { return r.state.look(key, r.cfg.Identity.ClusterID) }) {
-			changed[key] = struct{}{}
-		}
-	}
-	r.mu.Unlock()
-	for key := range changed {
-		notify(key)
-	}
-}
-
-// problem notes in one of the fields what is wrong, or nil, and notifies of the publications that it concerns.
-func (r *Registry) problem(field *error, err error, notify func(mcs.Key), broken, mended string) {
-	r.mu.Lock()
-	news := text(*field) != text(err)
-	*field = err
-	changed := keySet{}
-	if news {
-		r.outbox.unfinished(changed)
-	}
-	r.mu.Unlock()
-	if !news {
-		return
-	}
-	if err != nil {
-		r.log.Error(err, broken)
-	} else {
-		r.log.Info(mended)
-	}
-	r.tell(notify, changed)
-}
-
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-// backoff says how long to wait after failures in a row: between half and all of it, so that clusters that were cut off
-// together do not come back together.
-func (t times) backoff(failures int) time.Duration {
-	pause := min(t.maxRetry, t.retry<<min(failures-1, 10))
-	return pause/2 + rand.N(pause/2+1)
-}
-
-// pause waits, and returns early when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+// Report implements registry.Reporter.
+func (r *Registry) Report() registry.Report {
+	keys := engine.Keys{}
+	r.mirror.addAllKeys(keys)
+	writing := r.writer.report(keys)
+	return registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: r.mirror.readProblem(), Writing: writing}
 }

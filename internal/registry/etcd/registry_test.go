@@ -109,19 +109,19 @@ func TestLateWriteIsFenced(t *testing.T) {
 	start(t, watcher)
 	publish(t, reg, 0, 1)
 	awaitVersion(t, watcher, "cls1", 0, 1)
-	reg.mu.Lock()
-	fence := reg.claim.fence
-	reg.claim.drop() // as after a write of unknown outcome
-	reg.wake()
-	reg.mu.Unlock()
+	reg.writer.mu.Lock()
+	fence := reg.writer.claim.fence
+	reg.writer.claim.dropFence() // as after a write of unknown outcome
+	reg.writer.wake.Set()
+	reg.writer.mu.Unlock()
 	within(t, "alive is written anew", func() bool {
-		reg.mu.Lock()
-		defer reg.mu.Unlock()
-		return reg.claim.fence > fence
+		reg.writer.mu.Lock()
+		defer reg.writer.mu.Unlock()
+		return reg.writer.claim.fence > fence
 	})
-	late := []operation{{key: webKey(0), wish: wishFor(t, 0, 9)}}
-	if _, _, err := reg.store.write(t.Context(), fence, late); !errors.Is(err, errFallen) {
-		t.Errorf("writing behind the fallen fence: %v, want errFallen", err)
+	late := []operation{{key: webKey(0), desired: desiredFor(t, 0, 9)}}
+	if _, _, err := reg.writer.store.write(t.Context(), fence, late); !errors.Is(err, errFenceLost) {
+		t.Errorf("writing behind the fallen fence: %v, want errFenceLost", err)
 	}
 	publish(t, reg, 1, 1)
 	awaitVersion(t, watcher, "cls1", 1, 1)
@@ -139,9 +139,9 @@ func TestLostLease(t *testing.T) {
 	publish(t, reg, 0, 1)
 	awaitVersion(t, watcher, "cls1", 0, 1)
 	for range 3 {
-		reg.mu.Lock()
-		lease := reg.lease
-		reg.mu.Unlock()
+		reg.writer.mu.Lock()
+		lease := reg.writer.lease
+		reg.writer.mu.Unlock()
 		if lease == 0 {
 			continue
 		}
@@ -149,9 +149,9 @@ func TestLostLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		within(t, "the cluster has another lease", func() bool {
-			reg.mu.Lock()
-			defer reg.mu.Unlock()
-			return reg.lease != 0 && reg.lease != lease && reg.claim.fence != 0
+			reg.writer.mu.Lock()
+			defer reg.writer.mu.Unlock()
+			return reg.writer.lease != 0 && reg.writer.lease != lease && reg.writer.claim.fence != 0
 		})
 	}
 	publish(t, reg, 0, 2)
@@ -217,10 +217,10 @@ func TestLeastPrivilege(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	client := s.client(t, cls1)
 	st := &store{client: client, layout: s.layout("set1"), id: "cls2"}
-	if _, _, err := st.write(t.Context(), 0, []operation{{key: webKey(0), wish: wishFor(t, 0, 1)}}); err == nil || !strings.Contains(err.Error(), "docs/etcd.md") {
+	if _, _, err := st.write(t.Context(), 0, []operation{{key: webKey(0), desired: desiredFor(t, 0, 1)}}); err == nil || !strings.Contains(err.Error(), "docs/etcd.md") {
 		t.Errorf("writing another cluster's export: %v, want a denial that names the documentation", err)
 	}
-	if err := st.remove(t.Context(), 0); err == nil {
+	if err := st.removeAll(t.Context(), 0); err == nil {
 		t.Error("another cluster's keys could be removed")
 	}
 	other := &store{client: client, layout: s.layout("set2"), id: "cls1"}
@@ -316,7 +316,7 @@ func TestClientCertificate(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	reg, err := New(client, fast(cls1))
+	reg, err := newRegistry(client, fast(cls1), fastTimings())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -454,5 +454,30 @@ func TestSteadyState(t *testing.T) {
 	}
 	if after := s.writes.Load(); after != before {
 		t.Errorf("%d exports were written with nothing changing", after-before)
+	}
+}
+
+func TestNewRequiresDurations(t *testing.T) {
+	client, err := NewClient(ClientConfig{Endpoints: []string{"http://127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"all set":                {func(*Config) {}, ""},
+		"no poll interval":       {func(c *Config) { c.PollInterval = 0 }, "PollInterval"},
+		"no heartbeat interval":  {func(c *Config) { c.HeartbeatInterval = 0 }, "HeartbeatInterval"},
+		"a negative stale after": {func(c *Config) { c.StaleAfter = -1 }, "StaleAfter"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			cfg := fast(cls1)
+			tt.change(&cfg)
+			if _, err := New(client, cfg); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want one that names %q", err, tt.want)
+			}
+		})
 	}
 }

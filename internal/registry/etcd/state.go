@@ -8,30 +8,31 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// maxProblems lines say enough about what is wrong with one cluster's keys.
+// maxProblems bounds the problems that are listed for one cluster.
 const maxProblems = 20
 
-// pair is a key as etcd has it, or had it when it is deleted.
+// pair is a key with its value, or a deleted key.
 type pair struct {
 	key   string
 	value []byte
-	// revision is that of the pair's last change; 0 with deleted means that it is not known.
+	// revision is that of the last change; 0 if deleted means that it is not known.
 	revision int64
 	lease    int64
 	deleted  bool
 }
 
-// state is what was read of a clusterset. What cannot be understood stays as it was before.
+// state is what was read of a clusterset. An export that becomes unreadable stays as it was before.
 type state struct {
-	layout       layout
-	clusterSetID string
+	layout            layout
+	clusterSetID, own string
 
-	// synced is set by the first whole read.
+	// synced is true after the first complete read.
 	synced bool
-	// revision is the one up to which everything was read.
+	// revision is the revision up to which everything was read.
 	revision int64
 	clusters map[string]*cluster
 	liveness *registry.Liveness
@@ -41,12 +42,12 @@ type state struct {
 type cluster struct {
 	member memberState
 	alive  aliveState
-	// beaten says that the record has changed since liveness was last told, lastSeen when it last did.
-	beaten   bool
-	lastSeen time.Time
-	exports  map[mcs.Key]exportState
-	// strange are keys that no controller writes.
-	strange map[string]string
+	// heartbeat is true if the record has changed since the last observeHeartbeats; lastSeen is when it last changed.
+	heartbeat bool
+	lastSeen  time.Time
+	exports   map[mcs.Key]exportState
+	// unrecognized are keys that no controller writes.
+	unrecognized map[string]string
 }
 
 type memberState struct {
@@ -57,32 +58,30 @@ type memberState struct {
 }
 
 type aliveState struct {
-	// revision is 0 when the key is not there; lease is 0 when it would never end by itself.
+	// revision is 0 if the key does not exist; lease is 0 if the key would never expire.
 	revision, lease int64
 	uid             string
 }
 
-func (a aliveState) lives() bool { return a.revision != 0 && a.lease != 0 }
+// isHeld reports whether a process holds the ID.
+func (a aliveState) isHeld() bool { return a.revision != 0 && a.lease != 0 }
 
-// exportState is one export's key.
+// exportState is the key of one export.
 type exportState struct {
 	revision int64
-	// export is what could be read, nil if nothing could yet; trouble says why what is there now cannot be.
-	export   *mcs.Export
-	trouble  string
-	problems []string
+	// export is the last readable value, nil if there was none; unreadable is why the current value cannot be read, or "".
+	export     *mcs.Export
+	unreadable string
+	problems   []string
 }
-
-// keySet collects keys of which the View may have changed.
-type keySet map[mcs.Key]struct{}
 
 func newState(l layout, clusterSetID, own string, staleAfter time.Duration) *state {
-	return &state{layout: l, clusterSetID: clusterSetID, clusters: map[string]*cluster{}, liveness: registry.NewLiveness(own, staleAfter)}
+	return &state{layout: l, clusterSetID: clusterSetID, own: own, clusters: map[string]*cluster{}, liveness: registry.NewLiveness(own, staleAfter)}
 }
 
-// replace takes in a whole list, read at revision. Keys whose View may have changed are added to changed. It returns
-// whether etcd was set back to an earlier state, as a restored backup does.
-func (s *state) replace(now time.Time, list []pair, revision int64, changed keySet) (rewound bool) {
+// replace replaces everything with a list that was read at revision, and adds the keys with a View that may have changed. It
+// reports whether etcd was set back to an earlier state, for example from a backup.
+func (s *state) replace(now time.Time, list []pair, revision int64, changed engine.Keys) (rewound bool) {
 	if rewound = revision < s.revision; rewound {
 		s.rewind()
 	}
@@ -100,7 +99,7 @@ func (s *state) replace(now time.Time, list []pair, revision int64, changed keyS
 	return rewound
 }
 
-// rewind forgets revisions: etcd counts from an earlier one, so that the same number may mean something else.
+// rewind resets all revisions: etcd counts from an earlier one, so the same number may mean something else.
 func (s *state) rewind() {
 	s.revision = 0
 	for _, c := range s.clusters {
@@ -113,7 +112,7 @@ func (s *state) rewind() {
 	}
 }
 
-// keys are all keys that are known to be there.
+// keys returns all known keys.
 func (s *state) keys() []string {
 	var keys []string
 	for id, c := range s.clusters {
@@ -126,13 +125,13 @@ func (s *state) keys() []string {
 		for key := range c.exports {
 			keys = append(keys, s.layout.export(id, key))
 		}
-		keys = slices.AppendSeq(keys, maps.Keys(c.strange))
+		keys = slices.AppendSeq(keys, maps.Keys(c.unrecognized))
 	}
 	return keys
 }
 
-// apply takes in one key.
-func (s *state) apply(now time.Time, p pair, changed keySet) {
+// apply applies the change of one key.
+func (s *state) apply(now time.Time, p pair, changed engine.Keys) {
 	id := s.layout.clusterOf(p.key)
 	if id == "" {
 		return
@@ -142,40 +141,40 @@ func (s *state) apply(now time.Time, p pair, changed keySet) {
 		if p.deleted {
 			return
 		}
-		c = &cluster{lastSeen: now, exports: map[mcs.Key]exportState{}, strange: map[string]string{}}
+		c = &cluster{lastSeen: now, exports: map[mcs.Key]exportState{}, unrecognized: map[string]string{}}
 		s.clusters[id] = c
 	}
 	what, key, err := s.layout.parse(id, p.key)
 	switch {
 	case err != nil && p.deleted:
-		delete(c.strange, p.key)
+		delete(c.unrecognized, p.key)
 	case err != nil:
-		c.strange[p.key] = err.Error()
+		c.unrecognized[p.key] = err.Error()
 	case what == kindMember:
-		s.takeMember(now, c, p, id)
+		s.applyMember(now, c, p, id)
 	case what == kindAlive:
-		c.takeAlive(p)
+		c.applyAlive(p)
 	default:
-		c.takeExport(p, id, key, changed)
+		c.applyExport(p, id, key, changed)
 	}
-	if p.deleted && c.empty() {
+	if p.deleted && c.isEmpty() {
 		delete(s.clusters, id)
 		s.liveness.Forget(id)
 	}
 }
 
-func (c *cluster) empty() bool {
-	return c.member.revision == 0 && c.alive.revision == 0 && len(c.exports) == 0 && len(c.strange) == 0
+func (c *cluster) isEmpty() bool {
+	return c.member.revision == 0 && c.alive.revision == 0 && len(c.exports) == 0 && len(c.unrecognized) == 0
 }
 
-func (s *state) takeMember(now time.Time, c *cluster, p pair, id string) {
+func (s *state) applyMember(now time.Time, c *cluster, p pair, id string) {
 	if p.deleted {
 		c.member = memberState{}
 		return
 	}
 	if p.revision != c.member.revision && s.synced {
-		// Who writes what we cannot use, as a later version may, lives all the same.
-		c.beaten, c.lastSeen = true, now
+		// A record that cannot be used, for example of a later version, is a heartbeat all the same.
+		c.heartbeat, c.lastSeen = true, now
 	}
 	r, err := decodeMember(p.value, s.clusterSetID, id)
 	c.member.revision = p.revision
@@ -186,19 +185,19 @@ func (s *state) takeMember(now time.Time, c *cluster, p pair, id string) {
 	c.member.record, c.member.problem = r, ""
 }
 
-func (c *cluster) takeAlive(p pair) {
+func (c *cluster) applyAlive(p pair) {
 	c.alive = aliveState{}
 	if !p.deleted {
 		c.alive = aliveState{revision: p.revision, lease: p.lease, uid: clip(string(p.value))}
 	}
 }
 
-func (c *cluster) takeExport(p pair, id string, key mcs.Key, changed keySet) {
+func (c *cluster) applyExport(p pair, id string, key mcs.Key, changed engine.Keys) {
 	before, known := c.exports[key]
 	switch {
 	case p.deleted && known:
 		delete(c.exports, key)
-		changed[key] = struct{}{}
+		changed.Add(key)
 		return
 	case p.deleted, known && before.revision == p.revision:
 		return
@@ -208,58 +207,57 @@ func (c *cluster) takeExport(p pair, id string, key mcs.Key, changed keySet) {
 		after.export = before.export
 	}
 	c.exports[key] = after
-	if before.export == nil || !before.export.Equal(*after.export) || before.trouble != after.trouble {
-		changed[key] = struct{}{}
+	if before.export == nil || !before.export.Equal(*after.export) || before.unreadable != after.unreadable {
+		changed.Add(key)
 	}
 }
 
-// decodeExport reads the value of an export's key, which anybody with write permission may have written.
+// decodeExport decodes the value of an export's key. Any user with write permission may have written it.
 func decodeExport(p pair, id string, key mcs.Key) exportState {
 	e := exportState{revision: p.revision}
 	page, err := record.Decode(p.value, id)
 	switch {
 	case err != nil:
-		e.trouble = err.Error()
+		e.unreadable = err.Error()
 	case len(page.Exports) == 1 && page.Exports[0].Key == key:
 		e.export, e.problems = &page.Exports[0], page.Problems
 	case len(page.Problems) > 0:
-		e.trouble = page.Problems[0]
+		e.unreadable = page.Problems[0]
 	default:
-		e.trouble = "it is not one export of that service"
+		e.unreadable = "it is not one export of that service"
 	}
 	return e
 }
 
-// answered takes in that the registry answered, and finds the clusters that are stale or back since.
-func (s *state) answered(now time.Time, changed keySet) {
-	signs := make(map[string]bool, len(s.clusters))
+// observeHeartbeats passes the heartbeats since the last call to liveness, and adds the keys of clusters that became stale or live.
+func (s *state) observeHeartbeats(now time.Time, changed engine.Keys) {
+	heartbeats := make(map[string]bool, len(s.clusters))
 	for id, c := range s.clusters {
-		signs[id], c.beaten = c.beaten, false
+		heartbeats[id], c.heartbeat = c.heartbeat, false
 	}
-	for _, id := range s.liveness.Answered(now, signs) {
+	for _, id := range s.liveness.Answered(now, heartbeats) {
 		if c := s.clusters[id]; c != nil {
 			for key := range c.exports {
-				changed[key] = struct{}{}
+				changed.Add(key)
 			}
 		}
 	}
 }
 
-// shown is what etcd has of a cluster's export of key: there says whether there is anything, and the export is nil when it
-// cannot be read.
-func (s *state) shown(id string, key mcs.Key) (exp *mcs.Export, there bool) {
+// exportOf returns a cluster's export of key: exists reports whether there is one, and exp is nil if it cannot be read.
+func (s *state) exportOf(id string, key mcs.Key) (exp *mcs.Export, exists bool) {
 	c := s.clusters[id]
 	if c == nil {
 		return nil, false
 	}
-	e, there := c.exports[key]
-	if e.trouble != "" {
-		return nil, there
+	e, exists := c.exports[key]
+	if e.unreadable != "" {
+		return nil, exists
 	}
-	return e.export, there
+	return e.export, exists
 }
 
-// aliveOf is a cluster's key alive.
+// aliveOf returns a cluster's key alive.
 func (s *state) aliveOf(id string) aliveState {
 	if c := s.clusters[id]; c != nil {
 		return c.alive
@@ -267,7 +265,7 @@ func (s *state) aliveOf(id string) aliveState {
 	return aliveState{}
 }
 
-// memberOf is a cluster's member record, the zero one when there is none that can be used.
+// memberOf returns a cluster's member record, the zero value if there is none that can be used.
 func (s *state) memberOf(id string) memberRecord {
 	if c := s.clusters[id]; c != nil && c.member.problem == "" {
 		return c.member.record
@@ -275,14 +273,14 @@ func (s *state) memberOf(id string) memberRecord {
 	return memberRecord{}
 }
 
-// look is what the clusters other than own have of key.
-func (s *state) look(key mcs.Key, own string) registry.View {
+// view returns what the other clusters export under key.
+func (s *state) view(key mcs.Key) registry.View {
 	var v registry.View
 	for _, id := range slices.Sorted(maps.Keys(s.clusters)) {
 		c := s.clusters[id]
-		e, there := c.exports[key]
+		e, exists := c.exports[key]
 		switch {
-		case id == own || !there:
+		case id == s.own || !exists:
 			continue
 		case e.export == nil:
 			v.Unknown = append(v.Unknown, id)
@@ -298,17 +296,25 @@ func (s *state) look(key mcs.Key, own string) registry.View {
 	return v
 }
 
-// allKeys adds every key that any cluster exports.
-func (s *state) allKeys(keys keySet) {
+// countExports returns how many exports a cluster has.
+func (s *state) countExports(id string) int {
+	if c := s.clusters[id]; c != nil {
+		return len(c.exports)
+	}
+	return 0
+}
+
+// addAllKeys adds every key that any cluster exports.
+func (s *state) addAllKeys(keys engine.Keys) {
 	for _, c := range s.clusters {
 		for key := range c.exports {
-			keys[key] = struct{}{}
+			keys.Add(key)
 		}
 	}
 }
 
-// list are the members, sorted.
-func (s *state) list() []registry.Member {
+// membersWithProblems returns the members, sorted, with the problems of their keys.
+func (s *state) membersWithProblems() []registry.Member {
 	members := s.members()
 	for i := range members {
 		members[i].Problems = s.clusters[members[i].ClusterID].problems()
@@ -316,7 +322,7 @@ func (s *state) list() []registry.Member {
 	return members
 }
 
-// members are the members, sorted, without what is wrong with them.
+// members returns the members, sorted, without their problems.
 func (s *state) members() []registry.Member {
 	var members []registry.Member
 	for _, id := range slices.Sorted(maps.Keys(s.clusters)) {
@@ -330,15 +336,15 @@ func (s *state) members() []registry.Member {
 	return members
 }
 
-// uid is that of who lives under the ID, else of who did last.
+// uid returns the UID of the cluster that holds the ID, or held it last.
 func (c *cluster) uid() string {
-	if c.alive.lives() {
+	if c.alive.isHeld() {
 		return c.alive.uid
 	}
 	return c.member.record.UID
 }
 
-// problems are what is wrong with a cluster's keys, one line each.
+// problems returns the problems of a cluster's keys, one line each.
 func (c *cluster) problems() []string {
 	var lines []string
 	switch {
@@ -349,20 +355,20 @@ func (c *cluster) problems() []string {
 	}
 	switch {
 	case c.alive.revision == 0:
-		lines = append(lines, "its lease ran out: its controller does not reach etcd, or does not run")
+		lines = append(lines, "its lease expired: its controller does not run or cannot reach etcd")
 	case c.alive.lease == 0:
 		lines = append(lines, "its key alive has no lease")
 	}
 	var about []string
 	for key, e := range c.exports {
-		if e.trouble != "" {
-			about = append(about, fmt.Sprintf("export %s cannot be used: %s", key, e.trouble))
+		if e.unreadable != "" {
+			about = append(about, fmt.Sprintf("export %s cannot be used: %s", key, e.unreadable))
 		}
 		for _, problem := range e.problems {
 			about = append(about, fmt.Sprintf("export %s: %s", key, problem))
 		}
 	}
-	about = slices.AppendSeq(about, maps.Values(c.strange))
+	about = slices.AppendSeq(about, maps.Values(c.unrecognized))
 	slices.Sort(about)
 	if len(about) > maxProblems {
 		about = append(about[:maxProblems], fmt.Sprintf("and %d more", len(about)-maxProblems))

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 func testState() *state { return newState(newLayout("/mcs", "set1"), "set1", "cls1", time.Minute) }
@@ -13,7 +15,7 @@ func memberPair(t testing.TB, l layout, id string, revision int64, beat time.Tim
 	t.Helper()
 	identity := cls1
 	identity.ClusterID = id
-	data, err := newMemberRecord(identity, "v1").beating(beat).encode()
+	data, err := newMemberRecord(identity, "v1").withHeartbeat(beat).encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +24,7 @@ func memberPair(t testing.TB, l layout, id string, revision int64, beat time.Tim
 
 func exportPair(t testing.TB, l layout, id string, i, n int, revision int64) pair {
 	t.Helper()
-	w, err := newWish(webExport(id, i, n))
+	w, err := newDesiredExport(webExport(id, i, n))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +33,7 @@ func exportPair(t testing.TB, l layout, id string, i, n int, revision int64) pai
 
 func (s *state) changed(t testing.TB, p pair) bool {
 	t.Helper()
-	changed := keySet{}
+	changed := engine.Keys{}
 	s.apply(time.Now(), p, changed)
 	return len(changed) > 0
 }
@@ -39,7 +41,7 @@ func (s *state) changed(t testing.TB, p pair) bool {
 func TestStateApply(t *testing.T) {
 	s := testState()
 	now := time.Now()
-	s.replace(now, []pair{exportPair(t, s.layout, "cls2", 0, 1, 5)}, 6, keySet{})
+	s.replace(now, []pair{exportPair(t, s.layout, "cls2", 0, 1, 5)}, 6, engine.Keys{})
 	tests := []struct {
 		name        string
 		pair        pair
@@ -54,7 +56,7 @@ func TestStateApply(t *testing.T) {
 		{"garbage keeps what was known", pair{key: s.layout.export("cls2", webKey(0)), value: []byte("garbage"), revision: 9}, true, 1, nil, "cannot be used"},
 		{"another cluster's garbage is unknown", pair{key: s.layout.export("cls3", webKey(0)), value: []byte{0xff, 0}, revision: 10}, true, 1, []string{"cls3"}, ""},
 		{"another service's export", pair{key: s.layout.export("cls4", webKey(0)), value: exportPair(t, s.layout, "cls4", 1, 1, 0).value, revision: 11}, true, 1, []string{"cls3", "cls4"}, ""},
-		{"a strange key", pair{key: s.layout.cluster("cls2") + "strange", revision: 12}, false, 1, []string{"cls3", "cls4"}, `strange" is none`},
+		{"an unrecognized key", pair{key: s.layout.cluster("cls2") + "other", revision: 12}, false, 1, []string{"cls3", "cls4"}, `other" is ignored`},
 		{"gone is gone", pair{key: s.layout.export("cls3", webKey(0)), revision: 13, deleted: true}, true, 1, []string{"cls4"}, ""},
 		{"nobody's key", pair{key: "/mcs/set1/x", revision: 14}, false, 1, []string{"cls4"}, ""},
 		{"withdrawn", pair{key: s.layout.export("cls2", webKey(0)), revision: 15, deleted: true}, true, 0, []string{"cls4"}, ""},
@@ -63,7 +65,7 @@ func TestStateApply(t *testing.T) {
 		if got := s.changed(t, tt.pair); got != tt.wantChanged {
 			t.Errorf("%s: changed %v, want %v", tt.name, got, tt.wantChanged)
 		}
-		v := s.look(webKey(0), "cls1")
+		v := s.view(webKey(0))
 		if len(v.Exports) != tt.wantExports || !slices.Equal(v.Unknown, tt.wantUnknown) {
 			t.Errorf("%s: %d exports and unknown %v, want %d and %v", tt.name, len(v.Exports), v.Unknown, tt.wantExports, tt.wantUnknown)
 		}
@@ -81,8 +83,8 @@ func TestStateReplace(t *testing.T) {
 		exportPair(t, s.layout, "cls2", 0, 1, 2), exportPair(t, s.layout, "cls2", 1, 1, 3), exportPair(t, s.layout, "cls2", 2, 1, 4),
 		memberPair(t, s.layout, "cls2", 5, now), {key: s.layout.alive("cls2"), value: []byte("uid-1"), revision: 5, lease: 7},
 	}
-	s.replace(now, list, 10, keySet{})
-	changed := keySet{}
+	s.replace(now, list, 10, engine.Keys{})
+	changed := engine.Keys{}
 	if s.replace(now, []pair{list[0], exportPair(t, s.layout, "cls2", 1, 2, 12), exportPair(t, s.layout, "cls3", 3, 1, 13)}, 20, changed) {
 		t.Error("a later revision counts as a rewind")
 	}
@@ -95,7 +97,7 @@ func TestStateReplace(t *testing.T) {
 		t.Error("what is not in the list is still known")
 	}
 	// A restored backup: the same revisions may mean something else.
-	changed = keySet{}
+	changed = engine.Keys{}
 	if !s.replace(now, []pair{exportPair(t, s.layout, "cls2", 0, 5, 2)}, 8, changed) {
 		t.Error("an earlier revision does not count as a rewind")
 	}
@@ -111,25 +113,25 @@ func TestStateReplace(t *testing.T) {
 func TestStateSignsOfLife(t *testing.T) {
 	s := testState()
 	now := time.Now()
-	s.replace(now, []pair{memberPair(t, s.layout, "cls2", 5, now), exportPair(t, s.layout, "cls2", 0, 1, 4)}, 10, keySet{})
-	s.answered(now, keySet{})
-	if v := s.look(webKey(0), "cls1"); len(v.LivenessUnknown) != 1 || len(v.Stale) != 0 {
+	s.replace(now, []pair{memberPair(t, s.layout, "cls2", 5, now), exportPair(t, s.layout, "cls2", 0, 1, 4)}, 10, engine.Keys{})
+	s.observeHeartbeats(now, engine.Keys{})
+	if v := s.view(webKey(0)); len(v.LivenessUnknown) != 1 || len(v.Stale) != 0 {
 		t.Errorf("at the start: unheard %v, stale %v, want cls2 unheard", v.LivenessUnknown, v.Stale)
 	}
-	changed := keySet{}
+	changed := engine.Keys{}
 	s.apply(now, memberPair(t, s.layout, "cls2", 11, now.Add(time.Second)), changed)
-	s.answered(now.Add(time.Second), changed)
-	if v := s.look(webKey(0), "cls1"); len(v.LivenessUnknown)+len(v.Stale) != 0 || len(changed) != 1 {
+	s.observeHeartbeats(now.Add(time.Second), changed)
+	if v := s.view(webKey(0)); len(v.LivenessUnknown)+len(v.Stale) != 0 || len(changed) != 1 {
 		t.Errorf("after a sign of life: unheard %v, stale %v, %d keys told of", v.LivenessUnknown, v.Stale, len(changed))
 	}
 	// This cluster's own heartbeats show that time passes; the other's stopped.
-	changed = keySet{}
+	changed = engine.Keys{}
 	for i := range 20 {
 		at := now.Add(time.Duration(i) * 10 * time.Second)
 		s.apply(at, memberPair(t, s.layout, "cls1", int64(20+i), at), changed)
-		s.answered(at, changed)
+		s.observeHeartbeats(at, changed)
 	}
-	if v := s.look(webKey(0), "cls1"); len(v.Stale) != 1 || len(changed) != 1 || !s.list()[1].Stale {
+	if v := s.view(webKey(0)); len(v.Stale) != 1 || len(changed) != 1 || !s.membersWithProblems()[1].Stale {
 		t.Errorf("after two silent minutes: stale %v, %d keys told of", v.Stale, len(changed))
 	}
 }

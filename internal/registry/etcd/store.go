@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// store is what one cluster does with etcd. It decides nothing.
+// store makes the requests of one cluster to etcd. It decides nothing.
 type store struct {
 	client *Client
 	layout layout
@@ -51,9 +51,9 @@ func fromKV(kv *mvccpb.KeyValue, deleted bool) pair {
 	return pair{key: string(kv.Key), value: kv.Value, revision: kv.ModRevision, lease: kv.Lease, deleted: deleted}
 }
 
-// watch passes on every change after revision, in order, and with each answer of etcd the revision that it is at, until
-// something is wrong. It asks for an answer each interval, and gives up when there is none for the time of silence.
-func (s *store) watch(ctx context.Context, revision int64, interval, silence time.Duration, take func([]pair, int64) error) error {
+// watch calls apply with every change after revision, in order, and with the current revision of each answer of etcd, until
+// something fails. It requests an answer in each interval, and fails when there is none for the time of silence.
+func (s *store) watch(ctx context.Context, revision int64, interval, silence time.Duration, apply func([]pair, int64) error) error {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
 	dead := time.AfterFunc(silence, func() { cancel(context.DeadlineExceeded) })
@@ -66,7 +66,7 @@ func (s *store) watch(ctx context.Context, revision int64, interval, silence tim
 		for ticker := time.NewTicker(interval); ; {
 			select {
 			case <-ticker.C:
-				_ = c.RequestProgress(ctx) // what is wrong, the watch tells
+				_ = c.RequestProgress(ctx) // the watch reports errors
 			case <-ctx.Done():
 				ticker.Stop()
 				return
@@ -76,7 +76,7 @@ func (s *store) watch(ctx context.Context, revision int64, interval, silence tim
 	for answer := range c.Watch(ctx, s.layout.root, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithCreatedNotify(),
 		clientv3.WithProgressNotify(), clientv3.WithFragment()) {
 		if err := answer.Err(); err != nil {
-			s.client.failed(c, err)
+			s.client.handleAuthFailure(c, err)
 			return explain(err)
 		}
 		dead.Reset(silence)
@@ -84,14 +84,14 @@ func (s *store) watch(ctx context.Context, revision int64, interval, silence tim
 		for i, event := range answer.Events {
 			changes[i] = fromKV(event.Kv, event.Type == mvccpb.Event_DELETE)
 		}
-		if err := take(changes, answer.Header.GetRevision()); err != nil {
+		if err := apply(changes, answer.Header.GetRevision()); err != nil {
 			return err
 		}
 	}
 	return explain(context.Cause(ctx))
 }
 
-// grant asks for a lease.
+// grant requests a lease.
 func (s *store) grant(ctx context.Context, ttl time.Duration) (int64, error) {
 	var lease int64
 	err := s.client.call(ctx, "grant", func(ctx context.Context, c *clientv3.Client) error {
@@ -102,12 +102,12 @@ func (s *store) grant(ctx context.Context, ttl time.Duration) (int64, error) {
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("asking for a lease: %w", err)
+		return 0, fmt.Errorf("requesting a lease: %w", err)
 	}
 	return lease, nil
 }
 
-// revoke ends a lease.
+// revoke revokes a lease.
 func (s *store) revoke(ctx context.Context, lease int64) error {
 	return s.client.call(ctx, "revoke", func(ctx context.Context, c *clientv3.Client) error {
 		_, err := c.Revoke(ctx, clientv3.LeaseID(lease))
@@ -115,7 +115,7 @@ func (s *store) revoke(ctx context.Context, lease int64) error {
 	})
 }
 
-// keepAlive renews a lease until ctx ends or etcd knows it no more, or could not be asked for as long as it lasts.
+// keepAlive renews a lease until ctx ends, the lease does not exist any more, or etcd was unreachable for as long as it lasts.
 func (s *store) keepAlive(ctx context.Context, lease int64) error {
 	c, err := s.client.connection(ctx)
 	if err != nil {
@@ -138,53 +138,54 @@ func (s *store) claim(ctx context.Context, seen, lease int64, uid string, member
 	return revision, err
 }
 
-// beat writes the key member behind the fence.
-func (s *store) beat(ctx context.Context, fence int64, member []byte) (int64, error) {
+// heartbeat writes the key member if alive still has the revision of the fence.
+func (s *store) heartbeat(ctx context.Context, fence int64, member []byte) (int64, error) {
 	revision, _, err := s.txn(ctx, "heartbeat", fence, clientv3.OpPut(s.layout.member(s.id), string(member)))
 	return revision, err
 }
 
-// write carries out operations behind the fence, all or none. It returns the revision and which of them had an effect.
+// write carries out operations, all or none, if alive still has the revision of the fence. It returns the revision and which of
+// them were effective.
 func (s *store) write(ctx context.Context, fence int64, batch []operation) (int64, []bool, error) {
 	ops := make([]clientv3.Op, len(batch))
 	for i, op := range batch {
 		if key := s.layout.export(s.id, op.key); op.withdraw {
 			ops[i] = clientv3.OpDelete(key)
 		} else {
-			ops[i] = clientv3.OpPut(key, string(op.wish.data))
+			ops[i] = clientv3.OpPut(key, string(op.desired.data))
 		}
 	}
 	return s.txn(ctx, "write", fence, ops...)
 }
 
-// remove removes everything of the cluster, if alive still has the revision seen.
-func (s *store) remove(ctx context.Context, seen int64) error {
+// removeAll removes everything of the cluster, if alive still has the revision seen.
+func (s *store) removeAll(ctx context.Context, seen int64) error {
 	_, _, err := s.txn(ctx, "remove", seen, clientv3.OpDelete(s.layout.cluster(s.id), clientv3.WithPrefix()))
 	return err
 }
 
-// txn carries out operations if alive was last changed at revision, 0 being that it is not there.
+// txn carries out operations if alive was last changed at revision; 0 means that alive does not exist.
 func (s *store) txn(ctx context.Context, name string, revision int64, ops ...clientv3.Op) (int64, []bool, error) {
 	var answer *clientv3.TxnResponse
 	err := s.client.call(ctx, name, func(ctx context.Context, c *clientv3.Client) (err error) {
 		answer, err = c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(s.layout.alive(s.id)), "=", revision)).Then(ops...).Commit()
 		if err == nil && !answer.Succeeded {
-			err = errFallen
+			err = errFenceLost
 		}
 		return err
 	})
 	if err != nil {
 		return 0, nil, err
 	}
-	effect := make([]bool, len(answer.Responses))
+	effective := make([]bool, len(answer.Responses))
 	for i, r := range answer.Responses {
 		deletion := r.GetResponseDeleteRange()
-		effect[i] = deletion == nil || deletion.Deleted > 0
+		effective[i] = deletion == nil || deletion.Deleted > 0
 	}
-	return answer.Header.Revision, effect, nil
+	return answer.Header.Revision, effective, nil
 }
 
-// leaseTTL is how long a lease lasts from one renewal to its end, 0 when it has ended.
+// leaseTTL returns how long a lease lasts after a renewal, 0 if it has expired.
 func (s *store) leaseTTL(ctx context.Context, lease int64) (time.Duration, error) {
 	var ttl time.Duration
 	err := s.client.call(ctx, "lease", func(ctx context.Context, c *clientv3.Client) error {
@@ -197,8 +198,8 @@ func (s *store) leaseTTL(ctx context.Context, lease int64) (time.Duration, error
 	return ttl, err
 }
 
-// read reads the cluster's keys alive and member.
-func (s *store) read(ctx context.Context) (alive aliveState, member []byte, err error) {
+// readOwner reads the cluster's keys alive and member.
+func (s *store) readOwner(ctx context.Context) (alive aliveState, member []byte, err error) {
 	var answer *clientv3.TxnResponse
 	err = s.client.call(ctx, "read", func(ctx context.Context, c *clientv3.Client) (err error) {
 		answer, err = c.Txn(ctx).Then(clientv3.OpGet(s.layout.alive(s.id)), clientv3.OpGet(s.layout.member(s.id))).Commit()

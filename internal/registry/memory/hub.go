@@ -1,5 +1,5 @@
-// Package memory is the reference registry: the contract of package registry in its simplest form, for tests and as the
-// measure of the others. Clusters that share a Hub are one another's clusterset.
+// Package memory is the reference registry: the contract of package registry in its simplest form, for tests and for
+// comparison. Clusters that share a Hub form a clusterset.
 package memory
 
 import (
@@ -11,36 +11,36 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// Hub is the shared store behind any number of registries, with the faults that a store can have. Its zero value is not
-// ready for use; make one with NewHub.
+// Hub is the shared store of any number of registries, with the faults that a store can have. NewHub creates one.
 type Hub struct {
-	mu         sync.Mutex
-	clusters   map[clusterRef]*cluster
-	running    map[*Registry]struct{}
-	err        error
-	held       bool
-	muted      bool
-	unreadable map[string]bool
-	writes     int
+	mu             sync.Mutex
+	clusters       map[clusterRef]*cluster
+	running        map[*Registry]struct{}
+	err            error
+	held           bool
+	dropHeartbeats bool
+	unreadable     map[string]bool
+	writes         int
 	// staleAfter never changes once there is a registry; 0 is never.
 	staleAfter time.Duration
 }
 
-// clusterRef tells clusters of different clustersets apart, which may share a store.
+// clusterRef identifies a cluster; several clustersets may share a store.
 type clusterRef struct{ clusterSetID, clusterID string }
 
-// cluster is what the store holds of one cluster.
+// cluster is the stored state of one cluster.
 type cluster struct {
 	uid string
-	// owner is the registry that runs for the cluster, nil when none does: what a heartbeat tells elsewhere.
+	// owner is the registry that runs for the cluster, nil if none does. It stands for the heartbeats of other backends.
 	owner   *Registry
 	joined  time.Time
 	exports map[mcs.Key]mcs.Export
 }
 
-// NewHub makes an empty store.
+// NewHub creates an empty store.
 func NewHub() *Hub {
 	return &Hub{
 		clusters:   map[clusterRef]*cluster{},
@@ -49,33 +49,33 @@ func NewHub() *Hub {
 	}
 }
 
-// SetStaleAfter makes clusters stale that have not run for a time; without it none ever is. It must be called before the first
-// registry is made.
+// SetStaleAfter makes clusters stale that have not run for a time; without it no cluster becomes stale. It must be called before
+// the first registry is created.
 func (h *Hub) SetStaleAfter(after time.Duration) { h.staleAfter = after }
 
-// Registry makes a registry for a cluster. A second one with the same identity is the same cluster after a restart.
-func (h *Hub) Registry(identity mcs.Identity) *Registry {
+// Registry creates a registry for a cluster. A second one with the same identity is the same cluster after a restart.
+func (h *Hub) Registry(identity mcs.Identity) *Registry { return h.newRegistry(identity, false) }
+
+// Reader creates a registry that is only read, for a cluster that exports elsewhere.
+func (h *Hub) Reader(identity mcs.Identity) *Registry { return h.newRegistry(identity, true) }
+
+func (h *Hub) newRegistry(identity mcs.Identity, readOnly bool) *Registry {
 	r := &Registry{
 		hub:      h,
 		identity: identity,
-		wake:     make(chan struct{}, 1),
-		want:     map[mcs.Key]*mcs.Export{},
-		asked:    map[mcs.Key]struct{}{},
+		wake:     engine.NewSignal(),
+		readOnly: readOnly,
+		desired:  map[mcs.Key]*mcs.Export{},
+		lookups:  engine.PendingLookups{},
 	}
+	r.Publisher = engine.NewPublisher(identity.ClusterID, readOnly, r.setDesired)
 	if h.staleAfter > 0 {
 		r.liveness = registry.NewLiveness(identity.ClusterID, h.staleAfter)
 	}
 	return r
 }
 
-// Reader makes a registry that only reads, for a cluster that exports elsewhere.
-func (h *Hub) Reader(identity mcs.Identity) *Registry {
-	r := h.Registry(identity)
-	r.readOnly = true
-	return r
-}
-
-// SetError makes every read and write fail with err until it is called with nil.
+// SetError makes every read and write fail with err; nil ends that.
 func (h *Hub) SetError(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +83,7 @@ func (h *Hub) SetError(err error) {
 	h.wakeAll()
 }
 
-// SetUnreadable says whether the exports of a cluster can be read by the others.
+// SetUnreadable sets whether the exports of a cluster are unreadable for the others.
 func (h *Hub) SetUnreadable(clusterID string, unreadable bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +91,7 @@ func (h *Hub) SetUnreadable(clusterID string, unreadable bool) {
 	h.wakeAll()
 }
 
-// HoldConfirmations says whether writers are kept from seeing what they wrote. The others see it all the same.
+// HoldConfirmations sets whether writers do not see their own writes. The others see them all the same.
 func (h *Hub) HoldConfirmations(hold bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,14 +99,14 @@ func (h *Hub) HoldConfirmations(hold bool) {
 	h.wakeAll()
 }
 
-// Mute says whether nobody's signs of life reach the store. What is published does all the same.
-func (h *Hub) Mute(muted bool) {
+// DropHeartbeats sets whether heartbeats are lost. Exports are written all the same.
+func (h *Hub) DropHeartbeats(drop bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.muted = muted
+	h.dropHeartbeats = drop
 }
 
-// Exports are all that the store holds of a clusterset, sorted by key and cluster.
+// Exports returns all exports of a clusterset, sorted by key and cluster.
 func (h *Hub) Exports(clusterSetID string) []mcs.Export {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,16 +122,16 @@ func (h *Hub) Exports(clusterSetID string) []mcs.Export {
 	return all
 }
 
-// Writes is how many exports were stored or removed so far.
+// Writes returns how many exports were stored or removed so far.
 func (h *Hub) Writes() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.writes
 }
 
-// wakeAll makes every running registry look again. The caller holds h.mu.
+// wakeAll wakes every running registry. The caller holds h.mu.
 func (h *Hub) wakeAll() {
 	for r := range h.running {
-		r.poke()
+		r.wake.Set()
 	}
 }

@@ -12,77 +12,54 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// Registry is one cluster's sight of a Hub.
+// Registry is the registry of one cluster on a Hub.
 type Registry struct {
+	engine.Publisher
 	hub      *Hub
 	identity mcs.Identity
-	wake     chan struct{}
+	wake     engine.Signal
 	readOnly bool
 
 	// mu is taken after hub.mu where both are needed.
 	mu sync.Mutex
-	// want is what this process was asked for and has not forgotten; nil is a withdrawal that is not yet shown.
-	want map[mcs.Key]*mcs.Export
-	// asked are the keys of which Look could not tell everything: their readers want to know when it can.
-	asked map[mcs.Key]struct{}
-	view  view
-	// liveness is nil where nobody is ever stale.
+	// desired are the exports that this process publishes; nil is a withdrawal that the hub has not shown yet.
+	desired map[mcs.Key]*mcs.Export
+	lookups engine.PendingLookups
+	view    view
+	// liveness is nil if no cluster becomes stale.
 	liveness *registry.Liveness
 }
 
 var _ registry.Registry = (*Registry)(nil)
 
-// view is the last whole read. A view is never changed, only replaced, and shares no map with the hub.
+// view is the last complete read. A view is never changed, only replaced, and shares no map with the hub.
 type view struct {
 	synced bool
-	// others are the exports of each other cluster; a nil map is a cluster that could not be read yet.
+	// others are the exports of each other cluster; the map is nil for a cluster that could not be read yet.
 	others map[string]map[mcs.Key]mcs.Export
 	own    map[mcs.Key]mcs.Export
-	// problem is why what was asked for is not written.
+	// problem is the reason why the desired exports are not written, or nil.
 	problem error
 	members []registry.Member
 }
 
-// Publish implements registry.Registry.
-func (r *Registry) Publish(_ context.Context, exp mcs.Export) error {
-	if err := registry.CheckOwn(exp, r.identity.ClusterID); err != nil {
-		return err
+// setDesired sets the desired export of key, nil to withdraw it.
+func (r *Registry) setDesired(key mcs.Key, exp *mcs.Export) error {
+	if exp != nil {
+		published := registry.Published(*exp)
+		exp = &published
 	}
-	if r.readOnly {
-		return registry.ErrReadOnly
-	}
-	exp = registry.Published(exp)
-	r.ask(exp.Key, &exp)
-	return nil
-}
-
-// Withdraw implements registry.Registry.
-func (r *Registry) Withdraw(_ context.Context, key mcs.Key) error {
-	if r.readOnly {
-		return registry.ErrReadOnly
-	}
-	r.ask(key, nil)
-	return nil
-}
-
-func (r *Registry) ask(key mcs.Key, exp *mcs.Export) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if have := r.want[key]; have != nil && exp != nil && have.Equal(*exp) {
-		return
+	if before := r.desired[key]; before != nil && exp != nil && before.Equal(*exp) {
+		return nil
 	}
-	r.want[key] = exp
-	r.poke()
-}
-
-// poke makes Run look again; it never blocks, because one pending look covers every change before it.
-func (r *Registry) poke() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	r.desired[key] = exp
+	r.wake.Set()
+	return nil
 }
 
 // Lookup implements registry.Registry.
@@ -90,10 +67,16 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.view.synced {
-		r.asked[key] = struct{}{}
-		return registry.View{}, fmt.Errorf("looking up %s: %w", key, registry.ErrNotSynced)
+		return registry.View{}, r.lookups.NotSynced(key, nil)
 	}
-	result := registry.View{Local: r.publication(key)}
+	result := r.lookups.Lookup(key, r.viewOf)
+	result.Local = r.publishStatus(key)
+	return result, nil
+}
+
+// viewOf returns what the other clusters export under key. The caller holds r.mu.
+func (r *Registry) viewOf(key mcs.Key) registry.View {
+	var result registry.View
 	for _, id := range slices.Sorted(maps.Keys(r.view.others)) {
 		exports := r.view.others[id]
 		exp, ok := exports[key]
@@ -113,20 +96,17 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error)
 			result.LivenessUnknown = append(result.LivenessUnknown, id)
 		}
 	}
-	if len(result.Unknown) > 0 {
-		r.asked[key] = struct{}{}
-	}
-	return result, nil
+	return result
 }
 
-// publication compares what was asked for with what the hub showed. The caller holds r.mu.
-func (r *Registry) publication(key mcs.Key) registry.PublishStatus {
+// publishStatus compares the desired export with the one that the hub has shown. The caller holds r.mu.
+func (r *Registry) publishStatus(key mcs.Key) registry.PublishStatus {
 	shown, isShown := r.view.own[key]
-	want, asked := r.want[key]
+	desired, requested := r.desired[key]
 	switch {
-	case !asked && isShown, want != nil && isShown && want.Equal(shown):
+	case !requested && isShown, desired != nil && isShown && desired.Equal(shown):
 		return registry.PublishStatus{State: registry.Exported}
-	case want == nil && !isShown:
+	case desired == nil && !isShown:
 		return registry.PublishStatus{State: registry.Absent}
 	}
 	return registry.PublishStatus{State: registry.Pending, Err: r.view.problem}
@@ -174,13 +154,14 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	}
 }
 
+// attach begins r's run.
 func (h *Hub) attach(r *Registry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.running[r] = struct{}{}
 }
 
-// detach ends r's run. What the cluster has stays, unless it leaves.
+// detach ends r's run. The cluster's exports stay, unless it leaves.
 func (h *Hub) detach(r *Registry, leave bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -197,7 +178,7 @@ func (h *Hub) detach(r *Registry, leave bool) error {
 	return h.remove(r)
 }
 
-// removeAbandoned removes what an earlier life of r's cluster left, unless somebody lives under its identity.
+// removeAbandoned removes what a previous process of r's cluster left, unless another registry runs under its identity.
 func (h *Hub) removeAbandoned(r *Registry) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -222,7 +203,7 @@ func (r *Registry) ref() clusterRef {
 	return clusterRef{clusterSetID: r.identity.ClusterSetID, clusterID: r.identity.ClusterID}
 }
 
-// exchange writes what was asked for, reads everything and returns the keys whose View may have changed.
+// exchange writes the desired exports, reads everything and returns the keys with a View that may have changed.
 func (r *Registry) exchange() []mcs.Key {
 	h := r.hub
 	h.mu.Lock()
@@ -231,7 +212,7 @@ func (r *Registry) exchange() []mcs.Key {
 	defer r.mu.Unlock()
 
 	before := r.view
-	pending := slices.Collect(maps.Keys(r.want))
+	pending := slices.Collect(maps.Keys(r.desired))
 	if h.err != nil {
 		r.view.problem = h.err
 		if r.liveness != nil {
@@ -242,40 +223,40 @@ func (r *Registry) exchange() []mcs.Key {
 	problem := h.write(r)
 	r.view = h.read(r, before)
 	r.view.problem = problem
-	for key, exp := range r.want {
+	for key, exp := range r.desired {
 		if _, shown := r.view.own[key]; exp == nil && !shown {
-			delete(r.want, key)
+			delete(r.desired, key)
 		}
 	}
-	return r.changes(before, pending, h.alive(r, before))
+	return r.changes(before, pending, h.updateLiveness(r, before))
 }
 
-// alive lets r judge who lives, and returns those of whom it thinks something else than before. A cluster for which a
-// registry runs shows a new sign of life at every look. The caller holds h.mu and r.mu.
-func (h *Hub) alive(r *Registry, before view) (changed []string) {
+// updateLiveness passes the heartbeats to r's liveness, and returns the clusters that became stale or live. A cluster with a
+// running registry has a new heartbeat at every read. The caller holds h.mu and r.mu.
+func (h *Hub) updateLiveness(r *Registry, before view) (changed []string) {
 	if r.liveness == nil {
 		return nil
 	}
-	signs := map[string]bool{}
+	heartbeats := map[string]bool{}
 	for ref, c := range h.clusters {
 		if ref.clusterSetID != r.identity.ClusterSetID {
 			continue
 		}
-		signs[ref.clusterID] = before.synced && c.owner != nil && !h.muted
+		heartbeats[ref.clusterID] = before.synced && c.owner != nil && !h.dropHeartbeats
 	}
 	for id := range before.others {
 		if _, there := r.view.others[id]; !there {
 			r.liveness.Forget(id)
 		}
 	}
-	return r.liveness.Answered(time.Now(), signs)
+	return r.liveness.Answered(time.Now(), heartbeats)
 }
 
-// changes are the keys whose View differs from before, with those of clusters that live or not, as they did not before, and of which more
-// is known than a Look could tell. The caller holds r.mu.
-func (r *Registry) changes(before view, pending []mcs.Key, alive []string) []mcs.Key {
-	changed := map[mcs.Key]struct{}{}
-	for _, id := range alive {
+// changes returns the keys with a View that differs from before, those of clusters that became stale or live, and resolved
+// lookups. The caller holds r.mu.
+func (r *Registry) changes(before view, pending []mcs.Key, liveness []string) []mcs.Key {
+	changed := engine.Keys{}
+	for _, id := range liveness {
 		diff(r.view.others[id], nil, changed)
 	}
 	for id := range r.view.others {
@@ -287,28 +268,30 @@ func (r *Registry) changes(before view, pending []mcs.Key, alive []string) []mcs
 	diff(before.own, r.view.own, changed)
 	if fmt.Sprint(r.view.problem) != fmt.Sprint(before.problem) {
 		for _, key := range pending {
-			changed[key] = struct{}{}
+			changed.Add(key)
 		}
 	}
-	maps.Copy(changed, r.asked)
-	clear(r.asked)
+	if r.view.synced {
+		r.lookups.AddChanged(changed, r.viewOf)
+	}
 	return slices.Collect(maps.Keys(changed))
 }
 
-func diff(a, b map[mcs.Key]mcs.Export, changed map[mcs.Key]struct{}) {
+// diff adds the keys that differ between a and b.
+func diff(a, b map[mcs.Key]mcs.Export, changed engine.Keys) {
 	for key, exp := range b {
 		if old, ok := a[key]; !ok || !old.Equal(exp) {
-			changed[key] = struct{}{}
+			changed.Add(key)
 		}
 	}
 	for key := range a {
 		if _, ok := b[key]; !ok {
-			changed[key] = struct{}{}
+			changed.Add(key)
 		}
 	}
 }
 
-// write claims the cluster's place and stores what was asked for. The caller holds h.mu and r.mu.
+// write claims the cluster ID and stores the desired exports. The caller holds h.mu and r.mu.
 func (h *Hub) write(r *Registry) error {
 	if r.readOnly {
 		return nil
@@ -323,7 +306,7 @@ func (h *Hub) write(r *Registry) error {
 	}
 	changed := c.owner != r
 	c.owner, c.uid = r, r.identity.UID
-	for key, exp := range r.want {
+	for key, exp := range r.desired {
 		old, stored := c.exports[key]
 		switch {
 		case exp != nil && (!stored || !old.Equal(*exp)):
@@ -342,7 +325,7 @@ func (h *Hub) write(r *Registry) error {
 	return nil
 }
 
-// read makes the view of r, keeping from before what cannot be read now. The caller holds h.mu.
+// read returns the view of r, with the exports from before for clusters that cannot be read. The caller holds h.mu.
 func (h *Hub) read(r *Registry, before view) view {
 	now := view{synced: true, others: map[string]map[mcs.Key]mcs.Export{}, own: map[mcs.Key]mcs.Export{}}
 	for ref, c := range h.clusters {
@@ -366,7 +349,7 @@ func (h *Hub) read(r *Registry, before view) view {
 	return now
 }
 
-// lastSeen is now for a cluster that runs, for the others what it was before.
+// lastSeen returns now for a cluster that runs, else the time from before.
 func (c *cluster) lastSeen(id string, before []registry.Member) time.Time {
 	if c.owner != nil {
 		return time.Now()

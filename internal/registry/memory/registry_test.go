@@ -22,8 +22,8 @@ func TestConformance(t *testing.T) {
 		return registrytest.Backend{
 			StaleAfter: time.Second,
 			Mute: func(*testing.T) func() {
-				hub.Mute(true)
-				return func() { hub.Mute(false) }
+				hub.DropHeartbeats(true)
+				return func() { hub.DropHeartbeats(false) }
 			},
 			New: func(_ *testing.T, identity mcs.Identity) registry.Registry { return hub.Registry(identity) },
 			Break: func(*testing.T) func() {

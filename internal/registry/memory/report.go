@@ -23,7 +23,7 @@ func (r *Registry) Report() registry.Report {
 	for key := range r.view.own {
 		keys[key] = struct{}{}
 	}
-	for key, exp := range r.want {
+	for key, exp := range r.desired {
 		if exp != nil {
 			keys[key] = struct{}{}
 		}

@@ -1,0 +1,119 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+)
+
+// leave removes everything of this cluster before ctx ends, unless another controller uses its ID.
+func (w *writer) leave(ctx context.Context) error {
+	var clone cloneWatch
+	err := engine.RetryUntilDone(ctx, w.timings.retry, func() (done bool, err error) { return w.tryLeave(ctx, &clone) })
+	if err != nil {
+		return fmt.Errorf("removing everything of this cluster from etcd on leaving the clusterset: %w", err)
+	}
+	return w.revokeLease(ctx)
+}
+
+// cloneLeases is how many lease times the key alive must stay to belong to a live clone: the key of a previous process stays
+// for one lease time, and an etcd that elects a new leader extends all leases by up to another.
+const cloneLeases = 3
+
+// cloneWatch observes a key alive that may belong to a clone.
+type cloneWatch struct {
+	alive aliveState
+	since time.Time
+	ttl   time.Duration
+}
+
+// tryLeave removes everything of this cluster if no other controller uses its ID. done reports whether nothing is left to do.
+func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, err error) {
+	alive, member, err := w.store.readOwner(ctx)
+	if err != nil {
+		return false, err
+	}
+	switch w.ownerOf(alive, member) {
+	case ownerOther:
+		return true, nil
+	case ownerUnclear:
+		return w.watchClone(ctx, clone, alive)
+	}
+	err = w.store.removeAll(ctx, alive.revision)
+	if errors.Is(err, errFenceLost) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// owner is the owner of the keys below this cluster's prefix.
+type owner int
+
+const (
+	// ownerThis is this cluster.
+	ownerThis owner = iota
+	// ownerOther is another cluster, or another process of this one.
+	ownerOther
+	// ownerUnclear is a previous process of this cluster or a live clone.
+	ownerUnclear
+)
+
+// ownerOf returns the owner according to the keys alive and member.
+func (w *writer) ownerOf(alive aliveState, member []byte) owner {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	uid := w.cfg.Identity.UID
+	switch {
+	case alive.isHeld() && w.claim.leases[alive.lease]:
+		return ownerThis
+	case alive.isHeld() && (alive.uid != uid || w.claim.held):
+		return ownerOther
+	case alive.isHeld():
+		return ownerUnclear
+	case w.claim.held:
+		return ownerThis
+	}
+	// No process holds the ID: the member record names the last one. Without a readable record the owner is not known.
+	if record, err := decodeMember(member, w.cfg.Identity.ClusterSetID, w.cfg.Identity.ClusterID); err != nil || record.UID != uid {
+		return ownerOther
+	}
+	return ownerThis
+}
+
+// watchClone observes a key alive with this cluster's UID. If it is written again, or stays for longer than its lease lasts, a
+// live clone holds it; done reports that.
+func (w *writer) watchClone(ctx context.Context, clone *cloneWatch, alive aliveState) (done bool, err error) {
+	if clone.alive != alive {
+		ttl, err := w.store.leaseTTL(ctx, alive.lease)
+		if err != nil || ttl == 0 {
+			return false, err
+		}
+		done = clone.alive.revision != 0
+		*clone = cloneWatch{alive: alive, since: time.Now(), ttl: ttl}
+	}
+	if done || time.Since(clone.since) > (cloneLeases-1)*clone.ttl {
+		w.cfg.Logger.Info("Keeping the keys of a previous identity of this cluster: a clone of the cluster, with the same UID of "+
+			"namespace kube-system, uses it", "cluster", w.cfg.Identity.ClusterID, "clusterSet", w.cfg.Identity.ClusterSetID)
+		return true, nil
+	}
+	return false, nil
+}
+
+// revokeLease revokes the lease of this process, which no key needs any more.
+func (w *writer) revokeLease(ctx context.Context) error {
+	w.mu.Lock()
+	lease := w.lease
+	w.mu.Unlock()
+	if lease == 0 {
+		return nil
+	}
+	if err := w.store.revoke(ctx, lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		w.cfg.Logger.Error(err, "Failed to revoke the lease, it will expire", "lease", lease)
+	}
+	return nil
+}

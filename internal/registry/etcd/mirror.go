@@ -1,0 +1,175 @@
+package etcd
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+)
+
+// mirror is the local copy of the clusterset's keys. The reader updates it, lookups and the writer read it. Its lock is taken
+// after that of the writer where both are needed.
+type mirror struct {
+	own string
+
+	mu      sync.Mutex
+	state   *state
+	lookups engine.PendingLookups
+	problem *engine.Problem
+}
+
+func newMirror(s *state, own string, log logr.Logger) *mirror {
+	return &mirror{
+		own: own, state: s, lookups: engine.PendingLookups{},
+		problem: engine.NewProblem(log, "Failed to read from etcd, retrying", "Reading from etcd works again", nil),
+	}
+}
+
+// lookup returns the view of key without the status of the own export.
+func (m *mirror) lookup(key mcs.Key) (registry.View, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.state.synced {
+		return registry.View{}, m.lookups.NotSynced(key, m.problem.Err())
+	}
+	return m.lookups.Lookup(key, m.state.view), nil
+}
+
+// addResolvedLookups adds the keys of pending lookups that have another answer now.
+func (m *mirror) addResolvedLookups(changed engine.Keys) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state.synced {
+		m.lookups.AddChanged(changed, m.state.view)
+	}
+}
+
+// members returns the members, sorted.
+func (m *mirror) members() ([]registry.Member, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.state.synced {
+		return nil, fmt.Errorf("listing members: %w", registry.NotSynced(m.problem.Err()))
+	}
+	return m.state.membersWithProblems(), nil
+}
+
+// addAllKeys adds every key that any cluster exports.
+func (m *mirror) addAllKeys(keys engine.Keys) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.addAllKeys(keys)
+}
+
+// readProblem returns the reason why reading does not work, or nil.
+func (m *mirror) readProblem() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.problem.Err()
+}
+
+// setReadProblem sets the reason why reading does not work, or nil, and reports whether it has changed.
+func (m *mirror) setReadProblem(err error) (changed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.problem.Set(err)
+}
+
+// ownKeys are the keys by which the own cluster holds its ID, as of one revision.
+type ownKeys struct {
+	// synced is true after the first complete read.
+	synced   bool
+	revision int64
+	alive    aliveState
+	member   memberRecord
+}
+
+// ownKeys returns this cluster's own keys.
+func (m *mirror) ownKeys() ownKeys {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return ownKeys{synced: m.state.synced, revision: m.state.revision, alive: m.state.aliveOf(m.own), member: m.state.memberOf(m.own)}
+}
+
+// ownExport returns this cluster's export of key as etcd has it: exists reports whether there is one, and exp is nil if it
+// cannot be read.
+func (m *mirror) ownExport(key mcs.Key) (exp *mcs.Export, exists bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.exportOf(m.own, key)
+}
+
+// update is the result of one read.
+type update struct {
+	// listed is true if all keys were read, and rewound if etcd was set back to an earlier state.
+	listed, rewound bool
+	// revision and alive are those of the mirror after the update.
+	revision int64
+	alive    aliveState
+	// own are the changed exports of this cluster, with the revision of the change.
+	own        map[mcs.Key]int64
+	ownExports int
+	members    []registry.Member
+	// changed are the keys with a View that may have changed.
+	changed engine.Keys
+}
+
+// replace replaces everything with a list that was read at revision.
+func (m *mirror) replace(pairs []pair, revision int64) update {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u := update{listed: true, changed: engine.Keys{}}
+	first := !m.state.synced
+	u.rewound = m.state.replace(time.Now(), pairs, revision, u.changed)
+	if first {
+		m.state.addAllKeys(u.changed)
+	}
+	m.complete(&u)
+	return u
+}
+
+// apply applies an answer of the watch. behind reports whether it has an earlier revision than the mirror; then nothing is
+// applied.
+func (m *mirror) apply(changes []pair, revision int64) (u update, behind bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if revision < m.state.revision {
+		return u, true
+	}
+	u = update{own: map[mcs.Key]int64{}, changed: engine.Keys{}}
+	now := time.Now()
+	for _, p := range changes {
+		m.state.apply(now, p, u.changed)
+		if key, ok := m.state.layout.exportKey(m.own, p.key); ok {
+			u.own[key] = p.revision
+			u.changed.Add(key)
+		}
+		// An answer may have a later revision than its changes, and more changes come in the next.
+		m.state.revision = max(m.state.revision, p.revision)
+	}
+	if len(changes) == 0 {
+		m.state.revision = revision
+	}
+	m.complete(&u)
+	return u, false
+}
+
+// complete adds what follows from any read. The caller holds m.mu.
+func (m *mirror) complete(u *update) {
+	m.state.observeHeartbeats(time.Now(), u.changed)
+	u.revision, u.alive = m.state.revision, m.state.aliveOf(m.own)
+	u.ownExports = m.state.countExports(m.own)
+	u.members = m.state.members()
+}
+
+// markUnanswered records that etcd did not answer.
+func (m *mirror) markUnanswered() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.liveness.Unanswered()
+}

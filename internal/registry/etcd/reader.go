@@ -1,0 +1,117 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+)
+
+// maxBehind is how many answers in a row may have an earlier revision than the mirror: an etcd member that lags behind
+// catches up in less.
+const maxBehind = 3
+
+// errBehind means that etcd is at an earlier revision than the mirror.
+var errBehind = errors.New("etcd is at an earlier revision than before")
+
+// reader keeps the mirror current, and informs the writer of each update.
+type reader struct {
+	cfg      Config
+	timings  timings
+	store    *store
+	mirror   *mirror
+	writer   *writer
+	notifier *engine.Notifier
+
+	// The rest is used by run alone.
+	memberLog *registry.MemberLog
+	// behind counts the answers in a row that had an earlier revision than the mirror.
+	behind int
+}
+
+func newReader(cfg Config, timings timings, store *store, mirror *mirror, writer *writer, notifier *engine.Notifier) *reader {
+	return &reader{
+		cfg: cfg, timings: timings, store: store, mirror: mirror, writer: writer, notifier: notifier,
+		memberLog: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
+	}
+}
+
+// run keeps the mirror current until ctx ends: it lists once, and again when the watch cannot resume.
+func (r *reader) run(ctx context.Context) {
+	listed := false
+	for failures := 0; ctx.Err() == nil; {
+		var err error
+		if !listed {
+			err = r.list(ctx)
+			listed = err == nil
+		}
+		if err == nil {
+			began := time.Now()
+			err = r.watch(ctx)
+			if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errBehind) {
+				r.cfg.Logger.Info("Watch cannot resume, listing all keys", "error", err.Error())
+				listed = false
+			}
+			if time.Since(began) > r.timings.retry.Max {
+				failures = 0 // it worked for a while
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.mirror.markUnanswered()
+		failures++
+		if failures > 1 {
+			r.setProblem(err)
+		}
+		engine.Sleep(ctx, r.timings.retry.Pause(failures))
+	}
+}
+
+// setProblem sets the reason why reading does not work, or nil.
+func (r *reader) setProblem(err error) {
+	if r.mirror.setReadProblem(err) {
+		r.writer.notifyPending()
+	}
+}
+
+// list reads all keys.
+func (r *reader) list(ctx context.Context) error {
+	pairs, revision, err := r.store.list(ctx)
+	if err != nil {
+		return err
+	}
+	r.publish(r.mirror.replace(pairs, revision))
+	return nil
+}
+
+// watch applies changes until the watch fails.
+func (r *reader) watch(ctx context.Context) error {
+	r.behind = 0
+	from := r.mirror.ownKeys().revision
+	return r.store.watch(ctx, from, r.cfg.PollInterval, r.timings.silence, func(changes []pair, revision int64) error {
+		r.setProblem(nil)
+		u, behind := r.mirror.apply(changes, revision)
+		if behind {
+			if r.behind++; r.behind >= maxBehind {
+				return errBehind
+			}
+			return nil
+		}
+		r.behind = 0
+		r.publish(u)
+		return nil
+	})
+}
+
+// publish logs and counts an update of the mirror, and informs the writer and the user of the registry.
+func (r *reader) publish(u update) {
+	r.memberLog.Note(u.members)
+	r.cfg.Metrics.Stored(r.store.client.cfg.Name, "exports", u.ownExports)
+	r.writer.observe(u)
+	r.notifier.Notify(u.changed)
+}
