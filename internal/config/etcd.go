@@ -9,18 +9,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// RegistryEtcd is an etcd cluster, for clustersets outside of AWS.
+// RegistryEtcd selects etcd, for clustersets outside of AWS.
 const RegistryEtcd = "etcd"
 
-// Etcd says how to reach the etcd cluster that is the registry.
+// Etcd configures the connection to the etcd cluster.
 type Etcd struct {
-	// Endpoints are the URLs of its members, separated by commas or semicolons.
+	// Endpoints are the URLs of the etcd members, separated by commas or semicolons.
 	Endpoints string
 	// CAFile, CertFile and KeyFile are paths of PEM files.
 	CAFile, CertFile, KeyFile string
-	// Username and PasswordFile are for etcd's own users.
+	// Username and PasswordFile authenticate with etcd's own users.
 	Username, PasswordFile string
-	// Prefix is where the keys are.
+	// Prefix is the prefix of all keys.
 	Prefix string
 	// Insecure allows http://.
 	Insecure bool
@@ -28,24 +28,24 @@ type Etcd struct {
 
 func (e *Etcd) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&e.Endpoints, "etcd-endpoints", e.Endpoints,
-		"with --registry=etcd: URLs of the etcd members, separated by commas, such as https://etcd-0.example.com:2379")
+		"URLs of the etcd members for --registry=etcd, separated by commas, such as https://etcd-0.example.com:2379.")
 	flags.StringVar(&e.CAFile, "etcd-ca", e.CAFile,
-		"file of the certificate authority that etcd's certificates are verified with (default: the system's)")
+		"File with the CA certificates that verify etcd's certificates (default: those of the system).")
 	flags.StringVar(&e.CertFile, "etcd-cert", e.CertFile,
-		"file of this cluster's client certificate for etcd; read again for each connection")
+		"File with the client certificate of this cluster for etcd. Reloaded for each connection.")
 	flags.StringVar(&e.KeyFile, "etcd-key", e.KeyFile,
-		"file of the key of --etcd-cert")
+		"File with the private key of --etcd-cert.")
 	flags.StringVar(&e.Username, "etcd-username", e.Username,
-		"this cluster's etcd user")
+		"etcd user of this cluster.")
 	flags.StringVar(&e.PasswordFile, "etcd-password-file", e.PasswordFile,
-		"file of the password of --etcd-username; read again when etcd refuses the password")
+		"File with the password of --etcd-username. Reloaded when etcd rejects the password.")
 	flags.StringVar(&e.Prefix, "etcd-prefix", e.Prefix,
-		"prefix of all keys in etcd; the same in every cluster of the clusterset")
+		"Prefix of all keys in etcd. Must be the same in every cluster of the clusterset.")
 	flags.BoolVar(&e.Insecure, "etcd-insecure", e.Insecure,
-		"allow http:// in --etcd-endpoints: anybody on the way can read and change everything")
+		"Allow http:// in --etcd-endpoints. Everyone on the network path can then read and change the registry.")
 }
 
-// List are the endpoints.
+// List returns the endpoints.
 func (e *Etcd) List() []string {
 	return strings.FieldsFunc(e.Endpoints, func(r rune) bool { return r == ',' || r == ';' })
 }
@@ -59,31 +59,31 @@ func (e *Etcd) validate() error {
 	})
 }
 
-// check reports what cannot be. at says how the user wrote a setting.
+// check reports invalid settings. at returns the spelling of a setting in error messages.
 func (e *Etcd) check(at func(setting, value string) string) error {
 	var problems []error
 	refuse := func(setting, value, why string) {
 		problems = append(problems, fmt.Errorf("%s: %s", at(setting, value), why))
 	}
 	switch why := e.badEndpoint(); {
-	case strings.Contains(e.Endpoints, "@"): // what is before it may be a password, and errors are logged
-		refuse("endpoints", "", "must not name a user: the user and the file of the password have settings of their own")
+	case strings.Contains(e.Endpoints, "@"): // the part before it may contain a password, and errors are logged
+		refuse("endpoints", "", "must not contain a user: set the user and the password file separately")
 	case why != "":
 		refuse("endpoints", e.Endpoints, why)
 	}
 	if (e.CertFile == "") != (e.KeyFile == "") {
-		refuse("cert", e.CertFile, "needs the file of its key, and the other way round")
+		refuse("cert", e.CertFile, "cert and key must be set together")
 	}
 	if (e.Username == "") != (e.PasswordFile == "") {
-		refuse("username", e.Username, "needs the file of its password, and the other way round")
+		refuse("username", e.Username, "username and password-file must be set together")
 	}
 	if e.Prefix != "" && (!strings.HasPrefix(e.Prefix, "/") || strings.HasSuffix(e.Prefix, "/")) {
-		refuse("prefix", e.Prefix, "must begin with a slash and not end with one, as /mcs does")
+		refuse("prefix", e.Prefix, "must begin with a slash and not end with one, such as /mcs")
 	}
 	return errors.Join(problems...)
 }
 
-// badEndpoint says what is wrong with the endpoints, "" when nothing is.
+// badEndpoint returns the problem of the endpoints, or "".
 func (e *Etcd) badEndpoint() string {
 	list := e.List()
 	if len(list) == 0 {
@@ -103,7 +103,7 @@ func (e *Etcd) badEndpoint() string {
 	return ""
 }
 
-// host is the first endpoint's, "" when there is none.
+// host returns the host of the first endpoint, or "".
 func (e *Etcd) host() string {
 	for _, endpoint := range e.List() {
 		if u, err := url.Parse(endpoint); err == nil {

@@ -7,7 +7,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// RESTConfig is how to reach the cluster's API server: by the kubeconfig if there is one, else by the pod's own service account.
+// RESTConfig returns the client configuration for the API server: from the kubeconfig if there is one, otherwise from the pod's
+// service account.
 func (k *Kubernetes) RESTConfig() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = k.Kubeconfig

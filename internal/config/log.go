@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// Log is what is logged and how it looks.
+// Log configures the log.
 type Log struct {
 	Level, Format string
 }
@@ -25,23 +25,23 @@ var (
 	logFormats = []string{"json", "text"}
 )
 
-// errorsPerMinute is how often an error line comes with the same message. Who reads a log that repeats every 10 seconds knows that the
-// trouble goes on; one that repeats with each retry hides the rest.
+// errorsPerMinute is the number of error lines with the same message that are written in a minute. A line every 10 seconds shows
+// that the problem persists; one for each retry would hide all others.
 const errorsPerMinute = 6
 
 func (l *Log) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&l.Level, "log-level", l.Level, fmt.Sprintf(
-		"least important log lines that are written: debug, info or error; except with debug, an error is written %d times a minute at most", errorsPerMinute))
-	flags.StringVar(&l.Format, "log-format", l.Format, "form of the log lines: json or text")
+		"Log level: debug, info or error. Unless it is debug, an error message is written at most %d times a minute.", errorsPerMinute))
+	flags.StringVar(&l.Format, "log-format", l.Format, "Log format: json or text.")
 }
 
 func (l *Log) validate() error {
 	return errors.Join(oneOf("log-level", l.Level, logLevels), oneOf("log-format", l.Format, logFormats))
 }
 
-// Logger writes log lines to w. Of error lines with the same message, whatever they are about, it writes the first errorsPerMinute of a
-// minute, unless the level is debug. It writes all other lines: those of controller-runtime would drop what is the same more than 100
-// times a second, as "Imported" of many services at once.
+// Logger returns a logger that writes to w. Of error lines with the same message, for all objects together, it writes the first
+// errorsPerMinute in a minute, unless the level is debug. It writes all other lines, whereas controller-runtime's loggers drop
+// messages that repeat more than 100 times a second, such as "Imported service" for many services at once.
 func (l *Log) Logger(w io.Writer) logr.Logger {
 	return zapr.NewLogger(l.logger(w))
 }
@@ -63,7 +63,7 @@ func (l *Log) logger(w io.Writer, options ...uberzap.Option) *uberzap.Logger {
 	if level != zapcore.DebugLevel {
 		core = limitErrors(core)
 	}
-	// A stack trace tells the user nothing that the error does not, except in a panic, which brings its own.
+	// A stack trace adds nothing to the error message for the user, except in a panic, which has its own.
 	return uberzap.New(core, append(options, uberzap.ErrorOutput(sink), uberzap.AddStacktrace(zapcore.PanicLevel))...)
 }
 
@@ -72,12 +72,12 @@ func timestamps(c zapcore.EncoderConfig) zapcore.EncoderConfig {
 	return c
 }
 
-// errorLimiter writes all lines except errors that repeat. Lines of other levels tell what was done to one object each, "Imported" for
-// example, and all of them are wanted. The values of a logger become text with each line only: controller-runtime makes a logger for
-// every reconcile, and few of them write anything.
+// errorLimiter writes all lines except errors that repeat. Lines of other levels report an action on one object each. It encodes
+// the values of a logger only when a line is written: controller-runtime creates a logger for every reconcile, and few of them
+// write anything.
 type errorLimiter struct {
 	zapcore.Core
-	// errors says which errors are written.
+	// errors samples the errors to write.
 	errors zapcore.Core
 	values []zapcore.Field
 }
@@ -86,7 +86,7 @@ func limitErrors(core zapcore.Core) zapcore.Core {
 	return errorLimiter{Core: core, errors: zapcore.NewSamplerWithOptions(core, time.Minute, errorsPerMinute, 0)}
 }
 
-// With implements zapcore.Core. Loggers that descend from one another share their counts.
+// With implements zapcore.Core. Derived loggers share their counts.
 func (e errorLimiter) With(values []zapcore.Field) zapcore.Core {
 	e.values = slices.Concat(e.values, values)
 	return e

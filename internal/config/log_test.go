@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// fixedClock is the time that log lines bear.
+// fixedClock is the clock of log lines.
 type fixedClock struct {
 	zapcore.Clock
 	now time.Time
@@ -24,7 +24,7 @@ type fixedClock struct {
 
 func (c *fixedClock) Now() time.Time { return c.now }
 
-func TestLogRepeats(t *testing.T) {
+func TestLogLimitsErrors(t *testing.T) {
 	const many = 150 // more than controller-runtime's loggers write
 	for name, test := range map[string]struct {
 		level                    string
@@ -40,7 +40,7 @@ func TestLogRepeats(t *testing.T) {
 				var out bytes.Buffer
 				clock := &fixedClock{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
 				log := zapr.NewLogger((&Log{Level: test.level, Format: format}).logger(&out, uberzap.WithClock(clock)))
-				// controller-runtime makes a logger with values for each reconcile: they count together.
+				// controller-runtime creates a logger with values for each reconcile: they share their counts.
 				repeat := func() {
 					for i := range many {
 						log.WithValues("object", i).Error(errors.New("no"), "Reconciler error")
@@ -69,7 +69,7 @@ func check(t *testing.T, out *bytes.Buffer, message string, want int) {
 }
 
 // TestLogLevels: V(1) is for debug only.
-func TestLogLevels(t *testing.T) {
+func TestLogLevel(t *testing.T) {
 	for level, want := range map[string]string{"debug": "detail info error", "info": "info error", "error": "error"} {
 		var out bytes.Buffer
 		log := (&Log{Level: level, Format: "json"}).Logger(&out)
@@ -88,16 +88,16 @@ func TestLogLevels(t *testing.T) {
 	}
 }
 
-// TestLogValues: a line has the values of its logger and of the loggers that that one descends from, objects by their names.
+// TestLogValues: a line has the values of its logger and of its ancestors, objects by their names.
 func TestLogValues(t *testing.T) {
 	for _, level := range []string{"debug", "info"} {
 		var out bytes.Buffer
 		log := (&Log{Level: level, Format: "json"}).Logger(&out).WithName("import").WithValues("object", klog.KRef("demo", "hello"))
 		log, other := log.WithValues("try", 1), log.WithValues("try", 2)
 		log.Info("Imported", "ports", 3)
-		other.Error(errors.New("no"), "Not imported", "service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "hello"}})
+		other.Error(errors.New("no"), "Failed to import", "service", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "hello"}})
 		const want = `{"level":"info","ts":"T","logger":"import","msg":"Imported","object":{"name":"hello","namespace":"demo"},"try":1,"ports":3}
-{"level":"error","ts":"T","logger":"import","msg":"Not imported","object":{"name":"hello","namespace":"demo"},"try":2,"service":{"namespace":"demo","name":"hello"},"error":"no"}
+{"level":"error","ts":"T","logger":"import","msg":"Failed to import","object":{"name":"hello","namespace":"demo"},"try":2,"service":{"namespace":"demo","name":"hello"},"error":"no"}
 `
 		if got := regexp.MustCompile(`"ts":"[^"]*"`).ReplaceAllString(out.String(), `"ts":"T"`); got != want {
 			t.Errorf("%s:\n%swant\n%s", level, got, want)

@@ -1,4 +1,5 @@
-// Package config is what the user can set: one Options struct, its flags, defaults and validation, and the version.
+// Package config holds the settings of the controller: one Options struct with its flags, defaults and validation, and the version.
+// Default is the only place of a default.
 package config
 
 import (
@@ -20,10 +21,10 @@ type Options struct {
 	Registry          Registry
 	PeerNotifications PeerNotifications
 	AWS               AWS
-	// AWSRates replace the default rates of the operations that they name, in every account and Region.
+	// AWSRates override the default rates of operations, in every account and Region.
 	AWSRates Rates
 	Etcd     Etcd
-	// ImportFrom are further registries, which are imported from as well.
+	// ImportFrom are additional registries that are imported from.
 	ImportFrom Sources
 	Migration  Migration
 	Identity   Identity
@@ -32,62 +33,64 @@ type Options struct {
 	Election   Election
 	Serving    Serving
 	Log        Log
-	// ShowVersion asks for the version and nothing else.
+	// ShowVersion prints the version and exits.
 	ShowVersion bool
 }
 
-// Registry is the clusterset's shared memory and how this cluster uses it.
+// Registry configures the registry that this cluster exports to.
 type Registry struct {
-	// Name chooses the backend.
+	// Name selects the backend.
 	Name string
-	// InstanceView says whether each endpoint is also shown as a Cloud Map instance, for people and AWS-native consumers.
+	// InstanceView registers each exported endpoint as a Cloud Map instance, for users and other AWS services.
 	InstanceView bool
-	// PollInterval is the time between two looks at the registry, PollIntervalWithNotifications while peer notifications from every other cluster
-	// arrive, HeartbeatInterval between two signs of life.
-	PollInterval, PollIntervalWithNotifications, HeartbeatInterval time.Duration
-	// StaleAfter is how long another cluster may show no sign of life until it is stale.
+	// PollInterval is the time between two polls, PollIntervalWithNotifications while peer notifications from every other
+	// cluster arrive.
+	PollInterval, PollIntervalWithNotifications time.Duration
+	// HeartbeatInterval is the time between two heartbeats of this cluster.
+	HeartbeatInterval time.Duration
+	// StaleAfter is the time without a heartbeat after which another cluster is stale.
 	StaleAfter time.Duration
-	// StalePolicy is what becomes of its endpoints then: one of mcs.StalePolicies.
+	// StalePolicy selects the treatment of a stale cluster's endpoints: one of mcs.StalePolicies.
 	StalePolicy string
 }
 
-// StaleRule is what the importer does about stale clusters.
+// StaleRule returns the importer's rule for stale clusters.
 func (r *Registry) StaleRule() mcs.StaleRule {
 	return mcs.StaleRule{Policy: mcs.StalePolicy(r.StalePolicy), After: r.StaleAfter}
 }
 
-// Identity is who this cluster is while no ClusterProperty says so.
+// Identity is used while the cluster has no ClusterProperties.
 type Identity struct {
 	ClusterID, ClusterSetID string
 }
 
-// Kubernetes is how to talk to the cluster's API server.
+// Kubernetes configures the client of the API server and the controllers.
 type Kubernetes struct {
 	Kubeconfig, Context string
 	QPS                 float32
 	Burst               int
-	// Concurrency is how many exports and how many imports are worked on at the same time.
+	// Concurrency is the number of exports, and of imports, that are reconciled in parallel.
 	Concurrency int
 }
 
-// Election makes one of several replicas work while the others stand by.
+// Election configures leader election: one of several replicas is active.
 type Election struct {
 	Enabled bool
-	// Namespace holds the Lease, and the ConfigMap that remembers the cluster's identity; "" is the pod's own.
+	// Namespace holds the Lease and the ConfigMap with the cluster's identity; "" is the pod's namespace.
 	Namespace string
 }
 
-// Serving are the addresses that the controller listens on; "0" is none.
+// Serving configures the addresses that the controller listens on; "0" disables a server.
 type Serving struct {
 	Metrics, Probes string
-	// Status is where kubectl mcs asks what the controller knows: a loopback address, reached by port-forward only.
+	// Status serves the state of the controller to kubectl mcs: a loopback address, reached by port-forward.
 	Status string
 }
 
-// RegistryCloudMap is AWS Cloud Map.
+// RegistryCloudMap selects AWS Cloud Map.
 const RegistryCloudMap = "cloudmap"
 
-// Default is what holds without any flag.
+// Default returns the settings without any flag.
 func Default() Options {
 	return Options{
 		Registry: Registry{
@@ -96,7 +99,7 @@ func Default() Options {
 			PollInterval:                  time.Second,
 			PollIntervalWithNotifications: 5 * time.Second,
 			HeartbeatInterval:             12 * time.Second,
-			// Ten missed heartbeats: a restart, a lost lease (15 s) or a throttled minute is not death.
+			// Ten missed heartbeats: a restart, a lost lease (15 s) or a throttled minute does not make a cluster stale.
 			StaleAfter:  2 * time.Minute,
 			StalePolicy: string(mcs.StaleWithdraw),
 		},
@@ -107,13 +110,13 @@ func Default() Options {
 		Migration:         Migration{PollInterval: 5 * time.Second},
 		Scope:             Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
 		Kubernetes: Kubernetes{
-			// client-go's own 5 a second would dominate every delay: a new import is five writes, a new export one or two, so 300
-			// services at once would take five minutes. The API server guards itself (priority and fairness); this only bounds a
-			// controller that goes wrong. 3,000 new imports are 15,000 writes: at 500 a second, half a minute.
+			// client-go's default of 5 a second would dominate every delay: a new import is five writes, a new export one or two,
+			// so 300 services at once would take five minutes. The API server protects itself (priority and fairness); this
+			// limit only bounds a controller that malfunctions. 3,000 new imports are 15,000 writes: at 500 a second, 30 s.
 			QPS:   500,
 			Burst: 1000,
-			// The writes of an import follow one another: where each takes 50 ms, 24 imports make 480 a second. 24 are an eighth of the
-			// writes that an API server does at a time (--max-mutating-requests-inflight, 200).
+			// The writes of an import are sequential: at 50 ms each, 24 imports make 480 a second. 24 are an eighth of the writes
+			// that an API server executes in parallel (--max-mutating-requests-inflight, 200).
 			Concurrency: 24,
 		},
 		Election: Election{Enabled: true},
@@ -122,8 +125,8 @@ func Default() Options {
 	}
 }
 
-// Parse makes Options of the command line. The error names every invalid setting and what is valid. It shows no password that a
-// URL has.
+// Parse returns the Options of a command line. The error names every invalid setting and its valid values. It contains no
+// password of a URL.
 func Parse(args []string) (Options, error) {
 	options, err := parse(args)
 	return options, redact.Error(err)
@@ -141,7 +144,7 @@ func parse(args []string) (Options, error) {
 	return options, options.Validate()
 }
 
-// Flags are the flags that set o, with o's values as defaults.
+// Flags returns the flags that set o, with o's values as defaults.
 func (o *Options) Flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("controller", pflag.ContinueOnError)
 	flags.SortFlags = false
@@ -149,12 +152,12 @@ func (o *Options) Flags() *pflag.FlagSet {
 	o.PeerNotifications.bind(flags)
 	o.AWS.bind(flags)
 	flags.Var(o.AWSRates, "aws-rate",
-		"requests a second, and at once, that this cluster allows itself of an operation of Cloud Map, such as RegisterInstance=20/40 (repeatable); docs/cost.md has the defaults")
+		"Client-side rate limit for a Cloud Map operation, as OPERATION=QPS/BURST. Repeatable. docs/cost.md lists the defaults.")
 	o.Etcd.bind(flags)
 	flags.Var(&o.ImportFrom, "import-from",
-		"a further registry to import from, without exporting to it, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader (repeatable); "+
-			"its settings are name, region, endpoint, role-arn, role-external-id, role-session-name and namespace-owner, "+
-			"and of etcd name, endpoints (separated by semicolons), ca, cert, key, username, password-file and prefix")
+		"Additional registry to import from, such as cloudmap,region=eu-central-1,role-arn=arn:aws:iam::111122223333:role/mcs-reader. Repeatable. "+
+			"Settings of cloudmap: name, region, endpoint, role-arn, role-external-id, role-session-name, namespace-owner. "+
+			"Settings of etcd: name, endpoints (separated by semicolons), ca, cert, key, username, password-file, prefix.")
 	o.Migration.bind(flags)
 	o.Identity.bind(flags)
 	o.Scope.bind(flags)
@@ -162,64 +165,64 @@ func (o *Options) Flags() *pflag.FlagSet {
 	o.Election.bind(flags)
 	o.Serving.bind(flags)
 	o.Log.bind(flags)
-	flags.BoolVar(&o.ShowVersion, "version", o.ShowVersion, "print the version and exit")
+	flags.BoolVar(&o.ShowVersion, "version", o.ShowVersion, "Print the version and exit.")
 	return flags
 }
 
 func (r *Registry) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&r.Name, "registry", r.Name,
-		"the clusterset's shared registry: "+RegistryCloudMap+" or "+RegistryEtcd)
+		"Registry of the clusterset: "+RegistryCloudMap+" or "+RegistryEtcd+".")
 	flags.BoolVar(&r.InstanceView, "instance-view", r.InstanceView,
-		"show each exported endpoint as a Cloud Map instance as well, for people and AWS-native consumers; importing does not need it")
+		"Register each exported endpoint as a Cloud Map instance, for users and other AWS services. Imports do not need it.")
 	flags.DurationVar(&r.PollInterval, "poll-interval", r.PollInterval,
-		"time between two looks at the registry")
+		"Interval between polls of the registry.")
 	flags.DurationVar(&r.PollIntervalWithNotifications, "poll-interval-with-notifications", r.PollIntervalWithNotifications,
-		"time between two looks at the registry while peer notifications from every other cluster arrive; at least --poll-interval and at most a quarter of --stale-after are used")
+		"Interval between polls of the registry while peer notifications from every other cluster arrive. Limited to the range from --poll-interval to a quarter of --stale-after.")
 	flags.DurationVar(&r.HeartbeatInterval, "heartbeat-interval", r.HeartbeatInterval,
-		"time between two signs of life of this cluster in the registry")
+		"Interval between heartbeats of this cluster.")
 	flags.DurationVar(&r.StaleAfter, "stale-after", r.StaleAfter,
-		"time without a sign of life after which another cluster is stale, measured by this cluster's clock; at least three heartbeat intervals of that cluster")
+		"Time without a heartbeat after which another cluster is stale, by this cluster's clock. At least three heartbeat intervals of that cluster.")
 	flags.StringVar(&r.StalePolicy, "stale-cluster-policy", r.StalePolicy,
-		"what becomes of the imported endpoints of a stale cluster: withdraw (but never the last ones of a service or port), withdraw-all or keep")
+		"Policy for the imported endpoints of a stale cluster: withdraw (except the last endpoints of a service or port), withdraw-all or keep.")
 }
 
 func (i *Identity) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&i.ClusterID, "cluster-id", i.ClusterID,
-		"ID of this cluster, used only while there is no ClusterProperty cluster.clusterset.k8s.io")
+		"ID of this cluster. Used only while ClusterProperty cluster.clusterset.k8s.io does not exist.")
 	flags.StringVar(&i.ClusterSetID, "clusterset-id", i.ClusterSetID,
-		"ID of the clusterset, used only while there is no ClusterProperty clusterset.k8s.io")
+		"ID of the clusterset. Used only while ClusterProperty clusterset.k8s.io does not exist.")
 }
 
 func (k *Kubernetes) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&k.Kubeconfig, "kubeconfig", k.Kubeconfig,
-		"path of a kubeconfig, to run outside of the cluster (default: KUBECONFIG, else the pod's service account)")
+		"Path of a kubeconfig, to run outside of the cluster (default: KUBECONFIG, otherwise the pod's service account).")
 	flags.StringVar(&k.Context, "kube-context", k.Context,
-		"context of the kubeconfig (default: its current one)")
+		"Context of the kubeconfig (default: the current context).")
 	flags.Float32Var(&k.QPS, "kube-api-qps", k.QPS,
-		"requests per second to the Kubernetes API server")
+		"Client-side rate limit for the Kubernetes API server, in requests per second.")
 	flags.IntVar(&k.Burst, "kube-api-burst", k.Burst,
-		"requests to the Kubernetes API server in one burst")
+		"Burst of --kube-api-qps.")
 	flags.IntVar(&k.Concurrency, "concurrency", k.Concurrency,
-		"exports, and likewise imports, that are worked on at the same time")
+		"Number of exports, and of imports, that are reconciled in parallel.")
 }
 
 func (e *Election) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&e.Enabled, "leader-elect", e.Enabled,
-		"let one replica work while the others stand by")
+		"Enable leader election: only one replica is active.")
 	flags.StringVar(&e.Namespace, "leader-election-namespace", e.Namespace,
-		"namespace of the leader election's Lease and of the ConfigMap that remembers this cluster's identity (default: the pod's own)")
+		"Namespace of the leader election Lease and of the ConfigMap with this cluster's identity (default: the pod's namespace).")
 }
 
 func (s *Serving) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&s.Metrics, "metrics-bind-address", s.Metrics,
-		"address of the Prometheus metrics; 0 switches them off")
+		"Address of the Prometheus metrics endpoint. 0 disables it.")
 	flags.StringVar(&s.Probes, "health-probe-bind-address", s.Probes,
-		"address of /healthz and /readyz; 0 switches them off")
+		"Address of the /healthz and /readyz endpoints. 0 disables them.")
 	flags.StringVar(&s.Status, "status-bind-address", s.Status,
-		"loopback address of what kubectl mcs asks for through kubectl port-forward; 0 switches it off")
+		"Loopback address of the status endpoint, which kubectl mcs reads through port-forward. 0 disables it.")
 }
 
-// Validate reports every setting that cannot work, and what would.
+// Validate reports every invalid setting and its valid values.
 func (o *Options) Validate() error {
 	var etcd error
 	if o.Registry.Name == RegistryEtcd {
@@ -229,11 +232,11 @@ func (o *Options) Validate() error {
 }
 
 const (
-	// A poll costs one Discover request of an account's budget of 1,000 a second, shared by all clusters.
+	// A poll costs one DiscoverInstances request of an account's 1,000 a second, shared by all clusters.
 	minPollInterval = 100 * time.Millisecond
 	// A heartbeat costs one write of about 50 a second for the whole account.
 	minHeartbeatInterval = time.Second
-	// Fewer than three missed heartbeats would make one lost write and one slow read look like death.
+	// With fewer than three missed heartbeats, one lost write and one slow read would make a cluster stale.
 	minStaleHeartbeats = 3
 )
 
@@ -288,7 +291,7 @@ func (k *Kubernetes) validate() error {
 	return errors.Join(problems...)
 }
 
-// validate keeps the status endpoint, which asks nobody who he is, off the network.
+// validate keeps the status endpoint, which has no authentication, off the network.
 func (s *Serving) validate() error {
 	if s.Status == "0" {
 		return nil
@@ -300,7 +303,7 @@ func (s *Serving) validate() error {
 	return nil
 }
 
-// oneOf is the error of a setting whose value is none of those allowed.
+// oneOf returns an error unless value is one of those allowed.
 func oneOf(flag, value string, allowed []string) error {
 	if slices.Contains(allowed, value) {
 		return nil

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Rate is a token bucket: so many requests a second in the long run, so many at once.
+// Rate is the rate and burst of a rate limiter.
 type Rate struct {
 	PerSecond float64
 	Burst     int
 }
 
-// Rates are rates by AWS operation. As a flag they are given one by one: RegisterInstance=20/40.
+// Rates are rates by AWS operation. It is a repeatable flag: RegisterInstance=20/40.
 type Rates map[string]Rate
 
 // String implements pflag.Value.
@@ -30,7 +30,7 @@ func (r Rates) String() string {
 // Type implements pflag.Value.
 func (Rates) Type() string { return "operation=rate/burst" }
 
-// Set implements pflag.Value. Several rates may stand in one flag, with commas between.
+// Set implements pflag.Value. It accepts several rates, separated by commas.
 func (r Rates) Set(text string) error {
 	for entry := range strings.SplitSeq(text, ",") {
 		operation, value, _ := strings.Cut(entry, "=")
@@ -41,12 +41,12 @@ func (r Rates) Set(text string) error {
 		rate.Burst, burstErr = strconv.Atoi(burst)
 		// NaN is not above 0 either.
 		if operation == "" || rateErr != nil || burstErr != nil || !(rate.PerSecond > 0 && rate.PerSecond <= maxRate) || rate.Burst < 1 || rate.Burst > maxRate {
-			return errors.New("must be an operation, requests a second above 0 and requests at once from 1 on, such as RegisterInstance=20/40")
+			return errors.New("must be an operation, a rate above 0 and a burst of at least 1, such as RegisterInstance=20/40")
 		}
 		r[operation] = rate
 	}
 	return nil
 }
 
-// maxRate is more than any quota that AWS grants.
+// maxRate exceeds every quota that AWS grants.
 const maxRate = 1e6

@@ -13,24 +13,24 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// Scope says what takes part in the clusterset: in the syntax of NamespaceSelector and ServiceSelector.
+// Scope selects the namespaces and Services that take part in the clusterset, in the syntax of NamespaceSelector and ServiceSelector.
 type Scope struct {
 	ExportNamespaces, ImportNamespaces string
 	AutoExport                         string
 }
 
-// allButSystem are all namespaces but those that Kubernetes makes for itself: what runs there is each cluster's own, and
-// an administrator who wants to share it says so by name.
+// allButSystem selects all namespaces except those of Kubernetes itself: their Services belong to each cluster, and an
+// administrator can still select them by name.
 const allButSystem = corev1.LabelMetadataName + " notin (" + metav1.NamespaceSystem + "," + metav1.NamespacePublic + "," + corev1.NamespaceNodeLease + ")"
 
 func (s *Scope) bind(flags *pflag.FlagSet) {
-	const syntax = ": a list of names (shop,blog), or a label selector (mcs=yes)"
+	const syntax = ": a list of names (shop,blog) or a label selector (mcs=yes)."
 	flags.StringVar(&s.ExportNamespaces, "export-namespaces", s.ExportNamespaces,
-		"namespaces whose Services may be exported"+syntax)
+		"Namespaces whose Services may be exported"+syntax)
 	flags.StringVar(&s.ImportNamespaces, "import-namespaces", s.ImportNamespaces,
-		"namespaces into which services may be imported"+syntax)
+		"Namespaces into which services may be imported"+syntax)
 	flags.StringVar(&s.AutoExport, "auto-export-selector", s.AutoExport,
-		"label selector of Services that are exported without anybody writing a ServiceExport (default: none)")
+		"Label selector of Services for which the controller creates a ServiceExport (default: none).")
 }
 
 func (s *Scope) validate() error {
@@ -53,11 +53,11 @@ func invalid(flag, value string, err error) error {
 // namesPattern is a comma-separated list of names that a namespace can have.
 var namesPattern = regexp.MustCompile(`^ *[a-z0-9]([-a-z0-9]*[a-z0-9])? *(, *[a-z0-9]([-a-z0-9]*[a-z0-9])? *)*$`)
 
-// NamespaceSelector is what text selects by the namespaces' labels. A text of nothing but names and commas is a list of
-// namespaces, every other one a label selector as kubectl takes it.
+// NamespaceSelector parses a selector of namespaces: a list of names separated by commas, or a label selector in kubectl's
+// syntax.
 func NamespaceSelector(text string) (labels.Selector, error) {
 	if strings.TrimSpace(text) == "" {
-		return nil, fmt.Errorf("must say which namespaces; %q is all, %q is none", corev1.LabelMetadataName, "!"+corev1.LabelMetadataName)
+		return nil, fmt.Errorf("must select namespaces; %q selects all, %q selects none", corev1.LabelMetadataName, "!"+corev1.LabelMetadataName)
 	}
 	if !namesPattern.MatchString(text) {
 		return parseSelector(text)
@@ -73,7 +73,7 @@ func NamespaceSelector(text string) (labels.Selector, error) {
 	return labels.NewSelector().Add(*byName), nil
 }
 
-// ServiceSelector is what text, a label selector as kubectl takes it, selects; "" selects nothing.
+// ServiceSelector parses a label selector in kubectl's syntax; "" selects nothing.
 func ServiceSelector(text string) (labels.Selector, error) {
 	if strings.TrimSpace(text) == "" {
 		return labels.Nothing(), nil

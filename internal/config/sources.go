@@ -13,21 +13,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Source is a further registry, which is only imported from.
+// Source is an additional registry that is only imported from.
 type Source struct {
-	// Backend is its kind.
+	// Backend is RegistryCloudMap or RegistryEtcd.
 	Backend string
-	// Name tells it from the others in metrics and logs.
+	// Name identifies it in metrics and logs.
 	Name string
-	// AWS or Etcd says where it is.
+	// AWS or Etcd holds its settings, according to Backend.
 	AWS  AWS
 	Etcd Etcd
 
-	// text is what the user wrote.
+	// text is the value of the flag.
 	text string
 }
 
-// sourceSettings are what can be said of a source, by its backend.
+// sourceSettings maps the settings of a source to their fields, by backend.
 var sourceSettings = map[string]map[string]func(*Source) *string{
 	RegistryCloudMap: {
 		"name":              func(s *Source) *string { return &s.Name },
@@ -50,10 +50,10 @@ var sourceSettings = map[string]map[string]func(*Source) *string{
 	},
 }
 
-// String is what the user wrote.
+// String returns the value of the flag.
 func (s Source) String() string { return s.text }
 
-// Sources is the flag that names further registries, each time one.
+// Sources is a repeatable flag of registries.
 type Sources []Source
 
 var _ pflag.Value = (*Sources)(nil)
@@ -85,7 +85,7 @@ func ParseSource(text string) (Source, error) {
 	backend, rest, _ := strings.Cut(text, ",")
 	settings, known := sourceSettings[backend]
 	if !known {
-		return Source{}, fmt.Errorf("must begin with the kind of registry, which is %s, and go on as in %s,region=eu-central-1",
+		return Source{}, fmt.Errorf("must begin with the kind of registry, %s, followed by settings, such as %s,region=eu-central-1",
 			strings.Join(slices.Sorted(maps.Keys(sourceSettings)), " or "), RegistryCloudMap)
 	}
 	s := Source{Backend: backend, text: text}
@@ -97,7 +97,7 @@ func ParseSource(text string) (Source, error) {
 		field, ok := settings[name]
 		switch {
 		case !ok:
-			return Source{}, fmt.Errorf("%q: %s has no such setting; there are %s", setting, backend, strings.Join(slices.Sorted(maps.Keys(settings)), ", "))
+			return Source{}, fmt.Errorf("%q: unknown setting of %s; must be one of %s", setting, backend, strings.Join(slices.Sorted(maps.Keys(settings)), ", "))
 		case value == "":
 			return Source{}, fmt.Errorf("%q: must have a value, as in %s=…", setting, name)
 		case *field(&s) != "":
@@ -108,7 +108,7 @@ func ParseSource(text string) (Source, error) {
 	return s, nil
 }
 
-// sourceNamePattern keeps names short and fit for a label of a metric.
+// sourceNamePattern keeps names short and valid as metric labels.
 var sourceNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9./:-]{0,61}[a-z0-9])?$`)
 
 func (s Sources) validate() error {
@@ -125,22 +125,22 @@ func (s Sources) validate() error {
 			continue
 		}
 		if source.Backend == RegistryCloudMap && source.AWS == (AWS{}) {
-			refuse("must say how it differs from the registry that is exported to: by region, role-arn, namespace-owner or endpoint")
+			refuse("must differ from the registry that is exported to: set region, role-arn, namespace-owner or endpoint")
 			continue
 		}
 		name := source.Label()
 		if !sourceNamePattern.MatchString(name) {
-			refuse("name %q must be at most 63 small letters, digits and characters of ./:-", name)
+			refuse("name %q must be at most 63 lowercase letters, digits and characters of ./:-", name)
 		}
 		if names[name] {
-			refuse("another registry has the name %s too: give one of them name=…", name)
+			refuse("another registry has the same name %s: set name=… for one of them", name)
 		}
 		names[name] = true
 	}
 	return errors.Join(problems...)
 }
 
-// check reports what cannot be. at says how the user wrote a setting.
+// check reports invalid settings. at returns the spelling of a setting in error messages.
 func (s Source) check(at func(setting, value string) string) error {
 	if s.Backend == RegistryEtcd {
 		return s.Etcd.check(at)
@@ -148,7 +148,7 @@ func (s Source) check(at func(setting, value string) string) error {
 	return s.AWS.check(at)
 }
 
-// Label is the source's name, or else made of what tells it apart: kind, Region, account, or host.
+// Label returns the name of the source, by default from its kind, Region, account or host.
 func (s Source) Label() string {
 	if s.Name != "" {
 		return s.Name

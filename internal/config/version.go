@@ -5,10 +5,10 @@ import (
 	"runtime"
 )
 
-// Version is the release; the build sets it.
+// Version is the release, set by the build.
 var Version = "dev"
 
-// VersionText is what --version prints.
+// VersionText returns the output of --version.
 func VersionText() string {
 	return fmt.Sprintf("cloud-map-mcs-controller %s (%s, %s/%s)", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
