@@ -30,8 +30,6 @@ var excluded = []string{
 
 // pending are the folders that still have such words. Remove a folder here when it is clean.
 var pending = []string{
-	"ARCHITECTURE.md",
-	"README.md",
 	"cloudmaplocal/",
 	"cmd/",
 	"deploy/",

@@ -37,7 +37,7 @@ type Identity struct {
 //   - sanitize.go: refuse what the API server would refuse, with a bound for its size (and a case in TestSanitizeLeavesOut).
 //   - merge.go: if the clusterset must agree on it, a field of Merged and a row in oldestDecides.
 //   - registry/record: a field with a new number in recordpb/record.proto (make generate), fromExport and toExport in convert.go
-//     (and full in record_test.go); docs/design/001-cloud-map-record-format.md.
+//     (and full in record_test.go); docs/proposals/001-cloud-map-record-format.md.
 //   - plan: ServiceImport and MergedFromServiceImport in serviceimport.go, DerivedService in service.go or Slices in slices.go
 //     (and fullExport in inverse_test.go).
 //   - registry/registrytest: fullExport in harness.go, which every backend must return unchanged.
