@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 )
 
 // permission says what an action is authorized on and which keys conditions can use, beside those of the resources' tags.
@@ -97,20 +99,20 @@ func (r *region) checkPolicies(about subject) error {
 }
 
 // may reports whether the policies allow an action of Cloud Map on a resource.
-func (i identity) may(operation string, on resource, with conditionContext) error {
-	context := conditionContext{}
+func (i identity) may(operation string, on resource, with iampolicy.ConditionContext) error {
+	context := iampolicy.ConditionContext{}
 	for key, values := range with {
 		context[key] = values
 	}
 	for key, value := range on.tags {
-		context.set(keyResourceTag+key, value)
+		context.Set(keyResourceTag+key, value)
 	}
-	context.set("aws:PrincipalArn", cmp.Or(i.role, i.arn))
-	context.set("aws:PrincipalAccount", i.account)
-	switch judge(i.policies, actionName(operation), on.arn, context) {
-	case denied:
+	context.Set("aws:PrincipalArn", cmp.Or(i.role, i.arn))
+	context.Set("aws:PrincipalAccount", i.account)
+	switch iampolicy.Evaluate(i.policies, actionName(operation), on.arn, context) {
+	case iampolicy.Denied:
 		return accessDenied(i.arn, operation, on.arn, "with an explicit deny in an identity-based policy")
-	case notAllowed:
+	case iampolicy.NotAllowed:
 		return accessDenied(i.arn, operation, on.arn,
 			"because no identity-based policy allows the "+actionName(operation)+" action")
 	}
@@ -138,13 +140,13 @@ func (r *region) resourcesOf(about subject, needed permission) []resource {
 }
 
 // conditionsOf is what the request offers to conditions beside the tags of resources: the keys that the action supports.
-func (r *region) conditionsOf(about subject, needed permission) conditionContext {
+func (r *region) conditionsOf(about subject, needed permission) iampolicy.ConditionContext {
 	ref, _ := decode[tagReference](r.req.body) // what cannot be read has no tags
-	with := conditionContext{}
-	with.set("aws:RequestedRegion", r.req.by.region)
+	with := iampolicy.ConditionContext{}
+	with.Set("aws:RequestedRegion", r.req.by.region)
 	set := func(key, value string) {
 		if value != "" && slices.Contains(needed.keys, key) {
-			with.set(key, value)
+			with.Set(key, value)
 		}
 	}
 	set(keyNamespaceName, ref.NamespaceName)
@@ -160,11 +162,11 @@ func (r *region) conditionsOf(about subject, needed permission) conditionContext
 	for _, t := range ref.Tags {
 		keys = append(keys, t.Key)
 		if slices.Contains(needed.keys, keyRequestTag) {
-			with.set(keyRequestTag+t.Key, t.Value)
+			with.Set(keyRequestTag+t.Key, t.Value)
 		}
 	}
 	if slices.Contains(needed.keys, keyTagKeys) && len(keys) > 0 {
-		with.set(keyTagKeys, keys...)
+		with.Set(keyTagKeys, keys...)
 	}
 	return with
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 )
 
 // Config is what a configuration file can say: who may call and what accounts share.
@@ -56,7 +58,7 @@ func ReadConfig(path string) (Config, error) {
 	return config, nil
 }
 
-func readPolicies(into *[]Policy, config string, files []string) error {
+func readPolicies(into *[]iampolicy.Policy, config string, files []string) error {
 	for _, file := range files {
 		if !filepath.IsAbs(file) {
 			file = filepath.Join(filepath.Dir(config), file)
@@ -65,7 +67,7 @@ func readPolicies(into *[]Policy, config string, files []string) error {
 		if err != nil {
 			return err
 		}
-		var policy Policy
+		var policy iampolicy.Policy
 		if err := json.Unmarshal(raw, &policy); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 )
 
 // AccessKey is somebody who may call.
@@ -19,7 +21,7 @@ type AccessKey struct {
 	// User is the name of the IAM user that the key belongs to: it shows in ARNs. Default: the ID.
 	User string `json:"user,omitempty"`
 	// Policies say what the user may do. Without any it may do everything.
-	Policies []Policy `json:"policies,omitempty"`
+	Policies []iampolicy.Policy `json:"policies,omitempty"`
 }
 
 // Role is somebody whom others may become with AssumeRole or AssumeRoleWithWebIdentity.
@@ -34,7 +36,7 @@ type Role struct {
 	// for example system:serviceaccount:cloud-map-mcs-system:*. The token's signature is not verified, only its aud and exp.
 	Subjects []string `json:"subjects,omitempty"`
 	// Policies say what the role may do. Without any it may do everything.
-	Policies []Policy `json:"policies,omitempty"`
+	Policies []iampolicy.Policy `json:"policies,omitempty"`
 }
 
 var (
@@ -66,7 +68,7 @@ func validateRoles(roles []Role) error {
 func (r Role) trusts(who identity) bool {
 	for _, trusted := range r.Trust {
 		account := strings.TrimSuffix(strings.TrimPrefix(trusted, "arn:aws:iam::"), ":root")
-		if account == who.account || like(trusted, who.arn) || who.role != "" && like(trusted, who.role) {
+		if account == who.account || iampolicy.MatchWildcard(trusted, who.arn) || who.role != "" && iampolicy.MatchWildcard(trusted, who.role) {
 			return true
 		}
 	}
@@ -76,7 +78,7 @@ func (r Role) trusts(who identity) bool {
 // trustsSubject reports whether the bearer of a token may assume the role.
 func (r Role) trustsSubject(subject string) bool {
 	for _, trusted := range r.Subjects {
-		if like(trusted, subject) {
+		if iampolicy.MatchWildcard(trusted, subject) {
 			return true
 		}
 	}
@@ -89,7 +91,7 @@ type identity struct {
 	arn     string
 	role    string // the role's ARN, of a session
 	// policies say what it may do. Without any it may do everything.
-	policies []Policy
+	policies []iampolicy.Policy
 	secret   string // "": signatures are not verified
 	token    string // the session's; "": of a key that is no session's
 	expires  time.Time
@@ -159,27 +161,4 @@ func (i identity) checkSession(token string, now time.Time) error {
 		return failure("ExpiredTokenException", "The security token included in the request is expired")
 	}
 	return nil
-}
-
-// like reports whether text fits a pattern in which * is any text and ? any character.
-func like(pattern, text string) bool {
-	// Where the last * was, and how much of the text it stands for so far.
-	star, taken := -1, 0
-	p, t := 0, 0
-	for t < len(text) {
-		switch {
-		case p < len(pattern) && pattern[p] == '*':
-			star, taken = p, t
-			p++
-		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == text[t]):
-			p++
-			t++
-		case star >= 0:
-			taken++
-			p, t = star+1, taken
-		default:
-			return false
-		}
-	}
-	return strings.Trim(pattern[p:], "*") == ""
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 )
 
 // As much of AWS STS as the credential providers of the SDKs need, in its query protocol: a form comes in, XML goes out.
@@ -164,7 +166,7 @@ func (s *Server) assumeRole(who identity, in url.Values, now time.Time) (any, er
 		return nil, failure("AccessDeniedException", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s",
 			who.arn, in.Get("RoleArn"))
 	}
-	if len(who.policies) > 0 && judge(who.policies, "sts:AssumeRole", role.ARN, conditionContext{}) != allowed {
+	if len(who.policies) > 0 && iampolicy.Evaluate(who.policies, "sts:AssumeRole", role.ARN, iampolicy.ConditionContext{}) != iampolicy.Allowed {
 		return nil, failure("AccessDeniedException", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s "+
 			"because no identity-based policy allows the sts:AssumeRole action", who.arn, role.ARN)
 	}

@@ -251,20 +251,3 @@ func TestQueryThatIsNone(t *testing.T) {
 		}
 	}
 }
-
-func TestLike(t *testing.T) {
-	tests := []struct {
-		pattern, text string
-		want          bool
-	}{
-		{"", "", true}, {"", "a", false}, {"*", "", true}, {"*", "abc", true}, {"a", "a", true}, {"a", "A", false},
-		{"a*", "abc", true}, {"*c", "abc", true}, {"a*c", "abbbc", true}, {"a*c", "abcd", false}, {"a?c", "abc", true},
-		{"a?c", "ac", false}, {"?", "", false}, {"**", "x", true}, {"a*b*c", "aXbYbZc", true}, {"a*b*c", "aXcYb", false},
-		{"*a*a*a*b", strings.Repeat("a", 50), false}, {"[a]", "a", false}, {"a\\*", "a\\b", true},
-	}
-	for _, tt := range tests {
-		if got := like(tt.pattern, tt.text); got != tt.want {
-			t.Errorf("like(%q, %q) = %v", tt.pattern, tt.text, got)
-		}
-	}
-}

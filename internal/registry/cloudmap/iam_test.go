@@ -21,6 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -48,7 +49,7 @@ func policyDocument(t *testing.T, file string, identity mcs.Identity) []byte {
 }
 
 // policyOf reads documents, without the statements whose Sid is dropped.
-func policyOf(t *testing.T, identity mcs.Identity, files []string, dropped ...string) (all []cloudmaplocal.Policy) {
+func policyOf(t *testing.T, identity mcs.Identity, files []string, dropped ...string) (all []iampolicy.Policy) {
 	t.Helper()
 	for _, file := range files {
 		var document struct {
@@ -65,7 +66,7 @@ func policyOf(t *testing.T, identity mcs.Identity, files []string, dropped ...st
 		if err != nil {
 			t.Fatal(err)
 		}
-		var read cloudmaplocal.Policy
+		var read iampolicy.Policy
 		if err := json.Unmarshal(raw, &read); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}

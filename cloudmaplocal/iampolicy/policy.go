@@ -1,4 +1,6 @@
-package cloudmaplocal
+// Package iampolicy evaluates IAM policy documents of identities: whether they allow an action on a resource under a request's
+// condition keys. It implements the policy language as this project reads the IAM documentation; it is not AWS's code.
+package iampolicy
 
 import (
 	"encoding/json"
@@ -34,7 +36,7 @@ type patterns struct {
 }
 
 func (p patterns) match(text string) bool {
-	return p.not != slices.ContainsFunc(p.list, func(pattern string) bool { return like(pattern, text) })
+	return p.not != slices.ContainsFunc(p.list, func(pattern string) bool { return MatchWildcard(pattern, text) })
 }
 
 // condition is one key's under one operator.
@@ -57,7 +59,7 @@ type operator struct {
 var comparisons = map[string]func(pattern, value string) bool{
 	"StringEquals":           func(pattern, value string) bool { return pattern == value },
 	"StringEqualsIgnoreCase": strings.EqualFold,
-	"StringLike":             like,
+	"StringLike":             MatchWildcard,
 	"ArnEquals":              arnLike, // the same as ArnLike, says the reference
 	"ArnLike":                arnLike,
 	"Bool":                   strings.EqualFold,
@@ -80,7 +82,7 @@ func arnLike(pattern, value string) bool {
 		return false
 	}
 	for i := range wanted {
-		if !like(wanted[i], have[i]) {
+		if !MatchWildcard(wanted[i], have[i]) {
 			return false
 		}
 	}
@@ -237,12 +239,12 @@ func parsePatterns(name string, list, not texts) (patterns, error) {
 func hasVariable(text string) bool { return strings.Contains(text, "${") }
 
 func parseConditions(shapes map[string]map[string]texts) (all []condition, err error) {
-	for _, name := range sortedKeys(shapes) {
+	for _, name := range slices.Sorted(maps.Keys(shapes)) {
 		op, err := parseOperator(name)
 		if err != nil {
 			return nil, err
 		}
-		for _, key := range sortedKeys(shapes[name]) {
+		for _, key := range slices.Sorted(maps.Keys(shapes[name])) {
 			values := shapes[name][key]
 			if slices.ContainsFunc(values, hasVariable) {
 				return nil, fmt.Errorf("condition %s: policy variables like ${…} are not known here", key)
@@ -254,38 +256,61 @@ func parseConditions(shapes map[string]map[string]texts) (all []condition, err e
 }
 
 // conditionContext is what a request offers to conditions: values by key, the keys in lower case.
-type conditionContext map[string][]string
+type ConditionContext map[string][]string
 
 // set gives a key its values. Tag keys are part of condition keys, and those are compared without regard to case.
-func (c conditionContext) set(key string, values ...string) { c[strings.ToLower(key)] = values }
+func (c ConditionContext) Set(key string, values ...string) { c[strings.ToLower(key)] = values }
 
 // verdict is what policies say about an action on a resource.
-type verdict int
+type Verdict int
 
 const (
-	notAllowed verdict = iota // nothing allows it
-	allowed
-	denied // something denies it, and nothing can allow it
+	NotAllowed Verdict = iota // nothing allows it
+	Allowed
+	Denied // something denies it, and nothing can allow it
 )
 
 // judge is what policies say together: a Deny anywhere wins.
-func judge(policies []Policy, action, resource string, with conditionContext) verdict {
-	result := notAllowed
+func Evaluate(policies []Policy, action, resource string, with ConditionContext) Verdict {
+	result := NotAllowed
 	for _, policy := range policies {
 		for _, s := range policy.statements {
 			if !s.applies(action, resource, with) {
 				continue
 			}
 			if s.deny {
-				return denied
+				return Denied
 			}
-			result = allowed
+			result = Allowed
 		}
 	}
 	return result
 }
 
-func (s statement) applies(action, resource string, with conditionContext) bool {
+func (s statement) applies(action, resource string, with ConditionContext) bool {
 	return s.actions.match(strings.ToLower(action)) && s.resources.match(resource) &&
 		!slices.ContainsFunc(s.conditions, func(c condition) bool { return !c.accepts(with[c.key]) })
+}
+
+// like reports whether text fits a pattern in which * is any text and ? any character.
+func MatchWildcard(pattern, text string) bool {
+	// Where the last * was, and how much of the text it stands for so far.
+	star, taken := -1, 0
+	p, t := 0, 0
+	for t < len(text) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, taken = p, t
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == text[t]):
+			p++
+			t++
+		case star >= 0:
+			taken++
+			p, t = star+1, taken
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
 }
