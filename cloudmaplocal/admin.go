@@ -8,9 +8,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The endpoints that are not AWS's: whoever reaches the server may use them.
+// The endpoints that are not AWS's. They need no credentials.
 
-// faultStatus is the answer to GET /faults: what was put there, and how often each rule has hit.
+// faultStatus is the answer to GET /faults: the plan, and the number of hits of each rule.
 type faultStatus struct {
 	FaultPlan
 	Hits []int `json:"hits"`
@@ -33,7 +33,7 @@ func (s *Server) serveShares(mux *http.ServeMux) {
 	mux.HandleFunc("PUT /shares", func(w http.ResponseWriter, r *http.Request) { putYAML(w, r, s.SetShares) })
 }
 
-// putYAML hands the body, YAML or JSON, to set. A field that nobody knows is a mistake, and told.
+// putYAML passes the body, YAML or JSON, to set. An unknown field is an error.
 func putYAML[T any](w http.ResponseWriter, r *http.Request, set func(T) error) {
 	var value T
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))

@@ -1,14 +1,18 @@
 package cloudmaplocal
 
-import "maps"
+import (
+	"maps"
 
-func (r *region) getServiceAttributes(in serviceInput) (struct{ ServiceAttributes serviceAttributes }, error) {
-	var out struct{ ServiceAttributes serviceAttributes }
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
+)
+
+func (r *region) getServiceAttributes(in wire.ServiceInput) (struct{ ServiceAttributes wire.ServiceAttributes }, error) {
+	var out struct{ ServiceAttributes wire.ServiceAttributes }
 	svc, err := r.service("ServiceId", in.ServiceId)
 	if err != nil {
 		return out, err
 	}
-	out.ServiceAttributes = serviceAttributes{
+	out.ServiceAttributes = wire.ServiceAttributes{
 		Attributes: svc.Attributes, ResourceOwner: r.key.account, ServiceArn: r.arn("service", svc.ID),
 	}
 	if svc.Attributes == nil {
@@ -17,37 +21,37 @@ func (r *region) getServiceAttributes(in serviceInput) (struct{ ServiceAttribute
 	return out, nil
 }
 
-// updateServiceAttributes adds and replaces; what the request does not name stays.
-func (r *region) updateServiceAttributes(in updateAttributesInput) (empty, error) {
+// updateServiceAttributes adds and replaces attributes; others stay as they are.
+func (r *region) updateServiceAttributes(in wire.UpdateAttributesInput) (wire.Empty, error) {
 	svc, err := r.service("ServiceId", in.ServiceId)
 	if err != nil {
-		return empty{}, err
+		return wire.Empty{}, err
 	}
 	if err := checkServiceAttributes(in.Attributes); err != nil {
-		return empty{}, err
+		return wire.Empty{}, err
 	}
 	merged := merge(svc.Attributes, in.Attributes)
 	if len(merged) > maxServiceAttributes {
-		return empty{}, failure("ServiceAttributesLimitExceededException",
+		return wire.Empty{}, failure("ServiceAttributesLimitExceededException",
 			"The service %s would have %d attributes; it can have %d.", svc.ID, len(merged), maxServiceAttributes)
 	}
 	svc.Attributes = merged
-	return empty{}, nil
+	return wire.Empty{}, nil
 }
 
-func (r *region) deleteServiceAttributes(in deleteAttributesInput) (empty, error) {
+func (r *region) deleteServiceAttributes(in wire.DeleteAttributesInput) (wire.Empty, error) {
 	svc, err := r.service("ServiceId", in.ServiceId)
 	if err != nil {
-		return empty{}, err
+		return wire.Empty{}, err
 	}
 	if n := len(in.Attributes); n < 1 || n > maxServiceAttributes {
-		return empty{}, invalidInput("Attributes: must have 1 to %d entries, not %d", maxServiceAttributes, n)
+		return wire.Empty{}, invalidInput("Attributes: must have 1 to %d entries, not %d", maxServiceAttributes, n)
 	}
 	svc.Attributes = without(svc.Attributes, in.Attributes)
-	return empty{}, nil
+	return wire.Empty{}, nil
 }
 
-// merge is a new map with the entries of both; those of the second win.
+// merge returns a new map with the entries of both maps; the second map wins.
 func merge(a, b map[string]string) map[string]string {
 	out := make(map[string]string, len(a)+len(b))
 	maps.Copy(out, a)
@@ -55,7 +59,7 @@ func merge(a, b map[string]string) map[string]string {
 	return out
 }
 
-// without is a new map that lacks some keys.
+// without returns a new map that lacks some keys.
 func without(m map[string]string, keys []string) map[string]string {
 	out := merge(m, nil)
 	for _, key := range keys {

@@ -18,7 +18,7 @@ const (
 	signingTime      = "20060102T150405Z"
 	signingService   = "servicediscovery"
 
-	// maxClockSkew between the signature and us: what most AWS services allow.
+	// maxClockSkew between the signature and the server, as in most AWS services.
 	maxClockSkew = 5 * time.Minute
 )
 
@@ -34,7 +34,7 @@ type signature struct {
 var signatureSyntax = regexp.MustCompile(`^AWS4-HMAC-SHA256 +Credential=([^/,\s]+)/(\d{8})/([^/,\s]+)/([^/,\s]+)/aws4_request` +
 	`, *SignedHeaders=([^,\s]+), *Signature=([0-9a-f]{64})$`)
 
-// parseSignature reports whether the header is one.
+// parseSignature reads the Authorization header and reports whether it is complete.
 func parseSignature(authorization string) (signature, bool) {
 	m := signatureSyntax.FindStringSubmatch(authorization)
 	if m == nil {
@@ -45,48 +45,48 @@ func parseSignature(authorization string) (signature, bool) {
 	}, true
 }
 
-// caller is who sent a request, and the Region that it is for.
-type caller struct {
+// principal is the identity that sent a request, and the Region of the request.
+type principal struct {
 	identity
 	region string
 	keyID  string // "" if it is not signed
 }
 
-// home is the caller's own region.
-func (c caller) home() regionKey { return regionKey{c.account, c.region} }
+// homeRegion returns the key of the caller's own region.
+func (c principal) homeRegion() regionKey { return regionKey{c.account, c.region} }
 
-// authenticate says whose request it is and which Region it is for. Without configured keys everybody is welcome, and the
-// signature only says the Region; but the key of an assumed role means that role.
-func (s *Server) authenticate(r *http.Request, body []byte, service string, now time.Time) (caller, error) {
+// authenticate returns the identity and the Region of a request. Without configured keys all requests are accepted and
+// the signature only names the Region; the key of an assumed role still identifies that role.
+func (s *Server) authenticate(r *http.Request, body []byte, service string, now time.Time) (principal, error) {
 	sig, signed := parseSignature(r.Header.Get("Authorization"))
-	by := caller{identity: anybody(s.opts.Account), region: s.opts.Region, keyID: sig.keyID}
+	caller := principal{identity: anonymousIdentity(s.opts.Account), region: s.opts.Region, keyID: sig.keyID}
 	if signed {
-		by.region = sig.region
+		caller.region = sig.region
 	}
-	if !regionPattern.MatchString(by.region) {
-		return by, failure("InvalidSignatureException", "Credential should be scoped to a valid region, not '%s'.", by.region)
+	if !regionPattern.MatchString(caller.region) {
+		return caller, failure("InvalidSignatureException", "Credential should be scoped to a valid region, not '%s'.", caller.region)
 	}
-	who, known := s.keys.find(sig.keyID)
+	found, known := s.credentials.findIdentity(sig.keyID)
 	switch {
 	case known:
-		by.identity = who
-	case s.keys.open():
+		caller.identity = found
+	case s.credentials.allowsAnonymous():
 	case !signed:
-		return by, unsigned(r)
+		return caller, unsignedError(r)
 	default:
-		return by, failure("UnrecognizedClientException", "The security token included in the request is invalid.")
+		return caller, failure("UnrecognizedClientException", "The security token included in the request is invalid.")
 	}
-	if by.secret == "" {
-		return by, nil
+	if caller.secret == "" {
+		return caller, nil
 	}
-	if err := sig.verify(r, body, by.secret, service, now); err != nil {
-		return by, err
+	if err := sig.verify(r, body, caller.secret, service, now); err != nil {
+		return caller, err
 	}
-	return by, by.checkSession(r.Header.Get("X-Amz-Security-Token"), now)
+	return caller, caller.checkSession(r.Header.Get("X-Amz-Security-Token"), now)
 }
 
-// unsigned tells a request without signature from one whose signature cannot be read.
-func unsigned(r *http.Request) error {
+// unsignedError distinguishes a request without signature from one with an unreadable signature.
+func unsignedError(r *http.Request) error {
 	if r.Header.Get("Authorization") == "" {
 		return failure("MissingAuthenticationTokenException", "Missing Authentication Token")
 	}
@@ -116,7 +116,7 @@ func (sig signature) verify(r *http.Request, body []byte, secret, service string
 	return nil
 }
 
-// compute is the signature that the request should have.
+// compute returns the expected signature of the request.
 func (sig signature) compute(r *http.Request, body []byte, secret, stamp string) string {
 	scope := strings.Join([]string{sig.date, sig.region, sig.service, "aws4_request"}, "/")
 	toSign := strings.Join([]string{signingAlgorithm, stamp, scope, hexHash([]byte(sig.canonicalRequest(r, body)))}, "\n")
@@ -127,7 +127,7 @@ func (sig signature) compute(r *http.Request, body []byte, secret, stamp string)
 	return hex.EncodeToString(mac(key, toSign))
 }
 
-// canonicalRequest is the request as the caller signed it.
+// canonicalRequest returns the request in the form that the caller signed.
 func (sig signature) canonicalRequest(r *http.Request, body []byte) string {
 	lines := []string{r.Method, (&url.URL{Path: r.URL.Path}).EscapedPath(), r.URL.Query().Encode()}
 	if lines[1] == "" {
@@ -140,8 +140,8 @@ func (sig signature) canonicalRequest(r *http.Request, body []byte) string {
 	return strings.Join(lines, "\n")
 }
 
-// signedValue is a header as it is signed: spaces folded, several values joined. The host and the length are not among
-// the headers of a request that net/http has read.
+// signedValue returns a header in its signed form: spaces folded, several values joined. net/http removes the host and
+// the length from the headers.
 func signedValue(r *http.Request, name string) string {
 	values := r.Header.Values(name)
 	switch name {

@@ -11,15 +11,15 @@ import (
 
 func TestAccessKeys(t *testing.T) {
 	const clockOff = 10 * time.Minute
-	w := newWorld(t, Options{Now: time.Now, AccessKeys: []AccessKey{
+	w := newTestServer(t, Options{Now: time.Now, AccessKeys: []AccessKey{
 		{ID: "AKIDSIGNED", Secret: "correct"},
 		{ID: "AKIDNAMED"},
 		{ID: "AKIDOTHER", Secret: "other/+=", Account: "111111111111"},
 	}})
-	late := newWorld(t, Options{Now: func() time.Time { return time.Now().Add(clockOff) }, AccessKeys: []AccessKey{{ID: "AKIDSIGNED", Secret: "correct"}}})
+	late := newTestServer(t, Options{Now: func() time.Time { return time.Now().Add(clockOff) }, AccessKeys: []AccessKey{{ID: "AKIDSIGNED", Secret: "correct"}}})
 	tests := []struct {
 		name        string
-		world       *world
+		world       *testServer
 		id, secret  string
 		wantAccount string
 		wantCode    string
@@ -41,7 +41,7 @@ func TestAccessKeys(t *testing.T) {
 				return
 			}
 			got, err := c.GetOperation(t.Context(), &sd.GetOperationInput{OperationId: must(t, created, err).OperationId})
-			same(t, &tt.wantAccount, must(t, got, err).Operation.OwnerAccount)
+			assertEqual(t, &tt.wantAccount, must(t, got, err).Operation.OwnerAccount)
 			_, err = c.DiscoverInstances(t.Context(), &sd.DiscoverInstancesInput{NamespaceName: new("nowhere"), ServiceName: new("x")})
 			wantCode(t, err, "NamespaceNotFound") // signed well, with the data- prefix or without
 		})
@@ -49,7 +49,7 @@ func TestAccessKeys(t *testing.T) {
 }
 
 func TestAccountsAreApart(t *testing.T) {
-	w := newWorld(t, Options{AccessKeys: []AccessKey{{ID: "ONE", Account: "111111111111"}, {ID: "TWO", Account: "222222222222"}}})
+	w := newTestServer(t, Options{AccessKeys: []AccessKey{{ID: "ONE", Account: "111111111111"}, {ID: "TWO", Account: "222222222222"}}})
 	one, two := w.client("us-east-1", "ONE", "s"), w.client("us-east-1", "TWO", "s")
 	if _, err := one.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")}); err != nil {
 		t.Fatal(err)
@@ -61,11 +61,11 @@ func TestAccountsAreApart(t *testing.T) {
 }
 
 func TestUnsigned(t *testing.T) {
-	open := newWorld(t, Options{})
+	open := newTestServer(t, Options{})
 	if status, body := open.post("ListNamespaces", "{}", nil); status != http.StatusOK {
 		t.Errorf("unsigned to an open server: %d %s", status, body)
 	}
-	closed := newWorld(t, Options{AccessKeys: []AccessKey{{ID: "A", Secret: "s"}}})
+	closed := newTestServer(t, Options{AccessKeys: []AccessKey{{ID: "A", Secret: "s"}}})
 	if status, body := closed.post("ListNamespaces", "{}", nil); status != http.StatusBadRequest || !strings.Contains(body, "MissingAuthenticationTokenException") {
 		t.Errorf("unsigned: %d %s", status, body)
 	}

@@ -6,17 +6,18 @@ import (
 	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-// permission says what an action is authorized on and which keys conditions can use, beside those of the resources' tags.
-// [Service Authorization Reference, AWS Cloud Map]
+// permission lists the resources that an action is authorized on and the condition keys that it supports, beside the
+// tags of the resources. [Service Authorization Reference, AWS Cloud Map]
 type permission struct {
-	// on is the resources, each of which must be allowed: "namespace", "service". None: the action has no resource-level
-	// permissions, and only statements whose Resource is * can mean it.
-	on   []string
-	keys []string
-	// tags says that the action is also one of tagging when the request has tags.
-	tags bool
+	// resourceKinds are the kinds of resources that must all be allowed: "namespace", "service". Empty: the action has no
+	// resource-level permissions and matches only statements with Resource *.
+	resourceKinds []string
+	keys          []string
+	// requiresTagging: the action also needs TagResource if the request has tags.
+	requiresTagging bool
 }
 
 // Condition keys.
@@ -34,21 +35,21 @@ const (
 )
 
 var (
-	onNothing    = permission{}
-	onNamespace  = permission{on: []string{"namespace"}}
-	onService    = permission{on: []string{"service"}}
-	creation     = permission{keys: []string{keyRequestTag, keyTagKeys}, tags: true}
-	discovery    = permission{on: []string{"namespace", "service"}, keys: []string{keyNamespaceName, keyServiceName}}
-	serviceWrite = permission{on: []string{"service"}, keys: []string{keyServiceCreatedBy}}
-	instRead     = permission{on: []string{"service"}, keys: []string{keyServiceARN}}
-	instWrite    = permission{on: []string{"service"}, keys: []string{keyServiceARN, keyServiceCreatedBy}}
+	noResource   = permission{}
+	onNamespace  = permission{resourceKinds: []string{"namespace"}}
+	onService    = permission{resourceKinds: []string{"service"}}
+	creation     = permission{keys: []string{keyRequestTag, keyTagKeys}, requiresTagging: true}
+	discovery    = permission{resourceKinds: []string{"namespace", "service"}, keys: []string{keyNamespaceName, keyServiceName}}
+	serviceWrite = permission{resourceKinds: []string{"service"}, keys: []string{keyServiceCreatedBy}}
+	instRead     = permission{resourceKinds: []string{"service"}, keys: []string{keyServiceARN}}
+	instWrite    = permission{resourceKinds: []string{"service"}, keys: []string{keyServiceARN, keyServiceCreatedBy}}
 )
 
-// permissions is those of every action.
+// permissions has the permission of every action.
 var permissions = map[string]permission{
 	"CreateHttpNamespace": creation, "CreatePrivateDnsNamespace": creation, "CreatePublicDnsNamespace": creation,
 	"CreateService": {
-		on: []string{"namespace", "service"}, keys: []string{keyRequestTag, keyTagKeys, keyNamespaceARN}, tags: true,
+		resourceKinds: []string{"namespace", "service"}, keys: []string{keyRequestTag, keyTagKeys, keyNamespaceARN}, requiresTagging: true,
 	},
 	"DeleteNamespace": onNamespace, "GetNamespace": onNamespace,
 	"UpdateHttpNamespace": onNamespace, "UpdatePrivateDnsNamespace": onNamespace, "UpdatePublicDnsNamespace": onNamespace,
@@ -58,48 +59,48 @@ var permissions = map[string]permission{
 	"RegisterInstance": instWrite, "DeregisterInstance": instWrite, "UpdateInstanceCustomHealthStatus": instWrite,
 	"GetInstance": instRead, "GetInstancesHealthStatus": instRead, "ListInstances": instRead,
 	"DiscoverInstances": discovery, "DiscoverInstancesRevision": discovery,
-	"GetOperation":   {on: []string{"namespace"}},
-	"ListNamespaces": onNothing, "ListServices": onNothing, "ListOperations": onNothing, "ListTagsForResource": onNothing,
+	"GetOperation":   {resourceKinds: []string{"namespace"}},
+	"ListNamespaces": noResource, "ListServices": noResource, "ListOperations": noResource, "ListTagsForResource": noResource,
 	actionTag:       {keys: []string{keyRequestTag, keyTagKeys}},
 	"UntagResource": {keys: []string{keyTagKeys}},
 }
 
-// resource is what an action is authorized on, with the tags that it has.
+// resource is a resource that an action is authorized on, with its tags.
 type resource struct {
 	arn  string
 	tags map[string]string
 }
 
-// authorize reports whether the caller may do what it asks for.
+// authorize returns an error if the caller may not perform its request.
 func (r *region) authorize() error {
-	if r.isOwner() && len(r.req.by.policies) == 0 {
+	if r.isOwner() && len(r.req.caller.policies) == 0 {
 		return nil
 	}
-	about := r.subjectOf(r.req.body)
+	about := r.resolveTarget(r.req.body)
 	return cmp.Or(r.checkPolicies(about), r.checkShare(about))
 }
 
-// checkPolicies is about the caller's own policies. Without any it may do everything.
-func (r *region) checkPolicies(about subject) error {
-	by, name := r.req.by, r.req.operation
-	if len(by.policies) == 0 {
+// checkPolicies evaluates the caller's own policies. A caller without policies is allowed everything.
+func (r *region) checkPolicies(about requestTarget) error {
+	caller, name := r.req.caller, r.req.operation
+	if len(caller.policies) == 0 {
 		return nil
 	}
 	needed := permissions[name]
-	with := r.conditionsOf(about, needed)
-	for _, on := range r.resourcesOf(about, needed) {
-		if err := by.may(name, on, with); err != nil {
+	with := r.conditionsFor(about, needed)
+	for _, on := range r.resourcesFor(about, needed) {
+		if err := caller.checkAllowed(name, on, with); err != nil {
 			return err
 		}
 	}
-	if needed.tags && len(with[strings.ToLower(keyTagKeys)]) > 0 {
-		return by.may(actionTag, resource{arn: "*"}, with)
+	if needed.requiresTagging && len(with[strings.ToLower(keyTagKeys)]) > 0 {
+		return caller.checkAllowed(actionTag, resource{arn: "*"}, with)
 	}
 	return nil
 }
 
-// may reports whether the policies allow an action of Cloud Map on a resource.
-func (i identity) may(operation string, on resource, with iampolicy.ConditionContext) error {
+// checkAllowed returns an error unless the policies allow an action of Cloud Map on a resource.
+func (i identity) checkAllowed(operation string, on resource, with iampolicy.ConditionContext) error {
 	context := iampolicy.ConditionContext{}
 	for key, values := range with {
 		context[key] = values
@@ -107,7 +108,7 @@ func (i identity) may(operation string, on resource, with iampolicy.ConditionCon
 	for key, value := range on.tags {
 		context.Set(keyResourceTag+key, value)
 	}
-	context.Set("aws:PrincipalArn", cmp.Or(i.role, i.arn))
+	context.Set("aws:PrincipalArn", cmp.Or(i.roleARN, i.arn))
 	context.Set("aws:PrincipalAccount", i.account)
 	switch iampolicy.Evaluate(i.policies, actionName(operation), on.arn, context) {
 	case iampolicy.Denied:
@@ -119,13 +120,14 @@ func (i identity) may(operation string, on resource, with iampolicy.ConditionCon
 	return nil
 }
 
-// resourcesOf is what the action must be allowed on. What does not exist (yet) has no tags, and * for an id.
-func (r *region) resourcesOf(about subject, needed permission) []resource {
-	if len(needed.on) == 0 {
+// resourcesFor returns the resources that the action must be allowed on. A resource that does not exist has no tags and
+// the ID *.
+func (r *region) resourcesFor(about requestTarget, needed permission) []resource {
+	if len(needed.resourceKinds) == 0 {
 		return []resource{{arn: "*"}}
 	}
 	var all []resource
-	for _, kind := range needed.on {
+	for _, kind := range needed.resourceKinds {
 		missing := resource{arn: r.arn(kind, "*")}
 		switch {
 		case kind == "namespace" && about.namespace != nil:
@@ -139,11 +141,11 @@ func (r *region) resourcesOf(about subject, needed permission) []resource {
 	return all
 }
 
-// conditionsOf is what the request offers to conditions beside the tags of resources: the keys that the action supports.
-func (r *region) conditionsOf(about subject, needed permission) iampolicy.ConditionContext {
-	ref, _ := decode[tagReference](r.req.body) // what cannot be read has no tags
+// conditionsFor returns the condition keys of the request that the action supports, without the tags of resources.
+func (r *region) conditionsFor(about requestTarget, needed permission) iampolicy.ConditionContext {
+	ref, _ := decode[tagReference](r.req.body) // an unreadable request has no tags
 	with := iampolicy.ConditionContext{}
-	with.Set("aws:RequestedRegion", r.req.by.region)
+	with.Set("aws:RequestedRegion", r.req.caller.region)
 	set := func(key, value string) {
 		if value != "" && slices.Contains(needed.keys, key) {
 			with.Set(key, value)
@@ -156,7 +158,7 @@ func (r *region) conditionsOf(about subject, needed permission) iampolicy.Condit
 	}
 	if about.service != nil {
 		set(keyServiceARN, r.arn("service", about.service.ID))
-		set(keyServiceCreatedBy, r.createdBy(about.service.CreatedBy))
+		set(keyServiceCreatedBy, r.creatorAccount(about.service.CreatedBy))
 	}
 	keys := slices.Clone(ref.TagKeys)
 	for _, t := range ref.Tags {
@@ -171,10 +173,10 @@ func (r *region) conditionsOf(about subject, needed permission) iampolicy.Condit
 	return with
 }
 
-// tagReference is what conditions read of a request.
+// tagReference has the members of a request that conditions use.
 type tagReference struct {
 	NamespaceName string
 	ServiceName   string
-	Tags          []tag
+	Tags          []wire.Tag
 	TagKeys       []string
 }

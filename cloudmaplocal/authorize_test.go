@@ -23,19 +23,19 @@ func policy(t testing.TB, statements ...string) iampolicy.Policy {
 
 // TestPermissionsAreComplete compares the table with the operations.
 func TestPermissionsAreComplete(t *testing.T) {
-	same(t, sortedKeys(operations), sortedKeys(permissions))
+	assertEqual(t, sortedKeys(operations), sortedKeys(permissions))
 }
 
 // limited is a world with a service svc with the tag team=a, and a client of a key that has only these statements.
-func limited(t *testing.T, statements ...string) (w *world, restricted *world, ns, svc string) {
+func newRestrictedServer(t *testing.T, statements ...string) (w *testServer, restricted *testServer, ns, svc string) {
 	t.Helper()
-	w = newWorld(t, Options{AccessKeys: []AccessKey{
+	w = newTestServer(t, Options{AccessKeys: []AccessKey{
 		{ID: "ADMIN"}, {ID: "LIMITED", User: "cls1", Policies: []iampolicy.Policy{policy(t, statements...)}}}})
 	w.Client = w.client("us-east-1", "ADMIN", "s")
 	ns = w.namespace("demo")
 	created, err := w.CreateService(t.Context(), &sd.CreateServiceInput{
 		NamespaceId: &ns, Name: new("svc"), Tags: []types.Tag{{Key: new("team"), Value: new("a")}}})
-	restricted = &world{t: t, server: w.server, url: w.url, Client: w.client("us-east-1", "LIMITED", "s")}
+	restricted = &testServer{t: t, server: w.server, url: w.url, Client: w.client("us-east-1", "LIMITED", "s")}
 	return w, restricted, ns, *must(t, created, err).Service.Id
 }
 
@@ -43,16 +43,16 @@ func allow(actions, condition string) string {
 	return `{"Effect":"Allow","Action":[` + actions + `],"Resource":"*","Condition":{` + condition + `}}`
 }
 
-// TestEnforcement is about what requests offer to conditions: the resources, their tags and the keys of each action.
+// TestEnforcement checks the condition keys of requests: resources, their tags and the keys of each action.
 func TestEnforcement(t *testing.T) {
 	const teamA, teamB = `"StringEquals":{"aws:ResourceTag/team":"a"}`, `"StringEquals":{"aws:ResourceTag/team":"b"}`
-	register := func(w *world, _, svc string) error { return w.tryRegister(w.t.Context(), svc, "a") }
-	discover := func(w *world, _, _ string) error {
+	register := func(w *testServer, _, svc string) error { return w.tryRegister(w.t.Context(), svc, "a") }
+	discover := func(w *testServer, _, _ string) error {
 		_, err := w.DiscoverInstances(w.t.Context(), &sd.DiscoverInstancesInput{NamespaceName: new("demo"), ServiceName: new("svc")})
 		return err
 	}
-	create := func(tags ...string) func(w *world, ns, svc string) error {
-		return func(w *world, ns, _ string) error {
+	create := func(tags ...string) func(w *testServer, ns, svc string) error {
+		return func(w *testServer, ns, _ string) error {
 			in := &sd.CreateServiceInput{NamespaceId: &ns, Name: new("new")}
 			for _, key := range tags {
 				in.Tags = append(in.Tags, types.Tag{Key: new(key), Value: new("a")})
@@ -64,7 +64,7 @@ func TestEnforcement(t *testing.T) {
 	tests := []struct {
 		name      string
 		statement string
-		do        func(w *world, ns, svc string) error
+		do        func(w *testServer, ns, svc string) error
 		want      bool
 	}{
 		{"register by tag", allow(`"servicediscovery:RegisterInstance"`, teamA), register, true},
@@ -73,16 +73,16 @@ func TestEnforcement(t *testing.T) {
 		{"register by creator", allow(`"servicediscovery:*"`, `"StringEquals":{"servicediscovery:ServiceCreatedByAccount":"123456789012"}`), register, true},
 		{"register on namespaces", `{"Effect":"Allow","Action":"*","Resource":"arn:aws:servicediscovery:us-east-1:123456789012:namespace/*"}`, register, false},
 		{"register on services", `{"Effect":"Allow","Action":"*","Resource":"arn:aws:servicediscovery:us-east-1:123456789012:service/*"}`, register, true},
-		{"register in a service that is not there", allow(`"*"`, teamA), func(w *world, _, _ string) error { return register(w, "", "srv-x") }, false},
+		{"register in a service that is not there", allow(`"*"`, teamA), func(w *testServer, _, _ string) error { return register(w, "", "srv-x") }, false},
 		{"discover by names", allow(`"servicediscovery:Discover*"`, `"StringEquals":{"servicediscovery:NamespaceName":"demo","servicediscovery:ServiceName":"svc"}`), discover, true},
 		{"discover by another name", allow(`"servicediscovery:Discover*"`, `"StringLike":{"servicediscovery:NamespaceName":"other*"}`), discover, false},
 		{"discover by the tag of the service alone", allow(`"servicediscovery:Discover*"`, teamA), discover, false},
 		{"discover on services alone", `{"Effect":"Allow","Action":"*","Resource":"arn:aws:servicediscovery:*:*:service/*"}`, discover, false},
-		{"list on all", `{"Effect":"Allow","Action":"servicediscovery:ListServices","Resource":"*"}`, func(w *world, _, _ string) error {
-			return second(w.ListServices(w.t.Context(), &sd.ListServicesInput{}))
+		{"list on all", `{"Effect":"Allow","Action":"servicediscovery:ListServices","Resource":"*"}`, func(w *testServer, _, _ string) error {
+			return errorOf(w.ListServices(w.t.Context(), &sd.ListServicesInput{}))
 		}, true},
-		{"list on services", `{"Effect":"Allow","Action":"servicediscovery:ListServices","Resource":"arn:aws:servicediscovery:*"}`, func(w *world, _, _ string) error {
-			return second(w.ListServices(w.t.Context(), &sd.ListServicesInput{}))
+		{"list on services", `{"Effect":"Allow","Action":"servicediscovery:ListServices","Resource":"arn:aws:servicediscovery:*"}`, func(w *testServer, _, _ string) error {
+			return errorOf(w.ListServices(w.t.Context(), &sd.ListServicesInput{}))
 		}, false},
 		{"create without tags", allow(`"servicediscovery:CreateService"`, ``), create(), true},
 		{"create with tags but no permission to tag", allow(`"servicediscovery:CreateService"`, ``), create("team"), false},
@@ -91,19 +91,19 @@ func TestEnforcement(t *testing.T) {
 		{"create with one tag more", allow(`"servicediscovery:*"`, `"ForAllValues:StringEquals":{"aws:TagKeys":["team"]}`), create("team", "x"), false},
 		{"create in this namespace", allow(`"servicediscovery:*"`, `"ArnLike":{"servicediscovery:NamespaceArn":"arn:aws:servicediscovery:*:*:namespace/ns-*"}`), create(), true},
 		{"create by the tag of what is created", allow(`"servicediscovery:*"`, teamA), create("team"), false},
-		{"tag, which knows no tags of resources", allow(`"servicediscovery:TagResource"`, teamA), func(w *world, _, svc string) error {
+		{"tag, which knows no tags of resources", allow(`"servicediscovery:TagResource"`, teamA), func(w *testServer, _, svc string) error {
 			arn := "arn:aws:servicediscovery:us-east-1:123456789012:service/" + svc
-			return second(w.TagResource(w.t.Context(), &sd.TagResourceInput{ResourceARN: &arn, Tags: []types.Tag{{Key: new("a"), Value: new("b")}}}))
+			return errorOf(w.TagResource(w.t.Context(), &sd.TagResourceInput{ResourceARN: &arn, Tags: []types.Tag{{Key: new("a"), Value: new("b")}}}))
 		}, false},
-		{"untag by key", allow(`"servicediscovery:UntagResource"`, `"ForAllValues:StringEquals":{"aws:TagKeys":["x"]}`), func(w *world, _, svc string) error {
+		{"untag by key", allow(`"servicediscovery:UntagResource"`, `"ForAllValues:StringEquals":{"aws:TagKeys":["x"]}`), func(w *testServer, _, svc string) error {
 			arn := "arn:aws:servicediscovery:us-east-1:123456789012:service/" + svc
-			return second(w.UntagResource(w.t.Context(), &sd.UntagResourceInput{ResourceARN: &arn, TagKeys: []string{"team"}}))
+			return errorOf(w.UntagResource(w.t.Context(), &sd.UntagResourceInput{ResourceARN: &arn, TagKeys: []string{"team"}}))
 		}, false},
 		{"by who it is", allow(`"*"`, `"ArnLike":{"aws:PrincipalArn":"arn:aws:iam::*:user/cls1"},"StringEquals":{"aws:PrincipalAccount":"123456789012","aws:RequestedRegion":"us-east-1"}`), register, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, w, ns, svc := limited(t, tt.statement)
+			_, w, ns, svc := newRestrictedServer(t, tt.statement)
 			err := tt.do(w, ns, svc)
 			if tt.want {
 				must(t, 0, err)
@@ -116,7 +116,7 @@ func TestEnforcement(t *testing.T) {
 
 func TestAccessDeniedMessage(t *testing.T) {
 	const arn = "arn:aws:servicediscovery:us-east-1:123456789012:service/"
-	_, w, _, svc := limited(t, `{"Effect":"Allow","Action":"servicediscovery:Get*","Resource":"*"}`, `{"Effect":"Deny","Action":"*:GetService","Resource":"*"}`)
+	_, w, _, svc := newRestrictedServer(t, `{"Effect":"Allow","Action":"servicediscovery:Get*","Resource":"*"}`, `{"Effect":"Deny","Action":"*:GetService","Resource":"*"}`)
 	start := "User: arn:aws:iam::123456789012:user/cls1 is not authorized to perform: servicediscovery:"
 	for _, tt := range []struct {
 		err  error
@@ -124,7 +124,7 @@ func TestAccessDeniedMessage(t *testing.T) {
 	}{
 		{w.tryRegister(t.Context(), svc, "a"),
 			start + "RegisterInstance on resource: " + arn + svc + " because no identity-based policy allows the servicediscovery:RegisterInstance action"},
-		{second(w.GetService(t.Context(), &sd.GetServiceInput{Id: &svc})),
+		{errorOf(w.GetService(t.Context(), &sd.GetServiceInput{Id: &svc})),
 			start + "GetService on resource: " + arn + svc + " with an explicit deny in an identity-based policy"},
 	} {
 		wantStatus(t, tt.err, 400)
@@ -134,13 +134,13 @@ func TestAccessDeniedMessage(t *testing.T) {
 	}
 }
 
-// TestPoliciesOfRoles: a session may do what the role may, and a key with policies needs one to assume it.
+// TestPoliciesOfRoles: a session has the permissions of its role, and a user with policies needs one to assume it.
 func TestPoliciesOfRoles(t *testing.T) {
 	for name, may := range map[string]bool{"sts:AssumeRole": true, "sts:GetCallerIdentity": false} {
 		opts := twoAccounts(Role{Trust: []string{ownAccount}, Policies: []iampolicy.Policy{policy(t, `{"Effect":"Allow","Action":"servicediscovery:Get*","Resource":"*"}`)}})
 		opts.AccessKeys[0].Policies = []iampolicy.Policy{policy(t, `{"Effect":"Allow","Action":"`+name+`","Resource":"arn:aws:iam::222222222222:role/*"}`)}
-		w := newWorld(t, opts)
-		c := w.as(assumeRole(w.sts(staticCredentials{"AKIDONE", "one"})))
+		w := newTestServer(t, opts)
+		c := w.asAssumedRole(assumeRole(w.sts(staticCredentials{"AKIDONE", "one"})))
 		_, err := c.GetService(t.Context(), &sd.GetServiceInput{Id: new("srv-x")})
 		if !may {
 			wantCode(t, err, "AccessDenied")

@@ -11,10 +11,10 @@ type Clock struct {
 	now time.Time
 }
 
-// NewClock makes a Clock that shows start.
+// NewClock returns a Clock that shows start.
 func NewClock(start time.Time) *Clock { return &Clock{now: start} }
 
-// Now is the time that the clock shows.
+// Now returns the time of the clock.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

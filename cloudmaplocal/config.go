@@ -11,14 +11,15 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 )
 
-// Config is what a configuration file can say: who may call and what accounts share.
+// Config is the content of a configuration file: access keys, roles and shares.
 type Config struct {
 	AccessKeys []AccessKey
 	Roles      []Role
 	Shares     []Share
 }
 
-// configShape is the file. Policies can stand in files of their own, whose names count from the folder of the file.
+// configShape is the format of the file. Policies can be in separate files; their paths are relative to the
+// configuration file.
 type configShape struct {
 	AccessKeys []struct {
 		AccessKey
@@ -31,8 +32,8 @@ type configShape struct {
 	Shares []Share `json:"shares"`
 }
 
-// ReadConfig reads a configuration file, YAML or JSON, and the policies that it names. A field that nobody knows is an
-// error. Whether the values can be is for New to say.
+// ReadConfig reads a configuration file, YAML or JSON, and the policy files that it names. An unknown field is an error.
+// New validates the values.
 func ReadConfig(path string) (Config, error) {
 	var shape configShape
 	raw, err := os.ReadFile(path)

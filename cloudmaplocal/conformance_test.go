@@ -15,10 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// TestConformance drives every operation with the SDK; what it does not reach fails it.
+// TestConformance calls every operation with the SDK and fails if it misses one.
 func TestConformance(t *testing.T) {
-	w := newWorld(t, Options{})
-	scenarios := map[string]func(*testing.T, *world){
+	w := newTestServer(t, Options{})
+	scenarios := map[string]func(*testing.T, *testServer){
 		"HTTP namespace":   testHTTPNamespace,
 		"DNS namespaces":   testDNSNamespaces,
 		"namespace errors": testNamespaceErrors,
@@ -49,8 +49,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// same compares what the SDK decoded.
-func same(t *testing.T, want, got any) {
+// assertEqual compares values that the SDK decoded.
+func assertEqual(t *testing.T, want, got any) {
 	t.Helper()
 	ignore := cmpopts.IgnoreUnexported(types.Namespace{}, types.NamespaceProperties{}, types.DnsProperties{}, types.SOA{},
 		types.HttpProperties{}, types.Service{}, types.DnsConfig{}, types.DnsRecord{}, types.HealthCheckConfig{},
@@ -68,7 +68,7 @@ func wantMatch(t *testing.T, pattern, got string) {
 	}
 }
 
-func testHTTPNamespace(t *testing.T, w *world) {
+func testHTTPNamespace(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	created, err := w.CreateHttpNamespace(ctx, &sd.CreateHttpNamespaceInput{
 		Name: new("http"), Description: new("mine"), CreatorRequestId: new("once"), Tags: []types.Tag{{Key: new("a"), Value: new("b")}},
@@ -78,13 +78,13 @@ func testHTTPNamespace(t *testing.T, w *world) {
 	op := w.operation(created.OperationId)
 	id := op.Targets["NAMESPACE"]
 	wantMatch(t, "ns-[a-z0-9]{16}", id)
-	same(t, &types.Operation{
+	assertEqual(t, &types.Operation{
 		Id: created.OperationId, Type: types.OperationTypeCreateNamespace, Status: types.OperationStatusSuccess,
 		CreateDate: new(w.clock.Now()), UpdateDate: new(w.clock.Now()), OwnerAccount: new(DefaultAccount), Targets: map[string]string{"NAMESPACE": id},
 	}, op)
 
 	got, err := w.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &id})
-	same(t, &types.Namespace{
+	assertEqual(t, &types.Namespace{
 		Arn: new("arn:aws:servicediscovery:us-east-1:123456789012:namespace/" + id), CreateDate: new(w.clock.Now()), CreatorRequestId: new("once"),
 		Description: new("mine"), Id: &id, Name: new("http"), ResourceOwner: new(DefaultAccount), ServiceCount: new(int32(0)),
 		Type: types.NamespaceTypeHttp, Properties: &types.NamespaceProperties{
@@ -93,27 +93,27 @@ func testHTTPNamespace(t *testing.T, w *world) {
 	}, must(t, got, err).Namespace)
 
 	again, err := w.CreateHttpNamespace(ctx, &sd.CreateHttpNamespaceInput{Name: new("http"), CreatorRequestId: new("once")})
-	same(t, created.OperationId, must(t, again, err).OperationId)
+	assertEqual(t, created.OperationId, must(t, again, err).OperationId)
 
 	updated, err := w.UpdateHttpNamespace(ctx, &sd.UpdateHttpNamespaceInput{Id: &id, Namespace: &types.HttpNamespaceChange{Description: new("yours")}})
-	same(t, types.OperationTypeUpdateNamespace, w.operation(must(t, updated, err).OperationId).Type)
+	assertEqual(t, types.OperationTypeUpdateNamespace, w.operation(must(t, updated, err).OperationId).Type)
 	got, err = w.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &id})
-	same(t, new("yours"), must(t, got, err).Namespace.Description)
+	assertEqual(t, new("yours"), must(t, got, err).Namespace.Description)
 
 	deleted, err := w.DeleteNamespace(ctx, &sd.DeleteNamespaceInput{Id: &id})
-	same(t, types.OperationTypeDeleteNamespace, w.operation(must(t, deleted, err).OperationId).Type)
+	assertEqual(t, types.OperationTypeDeleteNamespace, w.operation(must(t, deleted, err).OperationId).Type)
 	_, err = w.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &id})
 	wantCode(t, err, "NamespaceNotFound")
 }
 
-func testDNSNamespaces(t *testing.T, w *world) {
+func testDNSNamespaces(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	private, err := w.CreatePrivateDnsNamespace(ctx, &sd.CreatePrivateDnsNamespaceInput{Name: new("example.com"), Vpc: new("vpc-1")})
 	id := w.operation(must(t, private, err).OperationId).Targets["NAMESPACE"]
 	got, err := w.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &id})
 	ns := must(t, got, err).Namespace
 	wantMatch(t, "Z[A-Z0-9]{20}", *ns.Properties.DnsProperties.HostedZoneId)
-	same(t, new(int64(15)), ns.Properties.DnsProperties.SOA.TTL)
+	assertEqual(t, new(int64(15)), ns.Properties.DnsProperties.SOA.TTL)
 
 	public, err := w.CreatePublicDnsNamespace(ctx, &sd.CreatePublicDnsNamespaceInput{
 		Name: new("example.com"), Properties: &types.PublicDnsNamespaceProperties{
@@ -122,7 +122,7 @@ func testDNSNamespaces(t *testing.T, w *world) {
 	})
 	publicID := w.operation(must(t, public, err).OperationId).Targets["NAMESPACE"]
 	got, err = w.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &publicID})
-	same(t, new(int64(100)), must(t, got, err).Namespace.Properties.DnsProperties.SOA.TTL)
+	assertEqual(t, new(int64(100)), must(t, got, err).Namespace.Properties.DnsProperties.SOA.TTL)
 	// The name is taken where names must be unique.
 	wantMatch(t, `example\.com-[a-z0-9]{8}`, *got.Namespace.Properties.HttpProperties.HttpName)
 
@@ -135,7 +135,7 @@ func testDNSNamespaces(t *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	got, err = w.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &id})
-	same(t, new(int64(30)), must(t, got, err).Namespace.Properties.DnsProperties.SOA.TTL)
+	assertEqual(t, new(int64(30)), must(t, got, err).Namespace.Properties.DnsProperties.SOA.TTL)
 	_, err = w.UpdatePublicDnsNamespace(ctx, &sd.UpdatePublicDnsNamespaceInput{Id: &publicID, Namespace: &types.PublicDnsNamespaceChange{Description: new("d")}})
 	if err != nil {
 		t.Error(err)
@@ -146,7 +146,7 @@ func testDNSNamespaces(t *testing.T, w *world) {
 }
 
 // testNamespaceFilters knows of a private and a public namespace example.com.
-func testNamespaceFilters(t *testing.T, w *world) {
+func testNamespaceFilters(t *testing.T, w *testServer) {
 	tests := []struct {
 		name, condition, value string
 		want                   int
@@ -170,7 +170,7 @@ func testNamespaceFilters(t *testing.T, w *world) {
 	}
 }
 
-func testNamespaceErrors(t *testing.T, w *world) {
+func testNamespaceErrors(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	_, err := w.CreateHttpNamespace(ctx, &sd.CreateHttpNamespaceInput{Name: new("errors"), CreatorRequestId: new("first")})
 	if err != nil {
@@ -182,7 +182,7 @@ func testNamespaceErrors(t *testing.T, w *world) {
 		t.Fatalf("error = %v, want NamespaceAlreadyExists", err)
 	}
 	wantStatus(t, err, 400)
-	same(t, new("first"), exists.CreatorRequestId)
+	assertEqual(t, new("first"), exists.CreatorRequestId)
 	w.service(*exists.NamespaceId, "one")
 	_, err = w.DeleteNamespace(ctx, &sd.DeleteNamespaceInput{Id: exists.NamespaceId})
 	wantCode(t, err, "ResourceInUse")
@@ -196,7 +196,7 @@ func testNamespaceErrors(t *testing.T, w *world) {
 	wantCode(t, err, "InvalidInput")
 }
 
-func testService(t *testing.T, w *world) {
+func testService(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	ns := w.namespace("services")
 	created, err := w.CreateService(ctx, &sd.CreateServiceInput{
@@ -211,17 +211,17 @@ func testService(t *testing.T, w *world) {
 		ResourceOwner: new(DefaultAccount), Type: types.ServiceTypeHttp,
 		HealthCheckCustomConfig: &types.HealthCheckCustomConfig{},
 	}
-	same(t, want, svc)
+	assertEqual(t, want, svc)
 	got, err := w.GetService(ctx, &sd.GetServiceInput{Id: svc.Id})
-	same(t, want, must(t, got, err).Service)
+	assertEqual(t, want, must(t, got, err).Service)
 	again, err := w.CreateService(ctx, &sd.CreateServiceInput{
 		NamespaceId: &ns, Name: new("svc"), CreatorRequestId: new("once"),
 		HealthCheckCustomConfig: &types.HealthCheckCustomConfig{},
 	})
-	same(t, svc.Id, must(t, again, err).Service.Id)
-	w.service(ns, "SVC") // in an HTTP namespace, case tells names apart
+	assertEqual(t, svc.Id, must(t, again, err).Service.Id)
+	w.service(ns, "SVC") // names in an HTTP namespace are case-sensitive
 	namespace, err := w.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &ns})
-	same(t, new(int32(2)), must(t, namespace, err).Namespace.ServiceCount)
+	assertEqual(t, new(int32(2)), must(t, namespace, err).Namespace.ServiceCount)
 
 	for i := range 5 {
 		w.service(ns, numbered("more", i))
@@ -239,13 +239,13 @@ func testService(t *testing.T, w *world) {
 			found[*svc.Name] = true
 		}
 	}
-	same(t, []int{3, 3, 1}, sizes)
-	same(t, 7, len(found))
+	assertEqual(t, []int{3, 3, 1}, sizes)
+	assertEqual(t, 7, len(found))
 	_, err = w.UpdateService(ctx, &sd.UpdateServiceInput{Id: svc.Id, Service: &types.ServiceChange{Description: new("x")}})
 	wantCode(t, err, "InvalidInput") // not in an HTTP namespace
 }
 
-func testDNSService(t *testing.T, w *world) {
+func testDNSService(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	private, err := w.CreatePrivateDnsNamespace(ctx, &sd.CreatePrivateDnsNamespaceInput{Name: new("dns.local"), Vpc: new("vpc-1")})
 	ns := w.operation(must(t, private, err).OperationId).Targets["NAMESPACE"]
@@ -254,10 +254,10 @@ func testDNSService(t *testing.T, w *world) {
 		Name: new("web"), DnsConfig: &types.DnsConfig{NamespaceId: &ns, DnsRecords: record(60)}, //nolint:staticcheck // old clients use it
 	})
 	svc := must(t, created, err).Service
-	same(t, types.ServiceTypeDnsHttp, svc.Type)
-	same(t, types.RoutingPolicyMultivalue, svc.DnsConfig.RoutingPolicy)
-	same(t, record(60), svc.DnsConfig.DnsRecords)
-	same(t, &ns, svc.NamespaceId)
+	assertEqual(t, types.ServiceTypeDnsHttp, svc.Type)
+	assertEqual(t, types.RoutingPolicyMultivalue, svc.DnsConfig.RoutingPolicy)
+	assertEqual(t, record(60), svc.DnsConfig.DnsRecords)
+	assertEqual(t, &ns, svc.NamespaceId)
 	_, err = w.CreateService(ctx, &sd.CreateServiceInput{Name: new("WEB"), NamespaceId: &ns, DnsConfig: &types.DnsConfig{DnsRecords: record(60)}})
 	wantCode(t, err, "ServiceAlreadyExists") // in DNS, case does not
 
@@ -265,10 +265,10 @@ func testDNSService(t *testing.T, w *world) {
 		Description: new("changed"), DnsConfig: &types.DnsConfigChange{DnsRecords: record(10)},
 	}})
 	op := w.operation(must(t, updated, err).OperationId)
-	same(t, map[string]string{"SERVICE": *svc.Id}, op.Targets)
+	assertEqual(t, map[string]string{"SERVICE": *svc.Id}, op.Targets)
 	got, err := w.GetService(ctx, &sd.GetServiceInput{Id: svc.Id})
-	same(t, record(10), must(t, got, err).Service.DnsConfig.DnsRecords)
-	same(t, new("changed"), got.Service.Description)
+	assertEqual(t, record(10), must(t, got, err).Service.DnsConfig.DnsRecords)
+	assertEqual(t, new("changed"), got.Service.Description)
 	_, err = w.UpdateService(ctx, &sd.UpdateServiceInput{Id: svc.Id, Service: &types.ServiceChange{
 		DnsConfig: &types.DnsConfigChange{DnsRecords: []types.DnsRecord{{Type: "AAAA", TTL: new(int64(1))}}},
 	}})
@@ -285,7 +285,7 @@ func testDNSService(t *testing.T, w *world) {
 	wantCode(t, err, "InvalidInput")
 }
 
-func testServiceErrors(t *testing.T, w *world) {
+func testServiceErrors(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	ns := w.namespace("service-errors")
 	svc := w.service(ns, "svc")
@@ -294,7 +294,7 @@ func testServiceErrors(t *testing.T, w *world) {
 	if !errors.As(err, &exists) {
 		t.Fatalf("error = %v, want ServiceAlreadyExists", err)
 	}
-	same(t, &svc, exists.ServiceId)
+	assertEqual(t, &svc, exists.ServiceId)
 	wantMatch(t, "arn:aws:servicediscovery:us-east-1:123456789012:service/"+svc, *exists.ServiceArn)
 	if exists.CreatorRequestId == nil {
 		t.Error("ServiceAlreadyExists without CreatorRequestId")
@@ -316,27 +316,27 @@ func testServiceErrors(t *testing.T, w *world) {
 	wantCode(t, err, "ServiceNotFound")
 }
 
-func testInstance(t *testing.T, w *world) {
+func testInstance(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	svc := w.service(w.namespace("instances"), "svc")
 	first := map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1", "AWS_INSTANCE_PORT": "80", "empty": ""}
 	id := w.register(svc, "tcp-10_0_0_1-80", first)
-	same(t, map[string]string{"SERVICE": svc, "INSTANCE": "tcp-10_0_0_1-80"}, w.operation(&id).Targets)
+	assertEqual(t, map[string]string{"SERVICE": svc, "INSTANCE": "tcp-10_0_0_1-80"}, w.operation(&id).Targets)
 	got, err := w.GetInstance(ctx, &sd.GetInstanceInput{ServiceId: &svc, InstanceId: new("tcp-10_0_0_1-80")})
-	same(t, first, must(t, got, err).Instance.Attributes)
-	same(t, new(DefaultAccount), got.Instance.CreatedByAccount)
+	assertEqual(t, first, must(t, got, err).Instance.Attributes)
+	assertEqual(t, new(DefaultAccount), got.Instance.CreatedByAccount)
 	if got.Instance.CreatorRequestId == nil {
 		t.Error("GetInstance without CreatorRequestId, which the SDK always sends")
 	}
 	w.register(svc, "tcp-10_0_0_1-80", map[string]string{"other": "all"})
 	got, err = w.GetInstance(ctx, &sd.GetInstanceInput{ServiceId: &svc, InstanceId: new("tcp-10_0_0_1-80")})
-	same(t, map[string]string{"other": "all"}, must(t, got, err).Instance.Attributes)
+	assertEqual(t, map[string]string{"other": "all"}, must(t, got, err).Instance.Attributes)
 
 	repeat := &sd.RegisterInstanceInput{ServiceId: &svc, InstanceId: new("again"), CreatorRequestId: new("r"), Attributes: first}
 	one, err := w.RegisterInstance(ctx, repeat)
 	must(t, one, err)
 	two, err := w.RegisterInstance(ctx, repeat)
-	same(t, one.OperationId, must(t, two, err).OperationId)
+	assertEqual(t, one.OperationId, must(t, two, err).OperationId)
 
 	for i := range 250 {
 		w.register(svc, numbered("i", i), map[string]string{"n": numbered("v", i)})
@@ -344,7 +344,7 @@ func testInstance(t *testing.T, w *world) {
 	found := map[string]bool{}
 	for pages := sd.NewListInstancesPaginator(w.Client, &sd.ListInstancesInput{ServiceId: &svc}); pages.HasMorePages(); {
 		page, err := pages.NextPage(ctx)
-		same(t, new(DefaultAccount), must(t, page, err).ResourceOwner)
+		assertEqual(t, new(DefaultAccount), must(t, page, err).ResourceOwner)
 		if len(page.Instances) > 100 {
 			t.Errorf("a page of %d", len(page.Instances))
 		}
@@ -352,12 +352,12 @@ func testInstance(t *testing.T, w *world) {
 			found[*inst.Id] = true
 		}
 	}
-	same(t, 252, len(found))
+	assertEqual(t, 252, len(found))
 	service, err := w.GetService(ctx, &sd.GetServiceInput{Id: &svc})
-	same(t, new(int32(252)), must(t, service, err).Service.InstanceCount)
+	assertEqual(t, new(int32(252)), must(t, service, err).Service.InstanceCount)
 }
 
-func testInstanceErrors(t *testing.T, w *world) {
+func testInstanceErrors(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	svc := w.service(w.namespace("instance-errors"), "svc")
 	_, err := w.RegisterInstance(ctx, &sd.RegisterInstanceInput{ServiceId: new("srv-x"), InstanceId: new("a"), Attributes: map[string]string{}})
@@ -382,7 +382,7 @@ func testInstanceErrors(t *testing.T, w *world) {
 	w.register(svc, "more", map[string]string{})
 }
 
-func testCustomHealth(t *testing.T, w *world) {
+func testCustomHealth(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	ns := w.namespace("health")
 	created, err := w.CreateService(ctx, &sd.CreateServiceInput{
@@ -398,9 +398,9 @@ func testCustomHealth(t *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	statuses, err := w.GetInstancesHealthStatus(ctx, &sd.GetInstancesHealthStatusInput{ServiceId: &svc})
-	same(t, map[string]types.HealthStatus{"a": "HEALTHY", "b": "UNHEALTHY", "c": "UNHEALTHY"}, must(t, statuses, err).Status)
+	assertEqual(t, map[string]types.HealthStatus{"a": "HEALTHY", "b": "UNHEALTHY", "c": "UNHEALTHY"}, must(t, statuses, err).Status)
 	statuses, err = w.GetInstancesHealthStatus(ctx, &sd.GetInstancesHealthStatusInput{ServiceId: &svc, Instances: []string{"c", "b"}, MaxResults: new(int32(1))})
-	same(t, map[string]types.HealthStatus{"b": "UNHEALTHY"}, must(t, statuses, err).Status)
+	assertEqual(t, map[string]types.HealthStatus{"b": "UNHEALTHY"}, must(t, statuses, err).Status)
 	if statuses.NextToken == nil {
 		t.Error("one of two and no NextToken")
 	}
@@ -413,10 +413,10 @@ func testCustomHealth(t *testing.T, w *world) {
 	for filter, want := range map[types.HealthStatusFilter][]string{
 		"HEALTHY": {"a"}, "UNHEALTHY": {"b", "c"}, "ALL": {"a", "b", "c"}, "HEALTHY_OR_ELSE_ALL": {"a"}, "": {"a"},
 	} {
-		same(t, want, w.discoveredIDs(&sd.DiscoverInstancesInput{NamespaceName: new("health"), ServiceName: new("svc"), HealthStatus: filter}))
+		assertEqual(t, want, w.discoveredIDs(&sd.DiscoverInstancesInput{NamespaceName: new("health"), ServiceName: new("svc"), HealthStatus: filter}))
 	}
 	w.deregister(svc, "a")
-	same(t, []string{"b", "c"}, w.discoveredIDs(&sd.DiscoverInstancesInput{
+	assertEqual(t, []string{"b", "c"}, w.discoveredIDs(&sd.DiscoverInstancesInput{
 		NamespaceName: new("health"), ServiceName: new("svc"), HealthStatus: types.HealthStatusFilterHealthyOrElseAll,
 	}))
 	plain := w.service(ns, "plain")
@@ -424,19 +424,19 @@ func testCustomHealth(t *testing.T, w *world) {
 	_, err = w.UpdateInstanceCustomHealthStatus(ctx, &sd.UpdateInstanceCustomHealthStatusInput{ServiceId: &plain, InstanceId: new("a"), Status: "HEALTHY"})
 	wantCode(t, err, "CustomHealthNotFound")
 	// Without a health check the filter is ignored.
-	same(t, []string{"a"}, w.discoveredIDs(&sd.DiscoverInstancesInput{
+	assertEqual(t, []string{"a"}, w.discoveredIDs(&sd.DiscoverInstancesInput{
 		NamespaceName: new("health"), ServiceName: new("plain"), HealthStatus: types.HealthStatusFilterUnhealthy,
 	}))
 }
 
-// discoveredIDs is what DiscoverInstances finds, sorted.
-func (w *world) discoveredIDs(in *sd.DiscoverInstancesInput) []string {
+// discoveredIDs returns the IDs that DiscoverInstances returns, sorted.
+func (w *testServer) discoveredIDs(in *sd.DiscoverInstancesInput) []string {
 	w.t.Helper()
 	out, err := w.DiscoverInstances(w.t.Context(), in)
 	return slices.Sorted(slices.Values(mapSlice(must(w.t, out, err).Instances, func(i types.HttpInstanceSummary) string { return *i.InstanceId })))
 }
 
-func testDiscover(t *testing.T, w *world) {
+func testDiscover(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	svc := w.service(w.namespace("discover"), "svc")
 	for i := range 200 {
@@ -447,15 +447,15 @@ func testDiscover(t *testing.T, w *world) {
 			NamespaceName: new("discover"), ServiceName: new("svc"), QueryParameters: query, OptionalParameters: optional, MaxResults: limit,
 		}))
 	}
-	same(t, 100, find(nil, nil, nil))
-	same(t, 200, find(nil, nil, new(int32(1000))))
-	same(t, 7, find(nil, nil, new(int32(7))))
-	same(t, 50, find(map[string]string{"PAGE": "p-1"}, nil, nil))
-	same(t, 50, find(map[string]string{"PAGE": "p-1", "az": "z-1"}, nil, nil))
-	same(t, 0, find(map[string]string{"PAGE": "p-1", "az": "z-0"}, nil, nil))
-	same(t, 0, find(map[string]string{"absent": ""}, nil, nil))
-	same(t, 50, find(map[string]string{"az": "z-0"}, map[string]string{"PAGE": "p-2"}, nil))
-	same(t, 100, find(map[string]string{"az": "z-0"}, map[string]string{"PAGE": "p-1"}, nil)) // opportunistic
+	assertEqual(t, 100, find(nil, nil, nil))
+	assertEqual(t, 200, find(nil, nil, new(int32(1000))))
+	assertEqual(t, 7, find(nil, nil, new(int32(7))))
+	assertEqual(t, 50, find(map[string]string{"PAGE": "p-1"}, nil, nil))
+	assertEqual(t, 50, find(map[string]string{"PAGE": "p-1", "az": "z-1"}, nil, nil))
+	assertEqual(t, 0, find(map[string]string{"PAGE": "p-1", "az": "z-0"}, nil, nil))
+	assertEqual(t, 0, find(map[string]string{"absent": ""}, nil, nil))
+	assertEqual(t, 50, find(map[string]string{"az": "z-0"}, map[string]string{"PAGE": "p-2"}, nil))
+	assertEqual(t, 100, find(map[string]string{"az": "z-0"}, map[string]string{"PAGE": "p-1"}, nil)) // opportunistic
 
 	order := func() []string {
 		out, err := w.DiscoverInstances(ctx, &sd.DiscoverInstancesInput{NamespaceName: new("discover"), ServiceName: new("svc"), MaxResults: new(int32(1000))})
@@ -465,7 +465,7 @@ func testDiscover(t *testing.T, w *world) {
 		t.Error("twice the same order of 200 instances")
 	}
 	revision, err := w.DiscoverInstancesRevision(ctx, &sd.DiscoverInstancesRevisionInput{NamespaceName: new("discover"), ServiceName: new("svc")})
-	same(t, new(int64(200)), must(t, revision, err).InstancesRevision)
+	assertEqual(t, new(int64(200)), must(t, revision, err).InstancesRevision)
 
 	for _, tt := range []struct {
 		in   sd.DiscoverInstancesInput
@@ -484,7 +484,7 @@ func testDiscover(t *testing.T, w *world) {
 	wantCode(t, err, "ServiceNotFound")
 }
 
-func testOperations(t *testing.T, w *world) {
+func testOperations(t *testing.T, w *testServer) {
 	ns := w.namespace("operations")
 	svc := w.service(ns, "svc")
 	w.clock.Advance(time.Hour)
@@ -523,7 +523,7 @@ func testOperations(t *testing.T, w *world) {
 		page, err := pages.NextPage(t.Context())
 		n += len(must(t, page, err).Operations)
 	}
-	same(t, 4, n)
+	assertEqual(t, 4, n)
 	_, err := w.GetOperation(t.Context(), &sd.GetOperationInput{OperationId: new("unknown")})
 	wantCode(t, err, "OperationNotFound")
 	id := w.deregister(svc, "i-1")
@@ -533,7 +533,7 @@ func testOperations(t *testing.T, w *world) {
 	wantCode(t, err, "InvalidInput")
 }
 
-func testServiceAttributes(t *testing.T, w *world) {
+func testServiceAttributes(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	svc := w.service(w.namespace("attributes"), "svc")
 	get := func() map[string]string {
@@ -545,15 +545,15 @@ func testServiceAttributes(t *testing.T, w *world) {
 		_, err := w.UpdateServiceAttributes(ctx, &sd.UpdateServiceAttributesInput{ServiceId: &svc, Attributes: attributes})
 		return err
 	}
-	same(t, map[string]string{}, get())
+	assertEqual(t, map[string]string{}, get())
 	if err := errors.Join(update(map[string]string{"a": "1", "b": "2"}), update(map[string]string{"b": "3", "c": "4"})); err != nil {
 		t.Fatal(err)
 	}
-	same(t, map[string]string{"a": "1", "b": "3", "c": "4"}, get())
+	assertEqual(t, map[string]string{"a": "1", "b": "3", "c": "4"}, get())
 	if _, err := w.DeleteServiceAttributes(ctx, &sd.DeleteServiceAttributesInput{ServiceId: &svc, Attributes: []string{"a", "unknown"}}); err != nil {
 		t.Fatal(err)
 	}
-	same(t, map[string]string{"b": "3", "c": "4"}, get())
+	assertEqual(t, map[string]string{"b": "3", "c": "4"}, get())
 	many := map[string]string{}
 	for i := range maxServiceAttributes {
 		many[numbered("k", i)] = ""
@@ -565,7 +565,7 @@ func testServiceAttributes(t *testing.T, w *world) {
 	wantCode(t, err, "InvalidInput")
 }
 
-func testTags(t *testing.T, w *world) {
+func testTags(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	ns := w.namespace("tags")
 	created, err := w.CreateService(ctx, &sd.CreateServiceInput{NamespaceId: &ns, Name: new("svc"), Tags: []types.Tag{{Key: new("b"), Value: new("2")}}})
@@ -575,12 +575,12 @@ func testTags(t *testing.T, w *world) {
 			t.Fatal(err)
 		}
 		tags, err := w.ListTagsForResource(ctx, &sd.ListTagsForResourceInput{ResourceARN: &arn})
-		same(t, []types.Tag{{Key: new("a"), Value: new("")}, {Key: new("b"), Value: new("3")}}, must(t, tags, err).Tags)
+		assertEqual(t, []types.Tag{{Key: new("a"), Value: new("")}, {Key: new("b"), Value: new("3")}}, must(t, tags, err).Tags)
 		if _, err := w.UntagResource(ctx, &sd.UntagResourceInput{ResourceARN: &arn, TagKeys: []string{"a"}}); err != nil {
 			t.Fatal(err)
 		}
 		tags, err = w.ListTagsForResource(ctx, &sd.ListTagsForResourceInput{ResourceARN: &arn})
-		same(t, []types.Tag{{Key: new("b"), Value: new("3")}}, must(t, tags, err).Tags)
+		assertEqual(t, []types.Tag{{Key: new("b"), Value: new("3")}}, must(t, tags, err).Tags)
 	}
 	many := make([]types.Tag, maxTags)
 	for i := range many {
@@ -591,7 +591,7 @@ func testTags(t *testing.T, w *world) {
 	if !errors.As(err, &tooMany) {
 		t.Fatalf("error = %v, want TooManyTagsException", err)
 	}
-	same(t, created.Service.Arn, tooMany.ResourceName)
+	assertEqual(t, created.Service.Arn, tooMany.ResourceName)
 	for arn, code := range map[string]string{
 		"arn:aws:servicediscovery:us-east-1:123456789012:service/srv-x": "ResourceNotFoundException",
 		"srv-x": "InvalidInput",
@@ -601,18 +601,18 @@ func testTags(t *testing.T, w *world) {
 	}
 }
 
-func testARNs(t *testing.T, w *world) {
+func testARNs(t *testing.T, w *testServer) {
 	ctx := t.Context()
 	id := w.namespace("arns")
 	arn := "arn:aws:servicediscovery:us-east-1:123456789012:namespace/" + id
 	created, err := w.CreateService(ctx, &sd.CreateServiceInput{NamespaceId: &arn, Name: new("svc")})
 	svc := must(t, created, err).Service
-	same(t, &id, svc.NamespaceId)
+	assertEqual(t, &id, svc.NamespaceId)
 	w.register(*svc.Arn, "a", map[string]string{})
 	listed, err := w.ListInstances(ctx, &sd.ListInstancesInput{ServiceId: svc.Arn})
-	same(t, 1, len(must(t, listed, err).Instances))
+	assertEqual(t, 1, len(must(t, listed, err).Instances))
 	services, err := w.ListServices(ctx, &sd.ListServicesInput{Filters: []types.ServiceFilter{{Name: "NAMESPACE_ID", Values: []string{arn}}}})
-	same(t, 1, len(must(t, services, err).Services))
+	assertEqual(t, 1, len(must(t, services, err).Services))
 	for _, other := range []string{
 		strings.Replace(*svc.Arn, "us-east-1", "eu-west-1", 1), strings.Replace(*svc.Arn, DefaultAccount, "999999999999", 1),
 		strings.Replace(*svc.Arn, ":service/", ":namespace/", 1),
@@ -623,7 +623,7 @@ func testARNs(t *testing.T, w *world) {
 }
 
 func TestRegionsAreApart(t *testing.T) {
-	w := newWorld(t, Options{})
+	w := newTestServer(t, Options{})
 	w.namespace("demo")
 	count := func(c *sd.Client) int {
 		out, err := c.ListNamespaces(t.Context(), &sd.ListNamespacesInput{})
@@ -649,7 +649,7 @@ func TestPartitions(t *testing.T) {
 }
 
 func TestNamespaceQuota(t *testing.T) {
-	w := newWorld(t, Options{OperationDelay: time.Second})
+	w := newTestServer(t, Options{OperationDelay: time.Second})
 	for i := range 50 {
 		_, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new(numbered("ns", i))})
 		if err != nil {
@@ -664,7 +664,7 @@ func TestNamespaceQuota(t *testing.T) {
 }
 
 func TestInstancesPerNamespaceQuota(t *testing.T) {
-	w := newWorld(t, Options{InstancesPerNamespace: 3, OperationDelay: time.Second})
+	w := newTestServer(t, Options{InstancesPerNamespace: 3, OperationDelay: time.Second})
 	created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 	w.clock.Advance(time.Second)
 	ns := w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"]

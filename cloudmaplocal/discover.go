@@ -4,80 +4,85 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-// Values of HealthStatus in DiscoverInstances besides those of an instance.
+// Values of HealthStatus in DiscoverInstances beside those of an instance.
 const (
 	filterAll              = "ALL"
 	filterHealthyOrElseAll = "HEALTHY_OR_ELSE_ALL"
 )
 
-// discoverInstances reads the replica. There is no second page: who has more than MaxResults gets a random choice.
-func (r *region) discoverInstances(in discoverInput) (discoverOutput, error) {
+// discoverInstances reads the replica. There is no second page: with more than MaxResults instances the answer is a
+// random choice.
+func (r *region) discoverInstances(in wire.DiscoverInput) (wire.DiscoverOutput, error) {
 	in.HealthStatus = cmp.Or(in.HealthStatus, filterHealthyOrElseAll)
 	if err := cmp.Or(checkCount("MaxResults", in.MaxResults, maxDiscovered),
 		checkOneOf("HealthStatus", in.HealthStatus, healthy, unhealthy, filterAll, filterHealthyOrElseAll)); err != nil {
-		return discoverOutput{}, err
+		return wire.DiscoverOutput{}, err
 	}
-	svc, err := r.discoverable(in.NamespaceName, in.ServiceName, in.OwnerAccount)
+	svc, err := r.findDiscoverable(in.NamespaceName, in.ServiceName, in.OwnerAccount)
 	if err != nil {
-		return discoverOutput{}, err
+		return wire.DiscoverOutput{}, err
 	}
 	limit := defaultDiscovered
 	if in.MaxResults != nil {
 		limit = *in.MaxResults
 	}
-	found := r.choose(svc, in)
+	found := r.filterInstances(svc, in)
 	rand.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] })
 	found = found[:min(limit, len(found))]
-	return discoverOutput{InstancesRevision: r.req.fault.revision(svc, r.now), Instances: mapSlice(found, func(inst *instance) discoveredInstance {
-		return discoveredInstance{
+	return wire.DiscoverOutput{InstancesRevision: r.req.fault.visibleRevision(svc, r.now), Instances: mapSlice(found, func(inst *instance) wire.DiscoveredInstance {
+		return wire.DiscoveredInstance{
 			Attributes: inst.encoded, HealthStatus: inst.Health.at(r.now), InstanceId: inst.ID,
 			NamespaceName: in.NamespaceName, ServiceName: svc.name.name,
 		}
 	})}, nil
 }
 
-func (r *region) discoverRevision(in discoverInput) (revisionOutput, error) {
-	svc, err := r.discoverable(in.NamespaceName, in.ServiceName, in.OwnerAccount)
+func (r *region) discoverRevision(in wire.DiscoverInput) (wire.RevisionOutput, error) {
+	svc, err := r.findDiscoverable(in.NamespaceName, in.ServiceName, in.OwnerAccount)
 	if err != nil {
-		return revisionOutput{}, err
+		return wire.RevisionOutput{}, err
 	}
-	return revisionOutput{InstancesRevision: r.req.fault.revision(svc, r.now)}, nil
+	return wire.RevisionOutput{InstancesRevision: r.req.fault.visibleRevision(svc, r.now)}, nil
 }
 
-// discoverable finds a service by the names that the data plane uses. What is not shared looks as if it were not there.
-func (r *region) discoverable(namespace, service, owner string) (*replicaService, error) {
+// findDiscoverable finds a service by the names of the data plane. A service that is not shared with the caller is not
+// found.
+func (r *region) findDiscoverable(namespace, service, owner string) (*replicaService, error) {
 	if err := cmp.Or(namespaceNameText.check(namespace), (text{"ServiceName", 1, maxServiceNameLen, nil}).check(service)); err != nil {
 		return nil, err
 	}
-	if !r.owns(owner) {
+	if !r.isOwnerAccount(owner) {
 		return nil, namespaceNotFound(namespace)
 	}
-	if ns := r.namespaces[r.replica.namespaces[namespace]]; ns != nil && !r.shows(ns) {
+	if ns := r.namespaces[r.replica.namespaces[namespace]]; ns != nil && !r.isVisible(ns) {
 		return nil, namespaceNotFound(namespace)
 	}
 	svc, err := r.replica.find(namespace, service)
-	if err == nil && r.req.fault.hides(svc, r.now) {
+	if err == nil && r.req.fault.isHidden(svc, r.now) {
 		return nil, serviceNotFound(service)
 	}
 	return svc, err
 }
 
-// choose applies the filters: QueryParameters must match, then the health, then OptionalParameters if that leaves any.
-func (r *region) choose(svc *replicaService, in discoverInput) []*instance {
+// filterInstances applies the filters: QueryParameters, then the health status, then OptionalParameters if any instance
+// matches them.
+func (r *region) filterInstances(svc *replicaService, in wire.DiscoverInput) []*instance {
 	found := make([]*instance, 0, len(svc.instances))
-	for _, inst := range r.req.fault.instances(svc, r.now) {
-		if inst.has(in.QueryParameters) {
+	for _, inst := range r.req.fault.visibleInstances(svc, r.now) {
+		if inst.hasAttributes(in.QueryParameters) {
 			found = append(found, inst)
 		}
 	}
-	found = r.ofHealth(found, in.HealthStatus)
-	return orElse(filterSlice(found, func(inst *instance) bool { return inst.has(in.OptionalParameters) }), found)
+	found = r.filterByHealth(found, in.HealthStatus)
+	return nonEmptyOr(filterSlice(found, func(inst *instance) bool { return inst.hasAttributes(in.OptionalParameters) }), found)
 }
 
-// ofHealth is the instances of a health status. Without a health check the status is unknown and the filter ignored.
-func (r *region) ofHealth(all []*instance, status string) []*instance {
+// filterByHealth returns the instances with a health status. Instances without a health check match every status.
+func (r *region) filterByHealth(all []*instance, status string) []*instance {
 	is := func(wanted string) []*instance {
 		return filterSlice(all, func(inst *instance) bool {
 			have := inst.Health.at(r.now)
@@ -88,13 +93,13 @@ func (r *region) ofHealth(all []*instance, status string) []*instance {
 	case filterAll:
 		return all
 	case filterHealthyOrElseAll:
-		return orElse(is(healthy), all)
+		return nonEmptyOr(is(healthy), all)
 	}
 	return is(status)
 }
 
-// has reports whether the instance has all these attributes.
-func (inst *instance) has(wanted map[string]string) bool {
+// hasAttributes reports whether the instance has all these attributes.
+func (inst *instance) hasAttributes(wanted map[string]string) bool {
 	for key, value := range wanted {
 		if have, set := inst.Attributes[key]; !set || have != value {
 			return false
@@ -107,7 +112,7 @@ func filterSlice[T any](items []T, keep func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(items), func(item T) bool { return !keep(item) })
 }
 
-func orElse[T any](items, fallback []T) []T {
+func nonEmptyOr[T any](items, fallback []T) []T {
 	if len(items) == 0 {
 		return fallback
 	}

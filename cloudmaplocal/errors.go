@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// apiError is an error as the client sees it: a code that SDKs switch on, a message for people, and further members that
-// some errors carry (the id of what exists already, for instance).
+// apiError is an error as the client receives it: a code that SDKs switch on, a message for people, and further members
+// of some errors (for instance the ID of the existing resource).
 type apiError struct {
 	code    string
 	status  int
@@ -27,7 +27,7 @@ func (e *apiError) MarshalJSON() ([]byte, error) {
 	return json.Marshal(body)
 }
 
-// failure makes an error of status 400, which is what AWS JSON services answer for nearly everything.
+// failure returns an error with status 400, the status of nearly all errors of AWS JSON services.
 func failure(code, format string, args ...any) *apiError {
 	return &apiError{code: code, status: http.StatusBadRequest, message: fmt.Sprintf(format, args...)}
 }
@@ -76,13 +76,13 @@ func resourceNotFound(arn string) error {
 	return failure("ResourceNotFoundException", "The resource %s can't be found.", arn)
 }
 
-// accessDenied says it in AWS's words. why is the end of the sentence.
-func accessDenied(who, operation, resource, why string) error {
+// accessDenied returns the error with AWS's text. why ends the sentence.
+func accessDenied(caller, operation, resource, why string) error {
 	return failure("AccessDeniedException", "User: %s is not authorized to perform: %s on resource: %s %s",
-		who, actionName(operation), resource, why)
+		caller, actionName(operation), resource, why)
 }
 
-// actionName is an operation as policies name it.
+// actionName returns the name of an operation in policies.
 func actionName(operation string) string { return signingService + ":" + operation }
 
 func duplicateRequest(inFlight string) error {
@@ -90,7 +90,7 @@ func duplicateRequest(inFlight string) error {
 		with("DuplicateOperationId", inFlight)
 }
 
-// asAPIError turns any error into one that can be sent. Only a bug makes it InternalFailure.
+// asAPIError converts any error to one that can be sent. Only a bug results in InternalFailure.
 func asAPIError(err error) *apiError {
 	var known *apiError
 	if errors.As(err, &known) {

@@ -16,76 +16,77 @@ import (
 	"time"
 )
 
-// FaultPlan is what goes wrong on purpose. The same plan does the same to the same requests: what happens to a caller's
-// n-th request of an operation about one instance, one service or none, by name, depends on the seed and on nothing else, whatever
-// other requests come in between. Only which requests Next lets through depends on their order.
+// FaultPlan is a set of injected faults. It is deterministic: the fault of a caller's n-th request of an operation on
+// one instance or one service (by name), or on none, depends on the seed alone, whatever other requests arrive between.
+// Only Next depends on the order of requests.
 type FaultPlan struct {
-	// Seed of everything that is left to chance.
+	// Seed of all random decisions.
 	Seed uint64 `json:"seed,omitempty"`
-	// Rules in their order: the delays of all that hit a request add up, and of the rest the first that hits counts.
+	// Rules in order of precedence: the delays of all matching rules add up; of the others the first matching rule applies.
 	Rules []FaultRule `json:"rules"`
 }
 
-// FaultRule says which requests go wrong and how.
+// FaultRule selects requests and the fault that they get.
 type FaultRule struct {
-	// Operations that are hit, for example RegisterInstance. Empty: all that this kind of fault can hit.
+	// Operations to match, for example RegisterInstance. Empty: all operations that this kind of fault applies to.
 	Operations []string `json:"operations,omitempty"`
-	// Account and AccessKey of the caller. Empty: every one. The key is that of the signature, known or not, with * and ? as in
-	// file names: "ASIA*" are all sessions of roles.
+	// Account and AccessKey of the caller. Empty: every caller. The key is that of the signature, known or not, with * and ?
+	// as in file names: "ASIA*" matches all sessions of roles.
 	Account   string `json:"account,omitempty"`
 	AccessKey string `json:"accessKey,omitempty"`
-	// Service is the name of the service and Instance the ID of the instance that the request is about, with * and ? as in file
-	// names. Empty: every request. Discovery is about no instance.
+	// Service is the name of the service and Instance the ID of the instance of the request, with * and ? as in file names.
+	// Empty: every request. Discovery requests name no instance.
 	Service  string `json:"service,omitempty"`
 	Instance string `json:"instance,omitempty"`
 
-	// Probability of hitting a request that fits. 0 means 1: every one.
+	// Probability of the fault for a matching request. 0 means 1: every request.
 	Probability float64 `json:"probability,omitempty"`
-	// Next is after how many hits the rule ends. 0: never.
+	// Next is the number of hits after which the rule ends. 0: never.
 	Next int `json:"next,omitempty"`
 
 	// Kind of fault. Required.
 	Kind FaultKind `json:"kind"`
-	// Delay before the request is looked at, in real time, whatever Options.Now says. The kind delay has only this. With
-	// the kind fail it is how much longer than others the operation takes to fail, by Options.Now.
+	// Delay before the request is processed, in real time even if Options.Now is another clock. It is the only field of the
+	// kind delay. With the kind fail it is how much later than others the operation fails, by Options.Now.
 	Delay Duration `json:"delay,omitempty"`
-	// Applied makes error, drop and hang come after the request has been carried out, unless it failed by itself.
+	// Applied injects error, drop and hang after the request has been processed, unless it failed by itself.
 	Applied bool `json:"applied,omitempty"`
 	// Code of an error, required for that kind; of a failed operation, default INTERNAL_FAILURE.
 	Code string `json:"code,omitempty"`
-	// Status is the HTTP status of an error. Default: 400, or what AWS answers with the code.
+	// Status is the HTTP status of an error. Default: 400, or the status that AWS uses with the code.
 	Status int `json:"status,omitempty"`
-	// Message of an error or of a failed operation. Default: one that says that it was made on purpose.
+	// Message of an error or of a failed operation. Default: a text that names the fault plan.
 	Message string `json:"message,omitempty"`
 	// Members are further members of an error, for example DuplicateOperationId.
 	Members map[string]string `json:"members,omitempty"`
-	// Age is the most by which a stale read is behind.
+	// Age is the maximum staleness of a stale read.
 	Age Duration `json:"age,omitempty"`
-	// Share of the instances that a partial read lacks, above 0 and at most 1.
+	// Share of the instances that a partial read omits, above 0 and at most 1.
 	Share float64 `json:"share,omitempty"`
 }
 
-// FaultKind is what goes wrong.
+// FaultKind is the kind of an injected fault.
 type FaultKind string
 
 // Kinds of faults.
 const (
-	// FaultError answers an error.
+	// FaultError returns an error.
 	FaultError FaultKind = "error"
-	// FaultDelay answers late.
+	// FaultDelay delays the answer.
 	FaultDelay FaultKind = "delay"
-	// FaultDrop closes the connection without an answer; with a long delay, nothing happens for that long.
+	// FaultDrop closes the connection without an answer, after Delay.
 	FaultDrop FaultKind = "drop"
-	// FaultHang neither answers nor closes the connection: it is the caller who gives up.
+	// FaultHang neither answers nor closes the connection, until the caller gives up.
 	FaultHang FaultKind = "hang"
-	// FaultFail accepts a request, and its operation fails without having done anything.
+	// FaultFail accepts a request; its operation fails without an effect.
 	FaultFail FaultKind = "fail"
-	// FaultLost accepts a request, and its operation neither does anything nor ends.
+	// FaultLost accepts a request; its operation has no effect and never ends.
 	FaultLost FaultKind = "lost"
-	// FaultStale shows each instance as it was at a time of its own within the last Age, but not from before the plan was
-	// set. So what was written first may be seen last, and a later read may see less. A service that new may not be found.
+	// FaultStale shows each instance as it was at a random time within the last Age, but not before the plan was set.
+	// Instances can appear in another order than they were written, and a later read can show less. A new service may not be
+	// found.
 	FaultStale FaultKind = "stale"
-	// FaultPartial leaves instances out.
+	// FaultPartial omits instances.
 	FaultPartial FaultKind = "partial"
 )
 
@@ -99,14 +100,14 @@ var (
 		"DeregisterInstance",
 	}
 
-	// hits is the operations that a kind can hit; nil is all of them.
-	hits = map[FaultKind][]string{
+	// allowedOperations are the operations that a kind applies to; nil means all.
+	allowedOperations = map[FaultKind][]string{
 		FaultError: nil, FaultDelay: nil, FaultDrop: nil, FaultHang: nil, FaultFail: asynchronous, FaultLost: asynchronous,
 		FaultStale: instanceReads, FaultPartial: instanceReads,
 	}
 )
 
-// statusOf is the HTTP statuses of errors that are not 400.
+// statusOf has the HTTP statuses of errors that are not 400.
 var statusOf = map[string]int{
 	"InternalFailure":      http.StatusInternalServerError,
 	"ServiceUnavailable":   http.StatusServiceUnavailable,
@@ -116,7 +117,7 @@ var statusOf = map[string]int{
 // maxFaultDelay is longer than any client waits.
 const maxFaultDelay = time.Hour
 
-// validate names the first rule that cannot be, counting from 1.
+// validate returns an error for the first invalid rule, counting from 1.
 func (p FaultPlan) validate() error {
 	for i, rule := range p.Rules {
 		if err := rule.validate(); err != nil {
@@ -127,9 +128,9 @@ func (p FaultPlan) validate() error {
 }
 
 func (f FaultRule) validate() error {
-	allowed, known := hits[f.Kind]
+	allowed, known := allowedOperations[f.Kind]
 	if !known {
-		return fmt.Errorf("kind %q: must be one of %v", f.Kind, slices.Sorted(maps.Keys(hits)))
+		return fmt.Errorf("kind %q: must be one of %v", f.Kind, slices.Sorted(maps.Keys(allowedOperations)))
 	}
 	for _, name := range f.Operations {
 		if _, exists := operations[name]; !exists {
@@ -165,7 +166,7 @@ func (f FaultRule) validateNumbers() error {
 	return nil
 }
 
-// validateUnused is about what a kind has no use for: a field without effect is a mistake.
+// validateUnused rejects fields that have no effect with the kind.
 func (f FaultRule) validateUnused() error {
 	for _, field := range []struct {
 		name string
@@ -187,7 +188,7 @@ func (f FaultRule) validateUnused() error {
 	return nil
 }
 
-// validateRequired is about what a kind needs.
+// validateRequired rejects rules without the fields that the kind needs.
 func (f FaultRule) validateRequired() error {
 	switch {
 	case f.Kind == FaultError && f.Code == "":
@@ -202,18 +203,19 @@ func (f FaultRule) validateRequired() error {
 	return nil
 }
 
-// fits reports whether a request is one that the rule can hit.
-func (f FaultRule) fits(by caller, operation string, about aim) bool {
+// matchesRequest reports whether the rule can apply to a request.
+func (f FaultRule) matchesRequest(caller principal, operation string, about targetNames) bool {
 	allowed := f.Operations
 	if len(allowed) == 0 {
-		allowed = hits[f.Kind]
+		allowed = allowedOperations[f.Kind]
 	}
-	return (len(allowed) == 0 || slices.Contains(allowed, operation)) && (f.Account == "" || f.Account == by.account) &&
-		fitsPattern(f.AccessKey, by.keyID) && fitsPattern(f.Service, about.service) && fitsPattern(f.Instance, about.instance)
+	return (len(allowed) == 0 || slices.Contains(allowed, operation)) && (f.Account == "" || f.Account == caller.account) &&
+		matchesPattern(f.AccessKey, caller.keyID) && matchesPattern(f.Service, about.service) && matchesPattern(f.Instance, about.instance)
 }
 
-// fitsPattern reports whether a name fits a pattern. No pattern fits all, and a pattern fits no missing name.
-func fitsPattern(pattern, name string) bool {
+// matchesPattern reports whether a name matches a pattern. The empty pattern matches all names; other patterns do not
+// match a missing name.
+func matchesPattern(pattern, name string) bool {
 	if pattern == "" {
 		return true
 	}
@@ -221,34 +223,34 @@ func fitsPattern(pattern, name string) bool {
 	return matched && name != ""
 }
 
-// faults is the plan in force.
+// faults has the current plan.
 type faults struct {
 	mu   sync.Mutex
 	plan FaultPlan
 	hits []int // by rule
-	// asked is how often each caller has asked for the same, by a hash of both.
-	asked map[uint64]uint64
+	// requestCounts is the number of equal requests by caller, by a hash of both.
+	requestCounts map[uint64]uint64
 }
 
-// SetFaults puts a plan in the place of the one in force, and starts its dice and counts anew. The empty plan ends all
-// faults. A plan that cannot be is an error and changes nothing.
+// SetFaults replaces the current plan and resets its random state and its counts. The empty plan ends all faults. An
+// invalid plan is an error and changes nothing.
 func (s *Server) SetFaults(plan FaultPlan) error {
 	if err := plan.validate(); err != nil {
 		return fmt.Errorf("checking the fault plan: %w", err)
 	}
 	plan.Rules = slices.Clone(plan.Rules)
 	s.faults.mu.Lock()
-	s.faults.plan, s.faults.hits, s.faults.asked = plan, make([]int, len(plan.Rules)), map[uint64]uint64{}
+	s.faults.plan, s.faults.hits, s.faults.requestCounts = plan, make([]int, len(plan.Rules)), map[uint64]uint64{}
 	s.faults.mu.Unlock()
-	keep := s.faults.memory()
+	keep := s.faults.longestAge()
 	for _, r := range s.allRegions() {
-		_ = r.do(func() error { r.replica.keep = keep; return nil }) // cannot fail
+		_ = r.withLock(func() error { r.replica.retention = keep; return nil }) // cannot fail
 	}
 	return nil
 }
 
-// memory is how far back replicas must remember for stale reads.
-func (f *faults) memory() time.Duration {
+// longestAge returns how far back replicas must keep past states for stale reads.
+func (f *faults) longestAge() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var longest Duration
@@ -258,34 +260,34 @@ func (f *faults) memory() time.Duration {
 	return time.Duration(longest)
 }
 
-// Faults is the plan in force, and how often each of its rules has hit.
+// Faults returns the current plan and the number of hits of each rule.
 func (s *Server) Faults() (FaultPlan, []int) {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
 	return s.faults.plan, slices.Clone(s.faults.hits)
 }
 
-// none reports whether nothing goes wrong on purpose.
-func (f *faults) none() bool {
+// isEmpty reports whether the plan has no rules.
+func (f *faults) isEmpty() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.plan.Rules) == 0
 }
 
-// choose rolls the dice for a request.
-func (f *faults) choose(by caller, operation string, about aim) fault {
+// chooseFault returns the fault of a request.
+func (f *faults) chooseFault(caller principal, operation string, about targetNames) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var chosen fault
-	request := hashOf(by.account, by.region, by.keyID, operation, about.service, about.instance)
-	f.asked[request]++
+	request := hashOf(caller.account, caller.region, caller.keyID, operation, about.service, about.instance)
+	f.requestCounts[request]++
 	for i, rule := range f.plan.Rules {
 		ended := rule.Next > 0 && f.hits[i] >= rule.Next
 		shadowed := chosen.rule != nil && rule.Kind != FaultDelay
-		if ended || shadowed || !rule.fits(by, operation, about) {
+		if ended || shadowed || !rule.matchesRequest(caller, operation, about) {
 			continue
 		}
-		dice := rand.New(rand.NewPCG(f.plan.Seed, hashOf(i, request, f.asked[request])))
+		dice := rand.New(rand.NewPCG(f.plan.Seed, hashOf(i, request, f.requestCounts[request])))
 		if rule.Probability > 0 && dice.Float64() >= rule.Probability {
 			continue
 		}
@@ -300,7 +302,7 @@ func (f *faults) choose(by caller, operation string, about aim) fault {
 	return chosen
 }
 
-// hashOf is the same for the same values.
+// hashOf returns a hash of the values.
 func hashOf(values ...any) uint64 {
 	hash := fnv.New64a()
 	for _, value := range values {
@@ -309,53 +311,53 @@ func hashOf(values ...any) uint64 {
 	return hash.Sum64()
 }
 
-// fault is what happens to one request. The zero value is nothing.
+// fault is the fault of one request. The zero value is none.
 type fault struct {
 	delay time.Duration
 	rule  *FaultRule
 	dice  *rand.Rand
 }
 
-// is reports whether the fault is of a kind.
-func (f fault) is(kind FaultKind) bool { return f.rule != nil && f.rule.Kind == kind }
+// isKind reports whether the fault is of a kind.
+func (f fault) isKind(kind FaultKind) bool { return f.rule != nil && f.rule.Kind == kind }
 
-// errDropped is a request that gets no answer.
-var errDropped = errors.New("the connection is closed without an answer, as the fault plan says")
+// errDropped marks a request that gets no answer.
+var errDropped = errors.New("the fault plan closes the connection without an answer")
 
-// before is what happens before the request is carried out: with an error it is not.
-func (f fault) before(ctx context.Context) error {
+// beforeRequest applies the fault before the request is processed; after an error the request is not processed.
+func (f fault) beforeRequest(ctx context.Context) error {
 	if f.delay > 0 {
 		timer := time.NewTimer(f.delay)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			return errDropped // nobody waits for an answer
+			return errDropped // the caller gave up
 		}
 	}
 	if f.rule != nil && f.rule.Applied {
 		return nil
 	}
-	return f.err(ctx)
+	return f.responseError(ctx)
 }
 
-// after is what happens after the request has been carried out.
-func (f fault) after(ctx context.Context, err error) error {
+// afterRequest applies the fault after the request has been processed.
+func (f fault) afterRequest(ctx context.Context, err error) error {
 	if err != nil || f.rule == nil || !f.rule.Applied {
 		return err
 	}
-	return f.err(ctx)
+	return f.responseError(ctx)
 }
 
-// err is the error that the caller gets, if the caller has not given up before; nil for other faults.
-func (f fault) err(ctx context.Context) error {
+// responseError returns the error for the caller, unless the caller gave up before; nil for other kinds of faults.
+func (f fault) responseError(ctx context.Context) error {
 	switch {
-	case f.is(FaultHang):
+	case f.isKind(FaultHang):
 		<-ctx.Done()
 		return errDropped
-	case f.is(FaultDrop):
+	case f.isKind(FaultDrop):
 		return errDropped
-	case f.is(FaultError):
+	case f.isKind(FaultError):
 		return &apiError{
 			code: f.rule.Code, members: f.rule.Members, message: f.message(),
 			status: cmp.Or(f.rule.Status, statusOf[f.rule.Code], http.StatusBadRequest),
@@ -365,32 +367,32 @@ func (f fault) err(ctx context.Context) error {
 }
 
 func (f fault) message() string {
-	return cmp.Or(f.rule.Message, "cloudmap-local's fault plan says so.")
+	return cmp.Or(f.rule.Message, "Injected by the fault plan of cloudmap-local.")
 }
 
-// onOperation gives the operation the end that the fault decides.
-func (f fault) onOperation(op *operation) {
+// applyTo makes the operation fail or never end, if the fault is of such a kind.
+func (f fault) applyTo(op *operation) {
 	switch {
-	case f.is(FaultFail):
+	case f.isKind(FaultFail):
 		op.Due = op.Due.Add(time.Duration(f.rule.Delay))
 		op.Fails = &operationError{Code: cmp.Or(f.rule.Code, "INTERNAL_FAILURE"), Message: f.message()}
-	case f.is(FaultLost):
+	case f.isKind(FaultLost):
 		op.Lost = true
 	}
 }
 
-// instances is those of a service that a read shows.
-func (f fault) instances(svc *replicaService, now time.Time) map[string]*instance {
+// visibleInstances returns the instances of a service that a read shows.
+func (f fault) visibleInstances(svc *replicaService, now time.Time) map[string]*instance {
 	shown := svc.instances
-	if f.is(FaultStale) {
+	if f.isKind(FaultStale) {
 		shown = map[string]*instance{}
 		for _, id := range svc.knownIDs() {
-			if inst := svc.at(id, f.moment(now)); inst != nil {
+			if inst := svc.instanceAt(id, f.staleTime(now)); inst != nil {
 				shown[id] = inst
 			}
 		}
 	}
-	if f.is(FaultPartial) {
+	if f.isKind(FaultPartial) {
 		shown = map[string]*instance{}
 		for _, id := range sortedKeys(svc.instances) {
 			if f.dice.Float64() >= f.rule.Share {
@@ -401,21 +403,21 @@ func (f fault) instances(svc *replicaService, now time.Time) map[string]*instanc
 	return shown
 }
 
-// revision is that of a service that a read shows.
-func (f fault) revision(svc *replicaService, now time.Time) int64 {
-	if f.is(FaultStale) {
-		return svc.revisionAt(f.moment(now))
+// visibleRevision returns the revision of a service that a read shows.
+func (f fault) visibleRevision(svc *replicaService, now time.Time) int64 {
+	if f.isKind(FaultStale) {
+		return svc.revisionAt(f.staleTime(now))
 	}
 	return svc.revision
 }
 
-// hides reports whether a service is too new for a stale read to find it.
-func (f fault) hides(svc *replicaService, now time.Time) bool {
-	return f.is(FaultStale) && f.moment(now).Before(svc.seen)
+// isHidden reports whether a service is too new for a stale read to find it.
+func (f fault) isHidden(svc *replicaService, now time.Time) bool {
+	return f.isKind(FaultStale) && f.staleTime(now).Before(svc.visibleSince)
 }
 
-// moment of the past.
-func (f fault) moment(now time.Time) time.Time {
+// staleTime returns a random time within the last Age.
+func (f fault) staleTime(now time.Time) time.Time {
 	return now.Add(-time.Duration(f.dice.Float64() * float64(f.rule.Age)))
 }
 

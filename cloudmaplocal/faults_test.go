@@ -19,22 +19,22 @@ import (
 )
 
 // faulty is a world with a service svc in a namespace demo and a plan of these rules.
-func faulty(t *testing.T, opts Options, rules ...FaultRule) (w *world, service string) {
+func faulty(t *testing.T, opts Options, rules ...FaultRule) (w *testServer, service string) {
 	t.Helper()
-	w = newWorld(t, opts)
+	w = newTestServer(t, opts)
 	service = w.service(w.namespace("demo"), "svc")
 	w.plan(rules...)
 	return w, service
 }
 
-func (w *world) plan(rules ...FaultRule) {
+func (w *testServer) plan(rules ...FaultRule) {
 	w.t.Helper()
 	if err := w.server.SetFaults(FaultPlan{Seed: 1, Rules: rules}); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-func (w *world) tryRegister(ctx context.Context, service, id string) error {
+func (w *testServer) tryRegister(ctx context.Context, service, id string) error {
 	_, err := w.RegisterInstance(ctx, &sd.RegisterInstanceInput{
 		ServiceId: &service, InstanceId: &id, Attributes: map[string]string{"V": id}})
 	return err
@@ -71,13 +71,13 @@ func TestFaultErrorMembers(t *testing.T) {
 	}
 }
 
-// TestFaultRulesFit is about which requests a rule hits.
+// TestFaultRulesFit checks which requests a rule matches.
 func TestFaultRulesFit(t *testing.T) {
 	const denied = "AccessDeniedException"
 	tests := []struct {
 		name     string
 		rule     FaultRule
-		wantHits []string // by key and request, in the order in which they are made
+		wantHits []string // by key and request, in the order of the requests
 	}{
 		{"everything", FaultRule{}, []string{
 			"A register-svc", "A register-other", "A discover-svc", "A list", "B register-svc", "B register-other", "B discover-svc", "B list"}},
@@ -101,15 +101,15 @@ func TestFaultRulesFit(t *testing.T) {
 			w.plan(tt.rule)
 			var hit []string
 			for _, key := range []string{"A", "B"} {
-				c := &world{t: t, Client: w.client("us-east-1", key, "s")}
+				c := &testServer{t: t, Client: w.client("us-east-1", key, "s")}
 				for _, request := range []struct {
 					name string
 					err  error
 				}{
 					{"register-svc", c.tryRegister(t.Context(), svc, "a")},
 					{"register-other", c.tryRegister(t.Context(), other, "a")},
-					{"discover-svc", second(c.DiscoverInstances(t.Context(), &sd.DiscoverInstancesInput{NamespaceName: new("demo"), ServiceName: new("svc")}))},
-					{"list", second(c.ListNamespaces(t.Context(), &sd.ListNamespacesInput{}))},
+					{"discover-svc", errorOf(c.DiscoverInstances(t.Context(), &sd.DiscoverInstancesInput{NamespaceName: new("demo"), ServiceName: new("svc")}))},
+					{"list", errorOf(c.ListNamespaces(t.Context(), &sd.ListNamespacesInput{}))},
 				} {
 					if request.err != nil {
 						wantCode(t, request.err, denied)
@@ -117,7 +117,7 @@ func TestFaultRulesFit(t *testing.T) {
 					}
 				}
 			}
-			same(t, tt.wantHits, hit)
+			assertEqual(t, tt.wantHits, hit)
 			if _, hits := w.server.Faults(); hits[0] != len(hit) {
 				t.Errorf("%d hits counted, want %d", hits[0], len(hit))
 			}
@@ -125,13 +125,13 @@ func TestFaultRulesFit(t *testing.T) {
 	}
 }
 
-func (w *world) listNamespaces(t *testing.T) []string {
+func (w *testServer) listNamespaces(t *testing.T) []string {
 	t.Helper()
 	out, err := w.ListNamespaces(t.Context(), &sd.ListNamespacesInput{})
 	return mapSlice(must(t, out, err).Namespaces, func(ns types.NamespaceSummary) string { return *ns.Id })
 }
 
-func second[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
 // TestFaultServiceOfEveryRequest is how a rule for a service finds the requests about it, whatever they name it by.
 func TestFaultServiceOfEveryRequest(t *testing.T) {
@@ -143,12 +143,12 @@ func TestFaultServiceOfEveryRequest(t *testing.T) {
 	w.plan(FaultRule{Kind: FaultError, Code: "InternalFailure", Service: "svc"})
 	ctx := t.Context()
 	for name, err := range map[string]error{
-		"by id":        second(w.GetService(ctx, &sd.GetServiceInput{Id: &svc})),
-		"by ARN":       second(w.ListTagsForResource(ctx, &sd.ListTagsForResourceInput{ResourceARN: arn})),
-		"by service":   second(w.ListInstances(ctx, &sd.ListInstancesInput{ServiceId: arn})),
-		"by names":     second(w.DiscoverInstancesRevision(ctx, &sd.DiscoverInstancesRevisionInput{NamespaceName: new("demo"), ServiceName: new("svc")})),
-		"by operation": second(w.GetOperation(ctx, &sd.GetOperationInput{OperationId: &operation})),
-		"created":      second(w.CreateService(ctx, &sd.CreateServiceInput{NamespaceId: namespace, Name: new("svc")})),
+		"by id":        errorOf(w.GetService(ctx, &sd.GetServiceInput{Id: &svc})),
+		"by ARN":       errorOf(w.ListTagsForResource(ctx, &sd.ListTagsForResourceInput{ResourceARN: arn})),
+		"by service":   errorOf(w.ListInstances(ctx, &sd.ListInstancesInput{ServiceId: arn})),
+		"by names":     errorOf(w.DiscoverInstancesRevision(ctx, &sd.DiscoverInstancesRevisionInput{NamespaceName: new("demo"), ServiceName: new("svc")})),
+		"by operation": errorOf(w.GetOperation(ctx, &sd.GetOperationInput{OperationId: &operation})),
+		"created":      errorOf(w.CreateService(ctx, &sd.CreateServiceInput{NamespaceId: namespace, Name: new("svc")})),
 	} {
 		t.Run(name, func(t *testing.T) { wantCode(t, err, "InternalFailure") })
 	}
@@ -184,7 +184,7 @@ func TestFaultAppliedError(t *testing.T) {
 	if found, _ := w.discovered("demo", "svc"); len(found) != 1 {
 		t.Error("not applied")
 	}
-	wantCode(t, w.tryRegister(t.Context(), "srv-x", "a"), "ServiceNotFound") // what fails by itself does so in its own way
+	wantCode(t, w.tryRegister(t.Context(), "srv-x", "a"), "ServiceNotFound") // a request that fails by itself keeps its own error
 }
 
 // TestFaultDelay has a client that waits and one that does not.
@@ -207,7 +207,8 @@ func TestFaultDelay(t *testing.T) {
 	}
 }
 
-// TestFaultOperations is about what is accepted and does not happen: nothing of it may remain, and nothing be held.
+// TestFaultOperations checks operations that are accepted and have no effect: nothing of them stays, and no quota is
+// held.
 func TestFaultOperations(t *testing.T) {
 	const takes = time.Second
 	tests := []struct {
@@ -221,7 +222,7 @@ func TestFaultOperations(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprint(tt.rule.Kind, tt.rule.Code), func(t *testing.T) {
-			w := newWorld(t, Options{OperationDelay: takes, InstancesPerNamespace: 1})
+			w := newTestServer(t, Options{OperationDelay: takes, InstancesPerNamespace: 1})
 			created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 			must(t, created, err)
 			w.clock.Advance(takes)
@@ -256,7 +257,7 @@ func TestFaultOperations(t *testing.T) {
 			_, err = w.DeleteNamespace(t.Context(), &sd.DeleteNamespaceInput{Id: &ns})
 			must(t, ns, err)
 			w.clock.Advance(takes)
-			same(t, 1, len(w.listNamespaces(t)))
+			assertEqual(t, 1, len(w.listNamespaces(t)))
 		})
 	}
 }
@@ -264,13 +265,13 @@ func TestFaultOperations(t *testing.T) {
 func TestFaultFailsLater(t *testing.T) {
 	w, svc := faulty(t, Options{}, FaultRule{Kind: FaultFail, Delay: Duration(time.Minute), Message: "no"})
 	id := w.register(svc, "a", map[string]string{})
-	same(t, types.OperationStatusSubmitted, w.operation(&id).Status)
+	assertEqual(t, types.OperationStatusSubmitted, w.operation(&id).Status)
 	_, err := w.RegisterInstance(t.Context(), &sd.RegisterInstanceInput{ServiceId: &svc, InstanceId: new("a"), Attributes: map[string]string{}})
 	wantCode(t, err, "DuplicateRequest")
 	w.clock.Advance(time.Minute)
 	op := w.operation(&id)
-	same(t, types.OperationStatusFail, op.Status)
-	same(t, "no", aws.ToString(op.ErrorMessage))
+	assertEqual(t, types.OperationStatusFail, op.Status)
+	assertEqual(t, "no", aws.ToString(op.ErrorMessage))
 }
 
 // TestFaultStale registers a, b, c, … one a second and reads all the time. A read may show each as late as its age allows
@@ -325,7 +326,7 @@ func TestFaultStaleDeletionAndService(t *testing.T) {
 		seen[value] = true
 		w.clock.Advance(250 * time.Millisecond)
 	}
-	same(t, []string{"gone", "new", "old"}, sortedKeys(seen))
+	assertEqual(t, []string{"gone", "new", "old"}, sortedKeys(seen))
 
 	w.service(w.listNamespaces(t)[0], "young")
 	hidden := 0
@@ -349,7 +350,7 @@ func TestFaultPartial(t *testing.T) {
 	}
 	first, revision := w.discovered("demo", "svc")
 	second, _ := w.discovered("demo", "svc")
-	same(t, int64(100), revision)
+	assertEqual(t, int64(100), revision)
 	for _, found := range []map[string]types.HttpInstanceSummary{first, second} {
 		if n := len(found); n < 50 || n > 90 {
 			t.Errorf("%d of 100 found, want about 70", n)
@@ -408,7 +409,7 @@ func TestFaultsCanBeReplayed(t *testing.T) {
 		return all
 	}
 	one := outcomes(7, false)
-	same(t, one, outcomes(7, true))
+	assertEqual(t, one, outcomes(7, true))
 	for _, want := range []string{"e", "d", "."} {
 		if n := strings.Count(one, want); n < 8 {
 			t.Errorf("%s: %d times %s", one, n, want)
@@ -443,19 +444,19 @@ func TestFaultsWhileThePlanChanges(t *testing.T) {
 
 func TestFaultsSurviveRestart(t *testing.T) {
 	opts := Options{StateFile: filepath.Join(t.TempDir(), "state.json"), OperationDelay: time.Second}
-	before := newWorld(t, opts)
+	before := newTestServer(t, opts)
 	_, svc := filled(before)
 	before.plan(FaultRule{Kind: FaultFail, Next: 1}, FaultRule{Kind: FaultLost})
 	failing, lost := before.register(svc, "a", map[string]string{}), before.register(svc, "b", map[string]string{})
 	if err := before.server.saver.save(); err != nil {
 		t.Fatal(err)
 	}
-	after := newWorld(t, opts)
+	after := newTestServer(t, opts)
 	after.clock.Advance(before.clock.Now().Sub(began) + time.Second)
-	same(t, types.OperationStatusFail, after.operation(&failing).Status)
-	same(t, types.OperationStatusSubmitted, after.operation(&lost).Status)
+	assertEqual(t, types.OperationStatusFail, after.operation(&failing).Status)
+	assertEqual(t, types.OperationStatusSubmitted, after.operation(&lost).Status)
 	found, _ := after.discovered("demo", "svc")
-	same(t, []string{"gone", "here"}, sortedKeys(found))
+	assertEqual(t, []string{"gone", "here"}, sortedKeys(found))
 }
 
 func TestRefusedFaultPlans(t *testing.T) {
@@ -485,7 +486,7 @@ func TestRefusedFaultPlans(t *testing.T) {
 		{"unknown field", `{"rules":[{"kind":"drop","often":true}]}`, "often"},
 		{"no plan", `hello`, "unmarshal"},
 	}
-	w := newWorld(t, Options{})
+	w := newTestServer(t, Options{})
 	w.plan(FaultRule{Kind: FaultDelay, Delay: 1})
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -522,7 +523,7 @@ func TestFaultsEndpoint(t *testing.T) {
 }
 
 // send sends a request to an endpoint that is not AWS's.
-func (w *world) send(method, path, body string) (int, string) {
+func (w *testServer) send(method, path, body string) (int, string) {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), method, w.url+path, strings.NewReader(body))
 	return w.do(must(w.t, r, err))

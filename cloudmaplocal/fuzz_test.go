@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
 // FuzzRequest sends anything to any operation. The server must answer well-formed JSON and never fail inside.
@@ -29,7 +31,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		seedFuzz(server)
 		name := names[(which%len(names)+len(names))%len(names)]
-		for range 2 { // the second meets what the first left
+		for range 2 { // the second runs on the state that the first left
 			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
 			r.Header.Set("X-Amz-Target", targetPrefix+name)
 			r.Header["Authorization"] = []string{authorization}
@@ -48,12 +50,12 @@ func FuzzRequest(f *testing.F) {
 // seedFuzz puts a namespace ns-fuzz of private DNS and a service srv-fuzz into the default region.
 func seedFuzz(s *Server) {
 	r := s.region(regionKey{DefaultAccount, DefaultRegion})
-	_ = r.do(func() error {
+	_ = r.withLock(func() error {
 		ns := &namespace{ID: "ns-fuzz", Kind: kindPrivate, Name: "fuzz"}
 		r.addNamespace(ns, "")
 		r.addService(ns, &service{
 			ID: "srv-fuzz", NamespaceID: ns.ID, Name: "fuzz", Kind: serviceDNSHTTP, Instances: map[string]*instance{},
-			DNS: &dnsConfig{RoutingPolicy: routingMultivalue, DnsRecords: []dnsRecord{{Type: "A", TTL: new(int64(1))}}},
+			DNS: &wire.DNSConfig{RoutingPolicy: routingMultivalue, DnsRecords: []wire.DNSRecord{{Type: "A", TTL: new(int64(1))}}},
 		})
 		return nil
 	})

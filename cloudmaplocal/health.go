@@ -3,6 +3,8 @@ package cloudmaplocal
 import (
 	"slices"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
 // Health statuses, as the API spells them.
@@ -12,15 +14,15 @@ const (
 	healthUnknown = "UNKNOWN"
 )
 
-// health is an instance's health status and the one that will follow it.
+// health is an instance's health status and the next one.
 type health struct {
 	Status string
 	Next   string    `json:",omitempty"`
 	NextAt time.Time `json:",omitzero"`
 }
 
-// newHealth is that of an instance that was just registered. Without a health check nobody knows. Route 53's health checks
-// do not exist here: whatever has one is healthy.
+// newHealth returns the health of a newly registered instance. Without a health check it is unknown. Route 53 health
+// checks do not exist here: instances with one are healthy.
 func newHealth(svc *service, attributes map[string]string) health {
 	switch {
 	case svc.HealthCheck == nil && svc.CustomHealth == nil:
@@ -31,7 +33,7 @@ func newHealth(svc *service, attributes map[string]string) health {
 	return health{Status: healthy}
 }
 
-// at is the status at a time.
+// at returns the status at a time.
 func (h *health) at(now time.Time) string {
 	if h.Next != "" && !now.Before(h.NextAt) {
 		return h.Next
@@ -39,28 +41,23 @@ func (h *health) at(now time.Time) string {
 	return h.Status
 }
 
-func (r *region) updateCustomHealth(in customHealthInput) (noBody, error) {
+func (r *region) updateCustomHealth(in wire.CustomHealthInput) (wire.NoBody, error) {
 	svc, inst, err := r.instance(in.ServiceId, in.InstanceId)
 	if err != nil {
-		return noBody{}, err
+		return wire.NoBody{}, err
 	}
 	if err := checkOneOf("Status", in.Status, healthy, unhealthy); err != nil {
-		return noBody{}, err
+		return wire.NoBody{}, err
 	}
 	if svc.CustomHealth == nil {
-		return noBody{}, failure("CustomHealthNotFound", "The service %s has no custom health check.", svc.ID)
+		return wire.NoBody{}, failure("CustomHealthNotFound", "The service %s has no custom health check.", svc.ID)
 	}
 	inst.Health = health{Status: inst.Health.at(r.now), Next: in.Status, NextAt: r.now.Add(r.opts.HealthDelay)}
-	return noBody{}, nil
+	return wire.NoBody{}, nil
 }
 
-type healthStatusOutput struct {
-	NextToken string `json:",omitempty"`
-	Status    map[string]string
-}
-
-func (r *region) healthStatus(in healthStatusInput) (healthStatusOutput, error) {
-	out := healthStatusOutput{Status: map[string]string{}}
+func (r *region) healthStatus(in wire.HealthStatusInput) (wire.HealthStatusOutput, error) {
+	out := wire.HealthStatusOutput{Status: map[string]string{}}
 	svc, err := r.service("ServiceId", in.ServiceId)
 	if err != nil {
 		return out, err
@@ -72,7 +69,7 @@ func (r *region) healthStatus(in healthStatusInput) (healthStatusOutput, error) 
 		return out, invalidInput("Instances: must not be empty when given")
 	}
 	slices.Sort(ids)
-	ids, out.NextToken, err = page(slices.Compact(ids), func(id string) string { return id }, in.paging)
+	ids, out.NextToken, err = page(slices.Compact(ids), func(id string) string { return id }, in.Paging)
 	if err != nil {
 		return out, err
 	}

@@ -22,8 +22,8 @@ import (
 // began is when the clocks of the tests start.
 var began = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// world is a server and a way to talk to it.
-type world struct {
+// testServer is a server with an SDK client.
+type testServer struct {
 	t      testing.TB
 	server *Server
 	clock  *Clock
@@ -31,10 +31,10 @@ type world struct {
 	*sd.Client
 }
 
-// newWorld starts a server with a clock that stands still. It is not throttled unless the options say limits.
-func newWorld(t testing.TB, opts Options) *world {
+// newTestServer starts a server with a clock that stands still. It is not throttled unless the options have limits.
+func newTestServer(t testing.TB, opts Options) *testServer {
 	t.Helper()
-	w := &world{t: t, clock: NewClock(began)}
+	w := &testServer{t: t, clock: NewClock(began)}
 	if opts.Now == nil {
 		opts.Now = w.clock.Now
 	}
@@ -57,7 +57,7 @@ func newWorld(t testing.TB, opts Options) *world {
 }
 
 // client is a real SDK client. It does not retry, so that tests see every answer.
-func (w *world) client(region, keyID, secret string) *sd.Client {
+func (w *testServer) client(region, keyID, secret string) *sd.Client {
 	return sd.New(sd.Options{
 		Region:           region,
 		BaseEndpoint:     aws.String(w.url),
@@ -68,8 +68,8 @@ func (w *world) client(region, keyID, secret string) *sd.Client {
 	})
 }
 
-// plainBody hides that the SDK's request bodies can write themselves. When our answer is there before net/http has let go
-// of the body, such a body says io.EOF, and net/http takes that for a failed request and closes the connection under the
+// plainBody hides that the SDK's request bodies can write themselves. If the answer arrives before net/http has released
+// the body, such a body returns io.EOF, and net/http treats that as a failed request and closes the connection under the
 // answer (aws-sdk-go-v2 #2737).
 type plainBody struct{ next http.RoundTripper }
 
@@ -85,41 +85,41 @@ func (c staticCredentials) Retrieve(context.Context) (aws.Credentials, error) {
 	return aws.Credentials{AccessKeyID: c.id, SecretAccessKey: c.secret}, nil
 }
 
-// namespace creates an HTTP namespace and gives its id.
-func (w *world) namespace(name string) string {
+// namespace creates an HTTP namespace and returns its ID.
+func (w *testServer) namespace(name string) string {
 	w.t.Helper()
 	out, err := w.CreateHttpNamespace(w.t.Context(), &sd.CreateHttpNamespaceInput{Name: &name})
 	return w.operation(must(w.t, out, err).OperationId).Targets["NAMESPACE"]
 }
 
-func (w *world) operation(id *string) *types.Operation {
+func (w *testServer) operation(id *string) *types.Operation {
 	w.t.Helper()
 	out, err := w.GetOperation(w.t.Context(), &sd.GetOperationInput{OperationId: id})
 	return must(w.t, out, err).Operation
 }
 
-// service creates a service and gives its id.
-func (w *world) service(namespace, name string) string {
+// service creates a service and returns its ID.
+func (w *testServer) service(namespace, name string) string {
 	w.t.Helper()
 	out, err := w.CreateService(w.t.Context(), &sd.CreateServiceInput{NamespaceId: &namespace, Name: &name})
 	return *must(w.t, out, err).Service.Id
 }
 
-// register registers an instance and gives the operation's id.
-func (w *world) register(service, id string, attributes map[string]string) string {
+// register registers an instance and returns the operation's ID.
+func (w *testServer) register(service, id string, attributes map[string]string) string {
 	w.t.Helper()
 	out, err := w.RegisterInstance(w.t.Context(), &sd.RegisterInstanceInput{ServiceId: &service, InstanceId: &id, Attributes: attributes})
 	return *must(w.t, out, err).OperationId
 }
 
-func (w *world) deregister(service, id string) string {
+func (w *testServer) deregister(service, id string) string {
 	w.t.Helper()
 	out, err := w.DeregisterInstance(w.t.Context(), &sd.DeregisterInstanceInput{ServiceId: &service, InstanceId: &id})
 	return *must(w.t, out, err).OperationId
 }
 
-// discovered is the ids of the instances that DiscoverInstances shows, and the revision.
-func (w *world) discovered(namespace, service string) (map[string]types.HttpInstanceSummary, int64) {
+// discovered returns the instances that DiscoverInstances returns, by ID, and the revision.
+func (w *testServer) discovered(namespace, service string) (map[string]types.HttpInstanceSummary, int64) {
 	w.t.Helper()
 	out, err := w.DiscoverInstances(w.t.Context(), &sd.DiscoverInstancesInput{
 		NamespaceName: &namespace, ServiceName: &service, MaxResults: aws.Int32(1000), HealthStatus: types.HealthStatusFilterAll,
@@ -150,7 +150,7 @@ func wantCode(t testing.TB, err error, code string) {
 	t.Fatalf("error = %v, want %s", err, code)
 }
 
-// wantStatus fails the test unless err was answered with this HTTP status.
+// wantStatus fails the test unless err has this HTTP status.
 func wantStatus(t testing.TB, err error, status int) {
 	t.Helper()
 	var response *smithyhttp.ResponseError
@@ -159,12 +159,12 @@ func wantStatus(t testing.TB, err error, status int) {
 	}
 }
 
-// numbered is prefix-0, prefix-1, …
+// numbered returns prefix-i.
 func numbered(prefix string, i int) string { return prefix + "-" + strconv.Itoa(i) }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// sdkOperations is the names of the operations of the SDK's client, sorted.
+// sdkOperations returns the names of the operations of the SDK's client, sorted.
 func sdkOperations() []string {
 	var names []string
 	for method := range reflect.TypeFor[*sd.Client]().Methods() {

@@ -10,32 +10,33 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 )
 
-// AccessKey is somebody who may call.
+// AccessKey is an access key that callers can use.
 type AccessKey struct {
 	// ID is the access key id. Required.
 	ID string `json:"id"`
-	// Secret, if set, is what requests must be signed with. If not, a request need only name the ID.
+	// Secret, if set, must sign requests. Without it a request need only name the ID.
 	Secret string `json:"secret,omitempty"`
 	// Account is the account that the key belongs to. Default Options.Account.
 	Account string `json:"account,omitempty"`
-	// User is the name of the IAM user that the key belongs to: it shows in ARNs. Default: the ID.
+	// User is the name of the IAM user that the key belongs to; it is part of ARNs. Default: the ID.
 	User string `json:"user,omitempty"`
-	// Policies say what the user may do. Without any it may do everything.
+	// Policies of the user. Without any the user is allowed everything.
 	Policies []iampolicy.Policy `json:"policies,omitempty"`
 }
 
-// Role is somebody whom others may become with AssumeRole or AssumeRoleWithWebIdentity.
+// Role is an IAM role that callers can assume with AssumeRole or AssumeRoleWithWebIdentity.
 type Role struct {
 	// ARN is like arn:aws:iam::123456789012:role/registry. Required.
 	ARN string `json:"arn"`
-	// Trust lists who may assume it: ARNs of users and roles, with * and ? as wildcards, or accounts.
+	// Trust lists the principals that may assume it: ARNs of users and roles, with * and ? as wildcards, or accounts.
 	Trust []string `json:"trust,omitempty"`
-	// ExternalID, if set, is what AssumeRole must name.
+	// ExternalID, if set, must be in the AssumeRole request.
 	ExternalID string `json:"externalId,omitempty"`
-	// Subjects lists who may assume it with a token of a Kubernetes service account (IRSA): the token's sub, with wildcards,
-	// for example system:serviceaccount:cloud-map-mcs-system:*. The token's signature is not verified, only its aud and exp.
+	// Subjects lists the Kubernetes service accounts that may assume it with a token (IRSA): the token's sub, with
+	// wildcards, for example system:serviceaccount:cloud-map-mcs-system:*. The token's signature is not verified, only its
+	// aud and exp.
 	Subjects []string `json:"subjects,omitempty"`
-	// Policies say what the role may do. Without any it may do everything.
+	// Policies of the role. Without any it is allowed everything.
 	Policies []iampolicy.Policy `json:"policies,omitempty"`
 }
 
@@ -55,20 +56,21 @@ func validateRoles(roles []Role) error {
 		case !roleARN.MatchString(role.ARN):
 			return fmt.Errorf("role %q: the ARN must be like arn:aws:iam::123456789012:role/name", role.ARN)
 		case seen[role.ARN]:
-			return fmt.Errorf("role %s: given twice", role.ARN)
+			return fmt.Errorf("role %s: is listed twice", role.ARN)
 		case len(role.Trust)+len(role.Subjects) == 0:
-			return fmt.Errorf("role %s: nobody may assume it; set trust or subjects", role.ARN)
+			return fmt.Errorf("role %s: no principal may assume it; set trust or subjects", role.ARN)
 		}
 		seen[role.ARN] = true
 	}
 	return nil
 }
 
-// trusts reports whether somebody may assume the role. An account, or its root, means everybody in it.
-func (r Role) trusts(who identity) bool {
+// trustsPrincipal reports whether an identity may assume the role. An account, or its root, means all identities of the
+// account.
+func (r Role) trustsPrincipal(caller identity) bool {
 	for _, trusted := range r.Trust {
 		account := strings.TrimSuffix(strings.TrimPrefix(trusted, "arn:aws:iam::"), ":root")
-		if account == who.account || iampolicy.MatchWildcard(trusted, who.arn) || who.role != "" && iampolicy.MatchWildcard(trusted, who.role) {
+		if account == caller.account || iampolicy.MatchWildcard(trusted, caller.arn) || caller.roleARN != "" && iampolicy.MatchWildcard(trusted, caller.roleARN) {
 			return true
 		}
 	}
@@ -85,28 +87,28 @@ func (r Role) trustsSubject(subject string) bool {
 	return false
 }
 
-// identity is who signs with a key.
+// identity is the owner of a key: a user or a session of a role.
 type identity struct {
 	account string
 	arn     string
-	role    string // the role's ARN, of a session
-	// policies say what it may do. Without any it may do everything.
+	roleARN string // the role's ARN, of a session
+	// policies of the identity. Without any it is allowed everything.
 	policies []iampolicy.Policy
 	secret   string // "": signatures are not verified
 	token    string // the session's; "": of a key that is no session's
 	expires  time.Time
 }
 
-// keyring knows who signs with which key: the access keys of the options, and the sessions that roles were assumed for.
-type keyring struct {
+// credentialStore has the identities of keys: the access keys of the options, and the sessions of assumed roles.
+type credentialStore struct {
 	keys map[string]identity
 
 	mu       sync.Mutex
 	sessions map[string]identity
 }
 
-func newKeyring(keys []AccessKey) *keyring {
-	k := &keyring{keys: map[string]identity{}, sessions: map[string]identity{}}
+func newCredentialStore(keys []AccessKey) *credentialStore {
+	k := &credentialStore{keys: map[string]identity{}, sessions: map[string]identity{}}
 	for _, key := range keys {
 		k.keys[key.ID] = identity{
 			account: key.Account, secret: key.Secret, policies: key.Policies,
@@ -116,23 +118,23 @@ func newKeyring(keys []AccessKey) *keyring {
 	return k
 }
 
-// open reports whether everybody may call.
-func (k *keyring) open() bool { return len(k.keys) == 0 }
+// allowsAnonymous reports whether requests need no known key.
+func (k *credentialStore) allowsAnonymous() bool { return len(k.keys) == 0 }
 
-// anybody is who calls an open server.
-func anybody(account string) identity {
+// anonymousIdentity returns the identity of a caller without a known key.
+func anonymousIdentity(account string) identity {
 	return identity{account: account, arn: "arn:aws:iam::" + account + ":root"}
 }
 
-// forgetAfter is how long an expired session is still told from an unknown key.
-const forgetAfter = time.Hour
+// expiredSessionRetention is how long an expired session is distinguished from an unknown key.
+const expiredSessionRetention = time.Hour
 
-// add takes in a session and gives the id of its key.
-func (k *keyring) add(session identity, now time.Time) (keyID string) {
+// addSession stores a session and returns the ID of its key.
+func (k *credentialStore) addSession(session identity, now time.Time) (keyID string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for id, old := range k.sessions {
-		if now.Sub(old.expires) > forgetAfter {
+		if now.Sub(old.expires) > expiredSessionRetention {
 			delete(k.sessions, id)
 		}
 	}
@@ -141,18 +143,18 @@ func (k *keyring) add(session identity, now time.Time) (keyID string) {
 	return keyID
 }
 
-// find is who has a key.
-func (k *keyring) find(keyID string) (identity, bool) {
-	if who, known := k.keys[keyID]; known {
-		return who, true
+// findIdentity returns the identity of a key.
+func (k *credentialStore) findIdentity(keyID string) (identity, bool) {
+	if found, known := k.keys[keyID]; known {
+		return found, true
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	who, known := k.sessions[keyID]
-	return who, known
+	found, known := k.sessions[keyID]
+	return found, known
 }
 
-// checkSession is about the token that comes with a session's key.
+// checkSession returns an error unless the token belongs to the session and has not expired.
 func (i identity) checkSession(token string, now time.Time) error {
 	switch {
 	case i.token != token:

@@ -4,50 +4,52 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-func (r *region) registerInstance(in registerInstanceInput) (operationStarted, error) {
+func (r *region) registerInstance(in wire.RegisterInstanceInput) (wire.OperationStarted, error) {
 	svc, err := r.service("ServiceId", in.ServiceId)
 	if err != nil {
-		return operationStarted{}, err
+		return wire.OperationStarted{}, err
 	}
 	if in.Attributes == nil {
-		return operationStarted{}, invalidInput("Attributes: must not be empty")
+		return wire.OperationStarted{}, invalidInput("Attributes: must not be empty")
 	}
 	ns := r.namespaces[svc.NamespaceID]
 	if err := cmp.Or(instanceIDText.check(in.InstanceId), requestIDText.check(in.CreatorRequestId),
 		checkInstanceAttributes(in.Attributes), checkAttributesFor(svc, ns.Kind, in.Attributes)); err != nil {
-		return operationStarted{}, err
+		return wire.OperationStarted{}, err
 	}
 	inst := &instance{
-		ID: in.InstanceId, Attributes: in.Attributes, CreatorRequestID: in.CreatorRequestId, CreatedBy: r.creator(),
+		ID: in.InstanceId, Attributes: in.Attributes, CreatorRequestID: in.CreatorRequestId, CreatedBy: r.recordedCreator(),
 		Health: newHealth(svc, in.Attributes),
 	}
-	if existing := svc.Instances[in.InstanceId]; existing != nil && existing.repeatedBy(inst) {
-		return operationStarted{OperationId: existing.OperationID}, nil
+	if existing := svc.Instances[in.InstanceId]; existing != nil && existing.isSameRequest(inst) {
+		return wire.OperationStarted{OperationId: existing.OperationID}, nil
 	}
 	return started(r.submitRegistration(ns, svc, inst))
 }
 
-// repeatedBy reports whether other is what the request that made inst would make again.
-func (inst *instance) repeatedBy(other *instance) bool {
+// isSameRequest reports whether other results from the same request as inst.
+func (inst *instance) isSameRequest(other *instance) bool {
 	return inst.CreatorRequestID != "" && inst.CreatorRequestID == other.CreatorRequestID &&
 		maps.Equal(inst.Attributes, other.Attributes)
 }
 
-// submitRegistration takes the registration in if the quotas allow. An instance counts from here on, so that no number of
-// registrations in flight can exceed them.
+// submitRegistration submits the registration if the quotas allow it. An instance counts from here on, so that
+// registrations in flight cannot exceed the quotas.
 func (r *region) submitRegistration(ns *namespace, svc *service, inst *instance) (string, error) {
 	op := &operation{
 		Type: opRegisterInstance, Instance: inst, CreatorRequestID: inst.CreatorRequestID,
 		Targets: map[string]string{targetService: svc.ID, targetInstance: inst.ID},
 	}
-	isNew := svc.Instances[inst.ID] == nil && r.operations.subjects[op.subject()] == nil
+	isNew := svc.Instances[inst.ID] == nil && r.operations.inFlightByTarget[op.targetKey()] == nil
 	switch {
-	case isNew && svc.booked >= maxInstancesPerService:
-		return "", limitExceeded("The service %s has %d instances; a service can have %d.", svc.ID, svc.booked, maxInstancesPerService)
-	case isNew && ns.booked >= r.opts.InstancesPerNamespace:
-		return "", limitExceeded("The namespace %s has %d instances; its quota is %d.", ns.ID, ns.booked, r.opts.InstancesPerNamespace)
+	case isNew && svc.reservedInstances >= maxInstancesPerService:
+		return "", limitExceeded("The service %s has %d instances; a service can have %d.", svc.ID, svc.reservedInstances, maxInstancesPerService)
+	case isNew && ns.reservedInstances >= r.opts.InstancesPerNamespace:
+		return "", limitExceeded("The namespace %s has %d instances; its quota is %d.", ns.ID, ns.reservedInstances, r.opts.InstancesPerNamespace)
 	}
 	id, err := r.submit(op)
 	if err != nil || id != op.ID {
@@ -55,8 +57,8 @@ func (r *region) submitRegistration(ns *namespace, svc *service, inst *instance)
 	}
 	svc.inFlight++
 	if isNew {
-		svc.booked++
-		ns.booked++
+		svc.reservedInstances++
+		ns.reservedInstances++
 	}
 	return id, nil
 }
@@ -67,20 +69,20 @@ func (r *region) setInstance(serviceID string, inst *instance, operationID strin
 	svc.Revision++
 	inst.OperationID = operationID
 	svc.Instances[inst.ID] = inst
-	r.announce(change{kind: instanceSet, service: svc, instance: inst, revision: svc.Revision})
+	r.replicate(change{kind: instanceSet, service: svc, instance: inst, revision: svc.Revision})
 }
 
-func (r *region) deregisterInstance(in instanceInput) (operationStarted, error) {
+func (r *region) deregisterInstance(in wire.InstanceInput) (wire.OperationStarted, error) {
 	svc, err := r.service("ServiceId", in.ServiceId)
 	if err != nil {
-		return operationStarted{}, err
+		return wire.OperationStarted{}, err
 	}
 	if err := instanceIDText.check(in.InstanceId); err != nil {
-		return operationStarted{}, err
+		return wire.OperationStarted{}, err
 	}
 	op := &operation{Type: opDeregisterInstance, Targets: map[string]string{targetService: svc.ID, targetInstance: in.InstanceId}}
-	if svc.Instances[in.InstanceId] == nil && r.operations.subjects[op.subject()] == nil {
-		return operationStarted{}, instanceNotFound(svc.ID, in.InstanceId)
+	if svc.Instances[in.InstanceId] == nil && r.operations.inFlightByTarget[op.targetKey()] == nil {
+		return wire.OperationStarted{}, instanceNotFound(svc.ID, in.InstanceId)
 	}
 	id, err := r.submit(op)
 	if err == nil {
@@ -93,51 +95,40 @@ func (r *region) removeInstance(serviceID, id string) {
 	svc := r.services[serviceID]
 	inst := svc.Instances[id]
 	svc.inFlight--
-	svc.booked--
-	r.namespaces[svc.NamespaceID].booked--
+	svc.reservedInstances--
+	r.namespaces[svc.NamespaceID].reservedInstances--
 	svc.Revision++
 	delete(svc.Instances, id)
-	r.announce(change{kind: instanceRemoved, service: svc, instance: inst, revision: svc.Revision})
+	r.replicate(change{kind: instanceRemoved, service: svc, instance: inst, revision: svc.Revision})
 }
 
-type getInstanceOutput struct {
-	Instance      instanceShape
-	ResourceOwner string
-}
-
-func (r *region) getInstance(in instanceInput) (getInstanceOutput, error) {
+func (r *region) getInstance(in wire.InstanceInput) (wire.GetInstanceOutput, error) {
 	_, inst, err := r.instance(in.ServiceId, in.InstanceId)
 	if err != nil {
-		return getInstanceOutput{}, err
+		return wire.GetInstanceOutput{}, err
 	}
 	shape := r.instanceShape(inst)
 	shape.CreatorRequestId = inst.CreatorRequestID
-	return getInstanceOutput{Instance: shape, ResourceOwner: r.key.account}, nil
+	return wire.GetInstanceOutput{Instance: shape, ResourceOwner: r.key.account}, nil
 }
 
-// instanceShape is an instance as ListInstances shows it.
-func (r *region) instanceShape(inst *instance) instanceShape {
-	return instanceShape{Id: inst.ID, Attributes: inst.Attributes, CreatedByAccount: r.createdBy(inst.CreatedBy)}
-}
-
-type listInstancesOutput struct {
-	Instances     []instanceShape
-	NextToken     string `json:",omitempty"`
-	ResourceOwner string
+// instanceShape returns an instance as ListInstances shows it.
+func (r *region) instanceShape(inst *instance) wire.Instance {
+	return wire.Instance{Id: inst.ID, Attributes: inst.Attributes, CreatedByAccount: r.creatorAccount(inst.CreatedBy)}
 }
 
 // listInstances reads the replica: AWS's own answer lags as well.
-func (r *region) listInstances(in listInstancesInput) (listInstancesOutput, error) {
-	out := listInstancesOutput{ResourceOwner: r.key.account}
+func (r *region) listInstances(in wire.ListInstancesInput) (wire.ListInstancesOutput, error) {
+	out := wire.ListInstancesOutput{ResourceOwner: r.key.account}
 	svc, err := r.service("ServiceId", in.ServiceId)
 	if err != nil {
 		return out, err
 	}
 	var seen []*instance
 	if replicated := r.replica.services[svc.ID]; replicated != nil {
-		seen = slices.Collect(maps.Values(r.req.fault.instances(replicated, r.now)))
+		seen = slices.Collect(maps.Values(r.req.fault.visibleInstances(replicated, r.now)))
 	}
-	seen, token, err := page(seen, func(inst *instance) string { return inst.ID }, in.paging)
+	seen, token, err := page(seen, func(inst *instance) string { return inst.ID }, in.Paging)
 	out.Instances, out.NextToken = mapSlice(seen, r.instanceShape), token
 	return out, err
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics counts requests and shows the stock of resources when it is asked.
+// metrics counts requests, and counts resources when it is scraped.
 type metrics struct {
-	stock func() stock
+	countResources func() resourceCounts
 
 	mu     sync.Mutex
 	counts map[requestKey]int
@@ -17,8 +17,8 @@ type metrics struct {
 // requestKey is the operation and "ok" or the error's code: 30 times at most 30 values.
 type requestKey struct{ operation, result string }
 
-// stock is how much of everything there is, in all accounts and Regions.
-type stock struct{ namespaces, services, instances, operations int }
+// resourceCounts is the number of resources in all accounts and Regions.
+type resourceCounts struct{ namespaces, services, instances, operations int }
 
 var (
 	requestsDesc = prometheus.NewDesc("cloudmap_local_requests_total",
@@ -31,18 +31,18 @@ var (
 
 var _ prometheus.Collector = (*metrics)(nil)
 
-func newMetrics(stock func() stock) *metrics {
-	return &metrics{stock: stock, counts: map[requestKey]int{}}
+func newMetrics(stock func() resourceCounts) *metrics {
+	return &metrics{countResources: stock, counts: map[requestKey]int{}}
 }
 
-func (m *metrics) count(operation, result string) {
+func (m *metrics) countRequest(operation, result string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.counts[requestKey{operation, result}]++
 }
 
 // requests is the counts by operation alone.
-func (m *metrics) requests() map[string]int {
+func (m *metrics) requestCounts() map[string]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := map[string]int{}
@@ -61,7 +61,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	now := m.stock()
+	now := m.countResources()
 	for desc, n := range map[*prometheus.Desc]int{
 		namespacesDesc: now.namespaces, servicesDesc: now.services, instancesDesc: now.instances, operationsDesc: now.operations,
 	} {
@@ -74,11 +74,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// stock counts what is there now.
-func (s *Server) stock() stock {
-	var total stock
+// countResources counts the current resources.
+func (s *Server) countResources() resourceCounts {
+	var total resourceCounts
 	for _, r := range s.allRegions() {
-		_ = r.do(func() error { // cannot fail
+		_ = r.withLock(func() error { // cannot fail
 			total.namespaces += len(r.namespaces)
 			total.services += len(r.services)
 			total.operations += len(r.operations.queue)

@@ -4,34 +4,36 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-// defaultSOATTL is the one that Cloud Map gives to hosted zones.
+// defaultSOATTL is the TTL that Cloud Map gives to hosted zones.
 const defaultSOATTL = 15
 
-// uniqueName is what no two namespaces may share: a name within its kind and, for private DNS, within its VPC.
+// uniqueName returns a name that must be unique: the name within its kind and, for private DNS, within its VPC.
 func (ns *namespace) uniqueName() string {
 	return strings.Join([]string{ns.Kind, ns.VPC, ns.Name}, "/")
 }
 
-func (r *region) createHTTPNamespace(in createNamespaceInput) (operationStarted, error) {
+func (r *region) createHTTPNamespace(in wire.CreateNamespaceInput) (wire.OperationStarted, error) {
 	in.Vpc, in.Properties = "", nil
 	return started(r.createNamespace(kindHTTP, in))
 }
 
-func (r *region) createPrivateDNSNamespace(in createNamespaceInput) (operationStarted, error) {
+func (r *region) createPrivateDNSNamespace(in wire.CreateNamespaceInput) (wire.OperationStarted, error) {
 	if err := vpcText.check(in.Vpc); err != nil {
-		return operationStarted{}, err
+		return wire.OperationStarted{}, err
 	}
 	return started(r.createNamespace(kindPrivate, in))
 }
 
-func (r *region) createPublicDNSNamespace(in createNamespaceInput) (operationStarted, error) {
+func (r *region) createPublicDNSNamespace(in wire.CreateNamespaceInput) (wire.OperationStarted, error) {
 	in.Vpc = ""
 	return started(r.createNamespace(kindPublic, in))
 }
 
-func (r *region) createNamespace(kind string, in createNamespaceInput) (string, error) {
+func (r *region) createNamespace(kind string, in wire.CreateNamespaceInput) (string, error) {
 	tags, err := newTags(in.Tags)
 	if err := cmp.Or(err, checkNamespaceName(kind, in.Name), descriptionText.check(in.Description),
 		requestIDText.check(in.CreatorRequestId)); err != nil {
@@ -47,8 +49,8 @@ func (r *region) createNamespace(kind string, in createNamespaceInput) (string, 
 			return "", err
 		}
 	}
-	if existing := r.namespaceLike(ns); existing != nil {
-		return existing.recreate(ns)
+	if existing := r.findDuplicateNamespace(ns); existing != nil {
+		return existing.answerDuplicate(ns)
 	}
 	if n := len(r.namespaces) + r.creationsInFlight(); n >= r.opts.NamespaceQuota {
 		return "", limitExceeded("The account has %d namespaces in %s; its quota is %d.", n, r.key.region, r.opts.NamespaceQuota)
@@ -59,7 +61,7 @@ func (r *region) createNamespace(kind string, in createNamespaceInput) (string, 
 	})
 }
 
-func (r *region) namespaceLike(ns *namespace) *namespace {
+func (r *region) findDuplicateNamespace(ns *namespace) *namespace {
 	for _, existing := range r.namespaces {
 		if existing.uniqueName() == ns.uniqueName() {
 			return existing
@@ -68,7 +70,7 @@ func (r *region) namespaceLike(ns *namespace) *namespace {
 	return nil
 }
 
-// creationsInFlight does not count one that would be a duplicate anyway: submit finds that out.
+// creationsInFlight counts creations in flight. submit detects duplicates.
 func (r *region) creationsInFlight() int {
 	n := 0
 	for _, op := range r.operations.queue {
@@ -79,8 +81,8 @@ func (r *region) creationsInFlight() int {
 	return n
 }
 
-// recreate answers a creation of what exists: the same request gets the operation that created it.
-func (ns *namespace) recreate(again *namespace) (string, error) {
+// answerDuplicate answers the creation of an existing namespace: the same request gets the operation that created it.
+func (ns *namespace) answerDuplicate(again *namespace) (string, error) {
 	if ns.CreatorRequestID != "" && ns.CreatorRequestID == again.CreatorRequestID {
 		return ns.OperationID, nil
 	}
@@ -88,8 +90,7 @@ func (ns *namespace) recreate(again *namespace) (string, error) {
 		with("NamespaceId", ns.ID).with("CreatorRequestId", ns.CreatorRequestID)
 }
 
-// addNamespace completes a creation. A name that another namespace uses already gets a suffix where names must be unique:
-// in HttpName.
+// addNamespace completes a creation. HttpName must be unique, so the second namespace of a name gets a suffix there.
 func (r *region) addNamespace(ns *namespace, operationID string) {
 	ns.Created, ns.OperationID, ns.HTTPName = r.now, operationID, ns.Name
 	for _, other := range r.namespaces {
@@ -98,11 +99,11 @@ func (r *region) addNamespace(ns *namespace, operationID string) {
 		}
 	}
 	r.namespaces[ns.ID] = ns
-	r.announce(change{kind: namespaceCreated, namespace: ns})
+	r.replicate(change{kind: namespaceCreated, namespace: ns})
 }
 
 // setSOA takes the TTL out of the properties, which may be left out.
-func (ns *namespace) setSOA(p *namespaceProperties) error {
+func (ns *namespace) setSOA(p *wire.NamespaceProperties) error {
 	if p == nil {
 		return nil
 	}
@@ -116,19 +117,19 @@ func (ns *namespace) setSOA(p *namespaceProperties) error {
 	return nil
 }
 
-func (r *region) updateHTTPNamespace(in updateNamespaceInput) (operationStarted, error) {
+func (r *region) updateHTTPNamespace(in wire.UpdateNamespaceInput) (wire.OperationStarted, error) {
 	return started(r.updateNamespace(kindHTTP, in))
 }
 
-func (r *region) updatePrivateDNSNamespace(in updateNamespaceInput) (operationStarted, error) {
+func (r *region) updatePrivateDNSNamespace(in wire.UpdateNamespaceInput) (wire.OperationStarted, error) {
 	return started(r.updateNamespace(kindPrivate, in))
 }
 
-func (r *region) updatePublicDNSNamespace(in updateNamespaceInput) (operationStarted, error) {
+func (r *region) updatePublicDNSNamespace(in wire.UpdateNamespaceInput) (wire.OperationStarted, error) {
 	return started(r.updateNamespace(kindPublic, in))
 }
 
-func (r *region) updateNamespace(kind string, in updateNamespaceInput) (string, error) {
+func (r *region) updateNamespace(kind string, in wire.UpdateNamespaceInput) (string, error) {
 	ns, err := r.namespace("Id", in.Id)
 	if err != nil {
 		return "", err
@@ -158,7 +159,7 @@ func (r *region) updateNamespace(kind string, in updateNamespaceInput) (string, 
 }
 
 // change completes an update that was checked when it came in.
-func (ns *namespace) change(c *namespaceChange) {
+func (ns *namespace) applyChange(c *wire.NamespaceChange) {
 	if c.Description != nil {
 		ns.Description = *c.Description
 	}
@@ -167,30 +168,30 @@ func (ns *namespace) change(c *namespaceChange) {
 	}
 }
 
-func (r *region) deleteNamespace(in idInput) (operationStarted, error) {
+func (r *region) deleteNamespace(in wire.IDInput) (wire.OperationStarted, error) {
 	ns, err := r.namespace("Id", in.Id)
 	if err != nil {
-		return operationStarted{}, err
+		return wire.OperationStarted{}, err
 	}
 	if ns.services > 0 {
-		return operationStarted{}, resourceInUse("The namespace %s contains %d services; delete them first.", ns.ID, ns.services)
+		return wire.OperationStarted{}, resourceInUse("The namespace %s contains %d services; delete them first.", ns.ID, ns.services)
 	}
 	return started(r.submit(&operation{Type: opDeleteNamespace, Targets: map[string]string{targetNamespace: ns.ID}}))
 }
 
 func (r *region) removeNamespace(id string) {
-	r.announce(change{kind: namespaceDeleted, namespace: r.namespaces[id]})
+	r.replicate(change{kind: namespaceDeleted, namespace: r.namespaces[id]})
 	delete(r.namespaces, id)
 }
 
-// deleting reports whether a deletion of the namespace is in flight.
-func (r *region) deleting(ns *namespace) bool {
-	op := r.operations.subjects[ns.ID+"/"]
+// isDeleting reports whether a deletion of the namespace is in flight.
+func (r *region) isDeleting(ns *namespace) bool {
+	op := r.operations.inFlightByTarget[ns.ID+"/"]
 	return op != nil && op.Type == opDeleteNamespace
 }
 
-func (r *region) getNamespace(in idInput) (struct{ Namespace namespaceShape }, error) {
-	var out struct{ Namespace namespaceShape }
+func (r *region) getNamespace(in wire.IDInput) (struct{ Namespace wire.Namespace }, error) {
+	var out struct{ Namespace wire.Namespace }
 	ns, err := r.namespace("Id", in.Id)
 	if err != nil {
 		return out, err
@@ -200,16 +201,16 @@ func (r *region) getNamespace(in idInput) (struct{ Namespace namespaceShape }, e
 	return out, nil
 }
 
-// namespaceShape is a namespace as ListNamespaces shows it. GetNamespace adds the CreatorRequestId.
-func (r *region) namespaceShape(ns *namespace) namespaceShape {
-	shape := namespaceShape{
-		Arn: r.arn("namespace", ns.ID), CreateDate: timestamp(ns.Created), Description: ns.Description, Id: ns.ID, Name: ns.Name,
+// namespaceShape returns a namespace as ListNamespaces shows it. GetNamespace adds the CreatorRequestId.
+func (r *region) namespaceShape(ns *namespace) wire.Namespace {
+	shape := wire.Namespace{
+		Arn: r.arn("namespace", ns.ID), CreateDate: wire.Timestamp(ns.Created), Description: ns.Description, Id: ns.ID, Name: ns.Name,
 		ResourceOwner: r.key.account, ServiceCount: ns.services, Type: ns.Kind,
 	}
-	shape.Properties.HttpProperties = &httpProperties{HttpName: ns.HTTPName}
+	shape.Properties.HttpProperties = &wire.HTTPProperties{HttpName: ns.HTTPName}
 	if ns.Kind != kindHTTP {
 		ttl := ns.SOATTL
-		shape.Properties.DnsProperties = dnsProperties{HostedZoneId: ns.HostedZoneID, SOA: &soa{TTL: &ttl}}
+		shape.Properties.DnsProperties = wire.DNSProperties{HostedZoneId: ns.HostedZoneID, SOA: &wire.SOA{TTL: &ttl}}
 	}
 	return shape
 }
@@ -218,26 +219,21 @@ var namespaceFilters = allowedFilters{
 	"TYPE": {"EQ", "BEGINS_WITH"}, "NAME": {"EQ", "BEGINS_WITH"}, "HTTP_NAME": {"EQ", "BEGINS_WITH"}, "RESOURCE_OWNER": {"EQ"},
 }
 
-type listNamespacesOutput struct {
-	Namespaces []namespaceShape
-	NextToken  string `json:",omitempty"`
-}
-
-func (r *region) listNamespaces(in listInput) (listNamespacesOutput, error) {
-	var out listNamespacesOutput
+func (r *region) listNamespaces(in wire.ListInput) (wire.ListNamespacesOutput, error) {
+	var out wire.ListNamespacesOutput
 	if err := namespaceFilters.check(in.Filters); err != nil {
 		return out, err
 	}
-	found := slices.DeleteFunc(append(r.listed().namespaces, r.req.shared.namespaces...), func(ns namespaceShape) bool {
-		return !ns.matches(in.Filters, r.req.by.account)
+	found := slices.DeleteFunc(append(r.visibleResources().namespaces, r.req.shared.namespaces...), func(ns wire.Namespace) bool {
+		return !namespaceMatches(ns, in.Filters, r.req.caller.account)
 	})
-	found, token, err := page(found, func(ns namespaceShape) string { return ns.Id }, in.paging)
-	out.Namespaces, out.NextToken = mapSlice(found, func(ns namespaceShape) namespaceShape { return ns }), token
+	found, token, err := page(found, func(ns wire.Namespace) string { return ns.Id }, in.Paging)
+	out.Namespaces, out.NextToken = mapSlice(found, func(ns wire.Namespace) wire.Namespace { return ns }), token
 	return out, err
 }
 
-// matches reports whether a list of this account with these filters shows the namespace.
-func (ns namespaceShape) matches(filters []filter, account string) bool {
+// namespaceMatches reports whether a list of this account with these filters shows the namespace.
+func namespaceMatches(ns wire.Namespace, filters []wire.Filter, account string) bool {
 	for _, f := range filters {
 		value := map[string]string{
 			"TYPE": ns.Type, "NAME": ns.Name, "HTTP_NAME": ns.Properties.HttpProperties.HttpName,
@@ -253,7 +249,7 @@ func (ns namespaceShape) matches(filters []filter, account string) bool {
 	return true
 }
 
-// ownerFilter is the value of the filter RESOURCE_OWNER for what owner has, as an account sees it.
+// ownerFilter returns the value of the filter RESOURCE_OWNER for a resource of owner, from the view of account.
 func ownerFilter(owner, account string) string {
 	if owner == account {
 		return "SELF"

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
 // Types, statuses and targets of operations, as the API spells them.
@@ -29,8 +31,8 @@ const (
 	targetInstance  = "INSTANCE"
 )
 
-// What is remembered of operations that are over. AWS gives no figure; a day is more than any client waits, and 10,000 are
-// what 100 clusters with a heartbeat of 10s leave in 17 minutes.
+// Retention of completed operations. AWS publishes no figure; a day is more than any client waits, and 100 clusters with a
+// heartbeat of 10s complete 10,000 in 17 minutes.
 const (
 	keptOperations     = 10_000
 	keptOperationsTime = 24 * time.Hour
@@ -46,13 +48,13 @@ type operation struct {
 	Done    bool
 	Error   *operationError `json:",omitempty"` // why it failed
 	Fails   *operationError `json:",omitempty"` // why it will fail, by a fault
-	Lost    bool            `json:",omitempty"` // by a fault: it does nothing and never ends
+	Lost    bool            `json:",omitempty"` // by a fault: it has no effect and never ends
 	Targets map[string]string
 
 	// CreatorRequestID is the caller's; a request that is the same in everything gets the same operation.
 	CreatorRequestID string `json:",omitempty"`
 
-	// What it is to do, gone when it is done. One of them, by Type; deletions need only the targets.
+	// The change to apply, nil when it is done. One of them, by Type; deletions need only the targets.
 	Namespace *namespace       `json:",omitempty"`
 	Instance  *instance        `json:",omitempty"`
 	Change    *operationChange `json:",omitempty"`
@@ -61,22 +63,22 @@ type operation struct {
 // operationError is why an operation failed: one of the codes of GetOperation.
 type operationError struct{ Code, Message string }
 
-// operationChange is what an update does.
+// operationChange is the change of an update.
 type operationChange struct {
-	Namespace *namespaceChange `json:",omitempty"`
-	Service   *serviceChange   `json:",omitempty"`
+	Namespace *wire.NamespaceChange `json:",omitempty"`
+	Service   *wire.ServiceChange   `json:",omitempty"`
 }
 
-// subject names what the operation works on: while it is in flight no other may work on the same.
-func (op *operation) subject() string {
+// targetKey identifies the resource of the operation. Only one operation on a resource can be in flight.
+func (op *operation) targetKey() string {
 	if op.Type == opCreateNamespace {
 		return op.Namespace.uniqueName()
 	}
 	return cmp.Or(op.Targets[targetService], op.Targets[targetNamespace]) + "/" + op.Targets[targetInstance]
 }
 
-// status at a time: an operation is submitted for the first half of its time and pending for the second. AWS promises
-// only the order.
+// status returns the status at a time: an operation is submitted for the first half of its time and pending for the
+// second. AWS promises only the order.
 func (op *operation) status(now time.Time) string {
 	switch {
 	case op.Error != nil:
@@ -93,7 +95,7 @@ func (op *operation) status(now time.Time) string {
 
 func (op *operation) halfway() time.Time { return op.Created.Add(op.Due.Sub(op.Created) / 2) }
 
-// updated is when the status last changed.
+// updated returns when the status last changed.
 func (op *operation) updated(now time.Time) time.Time {
 	switch op.status(now) {
 	case statusSubmitted:
@@ -106,18 +108,18 @@ func (op *operation) updated(now time.Time) time.Time {
 
 // operationLog holds the operations of a region.
 type operationLog struct {
-	all      []*operation // in the order of Seq
-	byID     map[string]*operation
-	queue    []*operation          // in flight, in the order of Due
-	subjects map[string]*operation // in flight, by subject
-	lastSeq  int64
+	all              []*operation // in the order of Seq
+	byID             map[string]*operation
+	queue            []*operation          // in flight, in the order of Due
+	inFlightByTarget map[string]*operation // in flight, by targetKey
+	lastSeq          int64
 }
 
 func newOperationLog() operationLog {
-	return operationLog{byID: map[string]*operation{}, subjects: map[string]*operation{}}
+	return operationLog{byID: map[string]*operation{}, inFlightByTarget: map[string]*operation{}}
 }
 
-// add takes in an operation. Operations may be due in another order than they came in.
+// add adds an operation. Operations may be due in another order than they were added.
 func (l *operationLog) add(op *operation) {
 	l.all = append(l.all, op)
 	l.byID[op.ID] = op
@@ -125,7 +127,7 @@ func (l *operationLog) add(op *operation) {
 	if op.Done {
 		return
 	}
-	l.subjects[op.subject()] = op
+	l.inFlightByTarget[op.targetKey()] = op
 	at := len(l.queue)
 	for at > 0 && l.queue[at-1].Due.After(op.Due) {
 		at--
@@ -133,7 +135,7 @@ func (l *operationLog) add(op *operation) {
 	l.queue = slices.Insert(l.queue, at, op)
 }
 
-// popDue takes the next operation that is due out of the queue; nil if there is none.
+// popDue removes the next operation that is due from the queue and returns it; nil if there is none.
 func (l *operationLog) popDue(now time.Time) *operation {
 	if len(l.queue) == 0 || l.queue[0].Due.After(now) {
 		return nil
@@ -141,12 +143,12 @@ func (l *operationLog) popDue(now time.Time) *operation {
 	op := l.queue[0]
 	l.queue[0] = nil
 	l.queue = l.queue[1:]
-	delete(l.subjects, op.subject())
+	delete(l.inFlightByTarget, op.targetKey())
 	return op
 }
 
-// forget drops the oldest operations that are over and that nobody will ask for any more.
-func (l *operationLog) forget(now time.Time) {
+// dropExpired drops the oldest completed operations beyond the retention.
+func (l *operationLog) dropExpired(now time.Time) {
 	n := 0
 	for n < len(l.all) && l.all[n].Done &&
 		(len(l.all)-n > keptOperations || now.Sub(l.all[n].Due) > keptOperationsTime) {
@@ -157,11 +159,11 @@ func (l *operationLog) forget(now time.Time) {
 	l.all = l.all[n:]
 }
 
-// submit takes in an operation and gives its id. If one on the same subject is in flight, the caller gets that one's id
-// when it is the same request again, and DuplicateRequest otherwise.
+// submit queues an operation and returns its ID. If one on the same resource is in flight, the caller gets the ID of
+// that one if the request is the same, and DuplicateRequest otherwise.
 func (r *region) submit(op *operation) (string, error) {
-	if other := r.operations.subjects[op.subject()]; other != nil {
-		if other.repeatedBy(op) {
+	if other := r.operations.inFlightByTarget[op.targetKey()]; other != nil {
+		if other.isSameRequest(op) {
 			return other.ID, nil
 		}
 		return "", duplicateRequest(other.ID)
@@ -170,14 +172,14 @@ func (r *region) submit(op *operation) (string, error) {
 	op.ID = random(lower, operationIDLen) + "-" + random(lower, operationIDTailLen)
 	op.Created = r.now
 	op.Due = r.now.Add(r.opts.OperationDelay)
-	r.req.fault.onOperation(op)
+	r.req.fault.applyTo(op)
 	r.operations.add(op)
-	r.operations.forget(r.now)
+	r.operations.dropExpired(r.now)
 	return op.ID, nil
 }
 
-// repeatedBy reports whether other is the same request as op, sent again.
-func (op *operation) repeatedBy(other *operation) bool {
+// isSameRequest reports whether other is the same request as op, sent again.
+func (op *operation) isSameRequest(other *operation) bool {
 	if op.CreatorRequestID == "" || op.CreatorRequestID != other.CreatorRequestID || op.Type != other.Type {
 		return false
 	}
@@ -185,32 +187,32 @@ func (op *operation) repeatedBy(other *operation) bool {
 }
 
 // started is the answer of every asynchronous operation.
-func started(id string, err error) (operationStarted, error) {
-	return operationStarted{OperationId: id}, err
+func started(id string, err error) (wire.OperationStarted, error) {
+	return wire.OperationStarted{OperationId: id}, err
 }
 
-// finish ends an operation: it takes effect, unless a fault decided otherwise.
-func (r *region) finish(op *operation) {
+// finishOperation completes an operation: it takes effect, unless a fault prevents that.
+func (r *region) finishOperation(op *operation) {
 	if op.Fails != nil || op.Lost {
-		r.release(op)
+		r.releaseReservation(op)
 		op.Error, op.Fails = op.Fails, nil
 	} else {
-		r.apply(op)
+		r.applyOperation(op)
 	}
 	op.Done, op.Namespace, op.Instance, op.Change = true, nil, nil, nil
 }
 
-// apply lets an operation take effect.
-func (r *region) apply(op *operation) {
+// applyOperation applies the effect of an operation.
+func (r *region) applyOperation(op *operation) {
 	switch op.Type {
 	case opCreateNamespace:
 		r.addNamespace(op.Namespace, op.ID)
 	case opUpdateNamespace:
-		r.namespaces[op.Targets[targetNamespace]].change(op.Change.Namespace)
+		r.namespaces[op.Targets[targetNamespace]].applyChange(op.Change.Namespace)
 	case opDeleteNamespace:
 		r.removeNamespace(op.Targets[targetNamespace])
 	case opUpdateService:
-		r.services[op.Targets[targetService]].change(op.Change.Service)
+		r.services[op.Targets[targetService]].applyChange(op.Change.Service)
 	case opRegisterInstance:
 		r.setInstance(op.Targets[targetService], op.Instance, op.ID)
 	case opDeregisterInstance:
@@ -218,31 +220,31 @@ func (r *region) apply(op *operation) {
 	}
 }
 
-// release gives back what an operation on an instance held, when it has no effect.
-func (r *region) release(op *operation) {
+// releaseReservation releases the quota that an operation without effect reserved.
+func (r *region) releaseReservation(op *operation) {
 	svc := r.services[op.Targets[targetService]]
 	if svc == nil || op.Targets[targetInstance] == "" {
 		return
 	}
 	svc.inFlight--
 	if op.Type == opRegisterInstance && svc.Instances[op.Targets[targetInstance]] == nil {
-		svc.booked--
-		r.namespaces[svc.NamespaceID].booked--
+		svc.reservedInstances--
+		r.namespaces[svc.NamespaceID].reservedInstances--
 	}
 }
 
-func (r *region) getOperation(in operationInput) (struct{ Operation operationShape }, error) {
-	var out struct{ Operation operationShape }
+func (r *region) getOperation(in wire.OperationInput) (struct{ Operation wire.Operation }, error) {
+	var out struct{ Operation wire.Operation }
 	if err := (text{"OperationId", 1, maxReferenceLen, nil}).check(in.OperationId); err != nil {
 		return out, err
 	}
 	op := r.operations.byID[in.OperationId]
-	if op == nil || !r.owns(in.OwnerAccount) || !r.showsOperation(op) {
+	if op == nil || !r.isOwnerAccount(in.OwnerAccount) || !r.showsOperation(op) {
 		return out, operationNotFound(in.OperationId)
 	}
-	out.Operation = operationShape{
-		CreateDate: timestamp(op.Created), Id: op.ID, OwnerAccount: r.key.account, Status: op.status(r.now),
-		Targets: op.Targets, Type: op.Type, UpdateDate: timestamp(op.updated(r.now)),
+	out.Operation = wire.Operation{
+		CreateDate: wire.Timestamp(op.Created), Id: op.ID, OwnerAccount: r.key.account, Status: op.status(r.now),
+		Targets: op.Targets, Type: op.Type, UpdateDate: wire.Timestamp(op.updated(r.now)),
 	}
 	if op.Error != nil {
 		out.Operation.ErrorCode, out.Operation.ErrorMessage = op.Error.Code, op.Error.Message
@@ -250,7 +252,7 @@ func (r *region) getOperation(in operationInput) (struct{ Operation operationSha
 	return out, nil
 }
 
-// showsOperation reports whether the caller may see an operation: its own account's, or one on what is shared with it.
+// showsOperation reports whether the caller may see an operation: one of its own account, or one on a shared resource.
 func (r *region) showsOperation(op *operation) bool {
 	if r.isOwner() {
 		return true
@@ -259,11 +261,11 @@ func (r *region) showsOperation(op *operation) bool {
 	if svc := r.services[op.Targets[targetService]]; svc != nil {
 		ns = r.namespaces[svc.NamespaceID]
 	}
-	return ns != nil && r.shows(ns)
+	return ns != nil && r.isVisible(ns)
 }
 
-// owns reports whether OwnerAccount, which may be left out, means the account that this region belongs to.
-func (r *region) owns(ownerAccount string) bool {
+// isOwnerAccount reports whether OwnerAccount, which is optional, is the account of this region.
+func (r *region) isOwnerAccount(ownerAccount string) bool {
 	return ownerAccount == "" || ownerAccount == r.key.account
 }
 
@@ -271,13 +273,8 @@ var operationFilters = allowedFilters{
 	"NAMESPACE_ID": {"EQ"}, "SERVICE_ID": {"EQ"}, "STATUS": {"EQ", "IN"}, "TYPE": {"EQ", "IN"}, "UPDATE_DATE": {"BETWEEN"},
 }
 
-type listOperationsOutput struct {
-	NextToken  string `json:",omitempty"`
-	Operations []operationSummary
-}
-
-func (r *region) listOperations(in listInput) (listOperationsOutput, error) {
-	var out listOperationsOutput
+func (r *region) listOperations(in wire.ListInput) (wire.ListOperationsOutput, error) {
+	var out wire.ListOperationsOutput
 	matches, err := r.operationMatcher(in.Filters)
 	if err != nil {
 		return out, err
@@ -289,15 +286,15 @@ func (r *region) listOperations(in listInput) (listOperationsOutput, error) {
 		}
 	}
 	bySeq := func(op *operation) string { return fmt.Sprintf("%020d", op.Seq) }
-	found, out.NextToken, err = page(found, bySeq, in.paging)
-	out.Operations = mapSlice(found, func(op *operation) operationSummary {
-		return operationSummary{Id: op.ID, Status: op.status(r.now)}
+	found, out.NextToken, err = page(found, bySeq, in.Paging)
+	out.Operations = mapSlice(found, func(op *operation) wire.OperationSummary {
+		return wire.OperationSummary{Id: op.ID, Status: op.status(r.now)}
 	})
 	return out, err
 }
 
 // operationMatcher checks the filters and joins them with AND.
-func (r *region) operationMatcher(filters []filter) (func(*operation) bool, error) {
+func (r *region) operationMatcher(filters []wire.Filter) (func(*operation) bool, error) {
 	if err := operationFilters.check(filters); err != nil {
 		return nil, err
 	}
@@ -314,7 +311,7 @@ func (r *region) operationMatcher(filters []filter) (func(*operation) bool, erro
 	}, nil
 }
 
-func (r *region) operationTest(f filter) (func(*operation) bool, error) {
+func (r *region) operationTest(f wire.Filter) (func(*operation) bool, error) {
 	switch f.Name {
 	case "NAMESPACE_ID":
 		id := r.id("namespace", f.Values[0])

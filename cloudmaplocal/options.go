@@ -12,9 +12,9 @@ import (
 
 // Defaults of Options.
 const (
-	// DefaultAccount is the account of every caller whose access key names no other: the one of AWS's own examples.
+	// DefaultAccount is the account of callers whose access key names no other: the account of AWS's examples.
 	DefaultAccount = "123456789012"
-	// DefaultRegion is the Region of requests that are not signed and therefore name none.
+	// DefaultRegion is the Region of unsigned requests, which name none.
 	DefaultRegion = "us-east-1"
 
 	// Quotas that AWS raises on request [Cloud Map Developer Guide, quotas].
@@ -32,13 +32,14 @@ var (
 	accessKeyPattern = regexp.MustCompile(accessKeyPatternSource)
 )
 
-// Options is what can be configured. The zero value is a server with AWS's quotas, no delays and no access check.
+// Options configure a Server. The zero value is a server with AWS's quotas, no delays and no access check.
 type Options struct {
-	// Account owns what callers create, unless their access key belongs to another account. Default DefaultAccount.
+	// Account owns the resources that callers create, unless their access key belongs to another account. Default
+	// DefaultAccount.
 	Account string
-	// Region is that of unsigned requests. Default DefaultRegion.
+	// Region of unsigned requests. Default DefaultRegion.
 	Region string
-	// AccessKeys lists who may call. Empty: everybody may, signed or not.
+	// AccessKeys that may call. Empty: all requests are accepted, signed or not.
 	AccessKeys []AccessKey
 
 	// Roles can be assumed with AssumeRole and AssumeRoleWithWebIdentity of AWS STS, which the server answers too.
@@ -60,18 +61,18 @@ type Options struct {
 	Limits map[string]Limit
 	// NamespaceQuota is the number of namespaces per account and Region. Default 50.
 	NamespaceQuota int
-	// InstancesPerNamespace is the number of instances in a namespace. Default 2,000. (Those of a service are 1,000, always.)
+	// InstancesPerNamespace is the number of instances in a namespace. Default 2,000. (A service can always have 1,000.)
 	InstancesPerNamespace int
 
-	// StateFile keeps everything over restarts. Empty: in memory only.
+	// StateFile keeps the state over restarts. Empty: in memory only.
 	StateFile string
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
-	// Logger gets each request at level debug and trouble with the state file at level error. Default: discarded.
+	// Logger gets each request at level debug and errors of the state file at level error. Default: discarded.
 	Logger *slog.Logger
 }
 
-// withDefaults is a copy of o with the defaults filled in, or an error that names the wrong value.
+// withDefaults returns a copy of o with the defaults filled in, or an error that names the wrong value.
 func (o Options) withDefaults() (Options, error) {
 	if o.Account == "" {
 		o.Account = DefaultAccount
@@ -111,7 +112,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, err
 }
 
-// validate names the first value that cannot be.
+// validate returns an error for the first invalid value.
 func (o Options) validate() error {
 	if !accountPattern.MatchString(o.Account) {
 		return fmt.Errorf("account %q: must be 12 digits", o.Account)
@@ -157,7 +158,7 @@ func validateAccessKeys(keys []AccessKey) error {
 		case !userName.MatchString(key.User) && key.User != key.ID:
 			return fmt.Errorf("user %q of access key %s: must be 1 to 64 letters, digits or +=,.@_-", key.User, key.ID)
 		case seen[key.ID]:
-			return fmt.Errorf("access key %s: given twice", key.ID)
+			return fmt.Errorf("access key %s is listed twice", key.ID)
 		}
 		seen[key.ID] = true
 	}

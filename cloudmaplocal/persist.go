@@ -21,8 +21,8 @@ import (
 const stateVersion = 1
 
 // A burst of registrations is written once. 30,000 instances are 20 MB and a second of work on a busy core (measured), so
-// the pause between two writes is at least saveInterval and at least savePause times what the last write took: saving never
-// takes more than a tenth of a core. The pause is what a crash can lose; Close loses nothing.
+// the pause between two writes is at least saveInterval and at least savePause times the duration of the last write: saving
+// never uses more than a tenth of a core. A crash can lose the changes of one pause; Close loses nothing.
 const (
 	saveInterval = time.Second
 	savePause    = 9
@@ -50,11 +50,11 @@ func (s *Server) allRegions() []*region {
 	})
 }
 
-// snapshot is the state as the file has it.
+// snapshot returns the content of the state file.
 func (s *Server) snapshot() ([]byte, error) {
 	all := state{Version: stateVersion}
 	for _, r := range s.allRegions() {
-		_ = r.do(func() error { // cannot fail
+		_ = r.withLock(func() error { // cannot fail
 			all.Regions = append(all.Regions, r.snapshot())
 			return nil
 		})
@@ -62,7 +62,7 @@ func (s *Server) snapshot() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// snapshot copies what can change, so that it can be encoded without the lock.
+// snapshot copies mutable state, so that it can be encoded without the lock.
 func (r *region) snapshot() regionState {
 	out := regionState{Account: r.key.account, Region: r.key.region}
 	for _, id := range sortedKeys(r.namespaces) {
@@ -84,7 +84,7 @@ func (r *region) snapshot() regionState {
 	return out
 }
 
-// clone copies what p points to; nil stays nil.
+// clone copies the value that p points to; nil stays nil.
 func clone[T any](p *T) *T {
 	if p == nil {
 		return nil
@@ -93,7 +93,7 @@ func clone[T any](p *T) *T {
 	return &copied
 }
 
-// load reads the state file. That there is none is how everything begins; anything else is an error, and the file stays as
+// load reads the state file. A missing file is the initial state; any other problem is an error, and the file stays as
 // it is.
 func (s *Server) load(path string) error {
 	raw, err := os.ReadFile(path)
@@ -128,7 +128,7 @@ func (s *Server) load(path string) error {
 	return nil
 }
 
-// restore fills a new region. Operations that were in flight go on; the replica has seen everything.
+// restore fills a new region. Operations in flight continue; the replica has seen everything.
 func (r *region) restore(saved regionState) error {
 	if slices.Contains(saved.Namespaces, nil) || slices.Contains(saved.Services, nil) || slices.Contains(saved.Operations, nil) {
 		return errors.New("it lists something that is null")
@@ -159,8 +159,8 @@ func (r *region) restoreService(svc *service) error {
 	if svc.Instances == nil {
 		svc.Instances = map[string]*instance{}
 	}
-	svc.booked = len(svc.Instances)
-	ns.booked += len(svc.Instances)
+	svc.reservedInstances = len(svc.Instances)
+	ns.reservedInstances += len(svc.Instances)
 	ns.services++
 	r.services[svc.ID] = svc
 	r.replica.apply(change{kind: serviceCreated, service: svc})
@@ -184,15 +184,15 @@ func (r *region) restoreOperation(op *operation) error {
 	if svc := r.services[op.Targets[targetService]]; svc != nil && op.Targets[targetInstance] != "" {
 		svc.inFlight++
 		if op.Type == opRegisterInstance && svc.Instances[op.Targets[targetInstance]] == nil {
-			svc.booked++
-			r.namespaces[svc.NamespaceID].booked++
+			svc.reservedInstances++
+			r.namespaces[svc.NamespaceID].reservedInstances++
 		}
 	}
 	r.operations.add(op)
 	return nil
 }
 
-// checkRestored makes sure that finish will find what it needs.
+// checkRestored returns an error if finishOperation could not apply the operation.
 func (r *region) checkRestored(op *operation) error {
 	ns, svc := r.namespaces[op.Targets[targetNamespace]], r.services[op.Targets[targetService]]
 	change := op.Change
@@ -210,18 +210,18 @@ func (r *region) checkRestored(op *operation) error {
 	if !complete[op.Type] {
 		return fmt.Errorf("the operation %s of type %s lacks what it works on", op.ID, op.Type)
 	}
-	if other := r.operations.subjects[op.subject()]; other != nil {
+	if other := r.operations.inFlightByTarget[op.targetKey()]; other != nil {
 		return fmt.Errorf("the operations %s and %s work on the same", other.ID, op.ID)
 	}
 	return nil
 }
 
-// saver writes the state file behind the requests.
+// saver writes the state file in the background.
 type saver struct {
 	path     string
 	snapshot func() ([]byte, error)
 	log      *slog.Logger
-	saving   sync.Mutex    // held by save: no earlier snapshot may replace a later one
+	saving   sync.Mutex    // held by save: an older snapshot must not replace a newer one
 	dirty    chan struct{} // holds one mark at most
 	stop     chan struct{}
 	stopped  chan error
@@ -236,15 +236,15 @@ func startSaver(path string, snapshot func() ([]byte, error), log *slog.Logger) 
 	return s
 }
 
-// changed says that there is something to save.
-func (s *saver) changed() {
+// markDirty requests a save.
+func (s *saver) markDirty() {
 	select {
 	case s.dirty <- struct{}{}:
 	default: // marked already
 	}
 }
 
-// close saves a last time and ends the saver.
+// close saves a last time and stops the saver.
 func (s *saver) close() error {
 	close(s.stop)
 	return <-s.stopped
@@ -260,8 +260,8 @@ func (s *saver) run() {
 		}
 		start := time.Now()
 		if err := s.save(); err != nil {
-			s.log.Error("saving the state file failed; the next try follows", "file", s.path, "error", err)
-			s.changed()
+			s.log.Error("Failed to save the state file, retrying", "file", s.path, "error", err)
+			s.markDirty()
 		}
 		select {
 		case <-s.stop:
@@ -272,7 +272,7 @@ func (s *saver) run() {
 	}
 }
 
-// save replaces the file at once: a reader, or a crash, finds the old or the new content and nothing between.
+// save replaces the file atomically: a reader, or a crash, finds the old or the new content.
 func (s *saver) save() error {
 	s.saving.Lock()
 	defer s.saving.Unlock()

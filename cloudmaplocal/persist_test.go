@@ -14,7 +14,7 @@ import (
 func TestStateSurvivesRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	opts := Options{StateFile: path, OperationDelay: time.Second, ConsistencyDelay: time.Second, HealthDelay: time.Minute}
-	before := newWorld(t, opts)
+	before := newTestServer(t, opts)
 	ns, svc := filled(before)
 	inFlight := before.register(svc, "late", map[string]string{"n": "2"})
 	deleting := before.deregister(svc, "gone")
@@ -22,35 +22,35 @@ func TestStateSurvivesRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	after := newWorld(t, opts)
+	after := newTestServer(t, opts)
 	after.clock.Advance(before.clock.Now().Sub(began))
 	got, err := after.GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &ns})
-	same(t, new("kept"), must(t, got, err).Namespace.Description)
-	same(t, new(int32(1)), got.Namespace.ServiceCount)
+	assertEqual(t, new("kept"), must(t, got, err).Namespace.Description)
+	assertEqual(t, new(int32(1)), got.Namespace.ServiceCount)
 	tags, err := after.ListTagsForResource(t.Context(), &sd.ListTagsForResourceInput{ResourceARN: got.Namespace.Arn})
-	same(t, []types.Tag{{Key: new("a"), Value: new("b")}}, must(t, tags, err).Tags)
+	assertEqual(t, []types.Tag{{Key: new("a"), Value: new("b")}}, must(t, tags, err).Tags)
 	attributes, err := after.GetServiceAttributes(t.Context(), &sd.GetServiceAttributesInput{ServiceId: &svc})
-	same(t, map[string]string{"k": "v"}, must(t, attributes, err).ServiceAttributes.Attributes)
-	same(t, types.OperationStatusSubmitted, after.operation(&inFlight).Status)
+	assertEqual(t, map[string]string{"k": "v"}, must(t, attributes, err).ServiceAttributes.Attributes)
+	assertEqual(t, types.OperationStatusSubmitted, after.operation(&inFlight).Status)
 	found, revision := after.discovered("demo", "svc")
-	same(t, []string{"gone", "here"}, sortedKeys(found))
+	assertEqual(t, []string{"gone", "here"}, sortedKeys(found))
 	_, err = after.RegisterInstance(t.Context(), &sd.RegisterInstanceInput{ServiceId: &svc, InstanceId: new("late"), Attributes: map[string]string{}})
 	wantCode(t, err, "DuplicateRequest")
 
 	after.clock.Advance(2 * time.Second)
-	same(t, types.OperationStatusSuccess, after.operation(&inFlight).Status)
-	same(t, types.OperationStatusSuccess, after.operation(&deleting).Status)
+	assertEqual(t, types.OperationStatusSuccess, after.operation(&inFlight).Status)
+	assertEqual(t, types.OperationStatusSuccess, after.operation(&deleting).Status)
 	found, later := after.discovered("demo", "svc")
-	same(t, []string{"here", "late"}, sortedKeys(found))
-	same(t, revision+2, later)
-	same(t, types.HealthStatusHealthy, found["here"].HealthStatus)
+	assertEqual(t, []string{"here", "late"}, sortedKeys(found))
+	assertEqual(t, revision+2, later)
+	assertEqual(t, types.HealthStatusHealthy, found["here"].HealthStatus)
 	after.clock.Advance(time.Minute)
 	found, _ = after.discovered("demo", "svc")
-	same(t, types.HealthStatusUnhealthy, found["here"].HealthStatus)
+	assertEqual(t, types.HealthStatusUnhealthy, found["here"].HealthStatus)
 }
 
 // filled makes a namespace and a service with something of everything, and gives their ids.
-func filled(w *world) (ns, svc string) {
+func filled(w *testServer) (ns, svc string) {
 	ctx, t := w.t.Context(), w.t
 	created, err := w.CreateHttpNamespace(ctx, &sd.CreateHttpNamespaceInput{
 		Name: new("demo"), Description: new("kept"), Tags: []types.Tag{{Key: new("a"), Value: new("b")}},
@@ -86,12 +86,12 @@ func TestCloseSaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	left, err := filepath.Glob(path + "*")
-	same(t, []string{path}, must(t, left, err)) // no temporary file stays
+	assertEqual(t, []string{path}, must(t, left, err)) // no temporary file stays
 }
 
 func TestChangesAreSavedBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
-	w := newWorld(t, Options{StateFile: path})
+	w := newTestServer(t, Options{StateFile: path})
 	w.namespace("demo")
 	deadline := time.Now().Add(10 * saveInterval)
 	for {

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// replica is what the readers of the data plane see: the same state, one consistency delay ago. It is kept by replaying a
-// log of changes, each at its time.
+// replica is the state that the data plane shows: the same state, one consistency delay ago. It replays a log of
+// changes, each at its time.
 type replica struct {
 	log        []change
 	namespaces map[string]string          // id by HTTP name
 	services   map[string]*replicaService // by id
 	byName     map[serviceName]*replicaService
 
-	// keep is how far back the past of the instances is kept, for stale reads.
-	keep time.Duration
+	// retention is how far back past instances are kept, for stale reads.
+	retention time.Duration
 }
 
 type serviceName struct{ namespaceID, name string }
@@ -26,11 +26,11 @@ type replicaService struct {
 	instances map[string]*instance
 	revision  int64
 
-	seen time.Time // since when it is
-	past []past    // the newest last
+	visibleSince time.Time // in the replica
+	past         []past    // the newest last
 }
 
-// past is what a change has replaced.
+// past is a state that a change has replaced.
 type past struct {
 	until    time.Time
 	id       string
@@ -38,7 +38,7 @@ type past struct {
 	revision int64
 }
 
-// changeKind says which fields of a change mean something.
+// changeKind determines which fields of a change are set.
 type changeKind int
 
 const (
@@ -50,7 +50,7 @@ const (
 	instanceRemoved                    // service, instance, revision
 )
 
-// change is one entry of the replica's log. Of the namespace and the service only what never changes is read.
+// change is one entry of the replica's log. Only immutable fields of the namespace and the service are read.
 type change struct {
 	at        time.Time
 	kind      changeKind
@@ -68,12 +68,12 @@ func newReplica() replica {
 	}
 }
 
-// advance applies the changes that are to be seen by now.
+// advance applies the changes that are visible by now.
 func (r *replica) advance(now time.Time) {
 	n := 0
 	for ; n < len(r.log) && !r.log[n].at.After(now); n++ {
 		r.apply(r.log[n])
-		r.log[n] = change{} // lets go of what it points to
+		r.log[n] = change{} // releases the objects that it points to
 	}
 	r.log = r.log[n:]
 }
@@ -87,7 +87,7 @@ func (r *replica) apply(c change) {
 	case serviceCreated:
 		name := serviceName{c.service.NamespaceID, c.service.Name}
 		svc := &replicaService{
-			id: c.service.ID, name: name, instances: map[string]*instance{}, revision: c.service.Revision, seen: c.at,
+			id: c.service.ID, name: name, instances: map[string]*instance{}, revision: c.service.Revision, visibleSince: c.at,
 		}
 		r.services[svc.id], r.byName[name] = svc, svc
 	case serviceDeleted:
@@ -95,18 +95,18 @@ func (r *replica) apply(c change) {
 		delete(r.byName, serviceName{c.service.NamespaceID, c.service.Name})
 	case instanceSet:
 		svc := r.services[c.service.ID]
-		svc.remember(c, r.keep)
+		svc.keepPast(c, r.retention)
 		c.instance.encoded, _ = json.Marshal(c.instance.Attributes) // strings always can
 		svc.instances[c.instance.ID], svc.revision = c.instance, c.revision
 	case instanceRemoved:
 		svc := r.services[c.service.ID]
-		svc.remember(c, r.keep)
+		svc.keepPast(c, r.retention)
 		delete(svc.instances, c.instance.ID)
 		svc.revision = c.revision
 	}
 }
 
-// find is the service of these names, or which of the two is not there (yet).
+// find returns the service with these names, or the error for the missing one of the two.
 func (r *replica) find(namespace, name string) (*replicaService, error) {
 	id, found := r.namespaces[namespace]
 	if !found {
@@ -119,8 +119,8 @@ func (r *replica) find(namespace, name string) (*replicaService, error) {
 	return svc, nil
 }
 
-// remember keeps what a change is about to replace, and forgets what is older than keep.
-func (s *replicaService) remember(c change, keep time.Duration) {
+// keepPast keeps the state that a change replaces, and drops states older than the retention.
+func (s *replicaService) keepPast(c change, keep time.Duration) {
 	n := 0
 	for n < len(s.past) && c.at.Sub(s.past[n].until) > keep {
 		n++
@@ -131,7 +131,7 @@ func (s *replicaService) remember(c change, keep time.Duration) {
 	}
 }
 
-// knownIDs is those of the instances that are or were there, sorted.
+// knownIDs returns the IDs of current and past instances, sorted.
 func (s *replicaService) knownIDs() []string {
 	ids := sortedKeys(s.instances)
 	for _, p := range s.past {
@@ -141,8 +141,8 @@ func (s *replicaService) knownIDs() []string {
 	return slices.Compact(ids)
 }
 
-// at is an instance as it was at a time; nil if it was not there.
-func (s *replicaService) at(id string, then time.Time) *instance {
+// instanceAt returns an instance as it was at a time; nil if it did not exist.
+func (s *replicaService) instanceAt(id string, then time.Time) *instance {
 	for _, p := range s.past {
 		if p.id == id && p.until.After(then) {
 			return p.instance
@@ -151,7 +151,7 @@ func (s *replicaService) at(id string, then time.Time) *instance {
 	return s.instances[id]
 }
 
-// revisionAt is the revision as it was at a time.
+// revisionAt returns the revision at a time.
 func (s *replicaService) revisionAt(then time.Time) int64 {
 	for _, p := range s.past {
 		if p.until.After(then) {

@@ -13,29 +13,31 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
 const (
 	targetPrefix = "Route53AutoNaming_v20170314."
 	contentType  = "application/x-amz-json-1.1"
 
-	// maxBody is far above the largest valid request: 30 service attributes of 255+1,024 characters, each of which JSON may
-	// write as six (\u0041), are 230 kB.
+	// maxBody is far above the largest valid request: 30 service attributes of 255+1,024 characters are 230 kB if JSON escapes
+	// each character as six (\u0041).
 	maxBody = 1 << 20
 )
 
 // Server is the Cloud Map API as an http.Handler. It also serves /healthz, /metrics, /faults, /shares, and as much of AWS STS as credential
 // providers need.
 //
-// The host name of a request means nothing, so requests to data-<host> and those sent through it as an HTTP proxy arrive
-// like any other.
+// The host name of a request is ignored, so requests to data-<host> and requests through it as an HTTP proxy work like any
+// other.
 type Server struct {
-	opts    Options
-	keys    *keyring
-	metrics *metrics
-	mux     *http.ServeMux
-	saver   *saver // nil without a state file
-	faults  faults
+	opts        Options
+	credentials *credentialStore
+	metrics     *metrics
+	mux         *http.ServeMux
+	saver       *saver // nil without a state file
+	faults      faults
 
 	mu      sync.Mutex
 	regions map[regionKey]*region
@@ -44,17 +46,17 @@ type Server struct {
 
 var _ http.Handler = (*Server)(nil)
 
-// New makes a server, with the content of the state file if there is one. Close it, so that the state file is complete.
+// New returns a server with the content of the state file, if there is one. Close completes the state file.
 func New(opts Options) (*Server, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("checking the options of cloudmap-local: %w", err)
 	}
 	s := &Server{
-		opts: opts, keys: newKeyring(opts.AccessKeys), shares: opts.Shares, regions: map[regionKey]*region{},
+		opts: opts, credentials: newCredentialStore(opts.AccessKeys), shares: opts.Shares, regions: map[regionKey]*region{},
 		mux: http.NewServeMux(),
 	}
-	s.metrics = newMetrics(s.stock)
+	s.metrics = newMetrics(s.countResources)
 	if opts.StateFile != "" {
 		if err := s.load(opts.StateFile); err != nil {
 			return nil, fmt.Errorf("loading the state file %s: %w", opts.StateFile, err)
@@ -71,7 +73,7 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// Close saves what is not yet saved and stops saving. The handler must not be called any more.
+// Close saves the last changes and stops saving. The handler must not be called afterwards.
 func (s *Server) Close() error {
 	if s.saver == nil {
 		return nil
@@ -79,23 +81,23 @@ func (s *Server) Close() error {
 	return s.saver.close()
 }
 
-// Requests is the number of requests so far by operation, whatever their results were.
-func (s *Server) Requests() map[string]int { return s.metrics.requests() }
+// Requests returns the number of requests so far by operation, with any result.
+func (s *Server) Requests() map[string]int { return s.metrics.requestCounts() }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-// serveAPI answers one request to the API: whatever happens to it is decided by answer, and counted and written here.
+// serveAPI serves one request to the API: it counts and writes the result of handleRequest.
 func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
-	if isSTS(r) {
+	if isSTSRequest(r) {
 		s.serveSTS(w, r)
 		return
 	}
 	name := operationName(r)
 	start := time.Now()
-	result, err := s.answer(r, name)
+	result, err := s.handleRequest(r, name)
 	if errors.Is(err, errDropped) {
-		s.metrics.count(name, "dropped")
+		s.metrics.countRequest(name, "dropped")
 		panic(http.ErrAbortHandler) // net/http's way of closing a connection without an answer
 	}
 	status, code, body := http.StatusOK, "ok", any(result)
@@ -103,14 +105,14 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 		failed := asAPIError(err)
 		status, code, body = failed.status, failed.code, failed
 	}
-	s.metrics.count(name, code)
+	s.metrics.countRequest(name, code)
 	s.opts.Logger.Debug("request", "operation", name, "result", code, "error", err, "duration", time.Since(start))
-	respond(w, status, code, body)
+	writeResponse(w, status, code, body)
 }
 
-// answer is the one place that every request passes: it finds the operation, the caller and the caller's region, lets the
-// fault plan and the throttle have their say, and runs the operation.
-func (s *Server) answer(r *http.Request, name string) (any, error) {
+// handleRequest finds the operation, the caller and the caller's region, applies the fault plan and the throttle, and
+// runs the operation. Every request passes it.
+func (s *Server) handleRequest(r *http.Request, name string) (any, error) {
 	if _, known := operations[name]; !known {
 		return nil, failure("UnknownOperationException", "X-Amz-Target '%s' names no operation of Cloud Map.", r.Header.Get("X-Amz-Target"))
 	}
@@ -118,49 +120,49 @@ func (s *Server) answer(r *http.Request, name string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	by, err := s.authenticate(r, body, signingService, s.opts.Now())
+	caller, err := s.authenticate(r, body, signingService, s.opts.Now())
 	if err != nil {
 		return nil, err
 	}
-	target := s.regionFor(by, body)
+	target := s.targetRegion(caller, body)
 	var fault fault
-	if !s.faults.none() {
-		fault = s.faults.choose(by, name, target.aimOf(body))
+	if !s.faults.isEmpty() {
+		fault = s.faults.chooseFault(caller, name, target.resolveTargetNames(body))
 	}
-	if err := fault.before(r.Context()); err != nil {
+	if err := fault.beforeRequest(r.Context()); err != nil {
 		return nil, err
 	}
-	result, err := s.carryOut(target, request{operation: name, by: by, body: body, fault: fault})
-	return result, fault.after(r.Context(), err)
+	result, err := s.runOperation(target, request{operation: name, caller: caller, body: body, fault: fault})
+	return result, fault.afterRequest(r.Context(), err)
 }
 
-// request is what is known of a request when it is carried out.
+// request is a request with its caller and its fault.
 type request struct {
 	operation string
-	by        caller
+	caller    principal
 	body      []byte
 	fault     fault
-	// shared is what other accounts share with the caller, for the operations that list.
-	shared listed
+	// shared are the resources that other accounts share with the caller, for list operations.
+	shared visibleResources
 }
 
-// carryOut lets the caller's own throttle have its say, and runs the operation.
-func (s *Server) carryOut(target *region, req request) (any, error) {
-	if err := s.region(req.by.home()).throttle.admit(req.operation, s.opts.Now()); err != nil {
+// runOperation applies the caller's throttle and runs the operation.
+func (s *Server) runOperation(target *region, req request) (any, error) {
+	if err := s.region(req.caller.homeRegion()).throttle.admit(req.operation, s.opts.Now()); err != nil {
 		return nil, err
 	}
 	if req.operation == "ListNamespaces" || req.operation == "ListServices" {
-		req.shared = s.sharedWith(req.by)
+		req.shared = s.sharedResources(req.caller)
 	}
 	op := operations[req.operation]
 	result, err := op.run(target, req)
 	if err == nil && op.writes && s.saver != nil {
-		s.saver.changed()
+		s.saver.markDirty()
 	}
 	return result, err
 }
 
-// region is the store of an account in a Region, made when it is first asked for.
+// region returns the store of an account in a Region. It creates the store on first use.
 func (s *Server) region(key regionKey) *region {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,14 +174,14 @@ func (s *Server) region(key regionKey) *region {
 	return r
 }
 
-// newRegion makes one that knows what is in force.
+// newRegion returns a region with the current shares and fault plan.
 func (s *Server) newRegion(key regionKey) *region {
 	r := newRegion(key, &s.opts)
-	r.replica.keep, r.shares = s.faults.memory(), s.shares
+	r.replica.retention, r.shares = s.faults.longestAge(), s.shares
 	return r
 }
 
-// operationName is the operation that a request names. Only known names come through: they become metric labels.
+// operationName returns the operation of a request. Unknown names are "unknown", since names become metric labels.
 func operationName(r *http.Request) string {
 	name, _ := strings.CutPrefix(r.Header.Get("X-Amz-Target"), targetPrefix)
 	if _, known := operations[name]; known {
@@ -202,15 +204,15 @@ func readBody(r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// respond writes an answer or an error in the way of AWS JSON 1.1.
-func respond(w http.ResponseWriter, status int, code string, body any) {
+// writeResponse writes an answer or an error in AWS JSON 1.1.
+func writeResponse(w http.ResponseWriter, status int, code string, body any) {
 	header := w.Header()
 	header.Set("Content-Type", contentType)
 	header.Set("X-Amzn-Requestid", uuid.NewString())
 	if status != http.StatusOK {
 		header.Set("X-Amzn-Errortype", code)
 	}
-	if _, none := body.(noBody); none {
+	if _, none := body.(wire.NoBody); none {
 		w.WriteHeader(status)
 		return
 	}
@@ -223,7 +225,7 @@ func respond(w http.ResponseWriter, status int, code string, body any) {
 	_, _ = w.Write(raw) // a client that went away needs no answer
 }
 
-// operation of the API: what runs it, and whether it changes anything.
+// apiOperation is an operation of the API. writes reports whether it changes the state.
 type apiOperation struct {
 	run    func(*region, request) (any, error)
 	writes bool
@@ -276,7 +278,7 @@ func reads[In, Out any](f func(*region, In) (Out, error)) apiOperation {
 	return apiOperation{run: runner(f)}
 }
 
-// runner decodes before and lets the answer be encoded after the region is locked.
+// runner decodes the request before the region is locked; the answer is encoded after that.
 func runner[In, Out any](f func(*region, In) (Out, error)) func(*region, request) (any, error) {
 	return func(r *region, req request) (any, error) {
 		in, err := decode[In](req.body)
@@ -284,7 +286,7 @@ func runner[In, Out any](f func(*region, In) (Out, error)) func(*region, request
 			return nil, err
 		}
 		var out Out
-		err = r.do(func() error {
+		err = r.withLock(func() error {
 			r.req = req
 			if err := r.authorize(); err != nil {
 				return err
@@ -296,7 +298,7 @@ func runner[In, Out any](f func(*region, In) (Out, error)) func(*region, request
 	}
 }
 
-// decode reads a request. No body at all means {}; members that nobody knows are ignored.
+// decode reads a request. An empty body means {}; unknown members are ignored.
 func decode[In any](body []byte) (In, error) {
 	var in In
 	if len(body) == 0 {

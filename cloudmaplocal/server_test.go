@@ -16,7 +16,7 @@ import (
 )
 
 // post sends a request as it is and gives the status and the body.
-func (w *world) post(operation, body string, header map[string]string) (int, string) {
+func (w *testServer) post(operation, body string, header map[string]string) (int, string) {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url, strings.NewReader(body))
 	must(w.t, r, err).Header.Set("X-Amz-Target", targetPrefix+operation)
@@ -26,7 +26,7 @@ func (w *world) post(operation, body string, header map[string]string) (int, str
 	return w.do(r)
 }
 
-func (w *world) do(r *http.Request) (int, string) {
+func (w *testServer) do(r *http.Request) (int, string) {
 	w.t.Helper()
 	response, err := http.DefaultClient.Do(r)
 	raw, err := io.ReadAll(must(w.t, response, err).Body)
@@ -34,14 +34,14 @@ func (w *world) do(r *http.Request) (int, string) {
 	return response.StatusCode, string(must(w.t, raw, err))
 }
 
-func (w *world) get(path string) (int, string) {
+func (w *testServer) get(path string) (int, string) {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.url+path, nil)
 	return w.do(must(w.t, r, err))
 }
 
 func TestProtocolErrors(t *testing.T) {
-	w := newWorld(t, Options{})
+	w := newTestServer(t, Options{})
 	tests := []struct {
 		name, operation, body string
 		wantStatus            int
@@ -75,7 +75,7 @@ func TestProtocolErrors(t *testing.T) {
 }
 
 func TestHealthzAndMetrics(t *testing.T) {
-	w := newWorld(t, Options{})
+	w := newTestServer(t, Options{})
 	svc := w.service(w.namespace("demo"), "svc")
 	w.register(svc, "a", map[string]string{})
 	w.register(svc, "b", map[string]string{})
@@ -106,7 +106,7 @@ func TestHealthzAndMetrics(t *testing.T) {
 
 // TestAsItsOwnProxy is how tools that insist on the host prefix data- reach the server: they send it the absolute form.
 func TestAsItsOwnProxy(t *testing.T) {
-	w := newWorld(t, Options{})
+	w := newTestServer(t, Options{})
 	svc := w.service(w.namespace("demo"), "svc")
 	w.register(svc, "a", map[string]string{})
 	proxy, err := url.Parse(w.url)
@@ -116,11 +116,11 @@ func TestAsItsOwnProxy(t *testing.T) {
 		HTTPClient: &http.Client{Transport: plainBody{&http.Transport{Proxy: http.ProxyURL(proxy)}}},
 	})
 	out, err := c.DiscoverInstances(t.Context(), &sd.DiscoverInstancesInput{NamespaceName: new("demo"), ServiceName: new("svc")})
-	same(t, 1, len(must(t, out, err).Instances))
+	assertEqual(t, 1, len(must(t, out, err).Instances))
 }
 
 func TestAbsoluteForm(t *testing.T) {
-	w := newWorld(t, Options{})
+	w := newTestServer(t, Options{})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
 	must(t, conn, err)
 	defer func() { _ = conn.Close() }()

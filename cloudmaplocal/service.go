@@ -5,10 +5,12 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-func (r *region) createService(in createServiceInput) (struct{ Service serviceShape }, error) {
-	var out struct{ Service serviceShape }
+func (r *region) createService(in wire.CreateServiceInput) (struct{ Service wire.Service }, error) {
+	var out struct{ Service wire.Service }
 	if in.NamespaceId == "" && in.DnsConfig != nil {
 		in.NamespaceId = in.DnsConfig.NamespaceId // where it was before it moved to the top
 	}
@@ -16,19 +18,19 @@ func (r *region) createService(in createServiceInput) (struct{ Service serviceSh
 	if err != nil {
 		return out, err
 	}
-	if r.deleting(ns) {
+	if r.isDeleting(ns) {
 		return out, namespaceNotFound(in.NamespaceId)
 	}
 	svc, err := newService(ns, in)
 	if err != nil {
 		return out, err
 	}
-	svc.CreatedBy = r.creator()
+	svc.CreatedBy = r.recordedCreator()
 	existing := r.serviceNamed(ns, in.Name)
 	switch {
 	case existing == nil:
 		r.addService(ns, svc)
-	case !existing.repeatedBy(svc):
+	case !existing.isSameRequest(svc):
 		return out, failure("ServiceAlreadyExists", "A service of the name %s exists already.", in.Name).
 			with("ServiceId", existing.ID).with("ServiceArn", r.arn("service", existing.ID)).
 			with("CreatorRequestId", existing.CreatorRequestID)
@@ -40,7 +42,7 @@ func (r *region) createService(in createServiceInput) (struct{ Service serviceSh
 }
 
 // newService checks a request against the kind of its namespace.
-func newService(ns *namespace, in createServiceInput) (*service, error) {
+func newService(ns *namespace, in wire.CreateServiceInput) (*service, error) {
 	tags, err := newTags(in.Tags)
 	if err := cmp.Or(err, serviceNameText.check(in.Name), descriptionText.check(in.Description),
 		requestIDText.check(in.CreatorRequestId), checkHealthCheck(in.HealthCheckConfig)); err != nil {
@@ -64,7 +66,7 @@ func newService(ns *namespace, in createServiceInput) (*service, error) {
 		return nil, invalidInput("DnsConfig: required in a namespace of the type %s, unless the service's Type is HTTP", ns.Kind)
 	case !apiOnly:
 		svc.Kind = serviceDNSHTTP
-		svc.DNS = &dnsConfig{
+		svc.DNS = &wire.DNSConfig{
 			NamespaceId: ns.ID, DnsRecords: in.DnsConfig.DnsRecords,
 			RoutingPolicy: cmp.Or(in.DnsConfig.RoutingPolicy, routingMultivalue),
 		}
@@ -75,7 +77,7 @@ func newService(ns *namespace, in createServiceInput) (*service, error) {
 	return svc, checkHealthChecks(ns, svc)
 }
 
-// checkHealthChecks is about which health checks can be where.
+// checkHealthChecks returns an error if the health checks do not fit the namespace or the records.
 func checkHealthChecks(ns *namespace, svc *service) error {
 	switch {
 	case svc.HealthCheck == nil:
@@ -92,7 +94,7 @@ func checkHealthChecks(ns *namespace, svc *service) error {
 	return checkCount("FailureThreshold", svc.CustomHealth.FailureThreshold, maxThreshold)
 }
 
-// serviceNamed finds a service by name. DNS does not tell upper from lower case; the API does.
+// serviceNamed finds a service by name. Names are case-insensitive in DNS and case-sensitive in the API.
 func (r *region) serviceNamed(ns *namespace, name string) *service {
 	for _, svc := range r.services {
 		if svc.NamespaceID != ns.ID {
@@ -105,8 +107,8 @@ func (r *region) serviceNamed(ns *namespace, name string) *service {
 	return nil
 }
 
-// repeatedBy reports whether other is what the request that made svc would make again.
-func (svc *service) repeatedBy(other *service) bool {
+// isSameRequest reports whether other results from the same request as svc.
+func (svc *service) isSameRequest(other *service) bool {
 	return svc.CreatorRequestID != "" && svc.CreatorRequestID == other.CreatorRequestID && svc.Name == other.Name &&
 		reflect.DeepEqual(svc.DNS, other.DNS) && reflect.DeepEqual(svc.HealthCheck, other.HealthCheck) &&
 		reflect.DeepEqual(svc.CustomHealth, other.CustomHealth)
@@ -116,11 +118,11 @@ func (r *region) addService(ns *namespace, svc *service) {
 	svc.Created = r.now
 	ns.services++
 	r.services[svc.ID] = svc
-	r.announce(change{kind: serviceCreated, service: svc})
+	r.replicate(change{kind: serviceCreated, service: svc})
 }
 
-func (r *region) getService(in idInput) (struct{ Service serviceShape }, error) {
-	var out struct{ Service serviceShape }
+func (r *region) getService(in wire.IDInput) (struct{ Service wire.Service }, error) {
+	var out struct{ Service wire.Service }
 	svc, err := r.service("Id", in.Id)
 	if err != nil {
 		return out, err
@@ -129,9 +131,9 @@ func (r *region) getService(in idInput) (struct{ Service serviceShape }, error) 
 	return out, nil
 }
 
-func (r *region) serviceShape(svc *service) serviceShape {
-	return serviceShape{
-		Arn: r.arn("service", svc.ID), CreateDate: timestamp(svc.Created), CreatedByAccount: r.createdBy(svc.CreatedBy),
+func (r *region) serviceShape(svc *service) wire.Service {
+	return wire.Service{
+		Arn: r.arn("service", svc.ID), CreateDate: wire.Timestamp(svc.Created), CreatedByAccount: r.creatorAccount(svc.CreatedBy),
 		CreatorRequestId: svc.CreatorRequestID, Description: svc.Description, DnsConfig: svc.DNS,
 		HealthCheckConfig: svc.HealthCheck, HealthCheckCustomConfig: svc.CustomHealth, Id: svc.ID,
 		InstanceCount: len(svc.Instances), Name: svc.Name, NamespaceId: svc.NamespaceID, ResourceOwner: r.key.account,
@@ -141,31 +143,26 @@ func (r *region) serviceShape(svc *service) serviceShape {
 
 var serviceFilters = allowedFilters{"NAMESPACE_ID": {"EQ"}, "RESOURCE_OWNER": {"EQ"}}
 
-type listServicesOutput struct {
-	NextToken string `json:",omitempty"`
-	Services  []serviceShape
-}
-
-func (r *region) listServices(in listInput) (listServicesOutput, error) {
-	var out listServicesOutput
+func (r *region) listServices(in wire.ListInput) (wire.ListServicesOutput, error) {
+	var out wire.ListServicesOutput
 	if err := serviceFilters.check(in.Filters); err != nil {
 		return out, err
 	}
-	found := slices.DeleteFunc(append(r.listed().services, r.req.shared.services...), func(svc serviceShape) bool {
-		return !svc.matches(in.Filters, r.req.by.account)
+	found := slices.DeleteFunc(append(r.visibleResources().services, r.req.shared.services...), func(svc wire.Service) bool {
+		return !serviceMatches(svc, in.Filters, r.req.caller.account)
 	})
-	found, token, err := page(found, func(svc serviceShape) string { return svc.Id }, in.paging)
+	found, token, err := page(found, func(svc wire.Service) string { return svc.Id }, in.Paging)
 	out.NextToken = token
-	out.Services = mapSlice(found, func(svc serviceShape) serviceShape {
+	out.Services = mapSlice(found, func(svc wire.Service) wire.Service {
 		svc.NamespaceId, svc.CreatorRequestId = "", "" // only GetService has them
 		return svc
 	})
 	return out, err
 }
 
-// matches reports whether a list of this account with these filters shows the service. Its own namespaces it can name by
-// id, all by ARN.
-func (svc serviceShape) matches(filters []filter, account string) bool {
+// serviceMatches reports whether a list of this account with these filters shows the service. Namespaces of the account
+// can be named by ID, all namespaces by ARN.
+func serviceMatches(svc wire.Service, filters []wire.Filter, account string) bool {
 	prefix, _, _ := strings.Cut(svc.Arn, "service/")
 	for _, f := range filters {
 		value := f.Values[0]
@@ -180,33 +177,33 @@ func (svc serviceShape) matches(filters []filter, account string) bool {
 	return true
 }
 
-func (r *region) updateService(in updateServiceInput) (operationStarted, error) {
+func (r *region) updateService(in wire.UpdateServiceInput) (wire.OperationStarted, error) {
 	svc, err := r.service("Id", in.Id)
 	if err != nil {
-		return operationStarted{}, err
+		return wire.OperationStarted{}, err
 	}
 	if in.Service == nil {
-		return operationStarted{}, invalidInput("Service: must not be empty")
+		return wire.OperationStarted{}, invalidInput("Service: must not be empty")
 	}
 	ns := r.namespaces[svc.NamespaceID]
 	if ns.Kind == kindHTTP {
-		return operationStarted{}, invalidInput("The service %s is in an HTTP namespace and can't be updated.", svc.ID)
+		return wire.OperationStarted{}, invalidInput("The service %s is in an HTTP namespace and can't be updated.", svc.ID)
 	}
 	for _, inst := range svc.Instances {
-		if r.createdBy(inst.CreatedBy) != r.req.by.account {
-			return operationStarted{}, invalidInput("The service %s has instances that other accounts registered, and can't be updated.", svc.ID)
+		if r.creatorAccount(inst.CreatedBy) != r.req.caller.account {
+			return wire.OperationStarted{}, invalidInput("The service %s has instances that other accounts registered, and can't be updated.", svc.ID)
 		}
 	}
 	if err := svc.checkChange(ns, in.Service); err != nil {
-		return operationStarted{}, err
+		return wire.OperationStarted{}, err
 	}
 	return started(r.submit(&operation{
 		Type: opUpdateService, Change: &operationChange{Service: in.Service}, Targets: map[string]string{targetService: svc.ID},
 	}))
 }
 
-// checkChange is about an update on a DNS namespace: TTLs and the health check can change, the record types can't.
-func (svc *service) checkChange(ns *namespace, c *serviceChange) error {
+// checkChange validates an update in a DNS namespace: TTLs and the health check can change, the record types cannot.
+func (svc *service) checkChange(ns *namespace, c *wire.ServiceChange) error {
 	if c.Description != nil {
 		if err := descriptionText.check(*c.Description); err != nil {
 			return err
@@ -216,8 +213,8 @@ func (svc *service) checkChange(ns *namespace, c *serviceChange) error {
 		if svc.DNS == nil {
 			return invalidInput("DnsConfig: the service %s has no DNS records", svc.ID)
 		}
-		types := func(records []dnsRecord) []string {
-			return slices.Sorted(slices.Values(mapSlice(records, func(d dnsRecord) string { return d.Type })))
+		types := func(records []wire.DNSRecord) []string {
+			return slices.Sorted(slices.Values(mapSlice(records, func(d wire.DNSRecord) string { return d.Type })))
 		}
 		if !slices.Equal(types(svc.DNS.DnsRecords), types(c.DnsConfig.DnsRecords)) {
 			return invalidInput("DnsRecords: the record types of a service can't be changed")
@@ -229,13 +226,13 @@ func (svc *service) checkChange(ns *namespace, c *serviceChange) error {
 		}
 	}
 	changed := *svc
-	changed.change(c)
+	changed.applyChange(c)
 	return cmp.Or(checkHealthCheck(c.HealthCheckConfig), checkHealthChecks(ns, &changed))
 }
 
-// change completes an update. Records and the health check that the request left out are deleted; the description and the
-// custom health check stay.
-func (svc *service) change(c *serviceChange) {
+// applyChange completes an update. Records and the health check that the request omits are deleted; the description and
+// the custom health check stay.
+func (svc *service) applyChange(c *wire.ServiceChange) {
 	if c.Description != nil {
 		svc.Description = *c.Description
 	}
@@ -244,25 +241,25 @@ func (svc *service) change(c *serviceChange) {
 		svc.DNS = nil
 		return
 	}
-	svc.DNS = &dnsConfig{
+	svc.DNS = &wire.DNSConfig{
 		NamespaceId: svc.DNS.NamespaceId, RoutingPolicy: svc.DNS.RoutingPolicy, DnsRecords: c.DnsConfig.DnsRecords,
 	}
 }
 
-func (r *region) deleteService(in idInput) (empty, error) {
+func (r *region) deleteService(in wire.IDInput) (wire.Empty, error) {
 	svc, err := r.service("Id", in.Id)
 	if err != nil {
-		return empty{}, err
+		return wire.Empty{}, err
 	}
 	if len(svc.Instances) > 0 || svc.inFlight > 0 {
-		return empty{}, resourceInUse("The service %s contains instances (%d, and %d operations in progress); deregister them first.",
+		return wire.Empty{}, resourceInUse("The service %s contains instances (%d, and %d operations in progress); deregister them first.",
 			svc.ID, len(svc.Instances), svc.inFlight)
 	}
-	if op := r.operations.subjects[svc.ID+"/"]; op != nil {
-		return empty{}, resourceInUse("The service %s is being updated by the operation %s.", svc.ID, op.ID)
+	if op := r.operations.inFlightByTarget[svc.ID+"/"]; op != nil {
+		return wire.Empty{}, resourceInUse("The service %s is being updated by the operation %s.", svc.ID, op.ID)
 	}
 	r.namespaces[svc.NamespaceID].services--
 	delete(r.services, svc.ID)
-	r.announce(change{kind: serviceDeleted, service: svc})
-	return empty{}, nil
+	r.replicate(change{kind: serviceDeleted, service: svc})
+	return wire.Empty{}, nil
 }

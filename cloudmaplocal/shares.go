@@ -5,32 +5,34 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
 // Share lets other accounts use a namespace, as AWS RAM does.
 //
-// They read everything in it, create services, and register and deregister instances; they change and delete the services
-// that they created. They name the namespace and its services by ARN, and where a request names no ARN (DiscoverInstances,
-// DiscoverInstancesRevision, GetOperation) by OwnerAccount. Without that it is as if there were nothing. Only the owner can
-// share.
+// They can read all of it, create services, and register and deregister instances; they can change and delete the
+// services that they created. They name the namespace and its services by ARN; requests without an ARN
+// (DiscoverInstances, DiscoverInstancesRevision, GetOperation) name the owner in OwnerAccount. Otherwise nothing is
+// found. Only the owner can share.
 type Share struct {
-	// Owner is the account that has the namespace. Default Options.Account.
+	// Owner is the account of the namespace. Default Options.Account.
 	Owner string `json:"owner,omitempty"`
-	// Region of the namespace. Default: every one.
+	// Region of the namespace. Default: every Region.
 	Region string `json:"region,omitempty"`
-	// Namespace is its name or its id. It need not exist yet. Required.
+	// Namespace is its name or its ID. It need not exist yet. Required.
 	Namespace string `json:"namespace"`
 	// With are the accounts that may use it. Required.
 	With []string `json:"with"`
-	// OwnServicesOnly lets them register instances only in services that they created. AWS does not publish whether its
-	// managed permission says so.
+	// OwnServicesOnly restricts registrations to services that the account created. AWS does not publish whether its managed
+	// permission does that.
 	OwnServicesOnly bool `json:"ownServicesOnly,omitempty"`
 }
 
 func (s Share) validate() error {
 	switch {
 	case s.Namespace == "":
-		return errors.New("namespace: required, the name or the id of what is shared")
+		return errors.New("namespace: required, the name or the ID of the shared namespace")
 	case !accountPattern.MatchString(s.Owner):
 		return fmt.Errorf("owner %q: must be an account of 12 digits", s.Owner)
 	case s.Region != "" && !regionPattern.MatchString(s.Region):
@@ -48,7 +50,7 @@ func (s Share) validate() error {
 	return nil
 }
 
-// checkShares is shares with the owner filled in, or an error that names the first that cannot be, counting from 1.
+// checkShares returns the shares with default owners, or an error for the first invalid share, counting from 1.
 func checkShares(shares []Share, account string) ([]Share, error) {
 	shares = slices.Clone(shares)
 	for i := range shares {
@@ -62,8 +64,8 @@ func checkShares(shares []Share, account string) ([]Share, error) {
 	return shares, nil
 }
 
-// SetShares puts shares in the place of those in force. What is not shared any more is gone for those who used it, what
-// they created included. A list that cannot be is an error and changes nothing.
+// SetShares replaces the current shares. Accounts lose access to resources that are no longer shared, also to the ones
+// that they created. An invalid list is an error and changes nothing.
 func (s *Server) SetShares(shares []Share) error {
 	shares, err := checkShares(shares, s.opts.Account)
 	if err != nil {
@@ -73,37 +75,37 @@ func (s *Server) SetShares(shares []Share) error {
 	s.shares = shares
 	s.mu.Unlock()
 	for _, r := range s.allRegions() {
-		_ = r.do(func() error { r.shares = shares; return nil }) // cannot fail
+		_ = r.withLock(func() error { r.shares = shares; return nil }) // cannot fail
 	}
 	return nil
 }
 
-// Shares is those in force.
+// Shares returns the current shares.
 func (s *Server) Shares() []Share {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.shares)
 }
 
-// regionFor is the region that a request works in: that of the account that owns what it names, or the caller's own. Lists
-// are always about what the caller sees from its own.
-func (s *Server) regionFor(by caller, body []byte) *region {
-	own := s.region(by.home())
-	owner := ownerIn(body, by.region)
-	if owner == "" || owner == by.account {
+// targetRegion returns the region of the account that owns the resource of the request, or the caller's own region. List
+// operations always run in the caller's own region.
+func (s *Server) targetRegion(caller principal, body []byte) *region {
+	own := s.region(caller.homeRegion())
+	owner := requestOwner(body, caller.region)
+	if owner == "" || owner == caller.account {
 		return own
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if other := s.regions[regionKey{owner, by.region}]; other != nil {
+	if other := s.regions[regionKey{owner, caller.region}]; other != nil {
 		return other
 	}
 	return own
 }
 
-// ownerIn is the account that a request names as the owner of what it is about; "" if it names none.
-func ownerIn(body []byte, region string) string {
-	ref, err := decode[reference](body)
+// requestOwner returns the account that a request names as the owner of its resource; "" if it names none.
+func requestOwner(body []byte, region string) string {
+	ref, err := decode[requestIDs](body)
 	if err != nil {
 		return ""
 	}
@@ -120,15 +122,15 @@ func ownerIn(body []byte, region string) string {
 	return ""
 }
 
-// sharedWith is what other accounts share with the caller.
-func (s *Server) sharedWith(by caller) (all listed) {
+// sharedResources returns the resources that other accounts share with the caller.
+func (s *Server) sharedResources(caller principal) (all visibleResources) {
 	for _, r := range s.allRegions() {
-		if r.key.region != by.region || r.key.account == by.account {
+		if r.key.region != caller.region || r.key.account == caller.account {
 			continue
 		}
-		_ = r.do(func() error { // cannot fail
-			r.req = request{by: by}
-			more := r.listed()
+		_ = r.withLock(func() error { // cannot fail
+			r.req = request{caller: caller}
+			more := r.visibleResources()
 			all.namespaces = append(all.namespaces, more.namespaces...)
 			all.services = append(all.services, more.services...)
 			return nil
@@ -137,21 +139,21 @@ func (s *Server) sharedWith(by caller) (all listed) {
 	return all
 }
 
-// listed is what lists show.
-type listed struct {
-	namespaces []namespaceShape
-	services   []serviceShape
+// visibleResources are the resources that list operations show.
+type visibleResources struct {
+	namespaces []wire.Namespace
+	services   []wire.Service
 }
 
-// listed is what the caller can see of the region.
-func (r *region) listed() (all listed) {
+// visibleResources returns the resources of the region that the caller can see.
+func (r *region) visibleResources() (all visibleResources) {
 	for _, ns := range r.namespaces {
-		if r.shows(ns) {
+		if r.isVisible(ns) {
 			all.namespaces = append(all.namespaces, r.namespaceShape(ns))
 		}
 	}
 	for _, svc := range r.services {
-		if r.shows(r.namespaces[svc.NamespaceID]) {
+		if r.isVisible(r.namespaces[svc.NamespaceID]) {
 			all.services = append(all.services, r.serviceShape(svc))
 		}
 	}
@@ -159,18 +161,18 @@ func (r *region) listed() (all listed) {
 }
 
 // isOwner reports whether the caller's account owns the region.
-func (r *region) isOwner() bool { return r.req.by.account == r.key.account }
+func (r *region) isOwner() bool { return r.req.caller.account == r.key.account }
 
-// shows reports whether the caller can see a namespace: it owns it, or it is shared with it.
-func (r *region) shows(ns *namespace) bool {
+// isVisible reports whether the caller can see a namespace: its own, or a shared one.
+func (r *region) isVisible(ns *namespace) bool {
 	return r.isOwner() || r.shareOf(ns) != nil
 }
 
-// shareOf is the share by which the caller uses a namespace; nil without one.
+// shareOf returns the share by which the caller uses a namespace; nil without one.
 func (r *region) shareOf(ns *namespace) *Share {
 	i := slices.IndexFunc(r.shares, func(s Share) bool {
 		return s.Owner == r.key.account && (s.Region == "" || s.Region == r.key.region) &&
-			(s.Namespace == ns.Name || s.Namespace == ns.ID) && slices.Contains(s.With, r.req.by.account)
+			(s.Namespace == ns.Name || s.Namespace == ns.ID) && slices.Contains(s.With, r.req.caller.account)
 	})
 	if i < 0 {
 		return nil
@@ -178,7 +180,7 @@ func (r *region) shareOf(ns *namespace) *Share {
 	return &r.shares[i]
 }
 
-// What a share does not allow: anything that changes the namespace itself, and changes of services that others created.
+// Operations that a share does not allow: changes of the namespace itself, and changes of services of other accounts.
 var (
 	ownersOnly = []string{
 		"DeleteNamespace", "UpdateHttpNamespace", "UpdatePrivateDnsNamespace", "UpdatePublicDnsNamespace",
@@ -189,8 +191,9 @@ var (
 	instanceWrites = []string{"RegisterInstance", "DeregisterInstance", "UpdateInstanceCustomHealthStatus"}
 )
 
-// checkShare reports what a share does not allow. That nothing is shared is for the operation to find out: it is not found.
-func (r *region) checkShare(about subject) error {
+// checkShare returns an error if a share does not allow the request. For a resource that is not shared the operation
+// itself returns not found.
+func (r *region) checkShare(about requestTarget) error {
 	if r.isOwner() || about.namespace == nil {
 		return nil
 	}
@@ -198,29 +201,29 @@ func (r *region) checkShare(about subject) error {
 	if share == nil {
 		return nil
 	}
-	created := about.service != nil && r.createdBy(about.service.CreatedBy) == r.req.by.account
+	created := about.service != nil && r.creatorAccount(about.service.CreatedBy) == r.req.caller.account
 	name := r.req.operation
 	switch {
 	case slices.Contains(ownersOnly, name),
 		slices.Contains(creatorsOnly, name) && !created,
 		share.OwnServicesOnly && slices.Contains(instanceWrites, name) && !created:
-		return accessDenied(r.req.by.arn, name, about.arn(r), "because no resource-based policy allows the "+actionName(name)+" action")
+		return accessDenied(r.req.caller.arn, name, about.arn(r), "because no resource-based policy allows the "+actionName(name)+" action")
 	}
 	return nil
 }
 
-// createdBy is the account that created something, which is remembered only if it is not the owner's.
-func (r *region) createdBy(account string) string {
+// creatorAccount returns the account that created a resource. It is stored only if it is not the owner's.
+func (r *region) creatorAccount(account string) string {
 	if account == "" {
 		return r.key.account
 	}
 	return account
 }
 
-// creator is what to remember of the caller as the creator of something.
-func (r *region) creator() string {
+// recordedCreator returns the creator to store for a new resource of the caller.
+func (r *region) recordedCreator() string {
 	if r.isOwner() {
 		return ""
 	}
-	return r.req.by.account
+	return r.req.caller.account
 }

@@ -12,7 +12,7 @@ import (
 
 // sharing is a world in which the owner shares the namespace demo, which has a service svc, with the consumer.
 type sharing struct {
-	owner, consumer, stranger *world
+	owner, consumer, stranger *testServer
 	ns, nsARN, svc, svcARN    string
 }
 
@@ -22,10 +22,10 @@ func newSharing(t *testing.T, share Share) sharing {
 	if share.Namespace == "" {
 		share.Namespace = "demo"
 	}
-	w := newWorld(t, Options{Shares: []Share{share}, AccessKeys: []AccessKey{
+	w := newTestServer(t, Options{Shares: []Share{share}, AccessKeys: []AccessKey{
 		{ID: "OWNER", Account: ownAccount}, {ID: "CONSUMER", Account: otherAccount}, {ID: "STRANGER", Account: "333333333333"}}})
-	as := func(key string) *world {
-		return &world{t: t, server: w.server, clock: w.clock, url: w.url, Client: w.client("us-east-1", key, "s")}
+	as := func(key string) *testServer {
+		return &testServer{t: t, server: w.server, clock: w.clock, url: w.url, Client: w.client("us-east-1", key, "s")}
 	}
 	s := sharing{owner: as("OWNER"), consumer: as("CONSUMER"), stranger: as("STRANGER")}
 	s.ns = s.owner.namespace("demo")
@@ -35,13 +35,13 @@ func newSharing(t *testing.T, share Share) sharing {
 	return s
 }
 
-// TestSharedNamespace is what a consumer sees and does: by ARN and OwnerAccount everything, without them nothing.
+// TestSharedNamespace checks that a consumer can use everything by ARN and OwnerAccount, and nothing without them.
 func TestSharedNamespace(t *testing.T) {
 	s := newSharing(t, Share{})
 	ctx := t.Context()
 	got, err := s.consumer.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &s.nsARN})
-	same(t, ownAccount, *must(t, got, err).Namespace.ResourceOwner)
-	same(t, s.nsARN, *got.Namespace.Arn)
+	assertEqual(t, ownAccount, *must(t, got, err).Namespace.ResourceOwner)
+	assertEqual(t, s.nsARN, *got.Namespace.Arn)
 	_, err = s.consumer.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &s.ns})
 	wantCode(t, err, "NamespaceNotFound")
 	_, err = s.stranger.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &s.nsARN})
@@ -49,8 +49,8 @@ func TestSharedNamespace(t *testing.T) {
 
 	operation := s.consumer.register(s.svcARN, "a", map[string]string{"V": "1"})
 	op, err := s.consumer.GetOperation(ctx, &sd.GetOperationInput{OperationId: &operation, OwnerAccount: new(ownAccount)})
-	same(t, types.OperationStatusSuccess, must(t, op, err).Operation.Status)
-	same(t, ownAccount, *op.Operation.OwnerAccount)
+	assertEqual(t, types.OperationStatusSuccess, must(t, op, err).Operation.Status)
+	assertEqual(t, ownAccount, *op.Operation.OwnerAccount)
 	_, err = s.consumer.GetOperation(ctx, &sd.GetOperationInput{OperationId: &operation})
 	wantCode(t, err, "OperationNotFound")
 	_, err = s.stranger.GetOperation(ctx, &sd.GetOperationInput{OperationId: &operation, OwnerAccount: new(ownAccount)})
@@ -59,11 +59,11 @@ func TestSharedNamespace(t *testing.T) {
 
 	found, err := s.consumer.DiscoverInstances(ctx, &sd.DiscoverInstancesInput{
 		NamespaceName: new("demo"), ServiceName: new("svc"), OwnerAccount: new(ownAccount)})
-	same(t, 2, len(must(t, found, err).Instances))
+	assertEqual(t, 2, len(must(t, found, err).Instances))
 	revision, err := s.consumer.DiscoverInstancesRevision(ctx, &sd.DiscoverInstancesRevisionInput{
 		NamespaceName: new("demo"), ServiceName: new("svc"), OwnerAccount: new(ownAccount)})
-	same(t, int64(2), *must(t, revision, err).InstancesRevision)
-	for _, w := range []*world{s.consumer, s.stranger} {
+	assertEqual(t, int64(2), *must(t, revision, err).InstancesRevision)
+	for _, w := range []*testServer{s.consumer, s.stranger} {
 		_, err = w.DiscoverInstances(ctx, &sd.DiscoverInstancesInput{NamespaceName: new("demo"), ServiceName: new("svc")})
 		wantCode(t, err, "NamespaceNotFound")
 	}
@@ -72,24 +72,24 @@ func TestSharedNamespace(t *testing.T) {
 	wantCode(t, err, "NamespaceNotFound")
 
 	listed, err := s.owner.ListInstances(ctx, &sd.ListInstancesInput{ServiceId: &s.svc})
-	same(t, ownAccount, *must(t, listed, err).ResourceOwner)
-	same(t, otherAccount, *listed.Instances[0].CreatedByAccount)
-	same(t, ownAccount, *listed.Instances[1].CreatedByAccount)
+	assertEqual(t, ownAccount, *must(t, listed, err).ResourceOwner)
+	assertEqual(t, otherAccount, *listed.Instances[0].CreatedByAccount)
+	assertEqual(t, ownAccount, *listed.Instances[1].CreatedByAccount)
 	one, err := s.consumer.GetInstance(ctx, &sd.GetInstanceInput{ServiceId: &s.svcARN, InstanceId: new("a")})
-	same(t, otherAccount, *must(t, one, err).Instance.CreatedByAccount)
-	same(t, ownAccount, *one.ResourceOwner)
+	assertEqual(t, otherAccount, *must(t, one, err).Instance.CreatedByAccount)
+	assertEqual(t, ownAccount, *one.ResourceOwner)
 	s.consumer.deregister(s.svcARN, "a")
 	s.consumer.deregister(s.svcARN, "b")
 }
 
-// TestSharedServices is about services that a consumer creates in another account's namespace.
+// TestSharedServices checks services that a consumer creates in another account's namespace.
 func TestSharedServices(t *testing.T) {
 	s := newSharing(t, Share{})
 	ctx := t.Context()
 	created, err := s.consumer.CreateService(ctx, &sd.CreateServiceInput{NamespaceId: &s.nsARN, Name: new("theirs")})
 	theirs := must(t, created, err).Service
-	same(t, otherAccount, *theirs.CreatedByAccount)
-	same(t, ownAccount, *theirs.ResourceOwner)
+	assertEqual(t, otherAccount, *theirs.CreatedByAccount)
+	assertEqual(t, ownAccount, *theirs.ResourceOwner)
 	if !strings.HasPrefix(*theirs.Arn, "arn:aws:servicediscovery:us-east-1:"+ownAccount+":service/") {
 		t.Errorf("ARN %s", *theirs.Arn)
 	}
@@ -103,13 +103,13 @@ func TestSharedServices(t *testing.T) {
 	must(t, 0, err)
 
 	for name, err := range map[string]error{
-		"delete":     second(s.consumer.DeleteService(ctx, &sd.DeleteServiceInput{Id: &s.svcARN})),
-		"tag":        second(s.consumer.TagResource(ctx, &sd.TagResourceInput{ResourceARN: &s.svcARN, Tags: []types.Tag{}})),
-		"attributes": second(s.consumer.UpdateServiceAttributes(ctx, &sd.UpdateServiceAttributesInput{ServiceId: &s.svcARN, Attributes: map[string]string{}})),
-		"namespace":  second(s.consumer.DeleteNamespace(ctx, &sd.DeleteNamespaceInput{Id: &s.nsARN})),
-		"update": second(s.consumer.UpdateHttpNamespace(ctx, &sd.UpdateHttpNamespaceInput{
+		"delete":     errorOf(s.consumer.DeleteService(ctx, &sd.DeleteServiceInput{Id: &s.svcARN})),
+		"tag":        errorOf(s.consumer.TagResource(ctx, &sd.TagResourceInput{ResourceARN: &s.svcARN, Tags: []types.Tag{}})),
+		"attributes": errorOf(s.consumer.UpdateServiceAttributes(ctx, &sd.UpdateServiceAttributesInput{ServiceId: &s.svcARN, Attributes: map[string]string{}})),
+		"namespace":  errorOf(s.consumer.DeleteNamespace(ctx, &sd.DeleteNamespaceInput{Id: &s.nsARN})),
+		"update": errorOf(s.consumer.UpdateHttpNamespace(ctx, &sd.UpdateHttpNamespaceInput{
 			Id: &s.nsARN, Namespace: &types.HttpNamespaceChange{Description: new("x")}})),
-		"tag namespace": second(s.consumer.TagResource(ctx, &sd.TagResourceInput{ResourceARN: &s.nsARN, Tags: []types.Tag{}})),
+		"tag namespace": errorOf(s.consumer.TagResource(ctx, &sd.TagResourceInput{ResourceARN: &s.nsARN, Tags: []types.Tag{}})),
 	} {
 		t.Run(name, func(t *testing.T) { wantCode(t, err, "AccessDeniedException") })
 	}
@@ -129,7 +129,7 @@ func TestSharedLists(t *testing.T) {
 	own := s.consumer.namespace("own")
 	s.consumer.service(own, "mine")
 	s.owner.namespace("secret")
-	namespaces := func(w *world, owner string) (names []string) {
+	namespaces := func(w *testServer, owner string) (names []string) {
 		in := &sd.ListNamespacesInput{}
 		if owner != "" {
 			in.Filters = []types.NamespaceFilter{{Name: types.NamespaceFilterNameResourceOwner, Values: []string{owner}}}
@@ -142,11 +142,11 @@ func TestSharedLists(t *testing.T) {
 		return sortedKeys(found)
 	}
 	mine, shared := "own of "+otherAccount, "demo of "+ownAccount
-	same(t, []string{shared, mine}, namespaces(s.consumer, ""))
-	same(t, []string{mine}, namespaces(s.consumer, "SELF"))
-	same(t, []string{shared}, namespaces(s.consumer, "OTHER_ACCOUNTS"))
-	same(t, []string{shared, "secret of " + ownAccount}, namespaces(s.owner, ""))
-	same(t, 0, len(namespaces(s.stranger, "")))
+	assertEqual(t, []string{shared, mine}, namespaces(s.consumer, ""))
+	assertEqual(t, []string{mine}, namespaces(s.consumer, "SELF"))
+	assertEqual(t, []string{shared}, namespaces(s.consumer, "OTHER_ACCOUNTS"))
+	assertEqual(t, []string{shared, "secret of " + ownAccount}, namespaces(s.owner, ""))
+	assertEqual(t, 0, len(namespaces(s.stranger, "")))
 
 	services := func(filters ...types.ServiceFilter) (names []string) {
 		out, err := s.consumer.ListServices(t.Context(), &sd.ListServicesInput{Filters: filters})
@@ -156,16 +156,16 @@ func TestSharedLists(t *testing.T) {
 		}
 		return sortedKeys(found)
 	}
-	by := func(name types.ServiceFilterName, value string) types.ServiceFilter {
+	caller := func(name types.ServiceFilterName, value string) types.ServiceFilter {
 		return types.ServiceFilter{Name: name, Values: []string{value}}
 	}
 	mine, shared = "mine of "+otherAccount, "svc of "+ownAccount
-	same(t, []string{mine, shared}, services())
-	same(t, []string{shared}, services(by(types.ServiceFilterNameNamespaceId, s.nsARN)))
-	same(t, 0, len(services(by(types.ServiceFilterNameNamespaceId, s.ns))))
-	same(t, []string{mine}, services(by(types.ServiceFilterNameNamespaceId, own)))
-	same(t, []string{mine}, services(by("RESOURCE_OWNER", "SELF")))
-	same(t, []string{shared}, services(by("RESOURCE_OWNER", "OTHER_ACCOUNTS")))
+	assertEqual(t, []string{mine, shared}, services())
+	assertEqual(t, []string{shared}, services(caller(types.ServiceFilterNameNamespaceId, s.nsARN)))
+	assertEqual(t, 0, len(services(caller(types.ServiceFilterNameNamespaceId, s.ns))))
+	assertEqual(t, []string{mine}, services(caller(types.ServiceFilterNameNamespaceId, own)))
+	assertEqual(t, []string{mine}, services(caller("RESOURCE_OWNER", "SELF")))
+	assertEqual(t, []string{shared}, services(caller("RESOURCE_OWNER", "OTHER_ACCOUNTS")))
 }
 
 // TestUpdateOfSharedService is refused while others have instances in the service.
@@ -188,13 +188,13 @@ func TestUpdateOfSharedService(t *testing.T) {
 
 // TestSharedQuotas: a consumer's requests use up the consumer's own buckets.
 func TestSharedQuotas(t *testing.T) {
-	w := newWorld(t, Options{
+	w := newTestServer(t, Options{
 		Limits: map[string]Limit{"GetNamespace": {PerSecond: 1, Burst: 1}},
 		Shares: []Share{{Owner: ownAccount, Namespace: "demo", With: []string{otherAccount}}},
 		AccessKeys: []AccessKey{
 			{ID: "OWNER", Account: ownAccount}, {ID: "CONSUMER", Account: otherAccount}},
 	})
-	owner := &world{t: t, Client: w.client("us-east-1", "OWNER", "s")}
+	owner := &testServer{t: t, Client: w.client("us-east-1", "OWNER", "s")}
 	ns := owner.namespace("demo")
 	get := func(key, id string) error {
 		_, err := w.client("us-east-1", key, "s").GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &id})
@@ -208,7 +208,7 @@ func TestSharedQuotas(t *testing.T) {
 
 func TestUnshareAndEndpoint(t *testing.T) {
 	s := newSharing(t, Share{})
-	put := func(body string) { // by the endpoint
+	put := func(body string) { // through the endpoint
 		t.Helper()
 		if status, answer := s.owner.send(http.MethodPut, "/shares", body); status != http.StatusNoContent {
 			t.Fatalf("%d %s", status, answer)
@@ -233,7 +233,7 @@ func TestUnshareAndEndpoint(t *testing.T) {
 }
 
 func TestRefusedShares(t *testing.T) {
-	w := newWorld(t, Options{})
+	w := newTestServer(t, Options{})
 	for body, want := range map[string]string{
 		`[{"with":["111111111111"]}]`:                                                       "share 1: namespace",
 		`[{"namespace":"a"}]`:                                                               "with: required",
@@ -250,24 +250,24 @@ func TestRefusedShares(t *testing.T) {
 	}
 }
 
-// TestSharedStateSurvivesRestart: who created what is in the state file, the shares are not.
+// TestSharedStateSurvivesRestart: the state file has the creators, but not the shares.
 func TestSharedStateSurvivesRestart(t *testing.T) {
 	path := t.TempDir() + "/state.json"
 	opts := Options{StateFile: path, Shares: []Share{{Owner: ownAccount, Namespace: "demo", With: []string{otherAccount}}},
 		AccessKeys: []AccessKey{{ID: "OWNER", Account: ownAccount}, {ID: "CONSUMER", Account: otherAccount}}}
-	before := newWorld(t, opts)
-	owner := &world{t: t, Client: before.client("us-east-1", "OWNER", "s")}
+	before := newTestServer(t, opts)
+	owner := &testServer{t: t, Client: before.client("us-east-1", "OWNER", "s")}
 	ns := owner.namespace("demo")
-	consumer := &world{t: t, Client: before.client("us-east-1", "CONSUMER", "s")}
+	consumer := &testServer{t: t, Client: before.client("us-east-1", "CONSUMER", "s")}
 	created, err := consumer.CreateService(t.Context(), &sd.CreateServiceInput{
 		NamespaceId: aws.String("arn:aws:servicediscovery:us-east-1:" + ownAccount + ":namespace/" + ns), Name: new("svc")})
 	arn := must(t, created, err).Service.Arn
 	consumer.register(*arn, "a", map[string]string{})
 	must(t, 0, before.server.saver.save())
 
-	after := newWorld(t, opts)
+	after := newTestServer(t, opts)
 	got, err := after.client("us-east-1", "CONSUMER", "s").GetInstance(t.Context(), &sd.GetInstanceInput{ServiceId: arn, InstanceId: new("a")})
-	same(t, otherAccount, *must(t, got, err).Instance.CreatedByAccount)
+	assertEqual(t, otherAccount, *must(t, got, err).Instance.CreatedByAccount)
 	_, err = after.client("us-east-1", "CONSUMER", "s").DeregisterInstance(t.Context(), &sd.DeregisterInstanceInput{ServiceId: arn, InstanceId: new("a")})
 	must(t, 0, err)
 	_, err = after.client("us-east-1", "CONSUMER", "s").DeleteService(t.Context(), &sd.DeleteServiceInput{Id: arn})

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
 // Kinds of namespace, of service and routing policies, as the API spells them.
@@ -28,19 +30,19 @@ const (
 // regionKey names a region.
 type regionKey struct{ account, region string }
 
-// region is everything that one account has in one Region. Its methods that answer requests run inside do.
+// region has all resources of one account in one Region. Methods that answer requests run inside withLock.
 //
-// Maps of strings (attributes, tags) are never changed once they are stored, only replaced: answers may hold them after
-// the lock is gone.
+// Maps of strings (attributes, tags) are immutable once they are stored: answers may refer to them after the lock is
+// released.
 type region struct {
 	key      regionKey
 	opts     *Options
 	throttle throttle
 
 	mu         sync.Mutex
-	now        time.Time // of the request that is being answered, or of the effect that is being applied
-	req        request   // that is being answered
-	shares     []Share   // in force
+	now        time.Time // of the current request or effect
+	req        request   // the current request
+	shares     []Share   // current
 	namespaces map[string]*namespace
 	services   map[string]*service
 	operations operationLog
@@ -62,8 +64,8 @@ type namespace struct {
 	Created          time.Time
 	Tags             map[string]string `json:",omitempty"`
 
-	services int // that exist
-	booked   int // instances that exist or are being registered
+	services          int // that exist
+	reservedInstances int // existing instances and registrations in flight
 }
 
 // service is a Cloud Map service with its instances.
@@ -75,20 +77,20 @@ type service struct {
 	Description      string `json:",omitempty"`
 	CreatorRequestID string `json:",omitempty"`
 	Created          time.Time
-	DNS              *dnsConfig               `json:",omitempty"`
-	HealthCheck      *healthCheckConfig       `json:",omitempty"`
-	CustomHealth     *healthCheckCustomConfig `json:",omitempty"`
-	CreatedBy        string                   `json:",omitempty"` // account, if not the owner
-	Attributes       map[string]string        `json:",omitempty"`
-	Tags             map[string]string        `json:",omitempty"`
+	DNS              *wire.DNSConfig               `json:",omitempty"`
+	HealthCheck      *wire.HealthCheckConfig       `json:",omitempty"`
+	CustomHealth     *wire.HealthCheckCustomConfig `json:",omitempty"`
+	CreatedBy        string                        `json:",omitempty"` // account, if not the owner
+	Attributes       map[string]string             `json:",omitempty"`
+	Tags             map[string]string             `json:",omitempty"`
 	Revision         int64
 	Instances        map[string]*instance
 
-	booked   int // instances that exist or are being registered
-	inFlight int // operations on its instances
+	reservedInstances int // existing instances and registrations in flight
+	inFlight          int // operations on its instances
 }
 
-// instance is one registration. All but its health stays as it is: registering it again makes a new one.
+// instance is one registration. Only its health changes: registering it again replaces it.
 type instance struct {
 	ID               string
 	Attributes       map[string]string
@@ -97,8 +99,8 @@ type instance struct {
 	OperationID      string // that registered it
 	Health           health
 
-	// encoded is Attributes in JSON. DiscoverInstances writes up to 1,000 of them, over and over: encoding them once makes
-	// it several times faster.
+	// encoded is Attributes in JSON. DiscoverInstances writes up to 1,000 of them per request; encoding them once makes it
+	// several times faster.
 	encoded json.RawMessage
 }
 
@@ -114,9 +116,8 @@ func newRegion(key regionKey, opts *Options) *region {
 	return r
 }
 
-// do runs f with the region to itself, after everything that was due has been applied; and what f made due at once is
-// applied before it returns.
-func (r *region) do(f func() error) error {
+// withLock applies all effects that are due, runs f with the region locked, and applies the effects that f made due.
+func (r *region) withLock(f func() error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
@@ -128,24 +129,24 @@ func (r *region) do(f func() error) error {
 	return nil
 }
 
-// advance applies what is due until now: first the operations, in the order in which they are due, each at its own time;
-// then what the replica was to see by now.
+// advance applies the effects that are due by now: first the operations, in the order of their due times, then the
+// changes of the replica.
 func (r *region) advance(now time.Time) {
 	for op := r.operations.popDue(now); op != nil; op = r.operations.popDue(now) {
 		r.now = op.Due
-		r.finish(op)
+		r.finishOperation(op)
 	}
 	r.now = now
 	r.replica.advance(now)
 }
 
-// announce puts a change into the replica's log.
-func (r *region) announce(c change) {
+// replicate adds a change to the replica's log.
+func (r *region) replicate(c change) {
 	c.at = r.now.Add(r.opts.ConsistencyDelay)
 	r.replica.log = append(r.replica.log, c)
 }
 
-// arn is the name of a resource: kind "namespace" or "service".
+// arn returns the ARN of a resource: kind "namespace" or "service".
 func (r *region) arn(kind, id string) string {
 	return r.arnPrefix() + kind + "/" + id
 }
@@ -161,7 +162,7 @@ func (r *region) arnPrefix() string {
 	return fmt.Sprintf("arn:%s:servicediscovery:%s:%s:", partition, r.key.region, r.key.account)
 }
 
-// id is the id that ref, an id or an ARN, means. An ARN of another account, Region or kind means nothing here.
+// id returns the ID of a reference, an ID or an ARN. ARNs of another account, Region or kind have none here.
 func (r *region) id(kind, ref string) string {
 	if strings.HasPrefix(ref, "arn:") {
 		id, _ := strings.CutPrefix(ref, r.arn(kind, ""))
@@ -175,7 +176,7 @@ func (r *region) namespace(member, ref string) (*namespace, error) {
 	if err := (text{member, 1, maxReferenceLen, nil}).check(ref); err != nil {
 		return nil, err
 	}
-	if ns := r.namespaces[r.id("namespace", ref)]; ns != nil && r.shows(ns) {
+	if ns := r.namespaces[r.id("namespace", ref)]; ns != nil && r.isVisible(ns) {
 		return ns, nil
 	}
 	return nil, namespaceNotFound(ref)
@@ -186,7 +187,7 @@ func (r *region) service(member, ref string) (*service, error) {
 	if err := (text{member, 1, maxReferenceLen, nil}).check(ref); err != nil {
 		return nil, err
 	}
-	if svc := r.services[r.id("service", ref)]; svc != nil && r.shows(r.namespaces[svc.NamespaceID]) {
+	if svc := r.services[r.id("service", ref)]; svc != nil && r.isVisible(r.namespaces[svc.NamespaceID]) {
 		return svc, nil
 	}
 	return nil, serviceNotFound(ref)
@@ -219,7 +220,7 @@ const (
 	operationIDTailLen = 8
 )
 
-// random is n characters of an alphabet.
+// random returns n random characters of an alphabet.
 func random(alphabet string, n int) string {
 	b := make([]byte, n)
 	for i := range b {
@@ -228,9 +229,9 @@ func random(alphabet string, n int) string {
 	return string(b)
 }
 
-// page cuts one page out of items: those after the one that token names, in the order of their keys, and the token of the
-// next page. Keys are unique.
-func page[T any](items []T, key func(T) string, p paging) ([]T, string, error) {
+// page returns one page of items, the items after the one that the token names in the order of their keys, and the token
+// of the next page. Keys are unique.
+func page[T any](items []T, key func(T) string, p wire.Paging) ([]T, string, error) {
 	if err := cmp.Or(checkCount("MaxResults", p.MaxResults, maxPage), text{"NextToken", 0, maxTokenLen, nil}.check(p.NextToken)); err != nil {
 		return nil, "", err
 	}
@@ -250,12 +251,12 @@ func page[T any](items []T, key func(T) string, p paging) ([]T, string, error) {
 	return items[:size], encodeToken(key(items[size-1])), nil
 }
 
-// sortedKeys of a map, for whatever must not depend on chance.
+// sortedKeys returns the keys of a map, sorted.
 func sortedKeys[V any](m map[string]V) []string {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// mapSlice is f of every item, never nil: an empty list is written as [].
+// mapSlice returns f of every item, never nil: an empty list is encoded as [].
 func mapSlice[T, U any](items []T, f func(T) U) []U {
 	out := make([]U, 0, len(items))
 	for _, item := range items {

@@ -17,7 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 )
 
-// As much of AWS STS as the credential providers of the SDKs need, in its query protocol: a form comes in, XML goes out.
+// The part of AWS STS that the credential providers of the SDKs need, in its query protocol: form input, XML output.
 const (
 	stsService   = "sts"
 	stsNamespace = "https://sts.amazonaws.com/doc/2011-06-15/"
@@ -34,15 +34,15 @@ const (
 
 var sessionName = regexp.MustCompile(`^[\w+=,.@-]{2,64}$`)
 
-// stsOperations is the operations of STS that there are.
-var stsOperations = map[string]func(s *Server, who identity, in url.Values, now time.Time) (any, error){
+// stsOperations are the operations of STS.
+var stsOperations = map[string]func(s *Server, caller identity, in url.Values, now time.Time) (any, error){
 	"GetCallerIdentity":         (*Server).getCallerIdentity,
 	"AssumeRole":                (*Server).assumeRole,
 	"AssumeRoleWithWebIdentity": (*Server).assumeRoleWithWebIdentity,
 }
 
-// isSTS tells requests to STS from those to Cloud Map.
-func isSTS(r *http.Request) bool {
+// isSTSRequest reports whether a request is for STS instead of Cloud Map.
+func isSTSRequest(r *http.Request) bool {
 	return r.Header.Get("X-Amz-Target") == "" && strings.HasPrefix(r.Header.Get("Content-Type"), formType)
 }
 
@@ -55,7 +55,7 @@ func (s *Server) serveSTS(w http.ResponseWriter, r *http.Request) {
 		status, code = failed.status, failed.code
 		body = stsFailure{Type: "Sender", Code: failed.code, Message: failed.message, RequestID: uuid.NewString()}
 	}
-	s.metrics.count(name, code)
+	s.metrics.countRequest(name, code)
 	s.opts.Logger.Debug("request", "operation", name, "result", code, "error", err)
 	raw, err := xml.Marshal(body)
 	if err != nil { // cannot be: the shapes are plain data
@@ -67,7 +67,7 @@ func (s *Server) serveSTS(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(raw) // a client that went away needs no answer
 }
 
-// answerSTS runs an operation and gives its name, which is "unknown" unless there is such an operation.
+// answerSTS runs an operation and returns its name, which is "unknown" for an unknown operation.
 func (s *Server) answerSTS(r *http.Request) (name string, result any, err error) {
 	body, err := readBody(r)
 	if err != nil {
@@ -83,17 +83,17 @@ func (s *Server) answerSTS(r *http.Request) (name string, result any, err error)
 		return "unknown", nil, failure("InvalidAction", "Could not find operation %s", name)
 	}
 	now := s.opts.Now()
-	var by caller
-	if name != "AssumeRoleWithWebIdentity" { // whose token is all that it needs
-		if by, err = s.authenticate(r, body, stsService, now); err != nil {
+	var caller principal
+	if name != "AssumeRoleWithWebIdentity" { // authenticated by its token
+		if caller, err = s.authenticate(r, body, stsService, now); err != nil {
 			return name, nil, err
 		}
 	}
-	result, err = run(s, by.identity, in, now)
+	result, err = run(s, caller.identity, in, now)
 	return name, result, err
 }
 
-// asSTSError gives errors the names and statuses that they have in the query protocol.
+// asSTSError returns the error with its name and status in the query protocol.
 func asSTSError(err error) *apiError {
 	failed := *asAPIError(err)
 	renamed, known := map[string]string{
@@ -142,11 +142,11 @@ func (a stsAnswer) MarshalXML(e *xml.Encoder, _ xml.StartElement) error {
 
 type callerIdentity struct{ Arn, UserId, Account string }
 
-func (s *Server) getCallerIdentity(who identity, _ url.Values, _ time.Time) (any, error) {
-	return stsAnswer{"GetCallerIdentity", callerIdentity{Arn: who.arn, UserId: who.account, Account: who.account}}, nil
+func (s *Server) getCallerIdentity(caller identity, _ url.Values, _ time.Time) (any, error) {
+	return stsAnswer{"GetCallerIdentity", callerIdentity{Arn: caller.arn, UserId: caller.account, Account: caller.account}}, nil
 }
 
-type credentials struct {
+type stsCredentials struct {
 	AccessKeyId, SecretAccessKey, SessionToken string
 	Expiration                                 string
 }
@@ -154,34 +154,34 @@ type credentials struct {
 type assumedRoleUser struct{ AssumedRoleId, Arn string }
 
 type assumedRole struct {
-	Credentials                 credentials
+	Credentials                 stsCredentials
 	AssumedRoleUser             assumedRoleUser
 	SubjectFromWebIdentityToken string `xml:",omitempty"`
 	Audience                    string `xml:",omitempty"`
 }
 
-func (s *Server) assumeRole(who identity, in url.Values, now time.Time) (any, error) {
+func (s *Server) assumeRole(caller identity, in url.Values, now time.Time) (any, error) {
 	role, known := s.role(in.Get("RoleArn"))
-	if !known || !role.trusts(who) || role.ExternalID != "" && role.ExternalID != in.Get("ExternalId") {
+	if !known || !role.trustsPrincipal(caller) || role.ExternalID != "" && role.ExternalID != in.Get("ExternalId") {
 		return nil, failure("AccessDeniedException", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s",
-			who.arn, in.Get("RoleArn"))
+			caller.arn, in.Get("RoleArn"))
 	}
-	if len(who.policies) > 0 && iampolicy.Evaluate(who.policies, "sts:AssumeRole", role.ARN, iampolicy.ConditionContext{}) != iampolicy.Allowed {
+	if len(caller.policies) > 0 && iampolicy.Evaluate(caller.policies, "sts:AssumeRole", role.ARN, iampolicy.ConditionContext{}) != iampolicy.Allowed {
 		return nil, failure("AccessDeniedException", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s "+
-			"because no identity-based policy allows the sts:AssumeRole action", who.arn, role.ARN)
+			"because no identity-based policy allows the sts:AssumeRole action", caller.arn, role.ARN)
 	}
 	session, err := s.newSession(role, in, now)
 	return stsAnswer{"AssumeRole", session}, err
 }
 
-// webToken is what is read of a JSON web token.
+// webToken has the claims of a JSON web token that the server uses.
 type webToken struct {
 	Sub string          `json:"sub"`
 	Exp int64           `json:"exp"`
 	Aud json.RawMessage `json:"aud"` // a string or a list of them
 }
 
-// parseWebToken reads a token without verifying its signature: nobody here has the issuer's key.
+// parseWebToken reads a token without verifying its signature: the server has no issuer's key.
 func parseWebToken(token string) (parsed webToken, ok bool) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -191,7 +191,7 @@ func parseWebToken(token string) (parsed webToken, ok bool) {
 	return parsed, err == nil && json.Unmarshal(payload, &parsed) == nil && parsed.Sub != ""
 }
 
-// isFor reports whether the token was made for an audience.
+// isFor reports whether the token has the audience.
 func (t webToken) isFor(audience string) bool {
 	var one string
 	var many []string
@@ -226,7 +226,7 @@ func (s *Server) role(arn string) (Role, bool) {
 	return s.opts.Roles[i], true
 }
 
-// newSession makes the credentials of an assumed role.
+// newSession returns credentials of an assumed role.
 func (s *Server) newSession(role Role, in url.Values, now time.Time) (assumedRole, error) {
 	name, duration := in.Get("RoleSessionName"), defaultSession
 	if typed := in.Get("DurationSeconds"); typed != "" {
@@ -244,12 +244,12 @@ func (s *Server) newSession(role Role, in url.Values, now time.Time) (assumedRol
 		return assumedRole{}, failure("ValidationError", "Policy: cloudmap-local has no session policies")
 	}
 	session := identity{
-		account: role.account(), role: role.ARN, policies: role.Policies, secret: random(lower, 40), token: random(lower, 100), expires: now.Add(duration),
+		account: role.account(), roleARN: role.ARN, policies: role.Policies, secret: random(lower, 40), token: random(lower, 100), expires: now.Add(duration),
 		arn: "arn:aws:sts::" + role.account() + ":assumed-role/" + role.name() + "/" + name,
 	}
 	return assumedRole{
-		Credentials: credentials{
-			AccessKeyId: s.keys.add(session, now), SecretAccessKey: session.secret, SessionToken: session.token,
+		Credentials: stsCredentials{
+			AccessKeyId: s.credentials.addSession(session, now), SecretAccessKey: session.secret, SessionToken: session.token,
 			Expiration: session.expires.UTC().Format(time.RFC3339),
 		},
 		AssumedRoleUser: assumedRoleUser{AssumedRoleId: "AROA" + random(upper, 17) + ":" + name, Arn: session.arn},

@@ -35,7 +35,7 @@ func twoAccounts(role Role) Options {
 }
 
 // sts is a real SDK client of STS.
-func (w *world) sts(credentials aws.CredentialsProvider) *sts.Client {
+func (w *testServer) sts(credentials aws.CredentialsProvider) *sts.Client {
 	return sts.New(sts.Options{
 		Region: "us-east-1", BaseEndpoint: aws.String(w.url), Credentials: credentials, RetryMaxAttempts: 1,
 		HTTPClient: &http.Client{Transport: plainBody{http.DefaultTransport}},
@@ -43,7 +43,7 @@ func (w *world) sts(credentials aws.CredentialsProvider) *sts.Client {
 }
 
 // as is a client of Cloud Map with credentials of any kind.
-func (w *world) as(credentials aws.CredentialsProvider) *sd.Client {
+func (w *testServer) asAssumedRole(credentials aws.CredentialsProvider) *sd.Client {
 	options := w.client("us-east-1", "", "").Options()
 	options.Credentials = credentials
 	return sd.New(options)
@@ -88,34 +88,34 @@ func TestAssumeRole(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, twoAccounts(tt.role))
+			w := newTestServer(t, twoAccounts(tt.role))
 			provider := stscreds.NewAssumeRoleProvider(w.sts(tt.by), roleRegistry, func(o *stscreds.AssumeRoleOptions) {
 				if tt.externalID != "" {
 					o.ExternalID = &tt.externalID
 				}
 			})
-			got, err := account(t, w.as(provider), "demo")
+			got, err := account(t, w.asAssumedRole(provider), "demo")
 			if tt.wantCode != "" {
 				wantCode(t, err, tt.wantCode)
 				return
 			}
-			same(t, otherAccount, must(t, got, err))
+			assertEqual(t, otherAccount, must(t, got, err))
 		})
 	}
 }
 
-// TestSessions is about credentials of a role: they say who they are, they chain, they end, and all three parts are needed.
+// TestSessions checks credentials of a role: their identity, role chaining, expiry, and that all three parts are needed.
 func TestSessions(t *testing.T) {
 	clock := NewClock(time.Now())
 	opts := twoAccounts(Role{Trust: []string{ownAccount}})
 	opts.Roles = append(opts.Roles, Role{ARN: "arn:aws:iam::111111111111:role/next", Trust: []string{roleRegistry}})
 	opts.Now = clock.Now
-	w := newWorld(t, opts)
+	w := newTestServer(t, opts)
 	out, err := w.sts(staticCredentials{"AKIDONE", "one"}).AssumeRole(t.Context(), &sts.AssumeRoleInput{
 		RoleArn: new(roleRegistry), RoleSessionName: new("cls1"), DurationSeconds: new(int32(900))})
 	got := must(t, out, err)
-	same(t, "arn:aws:sts::222222222222:assumed-role/registry/cls1", *got.AssumedRoleUser.Arn)
-	same(t, clock.Now().Add(15*time.Minute).Truncate(time.Second).UTC(), *got.Credentials.Expiration)
+	assertEqual(t, "arn:aws:sts::222222222222:assumed-role/registry/cls1", *got.AssumedRoleUser.Arn)
+	assertEqual(t, clock.Now().Add(15*time.Minute).Truncate(time.Second).UTC(), *got.Credentials.Expiration)
 	session := aws.Credentials{
 		AccessKeyID: *got.Credentials.AccessKeyId, SecretAccessKey: *got.Credentials.SecretAccessKey, SessionToken: *got.Credentials.SessionToken}
 	provide := func(change func(*aws.Credentials)) aws.CredentialsProvider {
@@ -125,31 +125,31 @@ func TestSessions(t *testing.T) {
 	}
 	valid := provide(func(*aws.Credentials) {})
 
-	who, err := w.sts(valid).GetCallerIdentity(t.Context(), &sts.GetCallerIdentityInput{})
-	same(t, "arn:aws:sts::222222222222:assumed-role/registry/cls1", *must(t, who, err).Arn)
-	same(t, otherAccount, *who.Account)
+	caller, err := w.sts(valid).GetCallerIdentity(t.Context(), &sts.GetCallerIdentityInput{})
+	assertEqual(t, "arn:aws:sts::222222222222:assumed-role/registry/cls1", *must(t, caller, err).Arn)
+	assertEqual(t, otherAccount, *caller.Account)
 	next := stscreds.NewAssumeRoleProvider(w.sts(valid), "arn:aws:iam::111111111111:role/next")
-	chained, err := account(t, w.as(next), "chained")
-	same(t, ownAccount, must(t, chained, err))
+	chained, err := account(t, w.asAssumedRole(next), "chained")
+	assertEqual(t, ownAccount, must(t, chained, err))
 
-	_, err = account(t, w.as(provide(func(c *aws.Credentials) { c.SessionToken = "" })), "no-token")
+	_, err = account(t, w.asAssumedRole(provide(func(c *aws.Credentials) { c.SessionToken = "" })), "no-token")
 	wantCode(t, err, "UnrecognizedClientException")
-	_, err = account(t, w.as(provide(func(c *aws.Credentials) { c.SessionToken += "x" })), "wrong-token")
+	_, err = account(t, w.asAssumedRole(provide(func(c *aws.Credentials) { c.SessionToken += "x" })), "wrong-token")
 	wantCode(t, err, "UnrecognizedClientException")
-	_, err = account(t, w.as(provide(func(c *aws.Credentials) { c.SecretAccessKey = "x" })), "wrong-secret")
+	_, err = account(t, w.asAssumedRole(provide(func(c *aws.Credentials) { c.SecretAccessKey = "x" })), "wrong-secret")
 	wantCode(t, err, "InvalidSignatureException")
 	token := provide(func(c *aws.Credentials) { c.AccessKeyID, c.SecretAccessKey = "AKIDONE", "one" })
-	_, err = account(t, w.as(token), "token-of-another")
+	_, err = account(t, w.asAssumedRole(token), "token-of-another")
 	wantCode(t, err, "UnrecognizedClientException")
 
-	if _, err := account(t, w.as(valid), "valid"); err != nil {
+	if _, err := account(t, w.asAssumedRole(valid), "valid"); err != nil {
 		t.Error(err)
 	}
-	held, known := w.server.keys.find(session.AccessKeyID)
-	same(t, true, known)
+	held, known := w.server.credentials.findIdentity(session.AccessKeyID)
+	assertEqual(t, true, known)
 	wantCode(t, held.checkSession(session.SessionToken, clock.Now().Add(15*time.Minute)), "ExpiredTokenException")
 	clock.Advance(4 * time.Minute) // less than signatures may be off
-	if _, err := account(t, w.as(valid), "still-valid"); err != nil {
+	if _, err := account(t, w.asAssumedRole(valid), "still-valid"); err != nil {
 		t.Error(err)
 	}
 }
@@ -159,7 +159,7 @@ type fixed aws.Credentials
 func (f fixed) Retrieve(context.Context) (aws.Credentials, error) { return aws.Credentials(f), nil }
 
 func TestSTSRefuses(t *testing.T) {
-	w := newWorld(t, twoAccounts(Role{Trust: []string{ownAccount}}))
+	w := newTestServer(t, twoAccounts(Role{Trust: []string{ownAccount}}))
 	c := w.sts(staticCredentials{"AKIDONE", "one"})
 	tests := []struct {
 		name string
@@ -222,27 +222,28 @@ func TestAssumeRoleWithWebIdentity(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, twoAccounts(Role{Subjects: []string{"system:serviceaccount:cloud-map-mcs-system:*"}}))
+			w := newTestServer(t, twoAccounts(Role{Subjects: []string{"system:serviceaccount:cloud-map-mcs-system:*"}}))
 			provider := stscreds.NewWebIdentityRoleProvider(w.sts(aws.AnonymousCredentials{}), roleRegistry, tt.token)
-			got, err := account(t, w.as(provider), "demo")
+			got, err := account(t, w.asAssumedRole(provider), "demo")
 			if tt.want != "" {
 				wantCode(t, err, tt.want)
 				return
 			}
-			same(t, otherAccount, must(t, got, err))
+			assertEqual(t, otherAccount, must(t, got, err))
 		})
 	}
 }
 
-// TestOpenServerWithRoles has no access keys: everybody may call, and may assume what trusts the account.
+// TestOpenServerWithRoles has no access keys: all requests are accepted, and roles that trust the account can be
+// assumed.
 func TestOpenServerWithRoles(t *testing.T) {
-	w := newWorld(t, Options{Now: time.Now, Roles: []Role{{ARN: roleRegistry, Trust: []string{DefaultAccount}}}})
-	got, err := account(t, w.as(assumeRole(w.sts(staticCredentials{"any", "any"}))), "demo")
-	same(t, otherAccount, must(t, got, err))
+	w := newTestServer(t, Options{Now: time.Now, Roles: []Role{{ARN: roleRegistry, Trust: []string{DefaultAccount}}}})
+	got, err := account(t, w.asAssumedRole(assumeRole(w.sts(staticCredentials{"any", "any"}))), "demo")
+	assertEqual(t, otherAccount, must(t, got, err))
 }
 
 func TestQueryThatIsNone(t *testing.T) {
-	w := newWorld(t, Options{})
+	w := newTestServer(t, Options{})
 	for _, body := range []string{"", "%zz", "Action=", "Action=AssumeRole&RoleArn=" + url.QueryEscape("<&>")} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url, strings.NewReader(body))
 		must(t, r, err).Header.Set("Content-Type", formType)

@@ -1,14 +1,18 @@
 package cloudmaplocal
 
-import "strings"
+import (
+	"strings"
 
-// newTags checks the tags of a new resource and makes them a map.
-func newTags(tags []tag) (map[string]string, error) {
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
+)
+
+// newTags validates the tags of a new resource and returns them as a map.
+func newTags(tags []wire.Tag) (map[string]string, error) {
 	return addTags(nil, tags, "")
 }
 
-// addTags is old with tags added or replaced.
-func addTags(old map[string]string, tags []tag, resource string) (map[string]string, error) {
+// addTags returns old with tags added or replaced.
+func addTags(old map[string]string, tags []wire.Tag, resource string) (map[string]string, error) {
 	if err := checkTags(tags); err != nil {
 		return nil, err
 	}
@@ -23,7 +27,7 @@ func addTags(old map[string]string, tags []tag, resource string) (map[string]str
 	return all, nil
 }
 
-// tagsOf finds the tags of the resource that an ARN names, to be read or replaced.
+// tagsOf finds the tags of the resource that an ARN names, to read or replace them.
 func (r *region) tagsOf(arn string) (*map[string]string, error) {
 	if err := (text{"ResourceARN", 1, 1011, nil}).check(arn); err != nil {
 		return nil, err
@@ -31,46 +35,46 @@ func (r *region) tagsOf(arn string) (*map[string]string, error) {
 	if !strings.HasPrefix(arn, "arn:") {
 		return nil, invalidInput("ResourceARN: '%s' is not an ARN", arn)
 	}
-	if ns := r.namespaces[r.id("namespace", arn)]; ns != nil && r.shows(ns) {
+	if ns := r.namespaces[r.id("namespace", arn)]; ns != nil && r.isVisible(ns) {
 		return &ns.Tags, nil
 	}
-	if svc := r.services[r.id("service", arn)]; svc != nil && r.shows(r.namespaces[svc.NamespaceID]) {
+	if svc := r.services[r.id("service", arn)]; svc != nil && r.isVisible(r.namespaces[svc.NamespaceID]) {
 		return &svc.Tags, nil
 	}
 	return nil, resourceNotFound(arn)
 }
 
-func (r *region) listTags(in arnInput) (struct{ Tags []tag }, error) {
-	var out struct{ Tags []tag }
+func (r *region) listTags(in wire.ARNInput) (struct{ Tags []wire.Tag }, error) {
+	var out struct{ Tags []wire.Tag }
 	tags, err := r.tagsOf(in.ResourceARN)
 	if err != nil {
 		return out, err
 	}
-	out.Tags = mapSlice(sortedKeys(*tags), func(key string) tag { return tag{Key: key, Value: (*tags)[key]} })
+	out.Tags = mapSlice(sortedKeys(*tags), func(key string) wire.Tag { return wire.Tag{Key: key, Value: (*tags)[key]} })
 	return out, nil
 }
 
-func (r *region) tagResource(in tagInput) (empty, error) {
+func (r *region) tagResource(in wire.TagInput) (wire.Empty, error) {
 	tags, err := r.tagsOf(in.ResourceARN)
 	if err != nil {
-		return empty{}, err
+		return wire.Empty{}, err
 	}
 	all, err := addTags(*tags, in.Tags, in.ResourceARN)
 	if err != nil {
-		return empty{}, err
+		return wire.Empty{}, err
 	}
 	*tags = all
-	return empty{}, nil
+	return wire.Empty{}, nil
 }
 
-func (r *region) untagResource(in untagInput) (empty, error) {
+func (r *region) untagResource(in wire.UntagInput) (wire.Empty, error) {
 	tags, err := r.tagsOf(in.ResourceARN)
 	if err != nil {
-		return empty{}, err
+		return wire.Empty{}, err
 	}
 	if n := len(in.TagKeys); n > maxTagsPerCall {
-		return empty{}, invalidInput("TagKeys: %d; a request may carry %d", n, maxTagsPerCall)
+		return wire.Empty{}, invalidInput("TagKeys: %d; a request may carry %d", n, maxTagsPerCall)
 	}
 	*tags = without(*tags, in.TagKeys)
-	return empty{}, nil
+	return wire.Empty{}, nil
 }

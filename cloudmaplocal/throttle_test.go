@@ -8,7 +8,7 @@ import (
 )
 
 func TestThrottle(t *testing.T) {
-	w := newWorld(t, Options{Limits: map[string]Limit{
+	w := newTestServer(t, Options{Limits: map[string]Limit{
 		"RegisterInstance": {PerSecond: 2, Burst: 3}, "DiscoverInstances": {PerSecond: 10, Burst: 1},
 	}})
 	svc := w.service(w.namespace("demo"), "svc")

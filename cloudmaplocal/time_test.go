@@ -13,7 +13,7 @@ import (
 
 func TestConsistencyDelay(t *testing.T) {
 	const delay = 500 * time.Millisecond
-	w := newWorld(t, Options{ConsistencyDelay: delay})
+	w := newTestServer(t, Options{ConsistencyDelay: delay})
 	find := func() (*sd.DiscoverInstancesOutput, error) {
 		return w.DiscoverInstances(t.Context(), &sd.DiscoverInstancesInput{NamespaceName: new("demo"), ServiceName: new("svc")})
 	}
@@ -71,11 +71,11 @@ func TestConsistencyDelay(t *testing.T) {
 }
 
 func TestOperationDelay(t *testing.T) {
-	w := newWorld(t, Options{OperationDelay: 2 * time.Second})
+	w := newTestServer(t, Options{OperationDelay: 2 * time.Second})
 	created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo"), CreatorRequestId: new("once")})
 	ns := w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"]
 	again, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo"), CreatorRequestId: new("once")})
-	same(t, created.OperationId, must(t, again, err).OperationId)
+	assertEqual(t, created.OperationId, must(t, again, err).OperationId)
 	_, err = w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 	wantCode(t, err, "DuplicateRequest")
 	_, err = w.GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &ns})
@@ -106,7 +106,7 @@ func TestOperationDelay(t *testing.T) {
 }
 
 func TestDuplicateRequest(t *testing.T) {
-	w := newWorld(t, Options{OperationDelay: time.Second})
+	w := newTestServer(t, Options{OperationDelay: time.Second})
 	created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 	ns := w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"]
 	w.clock.Advance(time.Second)
@@ -119,7 +119,7 @@ func TestDuplicateRequest(t *testing.T) {
 	first, err := register("a", "r1", "1")
 	must(t, first, err)
 	again, err := register("a", "r1", "1")
-	same(t, first.OperationId, must(t, again, err).OperationId)
+	assertEqual(t, first.OperationId, must(t, again, err).OperationId)
 
 	wantDuplicate := func(err error) {
 		t.Helper()
@@ -127,7 +127,7 @@ func TestDuplicateRequest(t *testing.T) {
 		if !errors.As(err, &duplicate) {
 			t.Fatalf("error = %v, want DuplicateRequest", err)
 		}
-		same(t, first.OperationId, duplicate.DuplicateOperationId)
+		assertEqual(t, first.OperationId, duplicate.DuplicateOperationId)
 	}
 	_, err = register("a", "r1", "2")
 	wantDuplicate(err)
@@ -144,7 +144,7 @@ func TestDuplicateRequest(t *testing.T) {
 	pending, err := w.ListOperations(t.Context(), &sd.ListOperationsInput{Filters: []types.OperationFilter{
 		{Name: "SERVICE_ID", Values: []string{svc}}, {Name: "STATUS", Condition: "IN", Values: []string{"SUBMITTED", "PENDING"}},
 	}})
-	same(t, 2, len(must(t, pending, err).Operations))
+	assertEqual(t, 2, len(must(t, pending, err).Operations))
 	w.clock.Advance(time.Second)
 	if _, err := register("a", "r2", "2"); err != nil {
 		t.Errorf("after the first was done: %v", err)
@@ -152,7 +152,7 @@ func TestDuplicateRequest(t *testing.T) {
 }
 
 func TestDuplicateDeletion(t *testing.T) {
-	w := newWorld(t, Options{OperationDelay: time.Second})
+	w := newTestServer(t, Options{OperationDelay: time.Second})
 	created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 	id := w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"]
 	w.clock.Advance(time.Second)
@@ -165,11 +165,11 @@ func TestDuplicateDeletion(t *testing.T) {
 	w.clock.Advance(time.Second)
 	_, err = w.GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &id})
 	wantCode(t, err, "NamespaceNotFound")
-	same(t, types.OperationStatusSuccess, w.operation(deleted.OperationId).Status)
+	assertEqual(t, types.OperationStatusSuccess, w.operation(deleted.OperationId).Status)
 }
 
 func TestHealthDelay(t *testing.T) {
-	w := newWorld(t, Options{HealthDelay: 30 * time.Second})
+	w := newTestServer(t, Options{HealthDelay: 30 * time.Second})
 	ns := w.namespace("demo")
 	created, err := w.CreateService(t.Context(), &sd.CreateServiceInput{
 		NamespaceId: &ns, Name: new("svc"), HealthCheckCustomConfig: &types.HealthCheckCustomConfig{},
@@ -186,12 +186,12 @@ func TestHealthDelay(t *testing.T) {
 	}{{0, "HEALTHY"}, {29 * time.Second, "HEALTHY"}, {time.Second, "UNHEALTHY"}} {
 		w.clock.Advance(step.wait)
 		found, _ := w.discovered("demo", "svc")
-		same(t, step.want, found["a"].HealthStatus)
+		assertEqual(t, step.want, found["a"].HealthStatus)
 	}
 }
 
 func TestOperationsAreForgotten(t *testing.T) {
-	w := newWorld(t, Options{})
+	w := newTestServer(t, Options{})
 	svc := w.service(w.namespace("demo"), "svc")
 	old := w.register(svc, "old", map[string]string{})
 	w.clock.Advance(keptOperationsTime + time.Second)
@@ -203,11 +203,11 @@ func TestOperationsAreForgotten(t *testing.T) {
 
 // TestReplicaFollows compares the replica with the truth after many random changes.
 func TestReplicaFollows(t *testing.T) {
-	w := newWorld(t, Options{ConsistencyDelay: time.Second, OperationDelay: 300 * time.Millisecond})
+	w := newTestServer(t, Options{ConsistencyDelay: time.Second, OperationDelay: 300 * time.Millisecond})
 	created, err := w.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")})
 	w.clock.Advance(time.Second)
 	svc := w.service(w.operation(must(t, created, err).OperationId).Targets["NAMESPACE"], "svc")
-	// what was registered, by the time at which it was
+	// registered instances by time
 	type moment struct {
 		at  time.Time
 		ids []string

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// tokenPrefix tells our tokens from arbitrary base64.
+// tokenPrefix distinguishes tokens of this server from arbitrary base64.
 const tokenPrefix = "after:"
 
-// encodeToken makes the opaque NextToken that continues after key.
+// encodeToken returns the opaque NextToken that continues after key.
 func encodeToken(key string) string {
 	return base64.URLEncoding.EncodeToString([]byte(tokenPrefix + key))
 }
 
-// decodeToken is the key in a token of encodeToken; "" for no token.
+// decodeToken returns the key in a token of encodeToken; "" for no token.
 func decodeToken(token string) (string, error) {
 	if token == "" {
 		return "", nil
@@ -21,7 +21,7 @@ func decodeToken(token string) (string, error) {
 	raw, err := base64.URLEncoding.DecodeString(token)
 	key, ours := strings.CutPrefix(string(raw), tokenPrefix)
 	if err != nil || !ours {
-		return "", invalidInput("NextToken: not a token of an earlier answer")
+		return "", invalidInput("NextToken: not a token that this server returned")
 	}
 	return key, nil
 }

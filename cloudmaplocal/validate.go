@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
 // Limits of the API. Source, unless another is given: the service's Smithy model, servicediscovery-2017-03-14, as the AWS
@@ -76,7 +78,7 @@ var (
 	filterValueText   = text{"Filter value", 1, maxFilterValueLen, nil}
 )
 
-// check is an InvalidInput that says what is wrong with value, or nil.
+// check returns an InvalidInput error if value does not satisfy the constraint.
 func (t text) check(value string) error {
 	n := utf8.RuneCountInString(value)
 	switch {
@@ -92,7 +94,7 @@ func (t text) check(value string) error {
 	return nil
 }
 
-// checkCount is about an optional number that must be between 1 and high.
+// checkCount validates an optional number between 1 and high.
 func checkCount(member string, value *int, high int) error {
 	if value != nil && (*value < 1 || *value > high) {
 		return invalidInput("Value '%d' at '%s' failed to satisfy constraint: Member must be between 1 and %d", *value, member, high)
@@ -100,7 +102,7 @@ func checkCount(member string, value *int, high int) error {
 	return nil
 }
 
-// checkOneOf is about a member that is an enumeration.
+// checkOneOf validates a member that is an enumeration.
 func checkOneOf(member, value string, allowed ...string) error {
 	if !slices.Contains(allowed, value) {
 		return invalidInput("Value '%s' at '%s' failed to satisfy constraint: Member must satisfy enum value set: [%s]",
@@ -119,7 +121,7 @@ func checkTTL(member string, ttl *int64) error {
 	return nil
 }
 
-// checkNamespaceName knows the three kinds of namespace. A name that looks like an ARN would be ambiguous ever after.
+// checkNamespaceName validates the name for the kind of namespace. A name like an ARN would be ambiguous in references.
 func checkNamespaceName(kind, name string) error {
 	constraint := map[string]text{kindHTTP: httpNameText, kindPrivate: privateNameText, kindPublic: publicNameText}[kind]
 	if strings.HasPrefix(name, "arn:") {
@@ -128,7 +130,7 @@ func checkNamespaceName(kind, name string) error {
 	return constraint.check(name)
 }
 
-// checkInstanceAttributes is about what holds for an instance of any service.
+// checkInstanceAttributes validates the constraints that hold for instances of all services.
 func checkInstanceAttributes(attributes map[string]string) error {
 	custom, chars := 0, 0
 	for _, key := range sortedKeys(attributes) {
@@ -150,7 +152,7 @@ func checkInstanceAttributes(attributes map[string]string) error {
 	return checkSpecialAttributes(attributes)
 }
 
-// checkSpecialAttributes is about the values of the AWS_… attributes and which of them exclude each other.
+// checkSpecialAttributes validates the values of the AWS_… attributes and their combinations.
 func checkSpecialAttributes(attributes map[string]string) error {
 	if ip, set := attributes[attrIPv4]; set {
 		if addr, err := netip.ParseAddr(ip); err != nil || !addr.Is4() {
@@ -189,7 +191,7 @@ func checkExclusiveAttributes(attributes map[string]string) error {
 	return nil
 }
 
-// checkAttributesFor is about what the service's records and health checks need of an instance.
+// checkAttributesFor validates that an instance has the attributes that the service's records and health checks need.
 func checkAttributesFor(svc *service, namespaceKind string, attributes map[string]string) error {
 	has := func(key string) bool { return attributes[key] != "" }
 	if has(attrInitialHealth) && svc.CustomHealth == nil {
@@ -227,7 +229,7 @@ func checkAlias(svc *service) error {
 	return nil
 }
 
-// recordNeeds is the attributes that a type of record needs; of those in one list, one is enough [RegisterInstance].
+// recordNeeds has the attributes that a type of record needs; one attribute of each list suffices [RegisterInstance].
 var recordNeeds = map[string][][]string{
 	"A":     {{attrIPv4}},
 	"AAAA":  {{attrIPv6}},
@@ -247,7 +249,7 @@ func checkRecordAttributes(serviceID, record string, has func(string) bool) erro
 // recordTypes that may stand together in a DnsConfig, sorted [DnsRecord].
 var recordTypes = [][]string{{"A"}, {"AAAA"}, {"A", "AAAA"}, {"SRV"}, {"CNAME"}}
 
-func checkDNSConfig(dns *dnsConfig) error {
+func checkDNSConfig(dns *wire.DNSConfig) error {
 	var types []string
 	for _, record := range dns.DnsRecords {
 		types = append(types, record.Type)
@@ -266,7 +268,7 @@ func checkDNSConfig(dns *dnsConfig) error {
 	return checkOneOf("RoutingPolicy", cmp.Or(dns.RoutingPolicy, routingMultivalue), routingMultivalue, routingWeighted)
 }
 
-func checkHealthCheck(check *healthCheckConfig) error {
+func checkHealthCheck(check *wire.HealthCheckConfig) error {
 	if check == nil {
 		return nil
 	}
@@ -291,7 +293,7 @@ func checkServiceAttributes(attributes map[string]string) error {
 	return nil
 }
 
-func checkTags(tags []tag) error {
+func checkTags(tags []wire.Tag) error {
 	if len(tags) > maxTagsPerCall {
 		return invalidInput("Tags: %d; a request may carry %d", len(tags), maxTagsPerCall)
 	}
@@ -304,18 +306,18 @@ func checkTags(tags []tag) error {
 			return invalidInput("Tag key '%s': aws: is reserved", t.Key)
 		}
 		if seen[t.Key] {
-			return invalidInput("Tag key '%s': given twice", t.Key)
+			return invalidInput("Tag key '%s': duplicate", t.Key)
 		}
 		seen[t.Key] = true
 	}
 	return nil
 }
 
-// allowedFilters says which conditions a filter may have, by its name.
+// allowedFilters has the conditions that a filter may have, by its name.
 type allowedFilters map[string][]string
 
-// check is about the whole list. A filter without condition means EQ; only IN and BETWEEN take several values.
-func (a allowedFilters) check(filters []filter) error {
+// check validates a list of filters. A filter without condition means EQ; only IN and BETWEEN take several values.
+func (a allowedFilters) check(filters []wire.Filter) error {
 	for _, f := range filters {
 		condition := cmp.Or(f.Condition, "EQ")
 		if err := cmp.Or(checkOneOf("Filters.Name", f.Name, sortedKeys(a)...),

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
 func TestText(t *testing.T) {
@@ -157,8 +159,8 @@ func TestInstanceAttributes(t *testing.T) {
 }
 
 func TestAttributesForService(t *testing.T) {
-	dns := func(policy string, types ...string) *dnsConfig {
-		return &dnsConfig{RoutingPolicy: policy, DnsRecords: mapSlice(types, func(s string) dnsRecord { return dnsRecord{Type: s} })}
+	dns := func(policy string, types ...string) *wire.DNSConfig {
+		return &wire.DNSConfig{RoutingPolicy: policy, DnsRecords: mapSlice(types, func(s string) wire.DNSRecord { return wire.DNSRecord{Type: s} })}
 	}
 	tests := []struct {
 		name       string
@@ -169,8 +171,8 @@ func TestAttributesForService(t *testing.T) {
 	}{
 		{"HTTP needs nothing", service{}, kindHTTP, map[string]string{"a": "b"}, true},
 		{"health without custom check", service{}, kindHTTP, map[string]string{attrInitialHealth: healthy}, false},
-		{"health with custom check", service{CustomHealth: &healthCheckCustomConfig{}}, kindHTTP, map[string]string{attrInitialHealth: healthy}, true},
-		{"health check without port", service{HealthCheck: &healthCheckConfig{}}, kindHTTP, map[string]string{attrIPv4: "1.1.1.1"}, false},
+		{"health with custom check", service{CustomHealth: &wire.HealthCheckCustomConfig{}}, kindHTTP, map[string]string{attrInitialHealth: healthy}, true},
+		{"health check without port", service{HealthCheck: &wire.HealthCheckConfig{}}, kindHTTP, map[string]string{attrIPv4: "1.1.1.1"}, false},
 		{"EC2 in DNS", service{}, kindPrivate, map[string]string{attrEC2: "i-1"}, false},
 		{"A", service{DNS: dns(routingMultivalue, "A")}, kindPrivate, map[string]string{attrIPv4: "1.1.1.1"}, true},
 		{"A without address", service{DNS: dns(routingMultivalue, "A")}, kindPrivate, map[string]string{attrIPv6: "::1"}, false},
@@ -191,42 +193,42 @@ func TestAttributesForService(t *testing.T) {
 }
 
 func TestNewService(t *testing.T) {
-	records := func(types ...string) *dnsConfig {
-		return &dnsConfig{DnsRecords: mapSlice(types, func(s string) dnsRecord { return dnsRecord{Type: s, TTL: aws.Int64(60)} })}
+	records := func(types ...string) *wire.DNSConfig {
+		return &wire.DNSConfig{DnsRecords: mapSlice(types, func(s string) wire.DNSRecord { return wire.DNSRecord{Type: s, TTL: aws.Int64(60)} })}
 	}
-	weighted := func(d *dnsConfig) *dnsConfig { d.RoutingPolicy = routingWeighted; return d }
-	check := &healthCheckConfig{Type: "TCP"}
+	weighted := func(d *wire.DNSConfig) *wire.DNSConfig { d.RoutingPolicy = routingWeighted; return d }
+	check := &wire.HealthCheckConfig{Type: "TCP"}
 	tests := []struct {
 		name string
 		kind string
-		in   createServiceInput
+		in   wire.CreateServiceInput
 		want bool
 	}{
-		{"HTTP", kindHTTP, createServiceInput{}, true},
-		{"HTTP with health check", kindHTTP, createServiceInput{HealthCheckConfig: check}, true},
-		{"HTTP with records", kindHTTP, createServiceInput{DnsConfig: records("A")}, false},
-		{"DNS without records", kindPrivate, createServiceInput{}, false},
-		{"DNS with type HTTP", kindPrivate, createServiceInput{Type: "HTTP"}, true},
-		{"DNS with type HTTP and records", kindPrivate, createServiceInput{Type: "HTTP", DnsConfig: records("A")}, false},
-		{"type DNS", kindPrivate, createServiceInput{Type: "DNS", DnsConfig: records("A")}, false},
-		{"A and AAAA", kindPrivate, createServiceInput{DnsConfig: records("AAAA", "A")}, true},
-		{"A and SRV", kindPrivate, createServiceInput{DnsConfig: records("A", "SRV")}, false},
-		{"A twice", kindPrivate, createServiceInput{DnsConfig: records("A", "A")}, false},
-		{"no record", kindPrivate, createServiceInput{DnsConfig: records()}, false},
-		{"record without TTL", kindPrivate, createServiceInput{DnsConfig: &dnsConfig{DnsRecords: []dnsRecord{{Type: "A"}}}}, false},
-		{"negative TTL", kindPrivate, createServiceInput{DnsConfig: &dnsConfig{DnsRecords: []dnsRecord{{"A", aws.Int64(-1)}}}}, false},
-		{"CNAME", kindPrivate, createServiceInput{DnsConfig: weighted(records("CNAME"))}, true},
-		{"CNAME in multivalue", kindPrivate, createServiceInput{DnsConfig: records("CNAME")}, false},
-		{"CNAME with health check", kindPublic, createServiceInput{DnsConfig: weighted(records("CNAME")), HealthCheckConfig: check}, false},
-		{"health check in public DNS", kindPublic, createServiceInput{DnsConfig: records("A"), HealthCheckConfig: check}, true},
-		{"health check in private DNS", kindPrivate, createServiceInput{DnsConfig: records("A"), HealthCheckConfig: check}, false},
-		{"both health checks", kindHTTP, createServiceInput{HealthCheckConfig: check, HealthCheckCustomConfig: &healthCheckCustomConfig{}}, false},
-		{"TCP check with path", kindHTTP, createServiceInput{HealthCheckConfig: &healthCheckConfig{Type: "TCP", ResourcePath: "/"}}, false},
-		{"unknown check", kindHTTP, createServiceInput{HealthCheckConfig: &healthCheckConfig{Type: "UDP"}}, false},
-		{"threshold 0", kindHTTP, createServiceInput{HealthCheckCustomConfig: &healthCheckCustomConfig{FailureThreshold: new(0)}}, false},
-		{"threshold 11", kindHTTP, createServiceInput{HealthCheckConfig: &healthCheckConfig{Type: "TCP", FailureThreshold: new(11)}}, false},
-		{"reserved tag", kindHTTP, createServiceInput{Tags: []tag{{"aws:x", "y"}}}, false},
-		{"tag twice", kindHTTP, createServiceInput{Tags: []tag{{"x", "y"}, {"x", "z"}}}, false},
+		{"HTTP", kindHTTP, wire.CreateServiceInput{}, true},
+		{"HTTP with health check", kindHTTP, wire.CreateServiceInput{HealthCheckConfig: check}, true},
+		{"HTTP with records", kindHTTP, wire.CreateServiceInput{DnsConfig: records("A")}, false},
+		{"DNS without records", kindPrivate, wire.CreateServiceInput{}, false},
+		{"DNS with type HTTP", kindPrivate, wire.CreateServiceInput{Type: "HTTP"}, true},
+		{"DNS with type HTTP and records", kindPrivate, wire.CreateServiceInput{Type: "HTTP", DnsConfig: records("A")}, false},
+		{"type DNS", kindPrivate, wire.CreateServiceInput{Type: "DNS", DnsConfig: records("A")}, false},
+		{"A and AAAA", kindPrivate, wire.CreateServiceInput{DnsConfig: records("AAAA", "A")}, true},
+		{"A and SRV", kindPrivate, wire.CreateServiceInput{DnsConfig: records("A", "SRV")}, false},
+		{"A twice", kindPrivate, wire.CreateServiceInput{DnsConfig: records("A", "A")}, false},
+		{"no record", kindPrivate, wire.CreateServiceInput{DnsConfig: records()}, false},
+		{"record without TTL", kindPrivate, wire.CreateServiceInput{DnsConfig: &wire.DNSConfig{DnsRecords: []wire.DNSRecord{{Type: "A"}}}}, false},
+		{"negative TTL", kindPrivate, wire.CreateServiceInput{DnsConfig: &wire.DNSConfig{DnsRecords: []wire.DNSRecord{{Type: "A", TTL: aws.Int64(-1)}}}}, false},
+		{"CNAME", kindPrivate, wire.CreateServiceInput{DnsConfig: weighted(records("CNAME"))}, true},
+		{"CNAME in multivalue", kindPrivate, wire.CreateServiceInput{DnsConfig: records("CNAME")}, false},
+		{"CNAME with health check", kindPublic, wire.CreateServiceInput{DnsConfig: weighted(records("CNAME")), HealthCheckConfig: check}, false},
+		{"health check in public DNS", kindPublic, wire.CreateServiceInput{DnsConfig: records("A"), HealthCheckConfig: check}, true},
+		{"health check in private DNS", kindPrivate, wire.CreateServiceInput{DnsConfig: records("A"), HealthCheckConfig: check}, false},
+		{"both health checks", kindHTTP, wire.CreateServiceInput{HealthCheckConfig: check, HealthCheckCustomConfig: &wire.HealthCheckCustomConfig{}}, false},
+		{"TCP check with path", kindHTTP, wire.CreateServiceInput{HealthCheckConfig: &wire.HealthCheckConfig{Type: "TCP", ResourcePath: "/"}}, false},
+		{"unknown check", kindHTTP, wire.CreateServiceInput{HealthCheckConfig: &wire.HealthCheckConfig{Type: "UDP"}}, false},
+		{"threshold 0", kindHTTP, wire.CreateServiceInput{HealthCheckCustomConfig: &wire.HealthCheckCustomConfig{FailureThreshold: new(0)}}, false},
+		{"threshold 11", kindHTTP, wire.CreateServiceInput{HealthCheckConfig: &wire.HealthCheckConfig{Type: "TCP", FailureThreshold: new(11)}}, false},
+		{"reserved tag", kindHTTP, wire.CreateServiceInput{Tags: []wire.Tag{{Key: "aws:x", Value: "y"}}}, false},
+		{"tag twice", kindHTTP, wire.CreateServiceInput{Tags: []wire.Tag{{Key: "x", Value: "y"}, {Key: "x", Value: "z"}}}, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -240,24 +242,24 @@ func TestNewService(t *testing.T) {
 func TestFilters(t *testing.T) {
 	tests := []struct {
 		name string
-		f    filter
+		f    wire.Filter
 		want bool
 	}{
-		{"EQ by default", filter{Name: "SERVICE_ID", Values: []string{"srv-1"}}, true},
-		{"EQ with two", filter{Name: "SERVICE_ID", Values: []string{"a", "b"}}, false},
-		{"EQ with none", filter{Name: "SERVICE_ID"}, false},
-		{"IN with two", filter{Name: "STATUS", Condition: "IN", Values: []string{"PENDING", "FAIL"}}, true},
-		{"IN with none", filter{Name: "STATUS", Condition: "IN"}, false},
-		{"IN where it is not supported", filter{Name: "SERVICE_ID", Condition: "IN", Values: []string{"a"}}, false},
-		{"BETWEEN", filter{Name: "UPDATE_DATE", Condition: "BETWEEN", Values: []string{"1", "2"}}, true},
-		{"BETWEEN with one", filter{Name: "UPDATE_DATE", Condition: "BETWEEN", Values: []string{"1"}}, false},
-		{"EQ on a date", filter{Name: "UPDATE_DATE", Values: []string{"1"}}, false},
-		{"unknown name", filter{Name: "NAME", Values: []string{"a"}}, false},
-		{"empty value", filter{Name: "SERVICE_ID", Values: []string{""}}, false},
+		{"EQ by default", wire.Filter{Name: "SERVICE_ID", Values: []string{"srv-1"}}, true},
+		{"EQ with two", wire.Filter{Name: "SERVICE_ID", Values: []string{"a", "b"}}, false},
+		{"EQ with none", wire.Filter{Name: "SERVICE_ID"}, false},
+		{"IN with two", wire.Filter{Name: "STATUS", Condition: "IN", Values: []string{"PENDING", "FAIL"}}, true},
+		{"IN with none", wire.Filter{Name: "STATUS", Condition: "IN"}, false},
+		{"IN where it is not supported", wire.Filter{Name: "SERVICE_ID", Condition: "IN", Values: []string{"a"}}, false},
+		{"BETWEEN", wire.Filter{Name: "UPDATE_DATE", Condition: "BETWEEN", Values: []string{"1", "2"}}, true},
+		{"BETWEEN with one", wire.Filter{Name: "UPDATE_DATE", Condition: "BETWEEN", Values: []string{"1"}}, false},
+		{"EQ on a date", wire.Filter{Name: "UPDATE_DATE", Values: []string{"1"}}, false},
+		{"unknown name", wire.Filter{Name: "NAME", Values: []string{"a"}}, false},
+		{"empty value", wire.Filter{Name: "SERVICE_ID", Values: []string{""}}, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			wantValid(t, operationFilters.check([]filter{tt.f}), tt.want)
+			wantValid(t, operationFilters.check([]wire.Filter{tt.f}), tt.want)
 		})
 	}
 }

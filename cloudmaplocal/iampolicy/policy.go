@@ -14,13 +14,13 @@ import (
 // Policy is an IAM policy document that is attached to an identity, in IAM's JSON: Version, Statement with Sid, Effect,
 // Action or NotAction, Resource or NotResource, and Condition.
 //
-// What this evaluator does not know it refuses when it reads a document, rather than judge wrongly: policy variables, and
-// condition operators other than those for strings, ARNs, booleans and Null.
+// The evaluator rejects documents with features that it does not implement, instead of evaluating them wrongly: policy
+// variables, and condition operators other than those for strings, ARNs, booleans and Null.
 type Policy struct {
 	statements []statement
 }
 
-// statement is one of a policy's.
+// statement is one statement of a policy.
 type statement struct {
 	sid        string
 	deny       bool
@@ -29,7 +29,7 @@ type statement struct {
 	conditions []condition
 }
 
-// patterns is a list with wildcards, or all but such a list.
+// patterns is a list with wildcards, or the complement of such a list.
 type patterns struct {
 	list []string
 	not  bool
@@ -39,14 +39,14 @@ func (p patterns) match(text string) bool {
 	return p.not != slices.ContainsFunc(p.list, func(pattern string) bool { return MatchWildcard(pattern, text) })
 }
 
-// condition is one key's under one operator.
+// condition is one key under one operator.
 type condition struct {
 	operator operator
 	key      string // in lower case
 	values   []string
 }
 
-// operator is a condition operator, taken apart.
+// operator is a parsed condition operator.
 type operator struct {
 	set      string // ForAllValues, ForAnyValue or ""
 	ifExists bool
@@ -55,17 +55,17 @@ type operator struct {
 	compare  func(pattern, value string) bool
 }
 
-// comparisons is the condition operators, without Not, the prefixes of sets and the suffix IfExists.
+// comparisons are the condition operators without Not, set prefixes and the suffix IfExists.
 var comparisons = map[string]func(pattern, value string) bool{
 	"StringEquals":           func(pattern, value string) bool { return pattern == value },
 	"StringEqualsIgnoreCase": strings.EqualFold,
 	"StringLike":             MatchWildcard,
-	"ArnEquals":              arnLike, // the same as ArnLike, says the reference
+	"ArnEquals":              arnLike, // the same as ArnLike according to the reference
 	"ArnLike":                arnLike,
 	"Bool":                   strings.EqualFold,
 }
 
-// negations is the operators that are others' contrary.
+// negations are the negated operators.
 var negations = map[string]string{
 	"StringNotEquals":           "StringEquals",
 	"StringNotEqualsIgnoreCase": "StringEqualsIgnoreCase",
@@ -89,7 +89,7 @@ func arnLike(pattern, value string) bool {
 	return true
 }
 
-// parseOperator takes an operator apart, as in ForAllValues:StringNotEqualsIfExists.
+// parseOperator parses an operator such as ForAllValues:StringNotEqualsIfExists.
 func parseOperator(text string) (operator, error) {
 	var op operator
 	name := text
@@ -114,7 +114,8 @@ func parseOperator(text string) (operator, error) {
 	return op, nil
 }
 
-// accepts reports whether the condition holds for a key's values in the request; none if the request has no such key.
+// accepts reports whether the condition holds for the values of a key in the request; values is empty if the request has
+// no such key.
 func (c condition) accepts(have []string) bool {
 	op := c.operator
 	matches := func(value string) bool {
@@ -170,7 +171,7 @@ type statementShape struct {
 	Principal, NotPrincipal json.RawMessage
 }
 
-// UnmarshalJSON implements json.Unmarshaler. A document that cannot be is an error that names the statement.
+// UnmarshalJSON implements json.Unmarshaler. The error of an invalid document names the statement.
 func (p *Policy) UnmarshalJSON(raw []byte) error {
 	var document documentShape
 	if err := decodeStrictly(raw, &document); err != nil {
@@ -181,7 +182,7 @@ func (p *Policy) UnmarshalJSON(raw []byte) error {
 	}
 	var shapes []json.RawMessage
 	if json.Unmarshal(document.Statement, &shapes) != nil {
-		shapes = []json.RawMessage{document.Statement} // one without a list
+		shapes = []json.RawMessage{document.Statement} // a single statement without a list
 	}
 	p.statements = nil
 	for i, raw := range shapes {
@@ -255,22 +256,22 @@ func parseConditions(shapes map[string]map[string]texts) (all []condition, err e
 	return all, nil
 }
 
-// conditionContext is what a request offers to conditions: values by key, the keys in lower case.
+// ConditionContext has the condition keys of a request: values by key, the keys in lower case.
 type ConditionContext map[string][]string
 
-// set gives a key its values. Tag keys are part of condition keys, and those are compared without regard to case.
+// Set sets the values of a key. Tag keys are part of condition keys, which are compared without regard to case.
 func (c ConditionContext) Set(key string, values ...string) { c[strings.ToLower(key)] = values }
 
-// verdict is what policies say about an action on a resource.
+// Verdict is the result of an evaluation.
 type Verdict int
 
 const (
-	NotAllowed Verdict = iota // nothing allows it
+	NotAllowed Verdict = iota // no statement allows it
 	Allowed
-	Denied // something denies it, and nothing can allow it
+	Denied // a statement denies it
 )
 
-// judge is what policies say together: a Deny anywhere wins.
+// Evaluate evaluates policies together: a Deny anywhere wins.
 func Evaluate(policies []Policy, action, resource string, with ConditionContext) Verdict {
 	result := NotAllowed
 	for _, policy := range policies {
@@ -292,9 +293,9 @@ func (s statement) applies(action, resource string, with ConditionContext) bool 
 		!slices.ContainsFunc(s.conditions, func(c condition) bool { return !c.accepts(with[c.key]) })
 }
 
-// like reports whether text fits a pattern in which * is any text and ? any character.
+// MatchWildcard reports whether text matches a pattern with * for any text and ? for any character.
 func MatchWildcard(pattern, text string) bool {
-	// Where the last * was, and how much of the text it stands for so far.
+	// The position of the last * and the end of the text that it matches so far.
 	star, taken := -1, 0
 	p, t := 0, 0
 	for t < len(text) {

@@ -126,7 +126,7 @@ func FuzzPolicy(f *testing.F) {
 			return
 		}
 		got := Evaluate([]Policy{p}, "a:b", "x", ConditionContext{"k": {"a:b"}})
-		// A policy can only take away from what another allows, or add to it, and its Deny always wins.
+		// Beside a policy that allows everything, only a Deny can change the result.
 		both := Evaluate([]Policy{policy(t, `{"Effect":"Allow","Action":"*","Resource":"*"}`), p}, "a:b", "x", ConditionContext{"k": {"a:b"}})
 		if got == Denied && both != Denied || got != Denied && both != Allowed {
 			t.Errorf("alone %d, beside one that allows all %d", got, both)
