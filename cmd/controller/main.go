@@ -1,5 +1,5 @@
-// Command controller is the Cloud Map MCS Controller: it makes Services exported in one cluster of a clusterset usable in
-// all of them.
+// Command controller is the Cloud Map MCS Controller. It makes Services that one cluster of a clusterset exports available in all
+// of them.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	os.Exit(start(os.Args[1:]))
 }
 
-// start returns the exit code: 0 when told to stop, 1 when the controller cannot go on, 2 when the flags are wrong.
+// start runs the command and returns its exit code: 0 after a signal, 1 if the controller failed, 2 if the flags are invalid.
 func start(args []string) int {
 	if len(args) > 0 && args[0] == probeCommand {
 		return probe(args[1:], os.Stdout)
@@ -46,7 +46,7 @@ func start(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, options, log); err != nil {
-		log.Error(err, "The controller cannot go on")
+		log.Error(err, "Failed to run the controller")
 		return 1
 	}
 	return 0
@@ -63,7 +63,7 @@ func run(ctx context.Context, options config.Options, log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
-	newRegistry, err := newRegistry(ctx, setup{options: options, metrics: registryMetrics, log: log})
+	newRegistry, err := newRegistry(ctx, options, dependencies{metrics: registryMetrics, log: log})
 	if err != nil {
 		return err
 	}

@@ -18,15 +18,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// probeCommand is the image's second program, for pods that test an installation: the image holds neither a shell nor curl.
+// probeCommand is a subcommand for pods that test an installation: the image contains neither a shell nor curl.
 const probeCommand = "probe"
 
-// probe asks a URL until one of the addresses behind its host name answers as expected. The exit codes are those of start.
+// probe requests a URL until one of the addresses of its host returns the expected response. The exit codes are those of start.
 func probe(args []string, out io.Writer) int {
 	flags := pflag.NewFlagSet(probeCommand, pflag.ContinueOnError)
 	flags.SetOutput(out)
-	timeout := flags.Duration("timeout", time.Minute, "time until the probe fails")
-	line := flags.String("contains", "", "how a line of the answer has to begin (default: any answer will do)")
+	timeout := flags.Duration("timeout", time.Minute, "Time after which the probe fails.")
+	line := flags.String("contains", "", "Prefix that a line of the response must have (default: any response succeeds).")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return 0
@@ -36,7 +36,7 @@ func probe(args []string, out io.Writer) int {
 	}
 	target, err := url.Parse(flags.Arg(0))
 	if err != nil || flags.NArg() != 1 || target.Scheme != "http" || target.Host == "" {
-		fmt.Fprintln(out, "usage: probe [--timeout=1m] [--contains='beginning of a line'] http://host:port/path")
+		fmt.Fprintln(out, "usage: probe [--timeout=1m] [--contains='prefix of a line'] http://host:port/path")
 		return 2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -50,7 +50,7 @@ func probe(args []string, out io.Writer) int {
 	return 0
 }
 
-// probeUntil asks once a second. The error is the last one before ctx ended.
+// probeUntil sends a request every second. It returns the last error before ctx ended.
 func probeUntil(ctx context.Context, target *url.URL, line string, out io.Writer) error {
 	for {
 		address, err := probeAddresses(ctx, target, line)
@@ -66,7 +66,8 @@ func probeUntil(ctx context.Context, target *url.URL, line string, out io.Writer
 	}
 }
 
-// probeAddresses asks all addresses of the target's host, as those of a headless Service, and gives the one that answered as expected.
+// probeAddresses requests all addresses of the target's host, such as those of a headless Service, and returns the first one with
+// the expected response.
 func probeAddresses(ctx context.Context, target *url.URL, line string) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -85,8 +86,8 @@ func probeAddresses(ctx context.Context, target *url.URL, line string) (netip.Ad
 	return netip.Addr{}, errors.Join(problems...)
 }
 
-// maxAnswer is far more than the metrics of a controller with thousands of services.
-const maxAnswer = 16 << 20
+// maxResponse exceeds the metrics of a controller with thousands of services.
+const maxResponse = 16 << 20
 
 func probeAddress(ctx context.Context, target *url.URL, address netip.Addr, line string) error {
 	port := target.Port()
@@ -105,23 +106,23 @@ func probeAddress(ctx context.Context, target *url.URL, address netip.Addr, line
 		return err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
 	switch {
 	case err != nil:
-		return fmt.Errorf("reading the answer: %w", err)
+		return fmt.Errorf("reading the response: %w", err)
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("the answer is %s", resp.Status)
+		return fmt.Errorf("the response is %s", resp.Status)
 	case !hasLine(body, line):
-		return fmt.Errorf("no line of the answer begins with %q", line)
+		return fmt.Errorf("no line of the response begins with %q", line)
 	}
 	return nil
 }
 
-func hasLine(body []byte, beginning string) bool {
+func hasLine(body []byte, prefix string) bool {
 	for line := range bytes.Lines(body) {
-		if strings.HasPrefix(string(line), beginning) {
+		if strings.HasPrefix(string(line), prefix) {
 			return true
 		}
 	}
-	return beginning == ""
+	return prefix == ""
 }

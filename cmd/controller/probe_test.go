@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestProbeAnswers: what counts as the expected answer, asked for once.
-func TestProbeAnswers(t *testing.T) {
+// TestProbeAddresses checks which responses are the expected ones.
+func TestProbeAddresses(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/metrics" {
 			http.NotFound(w, r)
@@ -27,13 +27,13 @@ func TestProbeAnswers(t *testing.T) {
 		url, line string
 		wantErr   string
 	}{
-		"any answer":     {server.URL + "/metrics", "", ""},
-		"by name":        {strings.Replace(server.URL, "127.0.0.1", "localhost", 1) + "/metrics", "", ""},
-		"a line":         {server.URL + "/metrics", "cloud_map_mcs_member ", ""},
-		"no such line":   {server.URL + "/metrics", "cloud_map_mcs_member 1", `begins with "cloud_map_mcs_member 1"`},
-		"another status": {server.URL, "", "404 Not Found"},
-		"nobody listens": {gone.URL, "", "connection refused"},
-		"no such name":   {"http://name.invalid/", "", "resolving"},
+		"any response":  {server.URL + "/metrics", "", ""},
+		"host name":     {strings.Replace(server.URL, "127.0.0.1", "localhost", 1) + "/metrics", "", ""},
+		"expected line": {server.URL + "/metrics", "cloud_map_mcs_member ", ""},
+		"other line":    {server.URL + "/metrics", "cloud_map_mcs_member 1", `begins with "cloud_map_mcs_member 1"`},
+		"other status":  {server.URL, "", "404 Not Found"},
+		"no listener":   {gone.URL, "", "connection refused"},
+		"unknown host":  {"http://name.invalid/", "", "resolving"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -43,14 +43,14 @@ func TestProbeAnswers(t *testing.T) {
 			}
 			_, err = probeAddresses(t.Context(), target, tt.line)
 			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
-				t.Errorf("asking %s for a line %q: %v, want %q", tt.url, tt.line, err, tt.wantErr)
+				t.Errorf("requesting %s for a line %q: %v, want %q", tt.url, tt.line, err, tt.wantErr)
 			}
 		})
 	}
 }
 
-// TestProbeWaits: what is not as expected yet is asked for again.
-func TestProbeWaits(t *testing.T) {
+// TestProbeRetries: the request is repeated until the response is the expected one.
+func TestProbeRetries(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, "cloud_map_mcs_member %d\n", min(asked.Add(1)-1, 1))
@@ -69,12 +69,12 @@ func TestProbeExitCodes(t *testing.T) {
 		want int
 		says string
 	}{
-		"gives up":           {[]string{"--timeout=10ms", server.URL}, 1, "FAILED: "},
-		"what its flags are": {[]string{"--help"}, 0, "--timeout"},
-		"no URL":             {nil, 2, "usage: probe"},
-		"not http":           {[]string{"https://localhost"}, 2, "usage: probe"},
-		"two URLs":           {[]string{server.URL, server.URL}, 2, "usage: probe"},
-		"no flag of it":      {[]string{"--registry=etcd", server.URL}, 2, "unknown flag"},
+		"timeout":                {[]string{"--timeout=10ms", server.URL}, 1, "FAILED: "},
+		"help":                   {[]string{"--help"}, 0, "--timeout"},
+		"no URL":                 {nil, 2, "usage: probe"},
+		"https":                  {[]string{"https://localhost"}, 2, "usage: probe"},
+		"two URLs":               {[]string{server.URL, server.URL}, 2, "usage: probe"},
+		"flag of the controller": {[]string{"--registry=etcd", server.URL}, 2, "unknown flag"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -21,149 +21,131 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
-// setup is what every registry is made with.
-type setup struct {
-	options config.Options
+// A registryPlan is the configuration of one registry: a pure function of the command line.
+type registryPlan interface {
+	// prepare creates the client. The registry is created as soon as the cluster's identity is known.
+	prepare(context.Context, dependencies) (controller.NewRegistry, error)
+}
+
+// namedPlan is a registryPlan with the registry's name in metrics, logs and errors, and the flag that asks for it.
+type namedPlan struct {
+	name, flag string
+	registryPlan
+}
+
+// dependencies are shared by all registries.
+type dependencies struct {
 	metrics *registry.Metrics
 	log     logr.Logger
 }
 
-// registries prepare, by the value of --registry, the registry that is exported to for whatever identity the cluster will
-// have.
-var registries = map[string]func(context.Context, setup) (controller.NewRegistry, error){
-	config.RegistryCloudMap: func(ctx context.Context, s setup) (controller.NewRegistry, error) {
-		return cloudMap(ctx, s, config.RegistryCloudMap, s.options.AWS, false)
+// registryLog returns the log of a registry.
+func (d dependencies) registryLog(name string) logr.Logger {
+	return d.log.WithName("registry").WithValues("registry", name)
+}
+
+// exportPlans return the plan of the registry that is exported to, by the value of --registry.
+var exportPlans = map[string]func(config.Options) registryPlan{
+	config.RegistryCloudMap: func(options config.Options) registryPlan {
+		return planCloudMap(options, config.RegistryCloudMap, options.AWS, false)
 	},
-	config.RegistryEtcd: func(_ context.Context, s setup) (controller.NewRegistry, error) {
-		return onEtcd(s, config.RegistryEtcd, s.options.Etcd, false)
+	config.RegistryEtcd: func(options config.Options) registryPlan {
+		return planEtcd(options, config.RegistryEtcd, options.Etcd, false)
 	},
 }
 
-// sources prepare, by the kind that --import-from begins with, a registry that is only imported from.
-var sources = map[string]func(context.Context, setup, config.Source) (controller.NewRegistry, error){
-	config.RegistryCloudMap: func(ctx context.Context, s setup, source config.Source) (controller.NewRegistry, error) {
-		source.AWS.Region = cmp.Or(source.AWS.Region, s.options.AWS.Region)
-		return cloudMap(ctx, s, source.Label(), source.AWS, true)
+// importPlans return the plan of a registry that is only imported from, by the kind in --import-from. Settings that the source does
+// not have are those of the registry that is exported to.
+var importPlans = map[string]func(config.Options, config.Source) registryPlan{
+	config.RegistryCloudMap: func(options config.Options, source config.Source) registryPlan {
+		source.AWS.Region = cmp.Or(source.AWS.Region, options.AWS.Region)
+		return planCloudMap(options, source.Label(), source.AWS, true)
 	},
-	config.RegistryEtcd: func(_ context.Context, s setup, source config.Source) (controller.NewRegistry, error) {
-		source.Etcd.Prefix = cmp.Or(source.Etcd.Prefix, s.options.Etcd.Prefix)
-		return onEtcd(s, source.Label(), source.Etcd, true)
+	config.RegistryEtcd: func(options config.Options, source config.Source) registryPlan {
+		source.Etcd.Prefix = cmp.Or(source.Etcd.Prefix, options.Etcd.Prefix)
+		return planEtcd(options, source.Label(), source.Etcd, true)
 	},
 }
 
-// newRegistry prepares one registry of all that the options name.
-func newRegistry(ctx context.Context, s setup) (controller.NewRegistry, error) {
-	first, err := registries[s.options.Registry.Name](ctx, s)
-	if err != nil {
-		return nil, err
+// planRegistries returns the plans of all registries, the one that is exported to first.
+func planRegistries(options config.Options) []namedPlan {
+	name := options.Registry.Name
+	plans := []namedPlan{{name, "--registry=" + name, exportPlans[name](options)}}
+	for _, source := range options.ImportFrom {
+		plans = append(plans, namedPlan{source.Label(), "--import-from=" + source.String(), importPlans[source.Backend](options, source)})
 	}
-	names, parts := []string{s.options.Registry.Name}, []controller.NewRegistry{first}
-	for _, source := range s.options.ImportFrom {
-		part, err := sources[source.Backend](ctx, s, source)
-		if err != nil {
-			return nil, fmt.Errorf("--import-from=%s: %w", source, err)
+	if options.Migration.ImportFromAWSController {
+		plans = append(plans, namedPlan{legacyName, "--import-from-aws-controller", planLegacy(options)})
+	}
+	return plans
+}
+
+// newRegistry prepares one registry that unites all registries of the options.
+func newRegistry(ctx context.Context, options config.Options, deps dependencies) (controller.NewRegistry, error) {
+	plans := planRegistries(options)
+	constructors := make([]controller.NewRegistry, len(plans))
+	for i, plan := range plans {
+		var err error
+		if constructors[i], err = plan.prepare(ctx, deps); err != nil {
+			return nil, fmt.Errorf("%s: %w", plan.flag, err)
 		}
-		names, parts = append(names, source.Label()), append(parts, part)
 	}
-	if s.options.Migration.ImportFromAWSController {
-		part, err := oldClusters(ctx, s)
-		if err != nil {
-			return nil, fmt.Errorf("--import-from-aws-controller: %w", err)
-		}
-		names, parts = append(names, oldClustersName), append(parts, part)
-	}
-	if len(parts) == 1 {
-		return first, nil
+	if len(plans) == 1 {
+		return constructors[0], nil
 	}
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
-		made := make([]union.Source, len(parts))
-		for i, part := range parts {
-			reg, err := part(ctx, identity)
+		sources := make([]union.Source, len(plans))
+		for i, newRegistry := range constructors {
+			reg, err := newRegistry(ctx, identity)
 			if err != nil {
-				return nil, fmt.Errorf("registry %s: %w", names[i], err)
+				return nil, fmt.Errorf("registry %s: %w", plans[i].name, err)
 			}
-			made[i] = union.Source{Name: names[i], Registry: reg}
+			sources[i] = union.Source{Name: plans[i].name, Registry: reg}
 		}
-		return union.New(union.Config{Identity: identity, Logger: s.log.WithName("registry")}, made[0], made[1:]...), nil
+		return union.New(union.Config{Identity: identity, Logger: deps.log.WithName("registry")}, sources[0], sources[1:]...), nil
 	}, nil
 }
 
-// cloudMap prepares a registry on AWS Cloud Map under a name of its own.
-func cloudMap(ctx context.Context, s setup, name string, account config.AWS, readOnly bool) (controller.NewRegistry, error) {
-	client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{
-		Name:           name,
-		Region:         account.Region,
-		Endpoint:       account.Endpoint,
-		Role:           cloudmapapi.Role{ARN: account.RoleARN, ExternalID: account.ExternalID, SessionName: account.SessionName},
-		NamespaceOwner: account.NamespaceOwner,
-		Rates:          rates(s.options.AWSRates),
-		Metrics:        s.metrics,
-	})
-	if err != nil {
-		return nil, err
-	}
-	var notifications *peernotify.Config
-	if !readOnly {
-		if notifications, err = peerNotifications(s.options.PeerNotifications, s.log); err != nil {
-			return nil, err
-		}
-	}
-	options := s.options.Registry
-	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
-		reg, err := cloudmap.New(client, cloudmap.Config{
-			Identity:                      identity,
+// cloudMapPlan is a registry on AWS Cloud Map.
+type cloudMapPlan struct {
+	client        cloudmapapi.Config
+	registry      cloudmap.Config
+	notifications config.PeerNotifications
+}
+
+func planCloudMap(options config.Options, name string, account config.AWS, readOnly bool) cloudMapPlan {
+	plan := cloudMapPlan{
+		client: cloudMapClient(name, account),
+		registry: cloudmap.Config{
 			Version:                       config.Version,
-			InstanceView:                  options.InstanceView,
+			InstanceView:                  options.Registry.InstanceView,
 			ReadOnly:                      readOnly,
 			InstancesPerNamespace:         account.InstancesPerNamespace,
-			PollInterval:                  options.PollInterval,
-			PollIntervalWithNotifications: options.PollIntervalWithNotifications,
-			PeerNotifications:             notifications,
-			HeartbeatInterval:             options.HeartbeatInterval,
-			StaleAfter:                    options.StaleAfter,
-			Logger:                        s.log.WithName("registry").WithValues("registry", name),
-			Metrics:                       s.metrics,
-		})
-		if err != nil {
-			return nil, err
-		}
-		return registry.WithMetrics(reg, name, s.metrics), nil
-	}, nil
-}
-
-// onEtcd prepares a registry on etcd under a name of its own.
-func onEtcd(s setup, name string, where config.Etcd, readOnly bool) (controller.NewRegistry, error) {
-	client, err := etcd.NewClient(etcd.ClientConfig{
-		Name:      name,
-		Endpoints: where.List(),
-		CAFile:    where.CAFile, CertFile: where.CertFile, KeyFile: where.KeyFile,
-		Username: where.Username, PasswordFile: where.PasswordFile,
-		Metrics: s.metrics,
-	})
-	if err != nil {
-		return nil, err
+			PollInterval:                  options.Registry.PollInterval,
+			PollIntervalWithNotifications: options.Registry.PollIntervalWithNotifications,
+			HeartbeatInterval:             options.Registry.HeartbeatInterval,
+			StaleAfter:                    options.Registry.StaleAfter,
+		},
 	}
-	options := s.options.Registry
-	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
-		reg, err := etcd.New(client, etcd.Config{
-			Identity:          identity,
-			Version:           config.Version,
-			Prefix:            where.Prefix,
-			ReadOnly:          readOnly,
-			PollInterval:      options.PollInterval,
-			HeartbeatInterval: options.HeartbeatInterval,
-			StaleAfter:        options.StaleAfter,
-			Logger:            s.log.WithName("registry").WithValues("registry", name),
-			Metrics:           s.metrics,
-		})
-		if err != nil {
-			return nil, err
-		}
-		return registry.WithMetrics(reg, name, s.metrics), nil
-	}, nil
+	plan.client.NamespaceOwner = account.NamespaceOwner
+	plan.client.Rates = cloudMapRates(options.AWSRates)
+	if !readOnly {
+		plan.notifications = options.PeerNotifications
+	}
+	return plan
 }
 
-func rates(configured config.Rates) map[string]cloudmapapi.Rate {
+// cloudMapClient returns the configuration of a client for an account and Region.
+func cloudMapClient(name string, account config.AWS) cloudmapapi.Config {
+	return cloudmapapi.Config{
+		Name:     name,
+		Region:   account.Region,
+		Endpoint: account.Endpoint,
+		Role:     cloudmapapi.Role{ARN: account.RoleARN, ExternalID: account.ExternalID, SessionName: account.SessionName},
+	}
+}
+
+func cloudMapRates(configured config.Rates) map[string]cloudmapapi.Rate {
 	rates := map[string]cloudmapapi.Rate{}
 	for operation, r := range configured {
 		rates[operation] = cloudmapapi.Rate(r)
@@ -171,14 +153,79 @@ func rates(configured config.Rates) map[string]cloudmapapi.Rate {
 	return rates
 }
 
-// peerNotifications is how this process takes part in the clusters' telling one another of changes; nil is not at all.
-func peerNotifications(options config.PeerNotifications, log logr.Logger) (*peernotify.Config, error) {
+func (p cloudMapPlan) prepare(ctx context.Context, deps dependencies) (controller.NewRegistry, error) {
+	p.client.Metrics = deps.metrics
+	client, err := cloudmapapi.NewClient(ctx, p.client)
+	if err != nil {
+		return nil, err
+	}
+	cfg := p.registry
+	cfg.Logger, cfg.Metrics = deps.registryLog(p.client.Name), deps.metrics
+	if cfg.PeerNotifications, err = newPeerNotifications(p.notifications, deps.log); err != nil {
+		return nil, err
+	}
+	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+		cfg := cfg
+		cfg.Identity = identity
+		reg, err := cloudmap.New(client, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return registry.WithMetrics(reg, p.client.Name, deps.metrics), nil
+	}, nil
+}
+
+// etcdPlan is a registry on etcd.
+type etcdPlan struct {
+	client   etcd.ClientConfig
+	registry etcd.Config
+}
+
+func planEtcd(options config.Options, name string, connection config.Etcd, readOnly bool) etcdPlan {
+	return etcdPlan{
+		client: etcd.ClientConfig{
+			Name:      name,
+			Endpoints: connection.List(),
+			CAFile:    connection.CAFile, CertFile: connection.CertFile, KeyFile: connection.KeyFile,
+			Username: connection.Username, PasswordFile: connection.PasswordFile,
+		},
+		registry: etcd.Config{
+			Version:           config.Version,
+			Prefix:            connection.Prefix,
+			ReadOnly:          readOnly,
+			PollInterval:      options.Registry.PollInterval,
+			HeartbeatInterval: options.Registry.HeartbeatInterval,
+			StaleAfter:        options.Registry.StaleAfter,
+		},
+	}
+}
+
+func (p etcdPlan) prepare(_ context.Context, deps dependencies) (controller.NewRegistry, error) {
+	p.client.Metrics = deps.metrics
+	client, err := etcd.NewClient(p.client)
+	if err != nil {
+		return nil, err
+	}
+	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+		cfg := p.registry
+		cfg.Identity, cfg.Logger, cfg.Metrics = identity, deps.registryLog(p.client.Name), deps.metrics
+		reg, err := etcd.New(client, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return registry.WithMetrics(reg, p.client.Name, deps.metrics), nil
+	}, nil
+}
+
+// newPeerNotifications returns the configuration of this process for peer notifications, nil if they are disabled or there is no
+// address to publish.
+func newPeerNotifications(options config.PeerNotifications, log logr.Logger) (*peernotify.Config, error) {
 	if !options.Enabled {
 		return nil, nil
 	}
 	address, err := options.Address(os.Getenv)
 	if errors.Is(err, config.ErrNoPeerNotificationAddress) {
-		log.Info("Going without hints from the other clusters", "reason", err.Error())
+		log.Error(err, "Peer notifications are disabled")
 		return nil, nil
 	}
 	if err != nil {
