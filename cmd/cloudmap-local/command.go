@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 // drainTime is how long requests in progress may take after SIGTERM: the longest needs milliseconds.
@@ -34,7 +35,7 @@ type flags struct {
 func newCommand() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
-		Use:           "cloudmap-local",
+		Use:           names.CloudMapLocal,
 		Short:         "A local server that speaks the AWS Cloud Map API",
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,

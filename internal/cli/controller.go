@@ -20,18 +20,19 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
 // What the controller's objects are called in every installation.
 const (
-	defaultNamespace = "cloud-map-mcs-system"
-	managerName      = "cloud-map-mcs-controller-manager"
-	leaseName        = "cloud-map-mcs-controller"
+	defaultNamespace = names.Namespace
+	managerName      = names.Manager
+	leaseName        = names.Lease
 )
 
 var managerLabels = client.MatchingLabels{
-	"app.kubernetes.io/name": "cloud-map-mcs-controller", "app.kubernetes.io/component": "manager",
+	"app.kubernetes.io/name": names.Product, "app.kubernetes.io/component": "manager",
 }
 
 // fetchTimeout is longer than a probe of the controller takes: a lookup of 5 s beside connections of 3 s.

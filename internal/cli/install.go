@@ -12,10 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 // fieldManager is this plugin in the managedFields of what it applies.
-const fieldManager = "kubectl-mcs"
+const fieldManager = names.Plugin
 
 // installWait covers pulling the image and the Deployment's first readiness.
 const installWait = 2 * time.Minute

@@ -14,10 +14,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/deploy"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 // imageName is the image's in deploy/manager.
-const imageName = "ghcr.io/cloud-map-mcs/cloud-map-mcs-controller"
+const imageName = names.Image
 
 // installation says in what an installation differs from deploy/base.
 type installation struct {

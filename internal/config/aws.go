@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 // AWS selects the AWS API and the identity for it. Empty fields are taken from the environment variables and files of the AWS SDK.
@@ -31,7 +33,7 @@ func (a *AWS) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&a.ExternalID, "aws-role-external-id", a.ExternalID,
 		"External ID that the trust policy of --aws-role-arn requires.")
 	flags.StringVar(&a.SessionName, "aws-role-session-name", a.SessionName,
-		"Session name for --aws-role-arn, as shown in CloudTrail (default: cloud-map-mcs-controller).")
+		"Session name for --aws-role-arn, as shown in CloudTrail (default: "+names.Product+").")
 	flags.StringVar(&a.NamespaceOwner, "aws-namespace-owner", a.NamespaceOwner,
 		"ID of the AWS account that shares the control namespace mcs.<clusterset> with this account through AWS RAM (default: none, the namespace is in this account).")
 	flags.IntVar(&a.InstancesPerNamespace, "aws-instances-per-namespace", a.InstancesPerNamespace,

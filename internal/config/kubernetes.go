@@ -5,6 +5,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 // RESTConfig returns the client configuration for the API server: from the kubeconfig if there is one, otherwise from the pod's
@@ -17,6 +19,6 @@ func (k *Kubernetes) RESTConfig() (*rest.Config, error) {
 		return nil, fmt.Errorf("finding the Kubernetes API server (run in a pod, or pass --kubeconfig): %w", err)
 	}
 	cfg.QPS, cfg.Burst = k.QPS, k.Burst
-	cfg.UserAgent = "cloud-map-mcs-controller/" + Version
+	cfg.UserAgent = names.Product + "/" + Version
 	return cfg, nil
 }

@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"runtime"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 // Version is the release, set by the build.
@@ -10,5 +12,5 @@ var Version = "dev"
 
 // VersionText returns the output of --version.
 func VersionText() string {
-	return fmt.Sprintf("cloud-map-mcs-controller %s (%s, %s/%s)", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s %s (%s, %s/%s)", names.Product, Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 // families finds out which IP families this cluster gives its Services. No object of the API says so in every version
@@ -44,7 +46,7 @@ func (f *families) supported(ctx context.Context, namespace string) ([]corev1.IP
 // dryRunService is what the API server would make of a Service of spec.
 func dryRunService(ctx context.Context, c client.Client, namespace string, spec corev1.ServiceSpec) (*corev1.Service, error) {
 	spec.Ports = []corev1.ServicePort{{Port: 80}}
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "cloud-map-mcs-dry-run-"}, Spec: spec}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: names.DryRunPrefix}, Spec: spec}
 	err := c.Create(ctx, svc, client.DryRunAll, client.DisableReadYourWritesConsistency)
 	return svc, err
 }

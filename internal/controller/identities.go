@@ -17,11 +17,12 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // identitiesName is the name of the ConfigMap that remembers identities; deploy/rbac allows just this one.
-const identitiesName = "cloud-map-mcs-controller"
+const identitiesName = names.IdentityConfigMap
 
 // identities remembers under which identities this cluster may have something in the registry: in a ConfigMap with a key
 // "<clusterset>.<cluster>" for each, both DNS labels, and the UID of namespace kube-system for its value. It is what a

@@ -25,6 +25,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
@@ -42,7 +43,7 @@ type Setup struct {
 
 const (
 	// leaseName is the name of the Lease that the replicas compete for; deploy/rbac allows just this one.
-	leaseName = "cloud-map-mcs-controller"
+	leaseName = names.Lease
 	// reconcileTimeout ends a look that hangs. One takes milliseconds; a hundred new slices at 500 requests a second and
 	// eight at a time take two seconds.
 	reconcileTimeout = time.Minute

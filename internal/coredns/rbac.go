@@ -4,6 +4,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1alpha1 "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 // RoleName names the ClusterRole and the ClusterRoleBinding that let CoreDNS read ServiceImports.
@@ -11,13 +13,13 @@ import (
 // They stand beside CoreDNS's own role system:coredns and not in it: kubeadm, k3s and the EKS add-on write their
 // system:coredns anew on every upgrade, and a CoreDNS with the multicluster option that may not list ServiceImports
 // answers nothing at all, cluster.local included.
-const RoleName = "cloud-map-mcs-coredns"
+const RoleName = names.CoreDNSRole
 
 // Labels mark what this tool creates, and what it may delete.
 func Labels() map[string]string {
 	return map[string]string{
-		"app.kubernetes.io/managed-by": "kubectl-mcs",
-		"app.kubernetes.io/part-of":    "cloud-map-mcs-controller",
+		"app.kubernetes.io/managed-by": names.Plugin,
+		"app.kubernetes.io/part-of":    names.Product,
 	}
 }
 

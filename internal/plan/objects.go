@@ -7,11 +7,13 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 const (
 	// ManagedBy is the value of the managed-by labels of this controller's objects.
-	ManagedBy = "cloud-map-mcs-controller"
+	ManagedBy = names.Product
 	// LabelManagedBy is the managed-by label of EndpointSlices.
 	LabelManagedBy = discoveryv1.LabelManagedBy
 	// LabelAppManagedBy is the managed-by label of ServiceImports and derived Services.

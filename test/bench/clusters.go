@@ -19,14 +19,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
 const (
 	namespace = "bench"
-	manager   = "cloud-map-mcs-controller-manager"
-	system    = "cloud-map-mcs-system"
+	manager   = names.Manager
+	system    = names.Namespace
 )
 
 // clusters are cls1, which exports, and cls2, which imports, with the product installed as in the tutorial.

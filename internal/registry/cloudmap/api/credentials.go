@@ -12,6 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 // Role is an IAM role to assume, of this or another account.
@@ -25,7 +27,7 @@ type Role struct {
 }
 
 const (
-	defaultSessionName = "cloud-map-mcs-controller"
+	defaultSessionName = names.Product
 	// sessionDuration is the longest session that AWS allows for role chaining, as with IRSA, and that every role allows.
 	sessionDuration = time.Hour
 	// renewal is the time before expiry at which credentials are renewed at the latest; the earliest is twice that, at random. STS may

@@ -1,0 +1,26 @@
+// Package names holds the names of the product and of the objects that an installation creates. Manifests, the chart and RBAC markers
+// repeat them, because they cannot import Go.
+package names
+
+const (
+	// Product names the controller: its chart, image, log lines, user agent, and the objects that exist once in an installation.
+	Product = "cloud-map-mcs-controller"
+	// Image is the controller's image without a tag.
+	Image = "ghcr.io/cloud-map-mcs/" + Product
+	// Namespace is the default namespace of an installation.
+	Namespace = "cloud-map-mcs-system"
+	// Manager names the controller's Deployment, ServiceAccount and roles.
+	Manager = Product + "-manager"
+	// Lease names the leader election Lease.
+	Lease = Product
+	// IdentityConfigMap names the ConfigMap with the state of the cluster's identity.
+	IdentityConfigMap = Product
+	// Plugin is the kubectl plugin, which is also the field manager of its writes.
+	Plugin = "kubectl-mcs"
+	// CloudMapLocal is the local server that is compatible with AWS Cloud Map.
+	CloudMapLocal = "cloudmap-local"
+	// CoreDNSRole names the ClusterRole that allows CoreDNS to read ServiceImports.
+	CoreDNSRole = "cloud-map-mcs-coredns"
+	// DryRunPrefix begins the generated names of Services that are only created in dry runs.
+	DryRunPrefix = "cloud-map-mcs-dry-run-"
+)
