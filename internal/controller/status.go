@@ -70,7 +70,7 @@ func addStatus(mgr manager.Manager, setup Setup, m *membership, exports *exportR
 // Status implements status.Source.
 func (s *statusSource) Status(ctx context.Context) status.Status {
 	out := status.Status{Version: config.Version, Time: time.Now(), Leader: s.leads(), Registry: s.registryName}
-	for _, r := range s.requests.Recent() {
+	for _, r := range s.requests.RecentRequests() {
 		out.Requests = append(out.Requests, status.Request(r))
 	}
 	session, problem := s.session()

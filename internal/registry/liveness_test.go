@@ -46,7 +46,7 @@ func (w *watch) look() {
 			w.beats[id] = now
 		}
 	}
-	w.log = append(w.log, w.l.Answered(w.now, signs)...)
+	w.log = append(w.log, w.l.ObserveHeartbeats(w.now, signs)...)
 }
 
 // pass lets time pass with a look each second, if the registry answers.
@@ -56,7 +56,7 @@ func (w *watch) pass(seconds int, answered bool) {
 		if answered {
 			w.look()
 		} else {
-			w.l.Unanswered()
+			w.l.ObserveFailure()
 		}
 	}
 }
@@ -71,10 +71,10 @@ func (w *watch) expect(what string, stale, unheard []string) {
 	w.t.Helper()
 	var gotStale, gotUnheard []string
 	for _, id := range slices.Sorted(maps.Keys(w.beats)) {
-		if w.l.Stale(id) {
+		if w.l.IsStale(id) {
 			gotStale = append(gotStale, id)
 		}
-		if w.l.Unheard(id) {
+		if w.l.IsUnknown(id) {
 			gotUnheard = append(gotUnheard, id)
 		}
 	}
@@ -118,7 +118,7 @@ func TestLiveness(t *testing.T) {
 
 	w.dead["cls3"] = true
 	w.pass(200, true)
-	w.l.Forget("cls3")
+	w.l.Remove("cls3")
 	delete(w.beats, "cls3")
 	w.expect("gone", nil, nil)
 }
@@ -137,9 +137,9 @@ func TestLivenessOfADeadAtTheStart(t *testing.T) {
 func TestLivenessOfANewcomer(t *testing.T) {
 	l := registry.NewLiveness("cls1", time.Minute)
 	now := time.Now()
-	l.Answered(now, map[string]bool{"cls1": false})
-	l.Answered(now.Add(time.Second), map[string]bool{"cls1": false, "cls2": true})
-	if l.Unheard("cls2") || l.Stale("cls2") {
+	l.ObserveHeartbeats(now, map[string]bool{"cls1": false})
+	l.ObserveHeartbeats(now.Add(time.Second), map[string]bool{"cls1": false, "cls2": true})
+	if l.IsUnknown("cls2") || l.IsStale("cls2") {
 		t.Error("a cluster that has just come is unheard or stale")
 	}
 }
@@ -233,12 +233,12 @@ func TestLivenessNeverCondemnsTheLiving(t *testing.T) {
 				w.pass(n, true)
 			}
 			w.look()
-			if w.l.Stale("cls2") {
+			if w.l.IsStale("cls2") {
 				t.Fatalf("seed %d: a living cluster is stale", seed)
 			}
 		}
 		w.pass(200, true)
-		if !w.l.Stale("cls3") {
+		if !w.l.IsStale("cls3") {
 			t.Fatalf("seed %d: a dead cluster is not stale", seed)
 		}
 	}

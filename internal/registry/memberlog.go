@@ -6,39 +6,39 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// MemberLog logs who comes, who goes, and who lives or not. It is not safe for concurrent use.
+// MemberLog logs when members join, leave, become stale and recover. It is not safe for concurrent use.
 type MemberLog struct {
 	log logr.Logger
 	own string
-	// noted are the other clusters that the log knows of, and whether they are stale.
-	noted map[string]bool
+	// stale has each other member, and whether it is stale.
+	stale map[string]bool
 }
 
-// NewMemberLog logs for cluster own, of which it says nothing.
+// NewMemberLog returns a MemberLog for cluster own, which it does not log.
 func NewMemberLog(log logr.Logger, own string) *MemberLog {
-	return &MemberLog{log: log, own: own, noted: map[string]bool{}}
+	return &MemberLog{log: log, own: own, stale: map[string]bool{}}
 }
 
-// Note takes in all members as they are now.
-func (l *MemberLog) Note(members []Member) {
+// Update logs the changes since the last Update.
+func (l *MemberLog) Update(members []Member) {
 	for _, m := range members {
 		if m.ClusterID == l.own {
 			continue
 		}
-		was, known := l.noted[m.ClusterID]
-		l.noted[m.ClusterID] = m.Stale
+		was, known := l.stale[m.ClusterID]
+		l.stale[m.ClusterID] = m.Stale
 		switch {
 		case !known:
 			l.log.Info("Member joined", "member", m.ClusterID, "version", m.Version)
 		case m.Stale && !was:
-			l.log.Info("Member is stale: it has shown no sign of life for long", "member", m.ClusterID, "lastSeen", m.LastSeen)
+			l.log.Info("Member is stale: no heartbeat for the configured time", "member", m.ClusterID, "lastSeen", m.LastSeen)
 		case was && !m.Stale:
-			l.log.Info("Member shows signs of life again", "member", m.ClusterID)
+			l.log.Info("Member recovered: heartbeats arrive again", "member", m.ClusterID)
 		}
 	}
-	for id := range l.noted {
+	for id := range l.stale {
 		if !slices.ContainsFunc(members, func(m Member) bool { return m.ClusterID == id }) {
-			delete(l.noted, id)
+			delete(l.stale, id)
 			l.log.Info("Member left", "member", id)
 		}
 	}

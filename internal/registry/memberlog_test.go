@@ -26,14 +26,14 @@ func TestMemberLog(t *testing.T) {
 		{[]registry.Member{own, other}, ""},
 		{[]registry.Member{own, stale}, "Member is stale"},
 		{[]registry.Member{own, stale}, ""},
-		{[]registry.Member{own, other}, "Member shows signs of life again"},
+		{[]registry.Member{own, other}, "Member recovered"},
 		{[]registry.Member{own}, "Member left"},
 		{nil, ""},
 	} {
 		lines = nil
-		l.Note(tt.members)
+		l.Update(tt.members)
 		if tt.want == "" && len(lines) > 0 || tt.want != "" && !slices.ContainsFunc(lines, func(s string) bool { return strings.Contains(s, tt.want) && strings.Contains(s, "cls2") }) {
-			t.Errorf("of %v it says %q, want %q", tt.members, lines, tt.want)
+			t.Errorf("members %v: logged %q, want %q", tt.members, lines, tt.want)
 		}
 	}
 }

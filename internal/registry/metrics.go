@@ -11,24 +11,24 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Metrics are the numbers of all registries of a process. Labels name a backend, an operation and a result, never a
-// service or an address: their number does not grow with the clusterset. A nil *Metrics counts nothing.
+// Metrics are the metrics of all registries of a process. Labels are a backend, an operation and a result, never a service or
+// an address: their number does not grow with the clusterset. A nil *Metrics counts nothing.
 type Metrics struct {
 	requests          *prometheus.CounterVec
 	seconds           *prometheus.HistogramVec
 	limits            *prometheus.GaugeVec
 	changes           *prometheus.CounterVec
 	notifications     *prometheus.CounterVec
-	stored            *prometheus.GaugeVec
+	objects           *prometheus.GaugeVec
 	peerNotifications *prometheus.CounterVec
-	polls             *prometheus.GaugeVec
-	unshown           *prometheus.GaugeVec
+	pollInterval      *prometheus.GaugeVec
+	omitted           *prometheus.GaugeVec
 	pending           *prometheus.GaugeVec
-	fullness          *prometheus.GaugeVec
+	limitUsed         *prometheus.GaugeVec
 	recent            recent
 }
 
-// NewMetrics makes the metrics and registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -37,49 +37,49 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		}, []string{"registry", "operation", "result"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "cloud_map_mcs_registry_request_duration_seconds",
-			Help: "Time that requests to the registry's backend took, waiting for our own pacing not included.",
-			// A local etcd answers in a millisecond; a request is given up after ten seconds.
+			Help: "Duration of requests to the registry's backend, without the time spent waiting for the client-side rate limiter.",
+			// A local etcd answers in a millisecond; a request times out after ten seconds.
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"registry", "operation"}),
 		limits: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_request_limit",
-			Help: "Requests a second that we allow ourselves, by operation: sinks when the backend throttles and rises again.",
+			Help: "Client-side rate limit in requests per second, by operation. It decreases when the backend throttles, and recovers.",
 		}, []string{"registry", "operation"}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_registry_changes_total",
-			Help: "Publications and withdrawals that were asked for, by operation (publish, withdraw) and result (ok, invalid, error).",
+			Help: "Requested changes of exports, by operation (publish, withdraw) and result (ok, invalid, error).",
 		}, []string{"registry", "operation", "result"}),
 		notifications: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_registry_notifications_total",
 			Help: "Notifications that the view of a service may have changed.",
 		}, []string{"registry"}),
-		stored: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		objects: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_objects",
-			Help: "What this cluster has in the registry, by kind (exports, pages, instances).",
+			Help: "Objects of this cluster in the registry, by kind (exports, pages, instances).",
 		}, []string{"registry", "kind"}),
 		peerNotifications: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_registry_peer_notifications_total",
 			Help: "Peer notifications between clusters, by direction (sent, received) and result (ok, error; received also bad_mac, malformed, other_clusterset, oversize, replayed, unknown_peer).",
 		}, []string{"registry", "direction", "result"}),
-		polls: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		pollInterval: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_poll_interval_seconds",
-			Help: "Time between two looks at the registry as long as nothing changes: short while peer notifications from some cluster do not arrive.",
+			Help: "Interval between polls of the registry while nothing changes. It is short while peer notifications from some cluster do not arrive.",
 		}, []string{"registry"}),
-		unshown: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		omitted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_omitted_instances",
-			Help: "Endpoints that the instance view cannot show, by reason: collision (another owner has the instance ID), limit (1,000 instances a service), refused (AWS Cloud Map takes no such instance), failed (the service cannot be written, for a quota or otherwise).",
+			Help: "Endpoints that the instance view omits, by reason: collision (another owner has the instance ID), limit (1,000 instances per service), refused (AWS Cloud Map rejects the instance), failed (the service cannot be written, for example because of a quota).",
 		}, []string{"registry", "reason"}),
 		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_pending",
-			Help: "What waits to be written to the registry, by kind (exports on etcd; on AWS Cloud Map pages, and services of the instance view).",
+			Help: "Objects that wait to be written to the registry, by kind (exports on etcd; pages and services of the instance view on AWS Cloud Map).",
 		}, []string{"registry", "kind"}),
-		fullness: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		limitUsed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_limit_used_ratio",
-			Help: "Part of a limit of the registry that is used, from 0 to 1, by limit: namespace (instances of all clusters in the namespace mcs.<clusterset>, of --aws-instances-per-namespace), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of 1,000 that one answer shows).",
+			Help: "Used share of a limit of the registry, from 0 to 1, by limit: namespace (instances of all clusters in namespace mcs.<clusterset>, of --aws-instances-per-namespace), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of the 1,000 that one response holds).",
 		}, []string{"registry", "limit"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.requests, m.seconds, m.limits, m.changes, m.notifications, m.stored, m.peerNotifications, m.polls, m.unshown, m.pending, m.fullness,
+		m.requests, m.seconds, m.limits, m.changes, m.notifications, m.objects, m.peerNotifications, m.pollInterval, m.omitted, m.pending, m.limitUsed,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the registry's metrics: %w", err)
@@ -88,8 +88,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Request counts one request to a backend.
-func (m *Metrics) Request(registry, operation, result string, took time.Duration) {
+// ObserveRequest counts one request to a backend.
+func (m *Metrics) ObserveRequest(registry, operation, result string, took time.Duration) {
 	if m == nil {
 		return
 	}
@@ -98,63 +98,63 @@ func (m *Metrics) Request(registry, operation, result string, took time.Duration
 	m.recent.add(RequestCount{Registry: registry, Operation: operation, Result: result}, time.Now())
 }
 
-// Limit says how many requests a second are allowed now.
-func (m *Metrics) Limit(registry, operation string, perSecond float64) {
+// SetRequestLimit sets the client-side rate limit of an operation.
+func (m *Metrics) SetRequestLimit(registry, operation string, perSecond float64) {
 	if m == nil {
 		return
 	}
 	m.limits.WithLabelValues(registry, operation).Set(perSecond)
 }
 
-// Stored says how much of a kind this cluster has in the registry.
-func (m *Metrics) Stored(registry, kind string, count int) {
+// SetObjects sets how many objects of a kind this cluster has in the registry.
+func (m *Metrics) SetObjects(registry, kind string, count int) {
 	if m == nil {
 		return
 	}
-	m.stored.WithLabelValues(registry, kind).Set(float64(count))
+	m.objects.WithLabelValues(registry, kind).Set(float64(count))
 }
 
-// PeerNotification counts a peer notification that was sent or received.
-func (m *Metrics) PeerNotification(registry, direction, result string) {
+// CountPeerNotification counts a peer notification that was sent or received.
+func (m *Metrics) CountPeerNotification(registry, direction, result string) {
 	if m == nil {
 		return
 	}
 	m.peerNotifications.WithLabelValues(registry, direction, result).Inc()
 }
 
-// PollInterval says how often the registry is looked at.
-func (m *Metrics) PollInterval(registry string, interval time.Duration) {
+// SetPollInterval sets the interval between polls of the registry.
+func (m *Metrics) SetPollInterval(registry string, interval time.Duration) {
 	if m == nil {
 		return
 	}
-	m.polls.WithLabelValues(registry).Set(interval.Seconds())
+	m.pollInterval.WithLabelValues(registry).Set(interval.Seconds())
 }
 
-// Unshown says how many endpoints the instance view cannot show for a reason.
-func (m *Metrics) Unshown(registry, reason string, count int) {
+// SetOmittedInstances sets how many endpoints the instance view omits for a reason.
+func (m *Metrics) SetOmittedInstances(registry, reason string, count int) {
 	if m == nil {
 		return
 	}
-	m.unshown.WithLabelValues(registry, reason).Set(float64(count))
+	m.omitted.WithLabelValues(registry, reason).Set(float64(count))
 }
 
-// Pending says how much of a kind waits to be written.
-func (m *Metrics) Pending(registry, kind string, count int) {
+// SetPending sets how many objects of a kind wait to be written.
+func (m *Metrics) SetPending(registry, kind string, count int) {
 	if m == nil {
 		return
 	}
 	m.pending.WithLabelValues(registry, kind).Set(float64(count))
 }
 
-// LimitUsed says how many of what limit allows at most are used.
-func (m *Metrics) LimitUsed(registry, limit string, used, most int) {
+// SetLimitUsed sets the used share of a limit.
+func (m *Metrics) SetLimitUsed(registry, limit string, used, most int) {
 	if m == nil {
 		return
 	}
-	m.fullness.WithLabelValues(registry, limit).Set(float64(used) / float64(most))
+	m.limitUsed.WithLabelValues(registry, limit).Set(float64(used) / float64(most))
 }
 
-// WithMetrics is r with its use counted under the backend's name.
+// WithMetrics returns r with metrics under the backend's name.
 func WithMetrics(r Registry, name string, m *Metrics) Registry {
 	if m == nil {
 		return r
@@ -162,6 +162,7 @@ func WithMetrics(r Registry, name string, m *Metrics) Registry {
 	return &measured{Registry: r, name: name, metrics: m}
 }
 
+// measured is a Registry with metrics.
 type measured struct {
 	Registry
 	name    string
@@ -170,17 +171,18 @@ type measured struct {
 
 func (r *measured) Publish(ctx context.Context, exp mcs.Export) error {
 	err := r.Registry.Publish(ctx, exp)
-	r.changed("publish", err)
+	r.countChange("publish", err)
 	return err
 }
 
 func (r *measured) Withdraw(ctx context.Context, key mcs.Key) error {
 	err := r.Registry.Withdraw(ctx, key)
-	r.changed("withdraw", err)
+	r.countChange("withdraw", err)
 	return err
 }
 
-func (r *measured) changed(operation string, err error) {
+// countChange counts a requested change by its result.
+func (r *measured) countChange(operation string, err error) {
 	result := "ok"
 	var invalid *InvalidExportError
 	if errors.As(err, &invalid) {

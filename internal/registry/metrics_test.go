@@ -42,31 +42,31 @@ func TestMetrics(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	metrics.Request("memory", "Read", "ok", time.Millisecond)
-	metrics.Request("memory", "Read", "throttled", time.Millisecond)
-	metrics.Limit("memory", "Read", 50)
-	metrics.Stored("memory", "pages", 3)
-	metrics.Pending("memory", "pages", 2)
-	metrics.LimitUsed("memory", "page", 64, 256)
+	metrics.ObserveRequest("memory", "Read", "ok", time.Millisecond)
+	metrics.ObserveRequest("memory", "Read", "throttled", time.Millisecond)
+	metrics.SetRequestLimit("memory", "Read", 50)
+	metrics.SetObjects("memory", "pages", 3)
+	metrics.SetPending("memory", "pages", 2)
+	metrics.SetLimitUsed("memory", "page", 64, 256)
 	want := `
-# HELP cloud_map_mcs_registry_changes_total Publications and withdrawals that were asked for, by operation (publish, withdraw) and result (ok, invalid, error).
+# HELP cloud_map_mcs_registry_changes_total Requested changes of exports, by operation (publish, withdraw) and result (ok, invalid, error).
 # TYPE cloud_map_mcs_registry_changes_total counter
 cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="invalid"} 1
 cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="ok"} 1
-# HELP cloud_map_mcs_registry_limit_used_ratio Part of a limit of the registry that is used, from 0 to 1, by limit: namespace (instances of all clusters in the namespace mcs.<clusterset>, of --aws-instances-per-namespace), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of 1,000 that one answer shows).
+# HELP cloud_map_mcs_registry_limit_used_ratio Used share of a limit of the registry, from 0 to 1, by limit: namespace (instances of all clusters in namespace mcs.<clusterset>, of --aws-instances-per-namespace), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of the 1,000 that one response holds).
 # TYPE cloud_map_mcs_registry_limit_used_ratio gauge
 cloud_map_mcs_registry_limit_used_ratio{limit="page",registry="memory"} 0.25
-# HELP cloud_map_mcs_registry_pending What waits to be written to the registry, by kind (exports on etcd; on AWS Cloud Map pages, and services of the instance view).
+# HELP cloud_map_mcs_registry_pending Objects that wait to be written to the registry, by kind (exports on etcd; pages and services of the instance view on AWS Cloud Map).
 # TYPE cloud_map_mcs_registry_pending gauge
 cloud_map_mcs_registry_pending{kind="pages",registry="memory"} 2
-# HELP cloud_map_mcs_registry_request_limit Requests a second that we allow ourselves, by operation: sinks when the backend throttles and rises again.
+# HELP cloud_map_mcs_registry_request_limit Client-side rate limit in requests per second, by operation. It decreases when the backend throttles, and recovers.
 # TYPE cloud_map_mcs_registry_request_limit gauge
 cloud_map_mcs_registry_request_limit{operation="Read",registry="memory"} 50
 # HELP cloud_map_mcs_registry_requests_total Requests to the registry's backend, by operation and result (ok, throttled, denied, not_found, conflict, invalid, canceled, error).
 # TYPE cloud_map_mcs_registry_requests_total counter
 cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result="ok"} 1
 cloud_map_mcs_registry_requests_total{operation="Read",registry="memory",result="throttled"} 1
-# HELP cloud_map_mcs_registry_objects What this cluster has in the registry, by kind (exports, pages, instances).
+# HELP cloud_map_mcs_registry_objects Objects of this cluster in the registry, by kind (exports, pages, instances).
 # TYPE cloud_map_mcs_registry_objects gauge
 cloud_map_mcs_registry_objects{kind="pages",registry="memory"} 3
 `
@@ -87,14 +87,14 @@ cloud_map_mcs_registry_objects{kind="pages",registry="memory"} 3
 
 func TestNoMetrics(t *testing.T) {
 	var metrics *registry.Metrics
-	metrics.Request("memory", "Read", "ok", 0)
-	metrics.Limit("memory", "Read", 1)
-	metrics.Stored("memory", "pages", 1)
-	metrics.Pending("memory", "pages", 1)
-	metrics.LimitUsed("memory", "page", 1, 256)
+	metrics.ObserveRequest("memory", "Read", "ok", 0)
+	metrics.SetRequestLimit("memory", "Read", 1)
+	metrics.SetObjects("memory", "pages", 1)
+	metrics.SetPending("memory", "pages", 1)
+	metrics.SetLimitUsed("memory", "page", 1, 256)
 	inner := memory.NewHub().Registry(mcs.Identity{})
 	if reg := registry.WithMetrics(inner, "memory", nil); reg != registry.Registry(inner) {
-		t.Error("without metrics the registry is decorated all the same")
+		t.Error("without metrics the registry is wrapped all the same")
 	}
 }
 

@@ -10,20 +10,20 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Report is what a registry tells of itself for people to read. Nothing is decided by it.
+// Report is the state of a registry for users to read. No decision depends on it.
 type Report struct {
-	// Keys are those of which any cluster, this one included, has an export as far as that is known; in any order.
+	// Keys are the keys that any cluster exports, this one included, in any order.
 	Keys []mcs.Key
-	// Reading and Writing are why that does not work at this moment, nil while it does.
+	// Reading and Writing are the reasons why reading and writing do not work, nil while they do.
 	Reading, Writing error
 }
 
-// Reporter is a Registry that can tell. It answers from memory.
+// Reporter is a Registry with a Report. It answers from memory.
 type Reporter interface {
 	Report() Report
 }
 
-// ReportOf is r's report, an empty one of a registry that cannot tell.
+// ReportOf returns r's report, an empty one if r is no Reporter.
 func ReportOf(r Registry) Report {
 	if reporter, ok := r.(Reporter); ok {
 		return reporter.Report()
@@ -34,19 +34,19 @@ func ReportOf(r Registry) Report {
 // Report implements Reporter.
 func (r *measured) Report() Report { return ReportOf(r.Registry) }
 
-// RequestCount is how many requests to a registry's backend had one result lately.
+// RequestCount is the number of recent requests to a registry's backend with one result.
 type RequestCount struct {
 	Registry, Operation, Result string
 	Count                       int
 }
 
-// recent counts requests by kind in a few slots of time, the oldest of which are forgotten.
+// recent counts requests by kind in time slots, of which it keeps the latest.
 type recent struct {
 	mu    sync.Mutex
 	kinds map[RequestCount]*[recentSlots]slot // under a Count of 0
 }
 
-// slot counts the requests of one recentSlot since the epoch.
+// slot counts the requests in one interval of recentSlot since the epoch.
 type slot struct {
 	number int64
 	count  int
@@ -54,9 +54,10 @@ type slot struct {
 
 const (
 	recentSlot  = 5 * time.Second
-	recentSlots = 13 // a minute in whole slots and the one that is being filled
+	recentSlots = 13 // a minute in complete slots and the current one
 )
 
+// add counts one request.
 func (r *recent) add(kind RequestCount, now time.Time) {
 	number := now.UnixNano() / int64(recentSlot)
 	r.mu.Lock()
@@ -76,7 +77,7 @@ func (r *recent) add(kind RequestCount, now time.Time) {
 	s.count++
 }
 
-// within counts the requests of the last minute, to a slot.
+// within returns the requests of the last minute, to the precision of a slot.
 func (r *recent) within(now time.Time) []RequestCount {
 	number := now.UnixNano() / int64(recentSlot)
 	r.mu.Lock()
@@ -98,8 +99,8 @@ func (r *recent) within(now time.Time) []RequestCount {
 	return out
 }
 
-// Recent counts the requests of the last minute, sorted. A nil *Metrics has none.
-func (m *Metrics) Recent() []RequestCount {
+// RecentRequests returns the requests of the last minute, sorted. A nil *Metrics has none.
+func (m *Metrics) RecentRequests() []RequestCount {
 	if m == nil {
 		return nil
 	}

@@ -136,7 +136,7 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, changed keyS
 			c.missing(now, id, cluster, changed)
 		}
 	}
-	for _, id := range c.liveness.Answered(now, signs) {
+	for _, id := range c.liveness.ObserveHeartbeats(now, signs) {
 		c.keysOf(id, changed)
 	}
 	c.synced = true
@@ -308,7 +308,7 @@ func (c *catalogs) remove(now time.Time, id string, changed keySet) {
 		c.departed[id] = departure{now, cluster.record}
 	}
 	c.keysOf(id, changed)
-	c.liveness.Forget(id)
+	c.liveness.Remove(id)
 	delete(c.clusters, id)
 }
 
@@ -522,9 +522,9 @@ func (c *catalogs) look(key mcs.Key) (view registry.View) {
 			continue
 		}
 		view.Exports = append(view.Exports, exp)
-		if c.liveness.Stale(id) {
+		if c.liveness.IsStale(id) {
 			view.Stale = append(view.Stale, id)
-		} else if c.liveness.Unheard(id) {
+		} else if c.liveness.IsUnknown(id) {
 			view.LivenessUnknown = append(view.LivenessUnknown, id)
 		}
 	}
@@ -546,7 +546,7 @@ func (c *catalogs) list() []registry.Member {
 			LastSeen:  cluster.lastSeen,
 			Joined:    cluster.record.joined,
 			Beat:      cluster.record.beat(),
-			Stale:     c.liveness.Stale(id),
+			Stale:     c.liveness.IsStale(id),
 			Problems:  cluster.problems(),
 		})
 	}

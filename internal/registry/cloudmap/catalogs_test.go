@@ -473,7 +473,7 @@ func TestSilentCluster(t *testing.T) {
 		s.record.pages, s.record.generation = digests{}, 101
 		s.pass(1, true)
 		s.pass(1, false)
-		if s.catalogs.liveness.Stale("cls2") || len(s.catalogs.list()) != 1 {
+		if s.catalogs.liveness.IsStale("cls2") || len(s.catalogs.list()) != 1 {
 			t.Errorf("it left, and the members are %v", s.catalogs.list())
 		}
 	})

@@ -34,7 +34,7 @@ func TestConformanceWhenReadsAreLate(t *testing.T) {
 			cfg.times.confirm, cfg.times.adopt, cfg.times.settle = 3*time.Second, 3*time.Second, time.Second
 			return cfg
 		})
-		b.Patience = time.Minute
+		b.Timeout = time.Minute
 		return b
 	})
 }
@@ -43,7 +43,7 @@ func TestConformanceWhenReadsAreLate(t *testing.T) {
 func TestConformanceThrottled(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		b := backend(startCloud(t, cloudmaplocal.Options{}), fast)
-		b.Patience = time.Minute
+		b.Timeout = time.Minute
 		return b
 	})
 }
@@ -59,20 +59,20 @@ func backend(c *cloud, config func(mcs.Identity) Config) registrytest.Backend {
 			return c.registry(t, cfg)
 		},
 		StaleAfter: staleAfter,
-		Mute: func(*testing.T) func() {
+		DropHeartbeats: func(*testing.T) func() {
 			c.denied.Store(true)
 			return func() { c.denied.Store(false) }
 		},
-		Forget: func(t *testing.T, clusterSetID, clusterID string) {
+		DeleteMember: func(t *testing.T, clusterSetID, clusterID string) {
 			c.drop(t, controlPrefix+clusterSetID, membersService, clusterID)
 		},
-		Break: func(*testing.T) func() {
+		Fail: func(*testing.T) func() {
 			c.broken.Store(true)
 			return func() { c.broken.Store(false) }
 		},
-		Spoil:  c.spoil,
-		Lose:   c.dropPage,
-		Empty:  c.empty,
-		Writes: func() int { return int(c.pageWrites.Load()) },
+		Corrupt:      c.spoil,
+		DeleteExport: c.dropPage,
+		Empty:        c.empty,
+		Writes:       func() int { return int(c.pageWrites.Load()) },
 	}
 }

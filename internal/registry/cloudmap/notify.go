@@ -33,7 +33,9 @@ func newHints(r *Registry) hints {
 	var h hints
 	if r.cfg.PeerNotifications != nil && !r.cfg.ReadOnly {
 		intervals.Silence = r.cfg.PeerNotifications.Silence()
-		count := func(direction, result string) { r.cfg.Metrics.PeerNotification(r.client.Name(), direction, result) }
+		count := func(direction, result string) {
+			r.cfg.Metrics.CountPeerNotification(r.client.Name(), direction, result)
+		}
 		h.transport = peernotify.NewTransport(*r.cfg.PeerNotifications, notificationHandler{r}, count, r.log.WithName("hints"))
 	}
 	h.schedule = peernotify.NewScheduler(r.cfg.Identity.ClusterSetID, r.cfg.Identity.ClusterID, intervals)
@@ -169,7 +171,7 @@ func (r *Registry) peers(now time.Time) (peers []peernotify.Peer, hurried bool) 
 // noteSilence tells metrics how often we poll, and the log whom we do not hear. The caller holds r.mu.
 func (r *Registry) noteSilence(now time.Time) {
 	interval := r.hints.schedule.PollInterval(now)
-	r.cfg.Metrics.PollInterval(r.client.Name(), interval)
+	r.cfg.Metrics.SetPollInterval(r.client.Name(), interval)
 	silent := strings.Join(r.hints.schedule.SilentPeers(now), ", ")
 	if r.hints.transport == nil {
 		return
@@ -195,7 +197,7 @@ const silenceCounts = time.Minute
 // live says whether a cluster's controller is at work, as far as its record shows.
 func (c *catalogs) live(id string) bool {
 	cluster := c.clusters[id]
-	return cluster.hasRecord && cluster.absentSince.IsZero() && !c.liveness.Stale(id)
+	return cluster.hasRecord && cluster.absentSince.IsZero() && !c.liveness.IsStale(id)
 }
 
 // behind says whether a page is announced that Cloud Map may show at the next look. One that could not be read several times

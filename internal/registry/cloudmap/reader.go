@@ -88,7 +88,7 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) (whole bool, 
 	}
 	if err != nil {
 		r.mu.Lock()
-		r.catalogs.liveness.Unanswered()
+		r.catalogs.liveness.ObserveFailure()
 		r.mu.Unlock()
 		return false, err
 	}
@@ -157,10 +157,10 @@ func (r *Registry) noteMembers() {
 	var members []registry.Member
 	for id, cluster := range r.catalogs.clusters {
 		if cluster.hasRecord {
-			members = append(members, registry.Member{ClusterID: id, Version: cluster.record.version, LastSeen: cluster.lastSeen, Stale: r.catalogs.liveness.Stale(id)})
+			members = append(members, registry.Member{ClusterID: id, Version: cluster.record.version, LastSeen: cluster.lastSeen, Stale: r.catalogs.liveness.IsStale(id)})
 		}
 	}
-	r.members.Note(members)
+	r.members.Update(members)
 }
 
 // auditIfDue reads all of our own pages: before the ID is claimed, when another cluster may have written them, and now

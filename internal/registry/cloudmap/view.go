@@ -256,7 +256,7 @@ func (v *instanceView) done(ctx context.Context, key mcs.Key, err error, notify 
 	for _, s := range v.shown {
 		total += s.instances
 	}
-	v.metrics.Stored(v.client.Name(), "instances", total)
+	v.metrics.SetObjects(v.client.Name(), "instances", total)
 	v.count()
 }
 

@@ -114,7 +114,7 @@ func (v *instanceView) warnings(key mcs.Key) []string {
 
 // count tells the metrics how many endpoints are not shown, and how many services wait to be written. The caller holds v.mu.
 func (v *instanceView) count() {
-	v.metrics.Pending(v.client.Name(), "services", len(v.queue))
+	v.metrics.SetPending(v.client.Name(), "services", len(v.queue))
 	counts := map[string]int{"collision": 0, "limit": 0, "refused": 0, "failed": 0}
 	for _, u := range v.unshown {
 		counts["collision"] += len(u.collisions)
@@ -123,7 +123,7 @@ func (v *instanceView) count() {
 		counts["failed"] += u.count
 	}
 	for reason, count := range counts {
-		v.metrics.Unshown(v.client.Name(), reason, count)
+		v.metrics.SetOmittedInstances(v.client.Name(), reason, count)
 	}
 }
 

@@ -161,7 +161,7 @@ func (c *Client) call(ctx context.Context, operation string, do func(context.Con
 	if err == nil {
 		err = do(ctx, conn)
 	}
-	c.cfg.Metrics.Request(c.cfg.Name, operation, resultOf(err), time.Since(began))
+	c.cfg.Metrics.ObserveRequest(c.cfg.Name, operation, resultOf(err), time.Since(began))
 	c.handleAuthFailure(conn, err)
 	return explain(err)
 }

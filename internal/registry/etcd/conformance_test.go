@@ -27,23 +27,23 @@ func (s *testStore) backend() registrytest.Backend {
 			return s.registry(t, cfg)
 		},
 		StaleAfter: staleAfter,
-		Mute: func(*testing.T) func() {
+		DropHeartbeats: func(*testing.T) func() {
 			s.mute.Store(true)
 			return func() { s.mute.Store(false) }
 		},
-		Forget: func(t *testing.T, clusterSetID, clusterID string) {
+		DeleteMember: func(t *testing.T, clusterSetID, clusterID string) {
 			s.remove(t, s.layout(clusterSetID).member(clusterID))
 			s.remove(t, s.layout(clusterSetID).alive(clusterID))
 		},
-		Break: func(*testing.T) func() {
+		Fail: func(*testing.T) func() {
 			s.proxy.Cut()
 			return s.proxy.Mend
 		},
-		Spoil: func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) func(mcs.Key) bool {
+		Corrupt: func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) func(mcs.Key) bool {
 			s.put(t, s.layout(clusterSetID).export(clusterID, key), "garbage")
 			return func(k mcs.Key) bool { return k == key }
 		},
-		Lose: func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) {
+		DeleteExport: func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) {
 			s.remove(t, s.layout(clusterSetID).export(clusterID, key))
 		},
 		Empty: func(t *testing.T, clusterSetID, clusterID string) bool {

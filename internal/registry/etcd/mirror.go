@@ -171,5 +171,5 @@ func (m *mirror) complete(u *update) {
 func (m *mirror) markUnanswered() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.state.liveness.Unanswered()
+	m.state.liveness.ObserveFailure()
 }

@@ -110,8 +110,8 @@ func (r *reader) watch(ctx context.Context) error {
 
 // publish logs and counts an update of the mirror, and informs the writer and the user of the registry.
 func (r *reader) publish(u update) {
-	r.memberLog.Note(u.members)
-	r.cfg.Metrics.Stored(r.store.client.cfg.Name, "exports", u.ownExports)
+	r.memberLog.Update(u.members)
+	r.cfg.Metrics.SetObjects(r.store.client.cfg.Name, "exports", u.ownExports)
 	r.writer.observe(u)
 	r.notifier.Notify(u.changed)
 }

@@ -159,7 +159,7 @@ func (s *state) apply(now time.Time, p pair, changed engine.Keys) {
 	}
 	if p.deleted && c.isEmpty() {
 		delete(s.clusters, id)
-		s.liveness.Forget(id)
+		s.liveness.Remove(id)
 	}
 }
 
@@ -235,7 +235,7 @@ func (s *state) observeHeartbeats(now time.Time, changed engine.Keys) {
 	for id, c := range s.clusters {
 		heartbeats[id], c.heartbeat = c.heartbeat, false
 	}
-	for _, id := range s.liveness.Answered(now, heartbeats) {
+	for _, id := range s.liveness.ObserveHeartbeats(now, heartbeats) {
 		if c := s.clusters[id]; c != nil {
 			for key := range c.exports {
 				changed.Add(key)
@@ -287,9 +287,9 @@ func (s *state) view(key mcs.Key) registry.View {
 			continue
 		}
 		v.Exports = append(v.Exports, *e.export)
-		if s.liveness.Stale(id) {
+		if s.liveness.IsStale(id) {
 			v.Stale = append(v.Stale, id)
-		} else if s.liveness.Unheard(id) {
+		} else if s.liveness.IsUnknown(id) {
 			v.LivenessUnknown = append(v.LivenessUnknown, id)
 		}
 	}
@@ -330,7 +330,7 @@ func (s *state) members() []registry.Member {
 		members = append(members, registry.Member{
 			ClusterID: id, UID: c.uid(), Version: c.member.record.Version,
 			LastSeen: c.lastSeen, Joined: c.member.record.Joined, Beat: c.member.record.Beat,
-			Stale: s.liveness.Stale(id),
+			Stale: s.liveness.IsStale(id),
 		})
 	}
 	return members

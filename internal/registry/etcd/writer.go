@@ -143,7 +143,7 @@ func (w *writer) setProblem(problem *engine.Problem, err error) {
 
 // countPending sets the metric of exports and withdrawals that may have to be written. The caller holds w.mu.
 func (w *writer) countPending() {
-	w.cfg.Metrics.Pending(w.store.client.cfg.Name, "exports", len(w.outbox.queued))
+	w.cfg.Metrics.SetPending(w.store.client.cfg.Name, "exports", len(w.outbox.queued))
 }
 
 // run holds the cluster's ID and writes the desired exports until ctx ends. It makes one request at a time: changes in the

@@ -90,9 +90,9 @@ func (r *Registry) viewOf(key mcs.Key) registry.View {
 		result.Exports = append(result.Exports, exp)
 		switch {
 		case r.liveness == nil:
-		case r.liveness.Stale(id):
+		case r.liveness.IsStale(id):
 			result.Stale = append(result.Stale, id)
-		case r.liveness.Unheard(id):
+		case r.liveness.IsUnknown(id):
 			result.LivenessUnknown = append(result.LivenessUnknown, id)
 		}
 	}
@@ -121,7 +121,7 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	}
 	members := slices.Clone(r.view.members)
 	for i := range members {
-		members[i].Stale = r.liveness != nil && r.liveness.Stale(members[i].ClusterID)
+		members[i].Stale = r.liveness != nil && r.liveness.IsStale(members[i].ClusterID)
 	}
 	return members, nil
 }
@@ -216,7 +216,7 @@ func (r *Registry) exchange() []mcs.Key {
 	if h.err != nil {
 		r.view.problem = h.err
 		if r.liveness != nil {
-			r.liveness.Unanswered()
+			r.liveness.ObserveFailure()
 		}
 		return pending
 	}
@@ -246,10 +246,10 @@ func (h *Hub) updateLiveness(r *Registry, before view) (changed []string) {
 	}
 	for id := range before.others {
 		if _, there := r.view.others[id]; !there {
-			r.liveness.Forget(id)
+			r.liveness.Remove(id)
 		}
 	}
-	return r.liveness.Answered(time.Now(), heartbeats)
+	return r.liveness.ObserveHeartbeats(time.Now(), heartbeats)
 }
 
 // changes returns the keys with a View that differs from before, those of clusters that became stale or live, and resolved

@@ -21,12 +21,12 @@ func TestConformance(t *testing.T) {
 		hub.SetStaleAfter(time.Second)
 		return registrytest.Backend{
 			StaleAfter: time.Second,
-			Mute: func(*testing.T) func() {
+			DropHeartbeats: func(*testing.T) func() {
 				hub.DropHeartbeats(true)
 				return func() { hub.DropHeartbeats(false) }
 			},
 			New: func(_ *testing.T, identity mcs.Identity) registry.Registry { return hub.Registry(identity) },
-			Break: func(*testing.T) func() {
+			Fail: func(*testing.T) func() {
 				hub.SetError(errors.New("the hub is broken"))
 				return func() { hub.SetError(nil) }
 			},

@@ -21,7 +21,7 @@ import (
 // harness is a Backend under test.
 type harness struct{ Backend }
 
-// start makes a registry and runs it until the test ends.
+// start creates a registry and runs it until the test ends.
 func (h *harness) start(t *testing.T, identity mcs.Identity) *node {
 	t.Helper()
 	return h.run(t, h.New(t, identity))
@@ -59,19 +59,19 @@ func (h *harness) writes() int {
 	return h.Writes()
 }
 
-// until waits for a condition that nothing notifies of.
+// until polls until a condition without notifications is met.
 func (h *harness) until(t *testing.T, what string, met func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(h.Patience)
+	deadline := time.Now().Add(h.Timeout)
 	for !met() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", h.Patience, what)
+			t.Fatalf("not within %v: %s", h.Timeout, what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// node is one running registry and what it notified of.
+// node is one running registry with its notifications.
 type node struct {
 	t      *testing.T
 	h      *harness
@@ -97,13 +97,13 @@ func (n *node) notify(k mcs.Key) {
 		return
 	}
 	if view, err := n.reg.Lookup(context.Background(), k); err != nil {
-		n.t.Errorf("Look(%v) after a notification: %v", k, err)
+		n.t.Errorf("Lookup(%v) after a notification: %v", k, err)
 	} else if what := forbidden(k, view); what != "" {
-		n.t.Errorf("%v came into a state that it must not take: %s", k, what)
+		n.t.Errorf("%v has a forbidden state: %s", k, what)
 	}
 }
 
-// forbid checks every View from now on when it is notified of.
+// forbid checks the View at every notification from now on.
 func (n *node) forbid(check func(mcs.Key, registry.View) string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -116,8 +116,8 @@ func (n *node) stop(cause error) {
 	n.cancel(cause)
 	select {
 	case <-n.done:
-	case <-time.After(n.h.Patience):
-		n.t.Errorf("Run did not end within %v of its context", n.h.Patience)
+	case <-time.After(n.h.Timeout):
+		n.t.Errorf("Run did not end within %v of its context", n.h.Timeout)
 	}
 }
 
@@ -135,26 +135,26 @@ func (n *node) withdraw(k mcs.Key) {
 	}
 }
 
-func (n *node) look(k mcs.Key) registry.View {
+func (n *node) lookup(k mcs.Key) registry.View {
 	n.t.Helper()
 	view, err := n.reg.Lookup(n.t.Context(), k)
 	if err != nil {
-		n.t.Fatalf("Look(%v): %v", k, err)
+		n.t.Fatalf("Lookup(%v): %v", k, err)
 	}
 	return view
 }
 
-// condition says what a View lacks, "" when nothing.
+// condition returns what a View lacks, or "".
 type condition func(registry.View) string
 
-// await looks once, then at each notification of k only, until the condition holds: a change without a notification is
-// a failure, as it would be for the controller.
+// await looks k up once and then after each notification, until the condition is met: a change without a notification is a
+// failure, as it would be for the controller.
 func (n *node) await(k mcs.Key, met condition) {
 	n.t.Helper()
-	timeout := time.NewTimer(n.h.Patience)
+	timeout := time.NewTimer(n.h.Timeout)
 	defer timeout.Stop()
 	for {
-		count, changed := n.seen(k)
+		count, changed := n.notifications(k)
 		lacks := n.lacks(k, met)
 		if lacks == "" {
 			return
@@ -162,12 +162,12 @@ func (n *node) await(k mcs.Key, met condition) {
 		for count == n.count(k) {
 			select {
 			case <-changed:
-				_, changed = n.seen(k)
+				_, changed = n.notifications(k)
 			case <-timeout.C:
 				if n.lacks(k, met) == "" {
-					n.t.Fatalf("the View of %v is right but nobody was notified of it", k)
+					n.t.Fatalf("the View of %v is as wanted, but there was no notification", k)
 				}
-				n.t.Fatalf("%v not within %v: %s", k, n.h.Patience, lacks)
+				n.t.Fatalf("%v not within %v: %s", k, n.h.Timeout, lacks)
 			}
 		}
 	}
@@ -187,14 +187,15 @@ func (n *node) lacks(k mcs.Key, met condition) string {
 	return met(view)
 }
 
-func (n *node) seen(k mcs.Key) (int, <-chan struct{}) {
+// notifications returns how often k was notified, and a channel that the next notification closes.
+func (n *node) notifications(k mcs.Key) (int, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.notified[k], n.changed
 }
 
 func (n *node) count(k mcs.Key) int {
-	count, _ := n.seen(k)
+	count, _ := n.notifications(k)
 	return count
 }
 
@@ -238,7 +239,7 @@ func all(conditions ...condition) condition {
 func isState(want registry.PublishState) condition {
 	return func(v registry.View) string {
 		if v.Local.State != want {
-			return fmt.Sprintf("own publication is %v (%v), want %v", v.Local.State, v.Local.Err, want)
+			return fmt.Sprintf("own status is %v (%v), want %v", v.Local.State, v.Local.Err, want)
 		}
 		return ""
 	}
@@ -253,7 +254,7 @@ func unknownAre(want ...string) condition {
 	}
 }
 
-// oneExport wants exactly one export, whatever is in it.
+// oneExport wants exactly one export, of any content.
 func oneExport(v registry.View) string {
 	if len(v.Exports) != 1 {
 		return fmt.Sprintf("%d exports, want 1", len(v.Exports))
@@ -271,7 +272,7 @@ var (
 	changed = time.Date(2026, 11, 20, 10, 0, 1, 250e6, time.UTC)
 )
 
-// export is a ClusterIP Service's with n IPv4 endpoints in three zones.
+// export returns the export of a ClusterIP Service with n IPv4 endpoints in three zones.
 func export(clusterID string, k mcs.Key, n int) mcs.Export {
 	return mcs.Export{
 		Key: k, Cluster: clusterID, Created: created, Changed: changed,
@@ -286,7 +287,7 @@ func export(clusterID string, k mcs.Key, n int) mcs.Export {
 	}
 }
 
-// dualStackExport has n endpoints, half of them IPv4 and half IPv6.
+// dualStackExport returns an export with n endpoints, half of them IPv4 and half IPv6.
 func dualStackExport(clusterID string, k mcs.Key, n int) mcs.Export {
 	exp := export(clusterID, k, n/2)
 	exp.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
@@ -303,7 +304,7 @@ func endpoints(first netip.Addr, n int) []mcs.Endpoint {
 	return result
 }
 
-// fullExport sets every field that travels, and Node, which must not.
+// fullExport returns an export with every field that is published, and Node, which is not.
 func fullExport(clusterID string, k mcs.Key) mcs.Export {
 	timeout := int32(10)
 	return mcs.Export{
@@ -338,11 +339,11 @@ func fullExport(clusterID string, k mcs.Key) mcs.Export {
 	}
 }
 
-// scribble changes everything that exp points to.
-func scribble(exp *mcs.Export) {
+// overwrite changes everything that exp points to.
+func overwrite(exp *mcs.Export) {
 	exp.Ports[0].Port = 1
-	exp.Labels["team"] = "scribbled"
-	exp.Annotations["example.com/note"] = "scribbled"
+	exp.Labels["team"] = "overwritten"
+	exp.Annotations["example.com/note"] = "overwritten"
 	exp.IPFamilies[0] = corev1.IPv4Protocol
 	*exp.SessionAffinityConfig.ClientIP.TimeoutSeconds = 1
 	exp.Backends[0].Ports[0].Port = 1

@@ -7,11 +7,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// testReport holds for registries that tell of themselves: a report names every key.
+// testReport checks that a report has every key.
 func testReport(t *testing.T, h *harness) {
 	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
 	if _, ok := a.reg.(registry.Reporter); !ok {
-		t.Skip("it is no registry.Reporter")
+		t.Skip("the registry is no registry.Reporter")
 	}
 	a.publish(export("cls1", key("web"), 1))
 	b.publish(export("cls2", key("db"), 1))

@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// The clauses of registry.Liveness as far as real time lets one see them. How it counts is tested in virtual time.
+// The clauses of registry.Liveness in real time. Its counting is tested in virtual time.
 
 // staleAre wants exactly these clusters to be stale.
 func staleAre(want ...string) condition {
@@ -22,16 +22,16 @@ func staleAre(want ...string) condition {
 	}
 }
 
-// live wants every exporting cluster to be known to live.
+// live wants every exporting cluster to be known as live.
 func live(v registry.View) string {
 	if len(v.Stale)+len(v.LivenessUnknown) > 0 {
-		return fmt.Sprintf("stale clusters %v, unheard ones %v, want none", v.Stale, v.LivenessUnknown)
+		return fmt.Sprintf("stale clusters %v, unknown liveness %v, want none", v.Stale, v.LivenessUnknown)
 	}
 	return ""
 }
 
-// staleMembers wants Members to say what the Views say.
-func (n *node) staleMembers(want ...string) {
+// awaitStaleMembers waits until Members has exactly these stale clusters.
+func (n *node) awaitStaleMembers(want ...string) {
 	n.t.Helper()
 	n.h.until(n.t, fmt.Sprintf("stale members %v", want), func() bool {
 		members, err := n.reg.Members(n.t.Context())
@@ -48,11 +48,11 @@ func (n *node) staleMembers(want ...string) {
 	})
 }
 
-// exporting starts cls1 with an export that cls2 imports and has heard of.
-func (h *harness) exporting(t *testing.T) (a, b *node, web mcs.Export) {
+// startExporter starts cls1 with an export, and cls2, which imports it and knows that cls1 is live.
+func (h *harness) startExporter(t *testing.T) (a, b *node, web mcs.Export) {
 	t.Helper()
 	if h.StaleAfter == 0 {
-		t.Skip("nobody is ever stale in this backend")
+		t.Skip("no cluster becomes stale in this backend")
 	}
 	a, b = h.start(t, identity("cls1")), h.start(t, identity("cls2"))
 	web = export("cls1", key("web"), 3)
@@ -62,22 +62,22 @@ func (h *harness) exporting(t *testing.T) (a, b *node, web mcs.Export) {
 }
 
 func testStale(t *testing.T, h *harness) {
-	a, b, web := h.exporting(t)
+	a, b, web := h.startExporter(t)
 	a.stop(nil)
 	b.await(key("web"), all(exportsAre(web), staleAre("cls1")))
-	b.staleMembers("cls1")
+	b.awaitStaleMembers("cls1")
 	h.start(t, identity("cls1"))
 	b.await(key("web"), all(exportsAre(web), live))
-	b.staleMembers()
+	b.awaitStaleMembers()
 }
 
-func testStaleForgotten(t *testing.T, h *harness) {
-	if h.Forget == nil {
-		t.Skip("the backend's members cannot be forgotten")
+func testStaleWithoutRecord(t *testing.T, h *harness) {
+	if h.DeleteMember == nil {
+		t.Skip("the backend has no hook DeleteMember")
 	}
-	a, b, web := h.exporting(t)
+	a, b, web := h.startExporter(t)
 	a.stop(nil)
-	h.Forget(t, clusterSet, "cls1")
+	h.DeleteMember(t, clusterSet, "cls1")
 	b.forbid(func(_ mcs.Key, v registry.View) string { return exportsAre(web)(v) })
 	b.await(key("web"), staleAre("cls1"))
 	h.start(t, identity("cls1"))
@@ -85,39 +85,41 @@ func testStaleForgotten(t *testing.T, h *harness) {
 }
 
 func testStaleAtStart(t *testing.T, h *harness) {
-	a, b, web := h.exporting(t)
+	a, b, web := h.startExporter(t)
 	a.stop(nil)
 	b.await(key("web"), staleAre("cls1"))
 	c := h.start(t, identity("cls3"))
 	c.await(key("web"), func(v registry.View) string {
 		switch {
 		case len(v.Stale) > 0:
-			return "" // a busy machine: the first look came late
+			return "" // a busy machine: the first read came late
 		case !slices.Equal(v.LivenessUnknown, []string{"cls1"}):
-			return fmt.Sprintf("unheard clusters %v, want cls1", v.LivenessUnknown)
+			return fmt.Sprintf("clusters of unknown liveness %v, want cls1", v.LivenessUnknown)
 		}
 		return exportsAre(web)(v)
 	})
 	c.await(key("web"), all(exportsAre(web), staleAre("cls1")))
 }
 
-func testStaleWhileBroken(t *testing.T, h *harness) { testNotStaleWhile(t, h, h.Break) }
+func testNotStaleWhileFailing(t *testing.T, h *harness) { testNotStaleWhile(t, h, h.Fail) }
 
-func testStaleWhileMute(t *testing.T, h *harness) { testNotStaleWhile(t, h, h.Mute) }
+func testNotStaleWithoutHeartbeats(t *testing.T, h *harness) {
+	testNotStaleWhile(t, h, h.DropHeartbeats)
+}
 
-// testNotStaleWhile hurts the registry for longer than it takes to become stale: a cluster that died is stale only after that.
-func testNotStaleWhile(t *testing.T, h *harness, hurt func(*testing.T) func()) {
+// testNotStaleWhile injects a fault for longer than StaleAfter: a cluster that stops meanwhile is stale only after the fault.
+func testNotStaleWhile(t *testing.T, h *harness, inject func(*testing.T) (restore func())) {
 	t.Helper()
-	if hurt == nil {
-		t.Skip("the backend cannot be hurt in this way")
+	if inject == nil {
+		t.Skip("the backend has no hook for this fault")
 	}
-	a, b, _ := h.exporting(t)
-	mend := hurt(t)
+	a, b, _ := h.startExporter(t)
+	restore := inject(t)
 	a.stop(nil)
 	time.Sleep(2 * h.StaleAfter)
-	if lacks := live(b.look(key("web"))); lacks != "" {
+	if lacks := live(b.lookup(key("web"))); lacks != "" {
 		t.Error(lacks)
 	}
-	mend()
+	restore()
 	b.await(key("web"), staleAre("cls1"))
 }

@@ -1,5 +1,5 @@
-// Package registrytest is the conformance suite of package registry: what its contract says, as tests that every backend
-// passes unchanged. Tests wait for notifications, so a backend that forgets one fails.
+// Package registrytest is the conformance suite of package registry: its contract as tests, which every backend passes
+// unchanged. Tests wait for notifications, so a backend that misses one fails.
 package registrytest
 
 import (
@@ -16,41 +16,41 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// Backend is one store, empty at first, and the ways to make registries on it and to hurt it. A nil hook leaves out the
-// clauses that need it.
+// Backend is one store, empty at first, with hooks to create registries on it and to inject faults. Clauses that need a hook
+// are skipped if it is nil.
 type Backend struct {
-	// New makes a registry for identity, as a starting process does. The same identity again is a restart.
+	// New creates a registry for identity, as a starting process does. The same identity again is a restart.
 	New func(t *testing.T, identity mcs.Identity) registry.Registry
-	// Break makes every request fail until mend is called.
-	Break func(t *testing.T) (mend func())
-	// Spoil replaces what the store holds of cluster's export of key with garbage, and keeps it so until the cluster
-	// publishes again. It returns the keys that the garbage covers, key among them: backends store several keys together.
-	Spoil func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) func(mcs.Key) bool
-	// Lose removes what the store holds of cluster's export of key behind the cluster's back.
-	Lose func(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
-	// Mute keeps everybody's signs of life from the store, which answers as before, until unmute is called.
-	Mute func(t *testing.T) (unmute func())
-	// Forget removes from the store what tells that a cluster is a member, but not its exports.
-	Forget func(t *testing.T, clusterSetID, clusterID string)
-	// StaleAfter is what registries made by New take for the time after which a cluster is stale; 0 leaves out the clauses about it.
+	// Fail makes every request fail until restore is called.
+	Fail func(t *testing.T) (restore func())
+	// Corrupt replaces a cluster's stored export of key with garbage until the cluster publishes again. It returns whether
+	// the garbage covers a key: backends store several keys together.
+	Corrupt func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) (covers func(mcs.Key) bool)
+	// DeleteExport deletes a cluster's stored export of key, as another user of the store may.
+	DeleteExport func(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
+	// DropHeartbeats keeps the heartbeats of all clusters from the store, which otherwise works, until restore is called.
+	DropHeartbeats func(t *testing.T) (restore func())
+	// DeleteMember deletes a cluster's stored membership, but not its exports.
+	DeleteMember func(t *testing.T, clusterSetID, clusterID string)
+	// StaleAfter is the time after which registries created by New find a cluster stale; 0 skips the clauses about it.
 	StaleAfter time.Duration
-	// Writes counts the writes of exports so far; heartbeats do not count.
+	// Writes counts the writes of exports so far, without heartbeats.
 	Writes func() int
-	// Empty says whether the store holds nothing of a cluster.
+	// Empty reports whether the store holds nothing of a cluster.
 	Empty func(t *testing.T, clusterSetID, clusterID string) bool
-	// Patience bounds each wait; 0 is 20 s.
-	Patience time.Duration
+	// Timeout bounds each wait; 0 is 20 s.
+	Timeout time.Duration
 }
 
-// Run runs every clause on a store of its own, some at the same time.
+// Run runs every clause in parallel, each on a store of its own.
 func Run(t *testing.T, factory func(t *testing.T) Backend) {
 	t.Helper()
 	for _, clause := range clauses {
 		t.Run(clause.name, func(t *testing.T) {
 			t.Parallel()
 			h := &harness{Backend: factory(t)}
-			if h.Patience == 0 {
-				h.Patience = 20 * time.Second
+			if h.Timeout == 0 {
+				h.Timeout = 20 * time.Second
 			}
 			clause.test(t, h)
 		})
@@ -63,40 +63,40 @@ var clauses = []struct {
 }{
 	{"an export is seen by the others and confirmed to its publisher", testPublish},
 	{"nothing is known before the first read", testNotSynced},
-	{"who asked before it was known is told", testAskedBeforeSync},
+	{"a lookup before the first read is notified", testLookupBeforeSync},
 	{"repeating a publication costs nothing", testRepublish},
 	{"an export is replaced", testUpdate},
 	{"an export is withdrawn", testWithdraw},
-	{"withdrawing what is not there is no error", testWithdrawAbsent},
-	{"the last word counts", testLastWord},
+	{"withdrawing a missing export is no error", testWithdrawAbsent},
+	{"the last change counts", testLastChange},
 	{"zero endpoints is an export", testZeroEndpoints},
 	{"every field travels", testFields},
 	{"a large export travels whole", testLarge},
 	{"many exports at once", testMany},
 	{"two clusters export one key", testTwoExporters},
-	{"clustersets are apart", testClusterSets},
-	{"another cluster's name is refused", testWrongCluster},
-	{"a start finds everything", testStartNotifiesAll},
-	{"a restart withdraws nothing by itself", testRestartKeeps},
-	{"an earlier life's export can be withdrawn", testRestartWithdraws},
+	{"clustersets are separate", testClusterSets},
+	{"an export of another cluster is refused", testWrongCluster},
+	{"a start notifies of every key", testStartNotifiesAll},
+	{"a restart withdraws nothing", testRestartKeeps},
+	{"a previous process's export can be withdrawn", testRestartWithdraws},
 	{"results are not shared", testAliasing},
 	{"the end of the context ends Run and keeps everything", testStop},
 	{"leaving removes everything", testLeave},
-	{"leaving removes what an earlier life left", testLeaveLater},
-	{"a clone's exports are not what an earlier life left", testLeaveClone},
+	{"leaving removes what a previous process left", testLeaveAfterRestart},
+	{"leaving keeps a live clone's exports", testLeaveClone},
 	{"members are listed", testMembers},
 	{"a report names every key", testReport},
-	{"the second cluster with one ID is refused until the first left", testDuplicateID},
-	{"unknown is not empty", testBroken},
-	{"a registry that cannot be read is not synced", testBrokenFromStart},
-	{"garbage hurts only itself", testGarbage},
-	{"garbage is unknown to who starts", testGarbageAtStart},
-	{"what others remove is put back", testRepair},
-	{"who is dead is stale, and back at once", testStale},
-	{"who is dead and forgotten is stale", testStaleForgotten},
-	{"who was dead at the start is judged anew", testStaleAtStart},
-	{"a registry that does not answer makes nobody stale", testStaleWhileBroken},
-	{"a registry that shows nobody's signs of life makes nobody stale", testStaleWhileMute},
+	{"a duplicate cluster ID is refused until the first cluster leaves", testDuplicateID},
+	{"exports stay while the registry fails", testFailing},
+	{"a registry that cannot be read is not synced", testFailingFromStart},
+	{"a corrupt export affects only itself", testCorrupt},
+	{"a corrupt export is unknown after a start", testCorruptAtStart},
+	{"a deleted export is restored", testDeletedExport},
+	{"a dead cluster is stale until it is back", testStale},
+	{"a dead cluster without a member record is stale", testStaleWithoutRecord},
+	{"a dead cluster has unknown liveness after a start", testStaleAtStart},
+	{"a registry that fails makes no cluster stale", testNotStaleWhileFailing},
+	{"a registry without heartbeats makes no cluster stale", testNotStaleWithoutHeartbeats},
 }
 
 const clusterSet = "set1"
@@ -113,18 +113,18 @@ func testPublish(t *testing.T, h *harness) {
 	a.publish(want)
 	b.await(key("web"), exportsAre(want))
 	a.await(key("web"), isState(registry.Exported))
-	if view := a.look(key("web")); len(view.Exports) != 0 {
+	if view := a.lookup(key("web")); len(view.Exports) != 0 {
 		t.Errorf("the publisher's View has its own export: %v", view.Exports)
 	}
-	if view := b.look(key("web")); view.Local.State != registry.Absent {
-		t.Errorf("the other's own publication is %v, want Absent", view.Local.State)
+	if view := b.lookup(key("web")); view.Local.State != registry.Absent {
+		t.Errorf("the other's own status is %v, want Absent", view.Local.State)
 	}
 }
 
 func testNotSynced(t *testing.T, h *harness) {
 	reg := h.New(t, identity("cls1"))
 	if _, err := reg.Lookup(t.Context(), key("web")); !errors.Is(err, registry.ErrNotSynced) {
-		t.Errorf("Look before Run: error %v, want ErrNotSynced", err)
+		t.Errorf("Lookup before Run: error %v, want ErrNotSynced", err)
 	}
 	if _, err := reg.Members(t.Context()); !errors.Is(err, registry.ErrNotSynced) {
 		t.Errorf("Members before Run: error %v, want ErrNotSynced", err)
@@ -135,12 +135,12 @@ func testNotSynced(t *testing.T, h *harness) {
 	h.run(t, reg).await(key("web"), isState(registry.Exported))
 }
 
-func testAskedBeforeSync(t *testing.T, h *harness) {
+func testLookupBeforeSync(t *testing.T, h *harness) {
 	reg := h.New(t, identity("cls1"))
-	if _, err := reg.Lookup(t.Context(), key("nobody-has-it")); !errors.Is(err, registry.ErrNotSynced) {
-		t.Fatalf("Look before Run: error %v, want ErrNotSynced", err)
+	if _, err := reg.Lookup(t.Context(), key("missing")); !errors.Is(err, registry.ErrNotSynced) {
+		t.Fatalf("Lookup before Run: error %v, want ErrNotSynced", err)
 	}
-	h.run(t, reg).await(key("nobody-has-it"), all(isState(registry.Absent), exportsAre(), unknownAre()))
+	h.run(t, reg).await(key("missing"), all(isState(registry.Absent), exportsAre(), unknownAre()))
 }
 
 func testRepublish(t *testing.T, h *harness) {
@@ -149,7 +149,7 @@ func testRepublish(t *testing.T, h *harness) {
 	a.publish(exp)
 	b.await(key("web"), exportsAre(exp))
 	a.await(key("web"), isState(registry.Exported))
-	// A read back may have been under way when Exported showed; the next publication is behind it.
+	// A read may still have been under way when Exported showed; the next export comes after it.
 	a.publish(export("cls1", key("fence-1"), 1))
 	a.await(key("fence-1"), isState(registry.Exported))
 	writes := h.writes()
@@ -161,8 +161,8 @@ func testRepublish(t *testing.T, h *harness) {
 		a.publish(exp)
 		a.publish(shuffled)
 	}
-	if view := a.look(key("web")); view.Local.State != registry.Exported {
-		t.Errorf("after repeating, the publication is %v, want Exported still", view.Local)
+	if view := a.lookup(key("web")); view.Local.State != registry.Exported {
+		t.Errorf("after repeating, the status is %v, want Exported", view.Local)
 	}
 	a.publish(export("cls1", key("fence-2"), 1))
 	a.await(key("fence-2"), isState(registry.Exported))
@@ -179,15 +179,15 @@ func testUpdate(t *testing.T, h *harness) {
 	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
 	exp := export("cls1", key("web"), 3)
 	a.publish(exp)
-	a.await(key("web"), isState(registry.Exported)) // what is not read yet has no publication
+	a.await(key("web"), isState(registry.Exported)) // a key that was not read yet has no status
 	b.await(key("web"), exportsAre(exp))
 	exp.Backends[0].Endpoints[1].Ready = false
 	a.publish(exp)
 	b.await(key("web"), exportsAre(exp))
 	exp.Backends[0].Endpoints = exp.Backends[0].Endpoints[:1]
 	a.publish(exp)
-	if view := a.look(key("web")); view.Local.State != registry.Pending && view.Local.State != registry.Exported {
-		t.Errorf("publication %v, want Pending or Exported", view.Local)
+	if view := a.lookup(key("web")); view.Local.State != registry.Pending && view.Local.State != registry.Exported {
+		t.Errorf("status %v, want Pending or Exported", view.Local)
 	}
 	b.await(key("web"), exportsAre(exp))
 	a.await(key("web"), isState(registry.Exported))
@@ -216,7 +216,7 @@ func testWithdrawAbsent(t *testing.T, h *harness) {
 	a.await(key("never-there"), isState(registry.Absent))
 }
 
-func testLastWord(t *testing.T, h *harness) {
+func testLastChange(t *testing.T, h *harness) {
 	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
 	want := export("cls1", key("web"), 7)
 	for n := range 7 {
@@ -249,7 +249,7 @@ func testFields(t *testing.T, h *harness) {
 	want := fullExport("cls1", key("web"))
 	a.publish(want)
 	b.await(key("web"), exportsAre(want))
-	for _, got := range b.look(key("web")).Exports {
+	for _, got := range b.lookup(key("web")).Exports {
 		if !got.Changed.Equal(want.Changed) {
 			t.Errorf("Changed arrived as %v, want %v", got.Changed, want.Changed)
 		}
@@ -351,7 +351,7 @@ func testStartNotifiesAll(t *testing.T, h *harness) {
 	a.stop(nil)
 	again := h.start(t, identity("cls1"))
 	for _, exp := range want {
-		// awaitNotified instead of await: nobody has asked for these keys.
+		// awaitNotified instead of await: there was no lookup of these keys.
 		b.awaitNotified(exp.Key)
 		again.awaitNotified(exp.Key)
 		b.await(exp.Key, exportsAre(exp))
@@ -361,7 +361,7 @@ func testStartNotifiesAll(t *testing.T, h *harness) {
 
 func testRestartKeeps(t *testing.T, h *harness) {
 	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
-	// So many keys that some of them share whatever a backend stores together.
+	// So many keys that a backend stores some of them together.
 	const count = 200
 	for i := range count {
 		a.publish(export("cls1", key(fmt.Sprintf("old-%d", i)), 1))
@@ -371,7 +371,7 @@ func testRestartKeeps(t *testing.T, h *harness) {
 	}
 	a.stop(nil)
 	a = h.start(t, identity("cls1"))
-	// The restarting controller reaches a few keys before all others.
+	// The restarted controller publishes a few keys before the others.
 	for i := range 20 {
 		a.publish(export("cls1", key(fmt.Sprintf("new-%d", i)), 1))
 		a.publish(export("cls1", key(fmt.Sprintf("old-%d", i)), 5))
@@ -409,7 +409,7 @@ func testRestartWithdraws(t *testing.T, h *harness) {
 	a.await(key("web"), isState(registry.Absent))
 	b.await(key("db"), exportsAre(db))
 
-	// A withdrawal that comes before anything was read counts too.
+	// A withdrawal before the first read counts too.
 	a.stop(nil)
 	early := h.New(t, identity("cls1"))
 	if err := early.Withdraw(t.Context(), key("db")); err != nil {
@@ -425,10 +425,10 @@ func testAliasing(t *testing.T, h *harness) {
 	exp := fullExport("cls1", key("web"))
 	want := fullExport("cls1", key("web"))
 	a.publish(exp)
-	scribble(&exp)
+	overwrite(&exp)
 	b.await(key("web"), exportsAre(want))
-	first := b.look(key("web")).Exports
-	first[0].Key.Name = "scribbled"
+	first := b.lookup(key("web")).Exports
+	first[0].Key.Name = "overwritten"
 	_ = append(first[:0], mcs.Export{})
 	b.await(key("web"), exportsAre(want))
 }
@@ -464,7 +464,7 @@ func testLeave(t *testing.T, h *harness) {
 	again.await(key("web"), all(exportsAre(other), isState(registry.Absent)))
 }
 
-func testLeaveLater(t *testing.T, h *harness) {
+func testLeaveAfterRestart(t *testing.T, h *harness) {
 	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
 	web := export("cls1", key("web"), 3)
 	a.publish(web)
@@ -477,10 +477,10 @@ func testLeaveLater(t *testing.T, h *harness) {
 	if h.Empty != nil && !h.Empty(t, clusterSet, "cls1") {
 		t.Error("the store still holds something of the cluster that left")
 	}
-	h.leaveAs(t, identity("cls1")) // where there is nothing, there is nothing to do
-	stranger := identity("cls2")
-	stranger.UID = "uid-of-another"
-	h.leaveAs(t, stranger)
+	h.leaveAs(t, identity("cls1")) // nothing is stored: nothing to do
+	otherCluster := identity("cls2")
+	otherCluster.UID = "uid-of-another"
+	h.leaveAs(t, otherCluster)
 	b.awaitMembers("cls2")
 }
 
@@ -515,7 +515,7 @@ func testMembers(t *testing.T, h *harness) {
 		if len(m.Problems) != 0 {
 			t.Errorf("member %s has problems: %q", m.ClusterID, m.Problems)
 		}
-		if m.LastSeen.Before(began.Add(-h.Patience)) {
+		if m.LastSeen.Before(began.Add(-h.Timeout)) {
 			t.Errorf("member %s was last seen at %v", m.ClusterID, m.LastSeen)
 		}
 	}
@@ -529,15 +529,15 @@ func testDuplicateID(t *testing.T, h *harness) {
 	first.await(key("web"), isState(registry.Exported))
 	watcher.await(key("web"), exportsAre(web))
 
-	twin := identity("cls1")
-	twin.UID = "uid-of-the-twin"
-	second := h.start(t, twin)
+	duplicateOf := identity("cls1")
+	duplicateOf.UID = "uid-of-the-duplicate"
+	second := h.start(t, duplicateOf)
 	mine := export("cls1", key("mine"), 1)
 	second.publish(mine)
 	second.await(key("mine"), func(v registry.View) string {
 		var duplicate *registry.DuplicateIDError
 		if v.Local.State != registry.Pending || !errors.As(v.Local.Err, &duplicate) {
-			return fmt.Sprintf("own publication is %v (%v), want Pending with a DuplicateIDError", v.Local.State, v.Local.Err)
+			return fmt.Sprintf("own status is %v (%v), want Pending with a DuplicateIDError", v.Local.State, v.Local.Err)
 		}
 		if duplicate.ClusterID != "cls1" || duplicate.OtherUID != identity("cls1").UID {
 			return fmt.Sprintf("the error names %q with UID %q", duplicate.ClusterID, duplicate.OtherUID)
@@ -555,9 +555,9 @@ func testDuplicateID(t *testing.T, h *harness) {
 	watcher.await(key("web"), exportsAre())
 }
 
-func testBroken(t *testing.T, h *harness) {
-	if h.Break == nil {
-		t.Skip("the backend cannot be broken")
+func testFailing(t *testing.T, h *harness) {
+	if h.Fail == nil {
+		t.Skip("the backend has no hook Fail")
 	}
 	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
 	web := export("cls1", key("web"), 3)
@@ -565,7 +565,7 @@ func testBroken(t *testing.T, h *harness) {
 	b.await(key("web"), exportsAre(web))
 	a.await(key("web"), isState(registry.Exported))
 	b.awaitMembers("cls1", "cls2")
-	mend := h.Break(t)
+	restore := h.Fail(t)
 	b.forbid(func(k mcs.Key, v registry.View) string {
 		if k == key("web") {
 			return exportsAre(web)(v)
@@ -576,40 +576,40 @@ func testBroken(t *testing.T, h *harness) {
 	a.publish(db)
 	a.await(key("db"), func(v registry.View) string {
 		if v.Local.State != registry.Pending || v.Local.Err == nil {
-			return fmt.Sprintf("own publication is %v, want Pending with the reason", v.Local)
+			return fmt.Sprintf("own status is %v, want Pending with the reason", v.Local)
 		}
 		return ""
 	})
-	if view := b.look(key("web")); len(view.Unknown) != 0 {
+	if view := b.lookup(key("web")); len(view.Unknown) != 0 {
 		t.Errorf("unknown clusters %v, want none: the export had been read", view.Unknown)
 	}
 	b.awaitMembers("cls1", "cls2")
-	mend()
+	restore()
 	a.await(key("db"), isState(registry.Exported))
 	b.await(key("db"), exportsAre(db))
 	b.await(key("web"), exportsAre(web))
 }
 
-func testBrokenFromStart(t *testing.T, h *harness) {
-	if h.Break == nil {
-		t.Skip("the backend cannot be broken")
+func testFailingFromStart(t *testing.T, h *harness) {
+	if h.Fail == nil {
+		t.Skip("the backend has no hook Fail")
 	}
 	a := h.start(t, identity("cls1"))
 	web := export("cls1", key("web"), 3)
 	a.publish(web)
 	a.await(key("web"), isState(registry.Exported))
-	mend := h.Break(t)
+	restore := h.Fail(t)
 	b := h.start(t, identity("cls2"))
 	if _, err := b.reg.Lookup(t.Context(), key("web")); !errors.Is(err, registry.ErrNotSynced) {
-		t.Errorf("Look while nothing can be read: error %v, want ErrNotSynced", err)
+		t.Errorf("Lookup while nothing can be read: error %v, want ErrNotSynced", err)
 	}
-	mend()
+	restore()
 	b.await(key("web"), exportsAre(web))
 }
 
-func testGarbage(t *testing.T, h *harness) {
-	if h.Spoil == nil {
-		t.Skip("the backend's records cannot be spoiled")
+func testCorrupt(t *testing.T, h *harness) {
+	if h.Corrupt == nil {
+		t.Skip("the backend has no hook Corrupt")
 	}
 	a, b, c := h.start(t, identity("cls1")), h.start(t, identity("cls2")), h.start(t, identity("cls3"))
 	web, theirs := export("cls1", key("web"), 3), export("cls3", key("web"), 1)
@@ -623,7 +623,7 @@ func testGarbage(t *testing.T, h *harness) {
 		b.await(key(fmt.Sprintf("svc-%d", i)), oneExport)
 	}
 	a.stop(nil)
-	covered := h.Spoil(t, clusterSet, "cls1", key("web"))
+	covers := h.Corrupt(t, clusterSet, "cls1", key("web"))
 	b.forbid(func(_ mcs.Key, v registry.View) string {
 		if len(v.Exports) == 0 {
 			return "the export is gone"
@@ -636,15 +636,15 @@ func testGarbage(t *testing.T, h *harness) {
 	b.awaitProblem("cls1")
 	for i := range 20 {
 		k := key(fmt.Sprintf("svc-%d", i))
-		if !covered(k) {
+		if !covers(k) {
 			b.await(k, exportsAre(export("cls1", k, 1)))
 		}
 	}
 }
 
-func testGarbageAtStart(t *testing.T, h *harness) {
-	if h.Spoil == nil {
-		t.Skip("the backend's records cannot be spoiled")
+func testCorruptAtStart(t *testing.T, h *harness) {
+	if h.Corrupt == nil {
+		t.Skip("the backend has no hook Corrupt")
 	}
 	a, c := h.start(t, identity("cls1")), h.start(t, identity("cls3"))
 	web, theirs := export("cls1", key("web"), 3), export("cls3", key("web"), 1)
@@ -653,25 +653,25 @@ func testGarbageAtStart(t *testing.T, h *harness) {
 	a.await(key("web"), isState(registry.Exported))
 	c.await(key("web"), isState(registry.Exported))
 	a.stop(nil)
-	h.Spoil(t, clusterSet, "cls1", key("web"))
+	h.Corrupt(t, clusterSet, "cls1", key("web"))
 	b := h.start(t, identity("cls2"))
 	b.await(key("web"), all(exportsAre(theirs), unknownAre("cls1")))
-	// The cluster comes back and makes it right again.
+	// The cluster restarts and publishes again.
 	a = h.start(t, identity("cls1"))
 	a.publish(web)
 	b.await(key("web"), all(exportsAre(web, theirs), unknownAre()))
 }
 
-func testRepair(t *testing.T, h *harness) {
-	if h.Lose == nil {
-		t.Skip("the backend's records cannot be removed")
+func testDeletedExport(t *testing.T, h *harness) {
+	if h.DeleteExport == nil {
+		t.Skip("the backend has no hook DeleteExport")
 	}
 	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
 	web := export("cls1", key("web"), 3)
 	a.publish(web)
 	a.await(key("web"), isState(registry.Exported))
 	b.await(key("web"), exportsAre(web))
-	h.Lose(t, clusterSet, "cls1", key("web"))
+	h.DeleteExport(t, clusterSet, "cls1", key("web"))
 	if h.Empty != nil {
 		h.until(t, "the export is in the store again", func() bool { return !h.Empty(t, clusterSet, "cls1") })
 	}

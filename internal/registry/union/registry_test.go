@@ -43,7 +43,7 @@ func conforms(t *testing.T, further func(mcs.Identity) registry.Registry) {
 				cfg := Config{Identity: identity, Logger: logr.Discard(), Patience: 50 * time.Millisecond, look: 5 * time.Millisecond}
 				return New(cfg, Source{"first", hub.Registry(identity)}, Source{"further", further(identity)})
 			},
-			Break: func(*testing.T) func() {
+			Fail: func(*testing.T) func() {
 				hub.SetError(errors.New("the hub is broken"))
 				return func() { hub.SetError(nil) }
 			},

@@ -102,7 +102,7 @@ func NewClient(ctx context.Context, cfg Config) (*Client, error) {
 		if r.PerSecond <= 0 || r.Burst < 1 {
 			return nil, fmt.Errorf("rate of %s: %v requests per second with a burst of %d: both must be positive", operation, r.PerSecond, r.Burst)
 		}
-		c.limiters[operation] = newRateLimiter(r, func(perSecond float64) { c.metrics.Limit(c.name, operation, perSecond) })
+		c.limiters[operation] = newRateLimiter(r, func(perSecond float64) { c.metrics.SetRequestLimit(c.name, operation, perSecond) })
 	}
 	return c, nil
 }
@@ -158,7 +158,7 @@ func call[In, Out any](ctx context.Context, c *Client, operation string,
 	}
 	now, result := time.Now(), ResultOf(err)
 	limiter.observe(now, result)
-	c.metrics.Request(c.name, operation, result, now.Sub(start))
+	c.metrics.ObserveRequest(c.name, operation, result, now.Sub(start))
 	if err != nil {
 		return nil, newRequestError(operation, err)
 	}
