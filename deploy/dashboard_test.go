@@ -45,8 +45,8 @@ var rows = []struct {
 			queries: [][2]string{{`sum by (source_cluster) (rate(cloud_map_mcs_propagation_seconds_count` + replicas + `[$__rate_interval]))`, "{{source_cluster}}"}, {`sum by (registry) (rate(cloud_map_mcs_registry_notifications_total` + replicas + `[$__rate_interval]))`, "notifications of {{registry}}"}}},
 	}},
 	{"Registry", []panel{
-		{title: "Registry fails", description: "1 while reading or writing does not work. What is imported stays meanwhile. Alerts: CloudMapMCSRegistryUnreadable and CloudMapMCSRegistryUnwritable.",
-			queries: [][2]string{{`max by (direction) (cloud_map_mcs_registry_failing` + replicas + `)`, "{{direction}}"}}},
+		{title: "Registry up", description: "1 while reading and writing work, else 0. While 0, imports stay as they are. Alerts: CloudMapMCSRegistryUnreadable and CloudMapMCSRegistryUnwritable.",
+			queries: [][2]string{{`min by (direction) (cloud_map_mcs_registry_up` + replicas + `)`, "{{direction}}"}}},
 		{title: "Requests by result", unit: "reqps", description: "Requests to the registry's backend. A steady state is the poll and the heartbeat, nothing more.",
 			queries: [][2]string{{`sum by (registry, result) (rate(cloud_map_mcs_registry_requests_total` + replicas + `[$__rate_interval]))`, "{{registry}} {{result}}"}}},
 		{title: "Requests by operation", unit: "reqps", description: "The same by operation: what they cost is in docs/cost.md.",

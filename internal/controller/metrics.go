@@ -71,7 +71,7 @@ type inventory struct {
 	reader     client.Reader
 	membership *membership
 
-	member, members, stale, failing, exports, conflicts, imports, endpoints *prometheus.Desc
+	member, members, stale, up, exports, conflicts, imports, endpoints *prometheus.Desc
 }
 
 func newInventory(reader client.Reader, m *membership) *inventory {
@@ -83,8 +83,8 @@ func newInventory(reader client.Reader, m *membership) *inventory {
 		membership: m,
 		member:     desc("member", "Whether this replica works and its cluster is a member of a clusterset: 1 or 0."),
 		members:    desc("registry_members", "Clusters of the clusterset, this one included, by state (ok, problem, stale).", "state"),
-		stale:      desc("member_stale", "Whether another cluster of the clusterset is stale: 1 when it has shown no sign of life for --stale-after, else 0.", "member"),
-		failing:    desc("registry_failing", "Whether the registry does not work for this cluster at this moment, by direction (read, write): 1 or 0. Another cluster with this cluster's ID counts as write.", "direction"),
+		stale:      desc("member_stale", "Whether another cluster of the clusterset is stale: 1 if it had no heartbeat for --stale-after, else 0.", "member"),
+		up:         desc("registry_up", "Whether reading and writing the registry work, by direction (read, write): 1 or 0. A duplicate cluster ID counts as write 0.", "direction"),
 		exports:    desc("exports", "ServiceExports in this cluster, by state: exported (Ready is True), failed (the user has to act) or pending.", "state"),
 		conflicts:  desc("exports_in_conflict", "ServiceExports in this cluster whose condition Conflict is True: other clusters export the service otherwise."),
 		imports:    desc("imports", "ServiceImports of this controller in this cluster."),
@@ -94,7 +94,7 @@ func newInventory(reader client.Reader, m *membership) *inventory {
 
 // Describe implements prometheus.Collector.
 func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{i.member, i.members, i.stale, i.failing, i.exports, i.conflicts, i.imports, i.endpoints} {
+	for _, d := range []*prometheus.Desc{i.member, i.members, i.stale, i.up, i.exports, i.conflicts, i.imports, i.endpoints} {
 		ch <- d
 	}
 }
@@ -114,8 +114,8 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 	if session != nil {
 		i.collectMembers(ctx, session, gauge)
 		report := registry.ReportOf(session.registry)
-		gauge(i.failing, number(report.Reading != nil), "read")
-		gauge(i.failing, number(report.Writing != nil), "write")
+		gauge(i.up, number(report.Reading == nil), "read")
+		gauge(i.up, number(report.Writing == nil), "write")
 	}
 	i.collectExports(ctx, gauge)
 	var imports mcsv1beta1.ServiceImportList

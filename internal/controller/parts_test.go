@@ -160,21 +160,21 @@ cloud_map_mcs_imports 1
 # HELP cloud_map_mcs_member Whether this replica works and its cluster is a member of a clusterset: 1 or 0.
 # TYPE cloud_map_mcs_member gauge
 cloud_map_mcs_member 1
-# HELP cloud_map_mcs_member_stale Whether another cluster of the clusterset is stale: 1 when it has shown no sign of life for --stale-after, else 0.
+# HELP cloud_map_mcs_member_stale Whether another cluster of the clusterset is stale: 1 if it had no heartbeat for --stale-after, else 0.
 # TYPE cloud_map_mcs_member_stale gauge
 cloud_map_mcs_member_stale{member="cls2"} 0
 cloud_map_mcs_member_stale{member="cls3"} 1
-# HELP cloud_map_mcs_registry_failing Whether the registry does not work for this cluster at this moment, by direction (read, write): 1 or 0. Another cluster with this cluster's ID counts as write.
-# TYPE cloud_map_mcs_registry_failing gauge
-cloud_map_mcs_registry_failing{direction="read"} 1
-cloud_map_mcs_registry_failing{direction="write"} 0
+# HELP cloud_map_mcs_registry_up Whether reading and writing the registry work, by direction (read, write): 1 or 0. A duplicate cluster ID counts as write 0.
+# TYPE cloud_map_mcs_registry_up gauge
+cloud_map_mcs_registry_up{direction="read"} 0
+cloud_map_mcs_registry_up{direction="write"} 1
 # HELP cloud_map_mcs_registry_members Clusters of the clusterset, this one included, by state (ok, problem, stale).
 # TYPE cloud_map_mcs_registry_members gauge
 cloud_map_mcs_registry_members{state="ok"} 1
 cloud_map_mcs_registry_members{state="problem"} 1
 cloud_map_mcs_registry_members{state="stale"} 1
 `
-	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_exports_in_conflict", "cloud_map_mcs_registry_failing", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_stale", "cloud_map_mcs_registry_members"}
+	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_exports_in_conflict", "cloud_map_mcs_registry_up", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_stale", "cloud_map_mcs_registry_members"}
 	if err := testutil.GatherAndCompare(registerer, strings.NewReader(want), gauges...); err != nil {
 		t.Error(err)
 	}
@@ -201,10 +201,10 @@ func (membersOf) Report() registry.Report {
 	return registry.Report{Reading: errors.New("no answer")}
 }
 
-func (m membersOf) Members(context.Context) ([]registry.Member, error) { return m, nil }
-func (membersOf) Publish(context.Context, mcs.Export) error            { return nil }
-func (membersOf) Withdraw(context.Context, mcs.Key) error              { return nil }
-func (membersOf) Run(context.Context, func(mcs.Key)) error             { return nil }
+func (m membersOf) Members(context.Context) ([]registry.Member, error)   { return m, nil }
+func (membersOf) Publish(context.Context, mcs.Export) error              { return nil }
+func (membersOf) Withdraw(context.Context, mcs.Key) error                { return nil }
+func (membersOf) Run(context.Context, func(mcs.Key)) error               { return nil }
 func (membersOf) Lookup(context.Context, mcs.Key) (registry.View, error) { return registry.View{}, nil }
 
 func importedSliceOf(cluster string, n int) *discoveryv1.EndpointSlice {
