@@ -164,7 +164,7 @@ func TestSharedNamespace(t *testing.T) {
 
 	leave(registry.ErrLeave)
 	awaitExporters(t, ownerSide, of2.Key, "")
-	if _, there := c.service(t, "mcs.set1", catalogName("cls2", 0)); there {
+	if _, there := c.service(t, "mcs.set1", catalogName("cls2")); there {
 		t.Error("the catalog of the cluster that left is still in the shared namespace")
 	}
 	if _, there := c.service(t, "mcs.set1", membersService); !there {
@@ -189,7 +189,7 @@ func TestLeavingASharedNamespaceLast(t *testing.T) {
 	if left := c.instances(t, "mcs.set1", membersService); len(left) != 0 {
 		t.Errorf("records are left: %v", left)
 	}
-	if _, there := c.service(t, "mcs.set1", catalogName("cls2", 0)); there {
+	if _, there := c.service(t, "mcs.set1", catalogName("cls2")); there {
 		t.Error("the consumer's catalog is left")
 	}
 	namespaces, err := c.client.ListNamespaces(t.Context())

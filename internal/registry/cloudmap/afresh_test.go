@@ -35,7 +35,7 @@ func TestStartAfresh(t *testing.T) {
 		sees []string
 	}{
 		"record and page deleted": {
-			vandal: func(v *vandal) { v.drop(membersService, "cls1"); v.drop(catalogName("cls1", 0), page) },
+			vandal: func(v *vandal) { v.drop(membersService, "cls1"); v.drop(catalogName("cls1"), page) },
 			wants:  &second, sees: []string{"1", "2"},
 		},
 		"record deleted and another export wanted": {
@@ -53,31 +53,31 @@ func TestStartAfresh(t *testing.T) {
 		"record deleted and half a page there": {
 			vandal: func(v *vandal) {
 				v.drop(membersService, "cls1")
-				v.put(catalogName("cls1", 0), page, func(attrs map[string]string) { attrs[attrParts] = "2" })
+				v.put(catalogName("cls1"), page, func(attrs map[string]string) { attrs[attrParts] = "2" })
 			},
 			wants: &second, sees: []string{"1", "2"},
 		},
 		"record deleted and a withdrawn page is back": {
 			withdrawn: true,
-			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1", 0), page, nil) },
+			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1"), page, nil) },
 			wants:     &second, sees: []string{"none", "2"},
 		},
 		"record deleted and a withdrawn page is back, and stays withdrawn": {
 			withdrawn: true,
-			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1", 0), page, nil) },
+			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1"), page, nil) },
 			sees:      []string{"none"},
 		},
 		"record and page deleted, and a controller that takes its time": {
-			vandal: func(v *vandal) { v.drop(membersService, "cls1"); v.drop(catalogName("cls1", 0), page) },
+			vandal: func(v *vandal) { v.drop(membersService, "cls1"); v.drop(catalogName("cls1"), page) },
 			wants:  &second, spoken: time.Minute, sees: []string{"1", "2"},
 		},
 		"record deleted, a withdrawn page is back, and a controller that takes its time": {
 			withdrawn: true,
-			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1", 0), page, nil) },
+			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1"), page, nil) },
 			spoken:    time.Minute, sees: []string{"none"},
 		},
 		"page deleted, and the record while the ID is claimed": {
-			vandal:   func(v *vandal) { v.drop(catalogName("cls1", 0), page) },
+			vandal:   func(v *vandal) { v.drop(catalogName("cls1"), page) },
 			claiming: func(v *vandal) { v.drop(membersService, "cls1") },
 			wants:    &second, sees: []string{"1", "2"},
 		},
@@ -174,7 +174,7 @@ func (v *vandal) service(name string) (*api.Client, api.Service) {
 }
 
 func (v *vandal) remember() {
-	admin, s := v.service(catalogName("cls1", 0))
+	admin, s := v.service(catalogName("cls1"))
 	pages, err := admin.ListInstances(v.world.t.Context(), s)
 	if err != nil || len(pages) == 0 {
 		v.world.t.Fatalf("%d instances of pages, %v", len(pages), err)
@@ -235,7 +235,7 @@ func TestGoneForAMoment(t *testing.T) {
 
 		page := partID(pageOf(exp.Key), 0)
 		v.drop(membersService, "cls1")
-		v.drop(catalogName("cls1", 0), page)
+		v.drop(catalogName("cls1"), page)
 		before := w.count()["DiscoverInstances"]
 		time.Sleep(1500 * time.Millisecond)
 		if w.count()["DiscoverInstances"] < before+2 {
@@ -244,7 +244,7 @@ func TestGoneForAMoment(t *testing.T) {
 		if seen := v.seen(importer, exp.Key); seen != "1" {
 			t.Errorf("the other cluster sees %q, want what it was", seen)
 		}
-		v.put(catalogName("cls1", 0), page, nil)
+		v.put(catalogName("cls1"), page, nil)
 		if _, err := admin.RegisterInstance(t.Context(), members.ID, record); err != nil {
 			t.Fatal(err)
 		}
@@ -381,16 +381,14 @@ func TestAnnouncement(t *testing.T) {
 			if tt.wants != nil {
 				o.ask(exp.Key, tt.wants)
 			}
-			// A page is announced where it is, whatever is announced of it.
-			shown.record.services[page], shown.pages[page].service = 3, 3
 			if tt.adopted {
 				o.adopt(page, &shown.pages[page])
 			}
 			if tt.batched {
 				o.batch(time.UnixMilli(1), time.UnixMilli(1))
 			}
-			if got, service := o.announcement(page, shown); got != tt.want || service != 3 {
-				t.Errorf("announced is %q in service %d, want %q in 3", got, service, tt.want)
+			if got := o.announcement(page, shown); got != tt.want {
+				t.Errorf("announced is %q, want %q", got, tt.want)
 			}
 			o.after(shown)
 			if got := o.nextGeneration(time.UnixMilli(1)); got <= tt.shown.generation {

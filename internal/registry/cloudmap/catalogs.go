@@ -94,10 +94,8 @@ type pageState struct {
 	unreadable map[mcs.Key]bool
 	unnamed    bool
 	problems   []string
-	// service is which of the catalog's it was read from, parts are those of what was read, stored those that the store was seen
-	// to have.
-	service, parts int
-	stored         copies
+	// parts is the number of parts of what was read, stored the number that the store was seen to have.
+	parts, stored int
 	// trouble is why the page as announced cannot be read.
 	trouble string
 	// earlier is what a whole page has that is not the announced one.
@@ -210,7 +208,7 @@ func (c *catalog) take(now time.Time, r memberRecord, changed keySet) (written b
 	c.record, c.hasRecord = r, true
 	for i := range c.pages {
 		p := &c.pages[i]
-		isNews := !before.announces(i, r.pages[i], int(r.services[i]))
+		isNews := before.pages[i] != r.pages[i]
 		if isNews {
 			p.retry = retry{}
 		}
@@ -333,25 +331,22 @@ func (c *catalog) unread(now time.Time, page int) bool {
 }
 
 // shows says whether a page was read last as its cluster's record announces it.
-func (c *catalog) shows(page int) bool {
-	return c.record.announces(page, c.pages[page].digest, c.pages[page].service)
-}
+func (c *catalog) shows(page int) bool { return c.record.pages[page] == c.pages[page].digest }
 
-// page takes in a read of the instances of a page in one of the catalog's services. Only a whole generation counts, and only if it
-// is the announced one or a later one.
-func (c *catalogs) page(now time.Time, id string, service, page int, instances []api.Instance, changed keySet) {
+// page takes in a read of the instances of a page. Only a whole generation counts, and only if it is the announced one or a later one.
+func (c *catalogs) page(now time.Time, id string, page int, instances []api.Instance, changed keySet) {
 	cluster := c.clusters[id]
 	if cluster == nil {
 		return // left meanwhile
 	}
 	p := &cluster.pages[page]
-	p.stored.atLeast(service, seenParts(page, instances))
+	p.stored = max(p.stored, seenParts(page, instances))
 	img, err := joinPage(page, instances)
 	var decoded record.Page
 	if err == nil {
 		decoded, err = record.Decode(img.data, id)
 	}
-	if err == nil && !cluster.record.announces(page, img.digest, service) && img.generation <= cluster.record.generation {
+	if err == nil && cluster.record.pages[page] != img.digest && img.generation <= cluster.record.generation {
 		p.earlier, _ = belonging(page, decoded.Exports)
 		err = fmt.Errorf("generation %d is there, which is not what the cluster's record announces", img.generation)
 	}
@@ -360,7 +355,7 @@ func (c *catalogs) page(now time.Time, id string, service, page int, instances [
 		p.failed(now, c.poll)
 		return
 	}
-	p.take(now, service, page, img, decoded, changed)
+	p.take(now, page, img, decoded, changed)
 	if id == c.identity.ClusterID && cluster.shows(page) {
 		// Announced before it was read: until now none of its exports counted as published, those that stayed the same either.
 		diff(p.exports, nil, changed)
@@ -379,7 +374,7 @@ func seenParts(page int, instances []api.Instance) int {
 }
 
 // take replaces what was read of the page. Exports that are there but unreadable stay as they were.
-func (p *pageState) take(now time.Time, service, page int, img image, decoded record.Page, changed keySet) {
+func (p *pageState) take(now time.Time, page int, img image, decoded record.Page, changed keySet) {
 	exports, problems := belonging(page, decoded.Exports)
 	unreadable := map[mcs.Key]bool{}
 	for _, key := range decoded.Unreadable {
@@ -392,7 +387,7 @@ func (p *pageState) take(now time.Time, service, page int, img image, decoded re
 	}
 	diff(p.exports, exports, changed)
 	*p = pageState{
-		read: true, readAt: now, generation: img.generation, digest: img.digest, service: service, parts: img.parts, stored: p.stored,
+		read: true, readAt: now, generation: img.generation, digest: img.digest, parts: img.parts, stored: p.stored,
 		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: append(decoded.Problems, problems...),
 	}
 }
@@ -433,31 +428,27 @@ func (p *pageState) knows(key mcs.Key) bool {
 	return has || p.read && !p.unnamed && !p.unreadable[key]
 }
 
-// audit takes in a read of all of this cluster's pages, by the service that they are in. It finds what was written and not announced before an earlier
-// life ended, and what somebody else changed or removed since it was read.
-func (c *catalogs) audit(now time.Time, instances map[int][]api.Instance, changed keySet) {
+// audit takes in a read of all of this cluster's pages. It finds what the previous process wrote and did not announce, and what others
+// changed or removed since it was read.
+func (c *catalogs) audit(now time.Time, instances []api.Instance, changed keySet) {
 	own := c.own()
 	if own == nil {
 		own = &catalog{}
 		c.clusters[c.identity.ClusterID] = own
 	}
-	byPage := groupByPageAndService(instances)
+	byPage := groupByPage(instances)
 	for i := range own.pages {
 		p := &own.pages[i]
-		p.stored = copies{}
-		for service, parts := range byPage[i] {
-			p.stored.atLeast(service, seenParts(i, parts))
-		}
-		service := own.record.newest(i, byPage[i])
-		img, err := joinPage(i, byPage[i][service])
+		p.stored = seenParts(i, byPage[i])
+		img, err := joinPage(i, byPage[i])
 		switch {
-		case err == nil && p.read && img.digest == p.digest && service == p.service:
+		case err == nil && p.read && img.digest == p.digest:
 			p.lost = false
 		case own.withdrew(i, len(byPage[i]) > 0, img, err):
 			p.remove(own.record.generation, changed) // what is left of it is excess
 		default:
 			p.lost = p.read
-			c.page(now, c.identity.ClusterID, service, i, byPage[i][service], changed)
+			c.page(now, c.identity.ClusterID, i, byPage[i], changed)
 		}
 	}
 }
@@ -473,19 +464,6 @@ func groupByPage(instances []api.Instance) map[int][]api.Instance {
 	for _, instance := range instances {
 		if page, _, ok := parsePartID(instance.ID); ok {
 			pages[page] = append(pages[page], instance)
-		}
-	}
-	return pages
-}
-
-// groupByPageAndService is groupByPage for a catalog's instances by service.
-func groupByPageAndService(instances map[int][]api.Instance) (pages [pageCount]map[int][]api.Instance) {
-	for service, all := range instances {
-		for page, parts := range groupByPage(all) {
-			if pages[page] == nil {
-				pages[page] = map[int][]api.Instance{}
-			}
-			pages[page][service] = parts
 		}
 	}
 	return pages

@@ -69,7 +69,7 @@ func (s *story) members(records ...memberRecord) []string {
 func (s *story) read() []string {
 	changed := keySet{}
 	for _, page := range s.catalogs.clusters["cls2"].wanted(s.now) {
-		s.catalogs.page(s.now, "cls2", 0, page, s.pages[page], changed)
+		s.catalogs.page(s.now, "cls2", page, s.pages[page], changed)
 	}
 	return names(changed)
 }
@@ -564,16 +564,16 @@ func TestAudit(t *testing.T) {
 	}
 	_, left := own(99, leftPage, exp)
 	c.members(s.now, []api.Instance{r.instance()}, changed)
-	c.audit(s.now, map[int][]api.Instance{0: slices.Concat(first, ahead, left)}, changed)
+	c.audit(s.now, slices.Concat(first, ahead, left), changed)
 	shown := c.own()
 	for page, want := range map[int]int{thePage: 1, pageOf(other): 1, leftPage: 0} {
 		p := &shown.pages[page]
-		if !p.read || len(p.exports) != want || p.stored != (copies{1}) {
-			t.Errorf("page %d: read %v, %d exports, %d parts in the store; want read, %d and 1", page, p.read, len(p.exports), p.stored[0], want)
+		if !p.read || len(p.exports) != want || p.stored != 1 {
+			t.Errorf("page %d: read %v, %d exports, %d parts in the store; want read, %d and 1", page, p.read, len(p.exports), p.stored, want)
 		}
 	}
 	// Somebody removes a page.
-	c.audit(s.now, map[int][]api.Instance{0: slices.Concat(ahead, left)}, changed)
+	c.audit(s.now, slices.Concat(ahead, left), changed)
 	if got := shown.wanted(s.now); !slices.Equal(got, []int{thePage}) {
 		t.Errorf("pages %v have to be read again, want %d", got, thePage)
 	}
@@ -586,7 +586,7 @@ func TestAudit(t *testing.T) {
 // no sign of life all the same.
 func TestUnheardWithKnownCatalog(t *testing.T) {
 	s := newStory(t)
-	s.catalogs.suspect(controlPlace{catalogs: map[string]map[int]api.Service{"cls2": {}}})
+	s.catalogs.suspect(controlPlace{catalogs: map[string]api.Service{"cls2": {}}})
 	s.publish(101, thePage, webExport("cls2", 0, 2))
 	s.pass(1, true)
 	s.read()

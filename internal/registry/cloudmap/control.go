@@ -3,8 +3,8 @@ package cloudmap
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -55,11 +55,11 @@ type controlPlace struct {
 	found     time.Time
 	namespace api.Namespace
 	members   api.Service
-	// catalog are the services of our own catalog. The first is always there, unless we just read.
-	catalog map[int]api.Service
-	// catalogs are the clusters that had a catalog when the place was found, and its services.
-	catalogs map[string]map[int]api.Service
-	// unlisted says that the services were not listed: catalogs is not known, and catalog may lack services that no record tells of.
+	// catalog is our own catalog, which is always there unless we only read.
+	catalog api.Service
+	// catalogs are the catalogs of all clusters when the place was found, by cluster ID.
+	catalogs map[string]api.Service
+	// unlisted says that the services were not listed: catalogs is not known.
 	unlisted bool
 	// isNew says that the catalog was not there before.
 	isNew bool
@@ -181,69 +181,41 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 			return place, err
 		}
 	}
-	place.catalog = maps.Clone(place.catalogs[c.identity.ClusterID])
-	if _, ok := place.catalog[0]; ok {
+	if place.catalog, ok = place.catalogs[c.identity.ClusterID]; ok {
 		return place, nil
 	}
-	place.isNew = len(place.catalog) == 0
-	first, err := c.createCatalog(ctx, place, 0)
-	if place.isNew {
-		place.catalog = map[int]api.Service{}
-	}
-	place.catalog[0] = first
+	place.isNew = true
+	place.catalog, err = c.client.CreateService(ctx, place.namespace, catalogName(c.identity.ClusterID), c.identity, api.PartCatalog)
 	return place, err
 }
 
-// createCatalog makes a service of our catalog.
-func (c *control) createCatalog(ctx context.Context, place controlPlace, number int) (api.Service, error) {
-	return c.client.CreateService(ctx, place.namespace, catalogName(c.identity.ClusterID, number), c.identity, api.PartCatalog)
-}
-
-// extend makes a further service of our catalog, if it is not there.
-func (c *control) extend(ctx context.Context, place *controlPlace, number int) error {
-	if _, ok := place.catalog[number]; ok {
-		return nil
-	}
-	made, err := c.createCatalog(ctx, *place, number)
-	if err != nil {
-		return err
-	}
-	c.change(place, func(catalog map[int]api.Service) { catalog[number] = made })
-	return nil
-}
-
-// reduce deletes a service of our catalog, if it is ours by its tags and nobody uses it.
-func (c *control) reduce(ctx context.Context, place *controlPlace, number int) (gone bool, err error) {
-	s := place.catalog[number]
-	gone, err = c.client.DeleteIfManaged(ctx, s.ARN, c.identity, func() error { return c.client.DeleteService(ctx, s) })
-	if gone {
-		c.change(place, func(catalog map[int]api.Service) { delete(catalog, number) })
-	}
-	return gone, err
-}
-
-// change changes the services of our catalog, in place and in what is remembered of it.
-func (c *control) change(place *controlPlace, edit func(map[int]api.Service)) {
-	place.catalog = maps.Clone(place.catalog)
-	edit(place.catalog)
-	for known := c.known.Load(); known != nil && known.namespace.ID == place.namespace.ID; known = c.known.Load() {
-		changed := *known
-		changed.catalog = maps.Clone(known.catalog)
-		edit(changed.catalog)
-		if c.known.CompareAndSwap(known, &changed) {
-			return
+// catalogsIn returns the catalogs among services, by cluster ID.
+func catalogsIn(services map[string]api.Service) map[string]api.Service {
+	found := map[string]api.Service{}
+	for name, s := range services {
+		if id, ok := parseCatalogName(name); ok {
+			found[id] = s
 		}
 	}
+	return found
+}
+
+// catalogName is the name of the service with a cluster's pages.
+func catalogName(clusterID string) string { return catalogPrefix + clusterID }
+
+// parseCatalogName is catalogName undone; ok is false for every other text.
+func parseCatalogName(name string) (clusterID string, ok bool) {
+	clusterID, ok = strings.CutPrefix(name, catalogPrefix)
+	return clusterID, ok && mcs.ValidateClusterID(clusterID) == nil
 }
 
 // leave deletes this cluster's catalog, and with the last cluster the rest, as far as it is ours and empty. What somebody
 // uses stays.
 func (c *control) leave(ctx context.Context, place controlPlace) error {
 	defer c.forget()
-	for number := range place.catalog {
-		if gone, err := c.reduce(ctx, &place, number); err != nil || !gone {
-			return err
-		}
+	gone, err := c.client.DeleteIfManaged(ctx, place.catalog.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.catalog) })
+	if err != nil || !gone {
+		return err
 	}
 	members, err := c.client.ListInstances(ctx, place.members)
 	if err != nil && !api.IsNotFound(err) {
@@ -252,7 +224,7 @@ func (c *control) leave(ctx context.Context, place controlPlace) error {
 	if slices.ContainsFunc(members, func(i api.Instance) bool { return i.ID != c.identity.ClusterID }) {
 		return nil
 	}
-	gone, err := c.client.DeleteIfManaged(ctx, place.members.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.members) })
+	gone, err = c.client.DeleteIfManaged(ctx, place.members.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.members) })
 	if err != nil || !gone {
 		return err
 	}

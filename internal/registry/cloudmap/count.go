@@ -9,6 +9,7 @@ func (r *Registry) count() {
 	r.cfg.Metrics.SetObjects(r.client.Name(), "pages", pages)
 	r.cfg.Metrics.SetPending(r.client.Name(), "pages", r.outbox.waiting())
 	r.cfg.Metrics.SetLimitUsed(r.client.Name(), "page", r.outbox.largest(), maxParts)
+	r.cfg.Metrics.SetLimitUsed(r.client.Name(), "catalog", r.outbox.instances(), catalogRoom)
 }
 
 // countShared tells the metrics what all clusters of the clusterset have together, of which members records were read. The caller
@@ -36,6 +37,14 @@ func (o *outbox) largest() (parts int) {
 		parts = max(parts, o.pages[i].parts)
 	}
 	return parts
+}
+
+// instances returns how many instances the catalog may have.
+func (o *outbox) instances() (count int) {
+	for i := range o.pages {
+		count += o.pages[i].stored
+	}
+	return count
 }
 
 // parts are how many instances the pages of all clusters are, as they were last read.

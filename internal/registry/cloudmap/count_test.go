@@ -48,7 +48,7 @@ func TestNamespaceIsCounted(t *testing.T) {
 	start(t, reg)
 	leave := start(t, other)
 	stored := func() (all int) {
-		for _, name := range []string{membersService, catalogName("cls1", 0), catalogName("cls2", 0)} {
+		for _, name := range []string{membersService, catalogName("cls1"), catalogName("cls2")} {
 			all += len(c.instances(t, controlPrefix+"set1", name))
 		}
 		return all

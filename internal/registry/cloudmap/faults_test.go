@@ -563,7 +563,7 @@ func (tr *trial) vandalise() {
 	victim := tr.clusters[tr.rnd.IntN(len(tr.clusters))].identity.ClusterID
 	switch tr.rnd.IntN(4) {
 	case 0: // a part of a page is deleted
-		tr.deleteOne(admin, services[catalogName(victim, 0)])
+		tr.deleteOne(admin, services[catalogName(victim)])
 	case 1: // a record is deleted
 		_ = admin.DeregisterInstance(ctx, services[membersService].ID, victim)
 	case 2: // garbage
@@ -571,7 +571,7 @@ func (tr *trial) vandalise() {
 		attrs[[]string{attrPages, attrFormat, attrGeneration, attrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]
 		_, _ = admin.RegisterInstance(ctx, services[membersService].ID, api.Instance{ID: garbageCluster, Attributes: attrs})
 	case 3: // an instance that is none of ours in a catalog
-		if s, ok := services[catalogName(victim, 0)]; ok {
+		if s, ok := services[catalogName(victim)]; ok {
 			_, _ = admin.RegisterInstance(ctx, s.ID, api.Instance{ID: "page-07-9", Attributes: map[string]string{"PAGE": "07", "GENERATION": "99999999999999", "PARTS": "1"}})
 		}
 	}
@@ -1066,7 +1066,7 @@ func (a *actor) excess() string {
 		}
 	}
 	a.life.mu.Unlock()
-	listed, err := a.trial.admin.ListInstances(context.Background(), place.catalog[0])
+	listed, err := a.trial.admin.ListInstances(context.Background(), place.catalog)
 	if err != nil {
 		return err.Error()
 	}

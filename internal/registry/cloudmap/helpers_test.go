@@ -300,9 +300,9 @@ func (c *cloud) drop(t *testing.T, namespaceName, serviceName, id string) {
 // dropPage removes every part of the page that key belongs to.
 func (c *cloud) dropPage(t *testing.T, clusterSetID, clusterID string, key mcs.Key) {
 	t.Helper()
-	for id := range c.instances(t, controlPrefix+clusterSetID, catalogName(clusterID, 0)) {
+	for id := range c.instances(t, controlPrefix+clusterSetID, catalogName(clusterID)) {
 		if page, _, ok := parsePartID(id); ok && page == pageOf(key) {
-			c.drop(t, controlPrefix+clusterSetID, catalogName(clusterID, 0), id)
+			c.drop(t, controlPrefix+clusterSetID, catalogName(clusterID), id)
 		}
 	}
 }
@@ -324,7 +324,7 @@ func (c *cloud) spoil(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.put(t, control, catalogName(clusterID, 0), parts[0])
+	c.put(t, control, catalogName(clusterID), parts[0])
 	announced, err := parseMember(api.Instance{ID: clusterID, Attributes: attrs}, clusterSetID)
 	if err != nil {
 		t.Fatal(err)
@@ -339,7 +339,7 @@ func (c *cloud) spoil(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
 func (c *cloud) empty(t *testing.T, clusterSetID, clusterID string) bool {
 	t.Helper()
 	control := controlPrefix + clusterSetID
-	pages := c.instances(t, control, catalogName(clusterID, 0))
+	pages := c.instances(t, control, catalogName(clusterID))
 	for id := range pages {
 		if _, _, ok := parsePartID(id); ok {
 			return false

@@ -382,7 +382,7 @@ func bootstrap(t *testing.T, c *cloud, protected bool, identities ...mcs.Identit
 		t.Fatal(err)
 	}
 	for _, identity := range identities {
-		s, err := c.client.CreateService(t.Context(), in, catalogName(identity.ClusterID, 0), identity, api.PartCatalog)
+		s, err := c.client.CreateService(t.Context(), in, catalogName(identity.ClusterID), identity, api.PartCatalog)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,6 @@ const (
 	attrJoined       = "JOINED"
 	attrHeartbeat    = "HEARTBEAT"
 	attrPages        = "PAGES"
-	attrServices     = "SERVICES"
 	attrNotify       = "NOTIFY"
 	attrPlace        = "PLACE"
 )
@@ -42,8 +41,6 @@ type memberRecord struct {
 	// was set back.
 	heartbeat int64
 	pages     digests
-	// services are where the pages are. Who does not know of further services finds none of their pages, and keeps what it knows.
-	services services
 	// contact is where hints are to be sent, notifyProblem why what the record says of it is of no use.
 	contact       peernotify.Contact
 	notifyProblem string
@@ -105,9 +102,6 @@ func (r memberRecord) instance() api.Instance {
 		// 64 times "07." and 11 characters, with commas between: 959 of the 1,024 that a value may have.
 		attrPages: strings.Join(pages, ","),
 	}
-	if services := r.services.String(); services != "" {
-		attrs[attrServices] = services
-	}
 	if r.contact.Address.IsValid() {
 		attrs[attrNotify] = r.contact.String()
 	}
@@ -117,8 +111,8 @@ func (r memberRecord) instance() api.Instance {
 	return api.Instance{ID: r.clusterID, Attributes: attrs}
 }
 
-// memberFormat is the version of the record's format. 1.1 added SERVICES, 1.2 PLACE.
-const memberFormat = "1.2"
+// memberFormat is the version of the record's format.
+const memberFormat = "1.0"
 
 // joinedLayout is RFC 3339 in milliseconds.
 const joinedLayout = "2006-01-02T15:04:05.000Z07:00"
@@ -163,10 +157,7 @@ func parseMember(instance api.Instance, clusterSetID string) (memberRecord, erro
 	}
 	r.contact, r.notifyProblem = parseNotify(attrs[attrNotify])
 	r.place = parsePlace(attrs[attrPlace])
-	if r.pages, err = parsePages(attrs[attrPages]); err != nil {
-		return r, err
-	}
-	r.services, err = parseServices(attrs[attrServices])
+	r.pages, err = parsePages(attrs[attrPages])
 	return r, err
 }
 

@@ -2,14 +2,12 @@ package cloudmap
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
 // outbox is what this cluster wants in its pages and what it wrote there. Pages are adopted from an earlier life before
@@ -37,9 +35,10 @@ type ownPage struct {
 	settled bool
 	exports map[mcs.Key]mcs.Export
 	digest  string
-	// service is which of the catalog's the page is in, parts are those of the page, stored those that the store may have.
-	service, parts int
-	stored         copies
+	// parts is the number of parts of the page, stored the number that the store may have.
+	parts, stored int
+	// tooLarge are the exports for which there is no room, with the error for their users.
+	tooLarge map[mcs.Key]error
 	// problem is why the page is not as wanted. A page that AWS refuses is written again at retryAt, whatever becomes of the others.
 	problem error
 	refusal string // what it was refused with last
@@ -76,7 +75,7 @@ func (o *outbox) adopt(page int, shown *pageState) {
 	p := &o.pages[page]
 	*p = ownPage{
 		want: p.want, dirty: len(p.want) > 0,
-		adopted: true, exports: shown.exports, digest: shown.digest, service: shown.service, parts: shown.parts, stored: shown.stored,
+		adopted: true, exports: shown.exports, digest: shown.digest, parts: shown.parts, stored: shown.stored,
 	}
 	o.generation = max(o.generation, shown.generation)
 }
@@ -89,10 +88,8 @@ func (o *outbox) abandon(page int, shown *pageState, announced memberRecord) {
 	if shown.read {
 		exports = shown.exports
 	}
-	service := int(announced.services[page])
 	*p = ownPage{
-		want: p.want, torn: true, adopted: true, exports: exports, digest: announced.pages[page],
-		service: service, parts: int(shown.stored[service]), stored: shown.stored,
+		want: p.want, torn: true, adopted: true, exports: exports, digest: announced.pages[page], parts: shown.stored, stored: shown.stored,
 	}
 }
 
@@ -142,20 +139,18 @@ func (o *outbox) after(shown *catalog) {
 	}
 }
 
-// announcement is the digest to announce of a page, and in which service the page is.
-func (o *outbox) announcement(page int, shown *catalog) (digest string, service int) {
+// announcement returns the digest to announce of a page.
+func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 	p, s := &o.pages[page], &shown.pages[page]
-	digest, service = shown.record.pages[page], int(shown.record.services[page])
 	switch {
+	case o.unvouched && !p.decided():
+		return unwritten
 	case p.adopted:
-		digest, service = p.digest, p.service
+		return p.digest
 	case s.read:
-		digest, service = s.digest, s.service
+		return s.digest
 	}
-	if o.unvouched && !p.decided() {
-		return unwritten, service
-	}
-	return digest, service
+	return shown.record.pages[page]
 }
 
 // decided says whether the page is what this process was asked for, all of it, and nothing that was only found.
@@ -170,9 +165,7 @@ func (p *ownPage) decided() bool {
 
 // pageWrite is a page to be written. Without instances it is to be removed.
 type pageWrite struct {
-	page int
-	// service is which of the catalog's it goes to.
-	service   int
+	page      int
 	exports   map[mcs.Key]mcs.Export
 	digest    string
 	instances []api.Instance
@@ -180,59 +173,50 @@ type pageWrite struct {
 	before int
 }
 
-// batch is what has to be written now. Pages that cannot be written, being too large, stay as they are with a problem.
-// wall is the time for generations.
-func (o *outbox) batch(now, wall time.Time) (writes []pageWrite, refused []int) {
-	generation, full := max(o.generation+1, wall.UnixMilli()), o.load()
+// batch returns the writes that are due, and the pages of which there is another problem now. wall is the time for generations.
+//
+// Exports that do not fit, because their page or the catalog is full, are left out, the largest first; the store keeps what it has of
+// them. A page that cannot be encoded all the same stays as it is.
+func (o *outbox) batch(now, wall time.Time) (writes []pageWrite, problems []int) {
+	generation := max(o.generation+1, wall.UnixMilli())
+	var drafts []*pageDraft
 	for i := range o.pages {
 		p := &o.pages[i]
 		if !p.adopted || !p.dirty && (!p.torn || now.Before(p.retryAt)) {
 			continue
 		}
-		exports := o.desired(i)
 		p.dirty = false
-		if !p.torn && sameExports(exports, p.exports) {
+		drafts = append(drafts, newPageDraft(o.clusterID, i, generation, p.exports, o.desired(i)))
+	}
+	fitDrafts(drafts, o.roomBeside(drafts))
+	for _, d := range drafts {
+		p := &o.pages[d.page]
+		if !sameErrors(p.tooLarge, d.tooLarge) || d.err != nil {
+			problems = append(problems, d.page)
+		}
+		p.tooLarge = d.tooLarge
+		switch {
+		case d.err != nil: // an earlier problem is one until this write has ended
+			p.problem, p.settled = d.err, true // what cannot be replaced counts
+		case !p.torn && sameExports(d.exports, p.exports):
 			p.problem, p.settled = nil, true
-			continue
+		default:
+			d.before = min(p.parts, len(d.instances))
+			writes = append(writes, d.pageWrite)
+			o.generation = generation
 		}
-		w, err := encodePage(o.clusterID, i, generation, exports)
-		if err != nil { // an earlier problem is one until this write has ended
-			p.problem, p.settled = err, true // what cannot be replaced counts
-			refused = append(refused, i)
-			continue
-		}
-		full.remove(p.stored)
-		if len(w.instances) > 0 {
-			w.service = full.place(p.stored, p.service, len(w.instances))
-		}
-		kept := p.stored
-		kept.atLeast(w.service, len(w.instances))
-		full.add(kept)
-		if w.service == p.service {
-			w.before = min(p.parts, len(w.instances))
-		}
-		writes = append(writes, w)
-		o.generation = generation
 	}
-	return writes, refused
+	return writes, problems
 }
 
-// load is how many instances each of the catalog's services has, or may have.
-func (o *outbox) load() (l load) {
-	for i := range o.pages {
-		l.add(o.pages[i].stored)
+// roomBeside returns how many instances the catalog has room for besides the pages that are not drafted.
+func (o *outbox) roomBeside(drafts []*pageDraft) int {
+	room := catalogRoom - o.instances()
+	for _, d := range drafts {
+		d.stored = o.pages[d.page].stored
+		room += d.stored
 	}
-	return l
-}
-
-// vacant says whether one of the catalog's services has nothing of ours, as far as is known, and that is everything.
-func (o *outbox) vacant(service int) bool {
-	for i := range o.pages {
-		if p := &o.pages[i]; !p.adopted || p.stored[service] > 0 || p.digest != "" && p.service == service {
-			return false
-		}
-	}
-	return true
+	return room
 }
 
 // desired is what page is to hold: what was there, changed by what was asked for.
@@ -254,29 +238,11 @@ func sameExports(a, b map[mcs.Key]mcs.Export) bool {
 	return maps.EqualFunc(a, b, mcs.Export.Equal)
 }
 
-func encodePage(clusterID string, page int, generation int64, exports map[mcs.Key]mcs.Export) (pageWrite, error) {
-	w := pageWrite{page: page, exports: exports}
-	if len(exports) == 0 {
-		return w, nil
-	}
-	list := make([]mcs.Export, 0, len(exports))
-	for _, exp := range exports {
-		list = append(list, exp)
-	}
-	data, err := record.Encode(list)
-	if err != nil {
-		return w, fmt.Errorf("encoding page %s: %w", pageName(page), err)
-	}
-	w.digest = digestOf(data)
-	w.instances, err = splitPage(clusterID, page, generation, data)
-	return w, err
-}
-
 // written notes that all of w is in the store, by these operations.
 func (o *outbox) written(now time.Time, w pageWrite, operations []string) {
 	p := &o.pages[w.page]
-	p.exports, p.digest, p.service, p.parts = w.exports, w.digest, w.service, len(w.instances)
-	p.stored.atLeast(p.service, p.parts)
+	p.exports, p.digest, p.parts = w.exports, w.digest, len(w.instances)
+	p.stored = max(p.stored, p.parts)
 	p.torn, p.settled, p.problem, p.refusal, p.retry = false, true, nil, "", retry{}
 	p.operations, p.unshown = operations, now
 }
@@ -285,36 +251,23 @@ func (o *outbox) written(now time.Time, w pageWrite, operations []string) {
 func (o *outbox) failed(w pageWrite, reason error) {
 	p := &o.pages[w.page]
 	p.torn, p.problem = true, reason
-	p.stored.atLeast(w.service, len(w.instances))
+	p.stored = max(p.stored, len(w.instances))
 }
 
-// excessParts are parts of a page, of so many in all, that a service of the catalog should not have from a number on.
-type excessParts struct{ page, service, from, to int }
+// excessParts are the parts of a page from one number up to another that the store should not have.
+type excessParts struct{ page, from, to int }
 
-// excess are the parts that pages no longer have.
+// excess returns the parts that pages no longer have.
 func (o *outbox) excess() (found []excessParts) {
 	for i := range o.pages {
-		p := &o.pages[i]
-		if !p.adopted || p.torn {
-			continue
-		}
-		for service, parts := range p.stored {
-			left := excessParts{page: i, service: service, to: int(parts)}
-			switch {
-			case service == p.service:
-				left.from = p.parts
-			case p.digest != "" && !p.unshown.IsZero():
-				continue // the page as it was, until the registry shows where it has moved to
-			}
-			if left.from < left.to {
-				found = append(found, left)
-			}
+		if p := &o.pages[i]; p.adopted && !p.torn && p.parts < p.stored {
+			found = append(found, excessParts{page: i, from: p.parts, to: p.stored})
 		}
 	}
 	return found
 }
 
-// ids are the instances.
+// ids returns the IDs of the instances.
 func (l excessParts) ids() (ids []string) {
 	for part := l.from; part < l.to; part++ {
 		ids = append(ids, partID(l.page, part))
@@ -322,8 +275,15 @@ func (l excessParts) ids() (ids []string) {
 	return ids
 }
 
-// trimmed notes that they are gone.
-func (o *outbox) trimmed(l excessParts) { o.pages[l.page].stored[l.service] = uint16(l.from) }
+// trimmed records that the parts are gone. Exports that did not fit are tried again.
+func (o *outbox) trimmed(l excessParts) {
+	o.pages[l.page].stored = l.from
+	for i := range o.pages {
+		if p := &o.pages[i]; len(p.tooLarge) > 0 {
+			p.dirty = true
+		}
+	}
+}
 
 // confirm compares the pages with what the registry shows of them, and takes over what the store was seen to have of
 // each. It returns the pages that it has not shown for longer than patience, to be written again.
@@ -341,7 +301,7 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 		case p.shownBy(shown, i):
 			p.unshown, p.operations, p.undone = time.Time{}, nil, nil
 			p.forget()
-			p.stored, s.stored = p.stored.union(s.stored), copies{}
+			p.stored, s.stored = max(p.stored, s.stored), 0
 		case p.unshown.IsZero():
 			p.unshown = now
 		case now.Sub(p.unshown) >= patience:
@@ -354,7 +314,7 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 // shownBy says whether the registry shows the page as it was written.
 func (p *ownPage) shownBy(shown *catalog, page int) bool {
 	s := &shown.pages[page]
-	return s.read && !s.lost && s.digest == p.digest && shown.shows(page) && shown.record.announces(page, p.digest, p.service)
+	return s.read && !s.lost && s.digest == p.digest && shown.shows(page)
 }
 
 // unconfirmed says whether the registry has still to show something that was written.
@@ -389,7 +349,7 @@ func (o *outbox) publication(key mcs.Key, shown *catalog) registry.PublishStatus
 	case want == nil && !isShown && (page.read || !asked):
 		return registry.PublishStatus{State: registry.Absent}
 	}
-	return registry.PublishStatus{State: registry.Pending, Err: cmp.Or(p.problem, p.undone)}
+	return registry.PublishStatus{State: registry.Pending, Err: cmp.Or(p.tooLarge[key], p.problem, p.undone)}
 }
 
 // size is how much the cluster has in the registry.

@@ -36,7 +36,7 @@ func holding(exports ...mcs.Export) map[mcs.Key]mcs.Export {
 
 // shownPage is a page of one part as the registry shows it.
 func shownPage(exports ...mcs.Export) *pageState {
-	return &pageState{read: true, generation: 100, digest: digestOf([]byte("shown")), parts: 1, stored: copies{1}, exports: holding(exports...)}
+	return &pageState{read: true, generation: 100, digest: digestOf([]byte("shown")), parts: 1, stored: 1, exports: holding(exports...)}
 }
 
 func keysOf(exports map[mcs.Key]mcs.Export) map[mcs.Key]bool {
@@ -74,7 +74,7 @@ func TestBatch(t *testing.T) {
 		"the last one withdrawn":             {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0])}, want: map[mcs.Key]bool{}},
 		"what is not there withdrawn":        {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[1])}},
 		"there and back":                     {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0]), ask(exports[0])}},
-		"an unreadable page given up":        {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: copies{3}}, announcing) }}, want: keysOf(holding(exports[0]))},
+		"an unreadable page given up":        {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: 3}, announcing) }}, want: keysOf(holding(exports[0]))},
 		"lost to another cluster":            {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown}},
 		"lost and won again":                 {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown, adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
 	}

@@ -173,7 +173,7 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 	if !due {
 		return nil
 	}
-	stored, pages, err := r.readOwn(ctx, place)
+	stored, err := r.readOwn(ctx, place)
 	if err != nil {
 		r.vanished(err)
 		return fmt.Errorf("reading this cluster's own pages: %w", err)
@@ -181,36 +181,22 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.auditAt = time.Now().Add(r.cfg.times.audit)
-	r.leftovers = pages > 0
+	r.leftovers = len(groupByPage(stored)) > 0
 	if shown == nil && r.leftovers {
 		// Pages are written under a record and removed before it: whoever wrote these may live, and write it again.
 		r.claim.settle = max(r.claim.settle, r.claim.silence)
 	}
 	r.catalogs.audit(time.Now(), stored, changed)
-	r.vacated = nil
-	for number, instances := range stored {
-		if number > 0 && len(instances) == 0 && !r.kept[place.catalog[number].ID] {
-			r.vacated = append(r.vacated, number)
-		}
-	}
 	return nil
 }
 
-// readOwn reads all instances of our own catalog, by service, and says how many pages they are of.
-func (r *Registry) readOwn(ctx context.Context, place controlPlace) (stored map[int][]api.Instance, pages int, err error) {
-	stored = map[int][]api.Instance{}
-	for number, s := range place.catalog {
-		instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, s.Name, nil)
-		if err == nil && !whole {
-			instances, err = r.client.ListInstances(ctx, s)
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-		stored[number] = instances
-		pages += len(groupByPage(instances))
+// readOwn reads all instances of our own catalog.
+func (r *Registry) readOwn(ctx context.Context, place controlPlace) ([]api.Instance, error) {
+	instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, place.catalog.Name, nil)
+	if err == nil && !whole {
+		return r.client.ListInstances(ctx, place.catalog)
 	}
-	return stored, pages, nil
+	return instances, err
 }
 
 // takeClaim decides whose our ID is, and takes over what the earlier life of this cluster left when it is ours.
@@ -325,15 +311,11 @@ func (r *Registry) readPages(ctx context.Context, place controlPlace, notify fun
 		if id == r.cfg.Identity.ClusterID && r.cfg.ReadOnly {
 			continue // what this cluster may have left here is never imported
 		}
-		services, pages := cluster.record.byServices(cluster.wanted(now))
-		for _, service := range services {
-			wanted = append(wanted, catalogRead{id, service, pages[service]})
+		if pages := cluster.wanted(now); len(pages) > 0 {
+			wanted = append(wanted, catalogRead{id, pages})
 		}
 	}
-	absent := map[string][]int{}
-	for _, id := range r.catalogs.absent(now) {
-		absent[id] = r.catalogs.clusters[id].mayBeIn(place.catalogs[id])
-	}
+	absent := r.catalogs.absent(now)
 	r.mu.Unlock()
 	if len(wanted) == 0 && len(absent) == 0 {
 		return nil
@@ -345,8 +327,8 @@ func (r *Registry) readPages(ctx context.Context, place controlPlace, notify fun
 	for _, read := range wanted {
 		group.Go(func() error { failed.add(r.readCatalog(ctx, place, read, notify)); return nil })
 	}
-	for id, services := range absent {
-		group.Go(func() error { failed.add(r.verifyAbsent(ctx, place, id, services, notify)); return nil })
+	for _, id := range absent {
+		group.Go(func() error { failed.add(r.verifyAbsent(ctx, place, id, notify)); return nil })
 	}
 	_ = group.Wait() // failures are gathered in failed: one cluster's must not end the others' reads
 	return failed.first()
@@ -372,16 +354,15 @@ func (f *failures) first() error {
 	return f.err
 }
 
-// catalogRead are pages that have to be read of one of a catalog's services.
+// catalogRead are the pages of a catalog that have to be read.
 type catalogRead struct {
 	clusterID string
-	service   int
 	pages     []int
 }
 
 // readCatalog reads pages of one cluster, all at once if they are many.
 func (r *Registry) readCatalog(ctx context.Context, place controlPlace, read catalogRead, notify func(mcs.Key)) error {
-	id, name := read.clusterID, catalogName(read.clusterID, read.service)
+	id, name := read.clusterID, catalogName(read.clusterID)
 	if len(read.pages) >= wholeFrom {
 		instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, nil)
 		if err != nil {
@@ -390,7 +371,7 @@ func (r *Registry) readCatalog(ctx context.Context, place controlPlace, read cat
 		if whole {
 			byPage := groupByPage(instances)
 			for _, page := range read.pages {
-				r.takePage(id, read.service, page, byPage[page], notify)
+				r.takePage(id, page, byPage[page], notify)
 			}
 			return nil
 		}
@@ -400,16 +381,16 @@ func (r *Registry) readCatalog(ctx context.Context, place controlPlace, read cat
 		if err != nil {
 			return r.unreadable(id, []int{page}, err)
 		}
-		r.takePage(id, read.service, page, instances, notify)
+		r.takePage(id, page, instances, notify)
 	}
 	return nil
 }
 
-func (r *Registry) takePage(id string, service, page int, instances []api.Instance, notify func(mcs.Key)) {
+func (r *Registry) takePage(id string, page int, instances []api.Instance, notify func(mcs.Key)) {
 	changed := keySet{}
 	now := time.Now()
 	r.mu.Lock()
-	r.catalogs.page(now, id, service, page, instances, changed)
+	r.catalogs.page(now, id, page, instances, changed)
 	if id == r.cfg.Identity.ClusterID && r.claim.state == held {
 		r.adoptPages(now, changed)
 		r.confirmPages(now)
@@ -437,20 +418,13 @@ func (r *Registry) unreadable(id string, pages []int, err error) error {
 }
 
 // verifyAbsent looks whether a cluster whose record is gone has left: then its catalog is empty, or gone too.
-func (r *Registry) verifyAbsent(ctx context.Context, place controlPlace, id string, services []int, notify func(mcs.Key)) error {
-	hasPages := false
-	for _, service := range services {
-		instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, catalogName(id, service), nil)
-		if api.IsServiceNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
-		}
-		if hasPages = !whole || len(groupByPage(instances)) > 0; hasPages {
-			break
-		}
+func (r *Registry) verifyAbsent(ctx context.Context, place controlPlace, id string, notify func(mcs.Key)) error {
+	instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, catalogName(id), nil)
+	gone := api.IsServiceNotFound(err)
+	if err != nil && !gone {
+		return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
 	}
+	hasPages := !gone && (!whole || len(groupByPage(instances)) > 0)
 	changed := keySet{}
 	r.mu.Lock()
 	r.catalogs.verified(time.Now(), id, hasPages, changed)

@@ -3,7 +3,6 @@ package cloudmap
 import (
 	"context"
 	"errors"
-	"maps"
 	"regexp"
 	"strings"
 	"time"
@@ -45,13 +44,13 @@ func parsePlace(text string) recordedPlace {
 	return recordedPlace{parts[0], parts[1], parts[2]}
 }
 
-// toRecord is what our record says of the place: nothing where another life could not find it by that, because the catalog has several
-// services, or because the namespace is discovered by another name than its own.
+// toRecord is what our record says of the place: nothing where another life could not find it by that, because the namespace is discovered
+// by another name than its own.
 func (p controlPlace) toRecord() recordedPlace {
-	if len(p.catalog) != 1 || p.namespace.HTTPName != p.namespace.Name {
+	if p.namespace.HTTPName != p.namespace.Name {
 		return recordedPlace{}
 	}
-	return recordedPlace{p.namespace.ID, p.members.ID, p.catalog[0].ID}
+	return recordedPlace{p.namespace.ID, p.members.ID, p.catalog.ID}
 }
 
 // recallFor is for how long a place that our record tells of is tried to be verified while requests fail that may succeed later. After
@@ -68,7 +67,7 @@ func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err 
 		return place, false, passing(err)
 	}
 	own := recordOf(instances, c.identity)
-	if own == nil || own.place == (recordedPlace{}) || own.services != (services{}) {
+	if own == nil || own.place == (recordedPlace{}) {
 		return place, false, nil
 	}
 	if c.recalling.IsZero() {
@@ -102,10 +101,10 @@ const listPatience = 2 * time.Second
 // completedBy takes in a list of the services. It is false when the list does not have what the place has.
 func (p *controlPlace) completedBy(services map[string]api.Service, clusterID string) bool {
 	catalogs := catalogsIn(services)
-	if services[membersService] != p.members || catalogs[clusterID][0] != p.catalog[0] {
+	if services[membersService] != p.members || catalogs[clusterID] != p.catalog {
 		return false
 	}
-	p.catalogs, p.catalog, p.unlisted = catalogs, maps.Clone(catalogs[clusterID]), false
+	p.catalogs, p.unlisted = catalogs, false
 	return true
 }
 
@@ -152,11 +151,11 @@ func (c *control) verify(ctx context.Context, client *api.Client, recorded recor
 	if in.ID != recorded.namespace || in.Name != c.namespaceName() || in.HTTPName != in.Name || !client.IsOwner(in.Owner) {
 		return place, errElsewhere
 	}
-	place = controlPlace{namespace: in, catalog: map[int]api.Service{}, unlisted: true}
+	place = controlPlace{namespace: in, unlisted: true}
 	if place.members, err = c.verifyService(ctx, client, in, recorded.members, membersService); err != nil {
 		return place, err
 	}
-	place.catalog[0], err = c.verifyService(ctx, client, in, recorded.catalog, catalogName(c.identity.ClusterID, 0))
+	place.catalog, err = c.verifyService(ctx, client, in, recorded.catalog, catalogName(c.identity.ClusterID))
 	return place, err
 }
 

@@ -149,17 +149,13 @@ func TestRecall(t *testing.T) {
 // TestRecallNamespaceMadeAnew: a namespace that is made again under a name that was used is discovered by another one. The record does
 // not say where it is, for nobody would find the record.
 func TestRecallNamespaceMadeAnew(t *testing.T) {
-	p := controlPlace{namespace: api.Namespace{ID: "ns-1", Name: "mcs.set1", HTTPName: "mcs.set1-x"}, members: api.Service{ID: "srv-1"}, catalog: map[int]api.Service{0: {ID: "srv-2"}}}
+	p := controlPlace{namespace: api.Namespace{ID: "ns-1", Name: "mcs.set1", HTTPName: "mcs.set1-x"}, members: api.Service{ID: "srv-1"}, catalog: api.Service{ID: "srv-2"}}
 	if got := p.toRecord(); got != (recordedPlace{}) {
 		t.Errorf("the record says %v", got)
 	}
 	p.namespace.HTTPName = p.namespace.Name
 	if got := p.toRecord().String(); got != "ns-1 srv-1 srv-2" {
 		t.Errorf("the record says %q", got)
-	}
-	p.catalog[1] = api.Service{ID: "srv-3"}
-	if got := p.toRecord(); got != (recordedPlace{}) {
-		t.Errorf("of a catalog of two services the record says %v", got)
 	}
 }
 
@@ -271,17 +267,12 @@ func TestUnlisted(t *testing.T) {
 	})
 }
 
-// TestUnlistedLeaves has a cluster leave that was not let list anything since it started: everything of it goes, a part of its catalog that
-// no record tells of included.
+// TestUnlistedLeaves has a cluster leave that was not let list anything since it started: everything of it goes.
 func TestUnlistedLeaves(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	_, stop := running(t, c, cls1)
 	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
 	stop(nil)
-	in := unthrottled(t, func() (map[string]api.Namespace, error) { return c.client.ListNamespaces(t.Context()) })["mcs.set1"]
-	if _, err := c.client.CreateService(t.Context(), in, catalogName("cls1", 1), cls1, api.PartCatalog); err != nil {
-		t.Fatal(err)
-	}
 	allow := c.withhold("ListNamespaces", "ListServices")
 	a := c.registry(t, fast(cls1))
 	stop = start(t, a)
@@ -298,7 +289,7 @@ func TestUnlistedLeaves(t *testing.T) {
 
 // TestCompletedBy is what a list of services makes of a place that was found without.
 func TestCompletedBy(t *testing.T) {
-	members, first, second := api.Service{ID: "srv-m", ARN: "arn-m", Name: membersService}, api.Service{ID: "srv-0", ARN: "arn-0", Name: "catalog.cls1"}, api.Service{ID: "srv-1", ARN: "arn-1", Name: "catalog.cls1.1"}
+	members, first := api.Service{ID: "srv-m", ARN: "arn-m", Name: membersService}, api.Service{ID: "srv-0", ARN: "arn-0", Name: "catalog.cls1"}
 	all := func(list ...api.Service) map[string]api.Service {
 		found := map[string]api.Service{}
 		for _, s := range list {
@@ -307,23 +298,21 @@ func TestCompletedBy(t *testing.T) {
 		return found
 	}
 	tests := map[string]struct {
-		found    map[string]api.Service
-		want     bool
-		services int
+		found map[string]api.Service
+		want  bool
 	}{
-		"as it was":               {all(members, first), true, 1},
-		"more of the catalog":     {all(members, first, second), true, 2},
-		"nothing":                 {nil, false, 1},
-		"members made anew":       {all(api.Service{ID: "srv-n", ARN: "arn-n", Name: membersService}, first), false, 1},
-		"the catalog is gone":     {all(members, second), false, 1},
-		"the catalog made anew":   {all(members, api.Service{ID: "srv-9", ARN: "arn-9", Name: "catalog.cls1"}), false, 1},
-		"others have a catalog":   {all(members, first, api.Service{ID: "srv-2", ARN: "arn-2", Name: "catalog.cls2"}), true, 1},
-		"others, and ours is not": {all(members, api.Service{ID: "srv-2", ARN: "arn-2", Name: "catalog.cls2"}), false, 1},
+		"as it was":               {all(members, first), true},
+		"nothing":                 {nil, false},
+		"members made anew":       {all(api.Service{ID: "srv-n", ARN: "arn-n", Name: membersService}, first), false},
+		"the catalog is gone":     {all(members), false},
+		"the catalog made anew":   {all(members, api.Service{ID: "srv-9", ARN: "arn-9", Name: "catalog.cls1"}), false},
+		"others have a catalog":   {all(members, first, api.Service{ID: "srv-2", ARN: "arn-2", Name: "catalog.cls2"}), true},
+		"others, and ours is not": {all(members, api.Service{ID: "srv-2", ARN: "arn-2", Name: "catalog.cls2"}), false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := controlPlace{members: members, catalog: map[int]api.Service{0: first}, unlisted: true}
-			if got := p.completedBy(tc.found, "cls1"); got != tc.want || p.unlisted == tc.want || len(p.catalog) != tc.services {
+			p := controlPlace{members: members, catalog: first, unlisted: true}
+			if got := p.completedBy(tc.found, "cls1"); got != tc.want || p.unlisted == tc.want {
 				t.Errorf("completed %v, place %+v", got, p)
 			}
 		})

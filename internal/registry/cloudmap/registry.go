@@ -141,10 +141,6 @@ type Registry struct {
 	announce bool
 	// catalogID is the service that our pages were written to.
 	catalogID string
-	// vacated are the further services of our catalog that the last audit saw to be empty, kept those, by ID, that are not ours to
-	// delete.
-	vacated []int
-	kept    map[string]bool
 	// heldSince is when the claim was last won.
 	heldSince time.Time
 	// auditAt is when all of our own pages are looked at next.
@@ -178,7 +174,6 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 		members:  registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
 		asked:    engine.PendingLookups{},
 		spoken:   keySet{},
-		kept:     map[string]bool{},
 	}
 	r.Publisher = engine.NewPublisher(cfg.Identity.ClusterID, cfg.ReadOnly, r.setDesired)
 	r.hints = newHints(r)
@@ -445,7 +440,7 @@ func (r *Registry) place(ctx context.Context) (controlPlace, error) {
 	if place.isNew {
 		r.claim.settle = 0 // there is no earlier life
 	}
-	if moved := r.catalogID != "" && r.catalogID != place.catalog[0].ID; moved {
+	if moved := r.catalogID != "" && r.catalogID != place.catalog.ID; moved {
 		r.log.Info("The clusterset's records are gone from AWS Cloud Map: writing this cluster's again", "namespace", place.namespace.Name)
 		r.outbox.rewrite()
 		r.announce = r.claim.state != watching
@@ -454,7 +449,7 @@ func (r *Registry) place(ctx context.Context) (controlPlace, error) {
 			r.view.again()
 		}
 	}
-	r.catalogID = place.catalog[0].ID
+	r.catalogID = place.catalog.ID
 	return place, nil
 }
 
@@ -470,7 +465,7 @@ func (r *Registry) removeRecords(ctx context.Context) (controlPlace, error) {
 		return place, err
 	}
 	r.mu.Lock()
-	r.ours.pages, r.ours.services = digests{}, services{}
+	r.ours.pages = digests{}
 	// Later than the pages too: the last ones may have been written and not announced, and the next life must not take them up.
 	r.outbox.generation = max(r.outbox.generation, r.ours.generation)
 	r.ours.generation = r.outbox.nextGeneration(r.cfg.wall())
@@ -494,33 +489,29 @@ var errNotRemoved = errors.New("AWS Cloud Map still shows pages that were remove
 // removePages removes the instances of our pages: those that are listed, and of those that we know of what is not listed
 // yet. It is done only when the list shows none.
 func (r *Registry) removePages(ctx context.Context, place controlPlace) error {
+	listed, err := r.client.ListInstances(ctx, place.catalog)
+	if err != nil {
+		return err
+	}
+	ids := map[string]bool{}
+	for _, instance := range listed {
+		ids[instance.ID] = true
+	}
+	for i := range r.outbox.pages {
+		for part := range r.outbox.pages[i].stored {
+			ids[partID(i, part)] = true
+		}
+	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrency)
-	left := 0
-	for number, s := range place.catalog {
-		listed, err := r.client.ListInstances(ctx, s)
-		if err != nil && (number == 0 || !api.IsNotFound(err)) {
-			return cmp.Or(group.Wait(), err)
-		}
-		left += len(listed)
-		ids := map[string]bool{}
-		for _, instance := range listed {
-			ids[instance.ID] = true
-		}
-		for i := range r.outbox.pages {
-			for part := range int(r.outbox.pages[i].stored[number]) {
-				ids[partID(i, part)] = true
-			}
-		}
-		for _, id := range slices.Sorted(maps.Keys(ids)) {
-			group.Go(func() error { return r.client.DeregisterInstance(groupCtx, s.ID, id) })
-		}
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		group.Go(func() error { return r.client.DeregisterInstance(groupCtx, place.catalog.ID, id) })
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	r.outbox.disown()
-	if left > 0 {
+	if len(listed) > 0 {
 		return errNotRemoved // as far as is known
 	}
 	return nil

@@ -20,7 +20,7 @@ func TestUndone(t *testing.T) {
 		w := newWorld(t, 0, cloudmaplocal.Options{})
 		hurt, other := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
 		fails := cloudmaplocal.FaultPlan{Rules: []cloudmaplocal.FaultRule{{
-			Kind: cloudmaplocal.FaultFail, Operations: []string{"RegisterInstance"}, Service: catalogName("cls1", 0),
+			Kind: cloudmaplocal.FaultFail, Operations: []string{"RegisterInstance"}, Service: catalogName("cls1"),
 			Instance: partID(pageOf(hurt.Key), 0), Code: "INTERNAL_FAILURE", Message: "the quota of something",
 		}}}
 		if err := w.server.SetFaults(fails); err != nil {

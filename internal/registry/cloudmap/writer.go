@@ -130,7 +130,7 @@ func (r *Registry) writeDue(ctx context.Context, notify func(mcs.Key)) error {
 	ctx, cancel := outlive(ctx, finish)
 	defer cancel()
 	stop := r.beatMeanwhile(ctx, place)
-	pagesErr := r.writePages(ctx, &place, notify)
+	pagesErr := r.writePages(ctx, place, notify)
 	stop()
 	if err := r.writeRecord(ctx, place, true); err != nil {
 		return cmp.Or(pagesErr, err)
@@ -153,17 +153,14 @@ func outlive(ctx context.Context, by time.Duration) (context.Context, context.Ca
 }
 
 // writePages writes each part of each page that changed.
-func (r *Registry) writePages(ctx context.Context, place *controlPlace, notify func(mcs.Key)) error {
+func (r *Registry) writePages(ctx context.Context, place controlPlace, notify func(mcs.Key)) error {
 	writes, suspects := r.takeBatch(notify)
 	r.tell(notify, r.noteUndone(r.explain(ctx, suspects)))
 	results := make([]pageResult, len(writes))
-	err := r.extendCatalog(ctx, place, writes, results)
+	// Parts that a page did not have go first: where there is no room for them, the page stays whole as it was.
+	err := r.writeParts(ctx, place, writes, results, func(w pageWrite) []api.Instance { return w.instances[w.before:] })
 	if err == nil {
-		// Parts that a page did not have go first: where there is no room for them, the page stays whole as it was.
-		err = r.writeParts(ctx, *place, writes, results, func(w pageWrite) []api.Instance { return w.instances[w.before:] })
-	}
-	if err == nil {
-		err = r.writeParts(ctx, *place, writes, results, func(w pageWrite) []api.Instance { return w.instances[:w.before] })
+		err = r.writeParts(ctx, place, writes, results, func(w pageWrite) []api.Instance { return w.instances[:w.before] })
 	}
 	if err != nil {
 		err = fmt.Errorf("writing this cluster's pages: %w", err)
@@ -204,22 +201,6 @@ func (r *Registry) noteWrites(writes []pageWrite, results []pageResult, err erro
 	return changed
 }
 
-// extendCatalog makes the services that pages go to. One that AWS refuses holds up no more than its pages; any other failure is
-// returned.
-func (r *Registry) extendCatalog(ctx context.Context, place *controlPlace, writes []pageWrite, results []pageResult) error {
-	for i, w := range writes {
-		if len(w.instances) == 0 {
-			continue
-		}
-		err := r.control.extend(ctx, place, w.service)
-		if err != nil && !api.IsInvalid(err) && !api.IsDenied(err) {
-			return err
-		}
-		results[i].err = err
-	}
-	return nil
-}
-
 // writeParts writes some of each page's parts. What AWS refuses of one page, for a quota, does not hold up the others; any
 // other failure ends the rest, and is returned.
 func (r *Registry) writeParts(ctx context.Context, place controlPlace, writes []pageWrite, results []pageResult, parts func(pageWrite) []api.Instance) error {
@@ -232,7 +213,7 @@ func (r *Registry) writeParts(ctx context.Context, place controlPlace, writes []
 		// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
 		for _, instance := range slices.Backward(parts(w)) {
 			group.Go(func() error {
-				operation, err := r.client.RegisterInstance(groupCtx, place.catalog[w.service].ID, instance)
+				operation, err := r.client.RegisterInstance(groupCtx, place.catalog.ID, instance)
 				if err != nil && !api.IsInvalid(err) {
 					return err
 				}
@@ -257,7 +238,7 @@ func (r *Registry) takeBatch(notify func(mcs.Key)) (writes []pageWrite, suspects
 	r.firstAsk = time.Time{}
 	changed := keySet{}
 	for _, page := range refused {
-		r.log.Error(r.outbox.pages[page].problem, "Cannot publish what belongs to a page", "page", pageName(page))
+		r.logRefused(page)
 		for key := range r.outbox.pages[page].want {
 			changed[key] = struct{}{}
 		}
@@ -265,6 +246,17 @@ func (r *Registry) takeBatch(notify func(mcs.Key)) (writes []pageWrite, suspects
 	r.mu.Unlock()
 	r.tell(notify, changed)
 	return writes, suspects
+}
+
+// logRefused logs why a page is not written as wanted. The caller holds r.mu.
+func (r *Registry) logRefused(page int) {
+	p := &r.outbox.pages[page]
+	if p.problem != nil {
+		r.log.Error(p.problem, "Failed to encode a page; it stays as it was", "page", pageName(page))
+	}
+	for key, err := range p.tooLarge {
+		r.log.Error(err, "Failed to publish an export; others are not affected", "service", key.String())
+	}
 }
 
 // pageResult is how the writes of a page's parts ended.
@@ -368,7 +360,7 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDon
 	if pagesDone || r.claim.state != held {
 		r.ours.generation = max(r.outbox.generation, r.ours.generation)
 	}
-	r.ours.pages, r.ours.services = r.announced()
+	r.ours.pages = r.announced()
 	r.ours.place = place.toRecord()
 	ours := r.ours
 	r.mu.Unlock()
@@ -385,18 +377,17 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDon
 	return nil
 }
 
-// announced are the digests and services for our record: those of pages that this process has taken over, and of the others what the
-// registry shows. The caller holds r.mu.
-func (r *Registry) announced() (pages digests, in services) {
+// announced returns the digests for our record: those of pages that this process has adopted, and of the others what the registry shows.
+// The caller holds r.mu.
+func (r *Registry) announced() (pages digests) {
 	shown := r.shown()
 	if r.claim.state == held && time.Since(r.heldSince) >= r.cfg.times.unspoken {
 		r.outbox.unvouched = false // what nobody has spoken of stays as it was found
 	}
 	for i := range pages {
-		digest, service := r.outbox.announcement(i, shown)
-		pages[i], in[i] = digest, uint8(service)
+		pages[i] = r.outbox.announcement(i, shown)
 	}
-	return pages, in
+	return pages
 }
 
 // trim removes the parts that pages no longer have.
@@ -412,42 +403,16 @@ func (r *Registry) trim(ctx context.Context, place controlPlace) error {
 	for _, left := range excess {
 		group.Go(func() error {
 			for _, id := range left.ids() {
-				if err := r.client.DeregisterInstance(groupCtx, place.catalog[left.service].ID, id); err != nil {
+				if err := r.client.DeregisterInstance(groupCtx, place.catalog.ID, id); err != nil {
 					return fmt.Errorf("removing what is left of page %s: %w", pageName(left.page), err)
 				}
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.outbox.trimmed(left)
+			wake(r.write)
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	return r.reduce(ctx, place)
-}
-
-// reduce deletes the further services of our catalog that are not needed any more.
-func (r *Registry) reduce(ctx context.Context, place controlPlace) error {
-	r.mu.Lock()
-	vacant := slices.DeleteFunc(r.vacated, func(number int) bool { return r.claim.state != held || !r.outbox.vacant(number) })
-	r.vacated = nil
-	r.mu.Unlock()
-	for _, number := range vacant {
-		s, ok := place.catalog[number]
-		if !ok {
-			continue
-		}
-		gone, err := r.control.reduce(ctx, &place, number)
-		if err != nil {
-			return fmt.Errorf("removing service %s, which has no pages any more: %w", s.Name, err)
-		}
-		if !gone {
-			r.mu.Lock()
-			r.kept[s.ID] = true
-			r.mu.Unlock()
-		}
-	}
-	return nil
+	return group.Wait()
 }

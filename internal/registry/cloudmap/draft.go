@@ -1,0 +1,162 @@
+package cloudmap
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+)
+
+// catalogRoom is how many instances a catalog may have. A Cloud Map service holds 1,000, and a read that returns 1,000 may not be all.
+// The instances hold some two million typical endpoints.
+const catalogRoom = 960
+
+// pageDraft is a page write in the making. Exports are left out of it until the page can be encoded and the catalog has room for it.
+type pageDraft struct {
+	pageWrite
+	clusterID  string
+	generation int64
+	// stored is how many parts of the page the store may have.
+	stored int
+	// current are the exports as the store has them.
+	current map[mcs.Key]mcs.Export
+	// changes are the exports that differ from current, the largest first; nil until it is needed.
+	changes []sizedKey
+	// tooLarge are the exports that were left out.
+	tooLarge map[mcs.Key]error
+	// err is why the page cannot be encoded.
+	err error
+}
+
+func newPageDraft(clusterID string, page int, generation int64, current, desired map[mcs.Key]mcs.Export) *pageDraft {
+	d := &pageDraft{pageWrite: pageWrite{page: page, exports: desired}, clusterID: clusterID, generation: generation, current: current}
+	d.encode()
+	return d
+}
+
+// encode encodes the exports.
+func (d *pageDraft) encode() {
+	d.pageWrite, d.err = encodePage(d.clusterID, d.page, d.generation, d.exports)
+}
+
+// encodePage makes the write of a page with these exports.
+func encodePage(clusterID string, page int, generation int64, exports map[mcs.Key]mcs.Export) (pageWrite, error) {
+	w := pageWrite{page: page, exports: exports}
+	if len(exports) == 0 {
+		return w, nil
+	}
+	list := make([]mcs.Export, 0, len(exports))
+	for _, exp := range exports {
+		list = append(list, exp)
+	}
+	data, err := record.Encode(list)
+	if err != nil {
+		return w, fmt.Errorf("encoding page %s: %w", pageName(page), err)
+	}
+	w.digest = digestOf(data)
+	w.instances, err = splitPage(clusterID, page, generation, data)
+	return w, err
+}
+
+// sizedKey is an export with its size when encoded.
+type sizedKey struct {
+	key  mcs.Key
+	size int
+}
+
+// largestChange returns the largest export that differs from what the store has; ok is false if there is none.
+func (d *pageDraft) largestChange() (largest sizedKey, ok bool) {
+	if d.changes == nil {
+		d.changes = d.sizeChanges()
+	}
+	if len(d.changes) == 0 {
+		return sizedKey{}, false
+	}
+	return d.changes[0], true
+}
+
+// sizeChanges returns the exports that differ from what the store has, the largest first.
+func (d *pageDraft) sizeChanges() []sizedKey {
+	changes := []sizedKey{}
+	for key, exp := range d.exports {
+		if old, ok := d.current[key]; ok && old.Equal(exp) {
+			continue
+		}
+		if data, err := record.Encode([]mcs.Export{exp}); err == nil { // otherwise Publish refused it (record.Check)
+			changes = append(changes, sizedKey{key, len(data)})
+		}
+	}
+	slices.SortFunc(changes, func(a, b sizedKey) int {
+		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(a.key.String(), b.key.String()))
+	})
+	return changes
+}
+
+// leaveOutLargest leaves out the largest change and keeps what the store has of it.
+func (d *pageDraft) leaveOutLargest(reason string) {
+	key := d.changes[0].key
+	d.changes = d.changes[1:]
+	if d.tooLarge == nil {
+		d.tooLarge = map[mcs.Key]error{}
+	}
+	d.tooLarge[key] = &registry.InvalidExportError{Key: key, Reason: reason}
+	if old, ok := d.current[key]; ok {
+		d.exports[key] = old
+	} else {
+		delete(d.exports, key)
+	}
+	d.encode()
+}
+
+// fitDrafts leaves the largest changes out of the drafts until each page can be encoded and there is room for all.
+func fitDrafts(drafts []*pageDraft, room int) {
+	for _, d := range drafts {
+		for d.err != nil {
+			if _, ok := d.largestChange(); !ok {
+				break
+			}
+			d.leaveOutLargest(d.err.Error())
+		}
+	}
+	reason := fmt.Sprintf("this cluster's catalog is full: it has room for %d instances, and of the exports that do not fit this is one of the largest; "+
+		"export fewer or smaller services", catalogRoom)
+	for needed(drafts) > room {
+		d := largestGrowing(drafts)
+		if d == nil {
+			return // the store has more than it should
+		}
+		d.leaveOutLargest(reason)
+	}
+}
+
+// largestGrowing returns the draft with the largest change among those that need more instances, nil if there is none.
+func largestGrowing(drafts []*pageDraft) (found *pageDraft) {
+	most := 0
+	for _, d := range drafts {
+		if len(d.instances) <= d.stored {
+			continue
+		}
+		if change, ok := d.largestChange(); ok && change.size > most {
+			found, most = d, change.size
+		}
+	}
+	return found
+}
+
+// needed is how many instances the drafted pages take.
+func needed(drafts []*pageDraft) (instances int) {
+	for _, d := range drafts {
+		instances += max(d.stored, len(d.instances))
+	}
+	return instances
+}
+
+// sameErrors reports whether a and b have the same errors.
+func sameErrors(a, b map[mcs.Key]error) bool {
+	return maps.EqualFunc(a, b, func(a, b error) bool { return errors.Is(a, b) || a.Error() == b.Error() })
+}

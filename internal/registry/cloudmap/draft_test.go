@@ -1,0 +1,158 @@
+package cloudmap
+
+import (
+	"encoding/base64"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// bulky is an export that needs some 14 instances, with n endpoints. It has nearly all the 64 KiB of annotations that an export may
+// have.
+func bulky(i, n int) mcs.Export {
+	exp := webExport("cls1", i, n)
+	exp.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(48_000 + i))}
+	return exp
+}
+
+// TestFullCatalogRefusesLargestExport drafts more than a catalog has room for: the largest exports are left out, all others are written.
+func TestFullCatalogRefusesLargestExport(t *testing.T) {
+	o, now := newOutbox("cls1"), time.UnixMilli(1000)
+	for i := range o.pages {
+		o.adopt(i, &pageState{read: true})
+	}
+	refused := func() (keys []mcs.Key) {
+		for i := range o.pages {
+			keys = slices.AppendSeq(keys, maps.Keys(o.pages[i].tooLarge))
+		}
+		return keys
+	}
+	write := func() {
+		t.Helper()
+		writes, _ := o.batch(now, now)
+		total := 0
+		for _, w := range writes {
+			o.written(now, w, nil)
+		}
+		for i := range o.pages {
+			total += o.pages[i].stored
+		}
+		if total > catalogRoom {
+			t.Errorf("the catalog has %d instances, want %d at most", total, catalogRoom)
+		}
+	}
+	// 64 of some 13.6 instances take 870 of 960.
+	for i := range 64 {
+		exp := bulky(i, 1)
+		o.ask(exp.Key, &exp)
+	}
+	write()
+	if got := refused(); len(got) != 0 {
+		t.Fatalf("exports %v are refused, and there is room", got)
+	}
+	largest := bulky(100, 1)
+	largest.Annotations["example.com/more"] = base64.StdEncoding.EncodeToString(noise(480_000))
+	small := webExport("cls1", 101, 3)
+	o.ask(largest.Key, &largest)
+	o.ask(small.Key, &small)
+	write()
+	if got := refused(); !slices.Equal(got, []mcs.Key{largest.Key}) {
+		t.Fatalf("exports %v are refused, want the largest", got)
+	}
+	err := o.publication(largest.Key, &catalog{}).Err
+	if err == nil || !strings.Contains(err.Error(), "catalog is full") {
+		t.Errorf("its users get error %v, want that the catalog is full", err)
+	}
+	if err := o.publication(small.Key, &catalog{}).Err; err != nil {
+		t.Errorf("the users of another export get error %v", err)
+	}
+	if _, written := o.pages[pageOf(small.Key)].exports[small.Key]; !written {
+		t.Error("a small export is not written")
+	}
+
+	// A change of a published export that does not fit leaves the published version in the store.
+	grown := bulky(0, 1)
+	grown.Annotations["example.com/more"] = largest.Annotations["example.com/more"]
+	o.ask(grown.Key, &grown)
+	write()
+	before := bulky(0, 1)
+	if have, ok := o.pages[pageOf(grown.Key)].exports[grown.Key]; !ok || !have.Equal(registry.Published(before)) {
+		t.Error("the published version of an export that does not fit any more is lost")
+	}
+	o.ask(grown.Key, &before)
+
+	// Room that others give back is used without being asked again.
+	for i := range 50 {
+		o.ask(webKey(i), nil)
+	}
+	write()
+	for _, left := range o.excess() {
+		o.trimmed(left)
+	}
+	write()
+	if got := refused(); len(got) != 0 {
+		t.Errorf("exports %v are still refused", got)
+	}
+	if _, written := o.pages[pageOf(largest.Key)].exports[largest.Key]; !written {
+		t.Error("the large export is not written though there is room")
+	}
+}
+
+// TestFullPageRefusesLargestExport drafts a page of more than 256 instances: the largest export is left out.
+func TestFullPageRefusesLargestExport(t *testing.T) {
+	exports := sharingPage(3)
+	page, now := pageOf(exports[0].Key), time.UnixMilli(1000)
+	o := newOutbox("cls1")
+	o.adopt(page, &pageState{read: true})
+	for i, size := range []int{300_000, 500_000, 200_000} {
+		exports[i].Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(size))}
+		o.ask(exports[i].Key, &exports[i])
+	}
+	writes, problems := o.batch(now, now)
+	if len(writes) != 1 || len(writes[0].exports) != 2 || !slices.Equal(problems, []int{page}) {
+		t.Fatalf("%d writes, problems with pages %v; want one write of two exports, and a problem", len(writes), problems)
+	}
+	if err := o.publication(exports[1].Key, &catalog{}).Err; err == nil || !strings.Contains(err.Error(), "more than the 256 that a page may have") {
+		t.Errorf("the users of the largest export get error %v", err)
+	}
+	if err := o.publication(exports[0].Key, &catalog{}).Err; err != nil {
+		t.Errorf("the users of another export get error %v", err)
+	}
+}
+
+// TestRefusedPageHasItsOwnTime is a page that AWS goes on to refuse: the others are not held up by it, and it is not tried all the time.
+func TestRefusedPageHasItsOwnTime(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3})
+		w.plan(1, cloudmaplocal.FaultRule{
+			Operations: []string{"RegisterInstance"}, Instance: partID(pageOf(webKey(0)), 0), Kind: cloudmaplocal.FaultError, Code: "ResourceLimitExceeded",
+		})
+		refused := func() int {
+			_, hits := w.server.Faults()
+			return hits[0]
+		}
+		exporter := w.begin(cls1, nil)
+		publish(t, exporter.Registry, webExport("cls1", 0, 1))
+		w.until(time.Minute, "the page is refused", func() bool {
+			return look(t, exporter.Registry, webKey(0)).Local.Err != nil && refused() > 0
+		})
+		time.Sleep(5 * time.Minute)
+		if n := refused(); n > 60 {
+			t.Errorf("it was tried %d times in five minutes, want about twice a minute once it has failed for long", n)
+		}
+		for i := range 20 {
+			exp := webExport("cls1", 8, i+1)
+			publish(t, exporter.Registry, exp)
+			w.until(3*time.Second, "another page is written and shown", isExported(t, exporter.Registry, exp.Key))
+		}
+		exporter.kill()
+	})
+}
