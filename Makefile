@@ -50,7 +50,7 @@ test: unit e2e ## Run every test: unit, registries, a real API server, scenarios
 .PHONY: unit
 unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 25m ./api/... ./cmd/... ./deploy/... ./hack/words ./internal/... ./test/docs
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 25m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/clusterset ./test/docs
 	cd testbed && go test -timeout 15m ./...
 
 # The scenarios that a registry can make a difference to; make e2e REGISTRY=etcd runs the others on etcd as well.
@@ -68,6 +68,15 @@ e2e: build bin/helm bin/promtool ## Run the scenarios on real clusters (root; RU
 bench: build ## Measure what docs/benchmarks shows (root; SECTIONS=steady,micro picks)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	go run ./test/bench $(if $(SECTIONS),-sections $(SECTIONS))
+
+# The packages whose tests finish in seconds to a minute each; a run of all takes hours on 2 cores.
+CORES := internal/registry/cloudmap internal/registry/cloudmap/format internal/registry/etcd internal/registry/union internal/registry/engine
+PACKAGES ?= $(addprefix ./,$(wildcard internal/mcs internal/plan internal/registry/record cmd/controller \
+  internal/controller/membership internal/controller/exports internal/controller/imports $(CORES)))
+
+.PHONY: mutate
+mutate: ## Change the code and print the changes that no unit test notices (PACKAGES=./internal/mcs picks)
+	bin=$$([ ! -x bin/testbed ] || bin/testbed assets); KUBEBUILDER_ASSETS="$$bin" nice go run ./hack/mutate $(PACKAGES)
 
 .PHONY: lint
 lint: ## Check words, style, errors and the import rules
