@@ -217,7 +217,7 @@ func TestChartAndTheClustersCRDs(t *testing.T) {
 	})
 	step("a release of the same name takes them over", func(t *testing.T) {
 		notes := s.install(t, chartDir)
-		if kept(t).Annotations[releaseNote] != release || strings.Contains(notes, "was there before") || !s.hasGuard(t) {
+		if kept(t).Annotations[releaseNote] != release || strings.Contains(notes, "existed before") || !s.hasGuard(t) {
 			t.Errorf("annotations %v, guard %t, notes:\n%s", kept(t).Annotations, s.hasGuard(t), notes)
 		}
 		s.helm(t, "uninstall", release)
@@ -229,7 +229,7 @@ func TestChartAndTheClustersCRDs(t *testing.T) {
 		before := s.crd(t, propertiesCRD).ResourceVersion
 		for range 2 {
 			notes := s.install(t, chartDir)
-			if !strings.Contains(notes, "CustomResourceDefinition "+propertiesCRD+" was there before") {
+			if !strings.Contains(notes, "CustomResourceDefinition "+propertiesCRD+" existed before") {
 				t.Errorf("the notes do not say what was left alone:\n%s", notes)
 			}
 			if after := s.crd(t, propertiesCRD).ResourceVersion; after != before {

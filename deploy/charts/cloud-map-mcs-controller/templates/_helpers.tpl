@@ -1,4 +1,4 @@
-{{/* Names are fixed: one controller serves the whole cluster, and kubectl mcs, leases and IAM associations know it by name. */}}
+{{/* Names are fixed: one controller serves the cluster, and kubectl mcs, leases and IAM associations refer to these names. */}}
 {{- define "manager" -}}cloud-map-mcs-controller-manager{{- end }}
 
 {{- define "selectorLabels" -}}
@@ -27,7 +27,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 runAsNonRoot: true
 runAsUser: 65532
 runAsGroup: 65532
-fsGroup: 65532 # lets the IRSA token be read
+fsGroup: 65532 # makes the IRSA token readable
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
@@ -39,10 +39,10 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* A large number would be written as 1e+06. */}}
+{{/* Without int, Helm renders large numbers as 1e+06. */}}
 {{- define "integer" -}}{{ if not (kindIs "invalid" .) }}{{ int . }}{{ end }}{{- end }}
 
-{{/* Flags whose values are set; what is empty stays the controller's default. */}}
+{{/* The flags of all values that are set. */}}
 {{- define "args" -}}
 {{- $v := .Values }}
 {{- $etcd := "/etc/cloud-map-mcs/etcd" }}
