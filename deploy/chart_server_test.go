@@ -222,7 +222,7 @@ func TestChartAndTheClustersCRDs(t *testing.T) {
 		}
 		s.helm(t, "uninstall", release)
 	})
-	step("what somebody else installed is left alone, and said", func(t *testing.T) {
+	step("CRDs of another tool are not changed, and reported", func(t *testing.T) {
 		for _, name := range []string{exportsCRD, propertiesCRD} {
 			s.change(t, name, strip)
 		}
@@ -233,7 +233,7 @@ func TestChartAndTheClustersCRDs(t *testing.T) {
 				t.Errorf("the notes do not say what was left alone:\n%s", notes)
 			}
 			if after := s.crd(t, propertiesCRD).ResourceVersion; after != before {
-				t.Errorf("the CRD of somebody else was written: version %s, then %s", before, after)
+				t.Errorf("the CRD of another tool was written: version %s, then %s", before, after)
 			}
 		}
 		s.helm(t, "uninstall", release)
@@ -275,7 +275,7 @@ func TestChartTakesOver(t *testing.T) {
 	}
 	s.helm(t, "install", release, chartDir, "--take-ownership", "--force-conflicts")
 	if s.crd(t, exportsCRD).Annotations[releaseNote] != "" {
-		t.Error("the CRDs were taken over without being told")
+		t.Error("the CRDs were taken over without the release annotations")
 	}
 	for _, name := range []string{exportsCRD, propertiesCRD} {
 		s.kubectl(t, "annotate", "crd", name, releaseNote+"="+release, "meta.helm.sh/release-namespace="+system)

@@ -251,13 +251,13 @@ func TestChartPassesEveryFlag(t *testing.T) {
 	}
 }
 
-// TestChartRefuses: what cannot work is told before anything is installed.
+// TestChartRefuses: values that cannot work fail before anything is installed.
 func TestChartRefuses(t *testing.T) {
 	tests := map[string]struct {
 		set  string
 		want string
 	}{
-		"a value that does not exist":       {"hint.port=9000", "additional properties 'hint' not allowed"},
+		"a value that does not exist":       {"notify.port=9000", "additional properties 'notify' not allowed"},
 		"one inside another":                {"aws.regoin=eu-west-1", "additional properties 'regoin' not allowed"},
 		"another type":                      {"replicas=two", "replicas"},
 		"an ID with dots":                   {"clusterId=a.b,clusterSetId=c", "clusterId"},

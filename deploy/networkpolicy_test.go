@@ -25,28 +25,28 @@ func TestNetworkPolicy(t *testing.T) {
 		protocol corev1.Protocol
 		in, out  bool
 	}{
-		"API server":                    {set: pods, outside: "192.0.2.1", port: 443, out: true},
-		"another port there":            {set: pods, outside: "192.0.2.1", port: 22},
-		"etcd":                          {set: pods + ",etcd.endpoints={https://192.0.2.2:2379}", outside: "192.0.2.2", port: 2379, out: true},
-		"DNS":                           {set: pods, outside: "203.0.113.1", port: 53, protocol: corev1.ProtocolUDP, out: true},
-		"metrics from this cluster":     {set: pods, port: 8080, in: true},
-		"metrics from elsewhere":        {set: pods, outside: "10.10.3.4", port: 8080},
-		"hint":                          {set: pods, outside: "10.10.3.4", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
-		"hint, IPv6":                    {set: pods, outside: "fd00:10:0:1::4", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
-		"hint from elsewhere":           {set: pods, outside: "203.0.113.1", port: 8479, protocol: corev1.ProtocolUDP},
-		"hints from everywhere":         {set: enabled, outside: "203.0.113.1", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
-		"hints switched off":            {set: pods + ",peerNotifications.enabled=false", outside: "10.10.3.4", port: 8479, protocol: corev1.ProtocolUDP},
-		"another controller":            {set: pods, outside: "10.10.3.4", port: 8081, in: true, out: true},
-		"another controller, hints off": {set: pods + ",peerNotifications.enabled=false", outside: "10.10.3.4", port: 8081, in: true, out: true},
-		"somebody else's health port":   {set: pods, outside: "203.0.113.1", port: 8081},
-		"imported service":              {set: pods, outside: "10.10.3.4", port: 3306},
-		"imported service, probes":      {set: probes, outside: "10.10.3.4", port: 3306, out: true},
-		"its clusterset IP, probes":     {set: probes, outside: "172.20.3.4", port: 80, out: true},
-		"one of this cluster":           {set: pods, port: 65535},
-		"one of this cluster, probes":   {set: probes, port: 65535, out: true},
-		"a service over UDP, probes":    {set: probes, outside: "10.10.3.4", port: 3306, protocol: corev1.ProtocolUDP},
-		"elsewhere, probes":             {set: probes, outside: "203.0.113.1", port: 3306},
-		"service on the health port":    {set: probes, outside: "172.20.3.4", port: 8081, out: true},
+		"API server":                        {set: pods, outside: "192.0.2.1", port: 443, out: true},
+		"another port there":                {set: pods, outside: "192.0.2.1", port: 22},
+		"etcd":                              {set: pods + ",etcd.endpoints={https://192.0.2.2:2379}", outside: "192.0.2.2", port: 2379, out: true},
+		"DNS":                               {set: pods, outside: "203.0.113.1", port: 53, protocol: corev1.ProtocolUDP, out: true},
+		"metrics from this cluster":         {set: pods, port: 8080, in: true},
+		"metrics from elsewhere":            {set: pods, outside: "10.10.3.4", port: 8080},
+		"notification":                      {set: pods, outside: "10.10.3.4", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
+		"notification, IPv6":                {set: pods, outside: "fd00:10:0:1::4", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
+		"notification from another network": {set: pods, outside: "203.0.113.1", port: 8479, protocol: corev1.ProtocolUDP},
+		"notifications without podNetworks": {set: enabled, outside: "203.0.113.1", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
+		"notifications off":                 {set: pods + ",peerNotifications.enabled=false", outside: "10.10.3.4", port: 8479, protocol: corev1.ProtocolUDP},
+		"another controller":                {set: pods, outside: "10.10.3.4", port: 8081, in: true, out: true},
+		"health port, notifications off":    {set: pods + ",peerNotifications.enabled=false", outside: "10.10.3.4", port: 8081, in: true, out: true},
+		"health port from another network":  {set: pods, outside: "203.0.113.1", port: 8081},
+		"imported service":                  {set: pods, outside: "10.10.3.4", port: 3306},
+		"imported service, probes":          {set: probes, outside: "10.10.3.4", port: 3306, out: true},
+		"its clusterset IP, probes":         {set: probes, outside: "172.20.3.4", port: 80, out: true},
+		"one of this cluster":               {set: pods, port: 65535},
+		"one of this cluster, probes":       {set: probes, port: 65535, out: true},
+		"a service over UDP, probes":        {set: probes, outside: "10.10.3.4", port: 3306, protocol: corev1.ProtocolUDP},
+		"elsewhere, probes":                 {set: probes, outside: "203.0.113.1", port: 3306},
+		"service on the health port":        {set: probes, outside: "172.20.3.4", port: 8081, out: true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// lets says whether a rule lets a connection through: to a peer by its address, or by selector to any pod of this cluster.
+// lets reports whether a rule allows a connection: to a peer by its address, or by selector to any pod of this cluster.
 func lets(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, outside string, port int32, protocol corev1.Protocol) bool {
 	if protocol == "" {
 		protocol = corev1.ProtocolTCP

@@ -32,7 +32,6 @@ var excluded = []string{
 var pending = []string{
 	"cloudmaplocal/",
 	"cmd/",
-	"deploy/",
 	"docs/",
 	"internal/",
 	"test/",
