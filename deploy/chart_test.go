@@ -242,7 +242,7 @@ func TestChartPassesEveryFlag(t *testing.T) {
 	}
 	var said []string
 	for _, v := range readValues(t) {
-		said = append(said, v.flags...)
+		said = append(said, v.Flags...)
 	}
 	slices.Sort(said)
 	slices.Sort(want)

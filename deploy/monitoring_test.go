@@ -13,7 +13,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
 )
 
@@ -30,7 +29,7 @@ func TestAlertRules(t *testing.T) {
 	promtool(t, "test", "rules", "alerts/rules_test.yaml")
 }
 
-// TestDashboardQueries: what Grafana would ask is PromQL.
+// TestDashboardQueries: the queries of the dashboard are PromQL.
 func TestDashboardQueries(t *testing.T) {
 	type rule struct {
 		Record string `yaml:"record"`
@@ -51,7 +50,7 @@ func TestDashboardQueries(t *testing.T) {
 	promtool(t, "check", "rules", "--lint=none", path)
 }
 
-// TestMonitoringMetrics: alerts and panels use metrics and labels that the controller has, and the dashboard shows all of ours.
+// TestMonitoringMetrics: alerts and panels use metrics and labels that the controller has, and together they use all of its metrics.
 func TestMonitoringMetrics(t *testing.T) {
 	known, err := monitoring.Documented("..")
 	if err != nil {
@@ -66,11 +65,11 @@ func TestMonitoringMetrics(t *testing.T) {
 		seen[u.Metric] = true
 		labels, ours := known[u.Metric]
 		if !ours && strings.HasPrefix(u.Metric, "cloud_map_mcs_") {
-			t.Errorf("%s uses %s, which docs/reference/metrics.md does not have", u.By, u.Metric)
+			t.Errorf("%s uses %s, which is not in docs/reference/metrics.md", u.By, u.Metric)
 		}
 		for _, label := range u.Labels {
 			if ours && label != "job" && !slices.Contains(labels, label) {
-				t.Errorf("%s asks for label %s of %s, which has the labels %v", u.By, label, u.Metric, labels)
+				t.Errorf("%s selects by label %s of %s, which has the labels %v", u.By, label, u.Metric, labels)
 			}
 		}
 	}
@@ -100,7 +99,7 @@ func TestEveryAlertHasRunbookAndCase(t *testing.T) {
 		}
 		for _, want := range []string{"# " + rule.Alert, "Severity " + rule.Labels["severity"] + ", after " + rule.For} {
 			if !bytes.Contains(text, []byte(want)) {
-				t.Errorf("%s does not say %q", page, want)
+				t.Errorf("%s lacks %q", page, want)
 			}
 		}
 		if url := rule.Annotations["runbook_url"]; !strings.HasSuffix(url, "/docs/runbooks/"+page) {
@@ -119,42 +118,22 @@ func TestEveryAlertHasRunbookAndCase(t *testing.T) {
 	}
 	for _, file := range files {
 		if base := filepath.Base(file); base != "README.md" && !slices.Contains(pages, base) {
-			t.Errorf("%s is about no alert", file)
+			t.Errorf("%s has no alert", file)
 		}
 	}
 }
 
-// TestDocsPrometheusRule: prometheusrule.yaml has the rules of rules.yaml. "make generate" writes it.
-func TestDocsPrometheusRule(t *testing.T) {
-	rules, err := os.ReadFile("alerts/rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, groups, ok := strings.Cut(string(rules), "\ngroups:\n")
-	if !ok {
-		t.Fatal("rules.yaml has no groups")
-	}
-	head := "# Generated from rules.yaml by make generate.\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n" +
-		"  name: cloud-map-mcs-controller\n  namespace: cloud-map-mcs-system\nspec:\n  groups:\n"
-	for line := range strings.Lines(groups) {
-		head += "  " + line
-	}
-	generated.Check(t, "alerts/prometheusrule.yaml", head)
-}
-
-func TestPanelsExplainThemselves(t *testing.T) {
-	for _, row := range rows {
-		for _, p := range row.panels {
-			if p.title == "" || len(p.description) < 20 || len(p.queries) == 0 {
-				t.Errorf("panel %q of row %q lacks a title, description or query", p.title, row.title)
-			}
+func TestPanelsHaveDescriptions(t *testing.T) {
+	for _, p := range readDashboard(t).Panels {
+		if p.Type != "row" && (p.Title == "" || len(p.Description) < 20 || len(p.Targets) == 0) {
+			t.Errorf("panel %q lacks a title, description or query", p.Title)
 		}
 	}
 }
 
-func dashboardExpressions(t *testing.T) []string {
+func readDashboard(t *testing.T) monitoring.Dashboard {
 	t.Helper()
-	text, err := os.ReadFile(dashboardFile)
+	text, err := os.ReadFile("dashboards/cloud-map-mcs-controller.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,8 +141,13 @@ func dashboardExpressions(t *testing.T) []string {
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
+	return d
+}
+
+func dashboardExpressions(t *testing.T) []string {
+	t.Helper()
 	var out []string
-	for _, p := range d.Panels {
+	for _, p := range readDashboard(t).Panels {
 		for _, target := range p.Targets {
 			out = append(out, target.Expr)
 		}

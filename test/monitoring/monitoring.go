@@ -37,11 +37,11 @@ func ReadRules(path string) ([]Rule, error) {
 	return out, nil
 }
 
-// Dashboard is what matters here of a dashboard of Grafana.
+// Dashboard holds the fields of a Grafana dashboard that the tests use.
 type Dashboard struct {
 	Panels []struct {
-		Title   string
-		Targets []struct{ Expr string }
+		Type, Title, Description string
+		Targets                  []struct{ Expr string }
 	}
 }
 

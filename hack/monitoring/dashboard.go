@@ -1,25 +1,24 @@
-package deploy_test
+package main
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"testing"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
-// panel is one of the dashboard. Every query's text is PromQL and its legend a pattern of Grafana's.
+// panel is a panel of the dashboard. A query is PromQL and the pattern of its legend.
 type panel struct {
 	title, description, unit string
-	stat                     bool // one number instead of a graph
+	stat                     bool // a number instead of a graph
 	queries                  [][2]string
 }
 
-// replicas selects the controller's replicas by the variable job. Panels take the max of them: those that stand by have no series of their own.
+// replicas selects the replicas of the controller by the variable job. Panels take the maximum: standby replicas have no series.
 const replicas = `{job=~"$job"}`
 
-// rows are the dashboard: every row's panels stand side by side, and every panel says what is normal.
+// rows are the rows of the dashboard. The description of each panel states the normal values.
 var rows = []struct {
 	title  string
 	panels []panel
@@ -87,22 +86,18 @@ var rows = []struct {
 }
 
 const (
-	dashboardFile = "dashboards/cloud-map-mcs-controller.json"
-	width         = 24 // of Grafana's grid
-	perLine       = 4
+	gridWidth    = 24 // columns of Grafana's grid
+	panelsPerRow = 4
 )
 
-// TestDocsDashboard: the dashboard is what rows says. "make generate" writes it.
-func TestDocsDashboard(t *testing.T) { generated.Check(t, dashboardFile, string(dashboard(t))) }
-
-func dashboard(t *testing.T) []byte {
-	t.Helper()
+// dashboard returns the Grafana dashboard.
+func dashboard() ([]byte, error) {
 	var panels []any
 	y := 0
 	grid := func(x, h, w int) map[string]int { return map[string]int{"x": x, "y": y, "h": h, "w": w} }
 	datasource := map[string]string{"type": "prometheus", "uid": "$datasource"}
 	for _, row := range rows {
-		panels = append(panels, map[string]any{"type": "row", "title": row.title, "id": len(panels) + 1, "gridPos": grid(0, 1, width), "panels": []any{}})
+		panels = append(panels, map[string]any{"type": "row", "title": row.title, "id": len(panels) + 1, "gridPos": grid(0, 1, gridWidth), "panels": []any{}})
 		y++
 		for i, p := range row.panels {
 			kind := "timeseries"
@@ -115,11 +110,11 @@ func dashboard(t *testing.T) []byte {
 			}
 			panels = append(panels, map[string]any{
 				"type": kind, "title": p.title, "description": p.description, "id": len(panels) + 1, "datasource": datasource,
-				"gridPos": grid(i%perLine*width/perLine, 8, width/perLine), "targets": targets,
+				"gridPos": grid(i%panelsPerRow*gridWidth/panelsPerRow, 8, gridWidth/panelsPerRow), "targets": targets,
 				"fieldConfig": map[string]any{"defaults": map[string]any{"unit": p.unit, "min": 0}, "overrides": []any{}},
 				"options":     map[string]any{},
 			})
-			if i%perLine == perLine-1 || i == len(row.panels)-1 {
+			if i%panelsPerRow == panelsPerRow-1 || i == len(row.panels)-1 {
 				y += 8
 			}
 		}
@@ -129,7 +124,7 @@ func dashboard(t *testing.T) []byte {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	err := encoder.Encode(map[string]any{
-		"title": "Cloud Map MCS Controller", "uid": "cloud-map-mcs-controller", "tags": []string{"kubernetes", "multi-cluster"},
+		"title": "Cloud Map MCS Controller", "uid": names.Product, "tags": []string{"kubernetes", "multi-cluster"},
 		"description":   fmt.Sprintf("Alerts and their runbooks: %s", "https://github.com/cloud-map-mcs/cloud-map-mcs-controller/tree/main/docs/runbooks"),
 		"schemaVersion": 39, "editable": true, "refresh": "30s", "time": map[string]string{"from": "now-3h", "to": "now"},
 		"templating": map[string]any{"list": []any{
@@ -141,8 +136,5 @@ func dashboard(t *testing.T) []byte {
 		}},
 		"panels": panels,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text.Bytes()
+	return text.Bytes(), err
 }

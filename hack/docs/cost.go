@@ -1,0 +1,175 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+)
+
+// monthMinutes is the month of AWS's price lists in minutes: 730 hours.
+const monthMinutes = 730 * 60
+
+// costModels are the requests with and without peer notifications at the default settings.
+type costModels struct {
+	settings            config.Registry
+	with, without       cloudmap.CostModel
+	discovers, discover float64 // DiscoverInstances per minute, with and without
+}
+
+func newFigures() (*figures, error) {
+	settings := config.Default().Registry
+	m := costModels{
+		settings: settings,
+		with:     cloudmap.CostModel{Poll: settings.PollIntervalWithNotifications, Heartbeat: settings.HeartbeatInterval},
+		without:  cloudmap.CostModel{Poll: settings.PollInterval, Heartbeat: settings.HeartbeatInterval},
+	}
+	m.discovers, m.discover = m.with.RequestsPerMinute()["DiscoverInstances"], m.without.RequestsPerMinute()["DiscoverInstances"]
+	stored, err := storedInstances()
+	if err != nil {
+		return nil, err
+	}
+	return &figures{used: map[string]bool{}, texts: map[string]string{
+		"requests":              fmt.Sprintf("%g", m.with.TotalPerMinute()),
+		"requests-when-silent":  fmt.Sprintf("%g", m.without.TotalPerMinute()),
+		"steady-requests":       m.steadyRequests(),
+		"view-requests":         fmt.Sprintf("%g `DiscoverInstances` per minute, %s a month,", cloudmap.ViewRequestsPerMinute(), grouped(cloudmap.ViewRequestsPerMinute()*monthMinutes)),
+		"requests-by-clusters":  m.requestsByClusters(),
+		"stored-instances":      stored,
+		"price-formula":         m.priceFormula(),
+		"price-when-silent":     fmt.Sprintf("%s instead of %s", grouped(m.discover*monthMinutes), grouped(m.discovers*monthMinutes)),
+		"legacy-requests":       m.legacyRequests(),
+		"poll-interval":         interval(settings.PollInterval),
+		"relaxed-poll-interval": interval(settings.PollIntervalWithNotifications),
+	}}, nil
+}
+
+func (m costModels) steadyRequests() string {
+	with, without := m.with.RequestsPerMinute(), m.without.RequestsPerMinute()
+	purposes := map[string]string{
+		"DiscoverInstances": fmt.Sprintf("polls of `members` every %s (%s without), a read of the own pages every %s",
+			interval(m.with.Poll), interval(m.without.Poll), interval(cloudmap.AuditInterval())),
+		"RegisterInstance": fmt.Sprintf("the heartbeat, every %s", interval(m.with.Heartbeat)),
+	}
+	t := newTable("operation", "purpose", "per minute, with [peer notifications](operations.md#peer-notifications)", "without", "per month, with", "without")
+	for _, operation := range []string{"DiscoverInstances", "RegisterInstance"} {
+		t.row("`"+operation+"`", purposes[operation], fmt.Sprint(with[operation]), fmt.Sprint(without[operation]),
+			grouped(with[operation]*monthMinutes), grouped(without[operation]*monthMinutes))
+	}
+	t.row("all", "", fmt.Sprint(m.with.TotalPerMinute()), fmt.Sprint(m.without.TotalPerMinute()),
+		grouped(m.with.TotalPerMinute()*monthMinutes), grouped(m.without.TotalPerMinute()*monthMinutes))
+	return t.String()
+}
+
+func (m costModels) requestsByClusters() string {
+	t := newTable("clusters", "`DiscoverInstances`, nothing changing", "with 1,000 changes a day", "all requests, nothing changing",
+		"legacy controller, 50 services", "300 services", "3,000 services")
+	const changesPerMonth = 1000 * 730 / 24.
+	for _, clusters := range []float64{2, 10, 50} {
+		discovers := m.discovers * monthMinutes * clusters
+		t.row(grouped(clusters), grouped(discovers), grouped(discovers+changesPerMonth*2*clusters), grouped(m.with.TotalPerMinute()*monthMinutes*clusters),
+			grouped(legacyRequests(50)*monthMinutes*clusters), grouped(legacyRequests(300)*monthMinutes*clusters), grouped(legacyRequests(3000)*monthMinutes*clusters))
+	}
+	return t.String()
+}
+
+func (m costModels) priceFormula() string {
+	return fmt.Sprintf(`    D = %s × clusters + 2 × clusters × changes a month       discovery requests, with peer notifications
+    R = records, pages and instance view of all clusters     registered instances
+
+    per month = D / 1,000,000 × price of a million discovery requests  +  R × price of a registered resource per month`,
+		grouped(m.discovers*monthMinutes))
+}
+
+// legacyRequests returns the requests of the legacy controller per minute and cluster: it reads each service when its cache of 5 s
+// has expired, in the next of its rounds of 2 s, and lists namespaces and services every 12 s.
+func legacyRequests(services int) float64 { return 60/6*float64(services) + 2*60/12 }
+
+func (m costModels) legacyRequests() string {
+	t := newTable("requests per minute and cluster", "this controller", "legacy controller")
+	for _, services := range []int{1, 50, 300, 3000} {
+		t.row("services: "+grouped(float64(services)),
+			fmt.Sprintf("%g, without peer notifications %g", m.with.TotalPerMinute(), m.without.TotalPerMinute()), grouped(legacyRequests(services)))
+	}
+	return t.String()
+}
+
+// storedInstances returns the table of the instances of one cluster.
+func storedInstances() (string, error) {
+	t := newTable("services of the cluster", "endpoints", "record and pages", "instance view", "legacy controller")
+	for _, services := range []int{1, 10, 50, 300, 1000, 3000} {
+		exports := make([]mcs.Export, services)
+		for i := range exports {
+			exports[i] = exampleExport(i)
+		}
+		stored, err := cloudmap.StoredInstances("cls1", exports)
+		if err != nil {
+			return "", err
+		}
+		endpoints := grouped(float64(exampleEndpoints * services))
+		t.row(grouped(float64(services)), endpoints, grouped(float64(stored)), endpoints, endpoints)
+	}
+	return t.String(), nil
+}
+
+// exampleEndpoints is the number of endpoints of an exampleExport.
+const exampleEndpoints = 10
+
+// exampleExport returns export i of a cluster: endpoints with one port in three zones, with neighbouring addresses.
+func exampleExport(i int) mcs.Export {
+	exp := mcs.Export{
+		Key: mcs.Key{Namespace: "demo", Name: fmt.Sprintf("web-%d", i)}, Cluster: "cls1", Created: time.Unix(1_790_000_000, 0),
+		Type:       mcsv1beta1.ClusterSetIP,
+		Ports:      []mcs.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: "8080"}},
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Backends:   []mcs.Backends{{Ports: []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}}},
+	}
+	for j := range exampleEndpoints {
+		number := i*exampleEndpoints + j
+		exp.Backends[0].Endpoints = append(exp.Backends[0].Endpoints, mcs.Endpoint{
+			Address: netip.AddrFrom4([4]byte{10, byte(10 + number>>16), byte(number >> 8), byte(number)}),
+			Ready:   true, Serving: true, Zone: fmt.Sprintf("eu-west-1%c", 'a'+j%3), Node: "node-1",
+		})
+	}
+	return exp.Canonical()
+}
+
+// table is a table of Markdown.
+type table struct{ lines []string }
+
+func newTable(columns ...string) *table {
+	t := &table{}
+	t.row(columns...)
+	t.lines = append(t.lines, "|"+strings.Repeat(" --- |", len(columns)))
+	return t
+}
+
+func (t *table) row(cells ...string) { t.lines = append(t.lines, "| "+strings.Join(cells, " | ")+" |") }
+
+func (t *table) String() string {
+	return strings.ReplaceAll(strings.Join(t.lines, "\n"), "|  |", "| |")
+}
+
+// interval returns d as in "12 s".
+func interval(d time.Duration) string {
+	if d >= time.Minute {
+		return fmt.Sprintf("%g minutes", d.Minutes())
+	}
+	return fmt.Sprintf("%g s", d.Seconds())
+}
+
+// grouped returns n as an integer with commas.
+func grouped(n float64) string {
+	text := fmt.Sprintf("%.0f", n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/chartvalues"
+)
+
+// cell escapes text for a cell of a table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+func flagsPage() (string, error) {
+	var b strings.Builder
+	b.WriteString("# Flags of the controller\n\n" +
+		"Generated from `internal/config` by `make generate`.\n\n" +
+		"No flag is required in a pod. Settings of AWS that no flag sets come from the environment variables, files and roles of the AWS SDK.\n\n" +
+		"| flag | default | meaning |\n| --- | --- | --- |\n")
+	options := config.Default()
+	options.Flags().VisitAll(func(f *pflag.Flag) {
+		value := ""
+		if f.DefValue != "" {
+			value = "`" + f.DefValue + "`"
+		}
+		fmt.Fprintf(&b, "| `--%s` | %s | %s |\n", f.Name, value, cell(f.Usage))
+	})
+	return b.String(), nil
+}
+
+func valuesPage() (string, error) {
+	const chart = "deploy/charts/cloud-map-mcs-controller"
+	values, err := chartvalues.Read(chart)
+	if err != nil {
+		return "", err
+	}
+	options := config.Default()
+	flags := options.Flags()
+	var b strings.Builder
+	b.WriteString("# Values of the Helm chart\n\n" +
+		"Generated from `" + chart + "/values.yaml` by `make generate`. [install.md](../install.md) shows how to use them.\n\n" +
+		"A value that sets a flag of the controller names it in brackets. If the value is empty, the default of the flag applies, which the\n" +
+		"table shows in brackets. [flags.md](flags.md) describes the flags.\n")
+	section := ""
+	for _, v := range values {
+		if v.Section != section {
+			section = v.Section
+			fmt.Fprintf(&b, "\n## %s\n\n| value | default | meaning |\n| --- | --- | --- |\n", section)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", v.Path, defaultCell(v, flags), cell(v.Comment))
+	}
+	return b.String(), nil
+}
+
+func defaultCell(v chartvalues.Value, flags *pflag.FlagSet) string {
+	if !slices.Contains([]string{`""`, "null", "[]", "{}"}, v.Default) {
+		return "`" + v.Default + "`"
+	}
+	for _, name := range v.Flags {
+		if f := flags.Lookup(name); f != nil && f.DefValue != "" && f.DefValue != "[]" {
+			return "(`" + f.DefValue + "`)"
+		}
+	}
+	return ""
+}
+
+// descriptions is a Registerer that collects the rows of the metrics page: a Prometheus registry shows no metric without a value.
+type descriptions struct {
+	prometheus.Registerer
+	rows []string
+}
+
+// descriptionPattern matches the text of a prometheus.Desc, which has no other accessors.
+var descriptionPattern = regexp.MustCompile(`fqName: "([^"]+)", help: "((?:[^"\\]|\\.)*)".*variableLabels: \{([^}]*)\}`)
+
+// Register implements prometheus.Registerer.
+func (d *descriptions) Register(c prometheus.Collector) error {
+	ch := make(chan *prometheus.Desc)
+	go func() {
+		c.Describe(ch)
+		close(ch)
+	}()
+	for desc := range ch {
+		m := descriptionPattern.FindStringSubmatch(desc.String())
+		if m == nil {
+			return fmt.Errorf("unreadable description %s", desc)
+		}
+		d.rows = append(d.rows, fmt.Sprintf("| `%s` | %s | %s |\n", m[1], strings.ReplaceAll(m[3], ",", ", "), m[2]))
+	}
+	return nil
+}
+
+func metricsPage() (string, error) {
+	all := &descriptions{}
+	if err := controller.DescribeMetrics(all); err != nil {
+		return "", err
+	}
+	if _, err := registry.NewMetrics(all); err != nil {
+		return "", err
+	}
+	slices.Sort(all.rows)
+	return "# Metrics of the controller\n\n" +
+		"Generated from the code by `make generate`. The metrics of controller-runtime and of the Go runtime are also exposed.\n\n" +
+		"| metric | labels | meaning |\n| --- | --- | --- |\n" + strings.Join(all.rows, ""), nil
+}

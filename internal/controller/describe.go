@@ -1,0 +1,9 @@
+package controller
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// DescribeMetrics registers the metrics of all controllers without their values, for the reference page.
+func DescribeMetrics(registerer prometheus.Registerer) error {
+	_, err := newMetrics(registerer, nil, nil)
+	return err
+}

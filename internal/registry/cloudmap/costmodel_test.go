@@ -1,0 +1,81 @@
+package cloudmap
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+)
+
+// TestCostModel compares the model, which docs/cost.md is computed with, with the requests of the registry and the results of the
+// benchmark.
+func TestCostModel(t *testing.T) {
+	for name, poll := range map[string]time.Duration{"with peer notifications": defaultRelaxed, "without": defaultPoll} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+				const clusters, minutes = 3, 10
+				regs := a.start(t, clusters, func(cfg *Config) {
+					if poll == defaultPoll {
+						cfg.PeerNotifications = nil
+					}
+				})
+				for i, reg := range regs {
+					publish(t, reg, webExport(reg.cfg.Identity.ClusterID, i, 3))
+				}
+				time.Sleep(5 * time.Minute)
+				before := map[string]int{}
+				for operation := range a.server.Requests() {
+					before[operation] = a.requests(operation)
+				}
+				time.Sleep(minutes * time.Minute)
+				model := CostModel{Poll: poll, Heartbeat: defaultHeartbeat}.RequestsPerMinute()
+				for operation := range a.server.Requests() {
+					measured := float64(a.requests(operation)-before[operation]) / clusters / minutes
+					if math.Abs(measured-model[operation]) > 0.2+model[operation]/50 {
+						t.Errorf("%s: %.2f per minute and cluster, the model has %.2f", operation, measured, model[operation])
+					}
+				}
+			})
+		})
+	}
+	for _, s := range benchmarked(t) {
+		poll := defaultPoll
+		if s.Hints {
+			poll = defaultRelaxed
+		}
+		// The benchmark's window of two minutes has whole requests. On a busy machine a poll takes longer, so that there may be
+		// fewer of them, but not more.
+		if want := (CostModel{Poll: poll, Heartbeat: defaultHeartbeat}).TotalPerMinute(); s.PerMinute > want+2 || s.PerMinute < want*4/5 {
+			t.Errorf("%d exports, %d clusters, hints %v: the benchmark measured %.1f requests per minute, the model has %.1f", s.Exports, s.Clusters, s.Hints, s.PerMinute, want)
+		}
+	}
+}
+
+type benchmark struct {
+	Exports, Clusters int
+	Hints             bool
+	PerMinute         float64
+}
+
+// benchmarked returns the benchmark's results in steady state, none before its first run.
+func benchmarked(t *testing.T) []benchmark {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "benchmarks", "results.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var results struct{ Steady []benchmark }
+	if err := json.Unmarshal(data, &results); err != nil {
+		t.Fatal(err)
+	}
+	return results.Steady
+}
