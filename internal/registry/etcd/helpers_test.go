@@ -97,6 +97,8 @@ type testStore struct {
 	direct bool
 	mute   atomic.Bool
 	writes atomic.Int64
+	// leaseChecks counts the successful requests for the time that a lease has left.
+	leaseChecks atomic.Int64
 }
 
 func newTestStore(t testing.TB, c *etcdtest.Cluster) *testStore {
@@ -141,7 +143,11 @@ func (s *testStore) client(t testing.TB, identity mcs.Identity) *Client {
 func (s *testStore) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	txn, ok := req.(*pb.TxnRequest)
 	if !ok {
-		return invoke(ctx, method, req, reply, conn, opts...)
+		err := invoke(ctx, method, req, reply, conn, opts...)
+		if _, ok := req.(*pb.LeaseTimeToLiveRequest); ok && err == nil {
+			s.leaseChecks.Add(1)
+		}
+		return err
 	}
 	exports := 0
 	for _, op := range txn.Success {

@@ -1,0 +1,156 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+)
+
+// testWriter returns a writer that makes no requests.
+func testWriter(t *testing.T) *writer {
+	t.Helper()
+	client, err := NewClient(ClientConfig{Endpoints: []string{"http://127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMirror(testState(), cls1.ClusterID, logr.Discard())
+	st := &store{client: client, layout: m.state.layout, id: cls1.ClusterID}
+	return newWriter(fast(cls1), fastTimings(), st, m, engine.NewNotifier(m.addResolvedLookups))
+}
+
+// A transaction of unknown outcome may still be carried out, so alive has to be written anew. etcd surely did not carry out what
+// it refused: claiming the ID again after each refusal would write alive all the time.
+func TestFailedWriteDropsFence(t *testing.T) {
+	tests := map[string]struct {
+		err       error
+		wantFence bool
+		wantErr   bool
+	}{
+		"permission denied":  {rpctypes.ErrPermissionDenied, true, true},
+		"password refused":   {explain(rpctypes.ErrAuthFailed), true, true},
+		"throttled":          {rpctypes.ErrTooManyRequests, true, true},
+		"quota used up":      {explain(rpctypes.ErrNoSpace), true, true},
+		"too large":          {explain(rpctypes.ErrRequestTooLarge), true, true},
+		"fence lost":         {errFenceLost, false, false},
+		"timeout":            {rpctypes.ErrTimeout, false, true},
+		"leader changed":     {rpctypes.ErrLeaderChanged, false, true},
+		"connection is lost": {explain(fmt.Errorf("reading: %w", errors.New("EOF"))), false, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := testWriter(t)
+			w.claim.acquire(7)
+			if err := w.handleFailedWrite(tt.err); (err != nil) != tt.wantErr {
+				t.Errorf("error %v, want one: %t", err, tt.wantErr)
+			}
+			if kept := w.claim.fence == 7; kept != tt.wantFence {
+				t.Errorf("fence kept: %t, want %t", kept, tt.wantFence)
+			}
+		})
+	}
+}
+
+// The list that the mirror was made from may be older than the last write of a previous process. Everything written before the
+// fence is known once the fence has been read.
+func TestExportsWaitForFence(t *testing.T) {
+	const fence = 10
+	now := time.Now()
+	w := testWriter(t)
+	l := w.mirror.state.layout
+	w.observe(w.mirror.replace([]pair{memberPair(t, l, "cls1", 5, now)}, fence-1))
+	w.claim.acquire(fence)
+	w.recordRevision, w.heartbeatAt = fence, now.Add(time.Hour)
+	exp := webExport("cls1", 0, 1)
+	if err := w.setDesired(exp.Key, &exp); err != nil {
+		t.Fatal(err)
+	}
+	if next, err := w.nextTask(now); err != nil || len(next.batch) > 0 {
+		t.Errorf("before the fence has been read: %d exports are written, error %v", len(next.batch), err)
+	}
+	u, behind := w.mirror.apply([]pair{{key: l.alive("cls1"), value: []byte(cls1.UID), revision: fence, lease: 1}, memberPair(t, l, "cls1", fence, now)}, fence)
+	if behind {
+		t.Fatal("the fence is behind the mirror")
+	}
+	w.observe(u)
+	if next, err := w.nextTask(now); err != nil || len(next.batch) != 1 || next.fence != fence {
+		t.Errorf("after the fence has been read: task %+v, error %v, want one export with the fence", next, err)
+	}
+}
+
+func TestOwnerOnLeaving(t *testing.T) {
+	const ownLease, otherLease = 7, 9
+	record := func(uid string) []byte {
+		identity := cls1
+		identity.UID = uid
+		data, err := newMemberRecord(identity, "v1").withHeartbeat(time.Now()).encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	tests := map[string]struct {
+		alive  aliveState
+		member []byte
+		held   bool
+		want   owner
+	}{
+		"this process holds the ID":               {aliveState{revision: 5, lease: ownLease, uid: cls1.UID}, record(cls1.UID), true, ownerThis},
+		"another process displaced this one":      {aliveState{revision: 5, lease: otherLease, uid: cls1.UID}, record(cls1.UID), true, ownerOther},
+		"another cluster holds the ID":            {aliveState{revision: 5, lease: otherLease, uid: "uid-9"}, record("uid-9"), false, ownerOther},
+		"a previous process or a clone holds it":  {aliveState{revision: 5, lease: otherLease, uid: cls1.UID}, record(cls1.UID), false, ownerUnclear},
+		"the lease of this process expired":       {aliveState{}, nil, true, ownerThis},
+		"a previous process held it last":         {aliveState{}, record(cls1.UID), false, ownerThis},
+		"another cluster held it last":            {aliveState{}, record("uid-9"), false, ownerOther},
+		"the last holder is not known":            {aliveState{}, nil, false, ownerOther},
+		"a key alive without a lease is not held": {aliveState{revision: 5, uid: "uid-9"}, record(cls1.UID), false, ownerThis},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := testWriter(t)
+			w.claim.leases[ownLease], w.claim.held = true, tt.held
+			if got := w.ownerOf(tt.alive, tt.member); got != tt.want {
+				t.Errorf("owner %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A renewal ends when the client disconnects, for example to read its password again. The lease lives on, so joining again
+// would be needless.
+func TestLeaseSurvivesReconnect(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	w := s.registry(t, fast(cls1)).writer
+	w.timings.lease = time.Minute
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lease, err := w.ensureLease(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.claim.acquire(7)
+	var last time.Time
+	within(t, "the lease is checked after a renewal has ended", func() bool {
+		if time.Since(last) > 500*time.Millisecond { // again, for the renewal may not have begun
+			w.store.client.mu.Lock()
+			defer w.store.client.mu.Unlock()
+			if err := w.store.client.disconnect(); err != nil {
+				t.Error(err)
+			}
+			last = time.Now()
+		}
+		return s.leaseChecks.Load() > 0
+	})
+	cancel()
+	w.keepAlives.Wait()
+	if w.lease != lease || w.claim.fence != 7 {
+		t.Errorf("lease %d and fence %d after reconnecting, want %d and 7", w.lease, w.claim.fence, lease)
+	}
+}
