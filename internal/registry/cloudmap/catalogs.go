@@ -523,7 +523,7 @@ func (c *catalogs) list() []registry.Member {
 			Version:   cluster.record.version,
 			LastSeen:  cluster.lastSeen,
 			Joined:    cluster.record.joined,
-			Beat:      cluster.record.beat(),
+			Heartbeat: cluster.record.beat(),
 			Stale:     c.liveness.IsStale(id),
 			Problems:  cluster.problems(),
 		})

@@ -21,9 +21,9 @@ type memberRecord struct {
 	// Version is the controller's, Format that of the exports.
 	Version string `json:"version"`
 	Format  string `json:"format"`
-	// Joined is when the cluster became a member, and Beat its last heartbeat, both by its own clock.
-	Joined time.Time `json:"joined"`
-	Beat   time.Time `json:"beat"`
+	// Joined is when the cluster became a member, and Heartbeat its last heartbeat, both by its own clock.
+	Joined    time.Time `json:"joined"`
+	Heartbeat time.Time `json:"beat"`
 }
 
 const (
@@ -45,10 +45,10 @@ func (r memberRecord) encode() ([]byte, error) { return json.Marshal(r) }
 // withHeartbeat returns r with a new heartbeat, at least a millisecond after the last one.
 func (r memberRecord) withHeartbeat(now time.Time) memberRecord {
 	now = now.UTC().Truncate(time.Millisecond)
-	if !now.After(r.Beat) {
-		now = r.Beat.Add(time.Millisecond) // the clock was set back
+	if !now.After(r.Heartbeat) {
+		now = r.Heartbeat.Add(time.Millisecond) // the clock was set back
 	}
-	r.Beat = now
+	r.Heartbeat = now
 	if r.Joined.IsZero() {
 		r.Joined = now
 	}

@@ -50,11 +50,11 @@ func TestMemberRecord(t *testing.T) {
 func TestBeating(t *testing.T) {
 	at := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
 	first := newMemberRecord(cls1, "v1").withHeartbeat(at)
-	if !first.Joined.Equal(at) || !first.Beat.Equal(at) {
-		t.Errorf("joined %v and beat %v, want both %v", first.Joined, first.Beat, at)
+	if !first.Joined.Equal(at) || !first.Heartbeat.Equal(at) {
+		t.Errorf("joined %v and beat %v, want both %v", first.Joined, first.Heartbeat, at)
 	}
-	if back := first.withHeartbeat(at.Add(-time.Hour)); !back.Beat.After(first.Beat) || !back.Joined.Equal(at) {
-		t.Errorf("after the clock was set back: joined %v and beat %v", back.Joined, back.Beat)
+	if back := first.withHeartbeat(at.Add(-time.Hour)); !back.Heartbeat.After(first.Heartbeat) || !back.Joined.Equal(at) {
+		t.Errorf("after the clock was set back: joined %v and beat %v", back.Joined, back.Heartbeat)
 	}
 }
 

@@ -329,7 +329,7 @@ func (s *state) members() []registry.Member {
 		c := s.clusters[id]
 		members = append(members, registry.Member{
 			ClusterID: id, UID: c.uid(), Version: c.member.record.Version,
-			LastSeen: c.lastSeen, Joined: c.member.record.Joined, Beat: c.member.record.Beat,
+			LastSeen: c.lastSeen, Joined: c.member.record.Joined, Heartbeat: c.member.record.Heartbeat,
 			Stale: s.liveness.IsStale(id),
 		})
 	}

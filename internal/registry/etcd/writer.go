@@ -295,7 +295,7 @@ func (w *writer) nextRecord() ([]byte, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if shown := w.mirror.ownKeys().member; shown.UID == w.cfg.Identity.UID && w.record.Joined.IsZero() {
-		w.record.Joined, w.record.Beat = shown.Joined, shown.Beat
+		w.record.Joined, w.record.Heartbeat = shown.Joined, shown.Heartbeat
 	}
 	now := time.Now()
 	w.record = w.record.withHeartbeat(now)

@@ -343,7 +343,7 @@ func (h *Hub) read(r *Registry, before view) view {
 			now.own = maps.Clone(c.exports)
 		}
 		seen := c.lastSeen(ref.clusterID, before.members)
-		now.members = append(now.members, registry.Member{ClusterID: ref.clusterID, UID: c.uid, LastSeen: seen, Joined: c.joined, Beat: seen})
+		now.members = append(now.members, registry.Member{ClusterID: ref.clusterID, UID: c.uid, LastSeen: seen, Joined: c.joined, Heartbeat: seen})
 	}
 	slices.SortFunc(now.members, func(a, b registry.Member) int { return strings.Compare(a.ClusterID, b.ClusterID) })
 	return now

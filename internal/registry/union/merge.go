@@ -70,7 +70,7 @@ func judge(sights []sight, id string, where []int, handover time.Duration) stand
 		return slices.ContainsFunc(entries, func(o entry) bool { return supersedes(o.member, e.member, handover) })
 	})
 	slices.SortFunc(living, func(a, b entry) int {
-		return cmp.Or(b.member.Beat.Compare(a.member.Beat), cmp.Compare(a.registry, b.registry))
+		return cmp.Or(b.member.Heartbeat.Compare(a.member.Heartbeat), cmp.Compare(a.registry, b.registry))
 	})
 	winner := slices.MinFunc(living, func(a, b entry) int { return byRight(a.member, b.member) }).member.UID
 	s := standing{contested: true}
@@ -97,11 +97,11 @@ func supersedes(now, before registry.Member, handover time.Duration) bool {
 	if now.Stale != before.Stale {
 		return before.Stale
 	}
-	since := before.Beat
+	since := before.Heartbeat
 	if now.Joined.After(since) {
 		since = now.Joined
 	}
-	return now.Beat.After(before.Beat) && now.Beat.Sub(since) >= handover
+	return now.Heartbeat.After(before.Heartbeat) && now.Heartbeat.Sub(since) >= handover
 }
 
 // byRight puts the cluster first that has the better right to an ID: the one that joined first, as in a single registry. Who

@@ -26,7 +26,7 @@ func at(minutes float64) time.Time { return began.Add(time.Duration(minutes * fl
 
 // member has joined and last given a sign of life so many minutes after began.
 func member(id string, joined, beat float64) registry.Member {
-	return registry.Member{ClusterID: id, UID: "uid-of-" + id, Joined: at(joined), Beat: at(beat), LastSeen: at(beat)}
+	return registry.Member{ClusterID: id, UID: "uid-of-" + id, Joined: at(joined), Heartbeat: at(beat), LastSeen: at(beat)}
 }
 
 func stale(m registry.Member) registry.Member {
@@ -322,7 +322,7 @@ func drawSights(t *rapid.T) []sight {
 func (s *sight) draw(t *rapid.T, id string, apart time.Duration) {
 	joined := rapid.Float64Range(0, 5).Draw(t, "joined")
 	m := member(id, joined, joined+rapid.Float64Range(0, 5).Draw(t, "beat"))
-	m.Joined, m.Beat = m.Joined.Truncate(time.Second).Add(apart), m.Beat.Truncate(time.Second).Add(apart)
+	m.Joined, m.Heartbeat = m.Joined.Truncate(time.Second).Add(apart), m.Heartbeat.Truncate(time.Second).Add(apart)
 	m.UID = rapid.SampledFrom([]string{"uid-a", "uid-a", "uid-a", "uid-b"}).Draw(t, "uid")
 	m.Stale = rapid.Bool().Draw(t, "stale")
 	s.members = append(s.members, m)
