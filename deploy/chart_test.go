@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/golden"
 )
 
 const (
@@ -172,7 +172,7 @@ func TestChartGolden(t *testing.T) {
 	for name, values := range valuesFiles(t) {
 		t.Run(name, func(t *testing.T) {
 			got := mustTemplate(t, "--values", values, "--set", "crds.install=false,crds.guard=false", "--api-versions", "about.k8s.io/v1beta1/ClusterProperty")
-			generated.Golden(t, filepath.Join("testdata/chart", name+".golden.yaml"), got)
+			golden.Check(t, filepath.Join("testdata/chart", name+".golden.yaml"), got)
 			checkStrictly(t, got)
 			if _, err := config.Parse(managerArgs(t, got)); err != nil {
 				t.Errorf("the controller refuses its flags: %v", err)

@@ -28,7 +28,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/golden"
 )
 
 const stockCorefile = `.:53 {
@@ -253,7 +253,7 @@ func TestSessions(t *testing.T) {
 			for _, line := range tt.commands {
 				got.WriteString(w.run(t, line))
 			}
-			generated.Golden(t, filepath.Join("testdata", tt.name+".txt"), got.String())
+			golden.Check(t, filepath.Join("testdata", tt.name+".txt"), got.String())
 		})
 	}
 }

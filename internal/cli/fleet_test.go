@@ -28,7 +28,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/golden"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
@@ -233,7 +233,7 @@ func TestFleetSessions(t *testing.T) {
 				transcript, code := runIn(t, clusters, line)
 				fmt.Fprintf(&got, "%s[exit %d]\n\n", withoutBase(transcript), code)
 			}
-			generated.Golden(t, filepath.Join("testdata", tt.name+".txt"), got.String())
+			golden.Check(t, filepath.Join("testdata", tt.name+".txt"), got.String())
 		})
 	}
 }

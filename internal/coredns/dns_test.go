@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/generated"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/golden"
 )
 
 // samples are Corefiles without clusterset.local, by name: testdata/*.corefile.
@@ -42,7 +42,7 @@ func TestEnableSamples(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			generated.Golden(t, filepath.Join("testdata", name+".enabled"), enabled)
+			golden.Check(t, filepath.Join("testdata", name+".enabled"), enabled)
 			if again, err := Enable(enabled, ""); err != nil || again != enabled {
 				t.Errorf("enabling twice changes it: %v\n%s", err, cmp.Diff(enabled, again))
 			}

@@ -1,5 +1,5 @@
-// Package generated compares golden files with what the code produces.
-package generated
+// Package golden compares golden files with what the code produces.
+package golden
 
 import (
 	"flag"
@@ -11,8 +11,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// Golden compares the file at path with got. "go test -update" writes the file: review its changes.
-func Golden(t *testing.T, path, got string) {
+// Check compares the file at path with got. "go test -update" writes the file: review its changes.
+func Check(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
