@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	_ "golang.org/x/crypto/x509roots/fallback" // root certificates, since the image is from scratch; the system's come first
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -63,7 +64,11 @@ func run(ctx context.Context, options config.Options, log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
-	newRegistry, err := newRegistry(ctx, options, dependencies{metrics: registryMetrics, log: log})
+	kube, err := client.New(cfg, client.Options{})
+	if err != nil {
+		return fmt.Errorf("creating a Kubernetes client: %w", err)
+	}
+	newRegistry, err := newRegistry(ctx, options, dependencies{metrics: registryMetrics, log: log, kube: kube, namespace: options.Election.OwnNamespace()})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller"
@@ -37,6 +38,17 @@ type namedPlan struct {
 type dependencies struct {
 	metrics *registry.Metrics
 	log     logr.Logger
+	// kube is for the ConfigMap in the controller's own namespace; nil or without a namespace there is none.
+	kube      client.Client
+	namespace string
+}
+
+// resourceIDs returns where the cluster's Cloud Map resource IDs are kept; nil is nowhere.
+func (d dependencies) resourceIDs(identity mcs.Identity) cloudmap.ResourceIDStore {
+	if d.kube == nil || d.namespace == "" {
+		return nil
+	}
+	return configMapIDs{client: d.kube, namespace: d.namespace, identity: identity}
 }
 
 // registryLog returns the log of a registry.
@@ -167,6 +179,9 @@ func (p cloudMapPlan) prepare(ctx context.Context, deps dependencies) (controlle
 	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := cfg
 		cfg.Identity = identity
+		if !cfg.ReadOnly {
+			cfg.ResourceIDs = deps.resourceIDs(identity)
+		}
 		reg, err := cloudmap.New(client, cfg)
 		if err != nil {
 			return nil, err

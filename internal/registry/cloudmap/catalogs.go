@@ -362,17 +362,6 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 	}
 }
 
-// seenParts is how many parts a page has if the ones that were read are all that there are.
-func seenParts(page int, instances []api.Instance) int {
-	parts := 0
-	for _, instance := range instances {
-		if p, number, ok := parsePartID(instance.ID); ok && p == page {
-			parts = max(parts, number+1)
-		}
-	}
-	return parts
-}
-
 // take replaces what was read of the page. Exports that are there but unreadable stay as they were.
 func (p *pageState) take(now time.Time, page int, img image, decoded record.Page, changed keySet) {
 	exports, problems := belonging(page, decoded.Exports)
@@ -457,16 +446,6 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, changed keySet
 // there, and its newest whole image or why there is none.
 func (c *catalog) withdrew(page int, there bool, found image, err error) bool {
 	return c.record.pages[page] == "" && (!there || c.hasRecord && (err != nil || found.generation <= c.record.generation))
-}
-
-func groupByPage(instances []api.Instance) map[int][]api.Instance {
-	pages := map[int][]api.Instance{}
-	for _, instance := range instances {
-		if page, _, ok := parsePartID(instance.ID); ok {
-			pages[page] = append(pages[page], instance)
-		}
-	}
-	return pages
 }
 
 // diff adds the keys whose exports differ.

@@ -4,20 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/go-logr/logr"
+
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
-)
-
-const (
-	controlPrefix  = "mcs."
-	catalogPrefix  = "catalog."
-	membersService = "members"
 )
 
 // control finds the namespace and the services that hold members and pages, and makes them when they are not there.
@@ -32,10 +27,15 @@ type control struct {
 	known atomic.Pointer[controlPlace]
 	// looking is held by who looks for the place: reader and writer must not both make it.
 	looking *semaphore.Weighted
-	// searched says that the place was found, or is to be found, without our record's help. recalling is since when the place that it
-	// tells of is being verified. Both belong to who holds looking.
+	// store keeps the resource IDs; nil is none.
+	store ResourceIDStore
+	// searched says that the stored IDs were used, or are of no use. recalling is since when they are being verified. Both are guarded by
+	// looking.
 	searched  bool
 	recalling time.Time
+	// saved are the IDs that the store has. Only the writer uses it, once the place is known.
+	saved ResourceIDs
+	log   logr.Logger
 	// listed is told of each list of the namespaces.
 	listed func(map[string]api.Namespace)
 	// unlisted is closed when the place was found without a list of the services, and that has to be made up for.
@@ -44,7 +44,7 @@ type control struct {
 
 func newControl(client *api.Client, cfg Config) *control {
 	return &control{
-		client: client, identity: cfg.Identity, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
+		client: client, identity: cfg.Identity, store: cfg.ResourceIDs, log: cfg.Logger, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
 		listed: func(map[string]api.Namespace) {}, unlisted: make(chan struct{}),
 	}
 }
@@ -70,7 +70,7 @@ type controlPlace struct {
 }
 
 // namespaceName is that of the clusterset's control namespace.
-func (c *control) namespaceName() string { return controlPrefix + c.identity.ClusterSetID }
+func (c *control) namespaceName() string { return controlNamespace(c.identity.ClusterSetID) }
 
 // ensure returns the place, from memory once it is known.
 func (c *control) ensure(ctx context.Context) (controlPlace, error) {
@@ -123,7 +123,7 @@ func (c *control) forget() {
 // namespaces, which AWS allows the whole account once in two seconds.
 const believed = 2 * time.Second
 
-// recallOrFind finds the place with the help of our record when this process looks for it first, and by lists otherwise.
+// recallOrFind finds the place by the stored IDs when this process looks for it first, and by lists otherwise.
 func (c *control) recallOrFind(ctx context.Context) (controlPlace, error) {
 	if !c.searched {
 		place, ok, err := c.recall(ctx)
@@ -200,19 +200,11 @@ func catalogsIn(services map[string]api.Service) map[string]api.Service {
 	return found
 }
 
-// catalogName is the name of the service with a cluster's pages.
-func catalogName(clusterID string) string { return catalogPrefix + clusterID }
-
-// parseCatalogName is catalogName undone; ok is false for every other text.
-func parseCatalogName(name string) (clusterID string, ok bool) {
-	clusterID, ok = strings.CutPrefix(name, catalogPrefix)
-	return clusterID, ok && mcs.ValidateClusterID(clusterID) == nil
-}
-
 // leave deletes this cluster's catalog, and with the last cluster the rest, as far as it is ours and empty. What somebody
 // uses stays.
 func (c *control) leave(ctx context.Context, place controlPlace) error {
 	defer c.forget()
+	c.saveIDs(ctx, controlPlace{})
 	gone, err := c.client.DeleteIfManaged(ctx, place.catalog.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.catalog) })
 	if err != nil || !gone {
 		return err

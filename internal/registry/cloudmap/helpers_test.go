@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,6 +41,53 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// memoryIDs is a ResourceIDStore for several processes of one cluster.
+type memoryIDs struct {
+	mu  sync.Mutex
+	ids ResourceIDs
+	err error
+}
+
+func (m *memoryIDs) LoadResourceIDs(context.Context) (ResourceIDs, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ids, m.err
+}
+
+func (m *memoryIDs) SaveResourceIDs(_ context.Context, ids ResourceIDs) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err == nil {
+		m.ids = ids
+	}
+	return m.err
+}
+
+// setError makes loading and saving fail, unless err is nil.
+func (m *memoryIDs) setError(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = err
+}
+
+// stores are the ResourceIDStores of clusters.
+type stores struct {
+	mu    sync.Mutex
+	byKey map[string]*memoryIDs
+}
+
+func (s *stores) of(key string) *memoryIDs {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byKey == nil {
+		s.byKey = map[string]*memoryIDs{}
+	}
+	if s.byKey[key] == nil {
+		s.byKey[key] = &memoryIDs{}
+	}
+	return s.byKey[key]
+}
+
 // cloud is a local Cloud Map and ways to look into it.
 type cloud struct {
 	server atomic.Pointer[cloudmaplocal.Server]
@@ -54,6 +102,8 @@ type cloud struct {
 	lost, pageWrites atomic.Int64
 	// fault, if set, may answer a request before the server does.
 	fault atomic.Pointer[func(w http.ResponseWriter, r *http.Request) (answered bool)]
+	// ids are the stored resource IDs, by the clusters' UIDs.
+	ids stores
 	// keyOf, if set, is the access key that a cluster's registry has.
 	keyOf func(mcs.Identity) string
 }
@@ -189,6 +239,9 @@ func (c *cloud) registryOf(t *testing.T, client *api.Client, cfg Config) *Regist
 	t.Helper()
 	if testing.Verbose() {
 		cfg.Logger = testr.New(t).WithName(cfg.Identity.ClusterID)
+	}
+	if cfg.ResourceIDs == nil {
+		cfg.ResourceIDs = c.ids.of(cfg.Identity.UID + cfg.Identity.ClusterSetID)
 	}
 	reg, err := New(client, cfg)
 	if err != nil {

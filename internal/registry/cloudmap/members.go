@@ -23,7 +23,6 @@ const (
 	attrHeartbeat    = "HEARTBEAT"
 	attrPages        = "PAGES"
 	attrNotify       = "NOTIFY"
-	attrPlace        = "PLACE"
 )
 
 // digests are those of a cluster's pages; "" is a page that does not exist.
@@ -44,8 +43,6 @@ type memberRecord struct {
 	// contact is where hints are to be sent, notifyProblem why what the record says of it is of no use.
 	contact       peernotify.Contact
 	notifyProblem string
-	// place is where the cluster's controller has found namespace and services. It is of use to nobody but its next life.
-	place recordedPlace
 }
 
 // nextHeartbeat is that of a record written now.
@@ -105,9 +102,6 @@ func (r memberRecord) instance() api.Instance {
 	if r.contact.Address.IsValid() {
 		attrs[attrNotify] = r.contact.String()
 	}
-	if place := r.place.String(); place != "" {
-		attrs[attrPlace] = place
-	}
 	return api.Instance{ID: r.clusterID, Attributes: attrs}
 }
 
@@ -156,7 +150,6 @@ func parseMember(instance api.Instance, clusterSetID string) (memberRecord, erro
 		return r, fmt.Errorf("%s %q is no number", attrHeartbeat, attrs[attrHeartbeat])
 	}
 	r.contact, r.notifyProblem = parseNotify(attrs[attrNotify])
-	r.place = parsePlace(attrs[attrPlace])
 	r.pages, err = parsePages(attrs[attrPages])
 	return r, err
 }

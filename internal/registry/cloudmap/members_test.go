@@ -34,8 +34,6 @@ func TestMemberRoundTrip(t *testing.T) {
 		full.pages[i] = digestOf([]byte{byte(i)})
 	}
 	full.contact = peernotify.Contact{Address: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"), Token: peernotify.NewToken()}
-	arn := func(kind string) string { return strings.Repeat("a", 255-len(kind)) + kind }
-	full.place = recordedPlace{namespace: arn(":namespace/ns-1"), members: arn(":service/srv-1"), catalog: arn(":service/srv-2")}
 	none := someRecord()
 	none.pages = digests{}
 	for name, want := range map[string]memberRecord{"two pages": someRecord(), "no pages": none, "all pages, long names": full} {
@@ -45,7 +43,7 @@ func TestMemberRoundTrip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(memberRecord{}), cmpopts.EquateComparable(peernotify.Contact{}, recordedPlace{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(memberRecord{}), cmpopts.EquateComparable(peernotify.Contact{})); diff != "" {
 				t.Errorf("record differs (-want +got):\n%s", diff)
 			}
 		})
@@ -102,25 +100,13 @@ func TestParseMemberWithBadHints(t *testing.T) {
 	}
 }
 
-// TestParseMemberWithBadPlace has a record that says nonsense of its place: everything else in it counts.
-func TestParseMemberWithBadPlace(t *testing.T) {
-	for _, value := range []string{"ns-1", "ns-1 srv-1", "ns-1 srv-1 srv-2 srv-3", "ns-1  srv-2", "ns-1 srv-1 " + strings.Repeat("a", 256), "ns-1 srv-1 s\"v"} {
-		instance := someRecord().instance()
-		instance.Attributes[attrPlace] = value
-		r, err := parseMember(instance, "set1")
-		if want := someRecord(); err != nil || r != want {
-			t.Errorf("%q: record %+v, error %v; want %+v", value, r, err, want)
-		}
-	}
-}
-
 func FuzzParseMember(f *testing.F) {
-	f.Add("00.AAAAAAAAAAA", "1", "1.0", "10.0.0.1:8479 AAAAAAAAAAAAAAAAAAAAAAAAAA", "ns-1 srv-1 srv-2")
-	f.Add("", "1", "1.2", "", "arn:aws:servicediscovery:us-east-1:111122223333:namespace/ns-1 srv-1 x")
-	f.Fuzz(func(t *testing.T, pages, number, format, hints, place string) {
+	f.Add("00.AAAAAAAAAAA", "1", "1.0", "10.0.0.1:8479 AAAAAAAAAAAAAAAAAAAAAAAAAA")
+	f.Add("", "1", "1.2", "")
+	f.Fuzz(func(t *testing.T, pages, number, format, contact string) {
 		instance := someRecord().instance()
 		instance.Attributes[attrPages], instance.Attributes[attrGeneration], instance.Attributes[attrFormat] = pages, number, format
-		instance.Attributes[attrNotify], instance.Attributes[attrPlace] = hints, place
+		instance.Attributes[attrNotify] = contact
 		r, err := parseMember(instance, "set1")
 		if err != nil {
 			return

@@ -158,6 +158,8 @@ type account struct {
 	udp    *network
 	// latency is how long each request takes.
 	latency time.Duration
+	// ids are the stored resource IDs, by cluster ID.
+	ids stores
 }
 
 // virtually runs a test in virtual time, with the intervals that users have: what it measures is waiting, not computing.
@@ -201,6 +203,7 @@ func (a *account) standard(i int) Config {
 	return Config{
 		Identity: mcs.Identity{ClusterID: fmt.Sprint("cls", i), ClusterSetID: "set1", UID: fmt.Sprint("uid-", i)},
 		Version:  "test", Logger: logr.Discard(), PeerNotifications: a.udp.config(),
+		ResourceIDs: a.ids.of(fmt.Sprint("cls", i)),
 	}
 }
 

@@ -229,3 +229,24 @@ func joinParts(parts []part) (image, error) {
 	}
 	return image{generation: first.generation, digest: first.digest, parts: first.parts, data: data}, nil
 }
+
+func groupByPage(instances []api.Instance) map[int][]api.Instance {
+	pages := map[int][]api.Instance{}
+	for _, instance := range instances {
+		if page, _, ok := parsePartID(instance.ID); ok {
+			pages[page] = append(pages[page], instance)
+		}
+	}
+	return pages
+}
+
+// seenParts is how many parts a page has if the ones that were read are all that there are.
+func seenParts(page int, instances []api.Instance) int {
+	parts := 0
+	for _, instance := range instances {
+		if p, number, ok := parsePartID(instance.ID); ok && p == page {
+			parts = max(parts, number+1)
+		}
+	}
+	return parts
+}

@@ -38,7 +38,9 @@ type Config struct {
 	InstancesPerNamespace int
 	// Hints make the clusters tell one another of changes; nil is without. A registry that is only imported from goes without.
 	PeerNotifications *peernotify.Config
-	Logger            logr.Logger
+	// ResourceIDs makes a restart find the records without lists; nil is none. A registry that is only imported from does not use it.
+	ResourceIDs ResourceIDStore
+	Logger      logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 

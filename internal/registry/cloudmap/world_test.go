@@ -40,6 +40,8 @@ type world struct {
 
 	mu     sync.Mutex
 	counts map[string]int
+	// ids are the stored resource IDs, by access key.
+	ids stores
 }
 
 // warmUp lets zstd make its channels: a bubble's would not be usable in the next one.
@@ -254,7 +256,7 @@ func (w *world) begin(identity mcs.Identity, notify func(*life, mcs.Key), change
 // beginAs is begin with another access key.
 func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mcs.Key), change ...func(*Config)) *life {
 	w.t.Helper()
-	cfg := Config{Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes()}
+	cfg := Config{Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes(), ResourceIDs: w.ids.of(key)}
 	cfg.times.scan = time.Minute // what happens once after a start is over before anybody counts requests
 	for _, c := range change {
 		c(&cfg)

@@ -135,6 +135,7 @@ func (r *Registry) writeDue(ctx context.Context, notify func(mcs.Key)) error {
 	if err := r.writeRecord(ctx, place, true); err != nil {
 		return cmp.Or(pagesErr, err)
 	}
+	r.control.saveIDs(ctx, place)
 	return cmp.Or(pagesErr, r.trim(ctx, place))
 }
 
@@ -361,7 +362,6 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDon
 		r.ours.generation = max(r.outbox.generation, r.ours.generation)
 	}
 	r.ours.pages = r.announced()
-	r.ours.place = place.toRecord()
 	ours := r.ours
 	r.mu.Unlock()
 

@@ -2,12 +2,14 @@ package cloudmap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -16,21 +18,26 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// recordedIn is what cls1's record says of its place.
-func recordedIn(t *testing.T, c *cloud) string {
+// storedIDs returns the resource IDs that cls1 has stored.
+func storedIDs(t *testing.T, c *cloud) ResourceIDs {
 	t.Helper()
-	return c.instances(t, "mcs.set1", membersService)["cls1"][attrPlace]
+	ids, err := c.ids.of(cls1.UID + cls1.ClusterSetID).LoadResourceIDs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
 }
 
-// restarted has cls1 start again after its record was changed, and says which requests that took until it beats again.
-func restarted(t *testing.T, c *cloud, change func(attrs map[string]string)) map[string]int {
+// awaitStoredIDs waits until cls1 has stored its resource IDs.
+func awaitStoredIDs(t *testing.T, c *cloud) {
+	t.Helper()
+	within(t, 20*time.Second, "the resource IDs are stored", func() bool { return storedIDs(t, c) != ResourceIDs{} })
+}
+
+// requestsOfRestart restarts cls1 and returns the requests until its first heartbeat.
+func requestsOfRestart(t *testing.T, c *cloud) map[string]int {
 	t.Helper()
 	attrs := c.instances(t, "mcs.set1", membersService)["cls1"]
-	if change != nil {
-		attrs = maps.Clone(attrs)
-		change(attrs)
-		c.put(t, "mcs.set1", membersService, api.Instance{ID: "cls1", Attributes: attrs})
-	}
 	before := maps.Clone(c.server.Load().Requests())
 	reg := c.registry(t, unscanned(cls1))
 	stop := start(t, reg)
@@ -41,7 +48,7 @@ func restarted(t *testing.T, c *cloud, change func(attrs map[string]string)) map
 			took[operation] = n
 		}
 	}
-	within(t, 20*time.Second, "cls1 beats", func() bool {
+	within(t, 20*time.Second, "cls1 has written a heartbeat", func() bool {
 		now := c.instances(t, "mcs.set1", membersService)["cls1"]
 		return now[attrHeartbeat] != attrs[attrHeartbeat]
 	})
@@ -78,9 +85,9 @@ func (c *cloud) withhold(operations ...string) (allow func()) {
 	return func() { c.fault.Store(nil) }
 }
 
-// TestRecall restarts a controller: it goes by its record and one list of services. Whatever is wrong with the record, it goes by lists
-// instead, and writes to nothing else than its own.
-func TestRecall(t *testing.T) {
+// TestResourceIDsAreVerified restarts a controller: it uses the stored IDs and one list of services. If an ID is not what it should be, it
+// uses lists and writes to no other resource.
+func TestResourceIDsAreVerified(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	elsewhere, err := c.client.CreateNamespace(t.Context(), "elsewhere", mcs.Identity{}, api.PartView)
 	if err != nil {
@@ -93,15 +100,14 @@ func TestRecall(t *testing.T) {
 		}
 	}
 	stop := start(t, c.registry(t, unscanned(cls1)))
-	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
+	awaitStoredIDs(t, c)
 	_, stopOther := running(t, c, cls2)
 	within(t, 20*time.Second, "cls2 has a catalog", func() bool { _, there := c.service(t, "mcs.set1", "catalog.cls2"); return there })
 	stop(nil)
 	stopOther(nil)
-	place := recordedIn(t, c)
+	ids := storedIDs(t, c)
 	others, _ := c.service(t, "mcs.set1", "catalog.cls2")
-	ids := strings.Split(place, " ")
-	byRecord := map[string]int{"GetNamespace": 1, "GetService": 2, "ListServices": 1}
+	byIDs := map[string]int{"GetNamespace": 1, "GetService": 2, "ListServices": 1}
 	byLists := map[string]int{"ListNamespaces": 1, "ListServices": 1}
 	with := func(more map[string]int) map[string]int {
 		all := maps.Clone(byLists)
@@ -109,65 +115,77 @@ func TestRecall(t *testing.T) {
 		return all
 	}
 	tests := []struct {
-		name  string
-		place []string
-		want  map[string]int
+		name   string
+		stored ResourceIDs
+		want   map[string]int
 	}{
-		{"as it was written", nil, byRecord},
-		{"not there", []string{}, byLists},
-		{"no place", []string{"nowhere"}, byLists},
-		{"no namespace", []string{"ns-none", ids[1], ids[2]}, with(map[string]int{"GetNamespace": 1})},
-		{"another namespace", []string{elsewhere.ID, lure[membersService].ID, lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1})},
-		{"members of another namespace", []string{ids[0], lure[membersService].ID, ids[2]}, with(map[string]int{"GetNamespace": 1, "GetService": 1})},
-		{"a catalog of another namespace", []string{ids[0], ids[1], lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
-		{"another cluster's catalog", []string{ids[0], ids[1], others.ID}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
-		{"a catalog that is none", []string{ids[0], ids[1], ids[1]}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
-		{"ARNs instead of IDs", []string{elsewhere.ARN, lure[membersService].ARN, others.ARN}, with(map[string]int{"GetNamespace": 1})},
-		{"as it was written, after all that", ids, byRecord},
+		{"as they were stored", ids, byIDs},
+		{"none", ResourceIDs{}, byLists},
+		{"no such namespace", ResourceIDs{"ns-none", ids.Members, ids.Catalog}, with(map[string]int{"GetNamespace": 1})},
+		{"another namespace", ResourceIDs{elsewhere.ID, lure[membersService].ID, lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1})},
+		{"members of another namespace", ResourceIDs{ids.Namespace, lure[membersService].ID, ids.Catalog}, with(map[string]int{"GetNamespace": 1, "GetService": 1})},
+		{"a catalog of another namespace", ResourceIDs{ids.Namespace, ids.Members, lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"another cluster's catalog", ResourceIDs{ids.Namespace, ids.Members, others.ID}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"members as the catalog", ResourceIDs{ids.Namespace, ids.Members, ids.Members}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"ARNs instead of IDs", ResourceIDs{elsewhere.ARN, lure[membersService].ARN, others.ARN}, with(map[string]int{"GetNamespace": 1})},
+		{"as they were stored, once more", ids, byIDs},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			var change func(map[string]string)
-			if tc.place != nil {
-				change = func(attrs map[string]string) { attrs[attrPlace] = strings.Join(tc.place, " ") }
+			if err := c.ids.of(cls1.UID+cls1.ClusterSetID).SaveResourceIDs(t.Context(), tc.stored); err != nil {
+				t.Fatal(err)
 			}
-			if took := restarted(t, c, change); !maps.Equal(took, tc.want) {
+			if took := requestsOfRestart(t, c); !maps.Equal(took, tc.want) {
 				t.Errorf("requests %v, want %v", took, tc.want)
 			}
-			if got := recordedIn(t, c); got != place {
-				t.Errorf("the record says %q now, want %q", got, place)
+			if got := storedIDs(t, c); got != ids {
+				t.Errorf("the stored IDs are %q now, want %q", got, ids)
 			}
 		})
 	}
 	for _, s := range lure {
 		if found, err := c.client.ListInstances(t.Context(), s); err != nil || len(found) > 0 {
-			t.Errorf("a forged record had %v written to service %s of another namespace (%v)", found, s.Name, err)
+			t.Errorf("wrong IDs had %v written to service %s of another namespace (%v)", found, s.Name, err)
 		}
 	}
 }
 
-// TestRecallNamespaceMadeAnew: a namespace that is made again under a name that was used is discovered by another one. The record does
-// not say where it is, for nobody would find the record.
-func TestRecallNamespaceMadeAnew(t *testing.T) {
-	p := controlPlace{namespace: api.Namespace{ID: "ns-1", Name: "mcs.set1", HTTPName: "mcs.set1-x"}, members: api.Service{ID: "srv-1"}, catalog: api.Service{ID: "srv-2"}}
-	if got := p.toRecord(); got != (recordedPlace{}) {
-		t.Errorf("the record says %v", got)
-	}
-	p.namespace.HTTPName = p.namespace.Name
-	if got := p.toRecord().String(); got != "ns-1 srv-1 srv-2" {
-		t.Errorf("the record says %q", got)
-	}
+// TestResourceIDStoreFails: a cluster whose store fails joins all the same, by lists, and stores the IDs when the store works again.
+func TestResourceIDStoreFails(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{})
+		store := w.ids.of("cls1")
+		store.setError(errors.New("the API server is down"))
+		p := w.begin(cls1, nil)
+		w.until(recallFor+30*time.Second, "it has joined", func() bool { return joined(p.Registry) })
+		if n := w.count()["ListNamespaces"]; n == 0 {
+			t.Error("it joined without a list of namespaces: the test proves nothing")
+		}
+		time.Sleep(time.Minute)
+		store.setError(nil)
+		w.until(time.Minute, "the IDs are stored", func() bool {
+			ids, _ := store.LoadResourceIDs(t.Context())
+			return ids != ResourceIDs{}
+		})
+		if err := p.end(registry.ErrLeave); err != nil {
+			t.Errorf("leaving: %v", err)
+		}
+		if ids, _ := store.LoadResourceIDs(t.Context()); ids != (ResourceIDs{}) {
+			t.Errorf("after leaving the IDs %v are stored", ids)
+		}
+	})
 }
 
-// TestRecallWhatIsGone: what a record names was deleted.
-func TestRecallWhatIsGone(t *testing.T) {
+// TestResourceIDsOfDeletedCatalog: the catalog with the stored ID was deleted.
+func TestResourceIDsOfDeletedCatalog(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	a, stop := running(t, c, cls1)
 	exp := webExport("cls1", 0, 1)
 	publish(t, a, exp)
 	within(t, 20*time.Second, "it is exported", isExported(t, a, exp.Key))
-	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
-	before := recordedIn(t, c)
+	awaitStoredIDs(t, c)
+	before := storedIDs(t, c)
 	stop(nil)
 	catalog, _ := c.service(t, "mcs.set1", "catalog.cls1")
 	for id := range c.instances(t, "mcs.set1", "catalog.cls1") {
@@ -179,14 +197,11 @@ func TestRecallWhatIsGone(t *testing.T) {
 	a, _ = running(t, c, cls1)
 	publish(t, a, exp)
 	within(t, 20*time.Second, "it is exported again", isExported(t, a, exp.Key))
-	within(t, 20*time.Second, "the record names the new catalog", func() bool {
-		now := recordedIn(t, c)
-		return now != "" && now != before
-	})
+	within(t, 20*time.Second, "the new catalog's ID is stored", func() bool { return storedIDs(t, c) != before })
 }
 
-// TestRecallOthersAccount: in a namespace that another account shares the record names ARNs.
-func TestRecallOthersAccount(t *testing.T) {
+// TestResourceIDsInSharedNamespace: in a namespace that another account shares, ARNs are stored.
+func TestResourceIDsInSharedNamespace(t *testing.T) {
 	options := twoAccounts()
 	options.Shares = []cloudmaplocal.Share{{Owner: ownerAccount, Namespace: "mcs.set1", With: []string{consumerAccount}}}
 	c := startCloud(t, options)
@@ -194,22 +209,31 @@ func TestRecallOthersAccount(t *testing.T) {
 	if _, err := owner.CreateNamespace(t.Context(), "mcs.set1", cls1, api.PartControl); err != nil {
 		t.Fatal(err)
 	}
-	run := func() (reg *Registry, stop func(error)) {
-		reg = c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), unscanned(testIdentity("cls1")))
+	run := func() (stop func(error)) {
+		reg := c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), unscanned(testIdentity("cls1")))
 		stop = start(t, reg)
 		within(t, 20*time.Second, "cls1 has joined", func() bool { return joined(reg) })
-		return reg, stop
+		return stop
 	}
-	_, stop := run()
+	stop := run()
+	ids := c.ids.of(testIdentity("cls1").UID + "set1")
+	within(t, 20*time.Second, "the resource IDs are stored", func() bool {
+		stored, err := ids.LoadResourceIDs(t.Context())
+		return err == nil && stored != ResourceIDs{}
+	})
 	stop(nil)
 	lists := c.requests("ListNamespaces")
-	reg, _ := run()
+	run()
 	if got := c.requests("ListNamespaces") - lists; got != 0 {
 		t.Errorf("%d lists of namespaces after a restart, want none", got)
 	}
-	for _, id := range strings.Split(reg.ours.place.String(), " ") {
+	stored, err := ids.LoadResourceIDs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{stored.Namespace, stored.Members, stored.Catalog} {
 		if !strings.HasPrefix(id, "arn:aws:servicediscovery:us-east-1:"+ownerAccount+":") {
-			t.Errorf("the record names %q, want ARNs of the owner's", id)
+			t.Errorf("stored is %q, want ARNs of the owner's", id)
 		}
 	}
 }
@@ -224,7 +248,7 @@ func TestUnlisted(t *testing.T) {
 	publish(t, a, mine)
 	publish(t, b, others)
 	within(t, 20*time.Second, "it is exported", isExported(t, a, mine.Key))
-	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
+	awaitStoredIDs(t, c)
 	stop(nil)
 	// Somebody removed the record of a cluster that has a catalog.
 	in := unthrottled(t, func() (map[string]api.Namespace, error) { return c.client.ListNamespaces(t.Context()) })["mcs.set1"]
@@ -271,7 +295,7 @@ func TestUnlisted(t *testing.T) {
 func TestUnlistedLeaves(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	_, stop := running(t, c, cls1)
-	within(t, 20*time.Second, "the record says where things are", func() bool { return recordedIn(t, c) != "" })
+	awaitStoredIDs(t, c)
 	stop(nil)
 	allow := c.withhold("ListNamespaces", "ListServices")
 	a := c.registry(t, fast(cls1))

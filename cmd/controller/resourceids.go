@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+)
+
+// configMapIDs keeps Cloud Map resource IDs in the ConfigMap with the cluster's identities, which the controller creates before it joins:
+// under the key "<clusterset>.<cluster>.resource-ids", separated by spaces.
+type configMapIDs struct {
+	client    client.Client
+	namespace string
+	identity  mcs.Identity
+}
+
+var _ cloudmap.ResourceIDStore = configMapIDs{}
+
+// LoadResourceIDs implements cloudmap.ResourceIDStore. A value that cannot be read is none.
+func (c configMapIDs) LoadResourceIDs(ctx context.Context) (cloudmap.ResourceIDs, error) {
+	var object corev1.ConfigMap
+	err := c.client.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: names.IdentityConfigMap}, &object)
+	if apierrors.IsNotFound(err) {
+		return cloudmap.ResourceIDs{}, nil
+	}
+	if err != nil {
+		return cloudmap.ResourceIDs{}, fmt.Errorf("reading resource IDs from ConfigMap %s/%s: %w", c.namespace, names.IdentityConfigMap, err)
+	}
+	ids := strings.Fields(object.Data[c.key()])
+	if len(ids) != 3 {
+		return cloudmap.ResourceIDs{}, nil
+	}
+	return cloudmap.ResourceIDs{Namespace: ids[0], Members: ids[1], Catalog: ids[2]}, nil
+}
+
+// SaveResourceIDs implements cloudmap.ResourceIDStore.
+func (c configMapIDs) SaveResourceIDs(ctx context.Context, ids cloudmap.ResourceIDs) error {
+	var value any // null removes the key
+	if ids != (cloudmap.ResourceIDs{}) {
+		value = ids.Namespace + " " + ids.Members + " " + ids.Catalog
+	}
+	change, err := json.Marshal(map[string]any{"data": map[string]any{c.key(): value}})
+	if err != nil {
+		return fmt.Errorf("writing resource IDs: %w", err)
+	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: names.IdentityConfigMap}}
+	err = c.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, change))
+	if apierrors.IsNotFound(err) && value == nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("writing resource IDs to ConfigMap %s/%s: %w", c.namespace, names.IdentityConfigMap, err)
+	}
+	return nil
+}
+
+// key is the key of the identity's resource IDs. It has two dots, so it is not the key of an identity.
+func (c configMapIDs) key() string {
+	return c.identity.ClusterSetID + "." + c.identity.ClusterID + ".resource-ids"
+}

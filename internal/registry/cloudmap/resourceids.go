@@ -1,0 +1,172 @@
+package cloudmap
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+)
+
+// ResourceIDs are the Cloud Map IDs of the control namespace, of service members and of this cluster's catalog, or their ARNs in a namespace
+// of another account.
+//
+// A controller that starts finds the control namespace by lists, of which AWS allows a whole account one in two seconds. A hundred
+// controllers that start at once would be without a heartbeat for minutes, and become stale. So a controller keeps the IDs, and after a
+// restart verifies them with three requests of which AWS allows 50 per second each.
+type ResourceIDs struct{ Namespace, Members, Catalog string }
+
+// ResourceIDStore keeps the ResourceIDs of a cluster across restarts of its controller.
+type ResourceIDStore interface {
+	// LoadResourceIDs returns what was saved last, or the zero value.
+	LoadResourceIDs(ctx context.Context) (ResourceIDs, error)
+	// SaveResourceIDs replaces what was saved; the zero value removes it.
+	SaveResourceIDs(ctx context.Context, ids ResourceIDs) error
+}
+
+// resourceIDs returns the IDs of the place.
+func (p controlPlace) resourceIDs() ResourceIDs {
+	return ResourceIDs{Namespace: p.namespace.ID, Members: p.members.ID, Catalog: p.catalog.ID}
+}
+
+// recallFor is how long loading and verifying the IDs is retried while requests fail that may succeed later. After that the place is found
+// by lists. A hundred controllers that start at once need two GetService each, at 50 per second for all: 4 s without throttling.
+const recallFor = 30 * time.Second
+
+// recall returns the place that the stored IDs lead to, verified. Other clusters' catalogs are not known, because it makes no lists. ok is
+// false if there are no IDs or the resources are not what they should be. An error is one that may be resolved at the next attempt.
+func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err error) {
+	if c.store == nil {
+		return place, false, nil
+	}
+	if c.recalling.IsZero() {
+		c.recalling = time.Now()
+	}
+	ids, err := c.store.LoadResourceIDs(ctx)
+	if err == nil && ids == (ResourceIDs{}) {
+		return place, false, nil
+	}
+	if err == nil {
+		place, err = c.verify(ctx, c.client.WithPriority(api.PriorityHigh), ids)
+	}
+	switch {
+	case err == nil:
+		c.saved = ids
+		return place, true, nil
+	case ctx.Err() != nil:
+		return place, false, err
+	case errors.Is(err, errElsewhere) || time.Since(c.recalling) >= recallFor || !api.IsRetryable(err):
+		return place, false, nil
+	}
+	return place, false, err
+}
+
+// saveIDs stores the IDs of the place if they are not stored. A failure is not one of the registry: without them the next start takes longer.
+func (c *control) saveIDs(ctx context.Context, place controlPlace) {
+	ids := place.resourceIDs()
+	if c.store == nil || ids == c.saved {
+		return
+	}
+	if err := c.store.SaveResourceIDs(ctx, ids); err != nil {
+		c.log.Info("Failed to store the IDs of the clusterset's resources; retrying at the next heartbeat", "error", err.Error())
+		return
+	}
+	c.saved = ids
+}
+
+// listSoon completes a recalled place at once if AWS lets us, or has that done later: nothing of ours waits for it.
+func (c *control) listSoon(ctx context.Context, place controlPlace) controlPlace {
+	ctx, cancel := context.WithTimeout(ctx, listPatience)
+	defer cancel()
+	services, err := c.client.ListServices(ctx, place.namespace)
+	if err == nil {
+		place.completedBy(services, c.identity.ClusterID)
+	}
+	return place
+}
+
+// listPatience is how long a controller that starts waits for a list of services, of which AWS allows an account two a second. Without
+// throttling it takes a fraction of that.
+const listPatience = 2 * time.Second
+
+// completedBy takes in a list of the services. It is false when the list does not have what the place has.
+func (p *controlPlace) completedBy(services map[string]api.Service, clusterID string) bool {
+	catalogs := catalogsIn(services)
+	if services[membersService] != p.members || catalogs[clusterID] != p.catalog {
+		return false
+	}
+	p.catalogs, p.unlisted = catalogs, false
+	return true
+}
+
+// complete lists the services of a place that was found without. Where the list does not have what the place has, that is gone since, and
+// is looked for again.
+func (c *control) complete(ctx context.Context) error {
+	for {
+		known := c.known.Load()
+		if known == nil || !known.unlisted {
+			return nil
+		}
+		services, err := c.client.ListServices(ctx, known.namespace)
+		if err != nil && !api.IsNotFound(err) {
+			return err
+		}
+		var now *controlPlace
+		if completed := *known; completed.completedBy(services, c.identity.ClusterID) {
+			now = &completed
+		}
+		if c.known.CompareAndSwap(known, now) {
+			return nil
+		}
+	}
+}
+
+// errElsewhere means that the stored IDs are not those of the clusterset's resources.
+var errElsewhere = errors.New("the stored resource IDs are not those of the clusterset")
+
+// verify returns the place with these IDs if the resources have the expected names and owner.
+func (c *control) verify(ctx context.Context, client *api.Client, ids ResourceIDs) (place controlPlace, err error) {
+	in, err := client.GetNamespace(ctx, ids.Namespace)
+	if err != nil {
+		return place, err
+	}
+	if in.ID != ids.Namespace || in.Name != c.namespaceName() || !client.IsOwner(in.Owner) {
+		return place, errElsewhere
+	}
+	place = controlPlace{namespace: in, unlisted: true}
+	if place.members, err = c.verifyService(ctx, client, in, ids.Members, membersService); err != nil {
+		return place, err
+	}
+	place.catalog, err = c.verifyService(ctx, client, in, ids.Catalog, catalogName(c.identity.ClusterID))
+	return place, err
+}
+
+// verifyService returns the service with this ID if it has the name and is in the namespace.
+func (c *control) verifyService(ctx context.Context, client *api.Client, in api.Namespace, id, name string) (api.Service, error) {
+	s, err := client.GetService(ctx, id)
+	if err != nil {
+		return api.Service{}, err
+	}
+	if s.ID != id || s.Name != name || !in.HasID(s.NamespaceID) || !client.IsOwner(s.Owner) {
+		return api.Service{}, errElsewhere
+	}
+	return s.Service, nil
+}
+
+// listIfUnlisted lists the services if the place was found without, however long that takes.
+func (r *Registry) listIfUnlisted(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-r.control.unlisted:
+	}
+	var said string
+	_ = r.retrying(ctx, func() error { // it ends without success only with ctx
+		err := r.control.complete(ctx)
+		if ctx.Err() == nil && text(err) != said {
+			said = text(err)
+			logChange(r.log, err, "Cannot list the clusterset's catalogs after the start; no import is removed until that works", "Listed the clusterset's catalogs")
+		}
+		return err
+	})
+}
