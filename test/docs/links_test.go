@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 )
 
 // root is the repository's folder, as the tests see it.
@@ -156,6 +157,35 @@ func follow(all map[string]page, from, to string) error {
 		return fmt.Errorf("%s has no heading #%s", name, u.Fragment)
 	}
 	return nil
+}
+
+// TestFirstPages holds the pages that people read first to a width that fits beside a terminal.
+func TestFirstPages(t *testing.T) {
+	const width = 120
+	comment := regexp.MustCompile(`<!--.*?-->`)
+	for _, name := range []string{"README.md", "ARCHITECTURE.md"} {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(comment.ReplaceAllString(string(text), ""), "\n") {
+			if n := utf8.RuneCountInString(line); n > width {
+				t.Errorf("%s:%d has %d characters, want at most %d", name, i+1, n, width)
+			}
+		}
+	}
+}
+
+// TestNumberOfPages holds docs to a size that a reader can survey. Runbooks, reference, proposals and benchmarks do not count.
+func TestNumberOfPages(t *testing.T) {
+	const most = 20
+	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(files) - 1; n > most {
+		t.Errorf("docs has %d pages beside README.md, want at most %d: extend a page instead", n, most)
+	}
 }
 
 // TestContents wants each page of docs in the table of contents.
