@@ -37,7 +37,7 @@ func (s *testStore) backend() registrytest.Backend {
 		},
 		Fail: func(*testing.T) func() {
 			s.proxy.Cut()
-			return s.proxy.Mend
+			return s.proxy.Restore
 		},
 		Corrupt: func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) func(mcs.Key) bool {
 			s.put(t, s.layout(clusterSetID).export(clusterID, key), "garbage")

@@ -1,16 +1,16 @@
-// Package etcd is the registry on an etcd cluster. The keys, below a prefix that is /mcs unless set otherwise:
+// Package etcd is the registry on an etcd cluster. The keys, with the default prefix /mcs:
 //
-//	/mcs/<clusterset>/<cluster>/member                who the cluster is, as JSON; stays when the cluster dies
-//	/mcs/<clusterset>/<cluster>/alive                 the UID of the cluster, under a lease that its controller keeps alive
+//	/mcs/<clusterset>/<cluster>/member                the member record, as JSON; stays when the cluster dies
+//	/mcs/<clusterset>/<cluster>/alive                 the UID of the cluster, with a lease that its controller renews
 //	/mcs/<clusterset>/<cluster>/exports/<ns>/<name>   one export in the encoding of package record
 //
-// Everything that a cluster writes has one prefix, so one grant of write permission limits its etcd user to it.
+// All keys of a cluster have one prefix, so one write permission limits its etcd user to them.
 //
-// Reading is a list at one revision and a watch from the next, so a reader sees every change in order, or notices that it
-// cannot and lists again. An export is there as long as its key is; a cluster that dies leaves its exports and loses its
-// key alive, which makes it stale.
+// The reader lists all keys at one revision and watches from the next, so it sees every change in order, or finds that it cannot
+// and lists again. It updates the mirror, which answers lookups. The exports of a cluster that dies stay; its key alive expires
+// and its heartbeats end, which makes it stale.
 //
-// Writing is fenced: every transaction demands that the key alive is as this process wrote it last. A process that was
-// displaced, or whose lease ran out, therefore writes nothing, however late its requests arrive; and a request of which
-// the outcome is unknown is overtaken by writing alive anew.
+// The writer compares the desired exports with the mirror. Its writes are fenced: every transaction demands that the key alive is
+// as this process wrote it last. So a process that was displaced, or whose lease expired, writes nothing, however late its
+// requests arrive. After a request of unknown outcome, writing alive anew prevents that it is carried out later.
 package etcd

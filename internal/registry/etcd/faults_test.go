@@ -238,13 +238,13 @@ func (w *faultyWorld) hurt() {
 		"killed": func() func() { return each(some, (*etcdtest.Member).Kill, w.startMember) },
 		"stuck":  func() func() { return each(some, (*etcdtest.Member).Pause, (*etcdtest.Member).Resume) },
 		"cut off from clients": func() func() {
-			return each(some, func(m *etcdtest.Member) { m.Clients.Cut() }, func(m *etcdtest.Member) { m.Clients.Mend() })
+			return each(some, func(m *etcdtest.Member) { m.Clients.Cut() }, func(m *etcdtest.Member) { m.Clients.Restore() })
 		},
 		"cut off from members": func() func() {
-			return each(some, func(m *etcdtest.Member) { m.Peers.Cut() }, func(m *etcdtest.Member) { m.Peers.Mend() })
+			return each(some, func(m *etcdtest.Member) { m.Peers.Cut() }, func(m *etcdtest.Member) { m.Peers.Restore() })
 		},
 		"compacted while cut off": func() func() {
-			mend := each(w.Members, func(m *etcdtest.Member) { m.Clients.Cut() }, func(m *etcdtest.Member) { m.Clients.Mend() })
+			mend := each(w.Members, func(m *etcdtest.Member) { m.Clients.Cut() }, func(m *etcdtest.Member) { m.Clients.Restore() })
 			return func() { mend(); w.compact() }
 		},
 		"compacted": func() func() { w.compact(); return nil },

@@ -203,7 +203,7 @@ func TestCompaction(t *testing.T) {
 	if _, err := s.Root().Compact(t.Context(), answer.Header.Revision); err != nil {
 		t.Fatal(err)
 	}
-	s.proxy.Mend()
+	s.proxy.Restore()
 	awaitVersion(t, watcher, "cls1", 0, 2)
 	awaitVersion(t, watcher, "cls1", 1, 0)
 	awaitVersion(t, watcher, "cls1", 6, 1)
@@ -281,7 +281,7 @@ func TestPasswordChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.proxy.Cut()
-	s.proxy.Mend()
+	s.proxy.Restore()
 	if err := os.WriteFile(passwordFile, []byte("rotated"), 0o600); err != nil {
 		t.Fatal(err)
 	}

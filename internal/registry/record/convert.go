@@ -22,7 +22,7 @@ const (
 	terminating
 )
 
-// fromExport is exp, which is canonical, as a message. The cluster is not in it: it is known from where the page is.
+// fromExport converts a canonical export to a message. The message has no cluster: the location of the page implies it.
 func fromExport(exp mcs.Export) *recordpb.Export {
 	m := &recordpb.Export{
 		Namespace:             exp.Key.Namespace,
@@ -83,7 +83,7 @@ func toExport(m *recordpb.Export, clusterID string) (mcs.Export, error) {
 	return exp, nil
 }
 
-// fromMap sorts the entries: the same map gives the same bytes.
+// fromMap returns the entries sorted, so that the same map gives the same bytes.
 func fromMap(m map[string]string) []*recordpb.Pair {
 	var pairs []*recordpb.Pair
 	for _, key := range slices.Sorted(maps.Keys(m)) {
@@ -108,7 +108,7 @@ func fromBackends(b mcs.Backends) *recordpb.Backends {
 	for _, p := range b.Ports {
 		m.Ports = append(m.Ports, &recordpb.BackendPort{Name: p.Name, Protocol: string(p.Protocol), Port: p.Port})
 	}
-	// Sorted addresses have the IPv4 ones first.
+	// Sorted addresses begin with IPv4.
 	firstIPv6 := slices.IndexFunc(b.Endpoints, func(e mcs.Endpoint) bool { return e.Address.Is6() })
 	if firstIPv6 < 0 {
 		firstIPv6 = len(b.Endpoints)
@@ -120,7 +120,7 @@ func fromBackends(b mcs.Backends) *recordpb.Backends {
 	return m
 }
 
-// toPlanes turns addresses of size bytes by 90 degrees: all first bytes, all second bytes, and so on.
+// toPlanes transposes addresses of size bytes: all first bytes, then all second bytes, and so on. That compresses better.
 func toPlanes(endpoints []mcs.Endpoint, size int) []byte {
 	planes := make([]byte, size*len(endpoints))
 	for i, e := range endpoints {
@@ -131,7 +131,7 @@ func toPlanes(endpoints []mcs.Endpoint, size int) []byte {
 	return planes
 }
 
-// fromPlanes is toPlanes undone.
+// fromPlanes is the inverse of toPlanes.
 func fromPlanes(planes []byte, size int) ([]netip.Addr, error) {
 	if len(planes)%size != 0 {
 		return nil, fmt.Errorf("%d bytes of addresses are no multiple of %d", len(planes), size)
@@ -147,7 +147,7 @@ func fromPlanes(planes []byte, size int) ([]netip.Addr, error) {
 	return addresses, nil
 }
 
-// states is nil when all endpoints are as most are: ready and serving.
+// states returns nil if all endpoints are ready and serving, which is the common case.
 func states(endpoints []mcs.Endpoint) []byte {
 	column := make([]byte, len(endpoints))
 	usual := true
@@ -223,7 +223,7 @@ func toBackends(m *recordpb.Backends) (mcs.Backends, error) {
 	return b, nil
 }
 
-// toEndpoint gathers row i of the columns, which are empty or have that row.
+// toEndpoint returns row i of the columns. A column is empty or has that row.
 func toEndpoint(m *recordpb.Backends, i int, address netip.Addr) (mcs.Endpoint, error) {
 	state := byte(ready | serving)
 	if column := m.GetStates(); len(column) > 0 {

@@ -1,8 +1,8 @@
-// Package record is how exports are written down in a registry: protobuf in columns, compressed with zstd, behind two
-// bytes that say the format's version. docs/proposals/001-cloud-map-record-format.md explains the layout.
+// Package record is the wire format of exports in a registry: protobuf in columns, compressed with zstd, after two bytes with the
+// format's version. docs/proposals/001-cloud-map-record-format.md explains the layout.
 //
-// Whoever can write to a registry can write anything, so reading trusts nothing: sizes are bounded, every export passes
-// mcs.Sanitize, and what is wrong with one export leaves the others alone.
+// A user with write access to a registry can write anything, so decoding trusts nothing: sizes are bounded, every export passes
+// mcs.Sanitize, and a bad export does not affect the others.
 package record
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record/recordpb"
 )
 
-// The version of the format that this package writes. A reader reads every minor version of its major version, because
-// minor versions only add what may be ignored.
+// The version of the format that this package writes. A reader accepts every minor version of its major version: minor versions
+// only add fields that may be ignored.
 const (
 	Major = 1
 	Minor = 0
@@ -29,7 +29,7 @@ const (
 
 const (
 	// MaxExportBytes bounds one export before compression: mcs.Sanitize's 10,000 endpoints with IPv6 addresses and
-	// host names of 63 bytes are 0.8 MiB, and protobuf makes at most some 50 times of it in memory.
+	// host names of 63 bytes are 0.8 MiB, and decoded they take at most about 50 times as much memory.
 	MaxExportBytes = 1 << 20
 	// maxPageBytes bounds a page before compression: eight of the largest exports.
 	maxPageBytes = 8 << 20
@@ -39,10 +39,10 @@ const (
 	headerBytes = 2
 )
 
-// Version is the format's version as people read it.
+// Version returns the format's version as text.
 func Version() string { return fmt.Sprintf("%d.%d", Major, Minor) }
 
-// NewerError means that a page is written in a later format, whose meaning this controller cannot know.
+// NewerError means that a page has a later major version, which this controller cannot read.
 type NewerError struct{ Major, Minor int }
 
 func (e *NewerError) Error() string {
@@ -50,20 +50,20 @@ func (e *NewerError) Error() string {
 		e.Major, e.Minor, Major)
 }
 
-// Page is what could be read of an encoded page.
+// Page is a decoded page.
 type Page struct {
 	// Exports are usable and canonical.
 	Exports []mcs.Export
-	// Unreadable are keys whose export is in the page but cannot be used.
+	// Unreadable are the keys of exports that cannot be used.
 	Unreadable []mcs.Key
-	// Unnamed says that the page has exports of which not even the key can be read.
+	// Unnamed is true if the page has exports whose key cannot be read.
 	Unnamed bool
-	// Problems say what was wrong, one line each.
+	// Problems are the problems of the page, one line each.
 	Problems []string
 }
 
-// Encode writes down exports of different keys. The same exports give the same bytes, in whatever order they come.
-// The error is about a size that Decode would refuse.
+// Encode encodes exports of different keys. The same exports give the same bytes in any order. It returns an error if Decode would
+// refuse the size.
 func Encode(exports []mcs.Export) ([]byte, error) {
 	if len(exports) > maxExports {
 		return nil, fmt.Errorf("%d exports are more than the %d that fit a page", len(exports), maxExports)
@@ -88,7 +88,7 @@ func Encode(exports []mcs.Export) ([]byte, error) {
 	return encoder().EncodeAll(plain, []byte{Major, Minor}), nil
 }
 
-// Check says whether exp can be written down.
+// Check returns an error if exp cannot be encoded.
 func Check(exp mcs.Export) error {
 	_, err := encodeExport(exp)
 	return err
@@ -109,8 +109,8 @@ func marshal(m proto.Message) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
 }
 
-// Decode reads what clusterID wrote down. The error means that nothing of the page can be read; a *NewerError that a
-// newer controller could.
+// Decode decodes a page of clusterID. It returns an error if nothing of the page can be read: a *NewerError if a newer controller
+// could.
 func Decode(data []byte, clusterID string) (Page, error) {
 	if len(data) < headerBytes || data[0] == 0 {
 		return Page{}, errors.New("it is no page of exports")
@@ -134,8 +134,8 @@ func Decode(data []byte, clusterID string) (Page, error) {
 	return page, nil
 }
 
-// splitPage is the exports field of a recordpb.Page. It does not unmarshal the page, for two bytes of it could ask for
-// twenty of memory each.
+// splitPage returns the field exports of a recordpb.Page. It does not unmarshal the page, because every two bytes of a hostile page
+// could take twenty bytes of memory.
 func splitPage(plain []byte) ([][]byte, error) {
 	var raw [][]byte
 	for len(plain) > 0 {
@@ -164,7 +164,7 @@ func splitPage(plain []byte) ([][]byte, error) {
 	return raw, nil
 }
 
-// add reads the export at position i, or notes what is wrong with it.
+// add decodes the export at position i, or adds its problem.
 func (p *Page) add(i int, data []byte, clusterID string, seen map[mcs.Key]bool) {
 	var m recordpb.Export
 	err := fmt.Errorf("it takes %d bytes, more than the %d that are allowed", len(data), MaxExportBytes)
@@ -178,7 +178,7 @@ func (p *Page) add(i int, data []byte, clusterID string, seen map[mcs.Key]bool) 
 	}
 	key := mcs.Key{Namespace: m.GetNamespace(), Name: m.GetName()}
 	if seen[key] {
-		p.Problems = append(p.Problems, fmt.Sprintf("export %q is there twice: the second is ignored", clip(key.String())))
+		p.Problems = append(p.Problems, fmt.Sprintf("export %q is a duplicate: the second one is ignored", clip(key.String())))
 		return
 	}
 	seen[key] = true
@@ -198,7 +198,7 @@ func (p *Page) add(i int, data []byte, clusterID string, seen map[mcs.Key]bool) 
 	p.Exports = append(p.Exports, exp)
 }
 
-// clip keeps somebody else's text from filling a log.
+// clip bounds the length of text from other clusters in logs.
 func clip(s string) string {
 	const most = 130 // two DNS labels and a slash
 	if len(s) <= most {
@@ -207,8 +207,8 @@ func clip(s string) string {
 	return s[:most] + "…"
 }
 
-// encoder and decoder are shared by all callers: EncodeAll and DecodeAll keep no state between calls, and each has
-// megabytes of tables that are worth using again.
+// encoder and decoder are shared by all callers: EncodeAll and DecodeAll keep no state between calls, and each has megabytes of
+// tables.
 
 var encoder = sync.OnceValue(func() *zstd.Encoder {
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),

@@ -133,7 +133,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestUnknownFields is a reader of today meeting a page of tomorrow: fields that it does not know in every message.
+// TestUnknownFields decodes a page of a later minor version, with unknown fields in every message.
 func TestUnknownFields(t *testing.T) {
 	unknown := []byte{0xfa, 0x7f, 0x03, 'n', 'e', 'w'} // field 2047, three bytes
 	m := fromExport(web("a", endpoint("10.0.0.1")))
@@ -149,7 +149,7 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
-// TestOneBadExport puts each kind of bad export between two good ones.
+// TestOneBadExport puts each kind of bad export between two valid ones.
 func TestOneBadExport(t *testing.T) {
 	change := func(f func(*recordpb.Export)) []byte {
 		m := fromExport(full())
@@ -208,8 +208,7 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
-// TestBytesPerEndpoint keeps an eye on what an endpoint takes when it is one of many, the worst case being addresses
-// that are scattered all over the pod network.
+// TestBytesPerEndpoint bounds the encoded size of one endpoint of many. Addresses scattered over the pod network are the worst case.
 func TestBytesPerEndpoint(t *testing.T) {
 	for _, n := range []int{10, 100, 500, 1000, 5000} {
 		size := len(encode(t, web("big", scattered(n)...)))
@@ -220,7 +219,7 @@ func TestBytesPerEndpoint(t *testing.T) {
 	}
 }
 
-// scattered are n ready endpoints at addresses 10.10.x.y in three zones, the same ones at each call.
+// scattered returns n ready endpoints at addresses 10.10.x.y in three zones, the same ones at each call.
 func scattered(n int) []mcs.Endpoint {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var endpoints []mcs.Endpoint
@@ -241,7 +240,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// republish: what is accepted of data can be published again, and is the same then.
+// republish checks that decoded exports can be encoded again, and decode to the same exports.
 func republish(t *testing.T, data []byte) {
 	t.Helper()
 	page, err := Decode(data, "cls1")
@@ -257,7 +256,7 @@ func republish(t *testing.T, data []byte) {
 	}
 }
 
-// FuzzExport feeds the message itself, which the compression hides from FuzzDecode.
+// FuzzExport fuzzes the message itself, which the compression hides from FuzzDecode.
 func FuzzExport(f *testing.F) {
 	f.Add(plain(f, fromExport(full())), plain(f, fromExport(web("a"))))
 	f.Add(plain(f, fromExport(web("b", endpoint("10.0.0.1"), endpoint("fd00::1")))), []byte{0x0a})

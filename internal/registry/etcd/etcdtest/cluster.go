@@ -1,5 +1,5 @@
-// Package etcdtest runs real etcd clusters for tests and benchmarks, with TLS and etcd's own users as docs/etcd.md sets them up,
-// and hurts them.
+// Package etcdtest runs real etcd clusters for tests and benchmarks, with TLS and etcd's own users as in docs/etcd.md, and
+// injects faults into them.
 package etcdtest
 
 import (
@@ -20,26 +20,26 @@ import (
 	"go.uber.org/zap"
 )
 
-// Options say what to run.
+// Options are the options of Start.
 type Options struct {
 	// Program is the etcd binary.
 	Program string
-	// Dir is for data, certificates and logs; it must exist.
+	// Dir is the directory for data, certificates and logs; it must exist.
 	Dir string
-	// Members is how many; 0 is one.
+	// Members is the number of members; 0 is one.
 	Members int
-	// Address is where clients reach a single member, as host:port; "" is a free port of 127.0.0.1.
+	// Address is the address of a single member for clients, as host:port; "" is a free port of 127.0.0.1.
 	Address string
 	// Args are further arguments of each member.
 	Args []string
-	// ClientCertificates demands one of each client and takes its common name for the user.
+	// ClientCertificates requires a certificate of each client and uses its common name as the user.
 	ClientCertificates bool
 }
 
 // Cluster is a running etcd cluster. Clients reach each member through a Proxy of its own, and so do the other members.
 type Cluster struct {
 	Members []*Member
-	// CAFile verifies the members.
+	// CAFile is the CA of the members' certificates.
 	CAFile string
 
 	dir  string
@@ -47,9 +47,9 @@ type Cluster struct {
 	root *clientv3.Client
 }
 
-// Member is one process.
+// Member is one etcd process.
 type Member struct {
-	// Clients and Peers are the ways to it; a single member with an address of its own has none.
+	// Clients and Peers are the proxies in front of it, nil for a single member with Options.Address.
 	Clients, Peers *Proxy
 
 	// Endpoint is its URL for clients.
@@ -64,7 +64,7 @@ type Member struct {
 
 const rootPassword = "root-password"
 
-// Start starts a cluster, waits until it serves, and switches its users on.
+// Start starts a cluster, waits until it serves, and enables authentication.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	c := &Cluster{dir: o.Dir}
 	if err := c.prepare(o); err != nil {
@@ -119,7 +119,7 @@ func (c *Cluster) prepare(o Options) error {
 	return nil
 }
 
-// newMember chooses where a member listens, behind its proxies.
+// newMember creates a member with its proxies and chooses its ports.
 func newMember(name string, o Options) (m *Member, peer string, err error) {
 	m = &Member{program: o.Program, logFile: filepath.Join(o.Dir, name+".log")}
 	client, listen := "https://"+o.Address, "https://"+o.Address
@@ -143,7 +143,7 @@ func newMember(name string, o Options) (m *Member, peer string, err error) {
 	return m, name + "=http://" + m.Peers.Address(), nil
 }
 
-// Start starts the process, again after Kill.
+// Start starts the process, also after Kill.
 func (m *Member) Start() error {
 	log, err := os.OpenFile(m.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -166,7 +166,7 @@ func (m *Member) Start() error {
 	return nil
 }
 
-// Kill ends the process without warning, and waits until it is gone.
+// Kill kills the process and waits until it has ended.
 func (m *Member) Kill() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,10 +178,10 @@ func (m *Member) Kill() {
 	m.cmd = nil
 }
 
-// Pause stops the process as a stuck machine does: connections stay and nothing answers.
+// Pause suspends the process: connections stay open, but it does not answer.
 func (m *Member) Pause() { m.signal(syscall.SIGSTOP) }
 
-// Resume undoes Pause.
+// Resume resumes a paused process.
 func (m *Member) Resume() { m.signal(syscall.SIGCONT) }
 
 func (m *Member) signal(s os.Signal) {
@@ -192,7 +192,7 @@ func (m *Member) signal(s os.Signal) {
 	}
 }
 
-// Stop ends everything.
+// Stop ends all members.
 func (c *Cluster) Stop() {
 	if c.root != nil {
 		_ = c.root.Close()
@@ -207,7 +207,7 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// Endpoints are the members' URLs for clients.
+// Endpoints returns the members' URLs for clients.
 func (c *Cluster) Endpoints() []string {
 	var urls []string
 	for _, m := range c.Members {
@@ -216,7 +216,7 @@ func (c *Cluster) Endpoints() []string {
 	return urls
 }
 
-// enableAuth makes the user root and switches users on.
+// enableAuth creates the user root and enables authentication.
 func (c *Cluster) enableAuth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -261,21 +261,21 @@ func (c *Cluster) client(user, password string) (*clientv3.Client, error) {
 	})
 }
 
-// Root is a client that may do everything.
+// Root returns a client with all permissions.
 func (c *Cluster) Root() *clientv3.Client { return c.root }
 
-// Certificate issues a client certificate with user for its common name, at CertificateFiles(user).
+// Certificate issues a client certificate with the common name user, in CertificateFiles(user).
 func (c *Cluster) Certificate(user string) error {
 	return c.ca.issue(filepath.Join(c.dir, user), user, "")
 }
 
-// CertificateFiles are where Certificate puts its files.
+// CertificateFiles returns the files that Certificate writes.
 func (c *Cluster) CertificateFiles(user string) (certFile, keyFile string) {
 	return filepath.Join(c.dir, user+".crt"), filepath.Join(c.dir, user+".key")
 }
 
-// AddCluster makes a user for a cluster with the permissions of docs/etcd.md, and returns its name and the file of its
-// password. Repeating it is no error.
+// AddCluster creates a user for a cluster with the permissions of docs/etcd.md, and returns its name and the file of its
+// password. It may be called again.
 func (c *Cluster) AddCluster(ctx context.Context, prefix, clusterSetID, clusterID string) (user, passwordFile string, err error) {
 	user = strings.Trim(strings.ReplaceAll(prefix, "/", "-"), "-") + "." + clusterSetID + "." + clusterID
 	passwordFile = filepath.Join(c.dir, user+".password")
@@ -306,22 +306,22 @@ func (c *Cluster) AddCluster(ctx context.Context, prefix, clusterSetID, clusterI
 	return user, passwordFile, nil
 }
 
-// Revoke takes a user's permissions; Restore gives them back.
+// Revoke removes a user's permissions; Restore restores them.
 func (c *Cluster) Revoke(ctx context.Context, user string) error {
 	_, err := c.root.UserRevokeRole(ctx, user, user)
 	return err
 }
 
-// Restore undoes Revoke.
+// Restore restores the permissions that Revoke removed.
 func (c *Cluster) Restore(ctx context.Context, user string) error {
 	_, err := c.root.UserGrantRole(ctx, user, user)
 	return err
 }
 
-// ErrNoProgram says that there is no etcd to run.
+// ErrNoProgram means that no etcd binary was found.
 var ErrNoProgram = errors.New(`there is no etcd binary: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
 
-// Program finds the etcd binary among the assets of a Kubernetes test environment.
+// Program returns the etcd binary among the assets of a Kubernetes test environment.
 func Program() (string, error) {
 	file := filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "etcd")
 	if _, err := os.Stat(file); os.Getenv("KUBEBUILDER_ASSETS") == "" || err != nil {

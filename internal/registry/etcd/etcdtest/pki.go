@@ -43,7 +43,7 @@ func certificate(name string) *x509.Certificate {
 	}
 }
 
-// issue writes path.crt and path.key for name, for a server at host unless that is "".
+// issue writes path.crt and path.key for name; host is the address of a server, or "".
 func (a *authority) issue(path, name, host string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// Proxy passes connections on to a process of this machine until it is cut.
+// Proxy forwards connections to a local process until Cut.
 type Proxy struct {
 	listener net.Listener
-	// target is where the process is to listen.
+	// target is the address of the process.
 	target string
 
 	mu    sync.Mutex
@@ -18,7 +18,7 @@ type Proxy struct {
 	wg    sync.WaitGroup
 }
 
-// NewProxy makes a proxy and chooses a port for the process behind it.
+// NewProxy creates a proxy and chooses a port for the process behind it.
 func NewProxy() (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -37,7 +37,7 @@ func NewProxy() (*Proxy, error) {
 	return p, nil
 }
 
-// ProxyTo makes a proxy for a process that listens already.
+// ProxyTo creates a proxy for a process that already listens.
 func ProxyTo(target string) (*Proxy, error) {
 	p, err := NewProxy()
 	if err == nil {
@@ -46,10 +46,10 @@ func ProxyTo(target string) (*Proxy, error) {
 	return p, err
 }
 
-// Address is where the proxy listens.
+// Address returns the address of the proxy.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
-// Cut ends all connections and refuses new ones; Mend undoes it.
+// Cut closes all connections and refuses new ones until Restore.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,14 +59,14 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Mend undoes Cut.
-func (p *Proxy) Mend() {
+// Restore accepts connections again after Cut.
+func (p *Proxy) Restore() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut = false
 }
 
-// Close ends the proxy.
+// Close closes the proxy.
 func (p *Proxy) Close() {
 	_ = p.listener.Close()
 	p.Cut()
