@@ -36,7 +36,7 @@ type clusters struct {
 	exporter, importer client.WithWatch
 }
 
-// bringUp makes fresh clusters on a registry; cloudmap-local gets the further arguments.
+// bringUp creates new clusters on a registry; cloudmap-local gets the further arguments.
 func bringUp(ctx context.Context, registry string, cloudMapArgs ...string) (*clusters, error) {
 	if err := clusterset.InstallTools(ctx, registry, os.Stdout); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func install(ctx context.Context, set *clusterset.Set, name string, c client.Cli
 	return c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 }
 
-// blockPeerNotifications drops the peer notifications between the nodes.
+// blockPeerNotifications drops the peer notifications of the controllers in the nodes.
 func (c *clusters) blockPeerNotifications(ctx context.Context) error {
 	for _, node := range []string{"cls1-node1", "cls2-node1"} {
 		line := "testbed exec " + node + " -- nft 'table inet bench { chain forward { type filter hook forward priority 0; udp dport 8479 drop; }; }'"
@@ -106,8 +106,8 @@ func (c *clusters) blockPeerNotifications(ctx context.Context) error {
 	return nil
 }
 
-// service has no selector: its endpoints are those of a hand-made EndpointSlice, so that no kubelet and no probe is in what
-// is measured.
+// service has no selector: its endpoints are those of a manual EndpointSlice, so that no kubelet and no probe is part of
+// the measurement.
 func service(name string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -115,7 +115,7 @@ func service(name string) *corev1.Service {
 	}
 }
 
-// slice has endpoints 10.10.x.y of their own for each number.
+// slice has endpoints 10.x.y.z of its own for each number.
 func slice(name string, number, endpoints int) *discoveryv1.EndpointSlice {
 	port, protocol, portName := int32(8080), corev1.ProtocolTCP, "http"
 	s := &discoveryv1.EndpointSlice{
@@ -143,7 +143,7 @@ func serviceExport(name string) *mcsv1beta1.ServiceExport {
 	return &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
 
-// imports follows what the importing cluster shows: the endpoints of cls1 by service and address, and whether they are ready.
+// imports are the imported EndpointSlices of cls1's services in the importing cluster.
 type imports struct {
 	mu      sync.Mutex
 	slices  map[string]*discoveryv1.EndpointSlice // by name
@@ -161,13 +161,13 @@ func (c *clusters) follow(ctx context.Context) (*imports, error) {
 	go func() {
 		defer events.Stop()
 		for event := range events.ResultChan() {
-			im.take(event)
+			im.recordEvent(event)
 		}
 	}()
 	return im, nil
 }
 
-func (im *imports) take(event watch.Event) {
+func (im *imports) recordEvent(event watch.Event) {
 	s, ok := event.Object.(*discoveryv1.EndpointSlice)
 	if !ok {
 		return
@@ -183,9 +183,9 @@ func (im *imports) take(event watch.Event) {
 	im.changed = make(chan struct{})
 }
 
-// until waits for met, which is asked after each change.
-func (im *imports) until(ctx context.Context, what string, patience time.Duration, met func(map[string]*discoveryv1.EndpointSlice) bool) error {
-	deadline := time.NewTimer(patience)
+// until waits for met, which it calls after each change.
+func (im *imports) until(ctx context.Context, what string, timeout time.Duration, met func(map[string]*discoveryv1.EndpointSlice) bool) error {
+	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	for {
 		im.mu.Lock()
@@ -198,7 +198,7 @@ func (im *imports) until(ctx context.Context, what string, patience time.Duratio
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline.C:
-			return fmt.Errorf("not within %v: %s", patience, what)
+			return fmt.Errorf("not within %v: %s", timeout, what)
 		case <-changed:
 		}
 	}

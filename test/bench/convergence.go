@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,28 +11,31 @@ import (
 	"github.com/prometheus/common/model"
 	"golang.org/x/sync/errgroup"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// exportCounts are how many exports are made at once.
+// exportCounts are the numbers of exports that are created at once.
 var exportCounts = []int{300, 3000}
 
-// calm is how long the controllers are left alone until they are looked at, and how long they are looked at.
+// convergenceRuns replaces the number of runs unless it is 0.
+var convergenceRuns int
+
+// calm is the pause before the controllers are measured, and the duration of that measurement.
 const calm = 40 * time.Second
 
-// Exports are made several times, for what the machine does besides counts; most often where they are few and converge within seconds.
+// Runs are repeated, since other load of the machine counts; most often with few exports, which converge within seconds.
 const (
 	few         = 300
 	runsOfFew   = 5
 	runsOfOther = 3
 )
 
-// writers is how many requests make objects at the same time.
+// writers is the number of concurrent requests that create objects.
 const writers = 16
 
-// convergence exports many services at once on real clusters under AWS's quotas, and looks at what the controllers take.
+// convergence exports many services at once on real clusters under AWS's quotas, and measures the controllers.
 func convergence(ctx context.Context, results *Results) error {
 	results.Convergence = nil
 	for _, registry := range strings.Split(registries, ",") {
@@ -49,32 +51,39 @@ func convergence(ctx context.Context, results *Results) error {
 	return nil
 }
 
-// convergeOften converges as often as it takes to say how long it takes.
+// convergeOften measures several runs and reports medians; CPU and memory are those of the last run.
 func convergeOften(ctx context.Context, registry string, exports int) (Convergence, error) {
-	runs := runsOfOther
-	if exports <= few {
+	runs := convergenceRuns
+	switch {
+	case runs > 0:
+	case exports <= few:
 		runs = runsOfFew
+	default:
+		runs = runsOfOther
 	}
 	var result Convergence
-	var all []*made
-	var imported []float64
+	var objects []*exportObjects
+	var imported, complete []float64
 	for run := range runs {
 		var err error
-		if result, all, err = converge(ctx, registry, exports, run == runs-1); err != nil {
+		if result, objects, err = converge(ctx, registry, exports, run == runs-1); err != nil {
 			return result, err
 		}
-		fmt.Printf("%d exports, run %d of %d: imported after %.0f ms\n", exports, run+1, runs, result.ImportedMS)
-		imported = append(imported, result.ImportedMS)
+		fmt.Printf("%d exports, run %d of %d: imported after %.0f ms, everything complete after %.0f ms\n", exports, run+1, runs, result.ImportedMS, result.CompleteMS)
+		imported, complete = append(imported, result.ImportedMS), append(complete, result.CompleteMS)
 	}
 	slices.Sort(imported)
+	slices.Sort(complete)
 	result.ImportedMS, result.AllImportedMS = imported[runs/2], imported
-	took, err := floor(ctx, registry, all)
-	result.FloorMS = milliseconds(took)
+	result.CompleteMS, result.AllCompleteMS = complete[runs/2], complete
+	took, err := writeObjects(ctx, registry, objects)
+	result.ObjectsMS = milliseconds(took)
 	return result, err
 }
 
-// converge converges on new clusters; thorough says whether to measure what it takes, too, and to return what was made of the exports.
-func converge(ctx context.Context, registry string, exports int, thorough bool) (Convergence, []*made, error) {
+// converge exports on new clusters and waits until everything is there. If detailed it also measures the ready delay, CPU and memory,
+// and returns the objects of the exports.
+func converge(ctx context.Context, registry string, exports int, detailed bool) (Convergence, []*exportObjects, error) {
 	result := Convergence{Registry: registry, Exports: exports, Endpoints: endpointsPerExport}
 	c, err := bringUp(ctx, registry)
 	defer c.down()
@@ -83,61 +92,96 @@ func converge(ctx context.Context, registry string, exports int, thorough bool) 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	im, err := c.follow(ctx)
+	run, err := c.startRun(ctx, exports, detailed && registry == clusterset.CloudMap && exports <= few)
 	if err != nil {
 		return result, nil, err
 	}
-	if err := c.makeServices(ctx, exports); err != nil {
+	if err := run.export(ctx, &result); err != nil {
 		return result, nil, err
 	}
-	idle, err := c.usages(ctx)
-	if err != nil {
-		return result, nil, err
-	}
-	before, err := runningPrograms()
-	if err != nil {
-		return result, nil, err
-	}
-	began := time.Now()
-	if err := inParallel(ctx, exports, func(ctx context.Context, i int) error {
-		return c.exporter.Create(ctx, serviceExport(serviceName(i)))
-	}); err != nil {
-		return result, nil, err
-	}
-	result.CreatedMS = milliseconds(time.Since(began))
-	if err := im.until(ctx, "everything is imported", 15*time.Minute, complete(exports)); err != nil {
-		return result, nil, err
-	}
-	result.ImportedMS = milliseconds(time.Since(began))
-	if !thorough {
+	if !detailed {
 		return result, nil, nil
 	}
+	if err := c.measureIdle(ctx, &result, run.idle, run.converged); err != nil {
+		return result, nil, err
+	}
+	objects, err := c.readObjects(ctx)
+	return result, objects, err
+}
+
+// convergenceRun is one run on prepared clusters, with watches on everything that it measures.
+type convergenceRun struct {
+	clusters        *clusters
+	imports         *imports
+	completion      *completion
+	observer        *observer // nil unless the ready delay is measured
+	idle, converged [2]sample
+	programs        programs
+}
+
+// startRun creates the services to export and starts the watches.
+func (c *clusters) startRun(ctx context.Context, exports int, observe bool) (run *convergenceRun, err error) {
+	run = &convergenceRun{clusters: c}
+	if run.imports, err = c.follow(ctx); err != nil {
+		return nil, err
+	}
+	if run.completion, err = c.watchCompletion(ctx); err != nil {
+		return nil, err
+	}
+	if observe {
+		if run.observer, err = observeRegistry(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.makeServices(ctx, exports); err != nil {
+		return nil, err
+	}
+	if run.idle, err = c.usages(ctx); err != nil {
+		return nil, err
+	}
+	run.programs, err = runningPrograms()
+	return run, err
+}
+
+// export creates the ServiceExports and measures until the other cluster has all imports, and until everything is there.
+func (run *convergenceRun) export(ctx context.Context, result *Convergence) error {
+	began := time.Now()
+	if err := inParallel(ctx, result.Exports, func(ctx context.Context, i int) error {
+		return run.clusters.exporter.Create(ctx, serviceExport(serviceName(i)))
+	}); err != nil {
+		return err
+	}
+	result.CreatedMS = milliseconds(time.Since(began))
+	if err := run.imports.until(ctx, "everything is imported", 15*time.Minute, complete(result.Exports)); err != nil {
+		return err
+	}
+	result.ImportedMS = milliseconds(time.Since(began))
 	after, err := runningPrograms()
 	if err != nil {
-		return result, nil, err
+		return err
 	}
-	result.CPUOfPrograms = after.since(before)
-	converged, err := c.usages(ctx)
+	result.CPUOfPrograms = after.since(run.programs)
+	if run.converged, err = run.clusters.usages(ctx); err != nil {
+		return err
+	}
+	last, err := run.completion.await(ctx, result.Exports, 30*time.Minute)
 	if err != nil {
-		return result, nil, err
+		return fmt.Errorf("waiting for every import and condition: %w", err)
 	}
-	all, err := c.whenTold(ctx, &result, began, idle, converged)
-	return result, all, err
+	result.CompleteMS = milliseconds(last.Sub(began))
+	if run.observer == nil {
+		return nil
+	}
+	shown, err := run.observer.times(result.Exports)
+	if err != nil {
+		return err
+	}
+	delays := spread(run.completion.readyDelays(shown))
+	result.ReadyDelay = &delays
+	return nil
 }
 
-// whenTold waits until all is told, measures how long that takes and what the controllers take after it, and returns what was made.
-func (c *clusters) whenTold(ctx context.Context, result *Convergence, began time.Time, idle, converged [2]sample) ([]*made, error) {
-	if err := c.told(ctx, result.Exports); err != nil {
-		return nil, err
-	}
-	result.ToldMS = milliseconds(time.Since(began))
-	if err := c.afterwards(ctx, result, idle, converged); err != nil {
-		return nil, err
-	}
-	return c.whatWasMade(ctx)
-}
-
-// makeServices makes the services that are exported then, and waits until caches have them.
+// makeServices creates the services to export, and waits until caches have them.
 func (c *clusters) makeServices(ctx context.Context, n int) error {
 	err := inParallel(ctx, n, func(ctx context.Context, i int) error {
 		if err := c.exporter.Create(ctx, service(serviceName(i))); err != nil {
@@ -151,34 +195,8 @@ func (c *clusters) makeServices(ctx context.Context, n int) error {
 	return pause(ctx, settle)
 }
 
-// told waits until every ServiceExport and ServiceImport has its first status and the exporting cluster has its own imports, all of
-// which gives way to what carries traffic.
-func (c *clusters) told(ctx context.Context, exports int) error {
-	pauses := time.Duration(exports) * 2 * time.Millisecond // the more there is to be read, the seldomer
-	err := wait.PollUntilContextTimeout(ctx, pauses, 30*time.Minute, true, func(ctx context.Context) (bool, error) {
-		var of mcsv1beta1.ServiceExportList
-		var own, theirs mcsv1beta1.ServiceImportList
-		in := client.InNamespace(namespace)
-		if err := errors.Join(c.exporter.List(ctx, &of, in), c.exporter.List(ctx, &own, in), c.importer.List(ctx, &theirs, in)); err != nil {
-			return false, err
-		}
-		told := 0
-		for _, e := range of.Items {
-			told += min(1, len(e.Status.Conditions))
-		}
-		for _, i := range append(own.Items, theirs.Items...) {
-			told += min(1, len(i.Status.Conditions))
-		}
-		return told == 3*exports, nil
-	})
-	if err != nil {
-		return fmt.Errorf("waiting for the first status of everything: %w", err)
-	}
-	return nil
-}
-
-// afterwards measures what the controllers take when nothing changes any more. The instance view has time: it may go on.
-func (c *clusters) afterwards(ctx context.Context, result *Convergence, idle, converged [2]sample) error {
+// measureIdle measures the controllers when nothing changes any more. The instance view may still be written.
+func (c *clusters) measureIdle(ctx context.Context, result *Convergence, idle, converged [2]sample) error {
 	if err := pause(ctx, calm); err != nil {
 		return err
 	}
@@ -203,7 +221,7 @@ func (c *clusters) afterwards(ctx context.Context, result *Convergence, idle, co
 
 func hundredths(x float64) float64 { return float64(int(x*100+0.5)) / 100 }
 
-// complete says whether so many services are imported with all their endpoints.
+// complete reports whether so many services are imported with all their endpoints.
 func complete(exports int) func(map[string]*discoveryv1.EndpointSlice) bool {
 	return func(all map[string]*discoveryv1.EndpointSlice) bool {
 		if len(all) < exports {
@@ -228,10 +246,10 @@ func inParallel(ctx context.Context, n int, do func(context.Context, int) error)
 	return group.Wait()
 }
 
-// sample is a process's resident bytes and CPU seconds so far.
+// sample has the resident bytes and the CPU seconds so far of a process.
 type sample struct{ rss, cpu float64 }
 
-// usages asks the exporting and the importing controller.
+// usages reads the metrics of the exporting and the importing controller.
 func (c *clusters) usages(ctx context.Context) (out [2]sample, err error) {
 	for i, name := range []string{"cls1", "cls2"} {
 		pod, err := c.set.Kubectl(ctx, name, "-n", system, "get", "pods", "-l", "app.kubernetes.io/component=manager", "-o", "name")

@@ -12,18 +12,22 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// made is what is made of one export until it is imported: its ServiceExport in the exporting cluster, and in the other the Service that
-// gives it its IPs, the ServiceImport and an EndpointSlice.
-type made struct {
-	export  mcsv1beta1.ServiceExport
-	imp     mcsv1beta1.ServiceImport
-	derived corev1.Service
-	slice   discoveryv1.EndpointSlice
+// exportObjects are all objects of one export: its ServiceExport, and its import in each of the two clusters.
+type exportObjects struct {
+	export               mcsv1beta1.ServiceExport
+	atExporter, atOthers importObjects
 }
 
-// floor measures how long the API servers of both clusters take for no more than the objects that converge waits for: on fresh clusters
-// like those, but without controllers, this program writes them itself.
-func floor(ctx context.Context, registry string, all []*made) (took time.Duration, err error) {
+// importObjects are the objects of one import: the derived Service that gives it its IPs, the ServiceImport and the EndpointSlices.
+type importObjects struct {
+	derived corev1.Service
+	imp     mcsv1beta1.ServiceImport
+	slices  []discoveryv1.EndpointSlice
+}
+
+// writeObjects measures how long the API servers of both clusters take for the objects that converge waits for and no more: on new
+// clusters like those, but without controllers, this program writes them itself, statuses included.
+func writeObjects(ctx context.Context, registry string, all []*exportObjects) (took time.Duration, err error) {
 	c, err := bringUp(ctx, registry)
 	defer c.down()
 	if err != nil {
@@ -40,71 +44,109 @@ func floor(ctx context.Context, registry string, all []*made) (took time.Duratio
 		return 0, err
 	}
 	began := time.Now()
-	err = inParallel(ctx, len(all), func(ctx context.Context, i int) error { return all[i].afresh().make(ctx, c.exporter, c.importer) })
+	err = inParallel(ctx, len(all), func(ctx context.Context, i int) error { return all[i].write(ctx, c.exporter, c.importer) })
 	return time.Since(began), err
 }
 
-// whatWasMade reads what the controllers have made of every export.
-func (c *clusters) whatWasMade(ctx context.Context) ([]*made, error) {
-	var (
-		exports  mcsv1beta1.ServiceExportList
-		imports  mcsv1beta1.ServiceImportList
-		services corev1.ServiceList
-		slices   discoveryv1.EndpointSliceList
-	)
-	in := client.InNamespace(namespace)
-	if err := errors.Join(c.exporter.List(ctx, &exports, in), c.importer.List(ctx, &imports, in),
-		c.importer.List(ctx, &services, in), c.importer.List(ctx, &slices, in)); err != nil {
+// readObjects reads the objects of every export that the controllers have created.
+func (c *clusters) readObjects(ctx context.Context) ([]*exportObjects, error) {
+	var exports mcsv1beta1.ServiceExportList
+	if err := c.exporter.List(ctx, &exports, client.InNamespace(namespace)); err != nil {
 		return nil, err
 	}
-	derived, sliceOf := map[string]corev1.Service{}, map[string]discoveryv1.EndpointSlice{}
-	for _, svc := range services.Items {
-		derived[svc.Labels[mcsv1beta1.LabelServiceName]] = svc
+	own, err := readImports(ctx, c.exporter)
+	if err != nil {
+		return nil, err
 	}
-	for _, s := range slices.Items {
-		sliceOf[s.Labels[mcsv1beta1.LabelServiceName]] = s
+	others, err := readImports(ctx, c.importer)
+	if err != nil {
+		return nil, err
 	}
-	importOf := map[string]mcsv1beta1.ServiceImport{}
-	for _, imp := range imports.Items {
-		importOf[imp.Name] = imp
-	}
-	var all []*made
+	var all []*exportObjects
 	for _, e := range exports.Items {
-		m := &made{export: e, imp: importOf[e.Name], derived: derived[e.Name], slice: sliceOf[e.Name]}
-		if m.imp.Name == "" || m.derived.Name == "" || m.slice.Name == "" {
-			return nil, fmt.Errorf("ServiceExport %s: import %q, Service %q, EndpointSlice %q: one is missing", e.Name, m.imp.Name, m.derived.Name, m.slice.Name)
+		o := &exportObjects{export: e, atExporter: own[e.Name], atOthers: others[e.Name]}
+		for cluster, i := range map[string]importObjects{"cls1": o.atExporter, "cls2": o.atOthers} {
+			if i.imp.Name == "" || i.derived.Name == "" || len(i.slices) == 0 {
+				return nil, fmt.Errorf("%s: service %s: import %q, derived Service %q, %d EndpointSlices: one is missing", cluster, e.Name, i.imp.Name, i.derived.Name, len(i.slices))
+			}
 		}
-		all = append(all, m)
+		all = append(all, o)
 	}
 	return all, nil
 }
 
-// afresh is the same as it can be created.
-func (m *made) afresh() *made {
-	return &made{export: *afresh(&m.export), imp: *afresh(&m.imp), derived: *afresh(&m.derived), slice: *afresh(&m.slice)}
+// readImports reads the imports of a cluster by name of the service.
+func readImports(ctx context.Context, c client.Client) (map[string]importObjects, error) {
+	var (
+		imports  mcsv1beta1.ServiceImportList
+		services corev1.ServiceList
+		slices   discoveryv1.EndpointSliceList
+	)
+	in, imported := client.InNamespace(namespace), client.HasLabels{mcsv1beta1.LabelServiceName}
+	if err := errors.Join(c.List(ctx, &imports, in), c.List(ctx, &services, in, imported), c.List(ctx, &slices, in, imported)); err != nil {
+		return nil, err
+	}
+	out := map[string]importObjects{}
+	for _, imp := range imports.Items {
+		out[imp.Name] = importObjects{imp: imp}
+	}
+	for _, svc := range services.Items {
+		name := svc.Labels[mcsv1beta1.LabelServiceName]
+		objects := out[name]
+		objects.derived = svc
+		out[name] = objects
+	}
+	for _, s := range slices.Items {
+		name := s.Labels[mcsv1beta1.LabelServiceName]
+		objects := out[name]
+		objects.slices = append(objects.slices, s)
+		out[name] = objects
+	}
+	return out, nil
 }
 
-// make writes one export's objects as user and controllers do, in their order.
-func (m *made) make(ctx context.Context, exporter, importer client.Client) error {
-	if err := exporter.Create(ctx, &m.export); err != nil {
+// write writes the objects of one export as user and controllers do, in their order.
+func (o *exportObjects) write(ctx context.Context, exporter, importer client.Client) error {
+	export := newCopy(&o.export)
+	status := export.Status.DeepCopy()
+	if err := exporter.Create(ctx, export); err != nil {
 		return err
 	}
-	m.derived.Spec.ClusterIP, m.derived.Spec.ClusterIPs, m.derived.OwnerReferences = "", nil, nil
-	if err := importer.Create(ctx, &m.derived); err != nil {
+	if err := errors.Join(o.atOthers.write(ctx, importer), o.atExporter.write(ctx, exporter)); err != nil {
 		return err
 	}
-	m.imp.Spec.IPs = m.derived.Spec.ClusterIPs
-	if err := importer.Create(ctx, &m.imp); err != nil {
-		return err
-	}
-	for i := range m.slice.OwnerReferences {
-		m.slice.OwnerReferences[i].UID = m.imp.UID // without which the garbage collector would remove it
-	}
-	return importer.Create(ctx, &m.slice)
+	export.Status = *status
+	return exporter.Status().Update(ctx, export)
 }
 
-// afresh is a copy of an object that was read, as it can be created.
-func afresh[T client.Object](obj T) T {
+// write writes the objects of one import.
+func (o *importObjects) write(ctx context.Context, c client.Client) error {
+	derived := newCopy(&o.derived)
+	derived.Spec.ClusterIP, derived.Spec.ClusterIPs, derived.OwnerReferences = "", nil, nil
+	if err := c.Create(ctx, derived); err != nil {
+		return err
+	}
+	imp := newCopy(&o.imp)
+	imp.Spec.IPs = derived.Spec.ClusterIPs
+	status := imp.Status.DeepCopy()
+	if err := c.Create(ctx, imp); err != nil {
+		return err
+	}
+	for i := range o.slices {
+		slice := newCopy(&o.slices[i])
+		for j := range slice.OwnerReferences {
+			slice.OwnerReferences[j].UID = imp.UID // the garbage collector would remove it otherwise
+		}
+		if err := c.Create(ctx, slice); err != nil {
+			return err
+		}
+	}
+	imp.Status = *status
+	return c.Status().Update(ctx, imp)
+}
+
+// newCopy returns a copy of an object from the API server that can be created again.
+func newCopy[T client.Object](obj T) T {
 	obj = obj.DeepCopyObject().(T)
 	obj.SetUID("")
 	obj.SetResourceVersion("")

@@ -20,7 +20,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// section is a part of the results that can be measured alone.
+// section is a part of the results that can be measured by itself.
 type section struct {
 	name    string
 	measure func(context.Context, *Results) error
@@ -33,7 +33,7 @@ var sections = []section{
 	{"convergence", convergence},
 }
 
-// registries are those that the sections on real clusters measure.
+// registries that the sections on real clusters measure.
 var registries = clusterset.CloudMap + "," + clusterset.Etcd
 
 func main() {
@@ -53,16 +53,17 @@ func run(ctx context.Context, args []string) error {
 	for _, s := range sections {
 		names = append(names, s.name)
 	}
-	only := flags.String("sections", strings.Join(names, ","), "what to measure; what is left out keeps its earlier results")
-	out := flags.String("out", "docs/benchmarks", "folder of results.json, of the page made of it, and of its pictures")
-	flags.StringVar(&registries, "registries", registries, "which registries propagation and convergence measure")
-	flags.IntVar(&changesPerKind, "changes", changesPerKind, "how many changes of each kind propagation measures")
+	only := flags.String("sections", strings.Join(names, ","), "sections to measure; the others keep their previous results")
+	out := flags.String("out", "docs/benchmarks", "folder of results.json, and of the page and the pictures generated from it")
+	flags.StringVar(&registries, "registries", registries, "registries that propagation and convergence measure")
+	flags.IntVar(&changesPerKind, "changes", changesPerKind, "number of changes of each kind that propagation measures")
 	var chosenCounts []int
-	flags.Func("exports", "how many exports convergence makes at once (default 300 and 3000), once for each", func(text string) error {
+	flags.Func("exports", "number of exports that convergence creates at once (repeatable; default 300 and 3000)", func(text string) error {
 		count, err := strconv.Atoi(text)
 		chosenCounts = append(chosenCounts, count)
 		return err
 	})
+	flags.IntVar(&convergenceRuns, "runs", 0, fmt.Sprintf("number of runs of convergence (default %d, and %d with more than %d exports)", runsOfFew, runsOfOther, few))
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func run(ctx context.Context, args []string) error {
 	chosen := strings.Split(*only, ",")
 	for _, name := range chosen {
 		if name != "" && !slices.Contains(names, name) {
-			return fmt.Errorf("section %q: there are %s", name, strings.Join(names, ", "))
+			return fmt.Errorf("section %q: must be one of %s", name, strings.Join(names, ", "))
 		}
 	}
 	results, err := load(*out)
@@ -92,5 +93,5 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	return results.save(*out) // with no section at all: the page and the pictures anew
+	return results.save(*out) // without a section: only the page and the pictures
 }

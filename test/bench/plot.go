@@ -82,16 +82,16 @@ func (r *Results) callsPlot() string {
 	lines := map[bool][][2]float64{}
 	for _, s := range r.Steady {
 		if s.Clusters == clusters {
-			lines[s.Hints] = append(lines[s.Hints], [2]float64{x(float64(s.Exports)), y(s.PerMinute)})
+			lines[s.Notifications] = append(lines[s.Notifications], [2]float64{x(float64(s.Exports)), y(s.PerMinute)})
 		}
 	}
 	var before [][2]float64
 	for _, exports := range []int{1, 50, 300} {
 		before = append(before, [2]float64{x(float64(exports)), y(old.callsPerMinute[exports])})
 	}
-	p.curve("old", "old controller", before)
-	p.curve("poll", fmt.Sprintf("without hints, %d clusters", clusters), lines[false])
-	p.curve("ours", fmt.Sprintf("with hints, %d clusters", clusters), lines[true])
+	p.curve("old", "legacy controller", before)
+	p.curve("poll", fmt.Sprintf("without peer notifications, %d clusters", clusters), lines[false])
+	p.curve("ours", fmt.Sprintf("with peer notifications, %d clusters", clusters), lines[true])
 	return p.done()
 }
 
@@ -125,15 +125,15 @@ func (r *Results) propagationPlot() string {
 	}
 	for i, s := range r.Propagation {
 		class := "ours"
-		if !s.Hints && s.Registry == clusterset.CloudMap {
+		if !s.Notifications && s.Registry == clusterset.CloudMap {
 			class = "poll"
 		}
-		name := fmt.Sprintf("%s, %d at once, delay %d ms, hints %s", s.Change, s.AtOnce, s.DelayMS, s.hints())
+		name := fmt.Sprintf("%s, %d at once, delay %d ms, notifications %s", s.Change, s.AtOnce, s.DelayMS, s.notifications())
 		if s.Registry != clusterset.CloudMap {
 			name = fmt.Sprintf("%s, %d at once, %s", s.Change, s.AtOnce, s.Registry)
 		}
 		bar(i, class, name, s.P50, s.P99)
 	}
-	bar(len(r.Propagation), "old", "old controller, delay 0", old.addP50, old.addP99)
+	bar(len(r.Propagation), "old", "legacy controller, delay 0", old.addP50, old.addP99)
 	return p.done()
 }

@@ -13,7 +13,7 @@ import (
 // programs are the CPU seconds that each program of this machine has used so far, all its processes together.
 type programs map[string]float64
 
-// runningPrograms reads the processes that run now. What a process used that has ended is not in it.
+// runningPrograms reads the current processes. Processes that have ended are not included.
 func runningPrograms() (programs, error) {
 	all, err := procfs.AllProcs()
 	if err != nil {
@@ -28,7 +28,7 @@ func runningPrograms() (programs, error) {
 	return used, nil
 }
 
-// since are the programs that used at least a hundredth of what all used since before, most first, in seconds.
+// since lists the programs that used at least a hundredth of all CPU time since before, most first, in seconds.
 func (p programs) since(before programs) string {
 	used, total := maps.Clone(p), 0.0
 	for name := range used {

@@ -17,19 +17,19 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// changesPerKind is how many changes of each kind are measured.
+// changesPerKind is the number of changes of each kind.
 var changesPerKind = 200
 
 const (
-	// parallel is how many services there are, and change at the same time where the result does not say otherwise.
+	// parallel is the number of services, and of concurrent changes unless the result has another number.
 	parallel = 8
-	// rest is the longest time for which a service is left alone between two changes. It has nothing to do with any poll.
+	// rest is the longest pause of a service between two changes. It is independent of polls.
 	rest = time.Second
-	// patienceForOne is how long one change may take until the measurement is given up.
-	patienceForOne = 30 * time.Second
+	// changeTimeout is the timeout of one change.
+	changeTimeout = 30 * time.Second
 )
 
-// kindsOf are the changes that a service goes through in a round. Two of them are flips, so every other round has none.
+// kindsOf returns the changes of a service in a round. Two of them are flips, so every other round has none.
 func kindsOf(round int) []string {
 	if round%2 == 1 {
 		return []string{"add", "remove"}
@@ -37,7 +37,7 @@ func kindsOf(round int) []string {
 	return []string{"add", "not ready", "ready", "remove"}
 }
 
-// propagation measures on real clusters: on Cloud Map for each consistency delay, with hints and with the hints' port blocked,
+// propagation measures on real clusters: on Cloud Map for each consistency delay, with peer notifications and with their port blocked,
 // and on etcd.
 func propagation(ctx context.Context, results *Results) error {
 	results.Propagation = nil
@@ -73,17 +73,17 @@ func propagationOn(ctx context.Context, registry string, delay time.Duration) ([
 		return nil, err
 	}
 	var list []Propagation
-	for _, hints := range []bool{true, false} {
-		if !hints && registry != clusterset.CloudMap {
-			break // etcd tells of changes itself
+	for _, notifications := range []bool{true, false} {
+		if !notifications && registry != clusterset.CloudMap {
+			break // etcd has watches of its own
 		}
-		if !hints {
+		if !notifications {
 			if err := c.blockPeerNotifications(ctx); err != nil {
 				return nil, err
 			}
 		}
-		for _, n := range atOnce(registry, delay, hints) {
-			p := Propagation{Registry: registry, DelayMS: int(delay.Milliseconds()), Hints: hints, AtOnce: n}
+		for _, n := range atOnce(registry, delay, notifications) {
+			p := Propagation{Registry: registry, DelayMS: int(delay.Milliseconds()), Notifications: notifications, AtOnce: n}
 			three, err := c.measure(ctx, im, p)
 			if err != nil {
 				return nil, err
@@ -95,8 +95,8 @@ func propagationOn(ctx context.Context, registry string, delay time.Duration) ([
 }
 
 // atOnce is how many services are to change at the same time: also one alone where the changes of others are most of what it waits for.
-func atOnce(registry string, delay time.Duration, hints bool) []int {
-	if registry == clusterset.CloudMap && delay == 0 && hints {
+func atOnce(registry string, delay time.Duration, notifications bool) []int {
+	if registry == clusterset.CloudMap && delay == 0 && notifications {
 		return []int{1, parallel}
 	}
 	return []int{parallel}
@@ -113,8 +113,8 @@ func (c *clusters) measure(ctx context.Context, im *imports, p Propagation) (lis
 	}
 	for _, kind := range []string{"add", "remove", "ready flip"} {
 		p.Change, p.Spread = kind, spread(samples[kind])
-		fmt.Printf("%s, delay %d ms, hints %v, %d at once, %s: p50 %v p90 %v p99 %v max %v ms\n",
-			p.Registry, p.DelayMS, p.Hints, p.AtOnce, kind, p.P50, p.P90, p.P99, p.Max)
+		fmt.Printf("%s, delay %d ms, notifications %v, %d at once, %s: p50 %v p90 %v p99 %v max %v ms\n",
+			p.Registry, p.DelayMS, p.Notifications, p.AtOnce, kind, p.P50, p.P90, p.P99, p.Max)
 		list = append(list, p)
 	}
 	return list, nil
@@ -138,7 +138,7 @@ func (c *clusters) exportServices(ctx context.Context, im *imports) error {
 
 func serviceName(i int) string { return fmt.Sprintf("svc-%d", i) }
 
-// hasEndpoints says whether a service is imported with so many ready endpoints.
+// hasEndpoints reports whether a service is imported with so many ready endpoints.
 func hasEndpoints(name string, endpoints int) func(map[string]*discoveryv1.EndpointSlice) bool {
 	return func(all map[string]*discoveryv1.EndpointSlice) bool {
 		ready := 0
@@ -151,7 +151,7 @@ func hasEndpoints(name string, endpoints int) func(map[string]*discoveryv1.Endpo
 	}
 }
 
-// changes makes so many services at once go through the kinds of change, over and over, and gives what each took.
+// changes applies all kinds of changes to so many services at once, repeatedly, and returns the duration of each.
 func (c *clusters) changes(ctx context.Context, im *imports, atOnce int) (map[string][]time.Duration, error) {
 	var mu sync.Mutex
 	samples := map[string][]time.Duration{}
@@ -175,7 +175,7 @@ func (c *clusters) changes(ctx context.Context, im *imports, atOnce int) (map[st
 	return samples, group.Wait()
 }
 
-// label is the kind as the results name it: both directions of readiness are one.
+// label returns the kind in the results: both directions of readiness are one.
 func label(kind string) string {
 	if kind == "ready" || kind == "not ready" {
 		return "ready flip"
@@ -183,7 +183,7 @@ func label(kind string) string {
 	return kind
 }
 
-// change makes one change, at a moment that has nothing to do with any poll, and measures until the importer shows it.
+// change applies one change, at a moment that is independent of polls, and measures until the importer shows it.
 func (c *clusters) change(ctx context.Context, im *imports, number, round int, kind string) (time.Duration, error) {
 	if err := pause(ctx, rand.N(rest)); err != nil {
 		return 0, err
@@ -201,13 +201,13 @@ func (c *clusters) change(ctx context.Context, im *imports, number, round int, k
 	if err := c.exporter.Update(ctx, wanted); err != nil {
 		return 0, err
 	}
-	err := im.until(ctx, fmt.Sprintf("%s of %s in %s", kind, address, name), patienceForOne, func(all map[string]*discoveryv1.EndpointSlice) bool {
+	err := im.until(ctx, fmt.Sprintf("%s of %s in %s", kind, address, name), changeTimeout, func(all map[string]*discoveryv1.EndpointSlice) bool {
 		return shows(all, address, kind)
 	})
 	return time.Since(began), err
 }
 
-// shows says whether the imported slices show address as it is after a change of the kind.
+// shows reports whether the imported slices show address as it is after a change of the kind.
 func shows(all map[string]*discoveryv1.EndpointSlice, address, kind string) bool {
 	for _, s := range all {
 		for _, e := range s.Endpoints {

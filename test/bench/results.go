@@ -17,7 +17,7 @@ import (
 
 // Results is results.json. Durations are in milliseconds.
 type Results struct {
-	// Measured says of each section when, where and of which commit it was measured.
+	// Measured is the origin of each section.
 	Measured    map[string]Stamp `json:"measured"`
 	Micro       []Micro          `json:"micro"`
 	Steady      []Steady         `json:"steady"`
@@ -25,7 +25,7 @@ type Results struct {
 	Convergence []Convergence    `json:"convergence"`
 }
 
-// Stamp says where numbers come from.
+// Stamp is the origin of the numbers of a section.
 type Stamp struct {
 	Date   string `json:"date"`
 	Commit string `json:"commit"`
@@ -35,7 +35,7 @@ type Stamp struct {
 	Go     string `json:"go"`
 	// Load is the machine's load average of the last five minutes at the end, which includes what was measured.
 	Load string `json:"load"`
-	// Note is what whoever measured adds by hand, such as what the machine did in other hours.
+	// Note is added by hand after a measurement, such as other load of the machine.
 	Note string `json:"note,omitempty"`
 }
 
@@ -47,12 +47,12 @@ type Micro struct {
 	Allocations uint64  `json:"allocations"`
 }
 
-// Steady is what a clusterset asks of Cloud Map while nothing changes.
+// Steady is the number of Cloud Map requests of a clusterset while nothing changes.
 type Steady struct {
-	Exports  int  `json:"exports"`
-	Clusters int  `json:"clusters"`
-	Hints    bool `json:"hints"`
-	// PerMinute are the calls per minute and cluster, ByOperation what they are.
+	Exports       int  `json:"exports"`
+	Clusters      int  `json:"clusters"`
+	Notifications bool `json:"notifications"`
+	// PerMinute is the number of calls per minute and cluster, ByOperation by operation.
 	PerMinute   float64            `json:"perMinute"`
 	ByOperation map[string]float64 `json:"byOperation"`
 }
@@ -61,9 +61,9 @@ type Steady struct {
 type Propagation struct {
 	Registry string `json:"registry"`
 	// DelayMS is the registry's consistency delay.
-	DelayMS int  `json:"delayMS"`
-	Hints   bool `json:"hints"`
-	// AtOnce is how many services changed at the same time, each again within a second.
+	DelayMS       int  `json:"delayMS"`
+	Notifications bool `json:"notifications"`
+	// AtOnce is the number of services that changed at the same time, each again within a second.
 	AtOnce int    `json:"atOnce"`
 	Change string `json:"change"`
 	Spread
@@ -78,29 +78,33 @@ type Spread struct {
 	Max     float64 `json:"max"`
 }
 
-// Convergence is what becomes of many exports that are made at once.
+// Convergence is the measurement of many exports that are created at once.
 type Convergence struct {
 	Registry  string `json:"registry"`
 	Exports   int    `json:"exports"`
 	Endpoints int    `json:"endpoints"`
-	// CreatedMS is how long the API server took to accept all ServiceExports, ImportedMS until the other cluster had
-	// every import with its endpoints, both from the first ServiceExport on. ImportedMS is the median of AllImportedMS, of every
-	// run, sorted; the rest is of the last run.
+	// CreatedMS is the time in which the API server accepted all ServiceExports, ImportedMS the time until the other cluster had
+	// every import with its endpoints, CompleteMS the time until everything was there: also the exporter's own imports, and the
+	// conditions of every ServiceExport and ServiceImport. All begin with the first ServiceExport. ImportedMS and CompleteMS are
+	// medians of all runs, which AllImportedMS and AllCompleteMS have sorted; the other values are of the last run.
 	CreatedMS     float64   `json:"createdMS"`
 	ImportedMS    float64   `json:"importedMS"`
 	AllImportedMS []float64 `json:"allImportedMS"`
-	// ToldMS is how long it took until also every first status was written and the exporting cluster had its own imports.
-	ToldMS float64 `json:"toldMS"`
-	// FloorMS is how long the objects that ImportedMS waits for take when one client writes them and no controller runs.
-	FloorMS float64 `json:"floorMS"`
-	// CPUOfPrograms are the CPU seconds that the machine's programs used until everything was imported.
+	CompleteMS    float64   `json:"completeMS"`
+	AllCompleteMS []float64 `json:"allCompleteMS,omitempty"`
+	// ObjectsMS is the time in which one client writes the objects that CompleteMS waits for, and the derived Services, on new
+	// clusters without controllers; 0 if it was not measured.
+	ObjectsMS float64 `json:"objectsMS,omitempty"`
+	// ReadyDelay is the time from when the registry showed an export to the Ready condition of its ServiceExport, if it was measured.
+	ReadyDelay *Spread `json:"readyDelay,omitempty"`
+	// CPUOfPrograms are the CPU seconds of the machine's programs until everything was imported.
 	CPUOfPrograms string `json:"cpuOfPrograms"`
 	// Of the controllers after that, with nothing changing: resident memory, and CPU time per minute.
 	Exporter Usage `json:"exporter"`
 	Importer Usage `json:"importer"`
 }
 
-// Usage is what a controller takes.
+// Usage is the memory and CPU of a controller.
 type Usage struct {
 	RSSMiB       float64 `json:"rssMiB"`
 	CPUPerMinute float64 `json:"cpuSecondsPerMinute"`
@@ -124,7 +128,7 @@ func milliseconds(d time.Duration) float64 {
 
 const resultsFile = "results.json"
 
-// load reads what was measured before.
+// load reads the previous results.
 func load(folder string) (*Results, error) {
 	results := &Results{Measured: map[string]Stamp{}}
 	raw, err := os.ReadFile(filepath.Join(folder, resultsFile))

@@ -23,30 +23,31 @@ import (
 
 const (
 	endpointsPerExport = 10
-	// window is two minutes: the audit of the own pages, one call in that time, is in it.
+	// window is two minutes: it includes the audit of the own pages, one call in that time.
 	window = 2 * time.Minute
-	// settle is how long calls go on that come of the start: the last confirmation and the first round of hints.
+	// settle is the duration of calls that follow from the start: the last confirmation and the first round of peer
+	// notifications.
 	settle = 15 * time.Second
 )
 
 // steady counts the calls of clustersets of several sizes while nothing changes: real registries with the real SDK and their
 // default settings against cloudmap-local, all in this process. One cluster exports everything.
 func steady(ctx context.Context, results *Results) error {
-	// What the SDK wants; cloudmap-local takes any.
+	// The SDK needs credentials; cloudmap-local accepts any.
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIDBENCH", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_EC2_METADATA_DISABLED": "true"} {
 		if err := os.Setenv(name, value); err != nil {
 			return err
 		}
 	}
 	var list []Steady
-	for _, hints := range []bool{true, false} {
+	for _, notifications := range []bool{true, false} {
 		for _, clusters := range []int{2, 10, 50} {
 			for _, exports := range []int{1, 50, 300, 3000} {
-				list = append(list, Steady{Exports: exports, Clusters: clusters, Hints: hints})
+				list = append(list, Steady{Exports: exports, Clusters: clusters, Notifications: notifications})
 			}
 		}
 	}
-	// They hardly need the CPU once they are settled, so several are measured side by side.
+	// They use little CPU in steady state, so several are measured concurrently.
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8)
 	for i := range list {
@@ -99,11 +100,11 @@ func (s *Steady) measure(ctx context.Context) error {
 			s.PerMinute += perMinute
 		}
 	}
-	fmt.Printf("%4d exports, %2d clusters, hints %-5v: %.1f calls per minute and cluster %v\n", s.Exports, s.Clusters, s.Hints, s.PerMinute, s.ByOperation)
+	fmt.Printf("%4d exports, %2d clusters, notifications %-5v: %.1f calls per minute and cluster %v\n", s.Exports, s.Clusters, s.Notifications, s.PerMinute, s.ByOperation)
 	return nil
 }
 
-// join makes the registry of one cluster.
+// join returns the registry of one cluster.
 func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Registry, error) {
 	client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "us-east-1", Endpoint: url})
 	if err != nil {
@@ -113,7 +114,7 @@ func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Re
 		Identity: mcs.Identity{ClusterID: fmt.Sprintf("cls%d", number+1), ClusterSetID: "bench", UID: fmt.Sprintf("uid-%d", number+1)},
 		Version:  "bench", Logger: logr.Discard(),
 	}
-	if s.Hints {
+	if s.Notifications {
 		conn, err := peernotify.ListenUDP("127.0.0.1:0")
 		if err != nil {
 			return nil, err
@@ -126,7 +127,7 @@ func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Re
 	return cloudmap.New(client, cfg)
 }
 
-// await waits until the exporter has everything confirmed and every importer sees everything.
+// await waits until the exporter has everything confirmed and every importer has all exports.
 func (s *Steady) await(ctx context.Context, members []*cloudmap.Registry) error {
 	for i := range s.Exports {
 		key := export(i).Key
@@ -157,7 +158,7 @@ func sees(ctx context.Context, member *cloudmap.Registry, key mcs.Key) bool {
 	return err == nil && len(view.Exports) == 1
 }
 
-// export is the first cluster's export number i.
+// export returns the first cluster's export number i.
 func export(i int) mcs.Export {
 	e := mcs.Export{
 		Key: mcs.Key{Namespace: "bench", Name: fmt.Sprintf("svc-%d", i)}, Cluster: "cls1",
