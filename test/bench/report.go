@@ -134,7 +134,7 @@ func (s Propagation) notifications() string {
 func (r *Results) convergenceTable(p *page) {
 	p.linef("## From nothing, and what it takes\n")
 	p.linef("ServiceExports created as fast as the API server accepts them, on two real clusters that share the machine, under AWS's quotas: seconds from the")
-	p.linef("first ServiceExport. \"Imported\": the other cluster has all imports with all endpoints. \"Complete\": so has the exporting cluster its own imports, and")
+	p.linef("first ServiceExport. \"Imported\": the other cluster has all imports with all endpoints. \"Complete\": the exporting cluster has its own imports too, and")
 	p.linef("every ServiceExport is Ready and every ServiceImport has its conditions. \"Objects alone\": one client writes the same objects (imports, own imports, derived")
 	p.linef("Services, EndpointSlices, statuses) on new clusters without controllers, right after the last run. \"Ratio\" is complete to objects alone. \"Ready delay\": p50 and p99 of the")
 	p.linef("time from when the registry shows an export (a reader that polls every %v) to the Ready condition of its ServiceExport. Memory and CPU are the", observerInterval)
