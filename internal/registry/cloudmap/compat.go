@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
@@ -40,7 +40,7 @@ type compatExport struct {
 }
 
 // note takes in a whole read of the service.
-func (s *compatService) note(now time.Time, own string, read []plan.InstanceExport) {
+func (s *compatService) note(now time.Time, own string, read []legacy.InstanceExport) {
 	s.read, s.readAt, s.lookedAt = true, now, now
 	seen := map[string]bool{}
 	for _, e := range read {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
@@ -213,7 +213,7 @@ func (c *Compat) look(ctx context.Context, l compatLook) error {
 	if err != nil {
 		return fmt.Errorf("reading the instances of %s: %w", l.key, err)
 	}
-	exports := plan.ExportsOf(l.key, c.cfg.Identity.ClusterSetID, instances)
+	exports := legacy.ExportsOf(l.key, c.cfg.Identity.ClusterSetID, instances)
 	c.note(l, func(s *compatService) {
 		if revision >= s.revision { // else it is an answer from before the last one
 			s.revision = revision

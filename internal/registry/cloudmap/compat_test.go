@@ -15,36 +15,37 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 )
 
 // oldInstances are those that the AWS Cloud Map MCS Controller for K8s writes for exp.
 func oldInstances(exp mcs.Export) []api.Instance {
-	instances := plan.InstancesOf(exp, "set1", "")
-	for _, i := range instances {
+	list := instances.FromExport(exp, "set1", "")
+	for _, i := range list {
 		i.Attributes["K8S_CONTROLLER"] = oldController + " 0.3.1 (887737e)"
 	}
-	return instances
+	return list
 }
 
 func TestCompatCatalog(t *testing.T) {
 	const hold = 15 * time.Second
 	start := time.Unix(1_790_000_000, 0)
-	read := func(exps ...mcs.Export) []plan.InstanceExport {
-		var out []plan.InstanceExport
+	read := func(exps ...mcs.Export) []legacy.InstanceExport {
+		var out []legacy.InstanceExport
 		for _, e := range exps {
-			out = append(out, plan.InstanceExport{Cluster: e.Cluster, Export: &e})
+			out = append(out, legacy.InstanceExport{Cluster: e.Cluster, Export: &e})
 		}
 		return out
 	}
-	ours := []plan.InstanceExport{{Cluster: "cls2", Ours: true, Export: new(webExport("cls2", 0, 5))}}
-	unreadable := []plan.InstanceExport{{Cluster: "cls2", Problems: []string{"bad"}}}
+	ours := []legacy.InstanceExport{{Cluster: "cls2", Ours: true, Export: new(webExport("cls2", 0, 5))}}
+	unreadable := []legacy.InstanceExport{{Cluster: "cls2", Problems: []string{"bad"}}}
 	type step struct {
 		after time.Duration // since the step before
-		read  []plan.InstanceExport
+		read  []legacy.InstanceExport
 		// listed is false for a list without the service; then nothing is read.
 		unlisted bool
 		want     []mcs.Export
@@ -273,7 +274,7 @@ func TestCompatNotSynced(t *testing.T) {
 func TestCompatManyInstances(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	createForeign(t, c, "demo", "web-0")
-	exp := webExport("cls2", 0, maxInstances)
+	exp := webExport("cls2", 0, api.MaxDiscovered)
 	for _, i := range oldInstances(exp) {
 		c.put(t, "demo", "web-0", i)
 	}

@@ -91,7 +91,7 @@ func TestSteadyState(t *testing.T) {
 				within(t, 20*time.Second, "everything is seen", sees(t, b, webExport("cls1", i, 3)))
 			}
 			within(t, 60*time.Second, "the instance view is written", func() bool {
-				return len(c.instances(t, "demo", "web-0")) == 3 && len(a.view.queueKeys()) == 0 && len(b.view.queueKeys()) == 0
+				return len(c.instances(t, "demo", "web-0")) == 3 && a.view.Pending() == 0 && b.view.Pending() == 0
 			})
 			before := maps.Clone(c.server.Load().Requests())
 			const periods = 5
@@ -121,21 +121,11 @@ func steady(t *testing.T, c *cloud, identity mcs.Identity) *Registry {
 	t.Helper()
 	cfg := fast(identity)
 	cfg.PollInterval, cfg.HeartbeatInterval, cfg.times.audit = 50*time.Millisecond, 500*time.Millisecond, time.Hour
-	cfg.times.viewAudit = time.Hour
+	cfg.times.instanceResync = time.Hour
 	cfg.InstanceView = true
 	reg := c.registry(t, cfg)
 	start(t, reg)
 	return reg
-}
-
-func (v *instanceView) queueKeys() []mcs.Key {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	keys := make([]mcs.Key, 0, len(v.queue))
-	for key := range v.queue {
-		keys = append(keys, key)
-	}
-	return keys
 }
 
 // TestOneChange counts what the change of one service costs: two writes at the exporter, two reads at each cluster.

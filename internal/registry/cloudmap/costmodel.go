@@ -32,7 +32,7 @@ func (m CostModel) TotalPerMinute() (total float64) {
 }
 
 // ViewRequestsPerMinute returns the DiscoverInstances per minute that the instance view adds at most: it reads one service in turn.
-func ViewRequestsPerMinute() float64 { return perMinute(defaultTimes().viewAudit) }
+func ViewRequestsPerMinute() float64 { return perMinute(defaultTimes().instanceResync) }
 
 func perMinute(interval time.Duration) float64 { return float64(time.Minute) / float64(interval) }
 

@@ -26,9 +26,9 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
@@ -430,7 +430,7 @@ func (a *actor) start() {
 func (tr *trial) takingPart(cfg *Config) {
 	cfg.InstanceView = tr.shows
 	// With the standard one, the last of 16 services has its turn in as many minutes.
-	cfg.times.viewAudit = viewAudit
+	cfg.times.instanceResync = viewAudit
 	if tr.udp != nil {
 		cfg.PeerNotifications = tr.udp.config()
 	}
@@ -870,7 +870,7 @@ func (tr *trial) calm() {
 	// The slowest repair is that of a page which somebody deleted: it is found every two minutes.
 	patience := 3 * defaultTimes().audit
 	if tr.shows {
-		patience = 2 * viewMaxRetry // a service of the view that was refused is tried again so seldom
+		patience = 10 * time.Minute // a service of the view that was refused is tried again so seldom
 	}
 	for began := time.Now(); ; time.Sleep(2 * time.Second) {
 		for _, a := range tr.clusters {
@@ -947,7 +947,7 @@ func (tr *trial) unshown() string {
 		return err.Error()
 	}
 	for _, a := range tr.clusters {
-		tr.left[a.identity.ClusterID] = a.life.view.barred()
+		tr.left[a.identity.ClusterID] = a.life.view.IsCleanupDenied()
 	}
 	for k := range allKeys {
 		want, have := tr.instances(k), map[string]map[string]string(nil)
@@ -967,7 +967,7 @@ func (tr *trial) unshown() string {
 		}
 	}
 	for _, a := range tr.clusters {
-		if n := a.life.view.waiting(); n > 0 {
+		if n := a.life.view.Pending(); n > 0 {
 			return fmt.Sprintf("%s has still %d services to show", a.identity.ClusterID, n)
 		}
 	}
@@ -985,7 +985,7 @@ func (tr *trial) instances(k int) (want map[string]map[string]string) {
 		if want == nil {
 			want = map[string]map[string]string{} // an export without endpoints has a service
 		}
-		for _, instance := range plan.InstancesOf(*exp, "set1", "test") {
+		for _, instance := range instances.FromExport(*exp, "set1", "test") {
 			if _, taken := tr.foreign[webKey(k).Name][instance.ID]; !taken {
 				want[instance.ID] = instance.Attributes
 			}
@@ -1007,23 +1007,6 @@ func (tr *trial) shownServices() (map[string]api.Service, error) {
 	return tr.admin.ListServices(context.Background(), in)
 }
 
-// waiting is how many services a view has still to look at.
-func (v *instanceView) waiting() int {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.scan {
-		return 1
-	}
-	return len(v.queue)
-}
-
-// barred says whether a view that shows nothing has given up looking for what is left of it, being denied (docs/instance-view.md).
-func (v *instanceView) barred() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.off && v.denials >= maxDenials
-}
-
 // maxForeign is how many instances others put into the services of a world.
 const maxForeign = 12
 
@@ -1043,9 +1026,9 @@ func (tr *trial) settleIn() {
 	if !ok || tr.foreign[name] != nil {
 		return
 	}
-	instances := plan.InstancesOf(a.export(k, 1+tr.rnd.IntN(3)), "set1", "test")
-	foreign := instances[tr.rnd.IntN(len(instances))]
-	if exp := a.wanted(k); exp != nil && slices.ContainsFunc(plan.InstancesOf(*exp, "set1", "test"), func(i api.Instance) bool { return i.ID == foreign.ID }) {
+	drawn := instances.FromExport(a.export(k, 1+tr.rnd.IntN(3)), "set1", "test")
+	foreign := drawn[tr.rnd.IntN(len(drawn))]
+	if exp := a.wanted(k); exp != nil && slices.ContainsFunc(instances.FromExport(*exp, "set1", "test"), func(i api.Instance) bool { return i.ID == foreign.ID }) {
 		return
 	}
 	foreign.Attributes = map[string]string{"COLOUR": "blue", "CLUSTER_ID": []string{"elsewhere", "%"}[tr.rnd.IntN(2)]}

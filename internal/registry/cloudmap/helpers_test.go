@@ -217,7 +217,7 @@ func fast(identity mcs.Identity) Config {
 	standard.confirm, standard.adopt = 300*time.Millisecond, 500*time.Millisecond
 	standard.audit, standard.settle = 100*time.Millisecond, 100*time.Millisecond
 	standard.missing, standard.gone = 20*time.Millisecond, 400*time.Millisecond
-	standard.unspoken, standard.viewAudit, standard.scan = 200*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
+	standard.unspoken, standard.instanceResync, standard.instanceList = 200*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
 	standard.retry, standard.maxRetry = 20*time.Millisecond, 200*time.Millisecond
 	return Config{
 		Identity: identity, Version: "test",

@@ -252,7 +252,7 @@ func (r *Registry) claimChanged(now time.Time, before claimState, changed keySet
 		r.log.Info("Joined the clusterset", "cluster", r.cfg.Identity.ClusterID)
 		wake(r.write)
 		if r.view != nil {
-			r.view.enable()
+			r.view.Activate()
 		}
 	case r.claim.state == claiming:
 		r.outbox.nextGeneration(r.cfg.wall())
@@ -263,7 +263,7 @@ func (r *Registry) claimChanged(now time.Time, before claimState, changed keySet
 	if r.claim.state == watching && before != watching {
 		r.outbox.disown()
 		if r.view != nil {
-			r.view.disable()
+			r.view.Deactivate()
 		}
 	}
 	r.unfinished(changed)

@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
@@ -70,12 +71,12 @@ type times struct {
 	// of whose service nobody has said anything: a controller that starts, perhaps in
 	// the place of the AWS Cloud Map MCS Controller for K8s, has not yet looked at everything that it exports.
 	unspoken time.Duration
-	// viewAudit is the time between two looks at instances of ours, of one service each. It costs one request.
-	viewAudit time.Duration
-	// scan is when the view looks for what an earlier life has left at the latest: at a random time between a fifth of that and that,
-	// after the ID was claimed. It takes a list of namespaces, one in two seconds for all of an account, and a list of services for each
-	// namespace: 100 controllers that start at once take 0.42 a second of the 0.5.
-	scan time.Duration
+	// instanceResync is the interval between reads of one service of the instance view each. A read takes one request.
+	instanceResync time.Duration
+	// instanceList is the maximum of the random delay, at least a fifth of it, after which the instance view lists all services at a
+	// start. That takes a list of namespaces, which AWS allows once in two seconds for all of an account, and a list of services for
+	// each namespace: 100 controllers that start at once make 0.42 lists a second of the 0.5.
+	instanceList time.Duration
 	// leave bounds the removal of everything.
 	leave time.Duration
 	// missing is the time between two looks for a namespace that is not there, by who only reads. Each takes a list of
@@ -107,7 +108,7 @@ func defaultTimes() times {
 		confirm: 15 * time.Second, adopt: 15 * time.Second, audit: 2 * time.Minute, settle: 2 * time.Second,
 		retry: 500 * time.Millisecond, maxRetry: 30 * time.Second,
 		leave: 2 * time.Minute, missing: 10 * time.Second, gone: 30 * time.Second,
-		unspoken: time.Minute, viewAudit: time.Minute, scan: 5 * time.Minute,
+		unspoken: time.Minute, instanceResync: time.Minute, instanceList: 5 * time.Minute,
 	}
 }
 
@@ -118,7 +119,7 @@ type Registry struct {
 	log     logr.Logger
 	client  *api.Client
 	control *control
-	view    *instanceView // nil when the registry is only read
+	view    *instances.View // nil if the registry is only read
 
 	// look and write wake the reader and the writer.
 	look, write chan struct{}
@@ -184,9 +185,13 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 		if !cfg.InstanceView {
 			desired = r.hiddenInstances
 		}
-		r.view = newInstanceView(client.InOwnAccount().WithPriority(api.PriorityLow), cfg, desired)
+		r.view = instances.New(client.InOwnAccount().WithPriority(api.PriorityLow), instances.Config{
+			Identity: cfg.Identity, Version: cfg.Version, Enabled: cfg.InstanceView, Desired: desired,
+			ResyncInterval: cfg.times.instanceResync, ListWithin: cfg.times.instanceList,
+			Logger: cfg.Logger, Metrics: cfg.Metrics,
+		})
 		if !client.UsesSharedNamespace() {
-			r.control.listed = r.view.places.seed // one list serves both
+			r.control.listed = r.view.AddNamespaces // one list serves both
 		}
 	}
 	return r, nil
@@ -241,7 +246,7 @@ func (r *Registry) ask(key mcs.Key, exp *mcs.Export) {
 	}
 	wake(r.write)
 	if r.view != nil {
-		r.view.look(key)
+		r.view.Enqueue(key)
 	}
 }
 
@@ -282,7 +287,7 @@ func (r *Registry) publication(key mcs.Key) registry.PublishStatus {
 		result.Err = cmp.Or(r.writeProblem, r.readProblem)
 	}
 	if r.view != nil && result.State == registry.Exported {
-		result.Warnings = r.view.warnings(key)
+		result.Warnings = r.view.Warnings(key)
 	}
 	return result
 }
@@ -319,7 +324,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		group.Go(func() error { r.hintLoop(loops); return nil })
 	}
 	if r.view != nil {
-		group.Go(func() error { r.view.run(loops, notify); return nil })
+		group.Go(func() error { r.view.Run(loops, notify); return nil })
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -347,7 +352,7 @@ func (r *Registry) leaveInTime(ctx context.Context) error {
 	var place controlPlace
 	steps := []func() error{
 		func() (err error) { place, err = r.removeRecords(ctx); return err },
-		func() error { return r.view.leave(ctx) },
+		func() error { return r.view.Leave(ctx) },
 		func() error { return r.control.leave(ctx, place) },
 	}
 	for _, step := range steps {
@@ -448,7 +453,7 @@ func (r *Registry) place(ctx context.Context) (controlPlace, error) {
 		r.announce = r.claim.state != watching
 		wake(r.write)
 		if r.view != nil {
-			r.view.again()
+			r.view.EnqueueAll()
 		}
 	}
 	r.catalogID = place.catalog.ID

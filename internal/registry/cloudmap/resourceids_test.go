@@ -59,7 +59,7 @@ func requestsOfRestart(t *testing.T, c *cloud) map[string]int {
 // unscanned are fast intervals without a look for what an earlier life has left.
 func unscanned(identity mcs.Identity) Config {
 	cfg := fast(identity)
-	cfg.times.scan = 100 * time.Hour
+	cfg.times.instanceList = 100 * time.Hour
 	return cfg
 }
 

@@ -257,7 +257,7 @@ func (w *world) begin(identity mcs.Identity, notify func(*life, mcs.Key), change
 func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mcs.Key), change ...func(*Config)) *life {
 	w.t.Helper()
 	cfg := Config{Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes(), ResourceIDs: w.ids.of(key)}
-	cfg.times.scan = time.Minute // what happens once after a start is over before anybody counts requests
+	cfg.times.instanceList = time.Minute // what happens once after a start is over before anybody counts requests
 	for _, c := range change {
 		c(&cfg)
 	}

@@ -42,7 +42,10 @@ func Tags(identity mcs.Identity, part string) []types.Tag {
 }
 
 // Instance is a Cloud Map instance: an ID and its attributes.
-type Instance = plan.Instance
+type Instance struct {
+	ID         string
+	Attributes map[string]string
+}
 
 // Namespace is a Cloud Map namespace.
 type Namespace struct {

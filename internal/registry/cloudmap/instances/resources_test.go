@@ -1,4 +1,4 @@
-package cloudmap
+package instances
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// TestPlacesWaitNoLongerThanTheirContext: who looks waits for AWS, minutes if it throttles. Who stops meanwhile does not wait.
-func TestPlacesWaitNoLongerThanTheirContext(t *testing.T) {
-	p := newPlaces(nil, mcs.Identity{})
+// A request takes minutes if AWS throttles. A caller whose context ends meanwhile does not wait for it.
+func TestResourceCache_StopsWaitingWhenContextEnds(t *testing.T) {
+	p := newResourceCache(nil, mcs.Identity{})
 	if err := p.lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -19,18 +19,18 @@ func TestPlacesWaitNoLongerThanTheirContext(t *testing.T) {
 	cancel()
 	_, _, findErr := p.find(ctx, mcs.Key{})
 	_, _, ensureErr := p.ensure(ctx, mcs.Key{})
-	_, candidatesErr := p.candidates(ctx)
+	_, listErr := p.list(ctx)
 	for name, err := range map[string]error{
-		"find": findErr, "ensure": ensureErr, "remove": p.remove(ctx, mcs.Key{}), "candidates": candidatesErr,
+		"find": findErr, "ensure": ensureErr, "remove": p.remove(ctx, mcs.Key{}), "list": listErr,
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: error = %v", name, err)
 		}
 	}
-	p.looking.Release(1)
+	p.busy.Release(1)
 	p.namespaces = map[string]api.Namespace{"demo": {ID: "ns-1"}}
-	p.forget()
+	p.invalidate()
 	if err := p.lock(t.Context()); err != nil || p.namespaces != nil {
-		t.Errorf("error %v, remembered %v", err, p.namespaces)
+		t.Errorf("error %v, namespaces %v", err, p.namespaces)
 	}
 }

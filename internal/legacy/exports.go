@@ -1,4 +1,4 @@
-package plan
+package legacy
 
 import (
 	"cmp"
@@ -15,6 +15,9 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 )
 
 // InstanceExport is one cluster's export of a service, as the instances of a Cloud Map service tell of it.
@@ -35,10 +38,10 @@ type InstanceExport struct {
 //
 // Instances hold less than an export: session affinity, traffic policies, zones, exported labels and an export without
 // endpoints are not in them.
-func ExportsOf(key mcs.Key, clusterSetID string, instances []Instance) []InstanceExport {
-	byCluster := map[string][]Instance{}
-	for _, i := range instances {
-		if cluster := i.Attributes[attrClusterID]; cluster != "" && i.Attributes[attrClusterSetID] == clusterSetID {
+func ExportsOf(key mcs.Key, clusterSetID string, list []api.Instance) []InstanceExport {
+	byCluster := map[string][]api.Instance{}
+	for _, i := range list {
+		if cluster := i.Attributes[instances.AttrClusterID]; cluster != "" && i.Attributes[instances.AttrClusterSetID] == clusterSetID {
 			byCluster[cluster] = append(byCluster[cluster], i)
 		}
 	}
@@ -49,11 +52,11 @@ func ExportsOf(key mcs.Key, clusterSetID string, instances []Instance) []Instanc
 	return out
 }
 
-func exportOf(key mcs.Key, cluster string, instances []Instance) InstanceExport {
-	instances = slices.SortedFunc(slices.Values(instances), func(a, b Instance) int { return strings.Compare(a.ID, b.ID) })
-	out := InstanceExport{Cluster: cluster, Ours: !slices.ContainsFunc(instances, func(i Instance) bool { return !writtenByUs(i) })}
+func exportOf(key mcs.Key, cluster string, list []api.Instance) InstanceExport {
+	list = slices.SortedFunc(slices.Values(list), func(a, b api.Instance) int { return strings.Compare(a.ID, b.ID) })
+	out := InstanceExport{Cluster: cluster, Ours: !slices.ContainsFunc(list, func(i api.Instance) bool { return !writtenByUs(i) })}
 	var readable []shownEndpoint
-	for _, i := range instances {
+	for _, i := range list {
 		shown, err := parseInstance(i)
 		if err != nil {
 			out.Problems = append(out.Problems, fmt.Sprintf("instance %s left out: %v", i.ID, err))
@@ -80,8 +83,8 @@ func exportOf(key mcs.Key, cluster string, instances []Instance) InstanceExport 
 }
 
 // writtenByUs says whether a controller like this one wrote the instance.
-func writtenByUs(i Instance) bool {
-	return strings.HasPrefix(i.Attributes[attrController], ManagedBy+" ")
+func writtenByUs(i api.Instance) bool {
+	return strings.HasPrefix(i.Attributes[instances.AttrController], plan.ManagedBy+" ")
 }
 
 // shownEndpoint is what one instance says: one endpoint, one port.
@@ -97,32 +100,32 @@ type shownEndpoint struct {
 const lastMilli = 253_402_300_799_000
 
 // parseInstance reads an instance. One that has both an IPv4 and an IPv6 address is two endpoints.
-func parseInstance(i Instance) ([]shownEndpoint, error) {
+func parseInstance(i api.Instance) ([]shownEndpoint, error) {
 	a := i.Attributes
 	s := shownEndpoint{
-		serviceType: mcsv1beta1.ServiceImportType(a[attrServiceType]),
-		port:        mcs.Port{Name: a[attrSvcPortName], Protocol: corev1.Protocol(a[attrSvcProtocol]), TargetPort: a[attrTargetPort]},
-		backend:     mcs.BackendPort{Name: a[attrSvcPortName], Protocol: corev1.Protocol(a[attrProtocol])},
-		endpoint:    mcs.Endpoint{Ready: true, Hostname: a[attrHostname]},
+		serviceType: mcsv1beta1.ServiceImportType(a[instances.AttrServiceType]),
+		port:        mcs.Port{Name: a[instances.AttrServicePortName], Protocol: corev1.Protocol(a[instances.AttrServiceProtocol]), TargetPort: a[instances.AttrTargetPort]},
+		backend:     mcs.BackendPort{Name: a[instances.AttrServicePortName], Protocol: corev1.Protocol(a[instances.AttrProtocol])},
+		endpoint:    mcs.Endpoint{Ready: true, Hostname: a[instances.AttrHostname]},
 	}
 	var err error
-	if s.port.Port, err = parsePort(a, attrSvcPort); err != nil {
+	if s.port.Port, err = parsePort(a, instances.AttrServicePort); err != nil {
 		return nil, err
 	}
-	if s.backend.Port, err = parsePort(a, attrPort); err != nil {
+	if s.backend.Port, err = parsePort(a, instances.AttrPort); err != nil {
 		return nil, err
 	}
-	if ready, ok := a[attrReady]; ok {
+	if ready, ok := a[instances.AttrReady]; ok {
 		if s.endpoint.Ready, err = strconv.ParseBool(ready); err != nil {
-			return nil, fmt.Errorf("%s is %.20q, neither true nor false", attrReady, ready)
+			return nil, fmt.Errorf("%s is %.20q, neither true nor false", instances.AttrReady, ready)
 		}
 	}
 	s.endpoint.Serving = s.endpoint.Ready
 	// Without a time the export is younger than all others, which costs it conflicts and nothing else.
-	if s.created, err = strconv.ParseInt(a[attrCreated], 10, 64); err != nil || s.created < 0 || s.created > lastMilli {
+	if s.created, err = strconv.ParseInt(a[instances.AttrCreated], 10, 64); err != nil || s.created < 0 || s.created > lastMilli {
 		s.created = time.Time{}.UnixMilli()
 	}
-	return s.at(a[attrIPv4], a[attrIPv6])
+	return s.at(a[instances.AttrIPv4], a[instances.AttrIPv6])
 }
 
 // at is s at each of the addresses that are there.
@@ -140,7 +143,7 @@ func (s shownEndpoint) at(addresses ...string) ([]shownEndpoint, error) {
 		out = append(out, s)
 	}
 	if len(out) == 0 {
-		return nil, errors.New("it has neither " + attrIPv4 + " nor " + attrIPv6)
+		return nil, errors.New("it has neither " + instances.AttrIPv4 + " nor " + instances.AttrIPv6)
 	}
 	return out, nil
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
@@ -25,28 +24,6 @@ func warns(t *testing.T, reg *Registry, key mcs.Key, texts ...string) func() boo
 		have := look(t, reg, key).Local.Warnings
 		return len(have) == len(texts) && !slices.ContainsFunc(texts, func(text string) bool {
 			return !slices.ContainsFunc(have, func(line string) bool { return strings.Contains(line, text) })
-		})
-	}
-}
-
-func TestUnshownWarnings(t *testing.T) {
-	collisions := []plan.Collision{{ID: "a", ClusterID: "cls2"}, {ID: "b"}, {ID: "c", ClusterID: "cls2"}, {ID: "d", ClusterID: "cls3"}}
-	tests := []struct {
-		name string
-		u    unshown
-		want []string
-	}{
-		{name: "nothing"},
-		{"failed", unshown{failed: "no"}, []string{"the endpoints are not shown as Cloud Map instances: no"}},
-		{"too many", unshown{beyond: 7}, []string{"7 endpoints are not shown as Cloud Map instances: a service has at most 1000 (the other clusters import all of them)"}},
-		{"collisions", unshown{collisions: collisions}, []string{"4 endpoints are not shown as Cloud Map instances because others use their IDs (a of cluster cls2, b of no cluster of the clusterset, c of cluster cls2, …): do the pod networks overlap?"}},
-		{"refused", unshown{refused: []string{"a (bad)"}}, []string{"1 endpoints are not shown because AWS Cloud Map refuses their instances: a (bad)"}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := tt.u.warnings(); !slices.Equal(got, tt.want) {
-				t.Errorf("warnings %q, want %q", got, tt.want)
-			}
 		})
 	}
 }
@@ -72,7 +49,7 @@ func TestViewReportsCollisions(t *testing.T) {
 func TestViewReportsTooMany(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	a, _ := viewing(t, c, cls1)
-	exp := webExport("cls1", 0, maxInstances+7)
+	exp := webExport("cls1", 0, api.MaxDiscovered+7)
 	publish(t, a, exp)
 	within(t, 60*time.Second, "it is reported", warns(t, a, webKey(0), "7 endpoints are not shown as Cloud Map instances: a service has at most 1000"))
 	b, _ := viewing(t, c, cls2)
@@ -180,7 +157,7 @@ func TestViewOfOldController(t *testing.T) {
 	cfg.InstanceView, cfg.times.unspoken = true, time.Hour
 	a := c.registry(t, cfg)
 	start(t, a)
-	within(t, 10*time.Second, "the view has found them", func() bool { return slices.Contains(a.view.queueKeys(), webKey(0)) })
+	within(t, 10*time.Second, "the view has found them", func() bool { return a.view.Pending() == 1 })
 	gone := c.requests("DeregisterInstance")
 	publish(t, a, exp)
 	within(t, 10*time.Second, "they are ours", func() bool {
@@ -204,7 +181,7 @@ func TestViewAudit(t *testing.T) {
 		publish(t, a, webExport("cls1", i, 2))
 		within(t, 10*time.Second, "two instances", func() bool { return len(c.instances(t, "demo", webKey(i).Name)) == 2 })
 	}
-	within(t, 10*time.Second, "the view is done", func() bool { return len(a.view.queueKeys()) == 0 })
+	within(t, 10*time.Second, "the view is done", func() bool { return a.view.Pending() == 0 })
 	s, _ := c.service(t, "demo", "web-1")
 	if err := c.client.DeregisterInstance(t.Context(), s.ID, "tcp-10_10_0_2-8080"); err != nil {
 		t.Fatal(err)
@@ -247,28 +224,4 @@ func TestViewLooksOnceMore(t *testing.T) {
 		within(t, 10*time.Second, "it is not found", happened)
 		within(t, 10*time.Second, "nothing is left", c.shows(t, key))
 	})
-}
-
-// TestAuditDoubtful is how often a service is looked at that is not found.
-func TestAuditDoubtful(t *testing.T) {
-	key := webKey(0)
-	v := &instanceView{identity: cls1, queue: map[mcs.Key]*viewItem{}, doubtful: map[mcs.Key]doubt{key: {}}}
-	look := func(listed bool, want bool) {
-		t.Helper()
-		v.auditDoubtful(key, listed, false, nil)
-		if _, still := v.doubtful[key]; still != want {
-			t.Errorf("is it looked at again: %v, want %v", still, want)
-		}
-	}
-	look(true, true)
-	look(true, true)
-	look(false, false)
-	v.doubtful[key] = doubt{}
-	look(false, true)
-	look(false, false)
-	v.doubtful[key] = doubt{}
-	v.auditDoubtful(key, true, true, nil)
-	if len(v.doubtful) > 0 {
-		t.Error("found without anything of ours, it is looked at again")
-	}
 }

@@ -1,4 +1,4 @@
-package plan
+package legacy
 
 import (
 	"fmt"
@@ -15,11 +15,13 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 )
 
 // oldInstance is an instance as version 0.3.1 of the AWS Cloud Map MCS Controller for K8s writes it: recorded from one
 // that ran against cloudmap-local.
-func oldInstance(cluster, address string, edits map[string]string) Instance {
+func oldInstance(cluster, address string, edits map[string]string) api.Instance {
 	attrs := map[string]string{
 		"AWS_INSTANCE_IPV4": address, "AWS_INSTANCE_PORT": "8080", "CLUSTER_ID": cluster, "CLUSTERSET_ID": "set1",
 		"ENDPOINT_PORT_NAME": "http", "ENDPOINT_PROTOCOL": "TCP", "HOSTNAME": "", "NODENAME": "node-1", "READY": "true",
@@ -34,7 +36,7 @@ func oldInstance(cluster, address string, edits map[string]string) Instance {
 			attrs[k] = v
 		}
 	}
-	return Instance{ID: fmt.Sprintf("tcp-%s-%s", strings.ReplaceAll(address, ".", "_"), attrs["AWS_INSTANCE_PORT"]), Attributes: attrs}
+	return api.Instance{ID: fmt.Sprintf("tcp-%s-%s", strings.ReplaceAll(address, ".", "_"), attrs["AWS_INSTANCE_PORT"]), Attributes: attrs}
 }
 
 func TestExportsOf(t *testing.T) {
@@ -61,18 +63,18 @@ func TestExportsOf(t *testing.T) {
 	metrics := edits{"AWS_INSTANCE_PORT": "9090", "SERVICE_PORT": "81", "SERVICE_PORT_NAME": "metrics", "ENDPOINT_PORT_NAME": "metrics", "SERVICE_TARGET_PORT": "9090"}
 	tests := []struct {
 		name string
-		have []Instance
+		have []api.Instance
 		want []InstanceExport
 	}{
 		{name: "nothing"},
 		{
 			name: "one endpoint",
-			have: []Instance{oldInstance("cls1", "10.0.0.1", nil)},
+			have: []api.Instance{oldInstance("cls1", "10.0.0.1", nil)},
 			want: []InstanceExport{{Cluster: "cls1", Export: export(nil)}},
 		},
 		{
 			name: "others' instances have no part in it",
-			have: []Instance{
+			have: []api.Instance{
 				oldInstance("cls1", "10.0.0.1", nil),
 				oldInstance("cls1", "10.0.0.2", edits{"CLUSTERSET_ID": "set2"}),
 				oldInstance("cls1", "10.0.0.3", edits{"CLUSTERSET_ID": "absent"}),
@@ -82,7 +84,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "two clusters",
-			have: []Instance{oldInstance("cls2", "10.0.0.2", nil), oldInstance("cls1", "10.0.0.1", nil)},
+			have: []api.Instance{oldInstance("cls2", "10.0.0.2", nil), oldInstance("cls1", "10.0.0.1", nil)},
 			want: []InstanceExport{
 				{Cluster: "cls1", Export: export(nil)},
 				{Cluster: "cls2", Export: export(func(e *mcs.Export) {
@@ -93,7 +95,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "two ports of one endpoint, which one instance says is not ready",
-			have: []Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("cls1", "10.0.0.1", with(metrics, "READY", "false"))},
+			have: []api.Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("cls1", "10.0.0.1", with(metrics, "READY", "false"))},
 			want: []InstanceExport{{Cluster: "cls1", Export: export(func(e *mcs.Export) {
 				e.Ports = append(e.Ports, mcs.Port{Name: "metrics", Protocol: corev1.ProtocolTCP, Port: 81, TargetPort: "9090"})
 				e.Backends[0].Ports = append(e.Backends[0].Ports, mcs.BackendPort{Name: "metrics", Protocol: corev1.ProtocolTCP, Port: 9090})
@@ -102,7 +104,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "a port of which only some endpoints have been written",
-			have: []Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("cls1", "10.0.0.2", nil), oldInstance("cls1", "10.0.0.2", metrics)},
+			have: []api.Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("cls1", "10.0.0.2", nil), oldInstance("cls1", "10.0.0.2", metrics)},
 			want: []InstanceExport{{Cluster: "cls1", Export: export(func(e *mcs.Export) {
 				e.Ports = append(e.Ports, mcs.Port{Name: "metrics", Protocol: corev1.ProtocolTCP, Port: 81, TargetPort: "9090"})
 				e.Backends = append(e.Backends, mcs.Backends{
@@ -113,7 +115,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "a named targetPort that pods resolve differently",
-			have: []Instance{
+			have: []api.Instance{
 				oldInstance("cls1", "10.0.0.1", edits{"SERVICE_TARGET_PORT": "web"}),
 				oldInstance("cls1", "10.0.0.2", edits{"SERVICE_TARGET_PORT": "web", "AWS_INSTANCE_PORT": "8081"}),
 			},
@@ -127,7 +129,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "an endpoint's port number changes while it is read",
-			have: []Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("cls1", "10.0.0.1", edits{"AWS_INSTANCE_PORT": "8081"})},
+			have: []api.Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("cls1", "10.0.0.1", edits{"AWS_INSTANCE_PORT": "8081"})},
 			want: []InstanceExport{{Cluster: "cls1", Export: export(func(e *mcs.Export) {
 				e.Backends = append(e.Backends, mcs.Backends{
 					Ports: []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8081}}, Endpoints: []mcs.Endpoint{endpoint("10.0.0.1")},
@@ -136,7 +138,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "headless, with host names and IPv6",
-			have: []Instance{oldInstance("cls1", "10.0.0.1", edits{"SERVICE_TYPE": "Headless", "HOSTNAME": "web-0", "AWS_INSTANCE_IPV6": "fd00::1"})},
+			have: []api.Instance{oldInstance("cls1", "10.0.0.1", edits{"SERVICE_TYPE": "Headless", "HOSTNAME": "web-0", "AWS_INSTANCE_IPV6": "fd00::1"})},
 			want: []InstanceExport{{Cluster: "cls1", Export: export(func(e *mcs.Export) {
 				e.Type, e.IPFamilies = mcsv1beta1.Headless, append(e.IPFamilies, corev1.IPv6Protocol)
 				e.Backends[0].Endpoints = []mcs.Endpoint{endpoint("10.0.0.1"), endpoint("fd00::1")}
@@ -147,7 +149,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "what most instances say counts",
-			have: []Instance{
+			have: []api.Instance{
 				oldInstance("cls1", "10.0.0.1", nil), oldInstance("cls1", "10.0.0.2", nil),
 				oldInstance("cls1", "10.0.0.3", edits{"SERVICE_TYPE": "Headless", "SERVICE_EXPORT_CREATION_TIMESTAMP": "1"}),
 			},
@@ -157,7 +159,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "an early version said neither READY nor when",
-			have: []Instance{oldInstance("cls1", "10.0.0.1", edits{"READY": "absent", "SERVICE_EXPORT_CREATION_TIMESTAMP": "absent"})},
+			have: []api.Instance{oldInstance("cls1", "10.0.0.1", edits{"READY": "absent", "SERVICE_EXPORT_CREATION_TIMESTAMP": "absent"})},
 			want: []InstanceExport{{
 				Cluster: "cls1", Export: export(func(e *mcs.Export) { e.Created = time.Time{} }),
 				Problems: []string{"there is no creation time: every other export wins against this one"},
@@ -165,7 +167,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "a bad instance hurts only itself",
-			have: []Instance{
+			have: []api.Instance{
 				oldInstance("cls1", "10.0.0.1", nil),
 				oldInstance("cls1", "10.0.0.2", edits{"SERVICE_PORT": "0"}),
 				oldInstance("cls1", "10.0.0.3", edits{"AWS_INSTANCE_PORT": "65536"}),
@@ -185,7 +187,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "a cluster that cannot be",
-			have: []Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("Not.A.Label", "10.0.0.2", nil)},
+			have: []api.Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("Not.A.Label", "10.0.0.2", nil)},
 			want: []InstanceExport{
 				{Cluster: "Not.A.Label", Problems: []string{`checking the source cluster: ID "Not.A.Label" is not a DNS label: use at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit`}},
 				{Cluster: "cls1", Export: export(nil)},
@@ -193,7 +195,7 @@ func TestExportsOf(t *testing.T) {
 		},
 		{
 			name: "our own kind's instances are told apart",
-			have: []Instance{
+			have: []api.Instance{
 				oldInstance("cls1", "10.0.0.1", edits{"K8S_CONTROLLER": "cloud-map-mcs-controller 1.0.0"}),
 				oldInstance("cls2", "10.0.0.1", edits{"K8S_CONTROLLER": "cloud-map-mcs-controller 1.0.0"}),
 				oldInstance("cls2", "10.0.0.2", nil),
@@ -231,7 +233,7 @@ func TestExportsOfInstancesOf(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		want := randomShownExport(random)
-		instances := InstancesOf(want, "set1", "v1")
+		instances := instances.FromExport(want, "set1", "v1")
 		random.Shuffle(len(instances), func(i, j int) { instances[i], instances[j] = instances[j], instances[i] })
 		got := ExportsOf(want.Key, "set1", instances)
 		if len(got) != 1 || got[0].Export == nil || len(got[0].Problems) > 0 || !got[0].Ours {
@@ -276,7 +278,7 @@ func FuzzExportsOf(f *testing.F) {
 		f.Add(s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8])
 	}
 	f.Fuzz(func(t *testing.T, address, port, svcPort, name, protocol, kind, ready, created, hostname string) {
-		instances := []Instance{
+		instances := []api.Instance{
 			oldInstance("cls1", "10.0.0.1", map[string]string{
 				"AWS_INSTANCE_IPV4": address, "AWS_INSTANCE_PORT": port, "SERVICE_PORT": svcPort, "SERVICE_PORT_NAME": name, "SERVICE_PROTOCOL": protocol,
 				"ENDPOINT_PROTOCOL": protocol, "SERVICE_TYPE": kind, "READY": ready, "SERVICE_EXPORT_CREATION_TIMESTAMP": created, "HOSTNAME": hostname,

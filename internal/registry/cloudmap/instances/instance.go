@@ -1,0 +1,219 @@
+package instances
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+)
+
+// The attributes of an instance, which users query. The legacy controller has the same.
+const (
+	AttrIPv4            = "AWS_INSTANCE_IPV4"
+	AttrIPv6            = "AWS_INSTANCE_IPV6"
+	AttrPort            = "AWS_INSTANCE_PORT"
+	AttrPortName        = "ENDPOINT_PORT_NAME"
+	AttrProtocol        = "ENDPOINT_PROTOCOL"
+	AttrServicePort     = "SERVICE_PORT"
+	AttrServicePortName = "SERVICE_PORT_NAME"
+	AttrServiceProtocol = "SERVICE_PROTOCOL"
+	AttrTargetPort      = "SERVICE_TARGET_PORT"
+	AttrClusterID       = "CLUSTER_ID"
+	AttrClusterSetID    = "CLUSTERSET_ID"
+	AttrServiceType     = "SERVICE_TYPE"
+	AttrCreated         = "SERVICE_EXPORT_CREATION_TIMESTAMP"
+	AttrReady           = "READY"
+	AttrHostname        = "HOSTNAME"
+	AttrNode            = "NODENAME"
+	AttrController      = "K8S_CONTROLLER"
+)
+
+// managedAttributes are the attributes that this controller writes. Other attributes of its instances stay.
+var managedAttributes = []string{
+	AttrIPv4, AttrIPv6, AttrPort, AttrPortName, AttrProtocol, AttrServicePort, AttrServicePortName, AttrServiceProtocol,
+	AttrTargetPort, AttrClusterID, AttrClusterSetID, AttrServiceType, AttrCreated, AttrReady, AttrHostname, AttrNode,
+	AttrController,
+}
+
+// Collision is an instance that cannot be registered because another owner has its ID: two clusters with overlapping pod networks
+// have endpoints with the same address.
+type Collision struct {
+	ID string
+	// ClusterID is the cluster ID of the owner, "" if it is not a cluster.
+	ClusterID string
+}
+
+// Changes are the writes that bring a Cloud Map service in sync, and the collisions, each sorted by ID.
+type Changes struct {
+	Register   []api.Instance
+	Deregister []string
+	Collisions []Collision
+}
+
+// FromExport returns the instances that mirror e, sorted by ID: one for each endpoint address and port. Endpoints without ports
+// have none.
+func FromExport(e mcs.Export, clusterSetID, controllerVersion string) []api.Instance {
+	byID := map[string]api.Instance{}
+	for _, port := range e.Ports {
+		for _, b := range e.Backends {
+			i := slices.IndexFunc(b.Ports, func(p mcs.BackendPort) bool { return p.Name == port.Name })
+			if i < 0 {
+				continue
+			}
+			for _, ep := range b.Endpoints {
+				id := instanceID(b.Ports[i], ep.Address)
+				// If two ports of the Service have one target port, the instance has the first.
+				if _, ok := byID[id]; ok {
+					continue
+				}
+				attrs := exportAttributes(e, clusterSetID, controllerVersion)
+				addPort(attrs, port, b.Ports[i])
+				addEndpoint(attrs, ep)
+				byID[id] = api.Instance{ID: id, Attributes: sanitizeValues(attrs)}
+			}
+		}
+	}
+	var out []api.Instance
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		out = append(out, byID[id])
+	}
+	return out
+}
+
+// instanceID returns an ID such as "tcp-10_10_21_133-80".
+func instanceID(p mcs.BackendPort, address netip.Addr) string {
+	host := strings.NewReplacer(".", "_", ":", "_").Replace(address.String())
+	return fmt.Sprintf("%s-%s-%d", strings.ToLower(string(p.Protocol)), host, p.Port)
+}
+
+func exportAttributes(e mcs.Export, clusterSetID, controllerVersion string) map[string]string {
+	return map[string]string{
+		AttrClusterID:    e.Cluster,
+		AttrClusterSetID: clusterSetID,
+		AttrServiceType:  string(e.Type),
+		AttrCreated:      strconv.FormatInt(e.Created.UnixMilli(), 10),
+		AttrController:   plan.ManagedBy + " " + controllerVersion,
+	}
+}
+
+func addPort(attrs map[string]string, svc mcs.Port, backend mcs.BackendPort) {
+	attrs[AttrPort] = strconv.Itoa(int(backend.Port))
+	attrs[AttrPortName] = backend.Name
+	attrs[AttrProtocol] = string(backend.Protocol)
+	attrs[AttrServicePort] = strconv.Itoa(int(svc.Port))
+	attrs[AttrServicePortName] = svc.Name
+	attrs[AttrServiceProtocol] = string(svc.Protocol)
+	attrs[AttrTargetPort] = svc.TargetPort
+}
+
+func addEndpoint(attrs map[string]string, ep mcs.Endpoint) {
+	if ep.Address.Is4() {
+		attrs[AttrIPv4] = ep.Address.String()
+	} else {
+		attrs[AttrIPv6] = ep.Address.String()
+	}
+	attrs[AttrReady] = strconv.FormatBool(ep.Ready)
+	attrs[AttrHostname] = ep.Hostname
+	attrs[AttrNode] = ep.Node
+}
+
+// maxAttributeValue is the maximum length of a value in Cloud Map.
+const maxAttributeValue = 1024
+
+// sanitizeValues returns attrs with values that Cloud Map accepts (printable ASCII, no leading blank): it refuses the whole instance because of
+// one bad character.
+func sanitizeValues(attrs map[string]string) map[string]string {
+	for k, v := range attrs {
+		v = strings.Map(func(r rune) rune {
+			if r >= ' ' && r <= '~' || r == '\t' {
+				return r
+			}
+			return '?'
+		}, v)
+		attrs[k] = strings.TrimSpace(v[:min(len(v), maxAttributeValue)])
+	}
+	return attrs
+}
+
+// OwnedBy returns a function that reports whether an instance with attrs belongs to the cluster. Instances of early versions of the
+// legacy controller have no clusterset ID.
+func OwnedBy(clusterID, clusterSetID string) func(attrs map[string]string) bool {
+	return func(attrs map[string]string) bool {
+		set, ok := attrs[AttrClusterSetID]
+		return attrs[AttrClusterID] == clusterID && (!ok || set == clusterSetID)
+	}
+}
+
+// Diff returns the changes by which a service with the instances have gets the instances want. It neither overwrites nor removes
+// instances for which isOwn is false, and keeps attributes of others on the instances that it overwrites.
+func Diff(want, have []api.Instance, isOwn func(attrs map[string]string) bool) Changes {
+	var c Changes
+	present := make(map[string]api.Instance, len(have))
+	for _, h := range have {
+		present[h.ID] = h
+	}
+	wanted := make(map[string]bool, len(want))
+	for _, w := range want {
+		wanted[w.ID] = true
+		h, ok := present[w.ID]
+		if ok && !isOwn(h.Attributes) {
+			c.Collisions = append(c.Collisions, Collision{ID: w.ID, ClusterID: h.Attributes[AttrClusterID]})
+			continue
+		}
+		if attrs := withForeignAttributes(w.Attributes, h.Attributes); !ok || !maps.Equal(attrs, h.Attributes) {
+			c.Register = append(c.Register, api.Instance{ID: w.ID, Attributes: attrs})
+		}
+	}
+	for _, h := range have {
+		if !wanted[h.ID] && isOwn(h.Attributes) {
+			c.Deregister = append(c.Deregister, h.ID)
+		}
+	}
+	slices.SortFunc(c.Register, func(a, b api.Instance) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(c.Collisions, func(a, b Collision) int { return strings.Compare(a.ID, b.ID) })
+	slices.Sort(c.Deregister)
+	return c
+}
+
+// withForeignAttributes returns own with the attributes of present that this controller does not write.
+func withForeignAttributes(own, present map[string]string) map[string]string {
+	out := maps.Clone(present)
+	if out == nil {
+		out = map[string]string{}
+	}
+	for _, k := range managedAttributes {
+		delete(out, k)
+	}
+	maps.Copy(out, own)
+	return out
+}
+
+// mergeWritten returns the instances of a service from the last write and from a list that may not show it yet. The last write counts
+// for the instances of this cluster; the list adds the instances and attributes of others.
+func mergeWritten(written, listed []api.Instance, isOwn func(map[string]string) bool) []api.Instance {
+	byID := map[string]api.Instance{}
+	for _, instance := range written {
+		byID[instance.ID] = instance
+	}
+	for _, instance := range listed {
+		own, isWritten := byID[instance.ID]
+		switch {
+		case !isOwn(instance.Attributes):
+			byID[instance.ID] = instance
+		case isWritten:
+			byID[instance.ID] = api.Instance{ID: instance.ID, Attributes: withForeignAttributes(own.Attributes, instance.Attributes)}
+		default:
+			// A previous process wrote it, or the last write removed it. Only its owner is certain: Diff then removes the instance
+			// unless it is wanted, and writes it if it is.
+			owner := map[string]string{AttrClusterID: instance.Attributes[AttrClusterID]}
+			byID[instance.ID] = api.Instance{ID: instance.ID, Attributes: withForeignAttributes(owner, instance.Attributes)}
+		}
+	}
+	return slices.Collect(maps.Values(byID))
+}

@@ -1,0 +1,207 @@
+package instances
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+)
+
+var (
+	start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	key   = mcs.Key{Namespace: "demo", Name: "web"}
+)
+
+// webExport returns cluster's ClusterSetIP export of port http 80 -> 8080 with ready endpoints of these addresses.
+func webExport(cluster string, addresses ...string) mcs.Export {
+	e := mcs.Export{
+		Key: key, Cluster: cluster, Created: start, Type: mcsv1beta1.ClusterSetIP,
+		Ports:           []mcs.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: "8080"}},
+		SessionAffinity: corev1.ServiceAffinityNone,
+		IPFamilies:      []corev1.IPFamily{corev1.IPv4Protocol},
+	}
+	b := mcs.Backends{Ports: []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}}
+	for _, a := range addresses {
+		b.Endpoints = append(b.Endpoints, mcs.Endpoint{Address: netip.MustParseAddr(a), Ready: true, Serving: true})
+	}
+	e.Backends = []mcs.Backends{b}
+	return e
+}
+
+func TestFromExport(t *testing.T) {
+	e := webExport("cls1", "10.10.21.133")
+	e.Ports = []mcs.Port{
+		{Name: "", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: "http"},
+		{Name: "alias", Protocol: corev1.ProtocolTCP, Port: 81, TargetPort: "8080"},
+		{Name: "unused", Protocol: corev1.ProtocolTCP, Port: 82},
+	}
+	e.Backends = []mcs.Backends{
+		{
+			Ports: []mcs.BackendPort{
+				{Name: "alias", Protocol: corev1.ProtocolTCP, Port: 8080}, {Name: "", Protocol: corev1.ProtocolTCP, Port: 8080},
+				{Name: "not of the Service", Protocol: corev1.ProtocolTCP, Port: 9},
+			},
+			Endpoints: []mcs.Endpoint{
+				{Address: netip.MustParseAddr("10.10.21.133"), Ready: true, Node: "node-1"},
+				{Address: netip.MustParseAddr("fd00:10::1"), Hostname: "web-0"},
+			},
+		},
+		{Endpoints: []mcs.Endpoint{{Address: netip.MustParseAddr("10.10.0.9")}}},
+	}
+	attributes := func(edits map[string]string) map[string]string {
+		out := map[string]string{
+			"AWS_INSTANCE_PORT": "8080", "ENDPOINT_PORT_NAME": "", "ENDPOINT_PROTOCOL": "TCP",
+			"SERVICE_PORT": "80", "SERVICE_PORT_NAME": "", "SERVICE_PROTOCOL": "TCP", "SERVICE_TARGET_PORT": "http",
+			"CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1", "SERVICE_TYPE": "ClusterSetIP",
+			"SERVICE_EXPORT_CREATION_TIMESTAMP": "1795176000000", "K8S_CONTROLLER": "cloud-map-mcs-controller v1.2.3",
+		}
+		maps.Copy(out, edits)
+		return out
+	}
+	want := []api.Instance{
+		{ID: "tcp-10_10_21_133-8080", Attributes: attributes(map[string]string{
+			"AWS_INSTANCE_IPV4": "10.10.21.133", "READY": "true", "HOSTNAME": "", "NODENAME": "node-1",
+		})},
+		{ID: "tcp-fd00_10__1-8080", Attributes: attributes(map[string]string{
+			"AWS_INSTANCE_IPV6": "fd00:10::1", "READY": "false", "HOSTNAME": "web-0", "NODENAME": "",
+		})},
+	}
+	if diff := cmp.Diff(want, FromExport(e, "set1", "v1.2.3")); diff != "" {
+		t.Errorf("FromExport (-want +got):\n%s", diff)
+	}
+	e.Type = mcsv1beta1.Headless
+	if got := FromExport(e, "set1", "v1.2.3")[0].Attributes["SERVICE_TYPE"]; got != "Headless" {
+		t.Errorf("SERVICE_TYPE = %q", got)
+	}
+}
+
+func TestFromExportBadValues(t *testing.T) {
+	e := webExport("cls1", "10.10.0.1")
+	attrs := FromExport(e, " sét\x00 ", strings.Repeat("v", 2000))[0].Attributes
+	if got := attrs["CLUSTERSET_ID"]; got != "s?t?" {
+		t.Errorf("CLUSTERSET_ID = %q", got)
+	}
+	if n := len(attrs["K8S_CONTROLLER"]); n != 1024 {
+		t.Errorf("K8S_CONTROLLER has %d characters", n)
+	}
+	if attrs["AWS_INSTANCE_IPV4"] != "10.10.0.1" {
+		t.Errorf("the rest is broken: %v", attrs)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	ours := func(id string, more ...string) api.Instance {
+		a := map[string]string{"CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1", "READY": "true"}
+		for i := 0; i < len(more); i += 2 {
+			a[more[i]] = more[i+1]
+		}
+		return api.Instance{ID: id, Attributes: a}
+	}
+	tests := []struct {
+		name       string
+		want, have []api.Instance
+		wantDo     Changes
+	}{
+		{
+			name:   "new instances",
+			want:   []api.Instance{ours("b"), ours("a")},
+			wantDo: Changes{Register: []api.Instance{ours("a"), ours("b")}},
+		},
+		{name: "nothing to do", want: []api.Instance{ours("a"), ours("b")}, have: []api.Instance{ours("b"), ours("a")}},
+		{
+			name:   "a change",
+			want:   []api.Instance{ours("a", "READY", "false")},
+			have:   []api.Instance{ours("a")},
+			wantDo: Changes{Register: []api.Instance{ours("a", "READY", "false")}},
+		},
+		{
+			// Issue 312 of the legacy controller, which registers such an instance again and again.
+			name: "attributes of others are no change",
+			want: []api.Instance{ours("a")}, have: []api.Instance{ours("a", "LAMBDA", "x", "AWS_INIT_HEALTH_STATUS", "HEALTHY")},
+		},
+		{
+			name:   "attributes of others survive a change, own attributes that are no longer written are removed",
+			want:   []api.Instance{ours("a", "AWS_INSTANCE_IPV6", "fd00::1")},
+			have:   []api.Instance{ours("a", "AWS_INSTANCE_IPV4", "10.0.0.1", "LAMBDA", "x")},
+			wantDo: Changes{Register: []api.Instance{ours("a", "AWS_INSTANCE_IPV6", "fd00::1", "LAMBDA", "x")}},
+		},
+		{
+			name:   "unwanted instances of this cluster are deregistered",
+			have:   []api.Instance{ours("c"), ours("b", "CLUSTER_ID", "cls2"), {ID: "ecs"}, ours("d", "CLUSTERSET_ID", "set2"), ours("a")},
+			wantDo: Changes{Deregister: []string{"a", "c"}},
+		},
+		{
+			name:   "an instance without clusterset ID belongs to the cluster",
+			have:   []api.Instance{{ID: "a", Attributes: map[string]string{"CLUSTER_ID": "cls1"}}},
+			wantDo: Changes{Deregister: []string{"a"}},
+		},
+		{
+			name:   "instances of others are not overwritten",
+			want:   []api.Instance{ours("c"), ours("b"), ours("a")},
+			have:   []api.Instance{ours("a"), ours("c", "CLUSTER_ID", "cls2"), {ID: "b", Attributes: map[string]string{"ECS": "x"}}},
+			wantDo: Changes{Collisions: []Collision{{ID: "b"}, {ID: "c", ClusterID: "cls2"}}},
+		},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			own := OwnedBy("cls1", "set1")
+			do := Diff(tc.want, tc.have, own)
+			if diff := cmp.Diff(tc.wantDo, do); diff != "" {
+				t.Errorf("Instances (-want +got):\n%s", diff)
+			}
+			if again := Diff(tc.want, applyInstances(tc.have, do), own); len(again.Register)+len(again.Deregister) > 0 {
+				t.Errorf("the next diff has more changes: %v", again)
+			}
+		})
+	}
+}
+
+// A list may lag behind the last write, and shows instances that a previous process left.
+func TestMergeWritten(t *testing.T) {
+	own := func(id, ready string, more ...string) api.Instance {
+		attrs := map[string]string{"CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1", "READY": ready}
+		for i := 0; i < len(more); i += 2 {
+			attrs[more[i]] = more[i+1]
+		}
+		return api.Instance{ID: id, Attributes: attrs}
+	}
+	other := api.Instance{ID: "ecs", Attributes: map[string]string{"CLUSTER_ID": "cls2", "CLUSTERSET_ID": "set1"}}
+	written := []api.Instance{own("not listed yet", "true"), own("written", "true")}
+	listed := []api.Instance{own("written", "false", "LAMBDA", "x"), own("leftover", "true"), own("removed", "true"), other}
+	isOwn := OwnedBy("cls1", "set1")
+	have := mergeWritten(written, listed, isOwn)
+	want := []api.Instance{own("not listed yet", "true"), own("written", "true"), own("removed", "true")}
+	changes := Diff(want, have, isOwn)
+	if diff := cmp.Diff(Changes{Register: []api.Instance{own("removed", "true")}, Deregister: []string{"leftover"}}, changes); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+	if changes := Diff(nil, have, isOwn); len(changes.Collisions) > 0 || !slices.Equal(changes.Deregister, []string{"leftover", "not listed yet", "removed", "written"}) {
+		t.Errorf("changes without an export: %v", changes)
+	}
+}
+
+func applyInstances(have []api.Instance, do Changes) []api.Instance {
+	byID := map[string]api.Instance{}
+	for _, list := range [][]api.Instance{have, do.Register} {
+		for _, i := range list {
+			byID[i.ID] = i
+		}
+	}
+	for _, id := range do.Deregister {
+		delete(byID, id)
+	}
+	var out []api.Instance
+	for _, i := range byID {
+		out = append(out, i)
+	}
+	return out
+}

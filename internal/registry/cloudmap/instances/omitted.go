@@ -1,0 +1,116 @@
+package instances
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+)
+
+// omitted are the endpoints of a service that are not mirrored, by reason.
+type omitted struct {
+	// overLimit is the number of instances beyond the limit of a service.
+	overLimit int
+	// collisions are instances whose IDs others use.
+	collisions []Collision
+	// refused are instances that AWS Cloud Map refuses, with its reason by ID.
+	refused map[string]string
+	// failure is the reason why nothing could be written, and failed the number of endpoints.
+	failure string
+	failed  int
+}
+
+// maxNamed is the number of instances that a warning names.
+const maxNamed = 3
+
+// warnings returns one line for each reason, for users.
+func (o omitted) warnings() []string {
+	var lines []string
+	if o.failure != "" {
+		lines = append(lines, fmt.Sprintf("the endpoints are not shown as Cloud Map instances: %s", o.failure))
+	}
+	if o.overLimit > 0 {
+		lines = append(lines, fmt.Sprintf("%d endpoints are not shown as Cloud Map instances: a service has at most %d (the other clusters import all of them)", o.overLimit, maxInstances))
+	}
+	if n := len(o.collisions); n > 0 {
+		var names []string
+		for _, c := range o.collisions[:min(n, maxNamed)] {
+			owner := "no cluster of the clusterset"
+			if c.ClusterID != "" {
+				owner = "cluster " + c.ClusterID
+			}
+			names = append(names, fmt.Sprintf("%s of %s", c.ID, owner))
+		}
+		lines = append(lines, fmt.Sprintf("%d endpoints are not shown as Cloud Map instances because others use their IDs (%s): do the pod networks overlap?", n, joinFirst(names, n)))
+	}
+	if n := len(o.refused); n > 0 {
+		var names []string
+		for _, id := range slices.Sorted(maps.Keys(o.refused))[:min(n, maxNamed)] {
+			names = append(names, fmt.Sprintf("%s (%s)", id, o.refused[id]))
+		}
+		lines = append(lines, fmt.Sprintf("%d endpoints are not shown because AWS Cloud Map refuses their instances: %s", n, joinFirst(names, n)))
+	}
+	return lines
+}
+
+// joinFirst joins names, which are the first ones of total.
+func joinFirst(names []string, total int) string {
+	text := strings.Join(names, ", ")
+	if total > len(names) {
+		text += ", …"
+	}
+	return text
+}
+
+// omittedByFailure returns the endpoints of a service that could not be written. Failures that a retry resolves, such as throttling,
+// are not reported to users.
+func (v *View) omittedByFailure(key mcs.Key, err error) omitted {
+	exp, _ := v.cfg.Desired(key)
+	if exp == nil || !api.IsInvalid(err) && !api.IsDenied(err) {
+		return omitted{}
+	}
+	return omitted{failure: err.Error(), failed: exp.EndpointCount()}
+}
+
+// updateWarnings logs new warnings of a service and reports whether they have changed. The caller holds v.mu.
+func (v *View) updateWarnings(key mcs.Key, s *service) bool {
+	text := strings.Join(s.omitted.warnings(), "; ")
+	if text == s.reported {
+		return false
+	}
+	if text != "" && s.omitted.failure == "" { // logFailure logs failures
+		v.log.Info("Omitted endpoints from the Cloud Map instances", "service", key.String(), "warnings", text)
+	}
+	s.reported = text
+	return true
+}
+
+// Warnings returns the lines about endpoints of a service that are not mirrored.
+func (v *View) Warnings(key mcs.Key) []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if s := v.services[key]; s != nil {
+		return s.omitted.warnings()
+	}
+	return nil
+}
+
+// updateMetrics sets the metrics of mirrored, omitted and pending instances. The caller holds v.mu.
+func (v *View) updateMetrics() {
+	counts, total := map[string]int{"collision": 0, "limit": 0, "refused": 0, "failed": 0}, 0
+	for _, s := range v.services {
+		total += s.instances
+		counts["collision"] += len(s.omitted.collisions)
+		counts["limit"] += s.omitted.overLimit
+		counts["refused"] += len(s.omitted.refused)
+		counts["failed"] += s.omitted.failed
+	}
+	v.cfg.Metrics.SetObjects(v.client.Name(), "instances", total)
+	v.cfg.Metrics.SetPending(v.client.Name(), "services", v.pending())
+	for reason, count := range counts {
+		v.cfg.Metrics.SetOmittedInstances(v.client.Name(), reason, count)
+	}
+}

@@ -1,0 +1,192 @@
+package instances
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+)
+
+const (
+	// minRetry is the pause after a first failure, maxRetry the longest pause.
+	minRetry = time.Second
+	maxRetry = 5 * time.Minute
+	// maxUndecidedRetry is the longest pause while the desired export is unknown. The retry takes no request.
+	maxUndecidedRetry = 15 * time.Second
+	// absentReads is the number of reads without instances of this cluster after which a service without an export is forgotten. One
+	// answer may be late.
+	absentReads = 2
+)
+
+// backoff is the pause before the next attempt.
+type backoff struct {
+	failures int
+	retryAt  time.Time
+}
+
+// fail sets the pause after a failure. Quotas and missing permissions last longer than throttling.
+func (b *backoff) fail(now time.Time, err error) {
+	b.failures++
+	pause := min(maxRetry, minRetry<<min(b.failures-1, 10))
+	switch {
+	case errors.Is(err, errUndecided):
+		pause = min(maxUndecidedRetry, pause)
+	case api.IsInvalid(err), api.IsDenied(err) && b.failures >= maxDenials:
+		pause = maxRetry
+	}
+	b.retryAt = now.Add(api.Jitter(pause))
+}
+
+// service is the state of one Cloud Map service.
+type service struct {
+	// isQueued: the service has to be reconciled. isBusy: it is being reconciled.
+	isQueued, isBusy bool
+	backoff
+	// applied is the export whose instances were last written or read, nil if none.
+	applied *mcs.Export
+	// instances is the number of instances of applied.
+	instances int
+	// writtenAt is the time of the last write, reconciledAt that of the last attempt.
+	writtenAt, reconciledAt time.Time
+	// absent is the number of reads in a row without instances of this cluster.
+	absent  int
+	omitted omitted
+	// reported are the warnings of the last notification.
+	reported string
+}
+
+// listState is the state of the list of all services after a start.
+type listState struct {
+	isPending bool
+	backoff
+}
+
+// queue holds the services that may have instances of this cluster. The view's lock guards it.
+type queue struct {
+	// active: this cluster holds its cluster ID.
+	active          bool
+	isCleanupDenied bool
+	list            listState
+	services        map[mcs.Key]*service
+	resyncInterval  time.Duration
+	// resyncAt is the time of the next read of an unchanged service.
+	resyncAt time.Time
+}
+
+func newQueue(resyncInterval time.Duration) queue {
+	return queue{services: map[mcs.Key]*service{}, resyncInterval: resyncInterval}
+}
+
+// requestList requests a list of all services after a random part of within, at least a fifth of it.
+func (q *queue) requestList(now time.Time, within time.Duration) {
+	q.list = listState{isPending: true, backoff: backoff{retryAt: now.Add(within/5 + rand.N(within-within/5))}}
+}
+
+// enqueue requests that a service is reconciled at once.
+func (q *queue) enqueue(key mcs.Key) {
+	s := q.services[key]
+	if s == nil {
+		s = &service{}
+		q.services[key] = s
+	}
+	s.isQueued, s.backoff = true, backoff{}
+}
+
+// reset requests that all services are reconciled as after a start.
+func (q *queue) reset() {
+	for key, s := range q.services {
+		if s.applied != nil {
+			s.applied, s.writtenAt = nil, time.Time{}
+			q.enqueue(key)
+		}
+	}
+}
+
+// pending returns the number of services that have to be reconciled.
+func (q *queue) pending() (n int) {
+	for _, s := range q.services {
+		if s.isQueued || s.isBusy {
+			n++
+		}
+	}
+	return n
+}
+
+// next returns the service that is reconciled next with its state, or a nil state and the pause until then.
+func (q *queue) next(now time.Time) (key mcs.Key, state *service, pause time.Duration) {
+	pause = time.Minute
+	if !q.active {
+		return key, nil, pause
+	}
+	if q.list.isPending {
+		pause = max(0, min(pause, q.list.retryAt.Sub(now)))
+	}
+	for key, s := range q.services {
+		if !s.isQueued || s.isBusy {
+			continue
+		}
+		if wait := s.retryAt.Sub(now); wait > 0 {
+			pause = min(pause, wait)
+			continue
+		}
+		return key, s.start(), 0
+	}
+	if key, s := q.nextResync(now); s != nil {
+		return key, s.start(), 0
+	}
+	return key, nil, max(0, min(pause, q.resyncAt.Sub(now)))
+}
+
+// start marks the service as busy and returns a copy of its state.
+func (s *service) start() *service {
+	s.isQueued, s.isBusy = false, true
+	last := *s
+	return &last
+}
+
+// nextResync returns the service with the oldest read once per interval.
+func (q *queue) nextResync(now time.Time) (key mcs.Key, oldest *service) {
+	if now.Before(q.resyncAt) {
+		return key, nil
+	}
+	q.resyncAt = now.Add(q.resyncInterval)
+	for k, s := range q.services {
+		isDue := !s.isQueued && !s.isBusy && now.Sub(s.reconciledAt) >= q.resyncInterval
+		if isDue && (oldest == nil || s.reconciledAt.Before(oldest.reconciledAt)) {
+			key, oldest = k, s
+		}
+	}
+	return key, oldest
+}
+
+// finish updates the state of a service that was reconciled, forgets the service if it has no instances, and returns the state. An
+// error that is not a failure leaves what was applied before.
+func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, failed bool) *service {
+	s := q.services[key]
+	s.isBusy, s.reconciledAt = false, now
+	if result.hasWritten {
+		s.writtenAt = now
+	}
+	if err != nil {
+		s.isQueued = true
+		s.fail(now, err)
+		if !failed {
+			return s
+		}
+	} else if !s.isQueued {
+		s.backoff = backoff{}
+	}
+	s.applied, s.instances, s.omitted = result.applied, result.instances, result.omitted
+	if !q.active && s.applied != nil { // deactivated meanwhile
+		s.applied, s.isQueued = nil, true
+	}
+	if s.absent++; !result.isAbsent {
+		s.absent = 0
+	}
+	if s.absent >= absentReads && !s.isQueued && s.reported == "" {
+		delete(q.services, key)
+	}
+	return s
+}

@@ -1,0 +1,229 @@
+package instances
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+)
+
+// resourceCache finds, creates and deletes the Cloud Map namespaces and services of the view. A namespace has the name of the
+// Kubernetes namespace, a service that of the Service. AWS allows few lists (2 a second and less), so they are cached until a
+// resource in them turns out not to exist.
+type resourceCache struct {
+	client   *api.Client
+	identity mcs.Identity
+
+	// busy is held during requests, which take minutes if AWS throttles: two exports of one namespace must not both create it.
+	busy       *semaphore.Weighted
+	namespaces map[string]api.Namespace
+	listedAt   time.Time
+	services   map[string]map[string]api.Service
+	// isOutdated: a cached resource does not exist.
+	isOutdated atomic.Bool
+	// httpNames are the names for DiscoverInstances of the namespaces in the last list.
+	httpNames sync.Map
+}
+
+func newResourceCache(client *api.Client, identity mcs.Identity) *resourceCache {
+	return &resourceCache{client: client, identity: identity, busy: semaphore.NewWeighted(1)}
+}
+
+// lock acquires c.busy, which the caller releases, unless ctx ends before.
+func (c *resourceCache) lock(ctx context.Context) error {
+	if err := c.busy.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	if c.isOutdated.Swap(false) {
+		c.namespaces, c.services, c.listedAt = nil, nil, time.Time{}
+	}
+	return nil
+}
+
+// maxListAge is the maximum age of a list of namespaces that proves that one does not exist. AWS allows a list in two seconds.
+const maxListAge = 10 * time.Second
+
+// find returns the service of key. ok is false if there is none.
+func (c *resourceCache) find(ctx context.Context, key mcs.Key) (s api.Service, ok bool, err error) {
+	if err := c.lock(ctx); err != nil {
+		return s, false, err
+	}
+	defer c.busy.Release(1)
+	in, ok, err := c.findNamespace(ctx, key.Namespace)
+	if err != nil || !ok {
+		return s, false, err
+	}
+	return c.findService(ctx, in, key.Name)
+}
+
+// httpNameOf returns the name of a namespace for DiscoverInstances as far as it is known. It is the namespace's own name unless
+// another namespace had that name before.
+func (c *resourceCache) httpNameOf(name string) string {
+	if httpName, ok := c.httpNames.Load(name); ok {
+		return httpName.(string)
+	}
+	return name
+}
+
+// addNamespaces replaces the cache by a list of namespaces that the caller has made.
+func (c *resourceCache) addNamespaces(all map[string]api.Namespace) {
+	if !c.busy.TryAcquire(1) {
+		return // the holder of c.busy has a list or makes one
+	}
+	defer c.busy.Release(1)
+	c.setNamespaces(maps.Clone(all))
+}
+
+// setNamespaces caches a list of namespaces. The caller holds c.busy.
+func (c *resourceCache) setNamespaces(all map[string]api.Namespace) {
+	c.namespaces, c.listedAt, c.services = all, time.Now(), map[string]map[string]api.Service{}
+	c.httpNames.Clear()
+	for name, in := range all {
+		c.httpNames.Store(name, in.HTTPName)
+	}
+}
+
+// ensure returns the service of key. It creates the service if necessary; then isNew is true.
+func (c *resourceCache) ensure(ctx context.Context, key mcs.Key) (s api.Service, isNew bool, err error) {
+	if err := c.lock(ctx); err != nil {
+		return s, false, err
+	}
+	defer c.busy.Release(1)
+	in, ok, err := c.findNamespace(ctx, key.Namespace)
+	if err != nil {
+		return s, false, err
+	}
+	if !ok {
+		if in, err = c.client.CreateNamespace(ctx, key.Namespace, c.identity, api.PartView); err != nil {
+			return s, false, err
+		}
+		c.namespaces[key.Namespace] = in
+		c.httpNames.Store(key.Namespace, in.HTTPName)
+	}
+	s, ok, err = c.findService(ctx, in, key.Name)
+	if err != nil || ok {
+		return s, false, err
+	}
+	if s, err = c.client.CreateService(ctx, in, key.Name, c.identity, api.PartView); err != nil {
+		return s, false, err
+	}
+	c.services[in.ID][key.Name] = s
+	return s, true, nil
+}
+
+// findNamespace finds a namespace in the list of namespaces. The caller holds c.busy.
+func (c *resourceCache) findNamespace(ctx context.Context, name string) (api.Namespace, bool, error) {
+	if in, ok := c.namespaces[name]; ok {
+		return in, true, nil
+	}
+	if time.Since(c.listedAt) < maxListAge {
+		return api.Namespace{}, false, nil
+	}
+	all, err := c.client.ListNamespaces(ctx)
+	if err != nil {
+		return api.Namespace{}, false, err
+	}
+	c.setNamespaces(all)
+	in, ok := all[name]
+	return in, ok, nil
+}
+
+// findService finds a service in the list of a namespace's services. The caller holds c.busy.
+func (c *resourceCache) findService(ctx context.Context, in api.Namespace, name string) (api.Service, bool, error) {
+	if c.services[in.ID] == nil {
+		all, err := c.client.ListServices(ctx, in)
+		if err != nil {
+			return api.Service{}, false, err
+		}
+		c.services[in.ID] = all
+	}
+	s, ok := c.services[in.ID][name]
+	return s, ok, nil
+}
+
+// invalidate makes the next call list everything again because a cached resource does not exist.
+func (c *resourceCache) invalidate() { c.isOutdated.Store(true) }
+
+// remove deletes the service of key, and the namespace if that was its last service. It deletes only resources that are unused and
+// have the tags of this clusterset.
+func (c *resourceCache) remove(ctx context.Context, key mcs.Key) error {
+	if err := c.lock(ctx); err != nil {
+		return err
+	}
+	defer c.busy.Release(1)
+	in, ok, err := c.findNamespace(ctx, key.Namespace)
+	if err != nil || !ok {
+		return err
+	}
+	s, ok, err := c.findService(ctx, in, key.Name)
+	if err != nil {
+		return err
+	}
+	if ok {
+		gone, err := c.client.DeleteIfManaged(ctx, s.ARN, c.identity, func() error { return c.client.DeleteService(ctx, s) })
+		if err != nil || !gone {
+			return err
+		}
+		delete(c.services[in.ID], key.Name)
+	}
+	return c.removeIfEmpty(ctx, in)
+}
+
+// removeIfEmpty deletes a namespace that has no services if it has the tags of this clusterset. The caller holds c.busy and has
+// listed the services.
+func (c *resourceCache) removeIfEmpty(ctx context.Context, in api.Namespace) error {
+	if len(c.services[in.ID]) > 0 {
+		return nil
+	}
+	gone, err := c.client.DeleteIfManaged(ctx, in.ARN, c.identity, func() error { return c.client.DeleteNamespace(ctx, in) })
+	if gone {
+		delete(c.namespaces, in.Name)
+		delete(c.services, in.ID)
+	}
+	return err
+}
+
+// list returns all services that may have instances of this cluster. It deletes namespaces without services that this cluster
+// created, which a previous process had no time to delete. An empty namespace of another cluster may be about to get a service.
+func (c *resourceCache) list(ctx context.Context) ([]mcs.Key, error) {
+	c.invalidate()
+	if err := c.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer c.busy.Release(1)
+	var found []mcs.Key
+	if _, _, err := c.findNamespace(ctx, ""); err != nil {
+		return nil, err
+	}
+	for name, in := range c.namespaces {
+		// The names of control namespaces, and of most namespaces of others, cannot be those of a Kubernetes namespace.
+		if len(validation.IsDNS1123Label(name)) > 0 {
+			continue
+		}
+		if _, _, err := c.findService(ctx, in, ""); err != nil {
+			return nil, err
+		}
+		if len(c.services[in.ID]) == 0 {
+			isOurs, err := c.client.IsCreatedBy(ctx, in.ARN, c.identity)
+			if err == nil && isOurs {
+				err = c.removeIfEmpty(ctx, in)
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		for service := range c.services[in.ID] {
+			if len(validation.IsDNS1123Label(service)) == 0 {
+				found = append(found, mcs.Key{Namespace: name, Name: service})
+			}
+		}
+	}
+	return found, nil
+}

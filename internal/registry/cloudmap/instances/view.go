@@ -1,0 +1,469 @@
+package instances
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+)
+
+const (
+	// maxServices bounds the services that are reconciled at once, maxRequests the concurrent writes of each. The rate limits of the
+	// client are the real bound.
+	maxServices = 4
+	maxRequests = 4
+	// maxDenials is the number of denied attempts after which a disabled view stops removing instances. A first denial may be due to a
+	// role that AWS has not propagated yet.
+	maxDenials = 3
+	// maxInstances is AWS's limit for a service, which cannot be raised. The pages hold all endpoints all the same.
+	maxInstances = api.MaxDiscovered
+)
+
+// errUndecided means that this cluster may still export the service: the controller has not read all objects since its start.
+var errUndecided = errors.New("it is not known yet whether the service is still exported")
+
+// Config configures a View.
+type Config struct {
+	Identity mcs.Identity
+	// Version is the version of this controller.
+	Version string
+	// Enabled is false if no endpoint is mirrored: then the view only removes the instances of a previous process.
+	Enabled bool
+	// Desired returns the export that the instances of a service mirror, nil if there is none. known is false if it may change before
+	// the start of the controller is complete.
+	Desired func(mcs.Key) (exp *mcs.Export, known bool)
+	// ResyncInterval is the interval between reads of one service each. Reads may lag behind writes by at most as much.
+	ResyncInterval time.Duration
+	// ListWithin is the maximum of the random delay after which services are listed at a start.
+	ListWithin time.Duration
+	Logger     logr.Logger
+	// Metrics may be nil.
+	Metrics *registry.Metrics
+}
+
+// View mirrors the exported endpoints of this cluster as Cloud Map instances. Its requests have low priority.
+type View struct {
+	cfg       Config
+	client    *api.Client
+	resources *resourceCache
+	isOwn     func(attrs map[string]string) bool
+	log       logr.Logger
+	wake      chan struct{}
+
+	mu sync.Mutex
+	queue
+}
+
+// New creates a view. It makes no request.
+func New(client *api.Client, cfg Config) *View {
+	return &View{
+		cfg:       cfg,
+		client:    client,
+		resources: newResourceCache(client, cfg.Identity),
+		isOwn:     OwnedBy(cfg.Identity.ClusterID, cfg.Identity.ClusterSetID),
+		log:       cfg.Logger.WithName("instances"),
+		wake:      make(chan struct{}, 1),
+		queue:     newQueue(cfg.ResyncInterval),
+	}
+}
+
+// AddNamespaces adds a list of namespaces that the caller made to the view's cache.
+func (v *View) AddNamespaces(all map[string]api.Namespace) { v.resources.addNamespaces(all) }
+
+// Enqueue requests that the service of key is reconciled because its export has changed.
+func (v *View) Enqueue(key mcs.Key) {
+	if !v.cfg.Enabled {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.enqueue(key)
+	v.signal()
+}
+
+// Activate lets the view write, and requests a list of all services to find instances of a previous process. The list has a random
+// delay because it takes requests that AWS allows once in two seconds for all controllers of an account, and controllers that start
+// at once have more important lists to make.
+func (v *View) Activate() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.active = true
+	v.requestList(time.Now(), v.cfg.ListWithin)
+	v.signal()
+}
+
+// Deactivate keeps the view from writing because another cluster holds the cluster ID, which marks the instances.
+func (v *View) Deactivate() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.active = false
+	v.reset()
+}
+
+// EnqueueAll requests that all services are reconciled because their namespaces may be gone.
+func (v *View) EnqueueAll() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.reset()
+	v.signal()
+}
+
+// Pending returns the number of services that have to be reconciled, counting a list of services as one.
+func (v *View) Pending() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.list.isPending {
+		return 1 + v.pending()
+	}
+	return v.pending()
+}
+
+// IsCleanupDenied reports whether a disabled view has given up removing instances for lack of permissions.
+func (v *View) IsCleanupDenied() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.isCleanupDenied
+}
+
+// signal makes Run continue. It never blocks.
+func (v *View) signal() {
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run reconciles services until ctx ends. It calls notify for a service whose warnings have changed.
+func (v *View) Run(ctx context.Context, notify func(mcs.Key)) {
+	var group errgroup.Group
+	group.SetLimit(maxServices)
+	defer func() { _ = group.Wait() }() // finishService handles the errors
+	for {
+		v.listIfDue(ctx)
+		v.mu.Lock()
+		key, state, pause := v.next(time.Now())
+		v.mu.Unlock()
+		if state != nil {
+			group.Go(func() error {
+				result, err := v.reconcile(ctx, key, *state)
+				if v.finishService(ctx, key, result, err) {
+					notify(key)
+				}
+				return nil
+			})
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-v.wake:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// finishService records the result of reconciling a service, and reports whether its warnings have changed.
+func (v *View) finishService(ctx context.Context, key mcs.Key, result outcome, err error) (hasNewWarnings bool) {
+	if api.IsNotFound(err) {
+		v.resources.invalidate()
+	}
+	failed := err != nil && ctx.Err() == nil && !errors.Is(err, errUndecided)
+	if failed {
+		result.omitted = v.omittedByFailure(key, err)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer v.signal()
+	if v.isCleanupDenied {
+		return false
+	}
+	s := v.finish(key, time.Now(), result, err, failed)
+	if failed {
+		if s.failures >= maxDenials && v.giveUpCleanup(err) {
+			return false
+		}
+		v.logFailure(err, key, s)
+	}
+	v.updateMetrics()
+	return (err == nil || failed) && v.updateWarnings(key, s)
+}
+
+// logFailure logs the first of several failures in a row; the others are the same.
+func (v *View) logFailure(err error, key mcs.Key, s *service) {
+	if s.failures > 1 {
+		v.log.V(1).Info("Still failing to mirror endpoints as Cloud Map instances", "service", key.String(), "retryAt", s.retryAt, "error", err.Error())
+		return
+	}
+	v.log.Error(err, "Failed to mirror endpoints as Cloud Map instances", "service", key.String(), "retryAt", s.retryAt)
+}
+
+// giveUpCleanup ends a disabled view that is denied access and reports whether it did: it needs no permissions for instances.
+func (v *View) giveUpCleanup(err error) bool {
+	if v.cfg.Enabled || !api.IsDenied(err) {
+		return false
+	}
+	v.log.Error(err, "Failed to remove the Cloud Map instances of a previous process: leaving them")
+	v.isCleanupDenied, v.list = true, listState{}
+	clear(v.services)
+	return true
+}
+
+// outcome is the result of reconciling a service.
+type outcome struct {
+	// applied is the export that the instances mirror now, nil if none.
+	applied *mcs.Export
+	// instances is the number of instances of applied.
+	instances int
+	// hasWritten: instances may have changed.
+	hasWritten bool
+	// isAbsent: a read shows no instance of this cluster.
+	isAbsent bool
+	omitted  omitted
+}
+
+// reconcile makes the instances of a service mirror the desired export. last is the state of the service before.
+func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcome, error) {
+	exp, known := v.cfg.Desired(key)
+	if !known {
+		return outcome{}, errUndecided
+	}
+	switch isRecent := v.isRecent(last); {
+	case isRecent && equalExports(exp, last.applied):
+		return outcome{applied: last.applied, instances: last.instances, omitted: last.omitted}, nil // a read may not show the last write yet
+	case !isRecent && (last.applied == nil || equalExports(exp, last.applied)):
+		if result, isSynced, err := v.verify(ctx, key, exp, last); isSynced || err != nil {
+			return result, err
+		}
+	}
+	if exp == nil {
+		return v.remove(ctx, key, last)
+	}
+	return v.write(ctx, key, *exp, last)
+}
+
+func equalExports(a, b *mcs.Export) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Equal(*b)
+}
+
+// isRecent reports whether reads may not show the last write of a service yet.
+func (v *View) isRecent(last service) bool { return time.Since(last.writtenAt) < v.cfg.ResyncInterval }
+
+// verify reports whether a read by names, which takes one request and no list, shows the instances of exp.
+func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last service) (result outcome, isSynced bool, err error) {
+	have, err := v.discover(ctx, key)
+	switch {
+	case api.IsNotFound(err), api.IsDenied(err): // the lists decide, which need other permissions
+		return outcome{}, false, nil
+	case err != nil:
+		return outcome{}, false, err
+	}
+	want, overLimit := v.instancesOf(exp)
+	changes := Diff(want, have, v.isOwn)
+	isRefused := func(i api.Instance) bool { _, ok := last.omitted.refused[i.ID]; return ok }
+	if changes.Register = slices.DeleteFunc(changes.Register, isRefused); len(changes.Register)+len(changes.Deregister) > 0 {
+		if last.applied != nil {
+			v.log.Info("Restoring Cloud Map instances that another client changed", "service", key.String())
+		}
+		return outcome{}, false, nil
+	}
+	return outcome{
+		applied: exp, instances: len(want) - len(changes.Collisions) - len(last.omitted.refused), isAbsent: exp == nil,
+		omitted: omitted{overLimit: overLimit, collisions: changes.Collisions, refused: last.omitted.refused},
+	}, true, nil
+}
+
+// discover reads all instances of a service by its names. A service has no more instances than one answer.
+func (v *View) discover(ctx context.Context, key mcs.Key) (instances []api.Instance, err error) {
+	err = v.client.RetryThrottled(ctx, func() (err error) {
+		instances, _, err = v.client.DiscoverInstances(ctx, v.resources.httpNameOf(key.Namespace), key.Name, nil)
+		return err
+	})
+	return instances, err
+}
+
+// write creates the service of exp if necessary and writes its instances.
+func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last service) (outcome, error) {
+	s, isNew, err := v.resources.ensure(ctx, key)
+	if err != nil {
+		return outcome{}, err
+	}
+	var listed []api.Instance
+	if !isNew {
+		if listed, err = v.client.ListInstances(ctx, s); err != nil {
+			return outcome{}, err
+		}
+	}
+	want, overLimit := v.instancesOf(&exp)
+	changes := Diff(want, v.withLastWrite(listed, last), v.isOwn)
+	refused, err := v.apply(ctx, s, changes)
+	result := outcome{hasWritten: len(changes.Register)+len(changes.Deregister) > 0}
+	if err != nil {
+		return result, err
+	}
+	result.applied, result.instances = &exp, len(want)-len(changes.Collisions)-len(refused)
+	result.omitted = omitted{overLimit: overLimit, collisions: changes.Collisions, refused: refused}
+	return result, nil
+}
+
+// remove removes the instances of this cluster from the service of key. It deletes the service and the namespace if a controller of
+// this clusterset created them and nothing uses them.
+func (v *View) remove(ctx context.Context, key mcs.Key, last service) (outcome, error) {
+	var result outcome
+	s, ok, err := v.resources.find(ctx, key)
+	if err != nil {
+		return result, err
+	}
+	hasOthers := false
+	if ok {
+		listed, err := v.client.ListInstances(ctx, s)
+		if err != nil {
+			return result, err
+		}
+		hasOthers = slices.ContainsFunc(listed, func(i api.Instance) bool { return !v.isOwn(i.Attributes) })
+		changes := Diff(nil, v.withLastWrite(listed, last), v.isOwn)
+		result.hasWritten = len(changes.Deregister) > 0
+		if _, err := v.apply(ctx, s, changes); err != nil {
+			return result, err
+		}
+	}
+	if !hasOthers {
+		if err := v.resources.remove(ctx, key); err != nil {
+			return result, err
+		}
+	}
+	result.isAbsent = !result.hasWritten
+	return result, nil
+}
+
+// instancesOf returns the instances of exp, as many as a service can have, and the number of the others.
+func (v *View) instancesOf(exp *mcs.Export) (want []api.Instance, overLimit int) {
+	if exp == nil {
+		return nil, 0
+	}
+	want = FromExport(*exp, v.cfg.Identity.ClusterSetID, v.cfg.Version)
+	overLimit = max(0, len(want)-maxInstances)
+	return want[:len(want)-overLimit], overLimit
+}
+
+// withLastWrite adds the last write to a list that may not show it yet.
+func (v *View) withLastWrite(listed []api.Instance, last service) []api.Instance {
+	if !v.isRecent(last) {
+		return listed
+	}
+	written, _ := v.instancesOf(last.applied)
+	return mergeWritten(written, listed, v.isOwn)
+}
+
+// apply registers and deregisters instances. It returns the instances that AWS Cloud Map refuses, such as an IPv6 address in a service
+// with DNS records for IPv4, by ID with the reason.
+func (v *View) apply(ctx context.Context, s api.Service, changes Changes) (refused map[string]string, err error) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxRequests)
+	var mu sync.Mutex
+	for _, id := range changes.Deregister {
+		group.Go(func() error { return v.client.DeregisterInstance(ctx, s.ID, id) })
+	}
+	for _, instance := range changes.Register {
+		group.Go(func() error {
+			_, err := v.client.RegisterInstance(ctx, s.ID, instance)
+			var invalid *types.InvalidInput
+			if !errors.As(err, &invalid) {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if refused == nil {
+				refused = map[string]string{}
+			}
+			refused[instance.ID] = invalid.ErrorMessage()
+			return nil
+		})
+	}
+	err = group.Wait()
+	return refused, err
+}
+
+// listIfDue lists all services once and enqueues the unknown ones, which may have instances of a previous process.
+func (v *View) listIfDue(ctx context.Context) {
+	v.mu.Lock()
+	isDue := v.active && v.list.isPending && !time.Now().Before(v.list.retryAt)
+	v.mu.Unlock()
+	if !isDue {
+		return
+	}
+	keys, err := v.resources.list(ctx)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err != nil {
+		if v.list.fail(time.Now(), err); ctx.Err() == nil && (v.list.failures < maxDenials || !v.giveUpCleanup(err)) {
+			v.log.Error(err, "Failed to list Cloud Map services to find instances of a previous process", "retryAt", v.list.retryAt)
+		}
+		return
+	}
+	v.list = listState{}
+	for _, key := range keys {
+		if v.services[key] == nil {
+			v.enqueue(key)
+		}
+	}
+}
+
+// Leave removes all instances of this cluster. Run must have ended. A nil view has none.
+func (v *View) Leave(ctx context.Context) error {
+	if v == nil {
+		return nil
+	}
+	err := v.removeAll(ctx)
+	if !v.cfg.Enabled && api.IsDenied(err) {
+		return nil
+	}
+	return err
+}
+
+func (v *View) removeAll(ctx context.Context) error {
+	keys, err := v.resources.list(ctx)
+	if err != nil {
+		return err
+	}
+	for key := range v.services { // such as a service without instances that Run could not delete
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b mcs.Key) int { return strings.Compare(a.String(), b.String()) })
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxServices)
+	for _, key := range slices.Compact(keys) {
+		group.Go(func() error { return v.leaveService(ctx, key) })
+	}
+	return group.Wait()
+}
+
+// leaveService removes the instances of this cluster from a service if the service may have any.
+func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
+	last := v.services[key]
+	if last == nil {
+		_, isSynced, err := v.verify(ctx, key, nil, service{})
+		if err != nil {
+			return fmt.Errorf("reading the instances of %s: %w", key, err)
+		}
+		if isSynced {
+			return nil
+		}
+		last = &service{}
+	}
+	_, err := v.remove(ctx, key, *last)
+	return err
+}
