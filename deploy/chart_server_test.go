@@ -21,6 +21,8 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 // The real Helm on a real API server: what becomes of the cluster-wide objects that others may have brought, or changed. Nothing
@@ -49,6 +51,9 @@ func newServer(t *testing.T) *server {
 		t.Fatal(`KUBEBUILDER_ASSETS is not set: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
 	default:
 		t.Skip(`needs an API server: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
+	}
+	if err := testprocess.EndChildren(); err != nil {
+		t.Fatal(err)
 	}
 	env := &envtest.Environment{ControlPlaneStartTimeout: time.Minute} // on a busy machine
 	cfg, err := env.Start()

@@ -38,6 +38,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 // The scenarios run the whole controller, under the RBAC that is installed with it, against real API servers: two
@@ -132,6 +133,9 @@ func twoClusters(t *testing.T) (a, b *cluster) {
 func needAssets(t *testing.T) {
 	t.Helper()
 	if os.Getenv("KUBEBUILDER_ASSETS") != "" {
+		if err := testprocess.EndChildren(); err != nil {
+			t.Fatal(err)
+		}
 		return
 	}
 	if os.Getenv("REQUIRE_ENVTEST") != "" {

@@ -18,6 +18,8 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 // Options are the options of Start.
@@ -145,6 +147,9 @@ func newMember(name string, o Options) (m *Member, peer string, err error) {
 
 // Start starts the process, also after Kill.
 func (m *Member) Start() error {
+	if err := testprocess.EndChildren(); err != nil {
+		return err
+	}
 	log, err := os.OpenFile(m.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err

@@ -1,0 +1,51 @@
+package testprocess
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestHelper is not a test: it is the test binary that dies, started by TestEndChildren.
+func TestHelper(t *testing.T) {
+	if os.Getenv("TESTPROCESS_HELPER") == "" {
+		t.Skip("started by TestEndChildren")
+	}
+	if err := EndChildren(); err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command("sleep", "600")
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as envtest starts its programs
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("child %d\n", child.Process.Pid)
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+}
+
+func TestEndChildren(t *testing.T) {
+	helper := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelper$")
+	helper.Env = append(os.Environ(), "TESTPROCESS_HELPER=1")
+	out, _ := helper.Output() // it kills itself
+	_, text, found := strings.Cut(string(out), "child ")
+	pid, err := strconv.Atoi(strings.TrimSpace(text))
+	if !found || err != nil {
+		t.Fatalf("the helper printed %q", out)
+	}
+	for deadline := time.Now().Add(20 * time.Second); runs(pid); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatal("the child still runs 20 s after the death of its parent")
+		}
+	}
+}
+
+func runs(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
