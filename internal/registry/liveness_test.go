@@ -10,111 +10,111 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// watch is cluster cls1 that looks every second, in virtual time, at clusters with a heartbeat of 12 s, and takes a
-// cluster for stale after two minutes.
-type watch struct {
+// simulation is cluster cls1, which reads the registry every second of virtual time. Heartbeats come every 12 s, and a cluster is
+// stale after two minutes.
+type simulation struct {
 	t    *testing.T
 	l    *registry.Liveness
 	now  time.Time
 	tick int
-	// dead clusters write nothing, frozen is a registry that shows nothing new.
+	// dead clusters write nothing, a frozen registry shows no new data.
 	dead   map[string]bool
 	frozen bool
-	// first is the time of the first look; beats are the heartbeats as last read.
+	// beats are the heartbeats as last read.
 	beats map[string]int
-	// log are the changes that were told.
-	log []string
+	// changed are the clusters that ObserveHeartbeats returned.
+	changed []string
 }
 
 const beat = 12
 
-func newWatch(t *testing.T) *watch {
-	return &watch{
+func newSimulation(t *testing.T) *simulation {
+	return &simulation{
 		t: t, l: registry.NewLiveness("cls1", 2*time.Minute), now: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC),
 		dead: map[string]bool{}, beats: map[string]int{"cls1": -1, "cls2": -1, "cls3": -1},
 	}
 }
 
-// look is an answered look.
-func (w *watch) look() {
-	signs := map[string]bool{}
+// read is a successful read.
+func (w *simulation) read() {
+	heartbeats := map[string]bool{}
 	for i, id := range slices.Sorted(maps.Keys(w.beats)) {
 		now := (w.tick + 5*i) / beat
 		isNew := !w.dead[id] && !w.frozen && now != w.beats[id]
-		signs[id] = isNew && w.beats[id] >= 0
+		heartbeats[id] = isNew && w.beats[id] >= 0
 		if isNew || w.beats[id] < 0 {
 			w.beats[id] = now
 		}
 	}
-	w.log = append(w.log, w.l.ObserveHeartbeats(w.now, signs)...)
+	w.changed = append(w.changed, w.l.ObserveHeartbeats(w.now, heartbeats)...)
 }
 
-// pass lets time pass with a look each second, if the registry answers.
-func (w *watch) pass(seconds int, answered bool) {
+// pass lets time pass with a read each second, which fails unless answered.
+func (w *simulation) pass(seconds int, answered bool) {
 	for range seconds {
 		w.skip(1)
 		if answered {
-			w.look()
+			w.read()
 		} else {
 			w.l.ObserveFailure()
 		}
 	}
 }
 
-// skip lets time pass in which this process does nothing, but the others do.
-func (w *watch) skip(seconds int) {
+// skip lets time pass while this process is suspended.
+func (w *simulation) skip(seconds int) {
 	w.now = w.now.Add(time.Duration(seconds) * time.Second)
 	w.tick += seconds
 }
 
-func (w *watch) expect(what string, stale, unheard []string) {
+func (w *simulation) expect(what string, stale, unknown []string) {
 	w.t.Helper()
-	var gotStale, gotUnheard []string
+	var gotStale, gotUnknown []string
 	for _, id := range slices.Sorted(maps.Keys(w.beats)) {
 		if w.l.IsStale(id) {
 			gotStale = append(gotStale, id)
 		}
 		if w.l.IsUnknown(id) {
-			gotUnheard = append(gotUnheard, id)
+			gotUnknown = append(gotUnknown, id)
 		}
 	}
-	if !slices.Equal(gotStale, stale) || !slices.Equal(gotUnheard, unheard) {
-		w.t.Errorf("%s: %v are stale and %v unheard, want %v and %v", what, gotStale, gotUnheard, stale, unheard)
+	if !slices.Equal(gotStale, stale) || !slices.Equal(gotUnknown, unknown) {
+		w.t.Errorf("%s: %v are stale and %v unknown, want %v and %v", what, gotStale, gotUnknown, stale, unknown)
 	}
 }
 
-func (w *watch) told(what string, want ...string) {
+func (w *simulation) expectChanged(what string, want ...string) {
 	w.t.Helper()
-	slices.Sort(w.log)
-	if !slices.Equal(w.log, want) {
-		w.t.Errorf("%s: told of %v, want %v", what, w.log, want)
+	slices.Sort(w.changed)
+	if !slices.Equal(w.changed, want) {
+		w.t.Errorf("%s: changed %v, want %v", what, w.changed, want)
 	}
-	w.log = nil
+	w.changed = nil
 }
 
 func TestLiveness(t *testing.T) {
-	w := newWatch(t)
-	w.look()
-	w.expect("first sight", nil, []string{"cls2", "cls3"})
+	w := newSimulation(t)
+	w.read()
+	w.expect("first read", nil, []string{"cls2", "cls3"})
 	w.pass(2*beat, true)
 	w.expect("heartbeats", nil, nil)
-	w.told("heartbeats", "cls2", "cls3")
+	w.expectChanged("heartbeats", "cls2", "cls3")
 
 	w.dead["cls3"] = true
 	w.pass(120-beat, true)
 	w.expect("silent for 108 s", nil, nil)
 	w.pass(2*beat, true)
 	w.expect("silent for 132 s", []string{"cls3"}, nil)
-	w.told("silent for 132 s", "cls3")
+	w.expectChanged("silent for 132 s", "cls3")
 	w.pass(600, true)
 	w.expect("silent for long", []string{"cls3"}, nil)
-	w.told("silent for long")
+	w.expectChanged("silent for long")
 
 	w.dead["cls3"] = false
 	w.skip(1)
-	w.look()
+	w.read()
 	w.expect("back", nil, nil)
-	w.told("back", "cls3")
+	w.expectChanged("back", "cls3")
 
 	w.dead["cls3"] = true
 	w.pass(200, true)
@@ -123,67 +123,67 @@ func TestLiveness(t *testing.T) {
 	w.expect("gone", nil, nil)
 }
 
-func TestLivenessOfADeadAtTheStart(t *testing.T) {
-	w := newWatch(t)
+func TestLivenessOfClusterDeadAtStart(t *testing.T) {
+	w := newSimulation(t)
 	w.dead["cls2"] = true
-	w.look()
+	w.read()
 	w.pass(120-beat, true)
-	w.expect("judged anew", nil, []string{"cls2"})
+	w.expect("not known yet", nil, []string{"cls2"})
 	w.pass(2*beat, true)
 	w.expect("known to be dead", []string{"cls2"}, nil)
 }
 
-// A cluster that comes while we watch lives: somebody wrote its record.
-func TestLivenessOfANewcomer(t *testing.T) {
+// A cluster that joins while this process runs is live: its record was just written.
+func TestLivenessOfNewCluster(t *testing.T) {
 	l := registry.NewLiveness("cls1", time.Minute)
 	now := time.Now()
 	l.ObserveHeartbeats(now, map[string]bool{"cls1": false})
 	l.ObserveHeartbeats(now.Add(time.Second), map[string]bool{"cls1": false, "cls2": true})
 	if l.IsUnknown("cls2") || l.IsStale("cls2") {
-		t.Error("a cluster that has just come is unheard or stale")
+		t.Error("a cluster that has just joined is unknown or stale")
 	}
 }
 
-// Time counts only while the registry answers and somebody's heartbeat advances.
-func TestLivenessCounts(t *testing.T) {
+// Time counts only while the registry answers and any heartbeat advances.
+func TestLivenessCountsTime(t *testing.T) {
 	all := []string{"cls2", "cls3"}
 	tests := map[string]struct {
-		story func(*watch)
+		run   func(*simulation)
 		stale []string
 	}{
-		"everybody dead but us": {func(w *watch) { w.dead["cls2"], w.dead["cls3"] = true, true; w.pass(140, true) }, all},
-		"our own writes are refused, another's advance": {
-			func(w *watch) { w.dead["cls1"], w.dead["cls3"] = true, true; w.pass(140, true) }, []string{"cls3"},
+		"all other clusters are dead": {func(w *simulation) { w.dead["cls2"], w.dead["cls3"] = true, true; w.pass(140, true) }, all},
+		"own writes are refused, another cluster's heartbeats advance": {
+			func(w *simulation) { w.dead["cls1"], w.dead["cls3"] = true, true; w.pass(140, true) }, []string{"cls3"},
 		},
-		"nobody's heartbeat advances":  {func(w *watch) { w.frozen = true; w.pass(3600, true) }, nil},
-		"the registry does not answer": {func(w *watch) { w.dead["cls3"] = true; w.pass(3600, false); w.look() }, nil},
-		"old data for an hour, then new": {func(w *watch) {
+		"no heartbeat advances":        {func(w *simulation) { w.frozen = true; w.pass(3600, true) }, nil},
+		"the registry does not answer": {func(w *simulation) { w.dead["cls3"] = true; w.pass(3600, false); w.read() }, nil},
+		"old data for an hour, then new": {func(w *simulation) {
 			w.frozen = true
 			w.pass(3600, true)
 			w.frozen = false
 			w.dead["cls3"] = true
 			w.pass(beat, true)
 		}, nil},
-		"the others write again a while after us": {
-			func(w *watch) {
+		"the others' heartbeats return later than the own": {
+			func(w *simulation) {
 				w.dead["cls2"], w.dead["cls3"] = true, true
 				w.pass(3600, false)
 				w.pass(30, true)
 			}, nil,
 		},
 		"this process was suspended": {
-			func(w *watch) { w.dead["cls3"] = true; w.skip(3600); w.look(); w.pass(30, true) }, nil,
+			func(w *simulation) { w.dead["cls3"] = true; w.skip(3600); w.read(); w.pass(30, true) }, nil,
 		},
-		"this process was suspended for a moment, again and again": {
-			func(w *watch) {
+		"this process was suspended many times": {
+			func(w *simulation) {
 				for range 100 {
 					w.skip(50)
-					w.look()
+					w.read()
 				}
 			}, nil,
 		},
-		"a dead cluster in a registry that fails every other time": {
-			func(w *watch) {
+		"a dead cluster while a third of the reads fail": {
+			func(w *simulation) {
 				w.dead["cls3"] = true
 				for range 300 {
 					w.pass(1, true)
@@ -192,8 +192,8 @@ func TestLivenessCounts(t *testing.T) {
 				}
 			}, []string{"cls3"},
 		},
-		"half of the looks fail: only the other half counts": {
-			func(w *watch) {
+		"half of the reads fail: only the other half counts": {
+			func(w *simulation) {
 				w.dead["cls3"] = true
 				for range 40 {
 					w.pass(2, true)
@@ -204,23 +204,23 @@ func TestLivenessCounts(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWatch(t)
-			w.look()
+			w := newSimulation(t)
+			w.read()
 			w.pass(2*beat, true)
-			tt.story(w)
+			tt.run(w)
 			w.expect("in the end", tt.stale, nil)
 		})
 	}
 }
 
-// Whatever happens to the registry and to this process, who writes its heartbeat is never stale, and who is dead is so in
+// With random failures of the registry and suspensions of this process, a live cluster is never stale, and a dead one is stale in
 // the end.
-func TestLivenessNeverCondemnsTheLiving(t *testing.T) {
+func TestLiveClusterIsNeverStale(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 200 {
-		w := newWatch(t)
-		w.look()
+		w := newSimulation(t)
+		w.read()
 		w.dead["cls3"] = true
 		for range 300 {
 			n := 1 + random.IntN(90)
@@ -232,9 +232,9 @@ func TestLivenessNeverCondemnsTheLiving(t *testing.T) {
 			default:
 				w.pass(n, true)
 			}
-			w.look()
+			w.read()
 			if w.l.IsStale("cls2") {
-				t.Fatalf("seed %d: a living cluster is stale", seed)
+				t.Fatalf("seed %d: a live cluster is stale", seed)
 			}
 		}
 		w.pass(200, true)

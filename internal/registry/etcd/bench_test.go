@@ -33,7 +33,7 @@ func benchStore(b *testing.B) *testStore {
 	return s
 }
 
-// tenEndpoints is an export as most are; n makes it another.
+// tenEndpoints returns a typical export; n is its version.
 func tenEndpoints(clusterID string, i, n int) mcs.Export {
 	exp := webExport(clusterID, i, 0)
 	group := mcs.Backends{Ports: []mcs.BackendPort{{Name: "http", Protocol: "TCP", Port: 8080}}}
@@ -51,8 +51,8 @@ func BenchmarkChangeToImporter(b *testing.B) {
 	s := benchStore(b)
 	exporter, importer := s.production(b, cls1), s.production(b, cls2)
 	start(b, exporter)
-	told := make(chan mcs.Key, 1<<16)
-	startWith(b, importer, func(key mcs.Key) { told <- key })
+	notified := make(chan mcs.Key, 1<<16)
+	startWith(b, importer, func(key mcs.Key) { notified <- key })
 	for i := range 1000 {
 		must(b, exporter.Publish(b.Context(), tenEndpoints("cls1", i, -1)))
 	}
@@ -63,7 +63,7 @@ func BenchmarkChangeToImporter(b *testing.B) {
 		began := time.Now()
 		must(b, exporter.Publish(b.Context(), want))
 		for !shows(b, importer, want) {
-			<-told
+			<-notified
 		}
 		took = append(took, time.Since(began))
 	}
@@ -85,7 +85,7 @@ func must(b *testing.B, err error) {
 	}
 }
 
-// await waits until reg knows so many exports of others.
+// await waits until reg has a number of exports of other clusters.
 func await(b *testing.B, reg *Registry, count int) {
 	b.Helper()
 	within(b, fmt.Sprintf("%d exports are seen", count), func() bool {

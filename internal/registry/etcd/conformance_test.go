@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// TestConformance runs against a real etcd with TLS, where each cluster is a user who may write below its own prefix only, and
-// where tokens run out every three seconds.
+// TestConformance runs against a real etcd with TLS. Each cluster has a user that may write below its own prefix only, and tokens
+// expire every three seconds.
 func TestConformance(t *testing.T) {
 	c := shared(t)
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend { return newTestStore(t, c).backend() })
@@ -28,8 +28,8 @@ func (s *testStore) backend() registrytest.Backend {
 		},
 		StaleAfter: staleAfter,
 		DropHeartbeats: func(*testing.T) func() {
-			s.mute.Store(true)
-			return func() { s.mute.Store(false) }
+			s.dropHeartbeats.Store(true)
+			return func() { s.dropHeartbeats.Store(false) }
 		},
 		DeleteMember: func(t *testing.T, clusterSetID, clusterID string) {
 			s.remove(t, s.layout(clusterSetID).member(clusterID))

@@ -18,23 +18,23 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// TestRandomFaults has two clusters that publish, withdraw, restart and leave at random, and a third that only watches, on an
-// etcd of three members that are killed, stuck and cut off, from clients and from one another, that is compacted at bad
-// moments and runs out of room, and that takes permissions away and gives them back. It checks at every notification and every step:
+// TestRandomFaults runs two clusters that publish, withdraw and restart at random, and a third that only reads, on an etcd with
+// three members. Its members are killed, suspended and disconnected from clients and from one another; etcd is compacted at bad
+// moments, runs out of space, and revokes and grants permissions. The test checks at every notification and every step:
 //
-//   - an export that nobody withdraws never goes away (promises 1, 3 and 5), and no cluster is taken for stale (4);
-//   - nobody ever sees an earlier version of an export after a later one, so no late write of a process that is gone counts;
-//   - garbage hurts nobody else (2);
-//   - the exports of a second cluster with an ID in use are never seen, and it says why (8).
+//   - an export that is not withdrawn never disappears, and no cluster becomes stale;
+//   - no cluster sees an earlier version of an export after a later one, so no late write of an ended process counts;
+//   - a corrupt export affects no other cluster;
+//   - the exports of a cluster with a duplicate ID are never seen, and it reports the reason.
 //
-// Now and then the faults end. Then everything must become as it was asked for, in every cluster alike (9), and nothing but
-// heartbeats be written any more (10).
+// From time to time the faults end. Then everything must become as desired, in every cluster alike, and only heartbeats may
+// be written.
 //
 // FAULTS_SEED replays a run as far as real processes and clocks allow, FAULTS_STEPS makes it longer.
 func TestRandomFaults(t *testing.T) {
 	seed, steps := registrytest.Setting(t, "FAULTS_SEED", uint64(time.Now().UnixNano())), registrytest.Setting(t, "FAULTS_STEPS", 600)
 	t.Logf("seed %d", seed)
-	w := newFaultyWorld(t, rand.New(rand.NewPCG(seed, 1)))
+	w := newFaultSimulation(t, rand.New(rand.NewPCG(seed, 1)))
 	for step := range steps {
 		w.step()
 		w.check()
@@ -51,20 +51,20 @@ const (
 	allKeys    = 10
 )
 
-// faultyWorld is everything that takes part.
-type faultyWorld struct {
+// faultSimulation is an etcd cluster with faults and the registries on it.
+type faultSimulation struct {
 	t   *testing.T
 	rnd *rand.Rand
 	*testStore
 	exporters []*exporter
 	watcher   *observer
-	twin      *Registry
-	// mend ends the fault that is there, nil when none is; it stays for some steps more.
-	mend  func()
-	stays int
+	duplicate *Registry
+	// restore ends the current fault, nil if there is none; stepsLeft is how long it lasts.
+	restore   func()
+	stepsLeft int
 }
 
-func newFaultyWorld(t *testing.T, rnd *rand.Rand) *faultyWorld {
+func newFaultSimulation(t *testing.T, rnd *rand.Rand) *faultSimulation {
 	t.Helper()
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{
 		Program: program(t), Dir: t.TempDir(), Members: 3,
@@ -74,9 +74,9 @@ func newFaultyWorld(t *testing.T, rnd *rand.Rand) *faultyWorld {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Stop)
-	w := &faultyWorld{t: t, rnd: rnd, testStore: newTestStore(t, c)}
+	w := &faultSimulation{t: t, rnd: rnd, testStore: newTestStore(t, c)}
 	w.direct = true
-	for _, id := range []string{"cls3", "cls4"} { // before anything goes wrong
+	for _, id := range []string{"cls3", "cls4"} { // before the first fault
 		if _, _, err := w.AddCluster(t.Context(), w.prefix, "set1", id); err != nil {
 			t.Fatal(err)
 		}
@@ -90,30 +90,30 @@ func newFaultyWorld(t *testing.T, rnd *rand.Rand) *faultyWorld {
 			e.change(i)
 		}
 	}
-	twin := cls1
-	twin.UID = "uid-of-the-twin"
+	duplicate := cls1
+	duplicate.UID = "uid-of-the-duplicate"
 	for _, e := range w.exporters {
 		awaitVersion(t, w.watcher.reg, e.identity.ClusterID, 0, 1)
 	}
-	w.twin = w.registry(t, fast(twin))
-	start(t, w.twin)
-	if err := w.twin.Publish(t.Context(), webExport("cls1", allKeys, 1)); err != nil {
+	w.duplicate = w.registry(t, fast(duplicate))
+	start(t, w.duplicate)
+	if err := w.duplicate.Publish(t.Context(), webExport("cls1", allKeys, 1)); err != nil {
 		t.Fatal(err)
 	}
 	w.put(t, w.layout("set1").export("cls2", webKey(allKeys+1)), "garbage")
 	return w
 }
 
-// observer is a registry whose every view is checked.
+// observer is a registry with a check of every view.
 type observer struct {
-	world *faultyWorld
+	world *faultSimulation
 	reg   *Registry
 	mu    sync.Mutex
 	// last is the last version seen of each export, by cluster and key.
 	last map[string]int
 }
 
-func (w *faultyWorld) observe(identity mcs.Identity) *observer {
+func (w *faultSimulation) observe(identity mcs.Identity) *observer {
 	o := &observer{world: w, reg: w.registry(w.t, fast(identity)), last: map[string]int{}}
 	startWith(w.t, o.reg, func(key mcs.Key) {
 		var i int
@@ -125,13 +125,13 @@ func (w *faultyWorld) observe(identity mcs.Identity) *observer {
 	return o
 }
 
-// check looks at one key.
+// check checks one key.
 func (o *observer) check(i int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	view, err := o.reg.Lookup(o.world.t.Context(), webKey(i))
 	if err != nil {
-		return // before the first read; it must not come back, which version's zero would show
+		return // before the first read
 	}
 	seen := map[string]int{}
 	for _, exp := range view.Exports {
@@ -141,7 +141,7 @@ func (o *observer) check(i int) {
 		name := fmt.Sprintf("%s %d", id, i)
 		switch n := seen[id]; {
 		case n == 0 && i < steadyKeys && o.last[name] > 0:
-			o.world.t.Errorf("the export %s went away, though nobody withdrew it", name)
+			o.world.t.Errorf("the export %s disappeared without a withdrawal", name)
 		case n != 0 && n < o.last[name]:
 			o.world.t.Errorf("the export %s went back from version %d to %d", name, o.last[name], n)
 		default:
@@ -149,42 +149,42 @@ func (o *observer) check(i int) {
 		}
 	}
 	if i == allKeys && len(view.Exports) > 0 {
-		o.world.t.Error("the export of the second cluster with one ID is seen")
+		o.world.t.Error("the export of the duplicate cluster is visible")
 	}
 	if len(view.Stale) > 0 {
-		o.world.t.Errorf("stale clusters %v, though all live", view.Stale)
+		o.world.t.Errorf("stale clusters %v, want none: all are live", view.Stale)
 	}
 }
 
-// exporter is a controller that forgets and comes back.
+// exporter is a controller that publishes, withdraws and restarts.
 type exporter struct {
-	world    *faultyWorld
+	world    *faultSimulation
 	identity mcs.Identity
 	reg      *Registry
 	stop     func(error)
-	// want is the version that the user wants of each key, 0 none; version the last that there ever was.
+	// want is the desired version of each key, 0 for none; version is the last one published.
 	want, version map[int]int
 }
 
 func (e *exporter) start() {
 	timings := fastTimings()
 	if e.identity == cls1 {
-		// Its lease outlasts every fault, so that the twin never gets the ID. cls2's runs out now and then.
+		// Its lease outlasts every fault, so that the duplicate never acquires the ID. That of cls2 expires from time to time.
 		timings.lease = time.Minute
 	}
 	e.reg = e.world.registryWith(e.world.t, fast(e.identity), timings)
 	e.stop = start(e.world.t, e.reg)
 }
 
-// change makes a new version.
+// change publishes a new version.
 func (e *exporter) change(i int) {
 	e.version[i]++
 	e.want[i] = e.version[i]
-	e.tell(i)
+	e.apply(i)
 }
 
-// tell passes on what the user wants of one key.
-func (e *exporter) tell(i int) {
+// apply publishes or withdraws one key as desired.
+func (e *exporter) apply(i int) {
 	if n := e.want[i]; n > 0 {
 		publish(e.world.t, e.reg, i, n)
 	} else {
@@ -199,42 +199,43 @@ func (e *exporter) step(rnd *rand.Rand) {
 		e.stop(nil)
 		e.start()
 		for i := range allKeys {
-			e.tell(i)
+			e.apply(i)
 		}
 	case dice < 30 && i >= steadyKeys:
 		e.want[i] = 0
-		e.tell(i)
+		e.apply(i)
 	default:
 		e.change(i)
 	}
 }
 
-// step is one thing that happens.
-func (w *faultyWorld) step() {
+// step makes one random change and starts or ends a fault.
+func (w *faultSimulation) step() {
 	w.exporters[w.rnd.IntN(len(w.exporters))].step(w.rnd)
-	if w.stays--; w.stays <= 0 {
-		w.heal()
+	if w.stepsLeft--; w.stepsLeft <= 0 {
+		w.endFault()
 		if w.rnd.IntN(4) == 0 {
-			w.hurt()
+			w.startFault()
 		}
 	}
-	time.Sleep(time.Duration(w.rnd.IntN(30)) * time.Millisecond) // the scale of what is going on, not a wait for anything
+	time.Sleep(time.Duration(w.rnd.IntN(30)) * time.Millisecond) // not a wait: the time scale of the steps
 }
 
-func (w *faultyWorld) heal() {
-	if w.mend != nil {
-		w.mend()
-		w.mend = nil
+// endFault ends the current fault.
+func (w *faultSimulation) endFault() {
+	if w.restore != nil {
+		w.restore()
+		w.restore = nil
 	}
 }
 
-// hurt makes one fault.
-func (w *faultyWorld) hurt() {
-	w.stays = 5 + w.rnd.IntN(40)
+// startFault starts a random fault.
+func (w *faultSimulation) startFault() {
+	w.stepsLeft = 5 + w.rnd.IntN(40)
 	some := slices.Clone(w.Members)
 	w.rnd.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
 	some = some[:1+w.rnd.IntN(2)] // two of three: no quorum
-	faults := map[string]func() (mend func()){
+	faults := map[string]func() (restore func()){
 		"killed": func() func() { return each(some, (*etcdtest.Member).Kill, w.startMember) },
 		"stuck":  func() func() { return each(some, (*etcdtest.Member).Pause, (*etcdtest.Member).Resume) },
 		"cut off from clients": func() func() {
@@ -244,8 +245,8 @@ func (w *faultyWorld) hurt() {
 			return each(some, func(m *etcdtest.Member) { m.Peers.Cut() }, func(m *etcdtest.Member) { m.Peers.Restore() })
 		},
 		"compacted while cut off": func() func() {
-			mend := each(w.Members, func(m *etcdtest.Member) { m.Clients.Cut() }, func(m *etcdtest.Member) { m.Clients.Restore() })
-			return func() { mend(); w.compact() }
+			restore := each(w.Members, func(m *etcdtest.Member) { m.Clients.Cut() }, func(m *etcdtest.Member) { m.Clients.Restore() })
+			return func() { restore(); w.compact() }
 		},
 		"compacted": func() func() { w.compact(); return nil },
 		"denied":    w.deny,
@@ -253,11 +254,11 @@ func (w *faultyWorld) hurt() {
 	}
 	names := slices.Sorted(maps.Keys(faults))
 	name := names[w.rnd.IntN(len(names))]
-	w.t.Logf("%s (%d members) for %d steps", name, len(some), w.stays)
-	w.mend = faults[name]()
+	w.t.Logf("%s (%d members) for %d steps", name, len(some), w.stepsLeft)
+	w.restore = faults[name]()
 }
 
-func each(members []*etcdtest.Member, do, undo func(*etcdtest.Member)) (mend func()) {
+func each(members []*etcdtest.Member, do, undo func(*etcdtest.Member)) (restore func()) {
 	for _, m := range members {
 		do(m)
 	}
@@ -268,14 +269,14 @@ func each(members []*etcdtest.Member, do, undo func(*etcdtest.Member)) (mend fun
 	}
 }
 
-func (w *faultyWorld) startMember(m *etcdtest.Member) {
+func (w *faultSimulation) startMember(m *etcdtest.Member) {
 	if err := m.Start(); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// insist repeats what may fail while etcd recovers.
-func (w *faultyWorld) insist(what string, do func() error) {
+// retry repeats an action that may fail while etcd recovers.
+func (w *faultSimulation) retry(what string, do func() error) {
 	w.t.Helper()
 	var err error
 	defer func() {
@@ -286,8 +287,8 @@ func (w *faultyWorld) insist(what string, do func() error) {
 	within(w.t, what, func() bool { err = do(); return err == nil })
 }
 
-func (w *faultyWorld) compact() {
-	w.insist("compacted", func() error {
+func (w *faultSimulation) compact() {
+	w.retry("compacted", func() error {
 		answer, err := w.Root().Get(w.t.Context(), w.prefix)
 		if err == nil {
 			_, err = w.Root().Compact(w.t.Context(), answer.Header.Revision)
@@ -296,7 +297,7 @@ func (w *faultyWorld) compact() {
 	})
 }
 
-func (w *faultyWorld) deny() (mend func()) {
+func (w *faultSimulation) deny() (restore func()) {
 	e := w.exporters[w.rnd.IntN(len(w.exporters))]
 	user, _, err := w.AddCluster(w.t.Context(), w.prefix, e.identity.ClusterSetID, e.identity.ClusterID)
 	if err != nil {
@@ -310,19 +311,19 @@ func (w *faultyWorld) deny() (mend func()) {
 			return nil
 		}
 	}
-	w.insist("denied", done(func() error { return w.Revoke(w.t.Context(), user) }))
-	return func() { w.insist("allowed", done(func() error { return w.Restore(w.t.Context(), user) })) }
+	w.retry("denied", done(func() error { return w.Revoke(w.t.Context(), user) }))
+	return func() { w.retry("allowed", done(func() error { return w.Restore(w.t.Context(), user) })) }
 }
 
-func (w *faultyWorld) fillUp() (mend func()) {
+func (w *faultSimulation) fillUp() (restore func()) {
 	fill(w.t, w.testStore)
 	return func() {
-		w.insist("there is room", func() error { return tryMakeRoom(w.t.Context(), w.testStore) })
+		w.retry("there is room", func() error { return tryMakeRoom(w.t.Context(), w.testStore) })
 	}
 }
 
-// check looks at every key in every cluster.
-func (w *faultyWorld) check() {
+// check checks every key.
+func (w *faultSimulation) check() {
 	for i := range allKeys + 1 {
 		w.watcher.check(i)
 	}
@@ -331,10 +332,10 @@ func (w *faultyWorld) check() {
 	}
 }
 
-// settle ends the faults and waits until everything is as it was asked for, everywhere.
-func (w *faultyWorld) settle() {
-	w.heal()
-	w.stays = 0
+// settle ends the faults and waits until every cluster sees everything as desired.
+func (w *faultSimulation) settle() {
+	w.endFault()
+	w.stepsLeft = 0
 	late := w.observe(mcs.Identity{ClusterID: "cls4", ClusterSetID: "set1", UID: "uid-4"})
 	for _, e := range w.exporters {
 		id := e.identity.ClusterID
@@ -348,14 +349,14 @@ func (w *faultyWorld) settle() {
 			awaitVersion(w.t, late.reg, id, i, e.want[i])
 		}
 	}
-	awaitReason(w.t, w.twin, allKeys, "uid-1")
-	w.sameMerge(late.reg)
-	w.silent()
+	awaitReason(w.t, w.duplicate, allKeys, "uid-1")
+	w.checkSameViews(late.reg)
+	w.checkSteadyState()
 	w.check()
 }
 
-// sameMerge checks that every cluster comes to the same result.
-func (w *faultyWorld) sameMerge(late *Registry) {
+// checkSameViews checks that all clusters see the same exports.
+func (w *faultSimulation) checkSameViews(late *Registry) {
 	for i := range allKeys {
 		a, b := look(w.t, w.watcher.reg, i), look(w.t, late, i)
 		if len(a.Unknown)+len(b.Unknown) > 0 {
@@ -367,8 +368,8 @@ func (w *faultyWorld) sameMerge(late *Registry) {
 	}
 }
 
-// silent checks that nothing is written of exports while nothing changes.
-func (w *faultyWorld) silent() {
+// checkSteadyState checks that no export is written while nothing changes.
+func (w *faultSimulation) checkSteadyState() {
 	before, l := w.writes.Load(), w.layout("set1")
 	first := ""
 	within(w.t, "another heartbeat", func() bool {
@@ -383,6 +384,6 @@ func (w *faultyWorld) silent() {
 		return now != first
 	})
 	if after := w.writes.Load(); after != before {
-		w.t.Errorf("%d exports were written with nothing changing", after-before)
+		w.t.Errorf("%d exports were written without a change", after-before)
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
 )
 
-// server is the etcd that most tests share, each below a prefix of its own.
+// server is the etcd that most tests share, each with its own prefix.
 var server struct {
 	once sync.Once
 	dir  string
@@ -33,7 +33,7 @@ var server struct {
 	err error
 	// stores counts the prefixes.
 	stores atomic.Int64
-	// users are made one after the other.
+	// users serializes the creation of users.
 	users sync.Mutex
 }
 
@@ -54,11 +54,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// quick are arguments of a single member for tests that have no second to lose: leases of one second, cheap passwords, and
-// tokens that run out while a test goes on.
+// quick are arguments of a single member for fast tests: leases of one second, cheap passwords, and tokens that expire during a
+// test.
 var quick = []string{"--heartbeat-interval=20", "--election-timeout=200", "--bcrypt-cost=4", "--auth-token-ttl=3", "--unsafe-no-fsync"}
 
-// program is the etcd binary; without it a test is left out, unless REQUIRE_ENVTEST is set.
+// program returns the etcd binary; without it a test is skipped, unless REQUIRE_ENVTEST is set.
 func program(t testing.TB) string {
 	t.Helper()
 	file, err := etcdtest.Program()
@@ -76,7 +76,7 @@ func shared(t testing.TB) *etcdtest.Cluster {
 	t.Helper()
 	binary := program(t)
 	server.once.Do(func() {
-		//nolint:usetesting // it outlives the test that needs it first
+		//nolint:usetesting // it is used by later tests too
 		if server.dir, server.err = os.MkdirTemp("", "etcd-test-"); server.err == nil {
 			server.Cluster, server.err = etcdtest.Start(context.Background(), etcdtest.Options{Program: binary, Dir: server.dir, Args: quick})
 		}
@@ -87,15 +87,17 @@ func shared(t testing.TB) *etcdtest.Cluster {
 	return server.Cluster
 }
 
-// store below is one prefix of a cluster, and the ways to hurt it.
+// testStore is one prefix of an etcd cluster, with hooks to inject faults.
 type testStore struct {
 	*etcdtest.Cluster
 	prefix string
-	// proxy is the way of the registries under test; mute keeps heartbeats from etcd, writes counts what is written of exports.
+	// proxy is between the registries under test and etcd.
 	proxy *etcdtest.Proxy
 	// direct makes registries use the cluster's own endpoints instead.
 	direct bool
-	mute   atomic.Bool
+	// dropHeartbeats makes the writes of member records fail.
+	dropHeartbeats atomic.Bool
+	// writes counts the written and withdrawn exports.
 	writes atomic.Int64
 	// leaseChecks counts the successful requests for the time that a lease has left.
 	leaseChecks atomic.Int64
@@ -111,7 +113,7 @@ func newTestStore(t testing.TB, c *etcdtest.Cluster) *testStore {
 	return &testStore{Cluster: c, prefix: fmt.Sprintf("/test%d", server.stores.Add(1)), proxy: proxy}
 }
 
-// client logs in as the user of one cluster.
+// client returns a client with the user of one cluster.
 func (s *testStore) client(t testing.TB, identity mcs.Identity) *Client {
 	t.Helper()
 	server.users.Lock()
@@ -139,7 +141,7 @@ func (s *testStore) client(t testing.TB, identity mcs.Identity) *Client {
 	return client
 }
 
-// intercept looks at each request.
+// intercept counts requests and drops heartbeats.
 func (s *testStore) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	txn, ok := req.(*pb.TxnRequest)
 	if !ok {
@@ -155,11 +157,11 @@ func (s *testStore) intercept(ctx context.Context, method string, req, reply any
 		switch {
 		case strings.Contains(key, "/"+exportsSuffix):
 			exports++
-		case strings.HasSuffix(key, "/"+memberSuffix) && s.mute.Load():
-			return status.Error(codes.Unavailable, "muted")
+		case strings.HasSuffix(key, "/"+memberSuffix) && s.dropHeartbeats.Load():
+			return status.Error(codes.Unavailable, "heartbeat dropped")
 		}
 	}
-	s.writes.Add(int64(exports)) // before, for a watch may show it first
+	s.writes.Add(int64(exports)) // before the request: a watch may show it first
 	err := invoke(ctx, method, req, reply, conn, opts...)
 	if err != nil || !reply.(*pb.TxnResponse).Succeeded {
 		s.writes.Add(int64(-exports))
@@ -219,7 +221,7 @@ func (s *testStore) remove(t testing.TB, key string, opts ...clientv3.OpOption) 
 	}
 }
 
-// keys are those below a prefix.
+// keys returns the keys with a prefix.
 func (s *testStore) keys(t testing.TB, prefix string) map[string]string {
 	t.Helper()
 	answer, err := s.Root().Get(t.Context(), prefix, clientv3.WithPrefix())

@@ -44,7 +44,7 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%s is %v %v (%v), want %v %v", tt.key, what, key, err, tt.wantKind, tt.wantKey)
 		}
 	}
-	// One grant of a prefix holds everything that a cluster writes, and nothing of a cluster whose ID begins alike.
+	// The prefix of a cluster covers all its keys, and none of a cluster with an ID that begins alike.
 	for _, key := range []string{l.member("cls1"), l.alive("cls1"), l.export("cls1", web)} {
 		if !strings.HasPrefix(key, l.cluster("cls1")) || strings.HasPrefix(l.member("cls10"), l.cluster("cls1")) {
 			t.Errorf("%s is not below %s, or cls10's keys are", key, l.cluster("cls1"))
@@ -67,7 +67,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if back := map[kind]string{kindMember: l.member(id), kindAlive: l.alive(id), kindExport: l.export(id, of)}[what]; back != key {
-			t.Errorf("%q is taken for %q", key, back)
+			t.Errorf("%q is parsed as %q", key, back)
 		}
 	})
 }

@@ -27,7 +27,7 @@ func TestMemberRecord(t *testing.T) {
 		{"garbage", "garbage", "parsing"},
 		{"another cluster's", strings.Replace(string(data), "cls1", "cls2", 1), `it names cluster "cls2"`},
 		{"another clusterset's", strings.Replace(string(data), "set1", "set2", 1), `it names clusterset "set2"`},
-		{"nobody's", strings.Replace(string(data), "uid-1", "", 1), "no uid"},
+		{"no UID", strings.Replace(string(data), "uid-1", "", 1), "no uid"},
 		{"no format", strings.Replace(string(data), record.Version(), "", 1), "is no version"},
 		{"huge", strings.Repeat(" ", maxMemberBytes) + string(data), "bytes"},
 		{"long-winded", strings.Replace(string(data), `"v1"`, `"`+strings.Repeat("v", 200)+`"`, 1), "too long"},
@@ -47,14 +47,14 @@ func TestMemberRecord(t *testing.T) {
 	}
 }
 
-func TestBeating(t *testing.T) {
+func TestMemberRecordWithHeartbeat(t *testing.T) {
 	at := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
 	first := newMemberRecord(cls1, "v1").withHeartbeat(at)
 	if !first.Joined.Equal(at) || !first.Heartbeat.Equal(at) {
-		t.Errorf("joined %v and beat %v, want both %v", first.Joined, first.Heartbeat, at)
+		t.Errorf("joined %v and heartbeat %v, want both %v", first.Joined, first.Heartbeat, at)
 	}
 	if back := first.withHeartbeat(at.Add(-time.Hour)); !back.Heartbeat.After(first.Heartbeat) || !back.Joined.Equal(at) {
-		t.Errorf("after the clock was set back: joined %v and beat %v", back.Joined, back.Heartbeat)
+		t.Errorf("after the clock was set back: joined %v and heartbeat %v", back.Joined, back.Heartbeat)
 	}
 }
 

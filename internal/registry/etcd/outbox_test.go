@@ -17,7 +17,7 @@ import (
 
 func webKey(i int) mcs.Key { return mcs.Key{Namespace: "demo", Name: fmt.Sprintf("web-%d", i)} }
 
-// webExport differs in its port with n.
+// webExport returns version n of an export, which determines its port.
 func webExport(clusterID string, i, n int) mcs.Export {
 	return mcs.Export{
 		Key: webKey(i), Cluster: clusterID, Type: mcsv1beta1.ClusterSetIP,
@@ -35,20 +35,20 @@ func desiredFor(t interface{ Fatal(...any) }, i, n int) desiredExport {
 	return w
 }
 
-func TestWishIsWhatOthersRead(t *testing.T) {
+func TestNewDesiredExportRefusesInvalid(t *testing.T) {
 	var invalid *registry.InvalidExportError
 	exp := webExport("cls1", 0, 1)
 	exp.Type = "Nonsense"
 	if _, err := newDesiredExport(exp); !errors.As(err, &invalid) {
-		t.Errorf("an export that nobody could use: error %v, want an InvalidExportError", err)
+		t.Errorf("an invalid export: error %v, want an InvalidExportError", err)
 	}
 }
 
-// fakeStore is etcd as the outbox knows it: what is stored, and up to which revision the watch has shown it.
+// fakeStore is etcd for an outbox: the stored exports, and the revision up to which the watch has shown them.
 type fakeStore struct {
 	revision, shownRevision int64
 	stored, shown           map[mcs.Key]*mcs.Export
-	// events are not shown yet.
+	// events are the changes that the watch has not shown yet.
 	events []event
 }
 
@@ -67,12 +67,12 @@ func (s *fakeStore) set(key mcs.Key, exp *mcs.Export) (effect bool) {
 	return true
 }
 
-// TestOutboxConverges writes, loses answers and interferes at random, and wants the store to have in the end what was wanted.
+// TestOutboxConverges writes, drops answers and deletes exports at random. In the end the store must have what is desired.
 func TestOutboxConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &fakeStore{stored: map[mcs.Key]*mcs.Export{}, shown: map[mcs.Key]*mcs.Export{}}
 		o := newOutbox(func(key mcs.Key) (*mcs.Export, bool) { return s.shown[key], s.shown[key] != nil })
-		// The watch never parts what one transaction did.
+		// The watch shows the changes of one transaction together.
 		show := func() {
 			for s.shownRevision = s.events[0].revision; len(s.events) > 0 && s.events[0].revision == s.shownRevision; s.events = s.events[1:] {
 				e := s.events[0]
@@ -90,7 +90,7 @@ func TestOutboxConverges(t *testing.T) {
 			for i, op := range batch {
 				effect[i] = s.set(op.key, op.desired.export)
 			}
-			// The watch may be faster than the answer.
+			// The watch may show a change before the answer arrives.
 			for range rapid.IntRange(0, 3).Draw(t, "shown before the answer") {
 				if len(s.events) > 0 {
 					show()
@@ -116,7 +116,7 @@ func TestOutboxConverges(t *testing.T) {
 				if len(s.events) > 0 {
 					show()
 				}
-			case 4: // somebody else removes it
+			case 4: // another user removes it
 				s.revision++
 				s.set(webKey(i), nil)
 			case 5: // a refused transaction
@@ -131,7 +131,7 @@ func TestOutboxConverges(t *testing.T) {
 				break
 			}
 			if rounds > 20 {
-				t.Fatal("it goes on writing for ever")
+				t.Fatal("the outbox does not stop writing")
 			}
 		}
 		for key, exp := range want {
@@ -143,12 +143,12 @@ func TestOutboxConverges(t *testing.T) {
 				wantState = registry.Absent
 			}
 			if got := o.status(key, nil).State; got != wantState {
-				t.Errorf("publication of %v is %v, want %v", key, got, wantState)
+				t.Errorf("status of %v is %v, want %v", key, got, wantState)
 			}
 		}
 		for key, w := range o.desired {
 			if w.export == nil {
-				t.Errorf("the withdrawal of %v is not forgotten", key)
+				t.Errorf("the withdrawal of %v is not dropped", key)
 			}
 		}
 	})
@@ -161,14 +161,14 @@ func TestOutboxBatches(t *testing.T) {
 	for i := range maxOperations + 10 {
 		o.setDesired(webKey(i), desiredFor(t, i, 1))
 	}
-	o.setDesired(webKey(0), desiredExport{}) // changed its mind: nothing is there
+	o.setDesired(webKey(0), desiredExport{}) // withdrawn before it was written
 	if first := o.nextBatch(maxOperations); len(first) != maxOperations || first[0].key != webKey(1) {
 		t.Errorf("first batch has %d operations and begins with %v", len(first), first[0].key)
 	}
 	o.shown = there
 	o.setDesired(webKey(500), desiredExport{})
 	if batch := o.nextBatch(maxOperations); len(batch) != 1 || !batch[0].withdraw {
-		t.Errorf("withdrawals do not come first and alone: %v", batch)
+		t.Errorf("the batch does not have the withdrawal alone: %v", batch)
 	}
 	if batch := o.nextBatch(maxOperations); len(batch) != 9 || batch[0].withdraw {
 		t.Errorf("the last batch has %d operations, want 9 exports", len(batch))
@@ -189,13 +189,13 @@ func TestOutboxRefused(t *testing.T) {
 	o.recordRefused(batch[0].key, errTooLarge)
 	o.requeue(batch)
 	if again := o.nextBatch(1); len(again) != 0 {
-		t.Error("what etcd refuses is tried again")
+		t.Error("a refused export is written again")
 	}
 	if p := o.status(webKey(1), nil); p.State != registry.Pending || !errors.Is(p.Err, errTooLarge) {
-		t.Errorf("publication %+v, want Pending with the reason", p)
+		t.Errorf("status %+v, want Pending with the reason", p)
 	}
 	o.setDesired(webKey(1), desiredFor(t, 1, 2))
 	if again := o.nextBatch(1); len(again) != 1 {
-		t.Error("what changed since is not tried")
+		t.Error("the changed export is not written")
 	}
 }

@@ -71,14 +71,14 @@ func awaitState(t testing.TB, reg *Registry, i int, want registry.PublishState) 
 // awaitReason waits until a publication is Pending for a reason that a user can read.
 func awaitReason(t testing.TB, reg *Registry, i int, reason string) {
 	t.Helper()
-	within(t, fmt.Sprintf("%v is Pending because %q", webKey(i), reason), func() bool {
+	within(t, fmt.Sprintf("%v is Pending with reason %q", webKey(i), reason), func() bool {
 		own := look(t, reg, i).Local
 		return own.State == registry.Pending && own.Err != nil && strings.Contains(own.Err.Error(), reason)
 	})
 }
 
-// TestOldLeaderCannotWrite: two processes of one cluster, as when a leader is stuck for longer than its Lease. Only the one
-// that began later writes, and the other takes over when that one has gone.
+// TestOldLeaderCannotWrite runs two processes of one cluster, as when a leader is suspended for longer than its Lease. Only the one
+// that began later writes, and the other one takes over when it has ended.
 func TestOldLeaderCannotWrite(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	old, late, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
@@ -101,7 +101,7 @@ func TestOldLeaderCannotWrite(t *testing.T) {
 	awaitState(t, old, 0, registry.Exported)
 }
 
-// TestLateWriteIsFenced: a transaction that was sent before the fence moved changes nothing, whenever it arrives.
+// A transaction that was sent before the fence moved changes nothing, whenever it arrives.
 func TestLateWriteIsFenced(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
@@ -121,7 +121,7 @@ func TestLateWriteIsFenced(t *testing.T) {
 	})
 	late := []operation{{key: webKey(0), desired: desiredFor(t, 0, 9)}}
 	if _, _, err := reg.writer.store.write(t.Context(), fence, late); !errors.Is(err, errFenceLost) {
-		t.Errorf("writing behind the fallen fence: %v, want errFenceLost", err)
+		t.Errorf("writing with an outdated fence: %v, want errFenceLost", err)
 	}
 	publish(t, reg, 1, 1)
 	awaitVersion(t, watcher, "cls1", 1, 1)
@@ -130,7 +130,7 @@ func TestLateWriteIsFenced(t *testing.T) {
 	}
 }
 
-// TestLostLease: the lease ends, as when etcd could not be reached for long; the cluster joins again and exports on.
+// After its lease has expired, as when etcd was unreachable for long, the cluster joins again and continues to export.
 func TestLostLease(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
@@ -158,22 +158,22 @@ func TestLostLease(t *testing.T) {
 	awaitVersion(t, watcher, "cls1", 0, 2)
 }
 
-// TestMemberRecordIsPutBack: what tells who the cluster is does not stay away.
-func TestMemberRecordIsPutBack(t *testing.T) {
+// A deleted or changed member record is written again.
+func TestMemberRecordIsRestored(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg := s.registry(t, fast(cls1))
 	start(t, reg)
 	l := s.layout("set1")
 	for _, key := range []string{l.member("cls1"), l.alive("cls1")} {
-		within(t, key+" is there", func() bool { return s.keys(t, key)[key] != "" })
+		within(t, key+" exists", func() bool { return s.keys(t, key)[key] != "" })
 		s.remove(t, key)
-		within(t, key+" is there again", func() bool { return s.keys(t, key)[key] != "" })
+		within(t, key+" exists again", func() bool { return s.keys(t, key)[key] != "" })
 	}
 	s.put(t, l.member("cls1"), "garbage")
-	within(t, "the garbage is gone", func() bool { return s.keys(t, l.member("cls1"))[l.member("cls1")] != "garbage" })
+	within(t, "the garbage is overwritten", func() bool { return s.keys(t, l.member("cls1"))[l.member("cls1")] != "garbage" })
 }
 
-// TestCompaction: the watch cannot go on from where it was cut, and what changed meanwhile is found and told of, nothing else.
+// After a compaction the watch cannot resume. The reader lists again, and notifies exactly of the keys that changed meanwhile.
 func TestCompaction(t *testing.T) {
 	s, elsewhere := newTestStore(t, shared(t)), newTestStore(t, shared(t))
 	elsewhere.prefix = s.prefix
@@ -212,7 +212,7 @@ func TestCompaction(t *testing.T) {
 	}
 }
 
-// TestLeastPrivilege: a cluster's user cannot touch another cluster's keys, nor read another clusterset.
+// The user of a cluster can neither write another cluster's keys nor read another clusterset.
 func TestLeastPrivilege(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	client := s.client(t, cls1)
@@ -229,8 +229,8 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 }
 
-// TestRevoked: permissions go and come back.
-func TestRevoked(t *testing.T) {
+// Exports wait while permissions are revoked.
+func TestRevokedPermissions(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
 	start(t, reg)
@@ -255,7 +255,7 @@ func TestRevoked(t *testing.T) {
 	awaitVersion(t, watcher, "cls1", 0, 2)
 }
 
-// TestPasswordChanges: a wrong password is told, and a right one in the file is enough.
+// A wrong password is reported, and a corrected file is read without a restart.
 func TestPasswordChanges(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	user, passwordFile, err := s.AddCluster(t.Context(), s.prefix, "set1", "cls1")
@@ -267,7 +267,7 @@ func TestPasswordChanges(t *testing.T) {
 	}
 	reg := s.registry(t, fast(cls1))
 	start(t, reg)
-	within(t, "the reason is told", func() bool {
+	within(t, "the reason is reported", func() bool {
 		_, err := reg.Lookup(t.Context(), webKey(0))
 		return err != nil && strings.Contains(err.Error(), "--etcd-password-file")
 	})
@@ -292,7 +292,7 @@ func TestPasswordChanges(t *testing.T) {
 	})
 }
 
-// TestClientCertificate: the user is the certificate's common name, and there is no password.
+// With client certificates, the user is the common name, and there is no password.
 func TestClientCertificate(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick, ClientCertificates: true})
 	if err != nil {
@@ -325,8 +325,8 @@ func TestClientCertificate(t *testing.T) {
 	awaitState(t, reg, 0, registry.Exported)
 }
 
-// TestQuota: etcd's storage is used up. What is exported stays, withdrawals go on, new exports say why they wait, and go
-// through when there is room again.
+// When etcd's quota is used up, exports stay and withdrawals are carried out. New exports report why they wait, and are written
+// when there is space again.
 func TestQuota(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: append([]string{"--quota-backend-bytes=4194304"}, quick...)})
 	if err != nil {
@@ -396,7 +396,7 @@ func tryMakeRoom(ctx context.Context, s *testStore) error {
 	return err
 }
 
-// TestReadOnly: a registry that is only imported from writes nothing.
+// A registry that is only imported from writes nothing.
 func TestReadOnly(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg := s.registry(t, fast(cls1))
@@ -420,7 +420,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestSteadyState: with nothing changing, nothing is written but heartbeats.
+// Without changes, only heartbeats are written.
 func TestSteadyState(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
@@ -453,7 +453,7 @@ func TestSteadyState(t *testing.T) {
 		}
 	}
 	if after := s.writes.Load(); after != before {
-		t.Errorf("%d exports were written with nothing changing", after-before)
+		t.Errorf("%d exports were written without a change", after-before)
 	}
 }
 

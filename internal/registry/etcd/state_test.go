@@ -53,12 +53,12 @@ func TestStateApply(t *testing.T) {
 		{"the same again", exportPair(t, s.layout, "cls2", 0, 1, 5), false, 1, nil, ""},
 		{"the same content", exportPair(t, s.layout, "cls2", 0, 1, 7), false, 1, nil, ""},
 		{"another content", exportPair(t, s.layout, "cls2", 0, 2, 8), true, 1, nil, ""},
-		{"garbage keeps what was known", pair{key: s.layout.export("cls2", webKey(0)), value: []byte("garbage"), revision: 9}, true, 1, nil, "cannot be used"},
+		{"garbage keeps the last export", pair{key: s.layout.export("cls2", webKey(0)), value: []byte("garbage"), revision: 9}, true, 1, nil, "cannot be used"},
 		{"another cluster's garbage is unknown", pair{key: s.layout.export("cls3", webKey(0)), value: []byte{0xff, 0}, revision: 10}, true, 1, []string{"cls3"}, ""},
 		{"another service's export", pair{key: s.layout.export("cls4", webKey(0)), value: exportPair(t, s.layout, "cls4", 1, 1, 0).value, revision: 11}, true, 1, []string{"cls3", "cls4"}, ""},
 		{"an unrecognized key", pair{key: s.layout.cluster("cls2") + "other", revision: 12}, false, 1, []string{"cls3", "cls4"}, `other" is ignored`},
 		{"gone is gone", pair{key: s.layout.export("cls3", webKey(0)), revision: 13, deleted: true}, true, 1, []string{"cls4"}, ""},
-		{"nobody's key", pair{key: "/mcs/set1/x", revision: 14}, false, 1, []string{"cls4"}, ""},
+		{"a key of no cluster", pair{key: "/mcs/set1/x", revision: 14}, false, 1, []string{"cls4"}, ""},
 		{"withdrawn", pair{key: s.layout.export("cls2", webKey(0)), revision: 15, deleted: true}, true, 0, []string{"cls4"}, ""},
 	}
 	for _, tt := range tests {
@@ -75,7 +75,7 @@ func TestStateApply(t *testing.T) {
 	}
 }
 
-// A list after a gap in the watch tells of what came and went meanwhile, and of nothing else.
+// A list after a gap in the watch changes exactly the keys that were added, changed or removed meanwhile.
 func TestStateReplace(t *testing.T) {
 	s := testState()
 	now := time.Now()
@@ -90,11 +90,11 @@ func TestStateReplace(t *testing.T) {
 	}
 	for i, want := range []bool{false, true, true, true} {
 		if _, got := changed[webKey(i)]; got != want {
-			t.Errorf("key %d is told of: %v, want %v", i, got, want)
+			t.Errorf("key %d is changed: %v, want %v", i, got, want)
 		}
 	}
 	if s.clusters["cls2"].member.revision != 0 || s.aliveOf("cls2").revision != 0 {
-		t.Error("what is not in the list is still known")
+		t.Error("keys that are not in the list are still known")
 	}
 	// A restored backup: the same revisions may mean something else.
 	changed = engine.Keys{}
@@ -102,7 +102,7 @@ func TestStateReplace(t *testing.T) {
 		t.Error("an earlier revision does not count as a rewind")
 	}
 	if _, ok := changed[webKey(0)]; !ok {
-		t.Error("another export at the same revision is not told of after a rewind")
+		t.Error("another export at the same revision is no change after a rewind")
 	}
 	s.replace(now, nil, 9, changed)
 	if len(s.clusters) != 0 {
@@ -110,21 +110,21 @@ func TestStateReplace(t *testing.T) {
 	}
 }
 
-func TestStateSignsOfLife(t *testing.T) {
+func TestStateHeartbeats(t *testing.T) {
 	s := testState()
 	now := time.Now()
 	s.replace(now, []pair{memberPair(t, s.layout, "cls2", 5, now), exportPair(t, s.layout, "cls2", 0, 1, 4)}, 10, engine.Keys{})
 	s.observeHeartbeats(now, engine.Keys{})
 	if v := s.view(webKey(0)); len(v.LivenessUnknown) != 1 || len(v.Stale) != 0 {
-		t.Errorf("at the start: unheard %v, stale %v, want cls2 unheard", v.LivenessUnknown, v.Stale)
+		t.Errorf("at the start: liveness unknown of %v, stale %v, want cls2 unknown", v.LivenessUnknown, v.Stale)
 	}
 	changed := engine.Keys{}
 	s.apply(now, memberPair(t, s.layout, "cls2", 11, now.Add(time.Second)), changed)
 	s.observeHeartbeats(now.Add(time.Second), changed)
 	if v := s.view(webKey(0)); len(v.LivenessUnknown)+len(v.Stale) != 0 || len(changed) != 1 {
-		t.Errorf("after a sign of life: unheard %v, stale %v, %d keys told of", v.LivenessUnknown, v.Stale, len(changed))
+		t.Errorf("after a heartbeat: liveness unknown of %v, stale %v, %d keys changed", v.LivenessUnknown, v.Stale, len(changed))
 	}
-	// This cluster's own heartbeats show that time passes; the other's stopped.
+	// The own heartbeats advance, those of the other cluster have ended.
 	changed = engine.Keys{}
 	for i := range 20 {
 		at := now.Add(time.Duration(i) * 10 * time.Second)
@@ -132,6 +132,6 @@ func TestStateSignsOfLife(t *testing.T) {
 		s.observeHeartbeats(at, changed)
 	}
 	if v := s.view(webKey(0)); len(v.Stale) != 1 || len(changed) != 1 || !s.membersWithProblems()[1].Stale {
-		t.Errorf("after two silent minutes: stale %v, %d keys told of", v.Stale, len(changed))
+		t.Errorf("after two minutes without a heartbeat: stale %v, %d keys changed", v.Stale, len(changed))
 	}
 }

@@ -165,8 +165,8 @@ func TestOneBadExport(t *testing.T) {
 	}{
 		"no protobuf":           {data: []byte{0xff}, wantUnnamed: true, wantProblem: "export 1 of the page"},
 		"too large":             {data: make([]byte, MaxExportBytes+1), wantUnnamed: true, wantProblem: "bytes"},
-		"a name that is none":   {data: change(func(m *recordpb.Export) { m.Name = "No/Label" }), wantUnreadable: []mcs.Key{{Namespace: "demo", Name: "No/Label"}}, wantProblem: "no DNS label"},
-		"the name of another":   {data: change(func(m *recordpb.Export) { m.Name = "a" }), wantProblem: "twice"},
+		"a name that is none":   {data: change(func(m *recordpb.Export) { m.Name = "No/Label" }), wantUnreadable: []mcs.Key{{Namespace: "demo", Name: "No/Label"}}, wantProblem: "is not a DNS label"},
+		"the name of another":   {data: change(func(m *recordpb.Export) { m.Name = "a" }), wantProblem: "duplicate"},
 		"an unknown type":       {data: change(func(m *recordpb.Export) { m.Type = "Mesh" }), wantUnreadable: []mcs.Key{bad}, wantProblem: "Mesh"},
 		"half an address":       {data: change(func(m *recordpb.Export) { m.Backends[0].Ipv4 = m.Backends[0].Ipv4[:3] }), wantUnreadable: []mcs.Key{bad}, wantProblem: "multiple of 4"},
 		"half an IPv6 address":  {data: change(func(m *recordpb.Export) { m.Backends[0].Ipv6 = m.Backends[0].Ipv6[:3] }), wantUnreadable: []mcs.Key{bad}, wantProblem: "multiple of 16"},
