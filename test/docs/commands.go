@@ -11,12 +11,11 @@ type Block struct {
 	// Line is the number of its first line.
 	Line   int
 	Script string
-	// Output is what the page shows of what the commands print: the block without a language that follows with nothing but empty
-	// lines between, "" if there is none.
+	// Output is the block without a language that follows after empty lines only, or "": the expected output of the commands.
 	Output string
 }
 
-// CommandBlocks are those of a page, from top to bottom.
+// CommandBlocks returns the command blocks of a page, from top to bottom.
 func CommandBlocks(text string) []Block {
 	var blocks []Block
 	parts := strings.Split("\n"+text, "\n```")
@@ -36,8 +35,8 @@ func CommandBlocks(text string) []Block {
 	return blocks
 }
 
-// Shows holds what a page shows of an output to what was printed, line by line. A line that is "…" stands for any number of lines, "…"
-// in a line for any text; what is never the same twice may be another of its kind. Empty lines and widths of columns do not count.
+// Shows compares the output in a page with the printed one, line by line. A line "…" matches any number of lines, "…" in a line any
+// text. Addresses, versions and other varying texts match others of their kind. Empty lines and column widths are ignored.
 func Shows(shown, printed string) error {
 	got := lines(printed)
 	skip := false
@@ -63,7 +62,7 @@ func Shows(shown, printed string) error {
 	return nil
 }
 
-// varying is what is never the same twice, and what all of its kind have in common.
+// varying are patterns of texts that differ in every run, each with its replacement.
 var varying = []struct {
 	text   *regexp.Regexp
 	common string
@@ -76,7 +75,7 @@ var varying = []struct {
 	{regexp.MustCompile(`\b(\d+[dhms])+\b`), "age"},
 }
 
-// lines are those of text that have one, in a form that compares.
+// lines returns the lines of text that are not empty, normalized.
 func lines(text string) []string {
 	for _, v := range varying {
 		text = v.text.ReplaceAllString(text, v.common)
@@ -90,7 +89,7 @@ func lines(text string) []string {
 	return kept
 }
 
-// alike says whether got is the line want, in which "…" stands for any text.
+// alike reports whether got matches the line want, in which "…" matches any text.
 func alike(want, got string) bool {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(want), "…", ".*")
 	return regexp.MustCompile("^" + pattern + "$").MatchString(got)
