@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // aliveAfter is for how many times the silence of a dead cluster a record must go on to change to be somebody's who lives: what
@@ -23,18 +24,18 @@ func (r *Registry) abandoned(ctx context.Context) (bool, error) {
 	if !ok {
 		return false, nil
 	}
-	var last *memberRecord
+	var last *format.Member
 	began := time.Now()
 	for changed := began; time.Since(changed) < r.claim.silence; {
 		shown, err := r.readRecord(ctx, in)
 		switch {
 		case err != nil:
 			return false, err
-		case shown == nil, !shown.isMember(r.cfg.Identity):
+		case shown == nil, !shown.IsOf(r.cfg.Identity):
 			return false, nil
 		case last == nil:
 			last = shown
-		case shown.later(*last):
+		case shown.IsLaterThan(*last):
 			last, changed = shown, time.Now()
 		}
 		if changed.Sub(began) >= aliveAfter*r.claim.silence {
@@ -51,19 +52,19 @@ func (r *Registry) abandoned(ctx context.Context) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ours = *last
-	r.ours.heartbeat = r.ours.nextHeartbeat(time.Now())
+	r.ours.Heartbeat = r.ours.NextHeartbeat(time.Now())
 	return true, nil
 }
 
 // readRecord reads the record with our ID, nil if there is none.
-func (r *Registry) readRecord(ctx context.Context, in api.Namespace) (*memberRecord, error) {
-	query := map[string]string{attrClusterID: r.cfg.Identity.ClusterID}
-	instances, _, err := r.client.DiscoverInstances(ctx, in.HTTPName, membersService, query)
+func (r *Registry) readRecord(ctx context.Context, in api.Namespace) (*format.Member, error) {
+	query := map[string]string{format.AttrClusterID: r.cfg.Identity.ClusterID}
+	instances, _, err := r.client.DiscoverInstances(ctx, in.HTTPName, format.MembersService, query)
 	if api.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the record of an earlier identity: %w", err)
 	}
-	return recordOf(instances, r.cfg.Identity), nil
+	return format.FindMember(instances, r.cfg.Identity), nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
@@ -116,12 +117,12 @@ func TestRoleThatCannotBeAssumed(t *testing.T) {
 func sharedCloud(t *testing.T, options cloudmaplocal.Options, clusterSetIDs ...string) *cloud {
 	t.Helper()
 	for _, id := range clusterSetIDs {
-		options.Shares = append(options.Shares, cloudmaplocal.Share{Owner: ownerAccount, Namespace: controlPrefix + id, With: []string{consumerAccount}})
+		options.Shares = append(options.Shares, cloudmaplocal.Share{Owner: ownerAccount, Namespace: format.ControlNamespace(id), With: []string{consumerAccount}})
 	}
 	c := startCloud(t, options)
 	c.client = c.clientFor(t, asOwner())
 	for _, id := range clusterSetIDs {
-		if _, err := c.client.CreateNamespace(t.Context(), controlPrefix+id, mcs.Identity{ClusterSetID: id, ClusterID: "admin"}, api.PartControl); err != nil {
+		if _, err := c.client.CreateNamespace(t.Context(), format.ControlNamespace(id), mcs.Identity{ClusterSetID: id, ClusterID: "admin"}, api.PartControl); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -164,10 +165,10 @@ func TestSharedNamespace(t *testing.T) {
 
 	leave(registry.ErrLeave)
 	awaitExporters(t, ownerSide, of2.Key, "")
-	if _, there := c.service(t, "mcs.set1", catalogName("cls2")); there {
+	if _, there := c.service(t, "mcs.set1", format.CatalogName("cls2")); there {
 		t.Error("the catalog of the cluster that left is still in the shared namespace")
 	}
-	if _, there := c.service(t, "mcs.set1", membersService); !there {
+	if _, there := c.service(t, "mcs.set1", format.MembersService); !there {
 		t.Error("service members is gone from the shared namespace, though the other cluster stays")
 	}
 }
@@ -186,10 +187,10 @@ func TestLeavingASharedNamespaceLast(t *testing.T) {
 	within(t, 20*time.Second, "the consumer's cluster exports", isExported(t, consumerSide, ofConsumer.Key))
 	leaveOwner(registry.ErrLeave)
 	leaveConsumer(registry.ErrLeave)
-	if left := c.instances(t, "mcs.set1", membersService); len(left) != 0 {
+	if left := c.instances(t, "mcs.set1", format.MembersService); len(left) != 0 {
 		t.Errorf("records are left: %v", left)
 	}
-	if _, there := c.service(t, "mcs.set1", catalogName("cls2")); there {
+	if _, there := c.service(t, "mcs.set1", format.CatalogName("cls2")); there {
 		t.Error("the consumer's catalog is left")
 	}
 	namespaces, err := c.client.ListNamespaces(t.Context())

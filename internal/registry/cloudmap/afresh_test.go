@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // TestStartAfresh has a controller start after somebody deleted what its earlier life had in Cloud Map, with a clock that is
@@ -21,7 +22,7 @@ import (
 func TestStartAfresh(t *testing.T) {
 	first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 	other := webExport("cls1", 8, 1) // of another page: a cluster that has nothing in Cloud Map has left
-	page := partID(pageOf(first.Key), 0)
+	page := format.PartID(format.PageOf(first.Key), 0)
 	tests := map[string]struct {
 		// withdrawn says that the earlier life withdraws the export before it ends; vandal is what somebody does then.
 		withdrawn bool
@@ -35,50 +36,50 @@ func TestStartAfresh(t *testing.T) {
 		sees []string
 	}{
 		"record and page deleted": {
-			vandal: func(v *vandal) { v.drop(membersService, "cls1"); v.drop(catalogName("cls1"), page) },
+			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1"); v.drop(format.CatalogName("cls1"), page) },
 			wants:  &second, sees: []string{"1", "2"},
 		},
 		"record deleted and another export wanted": {
-			vandal: func(v *vandal) { v.drop(membersService, "cls1") },
+			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1") },
 			wants:  &second, sees: []string{"1", "2"},
 		},
 		"record deleted and the same export wanted": {
-			vandal: func(v *vandal) { v.drop(membersService, "cls1") },
+			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1") },
 			wants:  &first, sees: []string{"1"},
 		},
 		"record deleted and nothing wanted": {
-			vandal: func(v *vandal) { v.drop(membersService, "cls1") },
+			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1") },
 			sees:   []string{"1", "none"},
 		},
 		"record deleted and half a page there": {
 			vandal: func(v *vandal) {
-				v.drop(membersService, "cls1")
-				v.put(catalogName("cls1"), page, func(attrs map[string]string) { attrs[attrParts] = "2" })
+				v.drop(format.MembersService, "cls1")
+				v.put(format.CatalogName("cls1"), page, func(attrs map[string]string) { attrs[format.AttrParts] = "2" })
 			},
 			wants: &second, sees: []string{"1", "2"},
 		},
 		"record deleted and a withdrawn page is back": {
 			withdrawn: true,
-			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1"), page, nil) },
+			vandal:    func(v *vandal) { v.drop(format.MembersService, "cls1"); v.put(format.CatalogName("cls1"), page, nil) },
 			wants:     &second, sees: []string{"none", "2"},
 		},
 		"record deleted and a withdrawn page is back, and stays withdrawn": {
 			withdrawn: true,
-			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1"), page, nil) },
+			vandal:    func(v *vandal) { v.drop(format.MembersService, "cls1"); v.put(format.CatalogName("cls1"), page, nil) },
 			sees:      []string{"none"},
 		},
 		"record and page deleted, and a controller that takes its time": {
-			vandal: func(v *vandal) { v.drop(membersService, "cls1"); v.drop(catalogName("cls1"), page) },
+			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1"); v.drop(format.CatalogName("cls1"), page) },
 			wants:  &second, spoken: time.Minute, sees: []string{"1", "2"},
 		},
 		"record deleted, a withdrawn page is back, and a controller that takes its time": {
 			withdrawn: true,
-			vandal:    func(v *vandal) { v.drop(membersService, "cls1"); v.put(catalogName("cls1"), page, nil) },
+			vandal:    func(v *vandal) { v.drop(format.MembersService, "cls1"); v.put(format.CatalogName("cls1"), page, nil) },
 			spoken:    time.Minute, sees: []string{"none"},
 		},
 		"page deleted, and the record while the ID is claimed": {
-			vandal:   func(v *vandal) { v.drop(catalogName("cls1"), page) },
-			claiming: func(v *vandal) { v.drop(membersService, "cls1") },
+			vandal:   func(v *vandal) { v.drop(format.CatalogName("cls1"), page) },
+			claiming: func(v *vandal) { v.drop(format.MembersService, "cls1") },
 			wants:    &second, sees: []string{"1", "2"},
 		},
 	}
@@ -105,7 +106,7 @@ func TestStartAfresh(t *testing.T) {
 
 				var wrote atomic.Bool
 				w.wrote = func(r request) {
-					if r.cluster == "cls1" && r.names(attrHeartbeat) && !wrote.Swap(true) && tt.claiming != nil {
+					if r.cluster == "cls1" && r.names(format.AttrHeartbeat) && !wrote.Swap(true) && tt.claiming != nil {
 						w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure"})
 					}
 				}
@@ -174,7 +175,7 @@ func (v *vandal) service(name string) (*api.Client, api.Service) {
 }
 
 func (v *vandal) remember() {
-	admin, s := v.service(catalogName("cls1"))
+	admin, s := v.service(format.CatalogName("cls1"))
 	pages, err := admin.ListInstances(v.world.t.Context(), s)
 	if err != nil || len(pages) == 0 {
 		v.world.t.Fatalf("%d instances of pages, %v", len(pages), err)
@@ -226,16 +227,16 @@ func TestGoneForAMoment(t *testing.T) {
 		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
 		exporter.kill()
 		v.remember()
-		admin, members := v.service(membersService)
+		admin, members := v.service(format.MembersService)
 		records, err := admin.ListInstances(t.Context(), members)
 		if err != nil {
 			t.Fatal(err)
 		}
 		record := records[slices.IndexFunc(records, func(i api.Instance) bool { return i.ID == "cls1" })]
 
-		page := partID(pageOf(exp.Key), 0)
-		v.drop(membersService, "cls1")
-		v.drop(catalogName("cls1"), page)
+		page := format.PartID(format.PageOf(exp.Key), 0)
+		v.drop(format.MembersService, "cls1")
+		v.drop(format.CatalogName("cls1"), page)
 		before := w.count()["DiscoverInstances"]
 		time.Sleep(1500 * time.Millisecond)
 		if w.count()["DiscoverInstances"] < before+2 {
@@ -244,7 +245,7 @@ func TestGoneForAMoment(t *testing.T) {
 		if seen := v.seen(importer, exp.Key); seen != "1" {
 			t.Errorf("the other cluster sees %q, want what it was", seen)
 		}
-		v.put(catalogName("cls1"), page, nil)
+		v.put(format.CatalogName("cls1"), page, nil)
 		if _, err := admin.RegisterInstance(t.Context(), members.ID, record); err != nil {
 			t.Fatal(err)
 		}
@@ -273,7 +274,7 @@ func TestLeavingComesLast(t *testing.T) {
 		generations := regexp.MustCompile(`"GENERATION":"(\d+)"`)
 		var last int64
 		w.wrote = func(r request) {
-			if r.operation == "RegisterInstance" && r.names(attrHeartbeat) {
+			if r.operation == "RegisterInstance" && r.names(format.AttrHeartbeat) {
 				last, _ = strconv.ParseInt(string(generations.FindSubmatch(r.body)[1]), 10, 64)
 			}
 		}
@@ -300,14 +301,14 @@ func TestPageAheadForEver(t *testing.T) {
 			s := newStory(t)
 			s.publish(100, thePage, web(1))
 			before := s.record
-			s.record.pages[thePage] = s.write(500, thePage, web(2))
+			s.record.Pages[thePage] = s.write(500, thePage, web(2))
 			s.members(before)
 			s.read()
 			s.expect("a page that is not announced yet", theKey, "••")
 
 			s.record = before
-			s.record.pages[thePage] = ""
-			s.record.generation = 101
+			s.record.Pages[thePage] = ""
+			s.record.Generation = 101
 			if tt.there {
 				s.publish(101, thePage, tt.announced)
 			}
@@ -315,7 +316,7 @@ func TestPageAheadForEver(t *testing.T) {
 			s.read()
 			s.expect("a record that may be late", theKey, "••")
 			s.now = s.now.Add(reordered)
-			s.record.heartbeat++
+			s.record.Heartbeat++
 			s.members(s.record)
 			s.read()
 			s.expect("a record that goes on", theKey, tt.want)
@@ -347,7 +348,7 @@ func TestPageAheadIsReadSeldom(t *testing.T) {
 // TestAnnouncement has what a record announces of a page that this process has not written yet.
 func TestAnnouncement(t *testing.T) {
 	exp, other := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
-	page := pageOf(exp.Key)
+	page := format.PageOf(exp.Key)
 	found := shownPage(exp).digest
 	besides := exp
 	besides.Key.Name = "another"
@@ -363,21 +364,21 @@ func TestAnnouncement(t *testing.T) {
 		"found, announced":                     {shown: *shownPage(exp), announced: found, want: found},
 		"found otherwise, announced":           {shown: *shownPage(exp), announced: found, wants: &other, want: found},
 		"found as wanted, not announced":       {shown: *shownPage(exp), wants: &exp, unvouched: true, adopted: true, batched: true, want: found},
-		"found as wanted, not looked at":       {shown: *shownPage(exp), wants: &exp, unvouched: true, adopted: true, want: unwritten},
-		"found as wanted, the ID not held":     {shown: *shownPage(exp), wants: &exp, unvouched: true, want: unwritten},
-		"found, nothing said, not announced":   {shown: *shownPage(exp), unvouched: true, adopted: true, batched: true, want: unwritten},
-		"found more than is said of":           {shown: *shownPage(exp, besides), wants: &exp, unvouched: true, adopted: true, batched: true, want: unwritten},
-		"found otherwise, not announced":       {shown: *shownPage(exp), wants: &other, unvouched: true, adopted: true, want: unwritten},
-		"not found but wanted, not announced":  {shown: pageState{read: true}, wants: &exp, unvouched: true, adopted: true, want: unwritten},
-		"not found nor wanted, not announced":  {shown: pageState{read: true}, unvouched: true, adopted: true, batched: true, want: unwritten},
-		"unreadable, nothing said":             {shown: pageState{trouble: "half of it"}, unvouched: true, want: unwritten},
+		"found as wanted, not looked at":       {shown: *shownPage(exp), wants: &exp, unvouched: true, adopted: true, want: format.UnwrittenDigest},
+		"found as wanted, the ID not held":     {shown: *shownPage(exp), wants: &exp, unvouched: true, want: format.UnwrittenDigest},
+		"found, nothing said, not announced":   {shown: *shownPage(exp), unvouched: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"found more than is said of":           {shown: *shownPage(exp, besides), wants: &exp, unvouched: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"found otherwise, not announced":       {shown: *shownPage(exp), wants: &other, unvouched: true, adopted: true, want: format.UnwrittenDigest},
+		"not found but wanted, not announced":  {shown: pageState{read: true}, wants: &exp, unvouched: true, adopted: true, want: format.UnwrittenDigest},
+		"not found nor wanted, not announced":  {shown: pageState{read: true}, unvouched: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"unreadable, nothing said":             {shown: pageState{trouble: "half of it"}, unvouched: true, want: format.UnwrittenDigest},
 		"unreadable, announced":                {shown: pageState{trouble: "half of it"}, announced: found, want: found},
 		"unreadable, announced by nobody's ID": {shown: pageState{trouble: "half of it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, shown := newOutbox("cls1"), &catalog{}
 			o.unvouched = tt.unvouched
-			shown.pages[page], shown.record.pages[page] = tt.shown, tt.announced
+			shown.pages[page], shown.record.Pages[page] = tt.shown, tt.announced
 			if tt.wants != nil {
 				o.ask(exp.Key, tt.wants)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // answers are all that AWS may say instead of doing what it was asked for: the errors of Cloud Map's model, those of AWS's
@@ -212,7 +213,7 @@ func TestThousandInstances(t *testing.T) {
 		publish(t, again.Registry, changed)
 		w.until(time.Minute, "a full catalog is adopted and written", sees(t, importer.Registry, changed))
 
-		fill(membersService, api.MaxDiscovered-2)
+		fill(format.MembersService, api.MaxDiscovered-2)
 		next := webExport("cls1", 0, 3)
 		publish(t, again.Registry, next)
 		w.until(time.Minute, "the user is told", func() bool {

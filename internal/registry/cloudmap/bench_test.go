@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
 // benchPage is a page as 1,000 exports of 20 endpoints make it: 16 exports.
 func benchPage() map[mcs.Key]mcs.Export {
 	exports := map[mcs.Key]mcs.Export{}
-	for i := range 1000 / pageCount {
+	for i := range 1000 / format.PageCount {
 		exp := webExport("cls1", i, 20)
 		exports[exp.Key] = exp
 	}
@@ -35,11 +36,11 @@ func BenchmarkPageDecode(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		img, err := joinPage(7, w.instances)
+		img, err := format.JoinPage(7, w.instances)
 		if err != nil {
 			b.Fatal(err)
 		}
-		if decoded, err := record.Decode(img.data, "cls1"); err != nil || len(decoded.Exports) != len(w.exports) {
+		if decoded, err := record.Decode(img.Data, "cls1"); err != nil || len(decoded.Exports) != len(w.exports) {
 			b.Fatal(err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -44,13 +45,13 @@ type catalogs struct {
 // departure is when a cluster was removed, and the last record that was read of it.
 type departure struct {
 	at     time.Time
-	record memberRecord
+	record format.Member
 }
 
 // catalog is one cluster's.
 type catalog struct {
 	// record is what the cluster said of itself last; without hasRecord none could be read yet.
-	record    memberRecord
+	record    format.Member
 	hasRecord bool
 	// problem is what is wrong with its record, and unusable the record that has it.
 	problem  string
@@ -61,7 +62,7 @@ type catalog struct {
 	// gone is how often in a row its catalog was empty or not there.
 	gone int
 	retry
-	pages [pageCount]pageState
+	pages [format.PageCount]pageState
 }
 
 // retry says when something that could not be read is tried again.
@@ -146,15 +147,15 @@ func (c *catalogs) afterlife(instance api.Instance) bool {
 	if !ok || c.clusters[instance.ID] != nil {
 		return false
 	}
-	r, err := parseMember(instance, c.identity.ClusterSetID)
-	return err == nil && r.uid == d.record.uid && !r.later(d.record)
+	r, err := format.ParseMember(instance, c.identity.ClusterSetID)
+	return err == nil && r.UID == d.record.UID && !r.IsLaterThan(d.record)
 }
 
 // unannounced notes that there is no record with this cluster's ID, and nobody has claimed it: nothing is announced, and what is
 // there counts.
 func (c *catalogs) unannounced() {
 	if own := c.own(); own != nil {
-		own.record, own.hasRecord = memberRecord{}, false
+		own.record, own.hasRecord = format.Member{}, false
 	}
 }
 
@@ -187,44 +188,44 @@ func (c *catalogs) keysOf(id string, keys keySet) {
 
 // takeRecord takes in what service members has of a cluster, and says whether it was written since it was read last.
 func (c *catalog) takeRecord(now time.Time, instance api.Instance, clusterSetID string, changed keySet) (written bool) {
-	r, err := parseMember(instance, clusterSetID)
+	r, err := format.ParseMember(instance, clusterSetID)
 	if err == nil {
 		c.problem, c.unusable = "", nil
 		return c.take(now, r, changed)
 	}
 	// Who writes what we cannot use, as a later version may, lives all the same.
 	written = !maps.Equal(instance.Attributes, c.unusable)
-	c.problem, c.unusable = fmt.Sprintf("the record in service %s cannot be used: %v", membersService, err), instance.Attributes
+	c.problem, c.unusable = fmt.Sprintf("the record in service %s cannot be used: %v", format.MembersService, err), instance.Attributes
 	return written
 }
 
 // take takes in a cluster's record, unless it is an answer that comes late, and says whether it is another one than before.
-func (c *catalog) take(now time.Time, r memberRecord, changed keySet) (written bool) {
+func (c *catalog) take(now time.Time, r format.Member, changed keySet) (written bool) {
 	if c.late(now, r) {
 		return false
 	}
-	written = !c.hasRecord || !r.sameWrite(c.record)
+	written = !c.hasRecord || !r.IsSameWrite(c.record)
 	before := c.record
 	c.record, c.hasRecord = r, true
 	for i := range c.pages {
 		p := &c.pages[i]
-		isNews := before.pages[i] != r.pages[i]
+		isNews := before.Pages[i] != r.Pages[i]
 		if isNews {
 			p.retry = retry{}
 		}
 		if isNews && c.shows(i) {
 			diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
 		}
-		if r.pages[i] == "" && p.removedBy(now, r) {
-			p.remove(r.generation, changed)
+		if r.Pages[i] == "" && p.removedBy(now, r) {
+			p.remove(r.Generation, changed)
 		}
 	}
 	return written
 }
 
 // late says whether a record is older than the one that is known, and has not been so for long.
-func (c *catalog) late(now time.Time, r memberRecord) bool {
-	if !c.hasRecord || r.uid != c.record.uid || !c.record.later(r) {
+func (c *catalog) late(now time.Time, r format.Member) bool {
+	if !c.hasRecord || r.UID != c.record.UID || !c.record.IsLaterThan(r) {
 		c.behindSince = time.Time{}
 		return false
 	}
@@ -236,7 +237,7 @@ func (c *catalog) late(now time.Time, r memberRecord) bool {
 	}
 	c.behindSince = time.Time{}
 	for i := range c.pages {
-		c.pages[i].generation = min(c.pages[i].generation, r.generation)
+		c.pages[i].generation = min(c.pages[i].generation, r.Generation)
 	}
 	return false
 }
@@ -247,7 +248,7 @@ func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed k
 	if cluster.absentSince.IsZero() {
 		cluster.absentSince, cluster.retry, cluster.gone = now, retry{}, 0
 	}
-	left := cluster.hasRecord && cluster.record.pages == digests{}
+	left := cluster.hasRecord && cluster.record.Pages == format.Digests{}
 	forgotten := !cluster.hasRecord && cluster.problem == "" && now.Sub(cluster.absentSince) >= c.forget
 	if left || forgotten {
 		c.remove(now, id, changed)
@@ -327,11 +328,11 @@ func (c *catalog) wanted(now time.Time) []int {
 // unread says whether a page that is announced is not what was read.
 func (c *catalog) unread(now time.Time, page int) bool {
 	p := &c.pages[page]
-	return c.record.pages[page] != "" && (!p.read || p.lost || !c.shows(page) && !p.ahead(now, c.record))
+	return c.record.Pages[page] != "" && (!p.read || p.lost || !c.shows(page) && !p.ahead(now, c.record))
 }
 
 // shows says whether a page was read last as its cluster's record announces it.
-func (c *catalog) shows(page int) bool { return c.record.pages[page] == c.pages[page].digest }
+func (c *catalog) shows(page int) bool { return c.record.Pages[page] == c.pages[page].digest }
 
 // page takes in a read of the instances of a page. Only a whole generation counts, and only if it is the announced one or a later one.
 func (c *catalogs) page(now time.Time, id string, page int, instances []api.Instance, changed keySet) {
@@ -340,15 +341,15 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 		return // left meanwhile
 	}
 	p := &cluster.pages[page]
-	p.stored = max(p.stored, seenParts(page, instances))
-	img, err := joinPage(page, instances)
+	p.stored = max(p.stored, format.CountParts(page, instances))
+	img, err := format.JoinPage(page, instances)
 	var decoded record.Page
 	if err == nil {
-		decoded, err = record.Decode(img.data, id)
+		decoded, err = record.Decode(img.Data, id)
 	}
-	if err == nil && cluster.record.pages[page] != img.digest && img.generation <= cluster.record.generation {
+	if err == nil && cluster.record.Pages[page] != img.Digest && img.Generation <= cluster.record.Generation {
 		p.earlier, _ = belonging(page, decoded.Exports)
-		err = fmt.Errorf("generation %d is there, which is not what the cluster's record announces", img.generation)
+		err = fmt.Errorf("generation %d is there, which is not what the cluster's record announces", img.Generation)
 	}
 	if err != nil {
 		p.trouble = err.Error()
@@ -363,7 +364,7 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 }
 
 // take replaces what was read of the page. Exports that are there but unreadable stay as they were.
-func (p *pageState) take(now time.Time, page int, img image, decoded record.Page, changed keySet) {
+func (p *pageState) take(now time.Time, page int, img format.Page, decoded record.Page, changed keySet) {
 	exports, problems := belonging(page, decoded.Exports)
 	unreadable := map[mcs.Key]bool{}
 	for _, key := range decoded.Unreadable {
@@ -376,7 +377,7 @@ func (p *pageState) take(now time.Time, page int, img image, decoded record.Page
 	}
 	diff(p.exports, exports, changed)
 	*p = pageState{
-		read: true, readAt: now, generation: img.generation, digest: img.digest, parts: img.parts, stored: p.stored,
+		read: true, readAt: now, generation: img.Generation, digest: img.Digest, parts: img.Parts, stored: p.stored,
 		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: append(decoded.Problems, problems...),
 	}
 }
@@ -385,8 +386,8 @@ func (p *pageState) take(now time.Time, page int, img image, decoded record.Page
 func belonging(page int, list []mcs.Export) (exports map[mcs.Key]mcs.Export, problems []string) {
 	exports = make(map[mcs.Key]mcs.Export, len(list))
 	for _, exp := range list {
-		if right := pageOf(exp.Key); right != page {
-			problems = append(problems, fmt.Sprintf("export %s is ignored: it belongs to page %s", exp.Key, pageName(right)))
+		if right := format.PageOf(exp.Key); right != page {
+			problems = append(problems, fmt.Sprintf("export %s is ignored: it belongs to page %s", exp.Key, format.PageName(right)))
 			continue
 		}
 		exports[exp.Key] = exp
@@ -396,12 +397,12 @@ func belonging(page int, list []mcs.Export) (exports map[mcs.Key]mcs.Export, pro
 
 // ahead says whether what was read of the page is expected to be announced yet, being later than the record. It is not for ever:
 // the process that wrote it may have ended before it could, and the next one's clock may be behind.
-func (p *pageState) ahead(now time.Time, r memberRecord) bool {
-	return p.generation > r.generation && now.Sub(p.readAt) < reordered
+func (p *pageState) ahead(now time.Time, r format.Member) bool {
+	return p.generation > r.Generation && now.Sub(p.readAt) < reordered
 }
 
 // removedBy says whether a record that does not announce the page is news of its end.
-func (p *pageState) removedBy(now time.Time, r memberRecord) bool {
+func (p *pageState) removedBy(now time.Time, r format.Member) bool {
 	return !p.read || p.digest != "" && !p.ahead(now, r)
 }
 
@@ -425,16 +426,16 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, changed keySet
 		own = &catalog{}
 		c.clusters[c.identity.ClusterID] = own
 	}
-	byPage := groupByPage(instances)
+	byPage := format.GroupByPage(instances)
 	for i := range own.pages {
 		p := &own.pages[i]
-		p.stored = seenParts(i, byPage[i])
-		img, err := joinPage(i, byPage[i])
+		p.stored = format.CountParts(i, byPage[i])
+		img, err := format.JoinPage(i, byPage[i])
 		switch {
-		case err == nil && p.read && img.digest == p.digest:
+		case err == nil && p.read && img.Digest == p.digest:
 			p.lost = false
 		case own.withdrew(i, len(byPage[i]) > 0, img, err):
-			p.remove(own.record.generation, changed) // what is left of it is excess
+			p.remove(own.record.Generation, changed) // what is left of it is excess
 		default:
 			p.lost = p.read
 			c.page(now, c.identity.ClusterID, i, byPage[i], changed)
@@ -444,8 +445,8 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, changed keySet
 
 // withdrew says whether a page is one that the record says to be removed, given what an audit found of it: whether anything is
 // there, and its newest whole image or why there is none.
-func (c *catalog) withdrew(page int, there bool, found image, err error) bool {
-	return c.record.pages[page] == "" && (!there || c.hasRecord && (err != nil || found.generation <= c.record.generation))
+func (c *catalog) withdrew(page int, there bool, found format.Page, err error) bool {
+	return c.record.Pages[page] == "" && (!there || c.hasRecord && (err != nil || found.Generation <= c.record.Generation))
 }
 
 // diff adds the keys whose exports differ.
@@ -464,7 +465,7 @@ func diff(before, after map[mcs.Key]mcs.Export, changed keySet) {
 
 // look is what the others' catalogs have of key.
 func (c *catalogs) look(key mcs.Key) (view registry.View) {
-	page := pageOf(key)
+	page := format.PageOf(key)
 	view.Incomplete = c.incomplete
 	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
 		if id == c.identity.ClusterID {
@@ -498,11 +499,11 @@ func (c *catalogs) list() []registry.Member {
 		}
 		members = append(members, registry.Member{
 			ClusterID: id,
-			UID:       cluster.record.uid,
-			Version:   cluster.record.version,
+			UID:       cluster.record.UID,
+			Version:   cluster.record.Version,
 			LastSeen:  cluster.lastSeen,
-			Joined:    cluster.record.joined,
-			Heartbeat: cluster.record.beat(),
+			Joined:    cluster.record.Joined,
+			Heartbeat: cluster.record.HeartbeatTime(),
 			Stale:     c.liveness.IsStale(id),
 			Problems:  cluster.problems(),
 		})
@@ -516,20 +517,20 @@ func (c *catalog) problems() []string {
 	if c.problem != "" {
 		lines = append(lines, c.problem)
 	}
-	if c.record.notifyProblem != "" {
-		lines = append(lines, c.record.notifyProblem)
+	if c.record.ContactProblem != "" {
+		lines = append(lines, c.record.ContactProblem)
 	}
 	if !c.absentSince.IsZero() {
-		lines = append(lines, "the record in service "+membersService+" is gone, but the cluster did not leave")
+		lines = append(lines, "the record in service "+format.MembersService+" is gone, but the cluster did not leave")
 	}
 	for i := range c.pages {
 		p := &c.pages[i]
 		// One failure is Cloud Map being a moment behind.
 		if p.trouble != "" && p.failures > 1 {
-			lines = append(lines, fmt.Sprintf("page %s cannot be read: %s", pageName(i), p.trouble))
+			lines = append(lines, fmt.Sprintf("page %s cannot be read: %s", format.PageName(i), p.trouble))
 		}
 		for _, problem := range p.problems {
-			lines = append(lines, fmt.Sprintf("page %s: %s", pageName(i), problem))
+			lines = append(lines, fmt.Sprintf("page %s: %s", format.PageName(i), problem))
 		}
 	}
 	return lines

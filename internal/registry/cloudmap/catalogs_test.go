@@ -11,6 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -20,7 +21,7 @@ type story struct {
 	now      time.Time
 	catalogs *catalogs
 	// record and pages are what is in Cloud Map of cls2.
-	record memberRecord
+	record format.Member
 	pages  map[int][]api.Instance
 }
 
@@ -28,7 +29,7 @@ func newStory(t *testing.T) *story {
 	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	return &story{
 		t: t, now: now, catalogs: newCatalogs(cls1, 2*time.Minute, time.Second, 2*time.Second), pages: map[int][]api.Instance{},
-		record: memberRecord{clusterID: "cls2", clusterSetID: "set1", uid: "uid-2", joined: now, generation: 100, heartbeat: 1},
+		record: format.Member{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Joined: now, Generation: 100, Heartbeat: 1},
 	}
 }
 
@@ -39,26 +40,26 @@ func (s *story) write(generation int64, page int, exports ...mcs.Export) string 
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	parts, err := splitPage("cls2", page, generation, data)
+	parts, err := format.SplitPage("cls2", page, generation, data)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.pages[page] = parts
-	return digestOf(data)
+	return format.Digest(data)
 }
 
 // publish writes a page and announces it.
 func (s *story) publish(generation int64, page int, exports ...mcs.Export) {
 	s.t.Helper()
-	s.record.pages[page] = s.write(generation, page, exports...)
-	s.record.generation = generation
+	s.record.Pages[page] = s.write(generation, page, exports...)
+	s.record.Generation = generation
 }
 
 // members makes cls1 read the members' records and returns the keys that it notifies of.
-func (s *story) members(records ...memberRecord) []string {
+func (s *story) members(records ...format.Member) []string {
 	var instances []api.Instance
 	for _, r := range records {
-		instances = append(instances, r.instance())
+		instances = append(instances, r.Instance())
 	}
 	changed := keySet{}
 	s.catalogs.members(s.now, instances, changed)
@@ -118,7 +119,7 @@ func (s *story) notified(what string, got []string, want ...string) {
 
 var (
 	theKey  = webKey(0)
-	thePage = pageOf(theKey)
+	thePage = format.PageOf(theKey)
 )
 
 func web(endpoints int) mcs.Export { return registry.Published(webExport("cls2", 0, endpoints)) }
@@ -132,9 +133,9 @@ func TestReadFollowsAnnouncement(t *testing.T) {
 	s.expect("read", theKey, "•")
 	s.wanted("read")
 
-	s.record.heartbeat++
+	s.record.Heartbeat++
 	s.notified("a first sign of life", s.members(s.record), "web-0")
-	s.record.heartbeat++
+	s.record.Heartbeat++
 	s.notified("a heartbeat", s.members(s.record))
 	s.wanted("a heartbeat")
 
@@ -150,7 +151,7 @@ func TestReadFollowsAnnouncement(t *testing.T) {
 	s.read()
 	s.expect("zero endpoints", theKey, "")
 
-	s.record.pages[thePage], s.record.generation = "", 103
+	s.record.Pages[thePage], s.record.Generation = "", 103
 	s.notified("the page's end", s.members(s.record), "web-0")
 	s.expect("the page's end", theKey, "none")
 	s.wanted("the page's end")
@@ -183,11 +184,11 @@ func TestReadsLate(t *testing.T) {
 
 	// The page is ahead of the record.
 	digest := s.write(102, thePage, web(3))
-	s.record.heartbeat++
+	s.record.Heartbeat++
 	s.members(s.record)
 	s.wanted("a page that is ahead")
 	s.expect("a page that is ahead", theKey, "••")
-	s.record.pages[thePage], s.record.generation = digest, 102
+	s.record.Pages[thePage], s.record.Generation = digest, 102
 	s.members(s.record)
 	s.read()
 	s.expect("its record", theKey, "•••")
@@ -202,7 +203,7 @@ func TestReadAheadOfRecord(t *testing.T) {
 	s.read()
 	s.expect("the newer page counts", theKey, "••")
 	s.wanted("the newer page is not read again")
-	s.record.pages[thePage], s.record.generation = digest, 101
+	s.record.Pages[thePage], s.record.Generation = digest, 101
 	s.members(s.record)
 	s.wanted("its announcement is not read again")
 }
@@ -212,11 +213,11 @@ func TestUnreadablePages(t *testing.T) {
 	tests := map[string]func(*story){
 		"no instance":       func(s *story) { good(s); delete(s.pages, thePage) },
 		"no such data":      func(s *story) { good(s); s.pages[thePage][0].Attributes["DATA0"] = "AAAA" },
-		"another digest":    func(s *story) { good(s); s.record.pages[thePage] = digestOf([]byte("x")) },
+		"another digest":    func(s *story) { good(s); s.record.Pages[thePage] = format.Digest([]byte("x")) },
 		"garbage":           func(s *story) { s.garbage(101, []byte{1, 0, 'x'}) },
 		"a later format":    func(s *story) { s.garbage(101, []byte{9, 0, 'x'}) },
-		"an earlier page":   func(s *story) { s.record.pages[thePage], s.record.generation = digestOf([]byte("x")), 102 },
-		"no page, but more": func(s *story) { good(s); s.pages[thePage] = nil; s.publish(101, (thePage+1)%pageCount) },
+		"an earlier page":   func(s *story) { s.record.Pages[thePage], s.record.Generation = format.Digest([]byte("x")), 102 },
+		"no page, but more": func(s *story) { good(s); s.pages[thePage] = nil; s.publish(101, (thePage+1)%format.PageCount) },
 	}
 	for name, spoil := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -265,17 +266,17 @@ func TestUnreadablePages(t *testing.T) {
 // garbage announces a page of these bytes.
 func (s *story) garbage(generation int64, data []byte) {
 	s.t.Helper()
-	parts, err := splitPage("cls2", thePage, generation, data)
+	parts, err := format.SplitPage("cls2", thePage, generation, data)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.pages[thePage] = parts
-	s.record.pages[thePage], s.record.generation = digestOf(data), generation
+	s.record.Pages[thePage], s.record.Generation = format.Digest(data), generation
 }
 
 func TestPageOfAnother(t *testing.T) {
 	s := newStory(t)
-	wrong := (thePage + 1) % pageCount
+	wrong := (thePage + 1) % format.PageCount
 	s.publish(100, wrong, web(1))
 	s.members(s.record)
 	s.read()
@@ -300,7 +301,7 @@ func TestVanishedRecord(t *testing.T) {
 		s.notified("gone for 133 s", s.pass(24, false), "web-0")
 		s.expect("gone for 133 s", theKey, "•")
 		s.lives("gone for 133 s", "stale")
-		s.record.heartbeat++
+		s.record.Heartbeat++
 		s.notified("back", s.pass(1, true), "web-0")
 		s.lives("back", "live")
 	})
@@ -315,7 +316,7 @@ func TestVanishedRecord(t *testing.T) {
 	})
 	t.Run("goes at once when it had announced nothing", func(t *testing.T) {
 		s := begin(t)
-		s.record.pages, s.record.generation = digests{}, 101
+		s.record.Pages, s.record.Generation = format.Digests{}, 101
 		s.notified("announcing nothing", s.members(s.record), "web-0")
 		s.members()
 		if len(s.catalogs.list()) != 0 {
@@ -325,18 +326,18 @@ func TestVanishedRecord(t *testing.T) {
 	t.Run("does not come back with a late answer", func(t *testing.T) {
 		s := begin(t)
 		before := s.record
-		s.record.pages, s.record.generation = digests{}, 101
+		s.record.Pages, s.record.Generation = format.Digests{}, 101
 		s.members(s.record)
 		s.members()
-		for _, late := range []memberRecord{before, s.record} {
+		for _, late := range []format.Member{before, s.record} {
 			s.now = s.now.Add(time.Second)
 			s.members(late)
 			if len(s.catalogs.list()) != 0 {
-				t.Errorf("generation %d is a member again", late.generation)
+				t.Errorf("generation %d is a member again", late.Generation)
 			}
 		}
 		again := s.record
-		again.heartbeat++
+		again.Heartbeat++
 		s.members(again)
 		if len(s.catalogs.list()) != 1 {
 			t.Error("back at once, and no member")
@@ -382,7 +383,7 @@ func (s *story) pass(seconds int, there bool) []string {
 		s.now = s.now.Add(time.Second)
 		instances := []api.Instance{s.ownRecord()}
 		if there {
-			instances = append(instances, s.record.instance())
+			instances = append(instances, s.record.Instance())
 		}
 		s.catalogs.members(s.now, instances, changed)
 	}
@@ -391,9 +392,9 @@ func (s *story) pass(seconds int, there bool) []string {
 
 // ownRecord is cls1's, with a heartbeat every 12 s.
 func (s *story) ownRecord() api.Instance {
-	return memberRecord{
-		clusterID: "cls1", clusterSetID: "set1", uid: "uid-1", joined: s.record.joined, heartbeat: s.now.Unix() / 12,
-	}.instance()
+	return format.Member{
+		ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Joined: s.record.Joined, Heartbeat: s.now.Unix() / 12,
+	}.Instance()
 }
 
 // lives wants cls2 to be "live", "unheard" or "stale" in the View and among the members.
@@ -427,14 +428,14 @@ func TestSilentCluster(t *testing.T) {
 	}
 	t.Run("whose heartbeat stops", func(t *testing.T) {
 		s := begin(t)
-		s.record.heartbeat++
+		s.record.Heartbeat++
 		s.notified("its first heartbeat", s.pass(1, true), "web-0")
 		s.lives("its first heartbeat", "live")
 		s.notified("108 s of silence", s.pass(108, true))
 		s.notified("132 s of silence", s.pass(24, true), "web-0")
 		s.lives("132 s of silence", "stale")
 		s.expect("132 s of silence", theKey, "•")
-		s.record.heartbeat++
+		s.record.Heartbeat++
 		s.notified("another heartbeat", s.pass(1, true), "web-0")
 		s.lives("another heartbeat", "live")
 	})
@@ -445,10 +446,10 @@ func TestSilentCluster(t *testing.T) {
 	})
 	t.Run("whose old record comes late", func(t *testing.T) {
 		s := begin(t)
-		s.record.heartbeat++
+		s.record.Heartbeat++
 		s.pass(1, true)
 		late := s.record
-		late.heartbeat--
+		late.Heartbeat--
 		for range 132 {
 			s.record, late = late, s.record
 			s.pass(1, true)
@@ -460,8 +461,8 @@ func TestSilentCluster(t *testing.T) {
 		changed := keySet{}
 		for i := range 200 {
 			s.now = s.now.Add(time.Second)
-			later := s.record.instance()
-			later.Attributes[attrFormat], later.Attributes[attrHeartbeat] = "9.0", strconv.Itoa(i/12)
+			later := s.record.Instance()
+			later.Attributes[format.AttrFormat], later.Attributes[format.AttrHeartbeat] = "9.0", strconv.Itoa(i/12)
 			s.catalogs.members(s.now, []api.Instance{s.ownRecord(), later}, changed)
 		}
 		s.lives("it writes what we cannot read", "live")
@@ -470,7 +471,7 @@ func TestSilentCluster(t *testing.T) {
 	t.Run("that leaves", func(t *testing.T) {
 		s := begin(t)
 		s.pass(132, true)
-		s.record.pages, s.record.generation = digests{}, 101
+		s.record.Pages, s.record.Generation = format.Digests{}, 101
 		s.pass(1, true)
 		s.pass(1, false)
 		if s.catalogs.liveness.IsStale("cls2") || len(s.catalogs.list()) != 1 {
@@ -484,10 +485,10 @@ func TestBadRecords(t *testing.T) {
 	s.publish(100, thePage, web(1))
 	s.members(s.record)
 	s.read()
-	s.record.heartbeat++
+	s.record.Heartbeat++
 	s.members(s.record)
-	bad := s.record.instance()
-	bad.Attributes[attrPages] = "garbage"
+	bad := s.record.Instance()
+	bad.Attributes[format.AttrPages] = "garbage"
 	stranger := api.Instance{ID: "Not_A_Cluster", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
 	unknown := api.Instance{ID: "cls3", Attributes: map[string]string{}}
 	changed := keySet{}
@@ -512,7 +513,7 @@ func TestClockSetBack(t *testing.T) {
 	s.read()
 	s.publish(50, thePage, web(2))
 	for range 31 {
-		s.record.heartbeat++
+		s.record.Heartbeat++
 		s.members(s.record)
 		s.read()
 		s.now = s.now.Add(time.Second)
@@ -530,7 +531,7 @@ func TestLastSeen(t *testing.T) {
 	if !seen().Equal(first) {
 		t.Errorf("a record that did not change was seen at %v, want %v", seen(), first)
 	}
-	s.record.heartbeat++
+	s.record.Heartbeat++
 	s.members(s.record)
 	if !seen().Equal(s.now) {
 		t.Errorf("a heartbeat was seen at %v, want %v", seen(), s.now)
@@ -546,27 +547,27 @@ func TestAudit(t *testing.T) {
 		return digest, s.pages[page]
 	}
 	other := webKey(1)
-	for i := 1; pageOf(other) == thePage; i++ {
+	for i := 1; format.PageOf(other) == thePage; i++ {
 		other = webKey(i)
 	}
-	r := memberRecord{clusterID: "cls1", clusterSetID: "set1", uid: "uid-1", joined: s.now, generation: 100}
+	r := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Joined: s.now, Generation: 100}
 	changed := keySet{}
 
 	// Announced and there; written and not announced; left of what was withdrawn.
 	announced, first := own(100, thePage, webExport("cls1", 0, 1))
-	r.pages[thePage] = announced
+	r.Pages[thePage] = announced
 	exp := webExport("cls1", 0, 1)
 	exp.Key = other
-	_, ahead := own(101, pageOf(other), exp)
-	leftPage := (max(thePage, pageOf(other)) + 1) % pageCount
-	for leftPage == thePage || leftPage == pageOf(other) {
-		leftPage = (leftPage + 1) % pageCount
+	_, ahead := own(101, format.PageOf(other), exp)
+	leftPage := (max(thePage, format.PageOf(other)) + 1) % format.PageCount
+	for leftPage == thePage || leftPage == format.PageOf(other) {
+		leftPage = (leftPage + 1) % format.PageCount
 	}
 	_, left := own(99, leftPage, exp)
-	c.members(s.now, []api.Instance{r.instance()}, changed)
+	c.members(s.now, []api.Instance{r.Instance()}, changed)
 	c.audit(s.now, slices.Concat(first, ahead, left), changed)
 	shown := c.own()
-	for page, want := range map[int]int{thePage: 1, pageOf(other): 1, leftPage: 0} {
+	for page, want := range map[int]int{thePage: 1, format.PageOf(other): 1, leftPage: 0} {
 		p := &shown.pages[page]
 		if !p.read || len(p.exports) != want || p.stored != 1 {
 			t.Errorf("page %d: read %v, %d exports, %d parts in the store; want read, %d and 1", page, p.read, len(p.exports), p.stored, want)
@@ -591,7 +592,7 @@ func TestUnheardWithKnownCatalog(t *testing.T) {
 	s.pass(1, true)
 	s.read()
 	s.lives("at first sight", "unheard")
-	s.record.heartbeat++
+	s.record.Heartbeat++
 	s.pass(1, true)
 	s.lives("with a heartbeat", "live")
 }

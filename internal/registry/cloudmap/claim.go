@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // claim decides whether the cluster ID is ours: of two clusters that use one, the second must not write.
@@ -26,10 +27,10 @@ type claim struct {
 	// rivalled says that there was one with pages.
 	rivalled bool
 	// rival is the other cluster's record as last seen to change, and when.
-	rival   memberRecord
+	rival   format.Member
 	changed time.Time
 	// taken is the record in whose place ours was written: when it is read again, the read is stale.
-	taken memberRecord
+	taken format.Member
 }
 
 type claimState int
@@ -41,11 +42,11 @@ const (
 )
 
 // free says whether observe would claim the ID now.
-func (c *claim) free(now time.Time, shown *memberRecord) bool {
+func (c *claim) free(now time.Time, shown *format.Member) bool {
 	if c.state != watching {
 		return false
 	}
-	if shown == nil || shown.isMember(c.identity) {
+	if shown == nil || shown.IsOf(c.identity) {
 		settle := c.settle
 		if shown == nil && c.rivalled {
 			// Who leaves says first that it has no pages. Otherwise somebody removed the record, and its cluster writes it
@@ -54,46 +55,46 @@ func (c *claim) free(now time.Time, shown *memberRecord) bool {
 		}
 		return settle == 0 || !c.unrivalled.IsZero() && now.Sub(c.unrivalled) >= settle
 	}
-	return shown.sameWrite(c.rival) && now.Sub(c.changed) >= c.silence
+	return shown.IsSameWrite(c.rival) && now.Sub(c.changed) >= c.silence
 }
 
 // observe takes in a read of the record that has our ID; nil is none. ours is the record as we last wrote it. It returns
 // whether we must write our record now.
-func (c *claim) observe(now time.Time, shown *memberRecord, ours memberRecord) (write bool) {
-	if shown != nil && !shown.isMember(c.identity) {
-		c.unrivalled, c.rivalled = time.Time{}, shown.pages != digests{}
+func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member) (write bool) {
+	if shown != nil && !shown.IsOf(c.identity) {
+		c.unrivalled, c.rivalled = time.Time{}, shown.Pages != format.Digests{}
 		return c.observeRival(now, *shown, ours)
 	}
 	switch {
 	case c.free(now, shown):
 		c.state = claiming
-		c.rival, c.taken = memberRecord{}, memberRecord{}
+		c.rival, c.taken = format.Member{}, format.Member{}
 		return true
 	case c.state == watching:
-		c.rival = memberRecord{}
+		c.rival = format.Member{}
 		if c.unrivalled.IsZero() {
 			c.unrivalled = now
 		}
-	case c.state == claiming && shown != nil && shown.joined.Equal(ours.joined):
+	case c.state == claiming && shown != nil && shown.Joined.Equal(ours.Joined):
 		c.state = held
-		c.rival = memberRecord{}
+		c.rival = format.Member{}
 	}
 	return false
 }
 
-func (c *claim) observeRival(now time.Time, rival, ours memberRecord) (write bool) {
+func (c *claim) observeRival(now time.Time, rival, ours format.Member) (write bool) {
 	if c.free(now, &rival) {
 		c.state, c.taken = claiming, rival
 		return true
 	}
-	beats := !rival.sameWrite(c.rival)
+	beats := !rival.IsSameWrite(c.rival)
 	if beats {
 		c.rival, c.changed = rival, now
 	}
 	switch {
-	case c.state == watching, rival.sameWrite(c.taken):
+	case c.state == watching, rival.IsSameWrite(c.taken):
 		return false
-	case ours.older(rival):
+	case ours.HasOlderClaimThan(rival):
 		// Once for each of its writes: it sees ours and gives way.
 		return beats
 	}
@@ -104,7 +105,7 @@ func (c *claim) observeRival(now time.Time, rival, ours memberRecord) (write boo
 // refused is the UID of the cluster that has our ID, "" if there is none.
 func (c *claim) refused() string {
 	if c.state == watching {
-		return c.rival.uid
+		return c.rival.UID
 	}
 	return ""
 }

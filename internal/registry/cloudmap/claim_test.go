@@ -3,22 +3,24 @@ package cloudmap
 import (
 	"testing"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // TestClaimSettles waits for late reads before it claims.
 func TestClaimSettles(t *testing.T) {
 	began := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 	const settle = 2 * time.Second
-	other := &memberRecord{clusterID: cls1.ClusterID, uid: "other", heartbeat: 1}
+	other := &format.Member{ClusterID: cls1.ClusterID, UID: "other", Heartbeat: 1}
 	c := claim{identity: cls1, silence: time.Minute, settle: settle}
 	// What is asked is whether a claim is made after so much time, having seen this before.
 	for _, s := range []struct {
 		after time.Duration
-		shown *memberRecord
+		shown *format.Member
 		want  bool
 	}{{0, nil, false}, {settle - 1, nil, false}, {0, other, false}, {time.Second, nil, false}, {settle - 1, nil, false}, {1, nil, true}} {
 		began = began.Add(s.after)
-		if got := c.observe(began, s.shown, memberRecord{}); got != s.want {
+		if got := c.observe(began, s.shown, format.Member{}); got != s.want {
 			t.Errorf("after %v: claimed %v, want %v", s.after, got, s.want)
 		}
 	}
@@ -29,21 +31,21 @@ func TestClaimSettles(t *testing.T) {
 func TestClaimOfVanishedRecord(t *testing.T) {
 	const silence = 30 * time.Second
 	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	other := memberRecord{clusterID: cls1.ClusterID, uid: "other", heartbeat: 1}
+	other := format.Member{ClusterID: cls1.ClusterID, UID: "other", Heartbeat: 1}
 	exporting := other
-	exporting.pages[7] = digestOf([]byte("page"))
+	exporting.Pages[7] = format.Digest([]byte("page"))
 	for name, tc := range map[string]struct {
-		last memberRecord
+		last format.Member
 		want bool
 	}{"it left, and said so": {other, true}, "it just vanished": {exporting, false}} {
 		t.Run(name, func(t *testing.T) {
 			c := claim{identity: cls1, silence: silence, settle: time.Second}
-			c.observe(now, &tc.last, memberRecord{})
-			c.observe(now, nil, memberRecord{})
-			if got := c.observe(now.Add(silence-1), nil, memberRecord{}); got != tc.want {
+			c.observe(now, &tc.last, format.Member{})
+			c.observe(now, nil, format.Member{})
+			if got := c.observe(now.Add(silence-1), nil, format.Member{}); got != tc.want {
 				t.Errorf("claimed %v within the silence of a dead cluster, want %v", got, tc.want)
 			}
-			if c.observe(now.Add(silence), nil, memberRecord{}); c.state != claiming {
+			if c.observe(now.Add(silence), nil, format.Member{}); c.state != claiming {
 				t.Error("not claimed after the silence of a dead cluster")
 			}
 		})
@@ -54,13 +56,13 @@ func TestClaimOfVanishedRecord(t *testing.T) {
 func TestClaim(t *testing.T) {
 	const silence = 30 * time.Second
 	began := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	ours := memberRecord{clusterID: cls1.ClusterID, uid: cls1.UID, joined: began}
-	beat := func(uid string, joined time.Duration, heartbeat int64) *memberRecord {
-		return &memberRecord{clusterID: cls1.ClusterID, uid: uid, joined: began.Add(joined), heartbeat: heartbeat}
+	ours := format.Member{ClusterID: cls1.ClusterID, UID: cls1.UID, Joined: began}
+	beat := func(uid string, joined time.Duration, heartbeat int64) *format.Member {
+		return &format.Member{ClusterID: cls1.ClusterID, UID: uid, Joined: began.Add(joined), Heartbeat: heartbeat}
 	}
 	type step struct {
 		after     time.Duration
-		shown     *memberRecord
+		shown     *format.Member
 		wantState claimState
 		wantWrite bool
 		// wantRival is the UID of the cluster that keeps us out.

@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // CompatConfig says for whom instances are read, and how often.
@@ -235,7 +236,7 @@ func (c *Compat) note(l compatLook, what func(*compatService)) {
 // instances reads the instances of our clusterset, whole, and the revision that they are of: at least the one given, or the
 // answer is an old one. When there are more than DiscoverInstances shows, they are listed, at a request per hundred.
 func (c *Compat) instances(ctx context.Context, l compatLook, revision int64) ([]api.Instance, int64, error) {
-	query := map[string]string{attrClusterSetID: c.cfg.Identity.ClusterSetID}
+	query := map[string]string{format.AttrClusterSetID: c.cfg.Identity.ClusterSetID}
 	instances, complete, found, err := c.client.DiscoverInstancesAtRevision(ctx, l.namespace, l.key.Name, query)
 	if complete || err != nil {
 		return instances, found, err

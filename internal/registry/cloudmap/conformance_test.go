@@ -7,6 +7,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
@@ -64,7 +65,7 @@ func backend(c *cloud, config func(mcs.Identity) Config) registrytest.Backend {
 			return func() { c.denied.Store(false) }
 		},
 		DeleteMember: func(t *testing.T, clusterSetID, clusterID string) {
-			c.drop(t, controlPrefix+clusterSetID, membersService, clusterID)
+			c.drop(t, format.ControlNamespace(clusterSetID), format.MembersService, clusterID)
 		},
 		Fail: func(*testing.T) func() {
 			c.broken.Store(true)

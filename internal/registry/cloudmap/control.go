@@ -7,12 +7,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // control finds the namespace and the services that hold members and pages, and makes them when they are not there.
@@ -70,7 +70,7 @@ type controlPlace struct {
 }
 
 // namespaceName is that of the clusterset's control namespace.
-func (c *control) namespaceName() string { return controlNamespace(c.identity.ClusterSetID) }
+func (c *control) namespaceName() string { return format.ControlNamespace(c.identity.ClusterSetID) }
 
 // ensure returns the place, from memory once it is known.
 func (c *control) ensure(ctx context.Context) (controlPlace, error) {
@@ -153,7 +153,7 @@ func (c *control) look(ctx context.Context) (place controlPlace, err error) {
 		return place, err
 	}
 	place.catalogs = catalogsIn(services)
-	place.members, ok = services[membersService]
+	place.members, ok = services[format.MembersService]
 	place.missing = !ok
 	return place, nil
 }
@@ -176,8 +176,8 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 		return place, err
 	}
 	place.catalogs = catalogsIn(services)
-	if place.members, ok = services[membersService]; !ok {
-		if place.members, err = c.client.CreateService(ctx, place.namespace, membersService, c.identity, api.PartMembers); err != nil {
+	if place.members, ok = services[format.MembersService]; !ok {
+		if place.members, err = c.client.CreateService(ctx, place.namespace, format.MembersService, c.identity, api.PartMembers); err != nil {
 			return place, err
 		}
 	}
@@ -185,7 +185,7 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 		return place, nil
 	}
 	place.isNew = true
-	place.catalog, err = c.client.CreateService(ctx, place.namespace, catalogName(c.identity.ClusterID), c.identity, api.PartCatalog)
+	place.catalog, err = c.client.CreateService(ctx, place.namespace, format.CatalogName(c.identity.ClusterID), c.identity, api.PartCatalog)
 	return place, err
 }
 
@@ -193,7 +193,7 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 func catalogsIn(services map[string]api.Service) map[string]api.Service {
 	found := map[string]api.Service{}
 	for name, s := range services {
-		if id, ok := parseCatalogName(name); ok {
+		if id, ok := format.ParseCatalogName(name); ok {
 			found[id] = s
 		}
 	}

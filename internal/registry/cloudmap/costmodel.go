@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // A CostModel computes the requests of a cluster while nothing changes. The pages of the documentation show it.
@@ -40,7 +41,7 @@ func perMinute(interval time.Duration) float64 { return float64(time.Minute) / f
 func StoredInstances(clusterID string, exports []mcs.Export) (int, error) {
 	pages := map[int]map[mcs.Key]mcs.Export{}
 	for _, exp := range exports {
-		page := pageOf(exp.Key)
+		page := format.PageOf(exp.Key)
 		if pages[page] == nil {
 			pages[page] = map[mcs.Key]mcs.Export{}
 		}

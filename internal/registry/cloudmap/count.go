@@ -1,6 +1,9 @@
 package cloudmap
 
-import "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+import (
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+)
 
 // count tells the metrics what this cluster has in its catalog and what waits to get there. The caller holds r.mu.
 func (r *Registry) count() {
@@ -8,7 +11,7 @@ func (r *Registry) count() {
 	r.cfg.Metrics.SetObjects(r.client.Name(), "exports", exports)
 	r.cfg.Metrics.SetObjects(r.client.Name(), "pages", pages)
 	r.cfg.Metrics.SetPending(r.client.Name(), "pages", r.outbox.waiting())
-	r.cfg.Metrics.SetLimitUsed(r.client.Name(), "page", r.outbox.largest(), maxParts)
+	r.cfg.Metrics.SetLimitUsed(r.client.Name(), "page", r.outbox.largest(), format.MaxParts)
 	r.cfg.Metrics.SetLimitUsed(r.client.Name(), "catalog", r.outbox.instances(), catalogRoom)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // TestOutboxWaiting has a page that was refused among those that wait.
@@ -48,8 +49,8 @@ func TestNamespaceIsCounted(t *testing.T) {
 	start(t, reg)
 	leave := start(t, other)
 	stored := func() (all int) {
-		for _, name := range []string{membersService, catalogName("cls1"), catalogName("cls2")} {
-			all += len(c.instances(t, controlPrefix+"set1", name))
+		for _, name := range []string{format.MembersService, format.CatalogName("cls1"), format.CatalogName("cls2")} {
+			all += len(c.instances(t, format.ControlNamespace("set1"), name))
 		}
 		return all
 	}

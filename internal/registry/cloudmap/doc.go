@@ -1,11 +1,11 @@
-// Package cloudmap is the registry on AWS Cloud Map. Each cluster publishes its exports as pages, the truth, and, beside
-// them and with less haste, as one instance per endpoint, a view for people and for AWS-native consumers.
+// Package cloudmap is the registry on AWS Cloud Map. Each cluster publishes its exports as pages and, with lower priority, as one instance
+// per endpoint: a view for people and other AWS services.
 //
-//	Publish ─▶ outbox ─▶ writer ──pages, members──▶ Cloud Map ──members, pages──▶ reader ─▶ catalogs ─▶ Look, notify
+//	Publish ─▶ outbox ─▶ writer ──pages, members──▶ Cloud Map ──members, pages──▶ reader ─▶ catalogs ─▶ Lookup, notify
 //	              └────▶ instance view ──instances──▶ Cloud Map
 //
-// What is decided is decided in plain data without I/O, locks or clocks: page.go (a page as instances), members.go (a
-// member's record), claim.go (whose the cluster ID is), catalogs.go (what was read), outbox.go (what is to be written).
-// reader.go and writer.go do what was decided; package instances mirrors endpoints as Cloud Map instances; registry.go wires them; every request goes through package api.
-// docs/proposals/001-cloud-map-record-format.md describes what is stored.
+// Decisions are made on plain data without I/O, locks or clocks: package format (pages and member records), claim.go (the cluster ID),
+// catalogs.go (what was read), outbox.go and draft.go (what is to be written). reader.go and writer.go carry them out, package instances
+// maintains the view, and registry.go connects them. Package api makes all requests. docs/proposals/001-cloud-map-record-format.md
+// describes what is stored.
 package cloudmap

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -56,10 +57,10 @@ func encodePage(clusterID string, page int, generation int64, exports map[mcs.Ke
 	}
 	data, err := record.Encode(list)
 	if err != nil {
-		return w, fmt.Errorf("encoding page %s: %w", pageName(page), err)
+		return w, fmt.Errorf("encoding page %s: %w", format.PageName(page), err)
 	}
-	w.digest = digestOf(data)
-	w.instances, err = splitPage(clusterID, page, generation, data)
+	w.digest = format.Digest(data)
+	w.instances, err = format.SplitPage(clusterID, page, generation, data)
 	return w, err
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // bulky is an export that needs some 14 instances, with n endpoints. It has nearly all the 64 KiB of annotations that an export may
@@ -73,7 +74,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	if err := o.publication(small.Key, &catalog{}).Err; err != nil {
 		t.Errorf("the users of another export get error %v", err)
 	}
-	if _, written := o.pages[pageOf(small.Key)].exports[small.Key]; !written {
+	if _, written := o.pages[format.PageOf(small.Key)].exports[small.Key]; !written {
 		t.Error("a small export is not written")
 	}
 
@@ -83,7 +84,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	o.ask(grown.Key, &grown)
 	write()
 	before := bulky(0, 1)
-	if have, ok := o.pages[pageOf(grown.Key)].exports[grown.Key]; !ok || !have.Equal(registry.Published(before)) {
+	if have, ok := o.pages[format.PageOf(grown.Key)].exports[grown.Key]; !ok || !have.Equal(registry.Published(before)) {
 		t.Error("the published version of an export that does not fit any more is lost")
 	}
 	o.ask(grown.Key, &before)
@@ -100,7 +101,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	if got := refused(); len(got) != 0 {
 		t.Errorf("exports %v are still refused", got)
 	}
-	if _, written := o.pages[pageOf(largest.Key)].exports[largest.Key]; !written {
+	if _, written := o.pages[format.PageOf(largest.Key)].exports[largest.Key]; !written {
 		t.Error("the large export is not written though there is room")
 	}
 }
@@ -108,7 +109,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 // TestFullPageRefusesLargestExport drafts a page of more than 256 instances: the largest export is left out.
 func TestFullPageRefusesLargestExport(t *testing.T) {
 	exports := sharingPage(3)
-	page, now := pageOf(exports[0].Key), time.UnixMilli(1000)
+	page, now := format.PageOf(exports[0].Key), time.UnixMilli(1000)
 	o := newOutbox("cls1")
 	o.adopt(page, &pageState{read: true})
 	for i, size := range []int{300_000, 500_000, 200_000} {
@@ -133,7 +134,7 @@ func TestRefusedPageHasItsOwnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3})
 		w.plan(1, cloudmaplocal.FaultRule{
-			Operations: []string{"RegisterInstance"}, Instance: partID(pageOf(webKey(0)), 0), Kind: cloudmaplocal.FaultError, Code: "ResourceLimitExceeded",
+			Operations: []string{"RegisterInstance"}, Instance: format.PartID(format.PageOf(webKey(0)), 0), Kind: cloudmaplocal.FaultError, Code: "ResourceLimitExceeded",
 		})
 		refused := func() int {
 			_, hits := w.server.Faults()

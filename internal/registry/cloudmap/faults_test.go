@@ -28,6 +28,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
@@ -256,7 +257,7 @@ func (tr *trial) misfortunes() []cloudmaplocal.FaultRule {
 	// Discovery lacks some records, or parts of pages. Not both at once: what has no record and no page has left.
 	half := cloudmaplocal.FaultRule{
 		Kind: cloudmaplocal.FaultPartial, Share: 0.5, Operations: []string{"DiscoverInstances"},
-		Service: []string{membersService, catalogPrefix + "*"}[tr.rnd.IntN(2)],
+		Service: []string{format.MembersService, format.CatalogName("*")}[tr.rnd.IntN(2)],
 	}
 	return append(rules, half)
 }
@@ -344,7 +345,7 @@ const deadlySilence = defaultStale - defaultHeartbeat
 // noteWrite remembers where records are.
 func (tr *trial) noteWrite(r request) {
 	var in struct{ ServiceId string }
-	if r.operation == "RegisterInstance" && r.names(attrHeartbeat) && json.Unmarshal(r.body, &in) == nil {
+	if r.operation == "RegisterInstance" && r.names(format.AttrHeartbeat) && json.Unmarshal(r.body, &in) == nil {
 		tr.members.Store(in.ServiceId)
 	}
 }
@@ -382,7 +383,7 @@ func (tr *trial) heartbeat(id string) string {
 	case answer.Code != http.StatusOK || err != nil:
 		tr.t.Fatalf("reading %s's record: %s, %v", id, answer.Body, err)
 	}
-	return out.Instance.Attributes[attrHeartbeat]
+	return out.Instance.Attributes[format.AttrHeartbeat]
 }
 
 // forgetAll is what a new life of the controller knows.
@@ -563,15 +564,15 @@ func (tr *trial) vandalise() {
 	victim := tr.clusters[tr.rnd.IntN(len(tr.clusters))].identity.ClusterID
 	switch tr.rnd.IntN(4) {
 	case 0: // a part of a page is deleted
-		tr.deleteOne(admin, services[catalogName(victim)])
+		tr.deleteOne(admin, services[format.CatalogName(victim)])
 	case 1: // a record is deleted
-		_ = admin.DeregisterInstance(ctx, services[membersService].ID, victim)
+		_ = admin.DeregisterInstance(ctx, services[format.MembersService].ID, victim)
 	case 2: // garbage
-		attrs := (&memberRecord{clusterID: garbageCluster, clusterSetID: "set1", uid: "uid-garbage", joined: time.Now(), generation: 1}).instance().Attributes
-		attrs[[]string{attrPages, attrFormat, attrGeneration, attrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]
-		_, _ = admin.RegisterInstance(ctx, services[membersService].ID, api.Instance{ID: garbageCluster, Attributes: attrs})
+		attrs := (&format.Member{ClusterID: garbageCluster, ClusterSetID: "set1", UID: "uid-garbage", Joined: time.Now(), Generation: 1}).Instance().Attributes
+		attrs[[]string{format.AttrPages, format.AttrFormat, format.AttrGeneration, format.AttrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]
+		_, _ = admin.RegisterInstance(ctx, services[format.MembersService].ID, api.Instance{ID: garbageCluster, Attributes: attrs})
 	case 3: // an instance that is none of ours in a catalog
-		if s, ok := services[catalogName(victim)]; ok {
+		if s, ok := services[format.CatalogName(victim)]; ok {
 			_, _ = admin.RegisterInstance(ctx, s.ID, api.Instance{ID: "page-07-9", Attributes: map[string]string{"PAGE": "07", "GENERATION": "99999999999999", "PARTS": "1"}})
 		}
 	}
@@ -652,7 +653,7 @@ func (a *actor) noteSolid() {
 func (a *actor) told(k int) bool {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
-	want := a.life.outbox.pages[pageOf(webKey(k))].want[webKey(k)]
+	want := a.life.outbox.pages[format.PageOf(webKey(k))].want[webKey(k)]
 	return want != nil && want.Equal(*a.wanted(k))
 }
 
@@ -961,7 +962,7 @@ func (tr *trial) unshown() string {
 				have[instance.ID] = instance.Attributes
 			}
 		}
-		maps.DeleteFunc(have, func(_ string, attrs map[string]string) bool { return tr.left[attrs[attrClusterID]] })
+		maps.DeleteFunc(have, func(_ string, attrs map[string]string) bool { return tr.left[attrs[format.AttrClusterID]] })
 		if diff := gocmp.Diff(want, have, cmpopts.EquateEmpty()); diff != "" || want != nil && have == nil {
 			return fmt.Sprintf("the instances of service %d are not those of its endpoints (-want +have):\n%s", k, diff)
 		}
@@ -1045,7 +1046,7 @@ func (a *actor) excess() string {
 	wanted := map[string]bool{}
 	for i := range a.life.outbox.pages {
 		for part := range a.life.outbox.pages[i].parts {
-			wanted[partID(i, part)] = true
+			wanted[format.PartID(i, part)] = true
 		}
 	}
 	a.life.mu.Unlock()

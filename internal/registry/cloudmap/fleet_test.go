@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // fleet watches what many clusters do to an account, and cuts its quotas.
@@ -114,7 +115,7 @@ func (f *fleet) answered(operation string, request []byte, ok bool) {
 	if !ok || operation != "RegisterInstance" || json.Unmarshal(request, &instance) != nil {
 		return
 	}
-	cluster, now := instance.Attributes[attrClusterID], time.Now()
+	cluster, now := instance.Attributes[format.AttrClusterID], time.Now()
 	f.writes[cluster]++
 	if instance.InstanceId == cluster {
 		if last, known := f.beat[cluster]; known {

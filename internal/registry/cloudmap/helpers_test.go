@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -28,6 +29,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 func TestMain(m *testing.M) {
@@ -39,6 +41,16 @@ func TestMain(m *testing.M) {
 		}
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// noise returns n bytes that do not compress.
+func noise(n int) []byte {
+	rnd := rand.New(rand.NewPCG(1, uint64(n)))
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(rnd.Uint32())
+	}
+	return data
 }
 
 // memoryIDs is a ResourceIDStore for several processes of one cluster.
@@ -353,9 +365,9 @@ func (c *cloud) drop(t *testing.T, namespaceName, serviceName, id string) {
 // dropPage removes every part of the page that key belongs to.
 func (c *cloud) dropPage(t *testing.T, clusterSetID, clusterID string, key mcs.Key) {
 	t.Helper()
-	for id := range c.instances(t, controlPrefix+clusterSetID, catalogName(clusterID)) {
-		if page, _, ok := parsePartID(id); ok && page == pageOf(key) {
-			c.drop(t, controlPrefix+clusterSetID, catalogName(clusterID), id)
+	for id := range c.instances(t, format.ControlNamespace(clusterSetID), format.CatalogName(clusterID)) {
+		if page, _, ok := format.ParsePartID(id); ok && page == format.PageOf(key) {
+			c.drop(t, format.ControlNamespace(clusterSetID), format.CatalogName(clusterID), id)
 		}
 	}
 }
@@ -363,38 +375,38 @@ func (c *cloud) dropPage(t *testing.T, clusterSetID, clusterID string, key mcs.K
 // spoil replaces the page that key belongs to with garbage, announced as a page should be.
 func (c *cloud) spoil(t *testing.T, clusterSetID, clusterID string, key mcs.Key) func(mcs.Key) bool {
 	t.Helper()
-	control := controlPrefix + clusterSetID
-	page := pageOf(key)
+	control := format.ControlNamespace(clusterSetID)
+	page := format.PageOf(key)
 	c.settle()
 	defer c.settle()
 	garbage := []byte{1, 0, 'g', 'a', 'r', 'b', 'a', 'g', 'e'}
-	attrs := c.instances(t, control, membersService)[clusterID]
-	generation, err := strconv.ParseInt(attrs[attrGeneration], 10, 64)
+	attrs := c.instances(t, control, format.MembersService)[clusterID]
+	generation, err := strconv.ParseInt(attrs[format.AttrGeneration], 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts, err := splitPage(clusterID, page, generation+1, garbage)
+	parts, err := format.SplitPage(clusterID, page, generation+1, garbage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.put(t, control, catalogName(clusterID), parts[0])
-	announced, err := parseMember(api.Instance{ID: clusterID, Attributes: attrs}, clusterSetID)
+	c.put(t, control, format.CatalogName(clusterID), parts[0])
+	announced, err := format.ParseMember(api.Instance{ID: clusterID, Attributes: attrs}, clusterSetID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	announced.generation++
-	announced.pages[page] = digestOf(garbage)
-	c.put(t, control, membersService, announced.instance())
-	return func(k mcs.Key) bool { return pageOf(k) == page }
+	announced.Generation++
+	announced.Pages[page] = format.Digest(garbage)
+	c.put(t, control, format.MembersService, announced.Instance())
+	return func(k mcs.Key) bool { return format.PageOf(k) == page }
 }
 
 // empty says whether nothing of a cluster is left.
 func (c *cloud) empty(t *testing.T, clusterSetID, clusterID string) bool {
 	t.Helper()
-	control := controlPrefix + clusterSetID
-	pages := c.instances(t, control, catalogName(clusterID))
+	control := format.ControlNamespace(clusterSetID)
+	pages := c.instances(t, control, format.CatalogName(clusterID))
 	for id := range pages {
-		if _, _, ok := parsePartID(id); ok {
+		if _, _, ok := format.ParsePartID(id); ok {
 			return false
 		}
 	}

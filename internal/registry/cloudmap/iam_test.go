@@ -26,6 +26,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
@@ -189,7 +190,7 @@ func leftover(t *testing.T, c *cloud) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attributes := map[string]string{attrClusterID: cls1.ClusterID, attrClusterSetID: cls1.ClusterSetID, "K8S_CONTROLLER": plan.ManagedBy}
+	attributes := map[string]string{format.AttrClusterID: cls1.ClusterID, format.AttrClusterSetID: cls1.ClusterSetID, "K8S_CONTROLLER": plan.ManagedBy}
 	if _, err := c.client.RegisterInstance(t.Context(), s.ID, api.Instance{ID: "tcp-10_0_0_1-80", Attributes: attributes}); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +304,7 @@ func TestOthersRecords(t *testing.T) {
 
 func memberService(t *testing.T, c *cloud) api.Service {
 	t.Helper()
-	s, ok := c.service(t, "mcs.set1", membersService)
+	s, ok := c.service(t, "mcs.set1", format.MembersService)
 	if !ok {
 		t.Fatal("there is no service members")
 	}
@@ -315,13 +316,13 @@ func TestReader(t *testing.T) {
 	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, []string{"reader.json"})
 	c.keyOf = func(mcs.Identity) string { return admin }
 	_, _ = running(t, c, cls1)
-	within(t, 3*patience, "cls1 is a member", func() bool { return len(c.instances(t, "mcs.set1", membersService)) == 1 })
+	within(t, 3*patience, "cls1 is a member", func() bool { return len(c.instances(t, "mcs.set1", format.MembersService)) == 1 })
 	reader := c.clientFor(t, withKey(keyFor(cls2)))
-	found, _, err := reader.DiscoverInstances(t.Context(), "mcs.set1", membersService, nil)
+	found, _, err := reader.DiscoverInstances(t.Context(), "mcs.set1", format.MembersService, nil)
 	if err != nil || len(found) != 1 {
 		t.Errorf("found %v, %v", found, err)
 	}
-	_, _, err = reader.DiscoverInstances(t.Context(), "mcs.set2", membersService, nil)
+	_, _, err = reader.DiscoverInstances(t.Context(), "mcs.set2", format.MembersService, nil)
 	wantDenied(t, "reading another clusterset", err)
 	_, err = reader.RegisterInstance(t.Context(), memberService(t, c).ID, api.Instance{ID: "cls2", Attributes: map[string]string{"A": "b"}})
 	wantDenied(t, "writing", err)
@@ -378,11 +379,11 @@ func bootstrap(t *testing.T, c *cloud, protected bool, identities ...mcs.Identit
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.client.CreateService(t.Context(), in, membersService, cls1, api.PartMembers); err != nil {
+	if _, err := c.client.CreateService(t.Context(), in, format.MembersService, cls1, api.PartMembers); err != nil {
 		t.Fatal(err)
 	}
 	for _, identity := range identities {
-		s, err := c.client.CreateService(t.Context(), in, catalogName(identity.ClusterID), identity, api.PartCatalog)
+		s, err := c.client.CreateService(t.Context(), in, format.CatalogName(identity.ClusterID), identity, api.PartCatalog)
 		if err != nil {
 			t.Fatal(err)
 		}

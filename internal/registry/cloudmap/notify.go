@@ -50,7 +50,7 @@ func (w notificationHandler) Listening() {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
 	w.r.hints.open = true
-	w.r.ours.contact = w.r.cfg.PeerNotifications.Contact
+	w.r.ours.Contact = w.r.cfg.PeerNotifications.Contact
 	if w.r.claim.state != watching {
 		w.r.announce = true
 		wake(w.r.write)
@@ -72,8 +72,8 @@ func (w notificationHandler) State() (peernotify.Message, []peernotify.Contact) 
 	var contacts []peernotify.Contact
 	if w.r.claim.state == held && w.r.hints.said != 0 {
 		for id, cluster := range w.r.catalogs.clusters {
-			if id != w.r.cfg.Identity.ClusterID && w.r.catalogs.live(id) && w.r.cfg.PeerNotifications.Contact.Reaches(cluster.record.contact) {
-				contacts = append(contacts, cluster.record.contact)
+			if id != w.r.cfg.Identity.ClusterID && w.r.catalogs.live(id) && w.r.cfg.PeerNotifications.Contact.Reaches(cluster.record.Contact) {
+				contacts = append(contacts, cluster.record.Contact)
 			}
 		}
 	}
@@ -161,7 +161,7 @@ func (r *Registry) peers(now time.Time) (peers []peernotify.Peer, hurried bool) 
 		own := id == r.cfg.Identity.ClusterID
 		if r.catalogs.live(id) && (!own || r.claim.state == held) {
 			peers = append(peers, peernotify.Peer{
-				ClusterID: id, Token: cluster.record.contact.Token, Generation: cluster.record.generation, Behind: cluster.behind(now),
+				ClusterID: id, Token: cluster.record.Contact.Token, Generation: cluster.record.Generation, Behind: cluster.behind(now),
 			})
 		}
 	}

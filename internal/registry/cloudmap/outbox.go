@@ -8,13 +8,14 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // outbox is what this cluster wants in its pages and what it wrote there. Pages are adopted from an earlier life before
 // they are written, so that an export which the starting controller has not reached yet is not lost.
 type outbox struct {
 	clusterID string
-	pages     [pageCount]ownPage
+	pages     [format.PageCount]ownPage
 	// generation is the last one that was used.
 	generation int64
 	// unvouched says that the ID was claimed when there was no record, but pages of an earlier life: what there is of them was not
@@ -60,7 +61,7 @@ func newOutbox(clusterID string) *outbox {
 
 // ask notes what key is to be, nil for withdrawn, and says whether that is news.
 func (o *outbox) ask(key mcs.Key, exp *mcs.Export) bool {
-	p := &o.pages[pageOf(key)]
+	p := &o.pages[format.PageOf(key)]
 	before, asked := p.want[key]
 	if asked && (before == nil) == (exp == nil) && (exp == nil || before.Equal(*exp)) {
 		return false
@@ -82,14 +83,14 @@ func (o *outbox) adopt(page int, shown *pageState) {
 
 // abandon gives up a page of an earlier life that cannot be read as it was announced: it is written anew, from what is
 // known of it. Until then it stays announced as it is, for without a digest the others would take it for removed.
-func (o *outbox) abandon(page int, shown *pageState, announced memberRecord) {
+func (o *outbox) abandon(page int, shown *pageState, announced format.Member) {
 	p := &o.pages[page]
 	exports := shown.earlier
 	if shown.read {
 		exports = shown.exports
 	}
 	*p = ownPage{
-		want: p.want, torn: true, adopted: true, exports: exports, digest: announced.pages[page], parts: shown.stored, stored: shown.stored,
+		want: p.want, torn: true, adopted: true, exports: exports, digest: announced.Pages[page], parts: shown.stored, stored: shown.stored,
 	}
 }
 
@@ -144,13 +145,13 @@ func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 	p, s := &o.pages[page], &shown.pages[page]
 	switch {
 	case o.unvouched && !p.decided():
-		return unwritten
+		return format.UnwrittenDigest
 	case p.adopted:
 		return p.digest
 	case s.read:
 		return s.digest
 	}
-	return shown.record.pages[page]
+	return shown.record.Pages[page]
 }
 
 // decided says whether the page is what this process was asked for, all of it, and nothing that was only found.
@@ -270,7 +271,7 @@ func (o *outbox) excess() (found []excessParts) {
 // ids returns the IDs of the instances.
 func (l excessParts) ids() (ids []string) {
 	for part := l.from; part < l.to; part++ {
-		ids = append(ids, partID(l.page, part))
+		ids = append(ids, format.PartID(l.page, part))
 	}
 	return ids
 }
@@ -339,10 +340,10 @@ func (p *ownPage) forget() {
 // publication says where key stands, given what the registry shows. A page that is there without being announced is
 // nothing that another cluster sees.
 func (o *outbox) publication(key mcs.Key, shown *catalog) registry.PublishStatus {
-	p, page := &o.pages[pageOf(key)], &shown.pages[pageOf(key)]
+	p, page := &o.pages[format.PageOf(key)], &shown.pages[format.PageOf(key)]
 	want, asked := p.want[key]
 	have, isShown := page.exports[key]
-	announced := shown.shows(pageOf(key))
+	announced := shown.shows(format.PageOf(key))
 	switch {
 	case announced && isShown && (!asked || want != nil && have.Equal(registry.Published(*want))):
 		return registry.PublishStatus{State: registry.Exported}

@@ -12,13 +12,14 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // sharingPage are n exports of one page.
 func sharingPage(n int) []mcs.Export {
 	var exports []mcs.Export
 	for i := 0; len(exports) < n; i++ {
-		if exp := webExport("cls1", i, 1); len(exports) == 0 || pageOf(exp.Key) == pageOf(exports[0].Key) {
+		if exp := webExport("cls1", i, 1); len(exports) == 0 || format.PageOf(exp.Key) == format.PageOf(exports[0].Key) {
 			exports = append(exports, exp)
 		}
 	}
@@ -36,7 +37,7 @@ func holding(exports ...mcs.Export) map[mcs.Key]mcs.Export {
 
 // shownPage is a page of one part as the registry shows it.
 func shownPage(exports ...mcs.Export) *pageState {
-	return &pageState{read: true, generation: 100, digest: digestOf([]byte("shown")), parts: 1, stored: 1, exports: holding(exports...)}
+	return &pageState{read: true, generation: 100, digest: format.Digest([]byte("shown")), parts: 1, stored: 1, exports: holding(exports...)}
 }
 
 func keysOf(exports map[mcs.Key]mcs.Export) map[mcs.Key]bool {
@@ -49,15 +50,15 @@ func keysOf(exports map[mcs.Key]mcs.Export) map[mcs.Key]bool {
 
 func TestBatch(t *testing.T) {
 	exports := sharingPage(3)
-	page := pageOf(exports[0].Key)
+	page := format.PageOf(exports[0].Key)
 	now := time.UnixMilli(5000)
 	ask := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.ask(exp.Key, &exp) } }
 	withdraw := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.ask(exp.Key, nil) } }
 	adopt := func(left ...mcs.Export) func(*outbox) {
 		return func(o *outbox) { o.adopt(page, shownPage(left...)) }
 	}
-	var announcing memberRecord
-	announcing.pages[page] = "announced"
+	var announcing format.Member
+	announcing.Pages[page] = "announced"
 	tests := map[string]struct {
 		steps []func(*outbox)
 		// want are the exports of the page that is written, nil when none is.
@@ -107,7 +108,7 @@ func TestBatch(t *testing.T) {
 // TestProblemLasts has a page that is refused, and tried again: until that has ended the user is told why it is not published.
 func TestProblemLasts(t *testing.T) {
 	o, exp, now := newOutbox("cls1"), webExport("cls1", 0, 1), time.UnixMilli(5000)
-	page := pageOf(exp.Key)
+	page := format.PageOf(exp.Key)
 	o.adopt(page, &pageState{read: true})
 	o.ask(exp.Key, &exp)
 	told := func() error { return o.publication(exp.Key, &catalog{}).Err }
@@ -150,7 +151,7 @@ func TestExcess(t *testing.T) {
 	big := webExport("cls1", 0, 10)
 	big.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(12_000))}
 	small := webExport("cls1", 0, 10)
-	page := pageOf(big.Key)
+	page := format.PageOf(big.Key)
 	now := time.UnixMilli(1000)
 	o := newOutbox("cls1")
 	o.adopt(page, &pageState{read: true})
@@ -189,14 +190,14 @@ func TestExcess(t *testing.T) {
 		t.Errorf("excess %v after it was removed", got)
 	}
 	o.written(now, write(nil), nil)
-	if got := o.excess(); len(got) != 1 || !slices.Equal(got[0].ids(), []string{partID(page, 0)}) {
+	if got := o.excess(); len(got) != 1 || !slices.Equal(got[0].ids(), []string{format.PartID(page, 0)}) {
 		t.Errorf("excess of a withdrawn page is %v, want its only part", got)
 	}
 }
 
 func TestConfirm(t *testing.T) {
 	exports := sharingPage(1)
-	page, key := pageOf(exports[0].Key), exports[0].Key
+	page, key := format.PageOf(exports[0].Key), exports[0].Key
 	now := time.UnixMilli(1000)
 	o := newOutbox("cls1")
 	for i := range o.pages {
@@ -227,7 +228,7 @@ func TestConfirm(t *testing.T) {
 	}
 	shown.pages[page] = pageState{read: true, digest: writes[0].digest, exports: writes[0].exports}
 	expect("there, and not announced", registry.Pending)
-	shown.record.pages[page] = writes[0].digest
+	shown.record.Pages[page] = writes[0].digest
 	expect("shown", registry.Exported)
 	o.confirm(now, shown, time.Second)
 	if overdue := o.confirm(now.Add(time.Hour), shown, time.Second); len(overdue) != 0 {
@@ -239,7 +240,7 @@ func TestConfirm(t *testing.T) {
 	o.written(now, writes[0], nil)
 	expect("removed", registry.Pending)
 	shown.pages[page] = pageState{read: true}
-	shown.record.pages[page] = ""
+	shown.record.Pages[page] = ""
 	o.confirm(now, shown, time.Second)
 	expect("shown to be gone", registry.Absent)
 	if len(o.pages[page].want) != 0 {

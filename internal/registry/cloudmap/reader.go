@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // wholeFrom is from how many pages on a catalog is read at once: one larger answer instead of that many requests.
@@ -96,11 +97,11 @@ func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) (whole bool, 
 		r.tell(notify, changed)
 		return true, r.readOthers(ctx, place, notify)
 	}
-	if err := r.auditIfDue(ctx, place, recordOf(instances, r.cfg.Identity), changed); err != nil {
+	if err := r.auditIfDue(ctx, place, format.FindMember(instances, r.cfg.Identity), changed); err != nil {
 		r.tell(notify, changed)
 		return true, cmp.Or(err, r.readPages(ctx, place, notify))
 	}
-	r.takeClaim(recordOf(instances, r.cfg.Identity), changed)
+	r.takeClaim(format.FindMember(instances, r.cfg.Identity), changed)
 	// The members are known now; whose pages are not read yet shows as Unknown.
 	r.tell(notify, changed)
 	return true, r.readPages(ctx, place, notify)
@@ -112,7 +113,7 @@ func (r *Registry) readMembers(ctx context.Context) (controlPlace, []api.Instanc
 	if err != nil || place.missing {
 		return place, nil, err
 	}
-	instances, whole, err := r.client.WithPriority(api.PriorityHigh).DiscoverInstances(ctx, place.namespace.HTTPName, membersService, nil)
+	instances, whole, err := r.client.WithPriority(api.PriorityHigh).DiscoverInstances(ctx, place.namespace.HTTPName, format.MembersService, nil)
 	if err != nil {
 		r.vanished(err)
 		return place, nil, fmt.Errorf("reading the members of the clusterset: %w", err)
@@ -134,7 +135,7 @@ func (r *Registry) vanished(err error) {
 func (r *Registry) takeMembers(place controlPlace, instances []api.Instance, changed keySet) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.claim.state == held && recordOf(instances, r.cfg.Identity) == nil {
+	if r.claim.state == held && format.FindMember(instances, r.cfg.Identity) == nil {
 		if time.Since(r.recorded) > r.cfg.times.settle {
 			// Somebody removed it. The sooner it is back, the fewer take this cluster for gone, or its ID for free.
 			r.announce = true
@@ -143,7 +144,7 @@ func (r *Registry) takeMembers(place controlPlace, instances []api.Instance, cha
 		return false
 	}
 	r.catalogs.suspect(place)
-	if r.claim.state == watching && recordOf(instances, r.cfg.Identity) == nil {
+	if r.claim.state == watching && format.FindMember(instances, r.cfg.Identity) == nil {
 		r.catalogs.unannounced()
 	}
 	r.catalogs.members(time.Now(), instances, changed)
@@ -157,7 +158,7 @@ func (r *Registry) noteMembers() {
 	var members []registry.Member
 	for id, cluster := range r.catalogs.clusters {
 		if cluster.hasRecord {
-			members = append(members, registry.Member{ClusterID: id, Version: cluster.record.version, LastSeen: cluster.lastSeen, Stale: r.catalogs.liveness.IsStale(id)})
+			members = append(members, registry.Member{ClusterID: id, Version: cluster.record.Version, LastSeen: cluster.lastSeen, Stale: r.catalogs.liveness.IsStale(id)})
 		}
 	}
 	r.members.Update(members)
@@ -165,7 +166,7 @@ func (r *Registry) noteMembers() {
 
 // auditIfDue reads all of our own pages: before the ID is claimed, when another cluster may have written them, and now
 // and then.
-func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *memberRecord, changed keySet) error {
+func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *format.Member, changed keySet) error {
 	r.mu.Lock()
 	now := time.Now()
 	due := r.claim.free(now, shown) || r.claim.state != watching && !now.Before(r.auditAt)
@@ -181,7 +182,7 @@ func (r *Registry) auditIfDue(ctx context.Context, place controlPlace, shown *me
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.auditAt = time.Now().Add(r.cfg.times.audit)
-	r.leftovers = len(groupByPage(stored)) > 0
+	r.leftovers = len(format.GroupByPage(stored)) > 0
 	if shown == nil && r.leftovers {
 		// Pages are written under a record and removed before it: whoever wrote these may live, and write it again.
 		r.claim.settle = max(r.claim.settle, r.claim.silence)
@@ -200,7 +201,7 @@ func (r *Registry) readOwn(ctx context.Context, place controlPlace) ([]api.Insta
 }
 
 // takeClaim decides whose our ID is, and takes over what the earlier life of this cluster left when it is ours.
-func (r *Registry) takeClaim(shown *memberRecord, changed keySet) {
+func (r *Registry) takeClaim(shown *format.Member, changed keySet) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -229,18 +230,18 @@ func (r *Registry) takeClaim(shown *memberRecord, changed keySet) {
 }
 
 // prepareRecord makes the record that we would claim the ID with. The caller holds r.mu.
-func (r *Registry) prepareRecord(shown *memberRecord) {
+func (r *Registry) prepareRecord(shown *format.Member) {
 	joined := r.cfg.wall().UTC().Truncate(time.Millisecond)
 	if shown != nil {
-		r.outbox.generation = max(r.outbox.generation, shown.generation)
-		r.ours.heartbeat = max(r.ours.heartbeat, shown.heartbeat)
-		if shown.isMember(r.cfg.Identity) {
-			joined = shown.joined
+		r.outbox.generation = max(r.outbox.generation, shown.Generation)
+		r.ours.Heartbeat = max(r.ours.Heartbeat, shown.Heartbeat)
+		if shown.IsOf(r.cfg.Identity) {
+			joined = shown.Joined
 		}
 	}
-	r.ours = memberRecord{
-		clusterID: r.cfg.Identity.ClusterID, clusterSetID: r.cfg.Identity.ClusterSetID,
-		uid: r.cfg.Identity.UID, version: r.cfg.Version, contact: r.contact(), joined: joined, heartbeat: r.ours.heartbeat,
+	r.ours = format.Member{
+		ClusterID: r.cfg.Identity.ClusterID, ClusterSetID: r.cfg.Identity.ClusterSetID,
+		UID: r.cfg.Identity.UID, Version: r.cfg.Version, Contact: r.contact(), Joined: joined, Heartbeat: r.ours.Heartbeat,
 	}
 }
 
@@ -281,7 +282,7 @@ func (r *Registry) adoptPages(now time.Time, changed keySet) {
 		case page.read && !page.lost:
 			r.outbox.adopt(i, page)
 		case page.failures > eagerRetries && now.Sub(r.heldSince) >= r.cfg.times.adopt:
-			r.log.Info("A page of this cluster's earlier life cannot be read and is written anew", "page", pageName(i), "problem", page.trouble)
+			r.log.Info("A page of this cluster's earlier life cannot be read and is written anew", "page", format.PageName(i), "problem", page.trouble)
 			r.outbox.abandon(i, page, shown.record)
 		default:
 			continue
@@ -362,14 +363,14 @@ type catalogRead struct {
 
 // readCatalog reads pages of one cluster, all at once if they are many.
 func (r *Registry) readCatalog(ctx context.Context, place controlPlace, read catalogRead, notify func(mcs.Key)) error {
-	id, name := read.clusterID, catalogName(read.clusterID)
+	id, name := read.clusterID, format.CatalogName(read.clusterID)
 	if len(read.pages) >= wholeFrom {
 		instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, nil)
 		if err != nil {
 			return r.unreadable(id, read.pages, err)
 		}
 		if whole {
-			byPage := groupByPage(instances)
+			byPage := format.GroupByPage(instances)
 			for _, page := range read.pages {
 				r.takePage(id, page, byPage[page], notify)
 			}
@@ -377,7 +378,7 @@ func (r *Registry) readCatalog(ctx context.Context, place controlPlace, read cat
 		}
 	}
 	for _, page := range read.pages {
-		instances, _, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, map[string]string{attrPage: pageName(page)})
+		instances, _, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, map[string]string{format.AttrPage: format.PageName(page)})
 		if err != nil {
 			return r.unreadable(id, []int{page}, err)
 		}
@@ -419,12 +420,12 @@ func (r *Registry) unreadable(id string, pages []int, err error) error {
 
 // verifyAbsent looks whether a cluster whose record is gone has left: then its catalog is empty, or gone too.
 func (r *Registry) verifyAbsent(ctx context.Context, place controlPlace, id string, notify func(mcs.Key)) error {
-	instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, catalogName(id), nil)
+	instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, format.CatalogName(id), nil)
 	gone := api.IsServiceNotFound(err)
 	if err != nil && !gone {
 		return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
 	}
-	hasPages := !gone && (!whole || len(groupByPage(instances)) > 0)
+	hasPages := !gone && (!whole || len(format.GroupByPage(instances)) > 0)
 	changed := keySet{}
 	r.mu.Lock()
 	r.catalogs.verified(time.Now(), id, hasPages, changed)

@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
@@ -132,7 +133,7 @@ type Registry struct {
 	members  *registry.MemberLog
 	asked    engine.PendingLookups
 	// ours is our record as it was last written, or is about to be; recorded is when it was.
-	ours     memberRecord
+	ours     format.Member
 	recorded time.Time
 	// missingSince is since when a registry that only reads finds nothing to read; zero while it does.
 	missingSince time.Time
@@ -274,7 +275,7 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error)
 
 // publication says where our export of key stands. The caller holds r.mu.
 func (r *Registry) publication(key mcs.Key) registry.PublishStatus {
-	want, asked := r.outbox.pages[pageOf(key)].want[key]
+	want, asked := r.outbox.pages[format.PageOf(key)].want[key]
 	if uid := r.claim.refused(); uid != "" {
 		// What the registry shows is the other cluster's.
 		if !asked || want == nil {
@@ -406,7 +407,7 @@ func (r *Registry) unfinished(keys keySet) {
 func (r *Registry) desiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := &r.outbox.pages[pageOf(key)]
+	p := &r.outbox.pages[format.PageOf(key)]
 	if exp, asked := p.want[key]; asked {
 		return exp, true
 	}
@@ -472,13 +473,13 @@ func (r *Registry) removeRecords(ctx context.Context) (controlPlace, error) {
 		return place, err
 	}
 	r.mu.Lock()
-	r.ours.pages = digests{}
+	r.ours.Pages = format.Digests{}
 	// Later than the pages too: the last ones may have been written and not announced, and the next life must not take them up.
-	r.outbox.generation = max(r.outbox.generation, r.ours.generation)
-	r.ours.generation = r.outbox.nextGeneration(r.cfg.wall())
+	r.outbox.generation = max(r.outbox.generation, r.ours.Generation)
+	r.ours.Generation = r.outbox.nextGeneration(r.cfg.wall())
 	last := r.ours
 	r.mu.Unlock()
-	if _, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, last.instance()); err != nil {
+	if _, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, last.Instance()); err != nil {
 		return place, fmt.Errorf("announcing that the cluster leaves: %w", err)
 	}
 	if err := r.retrying(ctx, func() error { return r.removePages(ctx, place) }); err != nil {
@@ -506,7 +507,7 @@ func (r *Registry) removePages(ctx context.Context, place controlPlace) error {
 	}
 	for i := range r.outbox.pages {
 		for part := range r.outbox.pages[i].stored {
-			ids[partID(i, part)] = true
+			ids[format.PartID(i, part)] = true
 		}
 	}
 	group, groupCtx := errgroup.WithContext(ctx)

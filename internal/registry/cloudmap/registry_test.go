@@ -11,6 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -42,8 +43,8 @@ func TestDiedBeforeAnnouncing(t *testing.T) {
 	publish(t, a, webExport("cls1", 0, 1))
 	within(t, patience, "the export is confirmed", isExported(t, a, webKey(0)))
 	stop(nil)
-	last := c.instances(t, "mcs.set1", membersService)["cls1"]
-	generation, err := strconv.ParseInt(last[attrGeneration], 10, 64)
+	last := c.instances(t, "mcs.set1", format.MembersService)["cls1"]
+	generation, err := strconv.ParseInt(last[format.AttrGeneration], 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestDiedBeforeAnnouncing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts, err := splitPage("cls1", pageOf(newest.Key), generation+1, data)
+	parts, err := format.SplitPage("cls1", format.PageOf(newest.Key), generation+1, data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func TestLeftoverParts(t *testing.T) {
 	_, stop := running(t, c, cls1)
 	within(t, patience, "the catalog is there", func() bool { _, ok := c.service(t, "mcs.set1", "catalog.cls1"); return ok })
 	stop(nil)
-	parts, err := splitPage("cls1", 5, 1, noise(9000))
+	parts, err := format.SplitPage("cls1", 5, 1, noise(9000))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // ResourceIDs are the Cloud Map IDs of the control namespace, of service members and of this cluster's catalog, or their ARNs in a namespace
@@ -92,7 +93,7 @@ const listPatience = 2 * time.Second
 // completedBy takes in a list of the services. It is false when the list does not have what the place has.
 func (p *controlPlace) completedBy(services map[string]api.Service, clusterID string) bool {
 	catalogs := catalogsIn(services)
-	if services[membersService] != p.members || catalogs[clusterID] != p.catalog {
+	if services[format.MembersService] != p.members || catalogs[clusterID] != p.catalog {
 		return false
 	}
 	p.catalogs, p.unlisted = catalogs, false
@@ -134,10 +135,10 @@ func (c *control) verify(ctx context.Context, client *api.Client, ids ResourceID
 		return place, errElsewhere
 	}
 	place = controlPlace{namespace: in, unlisted: true}
-	if place.members, err = c.verifyService(ctx, client, in, ids.Members, membersService); err != nil {
+	if place.members, err = c.verifyService(ctx, client, in, ids.Members, format.MembersService); err != nil {
 		return place, err
 	}
-	place.catalog, err = c.verifyService(ctx, client, in, ids.Catalog, catalogName(c.identity.ClusterID))
+	place.catalog, err = c.verifyService(ctx, client, in, ids.Catalog, format.CatalogName(c.identity.ClusterID))
 	return place, err
 }
 

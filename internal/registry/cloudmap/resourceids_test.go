@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // storedIDs returns the resource IDs that cls1 has stored.
@@ -37,7 +38,7 @@ func awaitStoredIDs(t *testing.T, c *cloud) {
 // requestsOfRestart restarts cls1 and returns the requests until its first heartbeat.
 func requestsOfRestart(t *testing.T, c *cloud) map[string]int {
 	t.Helper()
-	attrs := c.instances(t, "mcs.set1", membersService)["cls1"]
+	attrs := c.instances(t, "mcs.set1", format.MembersService)["cls1"]
 	before := maps.Clone(c.server.Load().Requests())
 	reg := c.registry(t, unscanned(cls1))
 	stop := start(t, reg)
@@ -49,8 +50,8 @@ func requestsOfRestart(t *testing.T, c *cloud) map[string]int {
 		}
 	}
 	within(t, 20*time.Second, "cls1 has written a heartbeat", func() bool {
-		now := c.instances(t, "mcs.set1", membersService)["cls1"]
-		return now[attrHeartbeat] != attrs[attrHeartbeat]
+		now := c.instances(t, "mcs.set1", format.MembersService)["cls1"]
+		return now[format.AttrHeartbeat] != attrs[format.AttrHeartbeat]
 	})
 	stop(nil)
 	return took
@@ -94,7 +95,7 @@ func TestResourceIDsAreVerified(t *testing.T) {
 		t.Fatal(err)
 	}
 	lure := map[string]api.Service{}
-	for _, name := range []string{membersService, "catalog.cls1"} {
+	for _, name := range []string{format.MembersService, "catalog.cls1"} {
 		if lure[name], err = c.client.CreateService(t.Context(), elsewhere, name, mcs.Identity{}, api.PartView); err != nil {
 			t.Fatal(err)
 		}
@@ -122,12 +123,12 @@ func TestResourceIDsAreVerified(t *testing.T) {
 		{"as they were stored", ids, byIDs},
 		{"none", ResourceIDs{}, byLists},
 		{"no such namespace", ResourceIDs{"ns-none", ids.Members, ids.Catalog}, with(map[string]int{"GetNamespace": 1})},
-		{"another namespace", ResourceIDs{elsewhere.ID, lure[membersService].ID, lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1})},
-		{"members of another namespace", ResourceIDs{ids.Namespace, lure[membersService].ID, ids.Catalog}, with(map[string]int{"GetNamespace": 1, "GetService": 1})},
+		{"another namespace", ResourceIDs{elsewhere.ID, lure[format.MembersService].ID, lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1})},
+		{"members of another namespace", ResourceIDs{ids.Namespace, lure[format.MembersService].ID, ids.Catalog}, with(map[string]int{"GetNamespace": 1, "GetService": 1})},
 		{"a catalog of another namespace", ResourceIDs{ids.Namespace, ids.Members, lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
 		{"another cluster's catalog", ResourceIDs{ids.Namespace, ids.Members, others.ID}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
 		{"members as the catalog", ResourceIDs{ids.Namespace, ids.Members, ids.Members}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
-		{"ARNs instead of IDs", ResourceIDs{elsewhere.ARN, lure[membersService].ARN, others.ARN}, with(map[string]int{"GetNamespace": 1})},
+		{"ARNs instead of IDs", ResourceIDs{elsewhere.ARN, lure[format.MembersService].ARN, others.ARN}, with(map[string]int{"GetNamespace": 1})},
 		{"as they were stored, once more", ids, byIDs},
 	}
 	for _, tc := range tests {
@@ -313,7 +314,7 @@ func TestUnlistedLeaves(t *testing.T) {
 
 // TestCompletedBy is what a list of services makes of a place that was found without.
 func TestCompletedBy(t *testing.T) {
-	members, first := api.Service{ID: "srv-m", ARN: "arn-m", Name: membersService}, api.Service{ID: "srv-0", ARN: "arn-0", Name: "catalog.cls1"}
+	members, first := api.Service{ID: "srv-m", ARN: "arn-m", Name: format.MembersService}, api.Service{ID: "srv-0", ARN: "arn-0", Name: "catalog.cls1"}
 	all := func(list ...api.Service) map[string]api.Service {
 		found := map[string]api.Service{}
 		for _, s := range list {
@@ -327,7 +328,7 @@ func TestCompletedBy(t *testing.T) {
 	}{
 		"as it was":               {all(members, first), true},
 		"nothing":                 {nil, false},
-		"members made anew":       {all(api.Service{ID: "srv-n", ARN: "arn-n", Name: membersService}, first), false},
+		"members made anew":       {all(api.Service{ID: "srv-n", ARN: "arn-n", Name: format.MembersService}, first), false},
 		"the catalog is gone":     {all(members), false},
 		"the catalog made anew":   {all(members, api.Service{ID: "srv-9", ARN: "arn-9", Name: "catalog.cls1"}), false},
 		"others have a catalog":   {all(members, first, api.Service{ID: "srv-2", ARN: "arn-2", Name: "catalog.cls2"}), true},

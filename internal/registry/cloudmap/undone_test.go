@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // TestUndone has AWS accept the writes of one page, and fail to carry them out: the users of that page are told why, others are told
@@ -20,8 +21,8 @@ func TestUndone(t *testing.T) {
 		w := newWorld(t, 0, cloudmaplocal.Options{})
 		hurt, other := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
 		fails := cloudmaplocal.FaultPlan{Rules: []cloudmaplocal.FaultRule{{
-			Kind: cloudmaplocal.FaultFail, Operations: []string{"RegisterInstance"}, Service: catalogName("cls1"),
-			Instance: partID(pageOf(hurt.Key), 0), Code: "INTERNAL_FAILURE", Message: "the quota of something",
+			Kind: cloudmaplocal.FaultFail, Operations: []string{"RegisterInstance"}, Service: format.CatalogName("cls1"),
+			Instance: format.PartID(format.PageOf(hurt.Key), 0), Code: "INTERNAL_FAILURE", Message: "the quota of something",
 		}}}
 		if err := w.server.SetFaults(fails); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // perDirtyPage is how much longer changes are gathered for each page that they touch, if they go on: what a write takes
@@ -183,7 +184,7 @@ func (r *Registry) noteWrites(writes []pageWrite, results []pageResult, err erro
 		case refusal != nil:
 			refusal = fmt.Errorf("writing this cluster's pages: %w", refusal)
 			if p.refusal != refusal.Error() {
-				r.log.Error(refusal, "A page is refused; trying again", "page", pageName(w.page))
+				r.log.Error(refusal, "A page is refused; trying again", "page", format.PageName(w.page))
 				for key := range p.want {
 					changed[key] = struct{}{}
 				}
@@ -253,7 +254,7 @@ func (r *Registry) takeBatch(notify func(mcs.Key)) (writes []pageWrite, suspects
 func (r *Registry) logRefused(page int) {
 	p := &r.outbox.pages[page]
 	if p.problem != nil {
-		r.log.Error(p.problem, "Failed to encode a page; it stays as it was", "page", pageName(page))
+		r.log.Error(p.problem, "Failed to encode a page; it stays as it was", "page", format.PageName(page))
 	}
 	for key, err := range p.tooLarge {
 		r.log.Error(err, "Failed to publish an export; others are not affected", "service", key.String())
@@ -316,7 +317,7 @@ func (r *Registry) noteUndone(reasons map[int]error) keySet {
 			continue
 		}
 		p.undone = reason
-		r.log.Error(reason, "A page was accepted and not written; trying again", "page", pageName(page))
+		r.log.Error(reason, "A page was accepted and not written; trying again", "page", format.PageName(page))
 		for key := range p.want {
 			changed[key] = struct{}{}
 		}
@@ -357,29 +358,29 @@ func (r *Registry) writeRecord(ctx context.Context, place controlPlace, pagesDon
 		return nil
 	}
 	r.announce = false
-	r.ours.heartbeat = r.ours.nextHeartbeat(now)
+	r.ours.Heartbeat = r.ours.NextHeartbeat(now)
 	if pagesDone || r.claim.state != held {
-		r.ours.generation = max(r.outbox.generation, r.ours.generation)
+		r.ours.Generation = max(r.outbox.generation, r.ours.Generation)
 	}
-	r.ours.pages = r.announced()
+	r.ours.Pages = r.announced()
 	ours := r.ours
 	r.mu.Unlock()
 
-	_, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, ours.instance())
+	_, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, ours.Instance())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
 		r.announce = true
-		return fmt.Errorf("writing this cluster's record in service %s: %w", membersService, err)
+		return fmt.Errorf("writing this cluster's record in service %s: %w", format.MembersService, err)
 	}
 	r.recorded = now
-	r.wrote(ours.generation)
+	r.wrote(ours.Generation)
 	return nil
 }
 
 // announced returns the digests for our record: those of pages that this process has adopted, and of the others what the registry shows.
 // The caller holds r.mu.
-func (r *Registry) announced() (pages digests) {
+func (r *Registry) announced() (pages format.Digests) {
 	shown := r.shown()
 	if r.claim.state == held && time.Since(r.heldSince) >= r.cfg.times.unspoken {
 		r.outbox.unvouched = false // what nobody has spoken of stays as it was found
@@ -404,7 +405,7 @@ func (r *Registry) trim(ctx context.Context, place controlPlace) error {
 		group.Go(func() error {
 			for _, id := range left.ids() {
 				if err := r.client.DeregisterInstance(groupCtx, place.catalog.ID, id); err != nil {
-					return fmt.Errorf("removing what is left of page %s: %w", pageName(left.page), err)
+					return fmt.Errorf("removing what is left of page %s: %w", format.PageName(left.page), err)
 				}
 			}
 			r.mu.Lock()

@@ -1,4 +1,4 @@
-package cloudmap
+package format
 
 import (
 	"bytes"
@@ -10,9 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
@@ -29,7 +32,7 @@ func noise(n int) []byte {
 
 func split(t *testing.T, page int, generation int64, data []byte) []api.Instance {
 	t.Helper()
-	instances, err := splitPage("cls1", page, generation, data)
+	instances, err := SplitPage("cls1", page, generation, data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +44,7 @@ func TestSplitAndJoin(t *testing.T) {
 	for _, size := range []int{1, 100, 3000, 3500, 3600, 3700, 10_000, 500_000} {
 		for _, clusterID := range []string{"a", longest} {
 			data := noise(size)
-			instances, err := splitPage(clusterID, 7, 1_790_000_000_000, data)
+			instances, err := SplitPage(clusterID, 7, 1_790_000_000_000, data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,16 +53,16 @@ func TestSplitAndJoin(t *testing.T) {
 			}
 			shuffled := slices.Clone(instances)
 			slices.Reverse(shuffled)
-			img, err := joinPage(7, shuffled)
+			img, err := JoinPage(7, shuffled)
 			if err != nil {
 				t.Fatalf("%d bytes of %s: %v", size, clusterID, err)
 			}
-			if !bytes.Equal(img.data, data) || img.parts != len(instances) || img.generation != 1_790_000_000_000 {
-				t.Errorf("%d bytes of %s came back as %d, in %d parts of generation %d", size, clusterID, len(img.data), img.parts, img.generation)
+			if !bytes.Equal(img.Data, data) || img.Parts != len(instances) || img.Generation != 1_790_000_000_000 {
+				t.Errorf("%d bytes of %s came back as %d, in %d parts of generation %d", size, clusterID, len(img.Data), img.Parts, img.Generation)
 			}
 		}
 	}
-	if _, err := splitPage("cls1", 7, 1, noise(1<<20)); err == nil {
+	if _, err := SplitPage("cls1", 7, 1, noise(1<<20)); err == nil {
 		t.Error("a page of a MiB, which no Cloud Map service has room for beside others, was split")
 	}
 }
@@ -108,25 +111,25 @@ func TestJoinPage(t *testing.T) {
 		"parts too many":                {instances: append(slices.Clone(split(t, 7, 12, data[:3000])), newer[1:]...), wantGeneration: 12},
 		"a changed character":           {instances: []api.Instance{newer[0], change(newer[1], "DATA0", strings.Repeat("A", maxValue)), newer[2]}, wantErr: "digest"},
 		"no base64":                     {instances: []api.Instance{newer[0], change(newer[1], "DATA0", "%%%"), newer[2]}, wantErr: "decoded"},
-		"no generation":                 {instances: []api.Instance{change(newer[0], attrGeneration, "x")}, wantErr: "generation"},
-		"generation too late":           {instances: []api.Instance{change(newer[0], attrGeneration, "9007199254740993")}, wantErr: "generation"},
-		"generation 0":                  {instances: []api.Instance{change(newer[0], attrGeneration, "0")}, wantErr: "generation"},
-		"a billion parts":               {instances: []api.Instance{change(newer[0], attrParts, "1000000000")}, wantErr: "parts"},
-		"contradicting parts":           {instances: []api.Instance{newer[0], newer[1], change(newer[2], attrParts, "4")}, wantErr: "contradict"},
+		"no generation":                 {instances: []api.Instance{change(newer[0], AttrGeneration, "x")}, wantErr: "generation"},
+		"generation too late":           {instances: []api.Instance{change(newer[0], AttrGeneration, "9007199254740993")}, wantErr: "generation"},
+		"generation 0":                  {instances: []api.Instance{change(newer[0], AttrGeneration, "0")}, wantErr: "generation"},
+		"a billion parts":               {instances: []api.Instance{change(newer[0], AttrParts, "1000000000")}, wantErr: "parts"},
+		"contradicting parts":           {instances: []api.Instance{newer[0], newer[1], change(newer[2], AttrParts, "4")}, wantErr: "contradict"},
 		"a part beyond the last":        {instances: append(slices.Clone(newer), api.Instance{ID: "page-07-3", Attributes: newer[2].Attributes}), wantErr: "contradict"},
 		"no attributes":                 {instances: []api.Instance{{ID: "page-07-0"}}, wantErr: "generation"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			img, err := joinPage(7, tc.instances)
+			img, err := JoinPage(7, tc.instances)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Errorf("got generation %d and error %v, want an error with %q", img.generation, err, tc.wantErr)
+					t.Errorf("got generation %d and error %v, want an error with %q", img.Generation, err, tc.wantErr)
 				}
 				return
 			}
-			if err != nil || img.generation != tc.wantGeneration {
-				t.Errorf("got generation %d and error %v, want generation %d", img.generation, err, tc.wantGeneration)
+			if err != nil || img.Generation != tc.wantGeneration {
+				t.Errorf("got generation %d and error %v, want generation %d", img.Generation, err, tc.wantGeneration)
 			}
 		})
 	}
@@ -137,12 +140,19 @@ func TestJoinPage(t *testing.T) {
 func TestEndpointsPerInstance(t *testing.T) {
 	fits := func(n int) bool {
 		rnd := rand.New(rand.NewPCG(1, 2))
-		exp := webExport("cls1", 0, n)
-		for i, address := range rnd.Perm(1 << 16)[:n] {
-			exp.Backends[0].Endpoints[i].Address = netip.AddrFrom4([4]byte{10, 10, byte(address >> 8), byte(address)})
-			exp.Backends[0].Endpoints[i].Zone = fmt.Sprintf("eu-west-1%c", 'a'+rnd.IntN(3))
+		backend := mcs.Backends{Ports: []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}}
+		for _, address := range rnd.Perm(1 << 16)[:n] {
+			backend.Endpoints = append(backend.Endpoints, mcs.Endpoint{
+				Address: netip.AddrFrom4([4]byte{10, 10, byte(address >> 8), byte(address)}),
+				Ready:   true, Serving: true, Zone: fmt.Sprintf("eu-west-1%c", 'a'+rnd.IntN(3)),
+			})
 		}
-		data, err := record.Encode([]mcs.Export{registry.Published(exp)})
+		exp := mcs.Export{
+			Key: mcs.Key{Namespace: "demo", Name: "web"}, Cluster: "cls1", Created: time.Unix(1_790_000_000, 0), Type: mcsv1beta1.ClusterSetIP,
+			Ports:      []mcs.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: "8080"}},
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Backends: []mcs.Backends{backend},
+		}
+		data, err := record.Encode([]mcs.Export{exp.Canonical()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,9 +169,9 @@ func TestEndpointsPerInstance(t *testing.T) {
 }
 
 func TestPagesAreEven(t *testing.T) {
-	counts := [pageCount]int{}
+	counts := [PageCount]int{}
 	for i := range 6400 {
-		counts[pageOf(webKey(i))]++
+		counts[PageOf(mcs.Key{Namespace: "demo", Name: fmt.Sprintf("web-%d", i)})]++
 	}
 	if low, high := slices.Min(counts[:]), slices.Max(counts[:]); low < 60 || high > 150 {
 		t.Errorf("of 6,400 exports a page has between %d and %d, want about 100", low, high)
@@ -171,11 +181,11 @@ func TestPagesAreEven(t *testing.T) {
 func FuzzJoinPage(f *testing.F) {
 	f.Add("page-07-0", "1", "1", "AAAA", "digest", "page-07-1", "2", "2", "BBBB")
 	f.Fuzz(func(t *testing.T, id0, generation0, parts0, data0, digest, id1, generation1, parts1, data1 string) {
-		img, err := joinPage(7, []api.Instance{
-			{ID: id0, Attributes: map[string]string{attrGeneration: generation0, attrParts: parts0, attrDigest: digest, "DATA0": data0}},
-			{ID: id1, Attributes: map[string]string{attrGeneration: generation1, attrParts: parts1, attrDigest: digest, "DATA0": data1}},
+		img, err := JoinPage(7, []api.Instance{
+			{ID: id0, Attributes: map[string]string{AttrGeneration: generation0, AttrParts: parts0, AttrDigest: digest, "DATA0": data0}},
+			{ID: id1, Attributes: map[string]string{AttrGeneration: generation1, AttrParts: parts1, AttrDigest: digest, "DATA0": data1}},
 		})
-		if err == nil && digestOf(img.data) != digest {
+		if err == nil && Digest(img.Data) != digest {
 			t.Error("a page was accepted that does not match its digest")
 		}
 	})

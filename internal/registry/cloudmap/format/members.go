@@ -1,0 +1,209 @@
+package format
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+)
+
+// The attributes of a member record, besides those that it shares with pages.
+const (
+	AttrClusterSetID = "CLUSTERSET_ID"
+	AttrUID          = "UID"
+	AttrVersion      = "VERSION"
+	AttrJoined       = "JOINED"
+	AttrHeartbeat    = "HEARTBEAT"
+	AttrPages        = "PAGES"
+	AttrNotify       = "NOTIFY"
+)
+
+// Digests are the digests of a cluster's pages; "" is a page that does not exist.
+type Digests [PageCount]string
+
+// Member is a member record.
+type Member struct {
+	ClusterID, ClusterSetID, UID, Version string
+	// Joined is when the cluster became a member, by its own clock: of two clusters with one ID, the older one stays.
+	Joined time.Time
+	// Generation grows with every write of pages, also across restarts. It orders records and pages by the time of their writes.
+	Generation int64
+	// Heartbeat grows with every write of the record: the milliseconds since 1970 by the cluster's own clock, or more if that was set
+	// back.
+	Heartbeat int64
+	Pages     Digests
+	// Contact is the address for peer notifications, ContactProblem the reason if the record has an unusable one.
+	Contact        peernotify.Contact
+	ContactProblem string
+}
+
+// NextHeartbeat returns the heartbeat of a record that is written now.
+func (m Member) NextHeartbeat(now time.Time) int64 { return max(m.Heartbeat+1, now.UnixMilli()) }
+
+// HeartbeatTime returns when the record was written, by the cluster's own clock; zero without a record.
+func (m Member) HeartbeatTime() time.Time {
+	if m.Heartbeat == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(m.Heartbeat)
+}
+
+// IsLaterThan reports whether r was written after o, a record of the same cluster.
+func (m Member) IsLaterThan(o Member) bool {
+	return m.Generation > o.Generation || m.Generation == o.Generation && m.Heartbeat > o.Heartbeat
+}
+
+// IsSameWrite reports whether r and o are the same write of a record.
+func (m Member) IsSameWrite(o Member) bool {
+	return m.UID == o.UID && m.Generation == o.Generation && m.Heartbeat == o.Heartbeat
+}
+
+// HasOlderClaimThan reports whether r's cluster keeps the cluster ID if o's cluster uses the same.
+func (m Member) HasOlderClaimThan(o Member) bool {
+	if !m.Joined.Equal(o.Joined) {
+		return m.Joined.Before(o.Joined)
+	}
+	return m.UID < o.UID
+}
+
+// IsOf reports whether r is the record of the cluster with this identity.
+func (m Member) IsOf(identity mcs.Identity) bool {
+	return m.ClusterID == identity.ClusterID && m.UID == identity.UID
+}
+
+// Instance encodes the record as an instance of service members.
+func (m Member) Instance() api.Instance {
+	var pages []string
+	for page, digest := range m.Pages {
+		if digest != "" {
+			pages = append(pages, PageName(page)+"."+digest)
+		}
+	}
+	attrs := map[string]string{
+		AttrClusterID:    m.ClusterID,
+		AttrClusterSetID: m.ClusterSetID,
+		AttrUID:          m.UID,
+		AttrVersion:      m.Version,
+		AttrJoined:       m.Joined.UTC().Format(joinedLayout),
+		AttrGeneration:   strconv.FormatInt(m.Generation, 10),
+		AttrHeartbeat:    strconv.FormatInt(m.Heartbeat, 10),
+		AttrFormat:       memberFormat,
+		// 64 times "07." and 11 characters, with commas between: 959 of the maximum of 1,024.
+		AttrPages: strings.Join(pages, ","),
+	}
+	if m.Contact.Address.IsValid() {
+		attrs[AttrNotify] = m.Contact.String()
+	}
+	return api.Instance{ID: m.ClusterID, Attributes: attrs}
+}
+
+// memberFormat is the version of the record format.
+const memberFormat = "1.0"
+
+// joinedLayout is RFC 3339 in milliseconds.
+const joinedLayout = "2006-01-02T15:04:05.000Z07:00"
+
+var (
+	digestPattern = regexp.MustCompile(`^[0-9A-Za-z_-]{11}$`)
+	formatPattern = regexp.MustCompile(`^([0-9]{1,3})\.([0-9]{1,3})$`)
+)
+
+// ParseMember decodes an instance of service members. Any cluster may have written it.
+func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
+	attrs := instance.Attributes
+	r := Member{
+		ClusterID:    attrs[AttrClusterID],
+		ClusterSetID: attrs[AttrClusterSetID],
+		UID:          attrs[AttrUID],
+		Version:      attrs[AttrVersion],
+	}
+	if err := mcs.ValidateClusterID(r.ClusterID); err != nil {
+		return r, fmt.Errorf("reading %s: %w", AttrClusterID, err)
+	}
+	switch {
+	case r.ClusterID != instance.ID:
+		return r, fmt.Errorf("%s is %q in the record of %q", AttrClusterID, r.ClusterID, instance.ID)
+	case r.ClusterSetID != clusterSetID:
+		return r, fmt.Errorf("%s is %q, but this is clusterset %q", AttrClusterSetID, r.ClusterSetID, clusterSetID)
+	case r.UID == "":
+		return r, fmt.Errorf("%s is missing", AttrUID)
+	}
+	if err := checkFormat(attrs[AttrFormat]); err != nil {
+		return r, err
+	}
+	var err error
+	if r.Joined, err = time.Parse(joinedLayout, attrs[AttrJoined]); err != nil {
+		return r, fmt.Errorf("%s %q is not a time", AttrJoined, attrs[AttrJoined])
+	}
+	if r.Generation, err = strconv.ParseInt(attrs[AttrGeneration], 10, 64); err != nil || r.Generation > maxGeneration {
+		return r, fmt.Errorf("%s %q is not a generation", AttrGeneration, attrs[AttrGeneration])
+	}
+	if r.Heartbeat, err = strconv.ParseInt(attrs[AttrHeartbeat], 10, 64); err != nil {
+		return r, fmt.Errorf("%s %q is not a number", AttrHeartbeat, attrs[AttrHeartbeat])
+	}
+	r.Contact, r.ContactProblem = parseNotify(attrs[AttrNotify])
+	r.Pages, err = parsePages(attrs[AttrPages])
+	return r, err
+}
+
+// FindMember returns the record with the cluster's ID, nil if there is no valid one.
+func FindMember(instances []api.Instance, identity mcs.Identity) *Member {
+	for _, instance := range instances {
+		if instance.ID != identity.ClusterID {
+			continue
+		}
+		if shown, err := ParseMember(instance, identity.ClusterSetID); err == nil {
+			return &shown
+		}
+	}
+	return nil
+}
+
+// parseNotify decodes the address for peer notifications. A cluster is a member without one.
+func parseNotify(value string) (contact peernotify.Contact, problem string) {
+	if value == "" {
+		return contact, ""
+	}
+	contact, err := peernotify.ParseContact(value)
+	if err != nil {
+		return peernotify.Contact{}, fmt.Sprintf("%s cannot be used, so the cluster gets no peer notifications: %v", AttrNotify, err)
+	}
+	return contact, ""
+}
+
+// checkFormat refuses a record of a later major version, which may give the attributes another meaning.
+func checkFormat(format string) error {
+	match := formatPattern.FindStringSubmatch(format)
+	if match == nil {
+		return fmt.Errorf("%s %q is not a version", AttrFormat, format)
+	}
+	major, _ := strconv.Atoi(match[1])
+	minor, _ := strconv.Atoi(match[2])
+	if major > record.Major {
+		return &record.NewerError{Major: major, Minor: minor}
+	}
+	return nil
+}
+
+func parsePages(list string) (Digests, error) {
+	var pages Digests
+	if list == "" {
+		return pages, nil
+	}
+	for entry := range strings.SplitSeq(list, ",") {
+		name, digest, _ := strings.Cut(entry, ".")
+		page, err := strconv.Atoi(name)
+		if err != nil || page < 0 || page >= PageCount || pages[page] != "" || !digestPattern.MatchString(digest) {
+			return Digests{}, errors.New(AttrPages + " is not a list of digests")
+		}
+		pages[page] = digest
+	}
+	return pages, nil
+}
