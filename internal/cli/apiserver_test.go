@@ -12,16 +12,18 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 )
 
-// TestOnAnAPIServer types commands at a real API server: what the fake ones take for granted, such as server-side apply, the
-// authorizer and the kubeconfig, is so.
-func TestOnAnAPIServer(t *testing.T) {
+// TestCommandsWithAPIServer runs commands against a real API server, which has what the fake one replaces: server-side apply, the
+// authorizer and the kubeconfig.
+func TestCommandsWithAPIServer(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		if os.Getenv("REQUIRE_ENVTEST") != "" {
 			t.Fatal("KUBEBUILDER_ASSETS is not set: see make test")
 		}
-		t.Skip("it takes KUBEBUILDER_ASSETS, the folder of an API server")
+		t.Skip("KUBEBUILDER_ASSETS, the folder of an API server, is not set")
 	}
 	env := &envtest.Environment{}
 	config, err := env.Start()
@@ -59,21 +61,21 @@ func TestOnAnAPIServer(t *testing.T) {
 		wantCode int
 		want     []string
 	}{
-		{"export web", ExitError, []string{"install the CRDs"}},
-		{"get exports", ExitError, []string{"listing ServiceExports"}},
-		{"check", ExitIncomplete, []string{"× MCS API", "× permissions", "there is no pod of it"}},
-		{"install --wait 0s -- --aws-region=eu-west-1", ExitOK, []string{"Deployment cloud-map-mcs-system/cloud-map-mcs-controller-manager applied"}},
-		{"install --wait 0s -- --aws-region=eu-west-1", ExitOK, nil},
-		{"check", ExitIncomplete, []string{"√ MCS API", "√ CRD revision", "√ About API", "√ permissions", "× controller"}},
-		{"join --cluster-id cls1 --clusterset-id set --wait 0s", ExitOK, []string{"ClusterProperty clusterset.k8s.io is set"}},
-		{"join --cluster-id cls1 --clusterset-id other --wait 0s", ExitError, []string{`is "set" already`}},
-		{"export web -n default --wait 1s", ExitIncomplete, []string{"ServiceExport default/web created", "no controller has looked at it"}},
-		{"get exports -A", ExitOK, []string{"web"}},
-		{"diagnose web -n default", ExitIncomplete, []string{"It stops in", "at EndpointSlices: 0 of 0 endpoints ready"}},
-		{"unexport web", ExitOK, []string{"ServiceExport default/web deleted"}},
-		{"leave --yes --wait 0s", ExitOK, []string{"ClusterProperty cluster.clusterset.k8s.io deleted"}},
-		{"uninstall --dry-run", ExitOK, []string{"Deployment cloud-map-mcs-system/cloud-map-mcs-controller-manager is deleted", "no controller runs"}},
-		{"status --context nowhere", ExitError, []string{`context "nowhere" does not exist`}},
+		{"export web", session.ExitError, []string{"install the CRDs"}},
+		{"get exports", session.ExitError, []string{"listing ServiceExports"}},
+		{"check", session.ExitIncomplete, []string{"× MCS API", "× permissions", "no pod found"}},
+		{"install --wait 0s -- --aws-region=eu-west-1", session.ExitOK, []string{"Deployment cloud-map-mcs-system/cloud-map-mcs-controller-manager applied"}},
+		{"install --wait 0s -- --aws-region=eu-west-1", session.ExitOK, nil},
+		{"check", session.ExitIncomplete, []string{"√ MCS API", "√ CRD revision", "√ About API", "√ permissions", "× controller"}},
+		{"join --cluster-id cls1 --clusterset-id set --wait 0s", session.ExitOK, []string{"ClusterProperty clusterset.k8s.io set to set"}},
+		{"join --cluster-id cls1 --clusterset-id other --wait 0s", session.ExitError, []string{`the value is already "set"`}},
+		{"export web -n default --wait 1s", session.ExitIncomplete, []string{"ServiceExport default/web created", "no controller has set conditions"}},
+		{"get exports -A", session.ExitOK, []string{"web"}},
+		{"diagnose web -n default", session.ExitIncomplete, []string{"Failed in", "at EndpointSlices: 0 of 0 endpoints are ready"}},
+		{"unexport web", session.ExitOK, []string{"ServiceExport default/web deleted"}},
+		{"leave --yes --wait 0s", session.ExitOK, []string{"ClusterProperty cluster.clusterset.k8s.io deleted"}},
+		{"uninstall --dry-run", session.ExitOK, []string{"Deployment cloud-map-mcs-system/cloud-map-mcs-controller-manager is deleted", "no controller runs"}},
+		{"status --context nowhere", session.ExitError, []string{`context "nowhere" does not exist`}},
 	} {
 		var out bytes.Buffer
 		streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}
@@ -83,7 +85,7 @@ func TestOnAnAPIServer(t *testing.T) {
 		}
 		for _, text := range tt.want {
 			if !strings.Contains(out.String(), text) {
-				t.Errorf("%s does not say %q:\n%s", tt.line, text, out.String())
+				t.Errorf("%s does not print %q:\n%s", tt.line, text, out.String())
 			}
 		}
 	}

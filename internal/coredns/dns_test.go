@@ -186,14 +186,14 @@ func TestInspect(t *testing.T) {
 		{
 			name: "one of two server blocks",
 			src:  enabled + ".:1053 {\n  kubernetes cluster.local clusterset.local\n}\n",
-			want: Inspection{ClusterDomain: "cluster.local", State: Partly, Reload: true, Missing: []string{
+			want: Inspection{ClusterDomain: "cluster.local", State: Partial, Reload: true, Missing: []string{
 				"line 8: the kubernetes plugin lacks the option \"multicluster clusterset.local\"",
 			}},
 		},
 		{
 			name: "queries go elsewhere",
 			src:  "cluster.local {\n  kubernetes cluster.local clusterset.local {\n    multicluster clusterset.local\n  }\n}\n",
-			want: Inspection{ClusterDomain: "cluster.local", State: Partly, Missing: []string{
+			want: Inspection{ClusterDomain: "cluster.local", State: Partial, Missing: []string{
 				"line 1: the server block of \"cluster.local\" gets no queries for clusterset.local",
 			}},
 		},
@@ -206,7 +206,7 @@ func TestInspect(t *testing.T) {
 		{
 			name: "a later multicluster line wins",
 			src:  ".:53 {\n  kubernetes cluster.local clusterset.local x.y {\n    multicluster clusterset.local\n    multicluster x.y\n  }\n}\n",
-			want: Inspection{ClusterDomain: "cluster.local", State: Partly, Missing: []string{
+			want: Inspection{ClusterDomain: "cluster.local", State: Partial, Missing: []string{
 				"line 2: the kubernetes plugin lacks the option \"multicluster clusterset.local\"",
 			}},
 		},

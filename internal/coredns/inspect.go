@@ -11,7 +11,7 @@ type State string
 // The states of a Corefile, and of a cluster.
 const (
 	Disabled State = "disabled"
-	Partly   State = "partly"
+	Partial  State = "partial"
 	Enabled  State = "enabled"
 )
 
@@ -134,7 +134,7 @@ func state(present int, lacking bool) State {
 	case present == 0:
 		return Disabled
 	default:
-		return Partly
+		return Partial
 	}
 }
 

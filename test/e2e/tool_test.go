@@ -90,9 +90,9 @@ func TestCLI(t *testing.T) {
 		}
 		return err
 	})
-	says(t, 3, "diagnose web"+both, "no cluster that could be asked exports", "run: kubectl mcs export web -n "+ns+" --context cls1")
+	says(t, 3, "diagnose web"+both, "no cluster in the checked contexts exports", "run kubectl mcs export web -n "+ns+" --context cls1")
 	says(t, 0, "export web"+on+"cls1", "ServiceExport "+ns+"/web", "exported")
-	says(t, 0, "diagnose web"+both, ns+"/web works everywhere that was looked at.")
+	says(t, 0, "diagnose web"+both, "No step failed: "+ns+"/web works")
 	began := time.Now()
 	says(t, 0, "check --context cls1,cls2", "√ pod network to cls2", "√ pod network to cls1", "√ clusterset IP", " 0 failed")
 	t.Logf("check took %s", time.Since(began).Round(10*time.Millisecond))
@@ -106,7 +106,7 @@ func TestCLI(t *testing.T) {
 
 	t.Run("a permission is missing", func(t *testing.T) {
 		kubectl(t, cls2, "delete", "clusterrolebinding", "cloud-map-mcs-controller-manager")
-		says(t, 3, "diagnose web"+both, "It stops in cls2 at permissions:", "kubectl mcs install")
+		says(t, 3, "diagnose web"+both, "Failed in cls2 at permissions:", "kubectl mcs install")
 		if out, err := suite.Output(t.Context(), restorePermissions); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -114,7 +114,7 @@ func TestCLI(t *testing.T) {
 	})
 	t.Run("DNS is not enabled", func(t *testing.T) {
 		says(t, 0, "dns disable --context cls2")
-		says(t, 3, "diagnose web"+both, "It stops in cls2 at CoreDNS: clusterset.local is not enabled", "run: kubectl mcs dns enable --context cls2")
+		says(t, 3, "diagnose web"+both, "Failed in cls2 at CoreDNS: clusterset.local is not enabled", "run kubectl mcs dns enable --context cls2")
 		says(t, 3, "check --context cls2", "× DNS: clusterset.local is not enabled")
 		says(t, 0, "dns enable --context cls2")
 		says(t, 0, "diagnose web"+both)
@@ -124,15 +124,15 @@ func TestCLI(t *testing.T) {
 		kubectl(t, cls2, "-n", ns, "rollout", "status", "deployment/web", "--timeout=90s")
 		says(t, 1, "join --cluster-id cls1 --clusterset-id demo-set --force --context cls2", "is already used by another cluster")
 		says(t, 3, "export web --wait 10s"+on+"cls2", "is already used by another cluster")
-		says(t, 3, "diagnose web"+both, "It stops in cls2 at ServiceExport", "give one of the two clusters another ID")
+		says(t, 3, "diagnose web"+both, "Failed in cls2 at ServiceExport", "give one of the two clusters another ID")
 		says(t, 0, "join --cluster-id cls2 --clusterset-id demo-set --force --context cls2", "is a member of clusterset demo-set")
 		says(t, 0, "export web"+on+"cls2", "exported")
 		says(t, 0, "diagnose web"+both)
 	})
 	t.Run("leave and join", func(t *testing.T) {
-		says(t, 0, "leave --yes --context cls2", "is in no clusterset")
+		says(t, 0, "leave --yes --context cls2", "is not a member of a clusterset")
 		eventually(t, soon, func() error { return exporters(t.Context(), cls1, ns, "web", "cls1") })
-		says(t, 3, "status --context cls1,cls2", "no member")
+		says(t, 3, "status --context cls1,cls2", "not a member")
 		says(t, 0, "join --cluster-id cls2 --clusterset-id demo-set --context cls2", "is a member of clusterset demo-set")
 		says(t, 0, "unexport web"+on+"cls2", "deleted")
 	})
@@ -143,7 +143,7 @@ func TestCLI(t *testing.T) {
 		says(t, 0, "uninstall --dry-run --context cls2", "Deployment cloud-map-mcs-system/cloud-map-mcs-controller-manager is deleted")
 		credentials := kubectl(t, cls2, "-n", system, "get", "secret", "aws-credentials", "-o", "jsonpath={.data}")
 		args := kubectl(t, cls2, "-n", system, "get", manager, "-o", "jsonpath={.spec.template.spec.containers[0].args[*]}")
-		says(t, 0, "uninstall --yes --context cls2", "done")
+		says(t, 0, "uninstall --yes --context cls2", "cls2: uninstalled")
 		for _, kind := range []string{"serviceimports", "endpointslices -l endpointslice.kubernetes.io/managed-by=cloud-map-mcs-controller"} {
 			if out := kubectl(t, cls2, append([]string{"get", "-A"}, strings.Fields(kind)...)...); out != "" {
 				t.Errorf("%s are left:\n%s", kind, out)
@@ -164,14 +164,14 @@ func statusAgrees(t *testing.T) {
 	t.Helper()
 	says(t, 0, "status --context cls1,cls2 -o wide", "CALLS OF")
 	out := says(t, 0, "status --context cls1,cls2 -o json")
-	var sights []struct {
+	var statuses []struct {
 		Context string
 		Status  status.Status
 	}
-	if err := json.Unmarshal([]byte(out), &sights); err != nil {
+	if err := json.Unmarshal([]byte(out), &statuses); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range sights {
+	for _, s := range statuses {
 		if len(s.Status.Members) != 2 || s.Status.Identity.ClusterID != s.Context || !s.Status.Synced {
 			t.Errorf("%s: %+v", s.Context, s.Status)
 		}

@@ -1,0 +1,224 @@
+package clitest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// Today is the clock of every cluster.
+var Today = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// Clusters are a clusterset: clusters by the name of their context, cls1 being the current one.
+type Clusters map[string]*Cluster
+
+// A Cluster is one cluster of a clusterset with its controller, whose status.Source it is.
+type Cluster struct {
+	CoreDNS *CoreDNS
+	// ControllerStatus, ServiceList, ProbeResult and ReachProblems are what the controller serves; ReachProblems is by IP.
+	ControllerStatus status.Status
+	ServiceList      []status.Service
+	ProbeResult      status.Probe
+	ReachProblems    map[string]string
+	// Unreachable makes every connection to the controller's pod fail.
+	Unreachable bool
+	// Kubernetes is the version of the API server, Resources are the APIs that it serves.
+	Kubernetes string
+	Resources  []*metav1.APIResourceList
+
+	objects []client.Object
+	client  client.Client
+}
+
+// NewClusters returns two clusters, each with a running controller and without exports.
+func NewClusters() Clusters {
+	clusters := Clusters{}
+	for i, id := range []string{"cls1", "cls2"} {
+		clusters[id] = &Cluster{
+			CoreDNS:       NewCoreDNS(),
+			ReachProblems: map[string]string{}, Kubernetes: "v1.37.2",
+			Resources: []*metav1.APIResourceList{
+				apiResources("multicluster.x-k8s.io/v1beta1", "serviceexports", "serviceexports/status", "serviceimports", "serviceimports/status"),
+				apiResources("multicluster.x-k8s.io/v1alpha1", "serviceimports"), apiResources("about.k8s.io/v1beta1", "clusterproperties"),
+			},
+			objects: []client.Object{
+				ControllerPod("manager-abc", fmt.Sprintf("10.%d.0.9", i+1)),
+				&coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{Namespace: session.DefaultNamespace, Name: session.LeaseName},
+					Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("manager-abc_0123")},
+				},
+				CRD("serviceexports", "v0.5.2", "0"), CRD("serviceimports", "v0.5.2", "0"),
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo"}},
+				Property(aboutv1beta1.ClusterIDProperty, id), Property(aboutv1beta1.ClusterSetIDProperty, "set1"),
+			},
+			ControllerStatus: status.Status{
+				Version: "v1.2.3", Time: Today, Leader: true, Registry: "cloudmap", Synced: true,
+				Identity: &mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: "uid-" + id},
+				Members: []status.Member{
+					{ClusterID: "cls1", UID: "uid-cls1", Version: "v1.2.3", HeartbeatAge: 2.1},
+					{ClusterID: "cls2", UID: "uid-cls2", Version: "v1.2.3", HeartbeatAge: 7.8},
+				},
+				Requests: []status.Request{
+					{Registry: "cloudmap", Operation: "DiscoverInstances", Result: "ok", Count: 60},
+					{Registry: "cloudmap", Operation: "RegisterInstance", Result: "ok", Count: 5},
+				},
+			},
+		}
+		clusters[id].CoreDNS.Enable()
+	}
+	return clusters
+}
+
+func apiResources(groupVersion string, names ...string) *metav1.APIResourceList {
+	list := &metav1.APIResourceList{GroupVersion: groupVersion}
+	for _, name := range names {
+		list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
+	}
+	return list
+}
+
+// Add adds objects before the cluster starts.
+func (c *Cluster) Add(objects ...client.Object) { c.objects = append(c.objects, objects...) }
+
+// Remove removes the objects of obj's type and name.
+func (c *Cluster) Remove(obj client.Object) {
+	c.objects = slices.DeleteFunc(c.objects, func(o client.Object) bool {
+		return fmt.Sprintf("%T", o) == fmt.Sprintf("%T", obj) && o.GetName() == obj.GetName()
+	})
+}
+
+// Clear removes all objects and APIs of the controller.
+func (c *Cluster) Clear() { c.objects, c.Resources = nil, nil }
+
+// Imports returns the ServiceImports of the cluster.
+func (c *Cluster) Imports() []*mcsv1beta1.ServiceImport {
+	var found []*mcsv1beta1.ServiceImport
+	for _, o := range c.objects {
+		if imp, ok := o.(*mcsv1beta1.ServiceImport); ok {
+			found = append(found, imp)
+		}
+	}
+	return found
+}
+
+func newScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	served.AddMCS(scheme, schema.GroupVersion{Group: mcsv1beta1.GroupName, Version: "v1beta1"})
+	aboutv1beta1.AddToScheme(scheme, schema.GroupVersion{Group: aboutv1beta1.GroupName, Version: "v1beta1"})
+	return scheme
+}
+
+// Start starts the clusters and returns the connections to them by context, that of the current context under "".
+func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
+	t.Helper()
+	connections := map[string]*session.Cluster{}
+	for name, k := range c {
+		k.CoreDNS.Start()
+		k.CoreDNS.Kube.Resources = k.Resources
+		k.CoreDNS.Kube.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: k.Kubernetes}
+		k.client = fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(k.objects...).Build()
+		connections[name] = &session.Cluster{
+			Context: name, Kube: k.CoreDNS.Kube, Now: func() time.Time { return Today }, PollInterval: time.Millisecond,
+			Objects: func() (client.Client, error) { return k.client, nil }, ForwardPort: k.forwardPort,
+		}
+	}
+	connections[""] = connections["cls1"]
+	return connections
+}
+
+// forwardPort connects to CoreDNS's DNS server or to the controller's status endpoint.
+func (c *Cluster) forwardPort(ctx context.Context, pod *corev1.Pod, port int32, use func(io.ReadWriter) error) error {
+	if pod.Namespace == metav1.NamespaceSystem {
+		return c.CoreDNS.forwardPort(ctx, pod, port, use)
+	}
+	if c.Unreachable {
+		return errors.New("connection refused")
+	}
+	return pipe(use, func(conn io.ReadWriter) error {
+		req, err := http.ReadRequest(bufio.NewReader(conn))
+		if err != nil {
+			return err
+		}
+		w := httptest.NewRecorder()
+		status.NewHandler(c).ServeHTTP(w, req.WithContext(ctx))
+		return w.Result().Write(conn)
+	})
+}
+
+// Status implements status.Source. The identity is that of the ClusterProperties.
+func (c *Cluster) Status(ctx context.Context) status.Status {
+	st := c.ControllerStatus
+	st.Services = len(c.ServiceList)
+	var id, set aboutv1beta1.ClusterProperty
+	if c.client.Get(ctx, client.ObjectKey{Name: aboutv1beta1.ClusterIDProperty}, &id) != nil ||
+		c.client.Get(ctx, client.ObjectKey{Name: aboutv1beta1.ClusterSetIDProperty}, &set) != nil {
+		st.Identity, st.Problem = nil, "there is no ClusterProperty cluster.clusterset.k8s.io"
+		return st
+	}
+	identity := *st.Identity
+	st.Members = slices.Clone(st.Members)
+	for i := range st.Members {
+		if st.Members[i].UID == identity.UID {
+			st.Members[i].ClusterID = id.Spec.Value
+		}
+	}
+	identity.ClusterID, identity.ClusterSetID = id.Spec.Value, set.Spec.Value
+	st.Identity = &identity
+	return st
+}
+
+// Service implements status.Source.
+func (c *Cluster) Service(_ context.Context, key mcs.Key) (status.Service, error) {
+	for _, service := range c.ServiceList {
+		if service.Key == key {
+			return service, nil
+		}
+	}
+	return status.Service{Key: key}, nil
+}
+
+// Services implements status.Source.
+func (c *Cluster) Services(context.Context) ([]status.Service, error) { return c.ServiceList, nil }
+
+// Probe implements status.Source.
+func (c *Cluster) Probe(context.Context, mcs.Key) (status.Probe, error) { return c.ProbeResult, nil }
+
+// Reach implements status.Source.
+func (c *Cluster) Reach(_ context.Context, ip netip.Addr) status.Connection {
+	return status.Connection{Target: status.Target{Address: netip.AddrPortFrom(ip, 8081).String()}, Problem: c.ReachProblems[ip.String()]}
+}

@@ -1,0 +1,194 @@
+package dns
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	mcsv1alpha1 "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+)
+
+// The names of CoreDNS's objects in kubeadm, EKS, AKS, k3s and the testbed.
+const (
+	namespace     = metav1.NamespaceSystem
+	name          = "coredns" // of the Deployment, the ConfigMap and the container
+	corefileKey   = "Corefile"
+	nodeLocalName = "node-local-dns" // the ConfigMap of Kubernetes' NodeLocal DNSCache
+)
+
+// A coreDNS is the state of a cluster's CoreDNS. Its methods do no I/O.
+type coreDNS struct {
+	context    string // of the kubeconfig
+	deployment *appsv1.Deployment
+	config     *corev1.ConfigMap
+	inspection coredns.Inspection
+	version    string // "" when the image tag has no version
+	served     bool   // the API server serves the version of ServiceImport that CoreDNS watches
+	permission permission
+	bypassed   bool // a node-local DNS cache does not send queries for clusterset.local to CoreDNS
+}
+
+// A permission is whether CoreDNS may read ServiceImports. The user may lack the permission to check it.
+type permission string
+
+const (
+	granted   permission = "granted"
+	denied    permission = "denied"
+	unchecked permission = "unchecked"
+)
+
+// readCoreDNS reads all facts that the dns commands need.
+func readCoreDNS(ctx context.Context, k *session.Cluster, clusterDomain string) (*coreDNS, error) {
+	c := &coreDNS{context: k.Context}
+	var err error
+	c.deployment, err = k.Kube.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("finding CoreDNS: Deployment %s/%s does not exist; if the cluster uses another DNS server (such as kube-dns on GKE) "+
+			"or CoreDNS has another name, configure %s manually: docs/dns.md", namespace, name, coredns.Zone)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the Deployment of CoreDNS: %w", err)
+	}
+	if c.config, err = readCorefile(ctx, k); err != nil {
+		return nil, err
+	}
+	if c.inspection, err = coredns.Inspect(c.corefile(), clusterDomain); err != nil {
+		return nil, err
+	}
+	c.version = coredns.ImageVersion(c.image())
+	if c.served, err = isServiceImportServed(k); err != nil {
+		return nil, err
+	}
+	if c.permission, err = readPermission(ctx, k, c.serviceAccount()); err != nil {
+		return nil, err
+	}
+	if c.bypassed, err = isBypassed(ctx, k); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func readCorefile(ctx context.Context, k *session.Cluster) (*corev1.ConfigMap, error) {
+	config, err := k.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("reading the ConfigMap of CoreDNS: %w", err)
+	}
+	if _, ok := config.Data[corefileKey]; !ok {
+		return nil, fmt.Errorf("reading the ConfigMap of CoreDNS: %s/%s has no key %s", namespace, name, corefileKey)
+	}
+	return config, nil
+}
+
+func isServiceImportServed(k *session.Cluster) (bool, error) {
+	resources, err := k.Kube.Discovery().ServerResourcesForGroupVersion(mcsv1alpha1.GroupVersion.String())
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading the resources of %s: %w", mcsv1alpha1.GroupVersion, err)
+	}
+	return slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool {
+		return r.Name == mcsv1alpha1.ServiceImportPluralName
+	}), nil
+}
+
+// readPermission asks the API server's authorizer, which knows permissions from all roles.
+func readPermission(ctx context.Context, k *session.Cluster, serviceAccount string) (permission, error) {
+	rule := coredns.Rule()
+	for _, verb := range rule.Verbs {
+		allowed, err := k.ServiceAccountCan(ctx, namespace, serviceAccount, authorizationv1.ResourceAttributes{
+			Group: rule.APIGroups[0], Resource: rule.Resources[0], Verb: verb,
+		})
+		if apierrors.IsForbidden(err) {
+			return unchecked, nil
+		}
+		if err != nil {
+			return unchecked, fmt.Errorf("checking whether CoreDNS may %s ServiceImports: %w", verb, err)
+		}
+		if !allowed {
+			return denied, nil
+		}
+	}
+	return granted, nil
+}
+
+// isBypassed reports whether the cluster has a node-local DNS cache without a server block for the zone.
+func isBypassed(ctx context.Context, k *session.Cluster) (bool, error) {
+	config, err := k.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, nodeLocalName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading the ConfigMap of the node-local DNS cache: %w", err)
+	}
+	answers, err := coredns.AnswersZone(config.Data[corefileKey], coredns.Zone)
+	if err != nil {
+		return false, fmt.Errorf("reading the Corefile of ConfigMap %s/%s: %w", namespace, nodeLocalName, err)
+	}
+	return !answers, nil
+}
+
+func (c *coreDNS) corefile() string { return c.config.Data[corefileKey] }
+
+// image returns the image of the CoreDNS container.
+func (c *coreDNS) image() string {
+	containers := c.deployment.Spec.Template.Spec.Containers
+	i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
+	if i < 0 {
+		i = slices.IndexFunc(containers, func(c corev1.Container) bool { return strings.Contains(c.Image, name) })
+	}
+	if i < 0 {
+		return ""
+	}
+	return containers[i].Image
+}
+
+func (c *coreDNS) serviceAccount() string {
+	if account := c.deployment.Spec.Template.Spec.ServiceAccountName; account != "" {
+		return account
+	}
+	return "default"
+}
+
+// isOnEKS reports whether EKS installed CoreDNS. Its add-on and its older self-managed Deployment have the same label.
+func (c *coreDNS) isOnEKS() bool {
+	const key = "eks.amazonaws.com/component"
+	return c.deployment.Labels[key] == name || c.deployment.Annotations[key] == name
+}
+
+// ownerWarning returns a warning about another owner of the ConfigMap, or "".
+func (c *coreDNS) ownerWarning() string {
+	switch {
+	case c.config.Annotations["objectset.rio.cattle.io/owner-gvk"] != "":
+		return "k3s manages this ConfigMap and may overwrite it when the server restarts: run this command again after a restart"
+	case c.config.Labels["addonmanager.kubernetes.io/mode"] == "Reconcile":
+		return "the cluster's add-on manager manages this ConfigMap and will overwrite it: use your provider's way to extend CoreDNS"
+	case c.config.Labels["app.kubernetes.io/managed-by"] == "Helm":
+		return "Helm manages this ConfigMap: add the zone and the option to the values of the chart, or the next upgrade removes them"
+	}
+	return ""
+}
+
+// restartInterrupts reports whether a rolling restart may stop all pods at the same time.
+func (c *coreDNS) restartInterrupts() bool {
+	replicas := 1
+	if c.deployment.Spec.Replicas != nil {
+		replicas = int(*c.deployment.Spec.Replicas)
+	}
+	unavailable := intstr.FromString("25%") // the default of a Deployment
+	if rolling := c.deployment.Spec.Strategy.RollingUpdate; rolling != nil && rolling.MaxUnavailable != nil {
+		unavailable = *rolling.MaxUnavailable
+	}
+	stopped, err := intstr.GetScaledValueFromIntOrPercent(&unavailable, replicas, false)
+	return err == nil && stopped >= replicas
+}

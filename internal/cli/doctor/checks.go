@@ -1,0 +1,331 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/crds"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+)
+
+const (
+	// minKubernetes is the oldest version that README.md supports.
+	minKubernetes = "1.31"
+	// AWS rejects requests whose time is more than 5 minutes off (Signature Version 4); failing at 4 minutes leaves time to
+	// correct the clock. The measurement itself is accurate to about a second.
+	skewFatal, skewWarns = 4 * time.Minute, 10 * time.Second
+)
+
+// checks decides from the facts. plugin is the version of this program.
+func (f *clusterFacts) checks(plugin string) []check.Check {
+	if f.server == nil {
+		return []check.Check{apiServerFailure(f.context, f.problem)}
+	}
+	out := []check.Check{
+		f.serverCheck(), f.mcsCheck(), f.crdCheck(crds.Bundled()), f.aboutCheck(), f.permissions.check(f.context), f.controllerCheck(), f.versionCheck(plugin),
+	}
+	if f.controller != nil {
+		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(), f.membersCheck(), f.exportsCheck())
+	}
+	out = append(out, f.dnsChecks()...)
+	out = append(out, f.proxyCheck(), f.connectionCheck())
+	return append(out, f.networkChecks()...)
+}
+
+// apiServerFailure is the check of an API server that does not respond.
+func apiServerFailure(context, problem string) check.Check {
+	return check.Check{
+		Name: "API server", Result: check.Failed, Detail: problem,
+		Remedy: "check the kubeconfig and the network: kubectl --context " + context + " version",
+	}
+}
+
+func (f *clusterFacts) serverCheck() check.Check {
+	c := check.Check{Name: "API server", Result: check.OK, Detail: "Kubernetes " + f.server.GitVersion}
+	if v, err := version.ParseGeneric(f.server.GitVersion); err == nil && v.LessThan(version.MustParseGeneric(minKubernetes)) {
+		c.Result = check.Warning
+		c.Remedy = "upgrade the cluster: the controller supports Kubernetes " + minKubernetes + " and newer"
+	}
+	return c
+}
+
+func (f *clusterFacts) mcsCheck() check.Check {
+	c := check.Check{Name: "MCS API", Result: check.OK, Detail: f.mcs.version.String() + " is served"}
+	switch {
+	case f.mcs.problem != "":
+		c.Result, c.Detail = check.Unknown, f.mcs.problem
+	case !f.mcs.served:
+		c.Result, c.Detail = check.Failed, "ServiceExport and ServiceImport with subresource status are not served"
+		c.Remedy = "install the CRDs: kubectl mcs install --context " + f.context
+	}
+	return c
+}
+
+func (f *clusterFacts) crdCheck(bundled crds.Release) check.Check {
+	c := check.Check{Name: "CRD revision", Result: check.OK}
+	switch older := f.crds.OlderThan(bundled); {
+	case f.crdProblem != "":
+		c.Result, c.Detail = check.Unknown, f.crdProblem
+	case len(f.crds) == 0:
+		c.Result, c.Detail = check.Unknown, "the CRDs are not installed"
+	case len(older) > 0:
+		c.Result = check.Warning
+		c.Detail = strings.Join(older, ", ") + "; this plugin installs " + bundled.String()
+		c.Remedy = "an older schema drops fields of newer controllers; upgrade the CRDs: kubectl mcs install --context " + f.context + " (docs/install.md#crds)"
+	default:
+		c.Detail = f.crds["serviceexports.multicluster.x-k8s.io"].String()
+	}
+	return c
+}
+
+func (f *clusterFacts) aboutCheck() check.Check {
+	c := check.Check{Name: "About API", Result: check.OK, Detail: f.about.version.String() + " is served"}
+	switch {
+	case f.about.problem != "":
+		c.Result, c.Detail = check.Unknown, f.about.problem
+	case !f.about.served:
+		c.Result, c.Detail = check.Warning, "ClusterProperty is not served"
+		c.Remedy = "install the CRD: kubectl mcs install --context " + f.context + "; without it, set the identity with the flags --cluster-id and --clusterset-id"
+	}
+	return c
+}
+
+func (f *clusterFacts) controllerCheck() check.Check {
+	c := check.Check{Name: "controller", Result: check.OK}
+	describe := fmt.Sprintf("find the reason: kubectl --context %s -n %s describe deployment %s", f.context, f.namespace, session.ManagerName)
+	switch {
+	case f.pod == nil:
+		c.Result, c.Detail, c.Remedy = check.Failed, f.podProblem, describe
+	case f.controller == nil:
+		c.Result, c.Detail = check.Failed, f.statusProblem
+		c.Remedy = "check that you have permission to port-forward to the controller's pods, and that --status-bind-address is not 0 (docs/kubectl-mcs.md)"
+	case f.replicas > 0 && f.ready < f.replicas:
+		c.Result, c.Detail, c.Remedy = check.Warning, fmt.Sprintf("%d of %d replicas are ready", f.ready, f.replicas), describe
+	default:
+		c.Detail = "pod " + f.pod.Name + " is the leader"
+	}
+	return c
+}
+
+func (f *clusterFacts) versionCheck(plugin string) check.Check {
+	c := check.Check{Name: "versions", Result: check.OK}
+	if f.controller == nil {
+		c.Result, c.Detail = check.Unknown, "the controller did not respond; this plugin is "+plugin
+		return c
+	}
+	c.Detail = "controller and plugin are " + plugin
+	if f.controller.Version != plugin {
+		c.Result, c.Detail = check.Warning, "the controller is "+f.controller.Version+", this plugin is "+plugin
+		c.Remedy = "use the plugin of the controller's release, or upgrade the controller: kubectl mcs install --context " + f.context +
+			" (one minor version of difference is supported)"
+	}
+	for _, m := range f.controller.Members {
+		if c.Result == check.OK && m.Version != f.controller.Version {
+			c.Result, c.Detail = check.Warning, fmt.Sprintf("the controller is %s in this cluster and %s in %s", f.controller.Version, m.Version, m.ClusterID)
+			c.Remedy = "complete the upgrade of the clusterset: kubectl mcs install in the clusters with the older version"
+		}
+	}
+	return c
+}
+
+func (f *clusterFacts) identityCheck() check.Check {
+	id := f.controller.Identity
+	if id == nil {
+		return check.Check{Name: "identity", Result: check.Failed, Detail: f.controller.Problem, Remedy: joinRemedy(f.context)}
+	}
+	return check.Check{Name: "identity", Result: check.OK, Detail: fmt.Sprintf("cluster %s of clusterset %s", id.ClusterID, id.ClusterSetID)}
+}
+
+func joinRemedy(context string) string {
+	return "run kubectl mcs join --context " + context + " --cluster-id=… --clusterset-id=…"
+}
+
+func (f *clusterFacts) clockCheck() check.Check {
+	skew := f.skew.Abs()
+	c := check.Check{Name: "clock", Result: check.OK, Detail: "less than " + skewWarns.String() + " off this computer's clock"}
+	if skew >= skewWarns {
+		c.Result, c.Detail = check.Warning, "the controller's clock is "+skew.Round(time.Second).String()+" off this computer's clock"
+		c.Remedy = "synchronize the clocks of the nodes in " + f.context + " with NTP: AWS rejects requests that are more than 5 minutes off, and propagation metrics are wrong"
+	}
+	if skew >= skewFatal {
+		c.Result = check.Failed
+	}
+	return c
+}
+
+func (f *clusterFacts) registryCheck() check.Check {
+	c := check.Check{Name: "registry", Result: check.OK, Detail: fmt.Sprintf("%s responds: %d requests in the last minute", f.controller.Registry, f.controller.Calls())}
+	problem := cmp.Or(f.controller.ReadProblem, f.controller.WriteProblem)
+	switch {
+	case f.controller.Identity == nil:
+		c.Result, c.Detail = check.Unknown, "not used until the cluster has an identity"
+	case problem != "":
+		c.Result, c.Detail = check.Failed, problem
+		c.Remedy = fmt.Sprintf("check Region, endpoint, network and credentials of the controller: kubectl --context %s -n %s logs deployment/%s; imports stay unchanged meanwhile",
+			f.context, f.namespace, session.ManagerName)
+	case !f.controller.Synced:
+		c.Result, c.Detail = check.Failed, "the controller has not read it completely since it started"
+		c.Remedy = "this takes a few seconds after a start: kubectl mcs check --wait 1m --context " + f.context
+	}
+	return c
+}
+
+func (f *clusterFacts) credentialsCheck() check.Check {
+	return f.requestsCheck("credentials", "denied", check.Failed,
+		"give the controller in "+f.context+" credentials with a policy that allows these operations: docs/iam.md")
+}
+
+func (f *clusterFacts) throttlingCheck() check.Check {
+	return f.requestsCheck("throttling", "throttled", check.Warning,
+		"the controller reduces its request rate automatically; if this continues, raise the quota of the account or the poll interval: docs/reference/flags.md")
+}
+
+// requestsCheck is ok if no request of the last minute had the given result.
+func (f *clusterFacts) requestsCheck(name, result string, otherwise check.Result, remedy string) check.Check {
+	count := 0
+	var operations []string
+	for _, r := range f.controller.Requests {
+		if r.Result == result {
+			count += r.Count
+			operations = append(operations, r.Operation)
+		}
+	}
+	if count == 0 {
+		return check.Check{Name: name, Result: check.OK, Detail: fmt.Sprintf("no request was %s in the last minute", result)}
+	}
+	slices.Sort(operations)
+	detail := fmt.Sprintf("%d requests were %s in the last minute: %s", count, result, strings.Join(slices.Compact(operations), ", "))
+	return check.Check{Name: name, Result: otherwise, Detail: detail, Remedy: remedy}
+}
+
+func (f *clusterFacts) membersCheck() check.Check {
+	c := check.Check{Name: "members", Result: check.OK}
+	var ids, stale, problems []string
+	for _, m := range f.controller.Members {
+		ids = append(ids, m.ClusterID)
+		if m.Stale {
+			stale = append(stale, m.ClusterID)
+		}
+		for _, p := range m.Problems {
+			problems = append(problems, m.ClusterID+": "+p)
+		}
+	}
+	c.Detail = fmt.Sprintf("%d: %s", len(ids), strings.Join(check.Summarize(ids, 8), ", "))
+	switch {
+	case len(stale) > 0:
+		c.Result, c.Detail = check.Warning, "no heartbeat from "+strings.Join(check.Summarize(stale, 8), ", ")
+		c.Remedy = "run kubectl mcs check in these clusters: their controllers may not run (docs/stale-clusters.md)"
+	case len(problems) > 0:
+		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(problems, 3), "; ")
+		c.Remedy = "run kubectl mcs check in these clusters: their records are invalid, and the last valid ones stay in use"
+	}
+	return c
+}
+
+func (f *clusterFacts) exportsCheck() check.Check {
+	c := check.Check{Name: "exports", Result: check.OK, Detail: "all exports of this cluster are in the registry"}
+	for _, p := range f.controller.Publications {
+		if p.Problem != "" {
+			return check.Check{
+				Name: "exports", Result: check.Failed, Detail: p.Key.String() + " is not exported: " + p.Problem,
+				Remedy: "find the reason: kubectl mcs diagnose " + p.Key.Name + " -n " + p.Key.Namespace + " --context " + f.context,
+			}
+		}
+		c.Result, c.Detail = check.Warning, p.Key.String()+" is not in the registry yet"
+		c.Remedy = "this takes one or two seconds: kubectl mcs check --wait 1m --context " + f.context
+	}
+	return c
+}
+
+// dnsChecks are those of kubectl mcs dns status.
+func (f *clusterFacts) dnsChecks() []check.Check {
+	if f.dns == nil {
+		return []check.Check{{Name: "DNS", Result: check.Unknown, Detail: f.dnsProblem, Remedy: "see docs/dns.md"}}
+	}
+	if f.dns.State == coredns.Disabled {
+		return []check.Check{{Name: "DNS", Result: check.Failed, Detail: coredns.Zone + " is not enabled", Remedy: dns.EnableRemedy(f.context)}}
+	}
+	out := slices.Clone(f.dns.Checks)
+	for i := range out {
+		out[i].Name = "DNS, " + out[i].Name
+	}
+	return out
+}
+
+func (f *clusterFacts) proxyCheck() check.Check {
+	c := check.Check{Name: "kube-proxy", Result: check.OK, Detail: fmt.Sprintf("%d of %d pods are ready", f.readyProxies, f.proxies)}
+	switch {
+	case f.proxies == 0:
+		c.Result, c.Detail = check.Unknown, "DaemonSet kube-system/kube-proxy does not exist: another component routes Services"
+	case f.readyProxies < f.proxies:
+		c.Result = check.Warning
+		c.Remedy = "nodes without a ready kube-proxy do not route Services: kubectl --context " + f.context + " -n kube-system get pods -l k8s-app=kube-proxy"
+	}
+	return c
+}
+
+// networkPolicyRemedy explains why a connection of the controller's pod may fail that works for other pods.
+const networkPolicyRemedy = "the controller's own NetworkPolicy (the chart's networkPolicy.enabled) allows only the destinations in networkPolicy.probeTo: docs/install.md"
+
+// connectionCheck checks the clusterset IP of one imported service. It is conclusive only if an endpoint of the service accepts
+// connections.
+func (f *clusterFacts) connectionCheck() check.Check {
+	c := check.Check{Name: "clusterset IP", Result: check.OK}
+	if f.probe == nil {
+		c.Result, c.Detail = check.Unknown, "no imported service has an IP and a ready TCP endpoint to test"
+		return c
+	}
+	key := f.probe.Key
+	var ipProblem, endpointProblem string
+	endpointAccepts := false
+	for _, conn := range f.probe.Connections {
+		problem := fmt.Sprintf("%s of %s: %s", conn.Address, key, conn.Problem)
+		switch {
+		case conn.Problem == "":
+			endpointAccepts = endpointAccepts || isToEndpoint(conn)
+		case isToEndpoint(conn):
+			endpointProblem = problem
+		default:
+			ipProblem = problem
+		}
+	}
+	switch {
+	case !endpointAccepts:
+		c.Result, c.Detail = check.Unknown, endpointProblem+": the clusterset IP cannot be tested without an endpoint that accepts connections"
+		c.Remedy = "find the reason: kubectl mcs diagnose " + key.Name + " -n " + key.Namespace + " --context " + f.context + "; " + networkPolicyRemedy
+	case ipProblem != "":
+		c.Result, c.Detail = check.Failed, ipProblem+", although its endpoints accept connections"
+		c.Remedy = "check kube-proxy or its replacement in " + f.context + ", which routes the IP of the derived Service; or " + networkPolicyRemedy
+	default:
+		c.Detail = "a connection to " + key.String() + " was accepted"
+	}
+	return c
+}
+
+func (f *clusterFacts) networkChecks() []check.Check {
+	if len(f.reached) == 0 {
+		return []check.Check{{Name: "pod network", Result: check.Unknown, Detail: "needs more than one context: --context cls1,cls2"}}
+	}
+	var out []check.Check
+	for _, r := range f.reached {
+		c := check.Check{Name: "pod network to " + r.context, Result: check.OK, Detail: r.address + " accepts connections"}
+		switch {
+		case r.unknown:
+			c.Result, c.Detail = check.Unknown, r.problem
+		case r.problem != "":
+			c.Result, c.Detail = check.Failed, r.address+": "+r.problem
+			c.Remedy = "let pods of " + f.context + " reach pods of " + r.context + " directly: check routes and security groups between the clusters, " +
+				"and NetworkPolicies, including the controller's own (networkPolicy.podNetworks)"
+		}
+		out = append(out, c)
+	}
+	return out
+}

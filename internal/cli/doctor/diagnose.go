@@ -1,0 +1,81 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+func diagnoseCommand(s *session.Session) *cobra.Command {
+	var format session.Format
+	noProbe := false
+	cmd := &cobra.Command{
+		Use:   "diagnose SERVICE",
+		Short: "Find the step at which a multi-cluster Service fails",
+		Long: "Checks a service step by step: its Service and endpoints in the clusters that export it, the registry, and the\n" +
+			"ServiceImport, EndpointSlices, DNS answer and a connection in every cluster that --context names. The controller's\n" +
+			"own pod performs the DNS lookup and the connections, so no other image is needed.\n" +
+			"Exit code 3 when a step failed.",
+		Example:           "  kubectl mcs diagnose web -n shop --context cls1,cls2",
+		Args:              session.RequireService,
+		ValidArgsFunction: s.CompleteServices,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			facts, key, err := GatherService(cmd.Context(), s, args[0], !noProbe)
+			if err != nil {
+				return err
+			}
+			return printDiagnosis(s, format, Diagnose(key, facts))
+		},
+	}
+	format.AddFlag(cmd)
+	cmd.Flags().BoolVar(&noProbe, "no-probe", false, "skip the DNS lookup and the connections")
+	return cmd
+}
+
+// GatherService gathers the facts about a service in the clusters of all contexts, optionally with probes.
+func GatherService(ctx context.Context, s *session.Session, name string, probe bool) ([]ServiceFacts, mcs.Key, error) {
+	clusters, namespace, err := s.ClustersAndNamespace(false)
+	if err != nil {
+		return nil, mcs.Key{}, err
+	}
+	key := mcs.Key{Namespace: namespace, Name: name}
+	return session.ForEachCluster(clusters, func(k *session.Cluster) ServiceFacts { return gatherService(ctx, s, k, key, probe) }), key, nil
+}
+
+func printDiagnosis(s *session.Session, format session.Format, d Diagnosis) error {
+	if err := format.Print(s.Out, d, func(t *session.Table, _ bool) { d.print(t) }); err != nil {
+		return err
+	}
+	if d.Failure != nil {
+		return session.ErrIncomplete
+	}
+	return nil
+}
+
+func (d Diagnosis) print(t *session.Table) {
+	d.PrintPhases(t)
+	t.Line("")
+	if d.Failure == nil {
+		t.Line("No step failed: " + d.Service + " works in all contexts that were checked.")
+		return
+	}
+	t.Line(fmt.Sprintf("Failed in %s at %s: %s.", d.Failure.Context, d.Failure.Name, strings.TrimSuffix(d.Failure.Detail, ".")))
+	if d.Failure.Remedy != "" {
+		t.Line("Remedy: " + d.Failure.Remedy)
+	}
+}
+
+// PrintPhases prints one row for each step.
+func (d Diagnosis) PrintPhases(t *session.Table) {
+	t.Row("CONTEXT", "PHASE", "STEP", "RESULT", "DETAIL")
+	for _, p := range d.Phases {
+		for _, step := range p.Steps {
+			t.Row(p.Context, p.Name, step.Name, step.Result, step.Detail)
+		}
+	}
+}

@@ -1,0 +1,438 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// A Diagnosis has the steps of one service: first in each cluster that exports it, then in each that imports it.
+type Diagnosis struct {
+	Service string  `json:"service"`
+	Phases  []Phase `json:"phases"`
+	// Failure is the first step that failed, or nil. Later steps may fail because of it.
+	Failure *Failure `json:"failure,omitempty"`
+}
+
+// A Phase has the steps of the export or the import in one cluster.
+type Phase struct {
+	Context string `json:"context"`
+	// Name is cluster, export or import.
+	Name  string        `json:"name"`
+	Steps []check.Check `json:"steps"`
+}
+
+// A Failure is a failed step with its context.
+type Failure struct {
+	Context string `json:"context"`
+	check.Check
+}
+
+// Diagnose decides from the facts, which are in the order of the contexts.
+func Diagnose(key mcs.Key, all []ServiceFacts) Diagnosis {
+	d := Diagnosis{Service: key.String()}
+	exporters := exportersOf(all)
+	for _, f := range all {
+		switch {
+		case f.problem != "":
+			d.addPhase(f.Context, "cluster", apiServerFailure(f.Context, f.problem))
+		case f.export != nil:
+			d.addPhase(f.Context, "export", f.exportSteps(key)...)
+		}
+	}
+	if len(exporters) == 0 && len(d.Phases) == 0 {
+		d.addPhase(all[0].Context, "export", noExportStep(key, all))
+		return d
+	}
+	for _, f := range all {
+		if f.problem == "" {
+			d.addPhase(f.Context, "import", f.importSteps(key, exporters, all)...)
+		}
+	}
+	return d
+}
+
+// addPhase adds a phase, and its failure if it is the first.
+func (d *Diagnosis) addPhase(context, name string, steps ...check.Check) {
+	d.Phases = append(d.Phases, Phase{context, name, steps})
+	if i := slices.IndexFunc(steps, check.Check.IsFailure); i >= 0 && d.Failure == nil {
+		d.Failure = &Failure{context, steps[i]}
+	}
+}
+
+// exportersOf returns the sorted IDs of the clusters that export the service, according to a valid ServiceExport or to another
+// cluster's view of the registry.
+func exportersOf(all []ServiceFacts) []string {
+	ids := map[string]bool{}
+	for _, f := range all {
+		if id := f.clusterID(); id != "" && f.export != nil && isValid(f.export) {
+			ids[id] = true
+		}
+		if f.Registry != nil {
+			for _, exp := range f.Registry.Exports {
+				ids[exp.Cluster] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(ids))
+}
+
+func isValid(e *mcsv1beta1.ServiceExport) bool {
+	return !meta.IsStatusConditionFalse(e.Status.Conditions, string(mcsv1beta1.ServiceExportConditionValid))
+}
+
+// noExportStep is the failed step of a service without an export.
+func noExportStep(key mcs.Key, all []ServiceFacts) check.Check {
+	c := check.Check{Name: "ServiceExport", Result: check.Failed, Detail: "no cluster in the checked contexts exports " + key.String()}
+	i := slices.IndexFunc(all, func(f ServiceFacts) bool { return f.service != nil })
+	if i < 0 {
+		c.Detail += ", and namespace " + key.Namespace + " has no Service of that name"
+		c.Remedy = "check the name, the namespace (-n), and that --context names the cluster that has the Service"
+		return c
+	}
+	c.Remedy = fmt.Sprintf("run kubectl mcs export %s -n %s --context %s", key.Name, key.Namespace, all[i].Context)
+	return c
+}
+
+// exportSteps returns the steps of a cluster that has a ServiceExport.
+func (f *ServiceFacts) exportSteps(key mcs.Key) []check.Check {
+	return []check.Check{
+		f.serviceStep(key), f.endpointsStep(key), f.permissions.check(f.Context), f.controllerStep(), f.exportStep(), f.publicationStep(), f.conflictStep(),
+	}
+}
+
+func (f *ServiceFacts) serviceStep(key mcs.Key) check.Check {
+	c := check.Check{Name: "Service", Result: check.Failed}
+	switch {
+	case f.service == nil:
+		c.Detail = "Service " + key.String() + " does not exist, only its ServiceExport"
+		c.Remedy = "create the Service, or delete the ServiceExport: kubectl mcs unexport " + key.Name + " -n " + key.Namespace + " --context " + f.Context
+	case f.service.Spec.Type == corev1.ServiceTypeExternalName:
+		c.Detail = "the Service has type ExternalName and no endpoints to export"
+		c.Remedy = "export a Service of type ClusterIP, NodePort or LoadBalancer"
+	default:
+		var ports []string
+		for _, p := range f.service.Spec.Ports {
+			ports = append(ports, fmt.Sprintf("%d/%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP)))
+		}
+		kind := string(cmp.Or(f.service.Spec.Type, corev1.ServiceTypeClusterIP))
+		if f.service.Spec.ClusterIP == corev1.ClusterIPNone {
+			kind = "headless"
+		}
+		c.Result, c.Detail = check.OK, strings.TrimSpace(kind+" "+strings.Join(ports, " "))
+	}
+	return c
+}
+
+func (f *ServiceFacts) endpointsStep(key mcs.Key) check.Check {
+	c := check.Check{Name: "EndpointSlices", Result: check.OK}
+	ready, all := CountReady(f.slices)
+	c.Detail = fmt.Sprintf("%d of %d endpoints are ready", ready, all)
+	if ready == 0 {
+		c.Result = check.Failed
+		c.Remedy = fmt.Sprintf("make a pod of the Service ready: kubectl --context %s -n %s describe service %s", f.Context, key.Namespace, key.Name)
+	}
+	return c
+}
+
+func (f *ServiceFacts) controllerStep() check.Check {
+	c := check.Check{Name: "controller", Result: check.Failed}
+	switch {
+	case f.controller == nil:
+		c.Detail = f.controllerProblem
+		c.Remedy = fmt.Sprintf("run kubectl mcs check --context %s, and kubectl --context %[1]s -n %s get pods", f.Context, f.controllerNamespace)
+	case f.controller.Identity == nil:
+		c.Detail = "the cluster is not a member of a clusterset: " + f.controller.Problem
+		c.Remedy = joinRemedy(f.Context)
+	case !f.controller.Synced:
+		c.Detail = "the controller has not read the registry: " + cmp.Or(f.controller.ReadProblem, "this takes a few seconds after a start")
+		c.Remedy = "run kubectl mcs check --context " + f.Context
+	default:
+		c.Result = check.OK
+		c.Detail = fmt.Sprintf("%s, cluster %s of clusterset %s", f.controller.Version, f.controller.Identity.ClusterID, f.controller.Identity.ClusterSetID)
+	}
+	return c
+}
+
+func (f *ServiceFacts) exportStep() check.Check {
+	c := check.Check{Name: "ServiceExport", Result: check.Failed}
+	conditions := f.export.Status.Conditions
+	valid := meta.FindStatusCondition(conditions, string(mcsv1beta1.ServiceExportConditionValid))
+	readiness := meta.FindStatusCondition(conditions, string(mcsv1beta1.ServiceExportConditionReady))
+	switch {
+	case valid == nil:
+		c.Detail = "no controller has set its conditions"
+		c.Remedy = "check that the controller runs and can read ServiceExports: kubectl mcs check --context " + f.Context
+	case valid.Status != metav1.ConditionTrue:
+		c.Detail = "not valid: " + conditionText(valid)
+		c.Remedy = "see reason " + valid.Reason + " in docs/reference/conditions.md"
+	case readiness == nil || readiness.Status != metav1.ConditionTrue:
+		c.Detail = "not exported: " + conditionText(readiness)
+		c.Remedy = f.exportRemedy(readiness)
+	default:
+		c.Result, c.Detail = check.OK, "valid and exported"
+	}
+	return c
+}
+
+// conditionText returns the reason and message of a condition.
+func conditionText(c *metav1.Condition) string {
+	if c == nil {
+		return "the controller has not set the condition"
+	}
+	return c.Reason + ": " + c.Message
+}
+
+func (f *ServiceFacts) exportRemedy(readiness *metav1.Condition) string {
+	switch {
+	case readiness == nil || readiness.Reason == string(mcsv1beta1.ServiceExportReasonPending):
+		return "this takes one or two seconds; if it continues, run kubectl mcs status --context " + f.Context
+	case strings.Contains(readiness.Message, "is already used by another cluster"):
+		return "give one of the two clusters another ID: kubectl mcs join --context " + f.Context + " --cluster-id=… --clusterset-id=… --force"
+	}
+	return "see reason " + readiness.Reason + " in docs/reference/conditions.md"
+}
+
+func (f *ServiceFacts) publicationStep() check.Check {
+	c := check.Check{Name: "registry", Result: check.OK, Detail: "has the export of this cluster"}
+	switch {
+	case f.Registry == nil:
+		c.Result, c.Detail = check.Unknown, cmp.Or(f.registryProblem, "the controller did not respond")
+	case f.Registry.Publication == nil:
+		c.Result, c.Detail = check.Failed, "the controller does not export the service"
+		c.Remedy = fmt.Sprintf("see the conditions of the ServiceExport, and kubectl --context %s -n %s logs deployment/%s", f.Context, f.controllerNamespace, session.ManagerName)
+	case f.Registry.Publication.State != "Exported":
+		c.Result, c.Detail = check.Failed, "the export is not written: "+cmp.Or(f.Registry.Publication.Problem, f.Registry.Publication.State)
+		c.Remedy = "run kubectl mcs check --context " + f.Context
+	}
+	return c
+}
+
+func (f *ServiceFacts) conflictStep() check.Check {
+	c := check.Check{Name: "conflicts", Result: check.OK, Detail: "none"}
+	if conflict := meta.FindStatusCondition(f.export.Status.Conditions, string(mcsv1beta1.ServiceExportConditionConflict)); conflict != nil &&
+		conflict.Status == metav1.ConditionTrue {
+		c.Result, c.Detail = check.Warning, conditionText(conflict)
+		c.Remedy = "make the exported Services equal in these properties; until then the oldest export wins (docs/api.md)"
+	}
+	return c
+}
+
+// importSteps returns the steps of a cluster that imports the service from exporters.
+func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []ServiceFacts) []check.Check {
+	var steps []check.Check
+	if !f.hasNamespace {
+		return []check.Check{{
+			Name: "namespace", Result: check.Failed, Detail: "namespace " + key.Namespace + " does not exist, so services are not imported into it",
+			Remedy: "run kubectl --context " + f.Context + " create namespace " + key.Namespace,
+		}}
+	}
+	if f.export == nil { // otherwise the export phase has these steps
+		steps = append(steps, f.permissions.check(f.Context), f.controllerStep())
+	}
+	steps = append(steps, f.registryStep(exporters), f.importStep(exporters))
+	if f.Import != nil && f.Import.Spec.Type != mcsv1beta1.Headless {
+		steps = append(steps, f.derivedServiceStep())
+	}
+	steps = append(steps, f.importedSlicesStep(exporters, all), f.coreDNSStep())
+	if f.probe != nil || f.probeProblem != "" {
+		steps = append(steps, f.dnsAnswerStep(), f.connectionStep())
+	}
+	return steps
+}
+
+// registryStep compares the exports that the controller has read with the exporters.
+func (f *ServiceFacts) registryStep(exporters []string) check.Check {
+	c := check.Check{Name: "registry", Result: check.OK}
+	if f.Registry == nil {
+		c.Result, c.Detail = check.Unknown, cmp.Or(f.registryProblem, "the controller did not respond")
+		return c
+	}
+	var read []string
+	if f.Registry.Own != nil {
+		read = append(read, f.clusterID())
+	}
+	for _, exp := range f.Registry.Exports {
+		read = append(read, exp.Cluster)
+	}
+	slices.Sort(read)
+	missing := subtract(exporters, read)
+	c.Detail = "has exports of " + cmp.Or(strings.Join(read, ", "), "no cluster")
+	switch {
+	case len(f.Registry.Unknown) > 0:
+		c.Result = check.Failed
+		c.Detail += "; exports of " + strings.Join(f.Registry.Unknown, ", ") + " cannot be read"
+		c.Remedy = "find the reason: kubectl mcs status --context " + f.Context
+	case len(missing) > 0:
+		c.Result = check.Failed
+		c.Detail += ", not of " + strings.Join(missing, ", ")
+		c.Remedy = "check that all clusters have the same clusterset ID, registry, account and Region: kubectl mcs status with all contexts"
+	case len(f.Registry.Stale) > 0:
+		c.Result = check.Warning
+		c.Detail += "; stale: " + strings.Join(f.Registry.Stale, ", ")
+		c.Remedy = "run kubectl mcs check in the stale clusters: their controllers send no heartbeat (docs/stale-clusters.md)"
+	}
+	return c
+}
+
+// subtract returns the items of list that are not in other.
+func subtract(list, other []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(item string) bool { return slices.Contains(other, item) })
+}
+
+func (f *ServiceFacts) importStep(exporters []string) check.Check {
+	c := check.Check{Name: "ServiceImport", Result: check.Failed}
+	if f.Import == nil {
+		c.Detail = "does not exist"
+		c.Remedy = "repair the failed steps above, and check whether the namespace is excluded from imports: docs/install.md#namespaces-that-export-and-import"
+		return c
+	}
+	names := session.SourceClusters(f.Import)
+	missing := subtract(exporters, names)
+	readiness := meta.FindStatusCondition(f.Import.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady))
+	switch {
+	case f.Import.Labels[plan.LabelAppManagedBy] != plan.ManagedBy:
+		c.Detail = "not managed by this controller: label " + plan.LabelAppManagedBy + " is " + strconv.Quote(f.Import.Labels[plan.LabelAppManagedBy])
+		c.Remedy = "another MCS implementation imports this service: delete its ServiceImport if this controller is to import it"
+	case readiness != nil && readiness.Status != metav1.ConditionTrue:
+		c.Detail, c.Remedy = "not ready: "+conditionText(readiness), "see reason "+readiness.Reason+" in docs/reference/conditions.md"
+	case len(missing) > 0:
+		c.Detail = "its status lists " + cmp.Or(strings.Join(names, ", "), "no cluster") + ", not " + strings.Join(missing, ", ")
+		c.Remedy = fmt.Sprintf("repair the failed steps above, or see kubectl --context %s -n %s logs deployment/%s", f.Context, f.controllerNamespace, session.ManagerName)
+	default:
+		c.Result = check.OK
+		c.Detail = strings.TrimSpace(fmt.Sprintf("%s %s from %s", f.Import.Spec.Type, strings.Join(f.Import.Spec.IPs, " "), strings.Join(names, ", ")))
+	}
+	return c
+}
+
+func (f *ServiceFacts) derivedServiceStep() check.Check {
+	c := check.Check{Name: "derived Service", Result: check.Failed}
+	logs := fmt.Sprintf("kubectl --context %s -n %s logs deployment/%s", f.Context, f.controllerNamespace, session.ManagerName)
+	switch {
+	case f.derived == nil:
+		c.Detail, c.Remedy = "does not exist", "check whether a quota or an admission webhook rejects Services in this namespace: "+logs
+	case !slices.Contains(f.Import.Spec.IPs, f.derived.Spec.ClusterIP):
+		c.Detail = fmt.Sprintf("its IP %s differs from the ServiceImport's %s", f.derived.Spec.ClusterIP, strings.Join(f.Import.Spec.IPs, " "))
+		c.Remedy = "the controller updates the ServiceImport within seconds; if it does not, see " + logs
+	default:
+		c.Result, c.Detail = check.OK, f.derived.Name+" "+f.derived.Spec.ClusterIP
+	}
+	return c
+}
+
+// importedSlicesStep compares the imported slices with the slices of the exporters.
+func (f *ServiceFacts) importedSlicesStep(exporters []string, all []ServiceFacts) check.Check {
+	c := check.Check{Name: "imported slices", Result: check.OK}
+	sources := groupBySource(f.ImportedSlices)
+	var parts []string
+	total := 0
+	for _, id := range exporters {
+		ready, count := CountReady(sources[id])
+		total += ready
+		parts = append(parts, fmt.Sprintf("%d of %d endpoints from %s are ready", ready, count, id))
+		i := slices.IndexFunc(all, func(o ServiceFacts) bool { return o.clusterID() == id })
+		if i < 0 {
+			continue
+		}
+		if exported, _ := CountReady(all[i].slices); exported != ready {
+			c.Result, c.Remedy = check.Warning, "changes take one or two seconds: run this command again"
+			parts[len(parts)-1] += fmt.Sprintf(" (%d in %s)", exported, id)
+		}
+	}
+	c.Detail = strings.Join(parts, ", ")
+	if total == 0 {
+		c.Result = check.Failed
+		c.Detail = cmp.Or(c.Detail, "no endpoints")
+		c.Remedy = "repair the failed steps above; if none failed, make an endpoint ready in an exporting cluster"
+	}
+	return c
+}
+
+func (f *ServiceFacts) coreDNSStep() check.Check {
+	c := check.Check{Name: "CoreDNS", Result: check.OK}
+	switch {
+	case f.dns == nil:
+		c.Result, c.Detail, c.Remedy = check.Unknown, f.dnsProblem, "see docs/dns.md"
+	case f.dns.State != coredns.Enabled:
+		c.Result, c.Detail = check.Failed, coredns.Zone+" is not enabled"
+		if f.dns.State == coredns.Partial {
+			c.Detail = coredns.Zone + " is partially enabled"
+		}
+		enable := dns.EnableRemedy(f.Context)
+		c.Remedy = enable
+		for _, found := range f.dns.Checks {
+			if found.IsFailure() && found.Remedy != "" && found.Remedy != enable {
+				c.Remedy = found.Detail + ": " + found.Remedy
+			}
+		}
+	default:
+		c.Detail = coredns.Zone + " is enabled"
+	}
+	return c
+}
+
+func (f *ServiceFacts) dnsAnswerStep() check.Check {
+	c := check.Check{Name: "DNS answer", Result: check.OK}
+	switch {
+	case f.probe == nil:
+		c.Result, c.Detail = check.Unknown, f.probeProblem
+	case f.probe.LookupProblem != "":
+		c.Result, c.Detail = check.Failed, f.probe.Name+": "+f.probe.LookupProblem
+		c.Remedy = "run kubectl mcs dns status --context " + f.Context + "; CoreDNS caches negative answers for some seconds"
+	case f.Import != nil && f.Import.Spec.Type != mcsv1beta1.Headless && len(subtract(f.probe.Addresses, f.Import.Spec.IPs)) > 0:
+		c.Result = check.Failed
+		c.Detail = fmt.Sprintf("%s resolves to %s, but the ServiceImport has %s", f.probe.Name, strings.Join(f.probe.Addresses, " "), strings.Join(f.Import.Spec.IPs, " "))
+		c.Remedy = "run this command again after 30 s, when cached answers have expired; if it still fails, another component answers for " + coredns.Zone
+	default:
+		c.Detail = f.probe.Name + " resolves to " + strings.Join(f.probe.Addresses, " ")
+	}
+	return c
+}
+
+func (f *ServiceFacts) connectionStep() check.Check {
+	c := check.Check{Name: "connection", Result: check.OK}
+	if f.probe == nil {
+		c.Result, c.Detail = check.Unknown, f.probeProblem
+		return c
+	}
+	var accepted, ipProblems, endpointProblems []string
+	for _, conn := range f.probe.Connections {
+		switch {
+		case conn.Problem == "":
+			accepted = append(accepted, conn.Address)
+		case !isToEndpoint(conn):
+			ipProblems = append(ipProblems, conn.Address+": "+conn.Problem)
+		default:
+			endpointProblems = append(endpointProblems, fmt.Sprintf("%s of %s: %s", conn.Address, conn.Cluster, conn.Problem))
+		}
+	}
+	switch {
+	case len(endpointProblems) > 0:
+		c.Result, c.Detail = check.Failed, strings.Join(endpointProblems, "; ")
+		c.Remedy = "pods of " + f.Context + " cannot reach the endpoints: check routes between the pod networks, security groups, NetworkPolicies, and that the application listens; " + networkPolicyRemedy
+	case len(ipProblems) > 0:
+		c.Result, c.Detail = check.Failed, strings.Join(ipProblems, "; ")
+		c.Remedy = "the endpoints accept connections, the clusterset IP does not: check kube-proxy or its replacement in " + f.Context + "; or " + networkPolicyRemedy
+	case len(accepted) == 0:
+		c.Result, c.Detail = check.Unknown, "the service has no TCP endpoint to test"
+	default:
+		c.Detail = "accepted by " + strings.Join(accepted, ", ")
+	}
+	return c
+}

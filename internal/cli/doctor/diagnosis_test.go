@@ -1,0 +1,157 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// gatherHealthy returns the facts of demo/web, which cls1 exports and cls2 imports, without a failure.
+func gatherHealthy(t *testing.T) (exporter, importer *ServiceFacts, all []ServiceFacts) {
+	t.Helper()
+	clusters := clitest.NewClusters()
+	clitest.ExportWeb(clusters)
+	connections := clusters.Start(t)
+	s := &session.Session{ControllerNamespace: session.DefaultNamespace}
+	for _, name := range []string{"cls1", "cls2"} {
+		all = append(all, gatherService(t.Context(), s, connections[name], clitest.DemoWeb, true))
+	}
+	return &all[0], &all[1], all
+}
+
+// setCondition replaces a condition.
+func setCondition(list []metav1.Condition, kind string, status metav1.ConditionStatus, reason, message string) {
+	for i := range list {
+		if list[i].Type == kind {
+			list[i] = metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+		}
+	}
+}
+
+func TestDiagnose(t *testing.T) {
+	type facts = *ServiceFacts
+	tests := []struct {
+		name        string
+		mutate      func(exporter, importer facts)
+		wantFailure string // "context: step", "" if no step fails
+		wantText    string // in the detail or the remedy
+	}{
+		{name: "no failure", mutate: func(facts, facts) {}},
+		{name: "API server does not respond", mutate: func(e, _ facts) { *e = ServiceFacts{Context: "cls1", problem: "connection refused"} },
+			wantFailure: "cls1: API server", wantText: "kubectl --context cls1 version"},
+		{name: "no cluster exports the service", mutate: func(e, i facts) { e.export, i.Registry.Exports, e.Registry.Own = nil, nil, nil },
+			wantFailure: "cls1: ServiceExport", wantText: "run kubectl mcs export web -n demo --context cls1"},
+		{name: "Service does not exist", mutate: func(e, _ facts) { e.service = nil }, wantFailure: "cls1: Service", wantText: "unexport"},
+		{name: "Service of type ExternalName", mutate: func(e, _ facts) { e.service.Spec.Type = corev1.ServiceTypeExternalName }, wantFailure: "cls1: Service", wantText: "ExternalName"},
+		{name: "no endpoints", mutate: func(e, _ facts) { e.slices = nil }, wantFailure: "cls1: EndpointSlices", wantText: "0 of 0"},
+		{name: "no ready endpoint", mutate: func(e, _ facts) {
+			e.slices[0].Endpoints[0].Conditions.Ready, e.slices[0].Endpoints[1].Conditions.Ready = new(bool), new(bool)
+		}, wantFailure: "cls1: EndpointSlices", wantText: "0 of 2"},
+		{name: "permission denied", mutate: func(e, _ facts) { e.permissions.missing = []string{"list serviceexports"} },
+			wantFailure: "cls1: permissions", wantText: "not have permission to list serviceexports"},
+		{name: "no controller pod is ready", mutate: func(e, _ facts) { e.controller, e.Registry, e.controllerProblem = nil, nil, "no pod is ready" },
+			wantFailure: "cls1: controller", wantText: "no pod is ready"},
+		{name: "cluster is not a member", mutate: func(_, i facts) { i.controller = &status.Status{Problem: "no ID"} }, wantFailure: "cls2: controller", wantText: "kubectl mcs join --context cls2"},
+		{name: "registry not read", mutate: func(_, i facts) { i.controller.Synced, i.controller.ReadProblem = false, "AccessDenied" },
+			wantFailure: "cls2: controller", wantText: "AccessDenied"},
+		{name: "no conditions", mutate: func(e, _ facts) { e.export.Status.Conditions = nil }, wantFailure: "cls1: ServiceExport", wantText: "no controller has set its conditions"},
+		{name: "export not valid", mutate: func(e, _ facts) {
+			setCondition(e.export.Status.Conditions, "Valid", metav1.ConditionFalse, "NoService", "none")
+		}, wantFailure: "cls1: ServiceExport", wantText: "NoService"},
+		{name: "export pending", mutate: func(e, _ facts) {
+			setCondition(e.export.Status.Conditions, "Ready", metav1.ConditionFalse, "Pending", "it is being written")
+		}, wantFailure: "cls1: ServiceExport", wantText: "one or two seconds"},
+		{name: "duplicate cluster ID", mutate: func(e, _ facts) {
+			setCondition(e.export.Status.Conditions, "Ready", metav1.ConditionFalse, "Failed", `cluster ID "cls1" is already used by another cluster of the clusterset`)
+		}, wantFailure: "cls1: ServiceExport", wantText: "give one of the two clusters another ID"},
+		{name: "export not published", mutate: func(e, _ facts) { e.Registry.Publication = nil }, wantFailure: "cls1: registry", wantText: "does not export the service"},
+		{name: "export not written", mutate: func(e, _ facts) {
+			e.Registry.Publication.State, e.Registry.Publication.Problem = "Pending", "Throttled"
+		},
+			wantFailure: "cls1: registry", wantText: "Throttled"},
+		{name: "namespace does not exist", mutate: func(_, i facts) { i.hasNamespace = false }, wantFailure: "cls2: namespace", wantText: "create namespace demo"},
+		{name: "clusters use different registries", mutate: func(_, i facts) { i.Registry.Exports = nil }, wantFailure: "cls2: registry", wantText: "not of cls1"},
+		{name: "export cannot be read", mutate: func(_, i facts) { i.Registry.Exports, i.Registry.Unknown = nil, []string{"cls1"} }, wantFailure: "cls2: registry", wantText: "exports of cls1 cannot be read"},
+		{name: "exporting cluster is stale", mutate: func(_, i facts) { i.Registry.Stale = []string{"cls1"} }},
+		{name: "ServiceImport does not exist", mutate: func(_, i facts) { i.Import = nil }, wantFailure: "cls2: ServiceImport", wantText: "docs/install.md#namespaces-that-export-and-import"},
+		{name: "ServiceImport not ready", mutate: func(_, i facts) {
+			setCondition(i.Import.Status.Conditions, "Ready", metav1.ConditionFalse, "IPFamilyNotSupported", "only IPv6")
+		}, wantFailure: "cls2: ServiceImport", wantText: "only IPv6"},
+		{name: "ServiceImport of another implementation", mutate: func(_, i facts) { i.Import.Labels = map[string]string{"app.kubernetes.io/managed-by": "other"} },
+			wantFailure: "cls2: ServiceImport", wantText: "another MCS implementation imports"},
+		{name: "exporter missing in the ServiceImport", mutate: func(_, i facts) { i.Import.Status.Clusters = nil }, wantFailure: "cls2: ServiceImport", wantText: "not cls1"},
+		{name: "derived Service does not exist", mutate: func(_, i facts) { i.derived = nil }, wantFailure: "cls2: derived Service", wantText: "quota"},
+		{name: "derived Service has another IP", mutate: func(_, i facts) { i.derived.Spec.ClusterIP = "10.96.0.1" }, wantFailure: "cls2: derived Service", wantText: "10.96.0.1"},
+		{name: "no imported slices", mutate: func(_, i facts) { i.ImportedSlices = nil }, wantFailure: "cls2: imported slices", wantText: "0 of 0 endpoints from cls1 are ready (2 in cls1)"},
+		{name: "fewer imported than exported endpoints", mutate: func(_, i facts) { i.ImportedSlices[0].Endpoints = i.ImportedSlices[0].Endpoints[:1] }},
+		{name: "CoreDNS not found", mutate: func(_, i facts) { i.dns, i.dnsProblem = nil, "there is none" }},
+		{name: "DNS not enabled", mutate: func(_, i facts) { i.dns.State = "disabled" }, wantFailure: "cls2: CoreDNS", wantText: "run kubectl mcs dns enable --context cls2"},
+		{name: "DNS lookup fails", mutate: func(_, i facts) { i.probe.LookupProblem = "no such host" }, wantFailure: "cls2: DNS answer", wantText: "no such host"},
+		{name: "DNS answer differs from the ServiceImport", mutate: func(_, i facts) { i.probe.Addresses = []string{"10.0.0.1"} }, wantFailure: "cls2: DNS answer", wantText: "10.0.0.1"},
+		{name: "DNS answer of a headless service", mutate: func(_, i facts) { i.Import.Spec.Type, i.probe.Addresses = mcsv1beta1.Headless, []string{"10.1.0.1"} }},
+		{name: "endpoints do not accept connections", mutate: func(_, i facts) {
+			i.probe.Connections[0].Problem, i.probe.Connections[1].Problem = "no answer", "no answer"
+		},
+			wantFailure: "cls2: connection", wantText: "networkPolicy.probeTo"},
+		{name: "clusterset IP does not accept connections", mutate: func(_, i facts) { i.probe.Connections[0].Problem = "connection refused" }, wantFailure: "cls2: connection", wantText: "kube-proxy or its replacement in cls2; or the controller's own NetworkPolicy"},
+		{name: "no TCP endpoint", mutate: func(_, i facts) { i.probe.Connections = nil }},
+		{name: "probe failed", mutate: func(_, i facts) { i.probe, i.probeProblem = nil, "timed out" }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			exporter, importer, all := gatherHealthy(t)
+			tt.mutate(exporter, importer)
+			d := Diagnose(clitest.DemoWeb, all)
+			failure, text := "", ""
+			if d.Failure != nil {
+				failure, text = d.Failure.Context+": "+d.Failure.Name, d.Failure.Detail+"\n"+d.Failure.Remedy
+				if d.Failure.Remedy == "" {
+					t.Error("the failure has no remedy")
+				}
+			}
+			if failure != tt.wantFailure || !strings.Contains(text, tt.wantText) {
+				t.Errorf("failure %q, want %q; text %q, want %q", failure, tt.wantFailure, text, tt.wantText)
+			}
+		})
+	}
+}
+
+// Without the context of the exporter, the exports that the importer has read count.
+func TestDiagnoseOnlyImporter(t *testing.T) {
+	_, importer, _ := gatherHealthy(t)
+	if d := Diagnose(clitest.DemoWeb, []ServiceFacts{*importer}); d.Failure != nil {
+		t.Errorf("failure %+v", d.Failure)
+	}
+	if d := Diagnose(mcs.Key{Namespace: "demo", Name: "other"}, []ServiceFacts{{Context: "cls2", hasNamespace: true}}); d.Failure == nil || len(d.Phases) != 1 {
+		t.Errorf("diagnosis of a service that does not exist: %+v", d)
+	}
+}
+
+func TestRequiredPermissions(t *testing.T) {
+	required, err := requiredPermissions("ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inNamespace, everywhere int
+	for _, p := range required {
+		if p.Verb == "" || p.Resource == "" {
+			t.Errorf("%+v", p)
+		}
+		if p.Namespace == "ns" {
+			inNamespace++
+		} else {
+			everywhere++
+		}
+	}
+	if inNamespace < 5 || everywhere < 20 {
+		t.Errorf("%d permissions in the namespace and %d everywhere", inNamespace, everywhere)
+	}
+}

@@ -1,0 +1,176 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// ServiceFacts are the facts about a service in the cluster of one context, from which diagnose decides. Objects that do not
+// exist are nil.
+type ServiceFacts struct {
+	Context string
+	// controllerNamespace is the namespace of the controller.
+	controllerNamespace string
+	// problem is why the API server did not respond; all other facts are then unknown.
+	problem string
+
+	// hasNamespace reports whether the service's namespace exists.
+	hasNamespace bool
+	service      *corev1.Service
+	slices       []discoveryv1.EndpointSlice
+	export       *mcsv1beta1.ServiceExport
+	// Import and ImportedSlices are the ServiceImport and its EndpointSlices.
+	Import         *mcsv1beta1.ServiceImport
+	derived        *corev1.Service
+	ImportedSlices []discoveryv1.EndpointSlice
+	permissions    permissions
+
+	// controller is the controller's status, or nil because of controllerProblem.
+	controller        *status.Status
+	controllerProblem string
+	// Registry is what the controller has read of the service from the registry, or nil because of registryProblem.
+	Registry        *status.Service
+	registryProblem string
+
+	// dns is nil because of dnsProblem.
+	dns        *dns.Status
+	dnsProblem string
+	// probe is nil because of probeProblem, or if no probe was requested.
+	probe        *status.Probe
+	probeProblem string
+}
+
+// gatherService gathers the facts of one cluster, optionally with a probe.
+func gatherService(ctx context.Context, s *session.Session, k *session.Cluster, key mcs.Key, probe bool) ServiceFacts {
+	f := ServiceFacts{Context: k.Context, controllerNamespace: s.ControllerNamespace}
+	if err := f.readObjects(ctx, k, key); err != nil {
+		return ServiceFacts{Context: k.Context, problem: err.Error()}
+	}
+	f.permissions = reviewPermissions(ctx, k, s.ControllerNamespace, session.ManagerName)
+	if zone, err := dns.ReadStatus(ctx, k); err != nil {
+		f.dnsProblem = err.Error()
+	} else {
+		f.dns = &zone
+	}
+	controller, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
+	if err != nil {
+		f.controllerProblem = err.Error()
+		return f
+	}
+	f.controller = &controller
+	if service, err := session.QueryController[status.Service](ctx, s, k, status.ServicePath(key)); err != nil {
+		f.registryProblem = err.Error()
+	} else {
+		f.Registry = &service
+	}
+	if !probe {
+		return f
+	}
+	if result, err := session.QueryController[status.Probe](ctx, s, k, status.ProbePath(key)); err != nil {
+		f.probeProblem = err.Error()
+	} else {
+		f.probe = &result
+	}
+	return f
+}
+
+// readObjects reads the Kubernetes objects of the service.
+func (f *ServiceFacts) readObjects(ctx context.Context, k *session.Cluster, key mcs.Key) error {
+	var err error
+	f.hasNamespace, err = k.Find(ctx, "", key.Namespace, &corev1.Namespace{})
+	if apierrors.IsForbidden(err) {
+		f.hasNamespace = true // a user without permission to read the Namespace may still read objects in it
+	} else if err != nil {
+		return fmt.Errorf("reading namespace %s: %w", key.Namespace, err)
+	}
+	if f.service, err = readObject(ctx, k, key.Namespace, key.Name, &corev1.Service{}); err != nil {
+		return err
+	}
+	if f.export, err = readObject(ctx, k, key.Namespace, key.Name, &mcsv1beta1.ServiceExport{}); err != nil {
+		return err
+	}
+	if f.Import, err = readObject(ctx, k, key.Namespace, key.Name, &mcsv1beta1.ServiceImport{}); err != nil {
+		return err
+	}
+	if f.derived, err = readObject(ctx, k, key.Namespace, mcs.DerivedName(key), &corev1.Service{}); err != nil {
+		return err
+	}
+	if f.slices, err = listSlices(ctx, k, key, client.MatchingLabels{discoveryv1.LabelServiceName: key.Name}); err != nil {
+		return err
+	}
+	f.ImportedSlices, err = listSlices(ctx, k, key, client.MatchingLabels{mcsv1beta1.LabelServiceName: key.Name, plan.LabelManagedBy: plan.ManagedBy})
+	return err
+}
+
+// readObject returns an object, or nil if it does not exist.
+func readObject[T any, P interface {
+	*T
+	client.Object
+}](ctx context.Context, k *session.Cluster, namespace, name string, into P) (P, error) {
+	exists, err := k.Find(ctx, namespace, name, into)
+	if err != nil {
+		return nil, fmt.Errorf("reading %T %s/%s: %w", *into, namespace, name, err)
+	}
+	if !exists {
+		return nil, nil //nolint:nilnil // nil means that the object does not exist
+	}
+	return into, nil
+}
+
+func listSlices(ctx context.Context, k *session.Cluster, key mcs.Key, labels client.MatchingLabels) ([]discoveryv1.EndpointSlice, error) {
+	var found discoveryv1.EndpointSliceList
+	if err := k.List(ctx, key.Namespace, &found, labels); err != nil {
+		return nil, fmt.Errorf("listing the EndpointSlices of %s: %w", key, err)
+	}
+	return found.Items, nil
+}
+
+// clusterID returns the cluster's ID in the clusterset, or "" if the cluster is not known to be a member.
+func (f *ServiceFacts) clusterID() string {
+	if f.controller == nil || f.controller.Identity == nil {
+		return ""
+	}
+	return f.controller.Identity.ClusterID
+}
+
+// CountReady counts the endpoints in slices, each address once, and the ready ones among them.
+func CountReady(slices []discoveryv1.EndpointSlice) (ready, all int) {
+	seen := map[string]bool{}
+	for _, s := range slices {
+		for _, e := range s.Endpoints {
+			isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
+			for _, address := range e.Addresses {
+				seen[address] = seen[address] || isReady
+			}
+		}
+	}
+	for _, isReady := range seen {
+		all++
+		if isReady {
+			ready++
+		}
+	}
+	return ready, all
+}
+
+// groupBySource groups imported slices by their source cluster.
+func groupBySource(slices []discoveryv1.EndpointSlice) map[string][]discoveryv1.EndpointSlice {
+	out := map[string][]discoveryv1.EndpointSlice{}
+	for _, s := range slices {
+		id := s.Labels[mcsv1beta1.LabelSourceCluster]
+		out[id] = append(out[id], s)
+	}
+	return out
+}

@@ -1,0 +1,157 @@
+// Package export has the commands export and unexport.
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+)
+
+// exportWait is the time in which the registry normally shows an export: the conformance suite allows 20 s.
+const exportWait = 20 * time.Second
+
+// Commands returns the commands export and unexport.
+func Commands(s *session.Session) []*cobra.Command {
+	return []*cobra.Command{exportCommand(s), unexportCommand(s)}
+}
+
+func exportCommand(s *session.Session) *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "export SERVICE",
+		Short: "Export a Service to the clusterset",
+		Long: "Creates the ServiceExport of a Service in each context and waits until it is ready: the registry shows the export.\n" +
+			"Exit code 3 when it is not ready within --wait.",
+		Example:           "  kubectl mcs export web -n shop --context cls1,cls2",
+		Args:              session.RequireService,
+		ValidArgsFunction: s.CompleteServices,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runInEachCluster(s, func(k *session.Cluster, namespace string) error {
+				return createExport(cmd.Context(), s, k, namespace, args[0], timeout)
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "wait", exportWait, "how long to wait until the ServiceExport is ready; 0 does not wait")
+	return cmd
+}
+
+func unexportCommand(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use:               "unexport SERVICE",
+		Short:             "Stop exporting a Service to the clusterset",
+		Long:              "Deletes the ServiceExport of a Service in each context. The Service itself does not change.",
+		Args:              session.RequireService,
+		ValidArgsFunction: s.CompleteServices,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runInEachCluster(s, func(k *session.Cluster, namespace string) error {
+				return deleteExport(cmd.Context(), s, k, namespace, args[0])
+			})
+		},
+	}
+}
+
+// runInEachCluster runs do in every context, one after the other, and continues after an error.
+func runInEachCluster(s *session.Session, do func(k *session.Cluster, namespace string) error) error {
+	clusters, namespace, err := s.ClustersAndNamespace(false)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(clusters))
+	incomplete := false
+	for i, k := range clusters {
+		if errs[i] = do(k, namespace); errors.Is(errs[i], session.ErrIncomplete) {
+			errs[i], incomplete = nil, true
+		}
+	}
+	if err := session.JoinErrors(clusters, errs); err != nil {
+		return err
+	}
+	if incomplete {
+		return session.ErrIncomplete
+	}
+	return nil
+}
+
+func createExport(ctx context.Context, s *session.Session, k *session.Cluster, namespace, name string, timeout time.Duration) error {
+	exists, err := k.Find(ctx, namespace, name, &corev1.Service{})
+	if err != nil {
+		return fmt.Errorf("reading Service %s/%s: %w", namespace, name, err)
+	}
+	if !exists {
+		return fmt.Errorf("there is no Service %s in namespace %s: create it first, or set its namespace with -n", name, namespace)
+	}
+	c, err := k.Objects()
+	if err != nil {
+		return err
+	}
+	export := &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	result := "created"
+	err = c.Create(ctx, export)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		result = "exists already"
+	case session.IsNotFound(err):
+		return errors.New("the cluster does not serve ServiceExport: install the CRDs with \"kubectl mcs install\"")
+	case err != nil:
+		return fmt.Errorf("creating ServiceExport %s/%s: %w", namespace, name, err)
+	}
+	s.Printf("%s: ServiceExport %s/%s %s", k.Context, namespace, name, result)
+	if timeout <= 0 {
+		return nil
+	}
+	return waitForExport(ctx, s, k, export, timeout)
+}
+
+// waitForExport waits until an export is ready or found invalid.
+func waitForExport(ctx context.Context, s *session.Session, k *session.Cluster, export *mcsv1beta1.ServiceExport, timeout time.Duration) error {
+	var valid, readiness *metav1.Condition
+	err := k.Poll(ctx, timeout, func() (bool, error) {
+		if _, err := k.Find(ctx, export.Namespace, export.Name, export); err != nil {
+			return false, err
+		}
+		valid = meta.FindStatusCondition(export.Status.Conditions, string(mcsv1beta1.ServiceExportConditionValid))
+		readiness = meta.FindStatusCondition(export.Status.Conditions, string(mcsv1beta1.ServiceExportConditionReady))
+		return readiness != nil && readiness.Status == metav1.ConditionTrue || valid != nil && valid.Status == metav1.ConditionFalse, nil
+	})
+	if err != nil && !wait.Interrupted(err) {
+		return fmt.Errorf("waiting for ServiceExport %s/%s: %w", export.Namespace, export.Name, err)
+	}
+	switch {
+	case readiness == nil:
+		s.Printf("%s: no controller has set conditions within %s: run \"kubectl mcs check --context %[1]s\"", k.Context, timeout)
+	case readiness.Status == metav1.ConditionTrue:
+		s.Printf("%s: exported: %s", k.Context, readiness.Message)
+		return nil
+	default:
+		s.Printf("%s: not exported: %s: %s", k.Context, readiness.Reason, readiness.Message)
+	}
+	return session.ErrIncomplete
+}
+
+func deleteExport(ctx context.Context, s *session.Session, k *session.Cluster, namespace, name string) error {
+	c, err := k.Objects()
+	if err != nil {
+		return err
+	}
+	err = c.Delete(ctx, &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+	switch {
+	case session.IsNotFound(err):
+		s.Printf("%s: ServiceExport %s/%s does not exist", k.Context, namespace, name)
+	case err != nil:
+		return fmt.Errorf("deleting ServiceExport %s/%s: %w", namespace, name, err)
+	default:
+		s.Printf("%s: ServiceExport %s/%s deleted", k.Context, namespace, name)
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+// Package install has the commands that change a whole cluster: install, uninstall, join and leave.
+package install
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/crds"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+)
+
+// fieldManager is the name of this plugin in the managedFields of the objects that it applies.
+const fieldManager = names.Plugin
+
+// installWait covers pulling the image and the first readiness of the Deployment.
+const installWait = 2 * time.Minute
+
+// Commands returns the commands of this package.
+func Commands(s *session.Session) []*cobra.Command {
+	return []*cobra.Command{installCommand(s), uninstallCommand(s), joinCommand(s), leaveCommand(s)}
+}
+
+// installOptions are the flags of install.
+type installOptions struct {
+	installation
+	dryRun bool
+	wait   time.Duration
+}
+
+func installCommand(s *session.Session) *cobra.Command {
+	var o installOptions
+	cmd := &cobra.Command{
+		Use:   "install [-- CONTROLLER FLAGS]",
+		Short: "Install or upgrade the controller and its CRDs",
+		Long: "Applies the manifests of deploy/base in the cluster of each context and waits until the controller is available. Flags\n" +
+			"after -- are passed to the controller (docs/reference/flags.md). Installed CRDs of a newer release are kept.\n" +
+			"A cluster becomes a member of a clusterset when it has an identity: kubectl mcs join.",
+		Example: "  kubectl mcs install --context cls1,cls2 \\\n" +
+			"    --service-account-annotation eks.amazonaws.com/role-arn=arn:aws:iam::111122223333:role/mcs -- --aws-region=eu-west-1\n" +
+			"  kubectl mcs install --dry-run > mcs.yaml",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if at := cmd.ArgsLenAtDash(); at > 0 || at < 0 && len(args) > 0 {
+				return fmt.Errorf("unexpected argument %q: write flags of the controller after --", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := config.Parse(args); err != nil {
+				return session.Usagef("reading the controller's flags: %w", err)
+			}
+			o.args, o.namespace = args, s.ControllerNamespace
+			return runInstall(cmd.Context(), s, o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.image, "image", "", "image of the controller (default: that of the release)")
+	flags.IntVar(&o.replicas, "replicas", 1, "number of controller pods: one is the leader, the others are standbys")
+	flags.StringToStringVar(&o.annotations, "service-account-annotation", nil, "annotation of the controller's ServiceAccount, as name=value")
+	flags.StringVar(&o.secret, "env-secret", "", "Secret with environment variables for the controller, such as AWS_ACCESS_KEY_ID")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "print the manifests without changing anything")
+	flags.DurationVar(&o.wait, "wait", installWait, "how long to wait until the controller is available; 0 does not wait")
+	return cmd
+}
+
+func runInstall(ctx context.Context, s *session.Session, o installOptions) error {
+	objects, err := renderManifests(o.installation)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		return printManifests(s, objects)
+	}
+	clusters, err := s.Clusters()
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(clusters))
+	for i, k := range clusters {
+		errs[i] = installInCluster(ctx, s, k, objects, o.wait)
+	}
+	return session.JoinErrors(clusters, errs)
+}
+
+func printManifests(s *session.Session, objects []*unstructured.Unstructured) error {
+	for _, o := range objects {
+		if _, err := fmt.Fprintln(s.Out, "---"); err != nil {
+			return err
+		}
+		if err := session.PrintYAML(s.Out, o.Object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func installInCluster(ctx context.Context, s *session.Session, k *session.Cluster, objects []*unstructured.Unstructured, timeout time.Duration) error {
+	installed, err := crds.ReadInstalled(ctx, k)
+	if err != nil {
+		return err
+	}
+	c, err := k.Objects()
+	if err != nil {
+		return err
+	}
+	objects, kept := splitNewerCRDs(objects, installed)
+	for _, o := range kept {
+		s.Printf("%s: %s kept: the installed %s is newer", k.Context, objectName(o), installed[o.GetName()])
+	}
+	for _, o := range objects {
+		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
+			return fmt.Errorf("applying %s: %w", objectName(o), err)
+		}
+		s.Printf("%s: %s applied", k.Context, objectName(o))
+	}
+	if timeout <= 0 {
+		return nil
+	}
+	if err := waitForController(ctx, s, k, timeout); err != nil {
+		return err
+	}
+	s.Printf("%s: the controller is available; next: kubectl mcs dns enable, kubectl mcs join", k.Context)
+	return nil
+}
+
+// waitForController waits until all pods of the controller are updated and available.
+func waitForController(ctx context.Context, s *session.Session, k *session.Cluster, timeout time.Duration) error {
+	var d appsv1.Deployment
+	err := k.Poll(ctx, timeout, func() (bool, error) {
+		exists, err := k.Find(ctx, s.ControllerNamespace, session.ManagerName, &d)
+		return exists && session.IsRolledOut(&d), err
+	})
+	if err == nil || !wait.Interrupted(err) {
+		return err
+	}
+	return fmt.Errorf("waiting for the controller: after %s %d of %d pods are updated and available; find the reason: kubectl --context %s -n %s describe deployment %s",
+		timeout, min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas), d.Status.Replicas, k.Context, s.ControllerNamespace, session.ManagerName)
+}

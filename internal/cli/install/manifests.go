@@ -1,0 +1,169 @@
+package install
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/deploy"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/crds"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+)
+
+// imageName is the name of the image in deploy/manager.
+const imageName = names.Image
+
+// An installation has the differences from deploy/base.
+type installation struct {
+	namespace string
+	// image replaces the image of the release unless it is "".
+	image    string
+	replicas int
+	// annotations of the ServiceAccount, which give it an IAM role (IRSA).
+	annotations map[string]string
+	// secret is the name of a Secret with environment variables such as AWS_ACCESS_KEY_ID, "" for none.
+	secret string
+	// args are additional flags of the controller.
+	args []string
+}
+
+// renderManifests returns the objects of an installation in the order in which they can be created. They are those of
+// `kubectl apply -k deploy/base`, with an overlay for the differences.
+func renderManifests(in installation) ([]*unstructured.Unstructured, error) {
+	files := filesys.MakeFsInMemory()
+	err := fs.WalkDir(deploy.Files, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := deploy.Files.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		return files.WriteFile(path.Join("/deploy", name), text)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the manifests: %w", err)
+	}
+	overlay, err := yaml.Marshal(in.overlay())
+	if err != nil {
+		return nil, fmt.Errorf("writing the overlay: %w", err)
+	}
+	if err := files.WriteFile("/deploy/overlay/kustomization.yaml", overlay); err != nil {
+		return nil, fmt.Errorf("writing the overlay: %w", err)
+	}
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionLegacy // namespaces and CRDs come first
+	rendered, err := krusty.MakeKustomizer(options).Run(files, "/deploy/overlay")
+	if err != nil {
+		return nil, fmt.Errorf("rendering the manifests: %w", err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, r := range rendered.Resources() {
+		text, err := r.MarshalJSON()
+		if err != nil {
+			return nil, fmt.Errorf("rendering %s: %w", r.CurId(), err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(text); err != nil {
+			return nil, fmt.Errorf("rendering %s: %w", r.CurId(), err)
+		}
+		objects = append(objects, object)
+	}
+	return objects, nil
+}
+
+// overlay returns the kustomization on top of deploy/base.
+func (in installation) overlay() types.Kustomization {
+	const container = "/spec/template/spec/containers/0"
+	k := types.Kustomization{
+		TypeMeta:  types.TypeMeta{APIVersion: types.KustomizationVersion, Kind: types.KustomizationKind},
+		Namespace: in.namespace,
+		Resources: []string{"../base"},
+		Replicas:  []types.Replica{{Name: session.ManagerName, Count: int64(in.replicas)}},
+	}
+	if in.image != "" {
+		k.Images = []types.Image{splitImage(in.image)}
+	}
+	var changes []map[string]any
+	for _, arg := range in.args {
+		changes = append(changes, map[string]any{"op": "add", "path": container + "/args/-", "value": arg})
+	}
+	if in.secret != "" {
+		changes = append(changes, map[string]any{
+			"op": "add", "path": container + "/envFrom", "value": []any{map[string]any{"secretRef": map[string]any{"name": in.secret}}},
+		})
+	}
+	k.Patches = appendPatch(k.Patches, "Deployment", changes)
+	for _, kind := range []string{"RoleBinding", "ClusterRoleBinding"} { // kustomize does not change a namespace that is set
+		k.Patches = appendPatch(k.Patches, kind, []map[string]any{{"op": "replace", "path": "/subjects/0/namespace", "value": in.namespace}})
+	}
+	if len(in.annotations) > 0 {
+		k.Patches = appendPatch(k.Patches, "ServiceAccount", []map[string]any{{"op": "add", "path": "/metadata/annotations", "value": in.annotations}})
+	}
+	return k
+}
+
+func appendPatch(patches []types.Patch, kind string, changes []map[string]any) []types.Patch {
+	if len(changes) == 0 {
+		return patches
+	}
+	text, err := yaml.Marshal(changes)
+	if err != nil {
+		panic(err) // strings and maps of strings can be marshalled
+	}
+	target := &types.Selector{}
+	target.Kind, target.Name = kind, session.ManagerName
+	return append(patches, types.Patch{Patch: string(text), Target: target})
+}
+
+// splitImage splits an image reference into repository, tag and digest.
+func splitImage(ref string) types.Image {
+	image := types.Image{Name: imageName}
+	ref, image.Digest, _ = strings.Cut(ref, "@")
+	if i := strings.LastIndex(ref, ":"); i > strings.LastIndex(ref, "/") {
+		ref, image.NewTag = ref[:i], ref[i+1:]
+	}
+	image.NewName = ref
+	return image
+}
+
+// isCRD reports whether an object is a CustomResourceDefinition.
+func isCRD(o *unstructured.Unstructured) bool { return o.GetKind() == "CustomResourceDefinition" }
+
+// objectName returns the kind, namespace and name of an object.
+func objectName(o *unstructured.Unstructured) string {
+	if o.GetNamespace() == "" {
+		return o.GetKind() + " " + o.GetName()
+	}
+	return o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
+}
+
+// splitNewerCRDs splits the objects into those to apply and the CRDs of which the cluster has a newer release: applying an older
+// schema would drop fields.
+func splitNewerCRDs(objects []*unstructured.Unstructured, installed crds.Installed) (apply, kept []*unstructured.Unstructured) {
+	for _, o := range objects {
+		have, exists := installed[o.GetName()]
+		if isCRD(o) && exists && crds.Compare(have, crds.ReleaseOf(o.GetLabels())) > 0 {
+			kept = append(kept, o)
+		} else {
+			apply = append(apply, o)
+		}
+	}
+	return apply, kept
+}
+
+// reversed returns the objects in the order in which they are deleted.
+func reversed(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
+	out := slices.Clone(objects)
+	slices.Reverse(out)
+	return out
+}

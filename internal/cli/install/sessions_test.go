@@ -1,0 +1,45 @@
+package install
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
+)
+
+// commands are those of this package, and those of package show to see their effect.
+func commands(s *session.Session) []*cobra.Command {
+	return slices.Concat(Commands(s), show.Commands(s))
+}
+
+// TestSessions compares terminal sessions with testdata/<name>.txt.
+func TestSessions(t *testing.T) {
+	clitest.RunSessions(t, commands, []clitest.TerminalSession{
+		{Name: "install", Lines: []string{
+			"install --wait 0s --context cls1,cls2", "install --wait 2ms", "install now", "install -- --nonsense", "uninstall --dry-run",
+		}},
+		{Name: "install-newer-crds", Setup: func(c clitest.Clusters) {
+			c["cls1"].Remove(clitest.CRD("serviceimports", "", ""))
+			c["cls1"].Add(clitest.CRD("serviceimports", "v0.9.0", "0"))
+		}, Lines: []string{"install --wait 0s"}},
+		{Name: "uninstall-no-pod", Setup: func(c clitest.Clusters) { c["cls1"].Remove(clitest.ControllerPod("manager-abc", "")) }, Lines: []string{
+			"install --wait 0s", "uninstall --yes",
+		}},
+		{Name: "join-leave", Lines: []string{
+			"join --cluster-id cls1 --clusterset-id set1", "join --cluster-id cls9 --clusterset-id set1", "join --cluster-id cls9 --clusterset-id set1 --force", "leave", "leave --yes",
+			"leave -y", "join --cluster-id new --clusterset-id other --wait 0s", "join --cluster-id A.b --clusterset-id x", "join --cluster-id a",
+		}},
+		{Name: "join-duplicate-id", Setup: func(c clitest.Clusters) {
+			c["cls1"].Remove(clitest.Property(aboutv1beta1.ClusterIDProperty, ""))
+			c["cls1"].ControllerStatus.WriteProblem = `cluster ID "cls2" is already used by another cluster of the clusterset`
+		}, Lines: []string{"join --cluster-id cls2 --clusterset-id set1", "status"}},
+		{Name: "uninstall", Setup: clitest.ExportWeb, Lines: []string{
+			"install --wait 0s", "uninstall --dry-run", "uninstall", "uninstall --yes", "uninstall --dry-run", "uninstall --yes --crds", "get exports",
+		}},
+	})
+}

@@ -1,0 +1,133 @@
+package session
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// The names of the controller's objects, the same in every installation.
+const (
+	DefaultNamespace = names.Namespace
+	ManagerName      = names.Manager
+	LeaseName        = names.Lease
+)
+
+// ManagerLabels returns the labels of the controller's pods.
+func ManagerLabels() client.MatchingLabels {
+	return client.MatchingLabels{"app.kubernetes.io/name": names.Product, "app.kubernetes.io/component": "manager"}
+}
+
+// queryTimeout exceeds the duration of a probe by the controller: a lookup of 5 s, concurrent with connections of 3 s.
+const queryTimeout = 15 * time.Second
+
+// QueryController returns the response of the leading controller's status endpoint at path.
+func QueryController[T any](ctx context.Context, s *Session, k *Cluster, path string) (T, error) {
+	var response T
+	pod, err := s.Leader(ctx, k)
+	if err != nil {
+		return response, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	var body []byte
+	err = k.ForwardPort(ctx, pod, ContainerPort(pod, status.PortName, status.DefaultPort), func(conn io.ReadWriter) error {
+		body, err = httpGet(ctx, conn, path)
+		return err
+	})
+	if err != nil {
+		return response, fmt.Errorf("querying %s of pod %s/%s: %w", path, pod.Namespace, pod.Name, err)
+	}
+	if err := json.Unmarshal(body, &response); err != nil {
+		return response, fmt.Errorf("decoding the response of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return response, nil
+}
+
+// httpGet sends one request over a connection and returns the body of the response.
+func httpGet(ctx context.Context, conn io.ReadWriter, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Close = true
+	if err := req.Write(conn); err != nil {
+		return nil, err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, errors.New(strings.TrimSpace(string(body)))
+	}
+	return body, nil
+}
+
+// Leader returns the controller's pod that holds the Lease or, without a holder, any ready pod.
+func (s *Session) Leader(ctx context.Context, k *Cluster) (*corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := k.List(ctx, s.ControllerNamespace, &pods, ManagerLabels()); err != nil {
+		return nil, fmt.Errorf("listing the controller's pods: %w", err)
+	}
+	var lease coordinationv1.Lease
+	if _, err := k.Find(ctx, s.ControllerNamespace, LeaseName, &lease); err != nil {
+		return nil, fmt.Errorf("reading the controller's Lease: %w", err)
+	}
+	pod, problem := chooseLeader(pods.Items, lease.Spec.HolderIdentity)
+	if pod == nil {
+		return nil, fmt.Errorf("finding the controller in namespace %s: %s", s.ControllerNamespace, problem)
+	}
+	return pod, nil
+}
+
+// chooseLeader returns the pod that the Lease's holder names, else the first ready pod, or nil and the reason.
+func chooseLeader(pods []corev1.Pod, holder *string) (*corev1.Pod, string) {
+	if holder != nil {
+		name, _, _ := strings.Cut(*holder, "_") // client-go appends a UUID to the hostname, which is the pod's name
+		if i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == name }); i >= 0 {
+			return &pods[i], ""
+		}
+	}
+	if i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return IsPodReady(&p) }); i >= 0 {
+		return &pods[i], ""
+	}
+	if len(pods) == 0 {
+		return nil, "no pod found: run \"kubectl mcs install\", or set --controller-namespace"
+	}
+	return nil, fmt.Sprintf("no pod is ready, for example %s: %s", pods[0].Name, notReadyReason(&pods[0]))
+}
+
+// notReadyReason returns the reason in the pod's status for not being ready.
+func notReadyReason(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if w := c.State.Waiting; w != nil && w.Reason != "" {
+			return strings.TrimSuffix(w.Reason+": "+w.Message, ": ")
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Status == corev1.ConditionFalse && c.Message != "" {
+			return c.Message
+		}
+	}
+	return "phase " + string(pod.Status.Phase)
+}

@@ -1,0 +1,105 @@
+package show
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/doctor"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// A description is the output of describe: the exports and imports of a service, and its diagnosis without probes.
+type description struct {
+	Service string        `json:"service"`
+	Exports []mcs.Export  `json:"exports"`
+	Imports []importState `json:"imports"`
+	// Conflicts are the properties on which the exports disagree.
+	Conflicts []string `json:"conflicts,omitempty"`
+	doctor.Diagnosis
+}
+
+// importState is the import in one context.
+type importState struct {
+	Context   string   `json:"context"`
+	Type      string   `json:"type"`
+	IPs       []string `json:"ips,omitempty"`
+	Ports     string   `json:"ports"`
+	Clusters  []string `json:"clusters"`
+	Ready     int      `json:"ready"`
+	Endpoints int      `json:"endpoints"`
+}
+
+func describeCommand(s *session.Session) *cobra.Command {
+	var format session.Format
+	cmd := &cobra.Command{
+		Use:               "describe SERVICE",
+		Short:             "Show the exports and imports of a service",
+		Long:              "Shows the exports of a service, its imports in the clusters of --context, and the result of every step in between.",
+		Example:           "  kubectl mcs describe web -n shop --context cls1,cls2",
+		Args:              session.RequireService,
+		ValidArgsFunction: s.CompleteServices,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			facts, key, err := doctor.GatherService(cmd.Context(), s, args[0], false)
+			if err != nil {
+				return err
+			}
+			d := newDescription(key, facts)
+			return format.Print(s.Out, d, func(t *session.Table, _ bool) { d.print(t) })
+		},
+	}
+	format.AddFlag(cmd)
+	return cmd
+}
+
+// newDescription returns the description of a service from the facts.
+func newDescription(key mcs.Key, all []doctor.ServiceFacts) description {
+	d := description{Service: key.String(), Exports: []mcs.Export{}, Imports: []importState{}, Diagnosis: doctor.Diagnose(key, all)}
+	var services []status.Service
+	for _, f := range all {
+		if f.Registry != nil {
+			services = append(services, *f.Registry)
+			d.Conflicts = appendMissing(d.Conflicts, f.Registry.Conflicts...)
+		}
+		if f.Import != nil {
+			ready, count := doctor.CountReady(f.ImportedSlices)
+			d.Imports = append(d.Imports, importState{
+				Context: f.Context, Type: string(f.Import.Spec.Type), IPs: f.Import.Spec.IPs, Ports: importPorts(f.Import),
+				Clusters: session.SourceClusters(f.Import), Ready: ready, Endpoints: count,
+			})
+		}
+	}
+	d.Exports = append(d.Exports, mergeExports(services)...)
+	return d
+}
+
+func (d description) print(t *session.Table) {
+	t.Line("Service " + d.Service)
+	t.Line("")
+	t.Row("EXPORTED BY", "SINCE", "TYPE", "PORTS", "ENDPOINTS", "READY")
+	for _, e := range d.Exports {
+		var ports []string
+		for _, p := range e.Ports {
+			ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
+		}
+		ready, count := countEndpoints(e)
+		t.Row(e.Cluster, e.Created.UTC().Format(time.RFC3339), e.Type, strings.Join(ports, ","), count, ready)
+	}
+	t.Line("")
+	t.Row("IMPORTED IN", "TYPE", "IPS", "PORTS", "FROM", "ENDPOINTS", "READY")
+	for _, i := range d.Imports {
+		t.Row(i.Context, i.Type, strings.Join(i.IPs, ","), i.Ports, strings.Join(i.Clusters, ","), i.Endpoints, i.Ready)
+	}
+	for i, c := range d.Conflicts {
+		if i == 0 {
+			t.Line("")
+		}
+		t.Line("Conflict: " + c)
+	}
+	t.Line("")
+	d.PrintPhases(t)
+}

@@ -1,0 +1,62 @@
+package show
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// listProblems returns the problems of all clusters, one line each. A problem that several clusters see is listed once.
+func listProblems(statuses []clusterStatus) []string {
+	var lines []string
+	for _, c := range statuses {
+		if c.Status == nil {
+			lines = appendMissing(lines, c.Context+": "+c.Problem)
+			continue
+		}
+		lines = appendMissing(lines, Problems(c.Context, c.Status)...)
+	}
+	return lines
+}
+
+// Problems returns the problems in the status of one controller, one line each.
+func Problems(context string, s *status.Status) []string {
+	return append(clusterProblems(context, s), clustersetProblems(s)...)
+}
+
+// clusterProblems returns the problems of the cluster itself.
+func clusterProblems(context string, s *status.Status) []string {
+	var lines []string
+	for _, problem := range []string{s.Problem, s.ReadProblem, s.WriteProblem} {
+		if problem != "" {
+			lines = append(lines, context+": "+problem)
+		}
+	}
+	for _, id := range s.Leaving {
+		lines = append(lines, fmt.Sprintf("%s: the exports of the cluster as %s in clusterset %s are being removed", context, id.ClusterID, id.ClusterSetID))
+	}
+	for _, p := range s.Publications {
+		if p.Problem != "" {
+			lines = append(lines, fmt.Sprintf("%s: %s is not exported: %s", context, p.Key, p.Problem))
+		}
+	}
+	return lines
+}
+
+// clustersetProblems returns the problems of the clusterset, which every cluster sees.
+func clustersetProblems(s *status.Status) []string {
+	var lines []string
+	for _, m := range s.Members {
+		if m.Stale {
+			lines = append(lines, fmt.Sprintf("member %s is stale: its last heartbeat was %s", m.ClusterID, heartbeatAge(m)))
+		}
+		for _, p := range m.Problems {
+			lines = append(lines, fmt.Sprintf("member %s: %s", m.ClusterID, p))
+		}
+	}
+	for _, c := range s.Conflicts {
+		lines = append(lines, fmt.Sprintf("%s: %s", c.Key, strings.Join(c.Problems, "; ")))
+	}
+	return lines
+}

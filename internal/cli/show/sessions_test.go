@@ -1,0 +1,55 @@
+package show
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// TestSessions compares terminal sessions with testdata/<name>.txt.
+func TestSessions(t *testing.T) {
+	clitest.RunSessions(t, Commands, []clitest.TerminalSession{
+		{Name: "status", Lines: []string{
+			"status", "status --context cls1,cls2", "status --context cls1 --context cls2 -o wide", "status -o json", "status -o yaml", "get clusters --contexts cls1,cls2",
+		}},
+		{Name: "status-problems", Setup: func(c clitest.Clusters) {
+			st := &c["cls1"].ControllerStatus
+			st.Members[1].Stale = true
+			st.Members[1].HeartbeatAge = 150
+			st.Members[1].Problems = []string{"page 07 cannot be read: \x1b[31mred"}
+			st.Conflicts = []status.Conflict{{Key: clitest.DemoWeb, Problems: []string{"PortConflict: port http differs"}}}
+			st.Publications = []status.Publication{{Key: clitest.DemoWeb, State: "Pending", Problem: "AccessDeniedException"}, {Key: clitest.DemoWeb, State: "Pending"}}
+			c["cls2"].Unreachable = true
+		}, Lines: []string{"status --context cls1,cls2", "get clusters --context cls1,cls2"}},
+		{Name: "status-no-controller", Setup: func(c clitest.Clusters) {
+			c["cls1"].Remove(clitest.ControllerPod("manager-abc", ""))
+			pod := clitest.ControllerPod("manager-new", "")
+			pod.Status.Conditions = nil
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+				Reason: "ImagePullBackOff", Message: "no such image",
+			}}}}
+			c["cls2"].Remove(clitest.ControllerPod("manager-abc", ""))
+			c["cls2"].Add(pod)
+		}, Lines: []string{"status --context cls1,cls2"}},
+		{Name: "get", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls2"].Add(&mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "other", Name: "db", CreationTimestamp: metav1.NewTime(clitest.Today.Add(-time.Minute)),
+			}})
+		}, Lines: []string{
+			"get exports", "get exports -A --context cls1,cls2", "get exports -o wide", "get imports --context cls1,cls2", "get imports -o wide", "get imports -o yaml",
+		}},
+		{Name: "describe", Setup: clitest.ExportWeb, Lines: []string{"describe web --context cls1,cls2", "describe web --context cls2 -o yaml"}},
+		{Name: "registry", Setup: clitest.ExportWeb, Lines: []string{
+			"registry get web", "registry get web --context cls2 -o json", "registry get nothing", "registry dump --context cls2", "registry dump -o table",
+			"graph --context cls1,cls2", "graph --context cls2",
+		}},
+	})
+}

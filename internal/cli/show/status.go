@@ -1,0 +1,146 @@
+package show
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// A clusterStatus is the status of the controller in the cluster of one context, or why it could not be queried.
+type clusterStatus struct {
+	Context string         `json:"context"`
+	Status  *status.Status `json:"status,omitempty"`
+	Problem string         `json:"problem,omitempty"`
+}
+
+func statusCommand(s *session.Session) *cobra.Command {
+	var format session.Format
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show members, exports, conflicts and registry requests",
+		Long: "Shows, as the controller of each context sees them, the members of the clusterset with their last heartbeats and exports,\n" +
+			"conflicts, and the requests to the registry. Exit code 3 when there is a problem.",
+		Example: "  kubectl mcs status --context cls1,cls2\n  kubectl mcs status -o wide",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			clusters, err := s.Clusters()
+			if err != nil {
+				return err
+			}
+			return printStatuses(s, format, queryStatuses(cmd.Context(), s, clusters))
+		},
+	}
+	format.AddFlag(cmd)
+	return cmd
+}
+
+// queryStatuses queries the controllers of all clusters.
+func queryStatuses(ctx context.Context, s *session.Session, clusters []*session.Cluster) []clusterStatus {
+	return session.ForEachCluster(clusters, func(k *session.Cluster) clusterStatus {
+		response, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
+		if err != nil {
+			return clusterStatus{Context: k.Context, Problem: err.Error()}
+		}
+		return clusterStatus{Context: k.Context, Status: &response}
+	})
+}
+
+func printStatuses(s *session.Session, format session.Format, statuses []clusterStatus) error {
+	problems := listProblems(statuses)
+	err := format.Print(s.Out, statuses, func(t *session.Table, wide bool) {
+		t.Row("CONTEXT", "CLUSTER", "CLUSTERSET", "REGISTRY", "VERSION", "SERVICES", "CONFLICTS", "CALLS/MIN", "STATE")
+		for _, c := range statuses {
+			c.printRow(t)
+		}
+		printMembers(t, statuses, wide)
+		if wide {
+			printRequests(t, statuses)
+		}
+		for i, line := range problems {
+			if i == 0 {
+				t.Line("")
+			}
+			t.Line(line)
+		}
+	})
+	if err == nil && len(problems) > 0 {
+		return session.ErrIncomplete
+	}
+	return err
+}
+
+func (c clusterStatus) printRow(t *session.Table) {
+	if c.Status == nil {
+		t.Row(c.Context, "", "", "", "", "", "", "", "unreachable")
+		return
+	}
+	clusterID, clusterSetID, state := "", "", "ok"
+	if id := c.Status.Identity; id != nil {
+		clusterID, clusterSetID = id.ClusterID, id.ClusterSetID
+	}
+	switch {
+	case c.Status.Identity == nil:
+		state = "not a member"
+	case !c.Status.Synced:
+		state = "registry not read"
+	case c.Status.ReadProblem != "" || c.Status.WriteProblem != "":
+		state = "registry failing"
+	}
+	t.Row(c.Context, clusterID, clusterSetID, c.Status.Registry, c.Status.Version, c.Status.Services, len(c.Status.Conflicts), c.Status.Calls(), state)
+}
+
+func printMembers(t *session.Table, statuses []clusterStatus, wide bool) {
+	header := []any{"SEEN FROM", "MEMBER", "HEARTBEAT", "VERSION", "EXPORTS", "ENDPOINTS", "STATE"}
+	if wide {
+		header = append(header, "UNKNOWN", "UID")
+	}
+	hasHeader := false
+	for _, c := range statuses {
+		if c.Status == nil {
+			continue
+		}
+		for _, m := range c.Status.Members {
+			if !hasHeader {
+				hasHeader = true
+				t.Line("")
+				t.Row(header...)
+			}
+			row := []any{c.Context, m.ClusterID, heartbeatAge(m), m.Version, m.Exports, m.Endpoints, memberState(m)}
+			if wide {
+				row = append(row, m.Unknown, m.UID)
+			}
+			t.Row(row...)
+		}
+	}
+}
+
+func heartbeatAge(m status.Member) string {
+	return time.Duration(m.HeartbeatAge*float64(time.Second)).Round(time.Second).String() + " ago"
+}
+
+func memberState(m status.Member) string {
+	switch {
+	case m.Stale:
+		return "stale"
+	case len(m.Problems) > 0:
+		return "problem"
+	}
+	return "ok"
+}
+
+func printRequests(t *session.Table, statuses []clusterStatus) {
+	t.Line("")
+	t.Row("CALLS OF", "REGISTRY", "OPERATION", "RESULT", "LAST MINUTE")
+	for _, c := range statuses {
+		if c.Status == nil {
+			continue
+		}
+		for _, r := range c.Status.Requests {
+			t.Row(c.Context, r.Registry, r.Operation, r.Result, r.Count)
+		}
+	}
+}
