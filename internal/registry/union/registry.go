@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,56 +17,59 @@ import (
 )
 
 const (
-	// defaultHandover is how long a cluster that went from one registry to another is taken from both. What it exports has to
-	// arrive there in that time: 3,000 exports take a minute under AWS's limits.
+	// defaultHandover is the handover period of a cluster that moves to another registry. Its exports must arrive there in that
+	// time: 3,000 exports take a minute under AWS's limits.
 	defaultHandover = 2 * time.Minute
-	// defaultPatience is how long a start waits for all registries to be read. It is the time in which a request is given up.
-	defaultPatience = 10 * time.Second
-	// lookInterval is the time between two comparisons of where the members stand. It costs no request.
-	lookInterval = time.Second
+	// defaultSyncTimeout is the time after which a request to a registry times out.
+	defaultSyncTimeout = 10 * time.Second
+	// resolveInterval is the time between two comparisons of the sources of all clusters. It costs no request.
+	resolveInterval = time.Second
 )
 
-// Source is one of several registries.
+// Source is one of the registries.
 type Source struct {
-	// Name tells it from the others in logs, metrics and problems.
+	// Name identifies it in logs, metrics and problems.
 	Name string
 	registry.Registry
 }
 
-// Config says which cluster this is.
+// Config is the configuration of a Registry.
 type Config struct {
 	Identity mcs.Identity
 	Logger   logr.Logger
-	// Handover is how long a cluster that went from one registry to another is taken from both, Patience how long a start
-	// waits for all registries to be read. 0 is the default.
-	Handover, Patience time.Duration
+	// Handover is the time for which the exports of a cluster that moves from one registry to another are taken from both, 0 the
+	// default.
+	Handover time.Duration
+	// SyncTimeout is the time after a start after which lookups succeed although not all registries have been read, 0 the default.
+	SyncTimeout time.Duration
 
-	// look is what only tests change.
-	look time.Duration
+	// interval is the time between two comparisons of the sources, changed only by tests.
+	interval time.Duration
 }
 
-// Registry is several registries as one.
+// Registry is the union of several registries.
 type Registry struct {
 	cfg     Config
 	sources []Source
 	names   []string
 
 	mu sync.Mutex
-	// patientUntil is until when ErrNotSynced is the answer while not all registries have been read; zero before Run.
-	patientUntil time.Time
-	// keys are all that a source has ever notified of, waiting those that were told ErrNotSynced.
+	// syncDeadline is the end of SyncTimeout. Until then lookups return ErrNotSynced while not all registries have been read. It is
+	// zero before Run.
+	syncDeadline time.Time
+	// keys are those of all notifications of the sources, waiting those whose lookups returned ErrNotSynced.
 	keys, waiting map[mcs.Key]struct{}
 }
 
 var _ registry.Registry = (*Registry)(nil)
 
-// New makes one registry of first, which is exported to and imported from, and of further ones, which are only imported
-// from: they are neither published to nor left.
-func New(cfg Config, first Source, further ...Source) *Registry {
+// New returns the union of first, which is exported to and imported from, and of others, which are only imported from: nothing is
+// published to them or removed from them.
+func New(cfg Config, first Source, others ...Source) *Registry {
 	cfg.Handover = cmp.Or(cfg.Handover, defaultHandover)
-	cfg.Patience = cmp.Or(cfg.Patience, defaultPatience)
-	cfg.look = cmp.Or(cfg.look, lookInterval)
-	r := &Registry{cfg: cfg, sources: append([]Source{first}, further...), keys: map[mcs.Key]struct{}{}, waiting: map[mcs.Key]struct{}{}}
+	cfg.SyncTimeout = cmp.Or(cfg.SyncTimeout, defaultSyncTimeout)
+	cfg.interval = cmp.Or(cfg.interval, resolveInterval)
+	r := &Registry{cfg: cfg, sources: append([]Source{first}, others...), keys: map[mcs.Key]struct{}{}, waiting: map[mcs.Key]struct{}{}}
 	for _, s := range r.sources {
 		r.names = append(r.names, s.Name)
 	}
@@ -82,56 +86,57 @@ func (r *Registry) Withdraw(ctx context.Context, key mcs.Key) error {
 	return r.sources[0].Withdraw(ctx, key)
 }
 
-// Lookup implements registry.Registry. It waits a moment for all registries to be read; then those that could not be read
-// make the View Incomplete.
+// Lookup implements registry.Registry. It returns ErrNotSynced until all registries have been read, for SyncTimeout at most; then
+// registries that could not be read make the View Incomplete.
 func (r *Registry) Lookup(ctx context.Context, key mcs.Key) (registry.View, error) {
-	sights, err := r.see(ctx, &key)
+	snapshots, err := r.snapshots(ctx, &key)
 	if err != nil {
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, err)
 	}
-	return mergeViews(r.cfg.Identity, sights, standings(sights, r.cfg.Handover)), nil
+	return mergeViews(r.cfg.Identity, snapshots, resolveSources(snapshots, r.cfg.Handover)), nil
 }
 
 // Members implements registry.Registry.
 func (r *Registry) Members(ctx context.Context) ([]registry.Member, error) {
-	sights, err := r.see(ctx, nil)
+	snapshots, err := r.snapshots(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("listing members: %w", err)
 	}
-	return mergeMembers(r.names, sights, standings(sights, r.cfg.Handover)), nil
+	return mergeMembers(r.names, snapshots, resolveSources(snapshots, r.cfg.Handover)), nil
 }
 
-// see is what all registries show, of key too if there is one, or ErrNotSynced when that is not enough to answer.
-func (r *Registry) see(ctx context.Context, key *mcs.Key) ([]sight, error) {
+// snapshots returns the snapshots of all registries, including key unless it is nil. The error is ErrNotSynced if they are not
+// sufficient for an answer.
+func (r *Registry) snapshots(ctx context.Context, key *mcs.Key) ([]snapshot, error) {
 	r.mu.Lock()
-	patient := r.patientUntil.IsZero() || time.Now().Before(r.patientUntil)
+	mustSync := r.syncDeadline.IsZero() || time.Now().Before(r.syncDeadline)
 	r.mu.Unlock()
-	sights, err := r.seeEach(ctx, key)
-	if errors.Is(err, registry.ErrNotSynced) && !patient && anySynced(sights) {
-		return sights, nil
+	snapshots, err := r.readSources(ctx, key)
+	if errors.Is(err, registry.ErrNotSynced) && !mustSync && isAnySynced(snapshots) {
+		return snapshots, nil
 	}
 	if err != nil && key != nil {
 		r.mu.Lock()
 		r.waiting[*key] = struct{}{}
 		r.mu.Unlock()
 	}
-	return sights, err
+	return snapshots, err
 }
 
-// seeEach is what each registry shows, with the first error.
-func (r *Registry) seeEach(ctx context.Context, key *mcs.Key) ([]sight, error) {
-	sights := make([]sight, len(r.sources))
+// readSources returns the snapshot of each registry and the first error.
+func (r *Registry) readSources(ctx context.Context, key *mcs.Key) ([]snapshot, error) {
+	snapshots := make([]snapshot, len(r.sources))
 	var first error
 	for i, s := range r.sources {
 		members, err := s.Members(ctx)
 		var view registry.View
 		if key != nil {
-			// Even if nothing is known: who asked is told when that changes.
-			var lookErr error
-			view, lookErr = s.Lookup(ctx, *key)
-			err = cmp.Or(err, lookErr)
+			// Even after an error: a pending lookup makes the registry notify when it has an answer.
+			var lookupErr error
+			view, lookupErr = s.Lookup(ctx, *key)
+			err = cmp.Or(err, lookupErr)
 		}
-		sights[i] = sight{synced: err == nil, members: members, view: view}
+		snapshots[i] = snapshot{synced: err == nil, members: members, view: view}
 		switch {
 		case err == nil:
 		case errors.Is(err, registry.ErrNotSynced):
@@ -140,75 +145,70 @@ func (r *Registry) seeEach(ctx context.Context, key *mcs.Key) ([]sight, error) {
 			return nil, fmt.Errorf("registry %s: %w", s.Name, err)
 		}
 	}
-	return sights, first
+	return snapshots, first
 }
 
-func anySynced(sights []sight) bool {
-	for _, s := range sights {
-		if s.synced {
-			return true
-		}
-	}
-	return false
+func isAnySynced(snapshots []snapshot) bool {
+	return slices.ContainsFunc(snapshots, func(s snapshot) bool { return s.synced })
 }
 
-// Run implements registry.Registry. Of the errors only those of the first registry end it: a further one that cannot go on is
-// logged, and what was read of it stays.
+// Run implements registry.Registry. Only an error of the first registry ends it. An error of another one is logged, and the
+// content that was read from it stays.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
 		return r.sources[0].Run(ctx, notify)
 	}
 	r.mu.Lock()
-	r.patientUntil = time.Now().Add(r.cfg.Patience)
+	r.syncDeadline = time.Now().Add(r.cfg.SyncTimeout)
 	r.mu.Unlock()
-	heard := func(key mcs.Key) {
+	notifyKnown := func(key mcs.Key) {
 		r.mu.Lock()
 		r.keys[key] = struct{}{}
 		r.mu.Unlock()
 		notify(key)
 	}
-	// The others must not know why ctx ended: nobody leaves them.
-	rest, end := context.WithCancel(context.WithoutCancel(ctx))
+	// The others must not see ErrLeave as the cause: this cluster is no member there.
+	othersCtx, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
 	var running sync.WaitGroup
 	defer func() { stop(); end(); running.Wait() }()
 	for _, s := range r.sources[1:] {
 		running.Go(func() {
-			if err := s.Run(rest, heard); err != nil {
-				r.cfg.Logger.Error(err, "A registry that is imported from gave up; what is known of it stays", "registry", s.Name)
+			if err := s.Run(othersCtx, notifyKnown); err != nil {
+				r.cfg.Logger.Error(err, "Failed to run a registry that is imported from; its exports stay imported", "registry", s.Name)
 			}
 		})
 	}
-	running.Go(func() { r.watch(rest, notify) })
-	return r.sources[0].Run(ctx, heard)
+	running.Go(func() { r.watchSources(othersCtx, notify) })
+	return r.sources[0].Run(ctx, notifyKnown)
 }
 
-// watch notifies of what changes without a change of any export: time passes, and another registry's word counts.
-func (r *Registry) watch(ctx context.Context, notify func(mcs.Key)) {
-	ticker := time.NewTicker(r.cfg.look)
+// watchSources notifies of changes without a change of an export: when a handover period ends, another registry becomes the source.
+func (r *Registry) watchSources(ctx context.Context, notify func(mcs.Key)) {
+	ticker := time.NewTicker(r.cfg.interval)
 	defer ticker.Stop()
-	var before map[string]standing
+	var before map[string]clusterSources
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		sights, err := r.seeEach(ctx, nil)
-		r.release(sights, err, notify)
-		now := standings(sights, r.cfg.Handover)
-		maps.DeleteFunc(now, func(_ string, s standing) bool { return !s.contested })
-		if !maps.EqualFunc(before, now, standing.equal) {
+		snapshots, err := r.readSources(ctx, nil)
+		r.notifyWaiting(snapshots, err, notify)
+		now := resolveSources(snapshots, r.cfg.Handover)
+		maps.DeleteFunc(now, func(_ string, s clusterSources) bool { return !s.ambiguous })
+		if !maps.EqualFunc(before, now, clusterSources.equal) {
 			r.notifyAll(notify)
 		}
 		before = now
 	}
 }
 
-// release notifies who was told ErrNotSynced, once there is no more to wait for.
-func (r *Registry) release(sights []sight, err error, notify func(mcs.Key)) {
+// notifyWaiting notifies of the keys whose lookups returned ErrNotSynced, as soon as lookups succeed.
+func (r *Registry) notifyWaiting(snapshots []snapshot, err error, notify func(mcs.Key)) {
 	r.mu.Lock()
-	if !anySynced(sights) || err != nil && time.Now().Before(r.patientUntil) {
+	if !isAnySynced(snapshots) || err != nil && time.Now().Before(r.syncDeadline) {
 		r.mu.Unlock()
 		return
 	}
@@ -218,14 +218,14 @@ func (r *Registry) release(sights []sight, err error, notify func(mcs.Key)) {
 	}
 	r.mu.Unlock()
 	if len(waiting) > 0 && err != nil {
-		r.cfg.Logger.Info("Not all registries could be read yet: going on without, and removing nothing", "reason", err.Error())
+		r.cfg.Logger.Error(err, "Failed to read all registries in time, continuing without; nothing is removed until they are read")
 	}
 	for key := range waiting {
 		notify(key)
 	}
 }
 
-// notifyAll notifies of every key that was ever heard of.
+// notifyAll notifies of all keys that the sources have ever notified of.
 func (r *Registry) notifyAll(notify func(mcs.Key)) {
 	r.mu.Lock()
 	keys := maps.Clone(r.keys)

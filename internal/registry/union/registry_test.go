@@ -20,28 +20,28 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestConformance: beside a further registry that is empty, the first one is what it is alone.
+// TestConformance: with a second registry that is empty, the first one behaves as it does alone.
 func TestConformance(t *testing.T) {
-	conforms(t, func(identity mcs.Identity) registry.Registry { return memory.NewHub().Reader(identity) })
+	testConformance(t, func(identity mcs.Identity) registry.Registry { return memory.NewHub().Reader(identity) })
 }
 
-// TestConformanceWhenAFurtherRegistryIsDown: one that cannot be read holds up nothing but the removal of imports, which is the
-// reader's business.
-func TestConformanceWhenAFurtherRegistryIsDown(t *testing.T) {
-	conforms(t, func(identity mcs.Identity) registry.Registry {
+// TestConformanceWithUnreachableSource: a second registry that cannot be read delays only the removal of imports, which is decided
+// elsewhere.
+func TestConformanceWithUnreachableSource(t *testing.T) {
+	testConformance(t, func(identity mcs.Identity) registry.Registry {
 		hub := memory.NewHub()
 		hub.SetError(errors.New("the other hub is down"))
 		return hub.Reader(identity)
 	})
 }
 
-func conforms(t *testing.T, further func(mcs.Identity) registry.Registry) {
+func testConformance(t *testing.T, other func(mcs.Identity) registry.Registry) {
 	registrytest.Run(t, func(*testing.T) registrytest.Backend {
 		hub := memory.NewHub()
 		return registrytest.Backend{
 			New: func(_ *testing.T, identity mcs.Identity) registry.Registry {
-				cfg := Config{Identity: identity, Logger: logr.Discard(), Patience: 50 * time.Millisecond, look: 5 * time.Millisecond}
-				return New(cfg, Source{"first", hub.Registry(identity)}, Source{"further", further(identity)})
+				cfg := Config{Identity: identity, Logger: logr.Discard(), SyncTimeout: 50 * time.Millisecond, interval: 5 * time.Millisecond}
+				return New(cfg, Source{"first", hub.Registry(identity)}, Source{"other", other(identity)})
 			},
 			Fail: func(*testing.T) func() {
 				hub.SetError(errors.New("the hub is broken"))
@@ -52,7 +52,7 @@ func conforms(t *testing.T, further func(mcs.Identity) registry.Registry) {
 	})
 }
 
-// fake is a registry that shows what it is told to.
+// fake is a registry with the content that a test sets.
 type fake struct {
 	registry.Registry // nil: nothing else is called
 
@@ -60,7 +60,7 @@ type fake struct {
 	synced  bool
 	members []registry.Member
 	views   map[mcs.Key]registry.View
-	asked   map[mcs.Key]bool
+	pending map[mcs.Key]bool // lookups that returned ErrNotSynced
 	notify  func(mcs.Key)
 	cause   error
 	result  error
@@ -70,7 +70,7 @@ func (f *fake) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.synced {
-		f.asked[key] = true
+		f.pending[key] = true
 		return registry.View{}, registry.ErrNotSynced
 	}
 	return f.views[key], nil
@@ -89,7 +89,7 @@ func (f *fake) Run(ctx context.Context, notify func(mcs.Key)) error {
 	f.mu.Lock()
 	f.notify = notify
 	f.mu.Unlock()
-	f.tell(true)
+	f.notifyPending(true)
 	<-ctx.Done()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,47 +97,47 @@ func (f *fake) Run(ctx context.Context, notify func(mcs.Key)) error {
 	return f.result
 }
 
-// show makes it a registry that has been read, without telling anybody who has not asked.
-func (f *fake) show(members []registry.Member, views map[mcs.Key]registry.View) {
+// set sets the content of a registry that has been read. It notifies only of pending lookups.
+func (f *fake) set(members []registry.Member, views map[mcs.Key]registry.View) {
 	f.mu.Lock()
 	f.synced, f.members = true, members
 	maps.Copy(f.views, views)
 	f.mu.Unlock()
-	f.tell(false)
+	f.notifyPending(false)
 }
 
-// tell notifies who has asked, and of all that is there if it is to, once it has been read and runs.
-func (f *fake) tell(all bool) {
+// notifyPending notifies of pending lookups, and of all keys if all is set, while the registry is synced and runs.
+func (f *fake) notifyPending(all bool) {
 	f.mu.Lock()
-	notify, keys := f.notify, f.asked
+	notify, keys := f.notify, f.pending
 	if notify == nil || !f.synced {
 		f.mu.Unlock()
 		return
 	}
-	f.asked = map[mcs.Key]bool{}
+	f.pending = map[mcs.Key]bool{}
 	for key := range f.views {
 		keys[key] = keys[key] || all
 	}
 	f.mu.Unlock()
-	for key, told := range keys {
-		if told {
+	for key, due := range keys {
+		if due {
 			notify(key)
 		}
 	}
 }
 
 func newFake() *fake {
-	return &fake{views: map[mcs.Key]registry.View{}, asked: map[mcs.Key]bool{}}
+	return &fake{views: map[mcs.Key]registry.View{}, pending: map[mcs.Key]bool{}}
 }
 
-// listener waits for notifications.
+// listener records notifications.
 type listener struct {
 	t    *testing.T
 	reg  registry.Registry
 	keys chan mcs.Key
 }
 
-func listen(t *testing.T, reg registry.Registry) *listener {
+func runListener(t *testing.T, reg registry.Registry) *listener {
 	l := &listener{t: t, reg: reg, keys: make(chan mcs.Key, 1000)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -151,7 +151,7 @@ func listen(t *testing.T, reg registry.Registry) *listener {
 	return l
 }
 
-// await looks at each notification of key until the condition holds.
+// await repeats the lookup of key after each notification until the condition holds.
 func (l *listener) await(key mcs.Key, what string, met func(registry.View, error) bool) {
 	l.t.Helper()
 	timeout := time.After(20 * time.Second)
@@ -172,97 +172,97 @@ func (l *listener) await(key mcs.Key, what string, met func(registry.View, error
 
 var web = mcs.Key{Namespace: "demo", Name: "web"}
 
-func small(patience time.Duration) Config {
-	return Config{Identity: self, Logger: logr.Discard(), Handover: handover, Patience: patience, look: time.Millisecond}
+func testConfig(syncTimeout time.Duration) Config {
+	return Config{Identity: self, Logger: logr.Discard(), Handover: handover, SyncTimeout: syncTimeout, interval: time.Millisecond}
 }
 
-func from(port int32) func(registry.View, error) bool {
+func isExportedFrom(port int32) func(registry.View, error) bool {
 	return func(v registry.View, err error) bool {
 		return err == nil && len(v.Exports) == 1 && v.Exports[0].Ports[0].Port == port
 	}
 }
 
-// TestStartWaitsForAll: an import that is made from one registry alone could be another than the one made from all.
-func TestStartWaitsForAll(t *testing.T) {
-	first, further := newFake(), newFake()
-	reg := New(small(time.Hour), Source{"first", first}, Source{"further", further})
-	l := listen(t, reg)
+// TestLookupWaitsForAllRegistries: the result of one registry alone could differ from that of all.
+func TestLookupWaitsForAllRegistries(t *testing.T) {
+	first, other := newFake(), newFake()
+	reg := New(testConfig(time.Hour), Source{"first", first}, Source{"other", other})
+	l := runListener(t, reg)
 	if _, err := reg.Lookup(t.Context(), web); !errors.Is(err, registry.ErrNotSynced) {
-		t.Errorf("Look before anything was read: %v, want ErrNotSynced", err)
+		t.Errorf("Lookup before anything was read: %v, want ErrNotSynced", err)
 	}
-	first.show(nil, map[mcs.Key]registry.View{web: exports(export("cls2", 1))})
+	first.set(nil, map[mcs.Key]registry.View{web: exports(export("cls2", 1))})
 	if _, err := reg.Lookup(t.Context(), web); !errors.Is(err, registry.ErrNotSynced) {
-		t.Errorf("Look before all was read: %v, want ErrNotSynced", err)
+		t.Errorf("Lookup before all was read: %v, want ErrNotSynced", err)
 	}
 	if _, err := reg.Members(t.Context()); !errors.Is(err, registry.ErrNotSynced) {
 		t.Errorf("Members before all was read: %v, want ErrNotSynced", err)
 	}
-	further.show(nil, nil)
-	l.await(web, "the export, once all is read", from(1))
+	other.set(nil, nil)
+	l.await(web, "the export, once all registries are read", isExportedFrom(1))
 }
 
-// TestStartGoesOn: after a while, what could be read counts, and nothing more is known to be absent.
-func TestStartGoesOn(t *testing.T) {
+// TestLookupContinuesAfterSyncTimeout: then views come from the registries that were read, and are incomplete.
+func TestLookupContinuesAfterSyncTimeout(t *testing.T) {
 	for _, down := range []int{0, 1} {
 		sources := []*fake{newFake(), newFake()}
-		reg := New(small(20*time.Millisecond), Source{"first", sources[0]}, Source{"further", sources[1]})
+		reg := New(testConfig(20*time.Millisecond), Source{"first", sources[0]}, Source{"other", sources[1]})
 		if _, err := reg.Lookup(t.Context(), web); !errors.Is(err, registry.ErrNotSynced) {
-			t.Errorf("Look before Run: %v, want ErrNotSynced", err)
+			t.Errorf("Lookup before Run: %v, want ErrNotSynced", err)
 		}
-		l := listen(t, reg)
-		sources[1-down].show([]registry.Member{member("cls2", 0, 1)}, map[mcs.Key]registry.View{web: exports(export("cls2", 1))})
-		l.await(web, "the export and no more", func(v registry.View, err error) bool { return from(1)(v, err) && v.Incomplete })
+		l := runListener(t, reg)
+		sources[1-down].set([]registry.Member{member("cls2", 0, 1)}, map[mcs.Key]registry.View{web: exports(export("cls2", 1))})
+		l.await(web, "the export, and the view is incomplete", func(v registry.View, err error) bool { return isExportedFrom(1)(v, err) && v.Incomplete })
 		if _, err := reg.Members(t.Context()); err != nil {
 			t.Errorf("Members: %v", err)
 		}
-		sources[down].show(nil, nil)
-		l.await(web, "all is known", func(v registry.View, err error) bool { return from(1)(v, err) && !v.Incomplete })
+		sources[down].set(nil, nil)
+		l.await(web, "the view is complete", func(v registry.View, err error) bool { return isExportedFrom(1)(v, err) && !v.Incomplete })
 	}
 }
 
-// TestHandoverEndsByItself: when another registry's word begins to count, no export changes anywhere.
-func TestHandoverEndsByItself(t *testing.T) {
-	first, further := newFake(), newFake()
-	first.show([]registry.Member{member("cls2", 0, 5)}, map[mcs.Key]registry.View{web: exports(export("cls2", 1))})
-	further.show([]registry.Member{member("cls2", 5, 5.5)}, nil)
-	l := listen(t, New(small(time.Hour), Source{"first", first}, Source{"further", further}))
-	l.await(web, "what the cluster left counts for now", from(1))
-	further.show([]registry.Member{member("cls2", 5, 7.5)}, nil)
-	l.await(web, "what the cluster left does not count", func(v registry.View, err error) bool { return err == nil && len(v.Exports) == 0 })
+// TestRunNotifiesWhenHandoverEnds: another registry becomes the source although no export changes.
+func TestRunNotifiesWhenHandoverEnds(t *testing.T) {
+	first, other := newFake(), newFake()
+	first.set([]registry.Member{member("cls2", 0, 5)}, map[mcs.Key]registry.View{web: exports(export("cls2", 1))})
+	other.set([]registry.Member{member("cls2", 5, 5.5)}, nil)
+	l := runListener(t, New(testConfig(time.Hour), Source{"first", first}, Source{"other", other}))
+	l.await(web, "the export of the previous registry during the handover", isExportedFrom(1))
+	other.set([]registry.Member{member("cls2", 5, 7.5)}, nil)
+	l.await(web, "no export after the handover", func(v registry.View, err error) bool { return err == nil && len(v.Exports) == 0 })
 }
 
-// TestOnlyTheFirstIsLeft: further registries learn nothing of the cause, nor are they run to leave later.
-func TestOnlyTheFirstIsLeft(t *testing.T) {
-	first, further := newFake(), newFake()
-	reg := New(small(time.Hour), Source{"first", first}, Source{"further", further})
+// TestRunLeavesFirstRegistryOnly: the other registries do not see ErrLeave, and are not run to leave.
+func TestRunLeavesFirstRegistryOnly(t *testing.T) {
+	first, other := newFake(), newFake()
+	reg := New(testConfig(time.Hour), Source{"first", first}, Source{"other", other})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- reg.Run(ctx, func(mcs.Key) {}) }()
-	within(t, func() bool { further.mu.Lock(); defer further.mu.Unlock(); return further.notify != nil })
+	within(t, func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.notify != nil })
 	cancel(registry.ErrLeave)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if !errors.Is(first.cause, registry.ErrLeave) || errors.Is(further.cause, registry.ErrLeave) || further.cause == nil {
-		t.Errorf("the first registry ended with %v, the further one with %v; want ErrLeave for the first alone", first.cause, further.cause)
+	if !errors.Is(first.cause, registry.ErrLeave) || errors.Is(other.cause, registry.ErrLeave) || other.cause == nil {
+		t.Errorf("the first registry ended with %v, the other one with %v; want ErrLeave for the first one only", first.cause, other.cause)
 	}
 	idle := newFake()
-	if err := New(small(time.Hour), Source{"first", first}, Source{"further", idle}).Run(ctx, func(mcs.Key) {}); err != nil {
+	if err := New(testConfig(time.Hour), Source{"first", first}, Source{"other", idle}).Run(ctx, func(mcs.Key) {}); err != nil {
 		t.Error(err)
 	}
 	if idle.notify != nil {
-		t.Error("a further registry was run to leave it")
+		t.Error("another registry was run to leave it")
 	}
 }
 
-// TestFirstError: Run ends as the first registry's does, and with it the others.
-func TestFirstError(t *testing.T) {
-	first, further := newFake(), newFake()
-	further.result = errors.New("a further registry's error is not ours")
-	first.result = errors.New("what waiting cannot mend")
+// TestRunReturnsFirstRegistrysError: Run ends when the first registry ends.
+func TestRunReturnsFirstRegistrysError(t *testing.T) {
+	first, other := newFake(), newFake()
+	other.result = errors.New("error of another registry")
+	first.result = errors.New("error of the first registry")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := New(small(time.Hour), Source{"first", first}, Source{"further", further}).Run(ctx, func(mcs.Key) {})
+	err := New(testConfig(time.Hour), Source{"first", first}, Source{"other", other}).Run(ctx, func(mcs.Key) {})
 	if !errors.Is(err, first.result) {
 		t.Errorf("Run returned %v, want %v", err, first.result)
 	}

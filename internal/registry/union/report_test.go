@@ -10,24 +10,24 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// reporting is a registry that reports what it is told to.
-type reporting struct {
+// reporter is a registry with a fixed report.
+type reporter struct {
 	registry.Registry // nil: nothing else is called
 	report            registry.Report
 }
 
-func (r reporting) Report() registry.Report { return r.report }
+func (r reporter) Report() registry.Report { return r.report }
 
 func TestReport(t *testing.T) {
 	web, db := mcs.Key{Namespace: "demo", Name: "web"}, mcs.Key{Namespace: "demo", Name: "db"}
 	denied, broken := errors.New("denied"), errors.New("broken")
 	r := New(Config{Logger: logr.Discard()},
-		Source{"first", reporting{report: registry.Report{Keys: []mcs.Key{web}, Writing: denied}}},
-		Source{"further", reporting{report: registry.Report{Keys: []mcs.Key{web, db}, Reading: broken, Writing: broken}}},
+		Source{"first", reporter{report: registry.Report{Keys: []mcs.Key{web}, Writing: denied}}},
+		Source{"other", reporter{report: registry.Report{Keys: []mcs.Key{web, db}, Reading: broken, Writing: broken}}},
 		Source{"silent", nil},
 	)
 	got := r.Report()
-	if len(got.Keys) != 2 || !errors.Is(got.Writing, denied) || !errors.Is(got.Reading, broken) || got.Reading.Error() != "registry further: broken" {
+	if len(got.Keys) != 2 || !errors.Is(got.Writing, denied) || !errors.Is(got.Reading, broken) || got.Reading.Error() != "registry other: broken" {
 		t.Errorf("got %+v", got)
 	}
 }
