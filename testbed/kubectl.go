@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// kubectl is how the testbed itself talks to a cluster: it has the program anyway, and does with it what users would.
+// kubectl runs kubectl on a cluster. The testbed has the program anyway.
 type kubectl struct{ program, kubeconfig string }
 
 func (k kubectl) run(ctx context.Context, stdin string, args ...string) error {
@@ -30,7 +30,7 @@ func runProgram(ctx context.Context, stdin, program string, args ...string) erro
 	return nil
 }
 
-// pollInterval is well below what a person notices.
+// pollInterval is too short for users to notice.
 const pollInterval = 200 * time.Millisecond
 
 // ready asks the API server whether it is.
@@ -38,8 +38,8 @@ func (k kubectl) ready(ctx context.Context) error {
 	return k.run(ctx, "", "get", "--raw", "/readyz", "--request-timeout=2s")
 }
 
-// untilReady waits until the API server at address says that it is ready. As long as it does not even listen, kubectl is
-// not started, because that would take time from it.
+// untilReady waits until the API server at address is ready. kubectl is not started before the server listens, since that
+// would take CPU time from it.
 func (k kubectl) untilReady(ctx context.Context, address string) error {
 	return poll(ctx, func() error {
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
@@ -65,7 +65,7 @@ func poll(ctx context.Context, try func() error) error {
 	}
 }
 
-// createMissing creates the objects that are not there yet and leaves those that are: they may have been edited since.
+// createMissing creates missing objects. It does not change existing ones, which may have been edited.
 func (k kubectl) createMissing(ctx context.Context, manifests string) error {
 	err := k.run(ctx, manifests, "create", "-f", "-")
 	if err != nil && onlyExisting(err.Error()) {
@@ -74,7 +74,7 @@ func (k kubectl) createMissing(ctx context.Context, manifests string) error {
 	return err
 }
 
-// onlyExisting says whether creating failed for no other reason than that objects exist.
+// onlyExisting reports whether creating failed only because objects exist.
 func onlyExisting(message string) bool {
 	_, causes, _ := strings.Cut(message, ": exit status 1: ")
 	for line := range strings.Lines(causes) {

@@ -28,7 +28,7 @@ type ClusterStatus struct {
 	Name         string       `json:"name"`
 	Server       string       `json:"server"`
 	Kubeconfig   string       `json:"kubeconfig"`
-	Ready        bool         `json:"ready"` // its API server says so
+	Ready        bool         `json:"ready"` // reported by its API server
 	PodCIDRs     []string     `json:"podCIDRs"`
 	ServiceCIDRs []string     `json:"serviceCIDRs"`
 	Nodes        []NodeStatus `json:"nodes"`
@@ -44,7 +44,7 @@ type NodeStatus struct {
 	Logs    string   `json:"logs"`
 }
 
-// Status looks at the testbed. One that is not up is not an error.
+// Status returns the state of the testbed. It is no error if it is not up.
 func (t *Testbed) Status(ctx context.Context) (Status, error) {
 	s, err := t.loadState()
 	if errors.Is(err, ErrNotUp) {
@@ -154,7 +154,7 @@ func (s state) importImage(ctx context.Context, node, archive string) error {
 	return nil
 }
 
-// AddProcess makes a process of the host part of the testbed, with its future children: Down ends it.
+// AddProcess adds a process of the host and its future children to the testbed: Down ends them.
 func (t *Testbed) AddProcess(pid int) error {
 	if _, err := t.loadState(); err != nil {
 		return err

@@ -28,11 +28,11 @@ type Testbed struct {
 	CacheDir string
 	// Source is the testbed's source directory, which programs are built from.
 	Source string
-	// Out is told what is going on, for people.
+	// Out receives progress messages.
 	Out io.Writer
 }
 
-// ErrNotUp says that no testbed runs.
+// ErrNotUp means that no testbed runs.
 var ErrNotUp = errors.New("the testbed is not up: run testbed up")
 
 // DefaultStateDir is on a file system that a reboot empties, as it empties the machine of clusters.
@@ -136,7 +136,7 @@ func (t *Testbed) refuseSecond() error {
 	return nil
 }
 
-// state is what a running testbed remembers of itself.
+// state is the stored state of a running testbed.
 type state struct {
 	Config     cluster.Config          `json:"config"`
 	Processes  map[string]host.Process `json:"processes"` // by node

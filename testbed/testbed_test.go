@@ -325,7 +325,7 @@ func writeFile(t *testing.T, text string) string {
 	return path
 }
 
-// machine is what a testbed could leave behind, or change.
+// machine is the state of the machine that a testbed could change.
 type machine struct {
 	Mounts, Cgroups, Links, Routes, Namespaces, Processes []string
 	Firewall, Forwarding                                  string
@@ -341,14 +341,14 @@ func inventory(t *testing.T) machine {
 	}
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
-			return fs.SkipDir // a cgroup of somebody else may vanish meanwhile
+			return fs.SkipDir // a cgroup of another program may vanish meanwhile
 		}
 		if !entry.IsDir() {
 			return nil
 		}
 		m.Cgroups = append(m.Cgroups, path)
 		if strings.Count(path, "/") == strings.Count("/sys/fs/cgroup/memory/x", "/") {
-			return fs.SkipDir // what is below is somebody's own business, unless it is the testbed's: see host.Leftovers
+			return fs.SkipDir // deeper cgroups belong to other programs, or host.Leftovers checks them
 		}
 		return nil
 	})

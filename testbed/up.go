@@ -15,8 +15,8 @@ import (
 )
 
 // Up brings the clusters up and returns when their nodes and their CoreDNS are Ready; the clusters keep running without
-// this process. What is missing is built first. Calling it again with the same configuration changes nothing; what an
-// earlier testbed left when it crashed is removed; a running one of another configuration is an error.
+// this process. Missing programs are built first. Calling it again with the same configuration changes nothing; leftovers of a
+// crashed testbed are removed; a running one of another configuration is an error.
 func (t *Testbed) Up(ctx context.Context, cfg cluster.Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (t *Testbed) Up(ctx context.Context, cfg cluster.Config) error {
 	return nil
 }
 
-// alreadyUp says whether a testbed of this configuration runs; what is left of a crashed one is removed.
+// alreadyUp reports whether a testbed of this configuration runs; leftovers of a crashed one are removed.
 func (t *Testbed) alreadyUp(cfg cluster.Config) (bool, error) {
 	if err := t.refuseSecond(); err != nil {
 		return false, err
@@ -122,7 +122,7 @@ func writeKubeconfig(path string, access ...cluster.Access) error {
 	return nil
 }
 
-// readyTimeout is several times what the slowest machine that was seen took, and short enough to wait for in front of.
+// readyTimeout is several times the duration on the slowest machine seen.
 const readyTimeout = 3 * time.Minute
 
 // waitReady finishes every cluster, all at the same time.

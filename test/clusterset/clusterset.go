@@ -1,6 +1,5 @@
-// Package clusterset brings up what the demo and the scenarios run on: real Kubernetes clusters (the testbed),
-// cloudmap-local or an etcd beside them, and the product's images inside. Everything is done by running the commands a user
-// would run.
+// Package clusterset brings up the clusterset of the demo and the scenarios: real Kubernetes clusters (the testbed),
+// cloudmap-local or an etcd beside them, and the product's images in them. It runs the commands that a user would run.
 package clusterset
 
 import (
@@ -20,16 +19,16 @@ import (
 type Set struct {
 	// Root is the repository's folder; commands run there.
 	Root string
-	// Out gets progress, one line at a time.
+	// Out receives progress, one line at a time.
 	Out io.Writer
-	// Registry is what the clusters share: CloudMap or Etcd.
+	// Registry is the registry of the clusterset: CloudMap or Etcd.
 	Registry string
 
 	env      []string
 	clusters int
 }
 
-// Options say what to bring up.
+// Options of Up.
 type Options struct {
 	Clusters int
 	// TestbedArgs are further arguments of `testbed up`, for example --dual-stack.
@@ -41,8 +40,8 @@ type Options struct {
 	Out      io.Writer
 }
 
-// Up brings the clusters and their registry up and loads the product's image. What `make image` and `make build` make
-// must be there. An earlier clusterset is taken down first.
+// Up brings the clusters and their registry up and loads the image of the product. It needs the results of `make image`
+// and `make build`. It takes a previous clusterset down first.
 func Up(ctx context.Context, o Options) (*Set, error) {
 	root, err := repositoryRoot()
 	if err != nil {
@@ -70,7 +69,7 @@ func Up(ctx context.Context, o Options) (*Set, error) {
 	return s, nil
 }
 
-// Down takes the registry and the clusters down. Nothing being there is not an error.
+// Down takes the registry and the clusters down. It is no error if there are none.
 func (s *Set) Down(ctx context.Context) {
 	for _, name := range []string{CloudMap, Etcd} {
 		s.daemon(name).stop()
@@ -80,33 +79,33 @@ func (s *Set) Down(ctx context.Context) {
 	}
 }
 
-// useTestbed points kubectl at the clusters, as `export KUBECONFIG=…` does for a user.
+// useTestbed sets the environment of kubectl, as `export KUBECONFIG=…` does for a user.
 func (s *Set) useTestbed(ctx context.Context) error {
 	kubeconfig, err := s.Stdout(ctx, "", "testbed", "kubeconfig")
 	if err != nil {
-		return fmt.Errorf("asking for the kubeconfig: %w", err)
+		return fmt.Errorf("finding the kubeconfig: %w", err)
 	}
 	assets, err := s.Stdout(ctx, "", "testbed", "assets")
 	if err != nil {
-		return fmt.Errorf("asking for kubectl: %w", err)
+		return fmt.Errorf("finding kubectl: %w", err)
 	}
 	s.env = append(os.Environ(),
 		"KUBECONFIG="+strings.TrimSpace(kubeconfig),
 		"PATH="+strings.Join([]string{filepath.Join(s.Root, "bin"), strings.TrimSpace(assets), os.Getenv("PATH")}, ":"),
-		// What `aws configure` would set. The proxy is how the CLI finds cloudmap-local under the data- host
-		// name that it insists on (docs/cloudmap-local.md).
+		// As from `aws configure`. Through the proxy the CLI reaches cloudmap-local in spite of the data- prefix of the host
+		// name (docs/cloudmap-local.md).
 		"AWS_REGION=ap-southeast-2", "AWS_DEFAULT_REGION=ap-southeast-2", "AWS_ACCESS_KEY_ID=AKIDLOCAL", "AWS_SECRET_ACCESS_KEY=local",
 		"AWS_PAGER=", "AWS_EC2_METADATA_DISABLED=true", "HTTP_PROXY="+Endpoint,
-		// What docs/etcd.md says to set for etcdctl.
+		// The environment of etcdctl in docs/etcd.md.
 		"ETCDCTL_API=3", "ETCDCTL_ENDPOINTS="+EtcdEndpoint, "ETCDCTL_CACERT="+filepath.Join(s.Root, "bin/etcd/ca.crt"), "ETCDCTL_USER=root:"+etcdRootPassword,
 	)
 	return nil
 }
 
-// Env is what the commands run with: KUBECONFIG, PATH, AWS_*.
+// Env returns the environment of the commands: KUBECONFIG, PATH, AWS_*.
 func (s *Set) Env() []string { return s.env }
 
-// Output runs a shell command line in the repository and returns what it printed, standard error included.
+// Output runs a shell command line in the repository and returns its output, standard error included.
 func (s *Set) Output(ctx context.Context, line string) (string, error) {
 	cmd := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", line)
 	cmd.Dir, cmd.Env = s.Root, s.env
@@ -115,7 +114,7 @@ func (s *Set) Output(ctx context.Context, line string) (string, error) {
 	return string(out), err
 }
 
-// Stdout is Output without standard error, for what is parsed.
+// Stdout is Output without standard error, for output that is parsed.
 func (s *Set) Stdout(ctx context.Context, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdin = s.Root, s.env, strings.NewReader(stdin)

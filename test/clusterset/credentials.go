@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// ClusterSetID is that of the samples, and Renamed the ID that a scenario gives to a cluster.
+// ClusterSetID is the ID in the samples, and Renamed the ID that a scenario gives to a cluster.
 const (
 	ClusterSetID = "demo-set"
 	Renamed      = "renamed"
 )
 
-// policies are those of docs/iam.md that each cluster has.
+// policies of docs/iam.md that each cluster has.
 var policies = []string{"cluster", "create", "instance-view"}
 
-// credentialsDir is where the clusters' credentials are, and cloudmap-local's configuration that knows them.
+// credentialsDir has the clusters' credentials, and the configuration of cloudmap-local with them.
 func (s *Set) credentialsDir() string { return filepath.Join(s.Root, "bin/aws") }
 
-// writeCredentials makes an access key for each cluster, with the policies of deploy/iam and no more rights, and one for
-// the person at the keyboard, who may do everything. It returns cloudmap-local's configuration.
+// writeCredentials creates an access key for each cluster, with the policies of deploy/iam and no more rights, and one
+// for the user, who is allowed everything. It returns the path of cloudmap-local's configuration.
 func (s *Set) writeCredentials(clusters int) (config string, err error) {
 	dir := s.credentialsDir()
 	if err := os.RemoveAll(dir); err != nil {
@@ -47,8 +47,8 @@ func (s *Set) writeCredentials(clusters int) (config string, err error) {
 	return config, os.WriteFile(config, []byte(text), 0o600)
 }
 
-// writePolicies fills in what docs/iam.md says to, for the cluster's ID and for the one that it is renamed to. The scenarios
-// use two Regions.
+// writePolicies fills in the placeholders of the policies as docs/iam.md describes, for the cluster's ID and for the ID
+// that it is renamed to. The scenarios use two Regions.
 func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
 	for _, id := range []string{cluster, Renamed} {
 		for _, policy := range policies {
@@ -67,7 +67,7 @@ func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
 	return files, nil
 }
 
-// AsCluster is how a command line begins that is to run with the credentials of a cluster.
+// AsCluster returns the beginning of a command line that runs with the credentials of a cluster.
 func (s *Set) AsCluster(cluster string) string {
 	return "env $(cat " + filepath.Join(s.credentialsDir(), cluster+".env") + ") "
 }

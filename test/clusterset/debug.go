@@ -9,12 +9,11 @@ import (
 	"strings"
 )
 
-// Diagnose prints what a person would look at first when something does not work: the product's objects and the tails of
-// the logs, of every cluster.
+// Diagnose prints the product's objects and the tails of the logs of every cluster.
 func (s *Set) Diagnose(ctx context.Context, out io.Writer) {
 	contexts, err := s.Output(ctx, "kubectl config get-contexts -o name")
 	if err != nil {
-		fmt.Fprintf(out, "no clusters to look at: %s\n", contexts)
+		fmt.Fprintf(out, "no clusters: %s\n", contexts)
 		return
 	}
 	for cluster := range strings.FieldsSeq(contexts) {
@@ -36,7 +35,7 @@ func (s *Set) Diagnose(ctx context.Context, out io.Writer) {
 	}
 }
 
-// LookAround is what to type to use the clusters by hand.
+// LookAround returns commands to use the clusters by hand.
 func (s *Set) LookAround() string {
 	var b strings.Builder
 	for _, kv := range s.env {
@@ -50,7 +49,7 @@ func (s *Set) LookAround() string {
 	return b.String()
 }
 
-// InstallTools installs the Debian packages of the command lines that the registry is looked at with, where they are missing.
+// InstallTools installs the Debian packages of the command-line tools of the registry, if they are missing.
 func InstallTools(ctx context.Context, registry string, out io.Writer) error {
 	packages := map[string]string{"aws": "awscli"}
 	if registry == Etcd {

@@ -22,9 +22,9 @@ const (
 )
 
 const (
-	// Endpoint is where cloudmap-local listens: the testbed's host, as seen from every node and pod.
+	// Endpoint of cloudmap-local: on the testbed's host, as seen from every node and pod.
 	Endpoint = "http://172.30.0.1:8080"
-	// EtcdEndpoint is where etcd listens.
+	// EtcdEndpoint is the endpoint of etcd.
 	EtcdEndpoint = "https://172.30.0.1:2379"
 
 	cloudMapAddress = "172.30.0.1:8080"
@@ -33,7 +33,7 @@ const (
 	etcdRootPassword = "root"
 )
 
-// RegistryName is environment variable REGISTRY, CloudMap unless set.
+// RegistryName returns the environment variable REGISTRY, or CloudMap.
 func RegistryName() string { return cmp.Or(os.Getenv("REGISTRY"), CloudMap) }
 
 // checkAddresses returns an error if another process listens where a registry of this clusterset will.
@@ -74,7 +74,7 @@ func (s *Set) startCloudMap(ctx context.Context, args []string) error {
 	})
 }
 
-// startEtcd starts etcd and switches its users on, with the commands of docs/etcd.md.
+// startEtcd starts etcd and enables its users, with the commands of docs/etcd.md.
 func (s *Set) startEtcd(ctx context.Context) error {
 	d := s.daemon(Etcd)
 	address := strings.TrimSuffix(etcdAddress, ":2379")
@@ -96,12 +96,12 @@ func (s *Set) startEtcd(ctx context.Context) error {
 	}
 	out, err := s.Output(ctx, "ETCDCTL_USER=; etcdctl user add root --interactive=false <<<"+etcdRootPassword+" && etcdctl user grant-role root root && etcdctl auth enable")
 	if err != nil {
-		return fmt.Errorf("switching etcd's users on: %w: %s", err, out)
+		return fmt.Errorf("enabling etcd's users: %w: %s", err, out)
 	}
 	return nil
 }
 
-// RestartCloudMap ends cloudmap-local and starts it anew, empty unless args name a state file.
+// RestartCloudMap stops cloudmap-local and starts it again, empty unless args name a state file.
 func (s *Set) RestartCloudMap(ctx context.Context, args ...string) error {
 	s.daemon(CloudMap).stop()
 	if err := Eventually(ctx, 10*time.Second, func() error {
@@ -116,19 +116,20 @@ func (s *Set) RestartCloudMap(ctx context.Context, args ...string) error {
 	return s.startCloudMap(ctx, args)
 }
 
-// PauseRegistry makes the registry unreachable in the worst way: connections are accepted and nothing ever answers.
+// PauseRegistry makes the registry hang: connections are accepted and never answered.
 func (s *Set) PauseRegistry() error { return s.daemon(s.Registry).signal(syscall.SIGSTOP) }
 
-// ResumeRegistry undoes PauseRegistry.
+// ResumeRegistry resumes a paused registry.
 func (s *Set) ResumeRegistry() error { return s.daemon(s.Registry).signal(syscall.SIGCONT) }
 
-// RegistryLog is the registry's log file.
+// RegistryLog returns the path of the registry's log.
 func (s *Set) RegistryLog() string { return s.daemon(s.Registry).log() }
 
-// daemon is a process that outlives this one, so that KEEP=1 can keep it. It is part of the testbed: testbed down ends it.
+// daemon is a process that continues after this one, so that KEEP=1 can keep it. It is part of the testbed: testbed down
+// ends it.
 type daemon struct {
 	set *Set
-	// name is of its files in bin, program what its command line has.
+	// name is the name of its files in bin; program is part of its command line.
 	name, program string
 }
 
@@ -158,7 +159,7 @@ func (d daemon) start(args []string) error {
 	if err := os.WriteFile(d.pidFile(), []byte(fmt.Sprint(cmd.Process.Pid)), 0o600); err != nil {
 		return err
 	}
-	go func() { _ = cmd.Wait() }() // a daemon that ends before this process does is no zombie that pid would take for it
+	go func() { _ = cmd.Wait() }() // reaps a daemon that ends early: pid would take the zombie for a running process
 	return nil
 }
 
@@ -178,7 +179,7 @@ func (d daemon) signal(sig syscall.Signal) error {
 	return syscall.Kill(pid, sig)
 }
 
-// pid is the process that start left running.
+// pid returns the ID of the running process.
 func (d daemon) pid() (int, error) {
 	text, err := os.ReadFile(d.pidFile())
 	if err != nil {

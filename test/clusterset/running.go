@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Running finds the clusterset that Up has brought up on Cloud Map before. It is nil when there is none that answers.
+// Running returns the clusterset on Cloud Map that a previous Up of this checkout has brought up, or nil if there is
+// none that answers.
 func Running(ctx context.Context, out io.Writer) *Set {
 	root, err := repositoryRoot()
 	if err != nil {
@@ -37,7 +38,7 @@ func Running(ctx context.Context, out io.Writer) *Set {
 	return s
 }
 
-// WriteEnv writes what a shell needs to use the clusters, to be sourced: kubectl and kubectl mcs on the PATH, and KUBECONFIG.
+// WriteEnv writes a file for shells to source: kubectl and kubectl mcs on the PATH, and KUBECONFIG.
 func (s *Set) WriteEnv(name string) error {
 	var b strings.Builder
 	for _, kv := range s.env {

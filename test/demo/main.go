@@ -1,5 +1,5 @@
-// Command demo performs the user's walk-through (package tutorial) on two real Kubernetes clusters and prints what a user
-// would see. `make demo` builds what it needs and runs it.
+// Command demo performs the user's walk-through (package tutorial) on two real Kubernetes clusters and prints the commands with their
+// output. `make demo` builds what it needs and runs it.
 package main
 
 import (
@@ -34,7 +34,7 @@ func main() {
 	}
 }
 
-// bringUp is the beginning of docs/quick-start.md.
+// bringUp brings the clusters of docs/quick-start.md up.
 func bringUp(ctx context.Context) (err error) {
 	set := clusterset.Running(ctx, os.Stdout)
 	if set == nil {

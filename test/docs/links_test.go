@@ -26,15 +26,15 @@ var (
 	target  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
-// page is what of a Markdown file matters to links.
+// page has the links and anchors of a Markdown file.
 type page struct {
 	// links are the targets, with the number of their line.
 	links map[string]int
-	// anchors are those that a Git host gives the headings.
+	// anchors of the headings, as on GitHub.
 	anchors map[string]bool
 }
 
-// parse reads a page. What stands in code is neither a link nor a heading.
+// parse reads a page. Code has neither links nor headings.
 func parse(text string) page {
 	p := page{links: map[string]int{}, anchors: map[string]bool{}}
 	open := ""
@@ -61,7 +61,7 @@ func parse(text string) page {
 	return p
 }
 
-// anchor is what GitHub makes of a heading: lower case, punctuation left out, a hyphen for each space.
+// anchor returns GitHub's anchor of a heading: lower case, without punctuation, a hyphen for each space.
 func anchor(title string) string {
 	title = target.ReplaceAllString(title, "$1")
 	return strings.Map(func(r rune) rune {

@@ -15,7 +15,7 @@ import (
 const (
 	chart = "deploy/charts/cloud-map-mcs-controller"
 	crds  = "serviceexports.multicluster.x-k8s.io serviceimports.multicluster.x-k8s.io clusterproperties.about.k8s.io"
-	// chartValues are what differs between the testbed and AWS, with the cluster's identity. CLS stands for the cluster.
+	// chartValues are the values for the testbed instead of AWS, with the cluster's identity. CLS stands for the cluster.
 	chartValues = " --set aws.region=ap-southeast-2,aws.endpoint=" + clusterset.Endpoint + ",aws.credentialsSecret=aws-credentials" +
 		" --set clusterId=CLS,clusterSetId=" + clusterset.ClusterSetID
 )
@@ -99,7 +99,7 @@ func TestChart(t *testing.T) {
 	})
 	each("helm --kube-context CLS -n " + system + " uninstall cloud-map-mcs-controller --wait --timeout 60s")
 	for _, c := range both {
-		// Pods end a moment after Helm has deleted what made them.
+		// Pods end a moment after Helm has deleted their owners.
 		eventually(t, started, func() error { return onlyCRDs(t, c) })
 	}
 }

@@ -32,7 +32,7 @@ const (
 	soon = 20 * time.Second
 	// started is how long Kubernetes may take to start or stop pods.
 	started = 90 * time.Second
-	// quiet is how long nothing must happen before a scenario says that nothing happens.
+	// quiet is how long a scenario waits to verify that nothing happens.
 	quiet = 5 * time.Second
 
 	system  = "cloud-map-mcs-system"
@@ -76,7 +76,7 @@ var clusters = sync.OnceValues(func() ([]cluster, error) {
 	return out, nil
 })
 
-// installed installs the product in both clusters once, and gives the clusters.
+// installed installs the product in both clusters once, and returns the clusters.
 func installed(t *testing.T) (cls1, cls2 cluster) {
 	t.Helper()
 	if err := installOnce(); err != nil {
@@ -97,7 +97,7 @@ func onlyOn(t *testing.T, registry string) {
 	}
 }
 
-// touched says whether installOnce has begun.
+// touched reports whether installOnce has begun.
 var touched atomic.Bool
 
 var installOnce = sync.OnceValue(func() error {
@@ -112,7 +112,7 @@ var installOnce = sync.OnceValue(func() error {
 	return nil
 })
 
-// install installs the product in one cluster and makes it a member, or puts that back.
+// install installs the product in one cluster and makes it a member, or restores that.
 func install(ctx context.Context, c string) error {
 	for _, line := range append(tutorial.Install(suite.Registry),
 		"kubectl --context CLS -n cloud-map-mcs-system rollout status "+manager+" --timeout=90s",
@@ -127,7 +127,7 @@ func install(ctx context.Context, c string) error {
 	return nil
 }
 
-// namespace makes a namespace in every given cluster, which goes with the test.
+// namespace creates a namespace in every given cluster, and deletes it after the test.
 func namespace(t *testing.T, in ...cluster) string {
 	t.Helper()
 	name := "e2e-" + strings.ToLower(strings.Map(func(r rune) rune {
@@ -201,7 +201,7 @@ func export(t *testing.T, c cluster, ns, name string) *mcsv1beta1.ServiceExport 
 	return e
 }
 
-// condition wants a condition of a ServiceExport, with the given reason and with what its message must say.
+// condition waits for a condition of a ServiceExport with the given reason and parts of its message.
 func condition(ctx context.Context, c cluster, ns, name, kind string, status metav1.ConditionStatus, reason, says string) error {
 	var e mcsv1beta1.ServiceExport
 	if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, &e); err != nil {
@@ -252,7 +252,7 @@ func imported(ctx context.Context, c cluster, ns, name, source string, readyOnly
 	return out, nil
 }
 
-// podIPs are the IPv4 addresses of the ready pods of a Service, as its own cluster's EndpointSlices say, sorted.
+// podIPs returns the IPv4 addresses of the ready pods of a Service in its own cluster's EndpointSlices, sorted.
 func podIPs(ctx context.Context, c cluster, ns, name string) ([]string, error) {
 	var list discoveryv1.EndpointSliceList
 	if err := c.List(ctx, &list, client.InNamespace(ns), client.MatchingLabels{discoveryv1.LabelServiceName: name}); err != nil {
@@ -340,7 +340,7 @@ func serviceImport(ctx context.Context, c cluster, ns, name string) (*mcsv1beta1
 	return &imp, nil
 }
 
-// derivedService is the Service that gives an import its IP.
+// derivedService returns the Service that gives an import its IP.
 func derivedService(ctx context.Context, c cluster, ns, name string) (*corev1.Service, error) {
 	var svc corev1.Service
 	if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: mcs.DerivedName(mcs.Key{Namespace: ns, Name: name})}, &svc); err != nil {
@@ -382,7 +382,7 @@ func exporters(ctx context.Context, c cluster, ns, name string, want ...string) 
 	return nil
 }
 
-// change edits an object as often as it takes to be the one who wrote last.
+// change edits an object and retries on conflicts.
 func change[T client.Object](t *testing.T, c cluster, obj T, edit func(T)) {
 	t.Helper()
 	eventually(t, soon, func() error {
@@ -409,7 +409,7 @@ func nextSecond(t *testing.T, c cluster, e *mcsv1beta1.ServiceExport) {
 	})
 }
 
-// service is a Service without selector, with one port: http 80. Its endpoints are made by hand.
+// service is a Service without selector, with one port: http 80. Its endpoints are created by hand.
 func service(ns, name string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
@@ -488,15 +488,15 @@ func startClient(t *testing.T, c cluster, ns string) {
 	kubectl(t, c, "-n", ns, "wait", "pod/client", "--for=condition=Ready", "--timeout=90s")
 }
 
-// fqdn is a service's name in the clusterset, with what is to stand before it, and absolute so that nothing is searched.
+// fqdn returns a service's name in the clusterset with a prefix; it is absolute, so that search domains are not used.
 func fqdn(ns, name string, before ...string) string {
 	return strings.Join(append(before, name, ns, "svc.clusterset.local."), ".")
 }
 
-// podName is what a pod of servers says in an answer.
+// podName matches the name of the pod in an answer of a server.
 var podName = regexp.MustCompile(`\b(cls[12])-[a-z0-9-]+\b`)
 
-// answers runs a command n times in the client pod of c, four at a time, and counts who answered, by pod.
+// answers runs a command n times in the client pod of c, four at a time, and counts the answers by pod.
 func answers(ctx context.Context, c cluster, ns string, n int, command string) (map[string]int, error) {
 	script := fmt.Sprintf("for i in $(seq %d); do (%s) & [ $((i %% 4)) -ne 0 ] || wait; done; wait", n, command)
 	out, err := ask(ctx, c, ns, "sh", "-c", script)

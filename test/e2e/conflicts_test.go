@@ -13,7 +13,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// side is what one cluster has of a service: both change what differs from the other.
+// side is the service in one cluster.
 type side func(svc *corev1.Service, e *mcsv1beta1.ServiceExport)
 
 func asIs(*corev1.Service, *mcsv1beta1.ServiceExport) {}
@@ -46,8 +46,8 @@ func both(a, b side) side {
 	return func(svc *corev1.Service, e *mcsv1beta1.ServiceExport) { a(svc, e); b(svc, e) }
 }
 
-// TestConflicts gives two clusters Services that differ. Each reason is told on both ServiceExports, what the older one
-// says is used in both clusters, nothing changes for clients, and all is well again once they agree.
+// TestConflicts gives two clusters Services that differ. Both ServiceExports have the reason, both clusters use the properties of the
+// older one, nothing changes for clients, and the conflict ends when the Services agree.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -151,7 +151,7 @@ func agree(t *testing.T, c cluster, ns string, s side) {
 	eventually(t, soon, func() error { return exported(t.Context(), c, ns, "web") })
 }
 
-// view is what decides how clients in a cluster reach a service: what CoreDNS and kube-proxy look at.
+// view has the properties that CoreDNS and kube-proxy use for a service.
 type view struct {
 	Import  mcsv1beta1.ServiceImportSpec
 	Derived *corev1.ServiceSpec
@@ -180,7 +180,7 @@ func viewOf(ctx context.Context, c cluster, ns string, source cluster) (view, er
 	return v, err
 }
 
-// eventualView waits until the import is complete and then looks at it.
+// eventualView waits until the import is complete and returns its view.
 func eventualView(t *testing.T, c cluster, ns string, source cluster) (v view) {
 	t.Helper()
 	eventually(t, soon, func() (err error) {

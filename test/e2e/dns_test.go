@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// dnsStatus is where dig tells how a question went: NOERROR, NXDOMAIN.
+// dnsStatus matches the status in dig's output: NOERROR, NXDOMAIN.
 var dnsStatus = regexp.MustCompile(`status: ([A-Z]+)`)
 
 // dig asks for a name from the client pod: how it went, and the answers' data, sorted.
@@ -211,7 +211,7 @@ func TestDNSOfHeadless(t *testing.T) {
 	}
 }
 
-// TestDNSLeavesTheClusterAlone: the zone tells its version, and cluster.local answers what it did.
+// TestDNSLeavesTheClusterAlone: the zone has a version record, and answers for cluster.local do not change.
 func TestDNSLeavesTheClusterAlone(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -239,7 +239,7 @@ func TestDNSLeavesTheClusterAlone(t *testing.T) {
 		var ip string
 		eventually(t, soon, func() (err error) { ip, err = importIP(t.Context(), c, ns, "web"); return err })
 		eventually(t, soon, func() error { return finds(t.Context(), c, ns, fqdn(ns, "web"), "A", ip) })
-		// CoreDNS tells the version of the cluster-local specification; docs/api.md says so.
+		// CoreDNS answers with the version of the cluster-local specification (docs/api.md).
 		if err := finds(t.Context(), c, ns, "dns-version.clusterset.local.", "TXT", `"1.1.0"`); err != nil {
 			t.Error(err)
 		}

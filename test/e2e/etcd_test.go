@@ -7,7 +7,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// TestEtcdUsers: what the controllers run with lets a cluster write below its own prefix and nowhere else.
+// TestEtcdUsers: with the controllers' credentials a cluster can write below its own prefix only.
 func TestEtcdUsers(t *testing.T) {
 	onlyOn(t, clusterset.Etcd)
 	t.Parallel()

@@ -106,7 +106,7 @@ func TestPublishNotReadyAddresses(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
-	// Nobody listens on port 9, so the pod never becomes ready.
+	// No process listens on port 9, so the pod never becomes ready.
 	apply(t, cls1, strings.Replace(servers(cls1, ns, "db", 1), "path: /ready, port: web", "path: /ready, port: 9", 1))
 	for _, name := range []string{"all", "ready"} {
 		svc := service(ns, name)

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// TestIAMKeepsAClusterOffAnothersCatalog: with cls2's credentials, which its controller runs with, nobody writes cls1's catalog.
+// TestIAMKeepsAClusterOffAnothersCatalog: the credentials of cls2's controller cannot write cls1's catalog.
 func TestIAMKeepsAClusterOffAnothersCatalog(t *testing.T) {
 	t.Parallel()
 	onlyOn(t, clusterset.CloudMap)
@@ -37,7 +37,7 @@ func TestIAMKeepsAClusterOffAnothersCatalog(t *testing.T) {
 			t.Errorf("%s: %v %s", args, err, out)
 		}
 	}
-	// What it may: read everybody's, and write its own.
+	// It can read all catalogs and write its own.
 	for _, args := range []string{
 		"discover-instances --namespace-name mcs." + clusterset.ClusterSetID + " --service-name catalog.cls1",
 		"register-instance --service-id " + find("catalog.cls2") + " --instance-id not-a-page --attributes A=b",

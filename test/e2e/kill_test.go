@@ -75,7 +75,7 @@ func controllers(ctx context.Context, c cluster) ([]corev1.Pod, error) {
 	return list.Items, err
 }
 
-// signal sends a signal to every process of a pod, which is known by its cgroup, and says how many there were.
+// signal sends a signal to every process of a pod, found by its cgroup, and returns their number.
 // Nodes of the testbed are on this machine, and so are their processes.
 func signal(pod corev1.Pod, sig syscall.Signal) (n int, err error) {
 	all, err := procfs.AllProcs()

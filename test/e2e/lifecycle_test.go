@@ -47,7 +47,7 @@ func TestImportLivesAsLongAsAnExport(t *testing.T) {
 		eventually(t, soon, func() error {
 			return errors.Join(noImport(t.Context(), c, ns, "web"), noDerivedService(t.Context(), c, ns, "web"))
 		})
-		// What is the user's own stays.
+		// The user's own objects stay.
 		if err := c.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "web"}, &corev1.Service{}); err != nil {
 			t.Error(err)
 		}
@@ -81,7 +81,7 @@ func TestOnlyWithServiceExport(t *testing.T) {
 	}
 }
 
-// TestNodePortAndLoadBalancer are exported as ClusterSetIP, and stay what they are.
+// TestNodePortAndLoadBalancer: both types are exported as ClusterSetIP, and the Services do not change.
 func TestNodePortAndLoadBalancer(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -173,7 +173,7 @@ func TestMetadata(t *testing.T) {
 		e.Labels, e.Annotations = own, own
 		e.Spec.ExportedLabels = map[string]string{
 			"tier": "gold", "example.com/team": "a",
-			"app.kubernetes.io/managed-by":          "somebody",
+			"app.kubernetes.io/managed-by":          "another-tool",
 			"multicluster.kubernetes.io/anything":   "no",
 			"service.kubernetes.io/headless":        "no",
 			"multicluster.x-k8s.io/source-cluster":  "no",
@@ -196,7 +196,7 @@ func TestMetadata(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// What the controller itself writes is not the user's affair, but it must be right.
+		// The controller's own metadata must be right as well.
 		if by := imp.Labels["app.kubernetes.io/managed-by"]; by != "cloud-map-mcs-controller" {
 			return fmt.Errorf("the import is managed by %q", by)
 		}
@@ -234,7 +234,7 @@ func TestMetadata(t *testing.T) {
 	eventually(t, soon, exact)
 }
 
-// TestStatus: the conditions are of the generation that was looked at, and tell of both clusters; EndpointSlices can be read.
+// TestStatus: the conditions have the observed generation, and the status lists both clusters; users can read EndpointSlices.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -274,7 +274,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestEndpointSliceObjects: labels, owner and manager of what is imported.
+// TestEndpointSliceObjects checks labels, owner and manager of imported slices.
 func TestEndpointSliceObjects(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -303,7 +303,7 @@ func TestEndpointSliceObjects(t *testing.T) {
 	}
 }
 
-// TestImportsAreTheControllersAlone: who may edit everything in a namespace may not write ServiceImports there.
+// TestImportsAreTheControllersAlone: a user with edit rights in a namespace cannot write ServiceImports there.
 func TestImportsAreTheControllersAlone(t *testing.T) {
 	t.Parallel()
 	cls1, _ := installed(t)

@@ -1,4 +1,4 @@
-// Package e2e holds the scenarios on real clusters. They need root on Linux and what `make build image` makes:
+// Package e2e holds the scenarios on real clusters. They need root on Linux and the results of `make build image`:
 //
 //	make e2e                # everything
 //	make e2e RUN=Readiness  # one scenario

@@ -17,7 +17,7 @@ import (
 var traced = regexp.MustCompile(`(?m)^\++ .*\n`)
 
 // runPage runs the ```sh blocks of a page in one shell, from top to bottom, as a reader types them; the shell stops at the first
-// command that fails. Where the page shows what a block prints, it must print that.
+// command that fails. Output on the page must match.
 func runPage(t *testing.T, page string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(suite.Root, page))

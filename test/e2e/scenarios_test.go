@@ -32,7 +32,7 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
-// TestQuickStart runs every command block of docs/quick-start.md and compares what is shown with what is printed. It too begins and ends with nothing installed.
+// TestQuickStart runs every command block of docs/quick-start.md and compares the outputs. It begins and ends with nothing installed.
 func TestQuickStart(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	if touched.Load() {
@@ -284,7 +284,7 @@ func TestBothControllersRestartDuringAChange(t *testing.T) {
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 3) })
 }
 
-// TestTwoClustersWithOneID gives cls2 the identity of cls1: the second one is told, the first one is not disturbed.
+// TestTwoClustersWithOneID gives cls2 the identity of cls1: cls2 reports the duplicate, cls1 is not disturbed.
 func TestTwoClustersWithOneID(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -496,7 +496,7 @@ func TestDualStack(t *testing.T) {
 func TestForeignServiceImport(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
-	foreign := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web", Labels: map[string]string{"app.kubernetes.io/managed-by": "somebody-else"}},
+	foreign := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web", Labels: map[string]string{"app.kubernetes.io/managed-by": "another-controller"}},
 		Spec: mcsv1beta1.ServiceImportSpec{Type: mcsv1beta1.ClusterSetIP, IPs: []string{"172.20.99.99"}, Ports: []mcsv1beta1.ServicePort{{Port: 1}}}}
 	create(t, cls2, foreign)
 	apply(t, cls1, web(ns, "web", 1))
@@ -520,7 +520,7 @@ func TestForeignServiceImport(t *testing.T) {
 
 // TestTimeToResolve measures, and prints, the time from `kubectl apply` of a ServiceExport until its name resolves in the
 // other cluster. It does not ask DNS before the ServiceImport has its IP: CoreDNS would remember the "no such name" for as
-// long as its cache is told to (5 s on the testbed), which is its setting and not the product's speed.
+// long as its cache is configured to (5 s on the testbed), which is its setting and not the product's speed.
 func TestTimeToResolve(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)

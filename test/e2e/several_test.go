@@ -67,7 +67,7 @@ func TestAccountsAndRegions(t *testing.T) {
 		}
 		return err
 	})
-	// What changes from now on comes through the other Region, in both directions.
+	// From now on changes come through the other Region, in both directions.
 	kubectl(t, cls2, "-n", ns, "scale", "deployment/cls2-web", "--replicas=2")
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls2, cls1, ns, "web", 2) })
 	kubectl(t, cls1, "-n", ns, "scale", "deployment/home", "--replicas=2")
@@ -83,7 +83,7 @@ func TestAccountsAndRegions(t *testing.T) {
 	}
 }
 
-// keepAsking repeats a client's command until the returned function is called, which tells what failed.
+// keepAsking repeats a client's command until the returned function is called, which reports failures.
 func keepAsking(t *testing.T, c cluster, ns, command string) (stop func() []string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan []string, 1)

@@ -28,7 +28,7 @@ func plugin(ctx context.Context, wantCode int, line string) (string, error) {
 	return out, err
 }
 
-// says wants a command of the plugin to end with a code and to print all of these, soon.
+// says waits for a command of the plugin to exit with a code and to print all of these texts.
 func says(t *testing.T, wantCode int, line string, texts ...string) string {
 	t.Helper()
 	var out string
@@ -47,18 +47,18 @@ func says(t *testing.T, wantCode int, line string, texts ...string) string {
 	return out
 }
 
-// restore makes cls2 as installOnce left it.
+// restore returns cls2 to the state after installOnce.
 func restore() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if suite.Registry == clusterset.CloudMap {
-		// What the test installed last may have left the Secret, which a user makes once.
+		// The last installation of the test may have left the Secret, which a user creates once.
 		if out, err := suite.Output(ctx, "kubectl --context cls2 -n "+system+" delete secret aws-credentials --ignore-not-found"); err != nil {
 			return fmt.Errorf("deleting the Secret: %w: %s", err, out)
 		}
 		return install(ctx, "cls2")
 	}
-	for _, line := range []string{ // on etcd a cluster's user is made once, and nothing here uninstalls
+	for _, line := range []string{ // on etcd a cluster's user is created once, and stays
 		restorePermissions, "kubectl mcs dns enable --context cls2", "kubectl --context cls2 apply -f samples/clusterproperty-cls2.yaml",
 	} {
 		if out, err := suite.Output(ctx, line); err != nil {

@@ -23,8 +23,8 @@ type topology struct {
 	clusters []cluster
 }
 
-// TestTopology sends clients on every node of two clusters to one Service whose servers are on every node, and looks at
-// who answers. The steps share the servers; each sets what it needs.
+// TestTopology sends requests from every node of two clusters to one Service with servers on every node, and checks which servers
+// answer. The steps share the servers; each sets what it needs.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -85,7 +85,7 @@ func TestTopology(t *testing.T) {
 		}
 		defer s.servers(t, 1, "cls1-node1")
 		s.servers(t, 0, "cls1-node1")
-		s.reaches(t, "cls1-node1", nobody)
+		s.reaches(t, "cls1-node1", noServer)
 		s.reaches(t, "cls1-node2", "cls1-node2")
 	})
 	// It comes last, as it ends the export of cls2.
@@ -130,7 +130,7 @@ spec:
 }
 
 // policy sets the Service's trafficDistribution in cls1 and cls2, "" for none, and waits until both have imported cls1's,
-// whose export was made first.
+// with the older export.
 func (s topology) policy(t *testing.T, cls1, cls2 string) {
 	t.Helper()
 	for i, distribution := range []string{cls1, cls2} {
@@ -172,8 +172,8 @@ func (s topology) servers(t *testing.T, n int, nodes ...string) {
 	}
 }
 
-// nobody answers a client: its connection is refused or leads nowhere.
-const nobody = "nobody"
+// noServer is the answer of no server: its connection is refused or times out.
+const noServer = "no server"
 
 // reaches wants a client on a node to be answered by the servers on exactly these nodes.
 func (s topology) reaches(t *testing.T, from string, want ...string) {
@@ -204,7 +204,7 @@ func (s topology) answers(ctx context.Context, from string) ([]string, error) {
 		case ok:
 			got = append(got, name[:len("cls1-node1")])
 		case line == failed+"7", line == failed+"28":
-			got = append(got, nobody)
+			got = append(got, noServer)
 		case strings.HasPrefix(line, failed):
 			return nil, fmt.Errorf("curl on %s ended with status %s", from, line[len(failed):])
 		}

@@ -1,5 +1,5 @@
-// Package monitoring reads the alert rules and the dashboard, and says which metrics they use, for the tests that compare
-// these with what the controller has: in its reference and in a real scrape.
+// Package monitoring reads the metrics that the alert rules and the dashboard use, for the tests that compare them with the metrics
+// of the controller: in its reference and in a real scrape.
 package monitoring
 
 import (
@@ -127,7 +127,7 @@ func Documented(root string) (map[string][]string, error) {
 	return out, nil
 }
 
-// Missing are the metrics, sorted, that alerts or dashboards use and that are not among names, those of a scrape.
+// Missing returns the metrics, sorted, that alerts or dashboards use and that are not among names, those of a scrape.
 func Missing(used []Use, names map[string]bool) []string {
 	var out []string
 	for _, u := range used {

@@ -2,25 +2,25 @@ package tutorial
 
 import "github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 
-// onRegistry is what of the walk-through differs between the registries. CLS stands for the cluster.
+// onRegistry has the parts of the walk-through that depend on the registry. CLS stands for the cluster.
 type onRegistry struct {
-	// name is for people, overlay what is installed.
+	// name is printed; overlay is installed.
 	name, overlay string
 	installNote   string
 	install       []Command
-	// uninstall is what install did besides.
+	// uninstall removes the other objects of install.
 	uninstall []Command
-	// members, withdrawn and left look at the registry: both clusters are there, the export is gone, the clusters have left.
+	// members, withdrawn and left check the registry: both clusters are there, the export is gone, the clusters have left.
 	members, withdrawn, left Command
-	// look is step 6.
-	look Step
+	// seeRegistry is step 6.
+	seeRegistry Step
 	// introduction is a paragraph of the page.
 	introduction string
 }
 
 var registries = map[string]onRegistry{clusterset.CloudMap: cloudMap(), clusterset.Etcd: etcd()}
 
-// Install are the command lines that install the product in a cluster, for which CLS stands.
+// Install returns the command lines that install the product in a cluster; CLS stands for the cluster.
 func Install(registry string) []string {
 	var lines []string
 	for _, c := range registries[registry].install {
@@ -29,7 +29,7 @@ func Install(registry string) []string {
 	return lines
 }
 
-// AWS is the command line of the AWS CLI against cloudmap-local.
+// AWS returns a command line of the AWS CLI for cloudmap-local.
 func AWS(args string) string {
 	return "aws servicediscovery --endpoint-url " + clusterset.Endpoint + " " + args
 }
@@ -49,7 +49,7 @@ func cloudMap() onRegistry {
 		members:   wait(AWS("discover-instances --namespace-name mcs.demo-set --service-name members --query 'Instances[].InstanceId' --output text"), soon, contains("cls1", "cls2")),
 		withdrawn: wait(AWS("list-services --query \"Services[?Name=='nginx-hello']\" --output text"), soon, lacks("nginx-hello")),
 		left:      wait(AWS("list-services --query 'Services[].Name' --output text"), soon, lacks("catalog.", "members")),
-		look: Step{6, "See it in Cloud Map",
+		seeRegistry: Step{6, "See it in Cloud Map",
 			"One instance per endpoint, as the AWS Cloud Map MCS Controller for K8s wrote them: for people, and for AWS services that know nothing of Kubernetes. What the clusters read is `catalog.cls1` in `mcs.demo-set`.",
 			[]Command{
 				wait(AWS("list-namespaces --query \"Namespaces[?Name=='demo']\""), soon, contains(`"Name": "demo"`, `"Type": "HTTP"`, `"HttpName": "demo"`)),
@@ -79,7 +79,7 @@ func etcd() onRegistry {
 		members:   wait(keys+" | grep alive", soon, contains("/mcs/demo-set/cls1/alive", "/mcs/demo-set/cls2/alive")),
 		withdrawn: wait(keys, soon, lacks("nginx-hello")),
 		left:      wait(keys, soon, lacks("/mcs/")),
-		look: Step{6, "See it in etcd",
+		seeRegistry: Step{6, "See it in etcd",
 			"One key per export, in an encoding of its own; `member` says who the cluster is, and `alive` goes when its controller is gone for long.",
 			[]Command{
 				wait(keys, soon, contains("/mcs/demo-set/cls1/exports/demo/nginx-hello")),

@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// Run performs one step on a clusterset and prints each command and what it really printed, with the time it took.
-// The error names the command, what was wrong, and its last output.
+// Run performs one step on a clusterset and prints each command with its output and duration. The error names the
+// command, the failed check, and the last output.
 func (step Step) Run(ctx context.Context, set *clusterset.Set, out io.Writer) error {
 	start := time.Now()
 	fmt.Fprintf(out, "\n== %d. %s\n", step.Number, step.Title)
@@ -32,7 +32,7 @@ func (c Command) run(ctx context.Context, set *clusterset.Set, out io.Writer) er
 	attempt := func() error {
 		var err error
 		output, err = set.Output(ctx, c.Line)
-		return c.judge(output, err)
+		return c.checkResult(output, err)
 	}
 	var err error
 	if c.Within > 0 {
@@ -50,7 +50,7 @@ func (c Command) run(ctx context.Context, set *clusterset.Set, out io.Writer) er
 	return nil
 }
 
-func (c Command) judge(output string, err error) error {
+func (c Command) checkResult(output string, err error) error {
 	switch {
 	case c.Fails && err == nil:
 		return errors.New("the command succeeded and should not have")
@@ -69,7 +69,7 @@ func indent(text string) string {
 	return "  " + strings.ReplaceAll(text, "\n", "\n  ") + "\n"
 }
 
-// Introduction is the beginning of the page that Markdown's sections follow.
+// Introduction returns the beginning of the page, before the sections of Markdown.
 func Introduction(registry string) string {
 	title := "# The walk-through\n"
 	if registry != clusterset.CloudMap {
@@ -81,7 +81,7 @@ the old controller's tutorial: clusters ` + "`cls1` and `cls2`" + `, pod network
 ` + registries[registry].introduction
 }
 
-// Markdown is the step as a section of the page, with what Run printed.
+// Markdown returns the step as a section of the page, with the output of Run.
 func (step Step) Markdown(printed string) string {
 	_, body, _ := strings.Cut(strings.TrimLeft(printed, "\n"), "\n")
 	return fmt.Sprintf("\n## %d. %s\n\n%s\n\n```console\n%s\n```\n", step.Number, step.Title, step.Note, strings.Trim(body, "\n"))

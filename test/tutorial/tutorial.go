@@ -1,5 +1,5 @@
-// Package tutorial is the user's walk-through as data: the commands a user types, step by step, and what each of them must
-// show. `make demo` prints it as it happens; the e2e suite runs the same steps.
+// Package tutorial has the user's walk-through as data: the commands that a user types, step by step, and checks of their
+// output. `make demo` prints it as it happens; the e2e suite runs the same steps.
 package tutorial
 
 import (
@@ -13,20 +13,20 @@ import (
 type Step struct {
 	Number int
 	Title  string
-	// Note is what a reader of the page should know, in Markdown.
+	// Note is an explanation for the page, in Markdown.
 	Note     string
 	Commands []Command
 }
 
-// Command is one command line and what it must print.
+// Command is one command line with a check of its output.
 type Command struct {
 	// Line is run by bash, in the repository's folder.
 	Line string
 	// Within repeats the command until it succeeds and Check passes, for at most this long; 0 runs it once.
 	Within time.Duration
-	// Check says what is wrong with the output; nil accepts whatever a successful command prints.
+	// Check returns an error if the output is wrong; nil accepts all output of a successful command.
 	Check func(output string) error
-	// Fails is set when the command must not succeed.
+	// Fails: the command must fail.
 	Fails bool
 }
 
@@ -39,7 +39,8 @@ const (
 	name = "nginx-hello.demo.svc.clusterset.local"
 )
 
-// Steps is the walk-through on a registry: tutorial.md steps 1-11, 14 and 15.
+// Steps returns the walk-through on a registry. The numbers are those of the legacy controller's tutorial; steps 12 and 13 were about its
+// limits.
 func Steps(registry string) []Step {
 	r := registries[registry]
 	return []Step{
@@ -75,7 +76,7 @@ func Steps(registry string) []Step {
 				run("kubectl --context cls1 apply -f samples/nginx-serviceexport.yaml"),
 				wait(conditions("cls1"), soon, contains("Valid=True (Valid)", "Ready=True (Exported)", "Conflict=False (NoConflicts)")),
 			}},
-		r.look,
+		r.seeRegistry,
 		{7, "Look at the ServiceImport in cls2",
 			"The IP is from cls2's own service CIDR, which may be the same in all clusters. It stays for the life of the import.",
 			[]Command{

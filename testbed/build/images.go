@@ -29,7 +29,7 @@ const (
 	nginxDemosImage = "docker.io/nginxdemos/hello:plain-text"
 )
 
-// nonRoot is the user of images that need no more: the number that distroless images made customary.
+// nonRoot is the user of images that need no root: the number is that of distroless images.
 const nonRoot = "65532:65532"
 
 // Result is where the builder put things.
@@ -39,7 +39,7 @@ type Result struct {
 	CoreDNSImage string
 }
 
-// assemble makes the images from the programs and lists it all.
+// assemble builds the images from the programs and returns all paths.
 func (b *Builder) assemble(dirs map[string]string, corednsVersion string) (Result, error) {
 	tools := dirs["tools"]
 	r := Result{
@@ -96,7 +96,7 @@ func (b *Builder) ensureImage(name string, img oci.Image) (string, error) {
 	return archive, oci.WriteFile(archive, img)
 }
 
-// imageKey is a hash of what decides an image. Files are taken to be the same while their size and time are: reading
+// imageKey returns a hash of the inputs of an image. Files are taken to be the same while their size and time are: reading
 // them all would cost more than the rest of a warm start.
 func imageKey(img oci.Image) (string, error) {
 	h := sha256.New()
@@ -118,7 +118,7 @@ func imageKey(img oci.Image) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
-// clientCommand does nothing until it is told to stop. The shell is the first process of its container and would ignore
+// clientCommand waits for SIGTERM. The shell is the first process of its container and would ignore
 // the signal without the trap.
 var clientCommand = []string{"/bin/sh", "-c", "trap 'exit 0' TERM INT; tail -f /dev/null & wait"}
 
@@ -166,7 +166,7 @@ func clientFiles() ([]oci.File, error) {
 	return files, nil
 }
 
-// sharedLibraries lists what the dynamic linker would load for a binary, itself included; nothing for a static one.
+// sharedLibraries lists the libraries and the dynamic linker of a binary; none for a static one.
 func sharedLibraries(binary string) ([]string, error) {
 	output, err := exec.Command("ldd", binary).CombinedOutput()
 	if strings.Contains(string(output), "not a dynamic executable") {

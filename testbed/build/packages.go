@@ -28,7 +28,7 @@ var requirements = []requirement{
 	{"curl", "curl"},
 }
 
-// lookCommand finds a command also where only root's PATH looks.
+// lookCommand finds a command also in the directories of root's PATH.
 func lookCommand(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return filepath.EvalSymlinks(path)
@@ -41,7 +41,7 @@ func lookCommand(name string) (string, error) {
 	return "", fmt.Errorf("command %s is not installed", name)
 }
 
-// missingPackages lists the packages of those requirements that find does not find.
+// missingPackages lists the packages of the requirements that find does not find.
 func missingPackages(reqs []requirement, find func(string) (string, error)) []string {
 	var out []string
 	for _, r := range reqs {
@@ -53,7 +53,7 @@ func missingPackages(reqs []requirement, find func(string) (string, error)) []st
 	return slices.Compact(out)
 }
 
-// Packages installs the distribution's packages that are missing, or says which they are if it may not or cannot.
+// Packages installs missing packages of the distribution, or returns an error that lists them if it cannot.
 func Packages(ctx context.Context, out io.Writer) error {
 	missing := missingPackages(requirements, lookCommand)
 	if len(missing) == 0 {

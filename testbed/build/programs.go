@@ -1,5 +1,5 @@
-// Package build makes what the testbed runs, from pinned Go modules and a few Debian packages, and keeps it: programs by
-// the hash of their sources and pins, images by what is in them. Nothing is downloaded but Go modules and packages.
+// Package build builds the programs and images of the testbed from pinned Go modules and a few Debian packages, and caches
+// them: programs by the hash of their sources and pins, images by their content. It downloads only Go modules and packages.
 package build
 
 import (
@@ -22,10 +22,10 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// program is a group of binaries that one `go build` makes and one cache directory keeps.
+// program is a group of binaries from one `go build` in one cache directory.
 type program struct {
 	name     string
-	what     string // for the person who waits
+	what     string // for messages
 	usually  string // how long a first build takes on two cores
 	dir      string // its module, below the testbed's sources
 	packages []string
@@ -86,7 +86,7 @@ func moduleVersion(gomod []byte, module string) (string, error) {
 	return "", fmt.Errorf("go.mod of %s requires no %s", f.Module.Mod.Path, module)
 }
 
-// cacheKey is a hash of everything that decides what a build of p makes.
+// cacheKey returns a hash of all inputs of a build of p.
 func cacheKey(source fs.FS, p program, goVersion string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %q %s %s %s %q\n", goVersion, p.packages, p.tags, p.ldflags, p.name, p.links)
@@ -115,7 +115,7 @@ func isModule(source fs.FS, dir string) bool {
 	return err == nil
 }
 
-// matters says whether a file can change a build: sources, pins and what sources embed.
+// matters reports whether a file is an input of a build: sources, pins and embedded files.
 func matters(path string) bool {
 	return (strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go")) ||
 		strings.HasSuffix(path, "go.mod") || strings.HasSuffix(path, "go.sum") || strings.Contains(path, "/templates/")
@@ -143,7 +143,7 @@ func (b *Builder) ensure(ctx context.Context, p program) (string, error) {
 	return dir, nil
 }
 
-// heartbeat says every half minute that something is still going on.
+// heartbeat prints progress every half minute.
 func (b *Builder) heartbeat(what string, start time.Time) (stop func()) {
 	ticker, done := time.NewTicker(30*time.Second), make(chan struct{})
 	go func() {
@@ -213,7 +213,7 @@ func tail(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// FindSource looks for the testbed's sources: the directories given and those above them, or their folder "testbed".
+// FindSource finds the testbed's sources in the given directories, their parents, or their folder "testbed".
 func FindSource(from ...string) (string, error) {
 	for _, start := range from {
 		for dir := start; ; dir = filepath.Dir(dir) {
@@ -237,7 +237,7 @@ func isSource(dir string) bool {
 	return err == nil && modfile.ModulePath(text) == modulePath
 }
 
-// Builder builds from Source into Cache and says on Out what it does.
+// Builder builds from Source into Cache and reports progress on Out.
 type Builder struct {
 	Source, Cache string
 	Out           io.Writer
@@ -284,7 +284,7 @@ func (b *Builder) Kubernetes(ctx context.Context) (string, error) {
 	return b.ensure(ctx, all[i])
 }
 
-// All builds what is missing and returns where everything is.
+// All builds everything that is missing and returns the paths.
 func (b *Builder) All(ctx context.Context) (Result, error) {
 	if err := b.start(ctx); err != nil {
 		return Result{}, err

@@ -16,7 +16,7 @@ type NodeSpec struct {
 	Routes    []Route        `json:"routes"`
 	// Sysctls are set; all of them belong to the node's network namespace.
 	Sysctls map[string]string `json:"sysctls"`
-	// Shadowed sysctls belong to the whole machine. The kubelet wants them so, and is shown files that say they are.
+	// Shadowed sysctls belong to the whole machine. The kubelet requires these values, and gets files that contain them.
 	Shadowed map[string]string `json:"shadowed"`
 	// Files are written before any process starts.
 	Files     map[string]string `json:"files"`
@@ -31,14 +31,14 @@ type Process struct {
 	Args []string `json:"args"`
 	// Env is added to the node's environment.
 	Env []string `json:"env,omitempty"`
-	// After lists what must be there first: the URL of a server that answers 200 (https://…), a socket that accepts
+	// After lists the prerequisites: the URL of a server that answers 200 (https://…), a socket that accepts
 	// connections (unix:///…), or the end of a process that runs once (done:NAME).
 	After []string `json:"after,omitempty"`
 	// Once is for a process that is done when it has ended well.
 	Once bool `json:"once,omitempty"`
 }
 
-// Software says where a node finds its programs and images, and how it names the images it needs itself.
+// Software has the paths of programs and images, and the names of the images that a node needs itself.
 type Software struct {
 	Kubernetes string   // directory of etcd, kube-apiserver, …, kubectl
 	Runtime    string   // directory of containerd, its shim, ctr and the CNI plugins
@@ -68,7 +68,7 @@ func networkSysctls(dualStack bool) map[string]string {
 	return s
 }
 
-// kubeletSysctls are what the kubelet would set for the whole machine.
+// kubeletSysctls are the sysctls that the kubelet would set for the whole machine.
 func kubeletSysctls() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory":      "1",
@@ -217,7 +217,7 @@ func importOf(archive string) string {
 	return "import-" + strings.TrimSuffix(filepath.Base(archive), ".tar")
 }
 
-// controlPlane is what the first node of a cluster runs besides. The controllers start when the API server is ready:
+// controlPlane returns the additional processes of the first node of a cluster. The controllers start when the API server is ready:
 // sooner they would only take its CPU and then back off.
 func (r nodeRenderer) controlPlane() []Process {
 	const client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"

@@ -67,7 +67,7 @@ func TestNodeSpecProcesses(t *testing.T) {
 	}
 }
 
-// TestNodeSpecWaitsForWhatExists: a process that waits for one that nobody starts would wait for ever.
+// TestNodeSpecWaitsForWhatExists: a process that waits for one that is not started would wait forever.
 func TestNodeSpecWaitsForWhatExists(t *testing.T) {
 	for node := range 2 {
 		spec := testSpec(t, Config{Clusters: 1, Nodes: 2}, node)
@@ -90,7 +90,7 @@ func TestNodeSpecFlagsNameFilesThatExist(t *testing.T) {
 				for _, path := range []string{arg, value} {
 					written := strings.HasPrefix(path, runDir) && !strings.HasSuffix(path, "/etcd")
 					if _, ok := spec.Files[path]; written && !ok {
-						t.Errorf("%s is told of %s, which nobody writes", p.Name, path)
+						t.Errorf("%s refers to %s, which no file of the node provides", p.Name, path)
 					}
 				}
 			}

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Certificates live as long as a testbed that somebody forgot, and are valid a little earlier than now because clocks differ.
+// Validity of certificates: longer than any testbed runs, and from a little before now, because clocks differ.
 const (
 	certificateLife = 365 * 24 * time.Hour
 	clockSkew       = time.Hour
@@ -39,10 +39,10 @@ type PKI struct {
 	Kubelets         []KubeletPKI // in the order of the cluster's nodes
 }
 
-// KubeletPKI is the credentials of one kubelet: what it serves with and what it is known as.
+// KubeletPKI has the serving and the client credentials of one kubelet.
 type KubeletPKI struct{ Serving, Client PEM }
 
-// NewPKI makes new credentials for the cluster, valid from now on.
+// NewPKI creates new credentials for the cluster, valid from now on.
 func NewPKI(c Cluster, now time.Time) (PKI, error) {
 	ca, err := newAuthority("kubernetes-"+c.Name, now)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package cluster plans the testbed's clusters: addresses, certificates, configuration and what runs on each node.
+// Package cluster plans the testbed's clusters: addresses, certificates, configuration and the processes of each node.
 // It decides and renders; it touches neither the network nor the machine.
 package cluster
 
@@ -31,14 +31,14 @@ func (f families) list(dualStack bool) []netip.Prefix {
 	return []netip.Prefix{f.v4}
 }
 
-// Config is what the user chooses.
+// Config has the choices of the user.
 type Config struct {
 	Clusters  int  `json:"clusters"`
 	Nodes     int  `json:"nodes"`
 	DualStack bool `json:"dualStack"`
 }
 
-// Validate says what is wrong with the choice.
+// Validate returns an error for an invalid choice.
 func (c Config) Validate() error {
 	if c.Clusters < 1 || c.Clusters > MaxClusters {
 		return fmt.Errorf("%d clusters asked for: expected 1 to %d", c.Clusters, MaxClusters)

@@ -50,7 +50,7 @@ func TestNewPlan(t *testing.T) {
 	}
 }
 
-// TestNewPlanNetworks checks for every plan what routing relies on.
+// TestNewPlanNetworks checks the assumptions of routing for every plan.
 func TestNewPlanNetworks(t *testing.T) {
 	for clusters := 1; clusters <= MaxClusters; clusters++ {
 		for nodes := 1; nodes <= MaxNodes; nodes++ {

@@ -1,5 +1,5 @@
-// Package host is what a testbed needs of the machine: cgroups, the network between nodes, and the nodes' processes.
-// Whatever it makes can be found again and removed without knowing who made it.
+// Package host manages the resources of the machine for a testbed: cgroups, the network between nodes, and the nodes' processes.
+// All of them can be found and removed without stored state.
 package host
 
 import (
@@ -24,17 +24,17 @@ const HostCgroup = "host"
 // cgroup that hands controllers down (to the Pods) may not hold processes itself.
 const daemons = "daemons"
 
-// wantedControllers are what the kubelet limits or measures Pods with.
+// wantedControllers are the controllers by which the kubelet limits or measures Pods.
 var wantedControllers = []string{"cpu", "cpuset", "io", "memory", "pids", "hugetlb"}
 
-// cgroupRoot is where the kubelet and runc look for cgroups: either the unified hierarchy itself (version 2), or
+// cgroupRoot is the path of cgroups for the kubelet and runc: either the unified hierarchy itself (version 2), or
 // directories where the hierarchies of version 1 are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
 // hierarchy is one mounted cgroup tree.
 type hierarchy struct {
 	Path string
-	// Unified says that this is version 2 and has the controllers. Machines with version 1 may mount version 2 besides,
+	// Unified: this is version 2 and has the controllers. Machines with version 1 may mount version 2 besides,
 	// without controllers ("hybrid"): that is not it.
 	Unified bool
 	// CPUSet is a version 1 hierarchy whose new cgroups accept no process until they are given CPUs and memory nodes.
@@ -171,7 +171,7 @@ func mountedHierarchies() ([]hierarchy, error) {
 	return hierarchies(string(text)), nil
 }
 
-// unifiedControllers are what the unified hierarchy offers; none if there is no such hierarchy.
+// unifiedControllers returns the controllers of the unified hierarchy; none if there is no such hierarchy.
 func unifiedControllers(mounted []hierarchy) ([]string, error) {
 	i := slices.IndexFunc(mounted, func(h hierarchy) bool { return h.Unified })
 	if i < 0 {
@@ -194,7 +194,7 @@ func cgroups() ([]string, error) {
 	for _, h := range mounted {
 		err := filepath.WalkDir(filepath.Join(h.Path, cgroupBase), func(path string, entry fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // never made, or gone in the meantime
+				return nil // never created, or removed in the meantime
 			}
 			if err == nil && entry.IsDir() {
 				out = append(out, path)

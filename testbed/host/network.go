@@ -24,10 +24,10 @@ const HostLink = "cmmcs0"
 // SwitchName is the name of the file that keeps the bridge's network namespace, in the testbed's state directory.
 const SwitchName = "testbed-switch"
 
-// nodeLink is what a node calls its interface (package node configures it).
+// nodeLink is the name of the interface in a node (package node configures it).
 const nodeLink = "eth0"
 
-// CreateNetwork makes the network that nodes are connected to, and the host's address and routes in it:
+// CreateNetwork creates the network of the nodes, and the host's address and routes in it:
 //
 //	host            switch (own network namespace)        node cls1-node1
 //	cmmcs0 -------- host  --[ bridge ]--  c1n1 ---------- eth0 (172.30.0.11)
@@ -124,7 +124,7 @@ func plugIn(inside *netlink.Handle, port string) error {
 	return nil
 }
 
-// removeNetwork takes away what CreateNetwork made, however far that got.
+// removeNetwork removes the network of CreateNetwork, also if it is incomplete.
 func removeNetwork(switchFile string) error {
 	if link, err := netlink.LinkByName(HostLink); err == nil {
 		if err := netlink.LinkDel(link); err != nil {
@@ -186,7 +186,7 @@ func newNamespace(file string) (netns.NsHandle, error) {
 	return netns.GetFromPath(file)
 }
 
-// waitGone polls until gone says so; what it waits for is the kernel cleaning up, which takes milliseconds.
+// waitGone polls until gone returns true: the kernel cleans up within milliseconds.
 func waitGone(what string, limit time.Duration, gone func() (bool, error)) error {
 	for end := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
 		ok, err := gone()

@@ -24,7 +24,7 @@ type Process struct {
 	Start string `json:"start"`
 }
 
-// Alive says whether the process still runs.
+// Alive reports whether the process still runs.
 func (p Process) Alive() bool {
 	start, err := startTime(p.PID)
 	return err == nil && start == p.Start
@@ -44,7 +44,7 @@ func startTime(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// StartNode starts program as the first process of a node, in namespaces of its own, connects its network, and tells it
+// StartNode starts program as the first process of a node, in namespaces of its own, connects its network, and sends it
 // the specification. The node outlives the caller. If anything fails nothing is left running.
 func StartNode(program, switchFile, port string, spec cluster.NodeSpec) (Process, error) {
 	log, err := os.Create(filepath.Join(spec.LogDir, "node.log"))
@@ -117,7 +117,7 @@ func killAll() error {
 		left := 0
 		for _, pid := range pids {
 			if _, err := startTime(pid); err != nil {
-				continue // ended; whoever started it has not noticed yet
+				continue // ended, and not reaped yet
 			}
 			left++
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -142,7 +142,7 @@ func removeCgroups() (bool, error) {
 	return len(dirs) == 0, nil
 }
 
-// Leftovers lists what is still on the machine of a testbed; after Clean, nothing.
+// Leftovers lists the resources of a testbed on the machine; after Clean there are none.
 func Leftovers(stateDir string) ([]string, error) {
 	var out []string
 	pids, err := processes()

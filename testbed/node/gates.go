@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// pollInterval is how often a gate looks: well below what a person or the start-up time of a cluster notices.
+// pollInterval of gates: well below the start-up time of a cluster.
 const pollInterval = 100 * time.Millisecond
 
-// gates wait for what a process needs (cluster.Process.After).
+// gates wait for the prerequisites of a process (cluster.Process.After).
 type gates struct {
 	client *http.Client
 	done   map[string]chan struct{}
@@ -28,7 +28,7 @@ func newGates(ca string, done map[string]chan struct{}) (*gates, error) {
 	return &gates{client: &http.Client{Transport: transport, Timeout: 2 * time.Second}, done: done}, nil
 }
 
-// wait returns when the gate is open, however long that takes: the host gives up first, and says so.
+// wait returns when the gate is open. It has no timeout: the host has one.
 func (g *gates) wait(gate string) {
 	if name, ok := strings.CutPrefix(gate, "done:"); ok {
 		<-g.done[name]

@@ -36,7 +36,7 @@ func mountAll(spec cluster.NodeSpec) error {
 }
 
 // mountKernel replaces /proc and /sys, which show the PID and network namespace they were mounted in. A new /sys has no
-// cgroups below it, so those are set aside and put back.
+// cgroups below it, so the cgroup mounts are saved and restored.
 func mountKernel() error {
 	cgroups, err := unix.OpenTree(unix.AT_FDCWD, "/sys/fs/cgroup", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {

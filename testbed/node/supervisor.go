@@ -12,12 +12,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/cluster"
 )
 
-// restartDelay keeps a program that cannot start from taking the CPU of those that can.
+// restartDelay keeps a program that fails at start from using all CPU.
 const restartDelay = time.Second
 
-// supervisor starts the node's processes when what they wait for is there, and starts them again when they end. As the
-// first process of the PID namespace it also inherits the children of those that end (containerd's shims, for instance)
-// and buries them.
+// supervisor starts the node's processes when their prerequisites are met, and restarts them when they end. As the first
+// process of the PID namespace it also inherits orphans (containerd's shims, for instance) and reaps them.
 type supervisor struct {
 	spec cluster.NodeSpec
 
@@ -75,7 +74,7 @@ func (s *supervisor) keep(p cluster.Process, log *os.File, gates *gates) {
 	}
 }
 
-// start holds the lock until the PID is registered, so that reap cannot bury the process before it is known.
+// start holds the lock until the PID is registered, so that the process is not reaped before it is known.
 func (s *supervisor) start(p cluster.Process, log *os.File) (<-chan bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +97,7 @@ func (s *supervisor) start(p cluster.Process, log *os.File) (<-chan bool, error)
 	return ended, process.Release()
 }
 
-// reap waits for any child to end and tells whoever runs it.
+// reap waits for any child to end and notifies the goroutine that runs it.
 func (s *supervisor) reap() {
 	var status syscall.WaitStatus
 	pid, err := syscall.Wait4(-1, &status, 0, nil)

@@ -1,7 +1,7 @@
 // Package oci builds OCI image archives from local files, without a container engine and without a registry.
 //
 // An archive is the tar of an OCI image layout, as `ctr images import`, `podman load`, `skopeo copy oci-archive:` and
-// `docker load` (25 and later) read it. The same input gives the same bytes, whoever builds it and whenever.
+// `docker load` (25 and later) read it. Builds are reproducible: the same input gives the same bytes.
 package oci
 
 import (
@@ -27,10 +27,10 @@ import (
 // epoch stands in every place where a format wants a time: a real one would make every build different.
 var epoch = time.Unix(0, 0).UTC()
 
-// defaultPath is what container engines set when an image says nothing; programs started by a shell rely on it.
+// defaultPath is the PATH that container engines set by default; programs started by a shell rely on it.
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Image is one image to build: what runs, as whom, under which names, and the files of each platform.
+// Image is one image to build: its entrypoint, user, names, and the files of each platform.
 type Image struct {
 	// Refs are the image's names, NAME:TAG; Docker's short forms are completed (a/b:1 is docker.io/a/b:1).
 	Refs []string
@@ -52,7 +52,7 @@ type Platform struct {
 	Files []File
 }
 
-// WriteFile writes the image's archive to path, replacing what is there only when everything went well.
+// WriteFile writes the image's archive to path, replacing an existing file only on success.
 func WriteFile(path string, img Image) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
@@ -156,8 +156,8 @@ func namedIndex(index v1.ImageIndex, refs []string) (v1.ImageIndex, error) {
 			return nil, err
 		}
 		annotations := map[string]string{
-			"io.containerd.image.name":          full, // what containerd calls it
-			"org.opencontainers.image.ref.name": tag,  // what skopeo and podman select by
+			"io.containerd.image.name":          full, // the name in containerd
+			"org.opencontainers.image.ref.name": tag,  // the name that skopeo and podman use
 		}
 		top = mutate.AppendManifests(top, mutate.IndexAddendum{Add: index, Descriptor: v1.Descriptor{Annotations: annotations}})
 	}

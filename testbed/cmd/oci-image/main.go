@@ -63,7 +63,7 @@ func (o *options) run() error {
 	return oci.WriteFile(o.out, o.image)
 }
 
-// platforms puts each platform's binary where the entrypoint looks for it, and the extra files beside it.
+// platforms puts each platform's binary at the path of the entrypoint, and the extra files beside it.
 func platforms(binaries []string, entrypoint string, extra []string) ([]oci.Platform, error) {
 	var files []oci.File
 	for _, f := range extra {

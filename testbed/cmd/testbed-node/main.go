@@ -1,5 +1,5 @@
-// Testbed-node is the first process of a node. The testbed starts it in new namespaces and tells it on standard input
-// what to do; nobody else runs it.
+// Testbed-node is the first process of a node. The testbed starts it in new namespaces and sends its
+// specification on standard input.
 package main
 
 import (
