@@ -1,4 +1,4 @@
-// Pause holds the namespaces of a Pod: it waits until it is told to end, and buries orphans meanwhile, as it is the
+// Pause holds the namespaces of a Pod: it waits for SIGTERM, and reaps orphans meanwhile, as it is the
 // first process of the Pod when containers share their PID namespace.
 package main
 
