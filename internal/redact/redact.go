@@ -18,7 +18,7 @@ func Text(text string) string {
 	})
 }
 
-// Error is err with its text as Text has it; nil for nil.
+// Error returns err with the text of Text, nil for nil.
 func Error(err error) error {
 	if err == nil || !userinfo.MatchString(err.Error()) {
 		return err

@@ -1,5 +1,5 @@
-// Package served finds out under which versions an API server has the Multi-Cluster Services and About APIs, and registers
-// their Go types under them.
+// Package served discovers the versions of the Multi-Cluster Services and About APIs that an API server serves, and registers their Go
+// types under them.
 package served
 
 import (
@@ -17,11 +17,11 @@ import (
 )
 
 var (
-	// apiVersions are the versions of the MCS and About APIs, the preferred first. Their schemas are the same in both, so the
-	// Go types of v1beta1 serve for whichever the API server has.
+	// apiVersions are the versions of the MCS and About APIs, the preferred one first. Their schemas are identical, so the Go types
+	// of v1beta1 are used for both.
 	apiVersions = []string{"v1beta1", "v1alpha1"}
 
-	// An older ServiceImport without the subresource status would never get one.
+	// The subresource status is required: without it the status of a ServiceImport is never written.
 	mcsResources = []string{
 		mcsv1beta1.ServiceExportPluralName, mcsv1beta1.ServiceExportPluralName + "/status",
 		mcsv1beta1.ServiceImportPluralName, mcsv1beta1.ServiceImportPluralName + "/status",
@@ -29,8 +29,8 @@ var (
 	aboutResources = []string{"clusterproperties"}
 )
 
-// version is the first of apiVersions in which the API server serves all resources of group; ok is false, and gv the preferred
-// one, when there is none. An error means that nobody knows.
+// version returns the first of apiVersions in which the API server serves all resources of group. If there is none, ok is false and
+// gv is the preferred version. After an error the served versions are unknown.
 func version(d discovery.DiscoveryInterface, group string, resources []string) (gv schema.GroupVersion, ok bool, err error) {
 	for _, v := range apiVersions {
 		gv := schema.GroupVersion{Group: group, Version: v}
@@ -39,7 +39,7 @@ func version(d discovery.DiscoveryInterface, group string, resources []string) (
 			continue
 		}
 		if err != nil {
-			return gv, false, fmt.Errorf("asking the API server for %s: %w", gv, err)
+			return gv, false, fmt.Errorf("discovering %s: %w", gv, err)
 		}
 		served := func(resource string) bool {
 			return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == resource })
@@ -51,18 +51,18 @@ func version(d discovery.DiscoveryInterface, group string, resources []string) (
 	return schema.GroupVersion{Group: group, Version: apiVersions[0]}, false, nil
 }
 
-// MCS is the served version of the MCS API; ok is false, and gv the preferred one, when there is none. An error means that
-// nobody knows.
+// MCS returns the served version of the MCS API. If there is none, ok is false and gv is the preferred version. After an error the
+// served versions are unknown.
 func MCS(d discovery.DiscoveryInterface) (gv schema.GroupVersion, ok bool, err error) {
 	return version(d, mcsv1beta1.GroupName, mcsResources)
 }
 
-// About is the served version of ClusterProperty's API, in the same way.
+// About returns the served version of the About API, like MCS.
 func About(d discovery.DiscoveryInterface) (gv schema.GroupVersion, ok bool, err error) {
 	return version(d, aboutv1beta1.GroupName, aboutResources)
 }
 
-// AddMCS registers the types of the MCS API under gv, the version that is served.
+// AddMCS registers the types of the MCS API under gv, the served version.
 func AddMCS(scheme *runtime.Scheme, gv schema.GroupVersion) {
 	scheme.AddKnownTypes(gv,
 		&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceExportList{},

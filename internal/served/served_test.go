@@ -8,7 +8,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-func TestVersions(t *testing.T) {
+func TestServedVersions(t *testing.T) {
 	both := []string{"serviceexports", "serviceexports/status", "serviceimports", "serviceimports/status"}
 	list := func(version string, names ...string) *metav1.APIResourceList {
 		l := &metav1.APIResourceList{GroupVersion: "multicluster.x-k8s.io/" + version}

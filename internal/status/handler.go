@@ -10,35 +10,35 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// The paths of the handler. They are between a controller and a plugin that may be one release older or newer: fields are
-// added and never change their meaning.
+// The paths of the handler. The controller may be one release older or newer than the plugin that reads them: fields are added, and
+// never change their meaning.
 const (
 	PathStatus   = "/status"
 	PathServices = "/services"
 	pathReach    = "/reach/"
 )
 
-// ServicePath is where Service of key is.
+// ServicePath returns the path of the Service of key.
 func ServicePath(key mcs.Key) string { return PathServices + "/" + key.Namespace + "/" + key.Name }
 
-// ProbePath is where Probe of key is. Asking for it makes the controller look the service up and connect to it.
+// ProbePath returns the path of the Probe of key. A request makes the controller resolve the name of the service and connect to it.
 func ProbePath(key mcs.Key) string { return ServicePath(key) + "/probe" }
 
-// ReachPath asks the controller to connect to the health port of another cluster's controller at ip; the answer is a Connection.
+// ReachPath returns the path of a Connection to the health port of another cluster's controller at ip.
 func ReachPath(ip string) string { return pathReach + ip }
 
-// A Source knows the answers. Its methods may be called from many goroutines.
+// A Source returns the responses. Its methods may be called concurrently.
 type Source interface {
 	Status(ctx context.Context) Status
-	// Service is the key's, also when nobody exports it.
+	// Service returns the service of key, also if no cluster exports it.
 	Service(ctx context.Context, key mcs.Key) (Service, error)
-	// Services are those of all keys of the clusterset, sorted by key.
+	// Services returns the services of all keys of the clusterset, sorted by key.
 	Services(ctx context.Context) ([]Service, error)
 	Probe(ctx context.Context, key mcs.Key) (Probe, error)
 	Reach(ctx context.Context, ip netip.Addr) Connection
 }
 
-// NewHandler answers from source.
+// NewHandler returns a handler that serves source.
 func NewHandler(source Source) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathStatus, func(w http.ResponseWriter, r *http.Request) {
@@ -59,7 +59,7 @@ func NewHandler(source Source) http.Handler {
 	mux.HandleFunc("GET "+pathReach+"{ip}", func(w http.ResponseWriter, r *http.Request) {
 		ip, err := netip.ParseAddr(r.PathValue("ip"))
 		if err != nil {
-			http.Error(w, fmt.Sprintf("%q is no IP address", r.PathValue("ip")), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("%q is not an IP address", r.PathValue("ip")), http.StatusBadRequest)
 			return
 		}
 		write(w, source.Reach(r.Context(), ip), nil)
@@ -71,12 +71,12 @@ func keyIn(r *http.Request) mcs.Key {
 	return mcs.Key{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
 }
 
-// write answers with a value, or with the reason why there is none yet.
+// write responds with a value, or with the error if there is no value yet.
 func write(w http.ResponseWriter, value any, err error) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(value) // whoever asked has gone
+	_ = json.NewEncoder(w).Encode(value) // the client has closed the connection
 }

@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// lookupTimeout is the resolver's own patience with one server; connectTimeout leaves room for one SYN that got lost
-	// (retransmitted after a second).
+	// lookupTimeout is the resolver's default timeout for one server. connectTimeout allows for one lost SYN, which is retransmitted
+	// after a second.
 	lookupTimeout  = 5 * time.Second
 	connectTimeout = 3 * time.Second
 )
 
-// A Prober looks at services from where it runs. The zero Prober uses the pod's resolver and network.
+// A Prober tests services from its pod. The zero Prober uses the pod's resolver and network.
 type Prober struct {
 	lookup func(ctx context.Context, name string) ([]string, error)
 	dial   func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Probe looks the service's name up and tries one TCP connection to each target. It sends nothing.
+// Probe resolves the name of the service and opens a TCP connection to each target. It sends no data.
 func (p Prober) Probe(ctx context.Context, key mcs.Key, targets []Target) Probe {
 	probe := Probe{Key: key, Name: key.Name + "." + key.Namespace + ".svc." + coredns.Zone, Connections: make([]Connection, len(targets))}
 	var all sync.WaitGroup
 	all.Go(func() {
-		addresses, err := p.resolve(ctx, probe.Name+".") // the dot keeps search domains out
+		addresses, err := p.resolve(ctx, probe.Name+".") // the trailing dot disables search domains
 		if err != nil {
 			probe.LookupProblem = problemOf(err)
 			return
@@ -45,7 +45,7 @@ func (p Prober) Probe(ctx context.Context, key mcs.Key, targets []Target) Probe 
 	return probe
 }
 
-// Connect tries one TCP connection.
+// Connect opens a TCP connection and closes it.
 func (p Prober) Connect(ctx context.Context, target Target) Connection {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -73,7 +73,7 @@ func (p Prober) resolve(ctx context.Context, name string) ([]string, error) {
 	return net.DefaultResolver.LookupHost(ctx, name)
 }
 
-// problemOf is the part of a network error that says what happened, without the addresses, which the reader has.
+// problemOf returns the text of a network error without the addresses, which are shown beside it.
 func problemOf(err error) string {
 	var noName *net.DNSError
 	if errors.As(err, &noName) {

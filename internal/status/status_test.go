@@ -48,7 +48,7 @@ func TestHandler(t *testing.T) {
 		{path: ProbePath(key), wantCode: 200, want: `{"key":{"namespace":"demo","name":"web"}`},
 		{path: ReachPath("10.0.0.9"), wantCode: 200, want: `{"address":"10.0.0.9","milliseconds":0}`},
 		{path: ReachPath("2001:db8::1"), wantCode: 200, want: `{"address":"2001:db8::1"`},
-		{path: ReachPath("example.com"), wantCode: 400, want: `"example.com" is no IP address`},
+		{path: ReachPath("example.com"), wantCode: 400, want: `"example.com" is not an IP address`},
 		{path: PathServices, err: errors.New("not read yet"), wantCode: 503, want: "not read yet"},
 		{path: PathStatus, method: http.MethodPost, wantCode: 405},
 		{path: "/", wantCode: 404},
@@ -66,8 +66,8 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// What a controller writes, the plugin reads.
-func TestRoundTrip(t *testing.T) {
+// TestStatusRoundTrip: the plugin decodes what a controller encodes.
+func TestStatusRoundTrip(t *testing.T) {
 	want, _ := source{}.Service(t.Context(), mcs.Key{Namespace: "demo", Name: "web"})
 	text, err := json.Marshal(want)
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
@@ -74,9 +76,12 @@ func (r *Results) source(p *page, section string) {
 }
 
 func (r *Results) steadyTable(p *page) {
+	settings := config.Default().Registry
+	modelWith := cloudmap.CostModel{Poll: settings.PollIntervalWithNotifications, Heartbeat: settings.HeartbeatInterval}.TotalPerMinute()
+	modelWithout := cloudmap.CostModel{Poll: settings.PollInterval, Heartbeat: settings.HeartbeatInterval}.TotalPerMinute()
 	p.linef("## Calls while nothing changes\n")
 	p.linef("Cloud Map calls per minute and cluster, counted at the server for %v, whole clustersets of real registries with the real AWS SDK in one", window)
-	p.linef("process, without the instance view, which reads one service a minute more at most ([cost](../cost.md#requests)). The excess over 17.5 and 65.5 is the")
+	p.linef("process, without the instance view, which reads one service a minute more at most ([cost](../cost.md#requests)). The excess over %g and %g is the", modelWith, modelWithout)
 	p.linef("search for leftovers that each controller makes once in its first minutes. Target: at most 20 with peer notifications, 75 without, at any number of services.\n")
 	p.linef("![calls per minute and cluster](calls.svg)\n")
 	p.linef("| exports of %d endpoints | clusters | with peer notifications | without peer notifications | legacy controller |", endpointsPerExport)
