@@ -1,0 +1,58 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestNamedTests wants every test that a page names to exist. docs/api.md names the tests that prove the clauses of the KEPs.
+func TestNamedTests(t *testing.T) {
+	declared := declaredTests(t)
+	named := regexp.MustCompile(`\bTest[A-Z]\w*\b`)
+	for name := range pages(t) {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := named.FindAllString(string(text), -1)
+		if name == "docs/api.md" && len(found) < 50 {
+			t.Errorf("docs/api.md names %d tests: the table of clauses is missing", len(found))
+		}
+		for _, test := range found {
+			if !declared[test] {
+				t.Errorf("%s names %s, which does not exist", name, test)
+			}
+		}
+	}
+}
+
+// declaredTests returns the names of all tests of the repository.
+func declaredTests(t *testing.T) map[string]bool {
+	t.Helper()
+	declared := map[string]bool{}
+	declaration := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && slices.Contains([]string{".git", "bin", "dist"}, entry.Name()):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range declaration.FindAllSubmatch(text, -1) {
+			declared[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return declared
+}
