@@ -295,28 +295,6 @@ func TestDecideImport(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatThisClusterAloneExportsCanWait(t *testing.T) {
-	local := exportOf("cls1", 80)
-	for name, c := range map[string]struct {
-		facts importFacts
-		want  bool
-	}{
-		"new, of this cluster alone":      {importFacts{local: &local}, true},
-		"new, of another cluster":         {importFacts{view: registry.View{Exports: []mcs.Export{exportOf("cls2", 80)}}}, false},
-		"new, of this and another":        {importFacts{local: &local, view: registry.View{Exports: []mcs.Export{exportOf("cls2", 80)}}}, false},
-		"there already":                   {importFacts{local: &local, imp: importShowing("cls1")}, false},
-		"nobody exports it":               {importFacts{}, false},
-		"the namespace may not take part": {importFacts{local: &local, forbidden: true}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c.facts.key, c.facts.namespace, c.facts.synced = webKey, true, true
-			if got := decideImport(c.facts).canWait(c.facts); got != c.want {
-				t.Errorf("it can wait: %v, want %v", got, c.want)
-			}
-		})
-	}
-}
-
 func TestDecideStale(t *testing.T) {
 	// endpointOf makes its endpoint the cluster's own, and ready or not.
 	endpointOf := func(cluster, address string, ready bool) mcs.Export {

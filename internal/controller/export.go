@@ -29,9 +29,6 @@ type exportReconciler struct {
 	now        func() time.Time
 	// takeOver lets the finalizer of the AWS Cloud Map MCS Controller for K8s be removed.
 	takeOver bool
-	// look makes it look at services, turns say when it does what can wait.
-	look  *trigger
-	turns *turns
 
 	// published are the last exports by key, to tell when one changed.
 	published sync.Map // mcs.Key -> publishedExport
@@ -50,8 +47,6 @@ type publishedExport struct {
 // Reconcile implements reconcile.Reconciler.
 func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := keyOf(req.NamespacedName)
-	turn := turn{r.look, key}
-	defer r.turns.done(turn)
 	standing := r.membership.standing()
 	if standing.undecided() {
 		return reconcile.Result{}, nil
@@ -74,9 +69,6 @@ func (r *exportReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	}
 	if wait := r.statusIn(key, src.ServiceExport, facts); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
-	}
-	if len(src.ServiceExport.Status.Conditions) == 0 && !facts.failed() && !r.turns.take(turn, forStatus) {
-		return reconcile.Result{}, nil
 	}
 	return retryOnRace(r.updateStatus(ctx, src.ServiceExport, facts))
 }

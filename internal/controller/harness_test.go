@@ -401,3 +401,9 @@ func eventually(t *testing.T, what string, check func() error) {
 		}
 	}
 }
+
+// roundTripper is a function that is an http.RoundTripper.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }

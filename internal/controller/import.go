@@ -40,29 +40,23 @@ type importReconciler struct {
 	// takeOver lets the imports of the AWS Cloud Map MCS Controller for K8s be taken over.
 	takeOver bool
 
-	// look makes it look at services, turns say when it does what can wait.
-	look  *trigger
-	turns *turns
+	// look makes it look at services.
+	look *trigger
 	// reported are the keys of which the user has been told that somebody else's object is in the way.
 	reported sync.Map // mcs.Key -> struct{}
 }
 
 // Reconcile implements reconcile.Reconciler.
 func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	turn := turn{r.look, keyOf(req.NamespacedName)}
-	defer r.turns.done(turn)
 	session := r.membership.standing().session
 	if session == nil {
 		return reconcile.Result{}, nil // what is there stays; a new session looks at everything again
 	}
-	facts, err := r.gather(ctx, session, turn.key)
+	facts, err := r.gather(ctx, session, keyOf(req.NamespacedName))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	decision := decideImport(facts)
-	if decision.canWait(facts) && !r.turns.take(turn, forImport) {
-		return reconcile.Result{}, nil
-	}
 	if decision.verdict != verdictForeign {
 		r.reported.Delete(facts.key)
 	}

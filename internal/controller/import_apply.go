@@ -19,7 +19,7 @@ import (
 )
 
 // keep makes the import what d says: derived Service, ServiceImport with its IPs, EndpointSlices, and at last the status, which then
-// tells no lie. Of many new imports at once, all carry traffic before the rest is written of any: that takes turns.
+// tells no lie.
 func (r *importReconciler) keep(ctx context.Context, session *session, f importFacts, d importDecision) error {
 	o, err := r.keepObjects(ctx, f, d)
 	if err != nil {
@@ -42,9 +42,6 @@ func (r *importReconciler) keep(ctx context.Context, session *session, f importF
 		return ignoreTerminating(err)
 	}
 	r.metrics.observePropagation(session, travelled(d, before), changes, r.now())
-	if isNew(o.imp) && !r.turns.take(turn{r.look, f.key}, forStatus) {
-		return nil
-	}
 	if o.unowned {
 		if _, err := r.keepDerivedService(ctx, o.derived, r.derivedService(o, o.derived, true)); err != nil {
 			return ignoreTerminating(err)

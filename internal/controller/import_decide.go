@@ -114,11 +114,6 @@ func decideImport(f importFacts) importDecision {
 	return d
 }
 
-// canWait says whether the import is a new one of what only this cluster exports: its clients have the Service itself meanwhile.
-func (d importDecision) canWait(f importFacts) bool {
-	return d.verdict == verdictKeep && f.imp == nil && len(f.view.Exports) == 0
-}
-
 // decideStale decides what becomes of the endpoints of stale clusters. While a cluster that takes part in the import is
 // unknown it cannot be told which endpoints are the last ones, and theirs stay as they are.
 func (d *importDecision) decideStale(f importFacts) {

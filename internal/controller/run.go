@@ -64,14 +64,11 @@ func Run(ctx context.Context, cfg *rest.Config, setup Setup) error {
 		}
 		return err
 	}
-	strain := &strain{}
-	cfg = rest.CopyConfig(cfg)
-	cfg.Wrap(strain.measure)
 	mgr, err := newManager(cfg, mcsVersion, setup)
 	if err != nil {
 		return err
 	}
-	if err := wire(ctx, mgr, d, strain, mcsVersion, setup); err != nil {
+	if err := wire(ctx, mgr, d, mcsVersion, setup); err != nil {
 		return err
 	}
 	setup.Logger.Info("Starting", "version", config.Version, "mcsVersion", mcsVersion.String())
@@ -117,7 +114,7 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 }
 
 // wire puts the parts together.
-func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterface, strain *strain, mcsVersion schema.GroupVersion, setup Setup) error {
+func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterface, mcsVersion schema.GroupVersion, setup Setup) error {
 	if err := addIndices(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -136,10 +133,8 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 	}
 	events := recorder{mgr.GetEventRecorder(leaseName)}
 	takeOver := setup.Options.Migration.ImportFromAWSController
-	turns := &turns{imports: imports, strain: strain}
 	exporter := &exportReconciler{
 		client: mgr.GetClient(), membership: m, scope: scope, events: events, now: time.Now, takeOver: takeOver,
-		look: exports, turns: turns,
 	}
 	if err := exporter.register(mgr, exports, controller.Options{}); err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
@@ -150,7 +145,6 @@ func wire(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterfa
 		staleRule: setup.Options.Registry.StaleRule(),
 		takeOver:  takeOver,
 		look:      imports,
-		turns:     turns,
 	}).register(mgr, controller.Options{})
 	if err != nil {
 		return fmt.Errorf("setting up imports: %w", err)

@@ -49,13 +49,6 @@ func (t *trigger) notify(key mcs.Key) {
 	t.early[key] = struct{}{}
 }
 
-// busy says whether keys wait for their turn.
-func (t *trigger) busy() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.queue != nil && t.queue.Len() > 0
-}
-
 func requestFor(key mcs.Key) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: key.Namespace, Name: key.Name}}
 }
