@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
@@ -29,7 +29,7 @@ func planLegacy(options config.Options) legacyPlan {
 	return plan
 }
 
-func (p legacyPlan) prepare(ctx context.Context, deps dependencies) (controller.NewRegistry, error) {
+func (p legacyPlan) prepare(ctx context.Context, deps dependencies) (membership.RegistryFactory, error) {
 	p.client.Metrics = deps.metrics
 	client, err := cloudmapapi.NewClient(ctx, p.client)
 	if err != nil {

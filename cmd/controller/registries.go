@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
@@ -25,7 +25,7 @@ import (
 // A registryPlan is the configuration of one registry: a pure function of the command line.
 type registryPlan interface {
 	// prepare creates the client. The registry is created as soon as the cluster's identity is known.
-	prepare(context.Context, dependencies) (controller.NewRegistry, error)
+	prepare(context.Context, dependencies) (membership.RegistryFactory, error)
 }
 
 // namedPlan is a registryPlan with the registry's name in metrics, logs and errors, and the flag that asks for it.
@@ -93,9 +93,9 @@ func planRegistries(options config.Options) []namedPlan {
 }
 
 // newRegistry prepares one registry that unites all registries of the options.
-func newRegistry(ctx context.Context, options config.Options, deps dependencies) (controller.NewRegistry, error) {
+func newRegistry(ctx context.Context, options config.Options, deps dependencies) (membership.RegistryFactory, error) {
 	plans := planRegistries(options)
-	constructors := make([]controller.NewRegistry, len(plans))
+	constructors := make([]membership.RegistryFactory, len(plans))
 	for i, plan := range plans {
 		var err error
 		if constructors[i], err = plan.prepare(ctx, deps); err != nil {
@@ -165,7 +165,7 @@ func cloudMapRates(configured config.Rates) map[string]cloudmapapi.Rate {
 	return rates
 }
 
-func (p cloudMapPlan) prepare(ctx context.Context, deps dependencies) (controller.NewRegistry, error) {
+func (p cloudMapPlan) prepare(ctx context.Context, deps dependencies) (membership.RegistryFactory, error) {
 	p.client.Metrics = deps.metrics
 	client, err := cloudmapapi.NewClient(ctx, p.client)
 	if err != nil {
@@ -215,7 +215,7 @@ func planEtcd(options config.Options, name string, connection config.Etcd, readO
 	}
 }
 
-func (p etcdPlan) prepare(_ context.Context, deps dependencies) (controller.NewRegistry, error) {
+func (p etcdPlan) prepare(_ context.Context, deps dependencies) (membership.RegistryFactory, error) {
 	p.client.Metrics = deps.metrics
 	client, err := etcd.NewClient(p.client)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
@@ -68,10 +69,10 @@ func TestOverCloudMap(t *testing.T) {
 
 	// What goes while the controller is away is withdrawn when it comes back.
 	runA.end(t)
-	a.delete(t, serviceExport(key))
+	a.delete(t, controllertest.ServiceExport(key))
 	a.runWith(t, newRegistry, testOptions(flags("cls1")))
 	b.imported(t, key, map[string][]string{"cls2": {"10.2.0.1"}})
-	b.delete(t, serviceExport(key))
+	b.delete(t, controllertest.ServiceExport(key))
 	b.notImported(t, key)
 	a.notImported(t, key)
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
@@ -62,7 +63,7 @@ func TestZeroEndpointsKeepImportAndIP(t *testing.T) {
 	before := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2", "10.1.0.3"}})
 	change(t, s.a, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints = nil })
 	s.b.imported(t, s.key, map[string][]string{"cls1": nil})
-	change(t, s.a, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints = endpoints(1, 1) })
+	change(t, s.a, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints = controllertest.Endpoints(1, 1) })
 	after := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 	if before.UID != after.UID || before.Spec.IPs[0] != after.Spec.IPs[0] {
 		t.Errorf("the import changed: %s %v, then %s %v", before.UID, before.Spec.IPs, after.UID, after.Spec.IPs)
@@ -100,10 +101,10 @@ func TestUnexportRemovesTheImport(t *testing.T) {
 	s.a.export(t, s.key, 1, 1)
 	s.b.export(t, s.key, 2, 1)
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}})
-	s.a.delete(t, serviceExport(s.key))
+	s.a.delete(t, controllertest.ServiceExport(s.key))
 	s.a.imported(t, s.key, map[string][]string{"cls2": {"10.2.0.1"}})
 	s.b.imported(t, s.key, map[string][]string{"cls2": {"10.2.0.1"}})
-	s.b.delete(t, serviceExport(s.key))
+	s.b.delete(t, controllertest.ServiceExport(s.key))
 	s.a.notImported(t, s.key)
 	s.b.notImported(t, s.key)
 	for _, k := range []*cluster{s.a, s.b} {
@@ -129,12 +130,12 @@ func TestNamespaceComesLater(t *testing.T) {
 func TestForeignServiceImportIsLeftAlone(t *testing.T) {
 	s := setUp(t, "foreign")
 	foreign := &mcsv1beta1.ServiceImport{
-		ObjectMeta: objectMeta(s.key),
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.key.Namespace, Name: s.key.Name},
 		Spec:       mcsv1beta1.ServiceImportSpec{Type: mcsv1beta1.Headless, Ports: []mcsv1beta1.ServicePort{{Port: 1234}}},
 	}
 	s.b.create(t, foreign)
 	s.a.export(t, s.key, 1, 1)
-	s.b.event(t, s.key, reasonNotManaged)
+	s.b.event(t, s.key, "NotManaged")
 	var now mcsv1beta1.ServiceImport
 	if err := s.b.get(t, s.key, &now); err != nil || now.ResourceVersion != foreign.ResourceVersion {
 		t.Errorf("it was touched: %v, version %s, then %s", err, foreign.ResourceVersion, now.ResourceVersion)
@@ -151,18 +152,18 @@ func TestRegistryOutageChangesNothing(t *testing.T) {
 	s.hub.SetError(errors.New("the registry is down for a test"))
 
 	// Local endpoints go on, before and after a restart.
-	change(t, s.b, local, func(e *discoveryv1.EndpointSlice) { e.Endpoints = endpoints(2, 2) })
+	change(t, s.b, local, func(e *discoveryv1.EndpointSlice) { e.Endpoints = controllertest.Endpoints(2, 2) })
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1", "10.2.0.2"}})
 	s.runB.end(t)
 	s.b.run(t, s.hub, flags("cls2"))
-	change(t, s.b, local, func(e *discoveryv1.EndpointSlice) { e.Endpoints = endpoints(2, 3) })
+	change(t, s.b, local, func(e *discoveryv1.EndpointSlice) { e.Endpoints = controllertest.Endpoints(2, 3) })
 	after := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1", "10.2.0.2", "10.2.0.3"}})
 	if before.UID != after.UID || before.Spec.IPs[0] != after.Spec.IPs[0] {
 		t.Errorf("the import changed: %s %v, then %s %v", before.UID, before.Spec.IPs, after.UID, after.Spec.IPs)
 	}
 
 	// An export that goes meanwhile takes its endpoints with it and leaves the rest as it is.
-	s.b.delete(t, serviceExport(s.key))
+	s.b.delete(t, controllertest.ServiceExport(s.key))
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 	s.hub.SetError(nil)
 	s.a.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
@@ -186,7 +187,7 @@ func TestUnexportWhileTheControllerIsDown(t *testing.T) {
 	s.a.export(t, s.key, 1, 1)
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 	s.runA.end(t)
-	s.a.delete(t, serviceExport(s.key))
+	s.a.delete(t, controllertest.ServiceExport(s.key))
 	s.runB.end(t)
 	s.b.run(t, s.hub, flags("cls2"))
 	s.a.run(t, s.hub, flags("cls1"))
@@ -203,7 +204,7 @@ func TestManyAtOnce(t *testing.T) {
 		s.a.export(t, key(i), 1, 1)
 	}
 	for i := 0; i < n; i += 4 {
-		s.a.delete(t, serviceExport(key(i)))
+		s.a.delete(t, controllertest.ServiceExport(key(i)))
 	}
 	for i := range n {
 		if i%4 == 0 {
@@ -224,7 +225,7 @@ func TestManyAtOnce(t *testing.T) {
 func TestDerivedServiceOfAnEarlierLife(t *testing.T) {
 	s := setUp(t, "earlier-life")
 	derivedFor := func(key mcs.Key) *corev1.Service {
-		svc := service(mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)})
+		svc := controllertest.Service(mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)})
 		svc.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: key.Name}
 		svc.Spec.Selector = nil
 		return svc
@@ -262,9 +263,9 @@ func TestUnreadableClusterKeepsItsEndpoints(t *testing.T) {
 	s.b.export(t, marker, 2, 1)
 	s.b.imported(t, marker, map[string][]string{"cls2": {"10.2.0.1"}})
 	s.b.imported(t, s.key, both)
-	s.b.delete(t, serviceExport(s.key))
+	s.b.delete(t, controllertest.ServiceExport(s.key))
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
-	s.a.delete(t, serviceExport(s.key))
+	s.a.delete(t, controllertest.ServiceExport(s.key))
 	s.hub.SetUnreadable("cls1", false)
 	s.b.notImported(t, s.key)
 }
@@ -291,22 +292,22 @@ func TestDuplicateClusterIDIsTold(t *testing.T) {
 
 func TestServiceExportWithoutService(t *testing.T) {
 	s := setUp(t, "noservice")
-	s.a.create(t, serviceExport(s.key))
+	s.a.create(t, controllertest.ServiceExport(s.key))
 	s.a.condition(t, s.key, "Valid=False NoService", "")
 	s.a.event(t, s.key, "NoService")
-	s.a.create(t, service(s.key))
+	s.a.create(t, controllertest.Service(s.key))
 	s.a.condition(t, s.key, "Ready=True Exported", "")
 	s.b.imported(t, s.key, map[string][]string{"cls1": nil})
 
 	// The Service goes and comes back; its ServiceExport outlives it.
-	s.a.delete(t, service(s.key))
+	s.a.delete(t, controllertest.Service(s.key))
 	s.a.condition(t, s.key, "Valid=False NoService", "")
 	s.b.notImported(t, s.key)
-	s.a.create(t, service(s.key))
+	s.a.create(t, controllertest.Service(s.key))
 	s.b.imported(t, s.key, map[string][]string{"cls1": nil})
 
 	// So does what it is.
-	change(t, s.a, service(s.key), func(svc *corev1.Service) {
+	change(t, s.a, controllertest.Service(s.key), func(svc *corev1.Service) {
 		svc.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com"}
 	})
 	s.a.condition(t, s.key, "Valid=False InvalidServiceType", "ExternalName")
@@ -319,13 +320,13 @@ func TestConflictIsToldToAll(t *testing.T) {
 	s.a.export(t, s.key, 1, 1)
 	s.a.condition(t, s.key, "Ready=True Exported", "")
 	s.b.export(t, s.key, 2, 1)
-	change(t, s.b, service(s.key), func(svc *corev1.Service) {
+	change(t, s.b, controllertest.Service(s.key), func(svc *corev1.Service) {
 		svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	})
 	for _, k := range []*cluster{s.a, s.b} {
 		k.condition(t, s.key, "Conflict=True SessionAffinityConflict", "1 of 2 clusters disagree: cls2")
 	}
-	change(t, s.b, service(s.key), func(svc *corev1.Service) {
+	change(t, s.b, controllertest.Service(s.key), func(svc *corev1.Service) {
 		svc.Spec.SessionAffinity, svc.Spec.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
 	})
 	for _, k := range []*cluster{s.a, s.b} {
@@ -337,8 +338,8 @@ func TestHeadlessAndBack(t *testing.T) {
 	s := setUp(t, "headless")
 	s.a.export(t, s.key, 1, 1)
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
-	s.a.delete(t, service(s.key))
-	headless := service(s.key)
+	s.a.delete(t, controllertest.Service(s.key))
+	headless := controllertest.Service(s.key)
 	headless.Spec.ClusterIP = corev1.ClusterIPNone
 	headless.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack) // one without selector would be given both
 	s.a.create(t, headless)
@@ -359,8 +360,8 @@ func TestHeadlessAndBack(t *testing.T) {
 		}
 		return nil
 	})
-	s.a.delete(t, service(s.key))
-	s.a.create(t, service(s.key))
+	s.a.delete(t, controllertest.Service(s.key))
+	s.a.create(t, controllertest.Service(s.key))
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 }
 
@@ -383,8 +384,8 @@ func TestWhatIsDeletedByHandComesBack(t *testing.T) {
 	s.b.imported(t, s.key, want)
 	s.b.delete(t, &s.b.slicesOf(t, s.key)[0])
 	s.b.imported(t, s.key, want)
-	s.b.delete(t, &corev1.Service{ObjectMeta: objectMeta(mcs.Key{Namespace: s.key.Namespace, Name: mcs.DerivedName(s.key)})})
+	s.b.delete(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: s.key.Namespace, Name: mcs.DerivedName(s.key)}})
 	s.b.imported(t, s.key, want)
-	s.b.delete(t, &mcsv1beta1.ServiceImport{ObjectMeta: objectMeta(s.key)})
+	s.b.delete(t, &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: s.key.Namespace, Name: s.key.Name}})
 	s.b.imported(t, s.key, want)
 }

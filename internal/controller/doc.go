@@ -1,14 +1,17 @@
-// Package controller makes the cluster it runs in follow its ServiceExports and the registry. Four parts:
+// Package controller wires the controllers of this project into a manager and runs it. Each controller is a package:
 //
-//	membership  who is this cluster (ClusterProperty)? -> a session with the registry, or why there is none
-//	exports     ServiceExport + Service + EndpointSlices -> the registry; conditions of the ServiceExport
-//	autoexport  Services that match a selector -> ServiceExports; off by default
+//	membership  ClusterProperties or flags -> the cluster's identity, and its session with the registry
+//	exports     ServiceExport + Service + EndpointSlices -> the registry; conditions of the ServiceExport;
+//	            with --auto-export-selector also Services -> ServiceExports
 //	imports     the registry + this cluster's own exports -> ServiceImport, derived Service, imported EndpointSlices
+//	serve       metrics, status endpoint, probes
+//	kube        what they share
 //
-// Exports and imports are reconciled service by service: gather what is there, decide without I/O, apply the smallest
-// writes. Everything is level-triggered; a notification, from Kubernetes or from the registry, says "look again".
+// They import one way: kube <- membership <- exports, imports <- serve <- controller. Exports and imports are reconciled service
+// by service: gather the existing objects, decide without I/O, apply the smallest set of writes. Everything is level-triggered:
+// a notification, from Kubernetes or from the registry, only requeues a service.
 //
-// What the controller may do in a cluster is what it uses, and is written here:
+// The controller's permissions in a cluster are those that it uses:
 //
 // +kubebuilder:rbac:groups=about.k8s.io,resources=clusterproperties,verbs=list;watch
 // +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=serviceexports,verbs=list;watch;create;patch;delete

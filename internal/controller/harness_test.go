@@ -35,10 +35,12 @@ import (
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 // The scenarios run the whole controller, under the RBAC that is installed with it, against real API servers: two
@@ -113,7 +115,7 @@ func TestMain(m *testing.M) {
 // twoClusters are the same two in every test, without anything of an earlier one.
 func twoClusters(t *testing.T) (a, b *cluster) {
 	t.Helper()
-	needAssets(t)
+	controllertest.NeedAssets(t)
 	clustersOnce.Do(func() {
 		for range 2 {
 			k, err := startKubernetes("v1beta1", append(mcsCRDs(), aboutCRDs()...)...)
@@ -128,20 +130,6 @@ func twoClusters(t *testing.T) (a, b *cluster) {
 		t.Fatal(clustersErr)
 	}
 	return clusters[0], clusters[1]
-}
-
-func needAssets(t *testing.T) {
-	t.Helper()
-	if os.Getenv("KUBEBUILDER_ASSETS") != "" {
-		if err := testprocess.EndChildren(); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if os.Getenv("REQUIRE_ENVTEST") != "" {
-		t.Fatal(`KUBEBUILDER_ASSETS is not set: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
-	}
-	t.Skip(`needs an API server: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
 }
 
 // startKubernetes starts an API server with crds and the controller's RBAC. The tests use version of the MCS and About APIs.
@@ -166,7 +154,7 @@ func startKubernetes(version string, crds ...*apiextensionsv1.CustomResourceDefi
 }
 
 func adminScheme(version string) *runtime.Scheme {
-	scheme, err := newScheme(schema.GroupVersion{Group: mcsv1beta1.GroupName, Version: version})
+	scheme, err := kube.NewScheme(schema.GroupVersion{Group: mcsv1beta1.GroupName, Version: version})
 	if err != nil {
 		panic(err)
 	}
@@ -296,13 +284,13 @@ func testOptions(identity config.Identity) config.Options {
 	return options
 }
 
-func hubRegistry(hub *memory.Hub) NewRegistry {
+func hubRegistry(hub *memory.Hub) membership.RegistryFactory {
 	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		return hub.Registry(identity), nil
 	}
 }
 
-func (k *cluster) runWith(t *testing.T, newRegistry NewRegistry, options config.Options) *instance {
+func (k *cluster) runWith(t *testing.T, newRegistry membership.RegistryFactory, options config.Options) *instance {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	i := &instance{stop: stop, done: make(chan error, 1)}

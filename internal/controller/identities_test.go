@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
@@ -21,7 +24,7 @@ import (
 func (k *cluster) withMemory(t *testing.T, identity config.Identity) config.Options {
 	t.Helper()
 	forget := func() {
-		err := k.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: installNamespace, Name: identitiesName}})
+		err := k.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: installNamespace, Name: membership.IdentitiesName}})
 		if client.IgnoreNotFound(err) != nil {
 			t.Error(err)
 		}
@@ -37,7 +40,7 @@ func (k *cluster) withMemory(t *testing.T, identity config.Identity) config.Opti
 func (k *cluster) remembers(t *testing.T, want ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("memory of %v", want), func() error {
-		list, err := (&identities{client: k.admin, namespace: installNamespace}).list(t.Context())
+		list, err := (&membership.Identities{Client: k.admin, Namespace: installNamespace}).List(t.Context())
 		if err != nil {
 			return err
 		}
@@ -138,18 +141,21 @@ func TestOnlyWhatIsOursIsWithdrawn(t *testing.T) {
 	if err := a.admin.Get(t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, &system); err != nil {
 		t.Fatal(err)
 	}
-	remembered := &identities{client: a.admin, namespace: installNamespace}
+	remembered := &membership.Identities{Client: a.admin, Namespace: installNamespace}
 	for _, identity := range []mcs.Identity{
 		{ClusterID: "clone", ClusterSetID: "set", UID: string(system.UID)},
 		{ClusterID: "other", ClusterSetID: "set", UID: "uid-of-another-cluster"},
 	} {
-		if err := remembered.remember(t.Context(), identity); err != nil {
+		if err := remembered.Remember(t.Context(), identity); err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(context.Background())
 		ended := make(chan struct{})
 		reg := hub.Registry(identity)
-		if err := reg.Publish(t.Context(), exportOf(identity.ClusterID, 80)); err != nil {
+		if err := reg.Publish(t.Context(), mcs.Export{
+			Key: mcs.Key{Namespace: "demo", Name: "web"}, Cluster: identity.ClusterID, Type: mcsv1beta1.ClusterSetIP, Created: time.Unix(1000, 0),
+			Ports: []mcs.Port{{Protocol: corev1.ProtocolTCP, Port: 80}},
+		}); err != nil {
 			t.Fatal(err)
 		}
 		go func() {

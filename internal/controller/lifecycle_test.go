@@ -8,9 +8,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
@@ -64,16 +66,16 @@ func (k *cluster) importedPorts(t *testing.T, key mcs.Key, ports, slicePorts []s
 // A NodePort or LoadBalancer Service is exported as what it is inside the cluster, and stays what it is outside.
 func TestTypesOfServices(t *testing.T) {
 	s := setUp(t, "types")
-	svc := service(s.key)
+	svc := controllertest.Service(s.key)
 	svc.Spec.Type = corev1.ServiceTypeNodePort
 	s.a.create(t, svc)
-	s.a.create(t, endpointSlice(s.key, endpoints(1, 1)))
-	s.a.create(t, serviceExport(s.key))
+	s.a.create(t, controllertest.EndpointSlice(s.key, controllertest.Endpoints(1, 1)))
+	s.a.create(t, controllertest.ServiceExport(s.key))
 	want := map[string][]string{"cls1": {"10.1.0.1"}}
 	before := s.b.imported(t, s.key, want)
 	s.b.importedPorts(t, s.key, []string{"http:80"}, []string{"http:8080"})
 	for i, serviceType := range []corev1.ServiceType{corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort} {
-		change(t, s.a, service(s.key), func(svc *corev1.Service) { svc.Spec.Type = serviceType })
+		change(t, s.a, controllertest.Service(s.key), func(svc *corev1.Service) { svc.Spec.Type = serviceType })
 		// The marker shows that the change was looked at.
 		marker := mcs.Key{Namespace: s.key.Namespace, Name: fmt.Sprintf("marker-%d", i)}
 		s.a.export(t, marker, 1, 1)
@@ -98,7 +100,7 @@ func TestServiceChangesItsPortsAndSelector(t *testing.T) {
 	before := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 	s.b.importedPorts(t, s.key, []string{"http:80"}, []string{"http:8080"})
 
-	change(t, s.a, service(s.key), func(svc *corev1.Service) {
+	change(t, s.a, controllertest.Service(s.key), func(svc *corev1.Service) {
 		svc.Spec.Ports = []corev1.ServicePort{
 			{Name: "http", Port: 81, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(8080)},
 			{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromString("dns")},
@@ -110,12 +112,12 @@ func TestServiceChangesItsPortsAndSelector(t *testing.T) {
 	s.b.importedPorts(t, s.key, []string{"dns:53", "http:81"}, []string{"dns:5353", "http:8080"})
 
 	// Back to one, and other pods: with another selector Kubernetes writes another slice.
-	change(t, s.a, service(s.key), func(svc *corev1.Service) {
+	change(t, s.a, controllertest.Service(s.key), func(svc *corev1.Service) {
 		svc.Spec.Ports = svc.Spec.Ports[:1]
 		svc.Spec.Selector = map[string]string{"app": "other"}
 	})
 	s.a.delete(t, slice)
-	other := endpointSlice(s.key, endpoints(9, 2))
+	other := controllertest.EndpointSlice(s.key, controllertest.Endpoints(9, 2))
 	other.Name += "-other"
 	s.a.create(t, other)
 	after := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.9.0.1", "10.9.0.2"}})
@@ -128,11 +130,11 @@ func TestServiceChangesItsPortsAndSelector(t *testing.T) {
 // A Service without a selector has the EndpointSlices that somebody writes by hand, with whatever is left out of them.
 func TestSlicesMadeByHand(t *testing.T) {
 	s := setUp(t, "byhand")
-	s.a.create(t, service(s.key))
-	s.a.create(t, serviceExport(s.key))
+	s.a.create(t, controllertest.Service(s.key))
+	s.a.create(t, controllertest.ServiceExport(s.key))
 	s.b.imported(t, s.key, map[string][]string{"cls1": nil})
 	byHand := &discoveryv1.EndpointSlice{
-		ObjectMeta:  objectMeta(mcs.Key{Namespace: s.key.Namespace, Name: "by-hand"}),
+		ObjectMeta:  metav1.ObjectMeta{Namespace: s.key.Namespace, Name: "by-hand"},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(3306))}},
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.7"}}},
@@ -150,7 +152,7 @@ func TestObservedGeneration(t *testing.T) {
 	s := setUp(t, "generation")
 	s.a.export(t, s.key, 1, 1)
 	s.a.condition(t, s.key, "Ready=True Exported", "")
-	exp := serviceExport(s.key)
+	exp := controllertest.ServiceExport(s.key)
 	change(t, s.a, exp, func(e *mcsv1beta1.ServiceExport) { e.Spec.ExportedLabels = map[string]string{"team": "a"} })
 	if exp.Generation != 2 {
 		t.Fatalf("the ServiceExport is of generation %d, want 2", exp.Generation)
@@ -158,7 +160,7 @@ func TestObservedGeneration(t *testing.T) {
 	for _, want := range []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts"} {
 		s.a.condition(t, s.key, want, "")
 	}
-	change(t, s.a, service(s.key), func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 81 })
+	change(t, s.a, controllertest.Service(s.key), func(svc *corev1.Service) { svc.Spec.Ports[0].Port = 81 })
 	eventually(t, "the import's conditions", func() error {
 		imp := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 		c := imp.Status.Conditions[0]

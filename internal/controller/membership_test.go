@@ -7,10 +7,8 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,57 +18,11 @@ import (
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
-
-func TestDecideIdentity(t *testing.T) {
-	none := properties{Installed: true}
-	both := properties{Installed: true, ClusterID: "cls1", ClusterSetID: "set1"}
-	byFlag := config.Identity{ClusterID: "cls9", ClusterSetID: "set9"}
-	tests := []struct {
-		name       string
-		properties properties
-		flags      config.Identity
-		want       mcs.Identity
-		wantErr    []string
-	}{
-		{name: "properties", properties: both, want: mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "u"}},
-		{name: "properties before flags", properties: both, flags: byFlag, want: mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "u"}},
-		{name: "flags", properties: none, flags: byFlag, want: mcs.Identity{ClusterID: "cls9", ClusterSetID: "set9", UID: "u"}},
-		{name: "flags without the CRD", flags: byFlag, want: mcs.Identity{ClusterID: "cls9", ClusterSetID: "set9", UID: "u"}},
-		{
-			name: "one of each", properties: properties{Installed: true, ClusterID: "cls1"}, flags: config.Identity{ClusterSetID: "set9"},
-			want: mcs.Identity{ClusterID: "cls1", ClusterSetID: "set9", UID: "u"},
-		},
-		{
-			name: "nothing", properties: none,
-			wantErr: []string{"create ClusterProperty cluster.clusterset.k8s.io, or set --cluster-id", "create ClusterProperty clusterset.k8s.io, or set --clusterset-id"},
-		},
-		{name: "no CRD", wantErr: []string{"install the CRD clusterproperties.about.k8s.io"}},
-		{
-			name: "invalid property is not replaced by the flag", properties: properties{Installed: true, ClusterID: "a.b", ClusterSetID: "set1"}, flags: byFlag,
-			wantErr: []string{`ClusterProperty cluster.clusterset.k8s.io: ID "a.b" is not a DNS label`},
-		},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := decideIdentity(tt.properties, tt.flags, "u")
-			if (err != nil) != (len(tt.wantErr) > 0) {
-				t.Fatalf("error %v", err)
-			}
-			for _, text := range tt.wantErr {
-				if !strings.Contains(err.Error(), text) {
-					t.Errorf("error %q lacks %q", err, text)
-				}
-			}
-			if d := cmp.Diff(tt.want, got); d != "" {
-				t.Errorf("identity (-want +got):\n%s", d)
-			}
-		})
-	}
-}
 
 func TestIdentityComesChangesAndGoes(t *testing.T) {
 	hub := memory.NewHub()
@@ -196,7 +148,7 @@ func TestRegistryIsStartedUntilItRuns(t *testing.T) {
 
 // An API server that first has no CRDs and then serves only v1alpha1.
 func TestCRDsComeLater(t *testing.T) {
-	needAssets(t)
+	controllertest.NeedAssets(t)
 	k, err := startKubernetes("v1alpha1")
 	if err != nil {
 		t.Fatal(err)
@@ -310,13 +262,13 @@ func TestSteadyStateIsSilent(t *testing.T) {
 	s.a.export(t, s.key, 1, 120)
 	s.b.export(t, s.key, 2, 1)
 	headless := mcs.Key{Namespace: s.key.Namespace, Name: "headless"}
-	svc := service(headless)
+	svc := controllertest.Service(headless)
 	svc.Spec.ClusterIP = "None"
 	s.a.create(t, svc)
-	s.a.create(t, endpointSlice(headless, endpoints(1, 3)))
-	s.a.create(t, serviceExport(headless))
+	s.a.create(t, controllertest.EndpointSlice(headless, controllertest.Endpoints(1, 3)))
+	s.a.create(t, controllertest.ServiceExport(headless))
 	missing := mcs.Key{Namespace: s.key.Namespace, Name: "missing"}
-	s.a.create(t, serviceExport(missing))
+	s.a.create(t, controllertest.ServiceExport(missing))
 	s.a.condition(t, missing, "Valid=False NoService", "")
 	s.a.event(t, missing, "NoService")
 	s.a.condition(t, headless, "Ready=True Exported", "")
@@ -333,7 +285,7 @@ func TestSteadyStateIsSilent(t *testing.T) {
 			if err := k.get(t, headless, &imp); err != nil {
 				return err
 			}
-			if isNew(&imp) {
+			if len(imp.Status.Conditions) == 0 {
 				return errors.New("headless has no status yet")
 			}
 			return nil
@@ -353,7 +305,7 @@ func TestSteadyStateIsSilent(t *testing.T) {
 	s.a.run(t, s.hub, flags("cls1"))
 	s.b.run(t, s.hub, flags("cls2"))
 	for n := 2; n < 5; n++ {
-		change(t, s.a, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints = endpoints(1, n) })
+		change(t, s.a, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints = controllertest.Endpoints(1, n) })
 		eventually(t, "the marker", func() error {
 			for _, k := range []*cluster{s.a, s.b} {
 				if got := len(k.addresses(t, marker)["cls1"]); got != n {

@@ -31,6 +31,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -195,13 +196,13 @@ func imitateImport(t *testing.T, k *cluster, key mcs.Key, all []oldExport) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	imp := &mcsv1beta1.ServiceImport{ObjectMeta: objectMeta(key), Spec: mcsv1beta1.ServiceImportSpec{
+	imp := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: mcsv1beta1.ServiceImportSpec{
 		Type: mcsv1beta1.ClusterSetIP, Ports: []mcsv1beta1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
 	}}
 	imp.Annotations = map[string]string{plan.AnnotationDerivedServiceAWS: string(text)}
 	k.create(t, imp)
 	for i, exp := range all {
-		svc := service(mcs.Key{Namespace: key.Namespace, Name: annotation[i].Derived})
+		svc := controllertest.Service(mcs.Key{Namespace: key.Namespace, Name: annotation[i].Derived})
 		svc.Labels = map[string]string{mcsv1beta1.LabelServiceName: key.Name, mcsv1beta1.LabelSourceCluster: exp.cluster}
 		svc.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: mcsv1beta1.GroupName + "/v1alpha1", Kind: "ServiceImport", Name: imp.Name, UID: imp.UID, Controller: new(true), BlockOwnerDeletion: new(true),
@@ -212,7 +213,7 @@ func imitateImport(t *testing.T, k *cluster, key mcs.Key, all []oldExport) {
 		for _, address := range exp.addresses {
 			list = append(list, discoveryv1.Endpoint{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}})
 		}
-		slice := endpointSlice(mcs.Key{Namespace: key.Namespace, Name: svc.Name}, list)
+		slice := controllertest.EndpointSlice(mcs.Key{Namespace: key.Namespace, Name: svc.Name}, list)
 		slice.Labels = map[string]string{
 			discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: plan.OldManagedBy,
 			mcsv1beta1.LabelServiceName: key.Name, mcsv1beta1.LabelSourceCluster: exp.cluster,
@@ -297,7 +298,7 @@ func (k *cluster) clientProblem(ctx context.Context, key mcs.Key, uid types.UID,
 
 // readyEndpoints are endpoints that say that they are ready: to the old controller those that say nothing are not.
 func readyEndpoints(x, n int) []discoveryv1.Endpoint {
-	list := endpoints(x, n)
+	list := controllertest.Endpoints(x, n)
 	for i := range list {
 		list[i].Conditions.Ready = new(true)
 	}
@@ -383,12 +384,12 @@ func TestMigration(t *testing.T) {
 	endB()
 
 	// Everything has changed: what is deleted goes, and nothing hangs.
-	a.delete(t, serviceExport(key))
+	a.delete(t, controllertest.ServiceExport(key))
 	delete(want, "cls1")
 	for _, k := range []*cluster{a, b} {
 		k.tookOver(t, key, ips[k], want)
 	}
-	b.delete(t, serviceExport(key))
+	b.delete(t, controllertest.ServiceExport(key))
 	for _, k := range []*cluster{a, b} {
 		eventually(t, "the import goes", func() error {
 			if err := k.get(t, key, &mcsv1beta1.ServiceImport{}); !apierrors.IsNotFound(err) {

@@ -19,13 +19,10 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
-
-func objectMeta(key mcs.Key) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}
-}
 
 var keys atomic.Int64
 
@@ -34,45 +31,13 @@ func newKey(namespace string) mcs.Key {
 	return mcs.Key{Namespace: fmt.Sprintf("%s-%d", namespace, keys.Add(1)), Name: "web"}
 }
 
-func service(key mcs.Key) *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: objectMeta(key),
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}}},
-	}
-}
-
-func serviceExport(key mcs.Key) *mcsv1beta1.ServiceExport {
-	return &mcsv1beta1.ServiceExport{ObjectMeta: objectMeta(key)}
-}
-
-// endpoints are n ready endpoints from 10.x.0.1 on.
-func endpoints(x, n int) []discoveryv1.Endpoint {
-	var out []discoveryv1.Endpoint
-	for i := range n {
-		out = append(out, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", x, i/200, i%200+1)}})
-	}
-	return out
-}
-
-func endpointSlice(key mcs.Key, list []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
-	m := objectMeta(key)
-	m.Name += "-slice"
-	m.Labels = map[string]string{discoveryv1.LabelServiceName: key.Name, discoveryv1.LabelManagedBy: "test"}
-	return &discoveryv1.EndpointSlice{
-		ObjectMeta:  m,
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}},
-		Endpoints:   list,
-	}
-}
-
 // export makes the cluster export key with n endpoints from 10.x.0.1 on, and returns their slice.
 func (k *cluster) export(t *testing.T, key mcs.Key, x, n int) *discoveryv1.EndpointSlice {
 	t.Helper()
-	slice := endpointSlice(key, endpoints(x, n))
-	k.create(t, service(key))
+	slice := controllertest.EndpointSlice(key, controllertest.Endpoints(x, n))
+	k.create(t, controllertest.Service(key))
 	k.create(t, slice)
-	k.create(t, serviceExport(key))
+	k.create(t, controllertest.ServiceExport(key))
 	return slice
 }
 

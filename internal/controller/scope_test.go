@@ -1,66 +1,14 @@
 package controller
 
 import (
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
-
-func TestScope(t *testing.T) {
-	tests := []struct {
-		name                         string
-		exports, imports             string
-		namespace                    string
-		labels                       map[string]string
-		wantMayExport, wantMayImport bool
-	}{
-		{name: "default", namespace: "shop", wantMayExport: true, wantMayImport: true},
-		{name: "system", namespace: "kube-system"},
-		{name: "system by name", exports: "shop,kube-system", namespace: "kube-system", wantMayExport: true},
-		{name: "not in the list", exports: "blog", imports: "blog,shop", namespace: "shop", wantMayImport: true},
-		{name: "label", exports: "mcs=yes", imports: "mcs!=no", namespace: "shop", labels: map[string]string{"mcs": "yes"}, wantMayExport: true, wantMayImport: true},
-		{name: "no label", exports: "mcs=yes", imports: "mcs!=no", namespace: "shop", wantMayImport: true},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			flags := config.Default().Scope
-			if tt.exports != "" {
-				flags.ExportNamespaces = tt.exports
-			}
-			if tt.imports != "" {
-				flags.ImportNamespaces = tt.imports
-			}
-			s, err := newScope(flags)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ns := namespaceMetadata()
-			ns.Name, ns.Labels = tt.namespace, map[string]string{corev1.LabelMetadataName: tt.namespace}
-			for k, v := range tt.labels {
-				ns.Labels[k] = v
-			}
-			why := s.mayNotExport(ns)
-			if (why == "") != tt.wantMayExport {
-				t.Errorf("exporting is refused with %q, want it allowed: %t", why, tt.wantMayExport)
-			}
-			if why != "" && (!strings.Contains(why, "namespace "+tt.namespace+" may not export") || !strings.Contains(why, flags.ExportNamespaces)) {
-				t.Errorf("%q does not say what to change", why)
-			}
-			if got := s.mayImport(ns); got != tt.wantMayImport {
-				t.Errorf("importing is allowed: %t, want %t", got, tt.wantMayImport)
-			}
-		})
-	}
-	if _, err := newScope(config.Scope{}); err == nil {
-		t.Error("flags that select nothing and say nothing are accepted")
-	}
-}
 
 // setLabel makes namespace have the label, or not if value is "".
 func (k *cluster) setLabel(t *testing.T, namespace, key, value string) {

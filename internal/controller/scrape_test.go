@@ -17,6 +17,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
@@ -37,7 +38,7 @@ func TestScrape(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newRegistry := func(metrics *registry.Metrics) NewRegistry {
+	newRegistry := func(metrics *registry.Metrics) membership.RegistryFactory {
 		return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 			client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url, Metrics: metrics})
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
@@ -66,7 +67,7 @@ func TestStaleCluster(t *testing.T) {
 		t.Errorf("the import changed from %+v to %+v", before.Spec, after.Spec)
 	}
 	b.staleIs(t, shared, "True Withdrawn", "cluster cls1 (endpoints withdrawn)")
-	b.event(t, shared, reasonStale)
+	b.event(t, shared, "StaleCluster")
 	b.staleIs(t, alone, "True LastEndpointsKept", "cluster cls1 (endpoints kept)")
 	b.imported(t, alone, last)
 
@@ -79,7 +80,7 @@ func TestStaleCluster(t *testing.T) {
 	runB.end(t)
 	b.run(t, hub, flags("cls2"))
 	for n := 2; n < 5; n++ {
-		change(t, b, moving, func(e *discoveryv1.EndpointSlice) { e.Endpoints = endpoints(2, n) })
+		change(t, b, moving, func(e *discoveryv1.EndpointSlice) { e.Endpoints = controllertest.Endpoints(2, n) })
 		eventually(t, "the marker", func() error {
 			if got := len(b.addresses(t, marker)["cls2"]); got != n {
 				return fmt.Errorf("%d endpoints, want %d", got, n)

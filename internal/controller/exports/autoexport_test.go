@@ -1,0 +1,128 @@
+package exports
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+func TestDecideAutoExport(t *testing.T) {
+	flags := config.Default().Scope
+	flags.AutoExport = "export=auto"
+	s, err := kube.NewScope(flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := mcs.Key{Namespace: "shop", Name: "web"}
+	selected := func(edits ...func(*corev1.Service)) *corev1.Service {
+		svc := controllertest.Service(key)
+		svc.UID, svc.Labels = "svc", map[string]string{"export": "auto"}
+		for _, edit := range edits {
+			edit(svc)
+		}
+		return svc
+	}
+	written := func(edits ...func(*mcsv1beta1.ServiceExport)) *mcsv1beta1.ServiceExport {
+		exp := controllertest.ServiceExport(key)
+		exp.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+		exp.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: key.Name, UID: "svc"}}
+		for _, edit := range edits {
+			edit(exp)
+		}
+		return exp
+	}
+	going := &metav1.Time{Time: time.Unix(1, 0)}
+	unselected := selected(func(svc *corev1.Service) { svc.Labels = nil })
+	tests := []struct {
+		name      string
+		namespace string
+		svc       *corev1.Service
+		exp       *mcsv1beta1.ServiceExport
+		want      autoVerdict
+	}{
+		{name: "nothing", want: autoNone},
+		{name: "selected", svc: selected(), want: autoCreate},
+		{name: "selected and exported", svc: selected(), exp: written(), want: autoNone},
+		{name: "selected and exported by the user", svc: selected(), exp: controllertest.ServiceExport(key), want: autoNone},
+		{name: "not selected", svc: unselected, want: autoNone},
+		{name: "not selected any more", svc: unselected, exp: written(), want: autoDelete},
+		{name: "not selected, exported by the user", svc: unselected, exp: controllertest.ServiceExport(key), want: autoNone},
+		{
+			name: "not selected, a user's copy of ours", svc: unselected, want: autoNone,
+			exp: written(func(e *mcsv1beta1.ServiceExport) { e.OwnerReferences = nil }),
+		},
+		{
+			name: "not selected, ours that the user took over", svc: unselected, want: autoNone,
+			exp: written(func(e *mcsv1beta1.ServiceExport) { e.Labels = nil }),
+		},
+		{name: "the Service is gone", exp: written(), want: autoDelete},
+		{name: "the Service is gone, the user's export stays", exp: controllertest.ServiceExport(key), want: autoNone},
+		{name: "the Service is another one", svc: selected(func(svc *corev1.Service) { svc.UID = "new" }), exp: written(), want: autoDelete},
+		{name: "the Service is going", svc: selected(func(svc *corev1.Service) { svc.DeletionTimestamp = going }), want: autoNone},
+		{
+			name: "the export is going already", svc: unselected, want: autoNone,
+			exp: written(func(e *mcsv1beta1.ServiceExport) { e.DeletionTimestamp = going }),
+		},
+		{
+			name: "ExternalName", want: autoNone,
+			svc: selected(func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeExternalName }),
+		},
+		{
+			name: "became ExternalName", exp: written(), want: autoDelete,
+			svc: selected(func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeExternalName }),
+		},
+		{
+			name: "derived Service", want: autoNone,
+			svc: selected(func(svc *corev1.Service) { svc.Labels[plan.LabelAppManagedBy] = plan.ManagedBy }),
+		},
+		{
+			name: "another implementation's derived Service", want: autoNone,
+			svc: selected(func(svc *corev1.Service) {
+				svc.OwnerReferences = []metav1.OwnerReference{{APIVersion: "multicluster.x-k8s.io/v1alpha1", Kind: "ServiceImport", Name: "x"}}
+			}),
+		},
+		{name: "namespace that may not export", namespace: "kube-system", svc: selected(), want: autoNone},
+		{name: "namespace that may not export any more", namespace: "kube-system", svc: selected(), exp: written(), want: autoDelete},
+		{
+			name: "default/kubernetes", want: autoNone,
+			svc: selected(func(svc *corev1.Service) { svc.Namespace, svc.Name = "default", "kubernetes" }),
+		},
+		{
+			name: "another Service kubernetes", want: autoCreate,
+			svc: selected(func(svc *corev1.Service) { svc.Name = "kubernetes" }),
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ns := kube.NamespaceMetadata()
+			ns.Name = "shop"
+			if tt.namespace != "" {
+				ns.Name = tt.namespace
+			}
+			ns.Labels = map[string]string{corev1.LabelMetadataName: ns.Name}
+			if got := decideAutoExport(s, ns, tt.svc, tt.exp); got != tt.want {
+				t.Errorf("verdict %d, want %d", got, tt.want)
+			}
+		})
+	}
+	off, err := kube.NewScope(config.Default().Scope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := kube.NamespaceMetadata()
+	ns.Labels = map[string]string{corev1.LabelMetadataName: "shop"}
+	if got := decideAutoExport(off, ns, selected(), nil); got != autoNone {
+		t.Errorf("switched off: verdict %d, want none", got)
+	}
+	if got := decideAutoExport(off, ns, selected(), written()); got != autoDelete {
+		t.Errorf("switched off: verdict %d on what was written before, want delete", got)
+	}
+}

@@ -1,0 +1,136 @@
+package exports
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// exportFacts decides the conditions of a ServiceExport.
+type exportFacts struct {
+	// valid is the condition Valid.
+	valid metav1.Condition
+	// denial is why the administrator does not allow the export, "" if allowed.
+	denial string
+	// problem is why nothing is exported although the export is valid.
+	problem string
+	// synced reports whether the registry has been read, and so whether the following fields are known.
+	synced bool
+	// status is the export's status in the registry.
+	status registry.PublishStatus
+	// unknown reports whether exports may exist besides those that conflicts was decided from.
+	unknown   bool
+	conflicts []mcs.Conflict
+}
+
+// needsUser reports whether the user has to act.
+func (f exportFacts) needsUser() bool {
+	return f.valid.Status != metav1.ConditionTrue || f.denial != "" || f.problem != "" || f.status.Err != nil
+}
+
+// decideExportConditions returns the conditions that follow from f; the others stay as they are in existing.
+func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1.Condition {
+	if f.valid.Status != metav1.ConditionTrue {
+		return []metav1.Condition{f.valid, mcs.ExportNotReady(f.valid), mcs.ExportConflict(nil)}
+	}
+	switch {
+	case f.denial != "":
+		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.denial}), mcs.ExportConflict(nil)}
+	case f.problem != "":
+		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.problem})}
+	case !f.synced:
+		return []metav1.Condition{f.valid, readyOrPending(existing)}
+	}
+	ready := mcs.ExportReady(mcs.Progress{Exported: f.status.State == registry.Exported, Problem: problemText(f.status.Err)})
+	if f.status.Err == nil && f.status.State == registry.Pending {
+		ready = readyOrPending(existing)
+	}
+	out := []metav1.Condition{f.valid, ready}
+	if conflict := mcs.ExportConflict(f.conflicts); !f.unknown || conflict.Status == metav1.ConditionTrue {
+		out = append(out, conflict)
+	}
+	return out
+}
+
+// readyOrPending returns condition Ready of an export that the registry does not show yet. An export that was Ready stays
+// Ready: only its latest change is pending, and Ready would otherwise change with every endpoint.
+func readyOrPending(existing []metav1.Condition) metav1.Condition {
+	i := slices.IndexFunc(existing, func(c metav1.Condition) bool { return c.Type == string(mcsv1beta1.ServiceExportConditionReady) })
+	return mcs.ExportReady(mcs.Progress{Exported: i >= 0 && existing[i].Status == metav1.ConditionTrue})
+}
+
+func problemText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// updateStatus writes the conditions that changed, in one request, and records events for those that the user must act upon.
+func (r *Controller) updateStatus(ctx context.Context, exp *mcsv1beta1.ServiceExport, facts exportFacts) error {
+	before := exp.DeepCopy()
+	now := metav1.NewTime(r.now())
+	var changes []metav1.Condition
+	for _, c := range decideExportConditions(facts, before.Status.Conditions) {
+		c.LastTransitionTime = now
+		var changed bool
+		if exp.Status.Conditions, changed = mcs.SetCondition(exp.Status.Conditions, c, exp.Generation); changed {
+			changes = append(changes, c)
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	// A patch would cost the API server more than twice as much.
+	if err := r.client.Status().Update(ctx, exp); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil // it has just been deleted
+		}
+		return fmt.Errorf("updating the status of ServiceExport %s/%s: %w", exp.Namespace, exp.Name, err)
+	}
+	return r.recordConditions(ctx, exp, facts.valid, before.Status.Conditions, changes)
+}
+
+// recordConditions records an event for each changed condition that the user must act upon and that had another reason
+// before. A namespace that is being deleted gets no events: its objects are deleted in any order, so that a Service may be
+// deleted before its ServiceExport.
+func (r *Controller) recordConditions(ctx context.Context, exp *mcsv1beta1.ServiceExport, valid metav1.Condition, before, changes []metav1.Condition) error {
+	changes = slices.DeleteFunc(changes, func(c metav1.Condition) bool { return !needsAction(c, valid) || hasSameReason(before, c) })
+	if len(changes) == 0 {
+		return nil
+	}
+	active, err := kube.IsNamespaceActive(ctx, r.client, exp.Namespace)
+	if err != nil || !active {
+		return err
+	}
+	for _, c := range changes {
+		r.events.Publish(kube.ConditionNeedsAction(exp, c))
+	}
+	return nil
+}
+
+// needsAction reports whether the user must act upon c, a condition of a ServiceExport with condition valid.
+func needsAction(c, valid metav1.Condition) bool {
+	switch mcsv1beta1.ServiceExportConditionType(c.Type) {
+	case mcsv1beta1.ServiceExportConditionValid:
+		return c.Status == metav1.ConditionFalse
+	case mcsv1beta1.ServiceExportConditionReady:
+		return c.Reason == string(mcsv1beta1.ServiceExportReasonFailed) && valid.Status == metav1.ConditionTrue
+	}
+	return c.Status == metav1.ConditionTrue // Conflict
+}
+
+// hasSameReason reports whether before contains the condition with the same status and reason.
+func hasSameReason(before []metav1.Condition, c metav1.Condition) bool {
+	return slices.ContainsFunc(before, func(o metav1.Condition) bool {
+		return o.Type == c.Type && o.Status == c.Status && o.Reason == c.Reason
+	})
+}

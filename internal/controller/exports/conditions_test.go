@@ -1,0 +1,196 @@
+package exports
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+func TestDecideExportConditions(t *testing.T) {
+	valid := mcs.ExportValid(&corev1.Service{})
+	readyBefore := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Exported"}}
+	conflicts := []mcs.Conflict{{Reason: mcsv1beta1.ServiceExportReasonPortConflict, Message: "m"}}
+	tests := []struct {
+		name  string
+		facts exportFacts
+		have  []metav1.Condition
+		want  []string
+	}{
+		{
+			name:  "no Service",
+			facts: exportFacts{valid: mcs.ExportValid(nil), synced: true},
+			have:  readyBefore,
+			want:  []string{"Valid=False NoService", "Ready=False Failed", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "no identity",
+			facts: exportFacts{valid: valid, problem: "create it"},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=False Failed"},
+		},
+		{
+			name:  "the namespace may not export",
+			facts: exportFacts{valid: valid, denial: "not allowed", problem: "create it", synced: true, conflicts: conflicts},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=False Failed", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "no Service in a namespace that may not export",
+			facts: exportFacts{valid: mcs.ExportValid(nil), denial: "not allowed"},
+			want:  []string{"Valid=False NoService", "Ready=False Failed", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "not read yet",
+			facts: exportFacts{valid: valid},
+			want:  []string{"Valid=True Valid", "Ready=False Pending"},
+		},
+		{
+			name:  "not read yet, exported in an earlier life",
+			facts: exportFacts{valid: valid},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=True Exported"},
+		},
+		{
+			name:  "being written",
+			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Pending}},
+			want:  []string{"Valid=True Valid", "Ready=False Pending", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "a change being written",
+			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Pending}},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "a change that cannot be written",
+			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Pending, Err: errors.New("denied")}},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=False Failed", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "exported, in conflict",
+			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Exported}, conflicts: conflicts},
+			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=True PortConflict"},
+		},
+		{
+			name:  "no conflict among the known ones only: what was said of it stays",
+			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Exported}, unknown: true},
+			want:  []string{"Valid=True Valid", "Ready=True Exported"},
+		},
+		{
+			name:  "a conflict among the known ones is one",
+			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Exported}, unknown: true, conflicts: conflicts},
+			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=True PortConflict"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []string
+			for _, c := range decideExportConditions(tt.facts, tt.have) {
+				got = append(got, c.Type+"="+string(c.Status)+" "+c.Reason)
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// TestFirstStatusWaits has the first status of a new export wait for the registry, and no other status.
+func TestFirstStatusWaits(t *testing.T) {
+	began := time.Unix(1000, 0)
+	key := mcs.Key{Namespace: "a", Name: "b"}
+	exp, told := &mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceExport{}
+	told.Status.Conditions = []metav1.Condition{{Type: "Ready"}}
+	valid := mcs.ExportValid(&corev1.Service{})
+	pending, exported := registry.PublishStatus{State: registry.Pending}, registry.PublishStatus{State: registry.Exported}
+	refused := registry.PublishStatus{State: registry.Pending, Err: errors.New("no room")}
+	for name, c := range map[string]struct {
+		age   time.Duration
+		exp   *mcsv1beta1.ServiceExport
+		facts exportFacts
+		want  time.Duration
+	}{
+		"new, to be exported any moment": {time.Second, exp, exportFacts{valid: valid, status: pending}, 2 * time.Second},
+		"not exported for long":          {4 * time.Second, exp, exportFacts{valid: valid, status: pending}, 0},
+		"exported at once":               {0, exp, exportFacts{valid: valid, status: exported}, 0},
+		"it has a status":                {0, told, exportFacts{valid: valid, status: pending}, 0},
+		"AWS refuses it":                 {0, exp, exportFacts{valid: valid, status: refused}, 0},
+		"it cannot be exported":          {0, exp, exportFacts{valid: valid, status: pending, problem: "left"}, 0},
+		"it may not be exported":         {0, exp, exportFacts{valid: valid, status: pending, denial: "namespace"}, 0},
+		"there is no Service":            {0, exp, exportFacts{valid: mcs.ExportValid(nil), status: pending}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &Controller{now: func() time.Time { return began.Add(c.age) }}
+			r.published.Store(key, publishedExport{since: began})
+			if got := r.statusDelay(key, c.exp, c.facts); got != c.want {
+				t.Errorf("the ServiceExport's status waits %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestTellOnlyWhatIsNewAndMattersWhereTheNamespaceStays(t *testing.T) {
+	going := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going", DeletionTimestamp: &metav1.Time{Time: time.Now()}, Finalizers: []string{"x/y"}}}
+	c := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "stays"}}, going).Build()
+	valid, noService := mcs.ExportValid(&corev1.Service{}), mcs.ExportValid(nil)
+	failed := mcs.ExportReady(mcs.Progress{Problem: "denied"})
+	conflict := mcs.ExportConflict([]mcs.Conflict{{Reason: mcsv1beta1.ServiceExportReasonPortConflict, Message: "ports"}})
+	tests := []struct {
+		name         string
+		namespace    string
+		valid        metav1.Condition
+		before, news []metav1.Condition
+		want         []string
+	}{
+		{
+			name: "all is well", namespace: "stays", valid: valid,
+			news: []metav1.Condition{valid, mcs.ExportReady(mcs.Progress{Exported: true}), mcs.ExportConflict(nil)},
+		},
+		{name: "being written", namespace: "stays", valid: valid, news: []metav1.Condition{mcs.ExportReady(mcs.Progress{})}},
+		{
+			name: "no Service is told once", namespace: "stays", valid: noService,
+			news: []metav1.Condition{noService, mcs.ExportNotReady(noService)},
+			want: []string{"Warning NoService " + noService.Message},
+		},
+		{
+			name: "failure and conflict", namespace: "stays", valid: valid,
+			news: []metav1.Condition{failed, conflict},
+			want: []string{"Warning Failed denied", "Warning PortConflict ports"},
+		},
+		{
+			name: "another message is no news", namespace: "stays", valid: valid,
+			before: []metav1.Condition{mcs.ExportReady(mcs.Progress{Problem: "unreachable"})}, news: []metav1.Condition{failed},
+		},
+		{name: "the namespace goes", namespace: "going", valid: noService, news: []metav1.Condition{noService}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			fakeRecorder := events.NewFakeRecorder(10)
+			r := &Controller{client: c, events: kube.EventRecorder{Recorder: fakeRecorder}}
+			exp := controllertest.ServiceExport(mcs.Key{Namespace: tt.namespace, Name: "web"})
+			if err := r.recordConditions(t.Context(), exp, tt.valid, tt.before, tt.news); err != nil {
+				t.Fatal(err)
+			}
+			close(fakeRecorder.Events)
+			var got []string
+			for e := range fakeRecorder.Events {
+				got = append(got, e)
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}

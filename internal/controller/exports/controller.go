@@ -1,0 +1,140 @@
+package exports
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// Controller publishes the exports of this cluster and writes the conditions of each ServiceExport.
+type Controller struct {
+	client     client.Client
+	membership *membership.Membership
+	scope      *kube.Scope
+	events     kube.EventRecorder
+	now        func() time.Time
+	// releaseExport removes the finalizer of another controller from a ServiceExport; nil if there is none.
+	releaseExport func(context.Context, mcs.Key) error
+
+	// published holds the last exports by key, to detect changes.
+	published sync.Map // mcs.Key -> publishedExport
+	// warnings holds the registry's last warnings by key, to report changes only.
+	warnings sync.Map // mcs.Key -> string
+}
+
+// publishedExport is an export and what had to be left out of it.
+type publishedExport struct {
+	export  mcs.Export
+	leftOut string
+	// since is when it was first published.
+	since time.Time
+}
+
+// Config is what New needs.
+type Config struct {
+	Client     client.Client
+	Membership *membership.Membership
+	Scope      *kube.Scope
+	Events     kube.EventRecorder
+	// ReleaseExport removes the finalizer of another controller from a ServiceExport; it may be nil.
+	ReleaseExport func(context.Context, mcs.Key) error
+}
+
+// New returns the controller of ServiceExports.
+func New(cfg Config) *Controller {
+	return &Controller{
+		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, now: time.Now,
+		releaseExport: cfg.ReleaseExport,
+	}
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	key := kube.KeyOf(req.NamespacedName)
+	state := r.membership.State()
+	if state.IsPending() {
+		return reconcile.Result{}, nil
+	}
+	if r.releaseExport != nil {
+		if err := r.releaseExport(ctx, key); err != nil {
+			return kube.RequeueOnConflict(err)
+		}
+	}
+	src, err := kube.ReadLocalSource(ctx, r.client, r.scope, state.Identity(), key)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	facts := exportFacts{valid: mcs.ExportValid(src.Service), denial: src.Denial, problem: state.Problem}
+	if state.Session != nil {
+		if err := r.publish(ctx, state.Session.Registry, src, key, &facts); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if src.ServiceExport == nil {
+		return reconcile.Result{}, nil
+	}
+	if delay := r.statusDelay(key, src.ServiceExport, facts); delay > 0 {
+		return reconcile.Result{RequeueAfter: delay}, nil
+	}
+	return kube.RequeueOnConflict(r.updateStatus(ctx, src.ServiceExport, facts))
+}
+
+// Register adds the controller to mgr. It reconciles a service when its ServiceExport, Service or EndpointSlices change, when
+// the labels of its namespace change, and when requeuer says so.
+func (r *Controller) Register(mgr manager.Manager, requeuer *kube.Requeuer) error {
+	m := kube.ServiceMapper{Client: r.client}
+	return builder.ControllerManagedBy(mgr).
+		Named("serviceexport").
+		For(&mcsv1beta1.ServiceExport{}).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(m.MapService)).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(m.MapSlice)).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceLabelsChanged).
+		WatchesRawSource(requeuer.Source()).
+		Complete(r)
+}
+
+// PublishedExport returns the export of key that this cluster publishes.
+func (r *Controller) PublishedExport(key mcs.Key) (mcs.Export, bool) {
+	value, ok := r.published.Load(key)
+	if !ok {
+		return mcs.Export{}, false
+	}
+	return value.(publishedExport).export, true
+}
+
+// PublishedKeys returns the keys of all exports that this cluster publishes, unsorted.
+func (r *Controller) PublishedKeys() []mcs.Key {
+	var keys []mcs.Key
+	r.published.Range(func(key, _ any) bool {
+		keys = append(keys, key.(mcs.Key))
+		return true
+	})
+	return keys
+}
+
+// pendingStatusDelay is how long the first status of a new export waits for the registry to show the export. Within that
+// time, in which AWS usually completes an operation (1 to 2 s), one status write is enough; afterwards the status is Pending.
+const pendingStatusDelay = 3 * time.Second
+
+// statusDelay returns how much longer the first status of a new export waits for the registry.
+func (r *Controller) statusDelay(key mcs.Key, exp *mcsv1beta1.ServiceExport, facts exportFacts) time.Duration {
+	published, ok := r.published.Load(key)
+	if !ok || len(exp.Status.Conditions) > 0 || facts.needsUser() || facts.status.State != registry.Pending {
+		return 0
+	}
+	return max(0, pendingStatusDelay-r.now().Sub(published.(publishedExport).since))
+}

@@ -1,0 +1,92 @@
+package exports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// publish publishes src as the export of key, or withdraws the export if src is not exported, and adds the result to facts.
+func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kube.LocalSource, key mcs.Key, facts *exportFacts) error {
+	view, err := reg.Lookup(ctx, key)
+	facts.synced = err == nil
+	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
+		return fmt.Errorf("looking up the exports of %s: %w", key, err)
+	}
+	if !src.IsExported() {
+		return r.withdraw(ctx, reg, key, facts.synced && view.Local.State == registry.Absent)
+	}
+	exp, err := r.newExport(ctx, src.Source)
+	if err == nil {
+		err = reg.Publish(ctx, exp)
+	}
+	if err != nil { // the export is invalid, and a retry would not change that
+		facts.problem = err.Error()
+		return r.withdraw(ctx, reg, key, false)
+	}
+	if view, err = reg.Lookup(ctx, key); err != nil {
+		facts.synced = false
+		return nil //nolint:nilerr // not read yet: the status stays as it is until the registry has been read
+	}
+	r.reportWarnings(ctx, src.ServiceExport, key, view.Local.Warnings)
+	facts.status, facts.unknown = view.Local, len(view.Unknown) > 0 || view.Incomplete
+	facts.conflicts = mcs.Merge(append(slices.Clone(view.Exports), exp)).Conflicts
+	return nil
+}
+
+// reportWarnings reports the registry's warnings about an export when they change.
+func (r *Controller) reportWarnings(ctx context.Context, exp *mcsv1beta1.ServiceExport, key mcs.Key, warnings []string) {
+	text := strings.Join(warnings, "; ")
+	if before, _ := r.warnings.Swap(key, text); text == "" || before == text {
+		return
+	}
+	log.FromContext(ctx).Info("Exported with warnings", "warnings", text)
+	r.events.Publish(kube.PartlyShown(exp, text))
+}
+
+// withdraw withdraws the export of key, unless the registry shows that it is absent.
+func (r *Controller) withdraw(ctx context.Context, reg registry.Registry, key mcs.Key, absent bool) error {
+	r.published.Delete(key)
+	r.warnings.Delete(key)
+	if absent {
+		return nil
+	}
+	if err := reg.Withdraw(ctx, key); err != nil {
+		return fmt.Errorf("withdrawing %s: %w", key, err)
+	}
+	return nil
+}
+
+// newExport returns the export of src and reports what had to be left out of it when that changes.
+func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export, error) {
+	key := mcs.Key{Namespace: src.ServiceExport.Namespace, Name: src.ServiceExport.Name}
+	var previous *mcs.Export
+	var before publishedExport
+	if value, ok := r.published.Load(key); ok {
+		before = value.(publishedExport)
+		previous = &before.export
+	}
+	exp, left, err := mcs.NewExport(src, previous, r.now())
+	if err != nil {
+		return mcs.Export{}, err
+	}
+	after := publishedExport{export: exp, leftOut: strings.Join(left, "; "), since: before.since}
+	if after.since.IsZero() {
+		after.since = r.now()
+	}
+	r.published.Store(key, after)
+	if after.leftOut != before.leftOut && after.leftOut != "" {
+		log.FromContext(ctx).Info("Exported in part", "leftOut", after.leftOut)
+		r.events.Publish(kube.PartlyExported(src.ServiceExport, after.leftOut))
+	}
+	return exp, nil
+}

@@ -1,0 +1,282 @@
+package imports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// applyImport writes the derived Service, the ServiceImport with its IPs and the EndpointSlices, in that order. The status
+// comes last so that it never reports objects that do not exist yet. It returns when it has to be called again, 0 if never.
+func (r *Controller) applyImport(ctx context.Context, session *membership.Session, f importFacts, d importDecision) (time.Duration, error) {
+	o, err := r.applyObjects(ctx, f, d)
+	if err != nil {
+		return 0, kube.IgnoreTerminatingNamespace(err)
+	}
+	before := plan.StaleClusters(f.imp)
+	r.reportStale(o.imp, d, before)
+	changes := plan.Slices(plan.SliceInput{
+		Key:          f.key,
+		Merged:       o.usable,
+		Exports:      d.endpoints,
+		Unknown:      d.untouched,
+		LocalCluster: f.cluster,
+		Derived:      nameOrDefault(o.derived, f.derivedName),
+		Families:     familiesOf(o.derived),
+		Owner:        r.ownerOf(o.imp),
+		Existing:     f.slices,
+	})
+	if err := r.applySlices(ctx, changes); err != nil {
+		return 0, kube.IgnoreTerminatingNamespace(err)
+	}
+	r.metrics.observePropagation(session, propagatedExports(d, before), changes, r.now())
+	if o.unowned {
+		if _, err := r.applyDerivedService(ctx, o.derived, r.derivedService(o, o.derived, true)); err != nil {
+			return 0, kube.IgnoreTerminatingNamespace(err)
+		}
+	}
+	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs)
+	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, d.staleness, metav1.NewTime(r.now()))
+	if err := r.updateStatus(ctx, o.imp, status); err != nil {
+		return 0, err
+	}
+	if r.takeover == nil || len(d.unknown) > 0 {
+		return 0, nil
+	}
+	return r.takeover.RetireObjects(ctx, f.takeover)
+}
+
+// importObjects are the current ServiceImport and derived Service, nil if there is none.
+type importObjects struct {
+	imp     *mcsv1beta1.ServiceImport
+	derived *corev1.Service
+	// unowned reports whether the Service has no owner yet.
+	unowned bool
+	// usable is the part of the merged exports that this cluster supports; supported are its IP families.
+	usable    mcs.Merged
+	supported []corev1.IPFamily
+}
+
+// applyObjects writes ServiceImport and derived Service if they differ.
+func (r *Controller) applyObjects(ctx context.Context, f importFacts, d importDecision) (o importObjects, err error) {
+	o = importObjects{usable: d.merged, derived: f.derived}
+	if o.supported, err = r.families.supported(ctx, f.key.Namespace); err != nil {
+		return o, err
+	}
+	if o.usable.TrafficDistribution, err = r.distributions.usable(ctx, f.key.Namespace, d.merged.TrafficDistribution); err != nil {
+		return o, err
+	}
+	if f.imp == nil && f.derived == nil {
+		o.imp, o.derived, err = r.createObjects(ctx, f, d, o)
+	} else {
+		o.imp, err = r.applyServiceImport(ctx, f, f.imp, d, o.derived)
+	}
+	if err != nil {
+		return o, err
+	}
+	o.unowned = isNew(o.imp) && o.derived != nil && len(o.derived.OwnerReferences) == 0
+	if o.derived, err = r.applyDerivedService(ctx, o.derived, r.derivedService(o, o.derived, !o.unowned)); err != nil {
+		return o, err
+	}
+	o.imp, err = r.applyServiceImport(ctx, f, o.imp, d, o.derived)
+	return o, err
+}
+
+// createObjects creates the objects of a new import: first the derived Service, without an owner, so that the ServiceImport
+// has its IPs from the beginning and is written once. The owner reference, which is for the garbage collector, is added with
+// the status. If the Service cannot be created, the ServiceImport is created all the same.
+func (r *Controller) createObjects(ctx context.Context, f importFacts, d importDecision, o importObjects) (*mcsv1beta1.ServiceImport, *corev1.Service, error) {
+	derived, serviceErr := r.applyDerivedService(ctx, nil, r.derivedService(o, nil, false))
+	imp, err := r.applyServiceImport(ctx, f, nil, d, derived)
+	if apierrors.IsAlreadyExists(err) && derived != nil {
+		serviceErr = kube.Delete(ctx, r.client, derived) // the ServiceImport of another owner prevents the import
+	}
+	return imp, derived, errors.Join(serviceErr, err)
+}
+
+// isNew reports whether imp has no status yet.
+func isNew(imp *mcsv1beta1.ServiceImport) bool { return len(imp.Status.Conditions) == 0 }
+
+// ownerOf returns the owner reference of the objects of imp.
+func (r *Controller) ownerOf(imp *mcsv1beta1.ServiceImport) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: r.mcsVersion.String(), Kind: mcsv1beta1.ServiceImportKindName, Name: imp.Name, UID: imp.UID,
+	}
+}
+
+// derivedService returns the wanted derived Service, nil if there should be none.
+func (r *Controller) derivedService(o importObjects, existing *corev1.Service, owned bool) *corev1.Service {
+	var owner *metav1.OwnerReference
+	if owned {
+		owner = new(r.ownerOf(o.imp))
+	}
+	return plan.DerivedService(o.usable, owner, existing, o.supported)
+}
+
+// propagatedExports returns the exports whose changes caused the writes of slices, without clusters that became stale or
+// recovered.
+func propagatedExports(d importDecision, staleBefore []string) []mcs.Export {
+	return slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool {
+		return slices.Contains(d.stale, e.Cluster) || slices.Contains(staleBefore, e.Cluster)
+	})
+}
+
+// reportStale records an event for clusters that have become stale or have recovered.
+func (r *Controller) reportStale(imp *mcsv1beta1.ServiceImport, d importDecision, before []string) {
+	if d.staleness == nil || slices.Equal(d.stale, before) {
+		return
+	}
+	if slices.ContainsFunc(d.stale, func(c string) bool { return !slices.Contains(before, c) }) {
+		r.events.Publish(kube.ClusterBecameStale(imp, d.staleness.Message))
+		return
+	}
+	r.events.Publish(kube.ClusterRecovered(imp, d.staleness.Message))
+}
+
+// applyServiceImport writes the ServiceImport if it differs from existing, and returns it.
+func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, existing *mcsv1beta1.ServiceImport, d importDecision, derived *corev1.Service) (*mcsv1beta1.ServiceImport, error) {
+	m := d.merged
+	want := plan.ServiceImport(m, existing, nameOrDefault(derived, f.derivedName), ipsOf(derived), familiesOf(derived), d.stale)
+	switch {
+	case existing == nil:
+		if err := r.client.Create(ctx, want); err != nil {
+			return nil, fmt.Errorf("creating ServiceImport %s: %w", m.Key, err)
+		}
+		log.FromContext(ctx).Info("Imported service", "clusters", m.Clusters, "type", m.Type)
+	case apiequality.Semantic.DeepEqual(existing, want):
+		return existing, nil
+	default:
+		if err := r.client.Update(ctx, want); err != nil {
+			return nil, fmt.Errorf("updating ServiceImport %s: %w", m.Key, err)
+		}
+	}
+	return want, nil
+}
+
+// applyDerivedService writes the derived Service if it differs from existing, deletes it if want is nil, and returns it.
+func (r *Controller) applyDerivedService(ctx context.Context, existing, want *corev1.Service) (*corev1.Service, error) {
+	switch {
+	case existing != nil && (want == nil || plan.MustReplace(existing, want)):
+		if err := kube.Delete(ctx, r.client, existing); err != nil {
+			return nil, err
+		}
+		existing = nil
+	case existing != nil && apiequality.Semantic.DeepEqual(existing, want):
+		return existing, nil
+	}
+	switch {
+	case want == nil:
+		return nil, nil
+	case existing == nil:
+		if err := r.client.Create(ctx, want); err != nil {
+			return nil, fmt.Errorf("creating derived Service %s/%s: %w", want.Namespace, want.Name, err)
+		}
+	default:
+		if err := r.client.Update(ctx, want); err != nil {
+			return nil, fmt.Errorf("updating derived Service %s/%s: %w", want.Namespace, want.Name, err)
+		}
+	}
+	return want, nil
+}
+
+// applySlices writes changes in an order in which no endpoint that stays is ever missing.
+func (r *Controller) applySlices(ctx context.Context, changes plan.SliceChanges) error {
+	for _, s := range changes.Create {
+		if err := r.client.Create(ctx, s); err != nil {
+			return fmt.Errorf("creating EndpointSlice %s/%s: %w", s.Namespace, s.Name, err)
+		}
+	}
+	for _, s := range changes.Update {
+		if err := r.client.Update(ctx, s); err != nil {
+			return fmt.Errorf("updating EndpointSlice %s/%s: %w", s.Namespace, s.Name, err)
+		}
+	}
+	for _, s := range changes.Delete {
+		if err := kube.Delete(ctx, r.client, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// updateStatus writes status if it differs.
+func (r *Controller) updateStatus(ctx context.Context, imp *mcsv1beta1.ServiceImport, status mcsv1beta1.ServiceImportStatus) error {
+	if apiequality.Semantic.DeepEqual(imp.Status, status) {
+		return nil
+	}
+	after := imp.DeepCopy()
+	after.Status = status
+	// A patch would cost the API server more than twice as much.
+	if err := r.client.Status().Update(ctx, after); err != nil {
+		return fmt.Errorf("updating the status of ServiceImport %s/%s: %w", imp.Namespace, imp.Name, err)
+	}
+	return nil
+}
+
+// removeImport deletes the import. The garbage collector would delete the derived Service and the slices too, but later, and
+// until then DNS and kube-proxy would send clients there.
+func (r *Controller) removeImport(ctx context.Context, f importFacts) error {
+	if f.imp != nil {
+		if err := kube.Delete(ctx, r.client, f.imp); err != nil {
+			return err
+		}
+	}
+	if f.derived != nil && !f.hasForeignDerived() {
+		if err := kube.Delete(ctx, r.client, f.derived); err != nil {
+			return err
+		}
+	}
+	if r.takeover != nil {
+		if err := r.takeover.DeleteServices(ctx, f.takeover); err != nil {
+			return err
+		}
+	}
+	for _, s := range f.slices {
+		if err := kube.Delete(ctx, r.client, s); err != nil {
+			return err
+		}
+	}
+	reason := "no cluster exports the service"
+	if f.excluded {
+		reason = "the namespace is not among --import-namespaces"
+	}
+	log.FromContext(ctx).Info("Removed import", "reason", reason)
+	return nil
+}
+
+// ipsOf returns svc's cluster IPs, none if there is no Service or no IP yet.
+func ipsOf(svc *corev1.Service) []string {
+	if svc == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(svc.Spec.ClusterIPs), func(ip string) bool { return ip == "" || ip == corev1.ClusterIPNone })
+}
+
+// nameOrDefault returns svc's name, or the name that it will have.
+func nameOrDefault(svc *corev1.Service, name string) string {
+	if svc == nil {
+		return name
+	}
+	return svc.Name
+}
+
+func familiesOf(svc *corev1.Service) []corev1.IPFamily {
+	if svc == nil {
+		return nil
+	}
+	return svc.Spec.IPFamilies
+}

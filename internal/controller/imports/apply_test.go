@@ -1,0 +1,81 @@
+package imports
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// The derived Service is made before the ServiceImport: what becomes of the one when the other cannot be made.
+func TestHalfOfANewImport(t *testing.T) {
+	full := errors.New("no IP is left")
+	name := client.ObjectKey{Namespace: webKey.Namespace, Name: webKey.Name}
+	foreign := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	for title, c := range map[string]struct {
+		// onService is what happens when the Service is made.
+		onService   func(context.Context, client.WithWatch) error
+		wantErr     func(error) bool
+		wantImport  bool
+		wantService bool
+	}{
+		"all is well": {
+			func(context.Context, client.WithWatch) error { return nil },
+			func(err error) bool { return err == nil }, true, true,
+		},
+		"the ServiceImport is made without a Service": {
+			func(context.Context, client.WithWatch) error { return full },
+			func(err error) bool { return errors.Is(err, full) }, true, false,
+		},
+		"the Service goes when somebody else made the ServiceImport": {
+			func(ctx context.Context, cl client.WithWatch) error { return cl.Create(ctx, foreign.DeepCopy()) },
+			apierrors.IsAlreadyExists, false, false,
+		},
+	} {
+		t.Run(title, func(t *testing.T) {
+			cl := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(ctx context.Context, cl client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+					if _, ok := obj.(*corev1.Service); ok {
+						if err := c.onService(ctx, cl); err != nil {
+							return err
+						}
+					}
+					return cl.Create(ctx, obj, opts...)
+				},
+			}).Build()
+			r := &Controller{
+				client: cl, mcsVersion: controllertest.MCSVersion, families: &families{known: []corev1.IPFamily{corev1.IPv4Protocol}}, distributions: &distributions{},
+			}
+			f := importFacts{key: webKey, derivedName: mcs.DerivedName(webKey)}
+			d := importDecision{merged: mcs.Merge([]mcs.Export{exportOf("cls2", 80)})}
+			if _, err := r.applyObjects(t.Context(), f, d); !c.wantErr(err) {
+				t.Errorf("the error is %v", err)
+			}
+			var imp mcsv1beta1.ServiceImport
+			if err := cl.Get(t.Context(), name, &imp); err != nil {
+				t.Fatal(err)
+			}
+			if ours := !isForeign(&imp); ours != c.wantImport {
+				t.Errorf("the ServiceImport is ours: %v, want %v", ours, c.wantImport)
+			}
+			var svc corev1.Service
+			found, err := kube.Find(t.Context(), cl, client.ObjectKey{Namespace: name.Namespace, Name: f.derivedName}, &svc)
+			if err != nil || found != c.wantService {
+				t.Errorf("the derived Service is there: %v (%v), want %v", found, err, c.wantService)
+			}
+			if len(svc.OwnerReferences) > 0 {
+				t.Errorf("the derived Service has owners: %v", svc.OwnerReferences)
+			}
+		})
+	}
+}

@@ -1,0 +1,387 @@
+package imports
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+var webKey = mcs.Key{Namespace: "demo", Name: "web"}
+
+// exportOf is a cluster's export of webKey with port 80, and 443 as well if there are two.
+func exportOf(cluster string, ports ...int32) mcs.Export {
+	e := mcs.Export{
+		Key: webKey, Cluster: cluster, Type: mcsv1beta1.ClusterSetIP, Created: time.Unix(1000, 0),
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Backends: []mcs.Backends{{
+			Ports:     []mcs.BackendPort{{Protocol: corev1.ProtocolTCP, Port: 8080}},
+			Endpoints: []mcs.Endpoint{{Address: netip.MustParseAddr("10.0.0.1"), Ready: true, Serving: true}},
+		}},
+	}
+	for _, p := range ports {
+		e.Ports = append(e.Ports, mcs.Port{Protocol: corev1.ProtocolTCP, Port: p})
+	}
+	return e
+}
+
+// importShowing is a ServiceImport of ours with a port of its own, 1, that tells it from anything merged anew.
+func importShowing(clusters ...string) *mcsv1beta1.ServiceImport {
+	imp := &mcsv1beta1.ServiceImport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: webKey.Namespace, Name: webKey.Name, Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}},
+		Spec: mcsv1beta1.ServiceImportSpec{
+			Type: mcsv1beta1.ClusterSetIP, Ports: []mcsv1beta1.ServicePort{{Port: 1, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+	for _, c := range clusters {
+		imp.Status.Clusters = append(imp.Status.Clusters, mcsv1beta1.ClusterStatus{Cluster: c})
+	}
+	return imp
+}
+
+func importedFrom(clusters ...string) []*discoveryv1.EndpointSlice {
+	var out []*discoveryv1.EndpointSlice
+	for _, c := range clusters {
+		out = append(out, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{mcsv1beta1.LabelSourceCluster: c}}})
+	}
+	return out
+}
+
+func TestDecideImport(t *testing.T) {
+	local := exportOf("cls1", 80)
+	remote := exportOf("cls2", 80, 443)
+	foreignImport := importShowing()
+	foreignImport.Labels = nil
+	foreignService := &corev1.Service{}
+	ownService := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}}}
+	tests := []struct {
+		name         string
+		facts        importFacts
+		want         verdict
+		wantPort     int32 // of the first port: 1 is what the existing import has
+		wantClusters []string
+		wantUnknown  []string
+	}{
+		{name: "nobody exports it, nothing is there", facts: importFacts{namespace: true, synced: true}, want: verdictNone},
+		{
+			name:  "another cluster exports it",
+			facts: importFacts{namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
+		},
+		{
+			name:  "this one and another do",
+			facts: importFacts{namespace: true, synced: true, local: &local, view: registry.View{Exports: []mcs.Export{remote}}, imp: importShowing("cls2")},
+			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls1", "cls2"},
+		},
+		{
+			name: "an import of the old controller",
+			facts: importFacts{
+				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}, imp: foreignImport, derived: foreignService,
+				takeover: TakeoverObjects{TakesImport: true, TakesDerived: true},
+			},
+			want: verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
+		},
+		{
+			name:  "an import of the old controller, and nobody exports it",
+			facts: importFacts{namespace: true, synced: true, imp: foreignImport, takeover: TakeoverObjects{TakesImport: true}},
+			want:  verdictNone,
+		},
+		{
+			name: "an import of the old controller, a cluster is unknown",
+			facts: importFacts{
+				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}, Unknown: []string{"cls3"}}, imp: foreignImport,
+				takeover: TakeoverObjects{TakesImport: true},
+			},
+			want: verdictNone, wantUnknown: []string{"cls3"},
+		},
+		{
+			name: "an import of the old controller, a registry is not read yet",
+			facts: importFacts{
+				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}, imp: foreignImport, takeover: TakeoverObjects{TakesImport: true},
+			},
+			want: verdictNone,
+		},
+		{
+			name: "an import of the old controller, with somebody else's Service in the way",
+			facts: importFacts{
+				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}, imp: foreignImport, derived: foreignService, takeover: TakeoverObjects{TakesImport: true},
+			},
+			want: verdictNotOwned,
+		},
+		{
+			name:  "no namespace",
+			facts: importFacts{synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictNone,
+		},
+		{
+			name:  "the last export has gone",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), slices: importedFrom("cls2")},
+			want:  verdictRemove,
+		},
+		{
+			name:  "the last known export has gone, a cluster is unknown",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), view: registry.View{Unknown: []string{"cls3"}}},
+			want:  verdictApply, wantPort: 1, wantUnknown: []string{"cls3"},
+		},
+		{
+			name: "a cluster that takes part is unknown: what was decided with it stays",
+			facts: importFacts{
+				namespace: true, synced: true, local: &local, imp: importShowing("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}},
+			},
+			want: verdictApply, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
+		},
+		{
+			name: "a cluster that takes part is unknown, and there is no status yet",
+			facts: importFacts{
+				namespace: true, synced: true, local: &local, imp: importShowing(), slices: importedFrom("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}},
+			},
+			want: verdictApply, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
+		},
+		{
+			name: "a cluster that takes no part is unknown: it holds up nobody",
+			facts: importFacts{
+				namespace: true, synced: true, local: &local, imp: importShowing("cls1"), view: registry.View{Unknown: []string{"cls3"}},
+			},
+			want: verdictApply, wantPort: 80, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
+		},
+		{
+			name:  "a new import is made although a cluster is unknown",
+			facts: importFacts{namespace: true, synced: true, local: &local, view: registry.View{Unknown: []string{"cls3"}}},
+			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
+		},
+		{
+			name: "a registry is not read yet: who may be there stays, who is known goes on",
+			facts: importFacts{
+				namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls1", "cls2", "cls4"), slices: importedFrom("cls2", "cls5"),
+				view: registry.View{Exports: []mcs.Export{remote}, Unknown: []string{"cls3"}, Incomplete: true},
+			},
+			want: verdictApply, wantPort: 1, wantClusters: []string{"cls2"}, wantUnknown: []string{"cls3", "cls4", "cls5"},
+		},
+		{
+			name:  "a registry is not read yet: nothing is removed",
+			facts: importFacts{namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls1"), view: registry.View{Incomplete: true}},
+			want:  verdictApply, wantPort: 1,
+		},
+		{
+			name:  "a registry is not read yet: a new import is made all the same",
+			facts: importFacts{namespace: true, synced: true, cluster: "cls1", view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}},
+			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
+		},
+		{name: "not read yet, nothing is there", facts: importFacts{namespace: true, local: &local}, want: verdictNone},
+		{
+			name:  "not read yet: the others' part stays, the own one goes on",
+			facts: importFacts{namespace: true, cluster: "cls1", local: &local, imp: importShowing("cls1", "cls2"), slices: importedFrom("cls1", "cls3")},
+			want:  verdictApply, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls2", "cls3"},
+		},
+		{
+			name:  "not read yet, the own export has gone: the import stays",
+			facts: importFacts{namespace: true, cluster: "cls1", imp: importShowing("cls1")},
+			want:  verdictApply, wantPort: 1,
+		},
+		{
+			name:  "not read yet, the import is this cluster's alone",
+			facts: importFacts{namespace: true, cluster: "cls1", local: &local, imp: importShowing("cls1"), slices: importedFrom("cls1")},
+			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls1"},
+		},
+		{
+			name:  "somebody else's ServiceImport is in the way",
+			facts: importFacts{namespace: true, synced: true, imp: foreignImport, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictNotOwned,
+		},
+		{
+			name:  "somebody else's ServiceImport is nobody's business",
+			facts: importFacts{namespace: true, synced: true, imp: foreignImport},
+			want:  verdictNone,
+		},
+		{
+			name:  "somebody else's Service is in the way",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing(), derived: foreignService, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictNotOwned,
+		},
+		{
+			name:  "the namespace may not import, nothing is there",
+			facts: importFacts{namespace: true, excluded: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictNone,
+		},
+		{
+			name: "the namespace may not import any more",
+			facts: importFacts{
+				namespace: true, excluded: true, synced: true, imp: importShowing("cls2"), view: registry.View{Exports: []mcs.Export{remote}},
+			},
+			want: verdictRemove,
+		},
+		{
+			name: "the namespace may not import any more, whatever is unknown",
+			facts: importFacts{
+				namespace: true, excluded: true, imp: importShowing("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}}, local: &local,
+			},
+			want: verdictRemove,
+		},
+		{
+			name:  "the namespace may not import, somebody else's ServiceImport is left alone",
+			facts: importFacts{namespace: true, excluded: true, synced: true, imp: foreignImport, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictNone,
+		},
+		{
+			name:  "nobody exports it, and an earlier life left a derived Service",
+			facts: importFacts{namespace: true, synced: true, derived: ownService},
+			want:  verdictRemove,
+		},
+		{
+			name:  "an earlier life left a derived Service, and a cluster is unknown",
+			facts: importFacts{namespace: true, synced: true, derived: ownService, view: registry.View{Unknown: []string{"cls3"}}},
+			want:  verdictNone,
+		},
+		{
+			name:  "an earlier life left a derived Service, and somebody made a ServiceImport",
+			facts: importFacts{namespace: true, synced: true, derived: ownService, imp: foreignImport},
+			want:  verdictNone,
+		},
+		{
+			name:  "the namespace may not import any more, and an earlier life left a derived Service",
+			facts: importFacts{namespace: true, excluded: true, derived: ownService},
+			want:  verdictRemove,
+		},
+		{
+			name:  "nobody exports it, and somebody else's Service has the name",
+			facts: importFacts{namespace: true, synced: true, derived: foreignService},
+			want:  verdictNone,
+		},
+		{
+			name:  "somebody else's Service does not keep the import",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing(), derived: foreignService},
+			want:  verdictRemove,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.facts.key = webKey
+			exports := slices.Clone(tt.facts.view.Exports)
+			got := decideImport(tt.facts)
+			if got.verdict != tt.want {
+				t.Errorf("verdict %d, want %d", got.verdict, tt.want)
+			}
+			if d := cmp.Diff(tt.wantUnknown, got.unknown, cmpopts.EquateEmpty()); tt.want == verdictApply && d != "" {
+				t.Errorf("unknown (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(tt.wantClusters, got.merged.Clusters, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("clusters (-want +got):\n%s", d)
+			}
+			var port int32
+			if len(got.merged.Ports) > 0 {
+				port = got.merged.Ports[0].Port
+			}
+			if port != tt.wantPort {
+				t.Errorf("first port %d, want %d", port, tt.wantPort)
+			}
+			if d := cmp.Diff(exports, tt.facts.view.Exports, cmpopts.EquateComparable(netip.Addr{})); d != "" {
+				t.Errorf("the view was changed:\n%s", d)
+			}
+		})
+	}
+}
+
+func TestDecideStale(t *testing.T) {
+	// endpointOf makes its endpoint the cluster's own, and ready or not.
+	endpointOf := func(cluster, address string, ready bool) mcs.Export {
+		e := exportOf(cluster, 80)
+		e.Backends[0].Endpoints = []mcs.Endpoint{{Address: netip.MustParseAddr(address), Ready: ready, Serving: ready}}
+		return e
+	}
+	local, cls2, cls3 := endpointOf("cls1", "10.1.0.1", true), endpointOf("cls2", "10.2.0.1", true), endpointOf("cls3", "10.3.0.1", true)
+	both := []mcs.Export{cls2, cls3}
+	withdrawn := importShowing("cls2", "cls3")
+	withdrawn.Annotations = map[string]string{plan.AnnotationStaleClusters: "cls2"}
+	tests := []struct {
+		name  string
+		facts importFacts
+		// want are the endpoints in use by cluster, wantStale the stale clusters and the condition's reason, "" when it is left.
+		want          string
+		wantStale     string
+		wantUntouched []string
+	}{
+		{"nobody is stale", importFacts{synced: true, view: registry.View{Exports: both}}, "cls2=1 cls3=1", " NoneStale", nil},
+		{
+			"one is stale", importFacts{synced: true, view: registry.View{Exports: both, Stale: []string{"cls2"}}},
+			"cls2=0 cls3=1", "cls2 Withdrawn", nil,
+		},
+		{
+			"the only other one is stale, this cluster has endpoints", importFacts{synced: true, local: &local, view: registry.View{Exports: both[:1], Stale: []string{"cls2"}}},
+			"cls2=0 cls1=1", "cls2 Withdrawn", nil,
+		},
+		{
+			"the only exporter is stale", importFacts{synced: true, view: registry.View{Exports: both[:1], Stale: []string{"cls2"}}},
+			"cls2=1", "cls2 LastEndpointsKept", nil,
+		},
+		{
+			"after a restart what was stale is not heard of yet", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, LivenessUnknown: []string{"cls2", "cls3"}}},
+			"cls2=0 cls3=1", "cls2 Withdrawn", nil,
+		},
+		{
+			"after a restart it is back", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, LivenessUnknown: []string{"cls3"}}},
+			"cls2=1 cls3=1", " NoneStale", nil,
+		},
+		{
+			"after a restart another one is unknown: nothing moves",
+			importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both[:1], LivenessUnknown: []string{"cls2"}, Unknown: []string{"cls3"}}},
+			"", "cls2 ", []string{"cls3", "cls2"},
+		},
+		{
+			"after a restart the stale one is unknown: nothing moves",
+			importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both[1:], Unknown: []string{"cls2"}}},
+			"cls3=1", "cls2 ", []string{"cls2", "cls2"},
+		},
+		{
+			"after a restart the registry is not read yet: nothing moves", importFacts{imp: withdrawn, local: &local, cluster: "cls1"},
+			"cls1=1", "cls2 ", []string{"cls2", "cls3", "cls2"},
+		},
+		{
+			"an unknown one takes no part: it holds up nothing",
+			importFacts{synced: true, imp: importShowing("cls2", "cls3"), view: registry.View{Exports: both, Stale: []string{"cls2"}, Unknown: []string{"cls4"}}},
+			"cls2=0 cls3=1", "cls2 Withdrawn", []string{"cls4"},
+		},
+		{
+			"the annotation says what is not so", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both}},
+			"cls2=1 cls3=1", " NoneStale", nil,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.facts.key, tt.facts.namespace = webKey, true
+			tt.facts.staleRule = mcs.StaleRule{Policy: mcs.StaleWithdraw, After: time.Minute}
+			d := decideImport(tt.facts)
+			var got []string
+			for _, e := range d.endpoints {
+				got = append(got, fmt.Sprintf("%s=%d", e.Cluster, e.EndpointCount()))
+			}
+			if use := strings.Join(got, " "); use != tt.want {
+				t.Errorf("endpoints by cluster %q, want %q", use, tt.want)
+			}
+			reason := ""
+			if d.staleness != nil {
+				reason = d.staleness.Reason
+			}
+			if stale := strings.Join(d.stale, ",") + " " + reason; stale != tt.wantStale {
+				t.Errorf("stale clusters and reason %q, want %q", stale, tt.wantStale)
+			}
+			if diff := cmp.Diff(tt.wantUntouched, d.untouched, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("untouched (-want +got):\n%s", diff)
+			}
+			if len(d.merged.Ports) == 0 {
+				t.Error("a stale export takes no part in the merge")
+			}
+		})
+	}
+}

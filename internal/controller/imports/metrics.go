@@ -1,0 +1,49 @@
+package imports
+
+import (
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// Metrics measures how fast exports of other clusters are imported. The nil *Metrics is valid and does nothing.
+type Metrics struct {
+	propagation *prometheus.HistogramVec
+}
+
+// NewMetrics registers the metrics at registerer; it returns nil if that is nil.
+func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
+	if registerer == nil {
+		return nil, nil
+	}
+	m := &Metrics{propagation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "cloud_map_mcs_propagation_seconds",
+		Help: "Time from a change in its source cluster until an imported EndpointSlice shows it here, by source cluster. Measured with the clocks of both clusters: it is as exact as they agree, and never below 0.",
+		// From one registry poll (1 s) and less up to the 20 s that the conformance suite allows, and beyond.
+		Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 60},
+	}, []string{"source_cluster"})}
+	return m, registerer.Register(m.propagation)
+}
+
+// observePropagation measures the time until the changes of other clusters became the slices in changes. Changes from before
+// the session are not measured.
+func (m *Metrics) observePropagation(s *membership.Session, exports []mcs.Export, changes plan.SliceChanges, now time.Time) {
+	if m == nil || changes.IsEmpty() {
+		return
+	}
+	written := slices.Concat(changes.Create, changes.Update)
+	for _, exp := range exports {
+		ofExport := func(s *discoveryv1.EndpointSlice) bool { return s.Labels[mcsv1beta1.LabelSourceCluster] == exp.Cluster }
+		if exp.Cluster == s.Identity.ClusterID || exp.Changed.Before(s.Started) || !slices.ContainsFunc(written, ofExport) {
+			continue
+		}
+		m.propagation.WithLabelValues(exp.Cluster).Observe(max(0, now.Sub(exp.Changed)).Seconds())
+	}
+}

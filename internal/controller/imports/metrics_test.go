@@ -1,0 +1,40 @@
+package imports
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+func TestObservePropagationMeasuresWrittenChangesOfOtherClusters(t *testing.T) {
+	start := time.Unix(1000, 0)
+	s := &membership.Session{Identity: mcs.Identity{ClusterID: "cls1"}, Started: start}
+	exports := []mcs.Export{
+		{Cluster: "cls1", Changed: start.Add(time.Second)}, // its own
+		{Cluster: "cls2", Changed: start.Add(8 * time.Second)},
+		{Cluster: "cls3", Changed: start.Add(-time.Hour)},  // from before the session
+		{Cluster: "cls4", Changed: start.Add(time.Second)}, // not written
+	}
+	slices := importedFrom("cls1", "cls3", "cls2")
+	changes := plan.SliceChanges{Create: slices[:2], Update: []*discoveryv1.EndpointSlice{slices[2]}}
+	registerer := prometheus.NewPedanticRegistry()
+	metrics, err := NewMetrics(registerer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics.observePropagation(s, exports, changes, start.Add(10*time.Second))
+	families, err := registerer.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatalf("%d metrics (%v), want 1", len(families), err)
+	}
+	got := families[0].Metric
+	if len(got) != 1 || got[0].Label[0].GetValue() != "cls2" || got[0].Histogram.GetSampleSum() != 2 {
+		t.Errorf("propagation is %v, want 2 s of cls2 alone", got)
+	}
+}

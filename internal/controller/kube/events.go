@@ -1,0 +1,73 @@
+package kube
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Reasons of events beside those of conditions. docs/reference/conditions.md lists them.
+const (
+	// reasonPartlyExported: some endpoints cannot be exported.
+	reasonPartlyExported = "PartlyExported"
+	// reasonPartlyShown: endpoints are exported, but not all of them as Cloud Map instances.
+	reasonPartlyShown = "PartlyShown"
+	// reasonNotManaged: an object with a name that the import needs was not created by this controller.
+	reasonNotManaged = "NotManaged"
+	// reasonStale: clusters that export the service have become stale, or send heartbeats again.
+	reasonStale = "StaleCluster"
+)
+
+// actionSync is the action of all events.
+const actionSync = "Sync"
+
+// noteMax is the longest note that the API accepts.
+const noteMax = 1024
+
+// Event is an event about an object.
+type Event struct {
+	object                client.Object
+	kind, reason, message string
+}
+
+// PartlyExported warns about what had to be left out of an export.
+func PartlyExported(exp client.Object, message string) Event {
+	return Event{exp, corev1.EventTypeWarning, reasonPartlyExported, message}
+}
+
+// PartlyShown warns about exported endpoints without a Cloud Map instance.
+func PartlyShown(exp client.Object, message string) Event {
+	return Event{exp, corev1.EventTypeWarning, reasonPartlyShown, message}
+}
+
+// ConditionNeedsAction warns about a condition of a ServiceExport that the user must act upon.
+func ConditionNeedsAction(exp client.Object, c metav1.Condition) Event {
+	return Event{exp, corev1.EventTypeWarning, c.Reason, c.Message}
+}
+
+// NotManaged warns about obj, which prevents an import because another controller or the user created it.
+func NotManaged(obj client.Object, message string) Event {
+	return Event{obj, corev1.EventTypeWarning, reasonNotManaged, message}
+}
+
+// ClusterBecameStale warns about an import of which a source cluster has become stale.
+func ClusterBecameStale(imp client.Object, message string) Event {
+	return Event{imp, corev1.EventTypeWarning, reasonStale, message}
+}
+
+// ClusterRecovered reports that stale source clusters of an import send heartbeats again.
+func ClusterRecovered(imp client.Object, message string) Event {
+	return Event{imp, corev1.EventTypeNormal, reasonStale, message}
+}
+
+// EventRecorder writes events to the API server.
+type EventRecorder struct{ Recorder events.EventRecorder }
+
+// Publish writes e, in the background.
+func (r EventRecorder) Publish(e Event) {
+	if len(e.message) > noteMax {
+		e.message = e.message[:noteMax-3] + "..."
+	}
+	r.Recorder.Eventf(e.object, nil, e.kind, e.reason, actionSync, "%s", e.message)
+}

@@ -1,0 +1,75 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// Indices of the cache. Without them each reconcile would read all EndpointSlices, or Services, of a namespace.
+const (
+	// IndexService finds the slices of a Service of this cluster, IndexImport the imported slices of a ServiceImport.
+	IndexService = "service"
+	IndexImport  = "import"
+	// IndexDerived finds the derived Services of a ServiceImport, of any implementation.
+	IndexDerived = "derived"
+)
+
+// AddIndices adds the indices to the cache.
+func AddIndices(ctx context.Context, indexer client.FieldIndexer) error {
+	byLabel := func(label string, managed bool) client.IndexerFunc {
+		return func(obj client.Object) []string {
+			if name := obj.GetLabels()[label]; name != "" && plan.IsManaged(obj) == managed {
+				return []string{name}
+			}
+			return nil
+		}
+	}
+	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, IndexService, byLabel(discoveryv1.LabelServiceName, false)); err != nil {
+		return fmt.Errorf("indexing EndpointSlices: %w", err)
+	}
+	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, IndexImport, byLabel(mcsv1beta1.LabelServiceName, true)); err != nil {
+		return fmt.Errorf("indexing EndpointSlices: %w", err)
+	}
+	derived := func(obj client.Object) []string {
+		if name := obj.GetLabels()[mcsv1beta1.LabelServiceName]; name != "" {
+			return []string{name}
+		}
+		return nil
+	}
+	if err := indexer.IndexField(ctx, &corev1.Service{}, IndexDerived, derived); err != nil {
+		return fmt.Errorf("indexing Services: %w", err)
+	}
+	return nil
+}
+
+// ListDerivedServices reads the Services that carry the label of a ServiceImport. They come from the cache and must not be
+// changed.
+func ListDerivedServices(ctx context.Context, c client.Reader, key mcs.Key) ([]*corev1.Service, error) {
+	var list corev1.ServiceList
+	if err := c.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{IndexDerived: key.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the derived Services of %s: %w", key, err)
+	}
+	var out []*corev1.Service
+	for i := range list.Items {
+		out = append(out, &list.Items[i])
+	}
+	return out, nil
+}
+
+// ListSlices reads the EndpointSlices of an index. They come from the cache and must not be changed.
+func ListSlices(ctx context.Context, c client.Reader, namespace, index, name string, opts ...client.ListOption) ([]discoveryv1.EndpointSlice, error) {
+	var list discoveryv1.EndpointSliceList
+	opts = append(opts, client.InNamespace(namespace), client.MatchingFields{index: name}, client.UnsafeDisableDeepCopy)
+	if err := c.List(ctx, &list, opts...); err != nil {
+		return nil, fmt.Errorf("listing EndpointSlices of %s/%s: %w", namespace, name, err)
+	}
+	return list.Items, nil
+}

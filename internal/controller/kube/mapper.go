@@ -1,0 +1,78 @@
+package kube
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// NamespaceLabelsChanged selects the creation of a namespace and changes of its labels, which decide what is exported and
+// imported there.
+var NamespaceLabelsChanged = builder.WithPredicates(predicate.LabelChangedPredicate{})
+
+// ServiceMapper maps objects to requests for the services that they belong to. It ignores Services that are not exported,
+// most of a cluster's; creating a ServiceExport is an event of its own.
+type ServiceMapper struct{ Client client.Reader }
+
+// MapService maps an exported Service to its request.
+func (m ServiceMapper) MapService(ctx context.Context, svc client.Object) []reconcile.Request {
+	return m.mapExported(ctx, mcs.Key{Namespace: svc.GetNamespace(), Name: svc.GetName()})
+}
+
+// MapSlice maps an EndpointSlice of an exported Service to the Service's request.
+func (m ServiceMapper) MapSlice(ctx context.Context, slice client.Object) []reconcile.Request {
+	if plan.IsManaged(slice) {
+		return nil
+	}
+	return m.mapExported(ctx, mcs.Key{Namespace: slice.GetNamespace(), Name: slice.GetLabels()[discoveryv1.LabelServiceName]})
+}
+
+func (m ServiceMapper) mapExported(ctx context.Context, key mcs.Key) []reconcile.Request {
+	var exp mcsv1beta1.ServiceExport
+	found, err := Find(ctx, m.Client, NameOf(key), &exp, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
+	if !found && err == nil {
+		return nil
+	}
+	return []reconcile.Request{RequestFor(key)} // the reconciler reports the error
+}
+
+// MapNamespaceToExports maps a namespace to its ServiceExports.
+func (m ServiceMapper) MapNamespaceToExports(ctx context.Context, ns client.Object) []reconcile.Request {
+	return m.mapNamespace(ctx, ns, &mcsv1beta1.ServiceExportList{})
+}
+
+// MapNamespaceToImports maps a namespace to its ServiceImports.
+func (m ServiceMapper) MapNamespaceToImports(ctx context.Context, ns client.Object) []reconcile.Request {
+	return m.mapNamespace(ctx, ns, &mcsv1beta1.ServiceImportList{})
+}
+
+// MapNamespaceToServices maps a namespace to its Services.
+func (m ServiceMapper) MapNamespaceToServices(ctx context.Context, ns client.Object) []reconcile.Request {
+	return m.mapNamespace(ctx, ns, &corev1.ServiceList{})
+}
+
+// mapNamespace returns a request for each object of list's kind in a namespace.
+func (m ServiceMapper) mapNamespace(ctx context.Context, ns client.Object, list client.ObjectList) []reconcile.Request {
+	err := m.Client.List(ctx, list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "Failed to requeue the services of a namespace whose labels changed", "namespace", ns.GetName())
+	}
+	var requests []reconcile.Request
+	_ = meta.EachListItem(list, func(item runtime.Object) error {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(item.(client.Object))})
+		return nil
+	})
+	return requests
+}

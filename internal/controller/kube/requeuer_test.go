@@ -1,0 +1,31 @@
+package kube
+
+import (
+	"testing"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+func TestRequeuerKeepsKeysFromBeforeTheStart(t *testing.T) {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	var r Requeuer
+	r.Requeue(mcs.Key{Namespace: "a", Name: "early"})
+	r.Requeue(mcs.Key{Namespace: "a", Name: "early"})
+	if err := r.Source().Start(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	r.Requeue(mcs.Key{Namespace: "a", Name: "late"})
+	var got []string
+	for queue.Len() > 0 {
+		req, _ := queue.Get()
+		got = append(got, req.String())
+		queue.Done(req)
+	}
+	if d := cmp.Diff([]string{"a/early", "a/late"}, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}

@@ -1,0 +1,54 @@
+package membership
+
+import (
+	"fmt"
+
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// aboutCRD is the CRD of ClusterProperty.
+const aboutCRD = "clusterproperties." + aboutv1beta1.GroupName
+
+// properties are the cluster's ClusterProperties.
+type properties struct {
+	// Installed says whether the API exists.
+	Installed bool
+	// ClusterID and ClusterSetID are "" where there is no such ClusterProperty.
+	ClusterID, ClusterSetID string
+}
+
+// decideIdentity says who the cluster is, or what the user must do so that it can be known. A ClusterProperty has
+// precedence over the flag of the same meaning.
+func decideIdentity(p properties, flags config.Identity, uid string) (mcs.Identity, error) {
+	clusterID, err := decideID(p, p.ClusterID, aboutv1beta1.ClusterIDProperty, flags.ClusterID, "--cluster-id")
+	clusterSetID, setErr := decideID(p, p.ClusterSetID, aboutv1beta1.ClusterSetIDProperty, flags.ClusterSetID, "--clusterset-id")
+	switch {
+	case err != nil && setErr != nil:
+		err = fmt.Errorf("%w; %w", err, setErr)
+	case err == nil:
+		err = setErr
+	}
+	if err != nil {
+		return mcs.Identity{}, fmt.Errorf("this cluster is no member of a clusterset: %w", err)
+	}
+	return mcs.Identity{ClusterID: clusterID, ClusterSetID: clusterSetID, UID: uid}, nil
+}
+
+func decideID(p properties, value, property, fallback, flag string) (string, error) {
+	source := "ClusterProperty " + property
+	if value == "" {
+		value, source = fallback, "flag "+flag
+	}
+	if value == "" && !p.Installed {
+		return "", fmt.Errorf("install the CRD %s and create ClusterProperty %s, or set %s", aboutCRD, property, flag)
+	}
+	if value == "" {
+		return "", fmt.Errorf("create ClusterProperty %s, or set %s", property, flag)
+	}
+	if err := mcs.ValidateClusterID(value); err != nil {
+		return "", fmt.Errorf("%s: %w", source, err)
+	}
+	return value, nil
+}

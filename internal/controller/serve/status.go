@@ -1,0 +1,307 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/exports"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// statusSource answers the requests to the status endpoint.
+type statusSource struct {
+	registryName string
+	membership   Membership
+	exports      *exports.Controller
+	requests     *registry.Metrics
+	reader       client.Reader
+	// healthPort is the port of the controllers' probes, "" if they are off.
+	healthPort string
+	// elected is closed when this replica becomes the leader.
+	elected <-chan struct{}
+	prober  status.Prober
+}
+
+var _ status.Source = (*statusSource)(nil)
+
+// AddStatus makes mgr serve the status endpoint, on standby replicas too.
+func AddStatus(mgr manager.Manager, options config.Options, requests *registry.Metrics, m Membership, exports *exports.Controller) error {
+	serving := options.Serving
+	if serving.Status == "0" {
+		return nil
+	}
+	source := &statusSource{
+		registryName: options.Registry.Name, membership: m, exports: exports, requests: requests,
+		reader: mgr.GetCache(), elected: mgr.Elected(),
+	}
+	if _, port, err := net.SplitHostPort(serving.Probes); err == nil {
+		source.healthPort = port
+	}
+	listener, err := net.Listen("tcp", serving.Status)
+	if err != nil {
+		return fmt.Errorf("listening on --status-bind-address=%s: %w", serving.Status, err)
+	}
+	return mgr.Add(&manager.Server{
+		Name:     "status",
+		Server:   &http.Server{Handler: status.NewHandler(source), ReadHeaderTimeout: 5 * time.Second},
+		Listener: listener,
+	})
+}
+
+// Status implements status.Source.
+func (s *statusSource) Status(ctx context.Context) status.Status {
+	out := status.Status{Version: config.Version, Time: time.Now(), Leader: s.leads(), Registry: s.registryName}
+	for _, r := range s.requests.RecentRequests() {
+		out.Requests = append(out.Requests, status.Request(r))
+	}
+	session, problem := s.session()
+	out.Leaving = s.leaving(ctx, session)
+	if session == nil {
+		out.Problem = problem
+		return out
+	}
+	out.Identity = &session.Identity
+	report := registry.ReportOf(session.Registry)
+	out.ReadProblem, out.WriteProblem = problemText(report.Reading), problemText(report.Writing)
+	members, err := session.Registry.Members(ctx)
+	if err != nil {
+		out.ReadProblem = err.Error()
+		return out
+	}
+	out.Synced = true
+	services, err := s.services(ctx, session, report.Keys)
+	if err != nil {
+		out.Problem = err.Error()
+		return out
+	}
+	out.Members = countMembers(members, session.Identity.ClusterID, services, out.Time)
+	out.Services = len(services)
+	for _, service := range services {
+		if len(service.Conflicts) > 0 {
+			out.Conflicts = append(out.Conflicts, status.Conflict{Key: service.Key, Problems: service.Conflicts})
+		}
+		if p := service.Publication; p != nil && p.State != registry.Exported.String() {
+			out.Publications = append(out.Publications, *p)
+		}
+	}
+	return out
+}
+
+func (s *statusSource) leads() bool {
+	select {
+	case <-s.elected:
+		return true
+	default:
+		return false
+	}
+}
+
+// session returns the cluster's session, or nil and the reason why there is none.
+func (s *statusSource) session() (*membership.Session, string) {
+	state := s.membership.State()
+	switch {
+	case state.Session != nil:
+		return state.Session, ""
+	case !s.leads():
+		return nil, "this replica stands by: another one works"
+	case state.IsPending():
+		return nil, "the cluster's identity is being looked up"
+	}
+	return nil, state.Problem
+}
+
+// leaving returns the remembered identities that are not the session's, which may be nil. It returns none if they cannot be
+// read, as without the permission to.
+func (s *statusSource) leaving(ctx context.Context, session *membership.Session) []mcs.Identity {
+	remembered, err := s.membership.RememberedIdentities(ctx)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(remembered, func(i mcs.Identity) bool { return session != nil && i == session.Identity })
+}
+
+// countMembers returns the members with the numbers of their exports and endpoints.
+func countMembers(members []registry.Member, own string, services []status.Service, now time.Time) []status.Member {
+	out := make([]status.Member, len(members))
+	index := map[string]*status.Member{}
+	for i, m := range members {
+		out[i] = status.Member{
+			ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Stale: m.Stale, Problems: m.Problems,
+			HeartbeatAge: max(0, now.Sub(m.LastSeen)).Round(100 * time.Millisecond).Seconds(),
+		}
+		index[m.ClusterID] = &out[i]
+	}
+	count := func(cluster string, exp mcs.Export) {
+		if m := index[cluster]; m != nil {
+			m.Exports++
+			for _, b := range exp.Backends {
+				m.Endpoints += len(b.Endpoints)
+			}
+		}
+	}
+	for _, service := range services {
+		if service.Own != nil {
+			count(own, *service.Own)
+		}
+		for _, exp := range service.Exports {
+			count(exp.Cluster, exp)
+		}
+		for _, id := range service.Unknown {
+			if m := index[id]; m != nil {
+				m.Unknown++
+			}
+		}
+	}
+	return out
+}
+
+// Service implements status.Source.
+func (s *statusSource) Service(ctx context.Context, key mcs.Key) (status.Service, error) {
+	session, problem := s.session()
+	if session == nil {
+		return status.Service{}, errors.New(problem)
+	}
+	return s.service(ctx, session, key)
+}
+
+// Services implements status.Source.
+func (s *statusSource) Services(ctx context.Context) ([]status.Service, error) {
+	session, problem := s.session()
+	if session == nil {
+		return nil, errors.New(problem)
+	}
+	return s.services(ctx, session, registry.ReportOf(session.Registry).Keys)
+}
+
+// services returns the services of keys and those that this cluster publishes, sorted.
+func (s *statusSource) services(ctx context.Context, session *membership.Session, keys []mcs.Key) ([]status.Service, error) {
+	keys = append(keys, s.exports.PublishedKeys()...)
+	slices.SortFunc(keys, func(a, b mcs.Key) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	keys = slices.Compact(keys)
+	out := make([]status.Service, 0, len(keys))
+	for _, key := range keys {
+		service, err := s.service(ctx, session, key)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, service)
+	}
+	return out, nil
+}
+
+func (s *statusSource) service(ctx context.Context, session *membership.Session, key mcs.Key) (status.Service, error) {
+	view, err := session.Registry.Lookup(ctx, key)
+	if err != nil {
+		return status.Service{}, err
+	}
+	out := status.Service{Key: key, Exports: view.Exports, Unknown: view.Unknown, Stale: view.Stale}
+	all := view.Exports
+	if own, ok := s.exports.PublishedExport(key); ok {
+		out.Own = &own
+		all = append(slices.Clone(all), own)
+	}
+	if out.Own != nil || view.Local.State != registry.Absent {
+		out.Publication = &status.Publication{Key: key, State: view.Local.State.String(), Problem: problemText(view.Local.Err)}
+	}
+	if len(all) > 0 {
+		for _, c := range mcs.Merge(all).Conflicts {
+			out.Conflicts = append(out.Conflicts, fmt.Sprintf("%s: %s", c.Reason, c.Message))
+		}
+	}
+	return out, nil
+}
+
+// Probe implements status.Source. It connects to addresses of the import only.
+func (s *statusSource) Probe(ctx context.Context, key mcs.Key) (status.Probe, error) {
+	var imp mcsv1beta1.ServiceImport
+	if _, err := kube.Find(ctx, s.reader, kube.NameOf(key), &imp); err != nil {
+		return status.Probe{}, err
+	}
+	var imported discoveryv1.EndpointSliceList
+	err := s.reader.List(ctx, &imported, client.InNamespace(key.Namespace), client.MatchingLabels{
+		plan.LabelManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: key.Name,
+	})
+	if err != nil {
+		return status.Probe{}, fmt.Errorf("listing the imported EndpointSlices of %s: %w", key, err)
+	}
+	return s.prober.Probe(ctx, key, probeTargets(&imp, imported.Items)), nil
+}
+
+// maxTargets limits the connections of one probe, which are made in parallel.
+const maxTargets = 32
+
+// probeTargets returns the first TCP port at each clusterset IP, and at one ready endpoint of each source cluster.
+func probeTargets(imp *mcsv1beta1.ServiceImport, imported []discoveryv1.EndpointSlice) []status.Target {
+	var targets []status.Target
+	for _, ip := range imp.Spec.IPs {
+		for _, p := range imp.Spec.Ports {
+			if cmp.Or(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP {
+				targets = append(targets, status.Target{Address: net.JoinHostPort(ip, strconv.Itoa(int(p.Port)))})
+				break
+			}
+		}
+	}
+	seen := map[string]bool{}
+	for _, slice := range imported {
+		cluster := slice.Labels[mcsv1beta1.LabelSourceCluster]
+		if address := readyAddress(slice); address != "" && !seen[cluster] && len(targets) < maxTargets {
+			seen[cluster] = true
+			targets = append(targets, status.Target{Address: address, Cluster: cluster})
+		}
+	}
+	slices.SortStableFunc(targets, func(a, b status.Target) int { return strings.Compare(a.Cluster, b.Cluster) })
+	return targets
+}
+
+// readyAddress returns a slice's first ready endpoint at its first TCP port, "" if it has none.
+func readyAddress(slice discoveryv1.EndpointSlice) string {
+	for _, p := range slice.Ports {
+		if p.Port == nil || p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			if (e.Conditions.Ready == nil || *e.Conditions.Ready) && len(e.Addresses) > 0 {
+				return net.JoinHostPort(e.Addresses[0], strconv.Itoa(int(*p.Port)))
+			}
+		}
+	}
+	return ""
+}
+
+// Reach implements status.Source.
+func (s *statusSource) Reach(ctx context.Context, ip netip.Addr) status.Connection {
+	if s.healthPort == "" {
+		return status.Connection{Target: status.Target{Address: ip.String()}, Problem: "there is no port to connect to: --health-probe-bind-address is off"}
+	}
+	return s.prober.Connect(ctx, status.Target{Address: net.JoinHostPort(ip.String(), s.healthPort)})
+}
+
+func problemText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
