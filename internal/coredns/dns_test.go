@@ -34,7 +34,7 @@ func readFile(t testing.TB, name string) string {
 	return string(content)
 }
 
-// Each sample has its enabled form beside it, so that a reader sees every edit; -update writes them anew.
+// TestEnableSamples compares each enabled sample with its golden file, which shows every edit.
 func TestEnableSamples(t *testing.T) {
 	for name, src := range samples(t) {
 		t.Run(name, func(t *testing.T) {
@@ -44,13 +44,13 @@ func TestEnableSamples(t *testing.T) {
 			}
 			golden.Check(t, filepath.Join("testdata", name+".enabled"), enabled)
 			if again, err := Enable(enabled, ""); err != nil || again != enabled {
-				t.Errorf("enabling twice changes it: %v\n%s", err, cmp.Diff(enabled, again))
+				t.Errorf("enabling twice changes the Corefile: %v\n%s", err, cmp.Diff(enabled, again))
 			}
 			if restored, err := Disable(enabled, ""); err != nil || restored != src {
-				t.Errorf("disabling does not give the original back: %v\n%s", err, cmp.Diff(src, restored))
+				t.Errorf("disabling does not restore the original: %v\n%s", err, cmp.Diff(src, restored))
 			}
 			if same, err := Disable(src, ""); err != nil || same != src {
-				t.Errorf("disabling what is not enabled changes it: %v\n%s", err, cmp.Diff(src, same))
+				t.Errorf("disabling a disabled Corefile changes it: %v\n%s", err, cmp.Diff(src, same))
 			}
 		})
 	}
@@ -62,7 +62,7 @@ func TestEnable(t *testing.T) {
 		wantErr                 string
 	}{
 		{
-			name: "zone by hand, option missing",
+			name: "zone written manually, option missing",
 			src:  ".:53 {\n  kubernetes cluster.local clusterset.local {\n    pods insecure\n  }\n}\n",
 			want: ".:53 {\n  kubernetes cluster.local clusterset.local {\n    pods insecure\n    multicluster clusterset.local\n  }\n}\n",
 		},
@@ -83,10 +83,10 @@ func TestEnable(t *testing.T) {
 		{
 			name:    "Submariner's server block",
 			src:     "clusterset.local:53 {\n  forward . 10.0.0.9\n}\n.:53 {\n  kubernetes cluster.local\n}\n",
-			wantErr: "line 1: the server block of \"clusterset.local:53\" takes the queries",
+			wantErr: "line 1: the server block of \"clusterset.local:53\" receives the queries",
 		},
 		{
-			name:    "the external multicluster plugin of the old controller",
+			name:    "the external multicluster plugin of the legacy controller",
 			src:     ".:53 {\n  kubernetes cluster.local\n  multicluster clusterset.local\n}\n",
 			wantErr: "line 3 loads the external multicluster plugin",
 		},
@@ -122,7 +122,7 @@ func TestEnable(t *testing.T) {
 	}
 }
 
-// What somebody wrote by hand goes too: who says disable wants the zone gone.
+// Disable also removes a zone that was written manually.
 func TestDisableHandWritten(t *testing.T) {
 	for _, tt := range []struct{ name, src, want string }{
 		{
@@ -191,7 +191,7 @@ func TestInspect(t *testing.T) {
 			}},
 		},
 		{
-			name: "queries go elsewhere",
+			name: "the server block receives no queries",
 			src:  "cluster.local {\n  kubernetes cluster.local clusterset.local {\n    multicluster clusterset.local\n  }\n}\n",
 			want: Inspection{ClusterDomain: "cluster.local", State: Partial, Missing: []string{
 				"line 1: the server block of \"cluster.local\" gets no queries for clusterset.local",
@@ -211,7 +211,7 @@ func TestInspect(t *testing.T) {
 			}},
 		},
 		{
-			name: "another port is no rival",
+			name: "a server block on another port",
 			src:  ".:53 {\n  kubernetes cluster.local clusterset.local {\n    multicluster clusterset.local\n  }\n}\nclusterset.local:5353 {\n  whoami\n}\n",
 			want: Inspection{ClusterDomain: "cluster.local", State: Enabled},
 		},

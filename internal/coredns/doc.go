@@ -1,19 +1,19 @@
-// Package coredns decides what makes clusterset.local resolvable in a cluster, and what takes it back: pure edits of
-// CoreDNS's Corefile, the permission CoreDNS needs, and the version it must have. It does no I/O.
+// Package coredns enables and disables clusterset.local in a cluster's CoreDNS: pure edits of the Corefile, the permission
+// that CoreDNS needs, and the required version. It does no I/O.
 //
-// Stock CoreDNS answers the names of the Multi-Cluster Services API itself when its kubernetes plugin is told to:
+// Stock CoreDNS resolves the names of the Multi-Cluster Services API with this configuration of its kubernetes plugin:
 //
 //	kubernetes cluster.local clusterset.local in-addr.arpa ip6.arpa {
 //	    pods insecure
 //	    multicluster clusterset.local
 //	}
 //
-// [Enable] adds exactly these words to a Corefile, [Disable] takes them out, and every other byte stays. What
-// Disable leaves of an enabled Corefile is the original, byte for byte; Enable refuses a layout for which it is not.
+// [Enable] adds exactly these words to a Corefile, [Disable] removes them, and no other byte changes. Disabling an enabled
+// Corefile restores the original byte for byte; Enable refuses a layout for which it would not.
 package coredns
 
-// Zone is the zone of the Multi-Cluster Services API. Its specification allows no other.
+// Zone is the DNS zone of the Multi-Cluster Services API, whose specification allows no other.
 const Zone = "clusterset.local"
 
-// DefaultClusterDomain is the zone of a cluster's own Services unless the cluster was set up with another.
+// DefaultClusterDomain is the default zone of a cluster's own Services.
 const DefaultClusterDomain = "cluster.local"

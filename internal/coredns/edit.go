@@ -8,8 +8,8 @@ import (
 )
 
 // Enable returns the Corefile with clusterset.local added wherever the kubernetes plugin serves the cluster domain
-// (found when empty, see [Inspect]). An enabled Corefile comes back as it is. Enable fails when something else in the
-// Corefile claims the zone, and for a layout that [Disable] could not restore byte for byte.
+// (if empty, see [Inspect]). It returns an enabled Corefile unchanged. Enable fails if another part of the Corefile serves the
+// zone, and for a layout that [Disable] could not restore byte for byte.
 func Enable(src, clusterDomain string) (string, error) {
 	c, err := read(src, clusterDomain)
 	if err != nil {
@@ -40,8 +40,8 @@ func Enable(src, clusterDomain string) (string, error) {
 	return enabled, nil
 }
 
-// Disable returns the Corefile without clusterset.local in the kubernetes plugins that serve the cluster domain,
-// whoever wrote it there. A Corefile without it comes back as it is.
+// Disable returns the Corefile without clusterset.local in the kubernetes plugins that serve the cluster domain, also if it
+// was written manually. It returns a Corefile without the zone unchanged.
 func Disable(src, clusterDomain string) (string, error) {
 	c, err := read(src, clusterDomain)
 	if err != nil {
@@ -57,18 +57,18 @@ func Disable(src, clusterDomain string) (string, error) {
 	return edits.apply(src), nil
 }
 
-// errLayout is for what nobody writes and CoreDNS nevertheless reads.
-var errLayout = errors.New("the layout of the kubernetes plugin's block is one this command cannot edit reversibly: " +
-	"write one option per line and the closing brace on a line of its own, then run it again")
+// errLayout is the error for a layout that CoreDNS accepts and Enable cannot edit reversibly.
+var errLayout = errors.New("the layout of the kubernetes plugin's block cannot be edited reversibly: " +
+	"write one option per line and the closing brace on its own line, then run this command again")
 
-// checkEnabled holds Enable to its promises, whatever the layout: the result says what it should, and can be undone.
+// checkEnabled verifies the guarantees of Enable for any layout: the result is enabled, and Disable restores the original.
 func checkEnabled(src, enabled, clusterDomain string, before State) error {
 	after, err := Inspect(enabled, clusterDomain)
 	if err != nil || after.State != Enabled {
 		return fmt.Errorf("editing the Corefile: %w", errLayout)
 	}
 	if before != Disabled {
-		return nil // someone wrote a part of it: Disable takes that part out too
+		return nil // a part was written manually, and Disable removes it as well
 	}
 	restored, err := Disable(enabled, clusterDomain)
 	if err != nil || restored != src {
@@ -88,7 +88,7 @@ type edits []edit
 func (e *edits) insert(at int, text string) { *e = append(*e, edit{start: at, end: at, text: text}) }
 func (e *edits) remove(start, end int)      { *e = append(*e, edit{start: start, end: end}) }
 
-// apply makes the edits, those at one place in the order they were asked for.
+// apply returns the source with the edits. Edits at the same offset keep their order.
 func (e *edits) apply(src string) string {
 	sorted := slices.Clone(*e)
 	slices.SortStableFunc(sorted, func(a, b edit) int { return a.start - b.start })
@@ -141,7 +141,7 @@ func (e *edits) disable(src string, s stanza) {
 	}
 }
 
-// removeOption takes clusterset.local out of an option line: the line, or the word when other zones stay.
+// removeOption removes the option line, or only clusterset.local if the line has other zones.
 func (e *edits) removeOption(src string, before token, option []token) {
 	zones := option[1:]
 	if _, ok := find(zones, Zone); !ok {
@@ -159,7 +159,7 @@ func (e *edits) removeOption(src string, before token, option []token) {
 	}
 }
 
-// removeZones takes each clusterset.local out of words, with the white space before it. The first word is a name.
+// removeZones removes each clusterset.local from words with the white space before it. The first word is a name.
 func (e *edits) removeZones(words []token) {
 	for i, t := range words {
 		if i > 0 && parseOrigin(t.text).zone == Zone {
@@ -168,7 +168,8 @@ func (e *edits) removeZones(words []token) {
 	}
 }
 
-// addKey makes the server block get the queries for clusterset.local, at the port of its key for the cluster domain.
+// addKey adds the key clusterset.local to a server block that does not receive its queries, with the port of its key for the
+// cluster domain.
 func (e *edits) addKey(server *block, c corefile) error {
 	_, has := find(server.keys, Zone)
 	inherited := slices.ContainsFunc(c.targets, func(s stanza) bool {
@@ -179,7 +180,7 @@ func (e *edits) addKey(server *block, c corefile) error {
 	}
 	key, ok := find(server.keys, c.domain)
 	if !ok {
-		return fmt.Errorf("editing the Corefile: line %d: the server block of %q gets no queries for %s: add the key %s to it and run this again",
+		return fmt.Errorf("editing the Corefile: line %d: the server block of %q does not receive queries for %s: add the key %s to it and run this command again",
 			server.keys[0].line, keyTexts(server.keys), Zone, Zone)
 	}
 	o := parseOrigin(key.text)
@@ -187,7 +188,7 @@ func (e *edits) addKey(server *block, c corefile) error {
 	return nil
 }
 
-// removeKey is the inverse of addKey. The key for the cluster domain stays, so a block never loses its last key.
+// removeKey is the inverse of addKey. It keeps the key for the cluster domain, so a block never loses its last key.
 func (e *edits) removeKey(server *block, domain string) {
 	if _, ok := find(server.keys, domain); !ok {
 		return
@@ -199,21 +200,22 @@ func (e *edits) removeKey(server *block, domain string) {
 			e.remove(t.start, server.keys[1].start)
 		case strings.HasSuffix(t.text, ",") || i+1 < len(server.keys):
 			e.remove(server.keys[i-1].end, t.end)
-		default: // the last key: a comma before it would ask for another
+		default: // the last key: after a comma CoreDNS would expect another one
 			previous := server.keys[i-1]
 			e.remove(previous.end-len(parseOrigin(previous.text).comma), t.end)
 		}
 	}
 }
 
-// ownBlock is the block Enable gives to a plugin that has none; Disable knows it by its exact text.
+// ownBlock returns the block that Enable adds to a plugin without one. Disable recognizes it by its exact text.
 func ownBlock(src string, s stanza) string {
 	indent := indentation(src, s.name.start)
 	end := lineBreak(src)
 	return " {" + end + indent + indentUnit(indent) + "multicluster " + Zone + end + indent + "}"
 }
 
-// optionIndent is that of the last option. An empty block gets a deeper one, or Disable would take the block for its own.
+// optionIndent returns the indentation of the last option. It is deeper in an empty block, so that Disable does not take the
+// block for its own.
 func optionIndent(src string, s stanza) string {
 	if len(s.options) > 0 {
 		return indentation(src, s.options[len(s.options)-1][0].start)

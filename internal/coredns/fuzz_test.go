@@ -23,7 +23,7 @@ func addSamples(f *testing.F) {
 	}
 }
 
-// Our lexer sees the words CoreDNS's own lexer sees, on the same lines, and its offsets point at them.
+// FuzzLexLikeCoreDNS checks that lex returns the words of CoreDNS's own lexer, on the same lines, with correct offsets.
 func FuzzLexLikeCoreDNS(f *testing.F) {
 	addSamples(f)
 	f.Fuzz(func(t *testing.T, src string) {
@@ -39,7 +39,7 @@ func FuzzLexLikeCoreDNS(f *testing.F) {
 		for _, tok := range lex(src) {
 			got = append(got, word{tok.text, tok.line})
 			if tok.start < end || tok.end <= tok.start {
-				t.Errorf("%q is said to stand at %d-%d, after %d", tok.text, tok.start, tok.end, end)
+				t.Errorf("%q has offsets %d-%d, after %d", tok.text, tok.start, tok.end, end)
 			}
 			end = tok.end
 		}
@@ -49,8 +49,8 @@ func FuzzLexLikeCoreDNS(f *testing.F) {
 	})
 }
 
-// Whatever Enable accepts says what it should to CoreDNS's own parser, changes nothing the second time, and is undone
-// byte for byte.
+// FuzzEnableIsUndone checks that CoreDNS's own parser accepts an enabled Corefile, that enabling again changes nothing, and that
+// Disable restores the original byte for byte.
 func FuzzEnableIsUndone(f *testing.F) {
 	addSamples(f)
 	f.Fuzz(func(t *testing.T, src string) {

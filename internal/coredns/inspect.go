@@ -5,31 +5,31 @@ import (
 	"slices"
 )
 
-// State says how much of what clusterset.local needs is there.
+// State is the state of clusterset.local in a Corefile or a cluster.
 type State string
 
-// The states of a Corefile, and of a cluster.
+// The states.
 const (
 	Disabled State = "disabled"
 	Partial  State = "partial"
 	Enabled  State = "enabled"
 )
 
-// Inspection is what a Corefile says about clusterset.local.
+// Inspection is the result of inspecting a Corefile for clusterset.local.
 type Inspection struct {
-	// ClusterDomain is the zone of the cluster's own Services, given or found.
+	// ClusterDomain is the zone of the cluster's own Services.
 	ClusterDomain string
 	State         State
-	// Missing says, one sentence each, what is not there although it must be. Empty when enabled.
+	// Missing are the missing parts, one sentence each. It is empty if the zone is enabled.
 	Missing []string
-	// Obstacle says why an edit cannot help: something else in the Corefile claims the zone. Empty when nothing does.
+	// Obstacle is the part of the Corefile that prevents an edit because it serves the zone, or "".
 	Obstacle string
-	// Reload tells whether CoreDNS picks up a changed Corefile by itself.
+	// Reload reports whether CoreDNS reads a changed Corefile without a restart.
 	Reload bool
 }
 
-// Inspect reads a Corefile. With an empty cluster domain it finds it: cluster.local if a kubernetes plugin serves it,
-// else the first zone of names of the first kubernetes plugin.
+// Inspect inspects a Corefile. An empty clusterDomain means cluster.local if a kubernetes plugin serves it, else the first zone of
+// the first kubernetes plugin that is not a reverse zone.
 func Inspect(corefile, clusterDomain string) (Inspection, error) {
 	c, err := read(corefile, clusterDomain)
 	if err != nil {
@@ -38,8 +38,8 @@ func Inspect(corefile, clusterDomain string) (Inspection, error) {
 	return c.inspect(), nil
 }
 
-// AnswersZone tells whether the Corefile has a server block of its own for the zone. The one of a node-local DNS
-// cache must, or queries leave the cluster.
+// AnswersZone reports whether the Corefile has a separate server block for the zone. The Corefile of a node-local DNS cache needs
+// one, or queries leave the cluster.
 func AnswersZone(corefile, zone string) (bool, error) {
 	blocks, err := parse(lex(corefile))
 	if err != nil {
@@ -51,7 +51,7 @@ func AnswersZone(corefile, zone string) (bool, error) {
 	}), nil
 }
 
-// A corefile is a Corefile that was read with a purpose.
+// A corefile is a parsed Corefile with the cluster domain.
 type corefile struct {
 	src     string
 	domain  string
@@ -76,7 +76,7 @@ func read(src, domain string) (corefile, error) {
 	}
 	if len(c.targets) == 0 {
 		return corefile{}, fmt.Errorf("finding the kubernetes plugin in the Corefile: none serves %q; "+
-			"if the cluster domain is another, name it with --cluster-domain; if an imported file holds the plugin, edit that file (docs/dns.md)", c.domain)
+			"set another cluster domain with --cluster-domain; if an imported file has the plugin, edit that file (docs/dns.md)", c.domain)
 	}
 	return c, nil
 }
@@ -138,7 +138,7 @@ func state(present int, lacking bool) State {
 	}
 }
 
-// targetServers are the server blocks that answer for the cluster domain, each once.
+// targetServers returns the server blocks that serve the cluster domain, each once.
 func (c corefile) targetServers() []*block {
 	var found []*block
 	for _, s := range c.targets {
@@ -153,8 +153,8 @@ func (c corefile) targetServers() []*block {
 
 func covers(server *block) bool { return longestCovering(server.keys) >= 0 }
 
-// longestCovering is the length of the closest zone over clusterset.local among keys, or -1. CoreDNS gives a query to
-// the server block with the longest match.
+// longestCovering returns the length of the longest zone among keys that contains clusterset.local, or -1. CoreDNS sends a query
+// to the server block with the longest match.
 func longestCovering(keys []token) int {
 	longest := -1
 	for _, k := range keys {
@@ -165,39 +165,40 @@ func longestCovering(keys []token) int {
 	return longest
 }
 
-// obstacle looks for what else claims clusterset.local: the multicluster plugin that CoreDNS was once extended with,
-// or a server block closer to the zone than the cluster's own. The latter may be somebody's working set-up: elsewhere.
+// obstacle returns the other part of the Corefile that serves clusterset.local: the external multicluster plugin of a custom CoreDNS
+// image, or a server block with a longer match than the cluster's own. elsewhere reports that such a server block serves the zone
+// from ServiceImports, so nothing is missing.
 func (c corefile) obstacle() (why string, elsewhere bool) {
 	own := c.targetServers()
 	for _, b := range c.blocks {
 		for _, d := range b.directives {
 			if d[0].text == "multicluster" {
-				return fmt.Sprintf("line %d loads the external multicluster plugin, which stock CoreDNS does not have and does not need: "+
-					"run the stock image and remove this line", d[0].line), false
+				return fmt.Sprintf("line %d loads the external multicluster plugin, which stock CoreDNS neither has nor needs: "+
+					"use the stock image and remove this line", d[0].line), false
 			}
 		}
 		if b.snippet() != "" || slices.Contains(own, b) {
 			continue
 		}
-		key, taken := c.claim(own, b)
+		key, taken := c.competingKey(own, b)
 		if !taken {
 			continue
 		}
 		if c.isMulticluster(b) {
 			return "", true
 		}
-		return fmt.Sprintf("line %d: the server block of %q takes the queries for %s (another Multi-Cluster Services implementation?): "+
+		return fmt.Sprintf("line %d: the server block of %q receives the queries for %s, possibly for another Multi-Cluster Services implementation: "+
 			"remove it first", key.line, key.text, Zone), false
 	}
 	return "", false
 }
 
-// claim finds a key by which the block would get the queries for clusterset.local before our own server blocks.
-func (c corefile) claim(own []*block, b *block) (token, bool) {
+// competingKey returns the key with which the block would receive the queries for clusterset.local instead of the own server blocks.
+func (c corefile) competingKey(own []*block, b *block) (token, bool) {
 	for _, server := range own {
 		nearest := longestCovering(server.keys)
 		if nearest < 0 {
-			nearest = len(Zone) - 1 // the key for clusterset.local will be added: only the same key competes
+			nearest = len(Zone) - 1 // Enable adds the key for clusterset.local: only the same key competes
 		}
 		for _, k := range b.keys {
 			o := parseOrigin(k.text)
@@ -210,14 +211,14 @@ func (c corefile) claim(own []*block, b *block) (token, bool) {
 	return token{}, false
 }
 
-// isMulticluster tells whether the server block answers clusterset.local from ServiceImports.
+// isMulticluster reports whether the server block answers clusterset.local from ServiceImports.
 func (c corefile) isMulticluster(b *block) bool {
 	return slices.ContainsFunc(c.stanzas, func(s stanza) bool {
 		return slices.Contains(s.servers, b) && s.serves(Zone) && s.isMulticluster(Zone)
 	})
 }
 
-// reloads tells whether the reload plugin watches the Corefile. One server block that loads it is enough for all.
+// reloads reports whether the Corefile loads the reload plugin. One server block that loads it is enough.
 func (c corefile) reloads() bool {
 	return slices.ContainsFunc(c.blocks, func(b *block) bool {
 		return slices.ContainsFunc(b.directives, func(d directive) bool { return d[0].text == "reload" })

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// A token is one word of a Corefile and where it stands in the text.
+// A token is one word of a Corefile with its position.
 type token struct {
 	text       string // the word, without quotes and escapes
 	start, end int    // byte offsets of the word in the source, quotes included
@@ -16,9 +16,9 @@ type token struct {
 // lastLine is the line on which the token ends: a quoted token may hold line breaks.
 func (t token) lastLine() int { return t.line + strings.Count(t.text, "\n") }
 
-// lex splits a Corefile into tokens as CoreDNS does: its own lexer (github.com/coredns/caddy/caddyfile) knows
-// lines only, and an edit that leaves every other byte alone needs offsets. A fuzz test holds the two together,
-// oddities included: a comment that starts within a word ends at the next white space.
+// lex splits a Corefile into tokens as CoreDNS does. CoreDNS's own lexer (github.com/coredns/caddy/caddyfile) records lines only,
+// and an edit that changes no other byte needs offsets. A fuzz test compares the two, including special cases: a comment that
+// starts within a word ends at the next white space.
 func lex(src string) []token {
 	var tokens []token
 	l := lexer{src: src, line: 1}
@@ -63,7 +63,7 @@ func (l *lexer) next() (token, bool) {
 		case !ok:
 			t.text = word.String()
 			return t, word.Len() > 0
-		case ch == '\r': // skipped wherever it stands, even within a word
+		case ch == '\r': // skipped, even within a word
 		case unicode.IsSpace(ch):
 			if word.Len() > 0 {
 				t.text = word.String()

@@ -24,7 +24,7 @@ func (b *block) snippet() string {
 	return name
 }
 
-// imports tells whether the block takes in the snippet of that name.
+// imports reports whether the block imports the snippet.
 func (b *block) imports(snippet string) bool {
 	for _, d := range b.directives {
 		if d[0].text == "import" && len(d) == 2 && d[1].text == snippet {
@@ -37,7 +37,7 @@ func (b *block) imports(snippet string) bool {
 // A directive is one plugin's line with its block, if it has one: `kubernetes cluster.local { … }`.
 type directive []token
 
-// parse groups tokens as CoreDNS's parser does, without following imports: what they name lies in other files.
+// parse groups tokens as CoreDNS's parser does, without following imports of other files.
 func parse(tokens []token) ([]*block, error) {
 	p := parser{tokens: tokens}
 	var blocks []*block
@@ -62,10 +62,10 @@ func (p *parser) more() bool    { return p.at < len(p.tokens) }
 func (p *parser) text() string  { return p.tokens[p.at].text }
 func (p *parser) newLine() bool { return p.at == 0 || startsLine(p.tokens[p.at-1], p.tokens[p.at]) }
 
-// startsLine tells whether t stands on a later line than the token before it.
+// startsLine reports whether t is on a later line than the previous token.
 func startsLine(before, t token) bool { return before.lastLine() < t.line }
 
-// keys reads a block's addresses: those on one line, and on from a trailing comma. A top-level import is passed over.
+// keys reads the keys of a block: those on one line, and on the next after a trailing comma. It skips a top-level import.
 func (p *parser) keys() []token {
 	var keys []token
 	for p.more() && p.text() != "{" {
@@ -92,7 +92,7 @@ func (p *parser) skipLine() {
 	}
 }
 
-// body reads the directives between a block's braces. A Corefile with one server needs none.
+// body reads the directives between a block's braces. A Corefile with a single server needs no braces.
 func (p *parser) body(b *block) error {
 	braced := p.more() && p.text() == "{"
 	if braced {

@@ -10,12 +10,12 @@ import (
 
 // RoleName names the ClusterRole and the ClusterRoleBinding that let CoreDNS read ServiceImports.
 //
-// They stand beside CoreDNS's own role system:coredns and not in it: kubeadm, k3s and the EKS add-on write their
-// system:coredns anew on every upgrade, and a CoreDNS with the multicluster option that may not list ServiceImports
-// answers nothing at all, cluster.local included.
+// They are separate from CoreDNS's own role system:coredns, because kubeadm, k3s and the EKS add-on overwrite that role on every
+// upgrade, and a CoreDNS with the multicluster option but without permission to list ServiceImports answers no queries at all,
+// including those for cluster.local.
 const RoleName = names.CoreDNSRole
 
-// Labels mark what this tool creates, and what it may delete.
+// Labels returns the labels of the objects that this tool creates and may delete.
 func Labels() map[string]string {
 	return map[string]string{
 		"app.kubernetes.io/managed-by": names.Plugin,
@@ -23,7 +23,7 @@ func Labels() map[string]string {
 	}
 }
 
-// Rule is all that CoreDNS needs beyond its own role.
+// Rule returns the permission that CoreDNS needs in addition to its own role.
 func Rule() rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{
 		APIGroups: []string{mcsv1alpha1.GroupName},
@@ -32,7 +32,7 @@ func Rule() rbacv1.PolicyRule {
 	}
 }
 
-// Role is the ClusterRole with that one rule.
+// Role returns the ClusterRole with that rule.
 func Role() *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
@@ -41,7 +41,7 @@ func Role() *rbacv1.ClusterRole {
 	}
 }
 
-// Binding gives the role to the service account CoreDNS runs as.
+// Binding returns the ClusterRoleBinding of the role to the service account of CoreDNS.
 func Binding(namespace, serviceAccount string) *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},

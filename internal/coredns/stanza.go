@@ -9,10 +9,10 @@ type stanza struct {
 	opening token     // the brace, the zero token when there is no block
 	closing token     // likewise
 	options [][]token // one per line of the block
-	servers []*block  // the server blocks it ends up in: one, or all that import its snippet
+	servers []*block  // the server blocks that contain it: one, or all that import its snippet
 }
 
-// newStanza reads a directive of the kubernetes plugin. A brace on a later line is left out: CoreDNS refuses it.
+// newStanza parses a directive of the kubernetes plugin. It ignores a brace on a later line, which CoreDNS rejects.
 func newStanza(d directive) stanza {
 	s := stanza{name: d[0]}
 	rest := d[1:]
@@ -34,10 +34,10 @@ func newStanza(d directive) stanza {
 	return s
 }
 
-// hasBlock tells whether options can be written between braces that exist.
+// hasBlock reports whether the plugin has a block for options.
 func (s stanza) hasBlock() bool { return s.opening.end > 0 }
 
-// head is the last token before the block.
+// head returns the last token before the block.
 func (s stanza) head() token {
 	if len(s.zones) > 0 {
 		return s.zones[len(s.zones)-1]
@@ -45,7 +45,7 @@ func (s stanza) head() token {
 	return s.name
 }
 
-// serves tells whether the zone is among the plugin's own.
+// serves reports whether the plugin serves the zone.
 func (s stanza) serves(zone string) bool {
 	if len(s.zones) > 0 {
 		_, ok := find(s.zones, zone)
@@ -59,7 +59,7 @@ func (s stanza) serves(zone string) bool {
 	return len(s.servers) > 0
 }
 
-// multicluster is the option line that counts: of several, CoreDNS takes the last.
+// multicluster returns the effective option line: of several, CoreDNS uses the last.
 func (s stanza) multicluster() []token {
 	var found []token
 	for _, option := range s.options {
@@ -70,7 +70,7 @@ func (s stanza) multicluster() []token {
 	return found
 }
 
-// isMulticluster tells whether the plugin answers the zone from ServiceImports.
+// isMulticluster reports whether the plugin answers the zone from ServiceImports.
 func (s stanza) isMulticluster(zone string) bool {
 	option := s.multicluster()
 	if option == nil {
@@ -80,7 +80,7 @@ func (s stanza) isMulticluster(zone string) bool {
 	return ok
 }
 
-// primaryZone is the first zone of names, the one CoreDNS takes for the cluster domain.
+// primaryZone returns the first zone that is not a reverse zone, which CoreDNS uses as the cluster domain.
 func (s stanza) primaryZone() string {
 	zones := s.zones
 	if len(zones) == 0 && len(s.servers) > 0 {
@@ -94,7 +94,7 @@ func (s stanza) primaryZone() string {
 	return ""
 }
 
-// stanzas lists every use of the kubernetes plugin with the server blocks it ends up in.
+// stanzas returns every use of the kubernetes plugin with the server blocks that contain it.
 func stanzas(blocks []*block) []stanza {
 	var found []stanza
 	for _, b := range blocks {
@@ -110,7 +110,7 @@ func stanzas(blocks []*block) []stanza {
 	return found
 }
 
-// servers follows a snippet to the server blocks that import it; seen ends a circle of imports.
+// servers returns the server blocks that import a snippet; seen prevents endless recursion.
 func servers(blocks []*block, b *block, seen map[*block]bool) []*block {
 	name := b.snippet()
 	if name == "" {
@@ -126,7 +126,7 @@ func servers(blocks []*block, b *block, seen map[*block]bool) []*block {
 	return found
 }
 
-// indentation is the white space before the first character of the line that holds the offset.
+// indentation returns the white space at the start of the line that contains the offset.
 func indentation(src string, at int) string {
 	line := src[lineStart(src, at):at]
 	return line[:len(line)-len(strings.TrimLeft(line, " \t"))]

@@ -10,7 +10,7 @@ import (
 const MinVersion = "1.12.2"
 
 // ImageVersion reads CoreDNS's version from an image reference such as registry.k8s.io/coredns/coredns:v1.12.2 or
-// …/eks/coredns:v1.12.2-eksbuild.3, or returns "" when the reference does not say: a digest, latest, a private tag.
+// …/eks/coredns:v1.12.2-eksbuild.3. It returns "" for a reference without a version: a digest, latest, a private tag.
 func ImageVersion(image string) string {
 	name, _, _ := strings.Cut(image, "@")
 	colon := strings.LastIndexByte(name, ':')
@@ -24,7 +24,7 @@ func ImageVersion(image string) string {
 	return v.String()
 }
 
-// Supports tells whether a version that [ImageVersion] found can serve clusterset.local.
+// Supports reports whether a version returned by [ImageVersion] can serve clusterset.local.
 func Supports(found string) bool {
 	v, err := version.ParseGeneric(found)
 	return err == nil && v.AtLeast(version.MustParseGeneric(MinVersion))

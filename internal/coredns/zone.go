@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// An origin is a zone as a Corefile writes it: a server block's key or a plugin's zone argument.
+// An origin is a zone in a Corefile: a key of a server block or a zone argument of a plugin.
 type origin struct {
 	scheme string // "dns://", with its slashes, or ""
 	zone   string // lower case, without the final dot; "" is the root
@@ -29,17 +29,17 @@ func parseOrigin(text string) origin {
 	return o
 }
 
-// covers tells whether a query for name falls under the origin's zone.
+// covers reports whether the origin's zone contains name.
 func (o origin) covers(name string) bool {
 	return o.zone == "" || o.zone == name || strings.HasSuffix(name, "."+o.zone)
 }
 
-// reverse tells whether the zone holds addresses rather than names.
+// reverse reports whether the zone is a reverse zone.
 func (o origin) reverse() bool {
 	return strings.Contains(o.zone, "/") || strings.HasSuffix(o.zone, "in-addr.arpa") || strings.HasSuffix(o.zone, "ip6.arpa")
 }
 
-// sharesPort tells whether both origins are answered on one port; none written means the scheme's own.
+// sharesPort reports whether both origins have the same port; the default is that of the scheme.
 func (o origin) sharesPort(other origin) bool {
 	return o.portOrDefault() == other.portOrDefault()
 }
