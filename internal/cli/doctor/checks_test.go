@@ -1,0 +1,174 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/crds"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// healthyCluster returns facts without a failure or a warning.
+func healthyCluster() *clusterFacts {
+	release := crds.Bundled()
+	return &clusterFacts{
+		context: "cls1", namespace: "system", server: &version.Info{GitVersion: "v1.37.2"},
+		mcs: apiFact{served: true}, about: apiFact{served: true},
+		crds: crds.Installed{"serviceexports.multicluster.x-k8s.io": release, "serviceimports.multicluster.x-k8s.io": release},
+		pod:  &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "manager"}}, replicas: 2, ready: 2,
+		controller: &status.Status{
+			Version: "v1", Registry: "cloudmap", Synced: true, Identity: &mcs.Identity{ClusterID: "cls1", ClusterSetID: "set"},
+			Members: []status.Member{{ClusterID: "cls1", Version: "v1"}, {ClusterID: "cls2", Version: "v1"}},
+		},
+		dns:     &dns.Status{State: coredns.Enabled, Checks: []check.Check{{Name: "answers", Result: check.OK}}},
+		proxies: 3, readyProxies: 3,
+		probe: &status.Probe{Connections: []status.Connection{
+			{Target: status.Target{Address: "10.96.0.9:80"}}, {Target: status.Target{Address: "10.1.0.1:80", Cluster: "cls2"}},
+		}},
+		reached: []reached{{context: "cls2", address: "10.2.0.9:8081"}},
+	}
+}
+
+func TestChecks(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		mutate     func(*clusterFacts)
+		wantCheck  string // the only check that is not ok, "" if all are
+		wantResult check.Result
+		wantText   string // in the detail or the remedy
+	}{
+		{name: "all requirements are met", mutate: func(*clusterFacts) {}},
+		{name: "API server does not respond", mutate: func(f *clusterFacts) { f.server, f.problem = nil, "connection refused" },
+			wantCheck: "API server", wantResult: check.Failed, wantText: "kubectl --context cls1 version"},
+		{name: "Kubernetes is too old", mutate: func(f *clusterFacts) { f.server.GitVersion = "v1.30.9" }, wantCheck: "API server", wantResult: check.Warning, wantText: "1.31"},
+		{name: "oldest supported Kubernetes", mutate: func(f *clusterFacts) { f.server.GitVersion = "v1.31.0" }},
+		{name: "MCS API not served", mutate: func(f *clusterFacts) { f.mcs.served = false }, wantCheck: "MCS API", wantResult: check.Failed, wantText: "kubectl mcs install --context cls1"},
+		{name: "MCS API unknown", mutate: func(f *clusterFacts) { f.mcs.problem = "timeout" }, wantCheck: "MCS API", wantResult: check.Unknown, wantText: "timeout"},
+		{name: "CRD of an older release", mutate: func(f *clusterFacts) {
+			f.crds["serviceimports.multicluster.x-k8s.io"] = crds.ReleaseOf(map[string]string{"multicluster.x-k8s.io/release-version": "v0.1.0"})
+		}, wantCheck: "CRD revision", wantResult: check.Warning, wantText: "serviceimports v0.1.0"},
+		{name: "About API not served", mutate: func(f *clusterFacts) { f.about.served = false }, wantCheck: "About API", wantResult: check.Warning, wantText: "--cluster-id"},
+		{name: "permissions denied", mutate: func(f *clusterFacts) { f.permissions.missing = []string{"a", "b", "c", "d"} },
+			wantCheck: "permissions", wantResult: check.Failed, wantText: "a; b; c; and 1 more"},
+		{name: "permissions unknown", mutate: func(f *clusterFacts) { f.permissions.problem = "no" }, wantCheck: "permissions", wantResult: check.Unknown},
+		{name: "a replica is not ready", mutate: func(f *clusterFacts) { f.ready = 1 }, wantCheck: "controller", wantResult: check.Warning, wantText: "1 of 2 replicas"},
+		{name: "controller of another version", mutate: func(f *clusterFacts) {
+			f.controller.Version, f.controller.Members = "v2", nil
+		}, wantCheck: "versions", wantResult: check.Warning, wantText: "the controller is v2, this plugin is v1"},
+		{name: "another member of another version", mutate: func(f *clusterFacts) { f.controller.Members[1].Version = "v2" },
+			wantCheck: "versions", wantResult: check.Warning, wantText: "v2 in cls2"},
+		{name: "clock 9 s off", mutate: func(f *clusterFacts) { f.skew = 9 * time.Second }},
+		{name: "clock 10 s ahead", mutate: func(f *clusterFacts) { f.skew = 10 * time.Second }, wantCheck: "clock", wantResult: check.Warning, wantText: "10s"},
+		{name: "clock 4 minutes behind", mutate: func(f *clusterFacts) { f.skew = -4 * time.Minute }, wantCheck: "clock", wantResult: check.Failed, wantText: "NTP"},
+		{name: "registry cannot be written", mutate: func(f *clusterFacts) { f.controller.WriteProblem = "AccessDenied" }, wantCheck: "registry", wantResult: check.Failed, wantText: "AccessDenied"},
+		{name: "registry not read", mutate: func(f *clusterFacts) { f.controller.Synced = false }, wantCheck: "registry", wantResult: check.Failed, wantText: "--wait 1m"},
+		{name: "requests denied", mutate: func(f *clusterFacts) {
+			f.controller.Requests = []status.Request{{Operation: "B", Result: "denied", Count: 2}, {Operation: "A", Result: "denied", Count: 1}, {Operation: "B", Result: "denied", Count: 1}}
+		}, wantCheck: "credentials", wantResult: check.Failed, wantText: "4 requests were denied in the last minute: A, B"},
+		{name: "requests throttled", mutate: func(f *clusterFacts) {
+			f.controller.Requests = []status.Request{{Operation: "A", Result: "throttled", Count: 1}}
+		}, wantCheck: "throttling", wantResult: check.Warning, wantText: "1 requests were throttled"},
+		{name: "a stale member", mutate: func(f *clusterFacts) { f.controller.Members[1].Stale = true }, wantCheck: "members", wantResult: check.Warning, wantText: "no heartbeat from cls2"},
+		{name: "a member with a problem", mutate: func(f *clusterFacts) { f.controller.Members[1].Problems = []string{"page 7"} },
+			wantCheck: "members", wantResult: check.Warning, wantText: "cls2: page 7"},
+		{name: "an export is not written yet", mutate: func(f *clusterFacts) { f.controller.Publications = []status.Publication{{}} }, wantCheck: "exports", wantResult: check.Warning, wantText: "yet"},
+		{name: "an export failed", mutate: func(f *clusterFacts) {
+			f.controller.Publications = []status.Publication{{}, {Key: mcs.Key{Namespace: "demo", Name: "web"}, Problem: "too large"}}
+		}, wantCheck: "exports", wantResult: check.Failed, wantText: "kubectl mcs diagnose web -n demo --context cls1"},
+		{name: "DNS unknown", mutate: func(f *clusterFacts) { f.dns, f.dnsProblem = nil, "forbidden" }, wantCheck: "DNS", wantResult: check.Unknown, wantText: "forbidden"},
+		{name: "DNS disabled", mutate: func(f *clusterFacts) { f.dns.State = coredns.Disabled }, wantCheck: "DNS", wantResult: check.Failed, wantText: "kubectl mcs dns enable --context cls1"},
+		{name: "a DNS check is missing", mutate: func(f *clusterFacts) { f.dns.Checks[0].Result = check.Missing }, wantCheck: "DNS, answers", wantResult: check.Missing},
+		{name: "no kube-proxy", mutate: func(f *clusterFacts) { f.proxies, f.readyProxies = 0, 0 }, wantCheck: "kube-proxy", wantResult: check.Unknown},
+		{name: "a kube-proxy is not ready", mutate: func(f *clusterFacts) { f.readyProxies = 2 }, wantCheck: "kube-proxy", wantResult: check.Warning, wantText: "2 of 3"},
+		{name: "no import to probe", mutate: func(f *clusterFacts) { f.probe = nil }, wantCheck: "clusterset IP", wantResult: check.Unknown},
+		{name: "the clusterset IP refuses connections", mutate: func(f *clusterFacts) { f.probe.Connections[0].Problem = "refused" },
+			wantCheck: "clusterset IP", wantResult: check.Failed, wantText: "kube-proxy or its replacement in cls1"},
+		{name: "no endpoint accepts connections", mutate: func(f *clusterFacts) {
+			f.probe.Connections[0].Problem, f.probe.Connections[1].Problem = "refused", "no route"
+		}, wantCheck: "clusterset IP", wantResult: check.Unknown, wantText: "no route"},
+		{name: "another cluster's pods are unreachable", mutate: func(f *clusterFacts) { f.reached[0].problem = "no answer" },
+			wantCheck: "pod network to cls2", wantResult: check.Failed, wantText: "let pods of cls1 reach pods of cls2"},
+		{name: "one context", mutate: func(f *clusterFacts) { f.reached = nil }, wantCheck: "pod network", wantResult: check.Unknown, wantText: "--context"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := healthyCluster()
+			tt.mutate(f)
+			found := check.Check{}
+			for _, c := range f.checks("v1") {
+				if c.Result == check.OK {
+					continue
+				}
+				if found.Name != "" {
+					t.Errorf("unexpected: %+v", c)
+				}
+				found = c
+			}
+			if found.Name != tt.wantCheck || found.Result != tt.wantResult || !strings.Contains(found.Detail+"\n"+found.Remedy, tt.wantText) {
+				t.Errorf("found %+v, want %s %s with %q", found, tt.wantCheck, tt.wantResult, tt.wantText)
+			}
+			if found.Result == check.Warning && found.Remedy == "" || found.Result == check.Failed && found.Remedy == "" {
+				t.Errorf("%+v has no remedy", found)
+			}
+		})
+	}
+}
+
+func TestPrintReports(t *testing.T) {
+	plain := func(text string, _ int) string { return text }
+	for _, tt := range []struct {
+		result check.Result
+		mark   string
+		fails  bool
+	}{
+		{check.OK, "√", false}, {check.Warning, "‼", false}, {check.Unknown, "?", false}, {check.Failed, "×", true}, {check.Missing, "×", true},
+	} {
+		for _, format := range []session.Format{"table", "wide", "json", "yaml"} {
+			var out bytes.Buffer
+			err := printReports(&out, format, []contextReport{{"cls1", []check.Check{{Name: "x", Result: tt.result, Detail: "d\x1b", Remedy: "r"}}}}, plain)
+			if got := errors.Is(err, session.ErrIncomplete); got != tt.fails {
+				t.Errorf("%s as %s: error %v", tt.result, format, err)
+			}
+			text := out.String()
+			if format == "table" && !strings.Contains(text, tt.mark+" x: d \n") {
+				t.Errorf("%s: printed %q", tt.result, text)
+			}
+			if hasRemedy := strings.Contains(text, "    r\n"); (format == "table" || format == "wide") && hasRemedy != (tt.result != check.OK || format == "wide") {
+				t.Errorf("%s as %s: remedy printed %v", tt.result, format, hasRemedy)
+			}
+		}
+	}
+}
+
+func TestWaitForChecks(t *testing.T) {
+	failing := []contextReport{{"cls1", []check.Check{{Result: check.Missing}}}}
+	passing := []contextReport{{"cls1", []check.Check{{Result: check.Warning}}}}
+	calls := 0
+	after := func(n int) func(context.Context) []contextReport {
+		calls = 0
+		return func(context.Context) []contextReport {
+			if calls++; calls > n {
+				return passing
+			}
+			return failing
+		}
+	}
+	if got := waitForChecks(t.Context(), time.Millisecond, time.Minute, after(2)); got[0].hasFailure() || calls != 3 {
+		t.Errorf("after %d calls: %+v", calls, got)
+	}
+	if got := waitForChecks(t.Context(), time.Millisecond, 0, after(2)); !got[0].hasFailure() || calls != 1 {
+		t.Errorf("without waiting, after %d calls: %+v", calls, got)
+	}
+}
