@@ -5,27 +5,24 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// legacyName is the name of the registry of the clusters that run the legacy controller, in metrics, logs and errors.
-const legacyName = "aws-controller"
-
-// legacyPlan is that registry, in the account and Region of the --aws-… flags.
+// legacyPlan is the registry of the clusters that run the legacy controller, in the account and Region of the --aws-… flags.
 type legacyPlan struct {
 	client   cloudmapapi.Config
-	registry cloudmap.CompatConfig
+	registry legacy.Config
 }
 
 func planLegacy(options config.Options) legacyPlan {
 	plan := legacyPlan{
-		client:   cloudMapClient(legacyName, options.AWS),
-		registry: cloudmap.CompatConfig{PollInterval: options.Migration.PollInterval},
+		client:   cloudMapClient(legacy.RegistryName, options.AWS),
+		registry: legacy.Config{PollInterval: options.Migration.PollInterval},
 	}
-	plan.client.Rates = cloudmap.CompatRates()
+	plan.client.Rates = legacy.Rates()
 	return plan
 }
 
@@ -37,7 +34,7 @@ func (p legacyPlan) prepare(ctx context.Context, deps dependencies) (membership.
 	}
 	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := p.registry
-		cfg.Identity, cfg.Logger = identity, deps.registryLog(legacyName)
-		return cloudmap.NewCompat(client, cfg), nil
+		cfg.Identity, cfg.Logger = identity, deps.registryLog(legacy.RegistryName)
+		return legacy.NewRegistry(client, cfg), nil
 	}, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
@@ -87,7 +88,7 @@ func planRegistries(options config.Options) []namedPlan {
 		plans = append(plans, namedPlan{source.Label(), "--import-from=" + source.String(), importPlans[source.Backend](options, source)})
 	}
 	if options.Migration.ImportFromAWSController {
-		plans = append(plans, namedPlan{legacyName, "--import-from-aws-controller", planLegacy(options)})
+		plans = append(plans, namedPlan{legacy.RegistryName, "--import-from-aws-controller", planLegacy(options)})
 	}
 	return plans
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
@@ -94,15 +95,15 @@ func TestPlanRegistries(t *testing.T) {
 				{"etcd/a:2379", "--import-from=etcd,endpoints=https://a:2379", importedEtcd("etcd/a:2379", "https://a:2379", "/other")},
 				{"b", "--import-from=etcd,endpoints=https://b:2379,prefix=/mine,name=b", importedEtcd("b", "https://b:2379", "/mine")},
 				{"aws-controller", "--import-from-aws-controller", legacyPlan{
-					client:   cloudmapapi.Config{Name: "aws-controller", Region: "eu-west-1", Rates: cloudmap.CompatRates()},
-					registry: cloudmap.CompatConfig{PollInterval: 9 * time.Second},
+					client:   cloudmapapi.Config{Name: "aws-controller", Region: "eu-west-1", Rates: legacy.Rates()},
+					registry: legacy.Config{PollInterval: 9 * time.Second},
 				}},
 			},
 		},
 	}
 	options := []cmp.Option{
 		cmp.AllowUnexported(namedPlan{}, cloudMapPlan{}, etcdPlan{}, legacyPlan{}),
-		cmpopts.IgnoreUnexported(cloudmap.Config{}, cloudmap.CompatConfig{}, etcd.ClientConfig{}, logr.Logger{}),
+		cmpopts.IgnoreUnexported(cloudmap.Config{}, legacy.Config{}, etcd.ClientConfig{}, logr.Logger{}),
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

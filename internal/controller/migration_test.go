@@ -32,6 +32,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -73,7 +74,7 @@ func (w *oldWorld) ours(ctx context.Context, identity mcs.Identity) (registry.Re
 	if err != nil {
 		return nil, err
 	}
-	old := cloudmap.NewCompat(c, cloudmap.CompatConfig{Identity: identity, PollInterval: 500 * time.Millisecond, Logger: log})
+	old := legacy.NewRegistry(c, legacy.Config{Identity: identity, PollInterval: 500 * time.Millisecond, Logger: log})
 	return union.New(union.Config{Identity: identity, Logger: log},
 		union.Source{Name: "cloudmap", Registry: first}, union.Source{Name: "aws-controller", Registry: old}), nil
 }
@@ -134,7 +135,7 @@ func (w *oldWorld) imitateExport(t *testing.T, k *cluster, key mcs.Key, exp oldE
 	t.Helper()
 	var export mcsv1beta1.ServiceExport
 	export.Namespace, export.Name = key.Namespace, key.Name
-	change(t, k, &export, func(e *mcsv1beta1.ServiceExport) { e.Finalizers = append(e.Finalizers, plan.OldFinalizer) })
+	change(t, k, &export, func(e *mcsv1beta1.ServiceExport) { e.Finalizers = append(e.Finalizers, legacy.Finalizer) })
 	id := w.service(t, key)
 	for _, address := range exp.addresses {
 		_, err := w.sdk.RegisterInstance(t.Context(), &servicediscovery.RegisterInstanceInput{
@@ -215,7 +216,7 @@ func imitateImport(t *testing.T, k *cluster, key mcs.Key, all []oldExport) {
 		}
 		slice := controllertest.EndpointSlice(mcs.Key{Namespace: key.Namespace, Name: svc.Name}, list)
 		slice.Labels = map[string]string{
-			discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: plan.OldManagedBy,
+			discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: legacy.ControllerName,
 			mcsv1beta1.LabelServiceName: key.Name, mcsv1beta1.LabelSourceCluster: exp.cluster,
 		}
 		slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID, Controller: new(true)}}
@@ -441,7 +442,7 @@ func (k *cluster) tookOver(t *testing.T, key mcs.Key, before []string, want map[
 			return err
 		}
 		for _, svc := range list.Items {
-			if retires := svc.Annotations[plan.AnnotationRetires]; !plan.IsManaged(&svc) || (retires != "") != (svc.Spec.ClusterIP != imp.Spec.IPs[0]) {
+			if retires := svc.Annotations[legacy.AnnotationRetires]; !plan.IsManaged(&svc) || (retires != "") != (svc.Spec.ClusterIP != imp.Spec.IPs[0]) {
 				return fmt.Errorf("derived Service %s: ours %v, retires %q", svc.Name, plan.IsManaged(&svc), retires)
 			}
 		}

@@ -20,24 +20,22 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 )
 
-// InstanceExport is one cluster's export of a service, as the instances of a Cloud Map service tell of it.
+// InstanceExport is one cluster's export of a service according to the instances of a Cloud Map service.
 type InstanceExport struct {
 	Cluster string
-	// Export is what could be rebuilt, sanitized. It is nil when nothing of it can be used; then Problems say why.
+	// Export is the sanitized export. It is nil if nothing of it is usable; Problems are the reasons.
 	Export *mcs.Export
-	// Ours says that every instance was written by a controller like this one: what they show is in the registry as
-	// well, and there it is whole.
-	Ours bool
-	// Problems are what had to be left out, one line each.
+	// HasPages: this controller wrote all instances, so the complete export is in the registry.
+	HasPages bool
+	// Problems are lines about the parts that were left out.
 	Problems []string
 }
 
-// ExportsOf rebuilds the exports of key from the instances of its Cloud Map service, sorted by cluster. It is the reverse
-// of InstancesOf. Instances of another clusterset, or of no cluster, have no part in it. Whoever may write to the service
-// may have written them: nothing in them is trusted.
+// ExportsOf returns the exports of key according to the instances of its Cloud Map service, sorted by cluster. It is the inverse of
+// instances.FromExport. It ignores instances of other clustersets and of no cluster. Other clients with write access may have
+// written the instances, so nothing in them is trusted.
 //
-// Instances hold less than an export: session affinity, traffic policies, zones, exported labels and an export without
-// endpoints are not in them.
+// Instances do not hold session affinity, traffic policies, zones, exported labels and exports without endpoints.
 func ExportsOf(key mcs.Key, clusterSetID string, list []api.Instance) []InstanceExport {
 	byCluster := map[string][]api.Instance{}
 	for _, i := range list {
@@ -54,7 +52,7 @@ func ExportsOf(key mcs.Key, clusterSetID string, list []api.Instance) []Instance
 
 func exportOf(key mcs.Key, cluster string, list []api.Instance) InstanceExport {
 	list = slices.SortedFunc(slices.Values(list), func(a, b api.Instance) int { return strings.Compare(a.ID, b.ID) })
-	out := InstanceExport{Cluster: cluster, Ours: !slices.ContainsFunc(list, func(i api.Instance) bool { return !writtenByUs(i) })}
+	out := InstanceExport{Cluster: cluster, HasPages: !slices.ContainsFunc(list, func(i api.Instance) bool { return !isFromInstanceView(i) })}
 	var readable []shownEndpoint
 	for _, i := range list {
 		shown, err := parseInstance(i)
@@ -82,12 +80,12 @@ func exportOf(key mcs.Key, cluster string, list []api.Instance) InstanceExport {
 	return out
 }
 
-// writtenByUs says whether a controller like this one wrote the instance.
-func writtenByUs(i api.Instance) bool {
+// isFromInstanceView reports whether the instance view of this controller wrote the instance.
+func isFromInstanceView(i api.Instance) bool {
 	return strings.HasPrefix(i.Attributes[instances.AttrController], plan.ManagedBy+" ")
 }
 
-// shownEndpoint is what one instance says: one endpoint, one port.
+// shownEndpoint is the content of one instance: one endpoint with one port.
 type shownEndpoint struct {
 	created     int64 // milliseconds since 1970
 	serviceType mcsv1beta1.ServiceImportType
@@ -96,10 +94,10 @@ type shownEndpoint struct {
 	endpoint    mcs.Endpoint
 }
 
-// lastMilli is the end of year 9999, the last that RFC 3339 can write.
+// lastMilli is the end of year 9999, the last one in RFC 3339.
 const lastMilli = 253_402_300_799_000
 
-// parseInstance reads an instance. One that has both an IPv4 and an IPv6 address is two endpoints.
+// parseInstance parses an instance. An instance with an IPv4 and an IPv6 address is two endpoints.
 func parseInstance(i api.Instance) ([]shownEndpoint, error) {
 	a := i.Attributes
 	s := shownEndpoint{
@@ -121,15 +119,15 @@ func parseInstance(i api.Instance) ([]shownEndpoint, error) {
 		}
 	}
 	s.endpoint.Serving = s.endpoint.Ready
-	// Without a time the export is younger than all others, which costs it conflicts and nothing else.
+	// An export without a creation time loses all conflicts and has no other disadvantage.
 	if s.created, err = strconv.ParseInt(a[instances.AttrCreated], 10, 64); err != nil || s.created < 0 || s.created > lastMilli {
 		s.created = time.Time{}.UnixMilli()
 	}
-	return s.at(a[instances.AttrIPv4], a[instances.AttrIPv6])
+	return s.atAddresses(a[instances.AttrIPv4], a[instances.AttrIPv6])
 }
 
-// at is s at each of the addresses that are there.
-func (s shownEndpoint) at(addresses ...string) ([]shownEndpoint, error) {
+// atAddresses returns s for each address that is not empty.
+func (s shownEndpoint) atAddresses(addresses ...string) ([]shownEndpoint, error) {
 	var out []shownEndpoint
 	for _, text := range addresses {
 		if text == "" {
@@ -137,7 +135,7 @@ func (s shownEndpoint) at(addresses ...string) ([]shownEndpoint, error) {
 		}
 		address, err := netip.ParseAddr(text)
 		if err != nil {
-			return nil, fmt.Errorf("%.40q is no IP address", text)
+			return nil, fmt.Errorf("%.40q is not an IP address", text)
 		}
 		s.endpoint.Address = address
 		out = append(out, s)
@@ -156,8 +154,8 @@ func parsePort(attrs map[string]string, name string) (int32, error) {
 	return int32(n), nil
 }
 
-// commonest is the value that most endpoints show: while a change is being written, instance by instance, they differ. Of
-// two as common the smaller one counts, so that every cluster reads the same.
+// commonest returns the value of most endpoints, which differ while a change is written instance by instance. Of two equally common
+// values it returns the smaller one, so that every cluster reads the same.
 func commonest[T cmp.Ordered](shown []shownEndpoint, value func(shownEndpoint) T) T {
 	counts := map[T]int{}
 	for _, s := range shown {
@@ -172,7 +170,7 @@ func commonest[T cmp.Ordered](shown []shownEndpoint, value func(shownEndpoint) T
 	return best
 }
 
-// portsOf are the Service's ports, by number. The user's order is not in the instances.
+// portsOf returns the Service's ports by number. Instances do not hold the user's order.
 func portsOf(shown []shownEndpoint) []mcs.Port {
 	seen := map[mcs.Port]bool{}
 	for _, s := range shown {
@@ -183,7 +181,7 @@ func portsOf(shown []shownEndpoint) []mcs.Port {
 	})
 }
 
-// familiesOf are the families that the endpoints have addresses of, IPv4 first.
+// familiesOf returns the families of the endpoints' addresses, IPv4 first.
 func familiesOf(shown []shownEndpoint) []corev1.IPFamily {
 	var out []corev1.IPFamily
 	for _, want := range []struct {
@@ -197,35 +195,35 @@ func familiesOf(shown []shownEndpoint) []corev1.IPFamily {
 	return out
 }
 
-// shownBackends puts the ports of each address together. An address shows a port name with two numbers while a change is
-// being written: it is then in two groups.
+// shownBackends groups the ports by address. An address has two numbers for a port name while a change is being written: then it is in
+// two groups.
 func shownBackends(shown []shownEndpoint) []mcs.Backends {
-	type place struct {
+	type group struct {
 		address netip.Addr
-		number  int // of the group
+		number  int // of the group of this address
 	}
-	byPlace := map[place]*mcs.Backends{}
-	var order []place
+	byGroup := map[group]*mcs.Backends{}
+	var order []group
 	for _, s := range shown {
-		at := place{address: s.endpoint.Address}
+		at := group{address: s.endpoint.Address}
 		named := func(p mcs.BackendPort) bool { return p.Name == s.backend.Name }
-		for byPlace[at] != nil && slices.ContainsFunc(byPlace[at].Ports, named) {
+		for byGroup[at] != nil && slices.ContainsFunc(byGroup[at].Ports, named) {
 			at.number++
 		}
-		b := byPlace[at]
+		b := byGroup[at]
 		if b == nil {
 			b = &mcs.Backends{Endpoints: []mcs.Endpoint{s.endpoint}}
-			byPlace[at] = b
+			byGroup[at] = b
 			order = append(order, at)
 		}
 		b.Ports = append(b.Ports, s.backend)
-		// Readiness is the endpoint's, not the port's: an endpoint of which a port is still shown as not ready is not ready.
+		// Readiness is a property of the endpoint: an endpoint with a port that is still not ready is not ready.
 		b.Endpoints[0].Ready = b.Endpoints[0].Ready && s.endpoint.Ready
 		b.Endpoints[0].Serving = b.Endpoints[0].Ready
 	}
 	var out []mcs.Backends
 	for _, at := range order {
-		out = append(out, *byPlace[at])
+		out = append(out, *byGroup[at])
 	}
 	return out
 }

@@ -19,8 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 )
 
-// oldInstance is an instance as version 0.3.1 of the AWS Cloud Map MCS Controller for K8s writes it: recorded from one
-// that ran against cloudmap-local.
+// oldInstance returns an instance as version 0.3.1 of the legacy controller writes it, recorded against cloudmap-local.
 func oldInstance(cluster, address string, edits map[string]string) api.Instance {
 	attrs := map[string]string{
 		"AWS_INSTANCE_IPV4": address, "AWS_INSTANCE_PORT": "8080", "CLUSTER_ID": cluster, "CLUSTERSET_ID": "set1",
@@ -73,7 +72,7 @@ func TestExportsOf(t *testing.T) {
 			want: []InstanceExport{{Cluster: "cls1", Export: export(nil)}},
 		},
 		{
-			name: "others' instances have no part in it",
+			name: "instances of others are ignored",
 			have: []api.Instance{
 				oldInstance("cls1", "10.0.0.1", nil),
 				oldInstance("cls1", "10.0.0.2", edits{"CLUSTERSET_ID": "set2"}),
@@ -94,7 +93,7 @@ func TestExportsOf(t *testing.T) {
 			},
 		},
 		{
-			name: "two ports of one endpoint, which one instance says is not ready",
+			name: "two ports of one endpoint, not ready in one instance",
 			have: []api.Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("cls1", "10.0.0.1", with(metrics, "READY", "false"))},
 			want: []InstanceExport{{Cluster: "cls1", Export: export(func(e *mcs.Export) {
 				e.Ports = append(e.Ports, mcs.Port{Name: "metrics", Protocol: corev1.ProtocolTCP, Port: 81, TargetPort: "9090"})
@@ -148,7 +147,7 @@ func TestExportsOf(t *testing.T) {
 			})}},
 		},
 		{
-			name: "what most instances say counts",
+			name: "the value of most instances counts",
 			have: []api.Instance{
 				oldInstance("cls1", "10.0.0.1", nil), oldInstance("cls1", "10.0.0.2", nil),
 				oldInstance("cls1", "10.0.0.3", edits{"SERVICE_TYPE": "Headless", "SERVICE_EXPORT_CREATION_TIMESTAMP": "1"}),
@@ -158,7 +157,7 @@ func TestExportsOf(t *testing.T) {
 			})}},
 		},
 		{
-			name: "an early version said neither READY nor when",
+			name: "an early version without READY and creation time",
 			have: []api.Instance{oldInstance("cls1", "10.0.0.1", edits{"READY": "absent", "SERVICE_EXPORT_CREATION_TIMESTAMP": "absent"})},
 			want: []InstanceExport{{
 				Cluster: "cls1", Export: export(func(e *mcs.Export) { e.Created = time.Time{} }),
@@ -166,7 +165,7 @@ func TestExportsOf(t *testing.T) {
 			}},
 		},
 		{
-			name: "a bad instance hurts only itself",
+			name: "an invalid instance is left out",
 			have: []api.Instance{
 				oldInstance("cls1", "10.0.0.1", nil),
 				oldInstance("cls1", "10.0.0.2", edits{"SERVICE_PORT": "0"}),
@@ -179,14 +178,14 @@ func TestExportsOf(t *testing.T) {
 			want: []InstanceExport{{Cluster: "cls1", Export: export(nil), Problems: []string{
 				`instance tcp-10_0_0_2-8080 left out: SERVICE_PORT is "0", no port number`,
 				`instance tcp-10_0_0_3-65536 left out: AWS_INSTANCE_PORT is "65536", no port number`,
-				`instance tcp-10_0_0_4-8080 left out: "10.0.0" is no IP address`,
+				`instance tcp-10_0_0_4-8080 left out: "10.0.0" is not an IP address`,
 				`instance tcp-10_0_0_5-8080 left out: READY is "perhaps", neither true nor false`,
 				`instance tcp-10_0_0_6-8080 left out: it has neither AWS_INSTANCE_IPV4 nor AWS_INSTANCE_IPV6`,
 				`endpoint 127.0.0.1 left out: the address is a loopback address`,
 			}}},
 		},
 		{
-			name: "a cluster that cannot be",
+			name: "an invalid cluster ID",
 			have: []api.Instance{oldInstance("cls1", "10.0.0.1", nil), oldInstance("Not.A.Label", "10.0.0.2", nil)},
 			want: []InstanceExport{
 				{Cluster: "Not.A.Label", Problems: []string{`checking the source cluster: ID "Not.A.Label" is not a DNS label: use at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit`}},
@@ -194,14 +193,14 @@ func TestExportsOf(t *testing.T) {
 			},
 		},
 		{
-			name: "our own kind's instances are told apart",
+			name: "instances of this controller have pages",
 			have: []api.Instance{
 				oldInstance("cls1", "10.0.0.1", edits{"K8S_CONTROLLER": "cloud-map-mcs-controller 1.0.0"}),
 				oldInstance("cls2", "10.0.0.1", edits{"K8S_CONTROLLER": "cloud-map-mcs-controller 1.0.0"}),
 				oldInstance("cls2", "10.0.0.2", nil),
 			},
 			want: []InstanceExport{
-				{Cluster: "cls1", Ours: true, Export: export(nil)},
+				{Cluster: "cls1", HasPages: true, Export: export(nil)},
 				{Cluster: "cls2", Export: export(func(e *mcs.Export) {
 					e.Cluster = "cls2"
 					e.Backends[0].Endpoints = append(e.Backends[0].Endpoints, endpoint("10.0.0.2"))
@@ -227,16 +226,15 @@ func with(edits map[string]string, more ...string) map[string]string {
 	return out
 }
 
-// TestExportsOfInstancesOf is the property that what the instance view shows of an export is what is read of it, as far
-// as instances can say it, and in whatever order they are listed.
-func TestExportsOfInstancesOf(t *testing.T) {
+// ExportsOf is the inverse of instances.FromExport for the properties that instances hold, in any order of the instances.
+func TestExportsOf_IsInverseOfFromExport(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		want := randomShownExport(random)
 		instances := instances.FromExport(want, "set1", "v1")
 		random.Shuffle(len(instances), func(i, j int) { instances[i], instances[j] = instances[j], instances[i] })
 		got := ExportsOf(want.Key, "set1", instances)
-		if len(got) != 1 || got[0].Export == nil || len(got[0].Problems) > 0 || !got[0].Ours {
+		if len(got) != 1 || got[0].Export == nil || len(got[0].Problems) > 0 || !got[0].HasPages {
 			t.Fatalf("seed %d: %+v", seed, got)
 		}
 		if !got[0].Export.Equal(want) {
@@ -245,7 +243,7 @@ func TestExportsOfInstancesOf(t *testing.T) {
 	}
 }
 
-// randomShownExport has nothing that instances cannot show.
+// randomShownExport returns an export with only the properties that instances hold.
 func randomShownExport(random *rand.Rand) mcs.Export {
 	e := mcs.Export{
 		Key: mcs.Key{Namespace: "demo", Name: "web"}, Cluster: "cls1", Created: time.Unix(1+random.Int64N(2_000_000_000), 0),

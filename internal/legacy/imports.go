@@ -1,5 +1,3 @@
-// Package legacy replaces the imports of the AWS Cloud Map MCS Controller for K8s, the legacy controller, without changing
-// the clusterset IPs that clients know.
 package legacy
 
 import (
@@ -47,8 +45,8 @@ func (t *Takeover) GatherObjects(ctx context.Context, key mcs.Key, imp *mcsv1bet
 	if err != nil {
 		return imports.TakeoverObjects{}, err
 	}
-	d := plan.ChooseDerived(key, imp, derived, candidates, t.enabled)
-	legacyImport := plan.MadeByOldController(imp)
+	d := ChooseDerived(key, imp, derived, candidates, t.enabled)
+	legacyImport := IsServiceImport(imp)
 	o := imports.TakeoverObjects{
 		Derived:      d.Service,
 		DerivedName:  d.Name,
@@ -79,7 +77,7 @@ func (t *Takeover) listSlices(ctx context.Context, namespace string, services []
 			return nil, err
 		}
 		for i := range list {
-			if plan.OldSlice(&list[i]) {
+			if IsEndpointSlice(&list[i]) {
 				out[svc.Name] = append(out[svc.Name], &list[i])
 			}
 		}
@@ -116,11 +114,11 @@ func (t *Takeover) RetireObjects(ctx context.Context, o imports.TakeoverObjects)
 // time that is left.
 func (t *Takeover) retireService(ctx context.Context, o imports.TakeoverObjects, svc *corev1.Service) (time.Duration, error) {
 	now := t.now()
-	updated, at, drained := plan.Retire(svc, now, drainTime)
+	updated, at, drained := Retire(svc, now, drainTime)
 	if drained {
 		return 0, t.deleteService(ctx, o, svc)
 	}
-	if updated.Annotations[plan.AnnotationRetires] != svc.Annotations[plan.AnnotationRetires] || !plan.IsManaged(svc) {
+	if updated.Annotations[AnnotationRetires] != svc.Annotations[AnnotationRetires] || !plan.IsManaged(svc) {
 		if err := t.client.Update(ctx, updated); err != nil {
 			return 0, fmt.Errorf("marking the superfluous derived Service %s/%s: %w", svc.Namespace, svc.Name, err)
 		}
@@ -163,11 +161,11 @@ func (t *Takeover) ReleaseExport(ctx context.Context, key mcs.Key) error {
 	}
 	var exp mcsv1beta1.ServiceExport
 	found, err := kube.Find(ctx, t.client, kube.NameOf(key), &exp, client.UnsafeDisableDeepCopy)
-	if err != nil || !found || !slices.Contains(exp.Finalizers, plan.OldFinalizer) {
+	if err != nil || !found || !slices.Contains(exp.Finalizers, Finalizer) {
 		return err
 	}
 	released := exp.DeepCopy()
-	controllerutil.RemoveFinalizer(released, plan.OldFinalizer)
+	controllerutil.RemoveFinalizer(released, Finalizer)
 	patch := client.MergeFromWithOptions(&exp, client.MergeFromWithOptimisticLock{})
 	if err := client.IgnoreNotFound(t.client.Patch(ctx, released, patch)); err != nil {
 		return fmt.Errorf("removing the finalizer of the AWS Cloud Map MCS Controller for K8s from ServiceExport %s: %w", key, err)

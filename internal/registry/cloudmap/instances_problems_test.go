@@ -143,13 +143,13 @@ func TestViewSwitchedOff(t *testing.T) {
 	stop(registry.ErrLeave)
 }
 
-// TestViewOfOldController starts in the place of the AWS Cloud Map MCS Controller for K8s: clusters that still run it must never see
+// TestViewOfLegacyController starts in the place of the AWS Cloud Map MCS Controller for K8s: clusters that still run it must never see
 // its instances go.
-func TestViewOfOldController(t *testing.T) {
+func TestViewOfLegacyController(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	createForeign(t, c, "demo", "web-0")
 	exp := webExport("cls1", 0, 2)
-	for _, i := range oldInstances(exp) {
+	for _, i := range legacyInstances(exp) {
 		i.Attributes["LAMBDA"] = "x"
 		c.put(t, "demo", "web-0", i)
 	}

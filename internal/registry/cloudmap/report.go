@@ -7,10 +7,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-var (
-	_ registry.Reporter = (*Registry)(nil)
-	_ registry.Reporter = (*Compat)(nil)
-)
+var _ registry.Reporter = (*Registry)(nil)
 
 // Report implements registry.Reporter.
 func (r *Registry) Report() registry.Report {
@@ -36,11 +33,4 @@ func (r *Registry) Report() registry.Report {
 		report.Writing = &registry.DuplicateIDError{ClusterID: r.cfg.Identity.ClusterID, OtherUID: uid}
 	}
 	return report
-}
-
-// Report implements registry.Reporter.
-func (c *Compat) Report() registry.Report {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return registry.Report{Keys: slices.Collect(maps.Keys(c.shown)), Reading: c.problem}
 }

@@ -1,6 +1,7 @@
-package plan
+package legacy
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -12,26 +13,27 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-func oldImport(annotation string) *mcsv1beta1.ServiceImport {
+func legacyImport(annotation string) *mcsv1beta1.ServiceImport {
 	return &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "demo", Name: "web", UID: "imp", Annotations: map[string]string{AnnotationDerivedServiceAWS: annotation},
+		Namespace: "demo", Name: "web", UID: "imp", Annotations: map[string]string{plan.AnnotationDerivedServiceAWS: annotation},
 	}}
 }
 
-func TestOldDerivedName(t *testing.T) {
-	// As the old controller's own tests have them (utils_test.go, TestCreateDerivedServiceAnnotation).
+func TestDerivedName(t *testing.T) {
+	// As in the legacy controller's own tests (utils_test.go, TestCreateDerivedServiceAnnotation).
 	for cluster, want := range map[string]string{"test-mcs-clusterid-1": "imported-vm6pdvp7di", "test-mcs-clusterid-2": "imported-i8hm9c3um2"} {
-		if got := oldDerivedName(mcs.Key{Namespace: "http-ns-name", Name: "svc-name"}, cluster); got != want {
-			t.Errorf("oldDerivedName for %s = %q, want %q", cluster, got, want)
+		if got := derivedName(mcs.Key{Namespace: "http-ns-name", Name: "svc-name"}, cluster); got != want {
+			t.Errorf("derivedName for %s = %q, want %q", cluster, got, want)
 		}
 	}
 }
 
-func TestMadeByOldController(t *testing.T) {
+func TestIsServiceImport(t *testing.T) {
 	key := mcs.Key{Namespace: "demo", Name: "web"}
-	one, two, early := oldDerivedName(key, "cls1"), oldDerivedName(key, "cls2"), oldDerivedName(key, "")
+	one, two, early := derivedName(key, "cls1"), derivedName(key, "cls2"), derivedName(key, "")
 	tests := []struct {
 		name       string
 		annotation string
@@ -41,33 +43,33 @@ func TestMadeByOldController(t *testing.T) {
 		{name: "one source cluster", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"}]`, want: true},
 		{name: "two", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"},{"cluster":"cls2","derived-service":"` + two + `"}]`, want: true},
 		{name: "an early version", annotation: early, want: true},
-		{name: "ours by now", annotation: early, ours: true},
+		{name: "already taken over", annotation: early, ours: true},
 		{name: "no annotation"},
 		{name: "no cluster", annotation: `[]`},
 		{name: "no JSON", annotation: `[{`},
-		{name: "a name that is not the old controller's", annotation: `[{"cluster":"cls1","derived-service":"` + two + `"}]`},
-		{name: "one of two is not", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"},{"cluster":"cls2","derived-service":"mine"}]`},
-		{name: "somebody else's", annotation: "derived-web"},
+		{name: "a name that the legacy controller does not use", annotation: `[{"cluster":"cls1","derived-service":"` + two + `"}]`},
+		{name: "one of two names is not used by the legacy controller", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"},{"cluster":"cls2","derived-service":"mine"}]`},
+		{name: "of another owner", annotation: "derived-web"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			imp := oldImport(tt.annotation)
+			imp := legacyImport(tt.annotation)
 			if tt.ours {
-				imp.Labels = map[string]string{LabelAppManagedBy: ManagedBy}
+				imp.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
 			}
-			if got := MadeByOldController(imp); got != tt.want {
-				t.Errorf("MadeByOldController = %v", got)
+			if got := IsServiceImport(imp); got != tt.want {
+				t.Errorf("IsServiceImport = %v", got)
 			}
 		})
 	}
-	if MadeByOldController(nil) {
-		t.Error("no ServiceImport is not the old controller's")
+	if IsServiceImport(nil) {
+		t.Error("nil is reported as a ServiceImport of the legacy controller")
 	}
 }
 
 func TestChooseDerived(t *testing.T) {
 	key := mcs.Key{Namespace: "demo", Name: "web"}
-	standardName, early := mcs.DerivedName(key), oldDerivedName(key, "")
+	standardName, early := mcs.DerivedName(key), derivedName(key, "")
 	svc := func(name string, edits ...func(*corev1.Service)) *corev1.Service {
 		s := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
@@ -83,20 +85,20 @@ func TestChooseDerived(t *testing.T) {
 		return s
 	}
 	old := func(cluster string, edits ...func(*corev1.Service)) *corev1.Service {
-		s := svc(oldDerivedName(key, cluster), edits...)
+		s := svc(derivedName(key, cluster), edits...)
 		s.Labels[mcsv1beta1.LabelSourceCluster] = cluster
 		return s
 	}
-	ours := func(s *corev1.Service) { s.Labels[LabelAppManagedBy] = ManagedBy }
+	ours := func(s *corev1.Service) { s.Labels[plan.LabelAppManagedBy] = plan.ManagedBy }
 	retires := func(s *corev1.Service) { s.Annotations = map[string]string{AnnotationRetires: "2026-11-21T09:00:00Z"} }
 	headless := func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }
 	younger := func(s *corev1.Service) { s.CreationTimestamp = metav1.Unix(2000, 0) }
 	byOther := func(s *corev1.Service) { s.OwnerReferences[0].UID = "earlier" }
-	imp := oldImport("")
+	imp := legacyImport("")
 	named := func(name string) *mcsv1beta1.ServiceImport {
-		imp := oldImport("")
-		imp.Labels = map[string]string{LabelAppManagedBy: ManagedBy}
-		imp.Annotations[AnnotationDerivedService] = name
+		imp := legacyImport("")
+		imp.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+		imp.Annotations[plan.AnnotationDerivedService] = name
 		return imp
 	}
 	tests := []struct {
@@ -111,54 +113,54 @@ func TestChooseDerived(t *testing.T) {
 		wantSuperfluous []string
 	}{
 		{name: "nothing", want: standardName},
-		{name: "ours", imp: named(standardName), standard: svc(standardName, ours), candidates: []*corev1.Service{svc(standardName, ours)}, want: standardName, wantThere: true},
-		{name: "somebody else's", imp: imp, standard: svc(standardName), want: standardName, wantThere: true, wantForeign: true},
-		{name: "somebody else's, and no import yet", standard: svc(standardName), want: standardName, wantThere: true, wantForeign: true},
-		{name: "one of the old controller's", imp: imp, candidates: []*corev1.Service{old("cls1")}, want: oldDerivedName(key, "cls1"), wantThere: true},
-		{name: "an early version's", imp: imp, candidates: []*corev1.Service{svc(early)}, want: early, wantThere: true},
-		{name: "which is not to be touched", imp: imp, candidates: []*corev1.Service{old("cls1")}, keep: true, want: standardName},
+		{name: "managed by this controller", imp: named(standardName), standard: svc(standardName, ours), candidates: []*corev1.Service{svc(standardName, ours)}, want: standardName, wantThere: true},
+		{name: "of another owner", imp: imp, standard: svc(standardName), want: standardName, wantThere: true, wantForeign: true},
+		{name: "of another owner, no import yet", standard: svc(standardName), want: standardName, wantThere: true, wantForeign: true},
+		{name: "one of the legacy controller", imp: imp, candidates: []*corev1.Service{old("cls1")}, want: derivedName(key, "cls1"), wantThere: true},
+		{name: "one of an early version", imp: imp, candidates: []*corev1.Service{svc(early)}, want: early, wantThere: true},
+		{name: "no takeover", imp: imp, candidates: []*corev1.Service{old("cls1")}, keep: true, want: standardName},
 		{
 			name: "the oldest of several", imp: imp, candidates: []*corev1.Service{old("cls1", younger), old("cls2"), old("cls3", younger)},
-			want: oldDerivedName(key, "cls2"), wantThere: true, wantSuperfluous: []string{oldDerivedName(key, "cls1"), oldDerivedName(key, "cls3")},
+			want: derivedName(key, "cls2"), wantThere: true, wantSuperfluous: []string{derivedName(key, "cls1"), derivedName(key, "cls3")},
 		},
-		{name: "of an earlier import of the name", imp: imp, candidates: []*corev1.Service{old("cls1", byOther)}, want: standardName},
+		{name: "of a previous import with the name", imp: imp, candidates: []*corev1.Service{old("cls1", byOther)}, want: standardName},
 		{name: "with the label, but not the name", imp: imp, candidates: []*corev1.Service{svc("mine")}, want: standardName},
 		{
 			name: "headless: there is no IP to keep", imp: imp, candidates: []*corev1.Service{old("cls1", headless)},
-			want: standardName, wantSuperfluous: []string{oldDerivedName(key, "cls1")},
+			want: standardName, wantSuperfluous: []string{derivedName(key, "cls1")},
 		},
 		{
-			name: "taken over: the one that the import names", imp: named(oldDerivedName(key, "cls1")),
+			name: "taken over: the one that the import names", imp: named(derivedName(key, "cls1")),
 			candidates: []*corev1.Service{old("cls1", ours, younger), old("cls2", ours, retires)},
-			want:       oldDerivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{oldDerivedName(key, "cls2")},
+			want:       derivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{derivedName(key, "cls2")},
 		},
 		{
-			name: "the same without the flag", imp: named(oldDerivedName(key, "cls1")), keep: true,
+			name: "taken over, without the flag", imp: named(derivedName(key, "cls1")), keep: true,
 			candidates: []*corev1.Service{old("cls1", ours), old("cls2", ours, retires)},
-			want:       oldDerivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{oldDerivedName(key, "cls2")},
+			want:       derivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{derivedName(key, "cls2")},
 		},
 		{
-			name: "ended between writing the import and the Service", imp: named(oldDerivedName(key, "cls1")),
+			name: "a previous process ended between the writes of import and Service", imp: named(derivedName(key, "cls1")),
 			candidates: []*corev1.Service{old("cls1", younger), old("cls2")},
-			want:       oldDerivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{oldDerivedName(key, "cls2")},
+			want:       derivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{derivedName(key, "cls2")},
 		},
 		{
-			name: "the kept one was deleted by somebody", imp: named(oldDerivedName(key, "cls1")), candidates: []*corev1.Service{old("cls2", ours, retires)},
-			want: standardName, wantSuperfluous: []string{oldDerivedName(key, "cls2")},
+			name: "the kept Service was deleted", imp: named(derivedName(key, "cls1")), candidates: []*corev1.Service{old("cls2", ours, retires)},
+			want: standardName, wantSuperfluous: []string{derivedName(key, "cls2")},
 		},
 		{
-			name: "the usual one is there too", imp: named(oldDerivedName(key, "cls1")), standard: svc(standardName, ours), candidates: []*corev1.Service{old("cls1", ours)},
-			want: oldDerivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{standardName},
+			name: "the standard Service exists, too", imp: named(derivedName(key, "cls1")), standard: svc(standardName, ours), candidates: []*corev1.Service{old("cls1", ours)},
+			want: derivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{standardName},
 		},
 		{
-			name: "the usual one is in use", imp: named(standardName), standard: svc(standardName, ours), candidates: []*corev1.Service{old("cls1")},
-			want: standardName, wantThere: true, wantSuperfluous: []string{oldDerivedName(key, "cls1")},
+			name: "the standard Service is in use", imp: named(standardName), standard: svc(standardName, ours), candidates: []*corev1.Service{old("cls1")},
+			want: standardName, wantThere: true, wantSuperfluous: []string{derivedName(key, "cls1")},
 		},
-		{name: "an annotation that points at a Service of the user's", imp: named("users"), candidates: []*corev1.Service{svc("users", ours)}, want: standardName},
+		{name: "the annotation names a Service of the user", imp: named("users"), candidates: []*corev1.Service{svc("users", ours)}, want: standardName},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			slices.Reverse(tt.candidates) // no order is promised
+			slices.Reverse(tt.candidates) // the order is undefined
 			got := ChooseDerived(key, tt.imp, tt.standard, tt.candidates, !tt.keep)
 			var superfluous []string
 			for _, s := range got.Superfluous {
@@ -203,7 +205,7 @@ func TestRetire(t *testing.T) {
 			if gone != tt.wantGone || !at.Equal(tt.wantAt) {
 				t.Errorf("at %v, gone %v; want %v, %v", at, gone, tt.wantAt, tt.wantGone)
 			}
-			if !gone && (!IsManaged(updated) || updated.Annotations[AnnotationRetires] != tt.wantAt.Format(time.RFC3339) || updated.Labels["a"] != "b") {
+			if !gone && (!plan.IsManaged(updated) || updated.Annotations[AnnotationRetires] != tt.wantAt.Format(time.RFC3339) || updated.Labels["a"] != "b") {
 				t.Errorf("the Service becomes %+v", updated.ObjectMeta)
 			}
 			if diff := cmp.Diff(before, svc); diff != "" {
@@ -213,19 +215,21 @@ func TestRetire(t *testing.T) {
 	}
 }
 
-func TestOldSlice(t *testing.T) {
-	labels := map[string]string{LabelManagedBy: OldManagedBy, mcsv1beta1.LabelServiceName: "web", mcsv1beta1.LabelSourceCluster: "cls1"}
-	if !OldSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: labels}}) {
-		t.Error("a slice of the old controller's is not recognised")
+func TestIsEndpointSlice(t *testing.T) {
+	labels := map[string]string{plan.LabelManagedBy: ControllerName, mcsv1beta1.LabelServiceName: "web", mcsv1beta1.LabelSourceCluster: "cls1"}
+	if !IsEndpointSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: labels}}) {
+		t.Error("a slice of the legacy controller is not recognized")
 	}
-	for key, value := range map[string]string{LabelManagedBy: ManagedBy, mcsv1beta1.LabelServiceName: "", mcsv1beta1.LabelSourceCluster: ""} {
-		if OldSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: withKeys(labels, map[string]string{key: value})}}) {
-			t.Errorf("a slice with %s=%q is taken for the old controller's", key, value)
+	for key, value := range map[string]string{plan.LabelManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: "", mcsv1beta1.LabelSourceCluster: ""} {
+		changed := maps.Clone(labels)
+		changed[key] = value
+		if IsEndpointSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: changed}}) {
+			t.Errorf("a slice with %s=%q is reported as one of the legacy controller", key, value)
 		}
 	}
 }
 
-// TestTakenOverServiceKeepsItsName has the derived Service of another name through all that is written of an import.
+// The derived Service of a taken over import keeps its name in all objects of the import.
 func TestTakenOverServiceKeepsItsName(t *testing.T) {
 	e := webExport("cls1", "10.10.0.1")
 	m := mcs.Merge([]mcs.Export{e})
@@ -234,20 +238,20 @@ func TestTakenOverServiceKeepsItsName(t *testing.T) {
 		Spec:       corev1.ServiceSpec{ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}},
 	}
 	owner := metav1.OwnerReference{Kind: "ServiceImport", Name: m.Key.Name, UID: "imp"}
-	svc := DerivedService(m, &owner, existing, nil)
-	if svc.Name != "imported-old" || svc.Spec.ClusterIP != "10.0.0.1" || !IsManaged(svc) || MustReplace(existing, svc) {
+	svc := plan.DerivedService(m, &owner, existing, nil)
+	if svc.Name != "imported-old" || svc.Spec.ClusterIP != "10.0.0.1" || !plan.IsManaged(svc) || plan.MustReplace(existing, svc) {
 		t.Errorf("the Service becomes %+v", svc)
 	}
-	imp := ServiceImport(m, oldImport(oldDerivedName(m.Key, "")), svc.Name, svc.Spec.ClusterIPs, svc.Spec.IPFamilies, nil)
-	for _, a := range []string{AnnotationDerivedService, AnnotationDerivedServiceAWS} {
+	imp := plan.ServiceImport(m, legacyImport(derivedName(m.Key, "")), svc.Name, svc.Spec.ClusterIPs, svc.Spec.IPFamilies, nil)
+	for _, a := range []string{plan.AnnotationDerivedService, plan.AnnotationDerivedServiceAWS} {
 		if imp.Annotations[a] != "imported-old" {
 			t.Errorf("annotation %s is %q", a, imp.Annotations[a])
 		}
 	}
-	if !slices.Equal(imp.Spec.IPs, []string{"10.0.0.1"}) || !IsManaged(imp) || imp.UID != "imp" {
+	if !slices.Equal(imp.Spec.IPs, []string{"10.0.0.1"}) || !plan.IsManaged(imp) || imp.UID != "imp" {
 		t.Errorf("the ServiceImport becomes %+v", imp)
 	}
-	changes := Slices(SliceInput{Key: m.Key, Merged: m, Exports: []mcs.Export{e}, Derived: svc.Name, Owner: owner, Families: svc.Spec.IPFamilies})
+	changes := plan.Slices(plan.SliceInput{Key: m.Key, Merged: m, Exports: []mcs.Export{e}, Derived: svc.Name, Owner: owner, Families: svc.Spec.IPFamilies})
 	for _, s := range changes.Create {
 		if s.Labels[discoveryv1.LabelServiceName] != "imported-old" {
 			t.Errorf("slice %s is of Service %q", s.Name, s.Labels[discoveryv1.LabelServiceName])

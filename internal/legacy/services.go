@@ -1,0 +1,220 @@
+package legacy
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+)
+
+// service is the state of a Cloud Map service that may have instances of legacy controllers.
+type service struct {
+	key mcs.Key
+	// namespace is the namespace's name for DiscoverInstances.
+	namespace string
+	resource  api.Service
+	// isListed: the last list of services has it.
+	isListed bool
+	// isRead: all instances were read once. readAt is the time of the last read, checkedAt that of the last read or unchanged revision.
+	isRead            bool
+	readAt, checkedAt time.Time
+	// revision is that of the last read, 0 if there is none.
+	revision int64
+	// isUsed: another cluster has had an export in it.
+	isUsed   bool
+	clusters map[string]*export
+}
+
+// export is the last known export of a cluster.
+type export struct {
+	export   mcs.Export
+	problems []string
+	// absentSince is the time since when it has no instance, zero while it has.
+	absentSince time.Time
+}
+
+// setExports updates the service after a read of all instances.
+func (s *service) setExports(now time.Time, ownCluster string, read []InstanceExport) {
+	s.isRead, s.readAt, s.checkedAt = true, now, now
+	seen := map[string]bool{}
+	for _, e := range read {
+		// The own exports are known from this cluster's objects, those of clusters with this controller from their pages.
+		if e.Cluster == ownCluster || e.HasPages {
+			continue
+		}
+		if e.Export == nil && s.clusters[e.Cluster] == nil {
+			continue // it was never usable
+		}
+		seen[e.Cluster] = true
+		s.isUsed = true
+		if e.Export == nil {
+			s.clusters[e.Cluster].problems = e.Problems // an unreadable export is not an absent one
+			continue
+		}
+		s.clusters[e.Cluster] = &export{export: *e.Export, problems: e.Problems}
+	}
+	s.markAbsent(now, func(cluster string) bool { return !seen[cluster] })
+}
+
+// markAbsent records which clusters have no instance any more.
+func (s *service) markAbsent(now time.Time, isAbsent func(cluster string) bool) {
+	for cluster, e := range s.clusters {
+		if isAbsent(cluster) && e.absentSince.IsZero() {
+			e.absentSince = now
+		}
+	}
+}
+
+// removeExpired removes exports that have been absent for hold.
+func (s *service) removeExpired(now time.Time, hold time.Duration) {
+	maps.DeleteFunc(s.clusters, func(_ string, e *export) bool { return !e.absentSince.IsZero() && now.Sub(e.absentSince) >= hold })
+}
+
+// exports returns the exports of the service, sorted by cluster.
+func (s *service) exports() []mcs.Export {
+	var out []mcs.Export
+	for _, cluster := range slices.Sorted(maps.Keys(s.clusters)) {
+		out = append(out, s.clusters[cluster].export)
+	}
+	return out
+}
+
+// isDue reports whether the service must be checked now, and whether it must be read even if its revision has not changed.
+func (s *service) isDue(now time.Time, t times) (due, mustRead bool) {
+	switch {
+	case !s.isRead:
+		return true, true
+	case s.isUsed:
+		return true, now.Sub(s.readAt) >= t.reread
+	}
+	return now.Sub(s.checkedAt) >= t.list, false
+}
+
+// catalog holds all services by key.
+type catalog struct {
+	ownCluster string
+	isListed   bool
+	services   map[mcs.Key]*service
+}
+
+func newCatalog(ownCluster string) catalog {
+	return catalog{ownCluster: ownCluster, services: map[mcs.Key]*service{}}
+}
+
+// setServices updates the catalog after a list of all services.
+func (c *catalog) setServices(now time.Time, found map[mcs.Key]service) {
+	c.isListed = true
+	for key, f := range found {
+		if have := c.services[key]; have == nil || have.resource.ID != f.resource.ID {
+			c.services[key] = &service{key: key, clusters: map[string]*export{}}
+			if have != nil { // deleted and created again: its exports stay until it has been read
+				c.services[key].clusters, c.services[key].isUsed = have.clusters, have.isUsed
+			}
+		}
+		s := c.services[key]
+		s.namespace, s.resource, s.isListed = f.namespace, f.resource, true
+	}
+	for key, s := range c.services {
+		if _, ok := found[key]; ok {
+			continue
+		}
+		s.isListed = false
+		s.markAbsent(now, func(string) bool { return true })
+	}
+}
+
+// removeExpired removes exports and services that have been absent for hold.
+func (c *catalog) removeExpired(now time.Time, hold time.Duration) {
+	for key, s := range c.services {
+		s.removeExpired(now, hold)
+		if !s.isListed && len(s.clusters) == 0 {
+			delete(c.services, key)
+		}
+	}
+}
+
+// dueService is a service that must be checked.
+type dueService struct {
+	key       mcs.Key
+	namespace string
+	resource  api.Service
+	revision  int64
+	// mustRead: it must be read even if its revision has not changed.
+	mustRead bool
+}
+
+// dueServices returns the services that must be checked now, sorted by key.
+func (c *catalog) dueServices(now time.Time, t times) []dueService {
+	var out []dueService
+	for key, s := range c.services {
+		if due, mustRead := s.isDue(now, t); due && s.isListed {
+			out = append(out, dueService{key: key, namespace: s.namespace, resource: s.resource, revision: s.revision, mustRead: mustRead})
+		}
+	}
+	slices.SortFunc(out, func(a, b dueService) int { return strings.Compare(a.key.String(), b.key.String()) })
+	return out
+}
+
+// members returns the clusters that have exports.
+func (c *catalog) members() []registry.Member {
+	byID := map[string]*registry.Member{}
+	for _, s := range c.services {
+		for cluster, e := range s.clusters {
+			m := byID[cluster]
+			if m == nil {
+				m = &registry.Member{ClusterID: cluster, Version: ControllerName}
+				byID[cluster] = m
+			}
+			if s.readAt.After(m.LastSeen) {
+				m.LastSeen = s.readAt
+			}
+			for _, problem := range e.problems {
+				m.Problems = append(m.Problems, s.key.String()+": "+problem)
+			}
+		}
+	}
+	var out []registry.Member
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		m := *byID[id]
+		slices.Sort(m.Problems)
+		m.Problems = m.Problems[:min(len(m.Problems), maxProblems)]
+		out = append(out, m)
+	}
+	return out
+}
+
+// times are the intervals of the registry.
+type times struct {
+	// list is the interval between lists of namespaces and services without throttling (schedule), and between checks of a service
+	// without an export of another cluster: most services of an account have nothing to do with the clusterset.
+	list time.Duration
+	// reread is the maximum age of a read. AWS does not document whether registering an instance again with other attributes, such as
+	// another readiness, changes the revision of its service: this bounds the delay of such a change.
+	reread time.Duration
+	// hold is the time for which an export stays after its last instance is gone.
+	hold time.Duration
+}
+
+const (
+	// defaultPollInterval is the interval between requests for the revision of each used service. At 3,000 a second for an account, ten
+	// clusters with 500 services of legacy controllers use a third.
+	defaultPollInterval = 5 * time.Second
+	// listInterval: AWS's own controller allows itself two ListServices a second; an account has at most 50 namespaces unless the quota
+	// was raised, so once a minute they take half.
+	listInterval = time.Minute
+	// rereadInterval: 500 services every 30 s are 17 DiscoverInstances a second of the account's 1,000.
+	rereadInterval = 30 * time.Second
+	// holdTime is longer than the longest poll of the members (5 s) with the reads after it: if a cluster migrates and this controller
+	// rewrites its instances, its pages are read before the exports of its old instances are removed.
+	holdTime = 15 * time.Second
+	// maxProblems bounds the lines about a cluster.
+	maxProblems = 20
+)
+
+func defaultTimes() times {
+	return times{list: listInterval, reread: rereadInterval, hold: holdTime}
+}
