@@ -66,8 +66,13 @@ func TestRoundTrip(t *testing.T) {
 		"no endpoints": {web("empty")},
 		"one endpoint": {web("one", endpoint("10.0.0.1"))},
 		"only IPv6":    {web("six", endpoint("fd00::1"), endpoint("fd00::2"))},
-		"everything":   {full()},
-		"several":      {web("a", endpoint("10.0.0.1")), web("b"), web("c", endpoint("10.0.0.1"), endpoint("fd00::5"))},
+		"no ready endpoint": {web("a", mcs.Endpoint{Address: netip.MustParseAddr("10.0.0.1")},
+			mcs.Endpoint{Address: netip.MustParseAddr("10.0.0.2"), Serving: true, Terminating: true})},
+		"one zone": {web("a", mcs.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Ready: true, Serving: true, Zone: "a"})},
+		"all endpoints with host names": {web("a", mcs.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Ready: true, Serving: true, Hostname: "web-0"},
+			mcs.Endpoint{Address: netip.MustParseAddr("10.0.0.2"), Ready: true, Serving: true, Hostname: "web-1"})},
+		"everything": {full()},
+		"several":    {web("a", endpoint("10.0.0.1")), web("b"), web("c", endpoint("10.0.0.1"), endpoint("fd00::5"))},
 	}
 	for name, want := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +145,7 @@ func TestUnknownFields(t *testing.T) {
 	m.ProtoReflect().SetUnknown(unknown)
 	m.Ports[0].ProtoReflect().SetUnknown(unknown)
 	m.Backends[0].ProtoReflect().SetUnknown(unknown)
-	page, err := Decode(compress(append(pageOf(t, m), unknown...)), "cls1")
+	page, err := Decode(compress(slices.Concat(unknown, pageOf(t, m), unknown)), "cls1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,6 +210,51 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 	if _, err := Encode(make([]mcs.Export, maxExports+1)); err == nil {
 		t.Error("a page of more than maxExports was encoded")
+	}
+}
+
+// TestLimits checks an export and a page at their limits, and just above them.
+func TestLimits(t *testing.T) {
+	exp := web("a")
+	exp.Annotations = map[string]string{"pad": ""}
+	pad := func(bytes int) []byte {
+		exp.Annotations["pad"] = strings.Repeat("x", bytes)
+		return plain(t, fromExport(exp))
+	}
+	size := MaxExportBytes / 2
+	size += MaxExportBytes - len(pad(size)) // the lengths of both take the same number of bytes
+	if n := len(pad(size)); n != MaxExportBytes {
+		t.Fatalf("the export takes %d bytes, want %d", n, MaxExportBytes)
+	}
+	if err := Check(exp); err != nil {
+		t.Errorf("an export of %d bytes is refused: %v", MaxExportBytes, err)
+	}
+	if page, err := Decode(encode(t, exp), "cls1"); err != nil || page.Unnamed || len(page.Exports) != 1 {
+		t.Errorf("a page with an export of %d bytes gave unnamed %v, %d exports, %v", MaxExportBytes, page.Unnamed, len(page.Exports), err)
+	}
+	pad(size + 1)
+	if err := Check(exp); err == nil {
+		t.Errorf("an export of %d bytes is accepted", MaxExportBytes+1)
+	}
+	many := make([]mcs.Export, maxExports)
+	for i := range many {
+		many[i] = mcs.Export{Key: mcs.Key{Namespace: "demo", Name: fmt.Sprint(i)}}
+	}
+	if _, err := Encode(many); err != nil {
+		t.Errorf("%d exports are refused: %v", maxExports, err)
+	}
+	if _, err := Encode(append(many, mcs.Export{})); err == nil {
+		t.Errorf("%d exports are accepted", maxExports+1)
+	}
+}
+
+// TestZoneOutsideTable decodes an endpoint whose zone is the first index outside the table of zones.
+func TestZoneOutsideTable(t *testing.T) {
+	m := fromExport(web("a", mcs.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Ready: true, Serving: true, Zone: "a"}))
+	m.Backends[0].Zones[0] = uint32(len(m.Backends[0].ZoneNames))
+	page, err := Decode(compress(pageOf(t, m)), "cls1")
+	if err != nil || len(page.Unreadable) != 1 {
+		t.Errorf("got %+v, %v, want an unreadable export", page, err)
 	}
 }
 

@@ -1,6 +1,8 @@
 package union
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -274,11 +276,13 @@ func TestMergeMembers(t *testing.T) {
 			withProblem(member("cls2", 0, 5), "page 07 cannot be read"),
 			member("cls3", 0, 5),
 			withUID(member("cls4", 0, 5), "uid-a"),
-			stale(member("cls5", 0, 1))),
+			stale(member("cls5", 0, 1)),
+			member("cls6", 0, 5)),
 		synced(registry.View{},
 			withProblem(member("cls2", 4, 6), "page 09 cannot be read"),
 			withUID(member("cls4", 1, 5), "uid-b"),
-			stale(member("cls5", 0, 2))),
+			stale(member("cls5", 0, 2)),
+			stale(member("cls6", 0, 4.5))), // alive in the other registry
 	}
 	got := mergeMembers(names, snapshots, resolveSources(snapshots, handover))
 	two := member("cls2", 4, 6)
@@ -286,9 +290,36 @@ func TestMergeMembers(t *testing.T) {
 	four := withUID(member("cls4", 0, 5), "uid-a")
 	four.Problems = []string{"registry other has another cluster with this ID (its namespace kube-system has UID uid-b), " +
 		"whose exports are ignored: give it another ID"}
-	want := []registry.Member{two, member("cls3", 0, 5), four, stale(member("cls5", 0, 2))}
+	want := []registry.Member{two, member("cls3", 0, 5), four, stale(member("cls5", 0, 2)), member("cls6", 0, 5)}
 	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
 		t.Errorf("members (-want +got):\n%s", d)
+	}
+}
+
+// TestMergeLocal_DuplicateInFirstRegistry: another cluster with the own ID joined another registry before.
+func TestMergeLocal_DuplicateInFirstRegistry(t *testing.T) {
+	snapshots := []snapshot{
+		synced(registry.View{}, withUID(member("cls1", 3, 5), "uid-1")),
+		synced(registry.View{}, withUID(member("cls1", 0, 5), "uid-other")),
+	}
+	sources := resolveSources(snapshots, handover)
+	failed := errors.New("access denied")
+	for _, tt := range []struct {
+		name        string
+		local, want registry.PublishStatus
+	}{
+		{"nothing is published", registry.PublishStatus{State: registry.Absent}, registry.PublishStatus{State: registry.Absent}},
+		{"the first registry has a problem of its own", registry.PublishStatus{State: registry.Pending, Err: failed}, registry.PublishStatus{State: registry.Pending, Err: failed}},
+		{"the export is published", registry.PublishStatus{State: registry.Exported},
+			registry.PublishStatus{State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: "cls1", OtherUID: "uid-other"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			snapshots[0].view.Local = tt.local
+			got := mergeLocal(self, snapshots, sources)
+			if d := cmp.Diff(tt.want, got, cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })); d != "" {
+				t.Errorf("status (-want +got):\n%s", d)
+			}
+		})
 	}
 }
 
