@@ -70,7 +70,7 @@ bench: build ## Measure what docs/benchmarks shows (root; SECTIONS=steady,micro 
 	go run ./test/bench $(if $(SECTIONS),-sections $(SECTIONS))
 
 # The packages whose tests finish in seconds to a minute each; a run of all takes hours on 2 cores.
-CORES := internal/registry/cloudmap internal/registry/cloudmap/format internal/registry/etcd internal/registry/union internal/registry/engine
+CORES := internal/registry/cloudmap internal/registry/etcd internal/registry/union internal/registry/engine
 PACKAGES ?= $(addprefix ./,$(wildcard internal/mcs internal/plan internal/registry/record cmd/controller \
   internal/controller/membership internal/controller/exports internal/controller/imports $(CORES)))
 

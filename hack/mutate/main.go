@@ -68,7 +68,7 @@ func run(packages []string, workers, coefficient int, out io.Writer) error {
 func gremlins(pkg, report string, workers, coefficient int) error {
 	cmd := exec.Command("go", "tool", "-modfile=hack/gremlins/go.mod", "gremlins", "unleash", pkg, "--output", report,
 		"--workers", fmt.Sprint(workers), "--timeout-coefficient", fmt.Sprint(coefficient), "--output-statuses", "lt",
-		"--invert-logical", "--invert-loopctrl", "--invert-assignments")
+		"--exclude-files", `\.pb\.go$|zz_generated`, "--invert-logical", "--invert-loopctrl", "--invert-assignments")
 	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -short")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	return cmd.Run()
@@ -95,43 +95,58 @@ type report struct {
 	} `json:"files"`
 }
 
-// readReport returns the mutants that no test noticed: the ones that lived, and the ones in functions that no test calls. Mutants
-// outside functions, in constants for instance, are left out, since coverage does not include them.
+// readReport returns the mutants that no test noticed: the ones that lived, and the ones in statements that no test executes.
+// gremlins does not try mutants that coverage does not include at all, in constants and in the conditions of cases: they are counted.
 func readReport(raw []byte, pkg string) (unnoticed []mutant, summary string, err error) {
 	var r report
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return nil, "", err
 	}
+	untried := 0
 	for _, f := range r.Files {
 		name := filepath.Join(pkg, f.Name)
-		bodies, err := functionLines(name)
+		uncovered, err := linesWithoutCoverage(name)
 		if err != nil {
 			return nil, "", err
 		}
 		for _, m := range f.Mutations {
-			inFunction := slices.ContainsFunc(bodies, func(b [2]int) bool { return b[0] <= m.Line && m.Line <= b[1] })
-			if m.Status == "LIVED" || m.Status == "NOT COVERED" && inFunction {
+			switch {
+			case m.Status == "NOT COVERED" && uncovered[m.Line]:
+				untried++
+			case m.Status == "NOT COVERED", m.Status == "LIVED":
 				unnoticed = append(unnoticed, mutant{name, m.Line, m.Column, strings.ToLower(m.Type), strings.ToLower(m.Status)})
 			}
 		}
 	}
-	return unnoticed, fmt.Sprintf("%s: %d mutants noticed, %d not", pkg, r.Killed, len(unnoticed)), nil
+	return unnoticed, fmt.Sprintf("%s: %d mutants noticed, %d not, %d not tried", pkg, r.Killed, len(unnoticed), untried), nil
 }
 
-// functionLines returns the first and the last line of each function in a file.
-func functionLines(name string) ([][2]int, error) {
+// linesWithoutCoverage returns the lines of a file that coverage does not include: outside functions, and the conditions of cases.
+func linesWithoutCoverage(name string) (map[int]bool, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, name, nil, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
-	var out [][2]int
-	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok {
-			out = append(out, [2]int{files.Position(f.Pos()).Line, files.Position(f.End()).Line})
+	lines := map[int]bool{}
+	mark := func(from, to token.Pos, without bool) {
+		for line := files.Position(from).Line; line <= files.Position(to).Line; line++ {
+			lines[line] = without
 		}
 	}
-	return out, nil
+	mark(file.FileStart, file.FileEnd, true)
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok {
+			mark(f.Pos(), f.End(), false)
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if c, ok := n.(*ast.CaseClause); ok {
+			mark(c.Pos(), c.Colon, true)
+		}
+		return true
+	})
+	return lines, nil
 }
 
 func printTable(out io.Writer, mutants []mutant) error {
