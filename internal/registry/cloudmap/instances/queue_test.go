@@ -1,0 +1,122 @@
+package instances
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/aws/smithy-go"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// testQueue returns an active queue with services that were reconciled one minute apart, the first one five minutes ago.
+func testQueue(names ...string) (q queue, now time.Time) {
+	q, now = newQueue(time.Minute), start
+	q.active = true
+	for i, name := range names {
+		q.services[mcs.Key{Namespace: "demo", Name: name}] = &service{reconciledAt: now.Add(time.Duration(i-5) * time.Minute)}
+	}
+	return q, now
+}
+
+func TestQueue_ResyncsOldestServiceOncePerInterval(t *testing.T) {
+	q, now := testQueue("b", "a", "c")
+	for _, want := range []string{"b", "a"} {
+		key, state, _ := q.next(now)
+		if state == nil || key.Name != want {
+			t.Fatalf("next service %q, want %q", key.Name, want)
+		}
+		if key, state, pause := q.next(now); state != nil || pause != time.Minute {
+			t.Errorf("service %q after %v within the interval, want none for a minute", key.Name, pause)
+		}
+		q.finish(key, now, outcome{}, nil, false)
+		now = now.Add(time.Minute)
+	}
+}
+
+func TestQueue_ReconcilesQueuedServiceFirst(t *testing.T) {
+	q, now := testQueue("a", "b")
+	q.enqueue(mcs.Key{Namespace: "demo", Name: "b"})
+	if key, state, _ := q.next(now); state == nil || key.Name != "b" {
+		t.Errorf("next service %q, want the queued one", key.Name)
+	}
+}
+
+// A removal may be lost, and one read may be late: a service without an export is read again before it is forgotten.
+func TestQueue_ForgetsServiceAfterAbsentReads(t *testing.T) {
+	q, now := testQueue("a")
+	key := mcs.Key{Namespace: "demo", Name: "a"}
+	for _, step := range []struct {
+		result outcome
+		want   bool
+	}{
+		{outcome{hasWritten: true}, true},
+		{outcome{isAbsent: true}, true},
+		{outcome{hasWritten: true}, true},
+		{outcome{isAbsent: true}, true},
+		{outcome{isAbsent: true}, false},
+	} {
+		q.finish(key, now, step.result, nil, false)
+		if _, ok := q.services[key]; ok != step.want {
+			t.Fatalf("after %+v the service is known: %v, want %v", step.result, ok, step.want)
+		}
+	}
+}
+
+func TestQueue_KeepsServiceChangedMeanwhile(t *testing.T) {
+	q, now := testQueue("a")
+	key := mcs.Key{Namespace: "demo", Name: "a"}
+	q.enqueue(key)
+	q.next(now)
+	q.enqueue(key)
+	if s := q.finish(key, now, outcome{}, nil, false); !s.isQueued || q.pending() != 1 {
+		t.Error("a change during the work is lost")
+	}
+	q.active = false
+	exp := webExport("cls1")
+	q.next(now)
+	if s := q.finish(key, now, outcome{applied: &exp}, nil, false); s.applied != nil || !s.isQueued {
+		t.Error("a service that was written while another cluster got the cluster ID counts as in sync")
+	}
+}
+
+func TestQueue_ErrorsKeepStateOnlyUnlessFailed(t *testing.T) {
+	q, now := testQueue("a")
+	key, exp := mcs.Key{Namespace: "demo", Name: "a"}, webExport("cls1")
+	q.services[key].applied = &exp
+	if s := q.finish(key, now, outcome{}, errUndecided, false); s.applied == nil || !s.isQueued {
+		t.Error("an unknown export changes the state")
+	}
+	if s := q.finish(key, now, outcome{hasWritten: true}, errors.New("broken"), true); s.applied != nil || s.writtenAt != now || !s.isQueued {
+		t.Error("the instances count as written after a failure")
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	denied := &smithy.GenericAPIError{Code: "AccessDeniedException"}
+	throttled := &smithy.GenericAPIError{Code: "ThrottlingException"}
+	for name, tc := range map[string]struct {
+		failures int
+		err      error
+		max      time.Duration
+	}{
+		"first failure":         {0, throttled, minRetry},
+		"many failures":         {20, throttled, maxRetry},
+		"denied at first":       {0, denied, minRetry},
+		"denied several times":  {maxDenials - 1, denied, maxRetry},
+		"unknown desired state": {20, errUndecided, maxUndecidedRetry},
+	} {
+		t.Run(name, func(t *testing.T) {
+			longest := time.Duration(0)
+			for range 200 {
+				b := backoff{failures: tc.failures}
+				b.fail(start, tc.err)
+				longest = max(longest, b.retryAt.Sub(start))
+			}
+			if longest > tc.max || longest < tc.max*9/10 {
+				t.Errorf("longest pause %v, want about %v", longest, tc.max)
+			}
+		})
+	}
+}
