@@ -36,8 +36,6 @@ var pending = []string{
 	"internal/cli/",
 	"internal/controller/",
 	"internal/coredns/",
-	"internal/legacy/",
-	"internal/plan/",
 	"internal/registry/",
 	"internal/served/",
 	"internal/status/",

@@ -26,7 +26,7 @@ func viewing(t *testing.T, c *cloud, identity mcs.Identity) (reg *Registry, stop
 	return reg, start(t, reg)
 }
 
-// shows says whether a service has exactly these instances.
+// shows reports whether a service has exactly these instances.
 func (c *cloud) shows(t *testing.T, key mcs.Key, ids ...string) func() bool {
 	return func() bool {
 		return slices.Equal(slices.Sorted(maps.Keys(c.instances(t, key.Namespace, key.Name))), ids)
@@ -68,7 +68,7 @@ func TestViewFollowsExport(t *testing.T) {
 	})
 }
 
-// TestViewLeavesOthersAlone has everything in one service that is not ours.
+// A service of the user holds instances of others, of another cluster and of a previous process.
 func TestViewLeavesOthersAlone(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	createForeign(t, c, "demo", "web-0")
@@ -80,9 +80,9 @@ func TestViewLeavesOthersAlone(t *testing.T) {
 	}
 	a, _ := viewing(t, c, cls1)
 	publish(t, a, webExport("cls1", 0, 2))
-	within(t, 10*time.Second, "ours beside the others', without what was left", c.shows(t, webKey(0), "ecs-task", "tcp-10_10_0_0-8080", "tcp-10_10_0_1-8080"))
+	within(t, 10*time.Second, "the own instance beside those of others, without the leftover", c.shows(t, webKey(0), "ecs-task", "tcp-10_10_0_0-8080", "tcp-10_10_0_1-8080"))
 
-	// Somebody adds an attribute to an instance of ours: it stays when we change the instance.
+	// An attribute that the user adds to an instance of this cluster stays when the instance changes.
 	annotated := c.instances(t, "demo", "web-0")["tcp-10_10_0_1-8080"]
 	annotated["COST_CENTER"] = "42"
 	c.put(t, "demo", "web-0", api.Instance{ID: "tcp-10_10_0_1-8080", Attributes: annotated})
@@ -99,7 +99,7 @@ func TestViewLeavesOthersAlone(t *testing.T) {
 	if err := a.Withdraw(t.Context(), webKey(0)); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 10*time.Second, "only the others' are left", c.shows(t, webKey(0), "ecs-task", "tcp-10_10_0_0-8080"))
+	within(t, 10*time.Second, "only instances of others are left", c.shows(t, webKey(0), "ecs-task", "tcp-10_10_0_0-8080"))
 	within(t, 10*time.Second, "the view is done", func() bool { return a.view.Pending() == 0 })
 	for id, want := range map[string]api.Instance{"ecs-task": foreign, "tcp-10_10_0_0-8080": theirs} {
 		if diff := cmp.Diff(want.Attributes, c.instances(t, "demo", "web-0")[id]); diff != "" {
@@ -108,7 +108,7 @@ func TestViewLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// TestViewAfterRestart has what a controller leaves that ends at a bad moment.
+// A previous process ended before it could remove its instances.
 func TestViewAfterRestart(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	a, stop := viewing(t, c, cls1)
@@ -130,12 +130,12 @@ func TestViewAfterRestart(t *testing.T) {
 	}
 	within(t, 10*time.Second, "the new endpoint", func() bool { return len(c.instances(t, "demo", "web-0")) == 2 })
 	within(t, 10*time.Second, "the withdrawn service is gone", func() bool { _, ok := c.service(t, "demo", "web-1"); return !ok })
-	// Of web-2 the controller has said nothing yet.
+	// The controller has neither published nor withdrawn web-2 yet.
 	if got := len(c.instances(t, "demo", "web-2")); got != 1 {
-		t.Errorf("the service that nobody spoke of has %d instances, want its 1", got)
+		t.Errorf("web-2 has %d instances, want its 1", got)
 	}
 	if _, ok := c.service(t, "other", "orphan"); !ok {
-		t.Error("a service was deleted that is not ours")
+		t.Error("a service of the user was deleted")
 	}
 }
 
@@ -181,7 +181,7 @@ func TestViewGoesWithTheCluster(t *testing.T) {
 	}
 }
 
-// TestViewNeverBlocksPages has a namespace quota that lets no instance be shown.
+// With a full namespace quota no instance can be registered.
 func TestViewNeverBlocksPages(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true, NamespaceQuota: 1})
 	a, _ := viewing(t, c, cls1)
@@ -191,7 +191,7 @@ func TestViewNeverBlocksPages(t *testing.T) {
 	within(t, 10*time.Second, "the export is seen", sees(t, b, webExport("cls1", 0, 2)))
 }
 
-// createForeign makes a service in a namespace as a user does: without our tags.
+// createForeign creates a namespace and a service as a user does, without the tags of the controllers.
 func createForeign(t *testing.T, c *cloud, namespaceName, serviceName string) {
 	t.Helper()
 	out, err := c.sdk(admin).CreateHttpNamespace(t.Context(), &servicediscovery.CreateHttpNamespaceInput{Name: aws.String(namespaceName)})

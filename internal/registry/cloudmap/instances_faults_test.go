@@ -37,7 +37,7 @@ func TestViewReportsCollisions(t *testing.T) {
 	publish(t, a, webExport("cls1", 0, 2))
 	within(t, 10*time.Second, "the collision is reported", warns(t, a, webKey(0), "1 endpoints are not shown as Cloud Map instances because others use their IDs (tcp-10_10_0_0-8080 of cluster cls9)"))
 
-	// The other cluster goes: with the next change it is our turn.
+	// The other cluster leaves the ID.
 	s, _ := c.service(t, "demo", "web-0")
 	if err := c.client.DeregisterInstance(t.Context(), s.ID, theirs.ID); err != nil {
 		t.Fatal(err)
@@ -56,7 +56,6 @@ func TestViewReportsTooMany(t *testing.T) {
 	within(t, 10*time.Second, "all of them are exported", sees(t, b, exp))
 }
 
-// TestViewReportsQuota has a namespace that is full.
 func TestViewReportsQuota(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 2})
 	a, _ := viewing(t, c, cls1)
@@ -64,7 +63,7 @@ func TestViewReportsQuota(t *testing.T) {
 	within(t, 10*time.Second, "it is reported", warns(t, a, webKey(0), "raise the quota"))
 }
 
-// TestViewInServiceWithDNS has a service with DNS records that the user made: it wants addresses of one family.
+// A service of the user with DNS records accepts addresses of one family only.
 func TestViewInServiceWithDNS(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	out, err := c.sdk(admin).CreatePrivateDnsNamespace(t.Context(), &servicediscovery.CreatePrivateDnsNamespaceInput{Name: aws.String("demo"), Vpc: aws.String("vpc-12345678")})
@@ -107,7 +106,7 @@ func TestViewInServiceWithDNS(t *testing.T) {
 	}
 }
 
-// TestViewSwitchedOff starts without an instance view what had one before.
+// A process without the instance view removes the instances of a previous process that had it.
 func TestViewSwitchedOff(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	a, stop := viewing(t, c, cls1)
@@ -125,26 +124,25 @@ func TestViewSwitchedOff(t *testing.T) {
 	a = c.registry(t, cfg)
 	stop = start(t, a)
 	publish(t, a, webExport("cls1", 0, 4))
-	within(t, 10*time.Second, "the other cluster's is left", c.shows(t, webKey(0), "tcp-10_10_0_2-8080"))
-	// Of web-1 nobody has spoken: it may be that nobody has looked yet.
+	within(t, 10*time.Second, "the other cluster's instance is left", c.shows(t, webKey(0), "tcp-10_10_0_2-8080"))
+	// The controller has not published web-1 yet.
 	if got := len(c.instances(t, "demo", "web-1")); got != 1 {
 		t.Errorf("web-1 has %d instances, want its 1", got)
 	}
 	publish(t, a, webExport("cls1", 1, 1))
-	within(t, 10*time.Second, "the service that nobody uses is gone", func() bool { _, ok := c.service(t, "demo", "web-1"); return !ok })
+	within(t, 10*time.Second, "the unused service is gone", func() bool { _, ok := c.service(t, "demo", "web-1"); return !ok })
 	within(t, 10*time.Second, "the export is confirmed", isExported(t, a, webKey(1)))
 	within(t, 10*time.Second, "what is exported is seen", sees(t, b, webExport("cls1", 0, 4)))
 	before := c.requests("ListInstances", "ListServices")
 	publish(t, a, webExport("cls1", 0, 5))
 	within(t, 10*time.Second, "what is exported is seen", sees(t, b, webExport("cls1", 0, 5)))
 	if after := c.requests("ListInstances", "ListServices"); after != before {
-		t.Errorf("%d requests for instances that nobody wants to see", after-before)
+		t.Errorf("%d requests for instances although the view is off", after-before)
 	}
 	stop(registry.ErrLeave)
 }
 
-// TestViewOfLegacyController starts in the place of the AWS Cloud Map MCS Controller for K8s: clusters that still run it must never see
-// its instances go.
+// This controller replaces the legacy controller: clusters that still run it must not see its instances disappear.
 func TestViewOfLegacyController(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	createForeign(t, c, "demo", "web-0")
@@ -160,7 +158,7 @@ func TestViewOfLegacyController(t *testing.T) {
 	within(t, 10*time.Second, "the view has found them", func() bool { return a.view.Pending() == 1 })
 	gone := c.requests("DeregisterInstance")
 	publish(t, a, exp)
-	within(t, 10*time.Second, "they are ours", func() bool {
+	within(t, 10*time.Second, "the view has adopted them", func() bool {
 		for _, attrs := range c.instances(t, "demo", "web-0") {
 			if attrs["K8S_CONTROLLER"] != "cloud-map-mcs-controller test" || attrs["LAMBDA"] != "x" {
 				return false
@@ -173,8 +171,8 @@ func TestViewOfLegacyController(t *testing.T) {
 	}
 }
 
-// TestViewAudit has somebody who deletes and changes what is ours.
-func TestViewAudit(t *testing.T) {
+// Another client deletes and changes instances of this cluster.
+func TestViewRestoresInstances(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	a, _ := viewing(t, c, cls1)
 	for i := range 3 {
@@ -193,33 +191,33 @@ func TestViewAudit(t *testing.T) {
 	within(t, 10*time.Second, "it is right again", func() bool { return c.instances(t, "demo", "web-2")["tcp-10_10_0_4-8080"]["READY"] == "true" })
 }
 
-// TestViewLooksOnceMore is what is left of ours though nobody said so.
-func TestViewLooksOnceMore(t *testing.T) {
+// Requests are lost or answered wrongly, and leave instances of this cluster behind.
+func TestViewRemovesLeftovers(t *testing.T) {
 	key := webKey(0)
-	// hurt lets the next request about the service go wrong, and returns a check that it did.
-	hurt := func(t *testing.T, c *cloud, rule cloudmaplocal.FaultRule) (happened func() bool) {
+	// failNext makes the next request about the service fail, and returns a check that it did.
+	failNext := func(t *testing.T, c *cloud, rule cloudmaplocal.FaultRule) (happened func() bool) {
 		rule.Service, rule.Next = key.Name, 1
 		if err := c.server.Load().SetFaults(cloudmaplocal.FaultPlan{Rules: []cloudmaplocal.FaultRule{rule}}); err != nil {
 			t.Fatal(err)
 		}
 		return func() bool { _, hits := c.server.Load().Faults(); return hits[0] == 1 }
 	}
-	t.Run("a removal is accepted and does not happen", func(t *testing.T) {
+	t.Run("a removal is accepted and lost", func(t *testing.T) {
 		c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 		createForeign(t, c, key.Namespace, key.Name)
 		a, _ := viewing(t, c, cls1)
 		publish(t, a, webExport("cls1", 0, 1))
 		within(t, 10*time.Second, "the instance", c.shows(t, key, "tcp-10_10_0_0-8080"))
-		happened := hurt(t, c, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultLost, Operations: []string{"DeregisterInstance"}})
+		happened := failNext(t, c, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultLost, Operations: []string{"DeregisterInstance"}})
 		withdraw(t, a, key)
 		within(t, 10*time.Second, "the removal gets lost", happened)
 		within(t, 10*time.Second, "nothing is left", c.shows(t, key))
 	})
-	t.Run("the service of an instance that an earlier life left is not found at first", func(t *testing.T) {
+	t.Run("the service of a leftover of a previous process is not found at first", func(t *testing.T) {
 		c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 		createForeign(t, c, key.Namespace, key.Name)
 		c.put(t, key.Namespace, key.Name, api.Instance{ID: "tcp-10_10_9_9-80", Attributes: map[string]string{"CLUSTER_ID": "cls1", "CLUSTERSET_ID": "set1"}})
-		happened := hurt(t, c, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Code: "ServiceNotFound", Operations: []string{"DiscoverInstances"}})
+		happened := failNext(t, c, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Code: "ServiceNotFound", Operations: []string{"DiscoverInstances"}})
 		viewing(t, c, cls1)
 		within(t, 10*time.Second, "it is not found", happened)
 		within(t, 10*time.Second, "nothing is left", c.shows(t, key))
