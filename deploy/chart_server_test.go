@@ -25,8 +25,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
-// The real Helm on a real API server: what becomes of the cluster-wide objects that others may have brought, or changed. Nothing
-// runs there, so the Deployment never becomes ready; test/e2e has the rest.
+// These tests run Helm on a real API server, with cluster-wide objects that other tools own or changed. No kubelet runs, so the
+// Deployment never becomes ready; test/e2e has the rest.
 
 const (
 	exportsCRD    = "serviceexports.multicluster.x-k8s.io"
@@ -37,7 +37,7 @@ const (
 	keepNote      = "helm.sh/resource-policy"
 )
 
-// server is an API server with nothing but what the chart brought.
+// server is an API server with a Helm installation.
 type server struct {
 	client.Client
 	kubeconfig string
@@ -82,7 +82,7 @@ func newServer(t *testing.T) *server {
 	return &server{c, kubeconfig}
 }
 
-// helm runs Helm against the server and wants it to work.
+// helm runs Helm against the server and fails the test on an error.
 func (s *server) helm(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := helm(t, append(args, "--kubeconfig", s.kubeconfig, "--namespace", system)...)
@@ -116,7 +116,7 @@ func (s *server) change(t *testing.T, name string, edit func(*apiextensionsv1.Cu
 	}
 }
 
-// strip takes Helm's marks away, as kubectl replace does.
+// strip removes Helm's labels and annotations, as kubectl replace does.
 func strip(crd *apiextensionsv1.CustomResourceDefinition) {
 	crd.Annotations = map[string]string{"api-approved.kubernetes.io": crd.Annotations["api-approved.kubernetes.io"]}
 }
@@ -143,11 +143,11 @@ func TestChartAndTheClustersCRDs(t *testing.T) {
 	}
 	shipped := shippedRelease(t)
 	s := newServer(t)
-	var uid string // of the CRD: another one would mean that it was deleted, and every ServiceExport with it
+	var uid string // of the CRD: a new UID means that it was deleted, with every ServiceExport
 
 	step := func(name string, f func(t *testing.T)) {
 		if !t.Run(name, f) {
-			t.FailNow() // each step needs the one before
+			t.FailNow() // each step needs the previous one
 		}
 	}
 	kept := func(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
@@ -267,7 +267,7 @@ func (s *server) kubectl(t *testing.T, args ...string) {
 	}
 }
 
-// TestChartTakesOver: an installation by kubectl becomes Helm's as docs/install.md says.
+// TestChartTakesOver takes over an installation by kubectl with Helm, as in docs/install.md.
 func TestChartTakesOver(t *testing.T) {
 	if _, err := helm(t, "version"); err != nil {
 		t.Fatal(err)
@@ -292,7 +292,7 @@ func TestChartTakesOver(t *testing.T) {
 	}
 }
 
-// TestChartRollsBack: but not to older CRDs.
+// TestChartRollsBack rolls back to an older chart, which the guard refuses for the CRDs.
 func TestChartRollsBack(t *testing.T) {
 	if _, err := helm(t, "version"); err != nil {
 		t.Fatal(err)
@@ -313,13 +313,13 @@ func TestChartRollsBack(t *testing.T) {
 	}
 }
 
-// shippedRelease is mcs-api's, of the CRDs in deploy/crds.
+// shippedRelease is the release of mcs-api of the CRDs in deploy/crds.
 func shippedRelease(t *testing.T) string {
 	t.Helper()
 	return objects(t, kustomize(t, "crds"))["CustomResourceDefinition/"+exportsCRD].GetLabels()[releaseLabel]
 }
 
-// TestChartMakesClusterProperties: the second step of an installation that keeps the identity in objects.
+// TestChartMakesClusterProperties upgrades with clusterProperties.create, the second step of such an installation.
 func TestChartMakesClusterProperties(t *testing.T) {
 	if _, err := helm(t, "version"); err != nil {
 		t.Fatal(err)
@@ -343,7 +343,7 @@ func TestChartMakesClusterProperties(t *testing.T) {
 	}
 }
 
-// olderChart is the chart as a release would be that had the CRDs of mcs-api v0.5.1.
+// olderChart copies the chart with the CRDs of mcs-api v0.5.1.
 func olderChart(t *testing.T, shipped string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), release)
@@ -366,7 +366,7 @@ func olderChart(t *testing.T, shipped string) string {
 	return dir
 }
 
-// addField gives the CRD a field that ours does not have.
+// addField adds a field to the CRD that the shipped one does not have.
 func addField(crd *apiextensionsv1.CustomResourceDefinition) {
 	for i := range crd.Spec.Versions {
 		crd.Spec.Versions[i].Schema.OpenAPIV3Schema.Properties["spec"].Properties["newField"] = apiextensionsv1.JSONSchemaProps{Type: "string"}

@@ -32,7 +32,7 @@ const (
 	system   = "cloud-map-mcs-system"
 )
 
-// tool is the path of a program that make builds. Without it the test is skipped, or fails where it is required, as REQUIRE_HELM says.
+// tool returns the path of a program that make builds. Without it the test is skipped, or fails if the variable, such as REQUIRE_HELM, is set.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs("../bin/" + name)
@@ -48,7 +48,7 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// helm runs the real Helm.
+// helm runs Helm.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), tool(t, "helm"), args...)
@@ -62,7 +62,7 @@ func helm(t *testing.T, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// template renders the chart.
+// template returns the rendered chart.
 func template(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	return helm(t, append([]string{"template", release, chartDir, "--namespace", system}, args...)...)
@@ -115,8 +115,7 @@ func kustomize(t *testing.T, dir string) string {
 	return string(manifest)
 }
 
-// TestChartIsTheBase: with default values Helm installs what kubectl apply -k deploy/guard -k deploy/base does, so neither can
-// have what the other lacks.
+// TestChartIsTheBase compares the chart with default values with deploy/guard and deploy/base.
 func TestChartIsTheBase(t *testing.T) {
 	want := objects(t, kustomize(t, "base")+"\n---\n"+kustomize(t, "guard"))
 	delete(want, "Namespace/"+system) // helm install --create-namespace
@@ -131,7 +130,7 @@ func TestChartIsTheBase(t *testing.T) {
 	}
 }
 
-// withoutLabels takes away what Helm's own conventions add: labels and annotations about the release.
+// withoutLabels removes Helm's labels and annotations about the release.
 func withoutLabels(obj *unstructured.Unstructured) {
 	labels, annotations := obj.GetLabels(), obj.GetAnnotations()
 	for _, key := range []string{
@@ -142,7 +141,7 @@ func withoutLabels(obj *unstructured.Unstructured) {
 	for _, key := range []string{"helm.sh/resource-policy", "cloud-map-mcs-controller/shared"} {
 		delete(annotations, key)
 	}
-	// What is empty is left out, as nil is.
+	// Empty values are removed, like nil.
 	obj.SetLabels(nil)
 	obj.SetAnnotations(nil)
 	if len(labels) > 0 {
@@ -153,7 +152,7 @@ func withoutLabels(obj *unstructured.Unstructured) {
 	}
 }
 
-// valuesFiles are the examples of ci/, by name.
+// valuesFiles returns the values files in ci/, by name.
 func valuesFiles(t *testing.T) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob(chartDir + "/ci/*-values.yaml")
@@ -167,7 +166,7 @@ func valuesFiles(t *testing.T) map[string]string {
 	return out
 }
 
-// TestChartGolden: what each of the examples renders. The CRDs and the guard are left out, TestChartIsTheBase compares them.
+// TestChartGolden compares the rendered chart of each values file with its golden file, except CRDs and guard (TestChartIsTheBase).
 func TestChartGolden(t *testing.T) {
 	for name, values := range valuesFiles(t) {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +180,7 @@ func TestChartGolden(t *testing.T) {
 	}
 }
 
-// checkStrictly finds fields that Kubernetes does not know. Objects of the Prometheus operator and ours are not looked at.
+// checkStrictly reports fields that Kubernetes does not know. It skips objects of the Prometheus operator and of this project.
 func checkStrictly(t *testing.T, manifest string) {
 	t.Helper()
 	strict := serializer.NewCodecFactory(clientgoscheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
@@ -196,7 +195,7 @@ func checkStrictly(t *testing.T, manifest string) {
 	}
 }
 
-// managerArgs are the controller's flags.
+// managerArgs returns the controller's flags.
 func managerArgs(t *testing.T, manifest string) []string {
 	t.Helper()
 	deployment := objects(t, manifest)["Deployment/cloud-map-mcs-controller-manager"]
@@ -211,13 +210,13 @@ func managerArgs(t *testing.T, manifest string) []string {
 	return args
 }
 
-// onlyByExtraArgs are flags that no value stands for: those that the chart's ports and RBAC go with, and those for outside of a pod.
+// onlyByExtraArgs are the flags without a value: the chart's ports and RBAC depend on them, or they are for a controller outside a pod.
 var onlyByExtraArgs = []string{
 	"health-probe-bind-address", "kube-context", "kubeconfig", "leader-elect", "leader-election-namespace", "metrics-bind-address",
 	"status-bind-address", "version",
 }
 
-// TestChartPassesEveryFlag: a new flag needs a value or a place in the list above; a value that says it passes a flag does.
+// TestChartPassesEveryFlag wants a value for each flag, except onlyByExtraArgs, and each value to pass the flag that its comment names.
 func TestChartPassesEveryFlag(t *testing.T) {
 	manifest := mustTemplate(t, "--values", chartDir+"/ci/everything-values.yaml", "--set", "extraArgs=null")
 	options := config.Default()
@@ -251,7 +250,7 @@ func TestChartPassesEveryFlag(t *testing.T) {
 	}
 }
 
-// TestChartRefuses: values that cannot work fail before anything is installed.
+// TestChartRefuses wants invalid values to fail before anything is installed.
 func TestChartRefuses(t *testing.T) {
 	tests := map[string]struct {
 		set  string
@@ -280,11 +279,11 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// TestChartLints: what `helm lint` says of the chart with each of the examples.
+// TestChartLints runs `helm lint` with each values file.
 func TestChartLints(t *testing.T) {
 	for name, values := range valuesFiles(t) {
 		if name == "properties" {
-			continue // needs an API server with the CRD, and lint knows none
+			continue // needs an API server with the CRD, which lint does not have
 		}
 		if _, err := helm(t, "lint", "--strict", "--values", values, chartDir); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -1,9 +1,9 @@
-// Package deploy holds the manifests that install the product, for the kubectl plugin.
+// Package deploy embeds the manifests of the controller for the kubectl plugin.
 package deploy
 
 import "embed"
 
-// Files are the kustomize folders: base is the whole product for one cluster, guard protects its CRDs.
+// Files are the kustomize folders: base has all objects for one cluster, guard protects the CRDs.
 //
 //go:embed base crds guard manager rbac
 var Files embed.FS

@@ -16,7 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
 )
 
-// promtool runs the real promtool.
+// promtool runs promtool.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), tool(t, "promtool"), args...).CombinedOutput(); err != nil {
@@ -29,7 +29,7 @@ func TestAlertRules(t *testing.T) {
 	promtool(t, "test", "rules", "alerts/rules_test.yaml")
 }
 
-// TestDashboardQueries: the queries of the dashboard are PromQL.
+// TestDashboardQueries parses the queries of the dashboard.
 func TestDashboardQueries(t *testing.T) {
 	type rule struct {
 		Record string `yaml:"record"`
@@ -50,7 +50,7 @@ func TestDashboardQueries(t *testing.T) {
 	promtool(t, "check", "rules", "--lint=none", path)
 }
 
-// TestMonitoringMetrics: alerts and panels use metrics and labels that the controller has, and together they use all of its metrics.
+// TestMonitoringMetrics wants alerts and panels to use existing metrics and labels, and together all metrics of the controller.
 func TestMonitoringMetrics(t *testing.T) {
 	known, err := monitoring.Documented("..")
 	if err != nil {

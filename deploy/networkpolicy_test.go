@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// TestNetworkPolicy: what the chart's policy lets through, as Kubernetes defines it for addresses outside of the cluster, and for the
-// cluster's own pods where a plugin applies no networks to them (local).
+// TestNetworkPolicy evaluates the chart's policy as Kubernetes defines it, for addresses outside the cluster and for the cluster's own
+// pods, to which some plugins do not apply CIDRs (local).
 func TestNetworkPolicy(t *testing.T) {
 	const (
 		enabled = "networkPolicy.enabled=true,networkPolicy.egressTo={192.0.2.0/24}"
@@ -20,7 +20,7 @@ func TestNetworkPolicy(t *testing.T) {
 	)
 	tests := map[string]struct {
 		set      string
-		outside  string // another end that is no pod of this cluster; "" is one that is
+		outside  string // address of a peer outside this cluster; "" is a pod of it
 		port     int32
 		protocol corev1.Protocol
 		in, out  bool

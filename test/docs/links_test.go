@@ -1,4 +1,4 @@
-// Package docs holds the tests of the documentation: its links lead somewhere, and its contents name every page.
+// Package docs tests the documentation: links, tables of contents, and names of tests.
 package docs
 
 import (
@@ -96,7 +96,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// pages are the Markdown files that people read, by their path in the repository.
+// pages returns the Markdown files of the repository by path.
 func pages(t *testing.T) map[string]page {
 	t.Helper()
 	found := map[string]page{}
