@@ -192,16 +192,21 @@ func applyChange(ctx context.Context, s *session.Session, k *session.Cluster, c 
 	if o.wait <= 0 || !outdated && !ch.permission {
 		return nil
 	}
-	s.Progressf("Waiting up to %s until every CoreDNS pod has applied the change.", o.wait)
-	found, err := waitForPods(ctx, k, ch.enable, o.wait)
+	return waitForChange(ctx, s, k, ch.enable, o.wait)
+}
+
+// waitForChange waits until every CoreDNS pod has applied the change, and prints the result.
+func waitForChange(ctx context.Context, s *session.Session, k *session.Cluster, enable bool, timeout time.Duration) error {
+	s.Progressf("Waiting up to %s until every CoreDNS pod has applied the change.", timeout)
+	found, err := waitForPods(ctx, k, enable, timeout)
 	if err != nil {
 		undo := ""
-		if ch.enable {
+		if enable {
 			undo = "; to undo it, run \"kubectl mcs dns disable\""
 		}
 		return fmt.Errorf("%w\nThe Corefile stays edited. Check again with \"kubectl mcs dns status\"%s", err, undo)
 	}
-	s.Progressf("Done: %s.", found.describe(ch.enable))
+	s.Progressf("Done: %s.", found.describe(enable))
 	return nil
 }
 
