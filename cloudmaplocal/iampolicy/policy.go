@@ -266,9 +266,10 @@ func (c ConditionContext) Set(key string, values ...string) { c[strings.ToLower(
 type Verdict int
 
 const (
-	NotAllowed Verdict = iota // no statement allows it
+	// NotAllowed: no statement allows the action. Denied: a statement denies it.
+	NotAllowed Verdict = iota
 	Allowed
-	Denied // a statement denies it
+	Denied
 )
 
 // Evaluate evaluates policies together: a Deny anywhere wins.

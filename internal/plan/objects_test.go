@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -71,5 +72,26 @@ func TestSelectKeys_SkipsMissingKey(t *testing.T) {
 	}
 	if got := selectKeys(map[string]string{"a": "1"}, ""); got != nil {
 		t.Errorf("an empty list selects %v", got)
+	}
+}
+
+func TestHasSamePorts(t *testing.T) {
+	port := func(name string, protocol corev1.Protocol, number int32) []discoveryv1.EndpointPort {
+		return []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &number}}
+	}
+	base := port("http", corev1.ProtocolTCP, 8080)
+	for name, other := range map[string][]discoveryv1.EndpointPort{
+		"another name": port("web", corev1.ProtocolTCP, 8080), "another protocol": port("http", corev1.ProtocolUDP, 8080),
+		"another number": port("http", corev1.ProtocolTCP, 8081), "no port": nil,
+	} {
+		if hasSamePorts(base, other) {
+			t.Errorf("%s: the ports are taken for the same", name)
+		}
+	}
+	same := port("http", corev1.ProtocolTCP, 8080)
+	app := "h2c"
+	same[0].AppProtocol = &app
+	if !hasSamePorts(base, same) {
+		t.Error("another appProtocol: the ports are taken for different ones")
 	}
 }
