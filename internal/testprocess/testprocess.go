@@ -4,6 +4,7 @@ package testprocess
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"sync"
@@ -19,13 +20,18 @@ for file in $(grep -lzxF "$0" /proc/[0-9]*/environ 2>/dev/null); do
   kill -9 "${pid%/environ}"
 done`
 
+// input is the input of the shell. It stays open until this process dies. Without a reference to it, the garbage collector would
+// close it, and the shell would kill the children of a test that still runs.
+var input io.WriteCloser
+
 // EndChildren starts a shell that kills all further children of this process, and their children, when this process dies. Call it
 // before the first of them is started. Further calls do nothing.
 var EndChildren = sync.OnceValue(func() error {
 	mark, value := "CLOUD_MAP_MCS_TEST_PROCESS", fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())
 	cmd := exec.Command("sh", "-c", script, mark+"="+value)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal must not stop it
-	if _, err := cmd.StdinPipe(); err != nil {            // stays open until this process dies
+	var err error
+	if input, err = cmd.StdinPipe(); err != nil {
 		return err
 	}
 	if err := cmd.Start(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,6 +24,16 @@ func TestHelper(t *testing.T) {
 	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as envtest starts its programs
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- child.Wait() }()
+	for range 3 {
+		runtime.GC() // which closes files that nothing refers to
+	}
+	select {
+	case err := <-exited:
+		t.Fatalf("the child ended before its parent: %v", err)
+	case <-time.After(time.Second):
 	}
 	fmt.Printf("child %d\n", child.Process.Pid)
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
