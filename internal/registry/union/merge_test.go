@@ -27,8 +27,8 @@ var (
 func at(minutes float64) time.Time { return began.Add(time.Duration(minutes * float64(time.Minute))) }
 
 // member returns a member that joined, and had its last heartbeat, so many minutes after began.
-func member(id string, joined, beat float64) registry.Member {
-	return registry.Member{ClusterID: id, UID: "uid-of-" + id, Joined: at(joined), Heartbeat: at(beat), LastSeen: at(beat)}
+func member(id string, joined, heartbeat float64) registry.Member {
+	return registry.Member{ClusterID: id, UID: "uid-of-" + id, Joined: at(joined), Heartbeat: at(heartbeat), LastSeen: at(heartbeat)}
 }
 
 func stale(m registry.Member) registry.Member {
@@ -371,7 +371,7 @@ func drawSnapshots(t *rapid.T) []snapshot {
 
 func (s *snapshot) draw(t *rapid.T, id string, offset time.Duration) {
 	joined := rapid.Float64Range(0, 5).Draw(t, "joined")
-	m := member(id, joined, joined+rapid.Float64Range(0, 5).Draw(t, "beat"))
+	m := member(id, joined, joined+rapid.Float64Range(0, 5).Draw(t, "heartbeat"))
 	m.Joined, m.Heartbeat = m.Joined.Truncate(time.Second).Add(offset), m.Heartbeat.Truncate(time.Second).Add(offset)
 	m.UID = rapid.SampledFrom([]string{"uid-a", "uid-a", "uid-a", "uid-b"}).Draw(t, "uid")
 	m.Stale = rapid.Bool().Draw(t, "stale")
