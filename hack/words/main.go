@@ -31,16 +31,8 @@ var excluded = []string{
 // pending are the files and folders that still have such words. Remove each when it is clean.
 var pending = []string{
 	"cloudmaplocal/",
-	"docs/dns.md",
-	"docs/kubectl-mcs.md",
-	"internal/cli/",
 	"internal/controller/",
-	"internal/coredns/",
 	"internal/registry/",
-	"internal/served/",
-	"internal/status/",
-	"test/e2e/",
-	"testbed/",
 }
 
 func main() {
