@@ -32,7 +32,7 @@ var excluded = []string{
 var pending = []string{
 	"cloudmaplocal/",
 	"internal/controller/",
-	"internal/registry/",
+	"internal/registry/cloudmap/",
 }
 
 func main() {
