@@ -98,7 +98,7 @@ func (v *View) Enqueue(key mcs.Key) {
 func (v *View) Activate() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.active = true
+	v.active, v.isCleanupDenied = true, false
 	v.requestList(time.Now(), v.cfg.ListWithin)
 	v.signal()
 }
@@ -185,7 +185,7 @@ func (v *View) finishService(ctx context.Context, key mcs.Key, result outcome, e
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	defer v.signal()
-	if v.isCleanupDenied {
+	if v.services[key] == nil { // given up meanwhile
 		return false
 	}
 	s := v.finish(key, time.Now(), result, err, failed)
@@ -216,6 +216,7 @@ func (v *View) giveUpCleanup(err error) bool {
 	v.log.Error(err, "Failed to remove the Cloud Map instances of a previous process: leaving them")
 	v.isCleanupDenied, v.list = true, listState{}
 	clear(v.services)
+	v.updateMetrics()
 	return true
 }
 
