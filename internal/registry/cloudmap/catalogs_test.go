@@ -596,3 +596,27 @@ func TestUnheardWithKnownCatalog(t *testing.T) {
 	s.pass(1, true)
 	s.lives("with a heartbeat", "live")
 }
+
+// TestClockSetBackLowersPageGenerations: when the record of a cluster whose clock was set back counts, the generations of its pages no longer exceed it, so
+// that its next changes are read.
+func TestClockSetBackLowersPageGenerations(t *testing.T) {
+	s := newStory(t)
+	s.publish(1000, thePage, web(1))
+	s.members(s.record)
+	s.read()
+	s.expect("before", theKey, "•")
+	back := s.record
+	back.Generation, back.Heartbeat = 500, 1
+	s.members(back) // taken for a late read at first
+	s.now = s.now.Add(reordered - time.Second)
+	s.record.Generation = 1000
+	s.write(1000, thePage, web(1))
+	s.catalogs.page(s.now, "cls2", thePage, s.pages[thePage], keySet{}) // read once more meanwhile
+	s.now = s.now.Add(2 * time.Second)
+	s.record = back
+	s.publish(501, thePage, web(2))
+	s.members(s.record)
+	s.wanted("after the clock was set back", thePage)
+	s.read()
+	s.expect("after the clock was set back", theKey, "••")
+}
