@@ -268,9 +268,9 @@ func TestLeavingComesLast(t *testing.T) {
 		publish(t, leaver.Registry, exp)
 		w.until(time.Minute, "it is exported", isExported(t, leaver.Registry, exp.Key))
 		ahead := time.Now().Add(time.Hour).UnixMilli() // the clock was set back since
-		leaver.mu.Lock()
-		leaver.outbox.generation = ahead
-		leaver.mu.Unlock()
+		leaver.state.mu.Lock()
+		leaver.state.outbox.generation = ahead
+		leaver.state.mu.Unlock()
 		generations := regexp.MustCompile(`"GENERATION":"(\d+)"`)
 		var last int64
 		w.wrote = func(r request) {

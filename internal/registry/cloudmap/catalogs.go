@@ -10,6 +10,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -115,7 +116,7 @@ func newCatalogs(identity mcs.Identity, staleAfter, poll, lag time.Duration) *ca
 func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
 
 // keySet collects keys of which the View may have changed.
-type keySet map[mcs.Key]struct{}
+type keySet = engine.Keys
 
 // members takes in a whole read of the members' records. Keys are added to changed.
 func (c *catalogs) members(now time.Time, instances []api.Instance, changed keySet) {
@@ -534,4 +535,20 @@ func (c *catalog) problems() []string {
 		}
 	}
 	return lines
+}
+
+// live reports whether a cluster has a record with recent heartbeats.
+func (c *catalogs) live(id string) bool {
+	cluster := c.clusters[id]
+	return cluster.hasRecord && cluster.absentSince.IsZero() && !c.liveness.IsStale(id)
+}
+
+// behind reports whether the next read may show a page that is announced. A page that failed several times has its own backoff.
+func (c *catalog) behind(now time.Time) bool {
+	for i := range c.pages {
+		if p := &c.pages[i]; c.unread(now, i) && p.failures <= eagerRetries {
+			return true
+		}
+	}
+	return false
 }

@@ -119,6 +119,13 @@ func (c *control) forget() {
 	}
 }
 
+// forgetIfGone is forget after an error that says that something does not exist.
+func (c *control) forgetIfGone(err error) {
+	if api.IsNotFound(err) {
+		c.forget()
+	}
+}
+
 // believed is how long what was found is believed to be there, whatever reads say: they are late. To look again costs a list of
 // namespaces, which AWS allows the whole account once in two seconds.
 const believed = 2 * time.Second

@@ -91,7 +91,7 @@ func TestSteadyState(t *testing.T) {
 				within(t, 20*time.Second, "everything is seen", sees(t, b, webExport("cls1", i, 3)))
 			}
 			within(t, 60*time.Second, "the instance view is written", func() bool {
-				return len(c.instances(t, "demo", "web-0")) == 3 && a.view.Pending() == 0 && b.view.Pending() == 0
+				return len(c.instances(t, "demo", "web-0")) == 3 && a.state.view.Pending() == 0 && b.state.view.Pending() == 0
 			})
 			before := maps.Clone(c.server.Load().Requests())
 			const periods = 5

@@ -651,9 +651,9 @@ func (a *actor) noteSolid() {
 
 // told says whether the controller has published what its user wants of a key.
 func (a *actor) told(k int) bool {
-	a.life.mu.Lock()
-	defer a.life.mu.Unlock()
-	want := a.life.outbox.pages[format.PageOf(webKey(k))].want[webKey(k)]
+	a.life.state.mu.Lock()
+	defer a.life.state.mu.Unlock()
+	want := a.life.state.outbox.pages[format.PageOf(webKey(k))].want[webKey(k)]
 	return want != nil && want.Equal(*a.wanted(k))
 }
 
@@ -717,10 +717,10 @@ func (a *actor) find(k int, exp *mcs.Export, index int) int {
 // makes a cluster stale. What such a cluster exports is not Unknown for ever (ARCHITECTURE.md): nobody would remove it otherwise.
 func (a *actor) unaware(id string) bool {
 	silent, resumed := time.Since(a.trial.beat[id]) >= deadlySilence, a.trial.resumed[id]
-	a.life.mu.Lock()
-	defer a.life.mu.Unlock()
+	a.life.state.mu.Lock()
+	defer a.life.state.mu.Unlock()
 	waited := time.Since(a.life.began) >= defaultStale
-	return waited && (silent || resumed.After(a.life.began)) && a.life.catalogs.clusters[id] == nil
+	return waited && (silent || resumed.After(a.life.began)) && a.life.state.catalogs.clusters[id] == nil
 }
 
 // checkStale checks that nobody comes to be taken for dead who is not: promise 4.
@@ -948,7 +948,7 @@ func (tr *trial) unshown() string {
 		return err.Error()
 	}
 	for _, a := range tr.clusters {
-		tr.left[a.identity.ClusterID] = a.life.view.IsCleanupDenied()
+		tr.left[a.identity.ClusterID] = a.life.state.view.IsCleanupDenied()
 	}
 	for k := range allKeys {
 		want, have := tr.instances(k), map[string]map[string]string(nil)
@@ -968,7 +968,7 @@ func (tr *trial) unshown() string {
 		}
 	}
 	for _, a := range tr.clusters {
-		if n := a.life.view.Pending(); n > 0 {
+		if n := a.life.state.view.Pending(); n > 0 {
 			return fmt.Sprintf("%s has still %d services to show", a.identity.ClusterID, n)
 		}
 	}
@@ -1041,15 +1041,15 @@ func (tr *trial) settleIn() {
 
 // excess is something in the cluster's catalog that does not belong there, "" if nothing is.
 func (a *actor) excess() string {
-	a.life.mu.Lock()
+	a.life.state.mu.Lock()
 	place := a.life.control.known.Load()
 	wanted := map[string]bool{}
-	for i := range a.life.outbox.pages {
-		for part := range a.life.outbox.pages[i].parts {
+	for i := range a.life.state.outbox.pages {
+		for part := range a.life.state.outbox.pages[i].parts {
 			wanted[format.PartID(i, part)] = true
 		}
 	}
-	a.life.mu.Unlock()
+	a.life.state.mu.Unlock()
 	listed, err := a.trial.admin.ListInstances(context.Background(), place.catalog)
 	if err != nil {
 		return err.Error()

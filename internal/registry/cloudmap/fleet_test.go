@@ -268,9 +268,9 @@ func (f *fleetOf) exported() bool {
 // listed says whether every cluster knows all catalogs.
 func (f *fleetOf) listed() bool {
 	return !slices.ContainsFunc(f.regs, func(reg *Registry) bool {
-		reg.mu.Lock()
-		defer reg.mu.Unlock()
-		return !reg.catalogs.synced || reg.catalogs.incomplete
+		reg.state.mu.Lock()
+		defer reg.state.mu.Unlock()
+		return !reg.state.catalogs.synced || reg.state.catalogs.incomplete
 	})
 }
 

@@ -155,7 +155,7 @@ func TestViewOfLegacyController(t *testing.T) {
 	cfg.InstanceView, cfg.times.unspoken = true, time.Hour
 	a := c.registry(t, cfg)
 	start(t, a)
-	within(t, 10*time.Second, "the view has found them", func() bool { return a.view.Pending() == 1 })
+	within(t, 10*time.Second, "the view has found them", func() bool { return a.state.view.Pending() == 1 })
 	gone := c.requests("DeregisterInstance")
 	publish(t, a, exp)
 	within(t, 10*time.Second, "the view has adopted them", func() bool {
@@ -179,7 +179,7 @@ func TestViewRestoresInstances(t *testing.T) {
 		publish(t, a, webExport("cls1", i, 2))
 		within(t, 10*time.Second, "two instances", func() bool { return len(c.instances(t, "demo", webKey(i).Name)) == 2 })
 	}
-	within(t, 10*time.Second, "the view is done", func() bool { return a.view.Pending() == 0 })
+	within(t, 10*time.Second, "the view is done", func() bool { return a.state.view.Pending() == 0 })
 	s, _ := c.service(t, "demo", "web-1")
 	if err := c.client.DeregisterInstance(t.Context(), s.ID, "tcp-10_10_0_2-8080"); err != nil {
 		t.Fatal(err)

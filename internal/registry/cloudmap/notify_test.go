@@ -375,9 +375,9 @@ func TestCallsPerChange(t *testing.T) {
 
 // pollInterval is how often a registry polls.
 func pollInterval(reg *Registry) time.Duration {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	return reg.hints.schedule.PollInterval(time.Now())
+	reg.peers.mu.Lock()
+	defer reg.peers.mu.Unlock()
+	return reg.peers.schedule.PollInterval(time.Now())
 }
 
 // TestHintsFail has the ways in which hints go missing: the poll takes over each time, and gives way again.

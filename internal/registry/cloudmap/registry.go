@@ -1,26 +1,17 @@
 package cloudmap
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
 // Config says which cluster this is and how it takes part.
@@ -113,89 +104,98 @@ func defaultTimes() times {
 	}
 }
 
-// Registry is one cluster's part in a clusterset on AWS Cloud Map.
+// Registry is one cluster's part in a clusterset on AWS Cloud Map. reader, writer and leaver do the work; state decides.
 type Registry struct {
 	engine.Publisher
-	cfg     Config
-	log     logr.Logger
-	client  *api.Client
-	control *control
-	view    *instances.View // nil if the registry is only read
-
-	// look and write wake the reader and the writer.
-	look, write chan struct{}
-
-	mu       sync.Mutex
-	hints    hints
-	catalogs *catalogs
-	outbox   *outbox
-	claim    claim
-	members  *registry.MemberLog
-	asked    engine.PendingLookups
-	// ours is our record as it was last written, or is about to be; recorded is when it was.
-	ours     format.Member
-	recorded time.Time
-	// missingSince is since when a registry that only reads finds nothing to read; zero while it does.
-	missingSince time.Time
-	// spoken are the keys that were ever published or withdrawn by this process.
-	spoken keySet
-	// leftovers says that the last audit found pages.
-	leftovers bool
-	// announce asks for the record to be written now.
-	announce bool
-	// catalogID is the service that our pages were written to.
-	catalogID string
-	// heldSince is when the claim was last won.
-	heldSince time.Time
-	// auditAt is when all of our own pages are looked at next.
-	auditAt time.Time
-	// firstAsk and lastAsk are when the changes began and ended that are to be written; zero when there are none.
-	firstAsk, lastAsk time.Time
-	// pagesWritten is when pages were last written.
-	pagesWritten time.Time
-	// readProblem and writeProblem are why reading and writing do not work, nil while they do.
-	readProblem, writeProblem error
-	writeFailures             int
-	writeRetryAt              time.Time
+	*components
 }
 
-var _ registry.Registry = (*Registry)(nil)
+// components are the parts of a Registry.
+type components struct {
+	cfg      Config
+	log      logr.Logger
+	client   *api.Client
+	control  *control
+	state    *state
+	peers    *peers
+	notifier *engine.Notifier
+}
 
-// New makes a registry for one cluster. It makes no request.
+var (
+	_ registry.Registry = (*Registry)(nil)
+	_ registry.Reporter = (*Registry)(nil)
+)
+
+// New creates a registry for one cluster. It makes no request.
 func New(client *api.Client, cfg Config) (*Registry, error) {
 	if err := registry.CheckIdentity(cfg.Identity); err != nil {
 		return nil, err
 	}
 	cfg = withDefaults(cfg)
-	r := &Registry{
-		cfg: cfg, log: cfg.Logger, client: client,
-		control:  newControl(client, cfg),
-		look:     make(chan struct{}, 1),
-		write:    make(chan struct{}, 1),
-		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval, cfg.times.settle),
-		outbox:   newOutbox(cfg.Identity.ClusterID),
-		claim:    claim{identity: cfg.Identity, silence: time.Duration(silentBeats * float64(cfg.HeartbeatInterval)), settle: cfg.times.settle},
-		members:  registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
-		asked:    engine.PendingLookups{},
-		spoken:   keySet{},
-	}
-	r.Publisher = engine.NewPublisher(cfg.Identity.ClusterID, cfg.ReadOnly, r.setDesired)
-	r.hints = newHints(r)
+	c := &components{cfg: cfg, log: cfg.Logger, client: client, control: newControl(client, cfg), state: newState(cfg, client.Name())}
+	c.notifier = engine.NewNotifier(c.state.addResolved)
+	c.peers = newPeers(cfg, client.Name(), c.state)
 	if !cfg.ReadOnly {
-		desired := r.desiredInstances
+		desired := c.state.desiredInstances
 		if !cfg.InstanceView {
-			desired = r.hiddenInstances
+			desired = c.state.hiddenInstances
 		}
-		r.view = instances.New(client.InOwnAccount().WithPriority(api.PriorityLow), instances.Config{
+		c.state.view = instances.New(client.InOwnAccount().WithPriority(api.PriorityLow), instances.Config{
 			Identity: cfg.Identity, Version: cfg.Version, Enabled: cfg.InstanceView, Desired: desired,
 			ResyncInterval: cfg.times.instanceResync, ListWithin: cfg.times.instanceList,
 			Logger: cfg.Logger, Metrics: cfg.Metrics,
 		})
 		if !client.UsesSharedNamespace() {
-			r.control.listed = r.view.AddNamespaces // one list serves both
+			c.control.listed = c.state.view.AddNamespaces // one list serves both
 		}
 	}
-	return r, nil
+	return &Registry{Publisher: engine.NewPublisher(cfg.Identity.ClusterID, cfg.ReadOnly, c.state.setDesired), components: c}, nil
+}
+
+// Lookup implements registry.Registry.
+func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
+	return r.state.lookup(key)
+}
+
+// Members implements registry.Registry.
+func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.state.listMembers() }
+
+// Report implements registry.Reporter.
+func (r *Registry) Report() registry.Report { return r.state.report() }
+
+// Run implements registry.Registry.
+func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
+	r.notifier.Start(notify)
+	loops := []func(context.Context){(&reader{components: r.components}).run}
+	if r.cfg.ReadOnly {
+		return engine.Run(ctx, loops, 0, nil)
+	}
+	l := &leaver{r.components}
+	loops = append(loops, (&writer{components: r.components}).run, r.listIfUnlisted, func(ctx context.Context) { r.state.view.Run(ctx, notify) })
+	if r.peers.transport != nil {
+		loops = append(loops, r.peers.run)
+	}
+	return engine.Run(ctx, loops, l.leaveTimeout(), l.leave)
+}
+
+// place returns where the clusterset's records are.
+func (c *components) place(ctx context.Context) (controlPlace, error) {
+	place, err := c.control.ensure(ctx)
+	if err == nil && !c.cfg.ReadOnly {
+		c.state.setLocation(place)
+	}
+	return place, err
+}
+
+// retry repeats a step until it succeeds or ctx ends.
+func (c *components) retry(ctx context.Context, step func() error) error {
+	backoff := engine.Backoff{Initial: c.cfg.times.retry, Max: c.cfg.times.maxRetry, Jitter: 1}
+	return engine.RetryUntilDone(ctx, backoff, func() (bool, error) { return true, step() })
+}
+
+// silence is how long another cluster's record with this cluster's ID must not have changed until that cluster counts as dead.
+func (c Config) silence() time.Duration {
+	return time.Duration(silentBeats * float64(c.HeartbeatInterval))
 }
 
 func withDefaults(cfg Config) Config {
@@ -218,309 +218,4 @@ func withDefaults(cfg Config) Config {
 		cfg.wall = time.Now
 	}
 	return cfg
-}
-
-// setDesired sets the desired export of key, nil to withdraw it.
-func (r *Registry) setDesired(key mcs.Key, exp *mcs.Export) error {
-	if exp == nil {
-		r.ask(key, nil)
-		return nil
-	}
-	if err := record.Check(*exp); err != nil {
-		return &registry.InvalidExportError{Key: exp.Key, Reason: err.Error()}
-	}
-	canonical := exp.Canonical()
-	r.ask(exp.Key, &canonical)
-	return nil
-}
-
-func (r *Registry) ask(key mcs.Key, exp *mcs.Export) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.spoken[key] = struct{}{}
-	if !r.outbox.ask(key, exp) {
-		return
-	}
-	r.lastAsk = time.Now()
-	if r.firstAsk.IsZero() {
-		r.firstAsk = r.lastAsk
-	}
-	wake(r.write)
-	if r.view != nil {
-		r.view.Enqueue(key)
-	}
-}
-
-// wake makes a loop look again; it never blocks, because one pending look covers every change before it.
-func wake(loop chan struct{}) {
-	select {
-	case loop <- struct{}{}:
-	default:
-	}
-}
-
-// Lookup implements registry.Registry.
-func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.catalogs.synced {
-		return registry.View{}, r.asked.NotSynced(key, r.readProblem)
-	}
-	view := r.asked.Lookup(key, r.catalogs.look)
-	if !r.cfg.ReadOnly {
-		view.Local = r.publication(key)
-	}
-	return view, nil
-}
-
-// publication says where our export of key stands. The caller holds r.mu.
-func (r *Registry) publication(key mcs.Key) registry.PublishStatus {
-	want, asked := r.outbox.pages[format.PageOf(key)].want[key]
-	if uid := r.claim.refused(); uid != "" {
-		// What the registry shows is the other cluster's.
-		if !asked || want == nil {
-			return registry.PublishStatus{State: registry.Absent}
-		}
-		return registry.PublishStatus{State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: r.cfg.Identity.ClusterID, OtherUID: uid}}
-	}
-	result := r.outbox.publication(key, r.shown())
-	if result.State == registry.Pending && result.Err == nil {
-		result.Err = cmp.Or(r.writeProblem, r.readProblem)
-	}
-	if r.view != nil && result.State == registry.Exported {
-		result.Warnings = r.view.Warnings(key)
-	}
-	return result
-}
-
-// shown is our own catalog as the registry shows it. The caller holds r.mu.
-func (r *Registry) shown() *catalog {
-	if own := r.catalogs.own(); own != nil {
-		return own
-	}
-	return &catalog{}
-}
-
-// Members implements registry.Registry.
-func (r *Registry) Members(context.Context) ([]registry.Member, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.catalogs.synced {
-		return nil, fmt.Errorf("listing members: %w", registry.NotSynced(r.readProblem))
-	}
-	return r.catalogs.list(), nil
-}
-
-// Run implements registry.Registry.
-func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
-	if r.cfg.ReadOnly {
-		r.readLoop(ctx, notify)
-		return nil
-	}
-	group, loops := errgroup.WithContext(ctx)
-	group.Go(func() error { r.readLoop(loops, notify); return nil })
-	group.Go(func() error { r.writeLoop(loops, notify); return nil })
-	group.Go(func() error { r.listIfUnlisted(loops); return nil })
-	if r.hints.transport != nil {
-		group.Go(func() error { r.hintLoop(loops); return nil })
-	}
-	if r.view != nil {
-		group.Go(func() error { r.view.Run(loops, notify); return nil })
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
-		return r.leaveInTime(context.WithoutCancel(ctx))
-	}
-	return nil
-}
-
-// leaveInTime removes everything of this cluster, trying again for a bounded time what fails.
-func (r *Registry) leaveInTime(ctx context.Context) error {
-	r.mu.Lock()
-	mine := r.claim.state != watching
-	r.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, (aliveAfter+1)*r.claim.silence+r.cfg.times.leave)
-	defer cancel()
-	if !mine {
-		// What is there under our ID is another cluster's, or of an earlier life.
-		err := r.retrying(ctx, func() (err error) { mine, err = r.abandoned(ctx); return err })
-		if err != nil || !mine {
-			return err
-		}
-	}
-	var place controlPlace
-	steps := []func() error{
-		func() (err error) { place, err = r.removeRecords(ctx); return err },
-		func() error { return r.view.Leave(ctx) },
-		func() error { return r.control.leave(ctx, place) },
-	}
-	for _, step := range steps {
-		if err := r.retrying(ctx, step); err != nil {
-			return fmt.Errorf("removing everything of this cluster from AWS Cloud Map on leaving the clusterset: %w", err)
-		}
-	}
-	return nil
-}
-
-// retrying repeats a step until it succeeds or ctx ends.
-func (r *Registry) retrying(ctx context.Context, step func() error) error {
-	for pause := r.cfg.times.retry; ; pause = min(2*pause, r.cfg.times.maxRetry) {
-		err := step()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-time.After(api.Jitter(2 * pause)):
-		case <-ctx.Done():
-			return err
-		}
-	}
-}
-
-// tell notifies of keys, and of those of which there is another answer now.
-func (r *Registry) tell(notify func(mcs.Key), changed keySet) {
-	r.mu.Lock()
-	if r.catalogs.synced {
-		r.asked.AddChanged(engine.Keys(changed), r.catalogs.look)
-	}
-	r.mu.Unlock()
-	for key := range changed {
-		notify(key)
-	}
-}
-
-// unfinished adds the keys whose publication is under way. The caller holds r.mu.
-func (r *Registry) unfinished(keys keySet) {
-	for i := range r.outbox.pages {
-		for key := range r.outbox.pages[i].want {
-			if r.publication(key).State == registry.Pending {
-				keys[key] = struct{}{}
-			}
-		}
-	}
-}
-
-// desiredInstances is what the instance view shows of key: exp, or nothing if it is nil. It is not known of exports that
-// were left by an earlier life and not published or withdrawn since.
-func (r *Registry) desiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p := &r.outbox.pages[format.PageOf(key)]
-	if exp, asked := p.want[key]; asked {
-		return exp, true
-	}
-	_, left := p.exports[key]
-	_, spoken := r.spoken[key]
-	return nil, p.adopted && !left && (spoken || time.Since(r.heldSince) >= r.cfg.times.unspoken)
-}
-
-// hiddenInstances is desiredInstances without an instance view: nothing, once the pages say all that the instances say.
-func (r *Registry) hiddenInstances(key mcs.Key) (exp *mcs.Export, known bool) {
-	exp, known = r.desiredInstances(key)
-	if exp == nil {
-		return nil, known
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return nil, r.publication(key).State == registry.Exported
-}
-
-// ownKeys are all keys of our own pages as shown. The caller holds r.mu.
-func (r *Registry) ownKeys(keys keySet) {
-	for i := range r.shown().pages {
-		for key := range r.shown().pages[i].exports {
-			keys[key] = struct{}{}
-		}
-	}
-}
-
-// place is where the clusterset's records are. When that is another place than before, because somebody deleted the
-// namespace or our catalog, everything of ours is written again.
-func (r *Registry) place(ctx context.Context) (controlPlace, error) {
-	place, err := r.control.ensure(ctx)
-	if err != nil || r.cfg.ReadOnly {
-		return place, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if place.isNew {
-		r.claim.settle = 0 // there is no earlier life
-	}
-	if moved := r.catalogID != "" && r.catalogID != place.catalog.ID; moved {
-		r.log.Info("The clusterset's records are gone from AWS Cloud Map: writing this cluster's again", "namespace", place.namespace.Name)
-		r.outbox.rewrite()
-		r.announce = r.claim.state != watching
-		wake(r.write)
-		if r.view != nil {
-			r.view.EnqueueAll()
-		}
-	}
-	r.catalogID = place.catalog.ID
-	return place, nil
-}
-
-// removeRecords removes our pages and our record: first the announcement, so that nobody reads half of the rest.
-func (r *Registry) removeRecords(ctx context.Context) (controlPlace, error) {
-	place, err := r.place(ctx)
-	if err == nil && place.unlisted {
-		if err = r.control.complete(ctx); err == nil {
-			place, err = r.place(ctx)
-		}
-	}
-	if err != nil {
-		return place, err
-	}
-	r.mu.Lock()
-	r.ours.Pages = format.Digests{}
-	// Later than the pages too: the last ones may have been written and not announced, and the next life must not take them up.
-	r.outbox.generation = max(r.outbox.generation, r.ours.Generation)
-	r.ours.Generation = r.outbox.nextGeneration(r.cfg.wall())
-	last := r.ours
-	r.mu.Unlock()
-	if _, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, last.Instance()); err != nil {
-		return place, fmt.Errorf("announcing that the cluster leaves: %w", err)
-	}
-	if err := r.retrying(ctx, func() error { return r.removePages(ctx, place) }); err != nil {
-		return place, fmt.Errorf("removing this cluster's pages: %w", err)
-	}
-	if err := r.client.DeregisterInstance(ctx, place.members.ID, r.cfg.Identity.ClusterID); err != nil {
-		return place, fmt.Errorf("removing this cluster's record: %w", err)
-	}
-	return place, nil
-}
-
-// errNotRemoved is a removal that AWS Cloud Map accepted and does not show.
-var errNotRemoved = errors.New("AWS Cloud Map still shows pages that were removed")
-
-// removePages removes the instances of our pages: those that are listed, and of those that we know of what is not listed
-// yet. It is done only when the list shows none.
-func (r *Registry) removePages(ctx context.Context, place controlPlace) error {
-	listed, err := r.client.ListInstances(ctx, place.catalog)
-	if err != nil {
-		return err
-	}
-	ids := map[string]bool{}
-	for _, instance := range listed {
-		ids[instance.ID] = true
-	}
-	for i := range r.outbox.pages {
-		for part := range r.outbox.pages[i].stored {
-			ids[format.PartID(i, part)] = true
-		}
-	}
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(concurrency)
-	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		group.Go(func() error { return r.client.DeregisterInstance(groupCtx, place.catalog.ID, id) })
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	r.outbox.disown()
-	if len(listed) > 0 {
-		return errNotRemoved // as far as is known
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // ResourceIDs are the Cloud Map IDs of the control namespace, of service members and of this cluster's catalog, or their ARNs in a namespace
@@ -154,19 +155,21 @@ func (c *control) verifyService(ctx context.Context, client *api.Client, in api.
 	return s.Service, nil
 }
 
-// listIfUnlisted lists the services if the place was found without, however long that takes.
-func (r *Registry) listIfUnlisted(ctx context.Context) {
+// listIfUnlisted lists the services if the place was found without a list, until that succeeds or ctx ends.
+func (c *components) listIfUnlisted(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-r.control.unlisted:
+	case <-c.control.unlisted:
 	}
-	var said string
-	_ = r.retrying(ctx, func() error { // it ends without success only with ctx
-		err := r.control.complete(ctx)
-		if ctx.Err() == nil && text(err) != said {
-			said = text(err)
-			logChange(r.log, err, "Cannot list the clusterset's catalogs after the start; no import is removed until that works", "Listed the clusterset's catalogs")
+	problem := engine.NewProblem(c.log, "Failed to list the clusterset's catalogs after the start; no import is removed until that works",
+		"Listed the clusterset's catalogs", isExpected)
+	failed := false
+	_ = c.retry(ctx, func() error { // it fails only when ctx ends
+		err := c.control.complete(ctx)
+		if ctx.Err() == nil && (err != nil || failed) {
+			failed = true
+			problem.Set(err)
 		}
 		return err
 	})

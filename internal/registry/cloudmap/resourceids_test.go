@@ -65,9 +65,9 @@ func unscanned(identity mcs.Identity) Config {
 }
 
 func joined(reg *Registry) bool {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	return reg.claim.state == held
+	reg.state.mu.Lock()
+	defer reg.state.mu.Unlock()
+	return reg.state.claim.state == held
 }
 
 // withhold has requests throttled until the returned function is called.

@@ -1,0 +1,157 @@
+package cloudmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+)
+
+// leaver removes everything of this cluster from the registry. It runs after reader and writer have ended.
+type leaver struct{ *components }
+
+// aliveAfter is the number of silence periods for which a record must keep changing to belong to a live cluster: at first, late reads may show
+// the last writes of the previous process.
+const aliveAfter = 2
+
+// leaveTimeout bounds leave.
+func (r *leaver) leaveTimeout() time.Duration {
+	return (aliveAfter+1)*r.cfg.silence() + r.cfg.times.leave
+}
+
+// errNotRemoved is a removal that AWS Cloud Map accepted and does not show.
+var errNotRemoved = errors.New("AWS Cloud Map still shows pages that were removed")
+
+// leave removes everything of this cluster, and retries until ctx ends.
+func (r *leaver) leave(ctx context.Context) error {
+	mine := r.state.isJoined()
+	if !mine {
+		// The records under this ID belong to another cluster or to a previous process.
+		err := r.retry(ctx, func() (err error) { mine, err = r.adoptAbandoned(ctx); return err })
+		if err != nil || !mine {
+			return err
+		}
+	}
+	var place controlPlace
+	steps := []func() error{
+		func() (err error) { place, err = r.removeRecords(ctx); return err },
+		func() error { return r.state.view.Leave(ctx) },
+		func() error { return r.control.leave(ctx, place) },
+	}
+	for _, step := range steps {
+		if err := r.retry(ctx, step); err != nil {
+			return fmt.Errorf("removing everything of this cluster from AWS Cloud Map on leaving the clusterset: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeRecords removes the own pages and the own record. It announces that first, so that no cluster reads a part of the rest.
+func (r *leaver) removeRecords(ctx context.Context) (controlPlace, error) {
+	place, err := r.place(ctx)
+	if err == nil && place.unlisted {
+		if err = r.control.complete(ctx); err == nil {
+			place, err = r.place(ctx)
+		}
+	}
+	if err != nil {
+		return place, err
+	}
+	last := r.state.leavingRecord()
+	if _, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, last.Instance()); err != nil {
+		return place, fmt.Errorf("announcing that the cluster leaves: %w", err)
+	}
+	if err := r.retry(ctx, func() error { return r.removePages(ctx, place) }); err != nil {
+		return place, fmt.Errorf("removing this cluster's pages: %w", err)
+	}
+	if err := r.client.DeregisterInstance(ctx, place.members.ID, r.cfg.Identity.ClusterID); err != nil {
+		return place, fmt.Errorf("removing this cluster's record: %w", err)
+	}
+	return place, nil
+}
+
+// removePages removes the instances of the own pages: the listed ones, and those that were written and are not listed yet. It succeeds when
+// the list is empty.
+func (r *leaver) removePages(ctx context.Context, place controlPlace) error {
+	listed, err := r.client.ListInstances(ctx, place.catalog)
+	if err != nil {
+		return err
+	}
+	ids := r.state.partIDs()
+	for _, instance := range listed {
+		ids[instance.ID] = true
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		group.Go(func() error { return r.client.DeregisterInstance(groupCtx, place.catalog.ID, id) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	r.state.forgetPages()
+	if len(listed) > 0 {
+		return errNotRemoved // as far as is known
+	}
+	return nil
+}
+
+// adoptAbandoned reports whether the records under this identity were left by a previous process of this cluster, and adopts them for removal.
+// They were not if the record keeps changing: a clone of the cluster has the same UID.
+func (r *leaver) adoptAbandoned(ctx context.Context) (bool, error) {
+	namespaces, err := r.client.ListNamespaces(ctx)
+	if err != nil {
+		return false, err
+	}
+	in, ok := namespaces[r.control.namespaceName()]
+	if !ok {
+		return false, nil
+	}
+	var last *format.Member
+	began := time.Now()
+	for changed := began; time.Since(changed) < r.cfg.silence(); {
+		shown, err := r.readRecord(ctx, in)
+		switch {
+		case err != nil:
+			return false, err
+		case shown == nil, !shown.IsOf(r.cfg.Identity):
+			return false, nil
+		case last == nil:
+			last = shown
+		case shown.IsLaterThan(*last):
+			last, changed = shown, time.Now()
+		}
+		if changed.Sub(began) >= aliveAfter*r.cfg.silence() {
+			r.log.Info("Keeping the records under a previous identity of this cluster: a clone of the cluster, with the same "+
+				"UID of namespace kube-system, uses them", "cluster", r.cfg.Identity.ClusterID, "clusterSet", r.cfg.Identity.ClusterSetID)
+			return false, nil
+		}
+		select {
+		case <-ctx.Done():
+			return false, fmt.Errorf("observing the record of a previous identity: %w", ctx.Err())
+		case <-time.After(r.cfg.PollInterval):
+		}
+	}
+	r.state.adoptRecord(*last)
+	return true, nil
+}
+
+// readRecord reads the record with this cluster's ID, nil if there is none.
+func (r *leaver) readRecord(ctx context.Context, in api.Namespace) (*format.Member, error) {
+	query := map[string]string{format.AttrClusterID: r.cfg.Identity.ClusterID}
+	instances, _, err := r.client.DiscoverInstances(ctx, in.HTTPName, format.MembersService, query)
+	if api.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the record of a previous identity: %w", err)
+	}
+	return format.FindMember(instances, r.cfg.Identity), nil
+}

@@ -1,0 +1,155 @@
+package cloudmap
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+)
+
+// peers decides when to read the registry, by polls, peer notifications and own writes, and notifies the other clusters of own writes.
+type peers struct {
+	cfg   Config
+	log   logr.Logger
+	name  string
+	state *state
+
+	mu       sync.Mutex
+	schedule *peernotify.Scheduler
+	// transport is nil if peer notifications are disabled.
+	transport *peernotify.Transport
+	// written is the generation of the own record as last written, 0 before.
+	written int64
+	// failures is the number of failed reads in a row.
+	failures int
+	// silent are the clusters without peer notifications, since when, and those of the last log line.
+	silent, logged string
+	since          time.Time
+}
+
+// maxThrottledPause is the longest pause between two throttled reads: far less than the time after which a cluster is stale.
+const maxThrottledPause = 15 * time.Second
+
+// silenceThreshold is how long the same clusters must be without peer notifications before the log has them: longer than a restart.
+const silenceThreshold = time.Minute
+
+func newPeers(cfg Config, name string, s *state) *peers {
+	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s}
+	intervals := peernotify.Intervals{Poll: cfg.PollInterval, PollWithNotifications: cfg.PollIntervalWithNotifications}
+	if cfg.PeerNotifications != nil && !cfg.ReadOnly {
+		intervals.Silence = cfg.PeerNotifications.Silence()
+		count := func(direction, result string) { cfg.Metrics.CountPeerNotification(name, direction, result) }
+		p.transport = peernotify.NewTransport(*cfg.PeerNotifications, p, count, cfg.Logger.WithName("peer-notifications"))
+	}
+	p.schedule = peernotify.NewScheduler(cfg.Identity.ClusterSetID, cfg.Identity.ClusterID, intervals)
+	return p
+}
+
+// run sends and receives peer notifications until ctx ends.
+func (p *peers) run(ctx context.Context) {
+	defer p.state.setContact(peernotify.Contact{})
+	p.transport.Run(ctx)
+}
+
+// Listening implements peernotify.Handler: from now on the own record contains the contact.
+func (p *peers) Listening() { p.state.setContact(p.cfg.PeerNotifications.Contact) }
+
+// HandleMessage implements peernotify.Handler.
+func (p *peers) HandleMessage(m peernotify.Message) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.readSignal.Set()
+	return p.schedule.HandleMessage(time.Now(), m)
+}
+
+// State implements peernotify.Handler: it returns the generation of the own record, for all other live clusters that listen.
+func (p *peers) State() (peernotify.Message, []peernotify.Contact) {
+	contacts := p.state.contacts()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.written == 0 {
+		contacts = nil
+	}
+	return peernotify.Message{ClusterSet: p.cfg.Identity.ClusterSetID, From: p.cfg.Identity.ClusterID, Generation: p.written}, contacts
+}
+
+// recordWritten notifies the other clusters and the own reader that the record of a generation was written.
+func (p *peers) recordWritten(generation int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.schedule.HandleOwnWrite(time.Now(), generation)
+	p.state.readSignal.Set()
+	if generation > p.written && p.transport != nil {
+		p.written = generation
+		p.transport.Notify()
+	}
+}
+
+// untilRead returns the time until the next read.
+func (p *peers) untilRead() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	return p.schedule.NextRead(now).Sub(now)
+}
+
+// readStarted records that a read starts.
+func (p *peers) readStarted() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.schedule.HandleReadStart(time.Now())
+}
+
+// readEnded schedules the next read after one that ended with err. whole is set if all member records were read, even if some pages were not.
+func (p *peers) readEnded(whole bool, err error) {
+	now := time.Now()
+	others, urgent := p.state.peers(now)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if throttled := api.IsThrottled(err); !whole || throttled {
+		p.schedule.HandleReadFailure(p.pauseAfterFailure(throttled))
+		return
+	}
+	p.failures = 0
+	p.schedule.HandleReadSuccess(others, urgent)
+	p.reportSilence(now)
+}
+
+// pauseAfterFailure returns the pause after a failed read. It grows while AWS throttles, with a random part that spreads the clusters of the
+// account. The caller holds p.mu.
+func (p *peers) pauseAfterFailure(throttled bool) time.Duration {
+	if !throttled {
+		return p.cfg.PollInterval
+	}
+	p.failures++
+	return p.cfg.PollInterval + rand.N(min(maxThrottledPause, p.cfg.PollInterval<<min(p.failures, 10)))
+}
+
+// reportSilence updates the metric of the poll interval, and logs which clusters send no peer notifications. The caller holds p.mu.
+func (p *peers) reportSilence(now time.Time) {
+	interval := p.schedule.PollInterval(now)
+	p.cfg.Metrics.SetPollInterval(p.name, interval)
+	if p.transport == nil {
+		return
+	}
+	silent := strings.Join(p.schedule.SilentPeers(now), ", ")
+	if silent != p.silent || p.since.IsZero() {
+		p.silent, p.since = silent, now
+	}
+	if silent == p.logged || now.Sub(p.since) < silenceThreshold {
+		return
+	}
+	p.logged = silent
+	if silent == "" {
+		p.log.Info("Receiving peer notifications from all clusters: polling the registry less often", "interval", interval)
+		return
+	}
+	p.log.Info("Missing peer notifications from some clusters: polling the registry more often. Their UDP port may be closed to this cluster, or "+
+		"they run without peer notifications", "members", silent, "interval", interval)
+}
