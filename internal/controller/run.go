@@ -132,16 +132,16 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	events := kube.EventRecorder{Recorder: mgr.GetEventRecorder(leaseName)}
 	takeover := legacy.NewTakeover(mgr.GetClient(), setup.Options.Migration.ImportFromAWSController)
 	exporter := exports.New(exports.Config{
-		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, ReleaseExport: takeover.ReleaseExport,
+		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Requeuer: exportRequeuer, ReleaseExport: takeover.ReleaseExport,
 	})
-	if err := exporter.Register(mgr, exportRequeuer); err != nil {
+	if err := exporter.Register(mgr); err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
 	}
 	importer := imports.New(imports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Metrics: metrics, Takeover: takeover,
-		StaleRule: setup.Options.Registry.StaleRule(), MCSVersion: mcsVersion,
+		Requeuer: importRequeuer, StaleRule: setup.Options.Registry.StaleRule(), MCSVersion: mcsVersion,
 	})
-	if err := importer.Register(mgr, importRequeuer); err != nil {
+	if err := importer.Register(mgr); err != nil {
 		return fmt.Errorf("setting up imports: %w", err)
 	}
 	if err := exports.NewAutoExporter(mgr.GetClient(), scope).Register(mgr); err != nil {

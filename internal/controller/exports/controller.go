@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -27,6 +28,7 @@ type Controller struct {
 	scope      *kube.Scope
 	events     kube.EventRecorder
 	now        func() time.Time
+	requeuer   *kube.Requeuer
 	// releaseExport removes the finalizer of another controller from a ServiceExport; nil if there is none.
 	releaseExport func(context.Context, mcs.Key) error
 
@@ -50,6 +52,8 @@ type Config struct {
 	Membership *membership.Membership
 	Scope      *kube.Scope
 	Events     kube.EventRecorder
+	// Requeuer requeues services for this controller alone.
+	Requeuer *kube.Requeuer
 	// ReleaseExport removes the finalizer of another controller from a ServiceExport; it may be nil.
 	ReleaseExport func(context.Context, mcs.Key) error
 }
@@ -57,7 +61,7 @@ type Config struct {
 // New returns the controller of ServiceExports.
 func New(cfg Config) *Controller {
 	return &Controller{
-		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, now: time.Now,
+		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, now: time.Now, requeuer: cfg.Requeuer,
 		releaseExport: cfg.ReleaseExport,
 	}
 }
@@ -90,12 +94,16 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if delay := r.statusDelay(key, src.ServiceExport, facts); delay > 0 {
 		return reconcile.Result{RequeueAfter: delay}, nil
 	}
+	// Of many new exports, all are published before the first statuses are written.
+	if len(src.ServiceExport.Status.Conditions) == 0 && !facts.needsUser() && r.requeuer.Defer(key) {
+		return reconcile.Result{}, nil
+	}
 	return kube.RequeueOnConflict(r.updateStatus(ctx, src.ServiceExport, facts))
 }
 
 // Register adds the controller to mgr. It reconciles a service when its ServiceExport, Service or EndpointSlices change, when
-// the labels of its namespace change, and when requeuer says so.
-func (r *Controller) Register(mgr manager.Manager, requeuer *kube.Requeuer) error {
+// the labels of its namespace change, and when it is requeued.
+func (r *Controller) Register(mgr manager.Manager) error {
 	m := kube.ServiceMapper{Client: r.client}
 	return builder.ControllerManagedBy(mgr).
 		Named("serviceexport").
@@ -103,7 +111,8 @@ func (r *Controller) Register(mgr manager.Manager, requeuer *kube.Requeuer) erro
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(m.MapService)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(m.MapSlice)).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceLabelsChanged).
-		WatchesRawSource(requeuer.Source()).
+		WatchesRawSource(r.requeuer.Source()).
+		WithOptions(controller.Options{NewQueue: r.requeuer.NewQueue}).
 		Complete(r)
 }
 

@@ -44,6 +44,10 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 		return 0, kube.IgnoreTerminatingNamespace(err)
 	}
 	r.metrics.observePropagation(session, propagatedExports(d, before), changes, r.now())
+	// Of many new imports, all get endpoints before the first statuses are written.
+	if isNew(o.imp) && r.requeuer.Defer(f.key) {
+		return 0, nil
+	}
 	if o.unowned {
 		if _, err := r.applyDerivedService(ctx, o.derived, r.derivedService(o, o.derived, true)); err != nil {
 			return 0, kube.IgnoreTerminatingNamespace(err)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -30,6 +31,7 @@ type Controller struct {
 	events     kube.EventRecorder
 	metrics    *Metrics
 	takeover   Takeover
+	requeuer   *kube.Requeuer
 	staleRule  mcs.StaleRule
 	// mcsVersion is the served version of the MCS API, which owner references to ServiceImports name.
 	mcsVersion schema.GroupVersion
@@ -50,6 +52,8 @@ type Config struct {
 	Events     kube.EventRecorder
 	// Metrics may be nil.
 	Metrics *Metrics
+	// Requeuer requeues services for this controller alone.
+	Requeuer *kube.Requeuer
 	// Takeover may be nil.
 	Takeover  Takeover
 	StaleRule mcs.StaleRule
@@ -61,7 +65,7 @@ type Config struct {
 func New(cfg Config) *Controller {
 	return &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, metrics: cfg.Metrics,
-		takeover: cfg.Takeover, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
+		takeover: cfg.Takeover, requeuer: cfg.Requeuer, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
 		families: &families{client: cfg.Client}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
 	}
 }
@@ -77,6 +81,9 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	decision := decideImport(facts)
+	if decision.canWait(facts) && r.requeuer.Defer(facts.key) {
+		return reconcile.Result{}, nil
+	}
 	if decision.verdict != verdictNotOwned {
 		r.reported.Delete(facts.key)
 	}
@@ -95,23 +102,22 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 // Register adds the controller to mgr. It reconciles a service when an object of its import changes, its namespace is created
-// or gets other labels, this cluster's own export of it changes, and when requeuer says so.
-func (r *Controller) Register(mgr manager.Manager, requeuer *kube.Requeuer) error {
+// or gets other labels, this cluster's own export of it changes, and when it is requeued.
+func (r *Controller) Register(mgr manager.Manager) error {
 	m := kube.ServiceMapper{Client: r.client}
-	both := func(a, b handler.MapFunc) handler.EventHandler {
-		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
-			return append(a(ctx, obj), b(ctx, obj)...)
-		})
-	}
 	return builder.ControllerManagedBy(mgr).
 		Named("serviceimport").
 		For(&mcsv1beta1.ServiceImport{}).
 		Watches(&mcsv1beta1.ServiceExport{}, &handler.EnqueueRequestForObject{}).
-		Watches(&corev1.Service{}, both(m.MapService, mapDerivedService)).
-		Watches(&discoveryv1.EndpointSlice{}, both(m.MapSlice, mapImportedSlice)).
-		WatchesMetadata(&corev1.Namespace{}, both(m.MapNamespaceToExports, m.MapNamespaceToImports), kube.NamespaceLabelsChanged).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(m.MapService)).
+		Watches(&corev1.Service{}, kube.EnqueueAtLowPriority(mapDerivedService)).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(m.MapSlice)).
+		Watches(&discoveryv1.EndpointSlice{}, kube.EnqueueAtLowPriority(mapImportedSlice)).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceLabelsChanged).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToImports), kube.NamespaceLabelsChanged).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.mapNamespaceToWaiters), kube.NamespaceLabelsChanged).
-		WatchesRawSource(requeuer.Source()).
+		WatchesRawSource(r.requeuer.Source()).
+		WithOptions(controller.Options{NewQueue: r.requeuer.NewQueue}).
 		Complete(r)
 }
 

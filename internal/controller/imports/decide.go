@@ -161,6 +161,12 @@ func decideImport(f importFacts) importDecision {
 	return d
 }
 
+// canWait reports whether the import is a new one of a service that only this cluster exports: its clients have the Service
+// itself meanwhile.
+func (d importDecision) canWait(f importFacts) bool {
+	return d.verdict == verdictApply && f.imp == nil && len(f.view.Exports) == 0
+}
+
 // decideVerdict decides what to do with the import.
 func decideVerdict(f importFacts, d importDecision) verdict {
 	unused := len(d.exports) == 0

@@ -293,6 +293,28 @@ func TestDecideImport(t *testing.T) {
 	}
 }
 
+func TestCanWait(t *testing.T) {
+	local := exportOf("cls1", 80)
+	for name, c := range map[string]struct {
+		facts importFacts
+		want  bool
+	}{
+		"new, exported by this cluster alone":       {importFacts{local: &local}, true},
+		"new, exported by another cluster":          {importFacts{view: registry.View{Exports: []mcs.Export{exportOf("cls2", 80)}}}, false},
+		"new, exported by this and another cluster": {importFacts{local: &local, view: registry.View{Exports: []mcs.Export{exportOf("cls2", 80)}}}, false},
+		"existing":                 {importFacts{local: &local, imp: importShowing("cls1")}, false},
+		"no export in any cluster": {importFacts{}, false},
+		"excluded namespace":       {importFacts{local: &local, excluded: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.facts.key, c.facts.namespace, c.facts.synced = webKey, true, true
+			if got := decideImport(c.facts).canWait(c.facts); got != c.want {
+				t.Errorf("the import can wait: %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
 func TestDecideStale(t *testing.T) {
 	// endpointOf makes its endpoint the cluster's own, and ready or not.
 	endpointOf := func(cluster, address string, ready bool) mcs.Export {

@@ -54,7 +54,11 @@ func AddIndices(ctx context.Context, indexer client.FieldIndexer) error {
 // changed.
 func ListDerivedServices(ctx context.Context, c client.Reader, key mcs.Key) ([]*corev1.Service, error) {
 	var list corev1.ServiceList
-	if err := c.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{IndexDerived: key.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	// The list does not wait for our own writes: it would wait for those of all Services, and every write or deletion of one
+	// of them has the resource version or UID as a precondition.
+	err := c.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingFields{IndexDerived: key.Name},
+		client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
+	if err != nil {
 		return nil, fmt.Errorf("listing the derived Services of %s: %w", key, err)
 	}
 	var out []*corev1.Service

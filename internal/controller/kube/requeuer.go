@@ -6,19 +6,54 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Requeuer adds keys to a controller's work queue for reasons outside of Kubernetes. It never blocks: a work queue is
-// unbounded and holds each key once.
+// Requeuer adds keys to a controller's work queue for reasons outside of Kubernetes, and at low priority for writes that can
+// wait. It never blocks: a work queue is unbounded and holds each key once.
 type Requeuer struct {
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 	// early holds the keys that were requeued before the controller started.
 	early map[mcs.Key]struct{}
+	// lowPriority holds the requests in process that were queued at low priority.
+	lowPriority sync.Map // reconcile.Request -> struct{}
+}
+
+// NewQueue returns the priority queue of r's controller, for its option NewQueue.
+func (r *Requeuer) NewQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	return &requeuerQueue{
+		PriorityQueue: priorityqueue.New(name, func(o *priorityqueue.Opts[reconcile.Request]) { o.RateLimiter = limiter }),
+		requeuer:      r,
+	}
+}
+
+// requeuerQueue is a priority queue that records which requests in process were queued at low priority.
+type requeuerQueue struct {
+	priorityqueue.PriorityQueue[reconcile.Request]
+	requeuer *Requeuer
+}
+
+// GetWithPriority implements priorityqueue.PriorityQueue.
+func (q *requeuerQueue) GetWithPriority() (reconcile.Request, int, bool) {
+	req, priority, shutdown := q.PriorityQueue.GetWithPriority()
+	if priority <= handler.LowPriority {
+		q.requeuer.lowPriority.Store(req, struct{}{})
+	}
+	return req, priority, shutdown
+}
+
+// Done implements workqueue.TypedInterface.
+func (q *requeuerQueue) Done(req reconcile.Request) {
+	q.requeuer.lowPriority.Delete(req)
+	q.PriorityQueue.Done(req)
 }
 
 // Source returns the source by which the controller watches r.
@@ -49,11 +84,51 @@ func (r *Requeuer) Requeue(key mcs.Key) {
 	r.early[key] = struct{}{}
 }
 
-// Busy reports whether keys are queued.
-func (r *Requeuer) Busy() bool {
+// Defer requeues key, whose reconcile calls it before a write that can wait, at low priority and reports true. If the
+// reconcile already has low priority, nothing more urgent is queued: it reports false, and the write is due.
+func (r *Requeuer) Defer(key mcs.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.queue != nil && r.queue.Len() > 0
+	queue, ok := r.queue.(priorityqueue.PriorityQueue[reconcile.Request])
+	if !ok {
+		return false
+	}
+	req := RequestFor(key)
+	if _, low := r.lowPriority.Load(req); low {
+		return false
+	}
+	queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, req)
+	return true
+}
+
+// EnqueueAtLowPriority maps the events of objects that the controller writes itself. Most of them show its own writes, so they
+// come after everything else; only a change by another client needs work.
+func EnqueueAtLowPriority(mapper handler.MapFunc) handler.EventHandler {
+	enqueue := func(ctx context.Context, obj client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		requests := mapper(ctx, obj)
+		if q, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+			q.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, requests...)
+			return
+		}
+		for _, req := range requests {
+			queue.Add(req)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.Object, q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.ObjectOld, q)
+			enqueue(ctx, e.ObjectNew, q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.Object, q)
+		},
+		GenericFunc: func(ctx context.Context, e event.GenericEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.Object, q)
+		},
+	}
 }
 
 // RequestFor returns the request that reconciles key.

@@ -6,6 +6,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -27,5 +28,30 @@ func TestRequeuerKeepsKeysFromBeforeTheStart(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"a/early", "a/late"}, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestDeferredKeysComeAfterAllOthers(t *testing.T) {
+	var r Requeuer
+	queue := r.NewQueue("test", workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()).(priorityqueue.PriorityQueue[reconcile.Request])
+	defer queue.ShutDown()
+	if err := r.Source().Start(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	a, b := mcs.Key{Namespace: "n", Name: "a"}, mcs.Key{Namespace: "n", Name: "b"}
+	r.Requeue(a)
+	r.Requeue(b)
+	for _, want := range []struct {
+		key      mcs.Key
+		deferred bool
+	}{{a, true}, {b, true}, {a, false}, {b, false}} {
+		req, _, _ := queue.GetWithPriority()
+		if key := KeyOf(req.NamespacedName); key != want.key {
+			t.Fatalf("%v is next, want %v", key, want.key)
+		}
+		if got := r.Defer(want.key); got != want.deferred {
+			t.Errorf("%v is deferred: %t, want %t", want.key, got, want.deferred)
+		}
+		queue.Done(req)
 	}
 }
