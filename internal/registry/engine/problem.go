@@ -1,14 +1,20 @@
 package engine
 
-import "github.com/go-logr/logr"
+import (
+	"sync"
 
-// Problem tracks why a part of a backend does not work, and logs when that begins, changes and ends. It is not safe for
-// concurrent use.
+	"github.com/go-logr/logr"
+)
+
+// Problem tracks why a part of a backend does not work, and logs when that begins, changes and ends. It is safe for concurrent
+// use.
 type Problem struct {
 	log                logr.Logger
 	failing, recovered string
 	expected           func(error) bool
-	err                error
+
+	mu  sync.Mutex
+	err error
 }
 
 // NewProblem returns a Problem that logs failing with the error, and recovered when it is over. Errors for which expected
@@ -18,10 +24,16 @@ func NewProblem(log logr.Logger, failing, recovered string, expected func(error)
 }
 
 // Err returns the current error, nil while all is well.
-func (p *Problem) Err() error { return p.err }
+func (p *Problem) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
 
 // Set sets the current error, or nil, and reports whether its text has changed.
 func (p *Problem) Set(err error) (changed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	before := p.err
 	p.err = err
 	if errorText(before) == errorText(err) {

@@ -38,7 +38,7 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 	if err != nil {
 		return false, err
 	}
-	switch w.ownerOf(alive, member) {
+	switch w.session.ownerOf(alive, w.memberUID(member)) {
 	case ownerOther:
 		return true, nil
 	case ownerUnclear:
@@ -51,38 +51,13 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 	return err == nil, err
 }
 
-// owner is the owner of the keys below this cluster's prefix.
-type owner int
-
-const (
-	// ownerThis is this cluster.
-	ownerThis owner = iota
-	// ownerOther is another cluster, or another process of this one.
-	ownerOther
-	// ownerUnclear is a previous process of this cluster or a live clone.
-	ownerUnclear
-)
-
-// ownerOf returns the owner according to the keys alive and member.
-func (w *writer) ownerOf(alive aliveState, member []byte) owner {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	uid := w.cfg.Identity.UID
-	switch {
-	case alive.isHeld() && w.claim.leases[alive.lease]:
-		return ownerThis
-	case alive.isHeld() && (alive.uid != uid || w.claim.held):
-		return ownerOther
-	case alive.isHeld():
-		return ownerUnclear
-	case w.claim.held:
-		return ownerThis
+// memberUID returns the UID of a member record, "" if it cannot be read.
+func (w *writer) memberUID(member []byte) string {
+	record, err := decodeMember(member, w.cfg.Identity.ClusterSetID, w.cfg.Identity.ClusterID)
+	if err != nil {
+		return ""
 	}
-	// No process holds the ID: the member record names the last one. Without a readable record the owner is not known.
-	if record, err := decodeMember(member, w.cfg.Identity.ClusterSetID, w.cfg.Identity.ClusterID); err != nil || record.UID != uid {
-		return ownerOther
-	}
-	return ownerThis
+	return record.UID
 }
 
 // watchClone observes a key alive with this cluster's UID. If it is written again, or stays for longer than its lease lasts, a
@@ -106,9 +81,7 @@ func (w *writer) watchClone(ctx context.Context, clone *cloneWatch, alive aliveS
 
 // revokeLease revokes the lease of this process, which no key needs any more.
 func (w *writer) revokeLease(ctx context.Context) error {
-	w.mu.Lock()
-	lease := w.lease
-	w.mu.Unlock()
+	lease := w.session.currentLease()
 	if lease == 0 {
 		return nil
 	}

@@ -13,14 +13,15 @@ import (
 )
 
 // mirror is the local copy of the clusterset's keys. The reader updates it, lookups and the writer read it. Its lock is taken
-// after that of the writer where both are needed.
+// after that of the outbox where both are needed.
 type mirror struct {
 	own string
+	// problem is why reading does not work.
+	problem *engine.Problem
 
 	mu      sync.Mutex
 	state   *state
 	lookups engine.PendingLookups
-	problem *engine.Problem
 }
 
 func newMirror(s *state, own string, log logr.Logger) *mirror {
@@ -66,19 +67,8 @@ func (m *mirror) addAllKeys(keys engine.Keys) {
 	m.state.addAllKeys(keys)
 }
 
-// readProblem returns the reason why reading does not work, or nil.
-func (m *mirror) readProblem() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.problem.Err()
-}
-
-// setReadProblem sets the reason why reading does not work, or nil, and reports whether it has changed.
-func (m *mirror) setReadProblem(err error) (changed bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.problem.Set(err)
-}
+// revision returns the revision up to which everything was read.
+func (m *mirror) revision() int64 { return m.ownKeys().revision }
 
 // ownKeys are the keys by which the own cluster holds its ID, as of one revision.
 type ownKeys struct {

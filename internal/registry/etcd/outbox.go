@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"errors"
+	"sync"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -9,10 +10,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// outbox compares the desired exports of this cluster with those in etcd and batches the writes.
+// outbox compares the desired exports of this cluster with those in etcd and batches the writes. It is safe for concurrent use.
 type outbox struct {
 	// shown returns this cluster's export of a key as the watch has shown it (mirror.ownExport).
 	shown func(mcs.Key) (exp *mcs.Export, exists bool)
+
+	mu sync.Mutex
 	// desired are the desired exports and withdrawals; a withdrawal is removed when it is complete.
 	desired map[mcs.Key]desiredExport
 	// accepted are the writes that etcd accepted and the watch has not shown yet.
@@ -58,6 +61,8 @@ func newDesiredExport(exp mcs.Export) (desiredExport, error) {
 
 // setDesired sets what is desired of key, and reports whether that is a change.
 func (o *outbox) setDesired(key mcs.Key, d desiredExport) (changed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	before, exists := o.desired[key]
 	if exists && equalExports(before.export, d.export) {
 		return false
@@ -68,7 +73,7 @@ func (o *outbox) setDesired(key mcs.Key, d desiredExport) (changed bool) {
 	return true
 }
 
-// enqueue has key compared with what is desired.
+// enqueue has key compared with what is desired. The caller holds o.mu.
 func (o *outbox) enqueue(key mcs.Key) {
 	d, exists := o.desired[key]
 	withdraw := d.export == nil
@@ -81,6 +86,8 @@ func (o *outbox) enqueue(key mcs.Key) {
 // observeList records that a list has shown everything up to revision. If etcd was set back (rewound), the writes that it
 // accepted before are dropped.
 func (o *outbox) observeList(revision int64, rewound bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for key, a := range o.accepted {
 		if rewound || revision >= a.revision {
 			delete(o.accepted, key)
@@ -97,7 +104,7 @@ func equalExports(a, b *mcs.Export) bool {
 	return a == b || a != nil && b != nil && a.Equal(*b)
 }
 
-// current returns the export of key in etcd, as far as it is known; exists is false if there is none.
+// current returns the export of key in etcd, as far as it is known; exists is false if there is none. The caller holds o.mu.
 func (o *outbox) current(key mcs.Key) (exp *mcs.Export, exists bool) {
 	if a, ok := o.accepted[key]; ok {
 		return a.export, a.export != nil
@@ -105,7 +112,7 @@ func (o *outbox) current(key mcs.Key) (exp *mcs.Export, exists bool) {
 	return o.shown(key)
 }
 
-// isSynced reports whether etcd has of key what is desired.
+// isSynced reports whether etcd has of key what is desired. The caller holds o.mu.
 func (o *outbox) isSynced(key mcs.Key, d desiredExport) bool {
 	exp, exists := o.current(key)
 	if d.export == nil {
@@ -131,13 +138,15 @@ type operation struct {
 // nextBatch takes the operations of the next transaction from the queues, at most limit. They are all withdrawals, which come
 // first, or all exports: etcd accepts withdrawals even when its storage quota is used up.
 func (o *outbox) nextBatch(limit int) []operation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if batch := o.dequeue(true, limit); len(batch) > 0 {
 		return batch
 	}
 	return o.dequeue(false, limit)
 }
 
-// dequeue takes operations from one queue.
+// dequeue takes operations from one queue. The caller holds o.mu.
 func (o *outbox) dequeue(withdraw bool, limit int) []operation {
 	var batch []operation
 	for bytes := 0; len(batch) < limit; {
@@ -168,20 +177,24 @@ func (o *outbox) dequeue(withdraw bool, limit int) []operation {
 	return batch
 }
 
-// dropWithdrawal removes a withdrawal that the watch has shown.
+// dropWithdrawal removes a withdrawal that the watch has shown. The caller holds o.mu.
 func (o *outbox) dropWithdrawal(key mcs.Key, d desiredExport) {
 	if _, unconfirmed := o.accepted[key]; d.export == nil && !unconfirmed {
 		delete(o.desired, key)
 	}
 }
 
-// recordAccepted records that etcd accepted the batch at revision; the watch has shown everything up to shownRevision. A
-// withdrawal that was not effective came after another process's, which the watch shows at an earlier revision.
-func (o *outbox) recordAccepted(batch []operation, effective []bool, revision, shownRevision int64) {
+// recordAccepted records that etcd accepted the batch at revision. shownRevision returns the revision up to which the watch has
+// shown everything: it is called with the lock, so that no observeChange comes between. A withdrawal that was not effective came
+// after another process's, which the watch shows at an earlier revision.
+func (o *outbox) recordAccepted(batch []operation, effective []bool, revision int64, shownRevision func() int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	shownUpTo := shownRevision()
 	for i, op := range batch {
 		_, exists := o.shown(op.key)
 		switch {
-		case effective[i] && revision > shownRevision:
+		case effective[i] && revision > shownUpTo:
 			o.accepted[op.key] = acceptedWrite{export: op.desired.export, revision: revision}
 		case !effective[i] && exists:
 			o.accepted[op.key] = acceptedWrite{}
@@ -191,10 +204,16 @@ func (o *outbox) recordAccepted(batch []operation, effective []bool, revision, s
 }
 
 // recordRefused records why etcd refuses the desired export of key.
-func (o *outbox) recordRefused(key mcs.Key, reason error) { o.refused[key] = reason }
+func (o *outbox) recordRefused(key mcs.Key, reason error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refused[key] = reason
+}
 
 // requeue puts back operations that failed, or whose outcome is not known.
 func (o *outbox) requeue(batch []operation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, op := range batch {
 		o.enqueue(op.key)
 	}
@@ -202,6 +221,8 @@ func (o *outbox) requeue(batch []operation) {
 
 // observeChange records that the watch has shown a change of key at revision.
 func (o *outbox) observeChange(key mcs.Key, revision int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if a, ok := o.accepted[key]; ok && revision >= a.revision {
 		delete(o.accepted, key)
 	}
@@ -210,22 +231,35 @@ func (o *outbox) observeChange(key mcs.Key, revision int64) {
 
 // status returns the status of key; problem is the reason why writing or reading does not work, or nil.
 func (o *outbox) status(key mcs.Key, problem error) registry.PublishStatus {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	state := o.stateOf(key)
+	if state != registry.Pending {
+		return registry.PublishStatus{State: state}
+	}
+	return registry.PublishStatus{State: state, Err: errors.Join(o.refused[key], problem)}
+}
+
+// stateOf returns the state of key. The caller holds o.mu.
+func (o *outbox) stateOf(key mcs.Key) registry.PublishState {
 	d, requested := o.desired[key]
 	exp, exists := o.shown(key)
 	_, unconfirmed := o.accepted[key]
 	switch {
 	case !requested && exp != nil, d.export != nil && !unconfirmed && exp != nil && equalExports(exp, d.export):
-		return registry.PublishStatus{State: registry.Exported}
+		return registry.Exported
 	case d.export == nil && !exists && !unconfirmed:
-		return registry.PublishStatus{State: registry.Absent}
+		return registry.Absent
 	}
-	return registry.PublishStatus{State: registry.Pending, Err: errors.Join(o.refused[key], problem)}
+	return registry.Pending
 }
 
 // addPending adds the keys that are not yet as desired.
 func (o *outbox) addPending(keys engine.Keys) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for key := range o.desired {
-		if o.status(key, nil).State == registry.Pending {
+		if o.stateOf(key) == registry.Pending {
 			keys.Add(key)
 		}
 	}
@@ -233,9 +267,25 @@ func (o *outbox) addPending(keys engine.Keys) {
 
 // addDesired adds the keys with a desired export.
 func (o *outbox) addDesired(keys engine.Keys) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for key, d := range o.desired {
 		if d.export != nil {
 			keys.Add(key)
 		}
 	}
+}
+
+// isDesired reports whether an export of key is desired.
+func (o *outbox) isDesired(key mcs.Key) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.desired[key].export != nil
+}
+
+// countQueued returns how many exports and withdrawals may have to be written.
+func (o *outbox) countQueued() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.queued)
 }

@@ -96,7 +96,7 @@ func TestOutboxConverges(t *testing.T) {
 					show()
 				}
 			}
-			o.recordAccepted(batch, effect, s.revision, s.shownRevision)
+			o.recordAccepted(batch, effect, s.revision, func() int64 { return s.shownRevision })
 			return true
 		}
 		want := map[mcs.Key]*mcs.Export{}

@@ -74,7 +74,7 @@ func (r *reader) run(ctx context.Context) {
 
 // setProblem sets the reason why reading does not work, or nil.
 func (r *reader) setProblem(err error) {
-	if r.mirror.setReadProblem(err) {
+	if r.mirror.problem.Set(err) {
 		r.writer.notifyPending()
 	}
 }
@@ -92,7 +92,7 @@ func (r *reader) list(ctx context.Context) error {
 // watch applies changes until the watch fails.
 func (r *reader) watch(ctx context.Context) error {
 	r.behind = 0
-	from := r.mirror.ownKeys().revision
+	from := r.mirror.revision()
 	return r.store.watch(ctx, from, r.cfg.PollInterval, r.timings.silence, func(changes []pair, revision int64) error {
 		r.setProblem(nil)
 		u, behind := r.mirror.apply(changes, revision)

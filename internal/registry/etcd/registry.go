@@ -145,5 +145,5 @@ func (r *Registry) Report() registry.Report {
 	keys := engine.Keys{}
 	r.mirror.addAllKeys(keys)
 	writing := r.writer.report(keys)
-	return registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: r.mirror.readProblem(), Writing: writing}
+	return registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: r.mirror.problem.Err(), Writing: writing}
 }

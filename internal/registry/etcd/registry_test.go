@@ -109,15 +109,15 @@ func TestLateWriteIsFenced(t *testing.T) {
 	start(t, watcher)
 	publish(t, reg, 0, 1)
 	awaitVersion(t, watcher, "cls1", 0, 1)
-	reg.writer.mu.Lock()
-	fence := reg.writer.claim.fence
-	reg.writer.claim.dropFence() // as after a write of unknown outcome
+	reg.writer.session.mu.Lock()
+	fence := reg.writer.session.claim.fence
+	reg.writer.session.claim.dropFence() // as after a write of unknown outcome
 	reg.writer.wake.Set()
-	reg.writer.mu.Unlock()
+	reg.writer.session.mu.Unlock()
 	within(t, "alive is written anew", func() bool {
-		reg.writer.mu.Lock()
-		defer reg.writer.mu.Unlock()
-		return reg.writer.claim.fence > fence
+		reg.writer.session.mu.Lock()
+		defer reg.writer.session.mu.Unlock()
+		return reg.writer.session.claim.fence > fence
 	})
 	late := []operation{{key: webKey(0), desired: desiredFor(t, 0, 9)}}
 	if _, _, err := reg.writer.store.write(t.Context(), fence, late); !errors.Is(err, errFenceLost) {
@@ -139,9 +139,9 @@ func TestLostLease(t *testing.T) {
 	publish(t, reg, 0, 1)
 	awaitVersion(t, watcher, "cls1", 0, 1)
 	for range 3 {
-		reg.writer.mu.Lock()
-		lease := reg.writer.lease
-		reg.writer.mu.Unlock()
+		reg.writer.session.mu.Lock()
+		lease := reg.writer.session.lease
+		reg.writer.session.mu.Unlock()
 		if lease == 0 {
 			continue
 		}
@@ -149,9 +149,9 @@ func TestLostLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		within(t, "the cluster has another lease", func() bool {
-			reg.writer.mu.Lock()
-			defer reg.writer.mu.Unlock()
-			return reg.writer.lease != 0 && reg.writer.lease != lease && reg.writer.claim.fence != 0
+			reg.writer.session.mu.Lock()
+			defer reg.writer.session.mu.Unlock()
+			return reg.writer.session.lease != 0 && reg.writer.session.lease != lease && reg.writer.session.claim.fence != 0
 		})
 	}
 	publish(t, reg, 0, 2)

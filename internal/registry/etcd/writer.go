@@ -15,10 +15,6 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// errDisplaced means that a process that began later writes for this cluster.
-var errDisplaced = errors.New("another controller writes to etcd under this cluster's ID and with the same UID of namespace kube-system: " +
-	"a replica that was elected since, or a clone of the cluster")
-
 // writer holds the cluster's ID and writes the desired exports to etcd.
 type writer struct {
 	cfg      Config
@@ -27,36 +23,26 @@ type writer struct {
 	mirror   *mirror
 	notifier *engine.Notifier
 
+	session *session
+	outbox  *outbox
+	// claimProblem is why this cluster does not hold its ID, writeProblem why writing does not work.
+	claimProblem, writeProblem *engine.Problem
 	// wake is set when there may be something to write.
 	wake engine.Signal
 	// keepAlives are the goroutines that renew leases.
 	keepAlives sync.WaitGroup
-
-	mu     sync.Mutex
-	outbox *outbox
-	claim  claim
-	// claimProblem is why this cluster does not hold its ID, writeProblem why writing does not work.
-	claimProblem, writeProblem *engine.Problem
-	// record is the member record as last written or about to be written, at recordRevision; heartbeatAt is the time of the
-	// next heartbeat.
-	record         memberRecord
-	recordRevision int64
-	heartbeatAt    time.Time
-	// lease is the lease that is renewed, 0 while there is none.
-	lease int64
-	// batchLimit is how many operations a transaction may have.
+	// batchLimit is how many operations a transaction may have. It is used by run alone.
 	batchLimit int
 }
 
 func newWriter(cfg Config, timings timings, store *store, mirror *mirror, notifier *engine.Notifier) *writer {
 	return &writer{
 		cfg: cfg, timings: timings, store: store, mirror: mirror, notifier: notifier,
-		wake:         engine.NewSignal(),
+		session:      newSession(cfg),
 		outbox:       newOutbox(mirror.ownExport),
-		claim:        newClaim(cfg.Identity.UID),
 		claimProblem: engine.NewProblem(cfg.Logger, "Failed to claim the cluster ID, nothing is exported", "Cluster ID is free", nil),
 		writeProblem: engine.NewProblem(cfg.Logger, "Failed to write to etcd, retrying", "Writing to etcd works again", nil),
-		record:       newMemberRecord(cfg.Identity, cfg.Version),
+		wake:         engine.NewSignal(),
 		batchLimit:   maxOperations,
 	}
 }
@@ -70,8 +56,6 @@ func (w *writer) setDesired(key mcs.Key, exp *mcs.Export) error {
 			return err
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if w.outbox.setDesired(key, d) {
 		w.wake.Set()
 	}
@@ -80,33 +64,28 @@ func (w *writer) setDesired(key mcs.Key, exp *mcs.Export) error {
 
 // publishStatus returns the status of this cluster's export of key.
 func (w *writer) publishStatus(key mcs.Key) registry.PublishStatus {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	claimProblem := w.claimProblem.Err()
 	var duplicate *registry.DuplicateIDError
-	if errors.As(w.claimProblem.Err(), &duplicate) {
+	if errors.As(claimProblem, &duplicate) {
 		// The keys in etcd are the other cluster's.
-		if w.outbox.desired[key].export == nil {
+		if !w.outbox.isDesired(key) {
 			return registry.PublishStatus{State: registry.Absent}
 		}
 		return registry.PublishStatus{State: registry.Pending, Err: duplicate}
 	}
-	return w.outbox.status(key, cmp.Or(w.claimProblem.Err(), w.writeProblem.Err(), w.mirror.readProblem()))
+	return w.outbox.status(key, cmp.Or(claimProblem, w.writeProblem.Err(), w.mirror.problem.Err()))
 }
 
 // report adds the keys that are desired, and returns the reason why writing does not work, or nil.
 func (w *writer) report(keys engine.Keys) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.outbox.addDesired(keys)
 	return cmp.Or(w.claimProblem.Err(), w.writeProblem.Err())
 }
 
-// observe takes over what follows for writing from an update of the mirror, and adds the keys whose status may have changed.
+// observe updates session and outbox after an update of the mirror, and adds the keys whose status may have changed.
 func (w *writer) observe(u update) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if u.rewound {
-		w.claim.dropFence()
+		w.session.dropFence()
 	}
 	if u.listed {
 		w.outbox.observeList(u.revision, u.rewound)
@@ -115,7 +94,7 @@ func (w *writer) observe(u update) {
 	for key, revision := range u.own {
 		w.outbox.observeChange(key, revision)
 	}
-	if w.claim.observe(u.alive, u.revision) {
+	if w.session.observe(u.alive, u.revision) {
 		w.cfg.Logger.Info("Key alive was removed or written by another process", "key", w.store.layout.alive(w.store.id))
 	}
 	w.countPending()
@@ -125,25 +104,20 @@ func (w *writer) observe(u update) {
 // notifyPending notifies of the keys that are not published as desired yet: the reason may have changed.
 func (w *writer) notifyPending() {
 	pending := engine.Keys{}
-	w.mu.Lock()
 	w.outbox.addPending(pending)
-	w.mu.Unlock()
 	w.notifier.Notify(pending)
 }
 
 // setProblem sets the error of one of the problems, or nil.
 func (w *writer) setProblem(problem *engine.Problem, err error) {
-	w.mu.Lock()
-	changed := problem.Set(err)
-	w.mu.Unlock()
-	if changed {
+	if problem.Set(err) {
 		w.notifyPending()
 	}
 }
 
-// countPending sets the metric of exports and withdrawals that may have to be written. The caller holds w.mu.
+// countPending sets the metric of exports and withdrawals that may have to be written.
 func (w *writer) countPending() {
-	w.cfg.Metrics.SetPending(w.store.client.cfg.Name, "exports", len(w.outbox.queued))
+	w.cfg.Metrics.SetPending(w.store.client.cfg.Name, "exports", w.outbox.countQueued())
 }
 
 // run holds the cluster's ID and writes the desired exports until ctx ends. It makes one request at a time: changes in the
@@ -169,34 +143,13 @@ func (w *writer) run(ctx context.Context) {
 			failures = 0
 			continue
 		}
-		heartbeat.Reset(w.untilHeartbeat(time.Now()))
+		heartbeat.Reset(w.session.untilHeartbeat(time.Now()))
 		select {
 		case <-w.wake:
 		case <-heartbeat.C:
 		case <-ctx.Done():
 		}
 	}
-}
-
-// untilHeartbeat returns the time until the next heartbeat.
-func (w *writer) untilHeartbeat(now time.Time) time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.claim.fence == 0 {
-		return w.cfg.HeartbeatInterval
-	}
-	return w.heartbeatAt.Sub(now)
-}
-
-// task is the next request.
-type task struct {
-	// join writes alive and member, if alive still has revision seen.
-	join bool
-	seen int64
-	// heartbeat writes member, batch exports; both demand the fence.
-	heartbeat bool
-	batch     []operation
-	fence     int64
 }
 
 // result is what a request achieved.
@@ -213,10 +166,8 @@ const (
 
 // performNext makes the next request, if there is something to do.
 func (w *writer) performNext(ctx context.Context) (result, error) {
-	w.mu.Lock()
 	next, obstacle := w.nextTask(time.Now())
 	w.countPending()
-	w.mu.Unlock()
 	w.setProblem(w.claimProblem, obstacle)
 	switch {
 	case next.join:
@@ -229,38 +180,16 @@ func (w *writer) performNext(ctx context.Context) (result, error) {
 	return idle, nil
 }
 
-// nextTask returns what to do next, or why nothing may be written. The caller holds w.mu.
-func (w *writer) nextTask(now time.Time) (next task, obstacle error) {
-	own := w.mirror.ownKeys()
-	switch {
-	case !own.synced:
-		return task{}, nil
-	case w.claim.fence != 0:
-		return w.nextFencedTask(now, own), nil
-	}
-	switch w.claim.evaluate(own.alive) {
-	case heldByOther:
-		return task{}, &registry.DuplicateIDError{ClusterID: w.cfg.Identity.ClusterID, OtherUID: own.alive.uid}
-	case displaced:
-		return task{}, errDisplaced
-	}
-	return task{join: true, seen: own.alive.revision}, nil
-}
-
-// nextFencedTask returns what to do next while this process holds the ID. The caller holds w.mu.
-func (w *writer) nextFencedTask(now time.Time, own ownKeys) task {
-	if own.revision >= w.recordRevision && own.member.UID != w.cfg.Identity.UID {
-		w.heartbeatAt = now // the record was removed or changed
-	}
-	next := task{fence: w.claim.fence, heartbeat: !now.Before(w.heartbeatAt)}
-	// Everything written before the fence is known only when the fence itself has been read.
-	if next.heartbeat || own.revision < w.claim.fence {
-		return next
+// nextTask returns what to do next, or why nothing may be written.
+func (w *writer) nextTask(now time.Time) (task, error) {
+	next, obstacle := w.session.nextTask(now, w.mirror.ownKeys())
+	if !next.mayWrite {
+		return next, obstacle
 	}
 	if next.batch = w.outbox.nextBatch(w.batchLimit); len(next.batch) == 0 {
 		w.batchLimit = maxOperations
 	}
-	return next
+	return next, obstacle
 }
 
 // join writes the keys alive and member.
@@ -269,7 +198,7 @@ func (w *writer) join(ctx context.Context, seen int64) (result, error) {
 	if err != nil {
 		return idle, err
 	}
-	member, err := w.nextRecord()
+	member, err := w.session.nextRecord(time.Now(), w.mirror.ownKeys().member)
 	if err != nil {
 		return idle, err
 	}
@@ -283,41 +212,23 @@ func (w *writer) join(ctx context.Context, seen int64) (result, error) {
 	case err != nil:
 		return idle, fmt.Errorf("joining the clusterset: %w", err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.claim.acquire(revision)
-	w.recordRevision = revision
+	w.session.acquire(revision)
 	return wrote, nil
-}
-
-// nextRecord returns the encoded member record with a new heartbeat. A cluster that was a member before keeps its join time.
-func (w *writer) nextRecord() ([]byte, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if shown := w.mirror.ownKeys().member; shown.UID == w.cfg.Identity.UID && w.record.Joined.IsZero() {
-		w.record.Joined, w.record.Heartbeat = shown.Joined, shown.Heartbeat
-	}
-	now := time.Now()
-	w.record = w.record.withHeartbeat(now)
-	w.heartbeatAt = now.Add(w.cfg.HeartbeatInterval)
-	return w.record.encode()
 }
 
 // writeHeartbeat writes the member record. It does not repeat a failed write at once, so that exports are still written and
 // withdrawn where that works.
 func (w *writer) writeHeartbeat(ctx context.Context, fence int64) (result, error) {
-	member, err := w.nextRecord()
+	member, err := w.session.nextRecord(time.Now(), w.mirror.ownKeys().member)
 	if err != nil {
 		return idle, err
 	}
 	revision, err := w.store.heartbeat(ctx, fence, member)
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if err == nil {
-		w.recordRevision = revision
+		w.session.recordHeartbeat(revision)
 		return wrote, nil
 	}
-	w.heartbeatAt = time.Now().Add(w.cfg.HeartbeatInterval / 4)
+	w.session.postponeHeartbeat(time.Now())
 	if err = w.handleFailedWrite(err); err != nil {
 		return idle, fmt.Errorf("writing a heartbeat: %w", err)
 	}
@@ -326,10 +237,10 @@ func (w *writer) writeHeartbeat(ctx context.Context, fence int64) (result, error
 
 // handleFailedWrite returns the error to report for a failed write, or nil. If it is not known whether etcd carried out the
 // write, alive is written anew before anything else: after that the write has been carried out or never will be, and the watch
-// shows which. The caller holds w.mu.
+// shows which.
 func (w *writer) handleFailedWrite(err error) error {
 	if !isRefusal(err) {
-		w.claim.dropFence()
+		w.session.dropFence()
 	}
 	if errors.Is(err, errFenceLost) {
 		return nil
@@ -339,20 +250,14 @@ func (w *writer) handleFailedWrite(err error) error {
 
 // ensureLease returns the lease of this process, a new one if there is none.
 func (w *writer) ensureLease(ctx context.Context) (int64, error) {
-	w.mu.Lock()
-	lease := w.lease
-	w.mu.Unlock()
-	if lease != 0 {
+	if lease := w.session.currentLease(); lease != 0 {
 		return lease, nil
 	}
 	lease, err := w.store.grant(ctx, w.timings.lease)
 	if err != nil {
 		return 0, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.lease = lease
-	w.claim.leases[lease] = true
+	w.session.setLease(lease)
 	w.keepAlives.Go(func() { w.renewLease(ctx, lease) })
 	return lease, nil
 }
@@ -375,12 +280,7 @@ func (w *writer) renewLease(ctx context.Context, lease int64) {
 
 // loseLease has a new lease requested if lease is the current one.
 func (w *writer) loseLease(lease int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.lease == lease {
-		w.lease = 0
-		w.claim.dropFence()
-	}
+	w.session.loseLease(lease)
 	w.wake.Set()
 }
 
@@ -388,10 +288,9 @@ func (w *writer) loseLease(lease int64) {
 func (w *writer) writeBatch(ctx context.Context, fence int64, batch []operation) (result, error) {
 	revision, effective, err := w.store.write(ctx, fence, batch)
 	achieved, changed := progressed, engine.Keys{}
-	w.mu.Lock()
 	switch {
 	case err == nil:
-		w.outbox.recordAccepted(batch, effective, revision, w.mirror.ownKeys().revision)
+		w.outbox.recordAccepted(batch, effective, revision, w.mirror.revision)
 		if !batch[0].withdraw {
 			achieved = wrote
 		}
@@ -407,7 +306,6 @@ func (w *writer) writeBatch(ctx context.Context, fence int64, batch []operation)
 		w.outbox.requeue(batch)
 		err = w.handleFailedWrite(err)
 	}
-	w.mu.Unlock()
 	w.notifier.Notify(changed)
 	if err != nil {
 		return idle, fmt.Errorf("writing %d exports: %w", len(batch), err)

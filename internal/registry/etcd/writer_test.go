@@ -47,11 +47,11 @@ func TestFailedWriteDropsFence(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := testWriter(t)
-			w.claim.acquire(7)
+			w.session.claim.acquire(7)
 			if err := w.handleFailedWrite(tt.err); (err != nil) != tt.wantErr {
 				t.Errorf("error %v, want one: %t", err, tt.wantErr)
 			}
-			if kept := w.claim.fence == 7; kept != tt.wantFence {
+			if kept := w.session.claim.fence == 7; kept != tt.wantFence {
 				t.Errorf("fence kept: %t, want %t", kept, tt.wantFence)
 			}
 		})
@@ -66,8 +66,8 @@ func TestExportsWaitForFence(t *testing.T) {
 	w := testWriter(t)
 	l := w.mirror.state.layout
 	w.observe(w.mirror.replace([]pair{memberPair(t, l, "cls1", 5, now)}, fence-1))
-	w.claim.acquire(fence)
-	w.recordRevision, w.heartbeatAt = fence, now.Add(time.Hour)
+	w.session.claim.acquire(fence)
+	w.session.recordRevision, w.session.heartbeatAt = fence, now.Add(time.Hour)
 	exp := webExport("cls1", 0, 1)
 	if err := w.setDesired(exp.Key, &exp); err != nil {
 		t.Fatal(err)
@@ -115,8 +115,8 @@ func TestOwnerOnLeaving(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := testWriter(t)
-			w.claim.leases[ownLease], w.claim.held = true, tt.held
-			if got := w.ownerOf(tt.alive, tt.member); got != tt.want {
+			w.session.claim.leases[ownLease], w.session.claim.held = true, tt.held
+			if got := w.session.ownerOf(tt.alive, w.memberUID(tt.member)); got != tt.want {
 				t.Errorf("owner %v, want %v", got, tt.want)
 			}
 		})
@@ -135,7 +135,7 @@ func TestLeaseSurvivesReconnect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.claim.acquire(7)
+	w.session.claim.acquire(7)
 	var last time.Time
 	within(t, "the lease is checked after a renewal has ended", func() bool {
 		if time.Since(last) > 500*time.Millisecond { // again, for the renewal may not have begun
@@ -150,7 +150,7 @@ func TestLeaseSurvivesReconnect(t *testing.T) {
 	})
 	cancel()
 	w.keepAlives.Wait()
-	if w.lease != lease || w.claim.fence != 7 {
-		t.Errorf("lease %d and fence %d after reconnecting, want %d and 7", w.lease, w.claim.fence, lease)
+	if w.session.lease != lease || w.session.claim.fence != 7 {
+		t.Errorf("lease %d and fence %d after reconnecting, want %d and 7", w.session.lease, w.session.claim.fence, lease)
 	}
 }

@@ -1,0 +1,194 @@
+package etcd
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// errDisplaced means that a process that began later writes for this cluster.
+var errDisplaced = errors.New("another controller writes to etcd under this cluster's ID and with the same UID of namespace kube-system: " +
+	"a replica that was elected since, or a clone of the cluster")
+
+// session is the hold of this process on the cluster ID: the claim, the lease and the heartbeats. It is safe for concurrent use.
+type session struct {
+	clusterID string
+	// uid is this cluster's.
+	uid      string
+	interval time.Duration
+
+	mu    sync.Mutex
+	claim claim
+	// lease is the lease that is renewed, 0 while there is none.
+	lease int64
+	// record is the member record as last written or about to be written, at recordRevision; heartbeatAt is the time of the
+	// next heartbeat.
+	record         memberRecord
+	recordRevision int64
+	heartbeatAt    time.Time
+}
+
+func newSession(cfg Config) *session {
+	return &session{
+		clusterID: cfg.Identity.ClusterID, uid: cfg.Identity.UID, interval: cfg.HeartbeatInterval,
+		claim: newClaim(cfg.Identity.UID), record: newMemberRecord(cfg.Identity, cfg.Version),
+	}
+}
+
+// task is the next request.
+type task struct {
+	// join writes alive and member, if alive still has revision seen.
+	join bool
+	seen int64
+	// heartbeat writes member, batch exports; both demand the fence.
+	heartbeat bool
+	batch     []operation
+	fence     int64
+	// mayWrite is true if exports may be written.
+	mayWrite bool
+}
+
+// nextTask returns what to do next without exports, or why nothing may be written.
+func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !own.synced:
+		return task{}, nil
+	case s.claim.fence != 0:
+		return s.nextFencedTask(now, own), nil
+	}
+	switch s.claim.evaluate(own.alive) {
+	case heldByOther:
+		return task{}, &registry.DuplicateIDError{ClusterID: s.clusterID, OtherUID: own.alive.uid}
+	case displaced:
+		return task{}, errDisplaced
+	}
+	return task{join: true, seen: own.alive.revision}, nil
+}
+
+// nextFencedTask returns what to do next while this process holds the ID. The caller holds s.mu.
+func (s *session) nextFencedTask(now time.Time, own ownKeys) task {
+	if own.revision >= s.recordRevision && own.member.UID != s.uid {
+		s.heartbeatAt = now // the record was removed or changed
+	}
+	heartbeat := !now.Before(s.heartbeatAt)
+	// Everything written before the fence is known only when the fence itself has been read.
+	return task{fence: s.claim.fence, heartbeat: heartbeat, mayWrite: !heartbeat && own.revision >= s.claim.fence}
+}
+
+// observe compares the fence with alive as of revision, and reports whether this process has lost it.
+func (s *session) observe(alive aliveState, revision int64) (lost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claim.observe(alive, revision)
+}
+
+// acquire records that this process wrote alive and member at revision.
+func (s *session) acquire(revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.claim.acquire(revision)
+	s.recordRevision = revision
+}
+
+// dropFence requires that alive is written anew before anything else.
+func (s *session) dropFence() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.claim.dropFence()
+}
+
+// nextRecord returns the encoded member record with a new heartbeat. A cluster that was a member before, as shown, keeps its join
+// time.
+func (s *session) nextRecord(now time.Time, shown memberRecord) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if shown.UID == s.uid && s.record.Joined.IsZero() {
+		s.record.Joined, s.record.Heartbeat = shown.Joined, shown.Heartbeat
+	}
+	s.record = s.record.withHeartbeat(now)
+	s.heartbeatAt = now.Add(s.interval)
+	return s.record.encode()
+}
+
+// recordHeartbeat records that the member record was written at revision.
+func (s *session) recordHeartbeat(revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recordRevision = revision
+}
+
+// postponeHeartbeat schedules the next heartbeat after a failed one.
+func (s *session) postponeHeartbeat(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heartbeatAt = now.Add(s.interval / 4)
+}
+
+// untilHeartbeat returns the time until the next heartbeat.
+func (s *session) untilHeartbeat(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claim.fence == 0 {
+		return s.interval
+	}
+	return s.heartbeatAt.Sub(now)
+}
+
+// currentLease returns the lease that is renewed, 0 if there is none.
+func (s *session) currentLease() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lease
+}
+
+// setLease sets a new lease.
+func (s *session) setLease(lease int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lease = lease
+	s.claim.leases[lease] = true
+}
+
+// loseLease drops a lease that has expired, if it is the current one.
+func (s *session) loseLease(lease int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease == lease {
+		s.lease = 0
+		s.claim.dropFence()
+	}
+}
+
+// owner is the owner of the keys below this cluster's prefix.
+type owner int
+
+const (
+	// ownerThis is this cluster.
+	ownerThis owner = iota
+	// ownerOther is another cluster, or another process of this one.
+	ownerOther
+	// ownerUnclear is a previous process of this cluster or a live clone.
+	ownerUnclear
+)
+
+// ownerOf returns the owner according to the key alive and the UID of the member record, "" if that cannot be read.
+func (s *session) ownerOf(alive aliveState, memberUID string) owner {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case alive.isHeld() && s.claim.leases[alive.lease]:
+		return ownerThis
+	case alive.isHeld() && (alive.uid != s.uid || s.claim.held):
+		return ownerOther
+	case alive.isHeld():
+		return ownerUnclear
+	// No process holds the ID: this one did, or the member record names the last one.
+	case s.claim.held, memberUID == s.uid:
+		return ownerThis
+	}
+	return ownerOther
+}
