@@ -22,7 +22,7 @@ done`
 
 // input is the input of the shell. It stays open until this process dies. Without a reference to it, the garbage collector would
 // close it, and the shell would kill the children of a test that still runs.
-var input io.WriteCloser
+var input io.WriteCloser //nolint:unused // the reference is its use
 
 // EndChildren starts a shell that kills all further children of this process, and their children, when this process dies. Call it
 // before the first of them is started. Further calls do nothing.

@@ -178,7 +178,7 @@ func TestProblemLogsTransitions(t *testing.T) {
 		if changed := p.Set(step.err); changed != step.wantChanged {
 			t.Errorf("step %d: changed %t, want %t", i, changed, step.wantChanged)
 		}
-		if p.Err() != step.err {
+		if !errors.Is(p.Err(), step.err) {
 			t.Errorf("step %d: error %v, want %v", i, p.Err(), step.err)
 		}
 		if got := strings.TrimSpace(logged.String()); got != step.wantLog && !strings.HasSuffix(got, step.wantLog) || (got == "") != (step.wantLog == "") {
