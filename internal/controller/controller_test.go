@@ -195,7 +195,7 @@ func TestUnexportWhileTheControllerIsDown(t *testing.T) {
 	s.a.notImported(t, s.key)
 }
 
-// Of many new exports at once everything is told in the end, those that go in the middle notwithstanding.
+// Of many new exports at once every status is written in the end, also if some exports are deleted meanwhile.
 func TestManyAtOnce(t *testing.T) {
 	s := setUp(t, "many")
 	const n = 40
@@ -222,7 +222,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 // A controller that is stopped between the first two writes of an import leaves a derived Service without an owner.
-func TestDerivedServiceOfAnEarlierLife(t *testing.T) {
+func TestImportsRemoveOrphanedService(t *testing.T) {
 	s := setUp(t, "earlier-life")
 	derivedFor := func(key mcs.Key) *corev1.Service {
 		svc := controllertest.Service(mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)})
@@ -240,7 +240,7 @@ func TestDerivedServiceOfAnEarlierLife(t *testing.T) {
 	if d := cmp.Diff(used.Spec.ClusterIPs, imp.Spec.IPs); d != "" {
 		t.Errorf("IPs of the Service that was there and of the import (-want +got):\n%s", d)
 	}
-	eventually(t, "removing the Service that nobody needs", func() error {
+	eventually(t, "removing the orphaned derived Service", func() error {
 		err := s.b.admin.Get(t.Context(), client.ObjectKeyFromObject(unused), unused)
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -270,7 +270,7 @@ func TestUnreadableClusterKeepsItsEndpoints(t *testing.T) {
 	s.b.notImported(t, s.key)
 }
 
-func TestDuplicateClusterIDIsTold(t *testing.T) {
+func TestExportReportsDuplicateClusterID(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
 	key := newKey("duplicate")
@@ -315,7 +315,7 @@ func TestServiceExportWithoutService(t *testing.T) {
 	s.b.notImported(t, s.key)
 }
 
-func TestConflictIsToldToAll(t *testing.T) {
+func TestConflictIsReportedByAllExporters(t *testing.T) {
 	s := setUp(t, "conflict")
 	s.a.export(t, s.key, 1, 1)
 	s.a.condition(t, s.key, "Ready=True Exported", "")

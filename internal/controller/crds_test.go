@@ -89,7 +89,7 @@ func testGuard(t *testing.T, k *cluster) {
 		{release: "v0.10.0", revision: "0"},
 		{release: "v1.0.0", revision: "0"},
 		{release: "main", revision: "0"},
-		{release: "v0.5.2", revision: "0"}, // nobody knows what main was
+		{release: "v0.5.2", revision: "0"}, // of an unknown revision of main
 		{},                                 // nor what this is
 		{release: "v0.5.2", revision: "0"},
 	} {

@@ -119,7 +119,7 @@ func TestIdentityChangesWhileTheControllerIsDown(t *testing.T) {
 	b.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
 	a.remembers(t, "set.cls9")
 
-	// A registry that is down when the cluster leaves is told by a later controller.
+	// A registry that is down when the cluster leaves learns of it from a later process.
 	hub.SetError(errors.New("the registry is down for a test"))
 	a.property(t, aboutv1beta1.ClusterIDProperty, "")
 	a.condition(t, key, "Ready=False Failed", "create ClusterProperty cluster.clusterset.k8s.io")

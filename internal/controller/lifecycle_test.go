@@ -127,7 +127,7 @@ func TestServiceChangesItsPortsAndSelector(t *testing.T) {
 	}
 }
 
-// A Service without a selector has the EndpointSlices that somebody writes by hand, with whatever is left out of them.
+// A Service without a selector has the EndpointSlices that the user writes by hand, with optional fields left out.
 func TestSlicesMadeByHand(t *testing.T) {
 	s := setUp(t, "byhand")
 	s.a.create(t, controllertest.Service(s.key))
@@ -139,7 +139,7 @@ func TestSlicesMadeByHand(t *testing.T) {
 		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(3306))}},
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.7"}}},
 	}
-	byHand.Labels = map[string]string{discoveryv1.LabelServiceName: s.key.Name} // managed by nobody, readiness not said
+	byHand.Labels = map[string]string{discoveryv1.LabelServiceName: s.key.Name} // without a manager and without readiness
 	s.a.create(t, byHand)
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"192.0.2.7"}})
 	s.b.importedPorts(t, s.key, []string{"http:80"}, []string{"http:3306"})

@@ -223,7 +223,7 @@ func (k *cluster) leader(t *testing.T, before string) string {
 			return err
 		}
 		if h := lease.Spec.HolderIdentity; h == nil || *h == "" || *h == before {
-			return fmt.Errorf("nobody new holds the lease")
+			return fmt.Errorf("no new holder of the lease")
 		}
 		return nil
 	})

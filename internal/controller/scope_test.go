@@ -32,7 +32,7 @@ func TestNamespacesMayBeKeptFromExportingAndImporting(t *testing.T) {
 	a.runWith(t, hubRegistry(hub), options)
 	b.run(t, hub, flags("cls2"))
 
-	// A namespace without the label may not export, and the user is told what would help.
+	// A namespace without the label may not export, and the user learns how to change that.
 	a.export(t, key, 1, 1)
 	a.condition(t, key, "Ready=False Failed", `may not export: this cluster's controller runs with --export-namespaces="export=yes"`)
 	a.condition(t, key, "Valid=True Valid", "")

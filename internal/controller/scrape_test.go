@@ -25,7 +25,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
 )
 
-// peerNotificationMetrics come with hints, which need the pods' network.
+// peerNotificationMetrics come with peer notifications, which need the pods' network.
 var peerNotificationMetrics = map[string]bool{"cloud_map_mcs_registry_peer_notifications_total": true, "cloud_map_mcs_registry_poll_interval_seconds": true}
 
 // TestScrape: all that the alerts and the dashboard use is in a scrape of a controller that works, and the real promtool finds

@@ -5,16 +5,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 func TestDecideExportConditions(t *testing.T) {
@@ -56,7 +57,7 @@ func TestDecideExportConditions(t *testing.T) {
 			want:  []string{"Valid=True Valid", "Ready=False Pending"},
 		},
 		{
-			name:  "not read yet, exported in an earlier life",
+			name:  "not read yet, exported by a previous process",
 			facts: exportFacts{valid: valid},
 			have:  readyBefore,
 			want:  []string{"Valid=True Valid", "Ready=True Exported"},
@@ -107,12 +108,12 @@ func TestDecideExportConditions(t *testing.T) {
 	}
 }
 
-// TestFirstStatusWaits has the first status of a new export wait for the registry, and no other status.
-func TestFirstStatusWaits(t *testing.T) {
+// TestFirstStatusWaitsForRegistry has the first status of a new export wait for the registry, and no other status.
+func TestFirstStatusWaitsForRegistry(t *testing.T) {
 	began := time.Unix(1000, 0)
 	key := mcs.Key{Namespace: "a", Name: "b"}
-	exp, told := &mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceExport{}
-	told.Status.Conditions = []metav1.Condition{{Type: "Ready"}}
+	exp, withStatus := &mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceExport{}
+	withStatus.Status.Conditions = []metav1.Condition{{Type: "Ready"}}
 	valid := mcs.ExportValid(&corev1.Service{})
 	pending, exported := registry.PublishStatus{State: registry.Pending}, registry.PublishStatus{State: registry.Exported}
 	refused := registry.PublishStatus{State: registry.Pending, Err: errors.New("no room")}
@@ -125,7 +126,7 @@ func TestFirstStatusWaits(t *testing.T) {
 		"new, to be exported any moment": {time.Second, exp, exportFacts{valid: valid, status: pending}, 2 * time.Second},
 		"not exported for long":          {4 * time.Second, exp, exportFacts{valid: valid, status: pending}, 0},
 		"exported at once":               {0, exp, exportFacts{valid: valid, status: exported}, 0},
-		"it has a status":                {0, told, exportFacts{valid: valid, status: pending}, 0},
+		"it has a status":                {0, withStatus, exportFacts{valid: valid, status: pending}, 0},
 		"AWS refuses it":                 {0, exp, exportFacts{valid: valid, status: refused}, 0},
 		"it cannot be exported":          {0, exp, exportFacts{valid: valid, status: pending, problem: "left"}, 0},
 		"it may not be exported":         {0, exp, exportFacts{valid: valid, status: pending, denial: "namespace"}, 0},
@@ -141,7 +142,7 @@ func TestFirstStatusWaits(t *testing.T) {
 	}
 }
 
-func TestTellOnlyWhatIsNewAndMattersWhereTheNamespaceStays(t *testing.T) {
+func TestRecordConditionsReportsNewProblems(t *testing.T) {
 	going := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going", DeletionTimestamp: &metav1.Time{Time: time.Now()}, Finalizers: []string{"x/y"}}}
 	c := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "stays"}}, going).Build()
 	valid, noService := mcs.ExportValid(&corev1.Service{}), mcs.ExportValid(nil)
@@ -160,7 +161,7 @@ func TestTellOnlyWhatIsNewAndMattersWhereTheNamespaceStays(t *testing.T) {
 		},
 		{name: "being written", namespace: "stays", valid: valid, news: []metav1.Condition{mcs.ExportReady(mcs.Progress{})}},
 		{
-			name: "no Service is told once", namespace: "stays", valid: noService,
+			name: "no Service is reported once", namespace: "stays", valid: noService,
 			news: []metav1.Condition{noService, mcs.ExportNotReady(noService)},
 			want: []string{"Warning NoService " + noService.Message},
 		},

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,10 +12,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 // The derived Service is made before the ServiceImport: what becomes of the one when the other cannot be made.
-func TestHalfOfANewImport(t *testing.T) {
+func TestApplyResumesPartialImport(t *testing.T) {
 	full := errors.New("no IP is left")
 	name := client.ObjectKey{Namespace: webKey.Namespace, Name: webKey.Name}
 	foreign := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
@@ -37,7 +38,7 @@ func TestHalfOfANewImport(t *testing.T) {
 			func(context.Context, client.WithWatch) error { return full },
 			func(err error) bool { return errors.Is(err, full) }, true, false,
 		},
-		"the Service goes when somebody else made the ServiceImport": {
+		"the Service is deleted if another client created the ServiceImport": {
 			func(ctx context.Context, cl client.WithWatch) error { return cl.Create(ctx, foreign.DeepCopy()) },
 			apierrors.IsAlreadyExists, false, false,
 		},

@@ -8,15 +8,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 var webKey = mcs.Key{Namespace: "demo", Name: "web"}
@@ -74,7 +75,7 @@ func TestDecideImport(t *testing.T) {
 		wantClusters []string
 		wantUnknown  []string
 	}{
-		{name: "nobody exports it, nothing is there", facts: importFacts{namespace: true, synced: true}, want: verdictNone},
+		{name: "no export in any cluster, no objects", facts: importFacts{namespace: true, synced: true}, want: verdictNone},
 		{
 			name:  "another cluster exports it",
 			facts: importFacts{namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
@@ -86,7 +87,7 @@ func TestDecideImport(t *testing.T) {
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls1", "cls2"},
 		},
 		{
-			name: "an import of the old controller",
+			name: "an import of the legacy controller",
 			facts: importFacts{
 				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}, imp: foreignImport, derived: foreignService,
 				takeover: TakeoverObjects{TakesImport: true, TakesDerived: true},
@@ -94,12 +95,12 @@ func TestDecideImport(t *testing.T) {
 			want: verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
 		},
 		{
-			name:  "an import of the old controller, and nobody exports it",
+			name:  "an import of the legacy controller, no export in any cluster",
 			facts: importFacts{namespace: true, synced: true, imp: foreignImport, takeover: TakeoverObjects{TakesImport: true}},
 			want:  verdictNone,
 		},
 		{
-			name: "an import of the old controller, a cluster is unknown",
+			name: "an import of the legacy controller, a cluster is unknown",
 			facts: importFacts{
 				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}, Unknown: []string{"cls3"}}, imp: foreignImport,
 				takeover: TakeoverObjects{TakesImport: true},
@@ -107,14 +108,14 @@ func TestDecideImport(t *testing.T) {
 			want: verdictNone, wantUnknown: []string{"cls3"},
 		},
 		{
-			name: "an import of the old controller, a registry is not read yet",
+			name: "an import of the legacy controller, a registry is not read yet",
 			facts: importFacts{
 				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}, imp: foreignImport, takeover: TakeoverObjects{TakesImport: true},
 			},
 			want: verdictNone,
 		},
 		{
-			name: "an import of the old controller, with somebody else's Service in the way",
+			name: "an import of the legacy controller, a foreign Service has the derived name",
 			facts: importFacts{
 				namespace: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}, imp: foreignImport, derived: foreignService, takeover: TakeoverObjects{TakesImport: true},
 			},
@@ -150,7 +151,7 @@ func TestDecideImport(t *testing.T) {
 			want: verdictApply, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
 		},
 		{
-			name: "a cluster that takes no part is unknown: it holds up nobody",
+			name: "an unknown cluster that the import does not contain",
 			facts: importFacts{
 				namespace: true, synced: true, local: &local, imp: importShowing("cls1"), view: registry.View{Unknown: []string{"cls3"}},
 			},
@@ -196,17 +197,17 @@ func TestDecideImport(t *testing.T) {
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls1"},
 		},
 		{
-			name:  "somebody else's ServiceImport is in the way",
+			name:  "a foreign ServiceImport exists",
 			facts: importFacts{namespace: true, synced: true, imp: foreignImport, view: registry.View{Exports: []mcs.Export{remote}}},
 			want:  verdictNotOwned,
 		},
 		{
-			name:  "somebody else's ServiceImport is nobody's business",
+			name:  "a foreign ServiceImport without any export",
 			facts: importFacts{namespace: true, synced: true, imp: foreignImport},
 			want:  verdictNone,
 		},
 		{
-			name:  "somebody else's Service is in the way",
+			name:  "a foreign Service has the derived name",
 			facts: importFacts{namespace: true, synced: true, imp: importShowing(), derived: foreignService, view: registry.View{Exports: []mcs.Export{remote}}},
 			want:  verdictNotOwned,
 		},
@@ -230,37 +231,37 @@ func TestDecideImport(t *testing.T) {
 			want: verdictRemove,
 		},
 		{
-			name:  "the namespace may not import, somebody else's ServiceImport is left alone",
+			name:  "excluded namespace with a foreign ServiceImport",
 			facts: importFacts{namespace: true, excluded: true, synced: true, imp: foreignImport, view: registry.View{Exports: []mcs.Export{remote}}},
 			want:  verdictNone,
 		},
 		{
-			name:  "nobody exports it, and an earlier life left a derived Service",
+			name:  "no export in any cluster, an orphaned derived Service",
 			facts: importFacts{namespace: true, synced: true, derived: ownService},
 			want:  verdictRemove,
 		},
 		{
-			name:  "an earlier life left a derived Service, and a cluster is unknown",
+			name:  "an orphaned derived Service, a cluster is unknown",
 			facts: importFacts{namespace: true, synced: true, derived: ownService, view: registry.View{Unknown: []string{"cls3"}}},
 			want:  verdictNone,
 		},
 		{
-			name:  "an earlier life left a derived Service, and somebody made a ServiceImport",
+			name:  "an orphaned derived Service, a foreign ServiceImport",
 			facts: importFacts{namespace: true, synced: true, derived: ownService, imp: foreignImport},
 			want:  verdictNone,
 		},
 		{
-			name:  "the namespace may not import any more, and an earlier life left a derived Service",
+			name:  "excluded namespace with an orphaned derived Service",
 			facts: importFacts{namespace: true, excluded: true, derived: ownService},
 			want:  verdictRemove,
 		},
 		{
-			name:  "nobody exports it, and somebody else's Service has the name",
+			name:  "no export in any cluster, a foreign Service has the derived name",
 			facts: importFacts{namespace: true, synced: true, derived: foreignService},
 			want:  verdictNone,
 		},
 		{
-			name:  "somebody else's Service does not keep the import",
+			name:  "a foreign Service does not keep the import",
 			facts: importFacts{namespace: true, synced: true, imp: importShowing(), derived: foreignService},
 			want:  verdictRemove,
 		},
@@ -334,7 +335,7 @@ func TestDecideStale(t *testing.T) {
 		wantStale     string
 		wantUntouched []string
 	}{
-		{"nobody is stale", importFacts{synced: true, view: registry.View{Exports: both}}, "cls2=1 cls3=1", " NoneStale", nil},
+		{"no stale cluster", importFacts{synced: true, view: registry.View{Exports: both}}, "cls2=1 cls3=1", " NoneStale", nil},
 		{
 			"one is stale", importFacts{synced: true, view: registry.View{Exports: both, Stale: []string{"cls2"}}},
 			"cls2=0 cls3=1", "cls2 Withdrawn", nil,

@@ -3,10 +3,11 @@ package imports
 import (
 	"testing"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 func TestNamespaceWaiters(t *testing.T) {

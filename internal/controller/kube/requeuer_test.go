@@ -3,11 +3,12 @@ package kube
 import (
 	"testing"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 func TestRequeuerKeepsKeysFromBeforeTheStart(t *testing.T) {

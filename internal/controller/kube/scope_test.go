@@ -4,8 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 )
 
 func TestScope(t *testing.T) {

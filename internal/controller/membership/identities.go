@@ -94,7 +94,7 @@ func (i *Identities) patch(ctx context.Context, identity mcs.Identity, value *st
 // podNamespaceFile is where Kubernetes tells a pod its namespace.
 const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// homeNamespace is the controller's own namespace, "" when it runs outside of a cluster and was not told.
+// homeNamespace returns the controller's own namespace, "" if it runs outside of a cluster and no flag sets it.
 func homeNamespace(o config.Election) string {
 	if o.Namespace != "" {
 		return o.Namespace

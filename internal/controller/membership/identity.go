@@ -13,7 +13,7 @@ const aboutCRD = "clusterproperties." + aboutv1beta1.GroupName
 
 // properties are the cluster's ClusterProperties.
 type properties struct {
-	// Installed says whether the API exists.
+	// Installed reports whether the API exists.
 	Installed bool
 	// ClusterID and ClusterSetID are "" where there is no such ClusterProperty.
 	ClusterID, ClusterSetID string

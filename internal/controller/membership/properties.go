@@ -34,7 +34,7 @@ type propertyReader struct {
 	cache cache.Cache
 }
 
-// read is what the ClusterProperties say. An error means that nobody knows.
+// read returns the ClusterProperties. An error means that they are unknown.
 func (r *propertyReader) read(ctx context.Context) (properties, error) {
 	if r.cache == nil {
 		version, ok, err := served.About(r.discovery)
@@ -81,7 +81,7 @@ func (r *propertyReader) watch(ctx context.Context) error {
 	}
 	go func() {
 		if err := r.cache.Start(ctx); err != nil {
-			r.log.Error(err, "Watching ClusterProperties")
+			r.log.Error(err, "Failed to watch ClusterProperties")
 		}
 	}()
 	return nil

@@ -25,7 +25,7 @@ func (m *Membership) withdrawPrevious(ctx context.Context, now mcs.Identity, uid
 	}
 	past, err := m.identities.List(ctx)
 	if err != nil {
-		m.logOnce(err, "Cannot read which identities this cluster had; trying again")
+		m.logOnce(err, "Failed to read the identities of previous processes, retrying")
 		return
 	}
 	m.previousKnown = true
@@ -34,7 +34,7 @@ func (m *Membership) withdrawPrevious(ctx context.Context, now mcs.Identity, uid
 		case identity.UID != uid:
 			// Another cluster's ConfigMap, restored here from a backup.
 			if err := m.identities.Forget(ctx, identity); err != nil {
-				m.log.Error(err, "Forgetting the identity of another cluster", "cluster", identity.ClusterID)
+				m.log.Error(err, "Failed to forget the identity of another cluster", "cluster", identity.ClusterID)
 			}
 		case identity != now:
 			m.withdraw(ctx, identity)
@@ -47,17 +47,17 @@ func (m *Membership) withdraw(ctx context.Context, identity mcs.Identity) {
 	ctx, stop := context.WithCancel(ctx)
 	w := &withdrawal{stop: stop, done: make(chan struct{})}
 	m.withdrawals[identity] = w
-	m.log.Info("Withdrawing everything under an earlier identity", "cluster", identity.ClusterID, "clusterSet", identity.ClusterSetID)
+	m.log.Info("Withdrawing the exports of a previous identity", "cluster", identity.ClusterID, "clusterSet", identity.ClusterSetID)
 	go func() {
 		defer close(w.done)
 		defer stop()
 		for {
 			err := m.leaveAs(ctx, identity)
 			if err == nil {
-				m.log.Info("Nothing of this cluster is left under an earlier identity", "cluster", identity.ClusterID, "clusterSet", identity.ClusterSetID)
+				m.log.Info("Withdrew the exports of a previous identity", "cluster", identity.ClusterID, "clusterSet", identity.ClusterSetID)
 				return
 			}
-			m.log.Error(err, "Withdrawing what is left of an earlier identity; trying again",
+			m.log.Error(err, "Failed to withdraw the exports of a previous identity, retrying",
 				"cluster", identity.ClusterID, "clusterSet", identity.ClusterSetID)
 			select {
 			case <-ctx.Done():
@@ -68,7 +68,7 @@ func (m *Membership) withdraw(ctx context.Context, identity mcs.Identity) {
 	}()
 }
 
-// leaveAs removes what an earlier life left under identity, and forgets it. A clone of this cluster that lives under it keeps it.
+// leaveAs removes what a previous process left under identity, and forgets it. A clone of this cluster keeps its exports.
 func (m *Membership) leaveAs(ctx context.Context, identity mcs.Identity) error {
 	reg, err := m.newRegistry(ctx, identity)
 	if err != nil {
