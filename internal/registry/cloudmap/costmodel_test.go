@@ -46,20 +46,20 @@ func TestCostModel(t *testing.T) {
 	}
 	for _, s := range benchmarked(t) {
 		poll := defaultPoll
-		if s.Hints {
+		if s.Notifications {
 			poll = defaultRelaxed
 		}
 		// The benchmark's window of two minutes has whole requests. On a busy machine a poll takes longer, so that there may be
 		// fewer of them, but not more.
 		if want := (CostModel{Poll: poll, Heartbeat: defaultHeartbeat}).TotalPerMinute(); s.PerMinute > want+2 || s.PerMinute < want*4/5 {
-			t.Errorf("%d exports, %d clusters, hints %v: the benchmark measured %.1f requests per minute, the model has %.1f", s.Exports, s.Clusters, s.Hints, s.PerMinute, want)
+			t.Errorf("%d exports, %d clusters, notifications %v: the benchmark measured %.1f requests per minute, the model has %.1f", s.Exports, s.Clusters, s.Notifications, s.PerMinute, want)
 		}
 	}
 }
 
 type benchmark struct {
 	Exports, Clusters int
-	Hints             bool
+	Notifications     bool
 	PerMinute         float64
 }
 

@@ -19,10 +19,11 @@ const (
 )
 
 // retryLadder lists the times after a notification at which the registry is read again while it does not show the news. A
-// consistent registry shows it to the first read, at once. AWS Cloud Map shows a write after about 500 ms: the second read comes
-// just after that, so that a change costs two reads. After the last one the notification is given up.
+// consistent registry shows it to the first read, at once. AWS Cloud Map shows a write after about 500 ms, so one read comes just
+// after that, and one before it for the writes that show earlier. After the last read the notification is given up.
 var retryLadder = [...]time.Duration{
-	550 * time.Millisecond, 1050 * time.Millisecond, 1600 * time.Millisecond, 2200 * time.Millisecond, 2900 * time.Millisecond, 3700 * time.Millisecond,
+	250 * time.Millisecond, 550 * time.Millisecond, 1050 * time.Millisecond, 1600 * time.Millisecond,
+	2200 * time.Millisecond, 2900 * time.Millisecond, 3700 * time.Millisecond,
 }
 
 // The rate limit of reads that notifications cause, in addition to the polls. When it is exhausted, the fast poll remains. A

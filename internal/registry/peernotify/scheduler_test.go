@@ -205,8 +205,9 @@ func TestSchedulerRetries(t *testing.T) {
 		want  []int
 	}{
 		{0, []int{0}},
-		{500 * time.Millisecond, []int{0, 550}},
-		{1000 * time.Millisecond, []int{0, 550, 1050}},
+		{200 * time.Millisecond, []int{0, 250}},
+		{500 * time.Millisecond, []int{0, 250, 550}},
+		{1000 * time.Millisecond, []int{0, 250, 550, 1050}},
 	} {
 		t.Run(tc.delay.String(), func(t *testing.T) {
 			v := newSimulation(t, "b")
@@ -235,7 +236,7 @@ func TestSchedulerKeepsRetry(t *testing.T) {
 		v.run(400 * time.Millisecond)
 		v.write(second)
 		v.run(800 * time.Millisecond)
-		v.wantReads("b, then "+second, from, 0, 400, 550, 950)
+		v.wantReads("b, then "+second, from, 0, 250, 400, 550, 650, 950)
 	}
 }
 
@@ -260,7 +261,7 @@ func TestSchedulerGivesUp(t *testing.T) {
 	from := v.now
 	v.notify("b", 1_000)
 	v.run(3900 * time.Millisecond)
-	v.wantReads("a generation that never comes", from, 0, 550, 1050, 1600, 2200, 2900, 3700)
+	v.wantReads("a generation that never comes", from, 0, 250, 550, 1050, 1600, 2200, 2900, 3700)
 	from = v.now
 	v.write("c")
 	v.run(1200 * time.Millisecond)
