@@ -269,7 +269,7 @@ func TestReadOnly(t *testing.T) {
 	}
 	stop(registry.ErrLeave)
 	awaitExporters(t, reader, web.Key, "")
-	within(t, 20*time.Second, "nobody is a member", func() bool {
+	within(t, 20*time.Second, "no cluster is a member", func() bool {
 		members, err := reader.Members(t.Context())
 		return err == nil && len(members) == 0
 	})
@@ -358,7 +358,7 @@ func TestTwoRegions(t *testing.T) {
 	}
 }
 
-// TestMovingToAnotherRegion: a cluster that exported to one Region goes on in another. Whoever imports from both never misses it,
+// TestMovingToAnotherRegion: a cluster that exported to one Region goes on in another. A cluster that imports from both never misses it,
 // sees it once, and in the end what it left does not count.
 func TestMovingToAnotherRegion(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
@@ -390,7 +390,7 @@ func TestMovingToAnotherRegion(t *testing.T) {
 		t.Errorf("while the cluster moved, its export was seen as %q", states)
 	}
 
-	// Who starts now is not misled by what is left in Dublin, where nobody else lives to show that it is old.
+	// Who starts now is not misled by what is left in Dublin, where no cluster else lives to show that it is old.
 	late := c.oneOf(t, "cls3", frankfurt, dublin)
 	start(t, late)
 	awaitExporters(t, late, kept.Key, "cls1")

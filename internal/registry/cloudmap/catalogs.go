@@ -121,10 +121,10 @@ type keySet = engine.Keys
 // members takes in a whole read of the members' records. Keys are added to changed.
 func (c *catalogs) members(now time.Time, instances []api.Instance, changed keySet) {
 	maps.DeleteFunc(c.departed, func(_ string, d departure) bool { return now.Sub(d.at) >= reordered })
-	signs := map[string]bool{} // of each cluster that is present: whether it shows a new sign of life
+	signs := map[string]bool{} // of each cluster that is present: whether it shows a new heartbeat
 	for _, instance := range instances {
 		if mcs.ValidateClusterID(instance.ID) != nil {
-			continue // nobody's: a cluster's record has its ID
+			continue // not a member record: its instance ID is the cluster ID
 		}
 		if c.afterlife(instance) {
 			continue
@@ -142,7 +142,7 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, changed keyS
 	c.synced = true
 }
 
-// afterlife says whether a record is of a cluster that was removed a moment ago, and not later than that.
+// afterlife reports whether a record is of a cluster that was removed a moment ago, and not later than that.
 func (c *catalogs) afterlife(instance api.Instance) bool {
 	d, ok := c.departed[instance.ID]
 	if !ok || c.clusters[instance.ID] != nil {
@@ -152,7 +152,7 @@ func (c *catalogs) afterlife(instance api.Instance) bool {
 	return err == nil && r.UID == d.record.UID && !r.IsLaterThan(d.record)
 }
 
-// unannounced notes that there is no record with this cluster's ID, and nobody has claimed it: nothing is announced, and what is
+// unannounced notes that there is no record with this cluster's ID, and no cluster has claimed it: nothing is announced, and what is
 // there counts.
 func (c *catalogs) unannounced() {
 	if own := c.own(); own != nil {
@@ -160,7 +160,7 @@ func (c *catalogs) unannounced() {
 	}
 }
 
-// member takes in a cluster's record, and says whether it is a new sign of life.
+// member takes in a cluster's record, and reports whether it is a new heartbeat.
 func (c *catalogs) member(now time.Time, instance api.Instance, changed keySet) (sign bool) {
 	cluster := c.clusters[instance.ID]
 	if cluster == nil {
@@ -187,7 +187,7 @@ func (c *catalogs) keysOf(id string, keys keySet) {
 	}
 }
 
-// takeRecord takes in what service members has of a cluster, and says whether it was written since it was read last.
+// takeRecord takes in what service members has of a cluster, and reports whether it was written since it was read last.
 func (c *catalog) takeRecord(now time.Time, instance api.Instance, clusterSetID string, changed keySet) (written bool) {
 	r, err := format.ParseMember(instance, clusterSetID)
 	if err == nil {
@@ -200,7 +200,7 @@ func (c *catalog) takeRecord(now time.Time, instance api.Instance, clusterSetID 
 	return written
 }
 
-// take takes in a cluster's record, unless it is an answer that comes late, and says whether it is another one than before.
+// take takes in a cluster's record, unless it is an answer that comes late, and reports whether it is another one than before.
 func (c *catalog) take(now time.Time, r format.Member, changed keySet) (written bool) {
 	if c.late(now, r) {
 		return false
@@ -224,7 +224,7 @@ func (c *catalog) take(now time.Time, r format.Member, changed keySet) (written 
 	return written
 }
 
-// late says whether a record is older than the one that is known, and has not been so for long.
+// late reports whether a record is older than the one that is known, and has not been so for long.
 func (c *catalog) late(now time.Time, r format.Member) bool {
 	if !c.hasRecord || r.UID != c.record.UID || !c.record.IsLaterThan(r) {
 		c.behindSince = time.Time{}
@@ -326,13 +326,13 @@ func (c *catalog) wanted(now time.Time) []int {
 	return pages
 }
 
-// unread says whether a page that is announced is not what was read.
+// unread reports whether a page that is announced is not what was read.
 func (c *catalog) unread(now time.Time, page int) bool {
 	p := &c.pages[page]
 	return c.record.Pages[page] != "" && (!p.read || p.lost || !c.shows(page) && !p.ahead(now, c.record))
 }
 
-// shows says whether a page was read last as its cluster's record announces it.
+// shows reports whether a page was read last as its cluster's record announces it.
 func (c *catalog) shows(page int) bool { return c.record.Pages[page] == c.pages[page].digest }
 
 // page takes in a read of the instances of a page. Only a whole generation counts, and only if it is the announced one or a later one.
@@ -396,13 +396,13 @@ func belonging(page int, list []mcs.Export) (exports map[mcs.Key]mcs.Export, pro
 	return exports, problems
 }
 
-// ahead says whether what was read of the page is expected to be announced yet, being later than the record. It is not for ever:
+// ahead reports whether what was read of the page is expected to be announced yet, being later than the record. It is not for ever:
 // the process that wrote it may have ended before it could, and the next one's clock may be behind.
 func (p *pageState) ahead(now time.Time, r format.Member) bool {
 	return p.generation > r.Generation && now.Sub(p.readAt) < reordered
 }
 
-// removedBy says whether a record that does not announce the page is news of its end.
+// removedBy reports whether a record that does not announce the page is news of its end.
 func (p *pageState) removedBy(now time.Time, r format.Member) bool {
 	return !p.read || p.digest != "" && !p.ahead(now, r)
 }
@@ -413,7 +413,7 @@ func (p *pageState) remove(generation int64, changed keySet) {
 	*p = pageState{read: true, generation: generation, stored: p.stored}
 }
 
-// knows says whether it is certain that the page has an export of key or has none.
+// knows reports whether it is certain that the page has an export of key or has none.
 func (p *pageState) knows(key mcs.Key) bool {
 	_, has := p.exports[key]
 	return has || p.read && !p.unnamed && !p.unreadable[key]
@@ -444,7 +444,7 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, changed keySet
 	}
 }
 
-// withdrew says whether a page is one that the record says to be removed, given what an audit found of it: whether anything is
+// withdrew reports whether a page is one that the record says to be removed, given what an audit found of it: whether anything is
 // there, and its newest whole image or why there is none.
 func (c *catalog) withdrew(page int, there bool, found format.Page, err error) bool {
 	return c.record.Pages[page] == "" && (!there || c.hasRecord && (err != nil || found.Generation <= c.record.Generation))

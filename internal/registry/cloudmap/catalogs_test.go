@@ -134,7 +134,7 @@ func TestReadFollowsAnnouncement(t *testing.T) {
 	s.wanted("read")
 
 	s.record.Heartbeat++
-	s.notified("a first sign of life", s.members(s.record), "web-0")
+	s.notified("a first heartbeat", s.members(s.record), "web-0")
 	s.record.Heartbeat++
 	s.notified("a heartbeat", s.members(s.record))
 	s.wanted("a heartbeat")
@@ -489,10 +489,10 @@ func TestBadRecords(t *testing.T) {
 	s.members(s.record)
 	bad := s.record.Instance()
 	bad.Attributes[format.AttrPages] = "garbage"
-	stranger := api.Instance{ID: "Not_A_Cluster", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
+	outsider := api.Instance{ID: "Not_A_Cluster", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
 	unknown := api.Instance{ID: "cls3", Attributes: map[string]string{}}
 	changed := keySet{}
-	s.catalogs.members(s.now, []api.Instance{bad, stranger, unknown}, changed)
+	s.catalogs.members(s.now, []api.Instance{bad, outsider, unknown}, changed)
 	s.notified("bad records", names(changed))
 	view := s.catalogs.look(theKey)
 	if len(view.Exports) != 1 || !slices.Equal(view.Unknown, []string{"cls3"}) {
@@ -538,7 +538,7 @@ func TestLastSeen(t *testing.T) {
 	}
 }
 
-// TestAudit has this cluster's own pages in every state that an earlier life can leave them in.
+// TestAudit has this cluster's own pages in every state that the previous process can leave them in.
 func TestAudit(t *testing.T) {
 	s := newStory(t)
 	c := s.catalogs
@@ -573,7 +573,7 @@ func TestAudit(t *testing.T) {
 			t.Errorf("page %d: read %v, %d exports, %d parts in the store; want read, %d and 1", page, p.read, len(p.exports), p.stored, want)
 		}
 	}
-	// Somebody removes a page.
+	// Another writer removes a page.
 	c.audit(s.now, slices.Concat(ahead, left), changed)
 	if got := shown.wanted(s.now); !slices.Equal(got, []int{thePage}) {
 		t.Errorf("pages %v have to be read again, want %d", got, thePage)
@@ -584,7 +584,7 @@ func TestAudit(t *testing.T) {
 }
 
 // TestUnheardWithKnownCatalog: that a cluster has a catalog is known before the members are read. Its record, at first sight, is
-// no sign of life all the same.
+// no heartbeat all the same.
 func TestUnheardWithKnownCatalog(t *testing.T) {
 	s := newStory(t)
 	s.catalogs.suspect(controlPlace{catalogs: map[string]api.Service{"cls2": {}}})

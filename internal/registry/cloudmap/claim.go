@@ -9,7 +9,7 @@ import (
 
 // claim decides whether the cluster ID is ours: of two clusters that use one, the second must not write.
 //
-//	watching ──nobody's, ours of an earlier life, or silent──▶ claiming ──our record is shown──▶ held
+//	watching ──no cluster's, ours of the previous process, or silent──▶ claiming ──our record is shown──▶ held
 //	    ▲                                                          │                              │
 //	    └───────────────── another cluster's record that beats, and has the older right ─────────┘
 type claim struct {
@@ -17,7 +17,7 @@ type claim struct {
 	// silence is how long another cluster's record must not have changed to be taken for dead.
 	silence time.Duration
 	// settle is how long no other cluster's record must have been seen before the ID is claimed. It is longer than reads
-	// are late: an earlier life of this cluster may have written a moment ago, and what it wrote must not be overwritten
+	// are late: the previous process of this cluster may have written a moment ago, and what it wrote must not be overwritten
 	// with less.
 	settle time.Duration
 
@@ -41,7 +41,7 @@ const (
 	held
 )
 
-// free says whether observe would claim the ID now.
+// free reports whether observe would claim the ID now.
 func (c *claim) free(now time.Time, shown *format.Member) bool {
 	if c.state != watching {
 		return false
@@ -49,7 +49,7 @@ func (c *claim) free(now time.Time, shown *format.Member) bool {
 	if shown == nil || shown.IsOf(c.identity) {
 		settle := c.settle
 		if shown == nil && c.rivalled {
-			// Who leaves says first that it has no pages. Otherwise somebody removed the record, and its cluster writes it
+			// Who leaves says first that it has no pages. Otherwise another writer removed the record, and its cluster writes it
 			// again if it lives.
 			settle = max(settle, c.silence)
 		}

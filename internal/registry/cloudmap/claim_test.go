@@ -26,7 +26,7 @@ func TestClaimSettles(t *testing.T) {
 	}
 }
 
-// TestClaimOfVanishedRecord is a record that somebody removed: its cluster, if it lives, has until its next heartbeats to
+// TestClaimOfVanishedRecord is a record that another writer removed: its cluster, if it lives, has until its next heartbeats to
 // write it again.
 func TestClaimOfVanishedRecord(t *testing.T) {
 	const silence = 30 * time.Second
@@ -70,13 +70,13 @@ func TestClaim(t *testing.T) {
 	}
 	mine := &ours
 	tests := map[string][]step{
-		"nobody has it": {
+		"no cluster has it": {
 			{shown: nil, wantState: claiming, wantWrite: true},
 			{shown: nil, wantState: claiming}, // not visible yet
 			{shown: mine, wantState: held},
 			{shown: nil, wantState: held},
 		},
-		"ours of an earlier life": {
+		"ours of the previous process": {
 			{shown: mine, wantState: claiming, wantWrite: true},
 			{shown: mine, wantState: held},
 		},

@@ -36,7 +36,7 @@ type control struct {
 	// saved are the IDs that the store has. Only the writer uses it, once the place is known.
 	saved ResourceIDs
 	log   logr.Logger
-	// listed is told of each list of the namespaces.
+	// listed gets of each list of the namespaces.
 	listed func(map[string]api.Namespace)
 	// unlisted is closed when the place was found without a list of the services, and that has to be made up for.
 	unlisted chan struct{}
@@ -112,7 +112,7 @@ func (c *control) remembered() *controlPlace {
 	return known
 }
 
-// forget makes the next ensure look again: something that was there has vanished.
+// forget makes the next ensure read again: something that was there has vanished.
 func (c *control) forget() {
 	if known := c.known.Load(); known != nil && time.Since(known.found) >= believed {
 		c.known.CompareAndSwap(known, nil)
@@ -126,7 +126,7 @@ func (c *control) forgetIfGone(err error) {
 	}
 }
 
-// believed is how long what was found is believed to be there, whatever reads say: they are late. To look again costs a list of
+// believed is how long what was found is believed to be there, whatever reads say: they are late. To read again costs a list of
 // namespaces, which AWS allows the whole account once in two seconds.
 const believed = 2 * time.Second
 
@@ -207,7 +207,7 @@ func catalogsIn(services map[string]api.Service) map[string]api.Service {
 	return found
 }
 
-// leave deletes this cluster's catalog, and with the last cluster the rest, as far as it is ours and empty. What somebody
+// leave deletes this cluster's catalog, and with the last cluster the rest, as far as it is ours and empty. What another writer
 // uses stays.
 func (c *control) leave(ctx context.Context, place controlPlace) error {
 	defer c.forget()

@@ -62,7 +62,7 @@ func isExported(t *testing.T, reg *Registry, key mcs.Key) func() bool {
 	return func() bool { return look(t, reg, key).Local.State == registry.Exported }
 }
 
-// sees says whether reg has cluster's export of the same content.
+// sees reports whether reg has cluster's export of the same content.
 func sees(t *testing.T, reg *Registry, exp mcs.Export) func() bool {
 	return func() bool {
 		for _, got := range look(t, reg, exp.Key).Exports {
@@ -116,7 +116,7 @@ func TestSteadyState(t *testing.T) {
 	}
 }
 
-// steady starts a registry with intervals that can be told apart, and no audits.
+// steady starts a registry with intervals that can be reported apart, and no audits.
 func steady(t *testing.T, c *cloud, identity mcs.Identity) *Registry {
 	t.Helper()
 	cfg := fast(identity)

@@ -253,7 +253,7 @@ func (f *fleetOf) change(endpoints int) {
 	}
 }
 
-// exported says whether every export is.
+// exported reports whether every export is.
 func (f *fleetOf) exported() bool {
 	for _, reg := range f.regs {
 		for service := range fleetExports {
@@ -265,7 +265,7 @@ func (f *fleetOf) exported() bool {
 	return true
 }
 
-// listed says whether every cluster knows all catalogs.
+// listed reports whether every cluster knows all catalogs.
 func (f *fleetOf) listed() bool {
 	return !slices.ContainsFunc(f.regs, func(reg *Registry) bool {
 		reg.state.mu.Lock()
@@ -350,7 +350,7 @@ func TestFleet(t *testing.T) {
 		f.atMost("start", "RegisterInstance", 25)
 
 		f.phase("steady state", time.Hour, false, after(time.Minute))
-		// The instance view may still be looking, at the lowest priority, for what earlier lives left.
+		// The instance view may still be looking, at the lowest priority, for what previous processes left.
 		if _, throttled := f.total(); throttled > f.throttled["ListNamespaces"] {
 			t.Errorf("requests were throttled in steady state: %v", f.throttled)
 		}
@@ -381,7 +381,7 @@ func TestFleet(t *testing.T) {
 	})
 }
 
-// outage takes Cloud Map away for ten minutes: nobody asks more than while all is well, nobody is taken for dead, nothing is removed, and
+// outage takes Cloud Map away for ten minutes: no cluster asks more than while all is well, no cluster is taken for dead, nothing is removed, and
 // what was changed meanwhile is exported soon after.
 func (f *fleetOf) outage() {
 	f.t.Helper()

@@ -135,7 +135,7 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.server.Load().ServeHTTP(w, r)
 }
 
-// register looks at a write before the server does, and says whether it has answered it.
+// register looks at a write before the server does, and reports whether it has answered it.
 func (c *cloud) register(w http.ResponseWriter, r *http.Request) (answered bool) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -229,7 +229,7 @@ func fast(identity mcs.Identity) Config {
 	standard.confirm, standard.adopt = 300*time.Millisecond, 500*time.Millisecond
 	standard.audit, standard.settle = 100*time.Millisecond, 100*time.Millisecond
 	standard.missing, standard.gone = 20*time.Millisecond, 400*time.Millisecond
-	standard.unspoken, standard.instanceResync, standard.instanceList = 200*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
+	standard.adoptionGracePeriod, standard.instanceResync, standard.instanceList = 200*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
 	standard.retry, standard.maxRetry = 20*time.Millisecond, 200*time.Millisecond
 	return Config{
 		Identity: identity, Version: "test",
@@ -338,7 +338,7 @@ func (c *cloud) replace(server *cloudmaplocal.Server) { c.server.Store(server) }
 // settle waits until reads show everything that was written before.
 func (c *cloud) settle() { time.Sleep(c.delay) }
 
-// put writes an instance as somebody else would.
+// put writes an instance as another writer would.
 func (c *cloud) put(t *testing.T, namespaceName, serviceName string, instance api.Instance) {
 	t.Helper()
 	s, ok := c.service(t, namespaceName, serviceName)
@@ -350,7 +350,7 @@ func (c *cloud) put(t *testing.T, namespaceName, serviceName string, instance ap
 	}
 }
 
-// drop removes an instance as somebody else would.
+// drop removes an instance as another writer would.
 func (c *cloud) drop(t *testing.T, namespaceName, serviceName, id string) {
 	t.Helper()
 	s, ok := c.service(t, namespaceName, serviceName)
@@ -400,7 +400,7 @@ func (c *cloud) spoil(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
 	return func(k mcs.Key) bool { return format.PageOf(k) == page }
 }
 
-// empty says whether nothing of a cluster is left.
+// empty reports whether nothing of a cluster is left.
 func (c *cloud) empty(t *testing.T, clusterSetID, clusterID string) bool {
 	t.Helper()
 	control := format.ControlNamespace(clusterSetID)

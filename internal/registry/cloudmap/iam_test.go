@@ -179,7 +179,7 @@ func lifetime(t *testing.T, c *cloud, view bool, leave time.Duration, done func(
 	return errors.Join(stopA(registry.ErrLeave), stopB(registry.ErrLeave))
 }
 
-// leftover is an instance that an earlier life of cls1 left.
+// leftover is an instance that the previous process of cls1 left.
 func leftover(t *testing.T, c *cloud) {
 	t.Helper()
 	in, err := c.client.CreateNamespace(t.Context(), "left", cls1, api.PartView)

@@ -152,7 +152,7 @@ func TestViewOfLegacyController(t *testing.T) {
 		c.put(t, "demo", "web-0", i)
 	}
 	cfg := fast(cls1)
-	cfg.InstanceView, cfg.times.unspoken = true, time.Hour
+	cfg.InstanceView, cfg.times.adoptionGracePeriod = true, time.Hour
 	a := c.registry(t, cfg)
 	start(t, a)
 	within(t, 10*time.Second, "the view has found them", func() bool { return a.state.view.Pending() == 1 })

@@ -11,19 +11,19 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// outbox is what this cluster wants in its pages and what it wrote there. Pages are adopted from an earlier life before
+// outbox is what this cluster wants in its pages and what it wrote there. Pages are adopted from the previous process before
 // they are written, so that an export which the starting controller has not reached yet is not lost.
 type outbox struct {
 	clusterID string
 	pages     [format.PageCount]ownPage
 	// generation is the last one that was used.
 	generation int64
-	// unvouched says that the ID was claimed when there was no record, but pages of an earlier life: what there is of them was not
-	// announced by anybody, and may be what a cluster that left could not remove, or what is left of what the others know.
-	unvouched bool
+	// orphanedPages says that the ID was claimed when there was no record, but pages of the previous process: what there is of them was not
+	// announced by any cluster, and may be what a cluster that left could not remove, or what is left of what the others know.
+	orphanedPages bool
 }
 
-// ownPage is a page as it was last written whole, by this process or by an earlier life.
+// ownPage is a page as it was last written whole, by this process or by the previous process.
 type ownPage struct {
 	// want is what this process was asked for; nil is a withdrawal that the registry has not shown yet.
 	want map[mcs.Key]*mcs.Export
@@ -59,7 +59,7 @@ func newOutbox(clusterID string) *outbox {
 	return o
 }
 
-// ask notes what key is to be, nil for withdrawn, and says whether that is news.
+// ask notes what key is to be, nil for withdrawn, and reports whether that is news.
 func (o *outbox) ask(key mcs.Key, exp *mcs.Export) bool {
 	p := &o.pages[format.PageOf(key)]
 	before, asked := p.want[key]
@@ -81,7 +81,7 @@ func (o *outbox) adopt(page int, shown *pageState) {
 	o.generation = max(o.generation, shown.generation)
 }
 
-// abandon gives up a page of an earlier life that cannot be read as it was announced: it is written anew, from what is
+// abandon gives up a page of the previous process that cannot be read as it was announced: it is written anew, from what is
 // known of it. Until then it stays announced as it is, for without a digest the others would take it for removed.
 func (o *outbox) abandon(page int, shown *pageState, announced format.Member) {
 	p := &o.pages[page]
@@ -144,7 +144,7 @@ func (o *outbox) after(shown *catalog) {
 func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 	p, s := &o.pages[page], &shown.pages[page]
 	switch {
-	case o.unvouched && !p.decided():
+	case o.orphanedPages && !p.decided():
 		return format.UnwrittenDigest
 	case p.adopted:
 		return p.digest
@@ -154,7 +154,7 @@ func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 	return shown.record.Pages[page]
 }
 
-// decided says whether the page is what this process was asked for, all of it, and nothing that was only found.
+// decided reports whether the page is what this process was asked for, all of it, and nothing that was only found.
 func (p *ownPage) decided() bool {
 	for key := range p.exports {
 		if _, asked := p.want[key]; !asked {
@@ -295,7 +295,7 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 		case !p.adopted:
 			p.stored = s.stored // it takes room
 		case p.torn:
-		case o.unvouched && !p.decided():
+		case o.orphanedPages && !p.decided():
 			if !p.unshown.IsZero() {
 				p.unshown = now // it is not announced
 			}
@@ -312,13 +312,13 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 	return overdue
 }
 
-// shownBy says whether the registry shows the page as it was written.
+// shownBy reports whether the registry shows the page as it was written.
 func (p *ownPage) shownBy(shown *catalog, page int) bool {
 	s := &shown.pages[page]
 	return s.read && !s.lost && s.digest == p.digest && shown.shows(page)
 }
 
-// unconfirmed says whether the registry has still to show something that was written.
+// unconfirmed reports whether the registry has still to show something that was written.
 func (o *outbox) unconfirmed() bool {
 	for i := range o.pages {
 		if !o.pages[i].unshown.IsZero() {

@@ -64,20 +64,20 @@ func TestBatch(t *testing.T) {
 		// want are the exports of the page that is written, nil when none is.
 		want map[mcs.Key]bool
 	}{
-		"nothing asked":                      {steps: []func(*outbox){adopt()}},
-		"a first export":                     {steps: []func(*outbox){adopt(), ask(exports[0])}, want: keysOf(holding(exports[0]))},
-		"before the page is known":           {steps: []func(*outbox){ask(exports[0])}},
-		"the page becomes known":             {steps: []func(*outbox){ask(exports[0]), adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
-		"what is there already":              {steps: []func(*outbox){adopt(exports[0], exports[1]), ask(exports[0])}},
-		"an earlier life's exports stay":     {steps: []func(*outbox){adopt(exports[0], exports[1]), ask(exports[2])}, want: keysOf(holding(exports...))},
-		"an earlier life's export withdrawn": {steps: []func(*outbox){adopt(exports[0], exports[1]), withdraw(exports[0])}, want: keysOf(holding(exports[1]))},
-		"withdrawn before it is known":       {steps: []func(*outbox){withdraw(exports[0]), adopt(exports[0], exports[1])}, want: keysOf(holding(exports[1]))},
-		"the last one withdrawn":             {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0])}, want: map[mcs.Key]bool{}},
-		"what is not there withdrawn":        {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[1])}},
-		"there and back":                     {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0]), ask(exports[0])}},
-		"an unreadable page given up":        {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: 3}, announcing) }}, want: keysOf(holding(exports[0]))},
-		"lost to another cluster":            {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown}},
-		"lost and won again":                 {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown, adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
+		"nothing asked":                           {steps: []func(*outbox){adopt()}},
+		"a first export":                          {steps: []func(*outbox){adopt(), ask(exports[0])}, want: keysOf(holding(exports[0]))},
+		"before the page is known":                {steps: []func(*outbox){ask(exports[0])}},
+		"the page becomes known":                  {steps: []func(*outbox){ask(exports[0]), adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
+		"what is there already":                   {steps: []func(*outbox){adopt(exports[0], exports[1]), ask(exports[0])}},
+		"the previous process's exports stay":     {steps: []func(*outbox){adopt(exports[0], exports[1]), ask(exports[2])}, want: keysOf(holding(exports...))},
+		"the previous process's export withdrawn": {steps: []func(*outbox){adopt(exports[0], exports[1]), withdraw(exports[0])}, want: keysOf(holding(exports[1]))},
+		"withdrawn before it is known":            {steps: []func(*outbox){withdraw(exports[0]), adopt(exports[0], exports[1])}, want: keysOf(holding(exports[1]))},
+		"the last one withdrawn":                  {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0])}, want: map[mcs.Key]bool{}},
+		"what is not there withdrawn":             {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[1])}},
+		"there and back":                          {steps: []func(*outbox){adopt(exports[0]), withdraw(exports[0]), ask(exports[0])}},
+		"an unreadable page given up":             {steps: []func(*outbox){ask(exports[0]), func(o *outbox) { o.abandon(page, &pageState{stored: 3}, announcing) }}, want: keysOf(holding(exports[0]))},
+		"lost to another cluster":                 {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown}},
+		"lost and won again":                      {steps: []func(*outbox){adopt(), ask(exports[0]), (*outbox).disown, adopt(exports[1])}, want: keysOf(holding(exports[0], exports[1]))},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -105,13 +105,13 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestProblemLasts has a page that is refused, and tried again: until that has ended the user is told why it is not published.
+// TestProblemLasts has a page that is refused, and tried again: until that has ended the user gets why it is not published.
 func TestProblemLasts(t *testing.T) {
 	o, exp, now := newOutbox("cls1"), webExport("cls1", 0, 1), time.UnixMilli(5000)
 	page := format.PageOf(exp.Key)
 	o.adopt(page, &pageState{read: true})
 	o.ask(exp.Key, &exp)
-	told := func() error { return o.publication(exp.Key, &catalog{}).Err }
+	reported := func() error { return o.publication(exp.Key, &catalog{}).Err }
 	refused := errors.New("there is no room")
 	for range 2 {
 		writes, _ := o.batch(now, now)
@@ -119,17 +119,17 @@ func TestProblemLasts(t *testing.T) {
 			t.Fatalf("%d pages are written, want 1", len(writes))
 		}
 		o.failed(writes[0], refused)
-		if !errors.Is(told(), refused) {
-			t.Fatalf("the user is told %v, want %v", told(), refused)
+		if !errors.Is(reported(), refused) {
+			t.Fatalf("the user gets %v, want %v", reported(), refused)
 		}
 	}
 	writes, _ := o.batch(now, now)
-	if !errors.Is(told(), refused) {
-		t.Errorf("while it is tried again the user is told %v, want %v", told(), refused)
+	if !errors.Is(reported(), refused) {
+		t.Errorf("while it is tried again the user gets %v, want %v", reported(), refused)
 	}
 	o.written(now, writes[0], nil)
-	if told() != nil {
-		t.Errorf("when it is written the user is told %v", told())
+	if reported() != nil {
+		t.Errorf("when it is written the user gets %v", reported())
 	}
 }
 

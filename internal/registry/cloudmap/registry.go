@@ -19,13 +19,12 @@ type Config struct {
 	Identity mcs.Identity
 	// Version is this controller's, for the others to see.
 	Version string
-	// InstanceView shows each endpoint as a Cloud Map instance too. Without it, what an earlier life has shown is removed.
+	// InstanceView mirrors each endpoint as a Cloud Map instance. Without it, instances of the previous process are removed.
 	InstanceView bool
-	// ReadOnly makes it a registry that is only imported from: nothing is written there, not even that this cluster takes part.
+	// ReadOnly is for a registry that is only imported from: nothing is written there, not even a member record.
 	ReadOnly bool
-	// PollInterval is the time between two looks at the members, PollIntervalWithNotifications while hints from all of them arrive,
-	// HeartbeatInterval between two signs of life. StaleAfter is how long a cluster may show no sign of life until it is stale.
-	// 0 is the default.
+	// PollInterval is the time between two reads of the members, PollIntervalWithNotifications while peer notifications from all of them
+	// arrive, HeartbeatInterval the time between two heartbeats. A cluster is stale after StaleAfter without a heartbeat. 0 is the default.
 	PollInterval, PollIntervalWithNotifications, HeartbeatInterval, StaleAfter time.Duration
 	// InstancesPerNamespace is the quota of the account that has the namespace mcs.<clusterset>, for a metric. 0 is AWS's default.
 	InstancesPerNamespace int
@@ -42,7 +41,7 @@ type Config struct {
 	wall  func() time.Time
 }
 
-// times are the intervals that nobody needs to set.
+// times are intervals without a setting.
 type times struct {
 	// gather is how long a change waits for others, if it is the first after a pause: one cause may change several objects.
 	gather time.Duration
@@ -50,19 +49,19 @@ type times struct {
 	quiet, atMost time.Duration
 	// confirm is how long the registry may take to show what was written until it is written again.
 	confirm time.Duration
-	// adopt is how long a page of an earlier life is tried to be read until it is given up.
+	// adopt is how long a page of the previous process is tried to be read until it is given up.
 	adopt time.Duration
 	// audit is the time between two looks at all of our own pages. It costs one request, and bounds how long a page stays
-	// away that somebody else removed or changed.
+	// away that another writer removed or changed.
 	audit time.Duration
 	// settle is how long reads may be late (claim.settle, catalogs.lag).
 	settle time.Duration
 	// retry is the pause after a first failed write, and maxRetry the longest.
 	retry, maxRetry time.Duration
-	// unspoken is how long a page that was found without a record is not announced (outbox.unvouched), and an instance of ours stays,
-	// of whose service nobody has said anything: a controller that starts, perhaps in
+	// adoptionGracePeriod is how long a page that was found without a record is not announced (outbox.orphanedPages), and an instance of ours stays,
+	// of whose service no cluster has said anything: a controller that starts, perhaps in
 	// the place of the AWS Cloud Map MCS Controller for K8s, has not yet looked at everything that it exports.
-	unspoken time.Duration
+	adoptionGracePeriod time.Duration
 	// instanceResync is the interval between reads of one service of the instance view each. A read takes one request.
 	instanceResync time.Duration
 	// instanceList is the maximum of the random delay, at least a fifth of it, after which the instance view lists all services at a
@@ -100,7 +99,7 @@ func defaultTimes() times {
 		confirm: 15 * time.Second, adopt: 15 * time.Second, audit: 2 * time.Minute, settle: 2 * time.Second,
 		retry: 500 * time.Millisecond, maxRetry: 30 * time.Second,
 		leave: 2 * time.Minute, missing: 10 * time.Second, gone: 30 * time.Second,
-		unspoken: time.Minute, instanceResync: time.Minute, instanceList: 5 * time.Minute,
+		adoptionGracePeriod: time.Minute, instanceResync: time.Minute, instanceList: 5 * time.Minute,
 	}
 }
 

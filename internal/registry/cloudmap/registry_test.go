@@ -78,16 +78,16 @@ func TestLeftoverParts(t *testing.T) {
 	for _, part := range parts {
 		c.put(t, "mcs.set1", "catalog.cls1", part)
 	}
-	foreign := api.Instance{ID: "somebody", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
+	foreign := api.Instance{ID: "another writer", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
 	c.put(t, "mcs.set1", "catalog.cls1", foreign)
 	running(t, c, cls1)
 	within(t, patience, "the parts are gone", func() bool {
 		left := c.instances(t, "mcs.set1", "catalog.cls1")
-		return len(left) == 1 && left["somebody"] != nil
+		return len(left) == 1 && left["another writer"] != nil
 	})
 }
 
-// TestTwinsStartAtOnce has two clusters with one ID that find nobody there: one stays, the other is told.
+// TestTwinsStartAtOnce has two clusters with one ID that find no cluster there: one stays, the other gets.
 func TestTwinsStartAtOnce(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	twin := cls1
@@ -102,16 +102,16 @@ func TestTwinsStartAtOnce(t *testing.T) {
 		stops[identity.UID] = start(t, reg)
 	}
 	exported := func(uid string, i int) bool { return look(t, regs[uid], webKey(i)).Local.State == registry.Exported }
-	told := func(uid string, i int) bool {
+	reported := func(uid string, i int) bool {
 		var duplicate *registry.DuplicateIDError
 		return errors.As(look(t, regs[uid], webKey(i)).Local.Err, &duplicate)
 	}
 	winner, loser, lost := "", "", 0
-	within(t, patience, "one exports and the other is told", func() bool {
+	within(t, patience, "one exports and the other gets", func() bool {
 		switch {
-		case exported(cls1.UID, 0) && told(twin.UID, 1):
+		case exported(cls1.UID, 0) && reported(twin.UID, 1):
 			winner, loser, lost = cls1.UID, twin.UID, 1
-		case exported(twin.UID, 1) && told(cls1.UID, 0):
+		case exported(twin.UID, 1) && reported(cls1.UID, 0):
 			winner, loser, lost = twin.UID, cls1.UID, 0
 		}
 		return winner != ""
@@ -124,7 +124,7 @@ func TestTwinsStartAtOnce(t *testing.T) {
 	within(t, patience, "the other takes over", func() bool { return exported(loser, lost) })
 	within(t, patience, "its export is seen", sees(t, watcher, webExport("cls1", lost, 1)))
 	if len(look(t, watcher, webKey(1-lost)).Exports) != 1 {
-		t.Error("the export of the dead twin is gone, though nobody withdrew it")
+		t.Error("the export of the dead twin is gone, though no cluster withdrew it")
 	}
 }
 
@@ -151,7 +151,7 @@ func TestWritesAreDenied(t *testing.T) {
 	within(t, patience, "the export is seen", sees(t, b, webExport("cls1", 0, 1)))
 	c.denied.Store(true)
 	publish(t, b, webExport("cls2", 0, 1))
-	within(t, patience, "the user is told what to do", func() bool {
+	within(t, patience, "the user gets what to do", func() bool {
 		own := look(t, b, webKey(0)).Local
 		return own.State == registry.Pending && own.Err != nil && strings.Contains(own.Err.Error(), "servicediscovery:RegisterInstance")
 	})

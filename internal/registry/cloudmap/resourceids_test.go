@@ -57,7 +57,7 @@ func requestsOfRestart(t *testing.T, c *cloud) map[string]int {
 	return took
 }
 
-// unscanned are fast intervals without a look for what an earlier life has left.
+// unscanned are fast intervals without a look for what the previous process has left.
 func unscanned(identity mcs.Identity) Config {
 	cfg := fast(identity)
 	cfg.times.instanceList = 100 * time.Hour
@@ -251,7 +251,7 @@ func TestUnlisted(t *testing.T) {
 	within(t, 20*time.Second, "it is exported", isExported(t, a, mine.Key))
 	awaitStoredIDs(t, c)
 	stop(nil)
-	// Somebody removed the record of a cluster that has a catalog.
+	// Another writer removed the record of a cluster that has a catalog.
 	in := unthrottled(t, func() (map[string]api.Namespace, error) { return c.client.ListNamespaces(t.Context()) })["mcs.set1"]
 	lost, err := c.client.CreateService(t.Context(), in, "catalog.cls3", cls1, api.PartCatalog)
 	if err != nil {
@@ -262,10 +262,10 @@ func TestUnlisted(t *testing.T) {
 	allow := c.withhold("ListNamespaces", "ListServices")
 	a = c.registry(t, fast(cls1))
 	publish(t, a, mine)
-	told := make(chan mcs.Key, 10_000)
+	reported := make(chan mcs.Key, 10_000)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() { _ = a.Run(ctx, func(key mcs.Key) { told <- key }) }()
+	go func() { _ = a.Run(ctx, func(key mcs.Key) { reported <- key }) }()
 	within(t, 20*time.Second, "it has joined", func() bool { return joined(a) })
 	within(t, 20*time.Second, "it is exported", isExported(t, a, mine.Key))
 	within(t, 20*time.Second, "the other's export is imported", sees(t, a, others))
@@ -273,14 +273,14 @@ func TestUnlisted(t *testing.T) {
 	if view := look(t, a, absent); !view.Incomplete {
 		t.Error("a key of which a list might tell more is taken for known")
 	}
-	for len(told) > 0 {
-		<-told
+	for len(reported) > 0 {
+		<-reported
 	}
 	allow()
-	// Who asked before is told, unless it asks again and so knows already.
-	within(t, 20*time.Second, "who asked before is told", func() bool {
-		for len(told) > 0 {
-			if <-told == absent {
+	// Who asked before gets, unless it asks again and so knows already.
+	within(t, 20*time.Second, "who asked before gets", func() bool {
+		for len(reported) > 0 {
+			if <-reported == absent {
 				return true
 			}
 		}

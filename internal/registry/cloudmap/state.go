@@ -271,7 +271,7 @@ func (s *state) desiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 	}
 	_, left := p.exports[key]
 	_, requested := s.requested[key]
-	return nil, p.adopted && !left && (requested || time.Since(s.heldSince) >= s.cfg.times.unspoken)
+	return nil, p.adopted && !left && (requested || time.Since(s.heldSince) >= s.cfg.times.adoptionGracePeriod)
 }
 
 // hiddenInstances is desiredInstances without an instance view: none, once the pages contain what the instances contain.

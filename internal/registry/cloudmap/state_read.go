@@ -114,7 +114,7 @@ func (s *state) observeMembers(place controlPlace, instances []api.Instance, cha
 	defer s.mu.Unlock()
 	if s.claim.state == held && format.FindMember(instances, s.cfg.Identity) == nil {
 		if time.Since(s.recorded) > s.cfg.times.settle {
-			// Somebody removed it. The sooner it is back, the fewer take this cluster for gone, or its ID for free.
+			// Another writer removed it. The sooner it is back, the fewer take this cluster for gone, or its ID for free.
 			s.announce = true
 			s.writeSignal.Set()
 		}
@@ -141,7 +141,7 @@ func (s *state) logMembers() {
 	s.members.Update(members)
 }
 
-// observeClaim decides whose our ID is, and takes over what the earlier life of this cluster left when it is ours.
+// observeClaim decides whose our ID is, and takes over what the previous process of this cluster left when it is ours.
 func (s *state) observeClaim(shown *format.Member, changed keySet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *state) observeClaim(shown *format.Member, changed keySet) {
 		}
 	}
 	if s.claim.state == claiming && before == watching {
-		s.outbox.unvouched = shown == nil && s.leftovers
+		s.outbox.orphanedPages = shown == nil && s.leftovers
 		s.outbox.after(s.shown())
 	}
 	if s.claim.state != before || s.claim.refused() != refusedBefore {
@@ -199,7 +199,7 @@ func (s *state) claimChanged(now time.Time, before claimState, changed keySet) {
 	case s.claim.state == claiming:
 		s.outbox.nextGeneration(s.cfg.wall())
 	case s.claim.refused() != "":
-		s.log.Info("Another cluster uses this cluster's ID: nothing is exported until it is gone",
+		s.log.Info("Found a duplicate cluster ID: exporting nothing until the other cluster is gone",
 			"cluster", s.cfg.Identity.ClusterID, "uid", s.cfg.Identity.UID, "otherUID", s.claim.refused())
 	}
 	if s.claim.state == watching && before != watching {
@@ -223,7 +223,7 @@ func (s *state) adoptPages(now time.Time, changed keySet) {
 		case page.read && !page.lost:
 			s.outbox.adopt(i, page)
 		case page.failures > eagerRetries && now.Sub(s.heldSince) >= s.cfg.times.adopt:
-			s.log.Info("A page of this cluster's earlier life cannot be read and is written anew", "page", format.PageName(i), "problem", page.trouble)
+			s.log.Info("Rebuilding a page of the previous process that cannot be read", "page", format.PageName(i), "error", page.trouble)
 			s.outbox.abandon(i, page, shown.record)
 		default:
 			continue

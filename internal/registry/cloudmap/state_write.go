@@ -191,10 +191,10 @@ func (s *state) takeBatch() (writes []pageWrite, suspects map[int][]string, chan
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.claim.state != held {
-		return nil, nil, nil
+		return nil, nil, keySet{} // Notify adds to it
 	}
 	suspects = s.suspects()
-	s.announce = s.announce || s.outbox.unvouched // what was found may be what is wanted
+	s.announce = s.announce || s.outbox.orphanedPages // what was found may be what is wanted
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.wall())
 	s.firstAsk = time.Time{}
 	changed = keySet{}
@@ -253,8 +253,8 @@ func (s *state) observeFailedOperations(reasons map[int]error) keySet {
 // The caller holds s.mu.
 func (s *state) announced() (pages format.Digests) {
 	shown := s.shown()
-	if s.claim.state == held && time.Since(s.heldSince) >= s.cfg.times.unspoken {
-		s.outbox.unvouched = false // what nobody has spoken of stays as it was found
+	if s.claim.state == held && time.Since(s.heldSince) >= s.cfg.times.adoptionGracePeriod {
+		s.outbox.orphanedPages = false // what no cluster has spoken of stays as it was found
 	}
 	for i := range pages {
 		pages[i] = s.outbox.announcement(i, shown)

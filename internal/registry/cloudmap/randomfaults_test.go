@@ -36,7 +36,7 @@ import (
 // TestRandomFaults has four clusters that export and import while everything goes wrong that can: requests fail, are
 // throttled, are carried out without an answer or answered without being carried out, reads are late, out of order and lack
 // something, Cloud Map is down for one cluster or for all (all that by cloudmap-local's fault plan, a random one every 50 s or so),
-// controllers are killed, restarted and moved between clocks, clusters leave and come back, somebody writes garbage and
+// controllers are killed, restarted and moved between clocks, clusters leave and come back, another writer writes garbage and
 // deletes records, and another cluster uses the ID of one of them. In half of the worlds there is the instance view, and in
 // half of them there are hints, of which any may get lost. After every step the promises of the design are checked that
 // concern a registry:
@@ -44,10 +44,10 @@ import (
 //  1. unknown is not empty: what an importer has read goes away only after it was withdrawn, and never goes back;
 //  2. garbage of one cluster changes nothing of the others;
 //  3. while Cloud Map is down, what is known stays exactly as it is;
-//  4. nobody whose heartbeats arrive is stale, and a dead cluster's exports stay known;
+//  4. no cluster whose heartbeats arrive is stale, and a dead cluster's exports stay known;
 //  5. an export without endpoints is an export;
 //  6. what others have put beside our instances stays as it is;
-//  8. of two clusters with one ID the second is told and never seen;
+//  8. of two clusters with one ID the second gets and never seen;
 //  9. who knows the same exports merges them to the same, in whatever order;
 //  10. when the faults end everything becomes as it was asked for, in pages and instances, and then only polls, heartbeats
 //     and audits go on.
@@ -71,7 +71,7 @@ func TestRandomFaults(t *testing.T) {
 const (
 	// allKeys are the services that the clusters export.
 	allKeys = 16
-	// maxLag is how late reads are at most. The registry waits for so long before it takes over from an earlier life.
+	// maxLag is how late reads are at most. The registry waits for so long before it takes over from the previous process.
 	maxLag = 1500 * time.Millisecond
 	// calmEvery is how many steps the faults go on before they end for a while.
 	calmEvery = 250
@@ -84,7 +84,7 @@ type trial struct {
 	*world
 	rnd      *rand.Rand
 	clusters []*actor
-	// admin is somebody who may do everything.
+	// admin is another writer who may do everything.
 	admin *api.Client
 	// twin uses the ID of the first cluster.
 	twin *life
@@ -245,7 +245,7 @@ func (tr *trial) misfortunes() []cloudmaplocal.FaultRule {
 		{Kind: cloudmaplocal.FaultError, Code: "ServiceNotFound"},
 		{Kind: cloudmaplocal.FaultError, Code: "InstanceNotFound"},
 		{Kind: cloudmaplocal.FaultError, Code: "ResourceLimitExceeded"},
-		{Kind: cloudmaplocal.FaultError, Code: "DuplicateRequest", Members: map[string]string{"DuplicateOperationId": "nobody-knows-it"}},
+		{Kind: cloudmaplocal.FaultError, Code: "DuplicateRequest", Members: map[string]string{"DuplicateOperationId": "no cluster-knows-it"}},
 		{Kind: cloudmaplocal.FaultHang},
 		{Kind: cloudmaplocal.FaultHang, Applied: true},
 		{Kind: cloudmaplocal.FaultDrop},
@@ -338,7 +338,7 @@ func (tr *trial) restore() {
 	tr.outage, tr.before = time.Time{}, nil
 }
 
-// deadlySilence is the shortest time without heartbeats after which a cluster may be taken for dead: whoever judges may
+// deadlySilence is the shortest time without heartbeats after which a cluster may be taken for dead: a cluster that judges may
 // have seen the last one when it was nearly due again.
 const deadlySilence = defaultStale - defaultHeartbeat
 
@@ -367,7 +367,7 @@ func (tr *trial) observe() {
 	tr.observed = now
 }
 
-// heartbeat is that of a cluster's record as it is, "" without one. Nothing goes wrong with its request: nobody signs it.
+// heartbeat is that of a cluster's record as it is, "" without one. Nothing goes wrong with its request: no cluster signs it.
 func (tr *trial) heartbeat(id string) string {
 	body := fmt.Sprintf(`{"ServiceId":%q,"InstanceId":%q}`, tr.members.Load(), id)
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
@@ -546,7 +546,7 @@ func (a *actor) reconcile(key mcs.Key) {
 // garbageCluster is a member that writes nothing that can be used.
 const garbageCluster = "garbage"
 
-// vandalise does what nobody should, with no regard to what belongs to whom.
+// vandalise does what no cluster should, with no regard to what belongs to whom.
 func (tr *trial) vandalise() {
 	admin, ctx := tr.admin, context.Background()
 	namespaces, err := admin.ListNamespaces(ctx)
@@ -642,15 +642,15 @@ func (a *actor) noteSolid() {
 	for k := range allKeys {
 		view := a.views[k]
 		last := len(a.memories[k]) - 1
-		// The registry says Exported of an earlier life's export until it is asked for another.
-		if view.ok && view.Local.State == registry.Exported && a.wanted(k) != nil && a.solid[k].index != last && a.told(k) {
+		// The registry says Exported of the previous process's export until it is asked for another.
+		if view.ok && view.Local.State == registry.Exported && a.wanted(k) != nil && a.solid[k].index != last && a.reported(k) {
 			a.solid[k] = sight{index: last, at: time.Now()}
 		}
 	}
 }
 
-// told says whether the controller has published what its user wants of a key.
-func (a *actor) told(k int) bool {
+// reported reports whether the controller has published what its user wants of a key.
+func (a *actor) reported(k int) bool {
 	a.life.state.mu.Lock()
 	defer a.life.state.mu.Unlock()
 	want := a.life.state.outbox.pages[format.PageOf(webKey(k))].want[webKey(k)]
@@ -713,8 +713,8 @@ func (a *actor) find(k int, exp *mcs.Export, index int) int {
 	return -1
 }
 
-// unaware says whether this life has never seen a record of a cluster that was silent for long, and has waited for it for as long as
-// makes a cluster stale. What such a cluster exports is not Unknown for ever (ARCHITECTURE.md): nobody would remove it otherwise.
+// unaware reports whether this life has never seen a record of a cluster that was silent for long, and has waited for it for as long as
+// makes a cluster stale. What such a cluster exports is not Unknown for ever (ARCHITECTURE.md): no cluster would remove it otherwise.
 func (a *actor) unaware(id string) bool {
 	silent, resumed := time.Since(a.trial.beat[id]) >= deadlySilence, a.trial.resumed[id]
 	a.life.state.mu.Lock()
@@ -723,7 +723,7 @@ func (a *actor) unaware(id string) bool {
 	return waited && (silent || resumed.After(a.life.began)) && a.life.state.catalogs.clusters[id] == nil
 }
 
-// checkStale checks that nobody comes to be taken for dead who is not: promise 4.
+// checkStale checks that no cluster comes to be taken for dead who is not: promise 4.
 func (a *actor) checkStale() {
 	a.trial.t.Helper()
 	stale := map[string]bool{}
@@ -732,20 +732,20 @@ func (a *actor) checkStale() {
 			stale[id] = true
 		}
 	}
-	late := maxLag // until it is seen that somebody is back
+	late := maxLag // until it is seen that another writer is back
 	if a.trial.udp != nil {
 		late += defaultRelaxed
 	}
 	for id := range stale {
 		beat, resumed := time.Since(a.trial.beat[id]), time.Since(a.trial.resumed[id])
 		if !a.stale[id] && beat < deadlySilence && resumed > late {
-			a.trial.t.Errorf("%s takes %s for dead, which gave a sign of life %v ago", a.identity.ClusterID, id, beat)
+			a.trial.t.Errorf("%s takes %s for dead, which gave a heartbeat %v ago", a.identity.ClusterID, id, beat)
 		}
 	}
 	a.stale = stale
 }
 
-// checkTwin checks that the second cluster with an ID is told: promise 8. That nobody sees its exports is in checkViewOf.
+// checkTwin checks that the second cluster with an ID gets: promise 8. That no cluster sees its exports is in checkViewOf.
 func (tr *trial) checkTwin() {
 	tr.t.Helper()
 	if tr.twin == nil {
@@ -761,7 +761,7 @@ func (tr *trial) checkTwin() {
 	}
 	var duplicate *registry.DuplicateIDError
 	if view.Local.State == registry.Exported || view.Local.Err != nil && len(tr.faults) == 0 && !errors.As(view.Local.Err, &duplicate) {
-		tr.t.Errorf("the second cluster with an ID is told %v, %v", view.Local.State, view.Local.Err)
+		tr.t.Errorf("the second cluster with an ID gets %v, %v", view.Local.State, view.Local.Err)
 	}
 }
 
@@ -868,7 +868,7 @@ func (tr *trial) calm() {
 			a.start()
 		}
 	}
-	// The slowest repair is that of a page which somebody deleted: it is found every two minutes.
+	// The slowest repair is that of a page which another writer deleted: it is found every two minutes.
 	patience := 3 * defaultTimes().audit
 	if tr.shows {
 		patience = 10 * time.Minute // a service of the view that was refused is tried again so seldom
@@ -975,7 +975,7 @@ func (tr *trial) unshown() string {
 	return ""
 }
 
-// instances are those that service k is to have in the instance view, nil if nobody exports it.
+// instances are those that service k is to have in the instance view, nil if no cluster exports it.
 func (tr *trial) instances(k int) (want map[string]map[string]string) {
 	want = maps.Clone(tr.foreign[webKey(k).Name])
 	for _, a := range tr.clusters {
@@ -1011,7 +1011,7 @@ func (tr *trial) shownServices() (map[string]api.Service, error) {
 // maxForeign is how many instances others put into the services of a world.
 const maxForeign = 12
 
-// settleIn lets somebody put an instance beside ours, at the address of an endpoint that there may be later.
+// settleIn lets another writer put an instance beside ours, at the address of an endpoint that there may be later.
 func (tr *trial) settleIn() {
 	if !tr.shows || len(tr.foreign) >= maxForeign {
 		return

@@ -77,7 +77,7 @@ func (n *network) lose(seed uint64, share float64) {
 	n.seed, n.share = seed, share
 }
 
-// lost says whether a datagram gets lost. The caller holds n.mu.
+// lost reports whether a datagram gets lost. The caller holds n.mu.
 func (n *network) lost(to netip.AddrPort) bool {
 	host := to.Addr().As4()
 	return rand.New(rand.NewPCG(n.seed+uint64(host[2])<<8+uint64(host[3]), uint64(time.Now().UnixNano()))).Float64() < n.share
@@ -393,7 +393,7 @@ func TestHintsFail(t *testing.T) {
 		want("all hear one another", defaultRelaxed, regs...)
 
 		a.udp.block(regs[2].cfg.PeerNotifications)
-		want("cls3 hears nobody", defaultPoll, regs[2])
+		want("cls3 hears no cluster", defaultPoll, regs[2])
 		want("the others hear all", defaultRelaxed, regs[:2]...)
 		if took := change(t, regs, 0, 1, 3); took > 1750*time.Millisecond {
 			t.Errorf("with one port blocked a change took %v", took)
@@ -401,7 +401,7 @@ func TestHintsFail(t *testing.T) {
 		a.udp.block()
 		want("cls3 hears again", defaultRelaxed, regs...)
 
-		// A member without hints: nobody can be heard to be silent by it.
+		// A member without hints: no cluster can be heard to be silent by it.
 		plain := a.standard(4)
 		plain.PeerNotifications = nil
 		stop := start(t, a.registry(t, plain))
@@ -485,7 +485,7 @@ func TestHintsForged(t *testing.T) {
 		}{
 			"without the token":  {func(i int64) []byte { return hintOf("cls2", future+i, future+i, "guessed") }, idle},
 			"copies":             {func(i int64) []byte { return copies[int(i)%len(copies)] }, idle},
-			"from nobody":        {func(i int64) []byte { return hintOf(fmt.Sprint("x", i%50), future+i, i, victim.Contact.Token) }, idle + limit},
+			"from no cluster":    {func(i int64) []byte { return hintOf(fmt.Sprint("x", i%50), future+i, i, victim.Contact.Token) }, idle + limit},
 			"in a member's name": {func(i int64) []byte { return hintOf("cls2", future+i, time.Now().UnixNano()+i, victim.Contact.Token) }, idle + limit},
 			"in all members' names": {func(i int64) []byte {
 				return hintOf(fmt.Sprint("cls", 2+i%2), future+i, time.Now().UnixNano()+i, victim.Contact.Token)

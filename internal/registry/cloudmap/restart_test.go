@@ -17,14 +17,14 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestStartAfresh has a controller start after somebody deleted what its earlier life had in Cloud Map, with a clock that is
+// TestStartAfresh has a controller start after another writer deleted what its previous process had in Cloud Map, with a clock that is
 // behind. What another cluster has seen stays until the new life shows what it wants; nothing older comes back.
 func TestStartAfresh(t *testing.T) {
 	first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 	other := webExport("cls1", 8, 1) // of another page: a cluster that has nothing in Cloud Map has left
 	page := format.PartID(format.PageOf(first.Key), 0)
 	tests := map[string]struct {
-		// withdrawn says that the earlier life withdraws the export before it ends; vandal is what somebody does then.
+		// withdrawn says that the previous process withdraws the export before it ends; vandal is what another writer does then.
 		withdrawn bool
 		vandal    func(v *vandal)
 		// claiming is what happens when the next life has written its first record, before it has read it.
@@ -153,7 +153,7 @@ func withdraw(t *testing.T, reg *Registry, key mcs.Key) {
 	}
 }
 
-// vandal does with cls1's records what nobody should.
+// vandal does with cls1's records what no cluster should.
 type vandal struct {
 	world *world
 	// pages are the instances of its catalog as they were.
@@ -353,31 +353,31 @@ func TestAnnouncement(t *testing.T) {
 	besides := exp
 	besides.Key.Name = "another"
 	for name, tt := range map[string]struct {
-		shown     pageState
-		announced string
-		wants     *mcs.Export
-		unvouched bool
+		shown         pageState
+		announced     string
+		wants         *mcs.Export
+		orphanedPages bool
 		// adopted pages are those of who holds the ID; batched says that what is wanted was looked at.
 		adopted, batched bool
 		want             string
 	}{
-		"found, announced":                     {shown: *shownPage(exp), announced: found, want: found},
-		"found otherwise, announced":           {shown: *shownPage(exp), announced: found, wants: &other, want: found},
-		"found as wanted, not announced":       {shown: *shownPage(exp), wants: &exp, unvouched: true, adopted: true, batched: true, want: found},
-		"found as wanted, not looked at":       {shown: *shownPage(exp), wants: &exp, unvouched: true, adopted: true, want: format.UnwrittenDigest},
-		"found as wanted, the ID not held":     {shown: *shownPage(exp), wants: &exp, unvouched: true, want: format.UnwrittenDigest},
-		"found, nothing said, not announced":   {shown: *shownPage(exp), unvouched: true, adopted: true, batched: true, want: format.UnwrittenDigest},
-		"found more than is said of":           {shown: *shownPage(exp, besides), wants: &exp, unvouched: true, adopted: true, batched: true, want: format.UnwrittenDigest},
-		"found otherwise, not announced":       {shown: *shownPage(exp), wants: &other, unvouched: true, adopted: true, want: format.UnwrittenDigest},
-		"not found but wanted, not announced":  {shown: pageState{read: true}, wants: &exp, unvouched: true, adopted: true, want: format.UnwrittenDigest},
-		"not found nor wanted, not announced":  {shown: pageState{read: true}, unvouched: true, adopted: true, batched: true, want: format.UnwrittenDigest},
-		"unreadable, nothing said":             {shown: pageState{trouble: "half of it"}, unvouched: true, want: format.UnwrittenDigest},
-		"unreadable, announced":                {shown: pageState{trouble: "half of it"}, announced: found, want: found},
-		"unreadable, announced by nobody's ID": {shown: pageState{trouble: "half of it"}},
+		"found, announced":                         {shown: *shownPage(exp), announced: found, want: found},
+		"found otherwise, announced":               {shown: *shownPage(exp), announced: found, wants: &other, want: found},
+		"found as wanted, not announced":           {shown: *shownPage(exp), wants: &exp, orphanedPages: true, adopted: true, batched: true, want: found},
+		"found as wanted, not looked at":           {shown: *shownPage(exp), wants: &exp, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
+		"found as wanted, the ID not held":         {shown: *shownPage(exp), wants: &exp, orphanedPages: true, want: format.UnwrittenDigest},
+		"found, nothing said, not announced":       {shown: *shownPage(exp), orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"found more than is said of":               {shown: *shownPage(exp, besides), wants: &exp, orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"found otherwise, not announced":           {shown: *shownPage(exp), wants: &other, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
+		"not found but wanted, not announced":      {shown: pageState{read: true}, wants: &exp, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
+		"not found nor wanted, not announced":      {shown: pageState{read: true}, orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"unreadable, nothing said":                 {shown: pageState{trouble: "half of it"}, orphanedPages: true, want: format.UnwrittenDigest},
+		"unreadable, announced":                    {shown: pageState{trouble: "half of it"}, announced: found, want: found},
+		"unreadable, announced by no cluster's ID": {shown: pageState{trouble: "half of it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, shown := newOutbox("cls1"), &catalog{}
-			o.unvouched = tt.unvouched
+			o.orphanedPages = tt.orphanedPages
 			shown.pages[page], shown.record.Pages[page] = tt.shown, tt.announced
 			if tt.wants != nil {
 				o.ask(exp.Key, tt.wants)

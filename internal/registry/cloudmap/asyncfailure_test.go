@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestUndone has AWS accept the writes of one page, and fail to carry them out: the users of that page are told why, others are told
+// TestUndone has AWS accept the writes of one page, and fail to carry them out: the users of that page get why, others get
 // nothing, and their changes and the heartbeats go on as ever.
 func TestUndone(t *testing.T) {
 	warmUp(t)
@@ -35,7 +35,7 @@ func TestUndone(t *testing.T) {
 		publish(t, exporter.Registry, hurt)
 
 		// Changes of the other page for as long as it takes to try several times.
-		told := 0
+		reported := 0
 		for began, n := time.Now(), 1; time.Since(began) < 2*time.Minute; n++ {
 			other = webExport("cls1", 8, 1+n%2)
 			publish(t, exporter.Registry, other)
@@ -45,20 +45,20 @@ func TestUndone(t *testing.T) {
 				t.Fatalf("writing as a whole is said to fail: %v", err)
 			}
 			if own := look(t, exporter.Registry, other.Key).Local; own.Err != nil {
-				t.Fatalf("the users of another page are told %v", own.Err)
+				t.Fatalf("the users of another page get %v", own.Err)
 			}
 			own := look(t, exporter.Registry, hurt.Key).Local
 			if own.State != registry.Pending {
 				t.Fatalf("what came to nothing is %v", own.State)
 			}
 			if own.Err != nil && strings.Contains(own.Err.Error(), "the operation failed: INTERNAL_FAILURE: the quota of something") {
-				told++
-			} else if own.Err != nil || told > 0 {
-				t.Fatalf("after %v the users of the page are told %v", time.Since(began), own.Err)
+				reported++
+			} else if own.Err != nil || reported > 0 {
+				t.Fatalf("after %v the users of the page get %v", time.Since(began), own.Err)
 			}
 		}
-		if told == 0 {
-			t.Error("nobody was told why")
+		if reported == 0 {
+			t.Error("no cluster got why")
 		}
 		if n := strings.Count(log.String(), "accepted and not written"); n != 1 {
 			t.Errorf("it is in the log %d times, want once:\n%s", n, log.String())

@@ -125,7 +125,7 @@ func answerAll(t *testing.T, f cloudmaplocal.FaultRule) {
 			reason = "INTERNAL_FAILURE" // the operation has no other name than what it was for
 		}
 		if !slices.ContainsFunc(said, func(text string) bool { return strings.Contains(text, reason) }) {
-			t.Errorf("the user is not told what is wrong with %s, but %q", f.Operations[0], slices.Compact(said))
+			t.Errorf("the user is not reported what is wrong with %s, but %q", f.Operations[0], slices.Compact(said))
 		}
 	}
 
@@ -145,7 +145,7 @@ func answerAll(t *testing.T, f cloudmaplocal.FaultRule) {
 }
 
 // TestNoRoom is a namespace that is full: what needs no more room goes on, what does stays as it was, and the user is
-// told which quota to raise.
+// reported which quota to raise.
 func TestNoRoom(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestNoRoom(t *testing.T) {
 		w.until(time.Minute, "what needs no room is written", sees(t, importer.Registry, changed))
 		own := look(t, exporter.Registry, large.Key).Local
 		if own.State != registry.Pending || own.Err == nil || !strings.Contains(own.Err.Error(), "Service Quotas") {
-			t.Errorf("of what there is no room for the user is told %v, %v; want Pending and the quota", own.State, own.Err)
+			t.Errorf("of what there is no room for the user gets %v, %v; want Pending and the quota", own.State, own.Err)
 		}
 		late := w.begin(mcs.Identity{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-9"}, nil)
 		w.until(time.Minute, "who reads now reads what was there before", sees(t, late.Registry, large))
@@ -180,7 +180,7 @@ func TestNoRoom(t *testing.T) {
 }
 
 // TestThousandInstances has services with more instances than one read shows: a catalog is then read page by page, and of
-// members that cannot be told apart from fewer nothing is believed.
+// members that cannot be reported apart from fewer nothing is believed.
 func TestThousandInstances(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestThousandInstances(t *testing.T) {
 		fill(format.MembersService, api.MaxDiscovered-2)
 		next := webExport("cls1", 0, 3)
 		publish(t, again.Registry, next)
-		w.until(time.Minute, "the user is told", func() bool {
+		w.until(time.Minute, "the user gets", func() bool {
 			err := look(t, again.Registry, next.Key).Local.Err
 			return err != nil && strings.Contains(err.Error(), "members or more")
 		})

@@ -35,7 +35,7 @@ type world struct {
 	t      *testing.T
 	seed   uint64
 	server *cloudmaplocal.Server
-	// wrote is told of each request that the server has accepted and that changes something.
+	// wrote gets of each request that the server has accepted and that changes something.
 	wrote func(request)
 
 	mu     sync.Mutex
@@ -62,7 +62,7 @@ type request struct {
 	body               []byte
 }
 
-// names says whether the request is about text: a service's name, an instance's ID.
+// names reports whether the request is about text: a service's name, an instance's ID.
 func (r request) names(text string) bool { return bytes.Contains(r.body, []byte(`"`+text)) }
 
 func newWorld(t *testing.T, seed uint64, options cloudmaplocal.Options) *world {
@@ -83,7 +83,7 @@ func (w *world) plan(seed uint64, rules ...cloudmaplocal.FaultRule) {
 	}
 }
 
-// count is how many requests there were so far, by operation. Writes of instances are told apart: "RegisterInstance
+// count is how many requests there were so far, by operation. Writes of instances get apart: "RegisterInstance
 // members" is one of a record.
 func (w *world) count() map[string]int {
 	w.mu.Lock()
@@ -203,7 +203,7 @@ func (w *world) trace(req request, answer *http.Response, err error) {
 	w.t.Logf("%s %s %s %.1200s %s", time.Now().Format("04:05.000"), req.cluster, req.operation, payload.ReplaceAll(req.body, nil), outcome)
 }
 
-// payload is what nobody reads in a trace.
+// payload is what no cluster reads in a trace.
 var payload = regexp.MustCompile(`"(DATA\d+|CLUSTERSET_ID|FORMAT|VERSION|CreatorRequestId)":"[^"]*",?`)
 
 func (w *world) noteRequest(req request) {
@@ -257,7 +257,7 @@ func (w *world) begin(identity mcs.Identity, notify func(*life, mcs.Key), change
 func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mcs.Key), change ...func(*Config)) *life {
 	w.t.Helper()
 	cfg := Config{Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes(), ResourceIDs: w.ids.of(key)}
-	cfg.times.instanceList = time.Minute // what happens once after a start is over before anybody counts requests
+	cfg.times.instanceList = time.Minute // what happens once after a start is over before any cluster counts requests
 	for _, c := range change {
 		c(&cfg)
 	}
