@@ -26,7 +26,8 @@ func TestPermissionsAreComplete(t *testing.T) {
 	assertEqual(t, sortedKeys(operations), sortedKeys(permissions))
 }
 
-// limited is a world with a service svc with the tag team=a, and a client of a key that has only these statements.
+// newRestrictedServer starts a server that has a service svc with the tag team=a, and returns a client that may do only what the
+// statements allow.
 func newRestrictedServer(t *testing.T, statements ...string) (w *testServer, restricted *testServer, ns, svc string) {
 	t.Helper()
 	w = newTestServer(t, Options{AccessKeys: []AccessKey{
@@ -90,7 +91,7 @@ func TestEnforcement(t *testing.T) {
 		{"create without the tag", allow(`"servicediscovery:CreateService","servicediscovery:TagResource"`, `"StringEquals":{"aws:RequestTag/team":"a"}`), create(), false},
 		{"create with one tag more", allow(`"servicediscovery:*"`, `"ForAllValues:StringEquals":{"aws:TagKeys":["team"]}`), create("team", "x"), false},
 		{"create in this namespace", allow(`"servicediscovery:*"`, `"ArnLike":{"servicediscovery:NamespaceArn":"arn:aws:servicediscovery:*:*:namespace/ns-*"}`), create(), true},
-		{"create by the tag of what is created", allow(`"servicediscovery:*"`, teamA), create("team"), false},
+		{"create, if the new service may have the tag", allow(`"servicediscovery:*"`, teamA), create("team"), false},
 		{"tag, which knows no tags of resources", allow(`"servicediscovery:TagResource"`, teamA), func(w *testServer, _, svc string) error {
 			arn := "arn:aws:servicediscovery:us-east-1:123456789012:service/" + svc
 			return errorOf(w.TagResource(w.t.Context(), &sd.TagResourceInput{ResourceARN: &arn, Tags: []types.Tag{{Key: new("a"), Value: new("b")}}}))

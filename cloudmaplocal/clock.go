@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Clock is a clock that stands still until it is advanced. Its Now fits Options.Now.
+// Clock is a manual clock: only Advance changes its time. Pass its Now as Options.Now.
 type Clock struct {
 	mu  sync.Mutex
 	now time.Time
 }
 
-// NewClock returns a Clock that shows start.
+// NewClock returns a Clock that is set to start.
 func NewClock(start time.Time) *Clock { return &Clock{now: start} }
 
 // Now returns the time of the clock.

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-// Values of HealthStatus in DiscoverInstances beside those of an instance.
+// Values of HealthStatus that only DiscoverInstances accepts, in addition to those of an instance.
 const (
 	filterAll              = "ALL"
 	filterHealthyOrElseAll = "HEALTHY_OR_ELSE_ALL"

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// faulty is a world with a service svc in a namespace demo and a plan of these rules.
+// faulty starts a server that has a service svc in a namespace demo and a fault plan of these rules.
 func faulty(t *testing.T, opts Options, rules ...FaultRule) (w *testServer, service string) {
 	t.Helper()
 	w = newTestServer(t, opts)

@@ -31,7 +31,7 @@ type testServer struct {
 	*sd.Client
 }
 
-// newTestServer starts a server with a clock that stands still. It is not throttled unless the options have limits.
+// newTestServer starts a server with a manual clock. It does not throttle unless the options have limits.
 func newTestServer(t testing.TB, opts Options) *testServer {
 	t.Helper()
 	w := &testServer{t: t, clock: NewClock(began)}

@@ -41,7 +41,7 @@ func (m *metrics) countRequest(operation, result string) {
 	m.counts[requestKey{operation, result}]++
 }
 
-// requests is the counts by operation alone.
+// requestCounts returns the counts by operation.
 func (m *metrics) requestCounts() map[string]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -158,7 +158,7 @@ func (r *region) updateNamespace(kind string, in wire.UpdateNamespaceInput) (str
 	})
 }
 
-// change completes an update that was checked when it came in.
+// applyChange completes an update that was validated when it was received.
 func (ns *namespace) applyChange(c *wire.NamespaceChange) {
 	if c.Description != nil {
 		ns.Description = *c.Description

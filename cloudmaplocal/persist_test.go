@@ -131,7 +131,7 @@ func TestUnusableStateFile(t *testing.T) {
 			}
 			_, err := New(Options{StateFile: path})
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "away") {
-				t.Errorf("error = %v, want one that says %q, the file and what to do", err, tt.want)
+				t.Errorf("error = %v, want one that contains %q, the file and what to do", err, tt.want)
 			}
 			if raw, err := os.ReadFile(path); err != nil || string(raw) != tt.content {
 				t.Errorf("the file was changed to %q, %v", raw, err)

@@ -10,9 +10,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 )
 
-// sharing is a world in which the owner shares the namespace demo, which has a service svc, with the consumer.
+// sharing is a server on which the owner shares the namespace demo and its service svc with the consumer. The outsider has no share.
 type sharing struct {
-	owner, consumer, stranger *testServer
+	owner, consumer, outsider *testServer
 	ns, nsARN, svc, svcARN    string
 }
 
@@ -23,11 +23,11 @@ func newSharing(t *testing.T, share Share) sharing {
 		share.Namespace = "demo"
 	}
 	w := newTestServer(t, Options{Shares: []Share{share}, AccessKeys: []AccessKey{
-		{ID: "OWNER", Account: ownAccount}, {ID: "CONSUMER", Account: otherAccount}, {ID: "STRANGER", Account: "333333333333"}}})
+		{ID: "OWNER", Account: ownAccount}, {ID: "CONSUMER", Account: otherAccount}, {ID: "OUTSIDER", Account: "333333333333"}}})
 	as := func(key string) *testServer {
 		return &testServer{t: t, server: w.server, clock: w.clock, url: w.url, Client: w.client("us-east-1", key, "s")}
 	}
-	s := sharing{owner: as("OWNER"), consumer: as("CONSUMER"), stranger: as("STRANGER")}
+	s := sharing{owner: as("OWNER"), consumer: as("CONSUMER"), outsider: as("OUTSIDER")}
 	s.ns = s.owner.namespace("demo")
 	s.svc = s.owner.service(s.ns, "svc")
 	prefix := "arn:aws:servicediscovery:us-east-1:" + ownAccount + ":"
@@ -44,7 +44,7 @@ func TestSharedNamespace(t *testing.T) {
 	assertEqual(t, s.nsARN, *got.Namespace.Arn)
 	_, err = s.consumer.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &s.ns})
 	wantCode(t, err, "NamespaceNotFound")
-	_, err = s.stranger.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &s.nsARN})
+	_, err = s.outsider.GetNamespace(ctx, &sd.GetNamespaceInput{Id: &s.nsARN})
 	wantCode(t, err, "NamespaceNotFound")
 
 	operation := s.consumer.register(s.svcARN, "a", map[string]string{"V": "1"})
@@ -53,7 +53,7 @@ func TestSharedNamespace(t *testing.T) {
 	assertEqual(t, ownAccount, *op.Operation.OwnerAccount)
 	_, err = s.consumer.GetOperation(ctx, &sd.GetOperationInput{OperationId: &operation})
 	wantCode(t, err, "OperationNotFound")
-	_, err = s.stranger.GetOperation(ctx, &sd.GetOperationInput{OperationId: &operation, OwnerAccount: new(ownAccount)})
+	_, err = s.outsider.GetOperation(ctx, &sd.GetOperationInput{OperationId: &operation, OwnerAccount: new(ownAccount)})
 	wantCode(t, err, "OperationNotFound")
 	s.owner.register(s.svc, "b", map[string]string{})
 
@@ -63,11 +63,11 @@ func TestSharedNamespace(t *testing.T) {
 	revision, err := s.consumer.DiscoverInstancesRevision(ctx, &sd.DiscoverInstancesRevisionInput{
 		NamespaceName: new("demo"), ServiceName: new("svc"), OwnerAccount: new(ownAccount)})
 	assertEqual(t, int64(2), *must(t, revision, err).InstancesRevision)
-	for _, w := range []*testServer{s.consumer, s.stranger} {
+	for _, w := range []*testServer{s.consumer, s.outsider} {
 		_, err = w.DiscoverInstances(ctx, &sd.DiscoverInstancesInput{NamespaceName: new("demo"), ServiceName: new("svc")})
 		wantCode(t, err, "NamespaceNotFound")
 	}
-	_, err = s.stranger.DiscoverInstances(ctx, &sd.DiscoverInstancesInput{
+	_, err = s.outsider.DiscoverInstances(ctx, &sd.DiscoverInstancesInput{
 		NamespaceName: new("demo"), ServiceName: new("svc"), OwnerAccount: new(ownAccount)})
 	wantCode(t, err, "NamespaceNotFound")
 
@@ -146,7 +146,7 @@ func TestSharedLists(t *testing.T) {
 	assertEqual(t, []string{mine}, namespaces(s.consumer, "SELF"))
 	assertEqual(t, []string{shared}, namespaces(s.consumer, "OTHER_ACCOUNTS"))
 	assertEqual(t, []string{shared, "secret of " + ownAccount}, namespaces(s.owner, ""))
-	assertEqual(t, 0, len(namespaces(s.stranger, "")))
+	assertEqual(t, 0, len(namespaces(s.outsider, "")))
 
 	services := func(filters ...types.ServiceFilter) (names []string) {
 		out, err := s.consumer.ListServices(t.Context(), &sd.ListServicesInput{Filters: filters})
@@ -218,14 +218,14 @@ func TestUnshareAndEndpoint(t *testing.T) {
 	_, err := s.consumer.GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &s.nsARN})
 	wantCode(t, err, "NamespaceNotFound")
 	put(`[{"owner": "111111111111", "namespace": "` + s.ns + `", "region": "us-east-1", "with": ["333333333333"]}]`)
-	_, err = s.stranger.GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &s.nsARN})
+	_, err = s.outsider.GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &s.nsARN})
 	must(t, 0, err)
 	put("- {owner: '111111111111', namespace: demo, region: eu-central-1, with: ['333333333333']}")
-	_, err = s.stranger.GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &s.nsARN})
+	_, err = s.outsider.GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &s.nsARN})
 	wantCode(t, err, "NamespaceNotFound")
 	// The consumer of a share cannot share it again.
 	put("- {owner: '111111111111', namespace: demo, with: ['222222222222']}\n- {owner: '222222222222', namespace: demo, with: ['333333333333']}")
-	_, err = s.stranger.GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &s.nsARN})
+	_, err = s.outsider.GetNamespace(t.Context(), &sd.GetNamespaceInput{Id: &s.nsARN})
 	wantCode(t, err, "NamespaceNotFound")
 	if status, body := s.owner.get("/shares"); status != http.StatusOK || strings.Count(body, `"namespace": "demo"`) != 2 {
 		t.Errorf("%d %s", status, body)

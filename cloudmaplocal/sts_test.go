@@ -42,7 +42,7 @@ func (w *testServer) sts(credentials aws.CredentialsProvider) *sts.Client {
 	})
 }
 
-// as is a client of Cloud Map with credentials of any kind.
+// asAssumedRole returns a client of Cloud Map with the credentials of an assumed role.
 func (w *testServer) asAssumedRole(credentials aws.CredentialsProvider) *sd.Client {
 	options := w.client("us-east-1", "", "").Options()
 	options.Credentials = credentials

@@ -246,7 +246,7 @@ func checkRecordAttributes(serviceID, record string, has func(string) bool) erro
 	return nil
 }
 
-// recordTypes that may stand together in a DnsConfig, sorted [DnsRecord].
+// recordTypes are the sets of record types that a DnsConfig may have, sorted [DnsRecord].
 var recordTypes = [][]string{{"A"}, {"AAAA"}, {"A", "AAAA"}, {"SRV"}, {"CNAME"}}
 
 func checkDNSConfig(dns *wire.DNSConfig) error {

@@ -285,7 +285,7 @@ func TestOptions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := New(tt.opts)
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-				t.Errorf("error = %v, want one that says %q", err, tt.want)
+				t.Errorf("error = %v, want one that contains %q", err, tt.want)
 			}
 		})
 	}

@@ -65,7 +65,7 @@ func TestEvaluate(t *testing.T) {
 		{"not equals absent", []string{when(`"StringNotEquals":{"aws:ResourceTag/owner":"cls1"}`)}, tagged, Allowed},
 		{"both conditions", []string{when(`"StringEquals":{"aws:ResourceTag/cluster":"cls1","aws:ResourceTag/owner":"x"}`)}, tagged, NotAllowed},
 		{"null", []string{when(`"Null":{"aws:ResourceTag/owner":"true"}`)}, tagged, Allowed},
-		{"null of what is there", []string{when(`"Null":{"aws:ResourceTag/cluster":true}`)}, tagged, NotAllowed},
+		{"null, although the tag exists", []string{when(`"Null":{"aws:ResourceTag/cluster":true}`)}, tagged, NotAllowed},
 		{"not null", []string{when(`"Null":{"aws:ResourceTag/cluster":"false"}`)}, tagged, Allowed},
 		{"all values", []string{when(`"ForAllValues:StringEquals":{"aws:TagKeys":["a","b","c"]}`)}, tagged, Allowed},
 		{"all but one value", []string{when(`"ForAllValues:StringEquals":{"aws:TagKeys":["a","c"]}`)}, tagged, NotAllowed},
@@ -111,7 +111,7 @@ func TestPolicy_RefusesDocument(t *testing.T) {
 	} {
 		var p Policy
 		if err := json.Unmarshal([]byte(document), &p); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error = %v, want one that says %q", document, err, want)
+			t.Errorf("%s: error = %v, want one that contains %q", document, err, want)
 		}
 	}
 }

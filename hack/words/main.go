@@ -30,7 +30,6 @@ var excluded = []string{
 
 // pending are the files and folders that still have such words. Remove each when it is clean.
 var pending = []string{
-	"cloudmaplocal/",
 	"internal/registry/cloudmap/",
 }
 
