@@ -16,8 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 )
 
-// TestCommandsWithAPIServer runs commands against a real API server, which has what the fake one replaces: server-side apply, the
-// authorizer and the kubeconfig.
+// TestCommandsWithAPIServer runs commands against a real API server, which has features that the fake one lacks: server-side apply,
+// the authorizer and the kubeconfig.
 func TestCommandsWithAPIServer(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		if os.Getenv("REQUIRE_ENVTEST") != "" {

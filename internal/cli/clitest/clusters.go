@@ -40,7 +40,7 @@ var Today = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 // Clusters are a clusterset: clusters by the name of their context, cls1 being the current one.
 type Clusters map[string]*Cluster
 
-// A Cluster is one cluster of a clusterset with its controller, whose status.Source it is.
+// A Cluster is one cluster of a clusterset with its controller. It is the controller's status.Source.
 type Cluster struct {
 	CoreDNS *CoreDNS
 	// ControllerStatus, ServiceList, ProbeResult and ReachProblems are what the controller serves; ReachProblems is by IP.

@@ -100,7 +100,7 @@ func (r *rollout) poll(ctx context.Context, k *session.Cluster, enable bool) (bo
 	return r.found.skipped != "" || r.found.isComplete() && r.found.allAgree(enable), nil
 }
 
-// timeoutError returns what was missing at the timeout. It returns nil for pods that run but cannot be queried.
+// timeoutError names the pods that were not ready at the timeout. It returns nil for pods that run but cannot be queried.
 func (r *rollout) timeoutError(enable bool, timeout time.Duration) error {
 	still := "still "
 	if enable {

@@ -150,10 +150,10 @@ func joinRemedy(context string) string {
 
 func (f *clusterFacts) clockCheck() check.Check {
 	skew := f.skew.Abs()
-	c := check.Check{Name: "clock", Result: check.OK, Detail: "less than " + skewWarns.String() + " off this computer's clock"}
+	c := check.Check{Name: "clock", Result: check.OK, Detail: "differs from this computer's clock by less than " + skewWarns.String()}
 	if skew >= skewWarns {
-		c.Result, c.Detail = check.Warning, "the controller's clock is "+skew.Round(time.Second).String()+" off this computer's clock"
-		c.Remedy = "synchronize the clocks of the nodes in " + f.context + " with NTP: AWS rejects requests that are more than 5 minutes off, and propagation metrics are wrong"
+		c.Result, c.Detail = check.Warning, "the controller's clock differs from this computer's clock by "+skew.Round(time.Second).String()
+		c.Remedy = "synchronize the clocks of the nodes in " + f.context + " with NTP: AWS rejects requests that differ by more than 5 minutes, and propagation metrics are wrong"
 	}
 	if skew >= skewFatal {
 		c.Result = check.Failed
@@ -222,7 +222,7 @@ func (f *clusterFacts) membersCheck() check.Check {
 	switch {
 	case len(stale) > 0:
 		c.Result, c.Detail = check.Warning, "no heartbeat from "+strings.Join(check.Summarize(stale, 8), ", ")
-		c.Remedy = "run kubectl mcs check in these clusters: their controllers may not run (docs/stale-clusters.md)"
+		c.Remedy = "run kubectl mcs check in these clusters: their controllers may be down (docs/stale-clusters.md)"
 	case len(problems) > 0:
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(problems, 3), "; ")
 		c.Remedy = "run kubectl mcs check in these clusters: their records are invalid, and the last valid ones stay in use"
@@ -272,8 +272,8 @@ func (f *clusterFacts) proxyCheck() check.Check {
 	return c
 }
 
-// networkPolicyRemedy explains why a connection of the controller's pod may fail that works for other pods.
-const networkPolicyRemedy = "the controller's own NetworkPolicy (the chart's networkPolicy.enabled) allows only the destinations in networkPolicy.probeTo: docs/install.md"
+// networkPolicyRemedy names a reason why only connections of the controller's pod fail.
+const networkPolicyRemedy = "if the chart's networkPolicy.enabled is true, check that networkPolicy.probeTo includes the destination: docs/install.md"
 
 // connectionCheck checks the clusterset IP of one imported service. It is conclusive only if an endpoint of the service accepts
 // connections.
@@ -303,7 +303,7 @@ func (f *clusterFacts) connectionCheck() check.Check {
 		c.Remedy = "find the reason: kubectl mcs diagnose " + key.Name + " -n " + key.Namespace + " --context " + f.context + "; " + networkPolicyRemedy
 	case ipProblem != "":
 		c.Result, c.Detail = check.Failed, ipProblem+", although its endpoints accept connections"
-		c.Remedy = "check kube-proxy or its replacement in " + f.context + ", which routes the IP of the derived Service; or " + networkPolicyRemedy
+		c.Remedy = "check kube-proxy or its replacement in " + f.context + ", which routes the IP of the derived Service; " + networkPolicyRemedy
 	default:
 		c.Detail = "a connection to " + key.String() + " was accepted"
 	}
@@ -322,7 +322,7 @@ func (f *clusterFacts) networkChecks() []check.Check {
 			c.Result, c.Detail = check.Unknown, r.problem
 		case r.problem != "":
 			c.Result, c.Detail = check.Failed, r.address+": "+r.problem
-			c.Remedy = "let pods of " + f.context + " reach pods of " + r.context + " directly: check routes and security groups between the clusters, " +
+			c.Remedy = "allow traffic from pods of " + f.context + " to pods of " + r.context + ": check routes and security groups between the clusters, " +
 				"and NetworkPolicies, including the controller's own (networkPolicy.podNetworks)"
 		}
 		out = append(out, c)

@@ -100,7 +100,7 @@ func TestChecks(t *testing.T) {
 			f.probe.Connections[0].Problem, f.probe.Connections[1].Problem = "refused", "no route"
 		}, wantCheck: "clusterset IP", wantResult: check.Unknown, wantText: "no route"},
 		{name: "another cluster's pods are unreachable", mutate: func(f *clusterFacts) { f.reached[0].problem = "no answer" },
-			wantCheck: "pod network to cls2", wantResult: check.Failed, wantText: "let pods of cls1 reach pods of cls2"},
+			wantCheck: "pod network to cls2", wantResult: check.Failed, wantText: "allow traffic from pods of cls1 to pods of cls2"},
 		{name: "one context", mutate: func(f *clusterFacts) { f.reached = nil }, wantCheck: "pod network", wantResult: check.Unknown, wantText: "--context"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -428,7 +428,7 @@ func (f *ServiceFacts) connectionStep() check.Check {
 		c.Remedy = "pods of " + f.Context + " cannot reach the endpoints: check routes between the pod networks, security groups, NetworkPolicies, and that the application listens; " + networkPolicyRemedy
 	case len(ipProblems) > 0:
 		c.Result, c.Detail = check.Failed, strings.Join(ipProblems, "; ")
-		c.Remedy = "the endpoints accept connections, the clusterset IP does not: check kube-proxy or its replacement in " + f.Context + "; or " + networkPolicyRemedy
+		c.Remedy = "the endpoints accept connections, the clusterset IP does not: check kube-proxy or its replacement in " + f.Context + "; " + networkPolicyRemedy
 	case len(accepted) == 0:
 		c.Result, c.Detail = check.Unknown, "the service has no TCP endpoint to test"
 	default:

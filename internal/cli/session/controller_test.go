@@ -13,18 +13,18 @@ import (
 )
 
 func TestChooseLeader(t *testing.T) {
-	isReady := func(name string) corev1.Pod {
+	readyPod := func(name string) corev1.Pod {
 		return corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		}
 	}
-	starting := func(name string) corev1.Pod {
-		pod := isReady(name)
+	unreadyPod := func(name string) corev1.Pod {
+		pod := readyPod(name)
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, Message: "containers with unready status"}}
 		return pod
 	}
-	terminating := isReady("terminating")
+	terminating := readyPod("terminating")
 	terminating.DeletionTimestamp = new(metav1.Now())
 	tests := []struct {
 		name        string
@@ -33,12 +33,12 @@ func TestChooseLeader(t *testing.T) {
 		want        string
 		wantProblem string
 	}{
-		{name: "the Lease has a holder", pods: []corev1.Pod{isReady("a"), isReady("b")}, holder: ptr.To("b_1234-5678"), want: "b"},
-		{name: "the holder is not ready", pods: []corev1.Pod{isReady("a"), starting("b")}, holder: ptr.To("b_1234"), want: "b"},
-		{name: "the holder does not exist", pods: []corev1.Pod{starting("a"), isReady("b")}, holder: ptr.To("c_1234"), want: "b"},
-		{name: "no Lease", pods: []corev1.Pod{terminating, isReady("b")}, want: "b"},
-		{name: "the Lease was released", pods: []corev1.Pod{isReady("a")}, holder: ptr.To(""), want: "a"},
-		{name: "no pod is ready", pods: []corev1.Pod{starting("a")}, wantProblem: "no pod is ready, for example a: containers with unready status"},
+		{name: "the Lease has a holder", pods: []corev1.Pod{readyPod("a"), readyPod("b")}, holder: ptr.To("b_1234-5678"), want: "b"},
+		{name: "the holder is not ready", pods: []corev1.Pod{readyPod("a"), unreadyPod("b")}, holder: ptr.To("b_1234"), want: "b"},
+		{name: "the holder does not exist", pods: []corev1.Pod{unreadyPod("a"), readyPod("b")}, holder: ptr.To("c_1234"), want: "b"},
+		{name: "no Lease", pods: []corev1.Pod{terminating, readyPod("b")}, want: "b"},
+		{name: "the Lease was released", pods: []corev1.Pod{readyPod("a")}, holder: ptr.To(""), want: "a"},
+		{name: "no pod is ready", pods: []corev1.Pod{unreadyPod("a")}, wantProblem: "no pod is ready, for example a: containers with unready status"},
 		{name: "no pod", wantProblem: "no pod found"},
 	}
 	for _, tt := range tests {
@@ -71,7 +71,7 @@ func TestHTTPGet(t *testing.T) {
 				defer server.Close()
 				req, err := http.ReadRequest(bufio.NewReader(server))
 				if err != nil || req.Method != http.MethodGet || req.URL.Path != "/status" {
-					t.Errorf("asked %+v, %v", req, err)
+					t.Errorf("request = %+v, %v", req, err)
 				}
 				_, _ = server.Write([]byte(tt.answer))
 			}()
