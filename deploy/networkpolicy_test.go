@@ -30,7 +30,7 @@ func TestNetworkPolicy(t *testing.T) {
 		"etcd":                              {set: pods + ",etcd.endpoints={https://192.0.2.2:2379}", outside: "192.0.2.2", port: 2379, out: true},
 		"DNS":                               {set: pods, outside: "203.0.113.1", port: 53, protocol: corev1.ProtocolUDP, out: true},
 		"metrics from this cluster":         {set: pods, port: 8080, in: true},
-		"metrics from elsewhere":            {set: pods, outside: "10.10.3.4", port: 8080},
+		"metrics from another cluster":      {set: pods, outside: "10.10.3.4", port: 8080},
 		"notification":                      {set: pods, outside: "10.10.3.4", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
 		"notification, IPv6":                {set: pods, outside: "fd00:10:0:1::4", port: 8479, protocol: corev1.ProtocolUDP, in: true, out: true},
 		"notification from another network": {set: pods, outside: "203.0.113.1", port: 8479, protocol: corev1.ProtocolUDP},
@@ -45,7 +45,7 @@ func TestNetworkPolicy(t *testing.T) {
 		"one of this cluster":               {set: pods, port: 65535},
 		"one of this cluster, probes":       {set: probes, port: 65535, out: true},
 		"a service over UDP, probes":        {set: probes, outside: "10.10.3.4", port: 3306, protocol: corev1.ProtocolUDP},
-		"elsewhere, probes":                 {set: probes, outside: "203.0.113.1", port: 3306},
+		"other network, probes":             {set: probes, outside: "203.0.113.1", port: 3306},
 		"service on the health port":        {set: probes, outside: "172.20.3.4", port: 8081, out: true},
 	}
 	for name, tt := range tests {
@@ -56,10 +56,10 @@ func TestNetworkPolicy(t *testing.T) {
 				t.Fatal(err)
 			}
 			in := slices.ContainsFunc(policy.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
-				return lets(r.From, r.Ports, tt.outside, tt.port, tt.protocol)
+				return allows(r.From, r.Ports, tt.outside, tt.port, tt.protocol)
 			})
 			out := slices.ContainsFunc(policy.Spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool {
-				return lets(r.To, r.Ports, tt.outside, tt.port, tt.protocol)
+				return allows(r.To, r.Ports, tt.outside, tt.port, tt.protocol)
 			})
 			if in != tt.in || out != tt.out {
 				t.Errorf("in %t, out %t, want %t, %t", in, out, tt.in, tt.out)
@@ -68,8 +68,8 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// lets reports whether a rule allows a connection: to a peer by its address, or by selector to any pod of this cluster.
-func lets(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, outside string, port int32, protocol corev1.Protocol) bool {
+// allows reports whether a rule allows a connection: to a peer by its address, or by selector to any pod of this cluster.
+func allows(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, outside string, port int32, protocol corev1.Protocol) bool {
 	if protocol == "" {
 		protocol = corev1.ProtocolTCP
 	}

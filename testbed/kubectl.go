@@ -68,14 +68,14 @@ func poll(ctx context.Context, try func() error) error {
 // createMissing creates missing objects. It does not change existing ones, which may have been edited.
 func (k kubectl) createMissing(ctx context.Context, manifests string) error {
 	err := k.run(ctx, manifests, "create", "-f", "-")
-	if err != nil && onlyExisting(err.Error()) {
+	if err != nil && isOnlyExisting(err.Error()) {
 		return nil
 	}
 	return err
 }
 
-// onlyExisting reports whether creating failed only because objects exist.
-func onlyExisting(message string) bool {
+// isOnlyExisting reports whether creating failed only because objects exist.
+func isOnlyExisting(message string) bool {
 	_, causes, _ := strings.Cut(message, ": exit status 1: ")
 	for line := range strings.Lines(causes) {
 		if !strings.Contains(line, "already exists") && !strings.Contains(line, "already allocated") {

@@ -19,8 +19,8 @@ func TestOnlyExisting(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := onlyExisting(tt.message); got != tt.want {
-				t.Errorf("onlyExisting(%q) = %t, want %t", tt.message, got, tt.want)
+			if got := isOnlyExisting(tt.message); got != tt.want {
+				t.Errorf("isOnlyExisting(%q) = %t, want %t", tt.message, got, tt.want)
 			}
 		})
 	}

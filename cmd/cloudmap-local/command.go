@@ -118,7 +118,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return nil
 }
 
-// parse turns what was typed as text into options.
+// parse converts the text of flags and files to options.
 func (f *flags) parse() error {
 	for _, typed := range f.accessKeys {
 		parts := append(strings.SplitN(typed, ":", 3), "", "")

@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 )
 
-func TestParse(t *testing.T) {
+func TestFlags_Parse(t *testing.T) {
 	f := flags{
 		accessKeys: []string{"AKID", "AKID2:se/cr+et=", "AKID3:secret:111111111111"},
 		limits:     []string{"RegisterInstance=50:100", "ListNamespaces=0.5:5"},
@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestConfig(t *testing.T) {
+func TestFlags_ConfigFile(t *testing.T) {
 	dir := t.TempDir()
 	path := dir + "/config.yaml"
 	const content = `
@@ -91,12 +91,12 @@ shares:
 			t.Fatal(err)
 		}
 		if err := (&flags{config: path}).parse(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error = %v, want one about %s", content, err, want)
+			t.Errorf("%s: error = %v, want one that contains %q", content, err, want)
 		}
 	}
 }
 
-func TestRefusedCommandLines(t *testing.T) {
+func TestCommand_RejectsInvalidFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"--limit RegisterInstance":          "OPERATION=RATE:BURST",
 		"--limit Register=1:1":              "no such operation",
@@ -113,7 +113,7 @@ func TestRefusedCommandLines(t *testing.T) {
 		cmd.SetErr(io.Discard)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		if err := cmd.ExecuteContext(ctx); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error = %v, want one that says %q", args, err, want)
+			t.Errorf("%s: error = %v, want one that contains %q", args, err, want)
 		}
 		cancel()
 	}
@@ -140,16 +140,16 @@ func TestServe_RestartKeepsState(t *testing.T) {
 	state := t.TempDir() + "/state.json"
 	first := start(t, "--state", state)
 	first.call("CreateHttpNamespace", `{"Name":"demo"}`)
-	first.end()
+	first.stop()
 	second := start(t, "--state", state)
 	if got := second.call("ListNamespaces", `{}`); !strings.Contains(got, `"Name":"demo"`) {
 		t.Errorf("after the restart: %s", got)
 	}
-	second.end()
+	second.stop()
 }
 
-// running is the command while it runs.
-type running struct {
+// process is a running command.
+type process struct {
 	t        *testing.T
 	endpoint string
 	cancel   context.CancelFunc
@@ -158,49 +158,49 @@ type running struct {
 
 var endpointInLog = regexp.MustCompile(`endpoint=(\S+)`)
 
-func start(t *testing.T, args ...string) *running {
+func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	var log lockedBuffer
 	cmd := newCommand()
 	cmd.SetArgs(append([]string{"--listen", "127.0.0.1:0"}, args...))
 	cmd.SetErr(&log)
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &running{t: t, cancel: cancel, done: make(chan error, 1)}
-	go func() { r.done <- cmd.ExecuteContext(ctx) }()
+	p := &process{t: t, cancel: cancel, done: make(chan error, 1)}
+	go func() { p.done <- cmd.ExecuteContext(ctx) }()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if m := endpointInLog.FindStringSubmatch(log.String()); m != nil {
-			r.endpoint = m[1]
-			return r
+			p.endpoint = m[1]
+			return p
 		}
 	}
 	t.Fatalf("no endpoint after 10s: %s", log.String())
 	return nil
 }
 
-func (r *running) call(operation, body string) string {
-	r.t.Helper()
-	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.endpoint, strings.NewReader(body))
+func (p *process) call(operation, body string) string {
+	p.t.Helper()
+	request, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, p.endpoint, strings.NewReader(body))
 	if err != nil {
-		r.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	request.Header.Set("X-Amz-Target", "Route53AutoNaming_v20170314."+operation)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		r.t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	raw, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
-		r.t.Fatalf("%s: %s %s, %v", operation, response.Status, raw, err)
+		p.t.Fatalf("%s: %s %s, %v", operation, response.Status, raw, err)
 	}
 	return string(raw)
 }
 
-func (r *running) end() {
-	r.t.Helper()
-	r.cancel()
-	if err := <-r.done; err != nil {
-		r.t.Error(err)
+func (p *process) stop() {
+	p.t.Helper()
+	p.cancel()
+	if err := <-p.done; err != nil {
+		p.t.Error(err)
 	}
 }
 

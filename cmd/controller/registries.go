@@ -44,7 +44,7 @@ type dependencies struct {
 	namespace string
 }
 
-// resourceIDs returns where the cluster's Cloud Map resource IDs are kept; nil is nowhere.
+// resourceIDs returns the store of the cluster's Cloud Map resource IDs, or nil if they are not stored.
 func (d dependencies) resourceIDs(identity mcs.Identity) cloudmap.ResourceIDStore {
 	if d.kube == nil || d.namespace == "" {
 		return nil

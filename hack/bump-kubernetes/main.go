@@ -36,15 +36,15 @@ const (
 // numbers of their own, all below v0.30.
 const module = `k8s\.io/[\w-]+ v[01]\.((?:[3-9]\d)\.\d+)`
 
-// place is a file, or a pattern of files, that names versions. The expression has one group: minor and patch version, as in 37.1.
-type place struct {
+// pin is a file, or a pattern of files, that names versions. The expression has one group: minor and patch version, as in 37.1.
+type pin struct {
 	files   string
 	version *regexp.Regexp
 	group   group
 }
 
-// places is the table of all files that name a version.
-var places = []place{
+// pins is the table of all files that name a version.
+var pins = []pin{
 	{"go.mod", regexp.MustCompile(module), libraries},
 	{"internal/cli/*_test.go", regexp.MustCompile(`kubernetes: "v1\.(\d+\.\d+)"`), libraries},
 	{"internal/cli/*/*_test.go", regexp.MustCompile(`kubernetes: "v1\.(\d+\.\d+)"`), libraries},
@@ -93,7 +93,7 @@ type named struct {
 
 func findVersions(root string) ([]named, error) {
 	var out []named
-	for _, p := range places {
+	for _, p := range pins {
 		files, err := fs.Glob(os.DirFS(root), p.files)
 		if err != nil {
 			return nil, err
@@ -154,7 +154,7 @@ func bump(root, version string, out io.Writer) error {
 		return fmt.Errorf("version %q: must be like 1.37.2", version)
 	}
 	modules := []string{}
-	for _, p := range places {
+	for _, p := range pins {
 		files, err := fs.Glob(os.DirFS(root), p.files)
 		if err != nil {
 			return err

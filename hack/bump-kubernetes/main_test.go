@@ -44,7 +44,7 @@ func TestReplaceVersion(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	changed, err := replaceVersion(path, places[0].version, "38.0")
+	changed, err := replaceVersion(path, pins[0].version, "38.0")
 	if err != nil || !changed {
 		t.Fatalf("changed %v, %v", changed, err)
 	}
@@ -55,7 +55,7 @@ func TestReplaceVersion(t *testing.T) {
 	if want := strings.ReplaceAll(text, "37.1", "38.0"); string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if changed, err := replaceVersion(path, places[0].version, "38.0"); err != nil || changed {
+	if changed, err := replaceVersion(path, pins[0].version, "38.0"); err != nil || changed {
 		t.Errorf("second time: changed %v, %v", changed, err)
 	}
 }

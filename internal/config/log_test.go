@@ -68,7 +68,7 @@ func check(t *testing.T, out *bytes.Buffer, message string, want int) {
 	}
 }
 
-// TestLogLevels: V(1) is for debug only.
+// TestLogLevel checks that V(1) is logged only at level debug.
 func TestLogLevel(t *testing.T) {
 	for level, want := range map[string]string{"debug": "detail info error", "info": "info error", "error": "error"} {
 		var out bytes.Buffer

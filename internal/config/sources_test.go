@@ -57,7 +57,7 @@ func TestParseSource(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", tt.text, d)
 		}
 		if got.Label() != tt.label {
-			t.Errorf("%s has the name %q, want %q", tt.text, got.Label(), tt.label)
+			t.Errorf("%s: Label() = %q, want %q", tt.text, got.Label(), tt.label)
 		}
 		if err := (Sources{got}).validate(); err != nil {
 			t.Error(err)
@@ -76,10 +76,10 @@ func FuzzParseSource(f *testing.F) {
 		}
 		sources := Sources{source}
 		if sources.String() != text {
-			t.Errorf("%q is shown as %q", text, sources.String())
+			t.Errorf("%q: String() = %q", text, sources.String())
 		}
 		if err := sources.validate(); err == nil && !sourceNamePattern.MatchString(source.Label()) {
-			t.Errorf("%q has the name %q", text, source.Label())
+			t.Errorf("%q: Label() = %q, which is not a source name", text, source.Label())
 		}
 	})
 }

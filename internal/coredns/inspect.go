@@ -57,7 +57,7 @@ type corefile struct {
 	domain  string
 	blocks  []*block
 	stanzas []stanza // every kubernetes plugin
-	targets []stanza // those that serve the cluster domain
+	targets []stanza // the kubernetes plugins that serve the cluster domain
 }
 
 func read(src, domain string) (corefile, error) {
@@ -98,9 +98,9 @@ func clusterDomain(all []stanza) string {
 }
 
 func (c corefile) inspect() Inspection {
-	found := Inspection{ClusterDomain: c.domain, Reload: c.reloads()}
-	obstacle, elsewhere := c.obstacle()
-	if elsewhere {
+	found := Inspection{ClusterDomain: c.domain, Reload: c.hasReload()}
+	obstacle, isServed := c.obstacle()
+	if isServed {
 		found.State = Enabled
 		return found
 	}
@@ -165,10 +165,10 @@ func longestCovering(keys []token) int {
 	return longest
 }
 
-// obstacle returns the other part of the Corefile that serves clusterset.local: the external multicluster plugin of a custom CoreDNS
-// image, or a server block with a longer match than the cluster's own. elsewhere reports that such a server block serves the zone
-// from ServiceImports, so nothing is missing.
-func (c corefile) obstacle() (why string, elsewhere bool) {
+// obstacle describes another part of the Corefile that serves clusterset.local: the external multicluster plugin of a custom CoreDNS
+// image, or a server block with a longer match than the cluster's own. isServed reports whether such a server block serves the zone
+// from ServiceImports, so that nothing is missing.
+func (c corefile) obstacle() (why string, isServed bool) {
 	own := c.targetServers()
 	for _, b := range c.blocks {
 		for _, d := range b.directives {
@@ -218,8 +218,8 @@ func (c corefile) isMulticluster(b *block) bool {
 	})
 }
 
-// reloads reports whether the Corefile loads the reload plugin. One server block that loads it is enough.
-func (c corefile) reloads() bool {
+// hasReload reports whether the Corefile loads the reload plugin. One server block that loads it is enough.
+func (c corefile) hasReload() bool {
 	return slices.ContainsFunc(c.blocks, func(b *block) bool {
 		return slices.ContainsFunc(b.directives, func(d directive) bool { return d[0].text == "reload" })
 	})

@@ -41,7 +41,7 @@ type directive []token
 func parse(tokens []token) ([]*block, error) {
 	p := parser{tokens: tokens}
 	var blocks []*block
-	for p.more() {
+	for p.hasMore() {
 		b := &block{keys: p.keys()}
 		if err := p.body(b); err != nil {
 			return nil, err
@@ -58,9 +58,11 @@ type parser struct {
 	at     int
 }
 
-func (p *parser) more() bool    { return p.at < len(p.tokens) }
+func (p *parser) hasMore() bool { return p.at < len(p.tokens) }
 func (p *parser) text() string  { return p.tokens[p.at].text }
-func (p *parser) newLine() bool { return p.at == 0 || startsLine(p.tokens[p.at-1], p.tokens[p.at]) }
+func (p *parser) startsNewLine() bool {
+	return p.at == 0 || startsLine(p.tokens[p.at-1], p.tokens[p.at])
+}
 
 // startsLine reports whether t is on a later line than the previous token.
 func startsLine(before, t token) bool { return before.lastLine() < t.line }
@@ -68,8 +70,8 @@ func startsLine(before, t token) bool { return before.lastLine() < t.line }
 // keys reads the keys of a block: those on one line, and on the next after a trailing comma. It skips a top-level import.
 func (p *parser) keys() []token {
 	var keys []token
-	for p.more() && p.text() != "{" {
-		if p.text() == "import" && p.newLine() {
+	for p.hasMore() && p.text() != "{" {
+		if p.text() == "import" && p.startsNewLine() {
 			p.skipLine()
 			continue
 		}
@@ -78,7 +80,7 @@ func (p *parser) keys() []token {
 		if key.text != "" {
 			keys = append(keys, key)
 		}
-		if p.more() && p.newLine() && !strings.HasSuffix(key.text, ",") {
+		if p.hasMore() && p.startsNewLine() && !strings.HasSuffix(key.text, ",") {
 			break
 		}
 	}
@@ -87,18 +89,18 @@ func (p *parser) keys() []token {
 
 func (p *parser) skipLine() {
 	p.at++
-	for p.more() && !p.newLine() {
+	for p.hasMore() && !p.startsNewLine() {
 		p.at++
 	}
 }
 
 // body reads the directives between a block's braces. A Corefile with a single server needs no braces.
 func (p *parser) body(b *block) error {
-	braced := p.more() && p.text() == "{"
+	braced := p.hasMore() && p.text() == "{"
 	if braced {
 		p.at++
 	}
-	for p.more() {
+	for p.hasMore() {
 		if p.text() == "}" {
 			p.at++
 			return nil
@@ -118,11 +120,11 @@ func (p *parser) body(b *block) error {
 // directive reads up to the end of the line, or of the block that opens on it.
 func (p *parser) directive() (directive, error) {
 	start, depth := p.at, 0
-	for p.at++; p.more(); p.at++ {
+	for p.at++; p.hasMore(); p.at++ {
 		switch text := p.text(); {
 		case text == "{":
 			depth++
-		case depth == 0 && p.newLine():
+		case depth == 0 && p.startsNewLine():
 			return p.tokens[start:p.at], nil
 		case text == "}" && depth > 0:
 			depth--

@@ -5,11 +5,11 @@ import "strings"
 // A stanza is one use of CoreDNS's kubernetes plugin.
 type stanza struct {
 	name    token
-	zones   []token   // its arguments; none means the server block's keys
-	opening token     // the brace, the zero token when there is no block
-	closing token     // likewise
-	options [][]token // one per line of the block
-	servers []*block  // the server blocks that contain it: one, or all that import its snippet
+	zones   []token   // the arguments; without any, the plugin serves the keys of the server block
+	opening token     // the opening brace, the zero token without a block of options
+	closing token     // the closing brace, the zero token without a block of options
+	options [][]token // the lines of the block
+	servers []*block  // the server block that contains the stanza, or all that import the snippet that contains it
 }
 
 // newStanza parses a directive of the kubernetes plugin. It ignores a brace on a later line, which CoreDNS rejects.
@@ -59,7 +59,7 @@ func (s stanza) serves(zone string) bool {
 	return len(s.servers) > 0
 }
 
-// multicluster returns the effective option line: of several, CoreDNS uses the last.
+// multicluster returns the multicluster option, or nil. CoreDNS uses the last one.
 func (s stanza) multicluster() []token {
 	var found []token
 	for _, option := range s.options {
@@ -87,7 +87,7 @@ func (s stanza) primaryZone() string {
 		zones = s.servers[0].keys
 	}
 	for _, t := range zones {
-		if o := parseOrigin(t.text); !o.reverse() && o.zone != Zone {
+		if o := parseOrigin(t.text); !o.isReverse() && o.zone != Zone {
 			return o.zone
 		}
 	}
@@ -110,7 +110,8 @@ func stanzas(blocks []*block) []stanza {
 	return found
 }
 
-// servers returns the server blocks that import a snippet; seen prevents endless recursion.
+// servers returns b if it is a server block, and the server blocks that import b, directly or not, if it is a snippet. seen has
+// the snippets that were visited.
 func servers(blocks []*block, b *block, seen map[*block]bool) []*block {
 	name := b.snippet()
 	if name == "" {

@@ -34,8 +34,8 @@ func (o origin) covers(name string) bool {
 	return o.zone == "" || o.zone == name || strings.HasSuffix(name, "."+o.zone)
 }
 
-// reverse reports whether the zone is a reverse zone.
-func (o origin) reverse() bool {
+// isReverse reports whether the zone is a reverse zone.
+func (o origin) isReverse() bool {
 	return strings.Contains(o.zone, "/") || strings.HasSuffix(o.zone, "in-addr.arpa") || strings.HasSuffix(o.zone, "ip6.arpa")
 }
 

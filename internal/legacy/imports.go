@@ -85,8 +85,8 @@ func (t *Takeover) listSlices(ctx context.Context, namespace string, services []
 	return out, nil
 }
 
-// RetireObjects implements imports.Takeover. It deletes the slices of the Service that is kept, which no controller would
-// update any more, at once, and the other Services, whose IPs clients may still use, after drainTime.
+// RetireObjects implements imports.Takeover. At once it deletes the slices of the Service that is kept, because no controller
+// updates them any more. After drainTime it deletes the other Services: until then clients may use their IPs.
 func (t *Takeover) RetireObjects(ctx context.Context, o imports.TakeoverObjects) (time.Duration, error) {
 	if o.Slices == nil {
 		return 0, nil

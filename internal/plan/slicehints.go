@@ -7,9 +7,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// elsewhere is the zone or node in the topology hint of an endpoint whose own is unknown in this cluster. No zone and no node has
+// unmatchedName is the zone or node in the topology hint of an endpoint whose own is unknown in this cluster. No zone and no node has
 // this name: the domain belongs to the clusterset.
-const elsewhere = "elsewhere.clusterset.local"
+const unmatchedName = "elsewhere.clusterset.local"
 
 // topologyHints returns the topology hints by which kube-proxy selects the clients of an endpoint, given the service's
 // trafficDistribution and the endpoint's zone and node. node is "" for an endpoint of another cluster.
@@ -23,17 +23,17 @@ const elsewhere = "elsewhere.clusterset.local"
 //
 // An endpoint without hint would therefore end the preference for the whole service, in every cluster. Kubernetes intends that
 // because it does not know whether hints are still being written. Here they are known: an endpoint of another cluster is on no
-// node of this cluster, and the zone of an endpoint may be unknown. Their hints name elsewhere, so that nearer endpoints stay
+// node of this cluster, and the zone of an endpoint may be unknown. Their hints have unmatchedName, so that nearer endpoints stay
 // preferred. In an importing cluster without endpoints of its own, PreferSameNode is PreferSameZone.
 //
 // A hint must not name a node of another cluster: nodes of two clusters may have the same name.
 //
 // Endpoints that are not ready have hints, too, which are correct as soon as the endpoint becomes ready.
 func topologyHints(trafficDistribution, zone, node string) *discoveryv1.EndpointHints {
-	forZones := []discoveryv1.ForZone{{Name: cmp.Or(zone, elsewhere)}}
+	forZones := []discoveryv1.ForZone{{Name: cmp.Or(zone, unmatchedName)}}
 	switch trafficDistribution {
 	case corev1.ServiceTrafficDistributionPreferSameNode:
-		return &discoveryv1.EndpointHints{ForZones: forZones, ForNodes: []discoveryv1.ForNode{{Name: cmp.Or(node, elsewhere)}}}
+		return &discoveryv1.EndpointHints{ForZones: forZones, ForNodes: []discoveryv1.ForNode{{Name: cmp.Or(node, unmatchedName)}}}
 	case corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferClose:
 		return &discoveryv1.EndpointHints{ForZones: forZones}
 	}

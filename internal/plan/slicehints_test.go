@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	sameNode = corev1.ServiceTrafficDistributionPreferSameNode
-	sameZone = corev1.ServiceTrafficDistributionPreferSameZone
-	closeBy  = corev1.ServiceTrafficDistributionPreferClose
+	sameNode    = corev1.ServiceTrafficDistributionPreferSameNode
+	sameZone    = corev1.ServiceTrafficDistributionPreferSameZone
+	preferClose = corev1.ServiceTrafficDistributionPreferClose
 )
 
 func forZone(zone string) *discoveryv1.EndpointHints {
@@ -31,7 +31,7 @@ func forNode(zone, node string) *discoveryv1.EndpointHints {
 	return h
 }
 
-func TestSliceHints(t *testing.T) {
+func TestSlices_Hints(t *testing.T) {
 	tests := []struct {
 		name                   string
 		distribution           string
@@ -51,23 +51,23 @@ func TestSliceHints(t *testing.T) {
 			wantZone: ptr.To("zone-a"), wantHints: forZone("zone-a"),
 		},
 		{
-			name: "PreferClose is the older name of PreferSameZone", distribution: closeBy, cluster: "cls2", zone: "zone-a", node: "node-1",
+			name: "PreferClose is the older name of PreferSameZone", distribution: preferClose, cluster: "cls2", zone: "zone-a", node: "node-1",
 			wantZone: ptr.To("zone-a"), wantHints: forZone("zone-a"),
 		},
-		{name: "same zone, unknown zone", distribution: sameZone, cluster: "cls2", wantHints: forZone(elsewhere)},
+		{name: "same zone, unknown zone", distribution: sameZone, cluster: "cls2", wantHints: forZone(unmatchedName)},
 		{
 			name: "same node", distribution: sameNode, cluster: "local", zone: "zone-a", node: "node-1",
 			wantZone: ptr.To("zone-a"), wantNodeName: ptr.To("node-1"), wantHints: forNode("zone-a", "node-1"),
 		},
 		{
 			name: "same node, endpoint of another cluster", distribution: sameNode, cluster: "cls2", zone: "zone-a", node: "node-1",
-			wantZone: ptr.To("zone-a"), wantHints: forNode("zone-a", elsewhere),
+			wantZone: ptr.To("zone-a"), wantHints: forNode("zone-a", unmatchedName),
 		},
 		{
 			name: "same node, unknown zone and node", distribution: sameNode, cluster: "local",
-			wantHints: forNode(elsewhere, elsewhere),
+			wantHints: forNode(unmatchedName, unmatchedName),
 		},
-		{name: "a distribution of a later Kubernetes", distribution: "PreferSameRack", cluster: "cls2", zone: "zone-a", wantZone: ptr.To("zone-a")},
+		{name: "unknown distribution", distribution: "PreferSameRack", cluster: "cls2", zone: "zone-a", wantZone: ptr.To("zone-a")},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -83,8 +83,8 @@ func TestSliceHints(t *testing.T) {
 	}
 }
 
-// anyPlaces gives endpoints zones and nodes, or none. The nodes of all clusters have the same names.
-func anyPlaces(t *rapid.T, exports []mcs.Export) {
+// drawZonesAndNodes sets or clears the zone and node of each endpoint. The nodes of all clusters have the same names.
+func drawZonesAndNodes(t *rapid.T, exports []mcs.Export) {
 	for _, e := range exports {
 		for _, b := range e.Backends {
 			for i := range b.Endpoints {
@@ -97,11 +97,11 @@ func anyPlaces(t *rapid.T, exports []mcs.Export) {
 }
 
 // A change of the distribution updates each slice at most once and creates and deletes none, so that no connection is lost.
-func TestSlicesNewDistributionOnlyUpdates(t *testing.T) {
-	distributions := []string{"", closeBy, sameZone, sameNode}
+func TestSlices_NewDistributionOnlyUpdates(t *testing.T) {
+	distributions := []string{"", preferClose, sameZone, sameNode}
 	rapid.Check(t, func(t *rapid.T) {
 		exports := anyExports(t)
-		anyPlaces(t, exports)
+		drawZonesAndNodes(t, exports)
 		in := input(exports)
 		in.LocalCluster = "cls0"
 		in.Existing = apply(nil, Slices(in))
@@ -113,13 +113,13 @@ func TestSlicesNewDistributionOnlyUpdates(t *testing.T) {
 			}
 			in.Existing = apply(in.Existing, c)
 			if again := Slices(in); !again.IsEmpty() {
-				t.Fatalf("the second pass: %+v", again)
+				t.Fatalf("the second pass still changes slices: %+v", again)
 			}
 		}
 	})
 }
 
-// client is where a connection starts: a node of the local cluster, in a zone.
+// client is the node of the local cluster, and its zone, from which a connection starts.
 type client struct{ node, zone string }
 
 // kubeProxy returns the endpoints of list that a client reaches by the rules of pkg/proxy/topology.go of Kubernetes 1.37.
@@ -144,20 +144,20 @@ func kubeProxy(list []*discoveryv1.EndpointSlice, family discoveryv1.AddressType
 		}
 		return names
 	}
-	hinted := func(names func(discoveryv1.Endpoint) []string, name string) (hit []discoveryv1.Endpoint) {
+	endpointsFor := func(names func(discoveryv1.Endpoint) []string, name string) (matching []discoveryv1.Endpoint) {
 		for _, ep := range ready {
 			if len(names(ep)) == 0 {
 				return nil
 			}
 			if slices.Contains(names(ep), name) {
-				hit = append(hit, ep)
+				matching = append(matching, ep)
 			}
 		}
-		return hit
+		return matching
 	}
-	reached := hinted(nodes, c.node)
+	reached := endpointsFor(nodes, c.node)
 	if len(reached) == 0 {
-		reached = hinted(zones, c.zone)
+		reached = endpointsFor(zones, c.zone)
 	}
 	if len(reached) == 0 {
 		reached = ready
@@ -170,7 +170,8 @@ func kubeProxy(list []*discoveryv1.EndpointSlice, family discoveryv1.AddressType
 	return out
 }
 
-// nearest returns the endpoints that the distribution asks for: the ready endpoints on the client's node in cls0, else those in its zone, else all.
+// nearest returns the endpoints that the distribution prefers: the ready endpoints on the client's node in cls0; if there are none, those in
+// its zone; if there are none, all.
 func nearest(exports []mcs.Export, distribution string, family discoveryv1.AddressType, c client) []string {
 	reached := make([][]string, 3)
 	for _, e := range exports {
@@ -198,13 +199,13 @@ func nearest(exports []mcs.Export, distribution string, family discoveryv1.Addre
 }
 
 // For all exports, kube-proxy sends every client to the nearest endpoints.
-func TestKubeProxyPrefersTheNearest(t *testing.T) {
+func TestSlices_KubeProxyPrefersNearestEndpoints(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		exports := nearExports(t)
-		anyPlaces(t, exports)
+		exports := drawFewEndpoints(t)
+		drawZonesAndNodes(t, exports)
 		in := input(exports)
 		in.LocalCluster = "cls0"
-		in.Merged.TrafficDistribution = rapid.SampledFrom([]string{"", closeBy, sameZone, sameNode}).Draw(t, "distribution")
+		in.Merged.TrafficDistribution = rapid.SampledFrom([]string{"", preferClose, sameZone, sameNode}).Draw(t, "distribution")
 		list := apply(nil, Slices(in))
 		for _, node := range []string{"node-1", "node-2", "node-3"} {
 			for _, zone := range []string{"", "zone-a", "zone-b", "zone-c"} {
@@ -220,8 +221,8 @@ func TestKubeProxyPrefersTheNearest(t *testing.T) {
 	})
 }
 
-// nearExports draws few endpoints of up to three clusters, so that often none is near.
-func nearExports(t *rapid.T) []mcs.Export {
+// drawFewEndpoints draws up to three endpoints in each of up to three clusters, so that often none is in the client's zone.
+func drawFewEndpoints(t *rapid.T) []mcs.Export {
 	var out []mcs.Export
 	for c := range rapid.IntRange(1, 3).Draw(t, "clusters") {
 		e := webExport(fmt.Sprintf("cls%d", c))

@@ -97,7 +97,7 @@ func TestProbe(t *testing.T) {
 	key := mcs.Key{Namespace: "demo", Name: "web"}
 	p := Prober{lookup: func(_ context.Context, name string) ([]string, error) {
 		if name != "web.demo.svc.clusterset.local." {
-			t.Errorf("asked for %s", name)
+			t.Errorf("looked up %s", name)
 		}
 		return []string{"10.0.0.2", "10.0.0.1"}, nil
 	}}

@@ -78,7 +78,7 @@ func connect(set *clusterset.Set, name string) (client.WithWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // client-go's own limit would be what is measured
+	config.QPS = -1 // else the benchmark measures client-go's limit
 	return client.NewWithWatch(config, client.Options{Scheme: scheme})
 }
 

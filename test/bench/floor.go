@@ -25,8 +25,8 @@ type importObjects struct {
 	slices  []discoveryv1.EndpointSlice
 }
 
-// writeObjects measures how long the API servers of both clusters take for the objects that converge waits for and no more: on new
-// clusters like those, but without controllers, this program writes them itself, statuses included.
+// writeObjects measures how long the API servers of both clusters take to store the objects that converge waits for. On new
+// clusters without controllers, this program writes the objects and their statuses itself.
 func writeObjects(ctx context.Context, registry string, all []*exportObjects) (took time.Duration, err error) {
 	c, err := bringUp(ctx, registry)
 	defer c.down()

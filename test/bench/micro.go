@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// benchmarkLine is a line of `go test -bench -benchmem`: name-cores, runs, ns/op, B/op, allocs/op; other units may stand between.
+// benchmarkLine is a line of `go test -bench -benchmem`: name-cores, runs, ns/op, B/op, allocs/op; other units may be between.
 var benchmarkLine = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op.*?\s(\d+) B/op\s+(\d+) allocs/op`)
 
 // micro runs the benchmarks of the hot code: encoding, decoding, merging, planning.

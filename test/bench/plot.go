@@ -9,42 +9,42 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// picture is an SVG that reads well on light and on dark pages.
-type picture struct {
+// chart is an SVG chart that is legible on light and on dark pages.
+type chart struct {
 	strings.Builder
 	width, height int
 }
 
 const style = `<style>
 text { font: 13px system-ui, sans-serif; fill: #24292f } .small { font-size: 11px } .title { font-size: 15px; font-weight: 600 }
-.axis { stroke: #8c959f } .grid { stroke: #d0d7de } .ours { stroke: #0969da; fill: #0969da } .poll { stroke: #8250df; fill: #8250df } .old { stroke: #cf222e; fill: #cf222e }
+.axis { stroke: #8c959f } .grid { stroke: #d0d7de } .notified { stroke: #0969da; fill: #0969da } .poll { stroke: #8250df; fill: #8250df } .legacy { stroke: #cf222e; fill: #cf222e }
 .line { fill: none; stroke-width: 2 } .light { opacity: .35 }
-@media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .grid { stroke: #30363d } .ours { stroke: #58a6ff; fill: #58a6ff } .poll { stroke: #bc8cff; fill: #bc8cff } .old { stroke: #ff7b72; fill: #ff7b72 } }
+@media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .grid { stroke: #30363d } .notified { stroke: #58a6ff; fill: #58a6ff } .poll { stroke: #bc8cff; fill: #bc8cff } .legacy { stroke: #ff7b72; fill: #ff7b72 } }
 .line { fill: none }
 </style>
 `
 
-func newPicture(width, height int, title string) *picture {
-	p := &picture{width: width, height: height}
+func newChart(width, height int, title string) *chart {
+	p := &chart{width: width, height: height}
 	fmt.Fprintf(p, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img"><title>%s</title>`+"\n%s", width, height, html.EscapeString(title), style)
 	p.text(16, 24, "start", "title", title)
 	return p
 }
 
-func (p *picture) text(x, y float64, anchor, class, text string) {
+func (p *chart) text(x, y float64, anchor, class, text string) {
 	fmt.Fprintf(p, `<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`+"\n", x, y, anchor, class, html.EscapeString(text))
 }
 
-func (p *picture) line(class string, x1, y1, x2, y2 float64) {
+func (p *chart) line(class string, x1, y1, x2, y2 float64) {
 	fmt.Fprintf(p, `<line class="%s" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`+"\n", class, x1, y1, x2, y2)
 }
 
-func (p *picture) rect(class string, x, y, width, height float64) {
+func (p *chart) rect(class string, x, y, width, height float64) {
 	fmt.Fprintf(p, `<rect class="%s" stroke="none" x="%.1f" y="%.1f" width="%.1f" height="%.1f"/>`+"\n", class, x, y, width, height)
 }
 
-// path is a line through points, with a dot on each.
-func (p *picture) path(class string, points [][2]float64) {
+// polyline draws a line through points, with a dot on each.
+func (p *chart) polyline(class string, points [][2]float64) {
 	var at []string
 	for _, pt := range points {
 		at = append(at, fmt.Sprintf("%.1f,%.1f", pt[0], pt[1]))
@@ -53,7 +53,7 @@ func (p *picture) path(class string, points [][2]float64) {
 	fmt.Fprintf(p, `<polyline class="%s line" points="%s"/>`+"\n", class, strings.Join(at, " "))
 }
 
-func (p *picture) done() string { return p.String() + "</svg>\n" }
+func (p *chart) svg() string { return p.String() + "</svg>\n" }
 
 // logScale maps values to pixels by their logarithm.
 func logScale(low, high, from, to float64) func(float64) float64 {
@@ -62,9 +62,9 @@ func logScale(low, high, from, to float64) func(float64) float64 {
 	}
 }
 
-// callsPlot shows calls per minute by exports: the largest clusterset's, for they hardly differ.
+// callsPlot plots calls per minute over exports for the largest clusterset. The number of clusters hardly matters.
 func (r *Results) callsPlot() string {
-	p := newPicture(760, 380, "Cloud Map calls per minute and cluster while nothing changes")
+	p := newChart(760, 380, "Cloud Map calls per minute and cluster while nothing changes")
 	x, y := logScale(1, 3000, 80, 560), logScale(10, 5000, 330, 50)
 	for _, v := range []float64{10, 20, 50, 100, 200, 500, 1000, 2000, 5000} {
 		p.line("grid", 80, y(v), 560, y(v))
@@ -85,37 +85,37 @@ func (r *Results) callsPlot() string {
 			lines[s.Notifications] = append(lines[s.Notifications], [2]float64{x(float64(s.Exports)), y(s.PerMinute)})
 		}
 	}
-	var before [][2]float64
+	var measured [][2]float64
 	for _, exports := range []int{1, 50, 300} {
-		before = append(before, [2]float64{x(float64(exports)), y(old.callsPerMinute[exports])})
+		measured = append(measured, [2]float64{x(float64(exports)), y(legacy.callsPerMinute[exports])})
 	}
-	p.curve("old", "legacy controller", before)
-	p.curve("poll", fmt.Sprintf("without peer notifications, %d clusters", clusters), lines[false])
-	p.curve("ours", fmt.Sprintf("with peer notifications, %d clusters", clusters), lines[true])
-	return p.done()
+	p.series("legacy", "legacy controller", measured)
+	p.series("poll", fmt.Sprintf("without peer notifications, %d clusters", clusters), lines[false])
+	p.series("notified", fmt.Sprintf("with peer notifications, %d clusters", clusters), lines[true])
+	return p.svg()
 }
 
-// curve is a path with its name at the end.
-func (p *picture) curve(class, name string, points [][2]float64) {
+// series draws a polyline with its name at the end.
+func (p *chart) series(class, name string, points [][2]float64) {
 	if len(points) == 0 {
 		return
 	}
-	p.path(class, points)
+	p.polyline(class, points)
 	last := points[len(points)-1]
 	p.text(last[0]+10, last[1]+4, "start", "", name)
 }
 
-// propagationPlot shows a bar per line of the table, dark to the median and light to the 99th percentile.
+// propagationPlot draws a bar for each line of the table: dark up to the median, light up to the 99th percentile.
 func (r *Results) propagationPlot() string {
 	const row, left, right = 24, 290, 640
-	p := newPicture(760, 90+row*(len(r.Propagation)+1), "Milliseconds from an endpoint's change to the imported EndpointSlice")
+	p := newChart(760, 90+row*(len(r.Propagation)+1), "Milliseconds from an endpoint's change to the imported EndpointSlice")
 	x := logScale(10, 10_000, left, right)
 	bottom := float64(50 + row*(len(r.Propagation)+1))
 	for _, v := range []float64{10, 30, 100, 300, 1000, 3000, 10_000} {
 		p.line("grid", x(v), 40, x(v), bottom)
 		p.text(x(v), bottom+16, "middle", "small", fmt.Sprintf("%.0f", v))
 	}
-	p.text(left, bottom+34, "start", "small", "dark up to the median, light up to the 99th percentile; logarithmic")
+	p.text(left, bottom+34, "start", "small", "dark: median; light: 99th percentile; logarithmic scale")
 	bar := func(i int, class, name string, p50, p99 float64) {
 		top := float64(44 + row*i)
 		p.text(left-8, top+14, "end", "small", name)
@@ -124,7 +124,7 @@ func (r *Results) propagationPlot() string {
 		p.text(x(max(p99, 10))+6, top+14, "start", "small", fmt.Sprintf("%.0f, %.0f", p50, p99))
 	}
 	for i, s := range r.Propagation {
-		class := "ours"
+		class := "notified"
 		if !s.Notifications && s.Registry == clusterset.CloudMap {
 			class = "poll"
 		}
@@ -134,6 +134,6 @@ func (r *Results) propagationPlot() string {
 		}
 		bar(i, class, name, s.P50, s.P99)
 	}
-	bar(len(r.Propagation), "old", "legacy controller, delay 0", old.addP50, old.addP99)
-	return p.done()
+	bar(len(r.Propagation), "legacy", "legacy controller, delay 0", legacy.addP50, legacy.addP99)
+	return p.svg()
 }

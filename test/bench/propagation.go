@@ -94,7 +94,8 @@ func propagationOn(ctx context.Context, registry string, delay time.Duration) ([
 	return list, nil
 }
 
-// atOnce is how many services are to change at the same time: also one alone where the changes of others are most of what it waits for.
+// atOnce returns the numbers of services that change at the same time. One alone is also measured where most of the delay comes from
+// the other changes.
 func atOnce(registry string, delay time.Duration, notifications bool) []int {
 	if registry == clusterset.CloudMap && delay == 0 && notifications {
 		return []int{1, parallel}

@@ -9,9 +9,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// old are measurements of the legacy controller (the AWS Cloud Map MCS Controller for K8s) on the same testbed with an
+// legacy has the measurements of the legacy controller (the AWS Cloud Map MCS Controller for K8s) on the same testbed with an
 // emulator without delays.
-var old = struct {
+var legacy = struct {
 	callsPerMinute map[int]float64 // by exports
 	addP50, addP99 float64         // ms
 	converge300    float64         // s, of 300 exports of 10 endpoints
@@ -91,7 +91,7 @@ func (r *Results) steadyTable(p *page) {
 			continue
 		}
 		before := notMeasured
-		if calls, ok := old.callsPerMinute[s.Exports]; ok {
+		if calls, ok := legacy.callsPerMinute[s.Exports]; ok {
 			before = fmt.Sprintf("%.0f", calls)
 		}
 		p.linef("| %d | %d | %.1f | %.1f | %s |", s.Exports, s.Clusters, s.PerMinute, r.without(s).PerMinute, before)
@@ -121,7 +121,7 @@ func (r *Results) propagationTable(p *page) {
 		p.linef("| %s | %d | %s | %d | %s | %d | %.0f | %.0f | %.0f | %.0f | %.0f |",
 			s.Registry, s.DelayMS, s.notifications(), s.AtOnce, s.Change, s.Samples, s.P50, s.P90, s.P99, s.Max, target(s))
 	}
-	p.linef("| legacy controller | 0 | | | add, remove | | %.0f | | %.0f | | |", old.addP50, old.addP99)
+	p.linef("| legacy controller | 0 | | | add, remove | | %.0f | | %.0f | | |", legacy.addP50, legacy.addP99)
 	p.linef("| legacy controller | 0 | | | ready flip | | never | | | | |")
 	r.source(p, "propagation")
 }
@@ -150,7 +150,7 @@ func (r *Results) convergenceTable(p *page) {
 	for _, c := range r.Convergence {
 		before := notMeasured
 		if c.Exports == 300 && c.Registry == clusterset.CloudMap {
-			before = fmt.Sprintf("%.0f", old.converge300)
+			before = fmt.Sprintf("%.0f", legacy.converge300)
 		}
 		objects, ratio := c.ratio()
 		p.linef("| %s | %d | %d | %.1f | %s | %s | %s | %s | %s | %s | %.0f, %.0f | %.1f, %.1f | %.2f, %.2f |", c.Registry, c.Exports, c.Endpoints,

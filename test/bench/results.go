@@ -33,7 +33,7 @@ type Stamp struct {
 	Cores  int    `json:"cores"`
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
-	// Load is the machine's load average of the last five minutes at the end, which includes what was measured.
+	// Load is the machine's load average of the last five minutes at the end, including the benchmark itself.
 	Load string `json:"load"`
 	// Note is added by hand after a measurement, such as other load of the machine.
 	Note string `json:"note,omitempty"`

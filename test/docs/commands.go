@@ -45,13 +45,13 @@ func Shows(shown, printed string) error {
 			skip = true
 			continue
 		}
-		for skip && len(got) > 0 && !alike(want, got[0]) {
+		for skip && len(got) > 0 && !isMatch(want, got[0]) {
 			got = got[1:]
 		}
 		switch {
 		case len(got) == 0:
 			return fmt.Errorf("nothing more is printed, and the page goes on with %q", want)
-		case !alike(want, got[0]):
+		case !isMatch(want, got[0]):
 			return fmt.Errorf("the page shows %q where %q is printed", want, got[0])
 		}
 		got, skip = got[1:], false
@@ -89,8 +89,8 @@ func lines(text string) []string {
 	return kept
 }
 
-// alike reports whether got matches the line want, in which "…" matches any text.
-func alike(want, got string) bool {
+// isMatch reports whether got matches the line want, in which "…" matches any text.
+func isMatch(want, got string) bool {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(want), "…", ".*")
 	return regexp.MustCompile("^" + pattern + "$").MatchString(got)
 }

@@ -135,7 +135,7 @@ func publish(t *testing.T, c cluster, ns string, number int, s side) *mcsv1beta1
 	return e
 }
 
-// agree makes Service and ServiceExport in c what s says. Only a new Service can be headless or no more so.
+// agree applies the Service and ServiceExport of s in c. Only a new Service can become headless or stop being headless.
 func agree(t *testing.T, c cluster, ns string, s side) {
 	t.Helper()
 	svc := service(ns, "web")

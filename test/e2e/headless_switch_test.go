@@ -14,8 +14,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// isHeadless wants an import to be headless, with nothing of a ClusterSetIP one: no IPs, no derived Service, no slices for one.
-func isHeadless(ctx context.Context, c cluster, ns, name string) error {
+// checkHeadless returns an error unless an import is headless, without IPs, derived Service and slices for it.
+func checkHeadless(ctx context.Context, c cluster, ns, name string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func TestSwitchToHeadlessAndBack(t *testing.T) {
 		create(t, cls1, svc)
 		is := hasClusterSetIP
 		if svc.Spec.ClusterIP == corev1.ClusterIPNone {
-			is = isHeadless
+			is = checkHeadless
 		}
 		for _, c := range []cluster{cls1, cls2} {
 			eventually(t, started, func() error { return is(t.Context(), c, ns, "web") })

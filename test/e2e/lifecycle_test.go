@@ -161,8 +161,8 @@ func TestServiceChanges(t *testing.T) {
 	}
 }
 
-// TestMetadata: what is exported appears on the ServiceImport, with its removal it goes, what is reserved does not take
-// effect, and nothing of the Service's and the ServiceExport's own metadata leaks.
+// TestMetadata checks that exported labels and annotations appear on the ServiceImport and are removed from it, that reserved ones
+// have no effect, and that the metadata of the Service and the ServiceExport themselves is not exported.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)

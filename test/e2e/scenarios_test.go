@@ -19,8 +19,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
-// TestTutorial runs first: it installs on empty clusters and ends with nothing left. Scenarios that cannot be parallel
-// stand below it, or in files whose names come later; those of other files call t.Parallel first, and run when these are done.
+// TestTutorial runs first: it installs on empty clusters and ends with nothing left. Scenarios that cannot run in parallel
+// are below it, or in files with later names. All others call t.Parallel first, and run when these have ended.
 func TestTutorial(t *testing.T) {
 	if touched.Load() {
 		t.Fatal("a scenario has installed the product before: one that is not parallel belongs below the tutorial, or into a file whose name comes later")
@@ -581,8 +581,8 @@ func TestClusterSetIPIsStable(t *testing.T) {
 	same("after a restart and the oldest export's end")
 }
 
-// TestIdentityChanges gives cls2 another ID and takes it out of the clusterset: what it exported under the old identity is
-// withdrawn, and comes back under the new one.
+// TestIdentityChanges gives cls2 another ID and takes it out of the clusterset: exports of the old identity are withdrawn,
+// and are exported again under the new one.
 func TestIdentityChanges(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)

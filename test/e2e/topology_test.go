@@ -24,7 +24,7 @@ type topology struct {
 }
 
 // TestTopology sends requests from every node of two clusters to one Service with servers on every node, and checks which servers
-// answer. The steps share the servers; each sets what it needs.
+// answer. The steps share the servers.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -187,9 +187,8 @@ func (s topology) reaches(t *testing.T, from string, want ...string) {
 	})
 }
 
-// answers are the nodes whose servers answer a client, sorted. It asks 20 times: that just two answer although all
-// four could has a probability of 2^-20; that one of four is missed 4 * (3/4)^20 = 1 %, and then
-// reaches asks again. It gives up at the first failure.
+// answers returns the nodes whose servers respond to a client, sorted. It sends 20 requests: the probability that only two respond
+// although all four could is 2^-20. The probability that one of four is missed is 4 * (3/4)^20 = 1 %; then reaches retries. It gives up at the first failure.
 func (s topology) answers(ctx context.Context, from string) ([]string, error) {
 	const failed = "Failed: " // 7 is curl's number for a refused connection, 28 for one that leads nowhere
 	script := fmt.Sprintf(`for i in $(seq 20); do curl -s -m 2 http://web.%s.svc.clusterset.local || { echo "%s$?"; exit; }; done`, s.ns, failed)

@@ -85,8 +85,8 @@ func Used(root string) ([]Use, error) {
 }
 
 var (
-	// metricPattern is a metric's name and what it is selected by. Every metric here has an underscore in its name, and no label
-	// that is written outside of braces is the name of one; promtool has the real parser, which checks the rest.
+	// metricPattern matches a metric's name and selector. Every metric here has an underscore in its name, and no label outside of
+	// braces has the name of a metric. promtool checks the rest with the real parser.
 	metricPattern   = regexp.MustCompile(`\b((?:cloud_map_mcs|controller_runtime|workqueue|process|go|rest_client)_\w+)(?:\{([^}]*)\})?`)
 	selectorPattern = regexp.MustCompile(`(\w+)\s*(?:=~|!~|!=|=)\s*"`)
 	rowPattern      = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|]*) \\|")

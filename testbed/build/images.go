@@ -23,7 +23,7 @@ const (
 	helloImage   = "testbed/nginx-hello:1"
 )
 
-// The same two under the names of the public images that they stand for, so that a user's manifests run unchanged.
+// The same two under the names of the public images that they replace, so that a user's manifests run unchanged.
 const (
 	netshootImage   = "docker.io/nicolaka/netshoot:v0.15"
 	nginxDemosImage = "docker.io/nginxdemos/hello:plain-text"

@@ -34,7 +34,7 @@ type program struct {
 	links    []string // names under which the first binary is called besides
 }
 
-// kubernetesNames are the programs that the multi-call binary stands for, as it is called under their names.
+// kubernetesNames are the programs that the multi-call binary contains. Its name selects the program.
 var kubernetesNames = []string{
 	"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl",
 }
@@ -96,7 +96,7 @@ func cacheKey(source fs.FS, p program, goVersion string) (string, error) {
 			return err
 		case entry.IsDir() && path != p.dir && isModule(source, path):
 			return fs.SkipDir // has its own pins and its own key
-		case entry.IsDir() || !matters(path):
+		case entry.IsDir() || !isBuildInput(path):
 			return nil
 		}
 		text, err := fs.ReadFile(source, path)
@@ -115,8 +115,8 @@ func isModule(source fs.FS, dir string) bool {
 	return err == nil
 }
 
-// matters reports whether a file is an input of a build: sources, pins and embedded files.
-func matters(path string) bool {
+// isBuildInput reports whether a file is an input of a build: sources, pins and embedded files.
+func isBuildInput(path string) bool {
 	return (strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go")) ||
 		strings.HasSuffix(path, "go.mod") || strings.HasSuffix(path, "go.sum") || strings.Contains(path, "/templates/")
 }

@@ -80,7 +80,8 @@ func kubeletSysctls() map[string]string {
 	}
 }
 
-// NodeSpec renders what the node with the given index (0 is the control plane's) of cluster c does. Its Pods live in cgroup.
+// NodeSpec renders the programs and files of the node with the given index (0 is the control plane's) of cluster c. Its Pods are in
+// cgroup.
 func (p Plan) NodeSpec(c Cluster, index int, pki PKI, sw Software, cgroup, logDir string) (NodeSpec, error) {
 	n := c.Nodes[index]
 	r := nodeRenderer{plan: p, cluster: c, node: n, index: index, pki: pki, software: sw, cgroup: cgroup}

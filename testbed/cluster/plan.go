@@ -13,8 +13,8 @@ const (
 	MaxNodes    = 2
 )
 
-// Addresses every cluster shares. The host bridge stands for the network between VPCs: nodes, and what the host itself
-// serves (such as cloudmap-local on 172.30.0.1), are reachable from every Pod of every cluster.
+// Addresses that all clusters share. The host bridge is the network between VPCs: nodes, and servers on the host such as
+// cloudmap-local on 172.30.0.1, are reachable from every Pod of every cluster.
 var (
 	hostAddresses = families{netip.MustParsePrefix("172.30.0.1/24"), netip.MustParsePrefix("fd00:172:30::1/64")}
 	// The service networks overlap on purpose: in the tutorial they do, and nothing may depend on their being distinct.

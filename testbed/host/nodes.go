@@ -18,7 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/cluster"
 )
 
-// Process identifies a running process for good: PIDs are used again, a PID with its start time is not.
+// Process identifies a running process uniquely: PIDs are reused, a PID with its start time is not.
 type Process struct {
 	PID   int    `json:"pid"`
 	Start string `json:"start"`

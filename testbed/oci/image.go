@@ -24,7 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// epoch stands in every place where a format wants a time: a real one would make every build different.
+// epoch is the time in every format that has one: with the current time, every build would differ.
 var epoch = time.Unix(0, 0).UTC()
 
 // defaultPath is the PATH that container engines set by default; programs started by a shell rely on it.

@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// PendingLookups are the keys whose lookup had no complete answer, with that answer. It is not safe for concurrent use: the
-// lock that guards it must also guard what lookups are answered from, or a change between the two is missed.
+// PendingLookups holds the last answer of each key whose lookup was incomplete. It is not safe for concurrent use: the
+// lock that guards it must also guard the data of lookups, or a change between the two is missed.
 type PendingLookups map[mcs.Key]lookupResult
 
 // lookupResult is the incomplete part of an answer.

@@ -23,7 +23,7 @@ func NewProblem(log logr.Logger, failing, recovered string, expected func(error)
 	return &Problem{log: log, failing: failing, recovered: recovered, expected: expected}
 }
 
-// Err returns the current error, nil while all is well.
+// Err returns the current error, nil if there is none.
 func (p *Problem) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,5 +12,5 @@
 //
 // The writer compares the desired exports with the mirror. Its writes are fenced: every transaction demands that the key alive is
 // as this process wrote it last. So a process that was displaced, or whose lease expired, writes nothing, however late its
-// requests arrive. After a request of unknown outcome, writing alive anew prevents that it is carried out later.
+// requests arrive. After a request of unknown outcome, the writer writes alive again, so that a late request fails.
 package etcd

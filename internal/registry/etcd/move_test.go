@@ -18,8 +18,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
-// TestMoveFromCloudMap is what docs/etcd.md says about moving: cluster by cluster, each exporting to one registry and importing
-// from both. The importer never loses the export, and what is withdrawn after the move is gone though Cloud Map still has it.
+// TestMoveFromCloudMap moves as docs/etcd.md describes: cluster by cluster, each exporting to one registry and importing from both.
+// The importer never loses the export. An export that is withdrawn after the move is removed although Cloud Map still has it.
 func TestMoveFromCloudMap(t *testing.T) {
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "AKIDTEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"} {
 		t.Setenv(name, value)
@@ -162,7 +162,7 @@ func (l *life) version(i int) int {
 
 func (l *life) awaitVersion(i, n int) {
 	l.t.Helper()
-	// What is not known yet is not gone.
+	// An unknown export may still exist.
 	within(l.t, "the version is as exported", func() bool {
 		view, err := l.reg.Lookup(l.t.Context(), webKey(i))
 		return err == nil && !view.Incomplete && len(view.Unknown) == 0 && l.version(i) == n

@@ -22,7 +22,7 @@ type outbox struct {
 	accepted map[mcs.Key]acceptedWrite
 	// refused is why etcd refuses the desired export of a key.
 	refused map[mcs.Key]error
-	// queues are the keys that may differ from what is desired, those that wait longest first, withdrawals apart.
+	// queues are the keys to compare with etcd, oldest first: withdrawals and writes.
 	// queued is the queue that a key is in; in the other one it does not count.
 	queues map[bool][]mcs.Key
 	queued map[mcs.Key]bool
@@ -46,7 +46,7 @@ func newOutbox(shown func(mcs.Key) (*mcs.Export, bool)) *outbox {
 	}
 }
 
-// newDesiredExport encodes exp, and keeps of it what the other clusters will read.
+// newDesiredExport encodes exp, and decodes it again as the other clusters will.
 func newDesiredExport(exp mcs.Export) (desiredExport, error) {
 	data, err := record.Encode([]mcs.Export{exp})
 	if err != nil {
@@ -59,7 +59,7 @@ func newDesiredExport(exp mcs.Export) (desiredExport, error) {
 	return desiredExport{export: e.export, data: data}, nil
 }
 
-// setDesired sets what is desired of key, and reports whether that is a change.
+// setDesired sets the desired export of key, and reports whether it changed.
 func (o *outbox) setDesired(key mcs.Key, d desiredExport) (changed bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -73,7 +73,7 @@ func (o *outbox) setDesired(key mcs.Key, d desiredExport) (changed bool) {
 	return true
 }
 
-// enqueue has key compared with what is desired. The caller holds o.mu.
+// enqueue queues key if etcd differs from the desired export. The caller holds o.mu.
 func (o *outbox) enqueue(key mcs.Key) {
 	d, exists := o.desired[key]
 	withdraw := d.export == nil
@@ -112,7 +112,7 @@ func (o *outbox) current(key mcs.Key) (exp *mcs.Export, exists bool) {
 	return o.shown(key)
 }
 
-// isSynced reports whether etcd has of key what is desired. The caller holds o.mu.
+// isSynced reports whether etcd has the desired export of key. The caller holds o.mu.
 func (o *outbox) isSynced(key mcs.Key, d desiredExport) bool {
 	exp, exists := o.current(key)
 	if d.export == nil {

@@ -67,7 +67,7 @@ func (s *fakeStore) set(key mcs.Key, exp *mcs.Export) (effect bool) {
 	return true
 }
 
-// TestOutboxConverges writes, drops answers and deletes exports at random. In the end the store must have what is desired.
+// TestOutboxConverges writes, drops answers and deletes exports at random. In the end the store must have the desired exports.
 func TestOutboxConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &fakeStore{stored: map[mcs.Key]*mcs.Export{}, shown: map[mcs.Key]*mcs.Export{}}

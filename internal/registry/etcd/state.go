@@ -25,7 +25,7 @@ type pair struct {
 	deleted  bool
 }
 
-// state is what was read of a clusterset. An export that becomes unreadable stays as it was before.
+// state holds the exports and members of a clusterset as last read. An export that becomes unreadable stays as it was before.
 type state struct {
 	layout            layout
 	clusterSetID, own string
@@ -38,7 +38,7 @@ type state struct {
 	liveness *registry.Liveness
 }
 
-// cluster is what was read below one cluster's prefix.
+// cluster holds the keys below one cluster's prefix.
 type cluster struct {
 	member memberState
 	alive  aliveState
@@ -273,7 +273,7 @@ func (s *state) memberOf(id string) memberRecord {
 	return memberRecord{}
 }
 
-// view returns what the other clusters export under key.
+// view returns the exports of the other clusters under key.
 func (s *state) view(key mcs.Key) registry.View {
 	var v registry.View
 	for _, id := range slices.Sorted(maps.Keys(s.clusters)) {

@@ -34,7 +34,7 @@ type clusterRef struct{ clusterSetID, clusterID string }
 // cluster is the stored state of one cluster.
 type cluster struct {
 	uid string
-	// owner is the registry that runs for the cluster, nil if none does. It stands for the heartbeats of other backends.
+	// owner is the registry that runs for the cluster, nil if none does. A cluster with an owner is live: this backend has no heartbeats.
 	owner   *Registry
 	joined  time.Time
 	exports map[mcs.Key]mcs.Export

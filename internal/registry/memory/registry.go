@@ -74,7 +74,7 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error)
 	return result, nil
 }
 
-// viewOf returns what the other clusters export under key. The caller holds r.mu.
+// viewOf returns the exports of the other clusters under key. The caller holds r.mu.
 func (r *Registry) viewOf(key mcs.Key) registry.View {
 	var result registry.View
 	for _, id := range slices.Sorted(maps.Keys(r.view.others)) {

@@ -73,7 +73,7 @@ type Scheduler struct {
 	clusterSet string
 	self       string
 
-	// peers are the clusters of the last read, and this one, whose own writes are news as well.
+	// peers are the clusters of the last read and this one: its own writes are changes as well.
 	peers   map[string]*peer
 	limiter *rate.Limiter
 
@@ -88,7 +88,7 @@ type Scheduler struct {
 	fastPoll bool
 }
 
-// peer is what the Scheduler knows of a cluster.
+// peer is the state of a cluster in the Scheduler.
 type peer struct {
 	Peer
 	// notified is the time of its last notification, and sequence that one's.
@@ -107,7 +107,7 @@ func NewScheduler(clusterSet, self string, intervals Intervals) *Scheduler {
 	}
 }
 
-// Results of a notification that arrived, beside those of Decode.
+// Results of a received notification, in addition to those of Decode.
 const (
 	ResultOK          = "ok"
 	ResultForeign     = "other_clusterset"

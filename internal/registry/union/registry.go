@@ -57,7 +57,7 @@ type Registry struct {
 	// syncDeadline is the end of SyncTimeout. Until then lookups return ErrNotSynced while not all registries have been read. It is
 	// zero before Run.
 	syncDeadline time.Time
-	// keys are those of all notifications of the sources, waiting those whose lookups returned ErrNotSynced.
+	// keys are the keys of all notifications of the sources; waiting are the keys whose lookups returned ErrNotSynced.
 	keys, waiting map[mcs.Key]struct{}
 }
 

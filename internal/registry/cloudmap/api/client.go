@@ -271,7 +271,7 @@ func (c *Client) RetryThrottled(ctx context.Context, request func() error) error
 	}
 }
 
-// awaitDuplicate waits for the operation in progress because of which a request failed with err. It returns any other err.
+// awaitDuplicate waits for the operation that is in progress if err is a DuplicateRequest. It returns any other err.
 func (c *Client) awaitDuplicate(ctx context.Context, err error) error {
 	var duplicate *types.DuplicateRequest
 	if !errors.As(err, &duplicate) || aws.ToString(duplicate.DuplicateOperationId) == "" {
@@ -293,7 +293,7 @@ func (e *OperationError) Error() string {
 	return fmt.Sprintf("AWS Cloud Map accepted the request, but the operation failed: %s: %s", e.Code, e.Message)
 }
 
-// AwaitOperation waits until an operation has ended and returns the IDs of what it created, by kind.
+// AwaitOperation waits until an operation has ended and returns the IDs of the created resources by kind.
 func (c *Client) AwaitOperation(ctx context.Context, operation string) (targets map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()

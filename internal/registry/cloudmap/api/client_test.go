@@ -50,6 +50,6 @@ func TestNewClientRefuses(t *testing.T) {
 	}
 	_, err := NewClient(t.Context(), Config{Region: "us-east-1", Rates: map[string]Rate{"RegisterInstances": {1, 1}}})
 	if err == nil || !strings.Contains(err.Error(), "DiscoverInstances,") {
-		t.Errorf("the rate of an unknown operation: error %v, want one with those that there are", err)
+		t.Errorf("the rate of an unknown operation: error = %v, want one that lists the operations", err)
 	}
 }

@@ -81,7 +81,7 @@ func (e *requestError) Error() string {
 	switch {
 	case errors.As(e.err, &limit):
 		return text + " (raise the quota of AWS Cloud Map in Service Quotas)"
-	case e.result == ResultDenied && fromSTS(e.err):
+	case e.result == ResultDenied && isFromSTS(e.err):
 		return text + " (check that the role in --aws-role-arn or role-arn trusts the controller's own identity and does not require another external ID)"
 	case e.result == ResultDenied:
 		return text + fmt.Sprintf(" (check the controller's AWS credentials, and that its IAM role allows servicediscovery:%s)", e.operation)
@@ -91,8 +91,8 @@ func (e *requestError) Error() string {
 	return text
 }
 
-// fromSTS reports whether the error is that the role could not be assumed.
-func fromSTS(err error) bool {
+// isFromSTS reports whether err is a failure to assume the role.
+func isFromSTS(err error) bool {
 	var operation *smithy.OperationError
 	for errors.As(err, &operation) {
 		if operation.Service() == sts.ServiceID {
@@ -125,7 +125,7 @@ func (e *requestError) cause() string {
 
 func (e *requestError) Unwrap() error { return e.err }
 
-// ResultOf returns the result that err stands for.
+// ResultOf returns the result of a request that returned err, as metrics name it.
 func ResultOf(err error) string {
 	var api smithy.APIError
 	switch {

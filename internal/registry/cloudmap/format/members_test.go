@@ -112,7 +112,7 @@ func FuzzParseMember(f *testing.F) {
 			return
 		}
 		again, err := ParseMember(api.Instance{ID: "cls1", Attributes: r.Instance().Attributes}, "set1")
-		again.ContactProblem = r.ContactProblem // what is of no use is not written again
+		again.ContactProblem = r.ContactProblem // an invalid contact is not written again
 		if err != nil || again != r {
 			t.Errorf("second round gave %+v, %v, want %+v", again, err, r)
 		}

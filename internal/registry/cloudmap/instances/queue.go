@@ -161,8 +161,8 @@ func (q *queue) nextResync(now time.Time) (key mcs.Key, oldest *service) {
 	return key, oldest
 }
 
-// finish updates the state of a service that was reconciled, forgets the service if it has no instances, and returns the state. An
-// error that is not a failure leaves what was applied before.
+// finish updates the state of a service that was reconciled, forgets the service if it has no instances, and returns the state. After
+// an error that is not a failure, the service keeps the export that was applied before.
 func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, failed bool) *service {
 	s := q.services[key]
 	s.isBusy, s.reconciledAt = false, now
