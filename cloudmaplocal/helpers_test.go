@@ -56,7 +56,7 @@ func newTestServer(t testing.TB, opts Options) *testServer {
 	return w
 }
 
-// client is a real SDK client. It does not retry, so that tests see every answer.
+// client returns a client of the AWS SDK. It does not retry, so that tests see every response.
 func (w *testServer) client(region, keyID, secret string) *sd.Client {
 	return sd.New(sd.Options{
 		Region:           region,

@@ -186,7 +186,7 @@ func (op *operation) isSameRequest(other *operation) bool {
 	return op.Instance == nil || maps.Equal(op.Instance.Attributes, other.Instance.Attributes)
 }
 
-// started is the answer of every asynchronous operation.
+// started returns the response of every asynchronous operation.
 func started(id string, err error) (wire.OperationStarted, error) {
 	return wire.OperationStarted{OperationId: id}, err
 }

@@ -22,7 +22,7 @@ const (
 	roleRegistry = "arn:aws:iam::222222222222:role/registry"
 )
 
-// twoAccounts is a server with a key of each account and a role that the first may assume.
+// twoAccounts returns options with a key of each account and a role that the first account may assume.
 func twoAccounts(role Role) Options {
 	role.ARN = roleRegistry
 	return Options{
@@ -34,7 +34,7 @@ func twoAccounts(role Role) Options {
 	}
 }
 
-// sts is a real SDK client of STS.
+// sts returns a client of the AWS SDK for STS.
 func (w *testServer) sts(credentials aws.CredentialsProvider) *sts.Client {
 	return sts.New(sts.Options{
 		Region: "us-east-1", BaseEndpoint: aws.String(w.url), Credentials: credentials, RetryMaxAttempts: 1,
@@ -53,7 +53,7 @@ func assumeRole(c *sts.Client) aws.CredentialsProvider {
 	return stscreds.NewAssumeRoleProvider(c, roleRegistry)
 }
 
-// account is the one that a client's requests are for.
+// account creates the namespace name and returns the account that owns it.
 func account(t *testing.T, c *sd.Client, name string) (string, error) {
 	t.Helper()
 	created, err := c.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: &name})

@@ -313,7 +313,7 @@ func TestChartRollsBack(t *testing.T) {
 	}
 }
 
-// shippedRelease is the release of mcs-api of the CRDs in deploy/crds.
+// shippedRelease returns the release of mcs-api of the CRDs in deploy/crds.
 func shippedRelease(t *testing.T) string {
 	t.Helper()
 	return objects(t, kustomize(t, "crds"))["CustomResourceDefinition/"+exportsCRD].GetLabels()[releaseLabel]

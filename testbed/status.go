@@ -86,7 +86,7 @@ func (t *Testbed) kubectl(s state, cluster string) kubectl {
 	return kubectl{program: filepath.Join(s.Kubernetes, "kubectl"), kubeconfig: t.kubeconfig(cluster)}
 }
 
-// Kubectl is the path of kubectl as the running testbed has it.
+// Kubectl returns the path of kubectl as the running testbed has it.
 func (t *Testbed) Kubectl() (string, error) {
 	s, err := t.loadState()
 	if err != nil {
@@ -162,7 +162,7 @@ func (t *Testbed) AddProcess(pid int) error {
 	return host.JoinCgroup(host.HostCgroup, pid)
 }
 
-// NodeCommand is the command line that runs args inside a node, in all of its namespaces.
+// NodeCommand returns the command line that runs args inside a node, in all of its namespaces.
 func (t *Testbed) NodeCommand(node string, args ...string) ([]string, error) {
 	s, err := t.loadState()
 	if err != nil {

@@ -66,7 +66,7 @@ func (t *Testbed) buildAll(ctx context.Context) (build.Result, error) {
 	return t.builder().All(ctx)
 }
 
-// Assets is a directory with etcd, kube-apiserver and kubectl, for tests against an API server alone (KUBEBUILDER_ASSETS).
+// Assets returns a directory with etcd, kube-apiserver and kubectl, for tests against an API server alone (KUBEBUILDER_ASSETS).
 func (t *Testbed) Assets(ctx context.Context) (string, error) { return t.builder().Kubernetes(ctx) }
 
 // Down removes the testbed from the machine, whatever state it is in, and checks that nothing is left.
@@ -151,7 +151,7 @@ func (t *Testbed) kubeconfig(cluster string) string {
 	return filepath.Join(t.StateDir, cluster+".kubeconfig")
 }
 
-// Kubeconfig is the path of the kubeconfig with a context for each cluster (cls1, cls2, …).
+// Kubeconfig returns the path of the kubeconfig with a context for each cluster (cls1, cls2, …).
 func (t *Testbed) Kubeconfig() string { return filepath.Join(t.StateDir, "kubeconfig") }
 
 func (t *Testbed) saveState(s state) error {

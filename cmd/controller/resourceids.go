@@ -65,7 +65,7 @@ func (c configMapIDs) SaveResourceIDs(ctx context.Context, ids cloudmap.Resource
 	return nil
 }
 
-// key is the key of the identity's resource IDs. It has two dots, so it is not the key of an identity.
+// key returns the key of the identity's resource IDs. It has two dots, so it is not the key of an identity.
 func (c configMapIDs) key() string {
 	return c.identity.ClusterSetID + "." + c.identity.ClusterID + ".resource-ids"
 }

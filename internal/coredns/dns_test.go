@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/golden"
 )
 
-// samples are Corefiles without clusterset.local, by name: testdata/*.corefile.
+// samples returns Corefiles without clusterset.local, by name: testdata/*.corefile.
 func samples(t testing.TB) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.corefile")

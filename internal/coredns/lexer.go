@@ -13,7 +13,7 @@ type token struct {
 	line       int    // line of the first character, counted from 1
 }
 
-// lastLine is the line on which the token ends: a quoted token may hold line breaks.
+// lastLine returns the line on which the token ends: a quoted token may hold line breaks.
 func (t token) lastLine() int { return t.line + strings.Count(t.text, "\n") }
 
 // lex splits a Corefile into tokens as CoreDNS does. CoreDNS's own lexer (github.com/coredns/caddy/caddyfile) records lines only,

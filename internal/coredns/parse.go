@@ -11,7 +11,7 @@ type block struct {
 	directives []directive
 }
 
-// snippet is the name by which the block can be imported, or "" for a server block.
+// snippet returns the name by which the block can be imported, or "" for a server block.
 func (b *block) snippet() string {
 	if len(b.keys) != 1 {
 		return ""

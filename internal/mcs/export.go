@@ -14,7 +14,7 @@ type Key struct {
 	Name      string `json:"name"`
 }
 
-// String is "namespace/name".
+// String returns "namespace/name".
 func (k Key) String() string { return k.Namespace + "/" + k.Name }
 
 // Identity identifies this cluster (KEP-2149).

@@ -16,7 +16,7 @@ var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 // compareAddr lets cmp look at addresses.
 var compareAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
-// webExport is a ClusterSetIP export of port http 80/TCP by cluster, created age seconds after start, with one ready
+// webExport returns a ClusterSetIP export of port http 80/TCP by cluster, created age seconds after start, with one ready
 // endpoint. Each edit changes it.
 func webExport(cluster string, age int, edits ...func(*Export)) Export {
 	e := Export{

@@ -14,7 +14,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// webSource is a Service with port http 80 -> 8080 in cluster cls1, exported, with slices.
+// webSource returns a Service with port http 80 -> 8080 in cluster cls1, exported, with slices.
 func webSource(slices ...discoveryv1.EndpointSlice) Source {
 	return Source{
 		Identity: Identity{ClusterID: "cls1", ClusterSetID: "set1"},

@@ -15,7 +15,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// servingPorts is a cluster's export of these ports, each "name:number", with endpoints that all listen on them. An
+// servingPorts returns a cluster's export of these ports, each "name:number", with endpoints that all listen on them. An
 // endpoint is an address, with "!" before it if it is not ready.
 func servingPorts(cluster string, kind mcsv1beta1.ServiceImportType, ports string, addresses ...string) Export {
 	e := Export{Key: Key{Namespace: "demo", Name: "web"}, Cluster: cluster, Type: kind, Created: time.Unix(1000, 0)}

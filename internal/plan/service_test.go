@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// webService is the derived Service of merged() in a single-stack IPv4 cluster.
+// webService returns the derived Service of merged() in a single-stack IPv4 cluster.
 func webService(edits ...func(*corev1.Service)) *corev1.Service {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// webImport is the ServiceImport of merged() with IP 172.20.0.9.
+// webImport returns the ServiceImport of merged() with IP 172.20.0.9.
 func webImport(edits ...func(*mcsv1beta1.ServiceImport)) *mcsv1beta1.ServiceImport {
 	imp := &mcsv1beta1.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{

@@ -17,7 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// webSlice is slice number i of cluster, with ready endpoints of these addresses.
+// webSlice returns slice number i of cluster, with ready endpoints of these addresses.
 func webSlice(cluster string, i int, addresses ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -68,7 +68,7 @@ func input(exports []mcs.Export, existing ...*discoveryv1.EndpointSlice) SliceIn
 	}
 }
 
-// addresses are "10.10.0.from" up to "10.10.0.to".
+// addresses returns "10.10.0.from" up to "10.10.0.to".
 func addresses(from, to int) []string {
 	var out []string
 	for i := from; i <= to; i++ {

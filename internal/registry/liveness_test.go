@@ -35,7 +35,7 @@ func newSimulation(t *testing.T) *simulation {
 	}
 }
 
-// read is a successful read.
+// read simulates a successful read.
 func (w *simulation) read() {
 	heartbeats := map[string]bool{}
 	for i, id := range slices.Sorted(maps.Keys(w.beats)) {

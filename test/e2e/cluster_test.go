@@ -218,7 +218,7 @@ func exported(ctx context.Context, c cluster, ns, name string) error {
 	return condition(ctx, c, ns, name, "Ready", metav1.ConditionTrue, "Exported", "")
 }
 
-// importIP is the clusterset IP of a ServiceImport.
+// importIP returns the clusterset IP of a ServiceImport.
 func importIP(ctx context.Context, c cluster, ns, name string) (string, error) {
 	var imp mcsv1beta1.ServiceImport
 	if err := c.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, &imp); err != nil {
@@ -230,7 +230,7 @@ func importIP(ctx context.Context, c cluster, ns, name string) (string, error) {
 	return imp.Spec.IPs[0], nil
 }
 
-// imported are the addresses in the slices imported from a source cluster (any when ""), sorted; ready ones only when asked.
+// imported returns the addresses in the slices imported from a source cluster (any when ""), sorted; ready ones only when asked.
 func imported(ctx context.Context, c cluster, ns, name, source string, readyOnly bool) ([]string, error) {
 	labels := client.MatchingLabels{mcsv1beta1.LabelServiceName: name}
 	if source != "" {
@@ -286,7 +286,7 @@ func sameEndpoints(ctx context.Context, from, in cluster, ns, name string, n int
 	return nil
 }
 
-// web is a Deployment of the demo's web server with its Service.
+// web returns a Deployment of the demo's web server with its Service.
 func web(ns, name string, replicas int) string {
 	return fmt.Sprintf(`
 apiVersion: apps/v1
@@ -314,7 +314,7 @@ spec:
 `, ns, name, replicas)
 }
 
-// clientPod is a pod to run nslookup and curl in.
+// clientPod returns a pod to run nslookup and curl in.
 func clientPod(ns string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -358,7 +358,7 @@ func noDerivedService(ctx context.Context, c cluster, ns, name string) error {
 	return client.IgnoreNotFound(err)
 }
 
-// importedSlices are the EndpointSlices imported from a source cluster.
+// importedSlices returns the EndpointSlices imported from a source cluster.
 func importedSlices(ctx context.Context, c cluster, ns, name, source string) ([]discoveryv1.EndpointSlice, error) {
 	var list discoveryv1.EndpointSliceList
 	err := c.List(ctx, &list, client.InNamespace(ns), client.MatchingLabels{mcsv1beta1.LabelServiceName: name, mcsv1beta1.LabelSourceCluster: source})
@@ -409,13 +409,13 @@ func nextSecond(t *testing.T, c cluster, e *mcsv1beta1.ServiceExport) {
 	})
 }
 
-// service is a Service without selector, with one port: http 80. Its endpoints are created by hand.
+// service returns a Service without selector, with one port: http 80. Its endpoints are created by hand.
 func service(ns, name string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
 }
 
-// endpoints is an EndpointSlice for a Service with those ports.
+// endpoints returns an EndpointSlice for a Service with those ports.
 func endpoints(ns, service, name string, ports []corev1.ServicePort, of ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
@@ -435,7 +435,7 @@ func endpoints(ns, service, name string, ports []corev1.ServicePort, of ...disco
 	return slice
 }
 
-// endpoint is an endpoint that is ready, with a hostname unless it is "".
+// endpoint returns an endpoint that is ready, with a hostname unless it is "".
 func endpoint(address, hostname string) discoveryv1.Endpoint {
 	e := discoveryv1.Endpoint{Addresses: []string{address}}
 	if hostname != "" {
@@ -444,13 +444,13 @@ func endpoint(address, hostname string) discoveryv1.Endpoint {
 	return e
 }
 
-// servers is a Deployment of the demo's web server with label app=NAME. It is called CLUSTER-NAME, so that an answer,
+// servers returns a Deployment of the demo's web server with label app=NAME. It is called CLUSTER-NAME, so that an answer,
 // which bears the pod's name, tells where it comes from.
 func servers(c cluster, ns, name string, replicas int, flags ...string) string {
 	return deployment(ns, c.name+"-"+name, name, replicas, 80, flags...)
 }
 
-// deployment is a Deployment of the demo's web server, whose container port "web" is the given one.
+// deployment returns a Deployment of the demo's web server, whose container port "web" is the given one.
 func deployment(ns, name, app string, replicas, port int, flags ...string) string {
 	return fmt.Sprintf(`
 apiVersion: apps/v1
@@ -530,5 +530,5 @@ func answeredBy(ctx context.Context, c cluster, ns, command string, want ...stri
 	return nil
 }
 
-// curl is the command that asks for the server's name.
+// curl returns the command that asks for the server's name.
 func curl(url string) string { return "curl -s -m 3 " + url + " | grep name:" }

@@ -68,7 +68,7 @@ func kill(t *testing.T, c cluster) (back func()) {
 	return back
 }
 
-// controllers are the pods of a cluster's controller.
+// controllers returns the pods of a cluster's controller.
 func controllers(ctx context.Context, c cluster) ([]corev1.Pod, error) {
 	list := &corev1.PodList{}
 	err := c.List(ctx, list, client.InNamespace(system))

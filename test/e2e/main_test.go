@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// testbedArgs are those of `testbed up`; E2E_TESTBED sets others, as for clusters with IPv4 alone, where the scenarios that are
-// about IPv6 have to be left out with -skip.
+// testbedArgs returns the arguments of `testbed up`. E2E_TESTBED overrides them, for example for IPv4 clusters; then skip the scenarios
+// about IPv6 with -skip.
 func testbedArgs() []string {
 	if args, ok := os.LookupEnv("E2E_TESTBED"); ok {
 		return strings.Fields(args)

@@ -145,7 +145,7 @@ func TestManyEndpoints(t *testing.T) {
 	}
 }
 
-// versions are the resource versions of the imported slices.
+// versions returns the resource versions of the imported slices.
 func versions(t *testing.T, c cluster, ns, name string) map[string]string {
 	t.Helper()
 	var list discoveryv1.EndpointSliceList
@@ -159,7 +159,7 @@ func versions(t *testing.T, c cluster, ns, name string) map[string]string {
 	return out
 }
 
-// handMade is an EndpointSlice as a user writes it for a Service without selector: prefix.1 to prefix.n.
+// handMade returns an EndpointSlice as a user writes it for a Service without selector: prefix.1 to prefix.n.
 func handMade(ns, service, prefix string, n int) *discoveryv1.EndpointSlice {
 	port, protocol, name := int32(80), corev1.ProtocolTCP, ""
 	slice := &discoveryv1.EndpointSlice{

@@ -17,12 +17,12 @@ const (
 	farRegion  = "eu-central-1"
 )
 
-// importFrom is the flag to import from another Region of cloudmap-local.
+// importFrom returns the flag to import from another Region of cloudmap-local.
 func importFrom(region string) string {
 	return "--import-from=cloudmap,region=" + region + ",endpoint=" + clusterset.Endpoint
 }
 
-// membersIn are the clusters that have a record in a Region.
+// membersIn returns the clusters that have a record in a Region.
 func membersIn(ctx context.Context, region string) ([]string, error) {
 	set, err := suite.Stdout(ctx, "", "aws", "--endpoint-url", clusterset.Endpoint, "--region", region, "servicediscovery", "list-namespaces",
 		"--query", "Namespaces[?starts_with(Name,'mcs.')].Name", "--output", "text")

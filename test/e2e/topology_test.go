@@ -97,10 +97,10 @@ func TestTopology(t *testing.T) {
 	})
 }
 
-// at is the cluster of a node.
+// at returns the cluster of a node.
 func (s topology) at(node string) cluster { return s.clusters[node[len("cls")]-'1'] }
 
-// serverAndClientOn is a server of Service web and a client on a node. The server has the node's name, so that its answers show it.
+// serverAndClientOn returns a server of Service web and a client on a node. The server has the node's name, so that its answers show it.
 func serverAndClientOn(ns, node string) string {
 	return fmt.Sprintf(`
 apiVersion: apps/v1

@@ -51,7 +51,7 @@ type Use struct {
 	Labels     []string
 }
 
-// Used are the metrics that the alert rules and dashboards under root, the repository, use. A histogram counts under its own
+// Used returns the metrics that the alert rules and dashboards under root, the repository, use. A histogram counts under its own
 // name.
 func Used(root string) ([]Use, error) {
 	rules, err := ReadRules(filepath.Join(root, "deploy/alerts/rules.yaml"))
@@ -104,7 +104,7 @@ func uses(by, expr string) []Use {
 	return out
 }
 
-// histogram is the name of the histogram that a series belongs to, or the series' own.
+// histogram returns the name of the histogram that a series belongs to, or the series' own.
 func histogram(series string) string {
 	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 		if name, ok := strings.CutSuffix(series, suffix); ok {
@@ -114,7 +114,7 @@ func histogram(series string) string {
 	return series
 }
 
-// Documented are the labels of every metric in the reference of the repository root.
+// Documented returns the labels of every metric in the reference of the repository root.
 func Documented(root string) (map[string][]string, error) {
 	text, err := os.ReadFile(filepath.Join(root, "docs/reference/metrics.md"))
 	if err != nil {

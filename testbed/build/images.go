@@ -128,7 +128,7 @@ const applets = "ash awk base64 basename cat chmod cp cut date dd dirname echo e
 	"ls mkdir mktemp mv nproc printf ps pwd readlink rm sed seq sleep sort stat tail tee time timeout touch tr true " +
 	"uname uniq wc wget which xargs yes"
 
-// clientFiles is the file system of the client image: a shell and the tools people debug networks with, from this
+// clientFiles returns the file system of the client image: a shell and the tools people debug networks with, from this
 // machine's packages, with the libraries they need.
 func clientFiles() ([]oci.File, error) {
 	files := []oci.File{

@@ -260,7 +260,7 @@ func (b *Builder) start(ctx context.Context) error {
 	return nil
 }
 
-// pin is the version of module that the program in dir requires.
+// pin returns the version of module that the program in dir requires.
 func (b *Builder) pin(dir, module string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(b.Source, dir, "go.mod"))
 	if err != nil {

@@ -37,7 +37,7 @@ type Access struct {
 // Kubeconfig renders a kubeconfig with one context for each access; the first is current.
 func Kubeconfig(access ...Access) (string, error) { return render("kubeconfig.yaml", access) }
 
-// Access is how client reaches the cluster.
+// Access returns the path by which client reaches the cluster.
 func (c Cluster) Access(pki PKI, client PEM) Access {
 	return Access{Context: c.Name, Server: c.APIServer(), CA: pki.CA, Client: client}
 }

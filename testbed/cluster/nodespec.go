@@ -68,7 +68,7 @@ func networkSysctls(dualStack bool) map[string]string {
 	return s
 }
 
-// kubeletSysctls are the sysctls that the kubelet would set for the whole machine.
+// kubeletSysctls returns the sysctls that the kubelet would set for the whole machine.
 func kubeletSysctls() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory":      "1",
@@ -197,7 +197,7 @@ func (r nodeRenderer) kubernetes(name string, flags ...string) []string {
 	return append([]string{filepath.Join(r.software.Kubernetes, name)}, flags...)
 }
 
-// runtime is containerd and, once, the import of each image.
+// runtime returns the processes that run containerd and import each image once.
 func (r nodeRenderer) runtime() []Process {
 	out := []Process{{
 		Name: "containerd",
@@ -286,7 +286,7 @@ func (r nodeRenderer) apiServerFlags() []string {
 	}
 }
 
-// nodeAgents are the kubelet, which starts when the images are there because it must never try to pull one, and kube-proxy.
+// nodeAgents returns the processes of kubelet and kube-proxy. The kubelet starts after the images are imported, because it must not pull any.
 func (r nodeRenderer) nodeAgents() []Process {
 	imported := []string{r.ready()}
 	for _, archive := range r.software.Archives {

@@ -190,7 +190,7 @@ func (a *authority) issue(name string, groups []string, h hosts, now time.Time) 
 	return PEM{Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), Key: encoded}, nil
 }
 
-// signingKey is the key pair that service account tokens are signed and checked with.
+// signingKey returns the key pair that service account tokens are signed and checked with.
 func signingKey() (PEM, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -135,19 +135,19 @@ func nodeAddresses(i, j int) families {
 	}
 }
 
-// IP is the node's IPv4 address.
+// IP returns the node's IPv4 address.
 func (n Node) IP() netip.Addr { return n.Addresses[0].Addr() }
 
-// APIAddress is where the cluster's API server listens, on its first node.
+// APIAddress returns the address of the cluster's API server, on its first node.
 func (c Cluster) APIAddress() string { return fmt.Sprintf("%s:6443", c.Nodes[0].IP()) }
 
-// APIServer is the URL of the cluster's API server.
+// APIServer returns the URL of the cluster's API server.
 func (c Cluster) APIServer() string { return "https://" + c.APIAddress() }
 
-// kubernetesServices are the addresses of the Service default/kubernetes: the first of each service network.
+// kubernetesServices returns the addresses of the Service default/kubernetes: the first of each service network.
 func (c Cluster) kubernetesServices() []netip.Addr { return c.service(1) }
 
-// DNSService is the address of the Service kube-system/kube-dns: the tenth of the IPv4 service network, as everywhere.
+// DNSService returns the address of the Service kube-system/kube-dns: the tenth of the IPv4 service network, as everywhere.
 func (c Cluster) DNSService() netip.Addr { return c.service(10)[0] }
 
 func (c Cluster) service(offset int) []netip.Addr {
@@ -185,7 +185,7 @@ func (p Plan) PodRoutes(except string) []Route {
 	return out
 }
 
-// routes are the node's whole routing table besides its own Pods and the bridge. There is no default route. The service
+// routes returns the node's whole routing table besides its own Pods and the bridge. There is no default route. The service
 // networks are "on the link" so that processes of the node itself can connect to a cluster IP: the kernel wants a route
 // before kube-proxy's rules replace the destination.
 func (p Plan) routes(c Cluster, n Node) []Route {

@@ -133,7 +133,7 @@ func (s cgroupStep) do() error {
 	return os.WriteFile(filepath.Join(s.Dir, s.File), []byte(text), 0o644)
 }
 
-// CgroupPath is the path of a node's cgroup below each hierarchy's root.
+// CgroupPath returns the path of a node's cgroup below each hierarchy's root.
 func CgroupPath(node string) string { return "/" + cgroupBase + "/" + node }
 
 // JoinCgroup creates the cgroup of a node (or HostCgroup) and moves the process into it, and thereby all its future children.

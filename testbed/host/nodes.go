@@ -30,7 +30,7 @@ func (p Process) Alive() bool {
 	return err == nil && start == p.Start
 }
 
-// startTime is the 22nd field of /proc/PID/stat; the second one is in parentheses and may contain anything. Zombies do
+// startTime returns the 22nd field of /proc/PID/stat; the second one is in parentheses and may contain anything. Zombies do
 // not count as processes.
 func startTime(pid int) (string, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))

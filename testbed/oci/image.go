@@ -99,7 +99,7 @@ func Write(w io.Writer, img Image) error {
 	return archive(w, dir)
 }
 
-// platformIndex is the multi-architecture image: one manifest for each platform.
+// platformIndex returns the multi-architecture image: one manifest for each platform.
 func platformIndex(img Image) (v1.ImageIndex, error) {
 	if len(img.Platforms) == 0 {
 		return nil, errors.New("an image needs at least one platform, such as linux/amd64")
@@ -144,7 +144,7 @@ func platformImage(img Image, platform v1.Platform, files []File) (v1.Image, err
 	return one, nil
 }
 
-// namedIndex is the layout's index.json: the image once for each of its names.
+// namedIndex returns the layout's index.json: the image once for each of its names.
 func namedIndex(index v1.ImageIndex, refs []string) (v1.ImageIndex, error) {
 	if len(refs) == 0 {
 		return nil, errors.New("an image needs at least one name, such as example.org/app:1.0")

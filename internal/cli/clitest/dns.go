@@ -180,7 +180,7 @@ func (c *CoreDNS) forwardPort(_ context.Context, pod *corev1.Pod, _ int32, use f
 	})
 }
 
-// AnswerQuery is a DNS server over TCP for one query. It answers with a TXT record, or that the name does not exist.
+// AnswerQuery serves one DNS query over TCP. It answers with a TXT record, or that the name does not exist.
 func AnswerQuery(conn io.ReadWriter, exists bool) error {
 	var length uint16
 	if err := binary.Read(conn, binary.BigEndian, &length); err != nil {

@@ -28,10 +28,10 @@ func (c *coreDNS) checks(found responses) []check.Check {
 	return all
 }
 
-// enableRemedy is the remedy of everything that dns enable repairs.
+// enableRemedy returns the remedy of everything that dns enable repairs.
 func (c *coreDNS) enableRemedy() string { return EnableRemedy(c.context) }
 
-// EnableRemedy is the remedy for a cluster in which clusterset.local is not enabled.
+// EnableRemedy returns the remedy for a cluster in which clusterset.local is not enabled.
 func EnableRemedy(context string) string {
 	return strings.TrimSuffix("run kubectl mcs dns enable --context "+context, " --context ")
 }
@@ -133,7 +133,7 @@ func (r responses) allAgree(enable bool) bool {
 // isComplete reports whether all pods could be queried.
 func (r responses) isComplete() bool { return r.skipped == "" && r.err == nil }
 
-// count is the number of pods that answer, as text.
+// count returns the number of pods that answer, as text.
 func (r responses) count() string {
 	return fmt.Sprintf("%d of %d CoreDNS pods answer for %s", r.answered, r.pods, coredns.Zone)
 }

@@ -40,7 +40,7 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	return append(out, f.networkChecks()...)
 }
 
-// apiServerFailure is the check of an API server that does not respond.
+// apiServerFailure returns the check of an API server that does not respond.
 func apiServerFailure(context, problem string) check.Check {
 	return check.Check{
 		Name: "API server", Result: check.Failed, Detail: problem,
@@ -188,7 +188,7 @@ func (f *clusterFacts) throttlingCheck() check.Check {
 		"the controller reduces its request rate automatically; if this continues, raise the quota of the account or the poll interval: docs/reference/flags.md")
 }
 
-// requestsCheck is ok if no request of the last minute had the given result.
+// requestsCheck returns OK if no request of the last minute had the given result, else the result otherwise.
 func (f *clusterFacts) requestsCheck(name, result string, otherwise check.Result, remedy string) check.Check {
 	count := 0
 	var operations []string
@@ -245,7 +245,7 @@ func (f *clusterFacts) exportsCheck() check.Check {
 	return c
 }
 
-// dnsChecks are those of kubectl mcs dns status.
+// dnsChecks returns the checks of kubectl mcs dns status.
 func (f *clusterFacts) dnsChecks() []check.Check {
 	if f.dns == nil {
 		return []check.Check{{Name: "DNS", Result: check.Unknown, Detail: f.dnsProblem, Remedy: "see docs/dns.md"}}

@@ -96,7 +96,7 @@ func isValid(e *mcsv1beta1.ServiceExport) bool {
 	return !meta.IsStatusConditionFalse(e.Status.Conditions, string(mcsv1beta1.ServiceExportConditionValid))
 }
 
-// noExportStep is the failed step of a service without an export.
+// noExportStep returns the failed step of a service without an export.
 func noExportStep(key mcs.Key, all []ServiceFacts) check.Check {
 	c := check.Check{Name: "ServiceExport", Result: check.Failed, Detail: "no cluster in the checked contexts exports " + key.String()}
 	i := slices.IndexFunc(all, func(f ServiceFacts) bool { return f.service != nil })

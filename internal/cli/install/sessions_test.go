@@ -12,7 +12,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
 )
 
-// commands are those of this package, and those of package show to see their effect.
+// commands returns the commands of this package, and of package show to see their effect.
 func commands(s *session.Session) []*cobra.Command {
 	return slices.Concat(Commands(s), show.Commands(s))
 }

@@ -101,7 +101,7 @@ func await(b *testing.B, reg *Registry, count int) {
 	})
 }
 
-// production is a registry with the intervals of production.
+// production starts a registry with the default intervals.
 func (s *testStore) production(b *testing.B, identity mcs.Identity) *Registry {
 	b.Helper()
 	cfg := Config{Identity: identity, PollInterval: time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute}
@@ -168,7 +168,7 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// cost is the share of a core that this process uses while all clusters write a heartbeat every 12 seconds, our own writing
+// cost returns the share of a core that this process uses while all clusters write a heartbeat every 12 seconds, our own writing
 // of those included.
 func (s *testStore) cost(b *testing.B, l layout, clusters int) float64 {
 	b.Helper()

@@ -358,7 +358,7 @@ func (w *faultSimulation) settle() {
 // checkSameViews checks that all clusters see the same exports.
 func (w *faultSimulation) checkSameViews(late *Registry) {
 	for i := range allKeys {
-		a, b := look(w.t, w.watcher.reg, i), look(w.t, late, i)
+		a, b := lookupView(w.t, w.watcher.reg, i), lookupView(w.t, late, i)
 		if len(a.Unknown)+len(b.Unknown) > 0 {
 			w.t.Errorf("unknown clusters %v and %v of %v", a.Unknown, b.Unknown, webKey(i))
 		}

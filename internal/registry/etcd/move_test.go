@@ -148,7 +148,7 @@ func (l *life) publish(i, n int) {
 	}
 }
 
-// version is which export of cls1 is seen, 0 for none or while nothing is known.
+// version returns the number of the export that is read from cls1, 0 for none and before the registry is synced.
 func (l *life) version(i int) int {
 	view, err := l.reg.Lookup(context.Background(), webKey(i))
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {

@@ -32,8 +32,8 @@ func withdraw(t testing.TB, reg *Registry, i int) {
 	}
 }
 
-// look is what reg knows; nothing while it knows nothing.
-func look(t testing.TB, reg *Registry, i int) registry.View {
+// lookupView returns the view of webKey(i), an empty one before reg is synced.
+func lookupView(t testing.TB, reg *Registry, i int) registry.View {
 	t.Helper()
 	view, err := reg.Lookup(t.Context(), webKey(i))
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
@@ -42,10 +42,10 @@ func look(t testing.TB, reg *Registry, i int) registry.View {
 	return view
 }
 
-// version is which webExport reg sees of a cluster, 0 for none.
+// version returns the number of the webExport that reg reads from a cluster, 0 for none.
 func version(t testing.TB, reg *Registry, clusterID string, i int) int {
 	t.Helper()
-	for _, exp := range look(t, reg, i).Exports {
+	for _, exp := range lookupView(t, reg, i).Exports {
 		if exp.Cluster == clusterID {
 			return int(exp.Ports[0].Port) - 1
 		}
@@ -64,7 +64,7 @@ func awaitState(t testing.TB, reg *Registry, i int, want registry.PublishState) 
 	t.Helper()
 	within(t, fmt.Sprintf("%v is %v", webKey(i), want), func() bool {
 		_, err := reg.Lookup(t.Context(), webKey(i))
-		return err == nil && look(t, reg, i).Local.State == want
+		return err == nil && lookupView(t, reg, i).Local.State == want
 	})
 }
 
@@ -72,7 +72,7 @@ func awaitState(t testing.TB, reg *Registry, i int, want registry.PublishState) 
 func awaitReason(t testing.TB, reg *Registry, i int, reason string) {
 	t.Helper()
 	within(t, fmt.Sprintf("%v is Pending with reason %q", webKey(i), reason), func() bool {
-		own := look(t, reg, i).Local
+		own := lookupView(t, reg, i).Local
 		return own.State == registry.Pending && own.Err != nil && strings.Contains(own.Err.Error(), reason)
 	})
 }
@@ -287,7 +287,7 @@ func TestPasswordChanges(t *testing.T) {
 	}
 	publish(t, reg, 0, 2)
 	within(t, "version 2 is exported", func() bool {
-		own := look(t, reg, 0).Local
+		own := lookupView(t, reg, 0).Local
 		return own.State == registry.Exported
 	})
 }
@@ -375,7 +375,7 @@ func makeRoom(t testing.TB, s *testStore) {
 	}
 }
 
-// tryMakeRoom is what docs/etcd.md says to do then.
+// tryMakeRoom deletes a key, compacts, defragments and disarms the alarm, as docs/etcd.md describes.
 func tryMakeRoom(ctx context.Context, s *testStore) error {
 	root := s.Root()
 	answer, err := root.Delete(ctx, "/junk")

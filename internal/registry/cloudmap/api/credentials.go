@@ -124,7 +124,7 @@ func (c *Client) InOwnAccount() *Client {
 	return &own
 }
 
-// ownerAccount is the owner that requests about a shared namespace must name; nil for a namespace of the own account.
+// ownerAccount returns the owner that requests about a shared namespace must name; nil for a namespace of the own account.
 func (c *Client) ownerAccount() *string {
 	if c.owner == "" {
 		return nil
@@ -141,7 +141,7 @@ func (c *Client) namespaceFilter() []types.NamespaceFilter {
 	return []types.NamespaceFilter{{Name: types.NamespaceFilterNameResourceOwner, Values: []string{owner}}}
 }
 
-// resourceID is the identifier of a resource in requests: its ID, or its ARN if it is in a shared namespace.
+// resourceID returns the identifier of a resource in requests: its ID, or its ARN if it is in a shared namespace.
 func (c *Client) resourceID(id, arn *string) string {
 	if c.owner != "" {
 		return aws.ToString(arn)
@@ -149,7 +149,7 @@ func (c *Client) resourceID(id, arn *string) string {
 	return aws.ToString(id)
 }
 
-// notSharedError is the error for a namespace that only its owner can create.
+// notSharedError returns the error for a namespace that only its owner can create.
 func (c *Client) notSharedError(name string) error {
 	return fmt.Errorf("account %s shares no namespace %s with this account: create it there, as an HTTP namespace, and share it through AWS RAM", c.owner, name)
 }

@@ -103,7 +103,7 @@ func isFromSTS(err error) bool {
 	return false
 }
 
-// cause is the error without the SDK's wrapping. It contains nothing that differs between attempts, such as request IDs and local ports,
+// cause returns the error without the SDK's wrapping. It contains nothing that differs between attempts, such as request IDs and local ports,
 // so that callers can log an error once.
 func (e *requestError) cause() string {
 	var api smithy.APIError

@@ -20,7 +20,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// noise are n bytes that look like a compressed page.
+// noise returns n bytes that look like a compressed page.
 func noise(n int) []byte {
 	rnd := rand.New(rand.NewPCG(1, uint64(n)))
 	data := make([]byte, n)
