@@ -1,19 +1,15 @@
 package cloudmaplocal
 
-import (
-	"maps"
+import "github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
-)
-
-func (r *region) getServiceAttributes(in wire.ServiceInput) (struct{ ServiceAttributes wire.ServiceAttributes }, error) {
+func (h serviceHandler) getServiceAttributes(in wire.ServiceInput) (struct{ ServiceAttributes wire.ServiceAttributes }, error) {
 	var out struct{ ServiceAttributes wire.ServiceAttributes }
-	svc, err := r.service("ServiceId", in.ServiceId)
+	svc, err := h.findService("ServiceId", in.ServiceId)
 	if err != nil {
 		return out, err
 	}
 	out.ServiceAttributes = wire.ServiceAttributes{
-		Attributes: svc.Attributes, ResourceOwner: r.key.account, ServiceArn: r.arn("service", svc.ID),
+		Attributes: svc.Attributes, ResourceOwner: h.key.account, ServiceArn: h.store.arn("service", svc.ID),
 	}
 	if svc.Attributes == nil {
 		out.ServiceAttributes.Attributes = map[string]string{}
@@ -22,8 +18,8 @@ func (r *region) getServiceAttributes(in wire.ServiceInput) (struct{ ServiceAttr
 }
 
 // updateServiceAttributes adds and replaces attributes; others stay as they are.
-func (r *region) updateServiceAttributes(in wire.UpdateAttributesInput) (wire.Empty, error) {
-	svc, err := r.service("ServiceId", in.ServiceId)
+func (h serviceHandler) updateServiceAttributes(in wire.UpdateAttributesInput) (wire.Empty, error) {
+	svc, err := h.findService("ServiceId", in.ServiceId)
 	if err != nil {
 		return wire.Empty{}, err
 	}
@@ -39,8 +35,8 @@ func (r *region) updateServiceAttributes(in wire.UpdateAttributesInput) (wire.Em
 	return wire.Empty{}, nil
 }
 
-func (r *region) deleteServiceAttributes(in wire.DeleteAttributesInput) (wire.Empty, error) {
-	svc, err := r.service("ServiceId", in.ServiceId)
+func (h serviceHandler) deleteServiceAttributes(in wire.DeleteAttributesInput) (wire.Empty, error) {
+	svc, err := h.findService("ServiceId", in.ServiceId)
 	if err != nil {
 		return wire.Empty{}, err
 	}
@@ -49,21 +45,4 @@ func (r *region) deleteServiceAttributes(in wire.DeleteAttributesInput) (wire.Em
 	}
 	svc.Attributes = without(svc.Attributes, in.Attributes)
 	return wire.Empty{}, nil
-}
-
-// merge returns a new map with the entries of both maps; the second map wins.
-func merge(a, b map[string]string) map[string]string {
-	out := make(map[string]string, len(a)+len(b))
-	maps.Copy(out, a)
-	maps.Copy(out, b)
-	return out
-}
-
-// without returns a new map that lacks some keys.
-func without(m map[string]string, keys []string) map[string]string {
-	out := merge(m, nil)
-	for _, key := range keys {
-		delete(out, key)
-	}
-	return out
 }

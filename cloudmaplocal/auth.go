@@ -57,20 +57,20 @@ func (c principal) homeRegion() regionKey { return regionKey{c.account, c.region
 
 // authenticate returns the identity and the Region of a request. Without configured keys all requests are accepted and
 // the signature only names the Region; the key of an assumed role still identifies that role.
-func (s *Server) authenticate(r *http.Request, body []byte, service string, now time.Time) (principal, error) {
+func (k *credentialStore) authenticate(r *http.Request, body []byte, service string, now time.Time) (principal, error) {
 	sig, signed := parseSignature(r.Header.Get("Authorization"))
-	caller := principal{identity: anonymousIdentity(s.opts.Account), region: s.opts.Region, keyID: sig.keyID}
+	caller := principal{identity: anonymousIdentity(k.account), region: k.region, keyID: sig.keyID}
 	if signed {
 		caller.region = sig.region
 	}
 	if !regionPattern.MatchString(caller.region) {
 		return caller, failure("InvalidSignatureException", "Credential should be scoped to a valid region, not '%s'.", caller.region)
 	}
-	found, known := s.credentials.findIdentity(sig.keyID)
+	found, known := k.findIdentity(sig.keyID)
 	switch {
 	case known:
 		caller.identity = found
-	case s.credentials.allowsAnonymous():
+	case k.allowsAnonymous():
 	case !signed:
 		return caller, unsignedError(r)
 	default:

@@ -65,6 +65,17 @@ var permissions = map[string]permission{
 	"UntagResource": {keys: []string{keyTagKeys}},
 }
 
+// Operations that a share does not allow: changes of the namespace itself, and changes of services of other accounts.
+var (
+	ownersOnly = []string{
+		"DeleteNamespace", "UpdateHttpNamespace", "UpdatePrivateDnsNamespace", "UpdatePublicDnsNamespace",
+	}
+	creatorsOnly = []string{
+		"UpdateService", "DeleteService", "UpdateServiceAttributes", "DeleteServiceAttributes", "TagResource", "UntagResource",
+	}
+	instanceWrites = []string{"RegisterInstance", "DeregisterInstance", "UpdateInstanceCustomHealthStatus"}
+)
+
 // resource is a resource that an action is authorized on, with its tags.
 type resource struct {
 	arn  string
@@ -72,23 +83,23 @@ type resource struct {
 }
 
 // authorize returns an error if the caller may not perform its request.
-func (r *region) authorize() error {
-	if r.isOwner() && len(r.req.caller.policies) == 0 {
+func (c *apiCall) authorize() error {
+	if c.isOwner() && len(c.caller.policies) == 0 {
 		return nil
 	}
-	about := r.resolveTarget(r.req.body)
-	return cmp.Or(r.checkPolicies(about), r.checkShare(about))
+	about := c.store.resolveTarget(c.req.body, &c.operations)
+	return cmp.Or(c.checkPolicies(about), c.checkShare(about))
 }
 
 // checkPolicies evaluates the caller's own policies. A caller without policies is allowed everything.
-func (r *region) checkPolicies(about requestTarget) error {
-	caller, name := r.req.caller, r.req.operation
+func (c *apiCall) checkPolicies(about requestTarget) error {
+	caller, name := c.caller, c.req.operation
 	if len(caller.policies) == 0 {
 		return nil
 	}
 	needed := permissions[name]
-	with := r.conditionsFor(about, needed)
-	for _, on := range r.resourcesFor(about, needed) {
+	with := c.conditionsFor(about, needed)
+	for _, on := range c.resourcesFor(about, needed) {
 		if err := caller.checkAllowed(name, on, with); err != nil {
 			return err
 		}
@@ -122,18 +133,18 @@ func (i identity) checkAllowed(operation string, on resource, with iampolicy.Con
 
 // resourcesFor returns the resources that the action must be allowed on. A resource that does not exist has no tags and
 // the ID *.
-func (r *region) resourcesFor(about requestTarget, needed permission) []resource {
+func (c *apiCall) resourcesFor(about requestTarget, needed permission) []resource {
 	if len(needed.resourceKinds) == 0 {
 		return []resource{{arn: "*"}}
 	}
 	var all []resource
 	for _, kind := range needed.resourceKinds {
-		missing := resource{arn: r.arn(kind, "*")}
+		missing := resource{arn: c.store.arn(kind, "*")}
 		switch {
 		case kind == "namespace" && about.namespace != nil:
-			all = append(all, resource{r.arn(kind, about.namespace.ID), about.namespace.Tags})
-		case kind == "service" && about.service != nil && r.req.operation != "CreateService":
-			all = append(all, resource{r.arn(kind, about.service.ID), about.service.Tags})
+			all = append(all, resource{c.store.arn(kind, about.namespace.ID), about.namespace.Tags})
+		case kind == "service" && about.service != nil && c.req.operation != "CreateService":
+			all = append(all, resource{c.store.arn(kind, about.service.ID), about.service.Tags})
 		default:
 			all = append(all, missing)
 		}
@@ -142,10 +153,10 @@ func (r *region) resourcesFor(about requestTarget, needed permission) []resource
 }
 
 // conditionsFor returns the condition keys of the request that the action supports, without the tags of resources.
-func (r *region) conditionsFor(about requestTarget, needed permission) iampolicy.ConditionContext {
-	ref, _ := decode[tagReference](r.req.body) // an unreadable request has no tags
+func (c *apiCall) conditionsFor(about requestTarget, needed permission) iampolicy.ConditionContext {
+	ref, _ := decode[tagReference](c.req.body) // an unreadable request has no tags
 	with := iampolicy.ConditionContext{}
-	with.Set("aws:RequestedRegion", r.req.caller.region)
+	with.Set("aws:RequestedRegion", c.caller.region)
 	set := func(key, value string) {
 		if value != "" && slices.Contains(needed.keys, key) {
 			with.Set(key, value)
@@ -154,11 +165,11 @@ func (r *region) conditionsFor(about requestTarget, needed permission) iampolicy
 	set(keyNamespaceName, ref.NamespaceName)
 	set(keyServiceName, ref.ServiceName)
 	if about.namespace != nil {
-		set(keyNamespaceARN, r.arn("namespace", about.namespace.ID))
+		set(keyNamespaceARN, c.store.arn("namespace", about.namespace.ID))
 	}
 	if about.service != nil {
-		set(keyServiceARN, r.arn("service", about.service.ID))
-		set(keyServiceCreatedBy, r.creatorAccount(about.service.CreatedBy))
+		set(keyServiceARN, c.store.arn("service", about.service.ID))
+		set(keyServiceCreatedBy, c.store.creatorAccount(about.service.CreatedBy))
 	}
 	keys := slices.Clone(ref.TagKeys)
 	for _, t := range ref.Tags {
@@ -173,10 +184,40 @@ func (r *region) conditionsFor(about requestTarget, needed permission) iampolicy
 	return with
 }
 
+// accessDenied returns the error with AWS's text. why ends the sentence.
+func accessDenied(caller, operation, resource, why string) error {
+	return failure("AccessDeniedException", "User: %s is not authorized to perform: %s on resource: %s %s",
+		caller, actionName(operation), resource, why)
+}
+
+// actionName returns the name of an operation in policies.
+func actionName(operation string) string { return signingService + ":" + operation }
+
 // tagReference has the members of a request that conditions use.
 type tagReference struct {
 	NamespaceName string
 	ServiceName   string
 	Tags          []wire.Tag
 	TagKeys       []string
+}
+
+// checkShare returns an error if a share does not allow the request. For a resource that is not shared the operation
+// itself returns not found.
+func (c *apiCall) checkShare(about requestTarget) error {
+	if c.isOwner() || about.namespace == nil {
+		return nil
+	}
+	share := c.shareOf(about.namespace)
+	if share == nil {
+		return nil
+	}
+	created := about.service != nil && c.store.creatorAccount(about.service.CreatedBy) == c.caller.account
+	name := c.req.operation
+	switch {
+	case slices.Contains(ownersOnly, name),
+		slices.Contains(creatorsOnly, name) && !created,
+		share.OwnServicesOnly && slices.Contains(instanceWrites, name) && !created:
+		return accessDenied(c.caller.arn, name, about.arn(c.store), "because no resource-based policy allows the "+actionName(name)+" action")
+	}
+	return nil
 }

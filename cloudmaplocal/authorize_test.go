@@ -21,9 +21,10 @@ func policy(t testing.TB, statements ...string) iampolicy.Policy {
 	return p
 }
 
-// TestPermissionsAreComplete compares the table with the operations.
+// TestPermissionsAreComplete compares the tables of permissions and of quotas with the operations.
 func TestPermissionsAreComplete(t *testing.T) {
-	assertEqual(t, sortedKeys(operations), sortedKeys(permissions))
+	assertEqual(t, sortedKeys(handlers), sortedKeys(permissions))
+	assertEqual(t, sortedKeys(handlers), operationNames())
 }
 
 // newRestrictedServer starts a server that has a service svc with the tag team=a, and returns a client that may do only what the

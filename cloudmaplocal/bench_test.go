@@ -27,9 +27,9 @@ func benchServer(b *testing.B, instances int) (*Server, string) {
 		b.Fatal(err)
 	}
 	call(b, s, "CreateHttpNamespace", `{"Name":"demo"}`)
-	r := s.region(regionKey{DefaultAccount, DefaultRegion})
-	call(b, s, "CreateService", `{"Name":"svc","NamespaceId":"`+sortedKeys(r.namespaces)[0]+`"}`)
-	svc := sortedKeys(r.services)[0]
+	r := s.regions.getRegion(regionKey{DefaultAccount, DefaultRegion})
+	call(b, s, "CreateService", `{"Name":"svc","NamespaceId":"`+sortedKeys(r.store.namespaces)[0]+`"}`)
+	svc := sortedKeys(r.store.services)[0]
 	for i := range instances {
 		call(b, s, "RegisterInstance", registration(svc, i))
 	}

@@ -1,6 +1,7 @@
 package cloudmaplocal
 
 import (
+	"strings"
 	"sync"
 	"time"
 )
@@ -26,4 +27,17 @@ func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = c.now.Add(d)
+}
+
+// Duration is a time.Duration that is written like 1m30s.
+type Duration time.Duration
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(strings.TrimSpace(string(text)))
+	*d = Duration(parsed)
+	return err
 }

@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 		})
 	}
 	driven := w.server.Requests()
-	for name := range operations {
+	for name := range handlers {
 		if driven[name] == 0 {
 			t.Errorf("%s was not driven", name)
 		}
@@ -641,7 +641,7 @@ func TestPartitions(t *testing.T) {
 	for region, want := range map[string]string{
 		"us-east-1": "arn:aws:", "cn-north-1": "arn:aws-cn:", "us-gov-west-1": "arn:aws-us-gov:",
 	} {
-		r := newRegion(regionKey{DefaultAccount, region}, &Options{})
+		r := newStore(regionKey{DefaultAccount, region})
 		if got := r.arn("service", "srv-x"); !strings.HasPrefix(got, want) || !strings.HasSuffix(got, region+":123456789012:service/srv-x") {
 			t.Errorf("ARN in %s = %s", region, got)
 		}
@@ -685,7 +685,7 @@ func TestInstancesPerNamespaceQuota(t *testing.T) {
 
 // TestModelKnowsNoMore compares our table with the methods of the SDK's client.
 func TestModelKnowsNoMore(t *testing.T) {
-	want := slices.Sorted(maps.Keys(operations))
+	want := slices.Sorted(maps.Keys(handlers))
 	if diff := cmp.Diff(sdkOperations(), want); diff != "" {
 		t.Errorf("operations of the SDK and ours (-SDK +ours):\n%s", diff)
 	}

@@ -3,10 +3,12 @@ package cloudmaplocal
 import (
 	"cmp"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
+
+// discoveryHandler has the operations on instances by the names of services.
+type discoveryHandler struct{ *apiCall }
 
 // Values of HealthStatus that only DiscoverInstances accepts, in addition to those of an instance.
 const (
@@ -16,13 +18,13 @@ const (
 
 // discoverInstances reads the replica. There is no second page: with more than MaxResults instances the answer is a
 // random choice.
-func (r *region) discoverInstances(in wire.DiscoverInput) (wire.DiscoverOutput, error) {
+func (h discoveryHandler) discoverInstances(in wire.DiscoverInput) (wire.DiscoverOutput, error) {
 	in.HealthStatus = cmp.Or(in.HealthStatus, filterHealthyOrElseAll)
 	if err := cmp.Or(checkCount("MaxResults", in.MaxResults, maxDiscovered),
 		checkOneOf("HealthStatus", in.HealthStatus, healthy, unhealthy, filterAll, filterHealthyOrElseAll)); err != nil {
 		return wire.DiscoverOutput{}, err
 	}
-	svc, err := r.findDiscoverable(in.NamespaceName, in.ServiceName, in.OwnerAccount)
+	svc, err := h.findDiscoverable(in.NamespaceName, in.ServiceName, in.OwnerAccount)
 	if err != nil {
 		return wire.DiscoverOutput{}, err
 	}
@@ -30,39 +32,39 @@ func (r *region) discoverInstances(in wire.DiscoverInput) (wire.DiscoverOutput, 
 	if in.MaxResults != nil {
 		limit = *in.MaxResults
 	}
-	found := r.filterInstances(svc, in)
+	found := h.filterInstances(svc, in)
 	rand.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] })
 	found = found[:min(limit, len(found))]
-	return wire.DiscoverOutput{InstancesRevision: r.req.fault.visibleRevision(svc, r.now), Instances: mapSlice(found, func(inst *instance) wire.DiscoveredInstance {
+	return wire.DiscoverOutput{InstancesRevision: h.req.fault.visibleRevision(svc, h.now), Instances: mapSlice(found, func(inst *instance) wire.DiscoveredInstance {
 		return wire.DiscoveredInstance{
-			Attributes: inst.encoded, HealthStatus: inst.Health.at(r.now), InstanceId: inst.ID,
+			Attributes: inst.encoded, HealthStatus: inst.Health.at(h.now), InstanceId: inst.ID,
 			NamespaceName: in.NamespaceName, ServiceName: svc.name.name,
 		}
 	})}, nil
 }
 
-func (r *region) discoverRevision(in wire.DiscoverInput) (wire.RevisionOutput, error) {
-	svc, err := r.findDiscoverable(in.NamespaceName, in.ServiceName, in.OwnerAccount)
+func (h discoveryHandler) discoverRevision(in wire.DiscoverInput) (wire.RevisionOutput, error) {
+	svc, err := h.findDiscoverable(in.NamespaceName, in.ServiceName, in.OwnerAccount)
 	if err != nil {
 		return wire.RevisionOutput{}, err
 	}
-	return wire.RevisionOutput{InstancesRevision: r.req.fault.visibleRevision(svc, r.now)}, nil
+	return wire.RevisionOutput{InstancesRevision: h.req.fault.visibleRevision(svc, h.now)}, nil
 }
 
 // findDiscoverable finds a service by the names of the data plane. A service that is not shared with the caller is not
 // found.
-func (r *region) findDiscoverable(namespace, service, owner string) (*replicaService, error) {
+func (h discoveryHandler) findDiscoverable(namespace, service, owner string) (*replicaService, error) {
 	if err := cmp.Or(namespaceNameText.check(namespace), (text{"ServiceName", 1, maxServiceNameLen, nil}).check(service)); err != nil {
 		return nil, err
 	}
-	if !r.isOwnerAccount(owner) {
+	if !h.isOwnerAccount(owner) {
 		return nil, namespaceNotFound(namespace)
 	}
-	if ns := r.namespaces[r.replica.namespaces[namespace]]; ns != nil && !r.isVisible(ns) {
+	if ns := h.store.namespaces[h.replica.namespaces[namespace]]; ns != nil && !h.isVisible(ns) {
 		return nil, namespaceNotFound(namespace)
 	}
-	svc, err := r.replica.find(namespace, service)
-	if err == nil && r.req.fault.isHidden(svc, r.now) {
+	svc, err := h.replica.findService(namespace, service)
+	if err == nil && h.req.fault.isHidden(svc, h.now) {
 		return nil, serviceNotFound(service)
 	}
 	return svc, err
@@ -70,22 +72,22 @@ func (r *region) findDiscoverable(namespace, service, owner string) (*replicaSer
 
 // filterInstances applies the filters: QueryParameters, then the health status, then OptionalParameters if any instance
 // matches them.
-func (r *region) filterInstances(svc *replicaService, in wire.DiscoverInput) []*instance {
+func (h discoveryHandler) filterInstances(svc *replicaService, in wire.DiscoverInput) []*instance {
 	found := make([]*instance, 0, len(svc.instances))
-	for _, inst := range r.req.fault.visibleInstances(svc, r.now) {
+	for _, inst := range h.req.fault.visibleInstances(svc, h.now) {
 		if inst.hasAttributes(in.QueryParameters) {
 			found = append(found, inst)
 		}
 	}
-	found = r.filterByHealth(found, in.HealthStatus)
+	found = h.filterByHealth(found, in.HealthStatus)
 	return nonEmptyOr(filterSlice(found, func(inst *instance) bool { return inst.hasAttributes(in.OptionalParameters) }), found)
 }
 
 // filterByHealth returns the instances with a health status. Instances without a health check match every status.
-func (r *region) filterByHealth(all []*instance, status string) []*instance {
+func (h discoveryHandler) filterByHealth(all []*instance, status string) []*instance {
 	is := func(wanted string) []*instance {
 		return filterSlice(all, func(inst *instance) bool {
-			have := inst.Health.at(r.now)
+			have := inst.Health.at(h.now)
 			return have == wanted || have == healthUnknown
 		})
 	}
@@ -96,25 +98,4 @@ func (r *region) filterByHealth(all []*instance, status string) []*instance {
 		return nonEmptyOr(is(healthy), all)
 	}
 	return is(status)
-}
-
-// hasAttributes reports whether the instance has all these attributes.
-func (inst *instance) hasAttributes(wanted map[string]string) bool {
-	for key, value := range wanted {
-		if have, set := inst.Attributes[key]; !set || have != value {
-			return false
-		}
-	}
-	return true
-}
-
-func filterSlice[T any](items []T, keep func(T) bool) []T {
-	return slices.DeleteFunc(slices.Clone(items), func(item T) bool { return !keep(item) })
-}
-
-func nonEmptyOr[T any](items, fallback []T) []T {
-	if len(items) == 0 {
-		return fallback
-	}
-	return items
 }

@@ -76,15 +76,6 @@ func resourceNotFound(arn string) error {
 	return failure("ResourceNotFoundException", "The resource %s can't be found.", arn)
 }
 
-// accessDenied returns the error with AWS's text. why ends the sentence.
-func accessDenied(caller, operation, resource, why string) error {
-	return failure("AccessDeniedException", "User: %s is not authorized to perform: %s on resource: %s %s",
-		caller, actionName(operation), resource, why)
-}
-
-// actionName returns the name of an operation in policies.
-func actionName(operation string) string { return signingService + ":" + operation }
-
 func duplicateRequest(inFlight string) error {
 	return failure("DuplicateRequest", "Another operation on the same resource is in progress: %s.", inFlight).
 		with("DuplicateOperationId", inFlight)

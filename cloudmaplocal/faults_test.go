@@ -304,7 +304,7 @@ func TestFaultStale(t *testing.T) {
 	if found, _ := w.discovered("demo", "svc"); len(found) != 60 {
 		t.Errorf("%d found at the end", len(found))
 	}
-	if past := w.server.region(regionKey{DefaultAccount, "us-east-1"}).replica.services[svc].past; len(past) > age+1 {
+	if past := w.server.regions.getRegion(regionKey{DefaultAccount, "us-east-1"}).replica.services[svc].past; len(past) > age+1 {
 		t.Errorf("%d changes are remembered", len(past))
 	}
 }

@@ -6,13 +6,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
 // FuzzRequest sends anything to any operation. The server must answer well-formed JSON and never fail inside.
 func FuzzRequest(f *testing.F) {
-	names := sortedKeys(operations)
+	names := sortedKeys(handlers)
 	for i, body := range []string{
 		`{}`, `null`, `[]`, `{"Name":"x"}`, `{"MaxResults":0,"NextToken":"YWZ0ZXI6"}`, `{"Id":"ns-1","Namespace":{}}`,
 		`{"Filters":[{"Name":"UPDATE_DATE","Condition":"BETWEEN","Values":["1","1e400"]}]}`,
@@ -49,15 +50,14 @@ func FuzzRequest(f *testing.F) {
 
 // seedFuzz puts a namespace ns-fuzz of private DNS and a service srv-fuzz into the default region.
 func seedFuzz(s *Server) {
-	r := s.region(regionKey{DefaultAccount, DefaultRegion})
-	_ = r.withLock(func() error {
+	r := s.regions.getRegion(regionKey{DefaultAccount, DefaultRegion})
+	r.withState(func() {
 		ns := &namespace{ID: "ns-fuzz", Kind: kindPrivate, Name: "fuzz"}
-		r.addNamespace(ns, "")
-		r.addService(ns, &service{
+		r.replica.addChange(r.store.addNamespace(ns, "", time.Time{}), time.Time{})
+		r.replica.addChange(r.store.addService(ns, &service{
 			ID: "srv-fuzz", NamespaceID: ns.ID, Name: "fuzz", Kind: serviceDNSHTTP, Instances: map[string]*instance{},
 			DNS: &wire.DNSConfig{RoutingPolicy: routingMultivalue, DnsRecords: []wire.DNSRecord{{Type: "A", TTL: new(int64(1))}}},
-		})
-		return nil
+		}, time.Time{}), time.Time{})
 	})
 }
 

@@ -101,14 +101,15 @@ type identity struct {
 
 // credentialStore has the identities of keys: the access keys of the options, and the sessions of assumed roles.
 type credentialStore struct {
-	keys map[string]identity
+	account, region string // of unsigned requests
+	keys            map[string]identity
 
 	mu       sync.Mutex
 	sessions map[string]identity
 }
 
-func newCredentialStore(keys []AccessKey) *credentialStore {
-	k := &credentialStore{keys: map[string]identity{}, sessions: map[string]identity{}}
+func newCredentialStore(keys []AccessKey, account, region string) *credentialStore {
+	k := &credentialStore{account: account, region: region, keys: map[string]identity{}, sessions: map[string]identity{}}
 	for _, key := range keys {
 		k.keys[key.ID] = identity{
 			account: key.Account, secret: key.Secret, policies: key.Policies,

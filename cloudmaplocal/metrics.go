@@ -17,9 +17,6 @@ type metrics struct {
 // requestKey is the operation and "ok" or the error's code: 30 times at most 30 values.
 type requestKey struct{ operation, result string }
 
-// resourceCounts is the number of resources in all accounts and Regions.
-type resourceCounts struct{ namespaces, services, instances, operations int }
-
 var (
 	requestsDesc = prometheus.NewDesc("cloudmap_local_requests_total",
 		"Requests by operation and result: ok or the code of the error.", []string{"operation", "result"}, nil)
@@ -72,21 +69,4 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for key, n := range m.counts {
 		ch <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), key.operation, key.result)
 	}
-}
-
-// countResources counts the current resources.
-func (s *Server) countResources() resourceCounts {
-	var total resourceCounts
-	for _, r := range s.allRegions() {
-		_ = r.withLock(func() error { // cannot fail
-			total.namespaces += len(r.namespaces)
-			total.services += len(r.services)
-			total.operations += len(r.operations.queue)
-			for _, svc := range r.services {
-				total.instances += len(svc.Instances)
-			}
-			return nil
-		})
-	}
-	return total
 }

@@ -20,17 +20,10 @@ const (
 	// Quotas that AWS raises on request [Cloud Map Developer Guide, quotas].
 	defaultNamespaceQuota   = 50
 	defaultInstancesPerNS   = 2000
-	accountPatternSource    = `^[0-9]{12}$`
-	regionPatternSource     = `^[a-z0-9-]{1,32}$`
-	accessKeyPatternSource  = `^[\w]{1,128}$`
 	maxConfigurableDuration = time.Hour
 )
 
-var (
-	accountPattern   = regexp.MustCompile(accountPatternSource)
-	regionPattern    = regexp.MustCompile(regionPatternSource)
-	accessKeyPattern = regexp.MustCompile(accessKeyPatternSource)
-)
+var accessKeyPattern = regexp.MustCompile(`^[\w]{1,128}$`)
 
 // Options configure a Server. The zero value is a server with AWS's quotas, no delays and no access check.
 type Options struct {
@@ -136,8 +129,8 @@ func (o Options) validate() error {
 
 func validateLimits(limits map[string]Limit) error {
 	for name, limit := range limits {
-		if _, known := operations[name]; !known {
-			return fmt.Errorf("limit of %q: no such operation; the operations are %v", name, slices.Sorted(maps.Keys(operations)))
+		if !isOperation(name) {
+			return fmt.Errorf("limit of %q: no such operation; the operations are %v", name, operationNames())
 		}
 		if limit.PerSecond <= 0 || limit.Burst < 1 {
 			return fmt.Errorf("limit of %s: %v per second with a burst of %d: the rate must be above 0 and the burst at least 1",

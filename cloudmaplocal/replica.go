@@ -9,6 +9,7 @@ import (
 // replica is the state that the data plane shows: the same state, one consistency delay ago. It replays a log of
 // changes, each at its time.
 type replica struct {
+	delay      time.Duration // consistency delay
 	log        []change
 	namespaces map[string]string          // id by HTTP name
 	services   map[string]*replicaService // by id
@@ -60,25 +61,32 @@ type change struct {
 	revision  int64
 }
 
-func newReplica() replica {
+func newReplica(delay time.Duration) replica {
 	return replica{
+		delay:      delay,
 		namespaces: map[string]string{},
 		services:   map[string]*replicaService{},
 		byName:     map[serviceName]*replicaService{},
 	}
 }
 
-// advance applies the changes that are visible by now.
-func (r *replica) advance(now time.Time) {
+// addChange adds a change of the store to the log.
+func (r *replica) addChange(c change, now time.Time) {
+	c.at = now.Add(r.delay)
+	r.log = append(r.log, c)
+}
+
+// applyDue applies the changes that are visible by now.
+func (r *replica) applyDue(now time.Time) {
 	n := 0
 	for ; n < len(r.log) && !r.log[n].at.After(now); n++ {
-		r.apply(r.log[n])
+		r.applyChange(r.log[n])
 		r.log[n] = change{} // releases the objects that it points to
 	}
 	r.log = r.log[n:]
 }
 
-func (r *replica) apply(c change) {
+func (r *replica) applyChange(c change) {
 	switch c.kind {
 	case namespaceCreated:
 		r.namespaces[c.namespace.HTTPName] = c.namespace.ID
@@ -106,8 +114,8 @@ func (r *replica) apply(c change) {
 	}
 }
 
-// find returns the service with these names, or the error for the missing one of the two.
-func (r *replica) find(namespace, name string) (*replicaService, error) {
+// findService returns the service with these names, or the error for the missing one of the two.
+func (r *replica) findService(namespace, name string) (*replicaService, error) {
 	id, found := r.namespaces[namespace]
 	if !found {
 		return nil, namespaceNotFound(namespace)

@@ -2,42 +2,44 @@ package cloudmaplocal
 
 import (
 	"cmp"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-func (r *region) createService(in wire.CreateServiceInput) (struct{ Service wire.Service }, error) {
+// serviceHandler has the operations on services and their attributes.
+type serviceHandler struct{ *apiCall }
+
+func (h serviceHandler) createService(in wire.CreateServiceInput) (struct{ Service wire.Service }, error) {
 	var out struct{ Service wire.Service }
 	if in.NamespaceId == "" && in.DnsConfig != nil {
 		in.NamespaceId = in.DnsConfig.NamespaceId // where it was before it moved to the top
 	}
-	ns, err := r.namespace("NamespaceId", in.NamespaceId)
+	ns, err := h.findNamespace("NamespaceId", in.NamespaceId)
 	if err != nil {
 		return out, err
 	}
-	if r.isDeleting(ns) {
+	if h.operations.isDeleting(ns) {
 		return out, namespaceNotFound(in.NamespaceId)
 	}
 	svc, err := newService(ns, in)
 	if err != nil {
 		return out, err
 	}
-	svc.CreatedBy = r.recordedCreator()
-	existing := r.serviceNamed(ns, in.Name)
+	svc.CreatedBy = h.recordedCreator()
+	existing := h.store.findServiceByName(ns, in.Name)
 	switch {
 	case existing == nil:
-		r.addService(ns, svc)
+		h.replica.addChange(h.store.addService(ns, svc, h.now), h.now)
 	case !existing.isSameRequest(svc):
 		return out, failure("ServiceAlreadyExists", "A service of the name %s exists already.", in.Name).
-			with("ServiceId", existing.ID).with("ServiceArn", r.arn("service", existing.ID)).
+			with("ServiceId", existing.ID).with("ServiceArn", h.store.arn("service", existing.ID)).
 			with("CreatorRequestId", existing.CreatorRequestID)
 	default:
 		svc = existing
 	}
-	out.Service = r.serviceShape(svc)
+	out.Service = h.store.serviceShape(svc)
 	return out, nil
 }
 
@@ -94,62 +96,25 @@ func checkHealthChecks(ns *namespace, svc *service) error {
 	return checkCount("FailureThreshold", svc.CustomHealth.FailureThreshold, maxThreshold)
 }
 
-// serviceNamed finds a service by name. Names are case-insensitive in DNS and case-sensitive in the API.
-func (r *region) serviceNamed(ns *namespace, name string) *service {
-	for _, svc := range r.services {
-		if svc.NamespaceID != ns.ID {
-			continue
-		}
-		if svc.Name == name || ns.Kind != kindHTTP && strings.EqualFold(svc.Name, name) {
-			return svc
-		}
-	}
-	return nil
-}
-
-// isSameRequest reports whether other results from the same request as svc.
-func (svc *service) isSameRequest(other *service) bool {
-	return svc.CreatorRequestID != "" && svc.CreatorRequestID == other.CreatorRequestID && svc.Name == other.Name &&
-		reflect.DeepEqual(svc.DNS, other.DNS) && reflect.DeepEqual(svc.HealthCheck, other.HealthCheck) &&
-		reflect.DeepEqual(svc.CustomHealth, other.CustomHealth)
-}
-
-func (r *region) addService(ns *namespace, svc *service) {
-	svc.Created = r.now
-	ns.services++
-	r.services[svc.ID] = svc
-	r.replicate(change{kind: serviceCreated, service: svc})
-}
-
-func (r *region) getService(in wire.IDInput) (struct{ Service wire.Service }, error) {
+func (h serviceHandler) getService(in wire.IDInput) (struct{ Service wire.Service }, error) {
 	var out struct{ Service wire.Service }
-	svc, err := r.service("Id", in.Id)
+	svc, err := h.findService("Id", in.Id)
 	if err != nil {
 		return out, err
 	}
-	out.Service = r.serviceShape(svc)
+	out.Service = h.store.serviceShape(svc)
 	return out, nil
-}
-
-func (r *region) serviceShape(svc *service) wire.Service {
-	return wire.Service{
-		Arn: r.arn("service", svc.ID), CreateDate: wire.Timestamp(svc.Created), CreatedByAccount: r.creatorAccount(svc.CreatedBy),
-		CreatorRequestId: svc.CreatorRequestID, Description: svc.Description, DnsConfig: svc.DNS,
-		HealthCheckConfig: svc.HealthCheck, HealthCheckCustomConfig: svc.CustomHealth, Id: svc.ID,
-		InstanceCount: len(svc.Instances), Name: svc.Name, NamespaceId: svc.NamespaceID, ResourceOwner: r.key.account,
-		Type: svc.Kind,
-	}
 }
 
 var serviceFilters = allowedFilters{"NAMESPACE_ID": {"EQ"}, "RESOURCE_OWNER": {"EQ"}}
 
-func (r *region) listServices(in wire.ListInput) (wire.ListServicesOutput, error) {
+func (h serviceHandler) listServices(in wire.ListInput) (wire.ListServicesOutput, error) {
 	var out wire.ListServicesOutput
 	if err := serviceFilters.check(in.Filters); err != nil {
 		return out, err
 	}
-	found := slices.DeleteFunc(append(r.visibleResources().services, r.req.shared.services...), func(svc wire.Service) bool {
-		return !serviceMatches(svc, in.Filters, r.req.caller.account)
+	found := slices.DeleteFunc(append(h.listVisible(h.store).services, h.req.shared.services...), func(svc wire.Service) bool {
+		return !serviceMatches(svc, in.Filters, h.caller.account)
 	})
 	found, token, err := page(found, func(svc wire.Service) string { return svc.Id }, in.Paging)
 	out.NextToken = token
@@ -177,27 +142,27 @@ func serviceMatches(svc wire.Service, filters []wire.Filter, account string) boo
 	return true
 }
 
-func (r *region) updateService(in wire.UpdateServiceInput) (wire.OperationStarted, error) {
-	svc, err := r.service("Id", in.Id)
+func (h serviceHandler) updateService(in wire.UpdateServiceInput) (wire.OperationStarted, error) {
+	svc, err := h.findService("Id", in.Id)
 	if err != nil {
 		return wire.OperationStarted{}, err
 	}
 	if in.Service == nil {
 		return wire.OperationStarted{}, invalidInput("Service: must not be empty")
 	}
-	ns := r.namespaces[svc.NamespaceID]
+	ns := h.store.namespaceOf(svc)
 	if ns.Kind == kindHTTP {
 		return wire.OperationStarted{}, invalidInput("The service %s is in an HTTP namespace and can't be updated.", svc.ID)
 	}
 	for _, inst := range svc.Instances {
-		if r.creatorAccount(inst.CreatedBy) != r.req.caller.account {
+		if h.store.creatorAccount(inst.CreatedBy) != h.caller.account {
 			return wire.OperationStarted{}, invalidInput("The service %s has instances that other accounts registered, and can't be updated.", svc.ID)
 		}
 	}
 	if err := svc.checkChange(ns, in.Service); err != nil {
 		return wire.OperationStarted{}, err
 	}
-	return started(r.submit(&operation{
+	return started(h.submitOperation(&operation{
 		Type: opUpdateService, Change: &operationChange{Service: in.Service}, Targets: map[string]string{targetService: svc.ID},
 	}))
 }
@@ -230,24 +195,8 @@ func (svc *service) checkChange(ns *namespace, c *wire.ServiceChange) error {
 	return cmp.Or(checkHealthCheck(c.HealthCheckConfig), checkHealthChecks(ns, &changed))
 }
 
-// applyChange completes an update. Records and the health check that the request omits are deleted; the description and
-// the custom health check stay.
-func (svc *service) applyChange(c *wire.ServiceChange) {
-	if c.Description != nil {
-		svc.Description = *c.Description
-	}
-	svc.HealthCheck = c.HealthCheckConfig
-	if svc.DNS == nil || c.DnsConfig == nil {
-		svc.DNS = nil
-		return
-	}
-	svc.DNS = &wire.DNSConfig{
-		NamespaceId: svc.DNS.NamespaceId, RoutingPolicy: svc.DNS.RoutingPolicy, DnsRecords: c.DnsConfig.DnsRecords,
-	}
-}
-
-func (r *region) deleteService(in wire.IDInput) (wire.Empty, error) {
-	svc, err := r.service("Id", in.Id)
+func (h serviceHandler) deleteService(in wire.IDInput) (wire.Empty, error) {
+	svc, err := h.findService("Id", in.Id)
 	if err != nil {
 		return wire.Empty{}, err
 	}
@@ -255,11 +204,9 @@ func (r *region) deleteService(in wire.IDInput) (wire.Empty, error) {
 		return wire.Empty{}, resourceInUse("The service %s contains instances (%d, and %d operations in progress); deregister them first.",
 			svc.ID, len(svc.Instances), svc.inFlight)
 	}
-	if op := r.operations.inFlightByTarget[svc.ID+"/"]; op != nil {
+	if op := h.operations.inFlightByTarget[svc.ID+"/"]; op != nil {
 		return wire.Empty{}, resourceInUse("The service %s is being updated by the operation %s.", svc.ID, op.ID)
 	}
-	r.namespaces[svc.NamespaceID].services--
-	delete(r.services, svc.ID)
-	r.replicate(change{kind: serviceDeleted, service: svc})
+	h.replica.addChange(h.store.removeService(svc), h.now)
 	return wire.Empty{}, nil
 }

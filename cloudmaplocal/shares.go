@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
+	"sync"
 )
 
 // Share lets other accounts use a namespace, as AWS RAM does.
@@ -64,166 +62,20 @@ func checkShares(shares []Share, account string) ([]Share, error) {
 	return shares, nil
 }
 
-// SetShares replaces the current shares. Accounts lose access to resources that are no longer shared, also to the ones
-// that they created. An invalid list is an error and changes nothing.
-func (s *Server) SetShares(shares []Share) error {
-	shares, err := checkShares(shares, s.opts.Account)
-	if err != nil {
-		return fmt.Errorf("checking the shares: %w", err)
-	}
-	s.mu.Lock()
-	s.shares = shares
-	s.mu.Unlock()
-	for _, r := range s.allRegions() {
-		_ = r.withLock(func() error { r.shares = shares; return nil }) // cannot fail
-	}
-	return nil
+// shareList has the current shares of all accounts.
+type shareList struct {
+	mu      sync.Mutex
+	current []Share // never changed in place
 }
 
-// Shares returns the current shares.
-func (s *Server) Shares() []Share {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.shares)
+func (l *shareList) setShares(shares []Share) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current = shares
 }
 
-// targetRegion returns the region of the account that owns the resource of the request, or the caller's own region. List
-// operations always run in the caller's own region.
-func (s *Server) targetRegion(caller principal, body []byte) *region {
-	own := s.region(caller.homeRegion())
-	owner := requestOwner(body, caller.region)
-	if owner == "" || owner == caller.account {
-		return own
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if other := s.regions[regionKey{owner, caller.region}]; other != nil {
-		return other
-	}
-	return own
-}
-
-// requestOwner returns the account that a request names as the owner of its resource; "" if it names none.
-func requestOwner(body []byte, region string) string {
-	ref, err := decode[requestIDs](body)
-	if err != nil {
-		return ""
-	}
-	if ref.OwnerAccount != "" {
-		return ref.OwnerAccount
-	}
-	for _, name := range []string{ref.ServiceId, ref.NamespaceId, ref.Id, ref.ResourceARN} {
-		// arn:partition:servicediscovery:region:account:kind/id
-		parts := strings.Split(name, ":")
-		if len(parts) == 6 && parts[2] == signingService && parts[3] == region {
-			return parts[4]
-		}
-	}
-	return ""
-}
-
-// sharedResources returns the resources that other accounts share with the caller.
-func (s *Server) sharedResources(caller principal) (all visibleResources) {
-	for _, r := range s.allRegions() {
-		if r.key.region != caller.region || r.key.account == caller.account {
-			continue
-		}
-		_ = r.withLock(func() error { // cannot fail
-			r.req = request{caller: caller}
-			more := r.visibleResources()
-			all.namespaces = append(all.namespaces, more.namespaces...)
-			all.services = append(all.services, more.services...)
-			return nil
-		})
-	}
-	return all
-}
-
-// visibleResources are the resources that list operations show.
-type visibleResources struct {
-	namespaces []wire.Namespace
-	services   []wire.Service
-}
-
-// visibleResources returns the resources of the region that the caller can see.
-func (r *region) visibleResources() (all visibleResources) {
-	for _, ns := range r.namespaces {
-		if r.isVisible(ns) {
-			all.namespaces = append(all.namespaces, r.namespaceShape(ns))
-		}
-	}
-	for _, svc := range r.services {
-		if r.isVisible(r.namespaces[svc.NamespaceID]) {
-			all.services = append(all.services, r.serviceShape(svc))
-		}
-	}
-	return all
-}
-
-// isOwner reports whether the caller's account owns the region.
-func (r *region) isOwner() bool { return r.req.caller.account == r.key.account }
-
-// isVisible reports whether the caller can see a namespace: its own, or a shared one.
-func (r *region) isVisible(ns *namespace) bool {
-	return r.isOwner() || r.shareOf(ns) != nil
-}
-
-// shareOf returns the share by which the caller uses a namespace; nil without one.
-func (r *region) shareOf(ns *namespace) *Share {
-	i := slices.IndexFunc(r.shares, func(s Share) bool {
-		return s.Owner == r.key.account && (s.Region == "" || s.Region == r.key.region) &&
-			(s.Namespace == ns.Name || s.Namespace == ns.ID) && slices.Contains(s.With, r.req.caller.account)
-	})
-	if i < 0 {
-		return nil
-	}
-	return &r.shares[i]
-}
-
-// Operations that a share does not allow: changes of the namespace itself, and changes of services of other accounts.
-var (
-	ownersOnly = []string{
-		"DeleteNamespace", "UpdateHttpNamespace", "UpdatePrivateDnsNamespace", "UpdatePublicDnsNamespace",
-	}
-	creatorsOnly = []string{
-		"UpdateService", "DeleteService", "UpdateServiceAttributes", "DeleteServiceAttributes", "TagResource", "UntagResource",
-	}
-	instanceWrites = []string{"RegisterInstance", "DeregisterInstance", "UpdateInstanceCustomHealthStatus"}
-)
-
-// checkShare returns an error if a share does not allow the request. For a resource that is not shared the operation
-// itself returns not found.
-func (r *region) checkShare(about requestTarget) error {
-	if r.isOwner() || about.namespace == nil {
-		return nil
-	}
-	share := r.shareOf(about.namespace)
-	if share == nil {
-		return nil
-	}
-	created := about.service != nil && r.creatorAccount(about.service.CreatedBy) == r.req.caller.account
-	name := r.req.operation
-	switch {
-	case slices.Contains(ownersOnly, name),
-		slices.Contains(creatorsOnly, name) && !created,
-		share.OwnServicesOnly && slices.Contains(instanceWrites, name) && !created:
-		return accessDenied(r.req.caller.arn, name, about.arn(r), "because no resource-based policy allows the "+actionName(name)+" action")
-	}
-	return nil
-}
-
-// creatorAccount returns the account that created a resource. It is stored only if it is not the owner's.
-func (r *region) creatorAccount(account string) string {
-	if account == "" {
-		return r.key.account
-	}
-	return account
-}
-
-// recordedCreator returns the creator to store for a new resource of the caller.
-func (r *region) recordedCreator() string {
-	if r.isOwner() {
-		return ""
-	}
-	return r.req.caller.account
+func (l *shareList) currentShares() []Share {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.current
 }

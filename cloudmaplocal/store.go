@@ -1,266 +1,166 @@
 package cloudmaplocal
 
 import (
-	"cmp"
-	"encoding/json"
 	"fmt"
-	"maps"
-	"math/rand/v2"
-	"slices"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-// Kinds of namespace, of service and routing policies, as the API spells them.
-const (
-	kindHTTP    = "HTTP"
-	kindPrivate = "DNS_PRIVATE"
-	kindPublic  = "DNS_PUBLIC"
-
-	serviceHTTP    = "HTTP"
-	serviceDNSHTTP = "DNS_HTTP"
-
-	routingMultivalue = "MULTIVALUE"
-	routingWeighted   = "WEIGHTED"
-)
-
-// regionKey names a region.
-type regionKey struct{ account, region string }
-
-// region has all resources of one account in one Region. Methods that answer requests run inside withLock.
+// store has the resources of a region: its namespaces, and its services with their instances, attributes and tags. A method
+// that changes them returns the change for the replica.
 //
 // Maps of strings (attributes, tags) are immutable once they are stored: answers may refer to them after the lock is
 // released.
-type region struct {
-	key      regionKey
-	opts     *Options
-	throttle throttle
-
-	mu         sync.Mutex
-	now        time.Time // of the current request or effect
-	req        request   // the current request
-	shares     []Share   // current
+type store struct {
+	key        regionKey
 	namespaces map[string]*namespace
 	services   map[string]*service
-	operations operationLog
-	replica    replica
 }
 
-// namespace is a Cloud Map namespace.
-type namespace struct {
-	ID               string
-	Kind             string
-	Name             string
-	HTTPName         string
-	VPC              string `json:",omitempty"`
-	Description      string `json:",omitempty"`
-	CreatorRequestID string `json:",omitempty"`
-	OperationID      string // that created it
-	HostedZoneID     string `json:",omitempty"`
-	SOATTL           int64  `json:",omitempty"`
-	Created          time.Time
-	Tags             map[string]string `json:",omitempty"`
-
-	services          int // that exist
-	reservedInstances int // existing instances and registrations in flight
-}
-
-// service is a Cloud Map service with its instances.
-type service struct {
-	ID               string
-	NamespaceID      string
-	Name             string
-	Kind             string
-	Description      string `json:",omitempty"`
-	CreatorRequestID string `json:",omitempty"`
-	Created          time.Time
-	DNS              *wire.DNSConfig               `json:",omitempty"`
-	HealthCheck      *wire.HealthCheckConfig       `json:",omitempty"`
-	CustomHealth     *wire.HealthCheckCustomConfig `json:",omitempty"`
-	CreatedBy        string                        `json:",omitempty"` // account, if not the owner
-	Attributes       map[string]string             `json:",omitempty"`
-	Tags             map[string]string             `json:",omitempty"`
-	Revision         int64
-	Instances        map[string]*instance
-
-	reservedInstances int // existing instances and registrations in flight
-	inFlight          int // operations on its instances
-}
-
-// instance is one registration. Only its health changes: registering it again replaces it.
-type instance struct {
-	ID               string
-	Attributes       map[string]string
-	CreatorRequestID string `json:",omitempty"`
-	CreatedBy        string `json:",omitempty"` // account, if not the owner
-	OperationID      string // that registered it
-	Health           health
-
-	// encoded is Attributes in JSON. DiscoverInstances writes up to 1,000 of them per request; encoding them once makes it
-	// several times faster.
-	encoded json.RawMessage
-}
-
-func newRegion(key regionKey, opts *Options) *region {
-	r := &region{
-		key: key, opts: opts,
-		namespaces: map[string]*namespace{}, services: map[string]*service{},
-		operations: newOperationLog(), replica: newReplica(),
-	}
-	if !opts.Unthrottled {
-		r.throttle = newThrottle(opts.Limits)
-	}
-	return r
-}
-
-// withLock applies all effects that are due, runs f with the region locked, and applies the effects that f made due.
-func (r *region) withLock(f func() error) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.opts.Now()
-	r.advance(now)
-	if err := f(); err != nil {
-		return err
-	}
-	r.advance(now)
-	return nil
-}
-
-// advance applies the effects that are due by now: first the operations, in the order of their due times, then the
-// changes of the replica.
-func (r *region) advance(now time.Time) {
-	for op := r.operations.popDue(now); op != nil; op = r.operations.popDue(now) {
-		r.now = op.Due
-		r.finishOperation(op)
-	}
-	r.now = now
-	r.replica.advance(now)
-}
-
-// replicate adds a change to the replica's log.
-func (r *region) replicate(c change) {
-	c.at = r.now.Add(r.opts.ConsistencyDelay)
-	r.replica.log = append(r.replica.log, c)
+func newStore(key regionKey) *store {
+	return &store{key: key, namespaces: map[string]*namespace{}, services: map[string]*service{}}
 }
 
 // arn returns the ARN of a resource: kind "namespace" or "service".
-func (r *region) arn(kind, id string) string {
-	return r.arnPrefix() + kind + "/" + id
+func (s *store) arn(kind, id string) string {
+	return s.arnPrefix() + kind + "/" + id
 }
 
-func (r *region) arnPrefix() string {
+func (s *store) arnPrefix() string {
 	partition := "aws"
 	switch {
-	case strings.HasPrefix(r.key.region, "cn-"):
+	case strings.HasPrefix(s.key.region, "cn-"):
 		partition = "aws-cn"
-	case strings.HasPrefix(r.key.region, "us-gov-"):
+	case strings.HasPrefix(s.key.region, "us-gov-"):
 		partition = "aws-us-gov"
 	}
-	return fmt.Sprintf("arn:%s:servicediscovery:%s:%s:", partition, r.key.region, r.key.account)
+	return fmt.Sprintf("arn:%s:servicediscovery:%s:%s:", partition, s.key.region, s.key.account)
 }
 
-// id returns the ID of a reference, an ID or an ARN. ARNs of another account, Region or kind have none here.
-func (r *region) id(kind, ref string) string {
+// resourceID returns the ID of a reference, an ID or an ARN. ARNs of another account, Region or kind have none here.
+func (s *store) resourceID(kind, ref string) string {
 	if strings.HasPrefix(ref, "arn:") {
-		id, _ := strings.CutPrefix(ref, r.arn(kind, ""))
+		id, _ := strings.CutPrefix(ref, s.arn(kind, ""))
 		return id
 	}
 	return ref
 }
 
-// namespace finds a namespace by id or ARN.
-func (r *region) namespace(member, ref string) (*namespace, error) {
-	if err := (text{member, 1, maxReferenceLen, nil}).check(ref); err != nil {
-		return nil, err
+// creatorAccount returns the account that created a resource. It is stored only if it is not the owner's.
+func (s *store) creatorAccount(account string) string {
+	if account == "" {
+		return s.key.account
 	}
-	if ns := r.namespaces[r.id("namespace", ref)]; ns != nil && r.isVisible(ns) {
-		return ns, nil
-	}
-	return nil, namespaceNotFound(ref)
+	return account
 }
 
-// service finds a service by id or ARN.
-func (r *region) service(member, ref string) (*service, error) {
-	if err := (text{member, 1, maxReferenceLen, nil}).check(ref); err != nil {
-		return nil, err
+// namespaceOf returns the namespace of a service.
+func (s *store) namespaceOf(svc *service) *namespace { return s.namespaces[svc.NamespaceID] }
+
+// findServiceByName finds a service by name. Names are case-insensitive in DNS and case-sensitive in the API.
+func (s *store) findServiceByName(ns *namespace, name string) *service {
+	for _, svc := range s.services {
+		if svc.NamespaceID != ns.ID {
+			continue
+		}
+		if svc.Name == name || ns.Kind != kindHTTP && strings.EqualFold(svc.Name, name) {
+			return svc
+		}
 	}
-	if svc := r.services[r.id("service", ref)]; svc != nil && r.isVisible(r.namespaces[svc.NamespaceID]) {
-		return svc, nil
-	}
-	return nil, serviceNotFound(ref)
+	return nil
 }
 
-// instance finds an instance of a service.
-func (r *region) instance(serviceRef, id string) (*service, *instance, error) {
-	svc, err := r.service("ServiceId", serviceRef)
-	if err != nil {
-		return nil, nil, err
+func (s *store) findDuplicateNamespace(ns *namespace) *namespace {
+	for _, existing := range s.namespaces {
+		if existing.uniqueName() == ns.uniqueName() {
+			return existing
+		}
 	}
-	if err := instanceIDText.check(id); err != nil {
-		return nil, nil, err
-	}
-	if inst := svc.Instances[id]; inst != nil {
-		return svc, inst, nil
-	}
-	return nil, nil, instanceNotFound(svc.ID, id)
+	return nil
 }
 
-const (
-	lower = "abcdefghijklmnopqrstuvwxyz0123456789"
-	upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-
-	// Lengths seen in AWS's examples: ns-ylexjili4cdxy3xm, Z09983722P0QME1B3KC8I,
-	// gv4g5meo7ndmeh4fqskygvk23d2fijwa-k9302yzd.
-	idLen              = 16
-	zoneIDLen          = 20
-	operationIDLen     = 32
-	operationIDTailLen = 8
-)
-
-// random returns n random characters of an alphabet.
-func random(alphabet string, n int) string {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = alphabet[rand.IntN(len(alphabet))]
+// addNamespace completes a creation. HttpName must be unique, so the second namespace of a name gets a suffix there.
+func (s *store) addNamespace(ns *namespace, operationID string, now time.Time) change {
+	ns.Created, ns.OperationID, ns.HTTPName = now, operationID, ns.Name
+	for _, other := range s.namespaces {
+		if other.HTTPName == ns.Name {
+			ns.HTTPName = ns.Name + "-" + random(lower, operationIDTailLen)
+		}
 	}
-	return string(b)
+	s.namespaces[ns.ID] = ns
+	return change{kind: namespaceCreated, namespace: ns}
 }
 
-// page returns one page of items, the items after the one that the token names in the order of their keys, and the token
-// of the next page. Keys are unique.
-func page[T any](items []T, key func(T) string, p wire.Paging) ([]T, string, error) {
-	if err := cmp.Or(checkCount("MaxResults", p.MaxResults, maxPage), text{"NextToken", 0, maxTokenLen, nil}.check(p.NextToken)); err != nil {
-		return nil, "", err
-	}
-	after, err := decodeToken(p.NextToken)
-	if err != nil {
-		return nil, "", err
-	}
-	items = slices.DeleteFunc(items, func(item T) bool { return key(item) <= after })
-	slices.SortFunc(items, func(a, b T) int { return strings.Compare(key(a), key(b)) })
-	size := maxPage
-	if p.MaxResults != nil {
-		size = *p.MaxResults
-	}
-	if len(items) <= size {
-		return items, "", nil
-	}
-	return items[:size], encodeToken(key(items[size-1])), nil
+func (s *store) removeNamespace(id string) change {
+	ns := s.namespaces[id]
+	delete(s.namespaces, id)
+	return change{kind: namespaceDeleted, namespace: ns}
 }
 
-// sortedKeys returns the keys of a map, sorted.
-func sortedKeys[V any](m map[string]V) []string {
-	return slices.Sorted(maps.Keys(m))
+func (s *store) addService(ns *namespace, svc *service, now time.Time) change {
+	svc.Created = now
+	ns.services++
+	s.services[svc.ID] = svc
+	return change{kind: serviceCreated, service: svc}
 }
 
-// mapSlice returns f of every item, never nil: an empty list is encoded as [].
-func mapSlice[T, U any](items []T, f func(T) U) []U {
-	out := make([]U, 0, len(items))
-	for _, item := range items {
-		out = append(out, f(item))
+func (s *store) removeService(svc *service) change {
+	s.namespaceOf(svc).services--
+	delete(s.services, svc.ID)
+	return change{kind: serviceDeleted, service: svc}
+}
+
+// reserveInstance counts a registration of a new instance, so that registrations in flight cannot exceed the quotas.
+func (s *store) reserveInstance(svc *service) {
+	svc.reservedInstances++
+	s.namespaceOf(svc).reservedInstances++
+}
+
+// releaseInstance ends a reservation.
+func (s *store) releaseInstance(svc *service) {
+	svc.reservedInstances--
+	s.namespaceOf(svc).reservedInstances--
+}
+
+// releaseReservation releases the quota that an operation without effect reserved.
+func (s *store) releaseReservation(op *operation) {
+	svc := s.services[op.Targets[targetService]]
+	if svc == nil || op.Targets[targetInstance] == "" {
+		return
 	}
-	return out
+	svc.inFlight--
+	if op.Type == opRegisterInstance && svc.Instances[op.Targets[targetInstance]] == nil {
+		s.releaseInstance(svc)
+	}
+}
+
+func (s *store) setInstance(serviceID string, inst *instance, operationID string) change {
+	svc := s.services[serviceID]
+	svc.inFlight--
+	svc.Revision++
+	inst.OperationID = operationID
+	svc.Instances[inst.ID] = inst
+	return change{kind: instanceSet, service: svc, instance: inst, revision: svc.Revision}
+}
+
+func (s *store) removeInstance(serviceID, id string) change {
+	svc := s.services[serviceID]
+	inst := svc.Instances[id]
+	svc.inFlight--
+	s.releaseInstance(svc)
+	svc.Revision++
+	delete(svc.Instances, id)
+	return change{kind: instanceRemoved, service: svc, instance: inst, revision: svc.Revision}
+}
+
+// resourceCounts is the number of resources in all accounts and Regions.
+type resourceCounts struct{ namespaces, services, instances, operations int }
+
+// countResources adds the resources of the store to total.
+func (s *store) countResources(total *resourceCounts) {
+	total.namespaces += len(s.namespaces)
+	total.services += len(s.services)
+	for _, svc := range s.services {
+		total.instances += len(svc.Instances)
+	}
 }

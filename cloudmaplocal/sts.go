@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/xml"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -34,11 +35,20 @@ const (
 
 var sessionName = regexp.MustCompile(`^[\w+=,.@-]{2,64}$`)
 
+// stsHandler answers the requests to STS.
+type stsHandler struct {
+	roles       []Role
+	credentials *credentialStore
+	metrics     *metrics
+	now         func() time.Time
+	log         *slog.Logger
+}
+
 // stsOperations are the operations of STS.
-var stsOperations = map[string]func(s *Server, caller identity, in url.Values, now time.Time) (any, error){
-	"GetCallerIdentity":         (*Server).getCallerIdentity,
-	"AssumeRole":                (*Server).assumeRole,
-	"AssumeRoleWithWebIdentity": (*Server).assumeRoleWithWebIdentity,
+var stsOperations = map[string]func(h *stsHandler, caller identity, in url.Values, now time.Time) (any, error){
+	"GetCallerIdentity":         (*stsHandler).getCallerIdentity,
+	"AssumeRole":                (*stsHandler).assumeRole,
+	"AssumeRoleWithWebIdentity": (*stsHandler).assumeRoleWithWebIdentity,
 }
 
 // isSTSRequest reports whether a request is for STS instead of Cloud Map.
@@ -46,17 +56,17 @@ func isSTSRequest(r *http.Request) bool {
 	return r.Header.Get("X-Amz-Target") == "" && strings.HasPrefix(r.Header.Get("Content-Type"), formType)
 }
 
-// serveSTS answers one request.
-func (s *Server) serveSTS(w http.ResponseWriter, r *http.Request) {
-	name, result, err := s.answerSTS(r)
+// ServeHTTP implements http.Handler.
+func (h *stsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name, result, err := h.answerSTS(r)
 	status, code, body := http.StatusOK, "ok", result
 	if err != nil {
 		failed := asSTSError(err)
 		status, code = failed.status, failed.code
 		body = stsFailure{Type: "Sender", Code: failed.code, Message: failed.message, RequestID: uuid.NewString()}
 	}
-	s.metrics.countRequest(name, code)
-	s.opts.Logger.Debug("request", "operation", name, "result", code, "error", err)
+	h.metrics.countRequest(name, code)
+	h.log.Debug("request", "operation", name, "result", code, "error", err)
 	raw, err := xml.Marshal(body)
 	if err != nil { // cannot be: the shapes are plain data
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -68,7 +78,7 @@ func (s *Server) serveSTS(w http.ResponseWriter, r *http.Request) {
 }
 
 // answerSTS runs an operation and returns its name, which is "unknown" for an unknown operation.
-func (s *Server) answerSTS(r *http.Request) (name string, result any, err error) {
+func (h *stsHandler) answerSTS(r *http.Request) (name string, result any, err error) {
 	body, err := readBody(r)
 	if err != nil {
 		return "unknown", nil, err
@@ -82,14 +92,14 @@ func (s *Server) answerSTS(r *http.Request) (name string, result any, err error)
 	if !known {
 		return "unknown", nil, failure("InvalidAction", "Could not find operation %s", name)
 	}
-	now := s.opts.Now()
+	now := h.now()
 	var caller principal
 	if name != "AssumeRoleWithWebIdentity" { // authenticated by its token
-		if caller, err = s.authenticate(r, body, stsService, now); err != nil {
+		if caller, err = h.credentials.authenticate(r, body, stsService, now); err != nil {
 			return name, nil, err
 		}
 	}
-	result, err = run(s, caller.identity, in, now)
+	result, err = run(h, caller.identity, in, now)
 	return name, result, err
 }
 
@@ -142,7 +152,7 @@ func (a stsAnswer) MarshalXML(e *xml.Encoder, _ xml.StartElement) error {
 
 type callerIdentity struct{ Arn, UserId, Account string }
 
-func (s *Server) getCallerIdentity(caller identity, _ url.Values, _ time.Time) (any, error) {
+func (h *stsHandler) getCallerIdentity(caller identity, _ url.Values, _ time.Time) (any, error) {
 	return stsAnswer{"GetCallerIdentity", callerIdentity{Arn: caller.arn, UserId: caller.account, Account: caller.account}}, nil
 }
 
@@ -160,8 +170,8 @@ type assumedRole struct {
 	Audience                    string `xml:",omitempty"`
 }
 
-func (s *Server) assumeRole(caller identity, in url.Values, now time.Time) (any, error) {
-	role, known := s.role(in.Get("RoleArn"))
+func (h *stsHandler) assumeRole(caller identity, in url.Values, now time.Time) (any, error) {
+	role, known := h.role(in.Get("RoleArn"))
 	if !known || !role.trustsPrincipal(caller) || role.ExternalID != "" && role.ExternalID != in.Get("ExternalId") {
 		return nil, failure("AccessDeniedException", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s",
 			caller.arn, in.Get("RoleArn"))
@@ -170,7 +180,7 @@ func (s *Server) assumeRole(caller identity, in url.Values, now time.Time) (any,
 		return nil, failure("AccessDeniedException", "User: %s is not authorized to perform: sts:AssumeRole on resource: %s "+
 			"because no identity-based policy allows the sts:AssumeRole action", caller.arn, role.ARN)
 	}
-	session, err := s.newSession(role, in, now)
+	session, err := h.newSession(role, in, now)
 	return stsAnswer{"AssumeRole", session}, err
 }
 
@@ -199,9 +209,9 @@ func (t webToken) isFor(audience string) bool {
 		json.Unmarshal(t.Aud, &many) == nil && slices.Contains(many, audience)
 }
 
-func (s *Server) assumeRoleWithWebIdentity(_ identity, in url.Values, now time.Time) (any, error) {
+func (h *stsHandler) assumeRoleWithWebIdentity(_ identity, in url.Values, now time.Time) (any, error) {
 	token, ok := parseWebToken(in.Get("WebIdentityToken"))
-	role, known := s.role(in.Get("RoleArn"))
+	role, known := h.role(in.Get("RoleArn"))
 	switch {
 	case !ok:
 		return nil, failure("InvalidIdentityToken", "The ID Token provided is not a valid JWT.")
@@ -212,22 +222,22 @@ func (s *Server) assumeRoleWithWebIdentity(_ identity, in url.Values, now time.T
 	case !known || !role.trustsSubject(token.Sub):
 		return nil, failure("AccessDeniedException", "Not authorized to perform sts:AssumeRoleWithWebIdentity")
 	}
-	session, err := s.newSession(role, in, now)
+	session, err := h.newSession(role, in, now)
 	session.SubjectFromWebIdentityToken, session.Audience = token.Sub, tokenAudience
 	return stsAnswer{"AssumeRoleWithWebIdentity", session}, err
 }
 
 // role finds a role by its ARN.
-func (s *Server) role(arn string) (Role, bool) {
-	i := slices.IndexFunc(s.opts.Roles, func(r Role) bool { return r.ARN == arn })
+func (h *stsHandler) role(arn string) (Role, bool) {
+	i := slices.IndexFunc(h.roles, func(r Role) bool { return r.ARN == arn })
 	if i < 0 {
 		return Role{}, false
 	}
-	return s.opts.Roles[i], true
+	return h.roles[i], true
 }
 
 // newSession returns credentials of an assumed role.
-func (s *Server) newSession(role Role, in url.Values, now time.Time) (assumedRole, error) {
+func (h *stsHandler) newSession(role Role, in url.Values, now time.Time) (assumedRole, error) {
 	name, duration := in.Get("RoleSessionName"), defaultSession
 	if typed := in.Get("DurationSeconds"); typed != "" {
 		seconds, err := strconv.ParseInt(typed, 10, 32)
@@ -249,7 +259,7 @@ func (s *Server) newSession(role Role, in url.Values, now time.Time) (assumedRol
 	}
 	return assumedRole{
 		Credentials: stsCredentials{
-			AccessKeyId: s.credentials.addSession(session, now), SecretAccessKey: session.secret, SessionToken: session.token,
+			AccessKeyId: h.credentials.addSession(session, now), SecretAccessKey: session.secret, SessionToken: session.token,
 			Expiration: session.expires.UTC().Format(time.RFC3339),
 		},
 		AssumedRoleUser: assumedRoleUser{AssumedRoleId: "AROA" + random(upper, 17) + ":" + name, Arn: session.arn},

@@ -6,6 +6,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
+// tagHandler has the operations on tags.
+type tagHandler struct{ *apiCall }
+
 // newTags validates the tags of a new resource and returns them as a map.
 func newTags(tags []wire.Tag) (map[string]string, error) {
 	return addTags(nil, tags, "")
@@ -28,25 +31,25 @@ func addTags(old map[string]string, tags []wire.Tag, resource string) (map[strin
 }
 
 // tagsOf finds the tags of the resource that an ARN names, to read or replace them.
-func (r *region) tagsOf(arn string) (*map[string]string, error) {
+func (h tagHandler) tagsOf(arn string) (*map[string]string, error) {
 	if err := (text{"ResourceARN", 1, 1011, nil}).check(arn); err != nil {
 		return nil, err
 	}
 	if !strings.HasPrefix(arn, "arn:") {
 		return nil, invalidInput("ResourceARN: '%s' is not an ARN", arn)
 	}
-	if ns := r.namespaces[r.id("namespace", arn)]; ns != nil && r.isVisible(ns) {
+	if ns := h.store.namespaces[h.store.resourceID("namespace", arn)]; ns != nil && h.isVisible(ns) {
 		return &ns.Tags, nil
 	}
-	if svc := r.services[r.id("service", arn)]; svc != nil && r.isVisible(r.namespaces[svc.NamespaceID]) {
+	if svc := h.store.services[h.store.resourceID("service", arn)]; svc != nil && h.isVisible(h.store.namespaceOf(svc)) {
 		return &svc.Tags, nil
 	}
 	return nil, resourceNotFound(arn)
 }
 
-func (r *region) listTags(in wire.ARNInput) (struct{ Tags []wire.Tag }, error) {
+func (h tagHandler) listTags(in wire.ARNInput) (struct{ Tags []wire.Tag }, error) {
 	var out struct{ Tags []wire.Tag }
-	tags, err := r.tagsOf(in.ResourceARN)
+	tags, err := h.tagsOf(in.ResourceARN)
 	if err != nil {
 		return out, err
 	}
@@ -54,8 +57,8 @@ func (r *region) listTags(in wire.ARNInput) (struct{ Tags []wire.Tag }, error) {
 	return out, nil
 }
 
-func (r *region) tagResource(in wire.TagInput) (wire.Empty, error) {
-	tags, err := r.tagsOf(in.ResourceARN)
+func (h tagHandler) tagResource(in wire.TagInput) (wire.Empty, error) {
+	tags, err := h.tagsOf(in.ResourceARN)
 	if err != nil {
 		return wire.Empty{}, err
 	}
@@ -67,8 +70,8 @@ func (r *region) tagResource(in wire.TagInput) (wire.Empty, error) {
 	return wire.Empty{}, nil
 }
 
-func (r *region) untagResource(in wire.UntagInput) (wire.Empty, error) {
-	tags, err := r.tagsOf(in.ResourceARN)
+func (h tagHandler) untagResource(in wire.UntagInput) (wire.Empty, error) {
+	tags, err := h.tagsOf(in.ResourceARN)
 	if err != nil {
 		return wire.Empty{}, err
 	}

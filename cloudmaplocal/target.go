@@ -1,6 +1,9 @@
 package cloudmaplocal
 
-import "cmp"
+import (
+	"cmp"
+	"strings"
+)
 
 // requestIDs are all members by which a request can name its resources.
 type requestIDs struct {
@@ -28,17 +31,17 @@ type requestTarget struct {
 type targetNames struct{ service, instance string }
 
 // resolveTarget finds the resources of a request. An unreadable request has none.
-func (r *region) resolveTarget(body []byte) requestTarget {
+func (s *store) resolveTarget(body []byte, log *operationLog) requestTarget {
 	ref, err := decode[requestIDs](body)
 	if err != nil {
 		return requestTarget{}
 	}
-	if op := r.operations.byID[ref.OperationId]; op != nil {
+	if op := log.byID[ref.OperationId]; op != nil {
 		ref.NamespaceId, ref.ServiceId, ref.InstanceId = op.Targets[targetNamespace], op.Targets[targetService], op.Targets[targetInstance]
 	}
-	found := requestTarget{namespace: r.namespaceOf(ref), targetNames: targetNames{instance: ref.InstanceId}}
-	if found.service = r.serviceOf(ref, found.namespace); found.service != nil {
-		found.namespace = r.namespaces[found.service.NamespaceID]
+	found := requestTarget{namespace: s.findNamespace(ref), targetNames: targetNames{instance: ref.InstanceId}}
+	if found.service = s.findService(ref, found.namespace); found.service != nil {
+		found.namespace = s.namespaceOf(found.service)
 		found.targetNames.service = found.service.Name
 		return found
 	}
@@ -49,11 +52,11 @@ func (r *region) resolveTarget(body []byte) requestTarget {
 	return found
 }
 
-func (r *region) namespaceOf(ref requestIDs) *namespace {
-	if ns := r.namespaces[r.id("namespace", cmp.Or(ref.NamespaceId, ref.Id, ref.ResourceARN))]; ns != nil {
+func (s *store) findNamespace(ref requestIDs) *namespace {
+	if ns := s.namespaces[s.resourceID("namespace", cmp.Or(ref.NamespaceId, ref.Id, ref.ResourceARN))]; ns != nil {
 		return ns
 	}
-	for _, ns := range r.namespaces {
+	for _, ns := range s.namespaces {
 		if ns.HTTPName == ref.NamespaceName {
 			return ns
 		}
@@ -61,32 +64,42 @@ func (r *region) namespaceOf(ref requestIDs) *namespace {
 	return nil
 }
 
-func (r *region) serviceOf(ref requestIDs, in *namespace) *service {
-	if svc := r.services[r.id("service", cmp.Or(ref.ServiceId, ref.Id, ref.ResourceARN))]; svc != nil {
+func (s *store) findService(ref requestIDs, in *namespace) *service {
+	if svc := s.services[s.resourceID("service", cmp.Or(ref.ServiceId, ref.Id, ref.ResourceARN))]; svc != nil {
 		return svc
 	}
 	if in == nil || ref.ServiceName == "" {
 		return nil
 	}
-	return r.serviceNamed(in, ref.ServiceName)
+	return s.findServiceByName(in, ref.ServiceName)
 }
 
 // arn returns the ARN of the most specific resource of the request; "*" without one.
-func (s requestTarget) arn(r *region) string {
+func (t requestTarget) arn(s *store) string {
 	switch {
-	case s.service != nil:
-		return r.arn("service", s.service.ID)
-	case s.namespace != nil:
-		return r.arn("namespace", s.namespace.ID)
+	case t.service != nil:
+		return s.arn("service", t.service.ID)
+	case t.namespace != nil:
+		return s.arn("namespace", t.namespace.ID)
 	}
 	return "*"
 }
 
-// resolveTargetNames returns the names of the resources of a request.
-func (r *region) resolveTargetNames(body []byte) (about targetNames) {
-	_ = r.withLock(func() error { // cannot fail
-		about = r.resolveTarget(body).targetNames
-		return nil
-	})
-	return about
+// requestOwner returns the account that a request names as the owner of its resource; "" if it names none.
+func requestOwner(body []byte, region string) string {
+	ref, err := decode[requestIDs](body)
+	if err != nil {
+		return ""
+	}
+	if ref.OwnerAccount != "" {
+		return ref.OwnerAccount
+	}
+	for _, name := range []string{ref.ServiceId, ref.NamespaceId, ref.Id, ref.ResourceARN} {
+		// arn:partition:servicediscovery:region:account:kind/id
+		parts := strings.Split(name, ":")
+		if len(parts) == 6 && parts[2] == signingService && parts[3] == region {
+			return parts[4]
+		}
+	}
+	return ""
 }

@@ -60,6 +60,15 @@ var defaultLimits = map[string]Limit{
 	"UpdateInstanceCustomHealthStatus": {50, 100},
 }
 
+// operationNames returns the names of all operations of the API, sorted.
+func operationNames() []string { return sortedKeys(defaultLimits) }
+
+// isOperation reports whether the API has an operation.
+func isOperation(name string) bool {
+	_, exists := defaultLimits[name]
+	return exists
+}
+
 // throttle holds the token buckets of one account and Region. The zero value admits everything.
 type throttle map[string]*rate.Limiter
 

@@ -292,7 +292,7 @@ func TestOptions(t *testing.T) {
 }
 
 func TestEveryOperationHasALimit(t *testing.T) {
-	for name := range operations {
+	for name := range handlers {
 		if _, has := defaultLimits[name]; !has {
 			t.Errorf("%s has no default limit", name)
 		}

@@ -266,9 +266,11 @@ func (c ConditionContext) Set(key string, values ...string) { c[strings.ToLower(
 type Verdict int
 
 const (
-	// NotAllowed: no statement allows the action. Denied: a statement denies it.
+	// NotAllowed means that no statement allows the action.
 	NotAllowed Verdict = iota
+	// Allowed means that a statement allows the action, and none denies it.
 	Allowed
+	// Denied means that a statement denies the action.
 	Denied
 )
 
