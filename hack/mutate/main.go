@@ -259,12 +259,8 @@ func (p goPackage) runTests(ctx context.Context, s settings, binary string) (out
 
 // writeOverlay writes the mutated file and the file for the -overlay flag of the go command, and returns the name of the latter.
 func (m mutant) writeOverlay(scratch string) (string, error) {
-	source, err := os.ReadFile(m.file)
-	if err != nil {
-		return "", err
-	}
 	mutated, overlay := filepath.Join(scratch, "mutated.go"), filepath.Join(scratch, "overlay.json")
-	if err := os.WriteFile(mutated, m.apply(source), 0o600); err != nil {
+	if err := os.WriteFile(mutated, m.apply(), 0o600); err != nil {
 		return "", err
 	}
 	raw, err := json.Marshal(map[string]map[string]string{"Replace": {m.file: mutated}})
@@ -278,6 +274,7 @@ func (m mutant) writeOverlay(scratch string) (string, error) {
 func command(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "RAPID_NOFAILFILE=true") // property tests write no files for failures of mutants
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	killGroup := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Cancel, cmd.WaitDelay = killGroup, 10*time.Second
@@ -312,17 +309,13 @@ func printTable(out io.Writer, mutants []mutant) error {
 	fmt.Fprintln(w, "NOT NOTICED\tOPERATOR\tLINE")
 	for _, m := range mutants {
 		where, operator, _ := strings.Cut(m.String(), " ")
-		fmt.Fprintf(w, "%s\t%s\t%s\n", where, operator, sourceLine(m.file, m.line))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", where, operator, m.sourceLine())
 	}
 	return w.Flush()
 }
 
-// sourceLine returns a line of a file, or "" if it cannot be read.
-func sourceLine(name string, line int) string {
-	text, err := os.ReadFile(name)
-	lines := strings.Split(string(text), "\n")
-	if err != nil || line > len(lines) {
-		return ""
-	}
-	return strings.TrimSpace(lines[line-1])
+// sourceLine returns the line of the source where the mutant is.
+func (m mutant) sourceLine() string {
+	lines := strings.Split(string(m.source), "\n")
+	return strings.TrimSpace(lines[m.line-1])
 }

@@ -65,7 +65,7 @@ func TestFindMutants(t *testing.T) {
 			}
 			got := map[string]string{}
 			for _, m := range mutants {
-				text := strings.TrimSuffix(strings.TrimPrefix(string(m.apply(source)), before), after)
+				text := strings.TrimSuffix(strings.TrimPrefix(string(m.apply()), before), after)
 				if got[m.operator] != "" {
 					text = got[m.operator] + " | " + text
 				}

@@ -17,13 +17,14 @@ type mutant struct {
 	file       string
 	line       int
 	operator   string
-	start, end int // offsets of the text that is replaced
+	source     []byte // of the file
+	start, end int    // offsets of the text that is replaced
 	text       string
 }
 
 // apply returns the source with the mutant's edit.
-func (m mutant) apply(source []byte) []byte {
-	return slices.Concat(source[:m.start], []byte(m.text), source[m.end:])
+func (m mutant) apply() []byte {
+	return slices.Concat(m.source[:m.start], []byte(m.text), m.source[m.end:])
 }
 
 // finder collects the mutants of one file.
@@ -213,7 +214,7 @@ func (f *finder) replace(operator string, n ast.Node, text string) {
 func (f *finder) add(operator string, at token.Pos, start, end int, text string) {
 	lines := bytes.Count(f.source[start:end], []byte("\n")) - strings.Count(text, "\n")
 	f.mutants = append(f.mutants, mutant{
-		file: f.name, line: f.files.Position(at).Line, operator: firstLine(operator),
+		file: f.name, line: f.files.Position(at).Line, operator: firstLine(operator), source: f.source,
 		start: start, end: end, text: text + strings.Repeat("\n", max(0, lines)),
 	})
 }
