@@ -179,7 +179,7 @@ func (f fault) errorMessage() string {
 	return cmp.Or(f.rule.Message, "Injected by the fault plan of cloudmap-local.")
 }
 
-// applyTo makes the operation fail or never end, if the fault is of such a kind.
+// applyTo makes the operation fail or hang if the fault is of such a kind.
 func (f fault) applyTo(op *operation) {
 	switch {
 	case f.isKind(FaultFail):

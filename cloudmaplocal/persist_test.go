@@ -49,7 +49,7 @@ func TestStateSurvivesRestart(t *testing.T) {
 	assertEqual(t, types.HealthStatusUnhealthy, found["here"].HealthStatus)
 }
 
-// filled makes a namespace and a service with something of everything, and gives their ids.
+// filled creates a namespace and a service with a value in every field, and returns their IDs.
 func filled(w *testServer) (ns, svc string) {
 	ctx, t := w.t.Context(), w.t
 	created, err := w.CreateHttpNamespace(ctx, &sd.CreateHttpNamespaceInput{

@@ -68,13 +68,13 @@ func (h *stsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.metrics.countRequest(name, code)
 	h.log.Debug("request", "operation", name, "result", code, "error", err)
 	raw, err := xml.Marshal(body)
-	if err != nil { // cannot be: the shapes are plain data
+	if err != nil { // does not happen: the types are plain data
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/xml")
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) // a client that went away needs no answer
+	_, _ = w.Write(raw) // the client has closed the connection
 }
 
 // answerSTS runs an operation and returns its name, which is "unknown" for an unknown operation.

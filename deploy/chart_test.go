@@ -216,7 +216,7 @@ var onlyByExtraArgs = []string{
 	"status-bind-address", "version",
 }
 
-// TestChartPassesEveryFlag wants a value for each flag, except onlyByExtraArgs, and each value to pass the flag that its comment names.
+// TestChartPassesEveryFlag checks that each flag has a value, except onlyByExtraArgs, and that each value sets the flag that its comment names.
 func TestChartPassesEveryFlag(t *testing.T) {
 	manifest := mustTemplate(t, "--values", chartDir+"/ci/everything-values.yaml", "--set", "extraArgs=null")
 	options := config.Default()
@@ -250,7 +250,7 @@ func TestChartPassesEveryFlag(t *testing.T) {
 	}
 }
 
-// TestChartRefuses wants invalid values to fail before anything is installed.
+// TestChartRefuses checks that rendering fails for invalid values.
 func TestChartRefuses(t *testing.T) {
 	tests := map[string]struct {
 		set  string

@@ -23,7 +23,7 @@ func readValues(t *testing.T) []chartvalues.Value {
 	return values
 }
 
-// TestValuesSchema wants the schema to have exactly the values of values.yaml, and to reject others.
+// TestValuesSchema checks that the schema has exactly the values of values.yaml, and rejects others.
 func TestValuesSchema(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
 	if err != nil {

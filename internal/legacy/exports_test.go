@@ -226,7 +226,7 @@ func with(edits map[string]string, more ...string) map[string]string {
 	return out
 }
 
-// ExportsOf is the inverse of instances.FromExport for the properties that instances hold, in any order of the instances.
+// TestExportsOf_IsInverseOfFromExport checks this for the properties that instances have, in any order of the instances.
 func TestExportsOf_IsInverseOfFromExport(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))

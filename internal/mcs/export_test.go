@@ -13,7 +13,7 @@ import (
 // start is when the first export of the tests was created.
 var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// compareAddr lets cmp look at addresses.
+// compareAddr lets cmp compare addresses.
 var compareAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
 // webExport returns a ClusterSetIP export of port http 80/TCP by cluster, created age seconds after start, with one ready

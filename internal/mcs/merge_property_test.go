@@ -152,7 +152,7 @@ func TestMergeYoungestDecidesNothing(t *testing.T) {
 		with, without := Merge(ordered), Merge(ordered[:len(ordered)-1])
 		for _, p := range without.Ports {
 			if !slices.ContainsFunc(with.Ports, func(o Port) bool { return o.key() == p.key() }) {
-				t.Fatalf("port %v went away when a younger export joined", p)
+				t.Fatalf("port %v was removed when a younger export joined", p)
 			}
 		}
 		// Families may come from the youngest when no other export has any.

@@ -94,7 +94,7 @@ func TestNoMetrics(t *testing.T) {
 	metrics.SetLimitUsed("memory", "page", 1, 256)
 	inner := memory.NewHub().Registry(mcs.Identity{})
 	if reg := registry.WithMetrics(inner, "memory", nil); reg != registry.Registry(inner) {
-		t.Error("without metrics the registry is wrapped all the same")
+		t.Error("the registry is wrapped although there are no metrics")
 	}
 }
 

@@ -13,7 +13,7 @@ func TestRecent(t *testing.T) {
 	var r recent
 	start := time.Unix(1_700_000_000, 0) // at the start of a slot
 	if got := r.within(start); got != nil {
-		t.Errorf("at first: %v", got)
+		t.Errorf("before the first request: %v, want none", got)
 	}
 	for i := range 120 { // one a second for two minutes
 		r.add(discover, start.Add(time.Duration(i)*time.Second))
@@ -27,6 +27,6 @@ func TestRecent(t *testing.T) {
 		t.Error(diff)
 	}
 	if got := r.within(start.Add(time.Hour)); got != nil {
-		t.Errorf("an hour later: %v", got)
+		t.Errorf("an hour later: %v, want none", got)
 	}
 }

@@ -188,7 +188,7 @@ func TestNumberOfPages(t *testing.T) {
 	}
 }
 
-// TestContents wants each page of docs in the table of contents.
+// TestContents checks that the table of contents has each page of docs.
 func TestContents(t *testing.T) {
 	all := pages(t)
 	listed := map[string]bool{}

@@ -104,7 +104,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// onlyCRDs wants nothing of the product in a cluster but the CRDs.
+// onlyCRDs checks that a cluster has nothing of the product but the CRDs.
 func onlyCRDs(t *testing.T, c cluster) error {
 	t.Helper()
 	left := command(t, c, "kubectl --context CLS get crds,clusterroles,clusterrolebindings,validatingadmissionpolicies -o name && kubectl --context CLS -n "+system+" get all,networkpolicies,pdb -o name")

@@ -184,7 +184,7 @@ func eventually(t *testing.T, within time.Duration, check func() error) {
 	}
 }
 
-// always wants check to hold for a while: for saying that something does not happen.
+// always checks repeatedly for a while that check succeeds, to test that something does not happen.
 func always(t *testing.T, during time.Duration, check func() error) {
 	t.Helper()
 	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -270,7 +270,7 @@ func podIPs(ctx context.Context, c cluster, ns, name string) ([]string, error) {
 	return out, nil
 }
 
-// sameEndpoints wants the ready imported endpoints in one cluster to be the ready endpoints of the Service in another, n of them.
+// sameEndpoints checks that the ready imported endpoints in one cluster are the n ready endpoints of the Service in another.
 func sameEndpoints(ctx context.Context, from, in cluster, ns, name string, n int) error {
 	want, err := podIPs(ctx, from, ns, name)
 	if err != nil {
@@ -349,7 +349,7 @@ func derivedService(ctx context.Context, c cluster, ns, name string) (*corev1.Se
 	return &svc, nil
 }
 
-// noDerivedService wants the derived Service to be gone.
+// noDerivedService checks that the derived Service does not exist.
 func noDerivedService(ctx context.Context, c cluster, ns, name string) error {
 	svc, err := derivedService(ctx, c, ns, name)
 	if err == nil {
@@ -365,7 +365,7 @@ func importedSlices(ctx context.Context, c cluster, ns, name, source string) ([]
 	return list.Items, err
 }
 
-// exporters wants a ServiceImport to name exactly these exporting clusters.
+// exporters checks that a ServiceImport names exactly these exporting clusters.
 func exporters(ctx context.Context, c cluster, ns, name string, want ...string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {
@@ -510,7 +510,7 @@ func answers(ctx context.Context, c cluster, ns string, n int, command string) (
 	return got, nil
 }
 
-// answeredBy wants all of many tries of a command to be answered, and by pods of exactly these clusters.
+// answeredBy runs a command many times and checks that pods of exactly these clusters respond, each time.
 func answeredBy(ctx context.Context, c cluster, ns, command string, want ...string) error {
 	const tries = 16 // of two pods, both answer but for one time in 2^15
 	got, err := answers(ctx, c, ns, tries, command)

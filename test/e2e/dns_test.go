@@ -37,7 +37,7 @@ func dig(ctx context.Context, c cluster, ns, name, kind string) (status string, 
 	return m[1], data, nil
 }
 
-// finds wants a question to be answered with exactly this data; with none it wants the name to exist without such records.
+// finds checks that the answer to a question has exactly this data. Without data, the name must exist without such records.
 func finds(ctx context.Context, c cluster, ns, name, kind string, want ...string) error {
 	status, got, err := dig(ctx, c, ns, name, kind)
 	if err != nil {
@@ -50,7 +50,7 @@ func finds(ctx context.Context, c cluster, ns, name, kind string, want ...string
 	return nil
 }
 
-// findsTargets wants the SRV records of a name to be of exactly these "port target", whatever their priority and weight.
+// findsTargets checks that the SRV records of a name have exactly these "port target", with any priority and weight.
 func findsTargets(ctx context.Context, c cluster, ns, name string, want ...string) error {
 	status, got, err := dig(ctx, c, ns, name, "SRV")
 	if err != nil {
@@ -69,7 +69,7 @@ func findsTargets(ctx context.Context, c cluster, ns, name string, want ...strin
 	return nil
 }
 
-// unknown wants a name not to exist, whatever is asked for.
+// unknown checks that a name does not exist, for any record type.
 func unknown(ctx context.Context, c cluster, ns, name string) error {
 	for _, kind := range []string{"A", "AAAA", "SRV"} {
 		status, data, err := dig(ctx, c, ns, name, kind)

@@ -40,7 +40,7 @@ func checkHeadless(ctx context.Context, c cluster, ns, name string) error {
 	return err
 }
 
-// hasClusterSetIP wants an import to be of type ClusterSetIP and complete.
+// hasClusterSetIP checks that an import is of type ClusterSetIP and complete.
 func hasClusterSetIP(ctx context.Context, c cluster, ns, name string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// importedPorts wants the ServiceImport and the derived Service in c to have exactly these ports, each as "name number/protocol".
+// importedPorts checks that the ServiceImport and the derived Service in c have exactly these ports, each as "name number/protocol".
 func importedPorts(ctx context.Context, c cluster, ns, name string, want ...string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {
@@ -35,7 +35,7 @@ func importedPorts(ctx context.Context, c cluster, ns, name string, want ...stri
 	return nil
 }
 
-// slicePorts wants the slices with endpoints from a source cluster to have exactly these ports, each as "name number/protocol", sorted.
+// slicePorts checks that the slices with endpoints from a source cluster have exactly these ports, each as "name number/protocol", sorted.
 func slicePorts(ctx context.Context, c cluster, ns, name, source string, want ...string) error {
 	list, err := importedSlices(ctx, c, ns, name, source)
 	if err != nil {
@@ -168,7 +168,7 @@ func TestProtocols(t *testing.T) {
 	})
 }
 
-// appProtocol wants a port to have it in the ServiceImport, the derived Service and the slices.
+// appProtocol checks the appProtocol of a port in the ServiceImport, the derived Service and the slices.
 func appProtocol(ctx context.Context, c cluster, ns, name, port, want string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {

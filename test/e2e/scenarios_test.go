@@ -232,7 +232,8 @@ func TestDeletedNamespaceDoesNotHang(t *testing.T) {
 	})
 }
 
-// TestKilledController kills the process, changes things while it is away, and wants the change to arrive and the rest to stay.
+// TestKilledController kills the process, changes objects while no controller runs, and checks that the changes are exported and
+// nothing else changes.
 func TestKilledController(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -359,7 +360,7 @@ func TestImportAppearsWithItsNamespace(t *testing.T) {
 	eventually(t, soon, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 1) })
 }
 
-// TestRegistryDown takes the registry away, restarts an importer meanwhile, and wants nothing to change but local endpoints.
+// TestRegistryDown stops the registry, restarts an importer, and checks that only local endpoints change.
 func TestRegistryDown(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -444,7 +445,7 @@ spec:
 	}
 }
 
-// resolves wants a name to resolve to exactly these addresses.
+// resolves checks that a name resolves to exactly these addresses.
 func resolves(ctx context.Context, c cluster, ns, name string, want ...string) error {
 	out, err := ask(ctx, c, ns, "dig", "+short", name, "A")
 	if err != nil {

@@ -40,7 +40,7 @@ func addArgs(t *testing.T, c cluster, args ...string) {
 	kubectl(t, c, "-n", system, "rollout", "status", manager, "--timeout=90s")
 }
 
-// staleIs wants the import's condition Stale to be so, "" for none, with text in its message.
+// staleIs checks the status of the import's condition Stale, "" for no condition, and that its message contains text.
 func staleIs(ctx context.Context, c cluster, ns, name, want, text string) error {
 	imp, err := serviceImport(ctx, c, ns, name)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
-// plugin types one command of the plugin and wants an exit code.
+// plugin runs one command of the plugin and checks its exit code.
 func plugin(ctx context.Context, wantCode int, line string) (string, error) {
 	out, err := suite.Output(ctx, "kubectl mcs "+line)
 	code := 0
@@ -159,7 +159,7 @@ func TestCLI(t *testing.T) {
 	})
 }
 
-// statusAgrees wants both controllers to see two members that are alive.
+// statusAgrees checks that both controllers read two live members.
 func statusAgrees(t *testing.T) {
 	t.Helper()
 	says(t, 0, "status --context cls1,cls2 -o wide", "CALLS OF")

@@ -175,7 +175,7 @@ func (s topology) servers(t *testing.T, n int, nodes ...string) {
 // noServer is the answer of no server: its connection is refused or times out.
 const noServer = "no server"
 
-// reaches wants a client on a node to be answered by the servers on exactly these nodes.
+// reaches checks that servers on exactly these nodes respond to a client on a node.
 func (s topology) reaches(t *testing.T, from string, want ...string) {
 	t.Helper()
 	eventually(t, soon, func() error {

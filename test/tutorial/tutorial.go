@@ -218,7 +218,7 @@ func matches(want ...string) func(string) error {
 	}
 }
 
-// instances wants n instances with the attributes that the old controller wrote.
+// instances checks that there are n instances with the attributes of the legacy controller.
 func instances(n int) func(string) error {
 	id := regexp.MustCompile(`"InstanceId": "tcp-10_10_\d+_\d+-80"`)
 	return func(out string) error {
@@ -232,7 +232,7 @@ func instances(n int) func(string) error {
 	}
 }
 
-// answersFrom wants answers from exactly so many different servers of each pod network.
+// answersFrom checks that the responses come from this number of servers in each pod network.
 func answersFrom(want map[string]int) func(string) error {
 	line := regexp.MustCompile(`Server address: (\d+\.\d+)\.\d+\.\d+:80 Server name: \S+`)
 	return func(out string) error {

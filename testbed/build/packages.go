@@ -19,7 +19,7 @@ var requirements = []requirement{
 	{"runc", "runc"},    // a runc from Go modules lacks libseccomp, and then fails
 	{"nft", "nftables"}, // kube-proxy
 	{"mount", "mount"},  // kubelet
-	{"ldd", "libc-bin"}, // to find the libraries of the client image's tools, which follow
+	{"ldd", "libc-bin"}, // to find the libraries of the tools of the client image, which are the rest of this list
 	{"busybox", "busybox-static"},
 	{"dash", "dash"},
 	{"nc.openbsd", "netcat-openbsd"},
@@ -61,7 +61,7 @@ func Packages(ctx context.Context, out io.Writer) error {
 	}
 	list := strings.Join(missing, " ")
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return fmt.Errorf("packages are missing and there is no apt-get: install what Debian calls %s", list)
+		return fmt.Errorf("packages are missing and there is no apt-get: install the equivalents of these Debian packages: %s", list)
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("packages are missing: run sudo apt-get install " + list)

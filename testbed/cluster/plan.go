@@ -186,7 +186,7 @@ func (p Plan) PodRoutes(except string) []Route {
 }
 
 // routes returns the node's whole routing table besides its own Pods and the bridge. There is no default route. The service
-// networks are "on the link" so that processes of the node itself can connect to a cluster IP: the kernel wants a route
+// networks are "on the link" so that processes of the node itself can connect to a cluster IP: the kernel requires a route
 // before kube-proxy's rules replace the destination.
 func (p Plan) routes(c Cluster, n Node) []Route {
 	out := p.PodRoutes(n.Name)

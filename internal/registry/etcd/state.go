@@ -173,7 +173,7 @@ func (s *state) applyMember(now time.Time, c *cluster, p pair, id string) {
 		return
 	}
 	if p.revision != c.member.revision && s.synced {
-		// A record that cannot be used, for example of a later version, is a heartbeat all the same.
+		// An unusable record, for example of a later version, is still a heartbeat.
 		c.heartbeat, c.lastSeen = true, now
 	}
 	r, err := decodeMember(p.value, s.clusterSetID, id)

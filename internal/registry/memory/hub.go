@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// Hub is the shared store of any number of registries, with the faults that a store can have. NewHub creates one.
+// Hub is the shared store of any number of registries, with faults that tests can switch on. NewHub creates one.
 type Hub struct {
 	mu             sync.Mutex
 	clusters       map[clusterRef]*cluster
@@ -34,7 +34,7 @@ type clusterRef struct{ clusterSetID, clusterID string }
 // cluster is the stored state of one cluster.
 type cluster struct {
 	uid string
-	// owner is the registry that runs for the cluster, nil if none does. A cluster with an owner is live: this backend has no heartbeats.
+	// owner is the registry that runs for the cluster, nil if none does. An owner is the heartbeat of the cluster.
 	owner   *Registry
 	joined  time.Time
 	exports map[mcs.Key]mcs.Export
@@ -49,14 +49,14 @@ func NewHub() *Hub {
 	}
 }
 
-// SetStaleAfter makes clusters stale that have not run for a time; without it no cluster becomes stale. It must be called before
+// SetStaleAfter sets how long after its last heartbeat a cluster is stale; without it no cluster becomes stale. It must be called before
 // the first registry is created.
 func (h *Hub) SetStaleAfter(after time.Duration) { h.staleAfter = after }
 
 // Registry creates a registry for a cluster. A second one with the same identity is the same cluster after a restart.
 func (h *Hub) Registry(identity mcs.Identity) *Registry { return h.newRegistry(identity, false) }
 
-// Reader creates a registry that is only read, for a cluster that exports elsewhere.
+// Reader creates a read-only registry, for a cluster that exports to another registry.
 func (h *Hub) Reader(identity mcs.Identity) *Registry { return h.newRegistry(identity, true) }
 
 func (h *Hub) newRegistry(identity mcs.Identity, readOnly bool) *Registry {
@@ -75,7 +75,7 @@ func (h *Hub) newRegistry(identity mcs.Identity, readOnly bool) *Registry {
 	return r
 }
 
-// SetError makes every read and write fail with err; nil ends that.
+// SetError makes every read and write fail with err, or succeed again if err is nil.
 func (h *Hub) SetError(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +91,7 @@ func (h *Hub) SetUnreadable(clusterID string, unreadable bool) {
 	h.wakeAll()
 }
 
-// HoldConfirmations sets whether writers do not see their own writes. The others see them all the same.
+// HoldConfirmations sets whether writers do not read their own writes. Other clusters read them.
 func (h *Hub) HoldConfirmations(hold bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,7 +99,7 @@ func (h *Hub) HoldConfirmations(hold bool) {
 	h.wakeAll()
 }
 
-// DropHeartbeats sets whether heartbeats are lost. Exports are written all the same.
+// DropHeartbeats sets whether heartbeats are lost. Exports are still written.
 func (h *Hub) DropHeartbeats(drop bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -254,7 +254,7 @@ func unknownAre(want ...string) condition {
 	}
 }
 
-// oneExport wants exactly one export, of any content.
+// oneExport is met by exactly one export, of any content.
 func oneExport(v registry.View) string {
 	if len(v.Exports) != 1 {
 		return fmt.Sprintf("%d exports, want 1", len(v.Exports))

@@ -12,7 +12,7 @@ import (
 
 // The clauses of registry.Liveness in real time. Its counting is tested in virtual time.
 
-// staleAre wants exactly these clusters to be stale.
+// staleAre is met if exactly these clusters are stale.
 func staleAre(want ...string) condition {
 	return func(v registry.View) string {
 		if !slices.Equal(v.Stale, want) {
@@ -22,7 +22,7 @@ func staleAre(want ...string) condition {
 	}
 }
 
-// live wants every exporting cluster to be known as live.
+// live is met if every exporting cluster is known to be live.
 func live(v registry.View) string {
 	if len(v.Stale)+len(v.LivenessUnknown) > 0 {
 		return fmt.Sprintf("stale clusters %v, unknown liveness %v, want none", v.Stale, v.LivenessUnknown)

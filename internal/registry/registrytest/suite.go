@@ -680,7 +680,7 @@ func testDeletedExport(t *testing.T, h *harness) {
 	b.await(key("web"), exportsAre(web))
 }
 
-// exportsAre wants exactly these exports, sorted by cluster.
+// exportsAre is met by exactly these exports, sorted by cluster.
 func exportsAre(want ...mcs.Export) condition {
 	return func(v registry.View) string {
 		if len(v.Exports) != len(want) {

@@ -26,7 +26,7 @@ const (
 	// maxDenials is the number of denied attempts after which a disabled view stops removing instances. A first denial may be due to a
 	// role that AWS has not propagated yet.
 	maxDenials = 3
-	// maxInstances is AWS's limit for a service, which cannot be raised. The pages hold all endpoints all the same.
+	// maxInstances is AWS's limit for a service, which cannot be raised. The pages still have all endpoints.
 	maxInstances = api.MaxDiscovered
 )
 
