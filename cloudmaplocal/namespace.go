@@ -68,7 +68,7 @@ func (ns *namespace) answerDuplicate(again *namespace) (string, error) {
 		with("NamespaceId", ns.ID).with("CreatorRequestId", ns.CreatorRequestID)
 }
 
-// setSOA takes the TTL out of the properties, which may be left out.
+// setSOA sets the TTL from the properties, which are optional.
 func (ns *namespace) setSOA(p *wire.NamespaceProperties) error {
 	if p == nil {
 		return nil

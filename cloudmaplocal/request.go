@@ -60,12 +60,12 @@ func writeResponse(w http.ResponseWriter, status int, code string, body any) {
 		return
 	}
 	raw, err := json.Marshal(body)
-	if err != nil { // cannot be: the shapes are plain data
+	if err != nil { // does not happen: the types are plain data
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) // a client that went away needs no answer
+	_, _ = w.Write(raw) // the client may have closed the connection
 }
 
 // putYAML passes the body, YAML or JSON, to set. An unknown field is an error.
@@ -89,5 +89,5 @@ func writeJSON(w http.ResponseWriter, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
-	_ = encoder.Encode(value) // a client that went away needs no answer
+	_ = encoder.Encode(value) // the client may have closed the connection
 }

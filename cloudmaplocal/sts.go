@@ -74,7 +74,7 @@ func (h *stsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/xml")
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) // the client has closed the connection
+	_, _ = w.Write(raw) // the client may have closed the connection
 }
 
 // answerSTS runs an operation and returns its name, which is "unknown" for an unknown operation.
