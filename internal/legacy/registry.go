@@ -31,8 +31,8 @@ type Config struct {
 	PollInterval time.Duration
 	Logger       logr.Logger
 
-	// times are changed only by tests.
-	times times
+	// intervals are changed only by tests.
+	intervals intervals
 }
 
 // Rates returns the client-side rate limits of a client for this registry: a quarter of those of the main registry, beside which it
@@ -50,7 +50,7 @@ func Rates() map[string]api.Rate {
 // named as the Kubernetes namespaces. It writes nothing.
 //
 // Instances of this project's instance view do not count: their exports are in pages. While a cluster migrates, its instances are
-// rewritten one by one; its export counts until no instance of the legacy controller is left, and for times.hold after that.
+// rewritten one by one; its export counts until no instance of the legacy controller is left, and for intervals.hold after that.
 type Registry struct {
 	cfg    Config
 	client *api.Client
@@ -75,8 +75,8 @@ var (
 // NewRegistry creates a registry. It makes no request.
 func NewRegistry(client *api.Client, cfg Config) *Registry {
 	cfg.PollInterval = cmp.Or(cfg.PollInterval, defaultPollInterval)
-	if cfg.times == (times{}) {
-		cfg.times = defaultTimes()
+	if cfg.intervals == (intervals{}) {
+		cfg.intervals = defaultIntervals()
 	}
 	return &Registry{
 		cfg: cfg, client: client.InOwnAccount().WithPriority(api.PriorityLow),
@@ -153,7 +153,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 func (r *Registry) poll(ctx context.Context, notify func(mcs.Key)) error {
 	err := r.listIfDue(ctx)
 	r.mu.Lock()
-	due := r.catalog.dueServices(time.Now(), r.cfg.times)
+	due := r.catalog.dueServices(time.Now(), r.cfg.intervals)
 	r.mu.Unlock()
 	var group errgroup.Group
 	group.SetLimit(maxReads)
@@ -173,7 +173,7 @@ func (r *Registry) listIfDue(ctx context.Context) error {
 	}
 	found, err := r.listServices(ctx)
 	now := time.Now()
-	r.schedule.finish(now, r.cfg.times.list, err)
+	r.schedule.finish(now, r.cfg.intervals.list, err)
 	if err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ func (r *Registry) readInstances(ctx context.Context, d dueService, revision int
 // updateShown updates the answers of Lookup and Members, and notifies about changed ones.
 func (r *Registry) updateShown(now time.Time, notify func(mcs.Key)) {
 	r.mu.Lock()
-	r.catalog.removeExpired(now, r.cfg.times.hold)
+	r.catalog.removeExpired(now, r.cfg.intervals.hold)
 	shown, changed := map[mcs.Key][]mcs.Export{}, engine.Keys{}
 	for key, s := range r.catalog.services {
 		if exports := s.exports(); len(exports) > 0 {

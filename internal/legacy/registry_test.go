@@ -29,7 +29,7 @@ func startRegistry(t *testing.T, c *cloud, identity mcs.Identity) (reg *Registry
 	t.Helper()
 	reg = NewRegistry(c.newClient(t), Config{
 		Identity: identity, PollInterval: 10 * time.Millisecond, Logger: logr.Discard(),
-		times: times{list: 50 * time.Millisecond, reread: time.Hour, hold: 200 * time.Millisecond},
+		intervals: intervals{list: 50 * time.Millisecond, reread: time.Hour, hold: 200 * time.Millisecond},
 	})
 	var keys atomic.Pointer[engine.Keys]
 	keys.Store(&engine.Keys{})
@@ -172,7 +172,7 @@ func TestRegistry_SteadyStateRequests(t *testing.T) {
 	c.createService(t, "demo", "web")
 	c.createService(t, "other", "ecs")
 	c.register(t, c.service(t, "demo", "web"), legacyInstances(exportOfSize("cls2", 2))...)
-	reg := NewRegistry(c.newClient(t), Config{Identity: cls1, Logger: logr.Discard(), times: times{list: time.Hour, reread: time.Hour, hold: time.Minute}})
+	reg := NewRegistry(c.newClient(t), Config{Identity: cls1, Logger: logr.Discard(), intervals: intervals{list: time.Hour, reread: time.Hour, hold: time.Minute}})
 	ignore := func(mcs.Key) {}
 	for range 2 {
 		if err := reg.poll(t.Context(), ignore); err != nil {

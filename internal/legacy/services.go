@@ -24,16 +24,16 @@ type service struct {
 	readAt, checkedAt time.Time
 	// revision is that of the last read, 0 if there is none.
 	revision int64
-	// isUsed: another cluster has had an export in it.
-	isUsed   bool
-	clusters map[string]*export
+	// wasExported: another cluster has exported it at some time.
+	wasExported bool
+	clusters    map[string]*export
 }
 
 // export is the last known export of a cluster.
 type export struct {
 	export   mcs.Export
 	problems []string
-	// absentSince is the time since when it has no instance, zero while it has.
+	// absentSince is when its last instance was removed, zero while it has instances.
 	absentSince time.Time
 }
 
@@ -50,7 +50,7 @@ func (s *service) setExports(now time.Time, ownCluster string, read []InstanceEx
 			continue // it was never usable
 		}
 		seen[e.Cluster] = true
-		s.isUsed = true
+		s.wasExported = true
 		if e.Export == nil {
 			s.clusters[e.Cluster].problems = e.Problems // an unreadable export is not an absent one
 			continue
@@ -84,11 +84,11 @@ func (s *service) exports() []mcs.Export {
 }
 
 // isDue reports whether the service must be checked now, and whether it must be read even if its revision has not changed.
-func (s *service) isDue(now time.Time, t times) (due, mustRead bool) {
+func (s *service) isDue(now time.Time, t intervals) (due, mustRead bool) {
 	switch {
 	case !s.isRead:
 		return true, true
-	case s.isUsed:
+	case s.wasExported:
 		return true, now.Sub(s.readAt) >= t.reread
 	}
 	return now.Sub(s.checkedAt) >= t.list, false
@@ -112,7 +112,7 @@ func (c *catalog) setServices(now time.Time, found map[mcs.Key]service) {
 		if have := c.services[key]; have == nil || have.resource.ID != f.resource.ID {
 			c.services[key] = &service{key: key, clusters: map[string]*export{}}
 			if have != nil { // deleted and created again: its exports stay until it has been read
-				c.services[key].clusters, c.services[key].isUsed = have.clusters, have.isUsed
+				c.services[key].clusters, c.services[key].wasExported = have.clusters, have.wasExported
 			}
 		}
 		s := c.services[key]
@@ -148,7 +148,7 @@ type dueService struct {
 }
 
 // dueServices returns the services that must be checked now, sorted by key.
-func (c *catalog) dueServices(now time.Time, t times) []dueService {
+func (c *catalog) dueServices(now time.Time, t intervals) []dueService {
 	var out []dueService
 	for key, s := range c.services {
 		if due, mustRead := s.isDue(now, t); due && s.isListed {
@@ -187,34 +187,34 @@ func (c *catalog) members() []registry.Member {
 	return out
 }
 
-// times are the intervals of the registry.
-type times struct {
+// intervals bound how often the registry is read, and how long absent exports stay.
+type intervals struct {
 	// list is the interval between lists of namespaces and services without throttling (schedule), and between checks of a service
 	// without an export of another cluster: most services of an account have nothing to do with the clusterset.
 	list time.Duration
 	// reread is the maximum age of a read. AWS does not document whether registering an instance again with other attributes, such as
 	// another readiness, changes the revision of its service: this bounds the delay of such a change.
 	reread time.Duration
-	// hold is the time for which an export stays after its last instance is gone.
+	// hold is how long an export stays after its last instance was removed.
 	hold time.Duration
 }
 
 const (
-	// defaultPollInterval is the interval between requests for the revision of each used service. At 3,000 a second for an account, ten
-	// clusters with 500 services of legacy controllers use a third.
+	// defaultPollInterval is the interval between requests for the revision of each used service. Ten clusters that poll 500 services
+	// send 1,000 requests a second, a third of the account's quota of 3,000.
 	defaultPollInterval = 5 * time.Second
-	// listInterval: AWS's own controller allows itself two ListServices a second; an account has at most 50 namespaces unless the quota
-	// was raised, so once a minute they take half.
+	// listInterval: the legacy controller limits itself to two ListServices a second. One list of the default quota of 50 namespaces
+	// per minute uses about half of that.
 	listInterval = time.Minute
-	// rereadInterval: 500 services every 30 s are 17 DiscoverInstances a second of the account's 1,000.
+	// rereadInterval: 500 services every 30 s need 17 DiscoverInstances a second; the account's quota is 1,000.
 	rereadInterval = 30 * time.Second
 	// holdTime is longer than the longest poll of the members (5 s) with the reads after it: if a cluster migrates and this controller
 	// rewrites its instances, its pages are read before the exports of its old instances are removed.
 	holdTime = 15 * time.Second
-	// maxProblems bounds the lines about a cluster.
+	// maxProblems limits the problems reported per cluster.
 	maxProblems = 20
 )
 
-func defaultTimes() times {
-	return times{list: listInterval, reread: rereadInterval, hold: holdTime}
+func defaultIntervals() intervals {
+	return intervals{list: listInterval, reread: rereadInterval, hold: holdTime}
 }

@@ -97,17 +97,17 @@ func TestCatalog(t *testing.T) {
 
 func TestServiceIsDue(t *testing.T) {
 	now := time.Unix(1_790_000_000, 0)
-	intervals := defaultTimes()
+	intervals := defaultIntervals()
 	tests := []struct {
 		name             string
 		s                service
 		wantDue, wantAll bool
 	}{
 		{"never read", service{}, true, true},
-		{"used, just read", service{isRead: true, isUsed: true, readAt: now, checkedAt: now}, true, false},
-		{"used, last read is old", service{isRead: true, isUsed: true, readAt: now.Add(-intervals.reread), checkedAt: now}, true, true},
-		{"unused, just checked", service{isRead: true, readAt: now.Add(-time.Hour), checkedAt: now}, false, false},
-		{"unused, last check is old", service{isRead: true, readAt: now.Add(-time.Hour), checkedAt: now.Add(-intervals.list)}, true, false},
+		{"exported before, just read", service{isRead: true, wasExported: true, readAt: now, checkedAt: now}, true, false},
+		{"exported before, last read is old", service{isRead: true, wasExported: true, readAt: now.Add(-intervals.reread), checkedAt: now}, true, true},
+		{"never exported, just checked", service{isRead: true, readAt: now.Add(-time.Hour), checkedAt: now}, false, false},
+		{"never exported, last check is old", service{isRead: true, readAt: now.Add(-time.Hour), checkedAt: now.Add(-intervals.list)}, true, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -61,7 +61,7 @@ func (c *coreDNS) apiCheck() check.Check {
 	return check.Check{
 		Name: "ServiceImport API", Result: check.Missing,
 		Detail: mcsv1alpha1.GroupVersion.String() + " is not served: CoreDNS would wait for it and answer no queries",
-		Remedy: "install the CRDs: kubectl apply -k deploy/crds",
+		Remedy: strings.TrimSuffix("install the CRDs: kubectl mcs install --context "+c.context, " --context "),
 	}
 }
 

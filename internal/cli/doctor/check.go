@@ -115,8 +115,12 @@ func printReportsAsText(out io.Writer, reports []contextReport, colorize coloriz
 		}
 		_, _ = fmt.Fprintln(out)
 	}
-	_, err := fmt.Fprintf(out, "%d ok, %d warnings, %d failed, %d unknown\n",
-		counts[check.OK], counts[check.Warning], counts[check.Failed]+counts[check.Missing], counts[check.Unknown])
+	warnings := "warnings"
+	if counts[check.Warning] == 1 {
+		warnings = "warning"
+	}
+	_, err := fmt.Fprintf(out, "%d ok, %d %s, %d failed, %d unknown\n",
+		counts[check.OK], counts[check.Warning], warnings, counts[check.Failed]+counts[check.Missing], counts[check.Unknown])
 	return err
 }
 

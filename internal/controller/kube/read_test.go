@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// The fake client ignores preconditions, so the test reads them from the request.
-func TestDeleteHasTheUIDAsPrecondition(t *testing.T) {
+// The fake client ignores preconditions, so the test checks those of the request.
+func TestDelete_SendsUIDPrecondition(t *testing.T) {
 	var got []types.UID
 	c := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
 		Delete: func(_ context.Context, _ client.WithWatch, _ client.Object, opts ...client.DeleteOption) error {
@@ -25,11 +25,11 @@ func TestDeleteHasTheUIDAsPrecondition(t *testing.T) {
 			return nil
 		},
 	}).Build()
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "read"}}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "uid-1"}}
 	if err := Delete(t.Context(), c, svc); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff([]types.UID{"read"}, got); d != "" {
+	if d := cmp.Diff([]types.UID{"uid-1"}, got); d != "" {
 		t.Errorf("preconditions (-want +got):\n%s", d)
 	}
 }

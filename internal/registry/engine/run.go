@@ -10,9 +10,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// Run implements the order of registry.Registry's Run: it runs all loops until ctx ends and they have returned. If the
-// cluster leaves (registry.ErrLeave), it then calls leave with a context that lasts for timeout; leave is nil for a registry
-// that is only read.
+// Run implements registry.Registry's Run: it runs all loops until ctx ends and they have returned. If the cluster leaves
+// (registry.ErrLeave), it then calls leave with a context that expires after timeout. A read-only registry has no leave (nil).
 func Run(ctx context.Context, loops []func(context.Context), timeout time.Duration, leave func(context.Context) error) error {
 	var running sync.WaitGroup
 	for _, loop := range loops {
@@ -27,7 +26,7 @@ func Run(ctx context.Context, loops []func(context.Context), timeout time.Durati
 	return leave(ctx)
 }
 
-// Duration is a required field of a backend's configuration.
+// Duration is a required setting of a backend, with the name of its field in Config.
 type Duration struct {
 	Field string
 	Value time.Duration

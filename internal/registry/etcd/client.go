@@ -163,7 +163,7 @@ func (c *Client) call(ctx context.Context, operation string, do func(context.Con
 	}
 	c.cfg.Metrics.ObserveRequest(c.cfg.Name, operation, resultOf(err), time.Since(began))
 	c.handleAuthFailure(conn, err)
-	return explain(err)
+	return withAdvice(err)
 }
 
 // handleAuthFailure disconnects if etcd refused the password, so that the file is read again.

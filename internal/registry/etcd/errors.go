@@ -11,22 +11,22 @@ import (
 )
 
 var (
-	// errFenceLost means that the key alive is not as this process wrote it: nothing was written.
-	errFenceLost = errors.New("the cluster's key alive was changed by another process")
+	// errFenceLost means that the key "alive" changed since this process wrote it. The transaction had no effect.
+	errFenceLost = errors.New("another process changed the cluster's key alive")
 	// errTooLarge means that etcd refuses the size or the number of operations of a request.
 	errTooLarge = errors.New("etcd refuses a request of this size: raise its --max-request-bytes and --max-txn-ops to their defaults or more, or export fewer endpoints")
 )
 
-// advice is what a user can do about an error of etcd, and the error's result in metrics.
-var advice = []struct {
+// knownErrors maps errors of etcd to their result in metrics and to advice for the user.
+var knownErrors = []struct {
 	err    error
 	result string
-	text   string
+	advice string
 }{
-	{rpctypes.ErrNoSpace, "error", "etcd's storage quota is used up and it accepts no exports; what was exported stays: compact and defragment it, then etcdctl alarm disarm"},
+	{rpctypes.ErrNoSpace, "error", "etcd's storage quota is used up and it rejects writes; existing exports stay: compact and defragment it, then etcdctl alarm disarm"},
 	{rpctypes.ErrPermissionDenied, "denied", "etcd's user must have the permissions of docs/etcd.md"},
 	{rpctypes.ErrAuthFailed, "denied", "etcd refuses user or password: check --etcd-username and --etcd-password-file"},
-	{rpctypes.ErrUserEmpty, "denied", "etcd wants a user: set --etcd-username and --etcd-password-file, or --etcd-cert and --etcd-key"},
+	{rpctypes.ErrUserEmpty, "denied", "etcd requires authentication: set --etcd-username and --etcd-password-file, or --etcd-cert and --etcd-key"},
 	{rpctypes.ErrInvalidAuthToken, "denied", ""},
 	{rpctypes.ErrAuthOldRevision, "denied", ""},
 	{rpctypes.ErrTooManyRequests, "throttled", ""},
@@ -43,9 +43,9 @@ func resultOf(err error) string {
 	if err == nil {
 		return "ok"
 	}
-	for _, a := range advice {
-		if errors.Is(err, a.err) {
-			return a.result
+	for _, k := range knownErrors {
+		if errors.Is(err, k.err) {
+			return k.result
 		}
 	}
 	if errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled {
@@ -54,8 +54,8 @@ func resultOf(err error) string {
 	return "error"
 }
 
-// isRefusal reports whether etcd certainly did not carry out a request, and will not do so later.
-func isRefusal(err error) bool {
+// isRejected reports whether etcd rejected the request, so that it certainly has no effect, not even later.
+func isRejected(err error) bool {
 	switch resultOf(err) {
 	case "denied", "throttled", "invalid":
 		return true
@@ -63,8 +63,8 @@ func isRefusal(err error) bool {
 	return errors.Is(err, rpctypes.ErrNoSpace)
 }
 
-// explain returns err with what a user can do about it.
-func explain(err error) error {
+// withAdvice adds advice for the user to err.
+func withAdvice(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -73,9 +73,9 @@ func explain(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Unavailable:
 		return fmt.Errorf("etcd does not answer: check --etcd-endpoints, its members and the network between: %w", err)
 	}
-	for _, a := range advice {
-		if a.text != "" && errors.Is(err, a.err) {
-			return fmt.Errorf("%s: %w", a.text, err)
+	for _, k := range knownErrors {
+		if k.advice != "" && errors.Is(err, k.err) {
+			return fmt.Errorf("%s: %w", k.advice, err)
 		}
 	}
 	return err

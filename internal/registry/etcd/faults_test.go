@@ -316,9 +316,9 @@ func (w *faultSimulation) deny() (restore func()) {
 }
 
 func (w *faultSimulation) fillUp() (restore func()) {
-	fill(w.t, w.testStore)
+	fillStorage(w.t, w.testStore)
 	return func() {
-		w.retry("there is room", func() error { return tryMakeRoom(w.t.Context(), w.testStore) })
+		w.retry("freeing etcd's storage", func() error { return tryFreeStorage(w.t.Context(), w.testStore) })
 	}
 }
 

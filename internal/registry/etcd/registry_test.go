@@ -32,7 +32,7 @@ func withdraw(t testing.TB, reg *Registry, i int) {
 	}
 }
 
-// lookupView returns the view of webKey(i), an empty one before reg is synced.
+// lookupView returns reg's view of webKey(i), which is empty before the first list.
 func lookupView(t testing.TB, reg *Registry, i int) registry.View {
 	t.Helper()
 	view, err := reg.Lookup(t.Context(), webKey(i))
@@ -42,7 +42,7 @@ func lookupView(t testing.TB, reg *Registry, i int) registry.View {
 	return view
 }
 
-// version returns the number of the webExport that reg reads from a cluster, 0 for none.
+// version returns the version of a cluster's webExport(i) that reg sees, 0 for none.
 func version(t testing.TB, reg *Registry, clusterID string, i int) int {
 	t.Helper()
 	for _, exp := range lookupView(t, reg, i).Exports {
@@ -68,7 +68,7 @@ func awaitState(t testing.TB, reg *Registry, i int, want registry.PublishState) 
 	})
 }
 
-// awaitReason waits until a publication is Pending for a reason that a user can read.
+// awaitReason waits until a publication is Pending with an error that contains reason.
 func awaitReason(t testing.TB, reg *Registry, i int, reason string) {
 	t.Helper()
 	within(t, fmt.Sprintf("%v is Pending with reason %q", webKey(i), reason), func() bool {
@@ -77,9 +77,9 @@ func awaitReason(t testing.TB, reg *Registry, i int, reason string) {
 	})
 }
 
-// TestOldLeaderCannotWrite runs two processes of one cluster, as when a leader is suspended for longer than its Lease. Only the one
-// that began later writes, and the other one takes over when it has ended.
-func TestOldLeaderCannotWrite(t *testing.T) {
+// TestRegistry_FencesOlderProcess runs two processes of one cluster, as when a leader is suspended for longer than its Lease. Only the newer
+// process writes. The older one resumes after the newer one has stopped.
+func TestRegistry_FencesOlderProcess(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	old, late, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
 	start(t, old)
@@ -94,15 +94,15 @@ func TestOldLeaderCannotWrite(t *testing.T) {
 	publish(t, late, 1, 1)
 	awaitVersion(t, watcher, "cls1", 1, 1)
 	if n := version(t, watcher, "cls1", 0); n != 2 {
-		t.Errorf("the process that was displaced has written version %d", n)
+		t.Errorf("the older process has written version %d", n)
 	}
 	stop(nil)
 	awaitVersion(t, watcher, "cls1", 0, 3)
 	awaitState(t, old, 0, registry.Exported)
 }
 
-// A transaction that was sent before the fence moved changes nothing, whenever it arrives.
-func TestLateWriteIsFenced(t *testing.T) {
+// A transaction with an outdated fence has no effect.
+func TestStore_WriteRejectsOutdatedFence(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
 	start(t, reg)
@@ -114,7 +114,7 @@ func TestLateWriteIsFenced(t *testing.T) {
 	reg.writer.session.claim.dropFence() // as after a write of unknown outcome
 	reg.writer.wake.Set()
 	reg.writer.session.mu.Unlock()
-	within(t, "alive is written anew", func() bool {
+	within(t, "the key alive is rewritten", func() bool {
 		reg.writer.session.mu.Lock()
 		defer reg.writer.session.mu.Unlock()
 		return reg.writer.session.claim.fence > fence
@@ -131,7 +131,7 @@ func TestLateWriteIsFenced(t *testing.T) {
 }
 
 // After its lease has expired, as when etcd was unreachable for long, the cluster joins again and continues to export.
-func TestLostLease(t *testing.T) {
+func TestRegistry_RejoinsAfterLeaseExpired(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
 	start(t, reg)
@@ -159,7 +159,7 @@ func TestLostLease(t *testing.T) {
 }
 
 // A deleted or changed member record is written again.
-func TestMemberRecordIsRestored(t *testing.T) {
+func TestRegistry_RestoresMemberRecord(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg := s.registry(t, fast(cls1))
 	start(t, reg)
@@ -173,11 +173,11 @@ func TestMemberRecordIsRestored(t *testing.T) {
 	within(t, "the garbage is overwritten", func() bool { return s.keys(t, l.member("cls1"))[l.member("cls1")] != "garbage" })
 }
 
-// After a compaction the watch cannot resume. The reader lists again, and notifies exactly of the keys that changed meanwhile.
-func TestCompaction(t *testing.T) {
-	s, elsewhere := newTestStore(t, shared(t)), newTestStore(t, shared(t))
-	elsewhere.prefix = s.prefix
-	reg, watcher := elsewhere.registry(t, fast(cls1)), s.registry(t, fast(cls2))
+// After a compaction the watch cannot resume. The reader lists again.
+func TestRegistry_ListsAgainAfterCompaction(t *testing.T) {
+	s, writerStore := newTestStore(t, shared(t)), newTestStore(t, shared(t))
+	writerStore.prefix = s.prefix
+	reg, watcher := writerStore.registry(t, fast(cls1)), s.registry(t, fast(cls2))
 	start(t, reg)
 	start(t, watcher)
 	for i := range 6 {
@@ -213,7 +213,7 @@ func TestCompaction(t *testing.T) {
 }
 
 // The user of a cluster can neither write another cluster's keys nor read another clusterset.
-func TestLeastPrivilege(t *testing.T) {
+func TestStore_RefusesForeignKeys(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	client := s.client(t, cls1)
 	st := &store{client: client, layout: s.layout("set1"), id: "cls2"}
@@ -230,7 +230,7 @@ func TestLeastPrivilege(t *testing.T) {
 }
 
 // Exports wait while permissions are revoked.
-func TestRevokedPermissions(t *testing.T) {
+func TestRegistry_RetriesAfterRevokedPermissions(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
 	start(t, reg)
@@ -256,7 +256,7 @@ func TestRevokedPermissions(t *testing.T) {
 }
 
 // A wrong password is reported, and a corrected file is read without a restart.
-func TestPasswordChanges(t *testing.T) {
+func TestRegistry_ReloadsPassword(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	user, passwordFile, err := s.AddCluster(t.Context(), s.prefix, "set1", "cls1")
 	if err != nil {
@@ -267,7 +267,7 @@ func TestPasswordChanges(t *testing.T) {
 	}
 	reg := s.registry(t, fast(cls1))
 	start(t, reg)
-	within(t, "the reason is reported", func() bool {
+	within(t, "the wrong password is reported", func() bool {
 		_, err := reg.Lookup(t.Context(), webKey(0))
 		return err != nil && strings.Contains(err.Error(), "--etcd-password-file")
 	})
@@ -293,7 +293,7 @@ func TestPasswordChanges(t *testing.T) {
 }
 
 // With client certificates, the user is the common name, and there is no password.
-func TestClientCertificate(t *testing.T) {
+func TestRegistry_AuthenticatesWithClientCertificate(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick, ClientCertificates: true})
 	if err != nil {
 		t.Fatal(err)
@@ -327,7 +327,7 @@ func TestClientCertificate(t *testing.T) {
 
 // When etcd's quota is used up, exports stay and withdrawals are carried out. New exports report why they wait, and are written
 // when there is space again.
-func TestQuota(t *testing.T) {
+func TestRegistry_RecoversFromFullStorage(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: append([]string{"--quota-backend-bytes=4194304"}, quick...)})
 	if err != nil {
 		t.Fatal(err)
@@ -341,42 +341,42 @@ func TestQuota(t *testing.T) {
 		publish(t, reg, i, 1)
 		awaitVersion(t, watcher, "cls1", i, 1)
 	}
-	fill(t, s)
+	fillStorage(t, s)
 	publish(t, reg, 0, 2)
 	publish(t, reg, 7, 1)
 	awaitReason(t, reg, 0, "storage quota is used up")
 	withdraw(t, reg, 1)
 	awaitVersion(t, watcher, "cls1", 1, 0)
 	if n := version(t, watcher, "cls1", 0); n != 1 {
-		t.Errorf("an export is at version %d while there is no room", n)
+		t.Errorf("an export is at version %d while etcd's storage is full", n)
 	}
-	makeRoom(t, s)
+	freeStorage(t, s)
 	awaitVersion(t, watcher, "cls1", 0, 2)
 	awaitVersion(t, watcher, "cls1", 7, 1)
 	awaitVersion(t, watcher, "cls1", 2, 1)
 }
 
-// fill uses etcd's storage up.
-func fill(t testing.TB, s *testStore) {
+// fillStorage writes until etcd's storage quota is used up.
+func fillStorage(t testing.TB, s *testStore) {
 	t.Helper()
 	for range 1000 {
 		if _, err := s.Root().Put(t.Context(), "/junk", strings.Repeat("x", 256<<10)); err != nil {
 			return
 		}
 	}
-	t.Fatal("etcd's storage is endless")
+	t.Fatal("etcd's storage quota was not reached")
 }
 
-// makeRoom ends it.
-func makeRoom(t testing.TB, s *testStore) {
+// freeStorage deletes what fillStorage wrote and clears the alarm.
+func freeStorage(t testing.TB, s *testStore) {
 	t.Helper()
-	if err := tryMakeRoom(t.Context(), s); err != nil {
+	if err := tryFreeStorage(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// tryMakeRoom deletes a key, compacts, defragments and disarms the alarm, as docs/etcd.md describes.
-func tryMakeRoom(ctx context.Context, s *testStore) error {
+// tryFreeStorage follows the steps of docs/etcd.md for a full storage.
+func tryFreeStorage(ctx context.Context, s *testStore) error {
 	root := s.Root()
 	answer, err := root.Delete(ctx, "/junk")
 	if err == nil {
@@ -396,8 +396,8 @@ func tryMakeRoom(ctx context.Context, s *testStore) error {
 	return err
 }
 
-// A registry that is only imported from writes nothing.
-func TestReadOnly(t *testing.T) {
+// A read-only registry writes nothing.
+func TestRegistry_ReadOnlyWritesNothing(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg := s.registry(t, fast(cls1))
 	start(t, reg)
@@ -416,12 +416,12 @@ func TestReadOnly(t *testing.T) {
 	}
 	stop(registry.ErrLeave)
 	if keys := s.keys(t, s.layout("set1").cluster("cls2")); len(keys) != 0 {
-		t.Errorf("it has written %v", keys)
+		t.Errorf("the read-only registry wrote %v", keys)
 	}
 }
 
 // Without changes, only heartbeats are written.
-func TestSteadyState(t *testing.T) {
+func TestRegistry_WritesOnlyHeartbeatsWithoutChanges(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
 	start(t, reg)
@@ -433,31 +433,31 @@ func TestSteadyState(t *testing.T) {
 		awaitState(t, reg, i, registry.Exported)
 		awaitVersion(t, watcher, "cls1", i, 1)
 	}
-	before := s.writes.Load()
+	writes := s.writes.Load()
 	l := s.layout("set1")
-	was := s.keys(t, l.root)
-	beats := 0
+	before := s.keys(t, l.root)
+	heartbeats := 0
 	within(t, "five heartbeats", func() bool {
 		now := s.keys(t, l.root)
-		if now[l.member("cls1")] != was[l.member("cls1")] {
-			beats++
-			was[l.member("cls1")] = now[l.member("cls1")]
+		if now[l.member("cls1")] != before[l.member("cls1")] {
+			heartbeats++
+			before[l.member("cls1")] = now[l.member("cls1")]
 		}
-		return beats >= 5
+		return heartbeats >= 5
 	})
-	was[l.member("cls2")] = s.keys(t, l.root)[l.member("cls2")]
-	now := s.keys(t, l.root)
-	for key, value := range was {
-		if key != l.member("cls1") && key != l.member("cls2") && now[key] != value {
+	before[l.member("cls2")] = s.keys(t, l.root)[l.member("cls2")]
+	after := s.keys(t, l.root)
+	for key, value := range before {
+		if key != l.member("cls1") && key != l.member("cls2") && after[key] != value {
 			t.Errorf("%s was written", key)
 		}
 	}
-	if after := s.writes.Load(); after != before {
-		t.Errorf("%d exports were written without a change", after-before)
+	if n := s.writes.Load() - writes; n != 0 {
+		t.Errorf("%d exports were written without a change", n)
 	}
 }
 
-func TestNewRequiresDurations(t *testing.T) {
+func TestNew_RequiresDurations(t *testing.T) {
 	client, err := NewClient(ClientConfig{Endpoints: []string{"http://127.0.0.1:1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -476,7 +476,7 @@ func TestNewRequiresDurations(t *testing.T) {
 			cfg := fast(cls1)
 			tt.change(&cfg)
 			if _, err := New(client, cfg); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v, want one that names %q", err, tt.want)
+				t.Errorf("error = %v, want one that contains %q", err, tt.want)
 			}
 		})
 	}

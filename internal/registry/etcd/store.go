@@ -60,7 +60,7 @@ func (s *store) watch(ctx context.Context, revision int64, interval, silence tim
 	defer dead.Stop()
 	c, err := s.client.connection(ctx)
 	if err != nil {
-		return explain(err)
+		return withAdvice(err)
 	}
 	go func() {
 		for ticker := time.NewTicker(interval); ; {
@@ -77,7 +77,7 @@ func (s *store) watch(ctx context.Context, revision int64, interval, silence tim
 		clientv3.WithProgressNotify(), clientv3.WithFragment()) {
 		if err := answer.Err(); err != nil {
 			s.client.handleAuthFailure(c, err)
-			return explain(err)
+			return withAdvice(err)
 		}
 		dead.Reset(silence)
 		changes := make([]pair, len(answer.Events))
@@ -88,7 +88,7 @@ func (s *store) watch(ctx context.Context, revision int64, interval, silence tim
 			return err
 		}
 	}
-	return explain(context.Cause(ctx))
+	return withAdvice(context.Cause(ctx))
 }
 
 // grant requests a lease.
@@ -119,11 +119,11 @@ func (s *store) revoke(ctx context.Context, lease int64) error {
 func (s *store) keepAlive(ctx context.Context, lease int64) error {
 	c, err := s.client.connection(ctx)
 	if err != nil {
-		return explain(err)
+		return withAdvice(err)
 	}
 	answers, err := c.KeepAlive(ctx, clientv3.LeaseID(lease))
 	if err != nil {
-		return explain(err)
+		return withAdvice(err)
 	}
 	for range answers {
 	}

@@ -239,7 +239,7 @@ func (w *writer) writeHeartbeat(ctx context.Context, fence int64) (result, error
 // write, alive is written anew before anything else: after that the write has been carried out or never will be, and the watch
 // shows which.
 func (w *writer) handleFailedWrite(err error) error {
-	if !isRefusal(err) {
+	if !isRejected(err) {
 		w.session.dropFence()
 	}
 	if errors.Is(err, errFenceLost) {

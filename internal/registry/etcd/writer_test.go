@@ -35,14 +35,14 @@ func TestFailedWriteDropsFence(t *testing.T) {
 		wantErr   bool
 	}{
 		"permission denied":  {rpctypes.ErrPermissionDenied, true, true},
-		"password refused":   {explain(rpctypes.ErrAuthFailed), true, true},
+		"password refused":   {withAdvice(rpctypes.ErrAuthFailed), true, true},
 		"throttled":          {rpctypes.ErrTooManyRequests, true, true},
-		"quota used up":      {explain(rpctypes.ErrNoSpace), true, true},
-		"too large":          {explain(rpctypes.ErrRequestTooLarge), true, true},
+		"quota used up":      {withAdvice(rpctypes.ErrNoSpace), true, true},
+		"too large":          {withAdvice(rpctypes.ErrRequestTooLarge), true, true},
 		"fence lost":         {errFenceLost, false, false},
 		"timeout":            {rpctypes.ErrTimeout, false, true},
 		"leader changed":     {rpctypes.ErrLeaderChanged, false, true},
-		"connection is lost": {explain(fmt.Errorf("reading: %w", errors.New("EOF"))), false, true},
+		"connection is lost": {withAdvice(fmt.Errorf("reading: %w", errors.New("EOF"))), false, true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
