@@ -22,6 +22,8 @@ func TestFindMutants(t *testing.T) {
 			"negate condition": "for i := x; !(a(i)); i++ { b++ }",
 			"drop ++":          "for i := x; a(i); i++ {  }",
 		}},
+		"continue":       {"for { continue }", map[string]string{"continue to break": "for { break }"}},
+		"labelled":       {"for { continue a }", nil},
 		"case condition": {"switch { case a(), b: }", map[string]string{"negate condition": "switch { case !(a()), b: } | switch { case a(), !(b): }"}},
 		"case value":     {"switch a { case b: }", nil},
 		"boundary":       {"a(b < c)", map[string]string{"drop call of a": "_ = []any{b < c}", "< to <=": "a(b <= c)"}},

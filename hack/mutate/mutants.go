@@ -78,6 +78,10 @@ func (f *finder) visit(n ast.Node) bool {
 		f.assignment(n)
 	case *ast.IncDecStmt:
 		f.replace("drop "+n.Tok.String(), n, "")
+	case *ast.BranchStmt:
+		if n.Tok == token.CONTINUE && n.Label == nil {
+			f.replace("continue to break", n, "break")
+		}
 	case *ast.CompositeLit:
 		f.fields(n)
 	case *ast.BasicLit:

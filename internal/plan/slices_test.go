@@ -174,6 +174,23 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 2, "10.10.0.6", "10.10.0.7", "10.10.0.8")}},
 		},
 		{
+			name: "a new endpoint fills a slice",
+			in:   input([]mcs.Export{webExport("cls1", addresses(1, 4)...)}, webSlice("cls1", 0, addresses(1, 3)...)),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, addresses(1, 4)...)}},
+		},
+		{
+			name: "the endpoints after a removed one keep their places",
+			in:   input([]mcs.Export{webExport("cls1", addresses(1, 3)...)}, webSlice("cls1", 0, "10.10.0.3", "10.10.0.9", "10.10.0.2", "10.10.0.1")),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.3", "10.10.0.2", "10.10.0.1")}},
+		},
+		{
+			name: "an endpoint without addresses is removed",
+			in: input([]mcs.Export{webExport("cls1", "10.10.0.1")}, edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) {
+				s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{})
+			})),
+			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")}},
+		},
+		{
 			name: "a new endpoint goes into a slice that is written anyway",
 			in: input([]mcs.Export{func() mcs.Export {
 				e := webExport("cls1", addresses(1, 6)...)
@@ -219,6 +236,14 @@ func TestSlices(t *testing.T) {
 					edited(webSlice("cls1", 1, "10.10.0.5", "10.10.0.6", "10.10.0.8"), func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = ptr.To(false) }),
 				},
 				Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 2, addresses(8, 9)...)},
+			},
+		},
+		{
+			name: "a small slice that has not shrunk stays",
+			in:   input([]mcs.Export{webExport("cls1", "10.10.0.1", "10.10.0.2", "10.10.0.3", "10.10.0.5", "10.10.0.8")}, webSlice("cls1", 0, addresses(1, 3)...), webSlice("cls1", 1, addresses(5, 6)...), webSlice("cls1", 2, "10.10.0.8")),
+			want: SliceChanges{
+				Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1", "10.10.0.2", "10.10.0.3", "10.10.0.5")},
+				Delete: []*discoveryv1.EndpointSlice{webSlice("cls1", 1, addresses(5, 6)...)},
 			},
 		},
 		{
@@ -341,6 +366,17 @@ func TestSlices(t *testing.T) {
 				Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1")},
 				Delete: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "fd00:10::1"), ipv6)},
 			},
+		},
+		{
+			name: "only slices of the second family, which the derived Service has",
+			in: func() SliceInput {
+				e := webExport("cls1", "10.10.0.1", "fd00:10::1")
+				e.IPFamilies = []corev1.IPFamily{v4, v6}
+				in := input([]mcs.Export{e})
+				in.Families = []corev1.IPFamily{v6}
+				return in
+			}(),
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "fd00:10::1"), ipv6)}},
 		},
 		{
 			name: "headless: slices of all families",

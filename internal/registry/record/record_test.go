@@ -47,6 +47,7 @@ func full() mcs.Export {
 		mcs.Endpoint{Address: netip.MustParseAddr("10.10.0.2"), Serving: true, Terminating: true},
 		mcs.Endpoint{Address: netip.MustParseAddr("fd00::1"), Zone: "b"},
 	)
+	exp.Ports = append(exp.Ports, mcs.Port{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: "5353", AppProtocol: "kubernetes.io/h2c"})
 	exp.Type = mcsv1beta1.Headless
 	exp.SessionAffinity = corev1.ServiceAffinityClientIP
 	exp.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
@@ -255,6 +256,17 @@ func TestZoneOutsideTable(t *testing.T) {
 	page, err := Decode(compress(pageOf(t, m)), "cls1")
 	if err != nil || len(page.Unreadable) != 1 {
 		t.Errorf("got %+v, %v, want an unreadable export", page, err)
+	}
+}
+
+// TestZoneTable checks that a zone is once in the table of zones, and that endpoints without zones need no table.
+func TestZoneTable(t *testing.T) {
+	names, column := zones([]mcs.Endpoint{{Zone: "b"}, {Zone: "a"}, {Zone: "b"}, {}})
+	if !slices.Equal(names, []string{"", "a", "b"}) || !slices.Equal(column, []uint32{2, 1, 2, 0}) {
+		t.Errorf("got %q, %d", names, column)
+	}
+	if names, column := zones([]mcs.Endpoint{{}, {}}); names != nil || column != nil {
+		t.Errorf("without zones: got %q, %d, want no table", names, column)
 	}
 }
 
