@@ -5,12 +5,15 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -221,5 +224,57 @@ func TestViewRemovesLeftovers(t *testing.T) {
 		viewing(t, c, cls1)
 		within(t, 10*time.Second, "it is not found", happened)
 		within(t, 10*time.Second, "nothing is left", c.shows(t, key))
+	})
+}
+
+// Several clusters stop exporting a service, and the last one deletes it: the others need no list to see that.
+func TestViewForgetsServiceThatOtherClusterDeleted(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{})
+		var lines atomic.Value
+		log := funcr.New(func(_, args string) {
+			if strings.Contains(args, "Failed") {
+				lines.Store(args)
+			}
+		}, funcr.Options{})
+		isIdle := func(l *life) func() bool { return func() bool { return l.state.view.Pending() == 0 } }
+		var clusters []*life
+		for _, identity := range []mcs.Identity{cls1, cls2} {
+			l := w.begin(identity, nil, func(cfg *Config) { cfg.InstanceView, cfg.Logger = true, log })
+			for k := range 2 {
+				exp := webExport(identity.ClusterID, k, 1)
+				exp.Backends[0].Endpoints[0].Address = netip.AddrFrom4([4]byte{10, byte(len(clusters)), 0, byte(k)})
+				publish(t, l.Registry, exp)
+			}
+			clusters = append(clusters, l)
+		}
+		time.Sleep(10 * time.Minute) // nothing was written recently
+		for _, l := range clusters {
+			w.until(time.Minute, "the instances are written", isIdle(l))
+		}
+		before := w.count()
+		for _, l := range clusters {
+			withdraw(t, l.Registry, webKey(0))
+			time.Sleep(2 * time.Second)
+		}
+		for _, l := range clusters {
+			w.until(10*time.Minute, "the service is forgotten", isIdle(l))
+		}
+		after := w.count()
+		for _, operation := range []string{"ListNamespaces", "ListServices"} {
+			if n := after[operation] - before[operation]; n > 0 {
+				t.Errorf("%d requests %s, want none", n, operation)
+			}
+		}
+		if n := after["DeleteService"] - before["DeleteService"]; n != 1 {
+			t.Errorf("%d requests DeleteService, want one", n)
+		}
+		if line := lines.Load(); line != nil {
+			t.Errorf("a failure was logged: %s", line)
+		}
+		for _, l := range clusters {
+			l.kill()
+		}
 	})
 }

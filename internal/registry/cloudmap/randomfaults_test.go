@@ -969,7 +969,7 @@ func (tr *trial) unshown() string {
 	}
 	for _, a := range tr.clusters {
 		if n := a.life.state.view.Pending(); n > 0 {
-			return fmt.Sprintf("%s has still %d services to show", a.identity.ClusterID, n)
+			return fmt.Sprintf("%s has still %d services to write or to read once more", a.identity.ClusterID, n)
 		}
 	}
 	return ""

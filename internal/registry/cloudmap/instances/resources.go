@@ -151,6 +151,19 @@ func (c *resourceCache) findService(ctx context.Context, in api.Namespace, name 
 // invalidate makes the next call list everything again because a cached resource does not exist.
 func (c *resourceCache) invalidate() { c.isOutdated.Store(true) }
 
+// forgetService removes a service that does not exist from the cache.
+func (c *resourceCache) forgetService(ctx context.Context, key mcs.Key, s api.Service) error {
+	if err := c.lock(ctx); err != nil {
+		return err
+	}
+	defer c.busy.Release(1)
+	services := c.services[c.namespaces[key.Namespace].ID]
+	if services[key.Name].ID == s.ID {
+		delete(services, key.Name)
+	}
+	return nil
+}
+
 // remove deletes the service of key, and the namespace if that was its last service. It deletes only resources that are unused and
 // have the tags of this clusterset.
 func (c *resourceCache) remove(ctx context.Context, key mcs.Key) error {

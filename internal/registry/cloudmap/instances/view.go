@@ -119,14 +119,20 @@ func (v *View) EnqueueAll() {
 	v.signal()
 }
 
-// Pending returns the number of services that have to be reconciled, counting a list of services as one.
-func (v *View) Pending() int {
+// Pending returns the number of services that have to be reconciled, or read again before they are forgotten. A list of services
+// counts as one.
+func (v *View) Pending() (n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.list.isPending {
-		return 1 + v.pending()
+		n++
 	}
-	return v.pending()
+	for _, s := range v.services {
+		if s.isQueued || s.isBusy || s.applied == nil {
+			n++
+		}
+	}
+	return n
 }
 
 // IsCleanupDenied reports whether a disabled view has given up removing instances for lack of permissions.
@@ -230,7 +236,9 @@ type outcome struct {
 	hasWritten bool
 	// isAbsent: a read shows no instance of this cluster.
 	isAbsent bool
-	omitted  omitted
+	// isServiceMissing: a read by names does not find the service.
+	isServiceMissing bool
+	omitted          omitted
 }
 
 // reconcile makes the instances of a service mirror the desired export. last is the state of the service before.
@@ -239,16 +247,19 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 	if !known {
 		return outcome{}, errUndecided
 	}
+	var read outcome
 	switch isRecent := v.isRecent(last); {
 	case isRecent && equalExports(exp, last.applied):
 		return outcome{applied: last.applied, instances: last.instances, omitted: last.omitted}, nil // a read may not show the last write yet
 	case !isRecent && (last.applied == nil || equalExports(exp, last.applied)):
-		if result, isSynced, err := v.verify(ctx, key, exp, last); isSynced || err != nil {
-			return result, err
+		var isSynced bool
+		var err error
+		if read, isSynced, err = v.verify(ctx, key, exp, last); isSynced || err != nil {
+			return read, err
 		}
 	}
 	if exp == nil {
-		return v.remove(ctx, key, last)
+		return v.remove(ctx, key, last, read.isServiceMissing)
 	}
 	return v.write(ctx, key, *exp, last)
 }
@@ -268,7 +279,7 @@ func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last se
 	have, err := v.discover(ctx, key)
 	switch {
 	case api.IsNotFound(err), api.IsDenied(err): // the lists decide, which need other permissions
-		return outcome{}, false, nil
+		return outcome{isServiceMissing: api.IsNotFound(err)}, false, nil
 	case err != nil:
 		return outcome{}, false, err
 	}
@@ -321,8 +332,8 @@ func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last serv
 }
 
 // remove removes the instances of this cluster from the service of key. It deletes the service and the namespace if a controller of
-// this clusterset created them and nothing uses them.
-func (v *View) remove(ctx context.Context, key mcs.Key, last service) (outcome, error) {
+// this clusterset created them and nothing uses them. isMissing: a read by names did not find the service.
+func (v *View) remove(ctx context.Context, key mcs.Key, last service, isMissing bool) (outcome, error) {
 	var result outcome
 	s, ok, err := v.resources.find(ctx, key)
 	if err != nil {
@@ -331,6 +342,9 @@ func (v *View) remove(ctx context.Context, key mcs.Key, last service) (outcome, 
 	hasOthers := false
 	if ok {
 		listed, err := v.client.ListInstances(ctx, s)
+		if isMissing && api.IsNotFound(err) { // another cluster deleted it
+			err = v.resources.forgetService(ctx, key, s)
+		}
 		if err != nil {
 			return result, err
 		}
@@ -465,6 +479,6 @@ func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
 		}
 		last = &service{}
 	}
-	_, err := v.remove(ctx, key, *last)
+	_, err := v.remove(ctx, key, *last, false)
 	return err
 }
