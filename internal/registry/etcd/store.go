@@ -51,8 +51,9 @@ func fromKV(kv *mvccpb.KeyValue, deleted bool) pair {
 	return pair{key: string(kv.Key), value: kv.Value, revision: kv.ModRevision, lease: kv.Lease, deleted: deleted}
 }
 
-// watch calls apply with every change after revision, in order, and with the current revision of each answer of etcd, until
-// something fails. It requests an answer in each interval, and fails when there is none for the time of silence.
+// watch calls apply with every change after revision, in order, and with the revision of each answer of etcd, until something
+// fails. An answer without changes has a revision up to which apply was called with all changes, or one before revision if etcd was
+// set back. watch requests an answer in each interval, and fails when there is none for the time of silence.
 func (s *store) watch(ctx context.Context, revision int64, interval, silence time.Duration, apply func([]pair, int64) error) error {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
@@ -84,7 +85,11 @@ func (s *store) watch(ctx context.Context, revision int64, interval, silence tim
 		for i, event := range answer.Events {
 			changes[i] = fromKV(event.Kv, event.Type == mvccpb.Event_DELETE)
 		}
-		if err := apply(changes, answer.Header.GetRevision()); err != nil {
+		current := answer.Header.GetRevision()
+		if answer.Created {
+			current = min(current, revision) // the changes since revision follow
+		}
+		if err := apply(changes, current); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package etcdtest
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -20,30 +21,23 @@ type Proxy struct {
 
 // NewProxy creates a proxy and chooses a port for the process behind it.
 func NewProxy() (*Proxy, error) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p, err := ProxyTo(free.Addr().String())
+	return p, errors.Join(err, free.Close())
+}
+
+// ProxyTo creates a proxy for a process at the address target.
+func ProxyTo(target string) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		_ = listener.Close()
-		return nil, err
-	}
-	p := &Proxy{listener: listener, target: free.Addr().String(), conns: map[net.Conn]bool{}}
-	if err := free.Close(); err != nil {
-		return nil, err
-	}
+	p := &Proxy{listener: listener, target: target, conns: map[net.Conn]bool{}}
 	p.wg.Go(p.serve)
 	return p, nil
-}
-
-// ProxyTo creates a proxy for a process that already listens.
-func ProxyTo(target string) (*Proxy, error) {
-	p, err := NewProxy()
-	if err == nil {
-		p.target = target
-	}
-	return p, err
 }
 
 // Address returns the address of the proxy.

@@ -1,0 +1,38 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// etcd answers a new watch with its current revision before it sends the changes up to there. A revision ahead of its changes would
+// show a cluster ID that this process has just acquired as lost.
+func TestWatch_RevisionIsNotAheadOfChanges(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	st := s.registry(t, fast(cls1)).writer.store
+	_, before, err := st.list(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const changes = 3
+	for i := range changes {
+		s.put(t, fmt.Sprintf("%sother/%d", st.layout.root, i), "x")
+	}
+	errDone := errors.New("all changes were read")
+	seen := 0
+	err = st.watch(t.Context(), before, time.Second, 10*time.Second, func(pairs []pair, revision int64) error {
+		seen += len(pairs)
+		if len(pairs) == 0 && seen < changes && revision > before {
+			t.Errorf("revision %d after %d of %d changes since %d", revision, seen, changes, before)
+		}
+		if seen == changes {
+			return errDone
+		}
+		return nil
+	})
+	if !errors.Is(err, errDone) {
+		t.Errorf("watching: %v", err)
+	}
+}
