@@ -315,6 +315,15 @@ func TestMergePorts(t *testing.T) {
 			},
 		},
 		{
+			name:  "an unnamed port beside one other gets a name",
+			ports: [][]Port{{tcp("", 80)}, {tcp("metrics", 9090)}},
+			want:  []Port{tcp("tcp-80", 80), tcp("metrics", 9090)},
+			wantMessage: []string{
+				"port: using 80/TCP from cluster cls0, 1 of 2 clusters disagree: cls1",
+				"port: using metrics 9090/TCP from cluster cls1, 1 of 2 clusters disagree: cls0",
+			},
+		},
+		{
 			name:  "a port outside the union takes no name",
 			ports: [][]Port{{tcp("x", 80)}, {tcp("y", 80)}, {tcp("y", 90)}},
 			want:  []Port{tcp("x", 80), tcp("y", 90)},

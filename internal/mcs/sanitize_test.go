@@ -23,6 +23,7 @@ func TestSanitizeLeavesGoodExportsAlone(t *testing.T) {
 			e.InternalTrafficPolicy, e.TrafficDistribution = "Local", "PreferSameNode"
 			e.Labels = map[string]string{"app.kubernetes.io/name": "web", "team": ""}
 			e.Annotations = map[string]string{"example.com/Note": "ünïcode\n" + strings.Repeat("x", 10_000)}
+			e.Annotations["pad"] = strings.Repeat("x", maxAnnotationBytes-len("example.com/Note")-len(e.Annotations["example.com/Note"])-len("pad"))
 			e.Backends = []Backends{{
 				Ports: []BackendPort{{"sctp", corev1.ProtocolSCTP, 1}},
 				Endpoints: []Endpoint{

@@ -114,6 +114,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"no protobuf":       {compress([]byte{0xff, 0xff, 0xff}), "parsing"},
 		"a huge page":       {compress(make([]byte, maxPageBytes+1)), "decompressing"},
 		"too many exports":  {compress(bytes.Repeat([]byte{0x0a, 0x00}, maxExports+1)), "more than"},
+		"half a field":      {compress([]byte{0x0a}), "parsing"},
 		"a claim of length": {compress([]byte{0x0a, 0xff, 0xff, 0xff, 0x7f}), "parsing"},
 	}
 	for name, tc := range tests {
@@ -232,6 +233,9 @@ func TestLimits(t *testing.T) {
 	}
 	if page, err := Decode(encode(t, exp), "cls1"); err != nil || page.Unnamed || len(page.Exports) != 1 {
 		t.Errorf("a page with an export of %d bytes gave unnamed %v, %d exports, %v", MaxExportBytes, page.Unnamed, len(page.Exports), err)
+	}
+	if _, err := Encode(slices.Repeat([]mcs.Export{exp}, maxPageBytes/MaxExportBytes+1)); err == nil {
+		t.Errorf("a page of more than %d bytes is accepted", maxPageBytes)
 	}
 	pad(size + 1)
 	if err := Check(exp); err == nil {
