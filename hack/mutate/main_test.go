@@ -38,15 +38,16 @@ func TestFindMutants(t *testing.T) {
 		"assignment of a call": {"a, _ = c()", map[string]string{"drop assignment of a": "_, _ = c()"}},
 		"addition":             {"a += b", map[string]string{"drop assignment of a": "_ = b"}},
 		"definition":           {"a := b", nil},
-		"field": {"_ = t{A: a, B: b}", map[string]string{
-			"drop field A": "_ = t{ B: b}",
-			"drop field B": "_ = t{A: a, }",
+		"field": {"_ = t{A: a.c, B: b()}", map[string]string{
+			"drop field A": "_ = t{ B: b()}",
+			"drop field B": "_ = t{A: a.c, }",
 		}},
-		"call":             {"a.b(c, d...)", map[string]string{"drop call of a.b": "_ = []any{c, d}"}},
-		"call of a method": {"a.b()", map[string]string{"drop call of a.b": ""}},
-		"log":              {"log.Info(1, true, a < b)", nil},
-		"error":            {"return fmt.Errorf(a)", map[string]string{"return nil error": "return nil"}},
-		"no error":         {"return nil", nil},
+		"field of a variable": {"_ = t{A: a}", map[string]string{"drop field A": "_ = t{A: mutateZero(a)}"}},
+		"call":                {"a.b(c, d...)", map[string]string{"drop call of a.b": "_ = []any{c, d}"}},
+		"call of a method":    {"a.b()", map[string]string{"drop call of a.b": ""}},
+		"log":                 {"log.Info(1, true, a < b)", nil},
+		"error":               {"return fmt.Errorf(a)", map[string]string{"return nil error": "return nil"}},
+		"no error":            {"return nil", nil},
 		"error of a closure": {"a := func() (b, error) { return c, d }", map[string]string{
 			"return nil error": "a := func() (b, error) { return c, nil }",
 		}},
@@ -67,7 +68,7 @@ func TestFindMutants(t *testing.T) {
 			}
 			got := map[string]string{}
 			for _, m := range mutants {
-				text := strings.TrimSuffix(strings.TrimPrefix(string(m.apply()), before), after)
+				text := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSuffix(string(m.apply()), zeroFunction), before), after)
 				if got[m.operator] != "" {
 					text = got[m.operator] + " | " + text
 				}

@@ -24,8 +24,14 @@ type mutant struct {
 
 // apply returns the source with the mutant's edit.
 func (m mutant) apply() []byte {
-	return slices.Concat(m.source[:m.start], []byte(m.text), m.source[m.end:])
+	mutated := slices.Concat(m.source[:m.start], []byte(m.text), m.source[m.end:])
+	if strings.Contains(m.text, "mutateZero(") {
+		return append(mutated, zeroFunction...)
+	}
+	return mutated
 }
+
+const zeroFunction = "\nfunc mutateZero[T any](T) (zero T) { return zero }\n"
 
 // finder collects the mutants of one file.
 type finder struct {
@@ -142,7 +148,15 @@ func (f *finder) assignment(n *ast.AssignStmt) {
 // fields drops each keyed element of a composite literal: in most cases a field, such as a setting that is passed on.
 func (f *finder) fields(n *ast.CompositeLit) {
 	for _, element := range n.Elts {
-		if field, ok := element.(*ast.KeyValueExpr); ok {
+		field, ok := element.(*ast.KeyValueExpr)
+		if !ok {
+			continue
+		}
+		switch value, isName := field.Value.(*ast.Ident); {
+		case isName && value.Name != "nil" && value.Name != "true" && value.Name != "false":
+			// A variable that is used only here must stay in use.
+			f.replace("drop field "+f.text(field.Key), field.Value, "mutateZero("+value.Name+")")
+		default:
 			end := f.offset(field.End())
 			if rest := bytes.TrimLeft(f.source[end:], " \t"); bytes.HasPrefix(rest, []byte(",")) {
 				end = len(f.source) - len(rest) + 1

@@ -57,7 +57,7 @@ func TestSplitAndJoin(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%d bytes of %s: %v", size, clusterID, err)
 			}
-			if !bytes.Equal(img.Data, data) || img.Parts != len(instances) || img.Generation != 1_790_000_000_000 {
+			if !bytes.Equal(img.Data, data) || img.Parts != len(instances) || img.Generation != 1_790_000_000_000 || img.Digest != Digest(data) {
 				t.Errorf("%d bytes of %s came back as %d, in %d parts of generation %d", size, clusterID, len(img.Data), img.Parts, img.Generation)
 			}
 		}
@@ -132,6 +132,15 @@ func TestJoinPage(t *testing.T) {
 				t.Errorf("got generation %d and error %v, want generation %d", img.Generation, err, tc.wantGeneration)
 			}
 		})
+	}
+}
+
+func TestCountParts(t *testing.T) {
+	instances := []api.Instance{{ID: "page-07-2"}, {ID: "page-07-0"}, {ID: "page-08-5"}, {ID: "other"}}
+	for page, want := range map[int]int{7: 3, 8: 6, 9: 0} {
+		if got := CountParts(page, instances); got != want {
+			t.Errorf("page %d has %d parts, want %d", page, got, want)
+		}
 	}
 }
 
