@@ -133,7 +133,7 @@ func (w *testServer) listNamespaces(t *testing.T) []string {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-// TestFaultServiceOfEveryRequest is how a rule for a service finds the requests about it, whatever they name it by.
+// TestFaultServiceOfEveryRequest checks that a rule for a service matches requests that name it by ID, ARN or name.
 func TestFaultServiceOfEveryRequest(t *testing.T) {
 	w, svc := faulty(t, Options{})
 	operation := w.register(svc, "a", map[string]string{})
@@ -420,7 +420,7 @@ func TestFaultsCanBeReplayed(t *testing.T) {
 	}
 }
 
-// TestFaultsWhileThePlanChanges: neither waits for the other for ever.
+// TestFaultsWhileThePlanChanges checks that requests and changes of the plan do not deadlock.
 func TestFaultsWhileThePlanChanges(t *testing.T) {
 	w, svc := faulty(t, Options{})
 	var group errgroup.Group

@@ -19,7 +19,7 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// began is when the clocks of the tests start.
+// began is the initial time of the tests' clocks.
 var began = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // testServer is a server with an SDK client.

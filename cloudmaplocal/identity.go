@@ -127,7 +127,7 @@ func anonymousIdentity(account string) identity {
 	return identity{account: account, arn: "arn:aws:iam::" + account + ":root"}
 }
 
-// expiredSessionRetention is how long an expired session is distinguished from an unknown key.
+// expiredSessionRetention is the time for which an expired session is distinguished from an unknown key.
 const expiredSessionRetention = time.Hour
 
 // addSession stores a session and returns the ID of its key.

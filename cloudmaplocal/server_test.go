@@ -104,7 +104,7 @@ func TestHealthzAndMetrics(t *testing.T) {
 	}
 }
 
-// TestAsItsOwnProxy is how tools that insist on the host prefix data- reach the server: they send it the absolute form.
+// TestAsItsOwnProxy: tools that always add the host prefix data- use the server as their HTTP proxy, with absolute request URLs.
 func TestAsItsOwnProxy(t *testing.T) {
 	w := newTestServer(t, Options{})
 	svc := w.service(w.namespace("demo"), "svc")

@@ -120,7 +120,7 @@ func (t *Testbed) lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// refuseSecond refuses to go on while a testbed with another state directory runs.
+// refuseSecond returns an error while a testbed with another state directory runs.
 func (t *Testbed) refuseSecond() error {
 	files, err := host.SwitchFiles()
 	if err != nil {

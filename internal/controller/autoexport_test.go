@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// exportUID waits until key is exported, or not exported, and says by which ServiceExport.
+// exportUID waits until the ServiceExport of key exists, or with wanted false does not exist. It returns the UID.
 func (k *cluster) exportUID(t *testing.T, key mcs.Key, wanted bool) types.UID {
 	t.Helper()
 	var exp mcsv1beta1.ServiceExport
@@ -25,7 +25,7 @@ func (k *cluster) exportUID(t *testing.T, key mcs.Key, wanted bool) types.UID {
 			return err
 		}
 		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("it is there, or %w", err)
+			return fmt.Errorf("want not found: %w", err)
 		}
 		return nil
 	})
@@ -56,7 +56,7 @@ func TestAutoExport(t *testing.T) {
 	label(manual, "auto")
 	manualUID := a.exportUID(t, manual, true)
 
-	// It comes with the label and goes with it.
+	// The ServiceExport is created when the label is set, and deleted when it is removed.
 	label(key, "auto")
 	a.exportUID(t, key, true)
 	a.condition(t, key, "Ready=True Exported", "")
@@ -65,7 +65,7 @@ func TestAutoExport(t *testing.T) {
 	a.exportUID(t, key, false)
 	b.notImported(t, key)
 
-	// What is deleted by hand comes back; the derived Service of the import is not exported in turn.
+	// A deleted ServiceExport is created again. The derived Service of the import is not exported.
 	label(key, "auto")
 	uid := a.exportUID(t, key, true)
 	a.delete(t, controllertest.ServiceExport(key))
@@ -77,7 +77,7 @@ func TestAutoExport(t *testing.T) {
 	})
 	a.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
 
-	// It goes with the Service, and with the namespace's permission.
+	// It is deleted with the Service, and when the namespace may no longer export.
 	a.delete(t, controllertest.Service(key))
 	a.exportUID(t, key, false)
 	b.notImported(t, key)
@@ -89,13 +89,13 @@ func TestAutoExport(t *testing.T) {
 	a.setLabel(t, key.Namespace, "export", "")
 	a.exportUID(t, key, true)
 
-	// Switched off, everything automatic goes. What users wrote was never touched.
-	run.end(t)
+	// Without autoExport, the automatic ServiceExports are deleted. Those of users are unchanged.
+	run.stopAndWait(t)
 	a.run(t, hub, flags("cls1"))
 	a.exportUID(t, key, false)
 	label(manual, "no")
 	b.imported(t, manual, map[string][]string{"cls1": nil})
 	if got := a.exportUID(t, manual, true); got != manualUID {
-		t.Errorf("the user's ServiceExport is another one: %s, before %s", got, manualUID)
+		t.Errorf("the user's ServiceExport was replaced: UID %s, before %s", got, manualUID)
 	}
 }

@@ -34,8 +34,8 @@ func localCloudMap(t *testing.T, options cloudmaplocal.Options) string {
 	return listener.URL
 }
 
-// The whole way over the registry that users have: the AWS SDK and Cloud Map's API, with its eventual consistency.
-func TestOverCloudMap(t *testing.T) {
+// This test uses the Cloud Map registry: the AWS SDK and Cloud Map's API, with its eventual consistency.
+func TestRun_OverCloudMap(t *testing.T) {
 	a, b := twoClusters(t)
 	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
 	newRegistry := func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
@@ -67,8 +67,8 @@ func TestOverCloudMap(t *testing.T) {
 	change(t, a, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints[0].Conditions.Ready = new(false) })
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1 not ready", "10.1.0.2"}, "cls2": {"10.2.0.1"}})
 
-	// What goes while the controller is away is withdrawn when it comes back.
-	runA.end(t)
+	// An export that is deleted while the controller is down is withdrawn after its start.
+	runA.stopAndWait(t)
 	a.delete(t, controllertest.ServiceExport(key))
 	a.runWith(t, newRegistry, testOptions(flags("cls1")))
 	b.imported(t, key, map[string][]string{"cls2": {"10.2.0.1"}})

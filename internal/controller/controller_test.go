@@ -38,13 +38,13 @@ func setUp(t *testing.T, namespace string) *scene {
 	return s
 }
 
-func TestExportIsImportedEverywhere(t *testing.T) {
+func TestImports_CreatedInAllClusters(t *testing.T) {
 	s := setUp(t, "everywhere")
 	s.a.export(t, s.key, 1, 2)
 	want := map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}}
 	for _, k := range []*cluster{s.b, s.a} {
 		if g := k.imported(t, s.key, want).Generation; g != 1 {
-			t.Errorf("the ServiceImport is of generation %d: at first it was without its IPs", g)
+			t.Errorf("the ServiceImport has generation %d: it was created without its IPs", g)
 		}
 	}
 	s.a.condition(t, s.key, "Valid=True Valid", "")
@@ -57,7 +57,7 @@ func TestExportIsImportedEverywhere(t *testing.T) {
 	s.b.imported(t, s.key, want)
 }
 
-func TestZeroEndpointsKeepImportAndIP(t *testing.T) {
+func TestImports_StayWithoutEndpoints(t *testing.T) {
 	s := setUp(t, "zero")
 	slice := s.a.export(t, s.key, 1, 3)
 	before := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2", "10.1.0.3"}})
@@ -70,7 +70,7 @@ func TestZeroEndpointsKeepImportAndIP(t *testing.T) {
 	}
 }
 
-func TestReadinessTravels(t *testing.T) {
+func TestImports_FollowReadiness(t *testing.T) {
 	s := setUp(t, "readiness")
 	slice := s.a.export(t, s.key, 1, 2)
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
@@ -80,7 +80,7 @@ func TestReadinessTravels(t *testing.T) {
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
 }
 
-func TestManyEndpointsBecomeSeveralSlices(t *testing.T) {
+func TestImports_SplitEndpointSlices(t *testing.T) {
 	s := setUp(t, "many")
 	s.a.export(t, s.key, 1, 150)
 	eventually(t, "150 endpoints", func() error {
@@ -96,7 +96,7 @@ func TestManyEndpointsBecomeSeveralSlices(t *testing.T) {
 	})
 }
 
-func TestUnexportRemovesTheImport(t *testing.T) {
+func TestImports_DeletedWithLastExport(t *testing.T) {
 	s := setUp(t, "unexport")
 	s.a.export(t, s.key, 1, 1)
 	s.b.export(t, s.key, 2, 1)
@@ -114,7 +114,7 @@ func TestUnexportRemovesTheImport(t *testing.T) {
 	}
 }
 
-func TestNamespaceComesLater(t *testing.T) {
+func TestImports_WaitForNamespace(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
 	key := newKey("later")
@@ -127,7 +127,7 @@ func TestNamespaceComesLater(t *testing.T) {
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
 }
 
-func TestForeignServiceImportIsLeftAlone(t *testing.T) {
+func TestImports_KeepForeignServiceImport(t *testing.T) {
 	s := setUp(t, "foreign")
 	foreign := &mcsv1beta1.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.key.Namespace, Name: s.key.Name},
@@ -138,23 +138,23 @@ func TestForeignServiceImportIsLeftAlone(t *testing.T) {
 	s.b.event(t, s.key, "NotManaged")
 	var now mcsv1beta1.ServiceImport
 	if err := s.b.get(t, s.key, &now); err != nil || now.ResourceVersion != foreign.ResourceVersion {
-		t.Errorf("it was touched: %v, version %s, then %s", err, foreign.ResourceVersion, now.ResourceVersion)
+		t.Errorf("the foreign ServiceImport was changed: %v, version %s, then %s", err, foreign.ResourceVersion, now.ResourceVersion)
 	}
 	s.b.delete(t, foreign)
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 }
 
-func TestRegistryOutageChangesNothing(t *testing.T) {
+func TestImports_StayDuringRegistryOutage(t *testing.T) {
 	s := setUp(t, "outage")
 	s.a.export(t, s.key, 1, 1)
 	local := s.b.export(t, s.key, 2, 1)
 	before := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}})
-	s.hub.SetError(errors.New("the registry is down for a test"))
+	s.hub.SetError(errors.New("the registry is down"))
 
-	// Local endpoints go on, before and after a restart.
+	// Local endpoints are still imported, before and after a restart.
 	change(t, s.b, local, func(e *discoveryv1.EndpointSlice) { e.Endpoints = controllertest.Endpoints(2, 2) })
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1", "10.2.0.2"}})
-	s.runB.end(t)
+	s.runB.stopAndWait(t)
 	s.b.run(t, s.hub, flags("cls2"))
 	change(t, s.b, local, func(e *discoveryv1.EndpointSlice) { e.Endpoints = controllertest.Endpoints(2, 3) })
 	after := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1", "10.2.0.2", "10.2.0.3"}})
@@ -162,14 +162,14 @@ func TestRegistryOutageChangesNothing(t *testing.T) {
 		t.Errorf("the import changed: %s %v, then %s %v", before.UID, before.Spec.IPs, after.UID, after.Spec.IPs)
 	}
 
-	// An export that goes meanwhile takes its endpoints with it and leaves the rest as it is.
+	// An export that is withdrawn meanwhile removes only its own endpoints.
 	s.b.delete(t, controllertest.ServiceExport(s.key))
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 	s.hub.SetError(nil)
 	s.a.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 }
 
-func TestRegistryErrorIsShown(t *testing.T) {
+func TestExports_ReportRegistryError(t *testing.T) {
 	s := setUp(t, "shown")
 	s.a.export(t, s.key, 1, 1)
 	s.a.condition(t, s.key, "Ready=True Exported", "")
@@ -182,21 +182,21 @@ func TestRegistryErrorIsShown(t *testing.T) {
 	s.a.condition(t, other, "Ready=True Exported", "")
 }
 
-func TestUnexportWhileTheControllerIsDown(t *testing.T) {
+func TestExports_WithdrawAfterRestart(t *testing.T) {
 	s := setUp(t, "down")
 	s.a.export(t, s.key, 1, 1)
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
-	s.runA.end(t)
+	s.runA.stopAndWait(t)
 	s.a.delete(t, controllertest.ServiceExport(s.key))
-	s.runB.end(t)
+	s.runB.stopAndWait(t)
 	s.b.run(t, s.hub, flags("cls2"))
 	s.a.run(t, s.hub, flags("cls1"))
 	s.b.notImported(t, s.key)
 	s.a.notImported(t, s.key)
 }
 
-// Of many new exports at once every status is written in the end, also if some exports are deleted meanwhile.
-func TestManyAtOnce(t *testing.T) {
+// After a bulk export every ServiceExport gets a status, also if some are deleted meanwhile.
+func TestExports_BulkWritesEveryStatus(t *testing.T) {
 	s := setUp(t, "many")
 	const n = 40
 	key := func(i int) mcs.Key { return mcs.Key{Namespace: s.key.Namespace, Name: fmt.Sprintf("svc-%d", i)} }
@@ -230,7 +230,7 @@ func TestImportsRemoveOrphanedService(t *testing.T) {
 		svc.Spec.Selector = nil
 		return svc
 	}
-	s.runB.end(t)
+	s.runB.stopAndWait(t)
 	s.a.export(t, s.key, 1, 1)
 	used, unused := derivedFor(s.key), derivedFor(mcs.Key{Namespace: s.key.Namespace, Name: "unused"})
 	s.b.create(t, used)
@@ -249,13 +249,13 @@ func TestImportsRemoveOrphanedService(t *testing.T) {
 	})
 }
 
-func TestUnreadableClusterKeepsItsEndpoints(t *testing.T) {
+func TestImports_KeepEndpointsOfUnreadableCluster(t *testing.T) {
 	s := setUp(t, "unreadable")
 	s.a.export(t, s.key, 1, 1)
 	s.b.export(t, s.key, 2, 1)
 	both := map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}}
 	s.b.imported(t, s.key, both)
-	s.runB.end(t)
+	s.runB.stopAndWait(t)
 	s.hub.SetUnreadable("cls1", true)
 	s.b.run(t, s.hub, flags("cls2"))
 
@@ -286,11 +286,11 @@ func TestExportReportsDuplicateClusterID(t *testing.T) {
 	if exports := hub.Exports("set"); len(exports) != 1 || exports[0].Backends[0].Endpoints[0].Address.String() != "10.1.0.1" {
 		t.Errorf("the registry has %v", exports)
 	}
-	first.end(t)
+	first.stopAndWait(t)
 	b.condition(t, key, "Ready=True Exported", "")
 }
 
-func TestServiceExportWithoutService(t *testing.T) {
+func TestExports_ReportMissingService(t *testing.T) {
 	s := setUp(t, "noservice")
 	s.a.create(t, controllertest.ServiceExport(s.key))
 	s.a.condition(t, s.key, "Valid=False NoService", "")
@@ -299,7 +299,7 @@ func TestServiceExportWithoutService(t *testing.T) {
 	s.a.condition(t, s.key, "Ready=True Exported", "")
 	s.b.imported(t, s.key, map[string][]string{"cls1": nil})
 
-	// The Service goes and comes back; its ServiceExport outlives it.
+	// The Service is deleted and created again. Its ServiceExport stays.
 	s.a.delete(t, controllertest.Service(s.key))
 	s.a.condition(t, s.key, "Valid=False NoService", "")
 	s.b.notImported(t, s.key)
@@ -315,7 +315,7 @@ func TestServiceExportWithoutService(t *testing.T) {
 	s.b.notImported(t, s.key)
 }
 
-func TestConflictIsReportedByAllExporters(t *testing.T) {
+func TestExports_AllReportConflict(t *testing.T) {
 	s := setUp(t, "conflict")
 	s.a.export(t, s.key, 1, 1)
 	s.a.condition(t, s.key, "Ready=True Exported", "")
@@ -334,7 +334,7 @@ func TestConflictIsReportedByAllExporters(t *testing.T) {
 	}
 }
 
-func TestHeadlessAndBack(t *testing.T) {
+func TestImports_FollowServiceType(t *testing.T) {
 	s := setUp(t, "headless")
 	s.a.export(t, s.key, 1, 1)
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
@@ -352,7 +352,7 @@ func TestHeadlessAndBack(t *testing.T) {
 			return fmt.Errorf("type %s with IPs %v", imp.Spec.Type, imp.Spec.IPs)
 		}
 		if err := s.b.get(t, mcs.Key{Namespace: s.key.Namespace, Name: mcs.DerivedName(s.key)}, &corev1.Service{}); err == nil {
-			return fmt.Errorf("the derived Service is still there")
+			return errors.New("the derived Service still exists")
 		}
 		list := s.b.slicesOf(t, s.key)
 		if len(list) != 1 || list[0].Labels[discoveryv1.LabelServiceName] != "" {
@@ -365,7 +365,7 @@ func TestHeadlessAndBack(t *testing.T) {
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
 }
 
-func TestNamespaceBeingDeletedIsNoError(t *testing.T) {
+func TestImports_IgnoreTerminatingNamespace(t *testing.T) {
 	s := setUp(t, "terminating")
 	s.b.delete(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.key.Namespace}})
 	s.a.export(t, s.key, 1, 1)
@@ -377,7 +377,7 @@ func TestNamespaceBeingDeletedIsNoError(t *testing.T) {
 	s.b.notImported(t, s.key)
 }
 
-func TestWhatIsDeletedByHandComesBack(t *testing.T) {
+func TestImports_RestoreDeletedObjects(t *testing.T) {
 	s := setUp(t, "repair")
 	s.a.export(t, s.key, 1, 1)
 	want := map[string][]string{"cls1": {"10.1.0.1"}}

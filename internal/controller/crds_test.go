@@ -23,7 +23,7 @@ import (
 // An API server that serves v1beta1 only, and the policy that guards its CRDs.
 func TestCRDsOfV1beta1Only(t *testing.T) {
 	controllertest.NeedAssets(t)
-	k, err := startKubernetes("v1beta1", onlyVersion("v1beta1", append(mcsCRDs(), aboutCRDs()...)...)...)
+	k, err := startKubernetes("v1beta1", keepVersion("v1beta1", append(mcsCRDs(), aboutCRDs()...)...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,11 +41,11 @@ func TestCRDsOfV1beta1Only(t *testing.T) {
 	if got := k.slicesOf(t, key)[0].OwnerReferences[0]; got.UID != imp.UID || got.APIVersion != "multicluster.x-k8s.io/v1beta1" {
 		t.Errorf("the slice's owner is %v", got)
 	}
-	run.end(t)
+	run.stopAndWait(t)
 	testGuard(t, k)
 }
 
-// labelRelease and labelRevision are what mcs-api labels its CRDs with.
+// labelRelease and labelRevision are the labels of mcs-api's CRDs.
 const (
 	labelRelease  = "multicluster.x-k8s.io/release-version"
 	labelRevision = "multicluster.x-k8s.io/crd-schema-revision"
@@ -65,7 +65,7 @@ func testGuard(t *testing.T, k *cluster) {
 		}
 		return k.admin.Update(t.Context(), crd)
 	}
-	// The policy takes effect a moment after it was made: until then the two take turns.
+	// The policy takes effect a moment after its creation. Until then the test applies the older and the newer CRD in turn.
 	eventually(t, "the policy's effect", func() error {
 		if err := relabel("v0.5.2", "1"); err != nil {
 			return err
@@ -98,7 +98,7 @@ func testGuard(t *testing.T, k *cluster) {
 			t.Errorf("CRD of %s revision %s: %v, want it refused: %t", tt.release, tt.revision, err, tt.wantRefused)
 		}
 		if tt.wantRefused && err != nil && !strings.Contains(err.Error(), "leave it, the newer CRD serves this controller too") {
-			t.Errorf("the message does not help: %v", err)
+			t.Errorf("the message has no advice: %v", err)
 		}
 	}
 	for _, crd := range append(mcsCRDs(), aboutCRDs()...) {

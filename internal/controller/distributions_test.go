@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// What the exporting Service says travels to the import, its derived Service and the slices, which stay the same objects.
-func TestTrafficPolicyTravels(t *testing.T) {
+// The traffic policy of the exported Service is applied to the import, its derived Service and its slices, which are updated in place.
+func TestImports_FollowTrafficPolicy(t *testing.T) {
 	s := setUp(t, "distribution")
 	s.a.export(t, s.key, 1, 1)
 	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
@@ -39,14 +39,14 @@ func TestTrafficPolicyTravels(t *testing.T) {
 	}
 }
 
-// trafficPolicy is what a Service says about whom traffic goes to, and how many hints its one endpoint has for that.
+// trafficPolicy holds the fields of a Service that restrict its endpoints, and the number of topology hints of its one endpoint.
 type trafficPolicy struct {
 	internal           corev1.ServiceInternalTrafficPolicy
 	distribution       string
 	forZones, forNodes int
 }
 
-// hasPolicy wants the import, its derived Service and its slice to follow want.
+// hasPolicy returns an error unless the import, its derived Service and its slice have the policy want.
 func (k *cluster) hasPolicy(t *testing.T, key mcs.Key, want trafficPolicy) error {
 	var imp mcsv1beta1.ServiceImport
 	var svc corev1.Service

@@ -15,7 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// TestIPFamilyNotSupported imports a service of IPv6 alone where Services have IPv4 alone, until it has both.
+// TestIPFamilyNotSupported imports an IPv6 service into an IPv4 cluster, until the service has both families.
 func TestIPFamilyNotSupported(t *testing.T) {
 	s := setUp(t, "families")
 	other := s.hub.Registry(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set", UID: "3"})

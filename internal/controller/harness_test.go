@@ -45,29 +45,29 @@ import (
 
 // The scenarios run the whole controller, under the RBAC that is installed with it, against real API servers: two
 // clusters that share a memory registry. There is no controller-manager, so the tests write the EndpointSlices, no
-// garbage is collected and no namespace goes.
+// garbage is collected and namespaces are not deleted.
 //
 // They need KUBEBUILDER_ASSETS, a directory with etcd and kube-apiserver: "testbed assets" prints one. TEST_LOG=1 shows
 // the controllers' logs.
 
 const (
-	// patience is how long a condition may take; what works takes well under a second, on a busy machine a few.
-	patience = 30 * time.Second
-	// glance is how often a condition is looked at.
-	glance = 25 * time.Millisecond
+	// waitTimeout is the time limit of eventually. Most conditions take less than a second, a few seconds on a busy machine.
+	waitTimeout = 30 * time.Second
+	// waitInterval is the interval between two checks of eventually.
+	waitInterval = 25 * time.Millisecond
 )
 
 // cluster is one cluster: an API server.
 type cluster struct {
 	env *envtest.Environment
-	// admin may do everything and reads without a cache.
+	// admin has all permissions and reads without a cache.
 	admin client.Client
-	// cfg is what the controller runs under, and writes what it has written so.
+	// cfg is the client configuration of the controller. writes counts its write requests.
 	cfg    *rest.Config
 	writes writeCounter
 }
 
-// writeCounter counts requests that write, by namespace.
+// writeCounter counts write requests by namespace.
 type writeCounter struct {
 	mu          sync.Mutex
 	byNamespace map[string]int
@@ -112,7 +112,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// twoClusters are the same two in every test, without anything of an earlier one.
+// twoClusters returns two clusters that all tests share. Each test uses namespaces of its own.
 func twoClusters(t *testing.T) (a, b *cluster) {
 	t.Helper()
 	controllertest.NeedAssets(t)
@@ -132,7 +132,7 @@ func twoClusters(t *testing.T) (a, b *cluster) {
 	return clusters[0], clusters[1]
 }
 
-// startKubernetes starts an API server with crds and the controller's RBAC. The tests use version of the MCS and About APIs.
+// startKubernetes starts an API server with crds and the controller's RBAC. version is that of the MCS and About APIs.
 func startKubernetes(version string, crds ...*apiextensionsv1.CustomResourceDefinition) (*cluster, error) {
 	env := &envtest.Environment{CRDs: crds}
 	cfg, err := env.Start()
@@ -169,7 +169,7 @@ func adminScheme(version string) *runtime.Scheme {
 
 const controllerUser = "controller"
 
-// installNamespace is where the product is installed.
+// installNamespace is the controller's namespace.
 const installNamespace = "cloud-map-mcs-system"
 
 // installRBAC gives controllerUser what deploy/rbac gives the controller's ServiceAccount, and nothing else.
@@ -247,8 +247,8 @@ func parseCRD(file []byte) *apiextensionsv1.CustomResourceDefinition {
 	return &crd
 }
 
-// onlyVersion makes crds serve and store just version.
-func onlyVersion(version string, crds ...*apiextensionsv1.CustomResourceDefinition) []*apiextensionsv1.CustomResourceDefinition {
+// keepVersion removes all versions of crds but version.
+func keepVersion(version string, crds ...*apiextensionsv1.CustomResourceDefinition) []*apiextensionsv1.CustomResourceDefinition {
 	for _, crd := range crds {
 		crd.Spec.Versions = slices.DeleteFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
 			return v.Name != version
@@ -264,18 +264,18 @@ type instance struct {
 	done chan error
 }
 
-// flags are the identity that a controller is started with.
+// flags returns the identity that flags would set.
 func flags(clusterID string) config.Identity {
 	return config.Identity{ClusterID: clusterID, ClusterSetID: "set"}
 }
 
-// run starts a controller; it is stopped at the latest when the test ends.
+// run starts a controller, which is stopped when the test ends or by stopAndWait.
 func (k *cluster) run(t *testing.T, hub *memory.Hub, identity config.Identity) *instance {
 	t.Helper()
 	return k.runWith(t, hubRegistry(hub), testOptions(identity))
 }
 
-// testOptions are the defaults without what can be had only once per machine.
+// testOptions returns the defaults without leader election and without listening ports.
 func testOptions(identity config.Identity) config.Options {
 	options := config.Default()
 	options.Identity = identity
@@ -300,12 +300,12 @@ func (k *cluster) runWith(t *testing.T, newRegistry membership.RegistryFactory, 
 		NewRegistry: newRegistry,
 	}
 	go func() { i.done <- Run(ctx, k.cfg, setup) }()
-	t.Cleanup(func() { i.end(t) })
+	t.Cleanup(func() { i.stopAndWait(t) })
 	return i
 }
 
-// end stops the controller and waits until it has.
-func (i *instance) end(t *testing.T) {
+// stopAndWait stops the controller and waits until Run has returned.
+func (i *instance) stopAndWait(t *testing.T) {
 	t.Helper()
 	i.stop()
 	select {
@@ -316,20 +316,20 @@ func (i *instance) end(t *testing.T) {
 		if ok {
 			close(i.done)
 		}
-	case <-time.After(patience):
-		t.Error("the controller does not stop")
+	case <-time.After(waitTimeout):
+		t.Error("the controller did not stop")
 	}
 }
 
-// namespace makes one for the test in the cluster, and takes away at the end what is in it.
+// namespace creates a namespace, and deletes its objects when the test ends.
 func (k *cluster) namespace(t *testing.T, name string) {
 	t.Helper()
 	k.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	t.Cleanup(func() { k.empty(t, name) })
+	t.Cleanup(func() { k.deleteObjects(t, name) })
 }
 
-// empty takes away what is in a namespace.
-func (k *cluster) empty(t *testing.T, namespace string) {
+// deleteObjects deletes the objects of a namespace.
+func (k *cluster) deleteObjects(t *testing.T, namespace string) {
 	t.Helper()
 	for _, obj := range []client.Object{
 		&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceImport{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
@@ -354,7 +354,7 @@ func (k *cluster) delete(t *testing.T, obj client.Object) {
 	}
 }
 
-// change reads obj anew, changes it and writes it.
+// change reads obj, applies edit and writes it. It retries conflicts.
 func change[T client.Object](t *testing.T, k *cluster, obj T, edit func(T)) {
 	t.Helper()
 	eventually(t, "changing "+obj.GetName(), func() error {
@@ -370,27 +370,27 @@ func (k *cluster) get(t *testing.T, key mcs.Key, obj client.Object) error {
 	return k.admin.Get(t.Context(), types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, obj)
 }
 
-// eventually waits until check has nothing to complain about.
+// eventually waits until check returns no error.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for {
 		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: after %s: %v", what, patience, err)
+			t.Fatalf("%s: after %s: %v", what, waitTimeout, err)
 		}
 		select {
 		case <-t.Context().Done():
 			t.Fatal(t.Context().Err())
-		case <-time.After(glance):
+		case <-time.After(waitInterval):
 		}
 	}
 }
 
-// roundTripper is a function that is an http.RoundTripper.
+// roundTripper is a function that implements http.RoundTripper.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.

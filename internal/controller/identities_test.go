@@ -20,26 +20,26 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// withMemory are options of a controller that remembers its identities, and forgets them with the test.
-func (k *cluster) withMemory(t *testing.T, identity config.Identity) config.Options {
+// identitiesOptions returns options of a controller that stores its identities in a ConfigMap, which is deleted when the test ends.
+func (k *cluster) identitiesOptions(t *testing.T, identity config.Identity) config.Options {
 	t.Helper()
-	forget := func() {
+	deleteIdentities := func() {
 		err := k.admin.Delete(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: installNamespace, Name: membership.IdentitiesName}})
 		if client.IgnoreNotFound(err) != nil {
 			t.Error(err)
 		}
 	}
-	forget()
-	t.Cleanup(forget)
+	deleteIdentities()
+	t.Cleanup(deleteIdentities)
 	options := testOptions(identity)
 	options.Election.Namespace = installNamespace
 	return options
 }
 
-// remembers waits until just these identities are remembered, as "clusterset.cluster".
-func (k *cluster) remembers(t *testing.T, want ...string) {
+// awaitIdentities waits until the ConfigMap has exactly these identities, as "clusterset.cluster".
+func (k *cluster) awaitIdentities(t *testing.T, want ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("memory of %v", want), func() error {
+	eventually(t, fmt.Sprintf("stored identities %v", want), func() error {
 		list, err := (&membership.Identities{Client: k.admin, Namespace: installNamespace}).List(t.Context())
 		if err != nil {
 			return err
@@ -55,8 +55,8 @@ func (k *cluster) remembers(t *testing.T, want ...string) {
 	})
 }
 
-// exportedBy waits until the registry has exports of just these clusters in a clusterset.
-func exportedBy(t *testing.T, hub *memory.Hub, clusterSet string, want ...string) {
+// awaitExporters waits until the registry has exports of exactly these clusters in a clusterset.
+func awaitExporters(t *testing.T, hub *memory.Hub, clusterSet string, want ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("exports of %v in clusterset %s", want, clusterSet), func() error {
 		var got []string
@@ -70,73 +70,74 @@ func exportedBy(t *testing.T, hub *memory.Hub, clusterSet string, want ...string
 	})
 }
 
-func TestIdentityChangesWhileTheControllerIsDown(t *testing.T) {
+func TestIdentities_WithdrawPreviousIdentity(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
 	key := newKey("moved")
 	a.namespace(t, key.Namespace)
 	b.namespace(t, key.Namespace)
 	b.run(t, hub, flags("cls2"))
-	options := a.withMemory(t, config.Identity{})
+	options := a.identitiesOptions(t, config.Identity{})
 	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
 	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
 	run := a.runWith(t, hubRegistry(hub), options)
 	a.export(t, key, 1, 1)
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
-	a.remembers(t, "set.cls1")
+	a.awaitIdentities(t, "set.cls1")
 
 	// Another cluster ID.
-	run.end(t)
+	run.stopAndWait(t)
 	a.property(t, aboutv1beta1.ClusterIDProperty, "cls9")
 	run = a.runWith(t, hubRegistry(hub), options)
 	b.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
 	a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
-	a.remembers(t, "set.cls9")
+	a.awaitIdentities(t, "set.cls9")
 
 	// Another clusterset.
-	run.end(t)
+	run.stopAndWait(t)
 	a.property(t, aboutv1beta1.ClusterSetIDProperty, "other")
 	run = a.runWith(t, hubRegistry(hub), options)
 	b.notImported(t, key)
-	exportedBy(t, hub, "other", "cls9")
-	a.remembers(t, "other.cls9")
+	awaitExporters(t, hub, "other", "cls9")
+	a.awaitIdentities(t, "other.cls9")
 
-	// None at all. What is imported stays, as it does for every cluster without an identity.
-	run.end(t)
+	// No identity. The imports stay, as in every cluster without an identity.
+	run.stopAndWait(t)
 	a.property(t, aboutv1beta1.ClusterIDProperty, "")
 	run = a.runWith(t, hubRegistry(hub), options)
-	exportedBy(t, hub, "other")
-	a.remembers(t)
+	awaitExporters(t, hub, "other")
+	a.awaitIdentities(t)
 	a.condition(t, key, "Ready=False Failed", "create ClusterProperty cluster.clusterset.k8s.io")
 	a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
 
-	// Back again, and away while a controller runs.
+	// The identity is set again, and then removed while a controller runs.
 	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
 	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
-	a.remembers(t, "set.cls1")
+	a.awaitIdentities(t, "set.cls1")
 	a.property(t, aboutv1beta1.ClusterIDProperty, "cls9")
 	b.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
-	a.remembers(t, "set.cls9")
+	a.awaitIdentities(t, "set.cls9")
 
-	// A registry that is down when the cluster leaves learns of it from a later process.
-	hub.SetError(errors.New("the registry is down for a test"))
+	// If the registry is down when the cluster leaves, a later process withdraws the exports.
+	hub.SetError(errors.New("the registry is down"))
 	a.property(t, aboutv1beta1.ClusterIDProperty, "")
 	a.condition(t, key, "Ready=False Failed", "create ClusterProperty cluster.clusterset.k8s.io")
-	run.end(t)
-	a.remembers(t, "set.cls9")
+	run.stopAndWait(t)
+	a.awaitIdentities(t, "set.cls9")
 	hub.SetError(nil)
-	exportedBy(t, hub, "set", "cls9")
+	awaitExporters(t, hub, "set", "cls9")
 	a.runWith(t, hubRegistry(hub), options)
 	b.notImported(t, key)
-	a.remembers(t)
+	a.awaitIdentities(t)
 }
 
-// What another cluster wrote stays: the clone that goes on under the earlier identity, and the one whose ConfigMap this is.
-func TestOnlyWhatIsOursIsWithdrawn(t *testing.T) {
+// Exports of other clusters are not withdrawn: those of a clone that still uses the previous identity, and those of the cluster
+// from which the ConfigMap was copied.
+func TestIdentities_WithdrawOnlyOwnExports(t *testing.T) {
 	hub := memory.NewHub()
 	a, _ := twoClusters(t)
-	options := a.withMemory(t, flags("cls1"))
+	options := a.identitiesOptions(t, flags("cls1"))
 	var system corev1.Namespace
 	if err := a.admin.Get(t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, &system); err != nil {
 		t.Fatal(err)
@@ -166,8 +167,8 @@ func TestOnlyWhatIsOursIsWithdrawn(t *testing.T) {
 		}()
 		t.Cleanup(func() { stop(); <-ended })
 	}
-	exportedBy(t, hub, "set", "clone", "other")
+	awaitExporters(t, hub, "set", "clone", "other")
 	a.runWith(t, hubRegistry(hub), options)
-	a.remembers(t, "set.cls1")
-	exportedBy(t, hub, "set", "clone", "other")
+	a.awaitIdentities(t, "set.cls1")
+	awaitExporters(t, hub, "set", "clone", "other")
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// importedPorts waits until key is imported as a ClusterSetIP service with these ports, sorted, such as "http:80", and its
-// slices have these.
+// importedPorts waits until key is imported as a ClusterSetIP service with ports, sorted, such as "http:80", and its slices
+// have slicePorts.
 func (k *cluster) importedPorts(t *testing.T, key mcs.Key, ports, slicePorts []string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("ports %v of %s", ports, key), func() error {
@@ -63,8 +63,8 @@ func (k *cluster) importedPorts(t *testing.T, key mcs.Key, ports, slicePorts []s
 	})
 }
 
-// A NodePort or LoadBalancer Service is exported as what it is inside the cluster, and stays what it is outside.
-func TestTypesOfServices(t *testing.T) {
+// A NodePort or LoadBalancer Service is imported as a ClusterSetIP service. The exported Service keeps its type.
+func TestExports_AcceptAllServiceTypes(t *testing.T) {
 	s := setUp(t, "types")
 	svc := controllertest.Service(s.key)
 	svc.Spec.Type = corev1.ServiceTypeNodePort
@@ -76,7 +76,7 @@ func TestTypesOfServices(t *testing.T) {
 	s.b.importedPorts(t, s.key, []string{"http:80"}, []string{"http:8080"})
 	for i, serviceType := range []corev1.ServiceType{corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort} {
 		change(t, s.a, controllertest.Service(s.key), func(svc *corev1.Service) { svc.Spec.Type = serviceType })
-		// The marker shows that the change was looked at.
+		// The marker shows that the change was reconciled.
 		marker := mcs.Key{Namespace: s.key.Namespace, Name: fmt.Sprintf("marker-%d", i)}
 		s.a.export(t, marker, 1, 1)
 		s.b.imported(t, marker, want)
@@ -93,8 +93,8 @@ func TestTypesOfServices(t *testing.T) {
 	}
 }
 
-// Ports and selector of an exported Service change, and the slices with them, while the clusterset IP stays.
-func TestServiceChangesItsPortsAndSelector(t *testing.T) {
+// If ports and selector of an exported Service change, the slices are updated and the clusterset IP stays.
+func TestExports_FollowPortsAndSelector(t *testing.T) {
 	s := setUp(t, "ports")
 	slice := s.a.export(t, s.key, 1, 1)
 	before := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
@@ -111,7 +111,7 @@ func TestServiceChangesItsPortsAndSelector(t *testing.T) {
 	})
 	s.b.importedPorts(t, s.key, []string{"dns:53", "http:81"}, []string{"dns:5353", "http:8080"})
 
-	// Back to one, and other pods: with another selector Kubernetes writes another slice.
+	// One port again, and other pods: with another selector Kubernetes writes another slice.
 	change(t, s.a, controllertest.Service(s.key), func(svc *corev1.Service) {
 		svc.Spec.Ports = svc.Spec.Ports[:1]
 		svc.Spec.Selector = map[string]string{"app": "other"}
@@ -128,7 +128,7 @@ func TestServiceChangesItsPortsAndSelector(t *testing.T) {
 }
 
 // A Service without a selector has the EndpointSlices that the user writes by hand, with optional fields left out.
-func TestSlicesMadeByHand(t *testing.T) {
+func TestExports_ServiceWithoutSelector(t *testing.T) {
 	s := setUp(t, "byhand")
 	s.a.create(t, controllertest.Service(s.key))
 	s.a.create(t, controllertest.ServiceExport(s.key))
@@ -147,7 +147,7 @@ func TestSlicesMadeByHand(t *testing.T) {
 	s.b.imported(t, s.key, map[string][]string{"cls1": nil})
 }
 
-// Conditions say of which generation they speak, also when nothing else about them changes.
+// Conditions have the current observedGeneration, also if no other field of them changes.
 func TestObservedGeneration(t *testing.T) {
 	s := setUp(t, "generation")
 	s.a.export(t, s.key, 1, 1)
@@ -155,7 +155,7 @@ func TestObservedGeneration(t *testing.T) {
 	exp := controllertest.ServiceExport(s.key)
 	change(t, s.a, exp, func(e *mcsv1beta1.ServiceExport) { e.Spec.ExportedLabels = map[string]string{"team": "a"} })
 	if exp.Generation != 2 {
-		t.Fatalf("the ServiceExport is of generation %d, want 2", exp.Generation)
+		t.Fatalf("the ServiceExport has generation %d, want 2", exp.Generation)
 	}
 	for _, want := range []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts"} {
 		s.a.condition(t, s.key, want, "")

@@ -24,7 +24,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-func TestIdentityComesChangesAndGoes(t *testing.T) {
+func TestMembership_FollowsIdentity(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
 	key := newKey("identity")
@@ -55,7 +55,7 @@ func TestIdentityComesChangesAndGoes(t *testing.T) {
 		func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "not a label" })
 	a.condition(t, key, "Ready=False Failed", "is not a DNS label")
 	b.notImported(t, key)
-	a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}}) // who has no identity leaves its imports as they are
+	a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}}) // a cluster without an identity keeps its imports
 
 	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
@@ -63,13 +63,13 @@ func TestIdentityComesChangesAndGoes(t *testing.T) {
 	b.notImported(t, key)
 }
 
-// leavesLate is a registry that takes its time to leave.
-type leavesLate struct {
+// slowLeaver is a registry that leaves only when channel leave is closed.
+type slowLeaver struct {
 	registry.Registry
 	leaving, leave chan struct{}
 }
 
-func (r leavesLate) Run(ctx context.Context, notify func(mcs.Key)) error {
+func (r slowLeaver) Run(ctx context.Context, notify func(mcs.Key)) error {
 	stay, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	go func() {
 		<-ctx.Done()
@@ -82,9 +82,9 @@ func (r leavesLate) Run(ctx context.Context, notify func(mcs.Key)) error {
 	return r.Registry.Run(stay, notify)
 }
 
-// What a cluster has under an identity that it gives up may be long in going, as while the registry is down. It goes on under the new
-// one meanwhile.
-func TestNewIdentityDoesNotWaitForTheOldOne(t *testing.T) {
+// Withdrawing the exports of a previous identity may take long, for example while the registry is down. The cluster exports under
+// its new identity meanwhile.
+func TestMembership_ExportsWhilePreviousIdentityLeaves(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
 	key := newKey("late")
@@ -93,13 +93,13 @@ func TestNewIdentityDoesNotWaitForTheOldOne(t *testing.T) {
 	b.run(t, hub, flags("cls2"))
 	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
 	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
-	late := leavesLate{leaving: make(chan struct{}), leave: make(chan struct{})}
+	late := slowLeaver{leaving: make(chan struct{}), leave: make(chan struct{})}
 	first := true // only the membership's goroutine makes registries
 	a.runWith(t, func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		reg := hub.Registry(identity)
 		if first {
 			first = false
-			return leavesLate{reg, late.leaving, late.leave}, nil
+			return slowLeaver{reg, late.leaving, late.leave}, nil
 		}
 		return reg, nil
 	}, testOptions(config.Identity{}))
@@ -112,7 +112,7 @@ func TestNewIdentityDoesNotWaitForTheOldOne(t *testing.T) {
 	both := map[string][]string{"cls1": {"10.1.0.1"}, "cls9": {"10.1.0.1"}}
 	b.imported(t, key, both)
 
-	// Who takes the old one again waits until it is gone, or it would lose what it writes.
+	// Under its first identity again, the cluster waits until the withdrawal is complete, which would remove its new exports.
 	change(t, a, id, func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "cls1" })
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
 	close(late.leave)
@@ -120,12 +120,12 @@ func TestNewIdentityDoesNotWaitForTheOldOne(t *testing.T) {
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
 }
 
-// givesUp is a registry that cannot go on.
-type givesUp struct{ registry.Registry }
+// failingRegistry is a registry whose Run returns an error.
+type failingRegistry struct{ registry.Registry }
 
-func (givesUp) Run(context.Context, func(mcs.Key)) error { return errors.New("gave up for a test") }
+func (failingRegistry) Run(context.Context, func(mcs.Key)) error { return errors.New("run failed") }
 
-func TestRegistryIsStartedUntilItRuns(t *testing.T) {
+func TestMembership_RestartsFailedRegistry(t *testing.T) {
 	hub := memory.NewHub()
 	a, _ := twoClusters(t)
 	key := newKey("restart")
@@ -137,7 +137,7 @@ func TestRegistryIsStartedUntilItRuns(t *testing.T) {
 		case 1:
 			return nil, errors.New("no credentials in a test")
 		case 2:
-			return givesUp{hub.Registry(identity)}, nil
+			return failingRegistry{hub.Registry(identity)}, nil
 		}
 		return hub.Registry(identity), nil
 	}, testOptions(flags("cls1")))
@@ -146,8 +146,8 @@ func TestRegistryIsStartedUntilItRuns(t *testing.T) {
 	a.condition(t, key, "Ready=True Exported", "")
 }
 
-// An API server that first has no CRDs and then serves only v1alpha1.
-func TestCRDsComeLater(t *testing.T) {
+// The API server has no CRDs first, and then serves only v1alpha1.
+func TestMembership_StartsWithoutCRDs(t *testing.T) {
 	controllertest.NeedAssets(t)
 	k, err := startKubernetes("v1alpha1")
 	if err != nil {
@@ -164,7 +164,7 @@ func TestCRDsComeLater(t *testing.T) {
 	probe(t, options.Serving.Probes, "/healthz", http.StatusOK)
 	probe(t, options.Serving.Probes, "/readyz", http.StatusServiceUnavailable)
 
-	install := envtest.CRDInstallOptions{CRDs: onlyVersion("v1alpha1", mcsCRDs()...)}
+	install := envtest.CRDInstallOptions{CRDs: keepVersion("v1alpha1", mcsCRDs()...)}
 	if _, err := envtest.InstallCRDs(k.env.Config, install); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestCRDsComeLater(t *testing.T) {
 	k.export(t, key, 1, 1)
 	k.condition(t, key, "Ready=False Failed", "install the CRD clusterproperties.about.k8s.io")
 
-	install = envtest.CRDInstallOptions{CRDs: onlyVersion("v1alpha1", aboutCRDs()...)}
+	install = envtest.CRDInstallOptions{CRDs: keepVersion("v1alpha1", aboutCRDs()...)}
 	if _, err := envtest.InstallCRDs(k.env.Config, install); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestCRDsComeLater(t *testing.T) {
 	}
 }
 
-func TestStandbyTakesOver(t *testing.T) {
+func TestRun_StandbyTakesOver(t *testing.T) {
 	hub := memory.NewHub()
 	a, _ := twoClusters(t)
 	key := newKey("standby")
@@ -202,14 +202,14 @@ func TestStandbyTakesOver(t *testing.T) {
 	a.export(t, key, 1, 1)
 	a.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
 
-	first.end(t)
+	first.stopAndWait(t)
 	a.leader(t, holder)
 	other := mcs.Key{Namespace: key.Namespace, Name: "other"}
 	a.export(t, other, 1, 2)
 	a.imported(t, other, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
 }
 
-// leader waits until there is one other than before and says who.
+// leader waits until the Lease has a holder other than before and returns it.
 func (k *cluster) leader(t *testing.T, before string) string {
 	t.Helper()
 	clientset, err := kubernetes.NewForConfig(k.env.Config)
@@ -256,8 +256,8 @@ func probe(t *testing.T, address, path string, want int) {
 	})
 }
 
-// With nothing changing nothing is written, not even when everything is looked at anew.
-func TestSteadyStateIsSilent(t *testing.T) {
+// Without changes nothing is written, not even when everything is reconciled.
+func TestRun_WritesNothingWithoutChanges(t *testing.T) {
 	s := setUp(t, "steady")
 	s.a.export(t, s.key, 1, 120)
 	s.b.export(t, s.key, 2, 1)
@@ -291,7 +291,7 @@ func TestSteadyStateIsSilent(t *testing.T) {
 			return nil
 		})
 	}
-	// A marker that went all the way shows that everything before it was looked at.
+	// When the marker is imported, everything before it was reconciled.
 	marker := mcs.Key{Namespace: s.key.Namespace + "-marker", Name: "web"}
 	s.a.namespace(t, marker.Namespace)
 	s.b.namespace(t, marker.Namespace)
@@ -300,8 +300,8 @@ func TestSteadyStateIsSilent(t *testing.T) {
 	s.a.imported(t, marker, map[string][]string{"cls1": {"10.1.0.1"}})
 	before := []int{s.a.writes.in(s.key.Namespace), s.b.writes.in(s.key.Namespace)}
 
-	s.runA.end(t)
-	s.runB.end(t)
+	s.runA.stopAndWait(t)
+	s.runB.stopAndWait(t)
 	s.a.run(t, s.hub, flags("cls1"))
 	s.b.run(t, s.hub, flags("cls2"))
 	for n := 2; n < 5; n++ {
@@ -317,6 +317,6 @@ func TestSteadyStateIsSilent(t *testing.T) {
 	}
 	after := []int{s.a.writes.in(s.key.Namespace), s.b.writes.in(s.key.Namespace)}
 	if !slices.Equal(before, after) {
-		t.Errorf("writes to namespace %s in cls1 and cls2: %v, and with nothing changing %v", s.key.Namespace, before, after)
+		t.Errorf("writes to namespace %s in cls1 and cls2: %v, and without changes %v", s.key.Namespace, before, after)
 	}
 }

@@ -41,30 +41,30 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
-// The clusters change one by one from the AWS Cloud Map MCS Controller for K8s to ours, while clients use what they export.
+// The clusters migrate one by one from the legacy controller to ours, while clients use the exported services.
 //
-// Without more, what the old controller made is imitated: once, as it was recorded of version 0.3.1. OLD_CONTROLLER names its
-// program, which is then run; it must be built from that version with its Cloud Map endpoint taken from SD_ENDPOINT
-// (docs/migration.md says how this was done).
+// By default, the test creates the objects and instances that were recorded of the legacy controller's version 0.3.1. With
+// OLD_CONTROLLER, the path of its program, the test runs that instead. It must be built from that version with its Cloud Map
+// endpoint taken from SD_ENDPOINT (docs/migration.md describes this).
 
-// oldWorld is a Cloud Map and the clusters of one clusterset.
-type oldWorld struct {
+// legacyClusterset is a Cloud Map that the legacy controllers of one clusterset use.
+type legacyClusterset struct {
 	url string
 	sdk *servicediscovery.Client
-	// services are the Cloud Map services of the imitation, by name of namespace and service.
+	// services are the IDs of the Cloud Map services that the test created.
 	services map[mcs.Key]string
 }
 
-func newOldWorld(t *testing.T) *oldWorld {
+func newLegacyClusterset(t *testing.T) *legacyClusterset {
 	t.Helper()
 	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond, Unthrottled: true})
-	return &oldWorld{url: url, services: map[mcs.Key]string{}, sdk: servicediscovery.New(servicediscovery.Options{
+	return &legacyClusterset{url: url, services: map[mcs.Key]string{}, sdk: servicediscovery.New(servicediscovery.Options{
 		Region: "ap-southeast-2", BaseEndpoint: aws.String(url), Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
 	})}
 }
 
-// ours makes the registries of our controller, as cmd/controller does.
-func (w *oldWorld) ours(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
+// newRegistry creates the registries of our controller, as cmd/controller does.
+func (w *legacyClusterset) newRegistry(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 	c, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: w.url})
 	if err != nil {
 		return nil, err
@@ -79,25 +79,25 @@ func (w *oldWorld) ours(ctx context.Context, identity mcs.Identity) (registry.Re
 		union.Source{Name: "cloudmap", Registry: first}, union.Source{Name: "aws-controller", Registry: old}), nil
 }
 
-// oldExport is a cluster with the addresses that it exports.
-type oldExport struct {
+// legacyExport is the export of a cluster with its addresses.
+type legacyExport struct {
 	cluster   string
 	addresses []string
 }
 
-// run runs the old controller in a cluster, whose own export is among all, until the returned function is called.
-func (w *oldWorld) run(t *testing.T, k *cluster, clusterID string, key mcs.Key, all []oldExport) (stop func()) {
+// run runs the legacy controller in a cluster until the returned function is called. all includes the cluster's own export.
+func (w *legacyClusterset) run(t *testing.T, k *cluster, clusterID string, key mcs.Key, all []legacyExport) (stop func()) {
 	t.Helper()
 	if program := os.Getenv("OLD_CONTROLLER"); program != "" {
 		return w.start(t, k, program)
 	}
-	i := slices.IndexFunc(all, func(e oldExport) bool { return e.cluster == clusterID })
+	i := slices.IndexFunc(all, func(e legacyExport) bool { return e.cluster == clusterID })
 	w.imitateExport(t, k, key, all[i])
 	imitateImport(t, k, key, all)
 	return func() {}
 }
 
-func (w *oldWorld) start(t *testing.T, k *cluster, program string) (stop func()) {
+func (w *legacyClusterset) start(t *testing.T, k *cluster, program string) (stop func()) {
 	t.Helper()
 	user, err := k.env.AddUser(envtest.User{Name: "old", Groups: []string{"system:masters"}}, nil)
 	if err != nil {
@@ -130,8 +130,8 @@ func (w *oldWorld) start(t *testing.T, k *cluster, program string) (stop func())
 	return stop
 }
 
-// imitateExport registers a cluster's endpoints and puts the finalizer on its ServiceExport.
-func (w *oldWorld) imitateExport(t *testing.T, k *cluster, key mcs.Key, exp oldExport) {
+// imitateExport registers a cluster's endpoints and adds the finalizer to its ServiceExport.
+func (w *legacyClusterset) imitateExport(t *testing.T, k *cluster, key mcs.Key, exp legacyExport) {
 	t.Helper()
 	var export mcsv1beta1.ServiceExport
 	export.Namespace, export.Name = key.Namespace, key.Name
@@ -154,7 +154,7 @@ func (w *oldWorld) imitateExport(t *testing.T, k *cluster, key mcs.Key, exp oldE
 	}
 }
 
-func (w *oldWorld) service(t *testing.T, key mcs.Key) string {
+func (w *legacyClusterset) service(t *testing.T, key mcs.Key) string {
 	t.Helper()
 	if id := w.services[key]; id != "" {
 		return id
@@ -181,8 +181,8 @@ func (w *oldWorld) service(t *testing.T, key mcs.Key) string {
 	return w.services[key]
 }
 
-// imitateImport makes a ServiceImport, a derived Service for each source cluster, and their EndpointSlices.
-func imitateImport(t *testing.T, k *cluster, key mcs.Key, all []oldExport) {
+// imitateImport creates a ServiceImport, a derived Service for each source cluster, and their EndpointSlices.
+func imitateImport(t *testing.T, k *cluster, key mcs.Key, all []legacyExport) {
 	t.Helper()
 	type named struct {
 		Cluster string `json:"cluster"`
@@ -227,7 +227,7 @@ func imitateImport(t *testing.T, k *cluster, key mcs.Key, all []oldExport) {
 	}
 }
 
-// sourcesOf are the clusters whose ready endpoints stand behind an IP of the cluster, by source.
+// sourcesOf returns the source clusters of the ready endpoints behind an IP of the cluster.
 func (k *cluster) sourcesOf(ctx context.Context, namespace, ip string) (map[string]bool, error) {
 	var services corev1.ServiceList
 	if err := k.admin.List(ctx, &services, client.InNamespace(namespace)); err != nil {
@@ -252,28 +252,27 @@ func (k *cluster) sourcesOf(ctx context.Context, namespace, ip string) (map[stri
 	return sources, nil
 }
 
-// watchClients plays clients of key in a cluster until the returned function is called: one asks for the IPs each time, the others
-// keep each of those that they got at first. None may ever meet an IP without a ready endpoint. wait says when kept IPs, but the one
-// that stays, may go.
+// watchClients simulates clients of key in a cluster until the returned function is called: one resolves the IPs each time, the
+// others cache one of the first IPs each. It reports an error if an IP has no ready endpoint.
 func (k *cluster) watchClients(t *testing.T, key mcs.Key, uid types.UID, ips []string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	var looks atomic.Int64
+	var checks atomic.Int64
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
 			if problem := k.clientProblem(ctx, key, uid, ips); problem != nil && ctx.Err() == nil {
-				t.Errorf("a client of %s was interrupted after %d looks: %v", key, looks.Load(), problem)
+				t.Errorf("a client of %s was interrupted after %d checks: %v", key, checks.Load(), problem)
 				return
 			}
-			looks.Add(1)
+			checks.Add(1)
 		}
 	}()
 	return func() {
 		cancel()
 		<-done
-		t.Logf("the clients looked %d times", looks.Load())
+		t.Logf("the clients looked %d times", checks.Load())
 	}
 }
 
@@ -283,7 +282,7 @@ func (k *cluster) clientProblem(ctx context.Context, key mcs.Key, uid types.UID,
 		return err
 	}
 	if imp.UID != uid || len(imp.Spec.IPs) == 0 {
-		return fmt.Errorf("the ServiceImport is another one (%v) or has no IP: %v", imp.UID != uid, imp.Spec.IPs)
+		return fmt.Errorf("the ServiceImport was replaced (%v) or has no IP: %v", imp.UID != uid, imp.Spec.IPs)
 	}
 	for _, ip := range append(slices.Clone(imp.Spec.IPs), kept...) {
 		sources, err := k.sourcesOf(ctx, key.Namespace, ip)
@@ -291,13 +290,13 @@ func (k *cluster) clientProblem(ctx context.Context, key mcs.Key, uid types.UID,
 			return err
 		}
 		if len(sources) == 0 {
-			return fmt.Errorf("there is no endpoint behind IP %s", ip)
+			return fmt.Errorf("IP %s has no endpoint", ip)
 		}
 	}
 	return nil
 }
 
-// readyEndpoints are endpoints that say that they are ready: to the old controller those that say nothing are not.
+// readyEndpoints returns endpoints with condition ready set: the legacy controller treats unset as not ready.
 func readyEndpoints(x, n int) []discoveryv1.Endpoint {
 	list := controllertest.Endpoints(x, n)
 	for i := range list {
@@ -308,7 +307,7 @@ func readyEndpoints(x, n int) []discoveryv1.Endpoint {
 
 func TestMigration(t *testing.T) {
 	a, b := twoClusters(t)
-	w := newOldWorld(t)
+	w := newLegacyClusterset(t)
 	key := newKey("migration")
 	for k, id := range map[*cluster]string{a: "cls1", b: "cls2"} {
 		k.property(t, "cluster.clusterset.k8s.io", id)
@@ -318,13 +317,13 @@ func TestMigration(t *testing.T) {
 	change(t, a, a.export(t, key, 1, 2), func(s *discoveryv1.EndpointSlice) { s.Endpoints = readyEndpoints(1, 2) })
 	sliceB := b.export(t, key, 2, 1)
 	change(t, b, sliceB, func(s *discoveryv1.EndpointSlice) { s.Endpoints = readyEndpoints(2, 1) })
-	all := []oldExport{{"cls1", []string{"10.1.0.1", "10.1.0.2"}}, {"cls2", []string{"10.2.0.1"}}}
+	all := []legacyExport{{"cls1", []string{"10.1.0.1", "10.1.0.2"}}, {"cls2", []string{"10.2.0.1"}}}
 	stopA, stopB := w.run(t, a, "cls1", key, all), w.run(t, b, "cls2", key, all)
 
-	// Both are imported in both, by the old controller: an IP for each source cluster.
+	// The legacy controllers import both exports in both clusters, with an IP for each source cluster.
 	uids, ips := map[*cluster]types.UID{}, map[*cluster][]string{}
 	for _, k := range []*cluster{a, b} {
-		eventually(t, "the old controller imports both", func() error {
+		eventually(t, "the legacy controller imports both", func() error {
 			var imp mcsv1beta1.ServiceImport
 			if err := k.get(t, key, &imp); err != nil {
 				return err
@@ -348,13 +347,13 @@ func TestMigration(t *testing.T) {
 	endA := a.watchClients(t, key, uids[a], ips[a])
 	endB := b.watchClients(t, key, uids[b], ips[b])
 
-	// cls2 changes first: the old controller ends, ours begins.
+	// cls2 migrates first: the legacy controller stops, ours starts.
 	options := testOptions(config.Identity{})
 	options.Migration.ImportFromAWSController = true
 	stopB()
-	b.runWith(t, w.ours, options)
+	b.runWith(t, w.newRegistry, options)
 	want := map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}, "cls2": {"10.2.0.1"}}
-	b.tookOver(t, key, ips[b], want)
+	b.awaitTakeover(t, key, ips[b], want)
 	b.condition(t, key, "Ready=True Exported", "")
 	eventually(t, "the finalizer is gone", func() error {
 		var exp mcsv1beta1.ServiceExport
@@ -363,12 +362,12 @@ func TestMigration(t *testing.T) {
 		}
 		return nil
 	})
-	// What changes in either reaches the other. (The imitation changes nothing.)
+	// Changes in one cluster are imported in the other. (The imitation does not react to changes.)
 	change(t, b, sliceB, func(s *discoveryv1.EndpointSlice) { s.Endpoints = readyEndpoints(2, 2) })
 	want["cls2"] = []string{"10.2.0.1", "10.2.0.2"}
-	b.tookOver(t, key, ips[b], want)
+	b.awaitTakeover(t, key, ips[b], want)
 	if os.Getenv("OLD_CONTROLLER") != "" {
-		eventually(t, "the old controller sees the new endpoint", func() error {
+		eventually(t, "the legacy controller sees the new endpoint", func() error {
 			if got := a.addresses(t, key)["cls2"]; !slices.Equal(got, want["cls2"]) {
 				return fmt.Errorf("it shows %v", got)
 			}
@@ -376,25 +375,25 @@ func TestMigration(t *testing.T) {
 		})
 	}
 
-	// Then cls1.
+	// cls1 migrates.
 	stopA()
-	a.runWith(t, w.ours, options)
-	a.tookOver(t, key, ips[a], want)
+	a.runWith(t, w.newRegistry, options)
+	a.awaitTakeover(t, key, ips[a], want)
 	a.condition(t, key, "Ready=True Exported", "")
 	endA()
 	endB()
 
-	// Everything has changed: what is deleted goes, and nothing hangs.
+	// Both have migrated. Deleted exports are removed, and no finalizer blocks the deletion.
 	a.delete(t, controllertest.ServiceExport(key))
 	delete(want, "cls1")
 	for _, k := range []*cluster{a, b} {
-		k.tookOver(t, key, ips[k], want)
+		k.awaitTakeover(t, key, ips[k], want)
 	}
 	b.delete(t, controllertest.ServiceExport(key))
 	for _, k := range []*cluster{a, b} {
 		eventually(t, "the import goes", func() error {
 			if err := k.get(t, key, &mcsv1beta1.ServiceImport{}); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("the ServiceImport is there, or %w", err)
+				return fmt.Errorf("the ServiceImport exists: %w", err)
 			}
 			var list corev1.ServiceList
 			if err := k.admin.List(t.Context(), &list, client.InNamespace(key.Namespace), client.HasLabels{mcsv1beta1.LabelServiceName}); err != nil || len(list.Items) > 0 {
@@ -405,8 +404,9 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// tookOver waits until key's import is ours, with one of the IPs that the old controller gave it and just these addresses behind it.
-func (k *cluster) tookOver(t *testing.T, key mcs.Key, before []string, want map[string][]string) {
+// awaitTakeover waits until our controller manages key's import, with one of the legacy controller's IPs and exactly the endpoints
+// of want.
+func (k *cluster) awaitTakeover(t *testing.T, key mcs.Key, before []string, want map[string][]string) {
 	t.Helper()
 	eventually(t, "the import is taken over", func() error {
 		var imp mcsv1beta1.ServiceImport

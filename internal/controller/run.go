@@ -27,7 +27,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// Setup is what Run needs besides a cluster.
+// Setup configures Run.
 type Setup struct {
 	Options config.Options
 	// NewRegistry creates the registry of this cluster under an identity.

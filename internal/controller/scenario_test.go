@@ -26,12 +26,12 @@ import (
 
 var keys atomic.Int64
 
-// newKey is a key in a namespace of its own. Where nothing collects garbage no namespace can be used twice.
+// newKey returns a key in a namespace of its own. Without a controller-manager no namespace can be used twice.
 func newKey(namespace string) mcs.Key {
 	return mcs.Key{Namespace: fmt.Sprintf("%s-%d", namespace, keys.Add(1)), Name: "web"}
 }
 
-// export makes the cluster export key with n endpoints from 10.x.0.1 on, and returns their slice.
+// export exports key from the cluster with n endpoints from 10.x.0.1 on, and returns their slice.
 func (k *cluster) export(t *testing.T, key mcs.Key, x, n int) *discoveryv1.EndpointSlice {
 	t.Helper()
 	slice := controllertest.EndpointSlice(key, controllertest.Endpoints(x, n))
@@ -41,7 +41,7 @@ func (k *cluster) export(t *testing.T, key mcs.Key, x, n int) *discoveryv1.Endpo
 	return slice
 }
 
-// property makes the cluster's ClusterProperty name be value, or not be if value is "".
+// property sets the cluster's ClusterProperty name to value, or deletes it if value is "".
 func (k *cluster) property(t *testing.T, name, value string) {
 	t.Helper()
 	p := &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -61,7 +61,7 @@ func (k *cluster) property(t *testing.T, name, value string) {
 }
 
 // imported waits until key is imported with these source clusters and their addresses, "10.1.0.1" or "10.1.0.1 not
-// ready", and is in every way as it should be. It returns the ServiceImport.
+// ready", and importComplete finds no error. It returns the ServiceImport.
 func (k *cluster) imported(t *testing.T, key mcs.Key, want map[string][]string) *mcsv1beta1.ServiceImport {
 	t.Helper()
 	var imp mcsv1beta1.ServiceImport
@@ -111,12 +111,12 @@ func (k *cluster) importComplete(t *testing.T, key mcs.Key, imp *mcsv1beta1.Serv
 		return fmt.Errorf("not Ready: %v", imp.Status.Conditions)
 	}
 	if imp.Status.EndpointSliceObjects != mcsv1beta1.EndpointSliceObjectsPresent {
-		return fmt.Errorf("endpointSliceObjects is %q", imp.Status.EndpointSliceObjects)
+		return fmt.Errorf("endpointSliceObjects = %q", imp.Status.EndpointSliceObjects)
 	}
 	return nil
 }
 
-// slicesOf are the imported slices of key.
+// slicesOf returns the imported slices of key.
 func (k *cluster) slicesOf(t *testing.T, key mcs.Key) []discoveryv1.EndpointSlice {
 	t.Helper()
 	var list discoveryv1.EndpointSliceList
@@ -145,15 +145,15 @@ func (k *cluster) addresses(t *testing.T, key mcs.Key) map[string][]string {
 	return out
 }
 
-// notImported waits until nothing is left of key's import.
+// notImported waits until all objects of key's import are deleted.
 func (k *cluster) notImported(t *testing.T, key mcs.Key) {
 	t.Helper()
 	eventually(t, "import of "+key.String()+" goes", func() error {
 		if err := k.get(t, key, &mcsv1beta1.ServiceImport{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the ServiceImport is there, or %w", err)
+			return fmt.Errorf("the ServiceImport exists: %w", err)
 		}
 		if err := k.get(t, mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)}, &corev1.Service{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the derived Service is there, or %w", err)
+			return fmt.Errorf("the derived Service exists: %w", err)
 		}
 		if n := len(k.slicesOf(t, key)); n > 0 {
 			return fmt.Errorf("%d slices are left", n)

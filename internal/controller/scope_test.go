@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// setLabel makes namespace have the label, or not if value is "".
+// setLabel sets the label of namespace, or removes it if value is "".
 func (k *cluster) setLabel(t *testing.T, namespace, key, value string) {
 	t.Helper()
 	change(t, k, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, func(ns *corev1.Namespace) {
@@ -21,7 +21,7 @@ func (k *cluster) setLabel(t *testing.T, namespace, key, value string) {
 	})
 }
 
-func TestNamespacesMayBeKeptFromExportingAndImporting(t *testing.T) {
+func TestScope_RestrictsNamespaces(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
 	key := newKey("restricted")
@@ -32,7 +32,7 @@ func TestNamespacesMayBeKeptFromExportingAndImporting(t *testing.T) {
 	a.runWith(t, hubRegistry(hub), options)
 	b.run(t, hub, flags("cls2"))
 
-	// A namespace without the label may not export, and the user learns how to change that.
+	// A namespace without the label may not export. The condition tells the user how to change that.
 	a.export(t, key, 1, 1)
 	a.condition(t, key, "Ready=False Failed", `may not export: this cluster's controller runs with --export-namespaces="export=yes"`)
 	a.condition(t, key, "Valid=True Valid", "")
@@ -43,7 +43,7 @@ func TestNamespacesMayBeKeptFromExportingAndImporting(t *testing.T) {
 	b.imported(t, key, fromA)
 	a.imported(t, key, fromA)
 
-	// Without it, what was exported is withdrawn. Another cluster's export is imported as before.
+	// Without the label, exports are withdrawn. Exports of other clusters are still imported.
 	b.export(t, key, 2, 1)
 	both := map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}}
 	a.imported(t, key, both)
@@ -54,7 +54,7 @@ func TestNamespacesMayBeKeptFromExportingAndImporting(t *testing.T) {
 	b.imported(t, key, fromB)
 	a.imported(t, key, fromB)
 
-	// A namespace that may not import loses its imports, here only.
+	// In a namespace that may not import, the imports are deleted, in this cluster only.
 	a.setLabel(t, key.Namespace, "import", "no")
 	a.notImported(t, key)
 	b.condition(t, key, "Ready=True Exported", "")
@@ -62,7 +62,7 @@ func TestNamespacesMayBeKeptFromExportingAndImporting(t *testing.T) {
 	a.setLabel(t, key.Namespace, "import", "yes")
 	a.imported(t, key, fromB)
 
-	// Importing and exporting are two things.
+	// A namespace that may not import may still export.
 	a.setLabel(t, key.Namespace, "import", "no")
 	a.setLabel(t, key.Namespace, "export", "yes")
 	a.condition(t, key, "Ready=True Exported", "")
@@ -70,19 +70,19 @@ func TestNamespacesMayBeKeptFromExportingAndImporting(t *testing.T) {
 	a.notImported(t, key)
 }
 
-func TestSystemNamespacesTakeNoPart(t *testing.T) {
+func TestScope_ExcludesSystemNamespaces(t *testing.T) {
 	hub := memory.NewHub()
 	a, b := twoClusters(t)
 	key := newKey("ordinary")
 	a.namespace(t, key.Namespace)
 	b.namespace(t, key.Namespace)
 	system := mcs.Key{Namespace: metav1.NamespaceSystem, Name: "web"}
-	t.Cleanup(func() { a.empty(t, system.Namespace) })
+	t.Cleanup(func() { a.deleteObjects(t, system.Namespace) })
 	a.run(t, hub, flags("cls1"))
 	options := testOptions(flags("cls2"))
 	options.Scope.ExportNamespaces = "kube-system," + key.Namespace
 	b.runWith(t, hubRegistry(hub), options)
-	t.Cleanup(func() { b.empty(t, system.Namespace) })
+	t.Cleanup(func() { b.deleteObjects(t, system.Namespace) })
 	a.export(t, system, 1, 1)
 	a.condition(t, system, "Ready=False Failed", "namespace kube-system may not export")
 	b.export(t, system, 2, 1)

@@ -25,11 +25,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
 )
 
-// peerNotificationMetrics come with peer notifications, which need the pods' network.
+// peerNotificationMetrics exist only with peer notifications, which need the pods' network.
 var peerNotificationMetrics = map[string]bool{"cloud_map_mcs_registry_peer_notifications_total": true, "cloud_map_mcs_registry_poll_interval_seconds": true}
 
-// TestScrape: all that the alerts and the dashboard use is in a scrape of a controller that works, and the real promtool finds
-// nothing wrong with it.
+// TestScrape checks that a scrape of a running controller has all metrics that the alerts and the dashboard use, and that promtool
+// accepts it.
 func TestScrape(t *testing.T) {
 	a, b := twoClusters(t)
 	url := localCloudMap(t, cloudmaplocal.Options{})
@@ -61,7 +61,7 @@ func TestScrape(t *testing.T) {
 	watched := &instance{stop: stop, done: make(chan error, 1)}
 	setup := Setup{Options: testOptions(flags("cls2")), NewRegistry: newRegistry(metrics), Registerer: registerer, Logger: ctrllog.Log}
 	go func() { watched.done <- Run(ctx, b.cfg, setup) }()
-	t.Cleanup(func() { watched.end(t) })
+	t.Cleanup(func() { watched.stopAndWait(t) })
 	b.export(t, key, 2, 1)
 	b.condition(t, key, "Ready=True Exported", "")
 	a.export(t, key, 1, 2)

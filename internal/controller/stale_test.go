@@ -19,8 +19,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
-// staleIs waits until the import has condition Stale with that status and reason, "" for none, and text in its message.
-func (k *cluster) staleIs(t *testing.T, key mcs.Key, want, text string) *metav1.Condition {
+// awaitStale waits until the import has condition Stale with that status and reason, "" for none, and text in its message.
+func (k *cluster) awaitStale(t *testing.T, key mcs.Key, want, text string) *metav1.Condition {
 	t.Helper()
 	var c *metav1.Condition
 	eventually(t, "condition Stale of "+key.String(), func() error {
@@ -40,8 +40,8 @@ func (k *cluster) staleIs(t *testing.T, key mcs.Key, want, text string) *metav1.
 	return c
 }
 
-// A cluster whose controller dies: its endpoints are withdrawn where others are left, also by a controller that has just
-// started, the last ones stay, and all are back when it is.
+// When the controller of a cluster dies, its endpoints are withdrawn if the service has others, also by a controller that has just
+// started. The last endpoints stay. All are imported again when the controller is back.
 func TestStaleCluster(t *testing.T) {
 	a, b := twoClusters(t)
 	hub := memory.NewHub()
@@ -61,23 +61,24 @@ func TestStaleCluster(t *testing.T) {
 	before := b.imported(t, shared, both)
 	b.imported(t, alone, last)
 
-	runA.end(t)
+	runA.stopAndWait(t)
 	after := b.imported(t, shared, withdrawn)
 	if !slices.Equal(before.Spec.IPs, after.Spec.IPs) || len(after.Spec.Ports) != len(before.Spec.Ports) {
 		t.Errorf("the import changed from %+v to %+v", before.Spec, after.Spec)
 	}
-	b.staleIs(t, shared, "True Withdrawn", "cluster cls1 (endpoints withdrawn)")
+	b.awaitStale(t, shared, "True Withdrawn", "cluster cls1 (endpoints withdrawn)")
 	b.event(t, shared, "StaleCluster")
-	b.staleIs(t, alone, "True LastEndpointsKept", "cluster cls1 (endpoints kept)")
+	b.awaitStale(t, alone, "True LastEndpointsKept", "cluster cls1 (endpoints kept)")
 	b.imported(t, alone, last)
 
-	// A controller that starts has to judge anew. Until then it brings nothing back. The marker shows that it has looked.
+	// A controller that has just started does not know which clusters are stale. Until it does, it imports nothing again. The marker
+	// shows that it has reconciled.
 	marker := mcs.Key{Namespace: shared.Namespace + "-marker", Name: "web"}
 	b.namespace(t, marker.Namespace)
 	moving := b.export(t, marker, 2, 1)
 	b.imported(t, marker, map[string][]string{"cls2": {"10.2.0.1"}})
 	writes := b.writes.in(shared.Namespace)
-	runB.end(t)
+	runB.stopAndWait(t)
 	b.run(t, hub, flags("cls2"))
 	for n := 2; n < 5; n++ {
 		change(t, b, moving, func(e *discoveryv1.EndpointSlice) { e.Endpoints = controllertest.Endpoints(2, n) })
@@ -89,27 +90,27 @@ func TestStaleCluster(t *testing.T) {
 		})
 	}
 	if now := b.writes.in(shared.Namespace); now != writes {
-		t.Errorf("a restart made %d writes though nothing changed", now-writes)
+		t.Errorf("a restart made %d writes without a change", now-writes)
 	}
 
-	// The other endpoints go: what was withdrawn is better than nothing.
+	// Without other endpoints, the withdrawn ones are imported again.
 	change(t, b, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints[0].Conditions.Ready = new(false) })
 	b.imported(t, shared, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}, "cls2": {"10.2.0.1 not ready"}})
-	b.staleIs(t, shared, "True LastEndpointsKept", "cls1")
+	b.awaitStale(t, shared, "True LastEndpointsKept", "cls1")
 	change(t, b, slice, func(e *discoveryv1.EndpointSlice) { e.Endpoints[0].Conditions.Ready = new(true) })
 	b.imported(t, shared, withdrawn)
 
 	a.run(t, hub, flags("cls1"))
 	imp := b.imported(t, shared, both)
-	b.staleIs(t, shared, "False NoneStale", "")
-	b.staleIs(t, alone, "False NoneStale", "")
+	b.awaitStale(t, shared, "False NoneStale", "")
+	b.awaitStale(t, alone, "False NoneStale", "")
 	if got := imp.Annotations[plan.AnnotationStaleClusters]; got != "" {
 		t.Errorf("the import still lists stale clusters: %q", got)
 	}
 	if before.Spec.IPs[0] != imp.Spec.IPs[0] {
 		t.Errorf("the clusterset IP changed from %s to %s", before.Spec.IPs[0], imp.Spec.IPs[0])
 	}
-	a.staleIs(t, shared, "", "")
+	a.awaitStale(t, shared, "", "")
 }
 
 func TestStaleClusterPolicies(t *testing.T) {
@@ -140,10 +141,10 @@ func TestStaleClusterPolicies(t *testing.T) {
 			a.export(t, alone, 1, 1)
 			b.imported(t, shared, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}})
 			b.imported(t, alone, map[string][]string{"cls1": {"10.1.0.1"}})
-			runA.end(t)
-			b.staleIs(t, shared, tt.reason, "for more than 2m0s from cluster cls1")
+			runA.stopAndWait(t)
+			b.awaitStale(t, shared, tt.reason, "for more than 2m0s from cluster cls1")
 			b.imported(t, shared, tt.want)
-			b.staleIs(t, alone, tt.reason, "cls1")
+			b.awaitStale(t, alone, tt.reason, "cls1")
 			b.imported(t, alone, map[string][]string{"cls1": tt.want["cls1"]})
 		})
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// ask gets what the status endpoint at address says at path.
-func ask[T any](t *testing.T, address, path string) (T, error) {
+// getStatus reads path of the status endpoint at address.
+func getStatus[T any](t *testing.T, address, path string) (T, error) {
 	t.Helper()
 	var out T
 	resp, err := http.Get("http://" + address + path)
@@ -50,7 +50,7 @@ func TestStatusEndpoint(t *testing.T) {
 	b.export(t, key, 2, 1)
 
 	eventually(t, "what the leader says", func() error {
-		got, err := ask[status.Status](t, leader, status.PathStatus)
+		got, err := getStatus[status.Status](t, leader, status.PathStatus)
 		if err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func TestStatusEndpoint(t *testing.T) {
 		}
 		return nil
 	})
-	service, err := ask[status.Service](t, leader, status.ServicePath(key))
+	service, err := getStatus[status.Service](t, leader, status.ServicePath(key))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,19 +74,19 @@ func TestStatusEndpoint(t *testing.T) {
 		service.Publication.State != registry.Exported.String() {
 		t.Errorf("the service is %+v", service)
 	}
-	all, err := ask[[]status.Service](t, leader, status.PathServices)
+	all, err := getStatus[[]status.Service](t, leader, status.PathServices)
 	if err != nil || len(all) != 1 || all[0].Key != key {
 		t.Errorf("all services are %+v, %v", all, err)
 	}
-	probe, err := ask[status.Probe](t, leader, status.ProbePath(key))
+	probe, err := getStatus[status.Probe](t, leader, status.ProbePath(key))
 	if err != nil || probe.Name != key.Name+"."+key.Namespace+".svc.clusterset.local" {
 		t.Errorf("the probe is %+v, %v", probe, err)
 	}
-	standby, err := ask[status.Status](t, options.Serving.Status, status.PathStatus)
+	standby, err := getStatus[status.Status](t, options.Serving.Status, status.PathStatus)
 	if err != nil || standby.Leader || standby.Problem != "this replica stands by: another one works" {
 		t.Errorf("the standby says %+v, %v", standby, err)
 	}
-	if _, err := ask[status.Service](t, options.Serving.Status, status.ServicePath(key)); err == nil {
-		t.Error("the standby knows the registry")
+	if _, err := getStatus[status.Service](t, options.Serving.Status, status.ServicePath(key)); err == nil {
+		t.Error("the standby reports a registry")
 	}
 }

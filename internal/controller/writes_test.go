@@ -29,7 +29,7 @@ func TestWritesPerExportedService(t *testing.T) {
 			eventually(t, "status of the import", func() error {
 				var imp mcsv1beta1.ServiceImport
 				if err := k.get(t, key, &imp); err != nil || len(imp.Status.Conditions) == 0 {
-					return fmt.Errorf("it has no conditions (%w)", err)
+					return fmt.Errorf("the ServiceExport has no conditions (%w)", err)
 				}
 				return nil
 			})

@@ -10,7 +10,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// start is when the first export of the tests was created.
+// start is the creation time of the first export of the tests.
 var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // compareAddr lets cmp compare addresses.

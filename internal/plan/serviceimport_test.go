@@ -215,7 +215,7 @@ func TestIsManaged(t *testing.T) {
 		"slice, wrong label":    {&discoveryv1.EndpointSlice{ObjectMeta: label(LabelAppManagedBy, ManagedBy)}, false},
 		"another's import":      {&mcsv1beta1.ServiceImport{ObjectMeta: label(LabelAppManagedBy, "lighthouse")}, false},
 		"unlabelled":            {&mcsv1beta1.ServiceImport{}, false},
-		"of the old controller": {&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationDerivedServiceAWS: "x"}}}, false},
+		"of the legacy controller": {&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationDerivedServiceAWS: "x"}}}, false},
 	} {
 		if got := IsManaged(tc.obj); got != tc.want {
 			t.Errorf("IsManaged(%s) = %t, want %t", name, got, tc.want)

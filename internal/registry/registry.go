@@ -62,7 +62,7 @@ type View struct {
 	// notified when a cluster becomes stale or recovers.
 	Stale []string
 	// LivenessUnknown are the clusters, sorted, in Exports that had no heartbeat since this process started, but not for long
-	// enough to be stale. What a previous process decided about them stays. The key is notified when it is known.
+	// enough to be stale. The caller keeps the decision of a previous process about them. The key is notified when it is known.
 	LivenessUnknown []string
 	// Local is the status of this cluster's own export of the key.
 	Local PublishStatus

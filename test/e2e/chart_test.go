@@ -131,7 +131,7 @@ func command(t *testing.T, c cluster, line string) string {
 	return out
 }
 
-// watchImport looks at service web in a cluster until stop is called. gone is then the first time that its clusterset IP or its
+// watchImport polls service web in a cluster until stop is called. gone is then the first time that its clusterset IP or its
 // endpoints were not there.
 func watchImport(t *testing.T, c cluster, ns, ip string) (stop func(), gone func() error) {
 	ctx, cancel := context.WithCancel(t.Context())

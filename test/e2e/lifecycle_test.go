@@ -54,7 +54,7 @@ func TestImportLivesAsLongAsAnExport(t *testing.T) {
 	}
 }
 
-// TestOnlyWithServiceExport: a Service of the same name takes part only where there is a ServiceExport beside it.
+// TestOnlyWithServiceExport: a Service of the same name is exported only by clusters that have a ServiceExport for it.
 func TestOnlyWithServiceExport(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)

@@ -50,7 +50,7 @@ func cloudMap() onRegistry {
 		withdrawn: wait(AWS("list-services --query \"Services[?Name=='nginx-hello']\" --output text"), soon, lacks("nginx-hello")),
 		left:      wait(AWS("list-services --query 'Services[].Name' --output text"), soon, lacks("catalog.", "members")),
 		seeRegistry: Step{6, "See it in Cloud Map",
-			"One instance per endpoint, as the AWS Cloud Map MCS Controller for K8s wrote them: for people, and for AWS services that know nothing of Kubernetes. What the clusters read is `catalog.cls1` in `mcs.demo-set`.",
+			"One instance per endpoint, as the AWS Cloud Map MCS Controller for K8s wrote them: for people, and for AWS services without access to Kubernetes. The clusters themselves read `catalog.cls1` in `mcs.demo-set`.",
 			[]Command{
 				wait(AWS("list-namespaces --query \"Namespaces[?Name=='demo']\""), soon, contains(`"Name": "demo"`, `"Type": "HTTP"`, `"HttpName": "demo"`)),
 				wait(AWS("list-services --query \"Services[?Name=='nginx-hello']\""), soon, contains(`"Name": "nginx-hello"`)),

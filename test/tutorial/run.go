@@ -76,8 +76,8 @@ func Introduction(registry string) string {
 		title = "# The walk-through on " + registries[registry].name + "\n"
 	}
 	return title + `
-What ` + "`make demo`" + ` does and really printed, on two Kubernetes clusters of the testbed: from installing to uninstalling. The setting is that of
-the old controller's tutorial: clusters ` + "`cls1` and `cls2`" + `, pod networks routable to each other and not overlapping, and the same service CIDR in both.
+The steps of ` + "`make demo`" + ` with their real output, on two Kubernetes clusters of the testbed: from installing to uninstalling. The setting is that of
+the legacy controller's tutorial: clusters ` + "`cls1` and `cls2`" + `, pod networks routable to each other and not overlapping, and the same service CIDR in both.
 ` + registries[registry].introduction
 }
 

@@ -32,7 +32,7 @@ const (
 // nonRoot is the user of images that need no root: the number is that of distroless images.
 const nonRoot = "65532:65532"
 
-// Result is where the builder put things.
+// Result holds the paths of the built files.
 type Result struct {
 	Software     cluster.Software
 	NodeProgram  string // the first process of every node

@@ -81,7 +81,7 @@ type Node struct {
 	PodNetworks []netip.Prefix
 }
 
-// Region is where all the clusters pretend to be: the tutorial's.
+// Region is the AWS region of all clusters: the tutorial's.
 const Region = "ap-southeast-2"
 
 // NewPlan lays the testbed out:

@@ -44,15 +44,15 @@ func (s *supervisor) run() error {
 		if err != nil {
 			return fmt.Errorf("opening the log of %s: %w", p.Name, err)
 		}
-		go s.keep(p, log, gates)
+		go s.runProcess(p, log, gates)
 	}
 	for {
 		s.reap()
 	}
 }
 
-// keep runs one process for as long as the node lives, or until it has ended well if it runs once.
-func (s *supervisor) keep(p cluster.Process, log *os.File, gates *gates) {
+// runProcess runs a process and restarts it until the node stops; a process that runs once ends when it succeeds.
+func (s *supervisor) runProcess(p cluster.Process, log *os.File, gates *gates) {
 	defer log.Close()
 	for _, g := range p.After {
 		gates.wait(g)

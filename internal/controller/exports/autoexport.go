@@ -73,7 +73,7 @@ func (r *AutoExporter) Register(mgr manager.Manager) error {
 		Complete(r)
 }
 
-// autoVerdict is what to do with the ServiceExport of a Service.
+// autoVerdict is the decision about the ServiceExport of a Service.
 type autoVerdict int
 
 const (

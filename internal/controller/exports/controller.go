@@ -42,11 +42,11 @@ type Controller struct {
 type publishedExport struct {
 	export  mcs.Export
 	leftOut string
-	// since is when it was first published.
+	// since is the time of its first publication.
 	since time.Time
 }
 
-// Config is what New needs.
+// Config configures New.
 type Config struct {
 	Client     client.Client
 	Membership *membership.Membership

@@ -18,23 +18,23 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// The derived Service is made before the ServiceImport: what becomes of the one when the other cannot be made.
+// The derived Service is created before the ServiceImport. It must not be left behind if the ServiceImport cannot be created.
 func TestApplyResumesPartialImport(t *testing.T) {
 	full := errors.New("no IP is left")
 	name := client.ObjectKey{Namespace: webKey.Namespace, Name: webKey.Name}
 	foreign := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	for title, c := range map[string]struct {
-		// onService is what happens when the Service is made.
+		// onService is called when the Service is created.
 		onService   func(context.Context, client.WithWatch) error
 		wantErr     func(error) bool
 		wantImport  bool
 		wantService bool
 	}{
-		"all is well": {
+		"both are created": {
 			func(context.Context, client.WithWatch) error { return nil },
 			func(err error) bool { return err == nil }, true, true,
 		},
-		"the ServiceImport is made without a Service": {
+		"the ServiceImport is created without a Service": {
 			func(context.Context, client.WithWatch) error { return full },
 			func(err error) bool { return errors.Is(err, full) }, true, false,
 		},

@@ -44,7 +44,7 @@ type Controller struct {
 	reported sync.Map // mcs.Key -> struct{}
 }
 
-// Config is what New needs.
+// Config configures New.
 type Config struct {
 	Client     client.Client
 	Membership *membership.Membership

@@ -31,7 +31,7 @@ type importFacts struct {
 	takeover    TakeoverObjects
 	// local is this cluster's own export, read from its objects and not from the registry.
 	local *mcs.Export
-	// view is what the registry knows of the other clusters. It is empty while synced is false.
+	// view is the registry's answer for the other clusters. It is empty while synced is false.
 	view   registry.View
 	synced bool
 	// staleRule is the administrator's rule for the endpoints of stale clusters.
@@ -107,7 +107,7 @@ func (f importFacts) staleClusters(unknown []string) []string {
 // isForeign reports whether imp exists and this controller did not create it.
 func isForeign(imp *mcsv1beta1.ServiceImport) bool { return imp != nil && !plan.IsManaged(imp) }
 
-// verdict is what to do with an import.
+// verdict is the decision about an import.
 type verdict int
 
 const (
@@ -121,7 +121,7 @@ const (
 	verdictApply
 )
 
-// importDecision is what the import should be.
+// importDecision is the desired state of the import.
 type importDecision struct {
 	verdict verdict
 	merged  mcs.Merged

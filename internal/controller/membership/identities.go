@@ -26,10 +26,10 @@ import (
 const IdentitiesName = names.IdentityConfigMap
 
 // Identities remembers under which identities this cluster may have something in the registry: in a ConfigMap with a key
-// "<clusterset>.<cluster>" for each, both DNS labels, and the UID of namespace kube-system for its value. It is what a
-// controller knows of an identity that was changed while none ran.
+// "<clusterset>.<cluster>" for each, both DNS labels, and the UID of namespace kube-system for its value. From it, a
+// controller learns of an identity that was changed while none ran.
 type Identities struct {
-	// Client reads and writes without a cache: one object, a few times in a controller's life.
+	// Client reads and writes without a cache: one object, a few times per process.
 	Client client.Client
 	// Namespace is where the ConfigMap is; "" is nowhere, and nothing is remembered.
 	Namespace string
@@ -91,7 +91,7 @@ func (i *Identities) patch(ctx context.Context, identity mcs.Identity, value *st
 	return nil
 }
 
-// podNamespaceFile is where Kubernetes tells a pod its namespace.
+// podNamespaceFile is the file in which Kubernetes mounts a pod's namespace.
 const podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // homeNamespace returns the controller's own namespace, "" if it runs outside of a cluster and no flag sets it.

@@ -19,7 +19,7 @@ type properties struct {
 	ClusterID, ClusterSetID string
 }
 
-// decideIdentity says who the cluster is, or what the user must do so that it can be known. A ClusterProperty has
+// decideIdentity returns the cluster's identity, or what the user must do to set it. A ClusterProperty has
 // precedence over the flag of the same meaning.
 func decideIdentity(p properties, flags config.Identity, uid string) (mcs.Identity, error) {
 	clusterID, err := decideID(p, p.ClusterID, aboutv1beta1.ClusterIDProperty, flags.ClusterID, "--cluster-id")

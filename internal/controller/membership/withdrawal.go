@@ -11,7 +11,7 @@ import (
 // withdrawalRetry is the pause after a try, of minutes, that failed.
 const withdrawalRetry = time.Minute
 
-// withdrawal removes from the registry what this cluster has there under an identity that it has no more.
+// withdrawal removes this cluster's exports and member record under its previous identities from the registry.
 type withdrawal struct {
 	stop context.CancelFunc
 	done chan struct{}
@@ -42,7 +42,7 @@ func (m *Membership) withdrawPrevious(ctx context.Context, now mcs.Identity, uid
 	}
 }
 
-// withdraw removes what there is under identity, in the background until it is done.
+// withdraw starts to remove everything under identity in the background, with retries.
 func (m *Membership) withdraw(ctx context.Context, identity mcs.Identity) {
 	ctx, stop := context.WithCancel(ctx)
 	w := &withdrawal{stop: stop, done: make(chan struct{})}
@@ -68,7 +68,8 @@ func (m *Membership) withdraw(ctx context.Context, identity mcs.Identity) {
 	}()
 }
 
-// leaveAs removes what a previous process left under identity, and forgets it. A clone of this cluster keeps its exports.
+// leaveAs removes what a previous process left under identity, and then the identity from the ConfigMap. A clone of this
+// cluster keeps its exports.
 func (m *Membership) leaveAs(ctx context.Context, identity mcs.Identity) error {
 	reg, err := m.newRegistry(ctx, identity)
 	if err != nil {
@@ -82,7 +83,7 @@ func (m *Membership) leaveAs(ctx context.Context, identity mcs.Identity) error {
 	return m.identities.Forget(ctx, identity)
 }
 
-// endWithdrawal makes sure that nothing is withdrawn under identity any more, for it is the cluster's again.
+// endWithdrawal stops the withdrawal under identity, which is the cluster's again, and waits until it has ended.
 func (m *Membership) endWithdrawal(identity mcs.Identity) {
 	if w := m.withdrawals[identity]; w != nil {
 		w.stop()

@@ -43,7 +43,7 @@ func (c *claim) evaluate(shown aliveState) verdict {
 // acquire records that this process wrote alive at revision.
 func (c *claim) acquire(revision int64) { c.fence, c.held = revision, true }
 
-// dropFence requires that alive is written anew before anything else.
+// dropFence requires that the next write rewrites the key alive.
 func (c *claim) dropFence() { c.fence = 0 }
 
 // observe compares the fence with alive as of revision, and reports whether this process has lost it.

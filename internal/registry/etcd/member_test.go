@@ -41,7 +41,7 @@ func TestMemberRecord(t *testing.T) {
 	if _, err := decodeMember([]byte(strings.Replace(string(data), record.Version(), "99.0", 1)), "set1", "cls1"); !errors.As(err, &newer) {
 		t.Errorf("a record of a later format: error %v, want a NewerError", err)
 	}
-	// What a later minor version adds may be ignored.
+	// Additions of a later minor version may be ignored.
 	if _, err := decodeMember([]byte(strings.Replace(string(data), "{", `{"more": 1,`, 1)), "set1", "cls1"); err != nil {
 		t.Errorf("a record with a further field: %v", err)
 	}

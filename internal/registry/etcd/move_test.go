@@ -78,7 +78,7 @@ func startCloudMap(t *testing.T) (url string) {
 	return listener.URL
 }
 
-// life is one run of a cluster's controller, exporting to the first registry and importing from all.
+// life is one process of a cluster's controller, exporting to the first registry and importing from all.
 type life struct {
 	t   *testing.T
 	reg registry.Registry

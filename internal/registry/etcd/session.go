@@ -94,7 +94,7 @@ func (s *session) acquire(revision int64) {
 	s.recordRevision = revision
 }
 
-// dropFence requires that alive is written anew before anything else.
+// dropFence requires that the next write rewrites the key alive.
 func (s *session) dropFence() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,7 +26,7 @@ func testWriter(t *testing.T) *writer {
 	return newWriter(fast(cls1), fastTimings(), st, m, engine.NewNotifier(m.addResolvedLookups))
 }
 
-// A transaction of unknown outcome may still be carried out, so alive has to be written anew. etcd surely did not carry out what
+// A transaction of unknown outcome may still be carried out, so the key alive must be rewritten. etcd surely did not carry out what
 // it refused: claiming the ID again after each refusal would write alive all the time.
 func TestFailedWriteDropsFence(t *testing.T) {
 	tests := map[string]struct {
