@@ -77,7 +77,7 @@ func mustTemplate(t *testing.T, args ...string) string {
 	return out
 }
 
-// objects splits a manifest, by kind and name.
+// objects returns the objects of a manifest by "Kind/name".
 func objects(t *testing.T, manifest string) map[string]*unstructured.Unstructured {
 	t.Helper()
 	out := map[string]*unstructured.Unstructured{}
@@ -96,7 +96,7 @@ func objects(t *testing.T, manifest string) map[string]*unstructured.Unstructure
 		}
 		key := obj.GetKind() + "/" + obj.GetName()
 		if out[key] != nil {
-			t.Errorf("%s is there twice", key)
+			t.Errorf("duplicate object %s", key)
 		}
 		out[key] = obj
 	}
@@ -115,8 +115,8 @@ func kustomize(t *testing.T, dir string) string {
 	return string(manifest)
 }
 
-// TestChartIsTheBase compares the chart with default values with deploy/guard and deploy/base.
-func TestChartIsTheBase(t *testing.T) {
+// TestChart_DefaultsEqualBase compares the chart with default values with deploy/guard and deploy/base.
+func TestChart_DefaultsEqualBase(t *testing.T) {
 	want := objects(t, kustomize(t, "base")+"\n---\n"+kustomize(t, "guard"))
 	delete(want, "Namespace/"+system) // helm install --create-namespace
 	got := objects(t, mustTemplate(t, "--skip-tests"))
@@ -141,7 +141,7 @@ func withoutLabels(obj *unstructured.Unstructured) {
 	for _, key := range []string{"helm.sh/resource-policy", "cloud-map-mcs-controller/shared"} {
 		delete(annotations, key)
 	}
-	// Empty values are removed, like nil.
+	// An empty map becomes nil: cmp.Diff distinguishes them.
 	obj.SetLabels(nil)
 	obj.SetAnnotations(nil)
 	if len(labels) > 0 {
@@ -166,8 +166,8 @@ func valuesFiles(t *testing.T) map[string]string {
 	return out
 }
 
-// TestChartGolden compares the rendered chart of each values file with its golden file, except CRDs and guard (TestChartIsTheBase).
-func TestChartGolden(t *testing.T) {
+// TestChart_MatchesGoldenFiles compares the rendered chart of each values file with its golden file, except CRDs and guard (TestChart_DefaultsEqualBase).
+func TestChart_MatchesGoldenFiles(t *testing.T) {
 	for name, values := range valuesFiles(t) {
 		t.Run(name, func(t *testing.T) {
 			got := mustTemplate(t, "--values", values, "--set", "crds.install=false,crds.guard=false", "--api-versions", "about.k8s.io/v1beta1/ClusterProperty")
@@ -180,7 +180,7 @@ func TestChartGolden(t *testing.T) {
 	}
 }
 
-// checkStrictly reports fields that Kubernetes does not know. It skips objects of the Prometheus operator and of this project.
+// checkStrictly reports unknown fields. It skips objects of the Prometheus operator and of this project.
 func checkStrictly(t *testing.T, manifest string) {
 	t.Helper()
 	strict := serializer.NewCodecFactory(clientgoscheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
@@ -210,14 +210,15 @@ func managerArgs(t *testing.T, manifest string) []string {
 	return args
 }
 
-// onlyByExtraArgs are the flags without a value: the chart's ports and RBAC depend on them, or they are for a controller outside a pod.
+// onlyByExtraArgs are the flags without a Helm value: the chart's ports and RBAC depend on them, or they are for a controller
+// outside a pod.
 var onlyByExtraArgs = []string{
 	"health-probe-bind-address", "kube-context", "kubeconfig", "leader-elect", "leader-election-namespace", "metrics-bind-address",
 	"status-bind-address", "version",
 }
 
-// TestChartPassesEveryFlag checks that each flag has a value, except onlyByExtraArgs, and that each value sets the flag that its comment names.
-func TestChartPassesEveryFlag(t *testing.T) {
+// TestChart_PassesEveryFlag checks that each flag has a value, except onlyByExtraArgs, and that each value sets the flag that its comment names.
+func TestChart_PassesEveryFlag(t *testing.T) {
 	manifest := mustTemplate(t, "--values", chartDir+"/ci/everything-values.yaml", "--set", "extraArgs=null")
 	options := config.Default()
 	flags := options.Flags()
@@ -239,26 +240,26 @@ func TestChartPassesEveryFlag(t *testing.T) {
 	if d := cmp.Diff(want, passed); d != "" {
 		t.Errorf("flags of the controller that the chart does not pass, or that it only passes by extraArgs (-want +got):\n%s", d)
 	}
-	var said []string
+	var documented []string
 	for _, v := range readValues(t) {
-		said = append(said, v.Flags...)
+		documented = append(documented, v.Flags...)
 	}
-	slices.Sort(said)
+	slices.Sort(documented)
 	slices.Sort(want)
-	if d := cmp.Diff(want, said); d != "" {
+	if d := cmp.Diff(want, documented); d != "" {
 		t.Errorf("flags in the comments of values.yaml (-want +got):\n%s", d)
 	}
 }
 
-// TestChartRefuses checks that rendering fails for invalid values.
-func TestChartRefuses(t *testing.T) {
+// TestChart_RejectsInvalidValues checks that rendering fails for invalid values.
+func TestChart_RejectsInvalidValues(t *testing.T) {
 	tests := map[string]struct {
 		set  string
 		want string
 	}{
-		"a value that does not exist":       {"notify.port=9000", "additional properties 'notify' not allowed"},
-		"one inside another":                {"aws.regoin=eu-west-1", "additional properties 'regoin' not allowed"},
-		"another type":                      {"replicas=two", "replicas"},
+		"an unknown value":                  {"notify.port=9000", "additional properties 'notify' not allowed"},
+		"an unknown nested value":           {"aws.regoin=eu-west-1", "additional properties 'regoin' not allowed"},
+		"a string as replicas":              {"replicas=two", "replicas"},
 		"an ID with dots":                   {"clusterId=a.b,clusterSetId=c", "clusterId"},
 		"half an identity":                  {"clusterId=cls1", "belong together"},
 		"etcd without endpoints":            {"registry=etcd", "needs etcd.endpoints"},
@@ -279,8 +280,8 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// TestChartLints runs `helm lint` with each values file.
-func TestChartLints(t *testing.T) {
+// TestChart_PassesHelmLint runs `helm lint` with each values file.
+func TestChart_PassesHelmLint(t *testing.T) {
 	for name, values := range valuesFiles(t) {
 		if name == "properties" {
 			continue // needs an API server with the CRD, which lint does not have

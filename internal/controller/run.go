@@ -45,7 +45,7 @@ const (
 	// reconcileTimeout ends a reconcile that hangs. One takes milliseconds; a hundred new slices at 500 requests a second and
 	// eight at a time take two seconds.
 	reconcileTimeout = time.Minute
-	// shutdownTimeout fits into the Deployment's terminationGracePeriodSeconds of 15 with the lease's release.
+	// shutdownTimeout leaves 5 s of the Deployment's terminationGracePeriodSeconds (15) to release the Lease.
 	shutdownTimeout = 10 * time.Second
 )
 
@@ -111,7 +111,7 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 	return mgr, nil
 }
 
-// addControllers adds the membership, the controllers and what serves requests about them to mgr.
+// addControllers adds the membership, the controllers, metrics, status and probes to mgr.
 func addControllers(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterface, mcsVersion schema.GroupVersion, setup Setup) error {
 	if err := kube.AddIndices(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err

@@ -41,15 +41,15 @@ func TestIsServiceImport(t *testing.T) {
 		want       bool
 	}{
 		{name: "one source cluster", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"}]`, want: true},
-		{name: "two", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"},{"cluster":"cls2","derived-service":"` + two + `"}]`, want: true},
+		{name: "two source clusters", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"},{"cluster":"cls2","derived-service":"` + two + `"}]`, want: true},
 		{name: "an early version", annotation: early, want: true},
 		{name: "already taken over", annotation: early, ours: true},
 		{name: "no annotation"},
-		{name: "no cluster", annotation: `[]`},
-		{name: "no JSON", annotation: `[{`},
+		{name: "empty list", annotation: `[]`},
+		{name: "invalid JSON", annotation: `[{`},
 		{name: "a name that the legacy controller does not use", annotation: `[{"cluster":"cls1","derived-service":"` + two + `"}]`},
 		{name: "one of two names is not used by the legacy controller", annotation: `[{"cluster":"cls1","derived-service":"` + one + `"},{"cluster":"cls2","derived-service":"mine"}]`},
-		{name: "of another owner", annotation: "derived-web"},
+		{name: "annotation of another controller", annotation: "derived-web"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestChooseDerived(t *testing.T) {
 	retires := func(s *corev1.Service) { s.Annotations = map[string]string{AnnotationRetires: "2026-11-21T09:00:00Z"} }
 	headless := func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }
 	younger := func(s *corev1.Service) { s.CreationTimestamp = metav1.Unix(2000, 0) }
-	byOther := func(s *corev1.Service) { s.OwnerReferences[0].UID = "earlier" }
+	ofPreviousImport := func(s *corev1.Service) { s.OwnerReferences[0].UID = "earlier" }
 	imp := legacyImport("")
 	named := func(name string) *mcsv1beta1.ServiceImport {
 		imp := legacyImport("")
@@ -106,70 +106,70 @@ func TestChooseDerived(t *testing.T) {
 		imp             *mcsv1beta1.ServiceImport
 		standard        *corev1.Service
 		candidates      []*corev1.Service
-		keep            bool // do not take over
+		noTakeover      bool
 		want            string
-		wantThere       bool
+		wantService     bool
 		wantForeign     bool
 		wantSuperfluous []string
 	}{
-		{name: "nothing", want: standardName},
-		{name: "managed by this controller", imp: named(standardName), standard: svc(standardName, ours), candidates: []*corev1.Service{svc(standardName, ours)}, want: standardName, wantThere: true},
-		{name: "of another owner", imp: imp, standard: svc(standardName), want: standardName, wantThere: true, wantForeign: true},
-		{name: "of another owner, no import yet", standard: svc(standardName), want: standardName, wantThere: true, wantForeign: true},
-		{name: "one of the legacy controller", imp: imp, candidates: []*corev1.Service{old("cls1")}, want: derivedName(key, "cls1"), wantThere: true},
-		{name: "one of an early version", imp: imp, candidates: []*corev1.Service{svc(early)}, want: early, wantThere: true},
-		{name: "no takeover", imp: imp, candidates: []*corev1.Service{old("cls1")}, keep: true, want: standardName},
+		{name: "no Services", want: standardName},
+		{name: "managed by this controller", imp: named(standardName), standard: svc(standardName, ours), candidates: []*corev1.Service{svc(standardName, ours)}, want: standardName, wantService: true},
+		{name: "a Service of another owner", imp: imp, standard: svc(standardName), want: standardName, wantService: true, wantForeign: true},
+		{name: "a Service of another owner, no import yet", standard: svc(standardName), want: standardName, wantService: true, wantForeign: true},
+		{name: "a Service of the legacy controller", imp: imp, candidates: []*corev1.Service{old("cls1")}, want: derivedName(key, "cls1"), wantService: true},
+		{name: "a Service of an early version", imp: imp, candidates: []*corev1.Service{svc(early)}, want: early, wantService: true},
+		{name: "without the flag for takeover", imp: imp, candidates: []*corev1.Service{old("cls1")}, noTakeover: true, want: standardName},
 		{
-			name: "the oldest of several", imp: imp, candidates: []*corev1.Service{old("cls1", younger), old("cls2"), old("cls3", younger)},
-			want: derivedName(key, "cls2"), wantThere: true, wantSuperfluous: []string{derivedName(key, "cls1"), derivedName(key, "cls3")},
+			name: "several Services: the oldest is kept", imp: imp, candidates: []*corev1.Service{old("cls1", younger), old("cls2"), old("cls3", younger)},
+			want: derivedName(key, "cls2"), wantService: true, wantSuperfluous: []string{derivedName(key, "cls1"), derivedName(key, "cls3")},
 		},
-		{name: "of a previous import with the name", imp: imp, candidates: []*corev1.Service{old("cls1", byOther)}, want: standardName},
-		{name: "with the label, but not the name", imp: imp, candidates: []*corev1.Service{svc("mine")}, want: standardName},
+		{name: "a Service of a previous import with the same name", imp: imp, candidates: []*corev1.Service{old("cls1", ofPreviousImport)}, want: standardName},
+		{name: "a Service with the label, but another name", imp: imp, candidates: []*corev1.Service{svc("mine")}, want: standardName},
 		{
-			name: "headless: there is no IP to keep", imp: imp, candidates: []*corev1.Service{old("cls1", headless)},
+			name: "a headless Service has no IP to keep", imp: imp, candidates: []*corev1.Service{old("cls1", headless)},
 			want: standardName, wantSuperfluous: []string{derivedName(key, "cls1")},
 		},
 		{
-			name: "taken over: the one that the import names", imp: named(derivedName(key, "cls1")),
+			name: "after takeover: the Service that the import names", imp: named(derivedName(key, "cls1")),
 			candidates: []*corev1.Service{old("cls1", ours, younger), old("cls2", ours, retires)},
-			want:       derivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{derivedName(key, "cls2")},
+			want:       derivedName(key, "cls1"), wantService: true, wantSuperfluous: []string{derivedName(key, "cls2")},
 		},
 		{
-			name: "taken over, without the flag", imp: named(derivedName(key, "cls1")), keep: true,
+			name: "after takeover, without the flag", imp: named(derivedName(key, "cls1")), noTakeover: true,
 			candidates: []*corev1.Service{old("cls1", ours), old("cls2", ours, retires)},
-			want:       derivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{derivedName(key, "cls2")},
+			want:       derivedName(key, "cls1"), wantService: true, wantSuperfluous: []string{derivedName(key, "cls2")},
 		},
 		{
 			name: "a previous process ended between the writes of import and Service", imp: named(derivedName(key, "cls1")),
 			candidates: []*corev1.Service{old("cls1", younger), old("cls2")},
-			want:       derivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{derivedName(key, "cls2")},
+			want:       derivedName(key, "cls1"), wantService: true, wantSuperfluous: []string{derivedName(key, "cls2")},
 		},
 		{
 			name: "the kept Service was deleted", imp: named(derivedName(key, "cls1")), candidates: []*corev1.Service{old("cls2", ours, retires)},
 			want: standardName, wantSuperfluous: []string{derivedName(key, "cls2")},
 		},
 		{
-			name: "the standard Service exists, too", imp: named(derivedName(key, "cls1")), standard: svc(standardName, ours), candidates: []*corev1.Service{old("cls1", ours)},
-			want: derivedName(key, "cls1"), wantThere: true, wantSuperfluous: []string{standardName},
+			name: "the standard Service exists too", imp: named(derivedName(key, "cls1")), standard: svc(standardName, ours), candidates: []*corev1.Service{old("cls1", ours)},
+			want: derivedName(key, "cls1"), wantService: true, wantSuperfluous: []string{standardName},
 		},
 		{
 			name: "the standard Service is in use", imp: named(standardName), standard: svc(standardName, ours), candidates: []*corev1.Service{old("cls1")},
-			want: standardName, wantThere: true, wantSuperfluous: []string{derivedName(key, "cls1")},
+			want: standardName, wantService: true, wantSuperfluous: []string{derivedName(key, "cls1")},
 		},
 		{name: "the annotation names a Service of the user", imp: named("users"), candidates: []*corev1.Service{svc("users", ours)}, want: standardName},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			slices.Reverse(tt.candidates) // the order is undefined
-			got := ChooseDerived(key, tt.imp, tt.standard, tt.candidates, !tt.keep)
+			got := ChooseDerived(key, tt.imp, tt.standard, tt.candidates, !tt.noTakeover)
 			var superfluous []string
 			for _, s := range got.Superfluous {
 				superfluous = append(superfluous, s.Name)
 			}
 			slices.Sort(tt.wantSuperfluous)
-			if got.Name != tt.want || (got.Service != nil) != tt.wantThere || got.Foreign != tt.wantForeign || !slices.Equal(superfluous, tt.wantSuperfluous) {
-				t.Errorf("got %s (there %v, foreign %v), superfluous %v; want %s (there %v, foreign %v), superfluous %v",
-					got.Name, got.Service != nil, got.Foreign, superfluous, tt.want, tt.wantThere, tt.wantForeign, tt.wantSuperfluous)
+			if got.Name != tt.want || (got.Service != nil) != tt.wantService || got.Foreign != tt.wantForeign || !slices.Equal(superfluous, tt.wantSuperfluous) {
+				t.Errorf("got %s (exists %v, foreign %v), superfluous %v; want %s (exists %v, foreign %v), superfluous %v",
+					got.Name, got.Service != nil, got.Foreign, superfluous, tt.want, tt.wantService, tt.wantForeign, tt.wantSuperfluous)
 			}
 			if got.Service != nil && got.Service.Name != got.Name {
 				t.Errorf("the Service is %s, the name %s", got.Service.Name, got.Name)
@@ -184,15 +184,15 @@ func TestRetire(t *testing.T) {
 	tests := []struct {
 		name, clusterIP, annotation string
 		wantAt                      time.Time
-		wantGone                    bool
+		wantDelete                  bool
 	}{
-		{name: "not decided yet", clusterIP: "10.0.0.1", wantAt: now.Add(drain)},
-		{name: "not yet", clusterIP: "10.0.0.1", annotation: "2026-11-21T09:01:00Z", wantAt: now.Add(time.Minute)},
-		{name: "now", clusterIP: "10.0.0.1", annotation: "2026-11-21T09:00:00Z", wantAt: now, wantGone: true},
-		{name: "long ago", clusterIP: "10.0.0.1", annotation: "2026-11-20T09:00:00Z", wantAt: now.Add(-24 * time.Hour), wantGone: true},
-		{name: "not readable", clusterIP: "10.0.0.1", annotation: "tomorrow", wantAt: now.Add(drain)},
-		{name: "not in a hundred years", clusterIP: "10.0.0.1", annotation: "2126-11-21T09:00:00Z", wantAt: now.Add(drain)},
-		{name: "headless", clusterIP: corev1.ClusterIPNone, wantAt: now, wantGone: true},
+		{name: "no time set", clusterIP: "10.0.0.1", wantAt: now.Add(drain)},
+		{name: "time in a minute", clusterIP: "10.0.0.1", annotation: "2026-11-21T09:01:00Z", wantAt: now.Add(time.Minute)},
+		{name: "time reached", clusterIP: "10.0.0.1", annotation: "2026-11-21T09:00:00Z", wantAt: now, wantDelete: true},
+		{name: "time passed long ago", clusterIP: "10.0.0.1", annotation: "2026-11-20T09:00:00Z", wantAt: now.Add(-24 * time.Hour), wantDelete: true},
+		{name: "invalid time", clusterIP: "10.0.0.1", annotation: "tomorrow", wantAt: now.Add(drain)},
+		{name: "time in a hundred years", clusterIP: "10.0.0.1", annotation: "2126-11-21T09:00:00Z", wantAt: now.Add(drain)},
+		{name: "headless", clusterIP: corev1.ClusterIPNone, wantAt: now, wantDelete: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -201,11 +201,11 @@ func TestRetire(t *testing.T) {
 				svc.Annotations = map[string]string{AnnotationRetires: tt.annotation}
 			}
 			before := svc.DeepCopy()
-			updated, at, gone := Retire(svc, now, drain)
-			if gone != tt.wantGone || !at.Equal(tt.wantAt) {
-				t.Errorf("at %v, gone %v; want %v, %v", at, gone, tt.wantAt, tt.wantGone)
+			updated, at, isDue := Retire(svc, now, drain)
+			if isDue != tt.wantDelete || !at.Equal(tt.wantAt) {
+				t.Errorf("at %v, delete %v; want %v, %v", at, isDue, tt.wantAt, tt.wantDelete)
 			}
-			if !gone && (!plan.IsManaged(updated) || updated.Annotations[AnnotationRetires] != tt.wantAt.Format(time.RFC3339) || updated.Labels["a"] != "b") {
+			if !isDue && (!plan.IsManaged(updated) || updated.Annotations[AnnotationRetires] != tt.wantAt.Format(time.RFC3339) || updated.Labels["a"] != "b") {
 				t.Errorf("the Service becomes %+v", updated.ObjectMeta)
 			}
 			if diff := cmp.Diff(before, svc); diff != "" {
@@ -229,8 +229,8 @@ func TestIsEndpointSlice(t *testing.T) {
 	}
 }
 
-// The derived Service of a taken over import keeps its name in all objects of the import.
-func TestTakenOverServiceKeepsItsName(t *testing.T) {
+// After takeover, all objects of an import use the name of the legacy derived Service.
+func TestTakeover_KeepsDerivedName(t *testing.T) {
 	e := webExport("cls1", "10.10.0.1")
 	m := mcs.Merge([]mcs.Export{e})
 	existing := &corev1.Service{
@@ -258,6 +258,6 @@ func TestTakenOverServiceKeepsItsName(t *testing.T) {
 		}
 	}
 	if len(changes.Create) == 0 {
-		t.Error("there are no slices")
+		t.Error("no slices were planned")
 	}
 }

@@ -39,12 +39,12 @@ func TestLayout(t *testing.T) {
 		if id == "" {
 			continue
 		}
-		what, key, err := l.parse(id, tt.key)
-		if (err != nil) != tt.wantErr || err == nil && (what != tt.wantKind || key != tt.wantKey) {
-			t.Errorf("%s is %v %v (%v), want %v %v", tt.key, what, key, err, tt.wantKind, tt.wantKey)
+		gotKind, key, err := l.parse(id, tt.key)
+		if (err != nil) != tt.wantErr || err == nil && (gotKind != tt.wantKind || key != tt.wantKey) {
+			t.Errorf("%s is %v %v (%v), want %v %v", tt.key, gotKind, key, err, tt.wantKind, tt.wantKey)
 		}
 	}
-	// The prefix of a cluster covers all its keys, and none of a cluster with an ID that begins alike.
+	// The prefix of a cluster covers all its keys, and none of a cluster whose ID has the same beginning.
 	for _, key := range []string{l.member("cls1"), l.alive("cls1"), l.export("cls1", web)} {
 		if !strings.HasPrefix(key, l.cluster("cls1")) || strings.HasPrefix(l.member("cls10"), l.cluster("cls1")) {
 			t.Errorf("%s is not below %s, or cls10's keys are", key, l.cluster("cls1"))
@@ -62,12 +62,12 @@ func FuzzParse(f *testing.F) {
 		if id == "" {
 			return
 		}
-		what, of, err := l.parse(id, key)
+		gotKind, exported, err := l.parse(id, key)
 		if err != nil {
 			return
 		}
-		if back := map[kind]string{kindMember: l.member(id), kindAlive: l.alive(id), kindExport: l.export(id, of)}[what]; back != key {
-			t.Errorf("%q is parsed as %q", key, back)
+		if formatted := map[kind]string{kindMember: l.member(id), kindAlive: l.alive(id), kindExport: l.export(id, exported)}[gotKind]; formatted != key {
+			t.Errorf("%q is formatted as %q after parsing", key, formatted)
 		}
 	})
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// maxProblems bounds the problems that are listed for one cluster.
+// maxProblems limits the problems reported per cluster.
 const maxProblems = 20
 
 // pair is a key with its value, or a deleted key.
 type pair struct {
 	key   string
 	value []byte
-	// revision is that of the last change; 0 if deleted means that it is not known.
+	// revision is that of the last change. For a deleted key, 0 means unknown.
 	revision int64
 	lease    int64
 	deleted  bool
@@ -144,15 +144,15 @@ func (s *state) apply(now time.Time, p pair, changed engine.Keys) {
 		c = &cluster{lastSeen: now, exports: map[mcs.Key]exportState{}, unrecognized: map[string]string{}}
 		s.clusters[id] = c
 	}
-	what, key, err := s.layout.parse(id, p.key)
+	keyKind, key, err := s.layout.parse(id, p.key)
 	switch {
 	case err != nil && p.deleted:
 		delete(c.unrecognized, p.key)
 	case err != nil:
 		c.unrecognized[p.key] = err.Error()
-	case what == kindMember:
+	case keyKind == kindMember:
 		s.applyMember(now, c, p, id)
-	case what == kindAlive:
+	case keyKind == kindAlive:
 		c.applyAlive(p)
 	default:
 		c.applyExport(p, id, key, changed)
@@ -359,19 +359,19 @@ func (c *cluster) problems() []string {
 	case c.alive.lease == 0:
 		lines = append(lines, "its key alive has no lease")
 	}
-	var about []string
+	var exportProblems []string
 	for key, e := range c.exports {
 		if e.unreadable != "" {
-			about = append(about, fmt.Sprintf("export %s cannot be used: %s", key, e.unreadable))
+			exportProblems = append(exportProblems, fmt.Sprintf("export %s cannot be used: %s", key, e.unreadable))
 		}
 		for _, problem := range e.problems {
-			about = append(about, fmt.Sprintf("export %s: %s", key, problem))
+			exportProblems = append(exportProblems, fmt.Sprintf("export %s: %s", key, problem))
 		}
 	}
-	about = slices.AppendSeq(about, maps.Values(c.unrecognized))
-	slices.Sort(about)
-	if len(about) > maxProblems {
-		about = append(about[:maxProblems], fmt.Sprintf("and %d more", len(about)-maxProblems))
+	exportProblems = slices.AppendSeq(exportProblems, maps.Values(c.unrecognized))
+	slices.Sort(exportProblems)
+	if len(exportProblems) > maxProblems {
+		exportProblems = append(exportProblems[:maxProblems], fmt.Sprintf("and %d more", len(exportProblems)-maxProblems))
 	}
-	return append(lines, about...)
+	return append(lines, exportProblems...)
 }
