@@ -50,6 +50,33 @@ func TestMemberRoundTrip(t *testing.T) {
 	}
 }
 
+func TestMemberOrder(t *testing.T) {
+	record := func(uid string, generation, heartbeat int64) Member {
+		return Member{UID: uid, Generation: generation, Heartbeat: heartbeat}
+	}
+	tests := map[string]struct {
+		a, b                Member
+		wantLater, wantSame bool
+	}{
+		"same write":       {a: record("u", 2, 2), b: record("u", 2, 2), wantSame: true},
+		"later generation": {a: record("u", 3, 1), b: record("u", 2, 2), wantLater: true},
+		"later heartbeat":  {a: record("u", 2, 3), b: record("u", 2, 2), wantLater: true},
+		"older generation": {a: record("u", 1, 3), b: record("u", 2, 2)},
+		"older heartbeat":  {a: record("u", 2, 1), b: record("u", 2, 2)},
+		"another cluster":  {a: record("v", 2, 2), b: record("u", 2, 2)},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.a.IsLaterThan(tc.b); got != tc.wantLater {
+				t.Errorf("IsLaterThan is %t, want %t", got, tc.wantLater)
+			}
+			if got := tc.a.IsSameWrite(tc.b); got != tc.wantSame {
+				t.Errorf("IsSameWrite is %t, want %t", got, tc.wantSame)
+			}
+		})
+	}
+}
+
 func TestParseMemberRefuses(t *testing.T) {
 	tests := map[string]struct{ key, value, want string }{
 		"another cluster's":     {AttrClusterID, "cls2", "in the record of"},
