@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -67,28 +69,67 @@ type cluster struct {
 	writes writeCounter
 }
 
-// writeCounter counts write requests by namespace.
+// writeCounter counts accepted writes by namespace and by what they write, such as "POST services", and refused ones.
 type writeCounter struct {
-	mu          sync.Mutex
-	byNamespace map[string]int
+	mu       sync.Mutex
+	accepted map[string]map[string]int
+	refused  map[string]map[string]int
 }
 
-func (c *writeCounter) in(namespace string) int {
+// in returns the number of writes in a namespace, accepted or refused.
+func (c *writeCounter) in(namespace string) (n int) {
+	accepted, refused := c.byKind(namespace)
+	for _, counts := range []map[string]int{accepted, refused} {
+		for _, count := range counts {
+			n += count
+		}
+	}
+	return n
+}
+
+// byKind returns the accepted and refused writes in a namespace by what they write.
+func (c *writeCounter) byKind(namespace string) (accepted, refused map[string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.byNamespace[namespace]
+	return maps.Clone(c.accepted[namespace]), maps.Clone(c.refused[namespace])
+}
+
+func (c *writeCounter) count(namespace, write string, statusCode int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	counts := c.accepted
+	if statusCode >= http.StatusBadRequest {
+		counts, write = c.refused, fmt.Sprint(write, " ", statusCode)
+	}
+	if counts[namespace] == nil {
+		counts[namespace] = map[string]int{}
+	}
+	counts[namespace][write]++
 }
 
 func (c *writeCounter) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		_, after, _ := strings.Cut(req.URL.Path, "/namespaces/")
-		namespace, _, _ := strings.Cut(after, "/")
-		if req.Method != http.MethodGet && !req.URL.Query().Has("dryRun") {
-			c.mu.Lock()
-			c.byNamespace[namespace]++
-			c.mu.Unlock()
+		if req.Method == http.MethodGet || req.URL.Query().Has("dryRun") || req.Body == nil {
+			return next.RoundTrip(req)
 		}
-		return next.RoundTrip(req)
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return nil, err
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		answer, err := next.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		// NAMESPACE/RESOURCE[/NAME[/SUBRESOURCE]]
+		path := append(strings.Split(after, "/"), "", "", "")
+		write := strings.TrimSpace(req.Method + " " + path[1] + " " + path[3])
+		if bytes.Contains(body, []byte(`"reason":"Pending"`)) {
+			write += " Pending"
+		}
+		c.count(path[0], write, answer.StatusCode)
+		return answer, nil
 	})
 }
 
@@ -139,7 +180,7 @@ func startKubernetes(version string, crds ...*apiextensionsv1.CustomResourceDefi
 	if err != nil {
 		return nil, fmt.Errorf("starting an API server: %w", err)
 	}
-	k := &cluster{env: env, writes: writeCounter{byNamespace: map[string]int{}}}
+	k := &cluster{env: env, writes: writeCounter{accepted: map[string]map[string]int{}, refused: map[string]map[string]int{}}}
 	k.admin, err = client.New(cfg, client.Options{Scheme: adminScheme(version)})
 	if err == nil {
 		err = k.installRBAC()
