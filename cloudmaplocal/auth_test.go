@@ -48,7 +48,7 @@ func TestAccessKeys(t *testing.T) {
 	}
 }
 
-func TestAccountsAreApart(t *testing.T) {
+func TestAccounts_AreIsolated(t *testing.T) {
 	w := newTestServer(t, Options{AccessKeys: []AccessKey{{ID: "ONE", Account: "111111111111"}, {ID: "TWO", Account: "222222222222"}}})
 	one, two := w.client("us-east-1", "ONE", "s"), w.client("us-east-1", "TWO", "s")
 	if _, err := one.CreateHttpNamespace(t.Context(), &sd.CreateHttpNamespaceInput{Name: new("demo")}); err != nil {

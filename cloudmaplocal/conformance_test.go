@@ -622,7 +622,7 @@ func testARNs(t *testing.T, w *testServer) {
 	}
 }
 
-func TestRegionsAreApart(t *testing.T) {
+func TestRegions_AreIsolated(t *testing.T) {
 	w := newTestServer(t, Options{})
 	w.namespace("demo")
 	count := func(c *sd.Client) int {

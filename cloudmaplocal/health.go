@@ -6,19 +6,19 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
 )
 
-func (h instanceHandler) updateCustomHealth(in wire.CustomHealthInput) (wire.NoBody, error) {
+func (h instanceHandler) updateCustomHealth(in wire.CustomHealthInput) (wire.EmptyBody, error) {
 	svc, inst, err := h.findInstance(in.ServiceId, in.InstanceId)
 	if err != nil {
-		return wire.NoBody{}, err
+		return wire.EmptyBody{}, err
 	}
 	if err := checkOneOf("Status", in.Status, healthy, unhealthy); err != nil {
-		return wire.NoBody{}, err
+		return wire.EmptyBody{}, err
 	}
 	if svc.CustomHealth == nil {
-		return wire.NoBody{}, failure("CustomHealthNotFound", "The service %s has no custom health check.", svc.ID)
+		return wire.EmptyBody{}, failure("CustomHealthNotFound", "The service %s has no custom health check.", svc.ID)
 	}
 	inst.Health = health{Status: inst.Health.at(h.now), Next: in.Status, NextAt: h.now.Add(h.opts.HealthDelay)}
-	return wire.NoBody{}, nil
+	return wire.EmptyBody{}, nil
 }
 
 func (h instanceHandler) healthStatus(in wire.HealthStatusInput) (wire.HealthStatusOutput, error) {

@@ -89,7 +89,7 @@ func TestCloseSaves(t *testing.T) {
 	assertEqual(t, []string{path}, must(t, left, err)) // no temporary file stays
 }
 
-func TestChangesAreSavedBehind(t *testing.T) {
+func TestServer_SavesChangesInBackground(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
 	w := newTestServer(t, Options{StateFile: path})
 	w.namespace("demo")

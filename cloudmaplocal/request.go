@@ -55,7 +55,7 @@ func writeResponse(w http.ResponseWriter, status int, code string, body any) {
 	if status != http.StatusOK {
 		header.Set("X-Amzn-Errortype", code)
 	}
-	if _, none := body.(wire.NoBody); none {
+	if _, none := body.(wire.EmptyBody); none {
 		w.WriteHeader(status)
 		return
 	}

@@ -242,7 +242,7 @@ func TestOpenServerWithRoles(t *testing.T) {
 	assertEqual(t, otherAccount, must(t, got, err))
 }
 
-func TestQueryThatIsNone(t *testing.T) {
+func TestQuery_RejectsInvalidBody(t *testing.T) {
 	w := newTestServer(t, Options{})
 	for _, body := range []string{"", "%zz", "Action=", "Action=AssumeRole&RoleArn=" + url.QueryEscape("<&>")} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url, strings.NewReader(body))

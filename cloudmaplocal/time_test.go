@@ -190,7 +190,7 @@ func TestHealthDelay(t *testing.T) {
 	}
 }
 
-func TestOperationsAreForgotten(t *testing.T) {
+func TestOperations_ExpireAfterRetention(t *testing.T) {
 	w := newTestServer(t, Options{})
 	svc := w.service(w.namespace("demo"), "svc")
 	old := w.register(svc, "old", map[string]string{})

@@ -20,8 +20,8 @@ func (t Timestamp) MarshalJSON() ([]byte, error) {
 // Empty is the answer {}.
 type Empty struct{}
 
-// NoBody is the answer of UpdateInstanceCustomHealthStatus, which has no body.
-type NoBody struct{}
+// EmptyBody is the answer of UpdateInstanceCustomHealthStatus, which has no body.
+type EmptyBody struct{}
 
 // OperationStarted is the answer of an asynchronous operation.
 type OperationStarted struct{ OperationId string }

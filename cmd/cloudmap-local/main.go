@@ -14,6 +14,6 @@ func main() {
 	defer stop()
 	if err := newCommand().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "cloudmap-local:", err)
-		os.Exit(1) //nolint:gocritic // nothing is left to do for stop
+		os.Exit(1) //nolint:gocritic // the process ends, so stop has no effect
 	}
 }

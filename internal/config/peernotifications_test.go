@@ -26,6 +26,6 @@ func TestPeerNotificationAddress(t *testing.T) {
 		})
 	}
 	if got, err := (&PeerNotifications{Bind: ":8479"}).Address(func(string) string { return "here" }); err == nil {
-		t.Errorf("a POD_IP that is none gave %s", got)
+		t.Errorf("an invalid POD_IP gave %s", got)
 	}
 }

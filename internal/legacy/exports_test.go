@@ -65,7 +65,7 @@ func TestExportsOf(t *testing.T) {
 		have []api.Instance
 		want []InstanceExport
 	}{
-		{name: "nothing"},
+		{name: "no instances"},
 		{
 			name: "one endpoint",
 			have: []api.Instance{oldInstance("cls1", "10.0.0.1", nil)},

@@ -95,7 +95,7 @@ func TestCatalog(t *testing.T) {
 	}
 }
 
-func TestServiceIsDue(t *testing.T) {
+func TestService_IsDue(t *testing.T) {
 	now := time.Unix(1_790_000_000, 0)
 	intervals := defaultIntervals()
 	tests := []struct {

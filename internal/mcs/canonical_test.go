@@ -87,7 +87,7 @@ func TestEqual(t *testing.T) {
 		edit func(*Export)
 		want bool
 	}{
-		"nothing":                     {func(*Export) {}, true},
+		"no change":                   {func(*Export) {}, true},
 		"Changed":                     {func(e *Export) { e.Changed = e.Changed.Add(time.Hour) }, true},
 		"Created below a second":      {func(e *Export) { e.Created = e.Created.Add(time.Millisecond) }, true},
 		"no backends in another form": {func(e *Export) { e.Backends = append(e.Backends, Backends{}) }, true},

@@ -209,12 +209,12 @@ func TestIsManaged(t *testing.T) {
 		obj  metav1.Object
 		want bool
 	}{
-		"import":                {&mcsv1beta1.ServiceImport{ObjectMeta: label(LabelAppManagedBy, ManagedBy)}, true},
-		"service":               {&corev1.Service{ObjectMeta: label(LabelAppManagedBy, ManagedBy)}, true},
-		"slice":                 {&discoveryv1.EndpointSlice{ObjectMeta: label(LabelManagedBy, ManagedBy)}, true},
-		"slice, wrong label":    {&discoveryv1.EndpointSlice{ObjectMeta: label(LabelAppManagedBy, ManagedBy)}, false},
-		"another's import":      {&mcsv1beta1.ServiceImport{ObjectMeta: label(LabelAppManagedBy, "lighthouse")}, false},
-		"unlabelled":            {&mcsv1beta1.ServiceImport{}, false},
+		"import":                   {&mcsv1beta1.ServiceImport{ObjectMeta: label(LabelAppManagedBy, ManagedBy)}, true},
+		"service":                  {&corev1.Service{ObjectMeta: label(LabelAppManagedBy, ManagedBy)}, true},
+		"slice":                    {&discoveryv1.EndpointSlice{ObjectMeta: label(LabelManagedBy, ManagedBy)}, true},
+		"slice, wrong label":       {&discoveryv1.EndpointSlice{ObjectMeta: label(LabelAppManagedBy, ManagedBy)}, false},
+		"another's import":         {&mcsv1beta1.ServiceImport{ObjectMeta: label(LabelAppManagedBy, "lighthouse")}, false},
+		"unlabelled":               {&mcsv1beta1.ServiceImport{}, false},
 		"of the legacy controller": {&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationDerivedServiceAWS: "x"}}}, false},
 	} {
 		if got := IsManaged(tc.obj); got != tc.want {

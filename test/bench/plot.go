@@ -20,7 +20,6 @@ text { font: 13px system-ui, sans-serif; fill: #24292f } .small { font-size: 11p
 .axis { stroke: #8c959f } .grid { stroke: #d0d7de } .notified { stroke: #0969da; fill: #0969da } .poll { stroke: #8250df; fill: #8250df } .legacy { stroke: #cf222e; fill: #cf222e }
 .line { fill: none; stroke-width: 2 } .light { opacity: .35 }
 @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .grid { stroke: #30363d } .notified { stroke: #58a6ff; fill: #58a6ff } .poll { stroke: #bc8cff; fill: #bc8cff } .legacy { stroke: #ff7b72; fill: #ff7b72 } }
-.line { fill: none }
 </style>
 `
 

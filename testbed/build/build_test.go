@@ -115,8 +115,8 @@ func TestKubernetesVersionFlags(t *testing.T) {
 	}
 }
 
-// TestPinsAreThere: the versions that the testbed promises are the ones its modules require.
-func TestPinsAreThere(t *testing.T) {
+// TestPin_ReadsVersions: the versions that the testbed promises are the ones its modules require.
+func TestPin_ReadsVersions(t *testing.T) {
 	b := &Builder{Source: ".."}
 	for _, want := range []struct{ dir, module, version string }{
 		{"programs/hyper", "k8s.io/kubernetes", "v1.37.1"},

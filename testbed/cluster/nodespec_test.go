@@ -187,12 +187,12 @@ func TestKubeconfig(t *testing.T) {
 	}
 }
 
-func TestCoreDNSIsStock(t *testing.T) {
+func TestCoreDNS_HasNoClustersetZone(t *testing.T) {
 	text, err := NewPlan(Config{Clusters: 1, Nodes: 1}).Clusters[0].CoreDNS("example.org/coredns:1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Enabling clusterset.local is the user's second step: the testbed must not have taken it.
+	// Users enable clusterset.local with kubectl mcs dns enable, so the testbed must not enable it.
 	for _, unwanted := range []string{"clusterset", "multicluster", "serviceimports"} {
 		if strings.Contains(text, unwanted) {
 			t.Errorf("CoreDNS already has %s", unwanted)

@@ -49,7 +49,7 @@ func TestDecideAutoExport(t *testing.T) {
 		exp       *mcsv1beta1.ServiceExport
 		want      autoVerdict
 	}{
-		{name: "nothing", want: autoNone},
+		{name: "no Service, no ServiceExport", want: autoNone},
 		{name: "selected", svc: selected(), want: autoCreate},
 		{name: "selected and exported", svc: selected(), exp: written(), want: autoNone},
 		{name: "selected and exported by the user", svc: selected(), exp: controllertest.ServiceExport(key), want: autoNone},

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// exportFacts decides the conditions of a ServiceExport.
+// exportFacts is the input of decideExportConditions.
 type exportFacts struct {
 	// valid is the condition Valid.
 	valid metav1.Condition

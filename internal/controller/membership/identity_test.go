@@ -30,7 +30,7 @@ func TestDecideIdentity(t *testing.T) {
 			want: mcs.Identity{ClusterID: "cls1", ClusterSetID: "set9", UID: "u"},
 		},
 		{
-			name: "nothing", properties: none,
+			name: "no flags, no ClusterProperties", properties: none,
 			wantErr: []string{"create ClusterProperty cluster.clusterset.k8s.io, or set --cluster-id", "create ClusterProperty clusterset.k8s.io, or set --clusterset-id"},
 		},
 		{name: "no CRD", wantErr: []string{"install the CRD clusterproperties.about.k8s.io"}},

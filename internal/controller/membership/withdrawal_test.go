@@ -19,13 +19,13 @@ import (
 
 var previous = mcs.Identity{ClusterSetID: "set", ClusterID: "previous", UID: "uid"}
 
-// newMembership returns a membership that remembers identity previous. Reads of the ConfigMap return readError while it is set.
+// newMembership returns a membership whose ConfigMap has identity previous. Reads of the ConfigMap return readError while it is set.
 func newMembership(t *testing.T, readError *error) *Membership {
 	t.Helper()
-	remembered := &corev1.ConfigMap{
+	stored := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: IdentitiesName}, Data: map[string]string{"set.previous": "uid"},
 	}
-	c := fake.NewClientBuilder().WithObjects(remembered).WithInterceptorFuncs(interceptor.Funcs{
+	c := fake.NewClientBuilder().WithObjects(stored).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 			if *readError != nil {
 				return *readError
@@ -44,33 +44,33 @@ func newMembership(t *testing.T, readError *error) *Membership {
 	}
 }
 
-// wasWithdrawn fails the test unless identity previous is withdrawn and forgotten.
-func wasWithdrawn(t *testing.T, m *Membership) {
+// checkWithdrawn fails the test unless identity previous is withdrawn and removed from the ConfigMap.
+func checkWithdrawn(t *testing.T, m *Membership) {
 	t.Helper()
 	w := m.withdrawals[previous]
 	if w == nil {
 		t.Fatal("the previous identity is not withdrawn")
 	}
 	<-w.done
-	if remembered, err := m.identities.List(t.Context()); err != nil || len(remembered) > 0 {
-		t.Errorf("remembered identities %v (%v), want none", remembered, err)
+	if stored, err := m.identities.List(t.Context()); err != nil || len(stored) > 0 {
+		t.Errorf("identities in the ConfigMap %v (%v), want none", stored, err)
 	}
 }
 
-func TestPreviousIdentitiesAreWithdrawnOnceTheyCanBeRead(t *testing.T) {
+func TestMembership_WithdrawsPreviousIdentitiesAfterReadError(t *testing.T) {
 	readError := errors.New("no answer")
 	m := newMembership(t, &readError)
 	current := mcs.Identity{ClusterSetID: "set", ClusterID: "current", UID: "uid"}
 	m.withdrawPrevious(t.Context(), current, "uid")
 	if len(m.withdrawals) > 0 {
-		t.Fatal("withdrawn without knowing the identities")
+		t.Fatal("withdrawn although the identities could not be read")
 	}
 	readError = nil
 	m.withdrawPrevious(t.Context(), current, "uid")
-	wasWithdrawn(t, m)
+	checkWithdrawn(t, m)
 }
 
-func TestIdentityThatCouldNotLeaveIsWithdrawn(t *testing.T) {
+func TestMembership_WithdrawsAfterFailedLeave(t *testing.T) {
 	var readError error
 	m := newMembership(t, &readError)
 	s := &Session{Identity: previous, ended: make(chan struct{}), err: errors.New("the registry is unreachable")}
@@ -80,5 +80,5 @@ func TestIdentityThatCouldNotLeaveIsWithdrawn(t *testing.T) {
 	if len(m.leaving) > 0 {
 		t.Error("the session is still leaving")
 	}
-	wasWithdrawn(t, m)
+	checkWithdrawn(t, m)
 }

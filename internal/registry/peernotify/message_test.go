@@ -44,7 +44,7 @@ func TestDecodeRefuses(t *testing.T) {
 		datagram string
 		want     error
 	}{
-		"nothing":               {"", ErrMalformed},
+		"no bytes":              {"", ErrMalformed},
 		"garbage":               {"\x00\xff garbage", ErrMalformed},
 		"too large":             {good + strings.Repeat("A", MaxSize), ErrMalformed},
 		"another version":       {strings.Replace(good, "/1", "/2", 1), ErrMalformed},

@@ -63,7 +63,7 @@ func full() mcs.Export {
 
 func TestRoundTrip(t *testing.T) {
 	tests := map[string][]mcs.Export{
-		"nothing":      nil,
+		"no bytes":     nil,
 		"no endpoints": {web("empty")},
 		"one endpoint": {web("one", endpoint("10.0.0.1"))},
 		"only IPv6":    {web("six", endpoint("fd00::1"), endpoint("fd00::2"))},
@@ -107,7 +107,7 @@ func TestDecodeRefuses(t *testing.T) {
 		data []byte
 		want string
 	}{
-		"nothing":           {nil, "no page"},
+		"no bytes":          {nil, "no page"},
 		"version 0":         {[]byte{0, 0, 1, 2}, "no page"},
 		"no compression":    {[]byte{Major, Minor, 'h', 'e', 'l', 'l', 'o'}, "decompressing"},
 		"cut off":           {good[:len(good)-3], "decompressing"},
@@ -172,7 +172,7 @@ func TestOneBadExport(t *testing.T) {
 	}{
 		"no protobuf":           {data: []byte{0xff}, wantUnnamed: true, wantProblem: "export 1 of the page"},
 		"too large":             {data: make([]byte, MaxExportBytes+1), wantUnnamed: true, wantProblem: "bytes"},
-		"a name that is none":   {data: change(func(m *recordpb.Export) { m.Name = "No/Label" }), wantUnreadable: []mcs.Key{{Namespace: "demo", Name: "No/Label"}}, wantProblem: "is not a DNS label"},
+		"an invalid name":       {data: change(func(m *recordpb.Export) { m.Name = "No/Label" }), wantUnreadable: []mcs.Key{{Namespace: "demo", Name: "No/Label"}}, wantProblem: "is not a DNS label"},
 		"the name of another":   {data: change(func(m *recordpb.Export) { m.Name = "a" }), wantProblem: "duplicate"},
 		"an unknown type":       {data: change(func(m *recordpb.Export) { m.Type = "Mesh" }), wantUnreadable: []mcs.Key{bad}, wantProblem: "Mesh"},
 		"half an address":       {data: change(func(m *recordpb.Export) { m.Backends[0].Ipv4 = m.Backends[0].Ipv4[:3] }), wantUnreadable: []mcs.Key{bad}, wantProblem: "multiple of 4"},

@@ -27,7 +27,7 @@ func (f *fakeSTS) AssumeRole(_ context.Context, in *sts.AssumeRoleInput, _ ...fu
 	}, nil
 }
 
-func TestCredentialsAreCached(t *testing.T) {
+func TestCredentials_AreCached(t *testing.T) {
 	api := &fakeSTS{}
 	cache := assume(api, Role{ARN: testRole})
 	for range 3 {

@@ -16,7 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-func someRecord() Member {
+func testMember() Member {
 	r := Member{
 		ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Version: "1.2.3",
 		Joined:     time.Date(2026, 11, 20, 10, 0, 0, 123e6, time.UTC),
@@ -27,16 +27,16 @@ func someRecord() Member {
 }
 
 func TestMemberRoundTrip(t *testing.T) {
-	full := someRecord()
+	full := testMember()
 	full.ClusterID, full.ClusterSetID = strings.Repeat("c", 63), strings.Repeat("s", 63)
 	full.UID, full.Version = "0a1b2c3d-0000-1111-2222-333344445555", "v1.2.3-rc.1+0123456789abcdef"
 	for i := range full.Pages {
 		full.Pages[i] = Digest([]byte{byte(i)})
 	}
 	full.Contact = peernotify.Contact{Address: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"), Token: peernotify.NewToken()}
-	none := someRecord()
+	none := testMember()
 	none.Pages = Digests{}
-	for name, want := range map[string]Member{"two pages": someRecord(), "no pages": none, "all pages, long names": full} {
+	for name, want := range map[string]Member{"two pages": testMember(), "no pages": none, "all pages, long names": full} {
 		t.Run(name, func(t *testing.T) {
 			checkInstance(t, want.Instance())
 			got, err := ParseMember(want.Instance(), want.ClusterSetID)
@@ -77,25 +77,25 @@ func TestMemberOrder(t *testing.T) {
 	}
 }
 
-func TestParseMemberRefuses(t *testing.T) {
+func TestParseMember_RejectsInvalid(t *testing.T) {
 	tests := map[string]struct{ key, value, want string }{
-		"another cluster's":     {AttrClusterID, "cls2", "in the record of"},
-		"no cluster ID":         {AttrClusterID, "Not a label", "CLUSTER_ID"},
-		"another clusterset's":  {AttrClusterSetID, "set2", "set2"},
-		"no UID":                {AttrUID, "", "UID"},
-		"not a time":            {AttrJoined, "yesterday", "not a time"},
-		"no generation":         {AttrGeneration, "", "not a generation"},
-		"generation too late":   {AttrGeneration, "9007199254740993", "not a generation"},
-		"no heartbeat":          {AttrHeartbeat, "1e9", "not a number"},
-		"no format":             {AttrFormat, "one", "not a version"},
-		"a page that is none":   {AttrPages, "64.AAAAAAAAAAA", "list of digests"},
-		"a page twice":          {AttrPages, "01.AAAAAAAAAAA,01.AAAAAAAAAAA", "list of digests"},
-		"a digest that is none": {AttrPages, "01.AAAA AAAAAA", "list of digests"},
-		"no list":               {AttrPages, ",", "list of digests"},
+		"ID of another cluster":      {AttrClusterID, "cls2", "in the record of"},
+		"an invalid cluster ID":      {AttrClusterID, "Not a label", "CLUSTER_ID"},
+		"another clusterset":         {AttrClusterSetID, "set2", "set2"},
+		"no UID":                     {AttrUID, "", "UID"},
+		"an invalid time":            {AttrJoined, "yesterday", "not a time"},
+		"no generation":              {AttrGeneration, "", "not a generation"},
+		"a generation above 2^53":    {AttrGeneration, "9007199254740993", "not a generation"},
+		"an invalid heartbeat":       {AttrHeartbeat, "1e9", "not a number"},
+		"an invalid format":          {AttrFormat, "one", "not a version"},
+		"a page number out of range": {AttrPages, "64.AAAAAAAAAAA", "list of digests"},
+		"a duplicate page":           {AttrPages, "01.AAAAAAAAAAA,01.AAAAAAAAAAA", "list of digests"},
+		"an invalid digest":          {AttrPages, "01.AAAA AAAAAA", "list of digests"},
+		"a list without entries":     {AttrPages, ",", "list of digests"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			instance := someRecord().Instance()
+			instance := testMember().Instance()
 			instance.Attributes = maps.Clone(instance.Attributes)
 			instance.Attributes[tc.key] = tc.value
 			if _, err := ParseMember(instance, "set1"); err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -103,7 +103,7 @@ func TestParseMemberRefuses(t *testing.T) {
 			}
 		})
 	}
-	later := someRecord().Instance()
+	later := testMember().Instance()
 	later.Attributes[AttrFormat] = "2.0"
 	var newer *record.NewerError
 	if _, err := ParseMember(later, "set1"); !errors.As(err, &newer) {
@@ -115,10 +115,10 @@ func TestParseMemberRefuses(t *testing.T) {
 	}
 }
 
-// TestParseMemberWithBadContact: a record with an unusable contact is valid otherwise.
-func TestParseMemberWithBadContact(t *testing.T) {
+// TestParseMember_IgnoresInvalidContact: a record with an invalid contact is used without the contact.
+func TestParseMember_IgnoresInvalidContact(t *testing.T) {
 	for _, value := range []string{"nowhere", "224.0.0.1:53 " + peernotify.NewToken(), "10.0.0.1:8479", "10.0.0.1:8479 short"} {
-		instance := someRecord().Instance()
+		instance := testMember().Instance()
 		instance.Attributes[AttrNotify] = value
 		r, err := ParseMember(instance, "set1")
 		if err != nil || r.Contact.Address.IsValid() || !strings.Contains(r.ContactProblem, AttrNotify) || r.Heartbeat != 42 {
@@ -131,7 +131,7 @@ func FuzzParseMember(f *testing.F) {
 	f.Add("00.AAAAAAAAAAA", "1", "1.0", "10.0.0.1:8479 AAAAAAAAAAAAAAAAAAAAAAAAAA")
 	f.Add("", "1", "1.2", "")
 	f.Fuzz(func(t *testing.T, pages, number, format, contact string) {
-		instance := someRecord().Instance()
+		instance := testMember().Instance()
 		instance.Attributes[AttrPages], instance.Attributes[AttrGeneration], instance.Attributes[AttrFormat] = pages, number, format
 		instance.Attributes[AttrNotify] = contact
 		r, err := ParseMember(instance, "set1")

@@ -102,7 +102,7 @@ func TestJoinPage(t *testing.T) {
 		wantErr        string
 	}{
 		"whole":                         {instances: newer, wantGeneration: 11},
-		"nothing":                       {wantErr: "no instance"},
+		"no parts":                      {wantErr: "no instance"},
 		"of another page":               {instances: split(t, 8, 11, data), wantErr: "no instance"},
 		"others' instances beside":      {instances: append([]api.Instance{{ID: "page-7-0"}, {ID: "page-07"}, {ID: "page-07-00"}, {ID: "i-1"}, {ID: "page-99-0"}}, newer...), wantGeneration: 11},
 		"a part is missing":             {instances: newer[1:], wantErr: "part 0 of 3 of generation 11 is missing"},
@@ -177,7 +177,7 @@ func TestEndpointsPerInstance(t *testing.T) {
 	}
 }
 
-func TestPagesAreEven(t *testing.T) {
+func TestPageOf_DistributesEvenly(t *testing.T) {
 	counts := [PageCount]int{}
 	for i := range 6400 {
 		counts[PageOf(mcs.Key{Namespace: "demo", Name: fmt.Sprintf("web-%d", i)})]++

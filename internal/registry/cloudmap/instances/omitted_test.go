@@ -12,7 +12,7 @@ func TestOmittedWarnings(t *testing.T) {
 		o    omitted
 		want []string
 	}{
-		{name: "nothing"},
+		{name: "no omissions"},
 		{"failed", omitted{failure: "no"}, []string{"the endpoints are not shown as Cloud Map instances: no"}},
 		{"too many", omitted{overLimit: 7}, []string{"7 endpoints are not shown as Cloud Map instances: a service has at most 1000 (the other clusters import all of them)"}},
 		{"collisions", omitted{collisions: collisions}, []string{"4 endpoints are not shown as Cloud Map instances because others use their IDs (a of cluster cls2, b of no cluster of the clusterset, c of cluster cls2, …): do the pod networks overlap?"}},
