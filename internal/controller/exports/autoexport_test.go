@@ -64,12 +64,12 @@ func TestDecideAutoExport(t *testing.T) {
 			name: "not selected, ours that the user took over", svc: unselected, want: autoNone,
 			exp: written(func(e *mcsv1beta1.ServiceExport) { e.Labels = nil }),
 		},
-		{name: "the Service is gone", exp: written(), want: autoDelete},
-		{name: "the Service is gone, the user's export stays", exp: controllertest.ServiceExport(key), want: autoNone},
-		{name: "the Service is another one", svc: selected(func(svc *corev1.Service) { svc.UID = "new" }), exp: written(), want: autoDelete},
-		{name: "the Service is going", svc: selected(func(svc *corev1.Service) { svc.DeletionTimestamp = going }), want: autoNone},
+		{name: "the Service was deleted", exp: written(), want: autoDelete},
+		{name: "the Service was deleted, the user's export stays", exp: controllertest.ServiceExport(key), want: autoNone},
+		{name: "the Service was created again", svc: selected(func(svc *corev1.Service) { svc.UID = "new" }), exp: written(), want: autoDelete},
+		{name: "the Service is being deleted", svc: selected(func(svc *corev1.Service) { svc.DeletionTimestamp = going }), want: autoNone},
 		{
-			name: "the export is going already", svc: unselected, want: autoNone,
+			name: "the export is being deleted", svc: unselected, want: autoNone,
 			exp: written(func(e *mcsv1beta1.ServiceExport) { e.DeletionTimestamp = going }),
 		},
 		{

@@ -85,12 +85,12 @@ func TestDecideExportConditions(t *testing.T) {
 			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=True PortConflict"},
 		},
 		{
-			name:  "no conflict among the known ones only: what was said of it stays",
+			name:  "no conflict among known exports, a cluster is unknown: the condition stays",
 			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Exported}, unknown: true},
 			want:  []string{"Valid=True Valid", "Ready=True Exported"},
 		},
 		{
-			name:  "a conflict among the known ones is one",
+			name:  "a conflict among known exports, a cluster is unknown",
 			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Exported}, unknown: true, conflicts: conflicts},
 			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=True PortConflict"},
 		},
@@ -123,14 +123,14 @@ func TestFirstStatusWaitsForRegistry(t *testing.T) {
 		facts exportFacts
 		want  time.Duration
 	}{
-		"new, to be exported any moment": {time.Second, exp, exportFacts{valid: valid, status: pending}, 2 * time.Second},
-		"not exported for long":          {4 * time.Second, exp, exportFacts{valid: valid, status: pending}, 0},
-		"exported at once":               {0, exp, exportFacts{valid: valid, status: exported}, 0},
-		"it has a status":                {0, withStatus, exportFacts{valid: valid, status: pending}, 0},
-		"AWS refuses it":                 {0, exp, exportFacts{valid: valid, status: refused}, 0},
-		"it cannot be exported":          {0, exp, exportFacts{valid: valid, status: pending, problem: "left"}, 0},
-		"it may not be exported":         {0, exp, exportFacts{valid: valid, status: pending, denial: "namespace"}, 0},
-		"there is no Service":            {0, exp, exportFacts{valid: mcs.ExportValid(nil), status: pending}, 0},
+		"new and pending":                   {time.Second, exp, exportFacts{valid: valid, status: pending}, 2 * time.Second},
+		"pending for longer than the delay": {4 * time.Second, exp, exportFacts{valid: valid, status: pending}, 0},
+		"exported immediately":              {0, exp, exportFacts{valid: valid, status: exported}, 0},
+		"existing status":                   {0, withStatus, exportFacts{valid: valid, status: pending}, 0},
+		"rejected by AWS":                   {0, exp, exportFacts{valid: valid, status: refused}, 0},
+		"the export cannot be published":    {0, exp, exportFacts{valid: valid, status: pending, problem: "left"}, 0},
+		"the export is not allowed":         {0, exp, exportFacts{valid: valid, status: pending, denial: "namespace"}, 0},
+		"no Service":                        {0, exp, exportFacts{valid: mcs.ExportValid(nil), status: pending}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &Controller{now: func() time.Time { return began.Add(c.age) }}
@@ -156,7 +156,7 @@ func TestRecordConditionsReportsNewProblems(t *testing.T) {
 		want         []string
 	}{
 		{
-			name: "all is well", namespace: "stays", valid: valid,
+			name: "exported without conflict", namespace: "stays", valid: valid,
 			news: []metav1.Condition{valid, mcs.ExportReady(mcs.Progress{Exported: true}), mcs.ExportConflict(nil)},
 		},
 		{name: "being written", namespace: "stays", valid: valid, news: []metav1.Condition{mcs.ExportReady(mcs.Progress{})}},
@@ -171,10 +171,10 @@ func TestRecordConditionsReportsNewProblems(t *testing.T) {
 			want: []string{"Warning Failed denied", "Warning PortConflict ports"},
 		},
 		{
-			name: "another message is no news", namespace: "stays", valid: valid,
+			name: "another message with the same reason", namespace: "stays", valid: valid,
 			before: []metav1.Condition{mcs.ExportReady(mcs.Progress{Problem: "unreachable"})}, news: []metav1.Condition{failed},
 		},
-		{name: "the namespace goes", namespace: "going", valid: noService, news: []metav1.Condition{noService}},
+		{name: "the namespace is being deleted", namespace: "going", valid: noService, news: []metav1.Condition{noService}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

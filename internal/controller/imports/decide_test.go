@@ -82,7 +82,7 @@ func TestDecideImport(t *testing.T) {
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
 		},
 		{
-			name:  "this one and another do",
+			name:  "this and another cluster export it",
 			facts: importFacts{namespace: true, synced: true, local: &local, view: registry.View{Exports: []mcs.Export{remote}}, imp: importShowing("cls2")},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls1", "cls2"},
 		},
@@ -127,24 +127,24 @@ func TestDecideImport(t *testing.T) {
 			want:  verdictNone,
 		},
 		{
-			name:  "the last export has gone",
+			name:  "the last export was withdrawn",
 			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), slices: importedFrom("cls2")},
 			want:  verdictRemove,
 		},
 		{
-			name:  "the last known export has gone, a cluster is unknown",
+			name:  "the last known export was withdrawn, a cluster is unknown",
 			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), view: registry.View{Unknown: []string{"cls3"}}},
 			want:  verdictApply, wantPort: 1, wantUnknown: []string{"cls3"},
 		},
 		{
-			name: "a cluster that takes part is unknown: what was decided with it stays",
+			name: "a participating cluster is unknown: spec and IPs stay",
 			facts: importFacts{
 				namespace: true, synced: true, local: &local, imp: importShowing("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}},
 			},
 			want: verdictApply, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
 		},
 		{
-			name: "a cluster that takes part is unknown, and there is no status yet",
+			name: "a participating cluster is unknown, without a status",
 			facts: importFacts{
 				namespace: true, synced: true, local: &local, imp: importShowing(), slices: importedFrom("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}},
 			},
@@ -158,12 +158,12 @@ func TestDecideImport(t *testing.T) {
 			want: verdictApply, wantPort: 80, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
 		},
 		{
-			name:  "a new import is made although a cluster is unknown",
+			name:  "a new import is created although a cluster is unknown",
 			facts: importFacts{namespace: true, synced: true, local: &local, view: registry.View{Unknown: []string{"cls3"}}},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls3"},
 		},
 		{
-			name: "a registry is not read yet: who may be there stays, who is known goes on",
+			name: "a registry is not read yet: endpoints of unknown clusters stay, those of known clusters are updated",
 			facts: importFacts{
 				namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls1", "cls2", "cls4"), slices: importedFrom("cls2", "cls5"),
 				view: registry.View{Exports: []mcs.Export{remote}, Unknown: []string{"cls3"}, Incomplete: true},
@@ -176,23 +176,23 @@ func TestDecideImport(t *testing.T) {
 			want:  verdictApply, wantPort: 1,
 		},
 		{
-			name:  "a registry is not read yet: a new import is made all the same",
+			name:  "a registry is not read yet: a new import is created",
 			facts: importFacts{namespace: true, synced: true, cluster: "cls1", view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
 		},
-		{name: "not read yet, nothing is there", facts: importFacts{namespace: true, local: &local}, want: verdictNone},
+		{name: "not read yet, no objects", facts: importFacts{namespace: true, local: &local}, want: verdictNone},
 		{
-			name:  "not read yet: the others' part stays, the own one goes on",
+			name:  "not read yet: endpoints of other clusters stay, the own ones are updated",
 			facts: importFacts{namespace: true, cluster: "cls1", local: &local, imp: importShowing("cls1", "cls2"), slices: importedFrom("cls1", "cls3")},
 			want:  verdictApply, wantPort: 1, wantClusters: []string{"cls1"}, wantUnknown: []string{"cls2", "cls3"},
 		},
 		{
-			name:  "not read yet, the own export has gone: the import stays",
+			name:  "not read yet, the own export was withdrawn: the import stays",
 			facts: importFacts{namespace: true, cluster: "cls1", imp: importShowing("cls1")},
 			want:  verdictApply, wantPort: 1,
 		},
 		{
-			name:  "not read yet, the import is this cluster's alone",
+			name:  "not read yet, only this cluster exports it",
 			facts: importFacts{namespace: true, cluster: "cls1", local: &local, imp: importShowing("cls1"), slices: importedFrom("cls1")},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls1"},
 		},
@@ -212,7 +212,7 @@ func TestDecideImport(t *testing.T) {
 			want:  verdictNotOwned,
 		},
 		{
-			name:  "the namespace may not import, nothing is there",
+			name:  "the namespace may not import, no objects",
 			facts: importFacts{namespace: true, excluded: true, synced: true, view: registry.View{Exports: []mcs.Export{remote}}},
 			want:  verdictNone,
 		},
@@ -224,7 +224,7 @@ func TestDecideImport(t *testing.T) {
 			want: verdictRemove,
 		},
 		{
-			name: "the namespace may not import any more, whatever is unknown",
+			name: "the namespace may not import any more, a cluster is unknown",
 			facts: importFacts{
 				namespace: true, excluded: true, imp: importShowing("cls1", "cls3"), view: registry.View{Unknown: []string{"cls3"}}, local: &local,
 			},
@@ -337,11 +337,11 @@ func TestDecideStale(t *testing.T) {
 	}{
 		{"no stale cluster", importFacts{synced: true, view: registry.View{Exports: both}}, "cls2=1 cls3=1", " NoneStale", nil},
 		{
-			"one is stale", importFacts{synced: true, view: registry.View{Exports: both, Stale: []string{"cls2"}}},
+			"one of two clusters is stale", importFacts{synced: true, view: registry.View{Exports: both, Stale: []string{"cls2"}}},
 			"cls2=0 cls3=1", "cls2 Withdrawn", nil,
 		},
 		{
-			"the only other one is stale, this cluster has endpoints", importFacts{synced: true, local: &local, view: registry.View{Exports: both[:1], Stale: []string{"cls2"}}},
+			"the only other cluster is stale, this cluster has endpoints", importFacts{synced: true, local: &local, view: registry.View{Exports: both[:1], Stale: []string{"cls2"}}},
 			"cls2=0 cls1=1", "cls2 Withdrawn", nil,
 		},
 		{
@@ -349,34 +349,34 @@ func TestDecideStale(t *testing.T) {
 			"cls2=1", "cls2 LastEndpointsKept", nil,
 		},
 		{
-			"after a restart what was stale is not heard of yet", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, LivenessUnknown: []string{"cls2", "cls3"}}},
+			"after a restart, the liveness of the stale cluster is unknown", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, LivenessUnknown: []string{"cls2", "cls3"}}},
 			"cls2=0 cls3=1", "cls2 Withdrawn", nil,
 		},
 		{
-			"after a restart it is back", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, LivenessUnknown: []string{"cls3"}}},
+			"after a restart, the stale cluster is live", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both, LivenessUnknown: []string{"cls3"}}},
 			"cls2=1 cls3=1", " NoneStale", nil,
 		},
 		{
-			"after a restart another one is unknown: nothing moves",
+			"after a restart, another cluster is unknown: no change",
 			importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both[:1], LivenessUnknown: []string{"cls2"}, Unknown: []string{"cls3"}}},
 			"", "cls2 ", []string{"cls3", "cls2"},
 		},
 		{
-			"after a restart the stale one is unknown: nothing moves",
+			"after a restart, the stale cluster is unknown: no change",
 			importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both[1:], Unknown: []string{"cls2"}}},
 			"cls3=1", "cls2 ", []string{"cls2", "cls2"},
 		},
 		{
-			"after a restart the registry is not read yet: nothing moves", importFacts{imp: withdrawn, local: &local, cluster: "cls1"},
+			"after a restart, the registry is not read yet: no change", importFacts{imp: withdrawn, local: &local, cluster: "cls1"},
 			"cls1=1", "cls2 ", []string{"cls2", "cls3", "cls2"},
 		},
 		{
-			"an unknown one takes no part: it holds up nothing",
+			"an unknown cluster that does not participate",
 			importFacts{synced: true, imp: importShowing("cls2", "cls3"), view: registry.View{Exports: both, Stale: []string{"cls2"}, Unknown: []string{"cls4"}}},
 			"cls2=0 cls3=1", "cls2 Withdrawn", []string{"cls4"},
 		},
 		{
-			"the annotation says what is not so", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both}},
+			"the annotation names a cluster that is not stale", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both}},
 			"cls2=1 cls3=1", " NoneStale", nil,
 		},
 	}
