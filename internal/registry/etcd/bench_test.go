@@ -142,7 +142,7 @@ func BenchmarkImporter100k(b *testing.B) {
 			for i := range exports {
 				w, err := newDesiredExport(tenEndpoints(id, i, c))
 				must(b, err)
-				s.put(b, l.export(id, webKey(i)), string(w.data))
+				s.putKey(b, l.export(id, webKey(i)), string(w.data))
 			}
 		})
 	}
@@ -180,7 +180,7 @@ func (s *testStore) cost(b *testing.B, l layout, clusters int) float64 {
 		must(b, err)
 		lease, err := s.Root().Grant(b.Context(), 60)
 		must(b, err)
-		s.put(b, l.member(id), string(data))
+		s.putKey(b, l.member(id), string(data))
 		if _, err := s.Root().Put(b.Context(), l.alive(id), id, clientv3.WithLease(lease.ID)); err != nil {
 			b.Fatal(err)
 		}

@@ -40,7 +40,7 @@ func (s *testStore) backend() registrytest.Backend {
 			return s.proxy.Restore
 		},
 		Corrupt: func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) func(mcs.Key) bool {
-			s.put(t, s.layout(clusterSetID).export(clusterID, key), "garbage")
+			s.putKey(t, s.layout(clusterSetID).export(clusterID, key), "garbage")
 			return func(k mcs.Key) bool { return k == key }
 		},
 		DeleteExport: func(t *testing.T, clusterSetID, clusterID string, key mcs.Key) {

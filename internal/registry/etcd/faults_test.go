@@ -100,7 +100,7 @@ func newFaultSimulation(t *testing.T, rnd *rand.Rand) *faultSimulation {
 	if err := w.duplicate.Publish(t.Context(), webExport("cls1", allKeys, 1)); err != nil {
 		t.Fatal(err)
 	}
-	w.put(t, w.layout("set1").export("cls2", webKey(allKeys+1)), "garbage")
+	w.putKey(t, w.layout("set1").export("cls2", webKey(allKeys+1)), "garbage")
 	return w
 }
 

@@ -207,7 +207,7 @@ func (s *testStore) registryWith(t testing.TB, cfg Config, timings timings) *Reg
 
 func (s *testStore) layout(clusterSetID string) layout { return newLayout(s.prefix, clusterSetID) }
 
-func (s *testStore) put(t testing.TB, key, value string) {
+func (s *testStore) putKey(t testing.TB, key, value string) {
 	t.Helper()
 	if _, err := s.Root().Put(t.Context(), key, value); err != nil {
 		t.Fatal(err)

@@ -169,7 +169,7 @@ func TestRegistry_RestoresMemberRecord(t *testing.T) {
 		s.remove(t, key)
 		within(t, key+" exists again", func() bool { return s.keys(t, key)[key] != "" })
 	}
-	s.put(t, l.member("cls1"), "garbage")
+	s.putKey(t, l.member("cls1"), "garbage")
 	within(t, "the garbage is overwritten", func() bool { return s.keys(t, l.member("cls1"))[l.member("cls1")] != "garbage" })
 }
 

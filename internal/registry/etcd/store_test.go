@@ -18,7 +18,7 @@ func TestWatch_RevisionIsNotAheadOfChanges(t *testing.T) {
 	}
 	const changes = 3
 	for i := range changes {
-		s.put(t, fmt.Sprintf("%sother/%d", st.layout.root, i), "x")
+		s.putKey(t, fmt.Sprintf("%sother/%d", st.layout.root, i), "x")
 	}
 	errDone := errors.New("all changes were read")
 	seen := 0
