@@ -41,6 +41,13 @@ type settings struct {
 }
 
 func main() {
+	if err := runWithFlags(); err != nil {
+		fmt.Fprintln(os.Stderr, "mutate:", err)
+		os.Exit(1)
+	}
+}
+
+func runWithFlags() error {
 	packages := flag.String("packages", "", "packages to mutate, separated by spaces (default: the core)")
 	jobs := flag.Int("jobs", 2, "number of mutants to test at the same time")
 	sample := flag.Int("max", 0, "number of mutants of a package to try, chosen at random (0: all)")
@@ -54,13 +61,10 @@ func main() {
 		*packages = core
 	}
 	expression, err := regexp.Compile(*only)
-	if err == nil {
-		err = run(ctx, settings{strings.Fields(*packages), max(1, *jobs), *sample, *seed, expression, *tests, 10 * time.Second}, os.Stdout)
-	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "mutate:", err)
-		os.Exit(1)
+		return fmt.Errorf("reading -only: %w", err)
 	}
+	return run(ctx, settings{strings.Fields(*packages), max(1, *jobs), *sample, *seed, expression, *tests, 10 * time.Second}, os.Stdout)
 }
 
 // run tries the mutants of all packages and prints a summary of each package, and a table of the mutants that were not noticed.

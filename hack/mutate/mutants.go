@@ -62,32 +62,42 @@ func (f *finder) visit(n ast.Node) bool {
 		return false
 	case *ast.FuncDecl:
 		f.returnedErrors(n.Type, n.Body)
-	case *ast.FuncLit:
-		f.returnedErrors(n.Type, n.Body)
+	case ast.Stmt:
+		return f.statement(n)
+	case ast.Expr:
+		f.expression(n)
+	}
+	return true
+}
+
+// statement adds the mutants of a statement and reports whether its children are visited.
+func (f *finder) statement(n ast.Stmt) bool {
+	switch n := n.(type) {
 	case *ast.ExprStmt:
 		return !f.callStatement(n)
 	case *ast.IfStmt:
 		f.condition(n.Cond)
 	case *ast.ForStmt:
-		f.condition(n.Cond)
-		if n.Post != nil { // a loop without its step never ends
-			ast.Inspect(n.Body, f.visit)
-			return false
-		}
+		return f.loop(n)
 	case *ast.SwitchStmt:
-		if n.Tag == nil {
-			f.caseConditions(n.Body)
-		}
-	case *ast.BinaryExpr:
-		f.binary(n)
+		f.caseConditions(n)
 	case *ast.AssignStmt:
 		f.assignment(n)
 	case *ast.IncDecStmt:
 		f.replace("drop "+n.Tok.String(), n, "")
 	case *ast.BranchStmt:
-		if n.Tok == token.CONTINUE && n.Label == nil {
-			f.replace("continue to break", n, "break")
-		}
+		f.branch(n)
+	}
+	return true
+}
+
+// expression adds the mutants of an expression.
+func (f *finder) expression(n ast.Expr) {
+	switch n := n.(type) {
+	case *ast.FuncLit:
+		f.returnedErrors(n.Type, n.Body)
+	case *ast.BinaryExpr:
+		f.binary(n)
 	case *ast.CompositeLit:
 		f.fields(n)
 	case *ast.BasicLit:
@@ -95,7 +105,23 @@ func (f *finder) visit(n ast.Node) bool {
 	case *ast.Ident:
 		f.boolean(n)
 	}
-	return true
+}
+
+// loop adds the mutants of a loop, except that of its step: a loop without it never ends. It reports whether the children are
+// still to be visited.
+func (f *finder) loop(n *ast.ForStmt) bool {
+	f.condition(n.Cond)
+	if n.Post == nil {
+		return true
+	}
+	ast.Inspect(n.Body, f.visit)
+	return false
+}
+
+func (f *finder) branch(n *ast.BranchStmt) {
+	if n.Tok == token.CONTINUE && n.Label == nil {
+		f.replace("continue to break", n, "break")
+	}
 }
 
 // condition negates a condition. The operator of == and != does that already.
@@ -106,8 +132,12 @@ func (f *finder) condition(cond ast.Expr) {
 	f.replace("negate condition", cond, "!("+f.text(cond)+")")
 }
 
-func (f *finder) caseConditions(body *ast.BlockStmt) {
-	for _, clause := range body.List {
+// caseConditions negates the conditions of a switch without a tag.
+func (f *finder) caseConditions(n *ast.SwitchStmt) {
+	if n.Tag != nil {
+		return
+	}
+	for _, clause := range n.Body.List {
 		for _, cond := range clause.(*ast.CaseClause).List {
 			f.condition(cond)
 		}

@@ -78,12 +78,12 @@ func TestLeftoverParts(t *testing.T) {
 	for _, part := range parts {
 		c.put(t, "mcs.set1", "catalog.cls1", part)
 	}
-	foreign := api.Instance{ID: "another writer", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
+	foreign := api.Instance{ID: "another-writer", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
 	c.put(t, "mcs.set1", "catalog.cls1", foreign)
 	running(t, c, cls1)
 	within(t, patience, "the parts are gone", func() bool {
 		left := c.instances(t, "mcs.set1", "catalog.cls1")
-		return len(left) == 1 && left["another writer"] != nil
+		return len(left) == 1 && left["another-writer"] != nil
 	})
 }
 
