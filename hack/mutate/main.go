@@ -26,7 +26,7 @@ import (
 // core are the packages with the decisions and the wiring.
 const core = "./internal/mcs ./internal/plan ./internal/registry/record ./cmd/controller ./internal/registry/union " +
 	"./internal/registry/cloudmap/format ./internal/registry/engine ./internal/controller/membership ./internal/controller/exports " +
-	"./internal/controller/imports ./internal/registry/cloudmap ./internal/registry/etcd"
+	"./internal/controller/imports ./internal/registry/cloudmap ./internal/registry/cloudmap/state ./internal/registry/etcd"
 
 // settings are the flags.
 type settings struct {

@@ -15,7 +15,7 @@ var benchmarkLine = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]
 // micro runs the benchmarks of the hot code: encoding, decoding, merging, planning.
 func micro(ctx context.Context, results *Results) error {
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", ".", "-benchmem",
-		"./internal/mcs", "./internal/plan", "./internal/registry/record", "./internal/registry/cloudmap")
+		"./internal/mcs", "./internal/plan", "./internal/registry/record", "./internal/registry/cloudmap/state")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)

@@ -32,7 +32,7 @@ func TestConformanceWhenReadsAreLate(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
 			cfg := fast(identity)
-			cfg.times.confirm, cfg.times.adopt, cfg.times.settle = 3*time.Second, 3*time.Second, time.Second
+			cfg.times.Confirm, cfg.times.Adopt, cfg.times.Settle = 3*time.Second, 3*time.Second, time.Second
 			return cfg
 		})
 		b.Timeout = time.Minute

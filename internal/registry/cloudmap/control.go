@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 )
 
 // control finds the namespace and the services that hold members and pages, and makes them when they are not there.
@@ -67,6 +68,13 @@ type controlPlace struct {
 	missing bool
 	// until is when it is to be looked for again; zero is never.
 	until time.Time
+}
+
+// location returns the location of the records for the state.
+func (p controlPlace) location() state.Location {
+	return state.Location{
+		Namespace: p.namespace.Name, CatalogID: p.catalog.ID, IsNew: p.isNew, Catalogs: p.catalogs, Unlisted: p.unlisted,
+	}
 }
 
 // namespaceName is that of the clusterset's control namespace.

@@ -91,7 +91,7 @@ func TestSteadyState(t *testing.T) {
 				within(t, 20*time.Second, "everything is seen", sees(t, b, webExport("cls1", i, 3)))
 			}
 			within(t, 60*time.Second, "the instance view is written", func() bool {
-				return len(c.instances(t, "demo", "web-0")) == 3 && a.state.view.Pending() == 0 && b.state.view.Pending() == 0
+				return len(c.instances(t, "demo", "web-0")) == 3 && a.view.Pending() == 0 && b.view.Pending() == 0
 			})
 			before := maps.Clone(c.server.Load().Requests())
 			const periods = 5
@@ -120,7 +120,7 @@ func TestSteadyState(t *testing.T) {
 func steady(t *testing.T, c *cloud, identity mcs.Identity) *Registry {
 	t.Helper()
 	cfg := fast(identity)
-	cfg.PollInterval, cfg.HeartbeatInterval, cfg.times.audit = 50*time.Millisecond, 500*time.Millisecond, time.Hour
+	cfg.PollInterval, cfg.HeartbeatInterval, cfg.times.Audit = 50*time.Millisecond, 500*time.Millisecond, time.Hour
 	cfg.times.instanceResync = time.Hour
 	cfg.InstanceView = true
 	reg := c.registry(t, cfg)
@@ -132,7 +132,7 @@ func steady(t *testing.T, c *cloud, identity mcs.Identity) *Registry {
 func TestOneChange(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	cfg := fast(cls1)
-	cfg.HeartbeatInterval, cfg.PollInterval, cfg.times.audit = time.Hour, 50*time.Millisecond, time.Hour
+	cfg.HeartbeatInterval, cfg.PollInterval, cfg.times.Audit = time.Hour, 50*time.Millisecond, time.Hour
 	a := c.registry(t, cfg)
 	start(t, a)
 	for i := range 20 {

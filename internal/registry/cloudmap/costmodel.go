@@ -5,6 +5,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 )
 
 // A CostModel computes the requests of a cluster while nothing changes. The pages of the documentation show it.
@@ -14,7 +15,7 @@ type CostModel struct {
 }
 
 // AuditInterval returns the time between two reads of a cluster's own pages.
-func AuditInterval() time.Duration { return defaultTimes().audit }
+func AuditInterval() time.Duration { return defaultTimes().Audit }
 
 // RequestsPerMinute returns the requests of a cluster per minute, by operation, without the instance view.
 func (m CostModel) RequestsPerMinute() map[string]float64 {
@@ -49,11 +50,11 @@ func StoredInstances(clusterID string, exports []mcs.Export) (int, error) {
 	}
 	n := 1
 	for page, exports := range pages {
-		encoded, err := encodePage(clusterID, page, 1_790_000_000_000, exports)
+		encoded, err := state.EncodePage(clusterID, page, 1_790_000_000_000, exports)
 		if err != nil {
 			return 0, err
 		}
-		n += len(encoded.instances)
+		n += len(encoded.Instances)
 	}
 	return n, nil
 }

@@ -11,28 +11,6 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestOutboxWaiting has a page that was refused among those that wait.
-func TestOutboxWaiting(t *testing.T) {
-	o := newOutbox("cls1")
-	o.pages[3] = ownPage{adopted: true, dirty: true}
-	o.pages[4] = ownPage{adopted: true, torn: true, retry: retry{failures: 1, retryAt: time.Now().Add(time.Hour)}}
-	o.pages[5] = ownPage{adopted: true}
-	if got := o.waiting(); got != 2 {
-		t.Errorf("%d pages wait, want 2", got)
-	}
-}
-
-func TestLargestPage(t *testing.T) {
-	o := newOutbox("cls1")
-	if got := o.largest(); got != 0 {
-		t.Errorf("the largest page of an empty catalog is %d instances", got)
-	}
-	o.pages[3].parts, o.pages[7].parts, o.pages[9].parts = 2, 5, 1
-	if got := o.largest(); got != 5 {
-		t.Errorf("the largest page is %d instances, want 5", got)
-	}
-}
-
 // TestNamespaceIsCounted: what the metric says of the control namespace is what all clusters have in there, while pages grow and a
 // cluster leaves.
 func TestNamespaceIsCounted(t *testing.T) {

@@ -268,9 +268,8 @@ func (f *fleetOf) exported() bool {
 // listed reports whether every cluster knows all catalogs.
 func (f *fleetOf) listed() bool {
 	return !slices.ContainsFunc(f.regs, func(reg *Registry) bool {
-		reg.state.mu.Lock()
-		defer reg.state.mu.Unlock()
-		return !reg.state.catalogs.synced || reg.state.catalogs.incomplete
+		view, err := reg.Lookup(f.t.Context(), webKey(0))
+		return err != nil || view.Incomplete
 	})
 }
 
@@ -398,7 +397,7 @@ func (f *fleetOf) outage() {
 	removals("outage")
 	// A read at each poll. Writes are tried again after random pauses of up to 30 s, 15 s as a rule: two pages, the record, and a
 	// heartbeat while pages time out.
-	most := int(lasts/fleetPoll) + 1 + 4*int(lasts/(defaultTimes().maxRetry/2))
+	most := int(lasts/fleetPoll) + 1 + 4*int(lasts/(defaultTimes().MaxRetry/2))
 	if got := f.mostAsked(); got > most {
 		f.t.Errorf("a cluster made %d requests in an outage of %v, want at most %d", got, lasts, most)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"maps"
@@ -51,6 +52,14 @@ func noise(n int) []byte {
 		data[i] = byte(rnd.Uint32())
 	}
 	return data
+}
+
+// bulky is an export that needs some 14 instances, with n endpoints. It has nearly all the 64 KiB of annotations that an export may
+// have.
+func bulky(i, n int) mcs.Export {
+	exp := webExport("cls1", i, n)
+	exp.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(48_000 + i))}
+	return exp
 }
 
 // memoryIDs is a ResourceIDStore for several processes of one cluster.
@@ -225,12 +234,12 @@ func (c *cloud) sdk(key string) *servicediscovery.Client {
 // fast are intervals for tests that have no second to lose.
 func fast(identity mcs.Identity) Config {
 	standard := defaultTimes()
-	standard.quiet, standard.atMost = 5*time.Millisecond, 25*time.Millisecond
-	standard.confirm, standard.adopt = 300*time.Millisecond, 500*time.Millisecond
-	standard.audit, standard.settle = 100*time.Millisecond, 100*time.Millisecond
+	standard.Quiet, standard.AtMost = 5*time.Millisecond, 25*time.Millisecond
+	standard.Confirm, standard.Adopt = 300*time.Millisecond, 500*time.Millisecond
+	standard.Audit, standard.Settle = 100*time.Millisecond, 100*time.Millisecond
 	standard.missing, standard.gone = 20*time.Millisecond, 400*time.Millisecond
-	standard.adoptionGracePeriod, standard.instanceResync, standard.instanceList = 200*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
-	standard.retry, standard.maxRetry = 20*time.Millisecond, 200*time.Millisecond
+	standard.AdoptionGracePeriod, standard.instanceResync, standard.instanceList = 200*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
+	standard.Retry, standard.MaxRetry = 20*time.Millisecond, 200*time.Millisecond
 	return Config{
 		Identity: identity, Version: "test",
 		PollInterval: 20 * time.Millisecond, HeartbeatInterval: 200 * time.Millisecond, StaleAfter: time.Minute,

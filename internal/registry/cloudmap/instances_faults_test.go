@@ -155,10 +155,10 @@ func TestViewOfLegacyController(t *testing.T) {
 		c.put(t, "demo", "web-0", i)
 	}
 	cfg := fast(cls1)
-	cfg.InstanceView, cfg.times.adoptionGracePeriod = true, time.Hour
+	cfg.InstanceView, cfg.times.AdoptionGracePeriod = true, time.Hour
 	a := c.registry(t, cfg)
 	start(t, a)
-	within(t, 10*time.Second, "the view has found them", func() bool { return a.state.view.Pending() == 1 })
+	within(t, 10*time.Second, "the view has found them", func() bool { return a.view.Pending() == 1 })
 	gone := c.requests("DeregisterInstance")
 	publish(t, a, exp)
 	within(t, 10*time.Second, "the view has adopted them", func() bool {
@@ -182,7 +182,7 @@ func TestViewRestoresInstances(t *testing.T) {
 		publish(t, a, webExport("cls1", i, 2))
 		within(t, 10*time.Second, "two instances", func() bool { return len(c.instances(t, "demo", webKey(i).Name)) == 2 })
 	}
-	within(t, 10*time.Second, "the view is done", func() bool { return a.state.view.Pending() == 0 })
+	within(t, 10*time.Second, "the view is done", func() bool { return a.view.Pending() == 0 })
 	s, _ := c.service(t, "demo", "web-1")
 	if err := c.client.DeregisterInstance(t.Context(), s.ID, "tcp-10_10_0_2-8080"); err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func TestViewForgetsServiceThatOtherClusterDeleted(t *testing.T) {
 				lines.Store(args)
 			}
 		}, funcr.Options{})
-		isIdle := func(l *life) func() bool { return func() bool { return l.state.view.Pending() == 0 } }
+		isIdle := func(l *life) func() bool { return func() bool { return l.view.Pending() == 0 } }
 		var clusters []*life
 		for _, identity := range []mcs.Identity{cls1, cls2} {
 			l := w.begin(identity, nil, func(cfg *Config) { cfg.InstanceView, cfg.Logger = true, log })

@@ -100,7 +100,7 @@ func TestViewLeavesOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	within(t, 10*time.Second, "only instances of others are left", c.shows(t, webKey(0), "ecs-task", "tcp-10_10_0_0-8080"))
-	within(t, 10*time.Second, "the view is done", func() bool { return a.state.view.Pending() == 0 })
+	within(t, 10*time.Second, "the view is done", func() bool { return a.view.Pending() == 0 })
 	for id, want := range map[string]api.Instance{"ecs-task": foreign, "tcp-10_10_0_0-8080": theirs} {
 		if diff := cmp.Diff(want.Attributes, c.instances(t, "demo", "web-0")[id]); diff != "" {
 			t.Errorf("instance %s changed:\n%s", id, diff)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 )
 
 // leaver removes everything of this cluster from the registry. It runs after reader and writer have ended.
@@ -31,7 +32,7 @@ var errNotRemoved = errors.New("AWS Cloud Map still shows pages that were remove
 
 // leave removes everything of this cluster, and retries until ctx ends.
 func (r *leaver) leave(ctx context.Context) error {
-	mine := r.state.isJoined()
+	mine := r.state.Claim() != state.Observing
 	if !mine {
 		// The records under this ID belong to another cluster or to a previous process.
 		err := r.retry(ctx, func() (err error) { mine, err = r.adoptAbandoned(ctx); return err })
@@ -42,7 +43,7 @@ func (r *leaver) leave(ctx context.Context) error {
 	var place controlPlace
 	steps := []func() error{
 		func() (err error) { place, err = r.removeRecords(ctx); return err },
-		func() error { return r.state.view.Leave(ctx) },
+		func() error { return r.view.Leave(ctx) },
 		func() error { return r.control.leave(ctx, place) },
 	}
 	for _, step := range steps {
@@ -64,7 +65,7 @@ func (r *leaver) removeRecords(ctx context.Context) (controlPlace, error) {
 	if err != nil {
 		return place, err
 	}
-	last := r.state.leavingRecord()
+	last := r.state.Writes.LeavingRecord()
 	if _, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, last.Instance()); err != nil {
 		return place, fmt.Errorf("announcing that the cluster leaves: %w", err)
 	}
@@ -84,7 +85,7 @@ func (r *leaver) removePages(ctx context.Context, place controlPlace) error {
 	if err != nil {
 		return err
 	}
-	ids := r.state.partIDs()
+	ids := r.state.Writes.PartIDs()
 	for _, instance := range listed {
 		ids[instance.ID] = true
 	}
@@ -96,7 +97,7 @@ func (r *leaver) removePages(ctx context.Context, place controlPlace) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	r.state.forgetPages()
+	r.state.Writes.ForgetPages()
 	if len(listed) > 0 {
 		return errNotRemoved // as far as is known
 	}
@@ -139,7 +140,7 @@ func (r *leaver) adoptAbandoned(ctx context.Context) (bool, error) {
 		case <-time.After(r.cfg.PollInterval):
 		}
 	}
-	r.state.adoptRecord(*last)
+	r.state.Writes.AdoptRecord(*last)
 	return true, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
@@ -18,7 +19,7 @@ type peers struct {
 	cfg   Config
 	log   logr.Logger
 	name  string
-	state *state
+	state *state.State
 
 	mu       sync.Mutex
 	schedule *peernotify.Scheduler
@@ -39,7 +40,7 @@ const maxThrottledPause = 15 * time.Second
 // silenceThreshold is how long the same clusters must be without peer notifications before the log has them: longer than a restart.
 const silenceThreshold = time.Minute
 
-func newPeers(cfg Config, name string, s *state) *peers {
+func newPeers(cfg Config, name string, s *state.State) *peers {
 	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s}
 	intervals := peernotify.Intervals{Poll: cfg.PollInterval, PollWithNotifications: cfg.PollIntervalWithNotifications}
 	if cfg.PeerNotifications != nil && !cfg.ReadOnly {
@@ -53,24 +54,24 @@ func newPeers(cfg Config, name string, s *state) *peers {
 
 // run sends and receives peer notifications until ctx ends.
 func (p *peers) run(ctx context.Context) {
-	defer p.state.setContact(peernotify.Contact{})
+	defer p.state.SetContact(peernotify.Contact{})
 	p.transport.Run(ctx)
 }
 
 // Listening implements peernotify.Handler: from now on the own record contains the contact.
-func (p *peers) Listening() { p.state.setContact(p.cfg.PeerNotifications.Contact) }
+func (p *peers) Listening() { p.state.SetContact(p.cfg.PeerNotifications.Contact) }
 
 // HandleMessage implements peernotify.Handler.
 func (p *peers) HandleMessage(m peernotify.Message) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state.readSignal.Set()
+	p.state.ReadSignal.Set()
 	return p.schedule.HandleMessage(time.Now(), m)
 }
 
 // State implements peernotify.Handler: it returns the generation of the own record, for all other live clusters that listen.
 func (p *peers) State() (peernotify.Message, []peernotify.Contact) {
-	contacts := p.state.contacts()
+	contacts := p.state.Contacts(p.cfg.PeerNotifications.Contact)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.written == 0 {
@@ -84,7 +85,7 @@ func (p *peers) recordWritten(generation int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.schedule.HandleOwnWrite(time.Now(), generation)
-	p.state.readSignal.Set()
+	p.state.ReadSignal.Set()
 	if generation > p.written && p.transport != nil {
 		p.written = generation
 		p.transport.Notify()
@@ -109,7 +110,7 @@ func (p *peers) readStarted() {
 // readEnded schedules the next read after one that ended with err. whole is set if all member records were read, even if some pages were not.
 func (p *peers) readEnded(whole bool, err error) {
 	now := time.Now()
-	others, urgent := p.state.peers(now)
+	others, urgent := p.state.Peers(now)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if throttled := api.IsThrottled(err); !whole || throttled {

@@ -145,7 +145,7 @@ func TestConformanceWithHints(t *testing.T) {
 			cfg := fast(identity)
 			cfg.PeerNotifications, cfg.PollIntervalWithNotifications = udp.config(), 10*time.Second
 			cfg.PeerNotifications.SendInterval = 50 * time.Millisecond
-			cfg.times.confirm, cfg.times.adopt, cfg.times.settle = 3*time.Second, 3*time.Second, time.Second
+			cfg.times.Confirm, cfg.times.Adopt, cfg.times.Settle = 3*time.Second, 3*time.Second, time.Second
 			return cfg
 		})
 	})
@@ -355,7 +355,7 @@ func TestCallsPerChange(t *testing.T) {
 		const clusters = 4
 		regs := a.start(t, clusters, func(cfg *Config) {
 			cfg.HeartbeatInterval, cfg.PollIntervalWithNotifications, cfg.StaleAfter, cfg.times = time.Hour, time.Hour, 4*time.Hour, defaultTimes()
-			cfg.times.audit = time.Hour
+			cfg.times.Audit = time.Hour
 		})
 		for i := range 20 {
 			change(t, regs, 0, i, 5)

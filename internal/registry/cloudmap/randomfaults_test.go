@@ -651,9 +651,7 @@ func (a *actor) noteSolid() {
 
 // reported reports whether the controller has published what its user wants of a key.
 func (a *actor) reported(k int) bool {
-	a.life.state.mu.Lock()
-	defer a.life.state.mu.Unlock()
-	want := a.life.state.outbox.pages[format.PageOf(webKey(k))].want[webKey(k)]
+	want, _ := a.life.state.Writes.DesiredInstances(webKey(k))
 	return want != nil && want.Equal(*a.wanted(k))
 }
 
@@ -717,10 +715,19 @@ func (a *actor) find(k int, exp *mcs.Export, index int) int {
 // makes a cluster stale. What such a cluster exports is not Unknown for ever (ARCHITECTURE.md): no cluster would remove it otherwise.
 func (a *actor) unaware(id string) bool {
 	silent, resumed := time.Since(a.trial.beat[id]) >= deadlySilence, a.trial.resumed[id]
-	a.life.state.mu.Lock()
-	defer a.life.state.mu.Unlock()
 	waited := time.Since(a.life.began) >= defaultStale
-	return waited && (silent || resumed.After(a.life.began)) && a.life.state.catalogs.clusters[id] == nil
+	return waited && (silent || resumed.After(a.life.began)) && !a.knows(id)
+}
+
+// knows reports whether the registry has seen a record or a catalog of a cluster.
+func (a *actor) knows(id string) bool {
+	a.trial.t.Helper()
+	members, err := a.life.Members(a.trial.t.Context())
+	if err != nil {
+		return false // it has read nothing
+	}
+	view := look(a.trial.t, a.life.Registry, webKey(0))
+	return slices.Contains(view.Unknown, id) || slices.ContainsFunc(members, func(m registry.Member) bool { return m.ClusterID == id })
 }
 
 // checkStale checks that no cluster comes to be taken for dead who is not: promise 4.
@@ -869,7 +876,7 @@ func (tr *trial) calm() {
 		}
 	}
 	// The slowest repair is that of a page which another writer deleted: it is found every two minutes.
-	patience := 3 * defaultTimes().audit
+	patience := 3 * defaultTimes().Audit
 	if tr.shows {
 		patience = 10 * time.Minute // a service of the view that was refused is tried again so seldom
 	}
@@ -881,7 +888,7 @@ func (tr *trial) calm() {
 		if tr.t.Failed() {
 			return
 		}
-		if time.Since(began) < defaultTimes().audit {
+		if time.Since(began) < defaultTimes().Audit {
 			continue
 		}
 		unsettled := tr.unsettled()
@@ -948,7 +955,7 @@ func (tr *trial) unshown() string {
 		return err.Error()
 	}
 	for _, a := range tr.clusters {
-		tr.left[a.identity.ClusterID] = a.life.state.view.IsCleanupDenied()
+		tr.left[a.identity.ClusterID] = a.life.view.IsCleanupDenied()
 	}
 	for k := range allKeys {
 		want, have := tr.instances(k), map[string]map[string]string(nil)
@@ -968,7 +975,7 @@ func (tr *trial) unshown() string {
 		}
 	}
 	for _, a := range tr.clusters {
-		if n := a.life.state.view.Pending(); n > 0 {
+		if n := a.life.view.Pending(); n > 0 {
 			return fmt.Sprintf("%s has still %d services to write or to read once more", a.identity.ClusterID, n)
 		}
 	}
@@ -1041,15 +1048,13 @@ func (tr *trial) settleIn() {
 
 // excess is something in the cluster's catalog that does not belong there, "" if nothing is.
 func (a *actor) excess() string {
-	a.life.state.mu.Lock()
 	place := a.life.control.known.Load()
-	wanted := map[string]bool{}
-	for i := range a.life.state.outbox.pages {
-		for part := range a.life.state.outbox.pages[i].parts {
-			wanted[format.PartID(i, part)] = true
+	wanted := a.life.state.Writes.PartIDs()
+	for _, excess := range a.life.state.Writes.Excess() {
+		for _, id := range excess.IDs() {
+			delete(wanted, id)
 		}
 	}
-	a.life.state.mu.Unlock()
 	listed, err := a.trial.admin.ListInstances(context.Background(), place.catalog)
 	if err != nil {
 		return err.Error()
@@ -1079,7 +1084,7 @@ func (tr *trial) checkSilence() {
 	clusters := len(tr.clusters)
 	allowed := map[string]int{
 		// And one look at the own pages, those at the instances, and now and then one for the page that garbage announces.
-		"DiscoverInstances":        clusters * (int(span/defaultPoll+3+span/maxRetry) + audits),
+		"DiscoverInstances":        clusters * (int(span/defaultPoll+3+span/defaultTimes().MaxRetry) + audits),
 		"RegisterInstance members": clusters * int(span/defaultHeartbeat+1),
 	}
 	for operation, n := range after {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // wholeCatalogThreshold is the number of stale pages from which one read of the whole catalog replaces one request per page.
@@ -34,14 +36,14 @@ func (r *reader) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.state.readSignal:
+		case <-r.state.ReadSignal:
 		case <-timer.C:
 		}
 		if r.peers.untilRead() <= 0 {
 			r.peers.readStarted()
 			whole, err := r.poll(ctx)
 			if ctx.Err() == nil {
-				r.notifier.Notify(r.state.setReadError(err))
+				r.notifier.Notify(r.state.Reads.SetError(err))
 			}
 			r.peers.readEnded(whole, err)
 		}
@@ -53,12 +55,12 @@ func (r *reader) run(ctx context.Context) {
 // whatever became of the pages.
 func (r *reader) poll(ctx context.Context) (whole bool, err error) {
 	place, instances, err := r.readMembers(ctx)
-	changed := keySet{}
-	if err == nil && !r.state.observeMembers(place, instances, changed) {
+	changed := engine.Keys{}
+	if err == nil && !r.state.Reads.ObserveMembers(place.location(), instances, changed) {
 		err = errors.New("reading the members of the clusterset: this cluster's own record is not among them")
 	}
 	if err != nil {
-		r.state.observeFailedRead()
+		r.state.Reads.ObserveFailure()
 		return false, err
 	}
 	if r.cfg.ReadOnly {
@@ -69,7 +71,7 @@ func (r *reader) poll(ctx context.Context) (whole bool, err error) {
 		r.notifier.Notify(changed)
 		return true, cmp.Or(err, r.readPages(ctx, place))
 	}
-	r.state.observeClaim(format.FindMember(instances, r.cfg.Identity), changed)
+	r.state.Reads.ObserveClaim(format.FindMember(instances, r.cfg.Identity), changed)
 	// The members are known now; whose pages are not read yet shows as Unknown.
 	r.notifier.Notify(changed)
 	return true, r.readPages(ctx, place)
@@ -93,8 +95,8 @@ func (r *reader) readMembers(ctx context.Context) (controlPlace, []api.Instance,
 }
 
 // auditIfDue reads all own pages if that is due.
-func (r *reader) auditIfDue(ctx context.Context, place controlPlace, shown *format.Member, changed keySet) error {
-	if !r.state.isAuditDue(time.Now(), shown) {
+func (r *reader) auditIfDue(ctx context.Context, place controlPlace, shown *format.Member, changed engine.Keys) error {
+	if !r.state.Reads.IsAuditDue(time.Now(), shown) {
 		return nil
 	}
 	stored, err := r.readOwnPages(ctx, place)
@@ -102,7 +104,7 @@ func (r *reader) auditIfDue(ctx context.Context, place controlPlace, shown *form
 		r.control.forgetIfGone(err)
 		return fmt.Errorf("reading this cluster's own pages: %w", err)
 	}
-	r.state.observeAudit(time.Now(), shown, stored, changed)
+	r.state.Reads.ObserveAudit(time.Now(), shown, stored, changed)
 	return nil
 }
 
@@ -117,7 +119,7 @@ func (r *reader) readOwnPages(ctx context.Context, place controlPlace) ([]api.In
 
 // readPages reads every page that has to be read, and the catalogs of clusters whose record is gone.
 func (r *reader) readPages(ctx context.Context, place controlPlace) error {
-	wanted, absent := r.state.staleReads(time.Now())
+	wanted, absent := r.state.Reads.StaleReads(time.Now())
 	if len(wanted) == 0 && len(absent) == 0 {
 		return nil
 	}
@@ -136,22 +138,22 @@ func (r *reader) readPages(ctx context.Context, place controlPlace) error {
 }
 
 // readCatalog reads pages of one cluster, all at once if they are many.
-func (r *reader) readCatalog(ctx context.Context, place controlPlace, read catalogRead) error {
-	id, name := read.clusterID, format.CatalogName(read.clusterID)
-	if len(read.pages) >= wholeCatalogThreshold {
+func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state.CatalogRead) error {
+	id, name := read.ClusterID, format.CatalogName(read.ClusterID)
+	if len(read.Pages) >= wholeCatalogThreshold {
 		instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, nil)
 		if err != nil {
-			return r.observeUnreadable(id, read.pages, err)
+			return r.observeUnreadable(id, read.Pages, err)
 		}
 		if whole {
 			byPage := format.GroupByPage(instances)
-			for _, page := range read.pages {
+			for _, page := range read.Pages {
 				r.observePage(id, page, byPage[page])
 			}
 			return nil
 		}
 	}
-	for _, page := range read.pages {
+	for _, page := range read.Pages {
 		instances, _, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, map[string]string{format.AttrPage: format.PageName(page)})
 		if err != nil {
 			return r.observeUnreadable(id, []int{page}, err)
@@ -163,13 +165,13 @@ func (r *reader) readCatalog(ctx context.Context, place controlPlace, read catal
 
 // observePage records a read of a page.
 func (r *reader) observePage(id string, page int, found []api.Instance) {
-	r.notifier.Notify(r.state.observePage(time.Now(), id, page, found))
+	r.notifier.Notify(r.state.Reads.ObservePage(time.Now(), id, page, found))
 }
 
 // observeUnreadable records that pages could not be read at all. A catalog that does not exist although its pages are announced is a problem of
 // that cluster; other errors are returned.
 func (r *reader) observeUnreadable(id string, pages []int, err error) error {
-	r.state.observeUnreadablePages(time.Now(), id, pages, err)
+	r.state.Reads.ObserveUnreadablePages(time.Now(), id, pages, err)
 	if api.IsNotFound(err) {
 		return nil
 	}
@@ -184,7 +186,7 @@ func (r *reader) readAbsent(ctx context.Context, place controlPlace, id string) 
 		return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
 	}
 	hasPages := !gone && (!whole || len(format.GroupByPage(found)) > 0)
-	r.notifier.Notify(r.state.observeCatalog(time.Now(), id, hasPages))
+	r.notifier.Notify(r.state.Reads.ObserveCatalog(time.Now(), id, hasPages))
 	return nil
 }
 
@@ -202,7 +204,7 @@ func (r *reader) readOthers(ctx context.Context, place controlPlace) error {
 	if now.Sub(since) < r.cfg.times.gone {
 		return nil
 	}
-	r.notifier.Notify(r.state.removeAll(now))
+	r.notifier.Notify(r.state.Reads.RemoveAll(now))
 	return nil
 }
 
@@ -237,10 +239,4 @@ func (f *failures) first() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
-}
-
-// catalogRead are the pages of a catalog that have to be read.
-type catalogRead struct {
-	clusterID string
-	pages     []int
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
@@ -43,25 +44,7 @@ type Config struct {
 
 // times are intervals without a setting.
 type times struct {
-	// gather is how long a change waits for others, if it is the first after a pause: one cause may change several objects.
-	gather time.Duration
-	// quiet is how long no export must have changed until pages are written again, atMost how long that is put off.
-	quiet, atMost time.Duration
-	// confirm is how long the registry may take to show what was written until it is written again.
-	confirm time.Duration
-	// adopt is how long a page of the previous process is tried to be read until it is given up.
-	adopt time.Duration
-	// audit is the time between two looks at all of our own pages. It costs one request, and bounds how long a page stays
-	// away that another writer removed or changed.
-	audit time.Duration
-	// settle is how long reads may be late (claim.settle, catalogs.lag).
-	settle time.Duration
-	// retry is the pause after a first failed write, and maxRetry the longest.
-	retry, maxRetry time.Duration
-	// adoptionGracePeriod is how long a page that was found without a record is not announced (outbox.orphanedPages), and an instance of ours stays,
-	// of whose service no cluster has said anything: a controller that starts, perhaps in
-	// the place of the AWS Cloud Map MCS Controller for K8s, has not yet looked at everything that it exports.
-	adoptionGracePeriod time.Duration
+	state.Intervals
 	// instanceResync is the interval between reads of one service of the instance view each. A read takes one request.
 	instanceResync time.Duration
 	// instanceList is the maximum of the random delay, at least a fifth of it, after which the instance view lists all services at a
@@ -70,11 +53,11 @@ type times struct {
 	instanceList time.Duration
 	// leave bounds the removal of everything.
 	leave time.Duration
-	// missing is the time between two looks for a namespace that is not there, by who only reads. Each takes a list of
-	// namespaces, of which AWS allows one in two seconds.
+	// missing is the pause of a registry that is only read until it searches for a missing namespace again. Each search lists the namespaces,
+	// which AWS allows once in two seconds.
 	missing time.Duration
-	// gone is how long the namespace must not have been there until what was read of it goes. A namespace can only be deleted
-	// when everything in it is, and clusters that live make it again at once: in a poll and the seconds that it takes AWS.
+	// gone is how long the namespace must be missing until the exports read from it are removed. Only an empty namespace can be deleted, and
+	// live clusters create it again after a poll and the seconds that AWS needs.
 	gone time.Duration
 }
 
@@ -95,11 +78,13 @@ const (
 
 func defaultTimes() times {
 	return times{
-		gather: 10 * time.Millisecond, quiet: 50 * time.Millisecond, atMost: 250 * time.Millisecond,
-		confirm: 15 * time.Second, adopt: 15 * time.Second, audit: 2 * time.Minute, settle: 2 * time.Second,
-		retry: 500 * time.Millisecond, maxRetry: 30 * time.Second,
+		Intervals: state.Intervals{
+			Gather: 10 * time.Millisecond, Quiet: 50 * time.Millisecond, AtMost: 250 * time.Millisecond,
+			Confirm: 15 * time.Second, Adopt: 15 * time.Second, Audit: 2 * time.Minute, Settle: 2 * time.Second,
+			Retry: 500 * time.Millisecond, MaxRetry: 30 * time.Second, AdoptionGracePeriod: time.Minute,
+		},
 		leave: 2 * time.Minute, missing: 10 * time.Second, gone: 30 * time.Second,
-		adoptionGracePeriod: time.Minute, instanceResync: time.Minute, instanceList: 5 * time.Minute,
+		instanceResync: time.Minute, instanceList: 5 * time.Minute,
 	}
 }
 
@@ -115,9 +100,11 @@ type components struct {
 	log      logr.Logger
 	client   *api.Client
 	control  *control
-	state    *state
+	state    *state.State
 	peers    *peers
 	notifier *engine.Notifier
+	// view is nil if the registry is only read.
+	view *instances.View
 }
 
 var (
@@ -131,36 +118,37 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 		return nil, err
 	}
 	cfg = withDefaults(cfg)
-	c := &components{cfg: cfg, log: cfg.Logger, client: client, control: newControl(client, cfg), state: newState(cfg, client.Name())}
-	c.notifier = engine.NewNotifier(c.state.addResolved)
+	c := &components{cfg: cfg, log: cfg.Logger, client: client, control: newControl(client, cfg), state: state.New(cfg.state(client.Name()))}
+	c.notifier = engine.NewNotifier(c.state.AddResolved)
 	c.peers = newPeers(cfg, client.Name(), c.state)
 	if !cfg.ReadOnly {
-		desired := c.state.desiredInstances
+		desired := c.state.Writes.DesiredInstances
 		if !cfg.InstanceView {
-			desired = c.state.hiddenInstances
+			desired = c.state.Writes.HiddenInstances
 		}
-		c.state.view = instances.New(client.InOwnAccount().WithPriority(api.PriorityLow), instances.Config{
+		c.view = instances.New(client.InOwnAccount().WithPriority(api.PriorityLow), instances.Config{
 			Identity: cfg.Identity, Version: cfg.Version, Enabled: cfg.InstanceView, Desired: desired,
 			ResyncInterval: cfg.times.instanceResync, ListWithin: cfg.times.instanceList,
 			Logger: cfg.Logger, Metrics: cfg.Metrics,
 		})
+		c.state.SetView(c.view)
 		if !client.UsesSharedNamespace() {
-			c.control.listed = c.state.view.AddNamespaces // one list serves both
+			c.control.listed = c.view.AddNamespaces // one list serves both
 		}
 	}
-	return &Registry{Publisher: engine.NewPublisher(cfg.Identity.ClusterID, cfg.ReadOnly, c.state.setDesired), components: c}, nil
+	return &Registry{Publisher: engine.NewPublisher(cfg.Identity.ClusterID, cfg.ReadOnly, c.state.Writes.SetDesired), components: c}, nil
 }
 
 // Lookup implements registry.Registry.
 func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
-	return r.state.lookup(key)
+	return r.state.Lookup(key)
 }
 
 // Members implements registry.Registry.
-func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.state.listMembers() }
+func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.state.ListMembers() }
 
 // Report implements registry.Reporter.
-func (r *Registry) Report() registry.Report { return r.state.report() }
+func (r *Registry) Report() registry.Report { return r.state.Report() }
 
 // Run implements registry.Registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
@@ -170,7 +158,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		return engine.Run(ctx, loops, 0, nil)
 	}
 	l := &leaver{r.components}
-	loops = append(loops, (&writer{components: r.components}).run, r.listIfUnlisted, func(ctx context.Context) { r.state.view.Run(ctx, notify) })
+	loops = append(loops, (&writer{components: r.components}).run, r.listIfUnlisted, func(ctx context.Context) { r.view.Run(ctx, notify) })
 	if r.peers.transport != nil {
 		loops = append(loops, r.peers.run)
 	}
@@ -181,15 +169,25 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 func (c *components) place(ctx context.Context) (controlPlace, error) {
 	place, err := c.control.ensure(ctx)
 	if err == nil && !c.cfg.ReadOnly {
-		c.state.setLocation(place)
+		c.state.SetLocation(place.location())
 	}
 	return place, err
 }
 
 // retry repeats a step until it succeeds or ctx ends.
 func (c *components) retry(ctx context.Context, step func() error) error {
-	backoff := engine.Backoff{Initial: c.cfg.times.retry, Max: c.cfg.times.maxRetry, Jitter: 1}
+	backoff := engine.Backoff{Initial: c.cfg.times.Retry, Max: c.cfg.times.MaxRetry, Jitter: 1}
 	return engine.RetryUntilDone(ctx, backoff, func() (bool, error) { return true, step() })
+}
+
+// state returns the configuration of the state.
+func (c Config) state(clientName string) state.Config {
+	return state.Config{
+		Identity: c.Identity, ClientName: clientName, Version: c.Version, ReadOnly: c.ReadOnly,
+		PollInterval: c.PollInterval, HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter, Silence: c.silence(),
+		Intervals: c.times.Intervals, InstancesPerNamespace: c.InstancesPerNamespace, WallClock: c.wall,
+		Logger: c.Logger, Metrics: c.Metrics,
+	}
 }
 
 // silence is how long another cluster's record with this cluster's ID must not have changed until that cluster counts as dead.

@@ -163,7 +163,7 @@ func (c *components) listIfUnlisted(ctx context.Context) {
 	case <-c.control.unlisted:
 	}
 	problem := engine.NewProblem(c.log, "Failed to list the clusterset's catalogs after the start; no import is removed until that works",
-		"Listed the clusterset's catalogs", isExpected)
+		"Listed the clusterset's catalogs", api.IsExpected)
 	failed := false
 	_ = c.retry(ctx, func() error { // it fails only when ctx ends
 		err := c.control.complete(ctx)

@@ -17,6 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 )
 
 // storedIDs returns the resource IDs that cls1 has stored.
@@ -65,9 +66,7 @@ func unscanned(identity mcs.Identity) Config {
 }
 
 func joined(reg *Registry) bool {
-	reg.state.mu.Lock()
-	defer reg.state.mu.Unlock()
-	return reg.state.claim.state == held
+	return reg.state.Claim() == state.Held
 }
 
 // withhold has requests throttled until the returned function is called.

@@ -257,20 +257,20 @@ func TestGoneForAMoment(t *testing.T) {
 	})
 }
 
-// TestLeavingComesLast has a cluster leave that has written pages which its record did not announce: what says that it leaves is
-// later than they are, so that the next life does not take for news what could not be removed.
+// TestLeavingComesLast checks that the last record of a cluster that leaves is later than its pages, also after the clock was set back. Otherwise
+// the next process adopts pages that could not be removed.
 func TestLeavingComesLast(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		leaver := w.begin(cls1, nil)
+		var offset atomic.Int64
+		offset.Store(int64(time.Hour))
+		leaver := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(time.Duration(offset.Load())) } })
+		ahead := time.Now().Add(time.Hour).UnixMilli()
 		exp := webExport("cls1", 0, 1)
 		publish(t, leaver.Registry, exp)
 		w.until(time.Minute, "it is exported", isExported(t, leaver.Registry, exp.Key))
-		ahead := time.Now().Add(time.Hour).UnixMilli() // the clock was set back since
-		leaver.state.mu.Lock()
-		leaver.state.outbox.generation = ahead
-		leaver.state.mu.Unlock()
+		offset.Store(0) // the clock is set back
 		generations := regexp.MustCompile(`"GENERATION":"(\d+)"`)
 		var last int64
 		w.wrote = func(r request) {
@@ -285,116 +285,4 @@ func TestLeavingComesLast(t *testing.T) {
 			t.Errorf("the last record is of generation %d, pages of %d", last, ahead)
 		}
 	})
-}
-
-// TestPageAheadForEver has a page that was read before it was announced, and never is: the next life's clock is behind.
-func TestPageAheadForEver(t *testing.T) {
-	for name, tt := range map[string]struct {
-		announced mcs.Export
-		there     bool
-		want      string
-	}{
-		"another page announced": {web(3), true, "•••"},
-		"no page announced":      {web(3), false, "none"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStory(t)
-			s.publish(100, thePage, web(1))
-			before := s.record
-			s.record.Pages[thePage] = s.write(500, thePage, web(2))
-			s.members(before)
-			s.read()
-			s.expect("a page that is not announced yet", theKey, "••")
-
-			s.record = before
-			s.record.Pages[thePage] = ""
-			s.record.Generation = 101
-			if tt.there {
-				s.publish(101, thePage, tt.announced)
-			}
-			s.members(s.record)
-			s.read()
-			s.expect("a record that may be late", theKey, "••")
-			s.now = s.now.Add(reordered)
-			s.record.Heartbeat++
-			s.members(s.record)
-			s.read()
-			s.expect("a record that goes on", theKey, tt.want)
-			s.wanted("everything read")
-		})
-	}
-}
-
-// TestPageAheadIsReadSeldom has a page for ever ahead of the record: it is not read at each poll.
-func TestPageAheadIsReadSeldom(t *testing.T) {
-	s := newStory(t)
-	s.publish(100, thePage, web(1))
-	before := s.record
-	s.write(500, thePage, web(2))
-	s.members(before)
-	s.read()
-	reads := 0
-	for range 90 {
-		s.now = s.now.Add(time.Second)
-		reads += len(s.catalogs.clusters["cls2"].wanted(s.now))
-		s.read()
-	}
-	if reads != 3 {
-		t.Errorf("the page was read %d times in 90 s, want 3", reads)
-	}
-	s.expect("the later page", theKey, "••")
-}
-
-// TestAnnouncement has what a record announces of a page that this process has not written yet.
-func TestAnnouncement(t *testing.T) {
-	exp, other := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
-	page := format.PageOf(exp.Key)
-	found := shownPage(exp).digest
-	besides := exp
-	besides.Key.Name = "another"
-	for name, tt := range map[string]struct {
-		shown         pageState
-		announced     string
-		wants         *mcs.Export
-		orphanedPages bool
-		// adopted pages are those of who holds the ID; batched says that what is wanted was looked at.
-		adopted, batched bool
-		want             string
-	}{
-		"found, announced":                         {shown: *shownPage(exp), announced: found, want: found},
-		"found otherwise, announced":               {shown: *shownPage(exp), announced: found, wants: &other, want: found},
-		"found as wanted, not announced":           {shown: *shownPage(exp), wants: &exp, orphanedPages: true, adopted: true, batched: true, want: found},
-		"found as wanted, not looked at":           {shown: *shownPage(exp), wants: &exp, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
-		"found as wanted, the ID not held":         {shown: *shownPage(exp), wants: &exp, orphanedPages: true, want: format.UnwrittenDigest},
-		"found, nothing said, not announced":       {shown: *shownPage(exp), orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
-		"found more than is said of":               {shown: *shownPage(exp, besides), wants: &exp, orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
-		"found otherwise, not announced":           {shown: *shownPage(exp), wants: &other, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
-		"not found but wanted, not announced":      {shown: pageState{read: true}, wants: &exp, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
-		"not found nor wanted, not announced":      {shown: pageState{read: true}, orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
-		"unreadable, nothing said":                 {shown: pageState{trouble: "half of it"}, orphanedPages: true, want: format.UnwrittenDigest},
-		"unreadable, announced":                    {shown: pageState{trouble: "half of it"}, announced: found, want: found},
-		"unreadable, announced by no cluster's ID": {shown: pageState{trouble: "half of it"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			o, shown := newOutbox("cls1"), &catalog{}
-			o.orphanedPages = tt.orphanedPages
-			shown.pages[page], shown.record.Pages[page] = tt.shown, tt.announced
-			if tt.wants != nil {
-				o.ask(exp.Key, tt.wants)
-			}
-			if tt.adopted {
-				o.adopt(page, &shown.pages[page])
-			}
-			if tt.batched {
-				o.batch(time.UnixMilli(1), time.UnixMilli(1))
-			}
-			if got := o.announcement(page, shown); got != tt.want {
-				t.Errorf("announced is %q, want %q", got, tt.want)
-			}
-			o.after(shown)
-			if got := o.nextGeneration(time.UnixMilli(1)); got <= tt.shown.generation {
-				t.Errorf("the record's generation is %d, that of the page found %d", got, tt.shown.generation)
-			}
-		})
-	}
 }

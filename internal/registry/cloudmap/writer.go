@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 )
 
 // writer writes the own pages and the own record. It belongs to one goroutine, and the heartbeats during long writes to another.
@@ -28,7 +29,7 @@ func (w *writer) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		at, ok := w.state.nextWrite(time.Now())
+		at, ok := w.state.Writes.NextWrite(time.Now())
 		if at.Before(w.retryAt) {
 			at = w.retryAt
 		}
@@ -44,7 +45,7 @@ func (w *writer) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-w.state.writeSignal:
+		case <-w.state.WriteSignal:
 		}
 	}
 }
@@ -59,9 +60,9 @@ func (w *writer) observeResult(ctx context.Context, err error) {
 	} else {
 		w.control.forgetIfGone(err)
 		w.failures++
-		w.retryAt = time.Now().Add(w.state.writeBackoff().Pause(w.failures))
+		w.retryAt = time.Now().Add(w.state.Writes.Backoff().Pause(w.failures))
 	}
-	w.notifier.Notify(w.state.setWriteError(err))
+	w.notifier.Notify(w.state.Writes.SetError(err))
 }
 
 // writeDue writes the pages that changed, then the record that announces them, then removes what the pages no longer
@@ -86,29 +87,29 @@ func (w *writer) writeDue(ctx context.Context) error {
 
 // writePages writes each part of each page that changed.
 func (w *writer) writePages(ctx context.Context, place controlPlace) error {
-	writes, suspects, changed := w.state.takeBatch()
+	writes, suspects, changed := w.state.Writes.TakeBatch()
 	w.notifier.Notify(changed)
-	w.notifier.Notify(w.state.observeFailedOperations(w.explain(ctx, suspects)))
-	results := make([]pageResult, len(writes))
+	w.notifier.Notify(w.state.Writes.ObserveFailedOperations(w.explain(ctx, suspects)))
+	results := make([]state.PageResult, len(writes))
 	// Parts that a page did not have go first: where there is no room for them, the page stays whole as it was.
-	err := w.writeParts(ctx, place, writes, results, func(p pageWrite) []api.Instance { return p.instances[p.before:] })
+	err := w.writeParts(ctx, place, writes, results, state.PageWrite.AddedParts)
 	if err == nil {
-		err = w.writeParts(ctx, place, writes, results, func(p pageWrite) []api.Instance { return p.instances[:p.before] })
+		err = w.writeParts(ctx, place, writes, results, state.PageWrite.OverwrittenParts)
 	}
 	if err != nil {
 		err = fmt.Errorf("writing this cluster's pages: %w", err)
 	}
-	w.notifier.Notify(w.state.observeWrites(writes, results, err))
+	w.notifier.Notify(w.state.Writes.ObserveWrites(writes, results, err))
 	return err
 }
 
 // writeParts writes some of each page's parts. What AWS refuses of one page, for a quota, does not hold up the others; any
 // other failure ends the rest, and is returned.
-func (w *writer) writeParts(ctx context.Context, place controlPlace, writes []pageWrite, results []pageResult, parts func(pageWrite) []api.Instance) error {
+func (w *writer) writeParts(ctx context.Context, place controlPlace, writes []state.PageWrite, results []state.PageResult, parts func(state.PageWrite) []api.Instance) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrency)
 	for i, write := range writes {
-		if results[i].err != nil {
+		if results[i].IsRefused() {
 			continue
 		}
 		// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
@@ -118,7 +119,7 @@ func (w *writer) writeParts(ctx context.Context, place controlPlace, writes []pa
 				if err != nil && !api.IsInvalid(err) {
 					return err
 				}
-				results[i].add(operation, err)
+				results[i].Add(operation, err)
 				return nil
 			})
 		}
@@ -151,7 +152,7 @@ func (w *writer) heartbeatDuringWrites(ctx context.Context, place controlPlace) 
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(max(w.state.nextHeartbeat(), w.cfg.times.retry)):
+			case <-time.After(max(w.state.Writes.UntilHeartbeat(), w.cfg.times.Retry)):
 			}
 			// A persistent error is reported when the pages are done.
 			_ = w.writeRecord(ctx, place, false)
@@ -163,12 +164,12 @@ func (w *writer) heartbeatDuringWrites(ctx context.Context, place controlPlace) 
 // writeRecord writes the own record if that is due (recordToWrite).
 func (w *writer) writeRecord(ctx context.Context, place controlPlace, pagesDone bool) error {
 	now := time.Now()
-	ours, due := w.state.recordToWrite(now, pagesDone)
+	ours, due := w.state.Writes.RecordToWrite(now, pagesDone)
 	if !due {
 		return nil
 	}
 	_, err := w.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, ours.Instance())
-	w.state.observeRecordWrite(now, err)
+	w.state.Writes.ObserveRecordWrite(now, err)
 	if err != nil {
 		return fmt.Errorf("writing this cluster's record in service %s: %w", format.MembersService, err)
 	}
@@ -180,14 +181,14 @@ func (w *writer) writeRecord(ctx context.Context, place controlPlace, pagesDone 
 func (w *writer) trim(ctx context.Context, place controlPlace) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(concurrency)
-	for _, left := range w.state.excess() {
+	for _, left := range w.state.Writes.Excess() {
 		group.Go(func() error {
-			for _, id := range left.ids() {
+			for _, id := range left.IDs() {
 				if err := w.client.DeregisterInstance(groupCtx, place.catalog.ID, id); err != nil {
-					return fmt.Errorf("removing excess parts of page %s: %w", format.PageName(left.page), err)
+					return fmt.Errorf("removing excess parts of page %s: %w", format.PageName(left.Page), err)
 				}
 			}
-			w.state.observeRemovedParts(left)
+			w.state.Writes.ObserveRemovedParts(left)
 			return nil
 		})
 	}
@@ -206,21 +207,4 @@ func withGracePeriod(ctx context.Context, by time.Duration) (context.Context, co
 		context.AfterFunc(longer, func() { timer.Stop() })
 	})
 	return longer, func() { stop(); cancel() }
-}
-
-// pageResult is the result of writing the parts of a page.
-type pageResult struct {
-	mu         sync.Mutex
-	operations []string
-	err        error
-}
-
-func (p *pageResult) add(operation string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err != nil {
-		p.err = err
-		return
-	}
-	p.operations = append(p.operations, operation)
 }

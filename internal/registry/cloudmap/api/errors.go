@@ -173,3 +173,6 @@ func IsInUse(err error) bool {
 	var inUse *types.ResourceInUse
 	return errors.As(err, &inUse)
 }
+
+// IsExpected reports whether an error is part of normal operation: throttling, and late reads of a resource that was just created.
+func IsExpected(err error) bool { return IsThrottled(err) || IsNotFound(err) }

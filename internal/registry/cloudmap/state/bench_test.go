@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 import (
 	"testing"
@@ -23,20 +23,20 @@ func BenchmarkPageEncode(b *testing.B) {
 	exports := benchPage()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := encodePage("cls1", 7, time.Now().UnixMilli(), exports); err != nil {
+		if _, err := EncodePage("cls1", 7, time.Now().UnixMilli(), exports); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
 func BenchmarkPageDecode(b *testing.B) {
-	w, err := encodePage("cls1", 7, time.Now().UnixMilli(), benchPage())
+	w, err := EncodePage("cls1", 7, time.Now().UnixMilli(), benchPage())
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		img, err := format.JoinPage(7, w.instances)
+		img, err := format.JoinPage(7, w.Instances)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 import (
 	"maps"
@@ -12,6 +12,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -61,21 +62,21 @@ func (s *story) members(records ...format.Member) []string {
 	for _, r := range records {
 		instances = append(instances, r.Instance())
 	}
-	changed := keySet{}
+	changed := engine.Keys{}
 	s.catalogs.members(s.now, instances, changed)
 	return names(changed)
 }
 
 // read makes cls1 read the pages of cls2 that it wants, and returns the keys that it notifies of.
 func (s *story) read() []string {
-	changed := keySet{}
+	changed := engine.Keys{}
 	for _, page := range s.catalogs.clusters["cls2"].wanted(s.now) {
 		s.catalogs.page(s.now, "cls2", page, s.pages[page], changed)
 	}
 	return names(changed)
 }
 
-func names(keys keySet) []string {
+func names(keys engine.Keys) []string {
 	var list []string
 	for key := range keys {
 		list = append(list, key.Name)
@@ -355,7 +356,7 @@ func TestVanishedRecord(t *testing.T) {
 		if got := s.catalogs.absent(s.now); !slices.Equal(got, []string{"cls2"}) {
 			t.Fatalf("clusters %v have to be verified, want cls2", got)
 		}
-		changed := keySet{}
+		changed := engine.Keys{}
 		look := func(after time.Duration, hasPages bool) {
 			s.now = s.now.Add(after)
 			s.catalogs.verified(s.now, "cls2", hasPages, changed)
@@ -378,7 +379,7 @@ func TestVanishedRecord(t *testing.T) {
 // pass is how cls1 looks every second, with its own heartbeat going on, while the record of cls2 is there or not. It
 // returns the keys that were notified of.
 func (s *story) pass(seconds int, there bool) []string {
-	changed := keySet{}
+	changed := engine.Keys{}
 	for range seconds {
 		s.now = s.now.Add(time.Second)
 		instances := []api.Instance{s.ownRecord()}
@@ -458,7 +459,7 @@ func TestSilentCluster(t *testing.T) {
 	})
 	t.Run("of a later version", func(t *testing.T) {
 		s := begin(t)
-		changed := keySet{}
+		changed := engine.Keys{}
 		for i := range 200 {
 			s.now = s.now.Add(time.Second)
 			later := s.record.Instance()
@@ -491,7 +492,7 @@ func TestBadRecords(t *testing.T) {
 	bad.Attributes[format.AttrPages] = "garbage"
 	outsider := api.Instance{ID: "Not_A_Cluster", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
 	unknown := api.Instance{ID: "cls3", Attributes: map[string]string{}}
-	changed := keySet{}
+	changed := engine.Keys{}
 	s.catalogs.members(s.now, []api.Instance{bad, outsider, unknown}, changed)
 	s.notified("bad records", names(changed))
 	view := s.catalogs.look(theKey)
@@ -551,7 +552,7 @@ func TestAudit(t *testing.T) {
 		other = webKey(i)
 	}
 	r := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Joined: s.now, Generation: 100}
-	changed := keySet{}
+	changed := engine.Keys{}
 
 	// Announced and there; written and not announced; left of what was withdrawn.
 	announced, first := own(100, thePage, webExport("cls1", 0, 1))
@@ -587,7 +588,7 @@ func TestAudit(t *testing.T) {
 // no heartbeat all the same.
 func TestUnheardWithKnownCatalog(t *testing.T) {
 	s := newStory(t)
-	s.catalogs.suspect(controlPlace{catalogs: map[string]api.Service{"cls2": {}}})
+	s.catalogs.suspect(Location{Catalogs: map[string]api.Service{"cls2": {}}})
 	s.publish(101, thePage, webExport("cls2", 0, 2))
 	s.pass(1, true)
 	s.read()
@@ -611,7 +612,7 @@ func TestClockSetBackLowersPageGenerations(t *testing.T) {
 	s.now = s.now.Add(reordered - time.Second)
 	s.record.Generation = 1000
 	s.write(1000, thePage, web(1))
-	s.catalogs.page(s.now, "cls2", thePage, s.pages[thePage], keySet{}) // read once more meanwhile
+	s.catalogs.page(s.now, "cls2", thePage, s.pages[thePage], engine.Keys{}) // read once more meanwhile
 	s.now = s.now.Add(2 * time.Second)
 	s.record = back
 	s.publish(501, thePage, web(2))
@@ -619,4 +620,62 @@ func TestClockSetBackLowersPageGenerations(t *testing.T) {
 	s.wanted("after the clock was set back", thePage)
 	s.read()
 	s.expect("after the clock was set back", theKey, "••")
+}
+
+// TestPageAheadForEver has a page that was read before it was announced, and never is: the next life's clock is behind.
+func TestPageAheadForEver(t *testing.T) {
+	for name, tt := range map[string]struct {
+		announced mcs.Export
+		there     bool
+		want      string
+	}{
+		"another page announced": {web(3), true, "•••"},
+		"no page announced":      {web(3), false, "none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			s.publish(100, thePage, web(1))
+			before := s.record
+			s.record.Pages[thePage] = s.write(500, thePage, web(2))
+			s.members(before)
+			s.read()
+			s.expect("a page that is not announced yet", theKey, "••")
+
+			s.record = before
+			s.record.Pages[thePage] = ""
+			s.record.Generation = 101
+			if tt.there {
+				s.publish(101, thePage, tt.announced)
+			}
+			s.members(s.record)
+			s.read()
+			s.expect("a record that may be late", theKey, "••")
+			s.now = s.now.Add(reordered)
+			s.record.Heartbeat++
+			s.members(s.record)
+			s.read()
+			s.expect("a record that goes on", theKey, tt.want)
+			s.wanted("everything read")
+		})
+	}
+}
+
+// TestPageAheadIsReadSeldom has a page for ever ahead of the record: it is not read at each poll.
+func TestPageAheadIsReadSeldom(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	before := s.record
+	s.write(500, thePage, web(2))
+	s.members(before)
+	s.read()
+	reads := 0
+	for range 90 {
+		s.now = s.now.Add(time.Second)
+		reads += len(s.catalogs.clusters["cls2"].wanted(s.now))
+		s.read()
+	}
+	if reads != 3 {
+		t.Errorf("the page was read %d times in 90 s, want 3", reads)
+	}
+	s.expect("the later page", theKey, "••")
 }

@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 import (
 	"fmt"
@@ -25,6 +25,17 @@ const (
 	goneReads = 3
 	maxRetry  = 30 * time.Second
 )
+
+// Location is where the clusterset's records are.
+type Location struct {
+	// Namespace is the name of the control namespace, CatalogID the ID of the own catalog.
+	Namespace, CatalogID string
+	// IsNew is set if the own catalog was created now.
+	IsNew bool
+	// Catalogs are the catalogs of all clusters by cluster ID. They are not known if Unlisted is set.
+	Catalogs map[string]api.Service
+	Unlisted bool
+}
 
 // catalogs are what was read of each cluster of the clusterset, this one included. What cannot be read stays as it was.
 type catalogs struct {
@@ -115,11 +126,8 @@ func newCatalogs(identity mcs.Identity, staleAfter, poll, lag time.Duration) *ca
 // own is this cluster's catalog as the registry shows it, nil while it shows none.
 func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
 
-// keySet collects keys of which the View may have changed.
-type keySet = engine.Keys
-
 // members takes in a whole read of the members' records. Keys are added to changed.
-func (c *catalogs) members(now time.Time, instances []api.Instance, changed keySet) {
+func (c *catalogs) members(now time.Time, instances []api.Instance, changed engine.Keys) {
 	maps.DeleteFunc(c.departed, func(_ string, d departure) bool { return now.Sub(d.at) >= reordered })
 	signs := map[string]bool{} // of each cluster that is present: whether it shows a new heartbeat
 	for _, instance := range instances {
@@ -161,7 +169,7 @@ func (c *catalogs) unannounced() {
 }
 
 // member takes in a cluster's record, and reports whether it is a new heartbeat.
-func (c *catalogs) member(now time.Time, instance api.Instance, changed keySet) (sign bool) {
+func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.Keys) (sign bool) {
 	cluster := c.clusters[instance.ID]
 	if cluster == nil {
 		cluster = &catalog{}
@@ -177,7 +185,7 @@ func (c *catalogs) member(now time.Time, instance api.Instance, changed keySet) 
 }
 
 // keysOf adds the keys of a cluster's exports.
-func (c *catalogs) keysOf(id string, keys keySet) {
+func (c *catalogs) keysOf(id string, keys engine.Keys) {
 	if cluster := c.clusters[id]; cluster != nil {
 		for i := range cluster.pages {
 			for key := range cluster.pages[i].exports {
@@ -188,7 +196,7 @@ func (c *catalogs) keysOf(id string, keys keySet) {
 }
 
 // takeRecord takes in what service members has of a cluster, and reports whether it was written since it was read last.
-func (c *catalog) takeRecord(now time.Time, instance api.Instance, clusterSetID string, changed keySet) (written bool) {
+func (c *catalog) takeRecord(now time.Time, instance api.Instance, clusterSetID string, changed engine.Keys) (written bool) {
 	r, err := format.ParseMember(instance, clusterSetID)
 	if err == nil {
 		c.problem, c.unusable = "", nil
@@ -201,7 +209,7 @@ func (c *catalog) takeRecord(now time.Time, instance api.Instance, clusterSetID 
 }
 
 // take takes in a cluster's record, unless it is an answer that comes late, and reports whether it is another one than before.
-func (c *catalog) take(now time.Time, r format.Member, changed keySet) (written bool) {
+func (c *catalog) take(now time.Time, r format.Member, changed engine.Keys) (written bool) {
 	if c.late(now, r) {
 		return false
 	}
@@ -245,7 +253,7 @@ func (c *catalog) late(now time.Time, r format.Member) bool {
 
 // missing handles a cluster whose record is not there. One that leaves says first that it has no pages; otherwise its
 // exports stay until its catalog is seen to be empty (absent, verified), and it becomes stale like any other.
-func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed keySet) {
+func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed engine.Keys) {
 	if cluster.absentSince.IsZero() {
 		cluster.absentSince, cluster.retry, cluster.gone = now, retry{}, 0
 	}
@@ -259,12 +267,12 @@ func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed k
 // suspect takes in, before the first read of the members or as soon as it is known, who has a catalog. A cluster whose record is not
 // there, but whose catalog is, may have left or not: what it exports is unknown until its catalog is seen to be empty, or until it has
 // been silent for as long as makes a cluster stale.
-func (c *catalogs) suspect(place controlPlace) {
+func (c *catalogs) suspect(location Location) {
 	if c.synced && !c.incomplete {
 		return
 	}
-	c.incomplete = place.unlisted
-	for id := range place.catalogs {
+	c.incomplete = location.Unlisted
+	for id := range location.Catalogs {
 		if c.clusters[id] == nil && id != c.identity.ClusterID {
 			c.clusters[id] = &catalog{}
 		}
@@ -284,7 +292,7 @@ func (c *catalogs) absent(now time.Time) []string {
 
 // verified takes in what the catalog of a cluster without a record was seen to have. One that is empty or gone, which is also
 // what missing permissions, late reads and half of an answer look like, has to be so several times in a row.
-func (c *catalogs) verified(now time.Time, id string, hasPages bool, changed keySet) {
+func (c *catalogs) verified(now time.Time, id string, hasPages bool, changed engine.Keys) {
 	cluster := c.clusters[id]
 	if cluster == nil || cluster.absentSince.IsZero() {
 		return
@@ -303,7 +311,7 @@ func (c *catalogs) verified(now time.Time, id string, hasPages bool, changed key
 	cluster.failed(now, c.poll)
 }
 
-func (c *catalogs) remove(now time.Time, id string, changed keySet) {
+func (c *catalogs) remove(now time.Time, id string, changed engine.Keys) {
 	if cluster := c.clusters[id]; cluster != nil && cluster.hasRecord {
 		c.departed[id] = departure{now, cluster.record}
 	}
@@ -336,7 +344,7 @@ func (c *catalog) unread(now time.Time, page int) bool {
 func (c *catalog) shows(page int) bool { return c.record.Pages[page] == c.pages[page].digest }
 
 // page takes in a read of the instances of a page. Only a whole generation counts, and only if it is the announced one or a later one.
-func (c *catalogs) page(now time.Time, id string, page int, instances []api.Instance, changed keySet) {
+func (c *catalogs) page(now time.Time, id string, page int, instances []api.Instance, changed engine.Keys) {
 	cluster := c.clusters[id]
 	if cluster == nil {
 		return // left meanwhile
@@ -365,7 +373,7 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 }
 
 // take replaces what was read of the page. Exports that are there but unreadable stay as they were.
-func (p *pageState) take(now time.Time, page int, img format.Page, decoded record.Page, changed keySet) {
+func (p *pageState) take(now time.Time, page int, img format.Page, decoded record.Page, changed engine.Keys) {
 	exports, problems := belonging(page, decoded.Exports)
 	unreadable := map[mcs.Key]bool{}
 	for _, key := range decoded.Unreadable {
@@ -408,7 +416,7 @@ func (p *pageState) removedBy(now time.Time, r format.Member) bool {
 }
 
 // remove makes it a page that is known not to exist.
-func (p *pageState) remove(generation int64, changed keySet) {
+func (p *pageState) remove(generation int64, changed engine.Keys) {
 	diff(p.exports, nil, changed)
 	*p = pageState{read: true, generation: generation, stored: p.stored}
 }
@@ -421,7 +429,7 @@ func (p *pageState) knows(key mcs.Key) bool {
 
 // audit takes in a read of all of this cluster's pages. It finds what the previous process wrote and did not announce, and what others
 // changed or removed since it was read.
-func (c *catalogs) audit(now time.Time, instances []api.Instance, changed keySet) {
+func (c *catalogs) audit(now time.Time, instances []api.Instance, changed engine.Keys) {
 	own := c.own()
 	if own == nil {
 		own = &catalog{}
@@ -451,7 +459,7 @@ func (c *catalog) withdrew(page int, there bool, found format.Page, err error) b
 }
 
 // diff adds the keys whose exports differ.
-func diff(before, after map[mcs.Key]mcs.Export, changed keySet) {
+func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
 	for key, exp := range after {
 		if old, ok := before[key]; !ok || !old.Equal(exp) {
 			changed[key] = struct{}{}

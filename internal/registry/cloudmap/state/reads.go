@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 import (
 	"time"
@@ -6,39 +6,56 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// setReadError records the result of a poll and returns the keys with another status now.
-func (s *state) setReadError(err error) keySet {
+// Reads records what was read from the registry and decides what to read next.
+type Reads struct {
+	*shared
+	members *registry.MemberLog
+	// auditAt is when all own pages are read next.
+	auditAt time.Time
+	// leftovers is set if the last audit found pages.
+	leftovers bool
+}
+
+// CatalogRead is a request to read pages of a cluster.
+type CatalogRead struct {
+	ClusterID string
+	Pages     []int
+}
+
+// SetError records the result of a poll and returns the keys with another status now.
+func (s *Reads) SetError(err error) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := keySet{}
+	changed := engine.Keys{}
 	if s.readProblem.Set(err) {
 		s.addPending(changed)
 	}
 	return changed
 }
 
-// observeFailedRead records that the members could not be read.
-func (s *state) observeFailedRead() {
+// ObserveFailure records that the members could not be read.
+func (s *Reads) ObserveFailure() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.catalogs.liveness.ObserveFailure()
 }
 
-// isAuditDue reports whether all own pages have to be read: before the ID is claimed, because another cluster may have written them, and at
+// IsAuditDue reports whether all own pages have to be read: before the ID is claimed, because another cluster may have written them, and at
 // intervals.
-func (s *state) isAuditDue(now time.Time, shown *format.Member) bool {
+func (s *Reads) IsAuditDue(now time.Time, shown *format.Member) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.claim.free(now, shown) || s.claim.state != watching && !now.Before(s.auditAt)
+	return s.claim.free(now, shown) || s.claim.state != Observing && !now.Before(s.auditAt)
 }
 
-// observeAudit records a read of all own pages.
-func (s *state) observeAudit(now time.Time, shown *format.Member, stored []api.Instance, changed keySet) {
+// ObserveAudit records a read of all own pages.
+func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.Instance, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.auditAt = now.Add(s.cfg.times.audit)
+	s.auditAt = now.Add(s.cfg.Intervals.Audit)
 	s.leftovers = len(format.GroupByPage(stored)) > 0
 	if shown == nil && s.leftovers {
 		// Pages are written under a record and removed before it: their writer may be alive and write the record again.
@@ -47,8 +64,8 @@ func (s *state) observeAudit(now time.Time, shown *format.Member, stored []api.I
 	s.catalogs.audit(now, stored, changed)
 }
 
-// staleReads returns the pages that have to be read, and the clusters without a record whose catalog has to be read.
-func (s *state) staleReads(now time.Time) (wanted []catalogRead, absent []string) {
+// StaleReads returns the pages that have to be read, and the clusters without a record whose catalog has to be read.
+func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead, absent []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, cluster := range s.catalogs.clusters {
@@ -56,27 +73,27 @@ func (s *state) staleReads(now time.Time) (wanted []catalogRead, absent []string
 			continue // what this cluster may have left here is never imported
 		}
 		if pages := cluster.wanted(now); len(pages) > 0 {
-			wanted = append(wanted, catalogRead{id, pages})
+			wanted = append(wanted, CatalogRead{ClusterID: id, Pages: pages})
 		}
 	}
 	return wanted, s.catalogs.absent(now)
 }
 
-// observePage records a read of a page and returns the changed keys.
-func (s *state) observePage(now time.Time, id string, page int, found []api.Instance) keySet {
+// ObservePage records a read of a page and returns the changed keys.
+func (s *Reads) ObservePage(now time.Time, id string, page int, found []api.Instance) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := keySet{}
+	changed := engine.Keys{}
 	s.catalogs.page(now, id, page, found, changed)
-	if id == s.cfg.Identity.ClusterID && s.claim.state == held {
+	if id == s.cfg.Identity.ClusterID && s.claim.state == Held {
 		s.adoptPages(now, changed)
 		s.confirmPages(now)
 	}
 	return changed
 }
 
-// observeUnreadablePages records that pages could not be read.
-func (s *state) observeUnreadablePages(now time.Time, id string, pages []int, err error) {
+// ObserveUnreadablePages records that pages could not be read.
+func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if cluster := s.catalogs.clusters[id]; cluster != nil {
@@ -88,50 +105,50 @@ func (s *state) observeUnreadablePages(now time.Time, id string, pages []int, er
 	}
 }
 
-// observeCatalog records whether a cluster without a record has pages, and returns the changed keys.
-func (s *state) observeCatalog(now time.Time, id string, hasPages bool) keySet {
+// ObserveCatalog records whether a cluster without a record has pages, and returns the changed keys.
+func (s *Reads) ObserveCatalog(now time.Time, id string, hasPages bool) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := keySet{}
+	changed := engine.Keys{}
 	s.catalogs.verified(now, id, hasPages, changed)
 	return changed
 }
 
-// removeAll removes all clusters and returns their keys.
-func (s *state) removeAll(now time.Time) keySet {
+// RemoveAll removes all clusters and returns their keys.
+func (s *Reads) RemoveAll(now time.Time) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := keySet{}
+	changed := engine.Keys{}
 	for id := range s.catalogs.clusters {
 		s.catalogs.remove(now, id, changed)
 	}
 	return changed
 }
 
-// observeMembers records a read of the members, unless it cannot be right: our own record is there once we have joined.
-func (s *state) observeMembers(place controlPlace, instances []api.Instance, changed keySet) bool {
+// ObserveMembers records a read of the members, unless it cannot be right: our own record is there once we have joined.
+func (s *Reads) ObserveMembers(location Location, instances []api.Instance, changed engine.Keys) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.claim.state == held && format.FindMember(instances, s.cfg.Identity) == nil {
-		if time.Since(s.recorded) > s.cfg.times.settle {
+	if s.claim.state == Held && format.FindMember(instances, s.cfg.Identity) == nil {
+		if time.Since(s.recorded) > s.cfg.Intervals.Settle {
 			// Another writer removed it. The sooner it is back, the fewer take this cluster for gone, or its ID for free.
 			s.announce = true
-			s.writeSignal.Set()
+			s.WriteSignal.Set()
 		}
 		return false
 	}
-	s.catalogs.suspect(place)
-	if s.claim.state == watching && format.FindMember(instances, s.cfg.Identity) == nil {
+	s.catalogs.suspect(location)
+	if s.claim.state == Observing && format.FindMember(instances, s.cfg.Identity) == nil {
 		s.catalogs.unannounced()
 	}
 	s.catalogs.members(time.Now(), instances, changed)
-	s.countShared(len(instances))
+	s.countClusterSet(len(instances))
 	s.logMembers()
 	return true
 }
 
 // logMembers logs who came, who went, and who lives or not, since the last read. The caller holds s.mu.
-func (s *state) logMembers() {
+func (s *Reads) logMembers() {
 	var members []registry.Member
 	for id, cluster := range s.catalogs.clusters {
 		if cluster.hasRecord {
@@ -141,38 +158,38 @@ func (s *state) logMembers() {
 	s.members.Update(members)
 }
 
-// observeClaim decides whose our ID is, and takes over what the previous process of this cluster left when it is ours.
-func (s *state) observeClaim(shown *format.Member, changed keySet) {
+// ObserveClaim decides whose our ID is, and takes over what the previous process of this cluster left when it is ours.
+func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	before, refusedBefore := s.claim.state, s.claim.refused()
-	if before == watching {
+	if before == Observing {
 		s.prepareRecord(shown)
 	}
 	if s.claim.observe(now, shown, s.ours) {
 		s.announce = true
-		s.writeSignal.Set()
-		if s.claim.state == held {
+		s.WriteSignal.Set()
+		if s.claim.state == Held {
 			s.auditAt = now // the other cluster may have written our pages
 		}
 	}
-	if s.claim.state == claiming && before == watching {
+	if s.claim.state == Acquiring && before == Observing {
 		s.outbox.orphanedPages = shown == nil && s.leftovers
 		s.outbox.after(s.shown())
 	}
 	if s.claim.state != before || s.claim.refused() != refusedBefore {
-		s.claimChanged(now, before, changed)
+		s.handleClaimChange(now, before, changed)
 	}
-	if s.claim.state == held {
+	if s.claim.state == Held {
 		s.adoptPages(now, changed)
 		s.confirmPages(now)
 	}
 }
 
 // prepareRecord makes the record that we would claim the ID with. The caller holds s.mu.
-func (s *state) prepareRecord(shown *format.Member) {
-	joined := s.cfg.wall().UTC().Truncate(time.Millisecond)
+func (s *Reads) prepareRecord(shown *format.Member) {
+	joined := s.cfg.WallClock().UTC().Truncate(time.Millisecond)
 	if shown != nil {
 		s.outbox.generation = max(s.outbox.generation, shown.Generation)
 		s.ours.Heartbeat = max(s.ours.Heartbeat, shown.Heartbeat)
@@ -186,23 +203,23 @@ func (s *state) prepareRecord(shown *format.Member) {
 	}
 }
 
-// claimChanged acts upon a claim that was won or lost. The caller holds s.mu.
-func (s *state) claimChanged(now time.Time, before claimState, changed keySet) {
+// handleClaimChange acts upon a claim that was won or lost. The caller holds s.mu.
+func (s *Reads) handleClaimChange(now time.Time, before ClaimState, changed engine.Keys) {
 	switch {
-	case s.claim.state == held:
+	case s.claim.state == Held:
 		s.heldSince = now
 		s.log.Info("Joined the clusterset", "cluster", s.cfg.Identity.ClusterID)
-		s.writeSignal.Set()
+		s.WriteSignal.Set()
 		if s.view != nil {
 			s.view.Activate()
 		}
-	case s.claim.state == claiming:
-		s.outbox.nextGeneration(s.cfg.wall())
+	case s.claim.state == Acquiring:
+		s.outbox.nextGeneration(s.cfg.WallClock())
 	case s.claim.refused() != "":
 		s.log.Info("Found a duplicate cluster ID: exporting nothing until the other cluster is gone",
 			"cluster", s.cfg.Identity.ClusterID, "uid", s.cfg.Identity.UID, "otherUID", s.claim.refused())
 	}
-	if s.claim.state == watching && before != watching {
+	if s.claim.state == Observing && before != Observing {
 		s.outbox.disown()
 		if s.view != nil {
 			s.view.Deactivate()
@@ -213,7 +230,7 @@ func (s *state) claimChanged(now time.Time, before claimState, changed keySet) {
 }
 
 // adoptPages makes the pages as shown the base of what is written, one by one as they become known. The caller holds s.mu.
-func (s *state) adoptPages(now time.Time, changed keySet) {
+func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 	shown := s.shown()
 	for i := range s.outbox.pages {
 		if s.outbox.pages[i].adopted {
@@ -222,7 +239,7 @@ func (s *state) adoptPages(now time.Time, changed keySet) {
 		switch page := &shown.pages[i]; {
 		case page.read && !page.lost:
 			s.outbox.adopt(i, page)
-		case page.failures > eagerRetries && now.Sub(s.heldSince) >= s.cfg.times.adopt:
+		case page.failures > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt:
 			s.log.Info("Rebuilding a page of the previous process that cannot be read", "page", format.PageName(i), "error", page.trouble)
 			s.outbox.abandon(i, page, shown.record)
 		default:
@@ -231,34 +248,24 @@ func (s *state) adoptPages(now time.Time, changed keySet) {
 		for key := range s.outbox.pages[i].want {
 			changed[key] = struct{}{}
 		}
-		s.writeSignal.Set()
+		s.WriteSignal.Set()
 	}
 }
 
 // confirmPages compares what was written with what is shown. The caller holds s.mu.
-func (s *state) confirmPages(now time.Time) {
-	for _, page := range s.outbox.confirm(now, s.shown(), s.cfg.times.confirm) {
+func (s *Reads) confirmPages(now time.Time) {
+	for _, page := range s.outbox.confirm(now, s.shown(), s.cfg.Intervals.Confirm) {
 		s.outbox.pages[page].torn = true
-		s.writeSignal.Set()
+		s.WriteSignal.Set()
 	}
 	s.count()
 }
 
-// count tells the metrics what this cluster has in its catalog and what waits to get there. The caller holds s.mu.
-func (s *state) count() {
-	exports, pages := s.outbox.size()
-	s.cfg.Metrics.SetObjects(s.name, "exports", exports)
-	s.cfg.Metrics.SetObjects(s.name, "pages", pages)
-	s.cfg.Metrics.SetPending(s.name, "pages", s.outbox.waiting())
-	s.cfg.Metrics.SetLimitUsed(s.name, "page", s.outbox.largest(), format.MaxParts)
-	s.cfg.Metrics.SetLimitUsed(s.name, "catalog", s.outbox.instances(), catalogRoom)
-}
-
-// countShared tells the metrics what all clusters of the clusterset have together, of which members records were read. The caller
+// countClusterSet tells the metrics what all clusters of the clusterset have together, of which members records were read. The caller
 // holds s.mu.
-func (s *state) countShared(members int) {
-	s.cfg.Metrics.SetLimitUsed(s.name, "members", members, api.MaxDiscovered)
+func (s *Reads) countClusterSet(members int) {
+	s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "members", members, api.MaxDiscovered)
 	if !s.cfg.ReadOnly { // where it is only read, those who write see to the quota
-		s.cfg.Metrics.SetLimitUsed(s.name, "namespace", members+s.catalogs.parts(), s.cfg.InstancesPerNamespace)
+		s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "namespace", members+s.catalogs.parts(), s.cfg.InstancesPerNamespace)
 	}
 }

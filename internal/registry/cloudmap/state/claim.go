@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 import (
 	"time"
@@ -9,7 +9,7 @@ import (
 
 // claim decides whether the cluster ID is ours: of two clusters that use one, the second must not write.
 //
-//	watching ──no cluster's, ours of the previous process, or silent──▶ claiming ──our record is shown──▶ held
+//	Observing ──no cluster's, ours of the previous process, or silent──▶ Acquiring ──our record is shown──▶ Held
 //	    ▲                                                          │                              │
 //	    └───────────────── another cluster's record that beats, and has the older right ─────────┘
 type claim struct {
@@ -21,7 +21,7 @@ type claim struct {
 	// with less.
 	settle time.Duration
 
-	state claimState
+	state ClaimState
 	// unrivalled is since when no other cluster's record was seen.
 	unrivalled time.Time
 	// rivalled says that there was one with pages.
@@ -33,17 +33,19 @@ type claim struct {
 	taken format.Member
 }
 
-type claimState int
+// ClaimState is the state of a claim.
+type ClaimState int
 
+// The states of a claim, in this order.
 const (
-	watching claimState = iota
-	claiming
-	held
+	Observing ClaimState = iota
+	Acquiring
+	Held
 )
 
 // free reports whether observe would claim the ID now.
 func (c *claim) free(now time.Time, shown *format.Member) bool {
-	if c.state != watching {
+	if c.state != Observing {
 		return false
 	}
 	if shown == nil || shown.IsOf(c.identity) {
@@ -67,16 +69,16 @@ func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member)
 	}
 	switch {
 	case c.free(now, shown):
-		c.state = claiming
+		c.state = Acquiring
 		c.rival, c.taken = format.Member{}, format.Member{}
 		return true
-	case c.state == watching:
+	case c.state == Observing:
 		c.rival = format.Member{}
 		if c.unrivalled.IsZero() {
 			c.unrivalled = now
 		}
-	case c.state == claiming && shown != nil && shown.Joined.Equal(ours.Joined):
-		c.state = held
+	case c.state == Acquiring && shown != nil && shown.Joined.Equal(ours.Joined):
+		c.state = Held
 		c.rival = format.Member{}
 	}
 	return false
@@ -84,7 +86,7 @@ func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member)
 
 func (c *claim) observeRival(now time.Time, rival, ours format.Member) (write bool) {
 	if c.free(now, &rival) {
-		c.state, c.taken = claiming, rival
+		c.state, c.taken = Acquiring, rival
 		return true
 	}
 	beats := !rival.IsSameWrite(c.rival)
@@ -92,19 +94,19 @@ func (c *claim) observeRival(now time.Time, rival, ours format.Member) (write bo
 		c.rival, c.changed = rival, now
 	}
 	switch {
-	case c.state == watching, rival.IsSameWrite(c.taken):
+	case c.state == Observing, rival.IsSameWrite(c.taken):
 		return false
 	case ours.HasOlderClaimThan(rival):
 		// Once for each of its writes: it sees ours and gives way.
 		return beats
 	}
-	c.state = watching
+	c.state = Observing
 	return false
 }
 
 // refused is the UID of the cluster that has our ID, "" if there is none.
 func (c *claim) refused() string {
-	if c.state == watching {
+	if c.state == Observing {
 		return c.rival.UID
 	}
 	return ""

@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 import (
 	"cmp"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
@@ -164,21 +163,11 @@ func (p *ownPage) decided() bool {
 	return p.settled
 }
 
-// pageWrite is a page to be written. Without instances it is to be removed.
-type pageWrite struct {
-	page      int
-	exports   map[mcs.Key]mcs.Export
-	digest    string
-	instances []api.Instance
-	// before is how many of them overwrite parts of the page as it is.
-	before int
-}
-
 // batch returns the writes that are due, and the pages of which there is another problem now. wall is the time for generations.
 //
 // Exports that do not fit, because their page or the catalog is full, are left out, the largest first; the store keeps what it has of
 // them. A page that cannot be encoded all the same stays as it is.
-func (o *outbox) batch(now, wall time.Time) (writes []pageWrite, problems []int) {
+func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int) {
 	generation := max(o.generation+1, wall.UnixMilli())
 	var drafts []*pageDraft
 	for i := range o.pages {
@@ -202,8 +191,8 @@ func (o *outbox) batch(now, wall time.Time) (writes []pageWrite, problems []int)
 		case !p.torn && sameExports(d.exports, p.exports):
 			p.problem, p.settled = nil, true
 		default:
-			d.before = min(p.parts, len(d.instances))
-			writes = append(writes, d.pageWrite)
+			d.before = min(p.parts, len(d.Instances))
+			writes = append(writes, d.PageWrite)
 			o.generation = generation
 		}
 	}
@@ -240,45 +229,45 @@ func sameExports(a, b map[mcs.Key]mcs.Export) bool {
 }
 
 // written notes that all of w is in the store, by these operations.
-func (o *outbox) written(now time.Time, w pageWrite, operations []string) {
+func (o *outbox) written(now time.Time, w PageWrite, operations []string) {
 	p := &o.pages[w.page]
-	p.exports, p.digest, p.parts = w.exports, w.digest, len(w.instances)
+	p.exports, p.digest, p.parts = w.exports, w.digest, len(w.Instances)
 	p.stored = max(p.stored, p.parts)
 	p.torn, p.settled, p.problem, p.refusal, p.retry = false, true, nil, "", retry{}
 	p.operations, p.unshown = operations, now
 }
 
 // failed notes that any part of w may be in the store, and why not all of it is.
-func (o *outbox) failed(w pageWrite, reason error) {
+func (o *outbox) failed(w PageWrite, reason error) {
 	p := &o.pages[w.page]
 	p.torn, p.problem = true, reason
-	p.stored = max(p.stored, len(w.instances))
+	p.stored = max(p.stored, len(w.Instances))
 }
 
-// excessParts are the parts of a page from one number up to another that the store should not have.
-type excessParts struct{ page, from, to int }
+// ExcessParts are the parts of a page from one number up to another that the store should not have.
+type ExcessParts struct{ Page, from, to int }
 
 // excess returns the parts that pages no longer have.
-func (o *outbox) excess() (found []excessParts) {
+func (o *outbox) excess() (found []ExcessParts) {
 	for i := range o.pages {
 		if p := &o.pages[i]; p.adopted && !p.torn && p.parts < p.stored {
-			found = append(found, excessParts{page: i, from: p.parts, to: p.stored})
+			found = append(found, ExcessParts{Page: i, from: p.parts, to: p.stored})
 		}
 	}
 	return found
 }
 
-// ids returns the IDs of the instances.
-func (l excessParts) ids() (ids []string) {
+// IDs returns the IDs of the instances.
+func (l ExcessParts) IDs() (ids []string) {
 	for part := l.from; part < l.to; part++ {
-		ids = append(ids, format.PartID(l.page, part))
+		ids = append(ids, format.PartID(l.Page, part))
 	}
 	return ids
 }
 
 // trimmed records that the parts are gone. Exports that did not fit are tried again.
-func (o *outbox) trimmed(l excessParts) {
-	o.pages[l.page].stored = l.from
+func (o *outbox) trimmed(l ExcessParts) {
+	o.pages[l.Page].stored = l.from
 	for i := range o.pages {
 		if p := &o.pages[i]; len(p.tooLarge) > 0 {
 			p.dirty = true

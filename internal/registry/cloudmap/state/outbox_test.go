@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 import (
 	"encoding/base64"
@@ -28,11 +28,11 @@ func sharingPage(n int) []mcs.Export {
 
 // holding are exports as a page has them.
 func holding(exports ...mcs.Export) map[mcs.Key]mcs.Export {
-	held := map[mcs.Key]mcs.Export{}
+	found := map[mcs.Key]mcs.Export{}
 	for _, exp := range exports {
-		held[exp.Key] = registry.Published(exp)
+		found[exp.Key] = registry.Published(exp)
 	}
-	return held
+	return found
 }
 
 // shownPage is a page of one part as the registry shows it.
@@ -155,7 +155,7 @@ func TestExcess(t *testing.T) {
 	now := time.UnixMilli(1000)
 	o := newOutbox("cls1")
 	o.adopt(page, &pageState{read: true})
-	write := func(exp *mcs.Export) pageWrite {
+	write := func(exp *mcs.Export) PageWrite {
 		t.Helper()
 		o.ask(webKey(0), exp)
 		writes, _ := o.batch(now, now)
@@ -165,8 +165,8 @@ func TestExcess(t *testing.T) {
 		return writes[0]
 	}
 	w := write(&big)
-	if len(w.instances) < 3 {
-		t.Fatalf("the large page has %d parts, want several", len(w.instances))
+	if len(w.Instances) < 3 {
+		t.Fatalf("the large page has %d parts, want several", len(w.Instances))
 	}
 	o.failed(w, errors.New("half of it"))
 	if got := o.excess(); len(got) != 0 {
@@ -180,8 +180,8 @@ func TestExcess(t *testing.T) {
 		t.Errorf("excess %v of a whole page, want none", got)
 	}
 	o.written(now, write(&small), nil)
-	if got := o.excess(); len(got) != 1 || len(got[0].ids()) != len(w.instances)-1 {
-		t.Errorf("excess parts %v, want all but one of %d", got, len(w.instances))
+	if got := o.excess(); len(got) != 1 || len(got[0].IDs()) != len(w.Instances)-1 {
+		t.Errorf("excess parts %v, want all but one of %d", got, len(w.Instances))
 	}
 	for _, left := range o.excess() {
 		o.trimmed(left)
@@ -190,7 +190,7 @@ func TestExcess(t *testing.T) {
 		t.Errorf("excess %v after it was removed", got)
 	}
 	o.written(now, write(nil), nil)
-	if got := o.excess(); len(got) != 1 || !slices.Equal(got[0].ids(), []string{format.PartID(page, 0)}) {
+	if got := o.excess(); len(got) != 1 || !slices.Equal(got[0].IDs(), []string{format.PartID(page, 0)}) {
 		t.Errorf("excess of a withdrawn page is %v, want its only part", got)
 	}
 }
@@ -245,5 +245,81 @@ func TestConfirm(t *testing.T) {
 	expect("shown to be gone", registry.Absent)
 	if len(o.pages[page].want) != 0 {
 		t.Error("a withdrawal that is carried out is still remembered")
+	}
+}
+
+// TestAnnouncement has what a record announces of a page that this process has not written yet.
+func TestAnnouncement(t *testing.T) {
+	exp, other := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
+	page := format.PageOf(exp.Key)
+	found := shownPage(exp).digest
+	besides := exp
+	besides.Key.Name = "another"
+	for name, tt := range map[string]struct {
+		shown         pageState
+		announced     string
+		wants         *mcs.Export
+		orphanedPages bool
+		// adopted pages are those of who holds the ID; batched says that what is wanted was looked at.
+		adopted, batched bool
+		want             string
+	}{
+		"found, announced":                         {shown: *shownPage(exp), announced: found, want: found},
+		"found otherwise, announced":               {shown: *shownPage(exp), announced: found, wants: &other, want: found},
+		"found as wanted, not announced":           {shown: *shownPage(exp), wants: &exp, orphanedPages: true, adopted: true, batched: true, want: found},
+		"found as wanted, not looked at":           {shown: *shownPage(exp), wants: &exp, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
+		"found as wanted, the ID not held":         {shown: *shownPage(exp), wants: &exp, orphanedPages: true, want: format.UnwrittenDigest},
+		"found, nothing said, not announced":       {shown: *shownPage(exp), orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"found more than is said of":               {shown: *shownPage(exp, besides), wants: &exp, orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"found otherwise, not announced":           {shown: *shownPage(exp), wants: &other, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
+		"not found but wanted, not announced":      {shown: pageState{read: true}, wants: &exp, orphanedPages: true, adopted: true, want: format.UnwrittenDigest},
+		"not found nor wanted, not announced":      {shown: pageState{read: true}, orphanedPages: true, adopted: true, batched: true, want: format.UnwrittenDigest},
+		"unreadable, nothing said":                 {shown: pageState{trouble: "half of it"}, orphanedPages: true, want: format.UnwrittenDigest},
+		"unreadable, announced":                    {shown: pageState{trouble: "half of it"}, announced: found, want: found},
+		"unreadable, announced by no cluster's ID": {shown: pageState{trouble: "half of it"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, shown := newOutbox("cls1"), &catalog{}
+			o.orphanedPages = tt.orphanedPages
+			shown.pages[page], shown.record.Pages[page] = tt.shown, tt.announced
+			if tt.wants != nil {
+				o.ask(exp.Key, tt.wants)
+			}
+			if tt.adopted {
+				o.adopt(page, &shown.pages[page])
+			}
+			if tt.batched {
+				o.batch(time.UnixMilli(1), time.UnixMilli(1))
+			}
+			if got := o.announcement(page, shown); got != tt.want {
+				t.Errorf("announced is %q, want %q", got, tt.want)
+			}
+			o.after(shown)
+			if got := o.nextGeneration(time.UnixMilli(1)); got <= tt.shown.generation {
+				t.Errorf("the record's generation is %d, that of the page found %d", got, tt.shown.generation)
+			}
+		})
+	}
+}
+
+// TestOutboxWaiting has a page that was refused among those that wait.
+func TestOutboxWaiting(t *testing.T) {
+	o := newOutbox("cls1")
+	o.pages[3] = ownPage{adopted: true, dirty: true}
+	o.pages[4] = ownPage{adopted: true, torn: true, retry: retry{failures: 1, retryAt: time.Now().Add(time.Hour)}}
+	o.pages[5] = ownPage{adopted: true}
+	if got := o.waiting(); got != 2 {
+		t.Errorf("%d pages wait, want 2", got)
+	}
+}
+
+func TestLargestPage(t *testing.T) {
+	o := newOutbox("cls1")
+	if got := o.largest(); got != 0 {
+		t.Errorf("the largest page of an empty catalog is %d instances", got)
+	}
+	o.pages[3].parts, o.pages[7].parts, o.pages[9].parts = 2, 5, 1
+	if got := o.largest(); got != 5 {
+		t.Errorf("the largest page is %d instances, want 5", got)
 	}
 }

@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 import (
 	"encoding/base64"
@@ -6,22 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
-
-// bulky is an export that needs some 14 instances, with n endpoints. It has nearly all the 64 KiB of annotations that an export may
-// have.
-func bulky(i, n int) mcs.Export {
-	exp := webExport("cls1", i, n)
-	exp.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(48_000 + i))}
-	return exp
-}
 
 // TestFullCatalogRefusesLargestExport drafts more than a catalog has room for: the largest exports are left out, all others are written.
 func TestFullCatalogRefusesLargestExport(t *testing.T) {
@@ -126,34 +116,4 @@ func TestFullPageRefusesLargestExport(t *testing.T) {
 	if err := o.publication(exports[0].Key, &catalog{}).Err; err != nil {
 		t.Errorf("the users of another export get error %v", err)
 	}
-}
-
-// TestRefusedPageHasItsOwnTime is a page that AWS goes on to refuse: the others are not held up by it, and it is not tried all the time.
-func TestRefusedPageHasItsOwnTime(t *testing.T) {
-	warmUp(t)
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3})
-		w.plan(1, cloudmaplocal.FaultRule{
-			Operations: []string{"RegisterInstance"}, Instance: format.PartID(format.PageOf(webKey(0)), 0), Kind: cloudmaplocal.FaultError, Code: "ResourceLimitExceeded",
-		})
-		refused := func() int {
-			_, hits := w.server.Faults()
-			return hits[0]
-		}
-		exporter := w.begin(cls1, nil)
-		publish(t, exporter.Registry, webExport("cls1", 0, 1))
-		w.until(time.Minute, "the page is refused", func() bool {
-			return look(t, exporter.Registry, webKey(0)).Local.Err != nil && refused() > 0
-		})
-		time.Sleep(5 * time.Minute)
-		if n := refused(); n > 60 {
-			t.Errorf("it was tried %d times in five minutes, want about twice a minute once it has failed for long", n)
-		}
-		for i := range 20 {
-			exp := webExport("cls1", 8, i+1)
-			publish(t, exporter.Registry, exp)
-			w.until(3*time.Second, "another page is written and shown", isExported(t, exporter.Registry, exp.Key))
-		}
-		exporter.kill()
-	})
 }

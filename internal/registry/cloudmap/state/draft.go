@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
@@ -17,9 +18,25 @@ import (
 // The instances hold some two million typical endpoints.
 const catalogRoom = 960
 
+// PageWrite is a page to be written. Without instances it is to be removed.
+type PageWrite struct {
+	page      int
+	exports   map[mcs.Key]mcs.Export
+	digest    string
+	Instances []api.Instance
+	// before is how many of Instances overwrite parts of the page as it is.
+	before int
+}
+
+// AddedParts returns the parts that the page does not have yet.
+func (w PageWrite) AddedParts() []api.Instance { return w.Instances[w.before:] }
+
+// OverwrittenParts returns the parts that the page has already.
+func (w PageWrite) OverwrittenParts() []api.Instance { return w.Instances[:w.before] }
+
 // pageDraft is a page write in the making. Exports are left out of it until the page can be encoded and the catalog has room for it.
 type pageDraft struct {
-	pageWrite
+	PageWrite
 	clusterID  string
 	generation int64
 	// stored is how many parts of the page the store may have.
@@ -35,19 +52,19 @@ type pageDraft struct {
 }
 
 func newPageDraft(clusterID string, page int, generation int64, current, desired map[mcs.Key]mcs.Export) *pageDraft {
-	d := &pageDraft{pageWrite: pageWrite{page: page, exports: desired}, clusterID: clusterID, generation: generation, current: current}
+	d := &pageDraft{PageWrite: PageWrite{page: page, exports: desired}, clusterID: clusterID, generation: generation, current: current}
 	d.encode()
 	return d
 }
 
 // encode encodes the exports.
 func (d *pageDraft) encode() {
-	d.pageWrite, d.err = encodePage(d.clusterID, d.page, d.generation, d.exports)
+	d.PageWrite, d.err = EncodePage(d.clusterID, d.page, d.generation, d.exports)
 }
 
-// encodePage makes the write of a page with these exports.
-func encodePage(clusterID string, page int, generation int64, exports map[mcs.Key]mcs.Export) (pageWrite, error) {
-	w := pageWrite{page: page, exports: exports}
+// EncodePage makes the write of a page with these exports.
+func EncodePage(clusterID string, page int, generation int64, exports map[mcs.Key]mcs.Export) (PageWrite, error) {
+	w := PageWrite{page: page, exports: exports}
 	if len(exports) == 0 {
 		return w, nil
 	}
@@ -60,7 +77,7 @@ func encodePage(clusterID string, page int, generation int64, exports map[mcs.Ke
 		return w, fmt.Errorf("encoding page %s: %w", format.PageName(page), err)
 	}
 	w.digest = format.Digest(data)
-	w.instances, err = format.SplitPage(clusterID, page, generation, data)
+	w.Instances, err = format.SplitPage(clusterID, page, generation, data)
 	return w, err
 }
 
@@ -139,7 +156,7 @@ func fitDrafts(drafts []*pageDraft, room int) {
 func largestGrowing(drafts []*pageDraft) (found *pageDraft) {
 	most := 0
 	for _, d := range drafts {
-		if len(d.instances) <= d.stored {
+		if len(d.Instances) <= d.stored {
 			continue
 		}
 		if change, ok := d.largestChange(); ok && change.size > most {
@@ -152,7 +169,7 @@ func largestGrowing(drafts []*pageDraft) (found *pageDraft) {
 // needed is how many instances the drafted pages take.
 func needed(drafts []*pageDraft) (instances int) {
 	for _, d := range drafts {
-		instances += max(d.stored, len(d.instances))
+		instances += max(d.stored, len(d.Instances))
 	}
 	return instances
 }

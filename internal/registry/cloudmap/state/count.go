@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 // waiting is how many pages are to be written, now or when it is their time.
 func (o *outbox) waiting() (pages int) {

@@ -1,4 +1,4 @@
-package cloudmap
+package state
 
 import (
 	"testing"
@@ -45,7 +45,7 @@ func TestClaimOfVanishedRecord(t *testing.T) {
 			if got := c.observe(now.Add(silence-1), nil, format.Member{}); got != tc.want {
 				t.Errorf("claimed %v within the silence of a dead cluster, want %v", got, tc.want)
 			}
-			if c.observe(now.Add(silence), nil, format.Member{}); c.state != claiming {
+			if c.observe(now.Add(silence), nil, format.Member{}); c.state != Acquiring {
 				t.Error("not claimed after the silence of a dead cluster")
 			}
 		})
@@ -63,7 +63,7 @@ func TestClaim(t *testing.T) {
 	type step struct {
 		after     time.Duration
 		shown     *format.Member
-		wantState claimState
+		wantState ClaimState
 		wantWrite bool
 		// wantRival is the UID of the cluster that keeps us out.
 		wantRival string
@@ -71,56 +71,56 @@ func TestClaim(t *testing.T) {
 	mine := &ours
 	tests := map[string][]step{
 		"no cluster has it": {
-			{shown: nil, wantState: claiming, wantWrite: true},
-			{shown: nil, wantState: claiming}, // not visible yet
-			{shown: mine, wantState: held},
-			{shown: nil, wantState: held},
+			{shown: nil, wantState: Acquiring, wantWrite: true},
+			{shown: nil, wantState: Acquiring}, // not visible yet
+			{shown: mine, wantState: Held},
+			{shown: nil, wantState: Held},
 		},
 		"ours of the previous process": {
-			{shown: mine, wantState: claiming, wantWrite: true},
-			{shown: mine, wantState: held},
+			{shown: mine, wantState: Acquiring, wantWrite: true},
+			{shown: mine, wantState: Held},
 		},
 		"another cluster's, alive": {
-			{shown: beat("other", -time.Hour, 1), wantState: watching, wantRival: "other"},
-			{after: 20 * time.Second, shown: beat("other", -time.Hour, 2), wantState: watching, wantRival: "other"},
-			{after: 20 * time.Second, shown: beat("other", -time.Hour, 3), wantState: watching, wantRival: "other"},
-			{after: 29 * time.Second, shown: beat("other", -time.Hour, 3), wantState: watching, wantRival: "other"},
+			{shown: beat("other", -time.Hour, 1), wantState: Observing, wantRival: "other"},
+			{after: 20 * time.Second, shown: beat("other", -time.Hour, 2), wantState: Observing, wantRival: "other"},
+			{after: 20 * time.Second, shown: beat("other", -time.Hour, 3), wantState: Observing, wantRival: "other"},
+			{after: 29 * time.Second, shown: beat("other", -time.Hour, 3), wantState: Observing, wantRival: "other"},
 		},
 		"another cluster's, dead": {
-			{shown: beat("other", -time.Hour, 1), wantState: watching, wantRival: "other"},
-			{after: silence, shown: beat("other", -time.Hour, 1), wantState: claiming, wantWrite: true},
-			{shown: beat("other", -time.Hour, 1), wantState: claiming}, // a late read
-			{shown: mine, wantState: held},
-			{shown: beat("other", -time.Hour, 1), wantState: held}, // another late read
+			{shown: beat("other", -time.Hour, 1), wantState: Observing, wantRival: "other"},
+			{after: silence, shown: beat("other", -time.Hour, 1), wantState: Acquiring, wantWrite: true},
+			{shown: beat("other", -time.Hour, 1), wantState: Acquiring}, // a late read
+			{shown: mine, wantState: Held},
+			{shown: beat("other", -time.Hour, 1), wantState: Held}, // another late read
 		},
 		"another cluster's, leaving": {
-			{shown: beat("other", -time.Hour, 1), wantState: watching, wantRival: "other"},
-			{shown: nil, wantState: claiming, wantWrite: true},
-			{shown: mine, wantState: held},
+			{shown: beat("other", -time.Hour, 1), wantState: Observing, wantRival: "other"},
+			{shown: nil, wantState: Acquiring, wantWrite: true},
+			{shown: mine, wantState: Held},
 		},
 		"taken for dead, and back with the older right": {
-			{shown: beat("other", -time.Hour, 1), wantState: watching, wantRival: "other"},
-			{after: silence, shown: beat("other", -time.Hour, 1), wantState: claiming, wantWrite: true},
-			{shown: mine, wantState: held},
-			{after: time.Minute, shown: beat("other", -time.Hour, 2), wantState: watching, wantRival: "other"},
+			{shown: beat("other", -time.Hour, 1), wantState: Observing, wantRival: "other"},
+			{after: silence, shown: beat("other", -time.Hour, 1), wantState: Acquiring, wantWrite: true},
+			{shown: mine, wantState: Held},
+			{after: time.Minute, shown: beat("other", -time.Hour, 2), wantState: Observing, wantRival: "other"},
 		},
 		"both start at once, we are older": {
-			{shown: nil, wantState: claiming, wantWrite: true},
-			{shown: beat("other", time.Second, 1), wantState: claiming, wantWrite: true},
-			{shown: beat("other", time.Second, 1), wantState: claiming}, // once is enough
-			{shown: mine, wantState: held},
-			{shown: beat("other", time.Second, 2), wantState: held, wantWrite: true},
+			{shown: nil, wantState: Acquiring, wantWrite: true},
+			{shown: beat("other", time.Second, 1), wantState: Acquiring, wantWrite: true},
+			{shown: beat("other", time.Second, 1), wantState: Acquiring}, // once is enough
+			{shown: mine, wantState: Held},
+			{shown: beat("other", time.Second, 2), wantState: Held, wantWrite: true},
 		},
 		"both start at once, the other is older": {
-			{shown: nil, wantState: claiming, wantWrite: true},
-			{shown: mine, wantState: held},
-			{shown: beat("other", -time.Second, 1), wantState: watching, wantRival: "other"},
-			{shown: beat("other", -time.Second, 2), wantState: watching, wantRival: "other"},
+			{shown: nil, wantState: Acquiring, wantWrite: true},
+			{shown: mine, wantState: Held},
+			{shown: beat("other", -time.Second, 1), wantState: Observing, wantRival: "other"},
+			{shown: beat("other", -time.Second, 2), wantState: Observing, wantRival: "other"},
 		},
 		"both start at the same time, the lower UID stays": {
-			{shown: nil, wantState: claiming, wantWrite: true},
-			{shown: beat("zzz", 0, 1), wantState: claiming, wantWrite: true},
-			{shown: beat("aaa", 0, 1), wantState: watching, wantRival: "aaa"},
+			{shown: nil, wantState: Acquiring, wantWrite: true},
+			{shown: beat("zzz", 0, 1), wantState: Acquiring, wantWrite: true},
+			{shown: beat("aaa", 0, 1), wantState: Observing, wantRival: "aaa"},
 		},
 	}
 	for name, steps := range tests {
@@ -129,12 +129,12 @@ func TestClaim(t *testing.T) {
 			now := began
 			for i, s := range steps {
 				now = now.Add(s.after)
-				wasWatching, free := c.state == watching, c.free(now, s.shown)
+				wasWatching, free := c.state == Observing, c.free(now, s.shown)
 				write := c.observe(now, s.shown, ours)
 				if c.state != s.wantState || write != s.wantWrite || c.refused() != s.wantRival {
 					t.Fatalf("step %d: state %v, write %v, refused for %q; want %v, %v, %q", i, c.state, write, c.refused(), s.wantState, s.wantWrite, s.wantRival)
 				}
-				if claimed := wasWatching && c.state == claiming; free != claimed {
+				if claimed := wasWatching && c.state == Acquiring; free != claimed {
 					t.Errorf("step %d: free said %v and observe claimed: %v", i, free, claimed)
 				}
 			}

@@ -1,0 +1,55 @@
+package state
+
+import (
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// Config describes this cluster and its part in the clusterset. All durations are positive.
+type Config struct {
+	Identity mcs.Identity
+	// ClientName is the name of the registry's client in metrics.
+	ClientName string
+	// Version is the controller's version for the own record.
+	Version string
+	// ReadOnly is set if nothing is written to the registry.
+	ReadOnly                                    bool
+	PollInterval, HeartbeatInterval, StaleAfter time.Duration
+	// Silence is the time without a change after which another cluster with this cluster's ID counts as dead.
+	Silence   time.Duration
+	Intervals Intervals
+	// InstancesPerNamespace is the quota of the account that owns the control namespace.
+	InstancesPerNamespace int
+	// WallClock returns the time that other clusters' clocks are compared with.
+	WallClock func() time.Time
+	Logger    logr.Logger
+	// Metrics may be nil.
+	Metrics *registry.Metrics
+}
+
+// Intervals are the intervals of the pages and the claim. They have no setting.
+type Intervals struct {
+	// Gather is the delay of the first change after a pause: one cause may change several objects.
+	Gather time.Duration
+	// Quiet is the time without changes after which pages are written, AtMost the longest delay.
+	Quiet, AtMost time.Duration
+	// Confirm is the time after which a page is written again if the registry does not show it.
+	Confirm time.Duration
+	// Adopt is the time after which an unreadable page of the previous process is rebuilt.
+	Adopt time.Duration
+	// Audit is the time between two reads of all own pages. A read takes one request. The interval bounds how long a page is missing that
+	// another writer removed or changed.
+	Audit time.Duration
+	// Settle is the maximum delay until reads show a write.
+	Settle time.Duration
+	// Retry is the pause after the first failed write, and MaxRetry the longest pause.
+	Retry, MaxRetry time.Duration
+	// AdoptionGracePeriod is the time after a start during which a page without a record is not announced, and an instance is kept although
+	// its service was neither published nor withdrawn. A controller that starts, perhaps as the successor of the legacy controller, needs
+	// this time to reconcile all its exports.
+	AdoptionGracePeriod time.Duration
+}

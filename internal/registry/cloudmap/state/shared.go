@@ -1,0 +1,115 @@
+package state
+
+import (
+	"cmp"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+)
+
+// shared is the part of the state that reads and writes have in common. mu guards it and the fields of State, Reads and Writes, because one read
+// of the members may change the claim and the pages to write.
+type shared struct {
+	cfg Config
+	log logr.Logger
+	// view is nil if the registry is only read.
+	view *instances.View
+	// ReadSignal and WriteSignal wake the reader and the writer.
+	ReadSignal, WriteSignal engine.Signal
+
+	mu       sync.Mutex
+	catalogs *catalogs
+	outbox   *outbox
+	claim    claim
+	// heldSince is when the claim was last won.
+	heldSince time.Time
+	// ours is the own record as last written, or about to be written at recorded.
+	ours     format.Member
+	recorded time.Time
+	// announce requests a write of the record now.
+	announce bool
+	// contact is the address for peer notifications, zero while there is no open socket.
+	contact peernotify.Contact
+	// readProblem and writeProblem are the reasons why reading and writing do not work.
+	readProblem, writeProblem *engine.Problem
+}
+
+func newShared(cfg Config) *shared {
+	return &shared{
+		cfg: cfg, log: cfg.Logger,
+		ReadSignal: engine.NewSignal(), WriteSignal: engine.NewSignal(),
+		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval, cfg.Intervals.Settle),
+		outbox:   newOutbox(cfg.Identity.ClusterID),
+		claim:    claim{identity: cfg.Identity, silence: cfg.Silence, settle: cfg.Intervals.Settle},
+		readProblem: engine.NewProblem(cfg.Logger, "Failed to read the clusterset from AWS Cloud Map; its last known state stays",
+			"Reading the clusterset from AWS Cloud Map works again", api.IsExpected),
+		writeProblem: engine.NewProblem(cfg.Logger, "Failed to write to AWS Cloud Map; retrying", "Writing to AWS Cloud Map works again", api.IsExpected),
+	}
+}
+
+// publication returns the status of the own export of key. The caller holds s.mu.
+func (s *shared) publication(key mcs.Key) registry.PublishStatus {
+	want, asked := s.outbox.pages[format.PageOf(key)].want[key]
+	if uid := s.claim.refused(); uid != "" {
+		// What the registry shows is the other cluster's.
+		if !asked || want == nil {
+			return registry.PublishStatus{State: registry.Absent}
+		}
+		return registry.PublishStatus{State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: s.cfg.Identity.ClusterID, OtherUID: uid}}
+	}
+	result := s.outbox.publication(key, s.shown())
+	if result.State == registry.Pending && result.Err == nil {
+		result.Err = cmp.Or(s.writeProblem.Err(), s.readProblem.Err())
+	}
+	if s.view != nil && result.State == registry.Exported {
+		result.Warnings = s.view.Warnings(key)
+	}
+	return result
+}
+
+// shown returns the own catalog as the registry shows it. The caller holds s.mu.
+func (s *shared) shown() *catalog {
+	if own := s.catalogs.own(); own != nil {
+		return own
+	}
+	return &catalog{}
+}
+
+// addPending adds the keys with a pending publication. The caller holds s.mu.
+func (s *shared) addPending(keys engine.Keys) {
+	for i := range s.outbox.pages {
+		for key := range s.outbox.pages[i].want {
+			if s.publication(key).State == registry.Pending {
+				keys[key] = struct{}{}
+			}
+		}
+	}
+}
+
+// addOwnKeys adds all keys of the own pages as shown. The caller holds s.mu.
+func (s *shared) addOwnKeys(keys engine.Keys) {
+	for i := range s.shown().pages {
+		for key := range s.shown().pages[i].exports {
+			keys[key] = struct{}{}
+		}
+	}
+}
+
+// count tells the metrics what this cluster has in its catalog and what waits to get there. The caller holds s.mu.
+func (s *shared) count() {
+	exports, pages := s.outbox.size()
+	s.cfg.Metrics.SetObjects(s.cfg.ClientName, "exports", exports)
+	s.cfg.Metrics.SetObjects(s.cfg.ClientName, "pages", pages)
+	s.cfg.Metrics.SetPending(s.cfg.ClientName, "pages", s.outbox.waiting())
+	s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "page", s.outbox.largest(), format.MaxParts)
+	s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "catalog", s.outbox.instances(), catalogRoom)
+}

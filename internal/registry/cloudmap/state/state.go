@@ -1,0 +1,173 @@
+package state
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+)
+
+// A State is what this cluster has read from the registry and what it wants to have there. It makes all decisions and does no I/O. The reader
+// records its reads in Reads. The writer takes its work from Writes and records the results there.
+type State struct {
+	*shared
+	Reads  *Reads
+	Writes *Writes
+
+	asked engine.PendingLookups
+	// catalogID is the service that the own pages were written to.
+	catalogID string
+}
+
+// New returns the state of a cluster that has read and written nothing.
+func New(cfg Config) *State {
+	s := newShared(cfg)
+	return &State{
+		shared: s,
+		Reads:  &Reads{shared: s, members: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID)},
+		Writes: &Writes{shared: s, requested: engine.Keys{}},
+		asked:  engine.PendingLookups{},
+	}
+}
+
+// SetView sets the instance view that is notified of changes. It must be called before the state is used.
+func (s *State) SetView(view *instances.View) { s.view = view }
+
+// Claim returns the state of the claim of the own cluster ID.
+func (s *State) Claim() ClaimState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claim.state
+}
+
+// SetContact sets the address for peer notifications in the own record.
+func (s *State) SetContact(contact peernotify.Contact) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.contact = contact
+	if !contact.Address.IsValid() {
+		return // the record keeps it until the next one is written
+	}
+	s.ours.Contact = contact
+	if s.claim.state != Observing {
+		s.announce = true
+		s.WriteSignal.Set()
+	}
+}
+
+// AddResolved adds the keys of pending lookups that have another answer now.
+func (s *State) AddResolved(changed engine.Keys) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.catalogs.synced {
+		s.asked.AddChanged(changed, s.catalogs.look)
+	}
+}
+
+// SetLocation records where the clusterset's records are. If the catalog is another one than before, because the namespace or the catalog was
+// deleted, everything is written again.
+func (s *State) SetLocation(location Location) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if location.IsNew {
+		s.claim.settle = 0 // there was no previous process
+	}
+	if moved := s.catalogID != "" && s.catalogID != location.CatalogID; moved {
+		s.log.Info("Writing this cluster's records again: they were deleted from AWS Cloud Map", "namespace", location.Namespace)
+		s.outbox.rewrite()
+		s.announce = s.claim.state != Observing
+		s.WriteSignal.Set()
+		if s.view != nil {
+			s.view.EnqueueAll()
+		}
+	}
+	s.catalogID = location.CatalogID
+}
+
+// Contacts returns the addresses of the other live clusters that own sends peer notifications to; none before this cluster holds its ID.
+func (s *State) Contacts(own peernotify.Contact) (contacts []peernotify.Contact) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claim.state != Held {
+		return nil
+	}
+	for id, cluster := range s.catalogs.clusters {
+		if id != s.cfg.Identity.ClusterID && s.catalogs.live(id) && own.Reaches(cluster.record.Contact) {
+			contacts = append(contacts, cluster.record.Contact)
+		}
+	}
+	return contacts
+}
+
+// Peers returns all live clusters as the registry shows them. urgent is set if a change is expected that no peer notification announces.
+func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.outbox.unconfirmed() || s.catalogs.incomplete
+	for id, cluster := range s.catalogs.clusters {
+		urgent = urgent || !cluster.absentSince.IsZero() || cluster.behind(now)
+		own := id == s.cfg.Identity.ClusterID
+		if s.catalogs.live(id) && (!own || s.claim.state == Held) {
+			peers = append(peers, peernotify.Peer{
+				ClusterID: id, Token: cluster.record.Contact.Token, Generation: cluster.record.Generation, Behind: cluster.behind(now),
+			})
+		}
+	}
+	return peers, urgent
+}
+
+// Lookup returns the View of key.
+func (s *State) Lookup(key mcs.Key) (registry.View, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.catalogs.synced {
+		return registry.View{}, s.asked.NotSynced(key, s.readProblem.Err())
+	}
+	view := s.asked.Lookup(key, s.catalogs.look)
+	if !s.cfg.ReadOnly {
+		view.Local = s.publication(key)
+	}
+	return view, nil
+}
+
+// ListMembers returns the members.
+func (s *State) ListMembers() ([]registry.Member, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.catalogs.synced {
+		return nil, fmt.Errorf("listing members: %w", registry.NotSynced(s.readProblem.Err()))
+	}
+	return s.catalogs.list(), nil
+}
+
+// Report returns what the status endpoint shows.
+func (s *State) Report() registry.Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := engine.Keys{}
+	for _, cluster := range s.catalogs.clusters {
+		for i := range cluster.pages {
+			for key := range cluster.pages[i].exports {
+				keys[key] = struct{}{}
+			}
+		}
+	}
+	for i := range s.outbox.pages {
+		for key, exp := range s.outbox.pages[i].want {
+			if exp != nil {
+				keys[key] = struct{}{}
+			}
+		}
+	}
+	report := registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: s.readProblem.Err(), Writing: s.writeProblem.Err()}
+	if uid := s.claim.refused(); uid != "" {
+		report.Writing = &registry.DuplicateIDError{ClusterID: s.cfg.Identity.ClusterID, OtherUID: uid}
+	}
+	return report
+}
