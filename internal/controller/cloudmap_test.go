@@ -10,12 +10,24 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
+
+// cloudMapConfig returns the configuration of a registry with fast polls.
+func cloudMapConfig(identity mcs.Identity) cloudmap.Config {
+	settings := config.Default().Registry
+	return cloudmap.Config{
+		Identity: identity, Version: "test", InstanceView: true, InstancesPerNamespace: config.Default().AWS.InstancesPerNamespace,
+		PollInterval: 200 * time.Millisecond, PollIntervalWithNotifications: settings.PollIntervalWithNotifications,
+		HeartbeatInterval: settings.HeartbeatInterval, StaleAfter: settings.StaleAfter,
+		Logger: ctrllog.Log.WithName("registry").WithValues("run", identity.ClusterID),
+	}
+}
 
 // localCloudMap runs cloudmap-local and sets credentials for it. It returns its URL.
 func localCloudMap(t *testing.T, options cloudmaplocal.Options) string {
@@ -43,10 +55,7 @@ func TestRun_OverCloudMap(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return cloudmap.New(client, cloudmap.Config{
-			Identity: identity, Version: "test", InstanceView: true, PollInterval: 200 * time.Millisecond,
-			Logger: ctrllog.Log.WithName("registry").WithValues("run", identity.ClusterID),
-		})
+		return cloudmap.New(client, cloudMapConfig(identity))
 	}
 	key := newKey("cloudmap")
 	a.namespace(t, key.Namespace)

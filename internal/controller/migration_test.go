@@ -70,7 +70,7 @@ func (w *legacyClusterset) newRegistry(ctx context.Context, identity mcs.Identit
 		return nil, err
 	}
 	log := ctrllog.Log.WithName("registry").WithValues("run", identity.ClusterID)
-	first, err := cloudmap.New(c, cloudmap.Config{Identity: identity, Version: "test", InstanceView: true, PollInterval: 200 * time.Millisecond, Logger: log})
+	first, err := cloudmap.New(c, cloudMapConfig(identity))
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -44,9 +43,9 @@ func TestScrape(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			reg, err := cloudmap.New(client, cloudmap.Config{
-				Identity: identity, Version: "test", InstanceView: true, PollInterval: 200 * time.Millisecond, Metrics: metrics, Logger: ctrllog.Log,
-			})
+			cfg := cloudMapConfig(identity)
+			cfg.Metrics = metrics
+			reg, err := cloudmap.New(client, cfg)
 			if err != nil {
 				return nil, err
 			}

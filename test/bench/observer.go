@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/go-logr/logr"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
@@ -34,9 +35,12 @@ func observeRegistry(ctx context.Context) (*observer, error) {
 	if err != nil {
 		return nil, err
 	}
+	settings := config.Default().Registry
 	registry, err := cloudmap.New(cloudMap, cloudmap.Config{
 		Identity: mcs.Identity{ClusterID: "observer", ClusterSetID: clusterset.ClusterSetID, UID: "observer"},
-		Version:  "bench", ReadOnly: true, PollInterval: observerInterval, Logger: logr.Discard(),
+		Version:  "bench", ReadOnly: true, Logger: logr.Discard(),
+		PollInterval: observerInterval, PollIntervalWithNotifications: settings.PollIntervalWithNotifications,
+		HeartbeatInterval: settings.HeartbeatInterval, StaleAfter: settings.StaleAfter,
 	})
 	if err != nil {
 		return nil, err

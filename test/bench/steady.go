@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
@@ -110,9 +111,13 @@ func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Re
 	if err != nil {
 		return nil, err
 	}
+	defaults := config.Default()
 	cfg := cloudmap.Config{
 		Identity: mcs.Identity{ClusterID: fmt.Sprintf("cls%d", number+1), ClusterSetID: "bench", UID: fmt.Sprintf("uid-%d", number+1)},
 		Version:  "bench", Logger: logr.Discard(),
+		PollInterval: defaults.Registry.PollInterval, PollIntervalWithNotifications: defaults.Registry.PollIntervalWithNotifications,
+		HeartbeatInterval: defaults.Registry.HeartbeatInterval, StaleAfter: defaults.Registry.StaleAfter,
+		InstancesPerNamespace: defaults.AWS.InstancesPerNamespace,
 	}
 	if s.Notifications {
 		conn, err := peernotify.ListenUDP("127.0.0.1:0")

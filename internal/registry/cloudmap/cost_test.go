@@ -153,7 +153,7 @@ func TestOneChange(t *testing.T) {
 func TestThousandExports(t *testing.T) {
 	const exports, endpoints = 1000, 20
 	c := startCloud(t, cloudmaplocal.Options{})
-	cfg := Config{Identity: cls1, Version: "test", Logger: fast(cls1).Logger}
+	cfg := defaultConfig(cls1)
 	a := c.registry(t, cfg)
 	cfg.Identity = cls2
 	b := c.registry(t, cfg)

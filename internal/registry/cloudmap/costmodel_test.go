@@ -16,12 +16,12 @@ import (
 // TestCostModel compares the model, which docs/cost.md is computed with, with the requests of the registry and the results of the
 // benchmark.
 func TestCostModel(t *testing.T) {
-	for name, poll := range map[string]time.Duration{"with peer notifications": defaultRelaxed, "without": defaultPoll} {
+	for name, poll := range map[string]time.Duration{"with peer notifications": settings.PollIntervalWithNotifications, "without": settings.PollInterval} {
 		t.Run(name, func(t *testing.T) {
 			virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
 				const clusters, minutes = 3, 10
 				regs := a.start(t, clusters, func(cfg *Config) {
-					if poll == defaultPoll {
+					if poll == settings.PollInterval {
 						cfg.PeerNotifications = nil
 					}
 				})
@@ -34,7 +34,7 @@ func TestCostModel(t *testing.T) {
 					before[operation] = a.requests(operation)
 				}
 				time.Sleep(minutes * time.Minute)
-				model := CostModel{Poll: poll, Heartbeat: defaultHeartbeat}.RequestsPerMinute()
+				model := CostModel{Poll: poll, Heartbeat: settings.HeartbeatInterval}.RequestsPerMinute()
 				for operation := range a.server.Requests() {
 					measured := float64(a.requests(operation)-before[operation]) / clusters / minutes
 					if math.Abs(measured-model[operation]) > 0.2+model[operation]/50 {
@@ -45,13 +45,13 @@ func TestCostModel(t *testing.T) {
 		})
 	}
 	for _, s := range benchmarked(t) {
-		poll := defaultPoll
+		poll := settings.PollInterval
 		if s.Notifications {
-			poll = defaultRelaxed
+			poll = settings.PollIntervalWithNotifications
 		}
 		// The benchmark's window of two minutes has whole requests. On a busy machine a poll takes longer, so that there may be
 		// fewer of them, but not more.
-		if want := (CostModel{Poll: poll, Heartbeat: defaultHeartbeat}).TotalPerMinute(); s.PerMinute > want+2 || s.PerMinute < want*4/5 {
+		if want := (CostModel{Poll: poll, Heartbeat: settings.HeartbeatInterval}).TotalPerMinute(); s.PerMinute > want+2 || s.PerMinute < want*4/5 {
 			t.Errorf("%d exports, %d clusters, notifications %v: the benchmark measured %.1f requests per minute, the model has %.1f", s.Exports, s.Clusters, s.Notifications, s.PerMinute, want)
 		}
 	}

@@ -312,7 +312,7 @@ func (f *fleetOf) phase(what string, patience time.Duration, known bool, met fun
 // wantBeats fails the test when a cluster was without a heartbeat, in this phase or up to it, for so long that the others take it for dead.
 func (f *fleetOf) wantBeats(what string) {
 	f.t.Helper()
-	if gap := f.maxGap(); gap >= defaultStale {
+	if gap := f.maxGap(); gap >= settings.StaleAfter {
 		f.t.Errorf("%s: a cluster was without a heartbeat for %v, and the others took it for dead", what, gap)
 	}
 }

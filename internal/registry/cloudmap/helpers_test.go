@@ -27,6 +27,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
@@ -240,10 +241,22 @@ func fast(identity mcs.Identity) Config {
 	standard.missing, standard.gone = 20*time.Millisecond, 400*time.Millisecond
 	standard.AdoptionGracePeriod, standard.instanceResync, standard.instanceList = 200*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
 	standard.Retry, standard.MaxRetry = 20*time.Millisecond, 200*time.Millisecond
+	cfg := defaultConfig(identity)
+	cfg.PollInterval, cfg.HeartbeatInterval, cfg.StaleAfter = 20*time.Millisecond, 200*time.Millisecond, time.Minute
+	cfg.times = standard
+	return cfg
+}
+
+// settings are the default settings.
+var settings = config.Default().Registry
+
+// defaultConfig returns the configuration of a cluster with the default settings, without the instance view and peer notifications.
+func defaultConfig(identity mcs.Identity) Config {
 	return Config{
-		Identity: identity, Version: "test",
-		PollInterval: 20 * time.Millisecond, HeartbeatInterval: 200 * time.Millisecond, StaleAfter: time.Minute,
-		Logger: logr.Discard(), times: standard,
+		Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes(),
+		PollInterval: settings.PollInterval, PollIntervalWithNotifications: settings.PollIntervalWithNotifications,
+		HeartbeatInterval: settings.HeartbeatInterval, StaleAfter: settings.StaleAfter,
+		InstancesPerNamespace: config.Default().AWS.InstancesPerNamespace,
 	}
 }
 

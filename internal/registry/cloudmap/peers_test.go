@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -200,11 +198,9 @@ func (a *account) Do(request *http.Request) (*http.Response, error) {
 
 // standard is a cluster as users configure it.
 func (a *account) standard(i int) Config {
-	return Config{
-		Identity: mcs.Identity{ClusterID: fmt.Sprint("cls", i), ClusterSetID: "set1", UID: fmt.Sprint("uid-", i)},
-		Version:  "test", Logger: logr.Discard(), PeerNotifications: a.udp.config(),
-		ResourceIDs: a.ids.of(fmt.Sprint("cls", i)),
-	}
+	cfg := defaultConfig(mcs.Identity{ClusterID: fmt.Sprint("cls", i), ClusterSetID: "set1", UID: fmt.Sprint("uid-", i)})
+	cfg.PeerNotifications, cfg.ResourceIDs = a.udp.config(), a.ids.of(fmt.Sprint("cls", i))
+	return cfg
 }
 
 func (a *account) registry(t *testing.T, cfg Config) *Registry {
@@ -390,24 +386,24 @@ func TestHintsFail(t *testing.T) {
 				await(t, 20*time.Second, what, func() bool { return pollInterval(reg) == interval })
 			}
 		}
-		want("all hear one another", defaultRelaxed, regs...)
+		want("all hear one another", settings.PollIntervalWithNotifications, regs...)
 
 		a.udp.block(regs[2].cfg.PeerNotifications)
-		want("cls3 hears no cluster", defaultPoll, regs[2])
-		want("the others hear all", defaultRelaxed, regs[:2]...)
+		want("cls3 hears no cluster", settings.PollInterval, regs[2])
+		want("the others hear all", settings.PollIntervalWithNotifications, regs[:2]...)
 		if took := change(t, regs, 0, 1, 3); took > 1750*time.Millisecond {
 			t.Errorf("with one port blocked a change took %v", took)
 		}
 		a.udp.block()
-		want("cls3 hears again", defaultRelaxed, regs...)
+		want("cls3 hears again", settings.PollIntervalWithNotifications, regs...)
 
 		// A member without hints: no cluster can be heard to be silent by it.
 		plain := a.standard(4)
 		plain.PeerNotifications = nil
 		stop := start(t, a.registry(t, plain))
-		want("one member sends no hints", defaultPoll, regs...)
+		want("one member sends no hints", settings.PollInterval, regs...)
 		stop(registry.ErrLeave)
-		want("it has left", defaultRelaxed, regs...)
+		want("it has left", settings.PollIntervalWithNotifications, regs...)
 	})
 }
 
@@ -425,12 +421,12 @@ func TestHintsAfterRestart(t *testing.T) {
 		change(t, regs, 0, 1, 3)
 		old := first.PeerNotifications
 		stop(nil)
-		await(t, 20*time.Second, "cls1 is missed", func() bool { return pollInterval(two) == defaultPoll })
+		await(t, 20*time.Second, "cls1 is missed", func() bool { return pollInterval(two) == settings.PollInterval })
 		first.PeerNotifications = a.udp.config()
 		regs[0] = a.registry(t, first)
 		start(t, regs[0])
 		for _, reg := range regs {
-			await(t, 30*time.Second, "both hear one another again", func() bool { return pollInterval(reg) == defaultRelaxed })
+			await(t, 30*time.Second, "both hear one another again", func() bool { return pollInterval(reg) == settings.PollIntervalWithNotifications })
 		}
 		sent := len(a.udp.sent(old))
 		time.Sleep(20 * time.Second)
@@ -516,7 +512,7 @@ func TestHintsNeverComplete(t *testing.T) {
 		if got := a.requests("DiscoverInstances") - before; got > 7+4+1 {
 			t.Errorf("%d reads in 10 s, want the 7 after a notification and the polls", got)
 		}
-		if interval := pollInterval(regs[0]); interval != defaultRelaxed {
+		if interval := pollInterval(regs[0]); interval != settings.PollIntervalWithNotifications {
 			t.Errorf("polls every %v afterwards", interval)
 		}
 	})

@@ -340,7 +340,7 @@ func (tr *trial) restore() {
 
 // deadlySilence is the shortest time without heartbeats after which a cluster may be taken for dead: a cluster that judges may
 // have seen the last one when it was nearly due again.
-const deadlySilence = defaultStale - defaultHeartbeat
+var deadlySilence = settings.StaleAfter - settings.HeartbeatInterval
 
 // noteWrite remembers where records are.
 func (tr *trial) noteWrite(r request) {
@@ -715,7 +715,7 @@ func (a *actor) find(k int, exp *mcs.Export, index int) int {
 // makes a cluster stale. What such a cluster exports is not Unknown for ever (ARCHITECTURE.md): no cluster would remove it otherwise.
 func (a *actor) unaware(id string) bool {
 	silent, resumed := time.Since(a.trial.beat[id]) >= deadlySilence, a.trial.resumed[id]
-	waited := time.Since(a.life.began) >= defaultStale
+	waited := time.Since(a.life.began) >= settings.StaleAfter
 	return waited && (silent || resumed.After(a.life.began)) && !a.knows(id)
 }
 
@@ -741,7 +741,7 @@ func (a *actor) checkStale() {
 	}
 	late := maxLag // until it is seen that another writer is back
 	if a.trial.udp != nil {
-		late += defaultRelaxed
+		late += settings.PollIntervalWithNotifications
 	}
 	for id := range stale {
 		beat, resumed := time.Since(a.trial.beat[id]), time.Since(a.trial.resumed[id])
@@ -1084,8 +1084,8 @@ func (tr *trial) checkSilence() {
 	clusters := len(tr.clusters)
 	allowed := map[string]int{
 		// And one look at the own pages, those at the instances, and now and then one for the page that garbage announces.
-		"DiscoverInstances":        clusters * (int(span/defaultPoll+3+span/defaultTimes().MaxRetry) + audits),
-		"RegisterInstance members": clusters * int(span/defaultHeartbeat+1),
+		"DiscoverInstances":        clusters * (int(span/settings.PollInterval+3+span/defaultTimes().MaxRetry) + audits),
+		"RegisterInstance members": clusters * int(span/settings.HeartbeatInterval+1),
 	}
 	for operation, n := range after {
 		if strings.HasPrefix(operation, "cls") || operation == "admin" {

@@ -22,17 +22,17 @@ func TestRemovedRecordIsWrittenBeforeNextHeartbeat(t *testing.T) {
 		exp := webExport("cls1", 0, 1)
 		publish(t, exporter.Registry, exp)
 		w.until(time.Minute, "it is exported", isExported(t, exporter.Registry, exp.Key))
-		time.Sleep(3 * defaultPoll) // what is written now is confirmed
+		time.Sleep(3 * settings.PollInterval) // what is written now is confirmed
 		writes := func() int { return w.count()["RegisterInstance members"] }
 		before := writes()
 		w.until(time.Minute, "a heartbeat", func() bool { return writes() > before })
-		time.Sleep(3 * defaultPoll)
+		time.Sleep(3 * settings.PollInterval)
 		admin, members := (&vandal{world: w}).service(format.MembersService)
 		if err := admin.DeregisterInstance(t.Context(), members.ID, "cls1"); err != nil {
 			t.Fatal(err)
 		}
 		before = writes()
-		w.until(defaultHeartbeat/2, "the record is written again", func() bool { return writes() > before })
+		w.until(settings.HeartbeatInterval/2, "the record is written again", func() bool { return writes() > before })
 		if got := membersOf(exporter.Registry); len(got) != 1 {
 			t.Errorf("members %v, want this cluster", got)
 		}
@@ -51,7 +51,7 @@ func TestPartsAreRemovedAfterAnnouncement(t *testing.T) {
 		large.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(12_000))}
 		publish(t, exporter.Registry, large)
 		w.until(time.Minute, "it is exported", isExported(t, exporter.Registry, large.Key))
-		time.Sleep(3 * defaultPoll)
+		time.Sleep(3 * settings.PollInterval)
 
 		var mu sync.Mutex
 		var order []string

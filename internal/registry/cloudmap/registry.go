@@ -2,6 +2,7 @@ package cloudmap
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -25,11 +26,11 @@ type Config struct {
 	// ReadOnly is for a registry that is only imported from: nothing is written there, not even a member record.
 	ReadOnly bool
 	// PollInterval is the time between two reads of the members, PollIntervalWithNotifications while peer notifications from all of them
-	// arrive, HeartbeatInterval the time between two heartbeats. A cluster is stale after StaleAfter without a heartbeat. 0 is the default.
+	// arrive, HeartbeatInterval the time between two heartbeats. A cluster is stale after StaleAfter without a heartbeat.
 	PollInterval, PollIntervalWithNotifications, HeartbeatInterval, StaleAfter time.Duration
-	// InstancesPerNamespace is the quota of the account that has the namespace mcs.<clusterset>, for a metric. 0 is AWS's default.
+	// InstancesPerNamespace is the quota of the account that owns the namespace mcs.<clusterset>, for a metric. ReadOnly does not need it.
 	InstancesPerNamespace int
-	// Hints make the clusters tell one another of changes; nil is without. A registry that is only imported from goes without.
+	// PeerNotifications makes the clusters notify each other of changes; nil disables that. A registry that is only imported from does not use it.
 	PeerNotifications *peernotify.Config
 	// ResourceIDs makes a restart find the records without lists; nil is none. A registry that is only imported from does not use it.
 	ResourceIDs ResourceIDStore
@@ -62,13 +63,6 @@ type times struct {
 }
 
 const (
-	defaultPoll      = time.Second
-	defaultRelaxed   = 5 * time.Second
-	defaultHeartbeat = 12 * time.Second
-	// defaultStale is ten heartbeats: a restart, a lost leader lease or a minute of throttling is not death.
-	defaultStale = 2 * time.Minute
-	// defaultInstances is the quota of instances per namespace of an account that has not had it raised.
-	defaultInstances = 2000
 	// silentBeats is after how many missed heartbeats a cluster with our ID is taken for dead: one may get lost.
 	silentBeats = 2.5
 	// concurrency is the number of requests under way for pages at once. At 20 to 50 ms a request, 8 of them use the
@@ -114,10 +108,10 @@ var (
 
 // New creates a registry for one cluster. It makes no request.
 func New(client *api.Client, cfg Config) (*Registry, error) {
-	if err := registry.CheckIdentity(cfg.Identity); err != nil {
+	if err := checkConfig(cfg); err != nil {
 		return nil, err
 	}
-	cfg = withDefaults(cfg)
+	cfg = withInternals(cfg)
 	c := &components{cfg: cfg, log: cfg.Logger, client: client, control: newControl(client, cfg), state: state.New(cfg.state(client.Name()))}
 	c.notifier = engine.NewNotifier(c.state.AddResolved)
 	c.peers = newPeers(cfg, client.Name(), c.state)
@@ -195,17 +189,21 @@ func (c Config) silence() time.Duration {
 	return time.Duration(silentBeats * float64(c.HeartbeatInterval))
 }
 
-func withDefaults(cfg Config) Config {
-	for value, standard := range map[*time.Duration]time.Duration{
-		&cfg.PollInterval: defaultPoll, &cfg.PollIntervalWithNotifications: defaultRelaxed, &cfg.HeartbeatInterval: defaultHeartbeat, &cfg.StaleAfter: defaultStale,
-	} {
-		if *value <= 0 {
-			*value = standard
-		}
+// checkConfig returns an error if no registry can be created with cfg.
+func checkConfig(cfg Config) error {
+	if err := registry.CheckIdentity(cfg.Identity); err != nil {
+		return err
 	}
-	if cfg.InstancesPerNamespace <= 0 {
-		cfg.InstancesPerNamespace = defaultInstances
+	if !cfg.ReadOnly && cfg.InstancesPerNamespace < 1 {
+		return errors.New("InstancesPerNamespace must be set to a positive number")
 	}
+	return engine.CheckDurations(engine.Duration{Field: "PollInterval", Value: cfg.PollInterval},
+		engine.Duration{Field: "PollIntervalWithNotifications", Value: cfg.PollIntervalWithNotifications},
+		engine.Duration{Field: "HeartbeatInterval", Value: cfg.HeartbeatInterval}, engine.Duration{Field: "StaleAfter", Value: cfg.StaleAfter})
+}
+
+// withInternals returns cfg with the intervals and the clock that only tests set.
+func withInternals(cfg Config) Config {
 	// Heartbeats have to be seen well within the time after which their absence counts.
 	cfg.PollIntervalWithNotifications = max(cfg.PollInterval, min(cfg.PollIntervalWithNotifications, cfg.StaleAfter/4))
 	if cfg.times == (times{}) {

@@ -30,8 +30,21 @@ func TestNewRefuses(t *testing.T) {
 		"clusterset ID": {ClusterID: "cls1", ClusterSetID: "a.b", UID: "uid"},
 		"UID":           {ClusterID: "cls1", ClusterSetID: "set1"},
 	} {
-		if _, err := New(nil, Config{Identity: identity}); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := New(nil, defaultConfig(identity)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("a bad %s: error %v, want one that names it", name, err)
+		}
+	}
+	for name, unset := range map[string]func(*Config){
+		"PollInterval":                  func(cfg *Config) { cfg.PollInterval = 0 },
+		"PollIntervalWithNotifications": func(cfg *Config) { cfg.PollIntervalWithNotifications = 0 },
+		"HeartbeatInterval":             func(cfg *Config) { cfg.HeartbeatInterval = 0 },
+		"StaleAfter":                    func(cfg *Config) { cfg.StaleAfter = 0 },
+		"InstancesPerNamespace":         func(cfg *Config) { cfg.InstancesPerNamespace = 0 },
+	} {
+		cfg := defaultConfig(cls1)
+		unset(&cfg)
+		if _, err := New(nil, cfg); err == nil || !strings.Contains(err.Error(), name+" must be set") {
+			t.Errorf("without %s: error %v, want one that names it", name, err)
 		}
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/credentials"
-	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -256,7 +255,8 @@ func (w *world) begin(identity mcs.Identity, notify func(*life, mcs.Key), change
 // beginAs is begin with another access key.
 func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mcs.Key), change ...func(*Config)) *life {
 	w.t.Helper()
-	cfg := Config{Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes(), ResourceIDs: w.ids.of(key)}
+	cfg := defaultConfig(identity)
+	cfg.ResourceIDs = w.ids.of(key)
 	cfg.times.instanceList = time.Minute // what happens once after a start is over before any cluster counts requests
 	for _, c := range change {
 		c(&cfg)

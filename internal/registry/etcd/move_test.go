@@ -133,7 +133,8 @@ func (w *moveWorld) registry(identity mcs.Identity, name string, readOnly bool) 
 	}
 	reg, err := cloudmap.New(client, cloudmap.Config{
 		Identity: identity, ReadOnly: readOnly, Logger: logr.Discard(),
-		PollInterval: 100 * time.Millisecond, HeartbeatInterval: time.Second, StaleAfter: time.Minute,
+		PollInterval: 100 * time.Millisecond, PollIntervalWithNotifications: 100 * time.Millisecond,
+		HeartbeatInterval: time.Second, StaleAfter: time.Minute, InstancesPerNamespace: 2000,
 	})
 	if err != nil {
 		w.t.Fatal(err)
