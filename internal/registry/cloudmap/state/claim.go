@@ -7,24 +7,23 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// claim decides whether the cluster ID is ours: of two clusters that use one, the second must not write.
+// claim decides whether this cluster holds its ID. If two clusters use one ID, the second must not write.
 //
 //	Observing ──no cluster's, ours of the previous process, or silent──▶ Acquiring ──our record is shown──▶ Held
 //	    ▲                                                          │                              │
 //	    └───────────────── another cluster's record that beats, and has the older right ─────────┘
 type claim struct {
 	identity mcs.Identity
-	// silence is how long another cluster's record must not have changed to be taken for dead.
+	// silence is the time without a change after which another cluster's record counts as dead.
 	silence time.Duration
-	// settle is how long no other cluster's record must have been seen before the ID is claimed. It is longer than reads
-	// are late: the previous process of this cluster may have written a moment ago, and what it wrote must not be overwritten
-	// with less.
+	// settle is the time without another cluster's record before the ID is claimed. It is longer than the delay of reads: the previous process
+	// of this cluster may have written just before, and this process must not overwrite its pages with fewer exports.
 	settle time.Duration
 
 	state ClaimState
-	// unrivalled is since when no other cluster's record was seen.
+	// unrivalled is the time since which no other cluster's record was read.
 	unrivalled time.Time
-	// rivalled says that there was one with pages.
+	// rivalled is set if another cluster's record with pages was read.
 	rivalled bool
 	// rival is the other cluster's record as last seen to change, and when.
 	rival   format.Member
@@ -51,8 +50,8 @@ func (c *claim) free(now time.Time, shown *format.Member) bool {
 	if shown == nil || shown.IsOf(c.identity) {
 		settle := c.settle
 		if shown == nil && c.rivalled {
-			// Who leaves says first that it has no pages. Otherwise another writer removed the record, and its cluster writes it
-			// again if it lives.
+			// A cluster that leaves first announces that it has no pages. Otherwise another writer removed the record, and a live cluster writes
+			// it again.
 			settle = max(settle, c.silence)
 		}
 		return settle == 0 || !c.unrivalled.IsZero() && now.Sub(c.unrivalled) >= settle
@@ -60,8 +59,8 @@ func (c *claim) free(now time.Time, shown *format.Member) bool {
 	return shown.IsSameWrite(c.rival) && now.Sub(c.changed) >= c.silence
 }
 
-// observe takes in a read of the record that has our ID; nil is none. ours is the record as we last wrote it. It returns
-// whether we must write our record now.
+// observe records a read of the record with this cluster's ID, nil if there is none. ours is the own record as last written. It reports whether
+// the own record must be written now.
 func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member) (write bool) {
 	if shown != nil && !shown.IsOf(c.identity) {
 		c.unrivalled, c.rivalled = time.Time{}, shown.Pages != format.Digests{}
@@ -104,7 +103,7 @@ func (c *claim) observeRival(now time.Time, rival, ours format.Member) (write bo
 	return false
 }
 
-// refused is the UID of the cluster that has our ID, "" if there is none.
+// refused returns the UID of the other cluster that holds this cluster's ID, "" if there is none.
 func (c *claim) refused() string {
 	if c.state == Observing {
 		return c.rival.UID

@@ -131,7 +131,7 @@ func (s *Reads) ObserveMembers(location Location, instances []api.Instance, chan
 	defer s.mu.Unlock()
 	if s.claim.state == Held && format.FindMember(instances, s.cfg.Identity) == nil {
 		if time.Since(s.recorded) > s.cfg.Intervals.Settle {
-			// Another writer removed it. The sooner it is back, the fewer take this cluster for gone, or its ID for free.
+			// Another writer removed it. Until it is back, other clusters may take this cluster for gone, or its ID for free.
 			s.announce = true
 			s.WriteSignal.Set()
 		}
@@ -147,7 +147,7 @@ func (s *Reads) ObserveMembers(location Location, instances []api.Instance, chan
 	return true
 }
 
-// logMembers logs who came, who went, and who lives or not, since the last read. The caller holds s.mu.
+// logMembers logs which clusters joined, left, became stale or recovered since the last read. The caller holds s.mu.
 func (s *Reads) logMembers() {
 	var members []registry.Member
 	for id, cluster := range s.catalogs.clusters {
@@ -158,7 +158,7 @@ func (s *Reads) logMembers() {
 	s.members.Update(members)
 }
 
-// ObserveClaim decides whose our ID is, and takes over what the previous process of this cluster left when it is ours.
+// ObserveClaim updates the claim of the own ID. If this cluster holds it, it adopts the pages of the previous process.
 func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +187,7 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	}
 }
 
-// prepareRecord makes the record that we would claim the ID with. The caller holds s.mu.
+// prepareRecord creates the record to claim the ID with. The caller holds s.mu.
 func (s *Reads) prepareRecord(shown *format.Member) {
 	joined := s.cfg.WallClock().UTC().Truncate(time.Millisecond)
 	if shown != nil {
@@ -203,7 +203,7 @@ func (s *Reads) prepareRecord(shown *format.Member) {
 	}
 }
 
-// handleClaimChange acts upon a claim that was won or lost. The caller holds s.mu.
+// handleClaimChange handles a claim that was won or lost. The caller holds s.mu.
 func (s *Reads) handleClaimChange(now time.Time, before ClaimState, changed engine.Keys) {
 	switch {
 	case s.claim.state == Held:
@@ -229,7 +229,7 @@ func (s *Reads) handleClaimChange(now time.Time, before ClaimState, changed engi
 	s.addOwnKeys(changed)
 }
 
-// adoptPages makes the pages as shown the base of what is written, one by one as they become known. The caller holds s.mu.
+// adoptPages adopts the pages of the previous process, one by one as they are read. The caller holds s.mu.
 func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 	shown := s.shown()
 	for i := range s.outbox.pages {
@@ -261,11 +261,10 @@ func (s *Reads) confirmPages(now time.Time) {
 	s.count()
 }
 
-// countClusterSet tells the metrics what all clusters of the clusterset have together, of which members records were read. The caller
-// holds s.mu.
+// countClusterSet updates the metrics of the whole clusterset, given the number of member records. The caller holds s.mu.
 func (s *Reads) countClusterSet(members int) {
 	s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "members", members, api.MaxDiscovered)
-	if !s.cfg.ReadOnly { // where it is only read, those who write see to the quota
+	if !s.cfg.ReadOnly { // the clusters that write report the quota
 		s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "namespace", members+s.catalogs.parts(), s.cfg.InstancesPerNamespace)
 	}
 }

@@ -60,7 +60,7 @@ func newShared(cfg Config) *shared {
 func (s *shared) publication(key mcs.Key) registry.PublishStatus {
 	want, asked := s.outbox.pages[format.PageOf(key)].want[key]
 	if uid := s.claim.refused(); uid != "" {
-		// What the registry shows is the other cluster's.
+		// The registry shows the exports of the other cluster.
 		if !asked || want == nil {
 			return registry.PublishStatus{State: registry.Absent}
 		}
@@ -104,7 +104,7 @@ func (s *shared) addOwnKeys(keys engine.Keys) {
 	}
 }
 
-// count tells the metrics what this cluster has in its catalog and what waits to get there. The caller holds s.mu.
+// count updates the metrics of the own catalog and of the pages to write. The caller holds s.mu.
 func (s *shared) count() {
 	exports, pages := s.outbox.size()
 	s.cfg.Metrics.SetObjects(s.cfg.ClientName, "exports", exports)

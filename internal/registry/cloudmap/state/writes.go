@@ -238,8 +238,8 @@ func (s *Writes) NextWrite(now time.Time) (at time.Time, ok bool) {
 	return at, true
 }
 
-// pagesDue is when pages are to be written: what is torn now; a change after a pause almost at once; changes that follow one
-// another when they pause, or have gone on for long. The caller holds s.mu.
+// pagesDue returns when pages have to be written: torn pages now, the first change after a pause after a short delay, and a series of changes when it
+// pauses or has lasted too long. The caller holds s.mu.
 func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	if torn > 0 {
 		return now
@@ -251,8 +251,8 @@ func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	return earlier(s.lastAsk.Add(s.cfg.Intervals.Quiet), s.firstAsk.Add(atMost))
 }
 
-// ObserveWrites notes how the writes of pages ended, with the failure that ended them all, if there was one. A page that was refused is
-// tried again in its own time. It returns the keys of pages of which there is another problem now.
+// ObserveWrites records the results of writing pages. err is the failure that ended all writes, if any. A page that AWS refused has its own
+// backoff. It returns the keys of the pages with another problem now.
 func (s *Writes) ObserveWrites(writes []PageWrite, results []PageResult, err error) (changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,7 +283,8 @@ func (s *Writes) ObserveWrites(writes []PageWrite, results []PageResult, err err
 	return changed
 }
 
-// TakeBatch is what has to be written now, and by page the operations that did not do what they were to.
+// TakeBatch returns the pages to write now, the operations by page that were accepted and whose result is not shown, and the keys with another
+// problem now.
 func (s *Writes) TakeBatch() (writes []PageWrite, suspects map[int][]string, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -291,7 +292,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, suspects map[int][]string, cha
 		return nil, nil, engine.Keys{} // Notify adds to it
 	}
 	suspects = s.suspects()
-	s.announce = s.announce || s.outbox.orphanedPages // what was found may be what is wanted
+	s.announce = s.announce || s.outbox.orphanedPages // the pages found may be as desired
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstAsk = time.Time{}
 	changed = engine.Keys{}
@@ -315,7 +316,7 @@ func (s *Writes) logRefused(page int) {
 	}
 }
 
-// suspects are the operations of pages that were accepted and never shown, by page. The caller holds s.mu.
+// suspects returns the operations by page that were accepted and whose result was never shown. The caller holds s.mu.
 func (s *Writes) suspects() map[int][]string {
 	operations := map[int][]string{}
 	for i := range s.outbox.pages {
@@ -326,8 +327,8 @@ func (s *Writes) suspects() map[int][]string {
 	return operations
 }
 
-// ObserveFailedOperations notes why pages that were accepted were never shown. It is a matter of each page: it is written again, and the others go
-// on. It returns the keys of the pages of which that is news.
+// ObserveFailedOperations records why pages that AWS accepted were never shown. Such a page is written again; the others are not affected. It
+// returns the keys of the pages with another problem now.
 func (s *Writes) ObserveFailedOperations(reasons map[int]error) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -351,7 +352,7 @@ func (s *Writes) ObserveFailedOperations(reasons map[int]error) engine.Keys {
 func (s *Writes) announced() (pages format.Digests) {
 	shown := s.shown()
 	if s.claim.state == Held && time.Since(s.heldSince) >= s.cfg.Intervals.AdoptionGracePeriod {
-		s.outbox.orphanedPages = false // what no cluster has spoken of stays as it was found
+		s.outbox.orphanedPages = false // exports that were neither published nor withdrawn stay as found
 	}
 	for i := range pages {
 		pages[i] = s.outbox.announcement(i, shown)
