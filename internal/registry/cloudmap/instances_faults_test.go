@@ -238,7 +238,7 @@ func TestViewForgetsServiceThatOtherClusterDeleted(t *testing.T) {
 				lines.Store(args)
 			}
 		}, funcr.Options{})
-		isIdle := func(l *life) func() bool { return func() bool { return l.view.Pending() == 0 } }
+		isIdle := func(l *life) func() bool { return func() bool { return l.view.Pending()+l.view.Unconfirmed() == 0 } }
 		var clusters []*life
 		for _, identity := range []mcs.Identity{cls1, cls2} {
 			l := w.begin(identity, nil, func(cfg *Config) { cfg.InstanceView, cfg.Logger = true, log })

@@ -975,7 +975,7 @@ func (tr *trial) unshown() string {
 		}
 	}
 	for _, a := range tr.clusters {
-		if n := a.life.view.Pending(); n > 0 {
+		if n := a.life.view.Pending() + a.life.view.Unconfirmed(); n > 0 {
 			return fmt.Sprintf("%s has still %d services to write or to read once more", a.identity.ClusterID, n)
 		}
 	}

@@ -119,8 +119,7 @@ func (v *View) EnqueueAll() {
 	v.signal()
 }
 
-// Pending returns the number of services that have to be reconciled, or read again before they are forgotten. A list of services
-// counts as one.
+// Pending returns the number of services that have to be reconciled. A list of services counts as one.
 func (v *View) Pending() (n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -128,7 +127,19 @@ func (v *View) Pending() (n int) {
 		n++
 	}
 	for _, s := range v.services {
-		if s.isQueued || s.isBusy || s.applied == nil {
+		if s.isQueued || s.isBusy {
+			n++
+		}
+	}
+	return n
+}
+
+// Unconfirmed returns the number of services without an export that are read once more, in their turn, before they are forgotten.
+func (v *View) Unconfirmed() (n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, s := range v.services {
+		if s.applied == nil && !s.isQueued && !s.isBusy {
 			n++
 		}
 	}
