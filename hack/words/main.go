@@ -1,7 +1,7 @@
 // Command words fails when code or docs use a word that this project has replaced by the field's term.
 //
-//	go run ./hack/words           everything but the pending folders
-//	go run ./hack/words PATH...   these files and folders, pending or not
+//	go run ./hack/words           every file
+//	go run ./hack/words PATH...   these files and folders
 //
 // docs/glossary.md has the terms.
 package main
@@ -26,11 +26,6 @@ var excluded = []string{
 	"docs/glossary.md",
 	"go.sum",
 	"hack/words/",
-}
-
-// pending are the files and folders that still have such words. Remove each when it is clean.
-var pending = []string{
-	"internal/registry/cloudmap/",
 }
 
 func main() {
@@ -71,12 +66,9 @@ func trackedFiles() ([]string, error) {
 	return strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 }), nil
 }
 
-// isSelected reports whether file is below one of paths or, without paths, in no pending folder.
+// isSelected reports whether file is below one of paths, or there are no paths.
 func isSelected(file string, paths []string) bool {
-	if len(paths) == 0 {
-		return !isBelow(file, pending)
-	}
-	return slices.ContainsFunc(paths, func(path string) bool {
+	return len(paths) == 0 || slices.ContainsFunc(paths, func(path string) bool {
 		path = strings.TrimSuffix(path, "/")
 		return path == "." || file == path || strings.HasPrefix(file, path+"/")
 	})

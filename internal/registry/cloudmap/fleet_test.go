@@ -224,7 +224,7 @@ func (f *fleetOf) start(first int) {
 	}
 	for i := first; i < len(f.regs); i++ {
 		cfg := f.account.standard(i + 1)
-		cfg.PeerNotifications = nil // hints only save reads, which are not short
+		cfg.PeerNotifications = nil // notifications only save reads, which are not scarce here
 		cfg.PollInterval = fleetPoll
 		transport := guarded{f.account, f.fleet, cfg.Identity.ClusterID}
 		client, err := api.NewClient(f.t.Context(), api.Config{Region: "us-east-1", Endpoint: "http://cloudmap.test", HTTPClient: transport})
@@ -241,7 +241,7 @@ func (f *fleetOf) start(first int) {
 	}
 }
 
-// fleetPoll is the fleet's poll interval: a hundred clusters without hints in one process would compute for long.
+// fleetPoll is the fleet's poll interval: a hundred clusters without notifications in one process would compute for long.
 const fleetPoll = 10 * time.Second
 
 // change changes every export of every cluster.

@@ -134,9 +134,9 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// TestConformanceWithHints polls so seldom, once the clusters hear one another, that nothing but hints brings news in time.
+// TestConformanceWithPeerNotifications polls so seldom that only peer notifications bring changes in time.
 // Reads are late, as they are.
-func TestConformanceWithHints(t *testing.T) {
+func TestConformanceWithPeerNotifications(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		udp := newNetwork()
 		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
@@ -276,13 +276,13 @@ func change(t *testing.T, regs []*Registry, from, service, endpoints int) time.D
 // TestPropagation measures the time from Publish to the other cluster's Look, at 20 ms for each request to AWS.
 func TestPropagation(t *testing.T) {
 	tests := []struct {
-		name  string
-		delay time.Duration
-		hints bool
-		want  time.Duration // of the last of 100 changes
+		name          string
+		delay         time.Duration
+		notifications bool
+		want          time.Duration // of the last of 100 changes
 	}{
-		{"hints, no delay", 0, true, 200 * time.Millisecond},
-		{"hints, reads are late", 500 * time.Millisecond, true, 800 * time.Millisecond},
+		{"notifications, no delay", 0, true, 200 * time.Millisecond},
+		{"notifications, reads are late", 500 * time.Millisecond, true, 800 * time.Millisecond},
 		{"blocked, no delay", 0, false, 1250 * time.Millisecond},
 		{"blocked, reads are late", 500 * time.Millisecond, false, 1750 * time.Millisecond},
 	}
@@ -290,7 +290,7 @@ func TestPropagation(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			virtually(t, cloudmaplocal.Options{ConsistencyDelay: tc.delay}, func(t *testing.T, a *account) {
 				regs := a.start(t, 2, nil)
-				if !tc.hints {
+				if !tc.notifications {
 					a.udp.block(regs[0].cfg.PeerNotifications, regs[1].cfg.PeerNotifications)
 					time.Sleep(10 * time.Second)
 				}
@@ -316,9 +316,9 @@ func TestCallsPerMinute(t *testing.T) {
 		block bool
 		want  int
 	}{
-		"hints":         {nil, false, 20},
-		"port blocked":  {nil, true, 75},
-		"without hints": {func(cfg *Config) { cfg.PeerNotifications = nil }, false, 75},
+		"notifications":         {nil, false, 20},
+		"port blocked":          {nil, true, 75},
+		"without notifications": {func(cfg *Config) { cfg.PeerNotifications = nil }, false, 75},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
@@ -376,8 +376,8 @@ func pollInterval(reg *Registry) time.Duration {
 	return reg.peers.schedule.PollInterval(time.Now())
 }
 
-// TestHintsFail has the ways in which hints go missing: the poll takes over each time, and gives way again.
-func TestHintsFail(t *testing.T) {
+// TestPeerNotificationsLost drops notifications in several ways: the fast poll takes over each time, and ends again.
+func TestPeerNotificationsLost(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
 		regs := a.start(t, 3, nil)
 		want := func(what string, interval time.Duration, who ...*Registry) {
@@ -397,18 +397,18 @@ func TestHintsFail(t *testing.T) {
 		a.udp.block()
 		want("cls3 hears again", settings.PollIntervalWithNotifications, regs...)
 
-		// A member without hints: no cluster can be heard to be silent by it.
+		// A member that sends no notifications is always silent.
 		plain := a.standard(4)
 		plain.PeerNotifications = nil
 		stop := start(t, a.registry(t, plain))
-		want("one member sends no hints", settings.PollInterval, regs...)
+		want("one member sends no notifications", settings.PollInterval, regs...)
 		stop(registry.ErrLeave)
 		want("it has left", settings.PollIntervalWithNotifications, regs...)
 	})
 }
 
-// TestHintsAfterRestart restarts a cluster's controller as a pod with another address and token.
-func TestHintsAfterRestart(t *testing.T) {
+// TestPeerNotificationsAfterRestart restarts a cluster's controller as a pod with another address and token.
+func TestPeerNotificationsAfterRestart(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
 		first, second := a.standard(1), a.standard(2)
 		one := a.registry(t, first)
@@ -431,7 +431,7 @@ func TestHintsAfterRestart(t *testing.T) {
 		sent := len(a.udp.sent(old))
 		time.Sleep(20 * time.Second)
 		if got := len(a.udp.sent(old)); got != sent {
-			t.Errorf("%d hints were sent to the old address", got-sent)
+			t.Errorf("%d notifications were sent to the old address", got-sent)
 		}
 		for from := range regs {
 			if took := change(t, regs, from, 1, 4); took > 800*time.Millisecond {
@@ -441,8 +441,8 @@ func TestHintsAfterRestart(t *testing.T) {
 	})
 }
 
-// TestHintsJoin has a cluster join while the others poll seldom: its hints tell of it.
-func TestHintsJoin(t *testing.T) {
+// TestPeerNotificationsOfNewMember has a cluster join while the others poll seldom: its notifications announce it.
+func TestPeerNotificationsOfNewMember(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
 		regs := a.start(t, 2, func(cfg *Config) { cfg.PollIntervalWithNotifications, cfg.StaleAfter = time.Hour, 4*time.Hour })
 		third := a.registry(t, a.standard(3))
@@ -454,8 +454,8 @@ func TestHintsJoin(t *testing.T) {
 	})
 }
 
-// TestHintsForged sends a reader what an attacker can: nothing happens but a bounded number of reads.
-func TestHintsForged(t *testing.T) {
+// TestPeerNotificationsForged sends a reader what an attacker can: nothing happens but a bounded number of reads.
+func TestPeerNotificationsForged(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
 		regs := a.start(t, 3, nil)
 		victim := regs[0].cfg.PeerNotifications
@@ -468,7 +468,7 @@ func TestHintsForged(t *testing.T) {
 			return a.requests("DiscoverInstances") - before
 		}
 		idle := readsPerMinute(func(int64) []byte { return nil })
-		hintOf := func(from string, generation, sequence int64, token string) []byte {
+		notificationOf := func(from string, generation, sequence int64, token string) []byte {
 			return peernotify.Message{ClusterSet: "set1", From: from, Generation: generation, Sequence: sequence}.Encode(token)
 		}
 		copies := a.udp.sent(victim)
@@ -479,12 +479,14 @@ func TestHintsForged(t *testing.T) {
 			datagram func(i int64) []byte
 			most     int
 		}{
-			"without the token":  {func(i int64) []byte { return hintOf("cls2", future+i, future+i, "guessed") }, idle},
-			"copies":             {func(i int64) []byte { return copies[int(i)%len(copies)] }, idle},
-			"from no cluster":    {func(i int64) []byte { return hintOf(fmt.Sprint("x", i%50), future+i, i, victim.Contact.Token) }, idle + limit},
-			"in a member's name": {func(i int64) []byte { return hintOf("cls2", future+i, time.Now().UnixNano()+i, victim.Contact.Token) }, idle + limit},
+			"without the token": {func(i int64) []byte { return notificationOf("cls2", future+i, future+i, "guessed") }, idle},
+			"copies":            {func(i int64) []byte { return copies[int(i)%len(copies)] }, idle},
+			"from no cluster":   {func(i int64) []byte { return notificationOf(fmt.Sprint("x", i%50), future+i, i, victim.Contact.Token) }, idle + limit},
+			"in a member's name": {func(i int64) []byte {
+				return notificationOf("cls2", future+i, time.Now().UnixNano()+i, victim.Contact.Token)
+			}, idle + limit},
 			"in all members' names": {func(i int64) []byte {
-				return hintOf(fmt.Sprint("cls", 2+i%2), future+i, time.Now().UnixNano()+i, victim.Contact.Token)
+				return notificationOf(fmt.Sprint("cls", 2+i%2), future+i, time.Now().UnixNano()+i, victim.Contact.Token)
 			}, idle + limit},
 		}
 		for name, tc := range tests {
@@ -501,8 +503,8 @@ func TestHintsForged(t *testing.T) {
 	})
 }
 
-// TestHintsNeverComplete has a hint for a generation that never comes: it is given up.
-func TestHintsNeverComplete(t *testing.T) {
+// TestPeerNotificationsNeverComplete announces a generation that is never written: the reads end.
+func TestPeerNotificationsNeverComplete(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
 		regs := a.start(t, 2, nil)
 		before := a.requests("DiscoverInstances")

@@ -38,7 +38,7 @@ import (
 // something, Cloud Map is down for one cluster or for all (all that by cloudmap-local's fault plan, a random one every 50 s or so),
 // controllers are killed, restarted and moved between clocks, clusters leave and come back, another writer writes garbage and
 // deletes records, and another cluster uses the ID of one of them. In half of the worlds there is the instance view, and in
-// half of them there are hints, of which any may get lost. After every step the promises of the design are checked that
+// half of them send peer notifications, any of which may be lost. After every step the promises of the design are checked that
 // concern a registry:
 //
 //  1. unknown is not empty: what an importer has read goes away only after it was withdrawn, and never goes back;
@@ -88,7 +88,7 @@ type trial struct {
 	admin *api.Client
 	// twin uses the ID of the first cluster.
 	twin *life
-	// shows says that there is the instance view. udp carries hints, nil without.
+	// shows says that there is the instance view. udp carries peer notifications; nil means none.
 	shows bool
 	udp   *network
 	// foreign are the instances that others have put beside ours, by service and ID.

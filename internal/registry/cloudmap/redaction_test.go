@@ -36,7 +36,7 @@ func (l *transcript) String() string {
 	return l.text.String()
 }
 
-// TestNoSecretsLogged lets requests fail in every way that names credentials, with hints on, and looks for the credentials in the log.
+// TestNoSecretsLogged lets requests fail in every way that names credentials, with peer notifications on, and looks for the credentials in the log.
 func TestNoSecretsLogged(t *testing.T) {
 	const (
 		keyID        = "AKIDLOGGED"
@@ -99,7 +99,7 @@ func TestNoSecretsLogged(t *testing.T) {
 		c.fault.Store(&accept)
 		within(t, time.Minute, "it works again after "+code, func() bool { return regs[0].Report().Reading == nil && regs[1].Report().Reading == nil })
 	}
-	// A forged hint, and one that cannot be read.
+	// A forged notification, and one that cannot be read.
 	for _, datagram := range []string{"garbage", "mcs1 set1 cls2 1 1 forged"} {
 		udp.send(regs[0].cfg.PeerNotifications.Contact.Address, []byte(datagram))
 	}
