@@ -124,7 +124,7 @@ func TestNoSecretsLogged(t *testing.T) {
 
 // TestNoPasswordOfEndpoint: the SDK's error about an endpoint that it cannot use has all of it, and every request then fails with it.
 func TestNoPasswordOfEndpoint(t *testing.T) {
-	for _, endpoint := range []string{"https://another writer:hunter%zz@127.0.0.1:1", "https://another writer:hunter2@127.0.0.1:1", "another writer:hunter 2@127.0.0.1:1"} {
+	for _, endpoint := range []string{"https://user:hunter%zz@127.0.0.1:1", "https://user:hunter2@127.0.0.1:1", "user:hunter 2@127.0.0.1:1"} {
 		t.Setenv("AWS_ENDPOINT_URL_SERVICEDISCOVERY", endpoint)
 		client, err := api.NewClient(t.Context(), api.Config{Region: "us-east-1"})
 		if err == nil {

@@ -151,16 +151,19 @@ func (c *resourceCache) findService(ctx context.Context, in api.Namespace, name 
 // invalidate makes the next call list everything again because a cached resource does not exist.
 func (c *resourceCache) invalidate() { c.isOutdated.Store(true) }
 
-// forgetService removes a service that does not exist from the cache.
-func (c *resourceCache) forgetService(ctx context.Context, key mcs.Key, s api.Service) error {
+// forgetService removes the service of key from the cache. Unless it is known to be deleted, the services of its namespace are listed
+// again before they are used.
+func (c *resourceCache) forgetService(ctx context.Context, key mcs.Key, isDeleted bool) error {
 	if err := c.lock(ctx); err != nil {
 		return err
 	}
 	defer c.busy.Release(1)
-	services := c.services[c.namespaces[key.Namespace].ID]
-	if services[key.Name].ID == s.ID {
-		delete(services, key.Name)
+	in := c.namespaces[key.Namespace].ID
+	if !isDeleted {
+		delete(c.services, in)
+		return nil
 	}
+	delete(c.services[in], key.Name)
 	return nil
 }
 

@@ -346,6 +346,14 @@ func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last serv
 // this clusterset created them and nothing uses them. isMissing: a read by names did not find the service.
 func (v *View) remove(ctx context.Context, key mcs.Key, last service, isMissing bool) (outcome, error) {
 	var result outcome
+	if isMissing && last.applied == nil {
+		// IAM by tags denies listing a service that does not exist, so the cached one is not used. If this process has removed its
+		// instances or has seen that there are none, another cluster has deleted the service. Otherwise a new list decides.
+		isDeleted := !last.writtenAt.IsZero() || last.absent > 0
+		if err := v.resources.forgetService(ctx, key, isDeleted); err != nil {
+			return result, err
+		}
+	}
 	s, ok, err := v.resources.find(ctx, key)
 	if err != nil {
 		return result, err
@@ -354,7 +362,7 @@ func (v *View) remove(ctx context.Context, key mcs.Key, last service, isMissing 
 	if ok {
 		listed, err := v.client.ListInstances(ctx, s)
 		if isMissing && api.IsNotFound(err) { // another cluster deleted it
-			err = v.resources.forgetService(ctx, key, s)
+			err = v.resources.forgetService(ctx, key, true)
 		}
 		if err != nil {
 			return result, err
