@@ -1036,7 +1036,7 @@ func (tr *trial) settleIn() {
 	}
 	drawn := instances.FromExport(a.export(k, 1+tr.rnd.IntN(3)), "set1", "test")
 	foreign := drawn[tr.rnd.IntN(len(drawn))]
-	if exp := a.wanted(k); exp != nil && slices.ContainsFunc(instances.FromExport(*exp, "set1", "test"), func(i api.Instance) bool { return i.ID == foreign.ID }) {
+	if used, err := tr.isUsed(a, k, s, foreign.ID); err != nil || used {
 		return
 	}
 	foreign.Attributes = map[string]string{"COLOUR": "blue", "CLUSTER_ID": []string{"elsewhere", "%"}[tr.rnd.IntN(2)]}
@@ -1044,6 +1044,22 @@ func (tr *trial) settleIn() {
 		tr.t.Error(err)
 	}
 	tr.foreign[name] = map[string]map[string]string{foreign.ID: foreign.Attributes}
+}
+
+// isUsed reports whether a cluster uses an instance ID or may still remove it. Cloud Map has no conditional writes: what another
+// client registers under an ID that a cluster is just removing may be removed with it.
+func (tr *trial) isUsed(a *actor, k int, s api.Service, id string) (bool, error) {
+	has := func(exp *mcs.Export) bool {
+		return exp != nil && slices.ContainsFunc(instances.FromExport(*exp, "set1", "test"), func(i api.Instance) bool { return i.ID == id })
+	}
+	for i, w := range a.memories[k] {
+		isRecent := i+1 == len(a.memories[k]) || time.Since(a.memories[k][i+1].at) < 10*time.Minute
+		if isRecent && has(w.exp) {
+			return true, nil
+		}
+	}
+	there, err := tr.admin.ListInstances(context.Background(), s)
+	return slices.ContainsFunc(there, func(i api.Instance) bool { return i.ID == id }), err
 }
 
 // excess is something in the cluster's catalog that does not belong there, "" if nothing is.
