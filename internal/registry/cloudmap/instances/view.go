@@ -346,11 +346,8 @@ func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last serv
 // this clusterset created them and nothing uses them. isMissing: a read by names did not find the service.
 func (v *View) remove(ctx context.Context, key mcs.Key, last service, isMissing bool) (outcome, error) {
 	var result outcome
-	if isMissing && last.applied == nil {
-		// IAM by tags denies listing a service that does not exist, so the cached one is not used. If this process has removed its
-		// instances or has seen that there are none, another cluster has deleted the service. Otherwise a new list decides.
-		isDeleted := !last.writtenAt.IsZero() || last.absent > 0
-		if err := v.resources.forgetService(ctx, key, isDeleted); err != nil {
+	if isMissing {
+		if err := v.forgetMissing(ctx, key, last); err != nil {
 			return result, err
 		}
 	}
@@ -381,6 +378,16 @@ func (v *View) remove(ctx context.Context, key mcs.Key, last service, isMissing 
 	}
 	result.isAbsent = !result.hasWritten
 	return result, nil
+}
+
+// forgetMissing handles a service without an export that a read by names does not find. IAM by tags denies listing a service that does
+// not exist, so the cached one is not used. If this process has removed its instances or has seen that there are none, another cluster
+// has deleted the service. Otherwise a new list decides.
+func (v *View) forgetMissing(ctx context.Context, key mcs.Key, last service) error {
+	if last.applied != nil {
+		return nil
+	}
+	return v.resources.forgetService(ctx, key, !last.writtenAt.IsZero() || last.absent > 0)
 }
 
 // instancesOf returns the instances of exp, as many as a service can have, and the number of the others.
