@@ -8,6 +8,8 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -30,42 +32,79 @@ type completion struct {
 func (c *clusters) watchCompletion(ctx context.Context) (*completion, error) {
 	out := &completion{complete: map[string]time.Time{}, changed: make(chan struct{})}
 	fromExporter := client.MatchingLabels{mcsv1beta1.LabelSourceCluster: "cls1"}
-	for _, w := range []struct {
-		cluster string
-		from    client.WithWatch
-		list    client.ObjectList
-		options []client.ListOption
-	}{
+	for _, w := range []completionWatch{
 		{"cls1", c.exporter, &mcsv1beta1.ServiceExportList{}, nil},
 		{"cls1", c.exporter, &mcsv1beta1.ServiceImportList{}, nil},
-		{"cls1", c.exporter, &discoveryv1.EndpointSliceList{}, []client.ListOption{fromExporter}},
+		{"cls1", c.exporter, &discoveryv1.EndpointSliceList{}, fromExporter},
 		{"cls2", c.importer, &mcsv1beta1.ServiceImportList{}, nil},
-		{"cls2", c.importer, &discoveryv1.EndpointSliceList{}, []client.ListOption{fromExporter}},
+		{"cls2", c.importer, &discoveryv1.EndpointSliceList{}, fromExporter},
 	} {
-		events, err := w.from.Watch(ctx, w.list, append(w.options, client.InNamespace(namespace))...)
+		events, err := out.open(ctx, w)
 		if err != nil {
 			return nil, err
 		}
-		go out.record(w.cluster, events)
+		go out.follow(ctx, w, events)
 	}
 	return out, nil
 }
 
-func (c *completion) record(cluster string, events watch.Interface) {
-	defer events.Stop()
-	for event := range events.ResultChan() {
-		kind, service, ok := completeObject(event.Object)
-		if !ok || event.Type == watch.Deleted {
-			continue
+// completionWatch is a watch on one kind in one cluster.
+type completionWatch struct {
+	cluster string
+	from    client.WithWatch
+	list    client.ObjectList
+	labels  client.MatchingLabels
+}
+
+// open lists what exists, records it and watches from there.
+func (c *completion) open(ctx context.Context, w completionWatch) (watch.Interface, error) {
+	options := []client.ListOption{client.InNamespace(namespace), w.labels}
+	list := w.list.DeepCopyObject().(client.ObjectList)
+	if err := w.from.List(ctx, list, options...); err != nil {
+		return nil, err
+	}
+	if err := meta.EachListItem(list, func(o runtime.Object) error { c.record(w.cluster, o); return nil }); err != nil {
+		return nil, err
+	}
+	from := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}}
+	return w.from.Watch(ctx, list, append(options, from)...)
+}
+
+// follow records events until ctx ends. The API server ends watches of custom resources shortly after their CRD was installed, so a
+// watch that ends is opened again.
+func (c *completion) follow(ctx context.Context, w completionWatch, events watch.Interface) {
+	for {
+		for event := range events.ResultChan() {
+			if event.Type != watch.Deleted {
+				c.record(w.cluster, event.Object)
+			}
 		}
-		c.mu.Lock()
-		if key := objectKey(cluster, kind, service); c.complete[key].IsZero() {
-			c.last = time.Now()
-			c.complete[key] = c.last
-			close(c.changed)
-			c.changed = make(chan struct{})
+		events.Stop()
+		var err error
+		for events, err = c.open(ctx, w); err != nil; events, err = c.open(ctx, w) {
+			if pause(ctx, reopen) != nil {
+				return
+			}
 		}
-		c.mu.Unlock()
+	}
+}
+
+// reopen is the pause between attempts to open a watch.
+const reopen = 20 * time.Millisecond
+
+// record records when an object is complete.
+func (c *completion) record(cluster string, object runtime.Object) {
+	kind, service, ok := completeObject(object)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if key := objectKey(cluster, kind, service); c.complete[key].IsZero() {
+		c.last = time.Now()
+		c.complete[key] = c.last
+		close(c.changed)
+		c.changed = make(chan struct{})
 	}
 }
 
