@@ -95,15 +95,21 @@ func (r *Registry) Publish(context.Context, mcs.Export) error { return nil }
 func (r *Registry) Withdraw(context.Context, mcs.Key) error { return nil }
 
 // Lookup implements registry.Registry.
-func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
+func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.isRead(key) {
 		r.pending[key] = struct{}{}
 		return registry.View{}, fmt.Errorf("looking up the instances of %s: %w", key, registry.NotSynced(r.problem.Err()))
 	}
-	return registry.View{Exports: slices.Clone(r.shown[key])}, nil
+	isKnown := func(id string) bool {
+		return slices.ContainsFunc(r.members, func(m registry.Member) bool { return m.ClusterID == id })
+	}
+	return registry.View{Exports: slices.Clone(r.shown[key]), Unseen: engine.Unseen(imported, isKnown)}, nil
 }
+
+// Forget implements registry.Registry. What the legacy controller wrote ends when its instances do.
+func (r *Registry) Forget(string) {}
 
 // isRead reports whether the service of key has been read, or does not exist. The caller holds r.mu.
 func (r *Registry) isRead(key mcs.Key) bool {

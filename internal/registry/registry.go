@@ -27,11 +27,16 @@ type Registry interface {
 
 	// Lookup returns the View of key as last read, from memory, or an error that wraps ErrNotSynced before the first complete
 	// read. The caller may keep the result but must not change it. If the answer is incomplete (ErrNotSynced, or a View with
-	// Unknown clusters), the key is notified when more is known.
-	Lookup(ctx context.Context, key mcs.Key) (View, error)
+	// Unknown or Unseen clusters), the key is notified when more is known. imported are the clusters that the caller has imported
+	// key from, by what it finds in its own cluster; see View.Unseen.
+	Lookup(ctx context.Context, key mcs.Key, imported ...string) (View, error)
 
 	// Members returns the clusters of the clusterset, sorted by ID, including this one once it has joined.
 	Members(ctx context.Context) ([]Member, error)
+
+	// Forget drops everything that was read of another cluster, which will never say farewell, and notifies its keys. The cluster
+	// returns with its next record.
+	Forget(clusterID string)
 
 	// Run joins the clusterset, keeps the Views current and writes published exports until ctx ends. It calls notify for each
 	// key whose View may have changed, beginning with every key that it finds, including this cluster's own exports from a
@@ -53,6 +58,9 @@ type View struct {
 	// Unknown are the clusters, sorted, whose export of this key could not be read since this process started: it may or may
 	// not exist. Unknown does not mean absent: imports of a previous process stay.
 	Unknown []string
+	// Unseen are those of the imported clusters, sorted, of which the registry has shown nothing since this process started, and
+	// that neither left nor were forgotten. They may export the key, however long ago this process started: silence is no evidence.
+	Unseen []string
 	// Incomplete is true if clusters that are not known by name may export the key too, besides those in Unknown. That is the
 	// case if one of several registries has not been read, and at the start of a controller while the registry throttles.
 	// The key is notified when it is over.

@@ -103,11 +103,14 @@ func (membersOf) Report() registry.Report {
 	return registry.Report{Reading: errors.New("no answer")}
 }
 
-func (m membersOf) Members(context.Context) ([]registry.Member, error)   { return m, nil }
-func (membersOf) Publish(context.Context, mcs.Export) error              { return nil }
-func (membersOf) Withdraw(context.Context, mcs.Key) error                { return nil }
-func (membersOf) Run(context.Context, func(mcs.Key)) error               { return nil }
-func (membersOf) Lookup(context.Context, mcs.Key) (registry.View, error) { return registry.View{}, nil }
+func (m membersOf) Members(context.Context) ([]registry.Member, error) { return m, nil }
+func (membersOf) Publish(context.Context, mcs.Export) error            { return nil }
+func (membersOf) Withdraw(context.Context, mcs.Key) error              { return nil }
+func (membersOf) Run(context.Context, func(mcs.Key)) error             { return nil }
+func (membersOf) Lookup(context.Context, mcs.Key, ...string) (registry.View, error) {
+	return registry.View{}, nil
+}
+func (membersOf) Forget(string) {}
 
 func importedSliceOf(cluster string, n int) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{

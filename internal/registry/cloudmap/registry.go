@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // Config says which cluster this is and how it takes part.
@@ -34,7 +35,12 @@ type Config struct {
 	PeerNotifications *peernotify.Config
 	// ResourceIDs makes a restart find the records without lists; nil is none. A registry that is only imported from does not use it.
 	ResourceIDs ResourceIDStore
-	Logger      logr.Logger
+	// Signer signs this cluster's records; a ReadOnly registry needs none. Keyring has the other clusters' keys.
+	Signer  *trust.Signer
+	Keyring *trust.Keyring
+	// Joined is when this cluster joined under this identity for the first time, zero if it never did.
+	Joined time.Time
+	Logger logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 
@@ -134,9 +140,12 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 }
 
 // Lookup implements registry.Registry.
-func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
-	return r.state.Lookup(key)
+func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
+	return r.state.Lookup(key, imported)
 }
+
+// Forget implements registry.Registry.
+func (r *Registry) Forget(string) {}
 
 // Members implements registry.Registry.
 func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.state.ListMembers() }

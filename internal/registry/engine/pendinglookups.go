@@ -12,17 +12,21 @@ import (
 // lock that guards it must also guard the data of lookups, or a change between the two is missed.
 type PendingLookups map[mcs.Key]lookupResult
 
-// lookupResult is the incomplete part of an answer.
+// lookupResult is the incomplete part of an answer, and the imported clusters of the question.
 type lookupResult struct {
 	synced, incomplete bool
-	unknown            []string
+	unknown, unseen    []string
+	imported           []string
 }
 
+// ViewFunc answers a lookup as registry.Registry.Lookup does.
+type ViewFunc func(key mcs.Key, imported []string) registry.View
+
 // Lookup answers a lookup of key with view, and records the key if the answer is incomplete.
-func (p PendingLookups) Lookup(key mcs.Key, view func(mcs.Key) registry.View) registry.View {
-	v := view(key)
-	if len(v.Unknown) > 0 || v.Incomplete {
-		p[key] = lookupResult{synced: true, incomplete: v.Incomplete, unknown: v.Unknown}
+func (p PendingLookups) Lookup(key mcs.Key, imported []string, view ViewFunc) registry.View {
+	v := view(key, imported)
+	if len(v.Unknown) > 0 || len(v.Unseen) > 0 || v.Incomplete {
+		p[key] = lookupResult{synced: true, incomplete: v.Incomplete, unknown: v.Unknown, unseen: v.Unseen, imported: slices.Clone(imported)}
 	}
 	return v
 }
@@ -36,12 +40,23 @@ func (p PendingLookups) NotSynced(key mcs.Key, problem error) error {
 
 // AddChanged adds the keys for which view, of a registry that has been read, now gives another answer, and stops recording
 // them.
-func (p PendingLookups) AddChanged(changed Keys, view func(mcs.Key) registry.View) {
+func (p PendingLookups) AddChanged(changed Keys, view ViewFunc) {
 	for key, before := range p {
-		now := view(key)
-		if !before.synced || before.incomplete != now.Incomplete || !slices.Equal(before.unknown, now.Unknown) {
+		now := view(key, before.imported)
+		if !before.synced || before.incomplete != now.Incomplete || !slices.Equal(before.unknown, now.Unknown) || !slices.Equal(before.unseen, now.Unseen) {
 			changed.Add(key)
 			delete(p, key)
 		}
 	}
+}
+
+// Unseen returns those of the imported clusters, sorted, that isKnown does not know.
+func Unseen(imported []string, isKnown func(clusterID string) bool) (unseen []string) {
+	for _, id := range imported {
+		if !isKnown(id) {
+			unseen = append(unseen, id)
+		}
+	}
+	slices.Sort(unseen)
+	return slices.Compact(unseen)
 }

@@ -14,14 +14,14 @@ import (
 func TestPendingLookups(t *testing.T) {
 	early, partly, all, more := mcs.Key{Name: "early"}, mcs.Key{Name: "partly"}, mcs.Key{Name: "all"}, mcs.Key{Name: "more"}
 	views := map[mcs.Key]registry.View{partly: {Unknown: []string{"cls2", "cls3"}}, more: {Incomplete: true}}
-	view := func(key mcs.Key) registry.View { return views[key] }
+	view := func(key mcs.Key, _ []string) registry.View { return views[key] }
 	lookups := engine.PendingLookups{}
 	problem := errors.New("access denied")
 	if err := lookups.NotSynced(early, problem); !errors.Is(err, registry.ErrNotSynced) || !errors.Is(err, problem) {
 		t.Errorf("error %v, want ErrNotSynced with the problem", err)
 	}
 	for _, key := range []mcs.Key{partly, all, more} {
-		if got := lookups.Lookup(key, view); got.Incomplete != views[key].Incomplete || !slices.Equal(got.Unknown, views[key].Unknown) {
+		if got := lookups.Lookup(key, nil, view); got.Incomplete != views[key].Incomplete || !slices.Equal(got.Unknown, views[key].Unknown) {
 			t.Errorf("lookup of %s: %+v, want %+v", key, got, views[key])
 		}
 	}

@@ -32,13 +32,13 @@ func newMirror(s *state, own string, log logr.Logger) *mirror {
 }
 
 // lookup returns the view of key without the status of the own export.
-func (m *mirror) lookup(key mcs.Key) (registry.View, error) {
+func (m *mirror) lookup(key mcs.Key, imported []string) (registry.View, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.state.synced {
 		return registry.View{}, m.lookups.NotSynced(key, m.problem.Err())
 	}
-	return m.lookups.Lookup(key, m.state.view), nil
+	return m.lookups.Lookup(key, imported, m.state.viewOf), nil
 }
 
 // addResolvedLookups adds the keys of pending lookups that have another answer now.
@@ -46,7 +46,7 @@ func (m *mirror) addResolvedLookups(changed engine.Keys) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state.synced {
-		m.lookups.AddChanged(changed, m.state.view)
+		m.lookups.AddChanged(changed, m.state.viewOf)
 	}
 }
 

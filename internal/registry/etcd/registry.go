@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // Config is the configuration of a Registry.
@@ -28,7 +29,10 @@ type Config struct {
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
 	// ReadOnly makes a registry that is only imported from: it writes nothing, and the cluster is no member.
 	ReadOnly bool
-	Logger   logr.Logger
+	// Signer signs this cluster's records; a ReadOnly registry needs none. Keyring has the other clusters' keys.
+	Signer  *trust.Signer
+	Keyring *trust.Keyring
+	Logger  logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 }
@@ -120,13 +124,16 @@ func checkConfig(cfg Config) error {
 }
 
 // Lookup implements registry.Registry.
-func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
-	view, err := r.mirror.lookup(key)
+func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
+	view, err := r.mirror.lookup(key, imported)
 	if err == nil && !r.cfg.ReadOnly {
 		view.Local = r.writer.publishStatus(key)
 	}
 	return view, err
 }
+
+// Forget implements registry.Registry.
+func (r *Registry) Forget(string) {}
 
 // Members implements registry.Registry.
 func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.mirror.members() }

@@ -273,6 +273,9 @@ func (s *state) memberOf(id string) memberRecord {
 	return memberRecord{}
 }
 
+// viewOf is view for a lookup.
+func (s *state) viewOf(key mcs.Key, _ []string) registry.View { return s.view(key) }
+
 // view returns the exports of the other clusters under key.
 func (s *state) view(key mcs.Key) registry.View {
 	var v registry.View

@@ -63,19 +63,23 @@ func (r *Registry) setDesired(key mcs.Key, exp *mcs.Export) error {
 }
 
 // Lookup implements registry.Registry.
-func (r *Registry) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
+func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.view.synced {
 		return registry.View{}, r.lookups.NotSynced(key, nil)
 	}
-	result := r.lookups.Lookup(key, r.viewOf)
+	result := r.lookups.Lookup(key, imported, r.viewOf)
 	result.Local = r.publishStatus(key)
 	return result, nil
 }
 
-// viewOf returns the exports of the other clusters under key. The caller holds r.mu.
-func (r *Registry) viewOf(key mcs.Key) registry.View {
+// Forget implements registry.Registry. The hub has no cluster that left without a farewell, so there is none to forget.
+func (r *Registry) Forget(string) {}
+
+// viewOf returns the exports of the other clusters under key. Every imported cluster that the hub does not have has left. The caller
+// holds r.mu.
+func (r *Registry) viewOf(key mcs.Key, _ []string) registry.View {
 	var result registry.View
 	for _, id := range slices.Sorted(maps.Keys(r.view.others)) {
 		exports := r.view.others[id]

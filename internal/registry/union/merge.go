@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // snapshot is the content of one registry.
@@ -121,8 +122,9 @@ func byJoinTime(a, b registry.Member) int {
 // others are leftovers or those of a duplicate, and never imported.
 //
 // The export of a cluster comes from the first of its sources that has one. The cluster has no export only if none of its sources
-// has one or reports it as unknown: a cluster that moves has not written everything to the new registry yet.
-func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clusterSources) registry.View {
+// has one or reports it as unknown: a cluster that moves has not written everything to the new registry yet. An imported cluster is
+// unseen if no source has shown it; a source that has not been read has shown nothing.
+func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clusterSources, imported []string) registry.View {
 	merged := registry.View{Local: mergeLocal(own, snapshots, sources)}
 	exports := make([]map[string]mcs.Export, len(snapshots))
 	ids := map[string]bool{}
@@ -155,6 +157,9 @@ func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clust
 			merged.Unknown = append(merged.Unknown, id)
 		}
 	}
+	merged.Unseen = engine.Unseen(imported, func(id string) bool {
+		return slices.ContainsFunc(snapshots, func(s snapshot) bool { return s.synced && !slices.Contains(s.view.Unseen, id) })
+	})
 	return merged
 }
 

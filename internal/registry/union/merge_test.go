@@ -242,7 +242,7 @@ func TestMergeViews(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := mergeViews(self, tt.snapshots, resolveSources(tt.snapshots, handover))
+			got := mergeViews(self, tt.snapshots, resolveSources(tt.snapshots, handover), nil)
 			if d := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); d != "" {
 				t.Errorf("View (-want +got):\n%s", d)
 			}
@@ -333,18 +333,18 @@ func withProblem(m registry.Member, problem string) registry.Member {
 func TestMergeProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		snapshots := drawSnapshots(t)
-		got := mergeViews(self, snapshots, resolveSources(snapshots, handover))
+		got := mergeViews(self, snapshots, resolveSources(snapshots, handover), nil)
 		checkOnce(t, got)
 		checkComplete(t, snapshots, got)
 
 		// The order of the others does not matter: only the first has a special role, for the own export.
 		shuffled := append(slices.Clone(snapshots[:1]), rapid.Permutation(snapshots[1:]).Draw(t, "order")...)
-		if again := mergeViews(self, shuffled, resolveSources(shuffled, handover)); !cmp.Equal(got, again, cmpopts.EquateEmpty()) {
+		if again := mergeViews(self, shuffled, resolveSources(shuffled, handover), nil); !cmp.Equal(got, again, cmpopts.EquateEmpty()) {
 			t.Fatalf("in another order:\n%s", cmp.Diff(got, again))
 		}
 		other := mcs.Identity{ClusterID: "cls9", UID: "uid-9"}
 		theirs := rapid.Permutation(snapshots).Draw(t, "their order")
-		mine, yours := mergeViews(other, snapshots, resolveSources(snapshots, handover)), mergeViews(other, theirs, resolveSources(theirs, handover))
+		mine, yours := mergeViews(other, snapshots, resolveSources(snapshots, handover), nil), mergeViews(other, theirs, resolveSources(theirs, handover), nil)
 		mine.Local, yours.Local = registry.PublishStatus{}, registry.PublishStatus{}
 		if !cmp.Equal(mine, yours, cmpopts.EquateEmpty()) {
 			t.Fatalf("another cluster with another first registry has another result:\n%s", cmp.Diff(mine, yours))

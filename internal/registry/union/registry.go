@@ -88,12 +88,19 @@ func (r *Registry) Withdraw(ctx context.Context, key mcs.Key) error {
 
 // Lookup implements registry.Registry. It returns ErrNotSynced until all registries have been read, for SyncTimeout at most; then
 // registries that could not be read make the View Incomplete.
-func (r *Registry) Lookup(ctx context.Context, key mcs.Key) (registry.View, error) {
-	snapshots, err := r.snapshots(ctx, &key)
+func (r *Registry) Lookup(ctx context.Context, key mcs.Key, imported ...string) (registry.View, error) {
+	snapshots, err := r.snapshots(ctx, &key, imported...)
 	if err != nil {
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, err)
 	}
-	return mergeViews(r.cfg.Identity, snapshots, resolveSources(snapshots, r.cfg.Handover)), nil
+	return mergeViews(r.cfg.Identity, snapshots, resolveSources(snapshots, r.cfg.Handover), imported), nil
+}
+
+// Forget implements registry.Registry.
+func (r *Registry) Forget(clusterID string) {
+	for _, s := range r.sources {
+		s.Forget(clusterID)
+	}
 }
 
 // Members implements registry.Registry.
@@ -107,11 +114,11 @@ func (r *Registry) Members(ctx context.Context) ([]registry.Member, error) {
 
 // snapshots returns the snapshots of all registries, including key unless it is nil. The error is ErrNotSynced if they are not
 // sufficient for an answer.
-func (r *Registry) snapshots(ctx context.Context, key *mcs.Key) ([]snapshot, error) {
+func (r *Registry) snapshots(ctx context.Context, key *mcs.Key, imported ...string) ([]snapshot, error) {
 	r.mu.Lock()
 	mustSync := r.syncDeadline.IsZero() || time.Now().Before(r.syncDeadline)
 	r.mu.Unlock()
-	snapshots, err := r.readSources(ctx, key)
+	snapshots, err := r.readSources(ctx, key, imported...)
 	if errors.Is(err, registry.ErrNotSynced) && !mustSync && isAnySynced(snapshots) {
 		return snapshots, nil
 	}
@@ -124,7 +131,7 @@ func (r *Registry) snapshots(ctx context.Context, key *mcs.Key) ([]snapshot, err
 }
 
 // readSources returns the snapshot of each registry and the first error.
-func (r *Registry) readSources(ctx context.Context, key *mcs.Key) ([]snapshot, error) {
+func (r *Registry) readSources(ctx context.Context, key *mcs.Key, imported ...string) ([]snapshot, error) {
 	snapshots := make([]snapshot, len(r.sources))
 	var first error
 	for i, s := range r.sources {
@@ -133,7 +140,7 @@ func (r *Registry) readSources(ctx context.Context, key *mcs.Key) ([]snapshot, e
 		if key != nil {
 			// Even after an error: a pending lookup makes the registry notify when it has an answer.
 			var lookupErr error
-			view, lookupErr = s.Lookup(ctx, *key)
+			view, lookupErr = s.Lookup(ctx, *key, imported...)
 			err = cmp.Or(err, lookupErr)
 		}
 		snapshots[i] = snapshot{synced: err == nil, members: members, view: view}

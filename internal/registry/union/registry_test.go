@@ -66,7 +66,9 @@ type fake struct {
 	result  error
 }
 
-func (f *fake) Lookup(_ context.Context, key mcs.Key) (registry.View, error) {
+func (f *fake) Forget(string) {}
+
+func (f *fake) Lookup(_ context.Context, key mcs.Key, _ ...string) (registry.View, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.synced {

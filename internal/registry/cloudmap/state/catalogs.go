@@ -498,6 +498,9 @@ func (c *catalogs) look(key mcs.Key) (view registry.View) {
 	return view
 }
 
+// lookFor is look for a lookup.
+func (c *catalogs) lookFor(key mcs.Key, _ []string) registry.View { return c.look(key) }
+
 // list are the members, sorted.
 func (c *catalogs) list() []registry.Member {
 	var members []registry.Member

@@ -66,7 +66,7 @@ func (s *State) AddResolved(changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.catalogs.synced {
-		s.asked.AddChanged(changed, s.catalogs.look)
+		s.asked.AddChanged(changed, s.catalogs.lookFor)
 	}
 }
 
@@ -123,13 +123,13 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 }
 
 // Lookup returns the View of key.
-func (s *State) Lookup(key mcs.Key) (registry.View, error) {
+func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.catalogs.synced {
 		return registry.View{}, s.asked.NotSynced(key, s.readProblem.Err())
 	}
-	view := s.asked.Lookup(key, s.catalogs.look)
+	view := s.asked.Lookup(key, imported, s.catalogs.lookFor)
 	if !s.cfg.ReadOnly {
 		view.Local = s.publication(key)
 	}

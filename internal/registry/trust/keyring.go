@@ -1,0 +1,284 @@
+package trust
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// Time orders the records of a cluster: by generation, then by heartbeat.
+type Time struct{ Generation, Heartbeat int64 }
+
+// After reports whether t is later than o.
+func (t Time) After(o Time) bool {
+	return t.Generation > o.Generation || t.Generation == o.Generation && t.Heartbeat > o.Heartbeat
+}
+
+// Pin is what this cluster remembers of another one across restarts.
+type Pin struct {
+	// Key is the key that the cluster's records must be signed with. UID is the UID of its namespace kube-system.
+	Key Key
+	UID string
+	// Last is the time of the latest record that was read from each registry, by the registry's name. An earlier record is a replay.
+	Last map[string]Time
+	// Left is set after the farewell of the cluster, Forgotten after an administrator had it forgotten. Any key may follow a
+	// farewell; a forgotten cluster returns with a record later than Last.
+	Left, Forgotten bool
+}
+
+// equal reports whether p and o are the same, the times aside unless withTimes.
+func (p Pin) equal(o Pin, withTimes bool) bool {
+	return p.Key == o.Key && p.UID == o.UID && p.Left == o.Left && p.Forgotten == o.Forgotten && (!withTimes || maps.Equal(p.Last, o.Last))
+}
+
+// clone returns a copy of p.
+func (p Pin) clone() Pin {
+	p.Last = maps.Clone(p.Last)
+	return p
+}
+
+// heartbeat returns the latest heartbeat in any registry.
+func (p Pin) heartbeat() (latest int64) {
+	for _, at := range p.Last {
+		latest = max(latest, at.Heartbeat)
+	}
+	return latest
+}
+
+// Store keeps the pins of a clusterset across restarts.
+type Store interface {
+	// LoadPins returns the pins by cluster ID.
+	LoadPins(ctx context.Context) (map[string]Pin, error)
+	// SavePins replaces the pins of these clusters and keeps the others. It must not keep or change the map.
+	SavePins(ctx context.Context, pins map[string]Pin) error
+}
+
+// Config configures a Keyring.
+type Config struct {
+	ClusterSetID string
+	// StaleAfter is the time without a record after which a cluster may have another key.
+	StaleAfter time.Duration
+	// Listed are the keys that the administrator listed, by cluster ID: such a cluster never has another key. If ListedOnly is set, the
+	// other clusters have none.
+	Listed     map[string]Key
+	ListedOnly bool
+	// Store keeps the pins; nil is none.
+	Store  Store
+	Logger logr.Logger
+}
+
+// Keyring has the keys of the other clusters of a clusterset. All registries of a controller share one. It is safe for concurrent use.
+type Keyring struct {
+	cfg Config
+
+	mu   sync.Mutex
+	pins map[string]*entry
+}
+
+// entry is a pin in memory.
+type entry struct {
+	Pin
+	// heard is when a record of the cluster was last read, or when this process started.
+	heard time.Time
+	// saved is the pin as stored.
+	saved Pin
+}
+
+// Load returns the Keyring with the stored pins.
+func Load(ctx context.Context, cfg Config) (*Keyring, error) {
+	k := &Keyring{cfg: cfg, pins: map[string]*entry{}}
+	if cfg.Store == nil {
+		return k, nil
+	}
+	pins, err := cfg.Store.LoadPins(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the keys of the clusters: %w", err)
+	}
+	for id, pin := range pins {
+		k.pins[id] = &entry{Pin: pin.clone(), heard: time.Now(), saved: pin.clone()}
+	}
+	return k, nil
+}
+
+// Verdict is the result of Keyring.Check.
+type Verdict int
+
+const (
+	// Refused means that the key is not the cluster's.
+	Refused Verdict = iota
+	// Unknown means that no other key is the cluster's: the key is the cluster's if the place that only the cluster can write has it.
+	Unknown
+	// Accepted means that the key is the cluster's.
+	Accepted
+)
+
+// Presented is a key as a record presents it. The record must have been verified with it.
+type Presented struct {
+	ClusterID string
+	Key       Key
+	// Succession is the signature of Key with the previous key, or "".
+	Succession string
+	// Silent reports whether the registry shows no heartbeat of the cluster for StaleAfter.
+	Silent bool
+}
+
+// Check returns whether the key is the cluster's, with the reason if it is refused.
+func (k *Keyring) Check(p Presented) (Verdict, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if listed, ok := k.cfg.Listed[p.ClusterID]; ok {
+		if listed == p.Key {
+			return Accepted, nil
+		}
+		return Refused, fmt.Errorf("it is signed with key %s, but --trusted-keys lists key %s for this cluster", p.Key, listed)
+	}
+	if k.cfg.ListedOnly {
+		return Refused, fmt.Errorf("it is signed with key %s, but --trusted-keys does not list this cluster", p.Key)
+	}
+	pin, ok := k.pins[p.ClusterID]
+	switch {
+	case !ok || pin.Left:
+		return Unknown, nil
+	case pin.Key == p.Key:
+		return Accepted, nil
+	case p.Succession != "" && pin.Key.Verify(succession(k.cfg.ClusterSetID, p.ClusterID, p.Key), p.Succession) == nil:
+		return Accepted, nil
+	case pin.Forgotten, p.Silent && time.Since(pin.heard) >= k.cfg.StaleAfter:
+		return Unknown, nil
+	}
+	return Refused, fmt.Errorf("it is signed with key %s, but the records of this cluster were signed with key %s until now: either another cluster "+
+		"uses the same cluster ID, or the cluster was built anew, and its new key counts once its previous key has been silent for %s",
+		p.Key, pin.Key, k.cfg.StaleAfter)
+}
+
+// Last returns the time of the latest record of a cluster in a registry that was read with this key, zero if there is none.
+func (k *Keyring) Last(registry, clusterID string, key Key) Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if pin, ok := k.pins[clusterID]; ok && pin.Key == key {
+		return pin.Last[registry]
+	}
+	return Time{}
+}
+
+// Pin returns what is remembered of a cluster.
+func (k *Keyring) Pin(clusterID string) (Pin, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if pin, ok := k.pins[clusterID]; ok {
+		return pin.clone(), true
+	}
+	return Pin{}, false
+}
+
+// Record is a record of a cluster that was believed.
+type Record struct {
+	// Registry is the name of the registry that it was read from.
+	Registry       string
+	ClusterID, UID string
+	Key            Key
+	At             Time
+	// Farewell is set if the cluster has left with it.
+	Farewell bool
+}
+
+// Observe records a record that was believed. A farewell counts unless another registry has a later record: a cluster that moves to
+// another registry leaves the previous one.
+func (k *Keyring) Observe(r Record) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pin := k.pins[r.ClusterID]
+	switch {
+	case pin == nil:
+		pin = &entry{Pin: Pin{Key: r.Key}}
+		k.pins[r.ClusterID] = pin
+	case pin.Key != r.Key:
+		k.cfg.Logger.Info("A cluster has a new key", "member", r.ClusterID, "key", r.Key.String(), "previousKey", pin.Key.String())
+		pin.Pin = Pin{Key: r.Key}
+	case !r.At.After(pin.Last[r.Registry]):
+		return
+	}
+	if latest := r.At.Heartbeat >= pin.heartbeat(); latest {
+		pin.Left, pin.Forgotten = r.Farewell, false
+	}
+	if pin.Last == nil {
+		pin.Last = map[string]Time{}
+	}
+	pin.UID, pin.Last[r.Registry], pin.heard = r.UID, r.At, time.Now()
+}
+
+// Forget makes the keyring treat the records of a cluster up to now as its last ones: the cluster returns with a later record, or with
+// another key.
+func (k *Keyring) Forget(clusterID string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if pin, ok := k.pins[clusterID]; ok {
+		pin.Forgotten = true
+		return
+	}
+	k.pins[clusterID] = &entry{Pin: Pin{Forgotten: true}}
+}
+
+// HasEnded reports whether the cluster has said farewell or was forgotten, and has not returned.
+func (k *Keyring) HasEnded(clusterID string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pin, ok := k.pins[clusterID]
+	return ok && (pin.Left || pin.Forgotten)
+}
+
+// saveInterval is the interval at which advanced times are saved. A new key is saved within a second.
+const saveInterval = 5 * time.Minute
+
+// Run saves changes until ctx ends, and once more then.
+func (k *Keyring) Run(ctx context.Context) {
+	if k.cfg.Store == nil {
+		return
+	}
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	saved := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			k.save(last, true)
+			return
+		case <-ticker.C:
+			due := time.Since(saved) >= saveInterval
+			k.save(ctx, due)
+			if due {
+				saved = time.Now()
+			}
+		}
+	}
+}
+
+// save saves the pins that differ from the stored ones; unless withTimes, only those that differ in more than the times.
+func (k *Keyring) save(ctx context.Context, withTimes bool) {
+	k.mu.Lock()
+	changed := map[string]Pin{}
+	for id, pin := range k.pins {
+		if !pin.equal(pin.saved, withTimes) {
+			changed[id] = pin.clone()
+		}
+	}
+	k.mu.Unlock()
+	if len(changed) == 0 {
+		return
+	}
+	if err := k.cfg.Store.SavePins(ctx, changed); err != nil {
+		k.cfg.Logger.Error(err, "Failed to save the keys of the clusters, retrying")
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, pin := range changed {
+		k.pins[id].saved = pin
+	}
+}
