@@ -15,6 +15,11 @@ const (
 	Lease = Product
 	// IdentityConfigMap names the ConfigMap with the state of the cluster's identity.
 	IdentityConfigMap = Product
+	// PinsConfigMap names the ConfigMap with the public keys of the other clusters.
+	PinsConfigMap = Product + "-keys"
+	// SigningKeySecret names the Secret with the key that the cluster signs its records with. The manifests create it empty, so that the
+	// controller needs permissions on this one Secret only.
+	SigningKeySecret = Product + "-signing-key"
 	// Plugin is the kubectl plugin, which is also the field manager of its writes.
 	Plugin = "kubectl-mcs"
 	// CloudMapLocal is the local server that is compatible with AWS Cloud Map.
