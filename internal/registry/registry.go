@@ -46,6 +46,8 @@ type Registry interface {
 	// If ctx ends with cause ErrLeave, Run removes everything of this cluster from the registry within a bounded time, or
 	// returns an error; with any other cause it keeps everything. If ctx has ended with ErrLeave before Run begins, Run
 	// removes what a previous process left, unless another controller uses the same identity, as a clone of the cluster does.
+	// Leaving is taken back when the context of WithLeaveContext ends: Run then returns an error soon. What was removed by then stays
+	// removed.
 	// Otherwise Run returns an error only for a problem that retrying cannot solve; it retries forever while the registry is
 	// unreachable, throttles or denies access.
 	Run(ctx context.Context, notify func(mcs.Key)) error
@@ -143,6 +145,22 @@ func NotSynced(problem error) error {
 
 // ErrLeave is the cause with which the context of Run is cancelled when this cluster leaves the clusterset.
 var ErrLeave = errors.New("the cluster leaves the clusterset")
+
+// leaveContext is the key of the context of WithLeaveContext.
+type leaveContext struct{}
+
+// WithLeaveContext returns a copy of ctx for Run, in which leaving runs until leave ends. Without it nothing but time limits leaving.
+func WithLeaveContext(ctx, leave context.Context) context.Context {
+	return context.WithValue(ctx, leaveContext{}, leave)
+}
+
+// LeaveContext returns the context in which leaving runs after ctx, the context of Run, has ended.
+func LeaveContext(ctx context.Context) context.Context {
+	if leave, ok := ctx.Value(leaveContext{}).(context.Context); ok {
+		return leave
+	}
+	return context.WithoutCancel(ctx)
+}
 
 // ErrReadOnly is returned by Publish and Withdraw of a registry that is only imported from.
 var ErrReadOnly = errors.New("this registry is only imported from")

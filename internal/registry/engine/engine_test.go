@@ -253,3 +253,20 @@ func TestCheckDurations(t *testing.T) {
 		t.Errorf("error %v, want one that names PollInterval and StaleAfter", err)
 	}
 }
+
+func TestRun_LeavesUntilTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leaving, takeBack := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, takeBack)
+		ctx, end := context.WithCancelCause(registry.WithLeaveContext(t.Context(), leaving))
+		end(registry.ErrLeave)
+		began := time.Now()
+		err := engine.Run(ctx, nil, time.Minute, func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if took := time.Since(began); took != time.Second || !errors.Is(err, context.Canceled) {
+			t.Errorf("Run returned %v after %v, want %v after 1s", err, took, context.Canceled)
+		}
+	})
+}

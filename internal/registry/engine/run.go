@@ -11,7 +11,8 @@ import (
 )
 
 // Run implements registry.Registry's Run: it runs all loops until ctx ends and they have returned. If the cluster leaves
-// (registry.ErrLeave), it then calls leave with a context that expires after timeout. A read-only registry has no leave (nil).
+// (registry.ErrLeave), it then calls leave with a context that expires after timeout, or earlier if leaving is taken back
+// (registry.WithLeaveContext). A read-only registry has no leave (nil).
 func Run(ctx context.Context, loops []func(context.Context), timeout time.Duration, leave func(context.Context) error) error {
 	var running sync.WaitGroup
 	for _, loop := range loops {
@@ -21,7 +22,7 @@ func Run(ctx context.Context, loops []func(context.Context), timeout time.Durati
 	if leave == nil || !errors.Is(context.Cause(ctx), registry.ErrLeave) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	ctx, cancel := context.WithTimeout(registry.LeaveContext(ctx), timeout)
 	defer cancel()
 	return leave(ctx)
 }
