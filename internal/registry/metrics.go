@@ -25,6 +25,7 @@ type Metrics struct {
 	omitted           *prometheus.GaugeVec
 	pending           *prometheus.GaugeVec
 	limitUsed         *prometheus.GaugeVec
+	refused           *prometheus.CounterVec
 	recent            recent
 }
 
@@ -77,9 +78,13 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Name: "cloud_map_mcs_registry_limit_used_ratio",
 			Help: "Used share of a limit of the registry, from 0 to 1, by limit: namespace (instances of all clusters in namespace mcs.<clusterset>, of --aws-instances-per-namespace), catalog (instances of this cluster's catalog, of 960), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of the 1,000 that one response holds).",
 		}, []string{"registry", "limit"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cloud_map_mcs_registry_records_refused_total",
+			Help: "Records under the ID of another cluster that were refused, because their signature is missing or does not verify. They change no import.",
+		}, []string{"registry"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.requests, m.seconds, m.limits, m.changes, m.notifications, m.objects, m.peerNotifications, m.pollInterval, m.omitted, m.pending, m.limitUsed,
+		m.requests, m.seconds, m.limits, m.changes, m.notifications, m.objects, m.peerNotifications, m.pollInterval, m.omitted, m.pending, m.limitUsed, m.refused,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the registry's metrics: %w", err)
@@ -154,11 +159,21 @@ func (m *Metrics) SetLimitUsed(registry, limit string, used, most int) {
 	m.limitUsed.WithLabelValues(registry, limit).Set(float64(used) / float64(most))
 }
 
+// CountRefusedRecord counts a record whose signature is missing or does not verify. Callers count each version of a record once,
+// not at each poll.
+func (m *Metrics) CountRefusedRecord(registry string) {
+	if m == nil {
+		return
+	}
+	m.refused.WithLabelValues(registry).Inc()
+}
+
 // WithMetrics returns r with metrics under the backend's name.
 func WithMetrics(r Registry, name string, m *Metrics) Registry {
 	if m == nil {
 		return r
 	}
+	m.refused.WithLabelValues(name) // 0, because increase() does not count the first value of a series
 	return &measured{Registry: r, name: name, metrics: m}
 }
 

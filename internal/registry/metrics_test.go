@@ -107,3 +107,32 @@ func TestPublished(t *testing.T) {
 		t.Errorf("the export's own node became %q", got)
 	}
 }
+
+func TestCountRefusedRecord(t *testing.T) {
+	gatherer := prometheus.NewRegistry()
+	metrics, err := registry.NewMetrics(gatherer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry.WithMetrics(memory.NewHub().Registry(mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid"}), "memory", metrics)
+	const name = "cloud_map_mcs_registry_records_refused_total"
+	if n, err := testutil.GatherAndCount(gatherer, name); n != 1 || err != nil {
+		t.Errorf("%d series before the first refused record (%v), want 1", n, err)
+	}
+	metrics.CountRefusedRecord("memory")
+	want := "# HELP " + name + " Records under the ID of another cluster that were refused, because their signature is missing or does not verify. They change no import.\n" +
+		"# TYPE " + name + " counter\n" + name + `{registry="memory"} 1` + "\n"
+	if err := testutil.GatherAndCompare(gatherer, strings.NewReader(want), name); err != nil {
+		t.Error(err)
+	}
+	(*registry.Metrics)(nil).CountRefusedRecord("memory")
+}
+
+func TestIsRefused(t *testing.T) {
+	if problem := registry.RefusedProblem("page 7", errors.New("it has no signature")); problem != "refused page 7: it has no signature" || !registry.IsRefused(problem) {
+		t.Errorf("problem %q, refused %t", problem, registry.IsRefused(problem))
+	}
+	if registry.IsRefused("page 7 is missing") {
+		t.Error("another problem is a refused record")
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -131,6 +132,18 @@ type Member struct {
 	// Problems are the problems of its records in the last read, one line each.
 	Problems []string
 }
+
+// refusedPrefix begins the problems of RefusedProblem.
+const refusedPrefix = "refused "
+
+// RefusedProblem returns the problem of a Member whose record was refused, because its signature is missing or does not verify. record
+// names the record, such as "the member record" or "page 7".
+func RefusedProblem(record string, reason error) string {
+	return refusedPrefix + record + ": " + reason.Error()
+}
+
+// IsRefused reports whether a problem of a Member is one of RefusedProblem.
+func IsRefused(problem string) bool { return strings.HasPrefix(problem, refusedPrefix) }
 
 // ErrNotSynced means that there has been no complete read of the registry yet.
 var ErrNotSynced = errors.New("the registry has not been read yet")
