@@ -10,12 +10,12 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Time orders the records of a cluster: by generation, then by heartbeat.
+// Time orders the records of a cluster: by heartbeat, which grows with every write of a record in any registry, then by generation.
 type Time struct{ Generation, Heartbeat int64 }
 
 // After reports whether t is later than o.
 func (t Time) After(o Time) bool {
-	return t.Generation > o.Generation || t.Generation == o.Generation && t.Heartbeat > o.Heartbeat
+	return t.Heartbeat > o.Heartbeat || t.Heartbeat == o.Heartbeat && t.Generation > o.Generation
 }
 
 // Pin is what this cluster remembers of another one across restarts.

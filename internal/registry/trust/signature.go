@@ -28,6 +28,15 @@ func ParseKey(text string) (Key, error) {
 	return k, nil
 }
 
+// MarshalText implements encoding.TextMarshaler, so that JSON has keys as text.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *Key) UnmarshalText(text []byte) (err error) {
+	*k, err = ParseKey(string(text))
+	return err
+}
+
 // Kind is the kind of a signed statement. A signature of one kind is not valid for another.
 type Kind string
 
@@ -112,6 +121,15 @@ func NewSigner(seed, previous []byte) (*Signer, error) {
 
 // Key returns the public key.
 func (s *Signer) Key() Key { return s.key }
+
+// Keys returns the public key and, if there is one, the public key that was replaced by it.
+func (s *Signer) Keys() []Key {
+	keys := []Key{s.key}
+	if s.previous != nil {
+		keys = append(keys, Key(s.previous[ed25519.SeedSize:]))
+	}
+	return keys
+}
 
 // Sign returns the signature of statement: SignatureLength characters.
 func (s *Signer) Sign(statement Statement) string {

@@ -1,0 +1,215 @@
+package trust
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// memoryStore is a Store in memory.
+type memoryStore struct {
+	mu    sync.Mutex
+	pins  map[string]Pin
+	saves int
+	err   error
+}
+
+func (m *memoryStore) LoadPins(context.Context) (map[string]Pin, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.pins), m.err
+}
+
+func (m *memoryStore) SavePins(_ context.Context, pins map[string]Pin) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.saves++
+	if m.err != nil {
+		return m.err
+	}
+	if m.pins == nil {
+		m.pins = map[string]Pin{}
+	}
+	for id, pin := range pins {
+		m.pins[id] = pin.clone()
+	}
+	return nil
+}
+
+const staleAfter = 2 * time.Minute
+
+func load(t *testing.T, cfg Config) *Keyring {
+	t.Helper()
+	cfg.ClusterSetID, cfg.StaleAfter, cfg.Logger = "set1", staleAfter, logr.Discard()
+	k, err := Load(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func believed(key Key, heartbeat int64, farewell bool) Record {
+	return Record{Registry: "a", ClusterID: "cls2", UID: "uid-2", Key: key, At: Time{Heartbeat: heartbeat}, Farewell: farewell}
+}
+
+func TestCheck(t *testing.T) {
+	key, other := signer(t, 1).Key(), signer(t, 2).Key()
+	next, err := NewSigner(bytes.Repeat([]byte{2}, ed25519.SeedSize), bytes.Repeat([]byte{1}, ed25519.SeedSize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		cfg       Config
+		before    func(*Keyring)
+		after     time.Duration
+		presented Presented
+		want      Verdict
+		wantErr   string
+	}{
+		"never seen":                     {presented: Presented{Key: key}, want: Unknown},
+		"pinned":                         {before: pin(key), presented: Presented{Key: key}, want: Accepted},
+		"another key than pinned":        {before: pin(key), presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
+		"another key, registry silent":   {before: pin(key), after: staleAfter - 1, presented: Presented{Key: other, Silent: true}, want: Refused, wantErr: "silent for"},
+		"another key, pinned key beats":  {before: pin(key), after: staleAfter, presented: Presented{Key: other}, want: Refused, wantErr: "built anew"},
+		"another key, pinned key silent": {before: pin(key), after: staleAfter, presented: Presented{Key: other, Silent: true}, want: Unknown},
+		"signed by the pinned key":       {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls2")}, want: Accepted},
+		"signed for another cluster":     {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls3")}, want: Refused, wantErr: "until now"},
+		"after the farewell": {
+			before: func(k *Keyring) { k.Observe(believed(key, 1, true)) }, presented: Presented{Key: other}, want: Unknown},
+		"forgotten, another key": {
+			before: func(k *Keyring) { pin(key)(k); k.Forget("cls2") }, presented: Presented{Key: other}, want: Unknown},
+		"forgotten, same key": {
+			before: func(k *Keyring) { pin(key)(k); k.Forget("cls2") }, presented: Presented{Key: key}, want: Accepted},
+		"listed":                      {cfg: Config{Listed: map[string]Key{"cls2": key}}, presented: Presented{Key: key}, want: Accepted},
+		"another key than listed":     {cfg: Config{Listed: map[string]Key{"cls2": key}}, presented: Presented{Key: other}, want: Refused, wantErr: "--trusted-keys lists"},
+		"others listed":               {cfg: Config{Listed: map[string]Key{"cls3": key}}, presented: Presented{Key: key}, want: Unknown},
+		"not listed, and only listed": {cfg: Config{ListedOnly: true}, presented: Presented{Key: key}, want: Refused, wantErr: "does not list"},
+		"listed overrides what is pinned": {
+			cfg: Config{Listed: map[string]Key{"cls2": other}}, before: pin(key), presented: Presented{Key: key}, want: Refused, wantErr: "lists"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := load(t, tc.cfg)
+				if tc.before != nil {
+					tc.before(k)
+				}
+				time.Sleep(tc.after)
+				tc.presented.ClusterID = "cls2"
+				got, err := k.Check(tc.presented)
+				if got != tc.want || (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("verdict %v, %v; want %v and an error with %q", got, err, tc.want, tc.wantErr)
+				}
+			})
+		})
+	}
+}
+
+// pin has a record with key believed.
+func pin(key Key) func(*Keyring) { return func(k *Keyring) { k.Observe(believed(key, 1, false)) } }
+
+func TestObserve_KeepsTimesByRegistry(t *testing.T) {
+	k, key := load(t, Config{}), signer(t, 1).Key()
+	first, second := believed(key, 10, false), believed(key, 5, false)
+	second.Registry = "b"
+	k.Observe(first)
+	k.Observe(second)
+	k.Observe(believed(key, 9, false))
+	if a, b := k.Last("a", "cls2", key), k.Last("b", "cls2", key); a.Heartbeat != 10 || b.Heartbeat != 5 {
+		t.Errorf("last %v and %v, want heartbeats 10 and 5", a, b)
+	}
+	if got := k.Last("a", "cls2", signer(t, 2).Key()); got != (Time{}) {
+		t.Errorf("last of another key: %v", got)
+	}
+}
+
+func TestHasEnded(t *testing.T) {
+	key := signer(t, 1).Key()
+	left, again, moved := believed(key, 2, true), believed(key, 3, false), believed(key, 4, false)
+	moved.Registry = "b"
+	tests := map[string]struct {
+		steps func(*Keyring)
+		want  bool
+	}{
+		"never seen":                        {func(*Keyring) {}, false},
+		"live":                              {func(k *Keyring) { k.Observe(again) }, false},
+		"left":                              {func(k *Keyring) { k.Observe(left) }, true},
+		"left, and an older record":         {func(k *Keyring) { k.Observe(left); k.Observe(believed(key, 1, false)) }, true},
+		"left and back":                     {func(k *Keyring) { k.Observe(left); k.Observe(again) }, false},
+		"left after it moved":               {func(k *Keyring) { k.Observe(moved); k.Observe(left) }, false},
+		"left before it moved":              {func(k *Keyring) { k.Observe(left); k.Observe(moved) }, false},
+		"forgotten":                         {func(k *Keyring) { k.Observe(again); k.Forget("cls2") }, true},
+		"forgotten, never seen":             {func(k *Keyring) { k.Forget("cls2") }, true},
+		"forgotten, and the same record":    {func(k *Keyring) { k.Observe(again); k.Forget("cls2"); k.Observe(again) }, true},
+		"forgotten and back":                {func(k *Keyring) { k.Observe(left); k.Forget("cls2"); k.Observe(again) }, false},
+		"forgotten and back in another one": {func(k *Keyring) { k.Observe(again); k.Forget("cls2"); k.Observe(moved) }, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			k := load(t, Config{})
+			tc.steps(k)
+			if got := k.HasEnded("cls2"); got != tc.want {
+				t.Errorf("has ended: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestRun_SavesPins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memoryStore{}
+		k, key := load(t, Config{Store: store}), signer(t, 1).Key()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { k.Run(ctx); close(done) }()
+		saved := func() Pin { store.mu.Lock(); defer store.mu.Unlock(); return store.pins["cls2"] }
+		k.Observe(believed(key, 1, false))
+		time.Sleep(1500 * time.Millisecond)
+		if saved().Key != key {
+			t.Error("a new key is not saved within a second and a half")
+		}
+		k.Observe(believed(key, 2, false))
+		time.Sleep(time.Minute)
+		if saved().Last["a"].Heartbeat != 1 {
+			t.Error("a heartbeat is saved at once")
+		}
+		time.Sleep(saveInterval)
+		if saved().Last["a"].Heartbeat != 2 {
+			t.Error("a heartbeat is not saved after the save interval")
+		}
+		store.mu.Lock()
+		store.err = errors.New("the API server is down")
+		store.mu.Unlock()
+		k.Forget("cls2")
+		time.Sleep(time.Minute)
+		store.mu.Lock()
+		store.err = nil
+		store.mu.Unlock()
+		time.Sleep(1500 * time.Millisecond)
+		if !saved().Forgotten {
+			t.Error("a pin is not saved after the store works again")
+		}
+		k.Observe(believed(key, 3, false))
+		cancel()
+		<-done
+		if again := load(t, Config{Store: store}); again.Last("a", "cls2", key).Heartbeat != 3 || again.HasEnded("cls2") {
+			t.Errorf("after a restart: %+v", again.pins["cls2"].Pin)
+		}
+	})
+}
+
+func TestLoad_FailsWithoutPins(t *testing.T) {
+	_, err := Load(t.Context(), Config{Store: &memoryStore{err: errors.New("denied")}})
+	if err == nil || !strings.Contains(err.Error(), "reading the keys") {
+		t.Errorf("error %v", err)
+	}
+}
