@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,6 +43,7 @@ type dependencies struct {
 	// kube is for the ConfigMap in the controller's own namespace; nil or without a namespace there is none.
 	kube      client.Client
 	namespace string
+	keys      *keys
 }
 
 // resourceIDs returns the store of the cluster's Cloud Map resource IDs, or nil if they are not stored.
@@ -50,6 +52,14 @@ func (d dependencies) resourceIDs(identity mcs.Identity) cloudmap.ResourceIDStor
 		return nil
 	}
 	return configMapIDs{client: d.kube, namespace: d.namespace, identity: identity}
+}
+
+// joined returns when the cluster joined under identity for the first time, zero if it never did or this is not stored.
+func (d dependencies) joined(ctx context.Context, identity mcs.Identity) (time.Time, error) {
+	if d.kube == nil || d.namespace == "" {
+		return time.Time{}, nil
+	}
+	return (&membership.Identities{Client: d.kube, Namespace: d.namespace}).Joined(ctx, identity)
 }
 
 // registryLog returns the log of a registry.
@@ -95,7 +105,29 @@ func planRegistries(options config.Options) []namedPlan {
 
 // newRegistry prepares one registry that unites all registries of the options.
 func newRegistry(ctx context.Context, options config.Options, deps dependencies) (membership.RegistryFactory, error) {
-	plans := planRegistries(options)
+	var err error
+	if deps.keys, err = newKeys(options, deps); err != nil {
+		return nil, err
+	}
+	newRegistry, err := newUnion(ctx, planRegistries(options), deps)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
+		reg, err := newRegistry(ctx, identity)
+		if err != nil {
+			return nil, err
+		}
+		keyring, err := deps.keys.keyring(ctx, identity.ClusterSetID)
+		if err != nil {
+			return nil, err
+		}
+		return keyringRegistry{reg, keyring}, nil
+	}, nil
+}
+
+// newUnion prepares one registry that unites the registries of the plans.
+func newUnion(ctx context.Context, plans []namedPlan, deps dependencies) (membership.RegistryFactory, error) {
 	constructors := make([]membership.RegistryFactory, len(plans))
 	for i, plan := range plans {
 		var err error
@@ -177,11 +209,21 @@ func (p cloudMapPlan) prepare(ctx context.Context, deps dependencies) (membershi
 	if cfg.PeerNotifications, err = newPeerNotifications(p.notifications, deps.log); err != nil {
 		return nil, err
 	}
-	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := cfg
 		cfg.Identity = identity
+		var err error
+		if cfg.Keyring, err = deps.keys.keyring(ctx, identity.ClusterSetID); err != nil {
+			return nil, err
+		}
 		if !cfg.ReadOnly {
 			cfg.ResourceIDs = deps.resourceIDs(identity)
+			if cfg.Signer, err = deps.keys.ownKey(ctx); err != nil {
+				return nil, err
+			}
+			if cfg.Joined, err = deps.joined(ctx, identity); err != nil {
+				return nil, err
+			}
 		}
 		reg, err := cloudmap.New(client, cfg)
 		if err != nil {
@@ -222,9 +264,18 @@ func (p etcdPlan) prepare(_ context.Context, deps dependencies) (membership.Regi
 	if err != nil {
 		return nil, err
 	}
-	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := p.registry
 		cfg.Identity, cfg.Logger, cfg.Metrics = identity, deps.registryLog(p.client.Name), deps.metrics
+		var err error
+		if cfg.Keyring, err = deps.keys.keyring(ctx, identity.ClusterSetID); err != nil {
+			return nil, err
+		}
+		if !cfg.ReadOnly {
+			if cfg.Signer, err = deps.keys.ownKey(ctx); err != nil {
+				return nil, err
+			}
+		}
 		reg, err := etcd.New(client, cfg)
 		if err != nil {
 			return nil, err

@@ -147,7 +147,11 @@ func TestNewRegistry(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return newRegistry(t.Context(), mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid"})
+		reg, err := newRegistry(t.Context(), mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid"})
+		if err != nil {
+			return nil, err
+		}
+		return reg.(keyringRegistry).Registry, nil
 	}
 	one, err := create("--aws-region=eu-west-1")
 	if _, isUnion := one.(*union.Registry); err != nil || isUnion {

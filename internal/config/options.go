@@ -28,6 +28,7 @@ type Options struct {
 	ImportFrom Sources
 	Migration  Migration
 	Identity   Identity
+	Membership Membership
 	Scope      Scope
 	Kubernetes Kubernetes
 	Election   Election
@@ -108,7 +109,9 @@ func Default() Options {
 		AWSRates:          Rates{},
 		Etcd:              Etcd{Prefix: "/mcs"},
 		Migration:         Migration{PollInterval: 5 * time.Second},
-		Scope:             Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
+		// Deleting and applying CRDs or ClusterProperties again takes seconds, a failed GitOps sync minutes.
+		Membership: Membership{LeaveAfter: 5 * time.Minute},
+		Scope:      Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
 		Kubernetes: Kubernetes{
 			// client-go's default of 5 a second would dominate every delay: a new import is five writes, a new export one or two,
 			// so 300 services at once would take five minutes. The API server protects itself (priority and fairness); this
@@ -160,6 +163,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 			"Settings of etcd: name, endpoints (separated by semicolons), ca, cert, key, username, password-file, prefix.")
 	o.Migration.bind(flags)
 	o.Identity.bind(flags)
+	o.Membership.bind(flags)
 	o.Scope.bind(flags)
 	o.Kubernetes.bind(flags)
 	o.Election.bind(flags)
@@ -228,7 +232,7 @@ func (o *Options) Validate() error {
 	if o.Registry.Name == RegistryEtcd {
 		etcd = o.Etcd.validate()
 	}
-	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
 }
 
 const (

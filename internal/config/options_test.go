@@ -105,6 +105,13 @@ func TestParse(t *testing.T) {
 		{name: "stale policy", args: "--stale-cluster-policy=keep", want: func(o *Options) { o.Registry.StalePolicy = "keep" }},
 		{name: "unknown stale policy", args: "--stale-cluster-policy=x", wantErr: []string{"--stale-cluster-policy=x: must be one of withdraw, withdraw-all, keep"}},
 		{name: "invalid IDs", args: "--cluster-id=a.b --clusterset-id=-", wantErr: []string{`--cluster-id: ID "a.b"`, `--clusterset-id: ID "-"`}},
+		{name: "membership", args: "--leave-after=0 --trusted-keys=/keys --trusted-keys-only", want: func(o *Options) {
+			o.Membership = Membership{TrustedKeys: "/keys", TrustedKeysOnly: true}
+		}},
+		{
+			name: "invalid membership settings", args: "--leave-after=-1s --trusted-keys-only",
+			wantErr: []string{"--leave-after=-1s: must not be negative", "--trusted-keys-only: requires --trusted-keys"},
+		},
 		{name: "status on IPv6 loopback", args: "--status-bind-address=[::1]:9", want: func(o *Options) { o.Serving.Status = "[::1]:9" }},
 		{name: "status on a pod address", args: "--status-bind-address=10.0.0.5:8082", wantErr: []string{"must be a loopback address"}},
 		{name: "status disabled", args: "--status-bind-address=0", want: func(o *Options) { o.Serving.Status = "0" }},

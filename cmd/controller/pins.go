@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
+)
+
+// configMapPins keeps the pins of a clusterset in a ConfigMap of their own, each under the key "<clusterset>.<cluster>" as JSON.
+type configMapPins struct {
+	client       client.Client
+	namespace    string
+	clusterSetID string
+	log          logr.Logger
+}
+
+var _ trust.Store = configMapPins{}
+
+// storedPin is the format of a pin in the ConfigMap.
+type storedPin struct {
+	Key       string                `json:"key,omitempty"`
+	UID       string                `json:"uid,omitempty"`
+	Last      map[string]storedTime `json:"last,omitempty"` // by registry
+	Left      bool                  `json:"left,omitempty"`
+	Forgotten bool                  `json:"forgotten,omitempty"`
+}
+
+// storedTime is the format of a time of a pin.
+type storedTime struct {
+	Generation int64 `json:"generation"`
+	Heartbeat  int64 `json:"heartbeat"`
+}
+
+// LoadPins implements trust.Store. A value that cannot be read is logged and left out.
+func (c configMapPins) LoadPins(ctx context.Context) (map[string]trust.Pin, error) {
+	var object corev1.ConfigMap
+	err := c.client.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: names.PinsConfigMap}, &object)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", c.namespace, names.PinsConfigMap, err)
+	}
+	pins := map[string]trust.Pin{}
+	for _, key := range slices.Sorted(maps.Keys(object.Data)) {
+		clusterSetID, clusterID, _ := strings.Cut(key, ".")
+		if clusterSetID != c.clusterSetID {
+			continue
+		}
+		pin, err := decodePin(object.Data[key])
+		if err != nil {
+			c.log.Error(err, "Failed to read the key of a cluster, pinning its current key instead", "configMap", names.PinsConfigMap, "member", clusterID)
+			continue
+		}
+		pins[clusterID] = pin
+	}
+	return pins, nil
+}
+
+// SavePins implements trust.Store.
+func (c configMapPins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
+	data := map[string]string{}
+	for id, pin := range pins {
+		text, err := encodePin(pin)
+		if err != nil {
+			return err
+		}
+		data[c.clusterSetID+"."+id] = text
+	}
+	change, err := json.Marshal(map[string]any{"data": data})
+	if err != nil {
+		return fmt.Errorf("writing keys of clusters: %w", err)
+	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: names.PinsConfigMap}}
+	err = c.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, change))
+	if apierrors.IsNotFound(err) {
+		object.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+		object.Data = data
+		err = c.client.Create(ctx, object)
+	}
+	if err != nil {
+		return fmt.Errorf("writing ConfigMap %s/%s: %w", c.namespace, names.PinsConfigMap, err)
+	}
+	return nil
+}
+
+func encodePin(pin trust.Pin) (string, error) {
+	stored := storedPin{UID: pin.UID, Last: map[string]storedTime{}, Left: pin.Left, Forgotten: pin.Forgotten}
+	for name, at := range pin.Last {
+		stored.Last[name] = storedTime(at)
+	}
+	if pin.Key != (trust.Key{}) {
+		stored.Key = pin.Key.String()
+	}
+	text, err := json.Marshal(stored)
+	if err != nil {
+		return "", fmt.Errorf("encoding the key of a cluster: %w", err)
+	}
+	return string(text), nil
+}
+
+func decodePin(text string) (trust.Pin, error) {
+	var stored storedPin
+	if err := json.Unmarshal([]byte(text), &stored); err != nil {
+		return trust.Pin{}, fmt.Errorf("decoding the key of a cluster: %w", err)
+	}
+	pin := trust.Pin{UID: stored.UID, Last: map[string]trust.Time{}, Left: stored.Left, Forgotten: stored.Forgotten}
+	for name, at := range stored.Last {
+		pin.Last[name] = trust.Time(at)
+	}
+	if stored.Key == "" {
+		return pin, nil
+	}
+	var err error
+	pin.Key, err = trust.ParseKey(stored.Key)
+	return pin, err
+}
