@@ -7,18 +7,22 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
@@ -51,19 +55,60 @@ func TestMembership_FollowsIdentity(t *testing.T) {
 		t.Error("the import was made anew")
 	}
 
-	change(t, a, &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: aboutv1beta1.ClusterIDProperty}},
-		func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "not a label" })
-	a.condition(t, key, "Ready=False Failed", "is not a DNS label")
-	b.notImported(t, key)
-	a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}}) // a cluster without an identity keeps its imports
-
 	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
-	a.property(t, aboutv1beta1.ClusterSetIDProperty, "")
-	b.notImported(t, key)
 }
 
-// slowLeaver is a registry that leaves only when channel leave is closed.
+// ClusterProperties that are deleted and created again, or get an invalid value for a moment, end no import.
+func TestMembership_KeepsExportsWithoutClusterProperties(t *testing.T) {
+	hub := memory.NewHub()
+	a, b := twoClusters(t)
+	key := newKey("kept")
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	b.run(t, hub, flags("cls2"))
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
+	options := a.identitiesOptions(t, config.Identity{})
+	a.runWith(t, hubRegistry(hub), options)
+	a.export(t, key, 1, 1)
+	before := b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "")
+	a.property(t, aboutv1beta1.ClusterIDProperty, "")
+	a.identityKept(t, "the cluster stays cls1 of clusterset set")
+	a.property(t, aboutv1beta1.ClusterIDProperty, "not a label")
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
+
+	// Another change is imported, and the import is the same.
+	other := mcs.Key{Namespace: key.Namespace, Name: "other"}
+	a.export(t, other, 1, 1)
+	b.imported(t, other, map[string][]string{"cls1": {"10.1.0.1"}})
+	if after := b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}}); after.UID != before.UID {
+		t.Error("the import was made anew")
+	}
+	a.condition(t, key, "Ready=True Exported", "")
+}
+
+// identityKept waits for an event about the identity on the ConfigMap of the controller.
+func (k *cluster) identityKept(t *testing.T, message string) {
+	t.Helper()
+	eventually(t, "event IdentityKept", func() error {
+		var list eventsv1.EventList
+		if err := k.admin.List(t.Context(), &list, client.InNamespace(installNamespace)); err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.Reason == "IdentityKept" && e.Regarding.Name == membership.IdentitiesName && strings.Contains(e.Note, message) {
+				return nil
+			}
+		}
+		return fmt.Errorf("not among %d events", len(list.Items))
+	})
+}
+
+// slowLeaver is a registry that leaves only when channel leave is closed, unless leaving is taken back.
 type slowLeaver struct {
 	registry.Registry
 	leaving, leave chan struct{}
@@ -75,7 +120,11 @@ func (r slowLeaver) Run(ctx context.Context, notify func(mcs.Key)) error {
 		<-ctx.Done()
 		if errors.Is(context.Cause(ctx), registry.ErrLeave) {
 			close(r.leaving)
-			<-r.leave
+			select {
+			case <-r.leave:
+			case <-registry.LeaveContext(ctx).Done():
+				stop(context.Canceled)
+			}
 		}
 		stop(context.Cause(ctx))
 	}()
@@ -112,7 +161,7 @@ func TestMembership_ExportsWhilePreviousIdentityLeaves(t *testing.T) {
 	both := map[string][]string{"cls1": {"10.1.0.1"}, "cls9": {"10.1.0.1"}}
 	b.imported(t, key, both)
 
-	// Under its first identity again, the cluster waits until the withdrawal is complete, which would remove its new exports.
+	// Under its first identity again, the cluster takes leaving back.
 	change(t, a, id, func(p *aboutv1beta1.ClusterProperty) { p.Spec.Value = "cls1" })
 	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
 	close(late.leave)

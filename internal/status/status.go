@@ -27,7 +27,10 @@ type Status struct {
 	// Identity is that of the cluster while it is a member, nil otherwise; then Problem is the reason.
 	Identity *mcs.Identity `json:"identity,omitempty"`
 	Problem  string        `json:"problem,omitempty"`
-	// Leaving are previous identities whose content is being removed from the registry.
+	// IdentityProblem is why Identity is not that of the ClusterProperties or flags: they are missing or not valid, or the identity
+	// changes.
+	IdentityProblem string `json:"identityProblem,omitempty"`
+	// Leaving are identities whose content is being removed from the registry, or will be.
 	Leaving []mcs.Identity `json:"leaving,omitempty"`
 	// Synced reports whether the registry has been read completely since this replica became the leader.
 	Synced bool `json:"synced"`

@@ -28,7 +28,7 @@ func Problems(context string, s *status.Status) []string {
 // clusterProblems returns the problems of the cluster itself.
 func clusterProblems(context string, s *status.Status) []string {
 	var lines []string
-	for _, problem := range []string{s.Problem, s.ReadProblem, s.WriteProblem} {
+	for _, problem := range []string{s.Problem, s.IdentityProblem, s.ReadProblem, s.WriteProblem} {
 		if problem != "" {
 			lines = append(lines, context+": "+problem)
 		}

@@ -17,6 +17,8 @@ const (
 	reasonNotManaged = "NotManaged"
 	// reasonStale: clusters that export the service have become stale, or send heartbeats again.
 	reasonStale = "StaleCluster"
+	// reasonIdentityKept: the cluster keeps its identity, although the ClusterProperties have another one or none.
+	reasonIdentityKept = "IdentityKept"
 )
 
 // actionSync is the action of all events.
@@ -59,6 +61,11 @@ func ClusterBecameStale(imp client.Object, message string) Event {
 // ClusterRecovered reports that stale source clusters of an import send heartbeats again.
 func ClusterRecovered(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeNormal, reasonStale, message}
+}
+
+// IdentityKept warns that the cluster keeps its identity for now. obj is the ConfigMap with the identity.
+func IdentityKept(obj client.Object, message string) Event {
+	return Event{obj, corev1.EventTypeWarning, reasonIdentityKept, message}
 }
 
 // EventRecorder writes events to the API server.

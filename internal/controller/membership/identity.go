@@ -31,7 +31,7 @@ func decideIdentity(p properties, flags config.Identity, uid string) (mcs.Identi
 		err = setErr
 	}
 	if err != nil {
-		return mcs.Identity{}, fmt.Errorf("this cluster is no member of a clusterset: %w", err)
+		return mcs.Identity{}, err
 	}
 	return mcs.Identity{ClusterID: clusterID, ClusterSetID: clusterSetID, UID: uid}, nil
 }

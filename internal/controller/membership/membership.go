@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
@@ -25,33 +27,49 @@ import (
 // been read yet.
 type RegistryFactory func(context.Context, mcs.Identity) (registry.Registry, error)
 
-// Membership keeps this cluster a member of its clusterset as long as it has a valid identity. It starts a session for a new
-// identity and ends the session, with everything that the cluster has in the registry, when the identity changes or is
-// removed. Imports stay as they are in between.
+// Membership keeps this cluster a member of its clusterset under its identity. Leaving is an act: a user requests it with kubectl mcs leave, or
+// the ClusterProperties are missing for --leave-after. Until then a cluster without a readable identity keeps its last one. A changed
+// identity gets a session of its own, and the session of the previous identity ends when all exports are confirmed under the new one.
+// Imports stay as they are in between.
+//
+// reconcile decides and never waits: sessions run, and end, in the background.
 type Membership struct {
-	properties  *propertyReader
+	properties  propertySource
 	flags       config.Identity
+	leaveAfter  time.Duration
 	reader      client.Reader
+	scope       *kube.Scope
 	newRegistry RegistryFactory
 	identities  *Identities
 	// requeuers are notified of every key whose export or import may change.
 	requeuers []*kube.Requeuer
-	log       logr.Logger
+	// events may be without a recorder.
+	events kube.EventRecorder
+	log    logr.Logger
+	// settle is how long the exports under a new identity must be confirmed before the previous one ends: the time in which the other
+	// clusters read them.
+	settle time.Duration
 
 	changed chan struct{}
 	state   atomic.Pointer[State]
 
-	// The remaining fields are used by reconcile only. leaving holds the sessions that end for good, withdrawals the
-	// withdrawals of previous identities by identity; previousKnown reports whether those were started. lastProblem is the
-	// last problem with the identities that was logged.
-	leaving       []*Session
-	previousKnown bool
-	withdrawals   map[mcs.Identity]*withdrawal
-	lastProblem   string
+	// The remaining fields are used by reconcile only. next is the session under the identity that the cluster changes to. hadIdentity
+	// reports whether this process has read a valid identity, missingSince is since when there is none.
+	next         *Session
+	departures   map[mcs.Identity]*departure
+	hadIdentity  bool
+	missingSince time.Time
+	// lastProblem is the last problem with the identities that was logged.
+	lastProblem string
 }
 
-// identityRetry is the interval at which the identity is read again, for the changes that no watch reports: the CRD of
-// ClusterProperty is missing, the API server does not answer or the registry cannot be started.
+// propertySource reads the ClusterProperties. An error means that they are unknown.
+type propertySource interface {
+	read(ctx context.Context) (properties, error)
+}
+
+// identityRetry is the longest interval at which the identity and the requests of users are read again, for the changes that no watch
+// reports.
 const identityRetry = 5 * time.Second
 
 // New returns the membership and adds it to mgr.
@@ -60,15 +78,23 @@ func New(mgr manager.Manager, d discovery.DiscoveryInterface, options config.Opt
 	if err != nil {
 		return nil, fmt.Errorf("creating a client without a cache: %w", err)
 	}
+	scope, err := kube.NewScope(options.Scope)
+	if err != nil {
+		return nil, err
+	}
 	m := &Membership{
 		flags:       options.Identity,
+		leaveAfter:  options.Membership.LeaveAfter,
 		reader:      mgr.GetCache(),
+		scope:       scope,
 		newRegistry: newRegistry,
-		identities:  &Identities{Client: uncached, Namespace: homeNamespace(options.Election)},
+		identities:  &Identities{Client: uncached, Namespace: options.Election.OwnNamespace()},
 		requeuers:   requeuers,
+		events:      kube.EventRecorder{Recorder: mgr.GetEventRecorder(names.Lease)},
 		log:         log,
+		settle:      2 * max(options.Registry.PollInterval, options.Registry.PollIntervalWithNotifications),
 		changed:     make(chan struct{}, 1),
-		withdrawals: map[mcs.Identity]*withdrawal{},
+		departures:  map[mcs.Identity]*departure{},
 	}
 	m.properties = &propertyReader{config: mgr.GetConfig(), discovery: d, changed: m.signalChange, log: m.log}
 	if err := mgr.Add(m); err != nil {
@@ -85,9 +111,19 @@ func (m *Membership) State() *State {
 	return &State{}
 }
 
-// RememberedIdentities returns the identities under which this cluster may have exports in the registry.
-func (m *Membership) RememberedIdentities(ctx context.Context) ([]mcs.Identity, error) {
-	return m.identities.List(ctx)
+// LeavingIdentities returns the identities under which this cluster is leaving or will leave.
+func (m *Membership) LeavingIdentities(ctx context.Context) ([]mcs.Identity, error) {
+	stored, err := m.identities.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	state := m.State()
+	return slices.DeleteFunc(stored.Identities, func(i mcs.Identity) bool {
+		if stored.shouldLeave(i) || stored.isLeaving(i) {
+			return false
+		}
+		return state.Session == nil || i == state.Session.Identity || i == state.Next
+	}), nil
 }
 
 // signalChange makes Start reconcile the identity.
@@ -98,19 +134,29 @@ func (m *Membership) signalChange() {
 	}
 }
 
-// Start implements manager.Runnable. It returns when ctx and the session have ended.
+// Start implements manager.Runnable. It returns when ctx and the sessions have ended.
 func (m *Membership) Start(ctx context.Context) error {
 	for {
 		m.reconcile(ctx)
 		select {
 		case <-ctx.Done():
-			if s := m.State().Session; s != nil {
-				<-s.ended
-			}
+			m.waitForEnd()
 			return nil
 		case <-m.changed:
-		case <-time.After(identityRetry):
+		case <-time.After(min(identityRetry, m.settle/2)):
 		}
+	}
+}
+
+// waitForEnd waits for all sessions, whose context has ended.
+func (m *Membership) waitForEnd() {
+	for _, s := range []*Session{m.State().Session, m.next} {
+		if s != nil {
+			<-s.ended
+		}
+	}
+	for _, d := range m.departures {
+		<-d.done
 	}
 }
 
@@ -119,42 +165,48 @@ func (m *Membership) NeedLeaderElection() bool { return true }
 
 // reconcile starts and ends sessions so that the session is that of the cluster's identity.
 func (m *Membership) reconcile(ctx context.Context) {
-	m.finishLeaving(ctx)
-	s := m.State().Session
-	read, uid, err := m.gather(ctx)
-	switch {
-	case ctx.Err() != nil:
-		return
-	case err != nil && s != nil:
-		return // a member stays one while its identity cannot be read
-	case err != nil:
-		m.setState(ctx, &State{Problem: err.Error()})
-		return
-	}
-	identity, err := decideIdentity(read, m.flags, uid)
-	m.withdrawPrevious(ctx, identity, uid)
-	if err == nil && s.runsAs(identity) {
-		return
-	}
-	m.leave(ctx, s)
-	if err == nil {
-		s, err = m.join(ctx, identity)
-	}
+	m.reapDepartures()
+	stored, uid, err := m.gather(ctx)
 	if err != nil {
-		m.setState(ctx, &State{Problem: err.Error()})
+		if m.State().Session == nil && ctx.Err() == nil {
+			m.setState(ctx, &State{Problem: err.Error()})
+		}
+		m.logOnce(ctx, err, "Failed to read what this cluster's identity depends on, retrying")
 		return
 	}
-	m.setState(ctx, &State{Session: s})
+	m.handleForgetRequests(ctx, stored)
+	d := m.decide(ctx, stored, uid)
+	if ctx.Err() != nil {
+		return
+	}
+	if d.identity == (mcs.Identity{}) {
+		m.departSessions(ctx)
+		m.setState(ctx, &State{Problem: d.problem})
+	} else {
+		m.follow(ctx, stored, d)
+	}
+	m.departRemembered(ctx, stored)
+	m.removeLeaveRequests(ctx, stored, d)
 }
 
-// gather reads what decides the identity.
-func (m *Membership) gather(ctx context.Context) (properties, string, error) {
-	read, err := m.properties.read(ctx)
-	if err != nil {
-		return properties{}, "", err
-	}
+// gather returns what is remembered, without other clusters' identities, and the UID of this cluster.
+func (m *Membership) gather(ctx context.Context) (remembered, string, error) {
 	uid, err := m.clusterUID(ctx)
-	return read, uid, err
+	if err != nil {
+		return remembered{}, "", err
+	}
+	stored, err := m.identities.read(ctx)
+	stored.Identities = slices.DeleteFunc(stored.Identities, func(i mcs.Identity) bool {
+		if i.UID == uid {
+			return false
+		}
+		// Another cluster's ConfigMap, restored here from a backup.
+		if err := m.identities.Forget(ctx, i); err != nil {
+			m.logOnce(ctx, err, "Failed to forget the identity of another cluster")
+		}
+		return true
+	})
+	return stored, uid, err
 }
 
 // clusterUID returns the UID of namespace kube-system, which exists as long as the cluster.
@@ -166,79 +218,282 @@ func (m *Membership) clusterUID(ctx context.Context) (string, error) {
 	return string(ns.UID), nil
 }
 
-// join starts a session.
-func (m *Membership) join(ctx context.Context, identity mcs.Identity) (*Session, error) {
-	for _, s := range m.leaving {
-		if s.Identity == identity {
-			s.waitFor(ctx, nil) // it must not remove what the new session writes
+// decision is the result of decide.
+type decision struct {
+	// identity is that which the cluster should have, zero to leave.
+	identity mcs.Identity
+	// problem is why identity is zero, or not that of the ClusterProperties and flags; "" otherwise.
+	problem string
+	// configured is the identity of the ClusterProperties and flags, zero if there is none; known is false if they could not be read.
+	configured mcs.Identity
+	known      bool
+}
+
+// decide returns the identity that the cluster should have.
+func (m *Membership) decide(ctx context.Context, stored remembered, uid string) decision {
+	read, err := m.properties.read(ctx)
+	if err != nil {
+		m.missingSince = time.Time{}
+		return m.keepIdentity(stored, uid, decision{problem: err.Error()})
+	}
+	configured, err := decideIdentity(read, m.flags, uid)
+	if err != nil {
+		return m.decideWithoutIdentity(ctx, stored, uid, err)
+	}
+	m.missingSince, m.hadIdentity = time.Time{}, true
+	d := decision{identity: configured, configured: configured, known: true}
+	if stored.shouldLeave(configured) {
+		d.identity, d.problem = mcs.Identity{}, leftOnRequest(configured)
+	}
+	return d
+}
+
+// decideWithoutIdentity decides while the ClusterProperties and flags have no identity. This is not leaving: ClusterProperties are
+// missing for a moment when they or their CRD are applied again. After --leave-after the cluster leaves, unless there was no identity since
+// this process started.
+func (m *Membership) decideWithoutIdentity(ctx context.Context, stored remembered, uid string, problem error) decision {
+	if m.missingSince.IsZero() {
+		m.missingSince = time.Now()
+	}
+	d := m.keepIdentity(stored, uid, decision{problem: problem.Error(), known: true})
+	switch {
+	case d.identity == (mcs.Identity{}):
+		return d
+	case m.leaveAfter == 0 || !m.hadIdentity:
+		d.problem += "; it leaves with kubectl mcs leave only"
+		return d
+	case time.Since(m.missingSince) < m.leaveAfter:
+		d.problem += "; it leaves at " + m.missingSince.Add(m.leaveAfter).UTC().Format(time.RFC3339) + " (--leave-after)"
+		return d
+	}
+	for _, s := range []*Session{m.State().Session, m.next} {
+		if s == nil {
+			continue
+		}
+		// A later process goes on leaving.
+		if err := m.identities.rememberLeaving(ctx, s.Identity, "no identity since "+m.missingSince.UTC().Format(time.RFC3339)); err != nil {
+			m.logOnce(ctx, err, "Failed to remember that the cluster leaves, retrying")
+			return d
 		}
 	}
-	m.finishLeaving(ctx)
-	m.endWithdrawal(identity)
+	return decision{problem: notMember(problem.Error()), known: true}
+}
+
+// keepIdentity completes d with the identity that the cluster has, or had when the previous process ended.
+func (m *Membership) keepIdentity(stored remembered, uid string, d decision) decision {
+	var kept mcs.Identity
+	candidates := slices.DeleteFunc(slices.Clone(stored.Identities), func(i mcs.Identity) bool {
+		return i.UID != uid || stored.shouldLeave(i) || stored.isLeaving(i)
+	})
+	switch s := m.State().Session; {
+	case m.next != nil:
+		kept = m.next.Identity
+	case s != nil:
+		kept = s.Identity
+	case len(candidates) == 1:
+		kept = candidates[0]
+	}
+	switch {
+	case kept == (mcs.Identity{}):
+		d.problem = notMember(d.problem)
+	case stored.shouldLeave(kept):
+		d.problem = leftOnRequest(kept)
+	default:
+		d.identity = kept
+		d.problem = fmt.Sprintf("%s; the cluster stays %s of clusterset %s", d.problem, kept.ClusterID, kept.ClusterSetID)
+	}
+	return d
+}
+
+func notMember(problem string) string {
+	return "this cluster is not a member of a clusterset: " + problem
+}
+
+// leftOnRequest returns the problem of a cluster that left under identity because a user requested it.
+func leftOnRequest(identity mcs.Identity) string {
+	return notMember(fmt.Sprintf("a user requested that it leaves clusterset %s as %s: to join again, run kubectl mcs join, or delete key %s of ConfigMap %s",
+		identity.ClusterSetID, identity.ClusterID, names.LeaveKey(identity.ClusterSetID, identity.ClusterID), IdentitiesName))
+}
+
+// follow makes the cluster a member under the identity of d.
+func (m *Membership) follow(ctx context.Context, stored remembered, d decision) {
+	s := m.State().Session
+	state := &State{Session: s, IdentityProblem: d.problem}
+	switch {
+	case (s == nil || s.hasEnded()) && m.next.runsAs(d.identity):
+		m.promoteNext(ctx, s)
+		return
+	case s == nil || s.hasEnded():
+		m.dropNext(ctx)
+		started, err := m.startSession(ctx, d.identity)
+		if err != nil {
+			m.setState(ctx, &State{Problem: err.Error()})
+			return
+		}
+		state.Session = started
+	case s.Identity == d.identity:
+		if m.next != nil {
+			s.publications.next.Store(nil)
+			m.dropNext(ctx)
+		}
+	default:
+		pending := m.changeIdentity(ctx, stored, s, d.identity)
+		if pending == "" {
+			return
+		}
+		state.Next, state.IdentityProblem = d.identity, pending
+	}
+	m.setState(ctx, state)
+	m.remember(ctx, stored, state.Session)
+}
+
+// startSession starts a session.
+func (m *Membership) startSession(ctx context.Context, identity mcs.Identity) (*Session, error) {
+	if !m.takeBack(identity) {
+		return nil, fmt.Errorf("joining clusterset %s as %s: the cluster still leaves it", identity.ClusterSetID, identity.ClusterID)
+	}
 	if err := m.identities.Remember(ctx, identity); err != nil {
 		// This matters only if the identity changes while no controller runs.
-		m.logOnce(err, "Failed to remember this cluster's identity")
+		m.logOnce(ctx, err, "Failed to remember this cluster's identity")
 	}
 	reg, err := m.newRegistry(ctx, identity)
 	if err != nil {
 		return nil, fmt.Errorf("starting the registry: %w", err)
 	}
-	ctx, end := context.WithCancelCause(ctx)
-	s := &Session{Identity: identity, Registry: reg, Started: time.Now(), end: end, ended: make(chan struct{})}
+	leaving, takeBack := context.WithCancel(ctx)
+	ctx, end := context.WithCancelCause(registry.WithLeaveContext(ctx, leaving))
+	s := &Session{
+		Identity: identity, publications: &publications{Registry: reg}, Started: time.Now(), end: end, takeBack: takeBack, ended: make(chan struct{}),
+	}
+	s.Registry = s.publications
 	go func() {
 		defer close(s.ended)
-		if s.err = reg.Run(ctx, m.requeue); s.err != nil {
+		defer takeBack()
+		if s.err = reg.Run(ctx, m.requeue); s.err != nil && !errors.Is(context.Cause(ctx), registry.ErrLeave) {
 			m.log.Error(s.err, "Registry stopped", "cluster", identity.ClusterID)
 		}
 	}()
 	return s, nil
 }
 
-// leaveTimeout is how long the next session waits for the previous one to leave. Leaving takes seconds, or minutes while the
-// registry is unreachable.
-const leaveTimeout = 5 * time.Second
+// remember updates what is remembered of the identity of s.
+func (m *Membership) remember(ctx context.Context, stored remembered, s *Session) {
+	var errs []error
+	if !stored.contains(s.Identity) && m.identities.Namespace != "" {
+		errs = append(errs, m.identities.Remember(ctx, s.Identity))
+	}
+	if stored.isLeaving(s.Identity) {
+		errs = append(errs, m.identities.forgetLeaving(ctx, s.Identity))
+	}
+	member, ok := ownMember(ctx, s)
+	if ok && s.memberSince.IsZero() {
+		s.memberSince = time.Now()
+	}
+	if ok && m.identities.Namespace != "" && stored.joined(s.Identity).IsZero() {
+		if member.Joined.IsZero() {
+			member.Joined = time.Now()
+		}
+		errs = append(errs, m.identities.rememberJoined(ctx, s.Identity, member.Joined))
+	}
+	if err := errors.Join(errs...); err != nil {
+		m.logOnce(ctx, err, "Failed to remember this cluster's identity, retrying")
+	}
+}
 
-// leave ends a session for good: everything that this cluster has in the registry is removed, in the background if it takes
-// long.
-func (m *Membership) leave(ctx context.Context, s *Session) {
-	if s == nil || s.hasEnded() {
+// ownMember returns this cluster as a member, if the registry has it.
+func ownMember(ctx context.Context, s *Session) (registry.Member, bool) {
+	members, err := s.Registry.Members(ctx)
+	i := slices.IndexFunc(members, func(m registry.Member) bool { return m.ClusterID == s.Identity.ClusterID && m.UID == s.Identity.UID })
+	if err != nil || i < 0 {
+		return registry.Member{}, false
+	}
+	return members[i], true
+}
+
+// departSessions ends all sessions for good.
+func (m *Membership) departSessions(ctx context.Context) {
+	m.dropNext(ctx)
+	s := m.State().Session
+	switch {
+	case s == nil:
+	case s.hasEnded():
+		m.depart(ctx, s.Identity, nil)
+	default:
+		m.depart(ctx, s.Identity, s)
+	}
+}
+
+// departRemembered leaves under the identities that a previous process had: at once if leaving was requested or has begun, otherwise when
+// all exports are confirmed under the current identity. Without a session nothing is known that would replace them.
+func (m *Membership) departRemembered(ctx context.Context, stored remembered) {
+	state := m.State()
+	for _, identity := range stored.Identities {
+		current := state.Session != nil && identity == state.Session.Identity || m.next != nil && identity == m.next.Identity
+		switch {
+		case current || m.departures[identity] != nil:
+		case stored.shouldLeave(identity), stored.isLeaving(identity):
+			m.depart(ctx, identity, nil)
+		case state.Session != nil && m.next == nil && m.describeUnconfirmed(ctx, state.Session) == "":
+			m.depart(ctx, identity, nil)
+		}
+	}
+}
+
+// removeLeaveRequests deletes the requests to leave under identities that the cluster has left and that are not configured any more.
+func (m *Membership) removeLeaveRequests(ctx context.Context, stored remembered, d decision) {
+	if !d.known {
 		return
 	}
-	m.state.Store(&State{})
-	s.end(registry.ErrLeave)
-	m.leaving = append(m.leaving, s)
-	if !s.waitFor(ctx, time.After(leaveTimeout)) {
-		m.log.Info("Leaving the clusterset continues in the background", "cluster", s.Identity.ClusterID, "clusterSet", s.Identity.ClusterSetID)
+	for _, request := range stored.listWithSuffix(names.LeaveSuffix) {
+		request.UID = ""
+		used := slices.ContainsFunc(append(slices.Clone(stored.Identities), d.configured, m.State().Identity()), func(i mcs.Identity) bool {
+			return i.ClusterID == request.ClusterID && i.ClusterSetID == request.ClusterSetID
+		})
+		if used {
+			continue
+		}
+		if err := m.identities.removeRequest(ctx, names.LeaveKey(request.ClusterSetID, request.ClusterID)); err != nil {
+			m.logOnce(ctx, err, "Failed to delete a completed request to leave, retrying")
+		}
 	}
-	m.finishLeaving(ctx)
 }
 
-// finishLeaving handles the sessions that have ended for good: their identity is forgotten, or withdrawn again if leaving
-// failed.
-func (m *Membership) finishLeaving(ctx context.Context) {
-	m.leaving = slices.DeleteFunc(m.leaving, func(s *Session) bool {
-		if !s.hasEnded() {
-			return false
+// handleForgetRequests forgets the clusters that users name.
+func (m *Membership) handleForgetRequests(ctx context.Context, stored remembered) {
+	s := m.State().Session
+	if s == nil {
+		return
+	}
+	for _, request := range stored.listWithSuffix(names.ForgetSuffix) {
+		log := m.log.WithValues("member", request.ClusterID, "clusterSet", request.ClusterSetID)
+		if request.ClusterSetID == s.Identity.ClusterSetID && request.ClusterID != s.Identity.ClusterID {
+			s.Registry.Forget(request.ClusterID)
+			log.Info("Forgot a cluster because a user requested it: its imports end unless it writes to the registry again")
+			if err := m.requeueAll(ctx); err != nil {
+				log.Error(err, "Failed to requeue all exports and imports, retrying")
+				continue
+			}
+		} else {
+			log.Info("Ignored the request to forget a cluster: it is not another cluster of this cluster's clusterset")
 		}
-		if s.err != nil {
-			m.withdraw(ctx, s.Identity)
-			return true
+		if err := m.identities.removeRequest(ctx, names.ForgetKey(request.ClusterSetID, request.ClusterID)); err != nil {
+			log.Error(err, "Failed to delete a completed request to forget a cluster, retrying")
 		}
-		if err := m.identities.Forget(ctx, s.Identity); err != nil {
-			m.logOnce(err, "Failed to forget a previous identity; it will be withdrawn once more at the next start")
-		}
-		m.log.Info("Left the clusterset", "cluster", s.Identity.ClusterID, "clusterSet", s.Identity.ClusterSetID)
-		return true
-	})
+	}
 }
 
-// setState changes the cluster's state and requeues all exports and imports if it differs.
+// setState changes the cluster's state, and requeues all exports and imports if the session or the problem differs.
 func (m *Membership) setState(ctx context.Context, state *State) {
-	before := m.state.Load()
-	if before != nil && *before == *state {
+	before := m.State()
+	first := m.state.Load() == nil
+	if !first && *before == *state {
 		return
 	}
 	m.state.Store(state)
+	m.reportIdentityProblem(before, state)
+	if !first && before.Session == state.Session && before.Problem == state.Problem {
+		return
+	}
 	if state.Session != nil {
 		m.log.Info("Joined the clusterset", "cluster", state.Session.Identity.ClusterID, "clusterSet", state.Session.Identity.ClusterSetID)
 	} else {
@@ -246,6 +501,20 @@ func (m *Membership) setState(ctx context.Context, state *State) {
 	}
 	if err := m.requeueAll(ctx); err != nil {
 		m.log.Error(err, "Failed to requeue all exports and imports")
+	}
+}
+
+// reportIdentityProblem logs and records the begin and end of a problem with the identity of a session.
+func (m *Membership) reportIdentityProblem(before, now *State) {
+	began := now.IdentityProblem != "" && (before.IdentityProblem == "" || before.Next != now.Next)
+	switch {
+	case began:
+		m.log.Info("The cluster keeps its identity", "problem", now.IdentityProblem)
+	case before.IdentityProblem != "" && now.IdentityProblem == "" && now.Session != nil:
+		m.log.Info("The cluster has its configured identity", "cluster", now.Session.Identity.ClusterID, "clusterSet", now.Session.Identity.ClusterSetID)
+	}
+	if began && m.identities.Namespace != "" && m.events.Recorder != nil {
+		m.events.Publish(kube.IdentityKept(m.identities.object(), now.IdentityProblem))
 	}
 }
 
@@ -276,8 +545,8 @@ func (m *Membership) requeueAll(ctx context.Context) error {
 }
 
 // logOnce logs a problem with the identities, once as long as it stays the same.
-func (m *Membership) logOnce(err error, message string) {
-	if text := err.Error(); text != m.lastProblem {
+func (m *Membership) logOnce(ctx context.Context, err error, message string) {
+	if text := err.Error(); text != m.lastProblem && ctx.Err() == nil {
 		m.lastProblem = text
 		m.log.Error(err, message)
 	}

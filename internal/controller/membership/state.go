@@ -13,6 +13,11 @@ import (
 type State struct {
 	Session *Session
 	Problem string
+	// IdentityProblem is why the session does not have the identity of the ClusterProperties or flags, for users: they are missing or not valid,
+	// or the cluster changes its identity and its exports are not confirmed under the next one yet.
+	IdentityProblem string
+	// Next is the identity that the cluster will have then, zero otherwise.
+	Next mcs.Identity
 }
 
 // IsPending reports whether the state is not known yet.
@@ -32,20 +37,18 @@ type Session struct {
 	Registry registry.Registry
 	Started  time.Time
 
+	// publications is Registry.
+	publications *publications
+	// memberSince is when the registry was first seen to have this cluster as a member, and confirmedSince when all exports were
+	// confirmed; zero before. Only reconcile uses them.
+	memberSince, confirmedSince time.Time
+
 	end context.CancelCauseFunc
+	// takeBack ends the attempt to leave, after end with registry.ErrLeave.
+	takeBack context.CancelFunc
 	// ended is closed when the registry's Run has returned err.
 	ended chan struct{}
 	err   error
-}
-
-// waitFor waits until the session has ended or, if it is not nil, timeout fires, and reports whether the session has ended.
-func (s *Session) waitFor(ctx context.Context, timeout <-chan time.Time) bool {
-	select {
-	case <-s.ended:
-	case <-ctx.Done():
-	case <-timeout:
-	}
-	return s.hasEnded()
 }
 
 // runsAs reports whether s, which may be nil, is a running session of identity.

@@ -43,8 +43,8 @@ func RegisterMetrics(registerer prometheus.Registerer, reader client.Reader, m M
 type Membership interface {
 	// State returns the membership state; it is never nil.
 	State() *membership.State
-	// RememberedIdentities returns the identities under which the cluster may have exports in the registry.
-	RememberedIdentities(ctx context.Context) ([]mcs.Identity, error)
+	// LeavingIdentities returns the identities under which this cluster is leaving or will leave.
+	LeavingIdentities(ctx context.Context) ([]mcs.Identity, error)
 }
 
 // inventory counts the objects in the cache.

@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -85,16 +84,11 @@ cloud_map_mcs_registry_up{direction="write"} 1
 }
 
 // fixedMembership is a membership that does not change.
-type fixedMembership struct {
-	state      *membership.State
-	remembered []mcs.Identity
-}
+type fixedMembership struct{ state *membership.State }
 
 func (m fixedMembership) State() *membership.State { return m.state }
 
-func (m fixedMembership) RememberedIdentities(context.Context) ([]mcs.Identity, error) {
-	return slices.Clone(m.remembered), nil
-}
+func (m fixedMembership) LeavingIdentities(context.Context) ([]mcs.Identity, error) { return nil, nil }
 
 // membersOf is a registry with these members and no exports, whose reads fail now.
 type membersOf []registry.Member

@@ -76,7 +76,7 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 		out.Requests = append(out.Requests, status.Request(r))
 	}
 	session, problem := s.session()
-	out.Leaving = s.leaving(ctx, session)
+	out.Leaving, out.IdentityProblem = s.leaving(ctx), s.membership.State().IdentityProblem
 	if session == nil {
 		out.Problem = problem
 		return out
@@ -131,14 +131,13 @@ func (s *statusSource) session() (*membership.Session, string) {
 	return nil, state.Problem
 }
 
-// leaving returns the remembered identities that are not the session's, which may be nil. It returns none if they cannot be
-// read, as without the permission to.
-func (s *statusSource) leaving(ctx context.Context, session *membership.Session) []mcs.Identity {
-	remembered, err := s.membership.RememberedIdentities(ctx)
+// leaving returns the identities under which the cluster leaves. It returns none if they cannot be read, as without the permission to.
+func (s *statusSource) leaving(ctx context.Context) []mcs.Identity {
+	leaving, err := s.membership.LeavingIdentities(ctx)
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(remembered, func(i mcs.Identity) bool { return session != nil && i == session.Identity })
+	return leaving
 }
 
 // countMembers returns the members with the numbers of their exports and endpoints.

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
@@ -64,16 +62,5 @@ func TestProbeTargets(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
-	}
-}
-
-func TestLeaving(t *testing.T) {
-	old, current := mcs.Identity{ClusterID: "old", ClusterSetID: "set", UID: "uid"}, mcs.Identity{ClusterID: "cls1", ClusterSetID: "set", UID: "uid"}
-	s := &statusSource{membership: fixedMembership{remembered: []mcs.Identity{current, old}}}
-	if got := s.leaving(t.Context(), &membership.Session{Identity: current}); !slices.Equal(got, []mcs.Identity{old}) {
-		t.Errorf("a member leaves %v", got)
-	}
-	if got := s.leaving(t.Context(), nil); !slices.Equal(got, []mcs.Identity{current, old}) {
-		t.Errorf("no member leaves %v", got)
 	}
 }

@@ -1,0 +1,465 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+)
+
+var (
+	demoWeb  = mcs.Key{Namespace: "demo", Name: "web"}
+	cls1     = mcs.Identity{ClusterSetID: "set", ClusterID: "cls1", UID: "uid"}
+	cls9     = mcs.Identity{ClusterSetID: "set", ClusterID: "cls9", UID: "uid"}
+	ofCLS1   = properties{Installed: true, ClusterID: "cls1", ClusterSetID: "set"}
+	ofCLS9   = properties{Installed: true, ClusterID: "cls9", ClusterSetID: "set"}
+	noValues = properties{Installed: true}
+)
+
+// testCluster is a cluster with a Membership and one exported service, in virtual time. A process of its controller is started with start.
+type testCluster struct {
+	t      *testing.T
+	hub    *memory.Hub
+	client client.Client
+	// current are the ClusterProperties.
+	current propertyValues
+	// refuse makes the registry of an identity unusable.
+	refuse map[string]error
+	events chan string
+
+	m    *Membership
+	stop func()
+}
+
+func newTestCluster(t *testing.T) *testCluster {
+	scheme, err := kube.NewScheme(schema.GroupVersion{Group: mcsv1beta1.GroupName, Version: "v1beta1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &testCluster{t: t, hub: memory.NewHub(), refuse: map[string]error{}}
+	c.set(ofCLS1, nil)
+	c.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "uid"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: demoWeb.Namespace, Labels: map[string]string{corev1.LabelMetadataName: demoWeb.Namespace}}},
+		controllertest.Service(demoWeb), controllertest.ServiceExport(demoWeb),
+	).Build()
+	return c
+}
+
+// newRegistry passes on the registry of an identity, with the failures of the test.
+func (c *testCluster) newRegistry(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+	if err := c.refuse[identity.ClusterID]; err != nil {
+		return nil, err
+	}
+	return c.hub.Registry(identity), nil
+}
+
+// start starts a process of the controller, which ends when the test ends or by stop.
+func (c *testCluster) start() {
+	c.t.Helper()
+	scope, err := kube.NewScope(config.Default().Scope)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	recorder := events.NewFakeRecorder(100)
+	c.events = recorder.Events
+	c.m = &Membership{
+		properties: c, leaveAfter: 5 * time.Minute, reader: c.client, scope: scope, newRegistry: c.newRegistry,
+		identities: &Identities{Client: c.client, Namespace: "system"}, events: kube.EventRecorder{Recorder: recorder},
+		log: logr.Discard(), settle: 10 * time.Second, changed: make(chan struct{}, 1), departures: map[mcs.Identity]*departure{},
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	m := c.m
+	go func() {
+		defer close(done)
+		_ = m.Start(ctx)
+	}()
+	// The export controller.
+	go func() {
+		for ctx.Err() == nil {
+			if s := m.State().Session; s != nil {
+				_ = s.Registry.Publish(ctx, mcs.Export{Key: demoWeb, Cluster: s.Identity.ClusterID})
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}()
+	c.stop = func() { stop(); <-done; time.Sleep(time.Second) }
+	c.t.Cleanup(c.stop)
+}
+
+// propertyValues are ClusterProperties that tests change while a Membership reads them.
+type propertyValues struct {
+	mu   sync.Mutex
+	read properties
+	err  error
+}
+
+// set sets the ClusterProperties, or the error of reading them.
+func (c *testCluster) set(read properties, err error) {
+	c.current.mu.Lock()
+	defer c.current.mu.Unlock()
+	c.current.read, c.current.err = read, err
+}
+
+// read implements propertySource.
+func (c *testCluster) read(context.Context) (properties, error) {
+	c.current.mu.Lock()
+	defer c.current.mu.Unlock()
+	return c.current.read, c.current.err
+}
+
+// exporters returns the clusters that export the service to a clusterset.
+func (c *testCluster) exporters(clusterSet string) string {
+	var ids []string
+	for _, exp := range c.hub.Exports(clusterSet) {
+		ids = append(ids, exp.Cluster)
+	}
+	return strings.Join(ids, " ")
+}
+
+// wait lets time pass, and fails the test if the exporters are ever not the wanted ones.
+func (c *testCluster) wait(d time.Duration, want string) {
+	c.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if got := c.exporters("set"); got != want {
+			c.t.Fatalf("%s before the end of the wait, the exporters are %q, want %q", time.Until(end), got, want)
+		}
+	}
+}
+
+// await lets time pass until the exporters are the wanted ones. At all times before there must be one.
+func (c *testCluster) await(atMost time.Duration, want string) {
+	c.t.Helper()
+	for end := time.Now().Add(atMost); ; time.Sleep(10 * time.Millisecond) {
+		got := c.exporters("set")
+		if got == want {
+			return
+		}
+		if got == "" || time.Now().After(end) {
+			c.t.Fatalf("the exporters are %q, want %q within %s", got, want, atMost)
+		}
+	}
+}
+
+// settle waits for the next reconcile.
+func (c *testCluster) settle() { time.Sleep(6 * time.Second) }
+
+// stored returns the content of the ConfigMap.
+func (c *testCluster) stored() map[string]string {
+	c.t.Helper()
+	stored, err := c.m.identities.read(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return stored.data
+}
+
+// request writes a key of the ConfigMap as a user does.
+func (c *testCluster) request(key string) {
+	c.t.Helper()
+	if err := c.m.identities.patch(c.t.Context(), map[string]any{key: "requested"}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *testCluster) checkProblem(wantState, wantIdentity string) {
+	c.t.Helper()
+	state := c.m.State()
+	if !strings.Contains(state.Problem, wantState) || (wantState == "") != (state.Problem == "") {
+		c.t.Errorf("problem %q, want %q", state.Problem, wantState)
+	}
+	if !strings.Contains(state.IdentityProblem, wantIdentity) || (wantIdentity == "") != (state.IdentityProblem == "") {
+		c.t.Errorf("problem with the identity %q, want %q", state.IdentityProblem, wantIdentity)
+	}
+}
+
+func TestMembership_KeepsIdentityWithoutClusterProperty(t *testing.T) {
+	for name, missing := range map[string]func(*testCluster){
+		"ClusterProperties deleted": func(c *testCluster) { c.set(noValues, nil) },
+		"CRD deleted":               func(c *testCluster) { c.set(properties{}, nil) },
+		"invalid value": func(c *testCluster) {
+			c.set(properties{Installed: true, ClusterID: "not a label", ClusterSetID: "set"}, nil)
+		},
+		"API does not answer": func(c *testCluster) { c.set(properties{}, errors.New("no answer")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCluster(t)
+				c.start()
+				c.settle()
+				c.wait(time.Second, "cls1")
+				session := c.m.State().Session
+				missing(c)
+				c.wait(4*time.Minute, "cls1")
+				c.checkProblem("", "the cluster stays cls1 of clusterset set")
+				if event := <-c.events; !strings.Contains(event, "IdentityKept") {
+					t.Errorf("event %q", event)
+				}
+				c.set(ofCLS1, nil)
+				c.wait(10*time.Minute, "cls1")
+				c.checkProblem("", "")
+				if c.m.State().Session != session || len(c.events) > 0 {
+					t.Error("the cluster has another session, or more events")
+				}
+			})
+		})
+	}
+}
+
+func TestMembership_LeavesAfterLeaveAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		c.set(noValues, nil)
+		c.wait(5*time.Minute-time.Second, "cls1")
+		time.Sleep(10 * time.Second)
+		c.wait(time.Second, "")
+		c.checkProblem("create ClusterProperty cluster.clusterset.k8s.io", "")
+		c.checkStored(map[string]string{})
+	})
+}
+
+// A registry that is down when the cluster leaves keeps the exports. The next process removes them, although it has no identity.
+func TestMembership_LeavesAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		c.hub.SetError(errors.New("the registry is down"))
+		c.set(noValues, nil)
+		c.wait(6*time.Minute, "cls1")
+		c.stop()
+		c.start()
+		c.wait(time.Minute, "cls1")
+		c.hub.SetError(nil)
+		time.Sleep(2 * time.Minute)
+		c.wait(time.Second, "")
+		c.checkStored(map[string]string{})
+	})
+}
+
+// A leave that did not succeed yet is taken back when the ClusterProperties are there again.
+func TestMembership_TakesLeavingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		c.hub.SetError(errors.New("the registry is down"))
+		c.set(noValues, nil)
+		c.wait(6*time.Minute, "cls1")
+		c.set(ofCLS1, nil)
+		c.settle()
+		c.settle()
+		c.hub.SetError(nil)
+		c.wait(5*time.Minute, "cls1")
+		c.checkProblem("", "")
+		c.checkStored(map[string]string{"set.cls1": "uid"})
+	})
+}
+
+// checkStored compares the ConfigMap without the times at which the cluster joined.
+func (c *testCluster) checkStored(want map[string]string) {
+	c.t.Helper()
+	got := c.stored()
+	for key := range got {
+		if strings.HasSuffix(key, names.JoinedSuffix) {
+			delete(got, key)
+		}
+	}
+	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+		c.t.Errorf("ConfigMap (-want +got):\n%s", d)
+	}
+}
+
+func TestMembership_StartWithoutIdentityWithdrawsNothing(t *testing.T) {
+	for name, read := range map[string]properties{"no ClusterProperties": noValues, "no CRD": {}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCluster(t)
+				c.start()
+				c.settle()
+				c.stop()
+				c.set(read, nil)
+				c.start()
+				c.wait(time.Hour, "cls1")
+				c.checkProblem("", "it leaves with kubectl mcs leave only")
+				c.set(ofCLS1, nil)
+				c.wait(time.Minute, "cls1")
+				c.checkProblem("", "")
+			})
+		})
+	}
+}
+
+func TestMembership_LeavesOnRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		leave := names.LeaveKey("set", "cls1")
+		c.request(leave)
+		c.settle()
+		c.wait(time.Minute, "") // although the ClusterProperties are there
+		c.checkProblem("a user requested that it leaves", "")
+		if leaving, err := c.m.LeavingIdentities(t.Context()); err != nil || len(leaving) > 0 {
+			t.Errorf("still leaving %v (%v)", leaving, err)
+		}
+		c.stop()
+		c.start()
+		c.wait(time.Minute, "")
+		// The request ends with the ClusterProperties. When they are there again, the cluster joins.
+		c.set(noValues, nil)
+		c.settle()
+		c.checkStored(map[string]string{})
+		c.set(ofCLS1, nil)
+		c.settle()
+		c.wait(time.Minute, "cls1")
+	})
+}
+
+func TestMembership_LeavesOnRequestWithoutClusterProperties(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		c.set(noValues, nil)
+		c.request(names.LeaveKey("set", "cls1"))
+		c.settle()
+		c.settle()
+		c.wait(time.Minute, "")
+		c.checkStored(map[string]string{})
+	})
+}
+
+func TestMembership_ChangesIdentityWithoutGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		c.set(ofCLS9, nil)
+		c.await(time.Minute, "cls1 cls9")
+		c.wait(9*time.Second, "cls1 cls9") // the other clusters read the new exports
+		c.checkProblem("", "the identity changes from cls1 of clusterset set to cls9 of clusterset set")
+		if leaving, err := c.m.LeavingIdentities(t.Context()); err != nil || len(leaving) > 0 {
+			t.Errorf("leaving %v (%v)", leaving, err)
+		}
+		c.await(time.Minute, "cls9")
+		c.settle()
+		c.checkProblem("", "")
+		c.checkStored(map[string]string{"set.cls9": "uid"})
+	})
+}
+
+// Without the permission to join under the new identity the cluster keeps the previous one, and publishes under it.
+func TestMembership_KeepsIdentityThatCannotChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		c.refuse["cls9"] = errors.New("access denied")
+		c.set(ofCLS9, nil)
+		c.wait(time.Hour, "cls1")
+		c.checkProblem("", "access denied")
+		c.set(ofCLS1, nil)
+		c.wait(time.Minute, "cls1")
+		c.checkProblem("", "")
+	})
+}
+
+// An identity that is changed back before the exports are confirmed under the new one leaves nothing behind.
+func TestMembership_ChangesIdentityBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		session := c.m.State().Session
+		c.set(ofCLS9, nil)
+		c.await(time.Minute, "cls1 cls9")
+		c.set(ofCLS1, nil)
+		c.await(time.Minute, "cls1")
+		c.wait(time.Minute, "cls1")
+		if c.m.State().Session != session {
+			t.Error("the cluster has another session")
+		}
+		c.checkStored(map[string]string{"set.cls1": "uid"})
+	})
+}
+
+func TestMembership_ChangesIdentityWhileNoProcessRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		c.stop()
+		c.set(ofCLS9, nil)
+		c.start()
+		c.await(time.Minute, "cls1 cls9")
+		c.wait(9*time.Second, "cls1 cls9")
+		c.await(time.Minute, "cls9")
+		c.settle()
+		c.checkStored(map[string]string{"set.cls9": "uid"})
+	})
+}
+
+// An export that the registry does not confirm delays the end of the previous identity by --leave-after at most.
+func TestMembership_LimitsTheChangeOfIdentity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		c.hub.HoldConfirmations(true)
+		c.set(ofCLS9, nil)
+		c.await(time.Minute, "cls1 cls9")
+		c.wait(4*time.Minute, "cls1 cls9")
+		c.checkProblem("", "1 exports are not confirmed under it yet, such as demo/web")
+		c.await(2*time.Minute, "cls9")
+	})
+}
+
+func TestMembership_RemembersWhenItJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		began := time.Now()
+		c.start()
+		c.settle()
+		c.settle()
+		joined, err := c.m.identities.Joined(t.Context(), cls1)
+		if err != nil || joined.Before(began.Add(-time.Second)) || joined.After(time.Now()) {
+			t.Errorf("joined at %v (%v)", joined, err)
+		}
+		time.Sleep(time.Hour)
+		c.stop()
+		c.start()
+		c.settle()
+		if again, err := c.m.identities.Joined(t.Context(), cls1); err != nil || !again.Equal(joined) {
+			t.Errorf("after a restart joined at %v (%v), want %v", again, err, joined)
+		}
+		if other, err := c.m.identities.Joined(t.Context(), cls9); err != nil || !other.IsZero() {
+			t.Errorf("joined as another cluster at %v (%v)", other, err)
+		}
+	})
+}

@@ -1,0 +1,38 @@
+package membership
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// publications is the registry of a session. While the cluster changes its identity, it publishes the exports under the next one too.
+type publications struct {
+	registry.Registry
+	next atomic.Pointer[Session]
+}
+
+var _ registry.Reporter = (*publications)(nil)
+
+// Publish implements registry.Registry. An error of the next registry is not returned: it refuses what this one refuses.
+func (p *publications) Publish(ctx context.Context, exp mcs.Export) error {
+	if next := p.next.Load(); next != nil {
+		under := exp
+		under.Cluster = next.Identity.ClusterID
+		_ = next.Registry.Publish(ctx, under)
+	}
+	return p.Registry.Publish(ctx, exp)
+}
+
+// Withdraw implements registry.Registry.
+func (p *publications) Withdraw(ctx context.Context, key mcs.Key) error {
+	if next := p.next.Load(); next != nil {
+		_ = next.Registry.Withdraw(ctx, key)
+	}
+	return p.Registry.Withdraw(ctx, key)
+}
+
+// Report implements registry.Reporter.
+func (p *publications) Report() registry.Report { return registry.ReportOf(p.Registry) }
