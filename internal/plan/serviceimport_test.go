@@ -173,6 +173,18 @@ func TestServiceImportStatus(t *testing.T) {
 	}
 }
 
+func TestServiceImportStatus_SetsTransitionTime(t *testing.T) {
+	before, now := metav1.NewTime(start), metav1.NewTime(start.Add(60e9))
+	imp := webImport(func(i *mcsv1beta1.ServiceImport) {
+		i.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Pending", LastTransitionTime: before}}
+	})
+	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", Message: "m"}
+	got := ServiceImportStatus(imp, merged(), nil, ready, nil, now)
+	if at := got.Conditions[0].LastTransitionTime; !at.Equal(&now) {
+		t.Errorf("the condition changed at %v, want %v", at, now)
+	}
+}
+
 // Condition Stale appears with the first stale cluster, stays from then on, and does not change while the staleness is unknown.
 func TestServiceImportStatusStale(t *testing.T) {
 	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", Message: "m"}
