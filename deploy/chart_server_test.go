@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"bytes"
 	"io/fs"
 	"maps"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
@@ -185,7 +187,7 @@ func TestChartAndTheClustersCRDs(t *testing.T) {
 			crd.Labels[releaseLabel], crd.Labels[revisionLabel] = "v9.0.0-rc.1", "0"
 			addField(crd)
 		})
-		s.install(t, chartDir, "--set", "replicas=2")
+		s.install(t, chartDir, "--set", "replicas=3")
 		crd := kept(t)
 		if crd.Labels[releaseLabel] != "v9.0.0-rc.1" || !hasField(crd) {
 			t.Errorf("the newer CRD was replaced: release %s, its field is there: %t", crd.Labels[releaseLabel], hasField(crd))
@@ -252,8 +254,8 @@ func TestChartAndTheClustersCRDs(t *testing.T) {
 			}
 		}
 		var secrets corev1.SecretList
-		if err := s.List(t.Context(), &secrets, client.InNamespace(system)); err != nil || len(secrets.Items) > 0 {
-			t.Errorf("%d secrets of Helm are still there (%v)", len(secrets.Items), err)
+		if err := s.List(t.Context(), &secrets, client.InNamespace(system)); err != nil || len(secrets.Items) != 1 || secrets.Items[0].Name != names.SigningKeySecret {
+			t.Errorf("%d secrets are still there, want only the signing key (%v)", len(secrets.Items), err)
 		}
 	})
 }
@@ -264,6 +266,42 @@ func (s *server) kubectl(t *testing.T, args ...string) {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl"), append(args, "--kubeconfig", s.kubeconfig)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", cmd, err, out)
+	}
+}
+
+// TestSigningKeyIsKept installs and upgrades with all tools after the controller has written its key into the Secret.
+func TestSigningKeyIsKept(t *testing.T) {
+	if _, err := helm(t, "version"); err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t)
+	key := client.ObjectKey{Namespace: system, Name: names.SigningKeySecret}
+	s.kubectl(t, "apply", "-k", "base")
+	var secret corev1.Secret
+	if err := s.Get(t.Context(), key, &secret); err != nil || len(secret.Data) > 0 {
+		t.Fatalf("the installed Secret has %d keys (%v), want none", len(secret.Data), err)
+	}
+	secret.Data = map[string][]byte{"seed": []byte("0123456789abcdef0123456789abcdef")}
+	if err := s.Update(t.Context(), &secret); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		name string
+		run  func()
+	}{
+		{"kubectl apply", func() { s.kubectl(t, "apply", "-k", "base") }},
+		{"kubectl apply --server-side", func() { s.kubectl(t, "apply", "-k", "base", "--server-side", "--force-conflicts") }},
+		{"helm install over kubectl's objects", func() { s.helm(t, "install", release, chartDir, "--take-ownership", "--force-conflicts") }},
+		{"helm upgrade", func() { s.install(t, chartDir, "--set", "replicas=3", "--force-conflicts") }},
+		{"helm rollback", func() { s.helm(t, "rollback", release, "1", "--force-conflicts") }},
+		{"helm uninstall", func() { s.helm(t, "uninstall", release) }},
+		{"helm install after an uninstallation", func() { s.install(t, chartDir) }},
+	} {
+		step.run()
+		var now corev1.Secret
+		if err := s.Get(t.Context(), key, &now); err != nil || !maps.EqualFunc(now.Data, secret.Data, bytes.Equal) {
+			t.Errorf("after %s the Secret has %d keys (%v), want the one that the controller wrote", step.name, len(now.Data), err)
+		}
 	}
 }
 

@@ -266,6 +266,8 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 		"an etcd user without password":     {"etcd.username=cls1", "belong together"},
 		"ClusterProperties without IDs":     {"clusterProperties.create=true", "needs clusterId"},
 		"ClusterProperties without the CRD": {"clusterProperties.create=true,clusterId=a,clusterSetId=b", "does not know ClusterProperty yet"},
+		"only trusted keys, and none":       {"trustedKeys.only=true", "needs trustedKeys.keys"},
+		"a short public key":                {"trustedKeys.keys.cls1=abc", "cls1"},
 		"an unknown registry":               {"registry=consul", "registry"},
 		"a duration without unit":           {"pollInterval=5", "pollInterval"},
 		"an account as a number":            {"aws.namespaceOwner=111122223333", "namespaceOwner"},

@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
@@ -249,14 +250,15 @@ func inParallel(ctx context.Context, n int, do func(context.Context, int) error)
 // sample has the resident bytes and the CPU seconds so far of a process.
 type sample struct{ rss, cpu float64 }
 
-// usages reads the metrics of the exporting and the importing controller.
+// usages reads the metrics of the exporting and the importing leader.
 func (c *clusters) usages(ctx context.Context) (out [2]sample, err error) {
 	for i, name := range []string{"cls1", "cls2"} {
-		pod, err := c.set.Kubectl(ctx, name, "-n", system, "get", "pods", "-l", "app.kubernetes.io/component=manager", "-o", "name")
+		holder, err := c.set.Kubectl(ctx, name, "-n", system, "get", "lease", names.Lease, "-o", "jsonpath={.spec.holderIdentity}")
 		if err != nil {
 			return out, err
 		}
-		path := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", system, strings.TrimPrefix(strings.TrimSpace(pod), "pod/"))
+		pod, _, _ := strings.Cut(strings.TrimSpace(holder), "_") // client-go appends a UUID to the pod's name
+		path := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", system, pod)
 		text, err := c.set.Kubectl(ctx, name, "get", "--raw", path)
 		if err != nil {
 			return out, err

@@ -21,11 +21,11 @@ func (s *Set) Diagnose(ctx context.Context, out io.Writer) {
 			"get serviceexports,serviceimports -A -o wide",
 			"get pods -A -o wide",
 			"get events -A --sort-by=.lastTimestamp",
-			"-n cloud-map-mcs-system logs deployment/cloud-map-mcs-controller-manager --tail=60",
+			"-n cloud-map-mcs-system logs -l app.kubernetes.io/component=manager --prefix --tail=60",
 			"-n kube-system logs deployment/coredns --tail=20",
 		} {
 			line := "kubectl --context " + cluster + " " + args
-			output, _ := s.Output(ctx, line+" 2>&1 | tail -60")
+			output, _ := s.Output(ctx, line+" 2>&1 | tail -120")
 			fmt.Fprintf(out, "\n$ %s\n%s", line, output)
 		}
 	}

@@ -32,7 +32,7 @@ func kill(t *testing.T, c cluster) (back func()) {
 		}
 	}
 	back = func() {
-		if _, err := suite.Kubectl(context.Background(), c.name, "-n", system, "scale", manager, "--replicas=1"); err != nil {
+		if _, err := suite.Kubectl(context.Background(), c.name, "-n", system, "scale", manager, "--replicas=2"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -170,7 +170,7 @@ func both(commands ...Command) []Command {
 }
 
 func memberOf(cluster, other string) Command {
-	return wait("kubectl --context "+cluster+" -n cloud-map-mcs-system logs deployment/cloud-map-mcs-controller-manager | grep 'Member joined.*"+other+"'", soon, contains(other))
+	return wait("kubectl --context "+cluster+" -n cloud-map-mcs-system logs -l app.kubernetes.io/component=manager --tail=-1 | grep 'Member joined.*"+other+"'", soon, contains(other))
 }
 
 func conditions(cluster string) string {

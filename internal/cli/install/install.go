@@ -63,7 +63,7 @@ func installCommand(s *session.Session) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.image, "image", "", "image of the controller (default: that of the release)")
-	flags.IntVar(&o.replicas, "replicas", 1, "number of controller pods: one is the leader, the others are standbys")
+	flags.IntVar(&o.replicas, "replicas", 2, "number of controller pods: one is the leader, the others are standbys")
 	flags.StringToStringVar(&o.annotations, "service-account-annotation", nil, "annotation of the controller's ServiceAccount, as name=value")
 	flags.StringVar(&o.secret, "env-secret", "", "Secret with environment variables for the controller, such as AWS_ACCESS_KEY_ID")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "print the manifests without changing anything")

@@ -30,19 +30,19 @@ func deploymentIn(t *testing.T, objects []*unstructured.Unstructured) appsv1.Dep
 
 // The options are the only differences from deploy/base, and the objects are in the order in which they can be created.
 func TestRenderManifests(t *testing.T) {
-	base, err := renderManifests(installation{namespace: session.DefaultNamespace, replicas: 1})
+	base, err := renderManifests(installation{namespace: session.DefaultNamespace, replicas: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	objects, err := renderManifests(installation{
-		namespace: "elsewhere", image: "example.com:5000/mcs:v9@sha256:0123", replicas: 2, secret: "aws",
+		namespace: "elsewhere", image: "example.com:5000/mcs:v9@sha256:0123", replicas: 3, secret: "aws",
 		annotations: map[string]string{"eks.amazonaws.com/role-arn": "arn:x"}, args: []string{"--aws-region=eu-west-1", "--import-namespaces=a,b"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(objects) != len(base) || objects[0].GetKind() != "Namespace" || objects[0].GetName() != "elsewhere" || !isCRD(objects[1]) ||
-		objects[len(objects)-1].GetKind() != "Deployment" {
+		objects[len(objects)-2].GetKind() != "Deployment" || objects[len(objects)-1].GetKind() != "PodDisruptionBudget" {
 		t.Errorf("the order is %v", objects)
 	}
 	for _, o := range objects {
@@ -55,7 +55,7 @@ func TestRenderManifests(t *testing.T) {
 	}
 	want := deploymentIn(t, base)
 	want.Namespace = "elsewhere"
-	want.Spec.Replicas = new(int32(2))
+	want.Spec.Replicas = new(int32(3))
 	container := &want.Spec.Template.Spec.Containers[0]
 	container.Image = "example.com:5000/mcs:v9@sha256:0123"
 	container.Args = append(container.Args, "--aws-region=eu-west-1", "--import-namespaces=a,b")

@@ -27,7 +27,7 @@ func TestSessions(t *testing.T) {
 			c["cls1"].Remove(clitest.CRD("serviceimports", "", ""))
 			c["cls1"].Add(clitest.CRD("serviceimports", "v0.9.0", "0"))
 		}, Lines: []string{"install --wait 0s"}},
-		{Name: "uninstall-no-pod", Setup: func(c clitest.Clusters) { c["cls1"].Remove(clitest.ControllerPod("manager-abc", "")) }, Lines: []string{
+		{Name: "uninstall-no-pod", Setup: func(c clitest.Clusters) { c["cls1"].RemovePods() }, Lines: []string{
 			"install --wait 0s", "uninstall --yes",
 		}},
 		{Name: "join-leave", Lines: []string{

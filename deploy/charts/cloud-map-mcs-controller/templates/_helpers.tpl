@@ -80,6 +80,9 @@ capabilities:
   "legacy-poll-interval" $v.migration.pollInterval
   "cluster-id" (ternary "" $v.clusterId $v.clusterProperties.create)
   "clusterset-id" (ternary "" $v.clusterSetId $v.clusterProperties.create)
+  "leave-after" $v.leaveAfter
+  "trusted-keys" (ternary "/etc/cloud-map-mcs/trusted-keys/keys" "" (ne (len $v.trustedKeys.keys) 0))
+  "trusted-keys-only" (ternary "true" "" $v.trustedKeys.only)
   "export-namespaces" $v.exportNamespaces
   "import-namespaces" $v.importNamespaces
   "auto-export-selector" $v.autoExportSelector
@@ -117,6 +120,9 @@ capabilities:
 {{- end }}
 {{- if ne (empty $v.etcd.username) (empty $v.etcd.passwordSecret) }}
 {{- fail "etcd.username and etcd.passwordSecret belong together: set both or none" }}
+{{- end }}
+{{- if and $v.trustedKeys.only (not $v.trustedKeys.keys) }}
+{{- fail "trustedKeys.only needs trustedKeys.keys: without them no other cluster is believed" }}
 {{- end }}
 {{- if $v.clusterProperties.create }}
 {{- if empty $v.clusterId }}
