@@ -44,8 +44,22 @@ type Status struct {
 	Conflicts []Conflict `json:"conflicts,omitempty"`
 	// Publications are this cluster's exports whose state is not Exported, sorted by key.
 	Publications []Publication `json:"publications,omitempty"`
+	// Imports are this cluster's ServiceImports that are not Ready, sorted by key. HeldImports is the number of ended imports whose
+	// clusterset IPs are held.
+	Imports     []ImportProblem `json:"imports,omitempty"`
+	HeldImports int             `json:"heldImports,omitempty"`
 	// Requests counts the requests to the registry within RequestWindow, sorted.
 	Requests []Request `json:"requests,omitempty"`
+}
+
+// NoLeader describes a cluster in which only standby replicas respond.
+const NoLeader = "no replica is the leader: a standby becomes the leader when the Lease of the previous one expires, within 15 seconds"
+
+// ImportProblem is the reason why a ServiceImport is not Ready.
+type ImportProblem struct {
+	Key     mcs.Key `json:"key"`
+	Reason  string  `json:"reason"`
+	Message string  `json:"message"`
 }
 
 // Member is a cluster of the clusterset as this cluster sees it.
@@ -62,6 +76,8 @@ type Member struct {
 	Endpoints int      `json:"endpoints"`
 	Unknown   int      `json:"unknown,omitempty"`
 	Problems  []string `json:"problems,omitempty"`
+	// Refused are those of the Problems that are about records which the cluster did not sign.
+	Refused []string `json:"refused,omitempty"`
 }
 
 // Conflict lists the conflicts between the exports of a service.

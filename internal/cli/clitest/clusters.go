@@ -70,7 +70,7 @@ func NewClusters() Clusters {
 				apiResources("multicluster.x-k8s.io/v1alpha1", "serviceimports"), apiResources("about.k8s.io/v1beta1", "clusterproperties"),
 			},
 			objects: []client.Object{
-				ControllerPod("manager-abc", fmt.Sprintf("10.%d.0.9", i+1)),
+				ControllerPod("manager-standby", fmt.Sprintf("10.%d.0.8", i+1)), ControllerPod("manager-abc", fmt.Sprintf("10.%d.0.9", i+1)),
 				&coordinationv1.Lease{
 					ObjectMeta: metav1.ObjectMeta{Namespace: session.DefaultNamespace, Name: session.LeaseName},
 					Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("manager-abc_0123")},
@@ -112,6 +112,14 @@ func (c *Cluster) Add(objects ...client.Object) { c.objects = append(c.objects, 
 func (c *Cluster) Remove(obj client.Object) {
 	c.objects = slices.DeleteFunc(c.objects, func(o client.Object) bool {
 		return fmt.Sprintf("%T", o) == fmt.Sprintf("%T", obj) && o.GetName() == obj.GetName()
+	})
+}
+
+// RemovePods removes the controller's pods, the leader and the standby.
+func (c *Cluster) RemovePods() {
+	c.objects = slices.DeleteFunc(c.objects, func(o client.Object) bool {
+		_, isPod := o.(*corev1.Pod)
+		return isPod && o.GetNamespace() == session.DefaultNamespace
 	})
 }
 
@@ -169,15 +177,40 @@ func (c *Cluster) forwardPort(ctx context.Context, pod *corev1.Pod, port int32, 
 	if c.Unreachable {
 		return errors.New("connection refused")
 	}
+	var source status.Source = c
+	if pod.Name == "manager-standby" {
+		source = standby{c}
+	}
 	return pipe(use, func(conn io.ReadWriter) error {
 		req, err := http.ReadRequest(bufio.NewReader(conn))
 		if err != nil {
 			return err
 		}
 		w := httptest.NewRecorder()
-		status.NewHandler(c).ServeHTTP(w, req.WithContext(ctx))
+		status.NewHandler(source).ServeHTTP(w, req.WithContext(ctx))
 		return w.Result().Write(conn)
 	})
+}
+
+// standby is a replica of a cluster's controller that is not the leader, as package serve implements it.
+type standby struct{ *Cluster }
+
+const standbyProblem = "this replica stands by: another one works"
+
+// Status implements status.Source.
+func (s standby) Status(context.Context) status.Status {
+	st := s.ControllerStatus
+	return status.Status{Version: st.Version, Time: st.Time, Registry: st.Registry, Problem: standbyProblem}
+}
+
+// Service implements status.Source.
+func (standby) Service(context.Context, mcs.Key) (status.Service, error) {
+	return status.Service{}, errors.New(standbyProblem)
+}
+
+// Services implements status.Source.
+func (standby) Services(context.Context) ([]status.Service, error) {
+	return nil, errors.New(standbyProblem)
 }
 
 // Status implements status.Source. The identity is that of the ClusterProperties.

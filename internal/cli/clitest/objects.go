@@ -39,6 +39,15 @@ func ControllerPod(name, ip string) *corev1.Pod {
 	}
 }
 
+// ControllerDeployment returns the Deployment of two pods.
+func ControllerDeployment(ready int32) *appsv1.Deployment {
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: session.DefaultNamespace, Name: session.ManagerName},
+		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(2))},
+		Status:     appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: ready, AvailableReplicas: ready},
+	}
+}
+
 // KubeProxy returns a DaemonSet kube-proxy with three pods.
 func KubeProxy(ready int32) *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{

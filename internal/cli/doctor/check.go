@@ -79,7 +79,8 @@ func gatherReports(ctx context.Context, s *session.Session, clusters []*session.
 	facts := session.ForEachCluster(clusters, func(k *session.Cluster) *clusterFacts { return gatherCluster(ctx, s, k) })
 	session.ForEachCluster(clusters, func(k *session.Cluster) error {
 		i := slices.Index(clusters, k)
-		facts[i].reached = reachOthers(ctx, s, k, facts[i], slices.Concat(facts[:i], facts[i+1:]))
+		others := slices.Concat(facts[:i], facts[i+1:])
+		facts[i].reached, facts[i].seenByOthers = reachOthers(ctx, s, k, facts[i], others), facts[i].problemsSeenBy(others)
 		return nil
 	})
 	out := make([]contextReport, len(clusters))

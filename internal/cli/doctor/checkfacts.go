@@ -52,6 +52,8 @@ type clusterFacts struct {
 	// probe has the connections to an imported service, preferably one with an endpoint that accepts them. It is nil if there is
 	// no such service.
 	probe *status.Probe
+	// seenByOthers are the problems of this cluster's records that the controllers of the other contexts see, with the context.
+	seenByOthers []string
 	// reached are the connections to the controllers of the other contexts.
 	reached []reached
 }
@@ -160,6 +162,28 @@ func probeImport(ctx context.Context, s *session.Session, k *session.Cluster) *s
 
 // isToEndpoint reports whether the connection is to an endpoint, not to the clusterset IP.
 func isToEndpoint(c status.Connection) bool { return c.Cluster != "" }
+
+// problemsSeenBy returns the problems of this cluster's records that the controllers of the others see.
+func (f *clusterFacts) problemsSeenBy(others []*clusterFacts) []string {
+	if f.controller == nil || f.controller.Identity == nil {
+		return nil
+	}
+	var problems []string
+	for _, other := range others {
+		if other.controller == nil || other.controller.Identity == nil || other.controller.Identity.ClusterSetID != f.controller.Identity.ClusterSetID {
+			continue
+		}
+		for _, m := range other.controller.Members {
+			if !f.isOwn(m) {
+				continue
+			}
+			for _, p := range subtract(m.Problems, m.Refused) {
+				problems = append(problems, other.context+" reports: "+p)
+			}
+		}
+	}
+	return problems
+}
 
 // reachOthers lets the controller of a cluster connect to the controllers of the others.
 func reachOthers(ctx context.Context, s *session.Session, k *session.Cluster, own *clusterFacts, others []*clusterFacts) []reached {

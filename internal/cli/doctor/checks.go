@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
 const (
@@ -32,8 +33,9 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	out := []check.Check{
 		f.serverCheck(), f.mcsCheck(), f.crdCheck(crds.Bundled()), f.aboutCheck(), f.permissions.check(f.context), f.controllerCheck(), f.versionCheck(plugin),
 	}
-	if f.controller != nil {
-		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(), f.membersCheck(), f.exportsCheck())
+	if f.controller != nil && f.controller.Leader { // a standby does not know these
+		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(), f.membersCheck(), f.signaturesCheck(),
+			f.exportsCheck(), f.importsCheck())
 	}
 	out = append(out, f.dnsChecks()...)
 	out = append(out, f.proxyCheck(), f.connectionCheck())
@@ -107,6 +109,8 @@ func (f *clusterFacts) controllerCheck() check.Check {
 	case f.controller == nil:
 		c.Result, c.Detail = check.Failed, f.statusProblem
 		c.Remedy = "check that you have permission to port-forward to the controller's pods, and that --status-bind-address is not 0 (docs/kubectl-mcs.md)"
+	case !f.controller.Leader:
+		c.Result, c.Detail, c.Remedy = check.Failed, status.NoLeader, "run kubectl mcs check --wait 1m --context "+f.context+"; if it continues, "+describe
 	case f.replicas > 0 && f.ready < f.replicas:
 		c.Result, c.Detail, c.Remedy = check.Warning, fmt.Sprintf("%d of %d replicas are ready", f.ready, f.replicas), describe
 	default:
@@ -141,7 +145,19 @@ func (f *clusterFacts) identityCheck() check.Check {
 	if id == nil {
 		return check.Check{Name: "identity", Result: check.Failed, Detail: f.controller.Problem, Remedy: joinRemedy(f.context)}
 	}
+	if problem := f.controller.IdentityProblem; problem != "" {
+		return check.Check{
+			Name: "identity", Result: check.Failed, Detail: problem,
+			Remedy: fmt.Sprintf("to stay cluster %s of clusterset %s, run kubectl mcs join --context %s --cluster-id=%[1]s --clusterset-id=%[2]s; to leave now, run kubectl mcs leave --context %[3]s (docs/reliability.md)",
+				id.ClusterID, id.ClusterSetID, f.context),
+		}
+	}
 	return check.Check{Name: "identity", Result: check.OK, Detail: fmt.Sprintf("cluster %s of clusterset %s", id.ClusterID, id.ClusterSetID)}
+}
+
+// logsCommand returns a command that prints the logs of all replicas of the controller.
+func logsCommand(context, namespace string) string {
+	return fmt.Sprintf("kubectl --context %s -n %s logs -l app.kubernetes.io/component=manager --prefix --tail=100", context, namespace)
 }
 
 func joinRemedy(context string) string {
@@ -169,8 +185,7 @@ func (f *clusterFacts) registryCheck() check.Check {
 		c.Result, c.Detail = check.Unknown, "not used until the cluster has an identity"
 	case problem != "":
 		c.Result, c.Detail = check.Failed, problem
-		c.Remedy = fmt.Sprintf("check Region, endpoint, network and credentials of the controller: kubectl --context %s -n %s logs deployment/%s; imports stay unchanged meanwhile",
-			f.context, f.namespace, session.ManagerName)
+		c.Remedy = "check Region, endpoint, network and credentials of the controller: " + logsCommand(f.context, f.namespace) + "; imports stay unchanged meanwhile"
 	case !f.controller.Synced:
 		c.Result, c.Detail = check.Failed, "the controller has not read it completely since it started"
 		c.Remedy = "this takes a few seconds after a start: kubectl mcs check --wait 1m --context " + f.context
@@ -178,9 +193,16 @@ func (f *clusterFacts) registryCheck() check.Check {
 	return c
 }
 
+// credentialsCheck fails if denied requests prevent the controller from reading or writing. Where they do not, AWS may have denied
+// requests for a resource that was deleted: policies with conditions on tags do not match it any more.
 func (f *clusterFacts) credentialsCheck() check.Check {
+	if f.controller.ReadProblem == "" && f.controller.WriteProblem == "" {
+		return f.requestsCheck("credentials", "denied", check.Warning, "reading and writing work, so the requests may have been for a service that was "+
+			"deleted, which AWS also denies: run this command again in a minute; if it continues, compare the policies with docs/iam.md")
+	}
 	return f.requestsCheck("credentials", "denied", check.Failed,
-		"give the controller in "+f.context+" credentials with a policy that allows these operations: docs/iam.md")
+		"give the controller in "+f.context+" credentials with a policy that allows these operations (docs/iam.md); if they were allowed before, check that the "+
+			"namespace mcs.<clusterset> and its services still exist with their tags: AWS also denies requests for deleted services")
 }
 
 func (f *clusterFacts) throttlingCheck() check.Check {
@@ -214,15 +236,18 @@ func (f *clusterFacts) membersCheck() check.Check {
 		if m.Stale {
 			stale = append(stale, m.ClusterID)
 		}
-		for _, p := range m.Problems {
-			problems = append(problems, m.ClusterID+": "+p)
+		if !f.isOwn(m) { // exportsCheck has those of this cluster
+			for _, p := range subtract(m.Problems, m.Refused) {
+				problems = append(problems, m.ClusterID+": "+p)
+			}
 		}
 	}
 	c.Detail = fmt.Sprintf("%d: %s", len(ids), strings.Join(check.Summarize(ids, 8), ", "))
 	switch {
 	case len(stale) > 0:
 		c.Result, c.Detail = check.Warning, "no heartbeat from "+strings.Join(check.Summarize(stale, 8), ", ")
-		c.Remedy = "run kubectl mcs check in these clusters: their controllers may be down (docs/stale-clusters.md)"
+		c.Remedy = "run kubectl mcs check in these clusters: their controllers may be down (docs/stale-clusters.md); " +
+			"if one does not exist any more, run kubectl mcs forget " + stale[0] + " --context " + f.context
 	case len(problems) > 0:
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(problems, 3), "; ")
 		c.Remedy = "run kubectl mcs check in these clusters: their records are invalid, and the last valid ones stay in use"
@@ -230,8 +255,31 @@ func (f *clusterFacts) membersCheck() check.Check {
 	return c
 }
 
+// isOwn reports whether m is this cluster, and not another one with the same ID.
+func (f *clusterFacts) isOwn(m status.Member) bool {
+	id := f.controller.Identity
+	return id != nil && m.ClusterID == id.ClusterID && m.UID == id.UID
+}
+
+// signaturesCheck lists the records that were refused because the cluster under whose ID they are did not sign them.
+func (f *clusterFacts) signaturesCheck() check.Check {
+	c := check.Check{Name: "signatures", Result: check.OK, Detail: "all records are signed by their clusters"}
+	var refused []string
+	for _, m := range f.controller.Members {
+		for _, p := range m.Refused {
+			refused = append(refused, m.ClusterID+": "+p)
+		}
+	}
+	if len(refused) > 0 {
+		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(refused, 3), "; ")
+		c.Remedy = "these records change no import: find what writes them, such as a second cluster with the same ID (docs/runbooks/CloudMapMCSRecordsRefused.md)"
+	}
+	return c
+}
+
+// exportsCheck checks the exports of this cluster, as its controller and those of the other contexts see them.
 func (f *clusterFacts) exportsCheck() check.Check {
-	c := check.Check{Name: "exports", Result: check.OK, Detail: "all exports of this cluster are in the registry"}
+	c := check.Check{Name: "exports", Result: check.OK, Detail: "the registry has confirmed all exports of this cluster"}
 	for _, p := range f.controller.Publications {
 		if p.Problem != "" {
 			return check.Check{
@@ -241,6 +289,43 @@ func (f *clusterFacts) exportsCheck() check.Check {
 		}
 		c.Result, c.Detail = check.Warning, p.Key.String()+" is not in the registry yet"
 		c.Remedy = "this takes one or two seconds: kubectl mcs check --wait 1m --context " + f.context
+	}
+	if problems := f.ownProblems(); len(problems) > 0 && c.Result == check.OK {
+		c.Result, c.Detail = check.Warning, "the registry does not have all records of this cluster: "+strings.Join(check.Summarize(problems, 3), "; ")
+		c.Remedy = "the controller writes them again within two minutes, and imports in other clusters stay; if it does not, see " + logsCommand(f.context, f.namespace)
+	}
+	return c
+}
+
+// ownProblems returns the problems of this cluster's records that its controller and those of the other contexts see.
+func (f *clusterFacts) ownProblems() []string {
+	var problems []string
+	for _, m := range f.controller.Members {
+		if f.isOwn(m) {
+			problems = append(problems, subtract(m.Problems, m.Refused)...)
+		}
+	}
+	for _, p := range f.seenByOthers {
+		if !slices.ContainsFunc(problems, func(known string) bool { return strings.HasSuffix(p, ": "+known) }) {
+			problems = append(problems, p)
+		}
+	}
+	return problems
+}
+
+func (f *clusterFacts) importsCheck() check.Check {
+	c := check.Check{Name: "imports", Result: check.OK, Detail: "all imports are ready"}
+	if f.controller.HeldImports > 0 {
+		c.Detail += fmt.Sprintf("; the IPs of %d ended imports are held (--clusterset-ip-hold)", f.controller.HeldImports)
+	}
+	if len(f.controller.Imports) > 0 {
+		var list []string
+		for _, p := range f.controller.Imports {
+			list = append(list, fmt.Sprintf("%s is not ready: %s: %s", p.Key, p.Reason, p.Message))
+		}
+		first := f.controller.Imports[0].Key
+		c.Result, c.Detail = check.Failed, strings.Join(check.Summarize(list, 3), "; ")
+		c.Remedy = "find the reason: kubectl mcs diagnose " + first.Name + " -n " + first.Namespace + " --context " + f.context
 	}
 	return c
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
@@ -30,7 +31,7 @@ func healthyCluster() *clusterFacts {
 		crds: crds.Installed{"serviceexports.multicluster.x-k8s.io": release, "serviceimports.multicluster.x-k8s.io": release},
 		pod:  &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "manager"}}, replicas: 2, ready: 2,
 		controller: &status.Status{
-			Version: "v1", Registry: "cloudmap", Synced: true, Identity: &mcs.Identity{ClusterID: "cls1", ClusterSetID: "set"},
+			Version: "v1", Leader: true, Registry: "cloudmap", Synced: true, Identity: &mcs.Identity{ClusterID: "cls1", ClusterSetID: "set"},
 			Members: []status.Member{{ClusterID: "cls1", Version: "v1"}, {ClusterID: "cls2", Version: "v1"}},
 		},
 		dns:     &dns.Status{State: coredns.Enabled, Checks: []check.Check{{Name: "answers", Result: check.OK}}},
@@ -65,6 +66,8 @@ func TestChecks(t *testing.T) {
 			wantCheck: "permissions", wantResult: check.Failed, wantText: "a; b; c; and 1 more"},
 		{name: "permissions unknown", mutate: func(f *clusterFacts) { f.permissions.problem = "no" }, wantCheck: "permissions", wantResult: check.Unknown},
 		{name: "a replica is not ready", mutate: func(f *clusterFacts) { f.ready = 1 }, wantCheck: "controller", wantResult: check.Warning, wantText: "1 of 2 replicas"},
+		{name: "only a standby responds", mutate: func(f *clusterFacts) { f.controller = &status.Status{Version: "v1", Problem: "this replica stands by"} },
+			wantCheck: "controller", wantResult: check.Failed, wantText: "no replica is the leader"},
 		{name: "controller of another version", mutate: func(f *clusterFacts) {
 			f.controller.Version, f.controller.Members = "v2", nil
 		}, wantCheck: "versions", wantResult: check.Warning, wantText: "the controller is v2, this plugin is v1"},
@@ -77,11 +80,31 @@ func TestChecks(t *testing.T) {
 		{name: "registry not read", mutate: func(f *clusterFacts) { f.controller.Synced = false }, wantCheck: "registry", wantResult: check.Failed, wantText: "--wait 1m"},
 		{name: "requests denied", mutate: func(f *clusterFacts) {
 			f.controller.Requests = []status.Request{{Operation: "B", Result: "denied", Count: 2}, {Operation: "A", Result: "denied", Count: 1}, {Operation: "B", Result: "denied", Count: 1}}
-		}, wantCheck: "credentials", wantResult: check.Failed, wantText: "4 requests were denied in the last minute: A, B"},
+		}, wantCheck: "credentials", wantResult: check.Warning, wantText: "4 requests were denied in the last minute: A, B"},
 		{name: "requests throttled", mutate: func(f *clusterFacts) {
 			f.controller.Requests = []status.Request{{Operation: "A", Result: "throttled", Count: 1}}
 		}, wantCheck: "throttling", wantResult: check.Warning, wantText: "1 requests were throttled"},
+		{name: "requests denied for a deleted service", mutate: func(f *clusterFacts) {
+			f.controller.Requests = []status.Request{{Operation: "A", Result: "denied", Count: 1}}
+		}, wantCheck: "credentials", wantResult: check.Warning, wantText: "for a service that was deleted"},
+		{name: "identity missing", mutate: func(f *clusterFacts) {
+			f.controller.IdentityProblem = "create ClusterProperty cluster.clusterset.k8s.io; it leaves at 2026-11-21T12:05:00Z (--leave-after)"
+		}, wantCheck: "identity", wantResult: check.Failed, wantText: "kubectl mcs join --context cls1 --cluster-id=cls1 --clusterset-id=set"},
 		{name: "a stale member", mutate: func(f *clusterFacts) { f.controller.Members[1].Stale = true }, wantCheck: "members", wantResult: check.Warning, wantText: "no heartbeat from cls2"},
+		{name: "a stale member that does not exist any more", mutate: func(f *clusterFacts) { f.controller.Members[1].Stale = true },
+			wantCheck: "members", wantResult: check.Warning, wantText: "kubectl mcs forget cls2 --context cls1"},
+		{name: "a refused record", mutate: func(f *clusterFacts) {
+			f.controller.Members[1].Problems = []string{"refused page 7: it has no signature"}
+			f.controller.Members[1].Refused = f.controller.Members[1].Problems
+		}, wantCheck: "signatures", wantResult: check.Warning, wantText: "cls2: refused page 7: it has no signature"},
+		{name: "own page is missing", mutate: func(f *clusterFacts) { f.controller.Members[0].Problems = []string{"page 7 is missing"} },
+			wantCheck: "exports", wantResult: check.Warning, wantText: "does not have all records of this cluster: page 7 is missing"},
+		{name: "own page is missing for another cluster", mutate: func(f *clusterFacts) { f.seenByOthers = []string{"cls2 reports: page 7 is missing"} },
+			wantCheck: "exports", wantResult: check.Warning, wantText: "cls2 reports: page 7 is missing"},
+		{name: "an import is not ready", mutate: func(f *clusterFacts) {
+			f.controller.Imports = []status.ImportProblem{{Key: mcs.Key{Namespace: "demo", Name: "web"}, Reason: "Failed", Message: "the derived Service is not managed"}}
+		}, wantCheck: "imports", wantResult: check.Failed, wantText: "kubectl mcs diagnose web -n demo --context cls1"},
+		{name: "held IPs", mutate: func(f *clusterFacts) { f.controller.HeldImports = 3 }},
 		{name: "a member with a problem", mutate: func(f *clusterFacts) { f.controller.Members[1].Problems = []string{"page 7"} },
 			wantCheck: "members", wantResult: check.Warning, wantText: "cls2: page 7"},
 		{name: "an export is not written yet", mutate: func(f *clusterFacts) { f.controller.Publications = []status.Publication{{}} }, wantCheck: "exports", wantResult: check.Warning, wantText: "yet"},
@@ -123,6 +146,32 @@ func TestChecks(t *testing.T) {
 				t.Errorf("%+v has no remedy", found)
 			}
 		})
+	}
+}
+
+// If requests are denied and the registry cannot be written, the credentials are the problem, or the services were deleted.
+func TestCredentialsCheckWithProblem(t *testing.T) {
+	f := healthyCluster()
+	f.controller.Requests = []status.Request{{Operation: "RegisterInstance", Result: "denied", Count: 3}}
+	f.controller.WriteProblem = "AccessDenied"
+	c := f.credentialsCheck()
+	if c.Result != check.Failed || !strings.Contains(c.Remedy, "docs/iam.md") || !strings.Contains(c.Remedy, "deleted services") {
+		t.Errorf("check %+v", c)
+	}
+}
+
+func TestProblemsSeenBy(t *testing.T) {
+	own, other, elsewhere := healthyCluster(), healthyCluster(), healthyCluster()
+	own.controller.Identity.UID, own.controller.Members[0].UID = "uid-1", "uid-1"
+	other.context, elsewhere.context = "cls2", "cls3"
+	other.controller.Members = []status.Member{
+		{ClusterID: "cls1", UID: "uid-1", Problems: []string{"page 7 is missing", "refused page 8: x"}, Refused: []string{"refused page 8: x"}},
+		{ClusterID: "cls3", UID: "uid-3", Problems: []string{"page 9 is missing"}},
+	}
+	elsewhere.controller.Identity.ClusterSetID = "another"
+	elsewhere.controller.Members = other.controller.Members
+	if diff := cmp.Diff([]string{"cls2 reports: page 7 is missing"}, own.problemsSeenBy([]*clusterFacts{other, elsewhere, {context: "cls4"}})); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
 // A Diagnosis has the steps of one service: first in each cluster that exports it, then in each that imports it.
@@ -156,6 +157,8 @@ func (f *ServiceFacts) controllerStep() check.Check {
 	case f.controller == nil:
 		c.Detail = f.controllerProblem
 		c.Remedy = fmt.Sprintf("run kubectl mcs check --context %s, and kubectl --context %[1]s -n %s get pods", f.Context, f.controllerNamespace)
+	case !f.controller.Leader:
+		c.Detail, c.Remedy = status.NoLeader, "run kubectl mcs check --wait 1m --context "+f.Context
 	case f.controller.Identity == nil:
 		c.Detail = "the cluster is not a member of a clusterset: " + f.controller.Problem
 		c.Remedy = joinRemedy(f.Context)
@@ -215,7 +218,7 @@ func (f *ServiceFacts) publicationStep() check.Check {
 		c.Result, c.Detail = check.Unknown, cmp.Or(f.registryProblem, "the controller did not respond")
 	case f.Registry.Publication == nil:
 		c.Result, c.Detail = check.Failed, "the controller does not export the service"
-		c.Remedy = fmt.Sprintf("see the conditions of the ServiceExport, and kubectl --context %s -n %s logs deployment/%s", f.Context, f.controllerNamespace, session.ManagerName)
+		c.Remedy = "see the conditions of the ServiceExport, and " + logsCommand(f.Context, f.controllerNamespace)
 	case f.Registry.Publication.State != "Exported":
 		c.Result, c.Detail = check.Failed, "the export is not written: "+cmp.Or(f.Registry.Publication.Problem, f.Registry.Publication.State)
 		c.Remedy = "run kubectl mcs check --context " + f.Context
@@ -313,7 +316,7 @@ func (f *ServiceFacts) importStep(exporters []string) check.Check {
 		c.Detail, c.Remedy = "not ready: "+conditionText(readiness), "see reason "+readiness.Reason+" in docs/reference/conditions.md"
 	case len(missing) > 0:
 		c.Detail = "its status lists " + cmp.Or(strings.Join(names, ", "), "no cluster") + ", not " + strings.Join(missing, ", ")
-		c.Remedy = fmt.Sprintf("repair the failed steps above, or see kubectl --context %s -n %s logs deployment/%s", f.Context, f.controllerNamespace, session.ManagerName)
+		c.Remedy = "repair the failed steps above, or see " + logsCommand(f.Context, f.controllerNamespace)
 	default:
 		c.Result = check.OK
 		c.Detail = strings.TrimSpace(fmt.Sprintf("%s %s from %s", f.Import.Spec.Type, strings.Join(f.Import.Spec.IPs, " "), strings.Join(names, ", ")))
@@ -323,10 +326,13 @@ func (f *ServiceFacts) importStep(exporters []string) check.Check {
 
 func (f *ServiceFacts) derivedServiceStep() check.Check {
 	c := check.Check{Name: "derived Service", Result: check.Failed}
-	logs := fmt.Sprintf("kubectl --context %s -n %s logs deployment/%s", f.Context, f.controllerNamespace, session.ManagerName)
+	logs := logsCommand(f.Context, f.controllerNamespace)
 	switch {
 	case f.derived == nil:
 		c.Detail, c.Remedy = "does not exist", "check whether a quota or an admission webhook rejects Services in this namespace: "+logs
+	case f.derived.Labels[plan.LabelAppManagedBy] != plan.ManagedBy:
+		c.Detail = "its label " + plan.LabelAppManagedBy + " is " + strconv.Quote(f.derived.Labels[plan.LabelAppManagedBy]) + ": another tool changed Service " + f.derived.Name
+		c.Remedy = "the controller restores it within seconds; if the other tool changes it again, exclude Services with label " + mcsv1beta1.LabelServiceName + " there"
 	case !slices.Contains(f.Import.Spec.IPs, f.derived.Spec.ClusterIP):
 		c.Detail = fmt.Sprintf("its IP %s differs from the ServiceImport's %s", f.derived.Spec.ClusterIP, strings.Join(f.Import.Spec.IPs, " "))
 		c.Remedy = "the controller updates the ServiceImport within seconds; if it does not, see " + logs

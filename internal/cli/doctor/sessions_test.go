@@ -33,7 +33,7 @@ func TestSessions(t *testing.T) {
 		}, Lines: []string{"diagnose web --context cls1,cls2"}},
 		{Name: "check", Setup: func(c clitest.Clusters) {
 			clitest.ExportWeb(c)
-			c["cls1"].Add(clitest.KubeProxy(3))
+			c["cls1"].Add(clitest.KubeProxy(3), clitest.ControllerDeployment(2))
 		}, Lines: []string{"check", "check --context cls1,cls2", "check -o yaml"}},
 		{Name: "check-nothing-installed", Setup: func(c clitest.Clusters) {
 			c["cls1"].Clear()

@@ -27,6 +27,9 @@ func Problems(context string, s *status.Status) []string {
 
 // clusterProblems returns the problems of the cluster itself.
 func clusterProblems(context string, s *status.Status) []string {
+	if !s.Leader {
+		return []string{context + ": " + status.NoLeader}
+	}
 	var lines []string
 	for _, problem := range []string{s.Problem, s.IdentityProblem, s.ReadProblem, s.WriteProblem} {
 		if problem != "" {
@@ -41,6 +44,9 @@ func clusterProblems(context string, s *status.Status) []string {
 			lines = append(lines, fmt.Sprintf("%s: %s is not exported: %s", context, p.Key, p.Problem))
 		}
 	}
+	for _, p := range s.Imports {
+		lines = append(lines, fmt.Sprintf("%s: the import of %s is not ready: %s: %s", context, p.Key, p.Reason, p.Message))
+	}
 	return lines
 }
 
@@ -49,7 +55,7 @@ func clustersetProblems(s *status.Status) []string {
 	var lines []string
 	for _, m := range s.Members {
 		if m.Stale {
-			lines = append(lines, fmt.Sprintf("member %s is stale: its last heartbeat was %s", m.ClusterID, heartbeatAge(m)))
+			lines = append(lines, fmt.Sprintf("member %s is stale: its last heartbeat was %s; if it does not exist any more, run kubectl mcs forget %[1]s", m.ClusterID, heartbeatAge(m)))
 		}
 		for _, p := range m.Problems {
 			lines = append(lines, fmt.Sprintf("member %s: %s", m.ClusterID, p))

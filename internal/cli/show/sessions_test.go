@@ -29,15 +29,23 @@ func TestSessions(t *testing.T) {
 			c["cls2"].Unreachable = true
 		}, Lines: []string{"status --context cls1,cls2", "get clusters --context cls1,cls2"}},
 		{Name: "status-no-controller", Setup: func(c clitest.Clusters) {
-			c["cls1"].Remove(clitest.ControllerPod("manager-abc", ""))
+			c["cls1"].RemovePods()
 			pod := clitest.ControllerPod("manager-new", "")
 			pod.Status.Conditions = nil
 			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
 				Reason: "ImagePullBackOff", Message: "no such image",
 			}}}}
-			c["cls2"].Remove(clitest.ControllerPod("manager-abc", ""))
+			c["cls2"].RemovePods()
 			c["cls2"].Add(pod)
 		}, Lines: []string{"status --context cls1,cls2"}},
+		{Name: "status-faults", Setup: func(c clitest.Clusters) {
+			st := &c["cls1"].ControllerStatus
+			st.IdentityProblem = "create ClusterProperty cluster.clusterset.k8s.io; it leaves at 2026-11-21T12:05:00Z (--leave-after)"
+			st.Members[1].Problems = []string{"refused the member record: its signature is not valid"}
+			st.Members[1].Refused = st.Members[1].Problems
+			st.Imports = []status.ImportProblem{{Key: clitest.DemoWeb, Reason: "Failed", Message: "Service imported-1 is not managed by this controller"}}
+			c["cls2"].Remove(clitest.ControllerPod("manager-abc", "")) // the leader is gone, the standby has not taken over
+		}, Lines: []string{"status --context cls1,cls2", "status -o yaml"}},
 		{Name: "get", Setup: func(c clitest.Clusters) {
 			clitest.ExportWeb(c)
 			c["cls2"].Add(&mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{

@@ -83,8 +83,12 @@ func (c clusterStatus) printRow(t *session.Table) {
 		clusterID, clusterSetID = id.ClusterID, id.ClusterSetID
 	}
 	switch {
+	case !c.Status.Leader:
+		state = "no leader"
 	case c.Status.Identity == nil:
 		state = "not a member"
+	case c.Status.IdentityProblem != "":
+		state = "identity problem"
 	case !c.Status.Synced:
 		state = "registry not read"
 	case c.Status.ReadProblem != "" || c.Status.WriteProblem != "":

@@ -15,6 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -77,6 +79,7 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 	}
 	session, problem := s.session()
 	out.Leaving, out.IdentityProblem = s.leaving(ctx), s.membership.State().IdentityProblem
+	out.Imports, out.HeldImports = s.importProblems(ctx, out.Time)
 	if session == nil {
 		out.Problem = problem
 		return out
@@ -131,6 +134,36 @@ func (s *statusSource) session() (*membership.Session, string) {
 	return nil, state.Problem
 }
 
+// pendingImport is how long a new import may be Pending before it is a problem: its Service gets an IP within a second.
+const pendingImport = 30 * time.Second
+
+// importProblems returns the ServiceImports that are not Ready, sorted, and the number of ended imports whose IPs are held.
+func (s *statusSource) importProblems(ctx context.Context, now time.Time) (problems []status.ImportProblem, held int) {
+	if !s.leads() {
+		return nil, 0
+	}
+	var imports mcsv1beta1.ServiceImportList
+	if s.reader.List(ctx, &imports, client.UnsafeDisableDeepCopy, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}) != nil {
+		return nil, 0
+	}
+	for i := range imports.Items {
+		readiness := meta.FindStatusCondition(imports.Items[i].Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady))
+		if readiness == nil || readiness.Status == metav1.ConditionTrue ||
+			readiness.Reason == string(mcsv1beta1.ServiceImportReasonPending) && now.Sub(readiness.LastTransitionTime.Time) < pendingImport {
+			continue
+		}
+		problems = append(problems, status.ImportProblem{
+			Key: kube.KeyOf(client.ObjectKeyFromObject(&imports.Items[i])), Reason: readiness.Reason, Message: readiness.Message,
+		})
+	}
+	slices.SortFunc(problems, func(a, b status.ImportProblem) int { return compareKeys(a.Key, b.Key) })
+	return problems, 0
+}
+
+func compareKeys(a, b mcs.Key) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+}
+
 // leaving returns the identities under which the cluster leaves. It returns none if they cannot be read, as without the permission to.
 func (s *statusSource) leaving(ctx context.Context) []mcs.Identity {
 	leaving, err := s.membership.LeavingIdentities(ctx)
@@ -148,6 +181,11 @@ func countMembers(members []registry.Member, own string, services []status.Servi
 		out[i] = status.Member{
 			ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Stale: m.Stale, Problems: m.Problems,
 			HeartbeatAge: max(0, now.Sub(m.LastSeen)).Round(100 * time.Millisecond).Seconds(),
+		}
+		for _, problem := range m.Problems {
+			if registry.IsRefused(problem) {
+				out[i].Refused = append(out[i].Refused, problem)
+			}
 		}
 		index[m.ClusterID] = &out[i]
 	}
@@ -196,9 +234,7 @@ func (s *statusSource) Services(ctx context.Context) ([]status.Service, error) {
 // services returns the services of keys and those that this cluster publishes, sorted.
 func (s *statusSource) services(ctx context.Context, session *membership.Session, keys []mcs.Key) ([]status.Service, error) {
 	keys = append(keys, s.exports.PublishedKeys()...)
-	slices.SortFunc(keys, func(a, b mcs.Key) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(keys, compareKeys)
 	keys = slices.Compact(keys)
 	out := make([]status.Service, 0, len(keys))
 	for _, key := range keys {
