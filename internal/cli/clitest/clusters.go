@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,11 +26,13 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
@@ -48,6 +51,8 @@ type Cluster struct {
 	ServiceList      []status.Service
 	ProbeResult      status.Probe
 	ReachProblems    map[string]string
+	// IgnoresRequests makes the controller ignore the requests of users in its ConfigMap.
+	IgnoresRequests bool
 	// Unreachable makes every connection to the controller's pod fail.
 	Unreachable bool
 	// Kubernetes is the version of the API server, Resources are the APIs that it serves.
@@ -159,7 +164,7 @@ func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
 		k.CoreDNS.Start()
 		k.CoreDNS.Kube.Resources = k.Resources
 		k.CoreDNS.Kube.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: k.Kubernetes}
-		k.client = fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(k.objects...).Build()
+		k.client = interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(k.objects...).Build(), k.handleRequests())
 		connections[name] = &session.Cluster{
 			Context: name, Kube: k.CoreDNS.Kube, Now: func() time.Time { return Today }, PollInterval: time.Millisecond,
 			Objects: func() (client.Client, error) { return k.client, nil }, ForwardPort: k.forwardPort,
@@ -167,6 +172,46 @@ func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
 	}
 	connections[""] = connections["cls1"]
 	return connections
+}
+
+// handleRequests makes the controller forget the clusters that users name in its ConfigMap.
+func (c *Cluster) handleRequests() interceptor.Funcs {
+	forget := func(ctx context.Context, w client.WithWatch, obj client.Object) error {
+		config, ok := obj.(*corev1.ConfigMap)
+		if !ok || config.Name != names.IdentityConfigMap || c.IgnoresRequests {
+			return nil
+		}
+		for key := range config.Data {
+			identity, isRequest := strings.CutSuffix(key, names.ForgetSuffix)
+			if _, id, _ := strings.Cut(identity, "."); isRequest {
+				delete(config.Data, key)
+				c.ControllerStatus.Members = slices.DeleteFunc(c.ControllerStatus.Members, func(m status.Member) bool { return m.ClusterID == id })
+			}
+		}
+		return w.Update(ctx, config)
+	}
+	return interceptor.Funcs{
+		Create: func(ctx context.Context, w client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			if err := w.Create(ctx, obj, opts...); err != nil {
+				return err
+			}
+			return forget(ctx, w, obj)
+		},
+		Patch: func(ctx context.Context, w client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if err := w.Patch(ctx, obj, patch, opts...); err != nil {
+				return err
+			}
+			return forget(ctx, w, obj)
+		},
+	}
+}
+
+// hasRequest reports whether a user requests that the cluster leaves under an identity.
+func (c *Cluster) hasRequest(ctx context.Context, clusterSetID, clusterID string) bool {
+	var config corev1.ConfigMap
+	err := c.client.Get(ctx, client.ObjectKey{Namespace: session.DefaultNamespace, Name: names.IdentityConfigMap}, &config)
+	_, ok := config.Data[names.LeaveKey(clusterSetID, clusterID)]
+	return err == nil && ok && !c.IgnoresRequests
 }
 
 // forwardPort connects to CoreDNS's DNS server or to the controller's status endpoint.
@@ -221,6 +266,10 @@ func (c *Cluster) Status(ctx context.Context) status.Status {
 	if c.client.Get(ctx, client.ObjectKey{Name: aboutv1beta1.ClusterIDProperty}, &id) != nil ||
 		c.client.Get(ctx, client.ObjectKey{Name: aboutv1beta1.ClusterSetIDProperty}, &set) != nil {
 		st.Identity, st.Problem = nil, "there is no ClusterProperty cluster.clusterset.k8s.io"
+		return st
+	}
+	if c.hasRequest(ctx, set.Spec.Value, id.Spec.Value) {
+		st.Identity, st.Problem = nil, "a user requested that it leaves"
 		return st
 	}
 	identity := *st.Identity

@@ -1,4 +1,5 @@
-// Package install has the commands that change a whole cluster: install, uninstall, join and leave.
+// Package install has the commands that change a whole cluster: install, uninstall, join,
+// leave and forget.
 package install
 
 import (
@@ -26,7 +27,7 @@ const installWait = 2 * time.Minute
 
 // Commands returns the commands of this package.
 func Commands(s *session.Session) []*cobra.Command {
-	return []*cobra.Command{installCommand(s), uninstallCommand(s), joinCommand(s), leaveCommand(s)}
+	return []*cobra.Command{installCommand(s), uninstallCommand(s), joinCommand(s), leaveCommand(s), forgetCommand(s)}
 }
 
 // installOptions are the flags of install.

@@ -17,6 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -77,6 +78,9 @@ func joinClusterSet(ctx context.Context, s *session.Session, k *session.Cluster,
 	}
 	c, err := k.Objects()
 	if err != nil {
+		return err
+	}
+	if _, err := writeRequests(ctx, s, k, map[string]any{names.LeaveKey(o.clusterSetID, o.clusterID): nil}); err != nil {
 		return err
 	}
 	for _, w := range wanted {
@@ -152,73 +156,4 @@ func waitForStatus(ctx context.Context, s *session.Session, k *session.Cluster, 
 		queryErr = errors.New(strings.Join(append(show.Problems(k.Context, &last), "run kubectl mcs status --context "+k.Context), "; "))
 	}
 	return nil, fmt.Errorf("timed out after %s: %w", timeout, queryErr)
-}
-
-func leaveCommand(s *session.Session) *cobra.Command {
-	var yes bool
-	var timeout time.Duration
-	cmd := &cobra.Command{
-		Use:   "leave",
-		Short: "Remove a cluster from its clusterset",
-		Long: "Deletes the two ClusterProperties. The controller then withdraws all exports of this cluster from the registry; services\n" +
-			"that the cluster has imported do not change. Asks for confirmation.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			k, err := s.OneCluster()
-			if err != nil {
-				return err
-			}
-			if !yes && !s.Confirm("Remove the cluster of context %s from its clusterset? The other clusters remove its endpoints.", k.Context) {
-				return errors.New("not confirmed: nothing was changed")
-			}
-			return leaveClusterSet(cmd.Context(), s, k, timeout)
-		},
-	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
-	cmd.Flags().DurationVar(&timeout, "wait", membershipWait, "how long to wait until the cluster has left; 0 does not wait")
-	return cmd
-}
-
-func leaveClusterSet(ctx context.Context, s *session.Session, k *session.Cluster, timeout time.Duration) error {
-	deleted, err := deleteProperties(ctx, s, k)
-	if err != nil {
-		return err
-	}
-	if !deleted {
-		s.Printf("%s: the cluster has no ClusterProperties with an identity", k.Context)
-	}
-	if timeout <= 0 {
-		return nil
-	}
-	last, err := waitForStatus(ctx, s, k, timeout, func(st *status.Status) bool {
-		return st.Leader && len(st.Leaving) == 0 && (st.Identity == nil || !deleted)
-	})
-	if err != nil {
-		return fmt.Errorf("waiting until the cluster has left: %w", err)
-	}
-	if last.Identity != nil {
-		return fmt.Errorf("the cluster is still %s of clusterset %s: the controller has its identity from the flags --cluster-id and --clusterset-id",
-			last.Identity.ClusterID, last.Identity.ClusterSetID)
-	}
-	s.Printf("%s: the cluster is not a member of a clusterset: %s", k.Context, last.Problem)
-	return nil
-}
-
-// deleteProperties deletes the cluster's identity and reports whether there was one.
-func deleteProperties(ctx context.Context, s *session.Session, k *session.Cluster) (deleted bool, err error) {
-	c, err := k.Objects()
-	if err != nil {
-		return false, err
-	}
-	for _, name := range []string{aboutv1beta1.ClusterIDProperty, aboutv1beta1.ClusterSetIDProperty} {
-		err := c.Delete(ctx, &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		if err != nil && !session.IsNotFound(err) {
-			return deleted, fmt.Errorf("deleting ClusterProperty %s: %w", name, err)
-		}
-		if err == nil {
-			deleted = true
-			s.Printf("%s: ClusterProperty %s deleted", k.Context, name)
-		}
-	}
-	return deleted, nil
 }

@@ -34,6 +34,20 @@ func TestSessions(t *testing.T) {
 			"join --cluster-id cls1 --clusterset-id set1", "join --cluster-id cls9 --clusterset-id set1", "join --cluster-id cls9 --clusterset-id set1 --force", "leave", "leave --yes",
 			"leave -y", "join --cluster-id new --clusterset-id other --wait 0s", "join --cluster-id A.b --clusterset-id x", "join --cluster-id a",
 		}},
+		{Name: "leave-no-controller", Setup: func(c clitest.Clusters) { c["cls1"].Remove(clitest.ControllerPod("manager-abc", "")) }, Lines: []string{
+			"leave --yes", "leave --yes",
+		}},
+		{Name: "leave-pending", Setup: func(c clitest.Clusters) { c["cls1"].IgnoresRequests = true }, Lines: []string{
+			"leave --yes --wait 5ms", "leave --yes --wait 0s",
+		}},
+		{Name: "forget", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls2"].ControllerStatus.Members[0].Stale = true
+		}, Lines: []string{
+			"forget --help", "forget cls1", "forget cls2", "forget cls2 --force --yes", "forget cls1 --context cls2", "forget cls1 --context cls2 --yes",
+			"forget cls1 --context cls2 --yes --wait 0s", "forget cls9 --context cls1,cls2 --yes", "forget A.b", "forget",
+		}},
+		{Name: "forget-pending", Setup: func(c clitest.Clusters) { c["cls1"].IgnoresRequests = true }, Lines: []string{"forget cls3 --yes --wait 5ms"}},
 		{Name: "join-duplicate-id", Setup: func(c clitest.Clusters) {
 			c["cls1"].Remove(clitest.Property(aboutv1beta1.ClusterIDProperty, ""))
 			c["cls1"].ControllerStatus.WriteProblem = `cluster ID "cls2" is already used by another cluster of the clusterset`

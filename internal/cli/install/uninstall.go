@@ -147,7 +147,7 @@ func (r removal) lines() []string {
 	case r.hasController:
 		lines = append(lines, "the cluster leaves its clusterset: its exports are withdrawn from the registry")
 	case len(r.installed) > 0:
-		lines = append(lines, "the cluster cannot leave its clusterset, because no controller runs: the other clusters keep its exports until it is stale")
+		lines = append(lines, "the cluster cannot leave its clusterset, because no controller runs: the other clusters keep its imports until kubectl mcs forget")
 	}
 	if r.hasDNS {
 		lines = append(lines, coredns.Zone+" is disabled in CoreDNS")
@@ -183,7 +183,7 @@ func (r removal) execute(ctx context.Context, s *session.Session, k *session.Clu
 	if r.hasController {
 		if err := leaveClusterSet(ctx, s, k, o.wait); err != nil {
 			return fmt.Errorf("%w\nThe controller was not removed, so that it can withdraw the exports of this cluster. To remove it anyway, delete "+
-				"Deployment %s/%s and run this command again: the other clusters then keep the endpoints of this cluster until it is stale",
+				"Deployment %s/%s and run this command again: the other clusters then keep the imports from this cluster until kubectl mcs forget",
 				err, s.ControllerNamespace, session.ManagerName)
 		}
 	}

@@ -1,0 +1,132 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+func leaveCommand(s *session.Session) *cobra.Command {
+	var yes bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "leave",
+		Short: "Remove a cluster from its clusterset",
+		Long: "Requests that the controller withdraws all exports of this cluster from the registry, waits until it has, and deletes the two\n" +
+			"ClusterProperties. Services that the cluster has imported do not change. Asks for confirmation. Without a controller, the\n" +
+			"exports stay in the registry, and the exit code is 3.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			k, err := s.OneCluster()
+			if err != nil {
+				return err
+			}
+			if !yes && !s.Confirm("Remove the cluster of context %s from its clusterset? The other clusters remove its endpoints.", k.Context) {
+				return errors.New("not confirmed: nothing was changed")
+			}
+			return leaveClusterSet(cmd.Context(), s, k, timeout)
+		},
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	cmd.Flags().DurationVar(&timeout, "wait", membershipWait, "how long to wait until the cluster has left; 0 does not wait")
+	return cmd
+}
+
+// leaveClusterSet requests that the controller leaves, waits until it has, and deletes the identity.
+func leaveClusterSet(ctx context.Context, s *session.Session, k *session.Cluster, timeout time.Duration) error {
+	identities, err := readIdentities(ctx, s, k)
+	if err != nil {
+		return err
+	}
+	_, leaderErr := s.Leader(ctx, k)
+	if leaderErr == nil && timeout > 0 {
+		// The identity may be that of flags.
+		if st, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus); err == nil && st.Identity != nil {
+			identities = append(identities, mcs.Identity{ClusterSetID: st.Identity.ClusterSetID, ClusterID: st.Identity.ClusterID})
+		}
+	}
+	if err := requestLeave(ctx, s, k, identities); err != nil {
+		return err
+	}
+	if leaderErr != nil {
+		return leaveWithoutController(ctx, s, k, identities, leaderErr)
+	}
+	if timeout <= 0 {
+		return deleteProperties(ctx, s, k)
+	}
+	if _, err := waitForStatus(ctx, s, k, timeout, hasLeft); err != nil {
+		return fmt.Errorf("waiting until the cluster has left: %w; the controller continues, and this command can be repeated", err)
+	}
+	if err := deleteProperties(ctx, s, k); err != nil {
+		return err
+	}
+	s.Printf("%s: the cluster is not a member of a clusterset: its exports are withdrawn", k.Context)
+	return nil
+}
+
+func hasLeft(st *status.Status) bool { return st.Leader && st.Identity == nil && len(st.Leaving) == 0 }
+
+// requestLeave requests that the controller leaves under the identities, and does not join under them again.
+func requestLeave(ctx context.Context, s *session.Session, k *session.Cluster, identities []mcs.Identity) error {
+	if len(identities) == 0 {
+		s.Printf("%s: the cluster has no identity", k.Context)
+		return nil
+	}
+	requests := map[string]any{}
+	for _, i := range identities {
+		requests[names.LeaveKey(i.ClusterSetID, i.ClusterID)] = requestedAt(k, "leave")
+	}
+	if _, err := writeRequests(ctx, s, k, requests); err != nil {
+		return err
+	}
+	for i, identity := range identities {
+		if !slices.Contains(identities[:i], identity) {
+			s.Printf("%s: requested that the controller leaves clusterset %s as %s", k.Context, identity.ClusterSetID, identity.ClusterID)
+		}
+	}
+	return nil
+}
+
+// leaveWithoutController deletes the identity of a cluster without a running controller, and reports what stays in the registry.
+func leaveWithoutController(ctx context.Context, s *session.Session, k *session.Cluster, identities []mcs.Identity, reason error) error {
+	if err := deleteProperties(ctx, s, k); err != nil || len(identities) == 0 {
+		return err
+	}
+	s.Printf("%s: no controller can leave: %v", k.Context, reason)
+	for i, identity := range identities {
+		if !slices.Contains(identities[:i], identity) {
+			s.Printf("%s: the exports of %s stay in the registry of clusterset %s until a controller runs in this cluster. Without one, the other clusters "+
+				"keep the imports: end them with kubectl mcs forget %s in each of them", k.Context, identity.ClusterID, identity.ClusterSetID, identity.ClusterID)
+		}
+	}
+	return session.ErrIncomplete
+}
+
+// deleteProperties deletes the ClusterProperties with the cluster's identity.
+func deleteProperties(ctx context.Context, s *session.Session, k *session.Cluster) error {
+	c, err := k.Objects()
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{aboutv1beta1.ClusterIDProperty, aboutv1beta1.ClusterSetIDProperty} {
+		err := c.Delete(ctx, &aboutv1beta1.ClusterProperty{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		if err != nil && !session.IsNotFound(err) {
+			return fmt.Errorf("deleting ClusterProperty %s: %w", name, err)
+		}
+		if err == nil {
+			s.Printf("%s: ClusterProperty %s deleted", k.Context, name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// readRequests returns the content of the ConfigMap in which the controller keeps the cluster's identities and reads the requests of users.
+func readRequests(ctx context.Context, s *session.Session, k *session.Cluster) (map[string]string, error) {
+	var object corev1.ConfigMap
+	if _, err := k.Find(ctx, s.ControllerNamespace, names.IdentityConfigMap, &object); err != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", s.ControllerNamespace, names.IdentityConfigMap, err)
+	}
+	return object.Data, nil
+}
+
+// writeRequests sets keys of the ConfigMap; nil removes one. It reports whether the controller's namespace exists.
+func writeRequests(ctx context.Context, s *session.Session, k *session.Cluster, values map[string]any) (bool, error) {
+	c, err := k.Objects()
+	if err != nil {
+		return false, err
+	}
+	change, err := json.Marshal(map[string]any{"data": values})
+	if err != nil {
+		return false, fmt.Errorf("writing a request: %w", err)
+	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.ControllerNamespace, Name: names.IdentityConfigMap}}
+	err = c.Patch(ctx, object, client.RawPatch(types.MergePatchType, change), client.FieldOwner(fieldManager))
+	if session.IsNotFound(err) {
+		object.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+		object.Data = map[string]string{}
+		for key, value := range values {
+			if text, ok := value.(string); ok {
+				object.Data[key] = text
+			}
+		}
+		if len(object.Data) == 0 {
+			return true, nil
+		}
+		err = c.Create(ctx, object, client.FieldOwner(fieldManager))
+	}
+	if session.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("writing ConfigMap %s/%s: %w", s.ControllerNamespace, names.IdentityConfigMap, err)
+	}
+	return true, nil
+}
+
+// requestedAt is the value of a request, for users.
+func requestedAt(k *session.Cluster, command string) string {
+	return "kubectl mcs " + command + " at " + k.Now().UTC().Format("2006-01-02T15:04:05Z")
+}
+
+// readIdentities returns the identities of the cluster, without UIDs: those that the controller remembers and that of the ClusterProperties.
+func readIdentities(ctx context.Context, s *session.Session, k *session.Cluster) ([]mcs.Identity, error) {
+	data, err := readRequests(ctx, s, k)
+	if err != nil {
+		return nil, err
+	}
+	var identities []mcs.Identity
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		clusterSet, cluster, _ := strings.Cut(key, ".")
+		if mcs.ValidateClusterID(clusterSet) == nil && mcs.ValidateClusterID(cluster) == nil {
+			identities = append(identities, mcs.Identity{ClusterSetID: clusterSet, ClusterID: cluster})
+		}
+	}
+	var id, set aboutv1beta1.ClusterProperty
+	for name, property := range map[string]*aboutv1beta1.ClusterProperty{aboutv1beta1.ClusterIDProperty: &id, aboutv1beta1.ClusterSetIDProperty: &set} {
+		if _, err := k.Find(ctx, "", name, property); err != nil {
+			return nil, fmt.Errorf("reading ClusterProperty %s: %w", name, err)
+		}
+	}
+	current := mcs.Identity{ClusterSetID: set.Spec.Value, ClusterID: id.Spec.Value}
+	if current.ClusterID != "" && current.ClusterSetID != "" && !slices.Contains(identities, current) {
+		identities = append(identities, current)
+	}
+	return identities, nil
+}
