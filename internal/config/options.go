@@ -30,10 +30,12 @@ type Options struct {
 	Identity   Identity
 	Membership Membership
 	Scope      Scope
-	Kubernetes Kubernetes
-	Election   Election
-	Serving    Serving
-	Log        Log
+	// ClusterSetIPHold is how long the clusterset IPs of an ended import stay reserved for its service.
+	ClusterSetIPHold time.Duration
+	Kubernetes       Kubernetes
+	Election         Election
+	Serving          Serving
+	Log              Log
 	// ShowVersion prints the version and exits.
 	ShowVersion bool
 }
@@ -112,6 +114,8 @@ func Default() Options {
 		// Deleting and applying CRDs or ClusterProperties again takes seconds, a failed GitOps sync minutes.
 		Membership: Membership{LeaveAfter: 5 * time.Minute},
 		Scope:      Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
+		// An hour covers a deployment that is rolled back, and a registry that is restored.
+		ClusterSetIPHold: time.Hour,
 		Kubernetes: Kubernetes{
 			// client-go's default of 5 a second would dominate every delay: a new import is five writes, a new export one or two,
 			// so 300 services at once would take five minutes. The API server protects itself (priority and fairness); this
@@ -165,6 +169,8 @@ func (o *Options) Flags() *pflag.FlagSet {
 	o.Identity.bind(flags)
 	o.Membership.bind(flags)
 	o.Scope.bind(flags)
+	flags.DurationVar(&o.ClusterSetIPHold, "clusterset-ip-hold", o.ClusterSetIPHold,
+		"Time that the clusterset IPs of an ended import stay reserved, so that the service gets them again when it is exported again. 0 releases them at once.")
 	o.Kubernetes.bind(flags)
 	o.Election.bind(flags)
 	o.Serving.bind(flags)
@@ -232,7 +238,14 @@ func (o *Options) Validate() error {
 	if o.Registry.Name == RegistryEtcd {
 		etcd = o.Etcd.validate()
 	}
-	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.validateHold(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+}
+
+func (o *Options) validateHold() error {
+	if o.ClusterSetIPHold < 0 {
+		return fmt.Errorf("--clusterset-ip-hold=%s: must not be negative", o.ClusterSetIPHold)
+	}
+	return nil
 }
 
 const (

@@ -120,6 +120,8 @@ func TestParse(t *testing.T) {
 		{name: "namespaces", args: "--export-namespaces=a,b --import-namespaces=team=a --auto-export-selector=mcs", want: func(o *Options) {
 			o.Scope = Scope{ExportNamespaces: "a,b", ImportNamespaces: "team=a", AutoExport: "mcs"}
 		}},
+		{name: "no hold", args: "--clusterset-ip-hold=0", want: func(o *Options) { o.ClusterSetIPHold = 0 }},
+		{name: "negative hold", args: "--clusterset-ip-hold=-1s", wantErr: []string{"--clusterset-ip-hold=-1s: must not be negative"}},
 		{
 			name: "invalid selectors", args: "--export-namespaces= --import-namespaces=a=b=c --auto-export-selector=!",
 			wantErr: []string{"--export-namespaces=: must select", "--import-namespaces=a=b=c: must be a label", "--auto-export-selector=!: must be"},

@@ -351,8 +351,8 @@ func TestImports_FollowServiceType(t *testing.T) {
 		if imp.Spec.Type != mcsv1beta1.Headless || len(imp.Spec.IPs) > 0 {
 			return fmt.Errorf("type %s with IPs %v", imp.Spec.Type, imp.Spec.IPs)
 		}
-		if err := s.b.get(t, mcs.Key{Namespace: s.key.Namespace, Name: mcs.DerivedName(s.key)}, &corev1.Service{}); err == nil {
-			return errors.New("the derived Service still exists")
+		if err := s.b.isHeld(t, s.key); err != nil {
+			return err
 		}
 		list := s.b.slicesOf(t, s.key)
 		if len(list) != 1 || list[0].Labels[discoveryv1.LabelServiceName] != "" {

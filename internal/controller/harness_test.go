@@ -334,6 +334,12 @@ func hubRegistry(hub *memory.Hub) membership.RegistryFactory {
 
 func (k *cluster) runWith(t *testing.T, newRegistry membership.RegistryFactory, options config.Options) *instance {
 	t.Helper()
+	return runConfig(t, k.cfg, newRegistry, options)
+}
+
+// runConfig starts a controller with a client configuration of its own.
+func runConfig(t *testing.T, cfg *rest.Config, newRegistry membership.RegistryFactory, options config.Options) *instance {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	i := &instance{stop: stop, done: make(chan error, 1)}
 	setup := Setup{
@@ -341,7 +347,7 @@ func (k *cluster) runWith(t *testing.T, newRegistry membership.RegistryFactory, 
 		Logger:      ctrllog.Log.WithValues("run", options.Identity.ClusterID),
 		NewRegistry: newRegistry,
 	}
-	go func() { i.done <- Run(ctx, k.cfg, setup) }()
+	go func() { i.done <- Run(ctx, cfg, setup) }()
 	t.Cleanup(func() { i.stopAndWait(t) })
 	return i
 }

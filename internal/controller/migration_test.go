@@ -385,6 +385,7 @@ func TestMigration(t *testing.T) {
 
 	// Both have migrated. Deleted exports are removed, and no finalizer blocks the deletion.
 	a.delete(t, controllertest.ServiceExport(key))
+	again := map[string][]string{"cls1": want["cls1"]}
 	delete(want, "cls1")
 	for _, k := range []*cluster{a, b} {
 		k.awaitTakeover(t, key, ips[k], want)
@@ -396,11 +397,17 @@ func TestMigration(t *testing.T) {
 				return fmt.Errorf("the ServiceImport exists: %w", err)
 			}
 			var list corev1.ServiceList
-			if err := k.admin.List(t.Context(), &list, client.InNamespace(key.Namespace), client.HasLabels{mcsv1beta1.LabelServiceName}); err != nil || len(list.Items) > 0 {
-				return fmt.Errorf("%d derived Services are left (%w)", len(list.Items), err)
+			if err := k.admin.List(t.Context(), &list, client.InNamespace(key.Namespace), client.HasLabels{mcsv1beta1.LabelServiceName}); err != nil || len(list.Items) != 1 || !plan.IsHeld(&list.Items[0]) {
+				return fmt.Errorf("%d derived Services are left (%w), want one that is held", len(list.Items), err)
 			}
 			return nil
 		})
+	}
+
+	// Exported again, the service gets the IPs that were held.
+	a.create(t, controllertest.ServiceExport(key))
+	for _, k := range []*cluster{a, b} {
+		k.awaitTakeover(t, key, ips[k], again)
 	}
 }
 

@@ -97,7 +97,6 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 		Metrics:                       metricsserver.Options{BindAddress: o.Serving.Metrics},
 		HealthProbeBindAddress:        o.Serving.Probes,
 		Controller: ctrlconfig.Controller{
-			MaxConcurrentReconciles: o.Kubernetes.Concurrency,
 			// A standby replica has its caches filled and takes over at once.
 			EnableWarmup:          new(true),
 			ReconciliationTimeout: reconcileTimeout,
@@ -133,6 +132,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	takeover := legacy.NewTakeover(mgr.GetClient(), setup.Options.Migration.ImportFromAWSController)
 	exporter := exports.New(exports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Requeuer: exportRequeuer, ReleaseExport: takeover.ReleaseExport,
+		Concurrency: setup.Options.Kubernetes.Concurrency,
 	})
 	if err := exporter.Register(mgr); err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
@@ -140,11 +140,12 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	importer := imports.New(imports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Metrics: metrics, Takeover: takeover,
 		Requeuer: importRequeuer, StaleRule: setup.Options.Registry.StaleRule(), MCSVersion: mcsVersion,
+		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold,
 	})
 	if err := importer.Register(mgr); err != nil {
 		return fmt.Errorf("setting up imports: %w", err)
 	}
-	if err := exports.NewAutoExporter(mgr.GetClient(), scope).Register(mgr); err != nil {
+	if err := exports.NewAutoExporter(mgr.GetClient(), scope, setup.Options.Kubernetes.Concurrency).Register(mgr); err != nil {
 		return fmt.Errorf("setting up automatic exports: %w", err)
 	}
 	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter); err != nil {

@@ -87,6 +87,11 @@ func ImportReady(m Merged, supported []corev1.IPFamily, ips []string) metav1.Con
 	return importCondition(true, mcsv1beta1.ServiceImportReasonReady, "the service can be used by its DNS name and its clusterset IP")
 }
 
+// ImportNotReady returns the ServiceImport condition Ready of an import that cannot be written, with the reason.
+func ImportNotReady(message string) metav1.Condition {
+	return importCondition(false, mcsv1beta1.ServiceImportReasonPending, message)
+}
+
 // SetCondition returns list with c in place of the condition of its type, and reports whether that is a change. It sets
 // ObservedGeneration to generation. The caller sets LastTransitionTime to now; SetCondition keeps the old time unless the status
 // changes. list is not changed.

@@ -24,6 +24,15 @@ func DerivedName(k Key) string {
 	return derivedNamePrefix + strings.ToLower(hash[:derivedNameHash])
 }
 
+// CutDerivedName splits the name of an object into the name of a derived Service, which it begins with, and the rest.
+func CutDerivedName(name string) (derived, rest string, ok bool) {
+	const length = len(derivedNamePrefix) + derivedNameHash
+	if len(name) < length || !strings.HasPrefix(name, derivedNamePrefix) {
+		return "", "", false
+	}
+	return name[:length], name[length:], true
+}
+
 // ValidateClusterID returns an error if id cannot be the ID of a cluster or a clusterset. KEP-2149 allows a DNS subdomain, but the
 // ID is also a label value (63 characters) and one label of the DNS names of headless endpoints (no dot).
 func ValidateClusterID(id string) error {

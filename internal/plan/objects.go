@@ -31,6 +31,9 @@ const (
 	// AnnotationStaleClusters lists the exporting clusters that are stale in this cluster. A restarted controller, which has to
 	// detect staleness again, does not bring their withdrawn endpoints back in the meantime.
 	AnnotationStaleClusters = "multicluster.k8s.aws/stale-clusters"
+	// AnnotationHeldSince is the annotation of a derived Service that only keeps its IPs, with the time (RFC 3339) at which its import
+	// ended.
+	AnnotationHeldSince = "multicluster.k8s.aws/held-since"
 )
 
 // IsManaged reports whether this controller created or took over obj. The controller changes no other object. Objects of the

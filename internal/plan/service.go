@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,10 @@ func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1
 	svc.Namespace, svc.Name = m.Key.Namespace, mcs.DerivedName(m.Key)
 	if existing != nil && !isImmutableChange(existing, families) {
 		svc = existing.DeepCopy()
+		delete(svc.Annotations, AnnotationHeldSince)
+		if existing.Spec.Type == corev1.ServiceTypeExternalName {
+			svc.Spec = corev1.ServiceSpec{}
+		}
 	}
 	svc.Labels = withKeys(svc.Labels, map[string]string{
 		LabelAppManagedBy:           ManagedBy,
@@ -48,6 +53,45 @@ func DerivedService(m mcs.Merged, owner *metav1.OwnerReference, existing *corev1
 	spec.TrafficDistribution = pointerOrNil(m.TrafficDistribution)
 	setFamilies(spec, families)
 	return svc
+}
+
+// RequestIPs sets in svc, a derived Service that has no IP, the IPs to ask for: those in ips that belong to a family of the Service. It
+// reports whether there are any. Kubernetes allocates the IP of another family as usual.
+func RequestIPs(svc *corev1.Service, ips []string) bool {
+	if svc == nil || len(svc.Spec.ClusterIPs) > 0 {
+		return false
+	}
+	var families []corev1.IPFamily
+	var wanted []string
+	for _, ip := range ips {
+		family := familyOf(ip)
+		usable := slices.Contains(svc.Spec.IPFamilies, family) || len(svc.Spec.IPFamilies) == 0 && len(wanted) == 0
+		if family != "" && usable && !slices.Contains(families, family) {
+			families, wanted = append(families, family), append(wanted, ip)
+		}
+	}
+	if len(wanted) == 0 {
+		return false
+	}
+	for _, family := range svc.Spec.IPFamilies {
+		if !slices.Contains(families, family) {
+			families = append(families, family)
+		}
+	}
+	svc.Spec.ClusterIP, svc.Spec.ClusterIPs, svc.Spec.IPFamilies = wanted[0], wanted, families
+	return true
+}
+
+// familyOf returns the family of ip, "" if it is no IP.
+func familyOf(ip string) corev1.IPFamily {
+	addr, err := netip.ParseAddr(ip)
+	switch {
+	case err != nil:
+		return ""
+	case addr.Is4():
+		return corev1.IPv4Protocol
+	}
+	return corev1.IPv6Protocol
 }
 
 // MustReplace reports whether existing cannot be updated to desired because the change concerns an immutable field: whether a

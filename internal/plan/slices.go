@@ -79,7 +79,7 @@ func Slices(in SliceInput) SliceChanges {
 		if !in.isManaged(s) {
 			continue
 		}
-		id := poolID{s.Labels[mcsv1beta1.LabelSourceCluster], s.AddressType}
+		id := poolID{SourceCluster(s), s.AddressType}
 		if pools[id] == nil {
 			pools[id] = &pool{id: id}
 		}
@@ -101,9 +101,8 @@ func Slices(in SliceInput) SliceChanges {
 
 // isManaged reports whether Slices may change s.
 func (in SliceInput) isManaged(s *discoveryv1.EndpointSlice) bool {
-	return IsManaged(s) && s.DeletionTimestamp == nil && s.Namespace == in.Key.Namespace &&
-		s.Labels[mcsv1beta1.LabelServiceName] == in.Key.Name &&
-		!slices.Contains(in.Unknown, s.Labels[mcsv1beta1.LabelSourceCluster])
+	return s.DeletionTimestamp == nil && s.Namespace == in.Key.Namespace && isImportedSlice(in.Key, s) &&
+		!slices.Contains(in.Unknown, SourceCluster(s))
 }
 
 // addChange adds the change that d requires, if any.

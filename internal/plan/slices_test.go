@@ -321,14 +321,33 @@ func TestSlices(t *testing.T) {
 			want: SliceChanges{Delete: []*discoveryv1.EndpointSlice{webSlice("cls3", 0, "10.14.0.1")}},
 		},
 		{
-			name: "slices of others and slices in deletion stay, their names are taken",
+			name: "slices in deletion and in other namespaces stay, their names are taken",
 			in: input([]mcs.Export{webExport("cls1", "10.10.0.1")},
-				edited(webSlice("cls1", 0, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Labels["endpointslice.kubernetes.io/managed-by"] = "me" }),
-				edited(webSlice("cls1", 1, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) { s.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }),
-				edited(webSlice("cls1", 2, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Labels["multicluster.kubernetes.io/service-name"] = "other" }),
-				edited(webSlice("cls1", 3, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Namespace = "other" }),
+				edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) { s.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }),
+				edited(webSlice("cls1", 1, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Namespace = "other" }),
 			),
-			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 4, "10.10.0.1")}},
+			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{webSlice("cls1", 2, "10.10.0.1")}},
+		},
+		{
+			name: "a slice that Kubernetes created for the derived Service stays",
+			in: input([]mcs.Export{webExport("cls1", "10.10.0.1")}, webSlice("cls1", 0, "10.10.0.1"),
+				edited(webSlice("cls1", 1, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) {
+					s.Name, s.Labels["endpointslice.kubernetes.io/managed-by"] = mcs.DerivedName(mcs.Key{Namespace: s.Namespace, Name: "web"})+"-x7kqp", "endpointslice-controller.k8s.io"
+				})),
+		},
+		{
+			name: "slices with the labels of another owner, cluster or service are repaired: their names tell",
+			in: input([]mcs.Export{webExport("cls1", "10.10.0.1"), webExport("cls2", "10.20.0.1")},
+				edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) { s.Labels["endpointslice.kubernetes.io/managed-by"] = "me" }),
+				edited(webSlice("cls1", 1, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Labels["multicluster.kubernetes.io/service-name"] = "other" }),
+				edited(webSlice("cls2", 0, "10.20.0.1"), func(s *discoveryv1.EndpointSlice) { s.Labels["multicluster.kubernetes.io/source-cluster"] = "cls1" }),
+			),
+			want: SliceChanges{
+				Update: []*discoveryv1.EndpointSlice{webSlice("cls1", 0, "10.10.0.1"), webSlice("cls2", 0, "10.20.0.1")},
+				Delete: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 1, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) {
+					s.Labels["multicluster.kubernetes.io/service-name"] = "other"
+				})},
+			},
 		},
 		{
 			name: "labels and owner are restored, labels of others stay",

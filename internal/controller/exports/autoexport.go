@@ -23,13 +23,14 @@ import (
 // AutoExporter creates a ServiceExport for each Service that --auto-export-selector selects, and deletes it when the Service
 // is no longer selected. It also runs without the flag, to delete the ServiceExports of a previous setting.
 type AutoExporter struct {
-	client client.Client
-	scope  *kube.Scope
+	client      client.Client
+	scope       *kube.Scope
+	concurrency int
 }
 
-// NewAutoExporter returns the controller of automatic exports.
-func NewAutoExporter(c client.Client, scope *kube.Scope) *AutoExporter {
-	return &AutoExporter{client: c, scope: scope}
+// NewAutoExporter returns the controller of automatic exports, which reconciles concurrency Services in parallel.
+func NewAutoExporter(c client.Client, scope *kube.Scope, concurrency int) *AutoExporter {
+	return &AutoExporter{client: c, scope: scope, concurrency: concurrency}
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -70,6 +71,7 @@ func (r *AutoExporter) Register(mgr manager.Manager) error {
 		For(&corev1.Service{}).
 		Watches(&mcsv1beta1.ServiceExport{}, &handler.EnqueueRequestForObject{}).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToServices), kube.NamespaceLabelsChanged).
+		WithOptions((&kube.Requeuer{}).Options(r.concurrency)).
 		Complete(r)
 }
 

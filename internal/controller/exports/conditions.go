@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -22,8 +24,12 @@ type exportFacts struct {
 	denial string
 	// problem is why nothing is exported although the export is valid.
 	problem string
-	// synced reports whether the registry has been read, and so whether the following fields are known.
-	synced bool
+	// synced reports whether the registry has been read, and so whether the following fields are known. readProblem is the reason why
+	// it has not.
+	synced      bool
+	readProblem error
+	// unshown is how long the registry has not shown the export as it is now.
+	unshown time.Duration
 	// status is the export's status in the registry.
 	status registry.PublishStatus
 	// unknown reports whether exports may exist besides those that conflicts was decided from.
@@ -46,12 +52,14 @@ func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1
 		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.denial}), mcs.ExportConflict(nil)}
 	case f.problem != "":
 		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.problem})}
+	case !f.synced && f.staysReady(existing):
+		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Exported: true})}
 	case !f.synced:
-		return []metav1.Condition{f.valid, readyOrPending(existing)}
+		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.unreadText()})}
 	}
 	ready := mcs.ExportReady(mcs.Progress{Exported: f.status.State == registry.Exported, Problem: problemText(f.status.Err)})
-	if f.status.Err == nil && f.status.State == registry.Pending {
-		ready = readyOrPending(existing)
+	if f.status.State == registry.Pending && f.staysReady(existing) {
+		ready = mcs.ExportReady(mcs.Progress{Exported: true})
 	}
 	out := []metav1.Condition{f.valid, ready}
 	if conflict := mcs.ExportConflict(f.conflicts); !f.unknown || conflict.Status == metav1.ConditionTrue {
@@ -60,11 +68,35 @@ func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1
 	return out
 }
 
-// readyOrPending returns condition Ready of an export that the registry does not show yet. An export that was Ready stays
-// Ready: only its latest change is pending, and Ready would otherwise change with every endpoint.
-func readyOrPending(existing []metav1.Condition) metav1.Condition {
-	i := slices.IndexFunc(existing, func(c metav1.Condition) bool { return c.Type == string(mcsv1beta1.ServiceExportConditionReady) })
-	return mcs.ExportReady(mcs.Progress{Exported: i >= 0 && existing[i].Status == metav1.ConditionTrue})
+const (
+	// problemGrace is how long an export that was Ready stays Ready while it cannot be written: a failure that a retry resolves needs
+	// no action.
+	problemGrace = 5 * time.Second
+	// pendingGrace is how long it stays Ready while the registry shows an older version, or has not been read since this process
+	// started. The write of a page takes seconds, and a minute when AWS throttles.
+	pendingGrace = time.Minute
+)
+
+// grace returns how long the registry may not show an export that was Ready, as it is now.
+func (f exportFacts) grace() time.Duration {
+	if f.status.Err != nil {
+		return problemGrace
+	}
+	return pendingGrace
+}
+
+// staysReady reports whether an export that the registry does not show stays Ready: it was, and only its latest change is pending.
+// Ready would otherwise change with every endpoint.
+func (f exportFacts) staysReady(existing []metav1.Condition) bool {
+	return meta.IsStatusConditionTrue(existing, string(mcsv1beta1.ServiceExportConditionReady)) && f.unshown < f.grace()
+}
+
+// unreadText returns the problem of an export in a registry that has not been read, "" for one that has just been created.
+func (f exportFacts) unreadText() string {
+	if f.unshown < pendingGrace {
+		return ""
+	}
+	return "the registry has not been read since the controller started, so it is unknown whether it shows the export: " + problemText(f.readProblem)
 }
 
 func problemText(err error) string {

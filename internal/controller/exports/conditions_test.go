@@ -74,8 +74,31 @@ func TestDecideExportConditions(t *testing.T) {
 			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts"},
 		},
 		{
-			name:  "a change that cannot be written",
+			name:  "a change that is not shown for long",
+			facts: exportFacts{valid: valid, synced: true, unshown: pendingGrace, status: registry.PublishStatus{State: registry.Pending}},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=False Pending", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "not read for long, exported by a previous process",
+			facts: exportFacts{valid: valid, unshown: pendingGrace, readProblem: errors.New("no answer")},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=False Failed"},
+		},
+		{
+			name:  "a write of a change has failed a moment ago",
 			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Pending, Err: errors.New("denied")}},
+			have:  readyBefore,
+			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "a new export that cannot be written",
+			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Pending, Err: errors.New("denied")}},
+			want:  []string{"Valid=True Valid", "Ready=False Failed", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "a change that cannot be written",
+			facts: exportFacts{valid: valid, synced: true, unshown: problemGrace, status: registry.PublishStatus{State: registry.Pending, Err: errors.New("denied")}},
 			have:  readyBefore,
 			want:  []string{"Valid=True Valid", "Ready=False Failed", "Conflict=False NoConflicts"},
 		},

@@ -9,7 +9,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -29,6 +28,8 @@ type Controller struct {
 	events     kube.EventRecorder
 	now        func() time.Time
 	requeuer   *kube.Requeuer
+	// concurrency is the number of exports that are reconciled in parallel.
+	concurrency int
 	// releaseExport removes the finalizer of another controller from a ServiceExport; nil if there is none.
 	releaseExport func(context.Context, mcs.Key) error
 
@@ -36,6 +37,8 @@ type Controller struct {
 	published sync.Map // mcs.Key -> publishedExport
 	// warnings holds the registry's last warnings by key, to report changes only.
 	warnings sync.Map // mcs.Key -> string
+	// unshown holds since when the registry has not shown an export as it is.
+	unshown sync.Map // mcs.Key -> time.Time
 }
 
 // publishedExport is an export and what had to be left out of it.
@@ -54,6 +57,8 @@ type Config struct {
 	Events     kube.EventRecorder
 	// Requeuer requeues services for this controller alone.
 	Requeuer *kube.Requeuer
+	// Concurrency is the number of exports that are reconciled in parallel.
+	Concurrency int
 	// ReleaseExport removes the finalizer of another controller from a ServiceExport; it may be nil.
 	ReleaseExport func(context.Context, mcs.Key) error
 }
@@ -62,7 +67,7 @@ type Config struct {
 func New(cfg Config) *Controller {
 	return &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, now: time.Now, requeuer: cfg.Requeuer,
-		releaseExport: cfg.ReleaseExport,
+		concurrency: cfg.Concurrency, releaseExport: cfg.ReleaseExport,
 	}
 }
 
@@ -91,14 +96,24 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if src.ServiceExport == nil {
 		return reconcile.Result{}, nil
 	}
-	if delay := r.statusDelay(key, src.ServiceExport, facts); delay > 0 {
+	return r.reconcileStatus(ctx, key, src.ServiceExport, facts)
+}
+
+// reconcileStatus writes the status of exp when that is due.
+func (r *Controller) reconcileStatus(ctx context.Context, key mcs.Key, exp *mcsv1beta1.ServiceExport, facts exportFacts) (reconcile.Result, error) {
+	if delay := r.statusDelay(key, exp, facts); delay > 0 {
 		return reconcile.Result{RequeueAfter: delay}, nil
 	}
 	// Of many new exports, all are published before the first statuses are written.
-	if len(src.ServiceExport.Status.Conditions) == 0 && !facts.needsUser() && r.requeuer.Defer(key) {
+	if len(exp.Status.Conditions) == 0 && !facts.needsUser() && r.requeuer.Defer(key) {
 		return reconcile.Result{}, nil
 	}
-	return kube.RequeueOnConflict(r.updateStatus(ctx, src.ServiceExport, facts))
+	changes := facts.problem == "" && (!facts.synced || facts.status.State == registry.Pending && facts.staysReady(exp.Status.Conditions))
+	result, err := kube.RequeueOnConflict(r.updateStatus(ctx, exp, facts))
+	if changes {
+		result.RequeueAfter = max(result.RequeueAfter, facts.grace()-facts.unshown)
+	}
+	return result, err
 }
 
 // Register adds the controller to mgr. It reconciles a service when its ServiceExport, Service or EndpointSlices change, when
@@ -112,7 +127,7 @@ func (r *Controller) Register(mgr manager.Manager) error {
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(m.MapSlice)).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceLabelsChanged).
 		WatchesRawSource(r.requeuer.Source()).
-		WithOptions(controller.Options{NewQueue: r.requeuer.NewQueue}).
+		WithOptions(r.requeuer.Options(r.concurrency)).
 		Complete(r)
 }
 

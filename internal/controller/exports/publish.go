@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -18,7 +19,7 @@ import (
 // publish publishes src as the export of key, or withdraws the export if src is not exported, and adds the result to facts.
 func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kube.LocalSource, key mcs.Key, facts *exportFacts) error {
 	view, err := reg.Lookup(ctx, key)
-	facts.synced = err == nil
+	facts.synced, facts.readProblem = err == nil, err
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
 		return fmt.Errorf("looking up the exports of %s: %w", key, err)
 	}
@@ -34,13 +35,26 @@ func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kub
 		return r.withdraw(ctx, reg, key, false)
 	}
 	if view, err = reg.Lookup(ctx, key); err != nil {
-		facts.synced = false
+		facts.synced, facts.readProblem = false, err
+		facts.unshown = r.unshownFor(key, true)
 		return nil //nolint:nilerr // not read yet: the status stays as it is until the registry has been read
 	}
 	r.reportWarnings(ctx, src.ServiceExport, key, view.Local.Warnings)
 	facts.status, facts.unknown = view.Local, len(view.Unknown) > 0 || view.Incomplete
+	facts.unshown = r.unshownFor(key, view.Local.State != registry.Exported)
 	facts.conflicts = mcs.Merge(append(slices.Clone(view.Exports), exp)).Conflicts
 	return nil
+}
+
+// unshownFor returns how long the registry has not shown the export of key as it is.
+func (r *Controller) unshownFor(key mcs.Key, unshown bool) time.Duration {
+	if !unshown {
+		r.unshown.Delete(key)
+		return 0
+	}
+	now := r.now()
+	since, _ := r.unshown.LoadOrStore(key, now)
+	return now.Sub(since.(time.Time))
 }
 
 // reportWarnings reports the registry's warnings about an export when they change.
@@ -57,6 +71,7 @@ func (r *Controller) reportWarnings(ctx context.Context, exp *mcsv1beta1.Service
 func (r *Controller) withdraw(ctx context.Context, reg registry.Registry, key mcs.Key, absent bool) error {
 	r.published.Delete(key)
 	r.warnings.Delete(key)
+	r.unshown.Delete(key)
 	if absent {
 		return nil
 	}

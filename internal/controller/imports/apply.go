@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +41,7 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 		Owner:        r.ownerOf(o.imp),
 		Existing:     f.slices,
 	})
-	if err := r.applySlices(ctx, changes); err != nil {
+	if err := r.applySlices(ctx, f.key, changes); err != nil {
 		return 0, kube.IgnoreTerminatingNamespace(err)
 	}
 	r.metrics.observePropagation(session, propagatedExports(d, before), changes, r.now())
@@ -49,7 +50,7 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 		return 0, nil
 	}
 	if o.unowned {
-		if _, err := r.applyDerivedService(ctx, o.derived, r.derivedService(o, o.derived, true)); err != nil {
+		if _, err := r.applyDerivedService(ctx, f, o, true); err != nil {
 			return 0, kube.IgnoreTerminatingNamespace(err)
 		}
 	}
@@ -58,10 +59,23 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 	if err := r.updateStatus(ctx, o.imp, status); err != nil {
 		return 0, err
 	}
-	if r.takeover == nil || len(d.unknown) > 0 {
-		return 0, nil
+	var requeueAfter time.Duration
+	if !containsAll(o.supported, d.merged.IPFamilies) {
+		requeueAfter = familiesMaxAge // the cluster may get the missing family
 	}
-	return r.takeover.RetireObjects(ctx, f.takeover)
+	if r.takeover == nil || len(d.unknown) > 0 {
+		return requeueAfter, nil
+	}
+	retireAfter, err := r.takeover.RetireObjects(ctx, f.takeover)
+	return sooner(requeueAfter, retireAfter), err
+}
+
+// sooner returns the smaller of two delays, of which 0 means never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // importObjects are the current ServiceImport and derived Service, nil if there is none.
@@ -77,34 +91,66 @@ type importObjects struct {
 
 // applyObjects writes ServiceImport and derived Service if they differ.
 func (r *Controller) applyObjects(ctx context.Context, f importFacts, d importDecision) (o importObjects, err error) {
-	o = importObjects{usable: d.merged, derived: f.derived}
-	if o.supported, err = r.families.supported(ctx, f.key.Namespace); err != nil {
+	o = importObjects{usable: d.merged, derived: f.derived, imp: f.imp}
+	if o.supported, err = r.families.supported(ctx, f.key.Namespace, d.merged.IPFamilies); err != nil {
 		return o, err
 	}
 	if o.usable.TrafficDistribution, err = r.distributions.usable(ctx, f.key.Namespace, d.merged.TrafficDistribution); err != nil {
 		return o, err
 	}
-	if f.imp == nil && f.derived == nil {
+	before := r.previousIPs(f)
+	switch {
+	case f.imp == nil && f.derived == nil:
 		o.imp, o.derived, err = r.createObjects(ctx, f, d, o)
-	} else {
-		o.imp, err = r.applyServiceImport(ctx, f, f.imp, d, o.derived)
+	case f.derived != nil:
+		o.imp, err = r.applyServiceImport(ctx, f, f.imp, d, f.derived)
+	default: // the ServiceImport has the IPs that the derived Service had, until that exists again
 	}
 	if err != nil {
 		return o, err
 	}
-	o.unowned = isNew(o.imp) && o.derived != nil && len(o.derived.OwnerReferences) == 0
-	if o.derived, err = r.applyDerivedService(ctx, o.derived, r.derivedService(o, o.derived, !o.unowned)); err != nil {
+	// A held Service gets its owner with the loss of its mark. Without both it would be taken for one that was left behind.
+	o.unowned = isNew(o.imp) && o.derived != nil && len(o.derived.OwnerReferences) == 0 && !plan.IsHeld(o.derived)
+	if o.derived, err = r.applyDerivedService(ctx, f, o, !o.unowned); err != nil {
 		return o, err
 	}
-	o.imp, err = r.applyServiceImport(ctx, f, o.imp, d, o.derived)
-	return o, err
+	if o.imp, err = r.applyServiceImport(ctx, f, o.imp, d, o.derived); err != nil {
+		return o, err
+	}
+	r.recordIPs(f.key, o, before)
+	return o, nil
+}
+
+// previousIPs returns the IPs that clients may know of an import whose derived Service does not exist: those of the ServiceImport, or if
+// that was deleted as well, those that this process saw last.
+func (r *Controller) previousIPs(f importFacts) []string {
+	if f.isOwn() && len(f.imp.Spec.IPs) > 0 {
+		return f.imp.Spec.IPs
+	}
+	if ips, ok := r.lastIPs.Load(f.key); ok {
+		return ips.([]string)
+	}
+	return nil
+}
+
+// recordIPs remembers the IPs of an import, and reports that it has others than before.
+func (r *Controller) recordIPs(key mcs.Key, o importObjects, before []string) {
+	ips := ipsOf(o.derived)
+	if len(ips) == 0 {
+		return
+	}
+	r.lastIPs.Store(key, ips)
+	if len(before) > 0 && !slices.Contains(before, ips[0]) {
+		r.events.Publish(kube.ClusterSetIPChanged(o.imp, fmt.Sprintf("the clusterset IP was %s and is %s now, because the derived Service had to be created again "+
+			"and could not get its IP back: clients that keep the old address must resolve the name again", strings.Join(before, ","), strings.Join(ips, ","))))
+	}
 }
 
 // createObjects creates the objects of a new import: first the derived Service, without an owner, so that the ServiceImport
 // has its IPs from the beginning and is written once. The owner reference, which is for the garbage collector, is added with
 // the status. If the Service cannot be created, the ServiceImport is created all the same.
 func (r *Controller) createObjects(ctx context.Context, f importFacts, d importDecision, o importObjects) (*mcsv1beta1.ServiceImport, *corev1.Service, error) {
-	derived, serviceErr := r.applyDerivedService(ctx, nil, r.derivedService(o, nil, false))
+	derived, serviceErr := r.applyDerivedService(ctx, f, o, false)
 	imp, err := r.applyServiceImport(ctx, f, nil, d, derived)
 	if apierrors.IsAlreadyExists(err) && derived != nil {
 		serviceErr = kube.Delete(ctx, r.client, derived) // the ServiceImport of another owner prevents the import
@@ -171,34 +217,56 @@ func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, exis
 	return want, nil
 }
 
-// applyDerivedService writes the derived Service if it differs from existing, deletes it if want is nil, and returns it.
-func (r *Controller) applyDerivedService(ctx context.Context, existing, want *corev1.Service) (*corev1.Service, error) {
+// applyDerivedService writes the derived Service if it differs from o.derived, and returns it. If there should be none, it holds the
+// IPs of the existing one.
+func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o importObjects, owned bool) (*corev1.Service, error) {
+	existing, want := o.derived, r.derivedService(o, o.derived, owned)
 	switch {
-	case existing != nil && (want == nil || plan.MustReplace(existing, want)):
+	case want == nil:
+		return nil, r.endService(ctx, f.key, existing)
+	case existing == nil:
+		return want, r.createDerivedService(ctx, want, r.previousIPs(f))
+	case plan.MustReplace(existing, want):
 		if err := kube.Delete(ctx, r.client, existing); err != nil {
 			return nil, err
 		}
-		existing = nil
-	case existing != nil && apiequality.Semantic.DeepEqual(existing, want):
+		return want, r.createDerivedService(ctx, want, nil)
+	case apiequality.Semantic.DeepEqual(existing, want):
 		return existing, nil
 	}
-	switch {
-	case want == nil:
-		return nil, nil
-	case existing == nil:
-		if err := r.client.Create(ctx, want); err != nil {
-			return nil, fmt.Errorf("creating derived Service %s/%s: %w", want.Namespace, want.Name, err)
-		}
-	default:
-		if err := r.client.Update(ctx, want); err != nil {
-			return nil, fmt.Errorf("updating derived Service %s/%s: %w", want.Namespace, want.Name, err)
-		}
+	plan.RequestIPs(want, r.previousIPs(f)) // only one that another client turned into an ExternalName has none
+	if err := r.client.Update(ctx, want); err != nil {
+		return nil, fmt.Errorf("updating derived Service %s/%s: %w", want.Namespace, want.Name, err)
 	}
 	return want, nil
 }
 
+// createDerivedService creates the derived Service, with the IPs that it had before if they are free.
+func (r *Controller) createDerivedService(ctx context.Context, want *corev1.Service, before []string) error {
+	dynamic := want.DeepCopy()
+	requested := plan.RequestIPs(want, before)
+	err := r.client.Create(ctx, want)
+	if requested && apierrors.IsInvalid(err) && isAboutField(err, "spec.clusterIP") {
+		log.FromContext(ctx).Info("Failed to get the IPs that the derived Service had before, allocating others", "ips", want.Spec.ClusterIPs, "error", err.Error())
+		dynamic.DeepCopyInto(want)
+		err = r.client.Create(ctx, want)
+	}
+	if err != nil {
+		return fmt.Errorf("creating derived Service %s/%s: %w", want.Namespace, want.Name, err)
+	}
+	return nil
+}
+
 // applySlices writes changes in an order in which no endpoint that stays is ever missing.
-func (r *Controller) applySlices(ctx context.Context, changes plan.SliceChanges) error {
+func (r *Controller) applySlices(ctx context.Context, key mcs.Key, changes plan.SliceChanges) error {
+	if changes.IsEmpty() {
+		return nil
+	}
+	var written []string
+	for _, s := range slices.Concat(changes.Create, changes.Update, changes.Delete) {
+		written = append(written, s.Name)
+	}
+	r.written.Store(key, written)
 	for _, s := range changes.Create {
 		if err := r.client.Create(ctx, s); err != nil {
 			return fmt.Errorf("creating EndpointSlice %s/%s: %w", s.Namespace, s.Name, err)
@@ -228,37 +296,6 @@ func (r *Controller) updateStatus(ctx context.Context, imp *mcsv1beta1.ServiceIm
 	if err := r.client.Status().Update(ctx, after); err != nil {
 		return fmt.Errorf("updating the status of ServiceImport %s/%s: %w", imp.Namespace, imp.Name, err)
 	}
-	return nil
-}
-
-// removeImport deletes the import. The garbage collector would delete the derived Service and the slices too, but later, and
-// until then DNS and kube-proxy would send clients there.
-func (r *Controller) removeImport(ctx context.Context, f importFacts) error {
-	if f.imp != nil {
-		if err := kube.Delete(ctx, r.client, f.imp); err != nil {
-			return err
-		}
-	}
-	if f.derived != nil && !f.hasForeignDerived() {
-		if err := kube.Delete(ctx, r.client, f.derived); err != nil {
-			return err
-		}
-	}
-	if r.takeover != nil {
-		if err := r.takeover.DeleteServices(ctx, f.takeover); err != nil {
-			return err
-		}
-	}
-	for _, s := range f.slices {
-		if err := kube.Delete(ctx, r.client, s); err != nil {
-			return err
-		}
-	}
-	reason := "no cluster exports the service"
-	if f.excluded {
-		reason = "the namespace is not among --import-namespaces"
-	}
-	log.FromContext(ctx).Info("Removed import", "reason", reason)
 	return nil
 }
 

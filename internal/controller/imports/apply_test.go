@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // The derived Service is created before the ServiceImport. It must not be left behind if the ServiceImport cannot be created.
@@ -55,7 +57,7 @@ func TestApplyResumesPartialImport(t *testing.T) {
 				},
 			}).Build()
 			r := &Controller{
-				client: cl, mcsVersion: controllertest.MCSVersion, families: &families{known: []corev1.IPFamily{corev1.IPv4Protocol}}, distributions: &distributions{},
+				client: cl, mcsVersion: controllertest.MCSVersion, now: time.Now, families: &families{now: time.Now, known: []corev1.IPFamily{corev1.IPv4Protocol}, detected: time.Now()}, distributions: &distributions{},
 			}
 			f := importFacts{key: webKey, derivedName: mcs.DerivedName(webKey)}
 			d := importDecision{merged: mcs.Merge([]mcs.Export{exportOf("cls2", 80)})}
@@ -66,7 +68,7 @@ func TestApplyResumesPartialImport(t *testing.T) {
 			if err := cl.Get(t.Context(), name, &imp); err != nil {
 				t.Fatal(err)
 			}
-			if ours := !isForeign(&imp); ours != c.wantImport {
+			if ours := plan.IsManaged(&imp); ours != c.wantImport {
 				t.Errorf("the ServiceImport is ours: %v, want %v", ours, c.wantImport)
 			}
 			var svc corev1.Service

@@ -10,9 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -20,19 +18,21 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // Controller reconciles the imports of this cluster.
 type Controller struct {
-	client     client.Client
-	membership *membership.Membership
-	scope      *kube.Scope
-	events     kube.EventRecorder
-	metrics    *Metrics
-	takeover   Takeover
-	requeuer   *kube.Requeuer
-	staleRule  mcs.StaleRule
+	client      client.Client
+	membership  *membership.Membership
+	scope       *kube.Scope
+	events      kube.EventRecorder
+	metrics     *Metrics
+	takeover    Takeover
+	requeuer    *kube.Requeuer
+	staleRule   mcs.StaleRule
+	concurrency int
+	// hold is how long the clusterset IPs of an ended import stay reserved.
+	hold time.Duration
 	// mcsVersion is the served version of the MCS API, which owner references to ServiceImports name.
 	mcsVersion schema.GroupVersion
 	now        func() time.Time
@@ -42,6 +42,11 @@ type Controller struct {
 	waiters       *namespaceWaiters
 	// reported holds the keys of imports that are reported as prevented by an object of another owner.
 	reported sync.Map // mcs.Key -> struct{}
+	// lastIPs holds the IPs of the imports, written the names of the slices that the last reconcile of an import wrote, and failing
+	// since when the objects of an import cannot be written.
+	lastIPs sync.Map // mcs.Key -> []string
+	written sync.Map // mcs.Key -> []string
+	failing sync.Map // mcs.Key -> time.Time
 }
 
 // Config configures New.
@@ -57,6 +62,10 @@ type Config struct {
 	// Takeover may be nil.
 	Takeover  Takeover
 	StaleRule mcs.StaleRule
+	// Concurrency is the number of imports that are reconciled in parallel.
+	Concurrency int
+	// Hold is how long the clusterset IPs of an ended import stay reserved; 0 releases them at once.
+	Hold time.Duration
 	// MCSVersion is the served version of the MCS API.
 	MCSVersion schema.GroupVersion
 }
@@ -66,17 +75,19 @@ func New(cfg Config) *Controller {
 	return &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, metrics: cfg.Metrics,
 		takeover: cfg.Takeover, requeuer: cfg.Requeuer, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
-		families: &families{client: cfg.Client}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
+		concurrency: cfg.Concurrency, hold: cfg.Hold,
+		families: &families{client: cfg.Client, now: time.Now}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
 	}
 }
 
 // Reconcile implements reconcile.Reconciler.
 func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	key := kube.KeyOf(req.NamespacedName)
 	session := r.membership.State().Session
 	if session == nil {
-		return reconcile.Result{}, nil // imports stay as they are; a new session requeues all of them
+		return r.reconcileHeld(ctx, key) // imports stay as they are; a new session requeues all of them
 	}
-	facts, err := r.gather(ctx, session, kube.KeyOf(req.NamespacedName))
+	facts, err := r.gather(ctx, session, key)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -84,21 +95,50 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if decision.canWait(facts) && r.requeuer.Defer(facts.key) {
 		return reconcile.Result{}, nil
 	}
-	if decision.verdict != verdictNotOwned {
-		r.reported.Delete(facts.key)
-	}
-	var requeueAfter time.Duration
-	switch decision.verdict {
-	case verdictNotOwned:
-		r.reportNotOwned(ctx, facts)
-	case verdictRemove:
-		err = r.removeImport(ctx, facts)
-	case verdictApply:
-		requeueAfter, err = r.applyImport(ctx, session, facts, decision)
-	}
+	requeueAfter, err := r.apply(ctx, session, facts, decision)
 	result, err := kube.RequeueOnConflict(err)
 	result.RequeueAfter = max(result.RequeueAfter, requeueAfter)
 	return result, err
+}
+
+// reconcileHeld deletes the Services whose hold time is over while the cluster is not a member of a clusterset.
+func (r *Controller) reconcileHeld(ctx context.Context, key mcs.Key) (reconcile.Result, error) {
+	held, err := r.gatherHeld(ctx, key)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	requeueAfter, err := r.releaseHeld(ctx, key, held, false)
+	result, err := kube.RequeueOnConflict(err)
+	result.RequeueAfter = max(result.RequeueAfter, requeueAfter)
+	return result, err
+}
+
+// apply does what was decided and returns when the import has to be reconciled again, 0 if only after a change.
+func (r *Controller) apply(ctx context.Context, session *membership.Session, f importFacts, d importDecision) (requeueAfter time.Duration, err error) {
+	if d.verdict != verdictNotOwned {
+		r.reported.Delete(f.key)
+	}
+	switch d.verdict {
+	case verdictNone:
+		if !f.namespace {
+			r.lastIPs.Delete(f.key)
+		}
+		if f.starting {
+			requeueAfter = newImportDelay
+		}
+	case verdictNotOwned:
+		err = r.reportNotOwned(ctx, f)
+	case verdictRemove:
+		err = r.removeImport(ctx, f)
+	case verdictApply:
+		requeueAfter, err = r.applyImport(ctx, session, f, d)
+		err = r.reportFailure(ctx, f, err)
+	}
+	if err != nil || !f.namespace {
+		return requeueAfter, err
+	}
+	releaseAfter, err := r.releaseHeld(ctx, f.key, f.unusedHeld(d), f.excluded)
+	return sooner(requeueAfter, releaseAfter), err
 }
 
 // Register adds the controller to mgr. It reconciles a service when an object of its import changes, its namespace is created
@@ -110,59 +150,14 @@ func (r *Controller) Register(mgr manager.Manager) error {
 		For(&mcsv1beta1.ServiceImport{}).
 		Watches(&mcsv1beta1.ServiceExport{}, &handler.EnqueueRequestForObject{}).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(m.MapService)).
-		Watches(&corev1.Service{}, kube.EnqueueAtLowPriority(mapDerivedService)).
+		Watches(&corev1.Service{}, kube.EnqueueAtLowPriority(r.mapDerivedService)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(m.MapSlice)).
-		Watches(&discoveryv1.EndpointSlice{}, kube.EnqueueAtLowPriority(mapImportedSlice)).
+		Watches(&discoveryv1.EndpointSlice{}, kube.EnqueueAtLowPriority(r.mapImportedSlice)).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceLabelsChanged).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToImports), kube.NamespaceLabelsChanged).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.mapNamespaceToWaiters), kube.NamespaceLabelsChanged).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.mapNamespaceToHeld), kube.NamespaceLabelsChanged).
 		WatchesRawSource(r.requeuer.Source()).
-		WithOptions(controller.Options{NewQueue: r.requeuer.NewQueue}).
+		WithOptions(r.requeuer.Options(r.concurrency)).
 		Complete(r)
-}
-
-// mapNamespaceToWaiters maps a namespace to the services that could not be imported into it so far.
-func (r *Controller) mapNamespaceToWaiters(_ context.Context, ns client.Object) []reconcile.Request {
-	return r.waiters.requests(ns.GetName())
-}
-
-// mapDerivedService maps a derived Service to its import, by its label or its owner: it has the label before the owner.
-func mapDerivedService(_ context.Context, svc client.Object) []reconcile.Request {
-	if name := svc.GetLabels()[mcsv1beta1.LabelServiceName]; name != "" && plan.IsManaged(svc) {
-		return []reconcile.Request{kube.RequestFor(mcs.Key{Namespace: svc.GetNamespace(), Name: name})}
-	}
-	for _, owner := range svc.GetOwnerReferences() {
-		if owner.Kind == mcsv1beta1.ServiceImportKindName && plan.IsManaged(svc) {
-			return []reconcile.Request{kube.RequestFor(mcs.Key{Namespace: svc.GetNamespace(), Name: owner.Name})}
-		}
-	}
-	return nil
-}
-
-// mapImportedSlice maps an imported EndpointSlice to its import.
-func mapImportedSlice(_ context.Context, slice client.Object) []reconcile.Request {
-	name := slice.GetLabels()[mcsv1beta1.LabelServiceName]
-	if name == "" || !plan.IsManaged(slice) {
-		return nil
-	}
-	return []reconcile.Request{kube.RequestFor(mcs.Key{Namespace: slice.GetNamespace(), Name: name})}
-}
-
-// reportNotOwned reports, once, that an object of another owner prevents the import.
-func (r *Controller) reportNotOwned(ctx context.Context, f importFacts) {
-	if _, reported := r.reported.LoadOrStore(f.key, struct{}{}); reported {
-		return
-	}
-	var obj client.Object = f.derived
-	message := "Service " + mcs.DerivedName(f.key) + " has the name that the import needs, but was not created by this controller: delete it"
-	if isForeign(f.imp) {
-		obj = f.imp
-		message = "the clusterset exports this service, but its ServiceImport was not created by this controller, which leaves it alone: " +
-			"delete it to have it imported"
-		if f.takeover.NotOwnedMessage != "" {
-			message = f.takeover.NotOwnedMessage
-		}
-	}
-	log.FromContext(ctx).Info("Service not imported", "reason", message)
-	r.events.Publish(kube.NotManaged(obj, message))
 }

@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -19,9 +21,22 @@ import (
 
 func TestImportedObjectsMapToTheirImport(t *testing.T) {
 	key := mcs.Key{Namespace: "n", Name: "web"}
+	blocked := mcs.Key{Namespace: "n", Name: "blocked"}
+	r := &Controller{client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(
+		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
+		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "other"}},
+	).Build()}
+	r.reported.Store(blocked, struct{}{})
+	stripped := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: mcs.DerivedName(key) + "-cls1-ipv4-0"}, AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	ofKubernetes := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: mcs.DerivedName(key) + "-x7kqp"}, AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	named := func(name string) *corev1.Service { return controllertest.Service(mcs.Key{Namespace: "n", Name: name}) }
 	owned := controllertest.Service(mcs.Key{Namespace: "n", Name: "imported-x"})
 	owned.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
-	owned.OwnerReferences = []metav1.OwnerReference{{Kind: "ServiceImport", Name: key.Name}}
+	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "multicluster.x-k8s.io/v1beta1", Kind: "ServiceImport", Name: key.Name}}
 	labelled := controllertest.Service(mcs.Key{Namespace: "n", Name: "imported-x"})
 	labelled.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: key.Name}
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "imported-x", Labels: map[string]string{
@@ -33,11 +48,16 @@ func TestImportedObjectsMapToTheirImport(t *testing.T) {
 		obj    client.Object
 		want   []reconcile.Request
 	}{
-		{"imported slice", mapImportedSlice, slice, []reconcile.Request{kube.RequestFor(key)}},
-		{"slice of a Service of this cluster", mapImportedSlice, controllertest.EndpointSlice(key, nil), nil},
-		{"derived Service", mapDerivedService, owned, []reconcile.Request{kube.RequestFor(key)}},
-		{"derived Service without an owner yet", mapDerivedService, labelled, []reconcile.Request{kube.RequestFor(key)}},
-		{"Service of a user", mapDerivedService, controllertest.Service(key), nil},
+		{"imported slice", r.mapImportedSlice, slice, []reconcile.Request{kube.RequestFor(key)}},
+		{"slice of a Service of this cluster", r.mapImportedSlice, controllertest.EndpointSlice(key, nil), nil},
+		{"derived Service", r.mapDerivedService, owned, []reconcile.Request{kube.RequestFor(key)}},
+		{"derived Service without an owner yet", r.mapDerivedService, labelled, []reconcile.Request{kube.RequestFor(key)}},
+		{"derived Service without any mark", r.mapDerivedService, named(mcs.DerivedName(key)), []reconcile.Request{kube.RequestFor(key)}},
+		{"Service that prevents an import", r.mapDerivedService, named(mcs.DerivedName(blocked)), []reconcile.Request{kube.RequestFor(blocked)}},
+		{"Service with such a name", r.mapDerivedService, named("imported-0123456789"), nil},
+		{"imported slice without any mark", r.mapImportedSlice, stripped, []reconcile.Request{kube.RequestFor(key)}},
+		{"slice that Kubernetes made for the derived Service", r.mapImportedSlice, ofKubernetes, nil},
+		{"Service of a user", r.mapDerivedService, controllertest.Service(key), nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package imports
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -26,6 +27,8 @@ type importFacts struct {
 	imp      *mcsv1beta1.ServiceImport
 	derived  *corev1.Service
 	slices   []*discoveryv1.EndpointSlice
+	// held are the Services that only hold the service's IPs; derived is one of them if there is no other.
+	held []*corev1.Service
 	// derivedName is the name of the derived Service, whether or not it exists.
 	derivedName string
 	takeover    TakeoverObjects
@@ -34,62 +37,94 @@ type importFacts struct {
 	// view is the registry's answer for the other clusters. It is empty while synced is false.
 	view   registry.View
 	synced bool
+	// starting reports whether a registry may still show more exports: not all were read, and the session has just begun.
+	starting bool
 	// staleRule is the administrator's rule for the endpoints of stale clusters.
 	staleRule mcs.StaleRule
 }
 
-// isComplete reports whether everything that the view is made from has been read.
+// newImportDelay is how long a new import waits for all registries to be read, so that it begins with all exports. One that does not
+// answer must not prevent imports from the others.
+const newImportDelay = 10 * time.Second
+
+// isComplete reports whether everything that the view is made from has been read. It matters only for imports that do not exist yet:
+// what exists depends on the clusters that it names.
 func (f importFacts) isComplete() bool { return f.synced && !f.view.Incomplete }
 
-// hasLeftovers reports whether there is something to remove if no import is wanted: our ServiceImport, or our derived Service
-// whose ServiceImport a previous process did not get to create.
+// isOwn reports whether the ServiceImport exists and is this controller's.
+func (f importFacts) isOwn() bool { return f.imp != nil && plan.IsOwnImport(f.imp, f.slices) }
+
+// isForeign reports whether the ServiceImport exists and is not this controller's.
+func (f importFacts) isForeign() bool { return f.imp != nil && !f.isOwn() }
+
+// mayWait reports whether the import waits for its namespace to change: it does not exist or excludes imports, and another cluster may
+// export the service. The registry notifies of new exports.
+func (f importFacts) mayWait() bool {
+	if f.namespace && !f.excluded {
+		return false
+	}
+	return !f.isComplete() || len(f.view.Exports)+len(f.view.Unknown)+len(f.view.Unseen) > 0
+}
+
+// hasLeftovers reports whether there is something to remove if no import is wanted: our ServiceImport, or our derived Service or
+// slices without one.
 func (f importFacts) hasLeftovers() bool {
 	if f.imp == nil {
-		return f.derived != nil && plan.IsManaged(f.derived)
+		return f.isOrphaned() || len(f.slices) > 0
 	}
-	return plan.IsManaged(f.imp)
+	return f.isOwn()
+}
+
+// unusedHeld returns the held Services that d does not use.
+func (f importFacts) unusedHeld(d importDecision) []*corev1.Service {
+	return slices.DeleteFunc(slices.Clone(f.held), func(svc *corev1.Service) bool {
+		return d.verdict == verdictApply && f.derived != nil && svc.UID == f.derived.UID && d.merged.Type == mcsv1beta1.ClusterSetIP
+	})
+}
+
+// isOrphaned reports whether our derived Service exists without a ServiceImport and without the mark of one that is held.
+func (f importFacts) isOrphaned() bool {
+	return f.imp == nil && f.derived != nil && plan.IsDerivedService(f.key, f.derived) && !plan.IsHeld(f.derived)
 }
 
 // hasForeignDerived reports whether the Service with the derived Service's name belongs to another owner.
 func (f importFacts) hasForeignDerived() bool {
-	return f.derived != nil && !plan.IsManaged(f.derived) && !f.takeover.TakesDerived
+	return f.derived != nil && !plan.IsDerivedService(f.key, f.derived) && !f.takeover.TakesDerived
 }
 
-// showsAny reports whether the import, if it exists, contains one of clusters: in its status, or in the slices, which are
-// written before it.
-func (f importFacts) showsAny(clusters []string) bool {
-	if f.imp == nil {
-		return false
-	}
-	return slices.ContainsFunc(f.imp.Status.Clusters, func(c mcsv1beta1.ClusterStatus) bool {
-		return slices.Contains(clusters, c.Cluster)
-	}) || slices.ContainsFunc(f.slices, func(s *discoveryv1.EndpointSlice) bool {
-		return slices.Contains(clusters, s.Labels[mcsv1beta1.LabelSourceCluster])
-	})
-}
-
-// unseenClusters returns the other clusters that the import contains, in its status or slices, and the view does not.
-func (f importFacts) unseenClusters() []string {
+// importedClusters returns the other clusters, sorted, that the import contains: in its status, or in the slices, which are written
+// before it.
+func (f importFacts) importedClusters() []string {
 	var out []string
-	seen := map[string]bool{f.cluster: true}
-	for _, e := range f.view.Exports {
-		seen[e.Cluster] = true
-	}
-	for _, c := range f.view.Unknown {
-		seen[c] = true
-	}
 	if f.imp != nil {
 		for _, c := range f.imp.Status.Clusters {
 			out = append(out, c.Cluster)
 		}
 	}
 	for _, s := range f.slices {
-		out = append(out, s.Labels[mcsv1beta1.LabelSourceCluster])
+		out = append(out, plan.SourceCluster(s))
 	}
 	slices.Sort(out)
-	out = slices.Compact(out)
-	return slices.DeleteFunc(out, func(c string) bool { return seen[c] })
+	return slices.DeleteFunc(slices.Compact(out), func(c string) bool { return c == f.cluster || c == "" })
 }
+
+// unknownClusters returns the clusters, sorted, that may export the service although the view does not have their export.
+func (f importFacts) unknownClusters() []string {
+	if !f.synced {
+		return f.importedClusters()
+	}
+	out := slices.Concat(f.view.Unknown, f.view.Unseen)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// containsAny reports whether status or slices of the import contain one of clusters.
+func (f importFacts) containsAny(clusters []string) bool {
+	return slices.ContainsFunc(f.importedClusters(), func(c string) bool { return slices.Contains(clusters, c) })
+}
+
+// showsAny reports whether the ServiceImport exists and contains one of clusters.
+func (f importFacts) showsAny(clusters []string) bool { return f.imp != nil && f.containsAny(clusters) }
 
 // staleClusters returns the clusters, sorted, that are stale, or were stale for the previous process and have sent no
 // heartbeat since.
@@ -103,9 +138,6 @@ func (f importFacts) staleClusters(unknown []string) []string {
 	slices.Sort(stale)
 	return stale
 }
-
-// isForeign reports whether imp exists and this controller did not create it.
-func isForeign(imp *mcsv1beta1.ServiceImport) bool { return imp != nil && !plan.IsManaged(imp) }
 
 // verdict is the decision about an import.
 type verdict int
@@ -137,15 +169,12 @@ type importDecision struct {
 	untouched []string
 }
 
-// decideImport keeps the promise that unknown is not empty: an import is removed only when every cluster is known not to
-// export the service. While a cluster that the import contains is unknown, only the endpoints of the known clusters change.
+// decideImport keeps the promise that unknown is not empty: an import is removed only when every cluster that it contains is known not
+// to export the service. While a cluster that the import contains is unknown, only the endpoints of the known clusters change.
 func decideImport(f importFacts) importDecision {
-	d := importDecision{exports: slices.Clone(f.view.Exports), unknown: f.view.Unknown}
+	d := importDecision{exports: slices.Clone(f.view.Exports), unknown: f.unknownClusters()}
 	if f.local != nil {
 		d.exports = append(d.exports, *f.local)
-	}
-	if !f.isComplete() {
-		d.unknown = append(slices.Clone(d.unknown), f.unseenClusters()...)
 	}
 	d.verdict = decideVerdict(f, d)
 	switch {
@@ -175,16 +204,26 @@ func decideVerdict(f importFacts, d importDecision) verdict {
 		return verdictNone
 	case f.excluded:
 		return decideExcluded(f)
-	case f.imp == nil && !f.synced:
+	case f.imp == nil && (!f.synced || f.starting):
 		// The first read of the registry decides within moments. An import of the local export alone might have another type,
-		// such as headless, and its IP would come and go.
+		// such as headless.
 		return verdictNone
-	case unused && f.isComplete() && len(d.unknown) == 0 && f.hasLeftovers():
+	case unused && f.canRemove(d.unknown):
 		return verdictRemove
-	case unused && (f.imp == nil || isForeign(f.imp)):
+	case unused && (f.imp == nil || f.isForeign()):
 		return verdictNone
 	}
 	return decideOwnership(f, d)
+}
+
+// canRemove reports whether there is something to remove, if no cluster is known to export the service, and no imported cluster is
+// unknown. A Service without a ServiceImport stays until everything is known: the service that it was created for may not have been
+// read yet.
+func (f importFacts) canRemove(unknown []string) bool {
+	if f.isOrphaned() {
+		return f.isComplete() && len(unknown) == 0
+	}
+	return f.synced && !f.containsAny(unknown) && f.hasLeftovers()
 }
 
 // decideOwnership decides about an import that is wanted. An import of another controller works as it is: it is taken over
@@ -193,7 +232,7 @@ func decideOwnership(f importFacts, d importDecision) verdict {
 	switch {
 	case f.takeover.TakesImport && (!f.isComplete() || len(d.unknown) > 0):
 		return verdictNone
-	case isForeign(f.imp) && !f.takeover.TakesImport, f.hasForeignDerived():
+	case f.isForeign() && !f.takeover.TakesImport, f.hasForeignDerived():
 		return verdictNotOwned
 	}
 	return verdictApply

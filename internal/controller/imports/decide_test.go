@@ -67,6 +67,16 @@ func TestDecideImport(t *testing.T) {
 	foreignImport.Labels = nil
 	foreignService := &corev1.Service{}
 	ownService := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}}}
+	heldService := plan.HeldService(webKey, ownService, time.Unix(1000, 0))
+	relabelledService := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Name: mcs.DerivedName(webKey), Labels: map[string]string{plan.LabelAppManagedBy: "foo"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "multicluster.x-k8s.io/v1beta1", Kind: "ServiceImport", Name: webKey.Name}},
+	}}
+	relabelledImport := importShowing("cls2")
+	relabelledImport.UID, relabelledImport.Labels = "7", map[string]string{plan.LabelAppManagedBy: "foo"}
+	ownedSlice := importedFrom("cls2")[0]
+	ownedSlice.Name, ownedSlice.AddressType = mcs.DerivedName(webKey)+"-cls2-ipv4-0", discoveryv1.AddressTypeIPv4
+	ownedSlice.OwnerReferences = []metav1.OwnerReference{{Kind: "ServiceImport", Name: webKey.Name, UID: "7"}}
 	tests := []struct {
 		name         string
 		facts        importFacts
@@ -132,9 +142,26 @@ func TestDecideImport(t *testing.T) {
 			want:  verdictRemove,
 		},
 		{
-			name:  "the last known export was withdrawn, a cluster is unknown",
+			name:  "the last export was withdrawn, a cluster that the import does not contain is unknown",
 			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), view: registry.View{Unknown: []string{"cls3"}}},
-			want:  verdictApply, wantPort: 1, wantUnknown: []string{"cls3"},
+			want:  verdictRemove,
+		},
+		{
+			name:  "an imported cluster is unseen since the start",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), view: registry.View{Unseen: []string{"cls2"}}},
+			want:  verdictApply, wantPort: 1, wantUnknown: []string{"cls2"},
+		},
+		{
+			name:  "a cluster with slices only is unseen since the start",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing(), slices: importedFrom("cls2"), view: registry.View{Unseen: []string{"cls2"}}},
+			want:  verdictApply, wantPort: 1, wantUnknown: []string{"cls2"},
+		},
+		{
+			name: "one of two imported clusters is unseen: spec and IPs stay",
+			facts: importFacts{
+				namespace: true, synced: true, imp: importShowing("cls2", "cls3"), view: registry.View{Exports: []mcs.Export{remote}, Unseen: []string{"cls3"}},
+			},
+			want: verdictApply, wantPort: 1, wantClusters: []string{"cls2"}, wantUnknown: []string{"cls3"},
 		},
 		{
 			name: "a participating cluster is unknown: spec and IPs stay",
@@ -166,17 +193,22 @@ func TestDecideImport(t *testing.T) {
 			name: "a registry is not read yet: endpoints of unknown clusters stay, those of known clusters are updated",
 			facts: importFacts{
 				namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls1", "cls2", "cls4"), slices: importedFrom("cls2", "cls5"),
-				view: registry.View{Exports: []mcs.Export{remote}, Unknown: []string{"cls3"}, Incomplete: true},
+				view: registry.View{Exports: []mcs.Export{remote}, Unknown: []string{"cls3"}, Unseen: []string{"cls4", "cls5"}, Incomplete: true},
 			},
 			want: verdictApply, wantPort: 1, wantClusters: []string{"cls2"}, wantUnknown: []string{"cls3", "cls4", "cls5"},
 		},
 		{
-			name:  "a registry is not read yet: nothing is removed",
-			facts: importFacts{namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls1"), view: registry.View{Incomplete: true}},
-			want:  verdictApply, wantPort: 1,
+			name:  "a registry is not read yet, but all clusters of the import have shown that they do not export it",
+			facts: importFacts{namespace: true, synced: true, cluster: "cls1", imp: importShowing("cls2"), view: registry.View{Incomplete: true}},
+			want:  verdictRemove,
 		},
 		{
-			name:  "a registry is not read yet: a new import is created",
+			name:  "a registry is not read yet, just after the start: a new import waits",
+			facts: importFacts{namespace: true, synced: true, starting: true, cluster: "cls1", view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}},
+			want:  verdictNone,
+		},
+		{
+			name:  "a registry is not read for long: a new import is created",
 			facts: importFacts{namespace: true, synced: true, cluster: "cls1", view: registry.View{Exports: []mcs.Export{remote}, Incomplete: true}},
 			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
 		},
@@ -259,6 +291,33 @@ func TestDecideImport(t *testing.T) {
 			name:  "no export in any cluster, a foreign Service has the derived name",
 			facts: importFacts{namespace: true, synced: true, derived: foreignService},
 			want:  verdictNone,
+		},
+		{
+			name:  "no export in any cluster, a held derived Service",
+			facts: importFacts{namespace: true, synced: true, derived: heldService},
+			want:  verdictNone,
+		},
+		{
+			name:  "a held derived Service, exported again",
+			facts: importFacts{namespace: true, synced: true, derived: heldService, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
+		},
+		{
+			name:  "another client overwrote the label of the derived Service",
+			facts: importFacts{namespace: true, synced: true, imp: importShowing("cls2"), derived: relabelledService, view: registry.View{Exports: []mcs.Export{remote}}},
+			want:  verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
+		},
+		{
+			name: "another client overwrote the label of the ServiceImport, which owns an imported slice",
+			facts: importFacts{
+				namespace: true, synced: true, imp: relabelledImport, slices: []*discoveryv1.EndpointSlice{ownedSlice}, view: registry.View{Exports: []mcs.Export{remote}},
+			},
+			want: verdictApply, wantPort: 80, wantClusters: []string{"cls2"},
+		},
+		{
+			name:  "slices without a ServiceImport, no export in any cluster",
+			facts: importFacts{namespace: true, synced: true, derived: heldService, slices: importedFrom("cls2")},
+			want:  verdictRemove,
 		},
 		{
 			name:  "a foreign Service does not keep the import",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,11 +43,11 @@ func (d *distributions) usable(ctx context.Context, namespace, wanted string) (s
 	return wanted, nil
 }
 
-// isAboutField reports whether err is about a field.
+// isAboutField reports whether err is about a field whose path begins with field.
 func isAboutField(err error, field string) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
 		return false
 	}
-	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == field })
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return strings.HasPrefix(c.Field, field) })
 }

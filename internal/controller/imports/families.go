@@ -3,7 +3,9 @@ package imports
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,33 +16,68 @@ import (
 )
 
 // families detects the IP families that this cluster assigns to Services. No API object shows them in every version of
-// Kubernetes, so it creates a Service with PreferDualStack as a dry run. They change only with an operation that restarts the
-// API server, and are detected once.
+// Kubernetes, so it creates a Service with PreferDualStack as a dry run. They change with an operation that restarts the API server,
+// such as the conversion to dual-stack, and are detected again from time to time.
 type families struct {
 	client client.Client
+	now    func() time.Time
 
 	mu    sync.Mutex
 	known []corev1.IPFamily
+	// detected is the time of the last detection. While detecting, others use what is known.
+	detected  time.Time
+	detecting bool
 }
 
+const (
+	// familiesMaxAge is the age at which the families are detected again, familiesMinAge that at which they are if an import needs
+	// another one.
+	familiesMaxAge = time.Hour
+	familiesMinAge = time.Minute
+)
+
 // supported returns the families, the cluster's primary one first, or nil if an admission policy rejects the dry run. The
-// families are then those that each derived Service gets.
-func (f *families) supported(ctx context.Context, namespace string) ([]corev1.IPFamily, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.known != nil {
-		return f.known, nil
+// families are then those that each derived Service gets. wanted are the families that an import needs.
+func (f *families) supported(ctx context.Context, namespace string, wanted []corev1.IPFamily) ([]corev1.IPFamily, error) {
+	known, due := f.begin(wanted)
+	if !due {
+		return known, nil
 	}
+	// Without the lock: an admission webhook of this namespace may be slow.
 	policy := corev1.IPFamilyPolicyPreferDualStack
 	answer, err := dryRunService(ctx, f.client, namespace, corev1.ServiceSpec{IPFamilyPolicy: &policy})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.detecting = false
 	switch {
+	case err == nil:
+		f.known, f.detected = answer.Spec.IPFamilies, f.now()
+		return f.known, nil
+	case len(known) > 0:
+		f.detected = f.now()
+		return known, nil
 	case isRejected(err):
 		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("detecting the IP families of Services with a dry run: %w", err)
 	}
-	f.known = answer.Spec.IPFamilies
-	return f.known, nil
+	return nil, fmt.Errorf("detecting the IP families of Services with a dry run: %w", err)
+}
+
+// begin returns the known families and reports whether the caller must detect them.
+func (f *families) begin(wanted []corev1.IPFamily) (known []corev1.IPFamily, due bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.known) == 0 {
+		return nil, true
+	}
+	age := f.now().Sub(f.detected)
+	due = !f.detecting && (age >= familiesMaxAge || age >= familiesMinAge && !containsAll(f.known, wanted))
+	f.detecting = f.detecting || due
+	return f.known, due
+}
+
+// containsAll reports whether families, which are nil if unknown, contain all of wanted.
+func containsAll(families, wanted []corev1.IPFamily) bool {
+	return len(families) == 0 || !slices.ContainsFunc(wanted, func(w corev1.IPFamily) bool { return !slices.Contains(families, w) })
 }
 
 // dryRunService returns the Service that the API server would create from spec.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,37 +16,38 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // gather reads everything that decides the import of key.
 func (r *Controller) gather(ctx context.Context, session *membership.Session, key mcs.Key) (importFacts, error) {
 	f := importFacts{key: key, cluster: session.Identity.ClusterID, staleRule: r.staleRule}
-	var err error
-	if f.namespace, f.excluded, err = r.checkNamespace(ctx, key); err != nil || !f.namespace {
+	r.waiters.add(key) // before the read, or the event of a namespace that is created in between would be missed
+	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)
+	if err != nil {
 		return f, err
 	}
-	if f.view, err = session.Registry.Lookup(ctx, key); err != nil && !errors.Is(err, registry.ErrNotSynced) {
+	f.namespace, f.excluded = found && ns.DeletionTimestamp == nil, !r.scope.AllowsImport(ns)
+	if f.namespace {
+		if err := r.gatherObjects(ctx, &f); err != nil {
+			return f, err
+		}
+	}
+	// After the objects, which name the imported clusters.
+	if f.view, err = session.Registry.Lookup(ctx, key, f.importedClusters()...); err != nil && !errors.Is(err, registry.ErrNotSynced) {
 		return f, fmt.Errorf("looking up the exports of %s: %w", key, err)
 	}
 	f.synced = err == nil
-	if f.local, err = r.localExport(ctx, session.Identity, key); err != nil {
-		return f, err
-	}
-	return f, r.gatherObjects(ctx, &f)
-}
-
-// checkNamespace reports whether key's namespace is active and whether imports into it are excluded. If nothing may be
-// imported, key waits for the namespace to change.
-func (r *Controller) checkNamespace(ctx context.Context, key mcs.Key) (active, excluded bool, err error) {
-	r.waiters.add(key) // before the read, or the event of a namespace that is created in between would be missed
-	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)
-	active = found && ns.DeletionTimestamp == nil
-	excluded = !r.scope.AllowsImport(ns)
-	if active && !excluded {
+	f.starting = f.view.Incomplete && r.now().Sub(session.Started) < newImportDelay
+	if !f.mayWait() {
 		r.waiters.remove(key)
 	}
-	return active, excluded, err
+	if !f.namespace {
+		return f, nil
+	}
+	f.local, err = r.localExport(ctx, session.Identity, key)
+	return f, err
 }
 
 // localExport returns this cluster's own export of key, nil if it has none.
@@ -74,7 +76,21 @@ func (r *Controller) gatherObjects(ctx context.Context, f *importFacts) error {
 	if err := r.gatherDerived(ctx, f); err != nil {
 		return err
 	}
-	list, err := kube.ListSlices(ctx, r.client, f.key.Namespace, kube.IndexImport, f.key.Name)
+	return r.gatherSlices(ctx, f)
+}
+
+// gatherSlices reads the imported slices. The list does not wait for writes of other imports, which a slow admission webhook may delay,
+// but for those that the last reconcile of this import made.
+func (r *Controller) gatherSlices(ctx context.Context, f *importFacts) error {
+	if written, ok := r.written.LoadAndDelete(f.key); ok {
+		for _, name := range written.([]string) {
+			var slice discoveryv1.EndpointSlice
+			if _, err := kube.Find(ctx, r.client, types.NamespacedName{Namespace: f.key.Namespace, Name: name}, &slice, client.UnsafeDisableDeepCopy); err != nil {
+				return err
+			}
+		}
+	}
+	list, err := kube.ListSlices(ctx, r.client, f.key.Namespace, kube.IndexImport, mcs.DerivedName(f.key))
 	f.slices = make([]*discoveryv1.EndpointSlice, 0, len(list))
 	for i := range list {
 		f.slices = append(f.slices, &list[i])
@@ -82,7 +98,7 @@ func (r *Controller) gatherObjects(ctx context.Context, f *importFacts) error {
 	return err
 }
 
-// gatherDerived reads the derived Service and what another controller left of the import.
+// gatherDerived reads the derived Service, those that are held, and what another controller left of the import.
 func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
 	f.derivedName = mcs.DerivedName(f.key)
 	var svc corev1.Service
@@ -93,12 +109,26 @@ func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
 	if found {
 		f.derived = &svc
 	}
-	if r.takeover == nil {
-		return nil
-	}
-	if f.takeover, err = r.takeover.GatherObjects(ctx, f.key, f.imp, f.derived); err != nil {
+	if f.held, err = r.gatherHeld(ctx, f.key); err != nil {
 		return err
 	}
-	f.derived, f.derivedName = f.takeover.Derived, f.takeover.DerivedName
+	if found && plan.IsHeld(&svc) && !slices.ContainsFunc(f.held, func(h *corev1.Service) bool { return h.UID == svc.UID }) {
+		f.held = append(f.held, &svc) // another client removed the label of the index
+	}
+	if r.takeover != nil {
+		if f.takeover, err = r.takeover.GatherObjects(ctx, f.key, f.imp, f.derived); err != nil {
+			return err
+		}
+		f.derived, f.derivedName = f.takeover.Derived, f.takeover.DerivedName
+	}
+	if f.derived == nil && len(f.held) > 0 {
+		f.derived, f.derivedName = f.held[0], f.held[0].Name
+	}
 	return nil
+}
+
+// gatherHeld returns the Services that hold the IPs of key.
+func (r *Controller) gatherHeld(ctx context.Context, key mcs.Key) ([]*corev1.Service, error) {
+	candidates, err := kube.ListDerivedServices(ctx, r.client, key)
+	return slices.DeleteFunc(candidates, func(svc *corev1.Service) bool { return !plan.IsDerivedService(key, svc) || !plan.IsHeld(svc) }), err
 }

@@ -15,6 +15,10 @@ const (
 	reasonPartlyShown = "PartlyShown"
 	// reasonNotManaged: an object with a name that the import needs was not created by this controller.
 	reasonNotManaged = "NotManaged"
+	// reasonImportFailed: the objects of an import cannot be written.
+	reasonImportFailed = "ImportFailed"
+	// reasonIPChanged: a service could not get back the clusterset IPs that it had.
+	reasonIPChanged = "ClusterSetIPChanged"
 	// reasonStale: clusters that export the service have become stale, or send heartbeats again.
 	reasonStale = "StaleCluster"
 	// reasonIdentityKept: the cluster keeps its identity, although the ClusterProperties have another one or none.
@@ -51,6 +55,16 @@ func ConditionNeedsAction(exp client.Object, c metav1.Condition) Event {
 // NotManaged warns about obj, which prevents an import because another controller or the user created it.
 func NotManaged(obj client.Object, message string) Event {
 	return Event{obj, corev1.EventTypeWarning, reasonNotManaged, message}
+}
+
+// ImportFailed warns about an import whose objects cannot be written.
+func ImportFailed(imp client.Object, message string) Event {
+	return Event{imp, corev1.EventTypeWarning, reasonImportFailed, message}
+}
+
+// ClusterSetIPChanged warns about an import with other IPs than before.
+func ClusterSetIPChanged(imp client.Object, message string) Event {
+	return Event{imp, corev1.EventTypeWarning, reasonIPChanged, message}
 }
 
 // ClusterBecameStale warns about an import of which a source cluster has become stale.

@@ -15,7 +15,8 @@ import (
 
 // Indices of the cache. Without them each reconcile would read all EndpointSlices, or Services, of a namespace.
 const (
-	// IndexService finds the slices of a Service of this cluster, IndexImport the imported slices of a ServiceImport.
+	// IndexService finds the slices of a Service of this cluster, IndexImport the imported slices by mcs.DerivedName, with which
+	// their names begin: no client can change a name as it can change a label.
 	IndexService = "service"
 	IndexImport  = "import"
 	// IndexDerived finds the derived Services of a ServiceImport, of any implementation.
@@ -24,30 +25,33 @@ const (
 
 // AddIndices adds the indices to the cache.
 func AddIndices(ctx context.Context, indexer client.FieldIndexer) error {
-	byLabel := func(label string, managed bool) client.IndexerFunc {
-		return func(obj client.Object) []string {
-			if name := obj.GetLabels()[label]; name != "" && plan.IsManaged(obj) == managed {
-				return []string{name}
-			}
-			return nil
-		}
+	ofService := func(obj client.Object) []string {
+		return nonEmpty(obj.GetLabels()[discoveryv1.LabelServiceName], !plan.IsManaged(obj))
 	}
-	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, IndexService, byLabel(discoveryv1.LabelServiceName, false)); err != nil {
+	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, IndexService, ofService); err != nil {
 		return fmt.Errorf("indexing EndpointSlices: %w", err)
 	}
-	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, IndexImport, byLabel(mcsv1beta1.LabelServiceName, true)); err != nil {
+	ofImport := func(obj client.Object) []string {
+		return nonEmpty(plan.DerivedNameOfSlice(obj.(*discoveryv1.EndpointSlice)), true)
+	}
+	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, IndexImport, ofImport); err != nil {
 		return fmt.Errorf("indexing EndpointSlices: %w", err)
 	}
 	derived := func(obj client.Object) []string {
-		if name := obj.GetLabels()[mcsv1beta1.LabelServiceName]; name != "" {
-			return []string{name}
-		}
-		return nil
+		return nonEmpty(obj.GetLabels()[mcsv1beta1.LabelServiceName], true)
 	}
 	if err := indexer.IndexField(ctx, &corev1.Service{}, IndexDerived, derived); err != nil {
 		return fmt.Errorf("indexing Services: %w", err)
 	}
 	return nil
+}
+
+// nonEmpty returns the value of an index, none if it is "" or the object is not selected.
+func nonEmpty(value string, selected bool) []string {
+	if value == "" || !selected {
+		return nil
+	}
+	return []string{value}
 }
 
 // ListDerivedServices reads the Services that carry the label of a ServiceImport. They come from the cache and must not be
@@ -68,11 +72,13 @@ func ListDerivedServices(ctx context.Context, c client.Reader, key mcs.Key) ([]*
 	return out, nil
 }
 
-// ListSlices reads the EndpointSlices of an index. They come from the cache and must not be changed.
-func ListSlices(ctx context.Context, c client.Reader, namespace, index, name string, opts ...client.ListOption) ([]discoveryv1.EndpointSlice, error) {
+// ListSlices reads the EndpointSlices of an index. They come from the cache and must not be changed. The list does not wait for our own
+// writes: it would wait for those of all EndpointSlices, also for those that an admission webhook delays.
+func ListSlices(ctx context.Context, c client.Reader, namespace, index, name string) ([]discoveryv1.EndpointSlice, error) {
 	var list discoveryv1.EndpointSliceList
-	opts = append(opts, client.InNamespace(namespace), client.MatchingFields{index: name}, client.UnsafeDisableDeepCopy)
-	if err := c.List(ctx, &list, opts...); err != nil {
+	err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{index: name}, client.UnsafeDisableDeepCopy,
+		client.DisableReadYourWritesConsistency)
+	if err != nil {
 		return nil, fmt.Errorf("listing EndpointSlices of %s/%s: %w", namespace, name, err)
 	}
 	return list.Items, nil

@@ -27,32 +27,49 @@ type Requeuer struct {
 	lowPriority sync.Map // reconcile.Request -> struct{}
 }
 
-// NewQueue returns the priority queue of r's controller, for its option NewQueue.
-func (r *Requeuer) NewQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+// newQueue returns the priority queue of r's controller with a number of slots.
+func (r *Requeuer) newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], concurrency int) *requeuerQueue {
 	return &requeuerQueue{
 		PriorityQueue: priorityqueue.New(name, func(o *priorityqueue.Opts[reconcile.Request]) { o.RateLimiter = limiter }),
 		requeuer:      r,
+		slots:         newSlots(concurrency),
 	}
 }
 
-// requeuerQueue is a priority queue that records which requests in process were queued at low priority.
+// requeuerQueue is a priority queue that limits the requests in process by slots, and records which of them were queued at low
+// priority.
 type requeuerQueue struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
 	requeuer *Requeuer
+	slots    *slots
 }
 
-// GetWithPriority implements priorityqueue.PriorityQueue.
+// GetWithPriority implements priorityqueue.PriorityQueue. It waits for a slot first, so that requests wait in the order of their
+// priority.
 func (q *requeuerQueue) GetWithPriority() (reconcile.Request, int, bool) {
-	req, priority, shutdown := q.PriorityQueue.GetWithPriority()
-	if priority <= handler.LowPriority {
-		q.requeuer.lowPriority.Store(req, struct{}{})
+	q.slots.acquire()
+	for {
+		req, priority, shutdown := q.PriorityQueue.GetWithPriority()
+		if shutdown {
+			q.slots.release()
+			return req, priority, shutdown
+		}
+		if !q.slots.take(req.NamespacedName) {
+			q.AddWithOpts(priorityqueue.AddOpts{After: slowRetry, Priority: &priority}, req)
+			q.PriorityQueue.Done(req)
+			continue
+		}
+		if priority <= handler.LowPriority {
+			q.requeuer.lowPriority.Store(req, struct{}{})
+		}
+		return req, priority, shutdown
 	}
-	return req, priority, shutdown
 }
 
 // Done implements workqueue.TypedInterface.
 func (q *requeuerQueue) Done(req reconcile.Request) {
 	q.requeuer.lowPriority.Delete(req)
+	q.slots.done(req.NamespacedName) // before another worker may take the same request
 	q.PriorityQueue.Done(req)
 }
 

@@ -5,7 +5,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -34,7 +33,7 @@ func TestRequeuerKeepsKeysFromBeforeTheStart(t *testing.T) {
 
 func TestDeferredKeysComeAfterAllOthers(t *testing.T) {
 	var r Requeuer
-	queue := r.NewQueue("test", workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()).(priorityqueue.PriorityQueue[reconcile.Request])
+	queue := r.newQueue("test", workqueue.DefaultTypedControllerRateLimiter[reconcile.Request](), 1)
 	defer queue.ShutDown()
 	if err := r.Source().Start(t.Context(), queue); err != nil {
 		t.Fatal(err)

@@ -43,8 +43,7 @@ func ReadLocalSource(ctx context.Context, c client.Reader, scope *Scope, identit
 	}
 	src.Service = &svc
 
-	// The controller writes none of these slices, so there are no writes of its own to wait for.
-	src.Slices, err = ListSlices(ctx, c, key.Namespace, IndexService, key.Name, client.DisableReadYourWritesConsistency)
+	src.Slices, err = ListSlices(ctx, c, key.Namespace, IndexService, key.Name)
 	return src, err
 }
 

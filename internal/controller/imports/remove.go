@@ -1,0 +1,99 @@
+package imports
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// removeImport deletes the import but holds its IPs: the derived Service stays, without an owner and without endpoints. The garbage
+// collector would delete the slices too, but later, and until then DNS and kube-proxy would send clients there.
+func (r *Controller) removeImport(ctx context.Context, f importFacts) error {
+	r.lastIPs.Delete(f.key)
+	if err := r.removeServices(ctx, f); err != nil {
+		return err
+	}
+	if f.imp != nil {
+		if err := kube.Delete(ctx, r.client, f.imp); err != nil {
+			return err
+		}
+	}
+	if r.takeover != nil {
+		if err := r.takeover.DeleteServices(ctx, f.takeover); err != nil {
+			return err
+		}
+	}
+	for _, s := range f.slices {
+		if err := kube.Delete(ctx, r.client, s); err != nil {
+			return err
+		}
+	}
+	reason := "no cluster exports the service"
+	if f.excluded {
+		reason = "the namespace is not among --import-namespaces"
+	}
+	log.FromContext(ctx).Info("Removed import", "reason", reason)
+	return nil
+}
+
+// removeServices holds or deletes the derived Service of an import that ends. It comes before the deletion of the ServiceImport: the
+// garbage collector deletes what that still owns. A Service that no ServiceImport ever showed to clients has no IP to hold.
+func (r *Controller) removeServices(ctx context.Context, f importFacts) error {
+	switch {
+	case f.derived == nil || f.hasForeignDerived():
+		return nil
+	case f.excluded, f.isOrphaned() && len(f.derived.OwnerReferences) == 0:
+		return kube.Delete(ctx, r.client, f.derived)
+	}
+	return r.endService(ctx, f.key, f.derived)
+}
+
+// endService holds the IPs of a derived Service that is not needed now, which may be nil, for the time that the administrator sets.
+// Then it deletes the Service.
+func (r *Controller) endService(ctx context.Context, key mcs.Key, svc *corev1.Service) error {
+	if svc == nil {
+		return nil
+	}
+	if !plan.HasIP(svc) || r.hold == 0 || plan.IsHeld(svc) && plan.HoldRemaining(svc, r.hold, r.now()) == 0 {
+		return kube.Delete(ctx, r.client, svc)
+	}
+	held := plan.HeldService(key, svc, r.now())
+	if apiequality.Semantic.DeepEqual(svc, held) {
+		return nil
+	}
+	if err := r.client.Update(ctx, held); err != nil {
+		return fmt.Errorf("holding the IPs of derived Service %s/%s: %w", svc.Namespace, svc.Name, err)
+	}
+	if !plan.IsHeld(svc) {
+		log.FromContext(ctx).Info("Holding clusterset IPs", "ips", ipsOf(svc), "for", r.hold.String())
+	}
+	return nil
+}
+
+// releaseHeld deletes the Services whose hold time is over, or all if the namespace is excluded, and returns the time until the next one,
+// 0 if there is none.
+func (r *Controller) releaseHeld(ctx context.Context, key mcs.Key, held []*corev1.Service, excluded bool) (time.Duration, error) {
+	var next time.Duration
+	for _, svc := range held {
+		if remaining := plan.HoldRemaining(svc, r.hold, r.now()); remaining > 0 && !excluded {
+			next = sooner(next, remaining)
+			if err := r.endService(ctx, key, svc); err != nil { // another client may have changed it
+				return 0, err
+			}
+			continue
+		}
+		if err := kube.Delete(ctx, r.client, svc); err != nil {
+			return 0, err
+		}
+		log.FromContext(ctx).Info("Released clusterset IPs", "ips", ipsOf(svc))
+	}
+	return next, nil
+}
