@@ -86,6 +86,7 @@ capabilities:
   "export-namespaces" $v.exportNamespaces
   "import-namespaces" $v.importNamespaces
   "auto-export-selector" $v.autoExportSelector
+  "clusterset-ip-hold" $v.clusterSetIpHold
   "kube-api-qps" $v.kubeApi.qps
   "kube-api-burst" (include "integer" $v.kubeApi.burst)
   "concurrency" (include "integer" $v.concurrency)
