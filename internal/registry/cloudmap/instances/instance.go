@@ -3,10 +3,13 @@ package instances
 import (
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
@@ -59,31 +62,61 @@ type Changes struct {
 // FromExport returns the instances that mirror e, sorted by ID: one for each endpoint address and port. Endpoints without ports
 // have none.
 func FromExport(e mcs.Export, clusterSetID, controllerVersion string) []api.Instance {
-	byID := map[string]api.Instance{}
-	for _, port := range e.Ports {
-		for _, b := range e.Backends {
-			i := slices.IndexFunc(b.Ports, func(p mcs.BackendPort) bool { return p.Name == port.Name })
-			if i < 0 {
-				continue
-			}
-			for _, ep := range b.Endpoints {
-				id := instanceID(b.Ports[i], ep.Address)
-				// If two ports of the Service have one target port, the instance has the first.
-				if _, ok := byID[id]; ok {
+	out, _ := firstFromExport(e, clusterSetID, controllerVersion, math.MaxInt)
+	return out
+}
+
+// firstFromExport returns up to limit instances of FromExport and the number of the others. Those it does not create: an export with
+// 1,000 ports and 10,000 endpoints has ten million, of some 2 KiB each. It takes the endpoints in their order, each with all its ports,
+// so that the same ones have instances while the export does not change.
+func firstFromExport(e mcs.Export, clusterSetID, controllerVersion string, limit int) (out []api.Instance, omitted int) {
+	seen := map[string]bool{}
+	for _, b := range e.Backends {
+		ports := matchPorts(e.Ports, b.Ports)
+		for _, ep := range b.Endpoints {
+			for _, port := range ports {
+				if len(out) >= limit {
+					omitted++
 					continue
 				}
+				id := instanceID(port.backend, ep.Address)
+				if seen[id] { // another group of backends has the address too
+					continue
+				}
+				seen[id] = true
 				attrs := exportAttributes(e, clusterSetID, controllerVersion)
-				addPort(attrs, port, b.Ports[i])
+				addPort(attrs, port.service, port.backend)
 				addEndpoint(attrs, ep)
-				byID[id] = api.Instance{ID: id, Attributes: sanitizeValues(attrs)}
+				out = append(out, api.Instance{ID: id, Attributes: sanitizeValues(attrs)})
 			}
 		}
 	}
-	var out []api.Instance
-	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		out = append(out, byID[id])
+	slices.SortFunc(out, func(a, b api.Instance) int { return strings.Compare(a.ID, b.ID) })
+	return out, omitted
+}
+
+// matchedPort is a port of the Service and the port on which backends listen for it.
+type matchedPort struct {
+	service mcs.Port
+	backend mcs.BackendPort
+}
+
+// matchPorts returns the ports of the Service on which backends listen. If two of them have one target port, it returns the first.
+func matchPorts(service []mcs.Port, backends []mcs.BackendPort) (matched []matchedPort) {
+	type target struct {
+		protocol corev1.Protocol
+		number   int32
 	}
-	return out
+	seen := map[target]bool{}
+	for _, port := range service {
+		i := slices.IndexFunc(backends, func(p mcs.BackendPort) bool { return p.Name == port.Name })
+		if i < 0 || seen[target{backends[i].Protocol, backends[i].Port}] {
+			continue
+		}
+		seen[target{backends[i].Protocol, backends[i].Port}] = true
+		matched = append(matched, matchedPort{port, backends[i]})
+	}
+	return matched
 }
 
 // instanceID returns an ID such as "tcp-10_10_21_133-80".
@@ -142,11 +175,12 @@ func sanitizeValues(attrs map[string]string) map[string]string {
 }
 
 // OwnedBy returns a function that reports whether an instance with attrs belongs to the cluster. Instances of early versions of the
-// legacy controller have no clusterset ID.
+// legacy controller have no clusterset ID but the name of the controller. An instance with neither belongs to a user, who may have given
+// it an attribute CLUSTER_ID.
 func OwnedBy(clusterID, clusterSetID string) func(attrs map[string]string) bool {
 	return func(attrs map[string]string) bool {
 		set, ok := attrs[AttrClusterSetID]
-		return attrs[AttrClusterID] == clusterID && (!ok || set == clusterSetID)
+		return attrs[AttrClusterID] == clusterID && (set == clusterSetID || !ok && attrs[AttrController] != "")
 	}
 }
 
@@ -211,7 +245,12 @@ func mergeWritten(written, listed []api.Instance, isOwn func(map[string]string) 
 		default:
 			// A previous process wrote it, or the last write removed it. Only its owner is certain: Diff then removes the instance
 			// unless it is wanted, and writes it if it is.
-			owner := map[string]string{AttrClusterID: instance.Attributes[AttrClusterID]}
+			owner := map[string]string{}
+			for _, attr := range []string{AttrClusterID, AttrClusterSetID, AttrController} {
+				if value, ok := instance.Attributes[attr]; ok {
+					owner[attr] = value
+				}
+			}
 			byID[instance.ID] = api.Instance{ID: instance.ID, Attributes: withForeignAttributes(owner, instance.Attributes)}
 		}
 	}

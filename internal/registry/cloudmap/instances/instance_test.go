@@ -1,8 +1,11 @@
 package instances
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -84,6 +87,34 @@ func TestFromExport(t *testing.T) {
 	}
 }
 
+// TestFirstFromExport_BoundsMemory mirrors a Service of 500 ports and 2,000 endpoints, which would be a million instances of 2 KiB.
+func TestFirstFromExport_BoundsMemory(t *testing.T) {
+	const ports, endpoints, limit = 500, 2000, 1000
+	e := webExport("cls1")
+	e.Ports, e.Backends = nil, []mcs.Backends{{}}
+	for i := range ports {
+		name := fmt.Sprint("port-", i)
+		e.Ports = append(e.Ports, mcs.Port{Name: name, Protocol: corev1.ProtocolTCP, Port: int32(1000 + i)})
+		e.Backends[0].Ports = append(e.Backends[0].Ports, mcs.BackendPort{Name: name, Protocol: corev1.ProtocolTCP, Port: int32(8000 + i)})
+	}
+	for i := range endpoints {
+		e.Backends[0].Endpoints = append(e.Backends[0].Endpoints, mcs.Endpoint{Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Ready: true})
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	out, omitted := firstFromExport(e, "set1", "v1", limit)
+	runtime.ReadMemStats(&after)
+	if len(out) != limit || omitted != ports*endpoints-limit {
+		t.Errorf("%d instances and %d omitted, want %d and %d", len(out), omitted, limit, ports*endpoints-limit)
+	}
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 10; took > 8<<10 {
+		t.Errorf("it allocated %d KiB, want at most 8 MiB", took)
+	}
+	if again, _ := firstFromExport(e, "set1", "v1", limit); !reflect.DeepEqual(out, again) {
+		t.Error("the same export has other instances at the second call")
+	}
+}
+
 func TestFromExportBadValues(t *testing.T) {
 	e := webExport("cls1", "10.10.0.1")
 	attrs := FromExport(e, " sét\x00 ", strings.Repeat("v", 2000))[0].Attributes
@@ -140,9 +171,13 @@ func TestDiff(t *testing.T) {
 			wantDo: Changes{Deregister: []string{"a", "c"}},
 		},
 		{
-			name:   "an instance without clusterset ID belongs to the cluster",
-			have:   []api.Instance{{ID: "a", Attributes: map[string]string{"CLUSTER_ID": "cls1"}}},
+			name:   "an instance of a controller without clusterset ID belongs to the cluster",
+			have:   []api.Instance{{ID: "a", Attributes: map[string]string{"CLUSTER_ID": "cls1", "K8S_CONTROLLER": "aws-cloud-map-mcs-controller-for-k8s 0.2.0"}}},
 			wantDo: Changes{Deregister: []string{"a"}},
+		},
+		{
+			name: "an instance of a user with an attribute CLUSTER_ID",
+			have: []api.Instance{{ID: "a", Attributes: map[string]string{"CLUSTER_ID": "cls1"}}},
 		},
 		{
 			name:   "instances of others are not overwritten",

@@ -26,7 +26,9 @@ const (
 	// maxDenials is the number of denied attempts after which a disabled view stops removing instances. A first denial may be due to a
 	// role that AWS has not propagated yet.
 	maxDenials = 3
-	// maxInstances is AWS's limit for a service, which cannot be raised. The pages still have all endpoints.
+	// maxInstances is AWS's limit for a service, which cannot be raised. The pages still have all endpoints. It also bounds the memory of
+	// the view: reconciling a service takes at most three copies of 1,000 instances (desired, read, to write) of some 2 KiB each, and
+	// maxServices at once take 24 MiB.
 	maxInstances = api.MaxDiscovered
 )
 
@@ -395,9 +397,7 @@ func (v *View) instancesOf(exp *mcs.Export) (want []api.Instance, overLimit int)
 	if exp == nil {
 		return nil, 0
 	}
-	want = FromExport(*exp, v.cfg.Identity.ClusterSetID, v.cfg.Version)
-	overLimit = max(0, len(want)-maxInstances)
-	return want[:len(want)-overLimit], overLimit
+	return firstFromExport(*exp, v.cfg.Identity.ClusterSetID, v.cfg.Version, maxInstances)
 }
 
 // withLastWrite adds the last write to a list that may not show it yet.
