@@ -2,6 +2,7 @@ package cloudmap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // control finds the namespace and the services that hold members and pages, and makes them when they are not there.
@@ -25,7 +27,8 @@ type control struct {
 	readOnly bool
 	again    time.Duration
 
-	known atomic.Pointer[controlPlace]
+	// known is the place, nil while it has to be found or verified. last is the place as it was known last.
+	known, last atomic.Pointer[controlPlace]
 	// looking is held by who looks for the place: reader and writer must not both make it.
 	looking *semaphore.Weighted
 	// store keeps the resource IDs; nil is none.
@@ -34,6 +37,11 @@ type control struct {
 	// looking.
 	searched  bool
 	recalling time.Time
+	// err is why the last search failed, and retryAt when the next one may begin: reader and writer ask more often. Both are guarded by looking.
+	err      error
+	failures int
+	retryAt  time.Time
+	backoff  engine.Backoff
 	// saved are the IDs that the store has. Only the writer uses it, once the place is known.
 	saved ResourceIDs
 	log   logr.Logger
@@ -47,6 +55,7 @@ func newControl(client *api.Client, cfg Config) *control {
 	return &control{
 		client: client, identity: cfg.Identity, store: cfg.ResourceIDs, log: cfg.Logger, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
 		listed: func(map[string]api.Namespace) {}, unlisted: make(chan struct{}),
+		backoff: engine.Backoff{Initial: cfg.times.Retry, Max: cfg.times.MaxRetry, Jitter: 1},
 	}
 }
 
@@ -66,6 +75,8 @@ type controlPlace struct {
 	isNew bool
 	// missing says that the namespace or its service members is not there. Only who just reads sees that.
 	missing bool
+	// rechecked is set if the place was in doubt, and verified by its IDs.
+	rechecked bool
 	// until is when it is to be looked for again; zero is never.
 	until time.Time
 }
@@ -92,24 +103,98 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	if known := c.remembered(); known != nil {
 		return *known, nil
 	}
-	find, doing := c.recallOrFind, "preparing"
-	if c.readOnly {
-		find, doing = c.look, "looking for"
+	if c.err != nil && time.Now().Before(c.retryAt) {
+		return controlPlace{}, c.err
 	}
-	place, err := find(ctx)
-	if err != nil {
-		return controlPlace{}, fmt.Errorf("%s the clusterset's namespace %s: %w", doing, c.namespaceName(), err)
+	place, err := c.search(ctx)
+	if ctx.Err() != nil {
+		return controlPlace{}, ctx.Err()
 	}
+	if c.err = err; err != nil {
+		c.failures++
+		c.retryAt = time.Now().Add(c.backoff.Pause(c.failures))
+		return controlPlace{}, err
+	}
+	c.failures = 0
 	if place.missing {
 		place.until = time.Now().Add(c.again)
 	}
 	place.found = time.Now()
+	c.last.Store(&place)
 	c.known.Store(&place)
-	if place.unlisted {
+	if place.unlisted && !place.rechecked {
 		close(c.unlisted)
 	}
 	return place, nil
 }
+
+// search finds the place. A place that was known is verified by its IDs, with three requests of which AWS allows 50 a second each, before any
+// list: one wrong answer must not make all clusters list, of which AWS allows a whole account one in two seconds.
+func (c *control) search(ctx context.Context) (place controlPlace, err error) {
+	if c.readOnly {
+		if place, err = c.look(ctx); err != nil {
+			return place, fmt.Errorf("looking for the clusterset's namespace %s: %w", c.namespaceName(), err)
+		}
+		return place, nil
+	}
+	last := c.last.Load()
+	if last != nil {
+		_, err := c.verify(ctx, c.client.WithPriority(api.PriorityHigh), last.resourceIDs())
+		switch {
+		case err == nil:
+			return last.recheckedNow(), nil
+		case api.IsRetryable(err) && !errors.Is(err, errElsewhere):
+			return place, fmt.Errorf("verifying the clusterset's namespace %s: %w", c.namespaceName(), err)
+		}
+	}
+	place, err = c.recallOrFind(ctx)
+	switch {
+	case err != nil && last != nil && api.IsDenied(err):
+		return last.recheckedNow(), nil // no response says that it is gone
+	case err != nil:
+		return place, fmt.Errorf("preparing the clusterset's namespace %s: %w", c.namespaceName(), err)
+	}
+	return place, nil
+}
+
+// recheckedNow returns the place after it was verified.
+func (p controlPlace) recheckedNow() controlPlace {
+	p.rechecked, p.isNew = true, false
+	return p
+}
+
+// lastKnown returns the place as it was known last, also while it is being verified; ok is false if none was known yet.
+func (c *control) lastKnown() (place controlPlace, ok bool) {
+	if last := c.last.Load(); last != nil && !last.missing {
+		return *last, true
+	}
+	return place, false
+}
+
+// doubtAfter makes the next ensure verify the place after an error that may mean that something was deleted. IAM by tags denies access to a
+// resource that does not exist.
+func (c *control) doubtAfter(err error) {
+	age := believed
+	known := c.known.Load()
+	switch {
+	case known == nil || !api.IsNotFound(err) && !api.IsDenied(err):
+		return
+	case api.IsDenied(err):
+		age = recheckDenied
+	case known.rechecked:
+		age = recheckAgain
+	}
+	if time.Since(known.found) >= age {
+		c.known.CompareAndSwap(known, nil)
+	}
+}
+
+const (
+	// recheckAgain is how long a place that was verified is not verified again, whatever responses say: each time takes three requests.
+	recheckAgain = 10 * time.Second
+	// recheckDenied is the same after a denied request, which is more often a missing permission than a deleted resource.
+	recheckDenied = 30 * time.Second
+)
 
 // remembered is the place as found before, nil if it has to be looked for.
 func (c *control) remembered() *controlPlace {
@@ -120,17 +205,10 @@ func (c *control) remembered() *controlPlace {
 	return known
 }
 
-// forget makes the next ensure read again: something that was there has vanished.
-func (c *control) forget() {
-	if known := c.known.Load(); known != nil && time.Since(known.found) >= believed {
-		c.known.CompareAndSwap(known, nil)
-	}
-}
-
-// forgetIfGone is forget after an error that says that something does not exist.
+// forgetIfGone makes the next ensure verify the place after an error that says that something does not exist.
 func (c *control) forgetIfGone(err error) {
 	if api.IsNotFound(err) {
-		c.forget()
+		c.doubtAfter(err)
 	}
 }
 
@@ -218,7 +296,7 @@ func catalogsIn(services map[string]api.Service) map[string]api.Service {
 // leave deletes this cluster's catalog, and with the last cluster the rest, as far as it is ours and empty. What another writer
 // uses stays.
 func (c *control) leave(ctx context.Context, place controlPlace) error {
-	defer c.forget()
+	defer func() { c.known.Store(nil); c.last.Store(nil) }()
 	c.saveIDs(ctx, controlPlace{})
 	gone, err := c.client.DeleteIfManaged(ctx, place.catalog.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.catalog) })
 	if err != nil || !gone {

@@ -1064,7 +1064,7 @@ func (tr *trial) isUsed(a *actor, k int, s api.Service, id string) (bool, error)
 
 // excess is something in the cluster's catalog that does not belong there, "" if nothing is.
 func (a *actor) excess() string {
-	place := a.life.control.known.Load()
+	place, _ := a.life.control.lastKnown()
 	wanted := a.life.state.Writes.PartIDs()
 	for _, excess := range a.life.state.Writes.Excess() {
 		for _, id := range excess.IDs() {

@@ -71,8 +71,8 @@ type times struct {
 const (
 	// silentBeats is after how many missed heartbeats a cluster with our ID is taken for dead: one may get lost.
 	silentBeats = 2.5
-	// concurrency is the number of requests under way for pages at once. At 20 to 50 ms a request, 8 of them use the
-	// 50 requests a second that writes have, three times over.
+	// concurrency is the number of catalogs that are read, or of instances that are removed on leaving, at once. At 20 to 50 ms a request, 8 of
+	// them use the 50 requests a second that writes have, three times over.
 	concurrency = 8
 )
 

@@ -105,8 +105,14 @@ func (p *controlPlace) completedBy(services map[string]api.Service, clusterID st
 // is looked for again.
 func (c *control) complete(ctx context.Context) error {
 	for {
+		if _, err := c.ensure(ctx); err != nil {
+			return err
+		}
 		known := c.known.Load()
-		if known == nil || !known.unlisted {
+		if known == nil {
+			continue // in doubt since
+		}
+		if !known.unlisted {
 			return nil
 		}
 		services, err := c.client.ListServices(ctx, known.namespace)
@@ -118,7 +124,10 @@ func (c *control) complete(ctx context.Context) error {
 			now = &completed
 		}
 		if c.known.CompareAndSwap(known, now) {
-			return nil
+			c.last.Store(now)
+			if now != nil {
+				return nil
+			}
 		}
 	}
 }

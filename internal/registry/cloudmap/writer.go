@@ -1,7 +1,6 @@
 package cloudmap
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,183 +15,202 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 )
 
-// writer writes the own pages and the own record. It belongs to one goroutine, and the heartbeats during long writes to another.
-type writer struct {
-	*components
-	// failures is the number of failed writes in a row, retryAt the time of the next attempt.
-	failures int
-	retryAt  time.Time
+// writer writes the own pages and the own record. The record has a loop of its own, and each page a goroutine while it is written: a slow or
+// failing request delays only its page, and no heartbeat.
+//
+// Readers find what is announced, or wait for it: a page is written first, then the record that announces it, and then the parts that the page
+// no longer needs are removed.
+type writer struct{ *components }
+
+// partsAtOnce is the number of requests at once for one page, so that a page of 256 parts takes 3 s at 50 ms a request. The bound is not of all
+// pages, because requests without an answer would hold up the others; the rate limit bounds these, to a burst of 100.
+const partsAtOnce = 4
+
+// run writes what is due until ctx ends. A page that is being written when the controller stops is completed and announced, because half of its
+// parts are no page.
+func (w *writer) run(ctx context.Context) {
+	graceful, cancel := withGracePeriod(ctx, shutdownGrace)
+	defer cancel()
+	recordCtx, stopRecord := context.WithCancel(graceful)
+	defer stopRecord()
+	var record sync.WaitGroup
+	record.Go(func() { w.runRecord(recordCtx) })
+	w.runPages(ctx, graceful)
+	stopRecord()
+	record.Wait()
+	_ = w.writeRecord(graceful) // the next process writes it if this one cannot
 }
 
-// run writes what is due until ctx ends.
-func (w *writer) run(ctx context.Context) {
+// loop calls step whenever something is due, and again after a pause if it fails.
+type loop struct {
+	next func(now time.Time) (at time.Time, ok bool)
+	wake <-chan struct{}
+	step func() error
+}
+
+// run runs the loop until ctx ends.
+func (l loop) run(ctx context.Context, pause func(failures int) time.Duration) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	failures, retryAt := 0, time.Time{}
 	for ctx.Err() == nil {
-		at, ok := w.state.Writes.NextWrite(time.Now())
-		if at.Before(w.retryAt) {
-			at = w.retryAt
+		at, ok := l.next(time.Now())
+		if at.Before(retryAt) {
+			at = retryAt
 		}
-		pause := time.Until(at)
-		if ok && pause <= 0 {
-			w.observeResult(ctx, w.writeDue(ctx))
+		wait := time.Until(at)
+		if ok && wait <= 0 {
+			if err := l.step(); err != nil {
+				failures++
+				retryAt = time.Now().Add(pause(failures))
+			} else {
+				failures, retryAt = 0, time.Time{}
+			}
 			continue
 		}
 		if ok {
-			timer.Reset(pause)
+			timer.Reset(wait)
 		}
 		select {
 		case <-ctx.Done():
-			return
 		case <-timer.C:
-		case <-w.state.WriteSignal:
+		case <-l.wake:
 		}
 	}
 }
 
-// observeResult records the result of a write.
-func (w *writer) observeResult(ctx context.Context, err error) {
-	if ctx.Err() != nil {
-		return
-	}
-	if err == nil {
-		w.failures, w.retryAt = 0, time.Time{}
-	} else {
-		w.control.forgetIfGone(err)
-		w.failures++
-		w.retryAt = time.Now().Add(w.state.Writes.Backoff().Pause(w.failures))
-	}
-	w.notifier.Notify(w.state.Writes.SetError(err))
-}
-
-// writeDue writes the pages that changed, then the record that announces them, then removes what the pages no longer
-// need: at every moment a reader finds what is announced, or waits for it.
-func (w *writer) writeDue(ctx context.Context) error {
-	place, err := w.place(ctx)
-	if err != nil {
+// runRecord writes the own record when it is due, until ctx ends.
+func (w *writer) runRecord(ctx context.Context) {
+	loop{w.state.Writes.NextRecord, w.state.WriteSignal.Record, func() error {
+		err := w.writeRecord(ctx)
+		if ctx.Err() == nil {
+			w.notifier.Notify(w.state.Writes.SetError(err))
+		}
 		return err
-	}
-	// What is begun is finished when the controller stops: half of a page's parts are no page.
-	ctx, cancel := withGracePeriod(ctx, shutdownGrace)
-	defer cancel()
-	stop := w.heartbeatDuringWrites(ctx, place)
-	pagesErr := w.writePages(ctx, place)
-	stop()
-	if err := w.writeRecord(ctx, place, true); err != nil {
-		return cmp.Or(pagesErr, err)
-	}
-	w.control.saveIDs(ctx, place)
-	return cmp.Or(pagesErr, w.trim(ctx, place))
+	}}.run(ctx, w.state.Writes.Backoff().Pause)
 }
 
-// writePages writes each part of each page that changed.
-func (w *writer) writePages(ctx context.Context, place controlPlace) error {
-	writes, suspects, changed := w.state.Writes.TakeBatch()
-	w.notifier.Notify(changed)
-	w.notifier.Notify(w.state.Writes.ObserveFailedOperations(w.explain(ctx, suspects)))
-	results := make([]state.PageResult, len(writes))
-	// Parts that a page did not have go first: where there is no room for them, the page stays whole as it was.
-	err := w.writeParts(ctx, place, writes, results, state.PageWrite.AddedParts)
-	if err == nil {
-		err = w.writeParts(ctx, place, writes, results, state.PageWrite.OverwrittenParts)
-	}
-	if err != nil {
-		err = fmt.Errorf("writing this cluster's pages: %w", err)
-	}
-	w.notifier.Notify(w.state.Writes.ObserveWrites(writes, results, err))
-	return err
-}
-
-// writeParts writes some of each page's parts. What AWS refuses of one page, for a quota, does not hold up the others; any
-// other failure ends the rest, and is returned.
-func (w *writer) writeParts(ctx context.Context, place controlPlace, writes []state.PageWrite, results []state.PageResult, parts func(state.PageWrite) []api.Instance) error {
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(concurrency)
-	for i, write := range writes {
-		if results[i].IsRefused() {
-			continue
-		}
-		// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
-		for _, instance := range slices.Backward(parts(write)) {
-			group.Go(func() error {
-				operation, err := w.client.RegisterInstance(groupCtx, place.catalog.ID, instance)
-				if err != nil && !api.IsInvalid(err) {
-					return err
-				}
-				results[i].Add(operation, err)
-				return nil
-			})
+// writeRecord writes the own record if that is due, to the service that is known: a heartbeat does not wait until a place that is in doubt is
+// verified or found again.
+func (w *writer) writeRecord(ctx context.Context) error {
+	place, ok := w.control.lastKnown()
+	if !ok {
+		var err error
+		if place, err = w.place(ctx); err != nil {
+			return err
 		}
 	}
-	return group.Wait()
-}
-
-// explain asks how the operations of pages ended. Only a failed one is an answer.
-func (w *writer) explain(ctx context.Context, suspects map[int][]string) map[int]error {
-	reasons := map[int]error{}
-	for page, operations := range suspects {
-		for _, id := range operations {
-			_, _, err := w.client.GetOperation(ctx, id)
-			var failed *api.OperationError
-			if errors.As(err, &failed) {
-				reasons[page] = fmt.Errorf("writing this cluster's pages: %w", failed)
-				break
-			}
-		}
-	}
-	return reasons
-}
-
-// heartbeatDuringWrites writes heartbeats while pages are written, which takes minutes when AWS throttles. The returned function stops it.
-func (w *writer) heartbeatDuringWrites(ctx context.Context, place controlPlace) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var heartbeats sync.WaitGroup
-	heartbeats.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(max(w.state.Writes.UntilHeartbeat(), w.cfg.times.Retry)):
-			}
-			// A persistent error is reported when the pages are done.
-			_ = w.writeRecord(ctx, place, false)
-		}
-	})
-	return func() { cancel(); heartbeats.Wait() }
-}
-
-// writeRecord writes the own record if that is due (recordToWrite).
-func (w *writer) writeRecord(ctx context.Context, place controlPlace, pagesDone bool) error {
 	now := time.Now()
-	ours, due := w.state.Writes.RecordToWrite(now, pagesDone)
+	ours, due := w.state.Writes.RecordToWrite(now)
 	if !due {
 		return nil
 	}
 	_, err := w.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, ours.Instance())
 	w.state.Writes.ObserveRecordWrite(now, err)
 	if err != nil {
+		w.control.doubtAfter(err)
 		return fmt.Errorf("writing this cluster's record in service %s: %w", format.MembersService, err)
 	}
 	w.peers.recordWritten(ours.Generation)
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	w.control.saveIDs(ctx, place)
 	return nil
 }
 
-// trim removes the parts that pages no longer have.
-func (w *writer) trim(ctx context.Context, place controlPlace) error {
+// saveTimeout bounds the time that storing the resource IDs may delay the next heartbeat.
+const saveTimeout = 5 * time.Second
+
+// runPages begins to write the pages that are due until ctx ends, and returns when all writes have ended, which have until graceful ends.
+func (w *writer) runPages(ctx, graceful context.Context) {
+	var jobs sync.WaitGroup
+	defer jobs.Wait()
+	loop{w.state.Writes.NextPages, w.state.WriteSignal.Pages, func() error {
+		place, err := w.place(ctx)
+		if ctx.Err() == nil {
+			w.state.Writes.SetPagesError(err)
+		}
+		if err != nil {
+			return err
+		}
+		writes, changed := w.state.Writes.TakeBatch()
+		w.notifier.Notify(changed)
+		for _, write := range writes {
+			jobs.Go(func() { w.writePage(graceful, place, write) })
+		}
+		for _, excess := range w.state.Writes.TakeExcess() {
+			jobs.Go(func() { w.removeParts(graceful, place, excess) })
+		}
+		return nil
+	}}.run(ctx, w.state.Writes.Backoff().Pause)
+}
+
+// writePage writes each part of a page.
+func (w *writer) writePage(ctx context.Context, place controlPlace, write state.PageWrite) {
+	if reason := w.explain(ctx, write.Unconfirmed); reason != nil {
+		w.notifier.Notify(w.state.Writes.ObserveFailedOperation(write, reason))
+	}
+	// Parts that the page did not have go first: if there is no room for them, the page stays whole as it was.
+	operations, err := w.writeParts(ctx, place, write.AddedParts())
+	if err == nil {
+		var overwritten []string
+		overwritten, err = w.writeParts(ctx, place, write.OverwrittenParts())
+		operations = append(operations, overwritten...)
+	}
+	if err != nil && ctx.Err() != nil {
+		return // the process ends
+	}
+	w.control.doubtAfter(err)
+	w.notifier.Notify(w.state.Writes.ObserveWrite(write, operations, err))
+}
+
+// writeParts writes parts of a page and returns the IDs of the operations.
+func (w *writer) writeParts(ctx context.Context, place controlPlace, parts []api.Instance) (operations []string, err error) {
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(concurrency)
-	for _, left := range w.state.Writes.Excess() {
+	group.SetLimit(partsAtOnce)
+	var mu sync.Mutex
+	// The last part first: as long as part 0 is of the earlier generation, that one may still be whole.
+	for _, part := range slices.Backward(parts) {
 		group.Go(func() error {
-			for _, id := range left.IDs() {
-				if err := w.client.DeregisterInstance(groupCtx, place.catalog.ID, id); err != nil {
-					return fmt.Errorf("removing excess parts of page %s: %w", format.PageName(left.Page), err)
-				}
+			operation, err := w.client.RegisterInstance(groupCtx, place.catalog.ID, part)
+			if err != nil {
+				return err
 			}
-			w.state.Writes.ObserveRemovedParts(left)
+			mu.Lock()
+			defer mu.Unlock()
+			operations = append(operations, operation)
 			return nil
 		})
 	}
-	return group.Wait()
+	err = group.Wait()
+	return operations, err
+}
+
+// explain returns the failure of the first operation that failed, nil if none is known to have failed.
+func (w *writer) explain(ctx context.Context, operations []string) error {
+	for _, id := range operations {
+		_, _, err := w.client.GetOperation(ctx, id)
+		var failed *api.OperationError
+		if errors.As(err, &failed) {
+			return failed
+		}
+	}
+	return nil
+}
+
+// removeParts removes parts that a page does not have any more.
+func (w *writer) removeParts(ctx context.Context, place controlPlace, excess state.ExcessParts) {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(partsAtOnce)
+	for _, id := range excess.IDs() {
+		group.Go(func() error { return w.client.DeregisterInstance(groupCtx, place.catalog.ID, id) })
+	}
+	err := group.Wait()
+	if err != nil && ctx.Err() != nil {
+		return // the process ends
+	}
+	w.control.doubtAfter(err)
+	w.state.Writes.ObserveRemoval(excess, err)
 }
 
 // shutdownGrace is how long a write may go on when the controller stops: far longer than requests take, and shorter than the ten seconds that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -463,7 +464,7 @@ func (v *View) listIfDue(ctx context.Context) {
 	}
 }
 
-// Leave removes all instances of this cluster. Run must have ended. A nil view has none.
+// Leave removes all instances of this cluster. Run must have ended; late calls of other methods change nothing. A nil view has none.
 func (v *View) Leave(ctx context.Context) error {
 	if v == nil {
 		return nil
@@ -480,9 +481,9 @@ func (v *View) removeAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for key := range v.services { // such as a service without instances that Run could not delete
-		keys = append(keys, key)
-	}
+	v.mu.Lock()
+	keys = slices.AppendSeq(keys, maps.Keys(v.services)) // such as a service without instances that Run could not delete
+	v.mu.Unlock()
 	slices.SortFunc(keys, func(a, b mcs.Key) int { return strings.Compare(a.String(), b.String()) })
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxServices)
@@ -494,8 +495,8 @@ func (v *View) removeAll(ctx context.Context) error {
 
 // leaveService removes the instances of this cluster from a service if the service may have any.
 func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
-	last := v.services[key]
-	if last == nil {
+	last, known := v.stateOf(key)
+	if !known {
 		_, isSynced, err := v.verify(ctx, key, nil, service{})
 		if err != nil {
 			return fmt.Errorf("reading the instances of %s: %w", key, err)
@@ -503,8 +504,18 @@ func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
 		if isSynced {
 			return nil
 		}
-		last = &service{}
 	}
-	_, err := v.remove(ctx, key, *last, false)
+	_, err := v.remove(ctx, key, last, false)
 	return err
+}
+
+// stateOf returns the state of a service if it is known.
+func (v *View) stateOf(key mcs.Key) (state service, known bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s, known := v.services[key]
+	if !known {
+		return service{}, false
+	}
+	return *s, true
 }

@@ -218,6 +218,9 @@ func (c *catalog) take(now time.Time, r format.Member, changed engine.Keys) (wri
 	c.record, c.hasRecord = r, true
 	for i := range c.pages {
 		p := &c.pages[i]
+		if before.UID != r.UID {
+			p.generation = min(p.generation, r.Generation) // by another clock
+		}
 		isNews := before.Pages[i] != r.Pages[i]
 		if isNews {
 			p.retry = retry{}
@@ -355,6 +358,10 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 	var decoded record.Page
 	if err == nil {
 		decoded, err = record.Decode(img.Data, id)
+	}
+	if err == nil && p.read && img.Generation < p.generation && now.Sub(p.readAt) < reordered {
+		// A late read, also if it shows what is announced: a page may be read before the record that announces it.
+		err = fmt.Errorf("generation %d is there, which is older than generation %d that was read before", img.Generation, p.generation)
 	}
 	if err == nil && cluster.record.Pages[page] != img.Digest && img.Generation <= cluster.record.Generation {
 		p.earlier, _ = belonging(page, decoded.Exports)

@@ -1,9 +1,9 @@
 package state
 
-// waiting is how many pages are to be written, now or when it is their time.
+// waiting returns the number of pages that are to be written or being written.
 func (o *outbox) waiting() (pages int) {
 	for i := range o.pages {
-		if p := &o.pages[i]; p.adopted && (p.dirty || p.torn) {
+		if p := &o.pages[i]; p.writing != 0 || p.adopted && (p.dirty || p.torn) {
 			pages++
 		}
 	}

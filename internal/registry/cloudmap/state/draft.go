@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -25,8 +26,14 @@ type PageWrite struct {
 	digest    string
 	Instances []api.Instance
 	// before is how many of Instances overwrite parts of the page as it is.
-	before int
+	before     int
+	generation int64
+	// Unconfirmed are the operations that wrote the page before and whose result was never shown.
+	Unconfirmed []string
 }
+
+// Page returns the number of the page.
+func (w PageWrite) Page() int { return w.page }
 
 // AddedParts returns the parts that the page does not have yet.
 func (w PageWrite) AddedParts() []api.Instance { return w.Instances[w.before:] }
@@ -64,7 +71,7 @@ func (d *pageDraft) encode() {
 
 // EncodePage makes the write of a page with these exports.
 func EncodePage(clusterID string, page int, generation int64, exports map[mcs.Key]mcs.Export) (PageWrite, error) {
-	w := PageWrite{page: page, exports: exports}
+	w := PageWrite{page: page, exports: exports, generation: generation}
 	if len(exports) == 0 {
 		return w, nil
 	}
@@ -81,13 +88,13 @@ func EncodePage(clusterID string, page int, generation int64, exports map[mcs.Ke
 	return w, err
 }
 
-// sizedKey is an export with its size when encoded.
+// sizedKey is an export with the number of bytes by which it is larger than what the store has of it.
 type sizedKey struct {
-	key  mcs.Key
-	size int
+	key    mcs.Key
+	growth int
 }
 
-// largestChange returns the largest export that differs from what the store has; ok is false if there is none.
+// largestChange returns the export that grows the most compared with what the store has; ok is false if none grows.
 func (d *pageDraft) largestChange() (largest sizedKey, ok bool) {
 	if d.changes == nil {
 		d.changes = d.sizeChanges()
@@ -98,24 +105,39 @@ func (d *pageDraft) largestChange() (largest sizedKey, ok bool) {
 	return d.changes[0], true
 }
 
-// sizeChanges returns the exports that differ from what the store has, the largest first.
+// sizeChanges returns the exports that are larger than what the store has of them, the one that grows the most first. To leave out one that
+// shrinks would make no room.
 func (d *pageDraft) sizeChanges() []sizedKey {
 	changes := []sizedKey{}
 	for key, exp := range d.exports {
-		if old, ok := d.current[key]; ok && old.Equal(exp) {
+		old, ok := d.current[key]
+		if ok && old.Equal(exp) {
 			continue
 		}
-		if data, err := record.Encode([]mcs.Export{exp}); err == nil { // otherwise Publish refused it (record.Check)
-			changes = append(changes, sizedKey{key, len(data)})
+		growth := encodedSize(exp)
+		if ok {
+			growth -= encodedSize(old)
+		}
+		if growth > 0 {
+			changes = append(changes, sizedKey{key, growth})
 		}
 	}
 	slices.SortFunc(changes, func(a, b sizedKey) int {
-		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(a.key.String(), b.key.String()))
+		return cmp.Or(cmp.Compare(b.growth, a.growth), cmp.Compare(a.key.String(), b.key.String()))
 	})
 	return changes
 }
 
-// leaveOutLargest leaves out the largest change and keeps what the store has of it.
+// encodedSize returns the size of an export when encoded. One that cannot be encoded, which Publish refuses (record.Check), is the largest.
+func encodedSize(exp mcs.Export) int {
+	data, err := record.Encode([]mcs.Export{exp})
+	if err != nil {
+		return math.MaxInt32
+	}
+	return len(data)
+}
+
+// leaveOutLargest leaves out the export that grows the most and keeps what the store has of it.
 func (d *pageDraft) leaveOutLargest(reason string) {
 	key := d.changes[0].key
 	d.changes = d.changes[1:]
@@ -159,8 +181,8 @@ func largestGrowing(drafts []*pageDraft) (found *pageDraft) {
 		if len(d.Instances) <= d.stored {
 			continue
 		}
-		if change, ok := d.largestChange(); ok && change.size > most {
-			found, most = d, change.size
+		if change, ok := d.largestChange(); ok && change.growth > most {
+			found, most = d, change.growth
 		}
 	}
 	return found

@@ -30,7 +30,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 		writes, _ := o.batch(now, now)
 		total := 0
 		for _, w := range writes {
-			o.written(now, w, nil)
+			o.succeed(now, w, nil)
 		}
 		for i := range o.pages {
 			total += o.pages[i].stored
@@ -85,7 +85,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	}
 	write()
 	for _, left := range o.excess() {
-		o.trimmed(left)
+		o.trimmed(left, true)
 	}
 	write()
 	if got := refused(); len(got) != 0 {

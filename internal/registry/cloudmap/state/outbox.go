@@ -15,8 +15,8 @@ import (
 type outbox struct {
 	clusterID string
 	pages     [format.PageCount]ownPage
-	// generation is the last one that was used.
-	generation int64
+	// generation is the last one that was used, written the last one of a page that is written whole.
+	generation, written int64
 	// orphanedPages says that the ID was claimed when there was no record, but pages of the previous process: what there is of them was not
 	// announced by any cluster, and may be what a cluster that left could not remove, or what is left of what the others know.
 	orphanedPages bool
@@ -41,13 +41,33 @@ type ownPage struct {
 	tooLarge map[mcs.Key]error
 	// problem is why the page is not as wanted. A page that AWS refuses is written again at retryAt, whatever becomes of the others.
 	problem error
-	refusal string // what it was refused with last
 	retry
 	// operations are those that wrote it, until the registry has shown the page, and undone is why earlier ones came to nothing.
 	operations []string
 	undone     error
 	// unshown is since when the registry shows something else, zero while it does not.
 	unshown time.Time
+
+	// writing is the generation of the write that is under way since began, 0 without one. Nothing else writes the page meanwhile.
+	writing int64
+	began   time.Time
+	// superseded is set if the page was disowned or lost since the write began: the store may have anything of it.
+	superseded bool
+	// trimming are the parts that are being removed. blocked is set if the page needs them again, and waits for the removal.
+	trimming *ExcessParts
+	blocked  bool
+	// trims is the retry of a failed removal of parts.
+	trims retry
+}
+
+// renewed returns the page without what is known of the store. The requests under way stay known.
+func (p *ownPage) renewed() ownPage {
+	return ownPage{want: p.want, writing: p.writing, began: p.began, superseded: p.writing != 0, trimming: p.trimming}
+}
+
+// isDue reports whether the page has to be written, or compared with what is desired, now.
+func (p *ownPage) isDue(now time.Time) bool {
+	return p.adopted && p.writing == 0 && !p.blocked && (p.dirty || p.torn) && (!p.torn || !now.Before(p.retryAt))
 }
 
 func newOutbox(clusterID string) *outbox {
@@ -73,10 +93,9 @@ func (o *outbox) ask(key mcs.Key, exp *mcs.Export) bool {
 // adopt makes what the registry shows of a page the base of what is written next.
 func (o *outbox) adopt(page int, shown *pageState) {
 	p := &o.pages[page]
-	*p = ownPage{
-		want: p.want, dirty: len(p.want) > 0,
-		adopted: true, exports: shown.exports, digest: shown.digest, parts: shown.parts, stored: shown.stored,
-	}
+	*p = p.renewed()
+	p.adopted, p.dirty = true, len(p.want) > 0
+	p.exports, p.digest, p.parts, p.stored = shown.exports, shown.digest, shown.parts, shown.stored
 	o.generation = max(o.generation, shown.generation)
 }
 
@@ -88,42 +107,72 @@ func (o *outbox) abandon(page int, shown *pageState, announced format.Member) {
 	if shown.read {
 		exports = shown.exports
 	}
-	*p = ownPage{
-		want: p.want, torn: true, adopted: true, exports: exports, digest: announced.Pages[page], parts: shown.stored, stored: shown.stored,
-	}
+	*p = p.renewed()
+	p.adopted, p.torn = true, true
+	p.exports, p.digest, p.parts, p.stored = exports, announced.Pages[page], shown.stored, shown.stored
 }
 
 // disown forgets what was written, because another cluster has the pages now.
 func (o *outbox) disown() {
 	for i := range o.pages {
-		o.pages[i] = ownPage{want: o.pages[i].want}
+		o.pages[i] = o.pages[i].renewed()
 	}
 }
 
 // rewrite makes every page be written again: the store has lost them.
 func (o *outbox) rewrite() {
 	for i := range o.pages {
-		if p := &o.pages[i]; p.adopted && p.digest != "" {
+		p := &o.pages[i]
+		p.superseded = p.writing != 0
+		if p.adopted && p.digest != "" {
 			p.torn = true
 		}
 	}
 }
 
-// pending says how many pages have to be written, or looked at for that, and when a page that was refused is to be tried again,
-// zero if there is none.
+// pending returns the number of pages that have to be written, or compared with what is desired, and when a page that could not be written is
+// due again, zero if there is none. Pages that are being written come later.
 func (o *outbox) pending(now time.Time) (dirty, torn int, again time.Time) {
 	for i := range o.pages {
 		switch p := &o.pages[i]; {
-		case !p.adopted:
-		case p.torn && !now.Before(p.retryAt):
+		case !p.adopted || p.writing != 0 || p.blocked:
+		case p.torn && now.Before(p.retryAt):
+			again = earliest(again, p.retryAt)
+		case p.torn:
 			torn++
 		case p.dirty:
 			dirty++
-		case p.torn && (again.IsZero() || p.retryAt.Before(again)):
-			again = p.retryAt
+		}
+		if p := &o.pages[i]; p.isTrimmable() {
+			if !now.Before(p.trims.retryAt) {
+				torn++
+			} else {
+				again = earliest(again, p.trims.retryAt)
+			}
 		}
 	}
 	return dirty, torn, again
+}
+
+// earliest returns the earlier time; a zero time is none.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// isWriting reports whether pages are being written, and returns when the last of these writes began.
+func (o *outbox) isWriting() (began time.Time, writing bool) {
+	for i := range o.pages {
+		if p := &o.pages[i]; p.writing != 0 {
+			writing = true
+			if p.began.After(began) {
+				began = p.began
+			}
+		}
+	}
+	return began, writing
 }
 
 // nextGeneration is later than all before, and over restarts too, because it is the time in milliseconds if that is later.
@@ -172,7 +221,7 @@ func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int)
 	var drafts []*pageDraft
 	for i := range o.pages {
 		p := &o.pages[i]
-		if !p.adopted || !p.dirty && (!p.torn || now.Before(p.retryAt)) {
+		if !p.isDue(now) {
 			continue
 		}
 		p.dirty = false
@@ -188,12 +237,19 @@ func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int)
 		switch {
 		case d.err != nil: // an earlier problem is one until this write has ended
 			p.problem, p.settled = d.err, true // what cannot be replaced counts
+			p.retryAt = now.Add(maxRetry)
 		case !p.torn && sameExports(d.exports, p.exports):
 			p.problem, p.settled = nil, true
+		case p.trimming != nil && len(d.Instances) > p.trimming.from:
+			p.dirty, p.blocked = true, true
 		default:
 			d.before = min(p.parts, len(d.Instances))
+			if p.torn && p.problem == nil {
+				d.Unconfirmed = p.operations
+			}
 			writes = append(writes, d.PageWrite)
-			o.generation = generation
+			p.writing, p.began, o.generation = generation, now, generation
+			p.stored = max(p.stored, len(d.Instances)) // others cannot have that room
 		}
 	}
 	return writes, problems
@@ -228,29 +284,51 @@ func sameExports(a, b map[mcs.Key]mcs.Export) bool {
 	return maps.EqualFunc(a, b, mcs.Export.Equal)
 }
 
-// written notes that all of w is in the store, by these operations.
-func (o *outbox) written(now time.Time, w PageWrite, operations []string) {
+// finish records that the write w has ended. It reports whether what it wrote is what the page has: otherwise the page is written again.
+func (o *outbox) finish(w PageWrite) bool {
 	p := &o.pages[w.page]
-	p.exports, p.digest, p.parts = w.exports, w.digest, len(w.Instances)
-	p.stored = max(p.stored, p.parts)
-	p.torn, p.settled, p.problem, p.refusal, p.retry = false, true, nil, "", retry{}
-	p.operations, p.unshown = operations, now
+	superseded := p.superseded
+	p.writing, p.superseded = 0, false
+	p.stored = max(p.stored, len(w.Instances))
+	if superseded {
+		p.torn = p.adopted
+	}
+	return !superseded
 }
 
-// failed notes that any part of w may be in the store, and why not all of it is.
-func (o *outbox) failed(w PageWrite, reason error) {
+// succeed records that all of w is in the store, by these operations.
+func (o *outbox) succeed(now time.Time, w PageWrite, operations []string) {
+	if !o.finish(w) {
+		return
+	}
+	p := &o.pages[w.page]
+	p.exports, p.digest, p.parts = w.exports, w.digest, len(w.Instances)
+	p.torn, p.settled, p.problem, p.retry = false, true, nil, retry{}
+	p.operations, p.unshown = operations, now
+	o.written = max(o.written, w.generation)
+}
+
+// fail records that any part of w may be in the store, and why not all of it is.
+func (o *outbox) fail(w PageWrite, reason error) {
+	if !o.finish(w) {
+		return
+	}
 	p := &o.pages[w.page]
 	p.torn, p.problem = true, reason
-	p.stored = max(p.stored, len(w.Instances))
 }
 
 // ExcessParts are the parts of a page from one number up to another that the store should not have.
 type ExcessParts struct{ Page, from, to int }
 
-// excess returns the parts that pages no longer have.
+// isTrimmable reports whether the store has parts that the page does not need.
+func (p *ownPage) isTrimmable() bool {
+	return p.adopted && !p.torn && p.writing == 0 && p.trimming == nil && p.parts < p.stored
+}
+
+// excess returns the parts that pages no longer have and that are not being removed.
 func (o *outbox) excess() (found []ExcessParts) {
 	for i := range o.pages {
-		if p := &o.pages[i]; p.adopted && !p.torn && p.parts < p.stored {
+		if p := &o.pages[i]; p.isTrimmable() {
 			found = append(found, ExcessParts{Page: i, from: p.parts, to: p.stored})
 		}
 	}
@@ -265,9 +343,17 @@ func (l ExcessParts) IDs() (ids []string) {
 	return ids
 }
 
-// trimmed records that the parts are gone. Exports that did not fit are tried again.
-func (o *outbox) trimmed(l ExcessParts) {
-	o.pages[l.Page].stored = l.from
+// trim records that the parts are being removed.
+func (o *outbox) trim(l ExcessParts) { o.pages[l.Page].trimming = &l }
+
+// trimmed records that the removal of the parts has ended. If they are gone, exports that did not fit are tried again.
+func (o *outbox) trimmed(l ExcessParts, gone bool) {
+	p := &o.pages[l.Page]
+	p.trimming, p.blocked = nil, false
+	if !gone {
+		return
+	}
+	p.stored, p.trims = max(p.parts, min(p.stored, l.from)), retry{}
 	for i := range o.pages {
 		if p := &o.pages[i]; len(p.tooLarge) > 0 {
 			p.dirty = true
@@ -283,7 +369,7 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 		switch s := &shown.pages[i]; {
 		case !p.adopted:
 			p.stored = s.stored // it takes room
-		case p.torn:
+		case p.torn || p.writing != 0:
 		case o.orphanedPages && !p.decided():
 			if !p.unshown.IsZero() {
 				p.unshown = now // it is not announced

@@ -118,7 +118,7 @@ func TestProblemLasts(t *testing.T) {
 		if len(writes) != 1 {
 			t.Fatalf("%d pages are written, want 1", len(writes))
 		}
-		o.failed(writes[0], refused)
+		o.fail(writes[0], refused)
 		if !errors.Is(reported(), refused) {
 			t.Fatalf("the user gets %v, want %v", reported(), refused)
 		}
@@ -127,7 +127,7 @@ func TestProblemLasts(t *testing.T) {
 	if !errors.Is(reported(), refused) {
 		t.Errorf("while it is tried again the user gets %v, want %v", reported(), refused)
 	}
-	o.written(now, writes[0], nil)
+	o.succeed(now, writes[0], nil)
 	if reported() != nil {
 		t.Errorf("when it is written the user gets %v", reported())
 	}
@@ -168,28 +168,28 @@ func TestExcess(t *testing.T) {
 	if len(w.Instances) < 3 {
 		t.Fatalf("the large page has %d parts, want several", len(w.Instances))
 	}
-	o.failed(w, errors.New("half of it"))
+	o.fail(w, errors.New("half of it"))
 	if got := o.excess(); len(got) != 0 {
 		t.Errorf("excess %v of a page that is half written, want none", got)
 	}
 	if again, _ := o.batch(now, now); len(again) != 1 {
 		t.Error("a page that is half written is not written again")
 	}
-	o.written(now, w, nil)
+	o.succeed(now, w, nil)
 	if got := o.excess(); len(got) != 0 {
 		t.Errorf("excess %v of a whole page, want none", got)
 	}
-	o.written(now, write(&small), nil)
+	o.succeed(now, write(&small), nil)
 	if got := o.excess(); len(got) != 1 || len(got[0].IDs()) != len(w.Instances)-1 {
 		t.Errorf("excess parts %v, want all but one of %d", got, len(w.Instances))
 	}
 	for _, left := range o.excess() {
-		o.trimmed(left)
+		o.trimmed(left, true)
 	}
 	if got := o.excess(); len(got) != 0 {
 		t.Errorf("excess %v after it was removed", got)
 	}
-	o.written(now, write(nil), nil)
+	o.succeed(now, write(nil), nil)
 	if got := o.excess(); len(got) != 1 || !slices.Equal(got[0].IDs(), []string{format.PartID(page, 0)}) {
 		t.Errorf("excess of a withdrawn page is %v, want its only part", got)
 	}
@@ -218,7 +218,7 @@ func TestConfirm(t *testing.T) {
 	o.ask(key, &exports[0])
 	expect("asked", registry.Pending)
 	writes, _ := o.batch(now, now)
-	o.written(now, writes[0], []string{"operation"})
+	o.succeed(now, writes[0], []string{"operation"})
 	expect("written", registry.Pending)
 	if overdue := o.confirm(now.Add(14*time.Second), shown, 15*time.Second); len(overdue) != 0 {
 		t.Errorf("pages %v are overdue after 14 s", overdue)
@@ -237,7 +237,7 @@ func TestConfirm(t *testing.T) {
 	o.ask(key, nil)
 	expect("withdrawn", registry.Pending)
 	writes, _ = o.batch(now, now)
-	o.written(now, writes[0], nil)
+	o.succeed(now, writes[0], nil)
 	expect("removed", registry.Pending)
 	shown.pages[page] = pageState{read: true}
 	shown.record.Pages[page] = ""

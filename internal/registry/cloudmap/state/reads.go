@@ -258,6 +258,9 @@ func (s *Reads) confirmPages(now time.Time) {
 		s.outbox.pages[page].torn = true
 		s.WriteSignal.Set()
 	}
+	if len(s.outbox.excess()) > 0 {
+		s.WriteSignal.Set() // a read shows parts that were removed
+	}
 	s.count()
 }
 

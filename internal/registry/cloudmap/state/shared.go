@@ -24,7 +24,8 @@ type shared struct {
 	// view is nil if the registry is only read.
 	view *instances.View
 	// ReadSignal and WriteSignal wake the reader and the writer.
-	ReadSignal, WriteSignal engine.Signal
+	ReadSignal  engine.Signal
+	WriteSignal WriteSignal
 
 	mu       sync.Mutex
 	catalogs *catalogs
@@ -39,20 +40,33 @@ type shared struct {
 	announce bool
 	// contact is the address for peer notifications, zero while there is no open socket.
 	contact peernotify.Contact
-	// readProblem and writeProblem are the reasons why reading and writing do not work.
-	readProblem, writeProblem *engine.Problem
+	// readProblem, writeProblem and pageProblem are the reasons why reading, writing the own record, and writing pages do not work.
+	readProblem, writeProblem, pageProblem *engine.Problem
+	// pagesErr is why no page can be written.
+	pagesErr error
+}
+
+// WriteSignal wakes the writer of the record and the writer of the pages.
+type WriteSignal struct{ Record, Pages engine.Signal }
+
+// Set wakes both. It never blocks.
+func (s WriteSignal) Set() {
+	s.Record.Set()
+	s.Pages.Set()
 }
 
 func newShared(cfg Config) *shared {
 	return &shared{
 		cfg: cfg, log: cfg.Logger,
-		ReadSignal: engine.NewSignal(), WriteSignal: engine.NewSignal(),
+		ReadSignal: engine.NewSignal(), WriteSignal: WriteSignal{Record: engine.NewSignal(), Pages: engine.NewSignal()},
 		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval, cfg.Intervals.Settle),
 		outbox:   newOutbox(cfg.Identity.ClusterID),
 		claim:    claim{identity: cfg.Identity, silence: cfg.Silence, settle: cfg.Intervals.Settle},
 		readProblem: engine.NewProblem(cfg.Logger, "Failed to read the clusterset from AWS Cloud Map; its last known state stays",
 			"Reading the clusterset from AWS Cloud Map works again", api.IsExpected),
 		writeProblem: engine.NewProblem(cfg.Logger, "Failed to write to AWS Cloud Map; retrying", "Writing to AWS Cloud Map works again", api.IsExpected),
+		pageProblem: engine.NewProblem(cfg.Logger, "Failed to write pages to AWS Cloud Map; retrying", "Writing pages to AWS Cloud Map works again",
+			api.IsExpected),
 	}
 }
 

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -165,7 +166,7 @@ func (s *State) Report() registry.Report {
 			}
 		}
 	}
-	report := registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: s.readProblem.Err(), Writing: s.writeProblem.Err()}
+	report := registry.Report{Keys: slices.Collect(maps.Keys(keys)), Reading: s.readProblem.Err(), Writing: cmp.Or(s.writeProblem.Err(), s.pageProblem.Err())}
 	if uid := s.claim.refused(); uid != "" {
 		report.Writing = &registry.DuplicateIDError{ClusterID: s.cfg.Identity.ClusterID, OtherUID: uid}
 	}

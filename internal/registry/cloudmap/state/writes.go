@@ -2,11 +2,12 @@ package state
 
 import (
 	"fmt"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
@@ -15,37 +16,13 @@ import (
 // Writes records what this cluster wants in the registry, decides what to write and when, and records the results.
 type Writes struct {
 	*shared
-	// requested are the keys that this process ever published or withdrew.
+	// requested are the keys that this process published or withdrew within the adoption grace period.
 	requested engine.Keys
 	// firstAsk and lastAsk are the times of the first and the last change that is not written yet; zero if there is none.
 	firstAsk, lastAsk time.Time
-	// pagesWritten is when pages were last written.
-	pagesWritten time.Time
-}
-
-// PageResult is the result of writing the parts of a page. Several requests may add to it at once.
-type PageResult struct {
-	mu         sync.Mutex
-	operations []string
-	err        error
-}
-
-// Add adds the result of a request: the ID of its operation, or the error with which AWS refused it.
-func (p *PageResult) Add(operation string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err != nil {
-		p.err = err
-		return
-	}
-	p.operations = append(p.operations, operation)
-}
-
-// IsRefused reports whether AWS refused a part of the page.
-func (p *PageResult) IsRefused() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.err != nil
+	// pagesWritten is when pages were last written. unannounced is when the first of those that no record announces was written, zero if there
+	// is none.
+	pagesWritten, unannounced time.Time
 }
 
 // SetDesired sets the desired export of key, nil to withdraw it.
@@ -66,7 +43,11 @@ func (s *Writes) SetDesired(key mcs.Key, exp *mcs.Export) error {
 func (s *Writes) setDesired(key mcs.Key, exp *mcs.Export) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.requested[key] = struct{}{}
+	if s.isAdoptionOver() {
+		clear(s.requested) // it would grow with every service that ever was
+	} else {
+		s.requested[key] = struct{}{}
+	}
 	if !s.outbox.ask(key, exp) {
 		return
 	}
@@ -91,7 +72,12 @@ func (s *Writes) DesiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 	}
 	_, left := p.exports[key]
 	_, requested := s.requested[key]
-	return nil, p.adopted && !left && (requested || time.Since(s.heldSince) >= s.cfg.Intervals.AdoptionGracePeriod)
+	return nil, p.adopted && !left && (requested || s.isAdoptionOver())
+}
+
+// isAdoptionOver reports whether this cluster has held its ID for the adoption grace period. The caller holds s.mu.
+func (s *Writes) isAdoptionOver() bool {
+	return s.claim.state == Held && time.Since(s.heldSince) >= s.cfg.Intervals.AdoptionGracePeriod
 }
 
 // HiddenInstances is desiredInstances without an instance view: none, once the pages contain what the instances contain.
@@ -110,7 +96,7 @@ func (s *Writes) Backoff() engine.Backoff {
 	return engine.Backoff{Initial: s.cfg.Intervals.Retry, Max: s.cfg.Intervals.MaxRetry, Jitter: 1}
 }
 
-// SetError records the result of a write and returns the keys with another status now.
+// SetError records the result of writing the own record and returns the keys with another status now.
 func (s *Writes) SetError(err error) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,27 +108,71 @@ func (s *Writes) SetError(err error) engine.Keys {
 	return changed
 }
 
-// UntilHeartbeat returns the time until the next heartbeat.
-func (s *Writes) UntilHeartbeat() time.Duration {
+// SetPagesError records why no page can be written, nil if pages can be.
+func (s *Writes) SetPagesError(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Until(s.recorded.Add(s.cfg.HeartbeatInterval))
+	s.pagesErr = err
+	s.updatePageProblem()
 }
 
-// RecordToWrite returns the own record if it has to be written: pages changed, the ID is claimed, or a heartbeat is due. Unless pagesDone,
-// the generation of the pages that are being written is not announced.
-func (s *Writes) RecordToWrite(now time.Time, pagesDone bool) (ours format.Member, due bool) {
+// updatePageProblem updates the problem of writing pages: it is the error of the first page that AWS did not refuse for its content. The caller
+// holds s.mu.
+func (s *Writes) updatePageProblem() {
+	err := s.pagesErr
+	for i := range s.outbox.pages {
+		if p := &s.outbox.pages[i]; err == nil && p.problem != nil && p.torn && !api.IsInvalid(p.problem) {
+			err = p.problem
+		}
+	}
+	s.pageProblem.Set(err)
+}
+
+// announceWithin is how long pages that are written wait for others whose writes began at most as long ago, so that one record announces them
+// together. A page of ten parts takes that long at 20 to 50 ms a request. 64 slow pages cost two records a second, of 50 writes.
+const announceWithin = 500 * time.Millisecond
+
+// NextRecord returns when to write the own record next; ok is false if this cluster does not claim its ID.
+func (s *Writes) NextRecord(now time.Time) (at time.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	due = s.claim.state != Observing && (s.announce || now.Sub(s.recorded) >= s.cfg.HeartbeatInterval)
+	if s.claim.state == Observing {
+		return time.Time{}, false
+	}
+	at = s.recorded.Add(s.cfg.HeartbeatInterval)
+	if s.announce {
+		at = now
+	}
+	if !s.unannounced.IsZero() {
+		announceAt := now
+		if began, writing := s.outbox.isWriting(); writing {
+			announceAt = earlier(began, s.unannounced).Add(announceWithin)
+		}
+		at = earlier(at, announceAt)
+	}
+	return at, true
+}
+
+// RecordToWrite returns the own record if it has to be written: pages changed, the ID is claimed, or a heartbeat is due. Pages that are being
+// written are announced as they were before.
+func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, due bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := s.announce || !s.unannounced.IsZero()
+	due = s.claim.state != Observing && (changed || now.Sub(s.recorded) >= s.cfg.HeartbeatInterval)
 	if !due {
 		return ours, false
 	}
-	s.announce = false
 	s.ours.Heartbeat = s.ours.NextHeartbeat(now)
-	if pagesDone || s.claim.state != Held {
-		s.ours.Generation = max(s.outbox.generation, s.ours.Generation)
+	generation := s.outbox.generation
+	if _, writing := s.outbox.isWriting(); writing && s.claim.state == Held {
+		generation = s.outbox.written
 	}
+	if generation <= s.ours.Generation && !s.unannounced.IsZero() {
+		generation = s.outbox.nextGeneration(s.cfg.WallClock()) // a later record has announced a page that was written faster
+	}
+	s.ours.Generation = max(generation, s.ours.Generation)
+	s.announce, s.unannounced = false, time.Time{}
 	s.ours.Pages = s.announced()
 	return s.ours, true
 }
@@ -158,7 +188,7 @@ func (s *Writes) ObserveRecordWrite(began time.Time, err error) {
 	s.recorded = began
 }
 
-// Excess returns the parts to remove.
+// Excess returns the parts that pages no longer have and that are not being removed.
 func (s *Writes) Excess() []ExcessParts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,11 +198,33 @@ func (s *Writes) Excess() []ExcessParts {
 	return s.outbox.excess()
 }
 
-// ObserveRemovedParts records that parts were removed.
-func (s *Writes) ObserveRemovedParts(removed ExcessParts) {
+// TakeExcess returns the parts to remove now. Until ObserveRemoval gets the result, the pages of these parts are not written with more parts
+// than they have.
+func (s *Writes) TakeExcess() []ExcessParts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.outbox.trimmed(removed)
+	if s.claim.state != Held {
+		return nil
+	}
+	now := time.Now()
+	found := slices.DeleteFunc(s.outbox.excess(), func(l ExcessParts) bool { return now.Before(s.outbox.pages[l.Page].trims.retryAt) })
+	for _, excess := range found {
+		s.outbox.trim(excess)
+	}
+	return found
+}
+
+// ObserveRemoval records the result of removing parts.
+func (s *Writes) ObserveRemoval(removed ExcessParts, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outbox.trimmed(removed, err == nil)
+	if err != nil {
+		trims := &s.outbox.pages[removed.Page].trims
+		trims.failures++
+		trims.retryAt = time.Now().Add(s.Backoff().Pause(trims.failures))
+		s.log.V(1).Info("Failed to remove parts that a page does not need; retrying", "page", format.PageName(removed.Page), "error", err.Error())
+	}
 	s.WriteSignal.Set()
 }
 
@@ -215,27 +267,18 @@ func (s *Writes) ForgetPages() {
 	s.outbox.disown()
 }
 
-// NextWrite returns when to write next; ok is false if there is nothing to write.
-func (s *Writes) NextWrite(now time.Time) (at time.Time, ok bool) {
+// NextPages returns when to write pages, or to remove parts, next; ok is false if there is nothing to write.
+func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.claim.state == Observing {
+	if s.claim.state != Held {
 		return time.Time{}, false
 	}
-	at = s.recorded.Add(s.cfg.HeartbeatInterval)
-	if s.announce {
-		at = now
+	dirty, torn, again := s.outbox.pending(now)
+	if dirty+torn > 0 {
+		return earliest(again, s.pagesDue(now, dirty, torn)), true
 	}
-	if s.claim.state == Held {
-		dirty, torn, again := s.outbox.pending(now)
-		if dirty+torn > 0 {
-			at = earlier(at, s.pagesDue(now, dirty, torn))
-		}
-		if !again.IsZero() {
-			at = earlier(at, again)
-		}
-	}
-	return at, true
+	return again, !again.IsZero()
 }
 
 // pagesDue returns when pages have to be written: torn pages now, the first change after a pause after a short delay, and a series of changes when it
@@ -251,47 +294,48 @@ func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	return earlier(s.lastAsk.Add(s.cfg.Intervals.Quiet), s.firstAsk.Add(atMost))
 }
 
-// ObserveWrites records the results of writing pages. err is the failure that ended all writes, if any. A page that AWS refused has its own
-// backoff. It returns the keys of the pages with another problem now.
-func (s *Writes) ObserveWrites(writes []PageWrite, results []PageResult, err error) (changed engine.Keys) {
+// ObserveWrite records the result of writing a page by these operations. A page that could not be written has its own backoff. It returns the
+// page's keys if they have another problem now.
+func (s *Writes) ObserveWrite(w PageWrite, operations []string, err error) (changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	changed = engine.Keys{}
-	for i, w := range writes {
-		p, refusal := &s.outbox.pages[w.page], results[i].err
-		switch {
-		case refusal != nil:
-			refusal = fmt.Errorf("writing this cluster's pages: %w", refusal)
-			if p.refusal != refusal.Error() {
-				s.log.Error(refusal, "A page is refused; trying again", "page", format.PageName(w.page))
-				for key := range p.want {
-					changed[key] = struct{}{}
-				}
-			}
-			s.outbox.failed(w, refusal)
-			p.refusal = refusal.Error()
-			p.failures++
-			p.retryAt = now.Add(s.Backoff().Pause(p.failures))
-		case err != nil:
-			s.outbox.failed(w, err)
-		default:
-			s.outbox.written(now, w, results[i].operations)
-			s.announce, s.pagesWritten = true, now
+	p := &s.outbox.pages[w.page]
+	before := p.problem
+	if err == nil {
+		s.outbox.succeed(now, w, operations)
+		s.pagesWritten = now
+		if s.unannounced.IsZero() {
+			s.unannounced = now
+		}
+	} else {
+		err = fmt.Errorf("writing this cluster's pages: %w", err)
+		s.outbox.fail(w, err)
+		p.failures++
+		p.retryAt = now.Add(s.Backoff().Pause(p.failures))
+	}
+	if errorText(before) != errorText(p.problem) {
+		if api.IsInvalid(p.problem) {
+			s.log.Error(p.problem, "A page is refused; trying again", "page", format.PageName(w.page))
+		}
+		for key := range p.want {
+			changed[key] = struct{}{}
 		}
 	}
+	s.updatePageProblem()
+	s.count()
+	s.WriteSignal.Set()
 	return changed
 }
 
-// TakeBatch returns the pages to write now, the operations by page that were accepted and whose result is not shown, and the keys with another
-// problem now.
-func (s *Writes) TakeBatch() (writes []PageWrite, suspects map[int][]string, changed engine.Keys) {
+// TakeBatch returns the pages to write now, and the keys with another problem now. Until ObserveWrite gets its result, a page is not due again.
+func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.claim.state != Held {
-		return nil, nil, engine.Keys{} // Notify adds to it
+		return nil, engine.Keys{} // Notify adds to it
 	}
-	suspects = s.suspects()
 	s.announce = s.announce || s.outbox.orphanedPages // the pages found may be as desired
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstAsk = time.Time{}
@@ -302,7 +346,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, suspects map[int][]string, cha
 			changed[key] = struct{}{}
 		}
 	}
-	return writes, suspects, changed
+	return writes, changed
 }
 
 // logRefused logs why a page is not written as wanted. The caller holds s.mu.
@@ -316,33 +360,20 @@ func (s *Writes) logRefused(page int) {
 	}
 }
 
-// suspects returns the operations by page that were accepted and whose result was never shown. The caller holds s.mu.
-func (s *Writes) suspects() map[int][]string {
-	operations := map[int][]string{}
-	for i := range s.outbox.pages {
-		if p := &s.outbox.pages[i]; p.torn && p.problem == nil && len(p.operations) > 0 {
-			operations[i] = p.operations
-		}
-	}
-	return operations
-}
-
-// ObserveFailedOperations records why pages that AWS accepted were never shown. Such a page is written again; the others are not affected. It
-// returns the keys of the pages with another problem now.
-func (s *Writes) ObserveFailedOperations(reasons map[int]error) engine.Keys {
+// ObserveFailedOperation records why a page that AWS accepted was never shown. It returns the page's keys if they have another problem now.
+func (s *Writes) ObserveFailedOperation(w PageWrite, reason error) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := engine.Keys{}
-	for page, reason := range reasons {
-		p := &s.outbox.pages[page]
-		if errorText(p.undone) == errorText(reason) {
-			continue
-		}
-		p.undone = reason
-		s.log.Error(reason, "A page was accepted and not written; trying again", "page", format.PageName(page))
-		for key := range p.want {
-			changed[key] = struct{}{}
-		}
+	p := &s.outbox.pages[w.page]
+	reason = fmt.Errorf("writing this cluster's pages: %w", reason)
+	if errorText(p.undone) == errorText(reason) {
+		return changed
+	}
+	p.undone = reason
+	s.log.Error(reason, "A page was accepted and not written; trying again", "page", format.PageName(w.page))
+	for key := range p.want {
+		changed[key] = struct{}{}
 	}
 	return changed
 }
@@ -351,7 +382,7 @@ func (s *Writes) ObserveFailedOperations(reasons map[int]error) engine.Keys {
 // The caller holds s.mu.
 func (s *Writes) announced() (pages format.Digests) {
 	shown := s.shown()
-	if s.claim.state == Held && time.Since(s.heldSince) >= s.cfg.Intervals.AdoptionGracePeriod {
+	if s.isAdoptionOver() {
 		s.outbox.orphanedPages = false // exports that were neither published nor withdrawn stay as found
 	}
 	for i := range pages {
