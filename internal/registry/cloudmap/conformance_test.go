@@ -54,6 +54,7 @@ const staleAfter = 3 * time.Second
 
 func backend(c *cloud, config func(mcs.Identity) Config) registrytest.Backend {
 	return registrytest.Backend{
+		Unsigned: true,
 		New: func(t *testing.T, identity mcs.Identity) registry.Registry {
 			cfg := config(identity)
 			cfg.StaleAfter = staleAfter

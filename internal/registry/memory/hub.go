@@ -16,8 +16,12 @@ import (
 
 // Hub is the shared store of any number of registries, with faults that tests can switch on. NewHub creates one.
 type Hub struct {
-	mu             sync.Mutex
-	clusters       map[clusterRef]*cluster
+	mu       sync.Mutex
+	clusters map[clusterRef]*cluster
+	// left are the clusters that said farewell.
+	left map[clusterRef]struct{}
+	// forgotten are the clusters that the others have forgotten, as pairs of a reader and a cluster.
+	forgotten      map[[2]clusterRef]struct{}
 	running        map[*Registry]struct{}
 	err            error
 	held           bool
@@ -38,12 +42,23 @@ type cluster struct {
 	owner   *Registry
 	joined  time.Time
 	exports map[mcs.Key]mcs.Export
+	// lost are the exports that another user has removed.
+	lost map[mcs.Key]struct{}
+	// isMissing is true while the record of the cluster is missing. settleAt is when the exports of a new process count as all: until
+	// then it may not have published what another user has removed.
+	isMissing bool
+	settleAt  time.Time
 }
+
+// isSettled reports whether the exports of the cluster are all that it has.
+func (c *cluster) isSettled() bool { return !time.Now().Before(c.settleAt) }
 
 // NewHub creates an empty store.
 func NewHub() *Hub {
 	return &Hub{
 		clusters:   map[clusterRef]*cluster{},
+		left:       map[clusterRef]struct{}{},
+		forgotten:  map[[2]clusterRef]struct{}{},
 		running:    map[*Registry]struct{}{},
 		unreadable: map[string]bool{},
 	}
@@ -104,6 +119,36 @@ func (h *Hub) DropHeartbeats(drop bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dropHeartbeats = drop
+}
+
+// Wipe removes everything, as another user of a store may. No cluster has said farewell.
+func (h *Hub) Wipe() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.clusters)
+	clear(h.left)
+	h.wakeAll()
+}
+
+// DeleteMember removes the record of a cluster without its word, but not its exports.
+func (h *Hub) DeleteMember(clusterSetID, clusterID string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c := h.clusters[clusterRef{clusterSetID, clusterID}]; c != nil {
+		c.isMissing = true
+	}
+	h.wakeAll()
+}
+
+// DeleteExport removes an export without the word of its cluster.
+func (h *Hub) DeleteExport(clusterSetID, clusterID string, key mcs.Key) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c := h.clusters[clusterRef{clusterSetID, clusterID}]; c != nil {
+		delete(c.exports, key)
+		c.lost[key] = struct{}{}
+	}
+	h.wakeAll()
 }
 
 // Exports returns all exports of a clusterset, sorted by key and cluster.

@@ -22,6 +22,8 @@ type Registry struct {
 	identity mcs.Identity
 	wake     engine.Signal
 	readOnly bool
+	// hasOwned is true once this process has been the owner of its cluster. It is guarded by hub.mu.
+	hasOwned bool
 
 	// mu is taken after hub.mu where both are needed.
 	mu sync.Mutex
@@ -38,9 +40,14 @@ var _ registry.Registry = (*Registry)(nil)
 // view is the last complete read. A view is never changed, only replaced, and shares no map with the hub.
 type view struct {
 	synced bool
-	// others are the exports of each other cluster; the map is nil for a cluster that could not be read yet.
+	// others are the exports of each other cluster; the map is nil for a cluster that could not be read yet. ended are the clusters that
+	// said farewell or were forgotten.
 	others map[string]map[mcs.Key]mcs.Export
-	own    map[mcs.Key]mcs.Export
+	ended  map[string]bool
+	// lost are the exports that could not be read. unsettled are the clusters that may have more exports.
+	lost      map[string]map[mcs.Key]struct{}
+	unsettled map[string]bool
+	own       map[mcs.Key]mcs.Export
 	// problem is the reason why the desired exports are not written, or nil.
 	problem error
 	members []registry.Member
@@ -74,18 +81,27 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 	return result, nil
 }
 
-// Forget implements registry.Registry. The hub has no cluster that left without a farewell, so there is none to forget.
-func (r *Registry) Forget(string) {}
+// Forget implements registry.Registry.
+func (r *Registry) Forget(clusterID string) {
+	r.hub.mu.Lock()
+	defer r.hub.mu.Unlock()
+	r.hub.forgotten[[2]clusterRef{r.ref(), {r.identity.ClusterSetID, clusterID}}] = struct{}{}
+	r.wake.Set()
+}
 
-// viewOf returns the exports of the other clusters under key. Every imported cluster that the hub does not have has left. The caller
-// holds r.mu.
-func (r *Registry) viewOf(key mcs.Key, _ []string) registry.View {
+// viewOf returns the exports of the other clusters under key. The caller holds r.mu.
+func (r *Registry) viewOf(key mcs.Key, imported []string) registry.View {
 	var result registry.View
+	result.Unseen = engine.Unseen(imported, func(id string) bool {
+		_, seen := r.view.others[id]
+		return seen || r.view.ended[id] || id == r.identity.ClusterID
+	})
 	for _, id := range slices.Sorted(maps.Keys(r.view.others)) {
 		exports := r.view.others[id]
 		exp, ok := exports[key]
+		_, lost := r.view.lost[id][key]
 		switch {
-		case exports == nil:
+		case exports == nil, lost && !ok, r.view.unsettled[id] && !ok && slices.Contains(imported, id):
 			result.Unknown = append(result.Unknown, id)
 			continue
 		case !ok:
@@ -200,6 +216,7 @@ func (h *Hub) remove(r *Registry) error {
 		return fmt.Errorf("removing everything of cluster %s: %w", r.identity.ClusterID, h.err)
 	}
 	delete(h.clusters, r.ref())
+	h.left[r.ref()] = struct{}{}
 	return nil
 }
 
@@ -246,7 +263,10 @@ func (h *Hub) updateLiveness(r *Registry, before view) (changed []string) {
 		if ref.clusterSetID != r.identity.ClusterSetID {
 			continue
 		}
-		heartbeats[ref.clusterID] = before.synced && c.owner != nil && !h.dropHeartbeats
+		heartbeats[ref.clusterID] = before.synced && c.owner != nil && !c.isMissing && !h.dropHeartbeats
+	}
+	for id := range r.view.others {
+		heartbeats[id] = heartbeats[id] // a cluster without a record has none
 	}
 	for id := range before.others {
 		if _, there := r.view.others[id]; !there {
@@ -303,15 +323,24 @@ func (h *Hub) write(r *Registry) error {
 	c := h.clusters[r.ref()]
 	switch {
 	case c == nil:
-		c = &cluster{joined: time.Now(), exports: map[mcs.Key]mcs.Export{}}
+		c = &cluster{joined: time.Now(), exports: map[mcs.Key]mcs.Export{}, lost: map[mcs.Key]struct{}{}}
 		h.clusters[r.ref()] = c
+		delete(h.left, r.ref())
+		if !r.hasOwned {
+			c.settleAt = time.Now().Add(h.staleAfter / 4)
+		}
 	case c.owner != nil && c.uid != r.identity.UID:
 		return &registry.DuplicateIDError{ClusterID: r.identity.ClusterID, OtherUID: c.uid}
 	}
-	changed := c.owner != r
+	changed := c.owner != r || c.isMissing
+	c.isMissing, r.hasOwned = false, true
 	c.owner, c.uid = r, r.identity.UID
 	for key, exp := range r.desired {
 		old, stored := c.exports[key]
+		if _, lost := c.lost[key]; lost {
+			delete(c.lost, key)
+			changed = true
+		}
 		switch {
 		case exp != nil && (!stored || !old.Equal(*exp)):
 			c.exports[key] = *exp
@@ -329,18 +358,28 @@ func (h *Hub) write(r *Registry) error {
 	return nil
 }
 
-// read returns the view of r, with the exports from before for clusters that cannot be read. The caller holds h.mu.
+// read returns the view of r, with the exports from before for clusters that cannot be read or are missing without a farewell. The
+// caller holds h.mu.
 func (h *Hub) read(r *Registry, before view) view {
-	now := view{synced: true, others: map[string]map[mcs.Key]mcs.Export{}, own: map[mcs.Key]mcs.Export{}}
+	now := view{
+		synced: true, others: map[string]map[mcs.Key]mcs.Export{}, own: map[mcs.Key]mcs.Export{},
+		ended: h.ended(r), lost: map[string]map[mcs.Key]struct{}{}, unsettled: map[string]bool{},
+	}
+	for id, exports := range before.others {
+		if !now.ended[id] {
+			now.others[id] = exports
+		}
+	}
 	for ref, c := range h.clusters {
-		if ref.clusterSetID != r.identity.ClusterSetID {
+		if ref.clusterSetID != r.identity.ClusterSetID || now.ended[ref.clusterID] || c.isMissing {
 			continue
 		}
 		switch {
 		case ref.clusterID != r.identity.ClusterID && h.unreadable[ref.clusterID]:
 			now.others[ref.clusterID] = before.others[ref.clusterID]
 		case ref.clusterID != r.identity.ClusterID:
-			now.others[ref.clusterID] = maps.Clone(c.exports)
+			now.others[ref.clusterID], now.lost[ref.clusterID] = c.read(before.others[ref.clusterID]), maps.Clone(c.lost)
+			now.unsettled[ref.clusterID] = !c.isSettled()
 		case h.held:
 			now.own = before.own
 		case c.uid == r.identity.UID && !r.readOnly:
@@ -349,8 +388,47 @@ func (h *Hub) read(r *Registry, before view) view {
 		seen := c.lastSeen(ref.clusterID, before.members)
 		now.members = append(now.members, registry.Member{ClusterID: ref.clusterID, UID: c.uid, LastSeen: seen, Joined: c.joined, Heartbeat: seen})
 	}
+	for _, m := range before.members {
+		if c := h.clusters[clusterRef{r.identity.ClusterSetID, m.ClusterID}]; (c == nil || c.isMissing) && !now.ended[m.ClusterID] && m.ClusterID != r.identity.ClusterID {
+			now.members = append(now.members, m)
+		}
+	}
 	slices.SortFunc(now.members, func(a, b registry.Member) int { return strings.Compare(a.ClusterID, b.ClusterID) })
 	return now
+}
+
+// ended returns the clusters that said farewell, or that r has forgotten and that have had no heartbeat since. The caller holds h.mu.
+func (h *Hub) ended(r *Registry) map[string]bool {
+	ended := map[string]bool{}
+	for ref := range h.left {
+		if ref.clusterSetID == r.identity.ClusterSetID {
+			ended[ref.clusterID] = true
+		}
+	}
+	for refs := range h.forgotten {
+		if refs[0] != r.ref() {
+			continue
+		}
+		if c := h.clusters[refs[1]]; c != nil && c.owner != nil {
+			delete(h.forgotten, refs)
+			continue
+		}
+		ended[refs[1].clusterID] = true
+	}
+	return ended
+}
+
+// read returns the exports of the cluster, with those from before that another user removed.
+func (c *cluster) read(before map[mcs.Key]mcs.Export) map[mcs.Key]mcs.Export {
+	exports := maps.Clone(c.exports)
+	for key, exp := range before {
+		if _, lost := c.lost[key]; lost {
+			exports[key] = exp
+		} else if _, stored := exports[key]; !stored && !c.isSettled() {
+			exports[key] = exp
+		}
+	}
+	return exports
 }
 
 // lastSeen returns now for a cluster that runs, else the time from before.

@@ -30,6 +30,11 @@ func TestConformance(t *testing.T) {
 				hub.SetError(errors.New("the hub is broken"))
 				return func() { hub.SetError(nil) }
 			},
+			DeleteMember: func(_ *testing.T, clusterSetID, clusterID string) { hub.DeleteMember(clusterSetID, clusterID) },
+			DeleteExport: func(_ *testing.T, clusterSetID, clusterID string, key mcs.Key) {
+				hub.DeleteExport(clusterSetID, clusterID, key)
+			},
+			Wipe:   func(*testing.T) { hub.Wipe() },
 			Writes: hub.Writes,
 			Empty: func(_ *testing.T, clusterSetID, clusterID string) bool {
 				for _, exp := range hub.Exports(clusterSetID) {

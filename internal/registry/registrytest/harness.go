@@ -80,6 +80,8 @@ type node struct {
 	done   chan struct{}
 
 	mu sync.Mutex
+	// imported are the clusters that every lookup names as imported.
+	imported []string
 	// notified counts notifications by key; changed is closed and replaced with each.
 	notified  map[mcs.Key]int
 	changed   chan struct{}
@@ -96,11 +98,25 @@ func (n *node) notify(k mcs.Key) {
 	if forbidden == nil {
 		return
 	}
-	if view, err := n.reg.Lookup(context.Background(), k); err != nil {
+	if view, err := n.reg.Lookup(context.Background(), k, n.importedClusters()...); err != nil {
 		n.t.Errorf("Lookup(%v) after a notification: %v", k, err)
 	} else if what := forbidden(k, view); what != "" {
 		n.t.Errorf("%v has a forbidden state: %s", k, what)
 	}
+}
+
+// imports makes every lookup from now on name these clusters as imported.
+func (n *node) imports(clusterIDs ...string) *node {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.imported = clusterIDs
+	return n
+}
+
+func (n *node) importedClusters() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.imported
 }
 
 // forbid checks the View at every notification from now on.
@@ -137,7 +153,7 @@ func (n *node) withdraw(k mcs.Key) {
 
 func (n *node) lookup(k mcs.Key) registry.View {
 	n.t.Helper()
-	view, err := n.reg.Lookup(n.t.Context(), k)
+	view, err := n.reg.Lookup(n.t.Context(), k, n.importedClusters()...)
 	if err != nil {
 		n.t.Fatalf("Lookup(%v): %v", k, err)
 	}
@@ -180,7 +196,7 @@ func (n *node) awaitNotified(k mcs.Key) {
 }
 
 func (n *node) lacks(k mcs.Key, met condition) string {
-	view, err := n.reg.Lookup(n.t.Context(), k)
+	view, err := n.reg.Lookup(n.t.Context(), k, n.importedClusters()...)
 	if err != nil {
 		return err.Error()
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,8 +37,18 @@ type Backend struct {
 	StaleAfter time.Duration
 	// Writes counts the writes of exports so far, without heartbeats.
 	Writes func() int
-	// Empty reports whether the store holds nothing of a cluster.
+	// Empty reports whether the store holds nothing of a cluster but its farewell.
 	Empty func(t *testing.T, clusterSetID, clusterID string) bool
+	// Wipe deletes everything that the store holds, as another user of it may.
+	Wipe func(t *testing.T)
+	// Forge replaces the member record of a cluster by one that announces no exports and is signed with a key of another cluster, as
+	// another member may with the policies that a backend ships.
+	Forge func(t *testing.T, clusterSetID, clusterID string)
+	// Record returns a function that writes everything that the store holds of a cluster now again, and deletes what came since: as
+	// from a backup, or by another user who kept it.
+	Record func(t *testing.T, clusterSetID, clusterID string) (replay func())
+	// Unsigned skips the clauses of evidence.go, for a backend that does not sign its records yet.
+	Unsigned bool
 	// Timeout bounds each wait; 0 is 20 s.
 	Timeout time.Duration
 }
@@ -45,7 +56,7 @@ type Backend struct {
 // Run runs every clause in parallel, each on a store of its own.
 func Run(t *testing.T, factory func(t *testing.T) Backend) {
 	t.Helper()
-	for _, clause := range clauses {
+	for _, clause := range slices.Concat(clauses, evidenceClauses) {
 		t.Run(clause.name, func(t *testing.T) {
 			t.Parallel()
 			h := &harness{Backend: factory(t)}
@@ -57,10 +68,12 @@ func Run(t *testing.T, factory func(t *testing.T) Backend) {
 	}
 }
 
-var clauses = []struct {
+type clause struct {
 	name string
 	test func(*testing.T, *harness)
-}{
+}
+
+var clauses = []clause{
 	{"an export is seen by the others and confirmed to its publisher", testPublish},
 	{"nothing is known before the first read", testNotSynced},
 	{"a lookup before the first read is notified", testLookupBeforeSync},

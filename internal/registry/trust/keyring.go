@@ -231,6 +231,15 @@ func (k *Keyring) HasEnded(clusterID string) bool {
 	return ok && (pin.Left || pin.Forgotten)
 }
 
+// IsLatest reports whether no other registry has shown a later heartbeat of the cluster. A cluster that moved to another registry leaves
+// records in the previous one, which do not show what it exports now.
+func (k *Keyring) IsLatest(registry, clusterID string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pin, ok := k.pins[clusterID]
+	return !ok || pin.Last[registry].Heartbeat >= pin.heartbeat()
+}
+
 // saveInterval is the interval at which advanced times are saved. A new key is saved within a second.
 const saveInterval = 5 * time.Minute
 

@@ -1,0 +1,53 @@
+package registrytest
+
+import (
+	"context"
+	"crypto/sha256"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
+)
+
+// Signer returns the signer of a cluster: the same for the same identity, another for a duplicate.
+func Signer(t testing.TB, identity mcs.Identity) *trust.Signer {
+	t.Helper()
+	seed := sha256.Sum256([]byte(identity.ClusterSetID + " " + identity.ClusterID + " " + identity.UID))
+	signer, err := trust.NewSigner(seed[:], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signer
+}
+
+// Keyrings are the keyrings of the clusters of a test. A cluster has the same one after a restart, as if it had been saved.
+type Keyrings struct {
+	staleAfter time.Duration
+
+	mu    sync.Mutex
+	rings map[mcs.Identity]*trust.Keyring
+}
+
+// NewKeyrings returns Keyrings without keys.
+func NewKeyrings(staleAfter time.Duration) *Keyrings {
+	return &Keyrings{staleAfter: staleAfter, rings: map[mcs.Identity]*trust.Keyring{}}
+}
+
+// Of returns the keyring of a cluster.
+func (k *Keyrings) Of(t testing.TB, identity mcs.Identity) *trust.Keyring {
+	t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.rings[identity] == nil {
+		ring, err := trust.Load(context.Background(), trust.Config{ClusterSetID: identity.ClusterSetID, StaleAfter: k.staleAfter, Logger: logr.Discard()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.rings[identity] = ring
+	}
+	return k.rings[identity]
+}
