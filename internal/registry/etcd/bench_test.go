@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // The benchmarks run against a real etcd of one member with TLS, users and fsync, with the controller's own intervals:
@@ -94,7 +95,7 @@ func await(b *testing.B, reg *Registry, count int) {
 		seen := 0
 		for id, c := range reg.mirror.state.clusters {
 			if id != reg.cfg.Identity.ClusterID {
-				seen += len(c.exports)
+				seen += len(c.held)
 			}
 		}
 		return seen >= count
@@ -138,12 +139,16 @@ func BenchmarkImporter100k(b *testing.B) {
 	var group sync.WaitGroup
 	for c := range clusters {
 		group.Go(func() {
-			id := fmt.Sprintf("member-%d", c)
+			identity := benchMember(c)
+			set := &exportSet{Count: exports}
 			for i := range exports {
-				w, err := newDesiredExport(tenEndpoints(id, i, c))
+				w, err := newDesiredExport(tenEndpoints(identity.ClusterID, i, c))
 				must(b, err)
-				s.putKey(b, l.export(id, webKey(i)), string(w.data))
+				value := signExport(registrytest.Signer(b, identity), authorOf(b, identity), webKey(i), 1, w.data)
+				set.Digest = set.Digest.with(webKey(i), 1)
+				s.putKey(b, l.export(identity.ClusterID, webKey(i)), string(value))
 			}
+			s.putKey(b, l.member(identity.ClusterID), string(memberValue(b, identity, time.Now(), set)))
 		})
 	}
 	group.Wait()
@@ -161,6 +166,12 @@ func BenchmarkImporter100k(b *testing.B) {
 	}
 }
 
+// benchMember returns the identity of one of many clusters.
+func benchMember(n int) mcs.Identity {
+	id := fmt.Sprintf("member-%d", n)
+	return mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: id}
+}
+
 func heap() uint64 {
 	runtime.GC()
 	var stats runtime.MemStats
@@ -175,9 +186,9 @@ func (s *testStore) cost(b *testing.B, l layout, clusters int) float64 {
 	const seconds = 12
 	began, used := time.Now(), cpu(b)
 	for n := range clusters {
-		id := fmt.Sprintf("member-%d", n)
-		data, err := newMemberRecord(mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: id}, "v1").withHeartbeat(time.Now()).encode()
-		must(b, err)
+		identity := benchMember(n)
+		id := identity.ClusterID
+		data := memberValue(b, identity, time.Now(), nil)
 		lease, err := s.Root().Grant(b.Context(), 60)
 		must(b, err)
 		s.putKey(b, l.member(id), string(data))

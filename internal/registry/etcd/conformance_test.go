@@ -20,6 +20,7 @@ func TestConformance(t *testing.T) {
 
 func (s *testStore) backend() registrytest.Backend {
 	const staleAfter = 2 * time.Second
+	s.keyrings = registrytest.NewKeyrings(staleAfter)
 	return registrytest.Backend{
 		New: func(t *testing.T, identity mcs.Identity) registry.Registry {
 			cfg := fast(identity)
@@ -47,12 +48,34 @@ func (s *testStore) backend() registrytest.Backend {
 			s.remove(t, s.layout(clusterSetID).export(clusterID, key))
 		},
 		Empty: func(t *testing.T, clusterSetID, clusterID string) bool {
-			answer, err := s.Root().Get(t.Context(), s.layout(clusterSetID).cluster(clusterID), clientv3.WithPrefix(), clientv3.WithCountOnly())
-			if err != nil {
-				t.Fatal(err)
+			l := s.layout(clusterSetID)
+			keys := s.keys(t, l.cluster(clusterID))
+			if m, _, err := openMember([]byte(keys[l.member(clusterID)]), clusterSetID, clusterID); err == nil {
+				if r, err := decodeMember(m, clusterSetID, clusterID); err == nil && r.Farewell {
+					delete(keys, l.member(clusterID))
+				}
 			}
-			return answer.Count == 0
+			return len(keys) == 0
 		},
 		Writes: func() int { return int(s.writes.Load()) },
+		Wipe: func(t *testing.T) {
+			s.remove(t, s.prefix+"/", clientv3.WithPrefix())
+		},
+		Forge: func(t *testing.T, clusterSetID, clusterID string) {
+			forger := mcs.Identity{ClusterID: clusterID, ClusterSetID: clusterSetID, UID: "uid-of-the-forger"}
+			l := s.layout(clusterSetID)
+			s.putKey(t, l.member(clusterID), string(memberValue(t, forger, time.Now(), setOf(nil))))
+			s.remove(t, l.cluster(clusterID)+exportsSuffix, clientv3.WithPrefix())
+		},
+		Record: func(t *testing.T, clusterSetID, clusterID string) func() {
+			prefix := s.layout(clusterSetID).cluster(clusterID)
+			recorded := s.keys(t, prefix)
+			return func() {
+				s.remove(t, prefix, clientv3.WithPrefix())
+				for key, value := range recorded {
+					s.putKey(t, key, value)
+				}
+			}
+		},
 	}
 }

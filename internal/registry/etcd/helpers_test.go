@@ -23,6 +23,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // server is the etcd that most tests share, each with its own prefix.
@@ -97,6 +98,8 @@ type testStore struct {
 	direct bool
 	// dropHeartbeats makes the writes of member records fail.
 	dropHeartbeats atomic.Bool
+	// keyrings are those of the clusters.
+	keyrings *registrytest.Keyrings
 	// writes counts the written and withdrawn exports.
 	writes atomic.Int64
 	// leaseChecks counts the successful requests for the time that a lease has left.
@@ -110,7 +113,9 @@ func newTestStore(t testing.TB, c *etcdtest.Cluster) *testStore {
 		t.Fatal(err)
 	}
 	t.Cleanup(proxy.Close)
-	return &testStore{Cluster: c, prefix: fmt.Sprintf("/test%d", server.stores.Add(1)), proxy: proxy}
+	return &testStore{
+		Cluster: c, prefix: fmt.Sprintf("/test%d", server.stores.Add(1)), proxy: proxy, keyrings: registrytest.NewKeyrings(time.Minute),
+	}
 }
 
 // client returns a client with the user of one cluster.
@@ -180,7 +185,7 @@ func fast(identity mcs.Identity) Config {
 
 func fastTimings() timings {
 	return timings{
-		silence: 3 * time.Second, leave: 20 * time.Second, lease: 2 * time.Second,
+		silence: 3 * time.Second, leave: 20 * time.Second, farewell: time.Minute, lease: 2 * time.Second,
 		retry: engine.Backoff{Initial: 20 * time.Millisecond, Max: 300 * time.Millisecond, Jitter: 0.5},
 	}
 }
@@ -192,7 +197,7 @@ func (s *testStore) registry(t testing.TB, cfg Config) *Registry {
 
 func (s *testStore) registryWith(t testing.TB, cfg Config, timings timings) *Registry {
 	t.Helper()
-	cfg.Prefix = s.prefix
+	cfg.Prefix, cfg.Signer, cfg.Keyring = s.prefix, registrytest.Signer(t, cfg.Identity), s.keyrings.Of(t, cfg.Identity)
 	if testing.Verbose() {
 		if t, ok := t.(*testing.T); ok {
 			cfg.Logger = testr.New(t).WithName(cfg.Identity.ClusterID)

@@ -10,10 +10,10 @@ import (
 )
 
 // layout returns and parses the keys of a clusterset.
-type layout struct{ root string }
+type layout struct{ root, clusterSetID string }
 
 func newLayout(prefix, clusterSetID string) layout {
-	return layout{root: strings.TrimRight(prefix, "/") + "/" + clusterSetID + "/"}
+	return layout{root: strings.TrimRight(prefix, "/") + "/" + clusterSetID + "/", clusterSetID: clusterSetID}
 }
 
 // kind is what a key holds.

@@ -11,7 +11,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// leave removes everything of this cluster before ctx ends, unless another controller uses its ID.
+// farewellTTL is how long a farewell stays in etcd for clusters whose controllers do not run.
+const farewellTTL = 7 * 24 * time.Hour
+
+// leave removes everything of this cluster before ctx ends, unless another controller uses its ID. It leaves a farewell for the other
+// clusters, which etcd removes when its lease expires: no cluster needs permission for another's keys.
 func (w *writer) leave(ctx context.Context) error {
 	var clone cloneWatch
 	err := engine.RetryUntilDone(ctx, w.timings.retry, func() (done bool, err error) { return w.tryLeave(ctx, &clone) })
@@ -44,20 +48,54 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 	case ownerUnclear:
 		return w.watchClone(ctx, clone, alive)
 	}
-	err = w.store.removeAll(ctx, alive.revision)
+	shown := w.decodeOwn(member)
+	if shown.Farewell && alive.revision == 0 {
+		return true, nil
+	}
+	err = w.sayFarewell(ctx, alive.revision, shown)
 	if errors.Is(err, errFenceLost) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// memberUID returns the UID of a member record, "" if it cannot be read.
-func (w *writer) memberUID(member []byte) string {
-	record, err := decodeMember(member, w.cfg.Identity.ClusterSetID, w.cfg.Identity.ClusterID)
+// sayFarewell replaces everything of this cluster by a farewell. The last cluster leaves nothing.
+func (w *writer) sayFarewell(ctx context.Context, seen int64, shown memberRecord) error {
+	others, err := w.store.hasOtherMembers(ctx)
 	if err != nil {
-		return ""
+		return err
 	}
-	return record.UID
+	if !others {
+		return w.store.removeAll(ctx, seen)
+	}
+	member, err := w.session.farewell(time.Now(), shown)
+	if err != nil {
+		return err
+	}
+	lease, err := w.store.grant(ctx, w.timings.farewell)
+	if err != nil {
+		return err
+	}
+	if err := w.store.sayFarewell(ctx, seen, lease, member); err != nil {
+		return errors.Join(err, w.store.revoke(ctx, lease))
+	}
+	return nil
+}
+
+// memberUID returns the UID of a member record, "" if it cannot be read.
+func (w *writer) memberUID(member []byte) string { return w.decodeOwn(member).UID }
+
+// decodeOwn decodes a member record with this cluster's ID, the zero value if it cannot be read.
+func (w *writer) decodeOwn(member []byte) memberRecord {
+	m, _, err := openMember(member, w.cfg.Identity.ClusterSetID, w.cfg.Identity.ClusterID)
+	if err != nil {
+		return memberRecord{}
+	}
+	record, err := decodeMember(m, w.cfg.Identity.ClusterSetID, w.cfg.Identity.ClusterID)
+	if err != nil {
+		return memberRecord{}
+	}
+	return record
 }
 
 // watchClone observes a key alive with this cluster's UID. If it is written again, or stays for longer than its lease lasts, a

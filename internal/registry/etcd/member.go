@@ -10,24 +10,40 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// memberRecord is the value of a cluster's key member.
+// memberRecord is what a cluster says about itself in its key member (signedMember).
 type memberRecord struct {
 	ClusterID    string `json:"clusterID"`
 	ClusterSetID string `json:"clusterSetID"`
-	// UID is the UID of namespace kube-system.
-	UID string `json:"uid"`
+	// UID is the UID of namespace kube-system. UID and Generation are those of the signedMember.
+	UID        string `json:"-"`
+	Generation int64  `json:"-"`
 	// Version is the controller's, Format that of the exports.
 	Version string `json:"version"`
 	Format  string `json:"format"`
 	// Joined is when the cluster became a member, and Heartbeat its last heartbeat, both by its own clock.
 	Joined    time.Time `json:"joined"`
 	Heartbeat time.Time `json:"beat"`
+	// Exports are all exports of the cluster, nil while a new process does not know them yet.
+	Exports *exportSet `json:"exports,omitempty"`
+	// Farewell is true if the cluster has left the clusterset with this record.
+	Farewell bool `json:"farewell,omitempty"`
 }
 
+// exportSet identifies the exports of a cluster. A reader that has exports with this digest has all of them, so that the cluster has
+// withdrawn every other one.
+type exportSet struct {
+	Count  int       `json:"count"`
+	Digest setDigest `json:"digest"`
+}
+
+// equalSets reports whether two sets are equal; nil is an unknown set.
+func equalSets(a, b *exportSet) bool { return a == b || a != nil && b != nil && *a == *b }
+
 const (
-	// maxMemberBytes is far more than a record needs: IDs of 63 characters, a UID of 36, a version.
+	// maxMemberBytes is far more than a record needs: IDs of 63 characters, a UID of 36, a version, two signatures.
 	maxMemberBytes = 4 << 10
 	// maxTextBytes bounds the fields of a record that have no format of their own.
 	maxTextBytes = 128
@@ -40,7 +56,10 @@ func newMemberRecord(identity mcs.Identity, version string) memberRecord {
 	}
 }
 
-func (r memberRecord) encode() ([]byte, error) { return json.Marshal(r) }
+// time returns the time of r, which orders the records of a cluster.
+func (r memberRecord) time() trust.Time {
+	return trust.Time{Generation: r.Generation, Heartbeat: r.Heartbeat.UnixMilli()}
+}
 
 // withHeartbeat returns r with a new heartbeat, at least a millisecond after the last one.
 func (r memberRecord) withHeartbeat(now time.Time) memberRecord {
@@ -55,29 +74,34 @@ func (r memberRecord) withHeartbeat(now time.Time) memberRecord {
 	return r
 }
 
-// decodeMember decodes and checks the member record of a cluster.
-func decodeMember(data []byte, clusterSetID, clusterID string) (memberRecord, error) {
+// nextGeneration returns a generation later than that of r, over restarts too, because it is the time in milliseconds if that is later.
+func (r memberRecord) nextGeneration(now time.Time) int64 {
+	return max(r.Generation+1, now.UnixMilli())
+}
+
+// decodeMember decodes and checks the record in a signed member record. If it is in a later format, the identity and the time of the
+// record are valid although there is an error.
+func decodeMember(m signedMember, clusterSetID, clusterID string) (memberRecord, error) {
 	var r memberRecord
-	if len(data) > maxMemberBytes {
-		return r, fmt.Errorf("it takes %d bytes, more than the %d that are allowed", len(data), maxMemberBytes)
+	if err := json.Unmarshal(m.Record, &r); err != nil {
+		return memberRecord{}, fmt.Errorf("parsing: %w", err)
 	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("parsing: %w", err)
-	}
+	r.UID, r.Generation = m.UID, m.Generation
 	major, err := majorOf(r.Format)
 	switch {
 	case err != nil:
-		return r, err
-	case major > record.Major:
-		return r, &record.NewerError{Major: major}
+		return memberRecord{}, err
 	case r.ClusterID != clusterID:
-		return r, fmt.Errorf("it names cluster %q", clip(r.ClusterID))
+		return memberRecord{}, fmt.Errorf("it names cluster %q", clip(r.ClusterID))
 	case r.ClusterSetID != clusterSetID:
-		return r, fmt.Errorf("it names clusterset %q", clip(r.ClusterSetID))
+		return memberRecord{}, fmt.Errorf("it names clusterset %q", clip(r.ClusterSetID))
 	case r.UID == "":
-		return r, errors.New("it has no uid")
+		return memberRecord{}, errors.New("it has no uid")
 	case len(r.UID) > maxTextBytes || len(r.Version) > maxTextBytes:
-		return r, errors.New("a text of it is too long")
+		return memberRecord{}, errors.New("a text of it is too long")
+	case major > record.Major:
+		r.Exports = nil
+		return r, &record.NewerError{Major: major}
 	}
 	return r, nil
 }

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 var cls1 = mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1"}
@@ -15,35 +17,68 @@ var cls1 = mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1"}
 func TestMemberRecord(t *testing.T) {
 	now := time.Date(2026, 11, 21, 9, 0, 0, 123456789, time.UTC)
 	want := newMemberRecord(cls1, "v1").withHeartbeat(now)
-	data, err := want.encode()
-	if err != nil {
-		t.Fatal(err)
+	want.Generation, want.Exports = 7, setOf(map[int]int64{0: 3, 1: 7})
+	value := sign(t, cls1, want)
+	m, a, err := openMember(value, "set1", "cls1")
+	if err != nil || a != authorOf(t, cls1) {
+		t.Fatalf("author %+v, error %v", a, err)
 	}
-	got, err := decodeMember(data, "set1", "cls1")
-	if err != nil || got != want {
-		t.Errorf("decoded %+v (%v), want %+v", got, err, want)
+	got, err := decodeMember(m, "set1", "cls1")
+	if err != nil || !equalSets(got.Exports, want.Exports) {
+		t.Errorf("decoded exports %+v (%v), want %+v", got.Exports, err, want.Exports)
 	}
-	tests := []struct{ name, data, wantErr string }{
-		{"garbage", "garbage", "parsing"},
-		{"another cluster's", strings.Replace(string(data), "cls1", "cls2", 1), `it names cluster "cls2"`},
-		{"another clusterset's", strings.Replace(string(data), "set1", "set2", 1), `it names clusterset "set2"`},
-		{"no UID", strings.Replace(string(data), "uid-1", "", 1), "no uid"},
-		{"no format", strings.Replace(string(data), record.Version(), "", 1), "is no version"},
-		{"huge", strings.Repeat(" ", maxMemberBytes) + string(data), "bytes"},
-		{"long-winded", strings.Replace(string(data), `"v1"`, `"`+strings.Repeat("v", 200)+`"`, 1), "too long"},
+	got.Exports = want.Exports
+	if got != want {
+		t.Errorf("decoded %+v, want %+v", got, want)
+	}
+	data := string(m.Record)
+	tests := []struct{ name, data, uid, wantErr string }{
+		{"garbage", "garbage", "uid-1", "parsing"},
+		{"another cluster's", strings.Replace(data, "cls1", "cls2", 1), "uid-1", `it names cluster "cls2"`},
+		{"another clusterset's", strings.Replace(data, "set1", "set2", 1), "uid-1", `it names clusterset "set2"`},
+		{"no UID", data, "", "no uid"},
+		{"no format", strings.Replace(data, record.Version(), "", 1), "uid-1", "is no version"},
+		{"a digest that is too short", strings.Replace(data, `"digest":"`, `"digest":"AA`, 1), "uid-1", "digest"},
+		{"long-winded", strings.Replace(data, `"v1"`, `"`+strings.Repeat("v", 200)+`"`, 1), "uid-1", "too long"},
 	}
 	for _, tt := range tests {
-		if _, err := decodeMember([]byte(tt.data), "set1", "cls1"); err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+		if _, err := decodeMember(signedMember{UID: tt.uid, Record: []byte(tt.data)}, "set1", "cls1"); err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 			t.Errorf("%s: error %v, want one with %q", tt.name, err, tt.wantErr)
 		}
 	}
 	var newer *record.NewerError
-	if _, err := decodeMember([]byte(strings.Replace(string(data), record.Version(), "99.0", 1)), "set1", "cls1"); !errors.As(err, &newer) {
-		t.Errorf("a record of a later format: error %v, want a NewerError", err)
+	later, err := decodeMember(signedMember{UID: "uid-1", Record: []byte(strings.Replace(data, record.Version(), "99.0", 1))}, "set1", "cls1")
+	if !errors.As(err, &newer) || !later.Heartbeat.Equal(want.Heartbeat) || later.Exports != nil {
+		t.Errorf("a record of a later format: %+v, error %v, want its time and a NewerError", later, err)
 	}
 	// Additions of a later minor version may be ignored.
-	if _, err := decodeMember([]byte(strings.Replace(string(data), "{", `{"more": 1,`, 1)), "set1", "cls1"); err != nil {
+	if _, err := decodeMember(signedMember{UID: "uid-1", Record: []byte(strings.Replace(data, "{", `{"more": 1,`, 1))}, "set1", "cls1"); err != nil {
 		t.Errorf("a record with a further field: %v", err)
+	}
+}
+
+func TestOpenMember_RefusesForgedValues(t *testing.T) {
+	value := string(memberValue(t, cls1, time.Now(), setOf(map[int]int64{0: 1})))
+	unsigned, err := json.Marshal(newMemberRecord(cls1, "v1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct{ value, clusterSetID, clusterID string }{
+		"another cluster's prefix": {value, "set1", "cls2"},
+		"another clusterset":       {value, "set2", "cls1"},
+		"another UID":              {strings.Replace(value, "uid-1", "uid-9", 1), "set1", "cls1"},
+		"another generation":       {strings.Replace(value, `"generation":1`, `"generation":2`, 1), "set1", "cls1"},
+		"another record":           {strings.Replace(value, `"v1"`, `"v2"`, 1), "set1", "cls1"},
+		"another key": {strings.Replace(value, registrytest.Signer(t, cls1).Key().String(), registrytest.Signer(t, cls2).Key().String(), 1),
+			"set1", "cls1"},
+		"no signature": {string(unsigned), "set1", "cls1"},
+		"garbage":      {"garbage", "set1", "cls1"},
+		"huge":         {strings.Repeat(" ", maxMemberBytes) + value, "set1", "cls1"},
+	}
+	for name, tt := range tests {
+		if _, _, err := openMember([]byte(tt.value), tt.clusterSetID, tt.clusterID); err == nil {
+			t.Errorf("%s: no error", name)
+		}
 	}
 }
 
@@ -59,13 +94,13 @@ func TestMemberRecordWithHeartbeat(t *testing.T) {
 }
 
 func FuzzMember(f *testing.F) {
-	data, err := newMemberRecord(cls1, "v1").withHeartbeat(time.Now()).encode()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(data)
+	f.Add(memberValue(f, cls1, time.Now(), setOf(map[int]int64{0: 1})))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := decodeMember(data, "set1", "cls1")
+		m, _, err := openMember(data, "set1", "cls1")
+		if err != nil {
+			return
+		}
+		r, err := decodeMember(m, "set1", "cls1")
 		if err == nil && (r.ClusterID != "cls1" || r.UID == "" || len(r.Version) > maxTextBytes) {
 			t.Errorf("accepted %+v", r)
 		}

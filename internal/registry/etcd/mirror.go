@@ -2,6 +2,8 @@ package etcd
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,7 +40,7 @@ func (m *mirror) lookup(key mcs.Key, imported []string) (registry.View, error) {
 	if !m.state.synced {
 		return registry.View{}, m.lookups.NotSynced(key, m.problem.Err())
 	}
-	return m.lookups.Lookup(key, imported, m.state.viewOf), nil
+	return m.lookups.Lookup(key, imported, m.state.view), nil
 }
 
 // addResolvedLookups adds the keys of pending lookups that have another answer now.
@@ -46,7 +48,7 @@ func (m *mirror) addResolvedLookups(changed engine.Keys) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state.synced {
-		m.lookups.AddChanged(changed, m.state.viewOf)
+		m.lookups.AddChanged(changed, m.state.view)
 	}
 }
 
@@ -77,34 +79,63 @@ type ownKeys struct {
 	revision int64
 	alive    aliveState
 	member   memberRecord
+	// rival is the member record of another cluster with this ID, the zero value if there is none; rivalSeen is when it was first
+	// read.
+	rival     memberRecord
+	rivalSeen time.Time
 }
 
 // ownKeys returns this cluster's own keys.
 func (m *mirror) ownKeys() ownKeys {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return ownKeys{synced: m.state.synced, revision: m.state.revision, alive: m.state.aliveOf(m.own), member: m.state.memberOf(m.own)}
+	keys := ownKeys{synced: m.state.synced, revision: m.state.revision, alive: m.state.aliveOf(m.own), member: m.state.memberOf(m.own)}
+	if c := m.state.clusters[m.own]; c != nil {
+		keys.rival, keys.rivalSeen = c.rival, c.rivalSeen
+	}
+	return keys
 }
 
-// ownExport returns this cluster's export of key as etcd has it: exists reports whether there is one, and exp is nil if it
-// cannot be read.
-func (m *mirror) ownExport(key mcs.Key) (exp *mcs.Export, exists bool) {
+// ownExport returns this cluster's export of key as etcd has it.
+func (m *mirror) ownExport(key mcs.Key) ownExport {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state.exportOf(m.own, key)
+	return m.state.ownExport(key)
+}
+
+// ownShownKeys returns the keys of this cluster's exports in etcd.
+func (m *mirror) ownShownKeys() []mcs.Key {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.state.clusters[m.own]; c != nil {
+		return slices.Collect(maps.Keys(c.shown))
+	}
+	return nil
+}
+
+// forget drops a cluster until its next record, and returns the keys with a View that may have changed.
+func (m *mirror) forget(clusterID string) engine.Keys {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed := engine.Keys{}
+	m.state.forget(clusterID, changed)
+	return changed
 }
 
 // update is the result of one read.
 type update struct {
-	// listed is true if all keys were read, and rewound if etcd was set back to an earlier state.
-	listed, rewound bool
+	// listed is true if all keys were read, and rewound if etcd was set back to an earlier state. relist is true if all keys must be
+	// read again.
+	listed, rewound, relist bool
 	// revision and alive are those of the mirror after the update.
 	revision int64
 	alive    aliveState
 	// own are the changed exports of this cluster, with the revision of the change.
 	own        map[mcs.Key]int64
 	ownExports int
-	members    []registry.Member
+	// refused counts the records of other clusters that were refused.
+	refused int
+	members []registry.Member
 	// changed are the keys with a View that may have changed.
 	changed engine.Keys
 }
@@ -132,9 +163,8 @@ func (m *mirror) apply(changes []pair, revision int64) (u update, behind bool) {
 		return u, true
 	}
 	u = update{own: map[mcs.Key]int64{}, changed: engine.Keys{}}
-	now := time.Now()
+	m.state.apply(time.Now(), changes, u.changed)
 	for _, p := range changes {
-		m.state.apply(now, p, u.changed)
 		if key, ok := m.state.layout.exportKey(m.own, p.key); ok {
 			u.own[key] = p.revision
 			u.changed.Add(key)
@@ -153,7 +183,8 @@ func (m *mirror) apply(changes []pair, revision int64) (u update, behind bool) {
 func (m *mirror) complete(u *update) {
 	m.state.observeHeartbeats(time.Now(), u.changed)
 	u.revision, u.alive = m.state.revision, m.state.aliveOf(m.own)
-	u.ownExports = m.state.countExports(m.own)
+	u.ownExports, u.refused, u.relist = m.state.countExports(m.own), m.state.refused, m.state.relist
+	m.state.refused = 0
 	u.members = m.state.members()
 }
 

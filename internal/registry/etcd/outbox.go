@@ -13,7 +13,7 @@ import (
 // outbox compares the desired exports of this cluster with those in etcd and batches the writes. It is safe for concurrent use.
 type outbox struct {
 	// shown returns this cluster's export of a key as the watch has shown it (mirror.ownExport).
-	shown func(mcs.Key) (exp *mcs.Export, exists bool)
+	shown func(mcs.Key) ownExport
 
 	mu sync.Mutex
 	// desired are the desired exports and withdrawals; a withdrawal is removed when it is complete.
@@ -22,6 +22,10 @@ type outbox struct {
 	accepted map[mcs.Key]acceptedWrite
 	// refused is why etcd refuses the desired export of a key.
 	refused map[mcs.Key]error
+	// stated are the exports that this cluster has by its own records, with their generations, and digest is their digest. An export
+	// stays in it when another user removes it from etcd.
+	stated map[mcs.Key]int64
+	digest setDigest
 	// queues are the keys to compare with etcd, oldest first: withdrawals and writes.
 	// queued is the queue that a key is in; in the other one it does not count.
 	queues map[bool][]mcs.Key
@@ -35,13 +39,14 @@ type desiredExport struct {
 }
 
 type acceptedWrite struct {
-	export   *mcs.Export
-	revision int64
+	export               *mcs.Export
+	revision, generation int64
 }
 
-func newOutbox(shown func(mcs.Key) (*mcs.Export, bool)) *outbox {
+func newOutbox(shown func(mcs.Key) ownExport) *outbox {
 	return &outbox{
 		shown: shown, desired: map[mcs.Key]desiredExport{}, accepted: map[mcs.Key]acceptedWrite{}, refused: map[mcs.Key]error{},
+		stated: map[mcs.Key]int64{},
 		queues: map[bool][]mcs.Key{}, queued: map[mcs.Key]bool{},
 	}
 }
@@ -52,11 +57,11 @@ func newDesiredExport(exp mcs.Export) (desiredExport, error) {
 	if err != nil {
 		return desiredExport{}, &registry.InvalidExportError{Key: exp.Key, Reason: err.Error()}
 	}
-	e := decodeExport(pair{value: data}, exp.Cluster, exp.Key)
-	if e.unreadable != "" {
-		return desiredExport{}, &registry.InvalidExportError{Key: exp.Key, Reason: e.unreadable}
+	decoded, _, unreadable := decodeExport(data, exp.Cluster, exp.Key)
+	if unreadable != "" {
+		return desiredExport{}, &registry.InvalidExportError{Key: exp.Key, Reason: unreadable}
 	}
-	return desiredExport{export: e.export, data: data}, nil
+	return desiredExport{export: decoded, data: data}, nil
 }
 
 // setDesired sets the desired export of key, and reports whether it changed.
@@ -104,27 +109,95 @@ func equalExports(a, b *mcs.Export) bool {
 	return a == b || a != nil && b != nil && a.Equal(*b)
 }
 
-// current returns the export of key in etcd, as far as it is known; exists is false if there is none. The caller holds o.mu.
-func (o *outbox) current(key mcs.Key) (exp *mcs.Export, exists bool) {
+// current returns the export of key in etcd, as far as it is known. The caller holds o.mu.
+func (o *outbox) current(key mcs.Key) ownExport {
 	if a, ok := o.accepted[key]; ok {
-		return a.export, a.export != nil
+		return ownExport{exists: a.export != nil, export: a.export, generation: a.generation}
 	}
 	return o.shown(key)
 }
 
-// isSynced reports whether etcd has the desired export of key. The caller holds o.mu.
+// isSynced reports whether etcd has the desired export of key, and not as of an earlier generation than the other clusters have read:
+// they ignore such an export, which a restored backup may have. The caller holds o.mu.
 func (o *outbox) isSynced(key mcs.Key, d desiredExport) bool {
-	exp, exists := o.current(key)
+	now := o.current(key)
 	if d.export == nil {
-		return !exists
+		return !now.exists
 	}
-	return exp != nil && equalExports(exp, d.export)
+	return now.export != nil && equalExports(now.export, d.export) && now.generation >= o.stated[key]
+}
+
+// state adds an export to those that this cluster has, or replaces its generation; 0 removes it. The caller holds o.mu.
+func (o *outbox) state(key mcs.Key, generation int64) {
+	if before, ok := o.stated[key]; ok {
+		o.digest = o.digest.without(key, before)
+	}
+	if generation == 0 {
+		delete(o.stated, key)
+		return
+	}
+	o.stated[key] = generation
+	o.digest = o.digest.with(key, generation)
+}
+
+// adopt adds exports in etcd that a previous process of this cluster wrote, or a request of unknown outcome, to those that this
+// cluster has: those with a revision before the fence. Later ones are those of nextBatch, or another user wrote an old value again.
+func (o *outbox) adopt(fence int64, keys ...mcs.Key) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, key := range keys {
+		if _, unconfirmed := o.accepted[key]; unconfirmed {
+			continue
+		}
+		if shown := o.shown(key); shown.generation > o.stated[key] && (fence == 0 || shown.revision <= fence) {
+			o.state(key, shown.generation)
+		}
+	}
+}
+
+// prune removes the exports that are neither desired nor in etcd: a previous process withdrew them.
+func (o *outbox) prune() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key := range o.stated {
+		if o.desired[key].export == nil && !o.current(key).exists {
+			o.state(key, 0)
+		}
+	}
+}
+
+// hasUnwritten reports whether a desired export was never written, and etcd does not refuse it.
+func (o *outbox) hasUnwritten() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key, d := range o.desired {
+		if d.export != nil && o.stated[key] == 0 && o.refused[key] == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// statedSet returns the exports that this cluster has after a batch with that generation.
+func (o *outbox) statedSet(batch []operation, generation int64) *exportSet {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	set := &exportSet{Count: len(o.stated), Digest: o.digest}
+	for _, op := range batch {
+		if before, ok := o.stated[op.key]; ok {
+			set.Count, set.Digest = set.Count-1, set.Digest.without(op.key, before)
+		}
+		if !op.withdraw {
+			set.Count, set.Digest = set.Count+1, set.Digest.with(op.key, generation)
+		}
+	}
+	return set
 }
 
 // The limits of one transaction: etcd's defaults are 128 operations and 1.5 MiB. The largest single record is smaller, and
 // half a MiB lets other clusters' requests in between.
 const (
-	maxOperations = 128
+	maxOperations = 127 // and the member record
 	maxBatchBytes = 512 << 10
 )
 
@@ -133,6 +206,8 @@ type operation struct {
 	key      mcs.Key
 	desired  desiredExport
 	withdraw bool
+	// value is the signed export; it is set before it is written.
+	value []byte
 }
 
 // nextBatch takes the operations of the next transaction from the queues, at most limit. They are all withdrawals, which come
@@ -167,7 +242,7 @@ func (o *outbox) dequeue(withdraw bool, limit int) []operation {
 		delete(o.queued, key)
 		switch {
 		case o.isSynced(key, d):
-			o.dropWithdrawal(key, d)
+			o.confirm(key, d)
 		case o.refused[key] != nil:
 		default:
 			bytes += len(d.data)
@@ -177,27 +252,38 @@ func (o *outbox) dequeue(withdraw bool, limit int) []operation {
 	return batch
 }
 
-// dropWithdrawal removes a withdrawal that the watch has shown. The caller holds o.mu.
-func (o *outbox) dropWithdrawal(key mcs.Key, d desiredExport) {
-	if _, unconfirmed := o.accepted[key]; d.export == nil && !unconfirmed {
+// confirm records that etcd has the desired export of key, or that it is withdrawn: then the withdrawal is removed once the watch
+// has shown it. The caller holds o.mu.
+func (o *outbox) confirm(key mcs.Key, d desiredExport) {
+	_, unconfirmed := o.accepted[key]
+	switch {
+	case unconfirmed:
+	case d.export == nil:
 		delete(o.desired, key)
+		o.state(key, 0)
+	case o.shown(key).generation > o.stated[key]:
+		o.state(key, o.shown(key).generation)
 	}
 }
 
-// recordAccepted records that etcd accepted the batch at revision. shownRevision returns the revision up to which the watch has
+// recordAccepted records that etcd accepted the batch, with that generation, at revision. shownRevision returns the revision up to which the watch has
 // shown everything: it is called with the lock, so that no observeChange comes between. A withdrawal that was not effective came
 // after another process's, which the watch shows at an earlier revision.
-func (o *outbox) recordAccepted(batch []operation, effective []bool, revision int64, shownRevision func() int64) {
+func (o *outbox) recordAccepted(batch []operation, effective []bool, revision, generation int64, shownRevision func() int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	shownUpTo := shownRevision()
 	for i, op := range batch {
-		_, exists := o.shown(op.key)
 		switch {
 		case effective[i] && revision > shownUpTo:
-			o.accepted[op.key] = acceptedWrite{export: op.desired.export, revision: revision}
-		case !effective[i] && exists:
+			o.accepted[op.key] = acceptedWrite{export: op.desired.export, revision: revision, generation: generation}
+		case !effective[i] && o.shown(op.key).exists:
 			o.accepted[op.key] = acceptedWrite{}
+		}
+		if op.withdraw {
+			o.state(op.key, 0)
+		} else {
+			o.state(op.key, generation)
 		}
 		o.enqueue(op.key)
 	}
@@ -243,12 +329,12 @@ func (o *outbox) status(key mcs.Key, problem error) registry.PublishStatus {
 // stateOf returns the state of key. The caller holds o.mu.
 func (o *outbox) stateOf(key mcs.Key) registry.PublishState {
 	d, requested := o.desired[key]
-	exp, exists := o.shown(key)
+	shown := o.shown(key)
 	_, unconfirmed := o.accepted[key]
 	switch {
-	case !requested && exp != nil, d.export != nil && !unconfirmed && exp != nil && equalExports(exp, d.export):
+	case !requested && shown.export != nil, d.export != nil && !unconfirmed && o.isSynced(key, d):
 		return registry.Exported
-	case d.export == nil && !exists && !unconfirmed:
+	case d.export == nil && !shown.exists && !unconfirmed:
 		return registry.Absent
 	}
 	return registry.Pending

@@ -47,37 +47,37 @@ func TestNewDesiredExportRefusesInvalid(t *testing.T) {
 // fakeStore is etcd for an outbox: the stored exports, and the revision up to which the watch has shown them.
 type fakeStore struct {
 	revision, shownRevision int64
-	stored, shown           map[mcs.Key]*mcs.Export
+	stored, shown           map[mcs.Key]ownExport
 	// events are the changes that the watch has not shown yet.
 	events []event
 }
 
 type event struct {
-	key      mcs.Key
-	exp      *mcs.Export
-	revision int64
+	key mcs.Key
+	exp ownExport
 }
 
+// set stores an export with the revision as its generation, nil to remove it.
 func (s *fakeStore) set(key mcs.Key, exp *mcs.Export) (effect bool) {
-	if exp == nil && s.stored[key] == nil {
+	if exp == nil && !s.stored[key].exists {
 		return false
 	}
-	s.stored[key] = exp
-	s.events = append(s.events, event{key, exp, s.revision})
+	s.stored[key] = ownExport{exists: exp != nil, export: exp, revision: s.revision, generation: s.revision}
+	s.events = append(s.events, event{key, s.stored[key]})
 	return true
 }
 
 // TestOutboxConverges writes, drops answers and deletes exports at random. In the end the store must have the desired exports.
 func TestOutboxConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &fakeStore{stored: map[mcs.Key]*mcs.Export{}, shown: map[mcs.Key]*mcs.Export{}}
-		o := newOutbox(func(key mcs.Key) (*mcs.Export, bool) { return s.shown[key], s.shown[key] != nil })
+		s := &fakeStore{stored: map[mcs.Key]ownExport{}, shown: map[mcs.Key]ownExport{}}
+		o := newOutbox(func(key mcs.Key) ownExport { return s.shown[key] })
 		// The watch shows the changes of one transaction together.
 		show := func() {
-			for s.shownRevision = s.events[0].revision; len(s.events) > 0 && s.events[0].revision == s.shownRevision; s.events = s.events[1:] {
+			for s.shownRevision = s.events[0].exp.revision; len(s.events) > 0 && s.events[0].exp.revision == s.shownRevision; s.events = s.events[1:] {
 				e := s.events[0]
 				s.shown[e.key] = e.exp
-				o.observeChange(e.key, e.revision)
+				o.observeChange(e.key, e.exp.revision)
 			}
 		}
 		write := func(most int) (wrote bool) {
@@ -96,7 +96,7 @@ func TestOutboxConverges(t *testing.T) {
 					show()
 				}
 			}
-			o.recordAccepted(batch, effect, s.revision, func() int64 { return s.shownRevision })
+			o.recordAccepted(batch, effect, s.revision, s.revision, func() int64 { return s.shownRevision })
 			return true
 		}
 		want := map[mcs.Key]*mcs.Export{}
@@ -134,9 +134,13 @@ func TestOutboxConverges(t *testing.T) {
 				t.Fatal("the outbox does not stop writing")
 			}
 		}
+		var stated setDigest
 		for key, exp := range want {
-			if !equalExports(s.stored[key], exp) {
+			if !equalExports(s.stored[key].export, exp) {
 				t.Errorf("%v is stored as %v, want %v", key, s.stored[key], exp)
+			}
+			if exp != nil {
+				stated = stated.with(key, s.stored[key].generation)
 			}
 			wantState := registry.Exported
 			if exp == nil {
@@ -151,12 +155,15 @@ func TestOutboxConverges(t *testing.T) {
 				t.Errorf("the withdrawal of %v is not dropped", key)
 			}
 		}
+		if o.digest != stated || o.statedSet(nil, 0).Digest != stated {
+			t.Errorf("the stated exports are %v, which are not those in the store", o.stated)
+		}
 	})
 }
 
 func TestOutboxBatches(t *testing.T) {
-	none := func(mcs.Key) (*mcs.Export, bool) { return nil, false }
-	there := func(mcs.Key) (*mcs.Export, bool) { return &mcs.Export{}, true }
+	none := func(mcs.Key) ownExport { return ownExport{} }
+	there := func(mcs.Key) ownExport { return ownExport{exists: true, export: &mcs.Export{}} }
 	o := newOutbox(none)
 	for i := range maxOperations + 10 {
 		o.setDesired(webKey(i), desiredFor(t, i, 1))
@@ -183,7 +190,7 @@ func TestOutboxBatches(t *testing.T) {
 }
 
 func TestOutboxRefused(t *testing.T) {
-	o := newOutbox(func(mcs.Key) (*mcs.Export, bool) { return nil, false })
+	o := newOutbox(func(mcs.Key) ownExport { return ownExport{} })
 	o.setDesired(webKey(1), desiredFor(t, 1, 1))
 	batch := o.nextBatch(1)
 	o.recordRefused(batch[0].key, errTooLarge)

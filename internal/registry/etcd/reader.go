@@ -15,8 +15,12 @@ import (
 // catches up in less.
 const maxBehind = 3
 
-// errBehind means that etcd is at an earlier revision than the mirror.
-var errBehind = errors.New("etcd is at an earlier revision than before")
+var (
+	// errBehind means that etcd is at an earlier revision than the mirror.
+	errBehind = errors.New("etcd is at an earlier revision than before")
+	// errNewKey means that a cluster has a new key, so that values that were refused may be valid.
+	errNewKey = errors.New("a cluster has a new key")
+)
 
 // reader keeps the mirror current, and informs the writer of each update.
 type reader struct {
@@ -52,7 +56,7 @@ func (r *reader) run(ctx context.Context) {
 		if err == nil {
 			began := time.Now()
 			err = r.watch(ctx)
-			if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errBehind) {
+			if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errBehind) || errors.Is(err, errNewKey) {
 				r.cfg.Logger.Info("Watch cannot resume, listing all keys", "error", err.Error())
 				listed = false
 			}
@@ -104,6 +108,9 @@ func (r *reader) watch(ctx context.Context) error {
 		}
 		r.behind = 0
 		r.publish(u)
+		if u.relist {
+			return errNewKey
+		}
 		return nil
 	})
 }
@@ -112,6 +119,9 @@ func (r *reader) watch(ctx context.Context) error {
 func (r *reader) publish(u update) {
 	r.memberLog.Update(u.members)
 	r.cfg.Metrics.SetObjects(r.store.client.cfg.Name, "exports", u.ownExports)
+	for range u.refused {
+		r.cfg.Metrics.CountRefusedRecord(r.store.client.cfg.Name)
+	}
 	r.writer.observe(u)
 	r.notifier.Notify(u.changed)
 }

@@ -3,9 +3,11 @@ package etcd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -46,8 +48,8 @@ type timings struct {
 	silence time.Duration
 	// retry are the pauses between failed requests.
 	retry engine.Backoff
-	// leave bounds the removal of everything.
-	leave time.Duration
+	// leave bounds the removal of everything, farewell is how long the farewell stays.
+	leave, farewell time.Duration
 	// lease is how long the key alive outlives the last renewal.
 	lease time.Duration
 }
@@ -59,8 +61,8 @@ func defaultTimings(cfg Config) timings {
 	return timings{
 		silence: max(5*time.Second, 3*cfg.PollInterval),
 		retry:   engine.Backoff{Initial: 200 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5},
-		leave:   time.Minute,
-		lease:   leaseHeartbeats * cfg.HeartbeatInterval,
+		leave:   time.Minute, farewell: farewellTTL,
+		lease: leaseHeartbeats * cfg.HeartbeatInterval,
 	}
 }
 
@@ -73,6 +75,8 @@ type Registry struct {
 	mirror   *mirror
 	reader   *reader
 	writer   *writer
+	// running is true once Run has been called.
+	running atomic.Bool
 }
 
 var (
@@ -93,7 +97,10 @@ func newRegistry(client *Client, cfg Config, timings timings) (*Registry, error)
 		client: client, id: cfg.Identity.ClusterID,
 		layout: newLayout(cmp.Or(cfg.Prefix, DefaultPrefix), cfg.Identity.ClusterSetID),
 	}
-	mirror := newMirror(newState(store.layout, cfg.Identity.ClusterSetID, store.id, cfg.StaleAfter), store.id, cfg.Logger)
+	mirror := newMirror(newState(stateConfig{
+		layout: store.layout, clusterSetID: cfg.Identity.ClusterSetID, own: store.id, name: client.cfg.Name, keyring: cfg.Keyring,
+		self: selfOf(cfg), staleAfter: cfg.StaleAfter,
+	}), store.id, cfg.Logger)
 	notifier := engine.NewNotifier(mirror.addResolvedLookups)
 	writer := newWriter(cfg, timings, store, mirror, notifier)
 	return &Registry{
@@ -101,6 +108,16 @@ func newRegistry(client *Client, cfg Config, timings timings) (*Registry, error)
 		cfg:       cfg, timings: timings, notifier: notifier, mirror: mirror, writer: writer,
 		reader: newReader(cfg, timings, store, mirror, writer, notifier),
 	}, nil
+}
+
+// selfOf returns the author of this cluster's values, the zero value if it only reads.
+func selfOf(cfg Config) author {
+	if cfg.ReadOnly {
+		return author{}
+	}
+	return author{
+		clusterSetID: cfg.Identity.ClusterSetID, clusterID: cfg.Identity.ClusterID, uid: cfg.Identity.UID, key: cfg.Signer.Key(),
+	}
 }
 
 // checkConfig returns an error if no registry can be created with cfg.
@@ -113,14 +130,32 @@ func checkConfig(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	data, err := newMemberRecord(cfg.Identity, cfg.Version).encode()
-	if err == nil {
-		_, err = decodeMember(data, cfg.Identity.ClusterSetID, cfg.Identity.ClusterID)
+	switch {
+	case cfg.Keyring == nil:
+		return errors.New("Keyring must be set: it has the keys of the other clusters")
+	case cfg.ReadOnly:
+		return nil
+	case cfg.Signer == nil:
+		return errors.New("Signer must be set: it signs this cluster's records")
 	}
-	if err != nil {
+	if err := checkRecord(cfg); err != nil {
 		return fmt.Errorf("creating the member record: %w", err)
 	}
 	return nil
+}
+
+// checkRecord returns an error if the other clusters could not read this cluster's member record.
+func checkRecord(cfg Config) error {
+	value, err := signMember(cfg.Signer, newMemberRecord(cfg.Identity, cfg.Version))
+	if err != nil {
+		return err
+	}
+	m, _, err := openMember(value, cfg.Identity.ClusterSetID, cfg.Identity.ClusterID)
+	if err != nil {
+		return err
+	}
+	_, err = decodeMember(m, cfg.Identity.ClusterSetID, cfg.Identity.ClusterID)
+	return err
 }
 
 // Lookup implements registry.Registry.
@@ -133,7 +168,13 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 }
 
 // Forget implements registry.Registry.
-func (r *Registry) Forget(string) {}
+func (r *Registry) Forget(clusterID string) {
+	r.cfg.Keyring.Forget(clusterID)
+	changed := r.mirror.forget(clusterID)
+	if r.running.Load() {
+		r.notifier.Notify(changed)
+	}
+}
 
 // Members implements registry.Registry.
 func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.mirror.members() }
@@ -141,6 +182,7 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) { return 
 // Run implements registry.Registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	r.notifier.Start(notify)
+	r.running.Store(true)
 	if r.cfg.ReadOnly {
 		return engine.Run(ctx, []func(context.Context){r.reader.run}, 0, nil)
 	}

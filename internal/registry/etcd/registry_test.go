@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -14,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 var cls2 = mcs.Identity{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2"}
@@ -120,7 +122,7 @@ func TestStore_WriteRejectsOutdatedFence(t *testing.T) {
 		return reg.writer.session.claim.fence > fence
 	})
 	late := []operation{{key: webKey(0), desired: desiredFor(t, 0, 9)}}
-	if _, _, err := reg.writer.store.write(t.Context(), fence, late); !errors.Is(err, errFenceLost) {
+	if _, _, err := reg.writer.store.write(t.Context(), fence, late, nil); !errors.Is(err, errFenceLost) {
 		t.Errorf("writing with an outdated fence: %v, want errFenceLost", err)
 	}
 	publish(t, reg, 1, 1)
@@ -217,7 +219,7 @@ func TestStore_RefusesForeignKeys(t *testing.T) {
 	s := newTestStore(t, shared(t))
 	client := s.client(t, cls1)
 	st := &store{client: client, layout: s.layout("set1"), id: "cls2"}
-	if _, _, err := st.write(t.Context(), 0, []operation{{key: webKey(0), desired: desiredFor(t, 0, 1)}}); err == nil || !strings.Contains(err.Error(), "docs/etcd.md") {
+	if _, _, err := st.write(t.Context(), 0, []operation{{key: webKey(0), desired: desiredFor(t, 0, 1)}}, nil); err == nil || !strings.Contains(err.Error(), "docs/etcd.md") {
 		t.Errorf("writing another cluster's export: %v, want a denial that names the documentation", err)
 	}
 	if err := st.removeAll(t.Context(), 0); err == nil {
@@ -316,7 +318,9 @@ func TestRegistry_AuthenticatesWithClientCertificate(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	reg, err := newRegistry(client, fast(cls1), fastTimings())
+	cfg := fast(cls1)
+	cfg.Signer, cfg.Keyring = registrytest.Signer(t, cls1), registrytest.NewKeyrings(time.Minute).Of(t, cls1)
+	reg, err := newRegistry(client, cfg, fastTimings())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,8 +329,8 @@ func TestRegistry_AuthenticatesWithClientCertificate(t *testing.T) {
 	awaitState(t, reg, 0, registry.Exported)
 }
 
-// When etcd's quota is used up, exports stay and withdrawals are carried out. New exports report why they wait, and are written
-// when there is space again.
+// When etcd's quota is used up, exports stay: a withdrawal counts by the signed record, which etcd refuses too. New exports and
+// withdrawals report why they wait, and are written when there is space again.
 func TestRegistry_RecoversFromFullStorage(t *testing.T) {
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: append([]string{"--quota-backend-bytes=4194304"}, quick...)})
 	if err != nil {
@@ -346,11 +350,14 @@ func TestRegistry_RecoversFromFullStorage(t *testing.T) {
 	publish(t, reg, 7, 1)
 	awaitReason(t, reg, 0, "storage quota is used up")
 	withdraw(t, reg, 1)
-	awaitVersion(t, watcher, "cls1", 1, 0)
-	if n := version(t, watcher, "cls1", 0); n != 1 {
-		t.Errorf("an export is at version %d while etcd's storage is full", n)
+	awaitReason(t, reg, 1, "storage quota is used up")
+	for i := range 2 {
+		if n := version(t, watcher, "cls1", i); n != 1 {
+			t.Errorf("export %d is at version %d while etcd's storage is full", i, n)
+		}
 	}
 	freeStorage(t, s)
+	awaitVersion(t, watcher, "cls1", 1, 0)
 	awaitVersion(t, watcher, "cls1", 0, 2)
 	awaitVersion(t, watcher, "cls1", 7, 1)
 	awaitVersion(t, watcher, "cls1", 2, 1)
@@ -457,7 +464,7 @@ func TestRegistry_WritesOnlyHeartbeatsWithoutChanges(t *testing.T) {
 	}
 }
 
-func TestNew_RequiresDurations(t *testing.T) {
+func TestNew_ChecksConfig(t *testing.T) {
 	client, err := NewClient(ClientConfig{Endpoints: []string{"http://127.0.0.1:1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -467,6 +474,9 @@ func TestNew_RequiresDurations(t *testing.T) {
 		want   string
 	}{
 		"all set":                {func(*Config) {}, ""},
+		"no signer":              {func(c *Config) { c.Signer = nil }, "Signer"},
+		"only read, no signer":   {func(c *Config) { c.Signer, c.ReadOnly = nil, true }, ""},
+		"no keyring":             {func(c *Config) { c.Keyring = nil }, "Keyring"},
 		"no poll interval":       {func(c *Config) { c.PollInterval = 0 }, "PollInterval"},
 		"no heartbeat interval":  {func(c *Config) { c.HeartbeatInterval = 0 }, "HeartbeatInterval"},
 		"a negative stale after": {func(c *Config) { c.StaleAfter = -1 }, "StaleAfter"},
@@ -474,6 +484,7 @@ func TestNew_RequiresDurations(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			cfg := fast(cls1)
+			cfg.Signer, cfg.Keyring = registrytest.Signer(t, cls1), registrytest.NewKeyrings(time.Minute).Of(t, cls1)
 			tt.change(&cfg)
 			if _, err := New(client, cfg); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error = %v, want one that contains %q", err, tt.want)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // errDisplaced means that a process that began later writes for this cluster.
@@ -16,24 +17,33 @@ var errDisplaced = errors.New("another controller writes to etcd under this clus
 type session struct {
 	clusterID string
 	// uid is this cluster's.
-	uid      string
-	interval time.Duration
+	uid                  string
+	interval, staleAfter time.Duration
+	signer               *trust.Signer
 
 	mu    sync.Mutex
 	claim claim
 	// lease is the lease that is renewed, 0 while there is none.
 	lease int64
-	// record is the member record as last written or about to be written, at recordRevision; heartbeatAt is the time of the
-	// next heartbeat.
-	record         memberRecord
-	recordRevision int64
-	heartbeatAt    time.Time
+	// record is the member record as last written or about to be written, written as last written, at recordRevision; heartbeatAt is
+	// the time of the next heartbeat.
+	record, written memberRecord
+	recordRevision  int64
+	heartbeatAt     time.Time
+	// settleAt is when this process begins to state all exports of the cluster in the record; settled is true once it has done so. Until
+	// then its user may not have published all of them: they may be missing in etcd, which may have been restored or emptied.
+	settleAt time.Time
+	settled  bool
 }
+
+// settleHeartbeats is how many heartbeats a process waits until it states all exports of the cluster.
+const settleHeartbeats = 1.25
 
 func newSession(cfg Config) *session {
 	return &session{
-		clusterID: cfg.Identity.ClusterID, uid: cfg.Identity.UID, interval: cfg.HeartbeatInterval,
-		claim: newClaim(cfg.Identity.UID), record: newMemberRecord(cfg.Identity, cfg.Version),
+		clusterID: cfg.Identity.ClusterID, uid: cfg.Identity.UID, interval: cfg.HeartbeatInterval, staleAfter: cfg.StaleAfter,
+		signer: cfg.Signer,
+		claim:  newClaim(cfg.Identity.UID), record: newMemberRecord(cfg.Identity, cfg.Version),
 	}
 }
 
@@ -66,12 +76,21 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	case displaced:
 		return task{}, errDisplaced
 	}
+	if s.mustWaitFor(own, now) {
+		return task{}, &registry.DuplicateIDError{ClusterID: s.clusterID, OtherUID: own.rival.UID}
+	}
 	return task{join: true, seen: own.alive.revision}, nil
+}
+
+// mustWaitFor reports whether another cluster, with another key, has the ID by its member record: the others believe this cluster only
+// after that one has left or was silent for as long. The caller holds s.mu.
+func (s *session) mustWaitFor(own ownKeys, now time.Time) bool {
+	return !s.claim.held && own.rival.UID != "" && !own.rival.Farewell && now.Sub(own.rivalSeen) < s.staleAfter
 }
 
 // nextFencedTask returns what to do next while this process holds the ID. The caller holds s.mu.
 func (s *session) nextFencedTask(now time.Time, own ownKeys) task {
-	if own.revision >= s.recordRevision && own.member.UID != s.uid {
+	if own.revision >= s.recordRevision && own.member.time() != s.written.time() {
 		s.heartbeatAt = now // the record was removed or changed
 	}
 	heartbeat := !now.Before(s.heartbeatAt)
@@ -83,15 +102,56 @@ func (s *session) nextFencedTask(now time.Time, own ownKeys) task {
 func (s *session) observe(alive aliveState, revision int64) (lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.claim.observe(alive, revision)
+	if lost = s.claim.observe(alive, revision); lost && alive.isHeld() && !s.claim.leases[alive.lease] {
+		s.settled, s.settleAt = false, time.Time{} // another process changes the exports
+	}
+	return lost
 }
 
 // acquire records that this process wrote alive and member at revision.
-func (s *session) acquire(revision int64) {
+func (s *session) acquire(now time.Time, revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.claim.acquire(revision)
-	s.recordRevision = revision
+	s.recordRevision, s.written = revision, s.record
+	if s.settleAt.IsZero() {
+		s.settleAt = now.Add(time.Duration(settleHeartbeats * float64(s.interval)))
+	}
+}
+
+// trySettle reports whether the record states all exports. It does so from settleAt, as soon as every desired export has been
+// written.
+func (s *session) trySettle(now time.Time, hasUnwritten func() bool) (settled, began bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.settled || s.claim.fence == 0 || s.settleAt.IsZero() || now.Before(s.settleAt) || hasUnwritten() {
+		return s.settled, false
+	}
+	s.settled = true
+	return true, true
+}
+
+// isSettled reports whether the record states all exports.
+func (s *session) isSettled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settled
+}
+
+// currentFence returns the revision of alive as this process wrote it last, 0 when it may not write.
+func (s *session) currentFence() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claim.fence
+}
+
+// requireHeartbeat has the record written at once if it does not state these exports.
+func (s *session) requireHeartbeat(now time.Time, set *exportSet) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claim.fence != 0 && !equalSets(s.record.Exports, set) {
+		s.heartbeatAt = now
+	}
 }
 
 // dropFence requires that the next write rewrites the key alive.
@@ -101,24 +161,44 @@ func (s *session) dropFence() {
 	s.claim.dropFence()
 }
 
-// nextRecord returns the encoded member record with a new heartbeat. A cluster that was a member before, as shown, keeps its join
-// time.
-func (s *session) nextRecord(now time.Time, shown memberRecord) ([]byte, error) {
+// nextGeneration returns a generation later than all before, as shown.
+func (s *session) nextGeneration(now time.Time, shown memberRecord) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if shown.UID == s.uid && s.record.Joined.IsZero() {
+	return max(s.record.nextGeneration(now), shown.nextGeneration(now))
+}
+
+// nextRecord returns the signed member record with a new heartbeat, which states the exports in set, nil if they are not known, as of a
+// generation. A cluster that was a member before, as shown, keeps its join time.
+func (s *session) nextRecord(now time.Time, shown memberRecord, set *exportSet, generation int64) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if shown.UID == s.uid && s.record.Joined.IsZero() && !shown.Farewell {
 		s.record.Joined, s.record.Heartbeat = shown.Joined, shown.Heartbeat
 	}
 	s.record = s.record.withHeartbeat(now)
+	s.record.Exports, s.record.Generation = set, generation
 	s.heartbeatAt = now.Add(s.interval)
-	return s.record.encode()
+	return signMember(s.signer, s.record)
 }
 
-// recordHeartbeat records that the member record was written at revision.
-func (s *session) recordHeartbeat(revision int64) {
+// farewell returns the signed last record of this cluster.
+func (s *session) farewell(now time.Time, shown memberRecord) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.recordRevision = revision
+	last := s.record
+	if shown.Heartbeat.After(last.Heartbeat) {
+		last.Heartbeat = shown.Heartbeat
+	}
+	last.Generation, last.Exports, last.Farewell = max(last.nextGeneration(now), shown.nextGeneration(now)), nil, true
+	return signMember(s.signer, last.withHeartbeat(now))
+}
+
+// recordWritten records that the member record was written at revision.
+func (s *session) recordWritten(revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recordRevision, s.written = revision, s.record
 }
 
 // postponeHeartbeat schedules the next heartbeat after a failed one.
@@ -132,8 +212,11 @@ func (s *session) postponeHeartbeat(now time.Time) {
 func (s *session) untilHeartbeat(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.claim.fence == 0 {
+	switch {
+	case s.claim.fence == 0:
 		return s.interval
+	case !s.settled && now.Before(s.settleAt):
+		return min(s.heartbeatAt.Sub(now), s.settleAt.Sub(now))
 	}
 	return s.heartbeatAt.Sub(now)
 }

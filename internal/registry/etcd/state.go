@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // maxProblems limits the problems reported per cluster.
@@ -25,36 +27,72 @@ type pair struct {
 	deleted  bool
 }
 
-// state holds the exports and members of a clusterset as last read. An export that becomes unreadable stays as it was before.
+// state holds the exports and members of a clusterset as last read.
+//
+// It holds two things of each cluster: the keys that etcd shows, and the exports that the cluster has by its own signed records. A key
+// that disappears, cannot be read, is not signed or is older than before changes only the former. An export ends when a record of the
+// cluster has the digest of the exports that etcd shows, without it.
 type state struct {
 	layout            layout
 	clusterSetID, own string
+	// name is the registry's in the keyring.
+	name    string
+	keyring *trust.Keyring
+	// self is this cluster, the zero value if it only reads: its keys are verified with its own key and not with the keyring.
+	self author
 
 	// synced is true after the first complete read.
 	synced bool
+	// refused counts the records that were refused since the last read.
+	refused int
+	// relist is true if values that were refused before may be valid with a cluster's new key: they must be read again.
+	relist bool
 	// revision is the revision up to which everything was read.
 	revision int64
 	clusters map[string]*cluster
 	liveness *registry.Liveness
 }
 
-// cluster holds the keys below one cluster's prefix.
+// cluster is what is known of one cluster.
 type cluster struct {
+	// member, alive, shown and unrecognized are the keys below its prefix as etcd shows them.
 	member memberState
 	alive  aliveState
-	// heartbeat is true if the record has changed since the last observeHeartbeats; lastSeen is when it last changed.
-	heartbeat bool
-	lastSeen  time.Time
-	exports   map[mcs.Key]exportState
+	shown  map[mcs.Key]shownExport
 	// unrecognized are keys that no controller writes.
 	unrecognized map[string]string
+	// digest is that of the signed exports in shown.
+	digest setDigest
+
+	// author signs the records of the cluster, the zero value if none was believed. known is true if one was believed, and left if
+	// it was a farewell; record is the latest.
+	author      author
+	known, left bool
+	record      memberRecord
+	// forgotten is true after Forget, until the next record.
+	forgotten bool
+	// rival is the record of another cluster under this cluster's own ID, the zero value if there is none; rivalSeen is when it was
+	// first read.
+	rival     memberRecord
+	rivalSeen time.Time
+	// held are the exports of the cluster by its signed records. The keys in loose are those for which etcd shows something else.
+	held  map[mcs.Key]heldExport
+	loose map[mcs.Key]struct{}
+	// complete is true once etcd showed exactly the exports that a record names: what is not held was not exported then. settled is
+	// the generation of the last such record: an export up to it that is not held was withdrawn.
+	complete bool
+	settled  int64
+	// heartbeat is true if there was a heartbeat since the last observeHeartbeats; lastSeen is the time of the last one.
+	heartbeat bool
+	lastSeen  time.Time
 }
 
 type memberState struct {
 	// revision is 0 when there is no record.
 	revision int64
-	record   memberRecord
-	problem  string
+	// refused is true if the record in etcd is not the cluster's, or an earlier one; problem is why it is not used, or "".
+	refused bool
+	problem string
 }
 
 type aliveState struct {
@@ -66,17 +104,40 @@ type aliveState struct {
 // isHeld reports whether a process holds the ID.
 func (a aliveState) isHeld() bool { return a.revision != 0 && a.lease != 0 }
 
-// exportState is the key of one export.
-type exportState struct {
+// shownExport is the key of one export as etcd shows it.
+type shownExport struct {
 	revision int64
-	// export is the last readable value, nil if there was none; unreadable is why the current value cannot be read, or "".
+	// signed is true if the cluster has signed it, as of generation.
+	signed     bool
+	generation int64
+	// export is nil if it is unreadable, and unreadable is the reason.
 	export     *mcs.Export
 	unreadable string
 	problems   []string
 }
 
-func newState(l layout, clusterSetID, own string, staleAfter time.Duration) *state {
-	return &state{layout: l, clusterSetID: clusterSetID, own: own, clusters: map[string]*cluster{}, liveness: registry.NewLiveness(own, staleAfter)}
+// heldExport is an export of a cluster.
+type heldExport struct {
+	generation int64
+	// export is the last readable one, nil if there was none.
+	export *mcs.Export
+}
+
+// stateConfig is the configuration of a state.
+type stateConfig struct {
+	layout            layout
+	clusterSetID, own string
+	name              string
+	keyring           *trust.Keyring
+	self              author
+	staleAfter        time.Duration
+}
+
+func newState(cfg stateConfig) *state {
+	return &state{
+		layout: cfg.layout, clusterSetID: cfg.clusterSetID, own: cfg.own, name: cfg.name, keyring: cfg.keyring, self: cfg.self,
+		clusters: map[string]*cluster{}, liveness: registry.NewLiveness(cfg.own, cfg.staleAfter),
+	}
 }
 
 // replace replaces everything with a list that was read at revision, and adds the keys with a View that may have changed. It
@@ -88,14 +149,14 @@ func (s *state) replace(now time.Time, list []pair, revision int64, changed engi
 	present := make(map[string]bool, len(list))
 	for _, p := range list {
 		present[p.key] = true
-		s.apply(now, p, changed)
 	}
 	for _, key := range s.keys() {
 		if !present[key] {
-			s.apply(now, pair{key: key, deleted: true}, changed)
+			list = append(list, pair{key: key, deleted: true})
 		}
 	}
-	s.synced, s.revision = true, revision
+	s.apply(now, list, changed)
+	s.synced, s.relist, s.revision = true, false, revision
 	return rewound
 }
 
@@ -105,14 +166,14 @@ func (s *state) rewind() {
 	for _, c := range s.clusters {
 		c.member.revision = min(c.member.revision, 1)
 		c.alive.revision = min(c.alive.revision, 1)
-		for key, e := range c.exports {
+		for key, e := range c.shown {
 			e.revision = 0
-			c.exports[key] = e
+			c.shown[key] = e
 		}
 	}
 }
 
-// keys returns all known keys.
+// keys returns all keys that etcd has shown.
 func (s *state) keys() []string {
 	var keys []string
 	for id, c := range s.clusters {
@@ -122,7 +183,7 @@ func (s *state) keys() []string {
 		if c.alive.revision != 0 {
 			keys = append(keys, s.layout.alive(id))
 		}
-		for key := range c.exports {
+		for key := range c.shown {
 			keys = append(keys, s.layout.export(id, key))
 		}
 		keys = slices.AppendSeq(keys, maps.Keys(c.unrecognized))
@@ -130,59 +191,235 @@ func (s *state) keys() []string {
 	return keys
 }
 
-// apply applies the change of one key.
-func (s *state) apply(now time.Time, p pair, changed engine.Keys) {
-	id := s.layout.clusterOf(p.key)
-	if id == "" {
-		return
+// apply applies changes that etcd shows together: the member records first, because the exports are verified with their keys.
+func (s *state) apply(now time.Time, pairs []pair, changed engine.Keys) {
+	touched := map[string]*cluster{}
+	for _, p := range pairs {
+		if id := s.layout.clusterOf(p.key); id != "" && p.key == s.layout.member(id) {
+			touched[id] = s.clusterFor(now, id)
+			s.applyMember(now, touched[id], p, id, changed)
+		}
 	}
+	for _, p := range pairs {
+		id := s.layout.clusterOf(p.key)
+		if id == "" || p.key == s.layout.member(id) {
+			continue
+		}
+		if touched[id] == nil {
+			touched[id] = s.clusterFor(now, id)
+		}
+		s.applyKey(touched[id], p, id, changed)
+	}
+	for id, c := range touched {
+		c.settle(changed)
+		if c.isEmpty() {
+			delete(s.clusters, id)
+			s.liveness.Remove(id)
+		}
+	}
+}
+
+// clusterFor returns a cluster, a new one if it is not known.
+func (s *state) clusterFor(now time.Time, id string) *cluster {
 	c := s.clusters[id]
 	if c == nil {
-		if p.deleted {
-			return
+		c = &cluster{
+			lastSeen: now, shown: map[mcs.Key]shownExport{}, unrecognized: map[string]string{},
+			held: map[mcs.Key]heldExport{}, loose: map[mcs.Key]struct{}{},
 		}
-		c = &cluster{lastSeen: now, exports: map[mcs.Key]exportState{}, unrecognized: map[string]string{}}
+		if s.isSelf(id) {
+			c.author = s.self
+		}
 		s.clusters[id] = c
 	}
+	return c
+}
+
+// isSelf reports whether id is this cluster, and it exports to this registry.
+func (s *state) isSelf(id string) bool { return id == s.own && s.self != author{} }
+
+// applyKey applies the change of a key other than member.
+func (s *state) applyKey(c *cluster, p pair, id string, changed engine.Keys) {
 	keyKind, key, err := s.layout.parse(id, p.key)
 	switch {
 	case err != nil && p.deleted:
 		delete(c.unrecognized, p.key)
 	case err != nil:
 		c.unrecognized[p.key] = err.Error()
-	case keyKind == kindMember:
-		s.applyMember(now, c, p, id)
 	case keyKind == kindAlive:
 		c.applyAlive(p)
 	default:
-		c.applyExport(p, id, key, changed)
-	}
-	if p.deleted && c.isEmpty() {
-		delete(s.clusters, id)
-		s.liveness.Remove(id)
+		before := c.shown[key].revision
+		if c.applyExport(p, key, changed) && id != s.own {
+			s.refused++
+		}
+		if id == s.own && c.shown[key].revision != before {
+			changed.Add(key)
+		}
 	}
 }
 
+// isEmpty reports whether etcd shows nothing of the cluster, and nothing has to be remembered.
 func (c *cluster) isEmpty() bool {
-	return c.member.revision == 0 && c.alive.revision == 0 && len(c.exports) == 0 && len(c.unrecognized) == 0
+	return !c.isShown() && (!c.known || c.left)
 }
 
-func (s *state) applyMember(now time.Time, c *cluster, p pair, id string) {
+// isShown reports whether etcd shows a key of the cluster.
+func (c *cluster) isShown() bool {
+	return c.member.revision != 0 || c.alive.revision != 0 || len(c.shown) != 0 || len(c.unrecognized) != 0
+}
+
+// errForgotten means that a record is not later than Forget.
+var errForgotten = errors.New("the cluster was forgotten, and it has written no record since")
+
+// applyMember applies the change of a member record. A record that is missing, refused or older than before changes nothing.
+func (s *state) applyMember(now time.Time, c *cluster, p pair, id string, changed engine.Keys) {
 	if p.deleted {
-		c.member = memberState{}
+		c.member, c.rival = memberState{}, memberRecord{}
 		return
 	}
-	if p.revision != c.member.revision && s.synced {
-		// An unusable record, for example of a later version, is still a heartbeat.
+	isChanged := p.revision != c.member.revision
+	c.member = memberState{revision: p.revision, refused: true}
+	m, a, err := openMember(p.value, s.clusterSetID, id)
+	if err == nil {
+		err = s.checkKey(m, a, id)
+	}
+	r, formatErr := memberRecord{}, error(nil)
+	if err == nil || s.isSelf(id) {
+		r, formatErr = decodeMember(m, s.clusterSetID, id)
+	}
+	c.observeRival(now, r, err != nil && s.isSelf(id) && r.UID != s.self.uid)
+	if err != nil {
+		c.member.problem = registry.RefusedProblem("the member record", err)
+		if isChanged {
+			s.refused++
+		}
+		return
+	}
+	if formatErr != nil {
+		c.member.problem = fmt.Sprintf("the member record cannot be used: %v", formatErr)
+	}
+	if r.ClusterID == "" { // not even its time can be read
+		return
+	}
+	if !c.known && c.author != a {
+		s.changeAuthor(c, a) // exports are verified although the record may be too old
+	}
+	switch err := s.checkTime(c, a, r, id); {
+	case errors.Is(err, errForgotten):
+	case err != nil:
+		c.member.problem = fmt.Sprintf("the member record is not used: %v", err)
+	default:
+		c.member.refused = false
+		s.believe(now, c, a, r, isChanged && s.synced, changed)
+	}
+}
+
+// observeRival records whether another cluster uses this cluster's ID.
+func (c *cluster) observeRival(now time.Time, r memberRecord, isRival bool) {
+	switch {
+	case !isRival:
+		c.rival = memberRecord{}
+	case c.rival.UID != r.UID || c.rival.time() != r.time():
+		c.rival, c.rivalSeen = r, now
+	}
+}
+
+// checkKey returns an error if the key that has signed a record is not the cluster's.
+func (s *state) checkKey(m signedMember, a author, id string) error {
+	if s.isSelf(id) {
+		if a != s.self {
+			return errors.New("another cluster has signed it, or this cluster with a previous key")
+		}
+		return nil
+	}
+	_, err := s.keyring.Check(trust.Presented{ClusterID: id, Key: a.key, Succession: m.Succession, Silent: s.liveness.IsStale(id)})
+	return err
+}
+
+// checkTime returns an error if a record is earlier than one that was read before, by this process or a previous one.
+func (s *state) checkTime(c *cluster, a author, r memberRecord, id string) error {
+	if s.isSelf(id) {
+		return nil
+	}
+	last := s.keyring.Last(s.name, id, a.key)
+	if c.known && c.author.key == a.key && c.record.time().After(last) {
+		last = c.record.time()
+	}
+	pin, _ := s.keyring.Pin(id)
+	switch {
+	case last.After(r.time()):
+		return fmt.Errorf("it is of %s, and a later one was read before: etcd was restored, or another user wrote an old record again",
+			r.Heartbeat.Format(time.RFC3339))
+	case pin.Forgotten && !c.known && last != trust.Time{} && !r.time().After(last):
+		return errForgotten
+	}
+	return nil
+}
+
+// believe applies a record of the cluster.
+func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, news bool, changed engine.Keys) {
+	if c.author != a {
+		s.changeAuthor(c, a)
+	}
+	advanced := !c.known || r.time().After(c.record.time())
+	if news && advanced {
 		c.heartbeat, c.lastSeen = true, now
 	}
-	r, err := decodeMember(p.value, s.clusterSetID, id)
-	c.member.revision = p.revision
-	if err != nil {
-		c.member.problem = fmt.Sprintf("the member record cannot be used: %v", err)
+	if !advanced && r.time() != c.record.time() && a != s.self {
 		return
 	}
-	c.member.record, c.member.problem = r, ""
+	c.known, c.forgotten, c.record, c.left = true, false, r, r.Farewell
+	if a == s.self {
+		return
+	}
+	s.keyring.Observe(trust.Record{Registry: s.name, ClusterID: r.ClusterID, UID: r.UID, Key: a.key, At: r.time(), Farewell: r.Farewell})
+	if c.left {
+		c.drop(changed)
+		s.liveness.Remove(r.ClusterID)
+	}
+}
+
+// changeAuthor makes a the author of the cluster's records. The exports stay until it says otherwise.
+func (s *state) changeAuthor(c *cluster, a author) {
+	c.author, c.record, c.settled, c.complete = a, memberRecord{}, 0, false
+	s.relist = s.relist || len(c.shown) > 0
+	clear(c.shown)
+	c.digest = setDigest{}
+	for key, e := range c.held {
+		c.held[key] = heldExport{export: e.export}
+		c.loose[key] = struct{}{}
+	}
+}
+
+// drop removes all exports of the cluster.
+func (c *cluster) drop(changed engine.Keys) {
+	for key := range c.held {
+		changed.Add(key)
+	}
+	clear(c.held)
+	for key := range c.shown {
+		c.loose[key] = struct{}{}
+	}
+	maps.DeleteFunc(c.loose, func(key mcs.Key, _ struct{}) bool { _, isShown := c.shown[key]; return !isShown })
+	c.complete, c.settled = false, c.record.Generation
+}
+
+// forget drops a cluster until its next record.
+func (s *state) forget(id string, changed engine.Keys) {
+	c := s.clusters[id]
+	if c == nil || id == s.own {
+		return
+	}
+	for key := range c.shown {
+		changed.Add(key)
+	}
+	c.drop(changed)
+	c.known, c.left, c.forgotten = false, false, true
+	s.liveness.Remove(id)
+	if c.isEmpty() {
+		delete(s.clusters, id)
+	}
 }
 
 func (c *cluster) applyAlive(p pair) {
@@ -192,69 +429,142 @@ func (c *cluster) applyAlive(p pair) {
 	}
 }
 
-func (c *cluster) applyExport(p pair, id string, key mcs.Key, changed engine.Keys) {
-	before, known := c.exports[key]
-	switch {
-	case p.deleted && known:
-		delete(c.exports, key)
-		changed.Add(key)
-		return
-	case p.deleted, known && before.revision == p.revision:
-		return
+// applyExport applies the change of an export's key. An export that is missing, unreadable, not signed or older than before stays as
+// it was.
+func (c *cluster) applyExport(p pair, key mcs.Key, changed engine.Keys) (isRefused bool) {
+	before, wasShown := c.shown[key]
+	if wasShown && !p.deleted && before.revision == p.revision {
+		return false
 	}
-	after := decodeExport(p, id, key)
+	if before.signed {
+		c.digest = c.digest.without(key, before.generation)
+	}
+	held, isHeld := c.held[key]
+	if p.deleted {
+		delete(c.shown, key)
+		delete(c.loose, key)
+		if isHeld {
+			c.loose[key] = struct{}{}
+		}
+		return false
+	}
+	e := decodeShown(p, c.author, key)
+	c.shown[key] = e
+	isRefused = !e.signed && c.author != author{}
+	if e.signed {
+		c.digest = c.digest.with(key, e.generation)
+	}
+	if before.unreadable != e.unreadable {
+		changed.Add(key)
+	}
+	if !e.signed || !c.known || c.left || isHeld && e.generation < held.generation || !isHeld && e.generation <= c.settled {
+		c.loose[key] = struct{}{}
+		return isRefused
+	}
+	delete(c.loose, key)
+	c.hold(key, e, changed)
+	return false
+}
+
+// hold makes e an export of the cluster.
+func (c *cluster) hold(key mcs.Key, e shownExport, changed engine.Keys) {
+	before, isHeld := c.held[key]
+	after := heldExport{generation: e.generation, export: e.export}
 	if after.export == nil {
 		after.export = before.export
 	}
-	c.exports[key] = after
-	if before.export == nil || !before.export.Equal(*after.export) || before.unreadable != after.unreadable {
+	c.held[key] = after
+	if !isHeld || !equalExports(before.export, after.export) {
 		changed.Add(key)
 	}
 }
 
-// decodeExport decodes the value of an export's key. Any user with write permission may have written it.
-func decodeExport(p pair, id string, key mcs.Key) exportState {
-	e := exportState{revision: p.revision}
-	page, err := record.Decode(p.value, id)
+// settle ends the exports that the cluster has withdrawn, if etcd shows exactly those that its record names. The record may be there
+// after the exports: only now is it known which of the others are old.
+func (c *cluster) settle(changed engine.Keys) {
+	if !c.known || c.left || c.record.Exports == nil || c.record.Exports.Digest != c.digest {
+		return
+	}
+	c.complete, c.settled = true, c.record.Generation
+	for key := range c.loose {
+		if e := c.shown[key]; e.signed {
+			c.hold(key, e, changed)
+			continue
+		}
+		if _, isHeld := c.held[key]; isHeld {
+			delete(c.held, key)
+			changed.Add(key)
+		}
+	}
+	clear(c.loose)
+}
+
+// decodeShown verifies and decodes the value of an export's key. Any user with write permission may have written it.
+func decodeShown(p pair, a author, key mcs.Key) shownExport {
+	e := shownExport{revision: p.revision}
+	if (a == author{}) {
+		e.unreadable = "the cluster has no valid member record"
+		return e
+	}
+	generation, data, err := openExport(p.value, a, key)
+	if err != nil {
+		e.unreadable = registry.RefusedProblem("export "+key.String(), err)
+		return e
+	}
+	e.signed, e.generation = true, generation
+	e.export, e.problems, e.unreadable = decodeExport(data, a.clusterID, key)
+	return e
+}
+
+// decodeExport decodes the content of an export's key, or returns why it is unreadable.
+func decodeExport(data []byte, id string, key mcs.Key) (exp *mcs.Export, problems []string, unreadable string) {
+	page, err := record.Decode(data, id)
 	switch {
 	case err != nil:
-		e.unreadable = err.Error()
+		return nil, nil, err.Error()
 	case len(page.Exports) == 1 && page.Exports[0].Key == key:
-		e.export, e.problems = &page.Exports[0], page.Problems
+		return &page.Exports[0], page.Problems, ""
 	case len(page.Problems) > 0:
-		e.unreadable = page.Problems[0]
-	default:
-		e.unreadable = "it is not one export of that service"
+		return nil, nil, page.Problems[0]
 	}
-	return e
+	return nil, nil, "it is not one export of that service"
 }
 
 // observeHeartbeats passes the heartbeats since the last call to liveness, and adds the keys of clusters that became stale or live.
 func (s *state) observeHeartbeats(now time.Time, changed engine.Keys) {
 	heartbeats := make(map[string]bool, len(s.clusters))
 	for id, c := range s.clusters {
-		heartbeats[id], c.heartbeat = c.heartbeat, false
+		if !c.left && !c.forgotten {
+			heartbeats[id] = c.heartbeat
+		}
+		c.heartbeat = false
 	}
 	for _, id := range s.liveness.ObserveHeartbeats(now, heartbeats) {
 		if c := s.clusters[id]; c != nil {
-			for key := range c.exports {
+			for key := range c.held {
 				changed.Add(key)
 			}
 		}
 	}
 }
 
-// exportOf returns a cluster's export of key: exists reports whether there is one, and exp is nil if it cannot be read.
-func (s *state) exportOf(id string, key mcs.Key) (exp *mcs.Export, exists bool) {
-	c := s.clusters[id]
+// ownExport is an export of this cluster as etcd shows it.
+type ownExport struct {
+	// exists is true if there is a key; export is nil if it cannot be read.
+	exists bool
+	export *mcs.Export
+	// generation is 0 if this cluster has not signed it; revision is that of the last change.
+	generation, revision int64
+}
+
+// ownExport returns this cluster's export of key.
+func (s *state) ownExport(key mcs.Key) ownExport {
+	c := s.clusters[s.own]
 	if c == nil {
-		return nil, false
+		return ownExport{}
 	}
-	e, exists := c.exports[key]
-	if e.unreadable != "" {
-		return nil, exists
-	}
-	return e.export, exists
+	e, exists := c.shown[key]
+	return ownExport{exists: exists, export: e.export, generation: e.generation, revision: e.revision}
 }
 
 // aliveOf returns a cluster's key alive.
@@ -265,44 +575,62 @@ func (s *state) aliveOf(id string) aliveState {
 	return aliveState{}
 }
 
-// memberOf returns a cluster's member record, the zero value if there is none that can be used.
+// memberOf returns a cluster's member record as etcd shows it, the zero value if there is none that can be used.
 func (s *state) memberOf(id string) memberRecord {
-	if c := s.clusters[id]; c != nil && c.member.problem == "" {
-		return c.member.record
+	if c := s.clusters[id]; c != nil && c.known && c.member.revision != 0 && !c.member.refused {
+		return c.record
 	}
 	return memberRecord{}
 }
 
-// viewOf is view for a lookup.
-func (s *state) viewOf(key mcs.Key, _ []string) registry.View { return s.view(key) }
-
 // view returns the exports of the other clusters under key.
-func (s *state) view(key mcs.Key) registry.View {
+func (s *state) view(key mcs.Key, imported []string) registry.View {
 	var v registry.View
 	for _, id := range slices.Sorted(maps.Keys(s.clusters)) {
 		c := s.clusters[id]
-		e, exists := c.exports[key]
+		held, isHeld := c.held[key]
 		switch {
-		case id == s.own || !exists:
+		case id == s.own:
 			continue
-		case e.export == nil:
-			v.Unknown = append(v.Unknown, id)
+		case held.export == nil:
+			if isHeld || c.mayExport(key, slices.Contains(imported, id)) {
+				v.Unknown = append(v.Unknown, id)
+			}
 			continue
 		}
-		v.Exports = append(v.Exports, *e.export)
+		v.Exports = append(v.Exports, *held.export)
 		if s.liveness.IsStale(id) {
 			v.Stale = append(v.Stale, id)
 		} else if s.liveness.IsUnknown(id) {
 			v.LivenessUnknown = append(v.LivenessUnknown, id)
 		}
 	}
+	v.Unseen = engine.Unseen(imported, func(id string) bool { return id == s.own || s.isKnown(id) })
 	return v
 }
 
-// countExports returns how many exports a cluster has.
+// mayExport reports whether the cluster may have an export of key that is not held.
+func (c *cluster) mayExport(key mcs.Key, imported bool) bool {
+	if !c.known || c.left || c.complete {
+		return false
+	}
+	_, isShown := c.shown[key]
+	return isShown || imported
+}
+
+// isKnown reports whether the cluster's exports are known to this registry, also if there are none because it has left.
+func (s *state) isKnown(id string) bool {
+	c := s.clusters[id]
+	if c == nil || !c.known || c.left {
+		return s.keyring.HasEnded(id)
+	}
+	return s.keyring.IsLatest(s.name, id)
+}
+
+// countExports returns how many exports of a cluster etcd shows.
 func (s *state) countExports(id string) int {
 	if c := s.clusters[id]; c != nil {
-		return len(c.exports)
+		return len(c.shown)
 	}
 	return 0
 }
@@ -310,7 +638,10 @@ func (s *state) countExports(id string) int {
 // addAllKeys adds every key that any cluster exports.
 func (s *state) addAllKeys(keys engine.Keys) {
 	for _, c := range s.clusters {
-		for key := range c.exports {
+		for key := range c.held {
+			keys.Add(key)
+		}
+		for key := range c.shown {
 			keys.Add(key)
 		}
 	}
@@ -320,7 +651,7 @@ func (s *state) addAllKeys(keys engine.Keys) {
 func (s *state) membersWithProblems() []registry.Member {
 	members := s.members()
 	for i := range members {
-		members[i].Problems = s.clusters[members[i].ClusterID].problems()
+		members[i].Problems = s.clusters[members[i].ClusterID].allProblems()
 	}
 	return members
 }
@@ -330,25 +661,28 @@ func (s *state) members() []registry.Member {
 	var members []registry.Member
 	for _, id := range slices.Sorted(maps.Keys(s.clusters)) {
 		c := s.clusters[id]
+		if c.left || c.forgotten {
+			continue
+		}
 		members = append(members, registry.Member{
-			ClusterID: id, UID: c.uid(), Version: c.member.record.Version,
-			LastSeen: c.lastSeen, Joined: c.member.record.Joined, Heartbeat: c.member.record.Heartbeat,
+			ClusterID: id, UID: c.uid(), Version: c.record.Version,
+			LastSeen: c.lastSeen, Joined: c.record.Joined, Heartbeat: c.record.Heartbeat,
 			Stale: s.liveness.IsStale(id),
 		})
 	}
 	return members
 }
 
-// uid returns the UID of the cluster that holds the ID, or held it last.
+// uid returns the UID of the cluster, or of the one that holds its ID if it has no member record.
 func (c *cluster) uid() string {
-	if c.alive.isHeld() {
+	if !c.known && c.alive.isHeld() {
 		return c.alive.uid
 	}
-	return c.member.record.UID
+	return c.record.UID
 }
 
-// problems returns the problems of a cluster's keys, one line each.
-func (c *cluster) problems() []string {
+// allProblems returns the problems of a cluster's keys, one line each.
+func (c *cluster) allProblems() []string {
 	var lines []string
 	switch {
 	case c.member.problem != "":
@@ -362,19 +696,44 @@ func (c *cluster) problems() []string {
 	case c.alive.lease == 0:
 		lines = append(lines, "its key alive has no lease")
 	}
-	var exportProblems []string
-	for key, e := range c.exports {
-		if e.unreadable != "" {
-			exportProblems = append(exportProblems, fmt.Sprintf("export %s cannot be used: %s", key, e.unreadable))
-		}
-		for _, problem := range e.problems {
-			exportProblems = append(exportProblems, fmt.Sprintf("export %s: %s", key, problem))
-		}
-	}
-	exportProblems = slices.AppendSeq(exportProblems, maps.Values(c.unrecognized))
-	slices.Sort(exportProblems)
+	exportProblems := c.exportProblems()
 	if len(exportProblems) > maxProblems {
 		exportProblems = append(exportProblems[:maxProblems], fmt.Sprintf("and %d more", len(exportProblems)-maxProblems))
 	}
 	return append(lines, exportProblems...)
+}
+
+// exportProblems returns the problems of the exports, sorted.
+func (c *cluster) exportProblems() []string {
+	var lines []string
+	for key, e := range c.shown {
+		switch _, isLoose := c.loose[key]; {
+		case registry.IsRefused(e.unreadable):
+			lines = append(lines, e.unreadable)
+		case e.unreadable != "":
+			lines = append(lines, fmt.Sprintf("export %s cannot be used: %s", key, e.unreadable))
+		case isLoose && c.known && !c.left:
+			lines = append(lines, fmt.Sprintf("export %s is ignored: it is older than one that was read before", key))
+		}
+		for _, problem := range e.problems {
+			lines = append(lines, fmt.Sprintf("export %s: %s", key, problem))
+		}
+	}
+	lines = slices.AppendSeq(lines, maps.Values(c.unrecognized))
+	if missing := c.countMissing(); missing > 0 {
+		lines = append(lines, fmt.Sprintf("%d exports are missing in etcd, and the cluster has not withdrawn them: they stay imported", missing))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// countMissing returns how many exports of the cluster etcd does not show.
+func (c *cluster) countMissing() int {
+	missing := 0
+	for key := range c.loose {
+		if _, isShown := c.shown[key]; !isShown {
+			missing++
+		}
+	}
+	return missing
 }

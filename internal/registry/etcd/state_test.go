@@ -6,86 +6,344 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-func testState() *state { return newState(newLayout("/mcs", "set1"), "set1", "cls1", time.Minute) }
-
-func memberPair(t testing.TB, l layout, id string, revision int64, beat time.Time) pair {
-	t.Helper()
-	identity := cls1
-	identity.ClusterID = id
-	data, err := newMemberRecord(identity, "v1").withHeartbeat(beat).encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pair{key: l.member(id), value: data, revision: revision}
+// stateTest is the state of cls1 with the keys that a test writes.
+type stateTest struct {
+	*state
+	t        testing.TB
+	keyrings *registrytest.Keyrings
+	now      time.Time
+	rev      int64
 }
 
-func exportPair(t testing.TB, l layout, id string, i, n int, revision int64) pair {
-	t.Helper()
-	w, err := newDesiredExport(webExport(id, i, n))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pair{key: l.export(id, webKey(i)), value: w.data, revision: revision}
+func testState(t testing.TB) *state { return newStateTest(t).state }
+
+func newStateTest(t testing.TB) *stateTest {
+	s := &stateTest{t: t, keyrings: registrytest.NewKeyrings(time.Minute), now: time.Now()}
+	s.restart()
+	return s
 }
 
-func (s *state) changed(t testing.TB, p pair) bool {
-	t.Helper()
+// restart replaces the state by an empty one, as a new process has it. The keyring stays.
+func (s *stateTest) restart() {
+	s.t.Helper()
+	s.state = newState(stateConfig{
+		layout: newLayout("/mcs", "set1"), clusterSetID: "set1", own: "cls1", name: "etcd", staleAfter: time.Minute,
+		self: authorOf(s.t, cls1), keyring: s.keyrings.Of(s.t, cls1),
+	})
+}
+
+// at returns a time some seconds after the start of the test.
+func (s *stateTest) at(seconds int) time.Time { return s.now.Add(time.Duration(seconds) * time.Second) }
+
+// member returns a member record of cls2 with a heartbeat some seconds after the start, which has these exports.
+func (s *stateTest) member(seconds int, exports map[int]int64) pair {
+	s.t.Helper()
+	return pair{key: s.layout.member("cls2"), value: memberValue(s.t, cls2, s.at(seconds), setOf(exports))}
+}
+
+// export returns version n of an export of cls2.
+func (s *stateTest) export(i, n int, generation int64) pair {
+	s.t.Helper()
+	return pair{key: s.layout.export("cls2", webKey(i)), value: exportValue(s.t, cls2, i, n, generation)}
+}
+
+func (s *stateTest) gone(i int) pair {
+	return pair{key: s.layout.export("cls2", webKey(i)), deleted: true}
+}
+
+// show applies changes, as one answer of the watch has them, and returns the keys with a View that may have changed.
+func (s *stateTest) show(pairs ...pair) engine.Keys {
+	s.t.Helper()
 	changed := engine.Keys{}
-	s.apply(time.Now(), p, changed)
-	return len(changed) > 0
+	s.rev++
+	for i := range pairs {
+		pairs[i].revision = s.rev
+	}
+	s.apply(s.at(0), pairs, changed)
+	return changed
+}
+
+// list replaces everything with these keys.
+func (s *stateTest) list(pairs ...pair) {
+	s.t.Helper()
+	s.rev++
+	for i := range pairs {
+		pairs[i].revision = s.rev
+	}
+	s.replace(s.at(0), pairs, s.rev, engine.Keys{})
+}
+
+// version returns the version of an export of cls2 that is read, 0 if there is none, -1 if it is unknown, and -2 if cls2 is unseen.
+func (s *stateTest) version(i int) int {
+	s.t.Helper()
+	switch v := s.view(webKey(i), []string{"cls2"}); {
+	case len(v.Exports) > 0:
+		return int(v.Exports[0].Ports[0].Port) - 1
+	case len(v.Unknown) > 0:
+		return -1
+	case len(v.Unseen) > 0:
+		return -2
+	}
+	return 0
+}
+
+func (s *stateTest) want(what string, versions ...int) {
+	s.t.Helper()
+	for i, want := range versions {
+		if got := s.version(i); got != want {
+			s.t.Errorf("%s: export %d is at version %d, want %d", what, i, got, want)
+		}
+	}
+}
+
+// problems returns the problems of cls2.
+func (s *stateTest) problems() string {
+	for _, m := range s.membersWithProblems() {
+		if m.ClusterID == "cls2" {
+			return strings.Join(m.Problems, "\n")
+		}
+	}
+	return ""
 }
 
 func TestStateApply(t *testing.T) {
-	s := testState()
-	now := time.Now()
-	s.replace(now, []pair{exportPair(t, s.layout, "cls2", 0, 1, 5)}, 6, engine.Keys{})
+	s := newStateTest(t)
+	s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
+	raw := func(id, value string) pair { return pair{key: s.layout.export(id, webKey(0)), value: []byte(value)} }
 	tests := []struct {
 		name        string
-		pair        pair
+		pairs       []pair
 		wantChanged bool
-		wantExports int
-		wantUnknown []string
+		wantVersion int
 		wantProblem string
 	}{
-		{"the same again", exportPair(t, s.layout, "cls2", 0, 1, 5), false, 1, nil, ""},
-		{"the same content", exportPair(t, s.layout, "cls2", 0, 1, 7), false, 1, nil, ""},
-		{"another content", exportPair(t, s.layout, "cls2", 0, 2, 8), true, 1, nil, ""},
-		{"garbage keeps the last export", pair{key: s.layout.export("cls2", webKey(0)), value: []byte("garbage"), revision: 9}, true, 1, nil, "cannot be used"},
-		{"another cluster's garbage is unknown", pair{key: s.layout.export("cls3", webKey(0)), value: []byte{0xff, 0}, revision: 10}, true, 1, []string{"cls3"}, ""},
-		{"another service's export", pair{key: s.layout.export("cls4", webKey(0)), value: exportPair(t, s.layout, "cls4", 1, 1, 0).value, revision: 11}, true, 1, []string{"cls3", "cls4"}, ""},
-		{"an unrecognized key", pair{key: s.layout.cluster("cls2") + "other", revision: 12}, false, 1, []string{"cls3", "cls4"}, `other" is ignored`},
-		{"gone is gone", pair{key: s.layout.export("cls3", webKey(0)), revision: 13, deleted: true}, true, 1, []string{"cls4"}, ""},
-		{"a key of no cluster", pair{key: "/mcs/set1/x", revision: 14}, false, 1, []string{"cls4"}, ""},
-		{"withdrawn", pair{key: s.layout.export("cls2", webKey(0)), revision: 15, deleted: true}, true, 0, []string{"cls4"}, ""},
+		{"the same again", []pair{s.export(0, 1, 5)}, false, 1, ""},
+		{"the same content", []pair{s.export(0, 1, 7), s.member(1, map[int]int64{0: 7})}, false, 1, ""},
+		{"another content", []pair{s.export(0, 2, 8), s.member(2, map[int]int64{0: 8})}, true, 2, ""},
+		{"garbage keeps the last export", []pair{raw("cls2", "garbage")}, true, 2, "refused export demo/web-0"},
+		{"a key of a cluster without a member record", []pair{raw("cls3", "garbage")}, true, 2, ""},
+		{"an unrecognized key", []pair{{key: s.layout.cluster("cls2") + "other"}}, false, 2, `other" is ignored`},
+		{"a key of no cluster", []pair{{key: "/mcs/set1/x"}}, false, 2, ""},
+		{"removed by another user", []pair{s.gone(0)}, false, 2, "1 exports are missing"},
+		{"withdrawn", []pair{s.member(3, nil)}, true, 0, ""},
+		{"another service's export", []pair{{key: s.layout.export("cls2", webKey(0)), value: s.export(1, 1, 9).value}}, true, 0, "signature is not valid"},
 	}
 	for _, tt := range tests {
-		if got := s.changed(t, tt.pair); got != tt.wantChanged {
+		if got := len(s.show(tt.pairs...)) > 0; got != tt.wantChanged {
 			t.Errorf("%s: changed %v, want %v", tt.name, got, tt.wantChanged)
 		}
-		v := s.view(webKey(0))
-		if len(v.Exports) != tt.wantExports || !slices.Equal(v.Unknown, tt.wantUnknown) {
-			t.Errorf("%s: %d exports and unknown %v, want %d and %v", tt.name, len(v.Exports), v.Unknown, tt.wantExports, tt.wantUnknown)
-		}
-		if lines := strings.Join(s.clusters["cls2"].problems(), "\n"); !strings.Contains(lines, tt.wantProblem) {
+		s.want(tt.name, tt.wantVersion)
+		if lines := s.problems(); !strings.Contains(lines, tt.wantProblem) {
 			t.Errorf("%s: problems %q lack %q", tt.name, lines, tt.wantProblem)
 		}
 	}
 }
 
-// A list after a gap in the watch changes exactly the keys that were added, changed or removed meanwhile.
+// Nothing that another user does to the keys of a cluster changes what is imported from it.
+func TestStateKeepsExportsWithoutEvidence(t *testing.T) {
+	member := "/mcs/set1/cls2/member"
+	forged := func(s *stateTest, r func(*memberRecord)) pair {
+		record := newMemberRecord(cls2, "v1").withHeartbeat(s.at(100))
+		record.Generation, record.Exports = record.Heartbeat.UnixMilli(), setOf(nil)
+		r(&record)
+		attacker := cls2
+		attacker.UID = "uid-of-the-attacker"
+		value, err := signMember(registrytest.Signer(t, attacker), record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pair{key: member, value: value}
+	}
+	tests := map[string]func(s *stateTest){
+		"the record is deleted":             func(s *stateTest) { s.show(pair{key: member, deleted: true}) },
+		"the exports are deleted":           func(s *stateTest) { s.show(s.gone(0), s.gone(1)) },
+		"the record and one are deleted":    func(s *stateTest) { s.show(pair{key: member, deleted: true}, s.gone(0)) },
+		"everything is deleted":             func(s *stateTest) { s.list() },
+		"etcd is restored":                  func(s *stateTest) { s.list(s.member(-100, nil)) },
+		"etcd is restored with old exports": func(s *stateTest) { s.list(s.member(-100, map[int]int64{0: 2}), s.export(0, 9, 2)) },
+		"an old record is written again":    func(s *stateTest) { s.show(s.member(-100, nil), s.gone(0), s.gone(1)) },
+		"an old export is written again":    func(s *stateTest) { s.show(s.export(0, 9, 2)) },
+		"the record is garbage":             func(s *stateTest) { s.show(pair{key: member, value: []byte("garbage")}) },
+		"a forged record without exports":   func(s *stateTest) { s.show(forged(s, func(*memberRecord) {}), s.gone(0), s.gone(1)) },
+		"a forged farewell":                 func(s *stateTest) { s.show(forged(s, func(r *memberRecord) { r.Farewell = true })) },
+		"a forged record with another UID":  func(s *stateTest) { s.show(forged(s, func(r *memberRecord) { r.UID = "uid-9" })) },
+		"another cluster's record": func(s *stateTest) {
+			s.show(pair{key: member, value: memberValue(t, identityOf("cls3"), s.at(100), setOf(nil))})
+		},
+		"a new process that has not written all exports": func(s *stateTest) {
+			s.show(s.gone(0), s.gone(1), pair{key: member, value: memberValue(t, cls2, s.at(100), nil)})
+		},
+		"an export that is gone from a complete set": func(s *stateTest) { s.show(s.gone(1), s.member(100, map[int]int64{0: 5, 1: 6})) },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newStateTest(t)
+			s.list(s.member(0, map[int]int64{0: 5, 1: 6}), s.export(0, 1, 5), s.export(1, 1, 6))
+			change(s)
+			s.want("afterwards", 1, 1)
+			// The cluster writes again.
+			s.show(s.member(200, map[int]int64{0: 300}), s.export(0, 2, 300), s.gone(1))
+			s.want("after the next record", 2, 0)
+		})
+	}
+}
+
+// A restarted reader removes nothing because of what it does not find, or finds as it was before its start.
+func TestStateAfterRestart(t *testing.T) {
+	start := func(t *testing.T) *stateTest {
+		s := newStateTest(t)
+		s.list(s.member(0, map[int]int64{0: 5, 1: 6}), s.export(0, 1, 5), s.export(1, 1, 6))
+		s.restart()
+		return s
+	}
+	t.Run("nothing is there", func(t *testing.T) {
+		s := start(t)
+		s.list()
+		s.want("nothing", -2, -2)
+	})
+	t.Run("one export is missing", func(t *testing.T) {
+		s := start(t)
+		s.list(s.member(0, map[int]int64{0: 5, 1: 6}), s.export(0, 1, 5))
+		s.want("one", 1, -1, -1)
+		s.show(s.export(1, 2, 7), s.member(1, map[int]int64{0: 5, 1: 7}))
+		s.want("both again", 1, 2, 0)
+	})
+	t.Run("an older record", func(t *testing.T) {
+		s := start(t)
+		s.list(s.member(-1, nil))
+		s.want("older", -2, -2)
+	})
+	t.Run("another key", func(t *testing.T) {
+		s := start(t)
+		other := cls2
+		other.UID = "uid-of-another"
+		s.list(pair{key: s.layout.member("cls2"), value: memberValue(t, other, s.at(5), setOf(nil))})
+		s.want("another key", -2, -2)
+		if lines := s.problems(); !strings.Contains(lines, "refused the member record: it is signed with key") {
+			t.Errorf("problems %q", lines)
+		}
+	})
+	t.Run("withdrawn meanwhile", func(t *testing.T) {
+		s := start(t)
+		s.list(s.member(5, map[int]int64{0: 5}), s.export(0, 1, 5))
+		s.want("withdrawn", 1, 0)
+	})
+}
+
+func TestStateFarewell(t *testing.T) {
+	s := newStateTest(t)
+	s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
+	last := newMemberRecord(cls2, "v1").withHeartbeat(s.at(5))
+	last.Generation, last.Farewell = last.Heartbeat.UnixMilli(), true
+	farewell := pair{key: s.layout.member("cls2"), value: sign(t, cls2, last)}
+	if changed := s.show(farewell, s.gone(0)); len(changed) != 1 {
+		t.Errorf("%d keys changed, want 1", len(changed))
+	}
+	s.want("after the farewell", 0)
+	if len(s.members()) != 0 {
+		t.Errorf("members %v, want none", s.members())
+	}
+	s.show(s.export(0, 1, 5), s.member(0, map[int]int64{0: 5}))
+	s.want("after its old keys were written again", 0)
+	s.restart()
+	s.list(farewell)
+	s.want("a restarted reader", 0)
+	s.restart()
+	s.list()
+	s.want("after the farewell was removed", 0)
+	s.show(s.member(10, map[int]int64{0: s.at(10).UnixMilli()}), s.export(0, 3, s.at(10).UnixMilli()))
+	s.want("after it joined again", 3)
+}
+
+func TestStateForget(t *testing.T) {
+	s := newStateTest(t)
+	record, web := s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5)
+	s.list(record, web)
+	forget := func() {
+		s.keyring.Forget("cls2")
+		s.forget("cls2", engine.Keys{})
+	}
+	forget()
+	s.want("forgotten", 0)
+	s.show(record)
+	s.want("the same record again", 0)
+	if len(s.members()) != 0 {
+		t.Errorf("members %v, want none", s.members())
+	}
+	s.restart()
+	s.list(record, web)
+	s.want("after a restart", 0)
+	s.show(s.member(1, map[int]int64{0: 5}))
+	s.want("after a later record", 1)
+	forget()
+	s.show(s.member(2, map[int]int64{0: 5}))
+	s.want("after Forget and a later record", 1)
+	s.restart()
+	s.list()
+	s.want("unseen", -2)
+	forget()
+	s.want("forgotten without a record", 0)
+}
+
+// A cluster that was built anew under its ID replaces the previous one when that has been silent for long enough, and at once if its new
+// key is signed with the previous one.
+func TestStateNewKey(t *testing.T) {
+	rebuilt := cls2
+	rebuilt.UID = "uid-of-the-new-one"
+	values := func(s *stateTest, seconds int) (pair, pair) {
+		generation := s.at(seconds).UnixMilli()
+		return pair{key: s.layout.member("cls2"), value: memberValue(t, rebuilt, s.at(seconds), setOf(map[int]int64{1: generation}))},
+			pair{key: s.layout.export("cls2", webKey(1)), value: exportValue(t, rebuilt, 1, 7, generation)}
+	}
+	s := newStateTest(t)
+	s.keyrings = registrytest.NewKeyrings(0) // the keyring's own clock
+	s.restart()
+	s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
+	member, web := values(s, 1)
+	s.show(member, web, s.gone(0))
+	s.want("while the previous one may be live", 1, 0)
+	if s.relist {
+		t.Error("everything is to be read again for a key that is refused")
+	}
+	// Its own heartbeats go on, those of the previous one have ended.
+	for i := range 20 {
+		at := s.at(10 * i)
+		s.rev++
+		s.apply(at, []pair{{key: s.layout.member("cls1"), value: memberValue(t, cls1, at, nil), revision: s.rev}}, engine.Keys{})
+		s.observeHeartbeats(at, engine.Keys{})
+	}
+	member, web = values(s, 200)
+	s.show(member)
+	if !s.relist {
+		t.Error("the exports that were refused are not read again")
+	}
+	s.list(member, web)
+	s.want("after the previous one was silent", 0, 7)
+}
+
+// A list after a gap in the watch changes exactly the keys that were added, changed or withdrawn meanwhile.
 func TestStateReplace(t *testing.T) {
-	s := testState()
+	s := newStateTest(t)
 	now := time.Now()
 	list := []pair{
-		exportPair(t, s.layout, "cls2", 0, 1, 2), exportPair(t, s.layout, "cls2", 1, 1, 3), exportPair(t, s.layout, "cls2", 2, 1, 4),
-		memberPair(t, s.layout, "cls2", 5, now), {key: s.layout.alive("cls2"), value: []byte("uid-1"), revision: 5, lease: 7},
+		s.export(0, 1, 2), s.export(1, 1, 3), s.export(2, 1, 4), s.member(0, map[int]int64{0: 2, 1: 3, 2: 4}),
+		{key: s.layout.alive("cls2"), value: []byte("uid-2"), lease: 7},
+	}
+	for i := range list {
+		list[i].revision = int64(i + 1)
 	}
 	s.replace(now, list, 10, engine.Keys{})
 	changed := engine.Keys{}
-	if s.replace(now, []pair{list[0], exportPair(t, s.layout, "cls2", 1, 2, 12), exportPair(t, s.layout, "cls3", 3, 1, 13)}, 20, changed) {
+	next := []pair{list[0], s.export(1, 2, 12), s.export(3, 1, 13), s.member(1, map[int]int64{0: 2, 1: 12, 3: 13})}
+	for i := range next[1:] {
+		next[i+1].revision = int64(12 + i)
+	}
+	if s.replace(now, next, 20, changed) {
 		t.Error("a later revision counts as a rewind")
 	}
 	for i, want := range []bool{false, true, true, true} {
@@ -93,45 +351,50 @@ func TestStateReplace(t *testing.T) {
 			t.Errorf("key %d is changed: %v, want %v", i, got, want)
 		}
 	}
-	if s.clusters["cls2"].member.revision != 0 || s.aliveOf("cls2").revision != 0 {
-		t.Error("keys that are not in the list are still known")
+	if s.aliveOf("cls2").revision != 0 {
+		t.Error("a key that is not in the list is still shown")
 	}
 	// A restored backup: the same revisions may mean something else.
+	restored := s.export(0, 5, 30)
+	restored.revision = 1
 	changed = engine.Keys{}
-	if !s.replace(now, []pair{exportPair(t, s.layout, "cls2", 0, 5, 2)}, 8, changed) {
+	if !s.replace(now, []pair{restored}, 8, changed) {
 		t.Error("an earlier revision does not count as a rewind")
 	}
 	if _, ok := changed[webKey(0)]; !ok {
 		t.Error("another export at the same revision is no change after a rewind")
 	}
-	s.replace(now, nil, 9, changed)
-	if len(s.clusters) != 0 {
-		t.Errorf("clusters without a key are still known: %v", s.keys())
-	}
+	s.want("after the rewind", 5, 2, 0, 1)
 }
 
 func TestStateHeartbeats(t *testing.T) {
-	s := testState()
-	now := time.Now()
-	s.replace(now, []pair{memberPair(t, s.layout, "cls2", 5, now), exportPair(t, s.layout, "cls2", 0, 1, 4)}, 10, engine.Keys{})
+	s := newStateTest(t)
+	now := s.now
+	s.list(s.member(0, map[int]int64{0: 4}), s.export(0, 1, 4))
 	s.observeHeartbeats(now, engine.Keys{})
-	if v := s.view(webKey(0)); len(v.LivenessUnknown) != 1 || len(v.Stale) != 0 {
+	lookup := func() registry.View { return s.view(webKey(0), nil) }
+	if v := lookup(); len(v.LivenessUnknown) != 1 || len(v.Stale) != 0 {
 		t.Errorf("at the start: liveness unknown of %v, stale %v, want cls2 unknown", v.LivenessUnknown, v.Stale)
 	}
-	changed := engine.Keys{}
-	s.apply(now, memberPair(t, s.layout, "cls2", 11, now.Add(time.Second)), changed)
+	s.show(s.member(0, map[int]int64{0: 4}))
+	s.observeHeartbeats(now, engine.Keys{})
+	if v := lookup(); !slices.Equal(v.LivenessUnknown, []string{"cls2"}) {
+		t.Errorf("after the same record was written again: liveness unknown of %v, want cls2", v.LivenessUnknown)
+	}
+	changed := s.show(s.member(1, map[int]int64{0: 4}))
 	s.observeHeartbeats(now.Add(time.Second), changed)
-	if v := s.view(webKey(0)); len(v.LivenessUnknown)+len(v.Stale) != 0 || len(changed) != 1 {
+	if v := lookup(); len(v.LivenessUnknown)+len(v.Stale) != 0 || len(changed) != 1 {
 		t.Errorf("after a heartbeat: liveness unknown of %v, stale %v, %d keys changed", v.LivenessUnknown, v.Stale, len(changed))
 	}
 	// The own heartbeats advance, those of the other cluster have ended.
 	changed = engine.Keys{}
 	for i := range 20 {
 		at := now.Add(time.Duration(i) * 10 * time.Second)
-		s.apply(at, memberPair(t, s.layout, "cls1", int64(20+i), at), changed)
+		s.rev++
+		s.apply(at, []pair{{key: s.layout.member("cls1"), value: memberValue(t, cls1, at, nil), revision: s.rev}}, changed)
 		s.observeHeartbeats(at, changed)
 	}
-	if v := s.view(webKey(0)); len(v.Stale) != 1 || len(changed) != 1 || !s.membersWithProblems()[1].Stale {
+	if v := lookup(); len(v.Stale) != 1 || len(changed) != 1 || !s.membersWithProblems()[1].Stale {
 		t.Errorf("after two minutes without a heartbeat: stale %v, %d keys changed", v.Stale, len(changed))
 	}
 }

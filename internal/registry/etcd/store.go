@@ -149,24 +149,82 @@ func (s *store) heartbeat(ctx context.Context, fence int64, member []byte) (int6
 	return revision, err
 }
 
-// write carries out operations, all or none, if alive still has the revision of the fence. It returns the revision and which of
-// them were effective.
-func (s *store) write(ctx context.Context, fence int64, batch []operation) (int64, []bool, error) {
-	ops := make([]clientv3.Op, len(batch))
+// write carries out operations and writes the key member, all or none, if alive still has the revision of the fence. It returns the
+// revision and which of the operations were effective.
+func (s *store) write(ctx context.Context, fence int64, batch []operation, member []byte) (int64, []bool, error) {
+	ops := make([]clientv3.Op, len(batch), len(batch)+1)
 	for i, op := range batch {
 		if key := s.layout.export(s.id, op.key); op.withdraw {
 			ops[i] = clientv3.OpDelete(key)
 		} else {
-			ops[i] = clientv3.OpPut(key, string(op.desired.data))
+			ops[i] = clientv3.OpPut(key, string(op.value))
 		}
 	}
-	return s.txn(ctx, "write", fence, ops...)
+	return s.txn(ctx, "write", fence, append(ops, clientv3.OpPut(s.layout.member(s.id), string(member)))...)
 }
 
 // removeAll removes everything of the cluster, if alive still has the revision seen.
 func (s *store) removeAll(ctx context.Context, seen int64) error {
 	_, _, err := s.txn(ctx, "remove", seen, clientv3.OpDelete(s.layout.cluster(s.id), clientv3.WithPrefix()))
 	return err
+}
+
+// sayFarewell removes everything of the cluster but the key member, which it writes with a lease, if alive still has the revision seen.
+func (s *store) sayFarewell(ctx context.Context, seen, lease int64, member []byte) error {
+	first, key := s.layout.cluster(s.id), s.layout.member(s.id)
+	_, _, err := s.txn(ctx, "remove", seen,
+		clientv3.OpDelete(first, clientv3.WithRange(key)),
+		clientv3.OpDelete(key+"\x00", clientv3.WithRange(clientv3.GetPrefixRangeEnd(first))),
+		clientv3.OpPut(key, string(member), clientv3.WithLease(clientv3.LeaseID(lease))))
+	return err
+}
+
+// hasOtherMembers reports whether another cluster has keys in etcd besides a farewell.
+func (s *store) hasOtherMembers(ctx context.Context) (bool, error) {
+	var answer *clientv3.GetResponse
+	err := s.client.call(ctx, "list", func(ctx context.Context, c *clientv3.Client) (err error) {
+		answer, err = c.Get(ctx, s.layout.root, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("listing the members: %w", err)
+	}
+	for _, kv := range answer.Kvs {
+		key := string(kv.Key)
+		id := s.layout.clusterOf(key)
+		switch {
+		case id == "" || id == s.id:
+			continue
+		case key != s.layout.member(id):
+			return true, nil
+		}
+		left, err := s.hasLeft(ctx, id)
+		if err != nil || !left {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// hasLeft reports whether the member record of a cluster is a farewell.
+func (s *store) hasLeft(ctx context.Context, id string) (bool, error) {
+	var answer *clientv3.GetResponse
+	err := s.client.call(ctx, "read", func(ctx context.Context, c *clientv3.Client) (err error) {
+		answer, err = c.Get(ctx, s.layout.member(id))
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("reading the member record of %s: %w", id, err)
+	}
+	for _, kv := range answer.Kvs {
+		m, _, err := openMember(kv.Value, s.layout.clusterSetID, id)
+		if err != nil {
+			return false, nil //nolint:nilerr // a record that cannot be used is no farewell
+		}
+		r, err := decodeMember(m, s.layout.clusterSetID, id)
+		return err == nil && r.Farewell, nil
+	}
+	return true, nil
 }
 
 // txn carries out operations if alive was last changed at revision; 0 means that alive does not exist.

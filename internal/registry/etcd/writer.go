@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -87,13 +89,16 @@ func (w *writer) observe(u update) {
 	if u.rewound {
 		w.session.dropFence()
 	}
+	fence := w.session.currentFence()
 	if u.listed {
 		w.outbox.observeList(u.revision, u.rewound)
+		w.outbox.adopt(fence, w.mirror.ownShownKeys()...)
 		w.outbox.addPending(u.changed)
 	}
 	for key, revision := range u.own {
 		w.outbox.observeChange(key, revision)
 	}
+	w.outbox.adopt(fence, slices.Collect(maps.Keys(u.own))...)
 	if w.session.observe(u.alive, u.revision) {
 		w.cfg.Logger.Info("Key alive was removed or written by another process", "key", w.store.layout.alive(w.store.id))
 	}
@@ -182,14 +187,37 @@ func (w *writer) performNext(ctx context.Context) (result, error) {
 
 // nextTask returns what to do next, or why nothing may be written.
 func (w *writer) nextTask(now time.Time) (task, error) {
+	w.settle(now)
 	next, obstacle := w.session.nextTask(now, w.mirror.ownKeys())
 	if !next.mayWrite {
 		return next, obstacle
 	}
-	if next.batch = w.outbox.nextBatch(w.batchLimit); len(next.batch) == 0 {
-		w.batchLimit = maxOperations
+	if next.batch = w.outbox.nextBatch(w.batchLimit); len(next.batch) > 0 {
+		return next, nil
 	}
-	return next, obstacle
+	w.batchLimit = maxOperations
+	w.settle(now) // a withdrawal may be complete without a write
+	return w.session.nextTask(now, w.mirror.ownKeys())
+}
+
+// settle begins to state all exports of the cluster when it is time, and has the record written if it does not state them as they are.
+func (w *writer) settle(now time.Time) {
+	settled, began := w.session.trySettle(now, w.outbox.hasUnwritten)
+	if began {
+		w.outbox.prune()
+	}
+	if settled {
+		w.session.requireHeartbeat(now, w.outbox.statedSet(nil, 0))
+	}
+}
+
+// nextRecord returns the signed member record for a request that writes a batch as of a generation.
+func (w *writer) nextRecord(now time.Time, batch []operation, generation int64) ([]byte, error) {
+	var set *exportSet
+	if w.session.isSettled() {
+		set = w.outbox.statedSet(batch, generation)
+	}
+	return w.session.nextRecord(now, w.mirror.ownKeys().member, set, generation)
 }
 
 // join writes the keys alive and member.
@@ -198,7 +226,8 @@ func (w *writer) join(ctx context.Context, seen int64) (result, error) {
 	if err != nil {
 		return idle, err
 	}
-	member, err := w.session.nextRecord(time.Now(), w.mirror.ownKeys().member)
+	now := time.Now()
+	member, err := w.nextRecord(now, nil, w.session.nextGeneration(now, w.mirror.ownKeys().member))
 	if err != nil {
 		return idle, err
 	}
@@ -212,20 +241,24 @@ func (w *writer) join(ctx context.Context, seen int64) (result, error) {
 	case err != nil:
 		return idle, fmt.Errorf("joining the clusterset: %w", err)
 	}
-	w.session.acquire(revision)
+	w.session.acquire(now, revision)
 	return wrote, nil
 }
 
 // writeHeartbeat writes the member record. It does not repeat a failed write at once, so that exports are still written and
 // withdrawn where that works.
 func (w *writer) writeHeartbeat(ctx context.Context, fence int64) (result, error) {
-	member, err := w.session.nextRecord(time.Now(), w.mirror.ownKeys().member)
+	now := time.Now()
+	if w.session.isSettled() {
+		w.outbox.prune()
+	}
+	member, err := w.nextRecord(now, nil, w.session.nextGeneration(now, w.mirror.ownKeys().member))
 	if err != nil {
 		return idle, err
 	}
 	revision, err := w.store.heartbeat(ctx, fence, member)
 	if err == nil {
-		w.session.recordHeartbeat(revision)
+		w.session.recordWritten(revision)
 		return wrote, nil
 	}
 	w.session.postponeHeartbeat(time.Now())
@@ -284,13 +317,25 @@ func (w *writer) loseLease(lease int64) {
 	w.wake.Set()
 }
 
-// writeBatch writes and withdraws exports.
+// writeBatch writes and withdraws exports, and the record that states them.
 func (w *writer) writeBatch(ctx context.Context, fence int64, batch []operation) (result, error) {
-	revision, effective, err := w.store.write(ctx, fence, batch)
+	now := time.Now()
+	generation := w.session.nextGeneration(now, w.mirror.ownKeys().member)
+	member, err := w.nextRecord(now, batch, generation)
+	if err != nil {
+		return idle, err
+	}
+	for i, op := range batch {
+		if !op.withdraw {
+			batch[i].value = signExport(w.cfg.Signer, selfOf(w.cfg), op.key, generation, op.desired.data)
+		}
+	}
+	revision, effective, err := w.store.write(ctx, fence, batch, member)
 	achieved, changed := progressed, engine.Keys{}
 	switch {
 	case err == nil:
-		w.outbox.recordAccepted(batch, effective, revision, w.mirror.revision)
+		w.session.recordWritten(revision)
+		w.outbox.recordAccepted(batch, effective, revision, generation, w.mirror.revision)
 		if !batch[0].withdraw {
 			achieved = wrote
 		}

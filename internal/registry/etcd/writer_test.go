@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // testWriter returns a writer that makes no requests.
@@ -21,9 +22,11 @@ func testWriter(t *testing.T) *writer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newMirror(testState(), cls1.ClusterID, logr.Discard())
+	m := newMirror(testState(t), cls1.ClusterID, logr.Discard())
 	st := &store{client: client, layout: m.state.layout, id: cls1.ClusterID}
-	return newWriter(fast(cls1), fastTimings(), st, m, engine.NewNotifier(m.addResolvedLookups))
+	cfg := fast(cls1)
+	cfg.Signer = registrytest.Signer(t, cls1)
+	return newWriter(cfg, fastTimings(), st, m, engine.NewNotifier(m.addResolvedLookups))
 }
 
 // A transaction of unknown outcome may still be carried out, so the key alive must be rewritten. etcd surely did not carry out what
@@ -65,9 +68,10 @@ func TestExportsWaitForFence(t *testing.T) {
 	now := time.Now()
 	w := testWriter(t)
 	l := w.mirror.state.layout
-	w.observe(w.mirror.replace([]pair{memberPair(t, l, "cls1", 5, now)}, fence-1))
+	w.observe(w.mirror.replace([]pair{memberPair(t, l, cls1, 5, now)}, fence-1))
 	w.session.claim.acquire(fence)
 	w.session.recordRevision, w.session.heartbeatAt = fence, now.Add(time.Hour)
+	w.session.written = w.mirror.ownKeys().member
 	exp := webExport("cls1", 0, 1)
 	if err := w.setDesired(exp.Key, &exp); err != nil {
 		t.Fatal(err)
@@ -75,7 +79,7 @@ func TestExportsWaitForFence(t *testing.T) {
 	if next, err := w.nextTask(now); err != nil || len(next.batch) > 0 {
 		t.Errorf("before the fence has been read: %d exports are written, error %v", len(next.batch), err)
 	}
-	u, behind := w.mirror.apply([]pair{{key: l.alive("cls1"), value: []byte(cls1.UID), revision: fence, lease: 1}, memberPair(t, l, "cls1", fence, now)}, fence)
+	u, behind := w.mirror.apply([]pair{{key: l.alive("cls1"), value: []byte(cls1.UID), revision: fence, lease: 1}, memberPair(t, l, cls1, fence, now)}, fence)
 	if behind {
 		t.Fatal("the fence is behind the mirror")
 	}
@@ -90,11 +94,7 @@ func TestOwnerOnLeaving(t *testing.T) {
 	record := func(uid string) []byte {
 		identity := cls1
 		identity.UID = uid
-		data, err := newMemberRecord(identity, "v1").withHeartbeat(time.Now()).encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return data
+		return memberValue(t, identity, time.Now(), nil)
 	}
 	tests := map[string]struct {
 		alive  aliveState
