@@ -52,7 +52,7 @@ type inventory struct {
 	reader     client.Reader
 	membership Membership
 
-	member, members, stale, up, exports, conflicts, imports, endpoints *prometheus.Desc
+	member, missing, members, stale, up, exports, conflicts, imports, endpoints *prometheus.Desc
 }
 
 func newInventory(reader client.Reader, m Membership) *inventory {
@@ -63,6 +63,7 @@ func newInventory(reader client.Reader, m Membership) *inventory {
 		reader:     reader,
 		membership: m,
 		member:     desc("member", "Whether this replica works and its cluster is a member of a clusterset: 1 or 0."),
+		missing:    desc("identity_missing", "Whether this cluster keeps an identity that its ClusterProperties and flags do not have any more: 1 or 0. It leaves after --leave-after."),
 		members:    desc("registry_members", "Clusters of the clusterset, this one included, by state (ok, problem, stale).", "state"),
 		stale:      desc("member_stale", "Whether another cluster of the clusterset is stale: 1 if it had no heartbeat for --stale-after, else 0.", "member"),
 		up:         desc("registry_up", "Whether reading and writing the registry work, by direction (read, write): 1 or 0. A duplicate cluster ID counts as write 0.", "direction"),
@@ -75,7 +76,7 @@ func newInventory(reader client.Reader, m Membership) *inventory {
 
 // Describe implements prometheus.Collector.
 func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{i.member, i.members, i.stale, i.up, i.exports, i.conflicts, i.imports, i.endpoints} {
+	for _, d := range []*prometheus.Desc{i.member, i.missing, i.members, i.stale, i.up, i.exports, i.conflicts, i.imports, i.endpoints} {
 		ch <- d
 	}
 }
@@ -90,8 +91,10 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
-	session := i.membership.State().Session
+	state := i.membership.State()
+	session := state.Session
 	gauge(i.member, boolValue(session != nil))
+	gauge(i.missing, boolValue(session != nil && state.IdentityProblem != "" && state.Next == (mcs.Identity{})))
 	if session != nil {
 		i.collectMembers(ctx, session, gauge)
 		report := registry.ReportOf(session.Registry)

@@ -40,7 +40,7 @@ func TestMetrics(t *testing.T) {
 		{ClusterID: "cls1"}, {ClusterID: "cls2", Problems: []string{"x"}}, {ClusterID: "cls3", Problems: []string{"x"}, Stale: true},
 	}}
 	registerer := prometheus.NewPedanticRegistry()
-	if err := RegisterMetrics(registerer, reader, fixedMembership{state: &membership.State{Session: s}}); err != nil {
+	if err := RegisterMetrics(registerer, reader, fixedMembership{state: &membership.State{Session: s, IdentityProblem: "no ClusterProperty"}}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -53,6 +53,9 @@ cloud_map_mcs_exports{state="pending"} 1
 # HELP cloud_map_mcs_exports_in_conflict ServiceExports in this cluster whose condition Conflict is True.
 # TYPE cloud_map_mcs_exports_in_conflict gauge
 cloud_map_mcs_exports_in_conflict 1
+# HELP cloud_map_mcs_identity_missing Whether this cluster keeps an identity that its ClusterProperties and flags do not have any more: 1 or 0. It leaves after --leave-after.
+# TYPE cloud_map_mcs_identity_missing gauge
+cloud_map_mcs_identity_missing 1
 # HELP cloud_map_mcs_imported_endpoints Endpoints in imported EndpointSlices, by source cluster.
 # TYPE cloud_map_mcs_imported_endpoints gauge
 cloud_map_mcs_imported_endpoints{source_cluster="cls2"} 2
@@ -77,7 +80,7 @@ cloud_map_mcs_registry_members{state="stale"} 1
 cloud_map_mcs_registry_up{direction="read"} 0
 cloud_map_mcs_registry_up{direction="write"} 1
 `
-	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_exports_in_conflict", "cloud_map_mcs_registry_up", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_stale", "cloud_map_mcs_registry_members"}
+	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_exports_in_conflict", "cloud_map_mcs_registry_up", "cloud_map_mcs_identity_missing", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_stale", "cloud_map_mcs_registry_members"}
 	if err := testutil.GatherAndCompare(registerer, strings.NewReader(want), gauges...); err != nil {
 		t.Error(err)
 	}
