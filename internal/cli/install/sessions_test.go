@@ -34,7 +34,7 @@ func TestSessions(t *testing.T) {
 			"join --cluster-id cls1 --clusterset-id set1", "join --cluster-id cls9 --clusterset-id set1", "join --cluster-id cls9 --clusterset-id set1 --force", "leave", "leave --yes",
 			"leave -y", "join --cluster-id new --clusterset-id other --wait 0s", "join --cluster-id A.b --clusterset-id x", "join --cluster-id a",
 		}},
-		{Name: "leave-no-controller", Setup: func(c clitest.Clusters) { c["cls1"].Remove(clitest.ControllerPod("manager-abc", "")) }, Lines: []string{
+		{Name: "leave-no-controller", Setup: func(c clitest.Clusters) { c["cls1"].RemovePods() }, Lines: []string{
 			"leave --yes", "leave --yes",
 		}},
 		{Name: "leave-pending", Setup: func(c clitest.Clusters) { c["cls1"].IgnoresRequests = true }, Lines: []string{
