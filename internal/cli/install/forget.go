@@ -79,6 +79,8 @@ func planForget(ctx context.Context, s *session.Session, k *session.Cluster, o f
 	switch {
 	case err != nil:
 		return "", err
+	case !st.Leader:
+		return "", fmt.Errorf("forgetting cluster %s: %s", o.clusterID, status.NoLeader)
 	case st.Identity == nil:
 		return "", fmt.Errorf("forgetting cluster %s: %s", o.clusterID, st.Problem)
 	case st.Identity.ClusterID == o.clusterID:
@@ -90,31 +92,36 @@ func planForget(ctx context.Context, s *session.Session, k *session.Cluster, o f
 		return "", fmt.Errorf("cluster %s is live: its last heartbeat was %s ago. To remove it from the clusterset, run kubectl mcs leave there; "+
 			"to forget it nevertheless, use --force", o.clusterID, age)
 	}
+	return st.Identity.ClusterSetID, printImports(ctx, s, k, o.clusterID)
+}
+
+// printImports prints which services a cluster imports from the cluster with the ID.
+func printImports(ctx context.Context, s *session.Session, k *session.Cluster, clusterID string) error {
 	imports, err := k.ListImports(ctx, "")
 	if err != nil {
-		return "", err
+		return err
 	}
 	var all, only []string
-	for j := range imports {
-		sources := session.SourceClusters(&imports[j])
-		if !slices.Contains(sources, o.clusterID) {
+	for i := range imports {
+		sources := session.SourceClusters(&imports[i])
+		if !slices.Contains(sources, clusterID) {
 			continue
 		}
-		name := imports[j].Namespace + "/" + imports[j].Name
+		name := imports[i].Namespace + "/" + imports[i].Name
 		all = append(all, name)
 		if len(sources) == 1 {
 			only = append(only, name)
 		}
 	}
 	if len(all) == 0 {
-		s.Printf("%s: no service is imported from cluster %s", k.Context, o.clusterID)
-		return st.Identity.ClusterSetID, nil
+		s.Printf("%s: no service is imported from cluster %s", k.Context, clusterID)
+		return nil
 	}
-	s.Printf("%s: services imported from cluster %s: %s", k.Context, o.clusterID, abbreviate(all))
+	s.Printf("%s: services imported from cluster %s: %s", k.Context, clusterID, abbreviate(all))
 	if len(only) > 0 {
 		s.Printf("%s: services imported from no other cluster, whose imports end: %s", k.Context, abbreviate(only))
 	}
-	return st.Identity.ClusterSetID, nil
+	return nil
 }
 
 // abbreviate returns the first names of a list.
@@ -130,7 +137,7 @@ func abbreviate(list []string) string {
 // forget requests that the controller forgets the cluster, and waits until it has.
 func forget(ctx context.Context, s *session.Session, k *session.Cluster, clusterSetID string, o forgetOptions) error {
 	key := names.ForgetKey(clusterSetID, o.clusterID)
-	if _, err := writeRequests(ctx, s, k, map[string]any{key: requestedAt(k, "forget")}); err != nil {
+	if err := writeRequests(ctx, s, k, map[string]any{key: requestedAt(k, "forget")}); err != nil {
 		return err
 	}
 	if o.wait <= 0 {

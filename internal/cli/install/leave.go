@@ -87,7 +87,7 @@ func requestLeave(ctx context.Context, s *session.Session, k *session.Cluster, i
 	for _, i := range identities {
 		requests[names.LeaveKey(i.ClusterSetID, i.ClusterID)] = requestedAt(k, "leave")
 	}
-	if _, err := writeRequests(ctx, s, k, requests); err != nil {
+	if err := writeRequests(ctx, s, k, requests); err != nil {
 		return err
 	}
 	for i, identity := range identities {

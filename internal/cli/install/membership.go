@@ -80,7 +80,7 @@ func joinClusterSet(ctx context.Context, s *session.Session, k *session.Cluster,
 	if err != nil {
 		return err
 	}
-	if _, err := writeRequests(ctx, s, k, map[string]any{names.LeaveKey(o.clusterSetID, o.clusterID): nil}); err != nil {
+	if err := writeRequests(ctx, s, k, map[string]any{names.LeaveKey(o.clusterSetID, o.clusterID): nil}); err != nil {
 		return err
 	}
 	for _, w := range wanted {

@@ -29,15 +29,15 @@ func readRequests(ctx context.Context, s *session.Session, k *session.Cluster) (
 	return object.Data, nil
 }
 
-// writeRequests sets keys of the ConfigMap; nil removes one. It reports whether the controller's namespace exists.
-func writeRequests(ctx context.Context, s *session.Session, k *session.Cluster, values map[string]any) (bool, error) {
+// writeRequests sets keys of the ConfigMap; nil removes one. Without the controller's namespace there is no controller, and it writes nothing.
+func writeRequests(ctx context.Context, s *session.Session, k *session.Cluster, values map[string]any) error {
 	c, err := k.Objects()
 	if err != nil {
-		return false, err
+		return err
 	}
 	change, err := json.Marshal(map[string]any{"data": values})
 	if err != nil {
-		return false, fmt.Errorf("writing a request: %w", err)
+		return fmt.Errorf("writing a request: %w", err)
 	}
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.ControllerNamespace, Name: names.IdentityConfigMap}}
 	err = c.Patch(ctx, object, client.RawPatch(types.MergePatchType, change), client.FieldOwner(fieldManager))
@@ -50,17 +50,17 @@ func writeRequests(ctx context.Context, s *session.Session, k *session.Cluster, 
 			}
 		}
 		if len(object.Data) == 0 {
-			return true, nil
+			return nil
 		}
 		err = c.Create(ctx, object, client.FieldOwner(fieldManager))
 	}
 	if session.IsNotFound(err) {
-		return false, nil
+		return nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("writing ConfigMap %s/%s: %w", s.ControllerNamespace, names.IdentityConfigMap, err)
+		return fmt.Errorf("writing ConfigMap %s/%s: %w", s.ControllerNamespace, names.IdentityConfigMap, err)
 	}
-	return true, nil
+	return nil
 }
 
 // requestedAt is the value of a request, for users.

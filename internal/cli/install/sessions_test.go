@@ -47,6 +47,9 @@ func TestSessions(t *testing.T) {
 			"forget --help", "forget cls1", "forget cls2", "forget cls2 --force --yes", "forget cls1 --context cls2", "forget cls1 --context cls2 --yes",
 			"forget cls1 --context cls2 --yes --wait 0s", "forget cls9 --context cls1,cls2 --yes", "forget A.b", "forget",
 		}},
+		{Name: "forget-no-leader", Setup: func(c clitest.Clusters) { c["cls1"].Remove(clitest.ControllerPod("manager-abc", "")) }, Lines: []string{
+			"forget cls3 --yes",
+		}},
 		{Name: "forget-pending", Setup: func(c clitest.Clusters) { c["cls1"].IgnoresRequests = true }, Lines: []string{"forget cls3 --yes --wait 5ms"}},
 		{Name: "join-duplicate-id", Setup: func(c clitest.Clusters) {
 			c["cls1"].Remove(clitest.Property(aboutv1beta1.ClusterIDProperty, ""))

@@ -48,6 +48,8 @@ type testCluster struct {
 	// refuse makes the registry of an identity unusable.
 	refuse map[string]error
 	events chan string
+	// wrap wraps each registry, unless it is nil.
+	wrap func(registry.Registry) registry.Registry
 
 	m    *Membership
 	stop func()
@@ -72,6 +74,9 @@ func newTestCluster(t *testing.T) *testCluster {
 func (c *testCluster) newRegistry(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 	if err := c.refuse[identity.ClusterID]; err != nil {
 		return nil, err
+	}
+	if c.wrap != nil {
+		return c.wrap(c.hub.Registry(identity)), nil
 	}
 	return c.hub.Registry(identity), nil
 }
@@ -461,5 +466,48 @@ func TestMembership_RemembersWhenItJoined(t *testing.T) {
 		if other, err := c.m.identities.Joined(t.Context(), cls9); err != nil || !other.IsZero() {
 			t.Errorf("joined as another cluster at %v (%v)", other, err)
 		}
+	})
+}
+
+// forgetRecorder is a registry that records which clusters are forgotten.
+type forgetRecorder struct {
+	registry.Registry
+	forgotten *[]string
+}
+
+func (r forgetRecorder) Forget(clusterID string) { *r.forgotten = append(*r.forgotten, clusterID) }
+
+func TestMembership_ForgetsClustersOnRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		var forgotten []string
+		c.wrap = func(reg registry.Registry) registry.Registry { return forgetRecorder{reg, &forgotten} }
+		c.start()
+		c.settle()
+		for _, key := range []string{names.ForgetKey("set", "cls2"), names.ForgetKey("set", "cls1"), names.ForgetKey("other", "cls3")} {
+			c.request(key)
+		}
+		c.settle()
+		c.settle()
+		if d := cmp.Diff([]string{"cls2"}, forgotten); d != "" {
+			t.Errorf("forgotten (-want +got):\n%s", d)
+		}
+		c.checkStored(map[string]string{"set.cls1": "uid"})
+	})
+}
+
+// An identity that was copied from another cluster is not this cluster's.
+func TestMembership_IgnoresIdentitiesOfAnotherCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.set(noValues, nil)
+		c.start()
+		if err := c.m.identities.Remember(t.Context(), mcs.Identity{ClusterSetID: "set", ClusterID: "cls5", UID: "uid-of-another-cluster"}); err != nil {
+			t.Fatal(err)
+		}
+		c.settle()
+		c.wait(time.Minute, "")
+		c.checkProblem("create ClusterProperty cluster.clusterset.k8s.io", "")
+		c.checkStored(nil)
 	})
 }
