@@ -34,8 +34,14 @@ type peers struct {
 	since          time.Time
 }
 
-// maxThrottledPause is the longest pause between two throttled reads: far less than the time after which a cluster is stale.
-const maxThrottledPause = 15 * time.Second
+const (
+	// maxThrottledPause is the longest pause between two throttled reads: far less than the time after which a cluster is stale.
+	maxThrottledPause = 15 * time.Second
+	// eagerReads is the number of failed reads in a row, for another reason than throttling, after which the pauses grow, up to
+	// maxFailurePause: six seconds on average, ten reads a minute.
+	eagerReads      = 5
+	maxFailurePause = 10 * time.Second
+)
 
 // silenceThreshold is how long the same clusters must be without peer notifications before the log has them: longer than a restart.
 const silenceThreshold = time.Minute
@@ -122,14 +128,18 @@ func (p *peers) readEnded(whole bool, err error) {
 	p.reportSilence(now)
 }
 
-// pauseAfterFailure returns the pause after a failed read. It grows while AWS throttles, with a random part that spreads the clusters of the
-// account. The caller holds p.mu.
+// pauseAfterFailure returns the pause after a failed read. It grows while AWS throttles, or while reads go on to fail for another reason, with a
+// random part that spreads the clusters of the account. The caller holds p.mu.
 func (p *peers) pauseAfterFailure(throttled bool) time.Duration {
+	p.failures++
+	doublings, longest := p.failures, maxThrottledPause
 	if !throttled {
+		doublings, longest = p.failures-eagerReads, maxFailurePause
+	}
+	if doublings <= 0 {
 		return p.cfg.PollInterval
 	}
-	p.failures++
-	return p.cfg.PollInterval + rand.N(min(maxThrottledPause, p.cfg.PollInterval<<min(p.failures, 10)))
+	return p.cfg.PollInterval + rand.N(min(longest, p.cfg.PollInterval<<min(doublings, 10)))
 }
 
 // reportSilence updates the metric of the poll interval, and logs which clusters send no peer notifications. The caller holds p.mu.

@@ -13,6 +13,10 @@ const (
 	// minRetry is the pause after a first failure, maxRetry the longest pause.
 	minRetry = time.Second
 	maxRetry = 5 * time.Minute
+	// eagerFailures is the number of failures of a service after which it waits for other failing services: one of them is tried in
+	// retrySpacing, six a minute, however many they are.
+	eagerFailures = 3
+	retrySpacing  = 10 * time.Second
 	// maxUndecidedRetry is the longest pause while the desired export is unknown. The retry takes no request.
 	maxUndecidedRetry = 15 * time.Second
 	// absentReads is the number of reads without instances of this cluster after which a service without an export is forgotten. One
@@ -43,6 +47,8 @@ func (b *backoff) fail(now time.Time, err error) {
 type service struct {
 	// isQueued: the service has to be reconciled. isBusy: it is being reconciled.
 	isQueued, isBusy bool
+	// isUndecided: the last attempt made no request, because the desired export is not known.
+	isUndecided bool
 	backoff
 	// applied is the export whose instances were last written or read, nil if none.
 	applied *mcs.Export
@@ -70,7 +76,9 @@ type queue struct {
 	isCleanupDenied bool
 	list            listState
 	services        map[mcs.Key]*service
-	resyncInterval  time.Duration
+	// retryAt is when the next service that has failed several times may be reconciled.
+	retryAt        time.Time
+	resyncInterval time.Duration
 	// resyncAt is the time of the next read of an unchanged service.
 	resyncAt time.Time
 }
@@ -127,9 +135,16 @@ func (q *queue) next(now time.Time) (key mcs.Key, state *service, pause time.Dur
 		if !s.isQueued || s.isBusy {
 			continue
 		}
-		if wait := s.retryAt.Sub(now); wait > 0 {
+		retryAt, isFailing := s.retryAt, s.failures > eagerFailures && !s.isUndecided
+		if isFailing && retryAt.Before(q.retryAt) {
+			retryAt = q.retryAt
+		}
+		if wait := retryAt.Sub(now); wait > 0 {
 			pause = min(pause, wait)
 			continue
+		}
+		if isFailing {
+			q.retryAt = now.Add(retrySpacing)
 		}
 		return key, s.start(), 0
 	}
@@ -170,13 +185,18 @@ func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, fa
 		s.writtenAt = now
 	}
 	if err != nil {
-		s.isQueued = true
+		s.isQueued, s.isUndecided = true, !failed
 		s.fail(now, err)
 		if !failed {
 			return s
 		}
-	} else if !s.isQueued {
-		s.backoff = backoff{}
+	} else {
+		if s.failures > eagerFailures {
+			q.retryAt = time.Time{}
+		}
+		if !s.isQueued {
+			s.backoff = backoff{}
+		}
 	}
 	s.applied, s.instances, s.omitted = result.applied, result.instances, result.omitted
 	if !q.active && s.applied != nil { // deactivated meanwhile

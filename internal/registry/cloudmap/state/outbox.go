@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
@@ -15,6 +16,8 @@ import (
 type outbox struct {
 	clusterID string
 	pages     [format.PageCount]ownPage
+	// retryAt is when the next page that has failed several times may be written again.
+	retryAt time.Time
 	// generation is the last one that was used, written the last one of a page that is written whole.
 	generation, written int64
 	// orphanedPages says that the ID was claimed when there was no record, but pages of the previous process: what there is of them was not
@@ -65,9 +68,37 @@ func (p *ownPage) renewed() ownPage {
 	return ownPage{want: p.want, writing: p.writing, began: p.began, superseded: p.writing != 0, trimming: p.trimming}
 }
 
-// isDue reports whether the page has to be written, or compared with what is desired, now.
-func (p *ownPage) isDue(now time.Time) bool {
-	return p.adopted && p.writing == 0 && !p.blocked && (p.dirty || p.torn) && (!p.torn || !now.Before(p.retryAt))
+// isWaiting reports whether the page has to be written, or compared with what is desired, and nothing else is being done with it.
+func (p *ownPage) isWaiting() bool {
+	return p.adopted && p.writing == 0 && !p.blocked && (p.dirty || p.torn)
+}
+
+const (
+	// eagerWrites is the number of failures of a page after which it waits for other failing pages: one of them is tried in retrySpacing, ten a
+	// minute, however many they are.
+	eagerWrites  = 3
+	retrySpacing = 6 * time.Second
+)
+
+// dueAt returns when a page that is waiting may be written. The zero time is now.
+func (o *outbox) dueAt(p *ownPage) time.Time {
+	switch {
+	case !p.torn:
+		return time.Time{}
+	case p.failures > eagerWrites && p.retryAt.Before(o.retryAt):
+		return o.retryAt
+	}
+	return p.retryAt
+}
+
+// recover makes all failing pages due now, because one of them could be written. Pages that AWS refuses for their content keep their time.
+func (o *outbox) recover() {
+	o.retryAt = time.Time{}
+	for i := range o.pages {
+		if p := &o.pages[i]; p.torn && !api.IsInvalid(p.problem) {
+			p.retryAt = time.Time{}
+		}
+	}
 }
 
 func newOutbox(clusterID string) *outbox {
@@ -135,9 +166,9 @@ func (o *outbox) rewrite() {
 func (o *outbox) pending(now time.Time) (dirty, torn int, again time.Time) {
 	for i := range o.pages {
 		switch p := &o.pages[i]; {
-		case !p.adopted || p.writing != 0 || p.blocked:
-		case p.torn && now.Before(p.retryAt):
-			again = earliest(again, p.retryAt)
+		case !p.isWaiting():
+		case now.Before(o.dueAt(p)):
+			again = earliest(again, o.dueAt(p))
 		case p.torn:
 			torn++
 		case p.dirty:
@@ -221,8 +252,11 @@ func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int)
 	var drafts []*pageDraft
 	for i := range o.pages {
 		p := &o.pages[i]
-		if !p.isDue(now) {
+		if !p.isWaiting() || now.Before(o.dueAt(p)) {
 			continue
+		}
+		if p.failures > eagerWrites {
+			o.retryAt = now.Add(retrySpacing)
 		}
 		p.dirty = false
 		drafts = append(drafts, newPageDraft(o.clusterID, i, generation, p.exports, o.desired(i)))
@@ -302,6 +336,9 @@ func (o *outbox) succeed(now time.Time, w PageWrite, operations []string) {
 		return
 	}
 	p := &o.pages[w.page]
+	if p.failures > 0 {
+		o.recover()
+	}
 	p.exports, p.digest, p.parts = w.exports, w.digest, len(w.Instances)
 	p.torn, p.settled, p.problem, p.retry = false, true, nil, retry{}
 	p.operations, p.unshown = operations, now

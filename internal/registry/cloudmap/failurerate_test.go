@@ -1,0 +1,102 @@
+package cloudmap
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+// maxFailuresPerMinute is the bound of requests that fail, once they have failed for a while: a few tens a minute for the whole controller.
+const maxFailuresPerMinute = 40
+
+// TestFailingRequestsAreBounded answers some requests, or all, of a cluster with 20 exports with an error for ten minutes, while it runs, starts
+// or leaves.
+func TestFailingRequestsAreBounded(t *testing.T) {
+	warmUp(t)
+	operations := map[string][]string{"everything": nil}
+	for _, operation := range []string{
+		"DiscoverInstances", "RegisterInstance", "DeregisterInstance", "ListInstances", "ListNamespaces", "ListServices", "CreateHttpNamespace",
+		"CreateService", "GetNamespace", "GetService", "GetOperation", "ListTagsForResource", "DeleteService",
+	} {
+		operations[operation] = []string{operation}
+	}
+	phases := map[string]func(w *world, fault func()){
+		"running": func(w *world, fault func()) {
+			p := beginWithExports(w, 20)
+			w.until(2*time.Minute, "all is exported and mirrored", func() bool {
+				return isExported(w.t, p.Registry, webKey(19))() && p.view.Pending() == 0
+			})
+			fault()
+			for i := range 20 {
+				publish(w.t, p.Registry, webExport("cls1", i, 2))
+			}
+		},
+		"starting": func(w *world, fault func()) {
+			fault()
+			beginWithExports(w, 20)
+		},
+		"restarting": func(w *world, fault func()) {
+			p := beginWithExports(w, 20)
+			w.until(2*time.Minute, "all is exported and mirrored", func() bool {
+				return isExported(w.t, p.Registry, webKey(19))() && p.view.Pending() == 0
+			})
+			p.kill()
+			fault()
+			beginWithExports(w, 10)
+		},
+		"leaving": func(w *world, fault func()) {
+			p := beginWithExports(w, 20)
+			w.until(2*time.Minute, "all is exported and mirrored", func() bool {
+				return isExported(w.t, p.Registry, webKey(19))() && p.view.Pending() == 0
+			})
+			fault()
+			p.stop(registry.ErrLeave)
+		},
+	}
+	for name, operations := range operations {
+		if testing.Short() && operations != nil {
+			continue
+		}
+		for _, code := range []string{"AccessDeniedException", "InternalFailure", "ServiceNotFound", "InvalidInput"} {
+			for phase, run := range phases {
+				t.Run(fmt.Sprint(phase, "/", name, "/", code), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+						run(w, func() {
+							w.plan(1, cloudmaplocal.FaultRule{Operations: operations, Kind: cloudmaplocal.FaultError, Code: code})
+						})
+						time.Sleep(2 * time.Minute)
+						_, before := w.server.Faults()
+						counts := w.count()
+						const minutes = 8
+						time.Sleep(minutes * time.Minute)
+						_, after := w.server.Faults()
+						if failed := (after[0] - before[0]) / minutes; failed > maxFailuresPerMinute {
+							now := w.count()
+							maps.DeleteFunc(now, func(operation string, n int) bool { return n == counts[operation] })
+							for operation := range now {
+								now[operation] = (now[operation] - counts[operation]) / minutes
+							}
+							t.Errorf("%d failing requests a minute, want at most %d; all requests: %v", failed, maxFailuresPerMinute, now)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// beginWithExports starts cls1 with the instance view and exports.
+func beginWithExports(w *world, exports int) *life {
+	w.t.Helper()
+	p := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
+	for i := range exports {
+		publish(w.t, p.Registry, webExport("cls1", i, 1))
+	}
+	return p
+}
