@@ -302,6 +302,9 @@ func (f *ServiceFacts) importStep(exporters []string) check.Check {
 	c := check.Check{Name: "ServiceImport", Result: check.Failed}
 	if f.Import == nil {
 		c.Detail = "does not exist"
+		if f.derived != nil && plan.IsHeld(f.derived) {
+			c.Detail += "; Service " + f.derived.Name + " holds its IP " + f.derived.Spec.ClusterIP + " since " + f.derived.Annotations[plan.AnnotationHeldSince]
+		}
 		c.Remedy = "repair the failed steps above, and check whether the namespace is excluded from imports: docs/install.md#namespaces-that-export-and-import"
 		return c
 	}

@@ -84,6 +84,9 @@ func TestDiagnose(t *testing.T) {
 		{name: "export cannot be read", mutate: func(_, i facts) { i.Registry.Exports, i.Registry.Unknown = nil, []string{"cls1"} }, wantFailure: "cls2: registry", wantText: "exports of cls1 cannot be read"},
 		{name: "exporting cluster is stale", mutate: func(_, i facts) { i.Registry.Stale = []string{"cls1"} }},
 		{name: "ServiceImport does not exist", mutate: func(_, i facts) { i.Import = nil }, wantFailure: "cls2: ServiceImport", wantText: "docs/install.md#namespaces-that-export-and-import"},
+		{name: "ServiceImport ended, its IP is held", mutate: func(_, i facts) {
+			i.Import, i.derived.Annotations = nil, map[string]string{"multicluster.k8s.aws/held-since": "2026-11-21T12:00:00Z"}
+		}, wantFailure: "cls2: ServiceImport", wantText: "holds its IP 10.96.9.9 since 2026-11-21T12:00:00Z"},
 		{name: "ServiceImport not ready", mutate: func(_, i facts) {
 			setCondition(i.Import.Status.Conditions, "Ready", metav1.ConditionFalse, "IPFamilyNotSupported", "only IPv6")
 		}, wantFailure: "cls2: ServiceImport", wantText: "only IPv6"},

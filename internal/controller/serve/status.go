@@ -157,7 +157,14 @@ func (s *statusSource) importProblems(ctx context.Context, now time.Time) (probl
 		})
 	}
 	slices.SortFunc(problems, func(a, b status.ImportProblem) int { return compareKeys(a.Key, b.Key) })
-	return problems, 0
+	var services corev1.ServiceList
+	if s.reader.List(ctx, &services, client.UnsafeDisableDeepCopy, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}) != nil {
+		return problems, 0
+	}
+	for i := range services.Items {
+		held += boolValue(plan.IsHeld(&services.Items[i]))
+	}
+	return problems, held
 }
 
 func compareKeys(a, b mcs.Key) int {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -8,9 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
@@ -24,7 +28,7 @@ func TestCountMembers(t *testing.T) {
 	own := exp("a", 2)
 	got := countMembers([]registry.Member{
 		{ClusterID: "a", LastSeen: now.Add(time.Second)},
-		{ClusterID: "b", LastSeen: now.Add(-90 * time.Second), Stale: true, Problems: []string{"x"}},
+		{ClusterID: "b", LastSeen: now.Add(-90 * time.Second), Stale: true, Problems: []string{"x", registry.RefusedProblem("page 7", errors.New("y"))}},
 		{ClusterID: "c", LastSeen: now},
 	}, "a", []status.Service{
 		{Own: &own, Exports: []mcs.Export{exp("b", 1), exp("gone", 1)}, Unknown: []string{"c", "gone"}},
@@ -32,7 +36,7 @@ func TestCountMembers(t *testing.T) {
 	}, now)
 	want := []status.Member{
 		{ClusterID: "a", Exports: 1, Endpoints: 2},
-		{ClusterID: "b", HeartbeatAge: 90, Stale: true, Exports: 2, Endpoints: 4, Problems: []string{"x"}},
+		{ClusterID: "b", HeartbeatAge: 90, Stale: true, Exports: 2, Endpoints: 4, Problems: []string{"x", "refused page 7: y"}, Refused: []string{"refused page 7: y"}},
 		{ClusterID: "c", Unknown: 1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -62,5 +66,42 @@ func TestProbeTargets(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestImportProblems(t *testing.T) {
+	now := time.Unix(1_000, 0)
+	ours := map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+	importWith := func(name string, labels map[string]string, condition metav1.Condition, age time.Duration) *mcsv1beta1.ServiceImport {
+		condition.LastTransitionTime = metav1.NewTime(now.Add(-age))
+		return &mcsv1beta1.ServiceImport{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, Labels: labels},
+			Status:     mcsv1beta1.ServiceImportStatus{Conditions: []metav1.Condition{condition}},
+		}
+	}
+	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready"}
+	pending := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Pending", Message: "no IP"}
+	failed := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "IPFamilyNotSupported", Message: "only IPv6"}
+	service := func(name string, annotations map[string]string) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, Labels: ours, Annotations: annotations}}
+	}
+	elected := make(chan struct{})
+	s := &statusSource{elected: elected, reader: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(
+		importWith("a", ours, ready, time.Hour), importWith("new", ours, pending, time.Second), importWith("slow", ours, pending, time.Minute),
+		importWith("ipv6", ours, failed, time.Second), importWith("foreign", nil, failed, time.Hour),
+		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "no-conditions", Labels: ours}},
+		service("derived", nil), service("held", map[string]string{plan.AnnotationHeldSince: "2026-07-01T12:00:00Z"}),
+	).Build()}
+	if problems, held := s.importProblems(t.Context(), now); len(problems) != 0 || held != 0 {
+		t.Errorf("a standby has problems %v and %d held IPs", problems, held)
+	}
+	close(elected)
+	got, held := s.importProblems(t.Context(), now)
+	want := []status.ImportProblem{
+		{Key: mcs.Key{Namespace: "n", Name: "ipv6"}, Reason: "IPFamilyNotSupported", Message: "only IPv6"},
+		{Key: mcs.Key{Namespace: "n", Name: "slow"}, Reason: "Pending", Message: "no IP"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || held != 1 {
+		t.Errorf("%d held IPs, want 1; problems (-want +got):\n%s", held, diff)
 	}
 }
