@@ -2,13 +2,16 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"net/http/httptest"
 	"testing"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
@@ -84,4 +87,42 @@ func TestRun_OverCloudMap(t *testing.T) {
 	b.delete(t, controllertest.ServiceExport(key))
 	b.notImported(t, key)
 	a.notImported(t, key)
+}
+
+// A cluster that gets another ID exports under both until the other clusters have read its exports under the new one, so no import ends. AWS
+// Cloud Map confirms writes late.
+func TestMembership_ChangesIdentityOverCloudMap(t *testing.T) {
+	a, b := twoClusters(t)
+	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond})
+	newRegistry := func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
+		client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url})
+		if err != nil {
+			return nil, err
+		}
+		return cloudmap.New(client, cloudMapConfig(identity))
+	}
+	key := newKey("renamed")
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
+	a.property(t, aboutv1beta1.ClusterSetIDProperty, "set")
+	options := a.identitiesOptions(t, config.Identity{})
+	a.runWith(t, newRegistry, options)
+	b.runWith(t, newRegistry, testOptions(flags("cls2")))
+	var before []*mcsv1beta1.ServiceImport
+	keys := make([]mcs.Key, 5)
+	for i := range keys {
+		keys[i] = mcs.Key{Namespace: key.Namespace, Name: fmt.Sprint("web-", i)}
+		a.export(t, keys[i], 1, 2)
+	}
+	for _, k := range keys {
+		before = append(before, b.imported(t, k, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}}))
+	}
+	a.property(t, aboutv1beta1.ClusterIDProperty, "cls9")
+	for i, k := range keys {
+		if after := b.imported(t, k, map[string][]string{"cls9": {"10.1.0.1", "10.1.0.2"}}); after.UID != before[i].UID {
+			t.Errorf("the import of %s was made anew", k)
+		}
+	}
+	a.awaitIdentities(t, "set.cls9")
 }
