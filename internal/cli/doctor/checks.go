@@ -34,8 +34,8 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 		f.serverCheck(), f.mcsCheck(), f.crdCheck(crds.Bundled()), f.aboutCheck(), f.permissions.check(f.context), f.controllerCheck(), f.versionCheck(plugin),
 	}
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
-		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(), f.membersCheck(), f.signaturesCheck(),
-			f.exportsCheck(), f.importsCheck())
+		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
+			f.ifRead(f.membersCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.exportsCheck()), f.importsCheck())
 	}
 	out = append(out, f.dnsChecks()...)
 	out = append(out, f.proxyCheck(), f.connectionCheck())
@@ -226,6 +226,14 @@ func (f *clusterFacts) requestsCheck(name, result string, otherwise check.Result
 	slices.Sort(operations)
 	detail := fmt.Sprintf("%d requests were %s in the last minute: %s", count, result, strings.Join(slices.Compact(operations), ", "))
 	return check.Check{Name: name, Result: otherwise, Detail: detail, Remedy: remedy}
+}
+
+// ifRead returns c, a check of what the controller has read from the registry, or that it is unknown before the first read.
+func (f *clusterFacts) ifRead(c check.Check) check.Check {
+	if c.Result == check.OK && !f.controller.Synced {
+		return check.Check{Name: c.Name, Result: check.Unknown, Detail: "the controller has not read the registry"}
+	}
+	return c
 }
 
 func (f *clusterFacts) membersCheck() check.Check {

@@ -89,7 +89,9 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 	out.ReadProblem, out.WriteProblem = problemText(report.Reading), problemText(report.Writing)
 	members, err := session.Registry.Members(ctx)
 	if err != nil {
-		out.ReadProblem = err.Error()
+		if notRead := registry.ErrNotSynced.Error(); out.ReadProblem == "" && !strings.HasSuffix(err.Error(), notRead) {
+			out.ReadProblem = err.Error()
+		}
 		return out
 	}
 	out.Synced = true
