@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
@@ -93,6 +94,27 @@ func (m Merged) servedUses(exports []Export) map[use]bool {
 		}
 	}
 	return out
+}
+
+// IsServed reports whether exports have a ready endpoint for every use that clients have for the service: each port in each of its IP
+// families, or for a headless service each family.
+func (m Merged) IsServed(exports []Export) bool {
+	served := m.servedUses(exports)
+	for _, family := range m.IPFamilies {
+		ipv4 := family == corev1.IPv4Protocol
+		if m.Type == mcsv1beta1.Headless {
+			if !served[use{ipv4: ipv4}] {
+				return false
+			}
+			continue
+		}
+		for _, p := range m.Ports {
+			if !served[use{port: p.Name, ipv4: ipv4}] {
+				return false
+			}
+		}
+	}
+	return len(m.IPFamilies) > 0
 }
 
 // unservedBackends returns the backends of e for the uses that live does not serve.

@@ -225,3 +225,38 @@ func TestImportStale(t *testing.T) {
 		}
 	}
 }
+
+func TestIsServed(t *testing.T) {
+	port := func(name string, number int32) Port {
+		return Port{Name: name, Protocol: corev1.ProtocolTCP, Port: number}
+	}
+	exportWith := func(address string, ready bool, ports ...Port) Export {
+		e := Export{Key: Key{Namespace: "n", Name: "web"}, Cluster: "cls1", Type: mcsv1beta1.ClusterSetIP, Ports: ports}
+		b := Backends{Endpoints: []Endpoint{{Address: netip.MustParseAddr(address), Ready: ready}}}
+		for _, p := range ports {
+			b.Ports = append(b.Ports, BackendPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port})
+		}
+		e.Backends = []Backends{b}
+		return e
+	}
+	v4, v6 := []corev1.IPFamily{corev1.IPv4Protocol}, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	http, admin := port("http", 80), port("admin", 81)
+	for _, tt := range []struct {
+		name    string
+		merged  Merged
+		exports []Export
+		want    bool
+	}{
+		{"all ports", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v4}, []Export{exportWith("10.0.0.1", true, http)}, true},
+		{"one of two ports", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http, admin}, IPFamilies: v4}, []Export{exportWith("10.0.0.1", true, http)}, false},
+		{"one of two families", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v6}, []Export{exportWith("10.0.0.1", true, http)}, false},
+		{"not ready", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v4}, []Export{exportWith("10.0.0.1", false, http)}, false},
+		{"no export", Merged{Type: mcsv1beta1.ClusterSetIP, Ports: []Port{http}, IPFamilies: v4}, nil, false},
+		{"headless", Merged{Type: mcsv1beta1.Headless, IPFamilies: v4}, []Export{exportWith("10.0.0.1", true)}, true},
+		{"headless, families unknown", Merged{Type: mcsv1beta1.Headless}, []Export{exportWith("10.0.0.1", true)}, false},
+	} {
+		if got := tt.merged.IsServed(tt.exports); got != tt.want {
+			t.Errorf("%s: served is %t, want %t", tt.name, got, tt.want)
+		}
+	}
+}

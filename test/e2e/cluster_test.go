@@ -23,6 +23,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
@@ -349,10 +350,10 @@ func derivedService(ctx context.Context, c cluster, ns, name string) (*corev1.Se
 	return &svc, nil
 }
 
-// noDerivedService checks that the derived Service does not exist.
+// noDerivedService checks that the derived Service does not exist, or only holds its IPs.
 func noDerivedService(ctx context.Context, c cluster, ns, name string) error {
 	svc, err := derivedService(ctx, c, ns, name)
-	if err == nil {
+	if err == nil && !plan.IsHeld(svc) {
 		return fmt.Errorf("%s: the derived Service %s is still there", c.name, svc.Name)
 	}
 	return client.IgnoreNotFound(err)

@@ -241,13 +241,28 @@ func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o i
 	return want, nil
 }
 
+// ipRetries are the delays between the attempts to get back an IP. Kubernetes deletes a Service before it releases the IP, so that it may
+// be taken for a moment.
+var ipRetries = []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}
+
 // createDerivedService creates the derived Service, with the IPs that it had before if they are free.
 func (r *Controller) createDerivedService(ctx context.Context, want *corev1.Service, before []string) error {
 	dynamic := want.DeepCopy()
 	requested := plan.RequestIPs(want, before)
 	err := r.client.Create(ctx, want)
-	if requested && apierrors.IsInvalid(err) && isAboutField(err, "spec.clusterIP") {
-		log.FromContext(ctx).Info("Failed to get the IPs that the derived Service had before, allocating others", "ips", want.Spec.ClusterIPs, "error", err.Error())
+	for _, delay := range ipRetries {
+		if !requested || !isIPRefused(err) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(delay):
+			err = r.client.Create(ctx, want)
+		}
+	}
+	if requested && isIPRefused(err) {
+		log.FromContext(ctx).Error(err, "Failed to get the IPs that the derived Service had before, allocating others", "ips", want.Spec.ClusterIPs)
 		dynamic.DeepCopyInto(want)
 		err = r.client.Create(ctx, want)
 	}
@@ -255,6 +270,11 @@ func (r *Controller) createDerivedService(ctx context.Context, want *corev1.Serv
 		return fmt.Errorf("creating derived Service %s/%s: %w", want.Namespace, want.Name, err)
 	}
 	return nil
+}
+
+// isIPRefused reports whether err is about the cluster IPs of a Service: they are taken or out of range.
+func isIPRefused(err error) bool {
+	return apierrors.IsInvalid(err) && isAboutField(err, "spec.clusterIP")
 }
 
 // applySlices writes changes in an order in which no endpoint that stays is ever missing.

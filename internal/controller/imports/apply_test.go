@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -79,6 +81,43 @@ func TestApplyResumesPartialImport(t *testing.T) {
 			if len(svc.OwnerReferences) > 0 {
 				t.Errorf("the derived Service has owners: %v", svc.OwnerReferences)
 			}
+		})
+	}
+}
+
+// Kubernetes releases the IP of a deleted Service a moment after the deletion.
+func TestDerivedServiceGetsItsIPBack(t *testing.T) {
+	taken := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), "x", field.ErrorList{
+		field.Invalid(field.NewPath("spec", "clusterIPs"), nil, "provided IP is already allocated"),
+	})
+	for name, c := range map[string]struct {
+		refusals int
+		want     string
+	}{
+		"free":               {0, "10.0.0.7"},
+		"taken for a moment": {3, "10.0.0.7"},
+		"taken":              {1000, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				refusals := c.refusals
+				cl := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithInterceptorFuncs(interceptor.Funcs{
+					Create: func(ctx context.Context, cl client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+						if svc := obj.(*corev1.Service); svc.Spec.ClusterIP != "" && refusals > 0 {
+							refusals--
+							return taken
+						}
+						return cl.Create(ctx, obj, opts...)
+					},
+				}).Build()
+				svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "x"}}
+				if err := (&Controller{client: cl}).createDerivedService(t.Context(), svc, []string{"10.0.0.7"}); err != nil {
+					t.Fatal(err)
+				}
+				if svc.Spec.ClusterIP != c.want {
+					t.Errorf("the Service has IP %q, want %q", svc.Spec.ClusterIP, c.want)
+				}
+			})
 		})
 	}
 }

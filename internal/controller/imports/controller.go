@@ -2,6 +2,7 @@ package imports
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // Controller reconciles the imports of this cluster.
@@ -101,13 +103,22 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, err
 }
 
+// orphanRetry is the interval at which a derived Service without a ServiceImport is reconciled while the cluster is not a member of a
+// clusterset: a new session requeues ServiceImports only.
+const orphanRetry = 5 * time.Second
+
 // reconcileHeld deletes the Services whose hold time is over while the cluster is not a member of a clusterset.
 func (r *Controller) reconcileHeld(ctx context.Context, key mcs.Key) (reconcile.Result, error) {
-	held, err := r.gatherHeld(ctx, key)
+	services, err := kube.ListDerivedServices(ctx, r.client, key)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	requeueAfter, err := r.releaseHeld(ctx, key, held, false)
+	requeueAfter, err := r.releaseHeld(ctx, key, heldServices(key, services), false)
+	if slices.ContainsFunc(services, func(svc *corev1.Service) bool {
+		return plan.IsManaged(svc) && !plan.IsHeld(svc) && len(svc.OwnerReferences) == 0
+	}) {
+		requeueAfter = sooner(requeueAfter, orphanRetry)
+	}
 	result, err := kube.RequeueOnConflict(err)
 	result.RequeueAfter = max(result.RequeueAfter, requeueAfter)
 	return result, err
@@ -132,6 +143,7 @@ func (r *Controller) apply(ctx context.Context, session *membership.Session, f i
 		err = r.removeImport(ctx, f)
 	case verdictApply:
 		requeueAfter, err = r.applyImport(ctx, session, f, d)
+		requeueAfter = sooner(requeueAfter, f.lostIn)
 		err = r.reportFailure(ctx, f, err)
 	}
 	if err != nil || !f.namespace {

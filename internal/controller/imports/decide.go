@@ -39,6 +39,10 @@ type importFacts struct {
 	synced bool
 	// starting reports whether a registry may still show more exports: not all were read, and the session has just begun.
 	starting bool
+	// lost reports whether the unseen clusters count as stale: the registry has been read for as long as the stale rule allows.
+	// lostIn is the time until then, 0 if there is none.
+	lost   bool
+	lostIn time.Duration
 	// staleRule is the administrator's rule for the endpoints of stale clusters.
 	staleRule mcs.StaleRule
 }
@@ -254,10 +258,31 @@ func (d *importDecision) decideStale(f importFacts) {
 	if f.showsAny(d.unknown) {
 		d.untouched = slices.Concat(d.unknown, d.stale)
 		d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.stale, e.Cluster) })
+		d.decideLost(f)
 		return
 	}
 	var stale []mcs.StaleExport
 	d.endpoints, stale = d.merged.WithoutStale(d.exports, d.stale, f.staleRule.Policy)
+	condition := mcs.ImportStale(stale, f.staleRule)
+	d.staleness = &condition
+}
+
+// decideLost decides about the endpoints of clusters that the registry has not shown since the start, for as long as the stale rule
+// allows. Without their exports they are withdrawn together or not at all: if the other clusters serve every port.
+func (d *importDecision) decideLost(f importFacts) {
+	lost := slices.DeleteFunc(f.importedClusters(), func(c string) bool { return !slices.Contains(f.view.Unseen, c) })
+	if !f.lost || len(lost) == 0 || f.containsAny(f.view.Unknown) {
+		return
+	}
+	kept := f.staleRule.Policy == mcs.StaleKeep || f.staleRule.Policy != mcs.StaleWithdrawAll && !d.merged.IsServed(d.endpoints)
+	var stale []mcs.StaleExport
+	for _, c := range lost {
+		stale = append(stale, mcs.StaleExport{Cluster: c, Kept: kept})
+	}
+	d.stale = slices.Compact(slices.Sorted(slices.Values(slices.Concat(d.stale, lost))))
+	if !kept {
+		d.untouched = slices.DeleteFunc(d.untouched, func(c string) bool { return slices.Contains(lost, c) })
+	}
 	condition := mcs.ImportStale(stale, f.staleRule)
 	d.staleness = &condition
 }

@@ -386,6 +386,8 @@ func TestDecideStale(t *testing.T) {
 	both := []mcs.Export{cls2, cls3}
 	withdrawn := importShowing("cls2", "cls3")
 	withdrawn.Annotations = map[string]string{plan.AnnotationStaleClusters: "cls2"}
+	served := importShowing("cls2", "cls3")
+	served.Spec.Ports[0].Port, served.Spec.IPFamilies = 80, []corev1.IPFamily{corev1.IPv4Protocol}
 	tests := []struct {
 		name  string
 		facts importFacts
@@ -433,6 +435,31 @@ func TestDecideStale(t *testing.T) {
 			"an unknown cluster that does not participate",
 			importFacts{synced: true, imp: importShowing("cls2", "cls3"), view: registry.View{Exports: both, Stale: []string{"cls2"}, Unknown: []string{"cls4"}}},
 			"cls2=0 cls3=1", "cls2 Withdrawn", []string{"cls4"},
+		},
+		{
+			"an unseen cluster, just after the start: no change",
+			importFacts{synced: true, imp: served, view: registry.View{Exports: both[1:], Unseen: []string{"cls2"}}},
+			"cls3=1", " ", []string{"cls2"},
+		},
+		{
+			"an unseen cluster, long after the start: another one serves all ports",
+			importFacts{synced: true, lost: true, imp: served, view: registry.View{Exports: both[1:], Unseen: []string{"cls2"}}},
+			"cls3=1", "cls2 Withdrawn", nil,
+		},
+		{
+			"an unseen cluster, long after the start: only this cluster serves all ports",
+			importFacts{synced: true, lost: true, local: &local, imp: served, view: registry.View{Unseen: []string{"cls2", "cls3"}}},
+			"cls1=1", "cls2,cls3 Withdrawn", nil,
+		},
+		{
+			"an unseen cluster, long after the start: it has the last endpoints",
+			importFacts{synced: true, lost: true, imp: served, view: registry.View{Exports: []mcs.Export{endpointOf("cls3", "10.3.0.1", false)}, Unseen: []string{"cls2"}}},
+			"cls3=1", "cls2 LastEndpointsKept", []string{"cls2"},
+		},
+		{
+			"an unseen cluster, long after the start, and an unknown one: no change",
+			importFacts{synced: true, lost: true, local: &local, imp: served, view: registry.View{Unknown: []string{"cls3"}, Unseen: []string{"cls2"}}},
+			"cls1=1", " ", []string{"cls2", "cls3"},
 		},
 		{
 			"the annotation names a cluster that is not stale", importFacts{synced: true, imp: withdrawn, view: registry.View{Exports: both}},

@@ -39,7 +39,11 @@ func (r *Controller) gather(ctx context.Context, session *membership.Session, ke
 		return f, fmt.Errorf("looking up the exports of %s: %w", key, err)
 	}
 	f.synced = err == nil
-	f.starting = f.view.Incomplete && r.now().Sub(session.Started) < newImportDelay
+	age := r.now().Sub(session.Started)
+	f.starting = f.view.Incomplete && age < newImportDelay
+	if f.isComplete() && len(f.view.Unseen) > 0 {
+		f.lost, f.lostIn = age >= r.staleRule.After, max(0, r.staleRule.After-age)
+	}
 	if !f.mayWait() {
 		r.waiters.remove(key)
 	}
@@ -109,9 +113,11 @@ func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
 	if found {
 		f.derived = &svc
 	}
-	if f.held, err = r.gatherHeld(ctx, f.key); err != nil {
+	candidates, err := kube.ListDerivedServices(ctx, r.client, f.key)
+	if err != nil {
 		return err
 	}
+	f.held = heldServices(f.key, candidates)
 	if found && plan.IsHeld(&svc) && !slices.ContainsFunc(f.held, func(h *corev1.Service) bool { return h.UID == svc.UID }) {
 		f.held = append(f.held, &svc) // another client removed the label of the index
 	}
@@ -127,8 +133,7 @@ func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
 	return nil
 }
 
-// gatherHeld returns the Services that hold the IPs of key.
-func (r *Controller) gatherHeld(ctx context.Context, key mcs.Key) ([]*corev1.Service, error) {
-	candidates, err := kube.ListDerivedServices(ctx, r.client, key)
-	return slices.DeleteFunc(candidates, func(svc *corev1.Service) bool { return !plan.IsDerivedService(key, svc) || !plan.IsHeld(svc) }), err
+// heldServices returns those of services that hold the IPs of key.
+func heldServices(key mcs.Key, services []*corev1.Service) []*corev1.Service {
+	return slices.DeleteFunc(slices.Clone(services), func(svc *corev1.Service) bool { return !plan.IsDerivedService(key, svc) || !plan.IsHeld(svc) })
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 func TestNamespaceWaiters(t *testing.T) {
@@ -23,5 +24,27 @@ func TestNamespaceWaiters(t *testing.T) {
 	w.remove(b)
 	if len(w.keys) != 1 {
 		t.Errorf("%d namespaces are remembered, want 1", len(w.keys))
+	}
+}
+
+// Services wait for their namespace only while another cluster may export them: namespaces come and go.
+func TestMayWait(t *testing.T) {
+	remote := registry.View{Exports: []mcs.Export{exportOf("cls2", 80)}}
+	for _, tt := range []struct {
+		name  string
+		facts importFacts
+		want  bool
+	}{
+		{"no namespace, exported", importFacts{synced: true, view: remote}, true},
+		{"excluded namespace, exported", importFacts{namespace: true, excluded: true, synced: true, view: remote}, true},
+		{"no namespace, a cluster is unknown", importFacts{synced: true, view: registry.View{Unknown: []string{"cls2"}}}, true},
+		{"no namespace, not read yet", importFacts{}, true},
+		{"no namespace, a registry is not read yet", importFacts{synced: true, view: registry.View{Incomplete: true}}, true},
+		{"no namespace, no export in any cluster", importFacts{synced: true}, false},
+		{"namespace that imports", importFacts{namespace: true, synced: true, view: remote}, false},
+	} {
+		if got := tt.facts.mayWait(); got != tt.want {
+			t.Errorf("%s: the service waits: %t, want %t", tt.name, got, tt.want)
+		}
 	}
 }
