@@ -133,6 +133,7 @@ func (r *Controller) apply(ctx context.Context, session *membership.Session, f i
 	case verdictNone:
 		if !f.namespace {
 			r.lastIPs.Delete(f.key)
+			r.failing.Delete(f.key)
 		}
 		if f.starting {
 			requeueAfter = newImportDelay

@@ -18,6 +18,7 @@ import (
 // collector would delete the slices too, but later, and until then DNS and kube-proxy would send clients there.
 func (r *Controller) removeImport(ctx context.Context, f importFacts) error {
 	r.lastIPs.Delete(f.key)
+	r.failing.Delete(f.key)
 	if err := r.removeServices(ctx, f); err != nil {
 		return err
 	}
@@ -31,10 +32,8 @@ func (r *Controller) removeImport(ctx context.Context, f importFacts) error {
 			return err
 		}
 	}
-	for _, s := range f.slices {
-		if err := kube.Delete(ctx, r.client, s); err != nil {
-			return err
-		}
+	if err := r.applySlices(ctx, f.key, plan.SliceChanges{Delete: f.slices}); err != nil {
+		return err
 	}
 	reason := "no cluster exports the service"
 	if f.excluded {
