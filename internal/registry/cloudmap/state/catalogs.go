@@ -97,8 +97,10 @@ type pageState struct {
 	generation int64
 	// digest of what was read; "" is a page that does not exist.
 	digest string
-	// readAt is when it was read last.
-	readAt time.Time
+	// readAt is when it was read whole last, checkedAt when a read of it ended, whatever it showed. unjoined is the number of these reads in a row
+	// that showed no whole page as announced.
+	readAt, checkedAt time.Time
+	unjoined          int
 	// lost says that the store does not have any more what was read.
 	lost    bool
 	exports map[mcs.Key]mcs.Export
@@ -223,7 +225,7 @@ func (c *catalog) take(now time.Time, r format.Member, changed engine.Keys) (wri
 		}
 		isNews := before.Pages[i] != r.Pages[i]
 		if isNews {
-			p.retry = retry{}
+			p.retry, p.unjoined = retry{}, 0
 		}
 		if isNews && c.shows(i) {
 			diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
@@ -354,6 +356,7 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 	}
 	p := &cluster.pages[page]
 	p.stored = max(p.stored, format.CountParts(page, instances))
+	p.checkedAt = now
 	img, err := format.JoinPage(page, instances)
 	var decoded record.Page
 	if err == nil {
@@ -369,6 +372,7 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 	}
 	if err != nil {
 		p.trouble = err.Error()
+		p.unjoined++
 		p.failed(now, c.poll)
 		return
 	}
@@ -393,7 +397,7 @@ func (p *pageState) take(now time.Time, page int, img format.Page, decoded recor
 	}
 	diff(p.exports, exports, changed)
 	*p = pageState{
-		read: true, readAt: now, generation: img.Generation, digest: img.Digest, parts: img.Parts, stored: p.stored,
+		read: true, readAt: now, checkedAt: now, generation: img.Generation, digest: img.Digest, parts: img.Parts, stored: p.stored,
 		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: append(decoded.Problems, problems...),
 	}
 }

@@ -399,7 +399,8 @@ func (o *outbox) trimmed(l ExcessParts, gone bool) {
 }
 
 // confirm compares the pages with what the registry shows of them, and takes over what the store was seen to have of
-// each. It returns the pages that it has not shown for longer than patience, to be written again.
+// each. It returns the pages that it has not shown for longer than patience, and of which a read has
+// shown something else since, to be written again.
 func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) (overdue []int) {
 	for i := range o.pages {
 		p := &o.pages[i]
@@ -417,7 +418,7 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 			p.stored, s.stored = max(p.stored, s.stored), 0
 		case p.unshown.IsZero():
 			p.unshown = now
-		case now.Sub(p.unshown) >= patience:
+		case s.checkedAt.Sub(p.unshown) >= patience: // a page that cannot be read may well be there
 			overdue = append(overdue, i)
 		}
 	}

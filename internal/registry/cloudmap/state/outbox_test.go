@@ -220,9 +220,14 @@ func TestConfirm(t *testing.T) {
 	writes, _ := o.batch(now, now)
 	o.succeed(now, writes[0], []string{"operation"})
 	expect("written", registry.Pending)
+	if overdue := o.confirm(now.Add(time.Minute), shown, 15*time.Second); len(overdue) != 0 {
+		t.Errorf("pages %v are overdue without a read of them", overdue)
+	}
+	shown.pages[page].checkedAt = now.Add(14 * time.Second)
 	if overdue := o.confirm(now.Add(14*time.Second), shown, 15*time.Second); len(overdue) != 0 {
 		t.Errorf("pages %v are overdue after 14 s", overdue)
 	}
+	shown.pages[page].checkedAt = now.Add(15 * time.Second)
 	if overdue := o.confirm(now.Add(15*time.Second), shown, 15*time.Second); len(overdue) != 1 || overdue[0] != page {
 		t.Errorf("pages %v are overdue after 15 s, want %d", overdue, page)
 	}

@@ -239,7 +239,7 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 		switch page := &shown.pages[i]; {
 		case page.read && !page.lost:
 			s.outbox.adopt(i, page)
-		case page.failures > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt:
+		case page.unjoined > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt: // failed requests show nothing of it
 			s.log.Info("Rebuilding a page of the previous process that cannot be read", "page", format.PageName(i), "error", page.trouble)
 			s.outbox.abandon(i, page, shown.record)
 		default:

@@ -1,11 +1,69 @@
 package state
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
+
+// TestUnreadablePageIsAbandoned checks that a page of the previous process is given up only after reads that show no whole page, and not after
+// requests that failed.
+func TestUnreadablePageIsAbandoned(t *testing.T) {
+	exp := webExport("cls1", 0, 1)
+	page := format.PageOf(exp.Key)
+	w, err := EncodePage("cls1", page, 100, holding(exp))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		read func(s *State, now time.Time)
+		want bool
+	}{
+		"requests fail": {func(s *State, now time.Time) {
+			s.Reads.ObserveUnreadablePages(now, "cls1", []int{page}, errors.New("throttled"))
+		}, false},
+		"reads show half of the page": {func(s *State, now time.Time) { s.Reads.ObservePage(now, "cls1", page, nil) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(Config{Identity: cls1, StaleAfter: time.Minute, PollInterval: time.Second, WallClock: time.Now, Logger: logr.Discard()})
+			s.claim.state = Held
+			announced := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Generation: 100, Heartbeat: 1}
+			announced.Pages[page] = w.digest
+			now := time.Now()
+			s.catalogs.clusters["cls1"] = &catalog{record: announced, hasRecord: true}
+			s.heldSince = now.Add(-time.Hour)
+			for range eagerRetries + 2 {
+				now = now.Add(time.Minute)
+				tt.read(s, now)
+			}
+			changed := engine.Keys{}
+			s.Reads.adoptPages(now, changed)
+			if got := s.outbox.pages[page].adopted; got != tt.want {
+				t.Errorf("abandoned: %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestRequestedKeysArePruned churns services after the adoption grace period.
+func TestRequestedKeysArePruned(t *testing.T) {
+	s := New(Config{Identity: cls1, StaleAfter: time.Minute, PollInterval: time.Second, WallClock: time.Now, Logger: logr.Discard()})
+	s.cfg.Intervals.AdoptionGracePeriod = time.Minute
+	s.claim.state, s.heldSince = Held, time.Now()
+	for i := range 1000 {
+		s.Writes.setDesired(webKey(i), nil)
+	}
+	s.heldSince = time.Now().Add(-time.Hour)
+	s.Writes.setDesired(webKey(1000), nil)
+	if n := len(s.Writes.requested); n != 0 {
+		t.Errorf("%d keys are kept for the adoption of pages that is over, want none", n)
+	}
+}
 
 // TestLeavingRecordIsLaterThanPages checks that the last record is later than pages that were written and not announced, also if the clock was set
 // back since.
