@@ -134,6 +134,7 @@ func (r *reader) readPages(ctx context.Context, place controlPlace) error {
 		group.Go(func() error { failed.add(r.readAbsent(ctx, place, id)); return nil })
 	}
 	_ = group.Wait() // failures are gathered in failed: one cluster's must not end the others' reads
+	r.notifier.Notify(engine.Keys{})
 	return failed.first()
 }
 
@@ -165,7 +166,7 @@ func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state
 
 // observePage records a read of a page.
 func (r *reader) observePage(id string, page int, found []api.Instance) {
-	r.notifier.Notify(r.state.Reads.ObservePage(time.Now(), id, page, found))
+	r.notifier.NotifyKeys(r.state.Reads.ObservePage(time.Now(), id, page, found))
 }
 
 // observeUnreadable records that pages could not be read at all. A catalog that does not exist although its pages are announced is a problem of

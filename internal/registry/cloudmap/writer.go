@@ -84,7 +84,7 @@ func (w *writer) runRecord(ctx context.Context) {
 	loop{w.state.Writes.NextRecord, w.state.WriteSignal.Record, func() error {
 		err := w.writeRecord(ctx)
 		if ctx.Err() == nil {
-			w.notifier.Notify(w.state.Writes.SetError(err))
+			w.notifier.NotifyKeys(w.state.Writes.SetError(err))
 		}
 		return err
 	}}.run(ctx, w.state.Writes.Backoff().Pause)
@@ -134,7 +134,7 @@ func (w *writer) runPages(ctx, graceful context.Context) {
 			return err
 		}
 		writes, changed := w.state.Writes.TakeBatch()
-		w.notifier.Notify(changed)
+		w.notifier.NotifyKeys(changed)
 		for _, write := range writes {
 			jobs.Go(func() { w.writePage(graceful, place, write) })
 		}
@@ -148,7 +148,7 @@ func (w *writer) runPages(ctx, graceful context.Context) {
 // writePage writes each part of a page.
 func (w *writer) writePage(ctx context.Context, place controlPlace, write state.PageWrite) {
 	if reason := w.explain(ctx, write.Unconfirmed); reason != nil {
-		w.notifier.Notify(w.state.Writes.ObserveFailedOperation(write, reason))
+		w.notifier.NotifyKeys(w.state.Writes.ObserveFailedOperation(write, reason))
 	}
 	// Parts that the page did not have go first: if there is no room for them, the page stays whole as it was.
 	operations, err := w.writeParts(ctx, place, write.AddedParts())
@@ -161,7 +161,7 @@ func (w *writer) writePage(ctx context.Context, place controlPlace, write state.
 		return // the process ends
 	}
 	w.control.doubtAfter(err)
-	w.notifier.Notify(w.state.Writes.ObserveWrite(write, operations, err))
+	w.notifier.NotifyKeys(w.state.Writes.ObserveWrite(write, operations, err))
 }
 
 // writeParts writes parts of a page and returns the IDs of the operations.

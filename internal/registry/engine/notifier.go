@@ -23,6 +23,13 @@ func NewNotifier(addResolved func(changed Keys)) *Notifier {
 // Start sets the function that Run got. It must be called before the loops that call Notify start.
 func (n *Notifier) Start(notify func(mcs.Key)) { n.notify = notify }
 
+// NotifyKeys calls the function for each changed key only: the caller has added the keys of pending lookups.
+func (n *Notifier) NotifyKeys(changed Keys) {
+	for key := range changed {
+		n.notify(key)
+	}
+}
+
 // Notify calls the function for each changed key and for each resolved pending lookup. The caller must not hold a lock that
 // addResolved takes.
 func (n *Notifier) Notify(changed Keys) {

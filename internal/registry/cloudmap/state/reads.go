@@ -79,12 +79,15 @@ func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead, absent []string
 	return wanted, s.catalogs.absent(now)
 }
 
-// ObservePage records a read of a page and returns the changed keys.
+// ObservePage records a read of a page and returns the changed keys, with those of pending lookups.
 func (s *Reads) ObservePage(now time.Time, id string, page int, found []api.Instance) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := engine.Keys{}
 	s.catalogs.page(now, id, page, found, changed)
+	if s.catalogs.synced {
+		s.asked[page].AddChanged(changed, s.catalogs.lookFor)
+	}
 	if id == s.cfg.Identity.ClusterID && s.claim.state == Held {
 		s.adoptPages(now, changed)
 		s.confirmPages(now)

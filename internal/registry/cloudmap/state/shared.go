@@ -29,8 +29,10 @@ type shared struct {
 
 	mu       sync.Mutex
 	catalogs *catalogs
-	outbox   *outbox
-	claim    claim
+	// asked are the pending lookups by the page of their keys: a read of a page can resolve no others.
+	asked  [format.PageCount]engine.PendingLookups
+	outbox *outbox
+	claim  claim
 	// heldSince is when the claim was last won.
 	heldSince time.Time
 	// ours is the own record as last written, or about to be written at recorded.
@@ -56,7 +58,7 @@ func (s WriteSignal) Set() {
 }
 
 func newShared(cfg Config) *shared {
-	return &shared{
+	s := &shared{
 		cfg: cfg, log: cfg.Logger,
 		ReadSignal: engine.NewSignal(), WriteSignal: WriteSignal{Record: engine.NewSignal(), Pages: engine.NewSignal()},
 		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval, cfg.Intervals.Settle),
@@ -68,6 +70,10 @@ func newShared(cfg Config) *shared {
 		pageProblem: engine.NewProblem(cfg.Logger, "Failed to write pages to AWS Cloud Map; retrying", "Writing pages to AWS Cloud Map works again",
 			api.IsExpected),
 	}
+	for page := range s.asked {
+		s.asked[page] = engine.PendingLookups{}
+	}
+	return s
 }
 
 // publication returns the status of the own export of key. The caller holds s.mu.

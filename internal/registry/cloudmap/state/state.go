@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
@@ -21,7 +22,6 @@ type State struct {
 	Reads  *Reads
 	Writes *Writes
 
-	asked engine.PendingLookups
 	// catalogID is the service that the own pages were written to.
 	catalogID string
 }
@@ -33,7 +33,6 @@ func New(cfg Config) *State {
 		shared: s,
 		Reads:  &Reads{shared: s, members: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID)},
 		Writes: &Writes{shared: s, requested: engine.Keys{}},
-		asked:  engine.PendingLookups{},
 	}
 }
 
@@ -67,7 +66,9 @@ func (s *State) AddResolved(changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.catalogs.synced {
-		s.asked.AddChanged(changed, s.catalogs.lookFor)
+		for page := range s.asked {
+			s.asked[page].AddChanged(changed, s.catalogs.lookFor)
+		}
 	}
 }
 
@@ -128,9 +129,9 @@ func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.catalogs.synced {
-		return registry.View{}, s.asked.NotSynced(key, s.readProblem.Err())
+		return registry.View{}, s.asked[format.PageOf(key)].NotSynced(key, s.readProblem.Err())
 	}
-	view := s.asked.Lookup(key, imported, s.catalogs.lookFor)
+	view := s.asked[format.PageOf(key)].Lookup(key, imported, s.catalogs.lookFor)
 	if !s.cfg.ReadOnly {
 		view.Local = s.publication(key)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
@@ -47,6 +48,36 @@ func TestUnreadablePageIsAbandoned(t *testing.T) {
 				t.Errorf("abandoned: %t, want %t", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestPageReadResolvesLookups checks that a read of a page resolves the pending lookups of the page's keys, and looks at no others.
+func TestPageReadResolvesLookups(t *testing.T) {
+	exp, other := webExport("cls2", 0, 1), webKey(8) // of different pages
+	page := format.PageOf(exp.Key)
+	w, err := EncodePage("cls2", page, 100, holding(exp))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{Identity: cls1, StaleAfter: time.Minute, PollInterval: time.Second, WallClock: time.Now, Logger: logr.Discard()})
+	announced := format.Member{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Generation: 100, Heartbeat: 1}
+	announced.Pages[page], announced.Pages[format.PageOf(other)] = w.digest, "AAAAAAAAAAB"
+	s.catalogs.clusters["cls2"], s.catalogs.synced = &catalog{record: announced, hasRecord: true}, true
+	absent := webKey(0)
+	for i := 1; format.PageOf(absent) != page || absent == exp.Key; i++ {
+		absent = webKey(i)
+	}
+	for _, key := range []mcs.Key{absent, other} {
+		if view, err := s.Lookup(key, nil); err != nil || len(view.Unknown) != 1 {
+			t.Fatalf("lookup of %s: %v, %v; want one unknown cluster", key, view, err)
+		}
+	}
+	changed := s.Reads.ObservePage(time.Now(), "cls2", page, w.Instances)
+	if _, ok := changed[absent]; !ok || len(changed) != 2 {
+		t.Errorf("changed are %v, want %s and %s", changed, exp.Key, absent)
+	}
+	if len(s.asked[format.PageOf(other)]) != 1 {
+		t.Error("the lookup of a key of another page is not pending any more")
 	}
 }
 
