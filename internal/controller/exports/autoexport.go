@@ -115,7 +115,7 @@ func shouldAutoExport(s *kube.Scope, ns *metav1.PartialObjectMetadata, svc *core
 
 // isDerived reports whether svc is the derived Service of a ServiceImport, of any implementation.
 func isDerived(svc *corev1.Service) bool {
-	return plan.IsManaged(svc) || slices.ContainsFunc(svc.OwnerReferences, func(o metav1.OwnerReference) bool {
+	return plan.IsManaged(svc) || plan.IsHeld(svc) || slices.ContainsFunc(svc.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.Kind == mcsv1beta1.ServiceImportKindName
 	})
 }

@@ -49,7 +49,7 @@ func (r *Controller) reportFailure(ctx context.Context, f importFacts, err error
 		r.failing.Delete(f.key)
 		return nil
 	}
-	if kube.IsConflict(err) || errors.Is(err, context.Canceled) {
+	if apierrors.IsConflict(err) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	since, _ := r.failing.LoadOrStore(f.key, r.now())

@@ -11,19 +11,13 @@ import (
 // conflictRetry is the delay of a retry after a write conflict. The cache catches up within a few milliseconds.
 const conflictRetry = 50 * time.Millisecond
 
-// RequeueOnConflict turns a write conflict, which is part of normal operation, into a requeue. Other errors are returned, logged and
-// retried with backoff.
+// RequeueOnConflict turns a write conflict, which is part of normal operation, into a requeue: another client changed the
+// object and the cache does not show it yet. Other errors are returned, logged and retried with backoff.
 func RequeueOnConflict(err error) (reconcile.Result, error) {
-	if IsConflict(err) {
+	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: conflictRetry}, nil
 	}
 	return reconcile.Result{}, err
-}
-
-// IsConflict reports whether a write failed because another client created, changed or deleted the object and the cache does not show
-// it yet.
-func IsConflict(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }
 
 // IgnoreTerminatingNamespace returns nil for the error of a creation in a namespace that is being deleted.

@@ -59,9 +59,11 @@ func TestSlowRequestsGiveTheirSlotsBack(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
+		now := <-inProcess
 		if slowest > concurrency+concurrency/2 {
 			t.Errorf("%d slow requests were in process at the same time", slowest)
 		}
+		inProcess <- now
 		queue.ShutDown()
 		time.Sleep(10 * time.Minute)
 	})
