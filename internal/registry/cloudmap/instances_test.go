@@ -181,6 +181,32 @@ func TestViewGoesWithTheCluster(t *testing.T) {
 	}
 }
 
+// TestLeaveWithLateCalls leaves while reconcilers that have not ended yet still use the registry. It is a test for the race detector.
+func TestLeaveWithLateCalls(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, stop := viewing(t, c, cls1)
+	for i := range 5 {
+		publish(t, a, webExport("cls1", i, 1))
+	}
+	within(t, 10*time.Second, "all is mirrored", func() bool { return isExported(t, a, webKey(4))() && a.view.Pending() == 0 })
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		stop(registry.ErrLeave)
+	}()
+	for i := 0; ; i++ {
+		select {
+		case <-left:
+			return
+		default:
+		}
+		publish(t, a, webExport("cls1", i%20, 1+i%2))
+		look(t, a, webKey(i%20))
+		a.Report()
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // With a full namespace quota no instance can be registered.
 func TestViewNeverBlocksPages(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true, NamespaceQuota: 1})

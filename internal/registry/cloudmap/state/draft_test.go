@@ -117,3 +117,36 @@ func TestFullPageRefusesLargestExport(t *testing.T) {
 		t.Errorf("the users of another export get error %v", err)
 	}
 }
+
+// TestFullPageKeepsShrinkingExport drafts a page that is full with a large export that shrinks and a new one that needs more room than that: the
+// new one is left out, although the other is larger.
+func TestFullPageKeepsShrinkingExport(t *testing.T) {
+	exports := sharingPage(2)
+	page, now := format.PageOf(exports[0].Key), time.UnixMilli(1000)
+	sized := func(i, size int) *mcs.Export {
+		exp := exports[i]
+		exp.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(size))}
+		return &exp
+	}
+	o := newOutbox("cls1")
+	o.adopt(page, &pageState{read: true})
+	o.ask(exports[0].Key, sized(0, 700_000))
+	writes, _ := o.batch(now, now)
+	o.succeed(now, writes[0], nil)
+	shrunk := sized(0, 600_000)
+	o.ask(exports[0].Key, shrunk)
+	o.ask(exports[1].Key, sized(1, 500_000))
+	writes, problems := o.batch(now, now)
+	if len(writes) != 1 || !slices.Equal(problems, []int{page}) {
+		t.Fatalf("%d writes, problems with pages %v; want one write and a problem", len(writes), problems)
+	}
+	if got := writes[0].exports[exports[0].Key]; !got.Equal(registry.Published(*shrunk)) {
+		t.Error("the export that shrinks is left out")
+	}
+	if err := o.publication(exports[1].Key, &catalog{}).Err; err == nil {
+		t.Error("the new export has no problem")
+	}
+	if err := o.publication(exports[0].Key, &catalog{}).Err; err != nil {
+		t.Errorf("the users of the export that shrinks get error %v", err)
+	}
+}
