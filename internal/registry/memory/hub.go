@@ -50,6 +50,9 @@ type cluster struct {
 	settleAt  time.Time
 }
 
+// isAbsent reports whether the record of the cluster is missing; c is nil if everything of it is.
+func (c *cluster) isAbsent() bool { return c == nil || c.isMissing }
+
 // isSettled reports whether the exports of the cluster are all that it has.
 func (c *cluster) isSettled() bool { return !time.Now().Before(c.settleAt) }
 

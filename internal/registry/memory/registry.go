@@ -266,7 +266,9 @@ func (h *Hub) updateLiveness(r *Registry, before view) (changed []string) {
 		heartbeats[ref.clusterID] = before.synced && c.owner != nil && !c.isMissing && !h.dropHeartbeats
 	}
 	for id := range r.view.others {
-		heartbeats[id] = heartbeats[id] // a cluster without a record has none
+		if _, stored := heartbeats[id]; !stored {
+			heartbeats[id] = false
+		}
 	}
 	for id := range before.others {
 		if _, there := r.view.others[id]; !there {
@@ -336,26 +338,29 @@ func (h *Hub) write(r *Registry) error {
 	c.isMissing, r.hasOwned = false, true
 	c.owner, c.uid = r, r.identity.UID
 	for key, exp := range r.desired {
-		old, stored := c.exports[key]
-		if _, lost := c.lost[key]; lost {
-			delete(c.lost, key)
-			changed = true
-		}
-		switch {
-		case exp != nil && (!stored || !old.Equal(*exp)):
-			c.exports[key] = *exp
-			h.writes++
-			changed = true
-		case exp == nil && stored:
-			delete(c.exports, key)
-			h.writes++
-			changed = true
-		}
+		changed = h.store(c, key, exp) || changed
 	}
 	if changed {
 		h.wakeAll()
 	}
 	return nil
+}
+
+// store stores a desired export, or removes it if exp is nil, and reports whether anything changed. The caller holds h.mu.
+func (h *Hub) store(c *cluster, key mcs.Key, exp *mcs.Export) (changed bool) {
+	_, changed = c.lost[key]
+	delete(c.lost, key)
+	old, stored := c.exports[key]
+	switch {
+	case exp != nil && (!stored || !old.Equal(*exp)):
+		c.exports[key] = *exp
+	case exp == nil && stored:
+		delete(c.exports, key)
+	default:
+		return changed
+	}
+	h.writes++
+	return true
 }
 
 // read returns the view of r, with the exports from before for clusters that cannot be read or are missing without a farewell. The
@@ -365,21 +370,15 @@ func (h *Hub) read(r *Registry, before view) view {
 		synced: true, others: map[string]map[mcs.Key]mcs.Export{}, own: map[mcs.Key]mcs.Export{},
 		ended: h.ended(r), lost: map[string]map[mcs.Key]struct{}{}, unsettled: map[string]bool{},
 	}
-	for id, exports := range before.others {
-		if !now.ended[id] {
-			now.others[id] = exports
-		}
-	}
+	maps.Copy(now.others, before.others)
+	maps.DeleteFunc(now.others, func(id string, _ map[mcs.Key]mcs.Export) bool { return now.ended[id] })
 	for ref, c := range h.clusters {
 		if ref.clusterSetID != r.identity.ClusterSetID || now.ended[ref.clusterID] || c.isMissing {
 			continue
 		}
 		switch {
-		case ref.clusterID != r.identity.ClusterID && h.unreadable[ref.clusterID]:
-			now.others[ref.clusterID] = before.others[ref.clusterID]
 		case ref.clusterID != r.identity.ClusterID:
-			now.others[ref.clusterID], now.lost[ref.clusterID] = c.read(before.others[ref.clusterID]), maps.Clone(c.lost)
-			now.unsettled[ref.clusterID] = !c.isSettled()
+			h.readOther(ref.clusterID, c, before, &now)
 		case h.held:
 			now.own = before.own
 		case c.uid == r.identity.UID && !r.readOnly:
@@ -389,12 +388,22 @@ func (h *Hub) read(r *Registry, before view) view {
 		now.members = append(now.members, registry.Member{ClusterID: ref.clusterID, UID: c.uid, LastSeen: seen, Joined: c.joined, Heartbeat: seen})
 	}
 	for _, m := range before.members {
-		if c := h.clusters[clusterRef{r.identity.ClusterSetID, m.ClusterID}]; (c == nil || c.isMissing) && !now.ended[m.ClusterID] && m.ClusterID != r.identity.ClusterID {
+		_, kept := now.others[m.ClusterID]
+		if c := h.clusters[clusterRef{r.identity.ClusterSetID, m.ClusterID}]; kept && c.isAbsent() {
 			now.members = append(now.members, m)
 		}
 	}
 	slices.SortFunc(now.members, func(a, b registry.Member) int { return strings.Compare(a.ClusterID, b.ClusterID) })
 	return now
+}
+
+// readOther reads the exports of another cluster into now. The caller holds h.mu.
+func (h *Hub) readOther(id string, c *cluster, before view, now *view) {
+	if h.unreadable[id] {
+		now.others[id] = before.others[id]
+		return
+	}
+	now.others[id], now.lost[id], now.unsettled[id] = c.read(before.others[id]), maps.Clone(c.lost), !c.isSettled()
 }
 
 // ended returns the clusters that said farewell, or that r has forgotten and that have had no heartbeat since. The caller holds h.mu.

@@ -122,8 +122,8 @@ func byJoinTime(a, b registry.Member) int {
 // others are leftovers or those of a duplicate, and never imported.
 //
 // The export of a cluster comes from the first of its sources that has one. The cluster has no export only if none of its sources
-// has one or reports it as unknown: a cluster that moves has not written everything to the new registry yet. An imported cluster is
-// unseen if no source has shown it; a source that has not been read has shown nothing.
+// has one or reports it as unknown: a cluster that moves has not written everything to the new registry yet. An imported cluster
+// without an export is unseen if no registry has shown it; one that has not been read, or is empty, has shown nothing.
 func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clusterSources, imported []string) registry.View {
 	merged := registry.View{Local: mergeLocal(own, snapshots, sources)}
 	exports := make([]map[string]mcs.Export, len(snapshots))
@@ -145,22 +145,29 @@ func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clust
 		from := slices.IndexFunc(order, func(i int) bool { _, ok := exports[i][id]; return ok })
 		switch {
 		case from >= 0:
-			source := order[from]
-			merged.Exports = append(merged.Exports, exports[source][id])
-			if slices.Contains(snapshots[source].view.Stale, id) {
-				merged.Stale = append(merged.Stale, id)
-			}
-			if slices.Contains(snapshots[source].view.LivenessUnknown, id) {
-				merged.LivenessUnknown = append(merged.LivenessUnknown, id)
-			}
+			merged.Exports = append(merged.Exports, exports[order[from]][id])
+			mergeLiveness(&merged, snapshots[order[from]].view, id)
 		case slices.ContainsFunc(order, func(i int) bool { return slices.Contains(snapshots[i].view.Unknown, id) }):
 			merged.Unknown = append(merged.Unknown, id)
 		}
 	}
-	merged.Unseen = engine.Unseen(imported, func(id string) bool {
-		return slices.ContainsFunc(snapshots, func(s snapshot) bool { return s.synced && !slices.Contains(s.view.Unseen, id) })
-	})
+	merged.Unseen = engine.Unseen(imported, func(id string) bool { return ids[id] || id == own.ClusterID || isKnown(snapshots, id) })
 	return merged
+}
+
+// isKnown reports whether a registry that has been read knows what a cluster exports.
+func isKnown(snapshots []snapshot, id string) bool {
+	return slices.ContainsFunc(snapshots, func(s snapshot) bool { return s.synced && !slices.Contains(s.view.Unseen, id) })
+}
+
+// mergeLiveness adds the liveness of a cluster in the view that its export is taken from.
+func mergeLiveness(merged *registry.View, from registry.View, id string) {
+	if slices.Contains(from.Stale, id) {
+		merged.Stale = append(merged.Stale, id)
+	}
+	if slices.Contains(from.LivenessUnknown, id) {
+		merged.LivenessUnknown = append(merged.LivenessUnknown, id)
+	}
 }
 
 // sourceOrder returns the registries from which a cluster's exports are taken. A cluster that has exports but is no member, because

@@ -387,6 +387,31 @@ func (s *snapshot) draw(t *rapid.T, id string, offset time.Duration) {
 	}
 }
 
+// TestMergeViews_Unseen: a cluster is unseen only if no registry knows it. A registry that is empty or was not read shows nothing.
+func TestMergeViews_Unseen(t *testing.T) {
+	unseen := func(ids ...string) registry.View { return registry.View{Unseen: ids} }
+	tests := []struct {
+		name      string
+		snapshots []snapshot
+		want      []string
+	}{
+		{"known to both", []snapshot{synced(registry.View{}), synced(registry.View{})}, nil},
+		{"known to one", []snapshot{synced(unseen("cls2")), synced(registry.View{})}, nil},
+		{"known to none", []snapshot{synced(unseen("cls2", "cls3")), synced(unseen("cls2"))}, []string{"cls2"}},
+		{"unknown to the one that was read", []snapshot{synced(unseen("cls2")), {}}, []string{"cls2"}},
+		{"known to the one that was read", []snapshot{{}, synced(registry.View{})}, nil},
+		{"exported to one", []snapshot{synced(unseen("cls2")), synced(registry.View{Exports: []mcs.Export{export("cls2", 1)}, Unseen: []string{"cls2"}})}, nil},
+		{"unknown in one", []snapshot{synced(unseen("cls2")), synced(registry.View{Unknown: []string{"cls2"}, Unseen: []string{"cls2"}})}, nil},
+		{"the own cluster", []snapshot{synced(unseen("cls1"))}, nil},
+	}
+	for _, tt := range tests {
+		got := mergeViews(self, tt.snapshots, resolveSources(tt.snapshots, handover), []string{"cls1", "cls2", "cls3"})
+		if !slices.Equal(got.Unseen, tt.want) {
+			t.Errorf("%s: unseen %v, want %v", tt.name, got.Unseen, tt.want)
+		}
+	}
+}
+
 func checkOnce(t *rapid.T, view registry.View) {
 	var all []string
 	for _, exp := range view.Exports {

@@ -47,6 +47,11 @@ func testConformance(t *testing.T, other func(mcs.Identity) registry.Registry) {
 				hub.SetError(errors.New("the hub is broken"))
 				return func() { hub.SetError(nil) }
 			},
+			DeleteMember: func(_ *testing.T, clusterSetID, clusterID string) { hub.DeleteMember(clusterSetID, clusterID) },
+			DeleteExport: func(_ *testing.T, clusterSetID, clusterID string, key mcs.Key) {
+				hub.DeleteExport(clusterSetID, clusterID, key)
+			},
+			Wipe:   func(*testing.T) { hub.Wipe() },
 			Writes: hub.Writes,
 		}
 	})
