@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -20,10 +21,11 @@ import (
 
 // TestRandomFaults runs two clusters that publish, withdraw and restart at random, and a third that only reads, on an etcd with
 // three members. Its members are killed, suspended and disconnected from clients and from one another; etcd is compacted at bad
-// moments, runs out of space, and revokes and grants permissions. The test checks at every notification and every step:
+// moments, runs out of space, and revokes and grants permissions. It is emptied and restored from a backup, and another user deletes,
+// forges and replays member records and exports. The test checks at every notification and every step:
 //
 //   - an export that is not withdrawn never disappears, and no cluster becomes stale;
-//   - no cluster sees an earlier version of an export after a later one, so no late write of an ended process counts;
+//   - no cluster sees an earlier version of an export after a later one, so neither a late write of an ended process counts nor a replay;
 //   - a corrupt export affects no other cluster;
 //   - the exports of a cluster with a duplicate ID are never seen, and it reports the reason.
 //
@@ -62,7 +64,13 @@ type faultSimulation struct {
 	// restore ends the current fault, nil if there is none; stepsLeft is how long it lasts.
 	restore   func()
 	stepsLeft int
+	// recorded are values that another user has kept; backup restores etcd as it was.
+	recorded []recordedValue
+	backup   func() error
 }
+
+// recordedValue is an earlier value of a key of an exporter.
+type recordedValue struct{ key, value string }
 
 func newFaultSimulation(t *testing.T, rnd *rand.Rand) *faultSimulation {
 	t.Helper()
@@ -162,30 +170,46 @@ type exporter struct {
 	identity mcs.Identity
 	reg      *Registry
 	stop     func(error)
+	mu       sync.Mutex
 	// want is the desired version of each key, 0 for none; version is the last one published.
 	want, version map[int]int
 }
 
 func (e *exporter) start() {
-	timings := fastTimings()
-	if e.identity == cls1 {
-		// Its lease outlasts every fault, so that the duplicate never acquires the ID. That of cls2 expires from time to time.
-		timings.lease = time.Minute
-	}
-	e.reg = e.world.registryWith(e.world.t, fast(e.identity), timings)
-	e.stop = start(e.world.t, e.reg)
+	e.reg = e.world.registry(e.world.t, fast(e.identity))
+	reg := e.reg
+	e.stop = startWith(e.world.t, reg, func(key mcs.Key) {
+		// As the controller does: an export in etcd that is not desired, because another user wrote it again, is withdrawn.
+		var i int
+		if _, err := fmt.Sscanf(key.Name, "web-%d", &i); err == nil && e.wanted(i) == 0 {
+			_ = reg.Withdraw(context.Background(), key) // it never fails
+		}
+	})
+}
+
+// wanted returns the desired version of a key.
+func (e *exporter) wanted(i int) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.want[i]
+}
+
+func (e *exporter) setWanted(i, n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.want[i] = n
 }
 
 // change publishes a new version.
 func (e *exporter) change(i int) {
 	e.version[i]++
-	e.want[i] = e.version[i]
+	e.setWanted(i, e.version[i])
 	e.apply(i)
 }
 
 // apply publishes or withdraws one key as desired.
 func (e *exporter) apply(i int) {
-	if n := e.want[i]; n > 0 {
+	if n := e.wanted(i); n > 0 {
 		publish(e.world.t, e.reg, i, n)
 	} else {
 		withdraw(e.world.t, e.reg, i)
@@ -202,7 +226,7 @@ func (e *exporter) step(rnd *rand.Rand) {
 			e.apply(i)
 		}
 	case dice < 30 && i >= steadyKeys:
-		e.want[i] = 0
+		e.setWanted(i, 0)
 		e.apply(i)
 	default:
 		e.change(i)
@@ -212,6 +236,9 @@ func (e *exporter) step(rnd *rand.Rand) {
 // step makes one random change and starts or ends a fault.
 func (w *faultSimulation) step() {
 	w.exporters[w.rnd.IntN(len(w.exporters))].step(w.rnd)
+	if w.rnd.IntN(20) == 0 {
+		w.record()
+	}
 	if w.stepsLeft--; w.stepsLeft <= 0 {
 		w.endFault()
 		if w.rnd.IntN(4) == 0 {
@@ -251,6 +278,11 @@ func (w *faultSimulation) startFault() {
 		"compacted": func() func() { w.compact(); return nil },
 		"denied":    w.deny,
 		"full":      w.fillUp,
+		"deleted":   w.deleteSome,
+		"forged":    w.forge,
+		"replayed":  w.replay,
+		"backed up": w.backUp,
+		"restored":  w.restoreBackup,
 	}
 	names := slices.Sorted(maps.Keys(faults))
 	name := names[w.rnd.IntN(len(names))]
@@ -315,6 +347,90 @@ func (w *faultSimulation) deny() (restore func()) {
 	return func() { w.retry("allowed", done(func() error { return w.Restore(w.t.Context(), user) })) }
 }
 
+// victim returns a random exporter.
+func (w *faultSimulation) victim() string {
+	return w.exporters[w.rnd.IntN(len(w.exporters))].identity.ClusterID
+}
+
+// deleteSome deletes keys without the word of their cluster.
+func (w *faultSimulation) deleteSome() (restore func()) {
+	l, id := w.layout("set1"), w.victim()
+	prefixes := []string{
+		l.member(id), l.alive(id), l.cluster(id) + exportsSuffix, l.export(id, webKey(w.rnd.IntN(allKeys))), l.cluster(id), l.root,
+	}
+	prefix := prefixes[w.rnd.IntN(len(prefixes))]
+	w.retry("deleted", func() error {
+		_, err := w.Root().Delete(w.t.Context(), prefix, clientv3.WithPrefix())
+		return err
+	})
+	return nil
+}
+
+// forge writes a member record or an export that another cluster has signed.
+func (w *faultSimulation) forge() (restore func()) {
+	l, id := w.layout("set1"), w.victim()
+	forger := mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: "uid-of-the-forger"}
+	i, later := w.rnd.IntN(allKeys), time.Now().Add(time.Hour)
+	key, value := l.member(id), memberValue(w.t, forger, later, setOf(nil))
+	if w.rnd.IntN(2) == 0 {
+		key, value = l.export(id, webKey(i)), exportValue(w.t, forger, i, 9999, later.UnixMilli())
+	}
+	w.retry("forged", func() error {
+		_, err := w.Root().Put(w.t.Context(), key, string(value))
+		return err
+	})
+	return nil
+}
+
+// replay writes an earlier value of a key again.
+func (w *faultSimulation) replay() (restore func()) {
+	if len(w.recorded) == 0 {
+		return nil
+	}
+	old := w.recorded[w.rnd.IntN(len(w.recorded))]
+	w.retry("replayed", func() error {
+		_, err := w.Root().Put(w.t.Context(), old.key, old.value)
+		return err
+	})
+	return nil
+}
+
+// record keeps the values of an exporter's keys.
+func (w *faultSimulation) record() {
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
+	defer cancel()
+	answer, err := w.Root().Get(ctx, w.layout("set1").cluster(w.victim()), clientv3.WithPrefix(), clientv3.WithSerializable())
+	if err != nil {
+		return // a fault
+	}
+	for _, kv := range answer.Kvs {
+		if !strings.HasSuffix(string(kv.Key), "/"+aliveSuffix) {
+			w.recorded = append(w.recorded, recordedValue{string(kv.Key), string(kv.Value)})
+		}
+	}
+}
+
+// backUp copies etcd's data.
+func (w *faultSimulation) backUp() (restore func()) {
+	backup, err := w.Backup(w.t.TempDir())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.backup = backup
+	return nil
+}
+
+// restoreBackup sets etcd back to the last backup.
+func (w *faultSimulation) restoreBackup() (restore func()) {
+	if w.backup == nil {
+		return nil
+	}
+	if err := w.backup(); err != nil {
+		w.t.Fatal(err)
+	}
+	return nil
+}
+
 func (w *faultSimulation) fillUp() (restore func()) {
 	fillStorage(w.t, w.testStore)
 	return func() {
@@ -341,12 +457,12 @@ func (w *faultSimulation) settle() {
 		id := e.identity.ClusterID
 		for i := range allKeys {
 			wanted := registry.Absent
-			if e.want[i] > 0 {
+			if e.wanted(i) > 0 {
 				wanted = registry.Exported
 			}
 			awaitState(w.t, e.reg, i, wanted)
-			awaitVersion(w.t, w.watcher.reg, id, i, e.want[i])
-			awaitVersion(w.t, late.reg, id, i, e.want[i])
+			awaitVersion(w.t, w.watcher.reg, id, i, e.wanted(i))
+			awaitVersion(w.t, late.reg, id, i, e.wanted(i))
 		}
 	}
 	awaitReason(w.t, w.duplicate, allKeys, "uid-1")

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,8 +22,10 @@ type mirror struct {
 	// problem is why reading does not work.
 	problem *engine.Problem
 
-	mu      sync.Mutex
-	state   *state
+	mu    sync.Mutex
+	state *state
+	// latest is the latest change that was read.
+	latest  seenChange
 	lookups engine.PendingLookups
 }
 
@@ -140,13 +143,42 @@ type update struct {
 	changed engine.Keys
 }
 
-// replace replaces everything with a list that was read at revision.
-func (m *mirror) replace(pairs []pair, revision int64) update {
+// seenChange identifies a change that was read.
+type seenChange struct {
+	key      string
+	revision int64
+	digest   [sha256.Size]byte
+}
+
+// observeLatest records the latest of the changes. The caller holds m.mu.
+func (m *mirror) observeLatest(changes []pair) {
+	for _, p := range changes {
+		if !p.deleted && p.revision > m.latest.revision {
+			m.latest = seenChange{key: p.key, revision: p.revision, digest: sha256.Sum256(p.value)}
+		}
+	}
+}
+
+// latestChange returns the latest change that was read, the zero value if there was none.
+func (m *mirror) latestChange() seenChange {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.latest
+}
+
+// replace replaces everything with a list that was read at revision. rewound is true if etcd was set back to an earlier state, which
+// shows by the revision, too, unless later changes have exceeded it.
+func (m *mirror) replace(pairs []pair, revision int64, rewound bool) update {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u := update{listed: true, changed: engine.Keys{}}
 	first := !m.state.synced
+	if rewound {
+		m.state.revision = max(m.state.revision, revision+1)
+	}
 	u.rewound = m.state.replace(time.Now(), pairs, revision, u.changed)
+	m.latest = seenChange{}
+	m.observeLatest(pairs)
 	if first {
 		m.state.addAllKeys(u.changed)
 	}
@@ -163,6 +195,7 @@ func (m *mirror) apply(changes []pair, revision int64) (u update, behind bool) {
 		return u, true
 	}
 	u = update{own: map[mcs.Key]int64{}, changed: engine.Keys{}}
+	m.observeLatest(changes)
 	m.state.apply(time.Now(), changes, u.changed)
 	for _, p := range changes {
 		if key, ok := m.state.layout.exportKey(m.own, p.key); ok {

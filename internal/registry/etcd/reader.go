@@ -18,6 +18,8 @@ const maxBehind = 3
 var (
 	// errBehind means that etcd is at an earlier revision than the mirror.
 	errBehind = errors.New("etcd is at an earlier revision than before")
+	// errRewound means that etcd does not have a change any more that was read from it.
+	errRewound = errors.New("etcd was set back to an earlier state")
 	// errNewKey means that a cluster has a new key, so that values that were refused may be valid.
 	errNewKey = errors.New("a cluster has a new key")
 )
@@ -35,6 +37,10 @@ type reader struct {
 	memberLog *registry.MemberLog
 	// behind counts the answers in a row that had an earlier revision than the mirror.
 	behind int
+	// answeredAt is the time of the last answer of the watch, zero before the first; rewound is true if etcd was set back, until the
+	// next list.
+	answeredAt time.Time
+	rewound    bool
 }
 
 func newReader(cfg Config, timings timings, store *store, mirror *mirror, writer *writer, notifier *engine.Notifier) *reader {
@@ -56,7 +62,7 @@ func (r *reader) run(ctx context.Context) {
 		if err == nil {
 			began := time.Now()
 			err = r.watch(ctx)
-			if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errBehind) || errors.Is(err, errNewKey) {
+			if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errBehind) || errors.Is(err, errRewound) || errors.Is(err, errNewKey) {
 				r.cfg.Logger.Info("Watch cannot resume, listing all keys", "error", err.Error())
 				listed = false
 			}
@@ -89,15 +95,41 @@ func (r *reader) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.publish(r.mirror.replace(pairs, revision))
+	r.publish(r.mirror.replace(pairs, revision, r.rewound))
+	r.rewound = false
 	return nil
+}
+
+// checkHistory returns errRewound if etcd does not have the latest change that was read from it: it was set back, and the changes since
+// may have exceeded the revision before, so that the watch continues as if nothing had happened. It checks only when there was no answer
+// for longer than usual, which setting etcd back takes.
+func (r *reader) checkHistory(ctx context.Context) error {
+	before := r.answeredAt
+	r.answeredAt = time.Now()
+	latest := r.mirror.latestChange()
+	if latest.revision == 0 || time.Since(before) < r.cfg.PollInterval*3/2 {
+		return nil
+	}
+	there, err := r.store.hasChange(ctx, latest)
+	if err == nil && there {
+		return nil
+	}
+	r.answeredAt = time.Time{}
+	if err != nil {
+		return err
+	}
+	r.rewound = true
+	return errRewound
 }
 
 // watch applies changes until the watch fails.
 func (r *reader) watch(ctx context.Context) error {
-	r.behind = 0
+	r.behind, r.answeredAt = 0, time.Time{}
 	from := r.mirror.revision()
 	return r.store.watch(ctx, from, r.cfg.PollInterval, r.timings.silence, func(changes []pair, revision int64) error {
+		if err := r.checkHistory(ctx); err != nil {
+			return err
+		}
 		r.setProblem(nil)
 		u, behind := r.mirror.apply(changes, revision)
 		if behind {

@@ -132,11 +132,11 @@ func checkConfig(cfg Config) error {
 	}
 	switch {
 	case cfg.Keyring == nil:
-		return errors.New("Keyring must be set: it has the keys of the other clusters")
+		return errors.New("field Keyring must be set: it has the keys of the other clusters")
 	case cfg.ReadOnly:
 		return nil
 	case cfg.Signer == nil:
-		return errors.New("Signer must be set: it signs this cluster's records")
+		return errors.New("field Signer must be set: it signs this cluster's records")
 	}
 	if err := checkRecord(cfg); err != nil {
 		return fmt.Errorf("creating the member record: %w", err)

@@ -492,3 +492,52 @@ func TestNew_ChecksConfig(t *testing.T) {
 		})
 	}
 }
+
+// A restored etcd may soon have a later revision than before, so that the watch continues. The exporter must notice that its exports are
+// not there, and the reader that it has not read everything.
+func TestRegistry_NoticesRestoredBackup(t *testing.T) {
+	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	s := newTestStore(t, c)
+	reg, watcher := s.registry(t, fast(cls1)), s.registry(t, fast(cls2))
+	client := s.client(t, identityOf("cls3")) // its user is part of the backup
+	start(t, reg)
+	start(t, watcher)
+	publish(t, reg, 0, 1)
+	awaitVersion(t, watcher, "cls1", 0, 1)
+	restore, err := c.Backup(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, reg, 0, 2)
+	publish(t, reg, 1, 1)
+	awaitVersion(t, watcher, "cls1", 0, 2)
+	awaitVersion(t, watcher, "cls1", 1, 1)
+	s.proxy.Cut()
+	before := watcher.mirror.revision()
+	if err := restore(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "a later revision than before", func() bool {
+		answer, err := s.Root().Put(t.Context(), "/other", "x")
+		return err == nil && answer.Header.Revision > before+1000
+	})
+	s.proxy.Restore()
+	cfg := fast(identityOf("cls3"))
+	cfg.Prefix, cfg.Signer, cfg.Keyring = s.prefix, registrytest.Signer(t, cfg.Identity), s.keyrings.Of(t, cfg.Identity)
+	late, err := newRegistry(client, cfg, fastTimings())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, late)
+	for _, reader := range []*Registry{watcher, late} {
+		awaitVersion(t, reader, "cls1", 0, 2)
+		awaitVersion(t, reader, "cls1", 1, 1)
+	}
+	withdraw(t, reg, 1)
+	awaitVersion(t, watcher, "cls1", 1, 0)
+	awaitVersion(t, late, "cls1", 1, 0)
+}

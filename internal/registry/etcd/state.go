@@ -261,7 +261,7 @@ func (s *state) applyKey(c *cluster, p pair, id string, changed engine.Keys) {
 
 // isEmpty reports whether etcd shows nothing of the cluster, and nothing has to be remembered.
 func (c *cluster) isEmpty() bool {
-	return !c.isShown() && (!c.known || c.left)
+	return !c.isShown() && (!c.known || c.left) && c.rival.UID == ""
 }
 
 // isShown reports whether etcd shows a key of the cluster.
@@ -275,7 +275,7 @@ var errForgotten = errors.New("the cluster was forgotten, and it has written no 
 // applyMember applies the change of a member record. A record that is missing, refused or older than before changes nothing.
 func (s *state) applyMember(now time.Time, c *cluster, p pair, id string, changed engine.Keys) {
 	if p.deleted {
-		c.member, c.rival = memberState{}, memberRecord{}
+		c.member = memberState{} // a rival is still live: its record may have been deleted by another user
 		return
 	}
 	isChanged := p.revision != c.member.revision
@@ -284,11 +284,9 @@ func (s *state) applyMember(now time.Time, c *cluster, p pair, id string, change
 	if err == nil {
 		err = s.checkKey(m, a, id)
 	}
-	r, formatErr := memberRecord{}, error(nil)
-	if err == nil || s.isSelf(id) {
-		r, formatErr = decodeMember(m, s.clusterSetID, id)
+	if s.isSelf(id) {
+		c.observeRival(now, s.rivalIn(m, err))
 	}
-	c.observeRival(now, r, err != nil && s.isSelf(id) && r.UID != s.self.uid)
 	if err != nil {
 		c.member.problem = registry.RefusedProblem("the member record", err)
 		if isChanged {
@@ -296,33 +294,45 @@ func (s *state) applyMember(now time.Time, c *cluster, p pair, id string, change
 		}
 		return
 	}
-	if formatErr != nil {
-		c.member.problem = fmt.Sprintf("the member record cannot be used: %v", formatErr)
+	r, err := decodeMember(m, s.clusterSetID, id)
+	if err != nil {
+		c.member.problem = fmt.Sprintf("the member record cannot be used: %v", err)
 	}
-	if r.ClusterID == "" { // not even its time can be read
-		return
+	if r.ClusterID != "" { // at least its time can be read
+		s.applyRecord(now, c, a, r, isChanged && s.synced, changed)
 	}
+}
+
+// applyRecord applies a record that the cluster has signed. news is true if it was written since the last read.
+func (s *state) applyRecord(now time.Time, c *cluster, a author, r memberRecord, news bool, changed engine.Keys) {
 	if !c.known && c.author != a {
 		s.changeAuthor(c, a) // exports are verified although the record may be too old
 	}
-	switch err := s.checkTime(c, a, r, id); {
+	switch err := s.checkTime(c, a, r, r.ClusterID); {
 	case errors.Is(err, errForgotten):
 	case err != nil:
 		c.member.problem = fmt.Sprintf("the member record is not used: %v", err)
 	default:
 		c.member.refused = false
-		s.believe(now, c, a, r, isChanged && s.synced, changed)
+		s.believe(now, c, a, r, news, changed)
 	}
 }
 
-// observeRival records whether another cluster uses this cluster's ID.
-func (c *cluster) observeRival(now time.Time, r memberRecord, isRival bool) {
-	switch {
-	case !isRival:
-		c.rival = memberRecord{}
-	case c.rival.UID != r.UID || c.rival.time() != r.time():
-		c.rival, c.rivalSeen = r, now
+// rivalIn returns a member record under this cluster's ID that was refused, if it is another cluster's.
+func (s *state) rivalIn(m signedMember, refusal error) memberRecord {
+	r, err := decodeMember(m, s.clusterSetID, s.own)
+	if refusal == nil || err != nil || r.UID == s.self.uid {
+		return memberRecord{}
 	}
+	return r
+}
+
+// observeRival records the record of another cluster that uses this cluster's ID, the zero value if there is none.
+func (c *cluster) observeRival(now time.Time, r memberRecord) {
+	if c.rival.UID != r.UID || c.rival.time() != r.time() {
+		c.rivalSeen = now
+	}
+	c.rival = r
 }
 
 // checkKey returns an error if the key that has signed a record is not the cluster's.
@@ -439,31 +449,40 @@ func (c *cluster) applyExport(p pair, key mcs.Key, changed engine.Keys) (isRefus
 	if before.signed {
 		c.digest = c.digest.without(key, before.generation)
 	}
-	held, isHeld := c.held[key]
 	if p.deleted {
 		delete(c.shown, key)
 		delete(c.loose, key)
-		if isHeld {
+		if _, isHeld := c.held[key]; isHeld {
 			c.loose[key] = struct{}{}
 		}
 		return false
 	}
 	e := decodeShown(p, c.author, key)
 	c.shown[key] = e
-	isRefused = !e.signed && c.author != author{}
 	if e.signed {
 		c.digest = c.digest.with(key, e.generation)
 	}
 	if before.unreadable != e.unreadable {
 		changed.Add(key)
 	}
-	if !e.signed || !c.known || c.left || isHeld && e.generation < held.generation || !isHeld && e.generation <= c.settled {
+	if !c.isNews(key, e) {
 		c.loose[key] = struct{}{}
-		return isRefused
+		return !e.signed && c.author != author{}
 	}
 	delete(c.loose, key)
 	c.hold(key, e, changed)
 	return false
+}
+
+// isNews reports whether the cluster has signed an export after those that it is known to have, or to have withdrawn.
+func (c *cluster) isNews(key mcs.Key, e shownExport) bool {
+	if !e.signed || !c.known || c.left {
+		return false
+	}
+	if held, isHeld := c.held[key]; isHeld {
+		return e.generation >= held.generation
+	}
+	return e.generation > c.settled
 }
 
 // hold makes e an export of the cluster.
@@ -605,7 +624,9 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 			v.LivenessUnknown = append(v.LivenessUnknown, id)
 		}
 	}
-	v.Unseen = engine.Unseen(imported, func(id string) bool { return id == s.own || s.isKnown(id) })
+	v.Unseen = engine.Unseen(imported, func(id string) bool {
+		return id == s.own || s.isKnown(id) || slices.ContainsFunc(v.Exports, func(exp mcs.Export) bool { return exp.Cluster == id })
+	})
 	return v
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // stateTest is the state of cls1 with the keys that a test writes.
@@ -258,6 +259,19 @@ func TestStateFarewell(t *testing.T) {
 	s.want("after the farewell was removed", 0)
 	s.show(s.member(10, map[int]int64{0: s.at(10).UnixMilli()}), s.export(0, 3, s.at(10).UnixMilli()))
 	s.want("after it joined again", 3)
+}
+
+// A cluster that moved to another registry leaves its records in this one. What it exports now is not known here.
+func TestStateMovedCluster(t *testing.T) {
+	s := newStateTest(t)
+	s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
+	s.want("before", 1, 0)
+	s.keyring.Observe(trust.Record{
+		Registry: "cloudmap", ClusterID: "cls2", UID: cls2.UID, Key: authorOf(t, cls2).key, At: trust.Time{Heartbeat: s.at(10).UnixMilli()},
+	})
+	s.want("after it moved", 1, -2)
+	s.show(s.member(20, map[int]int64{0: 5}))
+	s.want("after it moved back", 1, 0)
 }
 
 func TestStateForget(t *testing.T) {

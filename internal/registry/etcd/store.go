@@ -2,11 +2,13 @@ package etcd
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -94,6 +96,24 @@ func (s *store) watch(ctx context.Context, revision int64, interval, silence tim
 		}
 	}
 	return withAdvice(context.Cause(ctx))
+}
+
+// hasChange reports whether etcd has a change that was read from it. It is true too if the change was compacted.
+func (s *store) hasChange(ctx context.Context, change seenChange) (bool, error) {
+	var answer *clientv3.GetResponse
+	err := s.client.call(ctx, "read", func(ctx context.Context, c *clientv3.Client) (err error) {
+		answer, err = c.Get(ctx, change.key, clientv3.WithRev(change.revision))
+		return err
+	})
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return true, nil
+	case errors.Is(err, rpctypes.ErrFutureRev):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("reading %s: %w", change.key, err)
+	}
+	return len(answer.Kvs) == 1 && answer.Kvs[0].ModRevision == change.revision && sha256.Sum256(answer.Kvs[0].Value) == change.digest, nil
 }
 
 // grant requests a lease.
@@ -216,15 +236,15 @@ func (s *store) hasLeft(ctx context.Context, id string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("reading the member record of %s: %w", id, err)
 	}
-	for _, kv := range answer.Kvs {
-		m, _, err := openMember(kv.Value, s.layout.clusterSetID, id)
-		if err != nil {
-			return false, nil //nolint:nilerr // a record that cannot be used is no farewell
-		}
-		r, err := decodeMember(m, s.layout.clusterSetID, id)
-		return err == nil && r.Farewell, nil
+	if len(answer.Kvs) == 0 {
+		return true, nil
 	}
-	return true, nil
+	m, _, err := openMember(answer.Kvs[0].Value, s.layout.clusterSetID, id)
+	if err != nil {
+		return false, nil //nolint:nilerr // a record that cannot be used is no farewell
+	}
+	r, err := decodeMember(m, s.layout.clusterSetID, id)
+	return err == nil && r.Farewell, nil
 }
 
 // txn carries out operations if alive was last changed at revision; 0 means that alive does not exist.

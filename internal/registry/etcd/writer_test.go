@@ -68,7 +68,7 @@ func TestExportsWaitForFence(t *testing.T) {
 	now := time.Now()
 	w := testWriter(t)
 	l := w.mirror.state.layout
-	w.observe(w.mirror.replace([]pair{memberPair(t, l, cls1, 5, now)}, fence-1))
+	w.observe(w.mirror.replace([]pair{memberPair(t, l, cls1, 5, now)}, fence-1, false))
 	w.session.claim.acquire(fence)
 	w.session.recordRevision, w.session.heartbeatAt = fence, now.Add(time.Hour)
 	w.session.written = w.mirror.ownKeys().member
