@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,11 +46,9 @@ type testCluster struct {
 	client client.Client
 	// current are the ClusterProperties.
 	current propertyValues
-	// refuse makes the registry of an identity unusable.
-	refuse map[string]error
-	events chan string
-	// wrap wraps each registry, unless it is nil.
-	wrap func(registry.Registry) registry.Registry
+	events  chan string
+	// wrap replaces each registry, unless it is nil.
+	wrap atomic.Pointer[func(registry.Registry) (registry.Registry, error)]
 
 	m    *Membership
 	stop func()
@@ -60,7 +59,7 @@ func newTestCluster(t *testing.T) *testCluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &testCluster{t: t, hub: memory.NewHub(), refuse: map[string]error{}}
+	c := &testCluster{t: t, hub: memory.NewHub()}
 	c.set(ofCLS1, nil)
 	c.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "uid"}},
@@ -72,13 +71,16 @@ func newTestCluster(t *testing.T) *testCluster {
 
 // newRegistry passes on the registry of an identity, with the failures of the test.
 func (c *testCluster) newRegistry(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
-	if err := c.refuse[identity.ClusterID]; err != nil {
-		return nil, err
+	wrap := c.wrap.Load()
+	if wrap == nil {
+		return c.hub.Registry(identity), nil
 	}
-	if c.wrap != nil {
-		return c.wrap(c.hub.Registry(identity)), nil
-	}
-	return c.hub.Registry(identity), nil
+	return (*wrap)(c.hub.Registry(identity))
+}
+
+// replaceRegistries replaces each registry that is created from now on.
+func (c *testCluster) replaceRegistries(replace func(registry.Registry) (registry.Registry, error)) {
+	c.wrap.Store(&replace)
 }
 
 // start starts a process of the controller, which ends when the test ends or by stop.
@@ -310,7 +312,7 @@ func TestMembership_StartWithoutIdentityWithdrawsNothing(t *testing.T) {
 				c.stop()
 				c.set(read, nil)
 				c.start()
-				c.wait(time.Hour, "cls1")
+				c.wait(20*time.Minute, "cls1")
 				c.checkProblem("", "it leaves with kubectl mcs leave only")
 				c.set(ofCLS1, nil)
 				c.wait(time.Minute, "cls1")
@@ -379,20 +381,47 @@ func TestMembership_ChangesIdentityWithoutGap(t *testing.T) {
 	})
 }
 
+// deniedRegistry is a registry that denies every request.
+type deniedRegistry struct{ registry.Registry }
+
+func (deniedRegistry) Run(ctx context.Context, _ func(mcs.Key)) error { <-ctx.Done(); return nil }
+
+func (deniedRegistry) Members(context.Context) ([]registry.Member, error) {
+	return nil, registry.ErrNotSynced
+}
+
+func (deniedRegistry) Report() registry.Report {
+	return registry.Report{Writing: errors.New("access denied")}
+}
+
 // Without the permission to join under the new identity the cluster keeps the previous one, and publishes under it.
 func TestMembership_KeepsIdentityThatCannotChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newTestCluster(t)
-		c.start()
-		c.settle()
-		c.refuse["cls9"] = errors.New("access denied")
-		c.set(ofCLS9, nil)
-		c.wait(time.Hour, "cls1")
-		c.checkProblem("", "access denied")
-		c.set(ofCLS1, nil)
-		c.wait(time.Minute, "cls1")
-		c.checkProblem("", "")
-	})
+	for name, refuse := range map[string]func(*testCluster){
+		"no registry": func(c *testCluster) {
+			c.replaceRegistries(func(registry.Registry) (registry.Registry, error) { return nil, errors.New("access denied") })
+		},
+		"registry that denies access": func(c *testCluster) {
+			c.replaceRegistries(func(reg registry.Registry) (registry.Registry, error) { return deniedRegistry{reg}, nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCluster(t)
+				c.start()
+				c.settle()
+				refuse(c)
+				c.set(ofCLS9, nil)
+				c.wait(20*time.Minute, "cls1")
+				c.checkProblem("", "access denied")
+				c.set(ofCLS1, nil)
+				c.wait(time.Minute, "cls1")
+				c.checkProblem("", "")
+				c.wrap.Store(nil)
+				c.wait(2*time.Minute, "cls1")
+				c.checkStored(map[string]string{"set.cls1": "uid"})
+			})
+		})
+	}
 }
 
 // An identity that is changed back before the exports are confirmed under the new one leaves nothing behind.
@@ -481,7 +510,7 @@ func TestMembership_ForgetsClustersOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)
 		var forgotten []string
-		c.wrap = func(reg registry.Registry) registry.Registry { return forgetRecorder{reg, &forgotten} }
+		c.replaceRegistries(func(reg registry.Registry) (registry.Registry, error) { return forgetRecorder{reg, &forgotten}, nil })
 		c.start()
 		c.settle()
 		for _, key := range []string{names.ForgetKey("set", "cls2"), names.ForgetKey("set", "cls1"), names.ForgetKey("other", "cls3")} {
@@ -489,6 +518,7 @@ func TestMembership_ForgetsClustersOnRequest(t *testing.T) {
 		}
 		c.settle()
 		c.settle()
+		c.stop()
 		if d := cmp.Diff([]string{"cls2"}, forgotten); d != "" {
 			t.Errorf("forgotten (-want +got):\n%s", d)
 		}
