@@ -62,7 +62,7 @@ func TestSlowPageDelaysOnlyItself(t *testing.T) {
 				w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
 				beats := observeHeartbeats(w)
 				exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
-				slow, other, still := webExport("cls1", 0, 1), webExport("cls1", 8, 1), webExport("cls1", 2, 1) // of different pages
+				slow, still := webExport("cls1", 0, 1), webExport("cls1", 2, 1) // of different pages, like the other one
 				publish(t, exporter.Registry, slow)
 				publish(t, exporter.Registry, still)
 				w.until(time.Minute, "the page is written", sees(t, importer.Registry, slow))
@@ -72,7 +72,7 @@ func TestSlowPageDelaysOnlyItself(t *testing.T) {
 				before := w.count()["RegisterInstance"]
 				changes := 0
 				for began := time.Now(); time.Since(began) < 3*time.Minute; changes++ {
-					other = webExport("cls1", 8, 1+changes%2)
+					other := webExport("cls1", 8, 1+changes%2)
 					publish(t, exporter.Registry, other)
 					w.until(1700*time.Millisecond, "a change of another page arrives", sees(t, importer.Registry, other))
 					time.Sleep(3 * time.Second)

@@ -362,9 +362,8 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 	if err == nil {
 		decoded, err = record.Decode(img.Data, id)
 	}
-	if err == nil && p.read && img.Generation < p.generation && now.Sub(p.readAt) < reordered {
-		// A late read, also if it shows what is announced: a page may be read before the record that announces it.
-		err = fmt.Errorf("generation %d is there, which is older than generation %d that was read before", img.Generation, p.generation)
+	if err == nil {
+		err = p.checkOrder(now, img)
 	}
 	if err == nil && cluster.record.Pages[page] != img.Digest && img.Generation <= cluster.record.Generation {
 		p.earlier, _ = belonging(page, decoded.Exports)
@@ -381,6 +380,15 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 		// Announced before it was read: until now none of its exports counted as published, those that stayed the same either.
 		diff(p.exports, nil, changed)
 	}
+}
+
+// checkOrder returns an error if the image is that of a late read, also if it shows what is announced: a page may be read before the record that
+// announces it.
+func (p *pageState) checkOrder(now time.Time, img format.Page) error {
+	if p.read && img.Generation < p.generation && now.Sub(p.readAt) < reordered {
+		return fmt.Errorf("generation %d is there, which is older than generation %d that was read before", img.Generation, p.generation)
+	}
+	return nil
 }
 
 // take replaces what was read of the page. Exports that are there but unreadable stay as they were.

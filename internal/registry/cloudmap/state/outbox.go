@@ -249,18 +249,7 @@ func (p *ownPage) decided() bool {
 // them. A page that cannot be encoded all the same stays as it is.
 func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int) {
 	generation := max(o.generation+1, wall.UnixMilli())
-	var drafts []*pageDraft
-	for i := range o.pages {
-		p := &o.pages[i]
-		if !p.isWaiting() || now.Before(o.dueAt(p)) {
-			continue
-		}
-		if p.failures > eagerWrites {
-			o.retryAt = now.Add(retrySpacing)
-		}
-		p.dirty = false
-		drafts = append(drafts, newPageDraft(o.clusterID, i, generation, p.exports, o.desired(i)))
-	}
+	drafts := o.drafts(now, generation)
 	fitDrafts(drafts, o.roomBeside(drafts))
 	for _, d := range drafts {
 		p := &o.pages[d.page]
@@ -277,16 +266,38 @@ func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int)
 		case p.trimming != nil && len(d.Instances) > p.trimming.from:
 			p.dirty, p.blocked = true, true
 		default:
-			d.before = min(p.parts, len(d.Instances))
-			if p.torn && p.problem == nil {
-				d.Unconfirmed = p.operations
-			}
-			writes = append(writes, d.PageWrite)
-			p.writing, p.began, o.generation = generation, now, generation
-			p.stored = max(p.stored, len(d.Instances)) // others cannot have that room
+			o.generation = generation
+			writes = append(writes, p.startWrite(now, d.PageWrite))
 		}
 	}
 	return writes, problems
+}
+
+// drafts returns drafts of the pages that are due.
+func (o *outbox) drafts(now time.Time, generation int64) (drafts []*pageDraft) {
+	for i := range o.pages {
+		p := &o.pages[i]
+		if !p.isWaiting() || now.Before(o.dueAt(p)) {
+			continue
+		}
+		if p.failures > eagerWrites {
+			o.retryAt = now.Add(retrySpacing)
+		}
+		p.dirty = false
+		drafts = append(drafts, newPageDraft(o.clusterID, i, generation, p.exports, o.desired(i)))
+	}
+	return drafts
+}
+
+// startWrite records that w is being written, and returns it with what the writer has to know of the page.
+func (p *ownPage) startWrite(now time.Time, w PageWrite) PageWrite {
+	w.before = min(p.parts, len(w.Instances))
+	if p.torn && p.problem == nil {
+		w.Unconfirmed = p.operations
+	}
+	p.writing, p.began = w.generation, now
+	p.stored = max(p.stored, len(w.Instances)) // others cannot have that room
+	return w
 }
 
 // roomBeside returns how many instances the catalog has room for besides the pages that are not drafted.
