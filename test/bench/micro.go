@@ -12,10 +12,10 @@ import (
 // benchmarkLine is a line of `go test -bench -benchmem`: name-cores, runs, ns/op, B/op, allocs/op; other units may be between.
 var benchmarkLine = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op.*?\s(\d+) B/op\s+(\d+) allocs/op`)
 
-// micro runs the benchmarks of the hot code: encoding, decoding, merging, planning.
+// micro runs the benchmarks of the hot code: encoding, decoding, signing, merging, planning.
 func micro(ctx context.Context, results *Results) error {
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", ".", "-benchmem",
-		"./internal/mcs", "./internal/plan", "./internal/registry/record", "./internal/registry/cloudmap/state")
+		"./internal/mcs", "./internal/plan", "./internal/registry/record", "./internal/registry/cloudmap/state", "./internal/registry/trust")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)

@@ -36,7 +36,12 @@ func observeRegistry(ctx context.Context) (*observer, error) {
 		return nil, err
 	}
 	settings := config.Default().Registry
+	keyring, err := newKeyring(ctx, clusterset.ClusterSetID, settings.StaleAfter)
+	if err != nil {
+		return nil, err
+	}
 	registry, err := cloudmap.New(cloudMap, cloudmap.Config{
+		Keyring:  keyring,
 		Identity: mcs.Identity{ClusterID: "observer", ClusterSetID: clusterset.ClusterSetID, UID: "observer"},
 		Version:  "bench", ReadOnly: true, Logger: logr.Discard(),
 		PollInterval: observerInterval, PollIntervalWithNotifications: settings.PollIntervalWithNotifications,

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/ed25519"
 	"fmt"
 	"maps"
 	"net"
@@ -20,6 +22,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 const (
@@ -112,7 +115,16 @@ func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Re
 		return nil, err
 	}
 	defaults := config.Default()
+	keyring, err := newKeyring(ctx, "bench", defaults.Registry.StaleAfter)
+	if err != nil {
+		return nil, err
+	}
+	signer, err := trust.NewSigner(bytes.Repeat([]byte{byte(number)}, ed25519.SeedSize), nil)
+	if err != nil {
+		return nil, err
+	}
 	cfg := cloudmap.Config{
+		Signer: signer, Keyring: keyring,
 		Identity: mcs.Identity{ClusterID: fmt.Sprintf("cls%d", number+1), ClusterSetID: "bench", UID: fmt.Sprintf("uid-%d", number+1)},
 		Version:  "bench", Logger: logr.Discard(),
 		PollInterval: defaults.Registry.PollInterval, PollIntervalWithNotifications: defaults.Registry.PollIntervalWithNotifications,
@@ -130,6 +142,11 @@ func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Re
 		}
 	}
 	return cloudmap.New(client, cfg)
+}
+
+// newKeyring returns a keyring that has seen no cluster.
+func newKeyring(ctx context.Context, clusterSetID string, staleAfter time.Duration) (*trust.Keyring, error) {
+	return trust.Load(ctx, trust.Config{ClusterSetID: clusterSetID, StaleAfter: staleAfter, Logger: logr.Discard()})
 }
 
 // await waits until the exporter has everything confirmed and every importer has all exports.

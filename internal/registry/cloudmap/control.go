@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -47,14 +46,12 @@ type control struct {
 	log   logr.Logger
 	// listed gets of each list of the namespaces.
 	listed func(map[string]api.Namespace)
-	// unlisted is closed when the place was found without a list of the services, and that has to be made up for.
-	unlisted chan struct{}
 }
 
 func newControl(client *api.Client, cfg Config) *control {
 	return &control{
 		client: client, identity: cfg.Identity, store: cfg.ResourceIDs, log: cfg.Logger, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
-		listed: func(map[string]api.Namespace) {}, unlisted: make(chan struct{}),
+		listed:  func(map[string]api.Namespace) {},
 		backoff: engine.Backoff{Initial: cfg.times.Retry, Max: cfg.times.MaxRetry, Jitter: 1},
 	}
 }
@@ -67,10 +64,6 @@ type controlPlace struct {
 	members   api.Service
 	// catalog is our own catalog, which is always there unless we only read.
 	catalog api.Service
-	// catalogs are the catalogs of all clusters when the place was found, by cluster ID.
-	catalogs map[string]api.Service
-	// unlisted says that the services were not listed: catalogs is not known.
-	unlisted bool
 	// isNew says that the catalog was not there before.
 	isNew bool
 	// missing says that the namespace or its service members is not there. Only who just reads sees that.
@@ -83,9 +76,7 @@ type controlPlace struct {
 
 // location returns the location of the records for the state.
 func (p controlPlace) location() state.Location {
-	return state.Location{
-		Namespace: p.namespace.Name, CatalogID: p.catalog.ID, IsNew: p.isNew, Catalogs: p.catalogs, Unlisted: p.unlisted,
-	}
+	return state.Location{Namespace: p.namespace.Name, CatalogID: p.catalog.ID, IsNew: p.isNew}
 }
 
 // namespaceName is that of the clusterset's control namespace.
@@ -122,9 +113,6 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	place.found = time.Now()
 	c.last.Store(&place)
 	c.known.Store(&place)
-	if place.unlisted && !place.rechecked {
-		close(c.unlisted)
-	}
 	return place, nil
 }
 
@@ -205,13 +193,6 @@ func (c *control) remembered() *controlPlace {
 	return known
 }
 
-// forgetIfGone makes the next ensure verify the place after an error that says that something does not exist.
-func (c *control) forgetIfGone(err error) {
-	if api.IsNotFound(err) {
-		c.doubtAfter(err)
-	}
-}
-
 // believed is how long what was found is believed to be there, whatever reads say: they are late. To read again costs a list of
 // namespaces, which AWS allows the whole account once in two seconds.
 const believed = 2 * time.Second
@@ -225,7 +206,7 @@ func (c *control) recallOrFind(ctx context.Context) (controlPlace, error) {
 		}
 		c.searched = true
 		if ok {
-			return c.listSoon(ctx, place), nil
+			return place, nil
 		}
 	}
 	return c.find(ctx)
@@ -245,7 +226,6 @@ func (c *control) look(ctx context.Context) (place controlPlace, err error) {
 	if err != nil {
 		return place, err
 	}
-	place.catalogs = catalogsIn(services)
 	place.members, ok = services[format.MembersService]
 	place.missing = !ok
 	return place, nil
@@ -268,13 +248,12 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	if err != nil {
 		return place, err
 	}
-	place.catalogs = catalogsIn(services)
 	if place.members, ok = services[format.MembersService]; !ok {
 		if place.members, err = c.client.CreateService(ctx, place.namespace, format.MembersService, c.identity, api.PartMembers); err != nil {
 			return place, err
 		}
 	}
-	if place.catalog, ok = place.catalogs[c.identity.ClusterID]; ok {
+	if place.catalog, ok = services[format.CatalogName(c.identity.ClusterID)]; ok {
 		return place, nil
 	}
 	place.isNew = true
@@ -282,32 +261,27 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	return place, err
 }
 
-// catalogsIn returns the catalogs among services, by cluster ID.
-func catalogsIn(services map[string]api.Service) map[string]api.Service {
-	found := map[string]api.Service{}
-	for name, s := range services {
-		if id, ok := format.ParseCatalogName(name); ok {
-			found[id] = s
-		}
-	}
-	return found
-}
-
-// leave deletes this cluster's catalog, and with the last cluster the rest, as far as it is ours and empty. What another writer
-// uses stays.
-func (c *control) leave(ctx context.Context, place controlPlace) error {
+// leave deletes this cluster's catalog, and after the last cluster the rest, as far as it is ours and empty. What another writer
+// uses stays. pause is the time for which the farewells of all clusters stay then.
+func (c *control) leave(ctx context.Context, place controlPlace, pause time.Duration) error {
 	defer func() { c.known.Store(nil); c.last.Store(nil) }()
 	c.saveIDs(ctx, controlPlace{})
 	gone, err := c.client.DeleteIfManaged(ctx, place.catalog.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.catalog) })
 	if err != nil || !gone {
 		return err
 	}
-	members, err := c.client.ListInstances(ctx, place.members)
-	if err != nil && !api.IsNotFound(err) {
+	farewells, err := c.farewells(ctx, place)
+	if err != nil || farewells == nil {
 		return err
 	}
-	if slices.ContainsFunc(members, func(i api.Instance) bool { return i.ID != c.identity.ClusterID }) {
-		return nil
+	engine.Sleep(ctx, pause) // registries that only read may not have read the farewell yet
+	if farewells, err = c.farewells(ctx, place); err != nil || farewells == nil {
+		return err
+	}
+	for _, id := range farewells {
+		if err := c.client.DeregisterInstance(ctx, place.members.ID, id); err != nil {
+			return err
+		}
 	}
 	gone, err = c.client.DeleteIfManaged(ctx, place.members.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.members) })
 	if err != nil || !gone {
@@ -315,4 +289,20 @@ func (c *control) leave(ctx context.Context, place controlPlace) error {
 	}
 	_, err = c.client.DeleteIfManaged(ctx, place.namespace.ARN, c.identity, func() error { return c.client.DeleteNamespace(ctx, place.namespace) })
 	return err
+}
+
+// farewells returns the IDs of the records in service members if all of them are farewells, otherwise nil.
+func (c *control) farewells(ctx context.Context, place controlPlace) ([]string, error) {
+	ids := []string{}
+	members, err := c.client.ListInstances(ctx, place.members)
+	if err != nil && !api.IsNotFound(err) {
+		return nil, err
+	}
+	for _, instance := range members {
+		if r, err := format.ParseMember(instance, c.identity.ClusterSetID); err != nil || !r.Farewell {
+			return nil, nil
+		}
+		ids = append(ids, instance.ID)
+	}
+	return ids, nil
 }

@@ -1,11 +1,14 @@
 package cloudmap
 
 import (
+	"crypto/ed25519"
+	"fmt"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // A CostModel computes the requests of a cluster while nothing changes. The pages of the documentation show it.
@@ -38,7 +41,7 @@ func ViewRequestsPerMinute() float64 { return perMinute(defaultTimes().instanceR
 
 func perMinute(interval time.Duration) float64 { return float64(time.Minute) / float64(interval) }
 
-// StoredInstances returns the number of Cloud Map instances that hold the member record and the pages of a cluster.
+// StoredInstances returns the number of Cloud Map instances that hold the member record, its copy and the pages of a cluster.
 func StoredInstances(clusterID string, exports []mcs.Export) (int, error) {
 	pages := map[int]map[mcs.Key]mcs.Export{}
 	for _, exp := range exports {
@@ -48,9 +51,13 @@ func StoredInstances(clusterID string, exports []mcs.Export) (int, error) {
 		}
 		pages[page][exp.Key] = exp
 	}
-	n := 1
+	signer, err := trust.NewSigner(make([]byte, ed25519.SeedSize), nil) // signatures of all keys are of the same length
+	if err != nil {
+		return 0, fmt.Errorf("counting instances: %w", err)
+	}
+	n := 2
 	for page, exports := range pages {
-		encoded, err := state.EncodePage(clusterID, page, 1_790_000_000_000, exports)
+		encoded, err := state.EncodePage(mcs.Identity{ClusterID: clusterID}, signer, page, 1_790_000_000_000, exports)
 		if err != nil {
 			return 0, err
 		}

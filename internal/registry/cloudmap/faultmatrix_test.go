@@ -149,7 +149,7 @@ func answerAll(t *testing.T, f cloudmaplocal.FaultRule) {
 func TestNoRoom(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		const room = 5 // two records and three instances of pages
+		const room = 7 // two records, their copies and three instances of pages
 		w := newWorld(t, 0, cloudmaplocal.Options{InstancesPerNamespace: room})
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		large, small := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
@@ -206,7 +206,7 @@ func TestThousandInstances(t *testing.T) {
 		publish(t, exporter.Registry, exp)
 		w.until(time.Minute, "it is confirmed", isExported(t, exporter.Registry, exp.Key))
 		exporter.kill()
-		fill("catalog.cls1", api.MaxDiscovered-1)
+		fill("catalog.cls1", api.MaxDiscovered-2)
 		again, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		w.until(time.Minute, "a full catalog is read", sees(t, importer.Registry, exp))
 		changed := webExport("cls1", 0, 2)

@@ -32,6 +32,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 func TestMain(m *testing.M) {
@@ -92,10 +93,24 @@ func (m *memoryIDs) setError(err error) {
 	m.err = err
 }
 
-// stores are the ResourceIDStores of clusters.
+// stores are what clusters keep across restarts.
 type stores struct {
 	mu    sync.Mutex
 	byKey map[string]*memoryIDs
+	pins  map[string]*memoryPins
+}
+
+// pinsOf returns the store of a cluster's keyring.
+func (s *stores) pinsOf(key string) *memoryPins {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pins == nil {
+		s.pins = map[string]*memoryPins{}
+	}
+	if s.pins[key] == nil {
+		s.pins[key] = &memoryPins{}
+	}
+	return s.pins[key]
 }
 
 func (s *stores) of(key string) *memoryIDs {
@@ -108,6 +123,60 @@ func (s *stores) of(key string) *memoryIDs {
 		s.byKey[key] = &memoryIDs{}
 	}
 	return s.byKey[key]
+}
+
+// signerOf returns the signer of the cluster with a UID.
+func signerOf(uid string) *trust.Signer {
+	seed := make([]byte, 32)
+	copy(seed, uid)
+	signer, err := trust.NewSigner(seed, nil)
+	if err != nil {
+		panic(err)
+	}
+	return signer
+}
+
+// memoryPins is a trust.Store for several processes of one cluster.
+type memoryPins struct {
+	mu   sync.Mutex
+	pins map[string]trust.Pin
+}
+
+func (m *memoryPins) LoadPins(context.Context) (map[string]trust.Pin, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.pins), nil
+}
+
+func (m *memoryPins) SavePins(_ context.Context, pins map[string]trust.Pin) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.pins == nil {
+		m.pins = map[string]trust.Pin{}
+	}
+	for id, pin := range pins {
+		pin.Last = maps.Clone(pin.Last)
+		m.pins[id] = pin
+	}
+	return nil
+}
+
+// keyring returns the keyring of a process with these pins.
+func keyring(identity mcs.Identity, staleAfter time.Duration, pins trust.Store) *trust.Keyring {
+	k, err := trust.Load(context.Background(), trust.Config{
+		ClusterSetID: identity.ClusterSetID, StaleAfter: staleAfter, Store: pins, Logger: logr.Discard(),
+	})
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
+// runKeyring saves the pins of a registry's keyring until ctx ends, if it has a store.
+func runKeyring(ctx context.Context, reg registry.Registry) {
+	if r, ok := reg.(*Registry); ok {
+		r.cfg.Keyring.Run(ctx)
+	}
 }
 
 // cloud is a local Cloud Map and ways to look into it.
@@ -238,11 +307,12 @@ func fast(identity mcs.Identity) Config {
 	standard.Quiet, standard.AtMost = 5*time.Millisecond, 25*time.Millisecond
 	standard.Confirm, standard.Adopt = 300*time.Millisecond, 500*time.Millisecond
 	standard.Audit, standard.Settle = 100*time.Millisecond, 100*time.Millisecond
-	standard.missing, standard.gone = 20*time.Millisecond, 400*time.Millisecond
+	standard.missing = 20 * time.Millisecond
 	standard.AdoptionGracePeriod, standard.instanceResync, standard.instanceList = 200*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
 	standard.Retry, standard.MaxRetry = 20*time.Millisecond, 200*time.Millisecond
 	cfg := defaultConfig(identity)
 	cfg.PollInterval, cfg.HeartbeatInterval, cfg.StaleAfter = 20*time.Millisecond, 200*time.Millisecond, time.Minute
+	cfg.PollIntervalWithNotifications = 100 * time.Millisecond
 	cfg.times = standard
 	return cfg
 }
@@ -253,7 +323,8 @@ var settings = config.Default().Registry
 // defaultConfig returns the configuration of a cluster with the default settings, without the instance view and peer notifications.
 func defaultConfig(identity mcs.Identity) Config {
 	return Config{
-		Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes(),
+		Identity: identity, Version: "test", Logger: logr.Discard(), times: defaultTimes(), Signer: signerOf(identity.UID),
+		Keyring:      keyring(identity, settings.StaleAfter, nil),
 		PollInterval: settings.PollInterval, PollIntervalWithNotifications: settings.PollIntervalWithNotifications,
 		HeartbeatInterval: settings.HeartbeatInterval, StaleAfter: settings.StaleAfter,
 		InstancesPerNamespace: config.Default().AWS.InstancesPerNamespace,
@@ -274,9 +345,11 @@ func (c *cloud) registryOf(t *testing.T, client *api.Client, cfg Config) *Regist
 	if testing.Verbose() {
 		cfg.Logger = testr.New(t).WithName(cfg.Identity.ClusterID)
 	}
+	process := cfg.Identity.UID + cfg.Identity.ClusterSetID
 	if cfg.ResourceIDs == nil {
-		cfg.ResourceIDs = c.ids.of(cfg.Identity.UID + cfg.Identity.ClusterSetID)
+		cfg.ResourceIDs = c.ids.of(process)
 	}
+	cfg.Keyring = keyring(cfg.Identity, cfg.StaleAfter, c.ids.pinsOf(process))
 	reg, err := New(client, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -289,7 +362,9 @@ func start(t *testing.T, reg registry.Registry) (stop func(cause error)) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- reg.Run(ctx, func(mcs.Key) {}) }()
+	var saving sync.WaitGroup
+	saving.Go(func() { runKeyring(ctx, reg) })
+	go func() { done <- reg.Run(ctx, func(mcs.Key) {}); saving.Wait() }()
 	stopped := false
 	stop = func(cause error) {
 		cancel(cause)
@@ -407,7 +482,9 @@ func (c *cloud) spoil(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts, err := format.SplitPage(clusterID, page, generation+1, garbage)
+	identity := mcs.Identity{ClusterID: clusterID, ClusterSetID: clusterSetID, UID: attrs[format.AttrUID]}
+	signer := signerOf(identity.UID)
+	parts, err := format.SplitPage(identity, signer, page, generation+1, garbage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -418,7 +495,7 @@ func (c *cloud) spoil(t *testing.T, clusterSetID, clusterID string, key mcs.Key)
 	}
 	announced.Generation++
 	announced.Pages[page] = format.Digest(garbage)
-	c.put(t, control, format.MembersService, announced.Instance())
+	c.put(t, control, format.MembersService, announced.Instance(signer))
 	return func(k mcs.Key) bool { return format.PageOf(k) == page }
 }
 

@@ -60,9 +60,9 @@ func TestViewReportsTooMany(t *testing.T) {
 }
 
 func TestViewReportsQuota(t *testing.T) {
-	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 2})
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3})
 	a, _ := viewing(t, c, cls1)
-	publish(t, a, webExport("cls1", 0, 3))
+	publish(t, a, webExport("cls1", 0, 4))
 	within(t, 10*time.Second, "it is reported", warns(t, a, webKey(0), "raise the quota"))
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // leaver removes everything of this cluster from the registry. It runs after reader and writer have ended.
@@ -21,6 +22,9 @@ type leaver struct{ *components }
 // aliveAfter is the number of silence periods for which a record must keep changing to belong to a live cluster: at first, late reads may show
 // the last writes of the previous process.
 const aliveAfter = 2
+
+// farewellPolls is the number of polls for which the last cluster of a clusterset keeps the farewells.
+const farewellPolls = 3
 
 // leaveTimeout bounds leave.
 func (r *leaver) leaveTimeout() time.Duration {
@@ -44,7 +48,7 @@ func (r *leaver) leave(ctx context.Context) error {
 	steps := []func() error{
 		func() (err error) { place, err = r.removeRecords(ctx); return err },
 		func() error { return r.view.Leave(ctx) },
-		func() error { return r.control.leave(ctx, place) },
+		func() error { return r.control.leave(ctx, place, farewellPolls*r.cfg.PollIntervalWithNotifications) },
 	}
 	for _, step := range steps {
 		if err := r.retry(ctx, step); err != nil {
@@ -54,28 +58,44 @@ func (r *leaver) leave(ctx context.Context) error {
 	return nil
 }
 
-// removeRecords removes the own pages and the own record. It announces that first, so that no cluster reads a part of the rest.
+// removeRecords writes the farewell, which stays for clusters that do not read it now, and removes the own pages.
 func (r *leaver) removeRecords(ctx context.Context) (controlPlace, error) {
 	place, err := r.place(ctx)
-	if err == nil && place.unlisted {
-		if err = r.control.complete(ctx); err == nil {
-			place, err = r.place(ctx)
-		}
-	}
 	if err != nil {
 		return place, err
 	}
-	last := r.state.Writes.LeavingRecord()
-	if _, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, last.Instance()); err != nil {
+	if err := r.retry(ctx, func() error { return r.sayFarewell(ctx, place) }); err != nil {
 		return place, fmt.Errorf("announcing that the cluster leaves: %w", err)
 	}
 	if err := r.retry(ctx, func() error { return r.removePages(ctx, place) }); err != nil {
 		return place, fmt.Errorf("removing this cluster's pages: %w", err)
 	}
-	if err := r.client.DeregisterInstance(ctx, place.members.ID, r.cfg.Identity.ClusterID); err != nil {
-		return place, fmt.Errorf("removing this cluster's record: %w", err)
-	}
 	return place, nil
+}
+
+// errNotShown is a farewell that AWS Cloud Map accepted and does not show.
+var errNotShown = errors.New("AWS Cloud Map does not show the last record of this cluster")
+
+// sayFarewell writes the farewell and waits until it is shown: without it the exports of this cluster stay in the other clusters.
+func (r *leaver) sayFarewell(ctx context.Context, place controlPlace) error {
+	last := r.state.Writes.LeavingRecord()
+	if _, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, last.Instance(r.cfg.Signer)); err != nil {
+		return err
+	}
+	for began := time.Now(); time.Since(began) < r.cfg.times.Confirm; {
+		shown, err := r.readRecord(ctx, place.namespace)
+		if err != nil {
+			return err
+		}
+		if shown != nil && shown.Farewell && !last.IsLaterThan(*shown) {
+			return nil
+		}
+		engine.Sleep(ctx, r.cfg.PollInterval)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return errNotShown
 }
 
 // removePages removes the instances of the own pages: the listed ones, and those that were written and are not listed yet. It succeeds when
@@ -122,8 +142,10 @@ func (r *leaver) adoptAbandoned(ctx context.Context) (bool, error) {
 		switch {
 		case err != nil:
 			return false, err
-		case shown == nil, !shown.IsOf(r.cfg.Identity):
+		case shown == nil, !shown.IsOf(r.cfg.Identity), !slices.Contains(r.cfg.Signer.Keys(), shown.Key):
 			return false, nil
+		case shown.Farewell:
+			return r.resumeLeave(ctx, in, *shown)
 		case last == nil:
 			last = shown
 		case shown.IsLaterThan(*last):
@@ -144,6 +166,19 @@ func (r *leaver) adoptAbandoned(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// resumeLeave adopts the farewell of a previous process if that has not removed everything.
+func (r *leaver) resumeLeave(ctx context.Context, in api.Namespace, farewell format.Member) (bool, error) {
+	_, _, err := r.client.DiscoverInstances(ctx, in.HTTPName, format.CatalogName(r.cfg.Identity.ClusterID), nil)
+	if api.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading the catalog of a previous identity: %w", err)
+	}
+	r.state.Writes.AdoptRecord(farewell)
+	return true, nil
+}
+
 // readRecord reads the record with this cluster's ID, nil if there is none.
 func (r *leaver) readRecord(ctx context.Context, in api.Namespace) (*format.Member, error) {
 	query := map[string]string{format.AttrClusterID: r.cfg.Identity.ClusterID}
@@ -152,7 +187,7 @@ func (r *leaver) readRecord(ctx context.Context, in api.Namespace) (*format.Memb
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the record of a previous identity: %w", err)
+		return nil, fmt.Errorf("reading this cluster's record: %w", err)
 	}
 	return format.FindMember(instances, r.cfg.Identity), nil
 }

@@ -200,6 +200,7 @@ func (a *account) Do(request *http.Request) (*http.Response, error) {
 func (a *account) standard(i int) Config {
 	cfg := defaultConfig(mcs.Identity{ClusterID: fmt.Sprint("cls", i), ClusterSetID: "set1", UID: fmt.Sprint("uid-", i)})
 	cfg.PeerNotifications, cfg.ResourceIDs = a.udp.config(), a.ids.of(fmt.Sprint("cls", i))
+	cfg.Keyring = keyring(cfg.Identity, cfg.StaleAfter, a.ids.pinsOf(fmt.Sprint("cls", i)))
 	return cfg
 }
 

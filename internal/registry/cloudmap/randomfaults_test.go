@@ -41,7 +41,8 @@ import (
 // half of them send peer notifications, any of which may be lost. After every step the promises of the design are checked that
 // concern a registry:
 //
-//  1. unknown is not empty: what an importer has read goes away only after it was withdrawn, and never goes back;
+//  1. unknown is not empty: what an importer has read goes away only after it was withdrawn, also when the importer restarts and however long a
+//     record or a cluster is gone, and never goes back;
 //  2. garbage of one cluster changes nothing of the others;
 //  3. while Cloud Map is down, what is known stays exactly as it is;
 //  4. no cluster whose heartbeats arrive is stale, and a dead cluster's exports stay known;
@@ -254,7 +255,7 @@ func (tr *trial) misfortunes() []cloudmaplocal.FaultRule {
 		{Kind: cloudmaplocal.FaultLost},
 		{Kind: cloudmaplocal.FaultFail},
 	}
-	// Discovery lacks some records, or parts of pages. Not both at once: what has no record and no page has left.
+	// Discovery lacks some records, or parts of pages.
 	half := cloudmaplocal.FaultRule{
 		Kind: cloudmaplocal.FaultPartial, Share: 0.5, Operations: []string{"DiscoverInstances"},
 		Service: []string{format.MembersService, format.CatalogName("*")}[tr.rnd.IntN(2)],
@@ -568,7 +569,7 @@ func (tr *trial) vandalise() {
 	case 1: // a record is deleted
 		_ = admin.DeregisterInstance(ctx, services[format.MembersService].ID, victim)
 	case 2: // garbage
-		attrs := (&format.Member{ClusterID: garbageCluster, ClusterSetID: "set1", UID: "uid-garbage", Joined: time.Now(), Generation: 1}).Instance().Attributes
+		attrs := (&format.Member{ClusterID: garbageCluster, ClusterSetID: "set1", UID: "uid-garbage", Joined: time.Now(), Generation: 1}).Instance(signerOf("uid-garbage")).Attributes
 		attrs[[]string{format.AttrPages, format.AttrFormat, format.AttrGeneration, format.AttrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]
 		_, _ = admin.RegisterInstance(ctx, services[format.MembersService].ID, api.Instance{ID: garbageCluster, Attributes: attrs})
 	case 3: // an instance that is none of ours in a catalog
@@ -623,7 +624,7 @@ func (tr *trial) check() {
 			continue
 		}
 		for k := range allKeys {
-			a.views[k].View, a.views[k].ok = viewOf(tr.t, a.life.Registry, webKey(k))
+			a.views[k].View, a.views[k].ok = viewOf(tr.t, a.life.Registry, webKey(k), a.others()...)
 		}
 		a.noteSolid()
 		for _, other := range tr.clusters {
@@ -663,15 +664,11 @@ func (a *actor) checkViewOf(other *actor) {
 	for k := range allKeys {
 		view := a.views[k]
 		exp := exportOf(view.View, id)
-		// A life that has found its place by its own record does not know at first who has a catalog and no record.
-		if !view.ok || slices.Contains(view.Unknown, id) || exp == nil && view.Incomplete {
+		if !view.ok || slices.Contains(view.Unknown, id) || slices.Contains(view.Unseen, id) {
 			if last[k].at.After(a.life.began) && other.find(k, nil, last[k].index) < 0 {
 				a.trial.t.Errorf("%s has seen %s's export %d and does not know of it any more", a.identity.ClusterID, id, k)
 			}
 			continue
-		}
-		if exp == nil && last[k].at.Before(a.life.began) && a.unaware(id) {
-			continue // its record was deleted while it was dead: this life knows nothing of it, and does not wait for it for ever
 		}
 		index := other.find(k, exp, last[k].index)
 		if index < 0 {
@@ -711,23 +708,14 @@ func (a *actor) find(k int, exp *mcs.Export, index int) int {
 	return -1
 }
 
-// unaware reports whether this life has never seen a record of a cluster that was silent for long, and has waited for it for as long as
-// makes a cluster stale. What such a cluster exports is not Unknown for ever (ARCHITECTURE.md): no cluster would remove it otherwise.
-func (a *actor) unaware(id string) bool {
-	silent, resumed := time.Since(a.trial.beat[id]) >= deadlySilence, a.trial.resumed[id]
-	waited := time.Since(a.life.began) >= settings.StaleAfter
-	return waited && (silent || resumed.After(a.life.began)) && !a.knows(id)
-}
-
-// knows reports whether the registry has seen a record or a catalog of a cluster.
-func (a *actor) knows(id string) bool {
-	a.trial.t.Helper()
-	members, err := a.life.Members(a.trial.t.Context())
-	if err != nil {
-		return false // it has read nothing
+// others returns the IDs of the other clusters: each may be named in a ServiceImport of this one.
+func (a *actor) others() (ids []string) {
+	for _, other := range a.trial.clusters {
+		if other != a {
+			ids = append(ids, other.identity.ClusterID)
+		}
 	}
-	view := look(a.trial.t, a.life.Registry, webKey(0))
-	return slices.Contains(view.Unknown, id) || slices.ContainsFunc(members, func(m registry.Member) bool { return m.ClusterID == id })
+	return ids
 }
 
 // checkStale checks that no cluster comes to be taken for dead who is not: promise 4.
@@ -804,7 +792,7 @@ func (a *actor) knowledge() string {
 	var text strings.Builder
 	for k := range allKeys {
 		view := a.views[k]
-		fmt.Fprintln(&text, k, view.ok, view.Unknown)
+		fmt.Fprintln(&text, k, view.ok, view.Unknown, view.Unseen)
 		for _, exp := range view.Exports {
 			fmt.Fprintln(&text, " ", exp.Cluster, describe(&exp))
 		}
@@ -916,8 +904,8 @@ func (tr *trial) unsettled() string {
 		for _, a := range tr.clusters {
 			view, own := a.views[k], a.wanted(k)
 			switch {
-			case !view.ok || view.Incomplete || len(view.Unknown) > 0 && !slices.Equal(view.Unknown, []string{garbageCluster}):
-				return fmt.Sprintf("%s does not know of %v's export %d (incomplete: %v)", a.identity.ClusterID, view.Unknown, k, view.Incomplete)
+			case !view.ok || len(view.Unseen) > 0 || len(view.Unknown) > 0 && !slices.Equal(view.Unknown, []string{garbageCluster}):
+				return fmt.Sprintf("%s does not know of %v's and %v's export %d", a.identity.ClusterID, view.Unknown, view.Unseen, k)
 			case len(view.Stale) > 0:
 				return fmt.Sprintf("%s takes %v for dead", a.identity.ClusterID, view.Stale)
 			case own == nil && view.Local.State != registry.Absent, own != nil && view.Local.State != registry.Exported:
@@ -1066,6 +1054,7 @@ func (tr *trial) isUsed(a *actor, k int, s api.Service, id string) (bool, error)
 func (a *actor) excess() string {
 	place, _ := a.life.control.lastKnown()
 	wanted := a.life.state.Writes.PartIDs()
+	wanted[format.CopyID] = true
 	for _, excess := range a.life.state.Writes.Excess() {
 		for _, id := range excess.IDs() {
 			delete(wanted, id)

@@ -3,7 +3,6 @@ package cloudmap
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -55,23 +54,22 @@ func (r *reader) run(ctx context.Context) {
 // whatever became of the pages.
 func (r *reader) poll(ctx context.Context) (whole bool, err error) {
 	place, instances, err := r.readMembers(ctx)
-	changed := engine.Keys{}
-	if err == nil && !r.state.Reads.ObserveMembers(place.location(), instances, changed) {
-		err = errors.New("reading the members of the clusterset: this cluster's own record is not among them")
-	}
 	if err != nil {
 		r.state.Reads.ObserveFailure()
 		return false, err
 	}
+	changed := engine.Keys{}
+	r.state.Reads.ObserveMembers(instances, changed)
 	if r.cfg.ReadOnly {
 		r.notifier.Notify(changed)
 		return true, r.readOthers(ctx, place)
 	}
-	if err := r.auditIfDue(ctx, place, format.FindMember(instances, r.cfg.Identity), changed); err != nil {
+	shown := format.FindMember(instances, r.cfg.Identity)
+	if err := r.auditIfDue(ctx, place, shown, changed); err != nil {
 		r.notifier.Notify(changed)
 		return true, cmp.Or(err, r.readPages(ctx, place))
 	}
-	r.state.Reads.ObserveClaim(format.FindMember(instances, r.cfg.Identity), changed)
+	r.state.Reads.ObserveClaim(shown, changed)
 	// The members are known now; whose pages are not read yet shows as Unknown.
 	r.notifier.Notify(changed)
 	return true, r.readPages(ctx, place)
@@ -85,7 +83,7 @@ func (r *reader) readMembers(ctx context.Context) (controlPlace, []api.Instance,
 	}
 	instances, whole, err := r.client.WithPriority(api.PriorityHigh).DiscoverInstances(ctx, place.namespace.HTTPName, format.MembersService, nil)
 	if err != nil {
-		r.control.forgetIfGone(err)
+		r.control.doubtAfter(err)
 		return place, nil, fmt.Errorf("reading the members of the clusterset: %w", err)
 	}
 	if !whole {
@@ -101,10 +99,15 @@ func (r *reader) auditIfDue(ctx context.Context, place controlPlace, shown *form
 	}
 	stored, err := r.readOwnPages(ctx, place)
 	if err != nil {
-		r.control.forgetIfGone(err)
+		r.control.doubtAfter(err)
 		return fmt.Errorf("reading this cluster's own pages: %w", err)
 	}
 	r.state.Reads.ObserveAudit(time.Now(), shown, stored, changed)
+	for _, id := range r.state.Reads.ExpiredFarewells() {
+		if err := r.client.WithPriority(api.PriorityLow).DeregisterInstance(ctx, place.members.ID, id); err != nil {
+			r.log.V(1).Info("Failed to remove the last record of a cluster that left; retrying at the next audit", "member", id, "error", err.Error())
+		}
+	}
 	return nil
 }
 
@@ -117,109 +120,93 @@ func (r *reader) readOwnPages(ctx context.Context, place controlPlace) ([]api.In
 	return instances, err
 }
 
-// readPages reads every page that has to be read, and the catalogs of clusters whose record is gone.
+// readPages reads every page and every copy of a record that has to be read.
 func (r *reader) readPages(ctx context.Context, place controlPlace) error {
-	wanted, absent := r.state.Reads.StaleReads(time.Now())
-	if len(wanted) == 0 && len(absent) == 0 {
+	wanted := r.state.Reads.StaleReads(time.Now())
+	if len(wanted) == 0 {
 		return nil
 	}
-
 	var group errgroup.Group
 	group.SetLimit(concurrency)
 	var failed failures
 	for _, read := range wanted {
 		group.Go(func() error { failed.add(r.readCatalog(ctx, place, read)); return nil })
 	}
-	for _, id := range absent {
-		group.Go(func() error { failed.add(r.readAbsent(ctx, place, id)); return nil })
-	}
 	_ = group.Wait() // failures are gathered in failed: one cluster's must not end the others' reads
 	r.notifier.Notify(engine.Keys{})
 	return failed.first()
 }
 
-// readCatalog reads pages of one cluster, all at once if they are many.
+// readCatalog reads pages of one cluster, all at once if they are many or the copy of its record is wanted.
 func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state.CatalogRead) error {
 	id, name := read.ClusterID, format.CatalogName(read.ClusterID)
-	if len(read.Pages) >= wholeCatalogThreshold {
+	if read.Record || len(read.Pages) >= wholeCatalogThreshold {
 		instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, nil)
 		if err != nil {
-			return r.observeUnreadable(id, read.Pages, err)
+			return r.observeUnreadable(read, err)
 		}
 		if whole {
-			byPage := format.GroupByPage(instances)
-			for _, page := range read.Pages {
-				r.observePage(id, page, byPage[page])
-			}
+			r.notifier.Notify(r.state.Reads.ObserveCatalog(time.Now(), id, instances))
 			return nil
 		}
 	}
-	for _, page := range read.Pages {
-		instances, _, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, map[string]string{format.AttrPage: format.PageName(page)})
+	if read.Record {
+		instances, err := r.readPage(ctx, place, name, format.CopyID)
 		if err != nil {
-			return r.observeUnreadable(id, []int{page}, err)
+			return r.observeUnreadable(read, err)
 		}
-		r.observePage(id, page, instances)
+		r.notifier.Notify(r.state.Reads.ObserveRecordCopy(time.Now(), id, instances))
+	}
+	for _, page := range read.Pages {
+		instances, err := r.readPage(ctx, place, name, format.PageName(page))
+		if err != nil {
+			return r.observeUnreadable(state.CatalogRead{ClusterID: id, Pages: []int{page}}, err)
+		}
+		r.notifier.NotifyKeys(r.state.Reads.ObservePage(time.Now(), id, page, instances))
 	}
 	return nil
 }
 
-// observePage records a read of a page.
-func (r *reader) observePage(id string, page int, found []api.Instance) {
-	r.notifier.NotifyKeys(r.state.Reads.ObservePage(time.Now(), id, page, found))
+// readPage reads the instances of a catalog with a value of PAGE.
+func (r *reader) readPage(ctx context.Context, place controlPlace, catalog, page string) ([]api.Instance, error) {
+	instances, _, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, catalog, map[string]string{format.AttrPage: page})
+	return instances, err
 }
 
-// observeUnreadable records that pages could not be read at all. A catalog that does not exist although its pages are announced is a problem of
-// that cluster; other errors are returned.
-func (r *reader) observeUnreadable(id string, pages []int, err error) error {
-	r.state.Reads.ObserveUnreadablePages(time.Now(), id, pages, err)
+// observeUnreadable records that pages or the copy of a record could not be read at all. A catalog that does not exist is a problem of that cluster;
+// other errors are returned.
+func (r *reader) observeUnreadable(read state.CatalogRead, err error) error {
+	r.state.Reads.ObserveUnreadablePages(time.Now(), read.ClusterID, read.Pages, err)
+	if read.Record {
+		r.notifier.Notify(r.state.Reads.ObserveRecordCopy(time.Now(), read.ClusterID, nil))
+	}
 	if api.IsNotFound(err) {
 		return nil
 	}
-	return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
+	return fmt.Errorf("reading the catalog of cluster %s: %w", read.ClusterID, err)
 }
 
-// readAbsent reads whether a cluster whose record is gone has left: then its catalog is empty or gone.
-func (r *reader) readAbsent(ctx context.Context, place controlPlace, id string) error {
-	found, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, format.CatalogName(id), nil)
-	gone := api.IsServiceNotFound(err)
-	if err != nil && !gone {
-		return fmt.Errorf("reading the pages of cluster %s: %w", id, err)
-	}
-	hasPages := !gone && (!whole || len(format.GroupByPage(found)) > 0)
-	r.notifier.Notify(r.state.Reads.ObserveCatalog(time.Now(), id, hasPages))
-	return nil
-}
-
-// readOthers reads the other clusters' pages for a registry that only reads.
-//
-// Where the clusterset's namespace is missing, no cluster has joined: a registry that was never there has no exports. One that
-// was there and is gone, as AWS's lists say, has lost its last cluster, unless the clusters make it again within seconds.
+// readOthers reads the other clusters' pages for a registry that only reads. A namespace that is missing is no evidence: it may not be shared or listed
+// any more. What was read stays.
 func (r *reader) readOthers(ctx context.Context, place controlPlace) error {
-	if !place.missing {
-		r.setMissing(time.Time{})
-		return r.readPages(ctx, place)
-	}
-	now := time.Now()
-	since := r.setMissing(now)
-	if now.Sub(since) < r.cfg.times.gone {
+	if place.missing {
+		r.setMissing(time.Now())
 		return nil
 	}
-	r.notifier.Notify(r.state.Reads.RemoveAll(now))
-	return nil
+	r.setMissing(time.Time{})
+	return r.readPages(ctx, place)
 }
 
-// setMissing records since when the namespace is missing, zero if it is not, logs changes, and returns the time.
-func (r *reader) setMissing(now time.Time) time.Time {
+// setMissing records since when the namespace is missing, zero if it is not, and logs changes.
+func (r *reader) setMissing(now time.Time) {
 	switch {
 	case !now.IsZero() && r.missingSince.IsZero():
-		r.log.Info("No cluster of the clusterset uses this registry", "namespace", r.control.namespaceName())
+		r.log.Info("The clusterset's namespace does not exist in this registry, or this cluster may not see it; imports stay", "namespace", r.control.namespaceName())
 		r.missingSince = now
 	case now.IsZero() && !r.missingSince.IsZero():
-		r.log.Info("A cluster of the clusterset uses this registry now", "namespace", r.control.namespaceName())
+		r.log.Info("The clusterset's namespace exists in this registry", "namespace", r.control.namespaceName())
 		r.missingSince = now
 	}
-	return r.missingSince
 }
 
 // failures gathers errors of concurrent requests.

@@ -2,6 +2,7 @@ package cloudmap
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
@@ -47,6 +49,8 @@ type Config struct {
 	// times and wall are what only tests change: wall is the clock that other clusters' clocks are compared with.
 	times times
 	wall  func() time.Time
+	// process tells this process from others of the cluster.
+	process string
 }
 
 // times are intervals without a setting.
@@ -63,9 +67,6 @@ type times struct {
 	// missing is the pause of a registry that is only read until it searches for a missing namespace again. Each search lists the namespaces,
 	// which AWS allows once in two seconds.
 	missing time.Duration
-	// gone is how long the namespace must be missing until the exports read from it are removed. Only an empty namespace can be deleted, and
-	// live clusters create it again after a poll and the seconds that AWS needs.
-	gone time.Duration
 }
 
 const (
@@ -83,7 +84,7 @@ func defaultTimes() times {
 			Confirm: 15 * time.Second, Adopt: 15 * time.Second, Audit: 2 * time.Minute, Settle: 2 * time.Second,
 			Retry: 500 * time.Millisecond, MaxRetry: 30 * time.Second, AdoptionGracePeriod: time.Minute,
 		},
-		leave: 2 * time.Minute, missing: 10 * time.Second, gone: 30 * time.Second,
+		leave: 2 * time.Minute, missing: 10 * time.Second,
 		instanceResync: time.Minute, instanceList: 5 * time.Minute,
 	}
 }
@@ -145,7 +146,7 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 }
 
 // Forget implements registry.Registry.
-func (r *Registry) Forget(string) {}
+func (r *Registry) Forget(clusterID string) { r.notifier.Notify(r.state.Forget(clusterID)) }
 
 // Members implements registry.Registry.
 func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.state.ListMembers() }
@@ -161,7 +162,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		return engine.Run(ctx, loops, 0, nil)
 	}
 	l := &leaver{r.components}
-	loops = append(loops, (&writer{components: r.components}).run, r.listIfUnlisted, func(ctx context.Context) { r.view.Run(ctx, notify) })
+	loops = append(loops, (&writer{components: r.components}).run, func(ctx context.Context) { r.view.Run(ctx, notify) })
 	if r.peers.transport != nil {
 		loops = append(loops, r.peers.run)
 	}
@@ -189,6 +190,7 @@ func (c Config) state(clientName string) state.Config {
 		Identity: c.Identity, ClientName: clientName, Version: c.Version, ReadOnly: c.ReadOnly,
 		PollInterval: c.PollInterval, HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter, Silence: c.silence(),
 		Intervals: c.times.Intervals, InstancesPerNamespace: c.InstancesPerNamespace, WallClock: c.wall,
+		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined,
 		Logger: c.Logger, Metrics: c.Metrics,
 	}
 }
@@ -202,6 +204,9 @@ func (c Config) silence() time.Duration {
 func checkConfig(cfg Config) error {
 	if err := registry.CheckIdentity(cfg.Identity); err != nil {
 		return err
+	}
+	if cfg.Keyring == nil || cfg.Signer == nil && !cfg.ReadOnly {
+		return errors.New("Signer and Keyring must be set")
 	}
 	if !cfg.ReadOnly && cfg.InstancesPerNamespace < 1 {
 		return errors.New("InstancesPerNamespace must be set to a positive number")
@@ -221,5 +226,6 @@ func withInternals(cfg Config) Config {
 	if cfg.wall == nil {
 		cfg.wall = time.Now
 	}
+	cfg.process = format.NewProcess(cfg.wall(), rand.Text())
 	return cfg
 }

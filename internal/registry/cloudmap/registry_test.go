@@ -66,7 +66,7 @@ func TestDiedBeforeAnnouncing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts, err := format.SplitPage("cls1", format.PageOf(newest.Key), generation+1, data)
+	parts, err := format.SplitPage(cls1, signerOf(cls1.UID), format.PageOf(newest.Key), generation+1, data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestLeftoverParts(t *testing.T) {
 	_, stop := running(t, c, cls1)
 	within(t, patience, "the catalog is there", func() bool { _, ok := c.service(t, "mcs.set1", "catalog.cls1"); return ok })
 	stop(nil)
-	parts, err := format.SplitPage("cls1", 5, 1, noise(9000))
+	parts, err := format.SplitPage(cls1, signerOf(cls1.UID), 5, 1, noise(9000))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestLeftoverParts(t *testing.T) {
 	running(t, c, cls1)
 	within(t, patience, "the parts are gone", func() bool {
 		left := c.instances(t, "mcs.set1", "catalog.cls1")
-		return len(left) == 1 && left["another-writer"] != nil
+		return len(left) == 2 && left["another-writer"] != nil && left[format.CopyID] != nil
 	})
 }
 
@@ -105,11 +105,16 @@ func TestTwinsStartAtOnce(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	twin := cls1
 	twin.UID = "uid-of-the-twin"
-	watcher, _ := running(t, c, cls2)
+	watching := fast(cls2)
+	watching.StaleAfter = time.Second
+	watcher := c.registry(t, watching)
+	start(t, watcher)
 	regs := map[string]*Registry{}
 	stops := map[string]func(error){}
 	for i, identity := range []mcs.Identity{cls1, twin} {
-		reg := c.registry(t, fast(identity))
+		cfg := fast(identity)
+		cfg.StaleAfter = time.Second
+		reg := c.registry(t, cfg)
 		publish(t, reg, webExport("cls1", i, 1))
 		regs[identity.UID] = reg
 		stops[identity.UID] = start(t, reg)
@@ -132,7 +137,7 @@ func TestTwinsStartAtOnce(t *testing.T) {
 	within(t, patience, "the winner's export is seen", sees(t, watcher, webExport("cls1", 1-lost, 1)))
 	within(t, patience, "the loser's is not", func() bool { return len(look(t, watcher, webKey(lost)).Exports) == 0 })
 
-	// The winner stops without leaving: after two and a half silent heartbeats the other takes over, with what is there.
+	// The winner stops without leaving: when it is stale the other takes over, with what is there.
 	stops[winner](nil)
 	within(t, patience, "the other takes over", func() bool { return exported(loser, lost) })
 	within(t, patience, "its export is seen", sees(t, watcher, webExport("cls1", lost, 1)))

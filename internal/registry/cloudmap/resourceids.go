@@ -7,7 +7,6 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // ResourceIDs are the Cloud Map IDs of the control namespace, of service members and of this cluster's catalog, or their ARNs in a namespace
@@ -35,7 +34,7 @@ func (p controlPlace) resourceIDs() ResourceIDs {
 // by lists. A hundred controllers that start at once need two GetService each, at 50 per second for all: 4 s without throttling.
 const recallFor = 30 * time.Second
 
-// recall returns the place that the stored IDs lead to, verified. Other clusters' catalogs are not known, because it makes no lists. ok is
+// recall returns the place that the stored IDs lead to, verified without lists. ok is
 // false if there are no IDs or the resources are not what they should be. An error is one that may be resolved at the next attempt.
 func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err error) {
 	if c.store == nil {
@@ -76,62 +75,6 @@ func (c *control) saveIDs(ctx context.Context, place controlPlace) {
 	c.saved = ids
 }
 
-// listSoon completes a recalled place at once if AWS lets us, or has that done later: nothing of ours waits for it.
-func (c *control) listSoon(ctx context.Context, place controlPlace) controlPlace {
-	ctx, cancel := context.WithTimeout(ctx, listPatience)
-	defer cancel()
-	services, err := c.client.ListServices(ctx, place.namespace)
-	if err == nil {
-		place.completedBy(services, c.identity.ClusterID)
-	}
-	return place
-}
-
-// listPatience is how long a controller that starts waits for a list of services, of which AWS allows an account two a second. Without
-// throttling it takes a fraction of that.
-const listPatience = 2 * time.Second
-
-// completedBy takes in a list of the services. It is false when the list does not have what the place has.
-func (p *controlPlace) completedBy(services map[string]api.Service, clusterID string) bool {
-	catalogs := catalogsIn(services)
-	if services[format.MembersService] != p.members || catalogs[clusterID] != p.catalog {
-		return false
-	}
-	p.catalogs, p.unlisted = catalogs, false
-	return true
-}
-
-// complete lists the services of a place that was found without. Where the list does not have what the place has, that is gone since, and
-// is looked for again.
-func (c *control) complete(ctx context.Context) error {
-	for {
-		if _, err := c.ensure(ctx); err != nil {
-			return err
-		}
-		known := c.known.Load()
-		if known == nil {
-			continue // in doubt since
-		}
-		if !known.unlisted {
-			return nil
-		}
-		services, err := c.client.ListServices(ctx, known.namespace)
-		if err != nil && !api.IsNotFound(err) {
-			return err
-		}
-		var now *controlPlace
-		if completed := *known; completed.completedBy(services, c.identity.ClusterID) {
-			now = &completed
-		}
-		if c.known.CompareAndSwap(known, now) {
-			c.last.Store(now)
-			if now != nil {
-				return nil
-			}
-		}
-	}
-}
-
 // errElsewhere means that the stored IDs are not those of the clusterset's resources.
 var errElsewhere = errors.New("the stored resource IDs are not those of the clusterset")
 
@@ -144,7 +87,7 @@ func (c *control) verify(ctx context.Context, client *api.Client, ids ResourceID
 	if in.ID != ids.Namespace || in.Name != c.namespaceName() || !client.IsOwner(in.Owner) {
 		return place, errElsewhere
 	}
-	place = controlPlace{namespace: in, unlisted: true}
+	place = controlPlace{namespace: in}
 	if place.members, err = c.verifyService(ctx, client, in, ids.Members, format.MembersService); err != nil {
 		return place, err
 	}
@@ -162,24 +105,4 @@ func (c *control) verifyService(ctx context.Context, client *api.Client, in api.
 		return api.Service{}, errElsewhere
 	}
 	return s.Service, nil
-}
-
-// listIfUnlisted lists the services if the place was found without a list, until that succeeds or ctx ends.
-func (c *components) listIfUnlisted(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-c.control.unlisted:
-	}
-	problem := engine.NewProblem(c.log, "Failed to list the clusterset's catalogs after the start; no import is removed until that works",
-		"Listed the clusterset's catalogs", api.IsExpected)
-	failed := false
-	_ = c.retry(ctx, func() error { // it fails only when ctx ends
-		err := c.control.complete(ctx)
-		if ctx.Err() == nil && (err != nil || failed) {
-			failed = true
-			problem.Set(err)
-		}
-		return err
-	})
 }

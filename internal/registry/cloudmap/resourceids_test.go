@@ -1,7 +1,6 @@
 package cloudmap
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -107,7 +106,7 @@ func TestResourceIDsAreVerified(t *testing.T) {
 	stopOther(nil)
 	ids := storedIDs(t, c)
 	others, _ := c.service(t, "mcs.set1", "catalog.cls2")
-	byIDs := map[string]int{"GetNamespace": 1, "GetService": 2, "ListServices": 1}
+	byIDs := map[string]int{"GetNamespace": 1, "GetService": 2}
 	byLists := map[string]int{"ListNamespaces": 1, "ListServices": 1}
 	with := func(more map[string]int) map[string]int {
 		all := maps.Clone(byLists)
@@ -235,110 +234,5 @@ func TestResourceIDsInSharedNamespace(t *testing.T) {
 		if !strings.HasPrefix(id, "arn:aws:servicediscovery:us-east-1:"+ownerAccount+":") {
 			t.Errorf("stored is %q, want ARNs of the owner's", id)
 		}
-	}
-}
-
-// TestUnlisted restarts a controller that is not let list anything for a while: it beats, exports and imports, and says that it may not
-// know all. What only a list tells comes later.
-func TestUnlisted(t *testing.T) {
-	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
-	a, stop := running(t, c, cls1)
-	b, _ := running(t, c, cls2)
-	mine, others := webExport("cls1", 0, 1), webExport("cls2", 1, 1)
-	publish(t, a, mine)
-	publish(t, b, others)
-	within(t, 20*time.Second, "it is exported", isExported(t, a, mine.Key))
-	awaitStoredIDs(t, c)
-	stop(nil)
-	// Another writer removed the record of a cluster that has a catalog.
-	in := unthrottled(t, func() (map[string]api.Namespace, error) { return c.client.ListNamespaces(t.Context()) })["mcs.set1"]
-	lost, err := c.client.CreateService(t.Context(), in, "catalog.cls3", cls1, api.PartCatalog)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.put(t, "mcs.set1", lost.Name, api.Instance{ID: "page-00-0", Attributes: map[string]string{"A": "b"}})
-
-	allow := c.withhold("ListNamespaces", "ListServices")
-	a = c.registry(t, fast(cls1))
-	publish(t, a, mine)
-	reported := make(chan mcs.Key, 10_000)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go func() { _ = a.Run(ctx, func(key mcs.Key) { reported <- key }) }()
-	within(t, 20*time.Second, "it has joined", func() bool { return joined(a) })
-	within(t, 20*time.Second, "it is exported", isExported(t, a, mine.Key))
-	within(t, 20*time.Second, "the other's export is imported", sees(t, a, others))
-	absent := webKey(2)
-	if view := look(t, a, absent); !view.Incomplete {
-		t.Error("a key of which a list might tell more is taken for known")
-	}
-	for len(reported) > 0 {
-		<-reported
-	}
-	allow()
-	// Who asked before gets, unless it asks again and so knows already.
-	within(t, 20*time.Second, "who asked before gets", func() bool {
-		for len(reported) > 0 {
-			if <-reported == absent {
-				return true
-			}
-		}
-		return false
-	})
-	within(t, 20*time.Second, "the cluster without a record is suspected", func() bool {
-		view := look(t, a, absent)
-		return !view.Incomplete && len(view.Unknown) == 1 && view.Unknown[0] == "cls3"
-	})
-}
-
-// TestUnlistedLeaves has a cluster leave that was not let list anything since it started: everything of it goes.
-func TestUnlistedLeaves(t *testing.T) {
-	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
-	_, stop := running(t, c, cls1)
-	awaitStoredIDs(t, c)
-	stop(nil)
-	allow := c.withhold("ListNamespaces", "ListServices")
-	a := c.registry(t, fast(cls1))
-	stop = start(t, a)
-	within(t, 20*time.Second, "it has joined", func() bool { return joined(a) })
-	go func() {
-		time.Sleep(100 * time.Millisecond)
-		allow()
-	}()
-	stop(registry.ErrLeave)
-	if left := unthrottled(t, func() (map[string]api.Namespace, error) { return c.client.ListNamespaces(t.Context()) }); len(left) > 0 {
-		t.Errorf("after leaving there are %v", left)
-	}
-}
-
-// TestCompletedBy is what a list of services makes of a place that was found without.
-func TestCompletedBy(t *testing.T) {
-	members, first := api.Service{ID: "srv-m", ARN: "arn-m", Name: format.MembersService}, api.Service{ID: "srv-0", ARN: "arn-0", Name: "catalog.cls1"}
-	all := func(list ...api.Service) map[string]api.Service {
-		found := map[string]api.Service{}
-		for _, s := range list {
-			found[s.Name] = s
-		}
-		return found
-	}
-	tests := map[string]struct {
-		found map[string]api.Service
-		want  bool
-	}{
-		"as it was":               {all(members, first), true},
-		"nothing":                 {nil, false},
-		"members made anew":       {all(api.Service{ID: "srv-n", ARN: "arn-n", Name: format.MembersService}, first), false},
-		"the catalog is gone":     {all(members), false},
-		"the catalog made anew":   {all(members, api.Service{ID: "srv-9", ARN: "arn-9", Name: "catalog.cls1"}), false},
-		"others have a catalog":   {all(members, first, api.Service{ID: "srv-2", ARN: "arn-2", Name: "catalog.cls2"}), true},
-		"others, and ours is not": {all(members, api.Service{ID: "srv-2", ARN: "arn-2", Name: "catalog.cls2"}), false},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			p := controlPlace{members: members, catalog: first, unlisted: true}
-			if got := p.completedBy(tc.found, "cls1"); got != tc.want || p.unlisted == tc.want {
-				t.Errorf("completed %v, place %+v", got, p)
-			}
-		})
 	}
 }

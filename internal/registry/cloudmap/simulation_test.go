@@ -257,6 +257,7 @@ func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mc
 	w.t.Helper()
 	cfg := defaultConfig(identity)
 	cfg.ResourceIDs = w.ids.of(key)
+	cfg.Keyring = keyring(identity, cfg.StaleAfter, w.ids.pinsOf(key))
 	cfg.times.instanceList = time.Minute // what happens once after a start is over before any cluster counts requests
 	for _, c := range change {
 		c(&cfg)
@@ -271,7 +272,10 @@ func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mc
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	l := &life{Registry: reg, world: w, wire: line, began: time.Now(), stop: cancel, ended: make(chan error, 1)}
+	var saving sync.WaitGroup
+	saving.Go(func() { runKeyring(ctx, reg) })
 	go func() {
+		defer saving.Wait()
 		l.ended <- reg.Run(ctx, func(key mcs.Key) {
 			if notify != nil {
 				notify(l, key)
@@ -307,9 +311,9 @@ func (w *world) until(patience time.Duration, what string, met func() bool) {
 }
 
 // viewOf is what a registry knows of key; ok is false when it knows nothing yet.
-func viewOf(t *testing.T, reg *Registry, key mcs.Key) (view registry.View, ok bool) {
+func viewOf(t *testing.T, reg *Registry, key mcs.Key, imported ...string) (view registry.View, ok bool) {
 	t.Helper()
-	view, err := reg.Lookup(context.Background(), key)
+	view, err := reg.Lookup(context.Background(), key, imported...)
 	if err != nil && !errors.Is(err, registry.ErrNotSynced) {
 		t.Fatal(err)
 	}

@@ -101,20 +101,37 @@ func (w *writer) writeRecord(ctx context.Context) error {
 		}
 	}
 	now := time.Now()
-	ours, due := w.state.Writes.RecordToWrite(now)
+	ours, copyDue, due := w.state.Writes.RecordToWrite(now)
 	if !due {
 		return nil
 	}
-	_, err := w.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, ours.Instance())
+	instance := ours.Instance(w.cfg.Signer)
+	_, err := w.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, instance)
 	w.state.Writes.ObserveRecordWrite(now, err)
 	if err != nil {
 		w.control.doubtAfter(err)
 		return fmt.Errorf("writing this cluster's record in service %s: %w", format.MembersService, err)
 	}
 	w.peers.recordWritten(ours.Generation)
+	if copyDue {
+		if err := w.writeCopy(ctx, place, now, instance); err != nil { // after the record: a heartbeat must not wait for it
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	w.control.saveIDs(ctx, place)
+	return nil
+}
+
+// writeCopy writes the copy of the own record into the own catalog.
+func (w *writer) writeCopy(ctx context.Context, place controlPlace, now time.Time, instance api.Instance) error {
+	_, err := w.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.catalog.ID, format.CopyOf(instance))
+	w.state.Writes.ObserveCopyWrite(now, err)
+	if err != nil {
+		w.control.doubtAfter(err)
+		return fmt.Errorf("writing the copy of this cluster's record in its catalog: %w", err)
+	}
 	return nil
 }
 

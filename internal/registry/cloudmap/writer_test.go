@@ -213,7 +213,7 @@ func TestDeniedWriteVerifiesKnownIDs(t *testing.T) {
 func TestRefusedPageHasItsOwnTime(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3})
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 4})
 		w.plan(1, cloudmaplocal.FaultRule{
 			Operations: []string{"RegisterInstance"}, Instance: format.PartID(format.PageOf(webKey(0)), 0), Kind: cloudmaplocal.FaultError, Code: "ResourceLimitExceeded",
 		})

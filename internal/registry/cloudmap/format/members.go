@@ -1,9 +1,12 @@
 package format
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // The attributes of a member record, besides those that it shares with pages.
@@ -23,7 +27,15 @@ const (
 	AttrHeartbeat    = "HEARTBEAT"
 	AttrPages        = "PAGES"
 	AttrNotify       = "NOTIFY"
+	AttrKey          = "KEY"
+	AttrSuccession   = "SUCCESSION"
+	AttrProcess      = "PROCESS"
+	AttrFarewell     = "FAREWELL"
 )
+
+// CopyID is the instance ID of the copy of the member record in the cluster's catalog, and the value of its attribute PAGE. Of a clusterset
+// with sealed policies, only the cluster itself can write there.
+const CopyID = "record"
 
 // Digests are the digests of a cluster's pages; "" is a page that does not exist.
 type Digests [PageCount]string
@@ -42,6 +54,23 @@ type Member struct {
 	// Contact is the address for peer notifications, ContactProblem the reason if the record has an unusable one.
 	Contact        peernotify.Contact
 	ContactProblem string
+	// Key is the key that the record is signed with, Succession its signature with the previous key, or "".
+	Key        trust.Key
+	Succession string
+	// Process tells two processes of one cluster apart (NewProcess).
+	Process string
+	// Farewell is set in the last record of a cluster that leaves.
+	Farewell bool
+}
+
+// Author returns the author of the record.
+func (m Member) Author() Author {
+	return Author{ClusterSetID: m.ClusterSetID, ClusterID: m.ClusterID, UID: m.UID, Key: m.Key}
+}
+
+// Time returns the time of the record among the cluster's records.
+func (m Member) Time() trust.Time {
+	return trust.Time{Generation: m.Generation, Heartbeat: m.Heartbeat}
 }
 
 // NextHeartbeat returns the heartbeat of a record that is written now.
@@ -56,13 +85,11 @@ func (m Member) HeartbeatTime() time.Time {
 }
 
 // IsLaterThan reports whether r was written after o, a record of the same cluster.
-func (m Member) IsLaterThan(o Member) bool {
-	return m.Generation > o.Generation || m.Generation == o.Generation && m.Heartbeat > o.Heartbeat
-}
+func (m Member) IsLaterThan(o Member) bool { return m.Time().After(o.Time()) }
 
 // IsSameWrite reports whether r and o are the same write of a record.
 func (m Member) IsSameWrite(o Member) bool {
-	return m.UID == o.UID && m.Generation == o.Generation && m.Heartbeat == o.Heartbeat
+	return m.Key == o.Key && m.UID == o.UID && m.Process == o.Process && m.Generation == o.Generation && m.Heartbeat == o.Heartbeat
 }
 
 // HasOlderClaimThan reports whether r's cluster keeps the cluster ID if o's cluster uses the same.
@@ -78,8 +105,26 @@ func (m Member) IsOf(identity mcs.Identity) bool {
 	return m.ClusterID == identity.ClusterID && m.UID == identity.UID
 }
 
-// Instance encodes the record as an instance of service members.
-func (m Member) Instance() api.Instance {
+// NewProcess returns a Process that began at a time: the milliseconds since 1970, and random characters.
+func NewProcess(began time.Time, random string) string {
+	return strconv.FormatInt(began.UnixMilli(), 10) + "-" + random
+}
+
+// IsEarlierProcess reports whether process a began before process b. Of two that began at once, it is the same one for all.
+func IsEarlierProcess(a, b string) bool {
+	began := func(process string) int64 {
+		text, _, _ := strings.Cut(process, "-")
+		ms, _ := strconv.ParseInt(text, 10, 64)
+		return ms
+	}
+	if began(a) != began(b) {
+		return began(a) < began(b)
+	}
+	return a < b
+}
+
+// Instance signs the record and encodes it as an instance of service members.
+func (m Member) Instance(signer *trust.Signer) api.Instance {
 	var pages []string
 	for page, digest := range m.Pages {
 		if digest != "" {
@@ -101,7 +146,65 @@ func (m Member) Instance() api.Instance {
 	if m.Contact.Address.IsValid() {
 		attrs[AttrNotify] = m.Contact.String()
 	}
-	return api.Instance{ID: m.ClusterID, Attributes: attrs}
+	if m.Process != "" {
+		attrs[AttrProcess] = m.Process
+	}
+	if m.Farewell {
+		attrs[AttrFarewell] = "true"
+	}
+	return Sign(api.Instance{ID: m.ClusterID, Attributes: attrs}, signer)
+}
+
+// Sign returns a member record with the attributes KEY, SUCCESSION and SIGNATURE of a signer.
+func Sign(record api.Instance, signer *trust.Signer) api.Instance {
+	attrs := maps.Clone(record.Attributes)
+	attrs[AttrKey] = signer.Key().String()
+	if succession := signer.Succession(attrs[AttrClusterSetID], record.ID); succession != "" {
+		attrs[AttrSuccession] = succession
+	}
+	attrs[AttrSignature] = signer.Sign(memberStatement(attrs[AttrClusterSetID], record.ID, attrs))
+	return api.Instance{ID: record.ID, Attributes: attrs}
+}
+
+// CopyOf returns the copy of a member record for the cluster's catalog. Its signature is that of the record.
+func CopyOf(record api.Instance) api.Instance {
+	attrs := maps.Clone(record.Attributes)
+	attrs[AttrPage] = CopyID
+	return api.Instance{ID: CopyID, Attributes: attrs}
+}
+
+// FindCopy returns the copy of the member record among the instances of a cluster's catalog, nil if there is none. Any cluster that may write the
+// catalog may have written it.
+func FindCopy(instances []api.Instance, clusterID, clusterSetID string) (*Member, error) {
+	for _, instance := range instances {
+		if instance.ID != CopyID {
+			continue
+		}
+		r, err := ParseMember(api.Instance{ID: clusterID, Attributes: instance.Attributes}, clusterSetID)
+		if err != nil {
+			return nil, err
+		}
+		return &r, nil
+	}
+	return nil, nil
+}
+
+// memberStatement returns the signed statement of a member record: all attributes but the signature, and PAGE, which only the copy has.
+func memberStatement(clusterSetID, clusterID string, attrs map[string]string) trust.Statement {
+	var content []byte
+	for _, key := range slices.Sorted(maps.Keys(attrs)) {
+		if key == AttrSignature || key == AttrPage {
+			continue
+		}
+		for _, text := range []string{key, attrs[key]} {
+			content = binary.BigEndian.AppendUint32(content, uint32(len(text))) //nolint:gosec // an instance has at most 5,000 characters
+			content = append(content, text...)
+		}
+	}
+	generation, _ := strconv.ParseInt(attrs[AttrGeneration], 10, 64) // if it is none, the record is refused later
+	return trust.Statement{
+		ClusterSetID: clusterSetID, ClusterID: clusterID, UID: attrs[AttrUID], Kind: trust.KindMember, Generation: generation, Content: content,
+	}
 }
 
 // memberFormat is the version of the record format.
@@ -115,14 +218,28 @@ var (
 	formatPattern = regexp.MustCompile(`^([0-9]{1,3})\.([0-9]{1,3})$`)
 )
 
-// ParseMember decodes an instance of service members. Any cluster may have written it.
+// ParseMember verifies the signature of an instance of service members and decodes it. The key is the one that the record has: any cluster may
+// have written it.
 func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 	attrs := instance.Attributes
+	if attrs[AttrSignature] == "" {
+		return Member{}, errors.New("it is not signed")
+	}
+	key, err := trust.ParseKey(attrs[AttrKey])
+	if err != nil {
+		return Member{}, fmt.Errorf("reading %s: %w", AttrKey, err)
+	}
+	if err := key.Verify(memberStatement(clusterSetID, instance.ID, attrs), attrs[AttrSignature]); err != nil {
+		return Member{}, err
+	}
 	r := Member{
 		ClusterID:    attrs[AttrClusterID],
 		ClusterSetID: attrs[AttrClusterSetID],
 		UID:          attrs[AttrUID],
 		Version:      attrs[AttrVersion],
+		Key:          key, Succession: attrs[AttrSuccession],
+		Process:  attrs[AttrProcess],
+		Farewell: attrs[AttrFarewell] != "",
 	}
 	if err := mcs.ValidateClusterID(r.ClusterID); err != nil {
 		return r, fmt.Errorf("reading %s: %w", AttrClusterID, err)
@@ -138,7 +255,6 @@ func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 	if err := checkFormat(attrs[AttrFormat]); err != nil {
 		return r, err
 	}
-	var err error
 	if r.Joined, err = time.Parse(joinedLayout, attrs[AttrJoined]); err != nil {
 		return r, fmt.Errorf("%s %q is not a time", AttrJoined, attrs[AttrJoined])
 	}

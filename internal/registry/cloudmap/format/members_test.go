@@ -14,11 +14,29 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
+)
+
+// signerOf returns the signer of the cluster with a UID.
+func signerOf(uid string) *trust.Signer {
+	seed := make([]byte, 32)
+	copy(seed, uid)
+	signer, err := trust.NewSigner(seed, nil)
+	if err != nil {
+		panic(err)
+	}
+	return signer
+}
+
+// theSigner signs the records of testMember, theRotatedSigner has another key and that of theSigner before it.
+var (
+	theSigner           = signerOf("uid-1")
+	theRotatedSigner, _ = trust.NewSigner([]byte("another seed of thirty-two bytes"), append([]byte("uid-1"), make([]byte, 27)...))
 )
 
 func testMember() Member {
 	r := Member{
-		ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Version: "1.2.3",
+		ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Version: "1.2.3", Key: theSigner.Key(), Process: "1790000000000-ABC",
 		Joined:     time.Date(2026, 11, 20, 10, 0, 0, 123e6, time.UTC),
 		Generation: 1_790_000_000_000, Heartbeat: 42,
 	}
@@ -34,12 +52,18 @@ func TestMemberRoundTrip(t *testing.T) {
 		full.Pages[i] = Digest([]byte{byte(i)})
 	}
 	full.Contact = peernotify.Contact{Address: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"), Token: peernotify.NewToken()}
+	full.Key, full.Process, full.Farewell = theRotatedSigner.Key(), NewProcess(time.Now(), "ABCDEFGHIJKLMNOPQRSTUVWXYZ"), true
+	full.Succession = theRotatedSigner.Succession(full.ClusterSetID, full.ClusterID)
 	none := testMember()
 	none.Pages = Digests{}
 	for name, want := range map[string]Member{"two pages": testMember(), "no pages": none, "all pages, long names": full} {
 		t.Run(name, func(t *testing.T) {
-			checkInstance(t, want.Instance())
-			got, err := ParseMember(want.Instance(), want.ClusterSetID)
+			signer := theSigner
+			if want.Succession != "" {
+				signer = theRotatedSigner
+			}
+			checkInstance(t, want.Instance(signer))
+			got, err := ParseMember(want.Instance(signer), want.ClusterSetID)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,12 +82,16 @@ func TestMemberOrder(t *testing.T) {
 		a, b                Member
 		wantLater, wantSame bool
 	}{
-		"same write":       {a: record("u", 2, 2), b: record("u", 2, 2), wantSame: true},
-		"later generation": {a: record("u", 3, 1), b: record("u", 2, 2), wantLater: true},
-		"later heartbeat":  {a: record("u", 2, 3), b: record("u", 2, 2), wantLater: true},
-		"older generation": {a: record("u", 1, 3), b: record("u", 2, 2)},
-		"older heartbeat":  {a: record("u", 2, 1), b: record("u", 2, 2)},
-		"another cluster":  {a: record("v", 2, 2), b: record("u", 2, 2)},
+		"same write":                       {a: record("u", 2, 2), b: record("u", 2, 2), wantSame: true},
+		"later generation":                 {a: record("u", 3, 2), b: record("u", 2, 2), wantLater: true},
+		"later heartbeat":                  {a: record("u", 2, 3), b: record("u", 2, 2), wantLater: true},
+		"later heartbeat, earlier pages":   {a: record("u", 1, 3), b: record("u", 2, 2), wantLater: true},
+		"older generation":                 {a: record("u", 1, 2), b: record("u", 2, 2)},
+		"older heartbeat":                  {a: record("u", 2, 1), b: record("u", 2, 2)},
+		"later generation, same heartbeat": {a: record("u", 3, 2), b: record("u", 2, 2), wantLater: true},
+		"another cluster":                  {a: record("v", 2, 2), b: record("u", 2, 2)},
+		"another process":                  {a: Member{Process: "1-a"}, b: Member{Process: "1-b"}},
+		"another key":                      {a: Member{Key: theSigner.Key()}, b: Member{}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -77,11 +105,71 @@ func TestMemberOrder(t *testing.T) {
 	}
 }
 
+func TestIsEarlierProcess(t *testing.T) {
+	now := time.Now()
+	first, second := NewProcess(now, "Z"), NewProcess(now.Add(time.Millisecond), "A")
+	if !IsEarlierProcess(first, second) || IsEarlierProcess(second, first) || IsEarlierProcess(first, first) {
+		t.Errorf("of %s and %s, the first one is not the earlier one", first, second)
+	}
+	if IsEarlierProcess("9-a", "10-a") == IsEarlierProcess("10-a", "9-a") || !IsEarlierProcess("9-a", "10-a") || !IsEarlierProcess("1-a", "1-b") {
+		t.Error("processes are not ordered by number, then by text")
+	}
+}
+
+// TestCopy: the copy of a record is as valid as the record.
+func TestCopy(t *testing.T) {
+	want := testMember()
+	copied := CopyOf(want.Instance(theSigner))
+	checkInstance(t, copied)
+	if copied.Attributes[AttrPage] != CopyID || copied.ID != CopyID {
+		t.Errorf("the copy is %+v", copied)
+	}
+	got, err := FindCopy([]api.Instance{{ID: "page-00-0"}, copied}, "cls1", "set1")
+	if err != nil || got == nil || *got != want {
+		t.Errorf("the copy is read as %+v, %v", got, err)
+	}
+	if got, err := FindCopy([]api.Instance{{ID: "page-00-0"}}, "cls1", "set1"); got != nil || err != nil {
+		t.Errorf("without a copy: %+v, %v", got, err)
+	}
+	if _, err := FindCopy([]api.Instance{copied}, "cls2", "set1"); err == nil {
+		t.Error("the copy is valid in the catalog of another cluster")
+	}
+	copied.Attributes[AttrPages] = ""
+	if _, err := FindCopy([]api.Instance{copied}, "cls1", "set1"); err == nil {
+		t.Error("a changed copy is valid")
+	}
+}
+
+// TestParseMember_VerifiesEveryAttribute: no attribute can be added, changed or removed.
+func TestParseMember_VerifiesEveryAttribute(t *testing.T) {
+	signed := testMember().Instance(theSigner)
+	change := func(f func(map[string]string)) error {
+		attrs := maps.Clone(signed.Attributes)
+		f(attrs)
+		_, err := ParseMember(api.Instance{ID: "cls1", Attributes: attrs}, "set1")
+		return err
+	}
+	for key, value := range signed.Attributes {
+		if change(func(attrs map[string]string) { delete(attrs, key) }) == nil {
+			t.Errorf("a record without %s is valid", key)
+		}
+		if change(func(attrs map[string]string) { attrs[key] = value + "x" }) == nil {
+			t.Errorf("a record with another %s is valid", key)
+		}
+	}
+	if change(func(attrs map[string]string) { attrs["NEW"] = "" }) == nil {
+		t.Error("a record with one attribute more is valid")
+	}
+	if change(func(attrs map[string]string) { attrs["AB"], attrs[AttrFarewell] = "", "true" }) == nil {
+		t.Error("a farewell can be added")
+	}
+}
+
 func TestParseMember_RejectsInvalid(t *testing.T) {
 	tests := map[string]struct{ key, value, want string }{
 		"ID of another cluster":      {AttrClusterID, "cls2", "in the record of"},
 		"an invalid cluster ID":      {AttrClusterID, "Not a label", "CLUSTER_ID"},
-		"another clusterset":         {AttrClusterSetID, "set2", "set2"},
+		"another clusterset":         {AttrClusterSetID, "set2", "signature"},
 		"no UID":                     {AttrUID, "", "UID"},
 		"an invalid time":            {AttrJoined, "yesterday", "not a time"},
 		"no generation":              {AttrGeneration, "", "not a generation"},
@@ -95,21 +183,26 @@ func TestParseMember_RejectsInvalid(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			instance := testMember().Instance()
-			instance.Attributes = maps.Clone(instance.Attributes)
+			instance := testMember().Instance(theSigner)
 			instance.Attributes[tc.key] = tc.value
+			if _, err := ParseMember(instance, "set1"); err == nil {
+				t.Error("a record that was changed after it was signed is valid")
+			}
+			instance = Sign(instance, theSigner)
 			if _, err := ParseMember(instance, "set1"); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want one with %q", err, tc.want)
 			}
 		})
 	}
-	later := testMember().Instance()
+	later := testMember().Instance(theSigner)
 	later.Attributes[AttrFormat] = "2.0"
+	later = Sign(later, theSigner)
 	var newer *record.NewerError
 	if _, err := ParseMember(later, "set1"); !errors.As(err, &newer) {
 		t.Errorf("a record of format 2.0: error %v, want a NewerError", err)
 	}
 	later.Attributes[AttrFormat], later.Attributes["NEW_IN_1_9"] = "1.9", "x"
+	later = Sign(later, theSigner)
 	if _, err := ParseMember(later, "set1"); err != nil {
 		t.Errorf("a record of format 1.9: %v", err)
 	}
@@ -118,8 +211,9 @@ func TestParseMember_RejectsInvalid(t *testing.T) {
 // TestParseMember_IgnoresInvalidContact: a record with an invalid contact is used without the contact.
 func TestParseMember_IgnoresInvalidContact(t *testing.T) {
 	for _, value := range []string{"nowhere", "224.0.0.1:53 " + peernotify.NewToken(), "10.0.0.1:8479", "10.0.0.1:8479 short"} {
-		instance := testMember().Instance()
+		instance := testMember().Instance(theSigner)
 		instance.Attributes[AttrNotify] = value
+		instance = Sign(instance, theSigner)
 		r, err := ParseMember(instance, "set1")
 		if err != nil || r.Contact.Address.IsValid() || !strings.Contains(r.ContactProblem, AttrNotify) || r.Heartbeat != 42 {
 			t.Errorf("%q: record %+v, error %v; want one without a contact, and why", value, r, err)
@@ -131,14 +225,18 @@ func FuzzParseMember(f *testing.F) {
 	f.Add("00.AAAAAAAAAAA", "1", "1.0", "10.0.0.1:8479 AAAAAAAAAAAAAAAAAAAAAAAAAA")
 	f.Add("", "1", "1.2", "")
 	f.Fuzz(func(t *testing.T, pages, number, format, contact string) {
-		instance := testMember().Instance()
+		instance := testMember().Instance(theSigner)
 		instance.Attributes[AttrPages], instance.Attributes[AttrGeneration], instance.Attributes[AttrFormat] = pages, number, format
 		instance.Attributes[AttrNotify] = contact
+		if _, err := ParseMember(instance, "set1"); err == nil && !maps.Equal(instance.Attributes, testMember().Instance(theSigner).Attributes) {
+			t.Error("a record that was changed after it was signed is valid")
+		}
+		instance = Sign(instance, theSigner)
 		r, err := ParseMember(instance, "set1")
 		if err != nil {
 			return
 		}
-		again, err := ParseMember(api.Instance{ID: "cls1", Attributes: r.Instance().Attributes}, "set1")
+		again, err := ParseMember(api.Instance{ID: "cls1", Attributes: r.Instance(theSigner).Attributes}, "set1")
 		again.ContactProblem = r.ContactProblem // an invalid contact is not written again
 		if err != nil || again != r {
 			t.Errorf("second round gave %+v, %v, want %+v", again, err, r)

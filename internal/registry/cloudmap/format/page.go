@@ -11,6 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 const (
@@ -24,6 +25,8 @@ const (
 	// Cloud Map's limits for the value of an attribute, and for all keys and values of an instance.
 	maxValue      = 1024
 	maxAttributes = 5000
+	// usedAttributes is the share of maxAttributes that parts of pages use. What is left is for another way of counting than the documented one.
+	usedAttributes = maxAttributes * 98 / 100
 )
 
 // The attributes of a part of a page. The data follows as DATA0, DATA1, …
@@ -35,8 +38,22 @@ const (
 	AttrParts      = "PARTS"
 	AttrDigest     = "DIGEST"
 	AttrFormat     = "FORMAT"
+	AttrSignature  = "SIGNATURE"
 	AttrData       = "DATA"
 )
+
+// Author is the cluster that signs records. The key belongs to the UID: a cluster that was built anew has another one of both.
+type Author struct {
+	ClusterSetID, ClusterID, UID string
+	Key                          trust.Key
+}
+
+// pageStatement returns the signed statement of a page.
+func (a Author) pageStatement(page int, generation int64, data []byte) trust.Statement {
+	return trust.Statement{
+		ClusterSetID: a.ClusterSetID, ClusterID: a.ClusterID, UID: a.UID, Kind: trust.KindPage, Name: PageName(page), Generation: generation, Content: data,
+	}
+}
 
 // maxGeneration is the highest valid generation: the milliseconds since 1970 in the year 287396. A higher one is garbage, and would leave no
 // room for the next.
@@ -75,20 +92,23 @@ func ParsePartID(id string) (page, part int, ok bool) {
 	return page, part, id == PartID(page, part)
 }
 
-// SplitPage encodes the bytes of a page as the fewest instances that hold them.
-func SplitPage(clusterID string, page int, generation int64, data []byte) ([]api.Instance, error) {
+// SplitPage signs the bytes of a page and encodes them as the fewest instances that hold them.
+func SplitPage(cluster mcs.Identity, signer *trust.Signer, page int, generation int64, data []byte) ([]api.Instance, error) {
 	text := base64.RawURLEncoding.EncodeToString(data)
 	digest := Digest(data)
+	author := Author{ClusterSetID: cluster.ClusterSetID, ClusterID: cluster.ClusterID, UID: cluster.UID}
+	signature := signer.Sign(author.pageStatement(page, generation, data))
 	// With the longest part numbers, the room does not depend on the number of parts.
 	attributes := func(part, parts int) map[string]string {
 		return map[string]string{
-			AttrClusterID:  clusterID,
+			AttrClusterID:  cluster.ClusterID,
 			AttrPage:       PageName(page),
 			AttrGeneration: strconv.FormatInt(generation, 10),
 			AttrPart:       strconv.Itoa(part),
 			AttrParts:      strconv.Itoa(parts),
 			AttrDigest:     digest,
 			AttrFormat:     record.Version(),
+			AttrSignature:  signature,
 		}
 	}
 	room := dataRoom(attributes(MaxParts, MaxParts))
@@ -108,7 +128,7 @@ func SplitPage(clusterID string, page int, generation int64, data []byte) ([]api
 
 // dataRoom returns how many characters of data fit into an instance beside the other attributes.
 func dataRoom(others map[string]string) int {
-	left := maxAttributes
+	left := usedAttributes
 	for key, value := range others {
 		left -= len(key) + len(value)
 	}
@@ -136,6 +156,9 @@ type Page struct {
 	Digest     string
 	Parts      int
 	Data       []byte
+	// Author is the one of the authors that signed it.
+	Author    Author
+	signature string
 }
 
 // part is one decoded instance of a page.
@@ -143,12 +166,13 @@ type part struct {
 	number, parts int
 	generation    int64
 	digest        string
+	signature     string
 	text          string
 }
 
-// JoinPage returns the newest complete generation of a page: all parts exist and the digest matches. It ignores instances of other pages.
-// If no generation is complete, the error is about the newest.
-func JoinPage(page int, instances []api.Instance) (Page, error) {
+// JoinPage returns the newest complete generation of a page: all parts exist, the digest matches, and one of the authors signed it. It ignores
+// instances of other pages. If no generation is complete, the error is about the newest.
+func JoinPage(page int, instances []api.Instance, authors ...Author) (Page, error) {
 	generations := map[int64][]part{}
 	var problem error
 	for _, instance := range instances {
@@ -166,6 +190,9 @@ func JoinPage(page int, instances []api.Instance) (Page, error) {
 	var newest int64
 	for generation, parts := range generations {
 		img, err := joinParts(parts)
+		if err == nil {
+			err = img.verify(page, authors)
+		}
 		if err == nil && generation > best.Generation {
 			best = img
 		}
@@ -201,7 +228,19 @@ func parsePart(instance api.Instance) (part, error) {
 		}
 		text.WriteString(value)
 	}
-	return part{number: number, parts: parts, generation: generation, digest: attrs[AttrDigest], text: text.String()}, nil
+	return part{number: number, parts: parts, generation: generation, digest: attrs[AttrDigest], signature: attrs[AttrSignature], text: text.String()}, nil
+}
+
+// verify sets the author of the page, or returns an error if none of the authors signed it.
+func (p *Page) verify(page int, authors []Author) error {
+	err := errors.New("the cluster has no key")
+	for _, author := range authors {
+		if err = author.Key.Verify(author.pageStatement(page, p.Generation, p.Data), p.signature); err == nil {
+			p.Author = author
+			return nil
+		}
+	}
+	return fmt.Errorf("generation %d is refused: %w", p.Generation, err)
 }
 
 // joinParts joins the parts of one generation.
@@ -209,7 +248,7 @@ func joinParts(parts []part) (Page, error) {
 	first := parts[0]
 	texts := make([]string, first.parts)
 	for _, p := range parts {
-		if p.parts != first.parts || p.digest != first.digest || p.number >= first.parts {
+		if p.parts != first.parts || p.digest != first.digest || p.signature != first.signature || p.number >= first.parts {
 			return Page{}, fmt.Errorf("the parts of generation %d contradict one another", p.generation)
 		}
 		texts[p.number] = p.text
@@ -226,7 +265,7 @@ func joinParts(parts []part) (Page, error) {
 	if Digest(data) != first.digest {
 		return Page{}, fmt.Errorf("the data of generation %d does not match its digest", first.generation)
 	}
-	return Page{Generation: first.generation, Digest: first.digest, Parts: first.parts, Data: data}, nil
+	return Page{Generation: first.generation, Digest: first.digest, Parts: first.parts, Data: data, signature: first.signature}, nil
 }
 
 // GroupByPage groups the instances of a catalog by page. It ignores instances with other IDs.

@@ -30,9 +30,14 @@ func noise(n int) []byte {
 	return data
 }
 
+var (
+	theIdentity = mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1"}
+	theAuthor   = testMember().Author()
+)
+
 func split(t *testing.T, page int, generation int64, data []byte) []api.Instance {
 	t.Helper()
-	instances, err := SplitPage("cls1", page, generation, data)
+	instances, err := SplitPage(theIdentity, theSigner, page, generation, data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +49,8 @@ func TestSplitAndJoin(t *testing.T) {
 	for _, size := range []int{1, 100, 3000, 3500, 3600, 3700, 10_000, 500_000} {
 		for _, clusterID := range []string{"a", longest} {
 			data := noise(size)
-			instances, err := SplitPage(clusterID, 7, 1_790_000_000_000, data)
+			identity := mcs.Identity{ClusterID: clusterID, ClusterSetID: "set1", UID: "uid-1"}
+			instances, err := SplitPage(identity, theSigner, 7, 1_790_000_000_000, data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -53,16 +59,17 @@ func TestSplitAndJoin(t *testing.T) {
 			}
 			shuffled := slices.Clone(instances)
 			slices.Reverse(shuffled)
-			img, err := JoinPage(7, shuffled)
+			author := Author{ClusterSetID: "set1", ClusterID: clusterID, UID: "uid-1", Key: theSigner.Key()}
+			img, err := JoinPage(7, shuffled, Author{}, author)
 			if err != nil {
 				t.Fatalf("%d bytes of %s: %v", size, clusterID, err)
 			}
-			if !bytes.Equal(img.Data, data) || img.Parts != len(instances) || img.Generation != 1_790_000_000_000 || img.Digest != Digest(data) {
+			if !bytes.Equal(img.Data, data) || img.Parts != len(instances) || img.Generation != 1_790_000_000_000 || img.Digest != Digest(data) || img.Author != author {
 				t.Errorf("%d bytes of %s came back as %d, in %d parts of generation %d", size, clusterID, len(img.Data), img.Parts, img.Generation)
 			}
 		}
 	}
-	if _, err := SplitPage("cls1", 7, 1, noise(1<<20)); err == nil {
+	if _, err := SplitPage(theIdentity, theSigner, 7, 1, noise(1<<20)); err == nil {
 		t.Error("a page of a MiB, which no Cloud Map service has room for beside others, was split")
 	}
 }
@@ -83,7 +90,7 @@ func checkInstance(t *testing.T, instance api.Instance) {
 			t.Errorf("instance %s has attribute %s with %d characters, which Cloud Map refuses: %q", instance.ID, key, len(value), value)
 		}
 	}
-	if total > maxAttributes || len(instance.Attributes) > 30 || !idPattern.MatchString(instance.ID) {
+	if total > maxAttributes*98/100 || len(instance.Attributes) > 30 || !idPattern.MatchString(instance.ID) {
 		t.Errorf("instance %s has %d characters in %d attributes, which Cloud Map refuses", instance.ID, total, len(instance.Attributes))
 	}
 }
@@ -95,6 +102,14 @@ func TestJoinPage(t *testing.T) {
 		instance.Attributes = maps.Clone(instance.Attributes)
 		instance.Attributes[key] = value
 		return instance
+	}
+	resigned := func(author Author, signer string) []api.Instance {
+		identity := mcs.Identity{ClusterID: author.ClusterID, ClusterSetID: author.ClusterSetID, UID: author.UID}
+		parts, err := SplitPage(identity, signerOf(signer), 7, 11, data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parts
 	}
 	tests := map[string]struct {
 		instances      []api.Instance
@@ -117,11 +132,15 @@ func TestJoinPage(t *testing.T) {
 		"a billion parts":               {instances: []api.Instance{change(newer[0], AttrParts, "1000000000")}, wantErr: "parts"},
 		"contradicting parts":           {instances: []api.Instance{newer[0], newer[1], change(newer[2], AttrParts, "4")}, wantErr: "contradict"},
 		"a part beyond the last":        {instances: append(slices.Clone(newer), api.Instance{ID: "page-07-3", Attributes: newer[2].Attributes}), wantErr: "contradict"},
+		"another cluster's page":        {instances: resigned(Author{ClusterSetID: "set1", ClusterID: "cls2", UID: "uid-1"}, "uid-1"), wantErr: "generation 11 is refused"},
+		"another UID":                   {instances: resigned(Author{ClusterSetID: "set1", ClusterID: "cls1", UID: "uid-2"}, "uid-1"), wantErr: "is refused"},
+		"another key":                   {instances: resigned(theAuthor, "attacker"), wantErr: "signature is not valid"},
+		"an unsigned later generation":  {instances: append(slices.Clone(newer), change(change(split(t, 7, 12, data[:3000])[0], AttrSignature, ""), AttrParts, "1")), wantGeneration: 11},
 		"no attributes":                 {instances: []api.Instance{{ID: "page-07-0"}}, wantErr: "generation"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			img, err := JoinPage(7, tc.instances)
+			img, err := JoinPage(7, tc.instances, theAuthor)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Errorf("got generation %d and error %v, want an error with %q", img.Generation, err, tc.wantErr)
@@ -193,9 +212,29 @@ func FuzzJoinPage(f *testing.F) {
 		img, err := JoinPage(7, []api.Instance{
 			{ID: id0, Attributes: map[string]string{AttrGeneration: generation0, AttrParts: parts0, AttrDigest: digest, "DATA0": data0}},
 			{ID: id1, Attributes: map[string]string{AttrGeneration: generation1, AttrParts: parts1, AttrDigest: digest, "DATA0": data1}},
-		})
-		if err == nil && Digest(img.Data) != digest {
-			t.Error("a page was accepted that does not match its digest")
+		}, theAuthor)
+		if err == nil {
+			t.Errorf("a page of %d bytes was accepted that is not signed", len(img.Data))
+		}
+	})
+}
+
+// FuzzJoinSignedPage changes one attribute of a signed page.
+func FuzzJoinSignedPage(f *testing.F) {
+	parts, err := SplitPage(theIdentity, theSigner, 7, 11, noise(5000))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(0, AttrGeneration, "12")
+	f.Add(1, AttrSignature, "")
+	f.Add(1, "DATA0", "AAAA")
+	f.Fuzz(func(t *testing.T, part int, key, value string) {
+		changed := slices.Clone(parts)
+		i := (part%len(parts) + len(parts)) % len(parts)
+		changed[i].Attributes = maps.Clone(changed[i].Attributes)
+		changed[i].Attributes[key] = value
+		if img, err := JoinPage(7, changed, theAuthor); err == nil && (!bytes.Equal(img.Data, noise(5000)) || img.Generation != 11) {
+			t.Errorf("%s=%q made another page valid", key, value)
 		}
 	})
 }

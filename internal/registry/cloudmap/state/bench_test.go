@@ -23,20 +23,20 @@ func BenchmarkPageEncode(b *testing.B) {
 	exports := benchPage()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := EncodePage("cls1", 7, time.Now().UnixMilli(), exports); err != nil {
+		if _, err := EncodePage(cls1, signerOf(cls1.UID), 7, time.Now().UnixMilli(), exports); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
 func BenchmarkPageDecode(b *testing.B) {
-	w, err := EncodePage("cls1", 7, time.Now().UnixMilli(), benchPage())
+	w, err := EncodePage(cls1, signerOf(cls1.UID), 7, time.Now().UnixMilli(), benchPage())
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		img, err := format.JoinPage(7, w.Instances)
+		img, err := format.JoinPage(7, w.Instances, testOutbox().author())
 		if err != nil {
 			b.Fatal(err)
 		}

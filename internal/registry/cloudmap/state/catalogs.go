@@ -12,18 +12,21 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 const (
-	// reordered is how long a record that is older than one seen before is taken for a late answer of Cloud Map, whose
-	// reads may be some seconds behind; after it the record counts, for a clock may have been set back.
-	reordered = 30 * time.Second
+	// aheadFor is how long a page may be later than the record. After that the record counts: the process that wrote the page may have ended
+	// before it announced it.
+	aheadFor = 30 * time.Second
 	// A page that cannot be read whole is tried at each poll at first, because Cloud Map may be a moment behind; then
 	// less and less often, up to maxRetry.
 	eagerRetries = 3
-	// goneReads is how often in a row a catalog must be seen to be empty or gone.
-	goneReads = 3
-	maxRetry  = 30 * time.Second
+	maxRetry     = 30 * time.Second
+	// copyReads is the number of reads of a catalog's record within the time until a cluster is stale.
+	copyReads = 4
+	// maxCopyBackoff is the longest pause between two reads of a catalog that does not exist, in pauses between reads of one that does.
+	maxCopyBackoff = 16
 )
 
 // Location is where the clusterset's records are.
@@ -32,49 +35,56 @@ type Location struct {
 	Namespace, CatalogID string
 	// IsNew is set if the own catalog was created now.
 	IsNew bool
-	// Catalogs are the catalogs of all clusters by cluster ID. They are not known if Unlisted is set.
-	Catalogs map[string]api.Service
-	Unlisted bool
 }
 
-// catalogs are what was read of each cluster of the clusterset, this one included. What cannot be read stays as it was.
+// catalogs are what was read of each cluster of the clusterset, this one included. Only a record or page that the cluster signed changes it;
+// what is missing, unreadable or older leaves it as it was.
 type catalogs struct {
 	identity mcs.Identity
-	poll     time.Duration
-	// forget is after how long a cluster is forgotten of which nothing but a catalog was ever seen.
-	forget time.Duration
-	// lag is how late reads may be.
-	lag      time.Duration
+	// registry is the name of the registry in the keyring.
+	registry         string
+	poll, staleAfter time.Duration
+	keyring          *trust.Keyring
+	// authors are those of the own records: this process and those before it.
+	authors  []format.Author
 	liveness *registry.Liveness
+	// refused is called for each version of a record that is refused.
+	refused func()
 
-	// synced is set by the first whole read of the members. incomplete says that it is not known yet who has a catalog.
-	synced, incomplete bool
-	clusters           map[string]*catalog
-	// departed are the last records of clusters that were removed a moment ago: what a late read shows of them is not news.
-	departed map[string]departure
-}
-
-// departure is when a cluster was removed, and the last record that was read of it.
-type departure struct {
-	at     time.Time
-	record format.Member
+	// synced is set by the first whole read of the members.
+	synced   bool
+	clusters map[string]*catalog
 }
 
 // catalog is one cluster's.
 type catalog struct {
-	// record is what the cluster said of itself last; without hasRecord none could be read yet.
+	// record is the latest record that is believed; without hasRecord there was none since this process started.
 	record    format.Member
 	hasRecord bool
-	// problem is what is wrong with its record, and unusable the record that has it.
+	// isCopy is set if record is the first one, and was read from the catalog: it may be old, so what it does not announce is not known to be absent.
+	isCopy bool
+	// left is set after the farewell of the cluster.
+	left bool
+	// shown is what service members had last, isShown is set if it has it now, and parsed and parseErr are what it is.
+	shown    map[string]string
+	isShown  bool
+	parsed   format.Member
+	parseErr error
+	// isMissing is set while service members has no record that counts: none, an older or a refused one, or one whose key is not proven.
+	isMissing bool
+	// problem is why the record in service members or its copy is refused. unproven is a record in service members with a key that the catalog must show.
 	problem  string
-	unusable map[string]string
-	// lastSeen is when the record was last seen to change, absentSince since when it is not there, behindSince since when
-	// it is older than record.
-	lastSeen, absentSince, behindSince time.Time
-	// gone is how often in a row its catalog was empty or not there.
-	gone int
-	retry
-	pages [format.PageCount]pageState
+	unproven *format.Member
+	// copyAt is when the copy of the record may be read again, copyFailures the number of reads in a row that showed none.
+	copyAt       time.Time
+	copyFailures int
+	// beats is set if the copy had a heartbeat since the last read of the members.
+	beats bool
+	// isUntracked is set from the first record until the next read of the members: liveness does not have the cluster yet.
+	isUntracked bool
+	// lastSeen is when the record was last seen to change.
+	lastSeen time.Time
+	pages    [format.PageCount]pageState
 }
 
 // retry says when something that could not be read is tried again.
@@ -97,6 +107,8 @@ type pageState struct {
 	generation int64
 	// digest of what was read; "" is a page that does not exist.
 	digest string
+	// author signed it.
+	author format.Author
 	// readAt is when it was read whole last, checkedAt when a read of it ended, whatever it showed. unjoined is the number of these reads in a row
 	// that showed no whole page as announced.
 	readAt, checkedAt time.Time
@@ -118,48 +130,111 @@ type pageState struct {
 	retry
 }
 
-func newCatalogs(identity mcs.Identity, staleAfter, poll, lag time.Duration) *catalogs {
-	return &catalogs{
-		identity: identity, poll: poll, forget: staleAfter, lag: lag, clusters: map[string]*catalog{}, departed: map[string]departure{},
-		liveness: registry.NewLiveness(identity.ClusterID, staleAfter),
+func newCatalogs(cfg Config) *catalogs {
+	c := &catalogs{
+		identity: cfg.Identity, registry: cfg.ClientName, poll: cfg.PollInterval, staleAfter: cfg.StaleAfter, keyring: cfg.Keyring,
+		clusters: map[string]*catalog{}, liveness: registry.NewLiveness(cfg.Identity.ClusterID, cfg.StaleAfter),
+		refused: func() { cfg.Metrics.CountRefusedRecord(cfg.ClientName) },
+	}
+	if cfg.Signer != nil {
+		for _, key := range cfg.Signer.Keys() {
+			c.addAuthor(format.Author{ClusterSetID: cfg.Identity.ClusterSetID, ClusterID: cfg.Identity.ClusterID, UID: cfg.Identity.UID, Key: key})
+		}
+	}
+	return c
+}
+
+// addAuthor adds an author of the own pages: a previous process with another key, or another cluster with this cluster's ID.
+func (c *catalogs) addAuthor(author format.Author) {
+	if !slices.Contains(c.authors, author) {
+		c.authors = append(c.authors, author)
 	}
 }
 
 // own is this cluster's catalog as the registry shows it, nil while it shows none.
 func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
 
-// members takes in a whole read of the members' records. Keys are added to changed.
-func (c *catalogs) members(now time.Time, instances []api.Instance, changed engine.Keys) {
-	maps.DeleteFunc(c.departed, func(_ string, d departure) bool { return now.Sub(d.at) >= reordered })
-	signs := map[string]bool{} // of each cluster that is present: whether it shows a new heartbeat
+// cluster returns the catalog of a cluster, a new one if nothing is known of it.
+func (c *catalogs) cluster(id string) *catalog {
+	if c.clusters[id] == nil {
+		c.clusters[id] = &catalog{}
+	}
+	return c.clusters[id]
+}
+
+// members takes in a whole read of the members' records. mine reports whether a record with this cluster's ID counts. Keys are added to changed.
+func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(format.Member) bool, changed engine.Keys) {
+	heartbeats := map[string]bool{}
+	present := map[string]bool{}
+	for _, cluster := range c.clusters {
+		cluster.isShown = false
+	}
 	for _, instance := range instances {
-		if mcs.ValidateClusterID(instance.ID) != nil {
+		id := instance.ID
+		if mcs.ValidateClusterID(id) != nil {
 			continue // not a member record: its instance ID is the cluster ID
 		}
-		if c.afterlife(instance) {
+		present[id] = true
+		if id == c.identity.ClusterID {
+			heartbeats[id] = c.ownMember(now, instance, mine, changed)
 			continue
 		}
-		signs[instance.ID] = c.member(now, instance, changed)
-	}
-	for id, cluster := range c.clusters {
-		if _, present := signs[id]; !present && id != c.identity.ClusterID {
-			c.missing(now, id, cluster, changed)
+		beats := c.member(now, instance, changed)
+		c.clusters[id].isShown = true
+		// A cluster with a key that is not proven yet is no member. One whose record is refused may be silent, which proves another key.
+		if cluster := c.clusters[id]; !cluster.left && (cluster.hasRecord || cluster.unproven == nil && cluster.problem != "") {
+			heartbeats[id] = beats || cluster.beats
 		}
 	}
-	for _, id := range c.liveness.ObserveHeartbeats(now, signs) {
+	for id, cluster := range c.clusters {
+		if !present[id] && id != c.identity.ClusterID {
+			cluster.isMissing, cluster.unproven = !cluster.left, nil
+			if cluster.hasRecord && !cluster.left {
+				heartbeats[id] = cluster.beats
+			}
+		}
+		cluster.beats = false
+	}
+	for id, beats := range heartbeats {
+		if cluster := c.clusters[id]; cluster.isUntracked {
+			cluster.isUntracked = false
+			if beats {
+				c.keysOf(id, changed)
+			}
+		}
+	}
+	for _, id := range c.liveness.ObserveHeartbeats(now, heartbeats) {
 		c.keysOf(id, changed)
 	}
 	c.synced = true
 }
 
-// afterlife reports whether a record is of a cluster that was removed a moment ago, and not later than that.
-func (c *catalogs) afterlife(instance api.Instance) bool {
-	d, ok := c.departed[instance.ID]
-	if !ok || c.clusters[instance.ID] != nil {
+// parse parses an instance of service members, unless it is as it was, and reports whether it differs.
+func (c *catalogs) parse(cluster *catalog, instance api.Instance) (differs bool) {
+	if cluster.shown != nil && maps.Equal(instance.Attributes, cluster.shown) {
 		return false
 	}
-	r, err := format.ParseMember(instance, c.identity.ClusterSetID)
-	return err == nil && r.UID == d.record.UID && !r.IsLaterThan(d.record)
+	cluster.parsed, cluster.parseErr = format.ParseMember(instance, c.identity.ClusterSetID)
+	cluster.shown = instance.Attributes
+	if cluster.parseErr != nil {
+		c.refused()
+	}
+	return true
+}
+
+// ownMember takes in the record with this cluster's ID if it counts, and reports whether it is a new heartbeat.
+func (c *catalogs) ownMember(now time.Time, instance api.Instance, mine func(format.Member) bool, changed engine.Keys) bool {
+	own := c.cluster(instance.ID)
+	c.parse(own, instance)
+	r := own.parsed
+	if own.parseErr != nil || !mine(r) {
+		return false
+	}
+	c.addAuthor(r.Author())
+	if own.hasRecord && r.Key == own.record.Key && own.record.IsLaterThan(r) {
+		return false // a late read, or a replay
+	}
+	return own.take(now, r, false, changed) && c.synced
 }
 
 // unannounced notes that there is no record with this cluster's ID, and no cluster has claimed it: nothing is announced, and what is
@@ -170,20 +245,192 @@ func (c *catalogs) unannounced() {
 	}
 }
 
-// member takes in a cluster's record, and reports whether it is a new heartbeat.
-func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.Keys) (sign bool) {
-	cluster := c.clusters[instance.ID]
-	if cluster == nil {
-		cluster = &catalog{}
-		c.clusters[instance.ID] = cluster
+// member takes in what service members has of another cluster, and reports whether it is a new heartbeat.
+func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.Keys) (beats bool) {
+	id := instance.ID
+	cluster := c.cluster(id)
+	isNew := cluster.shown == nil
+	differs := c.parse(cluster, instance)
+	r := cluster.parsed
+	cluster.problem, cluster.unproven, cluster.isMissing = "", nil, true
+	if err := cluster.parseErr; err != nil {
+		cluster.problem = registry.RefusedProblem("the member record", err)
+		// A later version that writes what this one cannot use is alive all the same.
+		return differs && cluster.hasRecord && r.Key == cluster.record.Key
 	}
-	isNew := !cluster.hasRecord && cluster.unusable == nil // a catalog may be known before the record that goes with it
-	cluster.absentSince = time.Time{}
-	written := cluster.takeRecord(now, instance, c.identity.ClusterSetID, changed)
-	if written || isNew {
-		cluster.lastSeen = now
+	if cluster.hasRecord && r.Key == cluster.record.Key {
+		if cluster.record.IsLaterThan(r) {
+			return false // a late read, or a replay
+		}
+		return c.believe(now, cluster, r, changed)
 	}
-	return written && (c.synced || !isNew) // what was there before us may be old
+	verdict, err := c.check(id, r)
+	last := c.keyring.Last(c.registry, id, r.Key)
+	switch {
+	case last.After(r.Time()):
+		return false // a replay
+	case r.Time() == last && c.keyring.HasEnded(id), verdict == trust.Unknown && r.Farewell && isNew:
+		cluster.left = true // its farewell, or its last record before it was forgotten
+		return false
+	case verdict == trust.Accepted:
+		return c.believe(now, cluster, r, changed)
+	case verdict == trust.Unknown:
+		cluster.unproven = &r
+		return false
+	}
+	cluster.problem = registry.RefusedProblem("the member record", err)
+	return false
+}
+
+// check returns whether the key of a record is the cluster's.
+func (c *catalogs) check(id string, r format.Member) (trust.Verdict, error) {
+	return c.keyring.Check(trust.Presented{ClusterID: id, Key: r.Key, Succession: r.Succession, Silent: c.liveness.IsStale(id)})
+}
+
+// believe takes in a record in service members that the cluster signed, and reports whether it is a new heartbeat.
+func (c *catalogs) believe(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) (beats bool) {
+	isFirst := !cluster.hasRecord
+	cluster.isMissing = false
+	written := c.observe(now, cluster, r, false, changed)
+	return written && (c.synced || !isFirst) // what was there before this process may be old
+}
+
+// observe takes in a record that another cluster signed, and reports whether it is another one than before.
+func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isCopy bool, changed engine.Keys) (written bool) {
+	if cluster.hasRecord && cluster.record.Key != r.Key || cluster.left {
+		c.liveness.Remove(r.ClusterID) // its previous key was silent
+		cluster.isUntracked = true
+	}
+	cluster.isUntracked = cluster.isUntracked || !cluster.hasRecord
+	written = cluster.take(now, r, isCopy, changed)
+	if !written {
+		return false
+	}
+	c.keyring.Observe(trust.Record{
+		Registry: c.registry, ClusterID: r.ClusterID, UID: r.UID, Key: r.Key, At: r.Time(), Farewell: r.Farewell,
+	})
+	cluster.left = r.Farewell
+	if r.Farewell {
+		cluster.isMissing = false
+		c.liveness.Remove(r.ClusterID)
+	}
+	return true
+}
+
+// take takes in a record, and reports whether it is another one than before.
+func (c *catalog) take(now time.Time, r format.Member, isCopy bool, changed engine.Keys) (written bool) {
+	written = !c.hasRecord || !r.IsSameWrite(c.record)
+	before := c.record
+	c.isCopy = isCopy && (!c.hasRecord || c.isCopy && !written)
+	c.record, c.hasRecord = r, true
+	if written {
+		c.lastSeen = now
+	}
+	for i := range c.pages {
+		p := &c.pages[i]
+		if before.UID != r.UID || before.Key != r.Key {
+			p.generation = min(p.generation, r.Generation) // by another clock
+		}
+		isNews := before.Pages[i] != r.Pages[i] || before.Key != r.Key
+		if isNews {
+			p.retry, p.unjoined = retry{}, 0
+		}
+		if isNews && c.shows(i) {
+			diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
+		}
+		if r.Pages[i] == "" && (r.Farewell || !c.isCopy && p.removedBy(now, r)) {
+			p.remove(r.Generation, changed)
+		}
+	}
+	return written
+}
+
+// copyRead takes in the copy of the record in the catalog of another cluster, nil if there is none or err if it is not signed. It counts like the record
+// in service members, and the catalog proves that the key is the cluster's.
+func (c *catalogs) copyRead(now time.Time, id string, r *format.Member, err error, changed engine.Keys) {
+	cluster := c.clusters[id]
+	if cluster == nil || id == c.identity.ClusterID {
+		return // forgotten meanwhile
+	}
+	pause := c.staleAfter / copyReads
+	cluster.copyFailures++
+	switch {
+	case cluster.unproven != nil && cluster.copyFailures <= eagerRetries:
+		pause = 0
+	case cluster.unproven != nil:
+		pause = min(pause, c.poll<<min(cluster.copyFailures-eagerRetries, 10))
+	case r == nil && err == nil && !cluster.hasRecord:
+		pause *= time.Duration(min(cluster.copyFailures, maxCopyBackoff))
+	}
+	cluster.copyAt = now.Add(pause)
+	if r != nil && c.takeCopy(now, cluster, *r, changed) {
+		cluster.copyFailures = 0
+	}
+	if u := cluster.unproven; u != nil {
+		c.prove(now, cluster, *u, changed)
+	}
+}
+
+// takeCopy takes in a copy of a record, and reports whether the cluster signed it.
+func (c *catalogs) takeCopy(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) bool {
+	id := r.ClusterID
+	if cluster.hasRecord && r.Key == cluster.record.Key && !r.IsLaterThan(cluster.record) {
+		return true
+	}
+	verdict, err := c.check(id, r)
+	if verdict == trust.Refused {
+		cluster.problem = registry.RefusedProblem("the record in its catalog", err)
+		return false
+	}
+	last := c.keyring.Last(c.registry, id, r.Key)
+	if last.After(r.Time()) || last == r.Time() && c.keyring.HasEnded(id) {
+		return true // a replay, or what was forgotten
+	}
+	isFirst := !cluster.hasRecord
+	cluster.beats = c.observe(now, cluster, r, true, changed) && !isFirst
+	return true
+}
+
+// prove takes in a record in service members whose key the catalog has to show.
+func (c *catalogs) prove(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) {
+	verdict, err := c.check(r.ClusterID, r)
+	switch {
+	case verdict == trust.Accepted:
+		cluster.unproven, cluster.problem, cluster.copyFailures = nil, "", 0
+		if !cluster.hasRecord || r.Key == cluster.record.Key && r.IsLaterThan(cluster.record) {
+			c.believe(now, cluster, r, changed)
+		}
+		cluster.isMissing = cluster.record.IsLaterThan(r)
+	case verdict == trust.Unknown && cluster.copyFailures > 1: // once may be late
+		cluster.problem = registry.RefusedProblem("the member record", fmt.Errorf("it is signed with key %s, which the cluster's catalog does not show", r.Key))
+	case verdict == trust.Refused:
+		cluster.problem = registry.RefusedProblem("the member record", err)
+	}
+}
+
+// copyDue returns the clusters whose copy of the record has to be read: the record in service members is missing or does not count, or a key
+// has to be proven.
+func (c *catalogs) copyDue(now time.Time, id string, cluster *catalog) bool {
+	isDue := cluster.isMissing && !cluster.left || cluster.unproven != nil
+	return isDue && id != c.identity.ClusterID && !now.Before(cluster.copyAt)
+}
+
+// seek makes the reader search for the imported clusters of which this process has seen nothing: their catalogs may have what service members
+// lacks.
+func (c *catalogs) seek(imported []string) {
+	for _, id := range imported {
+		if c.clusters[id] == nil && id != c.identity.ClusterID && mcs.ValidateClusterID(id) == nil && !c.keyring.HasEnded(id) {
+			c.clusters[id] = &catalog{isMissing: true}
+		}
+	}
+}
+
+// forget drops a cluster until its next record.
+func (c *catalogs) forget(id string, changed engine.Keys) {
+	c.keysOf(id, changed)
+	c.liveness.Remove(id)
+	delete(c.clusters, id)
+	c.keyring.Forget(id)
 }
 
 // keysOf adds the keys of a cluster's exports.
@@ -195,134 +442,6 @@ func (c *catalogs) keysOf(id string, keys engine.Keys) {
 			}
 		}
 	}
-}
-
-// takeRecord takes in what service members has of a cluster, and reports whether it was written since it was read last.
-func (c *catalog) takeRecord(now time.Time, instance api.Instance, clusterSetID string, changed engine.Keys) (written bool) {
-	r, err := format.ParseMember(instance, clusterSetID)
-	if err == nil {
-		c.problem, c.unusable = "", nil
-		return c.take(now, r, changed)
-	}
-	// Who writes what we cannot use, as a later version may, lives all the same.
-	written = !maps.Equal(instance.Attributes, c.unusable)
-	c.problem, c.unusable = fmt.Sprintf("the record in service %s cannot be used: %v", format.MembersService, err), instance.Attributes
-	return written
-}
-
-// take takes in a cluster's record, unless it is an answer that comes late, and reports whether it is another one than before.
-func (c *catalog) take(now time.Time, r format.Member, changed engine.Keys) (written bool) {
-	if c.late(now, r) {
-		return false
-	}
-	written = !c.hasRecord || !r.IsSameWrite(c.record)
-	before := c.record
-	c.record, c.hasRecord = r, true
-	for i := range c.pages {
-		p := &c.pages[i]
-		if before.UID != r.UID {
-			p.generation = min(p.generation, r.Generation) // by another clock
-		}
-		isNews := before.Pages[i] != r.Pages[i]
-		if isNews {
-			p.retry, p.unjoined = retry{}, 0
-		}
-		if isNews && c.shows(i) {
-			diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
-		}
-		if r.Pages[i] == "" && p.removedBy(now, r) {
-			p.remove(r.Generation, changed)
-		}
-	}
-	return written
-}
-
-// late reports whether a record is older than the one that is known, and has not been so for long.
-func (c *catalog) late(now time.Time, r format.Member) bool {
-	if !c.hasRecord || r.UID != c.record.UID || !c.record.IsLaterThan(r) {
-		c.behindSince = time.Time{}
-		return false
-	}
-	if c.behindSince.IsZero() {
-		c.behindSince = now
-	}
-	if now.Sub(c.behindSince) < reordered {
-		return true
-	}
-	c.behindSince = time.Time{}
-	for i := range c.pages {
-		c.pages[i].generation = min(c.pages[i].generation, r.Generation)
-	}
-	return false
-}
-
-// missing handles a cluster whose record is not there. One that leaves says first that it has no pages; otherwise its
-// exports stay until its catalog is seen to be empty (absent, verified), and it becomes stale like any other.
-func (c *catalogs) missing(now time.Time, id string, cluster *catalog, changed engine.Keys) {
-	if cluster.absentSince.IsZero() {
-		cluster.absentSince, cluster.retry, cluster.gone = now, retry{}, 0
-	}
-	left := cluster.hasRecord && cluster.record.Pages == format.Digests{}
-	forgotten := !cluster.hasRecord && cluster.problem == "" && now.Sub(cluster.absentSince) >= c.forget
-	if left || forgotten {
-		c.remove(now, id, changed)
-	}
-}
-
-// suspect takes in, before the first read of the members or as soon as it is known, who has a catalog. A cluster whose record is not
-// there, but whose catalog is, may have left or not: what it exports is unknown until its catalog is seen to be empty, or until it has
-// been silent for as long as makes a cluster stale.
-func (c *catalogs) suspect(location Location) {
-	if c.synced && !c.incomplete {
-		return
-	}
-	c.incomplete = location.Unlisted
-	for id := range location.Catalogs {
-		if c.clusters[id] == nil && id != c.identity.ClusterID {
-			c.clusters[id] = &catalog{}
-		}
-	}
-}
-
-// absent are the clusters without a record of which it has to be seen whether they have a catalog.
-func (c *catalogs) absent(now time.Time) []string {
-	var ids []string
-	for id, cluster := range c.clusters {
-		if !cluster.absentSince.IsZero() && !now.Before(cluster.retryAt) {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-// verified takes in what the catalog of a cluster without a record was seen to have. One that is empty or gone, which is also
-// what missing permissions, late reads and half of an answer look like, has to be so several times in a row.
-func (c *catalogs) verified(now time.Time, id string, hasPages bool, changed engine.Keys) {
-	cluster := c.clusters[id]
-	if cluster == nil || cluster.absentSince.IsZero() {
-		return
-	}
-	if hasPages {
-		cluster.gone = 0
-	} else {
-		cluster.gone++
-	}
-	// What was written a moment ago may not be there yet, neither the record nor the pages.
-	certain := now.Sub(cluster.absentSince) >= c.lag
-	if certain && cluster.gone >= goneReads {
-		c.remove(now, id, changed)
-		return
-	}
-	cluster.failed(now, c.poll)
-}
-
-func (c *catalogs) remove(now time.Time, id string, changed engine.Keys) {
-	if cluster := c.clusters[id]; cluster != nil && cluster.hasRecord {
-		c.departed[id] = departure{now, cluster.record}
-	}
-	c.keysOf(id, changed)
-	c.liveness.Remove(id)
-	delete(c.clusters, id)
 }
 
 // wanted are the pages of a cluster that have to be read: what is announced is not what was read.
@@ -357,7 +476,7 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 	p := &cluster.pages[page]
 	p.stored = max(p.stored, format.CountParts(page, instances))
 	p.checkedAt = now
-	img, err := format.JoinPage(page, instances)
+	img, err := format.JoinPage(page, instances, c.authorsOf(id)...)
 	var decoded record.Page
 	if err == nil {
 		decoded, err = record.Decode(img.Data, id)
@@ -382,10 +501,18 @@ func (c *catalogs) page(now time.Time, id string, page int, instances []api.Inst
 	}
 }
 
+// authorsOf returns the authors of a cluster's pages.
+func (c *catalogs) authorsOf(id string) []format.Author {
+	if id == c.identity.ClusterID {
+		return c.authors
+	}
+	return []format.Author{c.clusters[id].record.Author()}
+}
+
 // checkOrder returns an error if the image is that of a late read, also if it shows what is announced: a page may be read before the record that
 // announces it.
 func (p *pageState) checkOrder(now time.Time, img format.Page) error {
-	if p.read && img.Generation < p.generation && now.Sub(p.readAt) < reordered {
+	if p.read && img.Generation < p.generation && now.Sub(p.readAt) < aheadFor {
 		return fmt.Errorf("generation %d is there, which is older than generation %d that was read before", img.Generation, p.generation)
 	}
 	return nil
@@ -405,7 +532,7 @@ func (p *pageState) take(now time.Time, page int, img format.Page, decoded recor
 	}
 	diff(p.exports, exports, changed)
 	*p = pageState{
-		read: true, readAt: now, checkedAt: now, generation: img.Generation, digest: img.Digest, parts: img.Parts, stored: p.stored,
+		read: true, readAt: now, checkedAt: now, generation: img.Generation, digest: img.Digest, author: img.Author, parts: img.Parts, stored: p.stored,
 		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: append(decoded.Problems, problems...),
 	}
 }
@@ -426,7 +553,7 @@ func belonging(page int, list []mcs.Export) (exports map[mcs.Key]mcs.Export, pro
 // ahead reports whether what was read of the page is expected to be announced yet, being later than the record. It is not for ever:
 // the process that wrote it may have ended before it could, and the next one's clock may be behind.
 func (p *pageState) ahead(now time.Time, r format.Member) bool {
-	return p.generation > r.Generation && now.Sub(p.readAt) < reordered
+	return p.generation > r.Generation && now.Sub(p.readAt) < aheadFor
 }
 
 // removedBy reports whether a record that does not announce the page is news of its end.
@@ -458,7 +585,7 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, changed engine
 	for i := range own.pages {
 		p := &own.pages[i]
 		p.stored = format.CountParts(i, byPage[i])
-		img, err := format.JoinPage(i, byPage[i])
+		img, err := format.JoinPage(i, byPage[i], c.authors...)
 		switch {
 		case err == nil && p.read && img.Digest == p.digest:
 			p.lost = false
@@ -491,18 +618,19 @@ func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
 	}
 }
 
-// look is what the others' catalogs have of key.
-func (c *catalogs) look(key mcs.Key) (view registry.View) {
+// look is what the others' catalogs have of key, which was imported from these clusters. A cluster without a record since this process started is
+// unseen if it was imported from. Else it is not known to export anything.
+func (c *catalogs) look(key mcs.Key, imported []string) (view registry.View) {
 	page := format.PageOf(key)
-	view.Incomplete = c.incomplete
 	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
-		if id == c.identity.ClusterID {
+		cluster := c.clusters[id]
+		if id == c.identity.ClusterID || !cluster.hasRecord {
 			continue
 		}
-		p := &c.clusters[id].pages[page]
+		p := &cluster.pages[page]
 		exp, ok := p.exports[key]
 		if !ok {
-			if !p.knows(key) {
+			if !p.knows(key) && !cluster.isCopy {
 				view.Unknown = append(view.Unknown, id)
 			}
 			continue
@@ -510,23 +638,42 @@ func (c *catalogs) look(key mcs.Key) (view registry.View) {
 		view.Exports = append(view.Exports, exp)
 		if c.liveness.IsStale(id) {
 			view.Stale = append(view.Stale, id)
-		} else if c.liveness.IsUnknown(id) {
+		} else if c.liveness.IsUnknown(id) || cluster.isUntracked {
 			view.LivenessUnknown = append(view.LivenessUnknown, id)
 		}
 	}
+	view.Unseen = engine.Unseen(imported, func(id string) bool {
+		cluster := c.clusters[id]
+		isSeen := cluster != nil && cluster.hasRecord && (!cluster.isCopy || cluster.pages[page].knows(key))
+		return id == c.identity.ClusterID || isSeen || c.keyring.HasEnded(id)
+	})
 	return view
 }
 
-// lookFor is look for a lookup.
-func (c *catalogs) lookFor(key mcs.Key, _ []string) registry.View { return c.look(key) }
+// expiredFarewells returns the clusters whose farewell in service members is older than farewellLifetime, if this cluster is the live one with the lowest
+// ID: it removes them.
+func (c *catalogs) expiredFarewells(wall time.Time) (ids []string) {
+	for id, cluster := range c.clusters {
+		if id < c.identity.ClusterID && c.live(id) {
+			return nil
+		}
+		if cluster.left && cluster.isShown && cluster.parsed.Farewell && wall.Sub(cluster.parsed.HeartbeatTime()) >= farewellLifetime {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// farewellLifetime is how long farewells stay for clusters that are down.
+const farewellLifetime = 7 * 24 * time.Hour
 
 // list are the members, sorted.
 func (c *catalogs) list() []registry.Member {
 	var members []registry.Member
 	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
 		cluster := c.clusters[id]
-		if !cluster.hasRecord && cluster.problem == "" {
-			continue // this cluster, before it has joined
+		if cluster.left || !cluster.hasRecord && cluster.problem == "" {
+			continue // it has left, or no record of it counts yet
 		}
 		members = append(members, registry.Member{
 			ClusterID: id,
@@ -551,8 +698,8 @@ func (c *catalog) problems() []string {
 	if c.record.ContactProblem != "" {
 		lines = append(lines, c.record.ContactProblem)
 	}
-	if !c.absentSince.IsZero() {
-		lines = append(lines, "the record in service "+format.MembersService+" is gone, but the cluster did not leave")
+	if c.isMissing && c.hasRecord && c.problem == "" {
+		lines = append(lines, "the record in service "+format.MembersService+" is missing or older than the one last read, but the cluster did not leave")
 	}
 	for i := range c.pages {
 		p := &c.pages[i]
@@ -570,7 +717,7 @@ func (c *catalog) problems() []string {
 // live reports whether a cluster has a record with recent heartbeats.
 func (c *catalogs) live(id string) bool {
 	cluster := c.clusters[id]
-	return cluster.hasRecord && cluster.absentSince.IsZero() && !c.liveness.IsStale(id)
+	return cluster.hasRecord && !cluster.left && !cluster.isMissing && !c.liveness.IsStale(id)
 }
 
 // behind reports whether the next read may show a page that is announced. A page that failed several times has its own backoff.

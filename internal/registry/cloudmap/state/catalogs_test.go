@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -14,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // story is what cluster cls2 writes and cls1 reads, in virtual time.
@@ -28,11 +30,20 @@ type story struct {
 
 func newStory(t *testing.T) *story {
 	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	return &story{
-		t: t, now: now, catalogs: newCatalogs(cls1, 2*time.Minute, time.Second, 2*time.Second), pages: map[int][]api.Instance{},
-		record: format.Member{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Joined: now, Generation: 100, Heartbeat: 1},
+	s := &story{
+		t: t, now: now, catalogs: newCatalogs(testConfig()), pages: map[int][]api.Instance{},
+		record: format.Member{
+			ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signerOf("uid-2").Key(), Joined: now, Generation: 100, Heartbeat: 1, Process: "1-cls2",
+		},
 	}
+	s.catalogs.keyring.Observe(trust.Record{Registry: "", ClusterID: "cls2", UID: "uid-2", Key: s.record.Key})
+	return s
 }
+
+var cls2 = mcs.Identity{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2"}
+
+// anyRecord lets every record with the own ID count.
+func anyRecord(format.Member) bool { return true }
 
 // write writes a page without announcing it.
 func (s *story) write(generation int64, page int, exports ...mcs.Export) string {
@@ -41,7 +52,7 @@ func (s *story) write(generation int64, page int, exports ...mcs.Export) string 
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	parts, err := format.SplitPage("cls2", page, generation, data)
+	parts, err := format.SplitPage(cls2, signerOf("uid-2"), page, generation, data)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -60,10 +71,10 @@ func (s *story) publish(generation int64, page int, exports ...mcs.Export) {
 func (s *story) members(records ...format.Member) []string {
 	var instances []api.Instance
 	for _, r := range records {
-		instances = append(instances, r.Instance())
+		instances = append(instances, r.Instance(signerOf(r.UID)))
 	}
 	changed := engine.Keys{}
-	s.catalogs.members(s.now, instances, changed)
+	s.catalogs.members(s.now, instances, anyRecord, changed)
 	return names(changed)
 }
 
@@ -87,10 +98,12 @@ func names(keys engine.Keys) []string {
 
 // state is "2 endpoints", "none" or "unknown".
 func (s *story) state(key mcs.Key) string {
-	view := s.catalogs.look(key)
+	view := s.catalogs.look(key, []string{"cls2"})
 	switch {
 	case len(view.Unknown) > 0:
 		return "unknown"
+	case len(view.Unseen) > 0:
+		return "unseen"
 	case len(view.Exports) == 0:
 		return "none"
 	}
@@ -267,7 +280,7 @@ func TestUnreadablePages(t *testing.T) {
 // garbage announces a page of these bytes.
 func (s *story) garbage(generation int64, data []byte) {
 	s.t.Helper()
-	parts, err := format.SplitPage("cls2", thePage, generation, data)
+	parts, err := format.SplitPage(cls2, signerOf("uid-2"), thePage, generation, data)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -315,65 +328,394 @@ func TestVanishedRecord(t *testing.T) {
 		s.members()
 		s.expect("gone, back and gone", theKey, "•")
 	})
-	t.Run("goes at once when it had announced nothing", func(t *testing.T) {
+	t.Run("stays after it had announced nothing", func(t *testing.T) {
 		s := begin(t)
 		s.record.Pages, s.record.Generation = format.Digests{}, 101
 		s.notified("announcing nothing", s.members(s.record), "web-0")
 		s.members()
+		if len(s.catalogs.list()) != 1 {
+			t.Error("it is no member any more, and did not say farewell")
+		}
+	})
+	t.Run("stays however long its catalog is empty", func(t *testing.T) {
+		s := begin(t)
+		for range 100 {
+			s.now = s.now.Add(10 * time.Second)
+			s.notified("record and catalog gone", s.members())
+			s.catalogs.copyRead(s.now, "cls2", nil, nil, engine.Keys{})
+		}
+		s.expect("record and catalog gone", theKey, "•")
+	})
+}
+
+// farewell makes the record of cls2 its farewell.
+func (s *story) farewell() {
+	s.record.Pages, s.record.Farewell = format.Digests{}, true
+	s.record.Generation++
+	s.record.Heartbeat++
+}
+
+func TestFarewell(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	s.members(s.record)
+	s.read()
+	before := s.record
+	s.farewell()
+	s.notified("its farewell", s.members(s.record), "web-0")
+	gone := func(what string) {
+		t.Helper()
+		s.expect(what, theKey, "none")
 		if len(s.catalogs.list()) != 0 {
-			t.Error("it is still a member")
+			t.Errorf("%s: the members are %v", what, s.catalogs.list())
 		}
-	})
-	t.Run("does not come back with a late answer", func(t *testing.T) {
-		s := begin(t)
-		before := s.record
-		s.record.Pages, s.record.Generation = format.Digests{}, 101
-		s.members(s.record)
-		s.members()
-		for _, late := range []format.Member{before, s.record} {
-			s.now = s.now.Add(time.Second)
-			s.members(late)
-			if len(s.catalogs.list()) != 0 {
-				t.Errorf("generation %d is a member again", late.Generation)
+	}
+	gone("its farewell")
+	s.members()
+	gone("its farewell removed")
+	s.members(before)
+	gone("a replay of the record before")
+	if reads := s.reads(); len(reads) != 0 {
+		t.Errorf("reads %v of a cluster that left", reads)
+	}
+
+	restarted := newStory(t)
+	restarted.catalogs.keyring = s.catalogs.keyring
+	restarted.members(s.record)
+	restarted.expect("after a restart", theKey, "none")
+	restarted.members(before)
+	restarted.expect("after a restart, a replay", theKey, "none")
+
+	again := before
+	again.Heartbeat = s.record.Heartbeat + 1
+	for _, reader := range []*story{restarted, s} {
+		reader.pages = s.pages
+		if reader == restarted {
+			reader.members(again)
+			reader.expect("back, before the catalog was read", theKey, "none")
+			reader.copyOf(again)
+		} else {
+			reader.members(again)
+		}
+		reader.read()
+		reader.expect("back", theKey, "•")
+	}
+}
+
+// reads returns what cls1 would read of cls2's catalog.
+func (s *story) reads() (reads []string) {
+	for id, cluster := range s.catalogs.clusters {
+		if id != "cls1" && s.catalogs.copyDue(s.now, id, cluster) {
+			reads = append(reads, id+" record")
+		}
+		for _, page := range cluster.wanted(s.now) {
+			reads = append(reads, id+" "+format.PageName(page))
+		}
+	}
+	return reads
+}
+
+// copyOf makes cls1 read a copy of a record in the catalog of cls2, and returns the keys that it notifies of.
+func (s *story) copyOf(r format.Member) []string {
+	s.t.Helper()
+	found, err := format.FindCopy([]api.Instance{format.CopyOf(r.Instance(signerOf(r.UID)))}, "cls2", "set1")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	changed := engine.Keys{}
+	s.catalogs.copyRead(s.now, "cls2", found, nil, changed)
+	return names(changed)
+}
+
+// TestForgedRecords: whatever others write under the ID of cls2, its exports stay, and its copy in the catalog keeps it alive.
+func TestForgedRecords(t *testing.T) {
+	forged := func(change func(*format.Member)) func(*story) api.Instance {
+		return func(s *story) api.Instance {
+			r := s.record
+			r.Pages, r.Generation, r.Heartbeat = format.Digests{}, r.Generation+1, r.Heartbeat+1
+			change(&r)
+			return r.Instance(signerOf("attacker"))
+		}
+	}
+	changed := func(key, value string) func(*story) api.Instance {
+		return func(s *story) api.Instance {
+			instance := s.record.Instance(signerOf("uid-2"))
+			instance.Attributes[key] = value
+			return instance
+		}
+	}
+	tests := map[string]func(*story) api.Instance{
+		"no pages":               forged(func(*format.Member) {}),
+		"a farewell":             forged(func(r *format.Member) { r.Farewell = true }),
+		"another UID":            forged(func(r *format.Member) { r.UID = "attacker" }),
+		"pages removed":          changed(format.AttrPages, ""),
+		"a later generation":     changed(format.AttrGeneration, "500"),
+		"a farewell added":       changed(format.AttrFarewell, "true"),
+		"without a signature":    changed(format.AttrSignature, ""),
+		"another key":            changed(format.AttrKey, signerOf("attacker").Key().String()),
+		"nothing that it should": func(*story) api.Instance { return api.Instance{ID: "cls2", Attributes: map[string]string{"A": "b"}} },
+		"a replay": func(s *story) api.Instance {
+			r := s.record
+			r.Pages, r.Generation, r.Heartbeat = format.Digests{}, 1, 0
+			return r.Instance(signerOf("uid-2"))
+		},
+	}
+	for name, forge := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			s.publish(100, thePage, web(1))
+			s.pass(1, true)
+			s.read()
+			s.record.Heartbeat++
+			s.pass(1, true)
+			s.lives("before", "live")
+			instance := forge(s)
+			for i := range 300 {
+				s.now = s.now.Add(time.Second)
+				changed := engine.Keys{}
+				s.catalogs.members(s.now, []api.Instance{s.ownRecord(), instance}, anyRecord, changed)
+				s.notified("forged", names(changed))
+				if i%12 == 0 {
+					s.record.Heartbeat++
+				}
+				if slices.Contains(s.reads(), "cls2 record") {
+					s.copyOf(s.record)
+				}
 			}
+			s.expect("forged", theKey, "•")
+			s.lives("forged", "live")
+			if m := s.catalogs.list()[1]; len(m.Problems) == 0 {
+				t.Error("no problem is reported")
+			}
+			s.publish(200, thePage, web(2))
+			s.members(s.record)
+			s.read()
+			s.expect("its own record is back", theKey, "••")
+			if m := s.catalogs.list()[1]; len(m.Problems) != 0 {
+				t.Errorf("problems are still reported: %q", m.Problems)
+			}
+		})
+	}
+}
+
+// TestForgedPages: a page that the cluster did not sign is not used.
+func TestForgedPages(t *testing.T) {
+	for name, forge := range map[string]func(s *story, data []byte) []api.Instance{
+		"another key": func(_ *story, data []byte) []api.Instance { return mustSplit(cls2, "attacker", thePage, 200, data) },
+		"another UID": func(_ *story, data []byte) []api.Instance {
+			return mustSplit(mcs.Identity{ClusterID: "cls2", ClusterSetID: "set1", UID: "x"}, "uid-2", thePage, 200, data)
+		},
+		"another cluster": func(_ *story, data []byte) []api.Instance {
+			return mustSplit(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-2"}, "uid-2", thePage, 200, data)
+		},
+		"another page": func(_ *story, data []byte) []api.Instance { return mustSplit(cls2, "uid-2", thePage, 200, data) },
+		"a later generation": func(_ *story, data []byte) []api.Instance {
+			parts := mustSplit(cls2, "uid-2", thePage, 100, data)
+			parts[0].Attributes[format.AttrGeneration] = "300"
+			return parts
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			s.publish(100, thePage, web(1))
+			s.members(s.record)
+			s.read()
+			data, err := record.Encode(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			parts := forge(s, data)
+			if name == "another page" {
+				parts = mustSplit(cls2, "uid-2", (thePage+1)%format.PageCount, 200, data)
+				parts[0].ID, parts[0].Attributes[format.AttrPage] = format.PartID(thePage, 0), format.PageName(thePage)
+			}
+			changed := engine.Keys{}
+			s.catalogs.page(s.now, "cls2", thePage, parts, changed)
+			s.notified("forged", names(changed))
+			s.expect("forged", theKey, "•")
+		})
+	}
+}
+
+func mustSplit(identity mcs.Identity, signer string, page int, generation int64, data []byte) []api.Instance {
+	parts, err := format.SplitPage(identity, signerOf(signer), page, generation, data)
+	if err != nil {
+		panic(err)
+	}
+	return parts
+}
+
+// TestKeyOfNewCluster: a key counts when the catalog shows it.
+func TestKeyOfNewCluster(t *testing.T) {
+	s := newStory(t)
+	s.catalogs.keyring = newKeyring() // has not seen cls2
+	s.publish(100, thePage, web(1))
+	s.members(s.record)
+	s.wanted("its key is not proven")
+	s.expect("its key is not proven", theKey, "unseen")
+	if got := s.reads(); !slices.Equal(got, []string{"cls2 record"}) {
+		t.Fatalf("reads %v, want the copy of the record", got)
+	}
+	copied := s.record
+	copied.Pages, copied.Generation = format.Digests{}, 50
+	copied.Heartbeat--
+	s.copyOf(copied)
+	s.wanted("its key is proven", thePage)
+	s.read()
+	s.expect("its key is proven", theKey, "•")
+	if got := s.reads(); len(got) != 0 {
+		t.Errorf("reads %v when all is read", got)
+	}
+	s.lives("at first sight", "unheard")
+	s.record.Heartbeat++
+	s.pass(1, true)
+	s.record.Heartbeat++
+	s.pass(1, true)
+	s.lives("with heartbeats", "live")
+}
+
+// TestKeyNotInCatalog: another writer gives a cluster that is not known yet a false key.
+func TestKeyNotInCatalog(t *testing.T) {
+	s := newStory(t)
+	s.catalogs.keyring = newKeyring()
+	s.publish(100, thePage, web(1))
+	forged := s.record.Instance(signerOf("attacker"))
+	reads := 0
+	for range 300 {
+		s.now = s.now.Add(time.Second)
+		s.catalogs.members(s.now, []api.Instance{forged}, anyRecord, engine.Keys{})
+		if slices.Contains(s.reads(), "cls2 record") {
+			s.copyOf(s.record)
+			reads++
 		}
-		again := s.record
-		again.Heartbeat++
-		s.members(again)
-		if len(s.catalogs.list()) != 1 {
-			t.Error("back at once, and no member")
+		s.read()
+	}
+	s.expect("its catalog has its own key", theKey, "•")
+	if reads > 14 {
+		t.Errorf("its catalog was read %d times in 300 s", reads)
+	}
+	if m := s.catalogs.list()[0]; len(m.Problems) != 1 || !registry.IsRefused(m.Problems[0]) {
+		t.Errorf("problems %q, want a refused record", m.Problems)
+	}
+}
+
+// TestRebuiltCluster: a cluster with another key under the same ID takes its place after the previous key has been silent for long enough.
+func TestRebuiltCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStory(t)
+		s.now = time.Now()
+		s.publish(100, thePage, web(1))
+		s.pass(1, true)
+		s.read()
+		s.record.Heartbeat++
+		s.pass(1, true)
+		rebuilt := s.record
+		rebuilt.UID, rebuilt.Process, rebuilt.Pages, rebuilt.Generation = "uid-9", "2-cls2", format.Digests{}, 500
+		s.record = rebuilt
+		for range 119 {
+			time.Sleep(time.Second)
+			s.pass(1, true)
+			s.copyOf(s.record)
+			s.expect("the previous key is not silent for long", theKey, "•")
 		}
-		s.members()
-		s.now = s.now.Add(reordered)
-		s.members(before)
-		if len(s.catalogs.list()) != 1 {
-			t.Error("there for long, and no member")
+		time.Sleep(20 * time.Second)
+		s.pass(20, true)
+		s.copyOf(s.record)
+		s.pass(1, true)
+		s.expect("the previous key is silent", theKey, "none")
+		if got := s.catalogs.list()[1]; got.UID != "uid-9" || len(got.Problems) != 0 {
+			t.Errorf("the member is %+v", got)
 		}
 	})
-	t.Run("goes when its catalog is empty too, time and again", func(t *testing.T) {
-		s := begin(t)
-		s.members()
-		if got := s.catalogs.absent(s.now); !slices.Equal(got, []string{"cls2"}) {
-			t.Fatalf("clusters %v have to be verified, want cls2", got)
+}
+
+// TestImportedClusterIsSought: a cluster that was imported from and has no record in service members is found by its catalog.
+func TestImportedClusterIsSought(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	s.members()
+	s.expect("without its record", theKey, "unseen")
+	if got := s.reads(); len(got) != 0 {
+		t.Errorf("reads %v before a lookup names it", got)
+	}
+	s.catalogs.seek([]string{"cls2", "cls1", "Not_A_Cluster"})
+	s.members()
+	if got := s.reads(); !slices.Equal(got, []string{"cls2 record"}) {
+		t.Fatalf("reads %v, want the copy of its record", got)
+	}
+	s.copyOf(s.record)
+	s.read()
+	s.expect("its catalog was read", theKey, "•")
+	reads := 0
+	for range 300 {
+		s.pass(1, false)
+		if got := s.reads(); len(got) > 0 {
+			s.copyOf(s.record)
+			reads++
 		}
-		changed := engine.Keys{}
-		look := func(after time.Duration, hasPages bool) {
-			s.now = s.now.Add(after)
-			s.catalogs.verified(s.now, "cls2", hasPages, changed)
+	}
+	if reads > 10 {
+		t.Errorf("its catalog was read %d times in 300 s, want once in 30 s", reads)
+	}
+	s.expect("after 300 s", theKey, "•")
+	s.lives("after 300 s", "stale")
+}
+
+// TestAbsentCatalogIsReadSeldom: a cluster that was imported from and exists in another registry.
+func TestAbsentCatalogIsReadSeldom(t *testing.T) {
+	s := newStory(t)
+	s.catalogs.seek([]string{"cls2"})
+	reads := 0
+	for range 3600 {
+		s.pass(1, false)
+		if len(s.reads()) > 0 {
+			s.catalogs.copyRead(s.now, "cls2", nil, nil, engine.Keys{})
+			reads++
 		}
-		for range goneReads {
-			look(600*time.Millisecond, false)
-		}
-		s.expect("empty for less long than reads may be late", theKey, "•")
-		look(2*time.Second, true)
-		for range goneReads - 1 {
-			look(time.Second, false)
-		}
-		s.expect("empty less often than counts", theKey, "•")
-		look(time.Second, false)
-		s.notified("its catalog is empty", names(changed), "web-0")
-		s.expect("its catalog is empty", theKey, "none")
-	})
+	}
+	if reads < 5 || reads > 25 {
+		t.Errorf("its catalog was read %d times in an hour, want about every 8 minutes", reads)
+	}
+	s.expect("for an hour", theKey, "unseen")
+}
+
+func TestForget(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	s.members(s.record)
+	s.read()
+	changed := engine.Keys{}
+	s.catalogs.forget("cls2", changed)
+	s.notified("forgotten", names(changed), "web-0")
+	s.members(s.record)
+	s.expect("forgotten, its last record is there", theKey, "none")
+	if got := s.reads(); len(got) != 0 || len(s.catalogs.list()) != 0 {
+		t.Errorf("forgotten: reads %v, members %v", got, s.catalogs.list())
+	}
+	s.record.Heartbeat++
+	s.members(s.record)
+	s.read()
+	s.expect("it writes again", theKey, "•")
+}
+
+// TestOlderRecordsNeverCount: neither for long nor after a restart.
+func TestOlderRecordsNeverCount(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	s.record.Heartbeat = 50
+	older := s.record
+	older.Pages, older.Heartbeat = format.Digests{}, 49
+	s.members(s.record)
+	s.read()
+	for range 1000 {
+		s.now = s.now.Add(time.Second)
+		s.members(older)
+	}
+	s.expect("an older record for long", theKey, "•")
+	restarted := newStory(t)
+	restarted.catalogs.keyring = s.catalogs.keyring
+	restarted.members(older)
+	restarted.expect("an older record after a restart", theKey, "unseen")
 }
 
 // pass is how cls1 looks every second, with its own heartbeat going on, while the record of cls2 is there or not. It
@@ -384,9 +726,9 @@ func (s *story) pass(seconds int, there bool) []string {
 		s.now = s.now.Add(time.Second)
 		instances := []api.Instance{s.ownRecord()}
 		if there {
-			instances = append(instances, s.record.Instance())
+			instances = append(instances, s.record.Instance(signerOf(s.record.UID)))
 		}
-		s.catalogs.members(s.now, instances, changed)
+		s.catalogs.members(s.now, instances, anyRecord, changed)
 	}
 	return names(changed)
 }
@@ -395,13 +737,13 @@ func (s *story) pass(seconds int, there bool) []string {
 func (s *story) ownRecord() api.Instance {
 	return format.Member{
 		ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Joined: s.record.Joined, Heartbeat: s.now.Unix() / 12,
-	}.Instance()
+	}.Instance(signerOf("uid-1"))
 }
 
 // lives wants cls2 to be "live", "unheard" or "stale" in the View and among the members.
 func (s *story) lives(what, want string) {
 	s.t.Helper()
-	got, view := "live", s.catalogs.look(theKey)
+	got, view := "live", s.catalogs.look(theKey, nil)
 	if len(view.Stale) > 0 {
 		got = "stale"
 	} else if len(view.LivenessUnknown) > 0 {
@@ -462,9 +804,10 @@ func TestSilentCluster(t *testing.T) {
 		changed := engine.Keys{}
 		for i := range 200 {
 			s.now = s.now.Add(time.Second)
-			later := s.record.Instance()
+			later := s.record.Instance(signerOf(s.record.UID))
 			later.Attributes[format.AttrFormat], later.Attributes[format.AttrHeartbeat] = "9.0", strconv.Itoa(i/12)
-			s.catalogs.members(s.now, []api.Instance{s.ownRecord(), later}, changed)
+			later = format.Sign(later, signerOf(s.record.UID))
+			s.catalogs.members(s.now, []api.Instance{s.ownRecord(), later}, anyRecord, changed)
 		}
 		s.lives("it writes what we cannot read", "live")
 		s.expect("it writes what we cannot read", theKey, "•")
@@ -472,7 +815,7 @@ func TestSilentCluster(t *testing.T) {
 	t.Run("that leaves", func(t *testing.T) {
 		s := begin(t)
 		s.pass(132, true)
-		s.record.Pages, s.record.Generation = format.Digests{}, 101
+		s.farewell()
 		s.pass(1, true)
 		s.pass(1, false)
 		if s.catalogs.liveness.IsStale("cls2") || len(s.catalogs.list()) != 1 {
@@ -488,38 +831,22 @@ func TestBadRecords(t *testing.T) {
 	s.read()
 	s.record.Heartbeat++
 	s.members(s.record)
-	bad := s.record.Instance()
+	bad := s.record.Instance(signerOf(s.record.UID))
 	bad.Attributes[format.AttrPages] = "garbage"
 	outsider := api.Instance{ID: "Not_A_Cluster", Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}}
 	unknown := api.Instance{ID: "cls3", Attributes: map[string]string{}}
 	changed := engine.Keys{}
-	s.catalogs.members(s.now, []api.Instance{bad, outsider, unknown}, changed)
+	s.catalogs.members(s.now, []api.Instance{bad, outsider, unknown}, anyRecord, changed)
 	s.notified("bad records", names(changed))
-	view := s.catalogs.look(theKey)
-	if len(view.Exports) != 1 || !slices.Equal(view.Unknown, []string{"cls3"}) {
-		t.Errorf("%d exports and unknown clusters %v, want cls2's export as before and cls3 unknown", len(view.Exports), view.Unknown)
+	view := s.catalogs.look(theKey, nil)
+	if len(view.Exports) != 1 || len(view.Unknown) != 0 {
+		t.Errorf("%d exports and unknown clusters %v, want cls2's export as before: the bad record of cls3 concerns no other", len(view.Exports), view.Unknown)
 	}
 	for _, m := range s.catalogs.list() {
 		if len(m.Problems) == 0 {
 			t.Errorf("no problem is reported of %s", m.ClusterID)
 		}
 	}
-}
-
-// TestClockSetBack is a cluster whose records become older than they were, for good.
-func TestClockSetBack(t *testing.T) {
-	s := newStory(t)
-	s.publish(100, thePage, web(1))
-	s.members(s.record)
-	s.read()
-	s.publish(50, thePage, web(2))
-	for range 31 {
-		s.record.Heartbeat++
-		s.members(s.record)
-		s.read()
-		s.now = s.now.Add(time.Second)
-	}
-	s.expect("after half a minute", theKey, "••")
 }
 
 func TestLastSeen(t *testing.T) {
@@ -544,8 +871,11 @@ func TestAudit(t *testing.T) {
 	s := newStory(t)
 	c := s.catalogs
 	own := func(generation int64, page int, exports ...mcs.Export) (string, []api.Instance) {
-		digest := s.write(generation, page, exports...)
-		return digest, s.pages[page]
+		data, err := record.Encode(exports)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return format.Digest(data), mustSplit(cls1, cls1.UID, page, generation, data)
 	}
 	other := webKey(1)
 	for i := 1; format.PageOf(other) == thePage; i++ {
@@ -565,7 +895,7 @@ func TestAudit(t *testing.T) {
 		leftPage = (leftPage + 1) % format.PageCount
 	}
 	_, left := own(99, leftPage, exp)
-	c.members(s.now, []api.Instance{r.Instance()}, changed)
+	c.members(s.now, []api.Instance{r.Instance(signerOf("uid-1"))}, anyRecord, changed)
 	c.audit(s.now, slices.Concat(first, ahead, left), changed)
 	shown := c.own()
 	for page, want := range map[int]int{thePage: 1, format.PageOf(other): 1, leftPage: 0} {
@@ -582,44 +912,6 @@ func TestAudit(t *testing.T) {
 	if len(shown.pages[thePage].exports) != 1 {
 		t.Error("what is known of the removed page is gone")
 	}
-}
-
-// TestUnheardWithKnownCatalog: that a cluster has a catalog is known before the members are read. Its record, at first sight, is
-// no heartbeat all the same.
-func TestUnheardWithKnownCatalog(t *testing.T) {
-	s := newStory(t)
-	s.catalogs.suspect(Location{Catalogs: map[string]api.Service{"cls2": {}}})
-	s.publish(101, thePage, webExport("cls2", 0, 2))
-	s.pass(1, true)
-	s.read()
-	s.lives("at first sight", "unheard")
-	s.record.Heartbeat++
-	s.pass(1, true)
-	s.lives("with a heartbeat", "live")
-}
-
-// TestClockSetBackLowersPageGenerations: when the record of a cluster whose clock was set back counts, the generations of its pages no longer exceed it, so
-// that its next changes are read.
-func TestClockSetBackLowersPageGenerations(t *testing.T) {
-	s := newStory(t)
-	s.publish(1000, thePage, web(1))
-	s.members(s.record)
-	s.read()
-	s.expect("before", theKey, "•")
-	back := s.record
-	back.Generation, back.Heartbeat = 500, 1
-	s.members(back) // taken for a late read at first
-	s.now = s.now.Add(reordered - time.Second)
-	s.record.Generation = 1000
-	s.write(1000, thePage, web(1))
-	s.catalogs.page(s.now, "cls2", thePage, s.pages[thePage], engine.Keys{}) // read once more meanwhile
-	s.now = s.now.Add(2 * time.Second)
-	s.record = back
-	s.publish(501, thePage, web(2))
-	s.members(s.record)
-	s.wanted("after the clock was set back", thePage)
-	s.read()
-	s.expect("after the clock was set back", theKey, "••")
 }
 
 // TestPageAheadForEver has a page that was read before it was announced, and never is: the next life's clock is behind.
@@ -650,7 +942,7 @@ func TestPageAheadForEver(t *testing.T) {
 			s.members(s.record)
 			s.read()
 			s.expect("a record that may be late", theKey, "••")
-			s.now = s.now.Add(reordered)
+			s.now = s.now.Add(aheadFor)
 			s.record.Heartbeat++
 			s.members(s.record)
 			s.read()
@@ -678,4 +970,27 @@ func TestPageAheadIsReadSeldom(t *testing.T) {
 		t.Errorf("the page was read %d times in 90 s, want 3", reads)
 	}
 	s.expect("the later page", theKey, "••")
+}
+
+func TestExpiredFarewells(t *testing.T) {
+	s := newStory(t)
+	s.farewell()
+	s.members(s.record)
+	left := s.record.HeartbeatTime()
+	if got := s.catalogs.expiredFarewells(left.Add(farewellLifetime - 1)); len(got) != 0 {
+		t.Errorf("%v are removed before their time", got)
+	}
+	if got := s.catalogs.expiredFarewells(left.Add(farewellLifetime)); !slices.Equal(got, []string{"cls2"}) {
+		t.Errorf("%v are removed, want cls2", got)
+	}
+	lower := format.Member{ClusterID: "cls0", ClusterSetID: "set1", UID: "uid-0", Heartbeat: 1}
+	s.catalogs.keyring.Observe(trust.Record{ClusterID: "cls0", UID: "uid-0", Key: signerOf("uid-0").Key()})
+	s.members(s.record, lower)
+	if got := s.catalogs.expiredFarewells(left.Add(farewellLifetime)); len(got) != 0 {
+		t.Errorf("%v are removed by another cluster than the one with the lowest ID", got)
+	}
+	s.members(lower)
+	if got := s.catalogs.expiredFarewells(left.Add(farewellLifetime)); len(got) != 0 {
+		t.Errorf("%v are removed, and nothing is there", got)
+	}
 }

@@ -1,26 +1,41 @@
 package state
 
 import (
+	"slices"
 	"time"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// claim decides whether this cluster holds its ID. If two clusters use one ID, the second must not write.
+// claim decides whether this process holds the cluster ID. Of two clusters with one ID only the older one writes, and of two processes with one key
+// only the earlier one.
 //
-//	Observing ──no cluster's, ours of the previous process, or silent──▶ Acquiring ──our record is shown──▶ Held
-//	    ▲                                                          │                              │
-//	    └───────────────── another cluster's record that beats, and has the older right ─────────┘
+//	Observing ──no record, a silent one, or one of a previous process──▶ Acquiring ──our record is shown──▶ Held
+//	    ▲                                                                    │                              │
+//	    └──── a heartbeat of a cluster with an older claim, or of an earlier process with the same key ────┘
 type claim struct {
-	identity mcs.Identity
-	// silence is the time without a change after which another cluster's record counts as dead.
-	silence time.Duration
+	// keys are the own key and the one before it.
+	keys []trust.Key
+	// process is the Process of the own record.
+	process string
+	// rivalSilence is the time without a heartbeat after which another cluster with this ID, or a clone of this one, counts as dead.
+	rivalSilence time.Duration
 	// settle is the time without another cluster's record before the ID is claimed. It is longer than the delay of reads: the previous process
 	// of this cluster may have written just before, and this process must not overwrite its pages with fewer exports.
 	settle time.Duration
+	// young is the time after a claim in which another process or cluster with this ID would show. Until then nothing is withdrawn.
+	young time.Duration
+	// isEarlierOwner reports whether a key is that of the cluster that held the ID before this one.
+	isEarlierOwner func(trust.Key) bool
+	// joined is set if this cluster is a member under this ID: it claims the ID at once and gives way to the earlier owner only.
+	joined bool
+	// isFirst is set if there was no previous process.
+	isFirst bool
 
 	state ClaimState
+	// claimed is when the ID was claimed.
+	claimed time.Time
 	// unrivalled is the time since which no other cluster's record was read.
 	unrivalled time.Time
 	// rivalled is set if another cluster's record with pages was read.
@@ -42,50 +57,126 @@ const (
 	Held
 )
 
+// youngBeats is the number of heartbeats after which a claim is not young any more: another process with the ID has written by then.
+const youngBeats = 1.25
+
+func newClaim(cfg Config) claim {
+	c := claim{
+		process: cfg.Process, rivalSilence: cfg.StaleAfter, settle: cfg.Intervals.Settle,
+		young: time.Duration(youngBeats * float64(cfg.HeartbeatInterval)), joined: !cfg.Joined.IsZero(),
+		isEarlierOwner: func(key trust.Key) bool {
+			pin, ok := cfg.Keyring.Pin(cfg.Identity.ClusterID)
+			return ok && pin.Key == key && !pin.Left
+		},
+	}
+	if cfg.Signer != nil {
+		c.keys = cfg.Signer.Keys()
+	}
+	return c
+}
+
+// isOurs reports whether a record was signed by this cluster, in this process or another one.
+func (c *claim) isOurs(r format.Member) bool { return slices.Contains(c.keys, r.Key) }
+
+// isMine reports whether this process wrote a record.
+func (c *claim) isMine(r format.Member) bool { return c.isOurs(r) && r.Process == c.process }
+
+// isYoung reports whether another process or cluster with this ID may not have shown yet.
+func (c *claim) isYoung(now time.Time) bool {
+	return !c.isFirst && c.state != Observing && now.Sub(c.claimed) < c.young
+}
+
 // free reports whether observe would claim the ID now.
 func (c *claim) free(now time.Time, shown *format.Member) bool {
 	if c.state != Observing {
 		return false
 	}
-	if shown == nil || shown.IsOf(c.identity) {
+	if shown == nil || shown.Farewell || c.isOurs(*shown) && c.rival.Process != shown.Process {
 		settle := c.settle
-		if shown == nil && c.rivalled {
-			// A cluster that leaves first announces that it has no pages. Otherwise another writer removed the record, and a live cluster writes
-			// it again.
-			settle = max(settle, c.silence)
+		if shown == nil && c.rivalled && !c.joined {
+			// Another writer removed the record: a cluster that leaves says so. A live cluster writes it again.
+			settle = max(settle, c.rivalSilence)
 		}
 		return settle == 0 || !c.unrivalled.IsZero() && now.Sub(c.unrivalled) >= settle
 	}
-	return shown.IsSameWrite(c.rival) && now.Sub(c.changed) >= c.silence
+	if c.joined && !c.isOurs(*shown) && !c.isEarlierOwner(shown.Key) {
+		return true
+	}
+	return shown.IsSameWrite(c.rival) && now.Sub(c.changed) >= c.rivalSilence
 }
 
 // observe records a read of the record with this cluster's ID, nil if there is none. ours is the own record as last written. It reports whether
 // the own record must be written now.
 func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member) (write bool) {
-	if shown != nil && !shown.IsOf(c.identity) {
-		c.unrivalled, c.rivalled = time.Time{}, shown.Pages != format.Digests{}
-		return c.observeRival(now, *shown, ours)
+	if c.state == Held && !c.isYoung(now) {
+		c.joined = true
 	}
 	switch {
-	case c.free(now, shown):
-		c.state = Acquiring
-		c.rival, c.taken = format.Member{}, format.Member{}
+	case shown == nil || shown.Farewell:
+		return c.observeNone(now, shown)
+	case !c.isOurs(*shown):
+		c.unrivalled, c.rivalled = time.Time{}, shown.Pages != format.Digests{}
+		return c.observeRival(now, *shown, ours)
+	case c.isMine(*shown):
+		if c.state == Acquiring {
+			c.state = Held
+			c.rival = format.Member{}
+		}
+		return false
+	}
+	return c.observeProcess(now, *shown, ours)
+}
+
+// observeNone records that there is no record with this ID, or a farewell.
+func (c *claim) observeNone(now time.Time, shown *format.Member) (write bool) {
+	if c.free(now, shown) {
+		c.acquire(now, format.Member{})
 		return true
-	case c.state == Observing:
+	}
+	if c.state == Observing {
 		c.rival = format.Member{}
 		if c.unrivalled.IsZero() {
 			c.unrivalled = now
 		}
-	case c.state == Acquiring && shown != nil && shown.Joined.Equal(ours.Joined):
-		c.state = Held
-		c.rival = format.Member{}
 	}
 	return false
 }
 
+// observeProcess records a record of another process with the own key: a previous one, or a clone of this one.
+func (c *claim) observeProcess(now time.Time, shown, ours format.Member) (write bool) {
+	if c.free(now, &shown) {
+		c.acquire(now, shown)
+		return true
+	}
+	if c.state == Observing {
+		if c.unrivalled.IsZero() {
+			c.unrivalled = now
+		}
+		if shown.Process == c.rival.Process && !shown.IsSameWrite(c.rival) {
+			c.rival, c.changed = shown, now
+		}
+		return false
+	}
+	if !shown.IsLaterThan(ours) {
+		return false // a late read of a previous process
+	}
+	if format.IsEarlierProcess(c.process, shown.Process) {
+		beats := !shown.IsSameWrite(c.rival)
+		c.rival = shown
+		return beats // it sees ours and gives way
+	}
+	c.state, c.rival, c.changed = Observing, shown, now
+	return false
+}
+
+// acquire claims the ID in place of a record.
+func (c *claim) acquire(now time.Time, taken format.Member) {
+	c.state, c.claimed, c.rival, c.taken = Acquiring, now, format.Member{}, taken
+}
+
 func (c *claim) observeRival(now time.Time, rival, ours format.Member) (write bool) {
 	if c.free(now, &rival) {
-		c.state, c.taken = Acquiring, rival
+		c.acquire(now, rival)
 		return true
 	}
 	beats := !rival.IsSameWrite(c.rival)
@@ -95,7 +186,7 @@ func (c *claim) observeRival(now time.Time, rival, ours format.Member) (write bo
 	switch {
 	case c.state == Observing, rival.IsSameWrite(c.taken):
 		return false
-	case ours.HasOlderClaimThan(rival):
+	case ours.HasOlderClaimThan(rival), c.joined && !c.isEarlierOwner(rival.Key):
 		// Once for each of its writes: it sees ours and gives way.
 		return beats
 	}
@@ -103,7 +194,7 @@ func (c *claim) observeRival(now time.Time, rival, ours format.Member) (write bo
 	return false
 }
 
-// refused returns the UID of the other cluster that holds this cluster's ID, "" if there is none.
+// refused returns the UID of the other cluster, or of the clone, that holds this cluster's ID, "" if there is none.
 func (c *claim) refused() string {
 	if c.state == Observing {
 		return c.rival.UID

@@ -5,136 +5,199 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// TestClaimSettles waits for late reads before it claims.
-func TestClaimSettles(t *testing.T) {
-	began := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+const (
+	rivalSilence = 2 * time.Minute
+	youngClaim   = 15 * time.Second
+)
+
+var claimBegan = time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+
+// testClaim is a claim of cls1 by process "2-own".
+func testClaim() claim {
+	return claim{
+		keys: signerOf(cls1.UID).Keys(), process: "2-own", rivalSilence: rivalSilence, young: youngClaim,
+		isEarlierOwner: func(trust.Key) bool { return false },
+	}
+}
+
+// claimRecord is a record with cls1's ID, signed by the cluster with a UID.
+func claimRecord(uid string, joined time.Duration, heartbeat int64) *format.Member {
+	return &format.Member{
+		ClusterID: cls1.ClusterID, UID: uid, Key: signerOf(uid).Key(), Process: "1-" + uid, Joined: claimBegan.Add(joined), Heartbeat: heartbeat,
+	}
+}
+
+// TestClaim_WaitsForLateReads: an ID is claimed after the time by which reads may be late.
+func TestClaim_WaitsForLateReads(t *testing.T) {
+	now := claimBegan
 	const settle = 2 * time.Second
-	other := &format.Member{ClusterID: cls1.ClusterID, UID: "other", Heartbeat: 1}
-	c := claim{identity: cls1, silence: time.Minute, settle: settle}
-	// What is asked is whether a claim is made after so much time, having seen this before.
+	other := claimRecord("other", 0, 1)
+	c := testClaim()
+	c.settle = settle
 	for _, s := range []struct {
 		after time.Duration
 		shown *format.Member
 		want  bool
 	}{{0, nil, false}, {settle - 1, nil, false}, {0, other, false}, {time.Second, nil, false}, {settle - 1, nil, false}, {1, nil, true}} {
-		began = began.Add(s.after)
-		if got := c.observe(began, s.shown, format.Member{}); got != s.want {
+		now = now.Add(s.after)
+		if got := c.observe(now, s.shown, format.Member{}); got != s.want {
 			t.Errorf("after %v: claimed %v, want %v", s.after, got, s.want)
 		}
 	}
 }
 
-// TestClaimOfVanishedRecord is a record that another writer removed: its cluster, if it lives, has until its next heartbeats to
-// write it again.
-func TestClaimOfVanishedRecord(t *testing.T) {
-	const silence = 30 * time.Second
-	now := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	other := format.Member{ClusterID: cls1.ClusterID, UID: "other", Heartbeat: 1}
-	exporting := other
+// TestClaim_WaitsForVanishedRecord: another writer removed a record. Its cluster, if it is alive, writes it again within the time after which it is stale.
+func TestClaim_WaitsForVanishedRecord(t *testing.T) {
+	empty := claimRecord("other", 0, 1)
+	exporting := *empty
 	exporting.Pages[7] = format.Digest([]byte("page"))
+	farewell := exporting
+	farewell.Farewell = true
 	for name, tc := range map[string]struct {
-		last format.Member
-		want bool
-	}{"it left, and said so": {other, true}, "it just vanished": {exporting, false}} {
+		shown []*format.Member
+		want  bool
+	}{
+		"without pages":         {[]*format.Member{empty, nil}, true},
+		"with pages":            {[]*format.Member{&exporting, nil}, false},
+		"followed by farewell":  {[]*format.Member{&exporting, &farewell}, true},
+		"a farewell that stays": {[]*format.Member{&farewell}, true},
+	} {
 		t.Run(name, func(t *testing.T) {
-			c := claim{identity: cls1, silence: silence, settle: time.Second}
-			c.observe(now, &tc.last, format.Member{})
-			c.observe(now, nil, format.Member{})
-			if got := c.observe(now.Add(silence-1), nil, format.Member{}); got != tc.want {
-				t.Errorf("claimed %v within the silence of a dead cluster, want %v", got, tc.want)
+			c, now := testClaim(), claimBegan
+			c.settle = time.Second
+			for _, shown := range tc.shown {
+				c.observe(now, shown, format.Member{})
 			}
-			if c.observe(now.Add(silence), nil, format.Member{}); c.state != Acquiring {
-				t.Error("not claimed after the silence of a dead cluster")
+			last := tc.shown[len(tc.shown)-1]
+			if got := c.observe(now.Add(rivalSilence-1), last, format.Member{}); got != tc.want {
+				t.Errorf("claimed %v before the other cluster counts as dead, want %v", got, tc.want)
+			}
+			if c.observe(now.Add(rivalSilence), last, format.Member{}); c.state != Acquiring {
+				t.Error("not claimed after the other cluster counts as dead")
 			}
 		})
 	}
 }
 
-// TestClaim plays what a cluster reads of the record that has its ID. A step is one read; time passes between steps.
+// TestClaim plays what a process reads of the record with its cluster's ID. A step is one read; time passes between steps.
 func TestClaim(t *testing.T) {
-	const silence = 30 * time.Second
-	began := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
-	ours := format.Member{ClusterID: cls1.ClusterID, UID: cls1.UID, Joined: began}
-	beat := func(uid string, joined time.Duration, heartbeat int64) *format.Member {
-		return &format.Member{ClusterID: cls1.ClusterID, UID: uid, Joined: began.Add(joined), Heartbeat: heartbeat}
+	ours := claimRecord(cls1.UID, 0, 10)
+	ours.Process = "2-own"
+	process := func(name string, heartbeat int64) *format.Member {
+		r := claimRecord(cls1.UID, 0, heartbeat)
+		r.Process = name
+		return r
 	}
+	earlierOwner := func(c *claim) {
+		c.isEarlierOwner = func(key trust.Key) bool { return key == signerOf("other").Key() }
+	}
+	joined := func(c *claim) { c.joined = true }
 	type step struct {
 		after     time.Duration
 		shown     *format.Member
 		wantState ClaimState
 		wantWrite bool
-		// wantRival is the UID of the cluster that keeps us out.
+		// wantRival is the UID of the cluster that has the ID.
 		wantRival string
 	}
-	mine := &ours
-	tests := map[string][]step{
-		"no cluster has it": {
-			{shown: nil, wantState: Acquiring, wantWrite: true},
-			{shown: nil, wantState: Acquiring}, // not visible yet
-			{shown: mine, wantState: Held},
-			{shown: nil, wantState: Held},
-		},
-		"ours of the previous process": {
-			{shown: mine, wantState: Acquiring, wantWrite: true},
-			{shown: mine, wantState: Held},
-		},
-		"another cluster's, alive": {
-			{shown: beat("other", -time.Hour, 1), wantState: Observing, wantRival: "other"},
-			{after: 20 * time.Second, shown: beat("other", -time.Hour, 2), wantState: Observing, wantRival: "other"},
-			{after: 20 * time.Second, shown: beat("other", -time.Hour, 3), wantState: Observing, wantRival: "other"},
-			{after: 29 * time.Second, shown: beat("other", -time.Hour, 3), wantState: Observing, wantRival: "other"},
-		},
-		"another cluster's, dead": {
-			{shown: beat("other", -time.Hour, 1), wantState: Observing, wantRival: "other"},
-			{after: silence, shown: beat("other", -time.Hour, 1), wantState: Acquiring, wantWrite: true},
-			{shown: beat("other", -time.Hour, 1), wantState: Acquiring}, // a late read
-			{shown: mine, wantState: Held},
-			{shown: beat("other", -time.Hour, 1), wantState: Held}, // another late read
-		},
-		"another cluster's, leaving": {
-			{shown: beat("other", -time.Hour, 1), wantState: Observing, wantRival: "other"},
-			{shown: nil, wantState: Acquiring, wantWrite: true},
-			{shown: mine, wantState: Held},
-		},
-		"taken for dead, and back with the older right": {
-			{shown: beat("other", -time.Hour, 1), wantState: Observing, wantRival: "other"},
-			{after: silence, shown: beat("other", -time.Hour, 1), wantState: Acquiring, wantWrite: true},
-			{shown: mine, wantState: Held},
-			{after: time.Minute, shown: beat("other", -time.Hour, 2), wantState: Observing, wantRival: "other"},
-		},
-		"both start at once, we are older": {
-			{shown: nil, wantState: Acquiring, wantWrite: true},
-			{shown: beat("other", time.Second, 1), wantState: Acquiring, wantWrite: true},
-			{shown: beat("other", time.Second, 1), wantState: Acquiring}, // once is enough
-			{shown: mine, wantState: Held},
-			{shown: beat("other", time.Second, 2), wantState: Held, wantWrite: true},
-		},
-		"both start at once, the other is older": {
-			{shown: nil, wantState: Acquiring, wantWrite: true},
-			{shown: mine, wantState: Held},
-			{shown: beat("other", -time.Second, 1), wantState: Observing, wantRival: "other"},
-			{shown: beat("other", -time.Second, 2), wantState: Observing, wantRival: "other"},
-		},
-		"both start at the same time, the lower UID stays": {
-			{shown: nil, wantState: Acquiring, wantWrite: true},
-			{shown: beat("zzz", 0, 1), wantState: Acquiring, wantWrite: true},
-			{shown: beat("aaa", 0, 1), wantState: Observing, wantRival: "aaa"},
-		},
+	tests := map[string]struct {
+		setUp []func(*claim)
+		steps []step
+	}{
+		"no record": {steps: []step{
+			{wantState: Acquiring, wantWrite: true},
+			{wantState: Acquiring}, // not visible yet
+			{shown: ours, wantState: Held},
+			{wantState: Held},
+		}},
+		"a previous process": {steps: []step{
+			{shown: process("1-before", 9), wantState: Acquiring, wantWrite: true},
+			{shown: process("1-before", 9), wantState: Acquiring}, // a late read
+			{shown: ours, wantState: Held},
+			{shown: process("1-before", 9), wantState: Held},
+		}},
+		"a live cluster": {steps: []step{
+			{shown: claimRecord("other", -time.Hour, 1), wantRival: "other"},
+			{after: 100 * time.Second, shown: claimRecord("other", -time.Hour, 2), wantRival: "other"},
+			{after: 119 * time.Second, shown: claimRecord("other", -time.Hour, 2), wantRival: "other"},
+		}},
+		"a dead cluster": {steps: []step{
+			{shown: claimRecord("other", -time.Hour, 1), wantRival: "other"},
+			{after: rivalSilence, shown: claimRecord("other", -time.Hour, 1), wantState: Acquiring, wantWrite: true},
+			{shown: claimRecord("other", -time.Hour, 1), wantState: Acquiring}, // a late read
+			{shown: ours, wantState: Held},
+			{shown: claimRecord("other", -time.Hour, 1), wantState: Held}, // another late read
+		}},
+		"a cluster that took the ID while this one was down": {setUp: []func(*claim){joined}, steps: []step{
+			{shown: claimRecord("other", time.Hour, 1), wantState: Acquiring, wantWrite: true},
+			{shown: claimRecord("other", time.Hour, 2), wantState: Acquiring, wantWrite: true},
+			{shown: ours, wantState: Held},
+			{shown: claimRecord("other", -time.Hour, 3), wantState: Held, wantWrite: true}, // its time of joining is no proof
+			{shown: claimRecord("other", -time.Hour, 3), wantState: Held},
+		}},
+		"the earlier owner, live, after a restart": {setUp: []func(*claim){joined, earlierOwner}, steps: []step{
+			{shown: claimRecord("other", -time.Hour, 1), wantRival: "other"},
+			{after: time.Minute, shown: claimRecord("other", -time.Hour, 2), wantRival: "other"},
+		}},
+		"the earlier owner returns": {setUp: []func(*claim){earlierOwner}, steps: []step{
+			{shown: claimRecord("other", -time.Hour, 1), wantRival: "other"},
+			{after: rivalSilence, shown: claimRecord("other", -time.Hour, 1), wantState: Acquiring, wantWrite: true},
+			{shown: ours, wantState: Held},
+			{after: time.Hour, shown: ours, wantState: Held},
+			{shown: claimRecord("other", -time.Hour, 2), wantRival: "other"},
+		}},
+		"both start at once, this one is older": {steps: []step{
+			{wantState: Acquiring, wantWrite: true},
+			{shown: claimRecord("other", time.Second, 1), wantState: Acquiring, wantWrite: true},
+			{shown: claimRecord("other", time.Second, 1), wantState: Acquiring}, // once is enough
+			{shown: ours, wantState: Held},
+			{shown: claimRecord("other", time.Second, 2), wantState: Held, wantWrite: true},
+		}},
+		"both start at once, the other one is older": {steps: []step{
+			{wantState: Acquiring, wantWrite: true},
+			{shown: ours, wantState: Held},
+			{shown: claimRecord("other", -time.Second, 1), wantRival: "other"},
+			{shown: claimRecord("other", -time.Second, 2), wantRival: "other"},
+		}},
+		"both start at the same time, the lower UID stays": {steps: []step{
+			{wantState: Acquiring, wantWrite: true},
+			{shown: claimRecord("zzz", 0, 1), wantState: Acquiring, wantWrite: true},
+			{shown: claimRecord("aaa", 0, 1), wantRival: "aaa"},
+		}},
+		"a clone that started earlier": {setUp: []func(*claim){joined}, steps: []step{
+			{shown: process("1-original", 9), wantState: Acquiring, wantWrite: true},
+			{shown: ours, wantState: Held},
+			{shown: process("1-original", 11), wantRival: cls1.UID},
+			{after: 100 * time.Second, shown: process("1-original", 12), wantRival: cls1.UID},
+			{after: rivalSilence - 1, shown: process("1-original", 12), wantRival: cls1.UID},
+			{after: 1, shown: process("1-original", 12), wantState: Acquiring, wantWrite: true},
+		}},
+		"a clone that started later": {setUp: []func(*claim){joined}, steps: []step{
+			{wantState: Acquiring, wantWrite: true},
+			{shown: ours, wantState: Held},
+			{shown: process("3-clone", 11), wantState: Held, wantWrite: true},
+			{shown: process("3-clone", 11), wantState: Held},
+			{shown: ours, wantState: Held},
+		}},
 	}
-	for name, steps := range tests {
+	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := claim{identity: cls1, silence: silence}
-			now := began
-			for i, s := range steps {
+			c := testClaim()
+			for _, change := range tc.setUp {
+				change(&c)
+			}
+			now := claimBegan
+			for i, s := range tc.steps {
 				now = now.Add(s.after)
-				wasWatching, free := c.state == Observing, c.free(now, s.shown)
-				write := c.observe(now, s.shown, ours)
+				wasObserving, free := c.state == Observing, c.free(now, s.shown)
+				write := c.observe(now, s.shown, *ours)
 				if c.state != s.wantState || write != s.wantWrite || c.refused() != s.wantRival {
 					t.Fatalf("step %d: state %v, write %v, refused for %q; want %v, %v, %q", i, c.state, write, c.refused(), s.wantState, s.wantWrite, s.wantRival)
 				}
-				if claimed := wasWatching && c.state == Acquiring; free != claimed {
+				if claimed := wasObserving && c.state == Acquiring; free != claimed {
 					t.Errorf("step %d: free said %v and observe claimed: %v", i, free, claimed)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // Config describes this cluster and its part in the clusterset. All durations are positive.
@@ -19,9 +20,15 @@ type Config struct {
 	// ReadOnly is set if nothing is written to the registry.
 	ReadOnly                                    bool
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
-	// Silence is the time without a change after which another cluster with this cluster's ID counts as dead.
+	// Silence is the time without a change after which a previous process of this cluster counts as ended.
 	Silence   time.Duration
 	Intervals Intervals
+	// Signer signs the own records; nil if ReadOnly. Keyring has the keys of the other clusters.
+	Signer  *trust.Signer
+	Keyring *trust.Keyring
+	// Process is the Process of the own record. Joined is when the cluster joined under this identity, zero if it never did.
+	Process string
+	Joined  time.Time
 	// InstancesPerNamespace is the quota of the account that owns the control namespace.
 	InstancesPerNamespace int
 	// WallClock returns the time that other clusters' clocks are compared with.

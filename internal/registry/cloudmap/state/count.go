@@ -26,12 +26,15 @@ func (o *outbox) instances() (count int) {
 	return count
 }
 
-// parts are how many instances the pages of all clusters are, as they were last read.
-func (c *catalogs) parts() (parts int) {
+// instances returns the number of instances in the catalogs of all clusters: the pages as they were last read, and the copies of records.
+func (c *catalogs) instances() (count int) {
 	for _, cluster := range c.clusters {
+		if cluster.hasRecord && !cluster.left {
+			count++
+		}
 		for i := range cluster.pages {
-			parts += cluster.pages[i].parts
+			count += cluster.pages[i].parts
 		}
 	}
-	return parts
+	return count
 }

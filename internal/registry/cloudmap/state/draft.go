@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // catalogRoom is how many instances a catalog may have. A Cloud Map service holds 1,000, and a read that returns 1,000 may not be all.
@@ -44,7 +45,8 @@ func (w PageWrite) OverwrittenParts() []api.Instance { return w.Instances[:w.bef
 // pageDraft is a page write in the making. Exports are left out of it until the page can be encoded and the catalog has room for it.
 type pageDraft struct {
 	PageWrite
-	clusterID  string
+	identity   mcs.Identity
+	signer     *trust.Signer
 	generation int64
 	// stored is how many parts of the page the store may have.
 	stored int
@@ -58,19 +60,19 @@ type pageDraft struct {
 	err error
 }
 
-func newPageDraft(clusterID string, page int, generation int64, current, desired map[mcs.Key]mcs.Export) *pageDraft {
-	d := &pageDraft{PageWrite: PageWrite{page: page, exports: desired}, clusterID: clusterID, generation: generation, current: current}
+func newPageDraft(identity mcs.Identity, signer *trust.Signer, page int, generation int64, current, desired map[mcs.Key]mcs.Export) *pageDraft {
+	d := &pageDraft{PageWrite: PageWrite{page: page, exports: desired}, identity: identity, signer: signer, generation: generation, current: current}
 	d.encode()
 	return d
 }
 
 // encode encodes the exports.
 func (d *pageDraft) encode() {
-	d.PageWrite, d.err = EncodePage(d.clusterID, d.page, d.generation, d.exports)
+	d.PageWrite, d.err = EncodePage(d.identity, d.signer, d.page, d.generation, d.exports)
 }
 
-// EncodePage makes the write of a page with these exports.
-func EncodePage(clusterID string, page int, generation int64, exports map[mcs.Key]mcs.Export) (PageWrite, error) {
+// EncodePage makes the signed write of a page with these exports.
+func EncodePage(identity mcs.Identity, signer *trust.Signer, page int, generation int64, exports map[mcs.Key]mcs.Export) (PageWrite, error) {
 	w := PageWrite{page: page, exports: exports, generation: generation}
 	if len(exports) == 0 {
 		return w, nil
@@ -84,7 +86,7 @@ func EncodePage(clusterID string, page int, generation int64, exports map[mcs.Ke
 		return w, fmt.Errorf("encoding page %s: %w", format.PageName(page), err)
 	}
 	w.digest = format.Digest(data)
-	w.Instances, err = format.SplitPage(clusterID, page, generation, data)
+	w.Instances, err = format.SplitPage(identity, signer, page, generation, data)
 	return w, err
 }
 

@@ -15,7 +15,7 @@ import (
 
 // TestFullCatalogRefusesLargestExport drafts more than a catalog has room for: the largest exports are left out, all others are written.
 func TestFullCatalogRefusesLargestExport(t *testing.T) {
-	o, now := newOutbox("cls1"), time.UnixMilli(1000)
+	o, now := testOutbox(), time.UnixMilli(1000)
 	for i := range o.pages {
 		o.adopt(i, &pageState{read: true})
 	}
@@ -100,7 +100,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 func TestFullPageRefusesLargestExport(t *testing.T) {
 	exports := sharingPage(3)
 	page, now := format.PageOf(exports[0].Key), time.UnixMilli(1000)
-	o := newOutbox("cls1")
+	o := testOutbox()
 	o.adopt(page, &pageState{read: true})
 	for i, size := range []int{300_000, 500_000, 200_000} {
 		exports[i].Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(size))}
@@ -128,7 +128,7 @@ func TestFullPageKeepsShrinkingExport(t *testing.T) {
 		exp.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(size))}
 		return &exp
 	}
-	o := newOutbox("cls1")
+	o := testOutbox()
 	o.adopt(page, &pageState{read: true})
 	o.ask(exports[0].Key, sized(0, 700_000))
 	writes, _ := o.batch(now, now)

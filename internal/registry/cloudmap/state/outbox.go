@@ -9,13 +9,15 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // outbox is what this cluster wants in its pages and what it wrote there. Pages are adopted from the previous process before
 // they are written, so that an export which the starting controller has not reached yet is not lost.
 type outbox struct {
-	clusterID string
-	pages     [format.PageCount]ownPage
+	identity mcs.Identity
+	signer   *trust.Signer
+	pages    [format.PageCount]ownPage
 	// retryAt is when the next page that has failed several times may be written again.
 	retryAt time.Time
 	// generation is the last one that was used, written the last one of a page that is written whole.
@@ -23,6 +25,8 @@ type outbox struct {
 	// orphanedPages says that the ID was claimed when there was no record, but pages of the previous process: what there is of them was not
 	// announced by any cluster, and may be what a cluster that left could not remove, or what is left of what the others know.
 	orphanedPages bool
+	// keepWithdrawn is set while the claim of the ID is young: nothing is withdrawn, for another process may hold the ID.
+	keepWithdrawn bool
 }
 
 // ownPage is a page as it was last written whole, by this process or by the previous process.
@@ -101,8 +105,8 @@ func (o *outbox) recover() {
 	}
 }
 
-func newOutbox(clusterID string) *outbox {
-	o := &outbox{clusterID: clusterID}
+func newOutbox(identity mcs.Identity, signer *trust.Signer) *outbox {
+	o := &outbox{identity: identity, signer: signer}
 	for i := range o.pages {
 		o.pages[i].want = map[mcs.Key]*mcs.Export{}
 	}
@@ -125,9 +129,27 @@ func (o *outbox) ask(key mcs.Key, exp *mcs.Export) bool {
 func (o *outbox) adopt(page int, shown *pageState) {
 	p := &o.pages[page]
 	*p = p.renewed()
-	p.adopted, p.dirty = true, len(p.want) > 0
+	p.adopted, p.dirty, p.torn = true, len(p.want) > 0, shown.digest != "" && shown.author != o.author()
 	p.exports, p.digest, p.parts, p.stored = shown.exports, shown.digest, shown.parts, shown.stored
 	o.generation = max(o.generation, shown.generation)
+}
+
+// author returns the author of the pages that this process writes.
+func (o *outbox) author() format.Author {
+	return format.Author{ClusterSetID: o.identity.ClusterSetID, ClusterID: o.identity.ClusterID, UID: o.identity.UID, Key: o.signer.Key()}
+}
+
+// setKeepWithdrawn sets whether withdrawn exports are kept. If they no longer are, their pages are to be written.
+func (o *outbox) setKeepWithdrawn(keep bool) {
+	if o.keepWithdrawn && !keep {
+		for i := range o.pages {
+			p := &o.pages[i]
+			for _, exp := range p.want {
+				p.dirty = p.dirty || exp == nil
+			}
+		}
+	}
+	o.keepWithdrawn = keep
 }
 
 // abandon gives up a page of the previous process that cannot be read as it was announced: it is written anew, from what is
@@ -284,7 +306,7 @@ func (o *outbox) drafts(now time.Time, generation int64) (drafts []*pageDraft) {
 			o.retryAt = now.Add(retrySpacing)
 		}
 		p.dirty = false
-		drafts = append(drafts, newPageDraft(o.clusterID, i, generation, p.exports, o.desired(i)))
+		drafts = append(drafts, newPageDraft(o.identity, o.signer, i, generation, p.exports, o.desired(i)))
 	}
 	return drafts
 }
@@ -316,10 +338,11 @@ func (o *outbox) desired(page int) map[mcs.Key]mcs.Export {
 	exports := make(map[mcs.Key]mcs.Export, len(p.exports)+len(p.want))
 	maps.Copy(exports, p.exports)
 	for key, exp := range p.want {
-		if exp == nil {
-			delete(exports, key)
-		} else {
+		switch {
+		case exp != nil:
 			exports[key] = registry.Published(*exp)
+		case !o.keepWithdrawn || o.orphanedPages:
+			delete(exports, key)
 		}
 	}
 	return exports

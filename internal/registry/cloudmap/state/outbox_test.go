@@ -37,7 +37,7 @@ func holding(exports ...mcs.Export) map[mcs.Key]mcs.Export {
 
 // shownPage is a page of one part as the registry shows it.
 func shownPage(exports ...mcs.Export) *pageState {
-	return &pageState{read: true, generation: 100, digest: format.Digest([]byte("shown")), parts: 1, stored: 1, exports: holding(exports...)}
+	return &pageState{read: true, generation: 100, digest: format.Digest([]byte("shown")), author: testOutbox().author(), parts: 1, stored: 1, exports: holding(exports...)}
 }
 
 func keysOf(exports map[mcs.Key]mcs.Export) map[mcs.Key]bool {
@@ -81,7 +81,7 @@ func TestBatch(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			o := newOutbox("cls1")
+			o := testOutbox()
 			for _, step := range tc.steps {
 				step(o)
 			}
@@ -107,7 +107,7 @@ func TestBatch(t *testing.T) {
 
 // TestProblemLasts has a page that is refused, and tried again: until that has ended the user gets why it is not published.
 func TestProblemLasts(t *testing.T) {
-	o, exp, now := newOutbox("cls1"), webExport("cls1", 0, 1), time.UnixMilli(5000)
+	o, exp, now := testOutbox(), webExport("cls1", 0, 1), time.UnixMilli(5000)
 	page := format.PageOf(exp.Key)
 	o.adopt(page, &pageState{read: true})
 	o.ask(exp.Key, &exp)
@@ -134,7 +134,7 @@ func TestProblemLasts(t *testing.T) {
 }
 
 func TestGenerationsGrow(t *testing.T) {
-	o := newOutbox("cls1")
+	o := testOutbox()
 	o.adopt(0, &pageState{read: true, generation: 9000})
 	last := o.generation
 	// The clock is behind, stands still, and is ahead.
@@ -153,7 +153,7 @@ func TestExcess(t *testing.T) {
 	small := webExport("cls1", 0, 10)
 	page := format.PageOf(big.Key)
 	now := time.UnixMilli(1000)
-	o := newOutbox("cls1")
+	o := testOutbox()
 	o.adopt(page, &pageState{read: true})
 	write := func(exp *mcs.Export) PageWrite {
 		t.Helper()
@@ -199,7 +199,7 @@ func TestConfirm(t *testing.T) {
 	exports := sharingPage(1)
 	page, key := format.PageOf(exports[0].Key), exports[0].Key
 	now := time.UnixMilli(1000)
-	o := newOutbox("cls1")
+	o := testOutbox()
 	for i := range o.pages {
 		o.adopt(i, &pageState{read: true})
 	}
@@ -284,7 +284,7 @@ func TestAnnouncement(t *testing.T) {
 		"unreadable, announced by no cluster's ID": {shown: pageState{trouble: "half of it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, shown := newOutbox("cls1"), &catalog{}
+			o, shown := testOutbox(), &catalog{}
 			o.orphanedPages = tt.orphanedPages
 			shown.pages[page], shown.record.Pages[page] = tt.shown, tt.announced
 			if tt.wants != nil {
@@ -309,7 +309,7 @@ func TestAnnouncement(t *testing.T) {
 
 // TestOutboxWaiting has a page that was refused among those that wait.
 func TestOutboxWaiting(t *testing.T) {
-	o := newOutbox("cls1")
+	o := testOutbox()
 	o.pages[3] = ownPage{adopted: true, dirty: true}
 	o.pages[4] = ownPage{adopted: true, torn: true, retry: retry{failures: 1, retryAt: time.Now().Add(time.Hour)}}
 	o.pages[5] = ownPage{adopted: true}
@@ -319,7 +319,7 @@ func TestOutboxWaiting(t *testing.T) {
 }
 
 func TestLargestPage(t *testing.T) {
-	o := newOutbox("cls1")
+	o := testOutbox()
 	if got := o.largest(); got != 0 {
 		t.Errorf("the largest page of an empty catalog is %d instances", got)
 	}

@@ -1,12 +1,15 @@
 package state
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // Reads records what was read from the registry and decides what to read next.
@@ -17,12 +20,15 @@ type Reads struct {
 	auditAt time.Time
 	// leftovers is set if the last audit found pages.
 	leftovers bool
+	// ownCopy is the copy of the own record that the last audit found, nil if there was none.
+	ownCopy *format.Member
 }
 
-// CatalogRead is a request to read pages of a cluster.
+// CatalogRead is a request to read pages of a cluster, and with Record the copy of its record.
 type CatalogRead struct {
 	ClusterID string
 	Pages     []int
+	Record    bool
 }
 
 // SetError records the result of a poll and returns the keys with another status now.
@@ -57,26 +63,88 @@ func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.I
 	defer s.mu.Unlock()
 	s.auditAt = now.Add(s.cfg.Intervals.Audit)
 	s.leftovers = len(format.GroupByPage(stored)) > 0
-	if shown == nil && s.leftovers {
-		// Pages are written under a record and removed before it: their writer may be alive and write the record again.
-		s.claim.settle = max(s.claim.settle, s.claim.silence)
+	s.observeOwnCopy(stored)
+	isOurs := s.claim.joined || s.ownCopy != nil && s.claim.isOurs(*s.ownCopy)
+	if shown == nil && s.leftovers && !isOurs {
+		// Another cluster may have written them, and write its record again.
+		s.claim.settle = max(s.claim.settle, s.claim.rivalSilence)
 	}
 	s.catalogs.audit(now, stored, changed)
 }
 
-// StaleReads returns the pages that have to be read, and the clusters without a record whose catalog has to be read.
-func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead, absent []string) {
+// StaleReads returns the pages and the copies of records that have to be read.
+func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, cluster := range s.catalogs.clusters {
 		if id == s.cfg.Identity.ClusterID && s.cfg.ReadOnly {
 			continue // what this cluster may have left here is never imported
 		}
-		if pages := cluster.wanted(now); len(pages) > 0 {
-			wanted = append(wanted, CatalogRead{ClusterID: id, Pages: pages})
+		read := CatalogRead{ClusterID: id, Pages: cluster.wanted(now), Record: s.catalogs.copyDue(now, id, cluster)}
+		if len(read.Pages) > 0 || read.Record {
+			wanted = append(wanted, read)
 		}
 	}
-	return wanted, s.catalogs.absent(now)
+	return wanted
+}
+
+// ObserveCatalog records a read of a catalog: the copy of the record, and the pages that have to be read. It returns the changed keys.
+func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) engine.Keys {
+	s.mu.Lock()
+	changed := engine.Keys{}
+	record, err := format.FindCopy(found, id, s.cfg.Identity.ClusterSetID)
+	if cluster := s.catalogs.clusters[id]; cluster != nil && (cluster.isMissing || cluster.unproven != nil) {
+		s.catalogs.copyRead(now, id, record, err, changed)
+	}
+	byPage := format.GroupByPage(found)
+	var wanted []int
+	if cluster := s.catalogs.clusters[id]; cluster != nil {
+		wanted = cluster.wanted(now)
+		if cluster.isCopy && s.catalogs.liveness.IsStale(id) {
+			// Pages are later than the copy. A cluster that is alive announces them.
+			wanted = slices.Collect(maps.Keys(byPage))
+		}
+	}
+	s.logMembers()
+	s.mu.Unlock()
+	for _, page := range wanted {
+		maps.Copy(changed, s.ObservePage(now, id, page, byPage[page]))
+	}
+	return changed
+}
+
+// ObserveRecordCopy records a read of the copy of a cluster's record alone, and returns the changed keys.
+func (s *Reads) ObserveRecordCopy(now time.Time, id string, found []api.Instance) engine.Keys {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := engine.Keys{}
+	record, err := format.FindCopy(found, id, s.cfg.Identity.ClusterSetID)
+	s.catalogs.copyRead(now, id, record, err, changed)
+	s.logMembers()
+	return changed
+}
+
+// ExpiredFarewells returns the clusters whose farewell this cluster has to remove.
+func (s *Reads) ExpiredFarewells() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claim.state != Held {
+		return nil
+	}
+	return s.catalogs.expiredFarewells(s.cfg.WallClock())
+}
+
+// observeOwnCopy takes in the copy of the own record. The caller holds s.mu.
+func (s *Reads) observeOwnCopy(stored []api.Instance) {
+	found, err := format.FindCopy(stored, s.cfg.Identity.ClusterID, s.cfg.Identity.ClusterSetID)
+	s.ownCopy = found
+	if found != nil {
+		s.catalogs.addAuthor(found.Author())
+	}
+	if s.claim.state != Observing && (err != nil || found == nil || found.Key != s.claim.keys[0]) && time.Since(s.copied) >= s.cfg.HeartbeatInterval {
+		s.copyRecord, s.announce = true, true
+		s.WriteSignal.Set()
+	}
 }
 
 // ObservePage records a read of a page and returns the changed keys, with those of pending lookups.
@@ -86,7 +154,7 @@ func (s *Reads) ObservePage(now time.Time, id string, page int, found []api.Inst
 	changed := engine.Keys{}
 	s.catalogs.page(now, id, page, found, changed)
 	if s.catalogs.synced {
-		s.asked[page].AddChanged(changed, s.catalogs.lookFor)
+		s.asked[page].AddChanged(changed, s.catalogs.look)
 	}
 	if id == s.cfg.Identity.ClusterID && s.claim.state == Held {
 		s.adoptPages(now, changed)
@@ -108,53 +176,37 @@ func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, er
 	}
 }
 
-// ObserveCatalog records whether a cluster without a record has pages, and returns the changed keys.
-func (s *Reads) ObserveCatalog(now time.Time, id string, hasPages bool) engine.Keys {
+// ObserveMembers records a read of the members. If the own record is not among them, another writer removed or replaced it: it is written again, and
+// its copy at heartbeats.
+func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := engine.Keys{}
-	s.catalogs.verified(now, id, hasPages, changed)
-	return changed
-}
-
-// RemoveAll removes all clusters and returns their keys.
-func (s *Reads) RemoveAll(now time.Time) engine.Keys {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	changed := engine.Keys{}
-	for id := range s.catalogs.clusters {
-		s.catalogs.remove(now, id, changed)
-	}
-	return changed
-}
-
-// ObserveMembers records a read of the members, unless it cannot be right: our own record is there once we have joined.
-func (s *Reads) ObserveMembers(location Location, instances []api.Instance, changed engine.Keys) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.claim.state == Held && format.FindMember(instances, s.cfg.Identity) == nil {
-		if time.Since(s.recorded) > s.cfg.Intervals.Settle {
-			// Another writer removed it. Until it is back, other clusters may take this cluster for gone, or its ID for free.
+	now := time.Now()
+	shown := format.FindMember(instances, s.cfg.Identity)
+	if s.claim.state == Held && (shown == nil || !s.claim.isMine(*shown)) {
+		s.copyRecord = s.copyRecord || now.Sub(s.copied) >= s.cfg.HeartbeatInterval
+		if s.copyRecord || now.Sub(s.recorded) > s.cfg.Intervals.Settle {
 			s.announce = true
 			s.WriteSignal.Set()
 		}
-		return false
 	}
-	s.catalogs.suspect(location)
-	if s.claim.state == Observing && format.FindMember(instances, s.cfg.Identity) == nil {
+	if s.claim.state == Observing && shown == nil {
 		s.catalogs.unannounced()
 	}
-	s.catalogs.members(time.Now(), instances, changed)
+	s.catalogs.members(now, instances, s.counts, changed)
 	s.countClusterSet(len(instances))
 	s.logMembers()
-	return true
 }
+
+// counts reports whether a record with this cluster's ID counts: once this cluster holds the ID, only those that this process wrote. The caller
+// holds s.mu.
+func (s *Reads) counts(r format.Member) bool { return s.claim.state != Held || s.claim.isMine(r) }
 
 // logMembers logs which clusters joined, left, became stale or recovered since the last read. The caller holds s.mu.
 func (s *Reads) logMembers() {
 	var members []registry.Member
 	for id, cluster := range s.catalogs.clusters {
-		if cluster.hasRecord {
+		if cluster.hasRecord && !cluster.left {
 			members = append(members, registry.Member{ClusterID: id, Version: cluster.record.Version, LastSeen: cluster.lastSeen, Stale: s.catalogs.liveness.IsStale(id)})
 		}
 	}
@@ -171,15 +223,13 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 		s.prepareRecord(shown)
 	}
 	if s.claim.observe(now, shown, s.ours) {
-		s.announce = true
-		s.WriteSignal.Set()
-		if s.claim.state == Held {
-			s.auditAt = now // the other cluster may have written our pages
-		}
+		s.answerRival(now)
+		s.copyRecord = s.copyRecord || s.claim.state == Acquiring && before == Observing
 	}
 	if s.claim.state == Acquiring && before == Observing {
-		s.outbox.orphanedPages = shown == nil && s.leftovers
+		s.outbox.orphanedPages = (shown == nil || shown.Farewell) && s.leftovers
 		s.outbox.after(s.shown())
+		s.pinEarlierOwner()
 	}
 	if s.claim.state != before || s.claim.refused() != refusedBefore {
 		s.handleClaimChange(now, before, changed)
@@ -190,19 +240,50 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	}
 }
 
-// prepareRecord creates the record to claim the ID with. The caller holds s.mu.
-func (s *Reads) prepareRecord(shown *format.Member) {
-	joined := s.cfg.WallClock().UTC().Truncate(time.Millisecond)
-	if shown != nil {
-		s.outbox.generation = max(s.outbox.generation, shown.Generation)
-		s.ours.Heartbeat = max(s.ours.Heartbeat, shown.Heartbeat)
-		if shown.IsOf(s.cfg.Identity) {
-			joined = shown.Joined
+// answerRival writes the own record, and reads the own pages, which the rival may have written. A writer that overwrites the record of a member again and
+// again must not make it write all the time: ObserveMembers has the rate. The caller holds s.mu.
+func (s *Reads) answerRival(now time.Time) {
+	isMember := s.claim.joined && s.claim.state == Held
+	if !isMember {
+		s.announce = true
+		s.WriteSignal.Set()
+	}
+	if s.claim.state == Held {
+		last := s.auditAt.Add(-s.cfg.Intervals.Audit)
+		s.auditAt = earlier(s.auditAt, last.Add(s.cfg.HeartbeatInterval))
+		if !isMember {
+			s.auditAt = now
 		}
 	}
+}
+
+// pinEarlierOwner keeps the key of the silent cluster whose ID this cluster claims: the ID is that cluster's if it returns. The caller holds s.mu.
+func (s *Reads) pinEarlierOwner() {
+	if r := s.claim.taken; r.UID != "" && !s.claim.isOurs(r) && !s.claim.joined {
+		s.cfg.Keyring.Observe(trust.Record{Registry: s.cfg.ClientName, ClusterID: r.ClusterID, UID: r.UID, Key: r.Key, At: r.Time()})
+	}
+}
+
+// prepareRecord creates the record to claim the ID with: later than all records with this ID. The caller holds s.mu.
+func (s *Reads) prepareRecord(shown *format.Member) {
+	joined := s.cfg.WallClock().UTC().Truncate(time.Millisecond)
+	heartbeat := s.ours.Heartbeat
+	for _, before := range []*format.Member{s.ownCopy, shown} {
+		if before == nil {
+			continue
+		}
+		s.outbox.generation = max(s.outbox.generation, before.Generation)
+		heartbeat = max(heartbeat, before.Heartbeat)
+		if s.claim.isOurs(*before) && !before.Farewell {
+			joined = before.Joined
+		}
+	}
+	if !s.cfg.Joined.IsZero() && s.cfg.Joined.Before(joined) {
+		joined = s.cfg.Joined.UTC().Truncate(time.Millisecond)
+	}
 	s.ours = format.Member{
-		ClusterID: s.cfg.Identity.ClusterID, ClusterSetID: s.cfg.Identity.ClusterSetID,
-		UID: s.cfg.Identity.UID, Version: s.cfg.Version, Contact: s.contact, Joined: joined, Heartbeat: s.ours.Heartbeat,
+		ClusterID: s.cfg.Identity.ClusterID, ClusterSetID: s.cfg.Identity.ClusterSetID, UID: s.cfg.Identity.UID, Key: s.claim.keys[0],
+		Version: s.cfg.Version, Contact: s.contact, Joined: joined, Heartbeat: heartbeat, Process: s.cfg.Process,
 	}
 }
 
@@ -271,6 +352,6 @@ func (s *Reads) confirmPages(now time.Time) {
 func (s *Reads) countClusterSet(members int) {
 	s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "members", members, api.MaxDiscovered)
 	if !s.cfg.ReadOnly { // the clusters that write report the quota
-		s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "namespace", members+s.catalogs.parts(), s.cfg.InstancesPerNamespace)
+		s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "namespace", members+s.catalogs.instances(), s.cfg.InstancesPerNamespace)
 	}
 }

@@ -38,8 +38,9 @@ type shared struct {
 	// ours is the own record as last written, or about to be written at recorded.
 	ours     format.Member
 	recorded time.Time
-	// announce requests a write of the record now.
-	announce bool
+	// announce requests a write of the record now, copyRecord one of its copy in the own catalog, too. copied is when that was last written.
+	announce, copyRecord bool
+	copied               time.Time
 	// contact is the address for peer notifications, zero while there is no open socket.
 	contact peernotify.Contact
 	// readProblem, writeProblem and pageProblem are the reasons why reading, writing the own record, and writing pages do not work.
@@ -61,9 +62,9 @@ func newShared(cfg Config) *shared {
 	s := &shared{
 		cfg: cfg, log: cfg.Logger,
 		ReadSignal: engine.NewSignal(), WriteSignal: WriteSignal{Record: engine.NewSignal(), Pages: engine.NewSignal()},
-		catalogs: newCatalogs(cfg.Identity, cfg.StaleAfter, cfg.PollInterval, cfg.Intervals.Settle),
-		outbox:   newOutbox(cfg.Identity.ClusterID),
-		claim:    claim{identity: cfg.Identity, silence: cfg.Silence, settle: cfg.Intervals.Settle},
+		catalogs: newCatalogs(cfg),
+		outbox:   newOutbox(cfg.Identity, cfg.Signer),
+		claim:    newClaim(cfg),
 		readProblem: engine.NewProblem(cfg.Logger, "Failed to read the clusterset from AWS Cloud Map; its last known state stays",
 			"Reading the clusterset from AWS Cloud Map works again", api.IsExpected),
 		writeProblem: engine.NewProblem(cfg.Logger, "Failed to write to AWS Cloud Map; retrying", "Writing to AWS Cloud Map works again", api.IsExpected),

@@ -67,9 +67,20 @@ func (s *State) AddResolved(changed engine.Keys) {
 	defer s.mu.Unlock()
 	if s.catalogs.synced {
 		for page := range s.asked {
-			s.asked[page].AddChanged(changed, s.catalogs.lookFor)
+			s.asked[page].AddChanged(changed, s.catalogs.look)
 		}
 	}
+}
+
+// Forget drops everything that was read of another cluster, and returns its keys.
+func (s *State) Forget(clusterID string) engine.Keys {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := engine.Keys{}
+	if clusterID != s.cfg.Identity.ClusterID {
+		s.catalogs.forget(clusterID, changed)
+	}
+	return changed
 }
 
 // SetLocation records where the clusterset's records are. If the catalog is another one than before, because the namespace or the catalog was
@@ -78,12 +89,12 @@ func (s *State) SetLocation(location Location) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if location.IsNew {
-		s.claim.settle = 0 // there was no previous process
+		s.claim.settle, s.claim.isFirst = 0, true // there was no previous process
 	}
 	if moved := s.catalogID != "" && s.catalogID != location.CatalogID; moved {
 		s.log.Info("Writing this cluster's records again: they were deleted from AWS Cloud Map", "namespace", location.Namespace)
 		s.outbox.rewrite()
-		s.announce = s.claim.state != Observing
+		s.announce, s.copyRecord = s.claim.state != Observing, true
 		s.WriteSignal.Set()
 		if s.view != nil {
 			s.view.EnqueueAll()
@@ -111,9 +122,9 @@ func (s *State) Contacts(own peernotify.Contact) (contacts []peernotify.Contact)
 func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.outbox.unconfirmed() || s.catalogs.incomplete
+	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.outbox.unconfirmed()
 	for id, cluster := range s.catalogs.clusters {
-		urgent = urgent || !cluster.absentSince.IsZero() || cluster.behind(now)
+		urgent = urgent || cluster.unproven != nil && cluster.copyFailures <= eagerRetries || cluster.behind(now)
 		own := id == s.cfg.Identity.ClusterID
 		if s.catalogs.live(id) && (!own || s.claim.state == Held) {
 			peers = append(peers, peernotify.Peer{
@@ -131,7 +142,8 @@ func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
 	if !s.catalogs.synced {
 		return registry.View{}, s.asked[format.PageOf(key)].NotSynced(key, s.readProblem.Err())
 	}
-	view := s.asked[format.PageOf(key)].Lookup(key, imported, s.catalogs.lookFor)
+	s.catalogs.seek(imported)
+	view := s.asked[format.PageOf(key)].Lookup(key, imported, s.catalogs.look)
 	if !s.cfg.ReadOnly {
 		view.Local = s.publication(key)
 	}

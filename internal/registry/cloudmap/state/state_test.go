@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
@@ -17,7 +15,7 @@ import (
 func TestUnreadablePageIsAbandoned(t *testing.T) {
 	exp := webExport("cls1", 0, 1)
 	page := format.PageOf(exp.Key)
-	w, err := EncodePage("cls1", page, 100, holding(exp))
+	w, err := EncodePage(cls1, signerOf(cls1.UID), page, 100, holding(exp))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,9 +29,9 @@ func TestUnreadablePageIsAbandoned(t *testing.T) {
 		"reads show half of the page": {func(s *State, now time.Time) { s.Reads.ObservePage(now, "cls1", page, nil) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := New(Config{Identity: cls1, StaleAfter: time.Minute, PollInterval: time.Second, WallClock: time.Now, Logger: logr.Discard()})
+			s := New(testConfig())
 			s.claim.state = Held
-			announced := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Generation: 100, Heartbeat: 1}
+			announced := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Key: signerOf("uid-1").Key(), Generation: 100, Heartbeat: 1}
 			announced.Pages[page] = w.digest
 			now := time.Now()
 			s.catalogs.clusters["cls1"] = &catalog{record: announced, hasRecord: true}
@@ -55,12 +53,12 @@ func TestUnreadablePageIsAbandoned(t *testing.T) {
 func TestPageReadResolvesLookups(t *testing.T) {
 	exp, other := webExport("cls2", 0, 1), webKey(8) // of different pages
 	page := format.PageOf(exp.Key)
-	w, err := EncodePage("cls2", page, 100, holding(exp))
+	w, err := EncodePage(cls2, signerOf(cls2.UID), page, 100, holding(exp))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Identity: cls1, StaleAfter: time.Minute, PollInterval: time.Second, WallClock: time.Now, Logger: logr.Discard()})
-	announced := format.Member{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Generation: 100, Heartbeat: 1}
+	s := New(testConfig())
+	announced := format.Member{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signerOf("uid-2").Key(), Generation: 100, Heartbeat: 1}
 	announced.Pages[page], announced.Pages[format.PageOf(other)] = w.digest, "AAAAAAAAAAB"
 	s.catalogs.clusters["cls2"], s.catalogs.synced = &catalog{record: announced, hasRecord: true}, true
 	absent := webKey(0)
@@ -83,7 +81,7 @@ func TestPageReadResolvesLookups(t *testing.T) {
 
 // TestRequestedKeysArePruned churns services after the adoption grace period.
 func TestRequestedKeysArePruned(t *testing.T) {
-	s := New(Config{Identity: cls1, StaleAfter: time.Minute, PollInterval: time.Second, WallClock: time.Now, Logger: logr.Discard()})
+	s := New(testConfig())
 	s.cfg.Intervals.AdoptionGracePeriod = time.Minute
 	s.claim.state, s.heldSince = Held, time.Now()
 	for i := range 1000 {
@@ -99,7 +97,7 @@ func TestRequestedKeysArePruned(t *testing.T) {
 // TestLeavingRecordIsLaterThanPages checks that the last record is later than pages that were written and not announced, also if the clock was set
 // back since.
 func TestLeavingRecordIsLaterThanPages(t *testing.T) {
-	s := New(Config{Identity: cls1, StaleAfter: time.Minute, PollInterval: time.Second, WallClock: time.Now, Logger: logr.Discard()})
+	s := New(testConfig())
 	ahead := time.Now().Add(time.Hour).UnixMilli()
 	s.outbox.generation = ahead
 	if record := s.Writes.LeavingRecord(); record.Generation <= ahead {

@@ -155,13 +155,15 @@ func (s *Writes) NextRecord(now time.Time) (at time.Time, ok bool) {
 
 // RecordToWrite returns the own record if it has to be written: pages changed, the ID is claimed, or a heartbeat is due. Pages that are being
 // written are announced as they were before.
-func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, due bool) {
+//
+// copyDue is set if the own catalog needs a copy of the record.
+func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := s.announce || !s.unannounced.IsZero()
 	due = s.claim.state != Observing && (changed || now.Sub(s.recorded) >= s.cfg.HeartbeatInterval)
 	if !due {
-		return ours, false
+		return ours, false, false
 	}
 	s.ours.Heartbeat = s.ours.NextHeartbeat(now)
 	generation := s.outbox.generation
@@ -174,7 +176,18 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, due bool) {
 	s.ours.Generation = max(generation, s.ours.Generation)
 	s.announce, s.unannounced = false, time.Time{}
 	s.ours.Pages = s.announced()
-	return s.ours, true
+	return s.ours, s.copyRecord, true
+}
+
+// ObserveCopyWrite records the result of writing the copy of the own record, at the time when the write began. After a failure both are written again.
+func (s *Writes) ObserveCopyWrite(began time.Time, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.announce = true
+		return
+	}
+	s.copyRecord, s.copied = false, began
 }
 
 // ObserveRecordWrite records the result of writing the own record, at the time when the write began.
@@ -233,7 +246,8 @@ func (s *Writes) ObserveRemoval(removed ExcessParts, err error) {
 func (s *Writes) LeavingRecord() format.Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ours.Pages = format.Digests{}
+	s.ours.Pages, s.ours.Farewell = format.Digests{}, true
+	s.ours.Heartbeat = s.ours.NextHeartbeat(s.cfg.WallClock())
 	s.outbox.generation = max(s.outbox.generation, s.ours.Generation)
 	s.ours.Generation = s.outbox.nextGeneration(s.cfg.WallClock())
 	return s.ours
@@ -244,7 +258,7 @@ func (s *Writes) AdoptRecord(record format.Member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ours = record
-	s.ours.Heartbeat = s.ours.NextHeartbeat(time.Now())
+	s.ours.Key, s.ours.Process = s.cfg.Signer.Key(), s.cfg.Process
 }
 
 // PartIDs returns the IDs of all parts that the store may have.
@@ -275,6 +289,9 @@ func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 		return time.Time{}, false
 	}
 	dirty, torn, again := s.outbox.pending(now)
+	if s.outbox.keepWithdrawn {
+		again = earliest(again, s.claim.claimed.Add(s.claim.young))
+	}
 	if dirty+torn > 0 {
 		return earliest(again, s.pagesDue(now, dirty, torn)), true
 	}
@@ -336,6 +353,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	if s.claim.state != Held {
 		return nil, engine.Keys{} // Notify adds to it
 	}
+	s.outbox.setKeepWithdrawn(s.claim.isYoung(time.Now()))
 	s.announce = s.announce || s.outbox.orphanedPages // the pages found may be as desired
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstAsk = time.Time{}

@@ -1,0 +1,364 @@
+package cloudmap
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+)
+
+// deleteAll removes every instance of services of mcs.set1, and with them the services and the namespace if all is set.
+func (v *vandal) deleteAll(all bool, services ...string) {
+	t := v.world.t
+	t.Helper()
+	admin, _ := v.world.clientAt("admin", unlimitedRates())
+	namespaces, err := admin.ListNamespaces(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := admin.ListServices(t.Context(), namespaces["mcs.set1"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range found {
+		if !all && !slices.Contains(services, name) {
+			continue
+		}
+		listed, err := admin.ListInstances(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, instance := range listed {
+			if err := admin.DeregisterInstance(t.Context(), s.ID, instance.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if all {
+			if err := admin.DeleteService(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if all {
+		if err := admin.DeleteNamespace(t.Context(), namespaces["mcs.set1"]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// forge writes a record with cls1's ID as cls2 could, after change.
+func (v *vandal) forge(change func(*format.Member)) {
+	t := v.world.t
+	t.Helper()
+	admin, members := v.service(format.MembersService)
+	records, err := admin.ListInstances(t.Context(), members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := format.ParseMember(records[slices.IndexFunc(records, func(i api.Instance) bool { return i.ID == "cls1" })], "set1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(&record)
+	if _, err := admin.RegisterInstance(t.Context(), members.ID, record.Instance(signerOf(cls2.UID))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSurvival does what ended imports once: the imports of the other cluster stay all the while, also when that cluster restarts, and everything
+// is in the registry again by itself.
+func TestSurvival(t *testing.T) {
+	empty := func(v *vandal) {
+		server, err := cloudmaplocal.New(cloudmaplocal.Options{Unthrottled: true, Now: time.Now})
+		if err != nil {
+			v.world.t.Fatal(err)
+		}
+		v.world.server = server
+	}
+	tests := map[string]struct {
+		fault func(*vandal)
+		// patience is how long it may take until the registry has everything again.
+		patience time.Duration
+	}{
+		"record deleted":           {func(v *vandal) { v.drop(format.MembersService, "cls1") }, 20 * time.Second},
+		"all records deleted":      {func(v *vandal) { v.deleteAll(false, format.MembersService) }, 20 * time.Second},
+		"pages deleted":            {func(v *vandal) { v.deleteAll(false, "catalog.cls1") }, 3 * time.Minute},
+		"record and pages deleted": {func(v *vandal) { v.deleteAll(false, format.MembersService, "catalog.cls1") }, 3 * time.Minute},
+		"namespace deleted":        {func(v *vandal) { v.deleteAll(true) }, time.Minute},
+		"registry restarted empty": {empty, time.Minute},
+		"forged record, no pages": {func(v *vandal) {
+			v.forge(func(r *format.Member) {
+				r.Pages, r.Generation, r.Heartbeat = format.Digests{}, r.Generation+1e6, r.Heartbeat+1e6
+			})
+		}, 20 * time.Second},
+		"forged farewell": {func(v *vandal) {
+			v.forge(func(r *format.Member) { r.Pages, r.Farewell, r.Heartbeat = format.Digests{}, true, r.Heartbeat+1e6 })
+		}, 20 * time.Second},
+		"forged record, same pages": {func(v *vandal) { v.forge(func(r *format.Member) { r.UID = cls2.UID }) }, 20 * time.Second},
+	}
+	warmUp(t)
+	for name, tt := range tests {
+		for _, restarts := range []bool{false, true} {
+			if restarts {
+				name += ", and the importer restarts"
+			}
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+					v := &vandal{world: w}
+					exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+					var exports []mcs.Export
+					for i := range 20 {
+						exports = append(exports, webExport("cls1", i, 1))
+						publish(t, exporter.Registry, exports[i])
+					}
+					all := func() bool {
+						return !slices.ContainsFunc(exports, func(exp mcs.Export) bool { return !sees(t, importer.Registry, exp)() })
+					}
+					w.until(time.Minute, "all exports are known", all)
+					w.until(time.Minute, "all are exported", func() bool { return isExported(t, exporter.Registry, exports[19].Key)() })
+					time.Sleep(20 * time.Second)
+					if restarts {
+						importer.kill()
+					}
+					tt.fault(v)
+					if restarts {
+						importer = w.begin(cls2, nil)
+					}
+					began := time.Now()
+					for time.Since(began) < tt.patience {
+						for _, exp := range exports {
+							view, err := importer.Lookup(t.Context(), exp.Key, "cls1")
+							if errors.Is(err, registry.ErrNotSynced) {
+								continue
+							}
+							if known := exportOf(view, "cls1") != nil || slices.Contains(view.Unknown, "cls1") || slices.Contains(view.Unseen, "cls1"); !known || len(view.Stale) > 0 {
+								t.Fatalf("after %v %s is known: %v, stale: %v", time.Since(began), exp.Key, known, view.Stale)
+							}
+						}
+						time.Sleep(250 * time.Millisecond)
+					}
+					if !all() {
+						t.Errorf("after %v not all exports are known", tt.patience)
+					}
+					// A cluster that joins now knows everything.
+					third := w.begin(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-3"}, nil)
+					importer = third
+					w.until(time.Minute, "a cluster that joins knows all exports", all)
+					w.until(time.Minute, "the exporter has all confirmed", isExported(t, exporter.Registry, exports[0].Key))
+					changed := webExport("cls1", 0, 2)
+					publish(t, exporter.Registry, changed)
+					w.until(10*time.Second, "a change is propagated", sees(t, third.Registry, changed))
+				})
+			})
+		}
+	}
+}
+
+// TestSurvival_RecordKeptOverwritten: another member overwrites the record of cls1 again and again. The copy in the catalog keeps cls1 alive, and changes
+// arrive by it.
+func TestSurvival_RecordKeptOverwritten(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+		admin, members := v.service(format.MembersService)
+		forged := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: cls1.UID, Joined: time.Now(), Heartbeat: time.Now().Add(time.Hour).UnixMilli()}
+		before := w.count()["RegisterInstance"] + w.count()["RegisterInstance members"]
+		began := time.Now()
+		for time.Since(began) < 10*time.Minute {
+			forged.Heartbeat++
+			if _, err := admin.RegisterInstance(t.Context(), members.ID, forged.Instance(signerOf(cls2.UID))); err != nil {
+				t.Fatal(err)
+			}
+			view, _ := viewOf(t, importer.Registry, exp.Key)
+			if len(view.Exports) != 1 || len(view.Stale) > 0 {
+				t.Fatalf("after %v: %d exports, stale %v", time.Since(began), len(view.Exports), view.Stale)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		writes := w.count()["RegisterInstance"] + w.count()["RegisterInstance members"] - before - 3000
+		if writes > 10*60 {
+			t.Errorf("the cluster wrote %d times in ten minutes", writes)
+		}
+		changed := webExport("cls1", 0, 2)
+		publish(t, exporter.Registry, changed)
+		for began := time.Now(); !sees(t, importer.Registry, changed)(); time.Sleep(200 * time.Millisecond) {
+			if time.Since(began) > time.Minute {
+				t.Fatal("a change is not propagated within a minute")
+			}
+			forged.Heartbeat++
+			if _, err := admin.RegisterInstance(t.Context(), members.ID, forged.Instance(signerOf(cls2.UID))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// TestSurvival_DeadCluster: the record of a dead cluster is deleted. A cluster that restarts knows the exports of which there are pages.
+func TestSurvival_DeadCluster(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+		exporter.kill()
+		v.drop(format.MembersService, "cls1")
+		time.Sleep(5 * time.Minute)
+		if view, _ := viewOf(t, importer.Registry, exp.Key); len(view.Exports) != 1 || !slices.Equal(view.Stale, []string{"cls1"}) {
+			t.Errorf("%d exports, stale %v; want the export of a stale cluster", len(view.Exports), view.Stale)
+		}
+		importer.kill()
+		importer = w.begin(cls2, nil)
+		for range 600 {
+			time.Sleep(time.Second)
+			view, err := importer.Lookup(t.Context(), exp.Key, "cls1")
+			if err == nil && len(view.Exports) == 0 && len(view.Unknown)+len(view.Unseen) == 0 {
+				t.Fatal("the restarted cluster takes the export for withdrawn")
+			}
+		}
+		importer.Forget("cls1")
+		view, err := importer.Lookup(t.Context(), exp.Key, "cls1")
+		if err != nil || len(view.Exports)+len(view.Unknown)+len(view.Unseen) > 0 {
+			t.Errorf("forgotten, and the view is %+v, %v", view, err)
+		}
+	})
+}
+
+// TestSurvival_Clone: a second process with the same key and identity, as after the restore of a control plane. The one that started later stops, and
+// the exports of the first one stay.
+func TestSurvival_Clone(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		original, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, original.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+		time.Sleep(time.Minute)
+		clone := w.beginAs("cls1clone", cls1, nil, func(cfg *Config) { cfg.Joined = time.Now().Add(-time.Hour) })
+		withdraw(t, clone.Registry, exp.Key)
+		own := webExport("cls1", 8, 1)
+		publish(t, clone.Registry, own)
+		for range 300 {
+			time.Sleep(time.Second)
+			if !sees(t, importer.Registry, exp)() {
+				t.Fatal("the clone has withdrawn an export of the original")
+			}
+		}
+		var duplicate *registry.DuplicateIDError
+		if local := look(t, clone.Registry, own.Key).Local; !errors.As(local.Err, &duplicate) {
+			t.Errorf("the clone's export is %v, %v; want a duplicate", local.State, local.Err)
+		}
+		changed := webExport("cls1", 0, 2)
+		publish(t, original.Registry, changed)
+		w.until(time.Minute, "the original goes on", sees(t, importer.Registry, changed))
+		w.until(time.Minute, "the original has it confirmed", isExported(t, original.Registry, exp.Key))
+	})
+}
+
+// TestSurvival_ReturningOwner: a cluster took the ID of a dead one, which returns, and gives way.
+func TestSurvival_ReturningOwner(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		joined := time.Now()
+		exp := webExport("cls1", 0, 1)
+		publish(t, owner.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+		other := cls1
+		other.UID = "uid-other"
+		second := w.beginAs("cls1second", other, nil)
+		theirs := webExport("cls1", 8, 1)
+		publish(t, second.Registry, theirs)
+		time.Sleep(time.Minute)
+		owner.kill()
+		time.Sleep(settings.StaleAfter - 20*time.Second)
+		if isExported(t, second.Registry, theirs.Key)() {
+			t.Error("the second cluster took the ID before the first one was stale")
+		}
+		w.until(5*time.Minute, "the second cluster takes the ID", isExported(t, second.Registry, theirs.Key))
+		w.until(5*time.Minute, "its export is known", sees(t, importer.Registry, theirs))
+		owner = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
+		publish(t, owner.Registry, exp)
+		withdraw(t, owner.Registry, theirs.Key)
+		w.until(5*time.Minute, "the owner has its ID back", isExported(t, owner.Registry, exp.Key))
+		w.until(5*time.Minute, "the second cluster reports a duplicate", func() bool {
+			var duplicate *registry.DuplicateIDError
+			return errors.As(look(t, second.Registry, theirs.Key).Local.Err, &duplicate)
+		})
+		w.until(5*time.Minute, "the owner's export is known", func() bool {
+			return sees(t, importer.Registry, exp)() && !sees(t, importer.Registry, theirs)()
+		})
+	})
+}
+
+// TestSurvival_WritesDenied: a cluster whose record is deleted and may not be written goes on to import.
+func TestSurvival_WritesDenied(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+		w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls2", Operations: []string{"RegisterInstance"}, Kind: cloudmaplocal.FaultError, Code: "AccessDeniedException"})
+		v.drop(format.MembersService, "cls2")
+		before := w.count()
+		changed := webExport("cls1", 0, 2)
+		publish(t, exporter.Registry, changed)
+		w.until(10*time.Second, "a change is imported", sees(t, importer.Registry, changed))
+		time.Sleep(10 * time.Minute)
+		after := w.count()
+		maps.DeleteFunc(after, func(operation string, n int) bool { return n-before[operation] <= 20*10 })
+		for _, frequent := range []string{"DiscoverInstances", "cls1", "cls2", "RegisterInstance members"} {
+			delete(after, frequent)
+		}
+		if len(after) > 0 {
+			t.Errorf("more than 20 requests a minute: %v", after)
+		}
+	})
+}
+
+// TestNotFoundOnce: one answer that something does not exist makes no cluster list namespaces.
+func TestNotFoundOnce(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		a, b := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, a.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, b.Registry, exp))
+		time.Sleep(5 * time.Minute)
+		before := w.count()["ListNamespaces"]
+		for _, code := range []string{"NamespaceNotFound", "ServiceNotFound", "AccessDeniedException"} {
+			w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls*", Operations: []string{"DiscoverInstances", "RegisterInstance"}, Kind: cloudmaplocal.FaultError, Code: code})
+			time.Sleep(10 * time.Second)
+			w.plan(1)
+			time.Sleep(time.Minute)
+		}
+		if n := w.count()["ListNamespaces"] - before; n > 0 {
+			t.Errorf("%d lists of namespaces, want none", n)
+		}
+		if !sees(t, b.Registry, exp)() {
+			t.Error("the export is not known any more")
+		}
+	})
+}
