@@ -285,7 +285,7 @@ func TestBothControllersRestartDuringAChange(t *testing.T) {
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "web", 3) })
 }
 
-// TestTwoClustersWithOneID gives cls2 the identity of cls1: cls2 reports the duplicate, cls1 is not disturbed.
+// TestTwoClustersWithOneID gives cls2 the identity of cls1: cls2 reports the duplicate and keeps its own, cls1 is not disturbed.
 func TestTwoClustersWithOneID(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -305,18 +305,16 @@ func TestTwoClustersWithOneID(t *testing.T) {
 	})
 	apply(t, cls2, web(ns, "second", 1))
 	export(t, cls2, ns, "second")
+	// cls2 keeps its previous ID, and exports under it.
 	eventually(t, started, func() error {
-		return condition(t.Context(), cls2, ns, "second", "Ready", metav1.ConditionFalse, "Failed", `cluster ID "cls1" is already used`)
-	})
-	eventually(t, soon, func() error {
-		events := kubectl(t, cls2, "get", "events", "-A", "-o", "jsonpath={.items[*].message}{.items[*].note}")
-		if !strings.Contains(events, `cluster ID "cls1" is already used`) {
-			return errors.New("cls2 has no event about the cluster ID used twice")
+		problems, _ := suite.Output(t.Context(), "kubectl mcs status --context cls2") // the exit code is that of the problem
+		if !strings.Contains(problems, `cluster ID "cls1" is already used`) {
+			return errors.New("the status of cls2 has no problem about the cluster ID used twice")
 		}
 		return nil
 	})
 	always(t, quiet, func() error {
-		return errors.Join(exported(t.Context(), cls1, ns, "first"), noImport(t.Context(), cls1, ns, "second"))
+		return errors.Join(exported(t.Context(), cls1, ns, "first"), sameEndpoints(t.Context(), cls2, cls1, ns, "second", 1))
 	})
 
 	claim("cls2")
@@ -612,6 +610,8 @@ func TestIdentityChanges(t *testing.T) {
 		return err
 	})
 	kubectl(t, cls2, "delete", "clusterproperty", "clusterset.k8s.io")
+	always(t, quiet, func() error { return exporters(t.Context(), cls1, ns, "web", "renamed") })
+	command(t, cls2, "kubectl mcs leave --yes --context CLS")
 	eventually(t, started, func() error { return noImport(t.Context(), cls1, ns, "web") })
 	eventually(t, soon, func() error {
 		return condition(t.Context(), cls2, ns, "web", "Ready", metav1.ConditionFalse, "Failed", "clusterset.k8s.io")

@@ -130,9 +130,9 @@ func Steps(registry string) []Step {
 				r.withdrawn,
 			)...)},
 		{15, "Uninstall: leave the clusterset, undo DNS, delete the product; namespaces delete without hanging",
-			"Deleting the ClusterProperties makes the cluster leave: it takes everything of its own out of the registry. There are no finalizers, so nothing hangs, whatever is deleted first.",
+			"`kubectl mcs leave` makes the cluster leave: it takes everything of its own out of the registry, and deletes the ClusterProperties. There are no finalizers, so nothing hangs, whatever is deleted first.",
 			append(both(
-				run("kubectl --context CLS delete clusterproperty cluster.clusterset.k8s.io clusterset.k8s.io"),
+				run("kubectl mcs leave --yes --context CLS"),
 			), append([]Command{
 				r.left,
 			}, both(append(r.uninstall,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
@@ -72,7 +73,35 @@ func leaveClusterSet(ctx context.Context, s *session.Session, k *session.Cluster
 		return err
 	}
 	s.Printf("%s: the cluster is not a member of a clusterset: its exports are withdrawn", k.Context)
-	return nil
+	return waitForRequests(ctx, s, k, identities)
+}
+
+// requestWait covers two intervals at which the controller reads requests.
+const requestWait = 10 * time.Second
+
+// waitForRequests waits until the controller has deleted the requests to leave, as it does when the cluster has no identity any more, so that it
+// can be uninstalled then. It keeps those of an identity that flags set.
+func waitForRequests(ctx context.Context, s *session.Session, k *session.Cluster, identities []mcs.Identity) error {
+	pending := func() (string, error) {
+		data, err := readRequests(ctx, s, k)
+		for _, i := range identities {
+			if _, ok := data[names.LeaveKey(i.ClusterSetID, i.ClusterID)]; ok {
+				return names.LeaveKey(i.ClusterSetID, i.ClusterID), err
+			}
+		}
+		return "", err
+	}
+	var key string
+	err := k.Poll(ctx, requestWait, func() (done bool, err error) {
+		key, err = pending()
+		return key == "", err
+	})
+	if err != nil && wait.Interrupted(err) {
+		s.Printf("%s: flags of the controller still set the identity. The cluster joins again after kubectl mcs join, or when key %s of ConfigMap %s/%s is deleted",
+			k.Context, key, s.ControllerNamespace, names.IdentityConfigMap)
+		return nil
+	}
+	return err
 }
 
 func hasLeft(st *status.Status) bool { return st.Leader && st.Identity == nil && len(st.Leaving) == 0 }
