@@ -54,7 +54,7 @@ unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real 
 	cd testbed && go test -timeout 15m ./...
 
 # The scenarios that a registry can make a difference to; make e2e REGISTRY=etcd runs the others on etcd as well.
-ON_ETCD := ^Test(Tutorial|ReadinessFlip|ManyEndpoints|DeletedNamespace|KilledController|TwoClustersWithOneID|RegistryDown|Stale|EtcdUsers)
+ON_ETCD := ^Test(Tutorial|ReadinessFlip|ManyEndpoints|DeletedNamespace|KilledController|TwoClustersWithOneID|RegistryDown|Stale|EtcdUsers|ImportsSurvive)
 
 .PHONY: e2e
 e2e: build bin/helm bin/promtool ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)

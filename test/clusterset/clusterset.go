@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -24,8 +25,9 @@ type Set struct {
 	// Registry is the registry of the clusterset: CloudMap or Etcd.
 	Registry string
 
-	env      []string
-	clusters int
+	env          []string
+	clusters     int
+	cloudMapArgs []string
 }
 
 // Options of Up.
@@ -35,6 +37,8 @@ type Options struct {
 	TestbedArgs []string
 	// CloudMapArgs are further arguments of cloudmap-local.
 	CloudMapArgs []string
+	// KeepState makes cloudmap-local keep its content when StopRegistry stops it. etcd always does.
+	KeepState bool
 	// Registry is CloudMap or Etcd.
 	Registry string
 	Out      io.Writer
@@ -60,7 +64,14 @@ func Up(ctx context.Context, o Options) (*Set, error) {
 	if err := s.useTestbed(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.startRegistry(ctx, o.CloudMapArgs); err != nil {
+	s.cloudMapArgs = o.CloudMapArgs
+	if err := os.RemoveAll(s.cloudMapState()); err != nil {
+		return nil, err
+	}
+	if o.KeepState {
+		s.cloudMapArgs = append(slices.Clip(s.cloudMapArgs), "--state", s.cloudMapState())
+	}
+	if err := s.startRegistry(ctx, s.cloudMapArgs); err != nil {
 		return nil, err
 	}
 	if err := s.stream(ctx, "testbed", "load-image", "dist/controller.tar"); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -47,7 +48,10 @@ func (s *Set) startRegistry(ctx context.Context, cloudMapArgs []string) error {
 	case CloudMap:
 		return s.startCloudMap(ctx, cloudMapArgs)
 	case Etcd:
-		return s.startEtcd(ctx)
+		if err := s.startEtcd(ctx); err != nil {
+			return err
+		}
+		return s.enableEtcdUsers(ctx)
 	}
 	return fmt.Errorf("REGISTRY=%s: must be %s or %s", s.Registry, CloudMap, Etcd)
 }
@@ -74,26 +78,28 @@ func (s *Set) startCloudMap(ctx context.Context, args []string) error {
 	})
 }
 
-// startEtcd starts etcd and enables its users, with the commands of docs/etcd.md.
-func (s *Set) startEtcd(ctx context.Context) error {
+// startEtcd starts etcd. The arguments are those of hack/etcd-local.
+func (s *Set) startEtcd(ctx context.Context, args ...string) error {
 	d := s.daemon(Etcd)
 	address := strings.TrimSuffix(etcdAddress, ":2379")
-	if err := d.start([]string{filepath.Join(s.Root, "hack/etcd-local"), filepath.Join(s.Root, "bin/etcd"), address}); err != nil {
+	line := []string{filepath.Join(s.Root, "hack/etcd-local"), filepath.Join(s.Root, "bin/etcd"), address}
+	if err := d.start(append(line, args...)); err != nil {
 		return err
 	}
-	err := Eventually(ctx, 20*time.Second, func() error {
+	return Eventually(ctx, 20*time.Second, func() error {
 		if _, err := d.pid(); err != nil {
 			return fmt.Errorf("waiting for etcd (its log is %s): %w", d.log(), err)
 		}
-		out, err := s.Output(ctx, "ETCDCTL_USER= etcdctl endpoint health")
+		out, err := s.Output(ctx, "etcdctl endpoint health || ETCDCTL_USER= etcdctl endpoint health") // with users, then without
 		if err != nil {
 			return fmt.Errorf("waiting for etcd (its log is %s): %w: %s", d.log(), err, out)
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
+}
+
+// enableEtcdUsers enables authentication, with the commands of docs/etcd.md.
+func (s *Set) enableEtcdUsers(ctx context.Context) error {
 	out, err := s.Output(ctx, "ETCDCTL_USER=; etcdctl user add root --interactive=false <<<"+etcdRootPassword+" && etcdctl user grant-role root root && etcdctl auth enable")
 	if err != nil {
 		return fmt.Errorf("enabling etcd's users: %w: %s", err, out)
@@ -101,20 +107,62 @@ func (s *Set) startEtcd(ctx context.Context) error {
 	return nil
 }
 
-// RestartCloudMap stops cloudmap-local and starts it again, empty unless args name a state file.
-func (s *Set) RestartCloudMap(ctx context.Context, args ...string) error {
-	s.daemon(CloudMap).stop()
-	if err := Eventually(ctx, 10*time.Second, func() error {
-		if resp, err := http.Get(Endpoint + "/healthz"); err == nil {
-			_ = resp.Body.Close()
-			return errors.New("cloudmap-local still answers")
-		}
-		return nil
-	}); err != nil {
+// StopRegistry ends the registry's process and keeps its content: nothing listens any more.
+func (s *Set) StopRegistry(ctx context.Context) error {
+	d := s.daemon(s.Registry)
+	pid, err := d.pid()
+	if err != nil {
 		return err
 	}
-	return s.startCloudMap(ctx, args)
+	d.stop()
+	return Eventually(ctx, 20*time.Second, func() error {
+		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && len(name) > 0 {
+			return fmt.Errorf("%s still runs", d.name)
+		}
+		return nil
+	})
 }
+
+// StartRegistry starts the registry again with its content. After EmptyRegistry it has none, and etcd no users but root.
+func (s *Set) StartRegistry(ctx context.Context) error {
+	if s.Registry == CloudMap {
+		return s.startCloudMap(ctx, s.cloudMapArgs)
+	}
+	_, statErr := os.Stat(s.etcdData())
+	if err := s.startEtcd(ctx, "keep"); err != nil || !errors.Is(statErr, fs.ErrNotExist) {
+		return err
+	}
+	return s.enableEtcdUsers(ctx)
+}
+
+// EmptyRegistry removes the content of a stopped registry.
+func (s *Set) EmptyRegistry() error {
+	if s.Registry == CloudMap {
+		return os.RemoveAll(s.cloudMapState())
+	}
+	return os.RemoveAll(s.etcdData())
+}
+
+// SaveRegistry copies the content of a stopped registry, and RestoreRegistry restores the copy.
+func (s *Set) SaveRegistry(ctx context.Context) error { return s.copyContent(ctx, "", ".saved") }
+
+// RestoreRegistry makes the content of a stopped registry that of the last SaveRegistry.
+func (s *Set) RestoreRegistry(ctx context.Context) error { return s.copyContent(ctx, ".saved", "") }
+
+func (s *Set) copyContent(ctx context.Context, from, to string) error {
+	content := s.etcdData()
+	if s.Registry == CloudMap {
+		content = s.cloudMapState()
+	}
+	line := fmt.Sprintf("rm -rf %[1]s%[3]s && cp -a %[1]s%[2]s %[1]s%[3]s", content, from, to)
+	if out, err := s.Output(ctx, line); err != nil {
+		return fmt.Errorf("%s: %w: %s", line, err, out)
+	}
+	return nil
+}
+
+func (s *Set) etcdData() string      { return filepath.Join(s.Root, "bin/etcd/data") }
+func (s *Set) cloudMapState() string { return filepath.Join(s.Root, "bin/cloudmap-local.state") }
 
 // PauseRegistry makes the registry hang: connections are accepted and never answered.
 func (s *Set) PauseRegistry() error { return s.daemon(s.Registry).signal(syscall.SIGSTOP) }

@@ -43,7 +43,7 @@ const (
 // cluster is one real cluster, cls1 or cls2.
 type cluster struct {
 	name string
-	client.Client
+	client.WithWatch
 }
 
 var clusters = sync.OnceValues(func() ([]cluster, error) {
@@ -68,7 +68,7 @@ var clusters = sync.OnceValues(func() ([]cluster, error) {
 			return nil, err
 		}
 		config.QPS = -1
-		c, err := client.New(config, client.Options{Scheme: scheme})
+		c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 		if err != nil {
 			return nil, err
 		}
@@ -137,6 +137,13 @@ func namespace(t *testing.T, in ...cluster) string {
 		}
 		return r
 	}, strings.TrimPrefix(t.Name(), "Test")))
+	createNamespace(t, name, in...)
+	return name
+}
+
+// createNamespace creates a namespace in every given cluster, and deletes it after the test.
+func createNamespace(t *testing.T, name string, in ...cluster) {
+	t.Helper()
 	for _, c := range in {
 		create(t, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
@@ -145,7 +152,6 @@ func namespace(t *testing.T, in ...cluster) string {
 			_ = c.Delete(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		}
 	})
-	return name
 }
 
 func create(t *testing.T, c cluster, obj client.Object) {

@@ -27,7 +27,7 @@ func kill(t *testing.T, c cluster) (back func()) {
 	}
 	// A stopped process does not hear that it is to end, and a killed one would be started again while its pod is wanted.
 	for _, pod := range pods {
-		if n, err := signal(pod, syscall.SIGSTOP); err != nil || n == 0 {
+		if n, err := signalPod(pod, syscall.SIGSTOP); err != nil || n == 0 {
 			t.Fatalf("%s: stopped %d processes of pod %s: %v", c.name, n, pod.Name, err)
 		}
 	}
@@ -48,14 +48,14 @@ func kill(t *testing.T, c cluster) (back func()) {
 		return err
 	})
 	for _, pod := range pods {
-		if _, err := signal(pod, syscall.SIGKILL); err != nil {
+		if _, err := signalPod(pod, syscall.SIGKILL); err != nil {
 			t.Fatalf("%s: killing pod %s: %v", c.name, pod.Name, err)
 		}
 	}
 	kubectl(t, c, "-n", system, "delete", "pods", "--all", "--force", "--grace-period=0")
 	eventually(t, soon, func() error {
 		for _, pod := range pods {
-			n, err := signal(pod, syscall.Signal(0))
+			n, err := signalPod(pod, syscall.Signal(0))
 			if err == nil && n > 0 {
 				err = fmt.Errorf("%s: %d processes of pod %s are left", c.name, n, pod.Name)
 			}
@@ -75,9 +75,14 @@ func controllers(ctx context.Context, c cluster) ([]corev1.Pod, error) {
 	return list.Items, err
 }
 
-// signal sends a signal to every process of a pod, found by its cgroup, and returns their number.
+// signalPod sends a signal to every process of a pod and returns their number.
+func signalPod(pod corev1.Pod, sig syscall.Signal) (n int, err error) {
+	return signalGroup("pod"+string(pod.UID), sig)
+}
+
+// signalGroup sends a signal to every process whose cgroup's path contains a text, and returns their number.
 // Nodes of the testbed are on this machine, and so are their processes.
-func signal(pod corev1.Pod, sig syscall.Signal) (n int, err error) {
+func signalGroup(path string, sig syscall.Signal) (n int, err error) {
 	all, err := procfs.AllProcs()
 	if err != nil {
 		return 0, err
@@ -88,7 +93,7 @@ func signal(pod corev1.Pod, sig syscall.Signal) (n int, err error) {
 			continue // it has just ended
 		}
 		for _, g := range groups {
-			if !strings.Contains(g.Path, "pod"+string(pod.UID)) {
+			if !strings.Contains(g.Path, path) {
 				continue
 			}
 			switch err := syscall.Kill(p.PID, sig); {

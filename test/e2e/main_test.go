@@ -47,7 +47,9 @@ func run(m *testing.M) int {
 	defer cancel()
 	err := clusterset.InstallTools(ctx, clusterset.RegistryName(), os.Stdout)
 	if err == nil {
-		suite, err = clusterset.Up(ctx, clusterset.Options{Clusters: 2, TestbedArgs: testbedArgs(), Registry: clusterset.RegistryName(), Out: os.Stdout})
+		suite, err = clusterset.Up(ctx, clusterset.Options{
+			Clusters: 2, TestbedArgs: testbedArgs(), Registry: clusterset.RegistryName(), KeepState: true, Out: os.Stdout,
+		})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,0 +1,390 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+)
+
+// controlNamespace is the Cloud Map namespace with the records of the clusterset.
+var controlNamespace = format.ControlNamespace(clusterset.ClusterSetID)
+
+// cloudMapContent reads and changes Cloud Map as an administrator.
+type cloudMapContent struct {
+	api *cloudmapapi.Client
+	// pages are the pages that cls1 announced while all was well.
+	pages []string
+}
+
+// openContent returns the content of the registry. Half of the services are exported, and this is what a restored backup has.
+func (s *survival) openContent(t *testing.T) content {
+	t.Helper()
+	if suite.Registry == clusterset.Etcd {
+		return newEtcdContent(t)
+	}
+	return &cloudMapContent{api: cloudMapAs(t, "AKIDLOCAL", "local")}
+}
+
+// cloudMapAs returns a client with the credentials of a user.
+func cloudMapAs(t *testing.T, key, secret string) *cloudmapapi.Client {
+	t.Helper()
+	api, err := cloudmapapi.NewClient(t.Context(), cloudmapapi.Config{
+		Region: homeRegion, Endpoint: clusterset.Endpoint, Credentials: credentials.NewStaticCredentialsProvider(key, secret, ""),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return api
+}
+
+// complete implements content.
+func (c *cloudMapContent) complete(ctx context.Context, cluster string) error {
+	members, err := c.instances(ctx, format.MembersService)
+	if err != nil {
+		return err
+	}
+	catalog, err := c.instances(ctx, format.CatalogName(cluster))
+	if err != nil {
+		return err
+	}
+	announced := announcedPages(members[cluster])
+	for _, page := range c.pages {
+		if _, ok := catalog[page]; !ok || !slices.Contains(announced, page) {
+			return fmt.Errorf("the record of %s announces the pages %v, and its catalog has %v; page %s is missing", cluster, announced,
+				slices.Sorted(maps.Keys(catalog)), page)
+		}
+	}
+	return nil
+}
+
+// announcedPages returns the IDs of the first parts of the pages that a member record announces.
+func announcedPages(record cloudmapapi.Instance) (ids []string) {
+	for _, page := range strings.Split(record.Attributes[format.AttrPages], ",") {
+		if name, _, ok := strings.Cut(page, "."); ok {
+			ids = append(ids, "page-"+name+"-0")
+		}
+	}
+	return ids
+}
+
+// instances returns the instances of a service of the clusterset by ID.
+func (c *cloudMapContent) instances(ctx context.Context, service string) (map[string]cloudmapapi.Instance, error) {
+	list, _, err := c.api.DiscoverInstances(ctx, controlNamespace, service, nil)
+	if err != nil {
+		return nil, fmt.Errorf("reading the service %s: %w", service, err)
+	}
+	out := map[string]cloudmapapi.Instance{}
+	for _, i := range list {
+		out[i.ID] = i
+	}
+	return out, nil
+}
+
+// services returns the namespace of the clusterset and its services by name.
+func (c *cloudMapContent) services(ctx context.Context) (cloudmapapi.Namespace, map[string]cloudmapapi.Service, error) {
+	namespaces, err := c.api.ListNamespaces(ctx)
+	if err != nil {
+		return cloudmapapi.Namespace{}, nil, err
+	}
+	ns, ok := namespaces[controlNamespace]
+	if !ok {
+		return ns, nil, fmt.Errorf("there is no namespace %s", controlNamespace)
+	}
+	services, err := c.api.ListServices(ctx, ns)
+	return ns, services, err
+}
+
+// deregister removes instances of services whose IDs accept returns true for.
+func (c *cloudMapContent) deregister(t *testing.T, accept func(service, instance string) bool) {
+	t.Helper()
+	_, services, err := c.services(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, service := range services {
+		instances, err := c.instances(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id := range instances {
+			if !accept(name, id) {
+				continue
+			}
+			if err := c.api.DeregisterInstance(t.Context(), service.ID, id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// deleteNamespace deletes the clusterset's namespace with everything in it, while the controllers write to it.
+func (c *cloudMapContent) deleteNamespace(t *testing.T) {
+	t.Helper()
+	ns, services, err := c.services(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, soon, func() error {
+		for name, service := range services {
+			instances, err := c.instances(t.Context(), name)
+			if cloudmapapi.IsNotFound(err) {
+				continue
+			}
+			for id := range instances {
+				err = errors.Join(err, c.api.DeregisterInstance(t.Context(), service.ID, id))
+			}
+			if err == nil {
+				err = c.api.DeleteService(t.Context(), service)
+			}
+			if err != nil && !cloudmapapi.IsNotFound(err) {
+				return err
+			}
+		}
+		return c.api.DeleteNamespace(t.Context(), ns)
+	})
+}
+
+// testCloudMap has the scenarios about the content of Cloud Map, and those that need not run on each registry.
+func (s *survival) testCloudMap(t *testing.T) {
+	c := s.store.(*cloudMapContent)
+	members, err := c.instances(t.Context(), format.MembersService)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.pages = announcedPages(members["cls1"])
+	isRecord := func(service, instance string) bool { return service == format.MembersService && instance == "cls1" }
+	isPage := func(service, _ string) bool { return service == format.CatalogName("cls1") }
+
+	s.test(t, "the member record is deregistered", allowance{}, func(t *testing.T) { c.deregister(t, isRecord) })
+	s.test(t, "all pages are deregistered", allowance{}, func(t *testing.T) { c.deregister(t, isPage) })
+	s.test(t, "member record and pages are deregistered", allowance{}, func(t *testing.T) {
+		c.deregister(t, func(service, instance string) bool { return isRecord(service, instance) || isPage(service, instance) })
+	})
+	s.test(t, "the namespace is deleted with everything in it", allowance{}, func(t *testing.T) { c.deleteNamespace(t) })
+	s.test(t, "the registry restarts empty", allowance{}, func(t *testing.T) {
+		if err := errors.Join(suite.StopRegistry(t.Context()), suite.EmptyRegistry(), suite.StartRegistry(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	})
+	s.test(t, "a page is overwritten", allowance{}, func(t *testing.T) {
+		_, services, err := c.services(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := format.CatalogName("cls1")
+		catalog, err := c.instances(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages := slices.Sorted(slices.Values(c.pages))
+		page, other := catalog[pages[0]], catalog[pages[1]]
+		if _, err := c.api.RegisterInstance(t.Context(), services[name].ID, cloudmapapi.Instance{ID: page.ID, Attributes: other.Attributes}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, recovery, func() error {
+			catalog, err := c.instances(t.Context(), name)
+			if err == nil && maps.Equal(catalog[page.ID].Attributes, other.Attributes) {
+				err = fmt.Errorf("the instance %s has the attributes of %s", page.ID, other.ID)
+			}
+			return err
+		})
+	})
+	s.testRename(t)
+	s.testLargeService(t)
+	s.testNodeFailure(t)
+}
+
+// testRename has the scenarios in which cls1 gets another ID.
+func (s *survival) testRename(t *testing.T) {
+	rename := func(t *testing.T, id string) {
+		t.Helper()
+		kubectl(t, s.cls1, "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"value":%q}}`, id))
+	}
+	s.test(t, "the cluster is renamed without permissions for the new name", allowance{}, func(t *testing.T) {
+		rename(t, "not-permitted")
+		time.Sleep(time.Minute)
+		st, err := statusOf(t.Context(), s.cls1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := 0
+		for _, r := range st.Requests {
+			calls += r.Count
+		}
+		t.Logf("%d requests within %s: %+v", calls, time.Minute, st.Requests)
+		if calls > 150 {
+			t.Errorf("cls1 made %d requests within a minute, want at most 150", calls)
+		}
+		rename(t, "cls1")
+	})
+	s.test(t, "the cluster is renamed and renamed back", allowance{}, func(t *testing.T) {
+		for _, id := range []string{clusterset.Renamed, "cls1"} {
+			rename(t, id)
+			eventually(t, started, func() error {
+				for _, name := range s.names {
+					if err := exporters(t.Context(), s.cls2, s.ns, name, id); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+	})
+}
+
+// testLargeService exports a Service of very many endpoints.
+func (s *survival) testLargeService(t *testing.T) {
+	for _, ports := range []int{100, 500} {
+		name := fmt.Sprintf("large-%d", ports)
+		s.test(t, fmt.Sprintf("a Service of %d ports and 2,000 endpoints is exported", ports), allowance{}, func(t *testing.T) {
+			ns := "e2e-" + name
+			createNamespace(t, ns, s.cls1, s.cls2)
+			before := s.restarts(t)
+			// Headless: kube-proxy would need memory for a million endpoints of the testbed's nodes.
+			svc := service(ns, name)
+			svc.Spec.ClusterIP = corev1.ClusterIPNone
+			svc.Spec.Ports = nil
+			for i := range ports {
+				svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("p%d", i), Port: int32(1000 + i)})
+			}
+			create(t, s.cls1, svc)
+			for i := range 20 {
+				var of []discoveryv1.Endpoint
+				for j := range 100 {
+					of = append(of, endpoint(fmt.Sprintf("10.11.%d.%d", i, j+1), ""))
+				}
+				create(t, s.cls1, endpoints(ns, name, fmt.Sprintf("%s-%d", name, i), svc.Spec.Ports, of...))
+			}
+			export(t, s.cls1, ns, name)
+			time.Sleep(settle)
+			// Other changes propagate meanwhile.
+			if err := s.changePropagates(t.Context()); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(settle)
+			if after := s.restarts(t); !maps.Equal(before, after) {
+				t.Errorf("containers of controllers restarted: %v became %v", before, after)
+			}
+			out := kubectl(t, s.cls1, "-n", ns, "get", "serviceexport", name, "-o", "jsonpath={range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{\"\\n\"}{end}")
+			t.Logf("the ServiceExport has the conditions\n%s", out)
+		})
+	}
+}
+
+// restarts returns the numbers of restarts of the controllers' containers, by pod, with the reason of the last end.
+func (s *survival) restarts(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, c := range []cluster{s.cls1, s.cls2} {
+		pods, err := controllers(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pod := range pods {
+			for _, container := range pod.Status.ContainerStatuses {
+				reason := ""
+				if ended := container.LastTerminationState.Terminated; ended != nil {
+					reason = " " + ended.Reason
+				}
+				out[c.name+"/"+pod.Name] = fmt.Sprint(container.RestartCount) + reason
+			}
+		}
+	}
+	return out
+}
+
+// testNodeFailure stops the node of cls1's leader, without a word to anybody, and lets it continue later.
+func (s *survival) testNodeFailure(t *testing.T) {
+	const stopped, other = "cls1-node2", "cls1-node1"
+	s.test(t, "the node of the leader fails and returns", allowance{}, func(t *testing.T) {
+		s.placeLeader(t, stopped, other)
+		if n, err := signalGroup("/cloud-map-mcs-testbed/"+stopped, syscall.SIGSTOP); err != nil || n == 0 {
+			t.Fatalf("stopped %d processes of the node: %v", n, err)
+		}
+		defer func() {
+			if _, err := signalGroup("/cloud-map-mcs-testbed/"+stopped, syscall.SIGCONT); err != nil {
+				t.Error(err)
+			}
+		}()
+		began := time.Now()
+		if err := s.changePropagates(t.Context()); err != nil {
+			t.Error(err)
+		}
+		t.Logf("a change propagated %s after the node's failure", round(time.Since(began)))
+	})
+}
+
+// placeLeader makes two replicas run in cls1: the leader on one node, the other replica on the other node.
+func (s *survival) placeLeader(t *testing.T, node, other string) {
+	t.Helper()
+	kubectl(t, s.cls1, "-n", system, "scale", manager, "--replicas=2")
+	// evict deletes the pods on a node, which start elsewhere, until they are placed as wanted.
+	evict := func(from string, keepLeader bool, placed func(pods []corev1.Pod, leader string) bool) {
+		t.Helper()
+		kubectl(t, s.cls1, "cordon", from)
+		defer kubectl(t, s.cls1, "uncordon", from)
+		eventually(t, started, func() error {
+			pods, leader, err := s.replicas(t.Context())
+			if err != nil || placed(pods, leader) {
+				return err
+			}
+			for _, pod := range pods {
+				if pod.Spec.NodeName == from && (pod.Name != leader || !keepLeader) {
+					_ = s.cls1.Delete(t.Context(), &pod)
+				}
+			}
+			return fmt.Errorf("the leader is %q, and the replicas are not on the nodes wanted", leader)
+		})
+	}
+	leads := func(pods []corev1.Pod, leader string) bool {
+		return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == leader && p.Spec.NodeName == node })
+	}
+	evict(other, false, leads)
+	evict(node, true, func(pods []corev1.Pod, _ string) bool {
+		return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == other })
+	})
+	kubectl(t, s.cls1, "-n", system, "rollout", "status", manager, "--timeout=90s")
+	if pods, leader, err := s.replicas(t.Context()); err != nil || !leads(pods, leader) {
+		t.Fatalf("the leader %q is not on %s: %v", leader, node, err)
+	}
+}
+
+// replicas returns the pods of cls1's controller that are not being deleted, and the name of the leader.
+func (s *survival) replicas(ctx context.Context) (pods []corev1.Pod, leader string, err error) {
+	if pods, err = controllers(ctx, s.cls1); err != nil {
+		return nil, "", err
+	}
+	leader, err = s.leader(ctx)
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }), leader, err
+}
+
+// leader returns the pod that leads in cls1.
+func (s *survival) leader(ctx context.Context) (string, error) {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: names.Lease}}
+	if err := s.cls1.Get(ctx, client.ObjectKeyFromObject(lease), lease); err != nil {
+		return "", err
+	}
+	if lease.Spec.HolderIdentity == nil {
+		return "", errors.New("there is no leader")
+	}
+	pod, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
+	return pod, nil
+}
