@@ -191,22 +191,12 @@ func (c *Cluster) handleRequests() interceptor.Funcs {
 		return w.Update(ctx, config)
 	}
 	return interceptor.Funcs{
-		// Without an identity, the requests to leave are done.
 		Delete: func(ctx context.Context, w client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
 			err := w.Delete(ctx, obj, opts...)
 			if _, ok := obj.(*aboutv1beta1.ClusterProperty); !ok || err != nil || c.IgnoresRequests {
 				return err
 			}
-			var config corev1.ConfigMap
-			if err := w.Get(ctx, client.ObjectKey{Namespace: session.DefaultNamespace, Name: names.IdentityConfigMap}, &config); err != nil {
-				return client.IgnoreNotFound(err)
-			}
-			for key := range config.Data {
-				if strings.HasSuffix(key, names.LeaveSuffix) {
-					delete(config.Data, key)
-				}
-			}
-			return w.Update(ctx, &config)
+			return completeLeaveRequests(ctx, w)
 		},
 		Create: func(ctx context.Context, w client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			if err := w.Create(ctx, obj, opts...); err != nil {
@@ -221,6 +211,20 @@ func (c *Cluster) handleRequests() interceptor.Funcs {
 			return forget(ctx, w, obj)
 		},
 	}
+}
+
+// completeLeaveRequests deletes the requests to leave, which are complete without an identity.
+func completeLeaveRequests(ctx context.Context, w client.WithWatch) error {
+	var config corev1.ConfigMap
+	if err := w.Get(ctx, client.ObjectKey{Namespace: session.DefaultNamespace, Name: names.IdentityConfigMap}, &config); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	for key := range config.Data {
+		if strings.HasSuffix(key, names.LeaveSuffix) {
+			delete(config.Data, key)
+		}
+	}
+	return w.Update(ctx, &config)
 }
 
 // hasRequest reports whether a user requests that the cluster leaves under an identity.
