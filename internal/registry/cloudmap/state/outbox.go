@@ -452,7 +452,8 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 			p.stored, s.stored = max(p.stored, s.stored), 0
 		case p.unshown.IsZero():
 			p.unshown = now
-		case s.checkedAt.Sub(p.unshown) >= patience: // a page that cannot be read may well be there
+		case s.checkedAt.Sub(p.unshown) >= patience, shown.record.Pages[i] != p.digest && now.Sub(p.unshown) >= patience:
+			// A page that is announced and cannot be read may well be there.
 			overdue = append(overdue, i)
 		}
 	}

@@ -220,6 +220,7 @@ func TestConfirm(t *testing.T) {
 	writes, _ := o.batch(now, now)
 	o.succeed(now, writes[0], []string{"operation"})
 	expect("written", registry.Pending)
+	shown.record.Pages[page] = writes[0].digest
 	if overdue := o.confirm(now.Add(time.Minute), shown, 15*time.Second); len(overdue) != 0 {
 		t.Errorf("pages %v are overdue without a read of them", overdue)
 	}
@@ -230,6 +231,10 @@ func TestConfirm(t *testing.T) {
 	shown.pages[page].checkedAt = now.Add(15 * time.Second)
 	if overdue := o.confirm(now.Add(15*time.Second), shown, 15*time.Second); len(overdue) != 1 || overdue[0] != page {
 		t.Errorf("pages %v are overdue after 15 s, want %d", overdue, page)
+	}
+	shown.pages[page], shown.record.Pages[page] = pageState{}, ""
+	if overdue := o.confirm(now.Add(15*time.Second), shown, 15*time.Second); len(overdue) != 1 {
+		t.Error("a page that the record does not announce is not overdue after 15 s")
 	}
 	shown.pages[page] = pageState{read: true, digest: writes[0].digest, exports: writes[0].exports}
 	expect("there, and not announced", registry.Pending)
