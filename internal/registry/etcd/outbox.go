@@ -315,6 +315,19 @@ func (o *outbox) observeChange(key mcs.Key, revision int64) {
 	o.enqueue(key)
 }
 
+// observeRevision records that the watch has shown everything up to revision. A write that etcd accepted before, and that was not shown,
+// is gone: etcd was set back since.
+func (o *outbox) observeRevision(revision int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key, a := range o.accepted {
+		if a.revision != 0 && a.revision <= revision {
+			delete(o.accepted, key)
+			o.enqueue(key)
+		}
+	}
+}
+
 // status returns the status of key; problem is the reason why writing or reading does not work, or nil.
 func (o *outbox) status(key mcs.Key, problem error) registry.PublishStatus {
 	o.mu.Lock()

@@ -98,6 +98,7 @@ func (w *writer) observe(u update) {
 	for key, revision := range u.own {
 		w.outbox.observeChange(key, revision)
 	}
+	w.outbox.observeRevision(u.revision)
 	w.outbox.adopt(fence, slices.Collect(maps.Keys(u.own))...)
 	if w.session.observe(u.alive, u.revision) {
 		w.cfg.Logger.Info("Key alive was removed or written by another process", "key", w.store.layout.alive(w.store.id))
