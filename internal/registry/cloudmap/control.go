@@ -299,7 +299,8 @@ func (c *control) farewells(ctx context.Context, place controlPlace) ([]string, 
 		return nil, err
 	}
 	for _, instance := range members {
-		if r, err := format.ParseMember(instance, c.identity.ClusterSetID); err != nil || !r.Farewell {
+		r, parseErr := format.ParseMember(instance, c.identity.ClusterSetID)
+		if isFarewell := parseErr == nil && r.Farewell; !isFarewell {
 			return nil, nil
 		}
 		ids = append(ids, instance.ID)

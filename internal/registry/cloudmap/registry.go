@@ -206,7 +206,7 @@ func checkConfig(cfg Config) error {
 		return err
 	}
 	if cfg.Keyring == nil || cfg.Signer == nil && !cfg.ReadOnly {
-		return errors.New("Signer and Keyring must be set")
+		return errors.New("a registry needs a Signer and a Keyring")
 	}
 	if !cfg.ReadOnly && cfg.InstancesPerNamespace < 1 {
 		return errors.New("InstancesPerNamespace must be set to a positive number")

@@ -2,10 +2,7 @@ package cloudmap
 
 import (
 	"errors"
-	"fmt"
 	"maps"
-	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -66,22 +63,6 @@ func unscanned(identity mcs.Identity) Config {
 
 func joined(reg *Registry) bool {
 	return reg.state.Claim() == state.Held
-}
-
-// withhold has requests throttled until the returned function is called.
-func (c *cloud) withhold(operations ...string) (allow func()) {
-	fault := func(w http.ResponseWriter, r *http.Request) bool {
-		_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-		if !slices.Contains(operations, operation) {
-			return false
-		}
-		w.Header().Set("X-Amzn-Errortype", "ThrottlingException")
-		w.WriteHeader(http.StatusBadRequest)
-		fmt.Fprint(w, `{"__type":"ThrottlingException","message":"Rate exceeded"}`)
-		return true
-	}
-	c.fault.Store(&fault)
-	return func() { c.fault.Store(nil) }
 }
 
 // TestResourceIDsAreVerified restarts a controller: it uses the stored IDs and one list of services. If an ID is not what it should be, it

@@ -222,14 +222,8 @@ var (
 // have written it.
 func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 	attrs := instance.Attributes
-	if attrs[AttrSignature] == "" {
-		return Member{}, errors.New("it is not signed")
-	}
-	key, err := trust.ParseKey(attrs[AttrKey])
+	key, err := verifyMember(instance, clusterSetID)
 	if err != nil {
-		return Member{}, fmt.Errorf("reading %s: %w", AttrKey, err)
-	}
-	if err := key.Verify(memberStatement(clusterSetID, instance.ID, attrs), attrs[AttrSignature]); err != nil {
 		return Member{}, err
 	}
 	r := Member{
@@ -267,6 +261,19 @@ func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 	r.Contact, r.ContactProblem = parseNotify(attrs[AttrNotify])
 	r.Pages, err = parsePages(attrs[AttrPages])
 	return r, err
+}
+
+// verifyMember verifies the signature of a member record and returns its key.
+func verifyMember(instance api.Instance, clusterSetID string) (trust.Key, error) {
+	attrs := instance.Attributes
+	if attrs[AttrSignature] == "" {
+		return trust.Key{}, errors.New("it is not signed")
+	}
+	key, err := trust.ParseKey(attrs[AttrKey])
+	if err != nil {
+		return trust.Key{}, fmt.Errorf("reading %s: %w", AttrKey, err)
+	}
+	return key, key.Verify(memberStatement(clusterSetID, instance.ID, attrs), attrs[AttrSignature])
 }
 
 // FindMember returns the record with the cluster's ID, nil if there is no valid one.

@@ -189,10 +189,7 @@ func JoinPage(page int, instances []api.Instance, authors ...Author) (Page, erro
 	var best Page
 	var newest int64
 	for generation, parts := range generations {
-		img, err := joinParts(parts)
-		if err == nil {
-			err = img.verify(page, authors)
-		}
+		img, err := joinSigned(page, parts, authors)
 		if err == nil && generation > best.Generation {
 			best = img
 		}
@@ -241,6 +238,15 @@ func (p *Page) verify(page int, authors []Author) error {
 		}
 	}
 	return fmt.Errorf("generation %d is refused: %w", p.Generation, err)
+}
+
+// joinSigned joins the parts of one generation and verifies its signature.
+func joinSigned(page int, parts []part, authors []Author) (Page, error) {
+	img, err := joinParts(parts)
+	if err == nil {
+		err = img.verify(page, authors)
+	}
+	return img, err
 }
 
 // joinParts joins the parts of one generation.

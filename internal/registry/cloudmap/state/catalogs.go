@@ -186,6 +186,16 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 			heartbeats[id] = beats || cluster.beats
 		}
 	}
+	c.missing(present, heartbeats)
+	c.track(heartbeats, changed)
+	for _, id := range c.liveness.ObserveHeartbeats(now, heartbeats) {
+		c.keysOf(id, changed)
+	}
+	c.synced = true
+}
+
+// missing takes in which clusters have no record in service members, and adds them to heartbeats.
+func (c *catalogs) missing(present, heartbeats map[string]bool) {
 	for id, cluster := range c.clusters {
 		if !present[id] && id != c.identity.ClusterID {
 			cluster.isMissing, cluster.unproven = !cluster.left, nil
@@ -195,6 +205,10 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 		}
 		cluster.beats = false
 	}
+}
+
+// track adds the keys of clusters that liveness gets for the first time with a heartbeat.
+func (c *catalogs) track(heartbeats map[string]bool, changed engine.Keys) {
 	for id, beats := range heartbeats {
 		if cluster := c.clusters[id]; cluster.isUntracked {
 			cluster.isUntracked = false
@@ -203,10 +217,6 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 			}
 		}
 	}
-	for _, id := range c.liveness.ObserveHeartbeats(now, heartbeats) {
-		c.keysOf(id, changed)
-	}
-	c.synced = true
 }
 
 // parse parses an instance of service members, unless it is as it was, and reports whether it differs.
@@ -264,6 +274,12 @@ func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.K
 		}
 		return c.believe(now, cluster, r, changed)
 	}
+	return c.judge(now, cluster, r, isNew, changed)
+}
+
+// judge takes in a record with another key than the latest one, or the first one, if the cluster signed it. It reports whether it is a new heartbeat.
+func (c *catalogs) judge(now time.Time, cluster *catalog, r format.Member, isNew bool, changed engine.Keys) (beats bool) {
+	id := r.ClusterID
 	verdict, err := c.check(id, r)
 	last := c.keyring.Last(c.registry, id, r.Key)
 	switch {
@@ -327,22 +343,27 @@ func (c *catalog) take(now time.Time, r format.Member, isCopy bool, changed engi
 		c.lastSeen = now
 	}
 	for i := range c.pages {
-		p := &c.pages[i]
-		if before.UID != r.UID || before.Key != r.Key {
-			p.generation = min(p.generation, r.Generation) // by another clock
-		}
-		isNews := before.Pages[i] != r.Pages[i] || before.Key != r.Key
-		if isNews {
-			p.retry, p.unjoined = retry{}, 0
-		}
-		if isNews && c.shows(i) {
-			diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
-		}
-		if r.Pages[i] == "" && (r.Farewell || !c.isCopy && p.removedBy(now, r)) {
-			p.remove(r.Generation, changed)
-		}
+		c.takePage(now, i, before, r, changed)
 	}
 	return written
+}
+
+// takePage takes in what record r announces of a page, after the record before.
+func (c *catalog) takePage(now time.Time, i int, before, r format.Member, changed engine.Keys) {
+	p := &c.pages[i]
+	if before.UID != r.UID || before.Key != r.Key {
+		p.generation = min(p.generation, r.Generation) // by another clock
+	}
+	isNews := before.Pages[i] != r.Pages[i] || before.Key != r.Key
+	if isNews {
+		p.retry, p.unjoined = retry{}, 0
+	}
+	if isNews && c.shows(i) {
+		diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
+	}
+	if r.Pages[i] == "" && (r.Farewell || !c.isCopy && p.removedBy(now, r)) {
+		p.remove(r.Generation, changed)
+	}
 }
 
 // copyRead takes in the copy of the record in the catalog of another cluster, nil if there is none or err if it is not signed. It counts like the record
@@ -644,10 +665,14 @@ func (c *catalogs) look(key mcs.Key, imported []string) (view registry.View) {
 	}
 	view.Unseen = engine.Unseen(imported, func(id string) bool {
 		cluster := c.clusters[id]
-		isSeen := cluster != nil && cluster.hasRecord && (!cluster.isCopy || cluster.pages[page].knows(key))
-		return id == c.identity.ClusterID || isSeen || c.keyring.HasEnded(id)
+		return id == c.identity.ClusterID || cluster.isSeen(key) || c.keyring.HasEnded(id)
 	})
 	return view
+}
+
+// isSeen reports whether a record shows whether the cluster exports key.
+func (c *catalog) isSeen(key mcs.Key) bool {
+	return c != nil && c.hasRecord && (!c.isCopy || c.pages[format.PageOf(key)].knows(key))
 }
 
 // expiredFarewells returns the clusters whose farewell in service members is older than farewellLifetime, if this cluster is the live one with the lowest

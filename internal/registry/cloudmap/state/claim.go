@@ -91,7 +91,7 @@ func (c *claim) free(now time.Time, shown *format.Member) bool {
 	if c.state != Observing {
 		return false
 	}
-	if shown == nil || shown.Farewell || c.isOurs(*shown) && c.rival.Process != shown.Process {
+	if c.isUnowned(shown) {
 		settle := c.settle
 		if shown == nil && c.rivalled && !c.joined {
 			// Another writer removed the record: a cluster that leaves says so. A live cluster writes it again.
@@ -103,6 +103,11 @@ func (c *claim) free(now time.Time, shown *format.Member) bool {
 		return true
 	}
 	return shown.IsSameWrite(c.rival) && now.Sub(c.changed) >= c.rivalSilence
+}
+
+// isUnowned reports whether no other cluster and no clone of this one has the ID, by its record.
+func (c *claim) isUnowned(shown *format.Member) bool {
+	return shown == nil || shown.Farewell || c.isOurs(*shown) && c.rival.Process != shown.Process
 }
 
 // observe records a read of the record with this cluster's ID, nil if there is none. ours is the own record as last written. It reports whether
