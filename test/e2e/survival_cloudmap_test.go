@@ -311,7 +311,7 @@ func (s *survival) restarts(t *testing.T) map[string]string {
 	return out
 }
 
-// testNodeFailure stops the node of cls1's leader, without a word to anybody, and lets it continue later.
+// testNodeFailure suspends the node of cls1's leader, which can announce nothing, and resumes it later.
 func (s *survival) testNodeFailure(t *testing.T) {
 	const stopped, other = "cls1-node2", "cls1-node1"
 	s.test(t, "the node of the leader fails and returns", allowance{}, func(t *testing.T) {
