@@ -68,10 +68,10 @@ func (r *importRecord) follow(ctx context.Context, version string) error {
 			w.Stop()
 		}
 		list, err := r.list(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
 			return err
 		}
 		r.replace(list)
