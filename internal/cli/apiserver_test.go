@@ -73,7 +73,7 @@ func TestCommandsWithAPIServer(t *testing.T) {
 		{"get exports -A", session.ExitOK, []string{"web"}},
 		{"diagnose web -n default", session.ExitIncomplete, []string{"Failed in", "at EndpointSlices: 0 of 0 endpoints are ready"}},
 		{"unexport web", session.ExitOK, []string{"ServiceExport default/web deleted"}},
-		{"leave --yes --wait 0s", session.ExitOK, []string{"ClusterProperty cluster.clusterset.k8s.io deleted"}},
+		{"leave --yes --wait 0s", session.ExitIncomplete, []string{"ClusterProperty cluster.clusterset.k8s.io deleted"}},
 		{"uninstall --dry-run", session.ExitOK, []string{"Deployment cloud-map-mcs-system/cloud-map-mcs-controller-manager is deleted", "no controller runs"}},
 		{"status --context nowhere", session.ExitError, []string{`context "nowhere" does not exist`}},
 	} {

@@ -19,17 +19,25 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// cloudMapConfig returns the configuration of a registry with fast polls.
-func cloudMapConfig(identity mcs.Identity) cloudmap.Config {
+// cloudMapConfig returns the configuration of a registry with fast polls. Clusters keep their keys over restarts.
+func cloudMapConfig(t *testing.T, keyrings *registrytest.Keyrings, identity mcs.Identity) cloudmap.Config {
+	t.Helper()
 	settings := config.Default().Registry
 	return cloudmap.Config{
 		Identity: identity, Version: "test", InstanceView: true, InstancesPerNamespace: config.Default().AWS.InstancesPerNamespace,
 		PollInterval: 200 * time.Millisecond, PollIntervalWithNotifications: settings.PollIntervalWithNotifications,
 		HeartbeatInterval: settings.HeartbeatInterval, StaleAfter: settings.StaleAfter,
+		Signer: registrytest.Signer(t, identity), Keyring: keyrings.Of(t, identity),
 		Logger: ctrllog.Log.WithName("registry").WithValues("run", identity.ClusterID),
 	}
+}
+
+// newKeyrings returns the keyrings of a clusterset.
+func newKeyrings() *registrytest.Keyrings {
+	return registrytest.NewKeyrings(config.Default().Registry.StaleAfter)
 }
 
 // localCloudMap runs cloudmap-local and sets credentials for it. It returns its URL.
@@ -53,12 +61,13 @@ func localCloudMap(t *testing.T, options cloudmaplocal.Options) string {
 func TestRun_OverCloudMap(t *testing.T) {
 	a, b := twoClusters(t)
 	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
+	keyrings := newKeyrings()
 	newRegistry := func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url})
 		if err != nil {
 			return nil, err
 		}
-		return cloudmap.New(client, cloudMapConfig(identity))
+		return cloudmap.New(client, cloudMapConfig(t, keyrings, identity))
 	}
 	key := newKey("cloudmap")
 	a.namespace(t, key.Namespace)
@@ -94,12 +103,13 @@ func TestRun_OverCloudMap(t *testing.T) {
 func TestMembership_ChangesIdentityOverCloudMap(t *testing.T) {
 	a, b := twoClusters(t)
 	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond})
+	keyrings := newKeyrings()
 	newRegistry := func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url})
 		if err != nil {
 			return nil, err
 		}
-		return cloudmap.New(client, cloudMapConfig(identity))
+		return cloudmap.New(client, cloudMapConfig(t, keyrings, identity))
 	}
 	key := newKey("renamed")
 	a.namespace(t, key.Namespace)

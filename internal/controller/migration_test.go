@@ -38,6 +38,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
@@ -49,8 +50,10 @@ import (
 
 // legacyClusterset is a Cloud Map that the legacy controllers of one clusterset use.
 type legacyClusterset struct {
-	url string
-	sdk *servicediscovery.Client
+	t        *testing.T
+	keyrings *registrytest.Keyrings
+	url      string
+	sdk      *servicediscovery.Client
 	// services are the IDs of the Cloud Map services that the test created.
 	services map[mcs.Key]string
 }
@@ -58,7 +61,7 @@ type legacyClusterset struct {
 func newLegacyClusterset(t *testing.T) *legacyClusterset {
 	t.Helper()
 	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond, Unthrottled: true})
-	return &legacyClusterset{url: url, services: map[mcs.Key]string{}, sdk: servicediscovery.New(servicediscovery.Options{
+	return &legacyClusterset{t: t, keyrings: newKeyrings(), url: url, services: map[mcs.Key]string{}, sdk: servicediscovery.New(servicediscovery.Options{
 		Region: "ap-southeast-2", BaseEndpoint: aws.String(url), Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
 	})}
 }
@@ -70,7 +73,7 @@ func (w *legacyClusterset) newRegistry(ctx context.Context, identity mcs.Identit
 		return nil, err
 	}
 	log := ctrllog.Log.WithName("registry").WithValues("run", identity.ClusterID)
-	first, err := cloudmap.New(c, cloudMapConfig(identity))
+	first, err := cloudmap.New(c, cloudMapConfig(w.t, w.keyrings, identity))
 	if err != nil {
 		return nil, err
 	}

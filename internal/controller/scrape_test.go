@@ -37,13 +37,14 @@ func TestScrape(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	keyrings := newKeyrings()
 	newRegistry := func(metrics *registry.Metrics) membership.RegistryFactory {
 		return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 			client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url, Metrics: metrics})
 			if err != nil {
 				return nil, err
 			}
-			cfg := cloudMapConfig(identity)
+			cfg := cloudMapConfig(t, keyrings, identity)
 			cfg.Metrics = metrics
 			reg, err := cloudmap.New(client, cfg)
 			if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
@@ -135,6 +136,7 @@ func (w *moveWorld) registry(identity mcs.Identity, name string, readOnly bool) 
 		Identity: identity, ReadOnly: readOnly, Logger: logr.Discard(),
 		PollInterval: 100 * time.Millisecond, PollIntervalWithNotifications: 100 * time.Millisecond,
 		HeartbeatInterval: time.Second, StaleAfter: time.Minute, InstancesPerNamespace: 2000,
+		Signer: registrytest.Signer(w.t, identity), Keyring: w.store.keyrings.Of(w.t, identity),
 	})
 	if err != nil {
 		w.t.Fatal(err)
