@@ -47,7 +47,13 @@ func recordImports(t *testing.T, c cluster, ns string) *importRecord {
 	r.before = importIPs(list)
 	r.fewest = len(r.before)
 	r.replace(list)
-	go func() { r.done <- r.follow(ctx, list.ResourceVersion) }()
+	go func() {
+		err := r.follow(ctx, list.ResourceVersion)
+		if ctx.Err() != nil {
+			err = nil // stopped
+		}
+		r.done <- err
+	}()
 	return r
 }
 
@@ -68,10 +74,7 @@ func (r *importRecord) follow(ctx context.Context, version string) error {
 			w.Stop()
 		}
 		list, err := r.list(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
+		if err != nil {
 			return err
 		}
 		r.replace(list)
