@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -184,6 +185,67 @@ func (s *survival) testCloudMap(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	s.testForgery(t, c)
+	s.testRename(t)
+	s.testLargeService(t)
+	s.testNodeFailure(t)
+}
+
+// testForgery has the scenarios in which another member writes as cls1.
+func (s *survival) testForgery(t *testing.T, c *cloudMapContent) {
+	other := cloudMapAs(t, "AKIDCLS2", "secret-of-cls2")
+	// forge writes a record without pages, and later than cls1's, with the credentials of cls2.
+	forge := func(t *testing.T, members cloudmapapi.Service) {
+		t.Helper()
+		records, err := c.instances(t.Context(), format.MembersService)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attributes := maps.Clone(records["cls1"].Attributes)
+		for _, attr := range []string{format.AttrGeneration, format.AttrHeartbeat} {
+			number, err := strconv.ParseInt(attributes[attr], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			attributes[attr] = fmt.Sprint(number + 1000)
+		}
+		attributes[format.AttrPages] = ""
+		if _, err := other.RegisterInstance(t.Context(), members.ID, cloudmapapi.Instance{ID: "cls1", Attributes: attributes}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	members := func(t *testing.T) cloudmapapi.Service {
+		t.Helper()
+		_, services, err := c.services(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return services[format.MembersService]
+	}
+	s.test(t, "another member overwrites the member record with one without pages", allowance{}, func(t *testing.T) {
+		in := members(t)
+		var problems []string
+		eventually(t, started, func() (err error) {
+			forge(t, in) // each time: cls1 may have replaced the forged record before cls2 reads
+			problems, err = memberProblems(t.Context(), s.cls2, "cls1")
+			if err == nil && len(problems) == 0 {
+				err = errors.New("cls2 shows no problem of the member cls1")
+			}
+			return err
+		})
+		t.Logf("cls2 shows at the member cls1: %q", problems)
+	})
+	s.test(t, "another member keeps the member record overwritten for longer than --stale-after", allowance{}, func(t *testing.T) {
+		addArgs(t, s.cls1, "--heartbeat-interval=4s")
+		addArgs(t, s.cls2, "--heartbeat-interval=4s", "--stale-after=20s")
+		in := members(t)
+		for end := time.Now().Add(40 * time.Second); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+			forge(t, in)
+			if err := s.allReady(t.Context(), exportCount); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 	s.test(t, "a page is overwritten", allowance{}, func(t *testing.T) {
 		_, services, err := c.services(t.Context())
 		if err != nil {
@@ -207,9 +269,6 @@ func (s *survival) testCloudMap(t *testing.T) {
 			return err
 		})
 	})
-	s.testRename(t)
-	s.testLargeService(t)
-	s.testNodeFailure(t)
 }
 
 // testRename has the scenarios in which cls1 gets another ID.

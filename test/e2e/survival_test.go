@@ -410,3 +410,17 @@ func statusOf(ctx context.Context, c cluster) (status.Status, error) {
 	}
 	return *statuses[0].Status, nil
 }
+
+// memberProblems returns the problems that a cluster shows at another one.
+func memberProblems(ctx context.Context, c cluster, member string) ([]string, error) {
+	st, err := statusOf(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range st.Members {
+		if m.ClusterID == member {
+			return m.Problems, nil
+		}
+	}
+	return nil, fmt.Errorf("%s does not show the member %s: %+v", c.name, member, st.Members)
+}
