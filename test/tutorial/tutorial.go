@@ -118,12 +118,13 @@ func Steps(registry string) []Step {
 				wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
 				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | diff - bin/clusterset-ip && echo the clusterset IP is still $(cat bin/clusterset-ip)"),
 			}},
-		{14, "Delete the ServiceExports: all that came of them goes, and nothing else",
-			"An import lives as long as any cluster exports the service. The local Services are not touched.",
+		{14, "Delete the ServiceExports: the imports go, and nothing else",
+			"An import lives as long as any cluster exports the service. The local Services are not touched. A derived Service without endpoints reserves the clusterset IP for an hour (`--clusterset-ip-hold`).",
 			append(both(
 				run("kubectl --context CLS -n demo delete serviceexport nginx-hello"),
 			), append(both(
-				wait("kubectl --context CLS -n demo get serviceimports,services,endpointslices", soon, lacks("imported-", "serviceimport")),
+				wait("kubectl --context CLS -n demo get serviceimports,endpointslices", soon, lacks("imported-", "serviceimport")),
+				run("kubectl --context CLS -n demo get services").check(matches(`imported-\S+\s+ClusterIP\s+172\.20\.`)),
 				wait("kubectl --context CLS -n demo exec client-hello -- nslookup "+name+".", soon, nil).fails("NXDOMAIN"),
 				run("kubectl --context CLS -n demo exec client-hello -- curl -s nginx-hello.demo.svc.cluster.local"),
 			),

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -12,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,7 +46,29 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
+	trust.SetVerifier(verifyOnce())
 	goleak.VerifyTestMain(m)
+}
+
+// verifyOnce returns ed25519.Verify with a cache. Tests with a hundred clusters verify each heartbeat a hundred times, which would take most of
+// their time.
+func verifyOnce() func(key ed25519.PublicKey, message, signature []byte) bool {
+	var mu sync.Mutex
+	known := map[[sha256.Size]byte]bool{}
+	return func(key ed25519.PublicKey, message, signature []byte) bool {
+		id := sha256.Sum256(slices.Concat(key, signature, message))
+		mu.Lock()
+		defer mu.Unlock()
+		valid, ok := known[id]
+		if !ok {
+			if len(known) > 100_000 {
+				clear(known)
+			}
+			valid = ed25519.Verify(key, message, signature)
+			known[id] = valid
+		}
+		return valid
+	}
 }
 
 // noise returns n bytes that do not compress.
