@@ -89,7 +89,9 @@ var errSignature = errors.New("its signature is not valid")
 var verify = ed25519.Verify
 
 // SetVerifier replaces ed25519.Verify. It is for tests with many clusters in one process, which verify each signature once for all.
-func SetVerifier(verifier func(key ed25519.PublicKey, message, signature []byte) bool) { verify = verifier }
+func SetVerifier(verifier func(key ed25519.PublicKey, message, signature []byte) bool) {
+	verify = verifier
+}
 
 // Verify returns an error unless signature is the signature of statement with this key.
 func (k Key) Verify(statement Statement, signature string) error {
