@@ -1091,6 +1091,8 @@ func (tr *trial) checkSilence() {
 		// And one look at the own pages, those at the instances, and now and then one for the page that garbage announces.
 		"DiscoverInstances":        clusters * (int(span/settings.PollInterval+3+span/defaultTimes().MaxRetry) + audits),
 		"RegisterInstance members": clusters * int(span/settings.HeartbeatInterval+1),
+		// The instance view lists the namespaces once within five minutes of its start, and again after a failure.
+		"ListNamespaces": clusters,
 	}
 	for operation, n := range after {
 		if strings.HasPrefix(operation, "cls") || operation == "admin" {
