@@ -69,6 +69,10 @@ bench: build ## Measure what docs/benchmarks shows (root; SECTIONS=steady,micro 
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	go run ./test/bench $(if $(SECTIONS),-sections $(SECTIONS))
 
+.PHONY: soak
+soak: ## Run the random fault tests of both registries for STEPS steps each (hours; SEED= continues, REGISTRIES=etcd picks)
+	bin=$$([ ! -x bin/testbed ] || bin/testbed assets); KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$bin}" STEPS="$(STEPS)" SEED="$(SEED)" REGISTRIES="$(REGISTRIES)" hack/soak
+
 # PACKAGES and SAMPLE empty: all mutants of the core (hack/mutate/main.go), which takes hours on 2 cores.
 JOBS ?= 2
 SEED ?= 1

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
@@ -89,6 +91,39 @@ func TestMembership_KeepsExportsWithoutClusterProperties(t *testing.T) {
 		t.Error("the import was made anew")
 	}
 	a.condition(t, key, "Ready=True Exported", "")
+}
+
+// The imports from a cluster that was destroyed end when a user has it forgotten, also after a restart that has not seen the cluster, and
+// begin again when it returns.
+func TestMembership_ForgetsDestroyedCluster(t *testing.T) {
+	hub := memory.NewHub()
+	a, b := twoClusters(t)
+	key := newKey("forgotten")
+	a.namespace(t, key.Namespace)
+	b.namespace(t, key.Namespace)
+	options := b.identitiesOptions(t, flags("cls2"))
+	runB := b.runWith(t, hubRegistry(hub), options)
+	runA := a.run(t, hub, flags("cls1"))
+	a.export(t, key, 1, 1)
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+	runA.stopAndWait(t)
+	forget := func() {
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: installNamespace, Name: membership.IdentitiesName}}
+		change(t, b, config, func(c *corev1.ConfigMap) { c.Data[names.ForgetKey("set", "cls1")] = "now" })
+		b.notImported(t, key)
+		b.awaitIdentities(t, "set.cls2")
+	}
+	forget()
+	a.run(t, hub, flags("cls1"))
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+
+	runB.stopAndWait(t)
+	empty := memory.NewHub()
+	b.runWith(t, hubRegistry(empty), options)
+	b.export(t, mcs.Key{Namespace: key.Namespace, Name: "other"}, 2, 1)
+	awaitExporters(t, empty, "set", "cls2")
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}})
+	forget()
 }
 
 // identityKept waits for an event about the identity on the ConfigMap of the controller.

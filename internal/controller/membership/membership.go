@@ -143,9 +143,17 @@ func (m *Membership) Start(ctx context.Context) error {
 			m.waitForEnd()
 			return nil
 		case <-m.changed:
-		case <-time.After(min(identityRetry, m.settle/2)):
+		case <-time.After(m.interval()):
 		}
 	}
+}
+
+// interval returns the time to the next reconcile without a signal. A reconcile takes one request to the API server.
+func (m *Membership) interval() time.Duration {
+	if m.next == nil {
+		return identityRetry
+	}
+	return min(identityRetry, max(time.Second, m.settle/2))
 }
 
 // waitForEnd waits for all sessions, whose context has ended.
