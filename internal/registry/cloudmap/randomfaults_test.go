@@ -55,7 +55,8 @@ import (
 //
 // All of it is in virtual time. FAULTS_SEED replays a run: the same things happen at the same steps, and the n-th request about
 // something has the same fate. The order of what happens at once, and the controller's jitter, are not the seed's; so a failure
-// may take a few runs to show again. FAULTS_STEPS makes a run longer or shorter; `make soak` runs many steps. In about one of 30,000 steps one
+// may take a few runs to show again. FAULTS_STEPS makes a run longer or shorter; `make soak` runs many steps.
+// FAULTS_TRACE names a folder for the trace of a failure. In about one of 30,000 steps one
 // cluster still sees an export end that did not (FAULTS_SEED=3344251665, rarely); the cause is not known yet.
 func TestRandomFaults(t *testing.T) {
 	// Several worlds: faults that add up over a long time are found in one, and bad beginnings in many.
@@ -174,6 +175,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		OperationDelay:   time.Duration(rnd.IntN(3)) * 300 * time.Millisecond,
 	})
 	tr.wrote = tr.noteWrite
+	tr.history = registrytest.NewTrace(t, fmt.Sprintf("cloudmap-%d.log", seed))
 	tr.admin, _ = tr.client("admin")
 	for i := range 4 {
 		id := fmt.Sprintf("cls%d", i+1)
@@ -191,6 +193,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 
 func (tr *trial) run(steps int) {
 	for step := range steps {
+		tr.history.Logf("step %d", step)
 		switch step % calmEvery {
 		case calmEvery - 1:
 			tr.calm()
@@ -205,6 +208,7 @@ func (tr *trial) run(steps int) {
 		}
 		tr.check()
 		if tr.t.Failed() {
+			tr.history.WriteIfFailed()
 			tr.t.Logf("FAULTS_SEED=%d, step %d, at %v", tr.seed, step, time.Now().UTC())
 			break
 		}
@@ -215,6 +219,13 @@ func (tr *trial) run(steps int) {
 		}
 	}
 	tr.endTwin()
+}
+
+// fail reports an error, in the trace too.
+func (tr *trial) fail(format string, args ...any) {
+	tr.t.Helper()
+	tr.history.Logf("FAILED: "+format, args...)
+	tr.t.Errorf(format, args...)
 }
 
 // change changes what goes wrong.
@@ -229,6 +240,7 @@ func (tr *trial) change() {
 		Kind: cloudmaplocal.FaultStale, AccessKey: "cls*", Probability: 0.5, Age: cloudmaplocal.Duration(maxLag - 600*time.Millisecond),
 	}
 	tr.faults = append(tr.faults, late)
+	tr.history.Logf("the faults change, level %v", level)
 	if tr.udp != nil {
 		tr.udp.lose(tr.seed, []float64{0, 0.5, 1}[tr.rnd.IntN(3)])
 	}
@@ -328,12 +340,14 @@ const everybody = "*"
 
 // interrupt cuts who has an access key off Cloud Map.
 func (tr *trial) interrupt(key string) {
+	tr.history.Logf("Cloud Map is down for %s", key)
 	tr.down[key] = true
 	tr.replan()
 }
 
 func (tr *trial) restore() {
 	if len(tr.down) > 0 {
+		tr.history.Logf("Cloud Map is back")
 		clear(tr.down)
 		tr.replan()
 	}
@@ -418,6 +432,7 @@ func (a *actor) start() {
 	}
 	// Machines' clocks differ, and are set.
 	skew := time.Duration(a.trial.rnd.IntN(7)-3) * 20 * time.Minute
+	a.trial.history.Logf("%s starts, its clock is %v ahead", a.identity.ClusterID, skew)
 	a.shows = a.trial.shows && a.trial.rnd.IntN(8) > 0
 	a.life = a.trial.begin(a.identity, func(_ *life, key mcs.Key) {
 		a.mu.Lock()
@@ -445,6 +460,7 @@ func (a *actor) die(how func()) {
 		return
 	}
 	how()
+	a.trial.history.Logf("%s has ended", a.identity.ClusterID)
 	a.life = nil
 	a.comesBack = time.Now().Add(time.Duration(a.trial.rnd.IntN(8)) * time.Second)
 	if a.trial.rnd.IntN(5) == 0 && (a != a.trial.clusters[0] || a.trial.twin == nil) {
@@ -463,6 +479,7 @@ func (a *actor) leave() {
 	}
 	l := a.life
 	a.die(func() { l.stop(registry.ErrLeave) })
+	a.trial.history.Logf("%s leaves", a.identity.ClusterID)
 	// Removing takes its time, and may fail: then what is left is for the next life to remove.
 	timer := time.AfterFunc(30*time.Second, func() { l.wire.cut.Store(true) })
 	defer timer.Stop()
@@ -505,6 +522,7 @@ func (a *actor) want(now time.Time, k int, exp *mcs.Export) {
 		return
 	}
 	a.memories[k] = append(a.memories[k], wish{at: now, exp: exp})
+	a.trial.history.Logf("%s's user wants export %d to be %s, number %d", a.identity.ClusterID, k, describe(exp), len(a.memories[k])-1)
 	a.solid[k] = sight{}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -600,6 +618,7 @@ func (tr *trial) beginTwin() {
 	}
 	identity := first.identity
 	identity.UID = "uid-twin"
+	tr.history.Logf("a twin of cls1 starts")
 	tr.twin = tr.beginAs("cls1twin", identity, nil, tr.takingPart)
 	for k := range allKeys {
 		exp := webExport(identity.ClusterID, k, 1)
@@ -610,6 +629,7 @@ func (tr *trial) beginTwin() {
 
 func (tr *trial) endTwin() {
 	if tr.twin != nil {
+		tr.history.Logf("the twin ends")
 		tr.twin.kill()
 		tr.twin = nil
 	}
@@ -667,16 +687,17 @@ func (a *actor) checkViewOf(other *actor) {
 		exp := exportOf(view.View, id)
 		if !view.ok || slices.Contains(view.Unknown, id) || slices.Contains(view.Unseen, id) {
 			if last[k].at.After(a.life.began) && other.find(k, nil, last[k].index) < 0 {
-				a.trial.t.Errorf("%s has seen %s's export %d and does not know of it any more", a.identity.ClusterID, id, k)
+				a.trial.fail("%s has seen %s's export %d and does not know of it any more", a.identity.ClusterID, id, k)
 			}
 			continue
 		}
 		index := other.find(k, exp, last[k].index)
 		if index < 0 {
-			a.trial.t.Errorf("%s sees %s's export %d as %s, after version %d of %v", a.identity.ClusterID, id, k, describe(exportOf(view.View, id)), last[k].index, len(other.memories[k])-1)
+			a.trial.fail("%s sees %s's export %d as %s, after version %d of %v", a.identity.ClusterID, id, k, describe(exportOf(view.View, id)), last[k].index, len(other.memories[k])-1)
 			continue
 		}
 		if index != last[k].index {
+			a.trial.history.Logf("%s sees %s's export %d as %s, number %d", a.identity.ClusterID, id, k, describe(exp), index)
 			last[k] = sight{index, time.Now()}
 		}
 	}
@@ -735,7 +756,7 @@ func (a *actor) checkStale() {
 	for id := range stale {
 		beat, resumed := time.Since(a.trial.beat[id]), time.Since(a.trial.resumed[id])
 		if !a.stale[id] && beat < deadlySilence && resumed > late {
-			a.trial.t.Errorf("%s takes %s for dead, which gave a heartbeat %v ago", a.identity.ClusterID, id, beat)
+			a.trial.fail("%s takes %s for dead, which gave a heartbeat %v ago", a.identity.ClusterID, id, beat)
 		}
 	}
 	a.stale = stale
@@ -757,7 +778,7 @@ func (tr *trial) checkTwin() {
 	}
 	var duplicate *registry.DuplicateIDError
 	if view.Local.State == registry.Exported || view.Local.Err != nil && len(tr.faults) == 0 && !errors.As(view.Local.Err, &duplicate) {
-		tr.t.Errorf("the second cluster with an ID gets %v, %v", view.Local.State, view.Local.Err)
+		tr.fail("the second cluster with an ID gets %v, %v", view.Local.State, view.Local.Err)
 	}
 }
 
@@ -782,7 +803,7 @@ func (tr *trial) checkOutage() {
 	}
 	for id, before := range tr.before {
 		if after, alive := now[id]; alive && after != before {
-			tr.t.Errorf("Cloud Map is down, and what %s knows changes:\n%s", id, gocmp.Diff(before, after))
+			tr.fail("Cloud Map is down, and what %s knows changes:\n%s", id, gocmp.Diff(before, after))
 		}
 	}
 	tr.before = now
@@ -834,10 +855,10 @@ func (tr *trial) checkMerge(k int, known [][]mcs.Export, inputs []string) {
 		tr.rnd.Shuffle(len(exports), func(i, j int) { exports[i], exports[j] = exports[j], exports[i] })
 		m := mcs.Merge(exports)
 		if len(m.Clusters) != len(exports) {
-			tr.t.Errorf("of %d exports of service %d, %v are in the merge", len(exports), k, m.Clusters)
+			tr.fail("of %d exports of service %d, %v are in the merge", len(exports), k, m.Clusters)
 		}
 		if before, ok := merged[inputs[i]]; ok && !reflect.DeepEqual(before, m) {
-			tr.t.Errorf("two clusters merge the same exports to something else:\n%s", gocmp.Diff(before, m))
+			tr.fail("two clusters merge the same exports to something else:\n%s", gocmp.Diff(before, m))
 		}
 		merged[inputs[i]] = m
 	}
@@ -854,6 +875,7 @@ func mapOf(exports []mcs.Export, f func(*mcs.Export) string) []string {
 // calm ends all faults, waits until everything is as it was asked for, and counts the requests that still go on.
 func (tr *trial) calm() {
 	tr.t.Helper()
+	tr.history.Logf("calm")
 	tr.faults = nil
 	clear(tr.down)
 	tr.restore()
@@ -885,7 +907,7 @@ func (tr *trial) calm() {
 			break
 		}
 		if time.Since(began) > patience {
-			tr.t.Errorf("minutes after the last fault: %s", unsettled)
+			tr.fail("minutes after the last fault: %s", unsettled)
 			return
 		}
 	}
@@ -1100,7 +1122,7 @@ func (tr *trial) checkSilence() {
 			continue
 		}
 		if n -= before[operation]; n > allowed[operation] {
-			tr.t.Errorf("with nothing changing there were %d requests %s in %v, want %d at most", n, operation, span, allowed[operation])
+			tr.fail("with nothing changing there were %d requests %s in %v, want %d at most", n, operation, span, allowed[operation])
 		}
 	}
 }

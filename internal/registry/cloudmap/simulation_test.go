@@ -25,6 +25,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // world is a Cloud Map and the clusters that use it, in the virtual time of a testing/synctest bubble: every interval is
@@ -36,6 +37,8 @@ type world struct {
 	server *cloudmaplocal.Server
 	// wrote gets of each request that the server has accepted and that changes something.
 	wrote func(request)
+	// history keeps what happened last, for the analysis of a failure; nil keeps nothing.
+	history *registrytest.Trace
 
 	mu     sync.Mutex
 	counts map[string]int
@@ -187,7 +190,8 @@ func (w *world) ask(r *http.Request) (response *http.Response, err error) {
 
 // trace logs requests to replay a failure by: those that write, and those that fail.
 func (w *world) trace(req request, answer *http.Response, err error) {
-	if !testing.Verbose() || w.seed == 0 {
+	isLogged := testing.Verbose() && w.seed != 0
+	if !isLogged && w.history == nil {
 		return
 	}
 	outcome := ""
@@ -199,7 +203,11 @@ func (w *world) trace(req request, answer *http.Response, err error) {
 	case isRead(req.operation):
 		return
 	}
-	w.t.Logf("%s %s %s %.1200s %s", time.Now().Format("04:05.000"), req.cluster, req.operation, payload.ReplaceAll(req.body, nil), outcome)
+	body := payload.ReplaceAll(req.body, nil)
+	w.history.Logf("%s %s %.1200s %s", req.cluster, req.operation, body, outcome)
+	if isLogged {
+		w.t.Logf("%s %s %s %.1200s %s", time.Now().Format("04:05.000"), req.cluster, req.operation, body, outcome)
+	}
 }
 
 // payload is what no cluster reads in a trace.
@@ -263,7 +271,10 @@ func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mc
 		c(&cfg)
 	}
 	client, line := w.client(key)
-	if testing.Verbose() && w.seed != 0 {
+	switch {
+	case w.history != nil:
+		cfg.Logger = w.history.Logger(key)
+	case testing.Verbose() && w.seed != 0:
 		cfg.Logger = testr.New(w.t).WithName(key)
 	}
 	reg, err := New(client, cfg)

@@ -32,12 +32,14 @@ import (
 // From time to time the faults end. Then everything must become as desired, in every cluster alike, and only heartbeats may
 // be written.
 //
-// FAULTS_SEED replays a run as far as real processes and clocks allow, FAULTS_STEPS makes it longer.
+// FAULTS_SEED replays a run as far as real processes and clocks allow, FAULTS_STEPS makes it longer. FAULTS_TRACE names a folder for the
+// trace of a failure.
 func TestRandomFaults(t *testing.T) {
 	seed, steps := registrytest.Setting(t, "FAULTS_SEED", uint64(time.Now().UnixNano())), registrytest.Setting(t, "FAULTS_STEPS", 600)
 	t.Logf("seed %d", seed)
-	w := newFaultSimulation(t, rand.New(rand.NewPCG(seed, 1)))
+	w := newFaultSimulation(t, seed)
 	for step := range steps {
+		w.history.Logf("step %d", step)
 		w.step()
 		w.check()
 		if step%100 == 99 {
@@ -72,8 +74,9 @@ type faultSimulation struct {
 // recordedValue is an earlier value of a key of an exporter.
 type recordedValue struct{ key, value string }
 
-func newFaultSimulation(t *testing.T, rnd *rand.Rand) *faultSimulation {
+func newFaultSimulation(t *testing.T, seed uint64) *faultSimulation {
 	t.Helper()
+	rnd := rand.New(rand.NewPCG(seed, 1))
 	c, err := etcdtest.Start(t.Context(), etcdtest.Options{
 		Program: program(t), Dir: t.TempDir(), Members: 3,
 		Args: []string{"--heartbeat-interval=50", "--election-timeout=500", "--bcrypt-cost=4", "--auth-token-ttl=5", "--unsafe-no-fsync", "--quota-backend-bytes=8388608"},
@@ -84,6 +87,7 @@ func newFaultSimulation(t *testing.T, rnd *rand.Rand) *faultSimulation {
 	t.Cleanup(c.Stop)
 	w := &faultSimulation{t: t, rnd: rnd, testStore: newTestStore(t, c)}
 	w.direct = true
+	w.history = registrytest.NewTrace(t, fmt.Sprintf("etcd-%d.log", seed))
 	for _, id := range []string{"cls3", "cls4"} { // before the first fault
 		if _, _, err := w.AddCluster(t.Context(), w.prefix, "set1", id); err != nil {
 			t.Fatal(err)
@@ -117,16 +121,16 @@ type observer struct {
 	world *faultSimulation
 	reg   *Registry
 	mu    sync.Mutex
-	// last is the last version seen of each export, by cluster and key.
-	last map[string]int
+	// last is the last version seen of each export, by cluster and key, and now the one at the last check, 0 without one.
+	last, now map[string]int
 }
 
 func (w *faultSimulation) observe(identity mcs.Identity) *observer {
-	o := &observer{world: w, reg: w.registry(w.t, fast(identity)), last: map[string]int{}}
+	o := &observer{world: w, reg: w.registry(w.t, fast(identity)), last: map[string]int{}, now: map[string]int{}}
 	startWith(w.t, o.reg, func(key mcs.Key) {
 		var i int
 		if _, err := fmt.Sscanf(key.Name, "web-%d", &i); err != nil {
-			w.t.Errorf("a notification of %v", key)
+			w.fail("a notification of %v", key)
 		}
 		o.check(i)
 	})
@@ -147,20 +151,25 @@ func (o *observer) check(i int) {
 	}
 	for _, id := range []string{"cls1", "cls2"} {
 		name := fmt.Sprintf("%s %d", id, i)
-		switch n := seen[id]; {
+		n := seen[id]
+		if n != o.now[name] {
+			o.world.history.Logf("%s sees %s as version %d, after %d", o.reg.cfg.Identity.ClusterID, name, n, o.now[name])
+			o.now[name] = n
+		}
+		switch {
 		case n == 0 && i < steadyKeys && o.last[name] > 0:
-			o.world.t.Errorf("the export %s disappeared without a withdrawal", name)
+			o.world.fail("the export %s disappeared without a withdrawal", name)
 		case n != 0 && n < o.last[name]:
-			o.world.t.Errorf("the export %s went back from version %d to %d", name, o.last[name], n)
+			o.world.fail("the export %s went back from version %d to %d", name, o.last[name], n)
 		default:
 			o.last[name] = max(o.last[name], n)
 		}
 	}
 	if i == allKeys && len(view.Exports) > 0 {
-		o.world.t.Error("the export of the duplicate cluster is visible")
+		o.world.fail("the export of the duplicate cluster is visible")
 	}
 	if len(view.Stale) > 0 {
-		o.world.t.Errorf("stale clusters %v, want none: all are live", view.Stale)
+		o.world.fail("stale clusters %v, want none: all are live", view.Stale)
 	}
 }
 
@@ -209,7 +218,9 @@ func (e *exporter) change(i int) {
 
 // apply publishes or withdraws one key as desired.
 func (e *exporter) apply(i int) {
-	if n := e.wanted(i); n > 0 {
+	n := e.wanted(i)
+	e.world.history.Logf("%s's user wants version %d of export %d", e.identity.ClusterID, n, i)
+	if n > 0 {
 		publish(e.world.t, e.reg, i, n)
 	} else {
 		withdraw(e.world.t, e.reg, i)
@@ -220,6 +231,7 @@ func (e *exporter) step(rnd *rand.Rand) {
 	i := rnd.IntN(allKeys)
 	switch dice := rnd.IntN(100); {
 	case dice < 4:
+		e.world.history.Logf("%s restarts", e.identity.ClusterID)
 		e.stop(nil)
 		e.start()
 		for i := range allKeys {
@@ -231,6 +243,13 @@ func (e *exporter) step(rnd *rand.Rand) {
 	default:
 		e.change(i)
 	}
+}
+
+// fail reports an error, in the trace too.
+func (w *faultSimulation) fail(format string, args ...any) {
+	w.t.Helper()
+	w.history.Logf("FAILED: "+format, args...)
+	w.t.Errorf(format, args...)
 }
 
 // step makes one random change and starts or ends a fault.
@@ -251,6 +270,7 @@ func (w *faultSimulation) step() {
 // endFault ends the current fault.
 func (w *faultSimulation) endFault() {
 	if w.restore != nil {
+		w.history.Logf("the fault ends")
 		w.restore()
 		w.restore = nil
 	}
@@ -287,6 +307,7 @@ func (w *faultSimulation) startFault() {
 	names := slices.Sorted(maps.Keys(faults))
 	name := names[w.rnd.IntN(len(names))]
 	w.t.Logf("%s (%d members) for %d steps", name, len(some), w.stepsLeft)
+	w.history.Logf("fault: %s (%d members) for %d steps", name, len(some), w.stepsLeft)
 	w.restore = faults[name]()
 }
 
@@ -450,6 +471,7 @@ func (w *faultSimulation) check() {
 
 // settle ends the faults and waits until every cluster sees everything as desired.
 func (w *faultSimulation) settle() {
+	w.history.Logf("settle")
 	w.endFault()
 	w.stepsLeft = 0
 	late := w.observe(mcs.Identity{ClusterID: "cls4", ClusterSetID: "set1", UID: "uid-4"})
@@ -476,10 +498,10 @@ func (w *faultSimulation) checkSameViews(late *Registry) {
 	for i := range allKeys {
 		a, b := lookupView(w.t, w.watcher.reg, i), lookupView(w.t, late, i)
 		if len(a.Unknown)+len(b.Unknown) > 0 {
-			w.t.Errorf("unknown clusters %v and %v of %v", a.Unknown, b.Unknown, webKey(i))
+			w.fail("unknown clusters %v and %v of %v", a.Unknown, b.Unknown, webKey(i))
 		}
 		if !slices.EqualFunc(a.Exports, b.Exports, mcs.Export.Equal) {
-			w.t.Errorf("two clusters see %v differently", webKey(i))
+			w.fail("two clusters see %v differently", webKey(i))
 		}
 	}
 }
@@ -500,6 +522,6 @@ func (w *faultSimulation) checkSteadyState() {
 		return now != first
 	})
 	if after := w.writes.Load(); after != before {
-		w.t.Errorf("%d exports were written without a change", after-before)
+		w.fail("%d exports were written without a change", after-before)
 	}
 }

@@ -104,6 +104,8 @@ type testStore struct {
 	writes atomic.Int64
 	// leaseChecks counts the successful requests for the time that a lease has left.
 	leaseChecks atomic.Int64
+	// history keeps what happened last, for the analysis of a failure; nil keeps nothing.
+	history *registrytest.Trace
 }
 
 func newTestStore(t testing.TB, c *etcdtest.Cluster) *testStore {
@@ -168,10 +170,27 @@ func (s *testStore) intercept(ctx context.Context, method string, req, reply any
 	}
 	s.writes.Add(int64(exports)) // before the request: a watch may show it first
 	err := invoke(ctx, method, req, reply, conn, opts...)
+	s.trace(txn, reply.(*pb.TxnResponse), err)
 	if err != nil || !reply.(*pb.TxnResponse).Succeeded {
 		s.writes.Add(int64(-exports))
 	}
 	return err
+}
+
+// trace adds a transaction to the history.
+func (s *testStore) trace(txn *pb.TxnRequest, reply *pb.TxnResponse, err error) {
+	if s.history == nil {
+		return
+	}
+	var ops []string
+	for _, op := range txn.Success {
+		if put := op.GetRequestPut(); put != nil {
+			ops = append(ops, fmt.Sprintf("put %s %.200q", put.Key, put.Value))
+		} else if remove := op.GetRequestDeleteRange(); remove != nil {
+			ops = append(ops, fmt.Sprintf("delete %s", remove.Key))
+		}
+	}
+	s.history.Logf("txn %s: succeeded %v at %d, %v", strings.Join(ops, ", "), reply.Succeeded, reply.Header.GetRevision(), err)
 }
 
 // fast returns a configuration for tests that must not wait for seconds.
@@ -198,7 +217,9 @@ func (s *testStore) registry(t testing.TB, cfg Config) *Registry {
 func (s *testStore) registryWith(t testing.TB, cfg Config, timings timings) *Registry {
 	t.Helper()
 	cfg.Prefix, cfg.Signer, cfg.Keyring = s.prefix, registrytest.Signer(t, cfg.Identity), s.keyrings.Of(t, cfg.Identity)
-	if testing.Verbose() {
+	if s.history != nil {
+		cfg.Logger = s.history.Logger(cfg.Identity.ClusterID)
+	} else if testing.Verbose() {
 		if t, ok := t.(*testing.T); ok {
 			cfg.Logger = testr.New(t).WithName(cfg.Identity.ClusterID)
 		}
