@@ -1,0 +1,518 @@
+package cloudmap
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
+)
+
+// deadlySilence is the shortest time without heartbeats after which a cluster may be taken for dead: a cluster that judges may
+// have seen the last one when it was nearly due again.
+var deadlySilence = settings.StaleAfter - settings.HeartbeatInterval
+
+// noteWrite remembers where records are.
+func (tr *trial) noteWrite(r request) {
+	var in struct{ ServiceId string }
+	if r.operation == "RegisterInstance" && r.names(format.AttrHeartbeat) && json.Unmarshal(r.body, &in) == nil {
+		tr.members.Store(in.ServiceId)
+	}
+}
+
+// observe looks at the records as they are, and notes when each was written.
+func (tr *trial) observe() {
+	now := time.Now()
+	if tr.members.Load() != nil {
+		for _, a := range tr.clusters {
+			id := a.identity.ClusterID
+			if beat := tr.heartbeat(id); beat != "" && beat != tr.beats[id] {
+				if now.Sub(tr.beat[id]) >= deadlySilence {
+					tr.resumed[id] = now
+				}
+				tr.beats[id], tr.beat[id] = beat, tr.observed
+			}
+		}
+	}
+	tr.observed = now
+}
+
+// heartbeat is that of a cluster's record as it is, "" without one. Nothing goes wrong with its request: no cluster signs it.
+func (tr *trial) heartbeat(id string) string {
+	body := fmt.Sprintf(`{"ServiceId":%q,"InstanceId":%q}`, tr.members.Load(), id)
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+	r.Header.Set("X-Amz-Target", "Route53AutoNaming_v20170314.GetInstance")
+	answer := httptest.NewRecorder()
+	tr.server.ServeHTTP(answer, r)
+	var out struct {
+		Instance struct{ Attributes map[string]string }
+	}
+	switch err := json.Unmarshal(answer.Body.Bytes(), &out); {
+	case strings.HasSuffix(answer.Header().Get("X-Amzn-Errortype"), "NotFound"):
+		return ""
+	case answer.Code != http.StatusOK || err != nil:
+		tr.t.Fatalf("reading %s's record: %s, %v", id, answer.Body, err)
+	}
+	return out.Instance.Attributes[format.AttrHeartbeat]
+}
+
+// check holds what every controller knows against what there is to know.
+func (tr *trial) check() {
+	tr.t.Helper()
+	tr.observe()
+	tr.checkTwin()
+	for _, a := range tr.clusters {
+		if a.life == nil {
+			continue
+		}
+		for k := range allKeys {
+			a.views[k].View, a.views[k].ok = viewOf(tr.t, a.life.Registry, webKey(k), a.others()...)
+		}
+		a.noteSolid()
+		for _, other := range tr.clusters {
+			if other != a {
+				a.checkViewOf(other)
+			}
+		}
+		a.checkStale()
+	}
+	tr.checkOutage()
+	tr.checkMerges()
+}
+
+// noteSolid notes which exports the registry has shown.
+func (a *actor) noteSolid() {
+	for k := range allKeys {
+		view := a.views[k]
+		last := len(a.memories[k]) - 1
+		// The registry says Exported of the previous process's export until it is asked for another.
+		if view.ok && view.Local.State == registry.Exported && a.wanted(k) != nil && a.solid[k].index != last && a.reported(k) {
+			a.solid[k] = sight{index: last, at: time.Now()}
+		}
+	}
+}
+
+// reported reports whether the controller has published what its user wants of a key.
+func (a *actor) reported(k int) bool {
+	want, _ := a.life.state.Writes.DesiredInstances(webKey(k))
+	return want != nil && want.Equal(*a.wanted(k))
+}
+
+// checkViewOf checks what a knows of other: promises 1, 2 and 5.
+func (a *actor) checkViewOf(other *actor) {
+	a.trial.t.Helper()
+	id := other.identity.ClusterID
+	last := a.seen[id]
+	for k := range allKeys {
+		view := a.views[k]
+		exp := exportOf(view.View, id)
+		if !view.ok || slices.Contains(view.Unknown, id) || slices.Contains(view.Unseen, id) {
+			if last[k].at.After(a.life.began) && other.find(k, nil, last[k].index) < 0 {
+				a.trial.fail("%s has seen %s's export %d and does not know of it any more", a.identity.ClusterID, id, k)
+			}
+			continue
+		}
+		index := other.find(k, exp, last[k].index)
+		if index < 0 {
+			a.trial.fail("%s sees %s's export %d as %s, after version %d of %v", a.identity.ClusterID, id, k, describe(exportOf(view.View, id)), last[k].index, len(other.memories[k])-1)
+			continue
+		}
+		if index != last[k].index {
+			a.trial.history.Logf("%s sees %s's export %d as %s, number %d", a.identity.ClusterID, id, k, describe(exp), index)
+			last[k] = sight{index, time.Now()}
+		}
+	}
+}
+
+func exportOf(view registry.View, clusterID string) *mcs.Export {
+	for i := range view.Exports {
+		if view.Exports[i].Cluster == clusterID {
+			return &view.Exports[i]
+		}
+	}
+	return nil
+}
+
+func describe(exp *mcs.Export) string {
+	if exp == nil {
+		return "absent"
+	}
+	return "version " + exp.Annotations["example.com/version"]
+}
+
+// find is the first wish from index on that is exp, -1 if none is.
+func (a *actor) find(k int, exp *mcs.Export, index int) int {
+	for i := index; i < len(a.memories[k]); i++ {
+		want := a.memories[k][i].exp
+		if describe(want) == describe(exp) {
+			return i
+		}
+	}
+	return -1
+}
+
+// others returns the IDs of the other clusters: each may be named in a ServiceImport of this one.
+func (a *actor) others() (ids []string) {
+	for _, other := range a.trial.clusters {
+		if other != a {
+			ids = append(ids, other.identity.ClusterID)
+		}
+	}
+	return ids
+}
+
+// checkStale checks that no cluster comes to be taken for dead who is not: promise 4.
+func (a *actor) checkStale() {
+	a.trial.t.Helper()
+	stale := map[string]bool{}
+	for k := range allKeys {
+		for _, id := range a.views[k].Stale {
+			stale[id] = true
+		}
+	}
+	late := maxLag // until it is seen that another writer is back
+	if a.trial.udp != nil {
+		late += settings.PollIntervalWithNotifications
+	}
+	for id := range stale {
+		beat, resumed := time.Since(a.trial.beat[id]), time.Since(a.trial.resumed[id])
+		if !a.stale[id] && beat < deadlySilence && resumed > late {
+			a.trial.fail("%s takes %s for dead, which gave a heartbeat %v ago", a.identity.ClusterID, id, beat)
+		}
+	}
+	a.stale = stale
+}
+
+// checkTwin checks that the second cluster with an ID gets: promise 8. That no cluster sees its exports is in checkViewOf.
+func (tr *trial) checkTwin() {
+	tr.t.Helper()
+	if tr.twin == nil {
+		return
+	}
+	if silent := time.Since(tr.beat[tr.clusters[0].identity.ClusterID]); silent > 20*time.Second {
+		tr.endTwin() // before it takes the silent one for dead, as it should
+		return
+	}
+	view, ok := viewOf(tr.t, tr.twin.Registry, webKey(0))
+	if !ok {
+		return
+	}
+	var duplicate *registry.DuplicateIDError
+	if view.Local.State == registry.Exported || view.Local.Err != nil && len(tr.faults) == 0 && !errors.As(view.Local.Err, &duplicate) {
+		tr.fail("the second cluster with an ID gets %v, %v", view.Local.State, view.Local.Err)
+	}
+}
+
+// checkOutage checks that nothing changes while Cloud Map is down for all: promise 3.
+func (tr *trial) checkOutage() {
+	tr.t.Helper()
+	if !tr.down[everybody] {
+		return
+	}
+	if tr.outage.IsZero() {
+		tr.outage = time.Now()
+	}
+	// Answers may be under way for as long as a request takes.
+	if time.Since(tr.outage) < api.RequestTimeout {
+		return
+	}
+	now := map[string]string{}
+	for _, a := range tr.clusters {
+		if a.life != nil && a.life.began.Before(tr.outage) {
+			now[a.identity.ClusterID] = a.knowledge()
+		}
+	}
+	for id, before := range tr.before {
+		if after, alive := now[id]; alive && after != before {
+			tr.fail("Cloud Map is down, and what %s knows changes:\n%s", id, gocmp.Diff(before, after))
+		}
+	}
+	tr.before = now
+}
+
+// knowledge is all that the controller knows of the others.
+func (a *actor) knowledge() string {
+	var text strings.Builder
+	for k := range allKeys {
+		view := a.views[k]
+		fmt.Fprintln(&text, k, view.ok, view.Unknown, view.Unseen)
+		for _, exp := range view.Exports {
+			fmt.Fprintln(&text, " ", exp.Cluster, describe(&exp))
+		}
+	}
+	return text.String()
+}
+
+// checkMerges checks that who knows the same merges the same: promises 5 and 9. What has not changed was checked before.
+func (tr *trial) checkMerges() {
+	tr.t.Helper()
+	for k := range allKeys {
+		var known [][]mcs.Export
+		var inputs []string
+		for _, a := range tr.clusters {
+			if a.life == nil {
+				continue
+			}
+			exports := slices.Clone(a.views[k].Exports)
+			if own := a.wanted(k); own != nil {
+				exports = append(exports, *own)
+			}
+			slices.SortFunc(exports, func(x, y mcs.Export) int { return cmp.Compare(x.Cluster, y.Cluster) })
+			known, inputs = append(known, exports), append(inputs, fmt.Sprint(mapOf(exports, describe)))
+		}
+		if slices.Equal(inputs, tr.merged[k]) {
+			continue
+		}
+		tr.merged[k] = inputs
+		tr.checkMerge(k, known, inputs)
+	}
+}
+
+// checkMerge merges what each cluster knows of a service, in any order. inputs tell what is the same.
+func (tr *trial) checkMerge(k int, known [][]mcs.Export, inputs []string) {
+	tr.t.Helper()
+	merged := map[string]mcs.Merged{}
+	for i, exports := range known {
+		tr.rnd.Shuffle(len(exports), func(i, j int) { exports[i], exports[j] = exports[j], exports[i] })
+		m := mcs.Merge(exports)
+		if len(m.Clusters) != len(exports) {
+			tr.fail("of %d exports of service %d, %v are in the merge", len(exports), k, m.Clusters)
+		}
+		if before, ok := merged[inputs[i]]; ok && !reflect.DeepEqual(before, m) {
+			tr.fail("two clusters merge the same exports to something else:\n%s", gocmp.Diff(before, m))
+		}
+		merged[inputs[i]] = m
+	}
+}
+
+func mapOf(exports []mcs.Export, f func(*mcs.Export) string) []string {
+	var texts []string
+	for i := range exports {
+		texts = append(texts, exports[i].Cluster+" "+f(&exports[i]))
+	}
+	return texts
+}
+
+// calm ends all faults, waits until everything is as it was asked for, and counts the requests that still go on.
+func (tr *trial) calm() {
+	tr.t.Helper()
+	tr.history.Logf("calm")
+	tr.faults = nil
+	clear(tr.down)
+	tr.restore()
+	tr.plan(0)
+	tr.endTwin()
+	for _, a := range tr.clusters {
+		if a.life == nil {
+			a.start()
+		}
+	}
+	// The slowest repair is that of a page which another writer deleted: it is found every two minutes.
+	patience := 3 * defaultTimes().Audit
+	if tr.shows {
+		patience = 10 * time.Minute // a service of the view that was refused is tried again so seldom
+	}
+	for began := time.Now(); ; time.Sleep(2 * time.Second) {
+		for _, a := range tr.clusters {
+			a.work()
+		}
+		tr.check()
+		if tr.t.Failed() {
+			return
+		}
+		if time.Since(began) < defaultTimes().Audit {
+			continue
+		}
+		unsettled := tr.unsettled()
+		if unsettled == "" {
+			break
+		}
+		if time.Since(began) > patience {
+			tr.fail("minutes after the last fault: %s", unsettled)
+			return
+		}
+	}
+	tr.settleIn()
+	tr.checkSilence()
+}
+
+// unsettled is something that is not as it was asked for, "" if everything is.
+func (tr *trial) unsettled() string {
+	for k := range allKeys {
+		var wants []mcs.Export
+		for _, a := range tr.clusters {
+			if exp := a.wanted(k); exp != nil {
+				wants = append(wants, *exp)
+			}
+		}
+		for _, a := range tr.clusters {
+			view, own := a.views[k], a.wanted(k)
+			switch {
+			case !view.ok || len(view.Unseen) > 0 || len(view.Unknown) > 0 && !slices.Equal(view.Unknown, []string{garbageCluster}):
+				return fmt.Sprintf("%s does not know of %v's and %v's export %d", a.identity.ClusterID, view.Unknown, view.Unseen, k)
+			case len(view.Stale) > 0:
+				return fmt.Sprintf("%s takes %v for dead", a.identity.ClusterID, view.Stale)
+			case own == nil && view.Local.State != registry.Absent, own != nil && view.Local.State != registry.Exported:
+				return fmt.Sprintf("%s's own export %d is %v, %v", a.identity.ClusterID, k, view.Local.State, view.Local.Err)
+			}
+			have := slices.Clone(view.Exports)
+			if own != nil {
+				have = append(have, *own)
+			}
+			if exported, imported := mcs.Merge(wants), mcs.Merge(have); !reflect.DeepEqual(exported, imported) {
+				return fmt.Sprintf("%s merges service %d to something else than is exported:\n%s", a.identity.ClusterID, k, gocmp.Diff(exported, imported))
+			}
+			for _, other := range tr.clusters {
+				if want, got := other.wanted(k), exportOf(view.View, other.identity.ClusterID); other != a && want != nil && !got.Equal(registry.Published(*want)) {
+					return fmt.Sprintf("%s sees %s's export %d otherwise than it is", a.identity.ClusterID, other.identity.ClusterID, k)
+				}
+			}
+		}
+	}
+	for _, a := range tr.clusters {
+		if excess := a.excess(); excess != "" {
+			return excess
+		}
+	}
+	return tr.unshown()
+}
+
+// unshown is something that is not as it should be in the instance view, "" if everything is.
+func (tr *trial) unshown() string {
+	if !tr.shows {
+		return ""
+	}
+	services, err := tr.shownServices()
+	if err != nil {
+		return err.Error()
+	}
+	for _, a := range tr.clusters {
+		tr.left[a.identity.ClusterID] = a.life.view.IsCleanupDenied()
+	}
+	for k := range allKeys {
+		want, have := tr.instances(k), map[string]map[string]string(nil)
+		if s, ok := services[webKey(k).Name]; ok {
+			listed, err := tr.admin.ListInstances(context.Background(), s)
+			if err != nil {
+				return err.Error()
+			}
+			have = map[string]map[string]string{}
+			for _, instance := range listed {
+				have[instance.ID] = instance.Attributes
+			}
+		}
+		maps.DeleteFunc(have, func(_ string, attrs map[string]string) bool { return tr.left[attrs[format.AttrClusterID]] })
+		if diff := gocmp.Diff(want, have, cmpopts.EquateEmpty()); diff != "" || want != nil && have == nil {
+			return fmt.Sprintf("the instances of service %d are not those of its endpoints (-want +have):\n%s", k, diff)
+		}
+	}
+	for _, a := range tr.clusters {
+		if n := a.life.view.Pending() + a.life.view.Unconfirmed(); n > 0 {
+			return fmt.Sprintf("%s has still %d services to write or to read once more", a.identity.ClusterID, n)
+		}
+	}
+	return ""
+}
+
+// instances are those that service k is to have in the instance view, nil if no cluster exports it.
+func (tr *trial) instances(k int) (want map[string]map[string]string) {
+	want = maps.Clone(tr.foreign[webKey(k).Name])
+	for _, a := range tr.clusters {
+		exp := a.wanted(k)
+		if exp == nil || !a.shows {
+			continue
+		}
+		if want == nil {
+			want = map[string]map[string]string{} // an export without endpoints has a service
+		}
+		for _, instance := range instances.FromExport(*exp, "set1", "test") {
+			if _, taken := tr.foreign[webKey(k).Name][instance.ID]; !taken {
+				want[instance.ID] = instance.Attributes
+			}
+		}
+	}
+	return want
+}
+
+// shownServices are those of the instance view.
+func (tr *trial) shownServices() (map[string]api.Service, error) {
+	namespaces, err := tr.admin.ListNamespaces(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	in, ok := namespaces[webKey(0).Namespace]
+	if !ok {
+		return nil, nil
+	}
+	return tr.admin.ListServices(context.Background(), in)
+}
+
+// excess is something in the cluster's catalog that does not belong there, "" if nothing is.
+func (a *actor) excess() string {
+	place, _ := a.life.control.lastKnown()
+	wanted := a.life.state.Writes.PartIDs()
+	wanted[format.CopyID] = true
+	for _, excess := range a.life.state.Writes.Excess() {
+		for _, id := range excess.IDs() {
+			delete(wanted, id)
+		}
+	}
+	listed, err := a.trial.admin.ListInstances(context.Background(), place.catalog)
+	if err != nil {
+		return err.Error()
+	}
+	if len(listed) != len(wanted) {
+		return fmt.Sprintf("%s's catalog has %d instances, want %d", a.identity.ClusterID, len(listed), len(wanted))
+	}
+	for _, instance := range listed {
+		if !wanted[instance.ID] {
+			return fmt.Sprintf("%s's catalog has %s", a.identity.ClusterID, instance.ID)
+		}
+	}
+	return ""
+}
+
+// checkSilence counts requests while nothing changes: promise 10.
+func (tr *trial) checkSilence() {
+	tr.t.Helper()
+	const span = time.Minute
+	before := tr.count()
+	audits := 0
+	if tr.shows {
+		audits = int(span / viewAudit)
+	}
+	time.Sleep(span)
+	after := tr.count()
+	clusters := len(tr.clusters)
+	allowed := map[string]int{
+		// And one look at the own pages, those at the instances, and now and then one for the page that garbage announces.
+		"DiscoverInstances":        clusters * (int(span/settings.PollInterval+3+span/defaultTimes().MaxRetry) + audits),
+		"RegisterInstance members": clusters * int(span/settings.HeartbeatInterval+1),
+		// The instance view lists the namespaces once within five minutes of its start, and again after a failure.
+		"ListNamespaces": clusters,
+	}
+	for operation, n := range after {
+		if strings.HasPrefix(operation, "cls") || operation == "admin" {
+			continue
+		}
+		if n -= before[operation]; n > allowed[operation] {
+			tr.fail("with nothing changing there were %d requests %s in %v, want %d at most", n, operation, span, allowed[operation])
+		}
+	}
+}
