@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +20,7 @@ import (
 )
 
 // configMapIDs keeps Cloud Map resource IDs in the ConfigMap with the cluster's identities, which the controller creates before it joins:
-// under the key "<clusterset>.<cluster>.resource-ids", separated by spaces.
+// under the key "<clusterset>.<cluster>.resource-ids", separated by spaces, with - for an ID that is missing.
 type configMapIDs struct {
 	client    client.Client
 	namespace string
@@ -26,6 +28,9 @@ type configMapIDs struct {
 }
 
 var _ cloudmap.ResourceIDStore = configMapIDs{}
+
+// missingID stands for an ID that is missing.
+const missingID = "-"
 
 // LoadResourceIDs implements cloudmap.ResourceIDStore. A value that cannot be read is none.
 func (c configMapIDs) LoadResourceIDs(ctx context.Context) (cloudmap.ResourceIDs, error) {
@@ -38,17 +43,26 @@ func (c configMapIDs) LoadResourceIDs(ctx context.Context) (cloudmap.ResourceIDs
 		return cloudmap.ResourceIDs{}, fmt.Errorf("reading resource IDs from ConfigMap %s/%s: %w", c.namespace, names.IdentityConfigMap, err)
 	}
 	ids := strings.Fields(object.Data[c.key()])
-	if len(ids) != 3 {
+	if len(ids) != 4 {
 		return cloudmap.ResourceIDs{}, nil
 	}
-	return cloudmap.ResourceIDs{Namespace: ids[0], Members: ids[1], Catalog: ids[2]}, nil
+	for i := range ids {
+		ids[i] = strings.TrimPrefix(ids[i], missingID)
+	}
+	heartbeat, err := strconv.ParseInt(ids[3], 10, 64)
+	if err != nil {
+		return cloudmap.ResourceIDs{}, nil //nolint:nilerr // it cannot be read: there is none
+	}
+	return cloudmap.ResourceIDs{Namespace: ids[0], Members: ids[1], Catalog: ids[2], Heartbeat: heartbeat}, nil
 }
 
 // SaveResourceIDs implements cloudmap.ResourceIDStore.
 func (c configMapIDs) SaveResourceIDs(ctx context.Context, ids cloudmap.ResourceIDs) error {
 	var value any // null removes the key
 	if ids != (cloudmap.ResourceIDs{}) {
-		value = ids.Namespace + " " + ids.Members + " " + ids.Catalog
+		value = strings.Join([]string{
+			cmp.Or(ids.Namespace, missingID), cmp.Or(ids.Members, missingID), cmp.Or(ids.Catalog, missingID), strconv.FormatInt(ids.Heartbeat, 10),
+		}, " ")
 	}
 	change, err := json.Marshal(map[string]any{"data": map[string]any{c.key(): value}})
 	if err != nil {

@@ -26,8 +26,8 @@ func TestConfigMapKeepsResourceIDs(t *testing.T) {
 	}
 	kube := fake.NewClientBuilder().WithScheme(scheme).WithObjects(identities).Build()
 	store := configMapIDs{client: kube, namespace: "system", identity: mcs.Identity{ClusterSetID: "set1", ClusterID: "cls1", UID: "uid-1"}}
-	want := cloudmap.ResourceIDs{Namespace: "ns-1", Members: "srv-1", Catalog: "arn:aws:servicediscovery:us-east-1:111122223333:service/srv-2"}
-	for _, ids := range []cloudmap.ResourceIDs{want, {}} {
+	want := cloudmap.ResourceIDs{Namespace: "ns-1", Members: "srv-1", Catalog: "arn:aws:servicediscovery:us-east-1:111122223333:service/srv-2", Heartbeat: 12}
+	for _, ids := range []cloudmap.ResourceIDs{want, {Heartbeat: 13}, {}} {
 		if err := store.SaveResourceIDs(t.Context(), ids); err != nil {
 			t.Fatal(err)
 		}

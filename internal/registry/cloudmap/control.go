@@ -43,7 +43,11 @@ type control struct {
 	backoff  engine.Backoff
 	// saved are the IDs that the store has. Only the writer uses it, once the place is known.
 	saved ResourceIDs
-	log   logr.Logger
+	// heartbeat is that of the previous process, or later. It is guarded by looking.
+	heartbeat int64
+	// wall is the clock that heartbeats are made with.
+	wall func() time.Time
+	log  logr.Logger
 	// listed gets of each list of the namespaces.
 	listed func(map[string]api.Namespace)
 }
@@ -51,6 +55,7 @@ type control struct {
 func newControl(client *api.Client, cfg Config) *control {
 	return &control{
 		client: client, identity: cfg.Identity, store: cfg.ResourceIDs, log: cfg.Logger, readOnly: cfg.ReadOnly, again: cfg.times.missing, looking: semaphore.NewWeighted(1),
+		wall:    cfg.wall,
 		listed:  func(map[string]api.Namespace) {},
 		backoff: engine.Backoff{Initial: cfg.times.Retry, Max: cfg.times.MaxRetry, Jitter: 1},
 	}
@@ -72,11 +77,13 @@ type controlPlace struct {
 	rechecked bool
 	// until is when it is to be looked for again; zero is never.
 	until time.Time
+	// heartbeat is that of the previous process, or later.
+	heartbeat int64
 }
 
 // location returns the location of the records for the state.
 func (p controlPlace) location() state.Location {
-	return state.Location{Namespace: p.namespace.Name, CatalogID: p.catalog.ID, IsNew: p.isNew}
+	return state.Location{Namespace: p.namespace.Name, CatalogID: p.catalog.ID, IsNew: p.isNew, Heartbeat: p.heartbeat}
 }
 
 // namespaceName is that of the clusterset's control namespace.
@@ -110,7 +117,7 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	if place.missing {
 		place.until = time.Now().Add(c.again)
 	}
-	place.found = time.Now()
+	place.found, place.heartbeat = time.Now(), c.heartbeat
 	c.last.Store(&place)
 	c.known.Store(&place)
 	return place, nil
@@ -265,7 +272,7 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 // uses stays. pause is the time for which the farewells of all clusters stay then.
 func (c *control) leave(ctx context.Context, place controlPlace, pause time.Duration) error {
 	defer func() { c.known.Store(nil); c.last.Store(nil) }()
-	c.saveIDs(ctx, controlPlace{})
+	c.saveIDs(ctx, controlPlace{}, 0)
 	gone, err := c.client.DeleteIfManaged(ctx, place.catalog.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.catalog) })
 	if err != nil || !gone {
 		return err

@@ -79,6 +79,7 @@ var errNotShown = errors.New("AWS Cloud Map does not show the last record of thi
 // sayFarewell writes the farewell and waits until it is shown: without it the exports of this cluster stay in the other clusters.
 func (r *leaver) sayFarewell(ctx context.Context, place controlPlace) error {
 	last := r.state.Writes.LeavingRecord()
+	r.control.saveFarewell(ctx, place, last.Heartbeat)
 	if _, err := r.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, last.Instance(r.cfg.Signer)); err != nil {
 		return err
 	}

@@ -177,10 +177,14 @@ func (r *reader) readPage(ctx context.Context, place controlPlace, catalog, page
 // other errors are returned.
 func (r *reader) observeUnreadable(read state.CatalogRead, err error) error {
 	r.state.Reads.ObserveUnreadablePages(time.Now(), read.ClusterID, read.Pages, err)
-	if read.Record {
+	isMissing := api.IsNotFound(err)
+	switch {
+	case read.Record && isMissing:
 		r.notifier.Notify(r.state.Reads.ObserveRecordCopy(time.Now(), read.ClusterID, nil))
+	case read.Record:
+		r.state.Reads.ObserveUnreadableCatalog(time.Now(), read.ClusterID)
 	}
-	if api.IsNotFound(err) {
+	if isMissing {
 		return nil
 	}
 	return fmt.Errorf("reading the catalog of cluster %s: %w", read.ClusterID, err)

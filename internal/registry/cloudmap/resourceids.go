@@ -15,7 +15,26 @@ import (
 // A controller that starts finds the control namespace by lists, of which AWS allows a whole account one in two seconds. A hundred
 // controllers that start at once would be without a heartbeat for minutes, and become stale. So a controller keeps the IDs, and after a
 // restart verifies them with three requests of which AWS allows 50 per second each.
-type ResourceIDs struct{ Namespace, Members, Catalog string }
+//
+// Heartbeat is that of the latest record of this cluster when the IDs were saved, at most heartbeatSaveInterval before the last one, or that of its
+// farewell: the next process continues after it although its clock may be behind and the registry may not show the record. Other clusters
+// would take earlier heartbeats for replays.
+type ResourceIDs struct {
+	Namespace, Members, Catalog string
+	Heartbeat                   int64
+}
+
+// heartbeatSaveInterval is the interval at which the own heartbeat is saved.
+const heartbeatSaveInterval = 5 * time.Minute
+
+// nextHeartbeat returns a heartbeat that the previous process has not used. If the clock is behind what was saved, the previous process may have used
+// more since.
+func (ids ResourceIDs) nextHeartbeat(wall time.Time) int64 {
+	if ids.Heartbeat == 0 || wall.UnixMilli() > ids.Heartbeat {
+		return ids.Heartbeat
+	}
+	return ids.Heartbeat + heartbeatSaveInterval.Milliseconds()
+}
 
 // ResourceIDStore keeps the ResourceIDs of a cluster across restarts of its controller.
 type ResourceIDStore interface {
@@ -44,15 +63,17 @@ func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err 
 		c.recalling = time.Now()
 	}
 	ids, err := c.store.LoadResourceIDs(ctx)
-	if err == nil && ids == (ResourceIDs{}) {
-		return place, false, nil
+	if err == nil {
+		c.saved, c.heartbeat = ids, ids.nextHeartbeat(c.wall())
+		if ids.Namespace == "" {
+			return place, false, nil
+		}
 	}
 	if err == nil {
 		place, err = c.verify(ctx, c.client.WithPriority(api.PriorityHigh), ids)
 	}
 	switch {
 	case err == nil:
-		c.saved = ids
 		return place, true, nil
 	case ctx.Err() != nil:
 		return place, false, err
@@ -62,10 +83,15 @@ func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err 
 	return place, false, err
 }
 
-// saveIDs stores the IDs of the place if they are not stored. A failure is not one of the registry: without them the next start takes longer.
-func (c *control) saveIDs(ctx context.Context, place controlPlace) {
+// saveIDs stores the IDs of the place if they are not stored, with the latest heartbeat. A failure is not one of the registry: without them the
+// next start takes longer.
+func (c *control) saveIDs(ctx context.Context, place controlPlace, heartbeat int64) {
 	ids := place.resourceIDs()
-	if c.store == nil || ids == c.saved {
+	ids.Heartbeat = max(heartbeat, c.saved.Heartbeat)
+	same := ids
+	same.Heartbeat = c.saved.Heartbeat
+	isRecent := ids.Heartbeat-c.saved.Heartbeat < heartbeatSaveInterval.Milliseconds()
+	if c.store == nil || same == c.saved && isRecent {
 		return
 	}
 	if err := c.store.SaveResourceIDs(ctx, ids); err != nil {
@@ -73,6 +99,14 @@ func (c *control) saveIDs(ctx context.Context, place controlPlace) {
 		return
 	}
 	c.saved = ids
+}
+
+// saveFarewell stores the IDs of the place with the heartbeat of the farewell, which may be far from the last one.
+func (c *control) saveFarewell(ctx context.Context, place controlPlace, heartbeat int64) {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	c.saved.Heartbeat = 0 // store it now
+	c.saveIDs(ctx, place, heartbeat)
 }
 
 // errElsewhere means that the stored IDs are not those of the clusterset's resources.

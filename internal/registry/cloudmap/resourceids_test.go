@@ -23,6 +23,7 @@ func storedIDs(t *testing.T, c *cloud) ResourceIDs {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ids.Heartbeat = 0
 	return ids
 }
 
@@ -101,13 +102,13 @@ func TestResourceIDsAreVerified(t *testing.T) {
 	}{
 		{"as they were stored", ids, byIDs},
 		{"none", ResourceIDs{}, byLists},
-		{"no such namespace", ResourceIDs{"ns-none", ids.Members, ids.Catalog}, with(map[string]int{"GetNamespace": 1})},
-		{"another namespace", ResourceIDs{elsewhere.ID, lure[format.MembersService].ID, lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1})},
-		{"members of another namespace", ResourceIDs{ids.Namespace, lure[format.MembersService].ID, ids.Catalog}, with(map[string]int{"GetNamespace": 1, "GetService": 1})},
-		{"a catalog of another namespace", ResourceIDs{ids.Namespace, ids.Members, lure["catalog.cls1"].ID}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
-		{"another cluster's catalog", ResourceIDs{ids.Namespace, ids.Members, others.ID}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
-		{"members as the catalog", ResourceIDs{ids.Namespace, ids.Members, ids.Members}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
-		{"ARNs instead of IDs", ResourceIDs{elsewhere.ARN, lure[format.MembersService].ARN, others.ARN}, with(map[string]int{"GetNamespace": 1})},
+		{"no such namespace", ResourceIDs{"ns-none", ids.Members, ids.Catalog, 0}, with(map[string]int{"GetNamespace": 1})},
+		{"another namespace", ResourceIDs{elsewhere.ID, lure[format.MembersService].ID, lure["catalog.cls1"].ID, 0}, with(map[string]int{"GetNamespace": 1})},
+		{"members of another namespace", ResourceIDs{ids.Namespace, lure[format.MembersService].ID, ids.Catalog, 0}, with(map[string]int{"GetNamespace": 1, "GetService": 1})},
+		{"a catalog of another namespace", ResourceIDs{ids.Namespace, ids.Members, lure["catalog.cls1"].ID, 0}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"another cluster's catalog", ResourceIDs{ids.Namespace, ids.Members, others.ID, 0}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"members as the catalog", ResourceIDs{ids.Namespace, ids.Members, ids.Members, 0}, with(map[string]int{"GetNamespace": 1, "GetService": 2})},
+		{"ARNs instead of IDs", ResourceIDs{elsewhere.ARN, lure[format.MembersService].ARN, others.ARN, 0}, with(map[string]int{"GetNamespace": 1})},
 		{"as they were stored, once more", ids, byIDs},
 	}
 	for _, tc := range tests {
@@ -119,7 +120,7 @@ func TestResourceIDsAreVerified(t *testing.T) {
 				t.Errorf("requests %v, want %v", took, tc.want)
 			}
 			if got := storedIDs(t, c); got != ids {
-				t.Errorf("the stored IDs are %q now, want %q", got, ids)
+				t.Errorf("the stored IDs are %+v now, want %+v", got, ids)
 			}
 		})
 	}
@@ -146,13 +147,13 @@ func TestResourceIDStoreFails(t *testing.T) {
 		store.setError(nil)
 		w.until(time.Minute, "the IDs are stored", func() bool {
 			ids, _ := store.LoadResourceIDs(t.Context())
-			return ids != ResourceIDs{}
+			return ids.Namespace != ""
 		})
 		if err := p.end(registry.ErrLeave); err != nil {
 			t.Errorf("leaving: %v", err)
 		}
-		if ids, _ := store.LoadResourceIDs(t.Context()); ids != (ResourceIDs{}) {
-			t.Errorf("after leaving the IDs %v are stored", ids)
+		if ids, _ := store.LoadResourceIDs(t.Context()); ids != (ResourceIDs{Heartbeat: ids.Heartbeat}) || ids.Heartbeat == 0 {
+			t.Errorf("after leaving %+v is stored, want the heartbeat alone", ids)
 		}
 	})
 }

@@ -146,6 +146,35 @@ func TestStartAfresh(t *testing.T) {
 	}
 }
 
+// TestReturnWithClockBehind: a cluster leaves, another writer removes its farewell, and the next process has a clock that is two hours behind. Its records
+// must be later than the farewell all the same: the other clusters have read it and take earlier records for replays.
+func TestReturnWithClockBehind(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		clock := func(ahead time.Duration) func(*Config) {
+			return func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(ahead) } }
+		}
+		exporter, importer := w.begin(cls1, nil, clock(time.Hour)), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "the export is known", sees(t, importer.Registry, exp))
+		if err := exporter.end(registry.ErrLeave); err != nil {
+			t.Fatal(err)
+		}
+		w.until(time.Minute, "the export is gone", func() bool { return v.seen(importer, exp.Key) == "none" })
+		v.drop(format.MembersService, "cls1")
+
+		returned := w.begin(cls1, nil, clock(-time.Hour))
+		publish(t, returned.Registry, exp)
+		w.until(time.Minute, "the export is known again", sees(t, importer.Registry, exp))
+		importer.kill()
+		importer = w.begin(cls2, nil)
+		w.until(time.Minute, "the export is known after a restart", sees(t, importer.Registry, exp))
+	})
+}
+
 func withdraw(t *testing.T, reg *Registry, key mcs.Key) {
 	t.Helper()
 	if err := reg.Withdraw(t.Context(), key); err != nil {

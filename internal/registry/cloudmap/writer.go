@@ -120,7 +120,7 @@ func (w *writer) writeRecord(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	w.control.saveIDs(ctx, place)
+	w.control.saveIDs(ctx, place, ours.Heartbeat)
 	return nil
 }
 

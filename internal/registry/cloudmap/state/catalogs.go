@@ -1,6 +1,7 @@
 package state
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -35,6 +36,8 @@ type Location struct {
 	Namespace, CatalogID string
 	// IsNew is set if the own catalog was created now.
 	IsNew bool
+	// Heartbeat is that of the previous process of this cluster, or later.
+	Heartbeat int64
 }
 
 // catalogs are what was read of each cluster of the clusterset, this one included. Only a record or page that the cluster signed changes it;
@@ -72,7 +75,8 @@ type catalog struct {
 	parseErr error
 	// isMissing is set while service members has no record that counts: none, an older or a refused one, or one whose key is not proven.
 	isMissing bool
-	// problem is why the record in service members or its copy is refused. unproven is a record in service members with a key that the catalog must show.
+	// problem is why the record in service members or its copy is refused. unproven is a record in service members that counts when the catalog was read:
+	// its key is not known yet, or it is a farewell and the first record that this process reads.
 	problem  string
 	unproven *format.Member
 	// copyAt is when the copy of the record may be read again, copyFailures the number of reads in a row that showed none.
@@ -288,11 +292,11 @@ func (c *catalogs) judge(now time.Time, cluster *catalog, r format.Member, isNew
 	case r.Time() == last && c.keyring.HasEnded(id), verdict == trust.Unknown && r.Farewell && isNew:
 		cluster.left = true // its farewell, or its last record before it was forgotten
 		return false
-	case verdict == trust.Accepted:
-		return c.believe(now, cluster, r, changed)
-	case verdict == trust.Unknown:
+	case verdict == trust.Unknown, verdict == trust.Accepted && r.Farewell && !cluster.hasRecord:
 		cluster.unproven = &r
 		return false
+	case verdict == trust.Accepted:
+		return c.believe(now, cluster, r, changed)
 	}
 	cluster.problem = registry.RefusedProblem("the member record", err)
 	return false
@@ -366,8 +370,11 @@ func (c *catalog) takePage(now time.Time, i int, before, r format.Member, change
 	}
 }
 
-// copyRead takes in the copy of the record in the catalog of another cluster, nil if there is none or err if it is not signed. It counts like the record
-// in service members, and the catalog proves that the key is the cluster's.
+// errUnread is the error of a catalog that could not be read.
+var errUnread = errors.New("the catalog could not be read")
+
+// copyRead takes in the copy of the record in the catalog of another cluster, nil if there is none or err if it is not signed or errUnread. It counts like
+// the record in service members, and the catalog proves that the key is the cluster's.
 func (c *catalogs) copyRead(now time.Time, id string, r *format.Member, err error, changed engine.Keys) {
 	cluster := c.clusters[id]
 	if cluster == nil || id == c.identity.ClusterID {
@@ -384,10 +391,10 @@ func (c *catalogs) copyRead(now time.Time, id string, r *format.Member, err erro
 		pause *= time.Duration(min(cluster.copyFailures, maxCopyBackoff))
 	}
 	cluster.copyAt = now.Add(pause)
-	if r != nil && c.takeCopy(now, cluster, *r, changed) {
+	if r != nil && !r.Farewell && c.takeCopy(now, cluster, *r, changed) { // a farewell has no copy
 		cluster.copyFailures = 0
 	}
-	if u := cluster.unproven; u != nil {
+	if u := cluster.unproven; u != nil && !errors.Is(err, errUnread) {
 		c.prove(now, cluster, *u, changed)
 	}
 }
@@ -416,6 +423,8 @@ func (c *catalogs) takeCopy(now time.Time, cluster *catalog, r format.Member, ch
 func (c *catalogs) prove(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) {
 	verdict, err := c.check(r.ClusterID, r)
 	switch {
+	case verdict == trust.Accepted && r.Farewell && cluster.copyFailures == 1:
+		// Its copy may be hidden once. A cluster that has returned writes one: then the farewell is a replay, or a late write.
 	case verdict == trust.Accepted:
 		cluster.unproven, cluster.problem, cluster.copyFailures = nil, "", 0
 		if !cluster.hasRecord || r.Key == cluster.record.Key && r.IsLaterThan(cluster.record) {

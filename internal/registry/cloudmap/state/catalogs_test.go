@@ -402,6 +402,65 @@ func TestFarewell(t *testing.T) {
 	}
 }
 
+// TestFarewellAsFirstRecord: a reader that starts meets a farewell. It counts when the catalog has no later record: another writer may have put an
+// earlier farewell back, or a late request wrote it after the cluster had returned.
+func TestFarewellAsFirstRecord(t *testing.T) {
+	begin := func(t *testing.T) (s *story, returned format.Member) {
+		t.Helper()
+		s = newStory(t)
+		s.publish(100, thePage, web(1))
+		returned = s.record
+		s.farewell()
+		returned.Heartbeat = s.record.Heartbeat + 1
+		s.members(s.record)
+		s.expect("the catalog is not read yet", theKey, "unseen")
+		if got := s.reads(); !slices.Equal(got, []string{"cls2 record"}) {
+			t.Fatalf("reads %v, want the copy of the record", got)
+		}
+		return s, returned
+	}
+	t.Run("the cluster has returned", func(t *testing.T) {
+		s, returned := begin(t)
+		s.copyOf(returned)
+		s.members(s.record)
+		s.read()
+		s.expect("its catalog has a later record", theKey, "•")
+	})
+	t.Run("the copy is hidden once", func(t *testing.T) {
+		s, returned := begin(t)
+		s.catalogs.copyRead(s.now, "cls2", nil, nil, engine.Keys{})
+		s.expect("one read without a copy", theKey, "unseen")
+		s.copyOf(returned)
+		s.read()
+		s.expect("its catalog has a later record", theKey, "•")
+	})
+	t.Run("the catalog cannot be read", func(t *testing.T) {
+		s, _ := begin(t)
+		for range 10 {
+			s.catalogs.copyRead(s.now, "cls2", nil, errUnread, engine.Keys{})
+		}
+		s.expect("ten failed reads", theKey, "unseen")
+	})
+	t.Run("a copy of the farewell", func(t *testing.T) {
+		s, returned := begin(t)
+		s.copyOf(s.record)
+		s.expect("a farewell has no copy", theKey, "unseen")
+		s.copyOf(returned)
+		s.read()
+		s.expect("its catalog has a later record", theKey, "•")
+	})
+	t.Run("the catalog is gone", func(t *testing.T) {
+		s, _ := begin(t)
+		for range 2 {
+			s.catalogs.copyRead(s.now, "cls2", nil, nil, engine.Keys{})
+		}
+		s.expect("two reads", theKey, "none")
+		if len(s.catalogs.list()) != 0 || len(s.reads()) != 0 {
+			t.Errorf("the members are %v, the reads %v, want none", s.catalogs.list(), s.reads())
+		}
+	})
+}
+
 // reads returns what cls1 would read of cls2's catalog.
 func (s *story) reads() (reads []string) {
 	for id, cluster := range s.catalogs.clusters {
@@ -974,6 +1033,7 @@ func TestPageAheadIsReadSeldom(t *testing.T) {
 
 func TestExpiredFarewells(t *testing.T) {
 	s := newStory(t)
+	s.members(s.record)
 	s.farewell()
 	s.members(s.record)
 	left := s.record.HeartbeatTime()

@@ -113,7 +113,14 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 	return changed
 }
 
-// ObserveRecordCopy records a read of the copy of a cluster's record alone, and returns the changed keys.
+// ObserveUnreadableCatalog records that the catalog of a cluster could not be read.
+func (s *Reads) ObserveUnreadableCatalog(now time.Time, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.catalogs.copyRead(now, id, nil, errUnread, nil)
+}
+
+// ObserveRecordCopy records a read of the copy of a cluster's record alone, none if the catalog does not exist, and returns the changed keys.
 func (s *Reads) ObserveRecordCopy(now time.Time, id string, found []api.Instance) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,8 +226,12 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	before, refusedBefore := s.claim.state, s.claim.refused()
-	if before == Observing {
+	switch {
+	case before == Observing:
 		s.prepareRecord(shown)
+	case shown != nil && s.claim.isOurs(*shown):
+		// A late write of the previous process: the next record is later than it.
+		s.ours.Heartbeat = max(s.ours.Heartbeat, shown.Heartbeat)
 	}
 	if s.claim.observe(now, shown, s.ours) {
 		s.answerRival(now)

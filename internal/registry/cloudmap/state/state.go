@@ -88,6 +88,7 @@ func (s *State) Forget(clusterID string) engine.Keys {
 func (s *State) SetLocation(location Location) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.ours.Heartbeat = max(s.ours.Heartbeat, location.Heartbeat)
 	if location.IsNew {
 		s.claim.settle, s.claim.isFirst = 0, true // there was no previous process
 	}

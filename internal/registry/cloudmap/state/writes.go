@@ -165,7 +165,7 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 	if !due {
 		return ours, false, false
 	}
-	s.ours.Heartbeat = s.ours.NextHeartbeat(now)
+	s.ours.Heartbeat = s.ours.NextHeartbeat(s.cfg.WallClock())
 	generation := s.outbox.generation
 	if _, writing := s.outbox.isWriting(); writing && s.claim.state == Held {
 		generation = s.outbox.written
