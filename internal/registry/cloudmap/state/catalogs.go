@@ -347,13 +347,13 @@ func (c *catalog) take(now time.Time, r format.Member, isCopy bool, changed engi
 		c.lastSeen = now
 	}
 	for i := range c.pages {
-		c.takePage(now, i, before, r, changed)
+		c.takePage(now, i, &before, &r, changed)
 	}
 	return written
 }
 
 // takePage takes in what record r announces of a page, after the record before.
-func (c *catalog) takePage(now time.Time, i int, before, r format.Member, changed engine.Keys) {
+func (c *catalog) takePage(now time.Time, i int, before, r *format.Member, changed engine.Keys) {
 	p := &c.pages[i]
 	if before.UID != r.UID || before.Key != r.Key {
 		p.generation = min(p.generation, r.Generation) // by another clock
@@ -491,7 +491,7 @@ func (c *catalog) wanted(now time.Time) []int {
 // unread reports whether a page that is announced is not what was read.
 func (c *catalog) unread(now time.Time, page int) bool {
 	p := &c.pages[page]
-	return c.record.Pages[page] != "" && (!p.read || p.lost || !c.shows(page) && !p.ahead(now, c.record))
+	return c.record.Pages[page] != "" && (!p.read || p.lost || !c.shows(page) && !p.ahead(now, &c.record))
 }
 
 // shows reports whether a page was read last as its cluster's record announces it.
@@ -582,12 +582,12 @@ func belonging(page int, list []mcs.Export) (exports map[mcs.Key]mcs.Export, pro
 
 // ahead reports whether what was read of the page is expected to be announced yet, being later than the record. It is not for ever:
 // the process that wrote it may have ended before it could, and the next one's clock may be behind.
-func (p *pageState) ahead(now time.Time, r format.Member) bool {
+func (p *pageState) ahead(now time.Time, r *format.Member) bool {
 	return p.generation > r.Generation && now.Sub(p.readAt) < aheadFor
 }
 
 // removedBy reports whether a record that does not announce the page is news of its end.
-func (p *pageState) removedBy(now time.Time, r format.Member) bool {
+func (p *pageState) removedBy(now time.Time, r *format.Member) bool {
 	return !p.read || p.digest != "" && !p.ahead(now, r)
 }
 
