@@ -163,6 +163,27 @@ func TestSurvival(t *testing.T) {
 	}
 }
 
+// TestSurvival_PagesReturnForNewProcess: pages that another writer removed matter to a process that starts. Their cluster writes them again when it
+// sees that process, long before its next audit.
+func TestSurvival_PagesReturnForNewProcess(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+		for range 5 {
+			time.Sleep(20 * time.Second) // at other times since the last audit
+			importer.kill()
+			v.deleteAll(false, "catalog.cls1")
+			importer = w.begin(cls2, nil)
+			w.until(40*time.Second, "the new process knows the export", sees(t, importer.Registry, exp))
+		}
+	})
+}
+
 // TestSurvival_RecordKeptOverwritten: another member overwrites the record of cls1 again and again. The copy in the catalog keeps cls1 alive, and changes
 // arrive by it.
 func TestSurvival_RecordKeptOverwritten(t *testing.T) {

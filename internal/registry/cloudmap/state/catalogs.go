@@ -57,6 +57,8 @@ type catalogs struct {
 	// synced is set by the first whole read of the members.
 	synced   bool
 	clusters map[string]*catalog
+	// newProcess is set if another cluster has a new process since the members were read last.
+	newProcess bool
 }
 
 // catalog is one cluster's.
@@ -322,6 +324,7 @@ func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isC
 		cluster.isUntracked = true
 	}
 	cluster.isUntracked = cluster.isUntracked || !cluster.hasRecord
+	c.newProcess = c.newProcess || c.synced && r.Process != cluster.record.Process
 	written = cluster.take(now, r, isCopy, changed)
 	if !written {
 		return false

@@ -16,8 +16,8 @@ import (
 type Reads struct {
 	*shared
 	members *registry.MemberLog
-	// auditAt is when all own pages are read next.
-	auditAt time.Time
+	// audited is when all own pages were read last, auditAt when they are read next.
+	audited, auditAt time.Time
 	// leftovers is set if the last audit found pages.
 	leftovers bool
 	// ownCopy is the copy of the own record that the last audit found, nil if there was none.
@@ -61,7 +61,7 @@ func (s *Reads) IsAuditDue(now time.Time, shown *format.Member) bool {
 func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.Instance, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.auditAt = now.Add(s.cfg.Intervals.Audit)
+	s.audited, s.auditAt = now, now.Add(s.cfg.Intervals.Audit)
 	s.leftovers = len(format.GroupByPage(stored)) > 0
 	s.observeOwnCopy(stored)
 	isOurs := s.claim.joined || s.ownCopy != nil && s.claim.isOurs(*s.ownCopy)
@@ -201,6 +201,10 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 		s.catalogs.unannounced()
 	}
 	s.catalogs.members(now, instances, s.counts, changed)
+	if s.catalogs.newProcess && s.claim.state == Held {
+		s.auditSoon() // it reads the pages of this cluster now, and may be the first to notice that another writer removed some
+	}
+	s.catalogs.newProcess = false
 	s.countClusterSet(len(instances))
 	s.logMembers()
 }
@@ -260,12 +264,16 @@ func (s *Reads) answerRival(now time.Time) {
 		s.WriteSignal.Set()
 	}
 	if s.claim.state == Held {
-		last := s.auditAt.Add(-s.cfg.Intervals.Audit)
-		s.auditAt = earlier(s.auditAt, last.Add(s.cfg.HeartbeatInterval))
+		s.auditSoon()
 		if !isMember {
 			s.auditAt = now
 		}
 	}
+}
+
+// auditSoon makes the own pages be read at the next poll, but at most once in a heartbeat interval. The caller holds s.mu.
+func (s *Reads) auditSoon() {
+	s.auditAt = earlier(s.auditAt, s.audited.Add(s.cfg.HeartbeatInterval))
 }
 
 // pinEarlierOwner keeps the key of the silent cluster whose ID this cluster claims: the ID is that cluster's if it returns. The caller holds s.mu.
