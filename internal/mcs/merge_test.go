@@ -101,6 +101,14 @@ func TestMergeConflicts(t *testing.T) {
 			}},
 		},
 		{
+			name:    "an export with a creation time in the future never decides",
+			exports: []Export{webExport("cls1", 0, headless, func(e *Export) { e.Created = time.Date(2199, 1, 1, 0, 0, 0, 0, time.UTC) }), webExport("cls2", 0)},
+			want: []Conflict{{
+				mcsv1beta1.ServiceExportReasonTypeConflict,
+				"type: using ClusterSetIP from cluster cls2, 1 of 2 clusters disagree: cls1",
+			}},
+		},
+		{
 			name:    "affinity, but not the timeout that exports without it lack",
 			exports: []Export{webExport("cls1", 0, clientIP(10)), webExport("cls2", 5)},
 			want: []Conflict{{

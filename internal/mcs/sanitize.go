@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -47,9 +48,7 @@ func Sanitize(e Export) (Export, []string, error) {
 	}
 	var p problems
 	e = e.Canonical()
-	if e.Created.IsZero() {
-		p.add("there is no creation time: every other export wins against this one")
-	}
+	p.sanitizeTimes(&e)
 	e.Ports = p.sanitizePorts(e.Ports)
 	if len(e.Ports) == 0 && e.Type == mcsv1beta1.ClusterSetIP {
 		return Export{}, nil, fmt.Errorf("a service of type %s has no usable port: %s", e.Type, cmp.Or(strings.Join(p.lines(), ", "), "it has none at all"))
@@ -77,6 +76,30 @@ func checkExport(e Export) error {
 	}
 	return nil
 }
+
+// The range of plausible times: the Multi-Cluster Services API is of 2020, and a time that is too late for RFC 3339 has no JSON. No clock
+// is needed for times in the future: they are later than those of all other exports, which thus win.
+var (
+	earliestTime = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	latestTime   = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+// sanitizeTimes removes times that no ServiceExport can have. A creation time of 1970 would win every conflict.
+func (p *problems) sanitizeTimes(e *Export) {
+	switch {
+	case e.Created.IsZero():
+		p.add("there is no creation time: every other export wins against this one")
+	case !isPlausibleTime(e.Created):
+		p.add("creation time %s left out: it is not between %d and %d, so every other export wins against this one",
+			abbreviate(e.Created.Format(time.RFC3339)), earliestTime.Year(), latestTime.Year())
+		e.Created = time.Time{}
+	}
+	if !isPlausibleTime(e.Changed) {
+		e.Changed = time.Time{}
+	}
+}
+
+func isPlausibleTime(t time.Time) bool { return !t.Before(earliestTime) && t.Before(latestTime) }
 
 // problems collects the lines about properties that were left out of an export.
 type problems struct {
@@ -307,6 +330,28 @@ func (p *problems) sanitizeEndpoints(in []Endpoint) []Endpoint {
 	return out
 }
 
+// refusedNetwork is a network without pods, and what it is.
+type refusedNetwork struct {
+	network netip.Prefix
+	name    string
+}
+
+// refusedNetworks are networks whose addresses answer with credentials of the node or the pod that asks, and networks whose addresses
+// contain another address, so that every other check could be bypassed. Metadata services at link-local addresses are not listed.
+var refusedNetworks = []refusedNetwork{
+	{netip.MustParsePrefix("fd00:ec2::/32"), "a metadata service of AWS"},
+	{netip.MustParsePrefix("fd20:ce::/64"), "the metadata service of Google Cloud"},
+	{netip.MustParsePrefix("168.63.129.16/32"), "the platform service of Azure"},
+	{netip.MustParsePrefix("100.100.100.200/32"), "the metadata service of Alibaba Cloud"},
+	{netip.MustParsePrefix("192.0.0.0/24"), "in a reserved network (RFC 6890), which has the metadata service of Oracle Cloud"},
+	{netip.MustParsePrefix("64:ff9b::/96"), "a translated IPv4 address (NAT64)"},
+	{netip.MustParsePrefix("64:ff9b:1::/48"), "a translated IPv4 address (NAT64)"},
+	{netip.MustParsePrefix("::ffff:0:0:0/96"), "a translated IPv4 address (SIIT)"},
+	{netip.MustParsePrefix("::/96"), "an IPv4-compatible address"},
+	{netip.MustParsePrefix("2002::/16"), "a tunnelled IPv4 address (6to4)"},
+	{netip.MustParsePrefix("2001::/32"), "a tunnelled IPv4 address (Teredo)"},
+}
+
 // CheckPodAddress returns an error if Kubernetes refuses a in an EndpointSlice or if a cannot be the address of a pod.
 func CheckPodAddress(a netip.Addr) error {
 	switch a = a.Unmap(); {
@@ -324,6 +369,11 @@ func CheckPodAddress(a netip.Addr) error {
 		return errors.New("the address is a multicast address")
 	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return errors.New("the address is the broadcast address")
+	}
+	for _, r := range refusedNetworks {
+		if r.network.Contains(a) {
+			return errors.New("the address is " + r.name)
+		}
 	}
 	return nil
 }

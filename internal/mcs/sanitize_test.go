@@ -3,6 +3,7 @@ package mcs
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 	"testing"
@@ -74,6 +75,26 @@ func TestSanitizeLeavesOut(t *testing.T) {
 			edit:      func(e *Export) { e.Created = time.Time{} },
 			want:      func(e *Export) { e.Created = time.Time{} },
 			wantLines: []string{"there is no creation time: every other export wins against this one"},
+		},
+		{
+			name:      "omitted creation time, which decodes to 1970",
+			edit:      func(e *Export) { e.Created = time.Unix(0, 0) },
+			want:      func(e *Export) { e.Created = time.Time{} },
+			wantLines: []string{"creation time 1970-01-01T00:00:00Z left out: it is not between 2020 and 2200, so every other export wins against this one"},
+		},
+		{
+			name:      "creation time before the API existed",
+			edit:      func(e *Export) { e.Created = time.Date(2019, 12, 31, 23, 59, 59, 0, time.UTC) },
+			want:      func(e *Export) { e.Created = time.Time{} },
+			wantLines: []string{"creation time 2019-12-31T23:59:59Z left out: it is not between 2020 and 2200, so every other export wins against this one"},
+		},
+		{
+			name: "times that have no JSON",
+			edit: func(e *Export) { e.Created, e.Changed = time.Unix(math.MaxInt32<<8, 0), time.UnixMilli(math.MinInt64) },
+			want: func(e *Export) { e.Created, e.Changed = time.Time{}, time.Time{} },
+			wantLines: []string{
+				"creation time 19391-01-25T12:13:52Z left out: it is not between 2020 and 2200, so every other export wins against this one",
+			},
 		},
 		{
 			name: "ports",
@@ -177,6 +198,37 @@ func TestSanitizeLeavesOut(t *testing.T) {
 				"endpoint fd00::1%eth0 left out: an address with a zone is valid on one host only",
 				"endpoint fe80::1 left out: the address is link-local",
 				"endpoint ff05::1 left out: the address is a multicast address",
+			},
+		},
+		{
+			name: "addresses of metadata services, and those that contain another address",
+			edit: func(e *Export) {
+				e.Backends[0].Endpoints = []Endpoint{
+					readyEndpoint("fd00:ec2::254"), readyEndpoint("fd00:ec2::23"), readyEndpoint("fd20:ce::254"), readyEndpoint("168.63.129.16"),
+					readyEndpoint("::ffff:168.63.129.16"), readyEndpoint("100.100.100.200"), readyEndpoint("192.0.0.192"),
+					readyEndpoint("64:ff9b::169.254.169.254"), readyEndpoint("64:ff9b:1::a9fe:a9fe"), readyEndpoint("::ffff:0:169.254.169.254"),
+					readyEndpoint("::169.254.169.254"), readyEndpoint("2002:a9fe:a9fe::1"), readyEndpoint("2001:0:4136:e378:8000:63bf:3fff:fdd2"),
+					readyEndpoint("100.100.100.201"), readyEndpoint("240.0.0.1"), readyEndpoint("2001:db8::1"), readyEndpoint("fd00:ec1::1"),
+				}
+			},
+			want: func(e *Export) {
+				e.Backends[0].Endpoints = []Endpoint{
+					readyEndpoint("100.100.100.201"), readyEndpoint("240.0.0.1"), readyEndpoint("2001:db8::1"), readyEndpoint("fd00:ec1::1"),
+				}
+			},
+			wantLines: []string{
+				"endpoint 100.100.100.200 left out: the address is the metadata service of Alibaba Cloud",
+				"endpoint 168.63.129.16 left out: the address is the platform service of Azure",
+				"endpoint 192.0.0.192 left out: the address is in a reserved network (RFC 6890), which has the metadata service of Oracle Cloud",
+				"endpoint ::a9fe:a9fe left out: the address is an IPv4-compatible address",
+				"endpoint ::ffff:0:a9fe:a9fe left out: the address is a translated IPv4 address (SIIT)",
+				"endpoint 64:ff9b::a9fe:a9fe left out: the address is a translated IPv4 address (NAT64)",
+				"endpoint 64:ff9b:1::a9fe:a9fe left out: the address is a translated IPv4 address (NAT64)",
+				"endpoint 2001:0:4136:e378:8000:63bf:3fff:fdd2 left out: the address is a tunnelled IPv4 address (Teredo)",
+				"endpoint 2002:a9fe:a9fe::1 left out: the address is a tunnelled IPv4 address (6to4)",
+				"endpoint fd00:ec2::23 left out: the address is a metadata service of AWS",
+				"endpoint fd00:ec2::254 left out: the address is a metadata service of AWS",
+				"endpoint fd20:ce::254 left out: the address is the metadata service of Google Cloud",
 			},
 		},
 		{
@@ -301,7 +353,8 @@ func checkUsable(t *testing.T, e Export) {
 			}
 		}
 		for _, ep := range b.Endpoints {
-			if a := ep.Address; !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() {
+			if a := ep.Address; !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() ||
+				netip.MustParsePrefix("fd00:ec2::/32").Contains(a) || netip.MustParsePrefix("64:ff9b::/96").Contains(a) {
 				t.Errorf("bad address %s", a)
 			}
 		}
