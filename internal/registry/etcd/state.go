@@ -686,7 +686,7 @@ func (s *state) members() []registry.Member {
 			continue
 		}
 		members = append(members, registry.Member{
-			ClusterID: id, UID: c.uid(), Version: c.record.Version,
+			ClusterID: id, UID: c.uid(), Version: c.record.Version, Key: c.key(),
 			LastSeen: c.lastSeen, Joined: c.record.Joined, Heartbeat: c.record.Heartbeat,
 			Stale: s.liveness.IsStale(id),
 		})
@@ -700,6 +700,14 @@ func (c *cluster) uid() string {
 		return c.alive.uid
 	}
 	return c.record.UID
+}
+
+// key returns the public key of the cluster, "" if no record of it was believed.
+func (c *cluster) key() string {
+	if !c.known {
+		return ""
+	}
+	return c.author.key.String()
 }
 
 // allProblems returns the problems of a cluster's keys, one line each.

@@ -716,6 +716,7 @@ func (c *catalogs) list() []registry.Member {
 			ClusterID: id,
 			UID:       cluster.record.UID,
 			Version:   cluster.record.Version,
+			Key:       cluster.key(),
 			LastSeen:  cluster.lastSeen,
 			Joined:    cluster.record.Joined,
 			Heartbeat: cluster.record.HeartbeatTime(),
@@ -724,6 +725,14 @@ func (c *catalogs) list() []registry.Member {
 		})
 	}
 	return members
+}
+
+// key is the public key of the cluster, "" if no record of it was believed.
+func (c *catalog) key() string {
+	if !c.hasRecord {
+		return ""
+	}
+	return c.record.Key.String()
 }
 
 // problems are what is wrong with a cluster's records, one line each.
