@@ -25,6 +25,8 @@ type pair struct {
 	revision int64
 	lease    int64
 	deleted  bool
+	// verified is the content of an export's key, nil if it is not verified yet.
+	verified *verifiedExport
 }
 
 // state holds the exports and members of a clusterset as last read.
@@ -457,7 +459,7 @@ func (c *cluster) applyExport(p pair, key mcs.Key, changed engine.Keys) (isRefus
 		}
 		return false
 	}
-	e := decodeShown(p, c.author, key)
+	e := p.decode(c.author, key)
 	c.shown[key] = e
 	if e.signed {
 		c.digest = c.digest.with(key, e.generation)
