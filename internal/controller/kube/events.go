@@ -11,8 +11,8 @@ import (
 const (
 	// reasonPartlyExported: some endpoints cannot be exported.
 	reasonPartlyExported = "PartlyExported"
-	// reasonInstancesOmitted: endpoints are exported, but not all of them as Cloud Map instances.
-	reasonInstancesOmitted = "InstancesOmitted"
+	// reasonPartlyShown: endpoints are exported, but not all of them as Cloud Map instances.
+	reasonPartlyShown = "PartlyShown"
 	// reasonNotManaged: an object with a name that the import needs was not created by this controller.
 	reasonNotManaged = "NotManaged"
 	// reasonImportFailed: the objects of an import cannot be written.
@@ -42,9 +42,9 @@ func PartlyExported(exp client.Object, message string) Event {
 	return Event{exp, corev1.EventTypeWarning, reasonPartlyExported, message}
 }
 
-// InstancesOmitted warns about exported endpoints without a Cloud Map instance.
-func InstancesOmitted(exp client.Object, message string) Event {
-	return Event{exp, corev1.EventTypeWarning, reasonInstancesOmitted, message}
+// PartlyShown warns about exported endpoints without a Cloud Map instance.
+func PartlyShown(exp client.Object, message string) Event {
+	return Event{exp, corev1.EventTypeWarning, reasonPartlyShown, message}
 }
 
 // ConditionNeedsAction warns about a condition of a ServiceExport that the user must act upon.

@@ -138,6 +138,19 @@ func (s *stores) pinsOf(key string) *memoryPins {
 	return s.pins[key]
 }
 
+// copyTo gives a cluster a copy of what another one keeps.
+func (s *stores) copyTo(from, to string) {
+	s.copyPins(from, to)
+	ids, _ := s.of(from).LoadResourceIDs(context.Background())
+	_ = s.of(to).SaveResourceIDs(context.Background(), ids)
+}
+
+// copyPins gives a cluster the pins of another one besides its own.
+func (s *stores) copyPins(from, to string) {
+	pins, _ := s.pinsOf(from).LoadPins(context.Background())
+	_ = s.pinsOf(to).SavePins(context.Background(), pins)
+}
+
 func (s *stores) of(key string) *memoryIDs {
 	s.mu.Lock()
 	defer s.mu.Unlock()

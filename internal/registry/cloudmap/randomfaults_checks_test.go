@@ -28,21 +28,28 @@ import (
 // have seen the last one when it was nearly due again.
 var deadlySilence = settings.StaleAfter - settings.HeartbeatInterval
 
-// noteWrite remembers where records are.
+// noteWrite remembers what the clusters themselves write, and where.
 func (tr *trial) noteWrite(r request) {
-	var in struct{ ServiceId string }
-	if r.operation == "RegisterInstance" && r.names(format.AttrHeartbeat) && json.Unmarshal(r.body, &in) == nil {
-		tr.members.Store(in.ServiceId)
+	if r.operation != "RegisterInstance" || !r.names(format.AttrSignature) {
+		return
+	}
+	var in struct {
+		ServiceId, InstanceId string //nolint:revive // names of AWS
+		Attributes            map[string]string
+	}
+	if json.Unmarshal(r.body, &in) == nil && in.Attributes[format.AttrClusterID] == r.cluster {
+		tr.noteWritten(in.ServiceId, in.InstanceId, in.Attributes)
 	}
 }
 
 // observe looks at the records as they are, and notes when each was written.
 func (tr *trial) observe() {
 	now := time.Now()
-	if tr.members.Load() != nil {
+	if s, ok := tr.controlServices(); ok {
 		for _, a := range tr.clusters {
 			id := a.identity.ClusterID
-			if beat := tr.heartbeat(id); beat != "" && beat != tr.beats[id] {
+			// An earlier one is a replay.
+			if beat := tr.heartbeat(s[format.MembersService], a); beat > tr.beats[id] {
 				if now.Sub(tr.beat[id]) >= deadlySilence {
 					tr.resumed[id] = now
 				}
@@ -53,9 +60,10 @@ func (tr *trial) observe() {
 	tr.observed = now
 }
 
-// heartbeat is that of a cluster's record as it is, "" without one. Nothing goes wrong with its request: no cluster signs it.
-func (tr *trial) heartbeat(id string) string {
-	body := fmt.Sprintf(`{"ServiceId":%q,"InstanceId":%q}`, tr.members.Load(), id)
+// heartbeat is that of a cluster's record as it is, 0 without one that the cluster has signed. Nothing goes wrong with its request: no cluster signs it.
+func (tr *trial) heartbeat(members api.Service, a *actor) int64 {
+	id := a.identity.ClusterID
+	body := fmt.Sprintf(`{"ServiceId":%q,"InstanceId":%q}`, members.ID, id)
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
 	r.Header.Set("X-Amz-Target", "Route53AutoNaming_v20170314.GetInstance")
 	answer := httptest.NewRecorder()
@@ -65,11 +73,19 @@ func (tr *trial) heartbeat(id string) string {
 	}
 	switch err := json.Unmarshal(answer.Body.Bytes(), &out); {
 	case strings.HasSuffix(answer.Header().Get("X-Amzn-Errortype"), "NotFound"):
-		return ""
+		return 0
 	case answer.Code != http.StatusOK || err != nil:
 		tr.t.Fatalf("reading %s's record: %s, %v", id, answer.Body, err)
 	}
-	return out.Instance.Attributes[format.AttrHeartbeat]
+	if out.Instance.Attributes[format.AttrHeartbeat] == tr.shownBeats[id] {
+		return 0 // as before
+	}
+	tr.shownBeats[id] = out.Instance.Attributes[format.AttrHeartbeat]
+	record, err := format.ParseMember(api.Instance{ID: id, Attributes: out.Instance.Attributes}, "set1")
+	if err != nil || record.Key != signerOf(a.identity.UID).Key() {
+		return 0
+	}
+	return record.Heartbeat
 }
 
 // check holds what every controller knows against what there is to know.
@@ -119,6 +135,10 @@ func (a *actor) checkViewOf(other *actor) {
 	a.trial.t.Helper()
 	id := other.identity.ClusterID
 	last := a.seen[id]
+	if last == nil {
+		last = &[allKeys]sight{} // it has joined since
+		a.seen[id] = last
+	}
 	for k := range allKeys {
 		view := a.views[k]
 		exp := exportOf(view.View, id)
@@ -128,7 +148,7 @@ func (a *actor) checkViewOf(other *actor) {
 			}
 			continue
 		}
-		index := other.find(k, exp, last[k].index)
+		index := other.find(k, exp, other.floor(k, last[k].index))
 		if index < 0 {
 			a.trial.fail("%s sees %s's export %d as %s, after version %d of %v", a.identity.ClusterID, id, k, describe(exportOf(view.View, id)), last[k].index, len(other.memories[k])-1)
 			continue
@@ -138,6 +158,18 @@ func (a *actor) checkViewOf(other *actor) {
 			last[k] = sight{index, time.Now()}
 		}
 	}
+}
+
+// contest is how long a clone and the original may both write until the later process has seen the earlier one, and the original has written its pages
+// again. For so long the registry has signed records of both, and their key is the same.
+const contest = time.Minute
+
+// floor is the index of the earliest version of export k that others may see after the one with this index.
+func (a *actor) floor(k, index int) int {
+	if time.Since(a.clonedAt) < contest {
+		return min(index, a.cloned[k])
+	}
+	return index
 }
 
 func exportOf(view registry.View, clusterID string) *mcs.Export {
@@ -316,12 +348,19 @@ func (tr *trial) calm() {
 	tr.faults = nil
 	clear(tr.down)
 	tr.restore()
+	tr.slow = nil
+	tr.showAll()
 	tr.plan(0)
 	tr.endTwin()
-	for _, a := range tr.clusters {
+	for _, a := range tr.machines {
+		a.endClone()
 		if a.life == nil {
 			a.start()
 		}
+	}
+	for _, a := range tr.clusters {
+		tr.clearForgedCopy(a)
+		a.finishLeaving()
 	}
 	// The slowest repair is that of a page which another writer deleted: it is found every two minutes.
 	patience := 3 * defaultTimes().Audit
@@ -331,14 +370,16 @@ func (tr *trial) calm() {
 	for began := time.Now(); ; time.Sleep(2 * time.Second) {
 		for _, a := range tr.clusters {
 			a.work()
+			a.continueRename()
 		}
 		tr.check()
 		if tr.t.Failed() {
 			return
 		}
-		if time.Since(began) < defaultTimes().Audit {
+		if time.Since(began) < defaultTimes().Audit || slices.ContainsFunc(tr.clusters, func(a *actor) bool { return a.becomes != nil }) {
 			continue
 		}
+		tr.forgetRetired()
 		unsettled := tr.unsettled()
 		if unsettled == "" {
 			break
@@ -352,6 +393,27 @@ func (tr *trial) calm() {
 	tr.checkSilence()
 }
 
+// forgetRetired does as administrators do with a cluster whose last record another user has deleted: clusters that were down since then cannot know
+// that it has left.
+func (tr *trial) forgetRetired() {
+	for _, a := range tr.clusters {
+		for _, other := range tr.clusters {
+			if a.life == nil || !other.isFarewellLost {
+				continue
+			}
+			view := a.views[0]
+			if id := other.identity.ClusterID; slices.Contains(view.Unseen, id) || slices.ContainsFunc(a.views[:], func(v known) bool { return exportOf(v.View, id) != nil }) {
+				tr.tally.Add("forgotten", 1)
+				tr.history.Logf("%s forgets %s", a.identity.ClusterID, id)
+				a.life.Forget(id)
+				for k := range allKeys {
+					a.views[k].View, a.views[k].ok = viewOf(tr.t, a.life.Registry, webKey(k), a.others()...)
+				}
+			}
+		}
+	}
+}
+
 // unsettled is something that is not as it was asked for, "" if everything is.
 func (tr *trial) unsettled() string {
 	for k := range allKeys {
@@ -361,7 +423,7 @@ func (tr *trial) unsettled() string {
 				wants = append(wants, *exp)
 			}
 		}
-		for _, a := range tr.clusters {
+		for _, a := range tr.machines {
 			view, own := a.views[k], a.wanted(k)
 			switch {
 			case !view.ok || len(view.Unseen) > 0 || len(view.Unknown) > 0 && !slices.Equal(view.Unknown, []string{garbageCluster}):
@@ -385,7 +447,7 @@ func (tr *trial) unsettled() string {
 			}
 		}
 	}
-	for _, a := range tr.clusters {
+	for _, a := range tr.machines {
 		if excess := a.excess(); excess != "" {
 			return excess
 		}
@@ -402,7 +464,7 @@ func (tr *trial) unshown() string {
 	if err != nil {
 		return err.Error()
 	}
-	for _, a := range tr.clusters {
+	for _, a := range tr.machines {
 		tr.left[a.identity.ClusterID] = a.life.view.IsCleanupDenied()
 	}
 	for k := range allKeys {
@@ -422,7 +484,7 @@ func (tr *trial) unshown() string {
 			return fmt.Sprintf("the instances of service %d are not those of its endpoints (-want +have):\n%s", k, diff)
 		}
 	}
-	for _, a := range tr.clusters {
+	for _, a := range tr.machines {
 		if n := a.life.view.Pending() + a.life.view.Unconfirmed(); n > 0 {
 			return fmt.Sprintf("%s has still %d services to write or to read once more", a.identity.ClusterID, n)
 		}
@@ -499,7 +561,7 @@ func (tr *trial) checkSilence() {
 	}
 	time.Sleep(span)
 	after := tr.count()
-	clusters := len(tr.clusters)
+	const clusters = machines
 	allowed := map[string]int{
 		// And one look at the own pages, those at the instances, and now and then one for the page that garbage announces.
 		"DiscoverInstances":        clusters * (int(span/settings.PollInterval+3+span/defaultTimes().MaxRetry) + audits),

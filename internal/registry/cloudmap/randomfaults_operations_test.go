@@ -5,10 +5,13 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
@@ -18,6 +21,71 @@ import (
 
 // everybody is the access keys of all who sign their requests.
 const everybody = "*"
+
+// operation is something that happens to the registry or to a cluster.
+type operation struct {
+	name string
+	do   func(*actor)
+}
+
+// allOperations are the operations besides those of act, one as likely as another.
+func (tr *trial) allOperations() []operation {
+	return []operation{
+		{"record deleted", tr.deleteRecord},
+		{"page or copy deleted", tr.deletePage},
+		{"services deleted", tr.deleteServices},
+		{"service of the view deleted", tr.deleteView},
+		{"record forged", tr.forgeRecord},
+		{"copy forged", tr.forgeCopy},
+		{"page forged", tr.forgePage},
+		{"record replayed", tr.replay(writtenMember)},
+		{"farewell replayed", tr.replay(writtenFarewell)},
+		{"copy replayed", tr.replay(writtenCopy)},
+		{"page replayed", tr.replay(writtenPart)},
+		{"backed up", tr.backUp},
+		{"restored", tr.restoreBackup},
+		{"clone", tr.beginClone},
+		{"renamed", tr.rename},
+		{"flicker", tr.flicker},
+		{"leaving taken back", tr.takeBack},
+		{"two leaders", tr.overlap},
+		{"share gone", tr.hide},
+		{"slow pages", tr.slowDown},
+	}
+}
+
+// violating are the operations after which a cluster sees what the exporting cluster did not sign. They are left out until the cause is mended.
+var violating = []string{"services deleted", "restored", "page forged", "record replayed", "page replayed", "renamed"}
+
+// chosenOperations are the operations that the environment variable FAULTS_OPERATIONS names, separated by commas; without it all but the violating ones.
+func (tr *trial) chosenOperations() []operation {
+	names, isSet := os.LookupEnv("FAULTS_OPERATIONS")
+	if !isSet {
+		return slices.DeleteFunc(tr.allOperations(), func(o operation) bool { return slices.Contains(violating, o.name) })
+	}
+	return slices.DeleteFunc(tr.allOperations(), func(o operation) bool { return !slices.Contains(strings.Split(names, ","), o.name) })
+}
+
+// operate does one of the operations at one of twenty steps, and goes on with those that take a while.
+func (tr *trial) operate() {
+	if tr.hostile.IntN(20) == 0 && len(tr.operations) > 0 {
+		o, a := tr.operations[tr.hostile.IntN(len(tr.operations))], tr.machines[tr.hostile.IntN(machines)]
+		tr.history.Logf("operation: %s, of %s", o.name, a.identity.ClusterID)
+		tr.tally.Add(o.name, 1)
+		o.do(a)
+	}
+	for _, a := range tr.machines {
+		if a.clone != nil && (time.Since(tr.beat[a.identity.ClusterID]) > 20*time.Second || tr.hostile.IntN(200) == 0) {
+			a.endClone() // before it takes the silent original for dead, as it should
+		}
+		a.continueRename()
+	}
+	if len(tr.slow) > 0 && time.Now().After(tr.slowUntil) {
+		tr.slow = nil
+		tr.replan()
+	}
+	tr.clearForgedCopies()
+}
 
 // interrupt cuts who has an access key off Cloud Map.
 func (tr *trial) interrupt(key string) {
@@ -64,17 +132,28 @@ func (a *actor) start() {
 		a.seen[other.identity.ClusterID] = floor
 	}
 	// Machines' clocks differ, and are set.
-	skew := time.Duration(a.trial.rnd.IntN(7)-3) * 20 * time.Minute
-	a.trial.history.Logf("%s starts, its clock is %v ahead", a.identity.ClusterID, skew)
+	a.skew = time.Duration(a.trial.rnd.IntN(7)-3) * 20 * time.Minute
+	a.trial.history.Logf("%s starts, its clock is %v ahead", a.identity.ClusterID, a.skew)
 	a.shows = a.trial.shows && a.trial.rnd.IntN(8) > 0
+	a.hasJoined = a.joinedAt != time.Time{}
+	if !a.hasJoined {
+		a.joinedAt = now
+	}
 	a.life = a.trial.begin(a.identity, func(_ *life, key mcs.Key) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.notified[key] = true
-	}, a.trial.takingPart, func(cfg *Config) {
-		cfg.wall = func() time.Time { return time.Now().Add(skew) }
-		cfg.InstanceView = a.shows
-	})
+	}, a.trial.takingPart, a.asCluster)
+}
+
+// asCluster is how the cluster's next process takes part.
+func (a *actor) asCluster(cfg *Config) {
+	skew := a.skew
+	if a.hasJoined {
+		cfg.Joined = a.joinedAt
+	}
+	cfg.wall = func() time.Time { return time.Now().Add(skew) }
+	cfg.InstanceView = a.shows
 }
 
 // takingPart is how clusters of this world take part.
@@ -92,6 +171,8 @@ func (a *actor) die(how func()) {
 	if a.life == nil {
 		return
 	}
+	a.endClone()
+	a.trial.clearForgedCopy(a)
 	how()
 	a.trial.history.Logf("%s has ended", a.identity.ClusterID)
 	a.life = nil
@@ -101,22 +182,23 @@ func (a *actor) die(how func()) {
 	}
 }
 
-// leave takes the cluster out of the clusterset.
-func (a *actor) leave() {
-	if a.life == nil || a.trial.twin != nil {
-		return
+// leave takes the cluster out of the clusterset, which may take a while. It returns an error if not everything was removed by then.
+func (a *actor) leave(within time.Duration) error {
+	if a.life == nil || a.trial.twin != nil || a.becomes != nil && !a.isLeaving {
+		return nil
 	}
 	now := time.Now()
 	for k := range allKeys {
 		a.want(now, k, nil)
 	}
+	a.trial.history.Logf("%s leaves", a.identity.ClusterID)
+	a.joinedAt = time.Time{}
 	l := a.life
 	a.die(func() { l.stop(registry.ErrLeave) })
-	a.trial.history.Logf("%s leaves", a.identity.ClusterID)
 	// Removing takes its time, and may fail: then what is left is for the next life to remove.
-	timer := time.AfterFunc(30*time.Second, func() { l.wire.cut.Store(true) })
+	timer := time.AfterFunc(within, func() { l.wire.cut.Store(true) })
 	defer timer.Stop()
-	<-l.ended //nolint:errcheck // how it ended does not matter
+	return <-l.ended
 }
 
 // wish changes what the user wants of one key.
@@ -124,17 +206,42 @@ func (a *actor) wish() {
 	rnd, now := a.trial.rnd, time.Now()
 	k := rnd.IntN(allKeys)
 	if k >= allKeys/2 && rnd.IntN(3) == 0 {
-		a.want(now, k, nil)
+		a.wantEverywhere(now, k, nil)
 		return
 	}
 	exp := a.export(k, rnd.IntN(4))
 	if rnd.IntN(20) == 0 {
 		exp = a.export(k, 50)
 	}
-	exp.Annotations = map[string]string{"example.com/version": strconv.Itoa(len(a.memories[k]))}
+	exp.Annotations = a.nextVersion(k)
 	exp.Created = exp.Created.Add(time.Duration(rnd.IntN(3)) * time.Second)
 	exp.Ports[0].Port += int32(rnd.IntN(2))
-	a.want(now, k, &exp)
+	a.wantEverywhere(now, k, &exp)
+}
+
+// nextVersion tells the next version of an export from all others, whatever ID the cluster has.
+func (a *actor) nextVersion(k int) map[string]string {
+	next := &a.trial.versions[a.number][k]
+	*next++
+	return map[string]string{"example.com/version": strconv.Itoa(*next)}
+}
+
+// wantEverywhere changes what the user wants under each ID that the cluster has now.
+func (a *actor) wantEverywhere(now time.Time, k int, exp *mcs.Export) {
+	a.want(now, k, exp)
+	if a.becomes != nil {
+		a.becomes.want(now, k, a.becomes.own(exp))
+	}
+}
+
+// own is an export as this cluster's, nil for none.
+func (a *actor) own(exp *mcs.Export) *mcs.Export {
+	if exp == nil {
+		return nil
+	}
+	own := *exp
+	own.Cluster = a.identity.ClusterID
+	return &own
 }
 
 // export is an export of n endpoints, none of which has the address of another cluster's.
@@ -196,55 +303,12 @@ func (a *actor) reconcile(key mcs.Key) {
 	}
 }
 
-// garbageCluster is a member that writes nothing that can be used.
-const garbageCluster = "garbage"
-
-// vandalise does what no cluster should, with no regard to what belongs to whom.
-func (tr *trial) vandalise() {
-	admin, ctx := tr.admin, context.Background()
-	namespaces, err := admin.ListNamespaces(ctx)
-	if err != nil {
-		return // Cloud Map is down for the admin too
-	}
-	in, ok := namespaces["mcs.set1"]
-	if !ok {
-		return
-	}
-	services, err := admin.ListServices(ctx, in)
-	if err != nil {
-		return
-	}
-	victim := tr.clusters[tr.rnd.IntN(len(tr.clusters))].identity.ClusterID
-	switch tr.rnd.IntN(4) {
-	case 0: // a part of a page is deleted
-		tr.deleteOne(admin, services[format.CatalogName(victim)])
-	case 1: // a record is deleted
-		_ = admin.DeregisterInstance(ctx, services[format.MembersService].ID, victim)
-	case 2: // garbage
-		attrs := (&format.Member{ClusterID: garbageCluster, ClusterSetID: "set1", UID: "uid-garbage", Joined: time.Now(), Generation: 1}).Instance(signerOf("uid-garbage")).Attributes
-		attrs[[]string{format.AttrPages, format.AttrFormat, format.AttrGeneration, format.AttrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]
-		_, _ = admin.RegisterInstance(ctx, services[format.MembersService].ID, api.Instance{ID: garbageCluster, Attributes: attrs})
-	case 3: // an instance that is none of ours in a catalog
-		if s, ok := services[format.CatalogName(victim)]; ok {
-			_, _ = admin.RegisterInstance(ctx, s.ID, api.Instance{ID: "page-07-9", Attributes: map[string]string{"PAGE": "07", "GENERATION": "99999999999999", "PARTS": "1"}})
-		}
-	}
-}
-
-func (tr *trial) deleteOne(admin *api.Client, s api.Service) {
-	if s.ID == "" {
-		return
-	}
-	instances, err := admin.ListInstances(context.Background(), s)
-	if err != nil || len(instances) == 0 {
-		return
-	}
-	_ = admin.DeregisterInstance(context.Background(), s.ID, instances[tr.rnd.IntN(len(instances))].ID)
-}
-
 // beginTwin starts a second cluster with the first one's ID, if that one is alive.
 func (tr *trial) beginTwin() {
 	first := tr.clusters[0]
+	if first.becomes != nil {
+		return
+	}
 	alive := first.life != nil && time.Since(tr.beat[first.identity.ClusterID]) < 5*time.Second && len(tr.down) == 0
 	if tr.twin != nil || !alive || time.Since(first.life.began) < time.Minute {
 		return
@@ -281,7 +345,7 @@ func (tr *trial) settleIn() {
 		tr.t.Error(err)
 		return
 	}
-	k, a := tr.rnd.IntN(allKeys), tr.clusters[tr.rnd.IntN(len(tr.clusters))]
+	k, a := tr.rnd.IntN(allKeys), tr.machines[tr.rnd.IntN(machines)]
 	name := webKey(k).Name
 	s, ok := services[name]
 	if !ok || tr.foreign[name] != nil {
@@ -313,4 +377,175 @@ func (tr *trial) isUsed(a *actor, k int, s api.Service, id string) (bool, error)
 	}
 	there, err := tr.admin.ListInstances(context.Background(), s)
 	return slices.ContainsFunc(there, func(i api.Instance) bool { return i.ID == id }), err
+}
+
+// beginClone starts another process with a cluster's identity, key and stored state, as the restore of a control plane beside the original does. It
+// wants what the cluster wants now, or less.
+func (tr *trial) beginClone(a *actor) {
+	id := a.identity.ClusterID
+	isLive := a.life != nil && time.Since(tr.beat[id]) < 5*time.Second && time.Since(a.life.began) > time.Minute && len(tr.down) == 0 && len(tr.slow) == 0
+	if !isLive || a.clone != nil || a.becomes != nil || a == tr.clusters[0] && tr.twin != nil || tr.isHidden(a) {
+		return
+	}
+	key := id + "clone"
+	tr.ids.copyTo(id, key)
+	// The later process gives way. Which one it is only the clocks say.
+	a.clonedAt = time.Now()
+	for k := range allKeys {
+		a.cloned[k] = len(a.memories[k]) - 1
+	}
+	a.clone = tr.beginAs(key, a.identity, nil, tr.takingPart, a.asCluster)
+	for k := range allKeys {
+		if exp := a.wanted(k); exp != nil && tr.hostile.IntN(4) > 0 {
+			publish(tr.t, a.clone.Registry, *exp)
+		} else if err := a.clone.Withdraw(context.Background(), webKey(k)); err != nil {
+			tr.t.Error(err)
+		}
+	}
+}
+
+func (a *actor) endClone() {
+	if a.clone != nil {
+		a.trial.history.Logf("the clone of %s ends", a.identity.ClusterID)
+		a.clone.kill()
+		a.clone = nil
+	}
+}
+
+// rename gives a cluster its other ID: it joins under that one beside the present one, as the controller does.
+func (tr *trial) rename(a *actor) {
+	b := a.alias
+	if a.life == nil || a.becomes != nil || b.isLeaving || a == tr.clusters[0] && tr.twin != nil || b == tr.clusters[0] && tr.twin != nil {
+		return
+	}
+	a.endClone()
+	for _, victim := range tr.clusters {
+		tr.clearForgedCopy(victim) // the process under the new ID has no key of the cluster's own former ID, and none of those that it has not seen
+	}
+	if !slices.Contains(tr.clusters, b) {
+		tr.clusters = append(tr.clusters, b)
+	}
+	tr.ids.copyPins(a.identity.ClusterID, b.identity.ClusterID)
+	b.isRetired, b.isFarewellLost = false, false
+	now := time.Now()
+	for k := range allKeys {
+		b.want(now, k, b.own(a.wanted(k)))
+	}
+	a.becomes, a.confirmedAt = b, time.Time{}
+	b.start()
+}
+
+// continueRename makes the cluster leave under the present ID once all exports are confirmed under the new one, or after five minutes.
+func (a *actor) continueRename() {
+	b := a.becomes
+	if b == nil {
+		return
+	}
+	if b.life == nil {
+		b.start()
+	}
+	if a.life == nil {
+		return // it leaves when it is back
+	}
+	isConfirmed := true
+	for k := range allKeys {
+		view, ok := viewOf(a.trial.t, b.life.Registry, webKey(k))
+		isConfirmed = isConfirmed && ok && (b.wanted(k) == nil || view.Local.State == registry.Exported && b.reported(k))
+	}
+	if !isConfirmed {
+		a.confirmedAt = time.Time{}
+	} else if a.confirmedAt.IsZero() {
+		a.confirmedAt = time.Now()
+	}
+	isLate := time.Since(b.life.began) > 5*time.Minute
+	if isLate || isConfirmed && time.Since(a.confirmedAt) > 2*settings.PollInterval {
+		a.retire()
+	}
+}
+
+// retire makes the cluster leave under the present ID, and go on under the new one.
+func (a *actor) retire() {
+	a.trial.endTwin()
+	a.isLeaving = true
+	err := a.leave(30 * time.Second)
+	a.trial.history.Logf("%s is %s now, %v", a.identity.ClusterID, a.becomes.identity.ClusterID, err)
+	a.isLeaving = err != nil
+	a.isRetired = true
+	a.trial.machines[a.number] = a.becomes
+	a.becomes = nil
+}
+
+// finishLeaving lets the cluster leave under a former ID, if that has failed so far.
+func (a *actor) finishLeaving() {
+	for a.isLeaving {
+		a.life = a.trial.begin(a.identity, nil, a.trial.takingPart, a.asCluster)
+		a.life.stop(registry.ErrLeave)
+		a.isLeaving = <-a.life.ended != nil
+		a.life = nil
+	}
+}
+
+// flicker stops and starts the controller's part several times, as ClusterProperties that come and go did.
+func (tr *trial) flicker(a *actor) {
+	if a.life == nil {
+		return
+	}
+	a.endClone()
+	for range 1 + tr.hostile.IntN(3) {
+		if err := a.life.end(nil); err != nil {
+			tr.t.Error(err)
+		}
+		time.Sleep(time.Duration(tr.hostile.IntN(3)) * 300 * time.Millisecond)
+		a.start()
+		time.Sleep(time.Duration(tr.hostile.IntN(3)) * time.Second)
+	}
+}
+
+// takeBack makes the cluster leave, and takes that back a moment later.
+func (tr *trial) takeBack(a *actor) {
+	if a.life == nil || a.becomes != nil || tr.twin != nil {
+		return
+	}
+	var wanted [allKeys]*mcs.Export
+	for k := range allKeys {
+		wanted[k] = a.wanted(k)
+	}
+	err := a.leave(time.Duration(tr.hostile.IntN(4000)) * time.Millisecond)
+	tr.history.Logf("%s has taken leaving back, %v", a.identity.ClusterID, err)
+	now := time.Now()
+	for k, exp := range wanted {
+		if exp != nil {
+			again := *exp
+			again.Annotations = a.nextVersion(k)
+			a.want(now, k, &again)
+		}
+	}
+	a.start()
+}
+
+// overlap starts the next leader while the process before it goes on for a moment, and is killed then.
+func (tr *trial) overlap(a *actor) {
+	if a.life == nil {
+		return
+	}
+	a.endClone()
+	tr.clearForgedCopy(a)
+	before := a.life
+	time.AfterFunc(time.Duration(tr.hostile.IntN(3000))*time.Millisecond, before.kill)
+	a.start()
+}
+
+// slowDown makes the writes of a cluster's pages slow: all of them, or one page's for as long as a request may take.
+func (tr *trial) slowDown(a *actor) {
+	page := "page-" + format.PageName(format.PageOf(webKey(tr.hostile.IntN(allKeys)))) + "-*"
+	tr.slow = []cloudmaplocal.FaultRule{
+		{Kind: cloudmaplocal.FaultDelay, Delay: cloudmaplocal.Duration(time.Duration(1+tr.hostile.IntN(5)) * time.Second), Instance: "page-*", Probability: 0.5},
+		{Kind: cloudmaplocal.FaultHang, Instance: page, Probability: 0.7, Applied: tr.hostile.IntN(2) == 0},
+		{Kind: cloudmaplocal.FaultFail, Delay: cloudmaplocal.Duration(time.Duration(tr.hostile.IntN(60)) * time.Second), Instance: page},
+	}
+	for i := range tr.slow {
+		tr.slow[i].AccessKey, tr.slow[i].Operations = a.identity.ClusterID, []string{"RegisterInstance"}
+	}
+	tr.slowUntil = time.Now().Add(time.Duration(10+tr.hostile.IntN(110)) * time.Second)
+	tr.replan()
 }

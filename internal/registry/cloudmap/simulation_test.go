@@ -26,6 +26,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // world is a Cloud Map and the clusters that use it, in the virtual time of a testing/synctest bubble: every interval is
@@ -39,11 +40,15 @@ type world struct {
 	wrote func(request)
 	// history keeps what happened last, for the analysis of a failure; nil keeps nothing.
 	history *registrytest.Trace
+	// tally has the numbers of things that were done; nil keeps none.
+	tally *registrytest.Counts
 
 	mu     sync.Mutex
 	counts map[string]int
 	// ids are the stored resource IDs, by access key.
 	ids stores
+	// intercept, if set, may answer a request in place of the server: with an error code or a body.
+	intercept func(request) (code, body string, ok bool)
 }
 
 // warmUp lets zstd make its channels: a bubble's would not be usable in the next one.
@@ -106,6 +111,8 @@ type wire struct {
 	asked map[uint64]uint64
 	// cut wires carry nothing any more: the process was killed.
 	cut atomic.Bool
+	// unsigned wires carry requests without a signature: faults of access keys do not concern them.
+	unsigned bool
 }
 
 var errCut = errors.New("the process was killed")
@@ -126,7 +133,10 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 		return nil, errCut
 	}
 	w.world.noteRequest(req)
-	answer, err := w.world.ask(r)
+	if w.unsigned {
+		r.Header.Del("Authorization")
+	}
+	answer, err := w.world.answer(req, r)
 	w.world.trace(req, answer, err)
 	switch {
 	case w.cut.Load():
@@ -170,6 +180,25 @@ func pass(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// answer has the server answer, unless something stands before it.
+func (w *world) answer(req request, r *http.Request) (*http.Response, error) {
+	if w.intercept == nil {
+		return w.ask(r)
+	}
+	code, body, ok := w.intercept(req)
+	if !ok {
+		return w.ask(r)
+	}
+	answer := httptest.NewRecorder()
+	if code != "" {
+		answer.Header().Set("X-Amzn-Errortype", code)
+		answer.WriteHeader(http.StatusBadRequest)
+		body = fmt.Sprintf(`{"__type":%q,"message":"the share is gone"}`, code)
+	}
+	_, err := io.WriteString(answer, body)
+	return answer.Result(), err
 }
 
 // ask has the server answer. A connection that it closes is an error, as it would be on a network.
@@ -244,6 +273,19 @@ func (w *world) clientAt(key string, rates map[string]api.Rate) (*api.Client, *w
 	return client, line
 }
 
+// processPins are the pins that a process saves until it is killed.
+type processPins struct {
+	trust.Store
+	wire *wire
+}
+
+func (p processPins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
+	if p.wire.cut.Load() {
+		return errCut
+	}
+	return p.Store.SavePins(ctx, pins)
+}
+
 // life is one process of a cluster's controller.
 type life struct {
 	*Registry
@@ -263,14 +305,14 @@ func (w *world) begin(identity mcs.Identity, notify func(*life, mcs.Key), change
 // beginAs is begin with another access key.
 func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mcs.Key), change ...func(*Config)) *life {
 	w.t.Helper()
+	client, line := w.client(key)
 	cfg := defaultConfig(identity)
 	cfg.ResourceIDs = w.ids.of(key)
-	cfg.Keyring = keyring(identity, cfg.StaleAfter, w.ids.pinsOf(key))
+	cfg.Keyring = keyring(identity, cfg.StaleAfter, processPins{w.ids.pinsOf(key), line})
 	cfg.times.instanceList = time.Minute // what happens once after a start is over before any cluster counts requests
 	for _, c := range change {
 		c(&cfg)
 	}
-	client, line := w.client(key)
 	switch {
 	case w.history != nil:
 		cfg.Logger = w.history.Logger(key)

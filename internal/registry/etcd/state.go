@@ -25,8 +25,6 @@ type pair struct {
 	revision int64
 	lease    int64
 	deleted  bool
-	// verified is the content of an export's key, nil if it is not verified yet.
-	verified *verifiedExport
 }
 
 // state holds the exports and members of a clusterset as last read.
@@ -459,7 +457,7 @@ func (c *cluster) applyExport(p pair, key mcs.Key, changed engine.Keys) (isRefus
 		}
 		return false
 	}
-	e := p.decode(c.author, key)
+	e := decodeShown(p, c.author, key)
 	c.shown[key] = e
 	if e.signed {
 		c.digest = c.digest.with(key, e.generation)
@@ -688,7 +686,7 @@ func (s *state) members() []registry.Member {
 			continue
 		}
 		members = append(members, registry.Member{
-			ClusterID: id, UID: c.uid(), Version: c.record.Version, Key: c.key(),
+			ClusterID: id, UID: c.uid(), Version: c.record.Version,
 			LastSeen: c.lastSeen, Joined: c.record.Joined, Heartbeat: c.record.Heartbeat,
 			Stale: s.liveness.IsStale(id),
 		})
@@ -702,14 +700,6 @@ func (c *cluster) uid() string {
 		return c.alive.uid
 	}
 	return c.record.UID
-}
-
-// key returns the public key of the cluster, "" if no record of it was believed.
-func (c *cluster) key() string {
-	if !c.known {
-		return ""
-	}
-	return c.author.key.String()
 }
 
 // allProblems returns the problems of a cluster's keys, one line each.
