@@ -251,6 +251,38 @@ func TestChart_PassesEveryFlag(t *testing.T) {
 	}
 }
 
+// TestChart_SetsGoMemLimit checks that Go's memory limit is 90 % of the container's.
+func TestChart_SetsGoMemLimit(t *testing.T) {
+	tests := map[string]struct{ set, want string }{
+		"the default":                 {"", "460MiB"},
+		"gibibytes":                   {"resources.limits.memory=1.5Gi", "1382MiB"},
+		"megabytes":                   {"resources.limits.memory=500M", "429MiB"},
+		"bytes":                       {"resources.limits.memory=536870912", "460MiB"},
+		"no limit":                    {"resources.limits=null", ""},
+		"no resources":                {"resources=null", ""},
+		"a unit that has no use":      {"resources.limits.memory=1Pi", ""},
+		"an own environment variable": {"extraEnv[0].name=GOMEMLIMIT,extraEnv[0].value=1GiB", "1GiB"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			deployment := objects(t, mustTemplate(t, "--set", tt.set))["Deployment/"+release+"-manager"]
+			containers, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+			if err != nil || len(containers) != 1 {
+				t.Fatalf("%d containers (%v), want 1", len(containers), err)
+			}
+			var got []string
+			for _, variable := range containers[0].(map[string]any)["env"].([]any) {
+				if v := variable.(map[string]any); v["name"] == "GOMEMLIMIT" {
+					got = append(got, fmt.Sprint(v["value"]))
+				}
+			}
+			if strings.Join(got, ", ") != tt.want {
+				t.Errorf("GOMEMLIMIT is %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // TestChart_RejectsInvalidValues checks that rendering fails for invalid values.
 func TestChart_RejectsInvalidValues(t *testing.T) {
 	tests := map[string]struct {

@@ -275,6 +275,9 @@ func (p etcdPlan) prepare(_ context.Context, deps dependencies) (membership.Regi
 			if cfg.Signer, err = deps.keys.ownKey(ctx); err != nil {
 				return nil, err
 			}
+			if cfg.Joined, err = deps.joined(ctx, identity); err != nil {
+				return nil, err
+			}
 		}
 		reg, err := etcd.New(client, cfg)
 		if err != nil {

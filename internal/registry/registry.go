@@ -121,6 +121,8 @@ type Member struct {
 	UID string
 	// Version is the version of its controller.
 	Version string
+	// Key is the public key that its records are signed with, as --trusted-keys has it; "" if the registry has no signatures.
+	Key string
 	// LastSeen is when its heartbeat was last seen to advance, by this cluster's own clock.
 	LastSeen time.Time
 	// Joined is when it became a member and Heartbeat its last heartbeat, both by its own clock; zero if the registry does not

@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Report is the state of a registry for users to read. No decision depends on it.
+// Report is the state of a registry for users to read. Nothing is imported or exported because of it.
 type Report struct {
 	// Keys are the keys that any cluster exports, this one included, in any order.
 	Keys []mcs.Key

@@ -67,6 +67,8 @@ type Member struct {
 	ClusterID string `json:"clusterID"`
 	UID       string `json:"uid"`
 	Version   string `json:"version"`
+	// Key is the public key that its records are signed with, as --trusted-keys has it.
+	Key string `json:"key,omitempty"`
 	// HeartbeatAge is the time since its heartbeat was last seen to advance, in seconds.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds"`
 	Stale        bool    `json:"stale,omitempty"`

@@ -66,7 +66,8 @@ func leaveClusterSet(ctx context.Context, s *session.Session, k *session.Cluster
 	if timeout <= 0 {
 		return deleteProperties(ctx, s, k)
 	}
-	if _, err := waitForStatus(ctx, s, k, timeout, hasLeft); err != nil {
+	progress := newProgress(k.Now, func(line string) { s.Progressf("%s: %s", k.Context, line) })
+	if _, err := waitForStatus(ctx, s, k, timeout, progress.hasLeft); err != nil {
 		return fmt.Errorf("waiting until the cluster has left: %w; the controller continues, and this command can be repeated", err)
 	}
 	if err := deleteProperties(ctx, s, k); err != nil {
@@ -105,6 +106,43 @@ func waitForRequests(ctx context.Context, s *session.Session, k *session.Cluster
 }
 
 func hasLeft(st *status.Status) bool { return st.Leader && st.Identity == nil && len(st.Leaving) == 0 }
+
+// progressInterval is the interval at which leave reports what it waits for.
+const progressInterval = 5 * time.Second
+
+// leaveProgress reports what leave waits for.
+type leaveProgress struct {
+	now       func() time.Time
+	report    func(line string)
+	began, at time.Time
+}
+
+func newProgress(now func() time.Time, report func(line string)) *leaveProgress {
+	return &leaveProgress{now: now, report: report, began: now(), at: now().Add(progressInterval)}
+}
+
+// hasLeft reports whether the cluster has left, and reports at intervals why it has not.
+func (p *leaveProgress) hasLeft(st *status.Status) bool {
+	if hasLeft(st) {
+		return true
+	}
+	if now := p.now(); !now.Before(p.at) {
+		p.at = now.Add(progressInterval)
+		p.report(fmt.Sprintf("waiting for %s: %s", now.Sub(p.began).Round(time.Second), describeLeaving(st)))
+	}
+	return false
+}
+
+// describeLeaving returns why a cluster has not left yet.
+func describeLeaving(st *status.Status) string {
+	switch {
+	case !st.Leader:
+		return status.NoLeader
+	case st.Identity != nil:
+		return "the controller has not begun to leave yet"
+	}
+	return "the controller withdraws the exports, and waits until the registry shows that the cluster has left"
+}
 
 // requestLeave requests that the controller leaves under the identities, and does not join under them again.
 func requestLeave(ctx context.Context, s *session.Session, k *session.Cluster, identities []mcs.Identity) error {

@@ -100,7 +100,7 @@ func (c clusterStatus) printRow(t *session.Table) {
 func printMembers(t *session.Table, statuses []clusterStatus, wide bool) {
 	header := []any{"SEEN FROM", "MEMBER", "HEARTBEAT", "VERSION", "EXPORTS", "ENDPOINTS", "STATE"}
 	if wide {
-		header = append(header, "UNKNOWN", "UID")
+		header = append(header, "UNKNOWN", "UID", "PUBLIC KEY")
 	}
 	hasHeader := false
 	for _, c := range statuses {
@@ -115,7 +115,7 @@ func printMembers(t *session.Table, statuses []clusterStatus, wide bool) {
 			}
 			row := []any{c.Context, m.ClusterID, heartbeatAge(m), m.Version, m.Exports, m.Endpoints, memberState(m)}
 			if wide {
-				row = append(row, m.Unknown, m.UID)
+				row = append(row, m.Unknown, m.UID, m.Key)
 			}
 			t.Row(row...)
 		}

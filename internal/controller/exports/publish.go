@@ -64,7 +64,7 @@ func (r *Controller) reportWarnings(ctx context.Context, exp *mcsv1beta1.Service
 		return
 	}
 	log.FromContext(ctx).Info("Exported with warnings", "warnings", text)
-	r.events.Publish(kube.PartlyShown(exp, text))
+	r.events.Publish(kube.InstancesOmitted(exp, text))
 }
 
 // withdraw withdraws the export of key, unless the registry shows that it is absent.

@@ -11,8 +11,8 @@ import (
 const (
 	// reasonPartlyExported: some endpoints cannot be exported.
 	reasonPartlyExported = "PartlyExported"
-	// reasonPartlyShown: endpoints are exported, but not all of them as Cloud Map instances.
-	reasonPartlyShown = "PartlyShown"
+	// reasonInstancesOmitted: endpoints are exported, but not all of them as Cloud Map instances.
+	reasonInstancesOmitted = "InstancesOmitted"
 	// reasonNotManaged: an object with a name that the import needs was not created by this controller.
 	reasonNotManaged = "NotManaged"
 	// reasonImportFailed: the objects of an import cannot be written.
@@ -42,9 +42,9 @@ func PartlyExported(exp client.Object, message string) Event {
 	return Event{exp, corev1.EventTypeWarning, reasonPartlyExported, message}
 }
 
-// PartlyShown warns about exported endpoints without a Cloud Map instance.
-func PartlyShown(exp client.Object, message string) Event {
-	return Event{exp, corev1.EventTypeWarning, reasonPartlyShown, message}
+// InstancesOmitted warns about exported endpoints without a Cloud Map instance.
+func InstancesOmitted(exp client.Object, message string) Event {
+	return Event{exp, corev1.EventTypeWarning, reasonInstancesOmitted, message}
 }
 
 // ConditionNeedsAction warns about a condition of a ServiceExport that the user must act upon.

@@ -188,7 +188,7 @@ func countMembers(members []registry.Member, own string, services []status.Servi
 	index := map[string]*status.Member{}
 	for i, m := range members {
 		out[i] = status.Member{
-			ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Stale: m.Stale, Problems: m.Problems,
+			ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Key: m.Key, Stale: m.Stale, Problems: m.Problems,
 			HeartbeatAge: max(0, now.Sub(m.LastSeen)).Round(100 * time.Millisecond).Seconds(),
 		}
 		for _, problem := range m.Problems {

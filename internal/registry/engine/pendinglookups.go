@@ -25,9 +25,16 @@ type ViewFunc func(key mcs.Key, imported []string) registry.View
 // Lookup answers a lookup of key with view, and records the key if the answer is incomplete.
 func (p PendingLookups) Lookup(key mcs.Key, imported []string, view ViewFunc) registry.View {
 	v := view(key, imported)
-	if len(v.Unknown) > 0 || len(v.Unseen) > 0 || v.Incomplete {
-		p[key] = lookupResult{synced: true, incomplete: v.Incomplete, unknown: v.Unknown, unseen: v.Unseen, imported: slices.Clone(imported)}
+	if len(v.Unknown) == 0 && len(v.Unseen) == 0 && !v.Incomplete {
+		return v
 	}
+	// Other callers may have asked with other imported clusters.
+	all, recorded := slices.Concat(p[key].imported, imported), v
+	slices.Sort(all)
+	if all = slices.Compact(all); len(all) > len(imported) {
+		recorded = view(key, all)
+	}
+	p[key] = lookupResult{synced: true, incomplete: recorded.Incomplete, unknown: recorded.Unknown, unseen: recorded.Unseen, imported: all}
 	return v
 }
 

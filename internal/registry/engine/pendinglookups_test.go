@@ -42,3 +42,28 @@ func TestPendingLookups(t *testing.T) {
 	views[more] = registry.View{}
 	wantChanged("view is complete", more)
 }
+
+// TestPendingLookups_SeveralCallers checks that a lookup without imported clusters, as the status endpoint makes it, does not replace the one of
+// the import, which waits for a cluster that is unseen.
+func TestPendingLookups_SeveralCallers(t *testing.T) {
+	web := mcs.Key{Name: "web"}
+	seen := map[string]bool{}
+	view := func(_ mcs.Key, imported []string) registry.View {
+		return registry.View{Unknown: []string{"cls2"}, Unseen: engine.Unseen(imported, func(id string) bool { return seen[id] })}
+	}
+	lookups := engine.PendingLookups{}
+	if v := lookups.Lookup(web, []string{"cls3"}, view); len(v.Unseen) != 1 {
+		t.Fatalf("unseen %v, want cls3", v.Unseen)
+	}
+	if v := lookups.Lookup(web, nil, view); len(v.Unseen) != 0 {
+		t.Fatalf("unseen %v without imported clusters", v.Unseen)
+	}
+	changed := engine.Keys{}
+	if lookups.AddChanged(changed, view); len(changed) != 0 {
+		t.Errorf("changed %v before cls3 is seen", changed)
+	}
+	seen["cls3"] = true
+	if lookups.AddChanged(changed, view); len(changed) != 1 {
+		t.Error("the key is not notified when cls3 is seen")
+	}
+}

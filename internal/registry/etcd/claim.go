@@ -43,6 +43,9 @@ func (c *claim) evaluate(shown aliveState) verdict {
 // acquire records that this process wrote alive at revision.
 func (c *claim) acquire(revision int64) { c.fence, c.held = revision, true }
 
+// giveWay records that another cluster holds the ID: this process has not held it since.
+func (c *claim) giveWay() { c.held = false }
+
 // dropFence requires that the next write rewrites the key alive.
 func (c *claim) dropFence() { c.fence = 0 }
 

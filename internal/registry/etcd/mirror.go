@@ -169,6 +169,7 @@ func (m *mirror) latestChange() seenChange {
 // replace replaces everything with a list that was read at revision. rewound is true if etcd was set back to an earlier state, which
 // shows by the revision, too, unless later changes have exceeded it.
 func (m *mirror) replace(pairs []pair, revision int64, rewound bool) update {
+	m.verifyExports(pairs, rewound || revision < m.revision())
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u := update{listed: true, changed: engine.Keys{}}
@@ -189,6 +190,7 @@ func (m *mirror) replace(pairs []pair, revision int64, rewound bool) update {
 // apply applies an answer of the watch. behind reports whether it has an earlier revision than the mirror; then nothing is
 // applied.
 func (m *mirror) apply(changes []pair, revision int64) (u update, behind bool) {
+	m.verifyExports(changes, false)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if revision < m.state.revision {

@@ -34,7 +34,10 @@ type Config struct {
 	// Signer signs this cluster's records; a ReadOnly registry needs none. Keyring has the other clusters' keys.
 	Signer  *trust.Signer
 	Keyring *trust.Keyring
-	Logger  logr.Logger
+	// Joined is when this cluster joined under this identity for the first time, zero if it never did: of two clusters with one ID, the
+	// older one takes it back.
+	Joined time.Time
+	Logger logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 }

@@ -103,6 +103,52 @@ func TestRegistry_FencesOlderProcess(t *testing.T) {
 	awaitState(t, old, 0, registry.Exported)
 }
 
+// TestRegistry_TakesIDBackFromDuplicate stops a cluster for so long that another one takes its ID, and starts it again. The duplicate does
+// not take the ID back, neither while it runs nor after a restart.
+func TestRegistry_TakesIDBackFromDuplicate(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	twin := mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-of-the-duplicate"}
+	process := func(identity mcs.Identity, joined time.Time) *Registry {
+		cfg := fast(identity)
+		cfg.StaleAfter, cfg.Joined = time.Second, joined.Truncate(time.Second) // as the ConfigMap has it
+		return s.registry(t, cfg)
+	}
+	joined := func(reg *Registry) time.Time {
+		members, err := reg.Members(t.Context())
+		if err != nil || len(members) == 0 {
+			t.Fatalf("members %v, error %v", members, err)
+		}
+		return members[0].Joined
+	}
+	original, watcher := process(cls1, time.Time{}), s.registry(t, fast(cls2))
+	stop := start(t, original)
+	start(t, watcher)
+	publish(t, original, 0, 1)
+	awaitState(t, original, 0, registry.Exported)
+	joinedFirst := joined(original)
+	stop(nil)
+
+	duplicate := process(twin, time.Time{})
+	stop = start(t, duplicate)
+	publish(t, duplicate, 0, 2)
+	awaitState(t, duplicate, 0, registry.Exported)
+	joinedLater := joined(duplicate)
+
+	original = process(cls1, joinedFirst)
+	start(t, original)
+	publish(t, original, 0, 3)
+	awaitReason(t, duplicate, 0, "uid-1")
+	awaitState(t, original, 0, registry.Exported)
+	stop(nil)
+
+	duplicate = process(twin, joinedLater)
+	start(t, duplicate)
+	publish(t, duplicate, 0, 4)
+	awaitReason(t, duplicate, 0, "uid-1")
+	publish(t, original, 0, 5)
+	awaitVersion(t, watcher, "cls1", 0, 5)
+}
+
 // A transaction with an outdated fence has no effect.
 func TestStore_WriteRejectsOutdatedFence(t *testing.T) {
 	s := newTestStore(t, shared(t))

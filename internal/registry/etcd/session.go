@@ -20,6 +20,8 @@ type session struct {
 	uid                  string
 	interval, staleAfter time.Duration
 	signer               *trust.Signer
+	// joined is when the cluster became a member under this ID for the first time, zero if it never did.
+	joined time.Time
 
 	mu    sync.Mutex
 	claim claim
@@ -42,8 +44,8 @@ const settleHeartbeats = 1.25
 func newSession(cfg Config) *session {
 	return &session{
 		clusterID: cfg.Identity.ClusterID, uid: cfg.Identity.UID, interval: cfg.HeartbeatInterval, staleAfter: cfg.StaleAfter,
-		signer: cfg.Signer,
-		claim:  newClaim(cfg.Identity.UID), record: newMemberRecord(cfg.Identity, cfg.Version),
+		signer: cfg.Signer, joined: cfg.Joined.UTC(),
+		claim: newClaim(cfg.Identity.UID), record: newMemberRecord(cfg.Identity, cfg.Version),
 	}
 }
 
@@ -72,6 +74,10 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	}
 	switch s.claim.evaluate(own.alive) {
 	case heldByOther:
+		s.claim.giveWay()
+		if own.rival.UID == own.alive.uid && s.isOlderThan(own.rival) {
+			return task{join: true, seen: own.alive.revision}, nil
+		}
 		return task{}, &registry.DuplicateIDError{ClusterID: s.clusterID, OtherUID: own.alive.uid}
 	case displaced:
 		return task{}, errDisplaced
@@ -85,7 +91,17 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 // mustWaitFor reports whether another cluster, with another key, has the ID by its member record: the others believe this cluster only
 // after that one has left or was silent for as long. The caller holds s.mu.
 func (s *session) mustWaitFor(own ownKeys, now time.Time) bool {
-	return !s.claim.held && own.rival.UID != "" && !own.rival.Farewell && now.Sub(own.rivalSeen) < s.staleAfter
+	return !s.claim.held && own.rival.UID != "" && !own.rival.Farewell && now.Sub(own.rivalSeen) < s.staleAfter && !s.isOlderThan(own.rival)
+}
+
+// isOlderThan reports whether this cluster was a member under this ID before another one that uses it: then it takes the ID back. The caller
+// holds s.mu.
+func (s *session) isOlderThan(rival memberRecord) bool {
+	joined := s.record.Joined
+	if joined.IsZero() {
+		joined = s.joined
+	}
+	return !joined.IsZero() && joined.Before(rival.Joined)
 }
 
 // nextFencedTask returns what to do next while this process holds the ID. The caller holds s.mu.
@@ -169,17 +185,31 @@ func (s *session) nextGeneration(now time.Time, shown memberRecord) int64 {
 }
 
 // nextRecord returns the signed member record with a new heartbeat, which states the exports in set, nil if they are not known, as of a
-// generation. A cluster that was a member before, as shown, keeps its join time.
-func (s *session) nextRecord(now time.Time, shown memberRecord, set *exportSet, generation int64) ([]byte, error) {
+// generation.
+func (s *session) nextRecord(now time.Time, own ownKeys, set *exportSet, generation int64) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if shown.UID == s.uid && s.record.Joined.IsZero() && !shown.Farewell {
-		s.record.Joined, s.record.Heartbeat = shown.Joined, shown.Heartbeat
+	if s.record.Joined.IsZero() {
+		s.setJoined(now, own)
 	}
 	s.record = s.record.withHeartbeat(now)
 	s.record.Exports, s.record.Generation = set, generation
 	s.heartbeatAt = now.Add(s.interval)
 	return signMember(s.signer, s.record)
+}
+
+// setJoined sets the join time of the record: a cluster that was a member before keeps it, and one that takes the place of another cluster
+// joined after it, whatever their clocks show. The caller holds s.mu.
+func (s *session) setJoined(now time.Time, own ownKeys) {
+	if own.member.UID == s.uid && !own.member.Farewell {
+		s.record.Joined, s.record.Heartbeat = own.member.Joined, own.member.Heartbeat
+	}
+	switch {
+	case !s.joined.IsZero() && (s.record.Joined.IsZero() || s.joined.Before(s.record.Joined)):
+		s.record.Joined = s.joined
+	case s.record.Joined.IsZero() && !own.rival.Joined.Before(now):
+		s.record.Joined = own.rival.Joined.Add(time.Millisecond)
+	}
 }
 
 // farewell returns the signed last record of this cluster.

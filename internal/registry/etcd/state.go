@@ -25,6 +25,8 @@ type pair struct {
 	revision int64
 	lease    int64
 	deleted  bool
+	// verified is the content of an export's key, nil if it is not verified yet.
+	verified *verifiedExport
 }
 
 // state holds the exports and members of a clusterset as last read.
@@ -457,7 +459,7 @@ func (c *cluster) applyExport(p pair, key mcs.Key, changed engine.Keys) (isRefus
 		}
 		return false
 	}
-	e := decodeShown(p, c.author, key)
+	e := p.decode(c.author, key)
 	c.shown[key] = e
 	if e.signed {
 		c.digest = c.digest.with(key, e.generation)
@@ -686,7 +688,7 @@ func (s *state) members() []registry.Member {
 			continue
 		}
 		members = append(members, registry.Member{
-			ClusterID: id, UID: c.uid(), Version: c.record.Version,
+			ClusterID: id, UID: c.uid(), Version: c.record.Version, Key: c.key(),
 			LastSeen: c.lastSeen, Joined: c.record.Joined, Heartbeat: c.record.Heartbeat,
 			Stale: s.liveness.IsStale(id),
 		})
@@ -700,6 +702,14 @@ func (c *cluster) uid() string {
 		return c.alive.uid
 	}
 	return c.record.UID
+}
+
+// key returns the public key of the cluster, "" if no record of it was believed.
+func (c *cluster) key() string {
+	if !c.known {
+		return ""
+	}
+	return c.author.key.String()
 }
 
 // allProblems returns the problems of a cluster's keys, one line each.

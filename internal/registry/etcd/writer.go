@@ -218,7 +218,7 @@ func (w *writer) nextRecord(now time.Time, batch []operation, generation int64) 
 	if w.session.isSettled() {
 		set = w.outbox.statedSet(batch, generation)
 	}
-	return w.session.nextRecord(now, w.mirror.ownKeys().member, set, generation)
+	return w.session.nextRecord(now, w.mirror.ownKeys(), set, generation)
 }
 
 // join writes the keys alive and member.

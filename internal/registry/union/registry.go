@@ -57,8 +57,10 @@ type Registry struct {
 	// syncDeadline is the end of SyncTimeout. Until then lookups return ErrNotSynced while not all registries have been read. It is
 	// zero before Run.
 	syncDeadline time.Time
-	// keys are the keys of all notifications of the sources; waiting are the keys whose lookups returned ErrNotSynced.
+	// keys are the keys of all notifications of the sources; waiting are the keys whose lookups returned ErrNotSynced. pruneAt is the
+	// number of keys at which those without an export are removed from keys.
 	keys, waiting map[mcs.Key]struct{}
+	pruneAt       int
 }
 
 var _ registry.Registry = (*Registry)(nil)
@@ -201,6 +203,7 @@ func (r *Registry) watchSources(ctx context.Context, notify func(mcs.Key)) {
 			return
 		case <-ticker.C:
 		}
+		r.pruneKeys()
 		snapshots, err := r.readSources(ctx, nil)
 		r.notifyWaiting(snapshots, err, notify)
 		now := resolveSources(snapshots, r.cfg.Handover)
@@ -232,7 +235,31 @@ func (r *Registry) notifyWaiting(snapshots []snapshot, err error, notify func(mc
 	}
 }
 
-// notifyAll notifies of all keys that the sources have ever notified of.
+// minPrune is the least number of keys that are pruned.
+const minPrune = 1000
+
+// pruneKeys removes the keys that no registry exports any more, when they may be half of all.
+func (r *Registry) pruneKeys() {
+	r.mu.Lock()
+	before := r.keys
+	if len(before) < max(minPrune, r.pruneAt) {
+		r.mu.Unlock()
+		return
+	}
+	r.keys = map[mcs.Key]struct{}{} // of the notifications that come meanwhile
+	r.mu.Unlock()
+	exported := r.Report().Keys
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, key := range exported {
+		if _, ok := before[key]; ok {
+			r.keys[key] = struct{}{}
+		}
+	}
+	r.pruneAt = 2 * len(r.keys)
+}
+
+// notifyAll notifies of the keys that the sources have notified of.
 func (r *Registry) notifyAll(notify func(mcs.Key)) {
 	r.mu.Lock()
 	keys := maps.Clone(r.keys)

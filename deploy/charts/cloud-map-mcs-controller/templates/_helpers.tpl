@@ -42,6 +42,18 @@ capabilities:
 {{/* Without int, Helm renders large numbers as 1e+06. */}}
 {{- define "integer" -}}{{ if not (kindIs "invalid" .) }}{{ int . }}{{ end }}{{- end }}
 
+{{/* 90 % of the memory limit, for the garbage collector; empty without a limit, with one in an unusual unit, or if extraEnv has it. */}}
+{{- define "goMemLimit" -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 }}
+{{- $limit := dig "limits" "memory" "" (default dict .Values.resources) }}
+{{- if not (kindIs "string" $limit) }}{{ $limit = toString (int64 $limit) }}{{ end }}
+{{- $unit := get $units (regexFind "[A-Za-z]*$" $limit) }}
+{{- range .Values.extraEnv }}{{ if eq .name "GOMEMLIMIT" }}{{ $unit = "" }}{{ end }}{{ end }}
+{{- if and $limit $unit }}
+{{- printf "%dMiB" (divf (mulf (regexFind "^[0-9.]+" $limit) $unit 0.9) 1048576 | int64) }}
+{{- end }}
+{{- end }}
+
 {{/* The flags of all values that are set. */}}
 {{- define "args" -}}
 {{- $v := .Values }}

@@ -54,9 +54,9 @@ type catalogs struct {
 	// refused is called for each version of a record that is refused.
 	refused func()
 
-	// synced is set by the first whole read of the members.
-	synced   bool
-	clusters map[string]*catalog
+	// synced is set by the first whole read of the members, proven when isSynced.
+	synced, proven bool
+	clusters       map[string]*catalog
 	// newProcess is set if another cluster has a new process since the members were read last.
 	newProcess bool
 }
@@ -448,6 +448,21 @@ func (c *catalogs) copyDue(now time.Time, id string, cluster *catalog) bool {
 	return isDue && id != c.identity.ClusterID && !now.Before(cluster.copyAt)
 }
 
+// isSynced reports whether lookups have an answer: all members were read, and each catalog that has to prove a key was read once, or was tried. Until
+// then an import could begin with what a cluster has left in another registry.
+func (c *catalogs) isSynced() bool {
+	if c.proven || !c.synced {
+		return c.proven
+	}
+	for _, cluster := range c.clusters {
+		if cluster.unproven != nil && cluster.copyFailures == 0 {
+			return false
+		}
+	}
+	c.proven = true
+	return true
+}
+
 // seek makes the reader search for the imported clusters of which this process has seen nothing: their catalogs may have what service members
 // lacks.
 func (c *catalogs) seek(imported []string) {
@@ -716,6 +731,7 @@ func (c *catalogs) list() []registry.Member {
 			ClusterID: id,
 			UID:       cluster.record.UID,
 			Version:   cluster.record.Version,
+			Key:       cluster.key(),
 			LastSeen:  cluster.lastSeen,
 			Joined:    cluster.record.Joined,
 			Heartbeat: cluster.record.HeartbeatTime(),
@@ -724,6 +740,14 @@ func (c *catalogs) list() []registry.Member {
 		})
 	}
 	return members
+}
+
+// key is the public key of the cluster, "" if no record of it was believed.
+func (c *catalog) key() string {
+	if !c.hasRecord {
+		return ""
+	}
+	return c.record.Key.String()
 }
 
 // problems are what is wrong with a cluster's records, one line each.

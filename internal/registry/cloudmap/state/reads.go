@@ -160,7 +160,7 @@ func (s *Reads) ObservePage(now time.Time, id string, page int, found []api.Inst
 	defer s.mu.Unlock()
 	changed := engine.Keys{}
 	s.catalogs.page(now, id, page, found, changed)
-	if s.catalogs.synced {
+	if s.catalogs.isSynced() {
 		s.asked[page].AddChanged(changed, s.catalogs.look)
 	}
 	if id == s.cfg.Identity.ClusterID && s.claim.state == Held {

@@ -65,7 +65,7 @@ func (s *State) SetContact(contact peernotify.Contact) {
 func (s *State) AddResolved(changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.catalogs.synced {
+	if s.catalogs.isSynced() {
 		for page := range s.asked {
 			s.asked[page].AddChanged(changed, s.catalogs.look)
 		}
@@ -140,7 +140,7 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.catalogs.synced {
+	if !s.catalogs.isSynced() {
 		return registry.View{}, s.asked[format.PageOf(key)].NotSynced(key, s.readProblem.Err())
 	}
 	s.catalogs.seek(imported)
@@ -155,7 +155,7 @@ func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
 func (s *State) ListMembers() ([]registry.Member, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.catalogs.synced {
+	if !s.catalogs.isSynced() {
 		return nil, fmt.Errorf("listing members: %w", registry.NotSynced(s.readProblem.Err()))
 	}
 	return s.catalogs.list(), nil

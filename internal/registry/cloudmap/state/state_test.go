@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
@@ -102,5 +104,53 @@ func TestLeavingRecordIsLaterThanPages(t *testing.T) {
 	s.outbox.generation = ahead
 	if record := s.Writes.LeavingRecord(); record.Generation <= ahead {
 		t.Errorf("the last record has generation %d, the pages have %d", record.Generation, ahead)
+	}
+}
+
+// TestLookup_WaitsForProofOfKeys checks that lookups have no answer until the catalog of a cluster whose key is new was read: with several registries,
+// what that cluster has left in another one would be imported meanwhile. A catalog that cannot be read delays them once.
+func TestLookup_WaitsForProofOfKeys(t *testing.T) {
+	exp := webExport("cls2", 0, 1)
+	signer := signerOf(cls2.UID)
+	record := format.Member{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signer.Key(), Joined: time.Now(), Generation: 100, Heartbeat: 1, Process: "1-cls2"}
+	page, err := EncodePage(cls2, signer, format.PageOf(exp.Key), 100, holding(exp))
+	if err != nil {
+		t.Fatal(err)
+	}
+	record.Pages[format.PageOf(exp.Key)] = page.digest
+	for name, tt := range map[string]struct {
+		read    func(s *State, now time.Time) engine.Keys
+		members int
+	}{
+		"the catalog is read": {func(s *State, now time.Time) engine.Keys {
+			return s.Reads.ObserveCatalog(now, "cls2", append(page.Instances, format.CopyOf(record.Instance(signer))))
+		}, 1},
+		"the catalog cannot be read": {func(s *State, now time.Time) engine.Keys {
+			s.Reads.ObserveUnreadableCatalog(now, "cls2")
+			return engine.Keys{}
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(testConfig())
+			s.Reads.ObserveMembers([]api.Instance{record.Instance(signer)}, engine.Keys{})
+			if _, err := s.Lookup(exp.Key, nil); !errors.Is(err, registry.ErrNotSynced) {
+				t.Errorf("before the catalog is read: %v, want ErrNotSynced", err)
+			}
+			if _, err := s.ListMembers(); !errors.Is(err, registry.ErrNotSynced) {
+				t.Errorf("members before the catalog is read: %v, want ErrNotSynced", err)
+			}
+			changed := tt.read(s, time.Now())
+			s.AddResolved(changed)
+			if _, ok := changed[exp.Key]; !ok {
+				t.Error("the key is not notified")
+			}
+			view, err := s.Lookup(exp.Key, nil)
+			if err != nil || len(view.Exports) != tt.members {
+				t.Errorf("view %+v, error %v; want %d exports", view, err, tt.members)
+			}
+			if members, err := s.ListMembers(); err != nil || len(members) != tt.members || tt.members == 1 && members[0].Key != signer.Key().String() {
+				t.Errorf("members %+v, error %v; want %d", members, err, tt.members)
+			}
+		})
 	}
 }
