@@ -303,6 +303,6 @@ func newPeerNotifications(options config.PeerNotifications, log logr.Logger) (*p
 	}
 	return &peernotify.Config{
 		Listen:  func() (net.PacketConn, error) { return peernotify.ListenUDP(options.Bind) },
-		Contact: peernotify.Contact{Address: address, Token: peernotify.NewToken()},
+		Address: address, Networks: options.Networks,
 	}, nil
 }

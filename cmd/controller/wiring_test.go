@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -167,7 +168,7 @@ func TestNewRegistry_PassesDependencies(t *testing.T) {
 			return err.Error()
 		}
 		switch {
-		case len(strings.Fields(identities.Data["set1.cls1.resource-ids"])) != 3:
+		case len(strings.Fields(identities.Data["set1.cls1.resource-ids"])) != 4:
 			return fmt.Sprintf("the ConfigMap has %v, want the resource IDs", identities.Data)
 		case !p.hasMetric(t, "changes_total", "cloudmap"):
 			return "withdrawals are not counted"
@@ -222,7 +223,7 @@ func TestNewPeerNotifications(t *testing.T) {
 		wantErr bool
 	}{
 		"disabled":            {options: config.PeerNotifications{Bind: ":8479"}, podIP: "192.0.2.1"},
-		"address of the pod":  {options: config.PeerNotifications{Enabled: true, Bind: ":8479"}, podIP: "192.0.2.1", want: "192.0.2.1:8479"},
+		"address of the pod":  {options: config.PeerNotifications{Enabled: true, Bind: ":8479", Networks: config.Prefixes{netip.MustParsePrefix("10.0.0.0/8")}}, podIP: "192.0.2.1", want: "192.0.2.1:8479"},
 		"address of the flag": {options: config.PeerNotifications{Enabled: true, Bind: "127.0.0.1:0", Advertise: "192.0.2.2:99"}, want: "192.0.2.2:99"},
 		"unknown address":     {options: config.PeerNotifications{Enabled: true, Bind: ":8479"}},
 		"invalid address":     {options: config.PeerNotifications{Enabled: true, Bind: ":8479"}, podIP: "pod", wantErr: true},
@@ -235,10 +236,10 @@ func TestNewPeerNotifications(t *testing.T) {
 				t.Fatalf("error %v, want one: %v", err, tc.wantErr)
 			case got == nil && tc.want == "":
 				return
-			case got == nil || got.Contact.Address.String() != tc.want:
+			case got == nil || got.Address.String() != tc.want:
 				t.Fatalf("got %v, want address %q", got, tc.want)
-			case len(got.Contact.Token) == 0:
-				t.Error("there is no token")
+			case len(got.Networks) != len(tc.options.Networks):
+				t.Errorf("networks %v, want %v", got.Networks, tc.options.Networks)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -18,7 +19,40 @@ type PeerNotifications struct {
 	// Bind is the address to listen on. Advertise is the address at which the other clusters reach it; "" is the pod's IP with
 	// Bind's port.
 	Bind, Advertise string
+	// Networks are the networks that notifications are sent to; empty is no restriction.
+	Networks Prefixes
 }
+
+// Prefixes is a flag with networks in CIDR notation, separated by commas.
+type Prefixes []netip.Prefix
+
+// String implements pflag.Value.
+func (p *Prefixes) String() string {
+	var texts []string
+	for _, prefix := range *p {
+		texts = append(texts, prefix.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// Set implements pflag.Value.
+func (p *Prefixes) Set(text string) error {
+	*p = nil
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(part)
+		if err != nil {
+			return fmt.Errorf("%q is not a network in CIDR notation, such as 10.10.0.0/16 or 2001:db8::/56", part)
+		}
+		*p = append(*p, prefix.Masked())
+	}
+	return nil
+}
+
+// Type implements pflag.Value.
+func (*Prefixes) Type() string { return "cidrs" }
 
 // podIPVariable is the environment variable with the pod's IP, set by deploy/manager.
 const podIPVariable = "POD_IP"
@@ -34,6 +68,8 @@ func (p *PeerNotifications) bind(flags *pflag.FlagSet) {
 		"Address and UDP port to listen on for peer notifications.")
 	flags.StringVar(&p.Advertise, "peer-notification-advertise-address", p.Advertise,
 		"IP address and UDP port at which the controllers of the other clusters reach this one (default: the IP in POD_IP and the port of --peer-notification-bind-address).")
+	flags.Var(&p.Networks, "peer-notification-networks",
+		"Pod networks of the other clusters, in CIDR notation and separated by commas: notifications are sent to addresses in them only (default: any address that can belong to a pod).")
 }
 
 func (p *PeerNotifications) validate() error {

@@ -60,7 +60,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		}, []string{"registry", "kind"}),
 		peerNotifications: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_registry_peer_notifications_total",
-			Help: "Peer notifications between clusters, by direction (sent, received) and result (ok, error; received also bad_mac, malformed, other_clusterset, oversize, replayed, unknown_peer).",
+			Help: "Peer notifications between clusters, by direction (sent, received) and result (ok, error; received also bad_mac, limited, malformed, other_clusterset, oversize, replayed, unknown_peer, wrong_clock).",
 		}, []string{"registry", "direction", "result"}),
 		pollInterval: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_poll_interval_seconds",

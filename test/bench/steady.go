@@ -138,7 +138,7 @@ func (s *Steady) join(ctx context.Context, url string, number int) (*cloudmap.Re
 		}
 		cfg.PeerNotifications = &peernotify.Config{
 			Listen:  func() (net.PacketConn, error) { return conn, nil },
-			Contact: peernotify.Contact{Address: conn.LocalAddr().(*net.UDPAddr).AddrPort(), Token: peernotify.NewToken()},
+			Address: conn.LocalAddr().(*net.UDPAddr).AddrPort(),
 		}
 	}
 	return cloudmap.New(client, cfg)

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -21,12 +22,17 @@ type peers struct {
 	name  string
 	state *state.State
 
+	// keys are the public keys of the other live members that send notifications, as the last read showed them.
+	keys atomic.Pointer[map[string]string]
+
 	mu       sync.Mutex
 	schedule *peernotify.Scheduler
 	// transport is nil if peer notifications are disabled.
 	transport *peernotify.Transport
 	// written is the generation of the own record as last written, 0 before.
 	written int64
+	// round is the position of the next round of contacts (peernotify.Round).
+	round int
 	// failures is the number of failed reads in a row.
 	failures int
 	// silent are the clusters without peer notifications, since when, and those of the last log line.
@@ -49,7 +55,7 @@ const silenceThreshold = time.Minute
 func newPeers(cfg Config, name string, s *state.State) *peers {
 	p := &peers{cfg: cfg, log: cfg.Logger, name: name, state: s}
 	intervals := peernotify.Intervals{Poll: cfg.PollInterval, PollWithNotifications: cfg.PollIntervalWithNotifications}
-	if cfg.PeerNotifications != nil && !cfg.ReadOnly {
+	if cfg.PeerNotifications != nil {
 		intervals.Silence = cfg.PeerNotifications.Silence()
 		count := func(direction, result string) { cfg.Metrics.CountPeerNotification(name, direction, result) }
 		p.transport = peernotify.NewTransport(*cfg.PeerNotifications, p, count, cfg.Logger.WithName("peer-notifications"))
@@ -65,7 +71,23 @@ func (p *peers) run(ctx context.Context) {
 }
 
 // Listening implements peernotify.Handler: from now on the own record contains the contact.
-func (p *peers) Listening() { p.state.SetContact(p.cfg.PeerNotifications.Contact) }
+func (p *peers) Listening() { p.state.SetContact(p.cfg.PeerNotifications.Contact()) }
+
+// PeerKey implements peernotify.Handler.
+func (p *peers) PeerKey(clusterID string) string {
+	if keys := p.keys.Load(); keys != nil {
+		return (*keys)[clusterID]
+	}
+	return ""
+}
+
+// HandleUnknownPeer implements peernotify.Handler.
+func (p *peers) HandleUnknownPeer(m peernotify.Message) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.ReadSignal.Set()
+	return p.schedule.HandleUnknownPeer(m)
+}
 
 // HandleMessage implements peernotify.Handler.
 func (p *peers) HandleMessage(m peernotify.Message) string {
@@ -77,12 +99,13 @@ func (p *peers) HandleMessage(m peernotify.Message) string {
 
 // State implements peernotify.Handler: it returns the generation of the own record, for all other live clusters that listen.
 func (p *peers) State() (peernotify.Message, []peernotify.Contact) {
-	contacts := p.state.Contacts(p.cfg.PeerNotifications.Contact)
+	contacts := p.state.Contacts(p.cfg.PeerNotifications.Contact())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.written == 0 {
 		contacts = nil
 	}
+	contacts, p.round = peernotify.Round(contacts, p.round)
 	return peernotify.Message{ClusterSet: p.cfg.Identity.ClusterSetID, From: p.cfg.Identity.ClusterID, Generation: p.written}, contacts
 }
 
@@ -117,6 +140,11 @@ func (p *peers) readStarted() {
 func (p *peers) readEnded(whole bool, err error) {
 	now := time.Now()
 	others, urgent := p.state.Peers(now)
+	keys := map[string]string{}
+	for _, peer := range others {
+		keys[peer.ClusterID] = peer.Key
+	}
+	p.keys.Store(&keys)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if throttled := api.IsThrottled(err); !whole || throttled {

@@ -2,6 +2,7 @@ package cloudmap
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -44,8 +45,8 @@ func (n *network) config() *peernotify.Config {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.next++
-	contact := peernotify.Contact{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n.next >> 8), byte(n.next)}), 8479), Token: peernotify.NewToken()}
-	return &peernotify.Config{Contact: contact, Listen: func() (net.PacketConn, error) { return n.listen(contact.Address) }}
+	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n.next >> 8), byte(n.next)}), 8479)
+	return &peernotify.Config{Address: address, Listen: func() (net.PacketConn, error) { return n.listen(address) }}
 }
 
 func (n *network) listen(address netip.AddrPort) (net.PacketConn, error) {
@@ -64,7 +65,7 @@ func (n *network) block(configs ...*peernotify.Config) {
 	defer n.mu.Unlock()
 	clear(n.blocked)
 	for _, w := range configs {
-		n.blocked[w.Contact.Address] = true
+		n.blocked[w.Address] = true
 	}
 }
 
@@ -85,7 +86,7 @@ func (n *network) lost(to netip.AddrPort) bool {
 func (n *network) sent(w *peernotify.Config) [][]byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Clone(n.seen[w.Contact.Address])
+	return slices.Clone(n.seen[w.Address])
 }
 
 // send sends a datagram; one that has nowhere to go is lost.
@@ -463,32 +464,40 @@ func TestPeerNotificationsForged(t *testing.T) {
 		readsPerMinute := func(datagram func(i int64) []byte) int {
 			before := a.requests("DiscoverInstances")
 			for i := range int64(60_000) {
-				a.udp.send(victim.Contact.Address, datagram(i))
+				a.udp.send(victim.Address, datagram(i))
 				time.Sleep(time.Millisecond)
 			}
 			return a.requests("DiscoverInstances") - before
 		}
 		idle := readsPerMinute(func(int64) []byte { return nil })
-		notificationOf := func(from string, generation, sequence int64, token string) []byte {
-			return peernotify.Message{ClusterSet: "set1", From: from, Generation: generation, Sequence: sequence}.Encode(token)
+		// attacker is a reader of the registry, member the keys of cls2.
+		attacker, err := peernotify.NewKeys(make([]byte, peernotify.SecretSize))
+		if err != nil {
+			t.Fatal(err)
+		}
+		member := regs[1].cfg.PeerNotifications.Keys
+		notificationOf := func(keys *peernotify.Keys, from string, generation, sequence int64) []byte {
+			return keys.Encode(peernotify.Message{ClusterSet: "set1", From: from, Generation: generation, Sequence: sequence}, victim.Keys.Public())
 		}
 		copies := a.udp.sent(victim)
 		future := time.Now().UnixMilli() * 2
 		// The rate limit of each of three clusters is ten reads a second, with a burst of 40.
 		const limit = 60*10 + 40
+		// One message of an unknown sender is verified a second, with a burst of 5.
+		const unknown = 60 + 5
 		tests := map[string]struct {
 			datagram func(i int64) []byte
 			most     int
 		}{
-			"without the token": {func(i int64) []byte { return notificationOf("cls2", future+i, future+i, "guessed") }, idle},
-			"copies":            {func(i int64) []byte { return copies[int(i)%len(copies)] }, idle},
-			"from no cluster":   {func(i int64) []byte { return notificationOf(fmt.Sprint("x", i%50), future+i, i, victim.Contact.Token) }, idle + limit},
-			"in a member's name": {func(i int64) []byte {
-				return notificationOf("cls2", future+i, time.Now().UnixNano()+i, victim.Contact.Token)
-			}, idle + limit},
-			"in all members' names": {func(i int64) []byte {
-				return notificationOf(fmt.Sprint("cls", 2+i%2), future+i, time.Now().UnixNano()+i, victim.Contact.Token)
-			}, idle + limit},
+			"without a key of the registry": {func(i int64) []byte {
+				return attacker.Encode(peernotify.Message{ClusterSet: "set1", From: "cls2", Generation: future + i, Sequence: future + i}, attacker.Public())
+			}, idle},
+			"copies":                              {func(i int64) []byte { return copies[int(i)%len(copies)] }, idle},
+			"from no cluster":                     {func(i int64) []byte { return notificationOf(attacker, fmt.Sprint("x", i%50), future+i, i) }, idle + unknown},
+			"in another's name":                   {func(i int64) []byte { return notificationOf(attacker, "cls2", future+i, time.Now().UnixNano()+i) }, idle + unknown},
+			"by a member":                         {func(i int64) []byte { return notificationOf(member, "cls2", future+i, time.Now().UnixNano()+i) }, idle + limit},
+			"with the last sequence":              {func(int64) []byte { return notificationOf(attacker, "cls3", future, math.MaxInt64) }, idle + unknown},
+			"by a member, with the last sequence": {func(int64) []byte { return notificationOf(member, "cls2", future, math.MaxInt64) }, idle},
 		}
 		for name, tc := range tests {
 			got := readsPerMinute(tc.datagram)
@@ -509,8 +518,9 @@ func TestPeerNotificationsNeverComplete(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
 		regs := a.start(t, 2, nil)
 		before := a.requests("DiscoverInstances")
-		a.udp.send(regs[0].cfg.PeerNotifications.Contact.Address,
-			peernotify.Message{ClusterSet: "set1", From: "cls2", Generation: 1 << 62, Sequence: time.Now().UnixNano()}.Encode(regs[0].cfg.PeerNotifications.Contact.Token))
+		victim, member := regs[0].cfg.PeerNotifications, regs[1].cfg.PeerNotifications
+		a.udp.send(victim.Address, member.Keys.Encode(
+			peernotify.Message{ClusterSet: "set1", From: "cls2", Generation: 1 << 62, Sequence: time.Now().UnixNano() + 1}, victim.Keys.Public()))
 		time.Sleep(10 * time.Second)
 		if got := a.requests("DiscoverInstances") - before; got > 7+4+1 {
 			t.Errorf("%d reads in 10 s, want the 7 after a notification and the polls", got)

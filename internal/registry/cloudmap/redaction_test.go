@@ -61,7 +61,7 @@ func TestNoSecretsLogged(t *testing.T) {
 	for i := range 2 {
 		cfg := fast(mcs.Identity{ClusterID: fmt.Sprint("cls", i+1), ClusterSetID: "set1", UID: fmt.Sprint("uid-", i+1)})
 		cfg.PeerNotifications, cfg.Logger = udp.config(), logger.WithName(cfg.Identity.ClusterID)
-		secrets = append(secrets, cfg.PeerNotifications.Contact.Token)
+		secrets = append(secrets, string(cfg.Signer.Secret("peer notifications")))
 		client := c.clientFor(t, api.Config{Credentials: credentials})
 		reg, err := New(client, cfg)
 		if err != nil {
@@ -101,7 +101,7 @@ func TestNoSecretsLogged(t *testing.T) {
 	}
 	// A forged notification, and one that cannot be read.
 	for _, datagram := range []string{"garbage", "mcs1 set1 cls2 1 1 forged"} {
-		udp.send(regs[0].cfg.PeerNotifications.Contact.Address, []byte(datagram))
+		udp.send(regs[0].cfg.PeerNotifications.Address, []byte(datagram))
 	}
 	c.broken.Store(true)
 	within(t, time.Minute, "reading fails", func() bool { return regs[0].Report().Reading != nil })

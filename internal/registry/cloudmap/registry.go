@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -118,7 +119,10 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 	if err := checkConfig(cfg); err != nil {
 		return nil, err
 	}
-	cfg = withInternals(cfg)
+	cfg, err := withInternals(cfg)
+	if err != nil {
+		return nil, err
+	}
 	c := &components{cfg: cfg, log: cfg.Logger, client: client, control: newControl(client, cfg), state: state.New(cfg.state(client.Name()))}
 	c.notifier = engine.NewNotifier(c.state.AddResolved)
 	c.peers = newPeers(cfg, client.Name(), c.state)
@@ -190,9 +194,14 @@ func (c Config) state(clientName string) state.Config {
 		Identity: c.Identity, ClientName: clientName, Version: c.Version, ReadOnly: c.ReadOnly,
 		PollInterval: c.PollInterval, HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter, Silence: c.silence(),
 		Intervals: c.times.Intervals, InstancesPerNamespace: c.InstancesPerNamespace, WallClock: c.wall,
-		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined,
+		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined, AllowsContact: c.allowsContact,
 		Logger: c.Logger, Metrics: c.Metrics,
 	}
+}
+
+// allowsContact reports whether peer notifications may be sent to an address.
+func (c Config) allowsContact(address netip.Addr) bool {
+	return c.PeerNotifications == nil || c.PeerNotifications.Allows(address)
 }
 
 // silence is how long another cluster's record with this cluster's ID must not have changed until that cluster counts as dead.
@@ -216,8 +225,9 @@ func checkConfig(cfg Config) error {
 		engine.Duration{Field: "HeartbeatInterval", Value: cfg.HeartbeatInterval}, engine.Duration{Field: "StaleAfter", Value: cfg.StaleAfter})
 }
 
-// withInternals returns cfg with the intervals and the clock that only tests set.
-func withInternals(cfg Config) Config {
+// withInternals returns cfg with the intervals and the clock that only tests set, and with the keys for peer notifications, which are derived from the
+// signing key.
+func withInternals(cfg Config) (Config, error) {
 	// Heartbeats have to be seen well within the time after which their absence counts.
 	cfg.PollIntervalWithNotifications = max(cfg.PollInterval, min(cfg.PollIntervalWithNotifications, cfg.StaleAfter/4))
 	if cfg.times == (times{}) {
@@ -227,5 +237,13 @@ func withInternals(cfg Config) Config {
 		cfg.wall = time.Now
 	}
 	cfg.process = format.NewProcess(cfg.wall(), rand.Text())
-	return cfg
+	if cfg.PeerNotifications == nil || cfg.ReadOnly {
+		cfg.PeerNotifications = nil
+		return cfg, nil
+	}
+	notifications := *cfg.PeerNotifications
+	var err error
+	notifications.Keys, err = peernotify.NewKeys(cfg.Signer.Secret("peer notifications"))
+	cfg.PeerNotifications = &notifications
+	return cfg, err
 }

@@ -7,5 +7,5 @@
 // makes up for lost datagrams and reveals peers that went silent: while notifications arrive from every peer, the poll is slow,
 // otherwise it is fast.
 //
-// Message is the datagram, Scheduler decides when the registry is read, and Transport does the I/O.
+// Message is the datagram, Keys authenticate it, Scheduler decides when the registry is read, and Transport does the I/O.
 package peernotify

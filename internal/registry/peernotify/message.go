@@ -2,13 +2,12 @@ package peernotify
 
 import (
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,89 +18,85 @@ import (
 type Message struct {
 	// ClusterSet and From are IDs, DNS labels both.
 	ClusterSet, From string
+	// Key is the public key of From (Keys.Public).
+	Key string
 	// Generation is that of the last record that From wrote.
 	Generation int64
-	// Sequence grows with every message of a sender, so that receivers recognize replayed ones.
+	// Sequence is the sender's time in nanoseconds, and grows with every message of a sender, so that receivers recognize replayed ones.
 	Sequence int64
 }
 
 const (
 	// version is the first word of a datagram. A receiver of another version drops the datagram and polls.
-	version = "mcs-notify/1"
+	version = "mcs-notify/2"
 	// macSize is the number of bytes of the HMAC that are sent. 128 bits cannot be guessed.
 	macSize = 16
-	// MaxSize is the largest datagram that is decoded, in bytes. Encode makes at most 205: version 12, two IDs of 63, two
-	// numbers of 20, a code of 22, five spaces.
+	// MaxSize is the largest datagram that is decoded, in bytes. Encode makes at most 249: version 12, two IDs of 63, a key of 43, two
+	// numbers of 20, a code of 22, six spaces.
 	MaxSize = 256
 )
 
-// Reasons why a datagram is dropped.
-var (
-	ErrMalformed = errors.New("not a notification of version " + version)
-	ErrForged    = errors.New("the code does not match this cluster's token")
-)
+// ErrMalformed means that a datagram is not a notification.
+var ErrMalformed = errors.New("not a notification of version " + version)
 
-// Encode returns the datagram for the cluster that has published token: one line of words separated by single spaces. The last
-// word is an HMAC-SHA-256 of the rest, keyed with the token. Only a client that can read the registry knows the token.
+// encode returns the datagram for a cluster with which From shares a key: one line of words separated by single spaces. The last word is an
+// HMAC-SHA-256 of the rest.
 //
-//	mcs-notify/1 <clusterset> <from> <generation> <sequence> <code>
-func (m Message) Encode(token string) []byte {
-	text := fmt.Appendf(make([]byte, 0, MaxSize), "%s %s %s %d %d", version, m.ClusterSet, m.From, m.Generation, m.Sequence)
-	mac := hmac.New(sha256.New, []byte(token))
+//	mcs-notify/2 <clusterset> <from> <key> <generation> <sequence> <code>
+func (m Message) encode(shared []byte) []byte {
+	text := fmt.Appendf(make([]byte, 0, MaxSize), "%s %s %s %s %d %d", version, m.ClusterSet, m.From, m.Key, m.Generation, m.Sequence)
+	mac := hmac.New(sha256.New, shared)
 	mac.Write(text)
 	return base64.RawURLEncoding.AppendEncode(append(text, ' '), mac.Sum(nil)[:macSize])
 }
 
-// Decode reads a datagram from an untrusted sender. The error is ErrMalformed or ErrForged.
-func Decode(datagram []byte, token string) (Message, error) {
+// isSigned reports whether a datagram is the encoding of the message with a shared key. A message has one encoding: the comparison also rejects
+// other spellings of the numbers.
+func (m Message) isSigned(datagram, shared []byte) bool {
+	return hmac.Equal(m.encode(shared), datagram)
+}
+
+// decode reads a datagram from an untrusted sender. The sender is not verified yet (isSigned). The error is ErrMalformed.
+func decode(datagram []byte) (Message, error) {
 	if len(datagram) > MaxSize {
 		return Message{}, ErrMalformed
 	}
 	words := strings.Split(string(datagram), " ")
-	if len(words) != 6 || words[0] != version || mcs.ValidateClusterID(words[1]) != nil || mcs.ValidateClusterID(words[2]) != nil {
+	if len(words) != 7 || words[0] != version || mcs.ValidateClusterID(words[1]) != nil || mcs.ValidateClusterID(words[2]) != nil || !isKey(words[3]) {
 		return Message{}, ErrMalformed
 	}
-	m := Message{ClusterSet: words[1], From: words[2]}
+	m := Message{ClusterSet: words[1], From: words[2], Key: words[3]}
 	var err error
-	if m.Generation, err = strconv.ParseInt(words[3], 10, 64); err != nil {
+	if m.Generation, err = strconv.ParseInt(words[4], 10, 64); err != nil {
 		return Message{}, ErrMalformed
 	}
-	if m.Sequence, err = strconv.ParseInt(words[4], 10, 64); err != nil {
+	if m.Sequence, err = strconv.ParseInt(words[5], 10, 64); err != nil {
 		return Message{}, ErrMalformed
-	}
-	// A message has one encoding: the comparison checks the code and also rejects other spellings of the numbers.
-	if !hmac.Equal(m.Encode(token), datagram) {
-		return Message{}, ErrForged
 	}
 	return m, nil
 }
 
-// NewToken returns a random token that cannot be guessed.
-func NewToken() string { return rand.Text() }
-
 // Contact is published by a cluster so that the others can send it notifications.
 type Contact struct {
 	Address netip.AddrPort
-	Token   string
+	// Key is the cluster's public key (Keys.Public).
+	Key string
 }
 
-// String returns the contact as it is written to the registry: "10.10.0.5:8479 <token>", "[2001:db8::5]:8479 <token>".
-func (c Contact) String() string { return c.Address.String() + " " + c.Token }
-
-// tokenPattern also accepts tokens of other implementations.
-var tokenPattern = regexp.MustCompile(`^[0-9A-Za-z_-]{16,64}$`)
+// String returns the contact as it is written to the registry: "10.10.0.5:8479 <key>", "[2001:db8::5]:8479 <key>".
+func (c Contact) String() string { return c.Address.String() + " " + c.Key }
 
 // ParseContact reads a contact from the registry. It is untrusted input.
 func ParseContact(s string) (Contact, error) {
-	address, token, _ := strings.Cut(s, " ")
+	address, key, _ := strings.Cut(s, " ")
 	parsed, err := ParseAddress(address)
 	if err != nil {
 		return Contact{}, err
 	}
-	if !tokenPattern.MatchString(token) {
-		return Contact{}, errors.New("the token is not 16 to 64 letters, digits, '-' or '_'")
+	if !isKey(key) {
+		return Contact{}, errors.New("the key is not 32 bytes of X25519 in unpadded URL-safe base64")
 	}
-	return Contact{Address: parsed, Token: token}, nil
+	return Contact{Address: parsed, Key: key}, nil
 }
 
 // ParseAddress reads the IP address and port of a controller: 10.10.0.5:8479, [2001:db8::5]:8479. It refuses addresses that
@@ -120,6 +115,23 @@ func ParseAddress(s string) (netip.AddrPort, error) {
 		err = mcs.CheckPodAddress(parsed.Addr())
 	}
 	return parsed, err
+}
+
+// maxContacts is the number of contacts of one round. A thousand clusters get a notification in two rounds, 4 s, and so never become silent.
+const maxContacts = 512
+
+// Round returns the contacts of one round, at most maxContacts of them and one of each IP address, and the position of the next round: what the
+// records of a hostile member make every cluster send is bounded, in all and to one address. Contacts on one machine may share a loopback address.
+func Round(contacts []Contact, position int) (round []Contact, next int) {
+	slices.SortFunc(contacts, func(a, b Contact) int { return a.Address.Compare(b.Address) })
+	contacts = slices.CompactFunc(contacts, func(a, b Contact) bool { return a.Address.Addr() == b.Address.Addr() && !a.Address.Addr().IsLoopback() })
+	if len(contacts) <= maxContacts {
+		return contacts, 0
+	}
+	for i := range maxContacts {
+		round = append(round, contacts[(position+i)%len(contacts)])
+	}
+	return round, (position + maxContacts) % len(contacts)
 }
 
 // Reaches reports whether c may send to other: to a loopback address only from another one.

@@ -4,15 +4,30 @@ import (
 	"errors"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-const token = "TOKENTOKENTOKENTOKENTOKENT"
-
 var someMessage = Message{ClusterSet: "set1", From: "cls1", Generation: 1_795_212_000_123, Sequence: 1_795_212_000_123_456_789}
+
+// keysOf returns the keys of a cluster.
+func keysOf(id string) *Keys {
+	secret := make([]byte, SecretSize)
+	copy(secret[1:], id) // X25519 ignores three bits of the first byte
+	keys, err := NewKeys(secret)
+	if err != nil {
+		panic(err)
+	}
+	return keys
+}
+
+var sender, receiver = keysOf("cls1"), keysOf("cls2")
+
+// key is a public key.
+var key = sender.Public()
 
 func TestMessageRoundTrip(t *testing.T) {
 	long := Message{
@@ -21,73 +36,134 @@ func TestMessageRoundTrip(t *testing.T) {
 	}
 	for name, want := range map[string]Message{"typical": someMessage, "longest": long, "zero": {ClusterSet: "a", From: "b"}} {
 		t.Run(name, func(t *testing.T) {
-			datagram := want.Encode(token)
+			datagram := sender.Encode(want, receiver.Public())
 			if len(datagram) > MaxSize {
 				t.Errorf("%d bytes, want at most %d", len(datagram), MaxSize)
 			}
-			got, err := Decode(datagram, token)
-			if err != nil || got != want {
-				t.Errorf("%q is %+v, error %v; want %+v", datagram, got, err, want)
+			got, err := decode(datagram)
+			want.Key = key
+			if err != nil || got != want || !got.isSigned(datagram, receiver.with(got.Key)) {
+				t.Errorf("%q is %+v, error %v; want %+v, signed", datagram, got, err, want)
 			}
 		})
 	}
 }
 
 func TestDecodeRefuses(t *testing.T) {
-	good := string(someMessage.Encode(token))
-	if !strings.HasPrefix(good, "mcs-notify/1 set1 cls1 1795212000123 1795212000123456789 ") {
+	good := string(sender.Encode(someMessage, receiver.Public()))
+	if !strings.HasPrefix(good, "mcs-notify/2 set1 cls1 "+key+" 1795212000123 1795212000123456789 ") {
 		t.Fatalf("the datagram is %q", good)
 	}
 	another := someMessage
 	another.Generation++
+	code := func(datagram []byte) string { return string(datagram[strings.LastIndex(string(datagram), " "):]) }
+	malformed, forged := ErrMalformed, error(nil)
 	tests := map[string]struct {
 		datagram string
 		want     error
 	}{
-		"no bytes":              {"", ErrMalformed},
-		"garbage":               {"\x00\xff garbage", ErrMalformed},
-		"too large":             {good + strings.Repeat("A", MaxSize), ErrMalformed},
-		"another version":       {strings.Replace(good, "/1", "/2", 1), ErrMalformed},
-		"a word too few":        {good[:strings.LastIndex(good, " ")], ErrMalformed},
-		"a word too many":       {good + " more", ErrMalformed},
-		"no cluster ID":         {strings.Replace(good, "cls1", "Cls_1", 1), ErrMalformed},
-		"no clusterset ID":      {strings.Replace(good, "set1", "", 1), ErrMalformed},
-		"no generation":         {strings.Replace(good, "1795212000123 ", "x ", 1), ErrMalformed},
-		"too large a number":    {strings.Replace(good, "1795212000123 ", "9999999999999999999 ", 1), ErrMalformed},
-		"no sequence":           {strings.Replace(good, "1795212000123456789", "1e9", 1), ErrMalformed},
-		"another generation":    {strings.Replace(good, "1795212000123 ", "1795212000124 ", 1), ErrForged},
-		"another sender":        {strings.Replace(good, "cls1", "cls2", 1), ErrForged},
-		"another notation":      {strings.Replace(good, " 1795212000123 ", " +1795212000123 ", 1), ErrForged},
-		"another token":         {string(someMessage.Encode(NewToken())), ErrForged},
-		"without a code":        {good[:strings.LastIndex(good, " ")+1], ErrForged},
-		"the code of another":   {good[:strings.LastIndex(good, " ")] + string(another.Encode(token))[strings.LastIndex(good, " "):], ErrForged},
-		"a trailing newline":    {good + "\n", ErrForged},
-		"a code that is longer": {good + "AAAA", ErrForged},
+		"no bytes":                  {"", malformed},
+		"garbage":                   {"\x00\xff garbage", malformed},
+		"too large":                 {good + strings.Repeat("A", MaxSize), malformed},
+		"another version":           {strings.Replace(good, "/2", "/1", 1), malformed},
+		"a word too few":            {good[:strings.LastIndex(good, " ")], malformed},
+		"a word too many":           {good + " more", malformed},
+		"no cluster ID":             {strings.Replace(good, "cls1", "Cls_1", 1), malformed},
+		"no clusterset ID":          {strings.Replace(good, "set1", "", 1), malformed},
+		"no key":                    {strings.Replace(good, key, "key", 1), malformed},
+		"no generation":             {strings.Replace(good, "1795212000123 ", "x ", 1), malformed},
+		"too large a number":        {strings.Replace(good, "1795212000123 ", "9999999999999999999 ", 1), malformed},
+		"no sequence":               {strings.Replace(good, "1795212000123456789", "1e9", 1), malformed},
+		"another generation":        {strings.Replace(good, "1795212000123 ", "1795212000124 ", 1), forged},
+		"another sender":            {strings.Replace(good, "cls1", "cls2", 1), forged},
+		"another key":               {strings.Replace(good, key, keysOf("cls3").Public(), 1), forged},
+		"another notation":          {strings.Replace(good, " 1795212000123 ", " +1795212000123 ", 1), forged},
+		"for another receiver":      {string(sender.Encode(someMessage, keysOf("cls3").Public())), forged},
+		"without a code":            {good[:strings.LastIndex(good, " ")+1], forged},
+		"the code of another":       {good[:strings.LastIndex(good, " ")] + code(sender.Encode(another, receiver.Public())), forged},
+		"the code of a third party": {good[:strings.LastIndex(good, " ")] + code(keysOf("cls3").Encode(someMessage, receiver.Public())), forged},
+		"a trailing newline":        {good + "\n", forged},
+		"a code that is longer":     {good + "AA", forged},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got, err := Decode([]byte(tc.datagram), token); !errors.Is(err, tc.want) {
-				t.Errorf("%q is %+v, error %v; want %v", tc.datagram, got, err, tc.want)
+			got, err := decode([]byte(tc.datagram))
+			if !errors.Is(err, tc.want) {
+				t.Fatalf("%q is %+v, error %v; want %v", tc.datagram, got, err, tc.want)
+			}
+			if err == nil && got.isSigned([]byte(tc.datagram), receiver.with(got.Key)) {
+				t.Errorf("%q counts as signed", tc.datagram)
 			}
 		})
 	}
 }
 
-// FuzzDecode checks that Decode accepts only datagrams that Encode makes.
+// FuzzDecode checks that only datagrams that Encode makes count as signed.
 func FuzzDecode(f *testing.F) {
-	f.Add(someMessage.Encode(token))
-	f.Add(someMessage.Encode("another token"))
-	f.Add([]byte("mcs-notify/1 a b 0 0 "))
-	f.Add([]byte("mcs-notify/1  b 00 -0 AAAA"))
+	f.Add(sender.Encode(someMessage, receiver.Public()))
+	f.Add(sender.Encode(someMessage, keysOf("cls3").Public()))
+	f.Add([]byte("mcs-notify/2 a b " + key + " 0 0 "))
+	f.Add([]byte("mcs-notify/2  b " + key + " 00 -0 AAAA"))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
-		m, err := Decode(datagram, token)
-		if err == nil && string(m.Encode(token)) != string(datagram) {
-			t.Errorf("%q decodes to %+v, which encodes to %q", datagram, m, m.Encode(token))
+		m, err := decode(datagram)
+		if err != nil {
+			if m != (Message{}) {
+				t.Errorf("%q is refused, but the message is %+v", datagram, m)
+			}
+			return
 		}
-		if err != nil && m != (Message{}) {
-			t.Errorf("%q is refused, but the message is %+v", datagram, m)
+		if shared := receiver.agree(m.Key); shared != nil && m.isSigned(datagram, shared) && string(m.encode(shared)) != string(datagram) {
+			t.Errorf("%q decodes to %+v, which encodes to %q", datagram, m, m.encode(shared))
 		}
 	})
+}
+
+// TestKeys: two clusters share a key that no third one has, the same after a restart, and none is shared through a point of low order.
+func TestKeys(t *testing.T) {
+	shared := sender.with(receiver.Public())
+	if len(shared) == 0 || string(shared) != string(receiver.with(sender.Public())) || string(shared) != string(keysOf("cls1").with(receiver.Public())) {
+		t.Error("the two clusters have different keys")
+	}
+	if third := keysOf("cls3"); string(third.with(receiver.Public())) == string(shared) || string(third.with(sender.Public())) == string(shared) {
+		t.Error("a third cluster has the key")
+	}
+	zero := strings.Repeat("A", keyLength)
+	if !isKey(zero) || sender.with(zero) != nil || sender.Encode(someMessage, zero) != nil {
+		t.Error("a key is shared through the point zero")
+	}
+	if _, err := NewKeys([]byte("short")); err == nil {
+		t.Error("a short secret makes keys")
+	}
+}
+
+// TestRound: a round has one contact of an IP address, at most maxContacts, and rounds reach all in turn.
+func TestRound(t *testing.T) {
+	var contacts []Contact
+	for i := range 1200 {
+		contacts = append(contacts, Contact{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8479)})
+	}
+	for port := range 900 {
+		contacts = append(contacts, Contact{Address: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1000+port))})
+	}
+	sent := map[netip.Addr]int{}
+	position := 0
+	for range 3 {
+		var round []Contact
+		round, position = Round(slices.Clone(contacts), position)
+		if len(round) != maxContacts {
+			t.Fatalf("%d contacts in a round, want %d", len(round), maxContacts)
+		}
+		for _, c := range round {
+			sent[c.Address.Addr()]++
+		}
+	}
+	if len(sent) != 1201 || sent[netip.MustParseAddr("192.0.2.1")] > 2 {
+		t.Errorf("three rounds reach %d addresses, the repeated one %d times", len(sent), sent[netip.MustParseAddr("192.0.2.1")])
+	}
+	loopback := []Contact{{Address: netip.MustParseAddrPort("127.0.0.1:1")}, {Address: netip.MustParseAddrPort("127.0.0.1:2")}}
+	if round, next := Round(loopback, 0); len(round) != 2 || next != 0 {
+		t.Errorf("of two clusters on one machine the round has %v", round)
+	}
 }
 
 func TestParseContact(t *testing.T) {
@@ -96,22 +172,22 @@ func TestParseContact(t *testing.T) {
 		want    netip.AddrPort
 		wantErr string
 	}{
-		"IPv4":                {"10.10.0.5:8479 " + token, netip.MustParseAddrPort("10.10.0.5:8479"), ""},
-		"IPv6":                {"[2001:db8::5]:8479 " + token, netip.MustParseAddrPort("[2001:db8::5]:8479"), ""},
-		"IPv4 in IPv6":        {"[::ffff:10.10.0.5]:8479 " + token, netip.MustParseAddrPort("10.10.0.5:8479"), ""},
-		"loopback":            {"127.0.0.1:8479 " + token, netip.MustParseAddrPort("127.0.0.1:8479"), ""},
-		"a name":              {"example.com:8479 " + token, netip.AddrPort{}, "not an IP address and port"},
-		"no port":             {"10.10.0.5 " + token, netip.AddrPort{}, "not an IP address and port"},
-		"port 0":              {"10.10.0.5:0 " + token, netip.AddrPort{}, "no port"},
-		"unspecified":         {"0.0.0.0:8479 " + token, netip.AddrPort{}, "unspecified"},
-		"the metadata server": {"169.254.169.254:80 " + token, netip.AddrPort{}, "link-local"},
-		"link-local IPv6":     {"[fe80::1%eth0]:8479 " + token, netip.AddrPort{}, "zone"},
-		"multicast":           {"224.0.0.1:8479 " + token, netip.AddrPort{}, "multicast"},
-		"broadcast":           {"255.255.255.255:8479 " + token, netip.AddrPort{}, "broadcast"},
-		"disguised broadcast": {"[::ffff:255.255.255.255]:8479 " + token, netip.AddrPort{}, "broadcast"},
-		"no token":            {"10.10.0.5:8479", netip.AddrPort{}, "token"},
-		"a short token":       {"10.10.0.5:8479 abc", netip.AddrPort{}, "token"},
-		"an odd token":        {"10.10.0.5:8479 " + token + " " + token, netip.AddrPort{}, "token"},
+		"IPv4":                {"10.10.0.5:8479 " + key, netip.MustParseAddrPort("10.10.0.5:8479"), ""},
+		"IPv6":                {"[2001:db8::5]:8479 " + key, netip.MustParseAddrPort("[2001:db8::5]:8479"), ""},
+		"IPv4 in IPv6":        {"[::ffff:10.10.0.5]:8479 " + key, netip.MustParseAddrPort("10.10.0.5:8479"), ""},
+		"loopback":            {"127.0.0.1:8479 " + key, netip.MustParseAddrPort("127.0.0.1:8479"), ""},
+		"a name":              {"example.com:8479 " + key, netip.AddrPort{}, "not an IP address and port"},
+		"no port":             {"10.10.0.5 " + key, netip.AddrPort{}, "not an IP address and port"},
+		"port 0":              {"10.10.0.5:0 " + key, netip.AddrPort{}, "no port"},
+		"unspecified":         {"0.0.0.0:8479 " + key, netip.AddrPort{}, "unspecified"},
+		"the metadata server": {"169.254.169.254:80 " + key, netip.AddrPort{}, "link-local"},
+		"link-local IPv6":     {"[fe80::1%eth0]:8479 " + key, netip.AddrPort{}, "zone"},
+		"multicast":           {"224.0.0.1:8479 " + key, netip.AddrPort{}, "multicast"},
+		"broadcast":           {"255.255.255.255:8479 " + key, netip.AddrPort{}, "broadcast"},
+		"disguised broadcast": {"[::ffff:255.255.255.255]:8479 " + key, netip.AddrPort{}, "broadcast"},
+		"no key":              {"10.10.0.5:8479", netip.AddrPort{}, "key"},
+		"a short key":         {"10.10.0.5:8479 abc", netip.AddrPort{}, "key"},
+		"an odd key":          {"10.10.0.5:8479 " + key + " " + key, netip.AddrPort{}, "key"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +198,7 @@ func TestParseContact(t *testing.T) {
 				}
 				return
 			}
-			if want := (Contact{Address: tc.want, Token: token}); err != nil || got != want {
+			if want := (Contact{Address: tc.want, Key: key}); err != nil || got != want {
 				t.Errorf("%+v, error %v; want %+v", got, err, want)
 			}
 			if again, err := ParseContact(got.String()); err != nil || again != got {
@@ -133,8 +209,8 @@ func TestParseContact(t *testing.T) {
 }
 
 func FuzzParseContact(f *testing.F) {
-	f.Add("10.10.0.5:8479 " + token)
-	f.Add("[2001:db8::5]:8479 " + token)
+	f.Add("10.10.0.5:8479 " + key)
+	f.Add("[2001:db8::5]:8479 " + key)
 	f.Fuzz(func(t *testing.T, value string) {
 		c, err := ParseContact(value)
 		if err != nil {
@@ -148,7 +224,7 @@ func FuzzParseContact(f *testing.F) {
 
 func TestContactReaches(t *testing.T) {
 	contact := func(address string) Contact {
-		return Contact{Address: netip.MustParseAddrPort(address), Token: token}
+		return Contact{Address: netip.MustParseAddrPort(address), Key: key}
 	}
 	pod, loopback := contact("10.10.0.5:8479"), contact("127.0.0.1:8479")
 	for name, tc := range map[string]struct {

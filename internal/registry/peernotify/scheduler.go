@@ -59,8 +59,10 @@ func (c Config) Silence() time.Duration {
 // Peer is a cluster as the last read of the registry showed it.
 type Peer struct {
 	ClusterID string
-	// Token distinguishes processes of the cluster's controller. It is empty if the cluster sends no notifications.
-	Token string
+	// Key is the public key of the cluster. It is empty if the cluster sends no notifications.
+	Key string
+	// Process distinguishes processes of the cluster's controller.
+	Process string
 	// Generation is that of the cluster's record in the registry.
 	Generation int64
 	// Behind reports whether some of the cluster's content could not be read yet.
@@ -113,7 +115,12 @@ const (
 	ResultForeign     = "other_clusterset"
 	ResultReplayed    = "replayed"
 	ResultUnknownPeer = "unknown_peer"
+	ResultClock       = "wrong_clock"
 )
+
+// maxClockDifference is the largest difference of two clocks: AWS refuses requests of a client whose clock differs from its own by more than five
+// minutes (Signature Version 4), so two clusters differ by ten at most. A sequence beyond it would make later messages look like replays.
+const maxClockDifference = 10 * time.Minute
 
 // HandleMessage processes a notification and returns its result for metrics. NextRead may be earlier afterwards.
 func (s *Scheduler) HandleMessage(now time.Time, m Message) (result string) {
@@ -121,16 +128,27 @@ func (s *Scheduler) HandleMessage(now time.Time, m Message) (result string) {
 		return ResultForeign
 	}
 	p := s.peers[m.From]
-	if p == nil {
-		s.readNow = true // it may have joined; its generation cannot be compared with anything
-		return ResultUnknownPeer
-	}
-	if m.Sequence <= p.sequence {
+	switch difference := time.Duration(m.Sequence - now.UnixNano()); {
+	case p == nil:
+		return ResultUnknownPeer // it has left meanwhile
+	case difference > maxClockDifference || difference < -maxClockDifference:
+		return ResultClock
+	case m.Sequence <= p.sequence:
 		return ResultReplayed
 	}
 	p.sequence, p.notified = m.Sequence, now
 	s.expect(now, p, m.Generation)
 	return ResultOK
+}
+
+// HandleUnknownPeer processes a notification of a cluster that the last read did not show: it may have joined, or its controller may have another key. Its
+// generation cannot be compared with anything. It returns the result for metrics.
+func (s *Scheduler) HandleUnknownPeer(m Message) (result string) {
+	if m.ClusterSet != s.clusterSet || m.From == s.self {
+		return ResultForeign
+	}
+	s.readNow = true
+	return ResultUnknownPeer
 }
 
 // HandleOwnWrite records that this cluster has written a generation.
@@ -202,7 +220,7 @@ func (s *Scheduler) HandleReadSuccess(clusters []Peer, fastPoll bool) {
 			p = &peer{}
 			s.peers[c.ClusterID] = p
 		}
-		if p.Token != c.Token {
+		if p.Process != c.Process {
 			p.sequence, p.notified = 0, time.Time{} // another process, perhaps with another clock
 		}
 		p.Peer = c
@@ -270,7 +288,7 @@ func (s *Scheduler) silentAt() time.Time {
 const never = 24 * time.Hour
 
 func (p *peer) silentAt(silence time.Duration) time.Time {
-	if p.Token == "" || p.notified.IsZero() {
+	if p.Key == "" || p.notified.IsZero() {
 		return time.Time{}
 	}
 	return p.notified.Add(silence)

@@ -2,6 +2,7 @@ package peernotify
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -80,13 +81,13 @@ func (v *simulation) readIfDue() {
 	v.s.HandleReadStart(v.now)
 	var peers []Peer
 	for id := range v.writes {
-		peers = append(peers, Peer{ClusterID: id, Token: token, Generation: v.shown(id)})
+		peers = append(peers, Peer{ClusterID: id, Key: key, Generation: v.shown(id)})
 	}
 	v.s.HandleReadSuccess(peers, false)
 }
 
 func (v *simulation) notify(from string, generation int64) string {
-	v.sequence++
+	v.sequence = max(v.sequence+1, v.now.UnixNano())
 	return v.s.HandleMessage(v.now, Message{ClusterSet: "set1", From: from, Generation: generation, Sequence: v.sequence})
 }
 
@@ -270,24 +271,33 @@ func TestSchedulerGivesUp(t *testing.T) {
 
 func TestSchedulerHandleMessage(t *testing.T) {
 	tests := map[string]struct {
-		message  Message
-		want     string
-		wantRead bool
+		from, set  string
+		generation int64
+		ahead      time.Duration
+		want       string
+		wantRead   bool
 	}{
-		"a new generation":                 {Message{"set1", "b", 2, 100_000}, ResultOK, true},
-		"the generation that was read":     {Message{"set1", "b", 1, 100_000}, ResultOK, false},
-		"an older generation":              {Message{"set1", "b", -5, 100_000}, ResultOK, false},
-		"another clusterset":               {Message{"set2", "b", 2, 100_000}, ResultForeign, false},
-		"this cluster's own ID":            {Message{"set1", "a", 2, 100_000}, ResultForeign, false},
-		"an older sequence":                {Message{"set1", "b", 2, 1}, ResultReplayed, false},
-		"an unknown peer":                  {Message{"set1", "z", 2, 100_000}, ResultUnknownPeer, true},
-		"an unknown peer, huge generation": {Message{"set1", "z", 1 << 62, 1}, ResultUnknownPeer, true},
+		"a new generation":             {"b", "set1", 2, 0, ResultOK, true},
+		"the generation that was read": {"b", "set1", 1, 0, ResultOK, false},
+		"an older generation":          {"b", "set1", -5, 0, ResultOK, false},
+		"another clusterset":           {"b", "set2", 2, 0, ResultForeign, false},
+		"this cluster's own ID":        {"a", "set1", 2, 0, ResultForeign, false},
+		"an older sequence":            {"b", "set1", 2, -time.Minute, ResultReplayed, false},
+		"a clock that is ahead":        {"b", "set1", 2, maxClockDifference - 1, ResultOK, true},
+		"a sequence of the future":     {"b", "set1", 2, maxClockDifference + 1, ResultClock, false},
+		"the last sequence":            {"b", "set1", 2, math.MaxInt64, ResultClock, false},
+		"the first sequence":           {"b", "set1", 2, math.MinInt64, ResultClock, false},
+		"a member that has left":       {"z", "set1", 2, 0, ResultUnknownPeer, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			v := newSimulation(t, "b")
 			v.run(500 * time.Millisecond)
-			if got := v.s.HandleMessage(v.now, tc.message); got != tc.want {
+			message := Message{ClusterSet: tc.set, From: tc.from, Generation: tc.generation, Sequence: v.now.UnixNano() + int64(tc.ahead)}
+			if tc.ahead == math.MaxInt64 || tc.ahead == math.MinInt64 {
+				message.Sequence = int64(tc.ahead)
+			}
+			if got := v.s.HandleMessage(v.now, message); got != tc.want {
 				t.Errorf("%s, want %s", got, tc.want)
 			}
 			if got := !v.s.NextRead(v.now).After(v.now); got != tc.wantRead {
@@ -297,10 +307,40 @@ func TestSchedulerHandleMessage(t *testing.T) {
 	}
 }
 
+// TestSchedulerHandleUnknownPeer: a cluster that may have joined makes the registry be read; nothing else of its message counts.
+func TestSchedulerHandleUnknownPeer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		message  Message
+		want     string
+		wantRead bool
+	}{
+		"another ID":                 {Message{ClusterSet: "set1", From: "z", Generation: 2}, ResultUnknownPeer, true},
+		"another ID, last sequence":  {Message{ClusterSet: "set1", From: "z", Generation: 1 << 62, Sequence: math.MaxInt64}, ResultUnknownPeer, true},
+		"a known ID and another key": {Message{ClusterSet: "set1", From: "b", Generation: 1 << 62, Sequence: math.MaxInt64}, ResultUnknownPeer, true},
+		"another clusterset":         {Message{ClusterSet: "set2", From: "z"}, ResultForeign, false},
+		"this cluster's own ID":      {Message{ClusterSet: "set1", From: "a"}, ResultForeign, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newSimulation(t, "b")
+			v.run(500 * time.Millisecond)
+			if got := v.s.HandleUnknownPeer(tc.message); got != tc.want {
+				t.Errorf("%s, want %s", got, tc.want)
+			}
+			if got := !v.s.NextRead(v.now).After(v.now); got != tc.wantRead {
+				t.Errorf("read now: %v, want %v", got, tc.wantRead)
+			}
+			v.readIfDue()
+			if got := v.notify("b", 2); got != ResultOK {
+				t.Errorf("the next message of b is %s", got)
+			}
+		})
+	}
+}
+
 // TestSchedulerIgnoresReplay: a copy of the last datagram of a dead peer does not make it count as alive.
 func TestSchedulerIgnoresReplay(t *testing.T) {
 	v := newSimulation(t, "b")
-	last := Message{ClusterSet: "set1", From: "b", Generation: 1, Sequence: v.sequence + 1}
+	last := Message{ClusterSet: "set1", From: "b", Generation: 1, Sequence: v.now.UnixNano()}
 	if got := v.s.HandleMessage(v.now, last); got != ResultOK {
 		t.Fatalf("the first copy is %s", got)
 	}
@@ -316,14 +356,14 @@ func TestSchedulerIgnoresReplay(t *testing.T) {
 	}
 }
 
-// TestSchedulerAcceptsNewProcess has a peer restart with a clock that was set back: a new token begins a new sequence.
+// TestSchedulerAcceptsNewProcess has a peer restart with a clock that was set back: a new process begins a new sequence.
 func TestSchedulerAcceptsNewProcess(t *testing.T) {
 	v := newSimulation(t, "b")
-	message := Message{"set1", "b", 1, 1}
+	message := Message{ClusterSet: "set1", From: "b", Generation: 1, Sequence: v.now.Add(-time.Minute).UnixNano()}
 	if got := v.s.HandleMessage(v.now, message); got != ResultReplayed {
 		t.Fatalf("an old sequence is %s", got)
 	}
-	v.s.HandleReadSuccess([]Peer{{ClusterID: "b", Token: NewToken(), Generation: 1}}, false)
+	v.s.HandleReadSuccess([]Peer{{ClusterID: "b", Key: key, Process: "another", Generation: 1}}, false)
 	if silent := v.s.SilentPeers(v.now); len(silent) != 1 {
 		t.Errorf("the new process is not silent before its first notification")
 	}
@@ -398,7 +438,7 @@ func TestSchedulerRateLimit(t *testing.T) {
 	}{{1, 10}, {2, 10}, {40, 10}, {80, 5}, {100, 4}, {400, 4}, {50, 8}, {2, 10}} {
 		var peers []Peer
 		for i := range tc.clusters - 1 {
-			peers = append(peers, Peer{ClusterID: fmt.Sprint("m", i), Token: "t", Generation: 1})
+			peers = append(peers, Peer{ClusterID: fmt.Sprint("m", i), Key: "k", Generation: 1})
 		}
 		s.HandleReadSuccess(peers, false)
 		if got := s.limiter.Limit(); got != tc.want {

@@ -5,13 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 )
 
 const (
+	// A thousand clusters send 500 datagrams a second, and as many again while all of them write. More than that are dropped before anything
+	// is done with them, so that a flood costs little more than its reception.
+	datagramsPerSecond, datagramsBurst = 2_000, 2_000
+	// A verified message of an unknown sender makes the registry be read, which shows all clusters that have joined.
+	unknownPerSecond, unknownBurst = 1, 5
 	// rebindAfter is the pause after which Run retries to listen on its address: the process that uses it may be about to
 	// stop.
 	rebindAfter = 5 * time.Second
@@ -27,6 +35,7 @@ const (
 	ResultError     = "error"
 	ResultMalformed = "malformed"
 	ResultForged    = "bad_mac"
+	ResultLimited   = "limited"
 	ResultOversize  = "oversize"
 )
 
@@ -34,11 +43,22 @@ const (
 type Config struct {
 	// Listen opens the socket that sends and receives notifications.
 	Listen func() (net.PacketConn, error)
-	// Contact is published to the other clusters.
-	Contact Contact
+	// Address is published to the other clusters with the public key of Keys.
+	Address netip.AddrPort
+	Keys    *Keys
+	// Networks has the addresses that notifications are sent to; empty is all that can belong to a pod.
+	Networks []netip.Prefix
 	// SendInterval is the time between two notifications to a cluster, the same in all clusters; 0 is the constant SendInterval.
 	SendInterval time.Duration
 }
+
+// Allows reports whether notifications may be sent to an address.
+func (c Config) Allows(address netip.Addr) bool {
+	return len(c.Networks) == 0 || slices.ContainsFunc(c.Networks, func(n netip.Prefix) bool { return n.Contains(address) })
+}
+
+// Contact is published to the other clusters.
+func (c Config) Contact() Contact { return Contact{Address: c.Address, Key: c.Keys.Public()} }
 
 func (c Config) sendInterval() time.Duration {
 	if c.SendInterval == 0 {
@@ -51,8 +71,13 @@ func (c Config) sendInterval() time.Duration {
 type Handler interface {
 	// Listening is called when the socket is open: from then on the contact may be published.
 	Listening()
-	// HandleMessage processes a message with a valid code, and returns its result for metrics.
+	// PeerKey returns the public key of a member, "" if it has none or is not known.
+	PeerKey(clusterID string) string
+	// HandleMessage processes a message of a member, and returns its result for metrics.
 	HandleMessage(Message) (result string)
+	// HandleUnknownPeer processes a message of a sender that can read the registry and that is not known as a member yet: not with this ID, or
+	// not with this key. It returns the result for metrics.
+	HandleUnknownPeer(Message) (result string)
 	// State returns the message to send and its receivers. The Transport sets the sequence.
 	State() (Message, []Contact)
 }
@@ -64,13 +89,19 @@ type Transport struct {
 	// count counts notifications for metrics.
 	count func(direction, result string)
 	log   logr.Logger
+	// unknown limits the verification of messages from unknown senders, which costs some 100 microseconds each. all limits the work for all
+	// datagrams.
+	unknown, all *rate.Limiter
 	// sendNow requests that the state is sent.
 	sendNow chan struct{}
 }
 
 // NewTransport returns a Transport; Run opens its socket.
 func NewTransport(config Config, handler Handler, count func(direction, result string), log logr.Logger) *Transport {
-	return &Transport{config: config, handler: handler, count: count, log: log, sendNow: make(chan struct{}, 1)}
+	return &Transport{
+		config: config, handler: handler, count: count, log: log, sendNow: make(chan struct{}, 1),
+		unknown: rate.NewLimiter(unknownPerSecond, unknownBurst), all: rate.NewLimiter(datagramsPerSecond, datagramsBurst),
+	}
 }
 
 // Notify requests that the state is sent now. It does not block.
@@ -133,13 +164,17 @@ func (t *Transport) send(ctx context.Context, conn net.PacketConn) {
 		message, contacts := t.handler.State()
 		message.Sequence = sequence
 		for _, contact := range contacts {
-			t.count(Sent, sendTo(conn, message, contact))
+			t.count(Sent, t.sendTo(conn, message, contact))
 		}
 	}
 }
 
-func sendTo(conn net.PacketConn, message Message, contact Contact) (result string) {
-	if _, err := conn.WriteTo(message.Encode(contact.Token), net.UDPAddrFromAddrPort(contact.Address)); err != nil {
+func (t *Transport) sendTo(conn net.PacketConn, message Message, contact Contact) (result string) {
+	datagram := t.config.Keys.Encode(message, contact.Key)
+	if datagram == nil {
+		return ResultError
+	}
+	if _, err := conn.WriteTo(datagram, net.UDPAddrFromAddrPort(contact.Address)); err != nil {
 		return ResultError // only counted: the next notification follows
 	}
 	return ResultOK
@@ -163,17 +198,34 @@ func (t *Transport) receive(ctx context.Context, conn net.PacketConn) {
 }
 
 func (t *Transport) handleDatagram(datagram []byte) (result string) {
+	if !t.all.Allow() {
+		return ResultLimited
+	}
 	if len(datagram) > MaxSize {
 		return ResultOversize
 	}
-	message, err := Decode(datagram, t.config.Contact.Token)
-	switch {
-	case errors.Is(err, ErrForged):
-		return ResultForged
-	case err != nil:
+	message, err := decode(datagram)
+	if err != nil {
 		return ResultMalformed
 	}
+	if message.Key != t.handler.PeerKey(message.From) {
+		return t.handleUnknown(message, datagram)
+	}
+	if !message.isSigned(datagram, t.config.Keys.with(message.Key)) {
+		return ResultForged
+	}
 	return t.handler.HandleMessage(message)
+}
+
+// handleUnknown handles a message of a sender that is not known as a member with this key. A cluster that joins is one.
+func (t *Transport) handleUnknown(message Message, datagram []byte) (result string) {
+	if !t.unknown.Allow() {
+		return ResultLimited
+	}
+	if shared := t.config.Keys.agree(message.Key); shared == nil || !message.isSigned(datagram, shared) {
+		return ResultForged
+	}
+	return t.handler.HandleUnknownPeer(message)
 }
 
 // ListenUDP opens a socket on address, such as ":8479": of both IP families if the address has no host.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"go.uber.org/goleak"
+	"golang.org/x/time/rate"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,6 +27,8 @@ type testHandler struct {
 	listening int
 	received  chan Message
 	counts    map[string]int
+	keys      map[string]string
+	unknown   []Message
 }
 
 func newTestHandler(t *testing.T, from string) *testHandler {
@@ -35,6 +39,15 @@ func (h *testHandler) Listening() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.listening++
+}
+
+func (h *testHandler) PeerKey(id string) string { return h.keys[id] }
+
+func (h *testHandler) HandleUnknownPeer(m Message) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unknown = append(h.unknown, m)
+	return ResultUnknownPeer
 }
 
 func (h *testHandler) HandleMessage(m Message) string {
@@ -89,19 +102,23 @@ func runTransport(t *testing.T, transport *Transport) {
 func TestTransport(t *testing.T) {
 	for name, address := range map[string]string{"IPv4": "127.0.0.1:0", "IPv6": "[::1]:0"} {
 		t.Run(name, func(t *testing.T) {
-			listen := func() (net.PacketConn, Contact) {
+			listen := func(id string) (net.PacketConn, Config) {
 				conn, err := ListenUDP(address)
 				if err != nil {
 					t.Skipf("this machine has no %s: %v", name, err)
 				}
-				return conn, Contact{Address: netip.MustParseAddrPort(conn.LocalAddr().String()), Token: NewToken()}
+				return conn, Config{
+					Listen: func() (net.PacketConn, error) { return conn, nil }, Address: netip.MustParseAddrPort(conn.LocalAddr().String()), Keys: keysOf(id),
+				}
 			}
-			connA, contactA := listen()
-			connB, contactB := listen()
+			_, configA := listen("a")
+			_, configB := listen("b")
 			a, b := newTestHandler(t, "a"), newTestHandler(t, "b")
-			a.receivers, b.receivers = []Contact{contactB}, []Contact{contactA}
-			transportA := NewTransport(Config{Listen: func() (net.PacketConn, error) { return connA, nil }, Contact: contactA}, a, a.count, logr.Discard())
-			transportB := NewTransport(Config{Listen: func() (net.PacketConn, error) { return connB, nil }, Contact: contactB}, b, b.count, logr.Discard())
+			a.receivers, b.receivers = []Contact{configB.Contact()}, []Contact{configA.Contact()}
+			a.keys = map[string]string{"b": configB.Keys.Public()}
+			b.keys = map[string]string{"a": configA.Keys.Public()}
+			transportA := NewTransport(configA, a, a.count, logr.Discard())
+			transportB := NewTransport(configB, b, b.count, logr.Discard())
 			runTransport(t, transportA)
 			runTransport(t, transportB)
 			first := b.waitForGeneration(1) // sent at the first interval
@@ -116,13 +133,14 @@ func TestTransport(t *testing.T) {
 			if a.listening != 1 || a.counted("sent ok") == 0 || a.counted("received ok") == 0 {
 				t.Errorf("Listening was called %d times, counts %v", a.listening, a.counts)
 			}
-			connC, _ := listen()
+			connC, configC := listen("c")
 			t.Cleanup(func() { _ = connC.Close() })
 			for key, datagram := range map[string][]byte{
 				"received malformed": []byte("hello"), "received oversize": make([]byte, 1_000),
-				"received bad_mac": someMessage.Encode(NewToken()),
+				"received bad_mac":      withCode(configC.Keys.Encode(Message{ClusterSet: "set1", From: "a"}, configB.Keys.Public()), configA.Keys.Public()),
+				"received unknown_peer": configC.Keys.Encode(Message{ClusterSet: "set1", From: "a"}, configB.Keys.Public()),
 			} {
-				if _, err := connC.WriteTo(datagram, net.UDPAddrFromAddrPort(contactB.Address)); err != nil {
+				if _, err := connC.WriteTo(datagram, net.UDPAddrFromAddrPort(configB.Address)); err != nil {
 					t.Fatal(err)
 				}
 				for deadline := time.Now().Add(20 * time.Second); b.counted(key) == 0; time.Sleep(time.Millisecond) {
@@ -130,6 +148,61 @@ func TestTransport(t *testing.T) {
 						t.Fatalf("no %s among %v", key, b.counts)
 					}
 				}
+			}
+		})
+	}
+}
+
+// withCode returns a datagram that names another sender's key.
+func withCode(datagram []byte, key string) []byte {
+	words := strings.Split(string(datagram), " ")
+	words[3] = key
+	return []byte(strings.Join(words, " "))
+}
+
+// TestTransportLimits: a flood is dropped, of unknown senders soon, and a known sender is heard again afterwards.
+func TestTransportLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTestHandler(t, "b")
+		a, unknown, b := keysOf("a"), keysOf("c"), keysOf("b")
+		h.keys = map[string]string{"a": a.Public()}
+		transport := NewTransport(Config{Keys: b}, h, h.count, logr.Discard())
+		handle := func(n int, datagram []byte) map[string]int {
+			results := map[string]int{}
+			for range n {
+				results[transport.handleDatagram(datagram)]++
+			}
+			return results
+		}
+		known := a.Encode(Message{ClusterSet: "set1", From: "a", Sequence: 1}, b.Public())
+		if got := handle(1000, unknown.Encode(Message{ClusterSet: "set1", From: "c"}, b.Public())); got[ResultUnknownPeer] != unknownBurst || got[ResultLimited] != 1000-unknownBurst {
+			t.Errorf("unknown senders: %v", got)
+		}
+		if got := handle(1, known); got[ResultOK] != 1 {
+			t.Errorf("a known sender meanwhile: %v", got)
+		}
+		if got := handle(10_000, []byte("garbage")); got[ResultMalformed] > datagramsBurst || got[ResultLimited] < 10_000-datagramsBurst {
+			t.Errorf("a flood: %v", got)
+		}
+		time.Sleep(time.Second)
+		if got := handle(1, known); got[ResultOK] != 1 {
+			t.Errorf("a known sender after the flood: %v", got)
+		}
+	})
+}
+
+// BenchmarkFlood is the cost of a datagram of a flood that is handled, and of one that is dropped.
+func BenchmarkFlood(b *testing.B) {
+	receiver, known := keysOf("b"), keysOf("a")
+	forged := withCode(keysOf("c").Encode(someMessage, receiver.Public()), known.Public())
+	for name, limit := range map[string]rate.Limit{"handled": rate.Inf, "dropped": 0} {
+		b.Run(name, func(b *testing.B) {
+			h := newTestHandler(nil, "b")
+			h.keys = map[string]string{"cls1": known.Public()}
+			transport := NewTransport(Config{Keys: receiver}, h, h.count, logr.Discard())
+			transport.all = rate.NewLimiter(limit, 1)
+			for b.Loop() {
+				transport.handleDatagram(forged)
 			}
 		})
 	}

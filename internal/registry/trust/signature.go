@@ -4,6 +4,7 @@ package trust
 
 import (
 	"crypto/ed25519"
+	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -129,6 +130,15 @@ func NewSigner(seed, previous []byte) (*Signer, error) {
 
 // Key returns the public key.
 func (s *Signer) Key() Key { return s.key }
+
+// Secret returns 32 secret bytes for another purpose than signatures, always the same ones for a key. They reveal nothing of it.
+func (s *Signer) Secret(purpose string) []byte {
+	secret, err := hkdf.Key(sha256.New, s.private.Seed(), nil, purpose, sha256.Size)
+	if err != nil {
+		panic(err) // only for more bytes than HKDF makes
+	}
+	return secret
+}
 
 // Keys returns the public key and, if there is one, the public key that was replaced by it.
 func (s *Signer) Keys() []Key {

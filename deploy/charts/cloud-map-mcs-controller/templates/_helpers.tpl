@@ -73,6 +73,7 @@ capabilities:
   "peer-notifications" (ternary "" "false" $v.peerNotifications.enabled)
   "peer-notification-bind-address" (ternary "" (printf ":%d" (int $v.peerNotifications.port)) (eq (int $v.peerNotifications.port) 8479))
   "peer-notification-advertise-address" $v.peerNotifications.advertiseAddress
+  "peer-notification-networks" (join "," $v.peerNotifications.networks)
   "aws-region" $v.aws.region
   "aws-endpoint" $v.aws.endpoint
   "aws-role-arn" $v.aws.roleArn

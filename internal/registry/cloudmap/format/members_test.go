@@ -44,6 +44,9 @@ func testMember() Member {
 	return r
 }
 
+// notifyKey is a public key for peer notifications.
+var notifyKey = strings.Repeat("A", 43)
+
 func TestMemberRoundTrip(t *testing.T) {
 	full := testMember()
 	full.ClusterID, full.ClusterSetID = strings.Repeat("c", 63), strings.Repeat("s", 63)
@@ -51,7 +54,7 @@ func TestMemberRoundTrip(t *testing.T) {
 	for i := range full.Pages {
 		full.Pages[i] = Digest([]byte{byte(i)})
 	}
-	full.Contact = peernotify.Contact{Address: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"), Token: peernotify.NewToken()}
+	full.Contact = peernotify.Contact{Address: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"), Key: notifyKey}
 	full.Key, full.Process, full.Farewell = theRotatedSigner.Key(), NewProcess(time.Now(), "ABCDEFGHIJKLMNOPQRSTUVWXYZ"), true
 	full.Succession = theRotatedSigner.Succession(full.ClusterSetID, full.ClusterID)
 	none := testMember()
@@ -210,7 +213,7 @@ func TestParseMember_RejectsInvalid(t *testing.T) {
 
 // TestParseMember_IgnoresInvalidContact: a record with an invalid contact is used without the contact.
 func TestParseMember_IgnoresInvalidContact(t *testing.T) {
-	for _, value := range []string{"nowhere", "224.0.0.1:53 " + peernotify.NewToken(), "10.0.0.1:8479", "10.0.0.1:8479 short"} {
+	for _, value := range []string{"nowhere", "224.0.0.1:53 " + notifyKey, "10.0.0.1:8479", "10.0.0.1:8479 short"} {
 		instance := testMember().Instance(theSigner)
 		instance.Attributes[AttrNotify] = value
 		instance = Sign(instance, theSigner)

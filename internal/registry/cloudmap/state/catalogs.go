@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -53,6 +54,8 @@ type catalogs struct {
 	liveness *registry.Liveness
 	// refused is called for each version of a record that is refused.
 	refused func()
+	// allowsContact reports whether peer notifications may be sent to an address.
+	allowsContact func(netip.Addr) bool
 
 	// synced is set by the first whole read of the members, proven when isSynced.
 	synced, proven bool
@@ -140,7 +143,7 @@ func newCatalogs(cfg Config) *catalogs {
 	c := &catalogs{
 		identity: cfg.Identity, registry: cfg.ClientName, poll: cfg.PollInterval, staleAfter: cfg.StaleAfter, keyring: cfg.Keyring,
 		clusters: map[string]*catalog{}, liveness: registry.NewLiveness(cfg.Identity.ClusterID, cfg.StaleAfter),
-		refused: func() { cfg.Metrics.CountRefusedRecord(cfg.ClientName) },
+		refused: func() { cfg.Metrics.CountRefusedRecord(cfg.ClientName) }, allowsContact: cfg.AllowsContact,
 	}
 	if cfg.Signer != nil {
 		for _, key := range cfg.Signer.Keys() {
@@ -736,7 +739,7 @@ func (c *catalogs) list() []registry.Member {
 			Joined:    cluster.record.Joined,
 			Heartbeat: cluster.record.HeartbeatTime(),
 			Stale:     c.liveness.IsStale(id),
-			Problems:  cluster.problems(),
+			Problems:  append(c.contactProblems(cluster), cluster.problems()...),
 		})
 	}
 	return members
@@ -748,6 +751,15 @@ func (c *catalog) key() string {
 		return ""
 	}
 	return c.record.Key.String()
+}
+
+// contactProblems returns why a cluster gets no peer notifications although its record has a usable address, one line or none.
+func (c *catalogs) contactProblems(cluster *catalog) []string {
+	address := cluster.record.Contact.Address
+	if !address.IsValid() || c.allowsContact(address.Addr()) {
+		return nil
+	}
+	return []string{fmt.Sprintf("it gets no peer notifications from here: its address %s is not in --peer-notification-networks of this cluster", address)}
 }
 
 // problems are what is wrong with a cluster's records, one line each.

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -29,6 +30,8 @@ type Config struct {
 	// Process is the Process of the own record. Joined is when the cluster joined under this identity, zero if it never did.
 	Process string
 	Joined  time.Time
+	// AllowsContact reports whether peer notifications may be sent to an address.
+	AllowsContact func(netip.Addr) bool
 	// InstancesPerNamespace is the quota of the account that owns the control namespace.
 	InstancesPerNamespace int
 	// WallClock returns the time that other clusters' clocks are compared with.

@@ -41,6 +41,7 @@ func testConfig() Config {
 	return Config{
 		Identity: cls1, Signer: signerOf(cls1.UID), Keyring: newKeyring(), Process: "1-own", WallClock: time.Now, Logger: logr.Discard(),
 		StaleAfter: 2 * time.Minute, PollInterval: time.Second, HeartbeatInterval: 12 * time.Second, Intervals: Intervals{Settle: 2 * time.Second},
+		AllowsContact: func(netip.Addr) bool { return true },
 	}
 }
 

@@ -112,7 +112,7 @@ func (s *State) Contacts(own peernotify.Contact) (contacts []peernotify.Contact)
 		return nil
 	}
 	for id, cluster := range s.catalogs.clusters {
-		if id != s.cfg.Identity.ClusterID && s.catalogs.live(id) && own.Reaches(cluster.record.Contact) {
+		if id != s.cfg.Identity.ClusterID && s.catalogs.live(id) && own.Reaches(cluster.record.Contact) && s.cfg.AllowsContact(cluster.record.Contact.Address.Addr()) {
 			contacts = append(contacts, cluster.record.Contact)
 		}
 	}
@@ -129,7 +129,7 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 		own := id == s.cfg.Identity.ClusterID
 		if s.catalogs.live(id) && (!own || s.claim.state == Held) {
 			peers = append(peers, peernotify.Peer{
-				ClusterID: id, Token: cluster.record.Contact.Token, Generation: cluster.record.Generation, Behind: cluster.behind(now),
+				ClusterID: id, Key: cluster.record.Contact.Key, Process: cluster.record.Process, Generation: cluster.record.Generation, Behind: cluster.behind(now),
 			})
 		}
 	}
