@@ -23,8 +23,9 @@ type leaver struct{ *components }
 // the last writes of the previous process.
 const aliveAfter = 2
 
-// farewellPolls is the number of polls for which the last cluster of a clusterset keeps the farewells.
-const farewellPolls = 3
+// farewellPolls is the number of polls for which the last cluster of a clusterset keeps the farewells: there are only registries that import from this
+// one then, and these poll without peer notifications.
+const farewellPolls = 5
 
 // leaveTimeout bounds leave.
 func (r *leaver) leaveTimeout() time.Duration {
@@ -48,7 +49,7 @@ func (r *leaver) leave(ctx context.Context) error {
 	steps := []func() error{
 		func() (err error) { place, err = r.removeRecords(ctx); return err },
 		func() error { return r.view.Leave(ctx) },
-		func() error { return r.control.leave(ctx, place, farewellPolls*r.cfg.PollIntervalWithNotifications) },
+		func() error { return r.control.leave(ctx, place, farewellPolls*r.cfg.PollInterval) },
 	}
 	for _, step := range steps {
 		if err := r.retry(ctx, step); err != nil {
