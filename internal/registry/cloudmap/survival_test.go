@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -225,6 +226,51 @@ func TestSurvival_RecordKeptOverwritten(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	})
+}
+
+// TestSurvival_ForgedRecordIsReported: a forged record that its victim replaces before another cluster reads it is reported by the victim.
+func TestSurvival_ForgedRecordIsReported(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		victim := w.begin(cls1, nil)
+		publish(t, victim.Registry, webExport("cls1", 0, 1))
+		w.until(time.Minute, "it is exported", isExported(t, victim.Registry, webKey(0)))
+		time.Sleep(time.Minute)
+		problem := func() string {
+			for _, m := range membersOf(victim.Registry) {
+				if i := slices.IndexFunc(m.Problems, registry.IsRefused); m.ClusterID == "cls1" && i >= 0 {
+					return m.Problems[i]
+				}
+			}
+			return ""
+		}
+		for _, forge := range []func(){
+			func() { v.forge(func(r *format.Member) { r.Pages, r.Heartbeat = format.Digests{}, r.Heartbeat+1e6 }) },
+			func() {
+				admin, members := v.service(format.MembersService)
+				unsigned := map[string]string{format.AttrClusterID: "cls1"}
+				if _, err := admin.RegisterInstance(t.Context(), members.ID, api.Instance{ID: "cls1", Attributes: unsigned}); err != nil {
+					t.Fatal(err)
+				}
+			},
+		} {
+			if text := problem(); text != "" {
+				t.Errorf("before: %s", text)
+			}
+			forge()
+			time.Sleep(30 * time.Second)
+			if text := problem(); !strings.Contains(text, "s ago") {
+				t.Errorf("after 30 s the problem is %q, want the refused record with its age", text)
+			}
+			time.Sleep(2 * time.Hour)
+		}
+		if text := problem(); text != "" {
+			t.Errorf("after two hours: %s", text)
+		}
+		victim.kill()
 	})
 }
 

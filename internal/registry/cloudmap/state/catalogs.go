@@ -49,8 +49,9 @@ type catalogs struct {
 	registry         string
 	poll, staleAfter time.Duration
 	keyring          *trust.Keyring
-	// authors are those of the own records: this process and those before it.
+	// authors are those of the own records: this process and those before it. ownKeys are the keys of this cluster.
 	authors  []format.Author
+	ownKeys  []trust.Key
 	liveness *registry.Liveness
 	// refused is called for each version of a record that is refused.
 	refused func()
@@ -91,6 +92,9 @@ type catalog struct {
 	beats bool
 	// isUntracked is set from the first record until the next read of the members: liveness does not have the cluster yet.
 	isUntracked bool
+	// refusal is why a record under this cluster's own ID was refused last, nil if none was, and refusedAt when. This cluster has replaced it since.
+	refusal   error
+	refusedAt time.Time
 	// lastSeen is when the record was last seen to change.
 	lastSeen time.Time
 	pages    [format.PageCount]pageState
@@ -146,7 +150,8 @@ func newCatalogs(cfg Config) *catalogs {
 		refused: func() { cfg.Metrics.CountRefusedRecord(cfg.ClientName) }, allowsContact: cfg.AllowsContact,
 	}
 	if cfg.Signer != nil {
-		for _, key := range cfg.Signer.Keys() {
+		c.ownKeys = cfg.Signer.Keys()
+		for _, key := range c.ownKeys {
 			c.addAuthor(format.Author{ClusterSetID: cfg.Identity.ClusterSetID, ClusterID: cfg.Identity.ClusterID, UID: cfg.Identity.UID, Key: key})
 		}
 	}
@@ -244,9 +249,19 @@ func (c *catalogs) parse(cluster *catalog, instance api.Instance) (differs bool)
 // ownMember takes in the record with this cluster's ID if it counts, and reports whether it is a new heartbeat.
 func (c *catalogs) ownMember(now time.Time, instance api.Instance, mine func(format.Member) bool, changed engine.Keys) bool {
 	own := c.cluster(instance.ID)
-	c.parse(own, instance)
+	differs := c.parse(own, instance)
 	r := own.parsed
-	if own.parseErr != nil || !mine(r) {
+	switch {
+	case own.parseErr != nil:
+		own.refusal, own.refusedAt = own.parseErr, now
+		return false
+	case !mine(r) && !slices.Contains(c.ownKeys, r.Key):
+		own.refusal, own.refusedAt = fmt.Errorf("another cluster has signed it with key %s", r.Key), now
+		if differs {
+			c.refused()
+		}
+		return false
+	case !mine(r):
 		return false
 	}
 	c.addAuthor(r.Author())
@@ -768,6 +783,10 @@ func (c *catalog) problems() []string {
 	if c.problem != "" {
 		lines = append(lines, c.problem)
 	}
+	if since := time.Since(c.refusedAt); c.refusal != nil && since < refusalLifetime {
+		lines = append(lines, registry.RefusedProblem("the member record", fmt.Errorf("%w; it was there %s ago, and this cluster writes its own again",
+			c.refusal, since.Round(time.Second))))
+	}
 	if c.record.ContactProblem != "" {
 		lines = append(lines, c.record.ContactProblem)
 	}
@@ -786,6 +805,9 @@ func (c *catalog) problems() []string {
 	}
 	return lines
 }
+
+// refusalLifetime is how long a record that was refused under the own ID is reported after it was replaced.
+const refusalLifetime = time.Hour
 
 // live reports whether a cluster has a record with recent heartbeats.
 func (c *catalogs) live(id string) bool {

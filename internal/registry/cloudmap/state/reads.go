@@ -20,6 +20,8 @@ type Reads struct {
 	audited, auditAt time.Time
 	// leftovers is set if the last audit found pages.
 	leftovers bool
+	// refusalLogged is when a refused record under the own ID was logged last.
+	refusalLogged time.Time
 	// ownCopy is the copy of the own record that the last audit found, nil if there was none.
 	ownCopy *format.Member
 }
@@ -201,6 +203,7 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 		s.catalogs.unannounced()
 	}
 	s.catalogs.members(now, instances, s.counts, changed)
+	s.logRefusal(now)
 	if s.catalogs.newProcess && s.claim.state == Held {
 		s.auditSoon() // it reads the pages of this cluster now, and may be the first to notice that another writer removed some
 	}
@@ -208,6 +211,17 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	s.countClusterSet(len(instances))
 	s.logMembers()
 }
+
+// logRefusal logs at intervals that another writer stores records under this cluster's ID. The caller holds s.mu.
+func (s *Reads) logRefusal(now time.Time) {
+	if own := s.catalogs.own(); own != nil && own.refusal != nil && own.refusedAt.Equal(now) && now.Sub(s.refusalLogged) >= refusalLogInterval {
+		s.refusalLogged = now
+		s.log.Error(own.refusal, "Refused the member record under this cluster's ID; writing this cluster's again", "cluster", s.cfg.Identity.ClusterID)
+	}
+}
+
+// refusalLogInterval is the shortest time between two log lines about refused records under the own ID.
+const refusalLogInterval = time.Minute
 
 // counts reports whether a record with this cluster's ID counts: once this cluster holds the ID, only those that this process wrote. The caller
 // holds s.mu.
