@@ -65,6 +65,7 @@ func (r *reader) poll(ctx context.Context) (whole bool, err error) {
 		return true, r.readOthers(ctx, place)
 	}
 	shown := format.FindMember(instances, r.cfg.Identity)
+	r.readProofIfDue(ctx, place, shown)
 	if err := r.auditIfDue(ctx, place, shown, changed); err != nil {
 		r.notifier.Notify(changed)
 		return true, cmp.Or(err, r.readPages(ctx, place))
@@ -90,6 +91,16 @@ func (r *reader) readMembers(ctx context.Context) (controlPlace, []api.Instance,
 		return place, nil, fmt.Errorf("the clusterset has %d members or more, of which AWS Cloud Map shows only a part", api.MaxDiscovered)
 	}
 	return place, instances, nil
+}
+
+// readProofIfDue reads the own catalog if another cluster has this ID by its record.
+func (r *reader) readProofIfDue(ctx context.Context, place controlPlace, shown *format.Member) {
+	if !r.state.Reads.IsProofDue(time.Now(), shown) {
+		return
+	}
+	if stored, err := r.readOwnPages(ctx, place); err == nil { // a failure is no proof, and is tried again
+		r.state.Reads.ObserveProof(time.Now(), stored)
+	}
 }
 
 // auditIfDue reads all own pages if that is due.

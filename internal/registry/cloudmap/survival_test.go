@@ -274,6 +274,58 @@ func TestSurvival_ForgedRecordIsReported(t *testing.T) {
 	})
 }
 
+// TestSurvival_ForgedRecordOfNewCluster: a member keeps a forged record under the ID of a cluster that is not there yet. The catalog does not show its key,
+// so the cluster joins, and is imported. A cluster that is there by its catalog keeps its ID.
+func TestSurvival_ForgedRecordOfNewCluster(t *testing.T) {
+	warmUp(t)
+	for name, isThere := range map[string]bool{"forged": false, "a cluster that is there": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				v := &vandal{world: w}
+				importer := w.begin(cls2, nil)
+				time.Sleep(time.Minute)
+				admin, members := v.service(format.MembersService)
+				forged := format.Member{
+					ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-forged", Process: "1-forged", Joined: time.Now().Add(-time.Hour), Heartbeat: time.Now().UnixMilli(),
+				}
+				if isThere {
+					other := cls1
+					other.UID = "uid-other"
+					w.beginAs("cls1other", other, nil)
+					time.Sleep(time.Minute)
+				}
+				forge := func() {
+					forged.Heartbeat += 10_000
+					if _, err := admin.RegisterInstance(t.Context(), members.ID, forged.Instance(signerOf(forged.UID))); err != nil {
+						t.Fatal(err)
+					}
+				}
+				forge()
+				exporter := w.begin(cls1, nil)
+				exp := webExport("cls1", 0, 1)
+				publish(t, exporter.Registry, exp)
+				isImported := func() bool { return sees(t, importer.Registry, exp)() }
+				for began := time.Now(); time.Since(began) < 20*time.Minute && !isImported(); time.Sleep(10 * time.Second) {
+					if !isThere {
+						forge()
+					}
+				}
+				if got := isImported(); got == isThere {
+					t.Errorf("imported: %t, want %t", got, !isThere)
+				}
+				for range 30 {
+					forge()
+					time.Sleep(10 * time.Second)
+					if got := isImported(); got == isThere {
+						t.Fatalf("later imported: %t, want %t", got, !isThere)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestSurvival_DeadCluster: the record of a dead cluster is deleted. A cluster that restarts knows the exports of which there are pages.
 func TestSurvival_DeadCluster(t *testing.T) {
 	warmUp(t)

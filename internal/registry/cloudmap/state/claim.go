@@ -40,6 +40,9 @@ type claim struct {
 	unrivalled time.Time
 	// rivalled is set if another cluster's record with pages was read.
 	rivalled bool
+	// unprovenSince is since when the own catalog, in which only clusters with this ID can write, has shown no copy of another cluster's record; zero if
+	// it shows one or was not read.
+	unprovenSince time.Time
 	// rival is the other cluster's record as last seen to change, and when.
 	rival   format.Member
 	changed time.Time
@@ -99,10 +102,29 @@ func (c *claim) free(now time.Time, shown *format.Member) bool {
 		}
 		return settle == 0 || !c.unrivalled.IsZero() && now.Sub(c.unrivalled) >= settle
 	}
-	if c.joined && !c.isOurs(*shown) && !c.isEarlierOwner(shown.Key) {
+	if !c.isOurs(*shown) && (c.joined && !c.isEarlierOwner(shown.Key) || c.isUnproven(now)) {
 		return true
 	}
 	return shown.IsSameWrite(c.rival) && now.Sub(c.changed) >= c.rivalSilence
+}
+
+// proofSilences is after how many times of rivalSilence another cluster with this ID has written a copy of its record into the catalog: it does so when
+// it joins, and its audits write one that was removed.
+const proofSilences = 2
+
+// observeProof records a read of the own catalog that shows this copy of a record, nil if there is none.
+func (c *claim) observeProof(now time.Time, found *format.Member) {
+	switch {
+	case found != nil && !c.isOurs(*found):
+		c.unprovenSince = time.Time{}
+	case c.unprovenSince.IsZero():
+		c.unprovenSince = now
+	}
+}
+
+// isUnproven reports whether the records of another cluster with this ID do not count: any member of the clusterset can have written them.
+func (c *claim) isUnproven(now time.Time) bool {
+	return !c.unprovenSince.IsZero() && now.Sub(c.unprovenSince) >= proofSilences*c.rivalSilence
 }
 
 // isUnowned reports whether no other cluster and no clone of this one has the ID, by its record.
@@ -191,7 +213,7 @@ func (c *claim) observeRival(now time.Time, rival, ours format.Member) (write bo
 	switch {
 	case c.state == Observing, rival.IsSameWrite(c.taken):
 		return false
-	case ours.HasOlderClaimThan(rival), c.joined && !c.isEarlierOwner(rival.Key):
+	case ours.HasOlderClaimThan(rival), c.joined && !c.isEarlierOwner(rival.Key), c.isUnproven(now):
 		// Once for each of its writes: it sees ours and gives way.
 		return beats
 	}

@@ -22,6 +22,8 @@ type Reads struct {
 	leftovers bool
 	// refusalLogged is when a refused record under the own ID was logged last.
 	refusalLogged time.Time
+	// proofAt is when the own catalog may be read next while another cluster has this ID.
+	proofAt time.Time
 	// ownCopy is the copy of the own record that the last audit found, nil if there was none.
 	ownCopy *format.Member
 }
@@ -57,6 +59,23 @@ func (s *Reads) IsAuditDue(now time.Time, shown *format.Member) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.claim.free(now, shown) || s.claim.state != Observing && !now.Before(s.auditAt)
+}
+
+// IsProofDue reports whether the own catalog has to be read to find out whether another cluster with this ID has written into it.
+func (s *Reads) IsProofDue(now time.Time, shown *format.Member) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claim.state == Observing && shown != nil && !shown.Farewell && !s.claim.isOurs(*shown) && !now.Before(s.proofAt)
+}
+
+// ObserveProof records a read of the own catalog while another cluster has this ID.
+func (s *Reads) ObserveProof(now time.Time, stored []api.Instance) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proofAt = now.Add(s.cfg.StaleAfter / copyReads)
+	if found, err := format.FindCopy(stored, s.cfg.Identity.ClusterID, s.cfg.Identity.ClusterSetID); err == nil {
+		s.claim.observeProof(now, found)
+	}
 }
 
 // ObserveAudit records a read of all own pages.
@@ -147,6 +166,9 @@ func (s *Reads) ExpiredFarewells() []string {
 func (s *Reads) observeOwnCopy(stored []api.Instance) {
 	found, err := format.FindCopy(stored, s.cfg.Identity.ClusterID, s.cfg.Identity.ClusterSetID)
 	s.ownCopy = found
+	if err == nil {
+		s.claim.observeProof(time.Now(), found)
+	}
 	if found != nil {
 		s.catalogs.addAuthor(found.Author())
 	}
@@ -258,7 +280,7 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	if s.claim.state == Acquiring && before == Observing {
 		s.outbox.orphanedPages = (shown == nil || shown.Farewell) && s.leftovers
 		s.outbox.after(s.shown())
-		s.pinEarlierOwner()
+		s.pinEarlierOwner(now)
 	}
 	if s.claim.state != before || s.claim.refused() != refusedBefore {
 		s.handleClaimChange(now, before, changed)
@@ -291,8 +313,8 @@ func (s *Reads) auditSoon() {
 }
 
 // pinEarlierOwner keeps the key of the silent cluster whose ID this cluster claims: the ID is that cluster's if it returns. The caller holds s.mu.
-func (s *Reads) pinEarlierOwner() {
-	if r := s.claim.taken; r.UID != "" && !s.claim.isOurs(r) && !s.claim.joined {
+func (s *Reads) pinEarlierOwner(now time.Time) {
+	if r := s.claim.taken; r.UID != "" && !s.claim.isOurs(r) && !s.claim.joined && !s.claim.isUnproven(now) {
 		s.cfg.Keyring.Observe(trust.Record{Registry: s.cfg.ClientName, ClusterID: r.ClusterID, UID: r.UID, Key: r.Key, At: r.Time()})
 	}
 }
