@@ -46,6 +46,8 @@ type claim struct {
 	// rival is the other cluster's record as last seen to change, and when.
 	rival   format.Member
 	changed time.Time
+	// late is the Process of another process of this cluster that wrote once after this one had claimed the ID.
+	late string
 	// taken is the record in whose place ours was written: when it is read again, the read is stale.
 	taken format.Member
 }
@@ -191,6 +193,11 @@ func (c *claim) observeProcess(now time.Time, shown, ours format.Member) (write 
 		beats := !shown.IsSameWrite(c.rival)
 		c.rival = shown
 		return beats // it sees ours and gives way
+	}
+	if c.late != shown.Process {
+		// It may be the last write of a previous process with another clock. A clone writes again when it sees ours.
+		c.late, c.claimed = shown.Process, now
+		return true
 	}
 	c.state, c.rival, c.changed = Observing, shown, now
 	return false

@@ -95,6 +95,9 @@ func TestClaim(t *testing.T) {
 		c.isEarlierOwner = func(key trust.Key) bool { return key == signerOf("other").Key() }
 	}
 	joined := func(c *claim) { c.joined = true }
+	unproven := func(since time.Duration) func(*claim) {
+		return func(c *claim) { c.unprovenSince = claimBegan.Add(-since) }
+	}
 	type step struct {
 		after     time.Duration
 		shown     *format.Member
@@ -170,10 +173,26 @@ func TestClaim(t *testing.T) {
 		"a clone that started earlier": {setUp: []func(*claim){joined}, steps: []step{
 			{shown: process("1-original", 9), wantState: Acquiring, wantWrite: true},
 			{shown: ours, wantState: Held},
-			{shown: process("1-original", 11), wantRival: cls1.UID},
-			{after: 100 * time.Second, shown: process("1-original", 12), wantRival: cls1.UID},
-			{after: rivalSilence - 1, shown: process("1-original", 12), wantRival: cls1.UID},
-			{after: 1, shown: process("1-original", 12), wantState: Acquiring, wantWrite: true},
+			{shown: process("1-original", 11), wantState: Held, wantWrite: true}, // it may be a late write
+			{shown: process("1-original", 12), wantRival: cls1.UID},
+			{after: 100 * time.Second, shown: process("1-original", 13), wantRival: cls1.UID},
+			{after: rivalSilence - 1, shown: process("1-original", 13), wantRival: cls1.UID},
+			{after: 1, shown: process("1-original", 13), wantState: Acquiring, wantWrite: true},
+		}},
+		"a late write of a previous process whose clock was ahead": {setUp: []func(*claim){joined}, steps: []step{
+			{shown: process("1-before", 9), wantState: Acquiring, wantWrite: true},
+			{shown: ours, wantState: Held},
+			{shown: process("1-before", 11), wantState: Held, wantWrite: true},
+			{after: time.Minute, shown: ours, wantState: Held},
+		}},
+		"a live record without a copy in the catalog": {setUp: []func(*claim){unproven(proofSilences * rivalSilence)}, steps: []step{
+			{shown: claimRecord("other", -time.Hour, 1), wantState: Acquiring, wantWrite: true},
+			{shown: claimRecord("other", -time.Hour, 2), wantState: Acquiring, wantWrite: true},
+			{shown: ours, wantState: Held},
+			{shown: claimRecord("other", -time.Hour, 3), wantState: Held, wantWrite: true},
+		}},
+		"a live record whose copy may still be written": {setUp: []func(*claim){unproven(proofSilences*rivalSilence - time.Second)}, steps: []step{
+			{shown: claimRecord("other", -time.Hour, 1), wantRival: "other"},
 		}},
 		"a clone that started later": {setUp: []func(*claim){joined}, steps: []step{
 			{wantState: Acquiring, wantWrite: true},

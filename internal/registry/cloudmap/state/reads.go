@@ -266,14 +266,15 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	before, refusedBefore := s.claim.state, s.claim.refused()
-	switch {
-	case before == Observing:
+	if before == Observing {
 		s.prepareRecord(shown)
-	case shown != nil && s.claim.isOurs(*shown):
+	}
+	write := s.claim.observe(now, shown, s.ours)
+	if before != Observing && shown != nil && s.claim.isOurs(*shown) {
 		// A late write of the previous process: the next record is later than it.
 		s.ours.Heartbeat = max(s.ours.Heartbeat, shown.Heartbeat)
 	}
-	if s.claim.observe(now, shown, s.ours) {
+	if write {
 		s.answerRival(now)
 		s.copyRecord = s.copyRecord || s.claim.state == Acquiring && before == Observing
 	}
