@@ -68,7 +68,10 @@ func run(ctx context.Context, options config.Options, log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("creating a Kubernetes client: %w", err)
 	}
-	newRegistry, err := newRegistry(ctx, options, dependencies{metrics: registryMetrics, log: log, kube: kube, namespace: options.Election.OwnNamespace()})
+	budgets := newBudgets(options)
+	newRegistry, err := newRegistry(ctx, options, dependencies{
+		metrics: registryMetrics, log: log, kube: kube, namespace: options.Election.OwnNamespace(), budgets: budgets,
+	})
 	if err != nil {
 		return err
 	}
@@ -77,6 +80,7 @@ func run(ctx context.Context, options config.Options, log logr.Logger) error {
 		NewRegistry:     newRegistry,
 		Registerer:      metrics.Registry,
 		RegistryMetrics: registryMetrics,
+		Namespaces:      budgets.namespaces,
 		Logger:          log,
 	})
 }

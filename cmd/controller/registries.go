@@ -44,6 +44,8 @@ type dependencies struct {
 	kube      client.Client
 	namespace string
 	keys      *keys
+	// budgets bound what the other clusters export.
+	budgets *budgets
 }
 
 // resourceIDs returns the store of the cluster's Cloud Map resource IDs, or nil if they are not stored.
@@ -105,6 +107,9 @@ func planRegistries(options config.Options) []namedPlan {
 
 // newRegistry prepares one registry that unites all registries of the options.
 func newRegistry(ctx context.Context, options config.Options, deps dependencies) (membership.RegistryFactory, error) {
+	if deps.budgets == nil {
+		deps.budgets = newBudgets(options)
+	}
 	var err error
 	if deps.keys, err = newKeys(options, deps); err != nil {
 		return nil, err
@@ -114,6 +119,7 @@ func newRegistry(ctx context.Context, options config.Options, deps dependencies)
 		return nil, err
 	}
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
+		deps.metrics.SetLedger(deps.budgets.open())
 		reg, err := newRegistry(ctx, identity)
 		if err != nil {
 			return nil, err
@@ -212,6 +218,7 @@ func (p cloudMapPlan) prepare(ctx context.Context, deps dependencies) (membershi
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := cfg
 		cfg.Identity = identity
+		cfg.Ledger, cfg.Wanted = deps.budgets.current()
 		var err error
 		if cfg.Keyring, err = deps.keys.keyring(ctx, identity.ClusterSetID); err != nil {
 			return nil, err
@@ -267,6 +274,7 @@ func (p etcdPlan) prepare(_ context.Context, deps dependencies) (membership.Regi
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := p.registry
 		cfg.Identity, cfg.Logger, cfg.Metrics = identity, deps.registryLog(p.client.Name), deps.metrics
+		cfg.Ledger, cfg.Wanted = deps.budgets.current()
 		var err error
 		if cfg.Keyring, err = deps.keys.keyring(ctx, identity.ClusterSetID); err != nil {
 			return nil, err

@@ -30,6 +30,7 @@ type Options struct {
 	Identity   Identity
 	Membership Membership
 	Scope      Scope
+	Budgets    Budgets
 	// ClusterSetIPHold is how long the clusterset IPs of an ended import stay reserved for its service.
 	ClusterSetIPHold time.Duration
 	Kubernetes       Kubernetes
@@ -114,6 +115,7 @@ func Default() Options {
 		// Deleting and applying CRDs or ClusterProperties again takes seconds, a failed GitOps sync minutes.
 		Membership: Membership{LeaveAfter: 5 * time.Minute},
 		Scope:      Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem},
+		Budgets:    defaultBudgets(),
 		// An hour covers a deployment that is rolled back, and a registry that is restored.
 		ClusterSetIPHold: time.Hour,
 		Kubernetes: Kubernetes{
@@ -169,6 +171,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 	o.Identity.bind(flags)
 	o.Membership.bind(flags)
 	o.Scope.bind(flags)
+	o.Budgets.bind(flags)
 	flags.DurationVar(&o.ClusterSetIPHold, "clusterset-ip-hold", o.ClusterSetIPHold,
 		"Time that the clusterset IPs of an ended import stay reserved, so that the service gets them again when it is exported again. 0 releases them at once.")
 	o.Kubernetes.bind(flags)
@@ -238,7 +241,7 @@ func (o *Options) Validate() error {
 	if o.Registry.Name == RegistryEtcd {
 		etcd = o.Etcd.validate()
 	}
-	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.validateHold(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.Budgets.validate(), o.validateHold(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
 }
 
 func (o *Options) validateHold() error {

@@ -36,7 +36,9 @@ type Setup struct {
 	Registerer prometheus.Registerer
 	// RegistryMetrics has the registry's requests, for the status endpoint; nil means none.
 	RegistryMetrics *registry.Metrics
-	Logger          logr.Logger
+	// Namespaces is set to select the namespaces whose exports are used; nil means all.
+	Namespaces *registry.NamespaceFilter
+	Logger     logr.Logger
 }
 
 const (
@@ -123,6 +125,9 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	scope, err := kube.NewScope(setup.Options.Scope)
 	if err != nil {
 		return err
+	}
+	if setup.Namespaces != nil {
+		setup.Namespaces.Set(scope.UsesNamespace(ctx, mgr.GetClient()))
 	}
 	metrics, err := registerMetrics(setup.Registerer, mgr.GetCache(), m)
 	if err != nil {

@@ -27,10 +27,11 @@ const (
 	// maxBackends: each group of backends needs at least one slice per address family, so 100 groups at most double the
 	// slices of maxEndpoints.
 	maxBackends = 100
-	// maxLabels: 100 labels of at most 317 + 63 bytes are 37 KiB.
-	maxLabels = 100
-	// maxAnnotationBytes is a quarter of the 256 KiB that Kubernetes allows an object.
-	maxAnnotationBytes = 64 << 10
+	// maxLabels and maxLabelBytes bound the labels, maxAnnotationBytes the annotations. With 8 KiB an export takes three instances in AWS Cloud Map at
+	// most besides its endpoints, so that the exports of one user do not fill a page.
+	maxLabels          = 100
+	maxLabelBytes      = 4 << 10
+	maxAnnotationBytes = 4 << 10
 	// maxAffinitySeconds is one day, the maximum in Kubernetes.
 	maxAffinitySeconds = 86400
 	// maxProblems bounds the lines about one export.
@@ -209,6 +210,7 @@ func (p *problems) sanitizePolicies(e *Export) {
 
 func (p *problems) sanitizeLabels(in map[string]string) map[string]string {
 	out := map[string]string{}
+	size := 0
 	for _, k := range slices.Sorted(maps.Keys(in)) {
 		switch {
 		case isReservedKey(k):
@@ -217,7 +219,10 @@ func (p *problems) sanitizeLabels(in map[string]string) map[string]string {
 			p.add("label %q left out: its key or value is not valid", abbreviate(k))
 		case len(out) == maxLabels:
 			p.add("label %q left out: there are more than %d", abbreviate(k), maxLabels)
+		case size+len(k)+len(in[k]) > maxLabelBytes:
+			p.add("label %q left out: there are more than %d bytes of labels", abbreviate(k), maxLabelBytes)
 		default:
+			size += len(k) + len(in[k])
 			out[k] = in[k]
 		}
 	}

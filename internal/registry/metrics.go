@@ -26,6 +26,7 @@ type Metrics struct {
 	pending           *prometheus.GaugeVec
 	limitUsed         *prometheus.GaugeVec
 	refused           *prometheus.CounterVec
+	budgets           *budgetMetrics
 	recent            recent
 }
 
@@ -83,8 +84,9 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Help: "Records under the ID of another cluster that were refused, because their signature is missing or does not verify. They change no import.",
 		}, []string{"registry"}),
 	}
+	m.budgets = newBudgetMetrics()
 	for _, c := range []prometheus.Collector{
-		m.requests, m.seconds, m.limits, m.changes, m.notifications, m.objects, m.peerNotifications, m.pollInterval, m.omitted, m.pending, m.limitUsed, m.refused,
+		m.budgets, m.requests, m.seconds, m.limits, m.changes, m.notifications, m.objects, m.peerNotifications, m.pollInterval, m.omitted, m.pending, m.limitUsed, m.refused,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the registry's metrics: %w", err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
 // Registry is the registry of a clusterset as seen by one cluster, identified by an mcs.Identity. Each cluster writes its own
@@ -61,6 +62,9 @@ type View struct {
 	// Unknown are the clusters, sorted, whose export of this key could not be read since this process started: it may or may
 	// not exist. Unknown does not mean absent: imports of a previous process stay.
 	Unknown []string
+	// Ignored are the clusters, sorted, that export the key, while nothing but the key was kept of it: services are not imported into its namespace.
+	// When they are, the next Lookup makes the registry read the exports, and the key is notified.
+	Ignored []string
 	// Unseen are those of the imported clusters, sorted, of which the registry has shown nothing since this process started, and
 	// that neither left nor were forgotten. They may export the key, however long ago this process started: silence is no evidence.
 	Unseen []string
@@ -146,6 +150,17 @@ func RefusedProblem(record string, reason error) string {
 
 // IsRefused reports whether a problem of a Member is one of RefusedProblem.
 func IsRefused(problem string) bool { return strings.HasPrefix(problem, refusedPrefix) }
+
+// budgetPrefix begins the problems of BudgetProblem.
+const budgetPrefix = "over budget: "
+
+// BudgetProblem returns the problem of a Member of which a number of exports, such as that of key, exceed a budget of this cluster.
+func BudgetProblem(exports int, key mcs.Key, excess budget.Excess) string {
+	return fmt.Sprintf("%s%d exports, such as %s, exceed %s: they are not imported, and those that were stay as they are", budgetPrefix, exports, key, excess)
+}
+
+// IsOverBudget reports whether a problem of a Member is one of BudgetProblem.
+func IsOverBudget(problem string) bool { return strings.HasPrefix(problem, budgetPrefix) }
 
 // ErrNotSynced means that there has been no complete read of the registry yet.
 var ErrNotSynced = errors.New("the registry has not been read yet")

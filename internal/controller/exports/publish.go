@@ -40,7 +40,7 @@ func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kub
 		return nil //nolint:nilerr // not read yet: the status stays as it is until the registry has been read
 	}
 	r.reportWarnings(ctx, src.ServiceExport, key, view.Local.Warnings)
-	facts.status, facts.unknown = view.Local, len(view.Unknown) > 0 || view.Incomplete
+	facts.status, facts.unknown = view.Local, len(view.Unknown)+len(view.Ignored) > 0 || view.Incomplete
 	facts.unshown = r.unshownFor(key, view.Local.State != registry.Exported)
 	facts.conflicts = mcs.Merge(append(slices.Clone(view.Exports), exp)).Conflicts
 	return nil

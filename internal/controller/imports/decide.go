@@ -67,7 +67,7 @@ func (f importFacts) mayWait() bool {
 	if f.namespace && !f.excluded {
 		return false
 	}
-	return !f.isComplete() || len(f.view.Exports)+len(f.view.Unknown)+len(f.view.Unseen) > 0
+	return !f.isComplete() || len(f.view.Exports)+len(f.view.Unknown)+len(f.view.Unseen)+len(f.view.Ignored) > 0
 }
 
 // hasLeftovers reports whether there is something to remove if no import is wanted: our ServiceImport, or our derived Service or
@@ -117,7 +117,7 @@ func (f importFacts) unknownClusters() []string {
 	if !f.synced {
 		return f.importedClusters()
 	}
-	out := slices.Concat(f.view.Unknown, f.view.Unseen)
+	out := slices.Concat(f.view.Unknown, f.view.Unseen, f.view.Ignored)
 	slices.Sort(out)
 	return slices.Compact(out)
 }

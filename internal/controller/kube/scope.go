@@ -1,11 +1,13 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 )
@@ -48,6 +50,15 @@ func (s *Scope) ExportDenial(ns *metav1.PartialObjectMetadata) string {
 // AllowsImport reports whether services may be imported into namespace ns.
 func (s *Scope) AllowsImport(ns *metav1.PartialObjectMetadata) bool {
 	return s.imports.Matches(labels.Set(ns.Labels))
+}
+
+// UsesNamespace returns a function that reports whether the exports of a namespace matter here: it exists, and may import or export. It answers from the
+// cache of reader. An error counts as yes.
+func (s *Scope) UsesNamespace(ctx context.Context, reader client.Reader) func(namespace string) bool {
+	return func(namespace string) bool {
+		ns, found, err := ReadNamespace(ctx, reader, namespace)
+		return err != nil || found && ns.DeletionTimestamp == nil && (s.AllowsImport(ns) || s.ExportDenial(ns) == "")
+	}
 }
 
 // SelectsService reports whether svc matches --auto-export-selector.

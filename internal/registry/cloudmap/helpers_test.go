@@ -6,7 +6,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
-	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"maps"
@@ -81,12 +81,14 @@ func noise(n int) []byte {
 	return data
 }
 
-// bulky is an export that needs some 14 instances, with n endpoints. It has nearly all the 64 KiB of annotations that an export may
-// have.
+// bulky is an export that needs some 14 instances, with n endpoints more than others. Its endpoints have random host names.
 func bulky(i, n int) mcs.Export {
-	exp := webExport("cls1", i, n)
-	exp.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(48_000 + i))}
-	return exp
+	exp := webExport("cls1", i, 1000+n)
+	names := hex.EncodeToString(noise(31 * (1000 + n)))
+	for j := range exp.Backends[0].Endpoints {
+		exp.Backends[0].Endpoints[j].Hostname = names[62*j : 62*(j+1)]
+	}
+	return exp.Canonical()
 }
 
 // memoryIDs is a ResourceIDStore for several processes of one cluster.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
@@ -41,6 +42,9 @@ type Config struct {
 	// Signer signs this cluster's records; a ReadOnly registry needs none. Keyring has the other clusters' keys.
 	Signer  *trust.Signer
 	Keyring *trust.Keyring
+	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
+	Ledger *budget.Ledger
+	Wanted func(namespace string) bool
 	// Joined is when this cluster joined under this identity for the first time, zero if it never did.
 	Joined time.Time
 	Logger logr.Logger
@@ -195,6 +199,7 @@ func (c Config) state(clientName string) state.Config {
 		PollInterval: c.PollInterval, HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter, Silence: c.silence(),
 		Intervals: c.times.Intervals, InstancesPerNamespace: c.InstancesPerNamespace, WallClock: c.wall,
 		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined, AllowsContact: c.allowsContact,
+		Ledger: c.Ledger, Wanted: c.Wanted,
 		Logger: c.Logger, Metrics: c.Metrics,
 	}
 }

@@ -36,6 +36,15 @@ func newMirror(s *state, own string, log logr.Logger) *mirror {
 	}
 }
 
+// want makes the exports of a key be read that were ignored, if services are imported into its namespace now.
+func (m *mirror) want(key mcs.Key) {
+	if m.state.isWanted == nil || m.state.isWanted(key.Namespace) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.state.want(key)
+	}
+}
+
 // lookup returns the view of key without the status of the own export.
 func (m *mirror) lookup(key mcs.Key, imported []string) (registry.View, error) {
 	m.mu.Lock()
@@ -153,7 +162,7 @@ type seenChange struct {
 // observeLatest records the latest of the changes. The caller holds m.mu.
 func (m *mirror) observeLatest(changes []pair) {
 	for _, p := range changes {
-		if !p.deleted && p.revision > m.latest.revision {
+		if !p.deleted && !p.dropped && p.revision > m.latest.revision {
 			m.latest = seenChange{key: p.key, revision: p.revision, digest: sha256.Sum256(p.value)}
 		}
 	}
@@ -217,6 +226,7 @@ func (m *mirror) apply(changes []pair, revision int64) (u update, behind bool) {
 // complete adds what follows from any read. The caller holds m.mu.
 func (m *mirror) complete(u *update) {
 	m.state.observeHeartbeats(time.Now(), u.changed)
+	m.state.findRoom(time.Now())
 	u.revision, u.alive = m.state.revision, m.state.aliveOf(m.own)
 	u.ownExports, u.refused, u.relist = m.state.countExports(m.own), m.state.refused, m.state.relist
 	m.state.refused = 0

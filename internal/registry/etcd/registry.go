@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
@@ -37,6 +38,9 @@ type Config struct {
 	// Joined is when this cluster joined under this identity for the first time, zero if it never did: of two clusters with one ID, the
 	// older one takes it back.
 	Joined time.Time
+	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
+	Ledger *budget.Ledger
+	Wanted func(namespace string) bool
 	Logger logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
@@ -98,11 +102,12 @@ func newRegistry(client *Client, cfg Config, timings timings) (*Registry, error)
 	}
 	store := &store{
 		client: client, id: cfg.Identity.ClusterID,
-		layout: newLayout(cmp.Or(cfg.Prefix, DefaultPrefix), cfg.Identity.ClusterSetID),
+		limits: cfg.Ledger.Limits(), layout: newLayout(cmp.Or(cfg.Prefix, DefaultPrefix), cfg.Identity.ClusterSetID),
 	}
 	mirror := newMirror(newState(stateConfig{
 		layout: store.layout, clusterSetID: cfg.Identity.ClusterSetID, own: store.id, name: client.cfg.Name, keyring: cfg.Keyring,
 		self: selfOf(cfg), staleAfter: cfg.StaleAfter,
+		ledger: cfg.Ledger, isWanted: cfg.Wanted,
 	}), store.id, cfg.Logger)
 	notifier := engine.NewNotifier(mirror.addResolvedLookups)
 	writer := newWriter(cfg, timings, store, mirror, notifier)
@@ -164,6 +169,9 @@ func checkRecord(cfg Config) error {
 // Lookup implements registry.Registry.
 func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	view, err := r.mirror.lookup(key, imported)
+	if len(view.Ignored) > 0 {
+		r.mirror.want(key)
+	}
 	if err == nil && !r.cfg.ReadOnly {
 		view.Local = r.writer.publishStatus(key)
 	}

@@ -97,17 +97,25 @@ const maxHeaderBytes = 20 + trust.SignatureLength + 2
 
 // openExport verifies the value of an export's key, and returns its generation and content.
 func openExport(value []byte, a author, key mcs.Key) (generation int64, data []byte, err error) {
-	end := bytes.IndexByte(value[:min(len(value), maxHeaderBytes)], '\n')
-	if end < 0 {
+	header, data, found := cutHeader(value)
+	if !found {
 		return 0, nil, errUnsigned
 	}
-	number, signature, found := bytes.Cut(value[:end], []byte(" "))
+	number, signature, found := bytes.Cut(header, []byte(" "))
 	generation, err = strconv.ParseInt(string(number), 10, 64)
 	if !found || err != nil || generation <= 0 {
 		return 0, nil, errUnsigned
 	}
-	data = value[end+1:]
 	return generation, data, a.key.Verify(a.export(key, generation, data), string(signature))
+}
+
+// cutHeader returns the header and the content of the value of an export's key; found is false if it has none.
+func cutHeader(value []byte) (header, data []byte, found bool) {
+	end := bytes.IndexByte(value[:min(len(value), maxHeaderBytes)], '\n')
+	if end < 0 {
+		return nil, nil, false
+	}
+	return value[:end], value[end+1:], true
 }
 
 // setDigest identifies a set of exports: the sum of the digests of their keys and generations, modulo 2^256. So a change of one export

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
@@ -27,6 +28,8 @@ type pair struct {
 	deleted  bool
 	// verified is the content of an export's key, nil if it is not verified yet.
 	verified *verifiedExport
+	// dropped is true if the value was not kept, because its cluster has too many bytes of them.
+	dropped bool
 }
 
 // state holds the exports and members of a clusterset as last read.
@@ -53,6 +56,13 @@ type state struct {
 	revision int64
 	clusters map[string]*cluster
 	liveness *registry.Liveness
+	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a namespace are used; nil is all.
+	ledger   *budget.Ledger
+	isWanted func(namespace string) bool
+	// decoding has an element for each export that is being decompressed or decoded.
+	decoding chan struct{}
+	// relistedAt is when a list was requested because there was room in a budget again.
+	relistedAt time.Time
 }
 
 // cluster is what is known of one cluster.
@@ -87,6 +97,11 @@ type cluster struct {
 	// heartbeat is true if there was a heartbeat since the last observeHeartbeats; lastSeen is the time of the last one.
 	heartbeat bool
 	lastSeen  time.Time
+	// account books what the exports cost; nil has no limits. waiting is the number of exports in shown that are over budget, overflow that of the
+	// keys that are not known because there are too many. triedAt is Released of the account when those over budget were tried last.
+	account           *budget.Account
+	waiting, overflow int
+	triedAt           uint64
 }
 
 type memberState struct {
@@ -116,6 +131,9 @@ type shownExport struct {
 	export     *mcs.Export
 	unreadable string
 	problems   []string
+	// waiting is the offer of an export that is over budget. ignored is true for one in a namespace that is not imported. Both have no export.
+	waiting *budget.Offer
+	ignored bool
 }
 
 // heldExport is an export of a cluster.
@@ -133,11 +151,14 @@ type stateConfig struct {
 	keyring           *trust.Keyring
 	self              author
 	staleAfter        time.Duration
+	ledger            *budget.Ledger
+	isWanted          func(namespace string) bool
 }
 
 func newState(cfg stateConfig) *state {
 	return &state{
 		layout: cfg.layout, clusterSetID: cfg.clusterSetID, own: cfg.own, name: cfg.name, keyring: cfg.keyring, self: cfg.self,
+		ledger: cfg.ledger, isWanted: cfg.isWanted, decoding: make(chan struct{}, decoders),
 		clusters: map[string]*cluster{}, liveness: registry.NewLiveness(cfg.own, cfg.staleAfter),
 	}
 }
@@ -214,11 +235,18 @@ func (s *state) apply(now time.Time, pairs []pair, changed engine.Keys) {
 	}
 	for id, c := range touched {
 		c.settle(changed)
+		c.account.SetExcess(c.waiting + c.overflow)
 		if c.isEmpty() {
-			delete(s.clusters, id)
+			s.remove(id)
 			s.liveness.Remove(id)
 		}
 	}
+}
+
+// remove removes a cluster of which nothing is known any more.
+func (s *state) remove(id string) {
+	s.clusters[id].account.Close()
+	delete(s.clusters, id)
 }
 
 // clusterFor returns a cluster, a new one if it is not known.
@@ -231,6 +259,9 @@ func (s *state) clusterFor(now time.Time, id string) *cluster {
 		}
 		if s.isSelf(id) {
 			c.author = s.self
+		}
+		if id != s.own {
+			c.account = s.ledger.Open()
 		}
 		s.clusters[id] = c
 	}
@@ -247,12 +278,14 @@ func (s *state) applyKey(c *cluster, p pair, id string, changed engine.Keys) {
 	case err != nil && p.deleted:
 		delete(c.unrecognized, p.key)
 	case err != nil:
-		c.unrecognized[p.key] = err.Error()
+		if len(c.unrecognized) < maxUnrecognized {
+			c.unrecognized[p.key] = err.Error()
+		}
 	case keyKind == kindAlive:
 		c.applyAlive(p)
 	default:
 		before := c.shown[key].revision
-		if c.applyExport(p, key, changed) && id != s.own {
+		if s.applyExport(c, p, id, key, changed) && id != s.own {
 			s.refused++
 		}
 		if id == s.own && c.shown[key].revision != before {
@@ -396,7 +429,12 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 func (s *state) changeAuthor(c *cluster, a author) {
 	c.author, c.record, c.settled, c.complete = a, memberRecord{}, 0, false
 	s.relist = s.relist || len(c.shown) > 0
+	shown := slices.Collect(maps.Keys(c.shown))
 	clear(c.shown)
+	c.waiting = 0
+	for _, key := range shown {
+		c.release(key)
+	}
 	c.digest = setDigest{}
 	for key, e := range c.held {
 		c.held[key] = heldExport{export: e.export}
@@ -409,7 +447,11 @@ func (c *cluster) drop(changed engine.Keys) {
 	for key := range c.held {
 		changed.Add(key)
 	}
+	ended := slices.Collect(maps.Keys(c.held))
 	clear(c.held)
+	for _, key := range ended {
+		c.release(key)
+	}
 	for key := range c.shown {
 		c.loose[key] = struct{}{}
 	}
@@ -430,7 +472,7 @@ func (s *state) forget(id string, changed engine.Keys) {
 	c.known, c.left, c.forgotten = false, false, true
 	s.liveness.Remove(id)
 	if c.isEmpty() {
-		delete(s.clusters, id)
+		s.remove(id)
 	}
 }
 
@@ -443,33 +485,41 @@ func (c *cluster) applyAlive(p pair) {
 
 // applyExport applies the change of an export's key. An export that is missing, unreadable, not signed or older than before stays as
 // it was.
-func (c *cluster) applyExport(p pair, key mcs.Key, changed engine.Keys) (isRefused bool) {
+func (s *state) applyExport(c *cluster, p pair, id string, key mcs.Key, changed engine.Keys) (isRefused bool) {
 	before, wasShown := c.shown[key]
 	if wasShown && !p.deleted && before.revision == p.revision {
+		return false
+	}
+	if !p.deleted && c.isFull(key) {
+		c.overflow++
 		return false
 	}
 	if before.signed {
 		c.digest = c.digest.without(key, before.generation)
 	}
 	if p.deleted {
+		c.countWaiting(before, shownExport{})
 		delete(c.shown, key)
 		delete(c.loose, key)
 		if _, isHeld := c.held[key]; isHeld {
 			c.loose[key] = struct{}{}
 		}
+		c.release(key)
 		return false
 	}
-	e := p.decode(c.author, key)
+	e := s.showExport(c, p, id, key)
 	c.shown[key] = e
+	c.countWaiting(before, e)
+	defer c.release(key)
 	if e.signed {
 		c.digest = c.digest.with(key, e.generation)
 	}
-	if before.unreadable != e.unreadable {
+	if before.unreadable != e.unreadable || before.ignored != e.ignored {
 		changed.Add(key)
 	}
 	if !c.isNews(key, e) {
 		c.loose[key] = struct{}{}
-		return !e.signed && c.author != author{}
+		return registry.IsRefused(e.unreadable)
 	}
 	delete(c.loose, key)
 	c.hold(key, e, changed)
@@ -491,7 +541,7 @@ func (c *cluster) isNews(key mcs.Key, e shownExport) bool {
 func (c *cluster) hold(key mcs.Key, e shownExport, changed engine.Keys) {
 	before, isHeld := c.held[key]
 	after := heldExport{generation: e.generation, export: e.export}
-	if after.export == nil {
+	if after.export == nil && !e.ignored {
 		after.export = before.export
 	}
 	c.held[key] = after
@@ -514,27 +564,11 @@ func (c *cluster) settle(changed engine.Keys) {
 		}
 		if _, isHeld := c.held[key]; isHeld {
 			delete(c.held, key)
+			c.release(key)
 			changed.Add(key)
 		}
 	}
 	clear(c.loose)
-}
-
-// decodeShown verifies and decodes the value of an export's key. Any user with write permission may have written it.
-func decodeShown(p pair, a author, key mcs.Key) shownExport {
-	e := shownExport{revision: p.revision}
-	if (a == author{}) {
-		e.unreadable = "the cluster has no valid member record"
-		return e
-	}
-	generation, data, err := openExport(p.value, a, key)
-	if err != nil {
-		e.unreadable = registry.RefusedProblem("export "+key.String(), err)
-		return e
-	}
-	e.signed, e.generation = true, generation
-	e.export, e.problems, e.unreadable = decodeExport(data, a.clusterID, key)
-	return e
 }
 
 // decodeExport decodes the content of an export's key, or returns why it is unreadable.
@@ -613,6 +647,9 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 		switch {
 		case id == s.own:
 			continue
+		case held.export == nil && c.shown[key].ignored:
+			v.Ignored = append(v.Ignored, id)
+			continue
 		case held.export == nil:
 			if isHeld || c.mayExport(key, slices.Contains(imported, id)) {
 				v.Unknown = append(v.Unknown, id)
@@ -634,7 +671,7 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 
 // mayExport reports whether the cluster may have an export of key that is not held.
 func (c *cluster) mayExport(key mcs.Key, imported bool) bool {
-	if !c.known || c.left || c.complete {
+	if !c.known || c.left || c.complete && c.overflow == 0 {
 		return false
 	}
 	_, isShown := c.shown[key]
@@ -727,6 +764,7 @@ func (c *cluster) allProblems() []string {
 	case c.alive.lease == 0:
 		lines = append(lines, "its key alive has no lease")
 	}
+	lines = append(lines, c.excessProblems()...)
 	exportProblems := c.exportProblems()
 	if len(exportProblems) > maxProblems {
 		exportProblems = append(exportProblems[:maxProblems], fmt.Sprintf("and %d more", len(exportProblems)-maxProblems))

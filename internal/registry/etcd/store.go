@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
 // store makes the requests of one cluster to etcd. It decides nothing.
@@ -17,15 +19,42 @@ type store struct {
 	client *Client
 	layout layout
 	id     string
+	// limits bound the values that a list keeps.
+	limits budget.Limits
 }
 
-// pageKeys is how many keys a list reads at once: with 256 exports of the largest size, some 20 KiB each, 5 MiB.
-const pageKeys = 256
+// pageKeys is how many keys a list reads at once: with values of the 1.5 MiB that etcd accepts in a request, 48 MiB.
+const pageKeys = 32
+
+// kept counts the keys of each cluster in a list, and the bytes of the values that it keeps.
+type kept struct {
+	keys, byCluster map[string]int
+	total           int
+}
+
+// isFull reports whether a cluster has more keys than are listed: one more than are known, which shows that there are more.
+func (k *kept) isFull(id string, limits budget.Limits) bool {
+	k.keys[id]++
+	limit := keysPerExport * limits.Member[budget.Exports]
+	return limit > 0 && k.keys[id] > limit+1
+}
+
+// keep reports whether the value of a cluster is kept. Those of exports within the budget are, because they take fewer bytes than what they are made of.
+func (k *kept) keep(id string, bytes int, limits budget.Limits) bool {
+	member, total := 2*limits.Member[budget.Bytes], 2*limits.Total[budget.Bytes]
+	if member > 0 && (k.byCluster[id]+bytes > member || k.total+bytes > total) {
+		return false
+	}
+	k.byCluster[id] += bytes
+	k.total += bytes
+	return true
+}
 
 // list reads everything of the clusterset at one revision.
 func (s *store) list(ctx context.Context) ([]pair, int64, error) {
 	var list []pair
 	var revision int64
+	kept := kept{keys: map[string]int{}, byCluster: map[string]int{}}
 	from, end := s.layout.root, clientv3.GetPrefixRangeEnd(s.layout.root)
 	for {
 		var page *clientv3.GetResponse
@@ -40,7 +69,16 @@ func (s *store) list(ctx context.Context) ([]pair, int64, error) {
 			revision = page.Header.Revision
 		}
 		for _, kv := range page.Kvs {
-			list = append(list, fromKV(kv, false))
+			p := fromKV(kv, false)
+			if id := s.layout.clusterOf(p.key); id != s.id && p.key != s.layout.member(id) {
+				if kept.isFull(id, s.limits) {
+					continue
+				}
+				if !kept.keep(id, len(p.value), s.limits) {
+					p.value, p.dropped = nil, true
+				}
+			}
+			list = append(list, p)
 		}
 		if !page.More || len(page.Kvs) == 0 {
 			return list, revision, nil

@@ -2,51 +2,151 @@ package etcd
 
 import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// minParallel is the number of exports from which they are verified in parallel: a verification takes 50 to 200 µs.
-const minParallel = 8
+const (
+	// minParallel is the number of exports from which they are verified in parallel: a verification takes 50 to 200 µs.
+	minParallel = 8
+	// decoders is the number of exports that are decompressed or decoded at once: each takes up to 24 MiB, whatever its cluster wrote.
+	decoders = 2
+)
 
 // verifiedExport is the content of an export's key, verified with the key of an author.
 type verifiedExport struct {
 	author author
-	shown  shownExport
+	// shown has no export until it is decoded.
+	shown shownExport
+	// offer is what the export costs, the zero value if it cannot be used.
+	offer budget.Offer
 }
 
-// decode returns the content of an export's key, verified with the key of a.
-func (p pair) decode(a author, key mcs.Key) shownExport {
-	if p.verified != nil && p.verified.author == a {
-		return p.verified.shown
+// isOffered reports whether the export can be used if the budgets allow it.
+func (v *verifiedExport) isOffered() bool { return v.offer != budget.Offer{} }
+
+// verify verifies the value of an export's key and counts it. Any user with write permission may have written it.
+func (s *state) verify(p pair, a author, key mcs.Key) *verifiedExport {
+	v := &verifiedExport{author: a, shown: shownExport{revision: p.revision}}
+	data := v.open(p, key)
+	switch {
+	case data == nil:
+	case a.clusterID == s.own:
+		v.offer = budget.Offer{Key: key, Wanted: budget.Amounts{budget.Exports: 1}} // own exports have no budget
+	default:
+		s.count(v, data, key)
 	}
-	return decodeShown(p, a, key)
+	return v
 }
 
-// verifyExports verifies the exports among pairs on all CPUs, without the lock, so that lookups do not wait: those that were not read
-// before, or with again all. An export that turns out to have another author is verified again.
-func (m *mirror) verifyExports(pairs []pair, again bool) {
-	jobs := m.exportsToVerify(pairs, again)
-	if len(jobs) < minParallel {
+// open verifies the value of an export's key, and returns its content, nil if it cannot be used.
+func (v *verifiedExport) open(p pair, key mcs.Key) []byte {
+	switch {
+	case v.author == author{}:
+		v.shown.unreadable = "the cluster has no valid member record"
+		return nil
+	case p.dropped:
+		v.shown.unreadable = "the cluster has more bytes of exports than its budget"
+		return nil
+	}
+	generation, data, err := openExport(p.value, v.author, key)
+	if err != nil {
+		v.shown.unreadable = registry.RefusedProblem("export "+key.String(), err)
+		return nil
+	}
+	v.shown.signed, v.shown.generation = true, generation
+	return data
+}
+
+// decode decodes the export in a value that was verified.
+func (s *state) decode(v *verifiedExport, value []byte) {
+	_, data, found := cutHeader(value)
+	if !found {
 		return
 	}
-	engine.Parallel(len(jobs), func(i int) {
-		job := jobs[i]
-		job.pair.verified = &verifiedExport{author: job.author, shown: decodeShown(*job.pair, job.author, job.key)}
-	})
+	s.decoding <- struct{}{}
+	defer func() { <-s.decoding }()
+	v.shown.export, v.shown.problems, v.shown.unreadable = decodeExport(data, v.author.clusterID, v.offer.Key)
 }
 
-// exportToVerify is an export with the author that it has by the member record.
+// verifyExports verifies and decodes the exports among pairs without the lock, so that lookups do not wait: those that were not read
+// before, or with again all. An export that turns out to have another author is verified again. Which exports are decoded is decided for all of a
+// cluster together.
+func (m *mirror) verifyExports(pairs []pair, again bool) {
+	jobs := m.exportsToVerify(pairs, again)
+	if len(jobs) == 0 {
+		return
+	}
+	inParallel(len(jobs), func(i int) {
+		job := jobs[i]
+		job.pair.verified = m.state.verify(*job.pair, job.author, job.key)
+	})
+	picked := m.pick(jobs)
+	inParallel(len(picked), func(i int) { m.state.decode(picked[i].verified, picked[i].value) })
+}
+
+// inParallel calls do for each number below n, on all CPUs if they are many.
+func inParallel(n int, do func(i int)) {
+	if n >= minParallel {
+		engine.Parallel(n, do)
+		return
+	}
+	for i := range n {
+		do(i)
+	}
+}
+
+// pick returns the exports that the budgets admit now.
+func (m *mirror) pick(jobs []exportToVerify) (picked []*pair) {
+	type offered struct {
+		offers []budget.Offer
+		pairs  []*pair
+	}
+	byAccount := map[*budget.Account]*offered{}
+	fresh := map[string]*budget.Account{} // of clusters that are not known yet
+	for _, job := range jobs {
+		if !job.pair.verified.isOffered() {
+			continue
+		}
+		account := job.account
+		if account == nil && !job.isOwn {
+			if fresh[job.author.clusterID] == nil {
+				fresh[job.author.clusterID] = m.state.ledger.Open()
+			}
+			account = fresh[job.author.clusterID]
+		}
+		o := byAccount[account]
+		if o == nil {
+			o = &offered{}
+			byAccount[account] = o
+		}
+		o.offers, o.pairs = append(o.offers, job.pair.verified.offer), append(o.pairs, job.pair)
+	}
+	for account, o := range byAccount {
+		for i, admitted := range account.Preview(o.offers) {
+			if admitted {
+				picked = append(picked, o.pairs[i])
+			}
+		}
+	}
+	for _, account := range fresh {
+		account.Close()
+	}
+	return picked
+}
+
+// exportToVerify is an export with the author that it has by the member record, and the account of its cluster, nil if it is not known.
 type exportToVerify struct {
-	pair   *pair
-	author author
-	key    mcs.Key
+	pair    *pair
+	author  author
+	key     mcs.Key
+	account *budget.Account
+	isOwn   bool
 }
 
 // exportsToVerify returns the exports among pairs that were not read before, or with again all.
 func (m *mirror) exportsToVerify(pairs []pair, again bool) (jobs []exportToVerify) {
-	if len(pairs) < minParallel {
-		return nil
-	}
 	layout := m.state.layout
 	authors := authorsIn(pairs, layout, m.state.clusterSetID)
 	m.mu.Lock()
@@ -58,12 +158,14 @@ func (m *mirror) exportsToVerify(pairs []pair, again bool) (jobs []exportToVerif
 		if !isExport || p.deleted {
 			continue
 		}
-		a, isRead := m.state.authorOf(id, authors[id]), false
-		if c := m.state.clusters[id]; c != nil && !again {
-			isRead = c.author == a && c.shown[key].revision == p.revision
+		job := exportToVerify{pair: p, author: m.state.authorOf(id, authors[id]), key: key, isOwn: id == m.state.own}
+		isRead := false
+		if c := m.state.clusters[id]; c != nil {
+			job.account = c.account
+			isRead = !again && c.author == job.author && c.shown[key].revision == p.revision
 		}
-		if !isRead && (a != author{}) {
-			jobs = append(jobs, exportToVerify{pair: p, author: a, key: key})
+		if !isRead && (job.author != author{}) {
+			jobs = append(jobs, job)
 		}
 	}
 	return jobs

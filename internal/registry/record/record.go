@@ -6,7 +6,6 @@
 package record
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -112,26 +111,11 @@ func marshal(m proto.Message) ([]byte, error) {
 // Decode decodes a page of clusterID. It returns an error if nothing of the page can be read: a *NewerError if a newer controller
 // could.
 func Decode(data []byte, clusterID string) (Page, error) {
-	if len(data) < headerBytes || data[0] == 0 {
-		return Page{}, errors.New("it is no page of exports")
-	}
-	if data[0] > Major {
-		return Page{}, &NewerError{Major: int(data[0]), Minor: int(data[1])}
-	}
-	plain, err := decoder().DecodeAll(data[headerBytes:], nil)
-	if err != nil {
-		return Page{}, fmt.Errorf("decompressing: %w", err)
-	}
-	raw, err := splitPage(plain)
+	contents, err := Open(data)
 	if err != nil {
 		return Page{}, err
 	}
-	var page Page
-	seen := make(map[mcs.Key]bool, len(raw))
-	for i, data := range raw {
-		page.add(i, data, clusterID, seen)
-	}
-	return page, nil
+	return contents.Decode(clusterID, func(mcs.Key) bool { return true }), nil
 }
 
 // splitPage returns the field exports of a recordpb.Page. It does not unmarshal the page, because every two bytes of a hostile page
@@ -164,21 +148,31 @@ func splitPage(plain []byte) ([][]byte, error) {
 	return raw, nil
 }
 
+// maxProblems bounds the lines about one page.
+const maxProblems = 100
+
+// decoding is a page that is being decoded.
+type decoding struct {
+	Page
+	// more is the number of problems besides maxProblems.
+	more int
+}
+
 // add decodes the export at position i, or adds its problem.
-func (p *Page) add(i int, data []byte, clusterID string, seen map[mcs.Key]bool) {
+func (p *decoding) add(i int, e Entry, clusterID string, seen map[mcs.Key]bool) {
 	var m recordpb.Export
-	err := fmt.Errorf("it takes %d bytes, more than the %d that are allowed", len(data), MaxExportBytes)
-	if len(data) <= MaxExportBytes {
-		err = proto.Unmarshal(data, &m)
+	err := e.err
+	if err == nil {
+		err = proto.Unmarshal(e.data, &m)
 	}
 	if err != nil {
 		p.Unnamed = true
-		p.Problems = append(p.Problems, fmt.Sprintf("export %d of the page cannot be read: %v", i, err))
+		p.addProblem("export %d of the page cannot be read: %v", i, err)
 		return
 	}
 	key := mcs.Key{Namespace: m.GetNamespace(), Name: m.GetName()}
 	if seen[key] {
-		p.Problems = append(p.Problems, fmt.Sprintf("export %q is a duplicate: the second one is ignored", clip(key.String())))
+		p.addProblem("export %q is a duplicate: the second one is ignored", clip(key.String()))
 		return
 	}
 	seen[key] = true
@@ -188,14 +182,28 @@ func (p *Page) add(i int, data []byte, clusterID string, seen map[mcs.Key]bool) 
 		exp, problems, err = mcs.Sanitize(exp)
 	}
 	if err != nil {
-		p.Unreadable = append(p.Unreadable, key)
-		p.Problems = append(p.Problems, fmt.Sprintf("export %q cannot be used: %v", clip(key.String()), err))
+		if key.Namespace != "" && len(key.Namespace) <= maxLabel && len(key.Name) <= maxLabel { // no service can have another key
+			p.Unreadable = append(p.Unreadable, key)
+		}
+		p.addProblem("export %q cannot be used: %v", clip(key.String()), err)
 		return
 	}
 	for _, problem := range problems {
-		p.Problems = append(p.Problems, fmt.Sprintf("export %q: %s", key, problem))
+		p.addProblem("export %q: %s", key, problem)
 	}
 	p.Exports = append(p.Exports, exp)
+}
+
+// maxLabel is the length of a DNS label.
+const maxLabel = 63
+
+// addProblem adds a line, or counts it if there are many.
+func (p *decoding) addProblem(format string, args ...any) {
+	if len(p.Problems) >= maxProblems {
+		p.more++
+		return
+	}
+	p.Problems = append(p.Problems, fmt.Sprintf(format, args...))
 }
 
 // clip bounds the length of text from other clusters in logs.

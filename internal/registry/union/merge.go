@@ -118,6 +118,20 @@ func byJoinTime(a, b registry.Member) int {
 	return cmp.Or(a.Joined.Compare(b.Joined), cmp.Compare(a.UID, b.UID))
 }
 
+// mergeIgnored returns the clusters, sorted, that a registry ignores and that no registry shows or reports as unknown.
+func mergeIgnored(own mcs.Identity, snapshots []snapshot, merged registry.View) (ignored []string) {
+	for _, s := range snapshots {
+		for _, id := range s.view.Ignored {
+			isShown := slices.ContainsFunc(merged.Exports, func(exp mcs.Export) bool { return exp.Cluster == id })
+			if id != own.ClusterID && !isShown && !slices.Contains(merged.Unknown, id) {
+				ignored = append(ignored, id)
+			}
+		}
+	}
+	slices.Sort(ignored)
+	return slices.Compact(ignored)
+}
+
 // mergeViews merges the views of a key. The first registry is the one that this cluster exports to; exports under its own ID in
 // others are leftovers or those of a duplicate, and never imported.
 //
@@ -151,6 +165,7 @@ func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clust
 			merged.Unknown = append(merged.Unknown, id)
 		}
 	}
+	merged.Ignored = mergeIgnored(own, snapshots, merged)
 	merged.Unseen = engine.Unseen(imported, func(id string) bool { return ids[id] || id == own.ClusterID || isKnown(snapshots, id) })
 	return merged
 }

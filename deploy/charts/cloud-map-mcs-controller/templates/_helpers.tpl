@@ -100,6 +100,17 @@ capabilities:
   "import-namespaces" $v.importNamespaces
   "auto-export-selector" $v.autoExportSelector
   "clusterset-ip-hold" $v.clusterSetIpHold
+  "budget-member-exports" (include "integer" $v.budgets.member.exports)
+  "budget-member-endpoints" (include "integer" $v.budgets.member.endpoints)
+  "budget-member-ports" (include "integer" $v.budgets.member.ports)
+  "budget-member-port-endpoints" (include "integer" $v.budgets.member.portEndpoints)
+  "budget-member-bytes" (include "integer" $v.budgets.member.bytes)
+  "budget-total-exports" (include "integer" $v.budgets.total.exports)
+  "budget-total-endpoints" (include "integer" $v.budgets.total.endpoints)
+  "budget-total-ports" (include "integer" $v.budgets.total.ports)
+  "budget-total-port-endpoints" (include "integer" $v.budgets.total.portEndpoints)
+  "budget-total-bytes" (include "integer" $v.budgets.total.bytes)
+  "budget-namespace-imports" (include "integer" $v.budgets.namespaceImports)
   "kube-api-qps" $v.kubeApi.qps
   "kube-api-burst" (include "integer" $v.kubeApi.burst)
   "concurrency" (include "integer" $v.concurrency)

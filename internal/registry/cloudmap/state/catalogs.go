@@ -10,10 +10,10 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -53,6 +53,9 @@ type catalogs struct {
 	authors  []format.Author
 	ownKeys  []trust.Key
 	liveness *registry.Liveness
+	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a namespace are used; nil is all.
+	ledger   *budget.Ledger
+	isWanted func(namespace string) bool
 	// refused is called for each version of a record that is refused.
 	refused func()
 	// allowsContact reports whether peer notifications may be sent to an address.
@@ -98,6 +101,8 @@ type catalog struct {
 	// lastSeen is when the record was last seen to change.
 	lastSeen time.Time
 	pages    [format.PageCount]pageState
+	// account books what the exports cost; nil has no limits.
+	account *budget.Account
 }
 
 // retry says when something that could not be read is tried again.
@@ -134,6 +139,17 @@ type pageState struct {
 	unreadable map[mcs.Key]bool
 	unnamed    bool
 	problems   []string
+	// waiting are exports that are over budget, and reasons the budgets they exceed; excess is their number, also of those that are not named. triedAt is
+	// Released of the account when they were tried last.
+	waiting []budget.Offer
+	reasons []budget.Excess
+	excess  int
+	triedAt uint64
+	// ignored are exports in namespaces that are not imported, ignoredCount is their number.
+	ignored      map[mcs.Key]bool
+	ignoredCount int
+	// isWanted is set if it has to be read again, to use what was over budget or ignored.
+	isWanted bool
 	// parts is the number of parts of what was read, stored the number that the store was seen to have.
 	parts, stored int
 	// trouble is why the page as announced cannot be read.
@@ -147,6 +163,7 @@ func newCatalogs(cfg Config) *catalogs {
 	c := &catalogs{
 		identity: cfg.Identity, registry: cfg.ClientName, poll: cfg.PollInterval, staleAfter: cfg.StaleAfter, keyring: cfg.Keyring,
 		clusters: map[string]*catalog{}, liveness: registry.NewLiveness(cfg.Identity.ClusterID, cfg.StaleAfter),
+		ledger: cfg.Ledger, isWanted: cfg.Wanted,
 		refused: func() { cfg.Metrics.CountRefusedRecord(cfg.ClientName) }, allowsContact: cfg.AllowsContact,
 	}
 	if cfg.Signer != nil {
@@ -387,7 +404,7 @@ func (c *catalog) takePage(now time.Time, i int, before, r *format.Member, chang
 		diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
 	}
 	if r.Pages[i] == "" && (r.Farewell || !c.isCopy && p.removedBy(now, r)) {
-		p.remove(r.Generation, changed)
+		c.removePage(i, r.Generation, changed)
 	}
 }
 
@@ -495,6 +512,9 @@ func (c *catalogs) seek(imported []string) {
 func (c *catalogs) forget(id string, changed engine.Keys) {
 	c.keysOf(id, changed)
 	c.liveness.Remove(id)
+	if cluster := c.clusters[id]; cluster != nil {
+		cluster.account.Close()
+	}
 	delete(c.clusters, id)
 	c.keyring.Forget(id)
 }
@@ -527,43 +547,16 @@ func (c *catalog) wanted(now time.Time) []int {
 // unread reports whether a page that is announced is not what was read.
 func (c *catalog) unread(now time.Time, page int) bool {
 	p := &c.pages[page]
-	return c.record.Pages[page] != "" && (!p.read || p.lost || !c.shows(page) && !p.ahead(now, &c.record))
+	return c.record.Pages[page] != "" && (!p.read || p.lost || p.isWanted || !c.shows(page) && !p.ahead(now, &c.record))
 }
 
 // shows reports whether a page was read last as its cluster's record announces it.
 func (c *catalog) shows(page int) bool { return c.record.Pages[page] == c.pages[page].digest }
 
-// page takes in a read of the instances of a page. Only a whole generation counts, and only if it is the announced one or a later one.
+// page takes in a read of the instances of a page.
 func (c *catalogs) page(now time.Time, id string, page int, instances []api.Instance, changed engine.Keys) {
-	cluster := c.clusters[id]
-	if cluster == nil {
-		return // left meanwhile
-	}
-	p := &cluster.pages[page]
-	p.stored = max(p.stored, format.CountParts(page, instances))
-	p.checkedAt = now
-	img, err := format.JoinPage(page, instances, c.authorsOf(id)...)
-	var decoded record.Page
-	if err == nil {
-		decoded, err = record.Decode(img.Data, id)
-	}
-	if err == nil {
-		err = p.checkOrder(now, img)
-	}
-	if err == nil && cluster.record.Pages[page] != img.Digest && img.Generation <= cluster.record.Generation {
-		p.earlier, _ = belonging(page, decoded.Exports)
-		err = fmt.Errorf("generation %d is there, which is not what the cluster's record announces", img.Generation)
-	}
-	if err != nil {
-		p.trouble = err.Error()
-		p.unjoined++
-		p.failed(now, c.poll)
-		return
-	}
-	p.take(now, page, img, decoded, changed)
-	if id == c.identity.ClusterID && cluster.shows(page) {
-		// Announced before it was read: until now none of its exports counted as published, those that stayed the same either.
-		diff(p.exports, nil, changed)
+	if r := c.readerOf(id); r != nil {
+		r.read([]int{page}, map[int][]api.Instance{page: instances}, func(read pageRead) { c.observePage(now, id, read, changed) })
 	}
 }
 
@@ -582,25 +575,6 @@ func (p *pageState) checkOrder(now time.Time, img format.Page) error {
 		return fmt.Errorf("generation %d is there, which is older than generation %d that was read before", img.Generation, p.generation)
 	}
 	return nil
-}
-
-// take replaces what was read of the page. Exports that are there but unreadable stay as they were.
-func (p *pageState) take(now time.Time, page int, img format.Page, decoded record.Page, changed engine.Keys) {
-	exports, problems := belonging(page, decoded.Exports)
-	unreadable := map[mcs.Key]bool{}
-	for _, key := range decoded.Unreadable {
-		unreadable[key] = true
-	}
-	for key, exp := range p.exports {
-		if _, ok := exports[key]; !ok && (decoded.Unnamed || unreadable[key]) {
-			exports[key] = exp
-		}
-	}
-	diff(p.exports, exports, changed)
-	*p = pageState{
-		read: true, readAt: now, checkedAt: now, generation: img.Generation, digest: img.Digest, author: img.Author, parts: img.Parts, stored: p.stored,
-		exports: exports, unreadable: unreadable, unnamed: decoded.Unnamed, problems: append(decoded.Problems, problems...),
-	}
 }
 
 // belonging are the exports that belong to page.
@@ -656,7 +630,7 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, changed engine
 		case err == nil && p.read && img.Digest == p.digest:
 			p.lost = false
 		case own.withdrew(i, len(byPage[i]) > 0, img, err):
-			p.remove(own.record.Generation, changed) // what is left of it is excess
+			own.removePage(i, own.record.Generation, changed) // what is left of it is excess
 		default:
 			p.lost = p.read
 			c.page(now, c.identity.ClusterID, i, byPage[i], changed)
@@ -695,6 +669,10 @@ func (c *catalogs) look(key mcs.Key, imported []string) (view registry.View) {
 		}
 		p := &cluster.pages[page]
 		exp, ok := p.exports[key]
+		if !ok && p.ignored[key] {
+			view.Ignored = append(view.Ignored, id)
+			continue
+		}
 		if !ok {
 			if !p.knows(key) && !cluster.isCopy {
 				view.Unknown = append(view.Unknown, id)
@@ -793,6 +771,7 @@ func (c *catalog) problems() []string {
 	if c.isMissing && c.hasRecord && c.problem == "" {
 		lines = append(lines, "the record in service "+format.MembersService+" is missing or older than the one last read, but the cluster did not leave")
 	}
+	lines = append(lines, c.excessProblems()...)
 	for i := range c.pages {
 		p := &c.pages[i]
 		// One failure is Cloud Map being a moment behind.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -27,6 +28,9 @@ type Config struct {
 	// Signer signs the own records; nil if ReadOnly. Keyring has the keys of the other clusters.
 	Signer  *trust.Signer
 	Keyring *trust.Keyring
+	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
+	Ledger *budget.Ledger
+	Wanted func(namespace string) bool
 	// Process is the Process of the own record. Joined is when the cluster joined under this identity, zero if it never did.
 	Process string
 	Joined  time.Time

@@ -143,16 +143,13 @@ func encodedSize(exp mcs.Export) int {
 func (d *pageDraft) leaveOutLargest(reason string) {
 	key := d.changes[0].key
 	d.changes = d.changes[1:]
-	if d.tooLarge == nil {
-		d.tooLarge = map[mcs.Key]error{}
-	}
-	d.tooLarge[key] = &registry.InvalidExportError{Key: key, Reason: reason}
-	if old, ok := d.current[key]; ok {
-		d.exports[key] = old
-	} else {
-		delete(d.exports, key)
-	}
+	d.omit(key, reason)
 	d.encode()
+}
+
+// refusal returns the error of an export that does not fit.
+func refusal(key mcs.Key, reason string) error {
+	return &registry.InvalidExportError{Key: key, Reason: reason}
 }
 
 // fitDrafts leaves the largest changes out of the drafts until each page can be encoded and there is room for all.

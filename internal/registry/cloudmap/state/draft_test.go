@@ -2,6 +2,7 @@ package state
 
 import (
 	"encoding/base64"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -39,8 +40,8 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 			t.Errorf("the catalog has %d instances, want %d at most", total, catalogRoom)
 		}
 	}
-	// 64 of some 13.6 instances take 870 of 960.
-	for i := range 64 {
+	// 68 of some 13.6 instances take 925 of 960.
+	for i := range 68 {
 		exp := bulky(i, 1)
 		o.ask(exp.Key, &exp)
 	}
@@ -49,7 +50,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 		t.Fatalf("exports %v are refused, and there is room", got)
 	}
 	largest := bulky(100, 1)
-	largest.Annotations["example.com/more"] = base64.StdEncoding.EncodeToString(noise(480_000))
+	largest.Annotations["example.com/more"] = base64.StdEncoding.EncodeToString(noise(140_000))
 	small := webExport("cls1", 101, 3)
 	o.ask(largest.Key, &largest)
 	o.ask(small.Key, &small)
@@ -81,7 +82,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 
 	// Room that others give back is used without being asked again.
 	for i := range 50 {
-		o.ask(webKey(i), nil)
+		o.ask(bulky(i, 1).Key, nil)
 	}
 	write()
 	for _, left := range o.excess() {
@@ -96,19 +97,126 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	}
 }
 
+// onPageOf returns exports of a namespace that belong to a page.
+func onPageOf(page int, namespace string, n int) (exports []mcs.Export) {
+	for i := 0; len(exports) < n; i++ {
+		exp := webExport("cls1", i, 1)
+		if exp.Key.Namespace = namespace; format.PageOf(exp.Key) == page {
+			exports = append(exports, exp)
+		}
+	}
+	return exports
+}
+
+// spreadOverNamespaces returns exports of different namespaces that belong to one page.
+func spreadOverNamespaces(n int) (exports []mcs.Export) {
+	for i := range n {
+		exports = append(exports, onPageOf(7, fmt.Sprint("ns-", i), 1)...)
+	}
+	return exports
+}
+
+// withNoise returns an export with a number of bytes that do not compress.
+func withNoise(exp mcs.Export, bytes int) *mcs.Export {
+	exp.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(bytes))}
+	return &exp
+}
+
+// TestNamespaceShareOfPage: a tenant publishes 19 exports that fill a page. Those that do not fit its share are refused, and exports of other namespaces
+// are written, larger ones too.
+func TestNamespaceShareOfPage(t *testing.T) {
+	const page = 7
+	o, now := testOutbox(), time.UnixMilli(1000)
+	o.adopt(page, &pageState{read: true})
+	write := func() {
+		t.Helper()
+		writes, _ := o.batch(now, now)
+		if len(writes) != 1 {
+			t.Fatalf("%d writes, want one", len(writes))
+		}
+		o.succeed(now, writes[0], nil)
+	}
+	tenant := onPageOf(page, "tenant", 19)
+	for i, exp := range tenant {
+		o.ask(exp.Key, withNoise(exp, 48_000+i))
+	}
+	write()
+	written := 0
+	for _, exp := range tenant {
+		err := o.publication(exp.Key, &catalog{}).Err
+		if _, ok := o.pages[page].exports[exp.Key]; ok {
+			written++
+			if err != nil {
+				t.Errorf("%s is written and has error %v", exp.Key, err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), "its namespace has a quarter of page 07, 64 instances") {
+			t.Errorf("%s is not written and has error %v", exp.Key, err)
+		}
+	}
+	if written != 4 || o.pages[page].parts > namespaceParts {
+		t.Errorf("%d exports of the tenant are written in %d instances, want 4 in %d at most", written, o.pages[page].parts, namespaceParts)
+	}
+	neighbor := onPageOf(page, "neighbor", 1)[0]
+	o.ask(neighbor.Key, withNoise(neighbor, 200_000))
+	write()
+	if err := o.publication(neighbor.Key, &catalog{}).Err; err != nil {
+		t.Errorf("the neighbor has error %v", err)
+	}
+	if _, ok := o.pages[page].exports[neighbor.Key]; !ok {
+		t.Error("the neighbor is not written")
+	}
+	// A published export of the tenant still changes within its share.
+	kept := slices.IndexFunc(tenant, func(exp mcs.Export) bool { _, ok := o.pages[page].exports[exp.Key]; return ok })
+	changed := *withNoise(tenant[kept], 47_000)
+	o.ask(changed.Key, &changed)
+	write()
+	if have := o.pages[page].exports[changed.Key]; !have.Equal(registry.Published(changed)) {
+		t.Error("a change of a published export within the share is refused")
+	}
+}
+
+// TestNamespaceShareOfCatalog: a namespace with exports on all pages uses a quarter of the catalog at most.
+func TestNamespaceShareOfCatalog(t *testing.T) {
+	o, now := testOutbox(), time.UnixMilli(1000)
+	for page := range o.pages {
+		o.adopt(page, &pageState{read: true})
+		for _, exp := range onPageOf(page, "tenant", 1) {
+			o.ask(exp.Key, withNoise(exp, 48_000+page))
+		}
+	}
+	neighbor := onPageOf(7, "neighbor", 1)[0]
+	o.ask(neighbor.Key, withNoise(neighbor, 200_000))
+	writes, _ := o.batch(now, now)
+	for _, w := range writes {
+		o.succeed(now, w, nil)
+	}
+	refused := 0
+	for i := range o.pages {
+		for key, err := range o.pages[i].tooLarge {
+			refused++
+			if key == neighbor.Key || !strings.Contains(err.Error(), "its namespace has a quarter of this cluster's catalog") {
+				t.Errorf("%s has error %v", key, err)
+			}
+		}
+	}
+	if refused != 48 || o.instances() > namespaceInstances+60 {
+		t.Errorf("%d exports are refused, %d instances; want 48 and 300 at most", refused, o.instances())
+	}
+}
+
 // TestFullPageRefusesLargestExport drafts a page of more than 256 instances: the largest export is left out.
 func TestFullPageRefusesLargestExport(t *testing.T) {
-	exports := sharingPage(3)
+	exports := spreadOverNamespaces(6)
 	page, now := format.PageOf(exports[0].Key), time.UnixMilli(1000)
 	o := testOutbox()
 	o.adopt(page, &pageState{read: true})
-	for i, size := range []int{300_000, 500_000, 200_000} {
+	for i, size := range []int{150_000, 200_000, 150_001, 150_002, 150_003, 160_000} {
 		exports[i].Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(size))}
 		o.ask(exports[i].Key, &exports[i])
 	}
 	writes, problems := o.batch(now, now)
-	if len(writes) != 1 || len(writes[0].exports) != 2 || !slices.Equal(problems, []int{page}) {
-		t.Fatalf("%d writes, problems with pages %v; want one write of two exports, and a problem", len(writes), problems)
+	if len(writes) != 1 || len(writes[0].exports) != 5 || !slices.Equal(problems, []int{page}) {
+		t.Fatalf("%d writes, problems with pages %v; want one write of five exports, and a problem", len(writes), problems)
 	}
 	if err := o.publication(exports[1].Key, &catalog{}).Err; err == nil || !strings.Contains(err.Error(), "more than the 256 that a page may have") {
 		t.Errorf("the users of the largest export get error %v", err)
@@ -121,7 +229,7 @@ func TestFullPageRefusesLargestExport(t *testing.T) {
 // TestFullPageKeepsShrinkingExport drafts a page that is full with a large export that shrinks and a new one that needs more room than that: the
 // new one is left out, although the other is larger.
 func TestFullPageKeepsShrinkingExport(t *testing.T) {
-	exports := sharingPage(2)
+	exports := spreadOverNamespaces(5)
 	page, now := format.PageOf(exports[0].Key), time.UnixMilli(1000)
 	sized := func(i, size int) *mcs.Export {
 		exp := exports[i]
@@ -130,12 +238,14 @@ func TestFullPageKeepsShrinkingExport(t *testing.T) {
 	}
 	o := testOutbox()
 	o.adopt(page, &pageState{read: true})
-	o.ask(exports[0].Key, sized(0, 700_000))
+	for i := range 4 {
+		o.ask(exports[i].Key, sized(i, 200_000+i))
+	}
 	writes, _ := o.batch(now, now)
 	o.succeed(now, writes[0], nil)
-	shrunk := sized(0, 600_000)
+	shrunk := sized(0, 190_000)
 	o.ask(exports[0].Key, shrunk)
-	o.ask(exports[1].Key, sized(1, 500_000))
+	o.ask(exports[4].Key, sized(4, 150_000))
 	writes, problems := o.batch(now, now)
 	if len(writes) != 1 || !slices.Equal(problems, []int{page}) {
 		t.Fatalf("%d writes, problems with pages %v; want one write and a problem", len(writes), problems)
@@ -143,7 +253,7 @@ func TestFullPageKeepsShrinkingExport(t *testing.T) {
 	if got := writes[0].exports[exports[0].Key]; !got.Equal(registry.Published(*shrunk)) {
 		t.Error("the export that shrinks is left out")
 	}
-	if err := o.publication(exports[1].Key, &catalog{}).Err; err == nil {
+	if err := o.publication(exports[4].Key, &catalog{}).Err; err == nil {
 		t.Error("the new export has no problem")
 	}
 	if err := o.publication(exports[0].Key, &catalog{}).Err; err != nil {

@@ -81,10 +81,10 @@ func noise(n int) []byte {
 	return data
 }
 
-// bulky is an export that needs some 14 instances, with n endpoints. It has nearly all the 64 KiB of annotations that an export may
-// have.
+// bulky is an export that needs some 14 instances, with n endpoints, in one of eight namespaces. No user can write as many annotations.
 func bulky(i, n int) mcs.Export {
 	exp := webExport("cls1", i, n)
+	exp.Key.Namespace = fmt.Sprint("ns-", i%8)
 	exp.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(48_000 + i))}
 	return exp
 }

@@ -46,6 +46,9 @@ type ownPage struct {
 	parts, stored int
 	// tooLarge are the exports for which there is no room, with the error for their users.
 	tooLarge map[mcs.Key]error
+	// sizes are those of the namespaces in the page with digest sizedAs; nil until they are needed.
+	sizes   namespaceSizes
+	sizedAs string
 	// problem is why the page is not as wanted. A page that AWS refuses is written again at retryAt, whatever becomes of the others.
 	problem error
 	retry
@@ -272,6 +275,7 @@ func (p *ownPage) decided() bool {
 func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int) {
 	generation := max(o.generation+1, wall.UnixMilli())
 	drafts := o.drafts(now, generation)
+	o.limitNamespaces(drafts)
 	fitDrafts(drafts, o.roomBeside(drafts))
 	for _, d := range drafts {
 		p := &o.pages[d.page]

@@ -24,6 +24,8 @@ type Reads struct {
 	refusalLogged time.Time
 	// proofAt is when the own catalog may be read next while another cluster has this ID.
 	proofAt time.Time
+	// decoding has an element for each catalog that is being decoded.
+	decoding chan struct{}
 	// ownCopy is the copy of the own record that the last audit found, nil if there was none.
 	ownCopy *format.Member
 }
@@ -101,6 +103,7 @@ func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 		if id == s.cfg.Identity.ClusterID && s.cfg.ReadOnly {
 			continue // what this cluster may have left here is never imported
 		}
+		cluster.findRoom()
 		read := CatalogRead{ClusterID: id, Pages: cluster.wanted(now), Record: s.catalogs.copyDue(now, id, cluster)}
 		if len(read.Pages) > 0 || read.Record {
 			wanted = append(wanted, read)
@@ -123,14 +126,12 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 		wanted = cluster.wanted(now)
 		if cluster.isCopy && s.catalogs.liveness.IsStale(id) {
 			// Pages are later than the copy. A cluster that is alive announces them.
-			wanted = slices.Collect(maps.Keys(byPage))
+			wanted = slices.Sorted(maps.Keys(byPage))
 		}
 	}
 	s.logMembers()
 	s.mu.Unlock()
-	for _, page := range wanted {
-		maps.Copy(changed, s.ObservePage(now, id, page, byPage[page]))
-	}
+	maps.Copy(changed, s.observePages(now, id, wanted, byPage))
 	return changed
 }
 
@@ -180,12 +181,32 @@ func (s *Reads) observeOwnCopy(stored []api.Instance) {
 
 // ObservePage records a read of a page and returns the changed keys, with those of pending lookups.
 func (s *Reads) ObservePage(now time.Time, id string, page int, found []api.Instance) engine.Keys {
+	return s.observePages(now, id, []int{page}, map[int][]api.Instance{page: found})
+}
+
+// observePages records a read of pages. It decodes them without the lock: heartbeats and lookups go on.
+func (s *Reads) observePages(now time.Time, id string, pages []int, found map[int][]api.Instance) engine.Keys {
+	changed := engine.Keys{}
+	s.decoding <- struct{}{}
+	defer func() { <-s.decoding }()
+	s.mu.Lock()
+	reader := s.catalogs.readerOf(id)
+	s.mu.Unlock()
+	if reader == nil {
+		return changed // left meanwhile
+	}
+	reader.read(pages, found, func(read pageRead) { maps.Copy(changed, s.observePage(now, id, read)) })
+	return changed
+}
+
+// observePage records a decoded read of a page.
+func (s *Reads) observePage(now time.Time, id string, read pageRead) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := engine.Keys{}
-	s.catalogs.page(now, id, page, found, changed)
+	s.catalogs.observePage(now, id, read, changed)
 	if s.catalogs.isSynced() {
-		s.asked[page].AddChanged(changed, s.catalogs.look)
+		s.asked[read.number].AddChanged(changed, s.catalogs.look)
 	}
 	if id == s.cfg.Identity.ClusterID && s.claim.state == Held {
 		s.adoptPages(now, changed)

@@ -31,7 +31,7 @@ func New(cfg Config) *State {
 	s := newShared(cfg)
 	return &State{
 		shared: s,
-		Reads:  &Reads{shared: s, members: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID)},
+		Reads:  &Reads{shared: s, decoding: make(chan struct{}, decoders), members: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID)},
 		Writes: &Writes{shared: s, requested: engine.Keys{}},
 	}
 }
@@ -138,6 +138,19 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 
 // Lookup returns the View of key.
 func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
+	view, err := s.lookup(key, imported)
+	if len(view.Ignored) > 0 && (s.cfg.Wanted == nil || s.cfg.Wanted(key.Namespace)) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.catalogs.want(key) {
+			s.ReadSignal.Set()
+		}
+	}
+	return view, err
+}
+
+// lookup returns the View of key.
+func (s *State) lookup(key mcs.Key, imported []string) (registry.View, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.catalogs.isSynced() {
@@ -169,6 +182,9 @@ func (s *State) Report() registry.Report {
 	for _, cluster := range s.catalogs.clusters {
 		for i := range cluster.pages {
 			for key := range cluster.pages[i].exports {
+				keys[key] = struct{}{}
+			}
+			for key := range cluster.pages[i].ignored {
 				keys[key] = struct{}{}
 			}
 		}

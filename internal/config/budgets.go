@@ -1,0 +1,78 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
+)
+
+// Budgets bound what the exports of other clusters cost this cluster. docs/operations.md has the arithmetic.
+type Budgets struct {
+	budget.Limits
+	// NamespaceImports is the maximum number of imports in a namespace.
+	NamespaceImports int
+}
+
+// defaultBudgets returns the default budgets. With the 512 MiB of the Deployment, the live heap may be half, 256 MiB, of which the controller takes 30 without
+// any import:
+//   - exports: Kubernetes is tested with 10,000 Services in a cluster (sig-scalability's thresholds); one member may bring half of them. An import of ten
+//     endpoints takes some 13 KiB of heap with its cached ServiceImport, Service and EndpointSlice (122 MiB of memory for 3,000, docs/benchmarks), so
+//     10,000 imports take 130 MiB. 20,000 exports make fewer imports, because several clusters export the same services.
+//   - endpoints: an endpoint takes 100 bytes of heap as it was read, and some 300 in the cached EndpointSlice: 200,000 take 80 MiB.
+//   - ports: a port takes 100 bytes as it was read, and some 320 in the cached objects (mcs.Sanitize): 80,000 take 32 MiB.
+//   - port-endpoints: kube-proxy has an entry for each on every node. A cluster of Kubernetes' tested size has 150,000 pods; one member may add
+//     two thirds of as many entries.
+//   - bytes: an export of ten endpoints takes some 200, so 5,000 take 1 MiB; 4 KiB of annotations each for half of the exports fit besides it. All together
+//     take 32 MiB.
+//   - imports in a namespace: the same thresholds have 5,000 Services in a namespace, and its own Services need a part.
+//
+// The budget in total is that of four members: one alone cannot use it up.
+func defaultBudgets() Budgets {
+	member := budget.Amounts{
+		budget.Exports: 5_000, budget.Endpoints: 50_000, budget.Ports: 20_000, budget.PortEndpoints: 100_000, budget.Bytes: 8 << 20,
+	}
+	total := member
+	for kind := range total {
+		total[kind] *= 4
+	}
+	return Budgets{Limits: budget.Limits{Member: member, Total: total}, NamespaceImports: 4_000}
+}
+
+// budgetKinds describe the kinds of budgets.
+var budgetKinds = map[budget.Kind]string{
+	budget.Exports: "exports", budget.Endpoints: "endpoints",
+	budget.Ports:         "ports, of the Services and of each group of endpoints with the same ports",
+	budget.PortEndpoints: "ports times endpoints, which are entries of kube-proxy on every node",
+	budget.Bytes:         "bytes of the exports before compression",
+}
+
+func (b *Budgets) bind(flags *pflag.FlagSet) {
+	for _, kind := range budget.Kinds() {
+		flags.IntVar(&b.Member[kind], "budget-member-"+kind.String(), b.Member[kind],
+			"Maximum that one other cluster may export to this one: "+budgetKinds[kind]+". What exceeds it stays as it was imported.")
+	}
+	for _, kind := range budget.Kinds() {
+		flags.IntVar(&b.Total[kind], "budget-total-"+kind.String(), b.Total[kind],
+			"Maximum that all other clusters together may export to this one: "+budgetKinds[kind]+".")
+	}
+	flags.IntVar(&b.NamespaceImports, "budget-namespace-imports", b.NamespaceImports,
+		"Maximum number of imports in a namespace. Imports that exist stay.")
+}
+
+func (b *Budgets) validate() error {
+	var problems []error
+	check := func(name string, value, least int, why string) {
+		if value < least {
+			problems = append(problems, fmt.Errorf("--budget-%s=%d: must be at least %d%s", name, value, least, why))
+		}
+	}
+	for _, kind := range budget.Kinds() {
+		check("member-"+kind.String(), b.Member[kind], 1, "")
+		check("total-"+kind.String(), b.Total[kind], b.Member[kind], ", which is --budget-member-"+kind.String())
+	}
+	check("namespace-imports", b.NamespaceImports, 1, "")
+	return errors.Join(problems...)
+}

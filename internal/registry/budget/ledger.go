@@ -1,0 +1,257 @@
+package budget
+
+import (
+	"maps"
+	"sync"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// Ledger books what the exports of the other clusters cost, in all registries of a process. It may be used concurrently. A nil *Ledger has no limits.
+type Ledger struct {
+	limits Limits
+
+	mu       sync.Mutex
+	used     Amounts
+	accounts map[*Account]struct{}
+	// released counts the bookings that made room.
+	released uint64
+}
+
+// NewLedger returns a ledger with nothing booked.
+func NewLedger(limits Limits) *Ledger {
+	return &Ledger{limits: limits, accounts: map[*Account]struct{}{}}
+}
+
+// Limits returns the limits, the zero value if there are none.
+func (l *Ledger) Limits() Limits {
+	if l == nil {
+		return Limits{}
+	}
+	return l.limits
+}
+
+// Account books what the exports of one cluster in one registry cost. A nil *Account has no limits.
+type Account struct {
+	ledger *Ledger
+	// The rest is guarded by ledger.mu. held is the cost of each export that is used.
+	used    Amounts
+	held    map[mcs.Key]Amounts
+	excess  int
+	isEnded bool
+}
+
+// Open returns a new account.
+func (l *Ledger) Open() *Account {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := &Account{ledger: l, held: map[mcs.Key]Amounts{}}
+	l.accounts[a] = struct{}{}
+	return a
+}
+
+// Close releases everything that is booked. Later offers are not admitted.
+func (a *Account) Close() {
+	if a == nil {
+		return
+	}
+	l := a.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.used = l.used.Minus(a.used)
+	if a.used != (Amounts{}) {
+		l.released++
+	}
+	a.used, a.held, a.isEnded, a.excess = Amounts{}, nil, true, 0
+	delete(l.accounts, a)
+}
+
+// room returns how much may be booked. The caller holds the lock.
+func (a *Account) room() Amounts {
+	if a.isEnded {
+		return Amounts{}
+	}
+	return a.ledger.limits.Member.Minus(a.used).min(a.ledger.limits.Total.Minus(a.ledger.used))
+}
+
+// WithHeld returns the offers with Held set.
+func (a *Account) WithHeld(offers []Offer) []Offer {
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	return a.withHeld(offers)
+}
+
+// withHeld sets Held of each offer. The caller holds the lock.
+func (a *Account) withHeld(offers []Offer) []Offer {
+	out := make([]Offer, len(offers))
+	for i, o := range offers {
+		o.Held = a.held[o.Key]
+		out[i] = o
+	}
+	return out
+}
+
+// Preview returns which offers Admit would admit now. It books nothing.
+func (a *Account) Preview(offers []Offer) []bool {
+	if a == nil {
+		return all(len(offers))
+	}
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	return Admit(a.room(), a.withHeld(offers))
+}
+
+// Admit books the offers that fit, and returns them and why the others do not fit. Offers of different keys only.
+func (a *Account) Admit(offers []Offer) (admitted []bool, excess []Excess) {
+	excess = make([]Excess, len(offers))
+	if a == nil {
+		return all(len(offers)), excess
+	}
+	l := a.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	offers = a.withHeld(offers)
+	admitted = Admit(a.room(), offers)
+	for i, o := range offers {
+		if !admitted[i] {
+			continue
+		}
+		a.book(o.Key, o.Wanted)
+	}
+	for i, o := range offers {
+		if !admitted[i] {
+			excess[i] = a.why(o)
+		}
+	}
+	return admitted, excess
+}
+
+// book sets the cost of an export. The caller holds the lock.
+func (a *Account) book(key mcs.Key, cost Amounts) {
+	growth := cost.Minus(a.held[key])
+	if a.isEnded || growth == (Amounts{}) {
+		return
+	}
+	a.used, a.ledger.used = a.used.Plus(growth), a.ledger.used.Plus(growth)
+	if cost == (Amounts{}) {
+		delete(a.held, key)
+	} else {
+		a.held[key] = cost
+	}
+	for _, n := range growth {
+		if n < 0 {
+			a.ledger.released++
+			return
+		}
+	}
+}
+
+// why returns the budget that an offer exceeds. The caller holds the lock.
+func (a *Account) why(o Offer) Excess {
+	limits := a.ledger.limits
+	if kind, over := exceeded(o.growth(), limits.Member.Minus(a.used)); over {
+		return Excess{Kind: kind, Limit: limits.Member[kind]}
+	}
+	kind, _ := exceeded(o.growth(), limits.Total.Minus(a.ledger.used))
+	return Excess{Kind: kind, Total: true, Limit: limits.Total[kind]}
+}
+
+// Retain releases the exports of keys for which keep returns false.
+func (a *Account) Retain(keys []mcs.Key, keep func(mcs.Key) bool) {
+	if a == nil {
+		return
+	}
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	for _, key := range keys {
+		if !keep(key) {
+			a.book(key, Amounts{})
+		}
+	}
+}
+
+// Release releases an export.
+func (a *Account) Release(key mcs.Key) {
+	a.Retain([]mcs.Key{key}, func(mcs.Key) bool { return false })
+}
+
+// SetExcess sets the number of exports that are not admitted, for metrics.
+func (a *Account) SetExcess(count int) {
+	if a == nil {
+		return
+	}
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	a.excess = count
+}
+
+// Released returns a number that changes when there may be more room than before.
+func (a *Account) Released() uint64 {
+	if a == nil {
+		return 0
+	}
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	return a.ledger.released
+}
+
+// Limits returns the limits, the zero value if there are none.
+func (a *Account) Limits() Limits {
+	if a == nil {
+		return Limits{}
+	}
+	return a.ledger.Limits()
+}
+
+func all(n int) []bool {
+	out := make([]bool, n)
+	for i := range out {
+		out[i] = true
+	}
+	return out
+}
+
+// Usage is how much of the budgets is used.
+type Usage struct {
+	Limits Limits
+	// Member is the highest use of each kind by one cluster, Total that of all clusters.
+	Member, Total Amounts
+	// Excess is the number of exports that are not admitted.
+	Excess int
+}
+
+// Usage returns how much of the budgets is used.
+func (l *Ledger) Usage() Usage {
+	if l == nil {
+		return Usage{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := Usage{Limits: l.limits, Total: l.used}
+	for a := range maps.Keys(l.accounts) {
+		for k := range a.used {
+			u.Member[k] = max(u.Member[k], a.used[k])
+		}
+		u.Excess += a.excess
+	}
+	return u
+}
+
+// Explain returns why offers are not admitted. The reason of one that would be admitted now is the zero value.
+func (a *Account) Explain(offers []Offer) []Excess {
+	excess := make([]Excess, len(offers))
+	if a == nil {
+		return excess
+	}
+	a.ledger.mu.Lock()
+	defer a.ledger.mu.Unlock()
+	for i, o := range a.withHeld(offers) {
+		if _, over := exceeded(o.growth(), a.room()); over {
+			excess[i] = a.why(o)
+		}
+	}
+	return excess
+}

@@ -1,0 +1,79 @@
+package registry
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
+)
+
+// NamespaceFilter selects the namespaces whose exports are used. The zero value selects all.
+type NamespaceFilter struct {
+	wants atomic.Pointer[func(string) bool]
+}
+
+// Set sets the function that selects namespaces. It is called often, and must answer from memory.
+func (f *NamespaceFilter) Set(wants func(namespace string) bool) { f.wants.Store(&wants) }
+
+// Wants reports whether the exports of a namespace are used.
+func (f *NamespaceFilter) Wants(namespace string) bool {
+	wants := f.wants.Load()
+	return wants == nil || (*wants)(namespace)
+}
+
+// budgetMetrics exposes the budgets of a ledger.
+type budgetMetrics struct {
+	ledger              atomic.Pointer[budget.Ledger]
+	used, limit, excess *prometheus.Desc
+}
+
+func newBudgetMetrics() *budgetMetrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("cloud_map_mcs_"+name, help, labels, nil)
+	}
+	const kinds = "by kind (exports, endpoints, ports, port-endpoints, bytes) and scope (member: the cluster that uses most of it; total: all other clusters)."
+	return &budgetMetrics{
+		used:   desc("budget_used", "Used part of the budget for what other clusters export to this one, "+kinds, "scope", "kind"),
+		limit:  desc("budget_limit", "Budget for what other clusters export to this one, "+kinds, "scope", "kind"),
+		excess: desc("budget_excess_exports", "Exports of other clusters that are not imported, or not as they are now, because they exceed a budget."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (b *budgetMetrics) Describe(ch chan<- *prometheus.Desc) {
+	ch <- b.used
+	ch <- b.limit
+	ch <- b.excess
+}
+
+// Collect implements prometheus.Collector.
+func (b *budgetMetrics) Collect(ch chan<- prometheus.Metric) {
+	ledger := b.ledger.Load()
+	if ledger == nil {
+		return
+	}
+	u := ledger.Usage()
+	for _, kind := range budget.Kinds() {
+		for scope, amounts := range map[string][2]budget.Amounts{"member": {u.Member, u.Limits.Member}, "total": {u.Total, u.Limits.Total}} {
+			ch <- prometheus.MustNewConstMetric(b.used, prometheus.GaugeValue, float64(amounts[0][kind]), scope, kind.String())
+			ch <- prometheus.MustNewConstMetric(b.limit, prometheus.GaugeValue, float64(amounts[1][kind]), scope, kind.String())
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(b.excess, prometheus.GaugeValue, float64(u.Excess))
+}
+
+// SetLedger sets the ledger whose budgets are exposed.
+func (m *Metrics) SetLedger(ledger *budget.Ledger) {
+	if m != nil {
+		m.budgets.ledger.Store(ledger)
+	}
+}
+
+// Budgets returns how much of the budgets is used; ok is false if there are none.
+func (m *Metrics) Budgets() (usage budget.Usage, ok bool) {
+	if m == nil || m.budgets.ledger.Load() == nil {
+		return budget.Usage{}, false
+	}
+	return m.budgets.ledger.Load().Usage(), true
+}
