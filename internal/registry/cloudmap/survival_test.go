@@ -74,94 +74,126 @@ func (v *vandal) forge(change func(*format.Member)) {
 	}
 }
 
+// openOptions returns the options of a Cloud Map in which each access key may do everything.
+func openOptions(*testing.T) cloudmaplocal.Options {
+	return cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond, Now: time.Now}
+}
+
+// guardedOptions returns the options of a Cloud Map in which each cluster has the policies of deploy/iam, with conditions on tags: a resource that does not
+// exist is denied and not missing.
+func guardedOptions(t *testing.T) cloudmaplocal.Options {
+	options := openOptions(t)
+	options.AccessKeys = []cloudmaplocal.AccessKey{{ID: "admin"}}
+	for _, id := range []string{"cls1", "cls2", "cls3"} {
+		policies := policyOf(t, mcs.Identity{ClusterID: id, ClusterSetID: "set1"}, viewPolicies)
+		options.AccessKeys = append(options.AccessKeys, cloudmaplocal.AccessKey{ID: id, User: id, Policies: policies})
+	}
+	return options
+}
+
+// survival is a fault that ended imports once.
+type survival struct {
+	fault func(v *vandal, options cloudmaplocal.Options)
+	// patience is how long it may take until the registry has everything again.
+	patience time.Duration
+	// onlyWithoutIAM is set if the fault is not one that depends on IAM.
+	onlyWithoutIAM bool
+}
+
 // TestSurvival does what ended imports once: the imports of the other cluster stay all the while, also when that cluster restarts, and everything
 // is in the registry again by itself.
 func TestSurvival(t *testing.T) {
-	empty := func(v *vandal) {
-		server, err := cloudmaplocal.New(cloudmaplocal.Options{Unthrottled: true, Now: time.Now})
+	deleteAll := func(all bool, services ...string) func(*vandal, cloudmaplocal.Options) {
+		return func(v *vandal, _ cloudmaplocal.Options) { v.deleteAll(all, services...) }
+	}
+	forge := func(change func(*format.Member)) func(*vandal, cloudmaplocal.Options) {
+		return func(v *vandal, _ cloudmaplocal.Options) { v.forge(change) }
+	}
+	empty := func(v *vandal, options cloudmaplocal.Options) {
+		server, err := cloudmaplocal.New(options)
 		if err != nil {
 			v.world.t.Fatal(err)
 		}
 		v.world.server = server
 	}
-	tests := map[string]struct {
-		fault func(*vandal)
-		// patience is how long it may take until the registry has everything again.
-		patience time.Duration
-	}{
-		"record deleted":           {func(v *vandal) { v.drop(format.MembersService, "cls1") }, 20 * time.Second},
-		"all records deleted":      {func(v *vandal) { v.deleteAll(false, format.MembersService) }, 20 * time.Second},
-		"pages deleted":            {func(v *vandal) { v.deleteAll(false, "catalog.cls1") }, 3 * time.Minute},
-		"record and pages deleted": {func(v *vandal) { v.deleteAll(false, format.MembersService, "catalog.cls1") }, 3 * time.Minute},
-		"namespace deleted":        {func(v *vandal) { v.deleteAll(true) }, time.Minute},
-		"registry restarted empty": {empty, time.Minute},
-		"forged record, no pages": {func(v *vandal) {
-			v.forge(func(r *format.Member) {
-				r.Pages, r.Generation, r.Heartbeat = format.Digests{}, r.Generation+1e6, r.Heartbeat+1e6
-			})
-		}, 20 * time.Second},
-		"forged farewell": {func(v *vandal) {
-			v.forge(func(r *format.Member) { r.Pages, r.Farewell, r.Heartbeat = format.Digests{}, true, r.Heartbeat+1e6 })
-		}, 20 * time.Second},
-		"forged record, same pages": {func(v *vandal) { v.forge(func(r *format.Member) { r.UID = cls2.UID }) }, 20 * time.Second},
+	tests := map[string]survival{
+		"record deleted": {
+			fault: func(v *vandal, _ cloudmaplocal.Options) { v.drop(format.MembersService, "cls1") }, patience: 20 * time.Second,
+		},
+		"all records deleted":      {fault: deleteAll(false, format.MembersService), patience: 20 * time.Second},
+		"pages deleted":            {fault: deleteAll(false, "catalog.cls1"), patience: 3 * time.Minute},
+		"record and pages deleted": {fault: deleteAll(false, format.MembersService, "catalog.cls1"), patience: 3 * time.Minute},
+		"namespace deleted":        {fault: deleteAll(true), patience: time.Minute},
+		"registry restarted empty": {fault: empty, patience: time.Minute},
+		"forged record, no pages": {fault: forge(func(r *format.Member) {
+			r.Pages, r.Generation, r.Heartbeat = format.Digests{}, r.Generation+1e6, r.Heartbeat+1e6
+		}), patience: 20 * time.Second, onlyWithoutIAM: true},
+		"forged farewell": {fault: forge(func(r *format.Member) {
+			r.Pages, r.Farewell, r.Heartbeat = format.Digests{}, true, r.Heartbeat+1e6
+		}), patience: 20 * time.Second, onlyWithoutIAM: true},
+		"forged record, same pages": {fault: forge(func(r *format.Member) { r.UID = cls2.UID }), patience: 20 * time.Second, onlyWithoutIAM: true},
 	}
 	warmUp(t)
 	for name, tt := range tests {
-		for _, restarts := range []bool{false, true} {
-			if restarts {
-				name += ", and the importer restarts"
+		for suffix, options := range map[string]func(*testing.T) cloudmaplocal.Options{"": openOptions, ", under the shipped IAM policies": guardedOptions} {
+			if tt.onlyWithoutIAM && suffix != "" {
+				continue
 			}
-			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
-					v := &vandal{world: w}
-					exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
-					var exports []mcs.Export
-					for i := range 20 {
-						exports = append(exports, webExport("cls1", i, 1))
-						publish(t, exporter.Registry, exports[i])
-					}
-					all := func() bool {
-						return !slices.ContainsFunc(exports, func(exp mcs.Export) bool { return !sees(t, importer.Registry, exp)() })
-					}
-					w.until(time.Minute, "all exports are known", all)
-					w.until(time.Minute, "all are exported", func() bool { return isExported(t, exporter.Registry, exports[19].Key)() })
-					time.Sleep(20 * time.Second)
-					if restarts {
-						importer.kill()
-					}
-					tt.fault(v)
-					if restarts {
-						importer = w.begin(cls2, nil)
-					}
-					began := time.Now()
-					for time.Since(began) < tt.patience {
-						for _, exp := range exports {
-							view, err := importer.Lookup(t.Context(), exp.Key, "cls1")
-							if errors.Is(err, registry.ErrNotSynced) {
-								continue
-							}
-							if known := exportOf(view, "cls1") != nil || slices.Contains(view.Unknown, "cls1") || slices.Contains(view.Unseen, "cls1"); !known || len(view.Stale) > 0 {
-								t.Fatalf("after %v %s is known: %v, stale: %v", time.Since(began), exp.Key, known, view.Stale)
-							}
-						}
-						time.Sleep(250 * time.Millisecond)
-					}
-					if !all() {
-						t.Errorf("after %v not all exports are known", tt.patience)
-					}
-					// A cluster that joins now knows everything.
-					third := w.begin(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-3"}, nil)
-					importer = third
-					w.until(time.Minute, "a cluster that joins knows all exports", all)
-					w.until(time.Minute, "the exporter has all confirmed", isExported(t, exporter.Registry, exports[0].Key))
-					changed := webExport("cls1", 0, 2)
-					publish(t, exporter.Registry, changed)
-					w.until(10*time.Second, "a change is propagated", sees(t, third.Registry, changed))
-				})
+			t.Run(name+suffix, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { tt.run(t, options(t), false) })
+			})
+			t.Run(name+suffix+", and the importer restarts", func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { tt.run(t, options(t), true) })
 			})
 		}
 	}
+}
+
+// run exports, lets the fault happen, and with restarts the importer restart meanwhile.
+func (s survival) run(t *testing.T, options cloudmaplocal.Options, restarts bool) {
+	w := newWorld(t, 0, options)
+	v := &vandal{world: w}
+	exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+	var exports []mcs.Export
+	for i := range 20 {
+		exports = append(exports, webExport("cls1", i, 1))
+		publish(t, exporter.Registry, exports[i])
+	}
+	all := func() bool {
+		return !slices.ContainsFunc(exports, func(exp mcs.Export) bool { return !sees(t, importer.Registry, exp)() })
+	}
+	w.until(time.Minute, "all exports are known", all)
+	w.until(time.Minute, "all are exported", func() bool { return isExported(t, exporter.Registry, exports[19].Key)() })
+	time.Sleep(20 * time.Second)
+	if restarts {
+		importer.kill()
+	}
+	s.fault(v, options)
+	if restarts {
+		importer = w.begin(cls2, nil)
+	}
+	for began := time.Now(); time.Since(began) < s.patience; time.Sleep(250 * time.Millisecond) {
+		for _, exp := range exports {
+			view, err := importer.Lookup(t.Context(), exp.Key, "cls1")
+			if errors.Is(err, registry.ErrNotSynced) {
+				continue
+			}
+			if known := exportOf(view, "cls1") != nil || slices.Contains(view.Unknown, "cls1") || slices.Contains(view.Unseen, "cls1"); !known || len(view.Stale) > 0 {
+				t.Fatalf("after %v %s is known: %v, stale: %v", time.Since(began), exp.Key, known, view.Stale)
+			}
+		}
+	}
+	if !all() {
+		t.Errorf("after %v not all exports are known", s.patience)
+	}
+	// A cluster that joins now knows everything.
+	third := w.begin(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-3"}, nil)
+	importer = third
+	w.until(time.Minute, "a cluster that joins knows all exports", all)
+	w.until(time.Minute, "the exporter has all confirmed", isExported(t, exporter.Registry, exports[0].Key))
+	changed := webExport("cls1", 0, 2)
+	publish(t, exporter.Registry, changed)
+	w.until(10*time.Second, "a change is propagated", sees(t, third.Registry, changed))
 }
 
 // TestSurvival_PagesReturnForNewProcess: pages that another writer removed matter to a process that starts. Their cluster writes them again when it
