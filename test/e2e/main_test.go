@@ -43,7 +43,7 @@ func testbedArgs() []string {
 
 func run(m *testing.M) int {
 	ctrllog.SetLogger(logr.Discard()) // of the client that the scenarios use
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	err := clusterset.InstallTools(ctx, clusterset.RegistryName(), os.Stdout)
 	if err == nil {
@@ -55,12 +55,14 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	if os.Getenv("KEEP") == "" {
-		defer suite.Down(ctx)
-	}
 	code := m.Run()
+	end, cancelEnd := context.WithTimeout(context.Background(), 5*time.Minute) // the scenarios may take longer than any time limit from the start
+	defer cancelEnd()
 	if code != 0 {
-		suite.Diagnose(ctx, os.Stderr)
+		suite.Diagnose(end, os.Stderr)
+	}
+	if os.Getenv("KEEP") == "" {
+		suite.Down(context.WithoutCancel(end))
 	}
 	return code
 }
