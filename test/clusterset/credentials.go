@@ -13,6 +13,15 @@ const (
 	Renamed      = "renamed"
 )
 
+const (
+	// Account is the account of the clusters' credentials.
+	Account = "123456789012"
+	// OtherAccount is another account, and OtherAccountKey an access key that may do everything there, with OtherAccountSecret.
+	OtherAccount       = "222222222222"
+	OtherAccountKey    = "AKIDOTHER"
+	OtherAccountSecret = "other"
+)
+
 // policies of docs/iam.md that each cluster has.
 var policies = []string{"cluster", "create", "instance-view"}
 
@@ -30,6 +39,7 @@ func (s *Set) writeCredentials(clusters int) (config string, err error) {
 		return "", err
 	}
 	text := "accessKeys:\n- {id: AKIDLOCAL, secret: local, user: admin}\n"
+	text += fmt.Sprintf("- {id: %s, secret: %s, account: %q, user: other}\n", OtherAccountKey, OtherAccountSecret, OtherAccount)
 	for i := range clusters {
 		name := fmt.Sprintf("cls%d", i+1)
 		files, err := s.writePolicies(dir, name)

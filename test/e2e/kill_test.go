@@ -83,11 +83,23 @@ func signalPod(pod corev1.Pod, sig syscall.Signal) (n int, err error) {
 // signalGroup sends a signal to every process whose cgroup's path contains a text, and returns their number.
 // Nodes of the testbed are on this machine, and so are their processes.
 func signalGroup(path string, sig syscall.Signal) (n int, err error) {
+	return signalProcesses(path, sig, 0)
+}
+
+// killBut kills every process of a node but one, and returns their number.
+func killBut(node string, kept int) (n int, err error) {
+	return signalProcesses("/cloud-map-mcs-testbed/"+node, syscall.SIGKILL, kept)
+}
+
+func signalProcesses(path string, sig syscall.Signal, kept int) (n int, err error) {
 	all, err := procfs.AllProcs()
 	if err != nil {
 		return 0, err
 	}
 	for _, p := range all {
+		if p.PID == kept {
+			continue
+		}
 		groups, err := p.Cgroups()
 		if err != nil || len(groups) == 0 {
 			continue // it has just ended

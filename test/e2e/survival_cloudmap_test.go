@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,6 +24,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
@@ -176,6 +179,14 @@ func (s *survival) testCloudMap(t *testing.T) {
 
 	s.test(t, "the member record is deregistered", allowance{}, func(t *testing.T) { c.deregister(t, isRecord) })
 	s.test(t, "all pages are deregistered", allowance{}, func(t *testing.T) { c.deregister(t, isPage) })
+	s.test(t, "all pages are deregistered while the other cluster's controller restarts", allowance{}, func(t *testing.T) {
+		c.deregister(t, isPage)
+		began := time.Now()
+		kubectl(t, s.cls2, "-n", system, "rollout", "restart", manager)
+		kubectl(t, s.cls2, "-n", system, "rollout", "status", manager, "--timeout=90s")
+		eventually(t, recovery, func() error { return c.complete(t.Context(), "cls1") })
+		t.Logf("all pages were back after %s", round(time.Since(began)))
+	})
 	s.test(t, "member record and pages are deregistered", allowance{}, func(t *testing.T) {
 		c.deregister(t, func(service, instance string) bool { return isRecord(service, instance) || isPage(service, instance) })
 	})
@@ -189,7 +200,10 @@ func (s *survival) testCloudMap(t *testing.T) {
 	if runsAll() {
 		s.testRename(t)
 		s.testLargeService(t)
-		s.testNodeFailure(t)
+		s.testTooLarge(t)
+		s.testSlowPage(t)
+		s.testShareWithdrawn(t)
+		s.testTrustedKeysOnly(t)
 	}
 }
 
@@ -236,6 +250,49 @@ func (s *survival) testForgery(t *testing.T, c *cloudMapContent) {
 			return err
 		})
 		t.Logf("cls2 shows at the member cls1: %q", problems)
+	})
+	s.test(t, "another member writes a farewell of the cluster with its own key", allowance{}, func(t *testing.T) {
+		signer, err := trust.NewSigner(bytes.Repeat([]byte{2}, ed25519.SeedSize), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := members(t)
+		eventually(t, started, func() error {
+			records, err := c.instances(t.Context(), format.MembersService)
+			if err != nil {
+				return err
+			}
+			farewell, err := format.ParseMember(records["cls1"], clusterset.ClusterSetID)
+			if err != nil {
+				return err
+			}
+			farewell.Pages, farewell.Farewell, farewell.Heartbeat, farewell.Generation = format.Digests{}, true, farewell.Heartbeat+1000, farewell.Generation+1000
+			if _, err := other.RegisterInstance(t.Context(), in.ID, farewell.Instance(signer)); err != nil {
+				return err
+			}
+			problems, err := memberProblems(t.Context(), s.cls2, "cls1")
+			if err == nil && len(problems) == 0 {
+				err = errors.New("cls2 shows no problem of the member cls1")
+			}
+			return err
+		})
+	})
+	s.test(t, "another member replays an earlier record of the cluster", allowance{}, func(t *testing.T) {
+		in := members(t)
+		records, err := c.instances(t.Context(), format.MembersService)
+		if err != nil {
+			t.Fatal(err)
+		}
+		earlier := records["cls1"]
+		if err := s.changePropagates(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			if _, err := other.RegisterInstance(t.Context(), in.ID, earlier); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
 	})
 	s.test(t, "another member keeps the member record overwritten for longer than --stale-after", allowance{}, func(t *testing.T) {
 		addArgs(t, s.cls1, "--heartbeat-interval=4s")
