@@ -2,16 +2,13 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 )
 
 // monthMinutes is the month of AWS's price lists in minutes: 730 hours.
@@ -107,7 +104,7 @@ func storedInstances() (string, error) {
 	for _, services := range []int{1, 10, 50, 300, 1000, 3000} {
 		exports := make([]mcs.Export, services)
 		for i := range exports {
-			exports[i] = exampleExport(i)
+			exports[i] = cloudmaptest.WebExport("cls1", i, exampleEndpoints)
 		}
 		stored, err := cloudmap.StoredInstances("cls1", exports)
 		if err != nil {
@@ -119,27 +116,8 @@ func storedInstances() (string, error) {
 	return t.String(), nil
 }
 
-// exampleEndpoints is the number of endpoints of an exampleExport.
+// exampleEndpoints is the number of endpoints of an export.
 const exampleEndpoints = 10
-
-// exampleExport returns export i of a cluster: endpoints with one port in three zones, with neighbouring addresses.
-func exampleExport(i int) mcs.Export {
-	exp := mcs.Export{
-		Key: mcs.Key{Namespace: "demo", Name: fmt.Sprintf("web-%d", i)}, Cluster: "cls1", Created: time.Unix(1_790_000_000, 0),
-		Type:       mcsv1beta1.ClusterSetIP,
-		Ports:      []mcs.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: "8080"}},
-		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-		Backends:   []mcs.Backends{{Ports: []mcs.BackendPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}}}},
-	}
-	for j := range exampleEndpoints {
-		number := i*exampleEndpoints + j
-		exp.Backends[0].Endpoints = append(exp.Backends[0].Endpoints, mcs.Endpoint{
-			Address: netip.AddrFrom4([4]byte{10, byte(10 + number>>16), byte(number >> 8), byte(number)}),
-			Ready:   true, Serving: true, Zone: fmt.Sprintf("eu-west-1%c", 'a'+j%3), Node: "node-1",
-		})
-	}
-	return exp.Canonical()
-}
 
 // table is a table of Markdown.
 type table struct{ lines []string }

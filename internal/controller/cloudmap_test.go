@@ -57,18 +57,23 @@ func localCloudMap(t *testing.T, options cloudmaplocal.Options) string {
 	return listener.URL
 }
 
-// This test uses the Cloud Map registry: the AWS SDK and Cloud Map's API, with its eventual consistency.
-func TestRun_OverCloudMap(t *testing.T) {
-	a, b := twoClusters(t)
-	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
+// cloudMapRegistries returns a function that makes a cluster's registry on the Cloud Map at url.
+func cloudMapRegistries(t *testing.T, url string) func(context.Context, mcs.Identity) (registry.Registry, error) {
 	keyrings := newKeyrings()
-	newRegistry := func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
+	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url})
 		if err != nil {
 			return nil, err
 		}
 		return cloudmap.New(client, cloudMapConfig(t, keyrings, identity))
 	}
+}
+
+// This test uses the Cloud Map registry: the AWS SDK and Cloud Map's API, with its eventual consistency.
+func TestRun_OverCloudMap(t *testing.T) {
+	a, b := twoClusters(t)
+	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond})
+	newRegistry := cloudMapRegistries(t, url)
 	key := newKey("cloudmap")
 	a.namespace(t, key.Namespace)
 	b.namespace(t, key.Namespace)
@@ -103,14 +108,7 @@ func TestRun_OverCloudMap(t *testing.T) {
 func TestMembership_ChangesIdentityOverCloudMap(t *testing.T) {
 	a, b := twoClusters(t)
 	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond})
-	keyrings := newKeyrings()
-	newRegistry := func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
-		client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url})
-		if err != nil {
-			return nil, err
-		}
-		return cloudmap.New(client, cloudMapConfig(t, keyrings, identity))
-	}
+	newRegistry := cloudMapRegistries(t, url)
 	key := newKey("renamed")
 	a.namespace(t, key.Namespace)
 	b.namespace(t, key.Namespace)

@@ -250,15 +250,22 @@ func TestMembership_LeavesAfterLeaveAfter(t *testing.T) {
 	})
 }
 
+// newLeavingCluster returns a cluster that leaves while the registry is down.
+func newLeavingCluster(t *testing.T) *testCluster {
+	t.Helper()
+	c := newTestCluster(t)
+	c.start()
+	c.settle()
+	c.hub.SetError(errors.New("the registry is down"))
+	c.set(noValues, nil)
+	c.wait(6*time.Minute, "cls1")
+	return c
+}
+
 // A registry that is down when the cluster leaves keeps the exports. The next process removes them, although it has no identity.
 func TestMembership_LeavesAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newTestCluster(t)
-		c.start()
-		c.settle()
-		c.hub.SetError(errors.New("the registry is down"))
-		c.set(noValues, nil)
-		c.wait(6*time.Minute, "cls1")
+		c := newLeavingCluster(t)
 		c.stop()
 		c.start()
 		c.wait(time.Minute, "cls1")
@@ -272,12 +279,7 @@ func TestMembership_LeavesAfterRestart(t *testing.T) {
 // A leave that did not succeed yet is taken back when the ClusterProperties are there again.
 func TestMembership_TakesLeavingBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newTestCluster(t)
-		c.start()
-		c.settle()
-		c.hub.SetError(errors.New("the registry is down"))
-		c.set(noValues, nil)
-		c.wait(6*time.Minute, "cls1")
+		c := newLeavingCluster(t)
 		c.set(ofCLS1, nil)
 		c.settle()
 		c.settle()

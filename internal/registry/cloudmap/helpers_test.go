@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -69,16 +68,6 @@ func verifyOnce() func(key ed25519.PublicKey, message, signature []byte) bool {
 		}
 		return valid
 	}
-}
-
-// noise returns n bytes that do not compress.
-func noise(n int) []byte {
-	rnd := rand.New(rand.NewPCG(1, uint64(n)))
-	data := make([]byte, n)
-	for i := range data {
-		data[i] = byte(rnd.Uint32())
-	}
-	return data
 }
 
 // bulky is an export that needs some 14 instances, with n endpoints more than others. Its endpoints have random host names.
