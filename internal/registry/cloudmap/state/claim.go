@@ -97,17 +97,22 @@ func (c *claim) free(now time.Time, shown *format.Member) bool {
 		return false
 	}
 	if c.isUnowned(shown) {
-		settle := c.settle
-		if shown == nil && c.rivalled && !c.joined {
-			// Another writer removed the record: a cluster that leaves says so. A live cluster writes it again.
-			settle = max(settle, c.rivalSilence)
-		}
+		settle := c.settleTime(shown)
 		return settle == 0 || !c.unrivalled.IsZero() && now.Sub(c.unrivalled) >= settle
 	}
 	if !c.isOurs(*shown) && (c.joined && !c.isEarlierOwner(shown.Key) || c.isUnproven(now)) {
 		return true
 	}
 	return shown.IsSameWrite(c.rival) && now.Sub(c.changed) >= c.rivalSilence
+}
+
+// settleTime returns the time without another cluster's record before the ID is claimed.
+func (c *claim) settleTime(shown *format.Member) time.Duration {
+	if shown == nil && c.rivalled && !c.joined {
+		// Another writer removed the record: a cluster that leaves says so. A live cluster writes it again.
+		return max(c.settle, c.rivalSilence)
+	}
+	return c.settle
 }
 
 // proofSilences is after how many times of rivalSilence another cluster with this ID has written a copy of its record into the catalog: it does so when

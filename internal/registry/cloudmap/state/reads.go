@@ -297,12 +297,9 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	}
 	if write {
 		s.answerRival(now)
-		s.copyRecord = s.copyRecord || s.claim.state == Acquiring && before == Observing
 	}
 	if s.claim.state == Acquiring && before == Observing {
-		s.outbox.orphanedPages = (shown == nil || shown.Farewell) && s.leftovers
-		s.outbox.after(s.shown())
-		s.pinEarlierOwner(now)
+		s.prepareClaim(now, shown)
 	}
 	if s.claim.state != before || s.claim.refused() != refusedBefore {
 		s.handleClaimChange(now, before, changed)
@@ -311,6 +308,14 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 		s.adoptPages(now, changed)
 		s.confirmPages(now)
 	}
+}
+
+// prepareClaim prepares the writes of a claim in place of the record that is shown, nil if there is none. The caller holds s.mu.
+func (s *Reads) prepareClaim(now time.Time, shown *format.Member) {
+	s.copyRecord = true
+	s.outbox.orphanedPages = (shown == nil || shown.Farewell) && s.leftovers
+	s.outbox.after(s.shown())
+	s.pinEarlierOwner(now)
 }
 
 // answerRival writes the own record, and reads the own pages, which the rival may have written. A writer that overwrites the record of a member again and
