@@ -249,25 +249,6 @@ func (p *problems) sanitizeAnnotations(in map[string]string) map[string]string {
 	return out
 }
 
-// isReservedKey reports whether a label or annotation key has a meaning for Kubernetes or an MCS implementation, so that another
-// cluster must not set it. The prefix app.kubernetes.io is for users, except for managed-by, which identifies the owner of a
-// ServiceImport.
-func isReservedKey(key string) bool {
-	prefix, name, ok := strings.Cut(strings.ToLower(key), "/")
-	if !ok {
-		return false
-	}
-	if prefix == "app.kubernetes.io" {
-		return name == "managed-by"
-	}
-	for _, domain := range []string{"kubernetes.io", "k8s.io", "multicluster.x-k8s.io", "multicluster.k8s.aws"} {
-		if prefix == domain || strings.HasSuffix(prefix, "."+domain) {
-			return true
-		}
-	}
-	return false
-}
-
 func (p *problems) sanitizeBackends(in []Backends) []Backends {
 	var out []Backends
 	count := 0
