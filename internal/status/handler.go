@@ -77,6 +77,11 @@ func write(w http.ResponseWriter, value any, err error) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
+	body, err := json.Marshal(value)
+	if err != nil {
+		http.Error(w, fmt.Sprintf("encoding the response: %v", err), http.StatusInternalServerError)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(value) // the client has closed the connection
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has closed the connection
 }

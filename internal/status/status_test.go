@@ -66,6 +66,22 @@ func TestHandler(t *testing.T) {
 	}
 }
 
+// future has an export that JSON cannot encode.
+type future struct{ source }
+
+func (future) Services(context.Context) ([]Service, error) {
+	return []Service{{Exports: []mcs.Export{{Created: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}}}}, nil
+}
+
+// TestHandlerReportsEncodingErrors: an empty answer with code 200 would look like a clusterset without services.
+func TestHandlerReportsEncodingErrors(t *testing.T) {
+	w := httptest.NewRecorder()
+	NewHandler(future{}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, PathServices, nil))
+	if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "encoding the response") {
+		t.Errorf("code %d with %q, want 500 with the reason", w.Code, w.Body)
+	}
+}
+
 // TestStatusRoundTrip: the plugin decodes what a controller encodes.
 func TestStatusRoundTrip(t *testing.T) {
 	want, _ := source{}.Service(t.Context(), mcs.Key{Namespace: "demo", Name: "web"})

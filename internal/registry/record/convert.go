@@ -55,8 +55,8 @@ func toExport(m *recordpb.Export, clusterID string) (mcs.Export, error) {
 	exp := mcs.Export{
 		Key:                   mcs.Key{Namespace: m.GetNamespace(), Name: m.GetName()},
 		Cluster:               clusterID,
-		Created:               time.Unix(m.GetCreated(), 0).UTC(),
-		Changed:               time.UnixMilli(m.GetChanged()).UTC(),
+		Created:               toTime(m.GetCreated(), time.Unix(m.GetCreated(), 0)),
+		Changed:               toTime(m.GetChanged()/1000, time.UnixMilli(m.GetChanged())),
 		Type:                  mcsv1beta1.ServiceImportType(m.GetType()),
 		SessionAffinity:       corev1.ServiceAffinity(m.GetSessionAffinity()),
 		InternalTrafficPolicy: corev1.ServiceInternalTrafficPolicy(m.GetInternalTrafficPolicy()),
@@ -81,6 +81,17 @@ func toExport(m *recordpb.Export, clusterID string) (mcs.Export, error) {
 		exp.Backends = append(exp.Backends, backends)
 	}
 	return exp, nil
+}
+
+// maxSeconds is the end of the year 9999: RFC 3339 and JSON have no later times.
+const maxSeconds = 253402300799
+
+// toTime returns t in UTC, the zero time if JSON cannot encode it. seconds are t since 1970.
+func toTime(seconds int64, t time.Time) time.Time {
+	if seconds < 0 || seconds > maxSeconds {
+		return time.Time{}
+	}
+	return t.UTC()
 }
 
 // fromMap returns the entries sorted, so that the same map gives the same bytes.

@@ -2,8 +2,10 @@ package record
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -84,6 +86,36 @@ func TestRoundTrip(t *testing.T) {
 			}
 			if diff := cmp.Diff(Page{Exports: want}, page, compareAddresses); diff != "" {
 				t.Errorf("decoded page differs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestTimesThatJSONCannotEncode: the status endpoint shows exports as JSON, which has no times after the year 9999 or before the year 0.
+func TestTimesThatJSONCannotEncode(t *testing.T) {
+	tests := map[string]struct {
+		seconds int64
+		valid   bool
+	}{
+		"now":                  {1_790_000_000, true},
+		"1970":                 {0, true},
+		"end of the year 9999": {253402300799, true},
+		"the year 10000":       {253402300800, false},
+		"the last second":      {math.MaxInt64 / 1000, false},
+		"before 1970":          {-1, false},
+		"the first second":     {math.MinInt64 / 1000, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			exp, err := toExport(&recordpb.Export{Namespace: "demo", Name: "web", Created: tt.seconds, Changed: tt.seconds * 1000}, "cls1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if exp.Created.IsZero() == tt.valid || exp.Changed.IsZero() == tt.valid {
+				t.Errorf("created %v, changed %v; want them: %t", exp.Created, exp.Changed, tt.valid)
+			}
+			if _, err := json.Marshal(exp); err != nil {
+				t.Error(err)
 			}
 		})
 	}

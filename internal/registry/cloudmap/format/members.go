@@ -207,6 +207,12 @@ func memberStatement(clusterSetID, clusterID string, attrs map[string]string) tr
 	}
 }
 
+// maxTextBytes bounds the attributes that have no format of their own: a UID of Kubernetes has 36 bytes.
+const maxTextBytes = 128
+
+// maxHeartbeat is the end of the year 9999: JSON has no later times.
+const maxHeartbeat = 253402300799_999
+
 // memberFormat is the version of the record format.
 const memberFormat = "1.0"
 
@@ -245,6 +251,8 @@ func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 		return r, fmt.Errorf("%s is %q, but this is clusterset %q", AttrClusterSetID, r.ClusterSetID, clusterSetID)
 	case r.UID == "":
 		return r, fmt.Errorf("%s is missing", AttrUID)
+	case max(len(r.UID), len(r.Version), len(r.Process)) > maxTextBytes:
+		return r, fmt.Errorf("one of %s, %s and %s has more than %d bytes", AttrUID, AttrVersion, AttrProcess, maxTextBytes)
 	}
 	if err := checkFormat(attrs[AttrFormat]); err != nil {
 		return r, err
@@ -255,8 +263,8 @@ func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 	if r.Generation, err = strconv.ParseInt(attrs[AttrGeneration], 10, 64); err != nil || r.Generation > maxGeneration {
 		return r, fmt.Errorf("%s %q is not a generation", AttrGeneration, attrs[AttrGeneration])
 	}
-	if r.Heartbeat, err = strconv.ParseInt(attrs[AttrHeartbeat], 10, 64); err != nil {
-		return r, fmt.Errorf("%s %q is not a number", AttrHeartbeat, attrs[AttrHeartbeat])
+	if r.Heartbeat, err = strconv.ParseInt(attrs[AttrHeartbeat], 10, 64); err != nil || r.Heartbeat < 0 || r.Heartbeat > maxHeartbeat {
+		return r, fmt.Errorf("%s %q is not a number of milliseconds", AttrHeartbeat, attrs[AttrHeartbeat])
 	}
 	r.Contact, r.ContactProblem = parseNotify(attrs[AttrNotify])
 	r.Pages, err = parsePages(attrs[AttrPages])
