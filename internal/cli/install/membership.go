@@ -129,7 +129,7 @@ func waitForMembership(ctx context.Context, s *session.Session, k *session.Clust
 		s.Printf("%s: cluster %s is a member of clusterset %s, which has %d", k.Context, o.clusterID, o.clusterSetID, len(last.Members))
 		return nil
 	}
-	return fmt.Errorf("joining the clusterset: %s", last.WriteProblem)
+	return fmt.Errorf("joining the clusterset: %s", session.Printable(last.WriteProblem))
 }
 
 func hasIdentity(st *status.Status, o joinOptions) bool {

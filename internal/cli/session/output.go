@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -115,14 +116,23 @@ func (t *Table) Line(text string) {
 // Flush ends the table.
 func (t *Table) Flush() error { return t.w.Flush() }
 
-// Printable replaces control characters in text by spaces.
+// Printable replaces control characters in text by spaces, those that change the direction of writing too.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
 			return ' '
 		}
 		return r
 	}, text)
+}
+
+// printableLines is Printable for text of several lines.
+func printableLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = Printable(line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // Age formats a time as kubectl does, such as 5m.
@@ -140,12 +150,12 @@ func (s *Session) Printf(format string, args ...any) {
 
 // Progressf prints a line of progress to standard error. Standard output is for results: diffs, configuration and tables.
 func (s *Session) Progressf(format string, args ...any) {
-	_, _ = fmt.Fprintf(s.ErrOut, format+"\n", args...)
+	_, _ = fmt.Fprintln(s.ErrOut, printableLines(fmt.Sprintf(format, args...)))
 }
 
 // Confirm asks a yes-or-no question. Any answer other than yes means no, including the end of the input.
 func (s *Session) Confirm(format string, args ...any) bool {
-	_, _ = fmt.Fprintf(s.ErrOut, format+" [yes/no] ", args...)
+	_, _ = fmt.Fprint(s.ErrOut, printableLines(fmt.Sprintf(format, args...))+" [yes/no] ")
 	answer, _ := bufio.NewReader(s.In).ReadString('\n')
 	if !strings.HasSuffix(answer, "\n") {
 		_, _ = fmt.Fprintln(s.ErrOut)
