@@ -290,6 +290,13 @@ func TestOthersRecords(t *testing.T) {
 		wantDenied(t, "removing from "+name, intruder.DeregisterInstance(t.Context(), s.ID, "page-00-0"))
 		wantDenied(t, "deleting "+name, intruder.DeleteService(t.Context(), s))
 	}
+	if _, _, err := intruder.DiscoverInstances(t.Context(), "mcs.set1", format.MembersService, nil); err != nil {
+		t.Errorf("reading the own clusterset: %v", err)
+	}
+	for _, namespace := range []string{"mcs.set2", "mcs.set3"} { // one that exists and one that does not
+		_, _, err := intruder.DiscoverInstances(t.Context(), namespace, format.MembersService, nil)
+		wantDenied(t, "reading "+namespace, err)
+	}
 	_, err = intruder.CreateService(t.Context(), foreign, "mine", cls2, api.PartView)
 	wantDenied(t, "creating a service in a namespace of others", err)
 	_, err = intruder.CreateNamespace(t.Context(), "mine", cls1, api.PartView)
@@ -329,6 +336,45 @@ func TestReader(t *testing.T) {
 	if _, err := reader.ListServices(t.Context(), api.Namespace{ID: "ns-x"}); err != nil {
 		t.Errorf("listing: %v", err)
 	}
+}
+
+// TestCompatibilityPolicy reads the instances of the AWS Cloud Map MCS Controller for K8s, and no records of a clusterset.
+func TestCompatibilityPolicy(t *testing.T) {
+	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, []string{"compatibility.json"})
+	c.keyOf = func(mcs.Identity) string { return admin }
+	_, _ = running(t, c, cls1)
+	within(t, 3*patience, "cls1 is a member", func() bool { return len(c.instances(t, "mcs.set1", format.MembersService)) == 1 })
+	sdk := c.sdk(admin)
+	if _, err := sdk.CreateHttpNamespace(t.Context(), &servicediscovery.CreateHttpNamespaceInput{Name: aws.String("legacy")}); err != nil {
+		t.Fatal(err)
+	}
+	var untagged *servicediscovery.CreateServiceOutput
+	within(t, patience, "the namespace of the legacy controller exists", func() bool {
+		all, err := sdk.ListNamespaces(t.Context(), &servicediscovery.ListNamespacesInput{})
+		if err != nil {
+			return false
+		}
+		i := slices.IndexFunc(all.Namespaces, func(n types.NamespaceSummary) bool { return aws.ToString(n.Name) == "legacy" })
+		if i < 0 {
+			return false
+		}
+		untagged, err = sdk.CreateService(t.Context(), &servicediscovery.CreateServiceInput{Name: aws.String("web"), NamespaceId: all.Namespaces[i].Id})
+		return err == nil
+	})
+	reader := c.clientFor(t, withKey(keyFor(cls2)))
+	if _, _, err := reader.DiscoverInstances(t.Context(), "legacy", "web", nil); err != nil {
+		t.Errorf("discovering instances of the legacy controller: %v", err)
+	}
+	if _, err := reader.ListInstances(t.Context(), api.Service{ID: aws.ToString(untagged.Service.Id)}); err != nil {
+		t.Errorf("listing instances of the legacy controller: %v", err)
+	}
+	_, _, err := reader.DiscoverInstances(t.Context(), "mcs.set1", format.MembersService, nil)
+	wantDenied(t, "discovering member records", err)
+	_, err = reader.ListInstances(t.Context(), memberService(t, c))
+	wantDenied(t, "listing member records", err)
+	catalog, _ := c.service(t, "mcs.set1", "catalog.cls1")
+	_, err = reader.ListInstances(t.Context(), catalog)
+	wantDenied(t, "listing a catalog", err)
 }
 
 // TestProtectedCatalogs is what tags cannot hold and what docs/iam.md does about it. A cluster that may tag what it creates may
