@@ -83,7 +83,7 @@ var exportPlans = map[string]func(config.Options) registryPlan{
 // not have are those of the registry that is exported to.
 var importPlans = map[string]func(config.Options, config.Source) registryPlan{
 	config.RegistryCloudMap: func(options config.Options, source config.Source) registryPlan {
-		source.AWS.Region = cmp.Or(source.AWS.Region, options.AWS.Region)
+		source.AWS.Region, source.AWS.Insecure = cmp.Or(source.AWS.Region, options.AWS.Region), options.AWS.Insecure
 		return planCloudMap(options, source.Label(), source.AWS, true)
 	},
 	config.RegistryEtcd: func(options config.Options, source config.Source) registryPlan {
@@ -192,6 +192,7 @@ func cloudMapClient(name string, account config.AWS) cloudmapapi.Config {
 		Name:     name,
 		Region:   account.Region,
 		Endpoint: account.Endpoint,
+		Insecure: account.Insecure,
 		Role:     cloudmapapi.Role{ARN: account.RoleARN, ExternalID: account.ExternalID, SessionName: account.SessionName},
 	}
 }

@@ -15,6 +15,8 @@ import (
 // AWS selects the AWS API and the identity for it. Empty fields are taken from the environment variables and files of the AWS SDK.
 type AWS struct {
 	Region, Endpoint string
+	// Insecure allows an endpoint with http://, also in additional registries.
+	Insecure bool
 	// RoleARN is the IAM role to assume, "" for none. ExternalID and SessionName are parameters of AssumeRole.
 	RoleARN, ExternalID, SessionName string
 	// NamespaceOwner is the account that shares the control namespace with ours through AWS RAM, "" if it is in our account.
@@ -28,6 +30,8 @@ func (a *AWS) bind(flags *pflag.FlagSet) {
 		"AWS Region of the registry (default: from the AWS SDK's settings, such as AWS_REGION).")
 	flags.StringVar(&a.Endpoint, "aws-endpoint", a.Endpoint,
 		"URL of the Cloud Map API, for VPC endpoints and cloudmap-local (default: from the AWS SDK's settings, such as AWS_ENDPOINT_URL_SERVICEDISCOVERY).")
+	flags.BoolVar(&a.Insecure, "aws-insecure", a.Insecure,
+		"Allow http:// in --aws-endpoint, in endpoints of --import-from and in the AWS SDK's settings. Everyone on the network path can then read and change the registry.")
 	flags.StringVar(&a.RoleARN, "aws-role-arn", a.RoleARN,
 		"IAM role to assume for the registry, in this or another account (default: none, the pod's identity is used).")
 	flags.StringVar(&a.ExternalID, "aws-role-external-id", a.ExternalID,

@@ -30,7 +30,7 @@ type observer struct {
 // observeRegistry reads cloudmap-local until ctx ends.
 func observeRegistry(ctx context.Context) (*observer, error) {
 	cloudMap, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{
-		Region: "ap-southeast-2", Endpoint: clusterset.Endpoint, Credentials: credentials.NewStaticCredentialsProvider("AKIDLOCAL", "local", ""),
+		Region: "ap-southeast-2", Endpoint: clusterset.Endpoint, Insecure: true, Credentials: credentials.NewStaticCredentialsProvider("AKIDLOCAL", "local", ""),
 	})
 	if err != nil {
 		return nil, err

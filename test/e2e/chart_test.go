@@ -16,7 +16,7 @@ const (
 	chart = "deploy/charts/cloud-map-mcs-controller"
 	crds  = "serviceexports.multicluster.x-k8s.io serviceimports.multicluster.x-k8s.io clusterproperties.about.k8s.io"
 	// chartValues are the values for the testbed instead of AWS, with the cluster's identity. CLS stands for the cluster.
-	chartValues = " --set aws.region=ap-southeast-2,aws.endpoint=" + clusterset.Endpoint + ",aws.credentialsSecret=aws-credentials" +
+	chartValues = " --set aws.region=ap-southeast-2,aws.endpoint=" + clusterset.Endpoint + ",aws.insecure=true,aws.credentialsSecret=aws-credentials" +
 		" --set clusterId=CLS,clusterSetId=" + clusterset.ClusterSetID
 )
 

@@ -51,7 +51,7 @@ func (s *survival) openContent(t *testing.T) content {
 func cloudMapAs(t *testing.T, key, secret string) *cloudmapapi.Client {
 	t.Helper()
 	api, err := cloudmapapi.NewClient(t.Context(), cloudmapapi.Config{
-		Region: homeRegion, Endpoint: clusterset.Endpoint, Credentials: credentials.NewStaticCredentialsProvider(key, secret, ""),
+		Region: homeRegion, Endpoint: clusterset.Endpoint, Insecure: true, Credentials: credentials.NewStaticCredentialsProvider(key, secret, ""),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -46,6 +48,8 @@ type Config struct {
 	// NamespaceOwner is the account that shares the clusterset's namespace with this account through AWS RAM; "" if the namespace is in
 	// this account. The instance view stays in this account.
 	NamespaceOwner string
+	// Insecure allows an endpoint with http://, of Cloud Map and of STS. To the own host it is always allowed.
+	Insecure bool
 	// Rates replaces the default rates of the operations in it.
 	Rates map[string]Rate
 	// Metrics may be nil.
@@ -90,6 +94,9 @@ func NewClient(ctx context.Context, cfg Config) (*Client, error) {
 			o.APIOptions = append(o.APIOptions, withoutHostPrefix)
 		}
 	})
+	if err := cfg.checkEndpoint(sdk.Options().BaseEndpoint); err != nil {
+		return nil, err
+	}
 	c := &Client{priority: PriorityNormal, name: cmp.Or(cfg.Name, DefaultName), sdk: sdk, limiters: map[string]*rateLimiter{}, metrics: cfg.Metrics, owner: cfg.NamespaceOwner}
 	standard := DefaultRates()
 	rates := maps.Clone(standard)
@@ -105,6 +112,28 @@ func NewClient(ctx context.Context, cfg Config) (*Client, error) {
 		c.limiters[operation] = newRateLimiter(r, func(perSecond float64) { c.metrics.SetRequestLimit(c.name, operation, perSecond) })
 	}
 	return c, nil
+}
+
+// checkEndpoint returns an error for an endpoint without encryption that is not allowed. The endpoint may come from AWS's own environment
+// variables and files.
+func (cfg Config) checkEndpoint(endpoint *string) error {
+	if endpoint == nil || cfg.Insecure {
+		return nil
+	}
+	u, err := url.Parse(*endpoint)
+	if err != nil {
+		return errors.New("the endpoint of AWS is not a URL") // err has all of it, passwords too
+	}
+	if !strings.EqualFold(u.Scheme, "http") || isOwnHost(u.Hostname()) {
+		return nil
+	}
+	return fmt.Errorf("%s://%s is not encrypted: everyone on the network path can read and change the registry; use https://, or allow it with --aws-insecure", u.Scheme, u.Host)
+}
+
+// isOwnHost reports whether requests to host stay on this host.
+func isOwnHost(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }
 
 // Name returns the client's name in metrics.

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/smithy-go"
 )
@@ -51,5 +54,72 @@ func TestNewClientRefuses(t *testing.T) {
 	_, err := NewClient(t.Context(), Config{Region: "us-east-1", Rates: map[string]Rate{"RegisterInstances": {1, 1}}})
 	if err == nil || !strings.Contains(err.Error(), "DiscoverInstances,") {
 		t.Errorf("the rate of an unknown operation: error = %v, want one that lists the operations", err)
+	}
+}
+
+// TestNewClientRefusesPlainHTTP: also endpoints that only AWS's own settings have.
+func TestNewClientRefusesPlainHTTP(t *testing.T) {
+	tests := map[string]struct {
+		endpoint, variable string
+		role, insecure     bool
+		refused            bool
+	}{
+		"http":                             {endpoint: "http://10.0.0.1:8080", refused: true},
+		"HTTP":                             {endpoint: "HTTP://cloudmap.example.com", refused: true},
+		"allowed":                          {endpoint: "http://10.0.0.1:8080", insecure: true},
+		"https":                            {endpoint: "https://10.0.0.1:8080"},
+		"own host":                         {endpoint: "http://127.0.0.1:8080"},
+		"own host, IPv6":                   {endpoint: "http://[::1]:8080"},
+		"own host by name":                 {endpoint: "http://localhost:8080"},
+		"a name that begins with the own":  {endpoint: "http://localhost.example.com", refused: true},
+		"http in the environment":          {variable: "AWS_ENDPOINT_URL_SERVICEDISCOVERY", refused: true},
+		"http for all services":            {variable: "AWS_ENDPOINT_URL", refused: true},
+		"http in the environment, allowed": {variable: "AWS_ENDPOINT_URL_SERVICEDISCOVERY", insecure: true},
+		"http for STS":                     {variable: "AWS_ENDPOINT_URL_STS", role: true, refused: true},
+		"http for STS, no role":            {variable: "AWS_ENDPOINT_URL_STS"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("AWS_CONFIG_FILE", "/dev/null")
+			if tt.variable != "" {
+				t.Setenv(tt.variable, "http://10.0.0.2")
+			}
+			cfg := Config{Region: "us-east-1", Endpoint: tt.endpoint, Insecure: tt.insecure}
+			if tt.role {
+				cfg.Role.ARN = "arn:aws:iam::111122223333:role/mcs"
+			}
+			_, err := NewClient(t.Context(), cfg)
+			if (err != nil) != tt.refused || err != nil && !strings.Contains(err.Error(), "--aws-insecure") {
+				t.Errorf("error %v, want one that names the flag: %t", err, tt.refused)
+			}
+		})
+	}
+}
+
+// requestedHosts records the hosts of requests, and answers none.
+type requestedHosts struct{ hosts []string }
+
+func (r *requestedHosts) Do(request *http.Request) (*http.Response, error) {
+	r.hosts = append(r.hosts, request.URL.Host)
+	return nil, errors.New("not sent")
+}
+
+// TestFIPSEndpoints tests the setting of docs/iam.md.
+func TestFIPSEndpoints(t *testing.T) {
+	t.Setenv("AWS_CONFIG_FILE", "/dev/null")
+	t.Setenv("AWS_USE_FIPS_ENDPOINT", "true")
+	requests := &requestedHosts{}
+	client, err := NewClient(t.Context(), Config{Region: "us-east-1", HTTPClient: requests, Credentials: aws.CredentialsProviderFunc(
+		func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "AKID", SecretAccessKey: "secret"}, nil
+		})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = client.ListNamespaces(t.Context())
+	_, _, _ = client.DiscoverInstances(t.Context(), "mcs.set1", "members", nil)
+	want := []string{"servicediscovery-fips.us-east-1.amazonaws.com", "data-servicediscovery-fips.us-east-1.amazonaws.com"}
+	if !slices.Equal(requests.hosts, want) {
+		t.Errorf("requests to %v, want %v", requests.hosts, want)
 	}
 }

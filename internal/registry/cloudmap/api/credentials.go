@@ -53,7 +53,11 @@ func loadAWS(ctx context.Context, cfg Config) (aws.Config, error) {
 		return aws.Config{}, errors.New("no AWS Region is known: set --aws-region or the environment variable AWS_REGION")
 	}
 	if cfg.Role.ARN != "" {
-		loaded.Credentials = assume(sts.NewFromConfig(home), cfg.Role)
+		client := sts.NewFromConfig(home)
+		if err := cfg.checkEndpoint(client.Options().BaseEndpoint); err != nil {
+			return aws.Config{}, err
+		}
+		loaded.Credentials = assume(client, cfg.Role)
 	}
 	return loaded, nil
 }
