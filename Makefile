@@ -83,9 +83,14 @@ SEED ?= 1
 mutate: ## Put bugs into the code and print those that no unit test notices (PACKAGES=./internal/mcs picks, SAMPLE=60 SEED=1 tries some)
 	bin=$$([ ! -x bin/testbed ] || bin/testbed assets); KUBEBUILDER_ASSETS="$$bin" nice go run ./hack/mutate -packages="$(PACKAGES)" -jobs=$(JOBS) -max=$(or $(SAMPLE),0) -seed=$(SEED) $(MUTATE_FLAGS)
 
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (1m each, some 25 minutes in all; PACKAGES=./internal/mcs picks)
+	FUZZTIME="$(FUZZTIME)" PACKAGES="$(PACKAGES)" hack/fuzz
+
 .PHONY: lint
-lint: ## Check words, style, errors and the import rules
+lint: ## Check words, style, errors, the import rules and known vulnerabilities (VULNDB= names a copy of the database)
 	go run ./hack/words
+	VULNDB="$(VULNDB)" go run ./hack/vulncheck
 	$(TOOL) golangci-lint run ./...
 	cd testbed && $(TOOL) golangci-lint run --config ../.golangci.yml ./...
 
