@@ -14,7 +14,7 @@ import (
 // pods, to which some plugins do not apply CIDRs (local).
 func TestNetworkPolicy(t *testing.T) {
 	const (
-		enabled = "networkPolicy.enabled=true,networkPolicy.egressTo={192.0.2.0/24}"
+		enabled = "networkPolicy.egressTo={192.0.2.0/24}"
 		pods    = enabled + ",networkPolicy.podNetworks={10.10.0.0/16,fd00:10::/32}"
 		probes  = pods + ",networkPolicy.probeTo={10.10.0.0/16,172.20.0.0/16}"
 	)
@@ -26,6 +26,13 @@ func TestNetworkPolicy(t *testing.T) {
 		in, out  bool
 	}{
 		"API server":                        {set: pods, outside: "192.0.2.1", port: 443, out: true},
+		"API server, any network":           {set: "replicas=2", outside: "203.0.113.1", port: 6443, out: true},
+		"API server on a node":              {set: "replicas=2", port: 6443, out: true},
+		"Pod Identity":                      {set: pods, outside: "169.254.170.23", port: 80, out: true},
+		"Pod Identity, IPv6":                {set: pods, outside: "fd00:ec2::23", port: 80, out: true},
+		"instance profile":                  {set: pods, outside: "169.254.169.254", port: 80, out: true},
+		"another link-local address":        {set: pods, outside: "169.254.169.253", port: 80},
+		"HTTP":                              {set: pods, outside: "192.0.2.1", port: 80},
 		"another port there":                {set: pods, outside: "192.0.2.1", port: 22},
 		"etcd":                              {set: pods + ",etcd.endpoints={https://192.0.2.2:2379}", outside: "192.0.2.2", port: 2379, out: true},
 		"DNS":                               {set: pods, outside: "203.0.113.1", port: 53, protocol: corev1.ProtocolUDP, out: true},

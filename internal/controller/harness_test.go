@@ -22,7 +22,9 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -188,6 +190,9 @@ func startKubernetes(version string, crds ...*apiextensionsv1.CustomResourceDefi
 	if err == nil {
 		k.cfg, err = k.controllerConfig()
 	}
+	if err == nil {
+		err = k.installPolicy()
+	}
 	if err != nil {
 		return nil, errors.Join(err, env.Stop())
 	}
@@ -208,10 +213,11 @@ func adminScheme(version string) *runtime.Scheme {
 	return scheme
 }
 
-const controllerUser = "controller"
-
 // installNamespace is the controller's namespace.
 const installNamespace = "cloud-map-mcs-system"
+
+// controllerUser is the user name of the controller's ServiceAccount.
+const controllerUser = "system:serviceaccount:" + installNamespace + ":cloud-map-mcs-controller-manager"
 
 // installRBAC gives controllerUser what deploy/rbac gives the controller's ServiceAccount, and nothing else.
 func (k *cluster) installRBAC() error {
@@ -254,6 +260,37 @@ func (k *cluster) installRBAC() error {
 		}
 	}
 	return nil
+}
+
+// installPolicy restricts controllerUser to its own objects (deploy/rbac/policy.yaml), and waits until that is in effect.
+func (k *cluster) installPolicy() error {
+	file, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", "policy.yaml"))
+	if err != nil {
+		return err
+	}
+	for doc := range bytes.SplitSeq(file, []byte("\n---\n")) {
+		var obj unstructured.Unstructured
+		if err := yaml.Unmarshal(doc, &obj.Object); err != nil {
+			return err
+		}
+		if err := k.admin.Create(context.Background(), &obj); err != nil {
+			return err
+		}
+	}
+	controller, err := client.New(k.cfg, client.Options{Scheme: k.admin.Scheme()})
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(waitInterval) {
+		probe := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "probe"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+		err := controller.Create(context.Background(), probe, client.DryRunAll)
+		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cloud-map-mcs-controller-own-objects") {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the policy is not in effect: creating a Service: %w", err)
+		}
+	}
 }
 
 func (k *cluster) controllerConfig() (*rest.Config, error) {

@@ -90,7 +90,10 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 		Logger: setup.Logger,
 		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		// Reads wait for our own writes, so that no decision is made from a cache that does not show them yet.
-		Client:                        client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}},
+		// deploy/rbac/policy.yaml recognizes ServiceImports by the field manager.
+		Client: client.Options{
+			Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}, FieldOwner: names.Product,
+		},
 		LeaderElection:                o.Election.Enabled,
 		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       o.Election.Namespace,

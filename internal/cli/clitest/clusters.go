@@ -3,6 +3,7 @@ package clitest
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,9 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -203,6 +206,21 @@ func (c *Cluster) handleRequests() interceptor.Funcs {
 				return err
 			}
 			return forget(ctx, w, obj)
+		},
+		// The fake client cannot apply NetworkPolicies: it has two schemas of a port.
+		Apply: func(ctx context.Context, w client.WithWatch, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			text, err := json.Marshal(obj)
+			if err != nil {
+				return err
+			}
+			var policy networkingv1.NetworkPolicy
+			if err := json.Unmarshal(text, &policy); err != nil || policy.Kind != "NetworkPolicy" {
+				return w.Apply(ctx, obj, opts...)
+			}
+			if err := w.Create(ctx, &policy); !apierrors.IsAlreadyExists(err) {
+				return err
+			}
+			return nil
 		},
 		Patch: func(ctx context.Context, w client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			if err := w.Patch(ctx, obj, patch, opts...); err != nil {

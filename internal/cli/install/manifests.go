@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -76,6 +78,9 @@ func renderManifests(in installation) ([]*unstructured.Unstructured, error) {
 		if err := object.UnmarshalJSON(text); err != nil {
 			return nil, fmt.Errorf("rendering %s: %w", r.CurId(), err)
 		}
+		if strings.HasPrefix(object.GetKind(), "ValidatingAdmissionPolicy") {
+			unstructured.RemoveNestedField(object.Object, "metadata", "namespace") // kustomize does not know that they have none
+		}
 		objects = append(objects, object)
 	}
 	return objects, nil
@@ -103,6 +108,11 @@ func (in installation) overlay() types.Kustomization {
 		})
 	}
 	k.Patches = appendPatch(k.Patches, "Deployment", changes)
+	var ports []map[string]any
+	for _, port := range egressPorts(in.args) {
+		ports = append(ports, map[string]any{"op": "add", "path": "/spec/egress/1/ports/-", "value": map[string]any{"protocol": "TCP", "port": port}})
+	}
+	k.Patches = appendPatch(k.Patches, "NetworkPolicy", ports)
 	for _, kind := range []string{"RoleBinding", "ClusterRoleBinding"} { // kustomize does not change a namespace that is set
 		k.Patches = appendPatch(k.Patches, kind, []map[string]any{{"op": "replace", "path": "/subjects/0/namespace", "value": in.namespace}})
 	}
@@ -110,6 +120,23 @@ func (in installation) overlay() types.Kustomization {
 		k.Patches = appendPatch(k.Patches, "ServiceAccount", []map[string]any{{"op": "add", "path": "/metadata/annotations", "value": in.annotations}})
 	}
 	return k
+}
+
+// endpointPort matches the port of a URL in a flag.
+var endpointPort = regexp.MustCompile(`://[^/,;]*:([0-9]{1,5})(?:[/,;]|$)`)
+
+// egressPorts returns the ports of the registries' endpoints in flags that the NetworkPolicy of deploy/base does not allow.
+func egressPorts(args []string) []int {
+	var ports []int
+	for _, arg := range args {
+		for _, match := range endpointPort.FindAllStringSubmatch(arg, -1) {
+			port, _ := strconv.Atoi(match[1]) // the pattern has checked it
+			if !slices.Contains([]int{443, 6443}, port) && !slices.Contains(ports, port) {
+				ports = append(ports, port)
+			}
+		}
+	}
+	return ports
 }
 
 func appendPatch(patches []types.Patch, kind string, changes []map[string]any) []types.Patch {

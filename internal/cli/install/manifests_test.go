@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -41,13 +42,22 @@ func TestRenderManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(objects) != len(base) || objects[0].GetKind() != "Namespace" || objects[0].GetName() != "elsewhere" || !isCRD(objects[1]) ||
-		objects[len(objects)-2].GetKind() != "Deployment" || objects[len(objects)-1].GetKind() != "PodDisruptionBudget" {
+	if len(objects) != len(base) || objects[0].GetKind() != "Namespace" || objects[0].GetName() != "elsewhere" || !isCRD(objects[1]) {
 		t.Errorf("the order is %v", objects)
+	}
+	var last []string
+	for _, o := range objects[slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "Deployment" }):] {
+		last = append(last, o.GetKind())
+	}
+	if d := cmp.Diff([]string{"Deployment", "PodDisruptionBudget", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "NetworkPolicy"}, last); d != "" {
+		t.Errorf("the last objects (-want +got):\n%s", d)
 	}
 	for _, o := range objects {
 		if text, _ := o.MarshalJSON(); strings.Contains(string(text), session.DefaultNamespace) {
 			t.Errorf("%s names namespace %s", objectName(o), session.DefaultNamespace)
+		}
+		if strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy") && o.GetNamespace() != "" {
+			t.Errorf("%s has a namespace", objectName(o))
 		}
 		if o.GetKind() == "ServiceAccount" && o.GetAnnotations()["eks.amazonaws.com/role-arn"] != "arn:x" {
 			t.Errorf("the ServiceAccount has annotations %v", o.GetAnnotations())
@@ -77,5 +87,42 @@ func TestSplitImage(t *testing.T) {
 		if got := splitImage(ref); got.NewName != want[0] || got.NewTag != want[1] || got.Digest != want[2] {
 			t.Errorf("%s: %+v", ref, got)
 		}
+	}
+}
+
+// TestNetworkPolicyAllowsEndpoints: the ports of the registries' endpoints in the controller's flags are allowed.
+func TestNetworkPolicyAllowsEndpoints(t *testing.T) {
+	tests := map[string]struct {
+		args []string
+		want []int32
+	}{
+		"none":         {[]string{"--aws-region=eu-west-1", "--log-level=debug", "--peer-notification-bind-address=:8479"}, nil},
+		"AWS":          {[]string{"--aws-endpoint=https://vpce.example.com"}, nil},
+		"AWS on 8443":  {[]string{"--aws-endpoint=https://vpce.example.com:8443/path"}, []int32{8443}},
+		"AWS on 443":   {[]string{"--aws-endpoint=https://vpce.example.com:443"}, nil},
+		"etcd":         {[]string{"--registry=etcd", "--etcd-endpoints=https://a:2379,https://[fd00::1]:2379,https://c:12379"}, []int32{2379, 12379}},
+		"further etcd": {[]string{"--import-from=etcd,endpoints=https://a:2379;https://b:2380,name=x"}, []int32{2379, 2380}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			objects, err := renderManifests(installation{namespace: session.DefaultNamespace, replicas: 2, args: tt.args})
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "NetworkPolicy" })
+			var policy networkingv1.NetworkPolicy
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[i].Object, &policy); err != nil {
+				t.Fatal(err)
+			}
+			var got []int32
+			for _, p := range policy.Spec.Egress[1].Ports {
+				if p.Port.IntVal != 443 && p.Port.IntVal != 6443 {
+					got = append(got, p.Port.IntVal)
+				}
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("further ports (-want +got):\n%s", d)
+			}
+		})
 	}
 }

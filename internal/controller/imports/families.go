@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // families detects the IP families that this cluster assigns to Services. No API object shows them in every version of
@@ -83,7 +84,9 @@ func containsAll(families, wanted []corev1.IPFamily) bool {
 // dryRunService returns the Service that the API server would create from spec.
 func dryRunService(ctx context.Context, c client.Client, namespace string, spec corev1.ServiceSpec) (*corev1.Service, error) {
 	spec.Ports = []corev1.ServicePort{{Port: 80}}
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: names.DryRunPrefix}, Spec: spec}
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, GenerateName: names.DryRunPrefix, Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy},
+	}, Spec: spec}
 	err := c.Create(ctx, svc, client.DryRunAll, client.DisableReadYourWritesConsistency)
 	return svc, err
 }

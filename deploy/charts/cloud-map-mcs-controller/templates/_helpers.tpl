@@ -76,6 +76,7 @@ capabilities:
   "peer-notification-networks" (join "," $v.peerNotifications.networks)
   "aws-region" $v.aws.region
   "aws-endpoint" $v.aws.endpoint
+  "aws-insecure" (ternary "true" "" $v.aws.insecure)
   "aws-role-arn" $v.aws.roleArn
   "aws-role-external-id" $v.aws.roleExternalId
   "aws-role-session-name" $v.aws.roleSessionName
