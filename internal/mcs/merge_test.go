@@ -12,7 +12,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-func TestMergeNothing(t *testing.T) {
+func TestMerge_NoExports(t *testing.T) {
 	if diff := cmp.Diff(Merged{}, Merge(nil)); diff != "" {
 		t.Errorf("Merge(nil) (-want +got):\n%s", diff)
 	}

@@ -296,9 +296,9 @@ func TestReadOnlyLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestReadOnlyWhenAllIsGone: a namespace that vanishes is no evidence, however long it is gone, and a reader that restarts does not remove anything
+// TestReadOnly_KeepsExportsWithoutNamespace: a namespace that vanishes is no evidence, however long it is gone, and a reader that restarts does not remove anything
 // either.
-func TestReadOnlyWhenAllIsGone(t *testing.T) {
+func TestReadOnly_KeepsExportsWithoutNamespace(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	web := testExport("cls1", "web")
 	writer := c.registry(t, fast(testIdentity("cls1")))

@@ -17,21 +17,21 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// TestStartAfresh has a controller start after another writer deleted what its previous process had in Cloud Map, with a clock that is
-// behind. What another cluster has seen stays until the new life shows what it wants; nothing older comes back.
-func TestStartAfresh(t *testing.T) {
+// TestRestart_AfterRecordsWereDeleted starts a controller after another writer deleted what its previous process had in Cloud Map, with a clock that
+// is behind. What another cluster has seen stays until the new process publishes or withdraws it; nothing older comes back.
+func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 	first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 	other := webExport("cls1", 8, 1) // of another page: a cluster that has nothing in Cloud Map has left
 	page := format.PartID(format.PageOf(first.Key), 0)
 	tests := map[string]struct {
-		// withdrawn says that the previous process withdraws the export before it ends; vandal is what another writer does then.
+		// withdrawn is set if the previous process withdraws the export before it ends; vandal is what another writer does then.
 		withdrawn bool
 		vandal    func(v *vandal)
-		// claiming is what happens when the next life has written its first record, before it has read it.
+		// claiming is what happens when the next process has written its first record, before it has read it.
 		claiming func(v *vandal)
 		wants    *mcs.Export
-		// spoken is how long it takes the next life's controller to say what it wants of the export.
-		spoken time.Duration
+		// publishAfter is how long after its start the next process publishes or withdraws the export.
+		publishAfter time.Duration
 		// sees is all that the other cluster may see, in this order.
 		sees []string
 	}{
@@ -68,14 +68,14 @@ func TestStartAfresh(t *testing.T) {
 			vandal:    func(v *vandal) { v.drop(format.MembersService, "cls1"); v.put(format.CatalogName("cls1"), page, nil) },
 			sees:      []string{"none"},
 		},
-		"record and page deleted, and a controller that takes its time": {
+		"record and page deleted, and a controller that publishes late": {
 			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1"); v.drop(format.CatalogName("cls1"), page) },
-			wants:  &second, spoken: time.Minute, sees: []string{"1", "2"},
+			wants:  &second, publishAfter: time.Minute, sees: []string{"1", "2"},
 		},
-		"record deleted, a withdrawn page is back, and a controller that takes its time": {
-			withdrawn: true,
-			vandal:    func(v *vandal) { v.drop(format.MembersService, "cls1"); v.put(format.CatalogName("cls1"), page, nil) },
-			spoken:    time.Minute, sees: []string{"none"},
+		"record deleted, a withdrawn page is back, and a controller that publishes late": {
+			withdrawn:    true,
+			vandal:       func(v *vandal) { v.drop(format.MembersService, "cls1"); v.put(format.CatalogName("cls1"), page, nil) },
+			publishAfter: time.Minute, sees: []string{"none"},
 		},
 		"page deleted, and the record while the ID is claimed": {
 			vandal:   func(v *vandal) { v.drop(format.CatalogName("cls1"), page) },
@@ -112,11 +112,11 @@ func TestStartAfresh(t *testing.T) {
 				}
 				next := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(-time.Hour) } })
 				publish(t, next.Registry, other)
-				spoken, read := false, false
+				published, read := false, false
 				var saw []string
 				for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
-					if !spoken && time.Since(began) >= tt.spoken {
-						spoken = true
+					if !published && time.Since(began) >= tt.publishAfter {
+						published = true
 						if tt.wants != nil {
 							publish(t, next.Registry, *tt.wants)
 						} else {
@@ -244,8 +244,8 @@ func (v *vandal) seen(l *life, key mcs.Key) string {
 	return "none"
 }
 
-// TestGoneForAMoment has a record and a catalog that are not there for less long than reads may be late.
-func TestGoneForAMoment(t *testing.T) {
+// TestReader_RecordMissingBriefly removes a record and a catalog for less time than reads may be late.
+func TestReader_RecordMissingBriefly(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})

@@ -171,8 +171,8 @@ func TestReadFollowsAnnouncement(t *testing.T) {
 	s.wanted("the page's end")
 }
 
-// TestReadsLate has Cloud Map's replicas behind one another.
-func TestReadsLate(t *testing.T) {
+// TestCatalogs_LateReads reads from replicas of Cloud Map that are behind one another.
+func TestCatalogs_LateReads(t *testing.T) {
 	s := newStory(t)
 	s.publish(100, thePage, web(1))
 	s.members(s.record)
