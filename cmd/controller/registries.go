@@ -266,11 +266,17 @@ func planEtcd(options config.Options, name string, connection config.Etcd, readO
 	}
 }
 
-func (p etcdPlan) prepare(_ context.Context, deps dependencies) (membership.RegistryFactory, error) {
+func (p etcdPlan) prepare(ctx context.Context, deps dependencies) (membership.RegistryFactory, error) {
 	p.client.Metrics = deps.metrics
 	client, err := etcd.NewClient(p.client)
 	if err != nil {
 		return nil, err
+	}
+	if !p.registry.ReadOnly {
+		// A controller that cannot use its registry does not start, so that a rollout stops and the previous pods go on.
+		if err := client.CheckServers(ctx); err != nil {
+			return nil, errors.Join(err, client.Close())
+		}
 	}
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := p.registry

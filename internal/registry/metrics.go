@@ -77,7 +77,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		}, []string{"registry", "kind"}),
 		limitUsed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_limit_used_ratio",
-			Help: "Used share of a limit of the registry, from 0 to 1, by limit: namespace (instances of all clusters in namespace mcs.<clusterset>, of --aws-instances-per-namespace), catalog (instances of this cluster's catalog, of 960), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of the 1,000 that one response holds).",
+			Help: "Used share of a limit of the registry, from 0 to 1, by limit: namespace (instances of all clusters in namespace mcs.<clusterset>, of --aws-instances-per-namespace), catalog (instances of this cluster's catalog, of 960), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of the 1,000 that one response holds), storage (database of the fullest etcd member, of its --quota-backend-bytes).",
 		}, []string{"registry", "limit"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloud_map_mcs_registry_records_refused_total",

@@ -53,7 +53,7 @@ func TestMetrics(t *testing.T) {
 # TYPE cloud_map_mcs_registry_changes_total counter
 cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="invalid"} 1
 cloud_map_mcs_registry_changes_total{operation="publish",registry="memory",result="ok"} 1
-# HELP cloud_map_mcs_registry_limit_used_ratio Used share of a limit of the registry, from 0 to 1, by limit: namespace (instances of all clusters in namespace mcs.<clusterset>, of --aws-instances-per-namespace), catalog (instances of this cluster's catalog, of 960), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of the 1,000 that one response holds).
+# HELP cloud_map_mcs_registry_limit_used_ratio Used share of a limit of the registry, from 0 to 1, by limit: namespace (instances of all clusters in namespace mcs.<clusterset>, of --aws-instances-per-namespace), catalog (instances of this cluster's catalog, of 960), page (parts of this cluster's largest page, of 256), members (clusters of the clusterset, of the 1,000 that one response holds), storage (database of the fullest etcd member, of its --quota-backend-bytes).
 # TYPE cloud_map_mcs_registry_limit_used_ratio gauge
 cloud_map_mcs_registry_limit_used_ratio{limit="page",registry="memory"} 0.25
 # HELP cloud_map_mcs_registry_pending Objects that wait to be written to the registry, by kind (exports on etcd; pages and services of the instance view on AWS Cloud Map).

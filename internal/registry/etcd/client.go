@@ -127,6 +127,9 @@ func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
+	if err := c.checkMembers(ctx, conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
 	c.conn = conn
 	return conn, nil
 }
@@ -168,12 +171,16 @@ func (c *Client) call(ctx context.Context, operation string, do func(context.Con
 
 // handleAuthFailure disconnects if etcd refused the password, so that the file is read again.
 func (c *Client) handleAuthFailure(conn *clientv3.Client, err error) {
-	if !errors.Is(err, rpctypes.ErrAuthFailed) {
-		return
+	if errors.Is(err, rpctypes.ErrAuthFailed) && conn != nil {
+		c.drop(conn)
 	}
+}
+
+// drop closes a connection if it is the current one; the next request makes another.
+func (c *Client) drop(conn *clientv3.Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if conn != nil && c.conn == conn {
+	if c.conn == conn {
 		_ = c.disconnect() // the connection is not used any more
 	}
 }

@@ -204,7 +204,7 @@ func fast(identity mcs.Identity) Config {
 
 func fastTimings() timings {
 	return timings{
-		silence: 3 * time.Second, leave: 20 * time.Second, farewell: time.Minute, lease: 2 * time.Second,
+		silence: 3 * time.Second, leave: 20 * time.Second, farewell: time.Minute, lease: 2 * time.Second, status: time.Minute,
 		retry: engine.Backoff{Initial: 20 * time.Millisecond, Max: 300 * time.Millisecond, Jitter: 0.5},
 	}
 }
@@ -216,6 +216,11 @@ func (s *testStore) registry(t testing.TB, cfg Config) *Registry {
 
 func (s *testStore) registryWith(t testing.TB, cfg Config, timings timings) *Registry {
 	t.Helper()
+	return s.registryOf(t, s.client(t, cfg.Identity), cfg, timings)
+}
+
+func (s *testStore) registryOf(t testing.TB, client *Client, cfg Config, timings timings) *Registry {
+	t.Helper()
 	cfg.Prefix, cfg.Signer, cfg.Keyring = s.prefix, registrytest.Signer(t, cfg.Identity), s.keyrings.Of(t, cfg.Identity)
 	if s.history != nil {
 		cfg.Logger = s.history.Logger(cfg.Identity.ClusterID)
@@ -224,7 +229,7 @@ func (s *testStore) registryWith(t testing.TB, cfg Config, timings timings) *Reg
 			cfg.Logger = testr.New(t).WithName(cfg.Identity.ClusterID)
 		}
 	}
-	reg, err := newRegistry(s.client(t, cfg.Identity), cfg, timings)
+	reg, err := newRegistry(client, cfg, timings)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,6 +59,8 @@ type timings struct {
 	leave, farewell time.Duration
 	// lease is how long the key alive outlives the last renewal.
 	lease time.Duration
+	// status is the time between two checks of etcd's members.
+	status time.Duration
 }
 
 // leaseHeartbeats is how many heartbeats a lease lasts: the client library renews it three times in that time.
@@ -69,7 +71,8 @@ func defaultTimings(cfg Config) timings {
 		silence: max(5*time.Second, 3*cfg.PollInterval),
 		retry:   engine.Backoff{Initial: 200 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5},
 		leave:   time.Minute, farewell: farewellTTL,
-		lease: leaseHeartbeats * cfg.HeartbeatInterval,
+		lease:  leaseHeartbeats * cfg.HeartbeatInterval,
+		status: statusInterval,
 	}
 }
 
@@ -78,6 +81,7 @@ type Registry struct {
 	engine.Publisher
 	cfg      Config
 	timings  timings
+	client   *Client
 	notifier *engine.Notifier
 	mirror   *mirror
 	reader   *reader
@@ -113,7 +117,7 @@ func newRegistry(client *Client, cfg Config, timings timings) (*Registry, error)
 	writer := newWriter(cfg, timings, store, mirror, notifier)
 	return &Registry{
 		Publisher: engine.NewPublisher(store.id, cfg.ReadOnly, writer.setDesired),
-		cfg:       cfg, timings: timings, notifier: notifier, mirror: mirror, writer: writer,
+		cfg:       cfg, timings: timings, client: client, notifier: notifier, mirror: mirror, writer: writer,
 		reader: newReader(cfg, timings, store, mirror, writer, notifier),
 	}, nil
 }
@@ -194,10 +198,11 @@ func (r *Registry) Members(context.Context) ([]registry.Member, error) { return 
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	r.notifier.Start(notify)
 	r.running.Store(true)
+	monitor := func(ctx context.Context) { r.client.monitor(ctx, r.timings.status) }
 	if r.cfg.ReadOnly {
-		return engine.Run(ctx, []func(context.Context){r.reader.run}, 0, nil)
+		return engine.Run(ctx, []func(context.Context){r.reader.run, monitor}, 0, nil)
 	}
-	return engine.Run(ctx, []func(context.Context){r.reader.run, r.writer.run}, cloneLeases*r.timings.lease+r.timings.leave, r.writer.leave)
+	return engine.Run(ctx, []func(context.Context){r.reader.run, r.writer.run, monitor}, cloneLeases*r.timings.lease+r.timings.leave, r.writer.leave)
 }
 
 // Report implements registry.Reporter.
