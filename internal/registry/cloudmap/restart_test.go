@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
 // TestRestart_AfterRecordsWereDeleted starts a controller after another writer deleted what its previous process had in Cloud Map, with a clock that
@@ -312,6 +313,128 @@ func TestLeavingComesLast(t *testing.T) {
 		}
 		if last <= ahead {
 			t.Errorf("the last record is of generation %d, pages of %d", last, ahead)
+		}
+	})
+}
+
+// TestRestartWithoutRecords has a controller start while Cloud Map does not have what its previous process wrote last, and takes a while until it has reconciled its
+// exports. Neither what is missing nor what is older counts until then.
+func TestRestartWithoutRecords(t *testing.T) {
+	tests := map[string]func(v *vandal, earlier []api.Instance){
+		"everything deleted": func(v *vandal, _ []api.Instance) { v.deleteAll(true) },
+		"an earlier record is back": func(v *vandal, earlier []api.Instance) {
+			admin, members := v.service(format.MembersService)
+			for _, record := range earlier {
+				if _, err := admin.RegisterInstance(v.world.t.Context(), members.ID, record); err != nil {
+					v.world.t.Fatal(err)
+				}
+			}
+		},
+		"an earlier record and page are back": func(v *vandal, earlier []api.Instance) {
+			admin, members := v.service(format.MembersService)
+			for _, record := range earlier {
+				if _, err := admin.RegisterInstance(v.world.t.Context(), members.ID, record); err != nil {
+					v.world.t.Fatal(err)
+				}
+			}
+			v.put(format.CatalogName("cls1"), v.pages[slices.IndexFunc(v.pages, func(i api.Instance) bool { return i.ID != format.CopyID })].ID, nil)
+		},
+	}
+	warmUp(t)
+	for name, fault := range tests {
+		for _, restarts := range []bool{false, true} {
+			if restarts {
+				name += ", and the importer restarts"
+			}
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+					v := &vandal{world: w}
+					joined := time.Now()
+					exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+					first, later := webExport("cls1", 0, 1), webExport("cls1", 8, 1)
+					publish(t, exporter.Registry, first)
+					w.until(time.Minute, "the first export is confirmed", isExported(t, exporter.Registry, first.Key))
+					v.remember()
+					admin, members := v.service(format.MembersService)
+					earlier, err := admin.ListInstances(t.Context(), members)
+					if err != nil {
+						t.Fatal(err)
+					}
+					earlier = slices.DeleteFunc(earlier, func(i api.Instance) bool { return i.ID != "cls1" })
+					first = webExport("cls1", 0, 2)
+					publish(t, exporter.Registry, first)
+					publish(t, exporter.Registry, later)
+					both := func() bool { return sees(t, importer.Registry, first)() && sees(t, importer.Registry, later)() }
+					w.until(time.Minute, "both are known", both)
+					time.Sleep(20 * time.Second)
+					exporter.kill()
+					fault(v, earlier)
+					exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
+					for began, spoke := time.Now(), false; time.Since(began) < 2*time.Minute; time.Sleep(250 * time.Millisecond) {
+						if !spoke && time.Since(began) >= 30*time.Second {
+							spoke = true
+							publish(t, exporter.Registry, first)
+							publish(t, exporter.Registry, later)
+						}
+						if restarts && time.Since(began) == 10*time.Second {
+							importer.kill()
+							importer = w.begin(cls2, nil)
+						}
+						for _, exp := range []mcs.Export{first, later} {
+							view, ok := viewOf(t, importer.Registry, exp.Key, "cls1")
+							isOpen := !ok || slices.Contains(view.Unknown, "cls1") || slices.Contains(view.Unseen, "cls1")
+							if !isOpen && !sees(t, importer.Registry, exp)() {
+								t.Fatalf("after %v %s is %s", time.Since(began), exp.Key, v.seen(importer, exp.Key))
+							}
+						}
+					}
+					if !both() {
+						t.Error("the exports are not known after two minutes")
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestRestartWithForgedRecord has a controller start when another member has replaced its record and a page. The page does not become its own.
+func TestRestartWithForgedRecord(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		v := &vandal{world: w}
+		joined := time.Now()
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+		exporter.kill()
+		forged := webExport("cls1", 0, 3)
+		data, err := record.Encode([]mcs.Export{forged})
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, generation := format.PageOf(exp.Key), time.Now().Add(time.Hour).UnixMilli()
+		parts, err := format.SplitPage(cls1, signerOf(cls2.UID), page, generation, data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		admin, catalog := v.service(format.CatalogName("cls1"))
+		if _, err := admin.RegisterInstance(t.Context(), catalog.ID, parts[0]); err != nil {
+			t.Fatal(err)
+		}
+		v.forge(func(r *format.Member) {
+			r.Pages[page], r.Generation, r.Heartbeat = format.Digest(data), generation, generation
+		})
+		exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
+		for began := time.Now(); time.Since(began) < 3*time.Minute; time.Sleep(250 * time.Millisecond) {
+			if time.Since(began) == 30*time.Second {
+				publish(t, exporter.Registry, exp)
+			}
+			if seen := v.seen(importer, exp.Key); seen != "1" {
+				t.Fatalf("after %v the other cluster sees %s, want the export of the cluster itself", time.Since(began), seen)
+			}
 		}
 	})
 }

@@ -39,6 +39,8 @@ type Location struct {
 	IsNew bool
 	// Heartbeat is that of the previous process of this cluster, or later.
 	Heartbeat int64
+	// SavedHeartbeat is that of the previous process when it saved it last.
+	SavedHeartbeat int64
 }
 
 // catalogs are what was read of each cluster of the clusterset, this one included. Only a record or page that the cluster signed changes it;
@@ -70,6 +72,8 @@ type catalogs struct {
 
 // catalog is one cluster's.
 type catalog struct {
+	// isOwn is set for the catalog of this cluster.
+	isOwn bool
 	// record is the latest record that is believed; without hasRecord there was none since this process started.
 	record    format.Member
 	hasRecord bool
@@ -188,7 +192,7 @@ func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
 // cluster returns the catalog of a cluster, a new one if nothing is known of it.
 func (c *catalogs) cluster(id string) *catalog {
 	if c.clusters[id] == nil {
-		c.clusters[id] = &catalog{}
+		c.clusters[id] = &catalog{isOwn: id == c.identity.ClusterID}
 	}
 	return c.clusters[id]
 }
@@ -547,6 +551,9 @@ func (c *catalog) wanted(now time.Time) []int {
 // unread reports whether a page that is announced is not what was read.
 func (c *catalog) unread(now time.Time, page int) bool {
 	p := &c.pages[page]
+	if c.record.Pages[page] == format.UnwrittenDigest && !c.isOwn {
+		return false // it is read when it is announced
+	}
 	return c.record.Pages[page] != "" && (!p.read || p.lost || p.isWanted || !c.shows(page) && !p.ahead(now, &c.record))
 }
 
@@ -616,11 +623,7 @@ func (p *pageState) knows(key mcs.Key) bool {
 // audit takes in a read of all of this cluster's pages. It finds what the previous process wrote and did not announce, and what others
 // changed or removed since it was read.
 func (c *catalogs) audit(now time.Time, instances []api.Instance, changed engine.Keys) {
-	own := c.own()
-	if own == nil {
-		own = &catalog{}
-		c.clusters[c.identity.ClusterID] = own
-	}
+	own := c.cluster(c.identity.ClusterID)
 	byPage := format.GroupByPage(instances)
 	for i := range own.pages {
 		p := &own.pages[i]

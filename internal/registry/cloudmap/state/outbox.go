@@ -25,6 +25,12 @@ type outbox struct {
 	// orphanedPages says that the ID was claimed when there was no record, but pages of the previous process: what there is of them was not
 	// announced by any cluster, and may be what a cluster that left could not remove, or what is left of what the others know.
 	orphanedPages bool
+	// isSuccessor is set from the claim of the ID until the adoption is over if this cluster had a previous process: what Cloud Map has may be older than what
+	// that one wrote last, and may lack something. Only pages that this process has decided on are announced; readers keep the others as they know them.
+	isSuccessor bool
+	// isBaseLost is set, in a successor, if Cloud Map evidently has not what the previous process wrote last: any page may lack exports that are not published yet,
+	// so none is announced until the adoption is over.
+	isBaseLost bool
 	// keepWithdrawn is set while the claim of the ID is young: nothing is withdrawn, for another process may hold the ID.
 	keepWithdrawn bool
 }
@@ -40,8 +46,10 @@ type ownPage struct {
 	// settled says that exports is what this process has decided on of the keys that it was asked for, and not only what it has
 	// found.
 	settled bool
-	exports map[mcs.Key]mcs.Export
-	digest  string
+	// isRebuilt is set if nothing that was found of the page could be adopted.
+	isRebuilt bool
+	exports   map[mcs.Key]mcs.Export
+	digest    string
 	// parts is the number of parts of the page, stored the number that the store may have.
 	parts, stored int
 	// tooLarge are the exports for which there is no room, with the error for their users.
@@ -164,7 +172,7 @@ func (o *outbox) abandon(page int, shown *pageState, announced format.Member) {
 		exports = shown.exports
 	}
 	*p = p.renewed()
-	p.adopted, p.torn = true, true
+	p.adopted, p.torn, p.isRebuilt = true, true, true
 	p.exports, p.digest, p.parts, p.stored = exports, announced.Pages[page], shown.stored, shown.stored
 }
 
@@ -248,7 +256,7 @@ func (o *outbox) after(shown *catalog) {
 func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 	p, s := &o.pages[page], &shown.pages[page]
 	switch {
-	case o.orphanedPages && !p.decided():
+	case o.isUndecided(p):
 		return format.UnwrittenDigest
 	case p.adopted:
 		return p.digest
@@ -256,6 +264,11 @@ func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 		return s.digest
 	}
 	return shown.record.Pages[page]
+}
+
+// isUndecided reports whether the page is not to be announced yet.
+func (o *outbox) isUndecided(p *ownPage) bool {
+	return o.isSuccessor && (o.isBaseLost || p.isRebuilt) || (o.orphanedPages || o.isSuccessor) && !p.decided()
 }
 
 // decided reports whether the page is what this process was asked for, all of it, and nothing that was only found.
@@ -446,7 +459,7 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 		case !p.adopted:
 			p.stored = s.stored // it takes room
 		case p.torn || p.writing != 0:
-		case o.orphanedPages && !p.decided():
+		case o.isUndecided(p):
 			if !p.unshown.IsZero() {
 				p.unshown = now // it is not announced
 			}

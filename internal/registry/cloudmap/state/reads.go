@@ -170,7 +170,7 @@ func (s *Reads) observeOwnCopy(stored []api.Instance) {
 	if err == nil {
 		s.claim.observeProof(time.Now(), found)
 	}
-	if found != nil {
+	if found != nil && s.mayAdopt(*found) {
 		s.catalogs.addAuthor(found.Author())
 	}
 	if s.claim.state != Observing && (err != nil || found == nil || found.Key != s.claim.keys[0]) && time.Since(s.copied) >= s.cfg.HeartbeatInterval {
@@ -266,9 +266,17 @@ func (s *Reads) logRefusal(now time.Time) {
 // refusalLogInterval is the shortest time between two log lines about refused records under the own ID.
 const refusalLogInterval = time.Minute
 
-// counts reports whether a record with this cluster's ID counts: once this cluster holds the ID, only those that this process wrote. The caller
-// holds s.mu.
-func (s *Reads) counts(r format.Member) bool { return s.claim.state != Held || s.claim.isMine(r) }
+// counts reports whether a record with this cluster's ID counts: once this cluster holds the ID, only those that this process wrote, and before that
+// those whose pages it may adopt. The caller holds s.mu.
+func (s *Reads) counts(r format.Member) bool {
+	return s.claim.isMine(r) || s.claim.state != Held && s.mayAdopt(r)
+}
+
+// mayAdopt reports whether the pages of a record with this cluster's ID may become those of this process: its own, or those of another cluster if this one
+// has never been a member under this ID. Otherwise another member could make this cluster sign what it forged. The caller holds s.mu.
+func (s *Reads) mayAdopt(r format.Member) bool {
+	return s.claim.isOurs(r) || !s.claim.joined
+}
 
 // logMembers logs which clusters joined, left, became stale or recovered since the last read. The caller holds s.mu.
 func (s *Reads) logMembers() {
@@ -313,7 +321,11 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 // prepareClaim prepares the writes of a claim in place of the record that is shown, nil if there is none. The caller holds s.mu.
 func (s *Reads) prepareClaim(now time.Time, shown *format.Member) {
 	s.copyRecord = true
-	s.outbox.orphanedPages = (shown == nil || shown.Farewell) && s.leftovers
+	isLive := shown != nil && !shown.Farewell
+	isFound := isLive && s.claim.isOurs(*shown)
+	s.outbox.orphanedPages = !isLive && s.leftovers
+	s.outbox.isSuccessor = s.claim.joined || isFound
+	s.outbox.isBaseLost = s.claim.joined && (!isFound || shown.Heartbeat < s.savedHeartbeat)
 	s.outbox.after(s.shown())
 	s.pinEarlierOwner(now)
 }

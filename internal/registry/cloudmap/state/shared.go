@@ -19,8 +19,10 @@ import (
 // shared is the part of the state that reads and writes have in common. mu guards it and the fields of State, Reads and Writes, because one read
 // of the members may change the claim and the pages to write.
 type shared struct {
-	cfg Config
-	log logr.Logger
+	// savedHeartbeat is a heartbeat of the previous process, which may have had later ones.
+	savedHeartbeat int64
+	cfg            Config
+	log            logr.Logger
 	// view is nil if the registry is only read.
 	view *instances.View
 	// ReadSignal and WriteSignal wake the reader and the writer.

@@ -89,7 +89,8 @@ func (s *State) SetLocation(location Location) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ours.Heartbeat = max(s.ours.Heartbeat, location.Heartbeat)
-	if location.IsNew {
+	s.savedHeartbeat = location.SavedHeartbeat
+	if location.IsNew && !s.claim.joined {
 		s.claim.settle, s.claim.isFirst = 0, true // there was no previous process
 	}
 	if moved := s.catalogID != "" && s.catalogID != location.CatalogID; moved {

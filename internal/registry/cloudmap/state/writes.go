@@ -354,7 +354,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 		return nil, engine.Keys{} // Notify adds to it
 	}
 	s.outbox.setKeepWithdrawn(s.claim.isYoung(time.Now()))
-	s.announce = s.announce || s.outbox.orphanedPages // the pages found may be as desired
+	s.announce = s.announce || s.outbox.orphanedPages || s.outbox.isSuccessor // the pages found may be as desired
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstAsk = time.Time{}
 	changed = engine.Keys{}
@@ -401,7 +401,7 @@ func (s *Writes) ObserveFailedOperation(w PageWrite, reason error) engine.Keys {
 func (s *Writes) announced() (pages format.Digests) {
 	shown := s.shown()
 	if s.isAdoptionOver() {
-		s.outbox.orphanedPages = false // exports that were neither published nor withdrawn stay as found
+		s.outbox.orphanedPages, s.outbox.isSuccessor, s.outbox.isBaseLost = false, false, false // exports that were neither published nor withdrawn stay as found
 	}
 	for i := range pages {
 		pages[i] = s.outbox.announcement(i, shown)
