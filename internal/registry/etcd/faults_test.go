@@ -22,7 +22,8 @@ import (
 // TestRandomFaults runs two clusters that publish, withdraw and restart at random, and a third that only reads, on an etcd with
 // three members. Its members are killed, suspended and disconnected from clients and from one another; etcd is compacted at bad
 // moments, runs out of space, and revokes and grants permissions. It is emptied and restored from a backup, and another user deletes,
-// forges and replays member records and exports. The test checks at every notification and every step:
+// forges and replays member records and exports. Clusters leave and return, have clones and two leaders for a moment, and stop and start
+// several times. The test checks at every notification and every step:
 //
 //   - an export that is not withdrawn never disappears, and no cluster becomes stale;
 //   - no cluster sees an earlier version of an export after a later one, so neither a late write of an ended process counts nor a replay;
@@ -37,10 +38,13 @@ import (
 func TestRandomFaults(t *testing.T) {
 	seed, steps := registrytest.Setting(t, "FAULTS_SEED", uint64(time.Now().UnixNano())), registrytest.Setting(t, "FAULTS_STEPS", 600)
 	t.Logf("seed %d", seed)
+	defer func(standard time.Duration) { patience = standard }(patience)
+	patience = 2 * time.Minute // for machines that do other work
 	w := newFaultSimulation(t, seed)
 	for step := range steps {
 		w.history.Logf("step %d", step)
 		w.step()
+		w.tally.Add("steps", 1)
 		w.check()
 		if step%100 == 99 {
 			w.settle()
@@ -69,6 +73,8 @@ type faultSimulation struct {
 	// recorded are values that another user has kept; backup restores etcd as it was.
 	recorded []recordedValue
 	backup   func() error
+	// tally has the numbers of what was done.
+	tally *registrytest.Counts
 }
 
 // recordedValue is an earlier value of a key of an exporter.
@@ -88,6 +94,7 @@ func newFaultSimulation(t *testing.T, seed uint64) *faultSimulation {
 	w := &faultSimulation{t: t, rnd: rnd, testStore: newTestStore(t, c)}
 	w.direct = true
 	w.history = registrytest.NewTrace(t, fmt.Sprintf("etcd-%d.log", seed))
+	w.tally = registrytest.NewCounts(t, fmt.Sprintf("etcd-%d.counts", seed))
 	for _, id := range []string{"cls3", "cls4"} { // before the first fault
 		if _, _, err := w.AddCluster(t.Context(), w.prefix, "set1", id); err != nil {
 			t.Fatal(err)
@@ -95,7 +102,7 @@ func newFaultSimulation(t *testing.T, seed uint64) *faultSimulation {
 	}
 	w.watcher = w.observe(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-3"})
 	for _, identity := range []mcs.Identity{cls1, cls2} {
-		e := &exporter{world: w, identity: identity, want: map[int]int{}, version: map[int]int{}}
+		e := &exporter{world: w, identity: identity, want: map[int]int{}, version: map[int]int{}, mayBeAbsent: map[int]bool{}}
 		w.exporters = append(w.exporters, e)
 		e.start()
 		for i := range steadyKeys {
@@ -149,7 +156,8 @@ func (o *observer) check(i int) {
 	for _, exp := range view.Exports {
 		seen[exp.Cluster] = int(exp.Ports[0].Port) - 1
 	}
-	for _, id := range []string{"cls1", "cls2"} {
+	for _, e := range o.world.exporters {
+		id := e.identity.ClusterID
 		name := fmt.Sprintf("%s %d", id, i)
 		n := seen[id]
 		if n != o.now[name] {
@@ -157,8 +165,10 @@ func (o *observer) check(i int) {
 			o.now[name] = n
 		}
 		switch {
-		case n == 0 && i < steadyKeys && o.last[name] > 0:
+		case n == 0 && i < steadyKeys && o.last[name] > 0 && !e.isAbsenceAllowed(i):
 			o.world.fail("the export %s disappeared without a withdrawal", name)
+		case n != 0 && n < o.last[name] && n == e.clonedVersion(i):
+			o.last[name] = n
 		case n != 0 && n < o.last[name]:
 			o.world.fail("the export %s went back from version %d to %d", name, o.last[name], n)
 		default:
@@ -182,6 +192,11 @@ type exporter struct {
 	mu       sync.Mutex
 	// want is the desired version of each key, 0 for none; version is the last one published.
 	want, version map[int]int
+	// mayBeAbsent are the exports that the cluster ended when it left, until all of them are confirmed again.
+	mayBeAbsent map[int]bool
+	// cloned are the versions that a clone has published since everything was confirmed last. The registry has signed records of both processes then, and
+	// their key is the same.
+	cloned map[int]int
 }
 
 func (e *exporter) start() {
@@ -201,6 +216,20 @@ func (e *exporter) wanted(i int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.want[i]
+}
+
+// isAbsenceAllowed reports whether the cluster has ended the export of a key when it left.
+func (e *exporter) isAbsenceAllowed(i int) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mayBeAbsent[i]
+}
+
+// clonedVersion returns the version that a clone may have written, 0 for none.
+func (e *exporter) clonedVersion(i int) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cloned[i]
 }
 
 func (e *exporter) setWanted(i, n int) {
@@ -227,16 +256,85 @@ func (e *exporter) apply(i int) {
 	}
 }
 
+// restart ends the process and starts the next one.
+func (e *exporter) restart() {
+	e.world.history.Logf("%s restarts", e.identity.ClusterID)
+	e.stop(nil)
+	e.start()
+	e.applyAll()
+}
+
+func (e *exporter) applyAll() {
+	for i := range allKeys {
+		e.apply(i)
+	}
+}
+
+// flicker restarts the controller's part several times.
+func (w *faultSimulation) flicker() (restore func()) {
+	e := w.exporters[w.rnd.IntN(len(w.exporters))]
+	for range 2 + w.rnd.IntN(3) {
+		e.restart()
+		time.Sleep(time.Duration(w.rnd.IntN(100)) * time.Millisecond) // not a wait: the time scale of the steps
+	}
+	return nil
+}
+
+// overlap starts the next leader while the process before it goes on for a moment.
+func (w *faultSimulation) overlap() (restore func()) {
+	e := w.exporters[w.rnd.IntN(len(w.exporters))]
+	w.history.Logf("%s has two leaders", e.identity.ClusterID)
+	before := e.stop
+	e.start()
+	e.applyAll()
+	return func() { before(nil) }
+}
+
+// clone starts another process with a cluster's identity and key, as the restore of a control plane beside the original does. It wants what the
+// cluster wants now. Of two processes the later one has the ID, until it ends.
+func (w *faultSimulation) clone() (restore func()) {
+	e := w.exporters[w.rnd.IntN(len(w.exporters))]
+	w.history.Logf("%s has a clone", e.identity.ClusterID)
+	c := &exporter{world: w, identity: e.identity, want: map[int]int{}, version: map[int]int{}}
+	for i := range allKeys {
+		c.want[i] = e.wanted(i)
+	}
+	e.mu.Lock()
+	e.cloned = maps.Clone(c.want)
+	e.mu.Unlock()
+	c.start()
+	c.applyAll()
+	return func() { c.stop(nil) }
+}
+
+// leave makes a cluster leave, which may not succeed while etcd fails, and return. The other exporter stays: the ID of a cluster that has left is free, and
+// the duplicate would take it.
+func (w *faultSimulation) leave() (restore func()) {
+	e := w.exporters[1]
+	w.history.Logf("%s leaves", e.identity.ClusterID)
+	e.mu.Lock()
+	for i := range allKeys {
+		e.mayBeAbsent[i] = true
+	}
+	e.mu.Unlock()
+	e.stop(registry.ErrLeave)
+	e.start()
+	for i := range allKeys {
+		if e.wanted(i) > 0 {
+			e.change(i)
+		} else {
+			e.apply(i)
+		}
+	}
+	return nil
+}
+
 func (e *exporter) step(rnd *rand.Rand) {
 	i := rnd.IntN(allKeys)
 	switch dice := rnd.IntN(100); {
 	case dice < 4:
-		e.world.history.Logf("%s restarts", e.identity.ClusterID)
-		e.stop(nil)
-		e.start()
-		for i := range allKeys {
-			e.apply(i)
-		}
+		e.world.tally.Add("process restarted", 1)
+		e.restart()
 	case dice < 30 && i >= steadyKeys:
 		e.setWanted(i, 0)
 		e.apply(i)
@@ -303,10 +401,12 @@ func (w *faultSimulation) startFault() {
 		"replayed":  w.replay,
 		"backed up": w.backUp,
 		"restored":  w.restoreBackup,
+		"left":      w.leave, "clone": w.clone, "two leaders": w.overlap, "flicker": w.flicker,
 	}
 	names := slices.Sorted(maps.Keys(faults))
 	name := names[w.rnd.IntN(len(names))]
 	w.t.Logf("%s (%d members) for %d steps", name, len(some), w.stepsLeft)
+	w.tally.Add(name, 1)
 	w.history.Logf("fault: %s (%d members) for %d steps", name, len(some), w.stepsLeft)
 	w.restore = faults[name]()
 }
@@ -488,6 +588,12 @@ func (w *faultSimulation) settle() {
 		}
 	}
 	awaitReason(w.t, w.duplicate, allKeys, "uid-1")
+	for _, e := range w.exporters {
+		e.mu.Lock()
+		clear(e.mayBeAbsent)
+		clear(e.cloned)
+		e.mu.Unlock()
+	}
 	w.checkSameViews(late.reg)
 	w.checkSteadyState()
 	w.check()

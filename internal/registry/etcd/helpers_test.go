@@ -290,7 +290,8 @@ func startWith(t testing.TB, reg *Registry, notify func(mcs.Key)) (stop func(cau
 	return stop
 }
 
-const patience = 30 * time.Second
+// patience is how long within waits at most.
+var patience = 30 * time.Second
 
 // within waits for a condition.
 func within(t testing.TB, what string, met func() bool) {
