@@ -227,7 +227,7 @@ func (f *fleetOf) start(first int) {
 		cfg.PeerNotifications = nil // notifications only save reads, which are not scarce here
 		cfg.PollInterval = fleetPoll
 		transport := guarded{f.account, f.fleet, cfg.Identity.ClusterID}
-		client, err := api.NewClient(f.t.Context(), api.Config{Region: "us-east-1", Endpoint: "http://cloudmap.test", HTTPClient: transport})
+		client, err := api.NewClient(f.t.Context(), api.Config{Region: "us-east-1", Endpoint: "https://cloudmap.test", HTTPClient: transport})
 		if err != nil {
 			f.t.Fatal(err)
 		}

@@ -33,7 +33,7 @@ func TestLegacyRegistriesShareQuota(t *testing.T) {
 	virtually(t, cloudmaplocal.Options{}, func(t *testing.T, a *account) {
 		f := newFleet()
 		client := func(name string) *api.Client {
-			c, err := api.NewClient(t.Context(), api.Config{Region: "us-east-1", Endpoint: "http://cloudmap.test", Rates: legacy.Rates(), HTTPClient: guarded{a, f, name}})
+			c, err := api.NewClient(t.Context(), api.Config{Region: "us-east-1", Endpoint: "https://cloudmap.test", Rates: legacy.Rates(), HTTPClient: guarded{a, f, name}})
 			if err != nil {
 				t.Fatal(err)
 			}

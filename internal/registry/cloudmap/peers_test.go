@@ -207,7 +207,7 @@ func (a *account) standard(i int) Config {
 
 func (a *account) registry(t *testing.T, cfg Config) *Registry {
 	t.Helper()
-	client, err := api.NewClient(t.Context(), api.Config{Region: "us-east-1", Endpoint: "http://cloudmap.test", HTTPClient: a})
+	client, err := api.NewClient(t.Context(), api.Config{Region: "us-east-1", Endpoint: "https://cloudmap.test", HTTPClient: a})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -264,7 +264,7 @@ func (w *world) clientAt(key string, rates map[string]api.Rate) (*api.Client, *w
 	w.t.Helper()
 	line := &wire{world: w, cluster: key, asked: map[uint64]uint64{}}
 	client, err := api.NewClient(w.t.Context(), api.Config{
-		Region: "us-east-1", Endpoint: "http://cloudmap.test", HTTPClient: line, Rates: rates,
+		Region: "us-east-1", Endpoint: "https://cloudmap.test", HTTPClient: line, Rates: rates,
 		Credentials: credentials.NewStaticCredentialsProvider(key, "secret", ""),
 	})
 	if err != nil {
