@@ -377,13 +377,15 @@ func (k *cluster) runWith(t *testing.T, newRegistry membership.RegistryFactory, 
 // runConfig starts a controller with a client configuration of its own.
 func runConfig(t *testing.T, cfg *rest.Config, newRegistry membership.RegistryFactory, options config.Options) *instance {
 	t.Helper()
+	return runSetup(t, cfg, Setup{Options: options, NewRegistry: newRegistry})
+}
+
+// runSetup starts a controller with everything that setup has.
+func runSetup(t *testing.T, cfg *rest.Config, setup Setup) *instance {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	i := &instance{stop: stop, done: make(chan error, 1)}
-	setup := Setup{
-		Options:     options,
-		Logger:      ctrllog.Log.WithValues("run", options.Identity.ClusterID),
-		NewRegistry: newRegistry,
-	}
+	setup.Logger = ctrllog.Log.WithValues("run", setup.Options.Identity.ClusterID)
 	go func() { i.done <- Run(ctx, cfg, setup) }()
 	t.Cleanup(func() { i.stopAndWait(t) })
 	return i

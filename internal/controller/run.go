@@ -140,7 +140,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	takeover := legacy.NewTakeover(mgr.GetClient(), setup.Options.Migration.ImportFromAWSController)
 	exporter := exports.New(exports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Requeuer: exportRequeuer, ReleaseExport: takeover.ReleaseExport,
-		Concurrency: setup.Options.Kubernetes.Concurrency,
+		Concurrency: setup.Options.Kubernetes.Concurrency, Budgets: setup.Options.Budgets.Limits,
 	})
 	if err := exporter.Register(mgr); err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
@@ -149,6 +149,11 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Metrics: metrics, Takeover: takeover,
 		Requeuer: importRequeuer, StaleRule: setup.Options.Registry.StaleRule(), MCSVersion: mcsVersion,
 		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold,
+		NamespaceImports: setup.Options.Budgets.NamespaceImports,
+	})
+	setup.RegistryMetrics.SetNamespaceImports(func() (int, int, int) {
+		used, limit, waiting := importer.Budget()
+		return used, limit, len(waiting)
 	})
 	if err := importer.Register(mgr); err != nil {
 		return fmt.Errorf("setting up imports: %w", err)
@@ -156,7 +161,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err := exports.NewAutoExporter(mgr.GetClient(), scope, setup.Options.Kubernetes.Concurrency).Register(mgr); err != nil {
 		return fmt.Errorf("setting up automatic exports: %w", err)
 	}
-	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter); err != nil {
+	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter, importer); err != nil {
 		return fmt.Errorf("setting up the status endpoint: %w", err)
 	}
 	return serve.AddProbes(mgr)

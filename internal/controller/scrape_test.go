@@ -16,9 +16,11 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
@@ -59,7 +61,10 @@ func TestScrape(t *testing.T) {
 	a.runWith(t, newRegistry(nil), testOptions(flags("cls1")))
 	ctx, stop := context.WithCancel(context.Background())
 	watched := &instance{stop: stop, done: make(chan error, 1)}
-	setup := Setup{Options: testOptions(flags("cls2")), NewRegistry: newRegistry(metrics), Registerer: registerer, Logger: ctrllog.Log}
+	metrics.SetLedger(budget.NewLedger(config.Default().Budgets.Limits))
+	setup := Setup{
+		Options: testOptions(flags("cls2")), NewRegistry: newRegistry(metrics), Registerer: registerer, RegistryMetrics: metrics, Logger: ctrllog.Log,
+	}
 	go func() { watched.done <- Run(ctx, b.cfg, setup) }()
 	t.Cleanup(func() { watched.stopAndWait(t) })
 	b.export(t, key, 2, 1)

@@ -24,19 +24,22 @@ func (f *NamespaceFilter) Wants(namespace string) bool {
 
 // budgetMetrics exposes the budgets of a ledger.
 type budgetMetrics struct {
-	ledger              atomic.Pointer[budget.Ledger]
-	used, limit, excess *prometheus.Desc
+	ledger atomic.Pointer[budget.Ledger]
+	// imports returns the imports of the namespace with most, their limit, and the number of those that wait.
+	imports                      atomic.Pointer[func() (used, limit, waiting int)]
+	used, limit, excess, waiting *prometheus.Desc
 }
 
 func newBudgetMetrics() *budgetMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("cloud_map_mcs_"+name, help, labels, nil)
 	}
-	const kinds = "by kind (exports, endpoints, ports, port-endpoints, bytes) and scope (member: the cluster that uses most of it; total: all other clusters)."
+	const kinds = "by kind (exports, endpoints, ports, port-endpoints, bytes, imports) and scope (member: the cluster that uses most of it; total: all other clusters; namespace: the namespace with most imports)."
 	return &budgetMetrics{
-		used:   desc("budget_used", "Used part of the budget for what other clusters export to this one, "+kinds, "scope", "kind"),
-		limit:  desc("budget_limit", "Budget for what other clusters export to this one, "+kinds, "scope", "kind"),
-		excess: desc("budget_excess_exports", "Exports of other clusters that are not imported, or not as they are now, because they exceed a budget."),
+		used:    desc("budget_used", "Used part of the budget for what other clusters export to this one, "+kinds, "scope", "kind"),
+		limit:   desc("budget_limit", "Budget for what other clusters export to this one, "+kinds, "scope", "kind"),
+		excess:  desc("budget_excess_exports", "Exports of other clusters that are not imported, or not as they are now, because they exceed a budget."),
+		waiting: desc("budget_excess_imports", "Imports that do not exist because their namespace has --budget-namespace-imports."),
 	}
 }
 
@@ -45,10 +48,17 @@ func (b *budgetMetrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- b.used
 	ch <- b.limit
 	ch <- b.excess
+	ch <- b.waiting
 }
 
 // Collect implements prometheus.Collector.
 func (b *budgetMetrics) Collect(ch chan<- prometheus.Metric) {
+	if imports := b.imports.Load(); imports != nil {
+		used, limit, waiting := (*imports)()
+		ch <- prometheus.MustNewConstMetric(b.used, prometheus.GaugeValue, float64(used), "namespace", "imports")
+		ch <- prometheus.MustNewConstMetric(b.limit, prometheus.GaugeValue, float64(limit), "namespace", "imports")
+		ch <- prometheus.MustNewConstMetric(b.waiting, prometheus.GaugeValue, float64(waiting))
+	}
 	ledger := b.ledger.Load()
 	if ledger == nil {
 		return
@@ -67,6 +77,13 @@ func (b *budgetMetrics) Collect(ch chan<- prometheus.Metric) {
 func (m *Metrics) SetLedger(ledger *budget.Ledger) {
 	if m != nil {
 		m.budgets.ledger.Store(ledger)
+	}
+}
+
+// SetNamespaceImports sets the function that returns the imports of the namespace with most, their limit, and the number of those that wait.
+func (m *Metrics) SetNamespaceImports(imports func() (used, limit, waiting int)) {
+	if m != nil {
+		m.budgets.imports.Store(&imports)
 	}
 }
 

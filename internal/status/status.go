@@ -4,6 +4,7 @@
 package status
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -48,12 +49,35 @@ type Status struct {
 	// clusterset IPs are held.
 	Imports     []ImportProblem `json:"imports,omitempty"`
 	HeldImports int             `json:"heldImports,omitempty"`
+	// Budgets are the budgets for what other clusters export. OverBudget are the imports that wait because their namespace has too many.
+	Budgets    []Budget  `json:"budgets,omitempty"`
+	OverBudget []mcs.Key `json:"overBudget,omitempty"`
 	// Requests counts the requests to the registry within RequestWindow, sorted.
 	Requests []Request `json:"requests,omitempty"`
 }
 
 // NoLeader describes a cluster in which only standby replicas respond.
 const NoLeader = "no replica is the leader: a standby becomes the leader when the Lease of the previous one expires, within 15 seconds"
+
+// Budget is the use of one budget.
+type Budget struct {
+	// Scope is member (the cluster that uses most), total or namespace (the namespace with most). Kind is what is counted.
+	Scope string `json:"scope"`
+	Kind  string `json:"kind"`
+	Used  int    `json:"used"`
+	Limit int    `json:"limit"`
+}
+
+// nearLimit is the share of a budget from which it is reported, as the alert CloudMapMCSNearBudget does.
+const nearLimit = 0.8
+
+// IsNear reports whether more than 80 % of the budget is used.
+func (b Budget) IsNear() bool { return float64(b.Used) > nearLimit*float64(b.Limit) }
+
+// String describes the budget, with the flag that sets it.
+func (b Budget) String() string {
+	return fmt.Sprintf("%d of the budget of %d %s are used (--budget-%s-%s)", b.Used, b.Limit, b.Kind, b.Scope, b.Kind)
+}
 
 // ImportProblem is the reason why a ServiceImport is not Ready.
 type ImportProblem struct {
@@ -80,6 +104,8 @@ type Member struct {
 	Problems  []string `json:"problems,omitempty"`
 	// Refused are those of the Problems that are about records which the cluster did not sign.
 	Refused []string `json:"refused,omitempty"`
+	// OverBudget are those of the Problems that are about exports which exceed a budget of this cluster.
+	OverBudget []string `json:"overBudget,omitempty"`
 }
 
 // Conflict lists the conflicts between the exports of a service.
@@ -116,6 +142,8 @@ type Service struct {
 	Publication *Publication `json:"publication,omitempty"`
 	// Exports are those of the other clusters, as read from the registry, sorted by cluster.
 	Exports []mcs.Export `json:"exports,omitempty"`
+	// Ignored are clusters that export the service while services are not imported into its namespace here: nothing else is known of these exports.
+	Ignored []string `json:"ignored,omitempty"`
 	// Unknown are clusters whose export could not be read yet, Stale those in Exports without heartbeats.
 	Unknown []string `json:"unknown,omitempty"`
 	Stale   []string `json:"stale,omitempty"`

@@ -35,7 +35,7 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	}
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
-			f.ifRead(f.membersCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.exportsCheck()), f.importsCheck())
+			f.ifRead(f.membersCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck())
 	}
 	out = append(out, f.dnsChecks()...)
 	out = append(out, f.proxyCheck(), f.connectionCheck())
@@ -245,7 +245,7 @@ func (f *clusterFacts) membersCheck() check.Check {
 			stale = append(stale, m.ClusterID)
 		}
 		if !f.isOwn(m) { // exportsCheck has those of this cluster
-			for _, p := range subtract(m.Problems, m.Refused) {
+			for _, p := range subtract(m.Problems, slices.Concat(m.Refused, m.OverBudget)) {
 				problems = append(problems, m.ClusterID+": "+p)
 			}
 		}
@@ -281,6 +281,30 @@ func (f *clusterFacts) signaturesCheck() check.Check {
 	if len(refused) > 0 {
 		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(refused, 3), "; ")
 		c.Remedy = "these records change no import: find what writes them, such as a second cluster with the same ID (docs/runbooks/CloudMapMCSRecordsRefused.md)"
+	}
+	return c
+}
+
+// budgetsCheck lists what exceeds the budgets of this cluster, or the budgets that are nearly used up.
+func (f *clusterFacts) budgetsCheck() check.Check {
+	c := check.Check{Name: "budgets", Result: check.OK, Detail: "all exports of other clusters are within the budgets"}
+	var over, near []string
+	for _, m := range f.controller.Members {
+		for _, p := range m.OverBudget {
+			over = append(over, m.ClusterID+": "+p)
+		}
+	}
+	if waiting := f.controller.OverBudget; len(waiting) > 0 {
+		over = append(over, fmt.Sprintf("%d services, such as %s, are not imported: their namespace has too many imports (--budget-namespace-imports)", len(waiting), waiting[0]))
+	}
+	for _, b := range f.controller.Budgets {
+		if b.IsNear() {
+			near = append(near, b.String())
+		}
+	}
+	if lines := append(over, near...); len(lines) > 0 {
+		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(lines, 3), "; ")
+		c.Remedy = "imports that exist stay; raise the budget and the memory limit, or find out why the cluster exports so much (docs/runbooks/CloudMapMCSNearBudget.md)"
 	}
 	return c
 }

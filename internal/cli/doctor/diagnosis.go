@@ -88,6 +88,9 @@ func exportersOf(all []ServiceFacts) []string {
 			for _, exp := range f.Registry.Exports {
 				ids[exp.Cluster] = true
 			}
+			for _, id := range f.Registry.Ignored {
+				ids[id] = true
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(ids))
@@ -273,6 +276,7 @@ func (f *ServiceFacts) registryStep(exporters []string) check.Check {
 	for _, exp := range f.Registry.Exports {
 		read = append(read, exp.Cluster)
 	}
+	read = append(read, f.Registry.Ignored...)
 	slices.Sort(read)
 	missing := subtract(exporters, read)
 	c.Detail = "has exports of " + cmp.Or(strings.Join(read, ", "), "no cluster")

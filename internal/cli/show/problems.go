@@ -44,6 +44,14 @@ func clusterProblems(context string, s *status.Status) []string {
 			lines = append(lines, fmt.Sprintf("%s: %s is not exported: %s", context, p.Key, p.Problem))
 		}
 	}
+	for _, b := range s.Budgets {
+		if b.IsNear() {
+			lines = append(lines, fmt.Sprintf("%s: %s", context, b))
+		}
+	}
+	if n := len(s.OverBudget); n > 0 {
+		lines = append(lines, fmt.Sprintf("%s: %d services, such as %s, are not imported: their namespace has too many imports (--budget-namespace-imports)", context, n, s.OverBudget[0]))
+	}
 	for _, p := range s.Imports {
 		lines = append(lines, fmt.Sprintf("%s: the import of %s is not ready: %s: %s", context, p.Key, p.Reason, p.Message))
 	}

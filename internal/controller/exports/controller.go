@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
 // Controller publishes the exports of this cluster and writes the conditions of each ServiceExport.
@@ -33,6 +34,9 @@ type Controller struct {
 	// releaseExport removes the finalizer of another controller from a ServiceExport; nil if there is none.
 	releaseExport func(context.Context, mcs.Key) error
 
+	// budget has the exports of this cluster in the books that another cluster with the same budgets keeps; nil has no limits.
+	budget *budget.Account
+
 	// published holds the last exports by key, to detect changes.
 	published sync.Map // mcs.Key -> publishedExport
 	// warnings holds the registry's last warnings by key, to report changes only.
@@ -45,6 +49,8 @@ type Controller struct {
 type publishedExport struct {
 	export  mcs.Export
 	leftOut string
+	// overBudget is why clusters with this cluster's budgets do not import it as it is, or "".
+	overBudget string
 	// since is the time of its first publication.
 	since time.Time
 }
@@ -61,14 +67,20 @@ type Config struct {
 	Concurrency int
 	// ReleaseExport removes the finalizer of another controller from a ServiceExport; it may be nil.
 	ReleaseExport func(context.Context, mcs.Key) error
+	// Budgets are those for what other clusters export to this one; the zero value is none.
+	Budgets budget.Limits
 }
 
 // New returns the controller of ServiceExports.
 func New(cfg Config) *Controller {
-	return &Controller{
+	r := &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, now: time.Now, requeuer: cfg.Requeuer,
 		concurrency: cfg.Concurrency, releaseExport: cfg.ReleaseExport,
 	}
+	if cfg.Budgets != (budget.Limits{}) {
+		r.budget = budget.NewLedger(cfg.Budgets).Open()
+	}
+	return r
 }
 
 // Reconcile implements reconcile.Reconciler.

@@ -70,6 +70,7 @@ func (r *Controller) reportWarnings(ctx context.Context, exp *mcsv1beta1.Service
 // withdraw withdraws the export of key, unless the registry shows that it is absent.
 func (r *Controller) withdraw(ctx context.Context, reg registry.Registry, key mcs.Key, absent bool) error {
 	r.published.Delete(key)
+	r.budget.Release(key)
 	r.warnings.Delete(key)
 	r.unshown.Delete(key)
 	if absent {
@@ -98,7 +99,15 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 	if after.since.IsZero() {
 		after.since = r.now()
 	}
+	if previous == nil || !previous.Equal(exp) {
+		after.overBudget = overBudget(r.budget, exp)
+	} else {
+		after.overBudget = before.overBudget
+	}
 	r.published.Store(key, after)
+	if after.overBudget != before.overBudget {
+		r.reportBudget(ctx, src.ServiceExport, after.overBudget)
+	}
 	if after.leftOut != before.leftOut && after.leftOut != "" {
 		log.FromContext(ctx).Info("Exported in part", "leftOut", after.leftOut)
 		r.events.Publish(kube.PartlyExported(src.ServiceExport, after.leftOut))

@@ -42,6 +42,7 @@ type Controller struct {
 	families      *families
 	distributions *distributions
 	waiters       *namespaceWaiters
+	budget        *namespaceBudget
 	// reported holds the keys of imports that are reported as prevented by an object of another owner.
 	reported sync.Map // mcs.Key -> struct{}
 	// lastIPs holds the IPs of the imports, written the names of the slices that the last reconcile of an import wrote, and failing
@@ -70,6 +71,8 @@ type Config struct {
 	Hold time.Duration
 	// MCSVersion is the served version of the MCS API.
 	MCSVersion schema.GroupVersion
+	// NamespaceImports is the maximum number of imports in a namespace; 0 is no limit.
+	NamespaceImports int
 }
 
 // New returns the controller of imports.
@@ -79,6 +82,7 @@ func New(cfg Config) *Controller {
 		takeover: cfg.Takeover, requeuer: cfg.Requeuer, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
 		concurrency: cfg.Concurrency, hold: cfg.Hold,
 		families: &families{client: cfg.Client, now: time.Now}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
+		budget: newNamespaceBudget(cfg.NamespaceImports),
 	}
 }
 
@@ -93,7 +97,10 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	decision := decideImport(facts)
+	decision, err := r.limitImports(ctx, facts, decideImport(facts))
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	if decision.canWait(facts) && r.requeuer.Defer(facts.key) {
 		return reconcile.Result{}, nil
 	}

@@ -13,6 +13,8 @@ const (
 	reasonPartlyExported = "PartlyExported"
 	// reasonInstancesOmitted: endpoints are exported, but not all of them as Cloud Map instances.
 	reasonInstancesOmitted = "InstancesOmitted"
+	// reasonOverBudget: clusters with this cluster's budgets do not import the export as it is.
+	reasonOverBudget = "OverBudget"
 	// reasonNotManaged: an object with a name that the import needs was not created by this controller.
 	reasonNotManaged = "NotManaged"
 	// reasonImportFailed: the objects of an import cannot be written.
@@ -45,6 +47,11 @@ func PartlyExported(exp client.Object, message string) Event {
 // InstancesOmitted warns about exported endpoints without a Cloud Map instance.
 func InstancesOmitted(exp client.Object, message string) Event {
 	return Event{exp, corev1.EventTypeWarning, reasonInstancesOmitted, message}
+}
+
+// OverBudget warns about an export that exceeds this cluster's budgets.
+func OverBudget(exp client.Object, message string) Event {
+	return Event{exp, corev1.EventTypeWarning, reasonOverBudget, message}
 }
 
 // ConditionNeedsAction warns about a condition of a ServiceExport that the user must act upon.

@@ -23,11 +23,13 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/exports"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/imports"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -36,6 +38,7 @@ type statusSource struct {
 	registryName string
 	membership   Membership
 	exports      *exports.Controller
+	imports      *imports.Controller
 	requests     *registry.Metrics
 	reader       client.Reader
 	// healthPort is the port of the controllers' probes, "" if they are off.
@@ -48,13 +51,13 @@ type statusSource struct {
 var _ status.Source = (*statusSource)(nil)
 
 // AddStatus makes mgr serve the status endpoint, on standby replicas too.
-func AddStatus(mgr manager.Manager, options config.Options, requests *registry.Metrics, m Membership, exports *exports.Controller) error {
+func AddStatus(mgr manager.Manager, options config.Options, requests *registry.Metrics, m Membership, exports *exports.Controller, imports *imports.Controller) error {
 	serving := options.Serving
 	if serving.Status == "0" {
 		return nil
 	}
 	source := &statusSource{
-		registryName: options.Registry.Name, membership: m, exports: exports, requests: requests,
+		registryName: options.Registry.Name, membership: m, exports: exports, imports: imports, requests: requests,
 		reader: mgr.GetCache(), elected: mgr.Elected(),
 	}
 	if _, port, err := net.SplitHostPort(serving.Probes); err == nil {
@@ -85,6 +88,7 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 		return out
 	}
 	out.Identity = &session.Identity
+	out.Budgets, out.OverBudget = s.budgets()
 	report := registry.ReportOf(session.Registry)
 	out.ReadProblem, out.WriteProblem = problemText(report.Reading), problemText(report.Writing)
 	members, err := session.Registry.Members(ctx)
@@ -169,6 +173,22 @@ func (s *statusSource) importProblems(ctx context.Context, now time.Time) (probl
 	return problems, held
 }
 
+// budgets returns the use of all budgets, and the imports that wait because their namespace has too many.
+func (s *statusSource) budgets() (budgets []status.Budget, waiting []mcs.Key) {
+	if u, ok := s.requests.Budgets(); ok {
+		for _, kind := range budget.Kinds() {
+			budgets = append(budgets,
+				status.Budget{Scope: "member", Kind: kind.String(), Used: u.Member[kind], Limit: u.Limits.Member[kind]},
+				status.Budget{Scope: "total", Kind: kind.String(), Used: u.Total[kind], Limit: u.Limits.Total[kind]})
+		}
+	}
+	if s.imports == nil {
+		return budgets, nil
+	}
+	used, limit, waiting := s.imports.Budget()
+	return append(budgets, status.Budget{Scope: "namespace", Kind: "imports", Used: used, Limit: limit}), waiting
+}
+
 func compareKeys(a, b mcs.Key) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
@@ -195,6 +215,9 @@ func countMembers(members []registry.Member, own string, services []status.Servi
 			if registry.IsRefused(problem) {
 				out[i].Refused = append(out[i].Refused, problem)
 			}
+			if registry.IsOverBudget(problem) {
+				out[i].OverBudget = append(out[i].OverBudget, problem)
+			}
 		}
 		index[m.ClusterID] = &out[i]
 	}
@@ -212,6 +235,11 @@ func countMembers(members []registry.Member, own string, services []status.Servi
 		}
 		for _, exp := range service.Exports {
 			count(exp.Cluster, exp)
+		}
+		for _, id := range service.Ignored {
+			if m := index[id]; m != nil {
+				m.Exports++
+			}
 		}
 		for _, id := range service.Unknown {
 			if m := index[id]; m != nil {
@@ -261,7 +289,7 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	if err != nil {
 		return status.Service{}, err
 	}
-	out := status.Service{Key: key, Exports: view.Exports, Unknown: view.Unknown, Stale: view.Stale}
+	out := status.Service{Key: key, Exports: view.Exports, Ignored: view.Ignored, Unknown: view.Unknown, Stale: view.Stale}
 	all := view.Exports
 	if own, ok := s.exports.PublishedExport(key); ok {
 		out.Own = &own

@@ -93,6 +93,12 @@ func Check(exp mcs.Export) error {
 	return err
 }
 
+// Size returns the number of bytes of exp before compression, or an error if it cannot be encoded.
+func Size(exp mcs.Export) (int, error) {
+	data, err := encodeExport(exp)
+	return len(data), err
+}
+
 func encodeExport(exp mcs.Export) ([]byte, error) {
 	data, err := marshal(fromExport(exp.Canonical()))
 	if err != nil {
