@@ -113,8 +113,8 @@ type trial struct {
 	next      int
 	// observed is when the records were last looked at.
 	observed time.Time
-	// beats are the latest heartbeats by then, shownBeats those of the records as they were, whoever wrote them. beat is when each cluster's record was last written, at the latest, and
-	// resumed when it was so after a long silence.
+	// beats are the latest heartbeats by then, shownBeats those of the records as they were, by any writer. beat is when each cluster's
+	// record was last written, at the latest, and resumed when it was so after a long silence.
 	beats         map[string]int64
 	shownBeats    map[string]string
 	beat, resumed map[string]time.Time
