@@ -16,8 +16,9 @@ const (
 const (
 	// Account is the account of the clusters' credentials.
 	Account = "123456789012"
-	// OtherAccount is another account, and OtherAccountKey an access key that may do everything there, with OtherAccountSecret.
-	OtherAccount       = "222222222222"
+	// OtherAccount is another account.
+	OtherAccount = "222222222222"
+	// OtherAccountKey is an access key that may do everything there, with OtherAccountSecret.
 	OtherAccountKey    = "AKIDOTHER"
 	OtherAccountSecret = "other"
 )

@@ -179,20 +179,6 @@ func (c Clusters) Start(t *testing.T) map[string]*session.Cluster {
 
 // handleRequests makes the controller forget the clusters that users name in its ConfigMap.
 func (c *Cluster) handleRequests() interceptor.Funcs {
-	forget := func(ctx context.Context, w client.WithWatch, obj client.Object) error {
-		config, ok := obj.(*corev1.ConfigMap)
-		if !ok || config.Name != names.IdentityConfigMap || c.IgnoresRequests {
-			return nil
-		}
-		for key := range config.Data {
-			identity, isRequest := strings.CutSuffix(key, names.ForgetSuffix)
-			if _, id, _ := strings.Cut(identity, "."); isRequest {
-				delete(config.Data, key)
-				c.ControllerStatus.Members = slices.DeleteFunc(c.ControllerStatus.Members, func(m status.Member) bool { return m.ClusterID == id })
-			}
-		}
-		return w.Update(ctx, config)
-	}
 	return interceptor.Funcs{
 		Delete: func(ctx context.Context, w client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
 			err := w.Delete(ctx, obj, opts...)
@@ -205,30 +191,48 @@ func (c *Cluster) handleRequests() interceptor.Funcs {
 			if err := w.Create(ctx, obj, opts...); err != nil {
 				return err
 			}
-			return forget(ctx, w, obj)
+			return c.completeForgetRequests(ctx, w, obj)
 		},
-		// The fake client cannot apply NetworkPolicies: it has two schemas of a port.
-		Apply: func(ctx context.Context, w client.WithWatch, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-			text, err := json.Marshal(obj)
-			if err != nil {
-				return err
-			}
-			var policy networkingv1.NetworkPolicy
-			if err := json.Unmarshal(text, &policy); err != nil || policy.Kind != "NetworkPolicy" {
-				return w.Apply(ctx, obj, opts...)
-			}
-			if err := w.Create(ctx, &policy); !apierrors.IsAlreadyExists(err) {
-				return err
-			}
-			return nil
-		},
+		Apply: applyObject,
 		Patch: func(ctx context.Context, w client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			if err := w.Patch(ctx, obj, patch, opts...); err != nil {
 				return err
 			}
-			return forget(ctx, w, obj)
+			return c.completeForgetRequests(ctx, w, obj)
 		},
 	}
+}
+
+// completeForgetRequests removes the clusters that obj requests to forget, if it is the ConfigMap with requests, and deletes the requests.
+func (c *Cluster) completeForgetRequests(ctx context.Context, w client.WithWatch, obj client.Object) error {
+	config, ok := obj.(*corev1.ConfigMap)
+	if !ok || config.Name != names.IdentityConfigMap || c.IgnoresRequests {
+		return nil
+	}
+	for key := range config.Data {
+		identity, isRequest := strings.CutSuffix(key, names.ForgetSuffix)
+		if _, id, _ := strings.Cut(identity, "."); isRequest {
+			delete(config.Data, key)
+			c.ControllerStatus.Members = slices.DeleteFunc(c.ControllerStatus.Members, func(m status.Member) bool { return m.ClusterID == id })
+		}
+	}
+	return w.Update(ctx, config)
+}
+
+// applyObject applies an object. The fake client cannot apply NetworkPolicies: it has two schemas of a port.
+func applyObject(ctx context.Context, w client.WithWatch, obj runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+	text, err := json.Marshal(obj)
+	if err != nil {
+		return err
+	}
+	var policy networkingv1.NetworkPolicy
+	if err := json.Unmarshal(text, &policy); err != nil || policy.Kind != "NetworkPolicy" {
+		return w.Apply(ctx, obj, opts...)
+	}
+	if err := w.Create(ctx, &policy); !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return nil
 }
 
 // completeLeaveRequests deletes the requests to leave, which are complete without an identity.

@@ -44,7 +44,7 @@ func (s *state) count(v *verifiedExport, data []byte, key mcs.Key) {
 }
 
 // showExport returns what a pair shows of an export, within the cluster's budget. It verifies a pair that was not verified with the cluster's key.
-func (s *state) showExport(c *cluster, p pair, id string, key mcs.Key) shownExport {
+func (s *state) showExport(c *cluster, p pair, key mcs.Key) shownExport {
 	v := p.verified
 	if v == nil || v.author != c.author {
 		v = s.verify(p, c.author, key)

@@ -285,7 +285,7 @@ func (s *state) applyKey(c *cluster, p pair, id string, changed engine.Keys) {
 		c.applyAlive(p)
 	default:
 		before := c.shown[key].revision
-		if s.applyExport(c, p, id, key, changed) && id != s.own {
+		if s.applyExport(c, p, key, changed) && id != s.own {
 			s.refused++
 		}
 		if id == s.own && c.shown[key].revision != before {
@@ -485,7 +485,7 @@ func (c *cluster) applyAlive(p pair) {
 
 // applyExport applies the change of an export's key. An export that is missing, unreadable, not signed or older than before stays as
 // it was.
-func (s *state) applyExport(c *cluster, p pair, id string, key mcs.Key, changed engine.Keys) (isRefused bool) {
+func (s *state) applyExport(c *cluster, p pair, key mcs.Key, changed engine.Keys) (isRefused bool) {
 	before, wasShown := c.shown[key]
 	if wasShown && !p.deleted && before.revision == p.revision {
 		return false
@@ -498,16 +498,10 @@ func (s *state) applyExport(c *cluster, p pair, id string, key mcs.Key, changed 
 		c.digest = c.digest.without(key, before.generation)
 	}
 	if p.deleted {
-		c.countWaiting(before, shownExport{})
-		delete(c.shown, key)
-		delete(c.loose, key)
-		if _, isHeld := c.held[key]; isHeld {
-			c.loose[key] = struct{}{}
-		}
-		c.release(key)
+		c.unshow(key)
 		return false
 	}
-	e := s.showExport(c, p, id, key)
+	e := s.showExport(c, p, key)
 	c.shown[key] = e
 	c.countWaiting(before, e)
 	defer c.release(key)
@@ -524,6 +518,17 @@ func (s *state) applyExport(c *cluster, p pair, id string, key mcs.Key, changed 
 	delete(c.loose, key)
 	c.hold(key, e, changed)
 	return false
+}
+
+// unshow records that the key of an export is gone. The export stays as it was.
+func (c *cluster) unshow(key mcs.Key) {
+	c.countWaiting(c.shown[key], shownExport{})
+	delete(c.shown, key)
+	delete(c.loose, key)
+	if _, isHeld := c.held[key]; isHeld {
+		c.loose[key] = struct{}{}
+	}
+	c.release(key)
 }
 
 // isNews reports whether the cluster has signed an export after those that it is known to have, or to have withdrawn.

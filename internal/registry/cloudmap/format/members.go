@@ -241,18 +241,8 @@ func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 		Process:  attrs[AttrProcess],
 		Farewell: attrs[AttrFarewell] != "",
 	}
-	if err := mcs.ValidateClusterID(r.ClusterID); err != nil {
-		return r, fmt.Errorf("reading %s: %w", AttrClusterID, err)
-	}
-	switch {
-	case r.ClusterID != instance.ID:
-		return r, fmt.Errorf("%s is %q in the record of %q", AttrClusterID, r.ClusterID, instance.ID)
-	case r.ClusterSetID != clusterSetID:
-		return r, fmt.Errorf("%s is %q, but this is clusterset %q", AttrClusterSetID, r.ClusterSetID, clusterSetID)
-	case r.UID == "":
-		return r, fmt.Errorf("%s is missing", AttrUID)
-	case max(len(r.UID), len(r.Version), len(r.Process)) > maxTextBytes:
-		return r, fmt.Errorf("one of %s, %s and %s has more than %d bytes", AttrUID, AttrVersion, AttrProcess, maxTextBytes)
+	if err := r.checkTexts(instance.ID, clusterSetID); err != nil {
+		return r, err
 	}
 	if err := checkFormat(attrs[AttrFormat]); err != nil {
 		return r, err
@@ -269,6 +259,24 @@ func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 	r.Contact, r.ContactProblem = parseNotify(attrs[AttrNotify])
 	r.Pages, err = parsePages(attrs[AttrPages])
 	return r, err
+}
+
+// checkTexts returns an error unless the record is that of a cluster of the clusterset, with texts of bounded length.
+func (m Member) checkTexts(instanceID, clusterSetID string) error {
+	if err := mcs.ValidateClusterID(m.ClusterID); err != nil {
+		return fmt.Errorf("reading %s: %w", AttrClusterID, err)
+	}
+	switch {
+	case m.ClusterID != instanceID:
+		return fmt.Errorf("%s is %q in the record of %q", AttrClusterID, m.ClusterID, instanceID)
+	case m.ClusterSetID != clusterSetID:
+		return fmt.Errorf("%s is %q, but this is clusterset %q", AttrClusterSetID, m.ClusterSetID, clusterSetID)
+	case m.UID == "":
+		return fmt.Errorf("%s is missing", AttrUID)
+	case max(len(m.UID), len(m.Version), len(m.Process)) > maxTextBytes:
+		return fmt.Errorf("one of %s, %s and %s has more than %d bytes", AttrUID, AttrVersion, AttrProcess, maxTextBytes)
+	}
+	return nil
 }
 
 // verifyMember verifies the signature of a member record and returns its key.

@@ -422,23 +422,28 @@ func (c *catalogs) copyRead(now time.Time, id string, r *format.Member, err erro
 	if cluster == nil || id == c.identity.ClusterID {
 		return // forgotten meanwhile
 	}
-	pause := c.staleAfter / copyReads
 	cluster.copyFailures++
-	switch {
-	case cluster.unproven != nil && cluster.copyFailures <= eagerRetries:
-		pause = 0
-	case cluster.unproven != nil:
-		pause = min(pause, c.poll<<min(cluster.copyFailures-eagerRetries, 10))
-	case r == nil && err == nil && !cluster.hasRecord:
-		pause *= time.Duration(min(cluster.copyFailures, maxCopyBackoff))
-	}
-	cluster.copyAt = now.Add(pause)
+	cluster.copyAt = now.Add(c.copyPause(cluster, r == nil && err == nil))
 	if r != nil && !r.Farewell && c.takeCopy(now, cluster, *r, changed) { // a farewell has no copy
 		cluster.copyFailures = 0
 	}
 	if u := cluster.unproven; u != nil && !errors.Is(err, errUnread) {
 		c.prove(now, cluster, *u, changed)
 	}
+}
+
+// copyPause returns the pause until the next read of the copy of a record. isMissing is set if there was none.
+func (c *catalogs) copyPause(cluster *catalog, isMissing bool) time.Duration {
+	pause := c.staleAfter / copyReads
+	switch {
+	case cluster.unproven != nil && cluster.copyFailures <= eagerRetries:
+		return 0
+	case cluster.unproven != nil:
+		return min(pause, c.poll<<min(cluster.copyFailures-eagerRetries, 10))
+	case isMissing && !cluster.hasRecord:
+		return pause * time.Duration(min(cluster.copyFailures, maxCopyBackoff))
+	}
+	return pause
 }
 
 // takeCopy takes in a copy of a record, and reports whether the cluster signed it.
@@ -664,29 +669,9 @@ func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
 // look is what the others' catalogs have of key, which was imported from these clusters. A cluster without a record since this process started is
 // unseen if it was imported from. Else it is not known to export anything.
 func (c *catalogs) look(key mcs.Key, imported []string) (view registry.View) {
-	page := format.PageOf(key)
 	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
-		cluster := c.clusters[id]
-		if id == c.identity.ClusterID || !cluster.hasRecord {
-			continue
-		}
-		p := &cluster.pages[page]
-		exp, ok := p.exports[key]
-		if !ok && p.ignored[key] {
-			view.Ignored = append(view.Ignored, id)
-			continue
-		}
-		if !ok {
-			if !p.knows(key) && !cluster.isCopy {
-				view.Unknown = append(view.Unknown, id)
-			}
-			continue
-		}
-		view.Exports = append(view.Exports, exp)
-		if c.liveness.IsStale(id) {
-			view.Stale = append(view.Stale, id)
-		} else if c.liveness.IsUnknown(id) || cluster.isUntracked {
-			view.LivenessUnknown = append(view.LivenessUnknown, id)
+		if cluster := c.clusters[id]; id != c.identity.ClusterID && cluster.hasRecord {
+			c.addTo(&view, id, cluster, key)
 		}
 	}
 	view.Unseen = engine.Unseen(imported, func(id string) bool {
@@ -694,6 +679,27 @@ func (c *catalogs) look(key mcs.Key, imported []string) (view registry.View) {
 		return id == c.identity.ClusterID || cluster.isSeen(key) || c.keyring.HasEnded(id)
 	})
 	return view
+}
+
+// addTo adds what a cluster's catalog has of key to a view.
+func (c *catalogs) addTo(view *registry.View, id string, cluster *catalog, key mcs.Key) {
+	p := &cluster.pages[format.PageOf(key)]
+	exp, ok := p.exports[key]
+	switch {
+	case !ok && p.ignored[key]:
+		view.Ignored = append(view.Ignored, id)
+	case !ok && !p.knows(key) && !cluster.isCopy:
+		view.Unknown = append(view.Unknown, id)
+	}
+	if !ok {
+		return
+	}
+	view.Exports = append(view.Exports, exp)
+	if c.liveness.IsStale(id) {
+		view.Stale = append(view.Stale, id)
+	} else if c.liveness.IsUnknown(id) || cluster.isUntracked {
+		view.LivenessUnknown = append(view.LivenessUnknown, id)
+	}
 }
 
 // isSeen reports whether a record shows whether the cluster exports key.

@@ -234,10 +234,10 @@ var hostile = map[string]func(page int) []mcs.Export{
 }
 
 // onPage returns exports with n keys that belong to a page.
-func onPage(page, n int, make func(mcs.Key) mcs.Export) (exports []mcs.Export) {
+func onPage(page, n int, export func(mcs.Key) mcs.Export) (exports []mcs.Export) {
 	for i := 0; len(exports) < n; i++ {
 		if key := (mcs.Key{Namespace: "demo", Name: fmt.Sprint("s", i)}); format.PageOf(key) == page {
-			exports = append(exports, make(key))
+			exports = append(exports, export(key))
 		}
 	}
 	return exports
