@@ -105,6 +105,7 @@ func (tr *trial) restore() {
 
 // forgetAll is what a new life of the controller knows.
 func (a *actor) forgetAll() {
+	a.before = a.seen
 	a.seen = map[string]*[allKeys]sight{}
 	a.mu.Lock()
 	defer a.mu.Unlock()

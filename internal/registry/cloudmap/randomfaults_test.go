@@ -157,6 +157,8 @@ type actor struct {
 	solid [allKeys]sight
 	// seen is the last of memories that the controller that runs now saw, of each other cluster and key.
 	seen map[string]*[allKeys]sight
+	// before is seen of the process before it.
+	before map[string]*[allKeys]sight
 	// views are what the controller says of each key at this step.
 	views [allKeys]known
 	// stale are the clusters that it takes for dead.

@@ -1,7 +1,6 @@
 package cloudmap
 
 import (
-	"encoding/base64"
 	"slices"
 	"sync"
 	"testing"
@@ -47,8 +46,7 @@ func TestPartsAreRemovedAfterAnnouncement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		exporter := w.begin(cls1, nil)
-		large := webExport("cls1", 0, 1)
-		large.Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(12_000))}
+		large := bulky(0, 0)
 		publish(t, exporter.Registry, large)
 		w.until(time.Minute, "it is exported", isExported(t, exporter.Registry, large.Key))
 		time.Sleep(3 * settings.PollInterval)
