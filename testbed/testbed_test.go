@@ -43,8 +43,8 @@ func newTestbed(t *testing.T) *bed {
 		t.Fatal(err)
 	}
 	b := &bed{&testbed.Testbed{StateDir: filepath.Join(t.TempDir(), "state"), CacheDir: cache, Source: source, Out: t.Output()}}
-	if _, err := os.Stat(filepath.Join("/sys/class/net", host.HostLink)); err == nil {
-		t.Fatal("a testbed is up on this machine and there can be only one: run testbed down first")
+	if err := b.removeCrashed(); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := b.Down(); err != nil {
@@ -55,6 +55,30 @@ func newTestbed(t *testing.T) *bed {
 }
 
 type bed struct{ *testbed.Testbed }
+
+// removeCrashed removes what is left of a testbed of this machine without a process, such as after the machine or a test run was stopped. A testbed with
+// processes is in use: it returns an error.
+func (b *bed) removeCrashed() error {
+	left, err := host.Leftovers(b.StateDir)
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	if slices.ContainsFunc(left, func(l string) bool { return strings.HasPrefix(l, "process ") }) {
+		return errors.New("a testbed is up on this machine and there can be only one: run testbed down first")
+	}
+	switches, err := host.SwitchFiles()
+	if err != nil {
+		return err
+	}
+	for _, file := range switches {
+		crashed := *b.Testbed
+		crashed.StateDir = filepath.Dir(file)
+		if err := crashed.Down(); err != nil {
+			return err
+		}
+	}
+	return b.Down() // also if it has no switch any more
+}
 
 func (b *bed) mustUp(t *testing.T, cfg cluster.Config) testbed.Status {
 	t.Helper()
@@ -149,6 +173,18 @@ func TestLifecycle(t *testing.T) {
 			t.Errorf("status after the second up is %+v", again)
 		}
 		b.runPod(t, "cls1", "client", "testbed/client:1")
+	})
+	t.Run("tests remove what has crashed", func(t *testing.T) {
+		other := &bed{&testbed.Testbed{StateDir: filepath.Join(t.TempDir(), "state"), CacheDir: b.CacheDir, Source: b.Source, Out: t.Output()}}
+		if err := other.removeCrashed(); err == nil || !strings.Contains(err.Error(), "testbed down") {
+			t.Errorf("error with a running testbed is %v, want one with the command to run", err)
+		}
+		killNode(t, b.mustStatus(t).Clusters[0].Nodes[0])
+		waitUntil(t, "the removal of what has crashed", func() bool { return other.removeCrashed() == nil })
+		if diff := cmp.Diff(before, inventory(t)); diff != "" {
+			t.Errorf("the machine (-before +after):\n%s", diff)
+		}
+		b.mustUp(t, cfg)
 	})
 	t.Run("down leaves nothing", func(t *testing.T) {
 		added := exec.Command("sleep", "600")
@@ -397,8 +433,10 @@ func processInventory(t *testing.T) (namespaces, processes []string) {
 			namespaces = append(namespaces, ns)
 		}
 		if ns, err := os.Readlink(filepath.Join(dir, "ns/pid")); err == nil && ns != own {
-			program, _ := os.Readlink(filepath.Join(dir, "exe"))
-			processes = append(processes, dir+" "+program)
+			// A process that has ended and is not reaped yet has none.
+			if program, err := os.Readlink(filepath.Join(dir, "exe")); err == nil {
+				processes = append(processes, dir+" "+program)
+			}
 		}
 	}
 	slices.Sort(namespaces)
