@@ -246,7 +246,7 @@ func TestExportsOf_IsInverseOfFromExport(t *testing.T) {
 // randomShownExport returns an export with only the properties that instances hold.
 func randomShownExport(random *rand.Rand) mcs.Export {
 	e := mcs.Export{
-		Key: mcs.Key{Namespace: "demo", Name: "web"}, Cluster: "cls1", Created: time.Unix(1+random.Int64N(2_000_000_000), 0),
+		Key: mcs.Key{Namespace: "demo", Name: "web"}, Cluster: "cls1", Created: time.Unix(1_577_836_800+random.Int64N(400_000_000), 0), // 2020 to 2032
 		Type: []mcsv1beta1.ServiceImportType{mcsv1beta1.ClusterSetIP, mcsv1beta1.Headless}[random.IntN(2)],
 	}
 	ports := 1 + random.IntN(3)

@@ -18,8 +18,9 @@ const (
 	Account = "123456789012"
 	// OtherAccount is another account.
 	OtherAccount = "222222222222"
-	// OtherAccountKey is an access key that may do everything there, with OtherAccountSecret.
-	OtherAccountKey    = "AKIDOTHER"
+	// OtherAccountKey is an access key that may do everything there.
+	OtherAccountKey = "AKIDOTHER"
+	// OtherAccountSecret is the secret of OtherAccountKey.
 	OtherAccountSecret = "other"
 )
 

@@ -202,23 +202,29 @@ func (s *statusSource) leaving(ctx context.Context) []mcs.Identity {
 	return leaving
 }
 
+// newMember returns a member without numbers.
+func newMember(m registry.Member, now time.Time) status.Member {
+	out := status.Member{
+		ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Key: m.Key, Stale: m.Stale, Problems: m.Problems,
+		HeartbeatAge: max(0, now.Sub(m.LastSeen)).Round(100 * time.Millisecond).Seconds(),
+	}
+	for _, problem := range m.Problems {
+		if registry.IsRefused(problem) {
+			out.Refused = append(out.Refused, problem)
+		}
+		if registry.IsOverBudget(problem) {
+			out.OverBudget = append(out.OverBudget, problem)
+		}
+	}
+	return out
+}
+
 // countMembers returns the members with the numbers of their exports and endpoints.
 func countMembers(members []registry.Member, own string, services []status.Service, now time.Time) []status.Member {
 	out := make([]status.Member, len(members))
 	index := map[string]*status.Member{}
 	for i, m := range members {
-		out[i] = status.Member{
-			ClusterID: m.ClusterID, UID: m.UID, Version: m.Version, Key: m.Key, Stale: m.Stale, Problems: m.Problems,
-			HeartbeatAge: max(0, now.Sub(m.LastSeen)).Round(100 * time.Millisecond).Seconds(),
-		}
-		for _, problem := range m.Problems {
-			if registry.IsRefused(problem) {
-				out[i].Refused = append(out[i].Refused, problem)
-			}
-			if registry.IsOverBudget(problem) {
-				out[i].OverBudget = append(out[i].OverBudget, problem)
-			}
-		}
+		out[i] = newMember(m, now)
 		index[m.ClusterID] = &out[i]
 	}
 	count := func(cluster string, exp mcs.Export) {
