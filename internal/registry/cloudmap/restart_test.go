@@ -367,7 +367,7 @@ func TestRestartWithoutRecords(t *testing.T) {
 					publish(t, exporter.Registry, later)
 					both := func() bool { return sees(t, importer.Registry, first)() && sees(t, importer.Registry, later)() }
 					w.until(time.Minute, "both are known", both)
-					time.Sleep(20 * time.Second)
+					time.Sleep(heartbeatSaveInterval + time.Minute) // what is put back is older than the heartbeat that was saved
 					exporter.kill()
 					fault(v, earlier)
 					exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })

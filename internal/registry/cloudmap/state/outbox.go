@@ -25,8 +25,8 @@ type outbox struct {
 	// orphanedPages says that the ID was claimed when there was no record, but pages of the previous process: what there is of them was not
 	// announced by any cluster, and may be what a cluster that left could not remove, or what is left of what the others know.
 	orphanedPages bool
-	// isSuccessor is set from the claim of the ID until the adoption is over if this cluster had a previous process: what Cloud Map has may be older than what
-	// that one wrote last, and may lack something. Only pages that this process has decided on are announced; readers keep the others as they know them.
+	// isSuccessor is set from the claim of the ID until the adoption is over if this cluster had a previous process: a page of which nothing could be adopted is
+	// not announced meanwhile, because it may lack exports that are not published yet; readers keep it as they know it.
 	isSuccessor bool
 	// isBaseLost is set, in a successor, if Cloud Map evidently has not what the previous process wrote last: any page may lack exports that are not published yet,
 	// so none is announced until the adoption is over.
@@ -268,7 +268,7 @@ func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 
 // isUndecided reports whether the page is not to be announced yet.
 func (o *outbox) isUndecided(p *ownPage) bool {
-	return o.isSuccessor && (o.isBaseLost || p.isRebuilt) || (o.orphanedPages || o.isSuccessor) && !p.decided()
+	return o.isBaseLost || o.isSuccessor && p.isRebuilt || o.orphanedPages && !p.decided()
 }
 
 // decided reports whether the page is what this process was asked for, all of it, and nothing that was only found.

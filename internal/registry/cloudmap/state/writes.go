@@ -354,7 +354,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 		return nil, engine.Keys{} // Notify adds to it
 	}
 	s.outbox.setKeepWithdrawn(s.claim.isYoung(time.Now()))
-	s.announce = s.announce || s.outbox.orphanedPages || s.outbox.isSuccessor // the pages found may be as desired
+	s.announce = s.announce || s.outbox.orphanedPages || s.outbox.isBaseLost // the pages found may be as desired
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstAsk = time.Time{}
 	changed = engine.Keys{}
