@@ -66,10 +66,7 @@ func TestImportsSurvive(t *testing.T) {
 		s.testLeaving(t)
 	}
 	// A controller reports for an hour that another member wrote a record under its ID, and the status of the next tests is not to show it.
-	for _, c := range []cluster{s.cls1, s.cls2} {
-		kubectl(t, c, "-n", system, "rollout", "restart", manager)
-		kubectl(t, c, "-n", system, "rollout", "status", manager, "--timeout=60s")
-	}
+	s.restartControllers(t)
 }
 
 // runsAll reports whether all scenarios run.
