@@ -313,6 +313,7 @@ func TestTwoClustersWithOneID(t *testing.T) {
 		}
 		return nil
 	})
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls2, cls1, ns, "second", 1) })
 	always(t, quiet, func() error {
 		return errors.Join(exported(t.Context(), cls1, ns, "first"), sameEndpoints(t.Context(), cls2, cls1, ns, "second", 1))
 	})
