@@ -3,10 +3,7 @@ package cloudmap
 import (
 	"fmt"
 	"net/netip"
-	"runtime"
-	"runtime/debug"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,39 +16,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // maxHeap is what the heap of a test may grow by: half of the Deployment's limit of 512 MiB, because the collector lets a heap grow to twice what
 // is in use. The local Cloud Map of the test is part of it.
 const maxHeap = 256 << 20
-
-// heapPeak runs do and returns the number of bytes by which the heap in use grew at most, observed every 5 ms.
-func heapPeak(do func()) (peak uint64) {
-	defer debug.SetGCPercent(debug.SetGCPercent(20)) // what is garbage does not count
-	runtime.GC()
-	var before runtime.MemStats
-	runtime.ReadMemStats(&before)
-	done := make(chan struct{})
-	var observer sync.WaitGroup
-	observer.Go(func() {
-		for {
-			var now runtime.MemStats
-			runtime.ReadMemStats(&now)
-			if now.HeapAlloc > before.HeapAlloc {
-				peak = max(peak, now.HeapAlloc-before.HeapAlloc)
-			}
-			select {
-			case <-done:
-				return
-			case <-time.After(5 * time.Millisecond):
-			}
-		}
-	})
-	do()
-	close(done)
-	observer.Wait()
-	return peak
-}
 
 // wideSource is a Service with ports whose EndpointSlices have a number of endpoints each. Without sharing, each slice has other port numbers.
 func wideSource(ports, slices, perSlice int, sharing bool) mcs.Source {
@@ -86,7 +56,7 @@ func TestMemoryOfWideService(t *testing.T) {
 	src := wideSource(500, 20, 100, true)
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	var a *Registry
-	peak := heapPeak(func() {
+	peak := registrytest.HeapPeak(func() {
 		exp, _, err := mcs.NewExport(src, nil, time.Now())
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +79,7 @@ func TestMemoryOfManyServices(t *testing.T) {
 	}
 	const services = 3000
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 100_000})
-	peak := heapPeak(func() {
+	peak := registrytest.HeapPeak(func() {
 		a, _ := viewing(t, c, cls1)
 		for i := range services {
 			publish(t, a, webExport("cls1", i, 10))
@@ -135,7 +105,7 @@ func TestMemoryOfRefusedExport(t *testing.T) {
 	src := wideSource(500, 2000, 1, false)
 	var left []string
 	var err error
-	peak := heapPeak(func() {
+	peak := registrytest.HeapPeak(func() {
 		var exp mcs.Export
 		if exp, left, err = mcs.NewExport(src, nil, time.Now()); err != nil {
 			return

@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -154,7 +152,7 @@ func TestMemoryOfHostileList(t *testing.T) {
 	}
 	list = append(list, pair{key: s.layout.member("cls2"), value: memberValue(t, cls2, s.at(0), set), revision: 1})
 	m := newMirror(s.state, "cls1", logr.Discard())
-	peak := heapPeak(func() { m.replace(list, 1, false) })
+	peak := registrytest.HeapPeak(func() { m.replace(list, 1, false) })
 	t.Logf("the heap grew by %d MiB", peak>>20)
 	if peak > 64<<20 {
 		t.Errorf("the heap grew by %d MiB, want at most 64", peak>>20)
@@ -167,27 +165,6 @@ func TestMemoryOfHostileList(t *testing.T) {
 		t.Errorf("%d exports are imported with %v, want the 5 that the budget of endpoints admits", imported, used)
 	}
 	runtime.KeepAlive(m)
-}
-
-// heapPeak runs do and returns the number of bytes by which the heap in use grew at most.
-func heapPeak(do func()) (peak uint64) {
-	defer debug.SetGCPercent(debug.SetGCPercent(20)) // what is garbage does not count
-	runtime.GC()
-	var before, now runtime.MemStats
-	runtime.ReadMemStats(&before)
-	done := make(chan struct{})
-	go func() { defer close(done); do() }()
-	for {
-		runtime.ReadMemStats(&now)
-		if now.HeapAlloc > before.HeapAlloc {
-			peak = max(peak, now.HeapAlloc-before.HeapAlloc)
-		}
-		select {
-		case <-done:
-			return peak
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 }
 
 // TestListDropsValues: a list keeps the values that a cluster's budget of bytes may need, and one key more than are known.

@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // plenty is a budget that no test of another kind reaches.
@@ -272,7 +271,7 @@ func TestMemoryOfHostileMember(t *testing.T) {
 			state := New(cfg)
 			changed := map[mcs.Key]struct{}{}
 			state.Reads.ObserveMembers([]api.Instance{s.record.Instance(signerOf("uid-2"))}, changed)
-			peak := heapPeak(func() { state.Reads.ObserveCatalog(time.Now(), "cls2", all) })
+			peak := registrytest.HeapPeak(func() { state.Reads.ObserveCatalog(time.Now(), "cls2", all) })
 			t.Logf("%d instances: the heap grew by %d MiB", len(all), peak>>20)
 			if peak > maxHostileHeap {
 				t.Errorf("the heap grew by %d MiB, want at most %d", peak>>20, maxHostileHeap>>20)
@@ -301,32 +300,4 @@ func (s *story) publishHostile(page int, exports []mcs.Export) {
 		s.t.Fatal(err)
 	}
 	s.pages[page], s.record.Pages[page], s.record.Generation = parts, format.Digest(data), 200
-}
-
-// heapPeak runs do and returns the number of bytes by which the heap in use grew at most.
-func heapPeak(do func()) (peak uint64) {
-	defer debug.SetGCPercent(debug.SetGCPercent(20)) // what is garbage does not count
-	runtime.GC()
-	var before runtime.MemStats
-	runtime.ReadMemStats(&before)
-	done := make(chan struct{})
-	var observer sync.WaitGroup
-	observer.Go(func() {
-		for {
-			var now runtime.MemStats
-			runtime.ReadMemStats(&now)
-			if now.HeapAlloc > before.HeapAlloc {
-				peak = max(peak, now.HeapAlloc-before.HeapAlloc)
-			}
-			select {
-			case <-done:
-				return
-			case <-time.After(5 * time.Millisecond):
-			}
-		}
-	})
-	do()
-	close(done)
-	observer.Wait()
-	return peak
 }
