@@ -219,11 +219,14 @@ var onlyByExtraArgs = []string{
 
 // TestChart_PassesEveryFlag checks that each flag has a value, except onlyByExtraArgs, and that each value sets the flag that its comment names.
 func TestChart_PassesEveryFlag(t *testing.T) {
-	manifest := mustTemplate(t, "--values", chartDir+"/ci/everything-values.yaml", "--set", "extraArgs=null")
 	options := config.Default()
 	flags := options.Flags()
-	if err := flags.Parse(managerArgs(t, manifest)); err != nil {
-		t.Fatal(err)
+	// A certificate for the metrics excludes metrics without TLS.
+	for _, exclusive := range []string{"", ",metrics.secure=false,metrics.tls.secret="} {
+		manifest := mustTemplate(t, "--values", chartDir+"/ci/everything-values.yaml", "--set", "extraArgs=null"+exclusive)
+		if err := flags.Parse(managerArgs(t, manifest)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var passed, want []string
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -289,20 +292,22 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 		set  string
 		want string
 	}{
-		"an unknown value":                  {"notify.port=9000", "additional properties 'notify' not allowed"},
-		"an unknown nested value":           {"aws.regoin=eu-west-1", "additional properties 'regoin' not allowed"},
-		"a string as replicas":              {"replicas=two", "replicas"},
-		"an ID with dots":                   {"clusterId=a.b,clusterSetId=c", "clusterId"},
-		"half an identity":                  {"clusterId=cls1", "belong together"},
-		"etcd without endpoints":            {"registry=etcd", "needs etcd.endpoints"},
-		"an etcd user without password":     {"etcd.username=cls1", "belong together"},
-		"ClusterProperties without IDs":     {"clusterProperties.create=true", "needs clusterId"},
-		"ClusterProperties without the CRD": {"clusterProperties.create=true,clusterId=a,clusterSetId=b", "does not know ClusterProperty yet"},
-		"only trusted keys, and none":       {"trustedKeys.only=true", "needs trustedKeys.keys"},
-		"a short public key":                {"trustedKeys.keys.cls1=abc", "cls1"},
-		"an unknown registry":               {"registry=consul", "registry"},
-		"a duration without unit":           {"pollInterval=5", "pollInterval"},
-		"an account as a number":            {"aws.namespaceOwner=111122223333", "namespaceOwner"},
+		"an unknown value":                    {"notify.port=9000", "additional properties 'notify' not allowed"},
+		"an unknown nested value":             {"aws.regoin=eu-west-1", "additional properties 'regoin' not allowed"},
+		"a string as replicas":                {"replicas=two", "replicas"},
+		"an ID with dots":                     {"clusterId=a.b,clusterSetId=c", "clusterId"},
+		"half an identity":                    {"clusterId=cls1", "belong together"},
+		"etcd without endpoints":              {"registry=etcd", "needs etcd.endpoints"},
+		"an etcd user without password":       {"etcd.username=cls1", "belong together"},
+		"ClusterProperties without IDs":       {"clusterProperties.create=true", "needs clusterId"},
+		"ClusterProperties without the CRD":   {"clusterProperties.create=true,clusterId=a,clusterSetId=b", "does not know ClusterProperty yet"},
+		"only trusted keys, and none":         {"trustedKeys.only=true", "needs trustedKeys.keys"},
+		"a certificate for metrics over HTTP": {"metrics.secure=false,metrics.tls.secret=x", "metrics.tls.secret needs metrics.secure"},
+		"a reader without name":               {"metrics.readers[0].kind=ServiceAccount", "name"},
+		"a short public key":                  {"trustedKeys.keys.cls1=abc", "cls1"},
+		"an unknown registry":                 {"registry=consul", "registry"},
+		"a duration without unit":             {"pollInterval=5", "pollInterval"},
+		"an account as a number":              {"aws.namespaceOwner=111122223333", "namespaceOwner"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

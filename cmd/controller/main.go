@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -53,9 +54,17 @@ func start(args []string) int {
 	return 0
 }
 
-func run(ctx context.Context, options config.Options, log logr.Logger) error {
+// setLoggers makes the libraries write to log. The standard library's HTTP server logs each failed TLS handshake, which every pod
+// can cause: debug.
+func setLoggers(log logr.Logger) {
 	ctrllog.SetLogger(log)
 	klog.SetLogger(log)
+	slog.SetLogLoggerLevel(-1) // logr's V(1)
+	slog.SetDefault(slog.New(logr.ToSlogHandler(log)))
+}
+
+func run(ctx context.Context, options config.Options, log logr.Logger) error {
+	setLoggers(log)
 	cfg, err := options.Kubernetes.RESTConfig()
 	if err != nil {
 		return err

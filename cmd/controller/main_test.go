@@ -1,6 +1,14 @@
 package main
 
-import "testing"
+import (
+	"log"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+)
 
 func TestExitCodes(t *testing.T) {
 	tests := []struct {
@@ -16,6 +24,19 @@ func TestExitCodes(t *testing.T) {
 	for _, tt := range tests {
 		if got := start([]string{tt.arg}); got != tt.want {
 			t.Errorf("controller %s exits with %d, want %d", tt.arg, got, tt.want)
+		}
+	}
+}
+
+// TestSetLoggers_LimitsStandardLibrary: what the standard library logs, such as failed TLS handshakes, is written at debug only.
+func TestSetLoggers_LimitsStandardLibrary(t *testing.T) {
+	defer setLoggers(logr.Discard())
+	for level, want := range map[string]int{"info": 0, "debug": 1} {
+		var out strings.Builder
+		setLoggers((&config.Log{Level: level, Format: "json"}).Logger(&out))
+		log.Print("http: TLS handshake error")
+		if got := strings.Count(out.String(), `"http: TLS handshake error"`); got != want {
+			t.Errorf("at %s the line is written %d times, want %d:\n%s", level, got, want, &out)
 		}
 	}
 }

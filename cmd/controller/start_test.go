@@ -103,7 +103,7 @@ func TestStart_RunsController(t *testing.T) {
 	go func() {
 		exited <- start([]string{
 			"--kubeconfig=" + kubeconfig, "--cluster-id=cls1", "--clusterset-id=set1", "--aws-region=us-east-1", "--peer-notifications=false",
-			"--leader-election-namespace=system", "--metrics-bind-address=" + metrics, "--status-bind-address=" + status, "--health-probe-bind-address=0",
+			"--leader-election-namespace=system", "--metrics-bind-address=" + metrics, "--metrics-secure=false", "--status-bind-address=" + status, "--health-probe-bind-address=0",
 		})
 	}()
 	eventually(t, func() string {

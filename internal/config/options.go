@@ -87,6 +87,10 @@ type Election struct {
 // Serving configures the addresses that the controller listens on; "0" disables a server.
 type Serving struct {
 	Metrics, Probes string
+	// MetricsSecure serves metrics over HTTPS, to clients that the API server authenticates and authorizes.
+	MetricsSecure bool
+	// MetricsCertDir has tls.crt and tls.key of the metrics endpoint; "" is a self-signed certificate.
+	MetricsCertDir string
 	// Status serves the state of the controller to kubectl mcs: a loopback address, reached by port-forward.
 	Status string
 }
@@ -129,7 +133,7 @@ func Default() Options {
 			Concurrency: 24,
 		},
 		Election: Election{Enabled: true},
-		Serving:  Serving{Metrics: ":8080", Probes: ":8081", Status: "127.0.0.1:8082"},
+		Serving:  Serving{Metrics: ":8080", MetricsSecure: true, Probes: ":8081", Status: "127.0.0.1:8082"},
 		Log:      Log{Level: "info", Format: "json"},
 	}
 }
@@ -229,6 +233,10 @@ func (e *Election) bind(flags *pflag.FlagSet) {
 func (s *Serving) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&s.Metrics, "metrics-bind-address", s.Metrics,
 		"Address of the Prometheus metrics endpoint. 0 disables it.")
+	flags.BoolVar(&s.MetricsSecure, "metrics-secure", s.MetricsSecure,
+		"Serve metrics over HTTPS, and only to clients that the API server authenticates and that may get the non-resource URL /metrics. With false, over HTTP to everyone.")
+	flags.StringVar(&s.MetricsCertDir, "metrics-cert-dir", s.MetricsCertDir,
+		"Directory with tls.crt and tls.key of the metrics endpoint, which are read again when they change (default: a self-signed certificate).")
 	flags.StringVar(&s.Probes, "health-probe-bind-address", s.Probes,
 		"Address of the /healthz and /readyz endpoints. 0 disables them.")
 	flags.StringVar(&s.Status, "status-bind-address", s.Status,
@@ -313,14 +321,18 @@ func (k *Kubernetes) validate() error {
 
 // validate keeps the status endpoint, which has no authentication, off the network.
 func (s *Serving) validate() error {
+	var problems []error
+	if s.MetricsCertDir != "" && !s.MetricsSecure {
+		problems = append(problems, fmt.Errorf("--metrics-cert-dir=%s: has no effect with --metrics-secure=false", s.MetricsCertDir))
+	}
 	if s.Status == "0" {
-		return nil
+		return errors.Join(problems...)
 	}
 	address, err := netip.ParseAddrPort(s.Status)
 	if err != nil || !address.Addr().IsLoopback() {
-		return fmt.Errorf("--status-bind-address=%s: must be a loopback address and a port, such as 127.0.0.1:8082, or 0", s.Status)
+		problems = append(problems, fmt.Errorf("--status-bind-address=%s: must be a loopback address and a port, such as 127.0.0.1:8082, or 0", s.Status))
 	}
-	return nil
+	return errors.Join(problems...)
 }
 
 // oneOf returns an error unless value is one of those allowed.

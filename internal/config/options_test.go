@@ -112,6 +112,11 @@ func TestParse(t *testing.T) {
 			name: "invalid membership settings", args: "--leave-after=-1s --trusted-keys-only",
 			wantErr: []string{"--leave-after=-1s: must not be negative", "--trusted-keys-only: requires --trusted-keys"},
 		},
+		{name: "metrics", args: "--metrics-bind-address=:8443 --metrics-cert-dir=/certs", want: func(o *Options) {
+			o.Serving.Metrics, o.Serving.MetricsCertDir = ":8443", "/certs"
+		}},
+		{name: "metrics for everyone", args: "--metrics-secure=false", want: func(o *Options) { o.Serving.MetricsSecure = false }},
+		{name: "certificate for metrics over HTTP", args: "--metrics-secure=false --metrics-cert-dir=/c", wantErr: []string{"--metrics-cert-dir=/c: has no effect with --metrics-secure=false"}},
 		{name: "status on IPv6 loopback", args: "--status-bind-address=[::1]:9", want: func(o *Options) { o.Serving.Status = "[::1]:9" }},
 		{name: "status on a pod address", args: "--status-bind-address=10.0.0.5:8082", wantErr: []string{"must be a loopback address"}},
 		{name: "status disabled", args: "--status-bind-address=0", want: func(o *Options) { o.Serving.Status = "0" }},

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -204,7 +206,7 @@ func adminScheme(version string) *runtime.Scheme {
 	if err != nil {
 		panic(err)
 	}
-	for _, add := range []func(*runtime.Scheme) error{rbacv1.AddToScheme, eventsv1.AddToScheme, apiextensionsv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{rbacv1.AddToScheme, eventsv1.AddToScheme, apiextensionsv1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			panic(err)
 		}
@@ -221,9 +223,13 @@ const controllerUser = "system:serviceaccount:" + installNamespace + ":cloud-map
 
 // installRBAC gives controllerUser what deploy/rbac gives the controller's ServiceAccount, and nothing else.
 func (k *cluster) installRBAC() error {
-	file, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", "role.yaml"))
-	if err != nil {
-		return err
+	var file []byte
+	for _, name := range []string{"role.yaml", "metrics-auth.yaml"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", name))
+		if err != nil {
+			return err
+		}
+		file = append(append(file, text...), "---\n"...)
 	}
 	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: installNamespace}}}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: controllerUser}}

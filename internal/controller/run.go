@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/exports"
@@ -85,6 +84,10 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 		return nil, err
 	}
 	o := setup.Options
+	metrics, err := serve.MetricsOptions(o.Serving)
+	if err != nil {
+		return nil, err
+	}
 	mgr, err := manager.New(cfg, manager.Options{
 		Scheme: scheme,
 		Logger: setup.Logger,
@@ -99,7 +102,7 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 		LeaderElectionNamespace:       o.Election.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       new(shutdownTimeout),
-		Metrics:                       metricsserver.Options{BindAddress: o.Serving.Metrics},
+		Metrics:                       metrics,
 		HealthProbeBindAddress:        o.Serving.Probes,
 		Controller: ctrlconfig.Controller{
 			// A standby replica has its caches filled and takes over at once.

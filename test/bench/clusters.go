@@ -92,6 +92,9 @@ func install(ctx context.Context, set *clusterset.Set, name string, c client.Cli
 			return fmt.Errorf("%s: %w: %s", line, err, out)
 		}
 	}
+	if err := createMetricsReader(ctx, set, name); err != nil {
+		return err
+	}
 	return c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 }
 

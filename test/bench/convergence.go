@@ -258,10 +258,9 @@ func (c *clusters) usages(ctx context.Context) (out [2]sample, err error) {
 			return out, err
 		}
 		pod, _, _ := strings.Cut(strings.TrimSpace(holder), "_") // client-go appends a UUID to the pod's name
-		path := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", system, pod)
-		text, err := c.set.Kubectl(ctx, name, "get", "--raw", path)
+		text, err := c.scrape(ctx, name, pod)
 		if err != nil {
-			return out, err
+			return out, fmt.Errorf("reading the metrics of %s in %s: %w", pod, name, err)
 		}
 		if out[i], err = parseUsage(text); err != nil {
 			return out, err

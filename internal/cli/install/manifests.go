@@ -107,17 +107,17 @@ func (in installation) overlay() types.Kustomization {
 			"op": "add", "path": container + "/envFrom", "value": []any{map[string]any{"secretRef": map[string]any{"name": in.secret}}},
 		})
 	}
-	k.Patches = appendPatch(k.Patches, "Deployment", changes)
+	k.Patches = appendPatch(k.Patches, "Deployment", session.ManagerName, changes)
 	var ports []map[string]any
 	for _, port := range egressPorts(in.args) {
 		ports = append(ports, map[string]any{"op": "add", "path": "/spec/egress/1/ports/-", "value": map[string]any{"protocol": "TCP", "port": port}})
 	}
-	k.Patches = appendPatch(k.Patches, "NetworkPolicy", ports)
+	k.Patches = appendPatch(k.Patches, "NetworkPolicy", session.ManagerName, ports)
 	for _, kind := range []string{"RoleBinding", "ClusterRoleBinding"} { // kustomize does not change a namespace that is set
-		k.Patches = appendPatch(k.Patches, kind, []map[string]any{{"op": "replace", "path": "/subjects/0/namespace", "value": in.namespace}})
+		k.Patches = appendPatch(k.Patches, kind, "", []map[string]any{{"op": "replace", "path": "/subjects/0/namespace", "value": in.namespace}})
 	}
 	if len(in.annotations) > 0 {
-		k.Patches = appendPatch(k.Patches, "ServiceAccount", []map[string]any{{"op": "add", "path": "/metadata/annotations", "value": in.annotations}})
+		k.Patches = appendPatch(k.Patches, "ServiceAccount", session.ManagerName, []map[string]any{{"op": "add", "path": "/metadata/annotations", "value": in.annotations}})
 	}
 	return k
 }
@@ -139,7 +139,8 @@ func egressPorts(args []string) []int {
 	return ports
 }
 
-func appendPatch(patches []types.Patch, kind string, changes []map[string]any) []types.Patch {
+// appendPatch appends a patch of the object of that kind and name, or of all of that kind if name is "".
+func appendPatch(patches []types.Patch, kind, name string, changes []map[string]any) []types.Patch {
 	if len(changes) == 0 {
 		return patches
 	}
@@ -148,7 +149,7 @@ func appendPatch(patches []types.Patch, kind string, changes []map[string]any) [
 		panic(err) // strings and maps of strings can be marshalled
 	}
 	target := &types.Selector{}
-	target.Kind, target.Name = kind, session.ManagerName
+	target.Kind, target.Name = kind, name
 	return append(patches, types.Patch{Patch: string(text), Target: target})
 }
 

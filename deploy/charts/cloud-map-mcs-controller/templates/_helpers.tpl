@@ -112,6 +112,8 @@ capabilities:
   "budget-total-port-endpoints" (include "integer" $v.budgets.total.portEndpoints)
   "budget-total-bytes" (include "integer" $v.budgets.total.bytes)
   "budget-namespace-imports" (include "integer" $v.budgets.namespaceImports)
+  "metrics-secure" (ternary "" "false" $v.metrics.secure)
+  "metrics-cert-dir" (ternary "/etc/cloud-map-mcs/metrics" "" (ne $v.metrics.tls.secret ""))
   "kube-api-qps" $v.kubeApi.qps
   "kube-api-burst" (include "integer" $v.kubeApi.burst)
   "concurrency" (include "integer" $v.concurrency)
@@ -149,6 +151,9 @@ capabilities:
 {{- end }}
 {{- if and $v.trustedKeys.only (not $v.trustedKeys.keys) }}
 {{- fail "trustedKeys.only needs trustedKeys.keys: without them no other cluster is believed" }}
+{{- end }}
+{{- if and $v.metrics.tls.secret (not $v.metrics.secure) }}
+{{- fail "metrics.tls.secret needs metrics.secure" }}
 {{- end }}
 {{- if $v.clusterProperties.create }}
 {{- if empty $v.clusterId }}
