@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,8 @@ type settings struct {
 	seed     uint64
 	only     *regexp.Regexp
 	tests    string
+	// testsIn is the folder of the package whose tests are run, "" for the mutated package itself.
+	testsIn string
 	// grace is added to three times the duration of the tests.
 	grace time.Duration
 }
@@ -54,6 +57,7 @@ func runWithFlags() error {
 	seed := flag.Uint64("seed", 1, "seed of the random choice")
 	only := flag.String("only", "", "try only the mutants whose \"file:line operator\" matches this expression")
 	tests := flag.String("run", "", "run only the tests that match this expression")
+	testsIn := flag.String("tests-in", "", "run the tests of the package in this folder, which uses the mutated one, instead of its own")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -64,7 +68,7 @@ func runWithFlags() error {
 	if err != nil {
 		return fmt.Errorf("reading -only: %w", err)
 	}
-	return run(ctx, settings{strings.Fields(*packages), max(1, *jobs), *sample, *seed, expression, *tests, 10 * time.Second}, os.Stdout)
+	return run(ctx, settings{strings.Fields(*packages), max(1, *jobs), *sample, *seed, expression, *tests, *testsIn, 10 * time.Second}, os.Stdout)
 }
 
 // run tries the mutants of all packages and prints a summary of each package, and a table of the mutants that were not noticed.
@@ -211,12 +215,12 @@ func (p goPackage) testClean(ctx context.Context, s settings) (time.Duration, er
 		return 0, err
 	}
 	defer os.RemoveAll(scratch)
-	binary, output, err := p.build(ctx, scratch)
+	binary, output, err := s.build(ctx, p.Dir, scratch)
 	if err != nil {
 		return 0, fmt.Errorf("building the tests: %w\n%s", err, output)
 	}
 	start := time.Now()
-	if output, err := p.runTests(ctx, s, binary); err != nil {
+	if output, err := s.runTests(ctx, p.Dir, binary); err != nil {
 		return 0, fmt.Errorf("the tests fail without a mutant: %w\n%s", err, output)
 	}
 	return time.Since(start), nil
@@ -233,13 +237,13 @@ func (p goPackage) testMutant(ctx context.Context, s settings, m mutant, timeout
 	if err != nil {
 		return "", err
 	}
-	binary, _, err := p.build(ctx, scratch, "-overlay="+overlay)
+	binary, _, err := s.build(ctx, p.Dir, scratch, "-overlay="+overlay)
 	if err != nil {
 		return invalid, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	switch _, err := p.runTests(ctx, s, binary); {
+	switch _, err := s.runTests(ctx, p.Dir, binary); {
 	case ctx.Err() != nil:
 		return timedOut, nil
 	case err != nil:
@@ -248,17 +252,17 @@ func (p goPackage) testMutant(ctx context.Context, s settings, m mutant, timeout
 	return notNoticed, nil
 }
 
-// build builds the package's tests in a folder.
-func (p goPackage) build(ctx context.Context, scratch string, flags ...string) (binary string, output []byte, err error) {
+// build builds the tests of the package in dir, or in s.testsIn, into scratch.
+func (s settings) build(ctx context.Context, dir, scratch string, flags ...string) (binary string, output []byte, err error) {
 	binary = filepath.Join(scratch, "package.test")
 	args := slices.Concat([]string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary}, flags, []string{"."})
-	output, err = command(ctx, p.Dir, "go", args...)
+	output, err = command(ctx, cmp.Or(s.testsIn, dir), "go", args...)
 	return binary, output, err
 }
 
-// runTests runs the tests in the package's folder, as the go command does.
-func (p goPackage) runTests(ctx context.Context, s settings, binary string) (output []byte, err error) {
-	return command(ctx, p.Dir, binary, "-test.failfast", "-test.short", "-test.run="+s.tests, "-test.timeout=0")
+// runTests runs the tests in their package's folder, as the go command does.
+func (s settings) runTests(ctx context.Context, dir, binary string) (output []byte, err error) {
+	return command(ctx, cmp.Or(s.testsIn, dir), binary, "-test.failfast", "-test.short", "-test.run="+s.tests, "-test.timeout=0")
 }
 
 // writeOverlay writes the mutated file and the file for the -overlay flag of the go command, and returns the name of the latter.
