@@ -75,6 +75,7 @@ func TestEveryAnswer(t *testing.T) {
 				continue // the others answer with what was done
 			}
 			t.Run(operation+"/"+name, func(t *testing.T) {
+				t.Parallel()
 				synctest.Test(t, func(t *testing.T) { answerAll(t, f) })
 			})
 		}

@@ -336,13 +336,14 @@ func TestFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a while")
 	}
-	const clusters = 100
+	t.Parallel()
+	const clusters = 50
 	// A sixth of the time went into collecting garbage.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond, InstancesPerNamespace: 30_000}, func(t *testing.T, a *account) {
 		f := &fleetOf{fleet: newFleet(), t: t, account: a, regs: make([]*Registry, clusters), stops: make([]func(error), clusters)}
 		f.start(0)
-		// One list of namespaces each, at one in two seconds for all: 200 s, and what is throttled. From the second minute on the
+		// One list of namespaces each, at one in two seconds for all: 100 s, and what is throttled. From the second minute on the
 		// instance views take some too.
 		f.phase("start from nothing", 8*time.Minute, false, f.exported)
 		f.atMost("start", "ListNamespaces", 10)
@@ -355,9 +356,9 @@ func TestFleet(t *testing.T) {
 		}
 		f.atMost("steady state", "RegisterInstance", 6)
 
-		f.cut(10, "RegisterInstance", "DeregisterInstance")
+		f.cut(5, "RegisterInstance", "DeregisterInstance")
 		f.change(11)
-		f.phase("quotas cut to 10 writes a second", time.Hour, true, after(4*time.Minute))
+		f.phase("quotas cut to 5 writes a second", time.Hour, true, after(4*time.Minute))
 		f.wantBeats("quotas cut")
 		if fewest, most := f.spread(clusters); fewest < most/2 {
 			t.Errorf("one cluster wrote %d times and another %d times", most, fewest)
