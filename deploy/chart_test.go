@@ -301,6 +301,8 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 		"an etcd user without password":       {"etcd.username=cls1", "belong together"},
 		"ClusterProperties without IDs":       {"clusterProperties.create=true", "needs clusterId"},
 		"ClusterProperties without the CRD":   {"clusterProperties.create=true,clusterId=a,clusterSetId=b", "does not know ClusterProperty yet"},
+		"a policy without a default":          {"importPolicy.systemNamespaces={default}", "needs importPolicy.default"},
+		"another default of the policy":       {"importPolicy.default=maybe", "needs importPolicy.default"},
 		"only trusted keys, and none":         {"trustedKeys.only=true", "needs trustedKeys.keys"},
 		"a certificate for metrics over HTTP": {"metrics.secure=false,metrics.tls.secret=x", "metrics.tls.secret needs metrics.secure"},
 		"a reader without name":               {"metrics.readers[0].kind=ServiceAccount", "name"},

@@ -123,8 +123,12 @@ func TestParse(t *testing.T) {
 		{name: "status without a host", args: "--status-bind-address=:8082", wantErr: []string{"--status-bind-address=:8082: must be a loopback address"}},
 		{name: "status on all addresses", args: "--status-bind-address=0.0.0.0:8082", wantErr: []string{"must be a loopback address"}},
 		{name: "namespaces", args: "--export-namespaces=a,b --import-namespaces=team=a --auto-export-selector=mcs", want: func(o *Options) {
-			o.Scope = Scope{ExportNamespaces: "a,b", ImportNamespaces: "team=a", AutoExport: "mcs"}
+			o.Scope = Scope{ExportNamespaces: "a,b", ImportNamespaces: "team=a", AutoExport: "mcs", ExportSlices: "all"}
 		}},
+		{name: "import policy", args: "--import-policy=/etc/policy.yaml --export-slices=controller", want: func(o *Options) {
+			o.Scope.ImportPolicy, o.Scope.ExportSlices = "/etc/policy.yaml", ExportControllerSlices
+		}},
+		{name: "invalid slices", args: "--export-slices=none", wantErr: []string{"--export-slices=none: must be one of all, controller"}},
 		{name: "no hold", args: "--clusterset-ip-hold=0", want: func(o *Options) { o.ClusterSetIPHold = 0 }},
 		{name: "negative hold", args: "--clusterset-ip-hold=-1s", wantErr: []string{"--clusterset-ip-hold=-1s: must not be negative"}},
 		{

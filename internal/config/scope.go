@@ -17,7 +17,17 @@ import (
 type Scope struct {
 	ExportNamespaces, ImportNamespaces string
 	AutoExport                         string
+	// ExportSlices selects the EndpointSlices that are exported: ExportAllSlices or ExportControllerSlices.
+	ExportSlices string
+	// ImportPolicy is the path of the file with the import policy, "" for none.
+	ImportPolicy string
 }
+
+// The values of --export-slices.
+const (
+	ExportAllSlices        = "all"
+	ExportControllerSlices = "controller"
+)
 
 // allButSystem selects all namespaces except those of Kubernetes itself: their Services belong to each cluster, and an
 // administrator can still select them by name.
@@ -28,9 +38,13 @@ func (s *Scope) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&s.ExportNamespaces, "export-namespaces", s.ExportNamespaces,
 		"Namespaces whose Services may be exported"+syntax)
 	flags.StringVar(&s.ImportNamespaces, "import-namespaces", s.ImportNamespaces,
-		"Namespaces into which services may be imported"+syntax)
+		"Namespaces into which services may be imported"+syntax+" Namespaces default, kube-* and that of the controller must be listed by name.")
 	flags.StringVar(&s.AutoExport, "auto-export-selector", s.AutoExport,
 		"Label selector of Services for which the controller creates a ServiceExport (default: none).")
+	flags.StringVar(&s.ExportSlices, "export-slices", s.ExportSlices,
+		"EndpointSlices of exported Services that are exported: all, or controller: only those that the EndpointSlice controller of Kubernetes made for the pods that a selector selects.")
+	flags.StringVar(&s.ImportPolicy, "import-policy", s.ImportPolicy,
+		"Path of a file with the namespaces and pod networks that each cluster may export, which is read again when it changes (docs/security/import-policy.md; default: none, all are allowed).")
 }
 
 func (s *Scope) validate() error {
@@ -40,7 +54,8 @@ func (s *Scope) validate() error {
 	return errors.Join(
 		invalid("export-namespaces", s.ExportNamespaces, exportErr),
 		invalid("import-namespaces", s.ImportNamespaces, importErr),
-		invalid("auto-export-selector", s.AutoExport, autoErr))
+		invalid("auto-export-selector", s.AutoExport, autoErr),
+		oneOf("export-slices", s.ExportSlices, []string{ExportAllSlices, ExportControllerSlices}))
 }
 
 func invalid(flag, value string, err error) error {

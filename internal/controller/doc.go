@@ -3,11 +3,12 @@
 //	membership  ClusterProperties or flags -> the cluster's identity, and its session with the registry
 //	exports     ServiceExport + Service + EndpointSlices -> the registry; conditions of the ServiceExport;
 //	            with --auto-export-selector also Services -> ServiceExports
+//	guard       --import-policy and this cluster's addresses: what of the other clusters' exports is imported
 //	imports     the registry + this cluster's own exports -> ServiceImport, derived Service, imported EndpointSlices
 //	serve       metrics, status endpoint, probes
 //	kube        what they share
 //
-// They import one way: kube <- membership <- exports, imports <- serve <- controller. Exports and imports are reconciled service
+// They import one way: kube <- membership, guard <- exports, imports <- serve <- controller. Exports and imports are reconciled service
 // by service: gather the existing objects, decide without I/O, apply the smallest set of writes. Everything is level-triggered:
 // a notification, from Kubernetes or from the registry, only requeues a service.
 //
@@ -21,6 +22,8 @@
 // +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;update;delete
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch;create;update;delete
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",namespace=cloud-map-mcs-system,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",namespace=cloud-map-mcs-system,resources=configmaps,verbs=create

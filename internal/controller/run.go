@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/exports"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/guard"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/imports"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
@@ -91,7 +93,10 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 	mgr, err := manager.New(cfg, manager.Options{
 		Scheme: scheme,
 		Logger: setup.Logger,
-		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: guard.NodeTransform}},
+		},
 		// Reads wait for our own writes, so that no decision is made from a cache that does not show them yet.
 		// deploy/rbac/policy.yaml recognizes ServiceImports by the field manager.
 		Client: client.Options{
@@ -128,14 +133,21 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err != nil {
 		return err
 	}
+	g, err := newGuard(ctx, mgr, d, m, setup)
+	if err != nil {
+		return err
+	}
 	scope, err := kube.NewScope(setup.Options.Scope)
 	if err != nil {
 		return err
 	}
+	scope = scope.WithRules(kube.Rules{
+		OwnNamespace: setup.Options.Election.OwnNamespace(), AllowsSystemNamespace: g.AllowsSystemNamespace, CheckAddress: g.CheckOwnAddress,
+	})
 	if setup.Namespaces != nil {
 		setup.Namespaces.Set(scope.UsesNamespace(ctx, mgr.GetClient()))
 	}
-	metrics, err := registerMetrics(setup.Registerer, mgr.GetCache(), m)
+	metrics, err := registerMetrics(setup.Registerer, mgr.GetCache(), m, g)
 	if err != nil {
 		return err
 	}
@@ -143,7 +155,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	takeover := legacy.NewTakeover(mgr.GetClient(), setup.Options.Migration.ImportFromAWSController)
 	exporter := exports.New(exports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Requeuer: exportRequeuer, ReleaseExport: takeover.ReleaseExport,
-		Concurrency: setup.Options.Kubernetes.Concurrency, Budgets: setup.Options.Budgets.Limits,
+		Concurrency: setup.Options.Kubernetes.Concurrency, Budgets: setup.Options.Budgets.Limits, Guard: g,
 	})
 	if err := exporter.Register(mgr); err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
@@ -151,7 +163,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	importer := imports.New(imports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Metrics: metrics, Takeover: takeover,
 		Requeuer: importRequeuer, StaleRule: setup.Options.Registry.StaleRule(), MCSVersion: mcsVersion,
-		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold,
+		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold, Guard: g,
 		NamespaceImports: setup.Options.Budgets.NamespaceImports,
 	})
 	setup.RegistryMetrics.SetNamespaceImports(func() (int, int, int) {
@@ -164,17 +176,36 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err := exports.NewAutoExporter(mgr.GetClient(), scope, setup.Options.Kubernetes.Concurrency).Register(mgr); err != nil {
 		return fmt.Errorf("setting up automatic exports: %w", err)
 	}
-	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter, importer); err != nil {
+	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter, importer, g); err != nil {
 		return fmt.Errorf("setting up the status endpoint: %w", err)
 	}
 	return serve.AddProbes(mgr)
 }
 
+// newGuard adds the guard of the import policy to mgr.
+func newGuard(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInterface, m *membership.Membership, setup Setup) (*guard.Guard, error) {
+	serviceCIDRs, err := guard.ServesServiceCIDR(d)
+	if err != nil {
+		return nil, err
+	}
+	local, err := guard.NewLocalReader(ctx, mgr.GetCache(), serviceCIDRs)
+	if err != nil {
+		return nil, err
+	}
+	g := guard.New(guard.Config{
+		Path: setup.Options.Scope.ImportPolicy, Source: local, RequeueAll: m.RequeueAll, Log: setup.Logger.WithName("import-policy"),
+	})
+	return g, mgr.Add(g)
+}
+
 // registerMetrics registers all metrics of the controllers; registerer may be nil.
-func registerMetrics(registerer prometheus.Registerer, reader client.Reader, m serve.Membership) (*imports.Metrics, error) {
+func registerMetrics(registerer prometheus.Registerer, reader client.Reader, m serve.Membership, g *guard.Guard) (*imports.Metrics, error) {
 	metrics, err := imports.NewMetrics(registerer)
 	if err == nil {
 		err = serve.RegisterMetrics(registerer, reader, m)
+	}
+	if err == nil {
+		err = guard.RegisterMetrics(registerer, g)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)

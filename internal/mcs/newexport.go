@@ -3,11 +3,13 @@ package mcs
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -21,7 +23,14 @@ type Source struct {
 	Service *corev1.Service
 	// Slices are the EndpointSlices whose label kubernetes.io/service-name is the Service's name.
 	Slices []discoveryv1.EndpointSlice
+	// ControllerSlicesOnly leaves out the slices that the EndpointSlice controller of Kubernetes did not make.
+	ControllerSlicesOnly bool
+	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil allows all.
+	CheckAddress func(netip.Addr) error
 }
+
+// endpointSliceController manages the slices of Services with a selector, and corrects those that others write under its name.
+const endpointSliceController = "endpointslice-controller.k8s.io"
 
 // NewExport creates this cluster's export of src. previous is the last result, or nil: if nothing has changed since, Changed stays;
 // otherwise it becomes now.
@@ -51,7 +60,13 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 		if !isSourceSlice(slice, svc) {
 			continue
 		}
+		if src.ControllerSlicesOnly && !isControllerSlice(slice, svc) {
+			unreadable = append(unreadable, fmt.Sprintf("EndpointSlice %s left out: it was not made by the EndpointSlice controller of Kubernetes for a Service "+
+				"with a selector (--export-slices=controller)", slice.Name))
+			continue
+		}
 		b, bad := backendsFromSlice(slice)
+		bad = append(bad, src.leaveOutAddresses(&b)...)
 		e.Backends = append(e.Backends, b)
 		unreadable = append(unreadable, bad...)
 	}
@@ -63,6 +78,29 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 		e.Changed = previous.Changed.UTC().Truncate(time.Millisecond)
 	}
 	return e, append(unreadable, left...), nil
+}
+
+// isControllerSlice reports whether the EndpointSlice controller of Kubernetes made slice for the pods of svc. It deletes the slices with its
+// name that it did not make, but only of Services with a selector.
+func isControllerSlice(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
+	return slice.Labels[discoveryv1.LabelManagedBy] == endpointSliceController && len(svc.Spec.Selector) > 0 &&
+		slices.ContainsFunc(slice.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == svc.UID })
+}
+
+// leaveOutAddresses removes the endpoints of b with addresses that src.CheckAddress refuses, and returns a line for each.
+func (src Source) leaveOutAddresses(b *Backends) []string {
+	if src.CheckAddress == nil {
+		return nil
+	}
+	var p problems
+	b.Endpoints = slices.DeleteFunc(b.Endpoints, func(e Endpoint) bool {
+		err := src.CheckAddress(e.Address.Unmap())
+		if err != nil {
+			p.add("endpoint %s left out: the address %v", e.Address, err)
+		}
+		return err != nil
+	})
+	return p.lines()
 }
 
 func exportType(svc *corev1.Service) mcsv1beta1.ServiceImportType {

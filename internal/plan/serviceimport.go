@@ -159,12 +159,12 @@ func StaleClusters(imp *mcsv1beta1.ServiceImport) []string {
 	return strings.Split(imp.Annotations[AnnotationStaleClusters], ",")
 }
 
-// ServiceImportStatus returns the status of imp, the ServiceImport of m, with conditions ready and stale. Clusters in unknown, which
-// cannot be read, stay if imp lists them: unknown is not empty. Condition Stale stays if stale is nil, and is absent until a
-// cluster becomes stale.
+// ServiceImportStatus returns the status of imp, the ServiceImport of m, with condition ready and the conditions problems. Clusters in
+// unknown, which cannot be read, stay if imp lists them: unknown is not empty. A condition of problems stays if it is nil, and is absent
+// until it is True.
 //
 // Every import has EndpointSlices, also of clusters without endpoints, so EndpointSliceObjects is Present.
-func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []string, ready metav1.Condition, stale *metav1.Condition, now metav1.Time) mcsv1beta1.ServiceImportStatus {
+func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []string, ready metav1.Condition, now metav1.Time, problems ...*metav1.Condition) mcsv1beta1.ServiceImportStatus {
 	status := *imp.Status.DeepCopy()
 	names := slices.Clone(m.Clusters)
 	for _, c := range imp.Status.Clusters {
@@ -180,10 +180,12 @@ func ServiceImportStatus(imp *mcsv1beta1.ServiceImport, m mcs.Merged, unknown []
 	status.EndpointSliceObjects = mcsv1beta1.EndpointSliceObjectsPresent
 	ready.LastTransitionTime = now
 	status.Conditions, _ = mcs.SetCondition(status.Conditions, ready, imp.Generation)
-	if stale != nil && (stale.Status == metav1.ConditionTrue || meta.FindStatusCondition(status.Conditions, stale.Type) != nil) {
-		c := *stale
-		c.LastTransitionTime = now
-		status.Conditions, _ = mcs.SetCondition(status.Conditions, c, imp.Generation)
+	for _, problem := range problems {
+		if problem != nil && (problem.Status == metav1.ConditionTrue || meta.FindStatusCondition(status.Conditions, problem.Type) != nil) {
+			c := *problem
+			c.LastTransitionTime = now
+			status.Conditions, _ = mcs.SetCondition(status.Conditions, c, imp.Generation)
+		}
 	}
 	return status
 }

@@ -160,7 +160,7 @@ func TestServiceImportStatus(t *testing.T) {
 		},
 	}
 	unchanged := imp.DeepCopy()
-	got := ServiceImportStatus(imp, m, []string{"cls2", "cls9"}, ready, nil, now)
+	got := ServiceImportStatus(imp, m, []string{"cls2", "cls9"}, ready, now)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
@@ -168,7 +168,7 @@ func TestServiceImportStatus(t *testing.T) {
 		t.Errorf("the ServiceImport was changed (-before +after):\n%s", diff)
 	}
 	imp.Status = got
-	if diff := cmp.Diff(got, ServiceImportStatus(imp, m, []string{"cls2"}, ready, nil, now)); diff != "" {
+	if diff := cmp.Diff(got, ServiceImportStatus(imp, m, []string{"cls2"}, ready, now)); diff != "" {
 		t.Errorf("the next reconcile has another result:\n%s", diff)
 	}
 }
@@ -179,7 +179,7 @@ func TestServiceImportStatus_SetsTransitionTime(t *testing.T) {
 		i.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Pending", LastTransitionTime: before}}
 	})
 	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", Message: "m"}
-	got := ServiceImportStatus(imp, merged(), nil, ready, nil, now)
+	got := ServiceImportStatus(imp, merged(), nil, ready, now)
 	if at := got.Conditions[0].LastTransitionTime; !at.Equal(&now) {
 		t.Errorf("the condition changed at %v, want %v", at, now)
 	}
@@ -196,7 +196,7 @@ func TestServiceImportStatusStale(t *testing.T) {
 		condition *metav1.Condition
 		want      string
 	}{{nil, ""}, {&none, ""}, {&some, "True Withdrawn"}, {&some, "True Withdrawn"}, {nil, "True Withdrawn"}, {&none, "False NoneStale"}, {nil, "False NoneStale"}} {
-		imp.Status = ServiceImportStatus(imp, merged(), nil, ready, step.condition, now)
+		imp.Status = ServiceImportStatus(imp, merged(), nil, ready, now, step.condition)
 		got := ""
 		for _, c := range imp.Status.Conditions {
 			if c.Type == mcs.ConditionStale {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 )
 
 // DefaultPort is the port of the status endpoint without --status-bind-address, and PortName its name in the pod.
@@ -52,8 +53,27 @@ type Status struct {
 	// Budgets are the budgets for what other clusters export. OverBudget are the imports that wait because their namespace has too many.
 	Budgets    []Budget  `json:"budgets,omitempty"`
 	OverBudget []mcs.Key `json:"overBudget,omitempty"`
+	// ImportPolicy is the state of --import-policy, nil if there is none. Refused are the parts of other clusters' exports that this
+	// cluster refuses, sorted by key.
+	ImportPolicy *ImportPolicy `json:"importPolicy,omitempty"`
+	Refused      []Refused     `json:"refused,omitempty"`
 	// Requests counts the requests to the registry within RequestWindow, sorted.
 	Requests []Request `json:"requests,omitempty"`
+}
+
+// ImportPolicy is the state of the file of --import-policy.
+type ImportPolicy struct {
+	File string `json:"file"`
+	// Problem is why the content of the file is not in use, "" if it is. Loaded is when the policy in use was read, the zero time if
+	// there is none: then imports stay as they are.
+	Problem string    `json:"problem,omitempty"`
+	Loaded  time.Time `json:"loaded,omitzero"`
+}
+
+// Refused is a refused part of a service.
+type Refused struct {
+	Key mcs.Key `json:"key"`
+	policy.Refusal
 }
 
 // NoLeader describes a cluster in which only standby replicas respond.
@@ -149,6 +169,8 @@ type Service struct {
 	Stale   []string `json:"stale,omitempty"`
 	// Conflicts are the conflicts between the exports.
 	Conflicts []string `json:"conflicts,omitempty"`
+	// Refused is what this cluster refuses of the exports.
+	Refused []policy.Refusal `json:"refused,omitempty"`
 }
 
 // Probe is the result of a test of an imported service from the controller's pod.

@@ -36,6 +36,7 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
 			f.ifRead(f.membersCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck())
+		out = append(out, f.policyChecks()...)
 	}
 	out = append(out, f.dnsChecks()...)
 	out = append(out, f.proxyCheck(), f.connectionCheck())
@@ -360,6 +361,35 @@ func (f *clusterFacts) importsCheck() check.Check {
 		c.Remedy = "find the reason: kubectl mcs diagnose " + first.Name + " -n " + first.Namespace + " --context " + f.context
 	}
 	return c
+}
+
+// policyChecks returns the checks of the import policy and of what is refused, none if there is neither.
+func (f *clusterFacts) policyChecks() []check.Check {
+	var out []check.Check
+	if p := f.controller.ImportPolicy; p != nil {
+		c := check.Check{Name: "import policy", Result: check.OK, Detail: p.File + " is in use"}
+		switch {
+		case p.Problem != "" && p.Loaded.IsZero():
+			c.Result, c.Detail = check.Failed, "no import begins or changes: "+p.Problem
+		case p.Problem != "":
+			c.Result, c.Detail = check.Failed, "the policy of "+p.Loaded.UTC().Format(time.RFC3339)+" stays in use: "+p.Problem
+		}
+		if c.Result != check.OK {
+			c.Remedy = "correct the file, which is read again without a restart (docs/security/import-policy.md)"
+		}
+		out = append(out, c)
+	}
+	if len(f.controller.Refused) > 0 {
+		var list []string
+		for _, r := range f.controller.Refused {
+			list = append(list, fmt.Sprintf("%s: %s", r.Key, r.Message))
+		}
+		out = append(out, check.Check{
+			Name: "refused exports", Result: check.Warning, Detail: strings.Join(check.Summarize(list, 3), "; "),
+			Remedy: "if this is not intended, change the exports or the import policy (docs/runbooks/CloudMapMCSExportsRefused.md)",
+		})
+	}
+	return out
 }
 
 // dnsChecks returns the checks of kubectl mcs dns status.

@@ -5,6 +5,7 @@ package install
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 )
 
 // fieldManager is the name of this plugin in the managedFields of the objects that it applies.
@@ -39,6 +41,7 @@ type installOptions struct {
 
 func installCommand(s *session.Session) *cobra.Command {
 	var o installOptions
+	var policyFile string
 	cmd := &cobra.Command{
 		Use:   "install [-- CONTROLLER FLAGS]",
 		Short: "Install or upgrade the controller and its CRDs",
@@ -59,6 +62,10 @@ func installCommand(s *session.Session) *cobra.Command {
 				return session.Usagef("reading the controller's flags: %w", err)
 			}
 			o.args, o.namespace = args, s.ControllerNamespace
+			var err error
+			if o.policy, err = readPolicy(policyFile); err != nil {
+				return err
+			}
 			return runInstall(cmd.Context(), s, o)
 		},
 	}
@@ -66,10 +73,26 @@ func installCommand(s *session.Session) *cobra.Command {
 	flags.StringVar(&o.image, "image", "", "image of the controller (default: that of the release)")
 	flags.IntVar(&o.replicas, "replicas", 2, "number of controller pods: one is the leader, the others are standbys")
 	flags.StringToStringVar(&o.annotations, "service-account-annotation", nil, "annotation of the controller's ServiceAccount, as name=value")
+	flags.StringVar(&policyFile, "import-policy-file", "", "file with the import policy, which becomes a ConfigMap (docs/security/import-policy.md); it can be changed there without a restart")
 	flags.StringVar(&o.secret, "env-secret", "", "Secret with environment variables for the controller, such as AWS_ACCESS_KEY_ID")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "print the manifests without changing anything")
 	flags.DurationVar(&o.wait, "wait", installWait, "how long to wait until the controller is available; 0 does not wait")
 	return cmd
+}
+
+// readPolicy returns the content of a file with an import policy, "" without a file.
+func readPolicy(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(path) //nolint:gosec // the user names the file
+	if err != nil {
+		return "", session.Usagef("reading --import-policy-file: %w", err)
+	}
+	if _, err := policy.Parse(text); err != nil {
+		return "", session.Usagef("--import-policy-file=%s: %w", path, err)
+	}
+	return string(text), nil
 }
 
 func runInstall(ctx context.Context, s *session.Session, o installOptions) error {

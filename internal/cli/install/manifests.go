@@ -34,9 +34,19 @@ type installation struct {
 	annotations map[string]string
 	// secret is the name of a Secret with environment variables such as AWS_ACCESS_KEY_ID, "" for none.
 	secret string
+	// policy is the import policy, "" for none.
+	policy string
 	// args are additional flags of the controller.
 	args []string
 }
+
+const (
+	// policyName is the name of the ConfigMap with the import policy, in the key policyKey.
+	policyName = names.Product + "-import-policy"
+	policyKey  = "policy.yaml"
+	// policyPath is where the ConfigMap is mounted.
+	policyPath = "/etc/cloud-map-mcs/import-policy"
+)
 
 // renderManifests returns the objects of an installation in the order in which they can be created. They are those of
 // `kubectl apply -k deploy/base`, with an overlay for the differences.
@@ -61,6 +71,9 @@ func renderManifests(in installation) ([]*unstructured.Unstructured, error) {
 	}
 	if err := files.WriteFile("/deploy/overlay/kustomization.yaml", overlay); err != nil {
 		return nil, fmt.Errorf("writing the overlay: %w", err)
+	}
+	if err := files.WriteFile("/deploy/overlay/"+policyKey, []byte(in.policy)); err != nil {
+		return nil, fmt.Errorf("writing the import policy: %w", err)
 	}
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionLegacy // namespaces and CRDs come first
@@ -99,6 +112,13 @@ func (in installation) overlay() types.Kustomization {
 		k.Images = []types.Image{splitImage(in.image)}
 	}
 	var changes []map[string]any
+	if in.policy != "" {
+		k.ConfigMapGenerator = []types.ConfigMapArgs{{GeneratorArgs: types.GeneratorArgs{
+			Name: policyName, KvPairSources: types.KvPairSources{FileSources: []string{policyKey}}, Options: &types.GeneratorOptions{DisableNameSuffixHash: true},
+		}}}
+		k.Patches = append(k.Patches, policyMount())
+		changes = append(changes, map[string]any{"op": "add", "path": container + "/args/-", "value": "--import-policy=" + policyPath + "/" + policyKey})
+	}
 	for _, arg := range in.args {
 		changes = append(changes, map[string]any{"op": "add", "path": container + "/args/-", "value": arg})
 	}
@@ -137,6 +157,21 @@ func egressPorts(args []string) []int {
 		}
 	}
 	return ports
+}
+
+// policyMount returns the patch that mounts the import policy.
+func policyMount() types.Patch {
+	text, err := yaml.Marshal(map[string]any{
+		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": session.ManagerName},
+		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
+			"containers": []any{map[string]any{"name": "manager", "volumeMounts": []any{map[string]any{"name": "import-policy", "mountPath": policyPath, "readOnly": true}}}},
+			"volumes":    []any{map[string]any{"name": "import-policy", "configMap": map[string]any{"name": policyName}}},
+		}}},
+	})
+	if err != nil {
+		panic(err) // strings and maps of strings can be marshalled
+	}
+	return types.Patch{Patch: string(text)}
 }
 
 // appendPatch appends a patch of the object of that kind and name, or of all of that kind if name is "".

@@ -1,6 +1,8 @@
 package install
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -124,5 +126,50 @@ func TestNetworkPolicyAllowsEndpoints(t *testing.T) {
 				t.Errorf("further ports (-want +got):\n%s", d)
 			}
 		})
+	}
+}
+
+// The policy becomes a ConfigMap with a stable name, so that a change of it does not restart the controller.
+func TestRenderManifests_MountsImportPolicy(t *testing.T) {
+	const text = "default: deny\nclusters: {cls2: {}}\n"
+	objects, err := renderManifests(installation{namespace: "elsewhere", replicas: 2, policy: text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() == "ConfigMap" && o.GetName() == "cloud-map-mcs-controller-import-policy" && o.GetNamespace() == "elsewhere"
+	})
+	if i < 0 {
+		t.Fatal("there is no ConfigMap")
+	}
+	if got, _, _ := unstructured.NestedString(objects[i].Object, "data", "policy.yaml"); got != text {
+		t.Errorf("policy %q, want %q", got, text)
+	}
+	pod := deploymentIn(t, objects).Spec.Template.Spec
+	container := pod.Containers[0]
+	if !slices.Contains(container.Args, "--import-policy=/etc/cloud-map-mcs/import-policy/policy.yaml") ||
+		!slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.MountPath == "/etc/cloud-map-mcs/import-policy" && m.Name == "import-policy"
+		}) ||
+		!slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
+			return v.Name == "import-policy" && v.ConfigMap != nil && v.ConfigMap.Name == "cloud-map-mcs-controller-import-policy"
+		}) {
+		t.Errorf("arguments %v, mounts %v, volumes %v", container.Args, container.VolumeMounts, pod.Volumes)
+	}
+}
+
+func TestReadPolicy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(path, []byte("default: maybe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readPolicy(path); err == nil || !strings.Contains(err.Error(), "must be allow or deny") {
+		t.Errorf("a policy that is not valid: %v", err)
+	}
+	if _, err := readPolicy(path + ".missing"); err == nil {
+		t.Error("a missing file is accepted")
+	}
+	if text, err := readPolicy(""); text != "" || err != nil {
+		t.Errorf("no file: %q, %v", text, err)
 	}
 }

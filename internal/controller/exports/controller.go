@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/guard"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -33,6 +34,7 @@ type Controller struct {
 	concurrency int
 	// releaseExport removes the finalizer of another controller from a ServiceExport; nil if there is none.
 	releaseExport func(context.Context, mcs.Key) error
+	guard         *guard.Guard
 
 	// budget has the exports of this cluster in the books that another cluster with the same budgets keeps; nil has no limits.
 	budget *budget.Account
@@ -69,13 +71,15 @@ type Config struct {
 	ReleaseExport func(context.Context, mcs.Key) error
 	// Budgets are those for what other clusters export to this one; the zero value is none.
 	Budgets budget.Limits
+	// Guard may be nil.
+	Guard *guard.Guard
 }
 
 // New returns the controller of ServiceExports.
 func New(cfg Config) *Controller {
 	r := &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, now: time.Now, requeuer: cfg.Requeuer,
-		concurrency: cfg.Concurrency, releaseExport: cfg.ReleaseExport,
+		concurrency: cfg.Concurrency, releaseExport: cfg.ReleaseExport, guard: cfg.Guard,
 	}
 	if cfg.Budgets != (budget.Limits{}) {
 		r.budget = budget.NewLedger(cfg.Budgets).Open()

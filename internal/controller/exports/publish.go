@@ -8,11 +8,14 @@ import (
 	"strings"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
@@ -42,8 +45,23 @@ func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kub
 	r.reportWarnings(ctx, src.ServiceExport, key, view.Local.Warnings)
 	facts.status, facts.unknown = view.Local, len(view.Unknown)+len(view.Ignored) > 0 || view.Incomplete
 	facts.unshown = r.unshownFor(key, view.Local.State != registry.Exported)
-	facts.conflicts = mcs.Merge(append(slices.Clone(view.Exports), exp)).Conflicts
-	return nil
+	facts.conflicts, err = r.findConflicts(ctx, key, view, exp)
+	return err
+}
+
+// findConflicts returns the conflicts of exp with the exports that this cluster imports, by the precedence that they have in its import.
+func (r *Controller) findConflicts(ctx context.Context, key mcs.Key, view registry.View, exp mcs.Export) ([]mcs.Conflict, error) {
+	view, _ = r.guard.Filter(key, view)
+	if len(view.Exports) == 0 {
+		return nil, nil
+	}
+	var imp mcsv1beta1.ServiceImport
+	in := plan.PrecedenceInput{Exports: append(slices.Clone(view.Exports), exp), Unknown: slices.Concat(view.Unknown, view.Unseen), Now: r.now()}
+	found, err := kube.Find(ctx, r.client, kube.NameOf(key), &imp, client.UnsafeDisableDeepCopy)
+	if found {
+		in.Import = &imp
+	}
+	return plan.DecidePrecedence(in).Merge().Conflicts, err
 }
 
 // unshownFor returns how long the registry has not shown the export of key as it is.
@@ -95,6 +113,7 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 	if err != nil {
 		return mcs.Export{}, err
 	}
+	left = append(left, r.describeNotImported(ctx, key)...)
 	after := publishedExport{export: exp, leftOut: strings.Join(left, "; "), since: before.since}
 	if after.since.IsZero() {
 		after.since = r.now()
@@ -113,4 +132,13 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 		r.events.Publish(kube.PartlyExported(src.ServiceExport, after.leftOut))
 	}
 	return exp, nil
+}
+
+// describeNotImported warns about an export of a system namespace, into which clusters import only if they list it, as this one does not.
+func (r *Controller) describeNotImported(ctx context.Context, key mcs.Key) []string {
+	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)
+	if err != nil || !found || !policy.IsSystemNamespace(key.Namespace, "") || r.scope.AllowsImport(ns) {
+		return nil
+	}
+	return []string{"clusters do not import services of namespace " + key.Namespace + " unless their administrators list it: " + r.scope.ImportDenial(ns)}
 }

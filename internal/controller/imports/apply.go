@@ -55,10 +55,11 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 		}
 	}
 	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs)
-	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, d.staleness, metav1.NewTime(r.now()))
+	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, &d.refused)
 	if err := r.updateStatus(ctx, o.imp, status); err != nil {
 		return 0, err
 	}
+	r.reportRefused(o.imp, d.refused)
 	var requeueAfter time.Duration
 	if !containsAll(o.supported, d.merged.IPFamilies) {
 		requeueAfter = familiesMaxAge // the cluster may get the missing family
@@ -201,6 +202,7 @@ func (r *Controller) reportStale(imp *mcsv1beta1.ServiceImport, d importDecision
 func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, existing *mcsv1beta1.ServiceImport, d importDecision, derived *corev1.Service) (*mcsv1beta1.ServiceImport, error) {
 	m := d.merged
 	want := plan.ServiceImport(m, existing, nameOrDefault(derived, f.derivedName), ipsOf(derived), familiesOf(derived), d.stale)
+	plan.SetExportTimes(want, d.times)
 	switch {
 	case existing == nil:
 		if err := r.client.Create(ctx, want); err != nil {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/guard"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -38,6 +39,7 @@ type Controller struct {
 	// mcsVersion is the served version of the MCS API, which owner references to ServiceImports name.
 	mcsVersion schema.GroupVersion
 	now        func() time.Time
+	guard      *guard.Guard
 
 	families      *families
 	distributions *distributions
@@ -73,6 +75,8 @@ type Config struct {
 	MCSVersion schema.GroupVersion
 	// NamespaceImports is the maximum number of imports in a namespace; 0 is no limit.
 	NamespaceImports int
+	// Guard may be nil.
+	Guard *guard.Guard
 }
 
 // New returns the controller of imports.
@@ -80,7 +84,7 @@ func New(cfg Config) *Controller {
 	return &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, metrics: cfg.Metrics,
 		takeover: cfg.Takeover, requeuer: cfg.Requeuer, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
-		concurrency: cfg.Concurrency, hold: cfg.Hold,
+		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard,
 		families: &families{client: cfg.Client, now: time.Now}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
 		budget: newNamespaceBudget(cfg.NamespaceImports),
 	}
@@ -90,8 +94,8 @@ func New(cfg Config) *Controller {
 func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := kube.KeyOf(req.NamespacedName)
 	session := r.membership.State().Session
-	if session == nil {
-		return r.reconcileHeld(ctx, key) // imports stay as they are; a new session requeues all of them
+	if session == nil || !r.guard.IsReady() {
+		return r.reconcileHeld(ctx, key) // imports stay as they are; a new session, and the guard once it is ready, requeue all of them
 	}
 	facts, err := r.gather(ctx, session, key)
 	if err != nil {
@@ -101,6 +105,7 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	r.guard.Record(key, decision.refusals)
 	if decision.canWait(facts) && r.requeuer.Defer(facts.key) {
 		return reconcile.Result{}, nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
@@ -22,8 +23,9 @@ type importFacts struct {
 	cluster string
 	// namespace reports whether the namespace exists and is not being deleted.
 	namespace bool
-	// excluded reports whether the administrator excludes the namespace from imports.
+	// excluded reports whether the administrator excludes the namespace from imports, and denial is how.
 	excluded bool
+	denial   string
 	imp      *mcsv1beta1.ServiceImport
 	derived  *corev1.Service
 	slices   []*discoveryv1.EndpointSlice
@@ -45,6 +47,9 @@ type importFacts struct {
 	lostIn time.Duration
 	// staleRule is the administrator's rule for the endpoints of stale clusters.
 	staleRule mcs.StaleRule
+	// refusals are the parts of the exports that the import policy refuses, which view does not have.
+	refusals []policy.Refusal
+	now      time.Time
 }
 
 // newImportDelay is how long a new import waits for all registries to be read, so that it begins with all exports. One that does not
@@ -171,6 +176,11 @@ type importDecision struct {
 	// clusters in untouched stay as they are.
 	endpoints []mcs.Export
 	untouched []string
+	// times are the creation times by which the exports take precedence, for plan.SetExportTimes.
+	times string
+	// refusals are what this cluster refuses of the exports, and refused is the condition about them.
+	refusals []policy.Refusal
+	refused  metav1.Condition
 }
 
 // decideImport keeps the promise that unknown is not empty: an import is removed only when every cluster that it contains is known not
@@ -181,16 +191,23 @@ func decideImport(f importFacts) importDecision {
 		d.exports = append(d.exports, *f.local)
 	}
 	d.verdict = decideVerdict(f, d)
+	d.refusals = f.refusals
+	if d.verdict != verdictApply {
+		return d
+	}
+	precedence := plan.DecidePrecedence(plan.PrecedenceInput{Import: f.imp, Exports: d.exports, Unknown: d.unknown, Now: f.now})
+	d.exports, d.times = precedence.Exports, precedence.Times
 	switch {
-	case d.verdict != verdictApply:
 	case len(d.exports) == 0, f.showsAny(d.unknown):
 		d.merged = plan.MergedFromServiceImport(f.imp, d.exports)
 	default:
 		d.merged = mcs.Merge(d.exports)
+		for _, cluster := range precedence.Late {
+			d.refusals = append(slices.Clone(d.refusals), policy.Refusal{Cluster: cluster, Reason: policy.ReasonPrecedence, Message: precedence.Message()})
+		}
 	}
-	if d.verdict == verdictApply {
-		d.decideStale(f)
-	}
+	d.refused = policy.Condition(d.refusals)
+	d.decideStale(f)
 	return d
 }
 

@@ -22,13 +22,14 @@ import (
 
 // gather reads everything that decides the import of key.
 func (r *Controller) gather(ctx context.Context, session *membership.Session, key mcs.Key) (importFacts, error) {
-	f := importFacts{key: key, cluster: session.Identity.ClusterID, staleRule: r.staleRule}
+	f := importFacts{key: key, cluster: session.Identity.ClusterID, staleRule: r.staleRule, now: r.now()}
 	r.waiters.add(key) // before the read, or the event of a namespace that is created in between would be missed
 	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)
 	if err != nil {
 		return f, err
 	}
-	f.namespace, f.excluded = found && ns.DeletionTimestamp == nil, !r.scope.AllowsImport(ns)
+	f.namespace, f.denial = found && ns.DeletionTimestamp == nil, r.scope.ImportDenial(ns)
+	f.excluded = f.denial != ""
 	if f.namespace {
 		if err := r.gatherObjects(ctx, &f); err != nil {
 			return f, err
@@ -39,6 +40,7 @@ func (r *Controller) gather(ctx context.Context, session *membership.Session, ke
 		return f, fmt.Errorf("looking up the exports of %s: %w", key, err)
 	}
 	f.synced = err == nil
+	f.view, f.refusals = r.guard.Filter(key, f.view)
 	age := r.now().Sub(session.Started)
 	f.starting = f.view.Incomplete && age < newImportDelay
 	if f.isComplete() && len(f.view.Unseen) > 0 {

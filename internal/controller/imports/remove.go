@@ -37,7 +37,7 @@ func (r *Controller) removeImport(ctx context.Context, f importFacts) error {
 	}
 	reason := "no cluster exports the service"
 	if f.excluded {
-		reason = "the namespace is not among --import-namespaces"
+		reason = f.denial
 	}
 	log.FromContext(ctx).Info("Removed import", "reason", reason)
 	return nil

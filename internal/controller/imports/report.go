@@ -6,6 +6,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -40,6 +41,14 @@ func (r *Controller) reportNotOwned(ctx context.Context, f importFacts) error {
 		return nil
 	}
 	return r.updateNotReady(ctx, f.key, message)
+}
+
+// reportRefused records an event if imp did not have the reasons of c, the condition Refused, before.
+func (r *Controller) reportRefused(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
+	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
+	if c.Status == metav1.ConditionTrue && (before == nil || before.Reason != c.Reason) {
+		r.events.Publish(kube.ExportRefused(imp, c.Message))
+	}
 }
 
 // reportFailure reports err, with which writing an import failed, as condition Ready and an event if it lasts, and returns it. The

@@ -23,6 +23,8 @@ const (
 	reasonIPChanged = "ClusterSetIPChanged"
 	// reasonStale: clusters that export the service have become stale, or send heartbeats again.
 	reasonStale = "StaleCluster"
+	// reasonExportRefused: the import policy, or the addresses of this cluster, exclude a part of the exports.
+	reasonExportRefused = "ExportRefused"
 	// reasonIdentityKept: the cluster keeps its identity, although the ClusterProperties have another one or none.
 	reasonIdentityKept = "IdentityKept"
 )
@@ -82,6 +84,11 @@ func ClusterBecameStale(imp client.Object, message string) Event {
 // ClusterRecovered reports that stale source clusters of an import send heartbeats again.
 func ClusterRecovered(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeNormal, reasonStale, message}
+}
+
+// ExportRefused warns about an import of which this cluster refuses a part.
+func ExportRefused(imp client.Object, message string) Event {
+	return Event{imp, corev1.EventTypeWarning, reasonExportRefused, message}
 }
 
 // IdentityKept warns that the cluster keeps its identity for now. obj is the ConfigMap with the identity.

@@ -3,13 +3,17 @@ package kube
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 )
 
 // Scope is the part of the cluster that the administrator lets export and import, selected by labels.
@@ -18,6 +22,24 @@ type Scope struct {
 	flags config.Scope
 	// exports and imports select namespaces, autoExport Services.
 	exports, imports, autoExport labels.Selector
+	rules                        Rules
+}
+
+// Rules are the settings of a Scope that are not flags. The zero value has none.
+type Rules struct {
+	// OwnNamespace is the controller's own namespace, "" if it has none.
+	OwnNamespace string
+	// AllowsSystemNamespace reports whether the import policy lists a system namespace; nil means none.
+	AllowsSystemNamespace func(namespace string) bool
+	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil allows all.
+	CheckAddress func(netip.Addr) error
+}
+
+// WithRules returns a copy of s with rules.
+func (s *Scope) WithRules(rules Rules) *Scope {
+	out := *s
+	out.rules = rules
+	return &out
 }
 
 // NewScope returns the scope that flags describe.
@@ -48,8 +70,32 @@ func (s *Scope) ExportDenial(ns *metav1.PartialObjectMetadata) string {
 }
 
 // AllowsImport reports whether services may be imported into namespace ns.
-func (s *Scope) AllowsImport(ns *metav1.PartialObjectMetadata) bool {
-	return s.imports.Matches(labels.Set(ns.Labels))
+func (s *Scope) AllowsImport(ns *metav1.PartialObjectMetadata) bool { return s.ImportDenial(ns) == "" }
+
+// ImportDenial returns why no service is imported into namespace ns and how to change that, or "" if they may be imported. System
+// namespaces exist in every cluster, whether or not the administrators of the clusters agree on them, so they must be listed by name.
+func (s *Scope) ImportDenial(ns *metav1.PartialObjectMetadata) string {
+	selected := s.imports.Matches(labels.Set(ns.Labels))
+	isSystem := policy.IsSystemNamespace(ns.Name, s.rules.OwnNamespace)
+	listed := isSystem && s.rules.AllowsSystemNamespace != nil && s.rules.AllowsSystemNamespace(ns.Name)
+	switch {
+	case listed:
+		return ""
+	case isSystem && !(selected && namesNamespace(s.imports, ns.Name)):
+		return fmt.Sprintf("namespace %s is not imported into unless --import-namespaces names it, or systemNamespaces of --import-policy", ns.Name)
+	case !selected:
+		return fmt.Sprintf("namespace %s is not imported into: this cluster's controller runs with --import-namespaces=%q", ns.Name, s.flags.ImportNamespaces)
+	}
+	return ""
+}
+
+// namesNamespace reports whether selector selects namespaces by name, and one of them is name.
+func namesNamespace(selector labels.Selector, name string) bool {
+	requirements, _ := selector.Requirements()
+	return slices.ContainsFunc(requirements, func(r labels.Requirement) bool {
+		isNamed := r.Operator() == selection.In || r.Operator() == selection.Equals || r.Operator() == selection.DoubleEquals
+		return isNamed && r.Key() == corev1.LabelMetadataName && r.Values().Has(name)
+	})
 }
 
 // UsesNamespace returns a function that reports whether the exports of a namespace matter here: it exists, and may import or export. It answers from the

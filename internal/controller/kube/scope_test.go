@@ -20,6 +20,15 @@ func TestScope(t *testing.T) {
 		{name: "default", namespace: "shop", wantMayExport: true, wantMayImport: true},
 		{name: "system", namespace: "kube-system"},
 		{name: "system by name", exports: "shop,kube-system", namespace: "kube-system", wantMayExport: true},
+		{name: "default is not imported into", namespace: "default", wantMayExport: true},
+		{name: "default by a label is not imported into", imports: "mcs=yes", namespace: "default", labels: map[string]string{"mcs": "yes"}, wantMayExport: true},
+		{name: "default by a selector of all is not imported into", imports: "kubernetes.io/metadata.name", namespace: "default", wantMayExport: true},
+		{name: "default by name", imports: "shop,default", namespace: "default", wantMayExport: true, wantMayImport: true},
+		{name: "default by name and label", imports: "kubernetes.io/metadata.name in (shop,default),mcs=yes", namespace: "default", labels: map[string]string{"mcs": "yes"}, wantMayExport: true, wantMayImport: true},
+		{name: "default by name, without the label", imports: "kubernetes.io/metadata.name in (shop,default),mcs=yes", namespace: "default", wantMayExport: true},
+		{name: "namespaces of Kubernetes", namespace: "kube-flannel", wantMayExport: true},
+		{name: "the controller's own", namespace: "cloud-map-mcs-system", wantMayExport: true},
+		{name: "listed in the policy", namespace: "kube-public", wantMayImport: true},
 		{name: "not in the list", exports: "blog", imports: "blog,shop", namespace: "shop", wantMayImport: true},
 		{name: "label", exports: "mcs=yes", imports: "mcs!=no", namespace: "shop", labels: map[string]string{"mcs": "yes"}, wantMayExport: true, wantMayImport: true},
 		{name: "no label", exports: "mcs=yes", imports: "mcs!=no", namespace: "shop", wantMayImport: true},
@@ -37,6 +46,7 @@ func TestScope(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			s = s.WithRules(Rules{OwnNamespace: "cloud-map-mcs-system", AllowsSystemNamespace: func(name string) bool { return name == "kube-public" }})
 			ns := NamespaceMetadata()
 			ns.Name, ns.Labels = tt.namespace, map[string]string{corev1.LabelMetadataName: tt.namespace}
 			for k, v := range tt.labels {

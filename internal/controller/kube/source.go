@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
@@ -23,7 +24,9 @@ type LocalSource struct {
 //
 // The objects come from the cache and must not be changed.
 func ReadLocalSource(ctx context.Context, c client.Reader, scope *Scope, identity mcs.Identity, key mcs.Key) (LocalSource, error) {
-	src := LocalSource{Source: mcs.Source{Identity: identity}}
+	src := LocalSource{Source: mcs.Source{
+		Identity: identity, ControllerSlicesOnly: scope.flags.ExportSlices == config.ExportControllerSlices, CheckAddress: scope.rules.CheckAddress,
+	}}
 
 	var exp mcsv1beta1.ServiceExport
 	if found, err := Find(ctx, c, NameOf(key), &exp); err != nil || !found || exp.DeletionTimestamp != nil {

@@ -533,6 +533,16 @@ func (m *Membership) requeue(key mcs.Key) {
 	}
 }
 
+// RequeueAll requeues everything that this cluster exports or imports, and what the registry has.
+func (m *Membership) RequeueAll(ctx context.Context) error {
+	if s := m.State().Session; s != nil {
+		for _, key := range registry.ReportOf(s.Registry).Keys {
+			m.requeue(key)
+		}
+	}
+	return m.requeueAll(ctx)
+}
+
 // requeueAll requeues everything that this cluster exports or imports. The registry notifies of the keys that it holds.
 func (m *Membership) requeueAll(ctx context.Context) error {
 	var exports mcsv1beta1.ServiceExportList

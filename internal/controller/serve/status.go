@@ -23,6 +23,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/exports"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/guard"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/imports"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
@@ -46,19 +47,20 @@ type statusSource struct {
 	// elected is closed when this replica becomes the leader.
 	elected <-chan struct{}
 	prober  status.Prober
+	guard   *guard.Guard
 }
 
 var _ status.Source = (*statusSource)(nil)
 
 // AddStatus makes mgr serve the status endpoint, on standby replicas too.
-func AddStatus(mgr manager.Manager, options config.Options, requests *registry.Metrics, m Membership, exports *exports.Controller, imports *imports.Controller) error {
+func AddStatus(mgr manager.Manager, options config.Options, requests *registry.Metrics, m Membership, exports *exports.Controller, imports *imports.Controller, g *guard.Guard) error {
 	serving := options.Serving
 	if serving.Status == "0" {
 		return nil
 	}
 	source := &statusSource{
 		registryName: options.Registry.Name, membership: m, exports: exports, imports: imports, requests: requests,
-		reader: mgr.GetCache(), elected: mgr.Elected(),
+		reader: mgr.GetCache(), elected: mgr.Elected(), guard: g,
 	}
 	if _, port, err := net.SplitHostPort(serving.Probes); err == nil {
 		source.healthPort = port
@@ -83,6 +85,7 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 	session, problem := s.session()
 	out.Leaving, out.IdentityProblem = s.leaving(ctx), s.membership.State().IdentityProblem
 	out.Imports, out.HeldImports = s.importProblems(ctx, out.Time)
+	out.ImportPolicy, out.Refused = s.importPolicy()
 	if session == nil {
 		out.Problem = problem
 		return out
@@ -142,6 +145,23 @@ func (s *statusSource) session() (*membership.Session, string) {
 
 // pendingImport is how long a new import may be Pending before it is a problem: its Service gets an IP within a second.
 const pendingImport = 30 * time.Second
+
+// importPolicy returns the state of the import policy, nil without a file, and what it refuses, sorted.
+func (s *statusSource) importPolicy() (p *status.ImportPolicy, refused []status.Refused) {
+	state := s.guard.State()
+	if state.File != "" {
+		p = &status.ImportPolicy{File: state.File, Problem: state.Problem, Loaded: state.Loaded}
+	}
+	for key, refusals := range state.Refusals {
+		for _, r := range refusals {
+			refused = append(refused, status.Refused{Key: key, Refusal: r})
+		}
+	}
+	slices.SortFunc(refused, func(a, b status.Refused) int {
+		return cmp.Or(compareKeys(a.Key, b.Key), strings.Compare(a.Cluster, b.Cluster), strings.Compare(string(a.Reason), string(b.Reason)))
+	})
+	return p, refused
+}
 
 // importProblems returns the ServiceImports that are not Ready, sorted, and the number of ended imports whose IPs are held.
 func (s *statusSource) importProblems(ctx context.Context, now time.Time) (problems []status.ImportProblem, held int) {
@@ -296,7 +316,9 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 		return status.Service{}, err
 	}
 	out := status.Service{Key: key, Exports: view.Exports, Ignored: view.Ignored, Unknown: view.Unknown, Stale: view.Stale}
-	all := view.Exports
+	visible, refusals := s.guard.Filter(key, view)
+	out.Refused = refusals
+	all := visible.Exports
 	if own, ok := s.exports.PublishedExport(key); ok {
 		out.Own = &own
 		all = append(slices.Clone(all), own)
@@ -304,12 +326,19 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	if out.Own != nil || view.Local.State != registry.Absent {
 		out.Publication = &status.Publication{Key: key, State: view.Local.State.String(), Problem: problemText(view.Local.Err)}
 	}
-	if len(all) > 0 {
-		for _, c := range mcs.Merge(all).Conflicts {
-			out.Conflicts = append(out.Conflicts, fmt.Sprintf("%s: %s", c.Reason, c.Message))
-		}
+	if len(all) < 2 {
+		return out, nil
 	}
-	return out, nil
+	in := plan.PrecedenceInput{Exports: all, Unknown: slices.Concat(visible.Unknown, visible.Unseen), Now: time.Now()}
+	var imp mcsv1beta1.ServiceImport
+	found, err := kube.Find(ctx, s.reader, kube.NameOf(key), &imp, client.UnsafeDisableDeepCopy)
+	if found {
+		in.Import = &imp
+	}
+	for _, c := range plan.DecidePrecedence(in).Merge().Conflicts {
+		out.Conflicts = append(out.Conflicts, fmt.Sprintf("%s: %s", c.Reason, c.Message))
+	}
+	return out, err
 }
 
 // Probe implements status.Source. It connects to addresses of the import only.

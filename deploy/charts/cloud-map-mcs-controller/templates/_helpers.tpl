@@ -99,6 +99,8 @@ capabilities:
   "trusted-keys-only" (ternary "true" "" $v.trustedKeys.only)
   "export-namespaces" $v.exportNamespaces
   "import-namespaces" $v.importNamespaces
+  "import-policy" (ternary "/etc/cloud-map-mcs/import-policy/policy.yaml" "" (ne (len $v.importPolicy) 0))
+  "export-slices" $v.exportSlices
   "auto-export-selector" $v.autoExportSelector
   "clusterset-ip-hold" $v.clusterSetIpHold
   "budget-member-exports" (include "integer" $v.budgets.member.exports)
@@ -154,6 +156,9 @@ capabilities:
 {{- end }}
 {{- if and $v.metrics.tls.secret (not $v.metrics.secure) }}
 {{- fail "metrics.tls.secret needs metrics.secure" }}
+{{- end }}
+{{- if and $v.importPolicy (not (has $v.importPolicy.default (list "allow" "deny"))) }}
+{{- fail "importPolicy needs importPolicy.default: allow or deny, for the clusters that it does not list" }}
 {{- end }}
 {{- if $v.clusterProperties.create }}
 {{- if empty $v.clusterId }}

@@ -1,0 +1,272 @@
+// Package guard applies the import policy to what the registry shows: the file of --import-policy, which it reads again when it changes,
+// and the addresses of this cluster, which no other cluster may have as endpoints.
+package guard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+)
+
+const (
+	// pollInterval is the interval at which the file is read. The kubelet takes up to two minutes to update a mounted ConfigMap.
+	pollInterval = time.Second
+	// localInterval is the shortest interval between two changes of the addresses of this cluster: each requeues all imports, and nodes
+	// may come and go all the time.
+	localInterval = time.Minute
+)
+
+// Guard applies the import policy.
+type Guard struct {
+	// path is the file of --import-policy, "" for none.
+	path   string
+	source LocalSource
+	// requeueAll requeues all exports and imports.
+	requeueAll func(context.Context) error
+	log        logr.Logger
+	now        func() time.Time
+
+	current atomic.Pointer[policy.Policy]
+	local   atomic.Pointer[policy.Local]
+	// ready is true once the policy and the addresses were read.
+	ready atomic.Bool
+
+	mu sync.Mutex
+	// content is what was last read from the file, problem why it is not in use, and loaded when the policy in use was read.
+	content []byte
+	problem string
+	loaded  time.Time
+	// localRead is when the addresses of this cluster changed last.
+	localRead time.Time
+	refusals  map[mcs.Key][]policy.Refusal
+}
+
+// LocalSource reads the addresses of this cluster.
+type LocalSource interface {
+	// ReadLocal returns the addresses, or nil if they did not change since the last call.
+	ReadLocal(ctx context.Context) (*policy.Local, error)
+}
+
+// Config configures New.
+type Config struct {
+	// Path is the file of --import-policy, "" for none.
+	Path string
+	// Source may be nil: then this cluster has no addresses.
+	Source     LocalSource
+	RequeueAll func(context.Context) error
+	Log        logr.Logger
+}
+
+// New returns a Guard. Start reads the policy.
+func New(cfg Config) *Guard {
+	return &Guard{
+		path: cfg.Path, source: cfg.Source, requeueAll: cfg.RequeueAll, log: cfg.Log, now: time.Now, refusals: map[mcs.Key][]policy.Refusal{},
+	}
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: a standby knows the policy when it becomes the leader.
+func (g *Guard) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable.
+func (g *Guard) Start(ctx context.Context) error {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		g.refresh(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// refresh reads what changed, and requeues everything if that makes a difference.
+func (g *Guard) refresh(ctx context.Context) {
+	policyChanged := g.readPolicy()
+	localChanged, err := g.readLocal(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			g.log.Error(err, "Failed to read the addresses of this cluster, retrying")
+		}
+		return
+	}
+	began := !g.ready.Load() && (g.path == "" || g.current.Load() != nil)
+	if began {
+		g.ready.Store(true)
+	}
+	if !began && !policyChanged && !localChanged || !g.ready.Load() {
+		return
+	}
+	if err := g.requeueAll(ctx); err != nil {
+		g.log.Error(err, "Failed to requeue all imports after a change of the import policy")
+	}
+}
+
+// readPolicy reads the file, and reports whether another policy is in use now. A file that is missing or not valid changes nothing.
+func (g *Guard) readPolicy() bool {
+	if g.path == "" {
+		return false
+	}
+	content, err := os.ReadFile(g.path)
+	if err != nil {
+		var pathError *fs.PathError
+		if errors.As(err, &pathError) {
+			err = pathError.Err
+		}
+		g.refuse(nil, fmt.Errorf("reading %s: %w", g.path, err))
+		return false
+	}
+	g.mu.Lock()
+	same := g.content != nil && bytes.Equal(content, g.content)
+	g.mu.Unlock()
+	if same {
+		return false
+	}
+	p, err := policy.Parse(content)
+	if err != nil {
+		g.refuse(content, err)
+		return false
+	}
+	g.mu.Lock()
+	g.content, g.problem, g.loaded = content, "", g.now()
+	g.mu.Unlock()
+	g.current.Store(p)
+	g.log.Info("Loaded the import policy", "file", g.path)
+	return true
+}
+
+// refuse records why the file is not in use. content is nil if it could not be read.
+func (g *Guard) refuse(content []byte, err error) {
+	text := err.Error()
+	g.mu.Lock()
+	repeated := text == g.problem
+	g.content, g.problem = content, text
+	g.mu.Unlock()
+	if repeated {
+		return
+	}
+	if g.current.Load() == nil {
+		g.log.Error(err, "Failed to load the import policy: imports stay as they are until it is valid", "file", g.path)
+		return
+	}
+	g.log.Error(err, "Failed to load the import policy: the previous one stays in use", "file", g.path)
+}
+
+// readLocal reads the addresses of this cluster, and reports whether they changed.
+func (g *Guard) readLocal(ctx context.Context) (bool, error) {
+	before := g.local.Load()
+	if g.source == nil || before != nil && g.now().Sub(g.localRead) < localInterval {
+		return false, nil
+	}
+	local, err := g.source.ReadLocal(ctx)
+	if err != nil || local == nil || before != nil && reflect.DeepEqual(*before, *local) {
+		return false, err
+	}
+	g.localRead = g.now()
+	g.local.Store(local)
+	return true, nil
+}
+
+// IsReady reports whether the policy has been read. Until then imports stay as they are.
+func (g *Guard) IsReady() bool { return g == nil || g.ready.Load() }
+
+// AllowsSystemNamespace reports whether the policy lists a system namespace to be imported into.
+func (g *Guard) AllowsSystemNamespace(namespace string) bool {
+	return g.current.Load().AllowsSystemNamespace(namespace)
+}
+
+// CheckOwnAddress returns an error if an endpoint of this cluster cannot have address a.
+func (g *Guard) CheckOwnAddress(a netip.Addr) error { return g.local.Load().CheckService(a) }
+
+// Filter returns the part of view, the registry's view of key, that this cluster imports, and what it refuses. An export that is refused
+// does not exist for this cluster. view is not changed. The nil *Guard refuses nothing.
+func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy.Refusal) {
+	if g == nil {
+		return view, nil
+	}
+	p, local := g.current.Load(), g.local.Load()
+	var refusals []policy.Refusal
+	exports := make([]mcs.Export, 0, len(view.Exports))
+	for _, e := range view.Exports {
+		allowed, refused, ok := p.Apply(e, local)
+		refusals = append(refusals, refused...)
+		if ok {
+			exports = append(exports, allowed)
+		}
+	}
+	if len(refusals) > 0 {
+		view.Exports = exports
+	}
+	denied := func(cluster string) bool { return p.AllowsNamespace(cluster, key.Namespace) != nil }
+	for _, list := range []*[]string{&view.Unknown, &view.Unseen, &view.Stale, &view.LivenessUnknown} {
+		if slices.ContainsFunc(*list, denied) {
+			*list = slices.DeleteFunc(slices.Clone(*list), denied)
+		}
+	}
+	return view, refusals
+}
+
+// Record records what is refused of key, for metrics and status, and logs each new reason.
+func (g *Guard) Record(key mcs.Key, refusals []policy.Refusal) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	before := g.refusals[key]
+	changed := !slices.Equal(before, refusals)
+	if len(refusals) == 0 {
+		delete(g.refusals, key)
+	} else {
+		g.refusals[key] = refusals
+	}
+	g.mu.Unlock()
+	if !changed {
+		return
+	}
+	for _, r := range refusals {
+		if !slices.ContainsFunc(before, func(b policy.Refusal) bool { return b.Cluster == r.Cluster && b.Reason == r.Reason }) {
+			g.log.Info("Refused an export", "service", key.String(), "cluster", r.Cluster, "reason", r.Reason, "message", r.Message)
+		}
+	}
+}
+
+// State is the state of a Guard, for the status endpoint.
+type State struct {
+	// File is the file of --import-policy, "" for none. Problem is why its content is not in use, and Loaded when the policy in use was
+	// read, the zero time if there is none.
+	File    string
+	Problem string
+	Loaded  time.Time
+	// Refusals are by key.
+	Refusals map[mcs.Key][]policy.Refusal
+}
+
+// State returns the state. The nil *Guard has none.
+func (g *Guard) State() State {
+	if g == nil {
+		return State{}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := State{File: g.path, Problem: g.problem, Loaded: g.loaded, Refusals: make(map[mcs.Key][]policy.Refusal, len(g.refusals))}
+	for key, r := range g.refusals {
+		s.Refusals[key] = r
+	}
+	return s
+}

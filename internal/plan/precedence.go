@@ -1,0 +1,269 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// AnnotationExportTimes is the annotation of a ServiceImport with the creation times by which its exports take precedence, as
+// "cls1=1790000000,cls2=1790000060" in seconds since 1970, 0 for an export without a time. An administrator who removes it accepts the
+// creation times that the exports claim now.
+const AnnotationExportTimes = "multicluster.k8s.aws/export-times"
+
+// EstablishedAfter is the age at which an import is established. Exports that clusters create within this time race to the other
+// clusters, and the older one takes precedence even if it arrives later.
+const EstablishedAfter = time.Minute
+
+// ReasonPrecedenceConflict is a reason of the ServiceExport condition Conflict beside those of mcs-api: an export claims to be older than
+// the others, but appeared when the import was established, and it would change the import.
+const ReasonPrecedenceConflict mcsv1beta1.ServiceExportConditionReason = "PrecedenceConflict"
+
+// PrecedenceInput is the input of DecidePrecedence.
+type PrecedenceInput struct {
+	// Import is the ServiceImport, nil if there is none that this controller created.
+	Import *mcsv1beta1.ServiceImport
+	// Exports are the known exports of all clusters; Unknown are the clusters whose export is unknown.
+	Exports []mcs.Export
+	Unknown []string
+	// Order has the order in which the registry got the exports, by cluster, if the registry knows it. A cluster that is not in it
+	// comes last.
+	Order map[string]int64
+	Now   time.Time
+}
+
+// Precedence decides which of the exports of a service take precedence.
+type Precedence struct {
+	// Exports are the exports, with Created as it counts.
+	Exports []mcs.Export
+	// Times is the value of AnnotationExportTimes.
+	Times string
+	// Late are the clusters, sorted, whose exports claim to be older than it counts, if that makes a difference; Fields are the
+	// properties of the import that differ.
+	Late, Fields []string
+}
+
+// DecidePrecedence bounds the creation times that clusters claim for their exports, because an export that claims to be the oldest decides
+// about the service in all clusters.
+//
+// The exports of an established import keep the times that they have in it. An export that appears later is younger than those,
+// whatever it claims. So the import changes only when the export that decides changes or ends, or when an administrator removes
+// AnnotationExportTimes. Before an import is established, and in clusters that do not have it yet, the claimed times count, within
+// the order in which the registry got the exports.
+func DecidePrecedence(in PrecedenceInput) Precedence {
+	counting, latest := in.establishedTimes()
+	claimed := in.claimedTimes(counting)
+	newcomers := slices.DeleteFunc(slices.Clone(in.Exports), func(e mcs.Export) bool { _, ok := counting[e.Cluster]; return ok })
+	slices.SortFunc(newcomers, func(a, b mcs.Export) int {
+		return cmp.Or(claimed[a.Cluster].Compare(claimed[b.Cluster]), strings.Compare(a.Cluster, b.Cluster))
+	})
+	for _, e := range newcomers {
+		t := claimed[e.Cluster]
+		if in.isLate(t, latest) {
+			t = latest.Add(time.Second)
+			latest = t
+		}
+		counting[e.Cluster] = t
+	}
+	p := Precedence{Exports: slices.Clone(in.Exports), Times: formatExportTimes(counting)}
+	for i, e := range p.Exports {
+		p.Exports[i].Created = counting[e.Cluster]
+	}
+	p.findLate(in.Exports)
+	return p
+}
+
+// establishedTimes returns the times of the exports that the import has, by cluster, and the latest of them. An export without a time has
+// none to keep.
+func (in PrecedenceInput) establishedTimes() (times map[string]time.Time, latest time.Time) {
+	times = map[string]time.Time{}
+	stored := exportTimes(in.Import)
+	for _, cluster := range in.Unknown {
+		if t, ok := stored[cluster]; ok {
+			times[cluster], latest = t, later(latest, t)
+		}
+	}
+	for _, e := range in.Exports {
+		t, known := stored[e.Cluster]
+		switch {
+		case !known, t.IsZero():
+			continue
+		case e.Created.IsZero():
+			times[e.Cluster] = time.Time{}
+		default:
+			times[e.Cluster] = later(e.Created, t)
+		}
+		latest = later(latest, times[e.Cluster])
+	}
+	return times, latest
+}
+
+// isLate reports whether an export that is not among those of the import, and claims to be of t, is younger than them. latest is the
+// time of the youngest of them.
+func (in PrecedenceInput) isLate(t, latest time.Time) bool {
+	if t.IsZero() || latest.IsZero() || t.After(latest) {
+		return false
+	}
+	created := in.Import.CreationTimestamp.Time
+	return in.Now.Sub(created) >= EstablishedAfter || t.Before(created.Add(-EstablishedAfter))
+}
+
+// claimedTimes returns the times that the exports claim, by cluster: an export is not older than those that the registry got before it.
+// established are the times that are known already.
+func (in PrecedenceInput) claimedTimes(established map[string]time.Time) map[string]time.Time {
+	out := map[string]time.Time{}
+	latest := time.Time{}
+	for _, e := range slices.SortedFunc(slices.Values(in.Exports), func(a, b mcs.Export) int { return compareOrder(in.Order, a.Cluster, b.Cluster) }) {
+		t, known := established[e.Cluster]
+		if !known {
+			t = e.Created
+			if len(in.Order) > 0 && !t.IsZero() && !latest.IsZero() && !t.After(latest) {
+				t = latest.Add(time.Second)
+			}
+		}
+		out[e.Cluster], latest = t, later(latest, t)
+	}
+	return out
+}
+
+// compareOrder sorts clusters by order; a cluster that is not in it comes last.
+func compareOrder(order map[string]int64, a, b string) int {
+	position := func(cluster string) int64 {
+		if n, ok := order[cluster]; ok {
+			return n
+		}
+		return math.MaxInt64
+	}
+	return cmp.Or(cmp.Compare(position(a), position(b)), strings.Compare(a, b))
+}
+
+// findLate sets Late and Fields. claimed are the exports with the times that they claim.
+func (p *Precedence) findLate(claimed []mcs.Export) {
+	var late []string
+	for i, e := range claimed {
+		if p.Exports[i].Created.After(e.Created) && !e.Created.IsZero() {
+			late = append(late, e.Cluster)
+		}
+	}
+	if len(late) == 0 {
+		return
+	}
+	if p.Fields = differences(mcs.Merge(claimed), mcs.Merge(p.Exports)); len(p.Fields) > 0 {
+		slices.Sort(late)
+		p.Late = late
+	}
+}
+
+// Merge returns the merge of the exports, with the conflict about their precedence.
+func (p Precedence) Merge() mcs.Merged {
+	m := mcs.Merge(p.Exports)
+	if message := p.Message(); message != "" {
+		m.Conflicts = append(m.Conflicts, mcs.Conflict{Reason: ReasonPrecedenceConflict, Message: message})
+	}
+	return m
+}
+
+// Message explains what the late exports would change, "" if there are none.
+func (p Precedence) Message() string {
+	if len(p.Late) == 0 {
+		return ""
+	}
+	late := p.Late
+	more := ""
+	if n := len(late) - maxLate; n > 0 {
+		late, more = late[:maxLate], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("precedence: the export of cluster %s%s claims to be older than the others but appeared after them, so it does not change %s",
+		strings.Join(late, ", "), more, strings.Join(p.Fields, ", "))
+}
+
+// maxLate is the number of clusters in Message.
+const maxLate = 5
+
+// differences returns the names of the properties in which two merges of the same exports differ.
+func differences(a, b mcs.Merged) []string {
+	var out []string
+	differ := func(name string, differs bool) {
+		if differs {
+			out = append(out, name)
+		}
+	}
+	differ("type", a.Type != b.Type)
+	differ("ports", !slices.Equal(sortedPorts(a.Ports), sortedPorts(b.Ports)))
+	differ("ipFamilies", !slices.Equal(slices.Sorted(slices.Values(a.IPFamilies)), slices.Sorted(slices.Values(b.IPFamilies))))
+	differ("sessionAffinity", a.SessionAffinity != b.SessionAffinity || timeoutOf(a) != timeoutOf(b))
+	differ("internalTrafficPolicy", a.InternalTrafficPolicy != b.InternalTrafficPolicy)
+	differ("trafficDistribution", a.TrafficDistribution != b.TrafficDistribution)
+	differ("exportedLabels", !maps.Equal(a.Labels, b.Labels))
+	differ("exportedAnnotations", !maps.Equal(a.Annotations, b.Annotations))
+	return out
+}
+
+func sortedPorts(ports []mcs.Port) []string {
+	var out []string
+	for _, p := range ports {
+		out = append(out, p.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+func timeoutOf(m mcs.Merged) int32 {
+	if c := m.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		return *c.ClientIP.TimeoutSeconds
+	}
+	return 0
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// SetExportTimes sets AnnotationExportTimes of imp.
+func SetExportTimes(imp *mcsv1beta1.ServiceImport, times string) {
+	imp.Annotations = withKeys(imp.Annotations, map[string]string{AnnotationExportTimes: times})
+}
+
+// exportTimes returns the times of AnnotationExportTimes, none if imp is nil or has no valid annotation.
+func exportTimes(imp *mcsv1beta1.ServiceImport) map[string]time.Time {
+	if imp == nil || imp.Annotations[AnnotationExportTimes] == "" {
+		return nil
+	}
+	out := map[string]time.Time{}
+	for entry := range strings.SplitSeq(imp.Annotations[AnnotationExportTimes], ",") {
+		cluster, text, _ := strings.Cut(entry, "=")
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil
+		}
+		out[cluster] = time.Time{}
+		if seconds > 0 {
+			out[cluster] = time.Unix(seconds, 0).UTC()
+		}
+	}
+	return out
+}
+
+func formatExportTimes(times map[string]time.Time) string {
+	var out []string
+	for _, cluster := range slices.Sorted(maps.Keys(times)) {
+		seconds := int64(0)
+		if t := times[cluster]; !t.IsZero() {
+			seconds = t.Unix()
+		}
+		out = append(out, cluster+"="+strconv.FormatInt(seconds, 10))
+	}
+	return strings.Join(out, ",")
+}
