@@ -61,16 +61,19 @@ func TestScrape(t *testing.T) {
 	a.runWith(t, newRegistry(nil), testOptions(flags("cls1")))
 	ctx, stop := context.WithCancel(context.Background())
 	watched := &instance{stop: stop, done: make(chan error, 1)}
+	options := testOptions(flags("cls2"))
+	options.Scope.ImportPolicy = filepath.Join(t.TempDir(), "policy.yaml")
+	writePolicy(t, options.Scope.ImportPolicy, "default: allow\nclusters: {cls1: {podNetworks: [10.1.0.1/32]}}") // refuses an endpoint
 	metrics.SetLedger(budget.NewLedger(config.Default().Budgets.Limits))
 	setup := Setup{
-		Options: testOptions(flags("cls2")), NewRegistry: newRegistry(metrics), Registerer: registerer, RegistryMetrics: metrics, Logger: ctrllog.Log,
+		Options: options, NewRegistry: newRegistry(metrics), Registerer: registerer, RegistryMetrics: metrics, Logger: ctrllog.Log,
 	}
 	go func() { watched.done <- Run(ctx, b.cfg, setup) }()
 	t.Cleanup(func() { watched.stopAndWait(t) })
 	b.export(t, key, 2, 1)
 	b.condition(t, key, "Ready=True Exported", "")
 	a.export(t, key, 1, 2)
-	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}, "cls2": {"10.2.0.1"}})
+	b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}, "cls2": {"10.2.0.1"}})
 
 	used, err := monitoring.Used("../..")
 	if err != nil {

@@ -72,6 +72,9 @@ type View struct {
 	// case if one of several registries has not been read, and at the start of a controller while the registry throttles.
 	// The key is notified when it is over.
 	Incomplete bool
+	// Order has the order in which the registry got the exports of the key, by cluster, this one included: no cluster can claim it. It
+	// is nil if the registry does not know it.
+	Order map[string]int64
 	// Stale are the clusters, sorted, in Exports that had no heartbeat for the configured time, by this cluster's clock and
 	// only while the registry itself answers (see Liveness). The caller decides what becomes of their endpoints. The key is
 	// notified when a cluster becomes stale or recovers.

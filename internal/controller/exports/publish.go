@@ -56,7 +56,7 @@ func (r *Controller) findConflicts(ctx context.Context, key mcs.Key, view regist
 		return nil, nil
 	}
 	var imp mcsv1beta1.ServiceImport
-	in := plan.PrecedenceInput{Exports: append(slices.Clone(view.Exports), exp), Unknown: slices.Concat(view.Unknown, view.Unseen), Now: r.now()}
+	in := plan.PrecedenceInput{Exports: append(slices.Clone(view.Exports), exp), Unknown: slices.Concat(view.Unknown, view.Unseen, view.Ignored), Order: view.Order, Now: r.now()}
 	found, err := kube.Find(ctx, r.client, kube.NameOf(key), &imp, client.UnsafeDisableDeepCopy)
 	if found {
 		in.Import = &imp

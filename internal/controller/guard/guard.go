@@ -214,7 +214,7 @@ func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy
 		view.Exports = exports
 	}
 	denied := func(cluster string) bool { return p.AllowsNamespace(cluster, key.Namespace) != nil }
-	for _, list := range []*[]string{&view.Unknown, &view.Unseen, &view.Stale, &view.LivenessUnknown} {
+	for _, list := range []*[]string{&view.Unknown, &view.Unseen, &view.Ignored, &view.Stale, &view.LivenessUnknown} {
 		if slices.ContainsFunc(*list, denied) {
 			*list = slices.DeleteFunc(slices.Clone(*list), denied)
 		}

@@ -148,11 +148,12 @@ func TestGuard_FiltersView(t *testing.T) {
 	g.refresh(t.Context())
 	view := viewOf("cls1", "cls2")
 	view.Unknown, view.Unseen, view.Stale, view.LivenessUnknown = []string{"cls3"}, []string{"cls4"}, []string{"cls1", "cls2"}, []string{"cls2"}
+	view.Ignored = []string{"cls5"}
 	got, refusals := g.Filter(key, view)
 	if diff := cmp.Diff([]string{"cls1"}, clustersOf(got)); diff != "" || got.Exports[0].EndpointCount() != 0 || len(refusals) != 2 {
 		t.Errorf("exports %+v, refusals %+v", got.Exports, refusals)
 	}
-	if len(got.Unknown)+len(got.Unseen)+len(got.LivenessUnknown) > 0 || !cmp.Equal(got.Stale, []string{"cls1"}) {
+	if len(got.Unknown)+len(got.Unseen)+len(got.Ignored)+len(got.LivenessUnknown) > 0 || !cmp.Equal(got.Stale, []string{"cls1"}) {
 		t.Errorf("clusters that are denied are left: %+v", got)
 	}
 	if len(view.Exports) != 2 || len(view.Unknown) != 1 || view.Exports[0].EndpointCount() != 1 {

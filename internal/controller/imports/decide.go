@@ -195,7 +195,7 @@ func decideImport(f importFacts) importDecision {
 	if d.verdict != verdictApply {
 		return d
 	}
-	precedence := plan.DecidePrecedence(plan.PrecedenceInput{Import: f.imp, Exports: d.exports, Unknown: d.unknown, Now: f.now})
+	precedence := plan.DecidePrecedence(plan.PrecedenceInput{Import: f.imp, Exports: d.exports, Unknown: d.unknown, Order: f.view.Order, Now: f.now})
 	d.exports, d.times = precedence.Exports, precedence.Times
 	switch {
 	case len(d.exports) == 0, f.showsAny(d.unknown):

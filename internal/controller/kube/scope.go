@@ -81,7 +81,7 @@ func (s *Scope) ImportDenial(ns *metav1.PartialObjectMetadata) string {
 	switch {
 	case listed:
 		return ""
-	case isSystem && !(selected && namesNamespace(s.imports, ns.Name)):
+	case isSystem && (!selected || !namesNamespace(s.imports, ns.Name)):
 		return fmt.Sprintf("namespace %s is not imported into unless --import-namespaces names it, or systemNamespaces of --import-policy", ns.Name)
 	case !selected:
 		return fmt.Sprintf("namespace %s is not imported into: this cluster's controller runs with --import-namespaces=%q", ns.Name, s.flags.ImportNamespaces)

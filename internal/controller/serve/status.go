@@ -329,7 +329,7 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	if len(all) < 2 {
 		return out, nil
 	}
-	in := plan.PrecedenceInput{Exports: all, Unknown: slices.Concat(visible.Unknown, visible.Unseen), Now: time.Now()}
+	in := plan.PrecedenceInput{Exports: all, Unknown: slices.Concat(visible.Unknown, visible.Unseen, visible.Ignored), Order: visible.Order, Now: time.Now()}
 	var imp mcsv1beta1.ServiceImport
 	found, err := kube.Find(ctx, s.reader, kube.NameOf(key), &imp, client.UnsafeDisableDeepCopy)
 	if found {

@@ -24,8 +24,10 @@ type pair struct {
 	value []byte
 	// revision is that of the last change. For a deleted key, 0 means unknown.
 	revision int64
-	lease    int64
-	deleted  bool
+	// created is the revision at which the key was created, 0 if unknown.
+	created int64
+	lease   int64
+	deleted bool
 	// verified is the content of an export's key, nil if it is not verified yet.
 	verified *verifiedExport
 	// dropped is true if the value was not kept, because its cluster has too many bytes of them.
@@ -124,6 +126,8 @@ func (a aliveState) isHeld() bool { return a.revision != 0 && a.lease != 0 }
 // shownExport is the key of one export as etcd shows it.
 type shownExport struct {
 	revision int64
+	// created is the revision at which the key was created, 0 if unknown. No cluster can choose it.
+	created int64
 	// signed is true if the cluster has signed it, as of generation.
 	signed     bool
 	generation int64
@@ -645,7 +649,7 @@ func (s *state) memberOf(id string) memberRecord {
 
 // view returns the exports of the other clusters under key.
 func (s *state) view(key mcs.Key, imported []string) registry.View {
-	var v registry.View
+	v := registry.View{Order: s.order(key)}
 	for _, id := range slices.Sorted(maps.Keys(s.clusters)) {
 		c := s.clusters[id]
 		held, isHeld := c.held[key]
@@ -672,6 +676,20 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 		return id == s.own || s.isKnown(id) || slices.ContainsFunc(v.Exports, func(exp mcs.Export) bool { return exp.Cluster == id })
 	})
 	return v
+}
+
+// order returns the revisions at which the keys of the signed exports of key were created, by cluster, nil if there are none.
+func (s *state) order(key mcs.Key) map[string]int64 {
+	var out map[string]int64
+	for id, c := range s.clusters {
+		if e := c.shown[key]; e.signed && e.created > 0 {
+			if out == nil {
+				out = map[string]int64{}
+			}
+			out[id] = e.created
+		}
+	}
+	return out
 }
 
 // mayExport reports whether the cluster may have an export of key that is not held.

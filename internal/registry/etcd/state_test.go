@@ -412,3 +412,29 @@ func TestStateHeartbeats(t *testing.T) {
 		t.Errorf("after two minutes without a heartbeat: stale %v, %d keys changed", v.Stale, len(changed))
 	}
 }
+
+// The order of the exports is that in which etcd created their keys: updates do not change it, and exports that are not signed are not in it.
+func TestState_OrdersExportsByCreation(t *testing.T) {
+	s := newStateTest(t)
+	order := func() int64 { return s.view(webKey(0), nil).Order["cls2"] }
+	first := s.export(0, 1, 5)
+	first.created = 7
+	s.show(s.member(0, map[int]int64{0: 5}), first)
+	if got := order(); got != 7 {
+		t.Errorf("position %d, want 7", got)
+	}
+	second := s.export(0, 2, 6)
+	second.created = 7
+	s.show(second, s.member(1, map[int]int64{0: 6}))
+	if got := order(); got != 7 {
+		t.Errorf("position %d after an update, want 7", got)
+	}
+	s.show(pair{key: second.key, value: []byte("garbage"), created: 3})
+	if got := order(); got != 0 {
+		t.Errorf("position %d of an export that is not signed, want none", got)
+	}
+	s.show(s.gone(0))
+	if v := s.view(webKey(0), nil); v.Order != nil || len(v.Exports) != 1 {
+		t.Errorf("order %v without a key, want none", v.Order)
+	}
+}

@@ -88,7 +88,7 @@ func (s *store) list(ctx context.Context) ([]pair, int64, error) {
 }
 
 func fromKV(kv *mvccpb.KeyValue, deleted bool) pair {
-	return pair{key: string(kv.Key), value: kv.Value, revision: kv.ModRevision, lease: kv.Lease, deleted: deleted}
+	return pair{key: string(kv.Key), value: kv.Value, revision: kv.ModRevision, created: kv.CreateRevision, lease: kv.Lease, deleted: deleted}
 }
 
 // watch calls apply with every change after revision, in order, and with the revision of each answer of etcd, until something

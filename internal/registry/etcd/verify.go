@@ -28,7 +28,7 @@ func (v *verifiedExport) isOffered() bool { return v.offer != budget.Offer{} }
 
 // verify verifies the value of an export's key and counts it. Any user with write permission may have written it.
 func (s *state) verify(p pair, a author, key mcs.Key) *verifiedExport {
-	v := &verifiedExport{author: a, shown: shownExport{revision: p.revision}}
+	v := &verifiedExport{author: a, shown: shownExport{revision: p.revision, created: p.created}}
 	data := v.open(p, key)
 	switch {
 	case data == nil:
