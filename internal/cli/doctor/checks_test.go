@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -109,6 +110,23 @@ func TestChecks(t *testing.T) {
 		{name: "an import is not ready", mutate: func(f *clusterFacts) {
 			f.controller.Imports = []status.ImportProblem{{Key: mcs.Key{Namespace: "demo", Name: "web"}, Reason: "Failed", Message: "the derived Service is not managed"}}
 		}, wantCheck: "imports", wantResult: check.Failed, wantText: "kubectl mcs diagnose web -n demo --context cls1"},
+		{name: "import policy in use", mutate: func(f *clusterFacts) {
+			f.controller.ImportPolicy = &status.ImportPolicy{File: "/policy.yaml", Loaded: time.Unix(1790000000, 0)}
+		}},
+		{name: "import policy never valid", mutate: func(f *clusterFacts) {
+			f.controller.ImportPolicy = &status.ImportPolicy{File: "/policy.yaml", Problem: `default: "" must be allow or deny`}
+		}, wantCheck: "import policy", wantResult: check.Failed, wantText: `no import begins or changes: default: "" must be allow or deny`},
+		{name: "import policy not valid any more", mutate: func(f *clusterFacts) {
+			f.controller.ImportPolicy = &status.ImportPolicy{File: "/policy.yaml", Problem: "reading /policy.yaml: no such file", Loaded: time.Unix(1790000000, 0)}
+		}, wantCheck: "import policy", wantResult: check.Failed, wantText: "the policy of 2026-09-21T14:13:20Z stays in use: reading /policy.yaml: no such file"},
+		{name: "refused exports", mutate: func(f *clusterFacts) {
+			for _, name := range []string{"a", "b", "c", "d"} {
+				f.controller.Refused = append(f.controller.Refused, status.Refused{
+					Key:     mcs.Key{Namespace: "demo", Name: name},
+					Refusal: policy.Refusal{Cluster: "cls2", Reason: policy.ReasonNamespace, Message: "not allowed"},
+				})
+			}
+		}, wantCheck: "refused exports", wantResult: check.Warning, wantText: "demo/a: not allowed; demo/b: not allowed; demo/c: not allowed; and 1 more"},
 		{name: "held IPs", mutate: func(f *clusterFacts) { f.controller.HeldImports = 3 }},
 		{name: "a member with a problem", mutate: func(f *clusterFacts) { f.controller.Members[1].Problems = []string{"page 7"} },
 			wantCheck: "members", wantResult: check.Warning, wantText: "cls2: page 7"},

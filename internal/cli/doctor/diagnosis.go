@@ -289,12 +289,32 @@ func (f *ServiceFacts) registryStep(exporters []string) check.Check {
 		c.Result = check.Failed
 		c.Detail += ", not of " + strings.Join(missing, ", ")
 		c.Remedy = "check that all clusters have the same clusterset ID, registry, account and Region: kubectl mcs status with all contexts"
+	case len(f.Registry.Refused) > 0:
+		c.Result = check.Warning
+		c.Detail += "; refused: " + f.refused("")
+		c.Remedy = refusedRemedy
 	case len(f.Registry.Stale) > 0:
 		c.Result = check.Warning
 		c.Detail += "; stale: " + strings.Join(f.Registry.Stale, ", ")
 		c.Remedy = "run kubectl mcs check in the stale clusters: their controllers send no heartbeat (docs/stale-clusters.md)"
 	}
 	return c
+}
+
+const refusedRemedy = "if this is not intended, change the export or the import policy (docs/security/import-policy.md)"
+
+// refused returns what this cluster refuses of the exports of a cluster, "" for all clusters.
+func (f *ServiceFacts) refused(cluster string) string {
+	if f.Registry == nil {
+		return ""
+	}
+	var list []string
+	for _, r := range f.Registry.Refused {
+		if cluster == "" || r.Cluster == cluster {
+			list = append(list, r.Message)
+		}
+	}
+	return strings.Join(check.Summarize(list, 3), "; ")
 }
 
 // subtract returns the items of list that are not in other.
@@ -310,10 +330,14 @@ func (f *ServiceFacts) importStep(exporters []string) check.Check {
 			c.Detail += "; Service " + f.derived.Name + " holds its IP " + f.derived.Spec.ClusterIP + " since " + f.derived.Annotations[plan.AnnotationHeldSince]
 		}
 		c.Remedy = "repair the failed steps above, and check whether the namespace is excluded from imports: docs/install.md#namespaces-that-export-and-import"
+		if refused := f.refused(""); refused != "" {
+			c.Detail, c.Remedy = c.Detail+"; refused: "+refused, refusedRemedy
+		}
 		return c
 	}
 	names := session.SourceClusters(f.Import)
 	missing := subtract(exporters, names)
+	missing = slices.DeleteFunc(missing, func(cluster string) bool { return f.refused(cluster) != "" }) // registryStep has them
 	readiness := meta.FindStatusCondition(f.Import.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady))
 	switch {
 	case f.Import.Labels[plan.LabelAppManagedBy] != plan.ManagedBy:

@@ -11,6 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -34,6 +35,10 @@ func setCondition(list []metav1.Condition, kind string, status metav1.ConditionS
 			list[i] = metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 		}
 	}
+}
+
+func refusalsOf(cluster string) []policy.Refusal {
+	return []policy.Refusal{{Cluster: cluster, Reason: policy.ReasonNamespace, Message: "not allowed"}}
 }
 
 func TestDiagnose(t *testing.T) {
@@ -81,6 +86,11 @@ func TestDiagnose(t *testing.T) {
 			wantFailure: "cls1: registry", wantText: "Throttled"},
 		{name: "namespace does not exist", mutate: func(_, i facts) { i.hasNamespace = false }, wantFailure: "cls2: namespace", wantText: "create namespace demo"},
 		{name: "clusters use different registries", mutate: func(_, i facts) { i.Registry.Exports = nil }, wantFailure: "cls2: registry", wantText: "not of cls1"},
+		{name: "the import policy refuses the only export", mutate: func(_, i facts) { i.Import, i.Registry.Refused = nil, refusalsOf("cls1") },
+			wantFailure: "cls2: ServiceImport", wantText: "refused: not allowed\nif this is not intended, change the export or the import policy"},
+		{name: "the import policy refuses one of two exports", mutate: func(_, i facts) { i.Import.Status.Clusters, i.Registry.Refused = nil, refusalsOf("cls1") }},
+		{name: "the import policy refuses another cluster's export", mutate: func(_, i facts) { i.Import.Status.Clusters, i.Registry.Refused = nil, refusalsOf("cls3") },
+			wantFailure: "cls2: ServiceImport", wantText: "not cls1"},
 		{name: "export cannot be read", mutate: func(_, i facts) { i.Registry.Exports, i.Registry.Unknown = nil, []string{"cls1"} }, wantFailure: "cls2: registry", wantText: "exports of cls1 cannot be read"},
 		{name: "exporting cluster is stale", mutate: func(_, i facts) { i.Registry.Stale = []string{"cls1"} }},
 		{name: "ServiceImport does not exist", mutate: func(_, i facts) { i.Import = nil }, wantFailure: "cls2: ServiceImport", wantText: "docs/install.md#namespaces-that-export-and-import"},
