@@ -51,6 +51,36 @@ const (
 // renderManifests returns the objects of an installation in the order in which they can be created. They are those of
 // `kubectl apply -k deploy/base`, with an overlay for the differences.
 func renderManifests(in installation) ([]*unstructured.Unstructured, error) {
+	files, err := in.files()
+	if err != nil {
+		return nil, err
+	}
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionLegacy // namespaces and CRDs come first
+	rendered, err := krusty.MakeKustomizer(options).Run(files, "/deploy/overlay")
+	if err != nil {
+		return nil, fmt.Errorf("rendering the manifests: %w", err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, r := range rendered.Resources() {
+		text, err := r.MarshalJSON()
+		if err != nil {
+			return nil, fmt.Errorf("rendering %s: %w", r.CurId(), err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(text); err != nil {
+			return nil, fmt.Errorf("rendering %s: %w", r.CurId(), err)
+		}
+		if strings.HasPrefix(object.GetKind(), "ValidatingAdmissionPolicy") {
+			unstructured.RemoveNestedField(object.Object, "metadata", "namespace") // kustomize does not know that they have none
+		}
+		objects = append(objects, object)
+	}
+	return objects, nil
+}
+
+// files returns the files of deploy, with the overlay of the installation.
+func (in installation) files() (filesys.FileSystem, error) {
 	files := filesys.MakeFsInMemory()
 	err := fs.WalkDir(deploy.Files, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -75,28 +105,7 @@ func renderManifests(in installation) ([]*unstructured.Unstructured, error) {
 	if err := files.WriteFile("/deploy/overlay/"+policyKey, []byte(in.policy)); err != nil {
 		return nil, fmt.Errorf("writing the import policy: %w", err)
 	}
-	options := krusty.MakeDefaultOptions()
-	options.Reorder = krusty.ReorderOptionLegacy // namespaces and CRDs come first
-	rendered, err := krusty.MakeKustomizer(options).Run(files, "/deploy/overlay")
-	if err != nil {
-		return nil, fmt.Errorf("rendering the manifests: %w", err)
-	}
-	var objects []*unstructured.Unstructured
-	for _, r := range rendered.Resources() {
-		text, err := r.MarshalJSON()
-		if err != nil {
-			return nil, fmt.Errorf("rendering %s: %w", r.CurId(), err)
-		}
-		object := &unstructured.Unstructured{}
-		if err := object.UnmarshalJSON(text); err != nil {
-			return nil, fmt.Errorf("rendering %s: %w", r.CurId(), err)
-		}
-		if strings.HasPrefix(object.GetKind(), "ValidatingAdmissionPolicy") {
-			unstructured.RemoveNestedField(object.Object, "metadata", "namespace") // kustomize does not know that they have none
-		}
-		objects = append(objects, object)
-	}
-	return objects, nil
+	return files, nil
 }
 
 // overlay returns the kustomization on top of deploy/base.
