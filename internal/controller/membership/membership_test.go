@@ -3,6 +3,7 @@ package membership
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,8 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
@@ -50,8 +53,21 @@ type testCluster struct {
 	// wrap replaces each registry, unless it is nil.
 	wrap atomic.Pointer[func(registry.Registry) (registry.Registry, error)]
 
-	m    *Membership
-	stop func()
+	requeuer kube.Requeuer
+	m        *Membership
+	// end ends the process, stop waits a second more.
+	end, stop func()
+}
+
+// queue returns a queue of what is requeued from now on.
+func (c *testCluster) queue() workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	c.t.Helper()
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	if err := c.requeuer.Source().Start(c.t.Context(), queue); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(queue.ShutDown)
+	return queue
 }
 
 func newTestCluster(t *testing.T) *testCluster {
@@ -67,6 +83,21 @@ func newTestCluster(t *testing.T) *testCluster {
 		controllertest.Service(demoWeb), controllertest.ServiceExport(demoWeb),
 	).Build()
 	return c
+}
+
+// createNamespace creates a namespace, with the cluster's UID.
+func (c *testCluster) createNamespace(name string) {
+	c.t.Helper()
+	if err := c.client.Create(c.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid"}}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *testCluster) deleteNamespace(name string) {
+	c.t.Helper()
+	if err := c.client.Delete(c.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // newRegistry passes on the registry of an identity, with the failures of the test.
@@ -96,6 +127,7 @@ func (c *testCluster) start() {
 		properties: c, leaveAfter: 5 * time.Minute, reader: c.client, scope: scope, newRegistry: c.newRegistry,
 		identities: &Identities{Client: c.client, Namespace: "system"}, events: kube.EventRecorder{Recorder: recorder},
 		log: logr.Discard(), settle: 10 * time.Second, changed: make(chan struct{}, 1), departures: map[mcs.Identity]*departure{},
+		requeuers: []*kube.Requeuer{&c.requeuer},
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -113,7 +145,8 @@ func (c *testCluster) start() {
 			time.Sleep(100 * time.Millisecond)
 		}
 	}()
-	c.stop = func() { stop(); <-done; time.Sleep(time.Second) }
+	c.end = func() { stop(); <-done }
+	c.stop = func() { c.end(); time.Sleep(time.Second) }
 	c.t.Cleanup(c.stop)
 }
 
@@ -204,13 +237,15 @@ func (c *testCluster) checkProblem(wantState, wantIdentity string) {
 }
 
 func TestMembership_KeepsIdentityWithoutClusterProperty(t *testing.T) {
-	for name, missing := range map[string]func(*testCluster){
-		"ClusterProperties deleted": func(c *testCluster) { c.set(noValues, nil) },
-		"CRD deleted":               func(c *testCluster) { c.set(properties{}, nil) },
-		"invalid value": func(c *testCluster) {
-			c.set(properties{Installed: true, ClusterID: "not a label", ClusterSetID: "set"}, nil)
-		},
-		"API does not answer": func(c *testCluster) { c.set(properties{}, errors.New("no answer")) },
+	for name, tt := range map[string]struct {
+		read    properties
+		err     error
+		problem string
+	}{
+		"ClusterProperties deleted": {read: noValues, problem: "create ClusterProperty cluster.clusterset.k8s.io"},
+		"CRD deleted":               {problem: "install the CRD"},
+		"invalid value":             {read: properties{Installed: true, ClusterID: "not a label", ClusterSetID: "set"}, problem: "ClusterProperty cluster.clusterset.k8s.io: "},
+		"API does not answer":       {err: errors.New("no answer"), problem: "no answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -219,9 +254,10 @@ func TestMembership_KeepsIdentityWithoutClusterProperty(t *testing.T) {
 				c.settle()
 				c.wait(time.Second, "cls1")
 				session := c.m.State().Session
-				missing(c)
+				c.set(tt.read, tt.err)
 				c.wait(4*time.Minute, "cls1")
 				c.checkProblem("", "the cluster stays cls1 of clusterset set")
+				c.checkProblem("", tt.problem)
 				if event := <-c.events; !strings.Contains(event, "IdentityKept") {
 					t.Errorf("event %q", event)
 				}
@@ -234,6 +270,101 @@ func TestMembership_KeepsIdentityWithoutClusterProperty(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A problem that keeps the cluster from joining is its state, until it is over.
+func TestMembership_ReportsWhyItCannotJoin(t *testing.T) {
+	for name, tt := range map[string]struct {
+		prevent, allow func(*testCluster)
+		problem        string
+	}{
+		"no registry": {
+			prevent: func(c *testCluster) {
+				c.replaceRegistries(func(registry.Registry) (registry.Registry, error) { return nil, errors.New("access denied") })
+			},
+			allow:   func(c *testCluster) { c.wrap.Store(nil) },
+			problem: "starting the registry: access denied",
+		},
+		"no namespace kube-system": {
+			prevent: func(c *testCluster) { c.deleteNamespace(metav1.NamespaceSystem) },
+			allow:   func(c *testCluster) { c.createNamespace(metav1.NamespaceSystem) },
+			problem: "reading the UID of namespace kube-system",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCluster(t)
+				tt.prevent(c)
+				c.start()
+				c.settle()
+				c.checkProblem(tt.problem, "")
+				if c.m.State().Session != nil {
+					t.Error("the cluster has a session")
+				}
+				tt.allow(c)
+				c.settle()
+				c.checkProblem("", "")
+				c.wait(time.Second, "cls1")
+			})
+		})
+	}
+}
+
+// The begin of a session requeues each export and import, since other controllers decided on them without it.
+func TestMembership_RequeuesEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		imported := mcs.Key{Namespace: demoWeb.Namespace, Name: "imported"}
+		if err := c.client.Create(t.Context(), &mcsv1beta1.ServiceImport{
+			ObjectMeta: metav1.ObjectMeta{Namespace: imported.Namespace, Name: imported.Name},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		c.set(noValues, nil)
+		c.start()
+		c.settle()
+		queue := c.queue()
+		c.set(ofCLS1, nil)
+		c.settle()
+		var got []mcs.Key
+		for queue.Len() > 0 {
+			request, _ := queue.Get()
+			got = append(got, kube.KeyOf(request.NamespacedName))
+		}
+		if !slices.Contains(got, demoWeb) || !slices.Contains(got, imported) {
+			t.Errorf("requeued %v, want the export %s and the import %s", got, demoWeb, imported)
+		}
+	})
+}
+
+// The end of the process waits until the registry has ended.
+func TestMembership_WaitsForTheEndOfSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		const slow = 500 * time.Millisecond
+		c.replaceRegistries(func(reg registry.Registry) (registry.Registry, error) { return slowToEnd{reg, slow}, nil })
+		c.start()
+		c.settle()
+		ended := c.m.State().Session.ended
+		c.end()
+		select {
+		case <-ended:
+		default:
+			t.Error("Start returned before the end of the session")
+		}
+	})
+}
+
+// slowToEnd is a registry that goes on for some time after its context has ended.
+type slowToEnd struct {
+	registry.Registry
+	pause time.Duration
+}
+
+func (r slowToEnd) Run(ctx context.Context, changed func(mcs.Key)) error {
+	err := r.Registry.Run(ctx, changed)
+	time.Sleep(r.pause)
+	return err
 }
 
 func TestMembership_LeavesAfterLeaveAfter(t *testing.T) {
