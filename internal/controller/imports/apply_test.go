@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -118,6 +119,65 @@ func TestDerivedServiceGetsItsIPBack(t *testing.T) {
 					t.Errorf("the Service has IP %q, want %q", svc.Spec.ClusterIP, c.want)
 				}
 			})
+		})
+	}
+}
+
+func TestSooner(t *testing.T) {
+	for _, tt := range []struct{ a, b, want time.Duration }{
+		{0, 0, 0}, {0, 2, 2}, {2, 0, 2}, {1, 2, 1}, {2, 1, 1}, {1, 1, 1},
+	} {
+		if got := sooner(tt.a, tt.b); got != tt.want {
+			t.Errorf("sooner(%d, %d) = %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}
+
+func TestPropagatedExports(t *testing.T) {
+	d := importDecision{exports: []mcs.Export{exportOf("fresh"), exportOf("stale"), exportOf("recovered")}, stale: []string{"stale"}}
+	got := propagatedExports(d, []string{"recovered"})
+	if len(got) != 1 || got[0].Cluster != "fresh" {
+		t.Errorf("got %v, want the export of the cluster that neither became stale nor recovered", got)
+	}
+	if len(d.exports) != 3 {
+		t.Error("the decision was changed")
+	}
+}
+
+func TestHeldServices(t *testing.T) {
+	service := func(name string, held bool) *corev1.Service {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: webKey.Namespace, Name: name, Annotations: map[string]string{}}}
+		if held {
+			svc.Annotations[plan.AnnotationHeldSince] = "2026-07-01T12:00:00Z"
+		}
+		return svc
+	}
+	derived := mcs.DerivedName(webKey)
+	got := heldServices(webKey, []*corev1.Service{service(derived, false), service(derived, true), service("another", true)})
+	if len(got) != 1 || got[0].Name != derived || !plan.IsHeld(got[0]) {
+		t.Errorf("got %v, want only the held Service with the derived name", got)
+	}
+}
+
+func TestUnusedHeld(t *testing.T) {
+	service := func(uid types.UID) *corev1.Service { return &corev1.Service{ObjectMeta: metav1.ObjectMeta{UID: uid}} }
+	used, other := service("used"), service("other")
+	held := []*corev1.Service{used, other}
+	for name, tt := range map[string]struct {
+		derived *corev1.Service
+		d       importDecision
+		want    int
+	}{
+		"no derived Service":         {d: importDecision{verdict: verdictApply, merged: mcs.Merged{Type: mcsv1beta1.ClusterSetIP}}, want: 2},
+		"one is the derived Service": {derived: used, d: importDecision{verdict: verdictApply, merged: mcs.Merged{Type: mcsv1beta1.ClusterSetIP}}, want: 1},
+		"the import is headless":     {derived: used, d: importDecision{verdict: verdictApply, merged: mcs.Merged{Type: mcsv1beta1.Headless}}, want: 2},
+		"the import is removed":      {derived: used, d: importDecision{merged: mcs.Merged{Type: mcsv1beta1.ClusterSetIP}}, want: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := importFacts{held: held, derived: tt.derived}.unusedHeld(tt.d)
+			if len(got) != tt.want || tt.want == 1 && got[0] != other {
+				t.Errorf("got %d, want %d", len(got), tt.want)
+			}
 		})
 	}
 }

@@ -1,0 +1,74 @@
+package imports
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+func TestReportFailure(t *testing.T) {
+	var (
+		resource = schema.GroupResource{Group: mcsv1beta1.GroupName, Resource: "serviceimports"}
+		timeout  = errors.New("timeout")
+		rejected = apierrors.NewForbidden(resource, "web", errors.New("quota exceeded"))
+		conflict = apierrors.NewConflict(resource, "web", errors.New("the object has been modified"))
+		ours     = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+	)
+	for name, tt := range map[string]struct {
+		labels map[string]string
+		// first is the error now, then the one after another pause.
+		first error
+		pause time.Duration
+		then  error
+		want  bool
+	}{
+		"a failure":                               {labels: ours, first: timeout},
+		"a failure that lasts":                    {labels: ours, first: timeout, pause: failureGrace, then: timeout, want: true},
+		"a failure that does not last":            {labels: ours, first: timeout, pause: failureGrace - 1, then: timeout},
+		"a failure after a success":               {labels: ours, first: nil, pause: failureGrace, then: timeout},
+		"a rejected object":                       {labels: ours, first: rejected, want: true},
+		"a rejected object of another controller": {first: rejected},
+		"conflicts":                               {labels: ours, first: conflict, pause: failureGrace, then: conflict},
+		"the end of the process":                  {labels: ours, first: context.Canceled, pause: failureGrace, then: context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			imp := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: webKey.Namespace, Name: webKey.Name, Labels: tt.labels}}
+			now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+			r := &Controller{
+				client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(imp).WithStatusSubresource(imp).Build(),
+				now:    func() time.Time { return now },
+				events: kube.EventRecorder{Recorder: events.NewFakeRecorder(10)},
+			}
+			facts := importFacts{key: webKey, imp: imp}
+			for _, err := range []error{tt.first, tt.then} {
+				if got := r.reportFailure(t.Context(), facts, err); !errors.Is(got, err) {
+					t.Errorf("got error %v, want %v", got, err)
+				}
+				now = now.Add(tt.pause)
+				if tt.pause == 0 {
+					break
+				}
+			}
+			var got mcsv1beta1.ServiceImport
+			if err := r.client.Get(t.Context(), kube.NameOf(webKey), &got); err != nil {
+				t.Fatal(err)
+			}
+			if reported := meta.IsStatusConditionFalse(got.Status.Conditions, string(mcsv1beta1.ServiceImportConditionReady)); reported != tt.want {
+				t.Errorf("condition Ready is False: %t, want %t", reported, tt.want)
+			}
+		})
+	}
+}
