@@ -116,14 +116,16 @@ func (c *cluster) readAgain(selects func(shownExport) bool) {
 	}
 }
 
-// want makes the next list read the exports of a key that was ignored.
-func (s *state) want(key mcs.Key) {
-	for _, c := range s.clusters {
+// want adds the exports of a key that were ignored to the unread ones, and reports whether there are any.
+func (s *state) want(key mcs.Key) (found bool) {
+	for id, c := range s.clusters {
 		if e, ok := c.shown[key]; ok && e.ignored && e.revision != 0 {
-			e.revision, s.relist = 0, true
+			e.revision, found = 0, true
 			c.shown[key] = e
+			s.unread[s.layout.export(id, key)] = struct{}{}
 		}
 	}
+	return found
 }
 
 // excessProblems returns the lines about exports that are over budget.

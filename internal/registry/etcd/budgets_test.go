@@ -112,16 +112,19 @@ func TestIgnoredNamespace(t *testing.T) {
 		t.Errorf("keys %v, used %v", keys, s.ledger.Usage().Total)
 	}
 	m.want(webKey(0))
-	if s.relist {
-		t.Error("a list is requested for a namespace that is not imported")
+	if keys, _ := m.unread(1); len(keys) > 0 {
+		t.Errorf("%v is read for a namespace that is not imported", keys)
 	}
 	isWanted = true
 	m.want(webKey(0))
-	if !s.relist {
-		t.Error("no list is requested for a namespace that is imported now")
+	if keys, _ := m.unread(1); len(keys) != 1 {
+		t.Error("nothing is read for a namespace that is imported now")
 	}
 	list()
 	s.want("imported", 1)
+	if keys, _ := m.unread(1); len(keys) > 0 {
+		t.Errorf("%v is read although a list had it", keys)
+	}
 }
 
 // TestMemoryOfHostileList reads a list of the largest exports that a member can write, before and after its member record is known.

@@ -102,6 +102,8 @@ type testStore struct {
 	keyrings *registrytest.Keyrings
 	// writes counts the written and withdrawn exports.
 	writes atomic.Int64
+	// lists counts the requests that list keys.
+	lists atomic.Int64
 	// leaseChecks counts the successful requests for the time that a lease has left.
 	leaseChecks atomic.Int64
 	// history keeps what happened last, for the analysis of a failure; nil keeps nothing.
@@ -152,6 +154,9 @@ func (s *testStore) client(t testing.TB, identity mcs.Identity) *Client {
 func (s *testStore) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	txn, ok := req.(*pb.TxnRequest)
 	if !ok {
+		if list, ok := req.(*pb.RangeRequest); ok && len(list.RangeEnd) > 0 {
+			s.lists.Add(1)
+		}
 		err := invoke(ctx, method, req, reply, conn, opts...)
 		if _, ok := req.(*pb.LeaseTimeToLiveRequest); ok && err == nil {
 			s.leaseChecks.Add(1)

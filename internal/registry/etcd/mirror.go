@@ -27,22 +27,53 @@ type mirror struct {
 	// latest is the latest change that was read.
 	latest  seenChange
 	lookups engine.PendingLookups
+	// readSignal is set when there are unread keys.
+	readSignal engine.Signal
 }
 
 func newMirror(s *state, own string, log logr.Logger) *mirror {
 	return &mirror{
-		own: own, state: s, lookups: engine.PendingLookups{},
+		own: own, state: s, lookups: engine.PendingLookups{}, readSignal: engine.NewSignal(),
 		problem: engine.NewProblem(log, "Failed to read from etcd, retrying", "Reading from etcd works again", nil),
 	}
 }
 
 // want makes the exports of a key be read that were ignored, if services are imported into its namespace now.
 func (m *mirror) want(key mcs.Key) {
-	if m.state.isWanted == nil || m.state.isWanted(key.Namespace) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.state.want(key)
+	if m.state.isWanted != nil && !m.state.isWanted(key.Namespace) {
+		return
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state.want(key) {
+		m.readSignal.Set()
+	}
+}
+
+// unread returns up to limit unread keys and the revision of the mirror. It sets readSignal if there are any.
+func (m *mirror) unread(limit int) (keys []string, revision int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key := range m.state.unread {
+		if keys = append(keys, key); len(keys) == limit {
+			break
+		}
+	}
+	if len(keys) > 0 {
+		m.readSignal.Set()
+	}
+	return keys, m.state.revision
+}
+
+// applyRead applies the values of unread keys, which were read at the revision of the mirror.
+func (m *mirror) applyRead(keys []string, pairs []pair, revision int64) update {
+	u, _ := m.apply(pairs, revision)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, key := range keys {
+		delete(m.state.unread, key)
+	}
+	return u
 }
 
 // lookup returns the view of key without the status of the own export.

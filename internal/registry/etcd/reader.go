@@ -125,8 +125,9 @@ func (r *reader) checkHistory(ctx context.Context) error {
 // watch applies changes until the watch fails.
 func (r *reader) watch(ctx context.Context) error {
 	r.behind, r.answeredAt = 0, time.Time{}
-	from := r.mirror.revision()
-	return r.store.watch(ctx, from, r.cfg.PollInterval, r.timings.silence, func(changes []pair, revision int64) error {
+	_, from := r.mirror.unread(1) // the previous watch may have ended before all were read
+	w := watch{revision: from, interval: r.cfg.PollInterval, silence: r.timings.silence, signal: r.mirror.readSignal, read: r.readUnread}
+	w.apply = func(changes []pair, revision int64) error {
 		if err := r.checkHistory(ctx); err != nil {
 			return err
 		}
@@ -144,7 +145,26 @@ func (r *reader) watch(ctx context.Context) error {
 			return errNewKey
 		}
 		return nil
-	})
+	}
+	return r.store.watch(ctx, w)
+}
+
+// readUnread reads exports that were ignored and are wanted now. It reads them as of the revision of the mirror, so that they do not come before or
+// after other changes.
+func (r *reader) readUnread(ctx context.Context) error {
+	keys, revision := r.mirror.unread(pageKeys)
+	if len(keys) == 0 {
+		return nil
+	}
+	pairs, err := r.store.read(ctx, keys, revision)
+	switch {
+	case errors.Is(err, rpctypes.ErrFutureRev):
+		return errBehind
+	case err != nil:
+		return err
+	}
+	r.publish(r.mirror.applyRead(keys, pairs, revision))
+	return nil
 }
 
 // publish logs and counts an update of the mirror, and informs the writer and the user of the registry.

@@ -63,6 +63,8 @@ type state struct {
 	isWanted func(namespace string) bool
 	// decoding has an element for each export that is being decompressed or decoded.
 	decoding chan struct{}
+	// unread are the keys of exports that were ignored and are wanted now.
+	unread map[string]struct{}
 	// relistedAt is when a list was requested because there was room in a budget again.
 	relistedAt time.Time
 }
@@ -163,6 +165,7 @@ func newState(cfg stateConfig) *state {
 	return &state{
 		layout: cfg.layout, clusterSetID: cfg.clusterSetID, own: cfg.own, name: cfg.name, keyring: cfg.keyring, self: cfg.self,
 		ledger: cfg.ledger, isWanted: cfg.isWanted, decoding: make(chan struct{}, decoders),
+		unread:   map[string]struct{}{},
 		clusters: map[string]*cluster{}, liveness: registry.NewLiveness(cfg.own, cfg.staleAfter),
 	}
 }
@@ -183,6 +186,7 @@ func (s *state) replace(now time.Time, list []pair, revision int64, changed engi
 		}
 	}
 	s.apply(now, list, changed)
+	clear(s.unread)
 	s.synced, s.relist, s.revision = true, false, revision
 	return rewound
 }

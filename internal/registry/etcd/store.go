@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // store makes the requests of one cluster to etcd. It decides nothing.
@@ -91,20 +92,55 @@ func fromKV(kv *mvccpb.KeyValue, deleted bool) pair {
 	return pair{key: string(kv.Key), value: kv.Value, revision: kv.ModRevision, created: kv.CreateRevision, lease: kv.Lease, deleted: deleted}
 }
 
-// watch calls apply with every change after revision, in order, and with the revision of each answer of etcd, until something
-// fails. An answer without changes has a revision up to which apply was called with all changes, or one before revision if etcd was
-// set back. watch requests an answer in each interval, and fails when there is none for the time of silence.
-func (s *store) watch(ctx context.Context, revision int64, interval, silence time.Duration, apply func([]pair, int64) error) error {
+// read reads keys as of a revision, in one request. Those that do not exist are not in the result.
+func (s *store) read(ctx context.Context, keys []string, revision int64) ([]pair, error) {
+	ops := make([]clientv3.Op, len(keys))
+	for i, key := range keys {
+		ops[i] = clientv3.OpGet(key, clientv3.WithRev(revision))
+	}
+	var answer *clientv3.TxnResponse
+	err := s.client.call(ctx, "read", func(ctx context.Context, c *clientv3.Client) (err error) {
+		answer, err = c.Txn(ctx).Then(ops...).Commit()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading %d exports: %w", len(keys), err)
+	}
+	var pairs []pair
+	for _, r := range answer.Responses {
+		for _, kv := range r.GetResponseRange().Kvs {
+			pairs = append(pairs, fromKV(kv, false))
+		}
+	}
+	return pairs, nil
+}
+
+// watch configures store.watch.
+type watch struct {
+	// revision is the one after which changes are watched. interval is the time between two requests for an answer, silence how long there may be
+	// none.
+	revision          int64
+	interval, silence time.Duration
+	// apply is called with the changes, in order, and with the revision of each answer. read is called between two answers when signal is set.
+	apply  func(changes []pair, revision int64) error
+	signal engine.Signal
+	read   func(context.Context) error
+}
+
+// watch calls w.apply with every change after w.revision, in order, and with the revision of each answer of etcd, until something
+// fails. An answer without changes has a revision up to which apply was called with all changes, or one before w.revision if etcd was
+// set back.
+func (s *store) watch(ctx context.Context, w watch) error {
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
-	dead := time.AfterFunc(silence, func() { cancel(context.DeadlineExceeded) })
+	dead := time.AfterFunc(w.silence, func() { cancel(context.DeadlineExceeded) })
 	defer dead.Stop()
 	c, err := s.client.connection(ctx)
 	if err != nil {
 		return withAdvice(err)
 	}
 	go func() {
-		for ticker := time.NewTicker(interval); ; {
+		for ticker := time.NewTicker(w.interval); ; {
 			select {
 			case <-ticker.C:
 				_ = c.RequestProgress(ctx) // the watch reports errors
@@ -114,26 +150,40 @@ func (s *store) watch(ctx context.Context, revision int64, interval, silence tim
 			}
 		}
 	}()
-	for answer := range c.Watch(ctx, s.layout.root, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithCreatedNotify(),
-		clientv3.WithProgressNotify(), clientv3.WithFragment()) {
-		if err := answer.Err(); err != nil {
-			s.client.handleAuthFailure(c, err)
-			return withAdvice(err)
+	answers := c.Watch(ctx, s.layout.root, clientv3.WithPrefix(), clientv3.WithRev(w.revision+1), clientv3.WithCreatedNotify(),
+		clientv3.WithProgressNotify(), clientv3.WithFragment())
+	for {
+		select {
+		case <-w.signal:
+			err = w.read(ctx)
+		case answer, ok := <-answers:
+			if !ok {
+				return withAdvice(context.Cause(ctx))
+			}
+			if err := answer.Err(); err != nil {
+				s.client.handleAuthFailure(c, err)
+				return withAdvice(err)
+			}
+			dead.Reset(w.silence)
+			err = w.apply(changesIn(answer, w.revision))
 		}
-		dead.Reset(silence)
-		changes := make([]pair, len(answer.Events))
-		for i, event := range answer.Events {
-			changes[i] = fromKV(event.Kv, event.Type == mvccpb.Event_DELETE)
-		}
-		current := answer.Header.GetRevision()
-		if answer.Created {
-			current = min(current, revision) // the changes since revision follow
-		}
-		if err := apply(changes, current); err != nil {
+		if err != nil {
 			return err
 		}
 	}
-	return withAdvice(context.Cause(ctx))
+}
+
+// changesIn returns the changes in an answer of a watch after revision, and the revision up to which they are all there.
+func changesIn(answer clientv3.WatchResponse, revision int64) (changes []pair, current int64) {
+	changes = make([]pair, len(answer.Events))
+	for i, event := range answer.Events {
+		changes[i] = fromKV(event.Kv, event.Type == mvccpb.Event_DELETE)
+	}
+	current = answer.Header.GetRevision()
+	if answer.Created {
+		current = min(current, revision) // the changes since revision follow
+	}
+	return changes, current
 }
 
 // hasChange reports whether etcd has a change that was read from it. It is true too if the change was compacted.

@@ -22,7 +22,7 @@ func TestWatch_RevisionIsNotAheadOfChanges(t *testing.T) {
 	}
 	errDone := errors.New("all changes were read")
 	seen := 0
-	err = st.watch(t.Context(), before, time.Second, 10*time.Second, func(pairs []pair, revision int64) error {
+	err = st.watch(t.Context(), watch{revision: before, interval: time.Second, silence: 10 * time.Second, apply: func(pairs []pair, revision int64) error {
 		seen += len(pairs)
 		if len(pairs) == 0 && seen < changes && revision > before {
 			t.Errorf("revision %d after %d of %d changes since %d", revision, seen, changes, before)
@@ -31,7 +31,7 @@ func TestWatch_RevisionIsNotAheadOfChanges(t *testing.T) {
 			return errDone
 		}
 		return nil
-	})
+	}})
 	if !errors.Is(err, errDone) {
 		t.Errorf("watching: %v", err)
 	}
