@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/redact"
 )
 
@@ -114,7 +115,7 @@ func Default() Options {
 		PeerNotifications: PeerNotifications{Enabled: true, Bind: ":8479"},
 		AWS:               AWS{InstancesPerNamespace: 2000},
 		AWSRates:          Rates{},
-		Etcd:              Etcd{Prefix: "/mcs"},
+		Etcd:              Etcd{Prefix: names.EtcdPrefix},
 		Migration:         Migration{PollInterval: 5 * time.Second},
 		// Deleting and applying CRDs or ClusterProperties again takes seconds, a failed GitOps sync minutes.
 		Membership: Membership{LeaveAfter: 5 * time.Minute},
@@ -133,7 +134,7 @@ func Default() Options {
 			Concurrency: 24,
 		},
 		Election: Election{Enabled: true},
-		Serving:  Serving{Metrics: ":8080", MetricsSecure: true, Probes: ":8081", Status: "127.0.0.1:8082"},
+		Serving:  Serving{Metrics: ":8080", MetricsSecure: true, Probes: ":8081", Status: fmt.Sprintf("127.0.0.1:%d", names.StatusPort)},
 		Log:      Log{Level: "info", Format: "json"},
 	}
 }

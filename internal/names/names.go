@@ -26,6 +26,10 @@ const (
 	CloudMapLocal = "cloudmap-local"
 	// CoreDNSRole names the ClusterRole that allows CoreDNS to read ServiceImports.
 	CoreDNSRole = "cloud-map-mcs-coredns"
+	// EtcdPrefix begins the keys of all clustersets in etcd, unless --etcd-prefix is another prefix.
+	EtcdPrefix = "/mcs"
+	// StatusPort is the port of the status endpoint, unless --status-bind-address has another one.
+	StatusPort = 8082
 	// DryRunPrefix begins the generated names of Services that are only created in dry runs.
 	DryRunPrefix = "cloud-map-mcs-dry-run-"
 )

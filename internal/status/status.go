@@ -11,11 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 )
 
-// DefaultPort is the port of the status endpoint without --status-bind-address, and PortName its name in the pod.
-const (
-	DefaultPort = 8082
-	PortName    = "status"
-)
+// PortName is the name of the endpoint's port in the pod.
+const PortName = "status"
 
 // Status is the state of one replica of the controller. Only the leader reads the registry.
 type Status struct {

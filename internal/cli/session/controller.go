@@ -45,7 +45,7 @@ func QueryController[T any](ctx context.Context, s *Session, k *Cluster, path st
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	var body []byte
-	err = k.ForwardPort(ctx, pod, ContainerPort(pod, status.PortName, status.DefaultPort), func(conn io.ReadWriter) error {
+	err = k.ForwardPort(ctx, pod, ContainerPort(pod, status.PortName, names.StatusPort), func(conn io.ReadWriter) error {
 		body, err = httpGet(ctx, conn, path)
 		return err
 	})

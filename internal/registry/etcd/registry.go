@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
@@ -24,7 +25,7 @@ type Config struct {
 	Identity mcs.Identity
 	// Version is the version of this controller, shown to the other clusters.
 	Version string
-	// Prefix is the prefix of the keys of all clustersets; "" is /mcs.
+	// Prefix is the prefix of the keys of all clustersets; "" is names.EtcdPrefix.
 	Prefix string
 	// PollInterval is the time between two progress requests, which check that the watch works. HeartbeatInterval is the time
 	// between two heartbeats; the lease lasts for three of them. StaleAfter is how long a cluster may go without a heartbeat
@@ -45,9 +46,6 @@ type Config struct {
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 }
-
-// DefaultPrefix is the default of Config.Prefix.
-const DefaultPrefix = "/mcs"
 
 // timings are the intervals that only tests change.
 type timings struct {
@@ -106,7 +104,7 @@ func newRegistry(client *Client, cfg Config, timings timings) (*Registry, error)
 	}
 	store := &store{
 		client: client, id: cfg.Identity.ClusterID,
-		limits: cfg.Ledger.Limits(), layout: newLayout(cmp.Or(cfg.Prefix, DefaultPrefix), cfg.Identity.ClusterSetID),
+		limits: cfg.Ledger.Limits(), layout: newLayout(cmp.Or(cfg.Prefix, names.EtcdPrefix), cfg.Identity.ClusterSetID),
 	}
 	mirror := newMirror(newState(stateConfig{
 		layout: store.layout, clusterSetID: cfg.Identity.ClusterSetID, own: store.id, name: client.cfg.Name, keyring: cfg.Keyring,
