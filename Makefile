@@ -62,7 +62,7 @@ DOWN := || { code=$$?; $(if $(KEEP),,$(CURDIR)/bin/testbed down;) exit $$code; }
 .PHONY: e2e
 e2e: build bin/helm bin/promtool ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
-	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -timeout 10m . $(DOWN))
+	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -timeout 10m . ./netpolicy $(DOWN))
 	$(if $(RUN),,E2E=1 go test -count=1 -timeout 5m ./test/clusterset $(DOWN))
 	E2E=1 go test -count=1 -timeout $(if $(E2E_ALL),90m,40m) -parallel 6 -v ./test/e2e $(if $(RUN),-run '$(RUN)') $(DOWN)
 	$(if $(RUN)$(REGISTRY),,E2E=1 REGISTRY=etcd go test -count=1 -timeout $(if $(E2E_ALL),90m,20m) -parallel 6 -v ./test/e2e -run '$(ON_ETCD)' $(DOWN))

@@ -46,7 +46,7 @@ Results go to standard output, progress to standard error.`,
 	flags.StringVar(&t.CacheDir, "cache-dir", os.Getenv("TESTBED_CACHE"), "where built programs and images are kept (TESTBED_CACHE; default below the user's cache directory)")
 	flags.StringVar(&t.Source, "source", os.Getenv("TESTBED_SOURCE"), "the testbed's sources (TESTBED_SOURCE; default: found from the working directory)")
 	cmd.AddCommand(upCommand(t), downCommand(t), statusCommand(t), kubeconfigCommand(t), loadImageCommand(t), buildCommand(t),
-		assetsCommand(t), kubectlCommand(t), execCommand(t), runCommand(t))
+		assetsCommand(t), kubectlCommand(t), execCommand(t), runCommand(t), enforceCommand(t))
 	return cmd
 }
 
@@ -279,6 +279,18 @@ func runCommand(t *testbed.Testbed) *cobra.Command {
 				return err
 			}
 			return replaceBy(args)
+		},
+	}
+}
+
+func enforceCommand(t *testbed.Testbed) *cobra.Command {
+	return &cobra.Command{
+		Use:     "enforce",
+		Short:   "Enforce the NetworkPolicies of all clusters until it is interrupted (root)",
+		Example: "  testbed run -- testbed enforce",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return t.EnforcePolicies(cmd.Context(), func() { fmt.Fprintln(cmd.OutOrStdout(), "enforcing NetworkPolicies") })
 		},
 	}
 }
