@@ -79,6 +79,7 @@ func TestRun_BudgetsOverCloudMap(t *testing.T) {
 		}
 		return fmt.Errorf("no import waits: %w", err)
 	})
+	b.event(t, second, "OverBudget")
 	b.notImported(t, second)
 	a.delete(t, controllertest.ServiceExport(first))
 	b.notImported(t, first)

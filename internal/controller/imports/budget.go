@@ -18,6 +18,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
+// maxBudgetEvents is the number of imports of a namespace that wait and have an event.
+const maxBudgetEvents = 5
+
 // namespaceBudget bounds the imports of each namespace. Imports that exist stay; new ones wait for room, the oldest first.
 type namespaceBudget struct {
 	// limit is the number of imports of a namespace; 0 is no limit.
@@ -57,27 +60,30 @@ func (b *namespaceBudget) ensureListed(ctx context.Context, reader client.Reader
 	return nil
 }
 
-// admit reports whether an import may exist: it does, or there is room besides those that wait and whose oldest export is older. isNew is true if
-// it has to wait and did not wait before.
-func (b *namespaceBudget) admit(key mcs.Key, exists bool, created time.Time) (admitted, isNew bool) {
+// admit reports whether an import may exist: it does, or there is room besides those that wait and whose oldest export is older. If it has to
+// wait and did not wait before, rank is the number of those that wait, else 0.
+func (b *namespaceBudget) admit(key mcs.Key, exists bool, created time.Time) (admitted bool, rank int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	imports := b.imports[key.Namespace]
 	if imports == nil {
-		return true, false // without a limit none is listed
+		return true, 0 // without a limit none is listed
 	}
 	_, isCounted := imports[key]
 	if exists || isCounted || b.isNext(key, created) {
 		imports[key] = struct{}{}
 		delete(b.waiting[key.Namespace], key)
-		return true, false
+		return true, 0
 	}
 	if b.waiting[key.Namespace] == nil {
 		b.waiting[key.Namespace] = map[mcs.Key]time.Time{}
 	}
 	_, waited := b.waiting[key.Namespace][key]
 	b.waiting[key.Namespace][key] = created
-	return false, !waited
+	if waited {
+		return false, 0
+	}
+	return false, len(b.waiting[key.Namespace])
 }
 
 // isNext reports whether there is room for a new import. The caller holds b.mu.
@@ -95,7 +101,11 @@ func (b *namespaceBudget) isNext(key mcs.Key, created time.Time) bool {
 	return before < free
 }
 
+// compareWaiting sorts imports by the creation time of their oldest export; one without a time comes last.
 func compareWaiting(a mcs.Key, since time.Time, b mcs.Key, created time.Time) int {
+	if since.IsZero() != created.IsZero() {
+		return -since.Compare(created)
+	}
 	return cmp.Or(since.Compare(created), strings.Compare(a.Name, b.Name))
 }
 
@@ -165,21 +175,25 @@ func (r *Controller) limitImports(ctx context.Context, f importFacts, d importDe
 	if d.verdict != verdictApply {
 		return d, nil
 	}
-	admitted, isNew := r.budget.admit(f.key, f.isOwn(), oldest(d.exports))
+	admitted, rank := r.budget.admit(f.key, f.isOwn(), oldest(d.exports))
 	if admitted {
 		return d, nil
 	}
-	if isNew {
-		log.FromContext(ctx).Info("Service not imported", "reason", fmt.Sprintf("the namespace has the %d imports of --budget-namespace-imports", r.budget.limit))
+	if rank > 0 {
+		reason := fmt.Sprintf("the namespace has the %d imports of --budget-namespace-imports", r.budget.limit)
+		log.FromContext(ctx).Info("Service not imported", "reason", reason)
+		if rank <= maxBudgetEvents {
+			r.events.Publish(kube.ImportOverBudget(f.key, "service "+f.key.Name+" is not imported: "+reason+"; it is imported when another import ends"))
+		}
 	}
 	d.verdict = verdictNone
 	return d, nil
 }
 
-// oldest returns the creation time of the oldest export.
+// oldest returns the creation time of the oldest export, zero if none has one.
 func oldest(exports []mcs.Export) (created time.Time) {
 	for _, exp := range exports {
-		if created.IsZero() || exp.Created.Before(created) {
+		if !exp.Created.IsZero() && (created.IsZero() || exp.Created.Before(created)) {
 			created = exp.Created
 		}
 	}

@@ -3,14 +3,17 @@ package imports
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
@@ -60,5 +63,54 @@ func TestNamespaceBudget(t *testing.T) {
 	}
 	if admitted, _ := newNamespaceBudget(0).admit(key(1), false, at(0)); !admitted {
 		t.Error("an import is refused without a limit")
+	}
+}
+
+// TestNamespaceBudget_UnknownCreationTimeIsLast: an export without a creation time does not come before those with one.
+func TestNamespaceBudget_UnknownCreationTimeIsLast(t *testing.T) {
+	known := mcs.Export{Created: time.Unix(1_790_000_000, 0)}
+	for name, tt := range map[string]struct {
+		exports []mcs.Export
+		want    time.Time
+	}{
+		"one known":            {[]mcs.Export{known}, known.Created},
+		"one unknown":          {[]mcs.Export{{}}, time.Time{}},
+		"unknown after known":  {[]mcs.Export{known, {}}, known.Created},
+		"unknown before known": {[]mcs.Export{{}, known}, known.Created},
+	} {
+		if got := oldest(tt.exports); !got.Equal(tt.want) {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+	unknown, younger := mcs.Key{Namespace: "n", Name: "a"}, mcs.Key{Namespace: "n", Name: "b"}
+	b := newNamespaceBudget(1)
+	b.imports["n"] = map[mcs.Key]struct{}{{Namespace: "n", Name: "first"}: {}}
+	b.admit(unknown, false, time.Time{})
+	b.admit(younger, false, known.Created)
+	if next := b.release(mcs.Key{Namespace: "n", Name: "first"}); !slices.Equal(next, []mcs.Key{younger}) {
+		t.Errorf("%v have room, want %v", next, younger)
+	}
+}
+
+// TestLimitImports_RecordsEvents: the first imports of a namespace that wait have an event in it, once.
+func TestLimitImports_RecordsEvents(t *testing.T) {
+	recorder := events.NewFakeRecorder(100)
+	r := &Controller{
+		client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).Build(), budget: newNamespaceBudget(1), events: kube.EventRecorder{Recorder: recorder},
+	}
+	for range 2 {
+		for i := range maxBudgetEvents + 3 {
+			f := importFacts{key: mcs.Key{Namespace: "n", Name: fmt.Sprint("svc-", i)}, namespace: true}
+			d, err := r.limitImports(t.Context(), f, importDecision{verdict: verdictApply, exports: []mcs.Export{{Created: time.Unix(1_790_000_000+int64(i), 0)}}})
+			if err != nil || (d.verdict == verdictApply) != (i == 0) {
+				t.Errorf("service %d: verdict %v, %v", i, d.verdict, err)
+			}
+		}
+	}
+	if n := len(recorder.Events); n != maxBudgetEvents {
+		t.Fatalf("%d events, want %d", n, maxBudgetEvents)
+	}
+	if got := <-recorder.Events; !strings.Contains(got, "Warning OverBudget service svc-1 is not imported: the namespace has the 1 imports of --budget-namespace-imports") {
+		t.Errorf("event %q", got)
 	}
 }

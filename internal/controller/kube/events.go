@@ -5,6 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 // Reasons of events beside those of conditions. docs/reference/conditions.md lists them.
@@ -13,7 +16,7 @@ const (
 	reasonPartlyExported = "PartlyExported"
 	// reasonInstancesOmitted: endpoints are exported, but not all of them as Cloud Map instances.
 	reasonInstancesOmitted = "InstancesOmitted"
-	// reasonOverBudget: clusters with this cluster's budgets do not import the export as it is.
+	// reasonOverBudget: clusters with this cluster's budgets do not import the export as it is, or this cluster does not import a service.
 	reasonOverBudget = "OverBudget"
 	// reasonNotManaged: an object with a name that the import needs was not created by this controller.
 	reasonNotManaged = "NotManaged"
@@ -54,6 +57,16 @@ func InstancesOmitted(exp client.Object, message string) Event {
 // OverBudget warns about an export that exceeds this cluster's budgets.
 func OverBudget(exp client.Object, message string) Event {
 	return Event{exp, corev1.EventTypeWarning, reasonOverBudget, message}
+}
+
+// ImportOverBudget warns about a service that is not imported because its namespace has too many imports. The event is in the namespace, about
+// the ServiceImport that does not exist.
+func ImportOverBudget(key mcs.Key, message string) Event {
+	imp := &mcsv1beta1.ServiceImport{
+		TypeMeta:   metav1.TypeMeta{APIVersion: mcsv1beta1.GroupVersion.String(), Kind: "ServiceImport"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
+	}
+	return Event{imp, corev1.EventTypeWarning, reasonOverBudget, message}
 }
 
 // ConditionNeedsAction warns about a condition of a ServiceExport that the user must act upon.
