@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // leaver removes everything of this cluster from the registry. It runs after reader and writer have ended.
@@ -40,7 +41,8 @@ func (r *leaver) leave(ctx context.Context) error {
 	mine := r.state.Claim() != state.Observing
 	if !mine {
 		// The records under this ID belong to another cluster or to a previous process.
-		err := r.retry(ctx, func() (err error) { mine, err = r.adoptAbandoned(ctx); return err })
+		began := time.Now()
+		err := r.retry(ctx, func() (err error) { mine, err = r.adoptAbandoned(ctx, time.Since(began)); return err })
 		if err != nil || !mine {
 			return err
 		}
@@ -126,14 +128,21 @@ func (r *leaver) removePages(ctx context.Context, place controlPlace) error {
 	return nil
 }
 
+// errNoNamespace is a namespace that AWS Cloud Map does not show.
+var errNoNamespace = errors.New("AWS Cloud Map does not show the clusterset's namespace")
+
 // adoptAbandoned reports whether the records under this identity were left by a previous process of this cluster, and adopts them for removal.
-// They were not if the record keeps changing: a clone of the cluster has the same UID.
-func (r *leaver) adoptAbandoned(ctx context.Context) (bool, error) {
+// They were not if the record keeps changing: a clone of the cluster has the same UID. A member says farewell also if another user has deleted its record or
+// the namespace, which the other clusters create again: they know the member.
+func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (bool, error) {
 	namespaces, err := r.client.ListNamespaces(ctx)
 	if err != nil {
 		return false, err
 	}
 	in, ok := namespaces[r.control.namespaceName()]
+	if !ok && !r.cfg.Joined.IsZero() && leaving < r.cfg.StaleAfter/2 {
+		return false, errNoNamespace
+	}
 	if !ok {
 		return false, nil
 	}
@@ -145,7 +154,9 @@ func (r *leaver) adoptAbandoned(ctx context.Context) (bool, error) {
 		case err != nil:
 			return false, err
 		case shown == nil, !shown.IsOf(r.cfg.Identity), !slices.Contains(r.cfg.Signer.Keys(), shown.Key):
-			return false, nil
+			if r.cfg.Joined.IsZero() || shown != nil && r.isEarlierOwner(shown.Key) {
+				return false, nil
+			}
 		case shown.Farewell:
 			return r.resumeLeave(ctx, in, *shown)
 		case last == nil:
@@ -164,8 +175,18 @@ func (r *leaver) adoptAbandoned(ctx context.Context) (bool, error) {
 		case <-time.After(r.cfg.PollInterval):
 		}
 	}
+	if last == nil {
+		id := r.cfg.Identity
+		last = &format.Member{ClusterID: id.ClusterID, ClusterSetID: id.ClusterSetID, UID: id.UID, Version: r.cfg.Version, Joined: r.cfg.Joined}
+	}
 	r.state.Writes.AdoptRecord(*last)
 	return true, nil
+}
+
+// isEarlierOwner reports whether a key is that of the cluster that had this ID before, and has it again.
+func (r *leaver) isEarlierOwner(key trust.Key) bool {
+	pin, ok := r.cfg.Keyring.Pin(r.cfg.Identity.ClusterID)
+	return ok && pin.Key == key && !pin.Left
 }
 
 // resumeLeave adopts the farewell of a previous process if that has not removed everything.

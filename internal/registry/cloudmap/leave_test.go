@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // TestLeave_LastClusterWaitsForReaders lets the last cluster of a clusterset leave while another clusterset's cluster only reads its registry: the
@@ -32,4 +33,36 @@ func TestLeave_LastClusterWaitsForReaders(t *testing.T) {
 		}
 		reader.kill()
 	})
+}
+
+// TestLeave_SaysFarewellWithoutRecords has another user delete the record of a cluster, or everything, before a process that has not joined leaves: the other
+// cluster knows the exports, and they end by the farewell only.
+func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
+	warmUp(t)
+	for name, fault := range map[string]func(*vandal){
+		"record deleted":    func(v *vandal) { v.drop(format.MembersService, "cls1") },
+		"namespace deleted": func(v *vandal) { v.deleteAll(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				joined := time.Now()
+				leaving, other := w.begin(cls1, nil), w.begin(cls2, nil)
+				exp := webExport("cls1", 0, 1)
+				publish(t, leaving.Registry, exp)
+				w.until(time.Minute, "it is known", sees(t, other.Registry, exp))
+				leaving.kill()
+				fault(&vandal{world: w})
+				leaving = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
+				if err := leaving.end(registry.ErrLeave); err != nil {
+					t.Fatal(err)
+				}
+				w.until(30*time.Second, "the other cluster has read the farewell", func() bool {
+					view, ok := viewOf(t, other.Registry, exp.Key, "cls1")
+					return ok && len(view.Exports)+len(view.Unknown)+len(view.Unseen) == 0
+				})
+				other.kill()
+			})
+		})
+	}
 }
