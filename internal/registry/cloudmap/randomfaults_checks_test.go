@@ -98,30 +98,18 @@ func (tr *trial) check() {
 			continue
 		}
 		for k := range allKeys {
-			a.views[k].View, a.views[k].ok = viewOf(tr.t, a.life.Registry, webKey(k), a.others()...)
+			a.read(k)
 		}
-		a.noteSolid()
 		for _, other := range tr.clusters {
 			if other != a {
 				a.checkViewOf(other)
 			}
 		}
 		a.checkStale()
+		a.writeImports()
 	}
 	tr.checkOutage()
 	tr.checkMerges()
-}
-
-// noteSolid notes which exports the registry has shown.
-func (a *actor) noteSolid() {
-	for k := range allKeys {
-		view := a.views[k]
-		last := len(a.memories[k]) - 1
-		// The registry says Exported of the previous process's export until it is asked for another.
-		if view.ok && view.Local.State == registry.Exported && a.wanted(k) != nil && a.solid[k].index != last && a.reported(k) {
-			a.solid[k] = sight{index: last, at: time.Now()}
-		}
-	}
 }
 
 // reported reports whether the controller has published what its user wants of a key.
@@ -148,14 +136,15 @@ func (a *actor) checkViewOf(other *actor) {
 			}
 			continue
 		}
-		index := other.find(k, exp, other.floor(k, last[k].index))
-		if index < 0 && exp == nil && last[k].at.Before(a.life.began) && a.hadNone(other, k) {
-			continue // it has not read the cluster's return yet: nothing that was imported ends
+		if exp == nil && last[k].at.Before(a.life.began) && !a.imported(k, id) {
+			continue // it may not have read the export yet: nothing that was imported ends
 		}
+		index := other.find(k, exp, other.floor(k, last[k].index))
 		if index < 0 {
 			a.trial.fail("%s sees %s's export %d as %s, after version %d of %v", a.identity.ClusterID, id, k, describe(exportOf(view.View, id)), last[k].index, len(other.memories[k])-1)
 			continue
 		}
+		a.trial.lastSeen[a.number][k][id] = index
 		if index != last[k].index {
 			a.trial.history.Logf("%s sees %s's export %d as %s, number %d", a.identity.ClusterID, id, k, describe(exp), index)
 			last[k] = sight{index, time.Now()}
@@ -163,10 +152,29 @@ func (a *actor) checkViewOf(other *actor) {
 	}
 }
 
-// hadNone reports whether the process before this one saw last that the other cluster does not export k.
-func (a *actor) hadNone(other *actor, k int) bool {
-	seen := a.before[other.identity.ClusterID]
-	return seen == nil || other.memories[k][seen[k].index].exp == nil
+// imported reports whether the cluster's ServiceImport of k names another cluster before this step.
+func (a *actor) imported(k int, id string) bool { return a.trial.imports[a.number][k][id] }
+
+// read looks k up as the import reconciler does.
+func (a *actor) read(k int) {
+	named := a.trial.imports[a.number][k]
+	ids := slices.DeleteFunc(slices.Sorted(maps.Keys(named)), func(id string) bool { return id == a.identity.ClusterID })
+	a.views[k].View, a.views[k].ok = viewOf(a.trial.t, a.life.Registry, webKey(k), ids...)
+}
+
+// writeImports keeps which clusters the ServiceImports name after this step.
+func (a *actor) writeImports() {
+	for k := range allKeys {
+		view, named := a.views[k], a.trial.imports[a.number][k]
+		for id := range named {
+			if view.ok && !slices.Contains(view.Unknown, id) && !slices.Contains(view.Unseen, id) && id != a.identity.ClusterID {
+				delete(named, id)
+			}
+		}
+		for _, exp := range view.Exports {
+			named[exp.Cluster] = true
+		}
+	}
 }
 
 // contest is how long a clone and the original may both write until the later process has seen the earlier one, and the original has written its pages
@@ -206,16 +214,6 @@ func (a *actor) find(k int, exp *mcs.Export, index int) int {
 		}
 	}
 	return -1
-}
-
-// others returns the IDs of the other clusters: each may be named in a ServiceImport of this one.
-func (a *actor) others() (ids []string) {
-	for _, other := range a.trial.clusters {
-		if other != a {
-			ids = append(ids, other.identity.ClusterID)
-		}
-	}
-	return ids
 }
 
 // checkStale checks that no cluster comes to be taken for dead who is not: promise 4.
@@ -380,6 +378,7 @@ func (tr *trial) calm() {
 		for _, a := range tr.clusters {
 			a.work()
 			a.continueRename()
+			a.finishLeaving()
 		}
 		tr.check()
 		if tr.t.Failed() {
@@ -410,13 +409,13 @@ func (tr *trial) forgetRetired() {
 			if a.life == nil || !other.isFarewellLost {
 				continue
 			}
-			view := a.views[0]
-			if id := other.identity.ClusterID; slices.Contains(view.Unseen, id) || slices.ContainsFunc(a.views[:], func(v known) bool { return exportOf(v.View, id) != nil }) {
+			id := other.identity.ClusterID
+			if slices.ContainsFunc(a.views[:], func(v known) bool { return slices.Contains(v.Unseen, id) || exportOf(v.View, id) != nil }) {
 				tr.tally.Add("forgotten", 1)
 				tr.history.Logf("%s forgets %s", a.identity.ClusterID, id)
 				a.life.Forget(id)
 				for k := range allKeys {
-					a.views[k].View, a.views[k].ok = viewOf(tr.t, a.life.Registry, webKey(k), a.others()...)
+					a.read(k)
 				}
 			}
 		}

@@ -33,6 +33,7 @@ func (tr *trial) vandalise() {
 		tr.deleteOne(admin, s[format.CatalogName(victim)])
 	case 1: // a record is deleted
 		_ = admin.DeregisterInstance(ctx, s[format.MembersService].ID, victim)
+		tr.noteEndedFarewell(s[format.MembersService], api.Instance{ID: victim})
 	case 2: // garbage
 		attrs := (&format.Member{ClusterID: garbageCluster, ClusterSetID: "set1", UID: "uid-garbage", Joined: time.Now(), Generation: 1}).Instance(signerOf("uid-garbage")).Attributes
 		attrs[[]string{format.AttrPages, format.AttrFormat, format.AttrGeneration, format.AttrUID}[tr.rnd.IntN(4)]] = []string{"", "99.0", "00.AAAAAAAAAAA", "%"}[tr.rnd.IntN(4)]

@@ -54,17 +54,10 @@ func (tr *trial) allOperations() []operation {
 	}
 }
 
-// violating are the operations after which a cluster may see what the exporting cluster did not sign last (docs/reliability.md). They are left out until the
-// cause is mended.
-var violating = []string{"restored", "renamed", "record replayed", "page replayed", "copy replayed"}
-
-// chosenOperations are the operations that the environment variable FAULTS_OPERATIONS names, separated by commas; without it all but the violating ones.
+// chosenOperations are the operations that the environment variable FAULTS_OPERATIONS names, separated by commas; without it all.
 func (tr *trial) chosenOperations() []operation {
 	names, isSet := os.LookupEnv("FAULTS_OPERATIONS")
-	if !isSet {
-		return slices.DeleteFunc(tr.allOperations(), func(o operation) bool { return slices.Contains(violating, o.name) })
-	}
-	return slices.DeleteFunc(tr.allOperations(), func(o operation) bool { return !slices.Contains(strings.Split(names, ","), o.name) })
+	return slices.DeleteFunc(tr.allOperations(), func(o operation) bool { return isSet && !slices.Contains(strings.Split(names, ","), o.name) })
 }
 
 // operate does one of the operations at one of twenty steps, and goes on with those that take a while.
@@ -106,13 +99,12 @@ func (tr *trial) restore() {
 
 // forgetAll is what a new life of the controller knows.
 func (a *actor) forgetAll() {
-	a.before = a.seen
 	a.seen = map[string]*[allKeys]sight{}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.notified = map[mcs.Key]bool{}
+	a.notified, a.toPublish = map[mcs.Key]bool{}, map[mcs.Key]bool{}
 	for k := range allKeys {
-		a.notified[webKey(k)] = true
+		a.notified[webKey(k)], a.toPublish[webKey(k)] = true, true
 	}
 }
 
@@ -126,10 +118,7 @@ func (a *actor) start() {
 		}
 		floor := &[allKeys]sight{}
 		for k := range floor {
-			// What the registry had shown before this life, it must show to it.
-			if s := other.solid[k]; s.index > 0 && now.Sub(s.at) > maxLag {
-				floor[k] = s
-			}
+			floor[k].index = a.trial.lastSeen[a.number][k][other.identity.ClusterID] // nothing goes back
 		}
 		a.seen[other.identity.ClusterID] = floor
 	}
@@ -160,7 +149,7 @@ func (a *actor) asCluster(cfg *Config) {
 
 // takingPart is how clusters of this world take part.
 func (tr *trial) takingPart(cfg *Config) {
-	cfg.InstanceView = tr.shows
+	cfg.InstanceView, cfg.AwaitsAll = tr.shows, true
 	// With the standard one, the last of 16 services has its turn in as many minutes.
 	cfg.times.instanceResync = viewAudit
 	if tr.udp != nil {
@@ -194,13 +183,16 @@ func (a *actor) leave(within time.Duration) error {
 		a.want(now, k, nil)
 	}
 	a.trial.history.Logf("%s leaves", a.identity.ClusterID)
-	a.joinedAt = time.Time{}
 	l := a.life
 	a.die(func() { l.stop(registry.ErrLeave) })
 	// Removing takes its time, and may fail: then what is left is for the next life to remove.
 	timer := time.AfterFunc(within, func() { l.wire.cut.Store(true) })
 	defer timer.Stop()
-	return <-l.ended
+	err := <-l.ended
+	if err == nil {
+		a.joinedAt = time.Time{}
+	}
+	return err
 }
 
 // wish changes what the user wants of one key.
@@ -265,7 +257,6 @@ func (a *actor) want(now time.Time, k int, exp *mcs.Export) {
 	}
 	a.memories[k] = append(a.memories[k], wish{at: now, exp: exp})
 	a.trial.history.Logf("%s's user wants export %d to be %s, number %d", a.identity.ClusterID, k, describe(exp), len(a.memories[k])-1)
-	a.solid[k] = sight{}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.notified[webKey(k)] = true
@@ -290,6 +281,9 @@ func (a *actor) work() {
 		delete(a.notified, key)
 		a.mu.Unlock()
 		a.reconcile(key)
+		if delete(a.toPublish, key); len(a.toPublish) == 0 {
+			a.life.PublishedAll()
+		}
 	}
 }
 
@@ -324,6 +318,7 @@ func (tr *trial) beginTwin() {
 		exp.Annotations = map[string]string{"example.com/version": "twin"}
 		publish(tr.t, tr.twin.Registry, exp)
 	}
+	tr.twin.PublishedAll()
 }
 
 func (tr *trial) endTwin() {
@@ -404,6 +399,7 @@ func (tr *trial) beginClone(a *actor) {
 			tr.t.Error(err)
 		}
 	}
+	a.clone.PublishedAll()
 }
 
 func (a *actor) endClone() {
@@ -426,6 +422,7 @@ func (tr *trial) rename(a *actor) {
 	}
 	if !slices.Contains(tr.clusters, b) {
 		tr.clusters = append(tr.clusters, b)
+		tr.before = nil // there is one cluster more to know of
 	}
 	tr.ids.copyPins(a.identity.ClusterID, b.identity.ClusterID)
 	b.isRetired, b.isFarewellLost = false, false
@@ -480,6 +477,7 @@ func (a *actor) retire() {
 // finishLeaving lets the cluster leave under a former ID, if that has failed so far.
 func (a *actor) finishLeaving() {
 	for a.isLeaving {
+		a.hasJoined = !a.joinedAt.IsZero()
 		a.life = a.trial.begin(a.identity, nil, a.trial.takingPart, a.asCluster)
 		a.life.stop(registry.ErrLeave)
 		a.isLeaving = <-a.life.ended != nil

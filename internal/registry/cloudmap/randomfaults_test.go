@@ -119,6 +119,10 @@ type trial struct {
 	beats         map[string]int64
 	shownBeats    map[string]string
 	beat, resumed map[string]time.Time
+	// imports are the clusters that each machine's ServiceImport of a key names.
+	imports [machines][allKeys]map[string]bool
+	// lastSeen is the last of memories that each machine has seen of each key and cluster, by any process.
+	lastSeen [machines][allKeys]map[string]int
 	// merged is what the clusters knew of each service when the merges were last checked.
 	merged [allKeys][]string
 	// outage is when all clusters lost Cloud Map, zero while they did not; before is what they knew.
@@ -154,20 +158,16 @@ type actor struct {
 	comesBack time.Time
 	// memories are what each export was, of each key, in the order in which the user wanted it.
 	memories [allKeys][]wish
-	// solid is the last of memories that the registry was seen to show, and since when; -1 is none.
-	solid [allKeys]sight
 	// seen is the last of memories that the controller that runs now saw, of each other cluster and key.
 	seen map[string]*[allKeys]sight
-	// before is seen of the process before it.
-	before map[string]*[allKeys]sight
 	// views are what the controller says of each key at this step.
 	views [allKeys]known
 	// stale are the clusters that it takes for dead.
 	stale map[string]bool
 
 	mu sync.Mutex
-	// notified are keys that the controller is to look at.
-	notified map[mcs.Key]bool
+	// notified are keys that the controller is to look at, toPublish those that this process has not reconciled yet.
+	notified, toPublish map[mcs.Key]bool
 }
 
 // wish is what a user wanted of a key: an export, or none.
@@ -216,6 +216,9 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		a, b := tr.newActor(i, id, "uid-"+id), tr.newActor(i, id+"b", "uid-"+id)
 		a.alias, b.alias = b, a
 		tr.machines[i] = a
+		for k := range allKeys {
+			tr.imports[i][k], tr.lastSeen[i][k] = map[string]bool{}, map[string]int{}
+		}
 		tr.clusters = append(tr.clusters, a)
 	}
 	for _, a := range tr.clusters {
