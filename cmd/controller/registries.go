@@ -171,6 +171,7 @@ func planCloudMap(options config.Options, name string, account config.AWS, readO
 			Version:                       config.Version,
 			InstanceView:                  options.Registry.InstanceView,
 			ReadOnly:                      readOnly,
+			AwaitsAll:                     !readOnly,
 			InstancesPerNamespace:         account.InstancesPerNamespace,
 			PollInterval:                  options.Registry.PollInterval,
 			PollIntervalWithNotifications: options.Registry.PollIntervalWithNotifications,

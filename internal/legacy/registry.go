@@ -94,6 +94,9 @@ func (r *Registry) Publish(context.Context, mcs.Export) error { return nil }
 // Withdraw implements registry.Registry.
 func (r *Registry) Withdraw(context.Context, mcs.Key) error { return nil }
 
+// PublishedAll implements registry.Registry.
+func (r *Registry) PublishedAll() {}
+
 // Lookup implements registry.Registry.
 func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	r.mu.Lock()

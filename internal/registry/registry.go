@@ -27,6 +27,11 @@ type Registry interface {
 	// Withdraw removes this cluster's export of key in the same way. Withdrawing a missing export is not an error.
 	Withdraw(ctx context.Context, key mcs.Key) error
 
+	// PublishedAll records that the caller has published every export of this cluster since the registry was created. What the registry
+	// has besides is withdrawn. Until then, and for a minute at most, a registry may hold changes back: it cannot know whether what it
+	// finds of a previous process is all that the other clusters have read.
+	PublishedAll()
+
 	// Lookup returns the View of key as last read, from memory, or an error that wraps ErrNotSynced before the first complete
 	// read. The caller may keep the result but must not change it. If the answer is incomplete (ErrNotSynced, or a View with
 	// Unknown or Unseen clusters), the key is notified when more is known. imported are the clusters that the caller has imported

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -553,8 +554,16 @@ func (m *Membership) requeueAll(ctx context.Context) error {
 	if err := m.reader.List(ctx, &imports, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing ServiceImports: %w", err)
 	}
+	keys := make(map[mcs.Key]struct{}, len(exports.Items))
 	for i := range exports.Items {
-		m.requeue(kube.KeyOf(client.ObjectKeyFromObject(&exports.Items[i])))
+		keys[kube.KeyOf(client.ObjectKeyFromObject(&exports.Items[i]))] = struct{}{}
+	}
+	requeued := slices.Collect(maps.Keys(keys))
+	if session := m.State().Session; session != nil {
+		session.awaitExports(keys)
+	}
+	for _, key := range requeued {
+		m.requeue(key)
 	}
 	for i := range imports.Items {
 		m.requeue(kube.KeyOf(client.ObjectKeyFromObject(&imports.Items[i])))

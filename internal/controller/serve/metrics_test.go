@@ -103,6 +103,7 @@ func (membersOf) Report() registry.Report {
 func (m membersOf) Members(context.Context) ([]registry.Member, error) { return m, nil }
 func (membersOf) Publish(context.Context, mcs.Export) error            { return nil }
 func (membersOf) Withdraw(context.Context, mcs.Key) error              { return nil }
+func (membersOf) PublishedAll()                                        {}
 func (membersOf) Run(context.Context, func(mcs.Key)) error             { return nil }
 func (membersOf) Lookup(context.Context, mcs.Key, ...string) (registry.View, error) {
 	return registry.View{}, nil

@@ -45,8 +45,6 @@ type control struct {
 	saved ResourceIDs
 	// heartbeat is that of the previous process, or later. It is guarded by looking.
 	heartbeat int64
-	// savedHeartbeat is that of the previous process when it saved it last. It is guarded by looking.
-	savedHeartbeat int64
 	// wall is the clock that heartbeats are made with.
 	wall func() time.Time
 	log  logr.Logger
@@ -79,13 +77,13 @@ type controlPlace struct {
 	rechecked bool
 	// until is when it is to be looked for again; zero is never.
 	until time.Time
-	// heartbeat is that of the previous process, or later, savedHeartbeat when it saved it last.
-	heartbeat, savedHeartbeat int64
+	// heartbeat is that of the previous process, or later.
+	heartbeat int64
 }
 
 // location returns the location of the records for the state.
 func (p controlPlace) location() state.Location {
-	return state.Location{Namespace: p.namespace.Name, CatalogID: p.catalog.ID, IsNew: p.isNew, Heartbeat: p.heartbeat, SavedHeartbeat: p.savedHeartbeat}
+	return state.Location{Namespace: p.namespace.Name, CatalogID: p.catalog.ID, IsNew: p.isNew, Heartbeat: p.heartbeat}
 }
 
 // namespaceName is that of the clusterset's control namespace.
@@ -119,7 +117,7 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	if place.missing {
 		place.until = time.Now().Add(c.again)
 	}
-	place.found, place.heartbeat, place.savedHeartbeat = time.Now(), c.heartbeat, c.savedHeartbeat
+	place.found, place.heartbeat = time.Now(), c.heartbeat
 	c.last.Store(&place)
 	c.known.Store(&place)
 	return place, nil

@@ -135,34 +135,27 @@ var errNoNamespace = errors.New("AWS Cloud Map does not show the clusterset's na
 // They were not if the record keeps changing: a clone of the cluster has the same UID. A member says farewell also if another user has deleted its record or
 // the namespace, which the other clusters create again: they know the member.
 func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (bool, error) {
-	namespaces, err := r.client.ListNamespaces(ctx)
-	if err != nil {
+	in, ok, err := r.findNamespace(ctx, leaving)
+	if err != nil || !ok {
 		return false, err
 	}
-	in, ok := namespaces[r.control.namespaceName()]
-	if !ok && !r.cfg.Joined.IsZero() && leaving < r.cfg.StaleAfter/2 {
-		return false, errNoNamespace
-	}
-	if !ok {
-		return false, nil
-	}
-	var last *format.Member
+	id := r.cfg.Identity
+	last := format.Member{ClusterID: id.ClusterID, ClusterSetID: id.ClusterSetID, UID: id.UID, Version: r.cfg.Version, Joined: r.cfg.Joined}
 	began := time.Now()
 	for changed := began; time.Since(changed) < r.cfg.silence(); {
 		shown, err := r.readRecord(ctx, in)
 		switch {
 		case err != nil:
 			return false, err
-		case shown == nil, !shown.IsOf(r.cfg.Identity), !slices.Contains(r.cfg.Signer.Keys(), shown.Key):
-			if r.cfg.Joined.IsZero() || shown != nil && r.isEarlierOwner(shown.Key) {
-				return false, nil
-			}
+		case !r.isOwn(shown) && !r.isMember(shown):
+			return false, nil
+		case !r.isOwn(shown): // another user has deleted or replaced it
 		case shown.Farewell:
 			return r.resumeLeave(ctx, in, *shown)
-		case last == nil:
-			last = shown
-		case shown.IsLaterThan(*last):
-			last, changed = shown, time.Now()
+		case last.Heartbeat == 0:
+			last = *shown
+		case shown.IsLaterThan(last):
+			last, changed = *shown, time.Now()
 		}
 		if changed.Sub(began) >= aliveAfter*r.cfg.silence() {
 			r.log.Info("Keeping the records under a previous identity of this cluster: a clone of the cluster, with the same "+
@@ -175,18 +168,30 @@ func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (boo
 		case <-time.After(r.cfg.PollInterval):
 		}
 	}
-	if last == nil {
-		id := r.cfg.Identity
-		last = &format.Member{ClusterID: id.ClusterID, ClusterSetID: id.ClusterSetID, UID: id.UID, Version: r.cfg.Version, Joined: r.cfg.Joined}
-	}
-	r.state.Writes.AdoptRecord(*last)
+	r.state.Writes.AdoptRecord(last)
 	return true, nil
 }
 
-// isEarlierOwner reports whether a key is that of the cluster that had this ID before, and has it again.
-func (r *leaver) isEarlierOwner(key trust.Key) bool {
-	pin, ok := r.cfg.Keyring.Pin(r.cfg.Identity.ClusterID)
-	return ok && pin.Key == key && !pin.Left
+// findNamespace returns the control namespace; ok is false if there is none. The other clusters create it again if this cluster was a member.
+func (r *leaver) findNamespace(ctx context.Context, leaving time.Duration) (in api.Namespace, ok bool, err error) {
+	namespaces, err := r.client.ListNamespaces(ctx)
+	if err != nil {
+		return in, false, err
+	}
+	if in, ok = namespaces[r.control.namespaceName()]; !ok && !r.cfg.Joined.IsZero() && leaving < r.cfg.StaleAfter/2 {
+		return in, false, errNoNamespace
+	}
+	return in, ok, nil
+}
+
+// isOwn reports whether a record was written by a process of this cluster.
+func (r *leaver) isOwn(shown *format.Member) bool {
+	return shown != nil && shown.IsOf(r.cfg.Identity) && slices.Contains(r.cfg.Signer.Keys(), shown.Key)
+}
+
+// isMember reports whether this cluster is the member with its ID although the registry shows another record, nil for none.
+func (r *leaver) isMember(shown *format.Member) bool {
+	return !r.cfg.Joined.IsZero() && (shown == nil || !r.isEarlierOwner(shown.Key))
 }
 
 // resumeLeave adopts the farewell of a previous process if that has not removed everything.
@@ -200,6 +205,12 @@ func (r *leaver) resumeLeave(ctx context.Context, in api.Namespace, farewell for
 	}
 	r.state.Writes.AdoptRecord(farewell)
 	return true, nil
+}
+
+// isEarlierOwner reports whether a key is that of the cluster that had this ID before, and has it again.
+func (r *leaver) isEarlierOwner(key trust.Key) bool {
+	pin, ok := r.cfg.Keyring.Pin(r.cfg.Identity.ClusterID)
+	return ok && pin.Key == key && !pin.Left
 }
 
 // readRecord reads the record with this cluster's ID, nil if there is none.

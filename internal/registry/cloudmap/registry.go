@@ -47,7 +47,9 @@ type Config struct {
 	Wanted func(namespace string) bool
 	// Joined is when this cluster joined under this identity for the first time, zero if it never did.
 	Joined time.Time
-	Logger logr.Logger
+	// AwaitsAll is set if the caller calls PublishedAll. Otherwise the pages of a previous process count as all exports of this cluster.
+	AwaitsAll bool
+	Logger    logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 
@@ -156,6 +158,9 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 // Forget implements registry.Registry.
 func (r *Registry) Forget(clusterID string) { r.notifier.Notify(r.state.Forget(clusterID)) }
 
+// PublishedAll implements registry.Registry.
+func (r *Registry) PublishedAll() { r.state.Writes.SetPublishedAll() }
+
 // Members implements registry.Registry.
 func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.state.ListMembers() }
 
@@ -198,7 +203,7 @@ func (c Config) state(clientName string) state.Config {
 		Identity: c.Identity, ClientName: clientName, Version: c.Version, ReadOnly: c.ReadOnly,
 		PollInterval: c.PollInterval, HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter, Silence: c.silence(),
 		Intervals: c.times.Intervals, InstancesPerNamespace: c.InstancesPerNamespace, WallClock: c.wall,
-		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined, AllowsContact: c.allowsContact,
+		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined, AwaitsAll: c.AwaitsAll, AllowsContact: c.allowsContact,
 		Ledger: c.Ledger, Wanted: c.Wanted,
 		Logger: c.Logger, Metrics: c.Metrics,
 	}

@@ -64,7 +64,7 @@ func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err 
 	}
 	ids, err := c.store.LoadResourceIDs(ctx)
 	if err == nil {
-		c.saved, c.heartbeat, c.savedHeartbeat = ids, ids.nextHeartbeat(c.wall()), ids.Heartbeat
+		c.saved, c.heartbeat = ids, ids.nextHeartbeat(c.wall())
 		if ids.Namespace == "" {
 			return place, false, nil
 		}

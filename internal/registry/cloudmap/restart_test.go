@@ -367,15 +367,16 @@ func TestRestartWithoutRecords(t *testing.T) {
 					publish(t, exporter.Registry, later)
 					both := func() bool { return sees(t, importer.Registry, first)() && sees(t, importer.Registry, later)() }
 					w.until(time.Minute, "both are known", both)
-					time.Sleep(heartbeatSaveInterval + time.Minute) // what is put back is older than the heartbeat that was saved
+					time.Sleep(20 * time.Second)
 					exporter.kill()
 					fault(v, earlier)
-					exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
+					exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
 					for began, spoke := time.Now(), false; time.Since(began) < 2*time.Minute; time.Sleep(250 * time.Millisecond) {
 						if !spoke && time.Since(began) >= 30*time.Second {
 							spoke = true
 							publish(t, exporter.Registry, first)
 							publish(t, exporter.Registry, later)
+							exporter.PublishedAll()
 						}
 						if restarts && time.Since(began) == 10*time.Second {
 							importer.kill()
@@ -427,10 +428,11 @@ func TestRestartWithForgedRecord(t *testing.T) {
 		v.forge(func(r *format.Member) {
 			r.Pages[page], r.Generation, r.Heartbeat = format.Digest(data), generation, generation
 		})
-		exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
+		exporter = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
 		for began := time.Now(); time.Since(began) < 3*time.Minute; time.Sleep(250 * time.Millisecond) {
 			if time.Since(began) == 30*time.Second {
 				publish(t, exporter.Registry, exp)
+				exporter.PublishedAll()
 			}
 			if seen := v.seen(importer, exp.Key); seen != "1" {
 				t.Fatalf("after %v the other cluster sees %s, want the export of the cluster itself", time.Since(began), seen)

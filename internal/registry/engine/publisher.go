@@ -33,6 +33,9 @@ func (p *Publisher) Publish(_ context.Context, exp mcs.Export) error {
 	return p.set(exp.Key, &exp)
 }
 
+// PublishedAll implements registry.Registry, for a backend that does not need it.
+func (p *Publisher) PublishedAll() {}
+
 // Withdraw implements registry.Registry.
 func (p *Publisher) Withdraw(_ context.Context, key mcs.Key) error {
 	if p.readOnly {

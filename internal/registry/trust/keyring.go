@@ -30,9 +30,20 @@ type Pin struct {
 	Left, Forgotten bool
 }
 
-// equal reports whether p and o are the same, the times aside unless withTimes.
-func (p Pin) equal(o Pin, withTimes bool) bool {
-	return p.Key == o.Key && p.UID == o.UID && p.Left == o.Left && p.Forgotten == o.Forgotten && (!withTimes || maps.Equal(p.Last, o.Last))
+// detail is how much of a Pin is compared: the key and whether the cluster is a member, the generations of its records too, or all times.
+type detail int
+
+const (
+	withoutTimes detail = iota
+	withGenerations
+	withTimes
+)
+
+// equal reports whether p and o are the same.
+func (p Pin) equal(o Pin, d detail) bool {
+	return p.Key == o.Key && p.UID == o.UID && p.Left == o.Left && p.Forgotten == o.Forgotten && maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
+		return d == withoutTimes || a.Generation == b.Generation && (d == withGenerations || a == b)
+	})
 }
 
 // clone returns a copy of p.
@@ -141,10 +152,10 @@ func (k *Keyring) Check(p Presented) (Verdict, error) {
 	}
 	pin, ok := k.pins[p.ClusterID]
 	switch {
+	case ok && pin.Key == p.Key:
+		return Accepted, nil
 	case !ok || pin.Left:
 		return Unknown, nil
-	case pin.Key == p.Key:
-		return Accepted, nil
 	case p.Succession != "" && pin.Key.Verify(succession(k.cfg.ClusterSetID, p.ClusterID, p.Key), p.Succession) == nil:
 		return Accepted, nil
 	case pin.Forgotten, p.Silent && time.Since(pin.heard) >= k.cfg.StaleAfter:
@@ -240,8 +251,13 @@ func (k *Keyring) IsLatest(registry, clusterID string) bool {
 	return !ok || pin.Last[registry].Heartbeat >= pin.heartbeat()
 }
 
-// saveInterval is the interval at which advanced times are saved. A new key is saved within a second.
-const saveInterval = 5 * time.Minute
+const (
+	// saveInterval is the interval at which advanced heartbeats are saved, and saveChanges the shortest one between two saves because a cluster has
+	// announced something. A controller that is killed after it has read a record, and starts when the registry has an earlier one, knows that it is
+	// one. A new key is saved within a second.
+	saveInterval = 5 * time.Minute
+	saveChanges  = 10 * time.Second
+)
 
 // Run saves changes until ctx ends, and once more then.
 func (k *Keyring) Run(ctx context.Context) {
@@ -250,44 +266,50 @@ func (k *Keyring) Run(ctx context.Context) {
 	}
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	saved := time.Now()
+	saved, savedTimes := time.Now(), time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			k.save(last, true)
+			k.save(last, withTimes)
 			return
 		case <-ticker.C:
-			due := time.Since(saved) >= saveInterval
-			k.save(ctx, due)
-			if due {
+			d := withoutTimes
+			switch {
+			case time.Since(savedTimes) >= saveInterval:
+				d, savedTimes = withTimes, time.Now()
+			case time.Since(saved) >= saveChanges:
+				d = withGenerations
+			}
+			if k.save(ctx, d) {
 				saved = time.Now()
 			}
 		}
 	}
 }
 
-// save saves the pins that differ from the stored ones; unless withTimes, only those that differ in more than the times.
-func (k *Keyring) save(ctx context.Context, withTimes bool) {
+// save saves the pins that differ from the stored ones, and reports whether there were any.
+func (k *Keyring) save(ctx context.Context, d detail) bool {
 	k.mu.Lock()
 	changed := map[string]Pin{}
 	for id, pin := range k.pins {
-		if !pin.equal(pin.saved, withTimes) {
+		if !pin.equal(pin.saved, d) {
 			changed[id] = pin.clone()
 		}
 	}
 	k.mu.Unlock()
 	if len(changed) == 0 {
-		return
+		return false
 	}
 	if err := k.cfg.Store.SavePins(ctx, changed); err != nil {
 		k.cfg.Logger.Error(err, "Failed to save the keys of the clusters, retrying")
-		return
+		return true
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for id, pin := range changed {
 		k.pins[id].saved = pin
 	}
+	return true
 }

@@ -207,6 +207,48 @@ func TestRun_SavesPins(t *testing.T) {
 	})
 }
 
+func TestRun_SavesChangesSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memoryStore{}
+		k, key := load(t, Config{Store: store}), signer(t, 1).Key()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { k.Run(ctx); close(done) }()
+		last := Time{}
+		observe := func(every time.Duration, records int, announce bool) (saves int) {
+			store.mu.Lock()
+			before := store.saves
+			store.mu.Unlock()
+			for range records {
+				time.Sleep(every)
+				last.Heartbeat++
+				if announce {
+					last.Generation++
+				}
+				k.Observe(Record{Registry: "a", ClusterID: "cls2", Key: key, At: last})
+			}
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			return store.saves - before
+		}
+		observe(time.Second, 30, true)
+		if n := observe(time.Second, 60, true); n > 6 {
+			t.Errorf("%d saves in a minute of changes, want one in 10 s", n)
+		}
+		time.Sleep(saveChanges + 1500*time.Millisecond)
+		store.mu.Lock()
+		if got := store.pins["cls2"].Last["a"]; got != last {
+			t.Errorf("saved is %v some seconds after %v", got, last)
+		}
+		store.mu.Unlock()
+		if n := observe(12*time.Second, 100, false); n > 5 {
+			t.Errorf("%d saves in 20 minutes of heartbeats, want one in 5 minutes", n)
+		}
+		cancel()
+		<-done
+	})
+}
+
 func TestLoad_FailsWithoutPins(t *testing.T) {
 	_, err := Load(t.Context(), Config{Store: &memoryStore{err: errors.New("denied")}})
 	if err == nil || !strings.Contains(err.Error(), "reading the keys") {

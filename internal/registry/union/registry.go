@@ -88,6 +88,9 @@ func (r *Registry) Withdraw(ctx context.Context, key mcs.Key) error {
 	return r.sources[0].Withdraw(ctx, key)
 }
 
+// PublishedAll implements registry.Registry.
+func (r *Registry) PublishedAll() { r.sources[0].PublishedAll() }
+
 // Lookup implements registry.Registry. It returns ErrNotSynced until all registries have been read, for SyncTimeout at most; then
 // registries that could not be read make the View Incomplete.
 func (r *Registry) Lookup(ctx context.Context, key mcs.Key, imported ...string) (registry.View, error) {

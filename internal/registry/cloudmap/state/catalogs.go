@@ -39,8 +39,6 @@ type Location struct {
 	IsNew bool
 	// Heartbeat is that of the previous process of this cluster, or later.
 	Heartbeat int64
-	// SavedHeartbeat is that of the previous process when it saved it last.
-	SavedHeartbeat int64
 }
 
 // catalogs are what was read of each cluster of the clusterset, this one included. Only a record or page that the cluster signed changes it;
@@ -66,6 +64,8 @@ type catalogs struct {
 	// synced is set by the first whole read of the members, proven when isSynced.
 	synced, proven bool
 	clusters       map[string]*catalog
+	// isMember is set if this cluster is a member under its ID: no other cluster is.
+	isMember bool
 	// newProcess is set if another cluster has a new process since the members were read last.
 	newProcess bool
 }
@@ -79,6 +79,11 @@ type catalog struct {
 	hasRecord bool
 	// isCopy is set if record is the first one, and was read from the catalog: it may be old, so what it does not announce is not known to be absent.
 	isCopy bool
+	// mayBeOld is set from the first record, if a previous process may have read a later one, until a later one is read than first has: another user may have
+	// set the registry back. Until then, or until the cluster is stale, nothing is known of it. first has the times of the first record in service members and
+	// of the first copy.
+	mayBeOld bool
+	first    [2]trust.Time
 	// left is set after the farewell of the cluster.
 	left bool
 	// shown is what service members had last, isShown is set if it has it now, and parsed and parseErr are what it is.
@@ -95,6 +100,8 @@ type catalog struct {
 	// copyAt is when the copy of the record may be read again, copyFailures the number of reads in a row that showed none.
 	copyAt       time.Time
 	copyFailures int
+	// isCopyTried is set after the first read of the copy.
+	isCopyTried bool
 	// beats is set if the copy had a heartbeat since the last read of the members.
 	beats bool
 	// isUntracked is set from the first record until the next read of the members: liveness does not have the cluster yet.
@@ -276,13 +283,13 @@ func (c *catalogs) ownMember(now time.Time, instance api.Instance, mine func(for
 	case own.parseErr != nil:
 		own.refusal, own.refusedAt = own.parseErr, now
 		return false
-	case !mine(r) && !slices.Contains(c.ownKeys, r.Key):
-		own.refusal, own.refusedAt = fmt.Errorf("another cluster has signed it with key %s", r.Key), now
-		if differs {
-			c.refused()
-		}
-		return false
 	case !mine(r):
+		if c.isMember && !slices.Contains(c.ownKeys, r.Key) { // otherwise it is a cluster with the same ID
+			own.refusal, own.refusedAt = fmt.Errorf("another cluster has signed it with key %s", r.Key), now
+			if differs {
+				c.refused()
+			}
+		}
 		return false
 	}
 	c.addAuthor(r.Author())
@@ -363,6 +370,7 @@ func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isC
 		cluster.isUntracked = true
 	}
 	cluster.isUntracked = cluster.isUntracked || !cluster.hasRecord
+	c.compareFirst(cluster, r, isCopy, changed)
 	c.newProcess = c.newProcess || c.synced && r.Process != cluster.record.Process
 	written = cluster.take(now, r, isCopy, changed)
 	if !written {
@@ -377,6 +385,30 @@ func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isC
 		c.liveness.Remove(r.ClusterID)
 	}
 	return true
+}
+
+// compareFirst decides whether a record that another cluster signed may be older than one that a previous process of this cluster has read.
+func (c *catalogs) compareFirst(cluster *catalog, r format.Member, isCopy bool, changed engine.Keys) {
+	if pin, ok := c.keyring.Pin(r.ClusterID); ok && !cluster.hasRecord {
+		cluster.mayBeOld = pin.Key == r.Key && pin.Last[c.registry] != (trust.Time{}) && !pin.Left && !pin.Forgotten
+	}
+	if r.Farewell {
+		cluster.mayBeOld = false // its catalog shows that it has left
+	}
+	if !cluster.mayBeOld {
+		return
+	}
+	first := &cluster.first[0]
+	if isCopy {
+		first = &cluster.first[1] // it may be much older than the record
+	}
+	switch {
+	case *first == (trust.Time{}):
+		*first = r.Time()
+	case r.Time().After(*first):
+		cluster.mayBeOld = false
+		c.keysOf(r.ClusterID, changed)
+	}
 }
 
 // take takes in a record, and reports whether it is another one than before.
@@ -422,6 +454,7 @@ func (c *catalogs) copyRead(now time.Time, id string, r *format.Member, err erro
 	if cluster == nil || id == c.identity.ClusterID {
 		return // forgotten meanwhile
 	}
+	cluster.isCopyTried = true
 	cluster.copyFailures++
 	cluster.copyAt = now.Add(c.copyPause(cluster, r == nil && err == nil))
 	if r != nil && !r.Farewell && c.takeCopy(now, cluster, *r, changed) { // a farewell has no copy
@@ -459,7 +492,7 @@ func (c *catalogs) takeCopy(now time.Time, cluster *catalog, r format.Member, ch
 	}
 	last := c.keyring.Last(c.registry, id, r.Key)
 	if last.After(r.Time()) || last == r.Time() && c.keyring.HasEnded(id) {
-		return true // a replay, or what was forgotten
+		return false // a replay, or what was forgotten
 	}
 	isFirst := !cluster.hasRecord
 	cluster.beats = c.observe(now, cluster, r, true, changed) && !isFirst
@@ -499,7 +532,7 @@ func (c *catalogs) isSynced() bool {
 		return c.proven
 	}
 	for _, cluster := range c.clusters {
-		if cluster.unproven != nil && cluster.copyFailures == 0 {
+		if cluster.unproven != nil && !cluster.isCopyTried {
 			return false
 		}
 	}
@@ -558,6 +591,9 @@ func (c *catalog) unread(now time.Time, page int) bool {
 	p := &c.pages[page]
 	if c.record.Pages[page] == format.UnwrittenDigest && !c.isOwn {
 		return false // it is read when it is announced
+	}
+	if c.record.Pages[page] == format.UnwrittenDigest {
+		return !p.read || p.lost // the own page: what there is of it may be adopted
 	}
 	return c.record.Pages[page] != "" && (!p.read || p.lost || p.isWanted || !c.shows(page) && !p.ahead(now, &c.record))
 }
@@ -637,6 +673,8 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, changed engine
 		switch {
 		case err == nil && p.read && img.Digest == p.digest:
 			p.lost = false
+		case own.record.Pages[i] == format.UnwrittenDigest && len(byPage[i]) == 0 && !p.read:
+			own.removePage(i, own.record.Generation, changed)
 		case own.withdrew(i, len(byPage[i]) > 0, img, err):
 			own.removePage(i, own.record.Generation, changed) // what is left of it is excess
 		default:
@@ -685,6 +723,10 @@ func (c *catalogs) look(key mcs.Key, imported []string) (view registry.View) {
 func (c *catalogs) addTo(view *registry.View, id string, cluster *catalog, key mcs.Key) {
 	p := &cluster.pages[format.PageOf(key)]
 	exp, ok := p.exports[key]
+	if cluster.mayBeOld && !c.liveness.IsStale(id) {
+		view.Unknown = append(view.Unknown, id)
+		return
+	}
 	switch {
 	case !ok && p.ignored[key]:
 		view.Ignored = append(view.Ignored, id)

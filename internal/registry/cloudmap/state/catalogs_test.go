@@ -392,8 +392,7 @@ func TestFarewell(t *testing.T) {
 		reader.pages = s.pages
 		if reader == restarted {
 			reader.members(again)
-			reader.expect("back, before the catalog was read", theKey, "none")
-			reader.copyOf(again)
+			reader.expect("back, before its page was read", theKey, "unknown")
 		} else {
 			reader.members(again)
 		}
@@ -775,6 +774,63 @@ func TestOlderRecordsNeverCount(t *testing.T) {
 	restarted.catalogs.keyring = s.catalogs.keyring
 	restarted.members(older)
 	restarted.expect("an older record after a restart", theKey, "unseen")
+}
+
+// TestFirstRecordMayBeOld has a reader start while the registry has an earlier record than its previous process has read, though a later one than the pins
+// have that it saved.
+func TestFirstRecordMayBeOld(t *testing.T) {
+	begin := func(t *testing.T) *story {
+		t.Helper()
+		s := newStory(t)
+		s.catalogs.keyring.Observe(trust.Record{ClusterID: "cls2", UID: "uid-2", Key: s.record.Key, At: trust.Time{Generation: 90, Heartbeat: 40}})
+		s.publish(100, thePage, web(1))
+		s.record.Heartbeat = 50
+		return s
+	}
+	t.Run("until there is a later one", func(t *testing.T) {
+		s := begin(t)
+		s.members(s.record)
+		s.read()
+		s.expect("the first record", theKey, "unknown")
+		s.members(s.record)
+		s.members()
+		s.members(s.record)
+		s.expect("the same one again", theKey, "unknown")
+		s.record.Heartbeat++
+		s.notified("a later one", s.members(s.record), "web-0")
+		s.expect("a later one", theKey, "•")
+	})
+	t.Run("until the cluster is stale", func(t *testing.T) {
+		s := begin(t)
+		s.members(s.record)
+		s.read()
+		s.pass(60, true)
+		s.expect("silent", theKey, "unknown")
+		s.notified("stale", s.pass(int(testConfig().StaleAfter/time.Second), true), "web-0")
+		s.expect("stale", theKey, "•")
+	})
+	t.Run("unless it is a farewell", func(t *testing.T) {
+		s := begin(t)
+		s.record.Farewell, s.record.Pages = true, format.Digests{}
+		s.members(s.record)
+		for range 2 {
+			s.catalogs.copyRead(s.now, "cls2", nil, nil, engine.Keys{})
+		}
+		s.expect("a farewell that the catalog proves", theKey, "none")
+	})
+	t.Run("the copy is older", func(t *testing.T) {
+		s := begin(t)
+		s.members()
+		s.catalogs.seek([]string{"cls2"})
+		s.copyOf(s.record)
+		s.record.Heartbeat++
+		s.members(s.record)
+		s.read()
+		s.expect("the first record after the copy", theKey, "unknown")
+		s.record.Heartbeat++
+		s.members(s.record)
+		s.expect("a later one", theKey, "•")
+	})
 }
 
 // pass is how cls1 looks every second, with its own heartbeat going on, while the record of cls2 is there or not. It

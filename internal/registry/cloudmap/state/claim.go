@@ -36,6 +36,8 @@ type claim struct {
 	state ClaimState
 	// claimed is when the ID was claimed.
 	claimed time.Time
+	// lastRead is when the record was read last, and resumed the first read after a pause in which it could not be read.
+	lastRead, resumed time.Time
 	// unrivalled is the time since which no other cluster's record was read.
 	unrivalled time.Time
 	// rivalled is set if another cluster's record with pages was read.
@@ -88,7 +90,23 @@ func (c *claim) isMine(r format.Member) bool { return c.isOurs(r) && r.Process =
 
 // isYoung reports whether another process or cluster with this ID may not have shown yet.
 func (c *claim) isYoung(now time.Time) bool {
-	return !c.isFirst && c.state != Observing && now.Sub(c.claimed) < c.young
+	return !c.isFirst && c.state != Observing && now.Sub(c.youngSince()) < c.young
+}
+
+// youngSince returns the beginning of the time that counts: after a pause in which the record was not read, another process may still have to show.
+func (c *claim) youngSince() time.Time {
+	if c.resumed.After(c.claimed) {
+		return c.resumed
+	}
+	return c.claimed
+}
+
+// observeRead records a read of the members.
+func (c *claim) observeRead(now time.Time) {
+	if now.Sub(c.lastRead) > c.young/2 {
+		c.resumed = now
+	}
+	c.lastRead = now
 }
 
 // free reports whether observe would claim the ID now.
@@ -142,6 +160,7 @@ func (c *claim) isUnowned(shown *format.Member) bool {
 // observe records a read of the record with this cluster's ID, nil if there is none. ours is the own record as last written. It reports whether
 // the own record must be written now.
 func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member) (write bool) {
+	c.observeRead(now)
 	if c.state == Held && !c.isYoung(now) {
 		c.joined = true
 	}

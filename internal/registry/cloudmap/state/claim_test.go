@@ -30,6 +30,29 @@ func claimRecord(uid string, joined time.Duration, heartbeat int64) *format.Memb
 	}
 }
 
+// TestClaim_IsYoungAfterPause: while the members cannot be read, a clone does not show either.
+func TestClaim_IsYoungAfterPause(t *testing.T) {
+	now, c := claimBegan, testClaim()
+	c.observe(now, nil, format.Member{})
+	c.acquire(now, format.Member{})
+	read := func(after time.Duration) bool {
+		now = now.Add(after)
+		c.observe(now, nil, format.Member{})
+		return c.isYoung(now)
+	}
+	if read(5 * time.Second); !read(time.Minute) {
+		t.Error("the claim is not young after a minute without a read")
+	}
+	for range 2 {
+		if !read(5 * time.Second) {
+			t.Error("the claim is not young within its time after the pause")
+		}
+	}
+	if read(5 * time.Second) {
+		t.Error("the claim is young after its time")
+	}
+}
+
 // TestClaim_WaitsForLateReads: an ID is claimed after the time by which reads may be late.
 func TestClaim_WaitsForLateReads(t *testing.T) {
 	now := claimBegan

@@ -34,6 +34,8 @@ type Config struct {
 	// Process is the Process of the own record. Joined is when the cluster joined under this identity, zero if it never did.
 	Process string
 	Joined  time.Time
+	// AwaitsAll is set if SetPublishedAll is called: pages of a previous process are not announced before that.
+	AwaitsAll bool
 	// AllowsContact reports whether peer notifications may be sent to an address.
 	AllowsContact func(netip.Addr) bool
 	// InstancesPerNamespace is the quota of the account that owns the control namespace.

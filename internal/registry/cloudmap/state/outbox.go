@@ -25,12 +25,11 @@ type outbox struct {
 	// orphanedPages says that the ID was claimed when there was no record, but pages of the previous process: what there is of them was not
 	// announced by any cluster, and may be what a cluster that left could not remove, or what is left of what the others know.
 	orphanedPages bool
-	// isSuccessor is set from the claim of the ID until the adoption is over if this cluster had a previous process: a page of which nothing could be adopted is
-	// not announced meanwhile, because it may lack exports that are not published yet; readers keep it as they know it.
+	// isSuccessor is set from the claim of the ID until the adoption is over if another process has written pages under this ID: Cloud Map may have them as they
+	// were earlier, or without some exports. A page is not announced before it is what this process was asked for, and readers keep it as they know it.
 	isSuccessor bool
-	// isBaseLost is set, in a successor, if Cloud Map evidently has not what the previous process wrote last: any page may lack exports that are not published yet,
-	// so none is announced until the adoption is over.
-	isBaseLost bool
+	// awaitsAll is set if the user of the registry says when it has published all exports, and hasAll since it did: what is found besides is withdrawn.
+	awaitsAll, hasAll bool
 	// keepWithdrawn is set while the claim of the ID is young: nothing is withdrawn, for another process may hold the ID.
 	keepWithdrawn bool
 }
@@ -46,6 +45,8 @@ type ownPage struct {
 	// settled says that exports is what this process has decided on of the keys that it was asked for, and not only what it has
 	// found.
 	settled bool
+	// isFinal says that it was compared with all that this process was asked for, since hasAll.
+	isFinal bool
 	// isRebuilt is set if nothing that was found of the page could be adopted.
 	isRebuilt bool
 	exports   map[mcs.Key]mcs.Export
@@ -140,7 +141,7 @@ func (o *outbox) ask(key mcs.Key, exp *mcs.Export) bool {
 func (o *outbox) adopt(page int, shown *pageState) {
 	p := &o.pages[page]
 	*p = p.renewed()
-	p.adopted, p.dirty, p.torn = true, len(p.want) > 0, shown.digest != "" && shown.author != o.author()
+	p.adopted, p.dirty, p.torn = true, o.hasAll || len(p.want) > 0, shown.digest != "" && shown.author != o.author()
 	p.exports, p.digest, p.parts, p.stored = shown.exports, shown.digest, shown.parts, shown.stored
 	o.generation = max(o.generation, shown.generation)
 }
@@ -155,8 +156,8 @@ func (o *outbox) setKeepWithdrawn(keep bool) {
 	if o.keepWithdrawn && !keep {
 		for i := range o.pages {
 			p := &o.pages[i]
-			for _, exp := range p.want {
-				p.dirty = p.dirty || exp == nil
+			for key := range p.exports {
+				p.dirty = p.dirty || o.isWithdrawn(p, key)
 			}
 		}
 	}
@@ -268,7 +269,28 @@ func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 
 // isUndecided reports whether the page is not to be announced yet.
 func (o *outbox) isUndecided(p *ownPage) bool {
-	return o.isBaseLost || o.isSuccessor && p.isRebuilt || o.orphanedPages && !p.decided()
+	if o.isSuccessor && o.awaitsAll {
+		return !p.isFinal
+	}
+	return o.isSuccessor && p.isRebuilt || o.orphanedPages && !p.decided()
+}
+
+// complete records that this process was asked for all exports of this cluster: others that it finds were withdrawn while no process ran.
+func (o *outbox) complete() {
+	o.hasAll = true
+	for i := range o.pages {
+		o.pages[i].dirty = true
+	}
+}
+
+// isFinal reports whether all pages are what this process was asked for.
+func (o *outbox) isFinal() bool {
+	for i := range o.pages {
+		if !o.pages[i].isFinal {
+			return false
+		}
+	}
+	return true
 }
 
 // decided reports whether the page is what this process was asked for, all of it, and nothing that was only found.
@@ -298,10 +320,10 @@ func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int)
 		p.tooLarge = d.tooLarge
 		switch {
 		case d.err != nil: // an earlier problem is one until this write has ended
-			p.problem, p.settled = d.err, true // what cannot be replaced counts
+			p.problem, p.settled, p.isFinal = d.err, true, o.hasAll // what cannot be replaced counts
 			p.retryAt = now.Add(maxRetry)
 		case !p.torn && sameExports(d.exports, p.exports):
-			p.problem, p.settled = nil, true
+			p.problem, p.settled, p.isFinal = nil, true, p.isFinal || d.isFinal
 		case p.trimming != nil && len(d.Instances) > p.trimming.from:
 			p.dirty, p.blocked = true, true
 		default:
@@ -323,7 +345,10 @@ func (o *outbox) drafts(now time.Time, generation int64) (drafts []*pageDraft) {
 			o.retryAt = now.Add(retrySpacing)
 		}
 		p.dirty = false
-		drafts = append(drafts, newPageDraft(o.identity, o.signer, i, generation, p.exports, o.desired(i)))
+		desired, keepsWithdrawn := o.desired(i)
+		d := newPageDraft(o.identity, o.signer, i, generation, p.exports, desired)
+		d.isFinal = o.hasAll && !keepsWithdrawn
+		drafts = append(drafts, d)
 	}
 	return drafts
 }
@@ -349,20 +374,28 @@ func (o *outbox) roomBeside(drafts []*pageDraft) int {
 	return room
 }
 
-// desired is what page is to hold: what was there, changed by what was asked for.
-func (o *outbox) desired(page int) map[mcs.Key]mcs.Export {
+// desired is what page is to hold: what was there, changed by what was asked for. keepsWithdrawn is set if that has an export that is withdrawn.
+func (o *outbox) desired(page int) (exports map[mcs.Key]mcs.Export, keepsWithdrawn bool) {
 	p := &o.pages[page]
-	exports := make(map[mcs.Key]mcs.Export, len(p.exports)+len(p.want))
-	maps.Copy(exports, p.exports)
-	for key, exp := range p.want {
-		switch {
-		case exp != nil:
-			exports[key] = registry.Published(*exp)
-		case !o.keepWithdrawn || o.orphanedPages:
-			delete(exports, key)
+	exports = make(map[mcs.Key]mcs.Export, len(p.exports)+len(p.want))
+	for key, exp := range p.exports {
+		if isWithdrawn := o.isWithdrawn(p, key); !isWithdrawn || o.keepWithdrawn && !o.orphanedPages {
+			exports[key] = exp
+			keepsWithdrawn = keepsWithdrawn || isWithdrawn
 		}
 	}
-	return exports
+	for key, exp := range p.want {
+		if exp != nil {
+			exports[key] = registry.Published(*exp)
+		}
+	}
+	return exports, keepsWithdrawn
+}
+
+// isWithdrawn reports whether an export that the page has is not one of this cluster any more.
+func (o *outbox) isWithdrawn(p *ownPage, key mcs.Key) bool {
+	exp, asked := p.want[key]
+	return exp == nil && (asked || o.hasAll)
 }
 
 func sameExports(a, b map[mcs.Key]mcs.Export) bool {
@@ -392,6 +425,7 @@ func (o *outbox) succeed(now time.Time, w PageWrite, operations []string) {
 	}
 	p.exports, p.digest, p.parts = w.exports, w.digest, len(w.Instances)
 	p.torn, p.settled, p.problem, p.retry = false, true, nil, retry{}
+	p.isFinal = p.isFinal || w.isFinal
 	p.operations, p.unshown = operations, now
 	o.written = max(o.written, w.generation)
 }

@@ -3,6 +3,7 @@ package state
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -310,6 +311,47 @@ func TestAnnouncement(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPublishedAll has a process adopt a page of a previous one, which may be an earlier one. It announces nothing before it was asked for all exports.
+func TestPublishedAll(t *testing.T) {
+	exp, found := webExport("cls1", 0, 2), webExport("cls1", 0, 1)
+	page := format.PageOf(exp.Key)
+	withdrawn := found
+	for n := 0; withdrawn.Key == found.Key || format.PageOf(withdrawn.Key) != page; n++ {
+		withdrawn.Key.Name = fmt.Sprint("withdrawn-", n)
+	}
+	o, shown := testOutbox(), &catalog{}
+	o.isSuccessor, o.awaitsAll, o.keepWithdrawn = true, true, true
+	shown.pages[page] = *shownPage(found, withdrawn)
+	shown.record.Pages[page] = shown.pages[page].digest
+	write := func() {
+		t.Helper()
+		writes, _ := o.batch(time.UnixMilli(1), time.UnixMilli(1))
+		for _, w := range writes {
+			o.succeed(time.UnixMilli(1), w, nil)
+		}
+	}
+	want := func(when, want string) {
+		t.Helper()
+		if got := o.announcement(page, shown); got != want {
+			t.Errorf("%s: announced is %q, want %q", when, got, want)
+		}
+	}
+	want("before the claim", format.UnwrittenDigest)
+	o.adopt(page, &shown.pages[page])
+	o.ask(exp.Key, &exp)
+	write()
+	want("one export is published", format.UnwrittenDigest)
+	o.complete()
+	write()
+	want("all are, and nothing is withdrawn yet", format.UnwrittenDigest)
+	o.setKeepWithdrawn(false)
+	write()
+	if !sameExports(o.pages[page].exports, map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp)}) {
+		t.Errorf("the page has %v, want what was published", o.pages[page].exports)
+	}
+	want("it is what was published", o.pages[page].digest)
 }
 
 // TestOutboxWaiting has a page that was refused among those that wait.

@@ -188,7 +188,7 @@ func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed 
 	if err == nil {
 		err = p.checkOrder(now, img)
 	}
-	if err == nil && cluster.record.Pages[page] != img.Digest && img.Generation <= cluster.record.Generation {
+	if err == nil && cluster.announcesOther(page, img) {
 		if id == c.identity.ClusterID {
 			p.earlier, _ = belonging(page, read.decoded.Exports)
 		}
@@ -205,6 +205,13 @@ func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed 
 		// Announced before it was read: until now none of its exports counted as published, those that stayed the same either.
 		diff(p.exports, nil, changed)
 	}
+}
+
+// announcesOther reports whether the record announces another page than this one, which is not a later one. What there is of an own page that is announced
+// as not written may be adopted.
+func (c *catalog) announcesOther(page int, img format.Page) bool {
+	announced := c.record.Pages[page]
+	return announced != img.Digest && img.Generation <= c.record.Generation && !(c.isOwn && announced == format.UnwrittenDigest)
 }
 
 // takeRead replaces what was read of a page. Exports that are there but cannot be used stay as they were.

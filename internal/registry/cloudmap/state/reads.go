@@ -20,6 +20,8 @@ type Reads struct {
 	audited, auditAt time.Time
 	// leftovers is set if the last audit found pages.
 	leftovers bool
+	// answered is when the own record was written last because another cluster has a new process.
+	answered time.Time
 	// refusalLogged is when a refused record under the own ID was logged last.
 	refusalLogged time.Time
 	// proofAt is when the own catalog may be read next while another cluster has this ID.
@@ -170,10 +172,10 @@ func (s *Reads) observeOwnCopy(stored []api.Instance) {
 	if err == nil {
 		s.claim.observeProof(time.Now(), found)
 	}
-	if found != nil && s.mayAdopt(*found) {
+	if found != nil && s.claim.isOurs(*found) {
 		s.catalogs.addAuthor(found.Author())
 	}
-	if s.claim.state != Observing && (err != nil || found == nil || found.Key != s.claim.keys[0]) && time.Since(s.copied) >= s.cfg.HeartbeatInterval {
+	if s.claim.state != Observing && (err != nil || found == nil || !s.claim.isMine(*found)) && time.Since(s.copied) >= s.cfg.HeartbeatInterval {
 		s.copyRecord, s.announce = true, true
 		s.WriteSignal.Set()
 	}
@@ -245,14 +247,25 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	if s.claim.state == Observing && shown == nil {
 		s.catalogs.unannounced()
 	}
+	s.catalogs.isMember = s.claim.joined
 	s.catalogs.members(now, instances, s.counts, changed)
 	s.logRefusal(now)
 	if s.catalogs.newProcess && s.claim.state == Held {
 		s.auditSoon() // it reads the pages of this cluster now, and may be the first to notice that another writer removed some
+		s.answerProcess(now)
 	}
 	s.catalogs.newProcess = false
 	s.countClusterSet(len(instances))
 	s.logMembers()
+}
+
+// answerProcess writes the own record, at most once in a heartbeat interval: the new process of another cluster cannot know before that it has read the
+// latest one. The caller holds s.mu.
+func (s *Reads) answerProcess(now time.Time) {
+	if now.Sub(s.answered) >= s.cfg.HeartbeatInterval {
+		s.answered, s.announce = now, true
+		s.WriteSignal.Set()
+	}
 }
 
 // logRefusal logs at intervals that another writer stores records under this cluster's ID. The caller holds s.mu.
@@ -266,16 +279,10 @@ func (s *Reads) logRefusal(now time.Time) {
 // refusalLogInterval is the shortest time between two log lines about refused records under the own ID.
 const refusalLogInterval = time.Minute
 
-// counts reports whether a record with this cluster's ID counts: once this cluster holds the ID, only those that this process wrote, and before that
-// those whose pages it may adopt. The caller holds s.mu.
+// counts reports whether a record with this cluster's ID counts: once this cluster holds the ID, only those that this process wrote, and before that those
+// of this cluster. This process adopts no pages of another cluster: it would sign what another member has forged. The caller holds s.mu.
 func (s *Reads) counts(r format.Member) bool {
-	return s.claim.isMine(r) || s.claim.state != Held && s.mayAdopt(r)
-}
-
-// mayAdopt reports whether the pages of a record with this cluster's ID may become those of this process: its own, or those of another cluster if this one
-// has never been a member under this ID. Otherwise another member could make this cluster sign what it forged. The caller holds s.mu.
-func (s *Reads) mayAdopt(r format.Member) bool {
-	return s.claim.isOurs(r) || !s.claim.joined
+	return s.claim.isMine(r) || s.claim.state != Held && s.claim.isOurs(r)
 }
 
 // logMembers logs which clusters joined, left, became stale or recovered since the last read. The caller holds s.mu.
@@ -324,8 +331,7 @@ func (s *Reads) prepareClaim(now time.Time, shown *format.Member) {
 	isLive := shown != nil && !shown.Farewell
 	isFound := isLive && s.claim.isOurs(*shown)
 	s.outbox.orphanedPages = !isLive && s.leftovers
-	s.outbox.isSuccessor = s.claim.joined || isFound
-	s.outbox.isBaseLost = s.claim.joined && (!isFound || shown.Heartbeat < s.savedHeartbeat)
+	s.outbox.isSuccessor = s.claim.joined || isFound || isLive && s.outbox.awaitsAll
 	s.outbox.after(s.shown())
 	s.pinEarlierOwner(now)
 }
@@ -417,7 +423,8 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 		switch page := &shown.pages[i]; {
 		case page.read && !page.lost:
 			s.outbox.adopt(i, page)
-		case page.unjoined > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt: // failed requests show nothing of it
+		case page.unjoined > 0 && s.outbox.hasAll && now.Sub(s.heldSince) >= s.cfg.Intervals.Settle, // nothing of it is needed
+			page.unjoined > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt: // failed requests show nothing of it
 			s.log.Info("Rebuilding a page of the previous process that cannot be read", "page", format.PageName(i), "error", page.trouble)
 			s.outbox.abandon(i, page, shown.record)
 		default:

@@ -19,10 +19,8 @@ import (
 // shared is the part of the state that reads and writes have in common. mu guards it and the fields of State, Reads and Writes, because one read
 // of the members may change the claim and the pages to write.
 type shared struct {
-	// savedHeartbeat is a heartbeat of the previous process, which may have had later ones.
-	savedHeartbeat int64
-	cfg            Config
-	log            logr.Logger
+	cfg Config
+	log logr.Logger
 	// view is nil if the registry is only read.
 	view *instances.View
 	// ReadSignal and WriteSignal wake the reader and the writer.
@@ -73,6 +71,7 @@ func newShared(cfg Config) *shared {
 		pageProblem: engine.NewProblem(cfg.Logger, "Failed to write pages to AWS Cloud Map; retrying", "Writing pages to AWS Cloud Map works again",
 			api.IsExpected),
 	}
+	s.outbox.awaitsAll = cfg.AwaitsAll
 	for page := range s.asked {
 		s.asked[page] = engine.PendingLookups{}
 	}

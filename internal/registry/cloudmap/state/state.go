@@ -89,7 +89,6 @@ func (s *State) SetLocation(location Location) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ours.Heartbeat = max(s.ours.Heartbeat, location.Heartbeat)
-	s.savedHeartbeat = location.SavedHeartbeat
 	if location.IsNew && !s.claim.joined {
 		s.claim.settle, s.claim.isFirst = 0, true // there was no previous process
 	}

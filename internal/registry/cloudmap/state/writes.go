@@ -75,6 +75,16 @@ func (s *Writes) DesiredInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 	return nil, p.adopted && !left && (requested || s.isAdoptionOver())
 }
 
+// SetPublishedAll records that all exports of this cluster have been set.
+func (s *Writes) SetPublishedAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.outbox.hasAll {
+		s.outbox.complete()
+		s.WriteSignal.Set()
+	}
+}
+
 // isAdoptionOver reports whether this cluster has held its ID for the adoption grace period. The caller holds s.mu.
 func (s *Writes) isAdoptionOver() bool {
 	return s.claim.state == Held && time.Since(s.heldSince) >= s.cfg.Intervals.AdoptionGracePeriod
@@ -290,7 +300,7 @@ func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 	}
 	dirty, torn, again := s.outbox.pending(now)
 	if s.outbox.keepWithdrawn {
-		again = earliest(again, s.claim.claimed.Add(s.claim.young))
+		again = earliest(again, s.claim.youngSince().Add(s.claim.young))
 	}
 	if dirty+torn > 0 {
 		return earliest(again, s.pagesDue(now, dirty, torn)), true
@@ -354,7 +364,8 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 		return nil, engine.Keys{} // Notify adds to it
 	}
 	s.outbox.setKeepWithdrawn(s.claim.isYoung(time.Now()))
-	s.announce = s.announce || s.outbox.orphanedPages || s.outbox.isBaseLost // the pages found may be as desired
+	isAdopting := s.outbox.orphanedPages || s.outbox.isSuccessor && s.outbox.awaitsAll
+	s.announce = s.announce || isAdopting && !s.outbox.isFinal() // the pages found may be as desired
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstAsk = time.Time{}
 	changed = engine.Keys{}
@@ -400,8 +411,8 @@ func (s *Writes) ObserveFailedOperation(w PageWrite, reason error) engine.Keys {
 // The caller holds s.mu.
 func (s *Writes) announced() (pages format.Digests) {
 	shown := s.shown()
-	if s.isAdoptionOver() {
-		s.outbox.orphanedPages, s.outbox.isSuccessor, s.outbox.isBaseLost = false, false, false // exports that were neither published nor withdrawn stay as found
+	if s.isAdoptionOver() || s.outbox.isFinal() {
+		s.outbox.orphanedPages, s.outbox.isSuccessor = false, false // exports that were neither published nor withdrawn stay as found
 	}
 	for i := range pages {
 		pages[i] = s.outbox.announcement(i, shown)
