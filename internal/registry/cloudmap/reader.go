@@ -82,13 +82,12 @@ func (r *reader) readMembers(ctx context.Context) (controlPlace, []api.Instance,
 	if err != nil || place.missing {
 		return place, nil, err
 	}
-	instances, whole, err := r.client.WithPriority(api.PriorityHigh).DiscoverInstances(ctx, place.namespace.HTTPName, format.MembersService, nil)
+	// A service has at most as many instances as one read shows. If AWS allowed more, a record that is not shown would be as one that is missing: its
+	// cluster's catalog has a copy.
+	instances, _, err := r.client.WithPriority(api.PriorityHigh).DiscoverInstances(ctx, place.namespace.HTTPName, format.MembersService, nil)
 	if err != nil {
 		r.control.doubtAfter(err)
 		return place, nil, fmt.Errorf("reading the members of the clusterset: %w", err)
-	}
-	if !whole {
-		return place, nil, fmt.Errorf("the clusterset has %d members or more, of which AWS Cloud Map shows only a part", api.MaxDiscovered)
 	}
 	return place, instances, nil
 }

@@ -29,6 +29,9 @@ const (
 	copyReads = 4
 	// maxCopyBackoff is the longest pause between two reads of a catalog that does not exist, in pauses between reads of one that does.
 	maxCopyBackoff = 16
+	// maxNewcomers is the maximum number of catalogs of unknown clusters that are read at a poll. Any member can write records of clusters that do not exist:
+	// 1,000 fit into service members.
+	maxNewcomers = 8
 )
 
 // Location is where the clusterset's records are.
@@ -239,6 +242,10 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 // missing takes in which clusters have no record in service members, and adds them to heartbeats.
 func (c *catalogs) missing(present, heartbeats map[string]bool) {
 	for id, cluster := range c.clusters {
+		if !present[id] && cluster.shown != nil && c.isNewcomer(id, cluster) {
+			c.drop(id)
+			continue
+		}
 		if !present[id] && id != c.identity.ClusterID {
 			cluster.isMissing, cluster.unproven = !cluster.left, nil
 			if cluster.hasRecord && !cluster.left {
@@ -471,6 +478,8 @@ func (c *catalogs) copyPause(cluster *catalog, isMissing bool) time.Duration {
 	switch {
 	case cluster.unproven != nil && cluster.copyFailures <= eagerRetries:
 		return 0
+	case cluster.unproven != nil && isMissing && !cluster.hasRecord:
+		return min(pause*maxCopyBackoff, c.poll<<min(cluster.copyFailures-eagerRetries, 10))
 	case cluster.unproven != nil:
 		return min(pause, c.poll<<min(cluster.copyFailures-eagerRetries, 10))
 	case isMissing && !cluster.hasRecord:
@@ -540,6 +549,15 @@ func (c *catalogs) isSynced() bool {
 	return true
 }
 
+// isNewcomer reports whether no record of another cluster has been believed, by this process or a previous one.
+func (c *catalogs) isNewcomer(id string, cluster *catalog) bool {
+	if cluster.hasRecord || id == c.identity.ClusterID {
+		return false
+	}
+	_, isKnown := c.keyring.Pin(id)
+	return !isKnown
+}
+
 // seek makes the reader search for the imported clusters of which this process has seen nothing: their catalogs may have what service members
 // lacks.
 func (c *catalogs) seek(imported []string) {
@@ -553,12 +571,17 @@ func (c *catalogs) seek(imported []string) {
 // forget drops a cluster until its next record.
 func (c *catalogs) forget(id string, changed engine.Keys) {
 	c.keysOf(id, changed)
+	c.drop(id)
+	c.keyring.Forget(id)
+}
+
+// drop removes a cluster.
+func (c *catalogs) drop(id string) {
 	c.liveness.Remove(id)
 	if cluster := c.clusters[id]; cluster != nil {
 		cluster.account.Close()
 	}
 	delete(c.clusters, id)
-	c.keyring.Forget(id)
 }
 
 // keysOf adds the keys of a cluster's exports.

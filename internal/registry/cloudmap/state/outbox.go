@@ -22,6 +22,8 @@ type outbox struct {
 	retryAt time.Time
 	// generation is the last one that was used, written the last one of a page that is written whole.
 	generation, written int64
+	// latest is the last plausible generation of another author, 0 if there is no limit.
+	latest int64
 	// orphanedPages says that the ID was claimed when there was no record, but pages of the previous process: what there is of them was not
 	// announced by any cluster, and may be what a cluster that left could not remove, or what is left of what the others know.
 	orphanedPages bool
@@ -143,7 +145,16 @@ func (o *outbox) adopt(page int, shown *pageState) {
 	*p = p.renewed()
 	p.adopted, p.dirty, p.torn = true, o.hasAll || len(p.want) > 0, shown.digest != "" && shown.author != o.author()
 	p.exports, p.digest, p.parts, p.stored = shown.exports, shown.digest, shown.parts, shown.stored
-	o.generation = max(o.generation, shown.generation)
+	o.raise(shown.generation, shown.author)
+}
+
+// raise makes generations later than one of the registry. That of another author counts only if it is plausible: any member can write one that leaves no
+// room for later ones.
+func (o *outbox) raise(generation int64, by format.Author) {
+	if o.latest > 0 && by.Key != o.signer.Key() {
+		generation = min(generation, o.latest)
+	}
+	o.generation = max(o.generation, generation)
 }
 
 // author returns the author of the pages that this process writes.
@@ -249,7 +260,7 @@ func (o *outbox) nextGeneration(now time.Time) int64 {
 // after makes generations later than those of all pages that are shown.
 func (o *outbox) after(shown *catalog) {
 	for i := range shown.pages {
-		o.generation = max(o.generation, shown.pages[i].generation)
+		o.raise(shown.pages[i].generation, shown.record.Author())
 	}
 }
 

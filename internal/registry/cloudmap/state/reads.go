@@ -101,14 +101,21 @@ func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.I
 func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id, cluster := range s.catalogs.clusters {
+	newcomers := 0
+	for id, cluster := range s.catalogs.clusters { // in random order
 		if id == s.cfg.Identity.ClusterID && s.cfg.ReadOnly {
 			continue // what this cluster may have left here is never imported
+		}
+		if newcomers >= maxNewcomers && s.catalogs.isNewcomer(id, cluster) {
+			continue
 		}
 		cluster.findRoom()
 		read := CatalogRead{ClusterID: id, Pages: cluster.wanted(now), Record: s.catalogs.copyDue(now, id, cluster)}
 		if len(read.Pages) > 0 || read.Record {
 			wanted = append(wanted, read)
+			if s.catalogs.isNewcomer(id, cluster) {
+				newcomers++
+			}
 		}
 	}
 	return wanted
@@ -364,16 +371,26 @@ func (s *Reads) pinEarlierOwner(now time.Time) {
 	}
 }
 
-// prepareRecord creates the record to claim the ID with: later than all records with this ID. The caller holds s.mu.
+// maxAhead is how far the clock of another cluster with this ID may be ahead. Any member can write such a record: a time at the end of the range would leave no
+// room for the records of this cluster.
+const maxAhead = 5 * time.Minute
+
+// prepareRecord creates the record to claim the ID with: later than all records with this ID whose times are plausible. The caller holds s.mu.
 func (s *Reads) prepareRecord(shown *format.Member) {
-	joined := s.cfg.WallClock().UTC().Truncate(time.Millisecond)
+	wall := s.cfg.WallClock()
+	joined := wall.UTC().Truncate(time.Millisecond)
+	s.outbox.latest = wall.Add(maxAhead).UnixMilli()
 	heartbeat := s.ours.Heartbeat
 	for _, before := range []*format.Member{s.ownCopy, shown} {
 		if before == nil {
 			continue
 		}
-		s.outbox.generation = max(s.outbox.generation, before.Generation)
-		heartbeat = max(heartbeat, before.Heartbeat)
+		beat := before.Heartbeat
+		if !s.claim.isOurs(*before) {
+			beat = min(beat, s.outbox.latest)
+		}
+		heartbeat = max(heartbeat, beat)
+		s.outbox.raise(before.Generation, before.Author())
 		if s.claim.isOurs(*before) && !before.Farewell {
 			joined = before.Joined
 		}
