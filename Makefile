@@ -50,7 +50,7 @@ test: unit e2e ## Run every test: unit, registries, a real API server, scenarios
 .PHONY: unit
 unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/clusterset ./test/docs
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/clusterset ./test/docs
 	cd testbed && go test -timeout 15m ./...
 
 # The scenarios that a registry can make a difference to; make e2e REGISTRY=etcd runs the others on etcd as well.

@@ -9,6 +9,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/attack"
 )
 
 // monthMinutes is the month of AWS's price lists in minutes: 730 hours.
@@ -34,6 +35,7 @@ func newFigures() (*figures, error) {
 		return nil, err
 	}
 	return &figures{used: map[string]bool{}, texts: map[string]string{
+		"attacks":               attack.Table(),
 		"requests":              fmt.Sprintf("%g", m.with.TotalPerMinute()),
 		"requests-when-silent":  fmt.Sprintf("%g", m.without.TotalPerMinute()),
 		"steady-requests":       m.steadyRequests(),

@@ -8,11 +8,9 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +24,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
@@ -36,17 +35,14 @@ var (
 	viewPolicies = append(slices.Clone(joinPolicies), "instance-view.json")
 )
 
-// policyDocument is a file of deploy/iam for a cluster, as the sed of docs/iam.md writes it.
+// policyDocument is a file of deploy/iam for a cluster.
 func policyDocument(t *testing.T, file string, identity mcs.Identity) []byte {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("../../../deploy/iam", file))
+	document, err := cloudmaptest.PolicyDocument(os.DirFS("../../../deploy/iam"), file, identity)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []byte(strings.NewReplacer(
-		"<clusterset>", identity.ClusterSetID, "<cluster>", identity.ClusterID,
-		"<region>", "us-east-1", "<account>", cloudmaplocal.DefaultAccount,
-	).Replace(string(raw)))
+	return document
 }
 
 // policyOf reads documents, without the statements whose Sid is dropped.

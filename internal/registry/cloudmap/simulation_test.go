@@ -24,6 +24,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
@@ -185,11 +186,11 @@ func pass(ctx context.Context, d time.Duration) error {
 // answer has the server answer, unless something stands before it.
 func (w *world) answer(req request, r *http.Request) (*http.Response, error) {
 	if w.intercept == nil {
-		return w.ask(r)
+		return cloudmaptest.Serve(w.server, r)
 	}
 	code, body, ok := w.intercept(req)
 	if !ok {
-		return w.ask(r)
+		return cloudmaptest.Serve(w.server, r)
 	}
 	answer := httptest.NewRecorder()
 	if code != "" {
@@ -199,22 +200,6 @@ func (w *world) answer(req request, r *http.Request) (*http.Response, error) {
 	}
 	_, err := io.WriteString(answer, body)
 	return answer.Result(), err
-}
-
-// ask has the server answer. A connection that it closes is an error, as it would be on a network.
-func (w *world) ask(r *http.Request) (response *http.Response, err error) {
-	defer func() {
-		switch p := recover(); p {
-		case nil:
-		case http.ErrAbortHandler:
-			err = io.ErrUnexpectedEOF
-		default:
-			panic(p)
-		}
-	}()
-	answer := httptest.NewRecorder()
-	w.server.ServeHTTP(answer, r)
-	return answer.Result(), nil
 }
 
 // trace logs requests to replay a failure by: those that write, and those that fail.

@@ -1,0 +1,60 @@
+package cloudmaptest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// Serve has handler answer a request without a network, so that it works in virtual time. A connection that the handler closes is an error, as it
+// is on a network.
+func Serve(handler http.Handler, r *http.Request) (response *http.Response, err error) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			err = io.ErrUnexpectedEOF
+		default:
+			panic(p)
+		}
+	}()
+	answer := httptest.NewRecorder()
+	handler.ServeHTTP(answer, r)
+	return answer.Result(), nil
+}
+
+// PolicyDocument returns a policy of deploy/iam for a cluster in the default account and Region of cloudmap-local, as the sed of docs/iam.md writes it.
+func PolicyDocument(dir fs.FS, file string, identity mcs.Identity) ([]byte, error) {
+	raw, err := fs.ReadFile(dir, file)
+	if err != nil {
+		return nil, err
+	}
+	return []byte(strings.NewReplacer(
+		"<clusterset>", identity.ClusterSetID, "<cluster>", identity.ClusterID,
+		"<region>", cloudmaplocal.DefaultRegion, "<account>", cloudmaplocal.DefaultAccount,
+	).Replace(string(raw))), nil
+}
+
+// Policies returns policies of deploy/iam for a cluster.
+func Policies(dir fs.FS, identity mcs.Identity, files ...string) (all []iampolicy.Policy, err error) {
+	for _, file := range files {
+		document, err := PolicyDocument(dir, file, identity)
+		if err != nil {
+			return nil, err
+		}
+		var policy iampolicy.Policy
+		if err := json.Unmarshal(document, &policy); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		all = append(all, policy)
+	}
+	return all, nil
+}

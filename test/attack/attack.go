@@ -1,0 +1,60 @@
+// Package attack has the attacks that the controller withstands: a table, from which docs/security/threat-model.md is generated, and a test of
+// each. The tests run on the real parts: controllers and registries, cloudmap-local with its IAM and the shipped policies, etcd with users, an API
+// server. Every test shows that its attack takes place: a control has an effect that the attack must not have.
+package attack
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Actor is an attacker.
+type Actor string
+
+// The actors.
+const (
+	// Member is a member of the clusterset on Cloud Map. It has its own key, and the policies cluster.json, create.json and instance-view.json.
+	Member Actor = "member"
+	// SealedMember is a member whose resources an administrator created: it has no create.json.
+	SealedMember Actor = "member, sealed"
+	// EtcdMember is a member of the clusterset on etcd, with its own user and key.
+	EtcdMember Actor = "member, etcd"
+	// SourceMember is a member of a registry of --import-from, to which its victim does not export.
+	SourceMember Actor = "member, import-from"
+	// Reader reads the registry.
+	Reader Actor = "reader"
+	// Pod is a pod without privileges in one of the clusters.
+	Pod Actor = "pod"
+	// Tenant has the rights to write ServiceExports, Services and EndpointSlices in one namespace.
+	Tenant Actor = "tenant"
+	// Thief has the token of the controller's ServiceAccount.
+	Thief Actor = "stolen token"
+)
+
+// Attack is one entry of the table.
+type Attack struct {
+	Name  string
+	Actor Actor
+	// Does is what the attacker does, Prevented what must not happen, and Effect how far it gets. Each is one sentence without a period.
+	Does, Prevented, Effect string
+	// Open is set if the attack has an effect that is to be prevented, and is not yet.
+	Open bool
+	// Findings are the findings of the security review that the attack belongs to.
+	Findings []string
+	// Test is the name of the test.
+	Test string
+}
+
+// Table returns the attacks as a Markdown table.
+func Table() string {
+	var b strings.Builder
+	b.WriteString("| actor | attack | must not happen | how far it gets | test |\n| --- | --- | --- | --- | --- |\n")
+	for _, a := range Attacks {
+		effect := a.Effect
+		if a.Open {
+			effect = "**open:** " + effect
+		}
+		fmt.Fprintf(&b, "| %s | **%s.** %s | %s | %s | `%s` |\n", a.Actor, a.Name, a.Does, a.Prevented, effect, a.Test)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
