@@ -166,12 +166,16 @@ func (c *cloud) tag(arn string, tags ...types.Tag) error {
 
 func (c *cloud) tagAs(key, arn string, tags ...types.Tag) error {
 	c.t.Helper()
-	sdk := servicediscovery.New(servicediscovery.Options{
-		BaseEndpoint: aws.String("https://cloudmap.test"), Region: cloudmaplocal.DefaultRegion, HTTPClient: c,
+	_, err := c.sdk(key).TagResource(c.t.Context(), &servicediscovery.TagResourceInput{ResourceARN: &arn, Tags: tags})
+	return err
+}
+
+// sdk returns AWS's own client with an access key, which repeats nothing.
+func (c *cloud) sdk(key string) *servicediscovery.Client {
+	return servicediscovery.New(servicediscovery.Options{
+		BaseEndpoint: aws.String("https://cloudmap.test"), Region: cloudmaplocal.DefaultRegion, HTTPClient: c, RetryMaxAttempts: 1,
 		Credentials: credentials.NewStaticCredentialsProvider(key, "secret", ""),
 	})
-	_, err := sdk.TagResource(c.t.Context(), &servicediscovery.TagResourceInput{ResourceARN: &arn, Tags: tags})
-	return err
 }
 
 // member is a running registry of a cluster.

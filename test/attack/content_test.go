@@ -1,0 +1,248 @@
+package attack
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
+)
+
+// hostile returns an export of the intruder with a name.
+func hostile(name string, edit func(*mcs.Export)) mcs.Export {
+	exp := webExport(intruder, 1)
+	exp.Key.Name = name
+	edit(&exp)
+	return exp
+}
+
+// exported waits until the reader has the intruder's export of key, and returns it.
+func (m *member) exported(key mcs.Key) mcs.Export {
+	m.t.Helper()
+	until(m.t, time.Minute, key.String()+" of the intruder is imported", func() bool { return m.exportOf(intruder, key) != nil })
+	return *m.exportOf(intruder, key)
+}
+
+func TestAttack_SensitiveAddresses(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		_, reader, _ := c.start()
+		c.infiltrate()
+		const harmless = "10.99.0.1"
+		c.attack(hostile("addresses", func(e *mcs.Export) {
+			e.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+			endpoints := &e.Backends[0].Endpoints
+			*endpoints = nil
+			for _, address := range []string{
+				harmless, "169.254.169.254", "127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "100.100.100.200", "168.63.129.16", "192.0.0.192",
+				"::1", "fe80::1", "ff02::1", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe",
+				"2002:a9fe:a9fe::1", "::ffff:169.254.169.254", "::169.254.169.254", "::ffff:0:169.254.169.254", "2001::a9fe:a9fe",
+			} {
+				*endpoints = append(*endpoints, mcs.Endpoint{Address: netip.MustParseAddr(address), Ready: true, Serving: true})
+			}
+		}))
+		exp := reader.exported(mcs.Key{Namespace: "demo", Name: "addresses"})
+		if list := exp.Backends[0].Endpoints; len(list) != 1 || list[0].Address.String() != harmless {
+			t.Errorf("imported are %v, want %s only", list, harmless)
+		}
+	})
+}
+
+func TestAttack_KeysOfOtherTools(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		_, reader, _ := c.start()
+		c.infiltrate()
+		keys := map[string]string{"example.com/harmless": "x"}
+		for _, key := range []string{
+			"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "argocd.argoproj.io/instance", "argocd.argoproj.io/sync-options",
+			"kustomize.toolkit.fluxcd.io/name", "meta.helm.sh/release-name", "helm.sh/resource-policy", "applyset.kubernetes.io/part-of",
+			"multicluster.k8s.aws/export-times", "kubectl.kubernetes.io/last-applied-configuration", "kapp.k14s.io/app", "cleanup.kyverno.io/ttl",
+			"service.kubernetes.io/headless", "external-dns.alpha.kubernetes.io/hostname", "janitor/ttl",
+		} {
+			keys[key] = "x"
+		}
+		c.attack(hostile("labels", func(e *mcs.Export) { e.Labels, e.Annotations = keys, keys }))
+		exp := reader.exported(mcs.Key{Namespace: "demo", Name: "labels"})
+		for _, got := range []map[string]string{exp.Labels, exp.Annotations} {
+			if len(got) != 1 || got["example.com/harmless"] != "x" {
+				t.Errorf("imported are the keys %v, want the harmless one only", got)
+			}
+		}
+	})
+}
+
+func TestAttack_ImpossibleTimes(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		_, reader, web := c.start()
+		c.infiltrate()
+		times := map[string]time.Time{
+			"year-1": time.Unix(1, 0), "year-1970": time.Unix(0, 0), "year-2019": time.Date(2019, 12, 31, 0, 0, 0, 0, time.UTC),
+			"year-10000": time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), "latest": time.Unix(1<<62, 0), "valid": time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC),
+		}
+		var exports []mcs.Export
+		for name, created := range times {
+			exports = append(exports, hostile(name, func(e *mcs.Export) { e.Created, e.Changed = created, created }))
+		}
+		c.attack(exports...)
+		for name := range times {
+			exp := reader.exported(mcs.Key{Namespace: "demo", Name: name})
+			if isKept := !exp.Created.IsZero(); isKept != (name == "valid") {
+				t.Errorf("%s is imported with creation time %v", name, exp.Created)
+			}
+		}
+		if !reader.sees(web)() {
+			t.Error("the export of the victim is not imported")
+		}
+	})
+}
+
+func TestAttack_DecompressionBomb(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, reader, _ := c.start()
+		c.infiltrate()
+		encoder, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const size = 512 << 20
+		bomb := encoder.EncodeAll(make([]byte, size), []byte{record.Major, record.Minor})
+		if len(bomb) > 100<<10 {
+			t.Fatalf("the bomb has %d bytes", len(bomb))
+		}
+		pages := map[int][]byte{}
+		for page := range 8 {
+			pages[page] = bomb
+		}
+		changed := webExport(victim, 3)
+		peak := registrytest.HeapPeak(func() {
+			c.writePages(c.attacker(), intruder, c.signer(intruder), pages)
+			until(t, time.Minute, "the bomb is reported", func() bool {
+				return strings.Contains(strings.Join(reader.problemsOf(intruder), "\n"), "decompressing")
+			})
+			exporter.publish(changed)
+			until(t, time.Minute, "a change of the victim is imported", reader.sees(changed))
+		})
+		if peak > 128<<20 {
+			t.Errorf("the heap grew by %d MiB, want far less than the %d MiB of each of 8 pages", peak>>20, size>>20)
+		}
+	})
+}
+
+// withBudgets gives a cluster the default budgets.
+func withBudgets(ledger *budget.Ledger) func(*cloudmap.Config) {
+	return func(cfg *cloudmap.Config) { cfg.Ledger = ledger }
+}
+
+// overBudget has the intruder write exports that exceed a budget. A cluster with budgets keeps the exports of others and reports the intruder; one without
+// budgets, as a control, imports everything.
+func overBudget(t *testing.T, kind budget.Kind, exports []mcs.Export) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, open, web := c.start()
+		c.infiltrate()
+		ledger := budget.NewLedger(config.Default().Budgets.Limits)
+		bounded := c.join(newcomer, withBudgets(ledger))
+		until(t, time.Minute, "the export of the victim is imported", bounded.sees(web))
+		c.attack(exports...)
+		until(t, 5*time.Minute, "the intruder is over its budget", func() bool { return slices.ContainsFunc(bounded.problemsOf(intruder), registry.IsOverBudget) })
+		limits := config.Default().Budgets.Limits
+		if used := ledger.Usage().Member[kind]; used > limits.Member[kind] {
+			t.Errorf("%d %s are used, want at most %d", used, kind, limits.Member[kind])
+		}
+		changed := webExport(victim, 3)
+		exporter.publish(changed)
+		until(t, time.Minute, "a change of the victim is imported", bounded.sees(changed))
+		missing := func(m *member) (n int) {
+			for _, exp := range exports {
+				if m.exportOf(intruder, exp.Key) == nil {
+					n++
+				}
+			}
+			return n
+		}
+		if missing(bounded) == 0 {
+			t.Error("all exports of the intruder are imported")
+		}
+		until(t, 5*time.Minute, "a cluster without budgets imports them all", func() bool { return missing(open) == 0 })
+	})
+}
+
+func TestAttack_PortsTimesEndpoints(t *testing.T) {
+	overBudget(t, budget.PortEndpoints, []mcs.Export{hostile("wide", func(e *mcs.Export) {
+		e.Ports, e.Backends[0].Ports, e.Backends[0].Endpoints = nil, nil, nil
+		for i := range int32(500) {
+			name := fmt.Sprint("p", i)
+			e.Ports = append(e.Ports, mcs.Port{Name: name, Protocol: corev1.ProtocolTCP, Port: 1000 + i})
+			e.Backends[0].Ports = append(e.Backends[0].Ports, mcs.BackendPort{Name: name, Protocol: corev1.ProtocolTCP, Port: 1000 + i})
+		}
+		for i := range 1000 {
+			address := netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
+			e.Backends[0].Endpoints = append(e.Backends[0].Endpoints, mcs.Endpoint{Address: address, Ready: true, Serving: true})
+		}
+	})})
+}
+
+func TestAttack_ThousandsOfExports(t *testing.T) {
+	var exports []mcs.Export
+	for i := range config.Default().Budgets.Member[budget.Exports] + 500 {
+		exports = append(exports, hostile(fmt.Sprint("svc-", i), func(*mcs.Export) {}))
+	}
+	overBudget(t, budget.Exports, exports)
+}
+
+func TestAttack_ExportsOfUnwantedNamespaces(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		c.join(victim)
+		ledger := budget.NewLedger(config.Default().Budgets.Limits)
+		isWanted := func(namespace string) bool { return namespace == "demo" }
+		reader := c.join(importer, withBudgets(ledger), func(cfg *cloudmap.Config) { cfg.Wanted = isWanted })
+		time.Sleep(20 * time.Second)
+		c.infiltrate()
+		until(t, time.Minute, "the intruder is a member", func() bool { return ledger.Usage().Total[budget.Exports] == 1 })
+		exports := []mcs.Export{hostile("wanted", func(*mcs.Export) {})}
+		for i := range 500 {
+			exports = append(exports, hostile(fmt.Sprint("svc-", i), func(e *mcs.Export) { e.Key.Namespace = fmt.Sprint("elsewhere-", i) }))
+		}
+		c.attack(exports...)
+		reader.exported(exports[0].Key)
+		until(t, time.Minute, "only wanted exports cost anything", func() bool { return ledger.Usage().Total[budget.Exports] <= 2 })
+		view := reader.view(exports[1].Key)
+		if len(view.Exports) > 0 || !slices.Contains(view.Ignored, intruder) {
+			t.Errorf("the view of an unwanted export is %+v, want it ignored", view)
+		}
+	})
+}
+
+func TestAttack_PageOfForeignNames(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		_, reader, web := c.start()
+		c.infiltrate()
+		// Its own page may name any service, and any page; the export stays its own.
+		impostor := webExport(intruder, 1)
+		impostor.Cluster = victim
+		data, err := record.Encode([]mcs.Export{registry.Published(impostor)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		right := format.PageOf(impostor.Key)
+		c.writePages(c.attacker(), intruder, c.signer(intruder), map[int][]byte{right: data, (right + 1) % format.PageCount: data})
+		got := reader.exported(impostor.Key)
+		if got.Cluster != intruder || !reader.sees(web)() {
+			t.Errorf("imported as an export of %s, that of the victim: %t", got.Cluster, reader.sees(web)())
+		}
+		if n := len(reader.view(impostor.Key).Exports); n != 2 {
+			t.Errorf("%d exports of the service, want one of each cluster", n)
+		}
+	})
+}
