@@ -207,6 +207,10 @@ func TestMetadata(t *testing.T) {
 			}
 			delete(imp.Annotations, prefix+"/derived-service")
 		}
+		if times := imp.Annotations["multicluster.k8s.aws/export-times"]; !strings.HasPrefix(times, "cls1=") {
+			return fmt.Errorf("the import has the export times %q, want one of cls1", times)
+		}
+		delete(imp.Annotations, "multicluster.k8s.aws/export-times")
 		delete(imp.Annotations, "multicluster.k8s.aws/exported-labels")
 		delete(imp.Annotations, "multicluster.k8s.aws/exported-annotations")
 		if d := cmp.Diff(labels, imp.Labels) + cmp.Diff(annotations, imp.Annotations); d != "" {
