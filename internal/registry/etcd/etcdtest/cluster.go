@@ -294,6 +294,15 @@ func (c *Cluster) client(user, password string) (*clientv3.Client, error) {
 	})
 }
 
+// Client returns a client with the user that AddCluster created for a cluster. The caller closes it.
+func (c *Cluster) Client(user, passwordFile string) (*clientv3.Client, error) {
+	password, err := os.ReadFile(passwordFile)
+	if err != nil {
+		return nil, err
+	}
+	return c.client(user, strings.TrimSpace(string(password)))
+}
+
 // Root returns a client with all permissions.
 func (c *Cluster) Root() *clientv3.Client { return c.root }
 
