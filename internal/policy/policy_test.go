@@ -2,12 +2,15 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
@@ -138,6 +141,42 @@ func TestPolicy_Apply(t *testing.T) {
 				t.Errorf("the input changed (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestPolicy_Apply_KeepsAddressesOfOtherClusters: without a policy, an import has every address that a pod of another cluster may have. Only the exact
+// addresses of this cluster's nodes are refused, because on EKS pods and nodes of several clusters share the networks of a VPC.
+func TestPolicy_Apply_KeepsAddressesOfOtherClusters(t *testing.T) {
+	local := &Local{
+		ServiceNetworks: []netip.Prefix{netip.MustParsePrefix("172.20.0.0/16"), netip.MustParsePrefix("fdd3:7636:68bc::/108")},
+		Addresses: map[netip.Addr]string{
+			netip.MustParseAddr("10.0.1.10"): "the address of node n1", netip.MustParseAddr("2600:1f14:1::10"): "the address of node n1",
+			netip.MustParseAddr("10.0.1.20"): "the address of an API server",
+		},
+	}
+	want := []string{
+		"10.0.1.11", "2600:1f14:1::11", // a pod in the subnet of this cluster's nodes
+		"10.0.2.30",                // a node of the other cluster: a pod with hostNetwork
+		"100.64.3.4", "198.19.0.5", // networks that EKS documents for pods (custom networking)
+		"172.16.0.9", "192.168.3.4", "fd00:10:244::5", "203.0.113.7",
+	}
+	refused := []string{"10.0.1.10", "::ffff:10.0.1.10", "2600:1f14:1::10", "10.0.1.20", "172.20.0.1", "fdd3:7636:68bc::1"}
+	exp := exportOf("cls2", "shop", append(slices.Clone(want), refused...)...)
+	exp.Key.Name, exp.Ports, exp.Type = "web", []mcs.Port{{Port: 80}}, mcsv1beta1.ClusterSetIP
+	exp.Ports[0].Protocol, exp.IPFamilies = corev1.ProtocolTCP, []corev1.IPFamily{corev1.IPv4Protocol}
+	exp, problems, err := mcs.Sanitize(exp) // as every registry does
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, refusals, ok := (*Policy)(nil).Apply(exp, local)
+	addresses := addressesOf(got)
+	slices.Sort(addresses)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, addresses); diff != "" || !ok {
+		t.Errorf("endpoints (-want +got):\n%s\nproblems %v", diff, problems)
+	}
+	if len(refusals) != 1 || refusals[0].Endpoints != len(refused) {
+		t.Errorf("refusals %+v, want %d endpoints", refusals, len(refused))
 	}
 }
 
