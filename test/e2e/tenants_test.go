@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
 // TestImportPolicy changes the import policy of cls2 while its controller runs: what the policy refuses is not imported, and is shown.
@@ -33,16 +36,35 @@ func TestImportPolicy(t *testing.T) {
 		}
 	})
 	write(t, "default: allow\nclusters: {cls1: {namespaces: [another]}}\n")
-	mount(t, cls2, configMap, strings.TrimSuffix(file, "/policy.yaml"))
-	addArgs(t, cls2, "--import-policy="+file, "--metrics-secure=false") // the API server's proxy forwards no token
-	check := "check --context cls2"
 	diagnose := "diagnose web -n " + ns + " --context cls1,cls2"
+	t.Cleanup(func() {
+		err := clusterset.Eventually(context.Background(), started, func() error {
+			_, err := plugin(context.Background(), 0, diagnose)
+			return err
+		})
+		if err != nil {
+			t.Errorf("without the policy: %v", err)
+		}
+	})
+	usePolicy(t, cls2, configMap, file)
+	check := "check --context cls2"
 
 	// The kubelet writes a changed ConfigMap within about a minute.
 	eventually(t, started, func() error { return noImport(t.Context(), cls2, ns, "web") })
 	eventually(t, soon, func() error { return refuses(t.Context(), cls2, policy.ReasonNamespace, 1) })
 	says(t, 0, check, "√ import policy: "+file+" is in use", "‼ refused exports: "+ns+"/web: --import-policy does not allow cluster cls1 to export services of namespace "+ns)
-	says(t, 3, diagnose, "Failed in cls2 at ServiceImport: does not exist", "; refused: --import-policy does not allow cluster cls1")
+	eventually(t, started, func() error { // the new process of cls2 may rebuild its pages first
+		out, err := plugin(t.Context(), 3, diagnose)
+		if err != nil {
+			return err
+		}
+		for _, want := range []string{"Failed in cls2 at ServiceImport: does not exist", "; refused: --import-policy does not allow cluster cls1"} {
+			if !strings.Contains(out, want) {
+				return fmt.Errorf("kubectl mcs %s does not say %q:\n%s", diagnose, want, out)
+			}
+		}
+		return nil
+	})
 
 	write(t, fmt.Sprintf("default: deny\nclusters: {cls1: {namespaces: [%s], podNetworks: [192.0.2.0/24]}}\n", ns))
 	eventually(t, started, func() error { return refusal(t.Context(), cls2, ns, "web", string(policy.ReasonNetwork)) })
@@ -76,6 +98,43 @@ func TestImportPolicy(t *testing.T) {
 		return errors.Join(refusal(t.Context(), cls2, ns, "web", ""), refuses(t.Context(), cls2, policy.ReasonNetwork, 0))
 	})
 	says(t, 0, diagnose, "No step failed")
+}
+
+// usePolicy gives a cluster's controller the import policy in a ConfigMap, in one rollout, until the test ends.
+func usePolicy(t *testing.T, c cluster, configMap, file string) {
+	t.Helper()
+	d := &appsv1.Deployment{}
+	d.Namespace, d.Name = system, strings.TrimPrefix(manager, "deployment/")
+	var before corev1.PodSpec
+	change(t, c, d, func(d *appsv1.Deployment) {
+		spec := &d.Spec.Template.Spec
+		before = *spec.DeepCopy()
+		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: configMap, VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: configMap}},
+		}})
+		container := &spec.Containers[0]
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: configMap, MountPath: path.Dir(file), ReadOnly: true})
+		container.Args = append(container.Args, "--import-policy="+file, "--metrics-secure=false") // the API server's proxy forwards no token
+	})
+	rollout := func(ctx context.Context) error {
+		_, err := suite.Kubectl(ctx, c.name, "-n", system, "rollout", "status", manager, "--timeout=90s")
+		return err
+	}
+	t.Cleanup(func() {
+		err := clusterset.Eventually(context.Background(), soon, func() error {
+			if err := c.Get(context.Background(), client.ObjectKeyFromObject(d), d); err != nil {
+				return err
+			}
+			d.Spec.Template.Spec = before
+			return c.Update(context.Background(), d)
+		})
+		if err := errors.Join(err, rollout(context.Background())); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := rollout(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // refusal checks the reason of condition Refused of an import, "" for False.
