@@ -50,9 +50,11 @@ func (t *Testbed) EnforcePolicies(ctx context.Context, enforced func()) error {
 // enforceIn enforces the policies of one cluster.
 func (t *Testbed) enforceIn(ctx context.Context, k kubectl, c cluster.Cluster, enforced func()) error {
 	w := &policyWatch{kubectl: k, changed: make(chan struct{}, 1)}
-	go watchKind(ctx, w, "namespaces", &w.namespaces)
-	go watchKind(ctx, w, "pods", &w.pods)
-	go watchKind(ctx, w, "networkpolicies", &w.policies)
+	var watches sync.WaitGroup
+	defer watches.Wait() // no kubectl outlives this process
+	watches.Go(func() { watchKind(ctx, w, "namespaces", &w.namespaces) })
+	watches.Go(func() { watchKind(ctx, w, "pods", &w.pods) })
+	watches.Go(func() { watchKind(ctx, w, "networkpolicies", &w.policies) })
 	applied := map[string]string{}
 	for w.wait(ctx) {
 		state := w.state()
