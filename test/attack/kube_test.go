@@ -1,0 +1,523 @@
+package attack
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+)
+
+var apiServer struct {
+	once sync.Once
+	*controllertest.Kubernetes
+	err error
+}
+
+func TestMain(m *testing.M) {
+	ctrllog.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	code := m.Run()
+	if apiServer.Kubernetes != nil {
+		_ = apiServer.Env.Stop()
+	}
+	os.Exit(code)
+}
+
+// kubernetes is a cluster with a running controller, in a namespace of its own. Time is real.
+type kubernetes struct {
+	t *testing.T
+	*controllertest.Kubernetes
+	// hub is the registry that hostile members share with the controller, whose cluster is the importer.
+	hub *memory.Hub
+	key mcs.Key
+}
+
+// inKubernetes starts a controller with the RBAC and the admission policy of deploy/rbac on an API server.
+func inKubernetes(t *testing.T, edits ...func(*config.Options)) *kubernetes {
+	t.Helper()
+	controllertest.NeedAssets(t)
+	apiServer.once.Do(func() {
+		apiServer.Kubernetes, apiServer.err = controllertest.StartKubernetes("v1beta1", nil, append(controllertest.MCSCRDs(), controllertest.AboutCRDs()...)...)
+	})
+	if apiServer.err != nil {
+		t.Fatal(apiServer.err)
+	}
+	name := strings.ToLower(strings.NewReplacer("TestAttack_", "", "/", "-", " ", "-").Replace(t.Name()))
+	k := &kubernetes{t: t, Kubernetes: apiServer.Kubernetes, hub: memory.NewHub(), key: mcs.Key{Namespace: name, Name: "web"}}
+	k.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	t.Cleanup(func() {
+		for _, obj := range []client.Object{&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceImport{}, &corev1.Service{}, &discoveryv1.EndpointSlice{}} {
+			_ = k.Admin.DeleteAllOf(context.Background(), obj, client.InNamespace(name))
+		}
+	})
+	options := config.Default()
+	options.Identity = config.Identity{ClusterID: importer, ClusterSetID: clusterSet}
+	options.Election.Enabled, options.Election.Namespace = false, controllertest.InstallNamespace
+	options.Serving.Metrics, options.Serving.Probes, options.Serving.Status = "0", "0", "0"
+	for _, edit := range edits {
+		edit(&options)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	setup := controller.Setup{Options: options, Logger: logr.Discard(), NewRegistry: func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+		return k.hub.Registry(identity), nil
+	}}
+	go func() { done <- controller.Run(ctx, k.Config, setup) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("the controller failed: %v", err)
+		}
+	})
+	return k
+}
+
+func (k *kubernetes) create(obj client.Object) {
+	k.t.Helper()
+	if err := k.Admin.Create(k.t.Context(), obj); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// eventually waits until check returns no error.
+func (k *kubernetes) eventually(what string, check func() error) {
+	k.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(25 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			k.t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+// hostile joins a cluster to the clusterset.
+func (k *kubernetes) hostile(id string) *hubMember {
+	m := &hubMember{k: k, id: id, reg: k.hub.Registry(identityOf(id))}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = m.reg.Run(ctx, func(mcs.Key) {}) }()
+	k.t.Cleanup(func() { stop(); <-ended })
+	return m
+}
+
+// hubMember is a member that publishes what it likes.
+type hubMember struct {
+	k   *kubernetes
+	id  string
+	reg registry.Registry
+}
+
+func (m *hubMember) publish(key mcs.Key, edit func(*mcs.Export), addresses ...string) {
+	m.k.t.Helper()
+	exp := webExport(m.id, 1)
+	exp.Key, exp.Created = key, time.Now()
+	exp.Backends[0].Endpoints = nil
+	for _, address := range addresses {
+		exp.Backends[0].Endpoints = append(exp.Backends[0].Endpoints, mcs.Endpoint{Address: netip.MustParseAddr(address), Ready: true, Serving: true})
+	}
+	if edit != nil {
+		edit(&exp)
+	}
+	if err := m.reg.Publish(m.k.t.Context(), exp); err != nil {
+		m.k.t.Fatal(err)
+	}
+}
+
+// imported waits until key is imported with these addresses.
+func (k *kubernetes) imported(key mcs.Key, want ...string) *mcsv1beta1.ServiceImport {
+	k.t.Helper()
+	var imp mcsv1beta1.ServiceImport
+	k.eventually("import of "+key.String(), func() error {
+		if err := k.get(key, &imp); err != nil {
+			return err
+		}
+		got, err := k.addresses(key)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("addresses are %v, want %v", got, want)
+		}
+		return err
+	})
+	return &imp
+}
+
+func (k *kubernetes) get(key mcs.Key, obj client.Object) error {
+	return k.Admin.Get(k.t.Context(), client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, obj)
+}
+
+// addresses returns the addresses that are imported for key.
+func (k *kubernetes) addresses(key mcs.Key) (found []string, err error) {
+	var list discoveryv1.EndpointSliceList
+	err = k.Admin.List(k.t.Context(), &list, client.InNamespace(key.Namespace), client.MatchingLabels{mcsv1beta1.LabelServiceName: key.Name})
+	for _, slice := range list.Items {
+		for _, endpoint := range slice.Endpoints {
+			found = append(found, endpoint.Addresses...)
+		}
+	}
+	slices.Sort(found)
+	return found, err
+}
+
+// refused waits until the import of key reports a refusal.
+func (k *kubernetes) refused(key mcs.Key, reason policy.Reason) {
+	k.t.Helper()
+	k.eventually("refusal of "+key.String(), func() error {
+		var imp mcsv1beta1.ServiceImport
+		if err := k.get(key, &imp); err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(imp.Status.Conditions, policy.ConditionRefused)
+		if c == nil || c.Status != metav1.ConditionTrue || !strings.Contains(c.Reason, string(reason)) {
+			return fmt.Errorf("condition %+v, want reason %s", c, reason)
+		}
+		return nil
+	})
+}
+
+// export creates a Service with a slice of these addresses, and a ServiceExport.
+func (k *kubernetes) export(key mcs.Key, edit func(*mcsv1beta1.ServiceExport), addresses ...string) {
+	k.t.Helper()
+	var endpoints []discoveryv1.Endpoint
+	for _, address := range addresses {
+		endpoints = append(endpoints, discoveryv1.Endpoint{Addresses: []string{address}})
+	}
+	k.create(controllertest.Service(key))
+	k.create(controllertest.EndpointSlice(key, endpoints))
+	exp := controllertest.ServiceExport(key)
+	if edit != nil {
+		edit(exp)
+	}
+	k.create(exp)
+}
+
+func TestAttack_NamespacesOfOthers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	text := "default: deny\nclusters: {cls1: {}, cls3: {namespaces: [elsewhere, namespacesofothers-*], podNetworks: [10.3.0.0/16]}}"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k := inKubernetes(t, func(o *config.Options) { o.Scope.ImportPolicy = path })
+	rightful, limited, unlisted := k.hostile(victim), k.hostile(intruder), k.hostile(newcomer)
+	for _, m := range []*hubMember{limited, unlisted} {
+		m.publish(k.key, nil, "10.3.0.1")
+	}
+	rightful.publish(k.key, nil, "10.1.0.1") // control: the cluster that the policy allows
+	k.imported(k.key, "10.1.0.1")
+	k.refused(k.key, policy.ReasonNamespace)
+}
+
+func TestAttack_SystemNamespaces(t *testing.T) {
+	k := inKubernetes(t)
+	m := k.hostile(intruder)
+	for _, namespace := range []string{"default", "kube-system", "kube-public", controllertest.InstallNamespace} {
+		m.publish(mcs.Key{Namespace: namespace, Name: "attack"}, nil, "10.3.0.1")
+	}
+	m.publish(k.key, nil, "10.3.0.1") // control: another namespace
+	k.imported(k.key, "10.3.0.1")
+	for _, namespace := range []string{"default", "kube-system", "kube-public", controllertest.InstallNamespace} {
+		var imports mcsv1beta1.ServiceImportList
+		if err := k.Admin.List(t.Context(), &imports, client.InNamespace(namespace)); err != nil || len(imports.Items) > 0 {
+			t.Errorf("namespace %s has %d imports, %v", namespace, len(imports.Items), err)
+		}
+	}
+}
+
+func TestAttack_AddressesOfTheImporter(t *testing.T) {
+	k := inKubernetes(t)
+	var service corev1.Service
+	if err := k.get(mcs.Key{Namespace: "default", Name: "kubernetes"}, &service); err != nil {
+		t.Fatal(err)
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "attacked"}}
+	k.create(node)
+	t.Cleanup(func() { _ = k.Admin.Delete(context.Background(), node) })
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.168.77.9"}}
+	if err := k.Admin.Status().Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	k.hostile(intruder).publish(k.key, nil, "10.3.0.1", service.Spec.ClusterIP, "192.168.77.9")
+	k.imported(k.key, "10.3.0.1")
+	k.refused(k.key, policy.ReasonLocal)
+}
+
+func TestAttack_OlderCreationTime(t *testing.T) {
+	k := inKubernetes(t)
+	k.hostile(victim).publish(k.key, nil, "10.1.0.1")
+	k.imported(k.key, "10.1.0.1")
+	m := k.hostile(intruder)
+	headless := func(e *mcs.Export) {
+		e.Type, e.Created = mcsv1beta1.Headless, time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)
+	}
+	m.publish(k.key, headless, "10.3.0.1")
+	k.refused(k.key, policy.ReasonPrecedence)
+	imp := k.imported(k.key, "10.1.0.1", "10.3.0.1")
+	if imp.Spec.Type != mcsv1beta1.ClusterSetIP {
+		t.Errorf("the import has type %s, want that of the victim", imp.Spec.Type)
+	}
+	// Control: where no other cluster exports, the same export decides.
+	other := mcs.Key{Namespace: k.key.Namespace, Name: "other"}
+	m.publish(other, headless, "10.3.0.1")
+	if imp := k.imported(other, "10.3.0.1"); imp.Spec.Type != mcsv1beta1.Headless {
+		t.Errorf("the other import has type %s", imp.Spec.Type)
+	}
+}
+
+func TestAttack_StolenToken(t *testing.T) {
+	k := inKubernetes(t)
+	thief, err := client.New(k.Config, client.Options{Scheme: k.Admin.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := controllertest.Service(k.key)
+	slice := controllertest.EndpointSlice(k.key, controllertest.Endpoints(1, 1))
+	dns := controllertest.Service(mcs.Key{Namespace: "kube-system", Name: "kube-dns"})
+	k.create(theirs)
+	k.create(slice)
+	k.create(dns)
+	t.Cleanup(func() { _ = k.Admin.Delete(context.Background(), dns) })
+	for _, obj := range []client.Object{theirs, slice, dns} {
+		changed := obj.DeepCopyObject().(client.Object)
+		changed.SetLabels(map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, plan.LabelManagedBy: plan.ManagedBy})
+		for what, err := range map[string]error{
+			"updating": thief.Update(t.Context(), changed), "deleting": thief.Delete(t.Context(), obj),
+			"patching": thief.Patch(t.Context(), obj.DeepCopyObject().(client.Object), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"selector":{"a":"b"}}}`))),
+		} {
+			if !apierrors.IsForbidden(err) {
+				t.Errorf("%s %T %s: %v, want it forbidden", what, obj, obj.GetName(), err)
+			}
+		}
+	}
+	for what, obj := range map[string]client.Object{
+		"a Service without the label": controllertest.Service(mcs.Key{Namespace: k.key.Namespace, Name: "new"}),
+		"a Service with external IPs": &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: k.key.Namespace, Name: "external", Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}},
+			Spec:       corev1.ServiceSpec{ExternalIPs: []string{"192.0.2.1"}, Ports: []corev1.ServicePort{{Port: 80}}},
+		},
+	} {
+		if err := thief.Create(t.Context(), obj); !apierrors.IsForbidden(err) {
+			t.Errorf("creating %s: %v, want it forbidden", what, err)
+		}
+	}
+	for what, list := range map[string]client.ObjectList{"Secrets": &corev1.SecretList{}, "Pods": &corev1.PodList{}} {
+		if err := thief.List(t.Context(), list, client.InNamespace("kube-system")); !apierrors.IsForbidden(err) {
+			t.Errorf("listing %s: %v, want it forbidden", what, err)
+		}
+	}
+	// Control: the token works for objects of its own.
+	own := controllertest.Service(mcs.Key{Namespace: k.key.Namespace, Name: "imported-aaaaaaaaaa"})
+	own.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+	if err := thief.Create(t.Context(), own); err != nil {
+		t.Errorf("creating an object of its own: %v", err)
+	}
+}
+
+func TestAttack_HandMadeSlice(t *testing.T) {
+	for setting, want := range map[string][]string{config.ExportControllerSlices: nil, config.ExportAllSlices: {"10.200.0.1"}} { // the second is the control
+		t.Run(setting, func(t *testing.T) {
+			k := inKubernetes(t, func(o *config.Options) { o.Scope.ExportSlices = setting })
+			k.export(k.key, nil, "10.200.0.1") // an address of another tenant
+			k.imported(k.key, want...)
+		})
+	}
+}
+
+func TestAttack_LargeAnnotations(t *testing.T) {
+	k := inKubernetes(t)
+	reader := k.hostile(intruder)
+	k.export(k.key, func(e *mcsv1beta1.ServiceExport) {
+		e.Spec.ExportedAnnotations = map[string]string{"example.com/harmless": "x", "example.com/large": strings.Repeat("x", 60<<10)}
+		e.Spec.ExportedLabels = map[string]string{}
+		for i := range 500 {
+			e.Spec.ExportedLabels[fmt.Sprint("example.com/l", i)] = strings.Repeat("x", 63)
+		}
+	}, "10.1.0.1")
+	k.eventually("the export", func() error {
+		view, err := reader.reg.Lookup(t.Context(), k.key)
+		if err != nil || len(view.Exports) != 1 {
+			return fmt.Errorf("%d exports, %w", len(view.Exports), err)
+		}
+		exp, size := view.Exports[0], 0
+		for _, pairs := range []map[string]string{exp.Annotations, exp.Labels} {
+			for key, value := range pairs {
+				size += len(key) + len(value)
+			}
+		}
+		if exp.Annotations["example.com/harmless"] != "x" || len(exp.Labels) == 0 || size > 8<<10 {
+			t.Errorf("exported are %d annotations and %d labels of %d bytes, want 8 KiB at most", len(exp.Annotations), len(exp.Labels), size)
+		}
+		return nil
+	})
+}
+
+func TestAttack_EditedImport(t *testing.T) {
+	k := inKubernetes(t)
+	m := k.hostile(victim)
+	m.publish(k.key, nil, "10.1.0.1")
+	imp := k.imported(k.key, "10.1.0.1")
+	var derived corev1.Service
+	k.eventually("the derived Service", func() error {
+		return k.get(mcs.Key{Namespace: k.key.Namespace, Name: mcs.DerivedName(k.key)}, &derived)
+	})
+	var slices discoveryv1.EndpointSliceList
+	if err := k.Admin.List(t.Context(), &slices, client.InNamespace(k.key.Namespace), client.MatchingLabels{mcsv1beta1.LabelServiceName: k.key.Name}); err != nil || len(slices.Items) != 1 {
+		t.Fatal(len(slices.Items), err)
+	}
+	slice := &slices.Items[0]
+	edits := map[string]func(){
+		"slice":         func() { slice.Endpoints[0].Addresses = []string{"10.200.0.1"} },
+		"Service":       func() { derived.Spec.Selector = map[string]string{"app": "mine"} },
+		"ServiceImport": func() { imp.Spec.Ports[0].Port = 666 },
+	}
+	for what, obj := range map[string]client.Object{"slice": slice, "Service": &derived, "ServiceImport": imp} {
+		k.eventually("editing the "+what, func() error {
+			if err := k.Admin.Get(t.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+				return err
+			}
+			edits[what]()
+			return k.Admin.Update(t.Context(), obj) // control: the API server allows the tenant's edit
+		})
+	}
+	k.eventually("the repair", func() error {
+		if err := k.Admin.Get(t.Context(), client.ObjectKeyFromObject(&derived), &derived); err != nil || len(derived.Spec.Selector) > 0 {
+			return fmt.Errorf("the derived Service has selector %v, %w", derived.Spec.Selector, err)
+		}
+		if err := k.get(k.key, imp); err != nil || imp.Spec.Ports[0].Port != 80 {
+			return fmt.Errorf("the ServiceImport has ports %v, %w", imp.Spec.Ports, err)
+		}
+		return nil
+	})
+	k.imported(k.key, "10.1.0.1")
+}
+
+func TestAttack_SquattedDerivedService(t *testing.T) {
+	k := inKubernetes(t)
+	squatter := controllertest.Service(mcs.Key{Namespace: k.key.Namespace, Name: mcs.DerivedName(k.key)})
+	squatter.Spec.Selector = map[string]string{"app": "mine"}
+	k.create(squatter)
+	m := k.hostile(victim)
+	m.publish(k.key, nil, "10.1.0.1")
+	other := mcs.Key{Namespace: k.key.Namespace, Name: "other"}
+	m.publish(other, nil, "10.1.0.2")
+	k.imported(other, "10.1.0.2") // control
+	var now corev1.Service
+	if err := k.get(mcs.Key{Namespace: squatter.Namespace, Name: squatter.Name}, &now); err != nil || now.ResourceVersion != squatter.ResourceVersion {
+		t.Errorf("the tenant's Service was changed: %v", err)
+	}
+	k.eventually("an event reports it", func() error {
+		var events eventsv1.EventList
+		if err := k.Admin.List(t.Context(), &events, client.InNamespace(k.key.Namespace)); err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.Type == corev1.EventTypeWarning && strings.Contains(e.Note, squatter.Name) {
+				return nil
+			}
+		}
+		return fmt.Errorf("not among %d events: %+v", len(events.Items), events.Items)
+	})
+	var imp mcsv1beta1.ServiceImport
+	if err := k.get(k.key, &imp); client.IgnoreNotFound(err) != nil || len(imp.Spec.IPs) > 0 {
+		t.Errorf("the import has the IPs %v of the tenant's Service, %v", imp.Spec.IPs, err)
+	}
+}
+
+// freePort returns a port that no process listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// request requests a URL as a pod does, and returns the status code.
+func request(t *testing.T, url, token string) (int, error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	pod := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // the pod does not care
+	answer, err := pod.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	_, _ = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode, nil
+}
+
+func TestAttack_PortsOfTheController(t *testing.T) {
+	metrics, status := freePort(t), freePort(t)
+	k := inKubernetes(t, func(o *config.Options) {
+		o.Serving.Metrics, o.Serving.MetricsSecure, o.Serving.Status = ":"+metrics, true, "127.0.0.1:"+status
+	})
+	k.eventually("the status for kubectl mcs", func() error { // control, as through a port-forward
+		code, err := request(t, "http://127.0.0.1:"+status+"/status", "")
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("code %d", code)
+		}
+		return err
+	})
+	k.eventually("the metrics", func() error { _, err := request(t, "https://127.0.0.1:"+metrics+"/metrics", ""); return err })
+	for what, token := range map[string]string{"no token": "", "an invented token": "x"} {
+		if code, err := request(t, "https://127.0.0.1:"+metrics+"/metrics", token); err != nil || code == http.StatusOK {
+			t.Errorf("metrics with %s: %d, %v; want a refusal", what, code, err)
+		}
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range addresses {
+		host := address.(*net.IPNet).IP
+		if host.IsLoopback() || host.To4() == nil {
+			continue
+		}
+		if code, err := request(t, "http://"+net.JoinHostPort(host.String(), status)+"/status", ""); err == nil {
+			t.Errorf("the status answers %d at %s", code, host)
+		}
+	}
+	if _, err := config.Parse([]string{"--clusterset=set1", "--status-bind-address=0.0.0.0:8082"}); err == nil {
+		t.Error("the status can be bound to every address")
+	}
+}
