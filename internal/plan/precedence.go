@@ -16,13 +16,18 @@ import (
 )
 
 // AnnotationExportTimes is the annotation of a ServiceImport with the creation times by which its exports take precedence, as
-// "cls1=1790000000,cls2=1790000060" in seconds since 1970, 0 for an export without a time. An administrator who removes it accepts the
+// "cls1=1790000000,cls2=1790000060" in seconds since 1970, 0 for an export without a time, and "cls3=?1790000060" for a cluster whose export is
+// unknown since the import began. An administrator who removes it accepts the
 // creation times that the exports claim now.
 const AnnotationExportTimes = "multicluster.k8s.aws/export-times"
 
 // EstablishedAfter is the age at which an import is established. Exports that clusters create within this time race to the other
 // clusters, and the older one takes precedence even if it arrives later.
 const EstablishedAfter = time.Minute
+
+// AwaitedFor is how long a cluster whose export is unknown when an import begins can take precedence in it. A controller that starts reads the
+// records of the clusters one after the other, and of some only with their next heartbeat.
+const AwaitedFor = 10 * time.Minute
 
 // ReasonPrecedenceConflict is a reason of the ServiceExport condition Conflict beside those of mcs-api: an export claims to be older than
 // the others, but appeared when the import was established, and it would change the import.
@@ -56,11 +61,15 @@ type Precedence struct {
 // about the service in all clusters.
 //
 // The exports of an established import keep the times that they have in it. An export that appears later is younger than those,
-// whatever it claims. So the import changes only when the export that decides changes or ends, or when an administrator removes
+// whatever it claims, unless its cluster was unknown when the import began. So the import changes only when the export that decides changes or ends, or when an administrator removes
 // AnnotationExportTimes. Before an import is established, and in clusters that do not have it yet, the claimed times count, within
 // the order in which the registry got the exports.
 func DecidePrecedence(in PrecedenceInput) Precedence {
-	counting, latest := in.establishedTimes()
+	stored, awaited := exportTimes(in.Import)
+	if len(stored)+len(awaited) == 0 && in.Import != nil {
+		in.Order = nil // the administrator has accepted the claimed times, or the import is older than the annotation
+	}
+	counting, latest := in.establishedTimes(stored)
 	claimed := in.claimedTimes(counting)
 	newcomers := slices.DeleteFunc(slices.Clone(in.Exports), func(e mcs.Export) bool { _, ok := counting[e.Cluster]; return ok })
 	slices.SortFunc(newcomers, func(a, b mcs.Export) int {
@@ -68,13 +77,13 @@ func DecidePrecedence(in PrecedenceInput) Precedence {
 	})
 	for _, e := range newcomers {
 		t := claimed[e.Cluster]
-		if in.isLate(t, latest) {
+		if !in.isAwaited(awaited[e.Cluster]) && in.isLate(t, latest) {
 			t = latest.Add(time.Second)
 			latest = t
 		}
 		counting[e.Cluster] = t
 	}
-	p := Precedence{Exports: slices.Clone(in.Exports), Times: formatExportTimes(counting)}
+	p := Precedence{Exports: slices.Clone(in.Exports), Times: formatExportTimes(counting, in.awaitedClusters(len(stored) == 0, awaited, counting))}
 	for i, e := range p.Exports {
 		p.Exports[i].Created = counting[e.Cluster]
 	}
@@ -82,11 +91,33 @@ func DecidePrecedence(in PrecedenceInput) Precedence {
 	return p
 }
 
+// isAwaited reports whether a cluster that is unknown since a time, zero if it is not, can still take precedence.
+func (in PrecedenceInput) isAwaited(since time.Time) bool { return in.Now.Sub(since) < AwaitedFor }
+
+// awaitedClusters returns the clusters that are unknown since the import began, and the times since when. They stay until all of them are
+// known, so that an import of many such clusters is not written for each of them.
+func (in PrecedenceInput) awaitedClusters(begins bool, awaited, known map[string]time.Time) map[string]time.Time {
+	out, pending := map[string]time.Time{}, false
+	for cluster, since := range awaited {
+		if _, ok := known[cluster]; !ok && in.isAwaited(since) {
+			out[cluster], pending = since, pending || slices.Contains(in.Unknown, cluster)
+		}
+	}
+	if begins && len(awaited) == 0 {
+		for _, cluster := range in.Unknown {
+			out[cluster], pending = in.Now, true
+		}
+	}
+	if !pending {
+		return nil
+	}
+	return out
+}
+
 // establishedTimes returns the times of the exports that the import has, by cluster, and the latest of them. An export without a time has
-// none to keep.
-func (in PrecedenceInput) establishedTimes() (times map[string]time.Time, latest time.Time) {
+// none to keep. stored are those of AnnotationExportTimes.
+func (in PrecedenceInput) establishedTimes(stored map[string]time.Time) (times map[string]time.Time, latest time.Time) {
 	times = map[string]time.Time{}
-	stored := exportTimes(in.Import)
 	for _, cluster := range in.Unknown {
 		if t, ok := stored[cluster]; ok {
 			times[cluster], latest = t, later(latest, t)
@@ -236,34 +267,43 @@ func SetExportTimes(imp *mcsv1beta1.ServiceImport, times string) {
 	imp.Annotations = withKeys(imp.Annotations, map[string]string{AnnotationExportTimes: times})
 }
 
-// exportTimes returns the times of AnnotationExportTimes, none if imp is nil or has no valid annotation.
-func exportTimes(imp *mcsv1beta1.ServiceImport) map[string]time.Time {
+// exportTimes returns the times of AnnotationExportTimes, and the clusters that it has as unknown with the times since when. There are none if imp is
+// nil or has no valid annotation.
+func exportTimes(imp *mcsv1beta1.ServiceImport) (times, awaited map[string]time.Time) {
 	if imp == nil || imp.Annotations[AnnotationExportTimes] == "" {
-		return nil
+		return nil, nil
 	}
-	out := map[string]time.Time{}
+	times, awaited = map[string]time.Time{}, map[string]time.Time{}
 	for entry := range strings.SplitSeq(imp.Annotations[AnnotationExportTimes], ",") {
 		cluster, text, _ := strings.Cut(entry, "=")
-		seconds, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return nil
-		}
-		out[cluster] = time.Time{}
-		if seconds > 0 {
-			out[cluster] = time.Unix(seconds, 0).UTC()
+		since, isAwaited := strings.CutPrefix(text, "?")
+		seconds, err := strconv.ParseInt(since, 10, 64)
+		switch {
+		case err != nil:
+			return nil, nil
+		case isAwaited:
+			awaited[cluster] = time.Unix(seconds, 0).UTC()
+		case seconds > 0:
+			times[cluster] = time.Unix(seconds, 0).UTC()
+		default:
+			times[cluster] = time.Time{}
 		}
 	}
-	return out
+	return times, awaited
 }
 
-func formatExportTimes(times map[string]time.Time) string {
+func formatExportTimes(times, awaited map[string]time.Time) string {
 	var out []string
-	for _, cluster := range slices.Sorted(maps.Keys(times)) {
+	for cluster, t := range times {
 		seconds := int64(0)
-		if t := times[cluster]; !t.IsZero() {
+		if !t.IsZero() {
 			seconds = t.Unix()
 		}
 		out = append(out, cluster+"="+strconv.FormatInt(seconds, 10))
 	}
+	for cluster, since := range awaited {
+		out = append(out, cluster+"=?"+strconv.FormatInt(since.Unix(), 10))
+	}
+	slices.Sort(out)
 	return strings.Join(out, ",")
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,8 +47,11 @@ func timesOf(pairs ...any) string {
 			times[pairs[i].(string)] = start.Add(age)
 		}
 	}
-	return formatExportTimes(times)
+	return formatExportTimes(times, nil)
 }
+
+// awaitedSince returns the entry of a cluster in AnnotationExportTimes that is unknown since t.
+func awaitedSince(t time.Time) string { return "?" + strconv.FormatInt(t.Unix(), 10) }
 
 const year = 365 * 24 * time.Hour
 
@@ -175,6 +179,60 @@ func TestDecidePrecedence(t *testing.T) {
 			wantTimes: timesOf("cls1", time.Duration(0), "cls2", -year), wantType: mcsv1beta1.Headless,
 		},
 		{
+			name: "new import: an unknown cluster may have an older export",
+			in: PrecedenceInput{
+				Exports: []mcs.Export{claim("cls1", 0)}, Unknown: []string{"cls2"}, Now: established,
+			},
+			wantTimes: timesOf("cls1", time.Duration(0)) + ",cls2=" + awaitedSince(established), wantType: mcsv1beta1.ClusterSetIP,
+		},
+		{
+			name: "a cluster that was unknown when the import began has the oldest export",
+			in: PrecedenceInput{
+				Import: importSince(time.Hour, timesOf("cls1", time.Duration(0))+",cls2="+awaitedSince(established)), Now: established.Add(2 * time.Minute),
+				Exports: []mcs.Export{claim("cls1", 0), claim("cls2", -year, toHeadless)},
+			},
+			wantTimes: timesOf("cls1", time.Duration(0), "cls2", -year), wantType: mcsv1beta1.Headless,
+		},
+		{
+			name: "one of two such clusters is still unknown",
+			in: PrecedenceInput{
+				Import: importSince(time.Hour, timesOf("cls1", time.Duration(0))+",cls2="+awaitedSince(established)+",cls3="+awaitedSince(established)),
+				Now:    established.Add(2 * time.Minute), Unknown: []string{"cls3", "cls4"}, Exports: []mcs.Export{claim("cls1", 0)},
+			},
+			wantTimes: timesOf("cls1", time.Duration(0)) + ",cls2=" + awaitedSince(established) + ",cls3=" + awaitedSince(established), wantType: mcsv1beta1.ClusterSetIP,
+		},
+		{
+			name: "such a cluster is known to export nothing",
+			in: PrecedenceInput{
+				Import: importSince(time.Hour, timesOf("cls1", time.Duration(0))+",cls2="+awaitedSince(established)), Now: established.Add(2 * time.Minute),
+				Exports: []mcs.Export{claim("cls1", 0)},
+			},
+			wantTimes: timesOf("cls1", time.Duration(0)), wantType: mcsv1beta1.ClusterSetIP,
+		},
+		{
+			name: "such a cluster stayed unknown for too long",
+			in: PrecedenceInput{
+				Import: importSince(time.Hour, timesOf("cls1", time.Duration(0))+",cls2="+awaitedSince(established)), Now: established.Add(AwaitedFor),
+				Exports: []mcs.Export{claim("cls1", 0), claim("cls2", -year, toHeadless)},
+			},
+			wantTimes: timesOf("cls1", time.Duration(0), "cls2", time.Second), wantType: mcsv1beta1.ClusterSetIP, wantLate: []string{"cls2"}, fields: []string{"type"},
+		},
+		{
+			name: "an import without times, as after an upgrade: an unknown cluster may have an older export",
+			in: PrecedenceInput{
+				Import: importSince(time.Second, ""), Exports: []mcs.Export{claim("cls1", 0)}, Unknown: []string{"cls2"}, Now: established,
+			},
+			wantTimes: timesOf("cls1", time.Duration(0)) + ",cls2=" + awaitedSince(established), wantType: mcsv1beta1.ClusterSetIP,
+		},
+		{
+			name: "an administrator removed the times: the claimed ones count, also if the registry knows the order",
+			in: PrecedenceInput{
+				Import: importSince(time.Second, ""), Now: established, Order: map[string]int64{"cls1": 10, "cls2": 20},
+				Exports: []mcs.Export{claim("cls1", 0), claim("cls2", -year, toHeadless)},
+			},
+			wantTimes: timesOf("cls1", time.Duration(0), "cls2", -year), wantType: mcsv1beta1.Headless,
+		},
+		{
 			name: "the registry got the older claim later",
 			in: PrecedenceInput{
 				Exports: []mcs.Export{claim("cls1", 0), claim("cls2", -year, toHeadless), claim("cls3", -2*year, toHeadless)}, Now: established,
@@ -219,13 +277,13 @@ func TestPrecedence_Message(t *testing.T) {
 }
 
 func TestExportTimes_IgnoresInvalidAnnotation(t *testing.T) {
-	for _, text := range []string{"", "cls1", "cls1=x", "cls1=1790000000,cls2"} {
-		if got := exportTimes(importSince(0, text)); len(got) > 0 {
-			t.Errorf("%q: %v", text, got)
+	for _, text := range []string{"", "cls1", "cls1=x", "cls1=?", "cls1=?x", "cls1=1790000000,cls2"} {
+		if got, awaited := exportTimes(importSince(0, text)); len(got)+len(awaited) > 0 {
+			t.Errorf("%q: %v %v", text, got, awaited)
 		}
 	}
-	if got := exportTimes(nil); got != nil {
-		t.Errorf("no import: %v", got)
+	if got, awaited := exportTimes(nil); got != nil || awaited != nil {
+		t.Errorf("no import: %v %v", got, awaited)
 	}
 }
 
