@@ -26,6 +26,8 @@ type outbox struct {
 	// stays in it when another user removes it from etcd.
 	stated map[mcs.Key]int64
 	digest setDigest
+	// decided are the keys that etcd had as this process was asked for at some time. Before that it may have what a restored backup had.
+	decided map[mcs.Key]struct{}
 	// queues are the keys to compare with etcd, oldest first: withdrawals and writes.
 	// queued is the queue that a key is in; in the other one it does not count.
 	queues map[bool][]mcs.Key
@@ -46,7 +48,7 @@ type acceptedWrite struct {
 func newOutbox(shown func(mcs.Key) ownExport) *outbox {
 	return &outbox{
 		shown: shown, desired: map[mcs.Key]desiredExport{}, accepted: map[mcs.Key]acceptedWrite{}, refused: map[mcs.Key]error{},
-		stated: map[mcs.Key]int64{},
+		stated: map[mcs.Key]int64{}, decided: map[mcs.Key]struct{}{},
 		queues: map[bool][]mcs.Key{}, queued: map[mcs.Key]bool{},
 	}
 }
@@ -166,12 +168,12 @@ func (o *outbox) prune() {
 	}
 }
 
-// hasUnwritten reports whether a desired export was never written, and etcd does not refuse it.
+// hasUnwritten reports whether etcd never had a desired export as it was desired then, and does not refuse it.
 func (o *outbox) hasUnwritten() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for key, d := range o.desired {
-		if d.export != nil && o.stated[key] == 0 && o.refused[key] == nil {
+		if _, isDecided := o.decided[key]; d.export != nil && !isDecided && o.refused[key] == nil {
 			return true
 		}
 	}
@@ -256,6 +258,9 @@ func (o *outbox) dequeue(withdraw bool, limit int) []operation {
 // has shown it. The caller holds o.mu.
 func (o *outbox) confirm(key mcs.Key, d desiredExport) {
 	_, unconfirmed := o.accepted[key]
+	if o.decided[key] = struct{}{}; d.export == nil {
+		delete(o.decided, key)
+	}
 	switch {
 	case unconfirmed:
 	case d.export == nil:
@@ -284,6 +289,7 @@ func (o *outbox) recordAccepted(batch []operation, effective []bool, revision, g
 			o.state(op.key, 0)
 		} else {
 			o.state(op.key, generation)
+			o.decided[op.key] = struct{}{}
 		}
 		o.enqueue(op.key)
 	}

@@ -206,3 +206,29 @@ func TestOutboxRefused(t *testing.T) {
 		t.Error("the changed export is not written")
 	}
 }
+
+// TestHasUnwritten_ComparesContent has a process find an export that a restored backup holds. It does not state the exports as its own before the desired one
+// was written: readers would take the earlier one for the latest.
+func TestHasUnwritten_ComparesContent(t *testing.T) {
+	earlier, desired := webExport("cls1", 0, 1), desiredFor(t, 0, 2)
+	key := earlier.Key
+	shown := ownExport{exists: true, export: &earlier, revision: 1, generation: 1}
+	o := newOutbox(func(mcs.Key) ownExport { return shown })
+	o.adopt(0, key)
+	o.setDesired(key, desired)
+	if !o.hasUnwritten() {
+		t.Error("nothing is unwritten, though etcd has an earlier export")
+	}
+	batch := o.nextBatch(maxOperations)
+	if len(batch) != 1 {
+		t.Fatalf("%d operations, want 1", len(batch))
+	}
+	o.recordAccepted(batch, []bool{true}, 2, 2, func() int64 { return 1 })
+	if o.hasUnwritten() {
+		t.Error("the desired export is unwritten, though etcd has accepted it")
+	}
+	o.setDesired(key, desiredFor(t, 0, 3))
+	if o.hasUnwritten() {
+		t.Error("a later change counts as unwritten: exports that change all the time would never be stated")
+	}
+}
