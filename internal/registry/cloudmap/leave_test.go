@@ -1,12 +1,15 @@
 package cloudmap
 
 import (
+	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
@@ -65,4 +68,53 @@ func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLeave_RemovesInstancesThatSeemGone answers the first removal of each instance as if its service was gone.
+func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		viewed := func(cfg *Config) { cfg.InstanceView = true }
+		leaving, other := w.begin(cls1, nil, viewed), w.begin(cls2, nil, viewed)
+		mine, theirs := webExport("cls1", 0, 3), webExport("cls2", 0, 1)
+		theirs.Backends[0].Endpoints[0].Address = netip.MustParseAddr("10.99.0.1")
+		publish(t, leaving.Registry, mine)
+		publish(t, other.Registry, theirs)
+		admin, _ := w.client("admin")
+		instances := func() []api.Instance {
+			namespaces, err := admin.ListNamespaces(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			services, err := admin.ListServices(t.Context(), namespaces[mine.Key.Namespace])
+			if err != nil {
+				t.Fatal(err)
+			}
+			listed, err := admin.ListInstances(t.Context(), services[mine.Key.Name])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return listed
+		}
+		time.Sleep(time.Minute)
+		if n := len(instances()); n != 4 {
+			t.Fatalf("%d instances, want 4", n)
+		}
+		var failed sync.Map
+		w.intercept = func(r request) (code, body string, ok bool) {
+			if r.operation != "DeregisterInstance" || r.cluster != "cls1" || !r.names("tcp-") {
+				return "", "", false
+			}
+			_, before := failed.LoadOrStore(string(r.body), true)
+			return "ServiceNotFound", "", !before
+		}
+		if err := leaving.end(registry.ErrLeave); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(instances()); n != 1 {
+			t.Errorf("%d instances, want the one of the other cluster", n)
+		}
+		other.kill()
+	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 const (
@@ -505,9 +506,21 @@ func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
 			return nil
 		}
 	}
-	_, err := v.remove(ctx, key, last, false)
-	return err
+	// No process repairs what stays, so it counts what is listed: a request may fail as if an instance was gone.
+	for {
+		result, err := v.remove(ctx, key, last, false)
+		if err != nil || !result.hasWritten {
+			return err
+		}
+		last = service{}
+		if engine.Sleep(ctx, removalPause); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
 }
+
+// removalPause is the pause until the instances that were removed are listed again. AWS Cloud Map takes 1 to 2 s.
+const removalPause = time.Second
 
 // stateOf returns the state of a service if it is known.
 func (v *View) stateOf(key mcs.Key) (state service, known bool) {
