@@ -415,7 +415,19 @@ func (c *catalogs) compareFirst(cluster *catalog, r format.Member, isCopy bool, 
 	case r.Time().After(*first):
 		cluster.mayBeOld = false
 		c.keysOf(r.ClusterID, changed)
+		cluster.dropOld(&r)
 	}
+}
+
+// dropOld makes the pages unread that record r does not announce as they were read: they were those of an old record.
+func (c *catalog) dropOld(r *format.Member) {
+	for i := range c.pages {
+		if p := &c.pages[i]; p.read && p.digest != r.Pages[i] {
+			c.account.Retain(slices.Collect(maps.Keys(p.exports)), func(mcs.Key) bool { return false })
+			*p = pageState{stored: p.stored}
+		}
+	}
+	c.countExcess()
 }
 
 // take takes in a record, and reports whether it is another one than before.

@@ -800,6 +800,23 @@ func TestFirstRecordMayBeOld(t *testing.T) {
 		s.notified("a later one", s.members(s.record), "web-0")
 		s.expect("a later one", theKey, "•")
 	})
+	t.Run("its pages too", func(t *testing.T) {
+		s := begin(t)
+		s.members(s.record)
+		s.read()
+		old := s.pages[thePage]
+		s.publish(200, thePage, web(3))
+		s.record.Heartbeat++
+		later := s.pages[thePage]
+		s.pages[thePage] = old // the cluster has not written it again
+		s.members(s.record)
+		s.read()
+		s.expect("the page of the old record", theKey, "unknown")
+		s.pages[thePage] = later
+		s.now = s.now.Add(time.Minute)
+		s.read()
+		s.expect("the page of the later record", theKey, "•••")
+	})
 	t.Run("until the cluster is stale", func(t *testing.T) {
 		s := begin(t)
 		s.members(s.record)

@@ -88,9 +88,9 @@ func (c *claim) isOurs(r format.Member) bool { return slices.Contains(c.keys, r.
 // isMine reports whether this process wrote a record.
 func (c *claim) isMine(r format.Member) bool { return c.isOurs(r) && r.Process == c.process }
 
-// isYoung reports whether another process or cluster with this ID may not have shown yet.
-func (c *claim) isYoung(now time.Time) bool {
-	return !c.isFirst && c.state != Observing && now.Sub(c.youngSince()) < c.young
+// isYoung reports whether another process or cluster with this ID may not have shown yet: no read of the members is late enough.
+func (c *claim) isYoung() bool {
+	return !c.isFirst && c.state != Observing && c.lastRead.Sub(c.youngSince()) < c.young
 }
 
 // youngSince returns the beginning of the time that counts: after a pause in which the record was not read, another process may still have to show.
@@ -161,7 +161,7 @@ func (c *claim) isUnowned(shown *format.Member) bool {
 // the own record must be written now.
 func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member) (write bool) {
 	c.observeRead(now)
-	if c.state == Held && !c.isYoung(now) {
+	if c.state == Held && !c.isYoung() {
 		c.joined = true
 	}
 	switch {

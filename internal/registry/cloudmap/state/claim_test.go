@@ -38,7 +38,7 @@ func TestClaim_IsYoungAfterPause(t *testing.T) {
 	read := func(after time.Duration) bool {
 		now = now.Add(after)
 		c.observe(now, nil, format.Member{})
-		return c.isYoung(now)
+		return c.isYoung()
 	}
 	if read(5 * time.Second); !read(time.Minute) {
 		t.Error("the claim is not young after a minute without a read")
@@ -50,6 +50,10 @@ func TestClaim_IsYoungAfterPause(t *testing.T) {
 	}
 	if read(5 * time.Second) {
 		t.Error("the claim is young after its time")
+	}
+	c.acquire(now, format.Member{})
+	if now = now.Add(time.Hour); !c.isYoung() {
+		t.Error("the claim is not young before a read")
 	}
 }
 

@@ -300,7 +300,11 @@ func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 	}
 	dirty, torn, again := s.outbox.pending(now)
 	if s.outbox.keepWithdrawn {
-		again = earliest(again, s.claim.youngSince().Add(s.claim.young))
+		over := s.claim.youngSince().Add(s.claim.young)
+		if !over.After(now) {
+			over = now.Add(s.cfg.PollInterval) // after the next read
+		}
+		again = earliest(again, over)
 	}
 	if dirty+torn > 0 {
 		return earliest(again, s.pagesDue(now, dirty, torn)), true
@@ -363,7 +367,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	if s.claim.state != Held {
 		return nil, engine.Keys{} // Notify adds to it
 	}
-	s.outbox.setKeepWithdrawn(s.claim.isYoung(time.Now()))
+	s.outbox.setKeepWithdrawn(s.claim.isYoung())
 	isAdopting := s.outbox.orphanedPages || s.outbox.isSuccessor && s.outbox.awaitsAll
 	s.announce = s.announce || isAdopting && !s.outbox.isFinal() // the pages found may be as desired
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
