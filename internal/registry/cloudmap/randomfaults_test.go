@@ -46,7 +46,7 @@ import (
 // operations by name, and FAULTS_TRACE names a folder for the trace of a failure and the numbers of what was done.
 func TestRandomFaults(t *testing.T) {
 	// Several worlds: faults that add up over a long time are found in one, and bad beginnings in many. The seed is the same in each run of the
-	// unit tests, because docs/reliability.md lists violations that other seeds find (make soak).
+	// unit tests; other seeds are for make soak.
 	steps := int(registrytest.Setting(t, "FAULTS_STEPS", 1_000))
 	seed := registrytest.Setting(t, "FAULTS_SEED", 1)
 	const worlds = 4

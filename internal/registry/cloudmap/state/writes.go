@@ -301,7 +301,7 @@ func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 	dirty, torn, again := s.outbox.pending(now)
 	if s.outbox.keepWithdrawn {
 		over := s.claim.youngSince().Add(s.claim.young)
-		if !over.After(now) {
+		if !over.After(now) && s.claim.isYoung() {
 			over = now.Add(s.cfg.PollInterval) // after the next read
 		}
 		again = earliest(again, over)
