@@ -147,7 +147,7 @@ func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (boo
 		switch {
 		case err != nil:
 			return false, err
-		case !r.isOwn(shown) && !r.isMember(shown):
+		case r.isAnothers(shown):
 			return false, nil
 		case !r.isOwn(shown): // another user has deleted or replaced it
 		case shown.Farewell:
@@ -162,10 +162,8 @@ func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (boo
 				"UID of namespace kube-system, uses them", "cluster", r.cfg.Identity.ClusterID, "clusterSet", r.cfg.Identity.ClusterSetID)
 			return false, nil
 		}
-		select {
-		case <-ctx.Done():
+		if engine.Sleep(ctx, r.cfg.PollInterval); ctx.Err() != nil {
 			return false, fmt.Errorf("observing the record of a previous identity: %w", ctx.Err())
-		case <-time.After(r.cfg.PollInterval):
 		}
 	}
 	r.state.Writes.AdoptRecord(last)
@@ -189,9 +187,13 @@ func (r *leaver) isOwn(shown *format.Member) bool {
 	return shown != nil && shown.IsOf(r.cfg.Identity) && slices.Contains(r.cfg.Signer.Keys(), shown.Key)
 }
 
-// isMember reports whether this cluster is the member with its ID although the registry shows another record, nil for none.
-func (r *leaver) isMember(shown *format.Member) bool {
-	return !r.cfg.Joined.IsZero() && (shown == nil || !r.isEarlierOwner(shown.Key))
+// isAnothers reports whether the ID is not this cluster's, by its record, nil for none. A cluster that was a member has its ID whatever another user has done
+// to its record, unless the cluster that had the ID before has returned.
+func (r *leaver) isAnothers(shown *format.Member) bool {
+	if r.isOwn(shown) {
+		return false
+	}
+	return r.cfg.Joined.IsZero() || shown != nil && r.isEarlierOwner(shown.Key)
 }
 
 // resumeLeave adopts the farewell of a previous process if that has not removed everything.

@@ -211,7 +211,10 @@ func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed 
 // as not written may be adopted.
 func (c *catalog) announcesOther(page int, img format.Page) bool {
 	announced := c.record.Pages[page]
-	return announced != img.Digest && img.Generation <= c.record.Generation && !(c.isOwn && announced == format.UnwrittenDigest)
+	if c.isOwn && announced == format.UnwrittenDigest {
+		return false
+	}
+	return announced != img.Digest && img.Generation <= c.record.Generation
 }
 
 // takeRead replaces what was read of a page. Exports that are there but cannot be used stay as they were.
