@@ -410,7 +410,10 @@ func (tr *trial) forgetRetired() {
 				continue
 			}
 			id := other.identity.ClusterID
-			if slices.ContainsFunc(a.views[:], func(v known) bool { return slices.Contains(v.Unseen, id) || exportOf(v.View, id) != nil }) {
+			isKnown := func(v known) bool {
+				return slices.Contains(v.Unseen, id) || slices.Contains(v.Unknown, id) || exportOf(v.View, id) != nil
+			}
+			if slices.ContainsFunc(a.views[:], isKnown) {
 				tr.tally.Add("forgotten", 1)
 				tr.history.Logf("%s forgets %s", a.identity.ClusterID, id)
 				a.life.Forget(id)
