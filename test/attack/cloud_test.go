@@ -94,6 +94,16 @@ func inCloud(t *testing.T, o cloudOptions, test func(*testing.T, *cloud)) {
 	})
 }
 
+// newServer returns a Cloud Map of another account, in which every access key may do everything.
+func newServer(t *testing.T) *cloudmaplocal.Server {
+	t.Helper()
+	server, err := cloudmaplocal.New(cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server
+}
+
 // warmUp makes zstd create its channels: those of one bubble cannot be used in the next one.
 func warmUp(t *testing.T) {
 	t.Helper()
@@ -143,10 +153,21 @@ func (c *cloud) client(key string) *api.Client {
 	return c.clientAt(key, rates)
 }
 
+// named returns a client of the administrator with a name, by which a keyring tells registries apart.
+func (c *cloud) named(name string) *api.Client {
+	c.t.Helper()
+	return c.newClient(name, admin, nil)
+}
+
 func (c *cloud) clientAt(key string, rates map[string]api.Rate) *api.Client {
 	c.t.Helper()
+	return c.newClient("", key, rates)
+}
+
+func (c *cloud) newClient(name, key string, rates map[string]api.Rate) *api.Client {
+	c.t.Helper()
 	client, err := api.NewClient(c.t.Context(), api.Config{
-		Region: cloudmaplocal.DefaultRegion, Endpoint: "https://cloudmap.test", HTTPClient: c, Rates: rates,
+		Name: name, Region: cloudmaplocal.DefaultRegion, Endpoint: "https://cloudmap.test", HTTPClient: c, Rates: rates,
 		Credentials: credentials.NewStaticCredentialsProvider(key, "secret", ""),
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,6 +32,21 @@ func TestTable(t *testing.T) {
 	for _, test := range declared {
 		if !tests[test] {
 			t.Errorf("%s is not in the table", test)
+		}
+	}
+}
+
+// TestFindings checks that the findings of the security review are attacked.
+func TestFindings(t *testing.T) {
+	found := map[string]bool{}
+	for _, a := range Attacks {
+		for _, finding := range a.Findings {
+			found[finding] = true
+		}
+	}
+	for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 18} {
+		if finding := fmt.Sprint("F", n); !found[finding] {
+			t.Errorf("no attack belongs to finding %s", finding)
 		}
 	}
 }

@@ -1,0 +1,146 @@
+package attack
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
+)
+
+func TestAttack_IDInAnotherRegistry(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		// The clusterset's registry is cloudmap; its importer also imports from another one, of which the intruder and a harmless cluster are members.
+		exporter, _, web := c.start()
+		other := &cloud{t: t, server: newServer(t), keyrings: c.keyrings, joined: map[mcs.Identity]time.Time{}}
+		harmless := other.joinAs(admin, identityOf(newcomer))
+		own := webExport(newcomer, 1)
+		own.Key.Name = "harmless"
+		harmless.publish(own)
+		until(t, time.Minute, "the other registry has a member", harmless.isExported(own.Key))
+
+		keyring := c.keyrings.Of(t, identityIn(clusterSet, "cls5"))
+		registryOf := func(c *cloud, readOnly bool, name string) registry.Registry {
+			cfg := c.configOf(identityIn(clusterSet, "cls5"))
+			cfg.ReadOnly, cfg.Keyring = readOnly, keyring
+			reg, err := cloudmap.New(c.named(name), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return reg
+		}
+		both := union.New(union.Config{Identity: identityIn(clusterSet, "cls5"), Logger: logr.Discard()},
+			union.Source{Name: "cloudmap", Registry: registryOf(c, false, "cloudmap")}, union.Source{Name: "other", Registry: registryOf(other, true, "other")})
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- both.Run(ctx, func(mcs.Key) {}) }()
+		t.Cleanup(func() { stop(); <-ended })
+		sees := func(exp mcs.Export) func() bool {
+			return func() bool {
+				view, err := both.Lookup(t.Context(), exp.Key)
+				for _, got := range view.Exports {
+					if err == nil && got.Equal(registry.Published(exp)) {
+						return true
+					}
+				}
+				return false
+			}
+		}
+		until(t, time.Minute, "the export of the victim is imported", sees(web))
+		until(t, time.Minute, "that of the other registry is imported", sees(own)) // control
+
+		// The intruder takes the victim's ID and UID in the other registry, with a heartbeat of the year 9999, a page and a catalog of its own.
+		client := other.client(admin)
+		namespaces, err := client.ListNamespaces(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.CreateService(t.Context(), namespaces[format.ControlNamespace(clusterSet)], format.CatalogName(victim), identityOf(intruder), "catalog"); err != nil {
+			t.Fatal(err)
+		}
+		forged := c.recordOf(victim)
+		forged.Heartbeat, forged.Joined = 253402300000_000, forged.Joined.Add(-24*time.Hour)
+		other.write(client, other.members(), forged.Instance(c.signer(intruder)))
+		other.writeExports(client, victim, c.signer(intruder), forgedExport())
+		for began := time.Now(); time.Since(began) < 10*time.Minute; time.Sleep(time.Second) {
+			if !sees(web)() || sees(forgedExport())() {
+				t.Fatalf("after %v: imported %t, forged %t", time.Since(began), sees(web)(), sees(forgedExport())())
+			}
+		}
+		changed := webExport(victim, 3)
+		exporter.publish(changed)
+		until(t, time.Minute, "a change of the victim is imported", sees(changed))
+	})
+}
+
+func TestAttack_TerminalEscapes(t *testing.T) {
+	s := startEtcd(t)
+	_, reader, _ := s.start()
+	const escape = "\x1b]0;owned\x07\x1b[2J\u202e"
+	s.join(identityOf(intruder), func(cfg *etcd.Config) { cfg.Version = "v1 " + escape })
+	var version string
+	until(t, etcdWait, "the importer shows the version", func() bool {
+		members, _ := reader.Members(t.Context())
+		for _, m := range members {
+			if m.ClusterID == intruder {
+				version = m.Version
+			}
+		}
+		return strings.Contains(version, escape) // control: the text arrives in the status
+	})
+	clusters := clitest.NewClusters()
+	clusters["cls1"].ControllerStatus.Members[1].Version = version
+	clusters["cls1"].ControllerStatus.Members[1].Problems = []string{"refused " + version}
+	started := clusters.Start(t)
+	for line, forbidden := range map[string]string{
+		"status --context cls1": "\x1b\x07\u202e", "status --context cls1 -o wide": "\x1b\x07\u202e", "get clusters --context cls1": "\x1b\x07\u202e",
+		"status --context cls1 -o yaml": "\x1b\x07", "status --context cls1 -o json": "\x1b\x07",
+	} {
+		text, _ := clitest.Run(t, show.Commands, started, line)
+		if strings.ContainsAny(text, forbidden) || !strings.Contains(text, "owned") {
+			t.Errorf("%s prints %q", line, text)
+		}
+	}
+}
+
+func TestAttack_FullPage(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, reader, web := c.start()
+		page := format.PageOf(web.Key)
+		var last mcs.Key
+		for i, n := 0, 0; n < 100; i++ { // the tenant's namespace has Services on the page of the neighbour
+			exp := webExport(victim, 1000)
+			if exp.Key = (mcs.Key{Namespace: "tenant", Name: "s" + strings.Repeat("x", i%40) + string(rune('a'+i/40%26)) + string(rune('a'+i/1040%26))}); format.PageOf(exp.Key) != page {
+				continue
+			}
+			for j := range exp.Backends[0].Endpoints {
+				exp.Backends[0].Endpoints[j].Hostname = noise(i, j)
+			}
+			exporter.publish(exp)
+			last, n = exp.Key, n+1
+		}
+		until(t, 5*time.Minute, "the condition of the tenant has the reason why its exports do not fit", func() bool { return exporter.view(last).Local.Err != nil })
+		changed := webExport(victim, 3)
+		exporter.publish(changed)
+		until(t, 2*time.Minute, "a change of the neighbour on the same page is imported", reader.sees(changed))
+	})
+}
+
+// noise returns a host name that does not compress.
+func noise(i, j int) string {
+	sum := sha256.Sum256(fmt.Append(nil, i, " ", j))
+	return hex.EncodeToString(sum[:])[:62]
+}
