@@ -45,6 +45,8 @@ type Guard struct {
 	local   atomic.Pointer[policy.Local]
 	// ready is true once the policy and the addresses were read.
 	ready atomic.Bool
+	// requeue is set while a change has not been followed by a requeue. Only refresh uses it.
+	requeue bool
 
 	mu sync.Mutex
 	// content is what was last read from the file, problem why it is not in use, and loaded when the policy in use was read.
@@ -98,7 +100,7 @@ func (g *Guard) Start(ctx context.Context) error {
 
 // refresh reads what changed, and requeues everything if that makes a difference.
 func (g *Guard) refresh(ctx context.Context) {
-	policyChanged := g.readPolicy()
+	g.requeue = g.readPolicy() || g.requeue
 	localChanged, err := g.readLocal(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -106,16 +108,19 @@ func (g *Guard) refresh(ctx context.Context) {
 		}
 		return
 	}
-	began := !g.ready.Load() && (g.path == "" || g.current.Load() != nil)
-	if began {
+	g.requeue = g.requeue || localChanged
+	if !g.ready.Load() && (g.path == "" || g.current.Load() != nil) {
 		g.ready.Store(true)
+		g.requeue = true
 	}
-	if !began && !policyChanged && !localChanged || !g.ready.Load() {
+	if !g.requeue || !g.ready.Load() {
 		return
 	}
 	if err := g.requeueAll(ctx); err != nil {
-		g.log.Error(err, "Failed to requeue all imports after a change of the import policy")
+		g.log.Error(err, "Failed to requeue all imports after a change of the import policy, retrying")
+		return
 	}
+	g.requeue = false
 }
 
 // readPolicy reads the file, and reports whether another policy is in use now. A file that is missing or not valid changes nothing.

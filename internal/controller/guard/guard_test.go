@@ -142,6 +142,42 @@ func TestGuard_NotReadyWithoutPolicyAndAddresses(t *testing.T) {
 	}
 }
 
+func TestGuard_RequeuesAfterFailure(t *testing.T) {
+	g, path, source, _ := newGuard(t, "default: allow")
+	requeued := 0
+	var requeueErr error
+	g.requeueAll = func(context.Context) error {
+		if requeueErr == nil {
+			requeued++
+		}
+		return requeueErr
+	}
+	for i, step := range []struct {
+		name                 string
+		text                 string
+		localErr, requeueErr error
+		want                 int
+	}{
+		{name: "start fails", requeueErr: errors.New("no cache"), want: 0},
+		{name: "start", want: 1},
+		{name: "nothing changed", want: 1},
+		{name: "the policy changed, the addresses cannot be read", text: "default: deny", localErr: errors.New("no cache"), want: 1},
+		{name: "the addresses can be read", want: 2},
+		{name: "the policy changed, the requeue fails", text: "default: allow", requeueErr: errors.New("no cache"), want: 2},
+		{name: "the requeue succeeds", want: 3},
+	} {
+		if step.text != "" {
+			write(t, path, step.text)
+		}
+		g.now = func() time.Time { return time.Unix(int64(i)*3600, 0) }
+		source.err, requeueErr = step.localErr, step.requeueErr
+		g.refresh(t.Context())
+		if requeued != step.want {
+			t.Errorf("%s: requeued %d times, want %d", step.name, requeued, step.want)
+		}
+	}
+}
+
 func TestGuard_FiltersView(t *testing.T) {
 	g, _, source, _ := newGuard(t, "default: deny\nclusters: {cls1: {}}\nsystemNamespaces: [default]")
 	source.local = &policy.Local{ServiceNetworks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}
