@@ -42,6 +42,8 @@ var apiServer struct {
 	once sync.Once
 	*controllertest.Kubernetes
 	err error
+	// namespaces counts the namespaces of tests.
+	namespaces int
 }
 
 func TestMain(m *testing.M) {
@@ -73,7 +75,8 @@ func inKubernetes(t *testing.T, edits ...func(*config.Options)) *kubernetes {
 	if apiServer.err != nil {
 		t.Fatal(apiServer.err)
 	}
-	name := strings.ToLower(strings.NewReplacer("TestAttack_", "", "/", "-", " ", "-").Replace(t.Name()))
+	apiServer.namespaces++
+	name := fmt.Sprint(strings.ToLower(strings.NewReplacer("TestAttack_", "", "/", "-", " ", "-").Replace(t.Name())), "-", apiServer.namespaces)
 	k := &kubernetes{t: t, Kubernetes: apiServer.Kubernetes, hub: memory.NewHub(), key: mcs.Key{Namespace: name, Name: "web"}}
 	k.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	t.Cleanup(func() {
@@ -225,7 +228,7 @@ func (k *kubernetes) export(key mcs.Key, edit func(*mcsv1beta1.ServiceExport), a
 
 func TestAttack_NamespacesOfOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
-	text := "default: deny\nclusters: {cls1: {}, cls3: {namespaces: [elsewhere, namespacesofothers-*], podNetworks: [10.3.0.0/16]}}"
+	text := "default: deny\nclusters: {cls1: {}, cls3: {namespaces: [elsewhere, other-*], podNetworks: [10.3.0.0/16]}}"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,12 @@ func TestAttack_IDInAnotherRegistry(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- both.Run(ctx, func(mcs.Key) {}) }()
-		t.Cleanup(func() { stop(); <-ended })
+		t.Cleanup(func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		})
 		sees := func(exp mcs.Export) func() bool {
 			return func() bool {
 				view, err := both.Lookup(t.Context(), exp.Key)
