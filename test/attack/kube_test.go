@@ -116,7 +116,7 @@ func (k *kubernetes) create(obj client.Object) {
 // eventually waits until check returns no error.
 func (k *kubernetes) eventually(what string, check func() error) {
 	k.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(25 * time.Millisecond) {
+	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(25 * time.Millisecond) {
 		err := check()
 		if err == nil {
 			return
