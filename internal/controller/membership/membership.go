@@ -508,7 +508,8 @@ func (m *Membership) setState(ctx context.Context, state *State) {
 	} else {
 		m.log.Info("Not a member of a clusterset: nothing is exported, imports stay as they are", "problem", state.Problem)
 	}
-	if err := m.requeueAll(ctx); err != nil {
+	// The registry may have notified of keys before the session was the state.
+	if err := m.RequeueAll(ctx); err != nil {
 		m.log.Error(err, "Failed to requeue all exports and imports")
 	}
 }

@@ -337,6 +337,42 @@ func TestMembership_RequeuesEverything(t *testing.T) {
 	})
 }
 
+// A registry may notify of a key before the session is the state of the cluster; controllers do nothing without a session.
+func TestMembership_RequeuesKeysNotifiedBeforeTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		early := mcs.Key{Namespace: demoWeb.Namespace, Name: "early"}
+		c.replaceRegistries(func(reg registry.Registry) (registry.Registry, error) {
+			c.requeuer.Requeue(early)
+			time.Sleep(time.Second)
+			return reporting{reg, registry.Report{Keys: []mcs.Key{early}}}, nil
+		})
+		queue := c.queue()
+		c.start()
+		var hasSession []bool
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			for queue.Len() > 0 {
+				request, _ := queue.Get()
+				if kube.KeyOf(request.NamespacedName) == early {
+					hasSession = append(hasSession, c.m.State().Session != nil)
+				}
+				queue.Done(request)
+			}
+		}
+		if want := []bool{false, true}; !slices.Equal(hasSession, want) {
+			t.Errorf("the key was requeued with sessions %v, want %v", hasSession, want)
+		}
+	})
+}
+
+// reporting is a registry with another report.
+type reporting struct {
+	registry.Registry
+	report registry.Report
+}
+
+func (r reporting) Report() registry.Report { return r.report }
+
 // The end of the process waits until the registry has ended.
 func TestMembership_WaitsForTheEndOfSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
