@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -109,9 +110,24 @@ func runInstall(ctx context.Context, s *session.Session, o installOptions) error
 	}
 	errs := make([]error, len(clusters))
 	for i, k := range clusters {
-		errs[i] = installInCluster(ctx, s, k, objects, o.wait)
+		if errs[i] = checkPolicyKept(ctx, k, o.installation); errs[i] == nil {
+			errs[i] = installInCluster(ctx, s, k, objects, o.wait)
+		}
 	}
 	return session.JoinErrors(clusters, errs)
+}
+
+// checkPolicyKept returns an error if the cluster has an import policy that the installation would put out of use.
+func checkPolicyKept(ctx context.Context, k *session.Cluster, i installation) error {
+	if i.policy != "" {
+		return nil
+	}
+	exists, err := k.Find(ctx, i.namespace, policyName, &corev1.ConfigMap{})
+	if err != nil || !exists {
+		return err
+	}
+	return session.Usagef("ConfigMap %s/%s has an import policy, which would not be used any more: set --import-policy-file, or delete the ConfigMap first",
+		i.namespace, policyName)
 }
 
 func printManifests(s *session.Session, objects []*unstructured.Unstructured) error {

@@ -5,11 +5,14 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
 // commands returns the commands of this package, and of package show to see their effect.
@@ -27,6 +30,9 @@ func TestSessions(t *testing.T) {
 			c["cls1"].Remove(clitest.CRD("serviceimports", "", ""))
 			c["cls1"].Add(clitest.CRD("serviceimports", "v0.9.0", "0"))
 		}, Lines: []string{"install --wait 0s"}},
+		{Name: "install-import-policy", Setup: func(c clitest.Clusters) {
+			c["cls1"].Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: names.Namespace, Name: policyName}})
+		}, Lines: []string{"install --wait 0s --context cls1,cls2"}},
 		{Name: "uninstall-no-pod", Setup: func(c clitest.Clusters) { c["cls1"].RemovePods() }, Lines: []string{
 			"install --wait 0s", "uninstall --yes",
 		}},
