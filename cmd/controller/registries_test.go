@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -8,11 +11,14 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
@@ -164,6 +170,55 @@ func TestNewRegistry(t *testing.T) {
 	}
 	if _, err := create("--import-from=cloudmap,region=eu-central-1"); err == nil || !strings.HasPrefix(err.Error(), "--registry=cloudmap: ") {
 		t.Errorf("without a Region: %v, want an error of --registry=cloudmap", err)
+	}
+}
+
+// oldEtcd answers as an etcd that must not be used. An etcd of that version cannot be built from today's modules.
+type oldEtcd struct {
+	etcdserverpb.UnimplementedMaintenanceServer
+}
+
+func (oldEtcd) Status(context.Context, *etcdserverpb.StatusRequest) (*etcdserverpb.StatusResponse, error) {
+	return &etcdserverpb.StatusResponse{Version: "3.5.0"}, nil
+}
+
+// A controller does not start with an etcd that must not be used, unless it only imports from it.
+func TestNewRegistry_ChecksEtcd(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	etcdserverpb.RegisterMaintenanceServer(server, oldEtcd{})
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	plan := importedEtcd("etcd", "http://"+listener.Addr().String(), "/mcs")
+	deps := dependencies{log: logr.Discard()}
+	if _, err := plan.prepare(t.Context(), deps); err != nil {
+		t.Errorf("a registry that is only imported from: %v", err)
+	}
+	plan.registry.ReadOnly = false
+	if _, err := plan.prepare(t.Context(), deps); !errors.Is(err, etcd.ErrUnsafeServer) {
+		t.Errorf("the cluster's own registry: %v, want %v", err, etcd.ErrUnsafeServer)
+	}
+}
+
+// Each session has a ledger of its own, with the limits of the flags, that its registries get.
+func TestBudgets(t *testing.T) {
+	options, err := config.Parse([]string{"--aws-region=eu-west-1", "--budget-member-exports=7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBudgets(options)
+	first := b.open()
+	if ledger, isWanted := b.current(); ledger != first || isWanted == nil || ledger.Limits().Member[budget.Exports] != 7 {
+		t.Errorf("the registries get ledger %p with the limits %v, want %p with 7 exports of a member", ledger, ledger.Limits(), first)
+	}
+	if second := b.open(); second == first {
+		t.Error("two sessions share a ledger")
+	}
+	if ledger, isWanted := (*budgets)(nil).current(); ledger != nil || isWanted != nil {
+		t.Error("registries without budgets have some")
 	}
 }
 

@@ -203,6 +203,22 @@ func TestKeys_AreShared(t *testing.T) {
 			}
 		})
 	}
+	cluster := dependencies{kube: fake.NewClientBuilder().Build(), namespace: "system", log: logr.Discard()}
+	var processes []trust.Key
+	for range 2 {
+		k, err := newKeys(config.Default(), cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signer, err := k.ownKey(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		processes = append(processes, signer.Key())
+	}
+	if processes[0] != processes[1] {
+		t.Errorf("two processes of a cluster have the keys %v", processes)
+	}
 	options := config.Default()
 	options.Membership.TrustedKeys = "/does/not/exist"
 	if _, err := newKeys(options, dependencies{}); err == nil || !strings.Contains(err.Error(), "--trusted-keys=/does/not/exist") {
