@@ -319,6 +319,9 @@ func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.K
 	id := instance.ID
 	cluster := c.cluster(id)
 	isNew := cluster.shown == nil
+	if isNew && !cluster.hasRecord {
+		cluster.copyAt, cluster.copyFailures = time.Time{}, 0 // it may have been sought for long before it joins
+	}
 	differs := c.parse(cluster, instance)
 	r := cluster.parsed
 	cluster.problem, cluster.unproven, cluster.isMissing = "", nil, true

@@ -850,6 +850,25 @@ func TestFirstRecordMayBeOld(t *testing.T) {
 	})
 }
 
+// TestSoughtClusterJoins has a cluster join that this cluster has sought before, because an import names it.
+func TestSoughtClusterJoins(t *testing.T) {
+	s := newStory(t)
+	joining := s.record
+	joining.ClusterID, joining.UID, joining.Key = "cls3", "uid-3", signerOf("uid-3").Key()
+	s.members()
+	s.catalogs.seek([]string{"cls3"})
+	for range 5 {
+		s.catalogs.copyRead(s.now, "cls3", nil, nil, engine.Keys{})
+	}
+	if got := s.reads(); len(got) > 0 {
+		t.Errorf("reads %v without a pause, while the catalog does not exist", got)
+	}
+	s.members(joining)
+	if got := s.reads(); !slices.Equal(got, []string{"cls3 record"}) {
+		t.Errorf("reads %v, want the copy of the record of the cluster that joins at once", got)
+	}
+}
+
 // pass is how cls1 looks every second, with its own heartbeat going on, while the record of cls2 is there or not. It
 // returns the keys that were notified of.
 func (s *story) pass(seconds int, there bool) []string {
