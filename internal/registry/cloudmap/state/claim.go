@@ -90,8 +90,12 @@ func (c *claim) isMine(r format.Member) bool { return c.isOurs(r) && r.Process =
 
 // isYoung reports whether another process or cluster with this ID may not have shown yet: no read of the members is late enough.
 func (c *claim) isYoung() bool {
-	return !c.isFirst && c.state != Observing && c.lastRead.Sub(c.youngSince()) < c.young
+	return !c.isFirst && c.state != Observing && !c.isFinal()
 }
+
+// isFinal reports whether every other cluster that claimed the ID at the same time has been read: from then on none gets it. This is so for the first
+// cluster of a clusterset as well, since two can be the first.
+func (c *claim) isFinal() bool { return c.lastRead.Sub(c.youngSince()) >= c.young }
 
 // youngSince returns the beginning of the time that counts: after a pause in which the record was not read, another process may still have to show.
 func (c *claim) youngSince() time.Time {
@@ -161,7 +165,7 @@ func (c *claim) isUnowned(shown *format.Member) bool {
 // the own record must be written now.
 func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member) (write bool) {
 	c.observeRead(now)
-	if c.state == Held && !c.isYoung() {
+	if c.state == Held && c.isFinal() {
 		c.joined = true
 	}
 	switch {
