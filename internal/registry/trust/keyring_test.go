@@ -164,13 +164,20 @@ func TestHasEnded(t *testing.T) {
 	}
 }
 
+// running runs a Keyring until stop is called, which waits for its end.
+func running(t *testing.T, k *Keyring) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { k.Run(ctx); close(done) }()
+	return func() { cancel(); <-done }
+}
+
 func TestRun_SavesPins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memoryStore{}
 		k, key := load(t, Config{Store: store}), signer(t, 1).Key()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { k.Run(ctx); close(done) }()
+		stop := running(t, k)
 		saved := func() Pin { store.mu.Lock(); defer store.mu.Unlock(); return store.pins["cls2"] }
 		k.Observe(believed(key, 1, false))
 		time.Sleep(1500 * time.Millisecond)
@@ -199,8 +206,7 @@ func TestRun_SavesPins(t *testing.T) {
 			t.Error("a pin is not saved after the store works again")
 		}
 		k.Observe(believed(key, 3, false))
-		cancel()
-		<-done
+		stop()
 		if again := load(t, Config{Store: store}); again.Last("a", "cls2", key).Heartbeat != 3 || again.HasEnded("cls2") {
 			t.Errorf("after a restart: %+v", again.pins["cls2"].Pin)
 		}
@@ -211,9 +217,7 @@ func TestRun_SavesChangesSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memoryStore{}
 		k, key := load(t, Config{Store: store}), signer(t, 1).Key()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { k.Run(ctx); close(done) }()
+		stop := running(t, k)
 		last := Time{}
 		observe := func(every time.Duration, records int, announce bool) (saves int) {
 			store.mu.Lock()
@@ -244,8 +248,7 @@ func TestRun_SavesChangesSoon(t *testing.T) {
 		if n := observe(12*time.Second, 100, false); n > 5 {
 			t.Errorf("%d saves in 20 minutes of heartbeats, want one in 5 minutes", n)
 		}
-		cancel()
-		<-done
+		stop()
 	})
 }
 
