@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,8 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 // These tests run Helm on a real API server, with cluster-wide objects that other tools own or changed. No kubelet runs, so the
@@ -47,18 +46,9 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	switch {
-	case os.Getenv("KUBEBUILDER_ASSETS") != "":
-	case os.Getenv("REQUIRE_ENVTEST") != "":
-		t.Fatal(`KUBEBUILDER_ASSETS is not set: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
-	default:
-		t.Skip(`needs an API server: run with KUBEBUILDER_ASSETS="$(bin/testbed assets)"`)
-	}
-	if err := testprocess.EndChildren(); err != nil {
-		t.Fatal(err)
-	}
-	env := &envtest.Environment{ControlPlaneStartTimeout: time.Minute} // on a busy machine
-	cfg, err := env.Start()
+	apiservertest.NeedAssets(t)
+	env := &envtest.Environment{}
+	cfg, err := apiservertest.Start(env)
 	if err != nil {
 		t.Fatal(err)
 	}

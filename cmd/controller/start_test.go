@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -22,14 +21,15 @@ import (
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
 	"sigs.k8s.io/yaml"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 // startKubernetes starts an API server with the MCS API and returns a client and the name of a kubeconfig.
 func startKubernetes(t *testing.T) (kube client.Client, kubeconfig string) {
 	t.Helper()
-	controllertest.NeedAssets(t)
+	apiservertest.NeedAssets(t)
 	var crds []*apiextensionsv1.CustomResourceDefinition
 	for _, manifest := range [][]byte{mcscrd.ServiceExportCRD, mcscrd.ServiceImportCRD} {
 		crd := &apiextensionsv1.CustomResourceDefinition{}
@@ -39,7 +39,7 @@ func startKubernetes(t *testing.T) (kube client.Client, kubeconfig string) {
 		crds = append(crds, crd)
 	}
 	env := &envtest.Environment{CRDs: crds}
-	cfg, err := env.Start()
+	cfg, err := apiservertest.Start(env)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,17 +52,6 @@ func startKubernetes(t *testing.T) (kube client.Client, kubeconfig string) {
 		t.Fatal(err)
 	}
 	return kube, kubeconfig
-}
-
-// freeAddress returns an address that is free at the moment.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // body returns the response of a URL, "" if there is none.
@@ -90,7 +79,7 @@ func TestStart_RunsController(t *testing.T) {
 	if err := kube.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "system"}}); err != nil {
 		t.Fatal(err)
 	}
-	metrics, status := freeAddress(t), freeAddress(t)
+	metrics, status := testprocess.FreeAddress(t), testprocess.FreeAddress(t)
 	exited := make(chan int, 1)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM) // does not end the test itself
 	stop := sync.OnceValue(func() int {

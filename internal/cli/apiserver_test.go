@@ -13,20 +13,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 )
 
 // TestCommandsWithAPIServer runs commands against a real API server, which has features that the fake one lacks: server-side apply,
 // the authorizer and the kubeconfig.
 func TestCommandsWithAPIServer(t *testing.T) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		if os.Getenv("REQUIRE_ENVTEST") != "" {
-			t.Fatal("KUBEBUILDER_ASSETS is not set: see make test")
-		}
-		t.Skip("KUBEBUILDER_ASSETS, the folder of an API server, is not set")
-	}
+	apiservertest.NeedAssets(t)
 	env := &envtest.Environment{}
-	config, err := env.Start()
+	config, err := apiservertest.Start(env)
 	if err != nil {
 		t.Fatal(err)
 	}

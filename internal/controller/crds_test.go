@@ -16,13 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 )
 
 // An API server that serves v1beta1 only, and the policy that guards its CRDs.
 func TestCRDsOfV1beta1Only(t *testing.T) {
-	controllertest.NeedAssets(t)
+	apiservertest.NeedAssets(t)
 	k, err := startKubernetes("v1beta1", keepVersion("v1beta1", append(mcsCRDs(), aboutCRDs()...)...)...)
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
@@ -146,7 +147,7 @@ func TestMain(m *testing.M) {
 // twoClusters returns two clusters that all tests share. Each test uses namespaces of its own.
 func twoClusters(t *testing.T) (a, b *cluster) {
 	t.Helper()
-	controllertest.NeedAssets(t)
+	apiservertest.NeedAssets(t)
 	clustersOnce.Do(func() {
 		for range 2 {
 			k, err := startKubernetes("v1beta1", append(mcsCRDs(), aboutCRDs()...)...)

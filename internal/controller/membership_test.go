@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
@@ -28,6 +28,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 func TestMembership_FollowsIdentity(t *testing.T) {
@@ -232,7 +233,7 @@ func TestMembership_RestartsFailedRegistry(t *testing.T) {
 
 // The API server has no CRDs first, and then serves only v1alpha1.
 func TestMembership_StartsWithoutCRDs(t *testing.T) {
-	controllertest.NeedAssets(t)
+	apiservertest.NeedAssets(t)
 	k, err := startKubernetes("v1alpha1")
 	if err != nil {
 		t.Fatal(err)
@@ -243,7 +244,7 @@ func TestMembership_StartsWithoutCRDs(t *testing.T) {
 		}
 	})
 	options := testOptions(config.Identity{})
-	options.Serving.Probes = freeAddress(t)
+	options.Serving.Probes = testprocess.FreeAddress(t)
 	k.runWith(t, hubRegistry(memory.NewHub()), options)
 	probe(t, options.Serving.Probes, "/healthz", http.StatusOK)
 	probe(t, options.Serving.Probes, "/readyz", http.StatusServiceUnavailable)
@@ -280,7 +281,7 @@ func TestRun_StandbyTakesOver(t *testing.T) {
 	options.Election = config.Election{Enabled: true, Namespace: installNamespace}
 	first := a.runWith(t, hubRegistry(hub), options)
 	holder := a.leader(t, "")
-	options.Serving.Probes = freeAddress(t)
+	options.Serving.Probes = testprocess.FreeAddress(t)
 	a.runWith(t, hubRegistry(hub), options)
 	probe(t, options.Serving.Probes, "/readyz", http.StatusOK)
 	a.export(t, key, 1, 1)
@@ -312,16 +313,6 @@ func (k *cluster) leader(t *testing.T, before string) string {
 		return nil
 	})
 	return *lease.Spec.HolderIdentity
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 // probe waits until the probe answers want.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/serve"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 // TestMetrics_RequireAuthorization requests the metrics of a controller that has the shipped RBAC.
@@ -52,7 +53,7 @@ func TestMetrics_RequireAuthorization(t *testing.T) {
 		return nil
 	})
 	options := testOptions(flags("cls1"))
-	options.Serving.MetricsSecure, options.Serving.Metrics = true, freeAddress(t)
+	options.Serving.MetricsSecure, options.Serving.Metrics = true, testprocess.FreeAddress(t)
 	a.runWith(t, hubRegistry(memory.NewHub()), options)
 
 	url := "https://" + options.Serving.Metrics + "/metrics"
@@ -88,7 +89,7 @@ func TestMetrics_RequireAuthorization(t *testing.T) {
 func TestMetrics_WithoutAuthorization(t *testing.T) {
 	a, _ := twoClusters(t)
 	options := testOptions(flags("cls1"))
-	options.Serving.Metrics = freeAddress(t)
+	options.Serving.Metrics = testprocess.FreeAddress(t)
 	a.runWith(t, hubRegistry(memory.NewHub()), options)
 	eventually(t, "the metrics over HTTP", func() error {
 		code, text, err := scrape(t.Context(), "http://"+options.Serving.Metrics+"/metrics", "")
@@ -104,7 +105,7 @@ func TestMetrics_ReloadCertificate(t *testing.T) {
 	a, _ := twoClusters(t)
 	options := testOptions(flags("cls1"))
 	dir := t.TempDir()
-	options.Serving.MetricsSecure, options.Serving.MetricsCertDir, options.Serving.Metrics = true, dir, freeAddress(t)
+	options.Serving.MetricsSecure, options.Serving.MetricsCertDir, options.Serving.Metrics = true, dir, testprocess.FreeAddress(t)
 	if _, err := serve.MetricsOptions(options.Serving); err == nil || !strings.Contains(err.Error(), "--metrics-cert-dir="+dir) {
 		t.Errorf("without a certificate: %v, want an error with --metrics-cert-dir", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 // getStatus reads path of the status endpoint at address.
@@ -39,11 +40,11 @@ func TestStatusEndpoint(t *testing.T) {
 
 	options := testOptions(flags("cls1"))
 	options.Election = config.Election{Enabled: true, Namespace: installNamespace}
-	options.Serving.Status = freeAddress(t)
+	options.Serving.Status = testprocess.FreeAddress(t)
 	leader := options.Serving.Status
 	a.runWith(t, hubRegistry(hub), options)
 	a.leader(t, "")
-	options.Serving.Status = freeAddress(t)
+	options.Serving.Status = testprocess.FreeAddress(t)
 	a.runWith(t, hubRegistry(hub), options)
 	b.run(t, hub, flags("cls2"))
 	a.export(t, key, 1, 2)

@@ -28,6 +28,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
@@ -36,6 +37,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 var apiServer struct {
@@ -68,7 +70,7 @@ type kubernetes struct {
 // inKubernetes starts a controller with the RBAC and the admission policy of deploy/rbac on an API server.
 func inKubernetes(t *testing.T, edits ...func(*config.Options)) *kubernetes {
 	t.Helper()
-	controllertest.NeedAssets(t)
+	apiservertest.NeedAssets(t)
 	apiServer.once.Do(func() {
 		apiServer.Kubernetes, apiServer.err = controllertest.StartKubernetes("v1beta1", nil, append(controllertest.MCSCRDs(), controllertest.AboutCRDs()...)...)
 	})
@@ -457,18 +459,6 @@ func TestAttack_SquattedDerivedService(t *testing.T) {
 	}
 }
 
-// freePort returns a port that no process listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
-
 // request requests a URL as a pod does, and returns the status code.
 func request(t *testing.T, url, token string) (int, error) {
 	t.Helper()
@@ -490,20 +480,22 @@ func request(t *testing.T, url, token string) (int, error) {
 }
 
 func TestAttack_PortsOfTheController(t *testing.T) {
-	metrics, status := freePort(t), freePort(t)
+	metricsAddress, statusAddress := testprocess.FreeAddress(t), testprocess.FreeAddress(t)
+	_, metricsPort, _ := net.SplitHostPort(metricsAddress)
+	_, statusPort, _ := net.SplitHostPort(statusAddress)
 	k := inKubernetes(t, func(o *config.Options) {
-		o.Serving.Metrics, o.Serving.MetricsSecure, o.Serving.Status = ":"+metrics, true, "127.0.0.1:"+status
+		o.Serving.Metrics, o.Serving.MetricsSecure, o.Serving.Status = ":"+metricsPort, true, statusAddress
 	})
 	k.eventually("the status for kubectl mcs", func() error { // control, as through a port-forward
-		code, err := request(t, "http://127.0.0.1:"+status+"/status", "")
+		code, err := request(t, "http://"+statusAddress+"/status", "")
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("code %d", code)
 		}
 		return err
 	})
-	k.eventually("the metrics", func() error { _, err := request(t, "https://127.0.0.1:"+metrics+"/metrics", ""); return err })
+	k.eventually("the metrics", func() error { _, err := request(t, "https://"+metricsAddress+"/metrics", ""); return err })
 	for what, token := range map[string]string{"no token": "", "an invented token": "x"} {
-		if code, err := request(t, "https://127.0.0.1:"+metrics+"/metrics", token); err != nil || code == http.StatusOK {
+		if code, err := request(t, "https://"+metricsAddress+"/metrics", token); err != nil || code == http.StatusOK {
 			t.Errorf("metrics with %s: %d, %v; want a refusal", what, code, err)
 		}
 	}
@@ -516,7 +508,7 @@ func TestAttack_PortsOfTheController(t *testing.T) {
 		if host.IsLoopback() || host.To4() == nil {
 			continue
 		}
-		if code, err := request(t, "http://"+net.JoinHostPort(host.String(), status)+"/status", ""); err == nil {
+		if code, err := request(t, "http://"+net.JoinHostPort(host.String(), statusPort)+"/status", ""); err == nil {
 			t.Errorf("the status answers %d at %s", code, host)
 		}
 	}

@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 )
@@ -47,9 +48,9 @@ type Kubernetes struct {
 // controller's requests.
 func StartKubernetes(version string, wrap transport.WrapperFunc, crds ...*apiextensionsv1.CustomResourceDefinition) (*Kubernetes, error) {
 	k := &Kubernetes{Env: &envtest.Environment{CRDs: crds}}
-	cfg, err := k.Env.Start()
+	cfg, err := apiservertest.Start(k.Env)
 	if err != nil {
-		return nil, fmt.Errorf("starting an API server: %w", err)
+		return nil, err
 	}
 	k.Admin, err = client.New(cfg, client.Options{Scheme: adminScheme(version)})
 	if err == nil {

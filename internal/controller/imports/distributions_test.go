@@ -8,17 +8,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 )
 
 // An API server that, like one before Kubernetes 1.34, knows neither PreferSameZone nor PreferSameNode.
 func TestOlderKubernetesGetsPreferClose(t *testing.T) {
-	controllertest.NeedAssets(t)
+	apiservertest.NeedAssets(t)
 	env := &envtest.Environment{}
 	env.ControlPlane.GetAPIServer().Configure().
 		Append("emulated-version", "1.34"). // the last one in which the feature can be turned off
 		Append("feature-gates", "PreferSameTrafficDistribution=false")
-	cfg, err := env.Start()
+	cfg, err := apiservertest.Start(env)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,11 @@
 package etcdtest
 
 import (
-	"errors"
 	"io"
 	"net"
 	"sync"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 // Proxy forwards connections to a local process until Cut.
@@ -21,12 +22,11 @@ type Proxy struct {
 
 // NewProxy creates a proxy and chooses a port for the process behind it.
 func NewProxy() (*Proxy, error) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := testprocess.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	p, err := ProxyTo(free.Addr().String())
-	return p, errors.Join(err, free.Close())
+	return ProxyTo(net.JoinHostPort("127.0.0.1", port))
 }
 
 // ProxyTo creates a proxy for a process at the address target.
