@@ -157,6 +157,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Requeuer: exportRequeuer, ReleaseExport: takeover.ReleaseExport,
 		Concurrency: setup.Options.Kubernetes.Concurrency, Budgets: setup.Options.Budgets.Limits, Guard: g,
 	})
+	m.SetPublishAll(exporter.PublishAll)
 	if err := exporter.Register(mgr); err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
 	}

@@ -108,7 +108,6 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if err := r.publish(ctx, state.Session.Registry, src, key, &facts); err != nil {
 			return reconcile.Result{}, err
 		}
-		state.Session.ObserveReconciled(key)
 	}
 	if src.ServiceExport == nil {
 		return reconcile.Result{}, nil

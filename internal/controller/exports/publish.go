@@ -49,6 +49,33 @@ func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kub
 	return err
 }
 
+// PublishAll publishes every export of this cluster in reg, the registry of a session that begins. It reads the cache only: writes to the API server, which
+// an admission webhook may delay or refuse, are left to Reconcile, and so are events and conditions.
+func (r *Controller) PublishAll(ctx context.Context, identity mcs.Identity, reg registry.Registry) error {
+	var found mcsv1beta1.ServiceExportList
+	if err := r.client.List(ctx, &found, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing ServiceExports: %w", err)
+	}
+	for i := range found.Items {
+		key := kube.KeyOf(client.ObjectKeyFromObject(&found.Items[i]))
+		src, err := kube.ReadLocalSource(ctx, r.client, r.scope, identity, key)
+		if err != nil {
+			return err
+		}
+		if !src.IsExported() {
+			continue
+		}
+		exp, _, err := mcs.NewExport(src.Source, nil, r.now())
+		if err == nil {
+			err = reg.Publish(ctx, exp)
+		}
+		if err != nil {
+			log.FromContext(ctx).V(1).Info("Left out an export that is not valid", "service", key.String(), "error", err.Error()) // Reconcile reports it
+		}
+	}
+	return nil
+}
+
 // findConflicts returns the conflicts of exp with the exports that this cluster imports, by the precedence that they have in its import.
 func (r *Controller) findConflicts(ctx context.Context, key mcs.Key, view registry.View, exp mcs.Export) ([]mcs.Conflict, error) {
 	view, _ = r.guard.Filter(key, view)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -28,6 +27,9 @@ import (
 // been read yet.
 type RegistryFactory func(context.Context, mcs.Identity) (registry.Registry, error)
 
+// PublishAllFunc publishes every export of this cluster under an identity.
+type PublishAllFunc func(context.Context, mcs.Identity, registry.Registry) error
+
 // Membership keeps this cluster a member of its clusterset under its identity. Leaving is an act: a user requests it with kubectl mcs leave, or
 // the ClusterProperties are missing for --leave-after. Until then a cluster without a readable identity keeps its last one. A changed
 // identity gets a session of its own, and the session of the previous identity ends when all exports are confirmed under the new one.
@@ -44,6 +46,8 @@ type Membership struct {
 	identities  *Identities
 	// requeuers are notified of every key whose export or import may change.
 	requeuers []*kube.Requeuer
+	// publishAll publishes in the registry of each session before it runs.
+	publishAll PublishAllFunc
 	// events may be without a recorder.
 	events kube.EventRecorder
 	log    logr.Logger
@@ -103,6 +107,9 @@ func New(mgr manager.Manager, d discovery.DiscoveryInterface, options config.Opt
 	}
 	return m, nil
 }
+
+// SetPublishAll sets the function that publishes every export in the registry of a session. It is called before the manager starts.
+func (m *Membership) SetPublishAll(publishAll PublishAllFunc) { m.publishAll = publishAll }
 
 // State returns the cluster's membership state; it is never nil.
 func (m *Membership) State() *State {
@@ -369,6 +376,11 @@ func (m *Membership) startSession(ctx context.Context, identity mcs.Identity) (*
 	if err != nil {
 		return nil, fmt.Errorf("starting the registry: %w", err)
 	}
+	// No reconcile publishes in this registry yet, so that none of these exports replaces a later one.
+	if err := m.publishAll(ctx, identity, reg); err != nil {
+		return nil, fmt.Errorf("publishing all exports: %w", err)
+	}
+	reg.PublishedAll()
 	leaving, takeBack := context.WithCancel(ctx)
 	ctx, end := context.WithCancelCause(registry.WithLeaveContext(ctx, leaving))
 	s := &Session{
@@ -555,16 +567,8 @@ func (m *Membership) requeueAll(ctx context.Context) error {
 	if err := m.reader.List(ctx, &imports, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing ServiceImports: %w", err)
 	}
-	keys := make(map[mcs.Key]struct{}, len(exports.Items))
 	for i := range exports.Items {
-		keys[kube.KeyOf(client.ObjectKeyFromObject(&exports.Items[i]))] = struct{}{}
-	}
-	requeued := slices.Collect(maps.Keys(keys))
-	if session := m.State().Session; session != nil {
-		session.awaitExports(keys)
-	}
-	for _, key := range requeued {
-		m.requeue(key)
+		m.requeue(kube.KeyOf(client.ObjectKeyFromObject(&exports.Items[i])))
 	}
 	for i := range imports.Items {
 		m.requeue(kube.KeyOf(client.ObjectKeyFromObject(&imports.Items[i])))

@@ -127,7 +127,7 @@ func (c *testCluster) start() {
 		properties: c, leaveAfter: 5 * time.Minute, reader: c.client, scope: scope, newRegistry: c.newRegistry,
 		identities: &Identities{Client: c.client, Namespace: "system"}, events: kube.EventRecorder{Recorder: recorder},
 		log: logr.Discard(), settle: 10 * time.Second, changed: make(chan struct{}, 1), departures: map[mcs.Identity]*departure{},
-		requeuers: []*kube.Requeuer{&c.requeuer},
+		requeuers: []*kube.Requeuer{&c.requeuer}, publishAll: publishWeb,
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -140,7 +140,7 @@ func (c *testCluster) start() {
 	go func() {
 		for ctx.Err() == nil {
 			if s := m.State().Session; s != nil {
-				_ = s.Registry.Publish(ctx, mcs.Export{Key: demoWeb, Cluster: s.Identity.ClusterID})
+				_ = publishWeb(ctx, s.Identity, s.Registry)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -148,6 +148,11 @@ func (c *testCluster) start() {
 	c.end = func() { stop(); <-done }
 	c.stop = func() { c.end(); time.Sleep(time.Second) }
 	c.t.Cleanup(c.stop)
+}
+
+// publishWeb publishes the service.
+func publishWeb(ctx context.Context, identity mcs.Identity, reg registry.Registry) error {
+	return reg.Publish(ctx, mcs.Export{Key: demoWeb, Cluster: identity.ClusterID})
 }
 
 // propertyValues are ClusterProperties that tests change while a Membership reads them.
@@ -308,6 +313,58 @@ func TestMembership_ReportsWhyItCannotJoin(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A registry has all exports before it runs, also that of the identity that a cluster changes to while a new process starts.
+func TestMembership_PublishesAllBeforeRegistryRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		var mu sync.Mutex
+		calls := map[string][]string{}
+		c.replaceRegistries(func(reg registry.Registry) (registry.Registry, error) {
+			id := "cls1"
+			if c.m.State().Session != nil {
+				id = "cls9"
+			}
+			return recordingRegistry{Registry: reg, id: id, record: func(id, call string) {
+				mu.Lock()
+				defer mu.Unlock()
+				if n := len(calls[id]); n == 0 || calls[id][n-1] != call {
+					calls[id] = append(calls[id], call)
+				}
+			}}, nil
+		})
+		c.start()
+		c.settle()
+		c.set(ofCLS9, nil)
+		c.settle()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, id := range []string{"cls1", "cls9"} {
+			if got, want := calls[id], []string{"publish", "published all", "run", "publish"}; !slices.Equal(got, want) {
+				t.Errorf("%s: calls %q, want %q", id, got, want)
+			}
+		}
+	})
+}
+
+// recordingRegistry records the calls of a registry of a cluster.
+type recordingRegistry struct {
+	registry.Registry
+	record func(clusterID, call string)
+	id     string
+}
+
+func (r recordingRegistry) Publish(ctx context.Context, exp mcs.Export) error {
+	r.record(r.id, "publish")
+	return r.Registry.Publish(ctx, exp)
+}
+
+func (r recordingRegistry) PublishedAll() { r.record(r.id, "published all") }
+
+func (r recordingRegistry) Run(ctx context.Context, notify func(mcs.Key)) error {
+	r.record(r.id, "run")
+	return r.Registry.Run(ctx, notify)
 }
 
 // The begin of a session requeues each export and import, since other controllers decided on them without it.

@@ -34,13 +34,5 @@ func (p *publications) Withdraw(ctx context.Context, key mcs.Key) error {
 	return p.Registry.Withdraw(ctx, key)
 }
 
-// PublishedAll implements registry.Registry.
-func (p *publications) PublishedAll() {
-	if next := p.next.Load(); next != nil {
-		next.Registry.PublishedAll()
-	}
-	p.Registry.PublishedAll()
-}
-
 // Report implements registry.Reporter.
 func (p *publications) Report() registry.Report { return registry.ReportOf(p.Registry) }

@@ -2,7 +2,6 @@ package membership
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -43,8 +42,6 @@ type Session struct {
 	// memberSince is when the registry was first seen to have this cluster as a member, and confirmedSince when all exports were
 	// confirmed; zero before. Only reconcile uses them.
 	memberSince, confirmedSince time.Time
-	// unpublished are the keys of the ServiceExports that have to be reconciled until the registry has all exports.
-	unpublished keySet
 
 	end context.CancelCauseFunc
 	// takeBack ends the attempt to leave, after end with registry.ErrLeave.
@@ -52,45 +49,6 @@ type Session struct {
 	// ended is closed when the registry's Run has returned err.
 	ended chan struct{}
 	err   error
-}
-
-// keySet is a set of keys that is safe for concurrent use. The zero value is empty.
-type keySet struct {
-	mu   sync.Mutex
-	keys map[mcs.Key]struct{}
-}
-
-// set replaces the keys.
-func (s *keySet) set(keys map[mcs.Key]struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.keys = keys
-}
-
-// remove removes a key, and reports whether it was the last one.
-func (s *keySet) remove(key mcs.Key) (last bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := len(s.keys)
-	delete(s.keys, key)
-	return before == 1 && len(s.keys) == 0
-}
-
-// ObserveReconciled records that the export of key is published or withdrawn. After the last ServiceExport that was there when the session
-// began, the registry has all exports.
-func (s *Session) ObserveReconciled(key mcs.Key) {
-	if s.unpublished.remove(key) {
-		s.Registry.PublishedAll()
-	}
-}
-
-// awaitExports makes ObserveReconciled wait for the exports of these keys.
-func (s *Session) awaitExports(keys map[mcs.Key]struct{}) {
-	if len(keys) == 0 {
-		s.Registry.PublishedAll()
-		return
-	}
-	s.unpublished.set(keys)
 }
 
 // runsAs reports whether s, which may be nil, is a running session of identity.
