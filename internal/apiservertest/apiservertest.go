@@ -52,7 +52,7 @@ func Start(env *envtest.Environment) (*rest.Config, error) {
 	env.ControlPlaneStartTimeout = startTimeout
 	env.ControlPlane.Etcd = &envtest.Etcd{URL: &url.URL{Scheme: "http", Host: "127.0.0.1:" + etcdPort}}
 	server := env.ControlPlane.GetAPIServer()
-	server.SecureServing.Address, server.SecureServing.Port = "127.0.0.1", port
+	server.Address, server.Port = "127.0.0.1", port
 	output := &tail{}
 	server.Err = output
 	cfg, err := env.Start()
