@@ -176,6 +176,40 @@ func TestReturnWithClockBehind(t *testing.T) {
 	})
 }
 
+// TestReplayedPageOfPreviousProcess: a process starts with a clock that is an hour behind, after another user deleted all records of the previous one. Its pages
+// must be later than those of the previous process all the same: one that another user writes again counts as a replay.
+func TestReplayedPageOfPreviousProcess(t *testing.T) {
+	first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		publish(t, exporter.Registry, first)
+		w.until(time.Minute, "the export is known", sees(t, importer.Registry, first))
+		v.remember()
+		exporter.kill()
+		page := format.PartID(format.PageOf(first.Key), 0)
+		v.drop(format.MembersService, "cls1")
+		v.drop(format.CatalogName("cls1"), page)
+		v.drop(format.CatalogName("cls1"), format.CopyID)
+		next := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(-time.Hour) } })
+		publish(t, next.Registry, second)
+		w.until(2*time.Minute, "the next export is known", sees(t, importer.Registry, second))
+		v.put(format.CatalogName("cls1"), page, nil)
+		importer.kill()
+		importer = w.begin(cls2, nil)
+		for began := time.Now(); time.Since(began) < 3*time.Minute; time.Sleep(100 * time.Millisecond) {
+			if v.seen(importer, first.Key) == "1" {
+				t.Fatalf("after %v the other cluster sees the export of the previous process", time.Since(began))
+			}
+		}
+		if !sees(t, importer.Registry, second)() {
+			t.Error("the other cluster does not see the export")
+		}
+	})
+}
+
 func withdraw(t *testing.T, reg *Registry, key mcs.Key) {
 	t.Helper()
 	if err := reg.Withdraw(t.Context(), key); err != nil {

@@ -73,8 +73,11 @@ func (m Member) Time() trust.Time {
 	return trust.Time{Generation: m.Generation, Heartbeat: m.Heartbeat}
 }
 
-// NextHeartbeat returns the heartbeat of a record that is written now.
-func (m Member) NextHeartbeat(now time.Time) int64 { return max(m.Heartbeat+1, now.UnixMilli()) }
+// NextHeartbeat returns the heartbeat of a record that is written now. It is not earlier than the generation, so that the heartbeat alone has to be saved for
+// the next process.
+func (m Member) NextHeartbeat(now time.Time) int64 {
+	return max(m.Heartbeat+1, m.Generation, now.UnixMilli())
+}
 
 // HeartbeatTime returns when the record was written, by the cluster's own clock; zero without a record.
 func (m Member) HeartbeatTime() time.Time {

@@ -395,6 +395,7 @@ func (s *Reads) prepareRecord(shown *format.Member) {
 			joined = before.Joined
 		}
 	}
+	s.outbox.generation = max(s.outbox.generation, heartbeat) // the saved heartbeat is later than all pages of the previous process
 	if !s.cfg.Joined.IsZero() && s.cfg.Joined.Before(joined) {
 		joined = s.cfg.Joined.UTC().Truncate(time.Millisecond)
 	}

@@ -175,7 +175,6 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 	if !due {
 		return ours, false, false
 	}
-	s.ours.Heartbeat = s.ours.NextHeartbeat(s.cfg.WallClock())
 	generation := s.outbox.generation
 	if _, writing := s.outbox.isWriting(); writing && s.claim.state == Held {
 		generation = s.outbox.written
@@ -184,6 +183,7 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 		generation = s.outbox.nextGeneration(s.cfg.WallClock()) // a later record has announced a page that was written faster
 	}
 	s.ours.Generation = max(generation, s.ours.Generation)
+	s.ours.Heartbeat = s.ours.NextHeartbeat(s.cfg.WallClock())
 	s.announce, s.unannounced = false, time.Time{}
 	s.ours.Pages = s.announced()
 	return s.ours, s.copyRecord, true
@@ -257,9 +257,9 @@ func (s *Writes) LeavingRecord() format.Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ours.Pages, s.ours.Farewell = format.Digests{}, true
-	s.ours.Heartbeat = s.ours.NextHeartbeat(s.cfg.WallClock())
 	s.outbox.generation = max(s.outbox.generation, s.ours.Generation)
 	s.ours.Generation = s.outbox.nextGeneration(s.cfg.WallClock())
+	s.ours.Heartbeat = s.ours.NextHeartbeat(s.cfg.WallClock())
 	return s.ours
 }
 
