@@ -234,6 +234,9 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 	c.missing(present, heartbeats)
 	c.track(heartbeats, changed)
 	for _, id := range c.liveness.ObserveHeartbeats(now, heartbeats) {
+		if cluster := c.clusters[id]; cluster != nil && c.liveness.IsStale(id) {
+			cluster.mayBeOld = false // a later record would have been read
+		}
 		c.keysOf(id, changed)
 	}
 	c.synced = true
@@ -761,7 +764,7 @@ func (c *catalogs) look(key mcs.Key, imported []string) (view registry.View) {
 func (c *catalogs) addTo(view *registry.View, id string, cluster *catalog, key mcs.Key) {
 	p := &cluster.pages[format.PageOf(key)]
 	exp, ok := p.exports[key]
-	if cluster.mayBeOld && !c.liveness.IsStale(id) {
+	if cluster.mayBeOld {
 		view.Unknown = append(view.Unknown, id)
 		return
 	}

@@ -825,6 +825,10 @@ func TestFirstRecordMayBeOld(t *testing.T) {
 		s.expect("silent", theKey, "unknown")
 		s.notified("stale", s.pass(int(testConfig().StaleAfter/time.Second), true), "web-0")
 		s.expect("stale", theKey, "•")
+		s.record.Pages[thePage] = format.UnwrittenDigest
+		s.record.Heartbeat++
+		s.members(s.record)
+		s.expect("back, before it has published", theKey, "•")
 	})
 	t.Run("unless it is a farewell", func(t *testing.T) {
 		s := begin(t)
