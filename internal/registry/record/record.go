@@ -87,6 +87,11 @@ func Encode(exports []mcs.Export) ([]byte, error) {
 	return encoder().EncodeAll(plain, []byte{Major, Minor}), nil
 }
 
+// Undecided returns an export that stands for one of which the cluster has not decided whether it still exports it. Readers keep what they know of it.
+func Undecided(key mcs.Key, clusterID string) mcs.Export {
+	return mcs.Export{Key: key, Cluster: clusterID}
+}
+
 // Check returns an error if exp cannot be encoded.
 func Check(exp mcs.Export) error {
 	_, err := encodeExport(exp)
@@ -182,13 +187,17 @@ func (p *decoding) add(i int, e Entry, clusterID string, seen map[mcs.Key]bool) 
 		return
 	}
 	seen[key] = true
+	if m.GetType() == "" && isKey(key) {
+		p.Unreadable = append(p.Unreadable, key) // Undecided
+		return
+	}
 	exp, err := toExport(&m, clusterID)
 	var problems []string
 	if err == nil {
 		exp, problems, err = mcs.Sanitize(exp)
 	}
 	if err != nil {
-		if key.Namespace != "" && len(key.Namespace) <= maxLabel && len(key.Name) <= maxLabel { // no service can have another key
+		if isKey(key) {
 			p.Unreadable = append(p.Unreadable, key)
 		}
 		p.addProblem("export %q cannot be used: %v", clip(key.String()), err)
@@ -198,6 +207,11 @@ func (p *decoding) add(i int, e Entry, clusterID string, seen map[mcs.Key]bool) 
 		p.addProblem("export %q: %s", key, problem)
 	}
 	p.Exports = append(p.Exports, exp)
+}
+
+// isKey reports whether a service can have the key.
+func isKey(key mcs.Key) bool {
+	return key.Namespace != "" && len(key.Namespace) <= maxLabel && len(key.Name) <= maxLabel
 }
 
 // maxLabel is the length of a DNS label.

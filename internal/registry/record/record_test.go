@@ -207,6 +207,7 @@ func TestOneBadExport(t *testing.T) {
 		"an invalid name":       {data: change(func(m *recordpb.Export) { m.Name = "No/Label" }), wantUnreadable: []mcs.Key{{Namespace: "demo", Name: "No/Label"}}, wantProblem: "is not a DNS label"},
 		"the name of another":   {data: change(func(m *recordpb.Export) { m.Name = "a" }), wantProblem: "duplicate"},
 		"an unknown type":       {data: change(func(m *recordpb.Export) { m.Type = "Mesh" }), wantUnreadable: []mcs.Key{bad}, wantProblem: "Mesh"},
+		"an undecided export":   {data: plain(t, fromExport(Undecided(bad, "cls1"))), wantUnreadable: []mcs.Key{bad}},
 		"half an address":       {data: change(func(m *recordpb.Export) { m.Backends[0].Ipv4 = m.Backends[0].Ipv4[:3] }), wantUnreadable: []mcs.Key{bad}, wantProblem: "multiple of 4"},
 		"half an IPv6 address":  {data: change(func(m *recordpb.Export) { m.Backends[0].Ipv6 = m.Backends[0].Ipv6[:3] }), wantUnreadable: []mcs.Key{bad}, wantProblem: "multiple of 16"},
 		"a short column":        {data: change(func(m *recordpb.Export) { m.Backends[0].States = []byte{1} }), wantUnreadable: []mcs.Key{bad}, wantProblem: "1 entries for 3 endpoints"},

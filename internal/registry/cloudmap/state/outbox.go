@@ -9,6 +9,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -144,7 +145,12 @@ func (o *outbox) adopt(page int, shown *pageState) {
 	p := &o.pages[page]
 	*p = p.renewed()
 	p.adopted, p.dirty, p.torn = true, o.hasAll || len(p.want) > 0, shown.digest != "" && shown.author != o.author()
-	p.exports, p.digest, p.parts, p.stored = shown.exports, shown.digest, shown.parts, shown.stored
+	p.exports, p.digest, p.parts, p.stored = maps.Clone(shown.exports), shown.digest, shown.parts, shown.stored
+	for key := range shown.unreadable {
+		if _, has := p.exports[key]; !has {
+			p.exports[key] = record.Undecided(key, o.identity.ClusterID)
+		}
+	}
 	o.raise(shown.generation, shown.author)
 }
 
@@ -356,9 +362,8 @@ func (o *outbox) drafts(now time.Time, generation int64) (drafts []*pageDraft) {
 			o.retryAt = now.Add(retrySpacing)
 		}
 		p.dirty = false
-		desired, keepsWithdrawn := o.desired(i)
-		d := newPageDraft(o.identity, o.signer, i, generation, p.exports, desired)
-		d.isFinal = o.hasAll && !keepsWithdrawn
+		d := newPageDraft(o.identity, o.signer, i, generation, p.exports, o.desired(i))
+		d.isFinal = o.hasAll
 		drafts = append(drafts, d)
 	}
 	return drafts
@@ -385,14 +390,16 @@ func (o *outbox) roomBeside(drafts []*pageDraft) int {
 	return room
 }
 
-// desired is what page is to hold: what was there, changed by what was asked for. keepsWithdrawn is set if that has an export that is withdrawn.
-func (o *outbox) desired(page int) (exports map[mcs.Key]mcs.Export, keepsWithdrawn bool) {
+// desired is what page is to hold: what was there, changed by what was asked for.
+func (o *outbox) desired(page int) map[mcs.Key]mcs.Export {
 	p := &o.pages[page]
-	exports = make(map[mcs.Key]mcs.Export, len(p.exports)+len(p.want))
+	exports := make(map[mcs.Key]mcs.Export, len(p.exports)+len(p.want))
 	for key, exp := range p.exports {
-		if isWithdrawn := o.isWithdrawn(p, key); !isWithdrawn || o.keepWithdrawn && !o.orphanedPages {
+		switch {
+		case !o.isWithdrawn(p, key):
 			exports[key] = exp
-			keepsWithdrawn = keepsWithdrawn || isWithdrawn
+		case o.keepWithdrawn && !o.orphanedPages:
+			exports[key] = record.Undecided(key, o.identity.ClusterID) // what was found may be an earlier version
 		}
 	}
 	for key, exp := range p.want {
@@ -400,7 +407,7 @@ func (o *outbox) desired(page int) (exports map[mcs.Key]mcs.Export, keepsWithdra
 			exports[key] = registry.Published(*exp)
 		}
 	}
-	return exports, keepsWithdrawn
+	return exports
 }
 
 // isWithdrawn reports whether an export that the page has is not one of this cluster any more.

@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
 // sharingPage are n exports of one page.
@@ -345,7 +346,18 @@ func TestPublishedAll(t *testing.T) {
 	want("one export is published", format.UnwrittenDigest)
 	o.complete()
 	write()
-	want("all are, and nothing is withdrawn yet", format.UnwrittenDigest)
+	if announced := o.announcement(page, shown); announced == format.UnwrittenDigest {
+		t.Error("all are, and nothing is withdrawn yet: the page is announced as not written")
+	}
+	undecided := map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp), withdrawn.Key: record.Undecided(withdrawn.Key, "cls1")}
+	if !sameExports(o.pages[page].exports, undecided) {
+		t.Errorf("the page has %v, want what was published and an undecided export", o.pages[page].exports)
+	}
+	next := testOutbox()
+	next.adopt(page, &pageState{read: true, exports: holding(registry.Published(exp)), unreadable: map[mcs.Key]bool{withdrawn.Key: true}})
+	if !sameExports(next.pages[page].exports, undecided) {
+		t.Errorf("the next process adopts %v, want the undecided export as well", next.pages[page].exports)
+	}
 	o.setKeepWithdrawn(false)
 	write()
 	if !sameExports(o.pages[page].exports, map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp)}) {
