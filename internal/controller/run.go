@@ -194,7 +194,8 @@ func newGuard(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInt
 		return nil, err
 	}
 	g := guard.New(guard.Config{
-		Path: setup.Options.Scope.ImportPolicy, Source: local, RequeueAll: m.RequeueAll, Log: setup.Logger.WithName("import-policy"),
+		Path: setup.Options.Scope.ImportPolicy, Source: local, Log: setup.Logger.WithName("import-policy"),
+		RequeueAll: m.RequeueSession, RequeueAddresses: m.RequeueAddresses,
 	})
 	return g, mgr.Add(g)
 }

@@ -96,6 +96,27 @@ func (l *Local) Check(a netip.Addr) error {
 	return nil
 }
 
+// IsSameNetworks reports whether l and other have the same Service networks.
+func (l *Local) IsSameNetworks(other *Local) bool {
+	return slices.Equal(l.ServiceNetworks, other.ServiceNetworks)
+}
+
+// ChangedAddresses returns the addresses that only one of l and other has, and those that are another thing in the other.
+func (l *Local) ChangedAddresses(other *Local) map[netip.Addr]struct{} {
+	changed := map[netip.Addr]struct{}{}
+	for a, name := range l.Addresses {
+		if now, ok := other.Addresses[a]; !ok || now != name {
+			changed[a] = struct{}{}
+		}
+	}
+	for a := range other.Addresses {
+		if _, ok := l.Addresses[a]; !ok {
+			changed[a] = struct{}{}
+		}
+	}
+	return changed
+}
+
 // Reason is the reason of a refusal, as in a condition.
 type Reason string
 

@@ -8,9 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,8 +26,8 @@ import (
 const (
 	// pollInterval is the interval at which the file is read. The kubelet takes up to two minutes to update a mounted ConfigMap.
 	pollInterval = time.Second
-	// localInterval is the shortest interval between two changes of the addresses of this cluster: each requeues all imports, and nodes
-	// may come and go all the time.
+	// localInterval is the shortest interval between two changes of the addresses of this cluster: each compares the endpoints of all exports
+	// with them, and nodes may come and go all the time.
 	localInterval = time.Minute
 )
 
@@ -38,15 +38,19 @@ type Guard struct {
 	source LocalSource
 	// requeueAll requeues all exports and imports.
 	requeueAll func(context.Context) error
-	log        logr.Logger
-	now        func() time.Time
+	// requeueAddresses requeues the imports that have one of addresses.
+	requeueAddresses func(ctx context.Context, addresses map[netip.Addr]struct{}) error
+	log              logr.Logger
+	now              func() time.Time
 
 	current atomic.Pointer[policy.Policy]
 	local   atomic.Pointer[policy.Local]
 	// ready is true once the policy and the addresses were read.
 	ready atomic.Bool
-	// requeue is set while a change has not been followed by a requeue. Only refresh uses it.
-	requeue bool
+	// requeue is set while a change has not been followed by a requeue of everything, and addresses are those that changed without a
+	// requeue of the imports that have them. Only refresh uses them.
+	requeue   bool
+	addresses map[netip.Addr]struct{}
 
 	mu sync.Mutex
 	// content is what was last read from the file, problem why it is not in use, and loaded when the policy in use was read.
@@ -69,15 +73,19 @@ type Config struct {
 	// Path is the file of --import-policy, "" for none.
 	Path string
 	// Source may be nil: then this cluster has no addresses.
-	Source     LocalSource
+	Source LocalSource
+	// RequeueAll requeues all exports and imports.
 	RequeueAll func(context.Context) error
-	Log        logr.Logger
+	// RequeueAddresses requeues the imports that have one of addresses.
+	RequeueAddresses func(ctx context.Context, addresses map[netip.Addr]struct{}) error
+	Log              logr.Logger
 }
 
 // New returns a Guard. Start reads the policy.
 func New(cfg Config) *Guard {
 	return &Guard{
-		path: cfg.Path, source: cfg.Source, requeueAll: cfg.RequeueAll, log: cfg.Log, now: time.Now, refusals: map[mcs.Key][]policy.Refusal{},
+		path: cfg.Path, source: cfg.Source, requeueAll: cfg.RequeueAll, requeueAddresses: cfg.RequeueAddresses, log: cfg.Log, now: time.Now,
+		addresses: map[netip.Addr]struct{}{}, refusals: map[mcs.Key][]policy.Refusal{},
 	}
 }
 
@@ -98,29 +106,41 @@ func (g *Guard) Start(ctx context.Context) error {
 	}
 }
 
-// refresh reads what changed, and requeues everything if that makes a difference.
+// refresh reads what changed, and requeues what that may make a difference to.
 func (g *Guard) refresh(ctx context.Context) {
 	g.requeue = g.readPolicy() || g.requeue
-	localChanged, err := g.readLocal(ctx)
-	if err != nil {
+	if err := g.readLocal(ctx); err != nil {
 		if ctx.Err() == nil {
 			g.log.Error(err, "Failed to read the addresses of this cluster, retrying")
 		}
 		return
 	}
-	g.requeue = g.requeue || localChanged
 	if !g.ready.Load() && (g.path == "" || g.current.Load() != nil) {
 		g.ready.Store(true)
 		g.requeue = true
 	}
-	if !g.requeue || !g.ready.Load() {
+	if !g.ready.Load() {
 		return
 	}
-	if err := g.requeueAll(ctx); err != nil {
-		g.log.Error(err, "Failed to requeue all imports after a change of the import policy, retrying")
-		return
+	if err := g.requeueChanged(ctx); err != nil {
+		g.log.Error(err, "Failed to requeue imports after a change of the import policy or of this cluster's addresses, retrying")
 	}
-	g.requeue = false
+}
+
+// requeueChanged requeues everything, or the imports that have a changed address.
+func (g *Guard) requeueChanged(ctx context.Context) error {
+	switch {
+	case g.requeue:
+		if err := g.requeueAll(ctx); err != nil {
+			return err
+		}
+	case len(g.addresses) > 0:
+		if err := g.requeueAddresses(ctx, g.addresses); err != nil {
+			return err
+		}
+	}
+	g.requeue, g.addresses = false, map[netip.Addr]struct{}{}
+	return nil
 }
 
 // readPolicy reads the file, and reports whether another policy is in use now. A file that is missing or not valid changes nothing.
@@ -173,19 +193,29 @@ func (g *Guard) refuse(content []byte, err error) {
 	g.log.Error(err, "Failed to load the import policy: the previous one stays in use", "file", g.path)
 }
 
-// readLocal reads the addresses of this cluster, and reports whether they changed.
-func (g *Guard) readLocal(ctx context.Context) (bool, error) {
+// readLocal reads the addresses of this cluster, and records what changed. Every import and export depends on the Service networks, which
+// hardly ever change.
+func (g *Guard) readLocal(ctx context.Context) error {
 	before := g.local.Load()
 	if g.source == nil || before != nil && g.now().Sub(g.localRead) < localInterval {
-		return false, nil
+		return nil
 	}
 	local, err := g.source.ReadLocal(ctx)
-	if err != nil || local == nil || before != nil && reflect.DeepEqual(*before, *local) {
-		return false, err
+	if err != nil || local == nil {
+		return err
+	}
+	if before == nil {
+		before = &policy.Local{}
+	}
+	changed := before.ChangedAddresses(local)
+	if g.local.Load() != nil && len(changed) == 0 && before.IsSameNetworks(local) {
+		return nil
 	}
 	g.localRead = g.now()
 	g.local.Store(local)
-	return true, nil
+	g.requeue = g.requeue || !before.IsSameNetworks(local)
+	maps.Copy(g.addresses, changed)
+	return nil
 }
 
 // IsReady reports whether the policy has been read. Until then imports stay as they are.

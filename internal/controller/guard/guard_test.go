@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +57,10 @@ func newGuard(t *testing.T, text string) (g *Guard, path string, source *localAd
 	}
 	requeued = new(int)
 	source = &localAddresses{local: &policy.Local{}}
-	g = New(Config{Path: path, Source: source, RequeueAll: func(context.Context) error { *requeued++; return nil }, Log: logr.Discard()})
+	g = New(Config{
+		Path: path, Source: source, Log: logr.Discard(), RequeueAll: func(context.Context) error { *requeued++; return nil },
+		RequeueAddresses: func(context.Context, map[netip.Addr]struct{}) error { return nil },
+	})
 	return g, path, source, requeued
 }
 
@@ -174,6 +178,52 @@ func TestGuard_RequeuesAfterFailure(t *testing.T) {
 		g.refresh(t.Context())
 		if requeued != step.want {
 			t.Errorf("%s: requeued %d times, want %d", step.name, requeued, step.want)
+		}
+	}
+}
+
+// Nodes come and go all the time in a large cluster: only imports with their addresses are reconciled again.
+func TestGuard_RequeuesChangedAddressesOnly(t *testing.T) {
+	g, _, source, requeued := newGuard(t, "default: allow")
+	var got []string
+	var requeueErr error
+	g.requeueAddresses = func(_ context.Context, addresses map[netip.Addr]struct{}) error {
+		if requeueErr != nil {
+			return requeueErr
+		}
+		for a := range addresses {
+			got = append(got, a.String())
+		}
+		slices.Sort(got)
+		return nil
+	}
+	network, other := netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.112.0.0/12")
+	node := func(addresses map[string]string, networks ...netip.Prefix) *policy.Local {
+		l := &policy.Local{ServiceNetworks: networks, Addresses: map[netip.Addr]string{}}
+		for a, name := range addresses {
+			l.Addresses[netip.MustParseAddr(a)] = name
+		}
+		return l
+	}
+	for i, step := range []struct {
+		name  string
+		local *policy.Local
+		err   error
+		want  []string
+		all   int
+	}{
+		{name: "start", local: node(map[string]string{"192.168.0.1": "n1"}, network), all: 1},
+		{name: "nothing changed", local: node(map[string]string{"192.168.0.1": "n1"}, network), all: 1},
+		{name: "a node was added", local: node(map[string]string{"192.168.0.1": "n1", "192.168.0.2": "n2"}, network), want: []string{"192.168.0.2"}, all: 1},
+		{name: "a node was removed, the requeue fails", local: node(map[string]string{"192.168.0.1": "n1"}, network), err: errors.New("no registry"), all: 1},
+		{name: "the address has another node", local: node(map[string]string{"192.168.0.1": "n3"}, network), want: []string{"192.168.0.1", "192.168.0.2"}, all: 1},
+		{name: "a Service network was added", local: node(map[string]string{"192.168.0.1": "n3"}, network, other), all: 2},
+	} {
+		g.now = func() time.Time { return time.Unix(int64(i)*3600, 0) }
+		got, requeueErr, source.local = nil, step.err, step.local
+		g.refresh(t.Context())
+		if !slices.Equal(got, step.want) || *requeued != step.all {
+			t.Errorf("%s: requeued the addresses %v and everything %d times, want %v and %d", step.name, got, *requeued, step.want, step.all)
 		}
 	}
 }

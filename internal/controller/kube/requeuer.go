@@ -101,6 +101,18 @@ func (r *Requeuer) Requeue(key mcs.Key) {
 	r.early[key] = struct{}{}
 }
 
+// RequeueAtLowPriority makes the controller reconcile key again, after everything that is queued at normal priority.
+func (r *Requeuer) RequeueAtLowPriority(key mcs.Key) {
+	r.mu.Lock()
+	queue, ok := r.queue.(priorityqueue.PriorityQueue[reconcile.Request])
+	r.mu.Unlock()
+	if !ok {
+		r.Requeue(key)
+		return
+	}
+	queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, RequestFor(key))
+}
+
 // Defer requeues key, whose reconcile calls it before a write that can wait, at low priority and reports true. If the
 // reconcile already has low priority, nothing more urgent is queued: it reports false, and the write is due.
 func (r *Requeuer) Defer(key mcs.Key) bool {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,5 +54,28 @@ func TestDeferredKeysComeAfterAllOthers(t *testing.T) {
 			t.Errorf("%v is deferred: %t, want %t", want.key, got, want.deferred)
 		}
 		queue.Done(req)
+	}
+}
+
+func TestRequeuer_LowPriorityComesAfterAllOthers(t *testing.T) {
+	var r Requeuer
+	early := mcs.Key{Namespace: "n", Name: "early"}
+	r.RequeueAtLowPriority(early)
+	queue := r.newQueue("test", workqueue.DefaultTypedControllerRateLimiter[reconcile.Request](), 1)
+	defer queue.ShutDown()
+	if err := r.Source().Start(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	low, urgent := mcs.Key{Namespace: "n", Name: "low"}, mcs.Key{Namespace: "n", Name: "urgent"}
+	r.RequeueAtLowPriority(low)
+	r.Requeue(urgent)
+	var got []mcs.Key
+	for range 3 {
+		req, _, _ := queue.GetWithPriority()
+		got = append(got, KeyOf(req.NamespacedName))
+		queue.Done(req)
+	}
+	if slices.Index(got, low) != 2 {
+		t.Errorf("the order is %v, want %v last", got, low)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -555,6 +556,48 @@ func (m *Membership) RequeueAll(ctx context.Context) error {
 		}
 	}
 	return m.requeueAll(ctx)
+}
+
+// RequeueSession is RequeueAll, if there is a session. Without one, as on a standby, it does nothing: a new session requeues everything.
+func (m *Membership) RequeueSession(ctx context.Context) error {
+	if m.State().Session == nil {
+		return nil
+	}
+	return m.RequeueAll(ctx)
+}
+
+// RequeueAddresses requeues, at low priority, the services that another cluster exports with one of addresses. Without a session it does
+// nothing: a new session requeues everything.
+func (m *Membership) RequeueAddresses(ctx context.Context, addresses map[netip.Addr]struct{}) error {
+	s := m.State().Session
+	if s == nil {
+		return nil
+	}
+	for _, key := range registry.ReportOf(s.Registry).Keys {
+		view, err := s.Registry.Lookup(ctx, key)
+		if errors.Is(err, registry.ErrNotSynced) {
+			return nil // the first read notifies of all keys
+		}
+		if err != nil {
+			return fmt.Errorf("looking up the exports of %s: %w", key, err)
+		}
+		if slices.ContainsFunc(view.Exports, func(e mcs.Export) bool { return hasAddress(e, addresses) }) {
+			for _, r := range m.requeuers {
+				r.RequeueAtLowPriority(key)
+			}
+		}
+	}
+	return nil
+}
+
+// hasAddress reports whether an endpoint of e has one of addresses.
+func hasAddress(e mcs.Export, addresses map[netip.Addr]struct{}) bool {
+	return slices.ContainsFunc(e.Backends, func(b mcs.Backends) bool {
+		return slices.ContainsFunc(b.Endpoints, func(ep mcs.Endpoint) bool {
+			_, ok := addresses[ep.Address]
+			return ok
+		})
+	})
 }
 
 // requeueAll requeues everything that this cluster exports or imports. The registry notifies of the keys that it holds.

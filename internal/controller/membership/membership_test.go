@@ -3,6 +3,8 @@ package membership
 import (
 	"context"
 	"errors"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -420,6 +422,61 @@ func TestMembership_RequeuesKeysNotifiedBeforeTheSession(t *testing.T) {
 			t.Errorf("the key was requeued with sessions %v, want %v", hasSession, want)
 		}
 	})
+}
+
+// A change of addresses of this cluster requeues the services with one of them, after everything else, and none on a standby.
+func TestMembership_RequeuesAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		concerned, other := mcs.Key{Namespace: demoWeb.Namespace, Name: "concerned"}, mcs.Key{Namespace: demoWeb.Namespace, Name: "other"}
+		c.replaceRegistries(func(reg registry.Registry) (registry.Registry, error) {
+			return exporting{reg, map[mcs.Key]netip.Addr{concerned: netip.MustParseAddr("10.3.0.1"), other: netip.MustParseAddr("10.3.0.2")}}, nil
+		})
+		changed := map[netip.Addr]struct{}{netip.MustParseAddr("10.3.0.1"): {}}
+		queue := c.queue()
+		drain := func() (keys []mcs.Key) {
+			for queue.Len() > 0 {
+				request, _ := queue.Get()
+				keys = append(keys, kube.KeyOf(request.NamespacedName))
+				queue.Done(request)
+			}
+			return keys
+		}
+		c.set(noValues, nil)
+		c.start()
+		c.settle()
+		drain()
+		if err := errors.Join(c.m.RequeueAddresses(t.Context(), changed), c.m.RequeueSession(t.Context())); err != nil || queue.Len() > 0 {
+			t.Errorf("without a session: %d requests, %v", queue.Len(), err)
+		}
+		c.set(ofCLS1, nil)
+		c.settle()
+		drain()
+		if err := c.m.RequeueAddresses(t.Context(), changed); err != nil {
+			t.Fatal(err)
+		}
+		if got := drain(); !slices.Equal(got, []mcs.Key{concerned}) {
+			t.Errorf("requeued %v, want %s only", got, concerned)
+		}
+		if err := c.m.RequeueSession(t.Context()); err != nil || !slices.Contains(drain(), other) {
+			t.Errorf("everything was not requeued: %v", err)
+		}
+	})
+}
+
+// exporting is a registry in which another cluster exports services, each with one address.
+type exporting struct {
+	registry.Registry
+	addresses map[mcs.Key]netip.Addr
+}
+
+func (r exporting) Report() registry.Report {
+	return registry.Report{Keys: slices.Collect(maps.Keys(r.addresses))}
+}
+
+func (r exporting) Lookup(_ context.Context, key mcs.Key, _ ...string) (registry.View, error) {
+	backends := []mcs.Backends{{Endpoints: []mcs.Endpoint{{Address: r.addresses[key]}}}}
+	return registry.View{Exports: []mcs.Export{{Key: key, Cluster: "cls2", Backends: backends}}}, nil
 }
 
 // reporting is a registry with another report.
