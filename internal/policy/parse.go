@@ -16,8 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// maxBytes is the size of the largest ConfigMap.
-const maxBytes = 1 << 20
+// MaxBytes is the size of the largest policy, and of the largest ConfigMap.
+const MaxBytes = 1 << 20
 
 // maxProblems bounds the lines about one file.
 const maxProblems = 20
@@ -58,8 +58,8 @@ func (l *list) UnmarshalJSON(data []byte) error {
 
 // Parse reads a policy. The error has one line for each problem, with what to change.
 func Parse(text []byte) (*Policy, error) {
-	if len(text) > maxBytes {
-		return nil, fmt.Errorf("the policy has %d bytes, more than the %d of a ConfigMap", len(text), maxBytes)
+	if len(text) > MaxBytes {
+		return nil, fmt.Errorf("the policy has more than the %d bytes of a ConfigMap", MaxBytes)
 	}
 	var f file
 	if err := yaml.UnmarshalStrict(text, &f); err != nil {

@@ -241,7 +241,7 @@ func TestParse_Refuses(t *testing.T) {
 		{"mapped network", "default: allow\nclusters: {cls2: {podNetworks: ['::ffff:10.0.0.0/104']}}", "must be written as an IPv4 network"},
 		{"pattern of system namespaces", "default: allow\nsystemNamespaces: ['kube-*']", `systemNamespaces[0]: "kube-*" must be the name of a namespace`},
 		{"system namespaces without a value", "default: allow\nsystemNamespaces:\n", "systemNamespaces: must not be empty: remove the key"},
-		{"too large", "# " + strings.Repeat("x", maxBytes), "more than the 1048576 of a ConfigMap"},
+		{"too large", "# " + strings.Repeat("x", MaxBytes), "more than the 1048576 bytes of a ConfigMap"},
 		{"many problems", "default: allow\nclusters: {cls2: {namespaces: ['" + strings.Repeat("A','", 30) + "A']}}", "and 41 more problems"},
 	} {
 		p, err := Parse([]byte(tt.text))

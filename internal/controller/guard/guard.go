@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net/netip"
@@ -148,7 +149,7 @@ func (g *Guard) readPolicy() bool {
 	if g.path == "" {
 		return false
 	}
-	content, err := os.ReadFile(g.path)
+	content, err := readFile(g.path)
 	if err != nil {
 		var pathError *fs.PathError
 		if errors.As(err, &pathError) {
@@ -174,6 +175,24 @@ func (g *Guard) readPolicy() bool {
 	g.current.Store(p)
 	g.log.Info("Loaded the import policy", "file", g.path)
 	return true
+}
+
+// readFile returns the content of the file at path, up to one byte more than a policy may have. Only a regular file is opened: reading
+// another one may block or not end. path may be a link, as in a mounted ConfigMap.
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, policy.MaxBytes+1))
 }
 
 // refuse records why the file is not in use. content is nil if it could not be read.

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -124,6 +126,43 @@ func TestGuard_FollowsFile(t *testing.T) {
 		if err := testutil.GatherAndCompare(registerer, strings.NewReader(want), "cloud_map_mcs_import_policy_valid"); err != nil {
 			t.Errorf("%s: %v", step.name, err)
 		}
+	}
+}
+
+// A file that is not a policy changes nothing, whatever takes its place: a named pipe would block, and a device is read without end.
+func TestGuard_KeepsPolicyForOtherFiles(t *testing.T) {
+	for name, replace := range map[string]func(path string) error{
+		"empty":       func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"too large":   func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("#"), 2<<20), 0o600) },
+		"directory":   func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
+		"device":      func(path string) error { return errors.Join(os.Remove(path), os.Symlink("/dev/zero", path)) },
+		"named pipe":  func(path string) error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)) },
+		"broken link": func(path string) error { return errors.Join(os.Remove(path), os.Symlink(path+".missing", path)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, path, _, _ := newGuard(t, "default: deny")
+			g.refresh(t.Context())
+			if err := replace(path); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan struct{})
+			go func() { defer close(done); g.refresh(t.Context()) }()
+			select {
+			case <-done:
+			case <-time.After(time.Minute):
+				t.Fatal("reading the file does not end")
+			}
+			if view, _ := g.Filter(key, viewOf("cls1")); len(view.Exports) > 0 || g.State().Problem == "" {
+				t.Errorf("imported are %d exports, problem %q; want the previous policy and a problem", len(view.Exports), g.State().Problem)
+			}
+			if err := errors.Join(os.Remove(path), os.WriteFile(path+".new", []byte("default: allow"), 0o600), os.Symlink(path+".new", path)); err != nil {
+				t.Fatal(err)
+			}
+			g.refresh(t.Context()) // a ConfigMap is mounted as a link
+			if view, _ := g.Filter(key, viewOf("cls1")); len(view.Exports) != 1 || g.State().Problem != "" {
+				t.Errorf("imported are %d exports, problem %q; want the new policy", len(view.Exports), g.State().Problem)
+			}
+		})
 	}
 }
 
