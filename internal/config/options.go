@@ -119,7 +119,7 @@ func Default() Options {
 		Migration:         Migration{PollInterval: 5 * time.Second},
 		// Deleting and applying CRDs or ClusterProperties again takes seconds, a failed GitOps sync minutes.
 		Membership: Membership{LeaveAfter: 5 * time.Minute},
-		Scope:      Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem, ExportSlices: ExportAllSlices},
+		Scope:      Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem, ExportSlices: ExportAllSlices, ImportMetadata: mcs.DefaultMetadataKeys},
 		Budgets:    defaultBudgets(),
 		// An hour covers a deployment that is rolled back, and a registry that is restored.
 		ClusterSetIPHold: time.Hour,

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
 // Scope selects the namespaces and Services that take part in the clusterset, in the syntax of NamespaceSelector and ServiceSelector.
@@ -19,6 +21,8 @@ type Scope struct {
 	AutoExport                         string
 	// ExportSlices selects the EndpointSlices that are exported: ExportAllSlices or ExportControllerSlices.
 	ExportSlices string
+	// ImportMetadata selects the exported labels and annotations that this cluster sets on ServiceImports, as mcs.ParseKeyFilter parses it.
+	ImportMetadata string
 	// ImportPolicy is the path of the file with the import policy, "" for none.
 	ImportPolicy string
 }
@@ -43,6 +47,8 @@ func (s *Scope) bind(flags *pflag.FlagSet) {
 		"Label selector of Services for which the controller creates a ServiceExport (default: none).")
 	flags.StringVar(&s.ExportSlices, "export-slices", s.ExportSlices,
 		"EndpointSlices of exported Services that are exported: all, or controller: only those that the EndpointSlice controller of Kubernetes made for the pods that a selector selects.")
+	flags.StringVar(&s.ImportMetadata, "import-metadata", s.ImportMetadata,
+		"Keys of exported labels and annotations that are set on ServiceImports of this cluster, such as team,example.com/*; */* for all that have a domain, none for none.")
 	flags.StringVar(&s.ImportPolicy, "import-policy", s.ImportPolicy,
 		"Path of a file with the namespaces and pod networks that each cluster may export, which is read again when it changes (docs/security/import-policy.md; default: none, all are allowed).")
 }
@@ -51,10 +57,12 @@ func (s *Scope) validate() error {
 	_, exportErr := NamespaceSelector(s.ExportNamespaces)
 	_, importErr := NamespaceSelector(s.ImportNamespaces)
 	_, autoErr := ServiceSelector(s.AutoExport)
+	_, metadataErr := mcs.ParseKeyFilter(s.ImportMetadata)
 	return errors.Join(
 		invalid("export-namespaces", s.ExportNamespaces, exportErr),
 		invalid("import-namespaces", s.ImportNamespaces, importErr),
 		invalid("auto-export-selector", s.AutoExport, autoErr),
+		invalid("import-metadata", s.ImportMetadata, metadataErr),
 		oneOf("export-slices", s.ExportSlices, []string{ExportAllSlices, ExportControllerSlices}))
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/serve"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
@@ -161,11 +162,15 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err := exporter.Register(mgr); err != nil {
 		return fmt.Errorf("setting up exports: %w", err)
 	}
+	metadata, err := mcs.ParseKeyFilter(setup.Options.Scope.ImportMetadata)
+	if err != nil {
+		return err
+	}
 	importer := imports.New(imports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Metrics: metrics, Takeover: takeover,
 		Requeuer: importRequeuer, StaleRule: setup.Options.Registry.StaleRule(), MCSVersion: mcsVersion,
 		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold, Guard: g,
-		NamespaceImports: setup.Options.Budgets.NamespaceImports,
+		NamespaceImports: setup.Options.Budgets.NamespaceImports, Metadata: metadata,
 	})
 	setup.RegistryMetrics.SetNamespaceImports(func() (int, int, int) {
 		used, limit, waiting := importer.Budget()

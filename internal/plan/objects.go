@@ -28,6 +28,8 @@ const (
 	AnnotationExportedLabels = "multicluster.k8s.aws/exported-labels"
 	// AnnotationExportedAnnotations lists the annotations that come from exports.
 	AnnotationExportedAnnotations = "multicluster.k8s.aws/exported-annotations"
+	// AnnotationNotImported lists exported labels and annotations that this cluster does not import (--import-metadata), for users.
+	AnnotationNotImported = "multicluster.k8s.aws/not-imported"
 	// AnnotationStaleClusters lists the exporting clusters that are stale in this cluster. A restarted controller, which has to
 	// detect staleness again, does not bring their withdrawn endpoints back in the meantime.
 	AnnotationStaleClusters = "multicluster.k8s.aws/stale-clusters"

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -115,6 +116,18 @@ func importMetadata(m mcs.Merged, derived string, labels, annotations map[string
 			AnnotationExportedAnnotations: joinKeys(m.Annotations),
 			AnnotationStaleClusters:       strings.Join(stale, ","), // no cluster ID has a comma
 		})
+}
+
+// maxNotImported bounds the keys of AnnotationNotImported.
+const maxNotImported = 20
+
+// SetNotImported sets AnnotationNotImported of imp.
+func SetNotImported(imp *mcsv1beta1.ServiceImport, keys []string) {
+	list := strings.Join(keys[:min(len(keys), maxNotImported)], ",")
+	if more := len(keys) - maxNotImported; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	imp.Annotations = withKeys(imp.Annotations, map[string]string{AnnotationNotImported: list})
 }
 
 // replaceExported returns m with exported in place of the keys that before lists.

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -232,5 +234,25 @@ func TestIsManaged(t *testing.T) {
 		if got := IsManaged(tc.obj); got != tc.want {
 			t.Errorf("IsManaged(%s) = %t, want %t", name, got, tc.want)
 		}
+	}
+}
+
+func TestSetNotImported(t *testing.T) {
+	imp := &mcsv1beta1.ServiceImport{}
+	var keys []string
+	for i := range 22 {
+		keys = append(keys, fmt.Sprint("k", i))
+	}
+	for _, tt := range []struct {
+		keys []string
+		want string
+	}{{keys[:2], "k0,k1"}, {keys, strings.Join(keys[:20], ",") + " and 2 more"}, {nil, ""}} {
+		SetNotImported(imp, tt.keys)
+		if got := imp.Annotations[AnnotationNotImported]; got != tt.want {
+			t.Errorf("%d keys: %q, want %q", len(tt.keys), got, tt.want)
+		}
+	}
+	if len(imp.Annotations) > 0 {
+		t.Errorf("annotations %v are left", imp.Annotations)
 	}
 }

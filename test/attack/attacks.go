@@ -276,6 +276,13 @@ var Attacks = []Attack{
 		Test:      "TestAttack_OlderCreationTime",
 	},
 	{
+		Name: "Keys of meshes and load balancers", Actor: Member, Findings: []string{"F16"},
+		Does:      "It exports labels and annotations of Istio, Cilium, Linkerd, Prometheus, Google Cloud and the AWS Gateway API Controller, and so does the cluster itself",
+		Prevented: "One of these keys is on a ServiceImport, or an exported key is on a derived Service or EndpointSlice",
+		Effect:    "Keys without a domain and of `app.kubernetes.io` are imported, on ServiceImports only; `--import-metadata` selects others",
+		Test:      "TestAttack_KeysOfMeshesAndLoadBalancers",
+	},
+	{
 		Name: "Stolen token", Actor: Thief, Findings: []string{"F11"},
 		Does:      "It updates, patches, relabels and deletes Services and EndpointSlices of others, creates Services with external IPs, and reads Secrets",
 		Prevented: "The API server allows one of these requests",

@@ -278,6 +278,66 @@ func TestAttack_AddressesOfTheImporter(t *testing.T) {
 	k.refused(k.key, policy.ReasonLocal)
 }
 
+func TestAttack_KeysOfMeshesAndLoadBalancers(t *testing.T) {
+	keys := map[string]string{"team": "x", "app.kubernetes.io/part-of": "shop"}
+	var foreign []string
+	for _, key := range []string{
+		"istio.io/global", "networking.istio.io/exportTo", "service.cilium.io/global", "kuma.io/mesh", "mirror.linkerd.io/remote-svc", "prometheus.io/scrape",
+		"application-networking.k8s.aws/aws-vpc", "cloud.google.com/neg", "metallb.universe.tf/address-pool", "traefik.ingress/service.weighted",
+	} {
+		keys[key] = "x"
+		foreign = append(foreign, key)
+	}
+	slices.Sort(foreign)
+	for setting, isImported := range map[string]bool{config.Default().Scope.ImportMetadata: false, "*,*/*": true} { // the second is the control
+		t.Run(fmt.Sprint("imported-", isImported), func(t *testing.T) {
+			k := inKubernetes(t, func(o *config.Options) { o.Scope.ImportMetadata = setting })
+			own := mcs.Key{Namespace: k.key.Namespace, Name: "own"} // the same holds for exports of the cluster itself
+			k.export(own, func(e *mcsv1beta1.ServiceExport) { e.Spec.ExportedLabels, e.Spec.ExportedAnnotations = keys, keys }, "10.2.0.1")
+			k.hostile(intruder).publish(k.key, func(e *mcs.Export) { e.Labels, e.Annotations = keys, keys }, "10.3.0.1")
+			for key, address := range map[mcs.Key]string{k.key: "10.3.0.1", own: "10.2.0.1"} {
+				k.checkMetadata(k.imported(key, address), foreign, isImported)
+			}
+		})
+	}
+}
+
+// checkMetadata checks that imp has harmless keys, whether it has the foreign ones, and that no other object of the import has any.
+func (k *kubernetes) checkMetadata(imp *mcsv1beta1.ServiceImport, foreign []string, isImported bool) {
+	k.t.Helper()
+	for what, pairs := range map[string]map[string]string{"label": imp.Labels, "annotation": imp.Annotations} {
+		if pairs["team"] != "x" || pairs["app.kubernetes.io/part-of"] != "shop" {
+			k.t.Errorf("%s: the harmless %ss are not imported: %v", imp.Name, what, pairs)
+		}
+		for _, key := range foreign {
+			if _, ok := pairs[key]; ok != isImported {
+				k.t.Errorf("%s: %s %s is imported: %t, want %t", imp.Name, what, key, ok, isImported)
+			}
+		}
+	}
+	if listed := imp.Annotations[plan.AnnotationNotImported]; (listed == strings.Join(foreign, ",")) == isImported {
+		k.t.Errorf("%s lists as not imported: %q", imp.Name, listed)
+	}
+	key := mcs.Key{Namespace: imp.Namespace, Name: imp.Name}
+	var derived corev1.Service
+	k.eventually("the derived Service", func() error { return k.get(mcs.Key{Namespace: key.Namespace, Name: mcs.DerivedName(key)}, &derived) })
+	var list discoveryv1.EndpointSliceList
+	if err := k.Admin.List(k.t.Context(), &list, client.InNamespace(key.Namespace), client.MatchingLabels{mcsv1beta1.LabelServiceName: key.Name}); err != nil {
+		k.t.Fatal(err)
+	}
+	objects := []client.Object{&derived}
+	for i := range list.Items {
+		objects = append(objects, &list.Items[i])
+	}
+	for _, obj := range objects {
+		for _, key := range append([]string{"team"}, foreign...) {
+			if obj.GetLabels()[key]+obj.GetAnnotations()[key] != "" {
+				k.t.Errorf("%T %s has the exported key %s", obj, obj.GetName(), key)
+			}
+		}
+	}
+}
+
 func TestAttack_OlderCreationTime(t *testing.T) {
 	k := inKubernetes(t)
 	k.hostile(victim).publish(k.key, nil, "10.1.0.1")

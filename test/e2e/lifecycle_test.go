@@ -162,7 +162,7 @@ func TestServiceChanges(t *testing.T) {
 }
 
 // TestMetadata checks that exported labels and annotations appear on the ServiceImport and are removed from it, that reserved ones
-// have no effect, and that the metadata of the Service and the ServiceExport themselves is not exported.
+// and those of other tools have no effect, and that the metadata of the Service and the ServiceExport themselves is not exported.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -180,13 +180,14 @@ func TestMetadata(t *testing.T) {
 			"multicluster.kubernetes.io/service-ip": "10.0.0.1",
 		}
 		e.Spec.ExportedAnnotations = map[string]string{
-			"example.com/note":                           "any text, with blanks",
+			"note":             "any text, with blanks",
+			"example.com/note": "no",
 			"multicluster.kubernetes.io/derived-service": "kubernetes",
 			"multicluster.k8s.aws/derived-service":       "kubernetes",
 		}
 	})
-	labels := map[string]string{"tier": "gold", "example.com/team": "a"}
-	annotations := map[string]string{"example.com/note": "any text, with blanks"}
+	labels := map[string]string{"tier": "gold"}
+	annotations := map[string]string{"note": "any text, with blanks"}
 	exact := func() error {
 		imp, err := serviceImport(t.Context(), cls2, ns, "web")
 		if err != nil {
@@ -211,6 +212,10 @@ func TestMetadata(t *testing.T) {
 			return fmt.Errorf("the import has the export times %q, want one of cls1", times)
 		}
 		delete(imp.Annotations, "multicluster.k8s.aws/export-times")
+		if left := imp.Annotations["multicluster.k8s.aws/not-imported"]; left != "example.com/note,example.com/team" {
+			return fmt.Errorf("the keys %q are listed as not imported", left)
+		}
+		delete(imp.Annotations, "multicluster.k8s.aws/not-imported")
 		delete(imp.Annotations, "multicluster.k8s.aws/exported-labels")
 		delete(imp.Annotations, "multicluster.k8s.aws/exported-annotations")
 		if d := cmp.Diff(labels, imp.Labels) + cmp.Diff(annotations, imp.Annotations); d != "" {
@@ -231,10 +236,10 @@ func TestMetadata(t *testing.T) {
 	})
 	change(t, cls1, e, func(e *mcsv1beta1.ServiceExport) {
 		delete(e.Spec.ExportedLabels, "tier")
-		e.Spec.ExportedAnnotations = map[string]string{"example.com/note": "another"}
+		e.Spec.ExportedAnnotations = map[string]string{"note": "another", "example.com/note": "no"}
 	})
 	delete(labels, "tier")
-	annotations["example.com/note"] = "another"
+	annotations["note"] = "another"
 	eventually(t, soon, exact)
 }
 

@@ -219,7 +219,7 @@ func (s *survival) testSlowPage(t *testing.T) {
 		defer setFaults(t, `{"rules": []}`)
 		began := time.Now()
 		value := began.Format(time.RFC3339Nano)
-		kubectl(t, s.cls1, "-n", s.ns, "patch", "serviceexport", slow, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"exportedAnnotations":{"example.com/slow":%q}}}`, value))
+		kubectl(t, s.cls1, "-n", s.ns, "patch", "serviceexport", slow, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"exportedAnnotations":{"slow":%q}}}`, value))
 		for range 3 {
 			other := time.Now()
 			if err := s.changePropagates(t.Context()); err != nil {
@@ -227,12 +227,12 @@ func (s *survival) testSlowPage(t *testing.T) {
 			}
 			t.Logf("a change in another page propagated after %s", round(time.Since(other)))
 		}
-		if imp, err := serviceImport(t.Context(), s.cls2, s.ns, slow); err != nil || imp.Annotations["example.com/slow"] == value {
+		if imp, err := serviceImport(t.Context(), s.cls2, s.ns, slow); err != nil || imp.Annotations["slow"] == value {
 			t.Errorf("the slow page was not slow: %v", err)
 		}
 		eventually(t, recovery, func() error {
 			imp, err := serviceImport(t.Context(), s.cls2, s.ns, slow)
-			if err == nil && imp.Annotations["example.com/slow"] != value {
+			if err == nil && imp.Annotations["slow"] != value {
 				err = fmt.Errorf("a change of %s has not arrived", slow)
 			}
 			return err
@@ -353,12 +353,12 @@ func (s *survival) testShareWithdrawn(t *testing.T) {
 		kubectl(t, s.cls2, "-n", system, "rollout", "restart", manager)
 		kubectl(t, s.cls2, "-n", system, "rollout", "status", manager, "--timeout=90s")
 		time.Sleep(time.Until(began.Add(withdrawn)))
-		kubectl(t, s.cls1, "-n", s.ns, "patch", "serviceexport", changing, "--type=merge", "-p", `{"spec":{"exportedAnnotations":{"example.com/meanwhile":"yes"}}}`)
+		kubectl(t, s.cls1, "-n", s.ns, "patch", "serviceexport", changing, "--type=merge", "-p", `{"spec":{"exportedAnnotations":{"meanwhile":"yes"}}}`)
 		put(t, "/shares", share)
 		back := time.Now()
 		eventually(t, recovery, func() error {
 			imp, err := serviceImport(t.Context(), s.cls2, s.ns, changing)
-			if err == nil && imp.Annotations["example.com/meanwhile"] != "yes" {
+			if err == nil && imp.Annotations["meanwhile"] != "yes" {
 				err = errors.New("a change does not arrive")
 			}
 			return err

@@ -251,7 +251,7 @@ func (s *survival) allReady(ctx context.Context, n int) error {
 
 // changePropagates changes an export and waits for the change in cls2.
 func (s *survival) changePropagates(ctx context.Context) error {
-	const annotation = "example.com/changed"
+	const annotation = "changed"
 	value := time.Now().Format(time.RFC3339Nano)
 	patch := fmt.Sprintf(`{"spec":{"exportedAnnotations":{%q:%q}}}`, annotation, value)
 	if _, err := suite.Kubectl(ctx, s.cls1.name, "-n", s.ns, "patch", "serviceexport", changing, "--type=merge", "-p", patch); err != nil {

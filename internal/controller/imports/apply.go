@@ -203,6 +203,9 @@ func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, exis
 	m := d.merged
 	want := plan.ServiceImport(m, existing, nameOrDefault(derived, f.derivedName), ipsOf(derived), familiesOf(derived), d.stale)
 	plan.SetExportTimes(want, d.times)
+	if d.notImported != nil {
+		plan.SetNotImported(want, d.notImported)
+	}
 	switch {
 	case existing == nil:
 		if err := r.client.Create(ctx, want); err != nil {

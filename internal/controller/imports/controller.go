@@ -40,6 +40,8 @@ type Controller struct {
 	mcsVersion schema.GroupVersion
 	now        func() time.Time
 	guard      *guard.Guard
+	// metadata selects the exported labels and annotations that are imported.
+	metadata mcs.KeyFilter
 
 	families      *families
 	distributions *distributions
@@ -77,6 +79,8 @@ type Config struct {
 	NamespaceImports int
 	// Guard may be nil.
 	Guard *guard.Guard
+	// Metadata selects the exported labels and annotations that are imported; the zero value selects all.
+	Metadata mcs.KeyFilter
 }
 
 // New returns the controller of imports.
@@ -84,7 +88,7 @@ func New(cfg Config) *Controller {
 	return &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, metrics: cfg.Metrics,
 		takeover: cfg.Takeover, requeuer: cfg.Requeuer, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
-		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard,
+		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard, metadata: cfg.Metadata,
 		families: &families{client: cfg.Client, now: time.Now}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
 		budget: newNamespaceBudget(cfg.NamespaceImports),
 	}

@@ -49,6 +49,8 @@ type importFacts struct {
 	staleRule mcs.StaleRule
 	// refusals are the parts of the exports that the import policy refuses, which view does not have.
 	refusals []policy.Refusal
+	// metadata selects the exported labels and annotations that are imported.
+	metadata mcs.KeyFilter
 	now      time.Time
 }
 
@@ -178,6 +180,8 @@ type importDecision struct {
 	untouched []string
 	// times are the creation times by which the exports take precedence, for plan.SetExportTimes.
 	times string
+	// notImported are the keys of exported labels and annotations that this cluster does not import, nil if what the ServiceImport says stays.
+	notImported []string
 	// refusals are what this cluster refuses of the exports, and refused is the condition about them.
 	refusals []policy.Refusal
 	refused  metav1.Condition
@@ -200,8 +204,10 @@ func decideImport(f importFacts) importDecision {
 	switch {
 	case len(d.exports) == 0, f.showsAny(d.unknown):
 		d.merged = plan.MergedFromServiceImport(f.imp, d.exports)
+		f.metadata.Apply(&d.merged)
 	default:
 		d.merged = mcs.Merge(d.exports)
+		d.notImported = append([]string{}, f.metadata.Apply(&d.merged)...)
 		for _, cluster := range precedence.Late {
 			d.refusals = append(slices.Clone(d.refusals), policy.Refusal{Cluster: cluster, Reason: policy.ReasonPrecedence, Message: precedence.Message()})
 		}

@@ -2,6 +2,7 @@ package imports
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -492,5 +493,28 @@ func TestDecideStale(t *testing.T) {
 				t.Error("a stale export takes no part in the merge")
 			}
 		})
+	}
+}
+
+// While a cluster is unknown, the metadata of the ServiceImport stays, except keys that --import-metadata does not select any more.
+func TestDecideImport_SelectsMetadata(t *testing.T) {
+	metadata, err := mcs.ParseKeyFilter(mcs.DefaultMetadataKeys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exp := mcs.Export{Key: webKey, Cluster: "cls2", Type: mcsv1beta1.ClusterSetIP, Ports: []mcs.Port{{Name: "http", Port: 80}}, Labels: map[string]string{"team": "a", "istio.io/global": "x"}}
+	f := importFacts{key: webKey, namespace: true, synced: true, metadata: metadata, view: registry.View{Exports: []mcs.Export{exp}}}
+	d := decideImport(f)
+	if !maps.Equal(d.merged.Labels, map[string]string{"team": "a"}) || !slices.Equal(d.notImported, []string{"istio.io/global"}) {
+		t.Errorf("labels %v, not imported %v", d.merged.Labels, d.notImported)
+	}
+	f.imp = importShowing("cls2", "cls3")
+	f.imp.Labels = maps.Clone(f.imp.Labels)
+	maps.Copy(f.imp.Labels, exp.Labels)
+	f.imp.Annotations = map[string]string{plan.AnnotationExportedLabels: "team,istio.io/global"}
+	f.view.Unknown = []string{"cls3"}
+	d = decideImport(f)
+	if !maps.Equal(d.merged.Labels, map[string]string{"team": "a"}) || d.notImported != nil {
+		t.Errorf("while a cluster is unknown: labels %v, not imported %v", d.merged.Labels, d.notImported)
 	}
 }

@@ -22,7 +22,7 @@ import (
 
 // gather reads everything that decides the import of key.
 func (r *Controller) gather(ctx context.Context, session *membership.Session, key mcs.Key) (importFacts, error) {
-	f := importFacts{key: key, cluster: session.Identity.ClusterID, staleRule: r.staleRule, now: r.now()}
+	f := importFacts{key: key, cluster: session.Identity.ClusterID, staleRule: r.staleRule, metadata: r.metadata, now: r.now()}
 	r.waiters.add(key) // before the read, or the event of a namespace that is created in between would be missed
 	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)
 	if err != nil {

@@ -100,6 +100,7 @@ capabilities:
   "export-namespaces" $v.exportNamespaces
   "import-namespaces" $v.importNamespaces
   "import-policy" (ternary "/etc/cloud-map-mcs/import-policy/policy.yaml" "" (ne (len $v.importPolicy) 0))
+  "import-metadata" $v.importMetadata
   "export-slices" $v.exportSlices
   "auto-export-selector" $v.autoExportSelector
   "clusterset-ip-hold" $v.clusterSetIpHold
