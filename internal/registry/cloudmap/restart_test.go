@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -207,6 +208,38 @@ func TestReplayedPageOfPreviousProcess(t *testing.T) {
 		if !sees(t, importer.Registry, second)() {
 			t.Error("the other cluster does not see the export")
 		}
+	})
+}
+
+// TestRestartWithUnreadablePage: a process starts, wants one export less, and the page cannot be read. It withdraws nothing while another process may hold
+// the ID: what it cannot read may be what that one exports.
+func TestRestartWithUnreadablePage(t *testing.T) {
+	kept, ended := webExport("cls1", 0, 1), webExport("cls1", 0, 1)
+	for n := 0; ended.Key == kept.Key || format.PageOf(ended.Key) != format.PageOf(kept.Key); n++ {
+		ended.Key.Name = fmt.Sprint("ended-", n)
+	}
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		joined := time.Now()
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		publish(t, exporter.Registry, kept)
+		publish(t, exporter.Registry, ended)
+		w.until(time.Minute, "both are known", func() bool { return sees(t, importer.Registry, kept)() && sees(t, importer.Registry, ended)() })
+		v.remember()
+		exporter.kill()
+		page := format.PartID(format.PageOf(kept.Key), 0)
+		v.put(format.CatalogName("cls1"), page, func(attrs map[string]string) { attrs[format.AttrParts] = "2" })
+		next := w.begin(cls1, nil, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
+		publish(t, next.Registry, kept)
+		next.PublishedAll()
+		began, young := time.Now(), settings.HeartbeatInterval*5/4
+		w.until(time.Minute, "the export ends", func() bool { return v.seen(importer, ended.Key) == "none" })
+		if took := time.Since(began); took < young {
+			t.Errorf("the export ends after %v, want %v at least", took, young)
+		}
+		w.until(time.Minute, "the other one is confirmed", isExported(t, next.Registry, kept.Key))
 	})
 }
 

@@ -441,7 +441,9 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 		switch page := &shown.pages[i]; {
 		case page.read && !page.lost:
 			s.outbox.adopt(i, page)
-		case page.unjoined > 0 && s.outbox.hasAll && now.Sub(s.heldSince) >= s.cfg.Intervals.Settle, // nothing of it is needed
+		case s.claim.isYoung():
+			continue // what cannot be read may be what another process exports
+		case page.unjoined > 0 && s.outbox.hasAll, // nothing of it is needed
 			page.unjoined > eagerRetries && now.Sub(s.heldSince) >= s.cfg.Intervals.Adopt: // failed requests show nothing of it
 			s.log.Info("Rebuilding a page of the previous process that cannot be read", "page", format.PageName(i), "error", page.trouble)
 			s.outbox.abandon(i, page, shown.record)

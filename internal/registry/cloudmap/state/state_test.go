@@ -37,7 +37,7 @@ func TestUnreadablePageIsAbandoned(t *testing.T) {
 			announced.Pages[page] = w.digest
 			now := time.Now()
 			s.catalogs.clusters["cls1"] = &catalog{record: announced, hasRecord: true}
-			s.heldSince = now.Add(-time.Hour)
+			s.heldSince, s.claim.lastRead = now.Add(-time.Hour), now
 			for range eagerRetries + 2 {
 				now = now.Add(time.Minute)
 				tt.read(s, now)
