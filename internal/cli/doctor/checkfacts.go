@@ -40,8 +40,10 @@ type clusterFacts struct {
 	podProblem      string
 	replicas, ready int
 	permissions     permissions
-	controller      *status.Status
-	statusProblem   string
+	// metricsPermissions are those that the controller requires to authenticate who reads its metrics.
+	metricsPermissions permissions
+	controller         *status.Status
+	statusProblem      string
 	// skew is the time by which the controller's clock is ahead of this computer's.
 	skew time.Duration
 
@@ -84,7 +86,8 @@ func gatherCluster(ctx context.Context, s *session.Session, k *session.Cluster) 
 	if f.crds, err = crds.ReadInstalled(ctx, k); err != nil {
 		f.crdProblem = err.Error()
 	}
-	f.permissions = reviewPermissions(ctx, k, s.ControllerNamespace, session.ManagerName)
+	f.permissions = reviewPermissions(ctx, k, roleFile, s.ControllerNamespace, session.ManagerName)
+	f.metricsPermissions = reviewPermissions(ctx, k, metricsRoleFile, s.ControllerNamespace, session.ManagerName)
 	f.gatherController(ctx, s, k)
 	if zone, err := dns.ReadStatus(ctx, k); err != nil {
 		f.dnsProblem = err.Error()

@@ -33,6 +33,7 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	out := []check.Check{
 		f.serverCheck(), f.mcsCheck(), f.crdCheck(crds.Bundled()), f.aboutCheck(), f.permissions.check(f.context), f.controllerCheck(), f.versionCheck(plugin),
 	}
+	out = append(out, f.metricsCheck()...)
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
 			f.ifRead(f.membersCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck())

@@ -67,6 +67,18 @@ func TestChecks(t *testing.T) {
 		{name: "permissions denied", mutate: func(f *clusterFacts) { f.permissions.missing = []string{"a", "b", "c", "d"} },
 			wantCheck: "permissions", wantResult: check.Failed, wantText: "a; b; c; and 1 more"},
 		{name: "permissions unknown", mutate: func(f *clusterFacts) { f.permissions.problem = "no" }, wantCheck: "permissions", wantResult: check.Unknown},
+		{name: "metrics permissions denied", mutate: func(f *clusterFacts) {
+			f.metricsPermissions.missing = []string{"create tokenreviews.authentication.k8s.io"}
+		},
+			wantCheck: "metrics", wantResult: check.Warning, wantText: "cloud-map-mcs-controller-metrics-auth: kubectl mcs install --context cls1"},
+		{name: "metrics without authentication", mutate: func(f *clusterFacts) {
+			f.metricsPermissions.missing = []string{"create tokenreviews.authentication.k8s.io"}
+			f.pod.Spec.Containers = []corev1.Container{{Args: []string{"--metrics-secure=false"}}}
+		}},
+		{name: "no metrics", mutate: func(f *clusterFacts) {
+			f.metricsPermissions.missing = []string{"create tokenreviews.authentication.k8s.io"}
+			f.pod.Spec.Containers = []corev1.Container{{Args: []string{"--metrics-bind-address=0"}}}
+		}},
 		{name: "a replica is not ready", mutate: func(f *clusterFacts) { f.ready = 1 }, wantCheck: "controller", wantResult: check.Warning, wantText: "1 of 2 replicas"},
 		{name: "only a standby responds", mutate: func(f *clusterFacts) { f.controller = &status.Status{Version: "v1", Problem: "this replica stands by"} },
 			wantCheck: "controller", wantResult: check.Failed, wantText: "no replica is the leader"},

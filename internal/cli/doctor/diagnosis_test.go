@@ -153,7 +153,7 @@ func TestDiagnoseOnlyImporter(t *testing.T) {
 }
 
 func TestRequiredPermissions(t *testing.T) {
-	required, err := requiredPermissions("ns")
+	required, err := requiredPermissions(roleFile, "ns")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,6 +167,10 @@ func TestRequiredPermissions(t *testing.T) {
 		} else {
 			everywhere++
 		}
+	}
+	metrics, err := requiredPermissions(metricsRoleFile, "ns")
+	if err != nil || len(metrics) != 2 || metrics[0].Resource != "tokenreviews" || metrics[1].Resource != "subjectaccessreviews" {
+		t.Errorf("for metrics: %+v, %v", metrics, err)
 	}
 	if inNamespace < 5 || everywhere < 20 {
 		t.Errorf("%d permissions in the namespace and %d everywhere", inNamespace, everywhere)

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,9 +30,15 @@ type permissions struct {
 	problem string
 }
 
-// requiredPermissions returns the permissions of the generated role: one for each verb on each resource.
-func requiredPermissions(namespace string) ([]authorizationv1.ResourceAttributes, error) {
-	text, err := deploy.Files.ReadFile("rbac/role.yaml")
+// The files with the roles of the controller: the generated one, and the one for metrics.
+const (
+	roleFile        = "rbac/role.yaml"
+	metricsRoleFile = "rbac/metrics-auth.yaml"
+)
+
+// requiredPermissions returns the permissions of the roles in a file: one for each verb on each resource.
+func requiredPermissions(file, namespace string) ([]authorizationv1.ResourceAttributes, error) {
+	text, err := deploy.Files.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -39,6 +47,9 @@ func requiredPermissions(namespace string) ([]authorizationv1.ResourceAttributes
 		var role rbacv1.Role // a ClusterRole has the same rules
 		if err := yaml.Unmarshal([]byte(strings.TrimPrefix(document, "---\n")), &role); err != nil {
 			return nil, fmt.Errorf("reading the controller's role: %w", err)
+		}
+		if !strings.HasSuffix(role.Kind, "Role") {
+			continue // a binding
 		}
 		in := ""
 		if role.Kind == "Role" {
@@ -76,9 +87,9 @@ func ruleAttributes(rule rbacv1.PolicyRule, namespace string) []authorizationv1.
 // concurrentReviews limits the concurrent requests to the authorizer.
 const concurrentReviews = 8
 
-// reviewPermissions asks the authorizer whether a service account has all permissions that the controller requires.
-func reviewPermissions(ctx context.Context, k *session.Cluster, namespace, serviceAccount string) permissions {
-	required, err := requiredPermissions(namespace)
+// reviewPermissions asks the authorizer whether a service account has all permissions of the roles in a file.
+func reviewPermissions(ctx context.Context, k *session.Cluster, file, namespace, serviceAccount string) permissions {
+	required, err := requiredPermissions(file, namespace)
 	if err != nil {
 		return permissions{problem: err.Error()}
 	}
@@ -136,4 +147,32 @@ func (p permissions) check(context string) check.Check {
 			" (or kubectl apply -k deploy/base)"
 	}
 	return c
+}
+
+// authenticatesMetrics reports whether the controller in pod asks the API server who reads its metrics.
+func authenticatesMetrics(pod *corev1.Pod) bool {
+	if pod == nil {
+		return false
+	}
+	return !slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+		return slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
+			value, isSecure := strings.CutPrefix(arg, "--metrics-secure=")
+			enabled, err := strconv.ParseBool(value)
+			return isSecure && err == nil && !enabled || arg == "--metrics-bind-address=0"
+		})
+	})
+}
+
+// metricsCheck returns a warning if the controller requires permissions to authenticate who reads its metrics and does not have them, and
+// no check otherwise: everything but the metrics works without them.
+func (f *clusterFacts) metricsCheck() []check.Check {
+	if !authenticatesMetrics(f.pod) || len(f.metricsPermissions.missing) == 0 {
+		return nil
+	}
+	return []check.Check{{
+		Name: "metrics", Result: check.Warning,
+		Detail: "every request is refused: the controller's service account does not have permission to " + strings.Join(f.metricsPermissions.missing, "; "),
+		Remedy: "restore the ClusterRole and ClusterRoleBinding cloud-map-mcs-controller-metrics-auth: kubectl mcs install --context " + f.context +
+			" (or kubectl apply -k deploy/base); --metrics-secure=false serves metrics without authentication (docs/install.md#monitoring)",
+	}}
 }

@@ -58,7 +58,7 @@ func gatherService(ctx context.Context, s *session.Session, k *session.Cluster, 
 	if err := f.readObjects(ctx, k, key); err != nil {
 		return ServiceFacts{Context: k.Context, problem: err.Error()}
 	}
-	f.permissions = reviewPermissions(ctx, k, s.ControllerNamespace, session.ManagerName)
+	f.permissions = reviewPermissions(ctx, k, roleFile, s.ControllerNamespace, session.ManagerName)
 	if zone, err := dns.ReadStatus(ctx, k); err != nil {
 		f.dnsProblem = err.Error()
 	} else {

@@ -44,6 +44,7 @@ func TestSessions(t *testing.T) {
 			clitest.ExportWeb(c)
 			k := c["cls1"]
 			k.Kubernetes = "v1.30.1-eks-1234"
+			k.CoreDNS.DeniedResource = "tokenreviews"
 			k.Remove(clitest.CRD("serviceimports", "", ""))
 			k.Remove(clitest.CRD("serviceexports", "", ""))
 			k.Add(clitest.CRD("serviceimports", "v0.5.2", "0"), clitest.CRD("serviceexports", "v0.3.0", "4"), clitest.KubeProxy(2))
