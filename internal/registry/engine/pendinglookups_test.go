@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -15,7 +16,7 @@ func TestPendingLookups(t *testing.T) {
 	early, partly, all, more := mcs.Key{Name: "early"}, mcs.Key{Name: "partly"}, mcs.Key{Name: "all"}, mcs.Key{Name: "more"}
 	views := map[mcs.Key]registry.View{partly: {Unknown: []string{"cls2", "cls3"}}, more: {Incomplete: true}}
 	view := func(key mcs.Key, _ []string) registry.View { return views[key] }
-	lookups := engine.PendingLookups{}
+	lookups := engine.NewPendingLookups(10)
 	problem := errors.New("access denied")
 	if err := lookups.NotSynced(early, problem); !errors.Is(err, registry.ErrNotSynced) || !errors.Is(err, problem) {
 		t.Errorf("error %v, want ErrNotSynced with the problem", err)
@@ -43,6 +44,32 @@ func TestPendingLookups(t *testing.T) {
 	wantChanged("view is complete", more)
 }
 
+// TestPendingLookups_AreBounded has services of ever new names while a cluster cannot be read. The imports are still notified of.
+func TestPendingLookups_AreBounded(t *testing.T) {
+	views := registry.View{Unknown: []string{"cls2"}}
+	view := func(mcs.Key, []string) registry.View { return views }
+	const most, imports = 100, 20
+	lookups := engine.NewPendingLookups(most)
+	for i := range 10_000 {
+		key, imported := mcs.Key{Name: fmt.Sprint("web-", i)}, []string(nil)
+		if i < imports {
+			imported = []string{"cls2"}
+		}
+		lookups.Lookup(key, imported, view)
+		if lookups.Len() > most {
+			t.Fatalf("%d lookups are recorded, want %d at most", lookups.Len(), most)
+		}
+	}
+	views = registry.View{}
+	changed := engine.Keys{}
+	lookups.AddChanged(changed, view)
+	for i := range imports {
+		if _, ok := changed[mcs.Key{Name: fmt.Sprint("web-", i)}]; !ok {
+			t.Errorf("import %d is not notified of", i)
+		}
+	}
+}
+
 // TestPendingLookups_SeveralCallers checks that a lookup without imported clusters, as the status endpoint makes it, does not replace the one of
 // the import, which waits for a cluster that is unseen.
 func TestPendingLookups_SeveralCallers(t *testing.T) {
@@ -51,7 +78,7 @@ func TestPendingLookups_SeveralCallers(t *testing.T) {
 	view := func(_ mcs.Key, imported []string) registry.View {
 		return registry.View{Unknown: []string{"cls2"}, Unseen: engine.Unseen(imported, func(id string) bool { return seen[id] })}
 	}
-	lookups := engine.PendingLookups{}
+	lookups := engine.NewPendingLookups(10)
 	if v := lookups.Lookup(web, []string{"cls3"}, view); len(v.Unseen) != 1 {
 		t.Fatalf("unseen %v, want cls3", v.Unseen)
 	}

@@ -26,14 +26,14 @@ type mirror struct {
 	state *state
 	// latest is the latest change that was read.
 	latest  seenChange
-	lookups engine.PendingLookups
+	lookups *engine.PendingLookups
 	// readSignal is set when there are unread keys.
 	readSignal engine.Signal
 }
 
 func newMirror(s *state, own string, log logr.Logger) *mirror {
 	return &mirror{
-		own: own, state: s, lookups: engine.PendingLookups{}, readSignal: engine.NewSignal(),
+		own: own, state: s, lookups: engine.NewPendingLookups(engine.MaxPendingLookups), readSignal: engine.NewSignal(),
 		problem: engine.NewProblem(log, "Failed to read from etcd, retrying", "Reading from etcd works again", nil),
 	}
 }

@@ -33,7 +33,8 @@ type session struct {
 	recordRevision  int64
 	heartbeatAt     time.Time
 	// settleAt is when this process begins to state all exports of the cluster in the record; settled is true once it has done so. Until
-	// then its user may not have published all of them: they may be missing in etcd, which may have been restored or emptied.
+	// then exports may be missing in etcd, which may have been restored or emptied, or be there that are to be withdrawn. The controller publishes all
+	// exports before Run (membership.PublishAllFunc), so that outbox.hasUnwritten knows each of them, and withdraws the others when Run notifies of them.
 	settleAt time.Time
 	settled  bool
 }

@@ -84,7 +84,7 @@ func (h *Hub) newRegistry(identity mcs.Identity, readOnly bool) *Registry {
 		wake:     engine.NewSignal(),
 		readOnly: readOnly,
 		desired:  map[mcs.Key]*mcs.Export{},
-		lookups:  engine.PendingLookups{},
+		lookups:  engine.NewPendingLookups(engine.MaxPendingLookups),
 	}
 	r.Publisher = engine.NewPublisher(identity.ClusterID, readOnly, r.setDesired)
 	if h.staleAfter > 0 {

@@ -29,7 +29,7 @@ type Registry struct {
 	mu sync.Mutex
 	// desired are the exports that this process publishes; nil is a withdrawal that the hub has not shown yet.
 	desired map[mcs.Key]*mcs.Export
-	lookups engine.PendingLookups
+	lookups *engine.PendingLookups
 	view    view
 	// liveness is nil if no cluster becomes stale.
 	liveness *registry.Liveness

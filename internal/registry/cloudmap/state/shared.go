@@ -30,7 +30,7 @@ type shared struct {
 	mu       sync.Mutex
 	catalogs *catalogs
 	// asked are the pending lookups by the page of their keys: a read of a page can resolve no others.
-	asked  [format.PageCount]engine.PendingLookups
+	asked  [format.PageCount]*engine.PendingLookups
 	outbox *outbox
 	claim  claim
 	// heldSince is when the claim was last won.
@@ -73,7 +73,7 @@ func newShared(cfg Config) *shared {
 	}
 	s.outbox.awaitsAll = cfg.AwaitsAll
 	for page := range s.asked {
-		s.asked[page] = engine.PendingLookups{}
+		s.asked[page] = engine.NewPendingLookups(engine.MaxPendingLookups / format.PageCount)
 	}
 	return s
 }

@@ -76,7 +76,7 @@ func TestPageReadResolvesLookups(t *testing.T) {
 	if _, ok := changed[absent]; !ok || len(changed) != 2 {
 		t.Errorf("changed are %v, want %s and %s", changed, exp.Key, absent)
 	}
-	if len(s.asked[format.PageOf(other)]) != 1 {
+	if s.asked[format.PageOf(other)].Len() != 1 {
 		t.Error("the lookup of a key of another page is not pending any more")
 	}
 }
