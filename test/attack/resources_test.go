@@ -88,32 +88,52 @@ func TestAttack_RetaggedSealedServices(t *testing.T) {
 func TestAttack_DeletedClusterset(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		exporter, reader, web := c.start()
-		client := c.attacker()
-		for name, s := range c.services(clusterSet) {
-			if err := c.tag(s.ARN, api.Tags(identityOf(intruder), api.PartCatalog)...); err != nil {
-				t.Fatal(err)
-			}
-			for id := range c.instances(s) {
-				if err := client.DeregisterInstance(t.Context(), s.ID, id); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := client.DeleteService(t.Context(), s); err != nil {
-				t.Fatalf("deleting service %s: %v", name, err)
-			}
-		}
-		namespaces, err := client.ListNamespaces(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := client.DeleteNamespace(t.Context(), namespaces[format.ControlNamespace(clusterSet)]); err != nil {
-			t.Fatal(err)
-		}
+		c.deleteClusterset()
 		always(t, 10*time.Minute, "imported", reader.sees(web))
 		changed := webExport(victim, 3)
 		exporter.publish(changed)
 		until(t, time.Minute, "a change of the victim is imported", reader.sees(changed))
 	})
+}
+
+// deleteClusterset deletes everything of the clusterset in Cloud Map, as a member. The others create what they miss again, so that it may have to delete
+// some of it more than once.
+func (c *cloud) deleteClusterset() {
+	c.t.Helper()
+	client := c.attacker()
+	namespaces, err := client.ListNamespaces(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for range 100 {
+		for _, s := range c.services(clusterSet) {
+			c.deleteService(client, s)
+		}
+		if err = client.DeleteNamespace(c.t.Context(), namespaces[format.ControlNamespace(clusterSet)]); err == nil {
+			return
+		}
+	}
+	c.t.Fatal(err)
+}
+
+// deleteService deletes a service with its instances, unless others register instances meanwhile.
+func (c *cloud) deleteService(client *api.Client, s api.Service) {
+	c.t.Helper()
+	if err := c.tag(s.ARN, api.Tags(identityOf(intruder), api.PartCatalog)...); err != nil {
+		c.t.Fatal(err)
+	}
+	instances, err := c.client(admin).ListInstances(c.t.Context(), s)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, instance := range instances {
+		if err := client.DeregisterInstance(c.t.Context(), s.ID, instance.ID); err != nil && !api.IsNotFound(err) {
+			c.t.Fatal(err)
+		}
+	}
+	if err := client.DeleteService(c.t.Context(), s); err != nil && !api.IsInUse(err) {
+		c.t.Fatalf("deleting service %s: %v", s.Name, err)
+	}
 }
 
 func TestAttack_QuotaOfInstances(t *testing.T) {
