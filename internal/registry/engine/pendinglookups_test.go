@@ -94,3 +94,44 @@ func TestPendingLookups_SeveralCallers(t *testing.T) {
 		t.Error("the key is not notified when cls3 is seen")
 	}
 }
+
+// TestPendingLookups_Incomplete has each reason alone for which a lookup is recorded.
+func TestPendingLookups_Incomplete(t *testing.T) {
+	web := mcs.Key{Name: "web"}
+	for name, first := range map[string]registry.View{
+		"unknown": {Unknown: []string{"cls2"}}, "unseen": {Unseen: []string{"cls2"}}, "incomplete": {Incomplete: true}, "complete": {},
+	} {
+		view := first
+		lookups := engine.NewPendingLookups(10)
+		lookups.Lookup(web, nil, func(mcs.Key, []string) registry.View { return view })
+		if recorded, want := lookups.Len() == 1, name != "complete"; recorded != want {
+			t.Errorf("%s: recorded %v, want %v", name, recorded, want)
+		}
+		view = registry.View{}
+		changed := engine.Keys{}
+		lookups.AddChanged(changed, func(mcs.Key, []string) registry.View { return view })
+		if _, notified := changed[web]; notified != (name != "complete") {
+			t.Errorf("%s: notified %v after the view is complete", name, notified)
+		}
+	}
+}
+
+// TestPendingLookups_ImportedOfAllCallers has two callers with different imported clusters, which both wait.
+func TestPendingLookups_ImportedOfAllCallers(t *testing.T) {
+	web := mcs.Key{Name: "web"}
+	for _, first := range []string{"cls3", "cls4"} {
+		seen := map[string]bool{}
+		view := func(_ mcs.Key, imported []string) registry.View {
+			return registry.View{Unseen: engine.Unseen(imported, func(id string) bool { return seen[id] })}
+		}
+		lookups := engine.NewPendingLookups(10)
+		lookups.Lookup(web, []string{"cls3"}, view)
+		lookups.Lookup(web, []string{"cls4"}, view)
+		lookups.Lookup(web, []string{"cls4"}, view)
+		seen[first] = true
+		changed := engine.Keys{}
+		if lookups.AddChanged(changed, view); len(changed) != 1 {
+			t.Errorf("the key is not notified when %s is seen", first)
+		}
+	}
+}
