@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/serve"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/memory"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
@@ -106,7 +106,8 @@ func TestMetrics_ReloadCertificate(t *testing.T) {
 	options := testOptions(flags("cls1"))
 	dir := t.TempDir()
 	options.Serving.MetricsSecure, options.Serving.MetricsCertDir, options.Serving.Metrics = true, dir, testprocess.FreeAddress(t)
-	if _, err := serve.MetricsOptions(options.Serving); err == nil || !strings.Contains(err.Error(), "--metrics-cert-dir="+dir) {
+	setup := Setup{Options: options, NewRegistry: hubRegistry(memory.NewHub()), Logger: logr.Discard()}
+	if err := Run(t.Context(), a.cfg, setup); err == nil || !strings.Contains(err.Error(), "--metrics-cert-dir="+dir) {
 		t.Errorf("without a certificate: %v, want an error with --metrics-cert-dir", err)
 	}
 	first := writeCertificate(t, dir)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/exports"
@@ -87,10 +88,6 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 		return nil, err
 	}
 	o := setup.Options
-	metrics, err := serve.MetricsOptions(o.Serving)
-	if err != nil {
-		return nil, err
-	}
 	mgr, err := manager.New(cfg, manager.Options{
 		Scheme: scheme,
 		Logger: setup.Logger,
@@ -108,8 +105,9 @@ func newManager(cfg *rest.Config, mcsVersion schema.GroupVersion, setup Setup) (
 		LeaderElectionNamespace:       o.Election.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       new(shutdownTimeout),
-		Metrics:                       metrics,
-		HealthProbeBindAddress:        o.Serving.Probes,
+		// Package serve has servers with narrower bounds.
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: "0",
 		Controller: ctrlconfig.Controller{
 			// A standby replica has its caches filled and takes over at once.
 			EnableWarmup:          new(true),
@@ -185,7 +183,10 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter, importer, g); err != nil {
 		return fmt.Errorf("setting up the status endpoint: %w", err)
 	}
-	return serve.AddProbes(mgr)
+	if err := serve.AddMetrics(mgr, setup.Options.Serving, setup.Logger.WithName("metrics")); err != nil {
+		return fmt.Errorf("setting up the metrics endpoint: %w", err)
+	}
+	return serve.AddProbes(mgr, setup.Options.Serving)
 }
 
 // newGuard adds the guard of the import policy to mgr.

@@ -325,6 +325,20 @@ var Attacks = []Attack{
 		Test:      "TestAttack_PortsOfTheController",
 	},
 	{
+		Name: "Occupied metrics", Actor: Pod, Findings: []string{"F13"},
+		Does:      "It sends requests with invented tokens to the metrics endpoint, 64 at a time",
+		Prevented: "Prometheus reads no metrics",
+		Effect:    "Four requests of each address wait at a time, and the API server is asked five times a second: a scrape takes up to a second longer for each such pod",
+		Test:      "TestAttack_OccupiedMetrics",
+	},
+	{
+		Name: "Large headers", Actor: Pod, Findings: []string{"F13"},
+		Does:      "It opens 300 connections to the ports of metrics and probes, and sends 900 KiB of headers on each, without an end",
+		Prevented: "The controller uses memory for them, or answers no other client",
+		Effect:    "An address has up to 36 connections of 16 KiB for 5 seconds each",
+		Test:      "TestAttack_LargeHeaders",
+	},
+	{
 		Name: "ID in another registry", Actor: SourceMember, Findings: []string{"F9"},
 		Does:      "It takes another cluster's ID and UID in a registry of `--import-from`, with an older claim, a heartbeat in the year 9999 and its own catalog",
 		Prevented: "Its exports replace those of the cluster in the clusterset's own registry",

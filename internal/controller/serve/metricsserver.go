@@ -7,60 +7,89 @@ import (
 	"path/filepath"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 )
 
 const (
-	// maxScrapes is the number of concurrent requests to the metrics endpoint. Two replicas of Prometheus need two.
+	// maxScrapes is the number of concurrent requests of authorized clients to the metrics endpoint. Two replicas of Prometheus need two.
 	maxScrapes = 16
 	// Each token that is not cached costs the API server a TokenReview. A pod that sends random tokens must not spend the requests
-	// that the controller needs (--kube-api-qps).
+	// that the controller needs (--kube-api-qps). Those of one address wait for at most maxMetricsConnections others of another one.
 	reviewsPerSecond = 5
 	reviewBurst      = 10
 )
 
-// MetricsOptions returns the options of the metrics server: HTTPS for clients that may get /metrics by the cluster's RBAC, unless
-// the settings disable it.
-func MetricsOptions(serving config.Serving) (metricsserver.Options, error) {
-	options := metricsserver.Options{BindAddress: serving.Metrics}
-	if !serving.MetricsSecure || serving.Metrics == "0" {
-		return options, nil
+// AddMetrics makes mgr serve the metrics: over HTTPS, to clients that may get /metrics by the cluster's RBAC, unless the settings
+// disable it. The server of controller-runtime would buffer a mebibyte of headers for each connection.
+func AddMetrics(mgr manager.Manager, serving config.Serving, log logr.Logger) error {
+	if serving.Metrics == "0" {
+		return nil
 	}
-	if dir := serving.MetricsCertDir; dir != "" {
-		// The server falls back to a self-signed certificate if the files do not exist.
-		if _, err := tls.LoadX509KeyPair(filepath.Join(dir, corev1.TLSCertKey), filepath.Join(dir, corev1.TLSPrivateKeyKey)); err != nil {
-			return options, fmt.Errorf("reading the certificate in --metrics-cert-dir=%s: %w", dir, err)
+	handler := promhttp.HandlerFor(ctrlmetrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
+	var tlsConfig *tls.Config
+	if serving.MetricsSecure {
+		var err error
+		if tlsConfig, err = newTLSConfig(mgr, serving.MetricsCertDir); err != nil {
+			return err
+		}
+		if handler, err = authorizeScrapes(mgr.GetConfig(), mgr.GetHTTPClient(), log, handler); err != nil {
+			return err
 		}
 	}
-	options.SecureServing, options.CertDir = true, serving.MetricsCertDir
-	options.TLSOpts = []func(*tls.Config){disableHTTP2}
-	options.FilterProvider = newScrapeFilter
-	return options, nil
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", handler)
+	listener, err := listen(serving.Metrics, maxMetricsConnections)
+	if err != nil {
+		return fmt.Errorf("listening on --metrics-bind-address=%s: %w", serving.Metrics, err)
+	}
+	if tlsConfig != nil {
+		listener = tls.NewListener(listener, tlsConfig)
+	}
+	return mgr.Add(newServer("metrics", mux, listener))
 }
 
-// disableHTTP2 avoids attacks with many streams in one connection, such as CVE-2023-44487. Prometheus needs one stream.
-func disableHTTP2(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }
+// newTLSConfig returns the configuration of the metrics server, with the certificate in dir, which mgr reads again when it changes, or a
+// self-signed one. HTTP/2 is left out: it has attacks with many streams in one connection, such as CVE-2023-44487.
+func newTLSConfig(mgr manager.Manager, dir string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	if dir == "" {
+		certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", nil, nil)
+		if err != nil {
+			return nil, fmt.Errorf("creating a certificate for the metrics: %w", err)
+		}
+		pair, err := tls.X509KeyPair(certificate, key)
+		if err != nil {
+			return nil, fmt.Errorf("creating a certificate for the metrics: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+		return c, nil
+	}
+	watcher, err := certwatcher.New(filepath.Join(dir, corev1.TLSCertKey), filepath.Join(dir, corev1.TLSPrivateKeyKey))
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificate in --metrics-cert-dir=%s: %w", dir, err)
+	}
+	c.GetCertificate = watcher.GetCertificate
+	return c, mgr.Add(watcher)
+}
 
-// newScrapeFilter returns a filter that asks the API server who sent a request and whether they may get /metrics.
-func newScrapeFilter(cfg *rest.Config, httpClient *http.Client) (metricsserver.Filter, error) {
+// authorizeScrapes returns a handler that asks the API server who sent a request and whether they may get /metrics.
+func authorizeScrapes(cfg *rest.Config, httpClient *http.Client, log logr.Logger, handler http.Handler) (http.Handler, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Burst, cfg.RateLimiter = reviewsPerSecond, reviewBurst, nil
 	authorize, err := filters.WithAuthenticationAndAuthorization(cfg, httpClient)
 	if err != nil {
 		return nil, err
 	}
-	return func(log logr.Logger, handler http.Handler) (http.Handler, error) {
-		handler, err := authorize(log, handler)
-		if err != nil {
-			return nil, err
-		}
-		return limitConcurrency(handler, maxScrapes), nil
-	}, nil
+	return authorize(log, limitConcurrency(handler, maxScrapes))
 }
 
 // limitConcurrency refuses requests while next handles limit others.

@@ -6,33 +6,41 @@ import (
 	"fmt"
 	"net/http"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 )
 
 // AddProbes makes mgr answer the probes: healthy while it runs, and ready once its caches are filled, whether or not it leads.
 // The registry does not matter: a restart resolves no problem with it.
-func AddProbes(mgr manager.Manager) error {
+func AddProbes(mgr manager.Manager, serving config.Serving) error {
 	synced := &cacheSynced{cache: mgr.GetCache()}
 	if err := mgr.Add(synced); err != nil {
 		return fmt.Errorf("setting up readiness: %w", err)
 	}
-	if err := mgr.AddHealthzCheck("ping", func(*http.Request) error { return nil }); err != nil {
-		return fmt.Errorf("setting up liveness: %w", err)
+	if serving.Probes == "" || serving.Probes == "0" {
+		return nil
 	}
-	if err := mgr.AddReadyzCheck("caches", synced.check); err != nil {
-		return fmt.Errorf("setting up readiness: %w", err)
+	mux := http.NewServeMux()
+	for path, checks := range map[string]map[string]healthz.Checker{"/healthz": {"ping": healthz.Ping}, "/readyz": {"caches": synced.check}} {
+		handler := http.StripPrefix(path, &healthz.Handler{Checks: checks})
+		mux.Handle(path, handler)
+		mux.Handle(path+"/", handler)
 	}
-	return nil
+	listener, err := listen(serving.Probes, maxProbeConnections)
+	if err != nil {
+		return fmt.Errorf("listening on --health-probe-bind-address=%s: %w", serving.Probes, err)
+	}
+	return mgr.Add(newServer("health probe", mux, listener))
 }
 
 // cacheSynced waits for the caches of all objects that the controllers watch.
@@ -76,9 +84,13 @@ func NotReady(address, reason string, log logr.Logger) *http.Server {
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, reason, http.StatusServiceUnavailable)
 	})
-	server := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	server := newHTTPServer(mux)
 	go func() {
-		if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		listener, err := listen(address, maxProbeConnections)
+		if err == nil {
+			err = server.Serve(listener)
+		}
+		if !errors.Is(err, http.ErrServerClosed) {
 			log.Error(err, "Failed to serve the probes", "address", address)
 		}
 	}()
