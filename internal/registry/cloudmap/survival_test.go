@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -388,6 +389,44 @@ func TestSurvival_DeadCluster(t *testing.T) {
 		if err != nil || len(view.Exports)+len(view.Unknown)+len(view.Unseen) > 0 {
 			t.Errorf("forgotten, and the view is %+v, %v", view, err)
 		}
+	})
+}
+
+// TestSurvival_CloneThatEnds: a cluster's clock was set back, so that it continues after the heartbeats that it has saved. A clone of it, which continues five
+// minutes later, writes one record and ends before the cluster can read it. The cluster's records count again once they are as late.
+func TestSurvival_CloneThatEnds(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		joined := time.Now()
+		began := func(cfg *Config) { cfg.Joined = joined }
+		ahead := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(time.Hour) } })
+		importer := w.begin(cls2, nil)
+		first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
+		publish(t, ahead.Registry, first)
+		w.until(time.Minute, "the export is known", sees(t, importer.Registry, first))
+		ahead.kill()
+		exporter := w.begin(cls1, nil, began)
+		publish(t, exporter.Registry, first)
+		w.until(time.Minute, "the export is confirmed", isExported(t, exporter.Registry, first.Key))
+		time.Sleep(20 * time.Second)
+		w.ids.copyTo("cls1", "cls1clone")
+		w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Operations: []string{"DiscoverInstances"}})
+		var wrote atomic.Bool
+		w.wrote = func(r request) {
+			if r.cluster == "cls1clone" && r.names(format.AttrHeartbeat) {
+				wrote.Store(true)
+			}
+		}
+		clone := w.beginAs("cls1clone", cls1, nil, began)
+		publish(t, clone.Registry, first)
+		w.until(time.Minute, "the clone writes a record", wrote.Load)
+		time.Sleep(2 * time.Second) // the importer reads it
+		clone.kill()
+		publish(t, exporter.Registry, second)
+		time.Sleep(20 * time.Second) // the cluster writes its own record again
+		w.plan(1)
+		w.until(6*time.Minute, "a change of the cluster is known", sees(t, importer.Registry, second))
 	})
 }
 

@@ -20,6 +20,8 @@ type Writes struct {
 	requested engine.Keys
 	// firstAsk and lastAsk are the times of the first and the last change that is not written yet; zero if there is none.
 	firstAsk, lastAsk time.Time
+	// beatAt is when the last heartbeat was made, zero if there is none.
+	beatAt time.Time
 	// pagesWritten is when pages were last written. unannounced is when the first of those that no record announces was written, zero if there
 	// is none.
 	pagesWritten, unannounced time.Time
@@ -183,10 +185,21 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 		generation = s.outbox.nextGeneration(s.cfg.WallClock()) // a later record has announced a page that was written faster
 	}
 	s.ours.Generation = max(generation, s.ours.Generation)
-	s.ours.Heartbeat = s.ours.NextHeartbeat(s.cfg.WallClock())
+	s.ours.Heartbeat = max(s.ours.NextHeartbeat(s.cfg.WallClock()), s.paced(now))
+	s.beatAt = now
 	s.announce, s.unannounced = false, time.Time{}
 	s.ours.Pages = s.announced()
 	return s.ours, s.copyRecord, true
+}
+
+// paced returns the heartbeat that follows the last one by nine tenths of the time since, or zero if there is none. With a clock that is behind, a cluster goes
+// on at this pace until the clock has caught up: so it passes records of a clone, whose heartbeats begin heartbeatSaveInterval later, soon after the clone
+// has ended. The caller holds s.mu.
+func (s *Writes) paced(now time.Time) int64 {
+	if s.beatAt.IsZero() {
+		return 0
+	}
+	return s.ours.Heartbeat + (now.Sub(s.beatAt) * 9 / 10).Milliseconds()
 }
 
 // ObserveCopyWrite records the result of writing the copy of the own record, at the time when the write began. After a failure both are written again.
