@@ -49,6 +49,51 @@ func TestViewReportsCollisions(t *testing.T) {
 	within(t, 10*time.Second, "nothing is left to report", warns(t, a, webKey(0)))
 }
 
+// TestViewListsAgainAfterShareWasGone: a controller starts without the instance view, and removes what the previous process has mirrored. When it lists the
+// services to find that, the share of the namespaces is gone for a while.
+func TestViewListsAgainAfterShareWasGone(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		exp := webExport("cls1", 0, 1)
+		var isRestarted, gone atomic.Bool
+		w.intercept = func(req request) (code, body string, ok bool) {
+			if req.operation == "ListNamespaces" && isRestarted.Swap(false) {
+				gone.Store(true)
+			}
+			switch {
+			case !gone.Load() || req.cluster != "cls1":
+				return "", "", false
+			case req.operation == "ListNamespaces":
+				return "", `{"Namespaces":[]}`, true
+			case req.operation == "DiscoverInstances":
+				return "NamespaceNotFound", "", true
+			}
+			return "ServiceNotFound", "", true
+		}
+		admin, _ := w.client("admin")
+		instances := func() int {
+			have, _, err := admin.DiscoverInstances(t.Context(), exp.Key.Namespace, exp.Key.Name, nil)
+			if err != nil && !api.IsNotFound(err) {
+				t.Fatal(err)
+			}
+			return len(have)
+		}
+		joined := time.Now()
+		withView := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
+		publish(t, withView.Registry, exp)
+		w.until(2*time.Minute, "the instance is there", func() bool { return instances() == 1 })
+		withView.kill()
+		isRestarted.Store(true)
+		without := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView, cfg.Joined = false, joined })
+		publish(t, without.Registry, exp)
+		w.until(2*time.Minute, "the services are listed", gone.Load)
+		time.Sleep(2 * time.Minute)
+		gone.Store(false)
+		w.until(5*time.Minute, "the instance is gone", func() bool { return instances() == 0 })
+	})
+}
+
 func TestViewReportsTooMany(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	a, _ := viewing(t, c, cls1)

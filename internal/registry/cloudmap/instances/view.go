@@ -107,6 +107,16 @@ func (v *View) Activate() {
 	v.signal()
 }
 
+// ListAgain requests another list of all services: the share of a namespace, or a permission, may have been missing while the last one was made.
+func (v *View) ListAgain() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.active && !v.isCleanupDenied && !v.list.isPending {
+		v.requestList(time.Now(), v.cfg.ListWithin)
+		v.signal()
+	}
+}
+
 // Deactivate keeps the view from writing because another cluster holds the cluster ID, which marks the instances.
 func (v *View) Deactivate() {
 	v.mu.Lock()

@@ -44,8 +44,12 @@ func (s *Reads) SetError(err error) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := engine.Keys{}
+	before := s.readProblem.Err()
 	if s.readProblem.Set(err) {
 		s.addPending(changed)
+	}
+	if err == nil && s.view != nil && s.claim.state == Held && (api.IsNotFound(before) || api.IsDenied(before)) {
+		s.view.ListAgain()
 	}
 	return changed
 }
