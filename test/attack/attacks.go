@@ -362,8 +362,8 @@ var Attacks = []Attack{
 	{
 		Name: "Terminal escapes", Actor: EtcdMember, Findings: []string{"F18"},
 		Does:      "It writes control characters into the version of its controller",
-		Prevented: "`kubectl mcs` prints them, as a table, JSON or YAML",
-		Effect:    "The printable characters appear, in JSON and YAML those that change the direction of text too; Cloud Map refuses control characters",
+		Prevented: "`kubectl mcs` prints them, as a table, JSON or YAML, or fails",
+		Effect:    "The printable characters appear, in YAML those that change the direction of text too; Cloud Map refuses control characters",
 		Test:      "TestAttack_TerminalEscapes",
 	},
 	{

@@ -5,13 +5,17 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/doctor"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -94,7 +98,7 @@ func TestAttack_IDInAnotherRegistry(t *testing.T) {
 func TestAttack_TerminalEscapes(t *testing.T) {
 	s := startEtcd(t)
 	_, reader, _ := s.start()
-	const escape = "\x1b]0;owned\x07\x1b[2J\u202e"
+	const escape = "\x1b]0;owned\x07\x1b[2J\u009b31m\x7f\u202e" // with the control sequence introducer of one byte
 	s.join(identityOf(intruder), func(cfg *etcd.Config) { cfg.Version = "v1 " + escape })
 	var version string
 	until(t, etcdWait, "the importer shows the version", func() bool {
@@ -110,11 +114,14 @@ func TestAttack_TerminalEscapes(t *testing.T) {
 	clusters["cls1"].ControllerStatus.Members[1].Version = version
 	clusters["cls1"].ControllerStatus.Members[1].Problems = []string{"refused " + version}
 	started := clusters.Start(t)
+	const control, direction = "\x1b\x07\u009b\x7f", "\u202e"
+	commands := func(s *session.Session) []*cobra.Command { return slices.Concat(show.Commands(s), doctor.Commands(s)) }
 	for line, forbidden := range map[string]string{
-		"status --context cls1": "\x1b\x07\u202e", "status --context cls1 -o wide": "\x1b\x07\u202e", "get clusters --context cls1": "\x1b\x07\u202e",
-		"status --context cls1 -o yaml": "\x1b\x07", "status --context cls1 -o json": "\x1b\x07",
+		"status --context cls1": control + direction, "status --context cls1 -o wide": control + direction, "get clusters --context cls1": control + direction,
+		"status --context cls1 -o yaml": control, "status --context cls1 -o json": control + direction, "get clusters --context cls1 -o json": control + direction,
+		"check --context cls1": control + direction, "check --context cls1 -o json": control + direction, "check --context cls1 -o yaml": control,
 	} {
-		text, _ := clitest.Run(t, show.Commands, started, line)
+		text, _ := clitest.Run(t, commands, started, line)
 		if strings.ContainsAny(text, forbidden) || !strings.Contains(text, "owned") {
 			t.Errorf("%s prints %q", line, text)
 		}

@@ -131,7 +131,7 @@ func printCheck(out io.Writer, c check.Check, colorize colorizer, wide bool) {
 		check.OK: colorize("√", green), check.Warning: colorize("‼", yellow),
 		check.Failed: colorize("×", red), check.Missing: colorize("×", red), check.Unknown: "?",
 	}
-	_, _ = fmt.Fprintf(out, "%s %s: %s\n", marks[c.Result], c.Name, session.Printable(c.Detail))
+	_, _ = fmt.Fprintf(out, "%s %s: %s\n", marks[c.Result], session.Printable(c.Name), session.Printable(c.Detail))
 	if c.Remedy != "" && (c.Result != check.OK || wide) {
 		_, _ = fmt.Fprintf(out, "    %s\n", session.Printable(c.Remedy))
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -68,15 +69,39 @@ func (f Format) Print(out io.Writer, value any, printTable func(t *Table, wide b
 
 // PrintJSON prints value as indented JSON.
 func PrintJSON(out io.Writer, value any) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
+	text, err := marshalJSON(value)
+	if err != nil {
+		return fmt.Errorf("writing JSON: %w", err)
+	}
+	_, err = out.Write(text)
+	return err
 }
 
-// PrintYAML prints value as YAML.
+// marshalJSON returns indented JSON in which every character that Printable replaces is escaped. encoding/json escapes those below U+0020 only.
+func marshalJSON(value any) ([]byte, error) {
+	var text, escaped bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return nil, err
+	}
+	for _, r := range text.String() {
+		if r >= unicode.MaxASCII && !isPrintable(r) {
+			fmt.Fprintf(&escaped, `\u%04x`, r) // all of these have four digits, and are within strings
+			continue
+		}
+		escaped.WriteRune(r)
+	}
+	return escaped.Bytes(), nil
+}
+
+// PrintYAML prints value as YAML. yaml.Marshal fails for some control characters.
 func PrintYAML(out io.Writer, value any) error {
-	text, err := yaml.Marshal(value)
+	text, err := marshalJSON(value)
+	if err == nil {
+		text, err = yaml.JSONToYAML(text)
+	}
 	if err != nil {
 		return fmt.Errorf("writing YAML: %w", err)
 	}
@@ -119,12 +144,15 @@ func (t *Table) Flush() error { return t.w.Flush() }
 // Printable replaces control characters in text by spaces, those that change the direction of writing too.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+		if !isPrintable(r) {
 			return ' '
 		}
 		return r
 	}, text)
 }
+
+// isPrintable reports whether a terminal prints r: control characters and those that change the direction of writing have other effects.
+func isPrintable(r rune) bool { return !unicode.IsControl(r) && !unicode.Is(unicode.Bidi_Control, r) }
 
 // printableLines is Printable for text of several lines.
 func printableLines(text string) string {

@@ -3,11 +3,13 @@ package session
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/yaml"
 )
 
 func TestPrintable(t *testing.T) {
@@ -41,5 +43,24 @@ func TestErrorsArePrintable(t *testing.T) {
 	}
 	if text := out.String(); strings.ContainsAny(text, "\x1b\x07\u202e") || !strings.Contains(text, "Error: first  [31m\nsecond  \n") {
 		t.Errorf("printed %q, want two lines without control characters", text)
+	}
+}
+
+// TestPrintJSON_EscapesControlCharacters: what is escaped can be read back.
+func TestPrintJSON_EscapesControlCharacters(t *testing.T) {
+	want := map[string]string{"text": "a\x1b[2J\u009b31m\x7f\u202e\u061c é <&> 世 😀"}
+	for name, print := range map[string]func(io.Writer, any) error{"JSON": PrintJSON, "YAML": PrintYAML} {
+		var out bytes.Buffer
+		if err := print(&out, want); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if strings.ContainsAny(out.String(), "\x1b\u009b\x7f") || name == "JSON" && strings.ContainsAny(out.String(), "\u202e\u061c") {
+			t.Errorf("%s prints control characters: %q", name, out.String())
+		}
+		var got map[string]string
+		if err := yaml.Unmarshal(out.Bytes(), &got); err != nil || got["text"] != want["text"] {
+			t.Errorf("%s: read back as %q, %v; want %q", name, got["text"], err, want["text"])
+		}
 	}
 }
