@@ -407,7 +407,8 @@ func (s *survival) testLargeService(t *testing.T) {
 	}
 }
 
-// restarts returns the numbers of restarts of the controllers' containers, by pod, with the reason of the last end.
+// restarts returns the numbers of restarts of the controllers' containers, by pod, with the reason of the last end. Pods of an earlier rollout may still
+// be terminating, and do not count.
 func (s *survival) restarts(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -416,7 +417,7 @@ func (s *survival) restarts(t *testing.T) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, pod := range pods {
+		for _, pod := range slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }) {
 			for _, container := range pod.Status.ContainerStatuses {
 				reason := ""
 				if ended := container.LastTerminationState.Terminated; ended != nil {
