@@ -34,6 +34,11 @@ bin/promtool: hack/promtool/go.mod hack/promtool/go.sum
 	go build -C hack/promtool -tags remove_all_sd -ldflags '-s -w' -o ../../bin/promtool github.com/prometheus/prometheus/cmd/promtool
 	@touch $@
 
+# The real etcdutl, for the scenarios that restore a snapshot; pinned in hack/etcdutl/go.mod.
+bin/etcdutl: hack/etcdutl/go.mod hack/etcdutl/go.sum
+	go build -C hack/etcdutl -ldflags '-s -w' -o ../../bin/etcdutl go.etcd.io/etcd/etcdutl/v3
+	@touch $@
+
 .PHONY: demo
 demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
@@ -60,7 +65,7 @@ ON_ETCD := ^Test(Tutorial|ReadinessFlip|ManyEndpoints|DeletedNamespace|KilledCon
 DOWN := || { code=$$?; $(if $(KEEP),,$(CURDIR)/bin/testbed down;) exit $$code; }
 
 .PHONY: e2e
-e2e: build bin/helm bin/promtool ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
+e2e: build bin/helm bin/promtool $(if $(E2E_ALL),bin/etcdutl) ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -timeout 10m . ./netpolicy $(DOWN))
 	$(if $(RUN),,E2E=1 go test -count=1 -timeout 5m ./test/clusterset $(DOWN))

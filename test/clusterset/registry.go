@@ -143,24 +143,27 @@ func (s *Set) EmptyRegistry() error {
 	return os.RemoveAll(s.etcdData())
 }
 
-// SaveRegistry copies the content of a stopped registry, and RestoreRegistry restores the copy.
-func (s *Set) SaveRegistry(ctx context.Context) error { return s.copyContent(ctx, "", ".saved") }
+// SnapshotEtcd saves a snapshot of the running etcd.
+func (s *Set) SnapshotEtcd(ctx context.Context) error {
+	return s.script(ctx, "etcdctl snapshot save "+s.etcdSnapshot())
+}
 
-// RestoreRegistry makes the content of a stopped registry that of the last SaveRegistry.
-func (s *Set) RestoreRegistry(ctx context.Context) error { return s.copyContent(ctx, ".saved", "") }
+// RestoreEtcd makes the content of a stopped etcd that of the last snapshot, as an administrator does it. The flags are further flags of
+// `etcdutl snapshot restore`.
+func (s *Set) RestoreEtcd(ctx context.Context, flags string) error {
+	const member = "--name local --initial-cluster local=http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380" // as hack/etcd-local starts it
+	return s.script(ctx, fmt.Sprintf("rm -rf %[1]s && etcdutl snapshot restore %[2]s --data-dir %[1]s %[3]s %[4]s", s.etcdData(), s.etcdSnapshot(), member, flags))
+}
 
-func (s *Set) copyContent(ctx context.Context, from, to string) error {
-	content := s.etcdData()
-	if s.Registry == CloudMap {
-		content = s.cloudMapState()
-	}
-	line := fmt.Sprintf("rm -rf %[1]s%[3]s && cp -a %[1]s%[2]s %[1]s%[3]s", content, from, to)
+// script runs a command line that must succeed.
+func (s *Set) script(ctx context.Context, line string) error {
 	if out, err := s.Output(ctx, line); err != nil {
 		return fmt.Errorf("%s: %w: %s", line, err, out)
 	}
 	return nil
 }
 
+func (s *Set) etcdSnapshot() string  { return filepath.Join(s.Root, "bin/etcd/snapshot.db") }
 func (s *Set) etcdData() string      { return filepath.Join(s.Root, "bin/etcd/data") }
 func (s *Set) cloudMapState() string { return filepath.Join(s.Root, "bin/cloudmap-local.state") }
 

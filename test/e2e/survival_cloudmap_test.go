@@ -25,6 +25,7 @@ import (
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
@@ -198,8 +199,7 @@ func (s *survival) testCloudMap(t *testing.T) {
 	})
 	s.testForgery(t, c)
 	if runsAll() {
-		s.testRename(t)
-		s.testLargeService(t)
+		s.testRename(t, s.requestsIn, func(*testing.T) {}) // the IAM policies permit both IDs
 		s.testTooLarge(t)
 		s.testSlowPage(t)
 		s.testShareWithdrawn(t)
@@ -330,30 +330,24 @@ func (s *survival) testForgery(t *testing.T, c *cloudMapContent) {
 	})
 }
 
-// testRename has the scenarios in which cls1 gets another ID.
-func (s *survival) testRename(t *testing.T) {
+// testRename has the scenarios in which cls1 gets another ID. requestsIn counts the requests to the registry during a time, and permit gives
+// cls1 the permissions for its other ID.
+func (s *survival) testRename(t *testing.T, requestsIn func(t *testing.T, during time.Duration) int, permit func(t *testing.T)) {
 	rename := func(t *testing.T, id string) {
 		t.Helper()
 		kubectl(t, s.cls1, "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"value":%q}}`, id))
 	}
 	s.test(t, "the cluster is renamed without permissions for the new name", allowance{}, func(t *testing.T) {
 		rename(t, "not-permitted")
-		time.Sleep(time.Minute)
-		st, err := statusOf(t.Context(), s.cls1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		calls := 0
-		for _, r := range st.Requests {
-			calls += r.Count
-		}
-		t.Logf("%d requests within %s: %+v", calls, time.Minute, st.Requests)
-		if calls > 150 {
-			t.Errorf("cls1 made %d requests within a minute, want at most 150", calls)
+		n := requestsIn(t, status.RequestWindow)
+		t.Logf("%d requests within %s", n, status.RequestWindow)
+		if n > 150 {
+			t.Errorf("there were %d requests within %s, want at most 150", n, status.RequestWindow)
 		}
 		rename(t, "cls1")
 	})
 	s.test(t, "the cluster is renamed and renamed back", allowance{}, func(t *testing.T) {
+		permit(t)
 		for _, id := range []string{clusterset.Renamed, "cls1"} {
 			rename(t, id)
 			eventually(t, started, func() error {
@@ -368,7 +362,19 @@ func (s *survival) testRename(t *testing.T) {
 	})
 }
 
-// testLargeService exports a Service of very many endpoints.
+// requestsIn returns the requests of cls1 to the registry within status.RequestWindow, as its controller counts them.
+func (s *survival) requestsIn(t *testing.T, during time.Duration) int {
+	t.Helper()
+	time.Sleep(during)
+	st, err := statusOf(t.Context(), s.cls1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the requests by operation: %+v", st.Requests)
+	return st.Calls()
+}
+
+// testLargeService exports Services of very many endpoints and ports.
 func (s *survival) testLargeService(t *testing.T) {
 	for _, ports := range []int{100, 500} {
 		name := fmt.Sprintf("large-%d", ports)

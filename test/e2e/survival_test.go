@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
@@ -58,6 +59,7 @@ func TestImportsSurvive(t *testing.T) {
 	if runsAll() {
 		s.testOutage(t)
 		s.testObjects(t)
+		s.testLargeService(t)
 		s.testSlowWebhook(t)
 		s.testNodeFailure(t)
 		s.testNodeKilled(t)
@@ -387,6 +389,35 @@ func (s *survival) testObjects(t *testing.T) {
 			}
 			return err
 		})
+	})
+	s.test(t, "imported EndpointSlices are edited, relabelled and deleted", allowance{failures: 5 * time.Second}, func(t *testing.T) {
+		before, err := importedSlices(t.Context(), s.cls2, s.ns, watched, "cls1")
+		if err != nil || len(before) == 0 {
+			t.Fatalf("cls2 has %d slices of %s: %v", len(before), watched, err)
+		}
+		repaired := func() error {
+			ips, err := podIPs(t.Context(), s.cls1, s.ns, watched)
+			if err != nil {
+				return err
+			}
+			now, err := importedSlices(t.Context(), s.cls2, s.ns, watched, "cls1")
+			for _, slice := range now {
+				if label := slice.Labels[plan.LabelManagedBy]; label != plan.ManagedBy {
+					err = errors.Join(err, fmt.Errorf("the slice %s is managed by %q", slice.Name, label))
+				}
+			}
+			return errors.Join(err, sameEndpoints(t.Context(), s.cls1, s.cls2, s.ns, watched, len(ips)))
+		}
+		for _, line := range []string{
+			"patch endpointslice " + before[0].Name + ` --type=json -p=[{"op":"replace","path":"/endpoints","value":[]}]`,
+			"label endpointslice " + before[0].Name + " " + plan.LabelManagedBy + "=foo --overwrite",
+			"delete endpointslices -l " + mcsv1beta1.LabelServiceName + "=" + watched,
+		} {
+			kubectl(t, s.cls2, append([]string{"-n", s.ns}, strings.Fields(line)...)...)
+			began := time.Now()
+			eventually(t, 5*time.Second, repaired)
+			t.Logf("repaired %s after: kubectl %s", round(time.Since(began)), line)
+		}
 	})
 	s.test(t, "a ServiceImport is deleted", moment, func(t *testing.T) {
 		remove(t, s.cls2, &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: watched}})
