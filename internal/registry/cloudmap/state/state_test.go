@@ -107,6 +107,28 @@ func TestLeavingRecordIsLaterThanPages(t *testing.T) {
 	}
 }
 
+// TestRecordToWrite_ClaimsAgain has a cluster claim its ID again after another process has had it for hours: its heartbeats continue after that process's and
+// are not ahead of the clock.
+func TestRecordToWrite_ClaimsAgain(t *testing.T) {
+	cfg := testConfig()
+	wall := time.Now()
+	cfg.WallClock = func() time.Time { return wall }
+	s := New(cfg)
+	s.claim.state = Held
+	if _, _, due := s.Writes.RecordToWrite(wall); !due {
+		t.Fatal("no record is due")
+	}
+	s.Writes.recorded = wall
+	wall = wall.Add(3 * time.Hour)
+	other := s.ours
+	other.Process, other.Heartbeat = "1-clone", wall.UnixMilli()
+	s.Reads.prepareRecord(&other)
+	record, _, _ := s.Writes.RecordToWrite(wall)
+	if ahead := time.Duration(record.Heartbeat-wall.UnixMilli()) * time.Millisecond; ahead <= 0 || ahead > time.Second {
+		t.Errorf("the heartbeat is %v ahead of the clock, want a millisecond", ahead)
+	}
+}
+
 // TestLookup_WaitsForProofOfKeys checks that lookups have no answer until the catalog of a cluster whose key is new was read: with several registries,
 // what that cluster has left in another one would be imported meanwhile. A catalog that cannot be read delays them once.
 func TestLookup_WaitsForProofOfKeys(t *testing.T) {

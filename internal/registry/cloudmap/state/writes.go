@@ -20,7 +20,8 @@ type Writes struct {
 	requested engine.Keys
 	// firstAsk and lastAsk are the times of the first and the last change that is not written yet; zero if there is none.
 	firstAsk, lastAsk time.Time
-	// beatAt is when the last heartbeat was made, zero if there is none.
+	// beat is the last heartbeat that was made, and beatAt when, zero if there is none.
+	beat   int64
 	beatAt time.Time
 	// pagesWritten is when pages were last written. unannounced is when the first of those that no record announces was written, zero if there
 	// is none.
@@ -186,7 +187,7 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 	}
 	s.ours.Generation = max(generation, s.ours.Generation)
 	s.ours.Heartbeat = max(s.ours.NextHeartbeat(s.cfg.WallClock()), s.paced(now))
-	s.beatAt = now
+	s.beat, s.beatAt = s.ours.Heartbeat, now
 	s.announce, s.unannounced = false, time.Time{}
 	s.ours.Pages = s.announced()
 	return s.ours, s.copyRecord, true
@@ -199,7 +200,7 @@ func (s *Writes) paced(now time.Time) int64 {
 	if s.beatAt.IsZero() {
 		return 0
 	}
-	return s.ours.Heartbeat + (now.Sub(s.beatAt) * 9 / 10).Milliseconds()
+	return s.beat + (now.Sub(s.beatAt) * 9 / 10).Milliseconds()
 }
 
 // ObserveCopyWrite records the result of writing the copy of the own record, at the time when the write began. After a failure both are written again.
