@@ -234,10 +234,13 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 	c.missing(present, heartbeats)
 	c.track(heartbeats, changed)
 	for _, id := range c.liveness.ObserveHeartbeats(now, heartbeats) {
-		if cluster := c.clusters[id]; cluster != nil && c.liveness.IsStale(id) {
-			cluster.mayBeOld = false // a later record would have been read
-		}
 		c.keysOf(id, changed)
+	}
+	for id, cluster := range c.clusters {
+		if cluster.mayBeOld && c.liveness.IsStale(id) {
+			cluster.mayBeOld = false // a later record would have been read
+			c.keysOf(id, changed)
+		}
 	}
 	c.synced = true
 }

@@ -830,6 +830,17 @@ func TestFirstRecordMayBeOld(t *testing.T) {
 		s.members(s.record)
 		s.expect("back, before it has published", theKey, "•")
 	})
+	t.Run("read from the copy when the cluster is stale", func(t *testing.T) {
+		s := begin(t)
+		foreign := s.record
+		foreign.UID, foreign.Key = "uid-3", signerOf("uid-3").Key()
+		s.passWith(int(testConfig().StaleAfter/time.Second)+60, foreign) // it is refused, and the catalog cannot be read
+		s.copyOf(s.record)
+		s.read()
+		s.notified("the next poll", s.passWith(1, foreign), "web-0")
+		s.expect("stale", theKey, "•")
+		s.lives("stale", "stale")
+	})
 	t.Run("unless it is a farewell", func(t *testing.T) {
 		s := begin(t)
 		s.record.Farewell, s.record.Pages = true, format.Digests{}
@@ -876,12 +887,20 @@ func TestSoughtClusterJoins(t *testing.T) {
 // pass is how cls1 looks every second, with its own heartbeat going on, while the record of cls2 is there or not. It
 // returns the keys that were notified of.
 func (s *story) pass(seconds int, there bool) []string {
+	if there {
+		return s.passWith(seconds, s.record)
+	}
+	return s.passWith(seconds)
+}
+
+// passWith is pass with these records of other clusters.
+func (s *story) passWith(seconds int, records ...format.Member) []string {
 	changed := engine.Keys{}
 	for range seconds {
 		s.now = s.now.Add(time.Second)
 		instances := []api.Instance{s.ownRecord()}
-		if there {
-			instances = append(instances, s.record.Instance(signerOf(s.record.UID)))
+		for _, r := range records {
+			instances = append(instances, r.Instance(signerOf(r.UID)))
 		}
 		s.catalogs.members(s.now, instances, anyRecord, changed)
 	}
