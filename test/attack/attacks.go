@@ -178,6 +178,13 @@ var Attacks = []Attack{
 		Test:      "TestAttack_ThousandsOfExports",
 	},
 	{
+		Name: "Service network", Actor: Member, Findings: []string{"F2"},
+		Does:      "It exports 300 services to a cluster whose Service network has 256 addresses",
+		Prevented: "Services of the cluster itself cannot be created",
+		Effect:    "Imports take half of the Service IPs, and new ones of all members wait; `--budget-member-exports` bounds the share of one. Before Kubernetes 1.33 the network is not known, and not protected",
+		Test:      "TestAttack_ServiceNetwork",
+	},
+	{
 		Name: "Exports of unwanted namespaces", Actor: Member, Findings: []string{"F2", "F5"},
 		Does:      "It exports services of 500 namespaces that a cluster does not import into",
 		Prevented: "They cost memory or budget beyond their keys",

@@ -338,6 +338,45 @@ func (k *kubernetes) checkMetadata(imp *mcsv1beta1.ServiceImport, foreign []stri
 	}
 }
 
+func TestAttack_ServiceNetwork(t *testing.T) {
+	k := inKubernetes(t) // the API server has the Service network 10.0.0.0/24
+	m := k.hostile(intruder)
+	for i := range 300 {
+		m.publish(mcs.Key{Namespace: k.key.Namespace, Name: fmt.Sprint("svc-", i)}, nil, "10.3.0.1")
+	}
+	derived := func() (n int) {
+		var list corev1.ServiceList
+		if err := k.Admin.List(t.Context(), &list, client.InNamespace(k.key.Namespace), client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}); err != nil {
+			t.Fatal(err)
+		}
+		for _, svc := range list.Items {
+			if svc.Spec.ClusterIP != "" {
+				n++
+			}
+		}
+		return n
+	}
+	before, since := 0, time.Now()
+	k.eventually("the attack", func() error { // control: the services are imported as far as they may be
+		n := derived()
+		if n != before {
+			before, since = n, time.Now()
+		}
+		if n < 100 || time.Since(since) < 5*time.Second {
+			return fmt.Errorf("%d derived Services", n)
+		}
+		return nil
+	})
+	for i := range 100 {
+		svc := controllertest.Service(mcs.Key{Namespace: k.key.Namespace, Name: fmt.Sprint("own-", i)})
+		svc.Spec.ClusterIP = ""
+		k.create(svc)
+	}
+	if n := derived(); n > 128 {
+		t.Errorf("imports have %d of the 256 IPs for Services", n)
+	}
+}
+
 func TestAttack_OlderCreationTime(t *testing.T) {
 	k := inKubernetes(t)
 	k.hostile(victim).publish(k.key, nil, "10.1.0.1")

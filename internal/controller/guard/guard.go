@@ -245,6 +245,17 @@ func (g *Guard) AllowsSystemNamespace(namespace string) bool {
 	return g.current.Load().AllowsSystemNamespace(namespace)
 }
 
+// ServiceNetworks returns the networks of the cluster IPs of Services, none where the API server does not serve them. The nil *Guard has none.
+func (g *Guard) ServiceNetworks() []netip.Prefix {
+	if g == nil {
+		return nil
+	}
+	if local := g.local.Load(); local != nil {
+		return local.ServiceNetworks
+	}
+	return nil
+}
+
 // CheckOwnAddress returns an error if an endpoint of this cluster cannot have address a.
 func (g *Guard) CheckOwnAddress(a netip.Addr) error { return g.local.Load().CheckService(a) }
 

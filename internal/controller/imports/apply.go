@@ -230,7 +230,13 @@ func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o i
 	case want == nil:
 		return nil, r.endService(ctx, f.key, existing)
 	case existing == nil:
-		return want, r.createDerivedService(ctx, want, r.previousIPs(f))
+		before := r.previousIPs(f)
+		if len(before) == 0 {
+			if err := r.serviceIPs.admit(ctx); err != nil {
+				return want, err
+			}
+		}
+		return want, r.createDerivedService(ctx, want, before)
 	case plan.MustReplace(existing, want):
 		if err := kube.Delete(ctx, r.client, existing); err != nil {
 			return nil, err

@@ -47,6 +47,7 @@ type Controller struct {
 	distributions *distributions
 	waiters       *namespaceWaiters
 	budget        *namespaceBudget
+	serviceIPs    *serviceIPs
 	// reported holds the keys of imports that are reported as prevented by an object of another owner.
 	reported sync.Map // mcs.Key -> struct{}
 	// lastIPs holds the IPs of the imports, written the names of the slices that the last reconcile of an import wrote, and failing
@@ -90,7 +91,8 @@ func New(cfg Config) *Controller {
 		takeover: cfg.Takeover, requeuer: cfg.Requeuer, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
 		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard, metadata: cfg.Metadata,
 		families: &families{client: cfg.Client, now: time.Now}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
-		budget: newNamespaceBudget(cfg.NamespaceImports),
+		budget:     newNamespaceBudget(cfg.NamespaceImports),
+		serviceIPs: &serviceIPs{client: cfg.Client, networks: cfg.Guard.ServiceNetworks, now: time.Now},
 	}
 }
 
