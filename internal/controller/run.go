@@ -183,6 +183,11 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter, importer, g); err != nil {
 		return fmt.Errorf("setting up the status endpoint: %w", err)
 	}
+	return addServers(mgr, setup)
+}
+
+// addServers adds the servers of metrics and probes to mgr.
+func addServers(mgr manager.Manager, setup Setup) error {
 	if err := serve.AddMetrics(mgr, setup.Options.Serving, setup.Logger.WithName("metrics")); err != nil {
 		return fmt.Errorf("setting up the metrics endpoint: %w", err)
 	}
