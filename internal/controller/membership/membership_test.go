@@ -343,8 +343,10 @@ func TestMembership_PublishesAllBeforeRegistryRuns(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, id := range []string{"cls1", "cls9"} {
-			if got, want := calls[id], []string{"publish", "published all", "run", "publish"}; !slices.Equal(got, want) {
-				t.Errorf("%s: calls %q, want %q", id, got, want)
+			first := []string{"publish", "published all"} // a reconcile may publish before Run, which has a goroutine of its own
+			got := calls[id]
+			if len(got) < 3 || !slices.Equal(got[:2], first) || !slices.Contains(got[2:], "run") || slices.Contains(got[2:], "published all") {
+				t.Errorf("%s: calls %q, want %q once, and run after them", id, got, first)
 			}
 		}
 	})
