@@ -42,6 +42,8 @@ var rows = []struct {
 			queries: [][2]string{{`histogram_quantile(0.99, sum by (source_cluster, le) (rate(cloud_map_mcs_propagation_seconds_bucket` + replicas + `[$__rate_interval])))`, "{{source_cluster}}"}}},
 		{title: "Imported changes", unit: "ops", description: "Imported changes per second by source cluster, and notifications that a service may have changed.",
 			queries: [][2]string{{`sum by (source_cluster) (rate(cloud_map_mcs_propagation_seconds_count` + replicas + `[$__rate_interval]))`, "{{source_cluster}}"}, {`sum by (registry) (rate(cloud_map_mcs_registry_notifications_total` + replicas + `[$__rate_interval]))`, "notifications of {{registry}}"}}},
+		{title: "Changes of cluster selection", unit: "ops", description: "Imports per second that other clusters serve than before because of cluster selectors, by what decides since then.",
+			queries: [][2]string{{`sum by (reason) (rate(cloud_map_mcs_cluster_selection_changes_total` + replicas + `[$__rate_interval]))`, "{{reason}}"}}},
 	}},
 	{"Registry", []panel{
 		{title: "Registry up", description: "1 while reading and writing work, else 0. While 0, imports stay as they are. Alerts: CloudMapMCSRegistryUnreadable and CloudMapMCSRegistryUnwritable.",

@@ -119,8 +119,11 @@ func Default() Options {
 		Migration:         Migration{PollInterval: 5 * time.Second},
 		// Deleting and applying CRDs or ClusterProperties again takes seconds, a failed GitOps sync minutes.
 		Membership: Membership{LeaveAfter: 5 * time.Minute},
-		Scope:      Scope{ExportNamespaces: allButSystem, ImportNamespaces: allButSystem, ExportSlices: ExportAllSlices, ImportMetadata: mcs.DefaultMetadataKeys},
-		Budgets:    defaultBudgets(),
+		Scope: Scope{
+			ExportNamespaces: allButSystem, ImportNamespaces: allButSystem, ExportSlices: ExportAllSlices, ImportMetadata: mcs.DefaultMetadataKeys,
+			ClusterPreference: string(mcs.PreferNoCluster),
+		},
+		Budgets: defaultBudgets(),
 		// An hour covers a deployment that is rolled back, and a registry that is restored.
 		ClusterSetIPHold: time.Hour,
 		Kubernetes: Kubernetes{

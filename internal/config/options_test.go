@@ -123,12 +123,14 @@ func TestParse(t *testing.T) {
 		{name: "status without a host", args: "--status-bind-address=:8082", wantErr: []string{"--status-bind-address=:8082: must be a loopback address"}},
 		{name: "status on all addresses", args: "--status-bind-address=0.0.0.0:8082", wantErr: []string{"must be a loopback address"}},
 		{name: "namespaces", args: "--export-namespaces=a,b --import-namespaces=team=a --auto-export-selector=mcs", want: func(o *Options) {
-			o.Scope = Scope{ExportNamespaces: "a,b", ImportNamespaces: "team=a", AutoExport: "mcs", ExportSlices: "all", ImportMetadata: "*,app.kubernetes.io/*"}
+			o.Scope = Scope{ExportNamespaces: "a,b", ImportNamespaces: "team=a", AutoExport: "mcs", ExportSlices: "all", ImportMetadata: "*,app.kubernetes.io/*", ClusterPreference: "None"}
 		}},
 		{name: "import policy", args: "--import-policy=/etc/policy.yaml --export-slices=controller", want: func(o *Options) {
 			o.Scope.ImportPolicy, o.Scope.ExportSlices = "/etc/policy.yaml", ExportControllerSlices
 		}},
 		{name: "metadata of imports", args: "--import-metadata=team,example.com/*", want: func(o *Options) { o.Scope.ImportMetadata = "team,example.com/*" }},
+		{name: "cluster preference", args: "--cluster-preference=PreferSameRegion", want: func(o *Options) { o.Scope.ClusterPreference = "PreferSameRegion" }},
+		{name: "invalid cluster preference", args: "--cluster-preference=near", wantErr: []string{"--cluster-preference"}},
 		{name: "invalid metadata of imports", args: "--import-metadata=", wantErr: []string{"--import-metadata=: \"\" must be a key such as team or example.com/team"}},
 		{name: "invalid slices", args: "--export-slices=none", wantErr: []string{"--export-slices=none: must be one of all, controller"}},
 		{name: "no hold", args: "--clusterset-ip-hold=0", want: func(o *Options) { o.ClusterSetIPHold = 0 }},

@@ -23,6 +23,8 @@ type Scope struct {
 	ExportSlices string
 	// ImportMetadata selects the exported labels and annotations that this cluster sets on ServiceImports, as mcs.ParseKeyFilter parses it.
 	ImportMetadata string
+	// ClusterPreference is the default of the cluster selectors of this cluster's exports: one of mcs.ClusterPreferences.
+	ClusterPreference string
 	// ImportPolicy is the path of the file with the import policy, "" for none.
 	ImportPolicy string
 }
@@ -49,6 +51,8 @@ func (s *Scope) bind(flags *pflag.FlagSet) {
 		"EndpointSlices of exported Services that are exported: all, or controller: only those that the EndpointSlice controller of Kubernetes made for the pods that a selector selects.")
 	flags.StringVar(&s.ImportMetadata, "import-metadata", s.ImportMetadata,
 		"Keys of exported labels and annotations that are set on ServiceImports of this cluster, such as team,example.com/*; */* for all that have a domain, none for none.")
+	flags.StringVar(&s.ClusterPreference, "cluster-preference", s.ClusterPreference,
+		"Clusters that clients of this cluster's exports prefer, unless the export or its namespace says otherwise: None, PreferSameCluster or PreferSameRegion (their own cluster, then their Region). Must be the same in every cluster.")
 	flags.StringVar(&s.ImportPolicy, "import-policy", s.ImportPolicy,
 		"Path of a file with the namespaces and pod networks that each cluster may export, which is read again when it changes (docs/security/import-policy.md; default: none, all are allowed).")
 }
@@ -63,6 +67,7 @@ func (s *Scope) validate() error {
 		invalid("import-namespaces", s.ImportNamespaces, importErr),
 		invalid("auto-export-selector", s.AutoExport, autoErr),
 		invalid("import-metadata", s.ImportMetadata, metadataErr),
+		oneOf("cluster-preference", s.ClusterPreference, mcs.ClusterPreferences()),
 		oneOf("export-slices", s.ExportSlices, []string{ExportAllSlices, ExportControllerSlices}))
 }
 

@@ -97,6 +97,9 @@ func (r *Registry) Withdraw(context.Context, mcs.Key) error { return nil }
 // PublishedAll implements registry.Registry.
 func (r *Registry) PublishedAll() {}
 
+// SetProperties implements registry.Registry. Instances have no properties.
+func (r *Registry) SetProperties(mcs.Properties) {}
+
 // Lookup implements registry.Registry.
 func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	r.mu.Lock()

@@ -47,6 +47,7 @@ func (e Export) equalService(o Export) bool {
 		affinityTimeout(e.SessionAffinityConfig) == affinityTimeout(o.SessionAffinityConfig) &&
 		e.InternalTrafficPolicy == o.InternalTrafficPolicy &&
 		e.TrafficDistribution == o.TrafficDistribution &&
+		e.ClusterSelectors == o.ClusterSelectors && e.MinimumReady == o.MinimumReady &&
 		slices.Equal(e.IPFamilies, o.IPFamilies)
 }
 

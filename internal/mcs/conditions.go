@@ -27,6 +27,24 @@ func ExportValid(svc *corev1.Service) metav1.Condition {
 		"the Service can be exported")
 }
 
+// ExportSelection returns the condition Valid of a valid export whose cluster selectors are not, nil if there is nothing to report. The service
+// is exported without them: a preference that cannot be used must not end the traffic of all clusters.
+func ExportSelection(src Source) *metav1.Condition {
+	selection, err := src.Selection()
+	var c metav1.Condition
+	switch {
+	case err != nil:
+		c = exportCondition(mcsv1beta1.ServiceExportConditionValid, false, ReasonInvalidClusterSelector,
+			"the service is exported without cluster selectors: "+err.Error())
+	case selection.IsOwn && selection.Selectors != "" && exportType(src.Service) == mcsv1beta1.Headless:
+		c = exportCondition(mcsv1beta1.ServiceExportConditionValid, false, mcsv1beta1.ServiceExportReasonInvalidServiceType,
+			"the service is exported without cluster selectors: it is headless, and its clients use the addresses of all clusters")
+	default:
+		return nil
+	}
+	return &c
+}
+
 // Progress is the progress of publishing this cluster's export of a service.
 type Progress struct {
 	// Exported: the registry has shown the current export.

@@ -68,6 +68,11 @@ type Export struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 
+	// ClusterSelectors prefer clusters to others (KEP-5939). MinimumReady is the percentage of the endpoints of preferred clusters that must be
+	// ready or serving, 0 without selectors.
+	ClusterSelectors ClusterSelectors `json:"clusterSelectors,omitempty"`
+	MinimumReady     int32            `json:"minimumReady,omitempty"`
+
 	// Backends are the endpoints, grouped by the ports on which they listen.
 	Backends []Backends `json:"backends,omitempty"`
 }

@@ -26,6 +26,9 @@ type Merged struct {
 	IPFamilies  []corev1.IPFamily
 	Labels      map[string]string
 	Annotations map[string]string
+	// ClusterSelectors and MinimumReady decide together which clusters are preferred.
+	ClusterSelectors ClusterSelectors
+	MinimumReady     int32
 	// Clusters are the exporting clusters, sorted.
 	Clusters []string
 	// Conflicts are the properties on which the exports disagree, at most one per reason, in the order of the reasons in mcs-api.
@@ -58,6 +61,8 @@ func Merge(exports []Export) Merged {
 		TrafficDistribution:   oldest.TrafficDistribution,
 		Labels:                cloneOrNil(oldest.Labels),
 		Annotations:           cloneOrNil(oldest.Annotations),
+		ClusterSelectors:      oldest.ClusterSelectors,
+		MinimumReady:          oldest.MinimumReady,
 	}
 	m.SessionAffinityConfig = canonicalAffinity(m.SessionAffinity, oldest.SessionAffinityConfig)
 	for _, e := range ordered {
@@ -151,6 +156,19 @@ var oldestDecides = []field{
 			}
 			return cmp.Or(e.TrafficDistribution, "none")
 		},
+	},
+	{
+		reason: ReasonClusterSelectorsConflict,
+		name:   "clusterSelectors",
+		value: func(e Export) string {
+			value := cmp.Or(string(e.ClusterSelectors), "none")
+			if e.MinimumReady > 0 {
+				value = fmt.Sprintf("%s (minimum ready %d%%)", value, e.MinimumReady)
+			}
+			return value
+		},
+		// The selectors of headless services have no meaning; a different type is a conflict of its own.
+		isRelevant: func(oldest, e Export) bool { return e.Type == mcsv1beta1.ClusterSetIP && oldest.Type == e.Type },
 	},
 }
 

@@ -23,6 +23,10 @@ type Source struct {
 	Service *corev1.Service
 	// Slices are the EndpointSlices whose label kubernetes.io/service-name is the Service's name.
 	Slices []discoveryv1.EndpointSlice
+	// NamespaceAnnotations are those of the namespace, and ClusterPreference is the default of the cluster: they decide about cluster selectors
+	// that the ServiceExport does not have.
+	NamespaceAnnotations map[string]string
+	ClusterPreference    ClusterPreference
 	// ControllerSlicesOnly leaves out the slices that the EndpointSlice controller of Kubernetes did not make.
 	ControllerSlicesOnly bool
 	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil allows all.
@@ -55,6 +59,13 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 		Annotations:           exp.Spec.ExportedAnnotations,
 	}
 	var unreadable []string
+	if e.Type == mcsv1beta1.ClusterSetIP {
+		selection, err := src.Selection()
+		if err != nil {
+			unreadable = append(unreadable, "clusterSelectors left out: "+err.Error())
+		}
+		e.ClusterSelectors, e.MinimumReady = selection.Selectors, selection.MinimumReady
+	}
 	for i := range src.Slices {
 		slice := &src.Slices[i]
 		if !isSourceSlice(slice, svc) {
@@ -78,6 +89,14 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 		e.Changed = previous.Changed.UTC().Truncate(time.Millisecond)
 	}
 	return e, append(unreadable, left...), nil
+}
+
+// Selection returns the cluster selectors of the export.
+func (src Source) Selection() (Selection, error) {
+	return SelectionRequest{
+		Exported: src.ServiceExport.Spec.ExportedAnnotations, Export: src.ServiceExport.Annotations,
+		Namespace: src.NamespaceAnnotations, Default: src.ClusterPreference,
+	}.Decide()
 }
 
 // isControllerSlice reports whether the EndpointSlice controller of Kubernetes made slice for the pods of svc. It deletes the slices with its
@@ -141,6 +160,12 @@ func isSourceSlice(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
 	}
 	return !imported && slice.Labels[discoveryv1.LabelServiceName] == svc.Name &&
 		(slice.AddressType == discoveryv1.AddressTypeIPv4 || slice.AddressType == discoveryv1.AddressTypeIPv6)
+}
+
+// BackendsOf returns the endpoints of slice.
+func BackendsOf(slice *discoveryv1.EndpointSlice) Backends {
+	b, _ := backendsFromSlice(slice)
+	return b
 }
 
 // backendsFromSlice returns the endpoints of slice, with the defaults of the API for unset fields.

@@ -57,6 +57,7 @@ func Sanitize(e Export) (Export, []string, error) {
 	p.sanitizePolicies(&e)
 	e.Labels = p.sanitizeLabels(e.Labels)
 	e.Annotations = p.sanitizeAnnotations(e.Annotations)
+	p.sanitizeSelectors(&e)
 	e.Backends = p.sanitizeBackends(e.Backends)
 	return e.Canonical(), p.lines(), nil
 }
@@ -208,6 +209,22 @@ func (p *problems) sanitizePolicies(e *Export) {
 	})
 }
 
+// sanitizeSelectors removes cluster selectors that are not valid as a whole: a part of a list would prefer other clusters.
+func (p *problems) sanitizeSelectors(e *Export) {
+	selectors, err := ParseClusterSelectors(string(e.ClusterSelectors))
+	if err != nil {
+		p.add("clusterSelectors left out: %v", err)
+	}
+	if e.MinimumReady < 0 || e.MinimumReady > 100 {
+		p.add("the minimum of %d %% for clusterSelectors left out: it is not between 0 and 100", e.MinimumReady)
+		e.MinimumReady = 0
+	}
+	if selectors == "" || e.Type != mcsv1beta1.ClusterSetIP {
+		selectors, e.MinimumReady = "", 0
+	}
+	e.ClusterSelectors = selectors
+}
+
 func (p *problems) sanitizeLabels(in map[string]string) map[string]string {
 	out := map[string]string{}
 	size := 0
@@ -234,6 +251,7 @@ func (p *problems) sanitizeAnnotations(in map[string]string) map[string]string {
 	size := 0
 	for _, k := range slices.Sorted(maps.Keys(in)) {
 		switch {
+		case k == AnnotationClusterSelectors || k == AnnotationMinimumReady: // fields of Export
 		case isReservedKey(k):
 			p.add("annotation %q left out: its prefix is reserved", abbreviate(k))
 		// Kubernetes compares annotation keys in lower case.

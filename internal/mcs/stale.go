@@ -48,23 +48,31 @@ type StaleExport struct {
 // no live cluster has a ready endpoint. Clients of a headless service use addresses with any port, so a ready endpoint of a live
 // cluster replaces all stale ones of its family.
 func (m Merged) WithoutStale(exports []Export, stale []string, policy StalePolicy) ([]Export, []StaleExport) {
-	var staleExports []StaleExport
-	out := slices.Clone(exports)
-	live := m.servedUses(slices.DeleteFunc(slices.Clone(exports), func(e Export) bool { return slices.Contains(stale, e.Cluster) }))
-	for i, e := range out {
-		if !slices.Contains(stale, e.Cluster) {
-			continue
-		}
-		switch policy {
-		case StaleKeep:
-		case StaleWithdrawAll:
-			out[i].Backends = nil
-		default:
-			out[i].Backends = m.unservedBackends(e, live)
-		}
-		staleExports = append(staleExports, StaleExport{Cluster: e.Cluster, Kept: out[i].EndpointCount() > 0})
+	choice := m.Choose(Candidates{Exports: exports}.WithStale(stale, policy))
+	return choice.Exports, choice.StaleExports(stale)
+}
+
+// WithStale returns c with the stale clusters where policy puts them.
+func (c Candidates) WithStale(stale []string, policy StalePolicy) Candidates {
+	switch policy {
+	case StaleKeep:
+	case StaleWithdrawAll:
+		c.Excluded = slices.Concat(c.Excluded, stale)
+	default:
+		c.Reserve = slices.Concat(c.Reserve, stale)
 	}
-	return out, staleExports
+	return c
+}
+
+// StaleExports returns the decision about each stale cluster among the exports.
+func (c Choice) StaleExports(stale []string) []StaleExport {
+	var out []StaleExport
+	for _, e := range c.Exports {
+		if slices.Contains(stale, e.Cluster) {
+			out = append(out, StaleExport{Cluster: e.Cluster, Kept: slices.Contains(c.Remaining, e.Cluster)})
+		}
+	}
+	return out
 }
 
 // use is a use that clients have for an endpoint: a port in a family, or for a headless service only the family.
@@ -117,22 +125,22 @@ func (m Merged) IsServed(exports []Export) bool {
 	return len(m.IPFamilies) > 0
 }
 
-// unservedBackends returns the backends of e for the uses that live does not serve.
-func (m Merged) unservedBackends(e Export, live map[use]bool) []Backends {
+// backendsWithout returns the backends of e for the uses that are not in without.
+func (m Merged) backendsWithout(e Export, without map[use]bool) []Backends {
 	names := m.portNames(e)
 	var out []Backends
 	for _, b := range e.Backends {
 		for _, ipv4 := range []bool{true, false} {
 			family := Backends{Endpoints: slices.DeleteFunc(slices.Clone(b.Endpoints), func(ep Endpoint) bool { return ep.Address.Is4() != ipv4 })}
 			if m.Type == mcsv1beta1.Headless {
-				if !live[use{ipv4: ipv4}] {
+				if !without[use{ipv4: ipv4}] {
 					family.Ports = b.Ports
 					out = append(out, family)
 				}
 				continue
 			}
 			for _, p := range b.Ports {
-				if name, used := names[p.Name]; used && !live[use{port: name, ipv4: ipv4}] {
+				if name, used := names[p.Name]; used && !without[use{port: name, ipv4: ipv4}] {
 					family.Ports = append(family.Ports, p)
 				}
 			}

@@ -22,6 +22,8 @@ func fullExport() mcs.Export {
 	e.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](10)}}
 	e.InternalTrafficPolicy = corev1.ServiceInternalTrafficPolicyLocal
 	e.TrafficDistribution = corev1.ServiceTrafficDistributionPreferClose
+	e.ClusterSelectors, _ = mcs.PreferSameRegion.Selectors()
+	e.MinimumReady = 20
 	e.Labels, e.Annotations = map[string]string{"team": "a"}, map[string]string{"note": "b"}
 	return e
 }
@@ -43,6 +45,7 @@ func propertiesExport(t *rapid.T, cluster string) mcs.Export {
 		func() { e.SessionAffinityConfig = nil },
 		func() { e.InternalTrafficPolicy = "" },
 		func() { e.TrafficDistribution = "" },
+		func() { e.ClusterSelectors, e.MinimumReady = "", 0 },
 	} {
 		if rapid.Bool().Draw(t, "unset") {
 			unset()

@@ -8,6 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
@@ -33,6 +34,12 @@ const (
 	// AnnotationStaleClusters lists the exporting clusters that are stale in this cluster. A restarted controller, which has to
 	// detect staleness again, does not bring their withdrawn endpoints back in the meantime.
 	AnnotationStaleClusters = "multicluster.k8s.aws/stale-clusters"
+	// AnnotationClusterSelectors has the cluster selectors of the import, as spec.clusterSelectors of KEP-5939.
+	AnnotationClusterSelectors = mcs.AnnotationClusterSelectors
+	// AnnotationMinimumReady has the percentage that belongs to them.
+	AnnotationMinimumReady = mcs.AnnotationMinimumReady
+	// AnnotationSelectorResults has the clusters that each selector selects in this cluster, as status.clusterSelectorResults of KEP-5939.
+	AnnotationSelectorResults = "multicluster.k8s.aws/cluster-selector-results"
 	// AnnotationHeldSince is the annotation of a derived Service that only keeps its IPs, with the time (RFC 3339) at which its import
 	// ended.
 	AnnotationHeldSince = "multicluster.k8s.aws/held-since"

@@ -71,11 +71,26 @@ func MergedFromServiceImport(imp *mcsv1beta1.ServiceImport, exports []mcs.Export
 		Labels:                selectKeys(imp.Labels, imp.Annotations[AnnotationExportedLabels]),
 		Annotations:           selectKeys(imp.Annotations, imp.Annotations[AnnotationExportedAnnotations]),
 	}
+	m.ClusterSelectors, _ = mcs.ParseClusterSelectors(imp.Annotations[AnnotationClusterSelectors])
+	m.MinimumReady, _ = mcs.ParsePercentage(imp.Annotations[AnnotationMinimumReady])
 	for _, e := range exports {
 		m.Clusters = append(m.Clusters, e.Cluster)
 	}
 	slices.Sort(m.Clusters)
 	return m
+}
+
+// SetTiers sets the results of the cluster selectors on imp.
+func SetTiers(imp *mcsv1beta1.ServiceImport, tiers []mcs.Tier) {
+	imp.Annotations = withKeys(imp.Annotations, map[string]string{AnnotationSelectorResults: mcs.EncodeTiers(tiers)})
+}
+
+// Tiers returns the results of the cluster selectors that imp has. imp may be nil.
+func Tiers(imp *mcsv1beta1.ServiceImport) []mcs.Tier {
+	if imp == nil {
+		return nil
+	}
+	return mcs.DecodeTiers(imp.Annotations[AnnotationSelectorResults])
 }
 
 // mergedPorts is the inverse of importPorts.
@@ -115,6 +130,8 @@ func importMetadata(m mcs.Merged, derived string, labels, annotations map[string
 			AnnotationExportedLabels:      joinKeys(m.Labels),
 			AnnotationExportedAnnotations: joinKeys(m.Annotations),
 			AnnotationStaleClusters:       strings.Join(stale, ","), // no cluster ID has a comma
+			AnnotationClusterSelectors:    string(m.ClusterSelectors),
+			AnnotationMinimumReady:        mcs.FormatPercentage(m.MinimumReady),
 		})
 }
 

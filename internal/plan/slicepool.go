@@ -52,6 +52,17 @@ type draft struct {
 	unused    bool // it will be deleted
 }
 
+// addsEndpoint reports whether d has an endpoint that its slice does not have.
+func (d *draft) addsEndpoint() bool {
+	had := map[string]bool{}
+	for _, ep := range d.from.Endpoints {
+		for _, address := range ep.Addresses[:min(len(ep.Addresses), 1)] {
+			had[address] = true
+		}
+	}
+	return slices.ContainsFunc(d.endpoints, func(ep discoveryv1.Endpoint) bool { return !had[ep.Addresses[0]] })
+}
+
 // wantedPools returns the pools of all exports, without existing slices.
 func wantedPools(in SliceInput) map[poolID]*pool {
 	pools := map[poolID]*pool{}

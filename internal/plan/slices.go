@@ -43,8 +43,9 @@ type SliceInput struct {
 	MaxEndpoints int
 }
 
-// SliceChanges are the writes that bring the imported slices in sync, each list sorted by name. Applied in the order Create,
-// Update, Delete, they never interrupt an endpoint that stays. Updates have the resource version of the existing slice.
+// SliceChanges are the writes that bring the imported slices in sync, each list sorted by name, but updates that add endpoints come first.
+// Applied in the order Create, Update, Delete, they never interrupt an endpoint that stays, and endpoints that replace those of another cluster
+// are there before these leave. Updates have the resource version of the existing slice.
 type SliceChanges struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
 }
@@ -87,14 +88,26 @@ func Slices(in SliceInput) SliceChanges {
 	}
 
 	var changes SliceChanges
+	adds := map[string]bool{}
 	for _, id := range slices.SortedFunc(maps.Keys(pools), poolID.compare) {
 		for _, d := range pools[id].planDrafts(in.MaxEndpoints) {
+			if d.from != nil {
+				adds[d.from.Name] = d.addsEndpoint()
+			}
 			in.addChange(&changes, id, d, taken)
 		}
 	}
 	byName := func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(changes.Create, byName)
-	slices.SortFunc(changes.Update, byName)
+	slices.SortFunc(changes.Update, func(a, b *discoveryv1.EndpointSlice) int {
+		if adds[a.Name] != adds[b.Name] {
+			if adds[a.Name] {
+				return -1
+			}
+			return 1
+		}
+		return byName(a, b)
+	})
 	slices.SortFunc(changes.Delete, byName)
 	return changes
 }
@@ -142,6 +155,27 @@ func (in SliceInput) desiredSlice(id poolID, d *draft, taken map[string]bool) *d
 	s.Ports = d.ports
 	s.Endpoints = d.endpoints
 	return s
+}
+
+// ExportsOf returns what existing slices have of clusters, as exports of a service that was merged to m: for clusters whose slices stay as
+// they are, because their exports are not known.
+func ExportsOf(m mcs.Merged, existing []*discoveryv1.EndpointSlice, clusters []string) []mcs.Export {
+	byCluster := map[string]*mcs.Export{}
+	for _, s := range existing {
+		cluster := SourceCluster(s)
+		if !slices.Contains(clusters, cluster) || s.AddressType == discoveryv1.AddressTypeFQDN {
+			continue
+		}
+		if byCluster[cluster] == nil {
+			byCluster[cluster] = &mcs.Export{Key: m.Key, Cluster: cluster, Type: m.Type, Ports: m.Ports}
+		}
+		byCluster[cluster].Backends = append(byCluster[cluster].Backends, mcs.BackendsOf(s))
+	}
+	var out []mcs.Export
+	for _, cluster := range slices.Sorted(maps.Keys(byCluster)) {
+		out = append(out, *byCluster[cluster])
+	}
+	return out
 }
 
 // newSliceName returns the first free name of the pool, such as "imported-abcdefghij-cls1-ipv4-0": names sort by source cluster and

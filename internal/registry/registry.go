@@ -32,6 +32,10 @@ type Registry interface {
 	// finds of a previous process is all that the other clusters have read.
 	PublishedAll()
 
+	// SetProperties sets the ClusterProperties of this cluster that the other clusters read (Member.Properties). Until it is called, those of a
+	// previous process stay. It returns quickly and does no I/O.
+	SetProperties(properties mcs.Properties)
+
 	// Lookup returns the View of key as last read, from memory, or an error that wraps ErrNotSynced before the first complete
 	// read. The caller may keep the result but must not change it. If the answer is incomplete (ErrNotSynced, or a View with
 	// Unknown or Unseen clusters), the key is notified when more is known. imported are the clusters that the caller has imported
@@ -46,7 +50,7 @@ type Registry interface {
 	Forget(clusterID string)
 
 	// Run joins the clusterset, keeps the Views current and writes published exports until ctx ends. It calls notify for each
-	// key whose View may have changed, beginning with every key that it finds, including this cluster's own exports from a
+	// key whose View may have changed, or whose exporting clusters have other Properties, beginning with every key that it finds, including this cluster's own exports from a
 	// previous process: the caller must withdraw those that are no longer exported. Notifying too often is allowed, missing a
 	// change is not. notify must not block.
 	//
@@ -143,6 +147,8 @@ type Member struct {
 	Joined, Heartbeat time.Time
 	// Stale is true if it had no heartbeat for the configured time (see View.Stale).
 	Stale bool
+	// Properties are its ClusterProperties, without those that identify it. They are what the cluster claims.
+	Properties mcs.Properties
 	// Problems are the problems of its records in the last read, one line each.
 	Problems []string
 }

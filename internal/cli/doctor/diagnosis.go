@@ -96,8 +96,9 @@ func exportersOf(all []ServiceFacts) []string {
 	return slices.Sorted(maps.Keys(ids))
 }
 
+// isValid reports whether a ServiceExport is valid, or exported although a part of it is not.
 func isValid(e *mcsv1beta1.ServiceExport) bool {
-	return !meta.IsStatusConditionFalse(e.Status.Conditions, string(mcsv1beta1.ServiceExportConditionValid))
+	return meta.IsStatusConditionTrue(e.Status.Conditions, string(mcsv1beta1.ServiceExportConditionReady)) || !meta.IsStatusConditionFalse(e.Status.Conditions, string(mcsv1beta1.ServiceExportConditionValid))
 }
 
 // noExportStep returns the failed step of a service without an export.
@@ -184,6 +185,9 @@ func (f *ServiceFacts) exportStep() check.Check {
 	case valid == nil:
 		c.Detail = "no controller has set its conditions"
 		c.Remedy = "check that the controller runs and can read ServiceExports: kubectl mcs check --context " + f.Context
+	case valid.Status != metav1.ConditionTrue && isValid(f.export):
+		c.Result, c.Detail = check.Warning, "exported, but not valid: "+conditionText(valid)
+		c.Remedy = "see reason " + valid.Reason + " in docs/reference/conditions.md"
 	case valid.Status != metav1.ConditionTrue:
 		c.Detail = "not valid: " + conditionText(valid)
 		c.Remedy = "see reason " + valid.Reason + " in docs/reference/conditions.md"
@@ -255,11 +259,27 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 	if f.Import != nil && f.Import.Spec.Type != mcsv1beta1.Headless {
 		steps = append(steps, f.derivedServiceStep())
 	}
+	if selection := f.selection(); selection != nil {
+		steps = append(steps, selectionStep(selection))
+	}
 	steps = append(steps, f.importedSlicesStep(exporters, all), f.coreDNSStep())
 	if f.probe != nil || f.probeProblem != "" {
 		steps = append(steps, f.dnsAnswerStep(), f.connectionStep())
 	}
 	return steps
+}
+
+// selection returns the condition about the cluster selectors of the import, nil if they do not decide anything.
+func (f *ServiceFacts) selection() *metav1.Condition {
+	if f.Import == nil || !meta.IsStatusConditionTrue(f.Import.Status.Conditions, mcs.ConditionClusterSelection) {
+		return nil
+	}
+	return meta.FindStatusCondition(f.Import.Status.Conditions, mcs.ConditionClusterSelection)
+}
+
+// selectionStep shows which clusters the cluster selectors have in use, and why.
+func selectionStep(selection *metav1.Condition) check.Check {
+	return check.Check{Name: "cluster selection", Result: check.OK, Detail: selection.Message}
 }
 
 // registryStep compares the exports that the controller has read with the exporters.
@@ -387,7 +407,11 @@ func (f *ServiceFacts) importedSlicesStep(exporters []string, all []ServiceFacts
 		if i < 0 {
 			continue
 		}
-		if exported, _ := CountReady(all[i].slices); exported != ready {
+		switch exported, _ := CountReady(all[i].slices); {
+		case exported == ready:
+		case ready < exported && f.selection() != nil:
+			parts[len(parts)-1] += fmt.Sprintf(" (%d in %s: the others are not in use, see cluster selection)", exported, id)
+		default:
 			c.Result, c.Remedy = check.Warning, "changes take one or two seconds: run this command again"
 			parts[len(parts)-1] += fmt.Sprintf(" (%d in %s)", exported, id)
 		}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -70,8 +71,12 @@ func TestDiagnose(t *testing.T) {
 		{name: "registry not read", mutate: func(_, i facts) { i.controller.Synced, i.controller.ReadProblem = false, "AccessDenied" },
 			wantFailure: "cls2: controller", wantText: "AccessDenied"},
 		{name: "no conditions", mutate: func(e, _ facts) { e.export.Status.Conditions = nil }, wantFailure: "cls1: ServiceExport", wantText: "no controller has set its conditions"},
+		{name: "exported without the selectors that are not valid", mutate: func(e, _ facts) {
+			setCondition(e.export.Status.Conditions, "Valid", metav1.ConditionFalse, "InvalidClusterSelector", "selector 1")
+		}},
 		{name: "export not valid", mutate: func(e, _ facts) {
 			setCondition(e.export.Status.Conditions, "Valid", metav1.ConditionFalse, "NoService", "none")
+			setCondition(e.export.Status.Conditions, "Ready", metav1.ConditionFalse, "Failed", "none")
 		}, wantFailure: "cls1: ServiceExport", wantText: "NoService"},
 		{name: "export pending", mutate: func(e, _ facts) {
 			setCondition(e.export.Status.Conditions, "Ready", metav1.ConditionFalse, "Pending", "it is being written")
@@ -138,6 +143,27 @@ func TestDiagnose(t *testing.T) {
 				t.Errorf("failure %q, want %q; text %q, want %q", failure, tt.wantFailure, text, tt.wantText)
 			}
 		})
+	}
+}
+
+// The endpoints of a cluster that is not in use are not missing.
+func TestDiagnose_ShowsClusterSelection(t *testing.T) {
+	_, importer, all := gatherHealthy(t)
+	importer.Import.Status.Conditions = append(importer.Import.Status.Conditions, metav1.Condition{
+		Type: mcs.ConditionClusterSelection, Status: metav1.ConditionTrue, Reason: mcs.SelectionReasonFirst, Message: "every port: selector 1 (cls2)",
+	})
+	importer.ImportedSlices[0].Endpoints = importer.ImportedSlices[0].Endpoints[:1]
+	steps := map[string]check.Check{}
+	for _, phase := range Diagnose(clitest.DemoWeb, all).Phases {
+		for _, step := range phase.Steps {
+			steps[phase.Context+" "+step.Name] = step
+		}
+	}
+	if got := steps["cls2 cluster selection"]; got.Result != check.OK || got.Detail != "every port: selector 1 (cls2)" {
+		t.Errorf("step %+v", got)
+	}
+	if got := steps["cls2 imported slices"]; got.Result != check.OK || !strings.Contains(got.Detail, "(2 in cls1: the others are not in use, see cluster selection)") {
+		t.Errorf("step %+v", got)
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 type exportFacts struct {
 	// valid is the condition Valid.
 	valid metav1.Condition
+	// selection replaces valid in the status if the service is exported without its cluster selectors, which are not valid; nil otherwise.
+	selection *metav1.Condition
 	// denial is why the administrator does not allow the export, "" if allowed.
 	denial string
 	// problem is why nothing is exported although the export is valid.
@@ -39,13 +41,16 @@ type exportFacts struct {
 
 // needsUser reports whether the user has to act.
 func (f exportFacts) needsUser() bool {
-	return f.valid.Status != metav1.ConditionTrue || f.denial != "" || f.problem != "" || f.status.Err != nil
+	return f.valid.Status != metav1.ConditionTrue || f.selection != nil || f.denial != "" || f.problem != "" || f.status.Err != nil
 }
 
 // decideExportConditions returns the conditions that follow from f; the others stay as they are in existing.
 func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1.Condition {
 	if f.valid.Status != metav1.ConditionTrue {
 		return []metav1.Condition{f.valid, mcs.ExportNotReady(f.valid), mcs.ExportConflict(nil)}
+	}
+	if f.selection != nil {
+		f.valid = *f.selection
 	}
 	switch {
 	case f.denial != "":

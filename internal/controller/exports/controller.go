@@ -104,6 +104,9 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	facts := exportFacts{valid: mcs.ExportValid(src.Service), denial: src.Denial, problem: state.Problem}
+	if src.IsExported() {
+		facts.selection = mcs.ExportSelection(src.Source)
+	}
 	if state.Session != nil {
 		if err := r.publish(ctx, state.Session.Registry, src, key, &facts); err != nil {
 			return reconcile.Result{}, err
@@ -141,7 +144,7 @@ func (r *Controller) Register(mgr manager.Manager) error {
 		For(&mcsv1beta1.ServiceExport{}).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(m.MapService)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(m.MapSlice)).
-		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceLabelsChanged).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceExportsChanged).
 		WatchesRawSource(r.requeuer.Source()).
 		WithOptions(r.requeuer.Options(r.concurrency)).
 		Complete(r)

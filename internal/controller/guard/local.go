@@ -39,14 +39,20 @@ type LocalReader struct {
 
 var _ LocalSource = (*LocalReader)(nil)
 
-// NodeTransform reduces a node in the cache to its name and addresses.
+// NodeTransform reduces a node in the cache to its name, its addresses, and its region and zone.
 func NodeTransform(obj any) (any, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
 		return obj, nil
 	}
+	labels := map[string]string{}
+	for _, label := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone} {
+		if value, ok := node.Labels[label]; ok {
+			labels[label] = value
+		}
+	}
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: labels},
 		Status:     corev1.NodeStatus{Addresses: node.Status.Addresses},
 	}, nil
 }

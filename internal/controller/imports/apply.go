@@ -55,11 +55,12 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 		}
 	}
 	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs)
-	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, &d.refused)
+	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, &d.refused, &d.selection)
 	if err := r.updateStatus(ctx, o.imp, status); err != nil {
 		return 0, err
 	}
 	r.reportRefused(o.imp, d.refused)
+	r.reportSelection(o.imp, d.selection)
 	var requeueAfter time.Duration
 	if !containsAll(o.supported, d.merged.IPFamilies) {
 		requeueAfter = familiesMaxAge // the cluster may get the missing family
@@ -206,6 +207,7 @@ func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, exis
 	if d.notImported != nil {
 		plan.SetNotImported(want, d.notImported)
 	}
+	plan.SetTiers(want, d.tiers)
 	switch {
 	case existing == nil:
 		if err := r.client.Create(ctx, want); err != nil {

@@ -184,7 +184,7 @@ func (r *Controller) Register(mgr manager.Manager) error {
 		Watches(&corev1.Service{}, kube.EnqueueAtLowPriority(r.mapDerivedService)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(m.MapSlice)).
 		Watches(&discoveryv1.EndpointSlice{}, kube.EnqueueAtLowPriority(r.mapImportedSlice)).
-		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceLabelsChanged).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceExportsChanged).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToImports), kube.NamespaceLabelsChanged).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.mapNamespaceToWaiters), kube.NamespaceLabelsChanged).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.mapNamespaceToHeld), kube.NamespaceLabelsChanged).

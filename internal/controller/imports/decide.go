@@ -19,8 +19,8 @@ import (
 // changed.
 type importFacts struct {
 	key mcs.Key
-	// cluster is this cluster's ID.
-	cluster string
+	// cluster is this cluster's ID, clusterSet that of its clusterset.
+	cluster, clusterSet string
 	// namespace reports whether the namespace exists and is not being deleted.
 	namespace bool
 	// excluded reports whether the administrator excludes the namespace from imports, and denial is how.
@@ -51,7 +51,9 @@ type importFacts struct {
 	refusals []policy.Refusal
 	// metadata selects the exported labels and annotations that are imported.
 	metadata mcs.KeyFilter
-	now      time.Time
+	// properties are the ClusterProperties of the members by cluster, this one included; nil if they are not needed or not known.
+	properties map[string]mcs.Properties
+	now        time.Time
 }
 
 // newImportDelay is how long a new import waits for all registries to be read, so that it begins with all exports. One that does not
@@ -178,6 +180,9 @@ type importDecision struct {
 	// clusters in untouched stay as they are.
 	endpoints []mcs.Export
 	untouched []string
+	// tiers are the results of the cluster selectors, and selection is the condition about them.
+	tiers     []mcs.Tier
+	selection metav1.Condition
 	// times are the creation times by which the exports take precedence, for plan.SetExportTimes.
 	times string
 	// notImported are the keys of exported labels and annotations that this cluster does not import, nil if what the ServiceImport says stays.
@@ -213,7 +218,8 @@ func decideImport(f importFacts) importDecision {
 		}
 	}
 	d.refused = policy.Condition(d.refusals)
-	d.decideStale(f)
+	d.decideTiers(f)
+	d.decideEndpoints(f)
 	return d
 }
 
@@ -273,21 +279,50 @@ func decideExcluded(f importFacts) verdict {
 	return verdictNone
 }
 
-// decideStale decides about the endpoints of stale clusters. While a cluster that the import contains is unknown, it is also
-// unknown which endpoints are the last ones, and the endpoints of stale clusters stay as they are.
-func (d *importDecision) decideStale(f importFacts) {
+// decideTiers evaluates the cluster selectors. While the properties are not known, or a part of the exports, the results stay as they are.
+func (d *importDecision) decideTiers(f importFacts) {
+	switch {
+	case d.merged.ClusterSelectors == "":
+	case f.properties == nil:
+		d.tiers = plan.Tiers(f.imp)
+	default:
+		clusters := map[string]mcs.Properties{}
+		for _, id := range d.merged.Clusters {
+			clusters[id] = f.properties[id]
+		}
+		for _, id := range f.importedClusters() {
+			if slices.Contains(d.unknown, id) {
+				clusters[id] = f.properties[id]
+			}
+		}
+		for id, properties := range clusters {
+			clusters[id] = properties.OfCluster(id, f.clusterSet)
+		}
+		d.tiers = d.merged.ClusterSelectors.Tiers(f.properties[f.cluster].OfCluster(f.cluster, f.clusterSet), clusters)
+	}
+}
+
+// decideEndpoints decides which endpoints are used. While a cluster that the import contains is unknown, it is also unknown which endpoints
+// are the last ones, and the endpoints of stale clusters stay as they are.
+func (d *importDecision) decideEndpoints(f importFacts) {
 	d.stale = f.staleClusters(d.unknown)
-	d.endpoints, d.untouched = d.exports, d.unknown
-	if f.showsAny(d.unknown) {
-		d.untouched = slices.Concat(d.unknown, d.stale)
-		d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.stale, e.Cluster) })
-		d.decideLost(f)
+	candidates := mcs.Candidates{Exports: d.exports, Tiers: d.tiers, MinimumReady: d.merged.MinimumReady}
+	d.untouched = d.unknown
+	if !f.showsAny(d.unknown) {
+		choice := d.merged.Choose(candidates.WithStale(d.stale, f.staleRule.Policy))
+		condition := mcs.ImportStale(choice.StaleExports(d.stale), f.staleRule)
+		d.endpoints, d.staleness = choice.Exports, &condition
+		d.selection = mcs.ImportSelection(d.merged, d.tiers, choice.Served)
 		return
 	}
-	var stale []mcs.StaleExport
-	d.endpoints, stale = d.merged.WithoutStale(d.exports, d.stale, f.staleRule.Policy)
-	condition := mcs.ImportStale(stale, f.staleRule)
-	d.staleness = &condition
+	d.untouched = slices.Concat(d.unknown, d.stale)
+	d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.stale, e.Cluster) })
+	d.decideLost(f)
+	// The slices that stay take part with what they have.
+	candidates.Exports = slices.Concat(d.endpoints, plan.ExportsOf(d.merged, f.slices, d.untouched))
+	choice := d.merged.Choose(candidates)
+	d.endpoints = choice.Exports[:len(d.endpoints)]
+	d.selection = mcs.ImportSelection(d.merged, d.tiers, choice.Served)
 }
 
 // decideLost decides about the endpoints of clusters that the registry has not shown since the start, for as long as the stale rule

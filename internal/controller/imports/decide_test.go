@@ -518,3 +518,85 @@ func TestDecideImport_SelectsMetadata(t *testing.T) {
 		t.Errorf("while a cluster is unknown: labels %v, not imported %v", d.merged.Labels, d.notImported)
 	}
 }
+
+// The results of cluster selectors stay while the ClusterProperties are not known, and for clusters that cannot be read.
+func TestDecideImport_ClusterSelectors(t *testing.T) {
+	selectors, err := mcs.PreferSameRegion.Selectors()
+	if err != nil {
+		t.Fatal(err)
+	}
+	selecting := func(cluster, address string) mcs.Export {
+		e := exportOf(cluster, 80)
+		e.ClusterSelectors = selectors
+		e.Backends[0].Endpoints[0].Address = netip.MustParseAddr(address)
+		return e
+	}
+	region := func(name string) mcs.Properties { return mcs.Properties{mcs.PropertyRegion: name} }
+	local := selecting("cls1", "10.1.0.1")
+	known := map[string]mcs.Properties{"cls1": region("eu"), "cls2": region("eu"), "cls3": region("us")}
+	before := importShowing("cls1", "cls2")
+	before.Annotations = map[string]string{
+		plan.AnnotationSelectorResults: `[{"clusters":["cls9"]},{"clusters":["cls2"]}]`, plan.AnnotationClusterSelectors: string(selectors),
+	}
+	sliceOf2 := importedFrom("cls2")[0]
+	sliceOf2.AddressType, sliceOf2.Ports = discoveryv1.AddressTypeIPv4, []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}}
+	sliceOf2.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.2.0.1"}}}
+	tests := []struct {
+		name  string
+		facts importFacts
+		tiers string
+		used  []string
+	}{
+		{
+			"all is known", importFacts{local: &local, properties: known, view: registry.View{Exports: []mcs.Export{selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1")}}},
+			`[{"clusters":["cls1"]},{"clusters":["cls1","cls2"]}]`, []string{"cls1"},
+		},
+		{
+			"a cluster that only imports", importFacts{properties: known, view: registry.View{Exports: []mcs.Export{selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1")}}},
+			`[{},{"clusters":["cls2"]}]`, []string{"cls2"},
+		},
+		{
+			"the properties are not known", importFacts{imp: before, local: &local, view: registry.View{Exports: []mcs.Export{selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1")}}},
+			before.Annotations[plan.AnnotationSelectorResults], []string{"cls2"},
+		},
+		{
+			"the cluster that serves cannot be read", importFacts{
+				imp: before, slices: []*discoveryv1.EndpointSlice{sliceOf2}, properties: known, view: registry.View{Exports: []mcs.Export{selecting("cls3", "10.3.0.1")}, Unknown: []string{"cls2"}},
+			},
+			`[{},{"clusters":["cls2"]}]`, nil,
+		},
+		{
+			"a stale cluster is the first", importFacts{
+				local: &local, properties: known, staleRule: mcs.StaleRule{Policy: mcs.StaleWithdraw},
+				view: registry.View{Exports: []mcs.Export{selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1")}, Stale: []string{"cls1"}},
+			},
+			`[{"clusters":["cls1"]},{"clusters":["cls1","cls2"]}]`, []string{"cls2"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.facts.key, tt.facts.cluster, tt.facts.clusterSet, tt.facts.namespace, tt.facts.synced = webKey, "cls1", "set", true, true
+			if tt.facts.local == nil {
+				tt.facts.cluster = "cls8"
+				if tt.facts.properties != nil {
+					tt.facts.properties = maps.Clone(tt.facts.properties)
+					tt.facts.properties["cls8"] = region("eu")
+				}
+			}
+			d := decideImport(tt.facts)
+			if got := mcs.EncodeTiers(d.tiers); got != tt.tiers {
+				t.Errorf("tiers %s, want %s", got, tt.tiers)
+			}
+			var used []string
+			for _, e := range d.endpoints {
+				if len(d.merged.Backends(e)) > 0 {
+					used = append(used, e.Cluster)
+				}
+			}
+			slices.Sort(used)
+			if !slices.Equal(used, tt.used) {
+				t.Errorf("in use are %v, want %v", used, tt.used)
+			}
+		})
+	}
+}

@@ -22,7 +22,9 @@ import (
 
 // gather reads everything that decides the import of key.
 func (r *Controller) gather(ctx context.Context, session *membership.Session, key mcs.Key) (importFacts, error) {
-	f := importFacts{key: key, cluster: session.Identity.ClusterID, staleRule: r.staleRule, metadata: r.metadata, now: r.now()}
+	f := importFacts{
+		key: key, cluster: session.Identity.ClusterID, clusterSet: session.Identity.ClusterSetID, staleRule: r.staleRule, metadata: r.metadata, now: r.now(),
+	}
 	r.waiters.add(key) // before the read, or the event of a namespace that is created in between would be missed
 	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)
 	if err != nil {
@@ -52,8 +54,37 @@ func (r *Controller) gather(ctx context.Context, session *membership.Session, ke
 	if !f.namespace {
 		return f, nil
 	}
-	f.local, err = r.localExport(ctx, session.Identity, key)
-	return f, err
+	return f, r.gatherLocal(ctx, session, &f)
+}
+
+// gatherLocal reads this cluster's own export, and the ClusterProperties that the exports need.
+func (r *Controller) gatherLocal(ctx context.Context, session *membership.Session, f *importFacts) (err error) {
+	if f.local, err = r.localExport(ctx, session.Identity, f.key); err != nil {
+		return err
+	}
+	return r.gatherProperties(ctx, session, f)
+}
+
+// gatherProperties reads the ClusterProperties of the members if an export has cluster selectors.
+func (r *Controller) gatherProperties(ctx context.Context, session *membership.Session, f *importFacts) error {
+	hasSelectors := func(e mcs.Export) bool { return e.ClusterSelectors != "" }
+	own, known := r.membership.Properties()
+	if !known || !slices.ContainsFunc(f.view.Exports, hasSelectors) && (f.local == nil || !hasSelectors(*f.local)) {
+		return nil
+	}
+	members, err := session.Registry.Members(ctx)
+	if errors.Is(err, registry.ErrNotSynced) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the ClusterProperties of the members: %w", err)
+	}
+	f.properties = map[string]mcs.Properties{}
+	for _, m := range members {
+		f.properties[m.ClusterID] = m.Properties
+	}
+	f.properties[f.cluster] = own
+	return nil
 }
 
 // localExport returns this cluster's own export of key, nil if it has none.

@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 // Metrics measures how fast exports of other clusters are imported. The nil *Metrics is valid and does nothing.
 type Metrics struct {
 	propagation *prometheus.HistogramVec
+	selections  *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics at registerer; it returns nil if that is nil.
@@ -29,7 +31,21 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		// From one registry poll (1 s) and less up to the 20 s that the conformance suite allows, and beyond.
 		Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 60},
 	}, []string{"source_cluster"})}
-	return m, registerer.Register(m.propagation)
+	m.selections = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "cloud_map_mcs_cluster_selection_changes_total",
+		Help: "Imports that other clusters serve than before because of cluster selectors, by the reason of condition ClusterSelection since then.",
+	}, []string{"reason"})
+	for _, reason := range []string{mcs.SelectionReasonFirst, mcs.SelectionReasonLater, mcs.SelectionReasonAll} {
+		m.selections.WithLabelValues(reason)
+	}
+	return m, errors.Join(registerer.Register(m.propagation), registerer.Register(m.selections))
+}
+
+// countSelectionChange counts an import that other clusters serve than before.
+func (m *Metrics) countSelectionChange(reason string) {
+	if m != nil {
+		m.selections.WithLabelValues(reason).Inc()
+	}
 }
 
 // observePropagation measures the time until the changes of other clusters became the slices in changes. Changes from before

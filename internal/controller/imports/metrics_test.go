@@ -30,10 +30,10 @@ func TestObservePropagationMeasuresWrittenChangesOfOtherClusters(t *testing.T) {
 	}
 	metrics.observePropagation(s, exports, changes, start.Add(10*time.Second))
 	families, err := registerer.Gather()
-	if err != nil || len(families) != 1 {
-		t.Fatalf("%d metrics (%v), want 1", len(families), err)
+	if err != nil || len(families) != 2 {
+		t.Fatalf("%d metrics (%v), want 2", len(families), err)
 	}
-	got := families[0].Metric
+	got := families[1].Metric // sorted by name
 	if len(got) != 1 || got[0].Label[0].GetValue() != "cls2" || got[0].Histogram.GetSampleSum() != 2 {
 		t.Errorf("propagation is %v, want 2 s of cls2 alone", got)
 	}

@@ -51,6 +51,16 @@ func (r *Controller) reportRefused(imp *mcsv1beta1.ServiceImport, c metav1.Condi
 	}
 }
 
+// reportSelection records an event, and counts it, if other clusters serve a service than before because of its cluster selectors.
+func (r *Controller) reportSelection(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
+	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
+	if before == nil || before.Status != metav1.ConditionTrue || c.Status != metav1.ConditionTrue || before.Message == c.Message {
+		return
+	}
+	r.metrics.countSelectionChange(c.Reason)
+	r.events.Publish(kube.ClusterSelectionChanged(imp, c.Message))
+}
+
 // reportFailure reports err, with which writing an import failed, as condition Ready and an event if it lasts, and returns it. The
 // condition becomes True again when the import has been written.
 func (r *Controller) reportFailure(ctx context.Context, f importFacts, err error) error {

@@ -26,6 +26,8 @@ const (
 	reasonIPChanged = "ClusterSetIPChanged"
 	// reasonStale: clusters that export the service have become stale, or send heartbeats again.
 	reasonStale = "StaleCluster"
+	// reasonSelection: other clusters serve the service than before, because of its cluster selectors.
+	reasonSelection = "ClusterSelectionChanged"
 	// reasonExportRefused: the import policy, or the addresses of this cluster, exclude a part of the exports.
 	reasonExportRefused = "ExportRefused"
 	// reasonIdentityKept: the cluster keeps its identity, although the ClusterProperties have another one or none.
@@ -97,6 +99,11 @@ func ClusterBecameStale(imp client.Object, message string) Event {
 // ClusterRecovered reports that stale source clusters of an import send heartbeats again.
 func ClusterRecovered(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeNormal, reasonStale, message}
+}
+
+// ClusterSelectionChanged reports that other clusters serve an import than before.
+func ClusterSelectionChanged(imp client.Object, message string) Event {
+	return Event{imp, corev1.EventTypeNormal, reasonSelection, message}
 }
 
 // ExportRefused warns about an import of which this cluster refuses a part.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -21,6 +22,14 @@ import (
 // NamespaceLabelsChanged selects the creation of a namespace and changes of its labels, which decide what is exported and
 // imported there.
 var NamespaceLabelsChanged = builder.WithPredicates(predicate.LabelChangedPredicate{})
+
+// NamespaceExportsChanged selects in addition changes of the cluster preference of a namespace.
+var NamespaceExportsChanged = builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld != nil && e.ObjectNew != nil &&
+			e.ObjectOld.GetAnnotations()[mcs.AnnotationClusterPreference] != e.ObjectNew.GetAnnotations()[mcs.AnnotationClusterPreference]
+	},
+}))
 
 // ServiceMapper maps objects to requests for the services that they belong to. It ignores Services that are not exported,
 // most of a cluster's; creating a ServiceExport is an event of its own.

@@ -26,6 +26,7 @@ type LocalSource struct {
 func ReadLocalSource(ctx context.Context, c client.Reader, scope *Scope, identity mcs.Identity, key mcs.Key) (LocalSource, error) {
 	src := LocalSource{Source: mcs.Source{
 		Identity: identity, ControllerSlicesOnly: scope.flags.ExportSlices == config.ExportControllerSlices, CheckAddress: scope.rules.CheckAddress,
+		ClusterPreference: mcs.ClusterPreference(scope.flags.ClusterPreference),
 	}}
 
 	var exp mcsv1beta1.ServiceExport
@@ -38,7 +39,7 @@ func ReadLocalSource(ctx context.Context, c client.Reader, scope *Scope, identit
 	if err != nil {
 		return src, err
 	}
-	src.Denial = scope.ExportDenial(ns)
+	src.Denial, src.NamespaceAnnotations = scope.ExportDenial(ns), ns.Annotations
 
 	var svc corev1.Service
 	if found, err := Find(ctx, c, NameOf(key), &svc, client.UnsafeDisableDeepCopy); err != nil || !found || svc.DeletionTimestamp != nil {

@@ -17,6 +17,8 @@ type properties struct {
 	Installed bool
 	// ClusterID and ClusterSetID are "" where there is no such ClusterProperty.
 	ClusterID, ClusterSetID string
+	// All are all of them by name.
+	All mcs.Properties
 }
 
 // decideIdentity returns the cluster's identity, or what the user must do to set it. A ClusterProperty has

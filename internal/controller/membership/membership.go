@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -58,6 +59,9 @@ type Membership struct {
 
 	changed chan struct{}
 	state   atomic.Pointer[State]
+
+	// own are the ClusterProperties of this cluster with those of its nodes, nil while they are not known.
+	own atomic.Pointer[mcs.Properties]
 
 	// The remaining fields are used by reconcile only. next is the session under the identity that the cluster changes to. hadIdentity
 	// reports whether this process has read a valid identity, missingSince is since when there is none.
@@ -253,6 +257,7 @@ func (m *Membership) decide(ctx context.Context, stored remembered, uid string) 
 		m.missingSince = time.Time{}
 		return m.keepIdentity(stored, uid, decision{problem: err.Error()})
 	}
+	m.followProperties(ctx, read.All)
 	configured, err := decideIdentity(read, m.flags, uid)
 	if err != nil {
 		return m.decideWithoutIdentity(ctx, stored, uid, err)
@@ -263,6 +268,41 @@ func (m *Membership) decide(ctx context.Context, stored remembered, uid string) 
 		d.identity, d.problem = mcs.Identity{}, leftOnRequest(configured)
 	}
 	return d
+}
+
+// Properties returns the ClusterProperties of this cluster, without those that identify it; known is false until they were read.
+func (m *Membership) Properties() (own mcs.Properties, known bool) {
+	if p := m.own.Load(); p != nil {
+		return *p, true
+	}
+	return nil, false
+}
+
+// followProperties publishes the ClusterProperties of this cluster if they have changed. Region and zone are those of the nodes if no
+// ClusterProperty has them.
+func (m *Membership) followProperties(ctx context.Context, configured mcs.Properties) {
+	all, err := topology(ctx, m.reader)
+	if err != nil {
+		m.logOnce(ctx, err, "Failed to read the labels of the nodes, retrying")
+		return
+	}
+	maps.Copy(all, configured)
+	own, omitted := all.Publishable()
+	if before := m.own.Load(); before != nil && maps.Equal(*before, own) {
+		return
+	}
+	if len(omitted) > 0 {
+		m.log.Info("Other clusters do not see all ClusterProperties of this cluster: they are too long", "omitted", omitted)
+	}
+	m.own.Store(&own)
+	for _, s := range []*Session{m.State().Session, m.next} {
+		if s != nil {
+			s.Registry.SetProperties(own)
+		}
+	}
+	if err := m.requeueAll(ctx); err != nil {
+		m.log.Error(err, "Failed to requeue all imports after a change of ClusterProperties")
+	}
 }
 
 // decideWithoutIdentity decides while the ClusterProperties and flags have no identity. This is not leaving: ClusterProperties are
@@ -388,6 +428,9 @@ func (m *Membership) startSession(ctx context.Context, identity mcs.Identity) (*
 		Identity: identity, publications: &publications{Registry: reg}, Started: time.Now(), end: end, takeBack: takeBack, ended: make(chan struct{}),
 	}
 	s.Registry = s.publications
+	if own, known := m.Properties(); known {
+		reg.SetProperties(own)
+	}
 	go func() {
 		defer close(s.ended)
 		defer takeBack()

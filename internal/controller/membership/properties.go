@@ -6,15 +6,16 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 )
 
@@ -56,13 +57,15 @@ func (r *propertyReader) read(ctx context.Context) (properties, error) {
 	if !r.cache.WaitForCacheSync(syncing) {
 		return properties{}, fmt.Errorf("reading ClusterProperties: no answer within %s, see the log for the API server's reason", propertySyncTimeout)
 	}
-	p := properties{Installed: true}
-	var err error
-	if p.ClusterID, err = r.value(ctx, aboutv1beta1.ClusterIDProperty); err != nil {
-		return properties{}, err
+	var list aboutv1beta1.ClusterPropertyList
+	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return properties{}, fmt.Errorf("listing ClusterProperties: %w", err)
 	}
-	p.ClusterSetID, err = r.value(ctx, aboutv1beta1.ClusterSetIDProperty)
-	return p, err
+	all := make(mcs.Properties, len(list.Items))
+	for i := range list.Items {
+		all[list.Items[i].Name] = list.Items[i].Spec.Value
+	}
+	return properties{Installed: true, ClusterID: all[aboutv1beta1.ClusterIDProperty], ClusterSetID: all[aboutv1beta1.ClusterSetIDProperty], All: all}, nil
 }
 
 // watch starts r.cache, which runs until ctx ends.
@@ -87,11 +90,32 @@ func (r *propertyReader) watch(ctx context.Context) error {
 	return nil
 }
 
-// value is the value of a ClusterProperty, "" if there is none.
-func (r *propertyReader) value(ctx context.Context, name string) (string, error) {
-	var property aboutv1beta1.ClusterProperty
-	if _, err := kube.Find(ctx, r.cache, types.NamespacedName{Name: name}, &property); err != nil {
-		return "", err
+// topology returns the ClusterProperties for region and zone that the labels of the nodes have in common.
+func topology(ctx context.Context, reader client.Reader) (mcs.Properties, error) {
+	var nodes corev1.NodeList
+	if err := reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the nodes: %w", err)
 	}
-	return property.Spec.Value, nil
+	out := mcs.Properties{}
+	for property, label := range map[string]string{mcs.PropertyRegion: corev1.LabelTopologyRegion, mcs.PropertyZone: corev1.LabelTopologyZone} {
+		if value, ok := commonLabel(nodes.Items, label); ok {
+			out[property] = value
+		}
+	}
+	return out, nil
+}
+
+// commonLabel returns the value of a label that all nodes with the label agree on; ok is false if there is none.
+func commonLabel(nodes []corev1.Node, label string) (common string, ok bool) {
+	for i := range nodes {
+		value := nodes[i].Labels[label]
+		if value == "" {
+			continue
+		}
+		if ok && value != common {
+			return "", false
+		}
+		common, ok = value, true
+	}
+	return common, ok
 }

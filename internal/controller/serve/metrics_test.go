@@ -104,6 +104,7 @@ func (m membersOf) Members(context.Context) ([]registry.Member, error) { return 
 func (membersOf) Publish(context.Context, mcs.Export) error            { return nil }
 func (membersOf) Withdraw(context.Context, mcs.Key) error              { return nil }
 func (membersOf) PublishedAll()                                        {}
+func (membersOf) SetProperties(mcs.Properties)                         {}
 func (membersOf) Run(context.Context, func(mcs.Key)) error             { return nil }
 func (membersOf) Lookup(context.Context, mcs.Key, ...string) (registry.View, error) {
 	return registry.View{}, nil

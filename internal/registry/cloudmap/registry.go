@@ -161,6 +161,9 @@ func (r *Registry) Forget(clusterID string) { r.notifier.Notify(r.state.Forget(c
 // PublishedAll implements registry.Registry.
 func (r *Registry) PublishedAll() { r.state.Writes.SetPublishedAll() }
 
+// SetProperties implements registry.Registry.
+func (r *Registry) SetProperties(properties mcs.Properties) { r.state.SetProperties(properties) }
+
 // Members implements registry.Registry.
 func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.state.ListMembers() }
 

@@ -18,8 +18,10 @@ type memberRecord struct {
 	ClusterID    string `json:"clusterID"`
 	ClusterSetID string `json:"clusterSetID"`
 	// UID is the UID of namespace kube-system. UID and Generation are those of the signedMember.
-	UID        string `json:"-"`
-	Generation int64  `json:"-"`
+	UID string `json:"-"`
+	// propertiesProblem is the reason if the record has unusable Properties.
+	propertiesProblem string
+	Generation        int64 `json:"-"`
 	// Version is the controller's, Format that of the exports.
 	Version string `json:"version"`
 	Format  string `json:"format"`
@@ -28,6 +30,8 @@ type memberRecord struct {
 	Heartbeat time.Time `json:"beat"`
 	// Exports are all exports of the cluster, nil while a new process does not know them yet.
 	Exports *exportSet `json:"exports,omitempty"`
+	// Properties are the cluster's ClusterProperties as mcs.Properties encodes them, "" if it publishes none.
+	Properties string `json:"properties,omitempty"`
 	// Farewell is true if the cluster has left the clusterset with this record.
 	Farewell bool `json:"farewell,omitempty"`
 }
@@ -43,7 +47,7 @@ type exportSet struct {
 func equalSets(a, b *exportSet) bool { return a == b || a != nil && b != nil && *a == *b }
 
 const (
-	// maxMemberBytes is far more than a record needs: IDs of 63 characters, a UID of 36, a version, two signatures.
+	// maxMemberBytes is more than a record needs: IDs of 63 characters, a UID of 36, a version, two signatures, 1,000 bytes of properties.
 	maxMemberBytes = 4 << 10
 	// maxTextBytes bounds the fields of a record that have no format of their own.
 	maxTextBytes = 128
@@ -102,6 +106,9 @@ func decodeMember(m signedMember, clusterSetID, clusterID string) (memberRecord,
 	case major > record.Major:
 		r.Exports = nil
 		return r, &record.NewerError{Major: major}
+	}
+	if _, err := mcs.DecodeProperties(r.Properties); r.Properties != "" && err != nil {
+		r.Properties, r.propertiesProblem = "", fmt.Sprintf("its ClusterProperties cannot be used, so it counts as a cluster without any: %v", err)
 	}
 	return r, nil
 }

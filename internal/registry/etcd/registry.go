@@ -189,6 +189,13 @@ func (r *Registry) Forget(clusterID string) {
 	}
 }
 
+// SetProperties implements registry.Registry.
+func (r *Registry) SetProperties(properties mcs.Properties) {
+	if !r.cfg.ReadOnly {
+		r.writer.setProperties(properties)
+	}
+}
+
 // Members implements registry.Registry.
 func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.mirror.members() }
 

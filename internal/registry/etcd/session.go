@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
@@ -193,10 +194,23 @@ func (s *session) nextRecord(now time.Time, own ownKeys, set *exportSet, generat
 	if s.record.Joined.IsZero() {
 		s.setJoined(now, own)
 	}
+	if s.record.Properties == "" && own.member.UID == s.uid {
+		s.record.Properties = own.member.Properties // of the previous process, until setProperties
+	}
 	s.record = s.record.withHeartbeat(now)
 	s.record.Exports, s.record.Generation = set, generation
 	s.heartbeatAt = now.Add(s.interval)
 	return signMember(s.signer, s.record)
+}
+
+// setProperties sets the properties of the record, which is written at once if they differ.
+func (s *session) setProperties(now time.Time, properties mcs.Properties) {
+	published, _ := properties.Publishable()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if encoded := published.Encode(); s.record.Properties != encoded {
+		s.record.Properties, s.heartbeatAt = encoded, now
+	}
 }
 
 // setJoined sets the join time of the record: a cluster that was a member before keeps it, and one that takes the place of another cluster

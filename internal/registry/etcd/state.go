@@ -422,6 +422,7 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 	if !advanced && r.time() != c.record.time() && a != s.self {
 		return
 	}
+	c.compareProperties(r, changed)
 	c.known, c.forgotten, c.record, c.left = true, false, r, r.Farewell
 	if a == s.self {
 		return
@@ -430,6 +431,16 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 	if c.left {
 		c.drop(changed)
 		s.liveness.Remove(r.ClusterID)
+	}
+}
+
+// compareProperties adds the keys of the exports if record r has other properties than before.
+func (c *cluster) compareProperties(r memberRecord, changed engine.Keys) {
+	if !c.known || c.record.Properties == r.Properties {
+		return
+	}
+	for key := range c.held {
+		changed.Add(key)
 	}
 }
 
@@ -754,10 +765,19 @@ func (s *state) members() []registry.Member {
 		members = append(members, registry.Member{
 			ClusterID: id, UID: c.uid(), Version: c.record.Version, Key: c.key(),
 			LastSeen: c.lastSeen, Joined: c.record.Joined, Heartbeat: c.record.Heartbeat,
-			Stale: s.liveness.IsStale(id),
+			Stale: s.liveness.IsStale(id), Properties: decodeProperties(c.record.Properties),
 		})
 	}
 	return members
+}
+
+// decodeProperties returns the properties of a record, which were verified when it was read.
+func decodeProperties(text string) mcs.Properties {
+	if text == "" {
+		return nil
+	}
+	properties, _ := mcs.DecodeProperties(text)
+	return properties
 }
 
 // uid returns the UID of the cluster, or of the one that holds its ID if it has no member record.
@@ -790,6 +810,9 @@ func (c *cluster) allProblems() []string {
 		lines = append(lines, "its lease expired: its controller does not run or cannot reach etcd")
 	case c.alive.lease == 0:
 		lines = append(lines, "its key alive has no lease")
+	}
+	if c.record.propertiesProblem != "" {
+		lines = append(lines, c.record.propertiesProblem)
 	}
 	lines = append(lines, c.excessProblems()...)
 	exportProblems := c.exportProblems()

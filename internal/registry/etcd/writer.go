@@ -64,6 +64,12 @@ func (w *writer) setDesired(key mcs.Key, exp *mcs.Export) error {
 	return nil
 }
 
+// setProperties sets the properties of this cluster.
+func (w *writer) setProperties(properties mcs.Properties) {
+	w.session.setProperties(time.Now(), properties)
+	w.wake.Set()
+}
+
 // publishStatus returns the status of this cluster's export of key.
 func (w *writer) publishStatus(key mcs.Key) registry.PublishStatus {
 	claimProblem := w.claimProblem.Err()

@@ -42,6 +42,8 @@ type cluster struct {
 	owner   *Registry
 	joined  time.Time
 	exports map[mcs.Key]mcs.Export
+	// properties are the ClusterProperties that the cluster has published.
+	properties mcs.Properties
 	// lost are the exports that another user has removed.
 	lost map[mcs.Key]struct{}
 	// isMissing is true while the record of the cluster is missing. settleAt is when the exports of a new process count as all: until

@@ -31,6 +31,8 @@ type Registry struct {
 	desired map[mcs.Key]*mcs.Export
 	lookups *engine.PendingLookups
 	view    view
+	// properties are those of this cluster, nil while they are not known.
+	properties mcs.Properties
 	// liveness is nil if no cluster becomes stale.
 	liveness *registry.Liveness
 }
@@ -51,6 +53,16 @@ type view struct {
 	// problem is the reason why the desired exports are not written, or nil.
 	problem error
 	members []registry.Member
+}
+
+// propertiesOf returns the properties of a cluster.
+func (v view) propertiesOf(id string) mcs.Properties {
+	for _, m := range v.members {
+		if m.ClusterID == id {
+			return m.Properties
+		}
+	}
+	return nil
 }
 
 // setDesired sets the desired export of key, nil to withdraw it.
@@ -79,6 +91,14 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 	result := r.lookups.Lookup(key, imported, r.viewOf)
 	result.Local = r.publishStatus(key)
 	return result, nil
+}
+
+// SetProperties implements registry.Registry.
+func (r *Registry) SetProperties(properties mcs.Properties) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.properties, _ = properties.Publishable()
+	r.wake.Set()
 }
 
 // Forget implements registry.Registry.
@@ -287,6 +307,9 @@ func (r *Registry) changes(before view, pending []mcs.Key, liveness []string) []
 	}
 	for id := range r.view.others {
 		diff(before.others[id], r.view.others[id], changed)
+		if !maps.Equal(before.propertiesOf(id), r.view.propertiesOf(id)) {
+			diff(r.view.others[id], nil, changed)
+		}
 	}
 	for id := range before.others {
 		diff(before.others[id], r.view.others[id], changed)
@@ -340,10 +363,20 @@ func (h *Hub) write(r *Registry) error {
 	for key, exp := range r.desired {
 		changed = h.store(c, key, exp) || changed
 	}
+	changed = c.setProperties(r.properties) || changed
 	if changed {
 		h.wakeAll()
 	}
 	return nil
+}
+
+// setProperties sets the properties of the cluster unless they are nil, and reports whether they are others than before.
+func (c *cluster) setProperties(properties mcs.Properties) (changed bool) {
+	if properties == nil || c.properties != nil && maps.Equal(properties, c.properties) {
+		return false
+	}
+	c.properties = properties
+	return true
 }
 
 // store stores a desired export, or removes it if exp is nil, and reports whether anything changed. The caller holds h.mu.
@@ -385,7 +418,7 @@ func (h *Hub) read(r *Registry, before view) view {
 			now.own = maps.Clone(c.exports)
 		}
 		seen := c.lastSeen(ref.clusterID, before.members)
-		now.members = append(now.members, registry.Member{ClusterID: ref.clusterID, UID: c.uid, LastSeen: seen, Joined: c.joined, Heartbeat: seen})
+		now.members = append(now.members, registry.Member{ClusterID: ref.clusterID, UID: c.uid, LastSeen: seen, Joined: c.joined, Heartbeat: seen, Properties: c.properties})
 	}
 	for _, m := range before.members {
 		_, kept := now.others[m.ClusterID]

@@ -35,6 +35,8 @@ func fromExport(exp mcs.Export) *recordpb.Export {
 		TrafficDistribution:   exp.TrafficDistribution,
 		Labels:                fromMap(exp.Labels),
 		Annotations:           fromMap(exp.Annotations),
+		ClusterSelectors:      string(exp.ClusterSelectors),
+		MinimumReady:          exp.MinimumReady,
 	}
 	if c := exp.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		m.SessionAffinityTimeout = *c.ClientIP.TimeoutSeconds
@@ -63,6 +65,8 @@ func toExport(m *recordpb.Export, clusterID string) (mcs.Export, error) {
 		TrafficDistribution:   m.GetTrafficDistribution(),
 		Labels:                toMap(m.GetLabels()),
 		Annotations:           toMap(m.GetAnnotations()),
+		ClusterSelectors:      mcs.ClusterSelectors(m.GetClusterSelectors()),
+		MinimumReady:          m.GetMinimumReady(),
 	}
 	if seconds := m.GetSessionAffinityTimeout(); seconds != 0 {
 		exp.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}

@@ -23,7 +23,7 @@ import (
 // only add fields that may be ignored.
 const (
 	Major = 1
-	Minor = 0
+	Minor = 1
 )
 
 const (

@@ -355,6 +355,14 @@ func fullExport(clusterID string, k mcs.Key) mcs.Export {
 	}
 }
 
+// selectingExport returns an export with the fields that fullExport, a headless one, cannot have.
+func selectingExport(clusterID string, k mcs.Key) mcs.Export {
+	exp := export(clusterID, k, 1)
+	exp.ClusterSelectors = `[{"propertySelector":{"matchProperties":{"region.topology.k8s.io":"@SameAsImporter@"}}}]`
+	exp.MinimumReady = 20
+	return exp
+}
+
 // overwrite changes everything that exp points to.
 func overwrite(exp *mcs.Export) {
 	exp.Ports[0].Port = 1

@@ -98,6 +98,7 @@ var clauses = []clause{
 	{"leaving removes what a previous process left", testLeaveAfterRestart},
 	{"leaving keeps a live clone's exports", testLeaveClone},
 	{"members are listed", testMembers},
+	{"ClusterProperties travel, and a change notifies of the cluster's keys", testProperties},
 	{"a report names every key", testReport},
 	{"a duplicate cluster ID is refused until the first cluster leaves", testDuplicateID},
 	{"exports stay while the registry fails", testFailing},
@@ -262,6 +263,9 @@ func testFields(t *testing.T, h *harness) {
 	want := fullExport("cls1", key("web"))
 	a.publish(want)
 	b.await(key("web"), exportsAre(want))
+	selecting := selectingExport("cls1", key("selecting"))
+	a.publish(selecting)
+	b.await(key("selecting"), exportsAre(selecting))
 	for _, got := range b.lookup(key("web")).Exports {
 		if !got.Changed.Equal(want.Changed) {
 			t.Errorf("Changed arrived as %v, want %v", got.Changed, want.Changed)
@@ -274,6 +278,43 @@ func testFields(t *testing.T, h *harness) {
 			}
 		}
 	}
+}
+
+func testProperties(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	propertiesAre := func(want mcs.Properties) condition {
+		return func(registry.View) string {
+			members, err := b.reg.Members(t.Context())
+			for _, m := range members {
+				if m.ClusterID == "cls1" {
+					return cmp.Diff(want, m.Properties)
+				}
+			}
+			return fmt.Sprintf("no cls1 among the members %v, %v", members, err)
+		}
+	}
+	first := mcs.Properties{mcs.PropertyRegion: "eu-west-1", "note.example.com": "ünïcode, <with> \"quotes\" 🌍"}
+	a.reg.SetProperties(first.OfCluster("cls9", "other"))
+	a.publish(export("cls1", key("web"), 1))
+	b.await(key("web"), oneExport)
+	b.await(key("web"), propertiesAre(first))
+	a.await(key("web"), isState(registry.Exported))
+	second := mcs.Properties{mcs.PropertyRegion: "eu-west-2"}
+	a.reg.SetProperties(second)
+	b.await(key("web"), propertiesAre(second))
+
+	// A new process does not take them back before it knows its own.
+	a.stop(nil)
+	a = h.start(t, identity("cls1"))
+	a.publish(export("cls1", key("web"), 1))
+	a.publish(export("cls1", key("more"), 1))
+	a.reg.PublishedAll()
+	b.await(key("more"), oneExport)
+	if diff := propertiesAre(second)(registry.View{}); diff != "" {
+		t.Errorf("properties after a restart (-want +got):\n%s", diff)
+	}
+	a.reg.SetProperties(mcs.Properties{})
+	b.await(key("web"), propertiesAre(mcs.Properties{}))
 }
 
 func testLarge(t *testing.T, h *harness) {

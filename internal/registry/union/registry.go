@@ -91,6 +91,9 @@ func (r *Registry) Withdraw(ctx context.Context, key mcs.Key) error {
 // PublishedAll implements registry.Registry.
 func (r *Registry) PublishedAll() { r.sources[0].PublishedAll() }
 
+// SetProperties implements registry.Registry.
+func (r *Registry) SetProperties(properties mcs.Properties) { r.sources[0].SetProperties(properties) }
+
 // Lookup implements registry.Registry. It returns ErrNotSynced until all registries have been read, for SyncTimeout at most; then
 // registries that could not be read make the View Incomplete.
 func (r *Registry) Lookup(ctx context.Context, key mcs.Key, imported ...string) (registry.View, error) {

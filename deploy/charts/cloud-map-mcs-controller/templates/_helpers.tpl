@@ -101,6 +101,7 @@ capabilities:
   "import-namespaces" $v.importNamespaces
   "import-policy" (ternary "/etc/cloud-map-mcs/import-policy/policy.yaml" "" (ne (len $v.importPolicy) 0))
   "import-metadata" $v.importMetadata
+  "cluster-preference" $v.clusterPreference
   "export-slices" $v.exportSlices
   "auto-export-selector" $v.autoExportSelector
   "clusterset-ip-hold" $v.clusterSetIpHold

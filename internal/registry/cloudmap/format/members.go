@@ -27,6 +27,7 @@ const (
 	AttrHeartbeat    = "HEARTBEAT"
 	AttrPages        = "PAGES"
 	AttrNotify       = "NOTIFY"
+	AttrProperties   = "PROPERTIES"
 	AttrKey          = "KEY"
 	AttrSuccession   = "SUCCESSION"
 	AttrProcess      = "PROCESS"
@@ -54,6 +55,10 @@ type Member struct {
 	// Contact is the address for peer notifications, ContactProblem the reason if the record has an unusable one.
 	Contact        peernotify.Contact
 	ContactProblem string
+	// Properties are the cluster's ClusterProperties as mcs.Properties encodes them, "" if the cluster publishes none; PropertiesProblem is the
+	// reason if the record has unusable ones.
+	Properties        string
+	PropertiesProblem string
 	// Key is the key that the record is signed with, Succession its signature with the previous key, or "".
 	Key        trust.Key
 	Succession string
@@ -66,6 +71,11 @@ type Member struct {
 // Author returns the author of the record.
 func (m Member) Author() Author {
 	return Author{ClusterSetID: m.ClusterSetID, ClusterID: m.ClusterID, UID: m.UID, Key: m.Key}
+}
+
+// Problems returns what of the record cannot be used, one line each.
+func (m Member) Problems() []string {
+	return slices.DeleteFunc([]string{m.ContactProblem, m.PropertiesProblem}, func(problem string) bool { return problem == "" })
 }
 
 // Time returns the time of the record among the cluster's records.
@@ -148,6 +158,9 @@ func (m Member) Instance(signer *trust.Signer) api.Instance {
 	}
 	if m.Contact.Address.IsValid() {
 		attrs[AttrNotify] = m.Contact.String()
+	}
+	if m.Properties != "" {
+		attrs[AttrProperties] = m.Properties
 	}
 	if m.Process != "" {
 		attrs[AttrProcess] = m.Process
@@ -260,6 +273,7 @@ func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 		return r, fmt.Errorf("%s %q is not a number of milliseconds", AttrHeartbeat, attrs[AttrHeartbeat])
 	}
 	r.Contact, r.ContactProblem = parseNotify(attrs[AttrNotify])
+	r.Properties, r.PropertiesProblem = parseProperties(attrs[AttrProperties])
 	r.Pages, err = parsePages(attrs[AttrPages])
 	return r, err
 }
@@ -318,6 +332,18 @@ func parseNotify(value string) (contact peernotify.Contact, problem string) {
 		return peernotify.Contact{}, fmt.Sprintf("%s cannot be used, so the cluster gets no peer notifications: %v", AttrNotify, err)
 	}
 	return contact, ""
+}
+
+// parseProperties decodes the properties. A cluster is a member without any.
+func parseProperties(value string) (properties, problem string) {
+	if value == "" {
+		return "", ""
+	}
+	decoded, err := mcs.DecodeProperties(value)
+	if err != nil {
+		return "", fmt.Sprintf("%s cannot be used, so the cluster counts as one without ClusterProperties: %v", AttrProperties, err)
+	}
+	return decoded.Encode(), ""
 }
 
 // checkFormat refuses a record of a later major version, which may give the attributes another meaning.

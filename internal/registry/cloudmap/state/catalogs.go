@@ -450,6 +450,9 @@ func (c *catalog) take(now time.Time, r format.Member, isCopy bool, changed engi
 	}
 	for i := range c.pages {
 		c.takePage(now, i, &before, &r, changed)
+		if before.Properties != r.Properties {
+			diff(c.pages[i].exports, nil, changed)
+		}
 	}
 	return written
 }
@@ -819,18 +822,28 @@ func (c *catalogs) list() []registry.Member {
 			continue // it has left, or no record of it counts yet
 		}
 		members = append(members, registry.Member{
-			ClusterID: id,
-			UID:       cluster.record.UID,
-			Version:   cluster.record.Version,
-			Key:       cluster.key(),
-			LastSeen:  cluster.lastSeen,
-			Joined:    cluster.record.Joined,
-			Heartbeat: cluster.record.HeartbeatTime(),
-			Stale:     c.liveness.IsStale(id),
-			Problems:  append(c.contactProblems(cluster), cluster.problems()...),
+			ClusterID:  id,
+			UID:        cluster.record.UID,
+			Version:    cluster.record.Version,
+			Key:        cluster.key(),
+			LastSeen:   cluster.lastSeen,
+			Joined:     cluster.record.Joined,
+			Heartbeat:  cluster.record.HeartbeatTime(),
+			Stale:      c.liveness.IsStale(id),
+			Properties: decodeProperties(cluster.record.Properties),
+			Problems:   append(c.contactProblems(cluster), cluster.problems()...),
 		})
 	}
 	return members
+}
+
+// decodeProperties returns the properties of a record, which were verified when it was read.
+func decodeProperties(text string) mcs.Properties {
+	if text == "" {
+		return nil
+	}
+	properties, _ := mcs.DecodeProperties(text)
+	return properties
 }
 
 // key is the public key of the cluster, "" if no record of it was believed.
@@ -860,9 +873,7 @@ func (c *catalog) problems() []string {
 		lines = append(lines, registry.RefusedProblem("the member record", fmt.Errorf("%w; it was there %s ago, and this cluster writes its own again",
 			c.refusal, since.Round(time.Second))))
 	}
-	if c.record.ContactProblem != "" {
-		lines = append(lines, c.record.ContactProblem)
-	}
+	lines = append(lines, c.record.Problems()...)
 	if c.isMissing && c.hasRecord && c.problem == "" {
 		lines = append(lines, "the record in service "+format.MembersService+" is missing or older than the one last read, but the cluster did not leave")
 	}

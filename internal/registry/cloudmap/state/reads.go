@@ -403,8 +403,13 @@ func (s *Reads) prepareRecord(shown *format.Member) {
 	if !s.cfg.Joined.IsZero() && s.cfg.Joined.Before(joined) {
 		joined = s.cfg.Joined.UTC().Truncate(time.Millisecond)
 	}
+	properties := s.properties
+	if properties == "" && shown != nil && s.claim.isOurs(*shown) {
+		properties = shown.Properties // of the previous process, until SetProperties
+	}
 	s.ours = format.Member{
-		ClusterID: s.cfg.Identity.ClusterID, ClusterSetID: s.cfg.Identity.ClusterSetID, UID: s.cfg.Identity.UID, Key: s.claim.keys[0],
+		Properties: properties,
+		ClusterID:  s.cfg.Identity.ClusterID, ClusterSetID: s.cfg.Identity.ClusterSetID, UID: s.cfg.Identity.UID, Key: s.claim.keys[0],
 		Version: s.cfg.Version, Contact: s.contact, Joined: joined, Heartbeat: heartbeat, Process: s.cfg.Process,
 	}
 }

@@ -43,6 +43,8 @@ type shared struct {
 	copied               time.Time
 	// contact is the address for peer notifications, zero while there is no open socket.
 	contact peernotify.Contact
+	// properties are the encoded ClusterProperties of this cluster, "" while they are not known.
+	properties string
 	// readProblem, writeProblem and pageProblem are the reasons why reading, writing the own record, and writing pages do not work.
 	readProblem, writeProblem, pageProblem *engine.Problem
 	// pagesErr is why no page can be written.

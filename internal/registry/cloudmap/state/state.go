@@ -61,6 +61,27 @@ func (s *State) SetContact(contact peernotify.Contact) {
 	}
 }
 
+// SetProperties sets the ClusterProperties in the own record, and has it announced like a change of pages.
+func (s *State) SetProperties(properties mcs.Properties) {
+	published, _ := properties.Publishable()
+	encoded := published.Encode()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.properties == encoded {
+		return
+	}
+	s.properties = encoded
+	if s.ours.Properties == encoded || s.claim.state == Observing {
+		return // prepareRecord sets it
+	}
+	s.ours.Properties = encoded
+	s.announce = true
+	if s.Writes.unannounced.IsZero() {
+		s.Writes.unannounced = time.Now() // the record gets a new generation, which peer notifications announce
+	}
+	s.WriteSignal.Set()
+}
+
 // AddResolved adds the keys of pending lookups that have another answer now.
 func (s *State) AddResolved(changed engine.Keys) {
 	s.mu.Lock()

@@ -91,11 +91,14 @@ type Export struct {
 	TrafficDistribution    string   `protobuf:"bytes,10,opt,name=traffic_distribution,json=trafficDistribution,proto3" json:"traffic_distribution,omitempty"`
 	IpFamilies             []string `protobuf:"bytes,11,rep,name=ip_families,json=ipFamilies,proto3" json:"ip_families,omitempty"`
 	// labels and annotations are sorted by key.
-	Labels        []*Pair     `protobuf:"bytes,12,rep,name=labels,proto3" json:"labels,omitempty"`
-	Annotations   []*Pair     `protobuf:"bytes,13,rep,name=annotations,proto3" json:"annotations,omitempty"`
-	Backends      []*Backends `protobuf:"bytes,14,rep,name=backends,proto3" json:"backends,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Labels      []*Pair     `protobuf:"bytes,12,rep,name=labels,proto3" json:"labels,omitempty"`
+	Annotations []*Pair     `protobuf:"bytes,13,rep,name=annotations,proto3" json:"annotations,omitempty"`
+	Backends    []*Backends `protobuf:"bytes,14,rep,name=backends,proto3" json:"backends,omitempty"`
+	// cluster_selectors is the canonical JSON of the selectors of KEP-5939, empty without any. minimum_ready is a percentage.
+	ClusterSelectors string `protobuf:"bytes,15,opt,name=cluster_selectors,json=clusterSelectors,proto3" json:"cluster_selectors,omitempty"`
+	MinimumReady     int32  `protobuf:"varint,16,opt,name=minimum_ready,json=minimumReady,proto3" json:"minimum_ready,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Export) Reset() {
@@ -224,6 +227,20 @@ func (x *Export) GetBackends() []*Backends {
 		return x.Backends
 	}
 	return nil
+}
+
+func (x *Export) GetClusterSelectors() string {
+	if x != nil {
+		return x.ClusterSelectors
+	}
+	return ""
+}
+
+func (x *Export) GetMinimumReady() int32 {
+	if x != nil {
+		return x.MinimumReady
+	}
+	return 0
 }
 
 // Pair is an entry of a map.
@@ -523,7 +540,7 @@ const file_record_proto_rawDesc = "" +
 	"\n" +
 	"\frecord.proto\x12\x17cloudmapmcs.registry.v1\" \n" +
 	"\x04Page\x12\x18\n" +
-	"\aexports\x18\x01 \x03(\fR\aexports\"\xdf\x04\n" +
+	"\aexports\x18\x01 \x03(\fR\aexports\"\xb1\x05\n" +
 	"\x06Export\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -540,7 +557,9 @@ const file_record_proto_rawDesc = "" +
 	"ipFamilies\x125\n" +
 	"\x06labels\x18\f \x03(\v2\x1d.cloudmapmcs.registry.v1.PairR\x06labels\x12?\n" +
 	"\vannotations\x18\r \x03(\v2\x1d.cloudmapmcs.registry.v1.PairR\vannotations\x12=\n" +
-	"\bbackends\x18\x0e \x03(\v2!.cloudmapmcs.registry.v1.BackendsR\bbackends\".\n" +
+	"\bbackends\x18\x0e \x03(\v2!.cloudmapmcs.registry.v1.BackendsR\bbackends\x12+\n" +
+	"\x11cluster_selectors\x18\x0f \x01(\tR\x10clusterSelectors\x12#\n" +
+	"\rminimum_ready\x18\x10 \x01(\x05R\fminimumReady\".\n" +
 	"\x04Pair\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x8e\x01\n" +
