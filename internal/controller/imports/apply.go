@@ -12,6 +12,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -234,7 +235,7 @@ func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o i
 	case existing == nil:
 		before := r.previousIPs(f)
 		if len(before) == 0 {
-			if err := r.serviceIPs.admit(ctx); err != nil {
+			if err := r.serviceIPs.admit(ctx, types.NamespacedName{Namespace: want.Namespace, Name: want.Name}); err != nil {
 				return want, err
 			}
 		}

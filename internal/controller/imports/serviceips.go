@@ -3,6 +3,7 @@ package imports
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -14,7 +15,8 @@ import (
 )
 
 const (
-	// countInterval is the interval at which the IPs of derived Services are counted; those that were admitted since are added.
+	// countInterval is the interval at which the IPs of derived Services are counted. Those that were admitted in the last one and are not among them
+	// are added: they may be about to be created.
 	countInterval = 10 * time.Second
 	// importShare is the part of the Service IPs, one in importShare, that derived Services may take.
 	importShare = 2
@@ -33,10 +35,12 @@ type serviceIPs struct {
 	counted time.Time
 	// used is by family: whether it is IPv4.
 	used map[bool]int
+	// admitted are the derived Services that were admitted and not counted yet, and when.
+	admitted map[client.ObjectKey]time.Time
 }
 
-// admit returns an error if a new derived Service would take more than the share of imports. The nil *serviceIPs admits everything.
-func (s *serviceIPs) admit(ctx context.Context) error {
+// admit returns an error if the new derived Service name would take more than the share of imports. The nil *serviceIPs admits everything.
+func (s *serviceIPs) admit(ctx context.Context, name client.ObjectKey) error {
 	if s == nil {
 		return nil
 	}
@@ -49,13 +53,15 @@ func (s *serviceIPs) admit(ctx context.Context) error {
 	if err := s.count(ctx); err != nil {
 		return err
 	}
+	if _, isAgain := s.admitted[name]; isAgain {
+		return nil
+	}
 	for isIPv4, limit := range limits {
-		if s.used[isIPv4] >= limit {
-			return fmt.Errorf("imports have %d Service IPs, and may have half of them, so that other Services can be created: add a ServiceCIDR, or import less", s.used[isIPv4])
+		if used := s.used[isIPv4] + len(s.admitted); used >= limit {
+			return fmt.Errorf("imports have %d Service IPs, and may have half of them, so that other Services can be created: add a ServiceCIDR, or import less", used)
 		}
 	}
-	s.used[true]++ // until they are counted
-	s.used[false]++
+	s.admitted[name] = s.now()
 	return nil
 }
 
@@ -87,7 +93,12 @@ func (s *serviceIPs) count(ctx context.Context) error {
 		return fmt.Errorf("listing the derived Services: %w", err)
 	}
 	s.used, s.counted = map[bool]int{}, s.now()
+	if s.admitted == nil {
+		s.admitted = map[client.ObjectKey]time.Time{}
+	}
+	maps.DeleteFunc(s.admitted, func(_ client.ObjectKey, at time.Time) bool { return s.counted.Sub(at) >= countInterval })
 	for i := range list.Items {
+		delete(s.admitted, client.ObjectKeyFromObject(&list.Items[i]))
 		for _, ip := range list.Items[i].Spec.ClusterIPs {
 			if a, err := netip.ParseAddr(ip); err == nil {
 				s.used[a.Is4()]++
