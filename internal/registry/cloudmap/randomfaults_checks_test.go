@@ -39,6 +39,11 @@ func (tr *trial) noteWrite(r request) {
 	}
 	if json.Unmarshal(r.body, &in) == nil && in.Attributes[format.AttrClusterID] == r.cluster {
 		tr.noteWritten(in.ServiceId, in.InstanceId, in.Attributes)
+		if in.InstanceId == r.cluster {
+			tr.writtenMu.Lock()
+			tr.recorded[r.cluster] = time.Now()
+			tr.writtenMu.Unlock()
+		}
 	}
 }
 
@@ -94,6 +99,9 @@ func (tr *trial) check() {
 	tr.observe()
 	tr.checkTwin()
 	for _, a := range tr.clusters {
+		a.noteClone()
+	}
+	for _, a := range tr.clusters {
 		if a.life == nil {
 			continue
 		}
@@ -140,6 +148,9 @@ func (a *actor) checkViewOf(other *actor) {
 			continue // it may not have read the export yet: nothing that was imported ends
 		}
 		index := other.find(k, exp, other.floor(k, last[k].index))
+		if index < 0 && exp == nil && time.Since(other.aloneAt) < contest {
+			continue // withdrawn by the clone
+		}
 		if index < 0 {
 			a.trial.fail("%s sees %s's export %d as %s, after version %d of %v", a.identity.ClusterID, id, k, describe(exportOf(view.View, id)), last[k].index, len(other.memories[k])-1)
 			continue
@@ -187,6 +198,16 @@ func (a *actor) floor(k, index int) int {
 		return min(index, a.cloned[k])
 	}
 	return index
+}
+
+// noteClone notes whether the cluster has written no record for so long that a clone of it may take it for ended, and withdraw what the cluster exports.
+func (a *actor) noteClone() {
+	tr := a.trial
+	tr.writtenMu.Lock()
+	defer tr.writtenMu.Unlock()
+	if a.clone != nil && time.Since(tr.recorded[a.identity.ClusterID]) >= settings.HeartbeatInterval {
+		a.aloneAt = time.Now()
+	}
 }
 
 func exportOf(view registry.View, clusterID string) *mcs.Export {

@@ -112,6 +112,8 @@ type trial struct {
 	services  map[string]string
 	written   map[writtenKind][]writtenInstance
 	next      int
+	// recorded is when each cluster has last written its record, not counting its clone.
+	recorded map[string]time.Time
 	// observed is when the records were last looked at.
 	observed time.Time
 	// beats are the latest heartbeats by then, shownBeats those of the records as they were, by any writer. beat is when each cluster's
@@ -152,7 +154,9 @@ type actor struct {
 	// memories then.
 	clone    *life
 	clonedAt time.Time
-	cloned   [allKeys]int
+	// aloneAt is when the cluster was last silent beside its clone.
+	aloneAt time.Time
+	cloned  [allKeys]int
 	// life is the controller that runs, nil when none does. comesBack is when the next one starts.
 	life      *life
 	comesBack time.Time
@@ -194,7 +198,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		rnd: rnd, hostile: rand.New(rand.NewPCG(seed, 2)),
 		down: map[string]bool{}, beats: map[string]int64{}, shownBeats: map[string]string{}, beat: map[string]time.Time{}, resumed: map[string]time.Time{},
 		shows: seed%2 == 1, foreign: map[string]map[string]map[string]string{}, left: map[string]bool{}, hidden: map[string]hiding{},
-		forgedCopies: map[*actor]bool{}, services: map[string]string{}, written: map[writtenKind][]writtenInstance{},
+		forgedCopies: map[*actor]bool{}, services: map[string]string{}, written: map[writtenKind][]writtenInstance{}, recorded: map[string]time.Time{},
 	}
 	tr.operations = tr.chosenOperations()
 	if seed/2%2 == 1 {
