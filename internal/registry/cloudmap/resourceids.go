@@ -24,14 +24,21 @@ type ResourceIDs struct {
 	Heartbeat                   int64
 }
 
-// heartbeatSaveInterval is the interval at which the own heartbeat is saved.
-const heartbeatSaveInterval = 5 * time.Minute
+// heartbeatSaveInterval is the interval at which the own heartbeat is saved, aheadSaveInterval while it is ahead of the clock: then a later clock alone does not
+// show that the next process continues after it.
+const (
+	heartbeatSaveInterval = 5 * time.Minute
+	aheadSaveInterval     = 30 * time.Second
+)
 
 // nextHeartbeat returns a heartbeat that the previous process has not used. If the clock is behind what was saved, the previous process may have used
 // more since.
 func (ids ResourceIDs) nextHeartbeat(wall time.Time) int64 {
-	if ids.Heartbeat == 0 || wall.UnixMilli() > ids.Heartbeat {
+	switch now, ahead := wall.UnixMilli(), ids.Heartbeat+2*aheadSaveInterval.Milliseconds(); {
+	case ids.Heartbeat == 0, now > ahead:
 		return ids.Heartbeat
+	case now > ids.Heartbeat:
+		return ahead
 	}
 	return ids.Heartbeat + heartbeatSaveInterval.Milliseconds()
 }
@@ -90,7 +97,11 @@ func (c *control) saveIDs(ctx context.Context, place controlPlace, heartbeat int
 	ids.Heartbeat = max(heartbeat, c.saved.Heartbeat)
 	same := ids
 	same.Heartbeat = c.saved.Heartbeat
-	isRecent := ids.Heartbeat-c.saved.Heartbeat < heartbeatSaveInterval.Milliseconds()
+	interval := heartbeatSaveInterval
+	if ids.Heartbeat > c.wall().Add(time.Second).UnixMilli() {
+		interval = aheadSaveInterval
+	}
+	isRecent := ids.Heartbeat-c.saved.Heartbeat < interval.Milliseconds()
 	if c.store == nil || same == c.saved && isRecent {
 		return
 	}

@@ -243,6 +243,39 @@ func TestRestartWithUnreadablePage(t *testing.T) {
 	})
 }
 
+// TestFarewellWhileClockIsBehind: a process goes on ahead of its clock, as the clock was set back, and another user deletes its record. The farewell of the
+// next process, whose clock is between what was saved and what was used, must be later than what the other clusters have read.
+func TestFarewellWhileClockIsBehind(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		joined := time.Now()
+		clock := func(ahead time.Duration) func(*Config) {
+			return func(cfg *Config) {
+				cfg.Joined, cfg.wall = joined, func() time.Time { return time.Now().Add(ahead) }
+			}
+		}
+		first, importer := w.begin(cls1, nil, clock(10*time.Minute)), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, first.Registry, exp)
+		w.until(time.Minute, "the export is known", sees(t, importer.Registry, exp))
+		first.kill()
+		second := w.begin(cls1, nil, clock(0))
+		publish(t, second.Registry, exp)
+		w.until(time.Minute, "the export is confirmed", isExported(t, second.Registry, exp.Key))
+		time.Sleep(4 * time.Minute)
+		second.kill()
+		v.drop(format.MembersService, "cls1")
+		v.drop(format.CatalogName("cls1"), format.CopyID)
+		third := w.begin(cls1, nil, clock(13*time.Minute))
+		if err := third.end(registry.ErrLeave); err != nil {
+			t.Fatal(err)
+		}
+		w.until(time.Minute, "the export is gone", func() bool { return v.seen(importer, exp.Key) == "none" })
+	})
+}
+
 func withdraw(t *testing.T, reg *Registry, key mcs.Key) {
 	t.Helper()
 	if err := reg.Withdraw(t.Context(), key); err != nil {
