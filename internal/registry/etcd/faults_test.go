@@ -33,14 +33,25 @@ import (
 // From time to time the faults end. Then everything must become as desired, in every cluster alike, and only heartbeats may
 // be written.
 //
-// FAULTS_SEED replays a run as far as real processes and clocks allow, FAULTS_STEPS makes it longer. FAULTS_TRACE names a folder for the
-// trace of a failure.
+// Several runs, each with an etcd of its own, share the steps and the processors: most of the time a run waits. FAULTS_SEED replays them as far as real
+// processes and clocks allow, FAULTS_STEPS makes them longer, and FAULTS_RUNS sets their number. FAULTS_TRACE names a folder for the trace of a failure.
 func TestRandomFaults(t *testing.T) {
 	seed, steps := registrytest.Setting(t, "FAULTS_SEED", uint64(time.Now().UnixNano())), registrytest.Setting(t, "FAULTS_STEPS", 600)
-	t.Logf("seed %d", seed)
-	defer func(standard time.Duration) { patience = standard }(patience)
+	runs := registrytest.Setting(t, "FAULTS_RUNS", 4)
+	standard := patience
 	patience = 2 * time.Minute // for machines that do other work
-	w := newFaultSimulation(t, seed)
+	defer func() { patience = standard }()
+	var group sync.WaitGroup
+	defer group.Wait()
+	for i := range runs { // t.Parallel would run as many as there are processors
+		group.Go(func() {
+			t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) { newFaultSimulation(t, seed+i).run(int(steps / runs)) })
+		})
+	}
+}
+
+// run makes the steps.
+func (w *faultSimulation) run(steps int) {
 	for step := range steps {
 		w.history.Logf("step %d", step)
 		w.step()

@@ -175,9 +175,13 @@ func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member)
 		c.unrivalled, c.rivalled = time.Time{}, shown.Pages != format.Digests{}
 		return c.observeRival(now, *shown, ours)
 	case c.isMine(*shown):
-		if c.state == Acquiring {
+		switch {
+		case c.state == Acquiring:
 			c.state = Held
 			c.rival = format.Member{}
+		case c.state == Observing && now.Sub(c.changed) >= c.rivalSilence:
+			c.acquire(now, format.Member{}) // a late write of this process has replaced the record of a rival that writes none any more
+			return true
 		}
 		return false
 	}

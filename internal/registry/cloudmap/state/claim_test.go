@@ -30,6 +30,29 @@ func claimRecord(uid string, joined time.Duration, heartbeat int64) *format.Memb
 	}
 }
 
+// TestClaim_ReturnsAfterOwnLateWrite: a cluster gives way to a rival, and a late write of its own replaces the rival's record. If the rival writes none any
+// more, as one that another member has forged, the cluster claims the ID again.
+func TestClaim_ReturnsAfterOwnLateWrite(t *testing.T) {
+	c := testClaim()
+	now := claimBegan
+	own, rival := claimRecord("uid-1", time.Hour, 5), claimRecord("uid-2", 0, 9)
+	own.Process = c.process
+	c.state, c.claimed = Held, now
+	if c.observe(now, rival, *own); c.state != Observing {
+		t.Fatalf("state %v after a rival with an older claim, want Observing", c.state)
+	}
+	for range 200 {
+		now = now.Add(time.Second)
+		c.observe(now, own, *own)
+		if took := now.Sub(claimBegan); c.state != Observing && took < rivalSilence {
+			t.Fatalf("claimed again after %v, want %v at least", took, rivalSilence)
+		}
+	}
+	if c.state != Held {
+		t.Errorf("state %v after the rival was silent, want Held", c.state)
+	}
+}
+
 // TestClaim_IsYoungAfterPause: while the members cannot be read, a clone does not show either.
 func TestClaim_IsYoungAfterPause(t *testing.T) {
 	now, c := claimBegan, testClaim()
