@@ -179,7 +179,7 @@ var Attacks = []Attack{
 	},
 	{
 		Name: "Service network", Actor: Member, Findings: []string{"F2"},
-		Does:      "It exports 300 services to a cluster whose Service network has 256 addresses",
+		Does:      "It exports 160 services to a cluster, with 256 addresses for Services, which creates 100 Services of its own",
 		Prevented: "Services of the cluster itself cannot be created",
 		Effect:    "Imports take half of the Service IPs, and new ones of all members wait; `--budget-member-exports` bounds the share of one. Before Kubernetes 1.33 the network is not known, and not protected",
 		Test:      "TestAttack_ServiceNetwork",

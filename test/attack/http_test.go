@@ -102,6 +102,7 @@ func TestAttack_OccupiedMetrics(t *testing.T) {
 		pod.Go(func() {
 			for ctx.Err() == nil {
 				_, _ = scrape(ctx, attackerAddress, address, fmt.Sprint("invented-", sent.Add(1)))
+				time.Sleep(50 * time.Millisecond) // the attacker leaves the processors to the others
 			}
 		})
 	}

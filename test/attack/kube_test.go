@@ -341,7 +341,7 @@ func (k *kubernetes) checkMetadata(imp *mcsv1beta1.ServiceImport, foreign []stri
 func TestAttack_ServiceNetwork(t *testing.T) {
 	k := inKubernetes(t) // the API server has the Service network 10.0.0.0/24
 	m := k.hostile(intruder)
-	for i := range 300 {
+	for i := range 160 {
 		m.publish(mcs.Key{Namespace: k.key.Namespace, Name: fmt.Sprint("svc-", i)}, nil, "10.3.0.1")
 	}
 	derived := func() (n int) {
