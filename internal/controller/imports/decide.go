@@ -283,7 +283,7 @@ func decideExcluded(f importFacts) verdict {
 func (d *importDecision) decideTiers(f importFacts) {
 	switch {
 	case d.merged.ClusterSelectors == "":
-	case f.properties == nil:
+	case f.properties == nil, f.imp != nil && f.lacksProperties(d.unknown):
 		d.tiers = plan.Tiers(f.imp)
 	default:
 		clusters := map[string]mcs.Properties{}
@@ -300,6 +300,14 @@ func (d *importDecision) decideTiers(f importFacts) {
 		}
 		d.tiers = d.merged.ClusterSelectors.Tiers(f.properties[f.cluster].OfCluster(f.cluster, f.clusterSet), clusters)
 	}
+}
+
+// lacksProperties reports whether one of the unknown clusters is imported and not among the members, so that its properties are not known.
+func (f importFacts) lacksProperties(unknown []string) bool {
+	return slices.ContainsFunc(f.importedClusters(), func(id string) bool {
+		_, known := f.properties[id]
+		return !known && slices.Contains(unknown, id)
+	})
 }
 
 // decideEndpoints decides which endpoints are used. While a cluster that the import contains is unknown, it is also unknown which endpoints

@@ -566,6 +566,13 @@ func TestDecideImport_ClusterSelectors(t *testing.T) {
 			`[{},{"clusters":["cls2"]}]`, nil,
 		},
 		{
+			"the cluster that serves is not among the members", importFacts{
+				imp: before, slices: []*discoveryv1.EndpointSlice{sliceOf2}, properties: map[string]mcs.Properties{"cls3": region("us")},
+				view: registry.View{Exports: []mcs.Export{selecting("cls3", "10.3.0.1")}, Unseen: []string{"cls2"}},
+			},
+			before.Annotations[plan.AnnotationSelectorResults], nil,
+		},
+		{
 			"a stale cluster is the first", importFacts{
 				local: &local, properties: known, staleRule: mcs.StaleRule{Policy: mcs.StaleWithdraw},
 				view: registry.View{Exports: []mcs.Export{selecting("cls2", "10.2.0.1"), selecting("cls3", "10.3.0.1")}, Stale: []string{"cls1"}},
