@@ -17,15 +17,15 @@ import (
 // restart verifies them with three requests of which AWS allows 50 per second each.
 //
 // Heartbeat is that of the latest record of this cluster when the IDs were saved, at most heartbeatSaveInterval before the last one, or that of its
-// farewell: the next process continues after it although its clock may be behind and the registry may not show the record. Other clusters
+// farewell, and later than these if it was ahead of the clock: the next process continues after it although its clock may be behind and the registry may not show the record. Other clusters
 // would take earlier heartbeats for replays.
 type ResourceIDs struct {
 	Namespace, Members, Catalog string
 	Heartbeat                   int64
 }
 
-// heartbeatSaveInterval is the interval at which the own heartbeat is saved, aheadSaveInterval while it is ahead of the clock: then a later clock alone does not
-// show that the next process continues after it.
+// heartbeatSaveInterval is the interval at which the own heartbeat is saved, aheadSaveInterval while it is ahead of the clock: then a later one is saved, and a
+// later clock shows that the next process continues after all that were used.
 const (
 	heartbeatSaveInterval = 5 * time.Minute
 	aheadSaveInterval     = 30 * time.Second
@@ -34,11 +34,8 @@ const (
 // nextHeartbeat returns a heartbeat that the previous process has not used. If the clock is behind what was saved, the previous process may have used
 // more since.
 func (ids ResourceIDs) nextHeartbeat(wall time.Time) int64 {
-	switch now, ahead := wall.UnixMilli(), ids.Heartbeat+2*aheadSaveInterval.Milliseconds(); {
-	case ids.Heartbeat == 0, now > ahead:
+	if ids.Heartbeat == 0 || wall.UnixMilli() > ids.Heartbeat {
 		return ids.Heartbeat
-	case now > ids.Heartbeat:
-		return ahead
 	}
 	return ids.Heartbeat + heartbeatSaveInterval.Milliseconds()
 }
@@ -94,13 +91,14 @@ func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err 
 // next start takes longer.
 func (c *control) saveIDs(ctx context.Context, place controlPlace, heartbeat int64) {
 	ids := place.resourceIDs()
+	interval := heartbeatSaveInterval
+	if heartbeat > c.wall().Add(time.Second).UnixMilli() {
+		interval = aheadSaveInterval
+		heartbeat += 2 * aheadSaveInterval.Milliseconds() // no heartbeat before the next save is later
+	}
 	ids.Heartbeat = max(heartbeat, c.saved.Heartbeat)
 	same := ids
 	same.Heartbeat = c.saved.Heartbeat
-	interval := heartbeatSaveInterval
-	if ids.Heartbeat > c.wall().Add(time.Second).UnixMilli() {
-		interval = aheadSaveInterval
-	}
 	isRecent := ids.Heartbeat-c.saved.Heartbeat < interval.Milliseconds()
 	if c.store == nil || same == c.saved && isRecent {
 		return

@@ -426,7 +426,7 @@ func TestSurvival_CloneThatEnds(t *testing.T) {
 		publish(t, exporter.Registry, second)
 		time.Sleep(20 * time.Second) // the cluster writes its own record again
 		w.plan(1)
-		w.until(6*time.Minute, "a change of the cluster is known", sees(t, importer.Registry, second))
+		w.until(7*time.Minute, "a change of the cluster is known", sees(t, importer.Registry, second))
 	})
 }
 
