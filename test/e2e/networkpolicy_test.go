@@ -25,9 +25,17 @@ import (
 // readers is the ClusterRoleBinding that lets the client pods read the metrics.
 const readers = "e2e-metrics-readers"
 
-// TestNetworkPolicies runs the walk-through and the chart while the testbed enforces their NetworkPolicies. Connections that they do not allow
-// fail, and succeed without the policies. Like the tutorial, and before it, it begins and ends with empty clusters.
+// TestNetworkPolicies installs the chart while the testbed enforces its NetworkPolicies, as TestTutorial does with those of deploy/base. Connections that
+// they do not allow fail, and succeed without the policies. Like the tutorial, and before it, it begins and ends with empty clusters.
 func TestNetworkPolicies(t *testing.T) {
+	onlyOn(t, clusterset.CloudMap)
+	cls1, cls2, ns := withPolicies(t)
+	policiesOfChart(t, cls1, cls2, ns)
+}
+
+// withPolicies enforces NetworkPolicies until the test ends, and starts a client pod in both clusters, which are empty.
+func withPolicies(t *testing.T) (cls1, cls2 cluster, ns string) {
+	t.Helper()
 	if touched.Load() {
 		t.Fatal("a scenario has installed the product before: one that is not parallel belongs below the tutorial, or into a file whose name comes later")
 	}
@@ -36,18 +44,16 @@ func TestNetworkPolicies(t *testing.T) {
 		t.Fatal(err)
 	}
 	enforcePolicies(t)
-	ns := namespace(t, both...)
+	ns = namespace(t, both...)
 	for _, c := range both {
 		startClient(t, c, ns)
 	}
-	if t.Run("walk-through", func(t *testing.T) { policiesOfWalkThrough(t, both[0], both[1], ns) }) {
-		t.Run("chart", func(t *testing.T) { policiesOfChart(t, both[0], both[1], ns) })
-	}
+	return both[0], both[1], ns
 }
 
-// policiesOfWalkThrough checks deploy/base, whose policy allows metrics to the pods of the cluster, and notifications and health
-// checks to all.
-func policiesOfWalkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
+// walkThrough runs the walk-through and checks the policy of deploy/base, which allows metrics to the pods of the cluster, and notifications and
+// health checks to all.
+func walkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
 	for _, c := range []cluster{cls1, cls2} {
 		kubectl(t, c, "create", "clusterrolebinding", readers, "--clusterrole=cloud-map-mcs-controller-metrics-reader", "--serviceaccount="+ns+":default")
 		t.Cleanup(func() {
@@ -69,8 +75,10 @@ func policiesOfWalkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
 		if step.Number != 11 { // both clusters export
 			continue
 		}
-		eventually(t, started, func() error { return notified(t.Context(), cls1, ns) })
-		eventually(t, started, func() error { return notified(t.Context(), cls2, ns) })
+		if suite.Registry == clusterset.CloudMap { // etcd watches, without notifications
+			eventually(t, started, func() error { return notified(t.Context(), cls1, ns) })
+			eventually(t, started, func() error { return notified(t.Context(), cls2, ns) })
+		}
 		attempts := map[string]attempt{
 			"a web server, from the controller": {cls1, func(ctx context.Context, c cluster) error {
 				pods, err := podIPs(ctx, c, "demo", "nginx-hello")
@@ -90,7 +98,6 @@ func policiesOfWalkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
 
 // policiesOfChart checks a policy that admits the metrics to one namespace, and everything else to the networks where it is needed.
 func policiesOfChart(t *testing.T, cls1, cls2 cluster, ns string) {
-	onlyOn(t, clusterset.CloudMap)
 	both := []cluster{cls1, cls2}
 	pods := map[string]string{"cls1": "10.10.0.0/16,fd00:10:10::/48", "cls2": "10.12.0.0/16,fd00:10:12::/48"}
 	other := map[string]string{"cls1": "cls2", "cls2": "cls1"}

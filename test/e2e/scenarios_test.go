@@ -22,14 +22,8 @@ import (
 // TestTutorial runs first: it installs on empty clusters and ends with nothing left. Scenarios that cannot run in parallel
 // are below it, or in files with later names. All others call t.Parallel first, and run when these have ended.
 func TestTutorial(t *testing.T) {
-	if touched.Load() {
-		t.Fatal("a scenario has installed the product before: one that is not parallel belongs below the tutorial, or into a file whose name comes later")
-	}
-	for _, step := range tutorial.Steps(suite.Registry) {
-		if err := step.Run(t.Context(), suite, t.Output()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	cls1, cls2, ns := withPolicies(t)
+	walkThrough(t, cls1, cls2, ns)
 }
 
 // TestQuickStart runs every command block of docs/quick-start.md and compares the outputs. It begins and ends with nothing installed.
