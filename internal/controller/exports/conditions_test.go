@@ -218,3 +218,21 @@ func TestRecordConditionsReportsNewProblems(t *testing.T) {
 		})
 	}
 }
+
+// A condition that changes its status or its reason is reported again; another type, status or reason is another condition.
+func TestHasSameReason(t *testing.T) {
+	before := []metav1.Condition{{Type: "Valid", Status: "True", Reason: "Valid"}, {Type: "Ready", Status: "False", Reason: "Failed"}}
+	for name, tc := range map[string]struct {
+		condition metav1.Condition
+		want      bool
+	}{
+		"the same, another message": {metav1.Condition{Type: "Ready", Status: "False", Reason: "Failed", Message: "new"}, true},
+		"another type":              {metav1.Condition{Type: "Conflict", Status: "False", Reason: "Failed"}, false},
+		"another status":            {metav1.Condition{Type: "Ready", Status: "True", Reason: "Failed"}, false},
+		"another reason":            {metav1.Condition{Type: "Ready", Status: "False", Reason: "Pending"}, false},
+	} {
+		if got := hasSameReason(before, tc.condition); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
