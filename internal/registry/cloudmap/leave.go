@@ -176,7 +176,7 @@ func (r *leaver) findNamespace(ctx context.Context, leaving time.Duration) (in a
 	if err != nil {
 		return in, false, err
 	}
-	if in, ok = namespaces[r.control.namespaceName()]; !ok && !r.cfg.Joined.IsZero() && leaving < r.cfg.StaleAfter/2 {
+	if in, ok = namespaces[r.control.namespaceName()]; !ok && r.state.WasMember() && leaving < r.cfg.StaleAfter/2 {
 		return in, false, errNoNamespace
 	}
 	return in, ok, nil
@@ -188,12 +188,16 @@ func (r *leaver) isOwn(shown *format.Member) bool {
 }
 
 // isAnothers reports whether the ID is not this cluster's, by its record, nil for none. A cluster that was a member has its ID whatever another user has done
-// to its record, unless the cluster that had the ID before has returned.
+// to its record, unless the cluster that had the ID before has returned. One that has just joined gives way to another record, under which another
+// cluster may export, but not to a record that is gone.
 func (r *leaver) isAnothers(shown *format.Member) bool {
 	if r.isOwn(shown) {
 		return false
 	}
-	return r.cfg.Joined.IsZero() || shown != nil && r.isEarlierOwner(shown.Key)
+	if shown == nil {
+		return !r.state.WasMember()
+	}
+	return !r.state.IsMember() || r.isEarlierOwner(shown.Key)
 }
 
 // resumeLeave adopts the farewell of a previous process if that has not removed everything.

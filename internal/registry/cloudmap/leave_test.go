@@ -11,6 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 )
 
 // TestLeave_LastClusterWaitsForReaders lets the last cluster of a clusterset leave while another clusterset's cluster only reads its registry: the
@@ -68,6 +69,34 @@ func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLeave_SaysFarewellAfterForgedRecord has another member take the ID of a cluster that has just joined, by a record that is deleted later. The other
+// cluster knows the exports by then, and they end by the farewell only.
+func TestLeave_SaysFarewellAfterForgedRecord(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &vandal{world: w}
+		other := w.begin(cls2, nil)
+		time.Sleep(time.Minute)
+		leaving := w.begin(cls1, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, leaving.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, other.Registry, exp))
+		v.forge(func(r *format.Member) { r.Heartbeat++ })
+		w.until(10*time.Second, "the ID is given up", func() bool { return leaving.state.Claim() == state.Observing })
+		v.drop(format.MembersService, "cls1")
+		time.Sleep(5 * time.Second)
+		if err := leaving.end(registry.ErrLeave); err != nil {
+			t.Fatal(err)
+		}
+		w.until(30*time.Second, "the other cluster has read the farewell", func() bool {
+			view, ok := viewOf(t, other.Registry, exp.Key, "cls1")
+			return ok && len(view.Exports)+len(view.Unknown)+len(view.Unseen) == 0
+		})
+		other.kill()
+	})
 }
 
 // TestLeave_RemovesInstancesThatSeemGone answers the first removal of each instance as if its service was gone.

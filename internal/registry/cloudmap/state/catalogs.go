@@ -226,8 +226,7 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 		}
 		beats := c.member(now, instance, changed)
 		c.clusters[id].isShown = true
-		// A cluster with a key that is not proven yet is no member. One whose record is refused may be silent, which proves another key.
-		if cluster := c.clusters[id]; !cluster.left && (cluster.hasRecord || cluster.unproven == nil && cluster.problem != "") {
+		if cluster := c.clusters[id]; cluster.countsAsMember() {
 			heartbeats[id] = beats || cluster.beats
 		}
 	}
@@ -243,6 +242,12 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 		}
 	}
 	c.synced = true
+}
+
+// countsAsMember reports whether the cluster's heartbeats count. A cluster with a key that is not proven yet is no member. One whose record is refused may
+// be silent, which proves another key.
+func (c *catalog) countsAsMember() bool {
+	return !c.left && (c.hasRecord || c.unproven == nil && c.problem != "")
 }
 
 // missing takes in which clusters have no record in service members, and adds them to heartbeats.

@@ -32,6 +32,8 @@ type claim struct {
 	joined bool
 	// isFirst is set if there was no previous process.
 	isFirst bool
+	// hasHeld is set once the own record has been shown: from then on other clusters may know the exports.
+	hasHeld bool
 
 	state ClaimState
 	// claimed is when the ID was claimed.
@@ -177,7 +179,7 @@ func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member)
 	case c.isMine(*shown):
 		switch {
 		case c.state == Acquiring:
-			c.state = Held
+			c.state, c.hasHeld = Held, true
 			c.rival = format.Member{}
 		case c.state == Observing && now.Sub(c.changed) >= c.rivalSilence:
 			c.acquire(now, format.Member{}) // a late write of this process has replaced the record of a rival that writes none any more

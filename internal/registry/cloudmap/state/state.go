@@ -46,6 +46,20 @@ func (s *State) Claim() ClaimState {
 	return s.claim.state
 }
 
+// IsMember reports whether the ID is this cluster's, even if another user replaces its record.
+func (s *State) IsMember() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claim.joined
+}
+
+// WasMember reports whether other clusters may know exports of this cluster, by this process or a previous one.
+func (s *State) WasMember() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claim.joined || s.claim.hasHeld
+}
+
 // SetContact sets the address for peer notifications in the own record.
 func (s *State) SetContact(contact peernotify.Contact) {
 	s.mu.Lock()

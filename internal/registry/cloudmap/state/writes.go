@@ -277,10 +277,14 @@ func (s *Writes) LeavingRecord() format.Member {
 	return s.ours
 }
 
-// AdoptRecord makes a record of the previous process the own one.
+// AdoptRecord makes a record of the previous process the own one. What this process has written before stays earlier than what it writes next.
 func (s *Writes) AdoptRecord(record format.Member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	record.Heartbeat, record.Generation = max(record.Heartbeat, s.ours.Heartbeat), max(record.Generation, s.ours.Generation)
+	if record.Joined.IsZero() {
+		record.Joined = s.ours.Joined
+	}
 	s.ours = record
 	s.ours.Key, s.ours.Process = s.cfg.Signer.Key(), s.cfg.Process
 }
