@@ -119,3 +119,22 @@ func DecodeProperties(text string) (Properties, error) {
 	}
 	return p, nil
 }
+
+// DecodedProperties holds the result of DecodeProperties for the last text: members are listed for each import, and change rarely. The zero value is
+// ready to use, by one caller at a time.
+type DecodedProperties struct {
+	text       string
+	properties Properties
+}
+
+// Decode returns the properties of a valid text, nil for "". Callers must not change them.
+func (d *DecodedProperties) Decode(text string) Properties {
+	if d.text != text {
+		properties, err := DecodeProperties(text)
+		if err != nil {
+			properties = nil
+		}
+		d.text, d.properties = text, properties
+	}
+	return d.properties
+}

@@ -3,6 +3,7 @@ package mcs
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -279,5 +280,23 @@ func TestProperties_Publishable(t *testing.T) {
 	}
 	if _, err := DecodeProperties(of.Encode()); err == nil {
 		t.Error("a record may have properties that identify a cluster")
+	}
+}
+
+func TestDecodedProperties(t *testing.T) {
+	var d DecodedProperties
+	for _, tc := range []struct {
+		text string
+		want Properties
+	}{
+		{"", nil}, {`{"a":"1"}`, Properties{"a": "1"}}, {`{"a":"1"}`, Properties{"a": "1"}}, {`{"a":"2"}`, Properties{"a": "2"}}, {"{", nil}, {"", nil},
+	} {
+		if got := d.Decode(tc.text); !maps.Equal(got, tc.want) {
+			t.Errorf("Decode(%q) = %v, want %v", tc.text, got, tc.want)
+		}
+	}
+	d.Decode(`{"a":"3"}`)
+	if n := testing.AllocsPerRun(10, func() { d.Decode(`{"a":"3"}`) }); n > 0 {
+		t.Errorf("decoding the same text again allocates %v times", n)
 	}
 }

@@ -81,10 +81,11 @@ type cluster struct {
 	digest setDigest
 
 	// author signs the records of the cluster, the zero value if none was believed. known is true if one was believed, and left if
-	// it was a farewell; record is the latest.
+	// it was a farewell; record is the latest, and properties are its ClusterProperties.
 	author      author
 	known, left bool
 	record      memberRecord
+	properties  mcs.DecodedProperties
 	// forgotten is true after Forget, until the next record.
 	forgotten bool
 	// rival is the record of another cluster under this cluster's own ID, the zero value if there is none; rivalSeen is when it was
@@ -765,19 +766,10 @@ func (s *state) members() []registry.Member {
 		members = append(members, registry.Member{
 			ClusterID: id, UID: c.uid(), Version: c.record.Version, Key: c.key(),
 			LastSeen: c.lastSeen, Joined: c.record.Joined, Heartbeat: c.record.Heartbeat,
-			Stale: s.liveness.IsStale(id), Properties: decodeProperties(c.record.Properties),
+			Stale: s.liveness.IsStale(id), Properties: c.properties.Decode(c.record.Properties),
 		})
 	}
 	return members
-}
-
-// decodeProperties returns the properties of a record, which were verified when it was read.
-func decodeProperties(text string) mcs.Properties {
-	if text == "" {
-		return nil
-	}
-	properties, _ := mcs.DecodeProperties(text)
-	return properties
 }
 
 // uid returns the UID of the cluster, or of the one that holds its ID if it has no member record.

@@ -80,6 +80,8 @@ type catalog struct {
 	// record is the latest record that is believed; without hasRecord there was none since this process started.
 	record    format.Member
 	hasRecord bool
+	// properties are the ClusterProperties of record.
+	properties mcs.DecodedProperties
 	// isCopy is set if record is the first one, and was read from the catalog: it may be old, so what it does not announce is not known to be absent.
 	isCopy bool
 	// mayBeOld is set from the first record, if a previous process may have read a later one, until a later one is read than first has: another user may have
@@ -835,20 +837,11 @@ func (c *catalogs) list() []registry.Member {
 			Joined:     cluster.record.Joined,
 			Heartbeat:  cluster.record.HeartbeatTime(),
 			Stale:      c.liveness.IsStale(id),
-			Properties: decodeProperties(cluster.record.Properties),
+			Properties: cluster.properties.Decode(cluster.record.Properties),
 			Problems:   append(c.contactProblems(cluster), cluster.problems()...),
 		})
 	}
 	return members
-}
-
-// decodeProperties returns the properties of a record, which were verified when it was read.
-func decodeProperties(text string) mcs.Properties {
-	if text == "" {
-		return nil
-	}
-	properties, _ := mcs.DecodeProperties(text)
-	return properties
 }
 
 // key is the public key of the cluster, "" if no record of it was believed.
