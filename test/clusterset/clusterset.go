@@ -116,11 +116,14 @@ func (s *Set) useTestbed(ctx context.Context) error {
 // Env returns the environment of the commands: KUBECONFIG, PATH, AWS_*.
 func (s *Set) Env() []string { return s.env }
 
+// waitDelay is the time to read the output of a command that has ended. Processes that it has left may keep it open.
+const waitDelay = 15 * time.Second
+
 // Output runs a shell command line in the repository and returns its output, standard error included.
 func (s *Set) Output(ctx context.Context, line string) (string, error) {
 	cmd := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", line)
 	cmd.Dir, cmd.Env = s.Root, s.env
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = waitDelay
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -129,7 +132,7 @@ func (s *Set) Output(ctx context.Context, line string) (string, error) {
 func (s *Set) Stdout(ctx context.Context, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdin = s.Root, s.env, strings.NewReader(stdin)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = waitDelay
 	if path, err := lookPath(args[0], s.env); err == nil {
 		cmd.Path, cmd.Err = path, nil
 	}
