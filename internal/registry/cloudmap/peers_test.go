@@ -140,13 +140,15 @@ func (c *conn) Close() error {
 func TestConformanceWithPeerNotifications(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		udp := newNetwork()
-		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
+		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond}), func(identity mcs.Identity) Config {
 			cfg := fast(identity)
 			cfg.PeerNotifications, cfg.PollIntervalWithNotifications = udp.config(), 10*time.Second
 			cfg.PeerNotifications.SendInterval = 50 * time.Millisecond
 			cfg.times.Confirm, cfg.times.Adopt, cfg.times.Settle = 3*time.Second, 3*time.Second, time.Second
 			return cfg
 		})
+		b.Timeout = time.Minute
+		return b
 	})
 }
 

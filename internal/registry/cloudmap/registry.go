@@ -204,7 +204,7 @@ func (c *components) retry(ctx context.Context, step func() error) error {
 func (c Config) state(clientName string) state.Config {
 	return state.Config{
 		Identity: c.Identity, ClientName: clientName, Version: c.Version, ReadOnly: c.ReadOnly,
-		PollInterval: c.PollInterval, HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter, Silence: c.silence(),
+		PollInterval: c.PollInterval, LongestPollInterval: max(c.PollInterval, c.PollIntervalWithNotifications), HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter, Silence: c.silence(),
 		Intervals: c.times.Intervals, InstancesPerNamespace: c.InstancesPerNamespace, WallClock: c.wall,
 		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined, AwaitsAll: c.AwaitsAll, AllowsContact: c.allowsContact,
 		Ledger: c.Ledger, Wanted: c.Wanted,

@@ -66,6 +66,8 @@ type service struct {
 // listState is the state of the list of all services after a start.
 type listState struct {
 	isPending bool
+	// doneAt is when the last list succeeded.
+	doneAt time.Time
 	backoff
 }
 

@@ -107,11 +107,12 @@ func (v *View) Activate() {
 	v.signal()
 }
 
-// ListAgain requests another list of all services: the share of a namespace, or a permission, may have been missing while the last one was made.
-func (v *View) ListAgain() {
+// ListAgain requests another list of all services if the last one was made later than since: the share of a namespace, or a permission, may have been
+// missing then.
+func (v *View) ListAgain(since time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.active && !v.isCleanupDenied && !v.list.isPending {
+	if v.active && !v.isCleanupDenied && !v.list.isPending && v.list.doneAt.After(since) {
 		v.requestList(time.Now(), v.cfg.ListWithin)
 		v.signal()
 	}
@@ -467,7 +468,7 @@ func (v *View) listIfDue(ctx context.Context) {
 		}
 		return
 	}
-	v.list = listState{}
+	v.list = listState{doneAt: time.Now()}
 	for _, key := range keys {
 		if v.services[key] == nil {
 			v.enqueue(key)

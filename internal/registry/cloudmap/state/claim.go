@@ -26,6 +26,8 @@ type claim struct {
 	settle time.Duration
 	// young is the time after a claim in which another process or cluster with this ID would show. Until then nothing is withdrawn.
 	young time.Duration
+	// pause is the time without a read after which another process or cluster with this ID may have written in between and may still have to show.
+	pause time.Duration
 	// isEarlierOwner reports whether a key is that of the cluster that held the ID before this one.
 	isEarlierOwner func(trust.Key) bool
 	// joined is set if this cluster is a member under this ID: it claims the ID at once and gives way to the earlier owner only.
@@ -78,6 +80,7 @@ func newClaim(cfg Config) claim {
 			return ok && pin.Key == key && !pin.Left
 		},
 	}
+	c.pause = max(c.young/2, cfg.LongestPollInterval*3/2)
 	if cfg.Signer != nil {
 		c.keys = cfg.Signer.Keys()
 	}
@@ -109,7 +112,7 @@ func (c *claim) youngSince() time.Time {
 
 // observeRead records a read of the members.
 func (c *claim) observeRead(now time.Time) {
-	if now.Sub(c.lastRead) > c.young/2 {
+	if now.Sub(c.lastRead) > c.pause {
 		c.resumed = now
 	}
 	c.lastRead = now

@@ -18,7 +18,7 @@ var claimBegan = time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
 // testClaim is a claim of cls1 by process "2-own".
 func testClaim() claim {
 	return claim{
-		keys: signerOf(cls1.UID).Keys(), process: "2-own", rivalSilence: rivalSilence, young: youngClaim,
+		keys: signerOf(cls1.UID).Keys(), process: "2-own", rivalSilence: rivalSilence, young: youngClaim, pause: youngClaim / 2,
 		isEarlierOwner: func(trust.Key) bool { return false },
 	}
 }
@@ -271,5 +271,26 @@ func TestClaim(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestClaim_IsFinalWithRareReads: with peer notifications a cluster may poll less often than the claim is young. It becomes final all the same, and
+// withdrawals that wait for that end.
+func TestClaim_IsFinalWithRareReads(t *testing.T) {
+	const interval = 30 * time.Second
+	c := newClaim(Config{HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute, PollInterval: time.Second, LongestPollInterval: interval})
+	now := claimBegan
+	c.observeRead(now)
+	c.acquire(now, format.Member{})
+	for range 2 {
+		now = now.Add(interval)
+		c.observeRead(now)
+	}
+	if c.isYoung() {
+		t.Errorf("the claim is young after %v", now.Sub(claimBegan))
+	}
+	now = now.Add(10 * interval) // the record could not be read
+	if c.observeRead(now); !c.isYoung() {
+		t.Error("the claim is not young after a pause")
 	}
 }

@@ -22,6 +22,8 @@ type Config struct {
 	// ReadOnly is set if nothing is written to the registry.
 	ReadOnly                                    bool
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
+	// LongestPollInterval is the time between two polls while peer notifications from every other cluster arrive.
+	LongestPollInterval time.Duration
 	// Silence is the time without a change after which a previous process of this cluster counts as ended.
 	Silence   time.Duration
 	Intervals Intervals

@@ -28,6 +28,8 @@ type Reads struct {
 	proofAt time.Time
 	// decoding has an element for each catalog that is being decoded.
 	decoding chan struct{}
+	// polledAt is when the last poll succeeded.
+	polledAt time.Time
 	// ownCopy is the copy of the own record that the last audit found, nil if there was none.
 	ownCopy *format.Member
 }
@@ -48,9 +50,13 @@ func (s *Reads) SetError(err error) engine.Keys {
 	if s.readProblem.Set(err) {
 		s.addPending(changed)
 	}
-	if err == nil && s.view != nil && s.claim.state == Held && (api.IsNotFound(before) || api.IsDenied(before)) {
-		s.view.ListAgain()
+	if err != nil {
+		return changed
 	}
+	if s.view != nil && s.claim.state == Held && (api.IsNotFound(before) || api.IsDenied(before)) {
+		s.view.ListAgain(s.polledAt)
+	}
+	s.polledAt = time.Now()
 	return changed
 }
 
