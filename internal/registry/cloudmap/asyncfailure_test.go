@@ -66,7 +66,8 @@ func TestUndone(t *testing.T) {
 		if err := w.server.SetFaults(cloudmaplocal.FaultPlan{}); err != nil {
 			t.Fatal(err)
 		}
-		w.until(time.Minute, "it is written after all", isExported(t, exporter.Registry, hurt.Key))
+		// An operation that has begun may still fail, which shows after 15 s at most, and before and after it is a pause of 30 s at most.
+		w.until(2*time.Minute, "it is written after all", isExported(t, exporter.Registry, hurt.Key))
 		w.until(time.Minute, "it is seen", sees(t, importer.Registry, hurt))
 		exporter.kill()
 		importer.kill()
