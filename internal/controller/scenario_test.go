@@ -185,13 +185,19 @@ func (k *cluster) condition(t *testing.T, key mcs.Key, want, text string) {
 // event waits for a warning about the object of that name.
 func (k *cluster) event(t *testing.T, key mcs.Key, reason string) {
 	t.Helper()
+	k.eventOf(t, key, corev1.EventTypeWarning, reason)
+}
+
+// eventOf waits for an event of a type about the object of that name.
+func (k *cluster) eventOf(t *testing.T, key mcs.Key, eventType, reason string) {
+	t.Helper()
 	eventually(t, "event "+reason+" on "+key.String(), func() error {
 		var list eventsv1.EventList
 		if err := k.admin.List(t.Context(), &list, client.InNamespace(key.Namespace)); err != nil {
 			return err
 		}
 		for _, e := range list.Items {
-			if e.Regarding.Name == key.Name && e.Reason == reason && e.Type == corev1.EventTypeWarning {
+			if e.Regarding.Name == key.Name && e.Reason == reason && e.Type == eventType {
 				return nil
 			}
 		}

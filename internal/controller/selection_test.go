@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -45,23 +44,6 @@ func (k *cluster) awaitSelection(t *testing.T, key mcs.Key, want, text string) *
 		return nil
 	})
 	return &imp
-}
-
-// normalEvent waits for an event about the object of that name.
-func (k *cluster) normalEvent(t *testing.T, key mcs.Key, reason string) {
-	t.Helper()
-	eventually(t, "event "+reason+" on "+key.String(), func() error {
-		var list eventsv1.EventList
-		if err := k.admin.List(t.Context(), &list, client.InNamespace(key.Namespace)); err != nil {
-			return err
-		}
-		for _, e := range list.Items {
-			if e.Regarding.Name == key.Name && e.Reason == reason {
-				return nil
-			}
-		}
-		return fmt.Errorf("not among %d events", len(list.Items))
-	})
 }
 
 // annotate sets an exported annotation of the ServiceExport of key.
@@ -215,7 +197,7 @@ func TestClusterSelection_FollowsReadiness(t *testing.T) {
 	a.setReady(t, sliceA, false)
 	a.imported(t, key, map[string][]string{"cls1": {"10.1.0.1 not ready", "10.1.0.2 not ready"}, "cls2": {"10.2.0.1"}, "cls3": nil})
 	a.awaitSelection(t, key, "True LaterSelector", "every port: selector 2 (cls1, cls2), because selector 1 (cls1) has no ready endpoint")
-	a.normalEvent(t, key, "ClusterSelectionChanged")
+	a.eventOf(t, key, corev1.EventTypeNormal, "ClusterSelectionChanged")
 
 	t.Log("the Region has none either: all clusters serve")
 	b.setReady(t, sliceB, false)

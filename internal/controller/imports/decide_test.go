@@ -535,6 +535,7 @@ func TestDecideImport_ClusterSelectors(t *testing.T) {
 	local := selecting("cls1", "10.1.0.1")
 	known := map[string]mcs.Properties{"cls1": region("eu"), "cls2": region("eu"), "cls3": region("us")}
 	before := importShowing("cls1", "cls2")
+	before.Spec.Ports[0].Port = 80
 	before.Annotations = map[string]string{
 		plan.AnnotationSelectorResults: `[{"clusters":["cls9"]},{"clusters":["cls2"]}]`, plan.AnnotationClusterSelectors: string(selectors),
 	}
