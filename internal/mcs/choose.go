@@ -9,7 +9,7 @@ import (
 
 // Candidates is the input of Choose: the exports that a service was merged from, and everything that decides whose endpoints an importer uses.
 //
-// Whatever makes the endpoints of a cluster less wanted in this cluster becomes an input here: a stale cluster is in Reserve or Excluded,
+// Each reason to avoid the endpoints of a cluster in this cluster is an input here: a stale cluster is in Reserve or Excluded,
 // depending on the policy. A cluster that cannot be reached, or that is drained, belongs there as well.
 type Candidates struct {
 	Exports []Export

@@ -69,7 +69,7 @@ func TestParseClusterSelectors(t *testing.T) {
 	}
 }
 
-// Whatever another cluster writes: the result is bounded, valid, and its own canonical form.
+// The result for any text of another cluster is bounded, valid, and its own canonical form.
 func FuzzParseClusterSelectors(f *testing.F) {
 	f.Add(storyOne)
 	f.Add(`[{"propertySelector":{"matchExpressions":[{"key":"a","operator":"NotIn","values":["@SameAsImporter@",""]}]}}]`)

@@ -23,7 +23,7 @@ const (
 	// maxScrapes is the number of concurrent requests of authorized clients to the metrics endpoint. Two replicas of Prometheus need two.
 	maxScrapes = 16
 	// Each token that is not cached costs the API server a TokenReview. A pod that sends random tokens must not spend the requests
-	// that the controller needs (--kube-api-qps). Those of one address wait for at most maxMetricsConnections others of another one.
+	// that the controller needs (--kube-api-qps). A request waits for at most maxMetricsConnections reviews of each other address.
 	reviewsPerSecond = 5
 	reviewBurst      = 10
 )
