@@ -97,8 +97,7 @@ func testSilence(t *testing.T, h *harness, change func()) {
 	b.stop(nil)
 	b = h.start(t, identity("cls2")).imports("cls1")
 	b.await(key("web"), keeps(web))
-	again := h.start(t, identity("cls1"))
-	again.publish(web)
+	again := h.startPublishing(t, identity("cls1"), web)
 	for _, n := range []*node{b, late} {
 		n.await(key("web"), all(exportsAre(web), unknownAre(), unseenAre()))
 		n.forbid(nil)
@@ -170,8 +169,7 @@ func testFarewell(t *testing.T, h *harness) {
 	b = h.start(t, identity("cls2")).imports("cls1")
 	b.await(key("web"), ended)
 	b.awaitMembers("cls2", "cls3")
-	again := h.start(t, identity("cls1"))
-	again.publish(web)
+	h.startPublishing(t, identity("cls1"), web)
 	b.await(key("web"), exportsAre(web))
 }
 
@@ -185,8 +183,7 @@ func testForget(t *testing.T, h *harness) {
 	b.stop(nil)
 	b = h.start(t, identity("cls2")).imports("cls1")
 	b.await(key("web"), ended)
-	again := h.start(t, identity("cls1"))
-	again.publish(web)
+	h.startPublishing(t, identity("cls1"), web)
 	b.await(key("web"), exportsAre(web))
 	b.awaitMembers("cls1", "cls2")
 }
@@ -205,8 +202,7 @@ func testForged(t *testing.T, h *harness) {
 	b.stop(nil)
 	b = h.start(t, identity("cls2")).imports("cls1")
 	b.await(key("web"), keeps(web))
-	again := h.start(t, identity("cls1"))
-	again.publish(web)
+	h.startPublishing(t, identity("cls1"), web)
 	b.await(key("web"), exportsAre(web))
 	h.until(t, "no refused record is left", func() bool {
 		members, err := b.reg.Members(t.Context())
@@ -245,9 +241,7 @@ func testReplayed(t *testing.T, h *harness) {
 	b = h.start(t, identity("cls2")).imports("cls1")
 	b.await(key("web"), keeps(web))
 	b.await(key("db"), keeps(db))
-	again := h.start(t, identity("cls1"))
-	again.publish(web)
-	again.publish(db)
+	h.startPublishing(t, identity("cls1"), web, db)
 	b.await(key("web"), exportsAre(web))
 	b.await(key("db"), exportsAre(db))
 }

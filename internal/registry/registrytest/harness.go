@@ -27,6 +27,18 @@ func (h *harness) start(t *testing.T, identity mcs.Identity) *node {
 	return h.run(t, h.New(t, identity))
 }
 
+// startPublishing starts a registry that has all exports of its cluster before it runs, as a controller that starts does.
+func (h *harness) startPublishing(t *testing.T, identity mcs.Identity, exports ...mcs.Export) *node {
+	t.Helper()
+	reg := h.New(t, identity)
+	for _, exp := range exports {
+		if err := reg.Publish(t.Context(), exp); err != nil {
+			t.Fatalf("Publish(%v): %v", exp.Key, err)
+		}
+	}
+	return h.run(t, reg)
+}
+
 // run runs reg until the test ends.
 func (h *harness) run(t *testing.T, reg registry.Registry) *node {
 	t.Helper()
