@@ -175,20 +175,24 @@ func (r *Controller) apply(ctx context.Context, session *membership.Session, f i
 // Register adds the controller to mgr. It reconciles a service when an object of its import changes, its namespace is created
 // or gets other labels, this cluster's own export of it changes, and when it is requeued.
 func (r *Controller) Register(mgr manager.Manager) error {
-	m := kube.ServiceMapper{Client: r.client}
+	m, own := kube.ServiceMapper{Client: r.client}, r.mapper()
 	return builder.ControllerManagedBy(mgr).
 		Named("serviceimport").
 		For(&mcsv1beta1.ServiceImport{}).
 		Watches(&mcsv1beta1.ServiceExport{}, &handler.EnqueueRequestForObject{}).
 		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(m.MapService)).
-		Watches(&corev1.Service{}, kube.EnqueueAtLowPriority(r.mapDerivedService)).
+		Watches(&corev1.Service{}, kube.EnqueueAtLowPriority(own.mapDerivedService)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(m.MapSlice)).
-		Watches(&discoveryv1.EndpointSlice{}, kube.EnqueueAtLowPriority(r.mapImportedSlice)).
+		Watches(&discoveryv1.EndpointSlice{}, kube.EnqueueAtLowPriority(own.mapImportedSlice)).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceExportsChanged).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToImports), kube.NamespaceLabelsChanged).
-		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.mapNamespaceToWaiters), kube.NamespaceLabelsChanged).
-		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.mapNamespaceToHeld), kube.NamespaceLabelsChanged).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(own.mapNamespaceToWaiters), kube.NamespaceLabelsChanged).
+		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(own.mapNamespaceToHeld), kube.NamespaceLabelsChanged).
 		WatchesRawSource(r.requeuer.Source()).
 		WithOptions(r.requeuer.Options(r.concurrency)).
 		Complete(r)
+}
+
+func (r *Controller) mapper() mapper {
+	return mapper{client: r.client, waiters: r.waiters, reported: &r.reported}
 }

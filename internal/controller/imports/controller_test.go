@@ -2,6 +2,7 @@ package imports
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,11 +23,11 @@ import (
 func TestImportedObjectsMapToTheirImport(t *testing.T) {
 	key := mcs.Key{Namespace: "n", Name: "web"}
 	blocked := mcs.Key{Namespace: "n", Name: "blocked"}
-	r := &Controller{client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(
+	m := mapper{reported: &sync.Map{}, client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithObjects(
 		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
 		&mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "other"}},
 	).Build()}
-	r.reported.Store(blocked, struct{}{})
+	m.reported.Store(blocked, struct{}{})
 	stripped := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: mcs.DerivedName(key) + "-cls1-ipv4-0"}, AddressType: discoveryv1.AddressTypeIPv4,
 	}
@@ -48,16 +49,16 @@ func TestImportedObjectsMapToTheirImport(t *testing.T) {
 		obj    client.Object
 		want   []reconcile.Request
 	}{
-		{"imported slice", r.mapImportedSlice, slice, []reconcile.Request{kube.RequestFor(key)}},
-		{"slice of a Service of this cluster", r.mapImportedSlice, controllertest.EndpointSlice(key, nil), nil},
-		{"derived Service", r.mapDerivedService, owned, []reconcile.Request{kube.RequestFor(key)}},
-		{"derived Service without an owner yet", r.mapDerivedService, labelled, []reconcile.Request{kube.RequestFor(key)}},
-		{"derived Service without any mark", r.mapDerivedService, named(mcs.DerivedName(key)), []reconcile.Request{kube.RequestFor(key)}},
-		{"Service that prevents an import", r.mapDerivedService, named(mcs.DerivedName(blocked)), []reconcile.Request{kube.RequestFor(blocked)}},
-		{"Service with such a name", r.mapDerivedService, named("imported-0123456789"), nil},
-		{"imported slice without any mark", r.mapImportedSlice, stripped, []reconcile.Request{kube.RequestFor(key)}},
-		{"slice that Kubernetes made for the derived Service", r.mapImportedSlice, ofKubernetes, nil},
-		{"Service of a user", r.mapDerivedService, controllertest.Service(key), nil},
+		{"imported slice", m.mapImportedSlice, slice, []reconcile.Request{kube.RequestFor(key)}},
+		{"slice of a Service of this cluster", m.mapImportedSlice, controllertest.EndpointSlice(key, nil), nil},
+		{"derived Service", m.mapDerivedService, owned, []reconcile.Request{kube.RequestFor(key)}},
+		{"derived Service without an owner yet", m.mapDerivedService, labelled, []reconcile.Request{kube.RequestFor(key)}},
+		{"derived Service without any mark", m.mapDerivedService, named(mcs.DerivedName(key)), []reconcile.Request{kube.RequestFor(key)}},
+		{"Service that prevents an import", m.mapDerivedService, named(mcs.DerivedName(blocked)), []reconcile.Request{kube.RequestFor(blocked)}},
+		{"Service with such a name", m.mapDerivedService, named("imported-0123456789"), nil},
+		{"imported slice without any mark", m.mapImportedSlice, stripped, []reconcile.Request{kube.RequestFor(key)}},
+		{"slice that Kubernetes made for the derived Service", m.mapImportedSlice, ofKubernetes, nil},
+		{"Service of a user", m.mapDerivedService, controllertest.Service(key), nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package imports
 import (
 	"context"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,15 +17,23 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
+// mapper maps changed objects to the imports that they belong to.
+type mapper struct {
+	client  client.Client
+	waiters *namespaceWaiters
+	// reported holds the keys of imports that are reported as prevented by an object of another owner.
+	reported *sync.Map // mcs.Key -> struct{}
+}
+
 // mapNamespaceToWaiters maps a namespace to the services that could not be imported into it so far.
-func (r *Controller) mapNamespaceToWaiters(_ context.Context, ns client.Object) []reconcile.Request {
-	return r.waiters.requests(ns.GetName())
+func (m mapper) mapNamespaceToWaiters(_ context.Context, ns client.Object) []reconcile.Request {
+	return m.waiters.requests(ns.GetName())
 }
 
 // mapNamespaceToHeld maps a namespace to the services whose IPs are held there.
-func (r *Controller) mapNamespaceToHeld(ctx context.Context, ns client.Object) []reconcile.Request {
+func (m mapper) mapNamespaceToHeld(ctx context.Context, ns client.Object) []reconcile.Request {
 	var list corev1.ServiceList
-	if err := r.client.List(ctx, &list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+	if err := m.client.List(ctx, &list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		log.FromContext(ctx).Error(err, "Failed to list the Services of a namespace whose labels changed", "namespace", ns.GetName())
 	}
 	var requests []reconcile.Request
@@ -37,22 +46,22 @@ func (r *Controller) mapNamespaceToHeld(ctx context.Context, ns client.Object) [
 }
 
 // mapDerivedService maps a Service with the name of a derived Service, or with our label, to its import.
-func (r *Controller) mapDerivedService(ctx context.Context, svc client.Object) []reconcile.Request {
+func (m mapper) mapDerivedService(ctx context.Context, svc client.Object) []reconcile.Request {
 	derived, rest, _ := mcs.CutDerivedName(svc.GetName())
 	if rest != "" {
 		derived = ""
 	}
-	return r.mapObject(ctx, svc, derived)
+	return m.mapObject(ctx, svc, derived)
 }
 
 // mapImportedSlice maps an EndpointSlice with the name of an imported one, or with our label, to its import.
-func (r *Controller) mapImportedSlice(ctx context.Context, slice client.Object) []reconcile.Request {
-	return r.mapObject(ctx, slice, plan.DerivedNameOfSlice(slice.(*discoveryv1.EndpointSlice)))
+func (m mapper) mapImportedSlice(ctx context.Context, slice client.Object) []reconcile.Request {
+	return m.mapObject(ctx, slice, plan.DerivedNameOfSlice(slice.(*discoveryv1.EndpointSlice)))
 }
 
 // mapObject maps an object of an import to it: by its label or its owner, and if another client changed these, by the name of the
 // derived Service, with which its own name begins. derived is "" if it does not.
-func (r *Controller) mapObject(ctx context.Context, obj client.Object, derived string) []reconcile.Request {
+func (m mapper) mapObject(ctx context.Context, obj client.Object, derived string) []reconcile.Request {
 	managed := plan.IsManaged(obj)
 	if derived == "" && !managed {
 		return nil
@@ -65,7 +74,7 @@ func (r *Controller) mapObject(ctx context.Context, obj client.Object, derived s
 		return mcs.DerivedName(mcs.Key{Namespace: obj.GetNamespace(), Name: name}) == derived
 	}
 	if (len(names) == 0 || !managed) && derived != "" && !slices.ContainsFunc(names, matches) {
-		names = append(names, r.findImports(ctx, obj.GetNamespace(), matches)...)
+		names = append(names, m.findImports(ctx, obj.GetNamespace(), matches)...)
 	}
 	slices.Sort(names)
 	var requests []reconcile.Request
@@ -77,9 +86,9 @@ func (r *Controller) mapObject(ctx context.Context, obj client.Object, derived s
 
 // findImports returns the names of a namespace's imports that match, those that another object prevents included. It computes the
 // derived name of each and is used only for objects without label and owner.
-func (r *Controller) findImports(ctx context.Context, namespace string, matches func(name string) bool) []string {
+func (m mapper) findImports(ctx context.Context, namespace string, matches func(name string) bool) []string {
 	var imports mcsv1beta1.ServiceImportList
-	if err := r.client.List(ctx, &imports, client.InNamespace(namespace), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+	if err := m.client.List(ctx, &imports, client.InNamespace(namespace), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		log.FromContext(ctx).Error(err, "Failed to find the import of an object", "namespace", namespace)
 	}
 	var names []string
@@ -88,7 +97,7 @@ func (r *Controller) findImports(ctx context.Context, namespace string, matches 
 			names = append(names, imports.Items[i].Name)
 		}
 	}
-	r.reported.Range(func(key, _ any) bool {
+	m.reported.Range(func(key, _ any) bool {
 		if k := key.(mcs.Key); k.Namespace == namespace && matches(k.Name) {
 			names = append(names, k.Name)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
@@ -39,15 +37,13 @@ type PublishAllFunc func(context.Context, mcs.Identity, registry.Registry) error
 //
 // reconcile decides and never waits: sessions run, and end, in the background.
 type Membership struct {
+	*requeues
 	properties  propertySource
 	flags       config.Identity
 	leaveAfter  time.Duration
-	reader      client.Reader
 	scope       *kube.Scope
 	newRegistry RegistryFactory
 	identities  *Identities
-	// requeuers are notified of every key whose export or import may change.
-	requeuers []*kube.Requeuer
 	// publishAll publishes in the registry of each session before it runs.
 	publishAll PublishAllFunc
 	// events may be without a recorder.
@@ -95,17 +91,16 @@ func New(mgr manager.Manager, d discovery.DiscoveryInterface, options config.Opt
 	m := &Membership{
 		flags:       options.Identity,
 		leaveAfter:  options.Membership.LeaveAfter,
-		reader:      mgr.GetCache(),
 		scope:       scope,
 		newRegistry: newRegistry,
 		identities:  &Identities{Client: uncached, Namespace: options.Election.OwnNamespace()},
-		requeuers:   requeuers,
 		events:      kube.EventRecorder{Recorder: mgr.GetEventRecorder(names.Lease)},
 		log:         log,
 		settle:      2 * max(options.Registry.PollInterval, options.Registry.PollIntervalWithNotifications),
 		changed:     make(chan struct{}, 1),
 		departures:  map[mcs.Identity]*departure{},
 	}
+	m.requeues = &requeues{reader: mgr.GetCache(), requeuers: requeuers, state: m.State}
 	m.properties = &propertyReader{config: mgr.GetConfig(), discovery: d, changed: m.signalChange, log: m.log}
 	if err := mgr.Add(m); err != nil {
 		return nil, fmt.Errorf("setting up membership: %w", err)
@@ -582,84 +577,6 @@ func (m *Membership) reportIdentityProblem(before, now *State) {
 	if began && m.identities.Namespace != "" && m.events.Recorder != nil {
 		m.events.Publish(kube.IdentityKept(m.identities.object(), now.IdentityProblem))
 	}
-}
-
-// requeue makes all controllers reconcile key.
-func (m *Membership) requeue(key mcs.Key) {
-	for _, r := range m.requeuers {
-		r.Requeue(key)
-	}
-}
-
-// RequeueAll requeues everything that this cluster exports or imports, and what the registry has.
-func (m *Membership) RequeueAll(ctx context.Context) error {
-	if s := m.State().Session; s != nil {
-		for _, key := range registry.ReportOf(s.Registry).Keys {
-			m.requeue(key)
-		}
-	}
-	return m.requeueAll(ctx)
-}
-
-// RequeueSession is RequeueAll, if there is a session. Without one, as on a standby, it does nothing: a new session requeues everything.
-func (m *Membership) RequeueSession(ctx context.Context) error {
-	if m.State().Session == nil {
-		return nil
-	}
-	return m.RequeueAll(ctx)
-}
-
-// RequeueAddresses requeues, at low priority, the services that another cluster exports with one of addresses. Without a session it does
-// nothing: a new session requeues everything.
-func (m *Membership) RequeueAddresses(ctx context.Context, addresses map[netip.Addr]struct{}) error {
-	s := m.State().Session
-	if s == nil {
-		return nil
-	}
-	for _, key := range registry.ReportOf(s.Registry).Keys {
-		view, err := s.Registry.Lookup(ctx, key)
-		if errors.Is(err, registry.ErrNotSynced) {
-			return nil // the first read notifies of all keys
-		}
-		if err != nil {
-			return fmt.Errorf("looking up the exports of %s: %w", key, err)
-		}
-		if slices.ContainsFunc(view.Exports, func(e mcs.Export) bool { return hasAddress(e, addresses) }) {
-			for _, r := range m.requeuers {
-				r.RequeueAtLowPriority(key)
-			}
-		}
-	}
-	return nil
-}
-
-// hasAddress reports whether an endpoint of e has one of addresses.
-func hasAddress(e mcs.Export, addresses map[netip.Addr]struct{}) bool {
-	return slices.ContainsFunc(e.Backends, func(b mcs.Backends) bool {
-		return slices.ContainsFunc(b.Endpoints, func(ep mcs.Endpoint) bool {
-			_, ok := addresses[ep.Address]
-			return ok
-		})
-	})
-}
-
-// requeueAll requeues everything that this cluster exports or imports. The registry notifies of the keys that it holds.
-func (m *Membership) requeueAll(ctx context.Context) error {
-	var exports mcsv1beta1.ServiceExportList
-	if err := m.reader.List(ctx, &exports, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("listing ServiceExports: %w", err)
-	}
-	var imports mcsv1beta1.ServiceImportList
-	if err := m.reader.List(ctx, &imports, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("listing ServiceImports: %w", err)
-	}
-	for i := range exports.Items {
-		m.requeue(kube.KeyOf(client.ObjectKeyFromObject(&exports.Items[i])))
-	}
-	for i := range imports.Items {
-		m.requeue(kube.KeyOf(client.ObjectKeyFromObject(&imports.Items[i])))
-	}
-	return nil
 }
 
 // logOnce logs a problem with the identities, once as long as it stays the same.

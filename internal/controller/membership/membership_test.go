@@ -126,11 +126,12 @@ func (c *testCluster) start() {
 	recorder := events.NewFakeRecorder(100)
 	c.events = recorder.Events
 	c.m = &Membership{
-		properties: c, leaveAfter: 5 * time.Minute, reader: c.client, scope: scope, newRegistry: c.newRegistry,
+		properties: c, leaveAfter: 5 * time.Minute, scope: scope, newRegistry: c.newRegistry,
 		identities: &Identities{Client: c.client, Namespace: "system"}, events: kube.EventRecorder{Recorder: recorder},
 		log: logr.Discard(), settle: 10 * time.Second, changed: make(chan struct{}, 1), departures: map[mcs.Identity]*departure{},
-		requeuers: []*kube.Requeuer{&c.requeuer}, publishAll: publishWeb,
+		publishAll: publishWeb,
 	}
+	c.m.requeues = &requeues{reader: c.client, requeuers: []*kube.Requeuer{&c.requeuer}, state: c.m.State}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	m := c.m
