@@ -27,7 +27,7 @@ var rows = []struct {
 		{title: "Working replica", stat: true, description: "1 when a replica works and its cluster is a member of a clusterset. Alert: CloudMapMCSNotMember.",
 			queries: [][2]string{{`max(cloud_map_mcs_member` + replicas + `)`, "member"}}},
 		{title: "Clusters by state", description: "All clusters of the clusterset as this one sees them. For other states than ok, run kubectl mcs status.",
-			queries: [][2]string{{`max by (state) (cloud_map_mcs_registry_members` + replicas + `)`, "{{state}}"}, {`max by (member) (cloud_map_mcs_member_stale` + replicas + `) == 1`, "stale: {{member}}"}}},
+			queries: [][2]string{{`max by (state) (cloud_map_mcs_registry_members` + replicas + `)`, "{{state}}"}, {`max by (member) (cloud_map_mcs_member_stale` + replicas + `) == 1`, "stale: {{member}}"}, {`max by (member) (cloud_map_mcs_member_drained_ratio` + replicas + `) > 0`, "drained: {{member}}"}}},
 		{title: "Exports by state", description: "ServiceExports of this cluster. Pending normally lasts less than a second; failed needs an action; conflict counts exports that differ from an older one.",
 			queries: [][2]string{{`max by (state) (cloud_map_mcs_exports` + replicas + `)`, "{{state}}"}, {`max(cloud_map_mcs_exports_in_conflict` + replicas + `)`, "conflict"}}},
 		{title: "Imports and endpoints", description: "ServiceImports here, and endpoints in imported EndpointSlices by source cluster.",

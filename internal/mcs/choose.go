@@ -10,12 +10,14 @@ import (
 // Candidates is the input of Choose: the exports that a service was merged from, and everything that decides whose endpoints an importer uses.
 //
 // Each reason to avoid the endpoints of a cluster in this cluster is an input here: a stale cluster is in Reserve or Excluded,
-// depending on the policy. A cluster that cannot be reached, or that is drained, belongs there as well.
+// depending on the policy. A cluster that cannot be reached belongs there as well. A drained cluster works, and is used before those.
 type Candidates struct {
 	Exports []Export
 	// Reserve are the clusters whose endpoints are used for a port and family only if no other cluster has a ready one. Excluded are the
 	// clusters whose endpoints are not used at all.
 	Reserve, Excluded []string
+	// Drains are the drained clusters.
+	Drains map[string]Drain
 	// Tiers are the results of the cluster selectors, best first. After the last one come all clusters.
 	Tiers []Tier
 	// MinimumReady is the percentage of a tier's endpoints that must be ready or serving; 0 is one endpoint.
@@ -26,8 +28,9 @@ type Candidates struct {
 type Choice struct {
 	// Exports are the exports with the chosen endpoints only.
 	Exports []Export
-	// Remaining are the clusters that have endpoints after the first step, whatever their tier.
+	// Remaining are the clusters that have endpoints before the tiers are chosen. Drained are the decisions about Drains.
 	Remaining []string
+	Drained   []DrainedExport
 	// Served has the tier of each port and family, in the order of the ports and families of the service. It is nil without tiers.
 	Served []ServedUse
 }
@@ -42,17 +45,17 @@ type ServedUse struct {
 	Ready bool
 }
 
-// Choose decides which endpoints of the exports an importer uses. Each use, which is a port in a family, is decided separately and in two
-// steps: the clusters in Reserve leave if another cluster has a ready endpoint, then of the remaining clusters the first tier with a ready or
-// serving endpoint serves alone (KEP-5939). If there is none, all remaining clusters serve. So a use that has a ready endpoint outside of
-// Excluded has one after Choose.
+// Choose decides which endpoints of the exports an importer uses. Each use, which is a port in a family, is decided separately and in three
+// steps: the clusters in Reserve leave if another cluster has a ready endpoint, then the drained ones if one that is not drained has, then of the
+// remaining clusters the first tier with a ready or serving endpoint serves alone (KEP-5939). If there is none, all remaining clusters serve. So a
+// use that has a ready endpoint outside of Excluded and of forced drains has one after Choose.
 //
 // Tiers do not apply to headless services, whose clients use the addresses of all clusters, and not with internalTrafficPolicy Local: then the
 // endpoints of other clusters are never eligible, so no tier could do anything but take away the local ones.
 func (m Merged) Choose(c Candidates) Choice {
 	out := Choice{Exports: slices.Clone(c.Exports)}
 	for i, e := range out.Exports {
-		if slices.Contains(c.Excluded, e.Cluster) {
+		if slices.Contains(c.Excluded, e.Cluster) || c.Drains[e.Cluster] == DrainForced {
 			out.Exports[i].Backends = nil
 		}
 	}
@@ -64,6 +67,9 @@ func (m Merged) Choose(c Candidates) Choice {
 				out.Exports[i].Backends = m.backendsWithout(e, served)
 			}
 		}
+	}
+	if len(c.Drains) > 0 {
+		m.drain(&out, c.Drains)
 	}
 	for _, e := range out.Exports {
 		if e.EndpointCount() > 0 {

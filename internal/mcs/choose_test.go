@@ -124,8 +124,8 @@ func TestMerged_Choose(t *testing.T) {
 	}
 }
 
-// For all exports, tiers and clusters in reserve: the result does not depend on the order of the exports, nothing appears, a port and family
-// that had a ready endpoint has one, each use is served by its tier alone, and without tiers and reserve nothing changes.
+// For all exports, tiers, drains and clusters in reserve: the result does not depend on the order of the exports, nothing appears, a port and family
+// that had a ready endpoint outside of forced drains has one, each use is served by its tier alone, and without a reason nothing changes.
 func TestMerged_ChooseProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 5000 {
@@ -147,7 +147,8 @@ func TestMerged_ChooseProperties(t *testing.T) {
 			}
 		}
 		has := m.servedUses(choice.Exports)
-		for u := range m.servedUses(c.Exports) {
+		unforced := slices.DeleteFunc(slices.Clone(c.Exports), func(e Export) bool { return c.Drains[e.Cluster] == DrainForced })
+		for u := range m.servedUses(unforced) {
 			if !has[u] {
 				t.Fatalf("nothing serves %+v any more: %+v", u, c)
 			}
@@ -163,7 +164,7 @@ func TestMerged_ChooseProperties(t *testing.T) {
 				}
 			}
 		}
-		if len(c.Tiers)+len(c.Reserve) == 0 {
+		if len(c.Tiers)+len(c.Reserve)+len(c.Drains) == 0 {
 			if d := cmp.Diff(c.Exports, choice.Exports, cmpopts.EquateComparable(netip.Addr{})); d != "" {
 				t.Fatalf("something changed without a reason: %s", d)
 			}
@@ -173,7 +174,7 @@ func TestMerged_ChooseProperties(t *testing.T) {
 
 func randomCandidates(random *rand.Rand) Candidates {
 	ports := []string{"http:80", "http:80 extra:81", "web:80", "http:8080", "extra:81 http:80 more:82"}
-	c := Candidates{MinimumReady: int32(random.IntN(3) * 40)}
+	c := Candidates{MinimumReady: int32(random.IntN(3) * 40), Drains: map[string]Drain{}}
 	n := 1 + random.IntN(4)
 	for i := range n {
 		var addresses []string
@@ -184,6 +185,9 @@ func randomCandidates(random *rand.Rand) Candidates {
 		c.Exports = append(c.Exports, servingPorts(fmt.Sprint("cls", i), mcsv1beta1.ClusterSetIP, ports[random.IntN(len(ports))], addresses...))
 		if random.IntN(4) == 0 {
 			c.Reserve = append(c.Reserve, c.Exports[i].Cluster)
+		}
+		if random.IntN(3) == 0 {
+			c.Drains[c.Exports[i].Cluster] = []Drain{"30%", "90%", DrainAll, DrainForced}[random.IntN(4)]
 		}
 	}
 	for range random.IntN(4) {

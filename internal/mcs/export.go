@@ -73,6 +73,9 @@ type Export struct {
 	ClusterSelectors ClusterSelectors `json:"clusterSelectors,omitempty"`
 	MinimumReady     int32            `json:"minimumReady,omitempty"`
 
+	// Drain is the part of the endpoints that other clusters do not use.
+	Drain Drain `json:"drain,omitempty"`
+
 	// Backends are the endpoints, grouped by the ports on which they listen.
 	Backends []Backends `json:"backends,omitempty"`
 }

@@ -66,6 +66,11 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 		}
 		e.ClusterSelectors, e.MinimumReady = selection.Selectors, selection.MinimumReady
 	}
+	drain, err := ParseDrain(exp.Annotations[AnnotationDrain])
+	if err != nil {
+		unreadable = append(unreadable, fmt.Sprintf("annotation %s left out: %v", AnnotationDrain, err))
+	}
+	e.Drain = drain
 	for i := range src.Slices {
 		slice := &src.Slices[i]
 		if !isSourceSlice(slice, svc) {

@@ -39,9 +39,9 @@ func (p Properties) OfCluster(clusterID, clusterSetID string) Properties {
 }
 
 // Publishable returns the properties that a member record has, and the names of those that it has not: their name or value is not valid, or
-// there are too many. Region and zone come first, then the others by name.
+// there are too many. Region, zone and drain come first, then the others by name.
 func (p Properties) Publishable() (out Properties, omitted []string) {
-	first := func(name string) bool { return name == PropertyRegion || name == PropertyZone }
+	first := func(name string) bool { return name == PropertyRegion || name == PropertyZone || name == PropertyDrain }
 	names := slices.SortedFunc(maps.Keys(p), func(a, b string) int { return cmp.Or(compareTrueFirst(first(a), first(b)), strings.Compare(a, b)) })
 	out = Properties{}
 	size := len("{}")

@@ -58,6 +58,7 @@ func Sanitize(e Export) (Export, []string, error) {
 	e.Labels = p.sanitizeLabels(e.Labels)
 	e.Annotations = p.sanitizeAnnotations(e.Annotations)
 	p.sanitizeSelectors(&e)
+	p.sanitizeDrain(&e)
 	e.Backends = p.sanitizeBackends(e.Backends)
 	return e.Canonical(), p.lines(), nil
 }
@@ -223,6 +224,14 @@ func (p *problems) sanitizeSelectors(e *Export) {
 		selectors, e.MinimumReady = "", 0
 	}
 	e.ClusterSelectors = selectors
+}
+
+func (p *problems) sanitizeDrain(e *Export) {
+	drain, err := ParseDrain(string(e.Drain))
+	if err != nil {
+		p.add("the drain left out: %v", err)
+	}
+	e.Drain = drain
 }
 
 func (p *problems) sanitizeLabels(in map[string]string) map[string]string {

@@ -56,12 +56,13 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 		}
 	}
 	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs)
-	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, &d.refused, &d.selection)
+	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, &d.refused, &d.selection, &d.drained)
 	if err := r.updateStatus(ctx, o.imp, status); err != nil {
 		return 0, err
 	}
 	r.reportRefused(o.imp, d.refused)
 	r.reportSelection(o.imp, d.selection)
+	r.reportDrained(o.imp, d.drained)
 	var requeueAfter time.Duration
 	if !containsAll(o.supported, d.merged.IPFamilies) {
 		requeueAfter = familiesMaxAge // the cluster may get the missing family

@@ -53,7 +53,9 @@ type importFacts struct {
 	metadata mcs.KeyFilter
 	// properties are the ClusterProperties of the members by cluster, this one included; nil if they are not needed or not known.
 	properties map[string]mcs.Properties
-	now        time.Time
+	// drains are the drained clusters among the exports.
+	drains map[string]mcs.Drain
+	now    time.Time
 }
 
 // newImportDelay is how long a new import waits for all registries to be read, so that it begins with all exports. One that does not
@@ -183,6 +185,8 @@ type importDecision struct {
 	// tiers are the results of the cluster selectors, and selection is the condition about them.
 	tiers     []mcs.Tier
 	selection metav1.Condition
+	// drained is the condition about drained clusters.
+	drained metav1.Condition
 	// times are the creation times by which the exports take precedence, for plan.SetExportTimes.
 	times string
 	// notImported are the keys of exported labels and annotations that this cluster does not import, nil if what the ServiceImport says stays.
@@ -314,13 +318,13 @@ func (f importFacts) lacksProperties(unknown []string) bool {
 // are the last ones, and the endpoints of stale clusters stay as they are.
 func (d *importDecision) decideEndpoints(f importFacts) {
 	d.stale = f.staleClusters(d.unknown)
-	candidates := mcs.Candidates{Exports: d.exports, Tiers: d.tiers, MinimumReady: d.merged.MinimumReady}
+	candidates := mcs.Candidates{Exports: d.exports, Drains: f.drains, Tiers: d.tiers, MinimumReady: d.merged.MinimumReady}
 	d.untouched = d.unknown
 	if !f.showsAny(d.unknown) {
 		choice := d.merged.Choose(candidates.WithStale(d.stale, f.staleRule.Policy))
 		condition := mcs.ImportStale(choice.StaleExports(d.stale), f.staleRule)
 		d.endpoints, d.staleness = choice.Exports, &condition
-		d.selection = mcs.ImportSelection(d.merged, d.tiers, choice.Served)
+		d.selection, d.drained = mcs.ImportSelection(d.merged, d.tiers, choice.Served), mcs.ImportDrained(choice.Drained)
 		return
 	}
 	d.untouched = slices.Concat(d.unknown, d.stale)
@@ -330,7 +334,7 @@ func (d *importDecision) decideEndpoints(f importFacts) {
 	candidates.Exports = slices.Concat(d.endpoints, plan.ExportsOf(d.merged, f.slices, d.untouched))
 	choice := d.merged.Choose(candidates)
 	d.endpoints = choice.Exports[:len(d.endpoints)]
-	d.selection = mcs.ImportSelection(d.merged, d.tiers, choice.Served)
+	d.selection, d.drained = mcs.ImportSelection(d.merged, d.tiers, choice.Served), mcs.ImportDrained(choice.Drained)
 }
 
 // decideLost decides about the endpoints of clusters that the registry has not shown since the start, for as long as the stale rule

@@ -57,7 +57,7 @@ func (r *Controller) gather(ctx context.Context, session *membership.Session, ke
 	return f, r.gatherLocal(ctx, session, &f)
 }
 
-// gatherLocal reads this cluster's own export, and the ClusterProperties that the exports need.
+// gatherLocal reads this cluster's own export, and the ClusterProperties of the members.
 func (r *Controller) gatherLocal(ctx context.Context, session *membership.Session, f *importFacts) (err error) {
 	if f.local, err = r.localExport(ctx, session.Identity, f.key); err != nil {
 		return err
@@ -65,13 +65,8 @@ func (r *Controller) gatherLocal(ctx context.Context, session *membership.Sessio
 	return r.gatherProperties(ctx, session, f)
 }
 
-// gatherProperties reads the ClusterProperties of the members if an export has cluster selectors.
+// gatherProperties reads the ClusterProperties of the members, by which a cluster is drained and cluster selectors select.
 func (r *Controller) gatherProperties(ctx context.Context, session *membership.Session, f *importFacts) error {
-	hasSelectors := func(e mcs.Export) bool { return e.ClusterSelectors != "" }
-	own, known := r.membership.Properties()
-	if !known || !slices.ContainsFunc(f.view.Exports, hasSelectors) && (f.local == nil || !hasSelectors(*f.local)) {
-		return nil
-	}
 	members, err := session.Registry.Members(ctx)
 	if errors.Is(err, registry.ErrNotSynced) {
 		return nil
@@ -79,11 +74,15 @@ func (r *Controller) gatherProperties(ctx context.Context, session *membership.S
 	if err != nil {
 		return fmt.Errorf("reading the ClusterProperties of the members: %w", err)
 	}
-	f.properties = map[string]mcs.Properties{}
+	properties := map[string]mcs.Properties{}
 	for _, m := range members {
-		f.properties[m.ClusterID] = m.Properties
+		properties[m.ClusterID] = m.Properties
 	}
-	f.properties[f.cluster] = own
+	f.drains = mcs.Drains(f.view.Exports, properties, f.cluster)
+	if own, known := r.membership.Properties(); known {
+		f.properties = properties
+		f.properties[f.cluster] = own
+	}
 	return nil
 }
 

@@ -61,6 +61,15 @@ func (r *Controller) reportSelection(imp *mcsv1beta1.ServiceImport, c metav1.Con
 	r.events.Publish(kube.ClusterSelectionChanged(imp, c.Message))
 }
 
+// reportDrained records an event if other clusters of a service are drained than before, or the decision about their endpoints is another one.
+func (r *Controller) reportDrained(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
+	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
+	if before == nil && c.Status != metav1.ConditionTrue || before != nil && before.Message == c.Message {
+		return
+	}
+	r.events.Publish(kube.ClusterDrained(imp, c.Message))
+}
+
 // reportFailure reports err, with which writing an import failed, as condition Ready and an event if it lasts, and returns it. The
 // condition becomes True again when the import has been written.
 func (r *Controller) reportFailure(ctx context.Context, f importFacts, err error) error {

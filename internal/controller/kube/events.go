@@ -28,6 +28,10 @@ const (
 	reasonStale = "StaleCluster"
 	// reasonSelection: other clusters serve the service than before, because of its cluster selectors.
 	reasonSelection = "ClusterSelectionChanged"
+	// reasonDrained: clusters that export the service are drained, or not any more.
+	reasonDrained = "ClusterDrained"
+	// reasonInvalidDrain: the drain of the cluster is not valid.
+	reasonInvalidDrain = "InvalidDrain"
 	// reasonExportRefused: the import policy, or the addresses of this cluster, exclude a part of the exports.
 	reasonExportRefused = "ExportRefused"
 	// reasonIdentityKept: the cluster keeps its identity, although the ClusterProperties have another one or none.
@@ -106,6 +110,11 @@ func ClusterSelectionChanged(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeNormal, reasonSelection, message}
 }
 
+// ClusterDrained reports which source clusters of an import are drained.
+func ClusterDrained(imp client.Object, message string) Event {
+	return Event{imp, corev1.EventTypeNormal, reasonDrained, message}
+}
+
 // ExportRefused warns about an import of which this cluster refuses a part.
 func ExportRefused(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeWarning, reasonExportRefused, message}
@@ -114,6 +123,11 @@ func ExportRefused(imp client.Object, message string) Event {
 // IdentityKept warns that the cluster keeps its identity for now. obj is the ConfigMap with the identity.
 func IdentityKept(obj client.Object, message string) Event {
 	return Event{obj, corev1.EventTypeWarning, reasonIdentityKept, message}
+}
+
+// InvalidDrain warns that the drain of the cluster is not valid. obj is the ConfigMap with the identity.
+func InvalidDrain(obj client.Object, message string) Event {
+	return Event{obj, corev1.EventTypeWarning, reasonInvalidDrain, message}
 }
 
 // EventRecorder writes events to the API server.

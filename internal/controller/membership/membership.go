@@ -65,6 +65,8 @@ type Membership struct {
 	departures   map[mcs.Identity]*departure
 	hadIdentity  bool
 	missingSince time.Time
+	// drainText is the drain as the user wrote it.
+	drainText string
 	// lastProblem is the last problem with the identities that was logged.
 	lastProblem string
 }
@@ -282,6 +284,7 @@ func (m *Membership) followProperties(ctx context.Context, configured mcs.Proper
 		return
 	}
 	maps.Copy(all, configured)
+	m.followDrain(all)
 	own, omitted := all.Publishable()
 	if before := m.own.Load(); before != nil && maps.Equal(*before, own) {
 		return
@@ -297,6 +300,24 @@ func (m *Membership) followProperties(ctx context.Context, configured mcs.Proper
 	}
 	if err := m.requeueAll(ctx); err != nil {
 		m.log.Error(err, "Failed to requeue all imports after a change of ClusterProperties")
+	}
+}
+
+// followDrain replaces the drain in properties by its canonical form. One that is not valid is reported, and none.
+func (m *Membership) followDrain(properties mcs.Properties) {
+	text := properties[mcs.PropertyDrain]
+	drain, err := mcs.ParseDrain(text)
+	if changed := text != m.drainText; changed && err != nil {
+		m.log.Error(err, "The cluster is not drained: the annotation is not valid", "annotation", mcs.AnnotationDrain)
+		if m.identities.Namespace != "" && m.events.Recorder != nil {
+			m.events.Publish(kube.InvalidDrain(m.identities.object(), fmt.Sprintf("the cluster is not drained: annotation %s: %v", mcs.AnnotationDrain, err)))
+		}
+	} else if changed {
+		m.log.Info("Changed the drain of the cluster", "before", m.drainText, "drain", string(drain))
+	}
+	m.drainText = text
+	if properties[mcs.PropertyDrain] = string(drain); drain == "" {
+		delete(properties, mcs.PropertyDrain)
 	}
 }
 

@@ -65,6 +65,11 @@ func (r *propertyReader) read(ctx context.Context) (properties, error) {
 	for i := range list.Items {
 		all[list.Items[i].Name] = list.Items[i].Spec.Value
 	}
+	for i := range list.Items {
+		if drain := list.Items[i].Annotations[mcs.AnnotationDrain]; list.Items[i].Name == aboutv1beta1.ClusterIDProperty && drain != "" {
+			all[mcs.PropertyDrain] = drain
+		}
+	}
 	return properties{Installed: true, ClusterID: all[aboutv1beta1.ClusterIDProperty], ClusterSetID: all[aboutv1beta1.ClusterSetIDProperty], All: all}, nil
 }
 

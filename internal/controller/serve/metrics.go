@@ -52,7 +52,7 @@ type inventory struct {
 	reader     client.Reader
 	membership Membership
 
-	member, missing, members, stale, up, exports, conflicts, imports, endpoints *prometheus.Desc
+	member, missing, members, stale, drained, up, exports, conflicts, imports, endpoints *prometheus.Desc
 }
 
 func newInventory(reader client.Reader, m Membership) *inventory {
@@ -66,6 +66,7 @@ func newInventory(reader client.Reader, m Membership) *inventory {
 		missing:    desc("identity_missing", "Whether this cluster keeps an identity that its ClusterProperties and flags do not have any more: 1 or 0. It leaves after --leave-after."),
 		members:    desc("registry_members", "Clusters of the clusterset, this one included, by state (ok, problem, stale).", "state"),
 		stale:      desc("member_stale", "Whether another cluster of the clusterset is stale: 1 if it had no heartbeat for --stale-after, else 0.", "member"),
+		drained:    desc("member_drained_ratio", "Part of the endpoints of a cluster, this one included, that other clusters do not use because it is drained: 0 to 1. Drains of single services do not count.", "member"),
 		up:         desc("registry_up", "Whether reading and writing the registry work, by direction (read, write): 1 or 0. A duplicate cluster ID counts as write 0.", "direction"),
 		exports:    desc("exports", "ServiceExports in this cluster, by state: exported (Ready is True), failed (the user has to act) or pending.", "state"),
 		conflicts:  desc("exports_in_conflict", "ServiceExports in this cluster whose condition Conflict is True."),
@@ -76,7 +77,7 @@ func newInventory(reader client.Reader, m Membership) *inventory {
 
 // Describe implements prometheus.Collector.
 func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{i.member, i.missing, i.members, i.stale, i.up, i.exports, i.conflicts, i.imports, i.endpoints} {
+	for _, d := range []*prometheus.Desc{i.member, i.missing, i.members, i.stale, i.drained, i.up, i.exports, i.conflicts, i.imports, i.endpoints} {
 		ch <- d
 	}
 }
@@ -96,7 +97,7 @@ func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 	gauge(i.member, boolValue(session != nil))
 	gauge(i.missing, boolValue(session != nil && state.IdentityProblem != "" && state.Next == (mcs.Identity{})))
 	if session != nil {
-		i.collectMembers(ctx, session, gauge)
+		i.collectMembers(ctx, session, gauge, ch)
 		report := registry.ReportOf(session.Registry)
 		gauge(i.up, boolValue(report.Reading == nil), "read")
 		gauge(i.up, boolValue(report.Writing == nil), "write")
@@ -152,7 +153,7 @@ func exportState(conditions []metav1.Condition) string {
 }
 
 // collectMembers counts the clusters of the clusterset.
-func (i *inventory) collectMembers(ctx context.Context, s *membership.Session, gauge func(*prometheus.Desc, int, ...string)) {
+func (i *inventory) collectMembers(ctx context.Context, s *membership.Session, gauge func(*prometheus.Desc, int, ...string), ch chan<- prometheus.Metric) {
 	members, err := s.Registry.Members(ctx)
 	if err != nil {
 		return // not read yet
@@ -167,6 +168,7 @@ func (i *inventory) collectMembers(ctx context.Context, s *membership.Session, g
 		default:
 			states["ok"]++
 		}
+		ch <- prometheus.MustNewConstMetric(i.drained, prometheus.GaugeValue, float64(m.Properties.Drain().Percent())/100, m.ClusterID)
 		if m.ClusterID != s.Identity.ClusterID {
 			gauge(i.stale, boolValue(m.Stale), m.ClusterID)
 		}

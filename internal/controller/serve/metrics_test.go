@@ -37,7 +37,7 @@ func TestMetrics(t *testing.T) {
 		importedSliceOf("cls2", 2), importedSliceOf("cls3", 0),
 	).Build()
 	s := &membership.Session{Identity: mcs.Identity{ClusterID: "cls1"}, Registry: membersOf{
-		{ClusterID: "cls1"}, {ClusterID: "cls2", Problems: []string{"x"}}, {ClusterID: "cls3", Problems: []string{"x"}, Stale: true},
+		{ClusterID: "cls1"}, {ClusterID: "cls2", Problems: []string{"x"}, Properties: mcs.Properties{mcs.PropertyDrain: "30%"}}, {ClusterID: "cls3", Problems: []string{"x"}, Stale: true},
 	}}
 	registerer := prometheus.NewPedanticRegistry()
 	if err := RegisterMetrics(registerer, reader, fixedMembership{state: &membership.State{Session: s, IdentityProblem: "no ClusterProperty"}}); err != nil {
@@ -66,6 +66,11 @@ cloud_map_mcs_imports 1
 # HELP cloud_map_mcs_member Whether this replica works and its cluster is a member of a clusterset: 1 or 0.
 # TYPE cloud_map_mcs_member gauge
 cloud_map_mcs_member 1
+# HELP cloud_map_mcs_member_drained_ratio Part of the endpoints of a cluster, this one included, that other clusters do not use because it is drained: 0 to 1. Drains of single services do not count.
+# TYPE cloud_map_mcs_member_drained_ratio gauge
+cloud_map_mcs_member_drained_ratio{member="cls1"} 0
+cloud_map_mcs_member_drained_ratio{member="cls2"} 0.3
+cloud_map_mcs_member_drained_ratio{member="cls3"} 0
 # HELP cloud_map_mcs_member_stale Whether another cluster of the clusterset is stale: 1 if it had no heartbeat for --stale-after, else 0.
 # TYPE cloud_map_mcs_member_stale gauge
 cloud_map_mcs_member_stale{member="cls2"} 0
@@ -80,7 +85,7 @@ cloud_map_mcs_registry_members{state="stale"} 1
 cloud_map_mcs_registry_up{direction="read"} 0
 cloud_map_mcs_registry_up{direction="write"} 1
 `
-	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_exports_in_conflict", "cloud_map_mcs_registry_up", "cloud_map_mcs_identity_missing", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_stale", "cloud_map_mcs_registry_members"}
+	gauges := []string{"cloud_map_mcs_exports", "cloud_map_mcs_exports_in_conflict", "cloud_map_mcs_registry_up", "cloud_map_mcs_identity_missing", "cloud_map_mcs_imported_endpoints", "cloud_map_mcs_imports", "cloud_map_mcs_member", "cloud_map_mcs_member_drained_ratio", "cloud_map_mcs_member_stale", "cloud_map_mcs_registry_members"}
 	if err := testutil.GatherAndCompare(registerer, strings.NewReader(want), gauges...); err != nil {
 		t.Error(err)
 	}

@@ -37,6 +37,7 @@ func fromExport(exp mcs.Export) *recordpb.Export {
 		Annotations:           fromMap(exp.Annotations),
 		ClusterSelectors:      string(exp.ClusterSelectors),
 		MinimumReady:          exp.MinimumReady,
+		Drain:                 string(exp.Drain),
 	}
 	if c := exp.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		m.SessionAffinityTimeout = *c.ClientIP.TimeoutSeconds
@@ -67,6 +68,7 @@ func toExport(m *recordpb.Export, clusterID string) (mcs.Export, error) {
 		Annotations:           toMap(m.GetAnnotations()),
 		ClusterSelectors:      mcs.ClusterSelectors(m.GetClusterSelectors()),
 		MinimumReady:          m.GetMinimumReady(),
+		Drain:                 mcs.Drain(m.GetDrain()),
 	}
 	if seconds := m.GetSessionAffinityTimeout(); seconds != 0 {
 		exp.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}

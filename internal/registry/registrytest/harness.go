@@ -372,6 +372,7 @@ func selectingExport(clusterID string, k mcs.Key) mcs.Export {
 	exp := export(clusterID, k, 1)
 	exp.ClusterSelectors = `[{"propertySelector":{"matchProperties":{"region.topology.k8s.io":"@SameAsImporter@"}}}]`
 	exp.MinimumReady = 20
+	exp.Drain = "30%"
 	return exp
 }
 

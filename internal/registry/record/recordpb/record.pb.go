@@ -97,8 +97,10 @@ type Export struct {
 	// cluster_selectors is the canonical JSON of the selectors of KEP-5939, empty without any. minimum_ready is a percentage.
 	ClusterSelectors string `protobuf:"bytes,15,opt,name=cluster_selectors,json=clusterSelectors,proto3" json:"cluster_selectors,omitempty"`
 	MinimumReady     int32  `protobuf:"varint,16,opt,name=minimum_ready,json=minimumReady,proto3" json:"minimum_ready,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// drain is the percentage of the endpoints that other clusters do not use, such as 30%, or force; empty for none.
+	Drain         string `protobuf:"bytes,17,opt,name=drain,proto3" json:"drain,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Export) Reset() {
@@ -241,6 +243,13 @@ func (x *Export) GetMinimumReady() int32 {
 		return x.MinimumReady
 	}
 	return 0
+}
+
+func (x *Export) GetDrain() string {
+	if x != nil {
+		return x.Drain
+	}
+	return ""
 }
 
 // Pair is an entry of a map.
@@ -540,7 +549,7 @@ const file_record_proto_rawDesc = "" +
 	"\n" +
 	"\frecord.proto\x12\x17cloudmapmcs.registry.v1\" \n" +
 	"\x04Page\x12\x18\n" +
-	"\aexports\x18\x01 \x03(\fR\aexports\"\xb1\x05\n" +
+	"\aexports\x18\x01 \x03(\fR\aexports\"\xc7\x05\n" +
 	"\x06Export\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -559,7 +568,8 @@ const file_record_proto_rawDesc = "" +
 	"\vannotations\x18\r \x03(\v2\x1d.cloudmapmcs.registry.v1.PairR\vannotations\x12=\n" +
 	"\bbackends\x18\x0e \x03(\v2!.cloudmapmcs.registry.v1.BackendsR\bbackends\x12+\n" +
 	"\x11cluster_selectors\x18\x0f \x01(\tR\x10clusterSelectors\x12#\n" +
-	"\rminimum_ready\x18\x10 \x01(\x05R\fminimumReady\".\n" +
+	"\rminimum_ready\x18\x10 \x01(\x05R\fminimumReady\x12\x14\n" +
+	"\x05drain\x18\x11 \x01(\tR\x05drain\".\n" +
 	"\x04Pair\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x8e\x01\n" +

@@ -1,0 +1,214 @@
+package mcs
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Drain is the part of a cluster's endpoints that the other clusters do not use: "" for none, a percentage such as "30%", DrainAll or
+// DrainForced. Equal drains have equal text.
+type Drain string
+
+const (
+	// DrainAll is for all endpoints, but the last ones of a port or an IP family stay in use.
+	DrainAll Drain = "100%"
+	// DrainForced is for all endpoints, also the last ones.
+	DrainForced Drain = "force"
+)
+
+const (
+	// AnnotationDrain is the annotation with a Drain: of the ClusterProperty with the cluster's ID for all exports of the cluster, of a
+	// ServiceExport for one.
+	AnnotationDrain = "multicluster.k8s.aws/drain"
+	// PropertyDrain is the ClusterProperty by which the other clusters know that a cluster is drained.
+	PropertyDrain = "drain.multicluster.k8s.aws"
+)
+
+// ParseDrain returns the canonical form of a drain that a user or another cluster wrote.
+func ParseDrain(text string) (Drain, error) {
+	if Drain(text) == DrainForced {
+		return DrainForced, nil
+	}
+	percent, err := ParsePercentage(text)
+	if err != nil {
+		return "", fmt.Errorf("%w, and not %q", err, DrainForced)
+	}
+	return Drain(FormatPercentage(percent)), nil
+}
+
+// Percent returns the percentage of the endpoints that are not used, 0 for a drain that is not valid.
+func (d Drain) Percent() int32 {
+	if d == DrainForced {
+		return 100
+	}
+	percent, err := ParsePercentage(string(d))
+	if err != nil {
+		return 0
+	}
+	return percent
+}
+
+// Max returns the drain that leaves fewer endpoints in use.
+func (d Drain) Max(o Drain) Drain {
+	if d != DrainForced && (o == DrainForced || o.Percent() > d.Percent()) {
+		return o
+	}
+	return d
+}
+
+// Drain returns the drain of a cluster with these properties. One that is not valid is none.
+func (p Properties) Drain() Drain {
+	d, err := ParseDrain(p[PropertyDrain])
+	if err != nil {
+		return ""
+	}
+	return d
+}
+
+// Drains returns the drained clusters of exports for an importer: by the properties of the cluster, or by its export. The importer uses its own
+// endpoints always.
+func Drains(exports []Export, properties map[string]Properties, importer string) map[string]Drain {
+	out := map[string]Drain{}
+	for _, e := range exports {
+		if d := properties[e.Cluster].Drain().Max(e.Drain); e.Cluster != importer && d.Percent() > 0 {
+			out[e.Cluster] = d
+		}
+	}
+	return out
+}
+
+// DrainedExport is the decision about the endpoints of a drained cluster.
+type DrainedExport struct {
+	Cluster string
+	Drain   Drain
+	// Kept reports whether endpoints are used that the drain would take away, because no other cluster has a ready one.
+	Kept bool
+}
+
+// drain takes the drained endpoints from out. A cluster that is drained in full leaves each use for which another cluster, drained in part
+// at most, has a ready endpoint; one that is drained in part has fewer endpoints where a cluster that is not drained has a ready one.
+func (m Merged) drain(out *Choice, drains map[string]Drain) {
+	before := slices.Clone(out.Exports)
+	others := func(limit int32) map[use]bool {
+		return m.servedUses(slices.DeleteFunc(slices.Clone(before), func(e Export) bool { return drains[e.Cluster].Percent() >= limit }))
+	}
+	partly, undrained := others(100), others(1)
+	for i, e := range before {
+		d, drained := drains[e.Cluster]
+		if !drained {
+			continue
+		}
+		served := undrained
+		switch {
+		case d == DrainForced:
+			out.Drained = append(out.Drained, DrainedExport{Cluster: e.Cluster, Drain: d})
+			continue // its endpoints have left already
+		case d.Percent() == 100:
+			served = partly
+			out.Exports[i].Backends = m.backendsWithout(e, served)
+		default:
+			out.Exports[i].Backends = m.reduce(e, served, d.Percent())
+		}
+		out.Drained = append(out.Drained, DrainedExport{Cluster: e.Cluster, Drain: d, Kept: isMissingAny(served, m.servedUses([]Export{e}))})
+	}
+}
+
+// isMissingAny reports whether served lacks one of uses.
+func isMissingAny(served, uses map[use]bool) bool {
+	for u := range uses {
+		if !served[u] {
+			return true
+		}
+	}
+	return false
+}
+
+// reduce returns the backends of e with a part of the ready endpoints only for the uses in served, and all for the others.
+func (m Merged) reduce(e Export, served map[use]bool, percent int32) []Backends {
+	own := m.servedUses([]Export{e})
+	unserved := maps.Clone(own)
+	maps.DeleteFunc(unserved, func(u use, _ bool) bool { return served[u] })
+	if len(unserved) == len(own) {
+		return e.Backends
+	}
+	out := m.backendsWithout(e, served)
+	for _, b := range m.backendsWithout(e, unserved) {
+		b.Endpoints = keepShare(b.Endpoints, 100-percent)
+		out = append(out, b)
+	}
+	return out
+}
+
+// keepShare returns endpoints with a percentage of the ready ones, at least one. All clusters choose the same ones, and a smaller
+// percentage a part of them.
+func keepShare(endpoints []Endpoint, percent int32) []Endpoint {
+	ranks := map[netip.Addr]uint64{}
+	for _, ep := range endpoints {
+		if ep.Ready {
+			ranks[ep.Address] = rankOf(ep.Address)
+		}
+	}
+	addresses := slices.SortedFunc(maps.Keys(ranks), func(a, b netip.Addr) int {
+		if ranks[a] != ranks[b] {
+			if ranks[a] < ranks[b] {
+				return -1
+			}
+			return 1
+		}
+		return a.Compare(b)
+	})
+	kept := (len(addresses)*int(percent) + 99) / 100
+	return slices.DeleteFunc(slices.Clone(endpoints), func(ep Endpoint) bool {
+		return ep.Ready && slices.Contains(addresses[kept:], ep.Address)
+	})
+}
+
+// rankOf returns a number for an address that does not depend on its place in the network.
+func rankOf(address netip.Addr) uint64 {
+	hash := fnv.New64a()
+	_, _ = hash.Write(address.AsSlice()) // never fails
+	return hash.Sum64()
+}
+
+// ConditionDrained is the type of the ServiceImport condition that reports whether exporting clusters are drained. It is not part of mcs-api.
+const ConditionDrained = "multicluster.k8s.aws/Drained"
+
+// Reasons of ConditionDrained.
+const (
+	DrainReasonNone          = "NoneDrained"
+	DrainReasonDrained       = "Drained"
+	DrainReasonLastEndpoints = "LastEndpointsKept"
+)
+
+// ImportDrained returns the ServiceImport condition ConditionDrained. Its message is constant while the same clusters are drained with the same
+// decisions.
+func ImportDrained(drained []DrainedExport) metav1.Condition {
+	c := metav1.Condition{
+		Type: ConditionDrained, Status: conditionStatus(len(drained) > 0), Reason: DrainReasonNone, Message: "no exporting cluster is drained",
+	}
+	if len(drained) == 0 {
+		return c
+	}
+	c.Reason = DrainReasonDrained
+	var clusters []string
+	for _, d := range drained {
+		decision := "endpoints not used"
+		switch {
+		case d.Kept:
+			c.Reason, decision = DrainReasonLastEndpoints, "its last endpoints stay in use"
+		case d.Drain.Percent() < 100:
+			decision = string(d.Drain) + " of its endpoints not used"
+		}
+		clusters = append(clusters, fmt.Sprintf("%s (%s)", d.Cluster, decision))
+	}
+	c.Message = "drained: cluster " + enumerate(clusters)
+	if c.Reason == DrainReasonLastEndpoints {
+		c.Message += ": no other cluster has ready endpoints for the service, one of its ports or one of its IP families"
+	}
+	return c
+}
