@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/doctor"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/drain"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/export"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/install"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
@@ -51,7 +52,7 @@ func Main(ctx context.Context, args []string, version string, streams genericioo
 
 // commands returns the commands below the root.
 func commands(s *session.Session) []*cobra.Command {
-	return slices.Concat(install.Commands(s), show.Commands(s), export.Commands(s), doctor.Commands(s),
+	return slices.Concat(install.Commands(s), show.Commands(s), export.Commands(s), drain.Commands(s), doctor.Commands(s),
 		[]*cobra.Command{dns.Command(s), versionCommand(s)})
 }
 

@@ -259,8 +259,11 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 	if f.Import != nil && f.Import.Spec.Type != mcsv1beta1.Headless {
 		steps = append(steps, f.derivedServiceStep())
 	}
-	if selection := f.selection(); selection != nil {
-		steps = append(steps, selectionStep(selection))
+	if drained := f.trueCondition(mcs.ConditionDrained); drained != nil {
+		steps = append(steps, check.Check{Name: "drain", Result: check.OK, Detail: drained.Message})
+	}
+	if selection := f.trueCondition(mcs.ConditionClusterSelection); selection != nil {
+		steps = append(steps, check.Check{Name: "cluster selection", Result: check.OK, Detail: selection.Message})
 	}
 	steps = append(steps, f.importedSlicesStep(exporters, all), f.coreDNSStep())
 	if f.probe != nil || f.probeProblem != "" {
@@ -269,17 +272,23 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 	return steps
 }
 
-// selection returns the condition about the cluster selectors of the import, nil if they do not decide anything.
-func (f *ServiceFacts) selection() *metav1.Condition {
-	if f.Import == nil || !meta.IsStatusConditionTrue(f.Import.Status.Conditions, mcs.ConditionClusterSelection) {
+// trueCondition returns a condition of the import if it is True: one that shows which clusters are in use, and why.
+func (f *ServiceFacts) trueCondition(kind string) *metav1.Condition {
+	if f.Import == nil || !meta.IsStatusConditionTrue(f.Import.Status.Conditions, kind) {
 		return nil
 	}
-	return meta.FindStatusCondition(f.Import.Status.Conditions, mcs.ConditionClusterSelection)
+	return meta.FindStatusCondition(f.Import.Status.Conditions, kind)
 }
 
-// selectionStep shows which clusters the cluster selectors have in use, and why.
-func selectionStep(selection *metav1.Condition) check.Check {
-	return check.Check{Name: "cluster selection", Result: check.OK, Detail: selection.Message}
+// notInUse returns the name of the step that shows why endpoints are not in use, "" if there is none.
+func (f *ServiceFacts) notInUse() string {
+	switch {
+	case f.trueCondition(mcs.ConditionDrained) != nil:
+		return "drain"
+	case f.trueCondition(mcs.ConditionClusterSelection) != nil:
+		return "cluster selection"
+	}
+	return ""
 }
 
 // registryStep compares the exports that the controller has read with the exporters.
@@ -409,8 +418,8 @@ func (f *ServiceFacts) importedSlicesStep(exporters []string, all []ServiceFacts
 		}
 		switch exported, _ := CountReady(all[i].slices); {
 		case exported == ready:
-		case ready < exported && f.selection() != nil:
-			parts[len(parts)-1] += fmt.Sprintf(" (%d in %s: the others are not in use, see cluster selection)", exported, id)
+		case ready < exported && f.notInUse() != "":
+			parts[len(parts)-1] += fmt.Sprintf(" (%d in %s: the others are not in use, see %s)", exported, id, f.notInUse())
 		default:
 			c.Result, c.Remedy = check.Warning, "changes take one or two seconds: run this command again"
 			parts[len(parts)-1] += fmt.Sprintf(" (%d in %s)", exported, id)

@@ -167,6 +167,26 @@ func TestDiagnose_ShowsClusterSelection(t *testing.T) {
 	}
 }
 
+// The endpoints of a drained cluster are not missing either.
+func TestDiagnose_ShowsDrain(t *testing.T) {
+	_, importer, all := gatherHealthy(t)
+	drained := mcs.ImportDrained([]mcs.DrainedExport{{Cluster: "cls1", Drain: "50%"}})
+	importer.Import.Status.Conditions = append(importer.Import.Status.Conditions, drained)
+	importer.ImportedSlices[0].Endpoints = importer.ImportedSlices[0].Endpoints[:1]
+	steps := map[string]check.Check{}
+	for _, phase := range Diagnose(clitest.DemoWeb, all).Phases {
+		for _, step := range phase.Steps {
+			steps[phase.Context+" "+step.Name] = step
+		}
+	}
+	if got := steps["cls2 drain"]; got.Result != check.OK || got.Detail != "drained: cluster cls1 (50% of its endpoints not used)" {
+		t.Errorf("step %+v", got)
+	}
+	if got := steps["cls2 imported slices"]; got.Result != check.OK || !strings.Contains(got.Detail, "(2 in cls1: the others are not in use, see drain)") {
+		t.Errorf("step %+v", got)
+	}
+}
+
 // Without the context of the exporter, the exports that the importer has read count.
 func TestDiagnoseOnlyImporter(t *testing.T) {
 	_, importer, _ := gatherHealthy(t)

@@ -132,6 +132,10 @@ func memberState(m status.Member) string {
 		return "stale"
 	case len(m.Problems) > 0:
 		return "problem"
+	case m.Drain.Percent() == 100:
+		return "drained"
+	case m.Drain != "":
+		return "drained " + string(m.Drain)
 	}
 	return "ok"
 }
