@@ -28,8 +28,9 @@ type outbox struct {
 	// orphanedPages says that the ID was claimed when there was no record, but pages of the previous process: what there is of them was not
 	// announced by any cluster, and may be what a cluster that left could not remove, or what is left of what the others know.
 	orphanedPages bool
-	// isSuccessor is set from the claim of the ID until the adoption is over if another process has written pages under this ID: Cloud Map may have them as they
-	// were earlier, or without some exports. A page is not announced before it is what this process was asked for, and readers keep it as they know it.
+	// isSuccessor is set from the claim of the ID until the adoption is over, if another process has written pages under this ID or other clusters know exports of
+	// this process: Cloud Map may have the pages as they were earlier, or without some exports. A page is not announced before it is what this process was asked
+	// for, and readers keep it as they know it.
 	isSuccessor bool
 	// awaitsAll is set if the user of the registry says when it has published all exports, and hasAll since it did: what is found besides is withdrawn.
 	awaitsAll, hasAll bool

@@ -348,7 +348,7 @@ func (s *Reads) prepareClaim(now time.Time, shown *format.Member) {
 	isLive := shown != nil && !shown.Farewell
 	isFound := isLive && s.claim.isOurs(*shown)
 	s.outbox.orphanedPages = !isLive && s.leftovers
-	s.outbox.isSuccessor = s.claim.joined || isFound || isLive && s.outbox.awaitsAll
+	s.outbox.isSuccessor = s.claim.joined || s.claim.hasHeld || isFound || isLive && s.outbox.awaitsAll
 	s.outbox.after(s.shown())
 	s.pinEarlierOwner(now)
 }

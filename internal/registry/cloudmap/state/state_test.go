@@ -129,6 +129,30 @@ func TestRecordToWrite_ClaimsAgain(t *testing.T) {
 	}
 }
 
+// TestRecordToWrite_ClaimsAgainAfterWipe has a cluster that gave way to another record claim its ID again after the namespace was wiped. Other clusters import
+// its exports: it announces no page as empty before the page is written.
+func TestRecordToWrite_ClaimsAgainAfterWipe(t *testing.T) {
+	cfg := testConfig()
+	cfg.AwaitsAll, cfg.Intervals = true, Intervals{AdoptionGracePeriod: time.Minute}
+	s := New(cfg)
+	exp := webExport("cls1", 0, 1)
+	s.Writes.setDesired(exp.Key, &exp)
+	s.Writes.SetPublishedAll()
+	s.claim.hasHeld = true
+	s.Reads.ObserveClaim(nil, engine.Keys{})
+	s.Reads.ObserveClaim(&s.ours, engine.Keys{})
+	if s.claim.state != Held {
+		t.Fatalf("the claim is in state %v, want Held", s.claim.state)
+	}
+	record, _, due := s.Writes.RecordToWrite(time.Now())
+	if !due {
+		t.Fatal("no record is due")
+	}
+	if got := record.Pages[format.PageOf(exp.Key)]; got != format.UnwrittenDigest {
+		t.Errorf("the page is announced as %q before it is written, want %q", got, format.UnwrittenDigest)
+	}
+}
+
 // TestLookup_WaitsForProofOfKeys checks that lookups have no answer until the catalog of a cluster whose key is new was read: with several registries,
 // what that cluster has left in another one would be imported meanwhile. A catalog that cannot be read delays them once.
 func TestLookup_WaitsForProofOfKeys(t *testing.T) {
