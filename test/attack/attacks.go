@@ -17,6 +17,13 @@ var Attacks = []Attack{
 		Test:      "TestAttack_ForgedFarewell",
 	},
 	{
+		Name: "Forged drain", Actor: Member, Findings: []string{"F3"},
+		Does:      "It writes a record of another cluster with a forced drain, signed with its own key, and drains in its own export of the same service",
+		Prevented: "The others stop using the endpoints of that cluster",
+		Effect:    "Its own endpoints are not used",
+		Test:      "TestAttack_ForgedDrain",
+	},
+	{
 		Name: "Forged page", Actor: Member, Findings: []string{"F1"},
 		Does:      "It tags another cluster's catalog as its own, writes a page with its own addresses there, and announces it",
 		Prevented: "A cluster that knows the victim imports the addresses",

@@ -53,6 +53,37 @@ func TestAttack_ForgedFarewell(t *testing.T) {
 	})
 }
 
+func TestAttack_ForgedDrain(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, reader, web := c.start()
+		c.infiltrate()
+		own := webExport(intruder, 2)
+		own.Drain = mcs.DrainForced
+		c.attack(own)
+		until(t, time.Minute, "the export of the intruder is imported", func() bool { return reader.exportOf(intruder, web.Key) != nil })
+		drains := func() map[string]mcs.Drain {
+			members, err := reader.Members(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			properties := map[string]mcs.Properties{}
+			for _, m := range members {
+				properties[m.ClusterID] = m.Properties
+			}
+			return mcs.Drains(reader.view(web.Key).Exports, properties, importer)
+		}
+		r := c.recordOf(victim)
+		r.Properties, r.Generation, r.Heartbeat = mcs.Properties{mcs.PropertyDrain: string(mcs.DrainForced)}.Encode(), r.Generation+1e6, r.Heartbeat+1e6
+		c.write(c.attacker(), c.members(), r.Instance(c.signer(intruder)))
+		until(t, time.Minute, "the forged record is refused", func() bool { return reader.isRefused(victim)() || exporter.isRefused(victim)() })
+		always(t, 5*time.Minute, "the victim is not drained", func() bool { return drains()[victim] == "" && drains()[intruder] == mcs.DrainForced })
+
+		// Control: the same property with the victim's own signature.
+		exporter.SetProperties(mcs.Properties{mcs.PropertyDrain: string(mcs.DrainForced)})
+		until(t, time.Minute, "the victim drains itself", func() bool { return drains()[victim] == mcs.DrainForced })
+	})
+}
+
 // forgedExport is an export of the victim's service with an address of the intruder.
 func forgedExport() mcs.Export {
 	exp := webExport(victim, 1)
