@@ -1,6 +1,8 @@
 package cloudmap
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 func TestConformance(t *testing.T) {
@@ -53,12 +56,17 @@ func TestConformanceThrottled(t *testing.T) {
 const staleAfter = 3 * time.Second
 
 func backend(c *cloud, config func(mcs.Identity) Config) registrytest.Backend {
+	create := func(t *testing.T, identity mcs.Identity, signer *trust.Signer) registry.Registry {
+		cfg := config(identity)
+		cfg.StaleAfter, cfg.Signer = staleAfter, signer
+		return savingRegistry{c.registry(t, cfg)}
+	}
 	return registrytest.Backend{
-		Unsigned: true,
 		New: func(t *testing.T, identity mcs.Identity) registry.Registry {
-			cfg := config(identity)
-			cfg.StaleAfter = staleAfter
-			return c.registry(t, cfg)
+			return create(t, identity, signerOf(identity.UID))
+		},
+		NewWithRotatedKey: func(t *testing.T, identity mcs.Identity) registry.Registry {
+			return create(t, identity, rotatedSignerOf(identity.UID))
 		},
 		StaleAfter: staleAfter,
 		DropHeartbeats: func(*testing.T) func() {
@@ -77,4 +85,14 @@ func backend(c *cloud, config func(mcs.Identity) Config) registrytest.Backend {
 		Empty:        c.empty,
 		Writes:       func() int { return int(c.pageWrites.Load()) },
 	}
+}
+
+// savingRegistry is a Registry that saves the keys of the other clusters while it runs, as a controller does.
+type savingRegistry struct{ *Registry }
+
+func (r savingRegistry) Run(ctx context.Context, notify func(mcs.Key)) error {
+	var saving sync.WaitGroup
+	saving.Go(func() { r.cfg.Keyring.Run(ctx) })
+	defer saving.Wait()
+	return r.Registry.Run(ctx, notify)
 }

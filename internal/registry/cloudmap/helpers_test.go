@@ -155,10 +155,20 @@ func (s *stores) of(key string) *memoryIDs {
 }
 
 // signerOf returns the signer of the cluster with a UID.
-func signerOf(uid string) *trust.Signer {
-	seed := make([]byte, 32)
+func signerOf(uid string) *trust.Signer { return newSigner(seedOf(uid), nil) }
+
+// rotatedSignerOf returns the signer of the cluster with a UID after its key was rotated.
+func rotatedSignerOf(uid string) *trust.Signer { return newSigner(seedOf("rotated "+uid), seedOf(uid)) }
+
+// seedOf returns the first key of the cluster with a UID.
+func seedOf(uid string) []byte {
+	seed := make([]byte, ed25519.SeedSize)
 	copy(seed, uid)
-	signer, err := trust.NewSigner(seed, nil)
+	return seed
+}
+
+func newSigner(seed, previous []byte) *trust.Signer {
+	signer, err := trust.NewSigner(seed, previous)
 	if err != nil {
 		panic(err)
 	}

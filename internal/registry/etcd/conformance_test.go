@@ -21,10 +21,16 @@ func TestConformance(t *testing.T) {
 func (s *testStore) backend() registrytest.Backend {
 	const staleAfter = 2 * time.Second
 	s.keyrings = registrytest.NewKeyrings(staleAfter)
+	config := func(identity mcs.Identity) Config {
+		cfg := fast(identity)
+		cfg.StaleAfter = staleAfter
+		return cfg
+	}
 	return registrytest.Backend{
-		New: func(t *testing.T, identity mcs.Identity) registry.Registry {
-			cfg := fast(identity)
-			cfg.StaleAfter = staleAfter
+		New: func(t *testing.T, identity mcs.Identity) registry.Registry { return s.registry(t, config(identity)) },
+		NewWithRotatedKey: func(t *testing.T, identity mcs.Identity) registry.Registry {
+			cfg := config(identity)
+			cfg.Signer = registrytest.RotatedSigner(t, identity)
 			return s.registry(t, cfg)
 		},
 		StaleAfter: staleAfter,

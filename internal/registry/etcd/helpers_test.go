@@ -226,7 +226,10 @@ func (s *testStore) registryWith(t testing.TB, cfg Config, timings timings) *Reg
 
 func (s *testStore) registryOf(t testing.TB, client *Client, cfg Config, timings timings) *Registry {
 	t.Helper()
-	cfg.Prefix, cfg.Signer, cfg.Keyring = s.prefix, registrytest.Signer(t, cfg.Identity), s.keyrings.Of(t, cfg.Identity)
+	cfg.Prefix, cfg.Keyring = s.prefix, s.keyrings.Of(t, cfg.Identity)
+	if cfg.Signer == nil {
+		cfg.Signer = registrytest.Signer(t, cfg.Identity)
+	}
 	if s.history != nil {
 		cfg.Logger = s.history.Logger(cfg.Identity.ClusterID)
 	} else if testing.Verbose() {

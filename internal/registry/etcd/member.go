@@ -19,9 +19,9 @@ type memberRecord struct {
 	ClusterSetID string `json:"clusterSetID"`
 	// UID is the UID of namespace kube-system. UID and Generation are those of the signedMember.
 	UID string `json:"-"`
-	// propertiesProblem is the reason if the record has unusable Properties.
-	propertiesProblem string
-	Generation        int64 `json:"-"`
+	// succession is that of the signedMember. propertiesProblem is the reason if the record has unusable Properties.
+	succession, propertiesProblem string
+	Generation                    int64 `json:"-"`
 	// Version is the controller's, Format that of the exports.
 	Version string `json:"version"`
 	Format  string `json:"format"`
@@ -90,7 +90,7 @@ func decodeMember(m signedMember, clusterSetID, clusterID string) (memberRecord,
 	if err := json.Unmarshal(m.Record, &r); err != nil {
 		return memberRecord{}, fmt.Errorf("parsing: %w", err)
 	}
-	r.UID, r.Generation = m.UID, m.Generation
+	r.UID, r.Generation, r.succession = m.UID, m.Generation, m.Succession
 	major, err := majorOf(r.Format)
 	switch {
 	case err != nil:

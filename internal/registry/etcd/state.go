@@ -131,9 +131,10 @@ type shownExport struct {
 	revision int64
 	// created is the revision at which the key was created, 0 if unknown. No cluster can choose it.
 	created int64
-	// signed is true if the cluster has signed it, as of generation.
-	signed     bool
-	generation int64
+	// signed is true if the cluster has signed it, as of generation. superseded is true if it did so with its previous key: the export stays until
+	// the cluster signs it with the new one, or withdraws it.
+	signed, superseded bool
+	generation         int64
 	// export is nil if it is unreadable, and unreadable is the reason.
 	export     *mcs.Export
 	unreadable string
@@ -350,7 +351,7 @@ func (s *state) applyMember(now time.Time, c *cluster, p pair, id string, change
 // applyRecord applies a record that the cluster has signed. news is true if it was written since the last read.
 func (s *state) applyRecord(now time.Time, c *cluster, a author, r memberRecord, news bool, changed engine.Keys) {
 	if !c.known && c.author != a {
-		s.changeAuthor(c, a) // exports are verified although the record may be too old
+		s.changeAuthor(c, a, r) // exports are verified although the record may be too old
 	}
 	switch err := s.checkTime(c, a, r, r.ClusterID); {
 	case errors.Is(err, errForgotten):
@@ -414,7 +415,7 @@ func (s *state) checkTime(c *cluster, a author, r memberRecord, id string) error
 // believe applies a record of the cluster.
 func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, news bool, changed engine.Keys) {
 	if c.author != a {
-		s.changeAuthor(c, a)
+		s.changeAuthor(c, a, r)
 	}
 	advanced := !c.known || r.time().After(c.record.time())
 	if news && advanced {
@@ -445,14 +446,20 @@ func (c *cluster) compareProperties(r memberRecord, changed engine.Keys) {
 	}
 }
 
-// changeAuthor makes a the author of the cluster's records. The exports stay until it says otherwise.
-func (s *state) changeAuthor(c *cluster, a author) {
+// changeAuthor makes a the author of the cluster's records, the first of which is r. The exports stay until it says otherwise.
+func (s *state) changeAuthor(c *cluster, a author, r memberRecord) {
+	isRotation := a.key == c.author.key || c.author.key.IsSucceededBy(a.key, a.clusterSetID, a.clusterID, r.succession)
 	c.author, c.record, c.settled, c.complete = a, memberRecord{}, 0, false
-	s.relist = s.relist || len(c.shown) > 0
-	shown := slices.Collect(maps.Keys(c.shown))
-	clear(c.shown)
-	c.waiting = 0
-	for _, key := range shown {
+	for _, key := range slices.Collect(maps.Keys(c.shown)) {
+		e := c.shown[key]
+		if _, isLoose := c.loose[key]; isRotation && e.signed && !isLoose {
+			e.signed, e.superseded = false, true
+			c.shown[key] = e
+			continue
+		}
+		s.relist = true
+		c.countWaiting(e, shownExport{})
+		delete(c.shown, key)
 		c.release(key)
 	}
 	c.digest = setDigest{}
@@ -698,7 +705,7 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 func (s *state) order(key mcs.Key) map[string]int64 {
 	var out map[string]int64
 	for id, c := range s.clusters {
-		if e := c.shown[key]; e.signed && e.created > 0 {
+		if e := c.shown[key]; (e.signed || e.superseded) && e.created > 0 {
 			if out == nil {
 				out = map[string]int64{}
 			}
@@ -823,7 +830,7 @@ func (c *cluster) exportProblems() []string {
 			lines = append(lines, e.unreadable)
 		case e.unreadable != "":
 			lines = append(lines, fmt.Sprintf("export %s cannot be used: %s", key, e.unreadable))
-		case isLoose && c.known && !c.left:
+		case isLoose && !e.superseded && c.known && !c.left:
 			lines = append(lines, fmt.Sprintf("export %s is ignored: it is older than one that was read before", key))
 		}
 		for _, problem := range e.problems {

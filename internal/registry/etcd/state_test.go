@@ -340,6 +340,85 @@ func TestStateNewKey(t *testing.T) {
 	s.want("after the previous one was silent", 0, 7)
 }
 
+// After a rotation of its key, the exports that a cluster has signed with the previous key stay as they are until it signs them with the new one, in the
+// order of conflicts too, and no problem is reported. Nothing else that the previous key has signed counts.
+func TestStateRotatedKey(t *testing.T) {
+	signer := registrytest.RotatedSigner(t, cls2)
+	member := func(s *stateTest, seconds int, exports *exportSet) pair {
+		r := newMemberRecord(cls2, "v1").withHeartbeat(s.at(seconds))
+		r.Generation, r.Exports = r.Heartbeat.UnixMilli(), exports
+		value, err := signMember(signer, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pair{key: s.layout.member("cls2"), value: value}
+	}
+	export := func(s *stateTest, i, n int, generation int64) pair {
+		d, err := newDesiredExport(webExport("cls2", i, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := authorOf(t, cls2)
+		return pair{key: s.layout.export("cls2", webKey(i)), value: signExport(signer, a, webKey(i), generation, d.data)}
+	}
+	setUp := func() *stateTest {
+		s := newStateTest(t)
+		web := s.export(0, 1, 5)
+		web.created = 7
+		s.list(s.member(0, map[int]int64{0: 5, 1: 6}), web, s.export(1, 1, 6))
+		return s
+	}
+	check := func(s *stateTest, what string, isRelisted bool, problem string) {
+		t.Helper()
+		s.want(what, 1, 1)
+		if got := s.view(webKey(0), nil).Order["cls2"]; got != 7 {
+			t.Errorf("%s: position %d, want 7", what, got)
+		}
+		found := slices.DeleteFunc(strings.Split(s.problems(), "\n"), func(line string) bool {
+			return strings.Contains(line, "its lease expired") || strings.Contains(line, "no creation time") // the exports of this test have neither
+		})
+		if got := strings.Join(found, "\n"); got != problem {
+			t.Errorf("%s: problems %q, want %q", what, got, problem)
+		}
+		if s.relist != isRelisted {
+			t.Errorf("%s: everything is to be read again: %v, want %v", what, s.relist, isRelisted)
+		}
+	}
+	t.Run("in the watch", func(t *testing.T) {
+		s := setUp()
+		if changed := s.show(member(s, 1, nil)); len(changed) > 0 {
+			t.Errorf("%d keys changed, want none", len(changed))
+		}
+		check(s, "with the new key", false, "")
+		s.show(export(s, 0, 2, 20))
+		s.want("after one was signed with the new key", 2, 1)
+		s.show(s.gone(1), member(s, 2, setOf(map[int]int64{0: 20})))
+		s.want("after the other one was withdrawn", 2, 0)
+	})
+	t.Run("in a list", func(t *testing.T) {
+		s := setUp()
+		web, db := s.export(0, 1, 5), s.export(1, 1, 6)
+		web.revision, web.created, db.revision = s.rev, 7, s.rev
+		next := member(s, 1, nil)
+		next.revision = s.rev + 1
+		s.replace(s.at(1), []pair{next, web, db}, s.rev+1, engine.Keys{})
+		check(s, "with the new key", false, "")
+	})
+	t.Run("an old export is written again afterwards", func(t *testing.T) {
+		s := setUp()
+		s.show(member(s, 1, nil))
+		again := s.export(1, 9, 6)
+		s.show(again)
+		check(s, "replayed", false, "refused export "+webKey(1).String()+": its signature is not valid")
+	})
+	t.Run("an old export was written again before", func(t *testing.T) {
+		s := setUp()
+		s.show(s.export(1, 9, 2))
+		s.show(member(s, 1, nil))
+		check(s, "replayed", true, "1 exports are missing in etcd, and the cluster has not withdrawn them: they stay imported")
+	})
+}
+
 // A list after a gap in the watch changes exactly the keys that were added, changed or withdrawn meanwhile.
 func TestStateReplace(t *testing.T) {
 	s := newStateTest(t)

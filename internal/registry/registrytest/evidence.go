@@ -12,25 +12,16 @@ import (
 // The rule that an import ends only by a record that the exporting cluster has signed.
 
 var evidenceClauses = []clause{
-	{"a deleted member record ends no import", ifSigned(testDeletedMemberEndsNothing)},
-	{"a deleted export ends no import", ifSigned(testDeletedExportEndsNothing)},
-	{"a wiped registry ends no import", ifSigned(testWipedEndsNothing)},
-	{"a wiped registry of live clusters is written again", ifSigned(testWipedIsWrittenAgain)},
-	{"a cluster is unseen until it is read", ifSigned(testUnseen)},
-	{"a farewell ends imports of readers that were down", ifSigned(testFarewell)},
-	{"a forgotten cluster returns with its next record", ifSigned(testForget)},
-	{"a forged record changes nothing", ifSigned(testForged)},
-	{"a replayed record changes nothing", ifSigned(testReplayed)},
-}
-
-// ifSigned skips a clause for a backend that does not sign its records.
-func ifSigned(test func(*testing.T, *harness)) func(*testing.T, *harness) {
-	return func(t *testing.T, h *harness) {
-		if h.Unsigned {
-			t.Skip("the backend does not sign its records yet")
-		}
-		test(t, h)
-	}
+	{"a deleted member record ends no import", testDeletedMemberEndsNothing},
+	{"a deleted export ends no import", testDeletedExportEndsNothing},
+	{"a wiped registry ends no import", testWipedEndsNothing},
+	{"a wiped registry of live clusters is written again", testWipedIsWrittenAgain},
+	{"a cluster is unseen until it is read", testUnseen},
+	{"a farewell ends imports of readers that were down", testFarewell},
+	{"a forgotten cluster returns with its next record", testForget},
+	{"a forged record changes nothing", testForged},
+	{"a replayed record changes nothing", testReplayed},
+	{"a rotated key interrupts nothing", testRotatedKey},
 }
 
 // unseenAre is met if exactly these imported clusters are unseen.
@@ -244,4 +235,36 @@ func testReplayed(t *testing.T, h *harness) {
 	h.startPublishing(t, identity("cls1"), web, db)
 	b.await(key("web"), exportsAre(web))
 	b.await(key("db"), exportsAre(db))
+}
+
+// testRotatedKey restarts the exporter with a rotated key. Until it has signed an export with the new key, the others have the one that it signed with the
+// previous key, and report no problem: they can verify that the previous key signed the new one.
+func testRotatedKey(t *testing.T, h *harness) {
+	if h.NewWithRotatedKey == nil {
+		t.Skip("the backend has no hook NewWithRotatedKey")
+	}
+	a, b, web := h.startImported(t)
+	before := b.member("cls1").Key
+	a.stop(nil)
+	a = h.run(t, h.NewWithRotatedKey(t, identity("cls1")))
+	h.until(t, "the new key is known", func() bool { key := b.member("cls1").Key; return key != "" && key != before })
+	db := export("cls1", key("db"), 1)
+	a.publish(db)
+	b.await(key("db"), exportsAre(db))
+	if problems := b.member("cls1").Problems; len(problems) > 0 {
+		t.Errorf("problems %q before all exports are signed with the new key", problems)
+	}
+	if lacks := exportsAre(web)(b.lookup(key("web"))); lacks != "" {
+		t.Error(lacks)
+	}
+	a.publish(web)
+	a.await(key("web"), isState(registry.Exported))
+	late := h.start(t, identity("cls3"))
+	late.await(key("web"), all(exportsAre(web), unknownAre()))
+	b.forbid(nil)
+	a.withdraw(key("web"))
+	for _, n := range []*node{b, late} {
+		n.await(key("web"), ended)
+		n.await(key("db"), exportsAre(db))
+	}
 }

@@ -242,6 +242,20 @@ func (n *node) awaitMembers(want ...string) {
 	})
 }
 
+// member returns a member, the zero value if it is not known.
+func (n *node) member(clusterID string) registry.Member {
+	members, err := n.reg.Members(n.t.Context())
+	if err != nil {
+		return registry.Member{}
+	}
+	for _, m := range members {
+		if m.ClusterID == clusterID {
+			return m
+		}
+	}
+	return registry.Member{}
+}
+
 func (n *node) awaitProblem(clusterID string) {
 	n.t.Helper()
 	n.h.until(n.t, "a problem reported of member "+clusterID, func() bool {

@@ -47,8 +47,8 @@ type Backend struct {
 	// Record returns a function that writes everything that the store holds of a cluster now again, and deletes what came since: as
 	// from a backup, or by another user who kept it.
 	Record func(t *testing.T, clusterSetID, clusterID string) (replay func())
-	// Unsigned skips the clauses of evidence.go, for a backend that does not sign its records yet.
-	Unsigned bool
+	// NewWithRotatedKey creates a registry as New does, after the key of the cluster was rotated.
+	NewWithRotatedKey func(t *testing.T, identity mcs.Identity) registry.Registry
 	// Timeout bounds each wait; 0 is 20 s.
 	Timeout time.Duration
 }

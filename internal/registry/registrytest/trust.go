@@ -16,12 +16,29 @@ import (
 // Signer returns the signer of a cluster: the same for the same identity, another for a duplicate.
 func Signer(t testing.TB, identity mcs.Identity) *trust.Signer {
 	t.Helper()
-	seed := sha256.Sum256([]byte(identity.ClusterSetID + " " + identity.ClusterID + " " + identity.UID))
-	signer, err := trust.NewSigner(seed[:], nil)
+	return newSigner(t, seedOf(identity), nil)
+}
+
+// RotatedSigner returns the signer of a cluster after its key was rotated.
+func RotatedSigner(t testing.TB, identity mcs.Identity) *trust.Signer {
+	t.Helper()
+	next := sha256.Sum256(seedOf(identity))
+	return newSigner(t, next[:], seedOf(identity))
+}
+
+func newSigner(t testing.TB, seed, previous []byte) *trust.Signer {
+	t.Helper()
+	signer, err := trust.NewSigner(seed, previous)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return signer
+}
+
+// seedOf returns the first key of a cluster.
+func seedOf(identity mcs.Identity) []byte {
+	seed := sha256.Sum256([]byte(identity.ClusterSetID + " " + identity.ClusterID + " " + identity.UID))
+	return seed[:]
 }
 
 // Keyrings are the keyrings of the clusters of a test. A cluster has the same one after a restart, as if it had been saved.

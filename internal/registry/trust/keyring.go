@@ -156,7 +156,7 @@ func (k *Keyring) Check(p Presented) (Verdict, error) {
 		return Accepted, nil
 	case !ok || pin.Left:
 		return Unknown, nil
-	case p.Succession != "" && pin.Key.Verify(succession(k.cfg.ClusterSetID, p.ClusterID, p.Key), p.Succession) == nil:
+	case pin.Key.IsSucceededBy(p.Key, k.cfg.ClusterSetID, p.ClusterID, p.Succession):
 		return Accepted, nil
 	case pin.Forgotten, p.Silent && time.Since(pin.heard) >= k.cfg.StaleAfter:
 		return Unknown, nil

@@ -162,6 +162,11 @@ func (s *Signer) Succession(clusterSetID, clusterID string) string {
 	return base64.RawURLEncoding.EncodeToString(ed25519.Sign(s.previous, succession(clusterSetID, clusterID, s.key).message()))
 }
 
+// IsSucceededBy reports whether a signature is that of this key for next, which replaces it as the key of a cluster.
+func (k Key) IsSucceededBy(next Key, clusterSetID, clusterID, signature string) bool {
+	return signature != "" && k.Verify(succession(clusterSetID, clusterID, next), signature) == nil
+}
+
 // succession returns the statement that key replaces another key.
 func succession(clusterSetID, clusterID string, key Key) Statement {
 	return Statement{ClusterSetID: clusterSetID, ClusterID: clusterID, Kind: KindKey, Content: key[:]}
