@@ -16,7 +16,9 @@ import (
 
 func TestConformance(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
-		return backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true}), fast)
+		b := backend(startCloud(t, cloudmaplocal.Options{Unthrottled: true}), fast)
+		b.IsVariant = false
+		return b
 	})
 }
 
@@ -62,6 +64,7 @@ func backend(c *cloud, config func(mcs.Identity) Config) registrytest.Backend {
 		return savingRegistry{c.registry(t, cfg)}
 	}
 	return registrytest.Backend{
+		IsVariant: true,
 		New: func(t *testing.T, identity mcs.Identity) registry.Registry {
 			return create(t, identity, signerOf(identity.UID))
 		},

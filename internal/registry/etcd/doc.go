@@ -1,7 +1,7 @@
 // Package etcd is the registry on an etcd cluster. The keys, with the default prefix /mcs:
 //
 //	/mcs/<clusterset>/<cluster>/member                the signed member record, as JSON; stays when the cluster dies
-//	/mcs/<clusterset>/<cluster>/alive                 the UID of the cluster, with a lease that its controller renews
+//	/mcs/<clusterset>/<cluster>/alive                 the UID of the cluster and the number of the process, with a lease that its controller renews
 //	/mcs/<clusterset>/<cluster>/exports/<ns>/<name>   one signed export in the encoding of package record
 //
 // All keys of a cluster have one prefix, so one write permission limits its etcd user to them.

@@ -587,3 +587,36 @@ func TestRegistry_NoticesRestoredBackup(t *testing.T) {
 	awaitVersion(t, watcher, "cls1", 1, 0)
 	awaitVersion(t, late, "cls1", 1, 0)
 }
+
+// A backup has the key alive of the process that ran then. The process that has replaced it since takes the ID again although the lease of that one lasts.
+func TestRegistry_TakesIDAgainAfterRestore(t *testing.T) {
+	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Program: program(t), Dir: t.TempDir(), Args: quick})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	s := newTestStore(t, c)
+	timings := fastTimings()
+	timings.lease = time.Hour // much more than patience
+	previous, watcher := s.registryWith(t, fast(cls1), timings), s.registry(t, fast(cls2))
+	stop := start(t, previous)
+	start(t, watcher)
+	publish(t, previous, 0, 1)
+	awaitVersion(t, watcher, "cls1", 0, 1)
+	restore, err := c.Backup(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop(nil)
+	reg := s.registryWith(t, fast(cls1), timings)
+	start(t, reg)
+	publish(t, reg, 0, 2)
+	awaitVersion(t, watcher, "cls1", 0, 2)
+	if err := restore(); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, reg, 1, 1)
+	awaitVersion(t, watcher, "cls1", 1, 1)
+	awaitState(t, reg, 0, registry.Exported)
+	awaitVersion(t, watcher, "cls1", 0, 2)
+}

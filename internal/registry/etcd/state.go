@@ -117,15 +117,6 @@ type memberState struct {
 	problem string
 }
 
-type aliveState struct {
-	// revision is 0 if the key does not exist; lease is 0 if the key would never expire.
-	revision, lease int64
-	uid             string
-}
-
-// isHeld reports whether a process holds the ID.
-func (a aliveState) isHeld() bool { return a.revision != 0 && a.lease != 0 }
-
 // shownExport is the key of one export as etcd shows it.
 type shownExport struct {
 	revision int64
@@ -506,7 +497,7 @@ func (s *state) forget(id string, changed engine.Keys) {
 func (c *cluster) applyAlive(p pair) {
 	c.alive = aliveState{}
 	if !p.deleted {
-		c.alive = aliveState{revision: p.revision, lease: p.lease, uid: clip(string(p.value))}
+		c.alive = parseAlive(p.value, p.revision, p.lease)
 	}
 }
 

@@ -244,9 +244,9 @@ func (s *store) keepAlive(ctx context.Context, lease int64) error {
 }
 
 // claim writes the keys alive and member, if alive still has the revision seen.
-func (s *store) claim(ctx context.Context, seen, lease int64, uid string, member []byte) (int64, error) {
+func (s *store) claim(ctx context.Context, seen, lease int64, alive string, member []byte) (int64, error) {
 	revision, _, err := s.txn(ctx, "claim", seen,
-		clientv3.OpPut(s.layout.alive(s.id), uid, clientv3.WithLease(clientv3.LeaseID(lease))),
+		clientv3.OpPut(s.layout.alive(s.id), alive, clientv3.WithLease(clientv3.LeaseID(lease))),
 		clientv3.OpPut(s.layout.member(s.id), string(member)))
 	return revision, err
 }
@@ -380,7 +380,7 @@ func (s *store) readOwner(ctx context.Context) (alive aliveState, member []byte,
 		return alive, nil, err
 	}
 	for _, kv := range answer.Responses[0].GetResponseRange().Kvs {
-		alive = aliveState{revision: kv.ModRevision, lease: kv.Lease, uid: clip(string(kv.Value))}
+		alive = parseAlive(kv.Value, kv.ModRevision, kv.Lease)
 	}
 	for _, kv := range answer.Responses[1].GetResponseRange().Kvs {
 		member = kv.Value
