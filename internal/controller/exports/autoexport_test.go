@@ -1,11 +1,17 @@
 package exports
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
@@ -125,5 +131,72 @@ func TestDecideAutoExport(t *testing.T) {
 	}
 	if got := decideAutoExport(off, ns, selected(), written()); got != autoDelete {
 		t.Errorf("switched off: verdict %d on what was written before, want delete", got)
+	}
+}
+
+// While the API server does not answer, a Service that cannot be read is not one that does not exist: nothing is created or deleted, and each failure is
+// returned, so that it is retried.
+func TestAutoExporter_ReturnsErrors(t *testing.T) {
+	flags := config.Default().Scope
+	flags.AutoExport = "export=auto"
+	scope, err := kube.NewScope(flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := mcs.Key{Namespace: "shop", Name: "web"}
+	svc := controllertest.Service(key)
+	svc.UID, svc.Labels = "svc", map[string]string{"export": "auto"}
+	ours := controllertest.ServiceExport(key)
+	ours.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
+	ours.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: key.Name, UID: "svc"}}
+	denied := errors.New("denied")
+	failing := func(fails func(client.Object) bool) interceptor.Funcs {
+		return interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, name client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if fails(obj) {
+				return denied
+			}
+			return c.Get(ctx, name, obj, opts...)
+		}}
+	}
+	for name, tt := range map[string]struct {
+		objects []client.Object
+		funcs   interceptor.Funcs
+		// exported reports whether the ServiceExport exists afterwards.
+		exported bool
+		wantErr  string
+	}{
+		"selected":     {objects: []client.Object{svc}, exported: true},
+		"not selected": {objects: []client.Object{ours}},
+		"the Service cannot be read": {
+			objects: []client.Object{svc, ours}, funcs: failing(func(o client.Object) bool { _, is := o.(*corev1.Service); return is }),
+			exported: true, wantErr: "denied",
+		},
+		"the ServiceExport cannot be read": {
+			objects: []client.Object{svc}, funcs: failing(func(o client.Object) bool { _, is := o.(*mcsv1beta1.ServiceExport); return is }), wantErr: "denied",
+		},
+		"the namespace cannot be read": {
+			objects: []client.Object{svc}, funcs: failing(func(o client.Object) bool { _, is := o.(*metav1.PartialObjectMetadata); return is }), wantErr: "denied",
+		},
+		"the ServiceExport cannot be created": {
+			objects: []client.Object{svc}, wantErr: "creating ServiceExport shop/web: denied",
+			funcs: interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return denied }},
+		},
+		"the ServiceExport cannot be deleted": {
+			objects: []client.Object{ours}, exported: true, wantErr: "deleting ServiceExport shop/web: denied",
+			funcs: interceptor.Funcs{Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return denied }},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stored := fake.NewClientBuilder().WithScheme(controllertest.Scheme()).
+				WithObjects(append(tt.objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})...).Build()
+			_, err := NewAutoExporter(interceptor.NewClient(stored, tt.funcs), scope, 1).Reconcile(t.Context(), kube.RequestFor(key))
+			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+				t.Errorf("error %v, want one that contains %q", err, tt.wantErr)
+			}
+			found, err := kube.Find(t.Context(), stored, kube.NameOf(key), &mcsv1beta1.ServiceExport{})
+			if err != nil || found != tt.exported {
+				t.Errorf("the ServiceExport exists: %v, want %v (%v)", found, tt.exported, err)
+			}
+		})
 	}
 }

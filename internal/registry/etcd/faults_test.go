@@ -77,8 +77,9 @@ type faultSimulation struct {
 	rnd *rand.Rand
 	*testStore
 	exporters []*exporter
-	watcher   *observer
-	duplicate *Registry
+	// watcher reads all the time, and late since everything was as desired last.
+	watcher, late *observer
+	duplicate     *Registry
 	// restore ends the current fault, nil if there is none; stepsLeft is how long it lasts.
 	restore   func()
 	stepsLeft int
@@ -114,7 +115,7 @@ func newFaultSimulation(t *testing.T, seed uint64) *faultSimulation {
 	}
 	w.watcher = w.observe(mcs.Identity{ClusterID: "cls3", ClusterSetID: "set1", UID: "uid-3"})
 	for _, identity := range []mcs.Identity{cls1, cls2} {
-		e := &exporter{world: w, identity: identity, want: map[int]int{}, version: map[int]int{}, mayBeAbsent: map[int]bool{}}
+		e := &exporter{world: w, identity: identity, joined: time.Now(), want: map[int]int{}, version: map[int]int{}, mayBeAbsent: map[int]bool{}}
 		w.exporters = append(w.exporters, e)
 		e.start()
 		for i := range steadyKeys {
@@ -139,6 +140,7 @@ func newFaultSimulation(t *testing.T, seed uint64) *faultSimulation {
 type observer struct {
 	world *faultSimulation
 	reg   *Registry
+	stop  func(error)
 	mu    sync.Mutex
 	// last is the last version seen of each export, by cluster and key, and now the one at the last check, 0 without one.
 	last, now map[string]int
@@ -146,7 +148,7 @@ type observer struct {
 
 func (w *faultSimulation) observe(identity mcs.Identity) *observer {
 	o := &observer{world: w, reg: w.registry(w.t, fast(identity)), last: map[string]int{}, now: map[string]int{}}
-	startWith(w.t, o.reg, func(key mcs.Key) {
+	o.stop = startWith(w.t, o.reg, func(key mcs.Key) {
 		var i int
 		if _, err := fmt.Sscanf(key.Name, "web-%d", &i); err != nil {
 			w.fail("a notification of %v", key)
@@ -199,9 +201,11 @@ func (o *observer) check(i int) {
 type exporter struct {
 	world    *faultSimulation
 	identity mcs.Identity
-	reg      *Registry
-	stop     func(error)
-	mu       sync.Mutex
+	// joined is when the cluster joined, which its controller remembers.
+	joined time.Time
+	reg    *Registry
+	stop   func(error)
+	mu     sync.Mutex
 	// want is the desired version of each key, 0 for none; version is the last one published.
 	want, version map[int]int
 	// mayBeAbsent are the exports that the cluster ended when it left, until all of them are confirmed again.
@@ -212,7 +216,9 @@ type exporter struct {
 }
 
 func (e *exporter) start() {
-	e.reg = e.world.registry(e.world.t, fast(e.identity))
+	cfg := fast(e.identity)
+	cfg.Joined = e.joined
+	e.reg = e.world.registry(e.world.t, cfg)
 	reg := e.reg
 	e.stop = startWith(e.world.t, reg, func(key mcs.Key) {
 		// As the controller does: an export in etcd that is not desired, because another user wrote it again, is withdrawn.
@@ -307,7 +313,7 @@ func (w *faultSimulation) overlap() (restore func()) {
 func (w *faultSimulation) clone() (restore func()) {
 	e := w.exporters[w.rnd.IntN(len(w.exporters))]
 	w.history.Logf("%s has a clone", e.identity.ClusterID)
-	c := &exporter{world: w, identity: e.identity, want: map[int]int{}, version: map[int]int{}}
+	c := &exporter{world: w, identity: e.identity, joined: e.joined, want: map[int]int{}, version: map[int]int{}}
 	for i := range allKeys {
 		c.want[i] = e.wanted(i)
 	}
@@ -586,7 +592,11 @@ func (w *faultSimulation) settle() {
 	w.history.Logf("settle")
 	w.endFault()
 	w.stepsLeft = 0
+	if w.late != nil {
+		w.late.stop(nil) // what it has not read yet may have been allowed until now
+	}
 	late := w.observe(mcs.Identity{ClusterID: "cls4", ClusterSetID: "set1", UID: "uid-4"})
+	w.late = late
 	for _, e := range w.exporters {
 		id := e.identity.ClusterID
 		for i := range allKeys {
