@@ -639,7 +639,9 @@ func (w *faultSimulation) checkSteadyState() {
 	before, l := w.writes.Load(), w.layout("set1")
 	first := ""
 	within(w.t, "another heartbeat", func() bool {
-		answer, err := w.Root().Get(w.t.Context(), l.member("cls1"), clientv3.WithSerializable())
+		ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second) // of a member that was killed or stuck, an answer may never come
+		defer cancel()
+		answer, err := w.Root().Get(ctx, l.member("cls1"))
 		if err != nil || len(answer.Kvs) == 0 {
 			return false
 		}

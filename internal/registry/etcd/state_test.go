@@ -395,7 +395,7 @@ func TestStateRotatedKey(t *testing.T) {
 		s.show(s.gone(1), member(s, 2, setOf(map[int]int64{0: 20})))
 		s.want("after the other one was withdrawn", 2, 0)
 	})
-	t.Run("in a list", func(t *testing.T) {
+	t.Run("in a list", func(*testing.T) {
 		s := setUp()
 		web, db := s.export(0, 1, 5), s.export(1, 1, 6)
 		web.revision, web.created, db.revision = s.rev, 7, s.rev
@@ -404,14 +404,14 @@ func TestStateRotatedKey(t *testing.T) {
 		s.replace(s.at(1), []pair{next, web, db}, s.rev+1, engine.Keys{})
 		check(s, "with the new key", false, "")
 	})
-	t.Run("an old export is written again afterwards", func(t *testing.T) {
+	t.Run("an old export is written again afterwards", func(*testing.T) {
 		s := setUp()
 		s.show(member(s, 1, nil))
 		again := s.export(1, 9, 6)
 		s.show(again)
 		check(s, "replayed", false, "refused export "+webKey(1).String()+": its signature is not valid")
 	})
-	t.Run("an old export was written again before", func(t *testing.T) {
+	t.Run("an old export was written again before", func(*testing.T) {
 		s := setUp()
 		s.show(s.export(1, 9, 2))
 		s.show(member(s, 1, nil))
