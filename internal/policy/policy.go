@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -178,6 +179,26 @@ func (p *Policy) Apply(exp mcs.Export, local *Local) (mcs.Export, []Refusal, boo
 			fmt.Sprintf("%s of cluster %s refused, which --import-policy allows only the pod networks %s: %s", a.endpoints(), exp.Cluster, listNetworks(networks), a.list())})
 	}
 	return exp, out, true
+}
+
+// CheckAddress returns an error if this cluster must not connect to address a for cluster: it imports nothing from that cluster, or no endpoint
+// with this address.
+func (p *Policy) CheckAddress(cluster string, a netip.Addr, local *Local) error {
+	if p != nil && !p.allow {
+		if _, listed := p.clusters[cluster]; !listed {
+			return errors.New("--import-policy denies the cluster")
+		}
+	}
+	if err := mcs.CheckPodAddress(a); err != nil {
+		return err
+	}
+	if err := local.Check(a); err != nil {
+		return err
+	}
+	if networks := p.podNetworks(cluster); networks != nil && !slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) }) {
+		return errors.New("--import-policy does not allow the cluster this address")
+	}
+	return nil
 }
 
 // addresses are refused addresses, with examples.

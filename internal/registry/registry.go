@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -151,6 +152,10 @@ type Member struct {
 	Properties mcs.Properties
 	// Problems are the problems of its records in the last read, one line each.
 	Problems []string
+	// Address is the address of its controller's pod, zero if its record has none. It is what the cluster claims. Notified is when its last peer
+	// notification arrived, zero if none did.
+	Address  netip.Addr
+	Notified time.Time
 }
 
 // refusedPrefix begins the problems of RefusedProblem.

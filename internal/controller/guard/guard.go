@@ -259,6 +259,18 @@ func (g *Guard) ServiceNetworks() []netip.Prefix {
 // CheckOwnAddress returns an error if an endpoint of this cluster cannot have address a.
 func (g *Guard) CheckOwnAddress(a netip.Addr) error { return g.local.Load().CheckService(a) }
 
+// CheckAddress returns an error if this cluster must not connect to address a for another cluster, because it would not import an endpoint with it.
+// Until the guard is ready, that is every address. The nil *Guard allows what can belong to a pod.
+func (g *Guard) CheckAddress(cluster string, a netip.Addr) error {
+	switch {
+	case g == nil:
+		return mcs.CheckPodAddress(a)
+	case !g.IsReady():
+		return errors.New("the import policy has not been read")
+	}
+	return g.current.Load().CheckAddress(cluster, a, g.local.Load())
+}
+
 // Filter returns the part of view, the registry's view of key, that this cluster imports, and what it refuses. An export that is refused
 // does not exist for this cluster. view is not changed. The nil *Guard refuses nothing.
 func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy.Refusal) {

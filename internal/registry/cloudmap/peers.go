@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
@@ -107,6 +108,15 @@ func (p *peers) State() (peernotify.Message, []peernotify.Contact) {
 	}
 	contacts, p.round = peernotify.Round(contacts, p.round)
 	return peernotify.Message{ClusterSet: p.cfg.Identity.ClusterSetID, From: p.cfg.Identity.ClusterID, Generation: p.written}, contacts
+}
+
+// addNotified sets when the last peer notifications of the members arrived.
+func (p *peers) addNotified(members []registry.Member) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range members {
+		members[i].Notified = p.schedule.Notified(members[i].ClusterID)
+	}
 }
 
 // recordWritten notifies the other clusters and the own reader that the record of a generation was written.

@@ -165,7 +165,11 @@ func (r *Registry) PublishedAll() { r.state.Writes.SetPublishedAll() }
 func (r *Registry) SetProperties(properties mcs.Properties) { r.state.SetProperties(properties) }
 
 // Members implements registry.Registry.
-func (r *Registry) Members(context.Context) ([]registry.Member, error) { return r.state.ListMembers() }
+func (r *Registry) Members(context.Context) ([]registry.Member, error) {
+	members, err := r.state.ListMembers()
+	r.peers.addNotified(members)
+	return members, err
+}
 
 // Report implements registry.Reporter.
 func (r *Registry) Report() registry.Report { return r.state.Report() }

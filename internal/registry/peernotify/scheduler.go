@@ -306,6 +306,14 @@ func (s *Scheduler) SilentPeers(now time.Time) []string {
 	return ids
 }
 
+// Notified returns when the last notification of a peer arrived, zero if none did.
+func (s *Scheduler) Notified(id string) time.Time {
+	if p := s.peers[id]; p != nil {
+		return p.notified
+	}
+	return time.Time{}
+}
+
 // nextToken returns the time at which the limiter has a token.
 func nextToken(limiter *rate.Limiter, now time.Time) time.Time {
 	missing := 1 - limiter.TokensAt(now)

@@ -229,6 +229,9 @@ func mergeMembers(names []string, snapshots []snapshot, sources map[string]clust
 				merged.LastSeen = m.LastSeen
 			}
 			merged.Stale = merged.Stale && m.Stale
+			if !merged.Address.IsValid() {
+				merged.Address = m.Address
+			}
 			for _, problem := range m.Problems {
 				merged.Problems = append(merged.Problems, prefixProblem(names, i, problem))
 			}

@@ -839,9 +839,18 @@ func (c *catalogs) list() []registry.Member {
 			Stale:      c.liveness.IsStale(id),
 			Properties: cluster.properties.Decode(cluster.record.Properties),
 			Problems:   append(c.contactProblems(cluster), cluster.problems()...),
+			Address:    c.address(cluster),
 		})
 	}
 	return members
+}
+
+// address returns the address of a cluster's controller, zero if the record has none or this cluster sends nothing there.
+func (c *catalogs) address(cluster *catalog) netip.Addr {
+	if address := cluster.record.Contact.Address.Addr(); address.IsValid() && c.allowsContact(address) {
+		return address
+	}
+	return netip.Addr{}
 }
 
 // key is the public key of the cluster, "" if no record of it was believed.
