@@ -5,8 +5,10 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,6 +59,8 @@ type Registry struct {
 	StaleAfter time.Duration
 	// StalePolicy selects the treatment of a stale cluster's endpoints: one of mcs.StalePolicies.
 	StalePolicy string
+	// PathHealth selects what is done about clusters that pods of this cluster cannot reach: one of mcs.PathHealths.
+	PathHealth string
 }
 
 // StaleRule returns the importer's rule for stale clusters.
@@ -96,6 +100,19 @@ type Serving struct {
 	Status string
 }
 
+// ProbePort returns the port of Probes, 0 if they are off. The controllers of the other clusters are assumed to use the same.
+func (s *Serving) ProbePort() uint16 {
+	_, port, err := net.SplitHostPort(s.Probes)
+	if err != nil {
+		return 0
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return uint16(number)
+}
+
 // RegistryCloudMap selects AWS Cloud Map.
 const RegistryCloudMap = "cloudmap"
 
@@ -111,6 +128,7 @@ func Default() Options {
 			// Ten missed heartbeats: a restart, a lost lease (15 s) or a throttled minute does not make a cluster stale.
 			StaleAfter:  2 * time.Minute,
 			StalePolicy: string(mcs.StaleWithdraw),
+			PathHealth:  string(mcs.PathHealthWithdraw),
 		},
 		PeerNotifications: PeerNotifications{Enabled: true, Bind: ":8479"},
 		AWS:               AWS{InstancesPerNamespace: 2000},
@@ -205,6 +223,8 @@ func (r *Registry) bind(flags *pflag.FlagSet) {
 		"Time without a heartbeat after which another cluster is stale, by this cluster's clock. At least three heartbeat intervals of that cluster.")
 	flags.StringVar(&r.StalePolicy, "stale-cluster-policy", r.StalePolicy,
 		"Policy for the imported endpoints of a stale cluster: withdraw (except the last endpoints of a service or port), withdraw-all or keep.")
+	flags.StringVar(&r.PathHealth, "path-health", r.PathHealth,
+		"Whether connections test the path to the pods of the other clusters: withdraw (and do not use the endpoints of a cluster that cannot be reached for 30 s, except the last ones of a port), observe (and report) or off.")
 }
 
 func (i *Identity) bind(flags *pflag.FlagSet) {
@@ -290,7 +310,7 @@ func (r *Registry) validate() error {
 		problems = append(problems, fmt.Errorf("--stale-after=%s: must be at least %d times --heartbeat-interval, which is %s",
 			r.StaleAfter, minStaleHeartbeats, least))
 	}
-	problems = append(problems, oneOf("stale-cluster-policy", r.StalePolicy, mcs.StalePolicies()))
+	problems = append(problems, oneOf("stale-cluster-policy", r.StalePolicy, mcs.StalePolicies()), oneOf("path-health", r.PathHealth, mcs.PathHealths()))
 	return errors.Join(problems...)
 }
 

@@ -103,6 +103,8 @@ func TestParse(t *testing.T) {
 		{name: "stale-after below three heartbeats", args: "--stale-after=30s", wantErr: []string{"--stale-after=30s: must be at least 3 times --heartbeat-interval, which is 36s"}},
 		{name: "stale-after of exactly three heartbeats", args: "--stale-after=36s", want: func(o *Options) { o.Registry.StaleAfter = 36 * time.Second }},
 		{name: "stale policy", args: "--stale-cluster-policy=keep", want: func(o *Options) { o.Registry.StalePolicy = "keep" }},
+		{name: "path health", args: "--path-health=off", want: func(o *Options) { o.Registry.PathHealth = "off" }},
+		{name: "unknown path health", args: "--path-health=x", wantErr: []string{"--path-health=x: must be one of off, observe, withdraw"}},
 		{name: "unknown stale policy", args: "--stale-cluster-policy=x", wantErr: []string{"--stale-cluster-policy=x: must be one of withdraw, withdraw-all, keep"}},
 		{name: "invalid IDs", args: "--cluster-id=a.b --clusterset-id=-", wantErr: []string{`--cluster-id: ID "a.b"`, `--clusterset-id: ID "-"`}},
 		{name: "membership", args: "--leave-after=0 --trusted-keys=/keys --trusted-keys-only", want: func(o *Options) {

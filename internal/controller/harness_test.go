@@ -217,6 +217,7 @@ func testOptions(identity config.Identity) config.Options {
 	options := config.Default()
 	options.Identity = identity
 	options.Election.Enabled = false
+	options.Registry.PathHealth = string(mcs.PathHealthOff)                        // endpoints of tests do not exist
 	options.Registry.PollIntervalWithNotifications = options.Registry.PollInterval // the previous identity ends after two polls
 	options.Serving = config.Serving{Metrics: "0", Probes: "0", Status: "0"}
 	return options

@@ -23,6 +23,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/imports"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/paths"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/serve"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -41,7 +42,9 @@ type Setup struct {
 	RegistryMetrics *registry.Metrics
 	// Namespaces is set to select the namespaces whose exports are used; nil means all.
 	Namespaces *registry.NamespaceFilter
-	Logger     logr.Logger
+	// Probes is how the paths to the other clusters are probed; the zero value is the product's.
+	Probes paths.Probes
+	Logger logr.Logger
 }
 
 const (
@@ -146,7 +149,11 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if setup.Namespaces != nil {
 		setup.Namespaces.Set(scope.UsesNamespace(ctx, mgr.GetClient()))
 	}
-	metrics, err := registerMetrics(setup.Registerer, mgr.GetCache(), m, g)
+	prober, err := newPaths(mgr, m, g, importRequeuer, setup)
+	if err != nil {
+		return err
+	}
+	metrics, err := registerMetrics(setup.Registerer, mgr.GetCache(), m, g, prober)
 	if err != nil {
 		return err
 	}
@@ -167,7 +174,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	importer := imports.New(imports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Metrics: metrics, Takeover: takeover,
 		Requeuer: importRequeuer, StaleRule: setup.Options.Registry.StaleRule(), MCSVersion: mcsVersion,
-		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold, Guard: g,
+		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold, Guard: g, Paths: prober,
 		NamespaceImports: setup.Options.Budgets.NamespaceImports, Metadata: metadata,
 	})
 	setup.RegistryMetrics.SetNamespaceImports(func() (int, int, int) {
@@ -180,10 +187,22 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err := exports.NewAutoExporter(mgr.GetClient(), scope, setup.Options.Kubernetes.Concurrency).Register(mgr); err != nil {
 		return fmt.Errorf("setting up automatic exports: %w", err)
 	}
-	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter, importer, g); err != nil {
+	if err := serve.AddStatus(mgr, setup.Options, setup.RegistryMetrics, m, exporter, importer, g, prober); err != nil {
 		return fmt.Errorf("setting up the status endpoint: %w", err)
 	}
 	return addServers(mgr, setup)
+}
+
+// newPaths adds the probes of the paths to the other clusters to mgr. It returns nil if they are off.
+func newPaths(mgr manager.Manager, m *membership.Membership, g *guard.Guard, requeuer *kube.Requeuer, setup Setup) (*paths.Paths, error) {
+	p := paths.New(paths.Config{
+		Mode: mcs.PathHealth(setup.Options.Registry.PathHealth), HealthPort: setup.Options.Serving.ProbePort(), State: m.State, Reader: mgr.GetCache(),
+		CheckAddress: g.CheckAddress, Requeue: requeuer.Requeue, Probes: setup.Probes, Log: setup.Logger.WithName("path-health"),
+	})
+	if p == nil {
+		return nil, nil
+	}
+	return p, mgr.Add(p)
 }
 
 // addServers adds the servers of metrics and probes to mgr.
@@ -212,13 +231,16 @@ func newGuard(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInt
 }
 
 // registerMetrics registers all metrics of the controllers; registerer may be nil.
-func registerMetrics(registerer prometheus.Registerer, reader client.Reader, m serve.Membership, g *guard.Guard) (*imports.Metrics, error) {
+func registerMetrics(registerer prometheus.Registerer, reader client.Reader, m serve.Membership, g *guard.Guard, p *paths.Paths) (*imports.Metrics, error) {
 	metrics, err := imports.NewMetrics(registerer)
 	if err == nil {
 		err = serve.RegisterMetrics(registerer, reader, m)
 	}
 	if err == nil {
 		err = guard.RegisterMetrics(registerer, g)
+	}
+	if err == nil && registerer != nil && p != nil {
+		err = registerer.Register(p)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)

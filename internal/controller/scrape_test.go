@@ -64,9 +64,11 @@ func TestScrape(t *testing.T) {
 	options := testOptions(flags("cls2"))
 	options.Scope.ImportPolicy = filepath.Join(t.TempDir(), "policy.yaml")
 	writePolicy(t, options.Scope.ImportPolicy, "default: allow\nclusters: {cls1: {podNetworks: [10.1.0.1/32]}}") // refuses an endpoint
+	options.Registry.PathHealth = string(mcs.PathHealthObserve)
 	metrics.SetLedger(budget.NewLedger(config.Default().Budgets.Limits))
 	setup := Setup{
 		Options: options, NewRegistry: newRegistry(metrics), Registerer: registerer, RegistryMetrics: metrics, Logger: ctrllog.Log,
+		Probes: (&podNetwork{}).probes(),
 	}
 	go func() { watched.done <- Run(ctx, b.cfg, setup) }()
 	t.Cleanup(func() { watched.stopAndWait(t) })

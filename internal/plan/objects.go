@@ -34,6 +34,9 @@ const (
 	// AnnotationStaleClusters lists the exporting clusters that are stale in this cluster. A restarted controller, which has to
 	// detect staleness again, does not bring their withdrawn endpoints back in the meantime.
 	AnnotationStaleClusters = "multicluster.k8s.aws/stale-clusters"
+	// AnnotationUnreachableClusters lists the exporting clusters that are withdrawn because this cluster cannot reach them. A restarted controller,
+	// which has to probe them again, does not bring their endpoints back in the meantime.
+	AnnotationUnreachableClusters = "multicluster.k8s.aws/unreachable-clusters"
 	// AnnotationClusterSelectors has the cluster selectors of the import, as spec.clusterSelectors of KEP-5939.
 	AnnotationClusterSelectors = mcs.AnnotationClusterSelectors
 	// AnnotationMinimumReady has the percentage that belongs to them.

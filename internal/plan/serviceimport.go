@@ -189,6 +189,19 @@ func StaleClusters(imp *mcsv1beta1.ServiceImport) []string {
 	return strings.Split(imp.Annotations[AnnotationStaleClusters], ",")
 }
 
+// SetUnreachable sets AnnotationUnreachableClusters of imp.
+func SetUnreachable(imp *mcsv1beta1.ServiceImport, clusters []string) {
+	imp.Annotations = withKeys(imp.Annotations, map[string]string{AnnotationUnreachableClusters: strings.Join(clusters, ",")})
+}
+
+// UnreachableClusters returns the clusters that imp lists as unreachable. imp may be nil.
+func UnreachableClusters(imp *mcsv1beta1.ServiceImport) []string {
+	if imp == nil || imp.Annotations[AnnotationUnreachableClusters] == "" {
+		return nil
+	}
+	return strings.Split(imp.Annotations[AnnotationUnreachableClusters], ",")
+}
+
 // ServiceImportStatus returns the status of imp, the ServiceImport of m, with condition ready and the conditions problems. Clusters in
 // unknown, which cannot be read, stay if imp lists them: unknown is not empty. A condition of problems stays if it is nil, and is absent
 // until it is True.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/pathhealth"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 )
 
@@ -38,6 +39,11 @@ type Status struct {
 	WriteProblem string `json:"writeProblem,omitempty"`
 	// Members are the clusters of the clusterset, sorted by ID.
 	Members []Member `json:"members,omitempty"`
+	// PathHealth is --path-health. Paths are the paths from this cluster to the others, sorted by ID; none if it is off. FaultHere reports whether
+	// most of them fail.
+	PathHealth string `json:"pathHealth,omitempty"`
+	Paths      []Path `json:"paths,omitempty"`
+	FaultHere  bool   `json:"faultHere,omitempty"`
 	// Services is the number of services of the clusterset, Conflicts their conflicts, sorted by key.
 	Services  int        `json:"services"`
 	Conflicts []Conflict `json:"conflicts,omitempty"`
@@ -125,6 +131,32 @@ type Member struct {
 	Refused []string `json:"refused,omitempty"`
 	// OverBudget are those of the Problems that are about exports which exceed a budget of this cluster.
 	OverBudget []string `json:"overBudget,omitempty"`
+}
+
+// Path is the path from this cluster to the pods of another one.
+type Path struct {
+	ClusterID string `json:"clusterID"`
+	// State is Reachable, Unreachable, Unknown, or "" while it is not decided. Seconds is the time in it.
+	State   string  `json:"state,omitempty"`
+	Seconds float64 `json:"seconds"`
+	// Controller and Endpoints are the last probes.
+	Controller PathProbes `json:"controller"`
+	Endpoints  PathProbes `json:"endpoints"`
+	// NotificationAge is the time since the last peer notification of the cluster, in seconds; nil if there was none.
+	NotificationAge *float64 `json:"notificationAgeSeconds,omitempty"`
+}
+
+// The values of Path.State.
+const (
+	PathReachable   = string(pathhealth.Reachable)
+	PathUnreachable = string(pathhealth.Unreachable)
+)
+
+// PathProbes are the last probes of one kind.
+type PathProbes struct {
+	// Targets is the number of addresses to probe, and Reached that of those that answered the last time.
+	Targets int `json:"targets"`
+	Reached int `json:"reached"`
 }
 
 // Conflict lists the conflicts between the exports of a service.

@@ -94,6 +94,11 @@ func NewClusters() Clusters {
 					{ClusterID: "cls1", UID: "uid-cls1", Version: "v1.2.3", Key: "key-of-cls1", HeartbeatAge: 2.1},
 					{ClusterID: "cls2", UID: "uid-cls2", Version: "v1.2.3", Key: "key-of-cls2", HeartbeatAge: 7.8},
 				},
+				PathHealth: string(mcs.PathHealthWithdraw),
+				Paths: []status.Path{{
+					ClusterID: []string{"cls2", "cls1"}[i], State: status.PathReachable, Seconds: 3600,
+					Controller: status.PathProbes{Targets: 1, Reached: 1}, Endpoints: status.PathProbes{Targets: 3, Reached: 3}, NotificationAge: ptr.To(1.2),
+				}},
 				Requests: []status.Request{
 					{Registry: "cloudmap", Operation: "DiscoverInstances", Result: "ok", Count: 60},
 					{Registry: "cloudmap", Operation: "RegisterInstance", Result: "ok", Count: 5},

@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -36,7 +37,7 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	out = append(out, f.metricsCheck()...)
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
-			f.ifRead(f.membersCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck())
+			f.ifRead(f.membersCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck(), f.ifRead(f.pathsCheck()))
 		out = append(out, f.policyChecks()...)
 	}
 	out = append(out, f.dnsChecks()...)
@@ -345,6 +346,53 @@ func (f *clusterFacts) ownProblems() []string {
 		}
 	}
 	return problems
+}
+
+// groupPaths returns the clusters that cannot be reached, those in which there is nothing to connect to, those that no probe has reached yet, and those of
+// which no endpoint answers.
+func (f *clusterFacts) groupPaths() (failing, untested, unknown, blocked []string) {
+	for _, p := range f.controller.Paths {
+		switch {
+		case p.State == status.PathUnreachable:
+			failing = append(failing, p.ClusterID)
+		case p.Controller.Targets+p.Endpoints.Targets == 0:
+			untested = append(untested, p.ClusterID)
+		case p.State != status.PathReachable && p.Controller.Reached+p.Endpoints.Reached == 0:
+			unknown = append(unknown, p.ClusterID)
+		case p.Endpoints.Targets > 0 && p.Endpoints.Reached == 0:
+			blocked = append(blocked, p.ClusterID)
+		}
+	}
+	return failing, untested, unknown, blocked
+}
+
+// pathsCheck checks what the probes of the controller found about the paths to the other clusters.
+func (f *clusterFacts) pathsCheck() check.Check {
+	c := check.Check{Name: "paths", Result: check.OK, Detail: "pods of all other clusters can be reached"}
+	failing, untested, unknown, blocked := f.groupPaths()
+	list := func(ids []string) string { return strings.Join(check.Summarize(ids, 8), ", ") }
+	switch {
+	case f.controller.PathHealth == "":
+		return check.Check{Name: "paths", Result: check.Unknown, Detail: "the controller does not test the paths to the other clusters: it is older than this plugin"}
+	case f.controller.PathHealth == string(mcs.PathHealthOff):
+		return check.Check{Name: "paths", Result: check.Unknown, Detail: "the paths to the other clusters are not tested: --path-health=off"}
+	case len(failing) > 0:
+		c.Result, c.Detail = check.Failed, "connections to pods time out: "+list(failing)
+		if f.controller.FaultHere {
+			c.Detail += "; that is most clusters, so the fault is probably here, and no endpoints are withdrawn"
+		}
+		c.Remedy = "check routes, security groups and NetworkPolicies between the clusters (docs/runbooks/CloudMapMCSMemberUnreachable.md)"
+	case len(unknown) > 0:
+		c.Result, c.Detail = check.Warning, "no probe has reached "+list(unknown)+" yet: if the path fails, no endpoints are withdrawn"
+		c.Remedy = "open TCP 8081 between the controllers, and networkPolicy.probeTo for endpoints (docs/stale-clusters.md#path-health)"
+	case len(untested) > 0:
+		c.Detail = "there is nothing to connect to in " + list(untested)
+	case len(blocked) > 0:
+		c.Detail += "; endpoints of " + list(blocked) + " do not answer the controller (networkPolicy.probeTo)"
+	case len(f.controller.Paths) == 0:
+		c.Detail = "there is no other cluster"
+	}
+	return c
 }
 
 func (f *clusterFacts) importsCheck() check.Check {

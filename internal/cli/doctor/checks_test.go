@@ -34,7 +34,8 @@ func healthyCluster() *clusterFacts {
 		pod:  &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "manager"}}, replicas: 2, ready: 2,
 		controller: &status.Status{
 			Version: "v1", Leader: true, Registry: "cloudmap", Synced: true, Identity: &mcs.Identity{ClusterID: "cls1", ClusterSetID: "set"},
-			Members: []status.Member{{ClusterID: "cls1", Version: "v1"}, {ClusterID: "cls2", Version: "v1"}},
+			Members: []status.Member{{ClusterID: "cls1", Version: "v1"}, {ClusterID: "cls2", Version: "v1"}}, PathHealth: "withdraw",
+			Paths: []status.Path{{ClusterID: "cls2", State: status.PathReachable, Endpoints: status.PathProbes{Targets: 2, Reached: 2}}},
 		},
 		dns:     &dns.Status{State: coredns.Enabled, Checks: []check.Check{{Name: "answers", Result: check.OK}}},
 		proxies: 3, readyProxies: 3,
@@ -108,6 +109,19 @@ func TestChecks(t *testing.T) {
 		{name: "identity missing", mutate: func(f *clusterFacts) {
 			f.controller.IdentityProblem = "create ClusterProperty cluster.clusterset.k8s.io; it leaves at 2026-11-21T12:05:00Z (--leave-after)"
 		}, wantCheck: "identity", wantResult: check.Failed, wantText: "kubectl mcs join --context cls1 --cluster-id=cls1 --clusterset-id=set"},
+		{name: "a cluster cannot be reached", mutate: func(f *clusterFacts) { f.controller.Paths[0].State = status.PathUnreachable },
+			wantCheck: "paths", wantResult: check.Failed, wantText: "connections to pods time out: cls2"},
+		{name: "the fault is here", mutate: func(f *clusterFacts) {
+			f.controller.Paths[0].State, f.controller.FaultHere = status.PathUnreachable, true
+		},
+			wantCheck: "paths", wantResult: check.Failed, wantText: "the fault is probably here"},
+		{name: "probes are blocked everywhere", mutate: func(f *clusterFacts) {
+			f.controller.Paths[0].State, f.controller.Paths[0].Endpoints.Reached = "Unknown", 0
+		},
+			wantCheck: "paths", wantResult: check.Warning, wantText: "no probe has reached cls2 yet"},
+		{name: "endpoints are blocked", mutate: func(f *clusterFacts) { f.controller.Paths[0].Endpoints.Reached = 0 }},
+		{name: "paths are not tested", mutate: func(f *clusterFacts) { f.controller.PathHealth = "off" },
+			wantCheck: "paths", wantResult: check.Unknown, wantText: "--path-health=off"},
 		{name: "a stale member", mutate: func(f *clusterFacts) { f.controller.Members[1].Stale = true }, wantCheck: "members", wantResult: check.Warning, wantText: "no heartbeat from cls2"},
 		{name: "a stale member that does not exist any more", mutate: func(f *clusterFacts) { f.controller.Members[1].Stale = true },
 			wantCheck: "members", wantResult: check.Warning, wantText: "kubectl mcs forget cls2 --context cls1"},

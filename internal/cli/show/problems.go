@@ -52,6 +52,14 @@ func clusterProblems(context string, s *status.Status) []string {
 	if n := len(s.OverBudget); n > 0 {
 		lines = append(lines, fmt.Sprintf("%s: %d services, such as %s, are not imported: their namespace has too many imports (--budget-namespace-imports)", context, n, s.OverBudget[0]))
 	}
+	if s.FaultHere {
+		lines = append(lines, context+": most clusters cannot be reached, so the fault is probably in this cluster: no endpoints are withdrawn")
+	}
+	for _, p := range s.Paths {
+		if p.State == status.PathUnreachable {
+			lines = append(lines, fmt.Sprintf("%s: connections to pods of cluster %s time out, for %s: check routes, security groups and NetworkPolicies", context, p.ClusterID, seconds(p.Seconds)))
+		}
+	}
 	for _, p := range s.Imports {
 		lines = append(lines, fmt.Sprintf("%s: the import of %s is not ready: %s: %s", context, p.Key, p.Reason, p.Message))
 	}

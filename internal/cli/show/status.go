@@ -2,6 +2,7 @@ package show
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,6 +58,7 @@ func printStatuses(s *session.Session, format session.Format, statuses []cluster
 			c.printRow(t)
 		}
 		printMembers(t, statuses, wide)
+		printPaths(t, statuses)
 		if wide {
 			printRequests(t, statuses)
 		}
@@ -120,6 +122,62 @@ func printMembers(t *session.Table, statuses []clusterStatus, wide bool) {
 			t.Row(row...)
 		}
 	}
+}
+
+// printPaths prints which cluster reaches which, as far as the given contexts know it.
+func printPaths(t *session.Table, statuses []clusterStatus) {
+	hasHeader := false
+	for _, c := range statuses {
+		if c.Status == nil {
+			continue
+		}
+		for _, p := range c.Status.Paths {
+			if !hasHeader {
+				hasHeader = true
+				t.Line("")
+				t.Row("PATH FROM", "TO", "STATE", "SINCE", "CONTROLLER", "ENDPOINTS", "NOTIFICATIONS")
+			}
+			t.Row(c.Context, p.ClusterID, pathState(p), seconds(p.Seconds), controllerAnswer(p.Controller), endpointAnswers(p.Endpoints), notificationAge(p.NotificationAge))
+		}
+	}
+}
+
+func pathState(p status.Path) string {
+	switch p.State {
+	case status.PathReachable:
+		return "ok"
+	case status.PathUnreachable:
+		return "unreachable"
+	}
+	return "unknown"
+}
+
+func controllerAnswer(p status.PathProbes) string {
+	switch {
+	case p.Targets == 0:
+		return "no address"
+	case p.Reached == 0:
+		return "no answer"
+	}
+	return "ok"
+}
+
+func endpointAnswers(p status.PathProbes) string {
+	if p.Targets == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d of %d", min(p.Reached, p.Targets), p.Targets)
+}
+
+func notificationAge(age *float64) string {
+	if age == nil {
+		return "none"
+	}
+	return seconds(*age) + " ago"
+}
+
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
 }
 
 func heartbeatAge(m status.Member) string {

@@ -56,13 +56,14 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 		}
 	}
 	ready := mcs.ImportReady(d.merged, o.supported, o.imp.Spec.IPs)
-	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, &d.refused, &d.selection, &d.drained)
+	status := plan.ServiceImportStatus(o.imp, d.merged, d.unknown, ready, metav1.NewTime(r.now()), d.staleness, &d.refused, &d.selection, &d.drained, &d.unreachability)
 	if err := r.updateStatus(ctx, o.imp, status); err != nil {
 		return 0, err
 	}
 	r.reportRefused(o.imp, d.refused)
 	r.reportSelection(o.imp, d.selection)
 	r.reportDrained(o.imp, d.drained)
+	r.reportUnreachable(o.imp, d.unreachability)
 	var requeueAfter time.Duration
 	if !containsAll(o.supported, d.merged.IPFamilies) {
 		requeueAfter = familiesMaxAge // the cluster may get the missing family
@@ -210,6 +211,7 @@ func (r *Controller) applyServiceImport(ctx context.Context, f importFacts, exis
 		plan.SetNotImported(want, d.notImported)
 	}
 	plan.SetTiers(want, d.tiers)
+	plan.SetUnreachable(want, d.withdrawn(f))
 	switch {
 	case existing == nil:
 		if err := r.client.Create(ctx, want); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/guard"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/paths"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
@@ -40,6 +41,7 @@ type Controller struct {
 	mcsVersion schema.GroupVersion
 	now        func() time.Time
 	guard      *guard.Guard
+	paths      *paths.Paths
 	// metadata selects the exported labels and annotations that are imported.
 	metadata mcs.KeyFilter
 
@@ -80,6 +82,8 @@ type Config struct {
 	NamespaceImports int
 	// Guard may be nil.
 	Guard *guard.Guard
+	// Paths may be nil: then all clusters are reachable.
+	Paths *paths.Paths
 	// Metadata selects the exported labels and annotations that are imported; the zero value selects all.
 	Metadata mcs.KeyFilter
 }
@@ -89,7 +93,7 @@ func New(cfg Config) *Controller {
 	return &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, metrics: cfg.Metrics,
 		takeover: cfg.Takeover, requeuer: cfg.Requeuer, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
-		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard, metadata: cfg.Metadata,
+		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard, paths: cfg.Paths, metadata: cfg.Metadata,
 		families: &families{client: cfg.Client, now: time.Now}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
 		budget:     newNamespaceBudget(cfg.NamespaceImports),
 		serviceIPs: &serviceIPs{client: cfg.Client, networks: cfg.Guard.ServiceNetworks, now: time.Now},
@@ -112,6 +116,7 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	r.guard.Record(key, decision.refusals)
+	r.paths.SetExports(key, decision.probed(facts))
 	if decision.canWait(facts) && r.requeuer.Defer(facts.key) {
 		return reconcile.Result{}, nil
 	}

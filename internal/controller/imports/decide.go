@@ -10,6 +10,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/pathhealth"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -55,7 +56,10 @@ type importFacts struct {
 	properties map[string]mcs.Properties
 	// drains are the drained clusters among the exports.
 	drains map[string]mcs.Drain
-	now    time.Time
+	// paths is what is known about the paths to the other clusters, and pathMode what this cluster does about those that fail.
+	paths    pathhealth.Verdict
+	pathMode mcs.PathHealth
+	now      time.Time
 }
 
 // newImportDelay is how long a new import waits for all registries to be read, so that it begins with all exports. One that does not
@@ -154,6 +158,28 @@ func (f importFacts) staleClusters(unknown []string) []string {
 	return stale
 }
 
+// unreachableRule returns the rule for the endpoints of unreachable clusters.
+func (f importFacts) unreachableRule() mcs.UnreachableRule {
+	return mcs.UnreachableRule{Mode: f.pathMode, FaultHere: f.paths.FaultHere}
+}
+
+// unreachableClusters returns the clusters, sorted, that this cluster cannot reach, or that a previous process withdrew and this one has not probed
+// for long enough.
+func (f importFacts) unreachableClusters() []string {
+	unreachable := f.paths.Unreachable()
+	if f.unreachableRule().Withdraws() {
+		for _, c := range plan.UnreachableClusters(f.imp) {
+			if f.paths.State(c) == pathhealth.Undecided {
+				unreachable = append(unreachable, c)
+			}
+		}
+	}
+	slices.Sort(unreachable)
+	return slices.DeleteFunc(unreachable, func(c string) bool {
+		return !slices.ContainsFunc(f.view.Exports, func(e mcs.Export) bool { return e.Cluster == c }) && !slices.Contains(f.importedClusters(), c)
+	})
+}
+
 // verdict is the decision about an import.
 type verdict int
 
@@ -194,6 +220,9 @@ type importDecision struct {
 	// refusals are what this cluster refuses of the exports, and refused is the condition about them.
 	refusals []policy.Refusal
 	refused  metav1.Condition
+	// unreachable are the exporting clusters that this cluster cannot reach, and unreachability is the condition about them.
+	unreachable    []string
+	unreachability metav1.Condition
 }
 
 // decideImport keeps the promise that unknown is not empty: an import is removed only when every cluster that it contains is known not
@@ -225,6 +254,22 @@ func decideImport(f importFacts) importDecision {
 	d.decideTiers(f)
 	d.decideEndpoints(f)
 	return d
+}
+
+// withdrawn returns the clusters that are in reserve because this cluster cannot reach them.
+func (d importDecision) withdrawn(f importFacts) []string {
+	if !f.unreachableRule().Withdraws() {
+		return nil
+	}
+	return d.unreachable
+}
+
+// probed returns the exports of other clusters whose endpoints may be probed: those that are imported, whether or not they are in use.
+func (d importDecision) probed(f importFacts) []mcs.Export {
+	if d.verdict != verdictApply {
+		return nil
+	}
+	return f.view.Exports
 }
 
 // canWait reports whether the import is a new one of a service that only this cluster exports: its clients have the Service
@@ -317,14 +362,16 @@ func (f importFacts) lacksProperties(unknown []string) bool {
 // decideEndpoints decides which endpoints are used. While a cluster that the import contains is unknown, it is also unknown which endpoints
 // are the last ones, and the endpoints of stale clusters stay as they are.
 func (d *importDecision) decideEndpoints(f importFacts) {
-	d.stale = f.staleClusters(d.unknown)
-	candidates := mcs.Candidates{Exports: d.exports, Drains: f.drains, Tiers: d.tiers, MinimumReady: d.merged.MinimumReady}
+	d.stale, d.unreachable = f.staleClusters(d.unknown), f.unreachableClusters()
+	candidates := mcs.Candidates{Exports: d.exports, Drains: f.drains, Tiers: d.tiers, MinimumReady: d.merged.MinimumReady}.
+		WithUnreachable(d.unreachable, f.unreachableRule())
 	d.untouched = d.unknown
 	if !f.showsAny(d.unknown) {
 		choice := d.merged.Choose(candidates.WithStale(d.stale, f.staleRule.Policy))
 		condition := mcs.ImportStale(choice.StaleExports(d.stale), f.staleRule)
 		d.endpoints, d.staleness = choice.Exports, &condition
 		d.selection, d.drained = mcs.ImportSelection(d.merged, d.tiers, choice.Served), mcs.ImportDrained(choice.Drained)
+		d.unreachability = mcs.ImportUnreachable(choice, d.unreachable, f.unreachableRule())
 		return
 	}
 	d.untouched = slices.Concat(d.unknown, d.stale)
@@ -335,6 +382,7 @@ func (d *importDecision) decideEndpoints(f importFacts) {
 	choice := d.merged.Choose(candidates)
 	d.endpoints = choice.Exports[:len(d.endpoints)]
 	d.selection, d.drained = mcs.ImportSelection(d.merged, d.tiers, choice.Served), mcs.ImportDrained(choice.Drained)
+	d.unreachability = mcs.ImportUnreachable(choice, d.unreachable, f.unreachableRule())
 }
 
 // decideLost decides about the endpoints of clusters that the registry has not shown since the start, for as long as the stale rule

@@ -17,6 +17,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/pathhealth"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
@@ -371,6 +372,76 @@ func TestCanWait(t *testing.T) {
 			c.facts.key, c.facts.namespace, c.facts.synced = webKey, true, true
 			if got := decideImport(c.facts).canWait(c.facts); got != c.want {
 				t.Errorf("the import can wait: %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestDecideUnreachable(t *testing.T) {
+	endpointOf := func(cluster, address string) mcs.Export {
+		e := exportOf(cluster, 80)
+		e.Backends[0].Endpoints = []mcs.Endpoint{{Address: netip.MustParseAddr(address), Ready: true, Serving: true}}
+		return e
+	}
+	cls2, cls3 := endpointOf("cls2", "10.2.0.1"), endpointOf("cls3", "10.3.0.1")
+	both := registry.View{Exports: []mcs.Export{cls2, cls3}}
+	paths := func(text string) pathhealth.Verdict {
+		v := pathhealth.Verdict{Paths: map[string]pathhealth.Path{}}
+		for _, word := range strings.Fields(text) {
+			id, state, _ := strings.Cut(word, "=")
+			v.Paths[id] = pathhealth.Path{State: pathhealth.State(state)}
+		}
+		return v
+	}
+	faultHere := paths("cls2=Unreachable cls3=Unreachable")
+	faultHere.FaultHere = true
+	withdrawn := importShowing("cls2", "cls3")
+	withdrawn.Annotations = map[string]string{plan.AnnotationUnreachableClusters: "cls2"}
+	withdrawn.Spec.Ports[0].Port = 80
+	tests := []struct {
+		name  string
+		facts importFacts
+		mode  mcs.PathHealth
+		// want are the endpoints in use by cluster, wantList the annotation and the condition's reason.
+		want, wantList string
+	}{
+		{"all paths work", importFacts{view: both, paths: paths("cls2=Reachable cls3=Reachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", " NoneUnreachable"},
+		{"nothing is known", importFacts{view: both}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", " NoneUnreachable"},
+		{"the path to one cluster fails", importFacts{view: both, paths: paths("cls2=Unreachable cls3=Reachable")}, mcs.PathHealthWithdraw, "cls2=0 cls3=1", "cls2 Withdrawn"},
+		{"it is observed", importFacts{view: both, paths: paths("cls2=Unreachable cls3=Reachable")}, mcs.PathHealthObserve, "cls2=1 cls3=1", " Observed"},
+		{"the path to a cluster that does not export the service fails", importFacts{view: both, paths: paths("cls4=Unreachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", " NoneUnreachable"},
+		{"the path to the only exporter fails", importFacts{view: registry.View{Exports: both.Exports[:1]}, paths: paths("cls2=Unreachable")}, mcs.PathHealthWithdraw, "cls2=1", "cls2 LastEndpointsKept"},
+		{"all paths fail, but most do not", importFacts{view: both, paths: paths("cls2=Unreachable cls3=Unreachable cls4=Reachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", "cls2,cls3 LastEndpointsKept"},
+		{"most paths fail", importFacts{view: both, paths: faultHere}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", " FaultInThisCluster"},
+		{
+			"one cluster is stale, the path to the other fails",
+			importFacts{view: registry.View{Exports: both.Exports, Stale: []string{"cls3"}}, paths: paths("cls2=Unreachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", "cls2 LastEndpointsKept",
+		},
+		{"after a restart", importFacts{imp: withdrawn, view: both}, mcs.PathHealthWithdraw, "cls2=0 cls3=1", "cls2 Withdrawn"},
+		{"after a restart, the path works", importFacts{imp: withdrawn, view: both, paths: paths("cls2=Reachable")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", " NoneUnreachable"},
+		{"after a restart, the path cannot be tested", importFacts{imp: withdrawn, view: both, paths: paths("cls2=Unknown")}, mcs.PathHealthWithdraw, "cls2=1 cls3=1", " NoneUnreachable"},
+		{"after a restart with another mode", importFacts{imp: withdrawn, view: both}, mcs.PathHealthObserve, "cls2=1 cls3=1", " NoneUnreachable"},
+		{
+			"after a restart, another exporter is unknown: nothing shows that the service is served",
+			importFacts{imp: withdrawn, view: registry.View{Exports: both.Exports[:1], Unknown: []string{"cls3"}}}, mcs.PathHealthWithdraw, "cls2=1", "cls2 LastEndpointsKept",
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.facts.key, tt.facts.namespace, tt.facts.synced, tt.facts.pathMode = webKey, true, true, tt.mode
+			d := decideImport(tt.facts)
+			var got []string
+			for _, e := range d.endpoints {
+				got = append(got, fmt.Sprintf("%s=%d", e.Cluster, e.EndpointCount()))
+			}
+			if text := strings.Join(got, " "); text != tt.want {
+				t.Errorf("endpoints in use are %q, want %q", text, tt.want)
+			}
+			if text := strings.Join(d.withdrawn(tt.facts), ",") + " " + d.unreachability.Reason; text != tt.wantList {
+				t.Errorf("unreachable are %q, want %q", text, tt.wantList)
+			}
+			if probed := d.probed(tt.facts); len(probed) != len(tt.facts.view.Exports) {
+				t.Errorf("%d exports are probed, want all, also those that are not in use", len(probed))
 			}
 		})
 	}

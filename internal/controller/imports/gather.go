@@ -24,6 +24,7 @@ import (
 func (r *Controller) gather(ctx context.Context, session *membership.Session, key mcs.Key) (importFacts, error) {
 	f := importFacts{
 		key: key, cluster: session.Identity.ClusterID, clusterSet: session.Identity.ClusterSetID, staleRule: r.staleRule, metadata: r.metadata, now: r.now(),
+		paths: r.paths.Verdict(), pathMode: r.paths.Mode(),
 	}
 	r.waiters.add(key) // before the read, or the event of a namespace that is created in between would be missed
 	ns, found, err := kube.ReadNamespace(ctx, r.client, key.Namespace)

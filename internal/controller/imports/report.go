@@ -51,6 +51,17 @@ func (r *Controller) reportRefused(imp *mcsv1beta1.ServiceImport, c metav1.Condi
 	}
 }
 
+// reportUnreachable records an event if other clusters are unreachable than before, or have another effect.
+func (r *Controller) reportUnreachable(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
+	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
+	switch {
+	case c.Status == metav1.ConditionTrue && (before == nil || before.Message != c.Message):
+		r.events.Publish(kube.ClusterBecameUnreachable(imp, c.Message))
+	case c.Status == metav1.ConditionFalse && before != nil && before.Status == metav1.ConditionTrue:
+		r.events.Publish(kube.ClusterBecameReachable(imp, c.Message))
+	}
+}
+
 // reportSelection records an event, and counts it, if other clusters serve a service than before because of its cluster selectors.
 func (r *Controller) reportSelection(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
 	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)

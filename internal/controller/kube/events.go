@@ -26,6 +26,8 @@ const (
 	reasonIPChanged = "ClusterSetIPChanged"
 	// reasonStale: clusters that export the service have become stale, or send heartbeats again.
 	reasonStale = "StaleCluster"
+	// reasonUnreachable: pods of this cluster cannot reach clusters that export the service, or reach them again.
+	reasonUnreachable = "UnreachableCluster"
 	// reasonSelection: other clusters serve the service than before, because of its cluster selectors.
 	reasonSelection = "ClusterSelectionChanged"
 	// reasonDrained: clusters that export the service are drained, or not any more.
@@ -103,6 +105,16 @@ func ClusterBecameStale(imp client.Object, message string) Event {
 // ClusterRecovered reports that stale source clusters of an import send heartbeats again.
 func ClusterRecovered(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeNormal, reasonStale, message}
+}
+
+// ClusterBecameUnreachable warns about an import of which this cluster cannot reach a source cluster.
+func ClusterBecameUnreachable(imp client.Object, message string) Event {
+	return Event{imp, corev1.EventTypeWarning, reasonUnreachable, message}
+}
+
+// ClusterBecameReachable reports that this cluster reaches the source clusters of an import again.
+func ClusterBecameReachable(imp client.Object, message string) Event {
+	return Event{imp, corev1.EventTypeNormal, reasonUnreachable, message}
 }
 
 // ClusterSelectionChanged reports that other clusters serve an import than before.

@@ -27,7 +27,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/imports"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/paths"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/pathhealth"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
@@ -48,22 +50,23 @@ type statusSource struct {
 	elected <-chan struct{}
 	prober  status.Prober
 	guard   *guard.Guard
+	paths   *paths.Paths
 }
 
 var _ status.Source = (*statusSource)(nil)
 
 // AddStatus makes mgr serve the status endpoint, on standby replicas too.
-func AddStatus(mgr manager.Manager, options config.Options, requests *registry.Metrics, m Membership, exports *exports.Controller, imports *imports.Controller, g *guard.Guard) error {
+func AddStatus(mgr manager.Manager, options config.Options, requests *registry.Metrics, m Membership, exports *exports.Controller, imports *imports.Controller, g *guard.Guard, p *paths.Paths) error {
 	serving := options.Serving
 	if serving.Status == "0" {
 		return nil
 	}
 	source := &statusSource{
 		registryName: options.Registry.Name, membership: m, exports: exports, imports: imports, requests: requests,
-		reader: mgr.GetCache(), elected: mgr.Elected(), guard: g,
+		reader: mgr.GetCache(), elected: mgr.Elected(), guard: g, paths: p,
 	}
-	if _, port, err := net.SplitHostPort(serving.Probes); err == nil {
-		source.healthPort = port
+	if port := serving.ProbePort(); port != 0 {
+		source.healthPort = strconv.Itoa(int(port))
 	}
 	listener, err := net.Listen("tcp", serving.Status)
 	if err != nil {
@@ -108,6 +111,8 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 		return out
 	}
 	out.Members = countMembers(members, session.Identity.ClusterID, services, out.Time)
+	out.PathHealth = string(s.paths.Mode())
+	out.Paths, out.FaultHere = describePaths(s.paths.Verdict(), members, out.Time)
 	out.Services = len(services)
 	for _, service := range services {
 		if len(service.Conflicts) > 0 {
@@ -220,6 +225,28 @@ func (s *statusSource) leaving(ctx context.Context) []mcs.Identity {
 		return nil
 	}
 	return leaving
+}
+
+// describePaths returns the paths of a verdict, sorted.
+func describePaths(v pathhealth.Verdict, members []registry.Member, now time.Time) (out []status.Path, faultHere bool) {
+	for _, m := range members {
+		p, ok := v.Paths[m.ClusterID]
+		if !ok {
+			continue
+		}
+		probes := func(k pathhealth.Kind) status.PathProbes {
+			return status.PathProbes{Targets: p.Last[k].Targets, Reached: p.Last[k].Reached}
+		}
+		path := status.Path{
+			ClusterID: m.ClusterID, State: string(p.State), Seconds: max(0, now.Sub(p.Since)).Round(time.Second).Seconds(),
+			Controller: probes(pathhealth.Controller), Endpoints: probes(pathhealth.Endpoints),
+		}
+		if !m.Notified.IsZero() {
+			path.NotificationAge = new(max(0, now.Sub(m.Notified)).Round(100 * time.Millisecond).Seconds())
+		}
+		out = append(out, path)
+	}
+	return out, v.FaultHere
 }
 
 // newMember returns a member without numbers.

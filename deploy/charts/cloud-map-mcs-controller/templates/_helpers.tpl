@@ -70,6 +70,7 @@ capabilities:
   "heartbeat-interval" $v.heartbeatInterval
   "stale-after" $v.staleAfter
   "stale-cluster-policy" $v.staleClusterPolicy
+  "path-health" $v.pathHealth
   "peer-notifications" (ternary "" "false" $v.peerNotifications.enabled)
   "peer-notification-bind-address" (ternary "" (printf ":%d" (int $v.peerNotifications.port)) (eq (int $v.peerNotifications.port) 8479))
   "peer-notification-advertise-address" $v.peerNotifications.advertiseAddress
