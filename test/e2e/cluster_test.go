@@ -61,7 +61,7 @@ var clusters = sync.OnceValues(func() ([]cluster, error) {
 		}
 	}
 	var out []cluster
-	for _, name := range []string{"cls1", "cls2"} {
+	for _, name := range clusterNames() {
 		config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 			&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
 		if err != nil {
@@ -76,6 +76,15 @@ var clusters = sync.OnceValues(func() ([]cluster, error) {
 	}
 	return out, nil
 })
+
+// clusterNames returns the names of the suite's clusters.
+func clusterNames() []string {
+	names := make([]string, clusterCount())
+	for i := range names {
+		names[i] = fmt.Sprintf("cls%d", i+1)
+	}
+	return names
+}
 
 // installed installs the product in both clusters once, and returns the clusters.
 func installed(t *testing.T) (cls1, cls2 cluster) {
@@ -105,7 +114,7 @@ var installOnce = sync.OnceValue(func() error {
 	touched.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	for _, c := range []string{"cls1", "cls2"} {
+	for _, c := range clusterNames() {
 		if err := install(ctx, c); err != nil {
 			return err
 		}
@@ -118,7 +127,7 @@ func install(ctx context.Context, c string) error {
 	for _, line := range append(tutorial.Install(suite.Registry),
 		"kubectl --context CLS -n cloud-map-mcs-system rollout status "+manager+" --timeout=90s",
 		"kubectl mcs dns enable --context CLS",
-		"kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml",
+		"sed s/cls2/CLS/ samples/clusterproperty-cls2.yaml | kubectl --context CLS apply -f -",
 	) {
 		line = strings.ReplaceAll(line, "CLS", c)
 		if out, err := suite.Output(ctx, line); err != nil {
@@ -501,7 +510,7 @@ func fqdn(ns, name string, before ...string) string {
 }
 
 // podName matches the name of the pod in an answer of a server.
-var podName = regexp.MustCompile(`\b(cls[12])-[a-z0-9-]+\b`)
+var podName = regexp.MustCompile(`\b(cls[1-4])-[a-z0-9-]+\b`)
 
 // answers runs a command n times in the client pod of c, four at a time, and counts the answers by pod.
 func answers(ctx context.Context, c cluster, ns string, n int, command string) (map[string]int, error) {

@@ -30,7 +30,7 @@ func TestDrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := startTraffic(t, networkOf(t, "cls2-node1"), []string{net.JoinHostPort(ip, "80")}, nil)
+	tr := startTraffic(t, networkOf(t, "cls2-node1"), []string{net.JoinHostPort(ip, "80")}, podAddresses(t, ns, "web", cls2))
 	t.Cleanup(func() { _, _ = plugin(context.Background(), 0, "undrain --context cls1") })
 
 	began := time.Now()

@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,14 @@ func testbedArgs() []string {
 	return []string{"--dual-stack", "--nodes", "2"}
 }
 
+// clusterCount returns the number of clusters, which E2E_CLUSTERS overrides: some scenarios do more with three.
+func clusterCount() int {
+	if n, err := strconv.Atoi(os.Getenv("E2E_CLUSTERS")); err == nil && n > 2 {
+		return n
+	}
+	return 2
+}
+
 func run(m *testing.M) int {
 	ctrllog.SetLogger(logr.Discard()) // of the client that the scenarios use
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -48,7 +57,7 @@ func run(m *testing.M) int {
 	err := clusterset.InstallTools(ctx, clusterset.RegistryName(), os.Stdout)
 	if err == nil {
 		suite, err = clusterset.Up(ctx, clusterset.Options{
-			Clusters: 2, TestbedArgs: testbedArgs(), Registry: clusterset.RegistryName(), KeepState: true, Out: os.Stdout,
+			Clusters: clusterCount(), TestbedArgs: testbedArgs(), Registry: clusterset.RegistryName(), KeepState: true, Out: os.Stdout,
 		})
 	}
 	if err != nil {
