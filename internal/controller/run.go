@@ -225,7 +225,7 @@ func newGuard(ctx context.Context, mgr manager.Manager, d discovery.DiscoveryInt
 	}
 	g := guard.New(guard.Config{
 		Path: setup.Options.Scope.ImportPolicy, Source: local, Log: setup.Logger.WithName("import-policy"),
-		RequeueAll: m.RequeueSession, RequeueAddresses: m.RequeueAddresses,
+		RequeueAll: m.RequeueSession, RequeueAddresses: m.RequeueAddresses, Importer: m.Importer,
 	})
 	return g, mgr.Add(g)
 }

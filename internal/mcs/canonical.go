@@ -48,7 +48,7 @@ func (e Export) equalService(o Export) bool {
 		e.InternalTrafficPolicy == o.InternalTrafficPolicy &&
 		e.TrafficDistribution == o.TrafficDistribution &&
 		e.ClusterSelectors == o.ClusterSelectors && e.MinimumReady == o.MinimumReady &&
-		e.Drain == o.Drain &&
+		e.Drain == o.Drain && e.Recipients == o.Recipients &&
 		slices.Equal(e.IPFamilies, o.IPFamilies)
 }
 

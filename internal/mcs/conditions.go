@@ -27,12 +27,17 @@ func ExportValid(svc *corev1.Service) metav1.Condition {
 		"the Service can be exported")
 }
 
-// ExportSelection returns the condition Valid of a valid export whose cluster selectors are not, nil if there is nothing to report. The service
-// is exported without them: a preference that cannot be used must not end the traffic of all clusters.
+// ExportSelection returns the condition Valid of a valid export whose recipients or cluster selectors are not, nil if there is nothing to report.
+// Without valid recipients the service is exported to no other cluster. It is exported without cluster selectors that are not valid: a preference that
+// cannot be used must not end the traffic of all clusters.
 func ExportSelection(src Source) *metav1.Condition {
 	selection, err := src.Selection()
+	_, recipientsErr := src.Recipients()
 	var c metav1.Condition
 	switch {
+	case recipientsErr != nil:
+		c = exportCondition(mcsv1beta1.ServiceExportConditionValid, false, ReasonInvalidRecipients,
+			"the service is exported to no other cluster: "+recipientsErr.Error())
 	case err != nil:
 		c = exportCondition(mcsv1beta1.ServiceExportConditionValid, false, ReasonInvalidClusterSelector,
 			"the service is exported without cluster selectors: "+err.Error())

@@ -76,6 +76,9 @@ type Export struct {
 	// Drain is the part of the endpoints that other clusters do not use.
 	Drain Drain `json:"drain,omitempty"`
 
+	// Recipients select the clusters that the export is for: one of the selectors must match. "" is all clusters.
+	Recipients ClusterSelectors `json:"recipients,omitempty"`
+
 	// Backends are the endpoints, grouped by the ports on which they listen.
 	Backends []Backends `json:"backends,omitempty"`
 }

@@ -71,6 +71,9 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 		unreadable = append(unreadable, fmt.Sprintf("annotation %s left out: %v", AnnotationDrain, err))
 	}
 	e.Drain = drain
+	if e.Recipients, err = src.Recipients(); err != nil {
+		unreadable = append(unreadable, "exported to no other cluster: "+err.Error())
+	}
 	for i := range src.Slices {
 		slice := &src.Slices[i]
 		if !isSourceSlice(slice, svc) {

@@ -49,6 +49,13 @@ func Sanitize(e Export) (Export, []string, error) {
 	}
 	var p problems
 	e = e.Canonical()
+	if e.Recipients != "" {
+		recipients, err := ParseRecipients(string(e.Recipients))
+		if err != nil {
+			return Export{}, nil, fmt.Errorf("the recipients are not valid: %w", err)
+		}
+		e.Recipients = recipients
+	}
 	p.sanitizeTimes(&e)
 	e.Ports = p.sanitizePorts(e.Ports)
 	if len(e.Ports) == 0 && e.Type == mcsv1beta1.ClusterSetIP {

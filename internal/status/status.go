@@ -200,6 +200,8 @@ type Service struct {
 	Stale   []string `json:"stale,omitempty"`
 	// Conflicts are the conflicts between the exports.
 	Conflicts []string `json:"conflicts,omitempty"`
+	// NotFor are the clusters, sorted, whose exports are for other clusters than this one.
+	NotFor []string `json:"notFor,omitempty"`
 	// Refused is what this cluster refuses of the exports.
 	Refused []policy.Refusal `json:"refused,omitempty"`
 }

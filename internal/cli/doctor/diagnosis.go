@@ -255,6 +255,13 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 	if f.export == nil { // otherwise the export phase has these steps
 		steps = append(steps, f.permissions.check(f.Context), f.controllerStep())
 	}
+	if notFor := f.notFor(); len(notFor) > 0 {
+		exporters = subtract(exporters, notFor)
+		steps = append(steps, check.Check{Name: "recipients", Result: check.OK, Detail: "for other clusters than this one: the exports of " + strings.Join(notFor, ", ")})
+		if len(exporters) == 0 {
+			return steps
+		}
+	}
 	steps = append(steps, f.registryStep(exporters), f.importStep(exporters))
 	if f.Import != nil && f.Import.Spec.Type != mcsv1beta1.Headless {
 		steps = append(steps, f.derivedServiceStep())
@@ -328,6 +335,14 @@ func (f *ServiceFacts) registryStep(exporters []string) check.Check {
 		c.Remedy = "run kubectl mcs check in the stale clusters: their controllers send no heartbeat (docs/stale-clusters.md)"
 	}
 	return c
+}
+
+// notFor returns the clusters whose exports are for other clusters than this one.
+func (f *ServiceFacts) notFor() []string {
+	if f.Registry == nil {
+		return nil
+	}
+	return f.Registry.NotFor
 }
 
 const refusedRemedy = "if this is not intended, change the export or the import policy (docs/security/import-policy.md)"

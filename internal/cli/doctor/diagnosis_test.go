@@ -187,6 +187,21 @@ func TestDiagnose_ShowsDrain(t *testing.T) {
 	}
 }
 
+// An export for other clusters is not missing.
+func TestDiagnose_ShowsRecipients(t *testing.T) {
+	_, importer, all := gatherHealthy(t)
+	importer.Registry.NotFor = []string{"cls1"}
+	importer.Import, importer.ImportedSlices = nil, nil
+	d := Diagnose(clitest.DemoWeb, all)
+	if d.Failure != nil {
+		t.Errorf("failure %+v", d.Failure)
+	}
+	last := d.Phases[len(d.Phases)-1].Steps
+	if got := last[len(last)-1]; got.Name != "recipients" || got.Result != check.OK || got.Detail != "for other clusters than this one: the exports of cls1" {
+		t.Errorf("last step %+v", got)
+	}
+}
+
 // Without the context of the exporter, the exports that the importer has read count.
 func TestDiagnoseOnlyImporter(t *testing.T) {
 	_, importer, _ := gatherHealthy(t)

@@ -37,6 +37,10 @@ type exportFacts struct {
 	// unknown reports whether exports may exist besides those that conflicts was decided from.
 	unknown   bool
 	conflicts []mcs.Conflict
+	// recipients is the condition about the clusters that the service is exported to, nil if it stays as it is.
+	recipients *metav1.Condition
+	// recheck is the time until the facts are gathered again, 0 if that is not needed.
+	recheck time.Duration
 }
 
 // needsUser reports whether the user has to act.
@@ -69,6 +73,9 @@ func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1
 	out := []metav1.Condition{f.valid, ready}
 	if conflict := mcs.ExportConflict(f.conflicts); !f.unknown || conflict.Status == metav1.ConditionTrue {
 		out = append(out, conflict)
+	}
+	if c := f.recipients; c != nil && (c.Status == metav1.ConditionTrue || meta.FindStatusCondition(existing, c.Type) != nil) {
+		out = append(out, *c)
 	}
 	return out
 }
@@ -162,7 +169,7 @@ func needsAction(c, valid metav1.Condition) bool {
 	case mcsv1beta1.ServiceExportConditionReady:
 		return c.Reason == string(mcsv1beta1.ServiceExportReasonFailed) && valid.Status == metav1.ConditionTrue
 	}
-	return c.Status == metav1.ConditionTrue // Conflict
+	return c.Type == string(mcsv1beta1.ServiceExportConditionConflict) && c.Status == metav1.ConditionTrue
 }
 
 // hasSameReason reports whether before contains the condition with the same status and reason.

@@ -132,6 +132,9 @@ func (r *Controller) reconcileStatus(ctx context.Context, key mcs.Key, exp *mcsv
 	if changes {
 		result.RequeueAfter = max(result.RequeueAfter, facts.grace()-facts.unshown)
 	}
+	if result.RequeueAfter == 0 && err == nil {
+		result.RequeueAfter = facts.recheck
+	}
 	return result, err
 }
 

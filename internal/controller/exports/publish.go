@@ -45,9 +45,38 @@ func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kub
 	r.reportWarnings(ctx, src.ServiceExport, key, view.Local.Warnings)
 	facts.status, facts.unknown = view.Local, len(view.Unknown)+len(view.Ignored) > 0 || view.Incomplete
 	facts.unshown = r.unshownFor(key, view.Local.State != registry.Exported)
-	facts.conflicts, err = r.findConflicts(ctx, key, view, exp)
-	return err
+	if facts.conflicts, err = r.findConflicts(ctx, key, view, exp); err != nil {
+		return err
+	}
+	return r.findRecipients(ctx, reg, exp, facts)
 }
+
+// findRecipients adds the members that exp is for to facts.
+func (r *Controller) findRecipients(ctx context.Context, reg registry.Registry, exp mcs.Export, facts *exportFacts) error {
+	var clusters []string
+	if exp.Recipients != "" {
+		members, err := reg.Members(ctx)
+		if errors.Is(err, registry.ErrNotSynced) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading the members that %s is exported to: %w", exp.Key, err)
+		}
+		for _, m := range members {
+			if m.ClusterID != exp.Cluster && exp.IsFor(m.Properties.OfCluster(m.ClusterID, r.membership.State().Identity().ClusterSetID)) {
+				clusters = append(clusters, m.ClusterID)
+			}
+		}
+		facts.recheck = recipientsInterval
+	}
+	c := mcs.ExportRecipients(exp.Recipients, clusters)
+	facts.recipients = &c
+	return nil
+}
+
+// recipientsInterval is the interval at which the members that an export is for are read again: the registry does not notify of members that export
+// nothing.
+const recipientsInterval = 30 * time.Second
 
 // PublishAll publishes every export of this cluster in reg, the registry of a session that begins. It reads the cache only: writes to the API server, which
 // an admission webhook may delay or refuse, are left to Reconcile, and so are events and conditions.

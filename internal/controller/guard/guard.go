@@ -41,6 +41,7 @@ type Guard struct {
 	requeueAll func(context.Context) error
 	// requeueAddresses requeues the imports that have one of addresses.
 	requeueAddresses func(ctx context.Context, addresses map[netip.Addr]struct{}) error
+	importer         func() (mcs.Properties, bool)
 	log              logr.Logger
 	now              func() time.Time
 
@@ -79,13 +80,16 @@ type Config struct {
 	RequeueAll func(context.Context) error
 	// RequeueAddresses requeues the imports that have one of addresses.
 	RequeueAddresses func(ctx context.Context, addresses map[netip.Addr]struct{}) error
-	Log              logr.Logger
+	// Importer returns the ClusterProperties of this cluster, those that identify it included; known is false until they were read. It may be
+	// nil: then they stay unknown.
+	Importer func() (properties mcs.Properties, known bool)
+	Log      logr.Logger
 }
 
 // New returns a Guard. Start reads the policy.
 func New(cfg Config) *Guard {
 	return &Guard{
-		path: cfg.Path, source: cfg.Source, requeueAll: cfg.RequeueAll, requeueAddresses: cfg.RequeueAddresses, log: cfg.Log, now: time.Now,
+		path: cfg.Path, source: cfg.Source, requeueAll: cfg.RequeueAll, requeueAddresses: cfg.RequeueAddresses, importer: cfg.Importer, log: cfg.Log, now: time.Now,
 		addresses: map[netip.Addr]struct{}{}, refusals: map[mcs.Key][]policy.Refusal{},
 	}
 }
@@ -271,12 +275,13 @@ func (g *Guard) CheckAddress(cluster string, a netip.Addr) error {
 	return g.current.Load().CheckAddress(cluster, a, g.local.Load())
 }
 
-// Filter returns the part of view, the registry's view of key, that this cluster imports, and what it refuses. An export that is refused
-// does not exist for this cluster. view is not changed. The nil *Guard refuses nothing.
+// Filter returns the part of view, the registry's view of key, that this cluster imports, and what it refuses. An export that is refused, or
+// that is for other clusters, does not exist for this cluster. view is not changed. The nil *Guard refuses nothing.
 func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy.Refusal) {
 	if g == nil {
 		return view, nil
 	}
+	view = g.filterRecipients(view)
 	p, local := g.current.Load(), g.local.Load()
 	var refusals []policy.Refusal
 	exports := make([]mcs.Export, 0, len(view.Exports))
@@ -297,6 +302,55 @@ func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy
 		}
 	}
 	return view, refusals
+}
+
+// filterRecipients returns view without the exports that are for other clusters. Without knowledge of this cluster's ClusterProperties it is unknown
+// whether an export for some clusters is for this one.
+func (g *Guard) filterRecipients(view registry.View) registry.View {
+	isRestricted := func(e mcs.Export) bool { return e.Recipients != "" }
+	if !slices.ContainsFunc(view.Exports, isRestricted) {
+		return view
+	}
+	var importer mcs.Properties
+	known := false
+	if g.importer != nil {
+		importer, known = g.importer()
+	}
+	var others []string
+	exports := make([]mcs.Export, 0, len(view.Exports))
+	for _, e := range view.Exports {
+		switch {
+		case !isRestricted(e), known && e.IsFor(importer):
+			exports = append(exports, e)
+		case !known:
+			view.Unknown = append(slices.Clone(view.Unknown), e.Cluster)
+		default:
+			others = append(others, e.Cluster)
+		}
+	}
+	slices.Sort(view.Unknown)
+	view.Exports = exports
+	view.Stale, view.LivenessUnknown = without(view.Stale, others), without(view.LivenessUnknown, others)
+	return view
+}
+
+// without returns list without the items of others.
+func without(list, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(item string) bool { return slices.Contains(others, item) })
+}
+
+// NotFor returns the clusters, sorted, whose exports in view are for other clusters than this one. The nil *Guard has none.
+func (g *Guard) NotFor(view registry.View) (clusters []string) {
+	if g == nil {
+		return nil
+	}
+	filtered := g.filterRecipients(view)
+	for _, e := range view.Exports {
+		if !slices.ContainsFunc(filtered.Exports, func(o mcs.Export) bool { return o.Cluster == e.Cluster }) && !slices.Contains(filtered.Unknown, e.Cluster) {
+			clusters = append(clusters, e.Cluster)
+		}
+	}
+	return clusters
 }
 
 // Record records what is refused of key, for metrics and status, and logs each new reason.

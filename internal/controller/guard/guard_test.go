@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -80,6 +81,41 @@ func clustersOf(v registry.View) []string {
 		out = append(out, e.Cluster)
 	}
 	return out
+}
+
+// An export for other clusters does not exist for this one, and one for some clusters is unknown while this cluster's properties are.
+func TestGuard_FiltersRecipients(t *testing.T) {
+	only := func(cluster string) mcs.ClusterSelectors {
+		recipients, err := mcs.ParseRecipients(cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return recipients
+	}
+	view := registry.View{
+		Exports: []mcs.Export{{Key: key, Cluster: "cls1"}, {Key: key, Cluster: "cls2", Recipients: only("cls9")}, {Key: key, Cluster: "cls3", Recipients: only("cls8")}},
+		Stale:   []string{"cls2", "cls3"}, Unknown: []string{"cls7"},
+	}
+	known := false
+	g := New(Config{Log: logr.Discard(), Importer: func() (mcs.Properties, bool) { return mcs.Properties{}.OfCluster("cls9", "set"), known }})
+	check := func(exports, unknown, stale, notFor string) {
+		t.Helper()
+		got, refusals := g.Filter(key, view)
+		var clusters []string
+		for _, e := range got.Exports {
+			clusters = append(clusters, e.Cluster)
+		}
+		all := fmt.Sprint(clusters, got.Unknown, got.Stale, g.NotFor(view))
+		if want := fmt.Sprintf("[%s] [%s] [%s] [%s]", exports, unknown, stale, notFor); len(refusals) > 0 || strings.ReplaceAll(all, "][", "] [") != want {
+			t.Errorf("exports, unknown, stale and not for this cluster are %s, want %s; refused %v", all, want, refusals)
+		}
+	}
+	check("cls1", "cls2 cls3 cls7", "cls2 cls3", "")
+	known = true
+	check("cls1 cls2", "cls7", "cls2", "cls3")
+	if len(view.Exports) != 3 || len(view.Unknown) != 1 || len(view.Stale) != 2 {
+		t.Error("the view was changed")
+	}
 }
 
 func TestGuard_FollowsFile(t *testing.T) {

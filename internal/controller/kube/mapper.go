@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -23,11 +24,14 @@ import (
 // imported there.
 var NamespaceLabelsChanged = builder.WithPredicates(predicate.LabelChangedPredicate{})
 
-// NamespaceExportsChanged selects in addition changes of the cluster preference of a namespace.
+// NamespaceExportsChanged selects in addition changes of the cluster preference and of the recipients of a namespace.
 var NamespaceExportsChanged = builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld != nil && e.ObjectNew != nil &&
-			e.ObjectOld.GetAnnotations()[mcs.AnnotationClusterPreference] != e.ObjectNew.GetAnnotations()[mcs.AnnotationClusterPreference]
+		return e.ObjectOld != nil && e.ObjectNew != nil && slices.ContainsFunc([]string{mcs.AnnotationClusterPreference, mcs.AnnotationExportTo}, func(key string) bool {
+			before, had := e.ObjectOld.GetAnnotations()[key]
+			after, has := e.ObjectNew.GetAnnotations()[key]
+			return before != after || had != has
+		})
 	},
 }))
 

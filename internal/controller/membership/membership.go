@@ -275,6 +275,16 @@ func (m *Membership) Properties() (own mcs.Properties, known bool) {
 	return nil, false
 }
 
+// Importer returns the ClusterProperties of this cluster with those that identify it; known is false until they were read.
+func (m *Membership) Importer() (properties mcs.Properties, known bool) {
+	own, known := m.Properties()
+	s := m.State().Session
+	if !known || s == nil {
+		return nil, false
+	}
+	return own.OfCluster(s.Identity.ClusterID, s.Identity.ClusterSetID), true
+}
+
 // followProperties publishes the ClusterProperties of this cluster if they have changed. Region and zone are those of the nodes if no
 // ClusterProperty has them.
 func (m *Membership) followProperties(ctx context.Context, configured mcs.Properties) {
@@ -298,7 +308,7 @@ func (m *Membership) followProperties(ctx context.Context, configured mcs.Proper
 			s.Registry.SetProperties(own)
 		}
 	}
-	if err := m.requeueAll(ctx); err != nil {
+	if err := m.RequeueAll(ctx); err != nil {
 		m.log.Error(err, "Failed to requeue all imports after a change of ClusterProperties")
 	}
 }

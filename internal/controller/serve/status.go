@@ -344,7 +344,7 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	}
 	out := status.Service{Key: key, Exports: view.Exports, Ignored: view.Ignored, Unknown: view.Unknown, Stale: view.Stale}
 	visible, refusals := s.guard.Filter(key, view)
-	out.Refused = refusals
+	out.Refused, out.NotFor = refusals, s.guard.NotFor(view)
 	all := visible.Exports
 	if own, ok := s.exports.PublishedExport(key); ok {
 		out.Own = &own

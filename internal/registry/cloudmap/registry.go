@@ -138,7 +138,7 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 			desired = c.state.Writes.HiddenInstances
 		}
 		c.view = instances.New(client.InOwnAccount().WithPriority(api.PriorityLow), instances.Config{
-			Identity: cfg.Identity, Version: cfg.Version, Enabled: cfg.InstanceView, Desired: desired,
+			Identity: cfg.Identity, Version: cfg.Version, Enabled: cfg.InstanceView, Desired: forAll(desired),
 			ResyncInterval: cfg.times.instanceResync, ListWithin: cfg.times.instanceList,
 			Logger: cfg.Logger, Metrics: cfg.Metrics,
 		})
@@ -148,6 +148,17 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 		}
 	}
 	return &Registry{Publisher: engine.NewPublisher(cfg.Identity.ClusterID, cfg.ReadOnly, c.state.Writes.SetDesired), components: c}, nil
+}
+
+// forAll returns desired without the exports for some clusters: every reader of the instances can use their addresses.
+func forAll(desired func(mcs.Key) (*mcs.Export, bool)) func(mcs.Key) (*mcs.Export, bool) {
+	return func(key mcs.Key) (*mcs.Export, bool) {
+		exp, known := desired(key)
+		if exp != nil && exp.Recipients != "" {
+			return nil, known
+		}
+		return exp, known
+	}
 }
 
 // Lookup implements registry.Registry.

@@ -38,6 +38,7 @@ func fromExport(exp mcs.Export) *recordpb.Export {
 		ClusterSelectors:      string(exp.ClusterSelectors),
 		MinimumReady:          exp.MinimumReady,
 		Drain:                 string(exp.Drain),
+		Recipients:            string(exp.Recipients),
 	}
 	if c := exp.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		m.SessionAffinityTimeout = *c.ClientIP.TimeoutSeconds
@@ -69,6 +70,7 @@ func toExport(m *recordpb.Export, clusterID string) (mcs.Export, error) {
 		ClusterSelectors:      mcs.ClusterSelectors(m.GetClusterSelectors()),
 		MinimumReady:          m.GetMinimumReady(),
 		Drain:                 mcs.Drain(m.GetDrain()),
+		Recipients:            mcs.ClusterSelectors(m.GetRecipients()),
 	}
 	if seconds := m.GetSessionAffinityTimeout(); seconds != 0 {
 		exp.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}

@@ -387,6 +387,7 @@ func selectingExport(clusterID string, k mcs.Key) mcs.Export {
 	exp.ClusterSelectors = `[{"propertySelector":{"matchProperties":{"region.topology.k8s.io":"@SameAsImporter@"}}}]`
 	exp.MinimumReady = 20
 	exp.Drain = "30%"
+	exp.Recipients = `[{"propertySelector":{"matchExpressions":[{"key":"cluster.clusterset.k8s.io","operator":"In","values":["cls2"]}]}}]`
 	return exp
 }
 

@@ -98,7 +98,9 @@ type Export struct {
 	ClusterSelectors string `protobuf:"bytes,15,opt,name=cluster_selectors,json=clusterSelectors,proto3" json:"cluster_selectors,omitempty"`
 	MinimumReady     int32  `protobuf:"varint,16,opt,name=minimum_ready,json=minimumReady,proto3" json:"minimum_ready,omitempty"`
 	// drain is the percentage of the endpoints that other clusters do not use, such as 30%, or force; empty for none.
-	Drain         string `protobuf:"bytes,17,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain string `protobuf:"bytes,17,opt,name=drain,proto3" json:"drain,omitempty"`
+	// recipients is the canonical JSON of selectors of which one must match a cluster that imports the export; empty for all clusters.
+	Recipients    string `protobuf:"bytes,18,opt,name=recipients,proto3" json:"recipients,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -248,6 +250,13 @@ func (x *Export) GetMinimumReady() int32 {
 func (x *Export) GetDrain() string {
 	if x != nil {
 		return x.Drain
+	}
+	return ""
+}
+
+func (x *Export) GetRecipients() string {
+	if x != nil {
+		return x.Recipients
 	}
 	return ""
 }
@@ -549,7 +558,7 @@ const file_record_proto_rawDesc = "" +
 	"\n" +
 	"\frecord.proto\x12\x17cloudmapmcs.registry.v1\" \n" +
 	"\x04Page\x12\x18\n" +
-	"\aexports\x18\x01 \x03(\fR\aexports\"\xc7\x05\n" +
+	"\aexports\x18\x01 \x03(\fR\aexports\"\xe7\x05\n" +
 	"\x06Export\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -569,7 +578,10 @@ const file_record_proto_rawDesc = "" +
 	"\bbackends\x18\x0e \x03(\v2!.cloudmapmcs.registry.v1.BackendsR\bbackends\x12+\n" +
 	"\x11cluster_selectors\x18\x0f \x01(\tR\x10clusterSelectors\x12#\n" +
 	"\rminimum_ready\x18\x10 \x01(\x05R\fminimumReady\x12\x14\n" +
-	"\x05drain\x18\x11 \x01(\tR\x05drain\".\n" +
+	"\x05drain\x18\x11 \x01(\tR\x05drain\x12\x1e\n" +
+	"\n" +
+	"recipients\x18\x12 \x01(\tR\n" +
+	"recipients\".\n" +
 	"\x04Pair\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x8e\x01\n" +
