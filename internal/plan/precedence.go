@@ -234,6 +234,7 @@ func differences(a, b mcs.Merged) []string {
 	differ("sessionAffinity", a.SessionAffinity != b.SessionAffinity || timeoutOf(a) != timeoutOf(b))
 	differ("internalTrafficPolicy", a.InternalTrafficPolicy != b.InternalTrafficPolicy)
 	differ("trafficDistribution", a.TrafficDistribution != b.TrafficDistribution)
+	differ("clusterSelectors", a.ClusterSelectors != b.ClusterSelectors || a.MinimumReady != b.MinimumReady)
 	differ("exportedLabels", !maps.Equal(a.Labels, b.Labels))
 	differ("exportedAnnotations", !maps.Equal(a.Annotations, b.Annotations))
 	return out

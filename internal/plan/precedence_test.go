@@ -98,6 +98,17 @@ func TestDecidePrecedence(t *testing.T) {
 			wantLate: []string{"cls2"}, fields: []string{"ports", "ipFamilies"},
 		},
 		{
+			name: "cluster selectors",
+			in: PrecedenceInput{
+				Import: importSince(time.Second, timesOf("cls1", time.Duration(0))), Now: established,
+				Exports: []mcs.Export{claim("cls1", 0), claim("cls2", -year, func(e *mcs.Export) {
+					e.ClusterSelectors, e.MinimumReady = `[{"propertySelector":{"matchProperties":{"cluster.clusterset.k8s.io":"cls2"}}}]`, 20
+				})},
+			},
+			wantTimes: timesOf("cls1", time.Duration(0), "cls2", time.Second), wantType: mcsv1beta1.ClusterSetIP,
+			wantLate: []string{"cls2"}, fields: []string{"clusterSelectors"},
+		},
+		{
 			name: "an export that claims to be older and agrees is no conflict, but does not decide later either",
 			in: PrecedenceInput{
 				Import: importSince(time.Second, timesOf("cls1", time.Duration(0))), Now: established,
