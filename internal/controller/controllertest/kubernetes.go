@@ -47,7 +47,13 @@ type Kubernetes struct {
 // StartKubernetes starts an API server with crds and the controller's RBAC. version is that of the MCS and About APIs; wrap, if set, gets the
 // controller's requests.
 func StartKubernetes(version string, wrap transport.WrapperFunc, crds ...*apiextensionsv1.CustomResourceDefinition) (*Kubernetes, error) {
-	k := &Kubernetes{Env: &envtest.Environment{CRDs: crds}}
+	return StartKubernetesIn(&envtest.Environment{}, version, wrap, crds...)
+}
+
+// StartKubernetesIn is StartKubernetes with arguments of the API server in env.
+func StartKubernetesIn(env *envtest.Environment, version string, wrap transport.WrapperFunc, crds ...*apiextensionsv1.CustomResourceDefinition) (*Kubernetes, error) {
+	env.CRDs = crds
+	k := &Kubernetes{Env: env}
 	cfg, err := apiservertest.Start(k.Env)
 	if err != nil {
 		return nil, err

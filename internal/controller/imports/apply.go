@@ -237,7 +237,7 @@ func (r *Controller) applyDerivedService(ctx context.Context, f importFacts, o i
 		return nil, r.endService(ctx, f.key, existing)
 	case existing == nil:
 		before := r.previousIPs(f)
-		if len(before) == 0 {
+		if len(before) == 0 && f.local == nil {
 			if err := r.serviceIPs.admit(ctx, types.NamespacedName{Namespace: want.Namespace, Name: want.Name}); err != nil {
 				return want, err
 			}

@@ -10,7 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
@@ -25,7 +28,8 @@ const (
 )
 
 // serviceIPs leaves a part of the Service IPs to the Services of this cluster. Other clusters could take them all: those of a network of 256
-// addresses with 256 exports, so that no Service can be created.
+// addresses with 256 exports, so that no Service can be created. Imports that this cluster exports itself do not count: other clusters could otherwise keep
+// them from getting an IP, and its own users could do the same to each other and to the imports of other clusters.
 type serviceIPs struct {
 	client   client.Client
 	networks func() []netip.Prefix
@@ -87,23 +91,56 @@ func (s *serviceIPs) count(ctx context.Context) error {
 	if s.used != nil && s.now().Sub(s.counted) < countInterval {
 		return nil
 	}
-	var list corev1.ServiceList
-	err := s.client.List(ctx, &list, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency, client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy})
+	list, err := s.listImported(ctx)
 	if err != nil {
-		return fmt.Errorf("listing the derived Services: %w", err)
+		return err
 	}
 	s.used, s.counted = map[bool]int{}, s.now()
 	if s.admitted == nil {
 		s.admitted = map[client.ObjectKey]time.Time{}
 	}
 	maps.DeleteFunc(s.admitted, func(_ client.ObjectKey, at time.Time) bool { return s.counted.Sub(at) >= countInterval })
-	for i := range list.Items {
-		delete(s.admitted, client.ObjectKeyFromObject(&list.Items[i]))
-		for _, ip := range list.Items[i].Spec.ClusterIPs {
+	for _, svc := range list {
+		delete(s.admitted, client.ObjectKeyFromObject(svc))
+		for _, ip := range svc.Spec.ClusterIPs {
 			if a, err := netip.ParseAddr(ip); err == nil {
 				s.used[a.Is4()]++
 			}
 		}
 	}
 	return nil
+}
+
+// listImported returns the derived Services of imports that this cluster does not export itself, and those that are held. The label alone makes no derived
+// Service: a user of one namespace could set it on Services of its own.
+func (s *serviceIPs) listImported(ctx context.Context) (found []*corev1.Service, err error) {
+	var (
+		services corev1.ServiceList
+		imports  mcsv1beta1.ServiceImportList
+		exports  mcsv1beta1.ServiceExportList
+	)
+	options := []client.ListOption{client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency}
+	for what, list := range map[string]client.ObjectList{"derived Services": &services, "ServiceImports": &imports, "ServiceExports": &exports} {
+		labels := client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}
+		if list == client.ObjectList(&exports) {
+			labels = nil
+		}
+		if err := s.client.List(ctx, list, append(options, labels)...); err != nil {
+			return nil, fmt.Errorf("listing the %s: %w", what, err)
+		}
+	}
+	isForeign := make(map[mcs.Key]bool, len(imports.Items))
+	for i := range imports.Items {
+		isForeign[kube.KeyOf(client.ObjectKeyFromObject(&imports.Items[i]))] = true
+	}
+	for i := range exports.Items {
+		delete(isForeign, kube.KeyOf(client.ObjectKeyFromObject(&exports.Items[i])))
+	}
+	for i := range services.Items {
+		svc := &services.Items[i]
+		if plan.IsHeld(svc) || isForeign[mcs.Key{Namespace: svc.Namespace, Name: svc.Labels[mcsv1beta1.LabelServiceName]}] {
+			found = append(found, svc)
+		}
+	}
+	return found, nil
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
@@ -23,10 +24,22 @@ func TestServiceIPs_KeepHalf(t *testing.T) {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, Labels: labels}, Spec: corev1.ServiceSpec{ClusterIPs: []string{ip}}}
 	}
 	ours := map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
-	for i := range 6 {
-		builder.WithObjects(service(fmt.Sprint("imported-", i), fmt.Sprint("10.0.0.", i+1), ours), service(fmt.Sprint("own-", i), fmt.Sprint("10.0.0.", i+9), nil))
+	derived := func(name, ip string) *corev1.Service {
+		return service(name, ip, map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: name})
 	}
-	builder.WithObjects(service("dual", "fd00::1", ours), service("headless", "None", ours))
+	importOf := func(name string) *mcsv1beta1.ServiceImport {
+		return &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, Labels: ours}}
+	}
+	held := derived("held", "10.0.0.6")
+	held.Annotations = map[string]string{plan.AnnotationHeldSince: "x"}
+	builder.WithObjects(held, derived("dual", "fd00::1"), importOf("dual"), derived("headless", "None"), importOf("headless"))
+	for i := range 5 {
+		name := fmt.Sprint("imported-", i)
+		builder.WithObjects(derived(name, fmt.Sprint("10.0.0.", i+1)), importOf(name), service(fmt.Sprint("own-", i), fmt.Sprint("10.0.0.", i+9), nil))
+	}
+	// Neither a Service with the labels alone nor an import that this cluster exports counts.
+	exported := &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "exported"}}
+	builder.WithObjects(derived("labelled", "10.0.0.7"), derived("exported", "10.0.0.8"), importOf("exported"), exported)
 	now := time.Unix(1_790_000_000, 0)
 	small := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/28"), netip.MustParsePrefix("fd00::/108")}
 	s := &serviceIPs{client: builder.Build(), now: func() time.Time { return now }, networks: func() []netip.Prefix { return small }}
@@ -76,9 +89,12 @@ func TestServiceIPs_CountsServicesThatAreCreated(t *testing.T) {
 	create := func(name, ip string) {
 		t.Helper()
 		svc := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIPs: []string{ip}}}
-		svc.Namespace, svc.Name, svc.Labels = "n", name, map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
-		if err := c.Create(t.Context(), svc); err != nil {
-			t.Fatal(err)
+		svc.Namespace, svc.Name, svc.Labels = "n", name, map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: name}
+		imp := &mcsv1beta1.ServiceImport{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}}}
+		for _, obj := range []client.Object{svc, imp} {
+			if err := c.Create(t.Context(), obj); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	isFirst := admit("a")
