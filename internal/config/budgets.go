@@ -16,28 +16,28 @@ type Budgets struct {
 	NamespaceImports int
 }
 
-// defaultBudgets returns the default budgets. With the 512 MiB of the Deployment, the live heap may be half, 256 MiB, of which the controller takes 30 without
-// any import:
-//   - exports: Kubernetes is tested with 10,000 Services in a cluster (sig-scalability's thresholds); one member may bring half of them. An import of ten
-//     endpoints takes some 13 KiB of heap with its cached ServiceImport, Service and EndpointSlice (122 MiB of memory for 3,000, docs/benchmarks), so
-//     10,000 imports take 130 MiB. 20,000 exports make fewer imports, because several clusters export the same services.
-//   - endpoints: an endpoint takes 100 bytes of heap as it was read, and some 300 in the cached EndpointSlice: 200,000 take 80 MiB.
-//   - ports: a port takes 100 bytes as it was read, and some 320 in the cached objects (mcs.Sanitize): 80,000 take 32 MiB.
-//   - port-endpoints: kube-proxy has an entry for each on every node. A cluster of Kubernetes' tested size has 150,000 pods; one member may add
-//     two thirds of as many entries.
-//   - bytes: an export of ten endpoints takes some 200, so 5,000 take 1 MiB; 4 KiB of annotations each for half of the exports fit besides it. All together
-//     take 32 MiB.
+// defaultBudgets returns the default budgets. The Deployment has 512 MiB, of which the collector keeps the process below 460 (GOMEMLIMIT). docs/operations.md
+// has what was measured:
+//   - exports: Kubernetes is tested with 10,000 Services in a cluster (sig-scalability's thresholds); one member may bring half of them. An import that
+//     uses its part of all budgets takes some 17 KiB of heap with its cached ServiceImport, Service and EndpointSlice, so 10,000 imports take 170 MiB.
+//   - endpoints: an endpoint takes 100 bytes of heap as it was read, and some 300 in the cached EndpointSlice: 100,000 take 40 of these MiB.
+//   - ports: a port takes 100 bytes as it was read, and some 320 in the cached objects (mcs.Sanitize): 40,000 take 16 of them.
+//   - port-endpoints: kube-proxy has an entry for each on every node, and the controller none. A cluster of Kubernetes' tested size has 150,000 pods; one
+//     member may add two thirds of as many entries.
+//   - bytes: an export of ten endpoints takes some 200, so 5,000 take 1 MiB; 4 KiB of annotations each for a quarter of the exports fit besides it.
 //   - imports in a namespace: the same thresholds have 5,000 Services in a namespace, and its own Services need a part.
 //
-// The budget in total is that of four members: one alone cannot use it up.
+// The budget in total is that of two members, for port-endpoints that of four. Half of it is kept in equal shares for the members that use less, as is half
+// of a member's for its namespaces (package budget): one alone cannot use it up.
 func defaultBudgets() Budgets {
 	member := budget.Amounts{
 		budget.Exports: 5_000, budget.Endpoints: 50_000, budget.Ports: 20_000, budget.PortEndpoints: 100_000, budget.Bytes: 8 << 20,
 	}
 	total := member
 	for kind := range total {
-		total[kind] *= 4
+		total[kind] *= 2
 	}
+	total[budget.PortEndpoints] = 4 * member[budget.PortEndpoints]
 	return Budgets{Limits: budget.Limits{Member: member, Total: total}, NamespaceImports: 4_000}
 }
 

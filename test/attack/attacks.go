@@ -186,10 +186,17 @@ var Attacks = []Attack{
 	},
 	{
 		Name: "Service network", Actor: Member, Findings: []string{"F2"},
-		Does:      "It exports 160 services to a cluster, with 256 addresses for Services, which creates 100 Services of its own",
-		Prevented: "Services of the cluster itself cannot be created",
+		Does:      "It exports 160 services to a cluster, with 256 addresses for Services, which creates 100 Services of its own, and exports one",
+		Prevented: "Services of the cluster itself cannot be created, or its own export has no clusterset IP",
 		Effect:    "Imports take half of the Service IPs, and new ones of all members wait; `--budget-member-exports` bounds the share of one. Before Kubernetes 1.33 the network is not known, and not protected",
 		Test:      "TestAttack_ServiceNetwork",
+	},
+	{
+		Name: "Total budget", Actor: Member, Findings: []string{"F2"},
+		Does:      "Five members use up their budgets together, and more than the budget of all members",
+		Prevented: "More than that is imported, an export of another member cannot grow, or new ones of it are not imported",
+		Effect:    "Each member keeps its share of half of the budget. With `create.json` on Cloud Map, a member can pretend to be many, whose shares are small: `--trusted-keys-only` prevents it",
+		Test:      "TestAttack_TotalBudget",
 	},
 	{
 		Name: "Exports of unwanted namespaces", Actor: Member, Findings: []string{"F2", "F5"},
@@ -330,6 +337,20 @@ var Attacks = []Attack{
 		Prevented: "The controller changes it, or its IP becomes a clusterset IP",
 		Effect:    "This import in its namespace waits, and an event reports it; the others do not",
 		Test:      "TestAttack_SquattedDerivedService",
+	},
+	{
+		Name: "Budget of the cluster", Actor: Tenant, Findings: []string{"F7"},
+		Does:      "It exports Services with 500 ports and 20 endpoints each, until its cluster has no budget of port-endpoints left in the others",
+		Prevented: "The export of another namespace of the cluster cannot grow, or a further namespace cannot begin to export",
+		Effect:    "It has more than half of the budget; each namespace keeps its share of the rest",
+		Test:      "TestAttack_BudgetOfTheCluster",
+	},
+	{
+		Name: "Labelled Services", Actor: Tenant, Findings: []string{"F2"},
+		Does:      "It creates 130 Services with the labels of derived Services, more than the half of the Service IPs that imports may have",
+		Prevented: "An import of another namespace has no clusterset IP",
+		Effect:    "Its Services have Service IPs, as any have. With the annotation of held Services as well, they count as imports until the controller deletes them; a ResourceQuota for Services bounds them",
+		Test:      "TestAttack_LabelledServices",
 	},
 	{
 		Name: "Ports of the controller", Actor: Pod, Findings: []string{"F13"},

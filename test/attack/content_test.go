@@ -179,18 +179,7 @@ func overBudget(t *testing.T, kind budget.Kind, exports []mcs.Export) {
 }
 
 func TestAttack_PortsTimesEndpoints(t *testing.T) {
-	overBudget(t, budget.PortEndpoints, []mcs.Export{hostile("wide", func(e *mcs.Export) {
-		e.Ports, e.Backends[0].Ports, e.Backends[0].Endpoints = nil, nil, nil
-		for i := range int32(500) {
-			name := fmt.Sprint("p", i)
-			e.Ports = append(e.Ports, mcs.Port{Name: name, Protocol: corev1.ProtocolTCP, Port: 1000 + i})
-			e.Backends[0].Ports = append(e.Backends[0].Ports, mcs.BackendPort{Name: name, Protocol: corev1.ProtocolTCP, Port: 1000 + i})
-		}
-		for i := range 1000 {
-			address := netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
-			e.Backends[0].Endpoints = append(e.Backends[0].Endpoints, mcs.Endpoint{Address: address, Ready: true, Serving: true})
-		}
-	})})
+	overBudget(t, budget.PortEndpoints, []mcs.Export{wide(mcs.Key{Namespace: "demo", Name: "wide"}, intruder, 500, 1000)})
 }
 
 func TestAttack_ThousandsOfExports(t *testing.T) {
@@ -244,5 +233,94 @@ func TestAttack_PageOfForeignNames(t *testing.T) {
 		if n := len(reader.view(impostor.Key).Exports); n != 2 {
 			t.Errorf("%d exports of the service, want one of each cluster", n)
 		}
+	})
+}
+
+// wide returns an export with ports times endpoints.
+func wide(key mcs.Key, cluster string, ports int32, endpoints int) mcs.Export {
+	e := webExport(cluster, 1)
+	e.Key = key
+	e.Ports, e.Backends[0].Ports, e.Backends[0].Endpoints = nil, nil, nil
+	for i := range ports {
+		name := fmt.Sprint("p", i)
+		e.Ports = append(e.Ports, mcs.Port{Name: name, Protocol: corev1.ProtocolTCP, Port: 1000 + i})
+		e.Backends[0].Ports = append(e.Backends[0].Ports, mcs.BackendPort{Name: name, Protocol: corev1.ProtocolTCP, Port: 1000 + i})
+	}
+	for i := range endpoints {
+		address := netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
+		e.Backends[0].Endpoints = append(e.Backends[0].Endpoints, mcs.Endpoint{Address: address, Ready: true, Serving: true})
+	}
+	return e
+}
+
+// fill publishes exports that use up all port-endpoints of a member, the large ones first and small ones for each gap. It returns the last one.
+func (m *member) fill(cluster string, namespace func(i int) string) (last mcs.Export) {
+	n := 0
+	add := func(count int, ports int32, endpoints int) {
+		for range count {
+			last = wide(mcs.Key{Namespace: namespace(n), Name: fmt.Sprint(cluster, "-", n)}, cluster, ports, endpoints)
+			m.publish(last)
+			n++
+		}
+		time.Sleep(10 * time.Second)
+	}
+	add(10, 500, 20) // with fewer endpoints, the budget of ports would be used up first
+	add(10, 50, 20)
+	add(10, 5, 20)
+	add(10, 1, 10)
+	add(20, 1, 1)
+	return last
+}
+
+func TestAttack_BudgetOfTheCluster(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, open, web := c.start()
+		bounded := c.join(newcomer, withBudgets(budget.NewLedger(config.Default().Budgets.Limits)))
+		until(t, time.Minute, "the export of the neighbour is imported", bounded.sees(web))
+		last := exporter.fill(victim, func(int) string { return "tenant" })
+		until(t, 5*time.Minute, "a cluster without budgets imports what the tenant exports", open.sees(last))
+		until(t, time.Minute, "the tenant is over its share", func() bool { return slices.ContainsFunc(bounded.problemsOf(victim), registry.IsOverBudget) })
+		changed := webExport(victim, 30)
+		exporter.publish(changed)
+		until(t, time.Minute, "the neighbour's Service grows", bounded.sees(changed))
+		another := webExport(victim, 5)
+		another.Key.Namespace = "third"
+		exporter.publish(another)
+		until(t, time.Minute, "a third namespace begins to export", bounded.sees(another))
+	})
+}
+
+func TestAttack_TotalBudget(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, open, web := c.start()
+		ledger := budget.NewLedger(config.Default().Budgets.Limits)
+		bounded := c.join(newcomer, withBudgets(ledger))
+		until(t, time.Minute, "the export of the victim is imported", bounded.sees(web))
+		limits := config.Default().Budgets.Limits
+		var last mcs.Export
+		for i := range 1 + limits.Total[budget.PortEndpoints]/limits.Member[budget.PortEndpoints] {
+			id := fmt.Sprint("cls", 10+i)
+			last = c.joinAs(admin, identityOf(id)).fill(id, func(i int) string { return fmt.Sprint("ns-", i%10) })
+		}
+		until(t, 5*time.Minute, "a cluster without budgets imports what they export", open.sees(last))
+		isOver := func(m registry.Member) bool {
+			return slices.ContainsFunc(m.Problems, func(p string) bool { return registry.IsOverBudget(p) && strings.Contains(p, "--budget-total") })
+		}
+		until(t, 5*time.Minute, "a member is over the budget of all", func() bool {
+			members, err := bounded.Members(t.Context())
+			return err == nil && slices.ContainsFunc(members, isOver)
+		})
+		for kind, used := range ledger.Usage().Total {
+			if used > limits.Total[kind] {
+				t.Errorf("%d %s are used, want at most %d", used, budget.Kind(kind), limits.Total[kind])
+			}
+		}
+		changed := webExport(victim, 30)
+		exporter.publish(changed)
+		until(t, time.Minute, "the victim's Service grows", bounded.sees(changed))
+		another := webExport(victim, 5)
+		another.Key.Name = "another"
+		exporter.publish(another)
+		until(t, time.Minute, "a new export of the victim is imported", bounded.sees(another))
 	})
 }

@@ -81,11 +81,7 @@ func inKubernetes(t *testing.T, edits ...func(*config.Options)) *kubernetes {
 	name := fmt.Sprint(strings.ToLower(strings.NewReplacer("TestAttack_", "", "/", "-", " ", "-").Replace(t.Name())), "-", apiServer.namespaces)
 	k := &kubernetes{t: t, Kubernetes: apiServer.Kubernetes, hub: memory.NewHub(), key: mcs.Key{Namespace: name, Name: "web"}}
 	k.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	t.Cleanup(func() {
-		for _, obj := range []client.Object{&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceImport{}, &corev1.Service{}, &discoveryv1.EndpointSlice{}} {
-			_ = k.Admin.DeleteAllOf(context.Background(), obj, client.InNamespace(name))
-		}
-	})
+	k.cleanUp(name)
 	options := config.Default()
 	options.Identity = config.Identity{ClusterID: importer, ClusterSetID: clusterSet}
 	options.Election.Enabled, options.Election.Namespace = false, controllertest.InstallNamespace
@@ -106,6 +102,24 @@ func inKubernetes(t *testing.T, edits ...func(*config.Options)) *kubernetes {
 		}
 	})
 	return k
+}
+
+// cleanUp deletes the objects of a namespace when the test has ended.
+func (k *kubernetes) cleanUp(namespace string) {
+	k.t.Cleanup(func() {
+		for _, obj := range []client.Object{&mcsv1beta1.ServiceExport{}, &mcsv1beta1.ServiceImport{}, &corev1.Service{}, &discoveryv1.EndpointSlice{}} {
+			_ = k.Admin.DeleteAllOf(context.Background(), obj, client.InNamespace(namespace))
+		}
+	})
+}
+
+// neighbour creates another namespace, and returns a service in it.
+func (k *kubernetes) neighbour() mcs.Key {
+	k.t.Helper()
+	key := mcs.Key{Namespace: k.key.Namespace + "-neighbour", Name: "web"}
+	k.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}})
+	k.cleanUp(key.Namespace)
+	return key
 }
 
 func (k *kubernetes) create(obj client.Object) {
@@ -375,6 +389,42 @@ func TestAttack_ServiceNetwork(t *testing.T) {
 	if n := derived(); n > 128 {
 		t.Errorf("imports have %d of the 256 IPs for Services", n)
 	}
+	exported := mcs.Key{Namespace: k.key.Namespace, Name: "exported"}
+	k.export(exported, nil, "10.2.0.1")
+	k.clusterSetIP(exported)
+}
+
+// clusterSetIP waits until the import of key has a clusterset IP.
+func (k *kubernetes) clusterSetIP(key mcs.Key) {
+	k.t.Helper()
+	k.eventually("clusterset IP of "+key.String(), func() error {
+		var imp mcsv1beta1.ServiceImport
+		if err := k.get(key, &imp); err != nil {
+			return err
+		}
+		if len(imp.Spec.IPs) == 0 {
+			return fmt.Errorf("none: %+v", imp.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+func TestAttack_LabelledServices(t *testing.T) {
+	k := inKubernetes(t) // the API server has the Service network 10.0.0.0/24
+	for i := range 130 { // more than the half that imports may have
+		svc := controllertest.Service(mcs.Key{Namespace: k.key.Namespace, Name: fmt.Sprint("labelled-", i)})
+		svc.Spec.ClusterIP = ""
+		svc.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy, mcsv1beta1.LabelServiceName: svc.Name}
+		k.create(svc)
+	}
+	var list corev1.ServiceList
+	if err := k.Admin.List(t.Context(), &list, client.InNamespace(k.key.Namespace), client.MatchingLabels{plan.LabelAppManagedBy: plan.ManagedBy}); err != nil || len(list.Items) < 128 {
+		t.Fatalf("%d Services, %v", len(list.Items), err) // control
+	}
+	neighbour := k.neighbour()
+	k.hostile(victim).publish(neighbour, nil, "10.1.0.1")
+	k.imported(neighbour, "10.1.0.1")
+	k.clusterSetIP(neighbour)
 }
 
 func TestAttack_OlderCreationTime(t *testing.T) {

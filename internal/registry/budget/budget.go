@@ -64,6 +64,25 @@ func (a Amounts) min(b Amounts) Amounts {
 	return a
 }
 
+// max returns the higher amount of each kind.
+func (a Amounts) max(b Amounts) Amounts {
+	for k := range a {
+		a[k] = max(a[k], b[k])
+	}
+	return a
+}
+
+// reserved is the part of each budget, one in reserved, that is kept in equal shares for those that use less than their share.
+const reserved = 2
+
+// share returns the part of a budget that one of n users can always use, and another one that comes later.
+func share(limit Amounts, n int) Amounts {
+	for k := range limit {
+		limit[k] /= reserved * (n + 1)
+	}
+	return limit
+}
+
 // exceeded returns the first kind of which growth needs more than room; ok is false if there is none. What does not grow needs no room.
 func exceeded(growth, room Amounts) (kind Kind, ok bool) {
 	for k := range growth {
@@ -121,12 +140,19 @@ func Compare(a, b Offer) int {
 		strings.Compare(a.Key.Namespace, b.Key.Namespace), strings.Compare(a.Key.Name, b.Key.Name))
 }
 
-// Admit returns which offers fit into room besides what is held. The result depends on the set of offers and on room alone.
+// Room is what is left of budgets.
+type Room interface {
+	// Of returns what the exports of a namespace may still take. Take takes a part of it.
+	Of(namespace string) Amounts
+	Take(namespace string, growth Amounts)
+}
+
+// Admit returns which offers fit into room besides what is held, and takes their part of it. The result depends on the set of offers and on room alone.
 //
 // Exports that do not grow are always admitted, and make room. Then exports that are held already may grow, then new ones follow, each in the order
 // of their creation and their keys. So a new export never displaces one that is held, and one that is not admitted stays as it is. An export that does
 // not fit is left out, and smaller ones after it may fit.
-func Admit(room Amounts, offers []Offer) []bool {
+func Admit(room Room, offers []Offer) []bool {
 	order := make([]int, len(offers))
 	for i := range order {
 		order[i] = i
@@ -134,12 +160,14 @@ func Admit(room Amounts, offers []Offer) []bool {
 	slices.SortFunc(order, func(i, j int) int { return Compare(offers[i], offers[j]) })
 	admitted := make([]bool, len(offers))
 	for _, i := range order {
-		growth := offers[i].growth()
-		if _, over := exceeded(growth, room); over {
-			continue
+		growth, namespace := offers[i].growth(), offers[i].Key.Namespace
+		if _, grows := exceeded(growth, Amounts{}); grows {
+			if _, over := exceeded(growth, room.Of(namespace)); over {
+				continue
+			}
 		}
 		admitted[i] = true
-		room = room.Minus(growth)
+		room.Take(namespace, growth)
 	}
 	return admitted
 }
@@ -155,12 +183,19 @@ type Excess struct {
 	Kind  Kind
 	Total bool
 	Limit int
+	// Reserved reports whether there is room, but only for others: for other namespaces of the cluster, or if Total is true, for other clusters.
+	Reserved bool
 }
 
 // String describes the budget, with the flag that sets it.
 func (e Excess) String() string {
+	whose, scope, others := "one cluster", "member", "its other namespaces"
 	if e.Total {
-		return fmt.Sprintf("the budget of %d %s for all clusters (--budget-total-%s)", e.Limit, e.Kind, e.Kind)
+		whose, scope, others = "all clusters", "total", "other clusters"
 	}
-	return fmt.Sprintf("the budget of %d %s for one cluster (--budget-member-%s)", e.Limit, e.Kind, e.Kind)
+	text := fmt.Sprintf("the budget of %d %s for %s (--budget-%s-%s)", e.Limit, e.Kind, whose, scope, e.Kind)
+	if e.Reserved {
+		text += ", of which a part is kept for " + others
+	}
+	return text
 }

@@ -10,6 +10,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
+// plainRoom is a room without shares.
+type plainRoom struct{ left Amounts }
+
+func (r *plainRoom) Of(string) Amounts             { return r.left }
+func (r *plainRoom) Take(_ string, growth Amounts) { r.left = r.left.Minus(growth) }
+
 func key(name string) mcs.Key { return mcs.Key{Namespace: "demo", Name: name} }
 
 // cost is an export with endpoints, one port and ten bytes for each.
@@ -46,7 +52,7 @@ func TestAdmit(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			for i, ok := range Admit(tt.room, tt.offers) {
+			for i, ok := range Admit(&plainRoom{tt.room}, tt.offers) {
 				if ok {
 					got = append(got, tt.offers[i].Key.Name)
 				}
@@ -88,7 +94,7 @@ func TestAdmitProperties(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		room, offers := randomRoom(rnd), randomOffers(rnd, rnd.IntN(12))
-		admitted := Admit(room, offers)
+		admitted := Admit(&plainRoom{room}, offers)
 
 		left := room
 		for i, o := range offers {
@@ -110,14 +116,14 @@ func TestAdmitProperties(t *testing.T) {
 		for to, from := range order {
 			shuffled[to] = offers[from]
 		}
-		for to, ok := range Admit(room, shuffled) {
+		for to, ok := range Admit(&plainRoom{room}, shuffled) {
 			if ok != admitted[order[to]] {
 				t.Fatalf("seed %d: the decision about %v depends on the order", seed, shuffled[to].Key)
 			}
 		}
 
 		more := append(slices.Clone(offers), Offer{Key: key("another"), Created: rnd.Int64N(5), Wanted: randomCost(rnd)})
-		for i, ok := range Admit(room, more)[:len(offers)] {
+		for i, ok := range Admit(&plainRoom{room}, more)[:len(offers)] {
 			if offers[i].isHeld() && ok != admitted[i] {
 				t.Fatalf("seed %d: another export changed the decision about %v, which is held", seed, offers[i].Key)
 			}
@@ -214,6 +220,48 @@ func TestLedgerStability(t *testing.T) {
 	}
 	if admitted := one.Preview([]Offer{{Key: key("a"), Wanted: cost(1)}}); !admitted[0] {
 		t.Error("there is no room after a release")
+	}
+}
+
+// TestLedger_KeepsShares: neither a namespace of a member nor a member takes what is kept for the others, which have room afterwards.
+func TestLedger_KeepsShares(t *testing.T) {
+	ledger := NewLedger(Limits{Member: Amounts{60, 600, 600, 600, 6000}, Total: Amounts{80, 800, 800, 800, 8000}})
+	offers := func(namespace string, n int) (out []Offer) {
+		for i := range n {
+			out = append(out, Offer{Key: mcs.Key{Namespace: namespace, Name: fmt.Sprint("svc-", i)}, Created: 5, Wanted: cost(1)})
+		}
+		return out
+	}
+	count := func(a *Account, offers []Offer) (n int, last Excess) {
+		admitted, excess := a.Admit(offers)
+		for i, ok := range admitted {
+			if ok {
+				n++
+			} else {
+				last = excess[i]
+			}
+		}
+		return n, last
+	}
+	one, other := ledger.Open(), ledger.Open()
+	count(one, offers("small", 3))
+	// Of 60, a share is 60/2/3: seven are left of that of namespace small, and ten are kept for a third namespace.
+	if n, excess := count(one, offers("large", 60)); n != 60-3-7-10 || excess != (Excess{Kind: Exports, Limit: 60, Reserved: true}) {
+		t.Errorf("namespace large has %d exports, others exceed %s", n, excess)
+	}
+	if n, _ := count(one, offers("small", 20)); n != 10 {
+		t.Errorf("namespace small has %d exports, want its share", n)
+	}
+	if n, _ := count(one, offers("third", 20)); n == 0 {
+		t.Error("a third namespace has no room")
+	}
+	// Of 80, a share is 80/2/4 with a third member.
+	third := ledger.Open()
+	if n, excess := count(third, offers("large", 60)); n >= 20 || !excess.Total || !excess.Reserved || !strings.Contains(excess.String(), "(--budget-total-exports), of which a part is kept for other clusters") {
+		t.Errorf("another member has %d exports, others exceed %s", n, excess)
+	}
+	if n, _ := count(other, offers("n", 20)); n != 10 {
+		t.Errorf("the member without exports gets %d, want its share", n)
 	}
 }
 

@@ -34,11 +34,12 @@ func (l *Ledger) Limits() Limits {
 // Account books what the exports of one cluster in one registry cost. A nil *Account has no limits.
 type Account struct {
 	ledger *Ledger
-	// The rest is guarded by ledger.mu. held is the cost of each export that is used.
-	used    Amounts
-	held    map[mcs.Key]Amounts
-	excess  int
-	isEnded bool
+	// The rest is guarded by ledger.mu. held is the cost of each export that is used, namespaces that of the exports of each namespace.
+	used       Amounts
+	held       map[mcs.Key]Amounts
+	namespaces map[string]Amounts
+	excess     int
+	isEnded    bool
 }
 
 // Open returns a new account.
@@ -48,7 +49,7 @@ func (l *Ledger) Open() *Account {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := &Account{ledger: l, held: map[mcs.Key]Amounts{}}
+	a := &Account{ledger: l, held: map[mcs.Key]Amounts{}, namespaces: map[string]Amounts{}}
 	l.accounts[a] = struct{}{}
 	return a
 }
@@ -62,19 +63,66 @@ func (a *Account) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.used = l.used.Minus(a.used)
-	if a.used != (Amounts{}) {
-		l.released++
+	if !a.isEnded {
+		l.released++ // also what was kept for it
 	}
-	a.used, a.held, a.isEnded, a.excess = Amounts{}, nil, true, 0
+	a.used, a.held, a.namespaces, a.isEnded, a.excess = Amounts{}, nil, nil, true, 0
 	delete(l.accounts, a)
 }
 
+// accountRoom is what is left of the budgets for one account. It is a copy of the books.
+type accountRoom struct {
+	// limit is the budget of a member, used what the account uses of it, namespaces what each of its namespaces uses.
+	limit, used Amounts
+	namespaces  map[string]Amounts
+	// total is what the account may still take of the budget of all members.
+	total Amounts
+}
+
 // room returns how much may be booked. The caller holds the lock.
-func (a *Account) room() Amounts {
+func (a *Account) room() *accountRoom {
 	if a.isEnded {
-		return Amounts{}
+		return &accountRoom{}
 	}
-	return a.ledger.limits.Member.Minus(a.used).min(a.ledger.limits.Total.Minus(a.ledger.used))
+	return &accountRoom{limit: a.ledger.limits.Member, used: a.used, namespaces: maps.Clone(a.namespaces), total: a.totalRoom()}
+}
+
+// totalRoom returns what the account may still take of the budget of all members, without what is kept for the others. The caller holds the lock.
+func (a *Account) totalRoom() Amounts {
+	l := a.ledger
+	each, free := share(l.limits.Total, len(l.accounts)), l.limits.Total.Minus(l.used)
+	kept := each // for a member that comes later
+	for other := range l.accounts {
+		if other != a {
+			kept = kept.Plus(each.Minus(other.used).max(Amounts{}))
+		}
+	}
+	return free.Minus(kept).max(each.Minus(a.used).min(free))
+}
+
+// Of implements Room: without what is kept for the other namespaces.
+func (r *accountRoom) Of(namespace string) Amounts {
+	each, free := share(r.limit, len(r.namespaces)), r.limit.Minus(r.used)
+	used, isKnown := r.namespaces[namespace]
+	kept := Amounts{}
+	if isKnown {
+		kept = each // for a namespace that comes later
+	}
+	for other, used := range r.namespaces {
+		if other != namespace {
+			kept = kept.Plus(each.Minus(used).max(Amounts{}))
+		}
+	}
+	return free.Minus(kept).max(each.Minus(used).min(free)).min(r.total)
+}
+
+// Take implements Room.
+func (r *accountRoom) Take(namespace string, growth Amounts) {
+	if r.namespaces == nil {
+		return // of an account that is closed
+	}
+	r.used, r.total = r.used.Plus(growth), r.total.Minus(growth)
+	r.namespaces[namespace] = r.namespaces[namespace].Plus(growth)
 }
 
 // WithHeld returns the offers with Held set.
@@ -141,6 +189,9 @@ func (a *Account) book(key mcs.Key, cost Amounts) {
 	} else {
 		a.held[key] = cost
 	}
+	if a.namespaces[key.Namespace] = a.namespaces[key.Namespace].Plus(growth); a.namespaces[key.Namespace] == (Amounts{}) {
+		delete(a.namespaces, key.Namespace)
+	}
 	for _, n := range growth {
 		if n < 0 {
 			a.ledger.released++
@@ -151,12 +202,18 @@ func (a *Account) book(key mcs.Key, cost Amounts) {
 
 // why returns the budget that an offer exceeds. The caller holds the lock.
 func (a *Account) why(o Offer) Excess {
-	limits := a.ledger.limits
-	if kind, over := exceeded(o.growth(), limits.Member.Minus(a.used)); over {
+	limits, growth := a.ledger.limits, o.growth()
+	if kind, over := exceeded(growth, limits.Member.Minus(a.used)); over {
 		return Excess{Kind: kind, Limit: limits.Member[kind]}
 	}
-	kind, _ := exceeded(o.growth(), limits.Total.Minus(a.ledger.used))
-	return Excess{Kind: kind, Total: true, Limit: limits.Total[kind]}
+	if kind, over := exceeded(growth, limits.Total.Minus(a.ledger.used)); over {
+		return Excess{Kind: kind, Total: true, Limit: limits.Total[kind]}
+	}
+	if kind, over := exceeded(growth, a.totalRoom()); over {
+		return Excess{Kind: kind, Total: true, Limit: limits.Total[kind], Reserved: true}
+	}
+	kind, _ := exceeded(growth, a.room().Of(o.Key.Namespace))
+	return Excess{Kind: kind, Limit: limits.Member[kind], Reserved: true}
 }
 
 // Retain releases the exports of keys for which keep returns false.
@@ -248,8 +305,9 @@ func (a *Account) Explain(offers []Offer) []Excess {
 	}
 	a.ledger.mu.Lock()
 	defer a.ledger.mu.Unlock()
+	room := a.room()
 	for i, o := range a.withHeld(offers) {
-		if _, over := exceeded(o.growth(), a.room()); over {
+		if _, over := exceeded(o.growth(), room.Of(o.Key.Namespace)); over {
 			excess[i] = a.why(o)
 		}
 	}

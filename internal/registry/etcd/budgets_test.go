@@ -164,8 +164,8 @@ func TestMemoryOfHostileList(t *testing.T) {
 	for i := range exports {
 		imported += max(0, s.version(i))
 	}
-	if used := s.ledger.Usage().Total; imported != 5 || used[budget.Endpoints] != 50_000 {
-		t.Errorf("%d exports are imported with %v, want the 5 that the budget of endpoints admits", imported, used)
+	if used := s.ledger.Usage().Total; imported != 3 || used[budget.Endpoints] != 30_000 {
+		t.Errorf("%d exports are imported with %v, want the 3 that the budget of endpoints admits of one namespace", imported, used)
 	}
 	runtime.KeepAlive(m)
 }

@@ -275,6 +275,9 @@ func (c *catalog) findRoom() {
 	}
 	for i := range c.pages {
 		p := &c.pages[i]
+		if slices.Contains(p.reasons, budget.Excess{}) { // there was room before the exports of later pages were booked
+			p.reasons = c.account.Explain(p.waiting)
+		}
 		if released := c.account.Released(); len(p.waiting) > 0 && released != p.triedAt {
 			p.triedAt = released
 			p.isWanted = p.isWanted || slices.Contains(c.account.Preview(p.waiting), true)
