@@ -66,6 +66,11 @@ func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1
 	case !f.synced:
 		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.unreadText()})}
 	}
+	return decidePublished(f, existing)
+}
+
+// decidePublished returns the conditions of an export that is published in a registry that has been read.
+func decidePublished(f exportFacts, existing []metav1.Condition) []metav1.Condition {
 	ready := mcs.ExportReady(mcs.Progress{Exported: f.status.State == registry.Exported, Problem: problemText(f.status.Err)})
 	if f.status.State == registry.Pending && f.staysReady(existing) {
 		ready = mcs.ExportReady(mcs.Progress{Exported: true})

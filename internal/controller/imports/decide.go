@@ -377,9 +377,9 @@ func (d *importDecision) decideEndpoints(f importFacts) {
 	d.untouched = slices.Concat(d.unknown, d.stale)
 	d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.stale, e.Cluster) })
 	d.decideLost(f)
-	// The slices that stay take part with what they have.
+	// The slices that stay take part with what they have. Those of stale clusters are no reason to stop using other endpoints.
 	candidates.Exports = slices.Concat(d.endpoints, plan.ExportsOf(d.merged, f.slices, d.untouched))
-	choice := d.merged.Choose(candidates)
+	choice := d.merged.Choose(candidates.WithStale(d.stale, f.staleRule.Policy))
 	d.endpoints = choice.Exports[:len(d.endpoints)]
 	d.selection, d.drained = mcs.ImportSelection(d.merged, d.tiers, choice.Served), mcs.ImportDrained(choice.Drained)
 	d.unreachability = mcs.ImportUnreachable(choice, d.unreachable, f.unreachableRule())

@@ -591,6 +591,69 @@ func TestDecideImport_SelectsMetadata(t *testing.T) {
 }
 
 // The results of cluster selectors stay while the ClusterProperties are not known, and for clusters that cannot be read.
+// A drained cluster leaves if another one serves, also while a third one is unknown. The slices of a stale or unreadable cluster that stay do not
+// count, or count, like its exports.
+func TestDecideImport_Drains(t *testing.T) {
+	export := func(cluster, address string) mcs.Export {
+		e := exportOf(cluster, 80)
+		e.Backends[0].Endpoints[0].Address = netip.MustParseAddr(address)
+		return e
+	}
+	slice := func(cluster, address string) *discoveryv1.EndpointSlice {
+		s := importedFrom(cluster)[0]
+		s.AddressType, s.Ports = discoveryv1.AddressTypeIPv4, []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(8080)), Protocol: new(corev1.ProtocolTCP)}}
+		s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{address}}}
+		return s
+	}
+	before := importShowing("cls2", "cls3", "cls4")
+	before.Spec.Ports[0].Port = 80
+	all := []mcs.Export{export("cls2", "10.2.0.1"), export("cls3", "10.3.0.1")}
+	tests := []struct {
+		name  string
+		facts importFacts
+		used  []string
+	}{
+		{"another cluster serves", importFacts{view: registry.View{Exports: all}}, []string{"cls3"}},
+		{"no other cluster serves", importFacts{view: registry.View{Exports: all[:1]}}, []string{"cls2"}},
+		{"the other cluster is stale", importFacts{view: registry.View{Exports: all, Stale: []string{"cls3"}}}, []string{"cls2"}},
+		{
+			"a third cluster is unknown", importFacts{imp: before, slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.3.0.1")}, view: registry.View{Exports: all, Unknown: []string{"cls4"}}},
+			[]string{"cls3"},
+		},
+		{
+			"only an unknown cluster serves", importFacts{
+				imp: before, slices: []*discoveryv1.EndpointSlice{slice("cls4", "10.4.0.1")}, view: registry.View{Exports: all[:1], Unknown: []string{"cls4"}},
+			}, nil,
+		},
+		{
+			"a third cluster is unknown, and the other one stale", importFacts{
+				imp: before, slices: []*discoveryv1.EndpointSlice{slice("cls3", "10.3.0.1")},
+				view: registry.View{Exports: all, Stale: []string{"cls3"}, Unknown: []string{"cls4"}},
+			}, []string{"cls2"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := tt.facts
+			f.key, f.cluster, f.clusterSet, f.namespace, f.synced, f.staleRule = webKey, "cls1", "set", true, true, mcs.StaleRule{Policy: mcs.StaleWithdraw}
+			f.drains = map[string]mcs.Drain{"cls2": mcs.DrainAll}
+			d := decideImport(f)
+			var used []string
+			for _, e := range d.endpoints {
+				if len(d.merged.Backends(e)) > 0 {
+					used = append(used, e.Cluster)
+				}
+			}
+			if !slices.Equal(used, tt.used) {
+				t.Errorf("in use are %v, want %v", used, tt.used)
+			}
+			if d.drained.Status != metav1.ConditionTrue {
+				t.Errorf("condition %+v", d.drained)
+			}
+		})
+	}
+}
+
 func TestDecideImport_ClusterSelectors(t *testing.T) {
 	selectors, err := mcs.PreferSameRegion.Selectors()
 	if err != nil {
