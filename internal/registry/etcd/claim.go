@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -14,8 +13,8 @@ import (
 // fence: all transactions demand that alive still has it.
 type claim struct {
 	uid string
-	// number orders the processes of this cluster: one that begins later has a greater one. It is 0 until this process has held the ID. latest is the
-	// greatest number of another process of this cluster that was read.
+	// number orders the processes of this cluster: one that begins later has a greater one. latest is the greatest number of another process of this
+	// cluster that was read.
 	number, latest int64
 	// fence is the revision of alive as this process wrote it last, 0 when it may not write.
 	fence int64
@@ -25,7 +24,10 @@ type claim struct {
 	held bool
 }
 
-func newClaim(uid string) claim { return claim{uid: uid, leases: map[int64]bool{}} }
+// newClaim returns the claim of a process that begins. If the clock is behind that of the previous process, it waits for the end of that one's lease.
+func newClaim(uid string, now time.Time) claim {
+	return claim{uid: uid, number: now.UnixMicro(), leases: map[int64]bool{}}
+}
 
 // aliveState is the key alive of a cluster.
 type aliveState struct {
@@ -46,7 +48,7 @@ func aliveValue(uid string, number int64) string { return uid + " " + strconv.Fo
 func parseAlive(value []byte, revision, lease int64) aliveState {
 	uid, text, _ := strings.Cut(clip(string(value)), " ")
 	number, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || number < 0 || number == math.MaxInt64 {
+	if err != nil {
 		number = 0
 	}
 	return aliveState{revision: revision, lease: lease, uid: uid, number: number}
@@ -77,26 +79,12 @@ func (c *claim) evaluate(shown aliveState) verdict {
 	return displaced
 }
 
-// isLaterThan reports whether this process began after the other one of this cluster that wrote alive: it has not held the ID yet, or etcd was restored
-// from a backup that is older than this process. No process that was displaced is later, although a backup may show an earlier one.
-func (c *claim) isLaterThan(shown aliveState) bool {
-	return c.number == 0 || shown.number < c.number && c.latest < c.number
-}
+// isLaterThan reports whether this process began after the other one of this cluster that wrote alive, which ended, or was displaced before etcd was
+// restored from a backup. A process that was displaced itself is not later, although a backup may show an earlier one.
+func (c *claim) isLaterThan(shown aliveState) bool { return max(shown.number, c.latest) < c.number }
 
-// nextNumber returns the number that this process acquires the ID with: it keeps the one that it has, or takes one later than that of the previous process,
-// over restarts too, because it is the time in milliseconds if that is later.
-func (c *claim) nextNumber(now time.Time, shown aliveState) int64 {
-	switch {
-	case c.number != 0:
-		return c.number
-	case shown.uid != c.uid:
-		return now.UnixMilli()
-	}
-	return max(now.UnixMilli(), shown.number+1)
-}
-
-// acquire records that this process wrote alive with a number at revision.
-func (c *claim) acquire(number, revision int64) { c.number, c.fence, c.held = number, revision, true }
+// acquire records that this process wrote alive at revision.
+func (c *claim) acquire(revision int64) { c.fence, c.held = revision, true }
 
 // giveWay records that another cluster holds the ID: this process has not held it since.
 func (c *claim) giveWay() { c.held = false }

@@ -104,6 +104,8 @@ type testStore struct {
 	writes atomic.Int64
 	// lists counts the requests that list keys.
 	lists atomic.Int64
+	// claims counts the attempts to acquire a cluster ID.
+	claims atomic.Int64
 	// leaseChecks counts the successful requests for the time that a lease has left.
 	leaseChecks atomic.Int64
 	// history keeps what happened last, for the analysis of a failure; nil keeps nothing.
@@ -169,6 +171,8 @@ func (s *testStore) intercept(ctx context.Context, method string, req, reply any
 		switch {
 		case strings.Contains(key, "/"+exportsSuffix):
 			exports++
+		case strings.HasSuffix(key, "/"+aliveSuffix) && op.GetRequestPut() != nil:
+			s.claims.Add(1)
 		case strings.HasSuffix(key, "/"+memberSuffix) && s.dropHeartbeats.Load():
 			return status.Error(codes.Unavailable, "heartbeat dropped")
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd/etcdtest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
@@ -619,4 +620,24 @@ func TestRegistry_TakesIDAgainAfterRestore(t *testing.T) {
 	awaitVersion(t, watcher, "cls1", 1, 1)
 	awaitState(t, reg, 0, registry.Exported)
 	awaitVersion(t, watcher, "cls1", 0, 2)
+}
+
+// A write that fails is repeated after a pause, whatever happens meanwhile: else each change in etcd and each change of an export would be a request.
+func TestRegistry_PausesAfterFailedWrite(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	reg := s.registry(t, fast(cls1))
+	reg.writer.timings.retry = engine.Backoff{Initial: time.Hour, Max: time.Hour}
+	s.dropHeartbeats.Store(true)
+	start(t, reg)
+	within(t, "the failure is reported", func() bool { return reg.Report().Writing != nil })
+	before := s.claims.Load()
+	for n := range 5 {
+		publish(t, reg, n, 1)
+		revision := reg.mirror.revision()
+		s.putKey(t, s.layout("set1").member("cls2"), string(memberValue(t, cls2, time.Now(), nil)))
+		within(t, "the change is read", func() bool { return reg.mirror.revision() > revision })
+	}
+	if after := s.claims.Load(); before == 0 || after != before {
+		t.Errorf("%d attempts to join after %d, want no further one", after, before)
+	}
 }

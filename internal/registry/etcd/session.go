@@ -47,15 +47,15 @@ func newSession(cfg Config) *session {
 	return &session{
 		clusterID: cfg.Identity.ClusterID, uid: cfg.Identity.UID, interval: cfg.HeartbeatInterval, staleAfter: cfg.StaleAfter,
 		signer: cfg.Signer, joined: cfg.Joined.UTC(),
-		claim: newClaim(cfg.Identity.UID), record: newMemberRecord(cfg.Identity, cfg.Version),
+		claim: newClaim(cfg.Identity.UID, time.Now()), record: newMemberRecord(cfg.Identity, cfg.Version),
 	}
 }
 
 // task is the next request.
 type task struct {
-	// join writes alive with a number, and member, if alive still has revision seen.
-	join         bool
-	seen, number int64
+	// join writes alive and member, if alive still has revision seen.
+	join bool
+	seen int64
 	// heartbeat writes member, batch exports; both demand the fence.
 	heartbeat bool
 	batch     []operation
@@ -78,7 +78,7 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	case heldByOther:
 		s.claim.giveWay()
 		if own.rival.UID == own.alive.uid && s.isOlderThan(own.rival) {
-			return s.joinTask(now, own.alive), nil
+			return task{join: true, seen: own.alive.revision}, nil
 		}
 		return task{}, &registry.DuplicateIDError{ClusterID: s.clusterID, OtherUID: own.alive.uid}
 	case displaced:
@@ -87,12 +87,7 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	if s.mustWaitFor(own, now) {
 		return task{}, &registry.DuplicateIDError{ClusterID: s.clusterID, OtherUID: own.rival.UID}
 	}
-	return s.joinTask(now, own.alive), nil
-}
-
-// joinTask returns the task to acquire the ID. The caller holds s.mu.
-func (s *session) joinTask(now time.Time, shown aliveState) task {
-	return task{join: true, seen: shown.revision, number: s.claim.nextNumber(now, shown)}
+	return task{join: true, seen: own.alive.revision}, nil
 }
 
 // mustWaitFor reports whether another cluster, with another key, has the ID by its member record: the others believe this cluster only
@@ -131,11 +126,18 @@ func (s *session) observe(alive aliveState, revision int64) (lost bool) {
 	return lost
 }
 
-// acquire records that this process wrote alive, with a number, and member at revision.
-func (s *session) acquire(now time.Time, number, revision int64) {
+// aliveValue returns the value of the key alive as this process writes it.
+func (s *session) aliveValue() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.claim.acquire(number, revision)
+	return aliveValue(s.uid, s.claim.number)
+}
+
+// acquire records that this process wrote alive and member at revision.
+func (s *session) acquire(now time.Time, revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.claim.acquire(revision)
 	s.recordRevision, s.written = revision, s.record
 	if s.settleAt.IsZero() {
 		s.settleAt = now.Add(time.Duration(settleHeartbeats * float64(s.interval)))
@@ -315,7 +317,7 @@ func (s *session) ownerOf(alive aliveState, memberUID string) owner {
 	switch {
 	case alive.isHeld() && s.claim.leases[alive.lease]:
 		return ownerThis
-	case alive.isHeld() && (alive.uid != s.uid || !s.claim.isLaterThan(alive)):
+	case alive.isHeld() && (alive.uid != s.uid || s.claim.held && !s.claim.isLaterThan(alive)):
 		return ownerOther
 	case alive.isHeld():
 		return ownerUnclear

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
@@ -106,5 +107,23 @@ func BenchmarkMirrorReplace(b *testing.B) {
 			b.Fatal(fmt.Sprint("members ", len(s.members())))
 		}
 		b.StartTimer()
+	}
+}
+
+// TestMirror_PicksWithinBudgetOfUnknownCluster checks that of the exports of a cluster that is not known yet only those are decoded that its budget admits.
+func TestMirror_PicksWithinBudgetOfUnknownCluster(t *testing.T) {
+	s := newStateTest(t)
+	s.limit(budget.Exports, 2)
+	m := newMirror(s.state, "cls1", logr.Discard())
+	list := []pair{s.member(0, nil)}
+	for i := range 5 {
+		list = append(list, s.export(i, 1, 5))
+	}
+	jobs := m.exportsToVerify(list, false)
+	for i := range jobs {
+		jobs[i].pair.verified = s.verify(*jobs[i].pair, jobs[i].author, jobs[i].key)
+	}
+	if picked := m.pick(jobs); len(jobs) != 5 || len(picked) != 2 {
+		t.Errorf("%d of %d exports are decoded, want 2 of 5", len(picked), len(jobs))
 	}
 }

@@ -183,7 +183,7 @@ func (w *writer) performNext(ctx context.Context) (result, error) {
 	w.setProblem(w.claimProblem, obstacle)
 	switch {
 	case next.join:
-		return w.join(ctx, next)
+		return w.join(ctx, next.seen)
 	case next.heartbeat:
 		return w.writeHeartbeat(ctx, next.fence)
 	case len(next.batch) > 0:
@@ -228,7 +228,7 @@ func (w *writer) nextRecord(now time.Time, batch []operation, generation int64) 
 }
 
 // join writes the keys alive and member.
-func (w *writer) join(ctx context.Context, next task) (result, error) {
+func (w *writer) join(ctx context.Context, seen int64) (result, error) {
 	lease, err := w.ensureLease(ctx)
 	if err != nil {
 		return idle, err
@@ -238,7 +238,7 @@ func (w *writer) join(ctx context.Context, next task) (result, error) {
 	if err != nil {
 		return idle, err
 	}
-	revision, err := w.store.claim(ctx, next.seen, lease, aliveValue(w.cfg.Identity.UID, next.number), member)
+	revision, err := w.store.claim(ctx, seen, lease, w.session.aliveValue(), member)
 	switch {
 	case errors.Is(err, errFenceLost):
 		return idle, nil // the watch will show the change
@@ -248,7 +248,7 @@ func (w *writer) join(ctx context.Context, next task) (result, error) {
 	case err != nil:
 		return idle, fmt.Errorf("joining the clusterset: %w", err)
 	}
-	w.session.acquire(now, next.number, revision)
+	w.session.acquire(now, revision)
 	return wrote, nil
 }
 

@@ -50,7 +50,7 @@ func TestFailedWriteDropsFence(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := testWriter(t)
-			w.session.claim.acquire(1, 7)
+			w.session.claim.acquire(7)
 			if err := w.handleFailedWrite(tt.err); (err != nil) != tt.wantErr {
 				t.Errorf("error %v, want one: %t", err, tt.wantErr)
 			}
@@ -69,7 +69,7 @@ func TestExportsWaitForFence(t *testing.T) {
 	w := testWriter(t)
 	l := w.mirror.state.layout
 	w.observe(w.mirror.replace([]pair{memberPair(t, l, cls1, 5, now)}, fence-1, false))
-	w.session.claim.acquire(1, fence)
+	w.session.claim.acquire(fence)
 	w.session.recordRevision, w.session.heartbeatAt = fence, now.Add(time.Hour)
 	w.session.written = w.mirror.ownKeys().member
 	exp := webExport("cls1", 0, 1)
@@ -106,6 +106,7 @@ func TestOwnerOnLeaving(t *testing.T) {
 		"another process displaced this one":      {aliveState{revision: 5, lease: otherLease, uid: cls1.UID, number: 60}, record(cls1.UID), true, ownerOther},
 		"a backup shows a previous process":       {aliveState{revision: 5, lease: otherLease, uid: cls1.UID, number: 40}, record(cls1.UID), true, ownerUnclear},
 		"another cluster holds the ID":            {aliveState{revision: 5, lease: otherLease, uid: "uid-9"}, record("uid-9"), false, ownerOther},
+		"one with a clock ahead holds it":         {aliveState{revision: 5, lease: otherLease, uid: cls1.UID, number: 60}, record(cls1.UID), false, ownerUnclear},
 		"a previous process or a clone holds it":  {aliveState{revision: 5, lease: otherLease, uid: cls1.UID}, record(cls1.UID), false, ownerUnclear},
 		"the lease of this process expired":       {aliveState{}, nil, true, ownerThis},
 		"a previous process held it last":         {aliveState{}, record(cls1.UID), false, ownerThis},
@@ -117,9 +118,7 @@ func TestOwnerOnLeaving(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := testWriter(t)
 			w.session.claim.leases[ownLease] = true
-			if tt.held {
-				w.session.claim.acquire(50, 4)
-			}
+			w.session.claim.number, w.session.claim.held = 50, tt.held
 			if got := w.session.ownerOf(tt.alive, w.memberUID(tt.member)); got != tt.want {
 				t.Errorf("owner %v, want %v", got, tt.want)
 			}
@@ -139,7 +138,7 @@ func TestLeaseSurvivesReconnect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.session.claim.acquire(1, 7)
+	w.session.claim.acquire(7)
 	var last time.Time
 	within(t, "the lease is checked after a renewal has ended", func() bool {
 		if time.Since(last) > 500*time.Millisecond { // again, for the renewal may not have begun
