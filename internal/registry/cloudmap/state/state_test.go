@@ -200,3 +200,139 @@ func TestLookup_WaitsForProofOfKeys(t *testing.T) {
 		})
 	}
 }
+
+// TestPublicationReason checks which reason a pending export has: its own before the one of all writes. An export that is shown as it is has none.
+func TestPublicationReason(t *testing.T) {
+	exp := webExport("cls1", 0, 1)
+	page := format.PageOf(exp.Key)
+	tooLarge, writing, reading := errors.New("too large"), errors.New("writing fails"), errors.New("reading fails")
+	for name, tt := range map[string]struct {
+		set  func(s *State)
+		want registry.PublishState
+		err  error
+	}{
+		"nothing fails":                     {func(*State) {}, registry.Pending, nil},
+		"writing fails":                     {func(s *State) { s.writeProblem.Set(writing) }, registry.Pending, writing},
+		"reading fails":                     {func(s *State) { s.readProblem.Set(reading) }, registry.Pending, reading},
+		"both fail":                         {func(s *State) { s.readProblem.Set(reading); s.writeProblem.Set(writing) }, registry.Pending, writing},
+		"it is too large and writing fails": {func(s *State) { s.outbox.pages[page].tooLarge[exp.Key] = tooLarge; s.writeProblem.Set(writing) }, registry.Pending, tooLarge},
+		"it is shown and writing fails": {func(s *State) {
+			s.writeProblem.Set(writing)
+			own := &catalog{isOwn: true, hasRecord: true}
+			own.record.Pages[page] = "digest"
+			own.pages[page] = pageState{read: true, digest: "digest", exports: map[mcs.Key]mcs.Export{exp.Key: registry.Published(exp)}}
+			s.catalogs.clusters["cls1"] = own
+		}, registry.Exported, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(testConfig())
+			s.catalogs.synced = true
+			s.Writes.setDesired(exp.Key, &exp)
+			s.outbox.pages[page].tooLarge = map[mcs.Key]error{}
+			tt.set(s)
+			view, err := s.Lookup(exp.Key, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if view.Local.State != tt.want || !errors.Is(view.Local.Err, tt.err) || (view.Local.Err == nil) != (tt.err == nil) {
+				t.Errorf("state %v, %v; want %v, %v", view.Local.State, view.Local.Err, tt.want, tt.err)
+			}
+		})
+	}
+}
+
+// TestLookup_ReadsIgnoredExportAtOnce checks that an export which was ignored is read at once when services are imported into its namespace, and not at the
+// next poll.
+func TestLookup_ReadsIgnoredExportAtOnce(t *testing.T) {
+	key := webKey(0)
+	isWanted := false
+	cfg := testConfig()
+	cfg.Wanted = func(string) bool { return isWanted }
+	s := New(cfg)
+	c := &catalog{hasRecord: true, record: format.Member{ClusterID: "cls2"}}
+	c.pages[format.PageOf(key)] = pageState{read: true, ignored: map[mcs.Key]bool{key: true}, ignoredCount: 1}
+	s.catalogs.clusters["cls2"], s.catalogs.synced = c, true
+	isSet := func() bool {
+		t.Helper()
+		if view, err := s.Lookup(key, nil); err != nil || len(view.Ignored) != 1 {
+			t.Fatalf("view %+v, %v; want an ignored export", view, err)
+		}
+		select {
+		case <-s.ReadSignal:
+			return true
+		default:
+			return false
+		}
+	}
+	if isSet() {
+		t.Error("the export is read although its namespace is not imported")
+	}
+	isWanted = true
+	if !isSet() {
+		t.Error("the export is not read at once")
+	}
+}
+
+// TestPrepareRecord_KeepsJoined checks that a cluster joins again with the time when it joined first, by which the older one of two clusters with one ID wins.
+func TestPrepareRecord_KeepsJoined(t *testing.T) {
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	first, later := now.Add(-48*time.Hour), now.Add(-24*time.Hour)
+	record := func(uid string, joined time.Time, farewell bool) *format.Member {
+		return &format.Member{
+			ClusterID: "cls1", ClusterSetID: "set1", UID: uid, Key: signerOf(uid).Key(), Joined: joined, Heartbeat: 1, Process: "0-before", Farewell: farewell,
+		}
+	}
+	for name, tt := range map[string]struct {
+		saved      time.Time
+		copy, main *format.Member
+		want       time.Time
+	}{
+		"it never joined":                       {want: now},
+		"its record":                            {main: record("uid-1", first, false), want: first},
+		"its record in the catalog":             {copy: record("uid-1", first, false), want: first},
+		"saved":                                 {saved: first, want: first},
+		"saved, and a record that began anew":   {saved: first, main: record("uid-1", later, false), want: first},
+		"saved later than the record":           {saved: later, main: record("uid-1", first, false), want: first},
+		"it has left":                           {main: record("uid-1", first, true), want: now},
+		"the record is another cluster's":       {main: record("uid-9", first, false), want: now},
+		"another cluster's, and its own before": {copy: record("uid-1", first, false), main: record("uid-9", later, false), want: first},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig()
+			cfg.WallClock, cfg.Joined = func() time.Time { return now }, tt.saved
+			s := New(cfg)
+			s.Reads.ownCopy = tt.copy
+			s.Reads.prepareRecord(tt.main)
+			if !s.ours.Joined.Equal(tt.want) {
+				t.Errorf("joined %v, want %v", s.ours.Joined, tt.want)
+			}
+		})
+	}
+}
+
+// TestNewClusterIsReadUntilProven checks that a cluster which is new stays known while service members shows it: its catalog has to prove its key.
+func TestNewClusterIsReadUntilProven(t *testing.T) {
+	s := New(testConfig())
+	record := format.Member{
+		ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signerOf("uid-2").Key(), Joined: time.Now(), Generation: 100, Heartbeat: 1, Process: "1-cls2",
+	}
+	isRead := func() bool {
+		for _, read := range s.Reads.StaleReads(time.Now()) {
+			if read.ClusterID == "cls2" && read.Record {
+				return true
+			}
+		}
+		return false
+	}
+	instances := []api.Instance{record.Instance(signerOf("uid-2"))}
+	for range 2 {
+		s.Reads.ObserveMembers(instances, engine.Keys{})
+		if !isRead() {
+			t.Error("its catalog is not read")
+		}
+	}
+	s.Reads.ObserveMembers(nil, engine.Keys{})
+	if s.catalogs.clusters["cls2"] != nil {
+		t.Error("it is known although its record is gone, and no other one was believed")
+	}
+}
