@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// cutPath drops the packets between the pods of cls1 and those of cls2, in both directions, on a node of cls2.
+const cutPath = `table inet paths {
+  chain in { type filter hook prerouting priority -350; ip saddr 10.10.0.0/16 drop; ip6 saddr fd00:10:10::/48 drop; }
+  chain out { type filter hook postrouting priority -150; ip daddr 10.10.0.0/16 drop; ip6 daddr fd00:10:10::/48 drop; }
+}`
+
+// proxied is how long kube-proxy may take to follow EndpointSlices on a loaded machine.
+const proxied = 5 * time.Second
+
+// TestPathHealth: the path between the pods of the two clusters fails, while both use the registry. About 31 s later no connection of a client in cls2
+// fails, because the endpoints of cls1 are not used where cls2 has some itself. The last endpoints of a service stay. All are used again when the path is back.
+func TestPathHealth(t *testing.T) {
+	cls1, cls2 := installed(t)
+	ns := namespace(t, cls1, cls2)
+	for _, c := range []cluster{cls1, cls2} {
+		apply(t, c, servers(c, ns, "web", 1))
+		svc := service(ns, "web")
+		svc.Spec.Selector = map[string]string{"app": "web"}
+		create(t, c, svc)
+		export(t, c, ns, "web")
+	}
+	apply(t, cls1, web(ns, "alone", 1))
+	export(t, cls1, ns, "alone")
+	startClient(t, cls2, ns)
+	command := curl("http://" + fqdn(ns, "web"))
+	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 1) })
+	eventually(t, soon, func() error { return pathIs(t.Context(), cls2, status.PathReachable) })
+	ip, err := importIP(t.Context(), cls2, ns, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	nodes := []string{"cls2-node1", "cls2-node2"}
+	restore := func() {
+		for _, node := range nodes {
+			_, _ = suite.Output(context.Background(), "testbed exec "+node+" -- nft delete table inet paths 2>/dev/null")
+		}
+	}
+	t.Cleanup(restore)
+	own, err := podIPs(t.Context(), cls2, ns, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := startTraffic(t, networkOf(t, "cls2-node1"), []string{net.JoinHostPort(ip, "80")}, []string{net.JoinHostPort(own[0], "80")})
+	for _, node := range nodes {
+		if out, err := suite.Output(t.Context(), "testbed exec "+node+" -- nft '"+cutPath+"'"); err != nil {
+			t.Fatalf("cutting the path on %s: %v\n%s", node, err, out)
+		}
+	}
+	cut := time.Now()
+	eventually(t, time.Minute, func() error { return unreachableIs(t.Context(), cls2, ns, "web", "True Withdrawn") })
+	withdrawn := time.Now()
+	t.Logf("the endpoints of cls1 were withdrawn %s after the path was cut", round(withdrawn.Sub(cut)))
+	eventually(t, soon, func() error { return unreachableIs(t.Context(), cls2, ns, "alone", "True LastEndpointsKept") })
+	time.Sleep(time.Until(withdrawn.Add(2 * proxied)))
+	count, failures, load := tr.stop()
+	last := time.Duration(0)
+	for _, f := range failures {
+		last = max(last, f.at.Sub(cut))
+	}
+	t.Logf("%d connections, %d failed, the last one began %s after the cut; %d others failed as direct ones did", count, len(failures), round(last), load)
+	if limit := withdrawn.Add(proxied).Sub(cut); len(failures) == 0 || last > limit {
+		t.Errorf("%d connections failed, the last one began %s after the cut; want some, and none after %s", len(failures), round(last), round(limit))
+	}
+	says(t, 3, "status --context cls2", "connections to pods of cluster cls1 time out")
+
+	restore()
+	began := time.Now()
+	eventually(t, time.Minute, func() error { return unreachableIs(t.Context(), cls2, ns, "web", "False NoneUnreachable") })
+	t.Logf("the endpoints of cls1 were back %s after the path was", round(time.Since(began)))
+	eventually(t, soon, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
+}
+
+// pathIs checks the state of the path from a cluster to the other one, and that the controller and endpoints answered.
+func pathIs(ctx context.Context, c cluster, want string) error {
+	out, err := plugin(ctx, 0, "status -o json --context "+c.name)
+	if err != nil {
+		return err
+	}
+	var statuses []struct{ Status status.Status }
+	if err := json.Unmarshal([]byte(out), &statuses); err != nil {
+		return err
+	}
+	for _, p := range statuses[0].Status.Paths {
+		if p.State == want && p.Controller.Reached > 0 && p.Endpoints.Reached > 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: paths %+v, want one that is %s", c.name, statuses[0].Status.Paths, want)
+}
+
+// unreachableIs checks status and reason of the import's condition Unreachable.
+func unreachableIs(ctx context.Context, c cluster, ns, name, want string) error {
+	imp, err := serviceImport(ctx, c, ns, name)
+	if err != nil {
+		return err
+	}
+	got := ""
+	if condition := meta.FindStatusCondition(imp.Status.Conditions, "multicluster.k8s.aws/Unreachable"); condition != nil {
+		got = string(condition.Status) + " " + condition.Reason
+	}
+	if got != want {
+		return fmt.Errorf("%s: the import of %s/%s has condition Unreachable %q, want %q", c.name, ns, name, got, want)
+	}
+	return nil
+}
