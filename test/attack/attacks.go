@@ -388,6 +388,14 @@ var Attacks = []Attack{
 		Test:      "TestAttack_ReflectedNotifications",
 	},
 	{
+		Name: "Probes of other addresses", Actor: Member,
+		Does: "It exports hundreds of services with endpoints at addresses of this cluster, of another member and of a network to scan, at its own choice of ports, some of which " +
+			"answer first and time out later",
+		Prevented: "Path health connects to an address that the import policy refuses or to many, or endpoints of the other member are withdrawn",
+		Effect:    "Connections without data to three of its endpoints in five seconds, of which it does not learn the result",
+		Test:      "TestAttack_ProbesOfOtherAddresses",
+	},
+	{
 		Name: "Forged notifications", Actor: Pod, Findings: []string{"F12"},
 		Does:      "It sends three thousand datagrams a second in the name of a member and of a cluster that does not exist, some with the last sequence",
 		Prevented: "The registry is read for each of them, or notifications of the member are ignored from then on",

@@ -32,6 +32,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/paths"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
@@ -70,6 +71,12 @@ type kubernetes struct {
 // inKubernetes starts a controller with the RBAC and the admission policy of deploy/rbac on an API server.
 func inKubernetes(t *testing.T, edits ...func(*config.Options)) *kubernetes {
 	t.Helper()
+	return inKubernetesWith(t, paths.Probes{}, edits...)
+}
+
+// inKubernetesWith is inKubernetes with a network for the probes of paths.
+func inKubernetesWith(t *testing.T, probes paths.Probes, edits ...func(*config.Options)) *kubernetes {
+	t.Helper()
 	apiservertest.NeedAssets(t)
 	apiServer.once.Do(func() {
 		apiServer.Kubernetes, apiServer.err = controllertest.StartKubernetes("v1beta1", nil, append(controllertest.MCSCRDs(), controllertest.AboutCRDs()...)...)
@@ -86,12 +93,13 @@ func inKubernetes(t *testing.T, edits ...func(*config.Options)) *kubernetes {
 	options.Identity = config.Identity{ClusterID: importer, ClusterSetID: clusterSet}
 	options.Election.Enabled, options.Election.Namespace = false, controllertest.InstallNamespace
 	options.Serving.Metrics, options.Serving.Probes, options.Serving.Status = "0", "0", "0"
+	options.Registry.PathHealth = string(mcs.PathHealthOff) // the endpoints do not exist
 	for _, edit := range edits {
 		edit(&options)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	setup := controller.Setup{Options: options, Logger: logr.Discard(), NewRegistry: func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
+	setup := controller.Setup{Options: options, Probes: probes, Logger: logr.Discard(), NewRegistry: func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		return k.hub.Registry(identity), nil
 	}}
 	go func() { done <- controller.Run(ctx, k.Config, setup) }()
