@@ -127,12 +127,13 @@ func (t *Tracker) Observe(start, end time.Time, results map[string]Result) {
 		} else if gap {
 			p.silent, p.good, p.failures = start, time.Time{}, [kinds]int{}
 		}
-		p.observe(end, r, t.rules)
+		p.observe(start, end, r, t.rules)
 	}
 }
 
-// observe records one round.
-func (p *path) observe(now time.Time, r Result, rules Rules) {
+// observe records one round. The time without success begins when the round did, and that with success when it ended: a round takes longer if other
+// connections time out.
+func (p *path) observe(start, end time.Time, r Result, rules Rules) {
 	p.last = r
 	probed, reached := 0, 0
 	for k, o := range r.Outcomes {
@@ -150,12 +151,12 @@ func (p *path) observe(now time.Time, r Result, rules Rules) {
 	}
 	switch {
 	case p.Last[Controller].Targets+p.Last[Endpoints].Targets == 0:
-		p.set(Unknown, now) // there is nothing to probe
-		p.silent, p.good, p.failures = now, time.Time{}, [kinds]int{}
+		p.set(Unknown, end) // there is nothing to probe
+		p.silent, p.good, p.failures = start, time.Time{}, [kinds]int{}
 	case reached > 0:
-		p.silent = now
+		p.silent = start
 		if p.good.IsZero() {
-			p.good = now
+			p.good = end
 		}
 		for k := range p.counts {
 			p.counts[k] = p.counts[k] && p.failures[k] < rules.Failures
@@ -190,14 +191,7 @@ func (t *Tracker) Decide(now time.Time) Verdict {
 	v := Verdict{Paths: make(map[string]Path, len(t.clusters))}
 	known, unreachable := 1, 0 // this cluster
 	for id, p := range t.clusters {
-		switch {
-		case !p.good.IsZero() && now.Sub(p.good) >= t.rules.Back:
-			p.set(Reachable, now)
-		case p.good.IsZero() && now.Sub(p.silent) >= t.rules.After && p.fails(now, t.rules):
-			p.set(Unreachable, now)
-		case p.State == Undecided && now.Sub(p.Since) >= t.rules.Settle:
-			p.set(Unknown, now)
-		}
+		p.decide(now, t.rules)
 		v.Paths[id] = p.Path
 		if (p.State == Reachable || p.State == Unreachable) && !p.last.Stale {
 			known++
@@ -208,6 +202,18 @@ func (t *Tracker) Decide(now time.Time) Verdict {
 	}
 	v.FaultHere = 2*unreachable > known
 	return v
+}
+
+// decide sets the state.
+func (p *path) decide(now time.Time, rules Rules) {
+	switch {
+	case !p.good.IsZero() && now.Sub(p.good) >= rules.Back:
+		p.set(Reachable, now)
+	case p.good.IsZero() && now.Sub(p.silent) >= rules.After && p.fails(now, rules):
+		p.set(Unreachable, now)
+	case p.State == Undecided && now.Sub(p.Since) >= rules.Settle:
+		p.set(Unknown, now)
+	}
 }
 
 // Verdict is what is known about the paths to all other clusters.

@@ -52,6 +52,15 @@ func clusterProblems(context string, s *status.Status) []string {
 	if n := len(s.OverBudget); n > 0 {
 		lines = append(lines, fmt.Sprintf("%s: %d services, such as %s, are not imported: their namespace has too many imports (--budget-namespace-imports)", context, n, s.OverBudget[0]))
 	}
+	lines = append(lines, pathProblems(context, s)...)
+	for _, p := range s.Imports {
+		lines = append(lines, fmt.Sprintf("%s: the import of %s is not ready: %s: %s", context, p.Key, p.Reason, p.Message))
+	}
+	return lines
+}
+
+// pathProblems returns the problems of the paths to other clusters.
+func pathProblems(context string, s *status.Status) (lines []string) {
 	if s.FaultHere {
 		lines = append(lines, context+": most clusters cannot be reached, so the fault is probably in this cluster: no endpoints are withdrawn")
 	}
@@ -59,9 +68,6 @@ func clusterProblems(context string, s *status.Status) []string {
 		if p.State == status.PathUnreachable {
 			lines = append(lines, fmt.Sprintf("%s: connections to pods of cluster %s time out, for %s: check routes, security groups and NetworkPolicies", context, p.ClusterID, seconds(p.Seconds)))
 		}
-	}
-	for _, p := range s.Imports {
-		lines = append(lines, fmt.Sprintf("%s: the import of %s is not ready: %s: %s", context, p.Key, p.Reason, p.Message))
 	}
 	return lines
 }

@@ -89,7 +89,7 @@ type Times struct {
 
 // defaultTimes allow, by Connect, for one lost SYN, which is retransmitted after a second.
 var defaultTimes = Times{
-	Tick: time.Second, Round: 5 * time.Second, Connect: 2 * time.Second,
+	Tick: time.Second / 4, Round: 5 * time.Second, Connect: 2 * time.Second,
 	Endpoints: time.Minute, Alone: 10 * time.Second, Unknown: time.Minute,
 }
 

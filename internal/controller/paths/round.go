@@ -82,6 +82,8 @@ type schedule struct {
 type chosen struct {
 	key     mcs.Key
 	address netip.AddrPort
+	// probed reports whether it was probed since it was chosen.
+	probed bool
 }
 
 // next returns what to probe at now. A cluster in state Unknown is rarely probed, each time at other endpoints.
@@ -99,23 +101,28 @@ func (s *schedule) next(now time.Time, t targets, state pathhealth.State, times 
 		return d
 	}
 	s.lastRound = now
-	interval := times.Alone
-	switch {
-	case s.silent:
-		interval = 0
-	case t.controller.IsValid() && !s.controllerFails:
-		interval = times.Endpoints
-	}
 	if t.controller.IsValid() {
 		d.probes = append(d.probes, probe{kind: pathhealth.Controller, address: t.controller})
 	}
-	if now.Sub(s.lastEndpoints) >= interval && len(s.chosen) > 0 {
+	if now.Sub(s.lastEndpoints) >= s.endpointInterval(t, times) && len(s.chosen) > 0 {
 		s.lastEndpoints = now
-		for _, c := range s.chosen {
-			d.probes = append(d.probes, probe{kind: pathhealth.Endpoints, address: c.address})
+		for i := range s.chosen {
+			s.chosen[i].probed = true
+			d.probes = append(d.probes, probe{kind: pathhealth.Endpoints, address: s.chosen[i].address})
 		}
 	}
 	return d
+}
+
+// endpointInterval returns the interval between two probes of endpoints.
+func (s *schedule) endpointInterval(t targets, times Times) time.Duration {
+	switch {
+	case s.silent, slices.ContainsFunc(s.chosen, func(c chosen) bool { return !c.probed }):
+		return 0
+	case t.controller.IsValid() && !s.controllerFails:
+		return times.Endpoints
+	}
+	return times.Alone
 }
 
 // choose removes endpoints that are no targets any more, and adds others, in any order.
@@ -127,7 +134,7 @@ func (s *schedule) choose(t targets) {
 		}
 		isChosen := slices.ContainsFunc(s.chosen, func(c chosen) bool { return c.address.Addr() == address.Addr() })
 		if !isChosen && t.allowed(address.Addr()) {
-			s.chosen = append(s.chosen, chosen{key, address})
+			s.chosen = append(s.chosen, chosen{key: key, address: address})
 		}
 	}
 }
