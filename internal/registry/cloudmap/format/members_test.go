@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
@@ -185,6 +186,8 @@ func TestParseMember_RejectsInvalid(t *testing.T) {
 		"a process of 129 bytes":     {AttrProcess, strings.Repeat("x", 129), "more than 128 bytes"},
 		"an invalid format":          {AttrFormat, "one", "not a version"},
 		"a page number out of range": {AttrPages, "64.AAAAAAAAAAA", "list of digests"},
+		"a negative page number":     {AttrPages, "-1.AAAAAAAAAAA", "list of digests"},
+		"no page number":             {AttrPages, "x.AAAAAAAAAAA", "list of digests"},
 		"a duplicate page":           {AttrPages, "01.AAAAAAAAAAA,01.AAAAAAAAAAA", "list of digests"},
 		"an invalid digest":          {AttrPages, "01.AAAA AAAAAA", "list of digests"},
 		"a list without entries":     {AttrPages, ",", "list of digests"},
@@ -250,4 +253,38 @@ func FuzzParseMember(f *testing.F) {
 			t.Errorf("second round gave %+v, %v, want %+v", again, err, r)
 		}
 	})
+}
+
+// TestMember_SignatureIsStable checks that a record is signed as other versions of the controller verify it. It changes with the version of the format only.
+func TestMember_SignatureIsStable(t *testing.T) {
+	const want = "kk5cEMwjT9utEp_tS2WvYDFQp8Ed2jAySZNsjqvMcHG9e6ir4Y5s8uB12wNRsVPAxaN84kjPVsSeb5NvvVFRDQ"
+	if got := testMember().Instance(theSigner).Attributes[AttrSignature]; got != want {
+		t.Errorf("signature %s, want %s", got, want)
+	}
+}
+
+// TestParseMember_IgnoresInvalidProperties checks that a record with ClusterProperties that cannot be used counts without them, and has a problem.
+func TestParseMember_IgnoresInvalidProperties(t *testing.T) {
+	valid := mcs.Properties{"region.example.com": "eu-central-1"}.Encode()
+	for value, want := range map[string]string{"": "", valid: valid, "%": ""} {
+		r := testMember()
+		r.Properties = value
+		got, err := ParseMember(r.Instance(theSigner), "set1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if hasProblem := len(got.Problems()) > 0; got.Properties != want || hasProblem != (want != value) {
+			t.Errorf("%q is read as %q with problems %q, want %q", value, got.Properties, got.Problems(), want)
+		}
+	}
+}
+
+func TestMember_IsOf(t *testing.T) {
+	for identity, want := range map[mcs.Identity]bool{
+		{ClusterID: "cls1", UID: "uid-1"}: true, {ClusterID: "cls1", UID: "uid-2"}: false, {ClusterID: "cls2", UID: "uid-1"}: false,
+	} {
+		if got := testMember().IsOf(identity); got != want {
+			t.Errorf("the record of %v: %v, want %v", identity, got, want)
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -129,10 +130,13 @@ func TestJoinPage(t *testing.T) {
 		"no generation":                 {instances: []api.Instance{change(newer[0], AttrGeneration, "x")}, wantErr: "generation"},
 		"generation too late":           {instances: []api.Instance{change(newer[0], AttrGeneration, "9007199254740993")}, wantErr: "generation"},
 		"generation 0":                  {instances: []api.Instance{change(newer[0], AttrGeneration, "0")}, wantErr: "generation"},
+		"no number of parts":            {instances: []api.Instance{change(newer[0], AttrParts, "x")}, wantErr: "parts"},
+		"0 parts":                       {instances: []api.Instance{change(newer[0], AttrParts, "0")}, wantErr: "parts"},
 		"a billion parts":               {instances: []api.Instance{change(newer[0], AttrParts, "1000000000")}, wantErr: "parts"},
 		"contradicting parts":           {instances: []api.Instance{newer[0], newer[1], change(newer[2], AttrParts, "4")}, wantErr: "contradict"},
 		"a part beyond the last":        {instances: append(slices.Clone(newer), api.Instance{ID: "page-07-3", Attributes: newer[2].Attributes}), wantErr: "contradict"},
 		"another cluster's page":        {instances: resigned(Author{ClusterSetID: "set1", ClusterID: "cls2", UID: "uid-1"}, "uid-1"), wantErr: "generation 11 is refused"},
+		"another clusterset's page":     {instances: resigned(Author{ClusterSetID: "set2", ClusterID: "cls1", UID: "uid-1"}, "uid-1"), wantErr: "is refused"},
 		"another UID":                   {instances: resigned(Author{ClusterSetID: "set1", ClusterID: "cls1", UID: "uid-2"}, "uid-1"), wantErr: "is refused"},
 		"another key":                   {instances: resigned(theAuthor, "attacker"), wantErr: "signature is not valid"},
 		"an unsigned later generation":  {instances: append(slices.Clone(newer), change(change(split(t, 7, 12, data[:3000])[0], AttrSignature, ""), AttrParts, "1")), wantGeneration: 11},
@@ -237,4 +241,28 @@ func FuzzJoinSignedPage(f *testing.F) {
 			t.Errorf("%s=%q made another page valid", key, value)
 		}
 	})
+}
+
+// TestSplitPage_SignatureIsStable checks that a page is written and signed as other versions of the controller read and verify it.
+func TestSplitPage_SignatureIsStable(t *testing.T) {
+	parts := split(t, 7, 11, []byte("data"))
+	want := map[string]string{
+		AttrClusterID: "cls1", AttrPage: "07", AttrGeneration: "11", AttrPart: "0", AttrParts: "1", AttrDigest: Digest([]byte("data")),
+		AttrFormat: record.Version(), "DATA0": "ZGF0YQ",
+		AttrSignature: "w_KjnzogXey7523FMk0PVwDZh9kR3Z0I0F30pG2v89Zb9WV5EOYOSB_XJihUtz1XcwtJrz2PDbchoxegSZJ2BQ",
+	}
+	if diff := cmp.Diff(want, parts[0].Attributes); diff != "" || len(parts) != 1 || parts[0].ID != "page-07-0" {
+		t.Errorf("%d parts, the first %s (-want +got):\n%s", len(parts), parts[0].ID, diff)
+	}
+}
+
+func TestParsePartID(t *testing.T) {
+	for id, want := range map[string]bool{
+		"page-07-0": true, "page-63-0": true, "page-64-0": false, "page-07": false, "page-07-": false, "page-x-0": false, "page-07-x": false, "page--1-0": false,
+		"page-07--1": false, "page-7-0": false, "page-07-00": false, "part-07-0": false, "page-07-100000": false, "": false,
+	} {
+		if page, part, got := ParsePartID(id); got != want || got && PartID(page, part) != id {
+			t.Errorf("%q: page %d, part %d, %v; want %v", id, page, part, got, want)
+		}
+	}
 }
