@@ -195,9 +195,21 @@ func (f *ServiceFacts) exportStep() check.Check {
 		c.Detail = "not exported: " + conditionText(readiness)
 		c.Remedy = f.exportRemedy(readiness)
 	default:
-		c.Result, c.Detail = check.OK, "valid and exported"
+		c.Result, c.Detail = check.OK, "valid and "+f.describeExport()
 	}
 	return c
+}
+
+// describeExport returns to which clusters the service is exported, and how much of it is drained.
+func (f *ServiceFacts) describeExport() string {
+	text := "exported"
+	if c := meta.FindStatusCondition(f.export.Status.Conditions, mcs.ConditionRecipients); c != nil && c.Status == metav1.ConditionTrue {
+		text = c.Message
+	}
+	if f.Registry != nil && f.Registry.Own != nil && f.Registry.Own.Drain != "" {
+		text += "; drained: " + string(f.Registry.Own.Drain)
+	}
+	return text
 }
 
 // conditionText returns the reason and message of a condition.

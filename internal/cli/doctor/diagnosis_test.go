@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -189,12 +190,22 @@ func TestDiagnose_ShowsDrain(t *testing.T) {
 
 // An export for other clusters is not missing.
 func TestDiagnose_ShowsRecipients(t *testing.T) {
-	_, importer, all := gatherHealthy(t)
+	exporter, importer, all := gatherHealthy(t)
+	recipients, err := mcs.ParseRecipients("cls3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exporter.export.Status.Conditions = append(exporter.export.Status.Conditions, mcs.ExportRecipients(recipients, []string{"cls3"}))
+	exporter.Registry.Own.Drain = "30%"
 	importer.Registry.NotFor = []string{"cls1"}
 	importer.Import, importer.ImportedSlices = nil, nil
 	d := Diagnose(clitest.DemoWeb, all)
 	if d.Failure != nil {
 		t.Errorf("failure %+v", d.Failure)
+	}
+	i := slices.IndexFunc(d.Phases[0].Steps, func(c check.Check) bool { return c.Name == "ServiceExport" })
+	if got := d.Phases[0].Steps[i]; got.Result != check.OK || got.Detail != "valid and exported to cluster cls3; drained: 30%" {
+		t.Errorf("step %+v", got)
 	}
 	last := d.Phases[len(d.Phases)-1].Steps
 	if got := last[len(last)-1]; got.Name != "recipients" || got.Result != check.OK || got.Detail != "for other clusters than this one: the exports of cls1" {
