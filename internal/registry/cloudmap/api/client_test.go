@@ -28,7 +28,7 @@ func TestResults(t *testing.T) {
 		"not found":                {&types.ServiceNotFound{}, ResultNotFound, "ServiceNotFound"},
 		"in use":                   {&types.ResourceInUse{}, ResultConflict, "ResourceInUse"},
 		"quota":                    {&types.ResourceLimitExceeded{}, ResultInvalid, "Service Quotas"},
-		"canceled":                 {fmt.Errorf("sending: %w", context.Canceled), ResultCanceled, "canceled"},
+		"canceled":                 {fmt.Errorf("sending: %w", context.Canceled), ResultCanceled, "AWS Cloud Map RegisterInstance: sending: context canceled"},
 		"network":                  {&net.OpError{Op: "dial", Addr: &net.TCPAddr{Port: 1}, Err: errors.New("refused")}, ResultError, "dial :1: refused"},
 	}
 	for name, tc := range tests {
@@ -121,5 +121,47 @@ func TestFIPSEndpoints(t *testing.T) {
 	want := []string{"servicediscovery-fips.us-east-1.amazonaws.com", "data-servicediscovery-fips.us-east-1.amazonaws.com"}
 	if !slices.Equal(requests.hosts, want) {
 		t.Errorf("requests to %v, want %v", requests.hosts, want)
+	}
+}
+
+// A request that AWS refuses for its content, or for lack of rights, fails again if it is repeated.
+func TestIsRetryable(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"throttled":      {&types.RequestLimitExceeded{}, true},
+		"network":        {&net.OpError{Op: "dial", Err: errors.New("refused")}, true},
+		"canceled":       {context.Canceled, true},
+		"denied":         {&smithy.GenericAPIError{Code: "AccessDeniedException"}, false},
+		"not found":      {&types.NamespaceNotFound{}, false},
+		"exists already": {&types.DuplicateRequest{}, false},
+		"invalid":        {&types.InvalidInput{}, false},
+		"quota":          {&types.ResourceLimitExceeded{}, false},
+	} {
+		if got := IsRetryable(fmt.Errorf("writing: %w", tc.err)); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// In a shared namespace requests use its ARN, and descriptions of its services have its ID.
+func TestNamespace_HasID(t *testing.T) {
+	n := Namespace{ID: "arn:aws:servicediscovery:eu-central-1:111122223333:namespace/ns-1", ARN: "arn:aws:servicediscovery:eu-central-1:111122223333:namespace/ns-1"}
+	for id, want := range map[string]bool{"ns-1": true, n.ARN: true, "ns-2": false, "1": false, "": false, "namespace/ns-1": false} {
+		if got := n.HasID(id); got != want {
+			t.Errorf("%q: %v, want %v", id, got, want)
+		}
+	}
+}
+
+func TestClient_IsOwner(t *testing.T) {
+	for _, tc := range []struct {
+		configured, owner string
+		want              bool
+	}{{"", "111122223333", true}, {"", "", true}, {"111122223333", "111122223333", true}, {"111122223333", "444455556666", false}, {"111122223333", "", false}} {
+		if got := (&Client{owner: tc.configured}).IsOwner(tc.owner); got != tc.want {
+			t.Errorf("namespace owner %q, resource of %q: %v, want %v", tc.configured, tc.owner, got, tc.want)
+		}
 	}
 }

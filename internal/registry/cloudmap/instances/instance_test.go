@@ -240,3 +240,19 @@ func applyInstances(have []api.Instance, do Changes) []api.Instance {
 	}
 	return out
 }
+
+// Two ports of a Service with one target port are one instance, which has one ID.
+func TestMatchPorts(t *testing.T) {
+	service := []mcs.Port{{Name: "http", Port: 80}, {Name: "web", Port: 8080}, {Name: "dns", Port: 53}, {Name: "dns-udp", Port: 53}, {Name: "none", Port: 1}}
+	backends := []mcs.BackendPort{
+		{Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}, {Name: "web", Protocol: corev1.ProtocolTCP, Port: 8080},
+		{Name: "dns", Protocol: corev1.ProtocolTCP, Port: 53}, {Name: "dns-udp", Protocol: corev1.ProtocolUDP, Port: 53},
+	}
+	var got []string
+	for _, m := range matchPorts(service, backends) {
+		got = append(got, m.service.Name)
+	}
+	if want := []string{"http", "dns", "dns-udp"}; !slices.Equal(got, want) {
+		t.Errorf("ports %v, want %v", got, want)
+	}
+}

@@ -120,3 +120,37 @@ func TestBackoff(t *testing.T) {
 		})
 	}
 }
+
+// A service that is being reconciled is not reconciled a second time beside it.
+func TestQueue_ResyncsNoBusyService(t *testing.T) {
+	q, now := testQueue("a")
+	if key, state, _ := q.next(now); state == nil || key.Name != "a" {
+		t.Fatalf("next service %q, want the one that is due", key.Name)
+	}
+	if key, state, _ := q.next(now.Add(time.Hour)); state != nil {
+		t.Errorf("next service %q, want none while it is being reconciled", key.Name)
+	}
+}
+
+// A service that was not known is reconciled when it is enqueued, and one whose instances may have changed after a reset.
+func TestQueue_EnqueuesNewServiceAndAfterReset(t *testing.T) {
+	q, now := testQueue()
+	q.enqueue(key)
+	found, state, _ := q.next(now)
+	if state == nil || found != key {
+		t.Fatalf("next service %q, want the new one", found.Name)
+	}
+	state.applied = &mcs.Export{}
+	q.finish(key, now, outcome{hasWritten: true}, nil, false)
+	q.services[key].applied = &mcs.Export{}
+	if found, state, _ := q.next(now); state != nil {
+		t.Errorf("next service %q, want none", found.Name)
+	}
+	q.reset()
+	if s := q.services[key]; s.applied != nil || !s.writtenAt.IsZero() {
+		t.Errorf("applied %v, written %v after a reset, want neither", s.applied, s.writtenAt)
+	}
+	if found, state, _ := q.next(now); state == nil || found != key {
+		t.Errorf("next service %q after a reset, want the one that had instances", found.Name)
+	}
+}
