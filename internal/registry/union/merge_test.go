@@ -3,6 +3,7 @@ package union
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -291,7 +292,7 @@ func TestMergeMembers(t *testing.T) {
 	four.Problems = []string{"registry other has another cluster with this ID (its namespace kube-system has UID uid-b), " +
 		"whose exports are ignored: give it another ID"}
 	want := []registry.Member{two, member("cls3", 0, 5), four, stale(member("cls5", 0, 2)), member("cls6", 0, 5)}
-	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+	if d := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{})); d != "" {
 		t.Errorf("members (-want +got):\n%s", d)
 	}
 }
