@@ -44,7 +44,7 @@ func (n *podNetwork) probes() paths.Probes {
 	return paths.Probes{
 		Dial: n.dial,
 		Rules: pathhealth.Rules{
-			After: 300 * time.Millisecond, Failures: 3, Back: 100 * time.Millisecond, Settle: 2 * time.Second, Gap: waitTimeout,
+			After: 300 * time.Millisecond, Failures: 3, Back: 100 * time.Millisecond, Settle: waitTimeout, Gap: waitTimeout,
 		},
 		Times: paths.Times{
 			Tick: 10 * time.Millisecond, Round: 50 * time.Millisecond, Connect: time.Second,
@@ -121,6 +121,7 @@ func TestPathHealth(t *testing.T) {
 	// A new process has not reached the cluster: it keeps the decision. The marker shows that it has reconciled.
 	runB.stopAndWait(t)
 	writes := b.writes.in(shared.Namespace)
+	kinds, _ := b.writes.byKind(shared.Namespace)
 	runB = runSetup(t, b.cfg, setup)
 	marker := mcs.Key{Namespace: shared.Namespace + "-marker", Name: "web"}
 	b.namespace(t, marker.Namespace)
@@ -128,7 +129,8 @@ func TestPathHealth(t *testing.T) {
 	b.imported(t, marker, map[string][]string{"cls2": {"10.2.0.1"}})
 	b.imported(t, shared, withdrawn)
 	if now := b.writes.in(shared.Namespace); now != writes {
-		t.Errorf("a restart made %d writes without a change", now-writes)
+		after, refused := b.writes.byKind(shared.Namespace)
+		t.Errorf("a restart made %d writes without a change: %v after %v, refused %v", now-writes, after, kinds, refused)
 	}
 
 	network.cut.Store(false)

@@ -151,7 +151,9 @@ func (p *path) observe(start, end time.Time, r Result, rules Rules) {
 	}
 	switch {
 	case p.Last[Controller].Targets+p.Last[Endpoints].Targets == 0:
-		p.set(Unknown, end) // there is nothing to probe
+		if p.State != Undecided { // a process that starts does not know the endpoints yet
+			p.set(Unknown, end)
+		}
 		p.silent, p.good, p.failures = start, time.Time{}, [kinds]int{}
 	case reached > 0:
 		p.silent = start

@@ -150,6 +150,22 @@ func TestPaths_ProbesEndpointsRarelyWhileTheControllerAnswers(t *testing.T) {
 	}
 }
 
+func TestPaths_ProbesFirstEndpointsAtOnce(t *testing.T) {
+	p := newTestPaths("")
+	p.simulate(t, began, 20, always)
+	if got := p.Verdict().State("cls2"); got != pathhealth.Unknown {
+		t.Fatalf("state %q without targets, want Unknown", got)
+	}
+	p.SetExports(mcs.Key{Namespace: "demo", Name: "web"}, []mcs.Export{webExport("cls2", "web", corev1.ProtocolTCP, "10.2.0.1")})
+	probed := p.simulate(t, began.Add(20*defaultTimes.Round), 3, always)
+	if len(probed[0]) != 1 {
+		t.Errorf("the first round with an endpoint probed %v", probed[0])
+	}
+	if got := p.Verdict().State("cls2"); got != pathhealth.Reachable {
+		t.Errorf("state %q, want Reachable", got)
+	}
+}
+
 func TestPaths_DetectsWithin30s(t *testing.T) {
 	for _, controller := range []string{"10.2.9.9", ""} {
 		p := newTestPaths(controller)

@@ -93,6 +93,7 @@ func (s *schedule) next(now time.Time, t targets, state pathhealth.State, times 
 		s.chosen = nil
 	}
 	s.choose(t)
+	rests = rests && !s.hasNew()
 	d := due{endpoints: len(s.chosen)}
 	if t.controller.IsValid() {
 		d.controllers = 1
@@ -117,12 +118,17 @@ func (s *schedule) next(now time.Time, t targets, state pathhealth.State, times 
 // endpointInterval returns the interval between two probes of endpoints.
 func (s *schedule) endpointInterval(t targets, times Times) time.Duration {
 	switch {
-	case s.silent, slices.ContainsFunc(s.chosen, func(c chosen) bool { return !c.probed }):
+	case s.silent, s.hasNew():
 		return 0
 	case t.controller.IsValid() && !s.controllerFails:
 		return times.Endpoints
 	}
 	return times.Alone
+}
+
+// hasNew reports whether a chosen endpoint has not been probed yet.
+func (s *schedule) hasNew() bool {
+	return slices.ContainsFunc(s.chosen, func(c chosen) bool { return !c.probed })
 }
 
 // choose removes endpoints that are no targets any more, and adds others, in any order.
