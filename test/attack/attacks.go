@@ -164,6 +164,20 @@ var Attacks = []Attack{
 		Test:      "TestAttack_ImpossibleTimes",
 	},
 	{
+		Name: "Names in Unicode", Actor: Member, Findings: []string{"F16", "F18"},
+		Does:      "It exports names, labels and annotations of 4 KiB, with letters of other alphabets, control characters and characters that change the direction of text",
+		Prevented: "One of these names, keys or label values is imported",
+		Effect:    "Other keys and exports are imported; values of annotations may have any character, as in Kubernetes",
+		Test:      "TestAttack_NamesInUnicode",
+	},
+	{
+		Name: "Claimed properties", Actor: Member, Findings: []string{"F5"},
+		Does:      "It claims the ClusterProperties of the importing cluster in its member record, its ID among them, properties of 1,001 bytes, and exports 18 cluster selectors",
+		Prevented: "It counts as the importing cluster, or selectors or properties that are not valid count",
+		Effect:    "A Region or zone that it claims counts. If it exports a service whose clients prefer their Region, and no other cluster of that Region does, all their connections reach it: `--import-policy` decides who may export the service",
+		Test:      "TestAttack_ClaimedProperties",
+	},
+	{
 		Name: "Decompression bomb", Actor: Member, Findings: []string{"F2"},
 		Does:      "It writes pages of some kilobytes that decompress to 512 MiB each",
 		Prevented: "A controller runs out of memory, or the exports of others wait",
@@ -197,6 +211,13 @@ var Attacks = []Attack{
 		Prevented: "More than that is imported, an export of another member cannot grow, or new ones of it are not imported",
 		Effect:    "Each member keeps its share of half of the budget. With `create.json` on Cloud Map, a member can pretend to be many, whose shares are small: `--trusted-keys-only` prevents it",
 		Test:      "TestAttack_TotalBudget",
+	},
+	{
+		Name: "Full namespace", Actor: Member, Findings: []string{"F2"},
+		Does:      "It exports three times as many services of a namespace as `--budget-namespace-imports` allows",
+		Prevented: "More are imported, an existing import of another member in the namespace cannot change, or imports of other namespaces wait",
+		Effect:    "New imports of all members in this namespace wait, and an event reports it",
+		Test:      "TestAttack_FullNamespace",
 	},
 	{
 		Name: "Exports of unwanted namespaces", Actor: Member, Findings: []string{"F2", "F5"},
@@ -339,6 +360,20 @@ var Attacks = []Attack{
 		Test:      "TestAttack_SquattedDerivedService",
 	},
 	{
+		Name: "Flapping exports", Actor: Tenant, Findings: []string{"F7"},
+		Does:      "It creates and deletes 50 ServiceExports a second",
+		Prevented: "A change of another namespace or cluster waits, or its cluster makes more writes than its rate limit",
+		Effect:    "Its cluster makes some 43 writes a second, of the 50 that AWS allows an account. Other changes take up to 1.1 s instead of 1 s. RBAC and API Priority and Fairness limit how often it may write",
+		Test:      "TestAttack_FlappingExports",
+	},
+	{
+		Name: "Finalizers", Actor: Tenant, Findings: []string{"F11"},
+		Does:      "It sets finalizers on the ServiceImport, derived Service and EndpointSlices of an import in its namespace, which then ends",
+		Prevented: "Imports of other namespaces cannot end or begin, or the service is not imported again when the finalizers are gone",
+		Effect:    "Its own import cannot end, and keeps its Service IP",
+		Test:      "TestAttack_Finalizers",
+	},
+	{
 		Name: "Budget of the cluster", Actor: Tenant, Findings: []string{"F7"},
 		Does:      "It exports Services with 500 ports and 20 endpoints each, until its cluster has no budget of port-endpoints left in the others",
 		Prevented: "The export of another namespace of the cluster cannot grow, or a further namespace cannot begin to export",
@@ -381,6 +416,13 @@ var Attacks = []Attack{
 		Test:      "TestAttack_IDInAnotherRegistry",
 	},
 	{
+		Name: "Instances of the legacy controller", Actor: Member, Findings: []string{"F1", "F9", "F10"},
+		Does:      "It registers instances as the legacy controller does, in the name of another cluster and of one that does not exist, with addresses of metadata services, while a cluster runs with `--import-from-aws-controller`",
+		Prevented: "They replace or add to exports of a cluster that is in the registry, or these addresses are imported",
+		Effect:    "Instances have no signature: the others count, in the name of any cluster that is not in the registry, that joined within the last minutes, or that is stale. They have no budget of a member. Remove the flag after the migration",
+		Test:      "TestAttack_InstancesOfTheLegacyController",
+	},
+	{
 		Name: "Reflected notifications", Actor: Member, Findings: []string{"F12"},
 		Does:      "It publishes addresses of metadata services, loopback and multicast addresses and hosts on the internet as its contact for peer notifications",
 		Prevented: "Datagrams are sent to one of them",
@@ -401,6 +443,13 @@ var Attacks = []Attack{
 		Prevented: "The registry is read for each of them, or notifications of the member are ignored from then on",
 		Effect:    "One more read a second",
 		Test:      "TestAttack_ForgedNotifications",
+	},
+	{
+		Name: "Replayed notifications", Actor: Pod, Findings: []string{"F12"},
+		Does:      "It sends datagrams of a member that it has recorded again, a thousand a second and in another order",
+		Prevented: "The registry is read for them, or later notifications of the member are ignored",
+		Effect:    "None",
+		Test:      "TestAttack_ReplayedNotifications",
 	},
 	{
 		Name: "Terminal escapes", Actor: EtcdMember, Findings: []string{"F18"},

@@ -2,6 +2,7 @@ package attack
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -322,5 +323,97 @@ func TestAttack_TotalBudget(t *testing.T) {
 		another.Key.Name = "another"
 		exporter.publish(another)
 		until(t, time.Minute, "a new export of the victim is imported", bounded.sees(another))
+	})
+}
+
+func TestAttack_NamesInUnicode(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		_, reader, web := c.start()
+		c.infiltrate()
+		const override = "\u202e"                                                                                            // turns the direction of text
+		names := []string{"wеb", "web" + override, "web\u200b", "WEB", "web/../web", "web\n", strings.Repeat("a", 4096), ""} // the first has a Cyrillic letter
+		var exports []mcs.Export
+		for _, name := range names {
+			exports = append(exports, hostile(name, func(*mcs.Export) {}), hostile("harmless", func(e *mcs.Export) { e.Key.Namespace = name }))
+		}
+		keys := map[string]string{"team": "x", strings.Repeat("k", 4096): "x", "example.com/" + override: "x", "tеam": "x", "a/b/c": "x"}
+		values := map[string]string{"long": strings.Repeat("v", 4096), "override": override, "control": "\x1b[2J", "valid": "v"}
+		exports = append(exports, hostile("keys", func(e *mcs.Export) { e.Labels, e.Annotations = keys, keys }), hostile("values", func(e *mcs.Export) { e.Labels = values }))
+		c.attack(exports...)
+		for name, want := range map[string]map[string]string{"keys": {"team": "x"}, "values": {"valid": "v"}} { // control: the rest of these exports
+			exp := reader.exported(mcs.Key{Namespace: "demo", Name: name})
+			if !maps.Equal(exp.Labels, want) {
+				t.Errorf("%s: labels %q are imported, want %v", name, exp.Labels, want)
+			}
+			if name == "keys" && !maps.Equal(exp.Annotations, want) {
+				t.Errorf("annotations %q are imported, want %v", exp.Annotations, want)
+			}
+		}
+		for _, exp := range exports[:2*len(names)] {
+			if reader.exportOf(intruder, exp.Key) != nil {
+				t.Errorf("%q is imported", exp.Key.String())
+			}
+		}
+		if !reader.sees(web)() {
+			t.Error("the export of the victim is not imported")
+		}
+	})
+}
+
+func TestAttack_ClaimedProperties(t *testing.T) {
+	const region = "eu-central-1"
+	preferred, err := mcs.PreferSameRegion.Selectors()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		_, reader, web := c.start()
+		c.infiltrate()
+		claim := func(properties string) mcs.Properties {
+			r := c.recordOf(intruder)
+			r.Heartbeat += 10_000
+			instance := r.Instance(c.signer(intruder))
+			instance.Attributes[format.AttrProperties] = properties
+			c.write(c.attacker(), c.members(), format.Sign(instance, c.signer(intruder)))
+			time.Sleep(30 * time.Second)
+			members, _ := reader.Members(t.Context())
+			for _, m := range members {
+				if m.ClusterID == intruder {
+					return m.Properties
+				}
+			}
+			t.Fatal("the intruder is not a member")
+			return nil
+		}
+		for what, properties := range map[string]string{
+			"ID of the importer":  `{"cluster.clusterset.k8s.io":"` + importer + `","region.topology.k8s.io":"` + region + `"}`,
+			"another clusterset":  `{"clusterset.k8s.io":"other"}`,
+			"1,001 bytes":         `{"region.topology.k8s.io":"` + strings.Repeat("x", 1001-len(`{"region.topology.k8s.io":""}`)) + `"}`,
+			"two values":          `{"region.topology.k8s.io":"a","region.topology.k8s.io":"` + region + `"}`,
+			"a name that is none": `{"region.topology.k8s.io\u202e":"` + region + `"}`,
+		} {
+			if got := claim(properties); len(got) > 0 {
+				t.Errorf("%s: the properties %v count", what, got)
+			}
+		}
+		// Control: a Region counts, since it is what a cluster says of itself.
+		got := claim(`{"region.topology.k8s.io":"` + region + `"}`)
+		tiers := preferred.Tiers(mcs.Properties{mcs.PropertyRegion: region}.OfCluster(importer, clusterSet), map[string]mcs.Properties{
+			victim: mcs.Properties{}.OfCluster(victim, clusterSet), intruder: got.OfCluster(intruder, clusterSet),
+		})
+		if len(tiers) != 2 || len(tiers[0].Clusters) > 0 || !slices.Equal(tiers[1].Clusters, []string{intruder}) {
+			t.Errorf("the importer prefers %+v, want the intruder by its Region only", tiers)
+		}
+		one := strings.Trim(string(preferred), "[]")
+		tooMany := "[" + strings.Repeat(one+",", 8) + one + "]" // 18 selectors
+		c.attack(hostile("selectors", func(e *mcs.Export) { e.ClusterSelectors = mcs.ClusterSelectors(tooMany) }), hostile("preferring", func(e *mcs.Export) { e.ClusterSelectors = preferred }))
+		for name, want := range map[string]mcs.ClusterSelectors{"selectors": "", "preferring": preferred} {
+			if exp := reader.exported(mcs.Key{Namespace: "demo", Name: name}); exp.ClusterSelectors != want {
+				t.Errorf("%s is imported with the selectors %s", name, exp.ClusterSelectors)
+			}
+		}
+		if !reader.sees(web)() {
+			t.Error("the export of the victim is not imported")
+		}
 	})
 }

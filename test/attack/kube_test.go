@@ -3,6 +3,7 @@ package attack
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -672,4 +673,93 @@ func TestAttack_PortsOfTheController(t *testing.T) {
 	if _, err := config.Parse([]string{"--clusterset=set1", "--status-bind-address=0.0.0.0:8082"}); err == nil {
 		t.Error("the status can be bound to every address")
 	}
+}
+
+func TestAttack_FullNamespace(t *testing.T) {
+	const limit = 10
+	k := inKubernetes(t, func(o *config.Options) { o.Budgets.NamespaceImports = limit })
+	rightful, m := k.hostile(victim), k.hostile(intruder)
+	rightful.publish(k.key, nil, "10.1.0.1")
+	k.imported(k.key, "10.1.0.1")
+	count := func() int {
+		var imports mcsv1beta1.ServiceImportList
+		if err := k.Admin.List(t.Context(), &imports, client.InNamespace(k.key.Namespace)); err != nil {
+			t.Fatal(err)
+		}
+		return len(imports.Items)
+	}
+	for i := range 3 * limit {
+		m.publish(mcs.Key{Namespace: k.key.Namespace, Name: fmt.Sprint("svc-", i)}, nil, "10.3.0.1")
+	}
+	k.eventually("the attack", func() error { // control: as many are imported as may be
+		if n := count(); n < limit {
+			return fmt.Errorf("%d imports", n)
+		}
+		return nil
+	})
+	rightful.publish(k.key, nil, "10.1.0.1", "10.1.0.2")
+	k.imported(k.key, "10.1.0.1", "10.1.0.2")
+	neighbour := k.neighbour()
+	rightful.publish(neighbour, nil, "10.1.0.3")
+	k.imported(neighbour, "10.1.0.3")
+	if n := count(); n > limit {
+		t.Errorf("the namespace has %d imports", n)
+	}
+}
+
+func TestAttack_Finalizers(t *testing.T) {
+	k := inKubernetes(t)
+	m, neighbour := k.hostile(victim), k.neighbour()
+	keys := []mcs.Key{k.key, neighbour}
+	for _, key := range keys {
+		m.publish(key, nil, "10.1.0.1")
+		k.imported(key, "10.1.0.1")
+		k.clusterSetIP(key)
+	}
+	var imp mcsv1beta1.ServiceImport
+	var derived corev1.Service
+	var list discoveryv1.EndpointSliceList
+	name := mcs.Key{Namespace: k.key.Namespace, Name: mcs.DerivedName(k.key)}
+	if err := errors.Join(k.get(k.key, &imp), k.get(name, &derived), k.Admin.List(t.Context(), &list, client.InNamespace(k.key.Namespace), client.MatchingLabels{mcsv1beta1.LabelServiceName: k.key.Name})); err != nil {
+		t.Fatal(err)
+	}
+	objects := []client.Object{&imp, &derived}
+	for i := range list.Items {
+		objects = append(objects, &list.Items[i])
+	}
+	finalizers := func(patch string) {
+		for _, obj := range objects {
+			if err := k.Admin.Patch(context.Background(), obj, client.RawPatch("application/merge-patch+json", []byte(patch))); client.IgnoreNotFound(err) != nil {
+				t.Error(err)
+			}
+		}
+	}
+	finalizers(`{"metadata":{"finalizers":["example.com/never"]}}`)
+	t.Cleanup(func() { finalizers(`{"metadata":{"finalizers":null}}`) })
+	for _, key := range keys {
+		if err := m.reg.Withdraw(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.eventually("the import of the neighbour ends", func() error {
+		if err := k.get(neighbour, &mcsv1beta1.ServiceImport{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		return nil
+	})
+	k.eventually("that of the tenant waits for its finalizer", func() error { // control
+		var held mcsv1beta1.ServiceImport
+		if err := k.get(k.key, &held); err != nil {
+			return err
+		}
+		if held.DeletionTimestamp == nil {
+			return errors.New("it is not being deleted")
+		}
+		return nil
+	})
+	m.publish(neighbour, nil, "10.1.0.2")
+	k.imported(neighbour, "10.1.0.2")
+	finalizers(`{"metadata":{"finalizers":null}}`)
+	m.publish(k.key, nil, "10.1.0.4")
+	k.imported(k.key, "10.1.0.4")
 }

@@ -153,3 +153,61 @@ func TestAttack_ForgedNotifications(t *testing.T) {
 		}
 	})
 }
+
+func TestAttack_ReplayedNotifications(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		udp := newSocket()
+		reader := c.join(importer, notifying(udp, "10.2.0.1:8479"))
+		exporter, web := c.join(victim, notifying(newSocket(), "10.1.0.1:8479")), webExport(victim, 2)
+		exporter.publish(web)
+		until(t, time.Minute, "the export is imported", reader.sees(web))
+		time.Sleep(30 * time.Second)
+		rightful, err := peernotify.NewKeys(c.signer(victim).Secret("peer notifications"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		target, sequence := c.recordOf(importer).Contact.Key, time.Now().UnixNano()
+		next := func() []byte {
+			sequence++
+			return rightful.Encode(peernotify.Message{ClusterSet: clusterSet, From: victim, Generation: time.Now().UnixMilli(), Sequence: sequence}, target)
+		}
+		var recorded [][]byte // what the attacker has seen pass
+		for range 100 {
+			recorded = append(recorded, next())
+		}
+		readsIn := func(datagram func(i int) []byte) int {
+			before := c.server.Requests()["DiscoverInstances"]
+			for i := range 10_000 {
+				if data := datagram(i); data != nil {
+					select {
+					case udp.received <- data:
+					default:
+					}
+				}
+				time.Sleep(time.Millisecond)
+			}
+			return c.server.Requests()["DiscoverInstances"] - before
+		}
+		idle := readsIn(func(int) []byte { return nil })
+		// Control: the same datagrams count when they arrive for the first time and in order.
+		if heard := readsIn(func(i int) []byte {
+			if i%100 == 0 {
+				return recorded[i/100]
+			}
+			return nil
+		}); heard < idle+5 {
+			t.Errorf("%d reads in 10 s with notifications of a member, %d without: they are not heard", heard, idle)
+		}
+		if n := readsIn(func(i int) []byte { return recorded[len(recorded)-1-i*7%len(recorded)] }); n > idle+2 {
+			t.Errorf("%d reads in 10 s with replayed notifications in another order, %d without", n, idle)
+		}
+		if heard := readsIn(func(i int) []byte {
+			if i%100 == 0 {
+				return next()
+			}
+			return recorded[i%len(recorded)]
+		}); heard < idle+5 {
+			t.Errorf("%d reads in 10 s with notifications of a member between the replayed ones, %d without: they are not heard", heard, idle)
+		}
+	})
+}

@@ -319,3 +319,62 @@ func TestAttack_SquattedSealedClusterID(t *testing.T) {
 		}
 	})
 }
+
+func TestAttack_FlappingExports(t *testing.T) {
+	inCloud(t, cloudOptions{throttled: true}, func(t *testing.T, c *cloud) {
+		exporter, reader, _ := c.start()
+		time.Sleep(30 * time.Second)
+		delay := func(n int) time.Duration {
+			changed, began := webExport(victim, n), time.Now()
+			exporter.publish(changed)
+			until(t, time.Minute, "a change of the neighbour is imported", reader.sees(changed))
+			return time.Since(began)
+		}
+		elsewhere := func(n int) time.Duration {
+			changed, began := webExport(importer, n), time.Now()
+			reader.publish(changed)
+			until(t, time.Minute, "a change of another cluster is imported", exporter.sees(changed))
+			return time.Since(began)
+		}
+		quiet := max(delay(3), elsewhere(3))
+		ctx, stop := context.WithCancel(t.Context())
+		var tenant sync.WaitGroup
+		var flaps atomic.Int64
+		tenant.Go(func() { // 50 ServiceExports a second, on all pages
+			for i := 0; ctx.Err() == nil; i++ {
+				exp := webExport(victim, 1)
+				exp.Key = mcs.Key{Namespace: "tenant", Name: fmt.Sprint("flap-", i%200)}
+				var err error
+				if i/200%2 == 0 {
+					err = exporter.Publish(ctx, exp)
+				} else {
+					err = exporter.Withdraw(ctx, exp.Key)
+				}
+				if err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+				flaps.Add(1)
+				time.Sleep(20 * time.Millisecond)
+			}
+		})
+		before, began := c.server.Requests()["RegisterInstance"], time.Now()
+		var longest time.Duration
+		for i := range 20 {
+			longest = max(longest, delay(4+i), elsewhere(4+i))
+			time.Sleep(5 * time.Second)
+		}
+		writes := float64(c.server.Requests()["RegisterInstance"]-before) / time.Since(began).Seconds()
+		stop()
+		tenant.Wait()
+		t.Logf("%d flaps, %.1f writes a second; a change of a neighbour or another cluster takes %v, %v without flaps", flaps.Load(), writes, longest, quiet)
+		if flaps.Load() < 1000 { // control
+			t.Errorf("%d flaps", flaps.Load())
+		}
+		if rate := api.DefaultRates()["RegisterInstance"].PerSecond; writes > rate {
+			t.Errorf("%.1f writes a second, the client is limited to %v", writes, rate)
+		}
+		if longest > 30*time.Second {
+			t.Errorf("a change of a neighbour or another cluster took %v", longest)
+		}
+	})
+}

@@ -17,10 +17,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/doctor"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
@@ -93,6 +96,105 @@ func TestAttack_IDInAnotherRegistry(t *testing.T) {
 		exporter.publish(changed)
 		until(t, time.Minute, "a change of the victim is imported", sees(changed))
 	})
+}
+
+func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, _, web := c.start()
+		identity := identityIn(clusterSet, "cls5")
+		main, err := cloudmap.New(c.named("cloudmap"), c.configOf(identity))
+		if err != nil {
+			t.Fatal(err)
+		}
+		both := c.runUnion(identity, union.Source{Name: "cloudmap", Registry: main},
+			union.Source{Name: "legacy", Registry: legacy.NewRegistry(c.named("legacy"), legacy.Config{Identity: identity, Logger: logr.Discard()})})
+		until(t, time.Minute, "the export of the victim is imported", both.sees(web))
+		time.Sleep(10 * time.Minute) // a cluster that has just joined may still run the legacy controller
+
+		client := c.attacker()
+		if _, err := client.CreateNamespace(t.Context(), webKey.Namespace, identityOf(intruder), api.PartView); err != nil {
+			t.Fatal(err)
+		}
+		namespaces, err := client.ListNamespaces(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		register := func(service string, clusters []string, addresses ...string) {
+			s, err := client.CreateService(t.Context(), namespaces[webKey.Namespace], service, identityOf(intruder), api.PartView)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, cluster := range clusters {
+				for i, address := range addresses {
+					c.write(client, s, api.Instance{ID: fmt.Sprint(cluster, "-", i), Attributes: map[string]string{
+						instances.AttrClusterID: cluster, instances.AttrClusterSetID: clusterSet, instances.AttrServiceType: "ClusterSetIP",
+						instances.AttrIPv4: address, instances.AttrPort: "80", instances.AttrProtocol: "TCP", instances.AttrServicePort: "80",
+						instances.AttrServicePortName: "http", instances.AttrServiceProtocol: "TCP", instances.AttrTargetPort: "80",
+					}})
+				}
+			}
+		}
+		const unknown = "cls77"
+		register(webKey.Name, []string{victim, unknown}, "10.66.0.1", "169.254.169.254")
+		other := mcs.Key{Namespace: webKey.Namespace, Name: "other"}
+		register(other.Name, []string{victim, unknown}, "10.66.0.1")
+		// Control: instances of a cluster that is not in the registry are imported, without addresses that are refused.
+		isImported := func(key mcs.Key) func() bool {
+			return func() bool {
+				exp := both.exportOf(unknown, key)
+				return exp != nil && len(exp.Backends) == 1 && len(exp.Backends[0].Endpoints) == 1
+			}
+		}
+		until(t, 10*time.Minute, "an instance is imported", isImported(webKey))
+		until(t, 10*time.Minute, "an instance of the other service is imported", isImported(other))
+		always(t, 10*time.Minute, "imported as the victim exports it", func() bool { return both.sees(web)() && both.exportOf(victim, other) == nil })
+		changed := webExport(victim, 3)
+		exporter.publish(changed)
+		until(t, time.Minute, "a change of the victim is imported", both.sees(changed))
+	})
+}
+
+// unionMember is a running union of registries.
+type unionMember struct {
+	registry.Registry
+	t *testing.T
+}
+
+// runUnion runs a union of registries until the test ends.
+func (c *cloud) runUnion(identity mcs.Identity, sources ...union.Source) *unionMember {
+	c.t.Helper()
+	both := union.New(union.Config{Identity: identity, Logger: logr.Discard()}, sources[0], sources[1:]...)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- both.Run(ctx, func(mcs.Key) {}) }()
+	c.t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			c.t.Errorf("Run: %v", err)
+		}
+	})
+	return &unionMember{Registry: both, t: c.t}
+}
+
+// exportOf returns the export of key from a cluster, nil if there is none.
+func (m *unionMember) exportOf(clusterID string, key mcs.Key) *mcs.Export {
+	view, err := m.Lookup(m.t.Context(), key)
+	if err != nil {
+		return nil
+	}
+	for _, exp := range view.Exports {
+		if exp.Cluster == clusterID {
+			return &exp
+		}
+	}
+	return nil
+}
+
+func (m *unionMember) sees(exp mcs.Export) func() bool {
+	return func() bool {
+		got := m.exportOf(exp.Cluster, exp.Key)
+		return got != nil && got.Equal(registry.Published(exp))
+	}
 }
 
 func TestAttack_TerminalEscapes(t *testing.T) {
