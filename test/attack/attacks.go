@@ -453,8 +453,8 @@ var Attacks = []Attack{
 	},
 	{
 		Name: "Terminal escapes", Actor: EtcdMember, Findings: []string{"F18"},
-		Does:      "It writes control characters into the version of its controller",
-		Prevented: "`kubectl mcs` prints them, as a table, JSON or YAML, or fails",
+		Does:      "It writes control characters into the version of its controller, and they are in conditions, events, annotations and errors too",
+		Prevented: "`status`, `get`, `check`, `describe`, `diagnose` or `registry` of `kubectl mcs` print them, as a table, JSON or YAML, or fail",
 		Effect:    "The printable characters appear, in YAML those that change the direction of text too; Cloud Map refuses control characters",
 		Test:      "TestAttack_TerminalEscapes",
 	},

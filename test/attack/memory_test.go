@@ -142,7 +142,6 @@ type process struct {
 	t       *testing.T
 	pid     int
 	metrics string
-	peak    int
 }
 
 // startController starts the program as the Deployment does, on etcd and with the API server of k.

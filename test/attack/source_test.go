@@ -12,6 +12,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/doctor"
@@ -215,6 +219,20 @@ func TestAttack_TerminalEscapes(t *testing.T) {
 	clusters := clitest.NewClusters()
 	clusters["cls1"].ControllerStatus.Members[1].Version = version
 	clusters["cls1"].ControllerStatus.Members[1].Problems = []string{"refused " + version}
+	clitest.ExportWeb(clusters)
+	for _, imp := range clusters["cls1"].Imports() { // text of a member or of a tenant in each object that the commands read
+		imp.Status.Conditions = append(imp.Status.Conditions, metav1.Condition{Type: "Conflict", Status: metav1.ConditionTrue, Reason: "Attack", Message: version})
+		imp.Annotations = map[string]string{"example.com/attack": version}
+	}
+	clusters["cls1"].Add(&eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "attack"}, Type: corev1.EventTypeWarning, Reason: "Attack", Note: version, Action: version, EventTime: metav1.NewMicroTime(clitest.Today),
+		Regarding: corev1.ObjectReference{APIVersion: mcsv1beta1.GroupVersion.String(), Kind: mcsv1beta1.ServiceImportKindName, Namespace: "demo", Name: "web"},
+	})
+	exp := *clusters["cls1"].ServiceList[0].Own
+	exp.Cluster, exp.Annotations, exp.Type = "cls2", map[string]string{"example.com/attack": version}, mcsv1beta1.ServiceImportType(version)
+	exp.Backends[0].Endpoints[0].Hostname = version
+	clusters["cls1"].ServiceList[0].Exports = []mcs.Export{exp}
+	clusters["cls1"].ServiceList[0].Publication.State, clusters["cls1"].ServiceList[0].Publication.Problem = "Pending", version
 	started := clusters.Start(t)
 	const control, direction = "\x1b\x07\u009b\x7f", "\u202e"
 	commands := func(s *session.Session) []*cobra.Command { return slices.Concat(show.Commands(s), doctor.Commands(s)) }
@@ -222,6 +240,10 @@ func TestAttack_TerminalEscapes(t *testing.T) {
 		"status --context cls1": control + direction, "status --context cls1 -o wide": control + direction, "get clusters --context cls1": control + direction,
 		"status --context cls1 -o yaml": control, "status --context cls1 -o json": control + direction, "get clusters --context cls1 -o json": control + direction,
 		"check --context cls1": control + direction, "check --context cls1 -o json": control + direction, "check --context cls1 -o yaml": control,
+		"describe web --context cls1": control + direction, "diagnose web --context cls1 --no-probe": control + direction,
+		"describe web --context cls1 -o json": control + direction, "diagnose web --context cls1 --no-probe -o json": control + direction,
+		"describe web --context cls1 -o yaml": control, "registry get web --context cls1": control,
+		"registry get web --context cls1 -o json": control + direction, "registry dump --context cls1": control,
 	} {
 		text, _ := clitest.Run(t, commands, started, line)
 		if strings.ContainsAny(text, forbidden) || !strings.Contains(text, "owned") {
