@@ -11,12 +11,11 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/configmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -73,29 +72,15 @@ func (c configMapPins) LoadPins(ctx context.Context) (map[string]trust.Pin, erro
 
 // SavePins implements trust.Store.
 func (c configMapPins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
-	data := map[string]string{}
+	values := map[string]any{}
 	for id, pin := range pins {
 		text, err := encodePin(pin)
 		if err != nil {
 			return err
 		}
-		data[c.clusterSetID+"."+id] = text
+		values[c.clusterSetID+"."+id] = text
 	}
-	change, err := json.Marshal(map[string]any{"data": data})
-	if err != nil {
-		return fmt.Errorf("writing keys of clusters: %w", err)
-	}
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: names.PinsConfigMap}}
-	err = c.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, change))
-	if apierrors.IsNotFound(err) {
-		object.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
-		object.Data = data
-		err = c.client.Create(ctx, object)
-	}
-	if err != nil {
-		return fmt.Errorf("writing ConfigMap %s/%s: %w", c.namespace, names.PinsConfigMap, err)
-	}
-	return nil
+	return configmap.Merge(ctx, c.client, types.NamespacedName{Namespace: c.namespace, Name: names.PinsConfigMap}, values)
 }
 
 func encodePin(pin trust.Pin) (string, error) {

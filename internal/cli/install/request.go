@@ -2,22 +2,20 @@ package install
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/configmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // readRequests returns the content of the ConfigMap in which the controller keeps the cluster's identities and reads the requests of users.
@@ -35,32 +33,12 @@ func writeRequests(ctx context.Context, s *session.Session, k *session.Cluster, 
 	if err != nil {
 		return err
 	}
-	change, err := json.Marshal(map[string]any{"data": values})
-	if err != nil {
-		return fmt.Errorf("writing a request: %w", err)
-	}
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.ControllerNamespace, Name: names.IdentityConfigMap}}
-	err = c.Patch(ctx, object, client.RawPatch(types.MergePatchType, change), client.FieldOwner(fieldManager))
-	if session.IsNotFound(err) {
-		object.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
-		object.Data = map[string]string{}
-		for key, value := range values {
-			if text, ok := value.(string); ok {
-				object.Data[key] = text
-			}
-		}
-		if len(object.Data) == 0 {
-			return nil
-		}
-		err = c.Create(ctx, object, client.FieldOwner(fieldManager))
-	}
+	name := types.NamespacedName{Namespace: s.ControllerNamespace, Name: names.IdentityConfigMap}
+	err = configmap.Merge(ctx, client.WithFieldOwner(c, fieldManager), name, values)
 	if session.IsNotFound(err) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("writing ConfigMap %s/%s: %w", s.ControllerNamespace, names.IdentityConfigMap, err)
-	}
-	return nil
+	return err
 }
 
 // requestedAt is the value of a request, for users.

@@ -2,7 +2,6 @@ package membership
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,15 +9,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/configmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
 // IdentitiesName is the name of the ConfigMap that remembers identities; deploy/rbac allows just this one.
@@ -161,30 +159,7 @@ func (i *Identities) patch(ctx context.Context, values map[string]any) error {
 	if i.Namespace == "" {
 		return nil
 	}
-	change, err := json.Marshal(map[string]any{"data": values})
-	if err != nil {
-		return fmt.Errorf("writing this cluster's identities: %w", err)
-	}
-	object := i.object()
-	err = i.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, change))
-	if apierrors.IsNotFound(err) {
-		object = i.object()
-		object.Labels = map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}
-		object.Data = map[string]string{}
-		for key, value := range values {
-			if text, ok := value.(string); ok {
-				object.Data[key] = text
-			}
-		}
-		if len(object.Data) == 0 {
-			return nil
-		}
-		err = i.Client.Create(ctx, object)
-	}
-	if err != nil {
-		return fmt.Errorf("writing ConfigMap %s/%s, which remembers this cluster's identities: %w", i.Namespace, IdentitiesName, err)
-	}
-	return nil
+	return configmap.Merge(ctx, i.Client, types.NamespacedName{Namespace: i.Namespace, Name: IdentitiesName}, values)
 }
 
 // object returns the ConfigMap without content.
