@@ -135,20 +135,7 @@ func (t *Tracker) Observe(start, end time.Time, results map[string]Result) {
 // connections time out.
 func (p *path) observe(start, end time.Time, r Result, rules Rules) {
 	p.last = r
-	probed, reached := 0, 0
-	for k, o := range r.Outcomes {
-		probed, reached = probed+o.Probed, reached+o.Reached
-		switch {
-		case o.Reached > 0:
-			p.counts[k], p.failures[k] = true, 0
-		case o.Probed > 0:
-			p.failures[k]++
-		}
-		p.Last[k].Targets = o.Targets
-		if o.Probed > 0 || o.Targets == 0 {
-			p.Last[k] = o
-		}
-	}
+	probed, reached := p.count(r)
 	switch {
 	case p.Last[Controller].Targets+p.Last[Endpoints].Targets == 0:
 		if p.State != Undecided { // a process that starts does not know the endpoints yet
@@ -166,6 +153,24 @@ func (p *path) observe(start, end time.Time, r Result, rules Rules) {
 	case probed > 0:
 		p.good = time.Time{}
 	}
+}
+
+// count records the outcomes of each kind, and returns the number of probes, and of those that succeeded.
+func (p *path) count(r Result) (probed, reached int) {
+	for k, o := range r.Outcomes {
+		probed, reached = probed+o.Probed, reached+o.Reached
+		switch {
+		case o.Reached > 0:
+			p.counts[k], p.failures[k] = true, 0
+		case o.Probed > 0:
+			p.failures[k]++
+		}
+		p.Last[k].Targets = o.Targets
+		if o.Probed > 0 || o.Targets == 0 {
+			p.Last[k] = o
+		}
+	}
+	return probed, reached
 }
 
 func (p *path) set(s State, now time.Time) {
