@@ -88,7 +88,9 @@ func madeIn2021(e *mcs.Export) { e.Created = time.Date(2021, 1, 1, 0, 0, 0, 0, t
 func TestImport_KeepsPrecedenceOfEstablishedExports(t *testing.T) {
 	s := setUp(t, "precedence")
 	s.a.export(t, s.key, 1, 1)
-	s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
+	for _, k := range []*cluster{s.a, s.b} { // each cluster decides by its own import
+		k.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
+	}
 	hostile := runMember(t, s.hub, "aaa")
 	headless := func(e *mcs.Export) { e.Type, e.Ports[0].Port = mcsv1beta1.Headless, 81 }
 
