@@ -130,14 +130,13 @@ func isMissingAny(served, uses map[use]bool) bool {
 
 // reduce returns the backends of e with a part of the ready endpoints only for the uses in served, and all for the others.
 func (m Merged) reduce(e Export, served map[use]bool, percent int32) []Backends {
-	own := m.servedUses([]Export{e})
-	unserved := maps.Clone(own)
-	maps.DeleteFunc(unserved, func(u use, _ bool) bool { return served[u] })
-	if len(unserved) == len(own) {
+	reduced := m.servedUses([]Export{e})
+	maps.DeleteFunc(reduced, func(u use, _ bool) bool { return !served[u] })
+	if len(reduced) == 0 {
 		return e.Backends
 	}
-	out := m.backendsWithout(e, served)
-	for _, b := range m.backendsWithout(e, unserved) {
+	out := m.backendsWithout(e, reduced)
+	for _, b := range m.backendsOf(e, func(u use) bool { return reduced[u] }) {
 		b.Endpoints = keepShare(b.Endpoints, 100-percent)
 		out = append(out, b)
 	}

@@ -105,6 +105,14 @@ func TestMerged_ChooseDrained(t *testing.T) {
 			condition: "True Drained: drained: cluster cls1 (99% of its endpoints not used)",
 		},
 		{
+			name: "in part, an IP family not ready", drains: map[string]Drain{"cls1": "50%"}, count: 7,
+			exports: []Export{
+				servingPorts("cls1", mcsv1beta1.ClusterSetIP, "http:80 extra:81", "10.1.0.1", "10.1.0.2", "!fd00:1::1"), web("cls2", "10.2.0.1", "fd00:2::1"),
+			},
+			condition: "True LastEndpointsKept: drained: cluster cls1 (its last endpoints stay in use): no other cluster has ready endpoints for the service, " +
+				"one of its ports or one of its IP families",
+		},
+		{
 			name: "in part without another cluster", exports: []Export{web("cls1", four...)}, drains: map[string]Drain{"cls1": "75%"}, count: 4,
 			condition: "True LastEndpointsKept: drained: cluster cls1 (its last endpoints stay in use): no other cluster has ready endpoints for the service, " +
 				"one of its ports or one of its IP families",
@@ -156,6 +164,47 @@ func TestMerged_ChooseDrained(t *testing.T) {
 				t.Errorf("%s\nwant %s", got, tt.condition)
 			}
 		})
+	}
+}
+
+// For all exports and drains: no endpoint is listed twice for a port, and a drain in part takes away only ready endpoints.
+func TestMerged_ChooseDrainedListsEndpointsOnce(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	count := func(e Export) map[string]int {
+		counts := map[string]int{}
+		for _, b := range e.Backends {
+			for _, ep := range b.Endpoints {
+				for _, p := range b.Ports {
+					counts[fmt.Sprint(p.Name, " ", ep.Address, " ", ep.Ready)]++
+				}
+			}
+		}
+		return counts
+	}
+	for range 3000 {
+		c := randomCandidates(random)
+		c.Tiers, c.Reserve = nil, nil
+		if random.IntN(3) == 0 {
+			for i := range c.Exports {
+				c.Exports[i].Type = mcsv1beta1.Headless
+			}
+		}
+		m := Merge(c.Exports)
+		for i, e := range m.Choose(c).Exports {
+			got, names := count(e), m.portNames(e)
+			for endpoint, n := range got {
+				if n != 1 {
+					t.Fatalf("cluster %s lists %q %d times: %+v", e.Cluster, endpoint, n, c)
+				}
+			}
+			for endpoint := range count(c.Exports[i]) {
+				port, _, _ := strings.Cut(endpoint, " ")
+				_, used := names[port]
+				if c.Drains[e.Cluster].Percent() < 100 && used && strings.HasSuffix(endpoint, "false") && got[endpoint] == 0 {
+					t.Fatalf("cluster %s does not list %q: %+v", e.Cluster, endpoint, c)
+				}
+			}
+		}
 	}
 }
 

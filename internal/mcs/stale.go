@@ -127,20 +127,25 @@ func (m Merged) IsServed(exports []Export) bool {
 
 // backendsWithout returns the backends of e for the uses that are not in without.
 func (m Merged) backendsWithout(e Export, without map[use]bool) []Backends {
+	return m.backendsOf(e, func(u use) bool { return !without[u] })
+}
+
+// backendsOf returns the backends of e for the uses that are wanted.
+func (m Merged) backendsOf(e Export, isWanted func(use) bool) []Backends {
 	names := m.portNames(e)
 	var out []Backends
 	for _, b := range e.Backends {
 		for _, ipv4 := range []bool{true, false} {
 			family := Backends{Endpoints: slices.DeleteFunc(slices.Clone(b.Endpoints), func(ep Endpoint) bool { return ep.Address.Is4() != ipv4 })}
 			if m.Type == mcsv1beta1.Headless {
-				if !without[use{ipv4: ipv4}] {
+				if isWanted(use{ipv4: ipv4}) {
 					family.Ports = b.Ports
 					out = append(out, family)
 				}
 				continue
 			}
 			for _, p := range b.Ports {
-				if name, used := names[p.Name]; used && !without[use{port: name, ipv4: ipv4}] {
+				if name, used := names[p.Name]; used && isWanted(use{port: name, ipv4: ipv4}) {
 					family.Ports = append(family.Ports, p)
 				}
 			}
