@@ -44,7 +44,7 @@ type State string
 
 // The states of a path.
 const (
-	// Undecided: this process has not probed the cluster for long enough.
+	// Undecided: this process has not probed the cluster for long enough, or not since its last targets disappeared or the first ones returned.
 	Undecided State = ""
 	// Unknown: the cluster was never reached, or not by probes that can tell a path that fails from a process that stopped.
 	Unknown State = "Unknown"
@@ -135,12 +135,14 @@ func (t *Tracker) Observe(start, end time.Time, results map[string]Result) {
 // connections time out.
 func (p *path) observe(start, end time.Time, r Result, rules Rules) {
 	p.last = r
+	had := p.hasTargets()
 	probed, reached := p.count(r)
+	if had != p.hasTargets() && (p.counts[Controller] || p.counts[Endpoints]) {
+		// The new targets must be probed often, unlike those of state Unknown. Until the decision, withdrawn endpoints stay so.
+		p.State, p.Since = Undecided, end
+	}
 	switch {
-	case p.Last[Controller].Targets+p.Last[Endpoints].Targets == 0:
-		if p.State != Undecided { // a process that starts does not know the endpoints yet
-			p.set(Unknown, end)
-		}
+	case !p.hasTargets():
 		p.silent, p.good, p.failures = start, time.Time{}, [kinds]int{}
 	case reached > 0:
 		p.silent = start
@@ -154,6 +156,9 @@ func (p *path) observe(start, end time.Time, r Result, rules Rules) {
 		p.good = time.Time{}
 	}
 }
+
+// hasTargets reports whether anything could be probed in the last round.
+func (p *path) hasTargets() bool { return p.Last[Controller].Targets+p.Last[Endpoints].Targets > 0 }
 
 // count records the outcomes of each kind, and returns the number of probes, and of those that succeeded.
 func (p *path) count(r Result) (probed, reached int) {

@@ -75,7 +75,11 @@ func simulate(tracker *Tracker, phases []phase, until int, pauses ...[2]int) (ch
 		}
 		if state := tracker.Decide(at(second)).State("cls2"); state != before {
 			before = state
-			changes = append(changes, fmt.Sprintf("%d %s", second, state))
+			name := string(state)
+			if state == Undecided {
+				name = "Undecided"
+			}
+			changes = append(changes, fmt.Sprintf("%d %s", second, name))
 		}
 	}
 	return changes
@@ -114,7 +118,23 @@ func TestTracker(t *testing.T) {
 		"blocked endpoints, and peer notifications arrive": {
 			phases: []phase{{0, "ok", "fail", "notified alive"}, {60, "fail", "fail", "notified alive"}}, want: "10 Reachable",
 		},
-		"no targets are left":                          {phases: []phase{{0, "ok", "ok", ""}, {60, "", "", ""}}, want: "10 Reachable, 60 Unknown"},
+		"no targets are left": {phases: []phase{{0, "ok", "ok", ""}, {60, "", "", ""}}, want: "10 Reachable, 60 Undecided, 120 Unknown"},
+		"no targets for a moment": {
+			phases: []phase{{0, "", "ok", ""}, {60, "", "", ""}, {65, "", "ok", ""}}, want: "10 Reachable, 60 Undecided, 75 Reachable",
+		},
+		"no targets for a moment, then the path fails": {
+			phases: []phase{{0, "", "ok", ""}, {60, "", "", ""}, {65, "", "fail", ""}}, want: "10 Reachable, 60 Undecided, 90 Unreachable",
+		},
+		"no targets for 55 s, then the path fails": {
+			phases: []phase{{0, "", "ok", ""}, {60, "", "", ""}, {115, "", "fail", ""}}, want: "10 Reachable, 60 Undecided, 140 Unreachable",
+		},
+		"no targets for a long time, then the path fails": {
+			phases: []phase{{0, "", "ok", ""}, {60, "", "", ""}, {130, "", "fail", ""}}, want: "10 Reachable, 60 Undecided, 120 Unknown, 130 Undecided, 155 Unreachable",
+		},
+		"no targets for a moment while the path fails": {
+			phases: []phase{{0, "", "ok", ""}, {60, "", "fail", ""}, {100, "", "", ""}, {105, "", "fail", ""}}, want: "10 Reachable, 85 Unreachable, 100 Undecided, 130 Unreachable",
+		},
+		"no targets for a moment, never reached":       {phases: []phase{{0, "", "fail", ""}, {70, "", "", ""}, {75, "", "fail", ""}}, want: "60 Unknown"},
 		"a process starts while the path fails":        {phases: []phase{{0, "fail", "fail", ""}}, restored: true, want: "30 Unreachable"},
 		"a process starts after the path was restored": {phases: []phase{{0, "ok", "ok", ""}}, restored: true, want: "10 Reachable"},
 		"a process starts, and its targets are known later": {

@@ -163,8 +163,8 @@ func (f importFacts) unreachableRule() mcs.UnreachableRule {
 	return mcs.UnreachableRule{Mode: f.pathMode, FaultHere: f.paths.FaultHere}
 }
 
-// unreachableClusters returns the clusters, sorted, that this cluster cannot reach, or that a previous process withdrew and this one has not probed
-// for long enough.
+// unreachableClusters returns the clusters, sorted, that this cluster cannot reach, or that were withdrawn and are undecided: a previous process
+// withdrew them, or they had nothing to probe for a moment.
 func (f importFacts) unreachableClusters() []string {
 	unreachable := f.paths.Unreachable()
 	if f.unreachableRule().Withdraws() {

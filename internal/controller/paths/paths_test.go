@@ -185,6 +185,31 @@ func TestPaths_DetectsWithin30s(t *testing.T) {
 	}
 }
 
+// A service is scaled to 0 and back, and the path fails meanwhile. The cluster has no other endpoints and no address of its controller.
+func TestPaths_DetectsWithin30sOfEndpointsThatReturn(t *testing.T) {
+	for _, without := range []int{1, 3, 12, 13, 24, 25, 100} { // rounds; after 12 of them the state is Unknown, and probes are rare
+		p := newTestPaths("")
+		set := func(ready bool) {
+			for i := range 3 {
+				name := fmt.Sprint("web-", i)
+				e := webExport("cls2", name, corev1.ProtocolTCP, fmt.Sprintf("10.2.0.%d", i+1))
+				e.Backends[0].Endpoints[0].Ready = ready
+				p.SetExports(e.Key, []mcs.Export{e})
+			}
+		}
+		set(true)
+		p.simulate(t, began, 20, always)
+		set(false)
+		p.simulate(t, began.Add(20*defaultTimes.Round), without, always)
+		set(true)
+		back := began.Add(time.Duration(20+without) * defaultTimes.Round)
+		p.simulate(t, back, 6, func(string) bool { return false })
+		if v := p.tracker.Decide(back.Add(pathhealth.DefaultRules.After)); v.State("cls2") != pathhealth.Unreachable {
+			t.Errorf("%d rounds without endpoints: state %q 30 s after they returned, want Unreachable", without, v.State("cls2"))
+		}
+	}
+}
+
 // A member decides with its records which addresses are probed, within bounds: no address that the import policy refuses, not more than the
 // controller and three endpoints of it in a round, and once a minute if nothing answers.
 func TestPaths_BoundsWhatAMemberHasProbed(t *testing.T) {
