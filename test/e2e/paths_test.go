@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
 
 // cutPath drops the packets between the pods of cls1 and those of cls2, in both directions, on a node of cls2.
@@ -19,11 +20,13 @@ const cutPath = `table inet paths {
   chain out { type filter hook postrouting priority -150; ip daddr 10.10.0.0/16 drop; ip6 daddr fd00:10:10::/48 drop; }
 }`
 
-// proxied is how long kube-proxy may take to follow EndpointSlices on a loaded machine.
-const proxied = 5 * time.Second
+// streak is the number of connections in a row that succeed only if no endpoint in use is unreachable: with two endpoints, of which one is, once in
+// 2^50 times. It is a number and not a time, so that a loaded machine takes longer and proves the same.
+const streak = 50
 
 // TestPathHealth: the path between the pods of the two clusters fails, while both use the registry. About 31 s later no connection of a client in cls2
-// fails, because the endpoints of cls1 are not used where cls2 has some itself. The last endpoints of a service stay. All are used again when the path is back.
+// fails any more, because the endpoints of cls1 are not used where cls2 has some itself. The last endpoints of a service stay. All are used again when the
+// path is back. The times are logged only: package paths tests them without a clock.
 func TestPathHealth(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns := namespace(t, cls1, cls2)
@@ -40,7 +43,7 @@ func TestPathHealth(t *testing.T) {
 	command := curl("http://" + fqdn(ns, "web"))
 	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 1) })
-	eventually(t, soon, func() error { return pathIs(t.Context(), cls2, status.PathReachable) })
+	eventually(t, started, func() error { return pathIs(t.Context(), cls2, status.PathReachable) })
 	ip, err := importIP(t.Context(), cls2, ns, "web")
 	if err != nil {
 		t.Fatal(err)
@@ -64,30 +67,30 @@ func TestPathHealth(t *testing.T) {
 		}
 	}
 	cut := time.Now()
-	eventually(t, time.Minute, func() error { return unreachableIs(t.Context(), cls2, ns, "web", "True Withdrawn") })
-	withdrawn := time.Now()
-	t.Logf("the endpoints of cls1 were withdrawn %s after the path was cut", round(withdrawn.Sub(cut)))
+	eventually(t, started, func() error { return unreachableIs(t.Context(), cls2, ns, "web", "True Withdrawn") })
+	t.Logf("the endpoints of cls1 were withdrawn %s after the path was cut", round(time.Since(cut)))
 	eventually(t, soon, func() error { return unreachableIs(t.Context(), cls2, ns, "alone", "True LastEndpointsKept") })
-	time.Sleep(time.Until(withdrawn.Add(2 * proxied)))
+	eventually(t, started, func() error { return tr.inARow(streak) })
 	count, failures, load := tr.stop()
 	last := time.Duration(0)
 	for _, f := range failures {
 		last = max(last, f.at.Sub(cut))
 	}
 	t.Logf("%d connections, %d failed, the last one began %s after the cut; %d others failed as direct ones did", count, len(failures), round(last), load)
-	if limit := withdrawn.Add(proxied).Sub(cut); len(failures) == 0 || last > limit {
-		t.Errorf("%d connections failed, the last one began %s after the cut; want some, and none after %s", len(failures), round(last), round(limit))
+	if last == 0 {
+		t.Error("no connection failed: the path was not cut")
 	}
 	says(t, 3, "status --context cls2", "connections to pods of cluster cls1 time out")
 
 	restore()
 	began := time.Now()
-	eventually(t, time.Minute, func() error { return unreachableIs(t.Context(), cls2, ns, "web", "False NoneUnreachable") })
+	eventually(t, started, func() error { return unreachableIs(t.Context(), cls2, ns, "web", "False NoneUnreachable") })
 	t.Logf("the endpoints of cls1 were back %s after the path was", round(time.Since(began)))
-	eventually(t, soon, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
+	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
 }
 
-// pathIs checks the state of the path from a cluster to the other one, and that the controller and endpoints answered.
+// pathIs checks the state of the path from a cluster to the other one, and that endpoints answered. Its controller must have answered as
+// well, except with etcd, where members have no address.
 func pathIs(ctx context.Context, c cluster, want string) error {
 	out, err := plugin(ctx, 0, "status -o json --context "+c.name)
 	if err != nil {
@@ -98,7 +101,8 @@ func pathIs(ctx context.Context, c cluster, want string) error {
 		return err
 	}
 	for _, p := range statuses[0].Status.Paths {
-		if p.State == want && p.Controller.Reached > 0 && p.Endpoints.Reached > 0 {
+		controller := p.Controller.Reached > 0 || suite.Registry != clusterset.CloudMap
+		if p.State == want && controller && p.Endpoints.Reached > 0 {
 			return nil
 		}
 	}

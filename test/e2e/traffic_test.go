@@ -36,6 +36,8 @@ type traffic struct {
 	mu       sync.Mutex
 	count    int
 	failures []failure
+	// row is the number of connections to clusterset IPs that succeeded since the last one that failed.
+	row int
 	// direct are the direct connections that failed.
 	direct []failure
 }
@@ -94,11 +96,23 @@ func (tr *traffic) connect(ctx context.Context, address string, isDirect bool) {
 		tr.direct = append(tr.direct, failure{at, address, err})
 	case isDirect:
 	case err != nil:
-		tr.failures = append(tr.failures, failure{at, address, err})
+		tr.failures, tr.row = append(tr.failures, failure{at, address, err}), 0
+	default:
+		tr.row++
 	}
 	if !isDirect {
 		tr.count++
 	}
+}
+
+// inARow returns an error unless at least the last n connections to clusterset IPs succeeded.
+func (tr *traffic) inARow(n int) error {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if tr.row < n {
+		return fmt.Errorf("%d connections in a row succeeded, want %d", tr.row, n)
+	}
+	return nil
 }
 
 // stop ends the connections and returns the number of those to clusterset IPs, and those that failed, by time. Of these it leaves out as many as direct
