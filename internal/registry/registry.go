@@ -92,8 +92,19 @@ type View struct {
 	// LivenessUnknown are the clusters, sorted, in Exports that had no heartbeat since this process started, but not for long
 	// enough to be stale. The caller keeps the decision of a previous process about them. The key is notified when it is known.
 	LivenessUnknown []string
+	// Properties are the ClusterProperties of the clusters in Exports and Unknown, as far as their records were read: a cluster without
+	// properties has nil. The key is notified when they change. Callers must not change them.
+	Properties map[string]mcs.Properties
 	// Local is the status of this cluster's own export of the key.
 	Local PublishStatus
+}
+
+// AddProperties adds the ClusterProperties of a cluster.
+func (v *View) AddProperties(clusterID string, properties mcs.Properties) {
+	if v.Properties == nil {
+		v.Properties = map[string]mcs.Properties{}
+	}
+	v.Properties[clusterID] = properties
 }
 
 // PublishStatus is the status of this cluster's own export of a key.

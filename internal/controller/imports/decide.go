@@ -52,7 +52,7 @@ type importFacts struct {
 	refusals []policy.Refusal
 	// metadata selects the exported labels and annotations that are imported.
 	metadata mcs.KeyFilter
-	// properties are the ClusterProperties of the members by cluster, this one included; nil if they are not needed or not known.
+	// properties are the ClusterProperties of the clusters in view and of this one, nil if they are not known.
 	properties map[string]mcs.Properties
 	// drains are the drained clusters among the exports.
 	drains map[string]mcs.Drain
@@ -351,7 +351,7 @@ func (d *importDecision) decideTiers(f importFacts) {
 	}
 }
 
-// lacksProperties reports whether one of the unknown clusters is imported and not among the members, so that its properties are not known.
+// lacksProperties reports whether the properties of a cluster that is imported and unknown are not known.
 func (f importFacts) lacksProperties(unknown []string) bool {
 	return slices.ContainsFunc(f.importedClusters(), func(id string) bool {
 		_, known := f.properties[id]

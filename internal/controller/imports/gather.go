@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -58,30 +59,17 @@ func (r *Controller) gather(ctx context.Context, session *membership.Session, ke
 	return f, r.gatherLocal(ctx, session, &f)
 }
 
-// gatherLocal reads this cluster's own export, and the ClusterProperties of the members.
+// gatherLocal reads this cluster's own export, and the ClusterProperties by which clusters are drained and cluster selectors select.
 func (r *Controller) gatherLocal(ctx context.Context, session *membership.Session, f *importFacts) (err error) {
 	if f.local, err = r.localExport(ctx, session.Identity, f.key); err != nil {
 		return err
 	}
-	return r.gatherProperties(ctx, session, f)
-}
-
-// gatherProperties reads the ClusterProperties of the members, by which a cluster is drained and cluster selectors select.
-func (r *Controller) gatherProperties(ctx context.Context, session *membership.Session, f *importFacts) error {
-	members, err := session.Registry.Members(ctx)
-	if errors.Is(err, registry.ErrNotSynced) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("reading the ClusterProperties of the members: %w", err)
-	}
-	properties := map[string]mcs.Properties{}
-	for _, m := range members {
-		properties[m.ClusterID] = m.Properties
-	}
-	f.drains = mcs.Drains(f.view.Exports, properties, f.cluster)
-	if own, known := r.membership.Properties(); known {
-		f.properties = properties
+	f.drains = mcs.Drains(f.view.Exports, f.view.Properties, f.cluster)
+	if own, known := r.membership.Properties(); known && f.synced {
+		f.properties = maps.Clone(f.view.Properties)
+		if f.properties == nil {
+			f.properties = map[string]mcs.Properties{}
+		}
 		f.properties[f.cluster] = own
 	}
 	return nil

@@ -676,10 +676,12 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 		case held.export == nil:
 			if isHeld || c.mayExport(key, slices.Contains(imported, id)) {
 				v.Unknown = append(v.Unknown, id)
+				c.addProperties(&v, id)
 			}
 			continue
 		}
 		v.Exports = append(v.Exports, *held.export)
+		c.addProperties(&v, id)
 		if s.liveness.IsStale(id) {
 			v.Stale = append(v.Stale, id)
 		} else if s.liveness.IsUnknown(id) {
@@ -690,6 +692,13 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 		return id == s.own || s.isKnown(id) || slices.ContainsFunc(v.Exports, func(exp mcs.Export) bool { return exp.Cluster == id })
 	})
 	return v
+}
+
+// addProperties adds the cluster's properties to a view if a member record of it was read.
+func (c *cluster) addProperties(v *registry.View, id string) {
+	if c.known {
+		v.AddProperties(id, c.properties.Decode(c.record.Properties))
+	}
 }
 
 // order returns the revisions at which the keys of the signed exports of key were created, by cluster, nil if there are none.

@@ -123,11 +123,13 @@ func (r *Registry) viewOf(key mcs.Key, imported []string) registry.View {
 		switch {
 		case exports == nil, lost && !ok, r.view.unsettled[id] && !ok && slices.Contains(imported, id):
 			result.Unknown = append(result.Unknown, id)
+			result.AddProperties(id, r.view.propertiesOf(id))
 			continue
 		case !ok:
 			continue
 		}
 		result.Exports = append(result.Exports, exp)
+		result.AddProperties(id, r.view.propertiesOf(id))
 		switch {
 		case r.liveness == nil:
 		case r.liveness.IsStale(id):

@@ -296,11 +296,11 @@ func testFields(t *testing.T, h *harness) {
 func testProperties(t *testing.T, h *harness) {
 	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
 	propertiesAre := func(want mcs.Properties) condition {
-		return func(registry.View) string {
+		return func(v registry.View) string {
 			members, err := b.reg.Members(t.Context())
 			for _, m := range members {
 				if m.ClusterID == "cls1" {
-					return cmp.Diff(want, m.Properties)
+					return cmp.Diff(want, m.Properties) + cmp.Diff(want, v.Properties["cls1"])
 				}
 			}
 			return fmt.Sprintf("no cls1 among the members %v, %v", members, err)
@@ -323,7 +323,7 @@ func testProperties(t *testing.T, h *harness) {
 	a.publish(export("cls1", key("more"), 1))
 	a.reg.PublishedAll()
 	b.await(key("more"), oneExport)
-	if diff := propertiesAre(second)(registry.View{}); diff != "" {
+	if diff := propertiesAre(second)(b.lookup(key("web"))); diff != "" {
 		t.Errorf("properties after a restart (-want +got):\n%s", diff)
 	}
 	a.reg.SetProperties(mcs.Properties{})

@@ -164,6 +164,7 @@ func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clust
 		case slices.ContainsFunc(order, func(i int) bool { return slices.Contains(snapshots[i].view.Unknown, id) }):
 			merged.Unknown = append(merged.Unknown, id)
 		}
+		mergeProperties(&merged, snapshots, order, id)
 	}
 	merged.Ignored = mergeIgnored(own, snapshots, merged)
 	merged.Unseen = engine.Unseen(imported, func(id string) bool { return ids[id] || id == own.ClusterID || isKnown(snapshots, id) })
@@ -173,6 +174,16 @@ func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clust
 // isKnown reports whether a registry that has been read knows what a cluster exports.
 func isKnown(snapshots []snapshot, id string) bool {
 	return slices.ContainsFunc(snapshots, func(s snapshot) bool { return s.synced && !slices.Contains(s.view.Unseen, id) })
+}
+
+// mergeProperties adds the properties of a cluster in the first of its sources that knows them.
+func mergeProperties(merged *registry.View, snapshots []snapshot, order []int, id string) {
+	for _, i := range order {
+		if properties, known := snapshots[i].view.Properties[id]; known {
+			merged.AddProperties(id, properties)
+			return
+		}
+	}
 }
 
 // mergeLiveness adds the liveness of a cluster in the view that its export is taken from.

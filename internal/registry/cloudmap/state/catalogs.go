@@ -777,20 +777,19 @@ func (c *catalogs) look(key mcs.Key, imported []string) (view registry.View) {
 func (c *catalogs) addTo(view *registry.View, id string, cluster *catalog, key mcs.Key) {
 	p := &cluster.pages[format.PageOf(key)]
 	exp, ok := p.exports[key]
-	if cluster.mayBeOld {
-		view.Unknown = append(view.Unknown, id)
-		return
-	}
 	switch {
+	case cluster.mayBeOld, !ok && !p.ignored[key] && !p.knows(key) && !cluster.isCopy:
+		view.Unknown = append(view.Unknown, id)
+		view.AddProperties(id, cluster.properties.Decode(cluster.record.Properties))
+		return
 	case !ok && p.ignored[key]:
 		view.Ignored = append(view.Ignored, id)
-	case !ok && !p.knows(key) && !cluster.isCopy:
-		view.Unknown = append(view.Unknown, id)
 	}
 	if !ok {
 		return
 	}
 	view.Exports = append(view.Exports, exp)
+	view.AddProperties(id, cluster.properties.Decode(cluster.record.Properties))
 	if c.liveness.IsStale(id) {
 		view.Stale = append(view.Stale, id)
 	} else if c.liveness.IsUnknown(id) || cluster.isUntracked {
