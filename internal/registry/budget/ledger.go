@@ -34,12 +34,11 @@ func (l *Ledger) Limits() Limits {
 // Account books what the exports of one cluster in one registry cost. A nil *Account has no limits.
 type Account struct {
 	ledger *Ledger
-	// The rest is guarded by ledger.mu. held is the cost of each export that is used, namespaces that of the exports of each namespace.
-	used       Amounts
-	held       map[mcs.Key]Amounts
-	namespaces map[string]Amounts
-	excess     int
-	isEnded    bool
+	// The rest is guarded by ledger.mu. held is the cost of each export that is used, shares that of the exports of each namespace, nil if it is closed.
+	used   Amounts
+	held   map[mcs.Key]Amounts
+	shares *shares
+	excess int
 }
 
 // Open returns a new account.
@@ -49,7 +48,7 @@ func (l *Ledger) Open() *Account {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := &Account{ledger: l, held: map[mcs.Key]Amounts{}, namespaces: map[string]Amounts{}}
+	a := &Account{ledger: l, held: map[mcs.Key]Amounts{}, shares: newShares(l.limits.Member)}
 	l.accounts[a] = struct{}{}
 	return a
 }
@@ -63,28 +62,32 @@ func (a *Account) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.used = l.used.Minus(a.used)
-	if !a.isEnded {
+	if a.shares != nil {
 		l.released++ // also what was kept for it
 	}
-	a.used, a.held, a.namespaces, a.isEnded, a.excess = Amounts{}, nil, nil, true, 0
+	a.used, a.held, a.shares, a.excess = Amounts{}, nil, nil, 0
 	delete(l.accounts, a)
 }
 
-// accountRoom is what is left of the budgets for one account. It is a copy of the books.
+// accountRoom is what is left of the budgets for one account. It is used under the lock. What is taken of it counts in the shares of the account until undo.
 type accountRoom struct {
-	// limit is the budget of a member, used what the account uses of it, namespaces what each of its namespaces uses.
-	limit, used Amounts
-	namespaces  map[string]Amounts
-	// total is what the account may still take of the budget of all members.
-	total Amounts
+	// shares are those of the account, nil if it is closed.
+	shares *shares
+	// used is what the account uses, total what it may still take of the budget of all members.
+	used, total Amounts
+	// before is what the namespaces that took something used before.
+	before map[string]namespaceUse
+}
+
+// namespaceUse is what a namespace uses, if it is known.
+type namespaceUse struct {
+	used    Amounts
+	isKnown bool
 }
 
 // room returns how much may be booked. The caller holds the lock.
 func (a *Account) room() *accountRoom {
-	if a.isEnded {
-		return &accountRoom{}
-	}
-	return &accountRoom{limit: a.ledger.limits.Member, used: a.used, namespaces: maps.Clone(a.namespaces), total: a.totalRoom()}
+	return &accountRoom{shares: a.shares, used: a.used, total: a.totalRoom(), before: map[string]namespaceUse{}}
 }
 
 // totalRoom returns what the account may still take of the budget of all members, without what is kept for the others. The caller holds the lock.
@@ -102,27 +105,42 @@ func (a *Account) totalRoom() Amounts {
 
 // Of implements Room: without what is kept for the other namespaces.
 func (r *accountRoom) Of(namespace string) Amounts {
-	each, free := share(r.limit, len(r.namespaces)), r.limit.Minus(r.used)
-	used, isKnown := r.namespaces[namespace]
-	kept := Amounts{}
-	if isKnown {
-		kept = each // for a namespace that comes later
+	if r.shares == nil {
+		return Amounts{}
 	}
-	for other, used := range r.namespaces {
-		if other != namespace {
-			kept = kept.Plus(each.Minus(used).max(Amounts{}))
-		}
-	}
-	return free.Minus(kept).max(each.Minus(used).min(free)).min(r.total)
+	each, free := r.shares.each(), r.shares.limit.Minus(r.used)
+	return free.Minus(r.shares.keptFor(namespace)).max(each.Minus(r.shares.namespaces[namespace]).min(free)).min(r.total)
 }
 
 // Take implements Room.
 func (r *accountRoom) Take(namespace string, growth Amounts) {
-	if r.namespaces == nil {
-		return // of an account that is closed
+	if r.shares == nil {
+		return
+	}
+	used, isKnown := r.shares.namespaces[namespace]
+	if _, isTaken := r.before[namespace]; !isTaken {
+		r.before[namespace] = namespaceUse{used, isKnown}
 	}
 	r.used, r.total = r.used.Plus(growth), r.total.Minus(growth)
-	r.namespaces[namespace] = r.namespaces[namespace].Plus(growth)
+	r.shares.set(namespace, used.Plus(growth))
+}
+
+// undo returns everything that was taken. The room is not used afterwards.
+func (r *accountRoom) undo() {
+	for namespace, before := range r.before {
+		if before.isKnown {
+			r.shares.set(namespace, before.used)
+		} else {
+			r.shares.remove(namespace)
+		}
+	}
+}
+
+// tryAdmit returns which offers can be admitted. It books nothing. The caller holds the lock.
+func (a *Account) tryAdmit(offers []Offer) []bool {
+	room := a.room()
+	defer room.undo()
+	return Admit(room, offers)
 }
 
 // WithHeld returns the offers with Held set.
@@ -149,7 +167,7 @@ func (a *Account) Preview(offers []Offer) []bool {
 	}
 	a.ledger.mu.Lock()
 	defer a.ledger.mu.Unlock()
-	return Admit(a.room(), a.withHeld(offers))
+	return a.tryAdmit(a.withHeld(offers))
 }
 
 // Admit books the offers that fit, and returns them and why the others do not fit. Offers of different keys only.
@@ -162,16 +180,17 @@ func (a *Account) Admit(offers []Offer) (admitted []bool, excess []Excess) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	offers = a.withHeld(offers)
-	admitted = Admit(a.room(), offers)
+	admitted = a.tryAdmit(offers)
 	for i, o := range offers {
 		if !admitted[i] {
 			continue
 		}
 		a.book(o.Key, o.Wanted)
 	}
+	room := a.room()
 	for i, o := range offers {
 		if !admitted[i] {
-			excess[i] = a.why(o)
+			excess[i] = a.why(o, room)
 		}
 	}
 	return admitted, excess
@@ -180,7 +199,7 @@ func (a *Account) Admit(offers []Offer) (admitted []bool, excess []Excess) {
 // book sets the cost of an export. The caller holds the lock.
 func (a *Account) book(key mcs.Key, cost Amounts) {
 	growth := cost.Minus(a.held[key])
-	if a.isEnded || growth == (Amounts{}) {
+	if a.shares == nil || growth == (Amounts{}) {
 		return
 	}
 	a.used, a.ledger.used = a.used.Plus(growth), a.ledger.used.Plus(growth)
@@ -189,8 +208,10 @@ func (a *Account) book(key mcs.Key, cost Amounts) {
 	} else {
 		a.held[key] = cost
 	}
-	if a.namespaces[key.Namespace] = a.namespaces[key.Namespace].Plus(growth); a.namespaces[key.Namespace] == (Amounts{}) {
-		delete(a.namespaces, key.Namespace)
+	if used := a.shares.namespaces[key.Namespace].Plus(growth); used == (Amounts{}) {
+		a.shares.remove(key.Namespace)
+	} else {
+		a.shares.set(key.Namespace, used)
 	}
 	for _, n := range growth {
 		if n < 0 {
@@ -200,8 +221,8 @@ func (a *Account) book(key mcs.Key, cost Amounts) {
 	}
 }
 
-// why returns the budget that an offer exceeds. The caller holds the lock.
-func (a *Account) why(o Offer) Excess {
+// why returns the budget that an offer exceeds, if room is left. The caller holds the lock.
+func (a *Account) why(o Offer, room *accountRoom) Excess {
 	limits, growth := a.ledger.limits, o.growth()
 	if kind, over := exceeded(growth, limits.Member.Minus(a.used)); over {
 		return Excess{Kind: kind, Limit: limits.Member[kind]}
@@ -209,10 +230,10 @@ func (a *Account) why(o Offer) Excess {
 	if kind, over := exceeded(growth, limits.Total.Minus(a.ledger.used)); over {
 		return Excess{Kind: kind, Total: true, Limit: limits.Total[kind]}
 	}
-	if kind, over := exceeded(growth, a.totalRoom()); over {
+	if kind, over := exceeded(growth, room.total); over {
 		return Excess{Kind: kind, Total: true, Limit: limits.Total[kind], Reserved: true}
 	}
-	kind, _ := exceeded(growth, a.room().Of(o.Key.Namespace))
+	kind, _ := exceeded(growth, room.Of(o.Key.Namespace))
 	return Excess{Kind: kind, Limit: limits.Member[kind], Reserved: true}
 }
 
@@ -308,7 +329,7 @@ func (a *Account) Explain(offers []Offer) []Excess {
 	room := a.room()
 	for i, o := range a.withHeld(offers) {
 		if _, over := exceeded(o.growth(), room.Of(o.Key.Namespace)); over {
-			excess[i] = a.why(o)
+			excess[i] = a.why(o, room)
 		}
 	}
 	return excess
