@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -248,9 +249,11 @@ func (t target) predict(ctx context.Context, s *session.Session, d mcs.Drain) (k
 	return kept, controller.Identity.ClusterID, nil
 }
 
-// keepsEndpoints reports whether endpoints of the own export stay in use despite the drain.
+// keepsEndpoints reports whether endpoints of the own export stay in use in an importer despite the drain. Exports with recipients do not count as
+// replacements: this cluster may see them, but not each importer does.
 func keepsEndpoints(service status.Service, properties map[string]mcs.Properties, d mcs.Drain) bool {
-	exports := append(slices.Clone(service.Exports), *service.Own)
+	exports := slices.DeleteFunc(slices.Clone(service.Exports), func(e mcs.Export) bool { return e.Recipients != "" })
+	exports = append(exports, *service.Own)
 	drains := mcs.Drains(exports, properties, "")
 	drains[service.Own.Cluster] = d
 	choice := mcs.Merge(exports).Choose(mcs.Candidates{Exports: exports, Reserve: service.Stale, Drains: drains})
@@ -286,7 +289,8 @@ func (t target) waitForImporters(ctx context.Context, s *session.Session, o opti
 	return nil
 }
 
-// usedBy returns the services of which an importer uses endpoints of the cluster.
+// usedBy returns the services of which an importer uses ready or serving endpoints of the cluster. Importers keep the other ones of a service that no
+// cluster serves.
 func (t target) usedBy(ctx context.Context, k *session.Cluster, clusterID string, kept []string) (used []string, err error) {
 	var imported discoveryv1.EndpointSliceList
 	labels := client.MatchingLabels{plan.LabelManagedBy: plan.ManagedBy, mcsv1beta1.LabelSourceCluster: clusterID}
@@ -295,10 +299,15 @@ func (t target) usedBy(ctx context.Context, k *session.Cluster, clusterID string
 	}
 	for _, slice := range imported.Items {
 		key := mcs.Key{Namespace: slice.Namespace, Name: slice.Labels[mcsv1beta1.LabelServiceName]}
-		if len(slice.Endpoints) > 0 && (t.isCluster() || key == t.key) && !slices.Contains(kept, key.String()) {
+		if slices.ContainsFunc(slice.Endpoints, isUsable) && (t.isCluster() || key == t.key) && !slices.Contains(kept, key.String()) {
 			used = append(used, key.String())
 		}
 	}
 	slices.Sort(used)
 	return slices.Compact(used), nil
+}
+
+// isUsable reports whether clients can be sent to an endpoint.
+func isUsable(e discoveryv1.Endpoint) bool {
+	return ptr.Deref(e.Conditions.Ready, true) || ptr.Deref(e.Conditions.Serving, false)
 }
