@@ -36,7 +36,7 @@ func Commands(s *session.Session) []*cobra.Command {
 // importerWait is the time in which importers normally stop using a drained cluster, with a margin for a throttled registry.
 const importerWait = 30 * time.Second
 
-// steps is the number of steps of a drain over a time.
+// steps is the maximum number of steps of a drain over a time.
 const steps = 10
 
 // options are the flags of drain.
@@ -88,7 +88,7 @@ func drainCommand(s *session.Session) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&o.part, "part", string(mcs.DrainAll), "part of the ready endpoints that the other clusters do not use, from 1% to 100%")
 	flags.BoolVar(&o.force, "force", false, "drain the last endpoints too: services that no other cluster serves fail")
-	flags.DurationVar(&o.over, "over", 0, "drain in ten steps over this time")
+	flags.DurationVar(&o.over, "over", 0, "drain in ten steps over this time, from the present drain on")
 	flags.StringSliceVar(&o.importers, "importers", nil, "contexts of other clusters, to wait until they have followed")
 	flags.DurationVar(&o.wait, "wait", importerWait, "how long to wait for --importers")
 	return cmd
@@ -162,17 +162,35 @@ func (t target) annotate(ctx context.Context, d mcs.Drain) error {
 		return fmt.Errorf("writing the annotation: %w", err)
 	}
 	object, name := t.object()
-	err = c.Patch(ctx, object, client.RawPatch(types.MergePatchType, change), client.FieldOwner(names.Plugin))
+	if err := c.Patch(ctx, object, client.RawPatch(types.MergePatchType, change), client.FieldOwner(names.Plugin)); err != nil {
+		return t.objectError("writing", name, err)
+	}
+	return nil
+}
+
+// presentDrain returns the drain of the target's annotation. One that is not valid is none.
+func (t target) presentDrain(ctx context.Context) (mcs.Drain, error) {
+	c, err := t.cluster.Objects()
+	if err != nil {
+		return "", err
+	}
+	object, name := t.object()
+	if err := c.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+		return "", t.objectError("reading", name, err)
+	}
+	return mcs.Properties{mcs.PropertyDrain: object.GetAnnotations()[mcs.AnnotationDrain]}.Drain(), nil
+}
+
+// objectError describes an error of reading or writing the object of the target.
+func (t target) objectError(action, name string, err error) error {
 	switch {
 	case session.IsNotFound(err) && t.isCluster():
 		return fmt.Errorf("%s does not exist: the cluster joins a clusterset with kubectl mcs join; if flags of the controller set its ID, create "+
 			"ClusterProperty %s with the value %s instead", name, mcs.PropertyDrain, mcs.DrainAll)
 	case session.IsNotFound(err):
 		return fmt.Errorf("%s does not exist: the service is not exported by this cluster", name)
-	case err != nil:
-		return fmt.Errorf("writing %s: %w", name, err)
 	}
-	return nil
+	return fmt.Errorf("%s %s: %w", action, name, err)
 }
 
 // drain drains the target and reports what stays in use.
@@ -181,14 +199,9 @@ func (t target) drain(ctx context.Context, s *session.Session, o options, d mcs.
 	if err != nil {
 		s.Printf("%s: it is unknown which services no other cluster serves: %v", t.cluster.Context, err)
 	}
-	for step := 1; o.over > 0 && step < steps; step++ {
-		part := mcs.Drain(mcs.FormatPercentage(max(1, d.Percent()*int32(step)/steps)))
-		if err := t.annotate(ctx, part); err != nil {
+	if o.over > 0 {
+		if err := t.drainInSteps(ctx, s, o.over, d); err != nil {
 			return err
-		}
-		s.Printf("%s: %s is drained by %s", t.cluster.Context, t, part)
-		if err := sleep(ctx, o.over/(steps-1)); err != nil {
-			return fmt.Errorf("the drain is not complete, run the command again or kubectl mcs undrain: %w", err)
 		}
 	}
 	if err := t.annotate(ctx, d); err != nil {
@@ -206,6 +219,27 @@ func (t target) drain(ctx context.Context, s *session.Session, o options, d mcs.
 		return errors.New("waiting for --importers: the controller of the drained cluster did not respond, so its ID is unknown")
 	}
 	return t.waitForImporters(ctx, s, o, clusterID, kept)
+}
+
+// drainInSteps increases the present drain of the target up to the last step before d.
+func (t target) drainInSteps(ctx context.Context, s *session.Session, over time.Duration, d mcs.Drain) error {
+	present, err := t.presentDrain(ctx)
+	if err != nil {
+		return err
+	}
+	missing := d.Percent() - present.Percent()
+	n := min(steps, missing)
+	for step := int32(1); step < n; step++ {
+		part := mcs.Drain(mcs.FormatPercentage(present.Percent() + missing*step/n))
+		if err := t.annotate(ctx, part); err != nil {
+			return err
+		}
+		s.Printf("%s: %s is drained by %s", t.cluster.Context, t, part)
+		if err := sleep(ctx, over/time.Duration(n-1)); err != nil {
+			return fmt.Errorf("the drain is not complete, run the command again or kubectl mcs undrain: %w", err)
+		}
+	}
+	return nil
 }
 
 func describe(d mcs.Drain) string {

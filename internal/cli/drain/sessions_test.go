@@ -56,8 +56,12 @@ func TestSessions(t *testing.T) {
 		{Name: "drain-last", Setup: clitest.ExportWeb, Lines: []string{"drain", "drain web --importers cls2", "drain --force"}},
 		{Name: "drain-recipients", Setup: exportToSome, Lines: []string{"drain"}},
 		{Name: "drain-not-ready", Setup: exportNotReady, Lines: []string{"drain --importers cls2"}},
+		{Name: "drain-over", Setup: exportElsewhere, Lines: []string{
+			"drain --part 5% --over 9ms", "drain web --part 50%", "drain web --over 9ms", "drain web --over 9ms", "drain web --part 90% --over 9ms", "drain web --force", "drain web --over 9ms",
+			"drain --part 97%", "drain --over 9ms",
+		}},
 		{Name: "drain-usage", Lines: []string{
-			"drain --part 0%", "drain --part force", "drain --part 50% --force", "drain web", "undrain web", "drain a b", "drain --context cls1,cls2",
+			"drain --part 0%", "drain --part force", "drain --part 50% --force", "drain web", "drain web --over 9ms", "undrain web", "drain a b", "drain --context cls1,cls2",
 		}},
 		{Name: "drain-no-controller", Setup: func(c clitest.Clusters) { c["cls1"].Unreachable = true }, Lines: []string{"drain", "drain --importers cls2"}},
 	})
