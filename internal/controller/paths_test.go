@@ -122,7 +122,7 @@ func TestPathHealth(t *testing.T) {
 	runB.stopAndWait(t)
 	writes := b.writes.in(shared.Namespace)
 	kinds, _ := b.writes.byKind(shared.Namespace)
-	runB = runSetup(t, b.cfg, setup)
+	runSetup(t, b.cfg, setup)
 	marker := mcs.Key{Namespace: shared.Namespace + "-marker", Name: "web"}
 	b.namespace(t, marker.Namespace)
 	b.export(t, marker, 2, 1)

@@ -139,15 +139,9 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	if err != nil {
 		return err
 	}
-	scope, err := kube.NewScope(setup.Options.Scope)
+	scope, err := newScope(ctx, mgr, g, setup)
 	if err != nil {
 		return err
-	}
-	scope = scope.WithRules(kube.Rules{
-		OwnNamespace: setup.Options.Election.OwnNamespace(), AllowsSystemNamespace: g.AllowsSystemNamespace, CheckAddress: g.CheckOwnAddress,
-	})
-	if setup.Namespaces != nil {
-		setup.Namespaces.Set(scope.UsesNamespace(ctx, mgr.GetClient()))
 	}
 	prober, err := newPaths(mgr, m, g, importRequeuer, setup)
 	if err != nil {
@@ -191,6 +185,21 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 		return fmt.Errorf("setting up the status endpoint: %w", err)
 	}
 	return addServers(mgr, setup)
+}
+
+// newScope returns the scope of exports and imports, and sets the namespaces that the registry reads.
+func newScope(ctx context.Context, mgr manager.Manager, g *guard.Guard, setup Setup) (*kube.Scope, error) {
+	scope, err := kube.NewScope(setup.Options.Scope)
+	if err != nil {
+		return nil, err
+	}
+	scope = scope.WithRules(kube.Rules{
+		OwnNamespace: setup.Options.Election.OwnNamespace(), AllowsSystemNamespace: g.AllowsSystemNamespace, CheckAddress: g.CheckOwnAddress,
+	})
+	if setup.Namespaces != nil {
+		setup.Namespaces.Set(scope.UsesNamespace(ctx, mgr.GetClient()))
+	}
+	return scope, nil
 }
 
 // newPaths adds the probes of the paths to the other clusters to mgr. It returns nil if they are off.
