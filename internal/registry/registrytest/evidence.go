@@ -154,6 +154,7 @@ func testFarewell(t *testing.T, h *harness) {
 	a, b, web := h.startImported(t)
 	c := h.start(t, identity("cls3"))
 	c.await(key("web"), exportsAre(web))
+	c.awaitMembers("cls1", "cls2", "cls3") // the last member says no farewell
 	b.stop(nil)
 	a.stop(registry.ErrLeave)
 	c.await(key("web"), exportsAre())
