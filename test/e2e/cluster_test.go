@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -464,6 +465,46 @@ func endpoint(address, hostname string) discoveryv1.Endpoint {
 // which bears the pod's name, tells where it comes from.
 func servers(c cluster, ns, name string, replicas int, flags ...string) string {
 	return deployment(ns, c.name+"-"+name, name, replicas, 80, flags...)
+}
+
+// exportWebAndAlone exports Service web, with a server in each cluster, from both, and Service alone from cls1. It returns when a client in cls2 reaches
+// all: the namespace, the command that asks web for the name of its server, and web's clusterset IP in cls2.
+func exportWebAndAlone(t *testing.T, cls1, cls2 cluster) (ns, command, ip string) {
+	t.Helper()
+	ns = namespace(t, cls1, cls2)
+	for _, c := range []cluster{cls1, cls2} {
+		apply(t, c, servers(c, ns, "web", 1))
+		svc := service(ns, "web")
+		svc.Spec.Selector = map[string]string{"app": "web"}
+		create(t, c, svc)
+		export(t, c, ns, "web")
+	}
+	apply(t, cls1, web(ns, "alone", 1))
+	export(t, cls1, ns, "alone")
+	startClient(t, cls2, ns)
+	command = curl("http://" + fqdn(ns, "web"))
+	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
+	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 1) })
+	ip, err := importIP(t.Context(), cls2, ns, "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns, command, ip
+}
+
+// podAddresses returns the addresses of the pods of Service name in these clusters, on port 80.
+func podAddresses(t *testing.T, ns, name string, in ...cluster) (addresses []string) {
+	t.Helper()
+	for _, c := range in {
+		ips, err := podIPs(t.Context(), c, ns, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ip := range ips {
+			addresses = append(addresses, net.JoinHostPort(ip, "80"))
+		}
+	}
+	return addresses
 }
 
 // deployment returns a Deployment of the demo's web server, whose container port "web" is the given one.

@@ -67,21 +67,6 @@ func TestClusterSelection(t *testing.T) {
 	}
 }
 
-// podAddresses returns the addresses of the pods of Service name in these clusters, on port 80.
-func podAddresses(t *testing.T, ns, name string, in ...cluster) (addresses []string) {
-	t.Helper()
-	for _, c := range in {
-		ips, err := podIPs(t.Context(), c, ns, name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, ip := range ips {
-			addresses = append(addresses, net.JoinHostPort(ip, "80"))
-		}
-	}
-	return addresses
-}
-
 // setRegion sets the Region of a cluster until the test ends.
 func setRegion(t *testing.T, c cluster, region string) {
 	t.Helper()

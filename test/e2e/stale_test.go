@@ -61,26 +61,9 @@ func staleIs(ctx context.Context, c cluster, ns, name, want, text string) error 
 // all succeed, the last endpoints of a service stay, and all are back as soon as the controller is.
 func TestStaleCluster(t *testing.T) {
 	cls1, cls2 := installed(t)
-	ns := namespace(t, cls1, cls2)
 	addArgs(t, cls1, "--heartbeat-interval=2s")
 	addArgs(t, cls2, "--heartbeat-interval=2s", "--stale-after=10s")
-	for _, c := range []cluster{cls1, cls2} {
-		apply(t, c, servers(c, ns, "web", 1))
-		svc := service(ns, "web")
-		svc.Spec.Selector = map[string]string{"app": "web"}
-		create(t, c, svc)
-		export(t, c, ns, "web")
-	}
-	apply(t, cls1, web(ns, "alone", 1))
-	export(t, cls1, ns, "alone")
-	startClient(t, cls2, ns)
-	command := curl("http://" + fqdn(ns, "web"))
-	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
-	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 1) })
-	ip, err := importIP(t.Context(), cls2, ns, "web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns, command, ip := exportWebAndAlone(t, cls1, cls2)
 
 	back := kill(t, cls1)
 	gone := func() error {

@@ -12,24 +12,7 @@ import (
 // time: no connection fails, and none reaches cls1 while it is drained. A service that only cls1 serves stays usable until its servers go.
 func TestDrain(t *testing.T) {
 	cls1, cls2 := installed(t)
-	ns := namespace(t, cls1, cls2)
-	for _, c := range []cluster{cls1, cls2} {
-		apply(t, c, servers(c, ns, "web", 1))
-		svc := service(ns, "web")
-		svc.Spec.Selector = map[string]string{"app": "web"}
-		create(t, c, svc)
-		export(t, c, ns, "web")
-	}
-	apply(t, cls1, web(ns, "alone", 1))
-	export(t, cls1, ns, "alone")
-	startClient(t, cls2, ns)
-	command := curl("http://" + fqdn(ns, "web"))
-	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
-	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 1) })
-	ip, err := importIP(t.Context(), cls2, ns, "web")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns, command, ip := exportWebAndAlone(t, cls1, cls2)
 	tr := startTraffic(t, networkOf(t, "cls2-node1"), []string{net.JoinHostPort(ip, "80")}, podAddresses(t, ns, "web", cls2))
 	t.Cleanup(func() { _, _ = plugin(context.Background(), 0, "undrain --context cls1") })
 

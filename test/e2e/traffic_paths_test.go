@@ -29,25 +29,8 @@ const streak = 50
 // path is back. The times are logged only: package paths tests them without a clock.
 func TestPathHealth(t *testing.T) {
 	cls1, cls2 := installed(t)
-	ns := namespace(t, cls1, cls2)
-	for _, c := range []cluster{cls1, cls2} {
-		apply(t, c, servers(c, ns, "web", 1))
-		svc := service(ns, "web")
-		svc.Spec.Selector = map[string]string{"app": "web"}
-		create(t, c, svc)
-		export(t, c, ns, "web")
-	}
-	apply(t, cls1, web(ns, "alone", 1))
-	export(t, cls1, ns, "alone")
-	startClient(t, cls2, ns)
-	command := curl("http://" + fqdn(ns, "web"))
-	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
-	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 1) })
+	ns, command, ip := exportWebAndAlone(t, cls1, cls2)
 	eventually(t, started, func() error { return pathIs(t.Context(), cls2, status.PathReachable) })
-	ip, err := importIP(t.Context(), cls2, ns, "web")
-	if err != nil {
-		t.Fatal(err)
-	}
 
 	nodes := []string{"cls2-node1", "cls2-node2"}
 	restore := func() {
@@ -56,11 +39,7 @@ func TestPathHealth(t *testing.T) {
 		}
 	}
 	t.Cleanup(restore)
-	own, err := podIPs(t.Context(), cls2, ns, "web")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := startTraffic(t, networkOf(t, "cls2-node1"), []string{net.JoinHostPort(ip, "80")}, []string{net.JoinHostPort(own[0], "80")})
+	tr := startTraffic(t, networkOf(t, "cls2-node1"), []string{net.JoinHostPort(ip, "80")}, podAddresses(t, ns, "web", cls2))
 	for _, node := range nodes {
 		if out, err := suite.Output(t.Context(), "testbed exec "+node+" -- nft '"+cutPath+"'"); err != nil {
 			t.Fatalf("cutting the path on %s: %v\n%s", node, err, out)
