@@ -34,18 +34,53 @@ bin/promtool: hack/promtool/go.mod hack/promtool/go.sum
 	go build -C hack/promtool -tags remove_all_sd -ldflags '-s -w' -o ../../bin/promtool github.com/prometheus/prometheus/cmd/promtool
 	@touch $@
 
-# The real etcdutl, for the scenarios that restore a snapshot; pinned in hack/etcdutl/go.mod.
-bin/etcdutl: hack/etcdutl/go.mod hack/etcdutl/go.sum
-	go build -C hack/etcdutl -ldflags '-s -w' -o ../../bin/etcdutl go.etcd.io/etcd/etcdutl/v3
+# The real etcdutl, for the scenarios that restore a snapshot; pinned in hack/etcd/go.mod.
+bin/etcdutl: hack/etcd/go.mod hack/etcd/go.sum
+	go build -C hack/etcd -ldflags '-s -w' -o ../../bin/etcdutl go.etcd.io/etcd/etcdutl/v3
+	@touch $@
+
+# The tools of a release, pinned in a module each; CI needs none of them.
+bin/crane: hack/crane/go.mod hack/crane/go.sum
+	go build -C hack/crane -ldflags '-s -w' -o ../../bin/ tool
+	@touch $@
+
+bin/cosign: hack/cosign/go.mod hack/cosign/go.sum
+	go build -C hack/cosign -ldflags '-s -w' -o ../../bin/ tool
+	@touch $@
+
+# The image of etcd for the scenario of stateful services, under the name of the public one: etcd of the testbed, and etcdctl.
+dist/etcd.tar: build samples/stateful/base/etcd.yaml
+	@mkdir -p dist
+	go build -C hack/etcd -ldflags '-s -w' -o ../../dist/etcdctl go.etcd.io/etcd/etcdctl/v3
+	bin/oci-image --out $@ --ref "$$(sed -n 's/^ *image: //p' $(lastword $^))" --entrypoint /usr/local/bin/etcd \
+	  --platform $(HOST)="$$(bin/testbed assets)/etcd" --file dist/etcdctl=/usr/local/bin/etcdctl
+
+# CoreDNS 1.11.4, the newest add-on of EKS 1.30 to 1.32, for the scenario of a CoreDNS that is too old: the program of the testbed with older modules.
+dist/coredns-old.tar: build testbed/programs/coredns/old.mod testbed/programs/coredns/old.sum
+	@mkdir -p dist
+	go build -C testbed/programs/coredns -modfile=old.mod -ldflags '-s -w' -o ../../../dist/coredns-old .
+	bin/oci-image --out $@ --ref registry.k8s.io/coredns/coredns:$$(sed -n 's,^require github.com/coredns/coredns ,,p' $(word 2,$^)) \
+	  --entrypoint /coredns --platform $(HOST)=dist/coredns-old
+
+# An earlier version for the scenario of upgrades. OLD is a commit or tag whose records the present version reads. No version is published yet, so it is the
+# last commit before the releases of RELEASE.md existed, which does not write the report of imports (docs/proposals/018-importers.md) into its records.
+OLD ?= 41b45cb
+.PHONY: dist/controller-old.tar
+dist/controller-old.tar:
+	hack/build-old $(OLD) $(HOST)
+
+# The real Traefik, which implements Gateway API; pinned in hack/traefik/go.mod (7 minutes on 2 cores the first time).
+bin/traefik: hack/traefik/go.mod hack/traefik/go.sum
+	go build -C hack/traefik -ldflags '-s -w' -o ../../bin/traefik github.com/traefik/traefik/v3/cmd/traefik
 	@touch $@
 
 .PHONY: demo
-demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
+demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves them up; REGISTRY=etcd, DUAL_STACK=1, CLUSTERS=3)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	go run ./test/demo $(if $(RECORD),-record $(RECORD))
 
 .PHONY: clusters
-clusters: build ## Bring two real clusters and cloudmap-local up to work with (docs/quick-start.md); make clean takes them down
+clusters: build ## Bring two real clusters and cloudmap-local up to work with (docs/quick-start.md); DUAL_STACK=1, CLUSTERS=3; make clean takes them down
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	go run ./test/demo -up
 
@@ -55,7 +90,7 @@ test: unit e2e ## Run every test: unit, registries, a real API server, scenarios
 .PHONY: unit
 unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
-	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/clusterset ./test/docs
+	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/clusterset ./test/docs ./test/matrix
 	cd testbed && go test -timeout 15m ./...
 
 # The scenarios that a registry can make a difference to; make e2e REGISTRY=etcd runs the others on etcd as well.
@@ -66,12 +101,25 @@ ON_ETCD := ^Test(Tutorial|ReadinessFlip|ManyEndpoints|DeletedNamespace|KilledCon
 DOWN := || { code=$$?; $(if $(KEEP),,$(CURDIR)/bin/testbed down;) exit $$code; }
 
 .PHONY: e2e
-e2e: build bin/helm bin/promtool $(if $(E2E_ALL),bin/etcdutl) ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
+e2e: build bin/helm bin/promtool $(if $(E2E_ALL),bin/etcdutl dist/etcd.tar dist/coredns-old.tar dist/controller-old.tar) ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -p 1 -timeout 10m . ./netpolicy $(DOWN))
 	$(if $(RUN),,E2E=1 go test -count=1 -timeout 5m ./test/clusterset $(DOWN))
 	E2E=1 go test -count=1 -timeout $(if $(E2E_ALL),90m,40m) -parallel 6 -v ./test/e2e $(if $(RUN),-run '$(RUN)') $(DOWN)
 	$(if $(RUN)$(REGISTRY),,E2E=1 REGISTRY=etcd go test -count=1 -timeout $(if $(E2E_ALL),90m,20m) -parallel 6 -v ./test/e2e -run '$(ON_ETCD)' $(DOWN))
+
+# Not part of make test: Traefik takes minutes to build.
+.PHONY: gateway
+gateway: build bin/traefik ## Split traffic between real clusters by the weights of an HTTPRoute (root; docs/gateway-api.md)
+	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
+	bin/oci-image --out dist/traefik.tar --ref docker.io/library/traefik:$$(go list -C hack/traefik -m -f '{{.Version}}' github.com/traefik/traefik/v3) \
+	  --entrypoint /traefik --platform $(HOST)=bin/traefik
+	E2E=1 GATEWAY=1 go test -count=1 -timeout 20m -v ./test/e2e -run '^TestGateway$$' $(DOWN)
+
+.PHONY: matrix
+matrix: build ## Run scenarios on several versions of Kubernetes, CoreDNS and the CRDs and both modes of kube-proxy, and write docs/versions.md (root; ROWS=1,4 picks)
+	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
+	go run ./test/matrix $(if $(ROWS),-rows $(ROWS)) $(DOWN)
 
 .PHONY: bench
 bench: build ## Measure what docs/benchmarks shows (root; SECTIONS=steady,micro picks)
@@ -97,6 +145,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (1m each, some 25 minutes in all; PA
 lint: ## Check words, style, errors, the import rules and known vulnerabilities (VULNDB= names a copy of the database)
 	go run ./hack/words
 	VULNDB="$(VULNDB)" go run ./hack/vulncheck
+	go tool -modfile=$(CURDIR)/hack/actionlint/go.mod actionlint -shellcheck= -pyflakes=
 	$(TOOL) golangci-lint run ./...
 	cd testbed && $(TOOL) golangci-lint run --config ../.golangci.yml ./...
 
@@ -118,6 +167,33 @@ image: ## Build the multi-arch OCI images into dist/ (PLATFORMS picks)
 	  --entrypoint /program --user 65532:65532 $(foreach f,$(PLATFORMS),--platform $(f)=../dist/controller-$(notdir $(f)))
 	go run -C testbed ./cmd/oci-image --out ../dist/cloudmap-local.tar --ref $(REPO)/cloudmap-local:$(VERSION) \
 	  --entrypoint /program --user 65532:65532 $(foreach f,$(PLATFORMS),--platform $(f)=../dist/cloudmap-local-$(notdir $(f)))
+
+.PHONY: push
+push: image bin/crane ## Build the controller's image and push it to IMAGE=registry.example.com/mcs:v0.1.0
+	@[ -n "$(IMAGE)" ] || { echo "set IMAGE, such as IMAGE=registry.example.com/mcs:$(VERSION)" >&2; exit 1; }
+	rm -rf dist/controller && mkdir dist/controller && tar -xf dist/controller.tar -C dist/controller
+	bin/crane push dist/controller $(IMAGE)
+
+# RELEASE.md describes the files. KEY is a private key of cosign; without it nothing is signed. PLATFORMS picks some for a rehearsal.
+RELEASE_FLAGS = -version $(VERSION) $(if $(filter command line,$(origin PLATFORMS)),-platforms $(PLATFORMS))
+
+.PHONY: release
+release: bin/helm $(if $(KEY),bin/cosign) ## Make everything that a release is, in dist/release (VERSION=v0.1.0; KEY=cosign.key signs it; PLATFORMS=linux/amd64 picks)
+	go run ./hack/release build $(RELEASE_FLAGS)
+	$(if $(KEY),go run ./hack/release sign -key $(KEY))
+
+.PHONY: release-check
+release-check: bin/helm ## Make the release of HEAD twice, in two clones and build caches, and compare
+	hack/release/check $(RELEASE_FLAGS)
+
+.PHONY: publish
+publish: bin/crane bin/helm bin/cosign ## Push images and chart of dist/release to TO=ghcr.io/cloud-map-mcs, and sign them (KEY=, or keyless in CI)
+	go run ./hack/release publish -version $(VERSION) -to $(or $(TO),$(REPO)) $(if $(KEY),-key $(KEY))
+
+.PHONY: release-test
+release-test: build bin/helm bin/cosign bin/crane ## Make a release, publish it in a local registry, verify it, and install it on real clusters (root)
+	go run ./hack/release build $(RELEASE_FLAGS)
+	E2E=1 VERSION=$(VERSION) go test -count=1 -timeout 20m -v ./test/release $(DOWN)
 
 .PHONY: clean
 clean: ## Take the testbed down and remove what was built

@@ -154,7 +154,7 @@ func (c *apiCall) resourcesFor(about requestTarget, needed permission) []resourc
 
 // conditionsFor returns the condition keys of the request that the action supports, without the tags of resources.
 func (c *apiCall) conditionsFor(about requestTarget, needed permission) iampolicy.ConditionContext {
-	ref, _ := decode[tagReference](c.req.body) // an unreadable request has no tags
+	fields, _ := decode[conditionFields](c.req.body) // an unreadable request has none
 	with := iampolicy.ConditionContext{}
 	with.Set("aws:RequestedRegion", c.caller.region)
 	set := func(key, value string) {
@@ -162,8 +162,8 @@ func (c *apiCall) conditionsFor(about requestTarget, needed permission) iampolic
 			with.Set(key, value)
 		}
 	}
-	set(keyNamespaceName, ref.NamespaceName)
-	set(keyServiceName, ref.ServiceName)
+	set(keyNamespaceName, fields.NamespaceName)
+	set(keyServiceName, fields.ServiceName)
 	if about.namespace != nil {
 		set(keyNamespaceARN, c.store.arn("namespace", about.namespace.ID))
 	}
@@ -171,8 +171,8 @@ func (c *apiCall) conditionsFor(about requestTarget, needed permission) iampolic
 		set(keyServiceARN, c.store.arn("service", about.service.ID))
 		set(keyServiceCreatedBy, c.store.creatorAccount(about.service.CreatedBy))
 	}
-	keys := slices.Clone(ref.TagKeys)
-	for _, t := range ref.Tags {
+	keys := slices.Clone(fields.TagKeys)
+	for _, t := range fields.Tags {
 		keys = append(keys, t.Key)
 		if slices.Contains(needed.keys, keyRequestTag) {
 			with.Set(keyRequestTag+t.Key, t.Value)
@@ -193,8 +193,8 @@ func accessDenied(caller, operation, resource, why string) error {
 // actionName returns the name of an operation in policies.
 func actionName(operation string) string { return signingService + ":" + operation }
 
-// tagReference has the members of a request that conditions use.
-type tagReference struct {
+// conditionFields are the fields of a request that condition keys depend on.
+type conditionFields struct {
 	NamespaceName string
 	ServiceName   string
 	Tags          []wire.Tag

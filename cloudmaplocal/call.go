@@ -26,7 +26,7 @@ type apiCall struct {
 
 // findNamespace finds a namespace by id or ARN.
 func (c *apiCall) findNamespace(member, ref string) (*namespace, error) {
-	if err := (text{member, 1, maxReferenceLen, nil}).check(ref); err != nil {
+	if err := (textConstraint{member, 1, maxReferenceLen, nil}).check(ref); err != nil {
 		return nil, err
 	}
 	if ns := c.store.namespaces[c.store.resourceID("namespace", ref)]; ns != nil && c.isVisible(ns) {
@@ -37,7 +37,7 @@ func (c *apiCall) findNamespace(member, ref string) (*namespace, error) {
 
 // findService finds a service by id or ARN.
 func (c *apiCall) findService(member, ref string) (*service, error) {
-	if err := (text{member, 1, maxReferenceLen, nil}).check(ref); err != nil {
+	if err := (textConstraint{member, 1, maxReferenceLen, nil}).check(ref); err != nil {
 		return nil, err
 	}
 	if svc := c.store.services[c.store.resourceID("service", ref)]; svc != nil && c.isVisible(c.store.namespaceOf(svc)) {

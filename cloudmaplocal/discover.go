@@ -54,7 +54,7 @@ func (h discoveryHandler) discoverRevision(in wire.DiscoverInput) (wire.Revision
 // findDiscoverable finds a service by the names of the data plane. A service that is not shared with the caller is not
 // found.
 func (h discoveryHandler) findDiscoverable(namespace, service, owner string) (*replicaService, error) {
-	if err := cmp.Or(namespaceNameText.check(namespace), (text{"ServiceName", 1, maxServiceNameLen, nil}).check(service)); err != nil {
+	if err := cmp.Or(namespaceNameText.check(namespace), (textConstraint{"ServiceName", 1, maxServiceNameLen, nil}).check(service)); err != nil {
 		return nil, err
 	}
 	if !h.isOwnerAccount(owner) {

@@ -9,7 +9,7 @@
 //  3. The fault plan may delay it, or answer it with an error or not at all; and a token bucket per operation admits it,
 //     or it is throttled as AWS would.
 //  4. The operation is decoded; with the region locked, it is authorized and its handler validates and runs it.
-//  5. Asynchronous operations only enter the region's operationLog there. They change its store when their time comes.
+//  5. The handler of an asynchronous operation only adds it to the region's operationLog. It changes the store when it is due.
 //  6. Every change of the store is also put into the log of the replica, which applies it one consistency delay later.
 //     DiscoverInstances, DiscoverInstancesRevision and ListInstances read the replica; all other operations read the store.
 //

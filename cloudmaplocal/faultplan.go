@@ -35,13 +35,13 @@ type FaultRule struct {
 
 	// Probability of the fault for a matching request. 0 means 1: every request.
 	Probability float64 `json:"probability,omitempty"`
-	// Next is the number of hits after which the rule ends. 0: never.
+	// Next is the number of injected faults after which the rule ends. 0: never.
 	Next int `json:"next,omitempty"`
 
 	// Kind of fault. Required.
 	Kind FaultKind `json:"kind"`
 	// Delay before the request is processed, in real time even if Options.Now is another clock. It is the only field of the
-	// kind delay. With the kind fail it is how much later than others the operation fails, by Options.Now.
+	// kind delay. With the kind fail it is an additional time until the operation fails, by Options.Now.
 	Delay Duration `json:"delay,omitempty"`
 	// Applied injects error, drop and hang after the request has been processed, unless it failed by itself.
 	Applied bool `json:"applied,omitempty"`

@@ -28,8 +28,8 @@ var (
 
 var _ prometheus.Collector = (*metrics)(nil)
 
-func newMetrics(stock func() resourceCounts) *metrics {
-	return &metrics{countResources: stock, counts: map[requestKey]int{}}
+func newMetrics(countResources func() resourceCounts) *metrics {
+	return &metrics{countResources: countResources, counts: map[requestKey]int{}}
 }
 
 func (m *metrics) countRequest(operation, result string) {

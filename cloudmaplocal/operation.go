@@ -57,7 +57,7 @@ type operation struct {
 	Change    *operationChange `json:",omitempty"`
 }
 
-// operationError is why an operation failed: one of the codes of GetOperation.
+// operationError is the reason why an operation failed: one of the codes of GetOperation.
 type operationError struct{ Code, Message string }
 
 // operationChange is the change of an update.

@@ -16,7 +16,7 @@ type operationHandler struct{ *apiCall }
 
 func (h operationHandler) getOperation(in wire.OperationInput) (struct{ Operation wire.Operation }, error) {
 	var out struct{ Operation wire.Operation }
-	if err := (text{"OperationId", 1, maxReferenceLen, nil}).check(in.OperationId); err != nil {
+	if err := (textConstraint{"OperationId", 1, maxReferenceLen, nil}).check(in.OperationId); err != nil {
 		return out, err
 	}
 	op := h.operations.byID[in.OperationId]

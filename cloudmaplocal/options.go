@@ -43,9 +43,9 @@ type Options struct {
 	// ConsistencyDelay is how old the state is that DiscoverInstances, DiscoverInstancesRevision and ListInstances show.
 	// AWS: around 500ms.
 	ConsistencyDelay time.Duration
-	// OperationDelay is how long an asynchronous operation takes. AWS: a second for HTTP namespaces, a minute for DNS.
+	// OperationDelay is the time that an asynchronous operation takes. AWS: a second for HTTP namespaces, a minute for DNS.
 	OperationDelay time.Duration
-	// HealthDelay is how long UpdateInstanceCustomHealthStatus takes to show. AWS: around 30s.
+	// HealthDelay is the time that UpdateInstanceCustomHealthStatus takes to show. AWS: around 30s.
 	HealthDelay time.Duration
 
 	// Unthrottled switches the token buckets off.

@@ -33,7 +33,7 @@ func decodeToken(token string) (string, error) {
 // page returns one page of items, the items after the one that the token names in the order of their keys, and the token
 // of the next page. Keys are unique.
 func page[T any](items []T, key func(T) string, p wire.Paging) ([]T, string, error) {
-	if err := cmp.Or(checkCount("MaxResults", p.MaxResults, maxPage), text{"NextToken", 0, maxTokenLen, nil}.check(p.NextToken)); err != nil {
+	if err := cmp.Or(checkCount("MaxResults", p.MaxResults, maxPage), textConstraint{"NextToken", 0, maxTokenLen, nil}.check(p.NextToken)); err != nil {
 		return nil, "", err
 	}
 	after, err := decodeToken(p.NextToken)

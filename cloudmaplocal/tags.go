@@ -32,7 +32,7 @@ func addTags(old map[string]string, tags []wire.Tag, resource string) (map[strin
 
 // tagsOf finds the tags of the resource that an ARN names, to read or replace them.
 func (h tagHandler) tagsOf(arn string) (*map[string]string, error) {
-	if err := (text{"ResourceARN", 1, 1011, nil}).check(arn); err != nil {
+	if err := (textConstraint{"ResourceARN", 1, 1011, nil}).check(arn); err != nil {
 		return nil, err
 	}
 	if !strings.HasPrefix(arn, "arn:") {

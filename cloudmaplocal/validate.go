@@ -48,38 +48,38 @@ const (
 
 var specialAttributes = []string{attrAlias, attrEC2, attrInitialHealth, attrCNAME, attrIPv4, attrIPv6, attrPort}
 
-// text is the constraint of a string member: its length in characters and its pattern.
-type text struct {
+// textConstraint is the constraint of a string member: its length in characters and its pattern.
+type textConstraint struct {
 	member   string
 	min, max int
 	pattern  *regexp.Regexp
 }
 
 var (
-	instanceIDText  = text{"InstanceId", 1, 64, regexp.MustCompile(`^[0-9a-zA-Z_/:.@-]+$`)}
-	attributeKey    = text{"Attributes key", 1, 255, regexp.MustCompile(`^[a-zA-Z0-9!-~]+$`)}
-	attributeValue  = text{"Attributes value", 0, 1024, regexp.MustCompile(`^([a-zA-Z0-9!-~][ \ta-zA-Z0-9!-~]*)?[a-zA-Z0-9!-~]?$`)}
-	httpNameText    = text{"Name", 1, 1024, regexp.MustCompile(`^[!-~]+$`)}
-	privateNameText = text{"Name", 1, 253, regexp.MustCompile(`^[!-~]+$`)}
-	publicNameText  = text{"Name", 1, 253, regexp.MustCompile(
+	instanceIDText  = textConstraint{"InstanceId", 1, 64, regexp.MustCompile(`^[0-9a-zA-Z_/:.@-]+$`)}
+	attributeKey    = textConstraint{"Attributes key", 1, 255, regexp.MustCompile(`^[a-zA-Z0-9!-~]+$`)}
+	attributeValue  = textConstraint{"Attributes value", 0, 1024, regexp.MustCompile(`^([a-zA-Z0-9!-~][ \ta-zA-Z0-9!-~]*)?[a-zA-Z0-9!-~]?$`)}
+	httpNameText    = textConstraint{"Name", 1, 1024, regexp.MustCompile(`^[!-~]+$`)}
+	privateNameText = textConstraint{"Name", 1, 253, regexp.MustCompile(`^[!-~]+$`)}
+	publicNameText  = textConstraint{"Name", 1, 253, regexp.MustCompile(
 		`^([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)+[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)}
 	// A label is a single letter or digit, or 2 to 63 characters that may also begin and end with an underscore.
-	serviceNameText = text{"Name", 1, maxServiceNameLen, regexp.MustCompile(
+	serviceNameText = textConstraint{"Name", 1, maxServiceNameLen, regexp.MustCompile(
 		`^(([a-zA-Z0-9_][a-zA-Z0-9_-]{0,61}[a-zA-Z0-9_]|[a-zA-Z0-9])(\.([a-zA-Z0-9_][a-zA-Z0-9_-]{0,61}[a-zA-Z0-9_]|[a-zA-Z0-9]))*|\.)$`)}
-	namespaceNameText = text{"NamespaceName", 1, 1024, regexp.MustCompile(`^[!-~]+$`)}
-	vpcText           = text{"Vpc", 1, 64, nil}
-	requestIDText     = text{"CreatorRequestId", 0, maxRequestIDLen, nil}
-	descriptionText   = text{"Description", 0, maxDescriptionLen, nil}
-	resourcePathText  = text{"ResourcePath", 0, 255, nil}
-	serviceAttrKey    = text{"Attributes key", 1, 255, nil}
-	serviceAttrValue  = text{"Attributes value", 0, 1024, nil}
-	tagKeyText        = text{"Tag key", 1, 128, nil}
-	tagValueText      = text{"Tag value", 0, 256, nil}
-	filterValueText   = text{"Filter value", 1, maxFilterValueLen, nil}
+	namespaceNameText = textConstraint{"NamespaceName", 1, 1024, regexp.MustCompile(`^[!-~]+$`)}
+	vpcText           = textConstraint{"Vpc", 1, 64, nil}
+	requestIDText     = textConstraint{"CreatorRequestId", 0, maxRequestIDLen, nil}
+	descriptionText   = textConstraint{"Description", 0, maxDescriptionLen, nil}
+	resourcePathText  = textConstraint{"ResourcePath", 0, 255, nil}
+	serviceAttrKey    = textConstraint{"Attributes key", 1, 255, nil}
+	serviceAttrValue  = textConstraint{"Attributes value", 0, 1024, nil}
+	tagKeyText        = textConstraint{"Tag key", 1, 128, nil}
+	tagValueText      = textConstraint{"Tag value", 0, 256, nil}
+	filterValueText   = textConstraint{"Filter value", 1, maxFilterValueLen, nil}
 )
 
 // check returns an InvalidInput error if value does not satisfy the constraint.
-func (t text) check(value string) error {
+func (t textConstraint) check(value string) error {
 	n := utf8.RuneCountInString(value)
 	switch {
 	case n == 0 && t.min > 0:
@@ -123,7 +123,7 @@ func checkTTL(member string, ttl *int64) error {
 
 // checkNamespaceName validates the name for the kind of namespace. A name like an ARN would be ambiguous in references.
 func checkNamespaceName(kind, name string) error {
-	constraint := map[string]text{kindHTTP: httpNameText, kindPrivate: privateNameText, kindPublic: publicNameText}[kind]
+	constraint := map[string]textConstraint{kindHTTP: httpNameText, kindPrivate: privateNameText, kindPublic: publicNameText}[kind]
 	if strings.HasPrefix(name, "arn:") {
 		return invalidInput("Value '%s' at 'Name' failed to satisfy constraint: Member must not begin with arn:", name)
 	}

@@ -13,7 +13,7 @@ func TestText(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("a", n) }
 	tests := []struct {
 		name  string
-		text  text
+		text  textConstraint
 		value string
 		want  bool
 	}{

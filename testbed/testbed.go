@@ -53,17 +53,21 @@ func (t *Testbed) builder() *build.Builder {
 	return &build.Builder{Source: t.Source, Cache: t.CacheDir, Out: t.Out}
 }
 
-// Build builds programs and images that are not in the cache yet.
-func (t *Testbed) Build(ctx context.Context) error {
-	_, err := t.buildAll(ctx)
+// Build builds what Up needs and is not in the cache yet.
+func (t *Testbed) Build(ctx context.Context, cfg cluster.Config) error {
+	_, err := t.buildAll(ctx, cfg)
 	return err
 }
 
-func (t *Testbed) buildAll(ctx context.Context) (build.Result, error) {
-	if err := build.Packages(ctx, t.Out); err != nil {
+func (t *Testbed) buildAll(ctx context.Context, cfg cluster.Config) (build.Result, error) {
+	if err := build.Packages(ctx, t.Out, cfg.ProxyModes); err != nil {
 		return build.Result{}, err
 	}
-	return t.builder().All(ctx)
+	versions := make([]cluster.Versions, cfg.Clusters)
+	for i := range versions {
+		versions[i] = cfg.Versions(i)
+	}
+	return t.builder().All(ctx, versions)
 }
 
 // Assets returns a directory with etcd, kube-apiserver and kubectl, for tests against an API server alone (KUBEBUILDER_ASSETS).

@@ -56,8 +56,8 @@ func newTestbed(t *testing.T) *bed {
 
 type bed struct{ *testbed.Testbed }
 
-// removeCrashed removes what is left of a testbed of this machine without a process, such as after the machine or a test run was stopped. A testbed with
-// processes is in use: it returns an error.
+// removeCrashed removes the resources of a testbed that has no process any more, as after a stop of the machine or of a test run. It returns an error for a
+// testbed with processes, which is in use.
 func (b *bed) removeCrashed() error {
 	left, err := host.Leftovers(b.StateDir)
 	if err != nil || len(left) == 0 {
@@ -163,7 +163,7 @@ func TestLifecycle(t *testing.T) {
 		}
 	})
 	t.Run("a killed kubelet comes back", func(t *testing.T) { b.checkKubeletRestarts(t, first.Clusters[0].Nodes[0]) })
-	t.Run("up repairs what has crashed", func(t *testing.T) {
+	t.Run("up repairs a crashed testbed", func(t *testing.T) {
 		killNode(t, first.Clusters[0].Nodes[0])
 		if s := b.mustStatus(t); s.Up {
 			t.Errorf("status of a dead testbed is %+v", s)
@@ -174,13 +174,13 @@ func TestLifecycle(t *testing.T) {
 		}
 		b.runPod(t, "cls1", "client", "testbed/client:1")
 	})
-	t.Run("tests remove what has crashed", func(t *testing.T) {
+	t.Run("tests remove a crashed testbed", func(t *testing.T) {
 		other := &bed{&testbed.Testbed{StateDir: filepath.Join(t.TempDir(), "state"), CacheDir: b.CacheDir, Source: b.Source, Out: t.Output()}}
 		if err := other.removeCrashed(); err == nil || !strings.Contains(err.Error(), "testbed down") {
 			t.Errorf("error with a running testbed is %v, want one with the command to run", err)
 		}
 		killNode(t, b.mustStatus(t).Clusters[0].Nodes[0])
-		waitUntil(t, "the removal of what has crashed", func() bool { return other.removeCrashed() == nil })
+		waitUntil(t, "the removal of the crashed testbed", func() bool { return other.removeCrashed() == nil })
 		if diff := cmp.Diff(before, inventory(t)); diff != "" {
 			t.Errorf("the machine (-before +after):\n%s", diff)
 		}

@@ -26,7 +26,7 @@ func (t *Testbed) Up(ctx context.Context, cfg cluster.Config) error {
 		return err
 	}
 	defer unlock()
-	software, err := t.buildAll(ctx)
+	software, err := t.buildAll(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (t *Testbed) alreadyUp(cfg cluster.Config) (bool, error) {
 	}
 	s, err := t.loadState()
 	if err == nil && len(s.dead()) == 0 {
-		if s.Config != cfg {
+		if !s.Config.Equal(cfg) {
 			return false, fmt.Errorf("the testbed is up with %s, not %s: run testbed down first", s.Config, cfg)
 		}
 		return true, nil
@@ -74,7 +74,7 @@ func (t *Testbed) create(cfg cluster.Config, software build.Result) error {
 	if err := host.CreateNetwork(t.switchFile(), plan.Host, plan.PodRoutes("")); err != nil {
 		return err
 	}
-	s := state{Config: cfg, Processes: map[string]host.Process{}, Kubernetes: software.Software.Kubernetes, Runtime: software.Software.Runtime}
+	s := state{Config: cfg, Processes: map[string]host.Process{}, Kubernetes: software.Kubernetes, Runtime: software.Runtime}
 	var access []cluster.Access
 	for _, c := range plan.Clusters {
 		pki, err := cluster.NewPKI(c, time.Now())
@@ -104,7 +104,7 @@ func (t *Testbed) startNode(plan cluster.Plan, c cluster.Cluster, i int, pki clu
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return host.Process{}, fmt.Errorf("creating the log directory of %s: %w", n.Name, err)
 	}
-	spec, err := plan.NodeSpec(c, i, pki, software.Software, host.CgroupPath(n.Name), logs)
+	spec, err := plan.NodeSpec(c, i, pki, software.Clusters[c.Versions].Software, host.CgroupPath(n.Name), logs)
 	if err != nil {
 		return host.Process{}, err
 	}
@@ -145,8 +145,8 @@ func (t *Testbed) waitReady(ctx context.Context, cfg cluster.Config, software bu
 
 // finish waits for the API server, installs CoreDNS, and waits for it and for the nodes.
 func (t *Testbed) finish(ctx context.Context, c cluster.Cluster, software build.Result, progress func(string)) error {
-	k := kubectl{program: filepath.Join(software.Software.Kubernetes, "kubectl"), kubeconfig: t.kubeconfig(c.Name)}
-	coredns, err := c.CoreDNS(software.CoreDNSImage)
+	k := kubectl{program: filepath.Join(software.Kubernetes, "kubectl"), kubeconfig: t.kubeconfig(c.Name)}
+	coredns, err := c.CoreDNS(software.Clusters[c.Versions].CoreDNSImage)
 	if err != nil {
 		return err
 	}

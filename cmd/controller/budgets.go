@@ -6,7 +6,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
-// budgets bound what the other clusters export. Each session has a ledger for all of its registries: during a change of the identity two sessions hold
+// budgets limit the exports of the other clusters. Each session has a ledger for all of its registries: during a change of the identity two sessions hold
 // the exports.
 type budgets struct {
 	limits     budget.Limits

@@ -35,6 +35,7 @@ func (p legacyPlan) prepare(ctx context.Context, deps dependencies) (membership.
 	return func(_ context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := p.registry
 		cfg.Identity, cfg.Logger = identity, deps.registryLog(legacy.RegistryName)
+		cfg.Ledger, _ = deps.budgets.current()
 		return legacy.NewRegistry(client, cfg), nil
 	}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +37,7 @@ type storedPin struct {
 	Last      map[string]storedTime `json:"last,omitempty"` // by registry
 	Left      bool                  `json:"left,omitempty"`
 	Forgotten bool                  `json:"forgotten,omitempty"`
+	Since     time.Time             `json:"since,omitzero"`
 }
 
 // storedTime is the format of a time of a pin.
@@ -74,6 +76,10 @@ func (c configMapPins) LoadPins(ctx context.Context) (map[string]trust.Pin, erro
 func (c configMapPins) SavePins(ctx context.Context, pins map[string]trust.Pin) error {
 	values := map[string]any{}
 	for id, pin := range pins {
+		if pin.IsZero() {
+			values[c.clusterSetID+"."+id] = nil
+			continue
+		}
 		text, err := encodePin(pin)
 		if err != nil {
 			return err
@@ -84,7 +90,7 @@ func (c configMapPins) SavePins(ctx context.Context, pins map[string]trust.Pin) 
 }
 
 func encodePin(pin trust.Pin) (string, error) {
-	stored := storedPin{UID: pin.UID, Last: map[string]storedTime{}, Left: pin.Left, Forgotten: pin.Forgotten}
+	stored := storedPin{UID: pin.UID, Last: map[string]storedTime{}, Left: pin.Left, Forgotten: pin.Forgotten, Since: pin.Since}
 	for name, at := range pin.Last {
 		stored.Last[name] = storedTime(at)
 	}
@@ -103,7 +109,7 @@ func decodePin(text string) (trust.Pin, error) {
 	if err := json.Unmarshal([]byte(text), &stored); err != nil {
 		return trust.Pin{}, fmt.Errorf("decoding the key of a cluster: %w", err)
 	}
-	pin := trust.Pin{UID: stored.UID, Last: map[string]trust.Time{}, Left: stored.Left, Forgotten: stored.Forgotten}
+	pin := trust.Pin{UID: stored.UID, Last: map[string]trust.Time{}, Left: stored.Left, Forgotten: stored.Forgotten, Since: stored.Since}
 	for name, at := range stored.Last {
 		pin.Last[name] = trust.Time(at)
 	}

@@ -44,7 +44,7 @@ type dependencies struct {
 	kube      client.Client
 	namespace string
 	keys      *keys
-	// budgets bound what the other clusters export.
+	// budgets limit the exports of the other clusters.
 	budgets *budgets
 }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
@@ -114,7 +115,7 @@ func TestConfigMapPins(t *testing.T) {
 	}
 	key := loadKey(t, c).Key()
 	pins := map[string]trust.Pin{
-		"cls2": {Key: key, UID: "uid-2", Last: map[string]trust.Time{"cloudmap": {Generation: 7, Heartbeat: 9}}},
+		"cls2": {Key: key, UID: "uid-2", Last: map[string]trust.Time{"cloudmap": {Generation: 7, Heartbeat: 9}}, Since: time.Unix(1_800_000_000, 0).UTC()},
 		"cls3": {Key: key, UID: "uid-3", Last: map[string]trust.Time{}, Left: true},
 		"cls4": {Last: map[string]trust.Time{}, Forgotten: true},
 	}
@@ -129,9 +130,10 @@ func TestConfigMapPins(t *testing.T) {
 	changed := pins["cls2"]
 	changed.Left = true
 	pins["cls2"] = changed
-	if err := store.SavePins(t.Context(), map[string]trust.Pin{"cls2": changed}); err != nil {
+	if err := store.SavePins(t.Context(), map[string]trust.Pin{"cls2": changed, "cls4": {}}); err != nil {
 		t.Fatal(err)
 	}
+	delete(pins, "cls4")
 	got, err := store.LoadPins(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -28,6 +28,8 @@ const (
 	libraries group = "libraries"
 	// testbed is the Kubernetes of the testbed, which tests and recorded sessions run on.
 	testbed group = "testbed"
+	// older are the versions that the testbed has besides, for docs/versions.md: they are only printed.
+	older group = "older"
 	// tools get their version from their programs, by `go mod tidy`: they are only printed.
 	tools group = "tools"
 )
@@ -54,6 +56,8 @@ var pins = []pin{
 	{"testbed/build/build_test.go", regexp.MustCompile(`\bv[01]\.((?:[3-9]\d)\.\d+)`), testbed},
 	{"testbed/README.md", regexp.MustCompile(`Kubernetes 1\.(\d+\.\d+)`), testbed},
 	{"docs/*.md", regexp.MustCompile(`Kubernetes v1\.(\d+\.\d+)`), testbed},
+	{"testbed/programs/hyper/go-*.mod", regexp.MustCompile(`k8s\.io/kubernetes v1\.(\d+\.\d+)`), older},
+	{"testbed/programs/hyper/*/go.mod", regexp.MustCompile(`k8s\.io/kubernetes v1\.(\d+\.\d+)`), older},
 	{"testbed/programs/co*/go.mod", regexp.MustCompile(module), tools},
 	{"hack/*/go.mod", regexp.MustCompile(module), tools},
 }
@@ -130,7 +134,7 @@ func checkVersions(all []named) error {
 	first := map[group]named{}
 	var errs []error
 	for _, n := range all {
-		if n.group == tools {
+		if n.group == tools || n.group == older {
 			continue
 		}
 		want, known := first[n.group]
@@ -155,6 +159,9 @@ func bump(root, version string, out io.Writer) error {
 	}
 	modules := []string{}
 	for _, p := range pins {
+		if p.group == older {
+			continue
+		}
 		files, err := fs.Glob(os.DirFS(root), p.files)
 		if err != nil {
 			return err

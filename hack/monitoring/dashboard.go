@@ -70,9 +70,9 @@ var rows = []struct {
 	{"Capacity", []panel{
 		{title: "Used limits", unit: "percentunit", description: "Used part of the registry's limits. Above 100 % new exports fail. Alert above 80 %: CloudMapMCSNearLimit.",
 			queries: [][2]string{{`max by (registry, limit) (cloud_map_mcs_registry_limit_used_ratio` + replicas + `)`, "{{registry}} {{limit}}"}}},
-		{title: "Used budgets", unit: "percentunit", description: "Used part of the budgets for what other clusters export to this one: of the cluster that uses most (member), and of all together (total). Above 100 % exports are not imported. Alert above 80 %: CloudMapMCSNearBudget.",
+		{title: "Used budgets", unit: "percentunit", description: "Used part of the budgets for the exports of the other clusters: of the cluster that uses most (member), and of all together (total). Above 100 % exports are not imported. Alert above 80 %: CloudMapMCSNearBudget.",
 			queries: [][2]string{{`max by (scope, kind) (cloud_map_mcs_budget_used` + replicas + `) / max by (scope, kind) (cloud_map_mcs_budget_limit` + replicas + `)`, "{{scope}} {{kind}}"}}},
-		{title: "Exports over budget", description: "Exports of other clusters that are not imported, or not as they are now, and imports that wait, because they exceed a budget. Normally 0.",
+		{title: "Exports over budget", description: "Exports of other clusters that exceed a budget, so that they are not imported, or an earlier version of them is, and imports that wait. Normally 0.",
 			queries: [][2]string{{`max(cloud_map_mcs_budget_excess_exports` + replicas + `)`, "exports"}, {`max(cloud_map_mcs_budget_excess_imports` + replicas + `)`, "imports"}}},
 		{title: "Stored objects", description: "Objects of this cluster in the registry.",
 			queries: [][2]string{{`max by (registry, kind) (cloud_map_mcs_registry_objects` + replicas + `)`, "{{registry}} {{kind}}"}}},

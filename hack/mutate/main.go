@@ -117,7 +117,7 @@ func listPackages(ctx context.Context, patterns []string) ([]goPackage, error) {
 	return packages, nil
 }
 
-// outcome is what the tests of a package did with a mutant.
+// outcome is the result of the tests of a package with a mutant.
 type outcome string
 
 const (

@@ -26,7 +26,7 @@ import (
 
 const (
 	defaultDatabase = "https://vuln.go.dev"
-	// reachTimeout is how long the default database may take to answer.
+	// reachTimeout is the time that the default database may take to answer.
 	reachTimeout = 5 * time.Second
 	// stdlib is the name of the standard library in findings.
 	stdlib = "stdlib"
@@ -79,7 +79,7 @@ func isReachable(database string) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// open returns the URL of a database, and a function that removes what it unpacked.
+// open returns the URL of a database, and a function that removes the unpacked files.
 func open(database string) (url string, remove func(), err error) {
 	if strings.Contains(database, "://") {
 		return database, func() {}, nil

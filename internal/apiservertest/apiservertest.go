@@ -62,7 +62,7 @@ func Start(env *envtest.Environment) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of the output that is written to it.
 type tail struct {
 	mu  sync.Mutex
 	end []byte

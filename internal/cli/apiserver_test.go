@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 )
 
@@ -52,6 +54,7 @@ func TestCommandsWithAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	startCoreDNS(t, kube)
 	for _, tt := range []struct {
 		line     string
 		wantCode int
@@ -70,6 +73,14 @@ func TestCommandsWithAPIServer(t *testing.T) {
 		{"diagnose web -n default", session.ExitIncomplete, []string{"Failed in", "at EndpointSlices: 0 of 0 endpoints are ready"}},
 		{"unexport web", session.ExitOK, []string{"ServiceExport default/web deleted"}},
 		{"leave --yes --wait 0s", session.ExitIncomplete, []string{"ClusterProperty cluster.clusterset.k8s.io deleted"}},
+		{"dns enable", session.ExitError, []string{"1.11.4 is too old", "kubectl mcs dns enable --beside"}},
+		{"dns enable --beside --dry-run", session.ExitOK, []string{"+    forward . SERVICE_IP"}},
+		{"dns enable --beside --wait 0s", session.ExitOK, []string{"Applied Deployment kube-system/clusterset-dns", "Edited ConfigMap kube-system/coredns"}},
+		{"dns enable --beside --wait 0s", session.ExitOK, []string{"is already enabled in the Corefile"}},
+		{"dns status", session.ExitIncomplete, []string{"service account clusterset-dns can list and watch ServiceImports", "forwards clusterset.local to Service kube-system/clusterset-dns"}},
+		{"check", session.ExitIncomplete, []string{"√ DNS, CoreDNS beside", "√ DNS, permission", "√ DNS, forwarding", "× DNS, answers of clusterset-dns"}},
+		{"dns disable --wait 0s", session.ExitOK, []string{"Deleted Deployment, Service, ConfigMap, ClusterRoleBinding, ClusterRole, ServiceAccount clusterset-dns"}},
+		{"dns status", session.ExitIncomplete, []string{"clusterset.local: disabled", "kubectl mcs dns enable --beside"}},
 		{"uninstall --dry-run", session.ExitOK, []string{"Deployment cloud-map-mcs-system/cloud-map-mcs-controller-manager is deleted", "no controller runs"}},
 		{"status --context nowhere", session.ExitError, []string{`context "nowhere" does not exist`}},
 	} {
@@ -84,5 +95,26 @@ func TestCommandsWithAPIServer(t *testing.T) {
 				t.Errorf("%s does not print %q:\n%s", tt.line, text, out.String())
 			}
 		}
+	}
+	after, err := kube.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "coredns", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(clitest.StockCorefile, after.Data["Corefile"]); diff != "" {
+		t.Errorf("Corefile after dns enable --beside and dns disable (-before +after):\n%s", diff)
+	}
+}
+
+// startCoreDNS creates the objects of a CoreDNS that is too old for clusterset.local. No pod runs.
+func startCoreDNS(t *testing.T, kube kubernetes.Interface) {
+	t.Helper()
+	stock := clitest.NewCoreDNS()
+	stock.SetImage("registry.k8s.io/coredns/coredns:v1.11.4")
+	stock.Deployment.Spec.Template.Labels = stock.Deployment.Spec.Selector.MatchLabels
+	if _, err := kube.CoreV1().ConfigMaps("kube-system").Create(t.Context(), stock.Config, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kube.AppsV1().Deployments("kube-system").Create(t.Context(), stock.Deployment, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -27,7 +27,7 @@ type AWS struct {
 
 func (a *AWS) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&a.Region, "aws-region", a.Region,
-		"AWS Region of the registry (default: from the AWS SDK's settings, such as AWS_REGION).")
+		"AWS Region of the registry (default: AWS_REGION, else the shared AWS configuration, else the metadata of the EC2 instance).")
 	flags.StringVar(&a.Endpoint, "aws-endpoint", a.Endpoint,
 		"URL of the Cloud Map API, for VPC endpoints and cloudmap-local (default: from the AWS SDK's settings, such as AWS_ENDPOINT_URL_SERVICEDISCOVERY).")
 	flags.BoolVar(&a.Insecure, "aws-insecure", a.Insecure,

@@ -34,7 +34,7 @@ type Options struct {
 	Membership Membership
 	Scope      Scope
 	Budgets    Budgets
-	// ClusterSetIPHold is how long the clusterset IPs of an ended import stay reserved for its service.
+	// ClusterSetIPHold is the time for which the clusterset IPs of an ended import stay reserved for its service.
 	ClusterSetIPHold time.Duration
 	Kubernetes       Kubernetes
 	Election         Election
@@ -59,7 +59,7 @@ type Registry struct {
 	StaleAfter time.Duration
 	// StalePolicy selects the treatment of a stale cluster's endpoints: one of mcs.StalePolicies.
 	StalePolicy string
-	// PathHealth selects what is done about clusters that pods of this cluster cannot reach: one of mcs.PathHealths.
+	// PathHealth is the policy for clusters that pods of this cluster cannot reach: one of mcs.PathHealths.
 	PathHealth string
 }
 
@@ -224,7 +224,7 @@ func (r *Registry) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&r.StalePolicy, "stale-cluster-policy", r.StalePolicy,
 		"Policy for the imported endpoints of a stale cluster: withdraw (except the last endpoints of a service or port), withdraw-all or keep.")
 	flags.StringVar(&r.PathHealth, "path-health", r.PathHealth,
-		"Whether connections test the path to the pods of the other clusters: withdraw (and do not use the endpoints of a cluster that cannot be reached for 30 s, except the last ones of a port), observe (and report) or off.")
+		"Policy for clusters whose pods cannot be reached, as probes find: withdraw (after 30 s, do not use their endpoints, except the last ones of a port), observe (report only) or off (no probes).")
 }
 
 func (i *Identity) bind(flags *pflag.FlagSet) {

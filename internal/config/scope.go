@@ -48,7 +48,7 @@ func (s *Scope) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&s.AutoExport, "auto-export-selector", s.AutoExport,
 		"Label selector of Services for which the controller creates a ServiceExport (default: none).")
 	flags.StringVar(&s.ExportSlices, "export-slices", s.ExportSlices,
-		"EndpointSlices of exported Services that are exported: all, or controller: only those that the EndpointSlice controller of Kubernetes made for the pods that a selector selects.")
+		"EndpointSlices of exported Services that are exported: all, or controller: only those that the EndpointSlice controller of Kubernetes created for a Service with a selector.")
 	flags.StringVar(&s.ImportMetadata, "import-metadata", s.ImportMetadata,
 		"Keys of exported labels and annotations that are set on ServiceImports of this cluster, such as team,example.com/*; */* for all that have a domain, none for none.")
 	flags.StringVar(&s.ClusterPreference, "cluster-preference", s.ClusterPreference,

@@ -55,21 +55,21 @@ func TestRun_BudgetsOverCloudMap(t *testing.T) {
 	a.export(t, elsewhere, 1, 1)
 	b.imported(t, elsewhere, map[string][]string{"cls1": {"10.1.0.1"}})
 	a.condition(t, first, "Ready=True Exported", "")
-	books := func(exports int) func() error {
+	costs := func(exports int) func() error {
 		return func() error {
 			if got := ledger.Usage().Total[budget.Exports]; got != exports {
-				return fmt.Errorf("%d exports are booked, want %d", got, exports)
+				return fmt.Errorf("the budgets count %d exports, want %d", got, exports)
 			}
 			return nil
 		}
 	}
-	eventually(t, "the export without a namespace costs nothing", books(1))
+	eventually(t, "the export without a namespace costs nothing", costs(1))
 
 	b.namespace(t, first.Namespace)
 	b.imported(t, first, map[string][]string{"cls1": {"10.1.0.1", "10.1.0.2"}})
 
 	a.export(t, second, 1, 1)
-	eventually(t, "the second export is read", books(3))
+	eventually(t, "the second export is read", costs(3))
 	eventually(t, "its import waits", func() error {
 		families, err := gatherer.Gather()
 		for _, f := range families {

@@ -129,7 +129,7 @@ func TestMembership_ChangesIdentityOverCloudMap(t *testing.T) {
 	a.property(t, aboutv1beta1.ClusterIDProperty, "cls9")
 	for i, k := range keys {
 		if after := b.imported(t, k, map[string][]string{"cls9": {"10.1.0.1", "10.1.0.2"}}); after.UID != before[i].UID {
-			t.Errorf("the import of %s was made anew", k)
+			t.Errorf("the import of %s was created again", k)
 		}
 	}
 	a.awaitIdentities(t, "set.cls9")

@@ -355,7 +355,7 @@ func TestImports_FollowServiceType(t *testing.T) {
 			return err
 		}
 		list := s.b.slicesOf(t, s.key)
-		if len(list) != 1 || list[0].Labels[discoveryv1.LabelServiceName] != "" {
+		if len(list) != 1 || list[0].Labels[discoveryv1.LabelServiceName] != mcs.DerivedName(s.key)+"-headless" {
 			return fmt.Errorf("slices %v", list)
 		}
 		return nil

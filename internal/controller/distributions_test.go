@@ -35,7 +35,7 @@ func TestImports_FollowTrafficPolicy(t *testing.T) {
 		eventually(t, "the import says "+want.distribution, func() error { return s.b.hasPolicy(t, s.key, want) })
 	}
 	if list := s.b.slicesOf(t, s.key); len(list) != 1 || list[0].UID != uid {
-		t.Error("the slice was made anew")
+		t.Error("the slice was created again")
 	}
 }
 

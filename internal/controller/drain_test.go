@@ -88,7 +88,7 @@ func TestDrain_OfClusterAndService(t *testing.T) {
 	a.drain(t, "100%")
 	after := b.imported(t, key, map[string][]string{"cls1": nil, "cls2": {"10.2.0.1"}})
 	if after.UID != before.UID || after.Spec.IPs[0] != before.Spec.IPs[0] {
-		t.Error("the import was made anew")
+		t.Error("the import was created again")
 	}
 	b.awaitDrained(t, key, "True Drained", "cls1 (endpoints not used)")
 	b.eventOf(t, key, corev1.EventTypeNormal, "ClusterDrained")

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -245,6 +246,7 @@ func runSetup(t *testing.T, cfg *rest.Config, setup Setup) *instance {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	i := &instance{stop: stop, done: make(chan error, 1)}
+	setup.ReportInterval = cmp.Or(setup.ReportInterval, time.Hour) // a report of imports changes a condition some time later: only tests of it want that
 	setup.Logger = ctrllog.Log.WithValues("run", setup.Options.Identity.ClusterID)
 	go func() { i.done <- Run(ctx, cfg, setup) }()
 	t.Cleanup(func() { i.stopAndWait(t) })

@@ -147,7 +147,7 @@ func TestIdentities_WithdrawOnlyOwnExports(t *testing.T) {
 		{ClusterID: "clone", ClusterSetID: "set", UID: string(system.UID)},
 		{ClusterID: "other", ClusterSetID: "set", UID: "uid-of-another-cluster"},
 	} {
-		if err := remembered.Remember(t.Context(), identity); err != nil {
+		if err := remembered.Add(t.Context(), identity); err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(context.Background())

@@ -55,7 +55,7 @@ func TestMembership_FollowsIdentity(t *testing.T) {
 	b.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
 	after := a.imported(t, key, map[string][]string{"cls9": {"10.1.0.1"}})
 	if before.UID != after.UID {
-		t.Error("the import was made anew")
+		t.Error("the import was created again")
 	}
 
 	a.property(t, aboutv1beta1.ClusterIDProperty, "cls1")
@@ -89,7 +89,7 @@ func TestMembership_KeepsExportsWithoutClusterProperties(t *testing.T) {
 	a.export(t, other, 1, 1)
 	b.imported(t, other, map[string][]string{"cls1": {"10.1.0.1"}})
 	if after := b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}}); after.UID != before.UID {
-		t.Error("the import was made anew")
+		t.Error("the import was created again")
 	}
 	a.condition(t, key, "Ready=True Exported", "")
 }

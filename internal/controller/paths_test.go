@@ -44,11 +44,11 @@ func (n *podNetwork) probes() paths.Probes {
 	return paths.Probes{
 		Dial: n.dial,
 		Rules: pathhealth.Rules{
-			After: 300 * time.Millisecond, Failures: 3, Back: 100 * time.Millisecond, Settle: waitTimeout, Gap: waitTimeout,
+			UnreachableAfter: 300 * time.Millisecond, MinFailures: 3, ReachableAfter: 100 * time.Millisecond, UnknownAfter: waitTimeout, MaxPause: waitTimeout,
 		},
 		Times: paths.Times{
 			Tick: 10 * time.Millisecond, Round: 50 * time.Millisecond, Connect: time.Second,
-			Endpoints: 500 * time.Millisecond, Alone: 50 * time.Millisecond, Unknown: 500 * time.Millisecond,
+			Endpoints: 500 * time.Millisecond, EndpointsAlone: 50 * time.Millisecond, Unknown: 500 * time.Millisecond,
 		},
 	}
 }

@@ -96,6 +96,6 @@ func TestRecipients_UnknownProperties(t *testing.T) {
 	a.export(t, mcs.Key{Namespace: key.Namespace, Name: "later"}, 3, 1)
 	b.imported(t, mcs.Key{Namespace: key.Namespace, Name: "later"}, map[string][]string{"cls1": {"10.3.0.1"}})
 	if after := b.imported(t, key, map[string][]string{"cls1": {"10.1.0.1"}}); after.UID != before.UID {
-		t.Error("the import was made anew by a restart")
+		t.Error("the import was created again by a restart")
 	}
 }

@@ -44,7 +44,9 @@ type Setup struct {
 	Namespaces *registry.NamespaceFilter
 	// Probes is how the paths to the other clusters are probed; the zero value is the product's.
 	Probes paths.Probes
-	Logger logr.Logger
+	// ReportInterval is the interval at which imports are reported, and the reports of other clusters are read; 0 is the product's.
+	ReportInterval time.Duration
+	Logger         logr.Logger
 }
 
 const (
@@ -156,6 +158,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	exporter := exports.New(exports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Requeuer: exportRequeuer, ReleaseExport: takeover.ReleaseExport,
 		Concurrency: setup.Options.Kubernetes.Concurrency, Budgets: setup.Options.Budgets.Limits, Guard: g,
+		ReportInterval: setup.ReportInterval,
 	})
 	m.SetPublishAll(exporter.PublishAll)
 	if err := exporter.Register(mgr); err != nil {
@@ -169,7 +172,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Metrics: metrics, Takeover: takeover,
 		Requeuer: importRequeuer, StaleRule: setup.Options.Registry.StaleRule(), MCSVersion: mcsVersion,
 		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold, Guard: g, Paths: prober,
-		NamespaceImports: setup.Options.Budgets.NamespaceImports, Metadata: metadata,
+		NamespaceImports: setup.Options.Budgets.NamespaceImports, Metadata: metadata, ReportInterval: setup.ReportInterval,
 	})
 	setup.RegistryMetrics.SetNamespaceImports(func() (int, int, int) {
 		used, limit, waiting := importer.Budget()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -42,7 +43,7 @@ func TestStatusEndpoint(t *testing.T) {
 	options.Election = config.Election{Enabled: true, Namespace: installNamespace}
 	options.Serving.Status = testprocess.FreeAddress(t)
 	leader := options.Serving.Status
-	a.runWith(t, hubRegistry(hub), options)
+	runSetup(t, a.cfg, Setup{Options: options, NewRegistry: hubRegistry(hub), ReportInterval: 50 * time.Millisecond})
 	a.leader(t, "")
 	options.Serving.Status = testprocess.FreeAddress(t)
 	a.runWith(t, hubRegistry(hub), options)
@@ -67,10 +68,13 @@ func TestStatusEndpoint(t *testing.T) {
 		}
 		return nil
 	})
-	service, err := getStatus[status.Service](t, leader, status.ServicePath(key))
-	if err != nil {
-		t.Fatal(err)
-	}
+	var service status.Service
+	eventually(t, "the importers of the service", func() (err error) {
+		if service, err = getStatus[status.Service](t, leader, status.ServicePath(key)); err == nil && service.Importers == nil {
+			err = errors.New("unknown")
+		}
+		return err
+	})
 	if service.Own == nil || service.Own.Cluster != "cls1" || len(service.Exports) != 1 || service.Exports[0].Cluster != "cls2" ||
 		service.Publication.State != registry.Exported.String() {
 		t.Errorf("the service is %+v", service)
@@ -78,13 +82,15 @@ func TestStatusEndpoint(t *testing.T) {
 	all, err := getStatus[[]status.Service](t, leader, status.PathServices)
 	if err != nil || len(all) != 1 || all[0].Key != key {
 		t.Errorf("all services are %+v, %v", all, err)
+	} else if all[0].Importers != nil { // each member for each of thousands of exports
+		t.Errorf("the list of all services has the importers %+v", all[0].Importers)
 	}
 	probe, err := getStatus[status.Probe](t, leader, status.ProbePath(key))
 	if err != nil || probe.Name != key.Name+"."+key.Namespace+".svc.clusterset.local" {
 		t.Errorf("the probe is %+v, %v", probe, err)
 	}
 	standby, err := getStatus[status.Status](t, options.Serving.Status, status.PathStatus)
-	if err != nil || standby.Leader || standby.Problem != "this replica stands by: another one works" {
+	if err != nil || standby.Leader || standby.Problem != "this replica is on standby: another one is the leader" {
 		t.Errorf("the standby says %+v, %v", standby, err)
 	}
 	if _, err := getStatus[status.Service](t, options.Serving.Status, status.ServicePath(key)); err == nil {

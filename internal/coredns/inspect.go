@@ -3,6 +3,7 @@ package coredns
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // State is the state of clusterset.local in a Corefile or a cluster.
@@ -24,6 +25,11 @@ type Inspection struct {
 	Missing []string
 	// Obstacle is the part of the Corefile that prevents an edit because it serves the zone, or "".
 	Obstacle string
+	// Forward are the addresses to which a server block forwards clusterset.local, and ForwardNoted reports whether [Forward] added it.
+	Forward      []string
+	ForwardNoted bool
+	// ImportsServers reports whether CoreDNS reads more server blocks from files *.server, as in AKS and k3s.
+	ImportsServers bool
 	// Reload reports whether CoreDNS reads a changed Corefile without a restart.
 	Reload bool
 }
@@ -56,16 +62,18 @@ type corefile struct {
 	src     string
 	domain  string
 	blocks  []*block
+	imports []token  // the arguments of imports outside of server blocks
 	stanzas []stanza // every kubernetes plugin
 	targets []stanza // the kubernetes plugins that serve the cluster domain
 }
 
 func read(src, domain string) (corefile, error) {
-	blocks, err := parse(lex(src))
+	p := parser{tokens: lex(src)}
+	blocks, err := p.blocks()
 	if err != nil {
 		return corefile{}, err
 	}
-	c := corefile{src: src, domain: parseOrigin(domain).zone, blocks: blocks, stanzas: stanzas(blocks)}
+	c := corefile{src: src, domain: parseOrigin(domain).zone, blocks: blocks, imports: p.imports, stanzas: stanzas(blocks)}
 	if c.domain == "" {
 		c.domain = clusterDomain(c.stanzas)
 	}
@@ -98,7 +106,8 @@ func clusterDomain(all []stanza) string {
 }
 
 func (c corefile) inspect() Inspection {
-	found := Inspection{ClusterDomain: c.domain, Reload: c.hasReload()}
+	found := Inspection{ClusterDomain: c.domain, Reload: c.hasReload(), ImportsServers: c.importsServers()}
+	found.Forward, found.ForwardNoted = c.forward()
 	obstacle, isServed := c.obstacle()
 	if isServed {
 		found.State = Enabled
@@ -187,6 +196,10 @@ func (c corefile) obstacle() (why string, isServed bool) {
 		if c.isMulticluster(b) {
 			return "", true
 		}
+		if b.hasNote(c.src) {
+			return fmt.Sprintf("line %d: the server block of %q forwards %s to a CoreDNS beside this one: run \"kubectl mcs dns disable\" first",
+				key.line, key.text, Zone), false
+		}
 		return fmt.Sprintf("line %d: the server block of %q receives the queries for %s, possibly for another Multi-Cluster Services implementation: "+
 			"remove it first", key.line, key.text, Zone), false
 	}
@@ -223,4 +236,19 @@ func (c corefile) hasReload() bool {
 	return slices.ContainsFunc(c.blocks, func(b *block) bool {
 		return slices.ContainsFunc(b.directives, func(d directive) bool { return d[0].text == "reload" })
 	})
+}
+
+// forward returns the addresses to which a server block forwards clusterset.local, and whether [Forward] added it.
+func (c corefile) forward() (addresses []string, noted bool) {
+	for _, b := range c.blocks {
+		if upstreams := b.upstreams(); upstreams != nil {
+			return upstreams, b.hasNote(c.src)
+		}
+	}
+	return nil, false
+}
+
+// importsServers reports whether the Corefile imports files *.server outside of its server blocks.
+func (c corefile) importsServers() bool {
+	return slices.ContainsFunc(c.imports, func(t token) bool { return strings.HasSuffix(t.text, "/*.server") })
 }

@@ -16,13 +16,13 @@ type token struct {
 // lastLine returns the line on which the token ends: a quoted token may hold line breaks.
 func (t token) lastLine() int { return t.line + strings.Count(t.text, "\n") }
 
-// lex splits a Corefile into tokens as CoreDNS does. CoreDNS's own lexer (github.com/coredns/caddy/caddyfile) records lines only,
-// and an edit that changes no other byte needs offsets. A fuzz test compares the two, including special cases: a comment that
-// starts within a word ends at the next white space.
+// lex splits a Corefile into tokens as CoreDNS does. The lexer of CoreDNS (github.com/coredns/caddy/caddyfile) records the line of a
+// token. This one records byte offsets as well, so that an edit leaves every other byte unchanged. A fuzz test compares the two, special
+// cases included: a comment that starts within a word ends at the next white space.
 func lex(src string) []token {
 	var tokens []token
 	l := lexer{src: src, line: 1}
-	l.pos = len(src) - len(strings.TrimPrefix(src, "\ufeff")) // a byte order mark is no token
+	l.pos = len(src) - len(strings.TrimPrefix(src, "\ufeff")) // a byte order mark is not a token
 	for {
 		t, ok := l.next()
 		if !ok {

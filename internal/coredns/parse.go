@@ -9,6 +9,7 @@ import (
 type block struct {
 	keys       []token
 	directives []directive
+	end        int // offset after the closing brace, 0 without braces
 }
 
 // snippet returns the name by which the block can be imported, or "" for a server block.
@@ -40,6 +41,16 @@ type directive []token
 // parse groups tokens as CoreDNS's parser does, without following imports of other files.
 func parse(tokens []token) ([]*block, error) {
 	p := parser{tokens: tokens}
+	return p.blocks()
+}
+
+type parser struct {
+	tokens  []token
+	at      int
+	imports []token // the arguments of imports outside of blocks
+}
+
+func (p *parser) blocks() ([]*block, error) {
 	var blocks []*block
 	for p.hasMore() {
 		b := &block{keys: p.keys()}
@@ -53,11 +64,6 @@ func parse(tokens []token) ([]*block, error) {
 	return blocks, nil
 }
 
-type parser struct {
-	tokens []token
-	at     int
-}
-
 func (p *parser) hasMore() bool { return p.at < len(p.tokens) }
 func (p *parser) text() string  { return p.tokens[p.at].text }
 func (p *parser) startsNewLine() bool {
@@ -67,12 +73,12 @@ func (p *parser) startsNewLine() bool {
 // startsLine reports whether t is on a later line than the previous token.
 func startsLine(before, t token) bool { return before.lastLine() < t.line }
 
-// keys reads the keys of a block: those on one line, and on the next after a trailing comma. It skips a top-level import.
+// keys reads the keys of a block: those on one line, and on the next after a trailing comma. It collects top-level imports.
 func (p *parser) keys() []token {
 	var keys []token
 	for p.hasMore() && p.text() != "{" {
 		if p.text() == "import" && p.startsNewLine() {
-			p.skipLine()
+			p.readImport()
 			continue
 		}
 		key := p.tokens[p.at]
@@ -87,9 +93,10 @@ func (p *parser) keys() []token {
 	return keys
 }
 
-func (p *parser) skipLine() {
+func (p *parser) readImport() {
 	p.at++
 	for p.hasMore() && !p.startsNewLine() {
+		p.imports = append(p.imports, p.tokens[p.at])
 		p.at++
 	}
 }
@@ -102,6 +109,9 @@ func (p *parser) body(b *block) error {
 	}
 	for p.hasMore() {
 		if p.text() == "}" {
+			if braced {
+				b.end = p.tokens[p.at].end
+			}
 			p.at++
 			return nil
 		}

@@ -1,4 +1,4 @@
-// Package golden compares golden files with what the code produces.
+// Package golden compares golden files with the output of the code.
 package golden
 
 import (

@@ -74,8 +74,8 @@ func (c *cloud) newClient(t *testing.T) *api.Client {
 	return client
 }
 
-// createService creates a namespace and a service in it.
-func (c *cloud) createService(t *testing.T, namespaceName, serviceName string) {
+// createService creates a namespace and services in it.
+func (c *cloud) createService(t *testing.T, namespaceName string, serviceNames ...string) {
 	t.Helper()
 	sdk := servicediscovery.New(servicediscovery.Options{
 		BaseEndpoint: aws.String(c.url), Region: "us-east-1", Credentials: credentials.NewStaticCredentialsProvider("test", "secret", ""),
@@ -88,9 +88,11 @@ func (c *cloud) createService(t *testing.T, namespaceName, serviceName string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &servicediscovery.CreateServiceInput{Name: aws.String(serviceName), NamespaceId: aws.String(targets["NAMESPACE"])}
-	if _, err := sdk.CreateService(t.Context(), in); err != nil {
-		t.Fatal(err)
+	for _, name := range serviceNames {
+		in := &servicediscovery.CreateServiceInput{Name: aws.String(name), NamespaceId: aws.String(targets["NAMESPACE"])}
+		if _, err := sdk.CreateService(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -16,8 +16,10 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
 // InstanceExport is one cluster's export of a service according to the instances of a Cloud Map service.
@@ -29,6 +31,23 @@ type InstanceExport struct {
 	HasPages bool
 	// Problems are lines about the parts that were left out.
 	Problems []string
+	// Cost is what the export costs of the budgets, zero until countCosts.
+	Cost budget.Amounts
+}
+
+// countCosts sets Cost of each usable export.
+func countCosts(read []InstanceExport) {
+	for i, e := range read {
+		if e.Export == nil {
+			continue
+		}
+		size, err := record.Size(*e.Export)
+		if err != nil { // it is sanitized: this does not happen
+			read[i].Export, read[i].Problems = nil, append(e.Problems, err.Error())
+			continue
+		}
+		read[i].Cost = budget.Of(*e.Export, size)
+	}
 }
 
 // ExportsOf returns the exports of key according to the instances of its Cloud Map service, sorted by cluster. It is the inverse of

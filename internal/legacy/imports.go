@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// drainTime is how long a superfluous derived Service keeps its IP after the ServiceImport no longer shows it. CoreDNS answers
+// drainTime is the time for which a superfluous derived Service keeps its IP after the ServiceImport no longer shows it. CoreDNS answers
 // for clusterset.local with a TTL of 5 s, and its cache keeps that for 30 s at most; two minutes cover clients that use an
 // address longer than its TTL.
 const drainTime = 2 * time.Minute

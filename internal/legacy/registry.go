@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
@@ -29,7 +30,9 @@ type Config struct {
 	Identity mcs.Identity
 	// PollInterval is the interval between polls of the services that have instances of the legacy controller; 0 is the default.
 	PollInterval time.Duration
-	Logger       logr.Logger
+	// Ledger has the budgets of the other clusters, nil has no limits: all clusters that run the legacy controller share those of one cluster.
+	Ledger *budget.Ledger
+	Logger logr.Logger
 
 	// intervals are changed only by tests.
 	intervals intervals
@@ -59,8 +62,8 @@ type Registry struct {
 
 	mu      sync.Mutex
 	catalog catalog
-	// shown are the exports that Lookup returns, members those of Members.
-	shown   map[mcs.Key][]mcs.Export
+	// shown is what Lookup returns, members what Members returns.
+	shown   map[mcs.Key]content
 	members []registry.Member
 	// pending are the keys of lookups before their service was read.
 	pending engine.Keys
@@ -80,8 +83,8 @@ func NewRegistry(client *api.Client, cfg Config) *Registry {
 	}
 	return &Registry{
 		cfg: cfg, client: client.InOwnAccount().WithPriority(api.PriorityLow),
-		catalog: newCatalog(cfg.Identity.ClusterID),
-		shown:   map[mcs.Key][]mcs.Export{}, pending: engine.Keys{},
+		catalog: newCatalog(cfg.Identity.ClusterID, cfg.Ledger.Open(budget.Owner{ClusterID: ControllerName, Since: time.Now()})),
+		shown:   map[mcs.Key]content{}, pending: engine.Keys{},
 		problem: engine.NewProblem(cfg.Logger, "Failed to read the instances of clusters that run the legacy controller: keeping their last exports",
 			"Reading the instances of clusters that run the legacy controller works again",
 			func(err error) bool { return api.IsThrottled(err) || api.IsNotFound(err) }),
@@ -100,6 +103,9 @@ func (r *Registry) PublishedAll() {}
 // SetProperties implements registry.Registry. Instances have no properties.
 func (r *Registry) SetProperties(mcs.Properties) {}
 
+// SetImports implements registry.Registry. Instances have no report.
+func (r *Registry) SetImports(mcs.ImportReport) {}
+
 // Lookup implements registry.Registry.
 func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	r.mu.Lock()
@@ -111,10 +117,11 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 	isKnown := func(id string) bool {
 		return slices.ContainsFunc(r.members, func(m registry.Member) bool { return m.ClusterID == id })
 	}
-	return registry.View{Exports: slices.Clone(r.shown[key]), Unseen: engine.Unseen(imported, isKnown)}, nil
+	shown := r.shown[key]
+	return registry.View{Exports: slices.Clone(shown.exports), Unknown: slices.Clone(shown.unknown), Unseen: engine.Unseen(imported, isKnown)}, nil
 }
 
-// Forget implements registry.Registry. What the legacy controller wrote ends when its instances do.
+// Forget implements registry.Registry. It does nothing: an export of the legacy controller ends with its instances.
 func (r *Registry) Forget(string) {}
 
 // isRead reports whether the service of key has been read, or does not exist. The caller holds r.mu.
@@ -246,10 +253,11 @@ func (r *Registry) readService(ctx context.Context, d dueService) error {
 		return fmt.Errorf("reading the instances of %s: %w", d.key, err)
 	}
 	exports := ExportsOf(d.key, r.cfg.Identity.ClusterSetID, list)
+	countCosts(exports)
 	r.updateService(d, func(s *service) {
 		if revision >= s.revision { // otherwise the answer is older than the last one
 			s.revision = revision
-			s.setExports(time.Now(), r.catalog.ownCluster, exports)
+			s.setExports(time.Now(), r.catalog.ownCluster, r.catalog.account, exports)
 		}
 	})
 	return nil
@@ -280,12 +288,12 @@ func (r *Registry) readInstances(ctx context.Context, d dueService, revision int
 func (r *Registry) updateShown(now time.Time, notify func(mcs.Key)) {
 	r.mu.Lock()
 	r.catalog.removeExpired(now, r.cfg.intervals.hold)
-	shown, changed := map[mcs.Key][]mcs.Export{}, engine.Keys{}
+	shown, changed := map[mcs.Key]content{}, engine.Keys{}
 	for key, s := range r.catalog.services {
-		if exports := s.exports(); len(exports) > 0 {
-			shown[key] = exports
+		if content := s.content(); !content.isEmpty() {
+			shown[key] = content
 		}
-		if !slices.EqualFunc(shown[key], r.shown[key], mcs.Export.Equal) {
+		if !shown[key].equal(r.shown[key]) {
 			changed[key] = struct{}{}
 		}
 	}

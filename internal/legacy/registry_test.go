@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
@@ -193,5 +194,47 @@ func TestRegistry_SteadyStateRequests(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]int{"DiscoverInstancesRevision": 10}, got); diff != "" {
 		t.Errorf("ten rounds with nothing changing (-want +got):\n%s", diff)
+	}
+}
+
+// TestRegistry_KeepsBudget: instances of more exports than the budget of one member are read, in the names of several clusters.
+func TestRegistry_KeepsBudget(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	// The namespace has all of the budget but the share of one that comes later, a quarter.
+	limit := budget.Amounts{budget.Exports: 8, budget.Endpoints: 1000, budget.Ports: 1000, budget.PortEndpoints: 1000, budget.Bytes: 1 << 20}
+	ledger := budget.NewLedger(budget.Limits{Member: limit, Total: limit.Plus(limit)})
+	const services, fit = 4, 6
+	c.createService(t, "demo", "web-0", "web-1", "web-2", "web-3")
+	for i := range services {
+		name := fmt.Sprint("web-", i)
+		for n, cluster := range []string{"cls2", "cls3"} {
+			exp := webExport(cluster, fmt.Sprintf("10.9%d.0.1", n))
+			exp.Key.Name = name
+			c.register(t, c.service(t, "demo", name), legacyInstances(exp)...)
+		}
+	}
+	reg := NewRegistry(c.newClient(t), Config{
+		Identity: cls1, Logger: logr.Discard(), Ledger: ledger, intervals: intervals{list: time.Hour, reread: time.Hour, hold: time.Minute},
+	})
+	if err := reg.poll(t.Context(), func(mcs.Key) {}); err != nil {
+		t.Fatal(err)
+	}
+	exports, unknown := 0, 0
+	for i := range services {
+		view, err := reg.Lookup(t.Context(), mcs.Key{Namespace: "demo", Name: fmt.Sprint("web-", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		exports, unknown = exports+len(view.Exports), unknown+len(view.Unknown)
+	}
+	if exports != fit || unknown != 2*services-fit {
+		t.Errorf("%d exports and %d unknown, want %d and %d", exports, unknown, fit, 2*services-fit)
+	}
+	if usage := ledger.Usage(); usage.Total[budget.Exports] != fit || usage.Excess != 2*services-fit {
+		t.Errorf("%d exports are booked and %d in excess, want %d and %d", usage.Total[budget.Exports], usage.Excess, fit, 2*services-fit)
+	}
+	members, err := reg.Members(t.Context())
+	if err != nil || !slices.ContainsFunc(members, func(m registry.Member) bool { return slices.ContainsFunc(m.Problems, registry.IsOverBudget) }) {
+		t.Errorf("members %+v (%v), want one over budget", members, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
@@ -31,14 +32,17 @@ type service struct {
 
 // export is the last known export of a cluster.
 type export struct {
-	export   mcs.Export
+	// export is the last one that could be used, nil if there was none: then it is not known what the cluster exports.
+	export   *mcs.Export
 	problems []string
-	// absentSince is when its last instance was removed, zero while it has instances.
+	// waiting is the offer of an export that is over budget, nil if it is not.
+	waiting *budget.Offer
+	// absentSince is the time at which its last instance was removed, zero while it has instances.
 	absentSince time.Time
 }
 
 // setExports updates the service after a read of all instances.
-func (s *service) setExports(now time.Time, ownCluster string, read []InstanceExport) {
+func (s *service) setExports(now time.Time, ownCluster string, account *budget.Account, read []InstanceExport) {
 	s.isRead, s.readAt, s.checkedAt = true, now, now
 	seen := map[string]bool{}
 	for _, e := range read {
@@ -55,9 +59,27 @@ func (s *service) setExports(now time.Time, ownCluster string, read []InstanceEx
 			s.clusters[e.Cluster].problems = e.Problems // an unreadable export is not an absent one
 			continue
 		}
-		s.clusters[e.Cluster] = &export{export: *e.Export, problems: e.Problems}
+		s.setExport(account, e)
 	}
 	s.markAbsent(now, func(cluster string) bool { return !seen[cluster] })
+}
+
+// setExport sets a cluster's export if the budgets admit it. Otherwise it stays as it was.
+func (s *service) setExport(account *budget.Account, e InstanceExport) {
+	after := &export{export: e.Export, problems: e.Problems}
+	offer := budget.Offer{Key: offerKey(s.key, e.Cluster), Created: e.Export.Created.Unix(), Wanted: e.Cost}
+	if admitted, _ := account.Admit([]budget.Offer{offer}); !admitted[0] {
+		after.export, after.waiting = nil, &offer
+		if before := s.clusters[e.Cluster]; before != nil {
+			after.export = before.export
+		}
+	}
+	s.clusters[e.Cluster] = after
+}
+
+// offerKey returns the key of a cluster's export in the account of all of them. A service has no slash in its name.
+func offerKey(key mcs.Key, cluster string) mcs.Key {
+	return mcs.Key{Namespace: key.Namespace, Name: key.Name + "/" + cluster}
 }
 
 // markAbsent records which clusters have no instance any more.
@@ -70,17 +92,40 @@ func (s *service) markAbsent(now time.Time, isAbsent func(cluster string) bool) 
 }
 
 // removeExpired removes exports that have been absent for hold.
-func (s *service) removeExpired(now time.Time, hold time.Duration) {
-	maps.DeleteFunc(s.clusters, func(_ string, e *export) bool { return !e.absentSince.IsZero() && now.Sub(e.absentSince) >= hold })
+func (s *service) removeExpired(now time.Time, hold time.Duration, account *budget.Account) {
+	for cluster, e := range s.clusters {
+		if !e.absentSince.IsZero() && now.Sub(e.absentSince) >= hold {
+			account.Release(offerKey(s.key, cluster))
+			delete(s.clusters, cluster)
+		}
+	}
 }
 
-// exports returns the exports of the service, sorted by cluster.
-func (s *service) exports() []mcs.Export {
-	var out []mcs.Export
+// content is what is known of a service.
+type content struct {
+	exports []mcs.Export
+	// unknown are the clusters of which it is not known what they export.
+	unknown []string
+}
+
+// isEmpty reports whether no cluster exports the service.
+func (c content) isEmpty() bool { return len(c.exports)+len(c.unknown) == 0 }
+
+// equal reports whether c and o are the same.
+func (c content) equal(o content) bool {
+	return slices.EqualFunc(c.exports, o.exports, mcs.Export.Equal) && slices.Equal(c.unknown, o.unknown)
+}
+
+// content returns what is known of the service, sorted by cluster.
+func (s *service) content() (c content) {
 	for _, cluster := range slices.Sorted(maps.Keys(s.clusters)) {
-		out = append(out, s.clusters[cluster].export)
+		if exp := s.clusters[cluster].export; exp != nil {
+			c.exports = append(c.exports, *exp)
+		} else {
+			c.unknown = append(c.unknown, cluster)
+		}
 	}
-	return out
+	return c
 }
 
 // isDue reports whether the service must be checked now, and whether it must be read even if its revision has not changed.
@@ -97,12 +142,15 @@ func (s *service) isDue(now time.Time, t intervals) (due, mustRead bool) {
 // catalog holds all services by key.
 type catalog struct {
 	ownCluster string
-	isListed   bool
-	services   map[mcs.Key]*service
+	// account books what the exports of all clusters cost, nil without limits. Instances are not signed: a user who may write them may do so in the name of
+	// any cluster, so that an account for each cluster would bound nothing.
+	account  *budget.Account
+	isListed bool
+	services map[mcs.Key]*service
 }
 
-func newCatalog(ownCluster string) catalog {
-	return catalog{ownCluster: ownCluster, services: map[mcs.Key]*service{}}
+func newCatalog(ownCluster string, account *budget.Account) catalog {
+	return catalog{ownCluster: ownCluster, account: account, services: map[mcs.Key]*service{}}
 }
 
 // setServices updates the catalog after a list of all services.
@@ -130,7 +178,7 @@ func (c *catalog) setServices(now time.Time, found map[mcs.Key]service) {
 // removeExpired removes exports and services that have been absent for hold.
 func (c *catalog) removeExpired(now time.Time, hold time.Duration) {
 	for key, s := range c.services {
-		s.removeExpired(now, hold)
+		s.removeExpired(now, hold, c.account)
 		if !s.isListed && len(s.clusters) == 0 {
 			delete(c.services, key)
 		}
@@ -161,7 +209,7 @@ func (c *catalog) dueServices(now time.Time, t intervals) []dueService {
 
 // members returns the clusters that have exports.
 func (c *catalog) members() []registry.Member {
-	byID := map[string]*registry.Member{}
+	byID, waiting, total := map[string]*registry.Member{}, map[string][]budget.Offer{}, 0
 	for _, s := range c.services {
 		for cluster, e := range s.clusters {
 			m := byID[cluster]
@@ -175,16 +223,40 @@ func (c *catalog) members() []registry.Member {
 			for _, problem := range e.problems {
 				m.Problems = append(m.Problems, s.key.String()+": "+problem)
 			}
+			if e.waiting != nil {
+				waiting[cluster] = append(waiting[cluster], *e.waiting)
+				total++
+			}
 		}
 	}
+	c.account.SetExcess(total)
 	var out []registry.Member
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		m := *byID[id]
+		m.Problems = append(m.Problems, c.budgetProblems(id, waiting[id])...)
 		slices.Sort(m.Problems)
 		m.Problems = m.Problems[:min(len(m.Problems), maxProblems)]
 		out = append(out, m)
 	}
 	return out
+}
+
+// budgetProblems returns the lines about exports of a cluster that are over budget.
+func (c *catalog) budgetProblems(cluster string, waiting []budget.Offer) (lines []string) {
+	counts, examples := map[budget.Excess]int{}, map[budget.Excess]mcs.Key{}
+	for i, excess := range c.account.Explain(waiting) {
+		key := waiting[i].Key
+		key.Name = strings.TrimSuffix(key.Name, "/"+cluster)
+		if example, ok := examples[excess]; !ok || key.String() < example.String() {
+			examples[excess] = key
+		}
+		counts[excess]++
+	}
+	delete(counts, budget.Excess{}) // there is room now: it is read soon
+	for excess, count := range counts {
+		lines = append(lines, registry.BudgetProblem(count, examples[excess], excess))
+	}
+	return lines
 }
 
 // intervals bound how often the registry is read, and how long absent exports stay.
@@ -195,7 +267,7 @@ type intervals struct {
 	// reread is the maximum age of a read. AWS does not document whether registering an instance again with other attributes, such as
 	// another readiness, changes the revision of its service: this bounds the delay of such a change.
 	reread time.Duration
-	// hold is how long an export stays after its last instance was removed.
+	// hold is the time for which an export stays after its last instance was removed.
 	hold time.Duration
 }
 

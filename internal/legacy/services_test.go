@@ -1,11 +1,14 @@
 package legacy
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
@@ -70,7 +73,7 @@ func TestCatalog(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newCatalog("cls1")
+			c := newCatalog("cls1", nil)
 			now := start
 			for i, s := range tt.steps {
 				now = now.Add(s.after)
@@ -80,12 +83,12 @@ func TestCatalog(t *testing.T) {
 				}
 				c.setServices(now, found)
 				if !s.unlisted {
-					c.services[key].setExports(now, c.ownCluster, s.read)
+					c.services[key].setExports(now, c.ownCluster, c.account, s.read)
 				}
 				c.removeExpired(now, hold)
 				var got []mcs.Export
 				if have := c.services[key]; have != nil {
-					got = have.exports()
+					got = have.content().exports
 				}
 				if !slices.EqualFunc(got, s.want, mcs.Export.Equal) {
 					t.Errorf("step %d: %v, want %v", i, got, s.want)
@@ -115,5 +118,61 @@ func TestService_IsDue(t *testing.T) {
 				t.Errorf("due %v whole %v, want %v %v", due, all, tt.wantDue, tt.wantAll)
 			}
 		})
+	}
+}
+
+// TestCatalog_Budget: an export over budget stays as it was, or is unknown if it is new, until there is room.
+func TestCatalog_Budget(t *testing.T) {
+	const hold = 15 * time.Second
+	// Of the endpoints of one member, the namespace has all but the share of one that comes later, a quarter.
+	limit := budget.Amounts{budget.Exports: 100, budget.Endpoints: 40, budget.Ports: 1000, budget.PortEndpoints: 1000, budget.Bytes: 1 << 20}
+	account := budget.NewLedger(budget.Limits{Member: limit, Total: limit.Plus(limit)}).Open(budget.Owner{})
+	c, now := newCatalog("cls1", account), start
+	c.setServices(now, map[mcs.Key]service{key: {namespace: "demo", resource: api.Service{ID: "srv-1"}}})
+	steps := []struct {
+		what  string
+		after time.Duration
+		read  []mcs.Export
+		// want are the endpoints by cluster, -1 for unknown.
+		want map[string]int
+		// over are the clusters with an export over budget.
+		over []string
+	}{
+		{what: "within the budget", read: []mcs.Export{exportOfSize("cls2", 20)}, want: map[string]int{"cls2": 20}},
+		{what: "a new export is over", read: []mcs.Export{exportOfSize("cls2", 20), exportOfSize("cls3", 11)}, want: map[string]int{"cls2": 20, "cls3": -1}, over: []string{"cls3"}},
+		{what: "a smaller one fits", read: []mcs.Export{exportOfSize("cls2", 20), exportOfSize("cls3", 10)}, want: map[string]int{"cls2": 20, "cls3": 10}},
+		{what: "one that grows is over", read: []mcs.Export{exportOfSize("cls2", 21), exportOfSize("cls3", 10)}, want: map[string]int{"cls2": 20, "cls3": 10}, over: []string{"cls2"}},
+		{what: "another one is absent", after: time.Second, read: []mcs.Export{exportOfSize("cls2", 21)}, want: map[string]int{"cls2": 20, "cls3": 10}, over: []string{"cls2"}},
+		{what: "its time is over", after: hold, read: []mcs.Export{exportOfSize("cls2", 21)}, want: map[string]int{"cls2": 20}},
+		{what: "there is room at the next read", read: []mcs.Export{exportOfSize("cls2", 21)}, want: map[string]int{"cls2": 21}},
+	}
+	for _, s := range steps {
+		now = now.Add(s.after)
+		var read []InstanceExport
+		for _, exp := range s.read {
+			read = append(read, InstanceExport{Cluster: exp.Cluster, Export: &exp})
+		}
+		countCosts(read)
+		c.services[key].setExports(now, c.ownCluster, c.account, read)
+		c.removeExpired(now, hold)
+		got, known := map[string]int{}, c.services[key].content()
+		for _, exp := range known.exports {
+			got[exp.Cluster] = exp.EndpointCount()
+		}
+		for _, cluster := range known.unknown {
+			got[cluster] = -1
+		}
+		if !maps.Equal(got, s.want) {
+			t.Errorf("%s: endpoints %v, want %v", s.what, got, s.want)
+		}
+		var over []string
+		for _, m := range c.members() {
+			if slices.ContainsFunc(m.Problems, registry.IsOverBudget) {
+				over = append(over, m.ClusterID)
+			}
+		}
+		if !slices.Equal(over, s.over) {
+			t.Errorf("%s: over budget are %v, want %v", s.what, over, s.over)
+		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// Candidates is the input of Choose: the exports that a service was merged from, and everything that decides whose endpoints an importer uses.
+// Candidates is the input of Choose: the exports that a service was merged from, and every reason to prefer or avoid the endpoints of a cluster.
 //
 // Each reason to avoid the endpoints of a cluster in this cluster is an input here: a stale cluster is in Reserve or Excluded,
 // depending on the policy. A cluster that cannot be reached belongs there as well. A drained cluster works, and is used before those.
@@ -46,9 +46,10 @@ type ServedUse struct {
 }
 
 // Choose decides which endpoints of the exports an importer uses. Each use, which is a port in a family, is decided separately and in three
-// steps: the clusters in Reserve leave if another cluster has a ready endpoint, then the drained ones if one that is not drained has, then of the
-// remaining clusters the first tier with a ready or serving endpoint serves alone (KEP-5939). If there is none, all remaining clusters serve. So a
-// use that has a ready endpoint outside of Excluded and of forced drains has one after Choose.
+// steps. First, the endpoints of clusters in Reserve are withdrawn if another cluster has a ready one. Second, the endpoints of drained clusters are
+// withdrawn if a cluster that is not drained has a ready one. Third, of the remaining clusters the first tier with a ready or serving endpoint serves
+// alone (KEP-5939); without such a tier, all remaining clusters serve. So a use that has a ready endpoint outside of Excluded and of forced drains has
+// one after Choose.
 //
 // Tiers do not apply to headless services, whose clients use the addresses of all clusters, and not with internalTrafficPolicy Local: then the
 // endpoints of other clusters are never eligible, so no tier could do anything but take away the local ones.

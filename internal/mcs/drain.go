@@ -17,7 +17,7 @@ type Drain string
 const (
 	// DrainAll is for all endpoints, but the last ones of a port or an IP family stay in use.
 	DrainAll Drain = "100%"
-	// DrainForced is for all endpoints, also the last ones.
+	// DrainForced is for all endpoints, including the last ones.
 	DrainForced Drain = "force"
 )
 
@@ -61,7 +61,7 @@ func (d Drain) Max(o Drain) Drain {
 	return d
 }
 
-// Drain returns the drain of a cluster with these properties. One that is not valid is none.
+// Drain returns the drain of a cluster with these properties, "" if it is not valid.
 func (p Properties) Drain() Drain {
 	d, err := ParseDrain(p[PropertyDrain])
 	if err != nil {
@@ -70,8 +70,8 @@ func (p Properties) Drain() Drain {
 	return d
 }
 
-// Drains returns the drained clusters of exports for an importer: by the properties of the cluster, or by its export. The importer uses its own
-// endpoints always.
+// Drains returns the drained clusters of exports for an importer: by the properties of the cluster, or by its export. The importer always uses its own
+// endpoints.
 func Drains(exports []Export, properties map[string]Properties, importer string) map[string]Drain {
 	out := map[string]Drain{}
 	for _, e := range exports {
@@ -86,12 +86,13 @@ func Drains(exports []Export, properties map[string]Properties, importer string)
 type DrainedExport struct {
 	Cluster string
 	Drain   Drain
-	// Kept reports whether endpoints are used that the drain would take away, because no other cluster has a ready one.
+	// Kept reports whether endpoints stay in use despite the drain, because no other cluster has a ready one.
 	Kept bool
 }
 
-// drain takes the drained endpoints from out. A cluster that is drained in full leaves each use for which another cluster, drained in part
-// at most, has a ready endpoint; one that is drained in part has fewer endpoints where a cluster that is not drained has a ready one.
+// drain removes the drained endpoints from out. It removes all endpoints of a fully drained cluster from each use for which a cluster that is not
+// fully drained has a ready endpoint. It removes a part of the endpoints of a partly drained cluster from each use for which a cluster that is not
+// drained at all has one.
 func (m Merged) drain(out *Choice, drains map[string]Drain) {
 	before := slices.Clone(out.Exports)
 	others := func(limit int32) map[use]bool {
@@ -107,7 +108,7 @@ func (m Merged) drain(out *Choice, drains map[string]Drain) {
 		switch {
 		case d == DrainForced:
 			out.Drained = append(out.Drained, DrainedExport{Cluster: e.Cluster, Drain: d})
-			continue // its endpoints have left already
+			continue // Choose has removed its endpoints
 		case d.Percent() == 100:
 			served = partly
 			out.Exports[i].Backends = m.backendsWithout(e, served)
@@ -128,7 +129,7 @@ func isMissingAny(served, uses map[use]bool) bool {
 	return false
 }
 
-// reduce returns the backends of e with a part of the ready endpoints only for the uses in served, and all for the others.
+// reduce returns the backends of e, with a part of the ready endpoints for the uses in served, and with all endpoints for the others.
 func (m Merged) reduce(e Export, served map[use]bool, percent int32) []Backends {
 	reduced := m.servedUses([]Export{e})
 	maps.DeleteFunc(reduced, func(u use, _ bool) bool { return !served[u] })
@@ -143,8 +144,8 @@ func (m Merged) reduce(e Export, served map[use]bool, percent int32) []Backends 
 	return out
 }
 
-// keepShare returns endpoints with a percentage of the ready ones, at least one. All clusters choose the same ones, and a smaller
-// percentage a part of them.
+// keepShare returns endpoints without some of the ready ones: it keeps percent of these, at least one. All clusters keep the same ones. With a
+// smaller percentage, they keep a subset of them.
 func keepShare(endpoints []Endpoint, percent int32) []Endpoint {
 	ranks := map[netip.Addr]uint64{}
 	for _, ep := range endpoints {
@@ -167,7 +168,7 @@ func keepShare(endpoints []Endpoint, percent int32) []Endpoint {
 	})
 }
 
-// rankOf returns a number for an address that does not depend on its place in the network.
+// rankOf returns a hash of an address, so that the rank does not follow the order of the addresses.
 func rankOf(address netip.Addr) uint64 {
 	hash := fnv.New64a()
 	_, _ = hash.Write(address.AsSlice()) // never fails

@@ -118,17 +118,17 @@ func TestMerged_ChooseDrained(t *testing.T) {
 				"one of its ports or one of its IP families",
 		},
 		{
-			name: "a drained cluster comes before one that cannot be reached", exports: both, drains: map[string]Drain{"cls1": DrainAll}, reserve: "cls2",
+			name: "a drained cluster is used before one that cannot be reached", exports: both, drains: map[string]Drain{"cls1": DrainAll}, reserve: "cls2",
 			want: []string{"http 10.1.0.1"},
 			condition: "True LastEndpointsKept: drained: cluster cls1 (its last endpoints stay in use): no other cluster has ready endpoints for the service, " +
 				"one of its ports or one of its IP families",
 		},
 		{
-			name: "a forced drain comes after one that cannot be reached", exports: both, drains: map[string]Drain{"cls1": DrainForced}, reserve: "cls2",
+			name: "a cluster with a forced drain is used after one that cannot be reached", exports: both, drains: map[string]Drain{"cls1": DrainForced}, reserve: "cls2",
 			want: []string{"http 10.2.0.1"}, condition: "True Drained: drained: cluster cls1 (endpoints not used)",
 		},
 		{
-			name: "a drained cluster comes before one that is excluded", exports: both, drains: map[string]Drain{"cls1": DrainAll}, excluded: "cls2",
+			name: "a drained cluster is used before one that is excluded", exports: both, drains: map[string]Drain{"cls1": DrainAll}, excluded: "cls2",
 			want: []string{"http 10.1.0.1"},
 			condition: "True LastEndpointsKept: drained: cluster cls1 (its last endpoints stay in use): no other cluster has ready endpoints for the service, " +
 				"one of its ports or one of its IP families",
@@ -167,7 +167,7 @@ func TestMerged_ChooseDrained(t *testing.T) {
 	}
 }
 
-// For all exports and drains: no endpoint is listed twice for a port, and a drain in part takes away only ready endpoints.
+// For all exports and drains: no endpoint is listed twice for a port, and a partial drain removes ready endpoints only.
 func TestMerged_ChooseDrainedListsEndpointsOnce(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	count := func(e Export) map[string]int {

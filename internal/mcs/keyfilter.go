@@ -70,8 +70,8 @@ func (f KeyFilter) allows(key string) bool {
 	})
 }
 
-// Apply removes the labels and annotations of m that f does not select, and returns their keys, sorted. What the exports conflict about
-// stays: it must be the same in every cluster, whatever each of them selects.
+// Apply removes the labels and annotations of m that f does not select, and returns their keys, sorted. Conflicts between
+// the exports stay: they must be the same in every cluster, whichever keys each of them imports.
 func (f KeyFilter) Apply(m *Merged) (removed []string) {
 	for _, pairs := range []*map[string]string{&m.Labels, &m.Annotations} {
 		var kept map[string]string

@@ -27,7 +27,7 @@ type Source struct {
 	// that the ServiceExport does not have.
 	NamespaceAnnotations map[string]string
 	ClusterPreference    ClusterPreference
-	// ControllerSlicesOnly leaves out the slices that the EndpointSlice controller of Kubernetes did not make.
+	// ControllerSlicesOnly leaves out the slices that the EndpointSlice controller of Kubernetes did not create.
 	ControllerSlicesOnly bool
 	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil allows all.
 	CheckAddress func(netip.Addr) error
@@ -80,7 +80,7 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 			continue
 		}
 		if src.ControllerSlicesOnly && !isControllerSlice(slice, svc) {
-			unreadable = append(unreadable, fmt.Sprintf("EndpointSlice %s left out: it was not made by the EndpointSlice controller of Kubernetes for a Service "+
+			unreadable = append(unreadable, fmt.Sprintf("EndpointSlice %s left out: it was not created by the EndpointSlice controller of Kubernetes for a Service "+
 				"with a selector (--export-slices=controller)", slice.Name))
 			continue
 		}
@@ -107,8 +107,8 @@ func (src Source) Selection() (Selection, error) {
 	}.Decide()
 }
 
-// isControllerSlice reports whether the EndpointSlice controller of Kubernetes made slice for the pods of svc. It deletes the slices with its
-// name that it did not make, but only of Services with a selector.
+// isControllerSlice reports whether the EndpointSlice controller of Kubernetes created slice for the pods of svc. That controller deletes other slices
+// with its label, but only those of Services with a selector.
 func isControllerSlice(slice *discoveryv1.EndpointSlice, svc *corev1.Service) bool {
 	return slice.Labels[discoveryv1.LabelManagedBy] == endpointSliceController && len(svc.Spec.Selector) > 0 &&
 		slices.ContainsFunc(slice.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == svc.UID })

@@ -13,7 +13,7 @@ import (
 )
 
 // AnnotationExportTo is the annotation of a ServiceExport, or of its namespace, with the recipients of the export: RecipientsAll, cluster IDs such
-// as "cls2,cls3", or the JSON of cluster selectors of which one must match.
+// as "cls2,cls3", or the JSON of a list of cluster selectors, one of which must match.
 const AnnotationExportTo = "multicluster.k8s.aws/export-to"
 
 // RecipientsAll stands for all clusters. It overrides the recipients of the namespace.
@@ -64,7 +64,7 @@ func parseRecipientSelectors(text string) (ClusterSelectors, error) {
 	return recipients, nil
 }
 
-// Recipients returns the recipients of the export, "" for all clusters. With an error there are none: what cannot be read must not be shown to others.
+// Recipients returns the recipients of the export, "" for all clusters. With an error there are none: an export must not reach clusters that the user may have excluded.
 func (src Source) Recipients() (ClusterSelectors, error) {
 	text, ok := src.ServiceExport.Annotations[AnnotationExportTo]
 	of := ""
@@ -113,12 +113,7 @@ func ExportRecipients(recipients ClusterSelectors, clusters []string) metav1.Con
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, RecipientsReasonNone, "exported to no other member of the clusterset"
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, RecipientsReasonSome
-		names := clusters
-		more := ""
-		if n := len(clusters) - maxRecipientNames; n > 0 {
-			names, more = clusters[:maxRecipientNames], fmt.Sprintf(" and %d more", n)
-		}
-		c.Message = "exported to cluster " + strings.Join(names, ", ") + more
+		c.Message = "exported to cluster " + JoinClusters(clusters, maxRecipientNames)
 	}
 	return c
 }

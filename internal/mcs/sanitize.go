@@ -350,7 +350,7 @@ func (p *problems) sanitizeEndpoints(in []Endpoint) []Endpoint {
 	return out
 }
 
-// refusedNetwork is a network without pods, and what it is.
+// refusedNetwork is a network that cannot have pods, and its description.
 type refusedNetwork struct {
 	network netip.Prefix
 	name    string

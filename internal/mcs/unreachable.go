@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// PathHealth is what this cluster does about clusters that its pods cannot reach.
+// PathHealth is the policy for clusters that the pods of this cluster cannot reach.
 type PathHealth string
 
 const (

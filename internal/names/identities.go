@@ -17,7 +17,7 @@ func LeaveKey(clusterSetID, clusterID string) string {
 	return IdentityKey(clusterSetID, clusterID) + LeaveSuffix
 }
 
-// LeavingKey is the key by which the controller remembers that it began to leave under an identity. Its value is the reason.
+// LeavingKey is the key with which the controller stores that it has begun to leave under an identity. Its value is the reason.
 func LeavingKey(clusterSetID, clusterID string) string {
 	return IdentityKey(clusterSetID, clusterID) + LeavingSuffix
 }

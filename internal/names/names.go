@@ -26,6 +26,8 @@ const (
 	CloudMapLocal = "cloudmap-local"
 	// CoreDNSRole names the ClusterRole that allows CoreDNS to read ServiceImports.
 	CoreDNSRole = "cloud-map-mcs-coredns"
+	// ClustersetDNS names the objects of a CoreDNS beside the cluster's own, which serves clusterset.local only.
+	ClustersetDNS = "clusterset-dns"
 	// EtcdPrefix begins the keys of all clustersets in etcd, unless --etcd-prefix is another prefix.
 	EtcdPrefix = "/mcs"
 	// StatusPort is the port of the status endpoint, unless --status-bind-address has another one.

@@ -1,9 +1,8 @@
-// Package pathhealth decides which clusters the pods of this cluster cannot reach, from what probes observed. It is pure: it does no I/O, and time
+// Package pathhealth decides which clusters the pods of this cluster cannot reach, from the results of probes. It is pure: it does no I/O, and time
 // is an argument.
 //
 // A probe is the attempt to open a TCP connection: to the controller of a cluster, or to one of its imported endpoints. Each of these is a Kind.
-// A Tracker has the State of each cluster. It is local knowledge: no cluster learns it from another one, so that no cluster can make this one
-// avoid a third.
+// A Tracker has the State of the path to each cluster. Clusters do not share their states, so no cluster can make this one avoid a third.
 package pathhealth
 
 import (
@@ -15,7 +14,7 @@ import (
 // Kind is a kind of probe.
 type Kind int
 
-// The kinds of probes. Two of them fail together only if the path fails: a controller restarts, and endpoints have NetworkPolicies.
+// The kinds of probes. One kind alone may fail for another reason than the path: a controller restarts, and NetworkPolicies select endpoints.
 const (
 	Controller Kind = iota
 	Endpoints
@@ -23,19 +22,19 @@ const (
 	kinds = 2
 )
 
-// Outcome is the result of the probes of one kind in one round. A kind without targets says nothing, nor does one that was not probed.
+// Outcome is the result of the probes of one kind in one round. Without targets or probes it is no evidence about the path.
 type Outcome struct {
-	// Targets is the number of addresses that could be probed, Probed the number of those that were, and Reached the number that answered.
+	// Targets is the number of addresses that could be probed, Probed the number of addresses that were, Reached the number that answered.
 	Targets, Probed, Reached int
 }
 
 // Result is the result of a round for one cluster.
 type Result struct {
 	Outcomes [kinds]Outcome
-	// Notified is when the last peer notification of the cluster arrived, and Heartbeat when the registry showed its last heartbeat; zero if there was
-	// none.
+	// Notified is the time of the last peer notification from the cluster, Heartbeat the time at which the registry showed its last heartbeat; zero
+	// if there was none.
 	Notified, Heartbeat time.Time
-	// Stale reports whether the cluster sends no heartbeats: a cluster that is down is no evidence that the fault is in this one.
+	// Stale reports whether the cluster is stale. A cluster that is down is no evidence of a fault in this one.
 	Stale bool
 }
 
@@ -44,33 +43,35 @@ type State string
 
 // The states of a path.
 const (
-	// Undecided: this process has not probed the cluster for long enough, or not since its last targets disappeared or the first ones returned.
+	// Undecided: the probes have not run for long enough since this process started, or since the cluster lost its last target or got its first one.
 	Undecided State = ""
-	// Unknown: the cluster was never reached, or not by probes that can tell a path that fails from a process that stopped.
+	// Unknown: the probes do not show whether the path fails. They never reached the cluster, or the controller that they reached may have stopped.
 	Unknown State = "Unknown"
-	// Reachable: a probe succeeded, and none of both kinds failed long enough since.
+	// Reachable: probes have succeeded, and they have not failed for long enough to make the cluster unreachable.
 	Reachable State = "Reachable"
-	// Unreachable: all kinds of probes that reached the cluster before have failed for some time.
+	// Unreachable: all kinds of probes that reached the cluster before have failed for long enough.
 	Unreachable State = "Unreachable"
 )
 
-// Rules are the times and numbers of a Tracker.
+// Rules are the limits at which a Tracker changes a state.
 type Rules struct {
-	// After is the time since the last success after which a cluster is unreachable, and Failures the number of failed rounds of each kind.
-	After    time.Duration
-	Failures int
-	// Back is the time of success after which it is reachable again.
-	Back time.Duration
-	// Settle is the time after which a cluster that is neither is Unknown.
-	Settle time.Duration
-	// Gap is the longest time between two rounds. After a longer one, as when the process was suspended, all times start again.
-	Gap time.Duration
+	// A cluster becomes Unreachable if no probe has succeeded for UnreachableAfter, and MinFailures rounds of each kind have failed in a row.
+	UnreachableAfter time.Duration
+	MinFailures      int
+	// A cluster becomes Reachable if probes have succeeded for ReachableAfter.
+	ReachableAfter time.Duration
+	// An undecided cluster becomes Unknown after UnknownAfter.
+	UnknownAfter time.Duration
+	// MaxPause is the longest time between two rounds. After a longer pause, as when the process was suspended, all times begin anew.
+	MaxPause time.Duration
 }
 
 // DefaultRules are the rules of the controller.
-var DefaultRules = Rules{After: 30 * time.Second, Failures: 3, Back: 10 * time.Second, Settle: time.Minute, Gap: 15 * time.Second}
+var DefaultRules = Rules{
+	UnreachableAfter: 30 * time.Second, MinFailures: 3, ReachableAfter: 10 * time.Second, UnknownAfter: time.Minute, MaxPause: 15 * time.Second,
+}
 
-// minEndpoints is the number of endpoints that must fail if nothing but endpoints reached the cluster before: one alone may be on a failed node.
+// minEndpoints is the number of endpoints that must fail if only endpoints reached the cluster before: a single one may be on a failed node.
 const minEndpoints = 2
 
 // Tracker has the states of the paths. It is not safe for concurrent use.
@@ -86,25 +87,27 @@ type path struct {
 	Path
 	// last is the last round.
 	last Result
-	// counts reports whether a kind reached the cluster before. A kind that fails while the other one succeeds fails for another reason than the
-	// path, and does not count until it succeeds.
-	counts   [kinds]bool
+	// isEvidence reports for each kind whether its failures are evidence about the path: it reached the cluster before. A kind that fails while the
+	// other one succeeds fails for another reason, and is no evidence until it succeeds.
+	isEvidence [kinds]bool
+	// failures is the number of rounds of each kind that failed in a row.
 	failures [kinds]int
-	// silent is when the time without success began, and good when the time with success did, zero while there is none.
-	silent, good time.Time
+	// failingSince is the time since which no probe has succeeded: the start of the last round with a success. succeedingSince is the end of the first
+	// round with a success since the last failed one, zero after a failed round.
+	failingSince, succeedingSince time.Time
 }
 
 // Path is the path to one cluster, for users.
 type Path struct {
 	State State
-	// Since is when the state began, or when the cluster was first probed.
+	// Since is the time at which the state began, or the cluster was first probed.
 	Since time.Time
-	// Last are the last outcomes of each kind that was probed.
+	// Last has for each kind the outcome of the last round that probed it.
 	Last [kinds]Outcome
 }
 
-// NewTracker returns a Tracker that knows no cluster. restored are the clusters that a previous process found unreachable: they count as reached
-// before, so that a restart does not end the knowledge about a path that still fails.
+// NewTracker returns a Tracker without clusters. restored are the clusters that a previous process found unreachable: they count as reached
+// before, so they become unreachable again if the path still fails.
 func NewTracker(rules Rules, restored []string) *Tracker {
 	t := &Tracker{rules: rules, clusters: map[string]*path{}, restored: map[string]bool{}}
 	for _, id := range restored {
@@ -116,57 +119,57 @@ func NewTracker(rules Rules, restored []string) *Tracker {
 // Observe records a round of probes that began at start and ended at end. results has all other clusters; those that are missing are removed.
 func (t *Tracker) Observe(start, end time.Time, results map[string]Result) {
 	maps.DeleteFunc(t.clusters, func(id string, _ *path) bool { _, ok := results[id]; return !ok })
-	gap := start.Sub(t.lastEnd) > t.rules.Gap
+	gap := start.Sub(t.lastEnd) > t.rules.MaxPause
 	t.lastEnd = end
 	for id, r := range results {
 		p := t.clusters[id]
 		if p == nil {
 			known := t.restored[id]
-			p = &path{Path: Path{Since: start}, counts: [kinds]bool{known, known}, silent: start}
+			p = &path{Path: Path{Since: start}, isEvidence: [kinds]bool{known, known}, failingSince: start}
 			t.clusters[id] = p
 		} else if gap {
-			p.silent, p.good, p.failures = start, time.Time{}, [kinds]int{}
+			p.failingSince, p.succeedingSince, p.failures = start, time.Time{}, [kinds]int{}
 		}
 		p.observe(start, end, r, t.rules)
 	}
 }
 
-// observe records one round. The time without success begins when the round did, and that with success when it ended: a round takes longer if other
+// observe records one round. A time of failure begins at the start of a round, and a time of success at its end: a round takes longer if other
 // connections time out.
 func (p *path) observe(start, end time.Time, r Result, rules Rules) {
 	p.last = r
-	had := p.hasTargets()
-	probed, reached := p.count(r)
-	if had != p.hasTargets() && (p.counts[Controller] || p.counts[Endpoints]) {
+	hadTargets := p.hasTargets()
+	probed, reached := p.recordOutcomes(r)
+	if hadTargets != p.hasTargets() && (p.isEvidence[Controller] || p.isEvidence[Endpoints]) {
 		// The new targets must be probed often, unlike those of state Unknown. Until the decision, withdrawn endpoints stay so.
 		p.State, p.Since = Undecided, end
 	}
 	switch {
 	case !p.hasTargets():
-		p.silent, p.good, p.failures = start, time.Time{}, [kinds]int{}
+		p.failingSince, p.succeedingSince, p.failures = start, time.Time{}, [kinds]int{}
 	case reached > 0:
-		p.silent = start
-		if p.good.IsZero() {
-			p.good = end
+		p.failingSince = start
+		if p.succeedingSince.IsZero() {
+			p.succeedingSince = end
 		}
-		for k := range p.counts {
-			p.counts[k] = p.counts[k] && p.failures[k] < rules.Failures
+		for k := range p.isEvidence {
+			p.isEvidence[k] = p.isEvidence[k] && p.failures[k] < rules.MinFailures
 		}
 	case probed > 0:
-		p.good = time.Time{}
+		p.succeedingSince = time.Time{}
 	}
 }
 
 // hasTargets reports whether anything could be probed in the last round.
 func (p *path) hasTargets() bool { return p.Last[Controller].Targets+p.Last[Endpoints].Targets > 0 }
 
-// count records the outcomes of each kind, and returns the number of probes, and of those that succeeded.
-func (p *path) count(r Result) (probed, reached int) {
+// recordOutcomes records the outcomes of each kind, and returns the numbers of all probes and of successful ones.
+func (p *path) recordOutcomes(r Result) (probed, reached int) {
 	for k, o := range r.Outcomes {
 		probed, reached = probed+o.Probed, reached+o.Reached
 		switch {
 		case o.Reached > 0:
-			p.counts[k], p.failures[k] = true, 0
+			p.isEvidence[k], p.failures[k] = true, 0
 		case o.Probed > 0:
 			p.failures[k]++
 		}
@@ -184,21 +187,21 @@ func (p *path) set(s State, now time.Time) {
 	}
 }
 
-// fails reports whether each kind of probe that reached the cluster before fails. A controller that does not answer may have stopped. So without
-// endpoints, it must have stopped to notify this cluster although it sends heartbeats to the registry.
-func (p *path) fails(now time.Time, rules Rules) bool {
-	controller := p.counts[Controller] && p.Last[Controller].Targets > 0
-	if controller && p.failures[Controller] < rules.Failures {
+// hasFailed reports whether each kind of probe that is evidence has failed often enough. A controller that does not answer may have stopped. So without
+// endpoints, its peer notifications must be missing as well, while its heartbeats still appear in the registry.
+func (p *path) hasFailed(now time.Time, rules Rules) bool {
+	controller := p.isEvidence[Controller] && p.Last[Controller].Targets > 0
+	if controller && p.failures[Controller] < rules.MinFailures {
 		return false
 	}
-	if endpoints := p.Last[Endpoints].Targets; p.counts[Endpoints] && endpoints > 0 {
-		return p.failures[Endpoints] >= rules.Failures && (controller || endpoints >= minEndpoints)
+	if endpoints := p.Last[Endpoints].Targets; p.isEvidence[Endpoints] && endpoints > 0 {
+		return p.failures[Endpoints] >= rules.MinFailures && (controller || endpoints >= minEndpoints)
 	}
 	notified := p.last.Notified
-	return controller && !notified.IsZero() && now.Sub(notified) >= rules.After && p.last.Heartbeat.Sub(p.silent) >= rules.After/2
+	return controller && !notified.IsZero() && now.Sub(notified) >= rules.UnreachableAfter && p.last.Heartbeat.Sub(p.failingSince) >= rules.UnreachableAfter/2
 }
 
-// Decide returns the Verdict at now. Time may pass between two rounds.
+// Decide returns the Verdict at now. Callers may call it between rounds.
 func (t *Tracker) Decide(now time.Time) Verdict {
 	v := Verdict{Paths: make(map[string]Path, len(t.clusters))}
 	known, unreachable := 1, 0 // this cluster
@@ -219,20 +222,20 @@ func (t *Tracker) Decide(now time.Time) Verdict {
 // decide sets the state.
 func (p *path) decide(now time.Time, rules Rules) {
 	switch {
-	case !p.good.IsZero() && now.Sub(p.good) >= rules.Back:
+	case !p.succeedingSince.IsZero() && now.Sub(p.succeedingSince) >= rules.ReachableAfter:
 		p.set(Reachable, now)
-	case p.good.IsZero() && now.Sub(p.silent) >= rules.After && p.fails(now, rules):
+	case p.succeedingSince.IsZero() && now.Sub(p.failingSince) >= rules.UnreachableAfter && p.hasFailed(now, rules):
 		p.set(Unreachable, now)
-	case p.State == Undecided && now.Sub(p.Since) >= rules.Settle:
+	case p.State == Undecided && now.Sub(p.Since) >= rules.UnknownAfter:
 		p.set(Unknown, now)
 	}
 }
 
-// Verdict is what is known about the paths to all other clusters.
+// Verdict has the paths to all other clusters.
 type Verdict struct {
 	Paths map[string]Path
-	// FaultHere reports whether more than half of the clusters, this one included, are unreachable. Stale clusters do not count, nor those that
-	// are neither reachable nor unreachable. Then the fault is probably in this cluster, and the endpoints of the others must stay in use.
+	// FaultHere reports whether more than half of the clusters, this one included, are unreachable. Then the fault is probably in this cluster, and the
+	// endpoints of the others must stay in use. Only clusters count that are reachable or unreachable, and not stale.
 	FaultHere bool
 }
 
@@ -252,7 +255,7 @@ func (v Verdict) Unreachable() []string {
 	return out
 }
 
-// Changed returns the clusters, sorted, about which v and before differ: their state, or what FaultHere means for them.
+// Changed returns the clusters, sorted, whose state differs in v and before. If FaultHere differs, these include all unreachable clusters.
 func (v Verdict) Changed(before Verdict) []string {
 	ids := map[string]bool{}
 	for id := range v.Paths {

@@ -16,7 +16,7 @@ func at(second int) time.Time { return start.Add(time.Duration(second) * time.Se
 // roundInterval is the interval of the simulated rounds in seconds. A decision follows every second.
 const roundInterval = 5
 
-// phase is what the probes of a cluster answer from a second on.
+// phase has the results of the probes of a cluster from a second on.
 type phase struct {
 	from int
 	// controller and endpoints are "ok", "fail", "idle" (targets that are not probed) or "" (no targets). endpoints can have a number of targets: "fail 1".
@@ -236,7 +236,7 @@ func TestVerdict_Changed(t *testing.T) {
 	}
 }
 
-// Whatever the probes of many clusters answer: a cluster becomes unreachable only after the time without any success, having been reached before, and independently of the other clusters.
+// For all results of probes: a cluster becomes unreachable only if it was reached before, after the time without any success, and independently of other clusters.
 func TestTrackerProperties(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 0))

@@ -25,7 +25,7 @@ const AnnotationExportTimes = "multicluster.k8s.aws/export-times"
 // clusters, and the older one takes precedence even if it arrives later.
 const EstablishedAfter = time.Minute
 
-// AwaitedFor is how long a cluster whose export is unknown when an import begins can take precedence in it. A controller that starts reads the
+// AwaitedFor is the time for which a cluster whose export is unknown when an import begins can take precedence in it. A controller that starts reads the
 // records of the clusters one after the other, and of some only with their next heartbeat.
 const AwaitedFor = 10 * time.Minute
 

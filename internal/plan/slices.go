@@ -43,9 +43,9 @@ type SliceInput struct {
 	MaxEndpoints int
 }
 
-// SliceChanges are the writes that bring the imported slices in sync, each list sorted by name, but updates that add endpoints come first.
-// Applied in the order Create, Update, Delete, they never interrupt an endpoint that stays, and endpoints that replace those of another cluster
-// are there before these leave. Updates have the resource version of the existing slice.
+// SliceChanges are the writes that bring the imported slices in sync, to be applied in the order Create, Update, Delete. Each list is sorted by
+// name, but updates that add endpoints come before the others. So no write interrupts an endpoint that stays, and the endpoints of another cluster
+// are added before those that they replace are removed. Updates have the resource version of the existing slice.
 type SliceChanges struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
 }
@@ -140,12 +140,8 @@ func (in SliceInput) desiredSlice(id poolID, d *draft, taken map[string]bool) *d
 	} else {
 		s.Namespace, s.Name = in.Key.Namespace, newSliceName(in.Key, id, taken)
 	}
-	derived := ""
-	if in.Merged.Type == mcsv1beta1.ClusterSetIP {
-		derived = cmp.Or(in.Derived, mcs.DerivedName(in.Key))
-	}
 	s.Labels = withKeys(s.Labels, map[string]string{
-		discoveryv1.LabelServiceName:  derived, // kube-proxy finds the slices of the derived Service by this label
+		discoveryv1.LabelServiceName:  in.serviceName(),
 		mcsv1beta1.LabelServiceName:   in.Key.Name,
 		mcsv1beta1.LabelSourceCluster: id.cluster,
 		LabelManagedBy:                ManagedBy,
@@ -157,7 +153,20 @@ func (in SliceInput) desiredSlice(id poolID, d *draft, taken map[string]bool) *d
 	return s
 }
 
-// ExportsOf returns what existing slices have of clusters, as exports of a service that was merged to m: for clusters whose slices stay as
+// serviceName returns the name of the Service that the slices belong to, by which kube-proxy finds those of the derived Service. A headless import has no
+// Service, and a derived Service that holds its IPs must not serve. Its slices have the name of one that does not exist: CoreDNS 1.15.0 makes the name of an
+// address from it, and without it answers no question for the names of these addresses, in any cluster (PTR).
+func (in SliceInput) serviceName() string {
+	if in.Merged.Type == mcsv1beta1.ClusterSetIP {
+		return cmp.Or(in.Derived, mcs.DerivedName(in.Key))
+	}
+	return mcs.DerivedName(in.Key) + headlessSuffix
+}
+
+// headlessSuffix distinguishes the Service name in the slices of a headless import from that of the derived Service.
+const headlessSuffix = "-headless"
+
+// ExportsOf returns the endpoints in the existing slices of clusters, as exports of a service that was merged to m: for clusters whose slices stay as
 // they are, because their exports are not known.
 func ExportsOf(m mcs.Merged, existing []*discoveryv1.EndpointSlice, clusters []string) []mcs.Export {
 	byCluster := map[string]*mcs.Export{}

@@ -336,7 +336,7 @@ func TestSlices(t *testing.T) {
 				})),
 		},
 		{
-			name: "slices with the labels of another owner, cluster or service are repaired: their names tell",
+			name: "slices with the labels of another owner, cluster or service are repaired, found by their names",
 			in: input([]mcs.Export{webExport("cls1", "10.10.0.1"), webExport("cls2", "10.20.0.1")},
 				edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) { s.Labels["endpointslice.kubernetes.io/managed-by"] = "me" }),
 				edited(webSlice("cls1", 1, "10.10.0.9"), func(s *discoveryv1.EndpointSlice) { s.Labels["multicluster.kubernetes.io/service-name"] = "other" }),
@@ -361,14 +361,14 @@ func TestSlices(t *testing.T) {
 			})}},
 		},
 		{
-			name: "headless: no label of a derived Service",
+			name: "headless: a label, but not of the derived Service",
 			in: input([]mcs.Export{func() mcs.Export {
 				e := webExport("cls1", "10.10.0.1")
 				e.Type, e.Ports, e.Backends[0].Ports = mcsv1beta1.Headless, nil, nil
 				return e
 			}()}, webSlice("cls1", 0, "10.10.0.1")),
 			want: SliceChanges{Update: []*discoveryv1.EndpointSlice{edited(webSlice("cls1", 0, "10.10.0.1"), func(s *discoveryv1.EndpointSlice) {
-				delete(s.Labels, "kubernetes.io/service-name")
+				withoutService(s)
 				s.Ports = nil
 			})}},
 		},
@@ -407,9 +407,9 @@ func TestSlices(t *testing.T) {
 				return in
 			}(),
 			want: SliceChanges{Create: []*discoveryv1.EndpointSlice{
-				edited(placeholder(webSlice("cls1", 0)), func(s *discoveryv1.EndpointSlice) { delete(s.Labels, "kubernetes.io/service-name") }),
+				edited(placeholder(webSlice("cls1", 0)), withoutService),
 				edited(webSlice("cls1", 0, "fd00:10::1"), func(s *discoveryv1.EndpointSlice) {
-					delete(s.Labels, "kubernetes.io/service-name")
+					withoutService(s)
 					ipv6(s)
 				}),
 			}},
@@ -455,10 +455,15 @@ func TestSlicesStaleCache(t *testing.T) {
 	}
 }
 
+// withoutService makes s that of a headless service, which has no derived Service.
+func withoutService(s *discoveryv1.EndpointSlice) {
+	s.Labels["kubernetes.io/service-name"] = derived + "-headless"
+}
+
 // withoutPorts makes s that of a headless service without ports.
 func withoutPorts(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	s.Ports = nil
-	delete(s.Labels, "kubernetes.io/service-name")
+	withoutService(s)
 	return s
 }
 

@@ -57,8 +57,8 @@ func Sorted(refusals []Refusal) []Refusal {
 	})
 }
 
-// IsSystemNamespace reports whether namespace is one of those that a cluster imports into only if its administrator lists it: default
-// and kube-*, which every cluster has whether or not its administrators agree on them, and the controller's own.
+// IsSystemNamespace reports whether a cluster imports into namespace only if its administrator lists it: default and kube-*, which exist in
+// every cluster but are not the same namespace to its administrators, and the controller's own.
 func IsSystemNamespace(namespace, own string) bool {
 	return namespace == metav1.NamespaceDefault || strings.HasPrefix(namespace, "kube-") || own != "" && namespace == own
 }

@@ -56,7 +56,7 @@ func (l *list) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Parse reads a policy. The error has one line for each problem, with what to change.
+// Parse reads a policy. The error has one line for each problem, with the action that solves it.
 func Parse(text []byte) (*Policy, error) {
 	if len(text) > MaxBytes {
 		return nil, fmt.Errorf("the policy has more than the %d bytes of a ConfigMap", MaxBytes)

@@ -21,7 +21,7 @@ type Policy struct {
 	systemNamespaces []string
 }
 
-// rule is what one cluster may export.
+// rule limits the exports of one cluster.
 type rule struct {
 	// namespaces are names, or prefixes that end with an asterisk; nil means all.
 	namespaces []string
@@ -69,7 +69,7 @@ func (p *Policy) AllowsSystemNamespace(namespace string) bool {
 type Local struct {
 	// ServiceNetworks are the networks of the cluster IPs of Services.
 	ServiceNetworks []netip.Prefix
-	// Addresses are further addresses, with what they are.
+	// Addresses are further addresses, each with its description.
 	Addresses map[netip.Addr]string
 }
 
@@ -145,7 +145,7 @@ type Refusal struct {
 // maxExamples is the number of addresses in the message of a Refusal.
 const maxExamples = 3
 
-// Apply returns the part of exp, an export of another cluster, that this cluster imports, and what is refused. It reports false if that
+// Apply returns the part of exp, an export of another cluster, that this cluster imports, and the refusals. It reports false if that
 // is the whole export. exp is not changed.
 func (p *Policy) Apply(exp mcs.Export, local *Local) (mcs.Export, []Refusal, bool) {
 	if err := p.AllowsNamespace(exp.Cluster, exp.Key.Namespace); err != nil {

@@ -36,10 +36,10 @@ func newBudgetMetrics() *budgetMetrics {
 	}
 	const kinds = "by kind (exports, endpoints, ports, port-endpoints, bytes, imports) and scope (member: the cluster that uses most of it; total: all other clusters; namespace: the namespace with most imports)."
 	return &budgetMetrics{
-		used:    desc("budget_used", "Used part of the budget for what other clusters export to this one, "+kinds, "scope", "kind"),
-		limit:   desc("budget_limit", "Budget for what other clusters export to this one, "+kinds, "scope", "kind"),
-		excess:  desc("budget_excess_exports", "Exports of other clusters that are not imported, or not as they are now, because they exceed a budget."),
-		waiting: desc("budget_excess_imports", "Imports that do not exist because their namespace has --budget-namespace-imports."),
+		used:    desc("budget_used", "Used part of the budget for the exports of the other clusters, "+kinds, "scope", "kind"),
+		limit:   desc("budget_limit", "Budget for the exports of the other clusters, "+kinds, "scope", "kind"),
+		excess:  desc("budget_excess_exports", "Exports of other clusters that exceed a budget: they are not imported, or an earlier version of them is."),
+		waiting: desc("budget_excess_imports", "Imports that do not exist because their namespace has as many as --budget-namespace-imports allows."),
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package registry is the contract of the registry, the shared store of a clusterset. Its backends are sub-packages: cloudmap,
-// etcd and memory. Package registrytest is the conformance suite that each of them passes, package engine holds what they share.
+// etcd and memory. Package registrytest is the conformance suite that each of them passes, package engine has their shared code.
 package registry
 
 import (
@@ -28,37 +28,41 @@ type Registry interface {
 	// Withdraw removes this cluster's export of key in the same way. Withdrawing a missing export is not an error.
 	Withdraw(ctx context.Context, key mcs.Key) error
 
-	// PublishedAll records that the caller has published every export of this cluster since the registry was created. What the registry
-	// has besides is withdrawn. Until then, and for a minute at most, a registry may hold changes back: it cannot know whether what it
-	// finds of a previous process is all that the other clusters have read.
+	// PublishedAll records that the caller has published every export of this cluster since the registry was created. All other exports of
+	// this cluster are withdrawn. Until then, and for a minute at most, a registry may hold changes back: the other clusters may have read
+	// exports of a previous process that it has not found.
 	PublishedAll()
 
 	// SetProperties sets the ClusterProperties of this cluster that the other clusters read (Member.Properties). Until it is called, those of a
 	// previous process stay. It returns quickly and does no I/O.
 	SetProperties(properties mcs.Properties)
 
+	// SetImports sets the report of this cluster's imports that the other clusters read (Member.Imports). The next write of the member record has
+	// it: the report makes no request of its own. Until it is called, that of a previous process stays. It does no I/O.
+	SetImports(report mcs.ImportReport)
+
 	// Lookup returns the View of key as last read, from memory, or an error that wraps ErrNotSynced before the first complete
 	// read. The caller may keep the result but must not change it. If the answer is incomplete (ErrNotSynced, or a View with
-	// Unknown or Unseen clusters), the key is notified when more is known. imported are the clusters that the caller has imported
-	// key from, by what it finds in its own cluster; see View.Unseen.
+	// Unknown or Unseen clusters), the key is notified when more is known. imported are the clusters of the import that exists in the
+	// caller's cluster; see View.Unseen.
 	Lookup(ctx context.Context, key mcs.Key, imported ...string) (View, error)
 
 	// Members returns the clusters of the clusterset, sorted by ID, including this one once it has joined.
 	Members(ctx context.Context) ([]Member, error)
 
-	// Forget drops everything that was read of another cluster, which will never say farewell, and notifies its keys. The cluster
-	// returns with its next record.
+	// Forget drops all records of another cluster, which will never sign a farewell, and notifies its keys. The cluster returns with its
+	// next record.
 	Forget(clusterID string)
 
-	// Run joins the clusterset, keeps the Views current and writes published exports until ctx ends. It calls notify for each
-	// key whose View may have changed, or whose exporting clusters have other Properties, beginning with every key that it finds, including this cluster's own exports from a
-	// previous process: the caller must withdraw those that are no longer exported. Notifying too often is allowed, missing a
-	// change is not. notify must not block.
+	// Run joins the clusterset, keeps the Views current and writes published exports until ctx ends. It calls notify for each key whose View
+	// may have changed, or whose exporting clusters have other Properties. First it notifies of every key that it finds, including those that
+	// a previous process of this cluster exported: the caller must withdraw those that are no longer exported. Notifying too often is
+	// allowed, missing a change is not. notify must not block.
 	//
 	// If ctx ends with cause ErrLeave, Run removes everything of this cluster from the registry within a bounded time, or
 	// returns an error; with any other cause it keeps everything. If ctx has ended with ErrLeave before Run begins, Run
-	// removes what a previous process left, unless another controller uses the same identity, as a clone of the cluster does.
-	// Leaving is taken back when the context of WithLeaveContext ends: Run then returns an error soon. What was removed by then stays
+	// removes the records of a previous process, unless another controller uses the same identity, as a clone of the cluster does.
+	// When the context of WithLeaveContext ends, leaving is canceled: Run returns an error soon, and records that it has removed stay
 	// removed.
 	// Otherwise Run returns an error only for a problem that retrying cannot solve; it retries forever while the registry is
 	// unreachable, throttles or denies access.
@@ -72,11 +76,11 @@ type View struct {
 	// Unknown are the clusters, sorted, whose export of this key could not be read since this process started: it may or may
 	// not exist. Unknown does not mean absent: imports of a previous process stay.
 	Unknown []string
-	// Ignored are the clusters, sorted, that export the key, while nothing but the key was kept of it: services are not imported into its namespace.
-	// When they are, the next Lookup makes the registry read the exports, and the key is notified.
+	// Ignored are the clusters, sorted, that export the key, while the registry has kept only the key of the export, because services are not
+	// imported into its namespace. When they are, the next Lookup makes the registry read the exports, and the key is notified.
 	Ignored []string
-	// Unseen are those of the imported clusters, sorted, of which the registry has shown nothing since this process started, and
-	// that neither left nor were forgotten. They may export the key, however long ago this process started: silence is no evidence.
+	// Unseen are those of the imported clusters, sorted, for which the registry has shown no record since this process started, and that
+	// neither left nor were forgotten. They may export the key, however long ago this process started: missing records are no evidence.
 	Unseen []string
 	// Incomplete is true if clusters that are not known by name may export the key too, besides those in Unknown. That is the
 	// case if one of several registries has not been read, and at the start of a controller while the registry throttles.
@@ -86,8 +90,8 @@ type View struct {
 	// is nil if the registry does not know it.
 	Order map[string]int64
 	// Stale are the clusters, sorted, in Exports that had no heartbeat for the configured time, by this cluster's clock and
-	// only while the registry itself answers (see Liveness). The caller decides what becomes of their endpoints. The key is
-	// notified when a cluster becomes stale or recovers.
+	// only while the registry itself answers (see Liveness). The caller decides about their endpoints. The key is notified when a
+	// cluster becomes stale or recovers.
 	Stale []string
 	// LivenessUnknown are the clusters, sorted, in Exports that had no heartbeat since this process started, but not for long
 	// enough to be stale. The caller keeps the decision of a previous process about them. The key is notified when it is known.
@@ -113,7 +117,7 @@ type PublishStatus struct {
 	// Err is the reason why a Pending export makes no progress, for the user to act upon, or nil. It is a *DuplicateIDError if
 	// another live cluster uses this cluster's ID: nothing is exported until that cluster is gone.
 	Err error
-	// Warnings are problems of a published export that other clusters do not notice, one line each, with what to do.
+	// Warnings are problems of a published export that other clusters do not notice, one line each, with an action for the user.
 	Warnings []string
 }
 
@@ -151,19 +155,23 @@ type Member struct {
 	Version string
 	// Key is the public key that its records are signed with, as --trusted-keys has it; "" if the registry has no signatures.
 	Key string
-	// LastSeen is when its heartbeat was last seen to advance, by this cluster's own clock.
+	// LastSeen is the time at which its heartbeat was last seen to advance, by this cluster's own clock.
 	LastSeen time.Time
-	// Joined is when it became a member and Heartbeat its last heartbeat, both by its own clock; zero if the registry does not
-	// keep them. All clusters read the same values, also after a restart, so they agree which of two registries a cluster
-	// that moved writes to.
+	// Joined is the time at which it became a member, Heartbeat the time of its last heartbeat, both by its own clock; zero if the
+	// registry does not keep them. All clusters read the same values, also after a restart. So they agree to which of two registries a
+	// cluster that moved writes.
 	Joined, Heartbeat time.Time
 	// Stale is true if it had no heartbeat for the configured time (see View.Stale).
 	Stale bool
-	// Properties are its ClusterProperties, without those that identify it. They are what the cluster claims.
+	// NoRecord is true if the registry shows no record that the cluster has signed: its member record is missing or was refused.
+	NoRecord bool
+	// Properties are its ClusterProperties, without those with its IDs. The cluster claims them; no other cluster verifies them.
 	Properties mcs.Properties
+	// Imports is its report of its imports. The cluster claims it. No key is notified when it changes.
+	Imports mcs.ImportReport
 	// Problems are the problems of its records in the last read, one line each.
 	Problems []string
-	// Address is the address of its controller's pod, zero if its record has none. It is what the cluster claims. Notified is when its last peer
+	// Address is the address of its controller's pod, zero if its record has none. The cluster claims it. Notified is the time at which its last peer
 	// notification arrived, zero if none did.
 	Address  netip.Addr
 	Notified time.Time
@@ -178,19 +186,39 @@ func RefusedProblem(record string, reason error) string {
 	return refusedPrefix + record + ": " + reason.Error()
 }
 
-// IsRefused reports whether a problem of a Member is one of RefusedProblem.
-func IsRefused(problem string) bool { return strings.HasPrefix(problem, refusedPrefix) }
+// IsRefused reports whether a problem of a Member is one of RefusedProblem, in any registry.
+func IsRefused(problem string) bool {
+	return strings.HasPrefix(withoutRegistry(problem), refusedPrefix)
+}
 
 // budgetPrefix begins the problems of BudgetProblem.
 const budgetPrefix = "over budget: "
 
-// BudgetProblem returns the problem of a Member of which a number of exports, such as that of key, exceed a budget of this cluster.
+// BudgetProblem returns the problem of a Member that has a number of exports, such as that of key, over a budget of this cluster.
 func BudgetProblem(exports int, key mcs.Key, excess budget.Excess) string {
-	return fmt.Sprintf("%s%d exports, such as %s, exceed %s: they are not imported, and those that were stay as they are", budgetPrefix, exports, key, excess)
+	return fmt.Sprintf("%s%d exports, such as %s, exceed %s: they are not imported, or stay as they were imported before", budgetPrefix, exports, key, excess)
 }
 
-// IsOverBudget reports whether a problem of a Member is one of BudgetProblem.
-func IsOverBudget(problem string) bool { return strings.HasPrefix(problem, budgetPrefix) }
+// IsOverBudget reports whether a problem of a Member is one of BudgetProblem, in any registry.
+func IsOverBudget(problem string) bool {
+	return strings.HasPrefix(withoutRegistry(problem), budgetPrefix)
+}
+
+// registryPrefix begins the problems of ProblemIn.
+const registryPrefix = "registry "
+
+// ProblemIn returns a problem of a Member with the name of the registry that has it.
+func ProblemIn(name, problem string) string { return registryPrefix + name + ": " + problem }
+
+// withoutRegistry returns a problem without the name that ProblemIn has added. No name has a space.
+func withoutRegistry(problem string) string {
+	if named, ok := strings.CutPrefix(problem, registryPrefix); ok {
+		if _, rest, ok := strings.Cut(named, ": "); ok {
+			return rest
+		}
+	}
+	return problem
+}
 
 // ErrNotSynced means that there has been no complete read of the registry yet.
 var ErrNotSynced = errors.New("the registry has not been read yet")

@@ -40,7 +40,7 @@ type RequestCount struct {
 	Count                       int
 }
 
-// recent counts requests by kind in time slots, of which it keeps the latest.
+// recent counts requests by kind in time slots, and keeps the latest slots.
 type recent struct {
 	mu    sync.Mutex
 	kinds map[RequestCount]*[recentSlots]slot // under a Count of 0

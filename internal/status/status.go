@@ -27,7 +27,7 @@ type Status struct {
 	// Identity is that of the cluster while it is a member, nil otherwise; then Problem is the reason.
 	Identity *mcs.Identity `json:"identity,omitempty"`
 	Problem  string        `json:"problem,omitempty"`
-	// IdentityProblem is why Identity is not that of the ClusterProperties or flags: they are missing or not valid, or the identity
+	// IdentityProblem is the reason why Identity is not that of the ClusterProperties or flags: they are missing or not valid, or the identity
 	// changes.
 	IdentityProblem string `json:"identityProblem,omitempty"`
 	// Leaving are identities whose content is being removed from the registry, or will be.
@@ -53,7 +53,7 @@ type Status struct {
 	// clusterset IPs are held.
 	Imports     []ImportProblem `json:"imports,omitempty"`
 	HeldImports int             `json:"heldImports,omitempty"`
-	// Budgets are the budgets for what other clusters export. OverBudget are the imports that wait because their namespace has too many.
+	// Budgets are the budgets for the exports of the other clusters. OverBudget are the imports that wait because their namespace has too many.
 	Budgets    []Budget  `json:"budgets,omitempty"`
 	OverBudget []mcs.Key `json:"overBudget,omitempty"`
 	// ImportPolicy is the state of --import-policy, nil if there is none. Refused are the parts of other clusters' exports that this
@@ -67,7 +67,7 @@ type Status struct {
 // ImportPolicy is the state of the file of --import-policy.
 type ImportPolicy struct {
 	File string `json:"file"`
-	// Problem is why the content of the file is not in use, "" if it is. Loaded is when the policy in use was read, the zero time if
+	// Problem is the reason why the content of the file is not in use, "" if it is. Loaded is the time at which the policy in use was read, the zero time if
 	// there is none: then imports stay as they are.
 	Problem string    `json:"problem,omitempty"`
 	Loaded  time.Time `json:"loaded,omitzero"`
@@ -84,7 +84,7 @@ const NoLeader = "no replica is the leader: a standby becomes the leader when th
 
 // Budget is the use of one budget.
 type Budget struct {
-	// Scope is member (the cluster that uses most), total or namespace (the namespace with most). Kind is what is counted.
+	// Scope is member (the cluster that uses most), total or namespace (the namespace with most). Kind is the unit.
 	Scope string `json:"scope"`
 	Kind  string `json:"kind"`
 	Used  int    `json:"used"`
@@ -202,7 +202,9 @@ type Service struct {
 	Conflicts []string `json:"conflicts,omitempty"`
 	// NotFor are the clusters, sorted, whose exports are for other clusters than this one.
 	NotFor []string `json:"notFor,omitempty"`
-	// Refused is what this cluster refuses of the exports.
+	// Importers are the other members that Own is for, with the state of their imports; nil while these are not known.
+	Importers *mcs.Importers `json:"importers,omitempty"`
+	// Refused are the parts of the exports that this cluster refuses.
 	Refused []policy.Refusal `json:"refused,omitempty"`
 }
 

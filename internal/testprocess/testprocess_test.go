@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestHelper is not a test: it is the test binary that dies, started by TestEndChildren.
+// TestHelper is not a test: TestEndChildren runs it as a process that starts a child and then kills itself.
 func TestHelper(t *testing.T) {
 	if os.Getenv("TESTPROCESS_HELPER") == "" {
 		t.Skip("started by TestEndChildren")
@@ -48,7 +48,7 @@ func TestEndChildren(t *testing.T) {
 	if !found || err != nil {
 		t.Fatalf("the helper printed %q", out)
 	}
-	for deadline := time.Now().Add(20 * time.Second); runs(pid); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); isRunning(pid); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			t.Fatal("the child still runs 20 s after the death of its parent")
@@ -56,7 +56,7 @@ func TestEndChildren(t *testing.T) {
 	}
 }
 
-func runs(pid int) bool {
+func isRunning(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }

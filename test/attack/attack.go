@@ -35,7 +35,7 @@ const (
 type Attack struct {
 	Name  string
 	Actor Actor
-	// Does is what the attacker does, Prevented what must not happen, and Effect how far it gets. Each is one sentence without a period.
+	// Does are the actions of the attacker, Prevented is the outcome that must not happen, and Effect the remaining effect. Each is one sentence without a period.
 	Does, Prevented, Effect string
 	// Open is set if the attack has an effect that is to be prevented, and is not yet.
 	Open bool
@@ -48,7 +48,7 @@ type Attack struct {
 // Table returns the attacks as a Markdown table.
 func Table() string {
 	var b strings.Builder
-	b.WriteString("| actor | attack | must not happen | how far it gets | test |\n| --- | --- | --- | --- | --- |\n")
+	b.WriteString("| actor | attack | must not happen | remaining effect | test |\n| --- | --- | --- | --- | --- |\n")
 	for _, a := range Attacks {
 		effect := a.Effect
 		if a.Open {

@@ -51,7 +51,7 @@ type cloud struct {
 	t        *testing.T
 	server   *cloudmaplocal.Server
 	keyrings *registrytest.Keyrings
-	// joined is when each cluster joined for the first time, which controllers keep over restarts.
+	// joined is the time at which each cluster joined for the first time, which controllers keep over restarts.
 	joined map[mcs.Identity]time.Time
 }
 
@@ -265,7 +265,7 @@ func (m *member) publish(exp mcs.Export) {
 	}
 }
 
-// view returns what the registry knows of key.
+// view returns the registry's view of key.
 func (m *member) view(key mcs.Key, imported ...string) registry.View {
 	m.t.Helper()
 	view, err := m.Lookup(context.Background(), key, imported...)
@@ -453,7 +453,7 @@ func (c *cloud) seal(clusterIDs ...string) {
 	}
 }
 
-// writeExports writes exports to the catalog of a cluster, with no regard to what a controller would refuse, and announces them in the cluster's record.
+// writeExports writes exports to the catalog of a cluster, including exports that a controller would refuse, and announces them in the cluster's record.
 // Everything is signed by signer.
 func (c *cloud) writeExports(client *api.Client, clusterID string, signer *trust.Signer, exports ...mcs.Export) {
 	c.t.Helper()

@@ -326,6 +326,37 @@ func TestAttack_TotalBudget(t *testing.T) {
 	})
 }
 
+func TestAttack_InventedClusters(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, open, web := c.start()
+		limits := config.Default().Budgets.Limits
+		limits.Member[budget.Exports], limits.Total[budget.Exports] = 40, 160
+		ledger := budget.NewLedger(limits)
+		bounded := c.join(newcomer, withBudgets(ledger))
+		until(t, time.Minute, "the export of the victim is imported", bounded.sees(web))
+		time.Sleep(20 * time.Second)
+		var last mcs.Export
+		for i := range 60 {
+			id := fmt.Sprint("cls", 100+i)
+			var exports []mcs.Export
+			for j := range 4 {
+				last = webExport(id, 1)
+				last.Key = mcs.Key{Namespace: fmt.Sprint("ns-", j), Name: id}
+				exports = append(exports, last)
+			}
+			c.invent(id, exports...)
+		}
+		until(t, 5*time.Minute, "a cluster without budgets imports what they export", open.sees(last))
+		until(t, 5*time.Minute, "they are over the budget of all", func() bool { return ledger.Usage().Excess > 60 && ledger.Usage().Total[budget.Exports] > 140 })
+		for n := range 4 {
+			another := webExport(victim, 1)
+			another.Key.Name = fmt.Sprint("another-", n)
+			exporter.publish(another)
+			until(t, time.Minute, "a new export of the victim is imported", bounded.sees(another))
+		}
+	})
+}
+
 func TestAttack_NamesInUnicode(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		_, reader, web := c.start()
@@ -396,7 +427,7 @@ func TestAttack_ClaimedProperties(t *testing.T) {
 				t.Errorf("%s: the properties %v count", what, got)
 			}
 		}
-		// Control: a Region counts, since it is what a cluster says of itself.
+		// Control: a Region counts, because each cluster claims its own Region.
 		got := claim(`{"region.topology.k8s.io":"` + region + `"}`)
 		tiers := preferred.Tiers(mcs.Properties{mcs.PropertyRegion: region}.OfCluster(importer, clusterSet), map[string]mcs.Properties{
 			victim: mcs.Properties{}.OfCluster(victim, clusterSet), intruder: got.OfCluster(intruder, clusterSet),

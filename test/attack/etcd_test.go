@@ -155,7 +155,7 @@ func (m *etcdMember) problemsOf(clusterID string) []string {
 	return nil
 }
 
-// etcdWait is the time limit of what takes milliseconds.
+// etcdWait is the time limit of operations that take milliseconds.
 const etcdWait = 30 * time.Second
 
 // start starts the victim with the export of webKey, and the importer, which imports it.
@@ -446,4 +446,59 @@ func TestAttack_StorageQuotaOfEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, etcdWait, "the change is imported when there is space", reader.sees(changed))
+}
+
+// tenantExport returns an export of some 400 KiB that does not compress, another one for each version.
+func tenantExport(i, version int) mcs.Export {
+	exp := webExport(victim, 9000)
+	exp.Key = mcs.Key{Namespace: "tenant", Name: fmt.Sprint("large-", i)}
+	for j := range exp.Backends[0].Endpoints {
+		exp.Backends[0].Endpoints[j].Hostname = noise(i+1000*version, j)
+	}
+	return exp
+}
+
+func TestAttack_StorageOfATenant(t *testing.T) {
+	s := startEtcd(t, "--quota-backend-bytes=20971520")
+	exporter, reader, _ := s.start()
+	var last mcs.Key
+	for i := range 60 { // some 24 MiB
+		exp := tenantExport(i, 0)
+		exporter.publish(exp)
+		last = exp.Key
+	}
+	until(t, 3*etcdWait, "the tenant's first exports are imported", reader.sees(tenantExport(0, 0)))
+	until(t, 3*etcdWait, "the condition of the tenant has the reason why its last ones are not", func() bool {
+		err := exporter.view(last).Local.Err
+		return err != nil && strings.Contains(err.Error(), "its namespace")
+	})
+	for n := 3; n < 8; n++ {
+		change(exporter, reader, n)
+	}
+	// Exports that are withdrawn make room for others.
+	for i := range 10 {
+		if err := exporter.Withdraw(t.Context(), mcs.Key{Namespace: "tenant", Name: fmt.Sprint("large-", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	small := webExport(victim, 1)
+	small.Key.Namespace = "tenant"
+	exporter.publish(small)
+	until(t, etcdWait, "the tenant exports another service", reader.sees(small))
+}
+
+func TestAttack_FlappingLargeExports(t *testing.T) {
+	s := startEtcd(t, "--quota-backend-bytes=33554432")
+	exporter, reader, _ := s.start()
+	for version := range 12 { // some 48 MiB in all versions
+		for i := range 10 {
+			exporter.publish(tenantExport(i, version))
+		}
+		time.Sleep(100 * time.Millisecond)
+		change(exporter, reader, 3+version)
+	}
+	status, err := s.Root().Status(t.Context(), s.Endpoints()[0])
+	if err != nil || status.DbSize < 4<<20 { // control: the tenant's exports were written, and not compacted
+		t.Errorf("the database has %d bytes, %v", status.DbSize, err)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -762,4 +763,60 @@ func TestAttack_Finalizers(t *testing.T) {
 	finalizers(`{"metadata":{"finalizers":null}}`)
 	m.publish(k.key, nil, "10.1.0.4")
 	k.imported(k.key, "10.1.0.4")
+}
+
+func TestAttack_FlappingImports(t *testing.T) {
+	k := inKubernetes(t)
+	victims, intruders := k.hostile(victim), k.hostile(intruder)
+	victims.publish(k.key, nil, "10.66.0.1")
+	k.imported(k.key, "10.66.0.1")
+	const services = 80 // the API server has 256 Service IPs
+	key := func(i int) mcs.Key { return mcs.Key{Namespace: k.key.Namespace, Name: fmt.Sprint("flap-", i)} }
+	for i := range services {
+		intruders.publish(key(i), nil, "10.67.0.1")
+	}
+	for i := range services {
+		k.imported(key(i), "10.67.0.1")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	var flaps atomic.Int64
+	running.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ {
+			for i := range services {
+				intruders.publish(key(i), nil, fmt.Sprintf("10.67.%d.%d", n/250%250, 1+n%250))
+				flaps.Add(1)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	for began := time.Now(); time.Since(began) < 30*time.Second || flaps.Load() < 100_000; { // its burst
+		time.Sleep(100 * time.Millisecond)
+	}
+	written := func() (generations int64) {
+		var list discoveryv1.EndpointSliceList
+		if err := k.Admin.List(t.Context(), &list, client.InNamespace(k.key.Namespace), client.MatchingLabels{mcsv1beta1.LabelSourceCluster: intruder}); err != nil {
+			t.Fatal(err)
+		}
+		for _, slice := range list.Items {
+			generations += slice.Generation
+		}
+		return generations
+	}
+	before, began := written(), time.Now()
+	var longest time.Duration
+	for n := range 10 {
+		address, began := fmt.Sprint("10.66.0.", 2+n), time.Now()
+		victims.publish(k.key, nil, address)
+		k.imported(k.key, address)
+		longest = max(longest, time.Since(began))
+	}
+	time.Sleep(10 * time.Second)
+	writes := float64(written()-before) / time.Since(began).Seconds()
+	stop()
+	running.Wait()
+	t.Logf("%d changes of the intruder, %.0f writes a second to the API server, a change of the victim took up to %v", flaps.Load(), writes, longest)
+	if writes == 0 || writes > 2*50 { // the control is that there are some
+		t.Errorf("%.0f writes of imported EndpointSlices a second, want some 50", writes)
+	}
 }

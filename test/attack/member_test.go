@@ -1,17 +1,22 @@
 package attack
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // forgedRecord has the intruder write the record of the victim after change. The import stays, and it ends if the victim itself signs the same.
@@ -372,4 +377,73 @@ func TestAttack_ThousandJunkRecords(t *testing.T) {
 			})
 		})
 	}
+}
+
+// pinStore is a trust.Store in memory.
+type pinStore map[string]trust.Pin
+
+func (s pinStore) LoadPins(context.Context) (map[string]trust.Pin, error) { return s, nil }
+
+func (s pinStore) SavePins(_ context.Context, pins map[string]trust.Pin) error {
+	for id, pin := range pins {
+		if s[id] = pin; pin.IsZero() {
+			delete(s, id)
+		}
+	}
+	return nil
+}
+
+func TestAttack_RotatedClusters(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, _, web := c.start()
+		c.infiltrate()
+		const most, group, groups = 50, 10, 12
+		store := pinStore{}
+		bounded := func() (*member, func()) {
+			keyring, err := trust.Load(t.Context(), trust.Config{ClusterSetID: clusterSet, StaleAfter: config.Default().Registry.StaleAfter, Store: store, MaxPins: most, Logger: logr.Discard()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			saved := make(chan struct{})
+			go func() { defer close(saved); keyring.Run(ctx) }()
+			m := c.join(newcomer, func(cfg *cloudmap.Config) { cfg.Keyring = keyring })
+			return m, func() { m.stop(nil); stop(); <-saved }
+		}
+		reader, stop := bounded()
+		until(t, time.Minute, "the export of the victim is imported", reader.sees(web))
+		exporter.stop(nil)
+		known := map[string]bool{}
+		for g := range groups {
+			for i := range group {
+				c.invent(fmt.Sprintf("invented-%d-%d", g, i))
+			}
+			time.Sleep(30 * time.Second)
+			for id := range store {
+				known[id] = true
+			}
+			for i := range group {
+				id := fmt.Sprintf("invented-%d-%d", g, i)
+				if err := c.attacker().DeregisterInstance(t.Context(), c.members().ID, id); err != nil {
+					t.Fatal(err)
+				}
+				c.deleteService(c.attacker(), c.catalog(id))
+			}
+		}
+		stop()
+		if len(known) < group*groups { // control
+			t.Errorf("%d clusters were known, want more than %d", len(known), group*groups)
+		}
+		if len(store) > most+3*group { // those of the last minute stay besides
+			t.Errorf("%d keys of clusters are stored, want some %d", len(store), most)
+		}
+		if store[victim].Key != c.signer(victim).Key() {
+			t.Error("the key of the victim is not pinned any more")
+		}
+		reader, _ = bounded()
+		r := c.recordOf(victim)
+		r.Heartbeat, r.Generation = r.Heartbeat+1e6, r.Generation+1e6
+		c.write(c.attacker(), c.members(), r.Instance(c.signer(intruder)))
+		until(t, time.Minute, "a forged record of the victim is refused after a restart", reader.isRefused(victim))
+	})
 }

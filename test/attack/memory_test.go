@@ -147,6 +147,14 @@ type process struct {
 // startController starts the program as the Deployment does, on etcd and with the API server of k.
 func (s *store) startController(t *testing.T, k *controllertest.Kubernetes) *process {
 	t.Helper()
+	name, passwordFile := s.user(identityOf(importer))
+	return startProgram(t, k, "--registry=etcd", "--etcd-endpoints="+strings.Join(s.Endpoints(), ","), "--etcd-ca="+s.CAFile, "--etcd-username="+name,
+		"--etcd-password-file="+passwordFile)
+}
+
+// startProgram starts the program as the Deployment does, with the API server of k and with further arguments.
+func startProgram(t *testing.T, k *controllertest.Kubernetes, args ...string) *process {
+	t.Helper()
 	user, err := k.Env.AddUser(envtest.User{Name: controllertest.ControllerUser}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -162,14 +170,12 @@ func (s *store) startController(t *testing.T, k *controllertest.Kubernetes) *pro
 	if err := k.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: controllertest.InstallNamespace, Name: names.SigningKeySecret}}); err != nil {
 		t.Fatal(err)
 	}
-	name, passwordFile := s.user(identityOf(importer))
 	p := &process{t: t, metrics: testprocess.FreeAddress(t)}
-	cmd := exec.CommandContext(context.Background(), os.Getenv("CONTROLLER"), //nolint:gosec // the path is the tester's
-		"--kubeconfig="+path, "--registry=etcd", "--etcd-endpoints="+strings.Join(s.Endpoints(), ","), "--etcd-ca="+s.CAFile, "--etcd-username="+name,
-		"--etcd-password-file="+passwordFile, "--cluster-id="+importer, "--clusterset-id="+clusterSet, "--leader-elect=false",
+	cmd := exec.CommandContext(context.Background(), os.Getenv("CONTROLLER"), append(args, //nolint:gosec // the path is the tester's
+		"--kubeconfig="+path, "--cluster-id="+importer, "--clusterset-id="+clusterSet, "--leader-elect=false",
 		"--leader-election-namespace="+controllertest.InstallNamespace, "--metrics-bind-address="+p.metrics, "--metrics-secure=false",
-		"--health-probe-bind-address=0", "--status-bind-address=0")
-	cmd.Env = append(os.Environ(), "GOMEMLIMIT="+goMemLimit)
+		"--health-probe-bind-address=0", "--status-bind-address=0")...)
+	cmd.Env = append(os.Environ(), "GOMEMLIMIT="+goMemLimit, "AWS_ACCESS_KEY_ID="+keyOf(identityOf(importer)), "AWS_SECRET_ACCESS_KEY=secret")
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {

@@ -3,14 +3,25 @@ package attack
 import (
 	"math"
 	"net"
+	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
 
 // socket is the UDP socket of a controller: datagrams that it sends are recorded, and the attacker sends to it.
@@ -138,18 +149,18 @@ func TestAttack_ForgedNotifications(t *testing.T) {
 			return outside.Encode(peernotify.Message{ClusterSet: clusterSet, From: victim, Generation: math.MaxInt64, Sequence: math.MaxInt64}, target)
 		}
 		forged := readsIn(message(outside, victim, 0), message(outside, "cls99", time.Hour), garbage, last)
-		// A sender that is not known makes the registry be read once a second, with a burst of five.
+		// Notifications of unknown senders cause one read of the registry a second, with a burst of five.
 		if forged > idle+2*(10+5) {
 			t.Errorf("%d reads in 10 s with forged notifications, %d without", forged, idle)
 		}
 		changed := webExport(victim, 3)
 		exporter.publish(changed)
 		until(t, time.Minute, "a change is imported", reader.sees(changed))
-		// Control: notifications of the victim itself are read, also after those that were to mute it.
+		// Control: notifications of the victim itself cause reads, also after the forged ones with the last sequence.
 		time.Sleep(30 * time.Second)
 		sequence = time.Now().UnixNano()
-		if heard := readsIn(message(rightful, victim, 0)); heard < idle+5 {
-			t.Errorf("%d reads in 10 s with notifications of a member, %d without: they are not heard", heard, idle)
+		if n := readsIn(message(rightful, victim, 0)); n < idle+5 {
+			t.Errorf("%d reads in 10 s with notifications of a member, %d without: they are ignored", n, idle)
 		}
 	})
 }
@@ -171,7 +182,7 @@ func TestAttack_ReplayedNotifications(t *testing.T) {
 			sequence++
 			return rightful.Encode(peernotify.Message{ClusterSet: clusterSet, From: victim, Generation: time.Now().UnixMilli(), Sequence: sequence}, target)
 		}
-		var recorded [][]byte // what the attacker has seen pass
+		var recorded [][]byte // the datagrams that the attacker has recorded
 		for range 100 {
 			recorded = append(recorded, next())
 		}
@@ -190,24 +201,123 @@ func TestAttack_ReplayedNotifications(t *testing.T) {
 		}
 		idle := readsIn(func(int) []byte { return nil })
 		// Control: the same datagrams count when they arrive for the first time and in order.
-		if heard := readsIn(func(i int) []byte {
+		if n := readsIn(func(i int) []byte {
 			if i%100 == 0 {
 				return recorded[i/100]
 			}
 			return nil
-		}); heard < idle+5 {
-			t.Errorf("%d reads in 10 s with notifications of a member, %d without: they are not heard", heard, idle)
+		}); n < idle+5 {
+			t.Errorf("%d reads in 10 s with notifications of a member, %d without: they are ignored", n, idle)
 		}
 		if n := readsIn(func(i int) []byte { return recorded[len(recorded)-1-i*7%len(recorded)] }); n > idle+2 {
 			t.Errorf("%d reads in 10 s with replayed notifications in another order, %d without", n, idle)
 		}
-		if heard := readsIn(func(i int) []byte {
+		if n := readsIn(func(i int) []byte {
 			if i%100 == 0 {
 				return next()
 			}
 			return recorded[i%len(recorded)]
-		}); heard < idle+5 {
-			t.Errorf("%d reads in 10 s with notifications of a member between the replayed ones, %d without: they are not heard", heard, idle)
+		}); n < idle+5 {
+			t.Errorf("%d reads in 10 s with notifications of a member between the replayed ones, %d without: they are ignored", n, idle)
 		}
 	})
+}
+
+// TestCostOfDatagrams runs the program of the controller on Cloud Map while DATAGRAMS datagrams a second arrive, and prints the CPU time that they cost: of the
+// process in user and kernel mode, for each kind of datagram. It takes some minutes, so that it runs only if DATAGRAMS is set; CONTROLLER is the path of the
+// program. docs/operations.md has the results.
+func TestCostOfDatagrams(t *testing.T) {
+	perSecond := int(registrytest.Setting(t, "DATAGRAMS", 0))
+	if perSecond == 0 {
+		t.Skip("measures for minutes: set DATAGRAMS and CONTROLLER")
+	}
+	apiservertest.NeedAssets(t)
+	k, err := controllertest.StartKubernetes("v1beta1", nil, append(controllertest.MCSCRDs(), controllertest.AboutCRDs()...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.Env.Stop() })
+	server := newServer(t)
+	endpoint := httptest.NewServer(server)
+	t.Cleanup(endpoint.Close)
+	target := testprocess.FreeAddress(t)
+	p := startProgram(t, k, "--aws-region=us-east-1", "--aws-endpoint="+endpoint.URL, "--aws-insecure", "--peer-notification-bind-address="+target,
+		"--peer-notification-advertise-address="+target)
+	c := &cloud{t: t, server: server, keyrings: registrytest.NewKeyrings(config.Default().Registry.StaleAfter), joined: map[mcs.Identity]time.Time{}}
+	own := newSocket() // its own notifications are not needed
+	exporter := c.joinAs(keyOf(identityOf(victim)), identityOf(victim), notifying(own, "127.0.0.9:8479"))
+	exporter.publish(webExport(victim, 2))
+	until(t, time.Minute, "the program is a member", func() bool {
+		return slices.ContainsFunc(c.listMembers(exporter), func(m registry.Member) bool { return m.ClusterID == importer })
+	})
+	time.Sleep(20 * time.Second) // its start
+	outside, err := peernotify.NewKeys(make([]byte, peernotify.SecretSize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rightful, err := peernotify.NewKeys(c.signer(victim).Secret("peer notifications"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	receiver := c.recordOf(importer).Contact.Key
+	message := func(from string, keys *peernotify.Keys) func() []byte {
+		datagram := keys.Encode(peernotify.Message{ClusterSet: clusterSet, From: from, Generation: 1, Sequence: time.Now().UnixNano()}, receiver)
+		return func() []byte { return datagram }
+	}
+	forged := message(victim, rightful)()
+	forged[len(forged)-1] ^= 1
+	idle := p.cpuDuring(t, func() { time.Sleep(20 * time.Second) })
+	t.Logf("idle: %.2f %% of a core", 100*idle)
+	for kind, datagram := range map[string]func() []byte{
+		"garbage": func() []byte { return make([]byte, 200) }, "unknown cluster": message("cls99", outside), "replayed": message(victim, rightful),
+		"forged for a member": func() []byte { return forged },
+	} {
+		sent := 0
+		cost := p.cpuDuring(t, func() { sent = flood(t, target, perSecond, 20*time.Second, datagram) }) - idle
+		t.Logf("%s: %d datagrams a second cost %.2f %% of a core", kind, sent/20, 100*cost)
+		if cost > 0.05 {
+			t.Errorf("%s: %d datagrams a second cost %.2f %% of a core, want less than 5 %%", kind, sent/20, 100*cost)
+		}
+	}
+}
+
+// listMembers returns the members that a cluster knows, none while it has not read the registry.
+func (c *cloud) listMembers(m *member) []registry.Member {
+	members, _ := m.Members(c.t.Context())
+	return members
+}
+
+// flood sends datagrams to an address at a rate, and returns how many it sent.
+func flood(t *testing.T, to string, perSecond int, period time.Duration, datagram func() []byte) (sent int) {
+	t.Helper()
+	conn, err := net.Dial("udp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	for began := time.Now(); time.Since(began) < period; time.Sleep(200 * time.Microsecond) {
+		for due := int(time.Since(began).Seconds() * float64(perSecond)); sent < due; sent++ {
+			_, _ = conn.Write(datagram()) // a refused datagram is one too
+		}
+	}
+	return sent
+}
+
+// cpuDuring returns the CPU time, in user and kernel mode, that the process uses in each second of a period.
+func (p *process) cpuDuring(t *testing.T, period func()) float64 {
+	t.Helper()
+	used := func() float64 {
+		proc, err := procfs.NewProc(p.pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stat, err := proc.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stat.CPUTime()
+	}
+	before, began := used(), time.Now()
+	period()
+	return (used() - before) / time.Since(began).Seconds()
 }

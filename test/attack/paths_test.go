@@ -56,8 +56,8 @@ func TestAttack_ProbesOfOtherAddresses(t *testing.T) {
 	const round = 50 * time.Millisecond // a hundredth of the product's
 	probes := paths.Probes{
 		Dial:  network.dial,
-		Rules: pathhealth.Rules{After: 300 * time.Millisecond, Failures: 3, Back: 100 * time.Millisecond, Settle: time.Minute, Gap: time.Minute},
-		Times: paths.Times{Tick: 10 * time.Millisecond, Round: round, Connect: time.Second, Endpoints: round, Alone: round, Unknown: round},
+		Rules: pathhealth.Rules{UnreachableAfter: 300 * time.Millisecond, MinFailures: 3, ReachableAfter: 100 * time.Millisecond, UnknownAfter: time.Minute, MaxPause: time.Minute},
+		Times: paths.Times{Tick: 10 * time.Millisecond, Round: round, Connect: time.Second, Endpoints: round, EndpointsAlone: round, Unknown: round},
 	}
 	began := time.Now()
 	k := inKubernetesWith(t, probes, func(o *config.Options) {

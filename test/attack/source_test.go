@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/doctor"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
@@ -29,6 +31,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
@@ -102,6 +105,85 @@ func TestAttack_IDInAnotherRegistry(t *testing.T) {
 	})
 }
 
+func TestAttack_OwnIDInAnotherRegistry(t *testing.T) {
+	own, other := startEtcd(t), startEtcd(t)
+	other.keyrings = own.keyrings // a controller has one keyring for all registries
+	exporter, _, web := own.start()
+	identity := identityOf(newcomer) // of the cluster that imports from both
+	both := joinBoth(own, other, identity)
+	until(t, etcdWait, "the export of the victim is imported", both.sees(web))
+	mine := webExport(newcomer, 1)
+	mine.Key.Name = "mine"
+	if err := both.Publish(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	isExported := func() bool {
+		view, err := both.Lookup(t.Context(), mine.Key)
+		return err == nil && view.Local.State == registry.Exported && view.Local.Err == nil
+	}
+	until(t, etcdWait, "its own export is published", isExported)
+
+	// Two intruders in the other registry take its ID and that of the victim, as clusters that joined there earlier.
+	forged := func(id string) mcs.Identity {
+		return mcs.Identity{ClusterSetID: clusterSet, ClusterID: id, UID: "uid-of-the-intruder"}
+	}
+	for _, id := range []string{newcomer, victim} {
+		m := other.join(forged(id), func(cfg *etcd.Config) { cfg.Keyring = registrytest.NewKeyrings(etcdStaleAfter).Of(t, forged(id)) })
+		exp := forgedExport()
+		exp.Cluster = id
+		m.publish(exp)
+		fake := webExport(id, 7)
+		fake.Key = mine.Key
+		m.publish(fake)
+	}
+	reports := func(id, text string) func() bool {
+		return func() bool {
+			members, _ := both.Members(t.Context())
+			i := slices.IndexFunc(members, func(m registry.Member) bool { return m.ClusterID == id })
+			return i >= 0 && members[i].UID == identityOf(id).UID && slices.ContainsFunc(members[i].Problems, func(p string) bool { return strings.Contains(p, text) })
+		}
+	}
+	until(t, etcdWait, "the cluster with its own ID is reported", reports(newcomer, "uid-of-the-intruder")) // control: the records have arrived
+	until(t, etcdWait, "the cluster with the victim's ID is reported", reports(victim, "other: refused the member record"))
+	holds := func() bool { return both.sees(web)() && isExported() && both.exportOf(newcomer, webKey) == nil }
+	holdsFor := func(period time.Duration, what string) {
+		for began := time.Now(); time.Since(began) < period; time.Sleep(20 * time.Millisecond) {
+			if !holds() {
+				t.Fatalf("%s: the victim is imported: %t, its own export is published: %t", what, both.sees(web)(), isExported())
+			}
+		}
+	}
+	holdsFor(etcdStaleAfter/2, "while the victim runs")
+	exporter.stop(nil)
+	holdsFor(3*etcdStaleAfter/2, "while the victim is stale")
+	if pin, ok := own.keyrings.Of(t, identity).Pin(newcomer); ok {
+		t.Errorf("the key of another cluster is pinned for its own ID: %s", pin.Key)
+	}
+}
+
+// joinBoth starts a cluster that exports to one registry and imports from both.
+func joinBoth(own, other *store, identity mcs.Identity) *unionMember {
+	own.t.Helper()
+	keyring := own.keyrings.Of(own.t, identity)
+	registryOf := func(s *store, readOnly bool, name string) registry.Registry {
+		user, passwordFile := s.user(identity)
+		client, err := etcd.NewClient(etcd.ClientConfig{Name: name, Endpoints: s.Endpoints(), CAFile: s.CAFile, Username: user, PasswordFile: passwordFile})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Cleanup(func() { _ = client.Close() })
+		reg, err := etcd.New(client, etcd.Config{
+			Identity: identity, Version: "test", Logger: logr.Discard(), ReadOnly: readOnly, Signer: registrytest.Signer(s.t, identity), Keyring: keyring,
+			PollInterval: 50 * time.Millisecond, HeartbeatInterval: 400 * time.Millisecond, StaleAfter: etcdStaleAfter,
+		})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return reg
+	}
+	return runUnion(own.t, identity, union.Source{Name: "etcd", Registry: registryOf(own, false, "etcd")}, union.Source{Name: "other", Registry: registryOf(other, true, "other")})
+}
+
 func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		exporter, _, web := c.start()
@@ -110,7 +192,7 @@ func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		both := c.runUnion(identity, union.Source{Name: "cloudmap", Registry: main},
+		both := runUnion(t, identity, union.Source{Name: "cloudmap", Registry: main},
 			union.Source{Name: "legacy", Registry: legacy.NewRegistry(c.named("legacy"), legacy.Config{Identity: identity, Logger: logr.Discard()})})
 		until(t, time.Minute, "the export of the victim is imported", both.sees(web))
 		time.Sleep(10 * time.Minute) // a cluster that has just joined may still run the legacy controller
@@ -165,19 +247,19 @@ type unionMember struct {
 }
 
 // runUnion runs a union of registries until the test ends.
-func (c *cloud) runUnion(identity mcs.Identity, sources ...union.Source) *unionMember {
-	c.t.Helper()
+func runUnion(t *testing.T, identity mcs.Identity, sources ...union.Source) *unionMember {
+	t.Helper()
 	both := union.New(union.Config{Identity: identity, Logger: logr.Discard()}, sources[0], sources[1:]...)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- both.Run(ctx, func(mcs.Key) {}) }()
-	c.t.Cleanup(func() {
+	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
-			c.t.Errorf("Run: %v", err)
+			t.Errorf("Run: %v", err)
 		}
 	})
-	return &unionMember{Registry: both, t: c.t}
+	return &unionMember{Registry: both, t: t}
 }
 
 // exportOf returns the export of key from a cluster, nil if there is none.
@@ -233,9 +315,15 @@ func TestAttack_TerminalEscapes(t *testing.T) {
 	exp.Backends[0].Endpoints[0].Hostname = version
 	clusters["cls1"].ServiceList[0].Exports = []mcs.Export{exp}
 	clusters["cls1"].ServiceList[0].Publication.State, clusters["cls1"].ServiceList[0].Publication.Problem = "Pending", version
+	clusters["cls1"].CoreDNS = clitest.NewCoreDNS()
+	clusters["cls1"].CoreDNS.SetCorefile(strings.Replace(clitest.StockCorefile, "    errors\n", "    errors # "+version+"\n    "+strings.ReplaceAll(version, " ", "")+"\n", 1))
+	clusters["cls1"].CoreDNS.SetImage("registry.k8s.io/coredns/coredns:" + version)
+	clusters["cls1"].CoreDNS.QueryError = errors.New(version)
 	started := clusters.Start(t)
 	const control, direction = "\x1b\x07\u009b\x7f", "\u202e"
-	commands := func(s *session.Session) []*cobra.Command { return slices.Concat(show.Commands(s), doctor.Commands(s)) }
+	commands := func(s *session.Session) []*cobra.Command {
+		return slices.Concat(show.Commands(s), doctor.Commands(s), []*cobra.Command{dns.Command(s)})
+	}
 	for line, forbidden := range map[string]string{
 		"status --context cls1": control + direction, "status --context cls1 -o wide": control + direction, "get clusters --context cls1": control + direction,
 		"status --context cls1 -o yaml": control, "status --context cls1 -o json": control + direction, "get clusters --context cls1 -o json": control + direction,
@@ -244,6 +332,8 @@ func TestAttack_TerminalEscapes(t *testing.T) {
 		"describe web --context cls1 -o json": control + direction, "diagnose web --context cls1 --no-probe -o json": control + direction,
 		"describe web --context cls1 -o yaml": control, "registry get web --context cls1": control,
 		"registry get web --context cls1 -o json": control + direction, "registry dump --context cls1": control,
+		"dns status --context cls1": control + direction, "dns status --context cls1 -o json": control + direction,
+		"dns enable --dry-run --force --context cls1": control + direction,
 	} {
 		text, _ := clitest.Run(t, commands, started, line)
 		if strings.ContainsAny(text, forbidden) || !strings.Contains(text, "owned") {

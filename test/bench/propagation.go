@@ -29,7 +29,8 @@ const (
 	changeTimeout = 30 * time.Second
 )
 
-// kindsOf returns the changes of a service in a round. Two of them are flips, so every other round has none.
+// kindsOf returns the changes of a service in a round. A round has two changes of readiness or none, so that there are as many of them as of the
+// other kinds.
 func kindsOf(round int) []string {
 	if round%2 == 1 {
 		return []string{"add", "remove"}
@@ -103,7 +104,7 @@ func atOnce(registry string, delay time.Duration, notifications bool) []int {
 	return []int{parallel}
 }
 
-// measure fills p in for each kind of change.
+// measure returns p with the results of each kind of change.
 func (c *clusters) measure(ctx context.Context, im *imports, p Propagation) (list []Propagation, err error) {
 	if err := pause(ctx, settle); err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func (c *clusters) measure(ctx context.Context, im *imports, p Propagation) (lis
 	return list, nil
 }
 
-// exportServices makes the services that are changed.
+// exportServices creates and exports the services that the measurement changes.
 func (c *clusters) exportServices(ctx context.Context, im *imports) error {
 	for i := range parallel {
 		name := serviceName(i)
@@ -152,7 +153,7 @@ func hasEndpoints(name string, endpoints int) func(map[string]*discoveryv1.Endpo
 	}
 }
 
-// changes applies all kinds of changes to so many services at once, repeatedly, and returns the duration of each.
+// changes applies all kinds of changes to atOnce services in parallel, repeatedly, and returns the duration of each change by kind.
 func (c *clusters) changes(ctx context.Context, im *imports, atOnce int) (map[string][]time.Duration, error) {
 	var mu sync.Mutex
 	samples := map[string][]time.Duration{}
@@ -184,7 +185,7 @@ func label(kind string) string {
 	return kind
 }
 
-// change applies one change, at a moment that is independent of polls, and measures until the importer shows it.
+// change applies one change at a time that is independent of polls, and returns the time until the importer shows it.
 func (c *clusters) change(ctx context.Context, im *imports, number, round int, kind string) (time.Duration, error) {
 	if err := pause(ctx, rand.N(rest)); err != nil {
 		return 0, err

@@ -115,6 +115,7 @@ func (r *Results) propagationTable(p *page) {
 	p.linef("Each service changes again half a second after a change has arrived, on average; concurrent changes wait for one another.")
 	p.linef("Blocked means that the nodes drop the UDP port of peer notifications.\n")
 	p.linef("![time to the imported EndpointSlice](propagation.svg)\n")
+	p.linef("The clusters are those of the testbed: their own etcd does not wait for the disk (--unsafe-no-fsync).\n")
 	p.linef("| registry | consistency delay | notifications | services at once | change | changes | p50 | p90 | p99 | max | target for p99 |")
 	p.linef("| --- | ---: | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, s := range r.Propagation {
@@ -138,7 +139,8 @@ func (s Propagation) notifications() string {
 
 func (r *Results) convergenceTable(p *page) {
 	p.linef("## From nothing, and what it takes\n")
-	p.linef("ServiceExports created as fast as the API server accepts them, on two real clusters that share the machine, under AWS's quotas: seconds from the")
+	p.linef("ServiceExports created as fast as the API server accepts them, on two real clusters that share the machine, whose etcd does not wait for the")
+	p.linef("disk (--unsafe-no-fsync) and whose controller-manager may send 100 requests a second (20 by default), under AWS's quotas: seconds from the")
 	p.linef("first ServiceExport. \"Imported\": the other cluster has all imports with all endpoints. \"Complete\": the exporting cluster has its own imports too, and")
 	p.linef("every ServiceExport is Ready and every ServiceImport has its conditions. \"Objects alone\": one client writes the same objects (imports, own imports, derived")
 	p.linef("Services, EndpointSlices, statuses) on new clusters without controllers, right after the last run. \"Ratio\" is complete to objects alone. \"Ready delay\": p50 and p99 of the")

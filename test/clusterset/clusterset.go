@@ -39,6 +39,8 @@ type Options struct {
 	CloudMapArgs []string
 	// KeepState makes cloudmap-local keep its content when StopRegistry stops it. etcd always does.
 	KeepState bool
+	// NoImage leaves the product's image away: the test pulls it from a registry.
+	NoImage bool
 	// Registry is CloudMap or Etcd.
 	Registry string
 	Out      io.Writer
@@ -74,13 +76,23 @@ func Up(ctx context.Context, o Options) (*Set, error) {
 	if err := s.startRegistry(ctx, s.cloudMapArgs); err != nil {
 		return nil, err
 	}
-	if err := s.stream(ctx, "testbed", "load-image", "dist/controller.tar"); err != nil {
-		return nil, fmt.Errorf("loading the product's image: %w", err)
+	if o.NoImage {
+		return s, nil
 	}
-	return s, nil
+	return s, s.loadImage(ctx)
 }
 
-// Down takes the registry and the clusters down. It is no error if there are none.
+func (s *Set) loadImage(ctx context.Context) error {
+	if err := s.stream(ctx, "testbed", "load-image", "dist/controller.tar"); err != nil {
+		return fmt.Errorf("loading the product's image: %w", err)
+	}
+	return nil
+}
+
+// clusterName returns the name of the cluster with an index.
+func clusterName(i int) string { return fmt.Sprintf("cls%d", i+1) }
+
+// Down takes the registry and the clusters down, if there are any.
 func (s *Set) Down(ctx context.Context) {
 	for _, name := range []string{CloudMap, Etcd} {
 		s.daemon(name).stop()
@@ -116,7 +128,7 @@ func (s *Set) useTestbed(ctx context.Context) error {
 // Env returns the environment of the commands: KUBECONFIG, PATH, AWS_*.
 func (s *Set) Env() []string { return s.env }
 
-// waitDelay is the time to read the output of a command that has ended. Processes that it has left may keep it open.
+// waitDelay limits the time for reading the output after a command has ended: processes that it started may keep it open.
 const waitDelay = 15 * time.Second
 
 // Output runs a shell command line in the repository and returns its output, standard error included.

@@ -43,7 +43,7 @@ func (s *Set) writeCredentials(clusters int) (config string, err error) {
 	text := "accessKeys:\n- {id: AKIDLOCAL, secret: local, user: admin}\n"
 	text += fmt.Sprintf("- {id: %s, secret: %s, account: %q, user: other}\n", OtherAccountKey, OtherAccountSecret, OtherAccount)
 	for i := range clusters {
-		name := fmt.Sprintf("cls%d", i+1)
+		name := clusterName(i)
 		files, err := s.writePolicies(dir, name)
 		if err != nil {
 			return "", fmt.Errorf("writing the policies of %s: %w", name, err)

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Running returns the clusterset on Cloud Map that a previous Up of this checkout has brought up, or nil if there is
-// none that answers.
-func Running(ctx context.Context, out io.Writer) *Set {
+// Running returns the clusterset on Cloud Map that a previous Up of this checkout has brought up with that many clusters, or nil if there
+// is none that answers.
+func Running(ctx context.Context, clusters int, out io.Writer) *Set {
 	root, err := repositoryRoot()
 	if err != nil {
 		return nil
 	}
-	s := &Set{Root: root, Out: out, Registry: CloudMap}
+	s := &Set{Root: root, Out: out, Registry: CloudMap, clusters: clusters}
 	s.env = append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
 	if _, err := s.daemon(CloudMap).pid(); err != nil {
 		return nil // another process may listen there
@@ -25,8 +25,8 @@ func Running(ctx context.Context, out io.Writer) *Set {
 	if err := s.useTestbed(ctx); err != nil {
 		return nil
 	}
-	for _, cluster := range []string{"cls1", "cls2"} {
-		if _, err := s.Kubectl(ctx, cluster, "get", "nodes", "--request-timeout=5s"); err != nil {
+	for i := range clusters {
+		if _, err := s.Kubectl(ctx, clusterName(i), "get", "nodes", "--request-timeout=5s"); err != nil {
 			return nil
 		}
 	}
@@ -36,6 +36,26 @@ func Running(ctx context.Context, out io.Writer) *Set {
 	}
 	_ = resp.Body.Close()
 	return s
+}
+
+// Repair writes missing credentials, which are always the same, and loads the image of the product, as Up does. Both may be missing if the
+// clusters have been up since before a clean checkout or another build.
+func (s *Set) Repair(ctx context.Context) error {
+	if !s.hasCredentials() {
+		if _, err := s.writeCredentials(s.clusters); err != nil {
+			return fmt.Errorf("writing the credentials of the clusters: %w", err)
+		}
+	}
+	return s.loadImage(ctx)
+}
+
+func (s *Set) hasCredentials() bool {
+	for i := range s.clusters {
+		if _, err := os.Stat(filepath.Join(s.credentialsDir(), clusterName(i)+".env")); err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // WriteEnv writes a file for shells to source: kubectl and kubectl mcs on the PATH, and KUBECONFIG.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -35,19 +36,41 @@ func main() {
 }
 
 // bringUp brings the clusters of docs/quick-start.md up.
-func bringUp(ctx context.Context) (err error) {
-	set := clusterset.Running(ctx, os.Stdout)
-	if set == nil {
-		set, err = clusterset.Up(ctx, clusterset.Options{Clusters: 2, Registry: clusterset.CloudMap, Out: os.Stdout})
-		if err != nil {
-			return err
-		}
+func bringUp(ctx context.Context) error {
+	o, err := options(clusterset.CloudMap)
+	if err != nil {
+		return err
+	}
+	set := clusterset.Running(ctx, o.Clusters, os.Stdout)
+	if set != nil {
+		err = set.Repair(ctx)
+	} else {
+		set, err = clusterset.Up(ctx, o)
+	}
+	if err != nil {
+		return err
 	}
 	if err := set.WriteEnv("bin/env"); err != nil {
 		return err
 	}
-	fmt.Println("The clusters cls1 and cls2 and cloudmap-local are up. Type: . bin/env")
+	fmt.Printf("The clusters cls1 to cls%d and cloudmap-local are up. Type: . bin/env\n", o.Clusters)
 	return nil
+}
+
+// options returns the clusters to bring up: CLUSTERS of them, 2 by default and 4 at most, with IPv4 and IPv6 if DUAL_STACK is set.
+func options(registry string) (clusterset.Options, error) {
+	o := clusterset.Options{Clusters: 2, Registry: registry, Out: os.Stdout}
+	if text := os.Getenv("CLUSTERS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 2 || n > 4 {
+			return o, fmt.Errorf("CLUSTERS=%s: want 2, 3 or 4", text)
+		}
+		o.Clusters = n
+	}
+	if os.Getenv("DUAL_STACK") != "" {
+		o.TestbedArgs = []string{"--dual-stack"}
+	}
+	return o, nil
 }
 
 func demo(ctx context.Context, record string) (err error) {
@@ -56,7 +79,11 @@ func demo(ctx context.Context, record string) (err error) {
 	if err := clusterset.InstallTools(ctx, clusterset.RegistryName(), os.Stdout); err != nil {
 		return err
 	}
-	set, err := clusterset.Up(ctx, clusterset.Options{Clusters: 2, Registry: clusterset.RegistryName(), Out: os.Stdout})
+	o, err := options(clusterset.RegistryName())
+	if err != nil {
+		return err
+	}
+	set, err := clusterset.Up(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -68,20 +95,13 @@ func demo(ctx context.Context, record string) (err error) {
 			set.Down(context.WithoutCancel(ctx))
 		}
 	}()
-	fmt.Printf("\nTwo clusters are up after %.0f s. The walk-through begins.\n", time.Since(start).Seconds())
-	var page strings.Builder
-	for _, step := range tutorial.Steps(set.Registry) {
-		if keep && step.Number >= 14 {
-			break
-		}
-		var printed strings.Builder
-		if err := step.Run(ctx, set, io.MultiWriter(os.Stdout, &printed)); err != nil {
-			return err
-		}
-		page.WriteString(step.Markdown(printed.String()))
+	fmt.Printf("\n%d clusters are up after %.0f s. The walk-through begins.\n", o.Clusters, time.Since(start).Seconds())
+	page, err := perform(ctx, set, keep)
+	if err != nil {
+		return err
 	}
 	if record != "" {
-		if err := os.WriteFile(record, []byte(tutorial.Introduction(set.Registry)+page.String()), 0o644); err != nil {
+		if err := os.WriteFile(record, []byte(tutorial.Introduction(set.Registry)+page), 0o644); err != nil {
 			return err
 		}
 	}
@@ -92,4 +112,20 @@ func demo(ctx context.Context, record string) (err error) {
 		fmt.Println("`KEEP=1 make demo` stops before the clean-up and leaves the clusters up to look around in.")
 	}
 	return nil
+}
+
+// perform runs the steps of the walk-through, those that clean up unless keep, and returns the page.
+func perform(ctx context.Context, set *clusterset.Set, keep bool) (string, error) {
+	var page strings.Builder
+	for _, step := range tutorial.Steps(set.Registry) {
+		if keep && step.Number >= 14 {
+			break
+		}
+		var printed strings.Builder
+		if err := step.Run(ctx, set, io.MultiWriter(os.Stdout, &printed)); err != nil {
+			return "", err
+		}
+		page.WriteString(step.Markdown(printed.String()))
+	}
+	return page.String(), nil
 }

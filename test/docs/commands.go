@@ -8,9 +8,10 @@ import (
 
 // A Block is a command block of a page: one fenced as sh.
 type Block struct {
-	// Line is the number of its first line.
-	Line   int
-	Script string
+	// Line is the number of its first line, and Section the last heading of level 2 above it, or "".
+	Line    int
+	Section string
+	Script  string
 	// Output is the block without a language that follows after empty lines only, or "": the expected output of the commands.
 	Output string
 }
@@ -19,20 +20,31 @@ type Block struct {
 func CommandBlocks(text string) []Block {
 	var blocks []Block
 	parts := strings.Split("\n"+text, "\n```")
-	line := 0
+	line, section := 0, ""
 	// Fences come in pairs: a part with an odd index begins with the opening one, one with an even index with the closing one.
 	for i, part := range parts {
 		info, body, _ := strings.Cut(part, "\n")
 		switch {
 		case i%2 == 0:
+			section = lastHeading(body, section)
 		case info == "sh":
-			blocks = append(blocks, Block{Line: line + 1, Script: body + "\n"})
+			blocks = append(blocks, Block{Line: line + 1, Section: section, Script: body + "\n"})
 		case info == "" && i >= 3 && strings.HasPrefix(parts[i-2], "sh\n") && strings.TrimSpace(parts[i-1]) == "":
 			blocks[len(blocks)-1].Output = body + "\n"
 		}
 		line += strings.Count(part, "\n") + 1
 	}
 	return blocks
+}
+
+// lastHeading returns the last heading of level 2 in text, or the one before it if there is none.
+func lastHeading(text, before string) string {
+	for line := range strings.Lines(text) {
+		if heading, ok := strings.CutPrefix(line, "## "); ok {
+			before = strings.TrimSpace(heading)
+		}
+	}
+	return before
 }
 
 // Shows compares the output in a page with the printed one, line by line. A line "…" matches any number of lines, "…" in a line any

@@ -7,9 +7,9 @@ import (
 )
 
 func TestCommandBlocks(t *testing.T) {
-	const text = "# Page\n\n```sh\none\ntwo\n```\n\n```\nshown\n\nmore\n```\n\n```sh\nthree\n```\n\nText.\n\n```\nof nothing\n```\n\n" +
+	const text = "# Page\n\n```sh\none\ntwo\n```\n\n```\nshown\n\nmore\n```\n\n## Part\n\n```sh\nthree\n```\n\nText.\n\n```\nof nothing\n```\n\n" +
 		"```yaml\na: b\n```\n\n```\nof YAML\n```\n"
-	want := []Block{{Line: 4, Script: "one\ntwo\n", Output: "shown\n\nmore\n"}, {Line: 15, Script: "three\n"}}
+	want := []Block{{Line: 4, Script: "one\ntwo\n", Output: "shown\n\nmore\n"}, {Line: 17, Section: "Part", Script: "three\n"}}
 	if d := cmp.Diff(want, CommandBlocks(text)); d != "" {
 		t.Error(d)
 	}

@@ -178,13 +178,13 @@ func TestFirstPages(t *testing.T) {
 
 // TestNumberOfPages holds docs to a size that a reader can survey. Runbooks, reference, proposals and benchmarks do not count.
 func TestNumberOfPages(t *testing.T) {
-	const most = 21
+	const most = 23
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(files) - 1; n > most {
-		t.Errorf("docs has %d pages beside README.md, want at most %d: extend a page instead", n, most)
+	if n := len(files) - 2; n > most {
+		t.Errorf("docs has %d pages beside README.md and versions.md, which is generated, want at most %d: extend a page instead", n, most)
 	}
 }
 
@@ -206,5 +206,17 @@ func TestContents(t *testing.T) {
 		if strings.HasPrefix(name, "docs/") && name != "docs/README.md" && !listed[name] {
 			t.Errorf("docs/README.md does not list %s", name)
 		}
+	}
+}
+
+// TestGlossary holds the glossary to the terms that a reader can learn: 40 at most. A page explains the terms that it alone uses.
+func TestGlossary(t *testing.T) {
+	const most = 40
+	text, err := os.ReadFile(filepath.Join(root, "docs/glossary.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "\n| ") - 2; n > most || n < most/2 { // without the head of the table
+		t.Errorf("the glossary has %d terms, want at most %d", n, most)
 	}
 }

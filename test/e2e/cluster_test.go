@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +27,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
@@ -32,9 +35,9 @@ import (
 const (
 	// soon is the time limit for anything that the controller does: 20 s, as in the conformance suite of mcs-api.
 	soon = 20 * time.Second
-	// started is how long Kubernetes may take to start or stop pods.
+	// started is the time that Kubernetes may take to start or stop pods.
 	started = 90 * time.Second
-	// quiet is how long a scenario waits to verify that nothing happens.
+	// quiet is the time for which a scenario waits to verify that nothing happens.
 	quiet = 5 * time.Second
 
 	system  = "cloud-map-mcs-system"
@@ -48,13 +51,6 @@ type cluster struct {
 }
 
 var clusters = sync.OnceValues(func() ([]cluster, error) {
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	if err := mcsv1beta1.Install(scheme); err != nil {
-		return nil, err
-	}
 	path := ""
 	for _, kv := range suite.Env() {
 		if v, ok := strings.CutPrefix(kv, "KUBECONFIG="); ok {
@@ -69,6 +65,11 @@ var clusters = sync.OnceValues(func() ([]cluster, error) {
 			return nil, err
 		}
 		config.QPS = -1
+		scheme := runtime.NewScheme()
+		if err := clientgoscheme.AddToScheme(scheme); err != nil {
+			return nil, err
+		}
+		served.AddMCS(scheme, schema.GroupVersion{Group: mcsv1beta1.GroupName, Version: cmp.Or(onlyCRDVersion(name), "v1beta1")})
 		c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 		if err != nil {
 			return nil, err
@@ -87,17 +88,24 @@ func clusterNames() []string {
 	return names
 }
 
-// installed installs the product in both clusters once, and returns the clusters.
+// installed installs the product in all clusters once, and returns the first two.
 func installed(t *testing.T) (cls1, cls2 cluster) {
+	t.Helper()
+	all := installedAll(t)
+	return all[0], all[1]
+}
+
+// installedAll installs the product in all clusters once, and returns them: two, or as many as E2E_CLUSTERS says.
+func installedAll(t *testing.T) []cluster {
 	t.Helper()
 	if err := installOnce(); err != nil {
 		t.Fatal(err)
 	}
-	both, err := clusters()
+	all, err := clusters()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return both[0], both[1]
+	return all
 }
 
 // onlyOn leaves a scenario out that is about another registry than the one that the clusters share.
@@ -125,11 +133,22 @@ var installOnce = sync.OnceValue(func() error {
 
 // install installs the product in one cluster and makes it a member, or restores that.
 func install(ctx context.Context, c string) error {
-	for _, line := range append(tutorial.Install(suite.Registry),
-		"kubectl --context CLS -n cloud-map-mcs-system rollout status "+manager+" --timeout=90s",
-		"kubectl mcs dns enable --context CLS",
+	if err := runLines(ctx, c, tutorial.Install(suite.Registry)); err != nil {
+		return err
+	}
+	if err := restrictCRDs(ctx, c); err != nil {
+		return err
+	}
+	return runLines(ctx, c, []string{
+		"kubectl --context CLS -n cloud-map-mcs-system rollout status " + manager + " --timeout=90s",
+		enableDNS(c),
 		"sed s/cls2/CLS/ samples/clusterproperty-cls2.yaml | kubectl --context CLS apply -f -",
-	) {
+	})
+}
+
+// runLines runs command lines, in which CLS stands for the cluster.
+func runLines(ctx context.Context, c string, lines []string) error {
+	for _, line := range lines {
 		line = strings.ReplaceAll(line, "CLS", c)
 		if out, err := suite.Output(ctx, line); err != nil {
 			return fmt.Errorf("%s: %w: %s", line, err, out)
@@ -467,25 +486,30 @@ func servers(c cluster, ns, name string, replicas int, flags ...string) string {
 	return deployment(ns, c.name+"-"+name, name, replicas, 80, flags...)
 }
 
-// exportWebAndAlone exports Service web, with a server in each cluster, from both, and Service alone from cls1. It returns when a client in cls2 reaches
-// all: the namespace, the command that asks web for the name of its server, and web's clusterset IP in cls2.
-func exportWebAndAlone(t *testing.T, cls1, cls2 cluster) (ns, command, ip string) {
+// exportWebAndAlone exports Service web, with a server in each cluster, from all clusters, and Service alone from the first one. It returns when clients in the
+// other clusters reach all: the namespace, the command that asks web for the name of its server, and web's clusterset IP in the second cluster.
+func exportWebAndAlone(t *testing.T, all ...cluster) (ns, command, ip string) {
 	t.Helper()
-	ns = namespace(t, cls1, cls2)
-	for _, c := range []cluster{cls1, cls2} {
+	ns = namespace(t, all...)
+	var names []string
+	for _, c := range all {
 		apply(t, c, servers(c, ns, "web", 1))
 		svc := service(ns, "web")
 		svc.Spec.Selector = map[string]string{"app": "web"}
 		create(t, c, svc)
 		export(t, c, ns, "web")
+		names = append(names, c.name)
 	}
-	apply(t, cls1, web(ns, "alone", 1))
-	export(t, cls1, ns, "alone")
-	startClient(t, cls2, ns)
+	first, others := all[0], all[1:]
+	apply(t, first, web(ns, "alone", 1))
+	export(t, first, ns, "alone")
 	command = curl("http://" + fqdn(ns, "web"))
-	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
-	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "alone", 1) })
-	ip, err := importIP(t.Context(), cls2, ns, "web")
+	for _, c := range others {
+		startClient(t, c, ns)
+		eventually(t, started, func() error { return answeredBy(t.Context(), c, ns, command, names...) })
+		eventually(t, started, func() error { return sameEndpoints(t.Context(), first, c, ns, "alone", 1) })
+	}
+	ip, err := importIP(t.Context(), others[0], ns, "web")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -569,22 +593,39 @@ func answers(ctx context.Context, c cluster, ns string, n int, command string) (
 
 // answeredBy runs a command many times and checks that pods of exactly these clusters respond, each time.
 func answeredBy(ctx context.Context, c cluster, ns, command string, want ...string) error {
+	from, err := answeringClusters(ctx, c, ns, command)
+	if err == nil && !slices.Equal(from, want) {
+		err = fmt.Errorf("in %s %q was answered by pods of %v, want %v", c.name, command, from, want)
+	}
+	return err
+}
+
+// notAnsweredBy runs a command many times and checks that pods of other clusters respond, each time.
+func notAnsweredBy(ctx context.Context, c cluster, ns, command, not string) error {
+	from, err := answeringClusters(ctx, c, ns, command)
+	if err == nil && slices.Contains(from, not) {
+		err = fmt.Errorf("in %s %q was answered by pods of %v", c.name, command, from)
+	}
+	return err
+}
+
+// answeringClusters runs a command many times and returns the clusters of the pods that respond, sorted. There must be an answer each time.
+func answeringClusters(ctx context.Context, c cluster, ns, command string) (from []string, err error) {
 	const tries = 16 // of two pods, both answer but for one time in 2^15
 	got, err := answers(ctx, c, ns, tries, command)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	total := 0
-	var from []string
 	for pod, n := range got {
 		total += n
 		from = append(from, pod[:len("cls1")])
 	}
-	slices.Sort(from)
-	if from = slices.Compact(from); total != tries || !slices.Equal(from, want) {
-		return fmt.Errorf("in %s %q was answered by %v, want %d answers from pods of %v", c.name, command, got, tries, want)
+	if total != tries {
+		return nil, fmt.Errorf("in %s %q was answered by %v, want %d answers", c.name, command, got, tries)
 	}
-	return nil
+	slices.Sort(from)
+	return slices.Compact(from), nil
 }
 
 // curl returns the command that asks for the server's name.

@@ -13,14 +13,14 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
-// side is the service in one cluster.
+// side changes the Service and the ServiceExport of one cluster.
 type side func(svc *corev1.Service, e *mcsv1beta1.ServiceExport)
 
 func asIs(*corev1.Service, *mcsv1beta1.ServiceExport) {}
 
 func headless(svc *corev1.Service, _ *mcsv1beta1.ServiceExport) {
 	svc.Spec.ClusterIP = corev1.ClusterIPNone
-	svc.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack) // a headless one without selector would be given both
+	svc.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack) // Kubernetes assigns both families to a headless Service without a selector
 }
 
 func dualStack(svc *corev1.Service, _ *mcsv1beta1.ServiceExport) {
@@ -78,7 +78,7 @@ func TestConflicts(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(tc.name, " ", "-"), func(t *testing.T) {
 			t.Parallel()
-			// Age decides, not the cluster's ID and not where one is.
+			// The age of the export decides, not the cluster ID, and not the cluster of the client.
 			first, second := cls1, cls2
 			if i%2 == 1 {
 				first, second = cls2, cls1
@@ -121,8 +121,8 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// publish exports Service web from c, made as s says, and waits until it is exported. Its one endpoint is 10.10.250.1 for
-// number 1, 10.12.250.1 for 2.
+// publish exports Service web, changed by s, from c, and waits until it is exported. Its only endpoint is 10.10.250.1 for number 1, and
+// 10.12.250.1 for number 2.
 func publish(t *testing.T, c cluster, ns string, number int, s side) *mcsv1beta1.ServiceExport {
 	t.Helper()
 	svc := service(ns, "web")
@@ -135,7 +135,7 @@ func publish(t *testing.T, c cluster, ns string, number int, s side) *mcsv1beta1
 	return e
 }
 
-// agree applies the Service and ServiceExport of s in c. Only a new Service can become headless or stop being headless.
+// agree replaces the Service and the ServiceExport in c by those of s. It creates the Service again, because a Service cannot become headless.
 func agree(t *testing.T, c cluster, ns string, s side) {
 	t.Helper()
 	svc := service(ns, "web")
@@ -193,7 +193,7 @@ func eventualView(t *testing.T, c cluster, ns string, source cluster) (v view) {
 	return v
 }
 
-// TestConflictLeavesTrafficAlone is step 12 of the walk-through, with real connections all the while.
+// TestConflictLeavesTrafficAlone is step 12 of the walk-through, while a client connects.
 func TestConflictLeavesTrafficAlone(t *testing.T) {
 	t.Parallel()
 	cls1, cls2 := installed(t)
@@ -226,14 +226,14 @@ func TestConflictLeavesTrafficAlone(t *testing.T) {
 		})
 		eventually(t, soon, func() error { return exporters(t.Context(), c, ns, "web", "cls1", "cls2") })
 	}
-	// The port of cls2 is not in the service, so none of its pods may be asked.
+	// The port of cls2 is not a port of the import, so no request reaches its pods.
 	if err := answeredBy(t.Context(), cls2, ns, curl(url), "cls1"); err != nil {
 		t.Error(err)
 	}
 	var log string
 	eventually(t, soon, func() (err error) {
 		if log, err = ask(t.Context(), cls2, ns, "sh", "-c", "touch /tmp/stop; cat /tmp/log"); err == nil && !strings.Contains(log, "DONE") {
-			err = fmt.Errorf("the client still asks")
+			err = fmt.Errorf("the client has not stopped")
 		}
 		return err
 	})

@@ -33,7 +33,7 @@ func checkHeadless(ctx context.Context, c cluster, ns, name string) error {
 	}
 	list, err := importedSlices(ctx, c, ns, name, "cls1")
 	for _, s := range list {
-		if of, ok := s.Labels[discoveryv1.LabelServiceName]; ok {
+		if of := s.Labels[discoveryv1.LabelServiceName]; of == mcs.DerivedName(mcs.Key{Namespace: ns, Name: name}) {
 			return fmt.Errorf("%s: slice %s still belongs to Service %q", c.name, s.Name, of)
 		}
 	}

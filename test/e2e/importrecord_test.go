@@ -27,7 +27,7 @@ type importRecord struct {
 	// before are the clusterset IPs at the start, and now those that exist, by name.
 	before, now map[string][]string
 	fewest      int
-	// fewer is the time for which imports were missing, since is when the first one went that has not returned.
+	// fewer is the time for which imports were missing, since is the time at which the first one went that has not returned.
 	fewer time.Duration
 	since time.Time
 	// changed are the imports that had other IPs at any time.
@@ -113,7 +113,7 @@ func (r *importRecord) replace(list *mcsv1beta1.ServiceImportList) {
 	r.note()
 }
 
-// note records what the imports of now differ in from those at the start. r.mu is locked.
+// note records the differences between the current imports and those at the start. r.mu is locked.
 func (r *importRecord) note() {
 	have := 0
 	for name, before := range r.before {

@@ -13,10 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kill ends a cluster's controller as a crash does and keeps it away until back is called, or the test ends. When it returns,
-// no process of the controller is left. Kubernetes alone cannot do that: a pod that is deleted by force is gone from the API
-// at once, while its process is asked to end, and goes on for as long as that takes.
-func kill(t *testing.T, c cluster) (back func()) {
+// killController kills a cluster's controller as a crash does. No new one starts until restart is called, or the test ends. When it
+// returns, no process of the controller is left. Kubernetes alone cannot do that: a pod that is deleted by force is removed from the API at
+// once, while its process receives SIGTERM and continues until it has ended.
+func killController(t *testing.T, c cluster) (restart func()) {
 	t.Helper()
 	pods, err := controllers(t.Context(), c)
 	if err != nil {
@@ -25,18 +25,18 @@ func kill(t *testing.T, c cluster) (back func()) {
 	if len(pods) == 0 {
 		t.Fatalf("%s: no controller runs", c.name)
 	}
-	// A stopped process does not hear that it is to end, and a killed one would be started again while its pod is wanted.
+	// A stopped process does not handle SIGTERM, and the kubelet would restart a killed one while its pod exists.
 	for _, pod := range pods {
 		if n, err := signalPod(pod, syscall.SIGSTOP); err != nil || n == 0 {
 			t.Fatalf("%s: stopped %d processes of pod %s: %v", c.name, n, pod.Name, err)
 		}
 	}
-	back = func() {
+	restart = func() {
 		if _, err := suite.Kubectl(context.Background(), c.name, "-n", system, "scale", manager, "--replicas=2"); err != nil {
 			t.Error(err)
 		}
 	}
-	t.Cleanup(back)
+	t.Cleanup(restart)
 	kubectl(t, c, "-n", system, "scale", manager, "--replicas=0")
 	eventually(t, soon, func() error {
 		now, err := controllers(t.Context(), c)
@@ -65,7 +65,7 @@ func kill(t *testing.T, c cluster) (back func()) {
 		}
 		return nil
 	})
-	return back
+	return restart
 }
 
 // controllers returns the pods of a cluster's controller.
@@ -84,6 +84,29 @@ func signalPod(pod corev1.Pod, sig syscall.Signal) (n int, err error) {
 // Nodes of the testbed are on this machine, and so are their processes.
 func signalGroup(path string, sig syscall.Signal) (n int, err error) {
 	return signalProcesses(path, sig, 0)
+}
+
+// killNode kills everything on a node, as a crash of the machine does. The node starts again when start is called, or the test ends.
+func killNode(t *testing.T, node string) (start func()) {
+	t.Helper()
+	first, err := nodePID(t.Context(), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first process would start the others again at once.
+	if err := syscall.Kill(first, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	start = func() {
+		if err := syscall.Kill(first, syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(start)
+	if n, err := killBut(node, first); err != nil || n == 0 {
+		t.Fatalf("killed %d processes of the node %s: %v", n, node, err)
+	}
+	return start
 }
 
 // killBut kills every process of a node but one, and returns their number.

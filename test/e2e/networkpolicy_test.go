@@ -25,8 +25,8 @@ import (
 // readers is the ClusterRoleBinding that lets the client pods read the metrics.
 const readers = "e2e-metrics-readers"
 
-// TestNetworkPolicies installs the chart while the testbed enforces its NetworkPolicies, as TestTutorial does with those of deploy/base. Connections that
-// they do not allow fail, and succeed without the policies. Like the tutorial, and before it, it begins and ends with empty clusters.
+// TestNetworkPolicies installs the chart while the testbed enforces its NetworkPolicies; TestTutorial does the same with the policies of deploy/base.
+// Connections that they do not allow fail, and succeed without the policies. The test runs before the tutorial. Both begin and end with empty clusters.
 func TestNetworkPolicies(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	cls1, cls2, ns := withPolicies(t)
@@ -37,7 +37,7 @@ func TestNetworkPolicies(t *testing.T) {
 func withPolicies(t *testing.T) (cls1, cls2 cluster, ns string) {
 	t.Helper()
 	if touched.Load() {
-		t.Fatal("a scenario has installed the product before: one that is not parallel belongs below the tutorial, or into a file whose name comes later")
+		t.Fatal("another scenario has installed the product before: move scenarios that do not call t.Parallel below the tutorial, or into a file whose name sorts later")
 	}
 	both, err := clusters()
 	if err != nil {
@@ -96,7 +96,7 @@ func walkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
 	}
 }
 
-// policiesOfChart checks a policy that admits the metrics to one namespace, and everything else to the networks where it is needed.
+// policiesOfChart checks a policy that allows the metrics to one namespace, and all other traffic to the networks that need it.
 func policiesOfChart(t *testing.T, cls1, cls2 cluster, ns string) {
 	both := []cluster{cls1, cls2}
 	pods := map[string]string{"cls1": "10.10.0.0/16,fd00:10:10::/48", "cls2": "10.12.0.0/16,fd00:10:12::/48"}
@@ -201,7 +201,7 @@ func checkPolicies(t *testing.T, both []cluster, attempts map[string]attempt) {
 			}
 			return nil
 		}); err != nil {
-			t.Errorf("%s: after the policy is back: %v", what, err)
+			t.Errorf("%s: after the policy was created again: %v", what, err)
 		}
 	}
 }

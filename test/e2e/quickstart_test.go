@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,13 +21,31 @@ var traced = regexp.MustCompile(`(?m)^\++ .*\n`)
 // command that fails. Output on the page must match.
 func runPage(t *testing.T, page string) {
 	t.Helper()
+	runBlocks(t, page, pageBlocks(t, page))
+}
+
+// runSection runs the ```sh blocks of one section of a page, as runPage does.
+func runSection(t *testing.T, page, heading string) {
+	t.Helper()
+	blocks := slices.DeleteFunc(pageBlocks(t, page), func(b docs.Block) bool { return b.Section != heading })
+	runBlocks(t, page, blocks)
+}
+
+// pageBlocks returns the command blocks of a page.
+func pageBlocks(t *testing.T, page string) []docs.Block {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join(suite.Root, page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := docs.CommandBlocks(string(text))
+	return docs.CommandBlocks(string(text))
+}
+
+// runBlocks runs command blocks of a page in one shell.
+func runBlocks(t *testing.T, page string, blocks []docs.Block) {
+	t.Helper()
 	if len(blocks) == 0 {
-		t.Fatalf("%s has no command blocks", page)
+		t.Fatalf("%s has no such command blocks", page)
 	}
 	head := func(b docs.Block) string { return fmt.Sprintf("== %s:%d\n", page, b.Line) }
 	script := "set -e\n"

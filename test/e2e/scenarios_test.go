@@ -243,7 +243,7 @@ func TestKilledController(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	back := kill(t, cls1)
+	restart := killController(t, cls1)
 	remove(t, cls1, &mcsv1beta1.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "goes"}})
 	kubectl(t, cls1, "-n", ns, "scale", "deployment/grows", "--replicas=2")
 	kubectl(t, cls1, "-n", ns, "rollout", "status", "deployment/grows", "--timeout=90s")
@@ -251,7 +251,7 @@ func TestKilledController(t *testing.T) {
 		return errors.Join(sameEndpoints(t.Context(), cls1, cls2, ns, "stays", 1), cls2.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "goes"}, &mcsv1beta1.ServiceImport{}))
 	})
 
-	back()
+	restart()
 	eventually(t, started, func() error { return sameEndpoints(t.Context(), cls1, cls2, ns, "grows", 2) })
 	eventually(t, started, func() error { return noImport(t.Context(), cls2, ns, "goes") })
 	if err := sameEndpoints(t.Context(), cls1, cls2, ns, "stays", 1); err != nil {
@@ -428,6 +428,10 @@ spec:
 			t.Fatal(err)
 		}
 		eventually(t, soon, func() error { return resolves(t.Context(), in, ns, "db."+ns+".svc.clusterset.local.", all...) })
+		// CoreDNS must answer for the names of the addresses too: programs wait for seconds otherwise. The names do not matter.
+		for _, address := range all {
+			eventually(t, soon, func() error { return hasReverseName(t.Context(), in, ns, address) })
+		}
 		var imp mcsv1beta1.ServiceImport
 		if err := in.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "db"}, &imp); err != nil {
 			t.Fatal(err)
@@ -436,6 +440,18 @@ spec:
 			t.Errorf("%s: the import is %s with IPs %v, want Headless without", in.name, imp.Spec.Type, imp.Spec.IPs)
 		}
 	}
+}
+
+// hasReverseName checks that a question for the name of an IPv4 address is answered with a name.
+func hasReverseName(ctx context.Context, c cluster, ns, address string) error {
+	octets := strings.Split(address, ".")
+	slices.Reverse(octets)
+	name := strings.Join(octets, ".") + ".in-addr.arpa."
+	status, names, err := dig(ctx, c, ns, name, "PTR")
+	if err == nil && (status != "NOERROR" || len(names) == 0) {
+		err = fmt.Errorf("in %s %s PTR: %s %v, want a name", c.name, name, status, names)
+	}
+	return err
 }
 
 // resolves checks that a name resolves to exactly these addresses.

@@ -19,11 +19,8 @@ import (
 // only pod of one cluster after the other becomes unready and ready again. With two clusters the preference is the own cluster. With three
 // (E2E_CLUSTERS=3), cls3 is in another Region, and the preference is the own Region.
 func TestClusterSelection(t *testing.T) {
-	cls1, _ := installed(t)
-	all, err := clusters()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := installedAll(t)
+	cls1 := all[0]
 	preference := "PreferSameCluster"
 	if len(all) > 2 {
 		preference = "PreferSameRegion"
@@ -50,11 +47,14 @@ func TestClusterSelection(t *testing.T) {
 	tr := startTraffic(t, networkOf(t, "cls1-node1"), []string{net.JoinHostPort(ip, "80")}, podAddresses(t, ns, "web", all...))
 	// One cluster after the other becomes unready, the nearest one first; each is ready again before the next step needs it.
 	for i, c := range all[:len(all)-1] {
-		setReady(t, c, ns, false)
 		next := clusterNames()[i+1]
-		at := time.Now()
+		unready, imported, log := watchUnready(t, c, ns, "web"), watchImported(t, cls1, ns, "web", next), startAnswerLog(t, networkOf(t, "cls1-node1"), ip)
+		setReady(t, c, ns, false)
+		at := unready()
 		eventually(t, started, func() error { return answeredBy(t.Context(), cls1, ns, command, next) })
-		t.Logf("%s answers after %s", next, round(time.Since(at)))
+		answers, written := log.stop(), imported()
+		t.Logf("%s answered first %s after the change of the EndpointSlice of %s, which answered last %s after it; the imported EndpointSlices had changed %s after it; "+
+			"%d of %d requests failed", next, firstOf(answers, next, at), c.name, lastOf(answers, c.name, at), written.Sub(at).Round(10*time.Millisecond), failed(answers), len(answers))
 	}
 	for _, c := range slices.Backward(all[:len(all)-1]) {
 		setReady(t, c, ns, true)

@@ -65,7 +65,7 @@ func TestStaleCluster(t *testing.T) {
 	addArgs(t, cls2, "--heartbeat-interval=2s", "--stale-after=10s")
 	ns, command, ip := exportWebAndAlone(t, cls1, cls2)
 
-	back := kill(t, cls1)
+	restart := killController(t, cls1)
 	gone := func() error {
 		from, err := imported(t.Context(), cls2, ns, "web", "cls1", false)
 		if err == nil && len(from) > 0 {
@@ -93,7 +93,7 @@ func TestStaleCluster(t *testing.T) {
 	kubectl(t, cls2, "-n", system, "rollout", "status", manager, "--timeout=90s")
 	always(t, quiet, gone)
 
-	back()
+	restart()
 	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
 	eventually(t, soon, func() error {
 		return errors.Join(staleIs(t.Context(), cls2, ns, "web", "False NoneStale", ""), staleIs(t.Context(), cls2, ns, "alone", "False NoneStale", ""))

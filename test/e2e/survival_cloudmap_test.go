@@ -40,7 +40,7 @@ type cloudMapContent struct {
 	pages []string
 }
 
-// openContent returns the content of the registry. Half of the services are exported, and this is what a restored backup has.
+// openContent returns the content of the registry. Half of the services are exported, as in a restored backup.
 func (s *survival) openContent(t *testing.T) content {
 	t.Helper()
 	if suite.Registry == clusterset.Etcd {
@@ -250,7 +250,7 @@ func (s *survival) testForgery(t *testing.T, c *cloudMapContent) {
 			}
 			return err
 		})
-		t.Logf("cls2 shows at the member cls1: %q", problems)
+		t.Logf("cls2 shows for the member cls1: %q", problems)
 	})
 	s.test(t, "another member writes a farewell of the cluster with its own key", allowance{}, func(t *testing.T) {
 		signer, err := trust.NewSigner(bytes.Repeat([]byte{2}, ed25519.SeedSize), nil)

@@ -18,7 +18,7 @@ import (
 
 // etcdContent reads and changes etcd as root.
 type etcdContent struct {
-	// exports are the keys of cls1's exports while all was well.
+	// exports are the keys of cls1's exports before the first scenario.
 	exports []string
 }
 
@@ -110,8 +110,8 @@ func (s *survival) testEtcd(t *testing.T) {
 	}
 }
 
-// restores are the ways in which a snapshot is restored, with the flags of etcdutl. With the second one the revision does not go back, and all watches
-// end: etcd recommends it where others watch.
+// restores are the ways in which a snapshot is restored, with the flags of etcdutl. With the flags of the second one the revision does not go back, and
+// all watches end: etcd recommends them if clients watch.
 var restores = []struct{ name, flags string }{
 	{"etcd is restored from a snapshot with half of the exports", ""},
 	{"etcd is restored from a snapshot with half of the exports and a later revision", "--bump-revision 1000000000 --mark-compacted"},
@@ -144,7 +144,7 @@ func (s *survival) testForgedKeys(t *testing.T, c *etcdContent) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		back := kill(t, s.cls1) // it would replace the key at once
+		restart := killController(t, s.cls1) // a running controller would replace the key at once
 		farewell, err := farewellOf(read(t, member), signer)
 		if err != nil {
 			t.Fatal(err)
@@ -158,8 +158,8 @@ func (s *survival) testForgedKeys(t *testing.T, c *etcdContent) {
 			}
 			return err
 		})
-		t.Logf("cls2 shows at the member cls1: %q", problems)
-		back()
+		t.Logf("cls2 shows for the member cls1: %q", problems)
+		restart()
 	})
 	s.test(t, "earlier keys of the cluster are written again", allowance{}, func(t *testing.T) {
 		replayed := []string{member, prefixOf("cls1") + "exports/" + s.ns + "/" + changing}

@@ -19,7 +19,6 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -37,22 +36,7 @@ func (s *survival) testNodeKilled(t *testing.T) {
 	const killed, other = "cls1-node2", "cls1-node1"
 	s.test(t, "the node of the leader is killed and starts again", allowance{}, func(t *testing.T) {
 		s.placeLeader(t, killed, other)
-		first, err := nodePID(t.Context(), killed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// The first process would start the others again at once.
-		if err := syscall.Kill(first, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			if err := syscall.Kill(first, syscall.SIGCONT); err != nil {
-				t.Error(err)
-			}
-		}()
-		if n, err := killBut(killed, first); err != nil || n == 0 {
-			t.Fatalf("killed %d processes of the node: %v", n, err)
-		}
+		defer killNode(t, killed)()
 		began := time.Now()
 		if err := s.changePropagates(t.Context()); err != nil {
 			t.Error(err)
@@ -83,7 +67,7 @@ func (s *survival) testDeadCluster(t *testing.T) {
 		export(t, s.cls2, s.ns, both)
 		eventually(t, started, func() error { return exporters(t.Context(), s.cls2, s.ns, both, "cls1", "cls2") })
 
-		back := kill(t, s.cls1)
+		restart := killController(t, s.cls1)
 		began := time.Now()
 		eventually(t, 2*recovery, func() error {
 			from, err := imported(t.Context(), s.cls2, s.ns, both, "cls1", false)
@@ -98,7 +82,7 @@ func (s *survival) testDeadCluster(t *testing.T) {
 				return staleIs(t.Context(), s.cls2, s.ns, name, "True LastEndpointsKept", "cls1 (endpoints kept)")
 			})
 		}
-		back()
+		restart()
 	})
 }
 

@@ -43,7 +43,7 @@ func publicKey(ctx context.Context, c cluster) (string, error) {
 	return signer.Key().String(), err
 }
 
-// pinnedKeys returns what a cluster remembers of the others' keys, as it is stored.
+// pinnedKeys returns the stored pins of a cluster.
 func pinnedKeys(ctx context.Context, c cluster) (string, error) {
 	var pins corev1.ConfigMap
 	if err := c.Get(ctx, client.ObjectKey{Namespace: system, Name: names.PinsConfigMap}, &pins); err != nil {
@@ -83,9 +83,8 @@ func (s *survival) testKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		problems := s.followProblems(t)
-		// As docs/reliability.md describes it.
-		kubectl(t, s.cls1, "-n", system, "patch", "secret", names.SigningKeySecret, "--type=json", `-p=[{"op": "move", "from": "/data/key", "path": "/data/previous"}]`)
-		restart(t)
+		runSection(t, "docs/reliability.md", "Signed records")
+		kubectl(t, s.cls1, "-n", system, "rollout", "status", manager, "--timeout=90s")
 		isPinned(t, before, started)
 		if found := problems(); len(found) > 0 {
 			t.Errorf("cls2 showed problems of the member cls1: %q", found)
@@ -104,7 +103,7 @@ func (s *survival) testKeys(t *testing.T) {
 	})
 }
 
-// followProblems records the problems that cls2 shows at the member cls1 until the returned function is called.
+// followProblems records the problems that cls2 shows for the member cls1 until the returned function is called.
 func (s *survival) followProblems(t *testing.T) (stop func() []string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var found []string

@@ -28,7 +28,7 @@ const (
 	// watched is the export that scenarios about one service change: ten connections a second go to it. changing is the one that is changed
 	// to test that changes still propagate.
 	watched, changing = "svc-00", "svc-01"
-	// settle is how long a scenario observes after the fault. Without protection, imports were removed within 8 s.
+	// settle is the time for which a scenario observes after the fault. Without protection, imports were removed within 8 s.
 	settle = 10 * time.Second
 	// recovery limits the time until everything works again.
 	recovery = 3 * time.Minute
@@ -88,13 +88,13 @@ type survival struct {
 	rows []string
 }
 
-// content reads what the registry has of a cluster.
+// content reads the records of a cluster in the registry.
 type content interface {
 	// complete checks that the registry has the record and all exports of a cluster.
 	complete(ctx context.Context, cluster string) error
 }
 
-// allowance is what a scenario may do to users. The zero value is nothing.
+// allowance limits the effect of a scenario on users. The zero value allows none.
 type allowance struct {
 	// missing is the number of imports that may be missing for moments, at most absence long.
 	missing int
@@ -172,7 +172,7 @@ func (s *survival) test(t *testing.T, name string, allowed allowance, fault func
 	})
 }
 
-// judge compares what users noticed with what the scenario allows, and adds it to the table.
+// judge compares the effects on users with those that the scenario allows, and adds them to the table.
 func (s *survival) judge(t *testing.T, name string, allowed allowance, imports *importRecord, tr *traffic, took time.Duration) {
 	t.Helper()
 	count, failures, load := tr.stop()
@@ -351,8 +351,8 @@ func (s *survival) testOutage(t *testing.T) {
 		s.restartControllers(t)
 	})
 	s.test(t, "both controllers are killed", allowance{}, func(t *testing.T) {
-		for _, back := range []func(){kill(t, s.cls1), kill(t, s.cls2)} {
-			back()
+		for _, restart := range []func(){killController(t, s.cls1), killController(t, s.cls2)} {
+			restart()
 		}
 		began := time.Now()
 		// Whatever the status is before the registry has been read, it must not be that exports end. The new processes wait until the leases expire,
@@ -463,10 +463,10 @@ func (s *survival) testLeaving(t *testing.T) {
 		run(t, "join --cluster-id cls1 --clusterset-id "+clusterset.ClusterSetID+" --context cls1")
 	})
 	s.test(t, "kubectl mcs forget of a dead cluster, which returns", ended, func(t *testing.T) {
-		back := kill(t, s.cls1)
+		restart := killController(t, s.cls1)
 		run(t, "forget cls1 --yes --force --context cls2")
 		eventually(t, soon, gone)
-		back()
+		restart()
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 )
@@ -28,7 +29,7 @@ func plugin(ctx context.Context, wantCode int, line string) (string, error) {
 	return out, err
 }
 
-// says waits for a command of the plugin to exit with a code and to print all of these texts.
+// says runs a command of the plugin until it exits with wantCode and prints all texts, and returns the output.
 func says(t *testing.T, wantCode int, line string, texts ...string) string {
 	t.Helper()
 	var out string
@@ -99,6 +100,9 @@ func TestCLI(t *testing.T) {
 	says(t, 0, "get exports"+both, "web")
 	says(t, 0, "get imports"+both, "ClusterSetIP")
 	says(t, 0, "get clusters --context cls1,cls2", "cls1", "cls2")
+	// cls2 reports its import with a heartbeat.
+	kubectl(t, cls1, "-n", ns, "wait", "serviceexport/web", "--for=condition="+mcs.ConditionImported, "--timeout=90s")
+	says(t, 0, "describe web"+on+"cls1", "EXPORTED TO   IMPORTED BY", "all           cls2\n")
 	says(t, 0, "describe web"+both, "EXPORTED BY", "IMPORTED IN")
 	says(t, 0, "registry get web"+on+"cls2", "cluster: cls1", "address: ")
 	says(t, 0, "graph --context cls1,cls2", ns+"/web")
@@ -131,6 +135,7 @@ func TestCLI(t *testing.T) {
 		says(t, 0, "leave --yes --context cls2", "is not a member of a clusterset")
 		eventually(t, soon, func() error { return exporters(t.Context(), cls1, ns, "web", "cls1") })
 		says(t, 3, "status --context cls1,cls2", "not a member")
+		kubectl(t, cls1, "-n", ns, "wait", "serviceexport/web", "--for=condition="+mcs.ConditionImported+"=False", "--timeout=90s")
 		says(t, 0, "join --cluster-id cls2 --clusterset-id demo-set --context cls2", "is a member of clusterset demo-set")
 		says(t, 0, "unexport web"+on+"cls2", "deleted")
 	})

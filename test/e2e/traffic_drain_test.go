@@ -4,22 +4,51 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
 
-// TestDrain walks through the upgrade of a cluster: cls1 is drained, its servers go and come back, and it is undrained. A client in cls2 connects all the
+// TestDrain walks through the upgrade of a cluster: cls1 is drained, its servers go and come back, and it is undrained. Clients in the other clusters connect all the
 // time: no connection fails, and none reaches cls1 while it is drained. A service that only cls1 serves stays usable until its servers go.
 func TestDrain(t *testing.T) {
-	cls1, cls2 := installed(t)
-	ns, command, ip := exportWebAndAlone(t, cls1, cls2)
+	all := installedAll(t)
+	cls1, cls2, others := all[0], all[1], all[1:]
+	ns, command, ip := exportWebAndAlone(t, all...)
+	names := clusterNames()
 	tr := startTraffic(t, networkOf(t, "cls2-node1"), []string{net.JoinHostPort(ip, "80")}, podAddresses(t, ns, "web", cls2))
 	t.Cleanup(func() { _, _ = plugin(context.Background(), 0, "undrain --context cls1") })
 
+	logs := map[string]*answerLog{}
+	for _, c := range others {
+		ip, err := importIP(t.Context(), c, ns, "web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		logs[c.name] = startAnswerLog(t, networkOf(t, c.name+"-node1"), ip)
+	}
 	began := time.Now()
-	says(t, 0, "drain --context cls1 --importers cls2", "cls1: the cluster is drained by 100%", ns+"/alone", "cls2: has followed")
-	t.Logf("cls2 had no endpoint of cls1 after %s, with the start of the plugin", time.Since(began).Round(time.Millisecond))
-	always(t, quiet, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls2") })
+	texts := []string{"cls1: the cluster is drained by 100%", ns + "/alone"}
+	for _, c := range others {
+		texts = append(texts, c.name+": does not use the drained endpoints")
+	}
+	says(t, 0, "drain --context cls1 --importers "+strings.Join(names[1:], ","), texts...)
+	t.Logf("no other cluster had an endpoint of cls1 after %s, with the start of the plugin", round(time.Since(began)))
+	noneReaches := func() error {
+		for _, c := range others {
+			if err := notAnsweredBy(t.Context(), c, ns, command, "cls1"); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	eventually(t, soon, noneReaches) // kube-proxy follows the EndpointSlices within a second
+	always(t, quiet, noneReaches)
+	for name, log := range logs {
+		answers := log.stop()
+		t.Logf("%s: the last request that cls1 answered began %s after the start of the plugin; %d of %d requests failed", name,
+			lastOf(answers, "cls1", began), failed(answers), len(answers))
+	}
 	if out, err := ask(t.Context(), cls2, ns, "sh", "-c", curl("http://"+fqdn(ns, "alone"))); err != nil {
 		t.Errorf("the last endpoints do not answer: %v: %s", err, out)
 	}
@@ -33,12 +62,12 @@ func TestDrain(t *testing.T) {
 	kubectl(t, cls1, "-n", ns, "scale", "deployment/cls1-web", "--replicas=1")
 	kubectl(t, cls1, "-n", ns, "rollout", "status", "deployment/cls1-web", "--timeout=90s")
 	kubectl(t, cls1, "-n", system, "rollout", "status", manager, "--timeout=90s")
-	if err := answeredBy(t.Context(), cls2, ns, command, "cls2"); err != nil {
+	if err := notAnsweredBy(t.Context(), cls2, ns, command, "cls1"); err != nil {
 		t.Error(err)
 	}
 
 	says(t, 0, "undrain --context cls1", "cls1: the cluster is not drained")
-	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
+	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, names...) })
 	count, failures, _ := tr.stop()
 	t.Logf("%d connections, %d failed", count, len(failures))
 	for _, f := range failures {

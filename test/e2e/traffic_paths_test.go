@@ -20,13 +20,13 @@ const cutPath = `table inet paths {
   chain out { type filter hook postrouting priority -150; ip daddr 10.10.0.0/16 drop; ip6 daddr fd00:10:10::/48 drop; }
 }`
 
-// streak is the number of connections in a row that succeed only if no endpoint in use is unreachable: with two endpoints, of which one is, once in
-// 2^50 times. It is a number and not a time, so that a loaded machine takes longer and proves the same.
+// streak is the number of successful connections in a row which shows that no unreachable endpoint is in use. If one of two endpoints in use were
+// unreachable, they would all succeed once in 2^50 times. A number, unlike a time limit, means the same on a slow machine.
 const streak = 50
 
-// TestPathHealth: the path between the pods of the two clusters fails, while both use the registry. About 31 s later no connection of a client in cls2
-// fails any more, because the endpoints of cls1 are not used where cls2 has some itself. The last endpoints of a service stay. All are used again when the
-// path is back. The times are logged only: package paths tests them without a clock.
+// TestPathHealth drops the packets between the pods of the two clusters, while both reach the registry. After about 31 s no connection of a client in
+// cls2 fails any more: the controller has withdrawn the endpoints of cls1 from services that cls2 exports as well. The last endpoints of a service stay.
+// When the path is restored, all endpoints are in use again. The test only logs the times; package paths tests them with virtual time.
 func TestPathHealth(t *testing.T) {
 	cls1, cls2 := installed(t)
 	ns, command, ip := exportWebAndAlone(t, cls1, cls2)
@@ -55,16 +55,17 @@ func TestPathHealth(t *testing.T) {
 	for _, f := range failures {
 		last = max(last, f.at.Sub(cut))
 	}
-	t.Logf("%d connections, %d failed, the last one began %s after the cut; %d others failed as direct ones did", count, len(failures), round(last), load)
+	t.Logf("%d connections, %d failed, the last of them began %s after the cut; %d more failed together with connections to pod IPs",
+		count, len(failures), round(last), load)
 	if last == 0 {
 		t.Error("no connection failed: the path was not cut")
 	}
-	says(t, 3, "status --context cls2", "connections to pods of cluster cls1 time out")
+	says(t, 3, "status --context cls2", "connections to pods of cluster cls1 have timed out for ")
 
 	restore()
 	began := time.Now()
 	eventually(t, started, func() error { return unreachableIs(t.Context(), cls2, ns, "web", "False NoneUnreachable") })
-	t.Logf("the endpoints of cls1 were back %s after the path was", round(time.Since(began)))
+	t.Logf("the endpoints of cls1 were in use again %s after the path was restored", round(time.Since(began)))
 	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1", "cls2") })
 }
 

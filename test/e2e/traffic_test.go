@@ -115,8 +115,8 @@ func (tr *traffic) inARow(n int) error {
 	return nil
 }
 
-// stop ends the connections and returns the number of those to clusterset IPs, and those that failed, by time. Of these it leaves out as many as direct
-// connections failed at about the same time, and returns their number as load.
+// stop ends the connections. It returns the number of connections to clusterset IPs, and those that failed, by time. For each direct connection that
+// failed, it leaves out one failure at about the same time: the machine was overloaded. load is the number of failures that it left out.
 func (tr *traffic) stop() (count int, failures []failure, load int) {
 	tr.cancel()
 	tr.running.Wait()

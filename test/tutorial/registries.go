@@ -2,7 +2,7 @@ package tutorial
 
 import "github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 
-// onRegistry has the parts of the walk-through that depend on the registry. CLS stands for the cluster.
+// onRegistry has the parts of the walk-through that depend on the registry. In commands, CLS stands for the name of the cluster.
 type onRegistry struct {
 	// name is printed; overlay is installed.
 	name, overlay string

@@ -4,6 +4,7 @@ package tutorial
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 	"time"
@@ -33,14 +34,14 @@ type Command struct {
 const (
 	// soon is the time limit for anything that the controller does: 20 s, as in the conformance suite of mcs-api.
 	soon = 20 * time.Second
-	// started is how long Kubernetes may take to start pods.
+	// started is the time that Kubernetes may take to start pods.
 	started = 90 * time.Second
 
-	name = "nginx-hello.demo.svc.clusterset.local"
+	name    = "nginx-hello.demo.svc.clusterset.local"
+	setName = "nginx-set.demo.svc.clusterset.local"
 )
 
-// Steps returns the walk-through on a registry. The numbers are those of the legacy controller's tutorial; steps 12 and 13 were about its
-// limits.
+// Steps returns the walk-through on a registry.
 func Steps(registry string) []Step {
 	r := registries[registry]
 	return []Step{
@@ -95,7 +96,7 @@ func Steps(registry string) []Step {
 			[]Command{
 				run("kubectl --context cls2 apply -f samples/client-hello.yaml"),
 				wait("kubectl --context cls2 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
-				wait(lookup("cls2"), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
+				wait(lookup("cls2", name), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
 				run("kubectl --context cls2 -n demo exec client-hello -- curl -s " + name),
 				wait(curls("cls2", 24), soon, answersFrom(map[string]int{"10.10": 3})),
 			}},
@@ -104,7 +105,7 @@ func Steps(registry string) []Step {
 			[]Command{
 				run("kubectl --context cls1 apply -f samples/client-hello.yaml"),
 				wait("kubectl --context cls1 -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
-				wait(lookup("cls1"), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
+				wait(lookup("cls1", name), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
 				wait(curls("cls1", 24), soon, answersFrom(map[string]int{"10.10": 3})),
 			}},
 		{11, "Export it from cls2 too: both clusters' pods answer in both, same IP as before",
@@ -118,14 +119,39 @@ func Steps(registry string) []Step {
 				wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
 				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | diff - bin/clusterset-ip && echo the clusterset IP is still $(cat bin/clusterset-ip)"),
 			}},
+		{12, "Export something else under the same name from cls2: a conflict that the oldest export decides",
+			"The clusters disagree about session affinity. Both ServiceExports say so and name the cluster that decides; traffic goes on as before.",
+			append([]Command{
+				run("kubectl --context cls2 -n demo patch service nginx-hello -p '{\"spec\":{\"sessionAffinity\":\"ClientIP\"}}'"),
+				wait(conditions("cls2"), soon, contains("Valid=True (Valid)", "Conflict=True (SessionAffinityConflict)")),
+				wait(conditions("cls1"), soon, contains("Valid=True (Valid)", "Conflict=True (SessionAffinityConflict)")),
+				run("kubectl --context cls2 -n demo get serviceexport nginx-hello -o jsonpath='{.status.conditions[?(@.type==\"Conflict\")].message}{\"\\n\"}'").check(contains("cls1", "cls2")),
+				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.sessionAffinity}{\"\\n\"}'").check(contains("None")),
+				wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
+				run("kubectl --context cls2 -n demo patch service nginx-hello -p '{\"spec\":{\"sessionAffinity\":\"None\"}}'"),
+			}, both(
+				wait(conditions("CLS"), soon, contains("Conflict=False (NoConflicts)")),
+			)...)},
+		{13, "Export a headless Service of a StatefulSet from both: each pod has a name in the clusterset",
+			"`<hostname>.<cluster>.<service>.<namespace>.svc.clusterset.local` is one pod; without hostname and cluster the name has all ready pods.",
+			append(append(both(
+				run("kubectl --context CLS apply -f samples/nginx-statefulset.yaml -f samples/nginx-set-serviceexport.yaml"),
+			), both(
+				wait("kubectl --context CLS -n demo rollout status statefulset/nginx-set --timeout=5s", started, nil),
+			)...),
+				wait(lookup("cls2", "nginx-set-0.cls1."+setName), soon, matches(`Address:\s+10\.10\.\d+\.\d+`)),
+				wait(lookup("cls1", "nginx-set-1.cls2."+setName), soon, matches(`Address:\s+10\.12\.\d+\.\d+`)),
+				wait(lookup("cls2", setName), soon, addresses(map[string]int{"10.10": 2, "10.12": 2})),
+				run("kubectl --context cls2 -n demo exec client-hello -- curl -s nginx-set-1.cls1."+setName).check(contains("Server name: nginx-set-1")),
+			)},
 		{14, "Delete the ServiceExports: the imports go, and nothing else",
 			"An import lives as long as any cluster exports the service. The local Services are not touched. A derived Service without endpoints reserves the clusterset IP for an hour (`--clusterset-ip-hold`).",
 			append(both(
-				run("kubectl --context CLS -n demo delete serviceexport nginx-hello"),
+				run("kubectl --context CLS -n demo delete serviceexports nginx-hello nginx-set"),
 			), append(both(
 				wait("kubectl --context CLS -n demo get serviceimports,endpointslices", soon, lacks("imported-", "serviceimport")),
 				run("kubectl --context CLS -n demo get services").check(matches(`imported-\S+\s+ClusterIP\s+172\.20\.`)),
-				wait("kubectl --context CLS -n demo exec client-hello -- nslookup "+name+".", soon, nil).fails("NXDOMAIN"),
+				wait("kubectl --context CLS -n demo exec client-hello -- nslookup "+name, soon, nil).fails("NXDOMAIN"),
 				run("kubectl --context CLS -n demo exec client-hello -- curl -s nginx-hello.demo.svc.cluster.local"),
 			),
 				r.withdrawn,
@@ -178,8 +204,8 @@ func conditions(cluster string) string {
 	return "kubectl --context " + cluster + ` -n demo get serviceexport nginx-hello -o jsonpath='{range .status.conditions[*]}{.type}={.status} ({.reason}){"\n"}{end}'`
 }
 
-func lookup(cluster string) string {
-	return "kubectl --context " + cluster + " -n demo exec client-hello -- nslookup -norecurse " + name
+func lookup(cluster, name string) string {
+	return "kubectl --context " + cluster + " -n demo exec client-hello -- nslookup " + name
 }
 
 func curls(cluster string, n int) string {
@@ -235,19 +261,23 @@ func instances(n int) func(string) error {
 
 // answersFrom checks that the responses come from this number of servers in each pod network.
 func answersFrom(want map[string]int) func(string) error {
-	line := regexp.MustCompile(`Server address: (\d+\.\d+)\.\d+\.\d+:80 Server name: \S+`)
+	return networks("servers that answer", regexp.MustCompile(`Server address: (\d+\.\d+)\.\d+\.\d+:80 Server name: \S+`), want)
+}
+
+// addresses accepts an answer of nslookup with so many addresses of each network.
+func addresses(want map[string]int) func(string) error {
+	return networks("addresses", regexp.MustCompile(`(?m)^Address:\s+(\d+\.\d+)\.\d+\.\d+$`), want)
+}
+
+// networks accepts output in which line matches so many times for each network, by the first two bytes of an address.
+func networks(subject string, line *regexp.Regexp, want map[string]int) func(string) error {
 	return func(out string) error {
 		got := map[string]int{}
 		for _, m := range line.FindAllStringSubmatch(out, -1) {
 			got[m[1]]++
 		}
-		for network, n := range want {
-			if got[network] != n {
-				return fmt.Errorf("%d servers of %s.0.0/16 answered, want %d", got[network], network, n)
-			}
-		}
-		if len(got) != len(want) {
-			return fmt.Errorf("servers of %v answered, want %v", got, want)
+		if !maps.Equal(got, want) {
+			return fmt.Errorf("%s by network: %v, want %v", subject, got, want)
 		}
 		return nil
 	}

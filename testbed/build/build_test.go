@@ -27,6 +27,8 @@ func sources() fstest.MapFS {
 		"cluster/templates/x.txt": file("x"),
 		"programs/p/go.mod":       file("module p"),
 		"programs/p/go.sum":       file("sums"),
+		"programs/p/go-1.mod":     file("module p // 1"),
+		"programs/p/go-1.sum":     file("sums // 1"),
 		"programs/p/main.go":      file("package main"),
 	}
 }
@@ -34,19 +36,22 @@ func sources() fstest.MapFS {
 func TestCacheKey(t *testing.T) {
 	own := program{name: "tools", dir: ".", packages: []string{"./a"}}
 	nested := program{name: "p", dir: "programs/p", packages: []string{"."}}
+	older := program{name: "p-1", dir: "programs/p", pins: "go-1.mod", packages: []string{"."}}
 	tests := []struct {
-		name                string
-		change              func(fstest.MapFS)
-		wantOwn, wantNested bool // whether the key is another one
+		name                           string
+		change                         func(fstest.MapFS)
+		wantOwn, wantNested, wantOlder bool // whether the key is another one
 	}{
-		{"nothing", func(fstest.MapFS) {}, false, false},
-		{"a source", func(fs fstest.MapFS) { fs["a.go"].Data = []byte("package testbed // changed") }, true, false},
-		{"an embedded file", func(fs fstest.MapFS) { fs["cluster/templates/x.txt"].Data = []byte("y") }, true, false},
-		{"a test", func(fs fstest.MapFS) { fs["a_test.go"].Data = nil }, false, false},
-		{"a document", func(fs fstest.MapFS) { fs["README.md"].Data = nil }, false, false},
-		{"the pins of a nested module", func(fs fstest.MapFS) { fs["programs/p/go.sum"].Data = []byte("other sums") }, false, true},
-		{"the source of a nested module", func(fs fstest.MapFS) { fs["programs/p/main.go"].Data = nil }, false, true},
-		{"a file moved", func(fs fstest.MapFS) { fs["b.go"] = fs["a.go"]; delete(fs, "a.go") }, true, false},
+		{"nothing", func(fstest.MapFS) {}, false, false, false},
+		{"a source", func(fs fstest.MapFS) { fs["a.go"].Data = []byte("package testbed // changed") }, true, false, false},
+		{"an embedded file", func(fs fstest.MapFS) { fs["cluster/templates/x.txt"].Data = []byte("y") }, true, false, false},
+		{"a test", func(fs fstest.MapFS) { fs["a_test.go"].Data = nil }, false, false, false},
+		{"a document", func(fs fstest.MapFS) { fs["README.md"].Data = nil }, false, false, false},
+		{"the pins of a nested module", func(fs fstest.MapFS) { fs["programs/p/go.sum"].Data = []byte("other sums") }, false, true, false},
+		{"the pins of another version", func(fs fstest.MapFS) { fs["programs/p/go-1.mod"].Data = nil }, false, false, true},
+		{"the sums of another version", func(fs fstest.MapFS) { fs["programs/p/go-1.sum"].Data = nil }, false, false, true},
+		{"the source of a nested module", func(fs fstest.MapFS) { fs["programs/p/main.go"].Data = nil }, false, true, true},
+		{"a file moved", func(fs fstest.MapFS) { fs["b.go"] = fs["a.go"]; delete(fs, "a.go") }, true, false, false},
 	}
 	key := func(fs fstest.MapFS, p program) string {
 		t.Helper()
@@ -65,6 +70,9 @@ func TestCacheKey(t *testing.T) {
 			}
 			if got := key(changed, nested) != key(sources(), nested); got != tt.wantNested {
 				t.Errorf("nested program is rebuilt: %t, want %t", got, tt.wantNested)
+			}
+			if got := key(changed, older) != key(sources(), older); got != tt.wantOlder {
+				t.Errorf("another version of it is rebuilt: %t, want %t", got, tt.wantOlder)
 			}
 		})
 	}
@@ -124,9 +132,51 @@ func TestPin_ReadsVersions(t *testing.T) {
 		{"programs/containerd", "github.com/containerd/containerd/v2", "v2.4.2"},
 		{"programs/containerd", "github.com/containernetworking/plugins", "v1.9.1"},
 	} {
-		if got, err := b.pin(want.dir, want.module); err != nil || got != want.version {
+		if got, err := b.pinnedVersion(pinned{want.dir, want.module}, "go.mod"); err != nil || got != want.version {
 			t.Errorf("%s is %s, %v; want %s", want.module, got, err, want.version)
 		}
+	}
+}
+
+// TestPin_FindsOtherVersions: each file beside go.mod, and each directory with a go.mod, is a version that can be chosen by its minor version.
+func TestPin_FindsOtherVersions(t *testing.T) {
+	b := &Builder{Source: ".."}
+	for _, p := range []pinned{kubernetesModule, corednsModule} {
+		files, err := filepath.Glob(filepath.Join(b.Source, p.dir, "go-*.mod"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		directories, err := filepath.Glob(filepath.Join(b.Source, p.dir, "*", "go.mod"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]pin{} // by minor version
+		for _, file := range files {
+			minor := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "go-"), ".mod")
+			want[minor] = pin{dir: p.dir, file: filepath.Base(file), suffix: "-" + minor}
+		}
+		for _, file := range directories {
+			minor := filepath.Base(filepath.Dir(file))
+			want[minor] = pin{dir: filepath.Join(p.dir, minor), suffix: "-" + minor}
+		}
+		if len(want) == 0 {
+			t.Errorf("%s has no other versions", p.module)
+		}
+		for minor, w := range want {
+			got, err := b.pin(p, minor)
+			w.version = got.version
+			if err != nil || got != w || !isMinor(got.version, minor) {
+				t.Errorf("version %s of %s is %+v, %v; want %+v", minor, p.module, got, err, w)
+			}
+		}
+	}
+	for _, minor := range []string{"", "1.37"} {
+		if got, err := b.pin(kubernetesModule, minor); err != nil || got != (pin{version: "v1.37.1", dir: "programs/hyper"}) {
+			t.Errorf("version %q is %+v, %v; want the default", minor, got, err)
+		}
+	}
+	if _, err := b.pin(kubernetesModule, "1.3"); err == nil || !strings.Contains(err.Error(), "hack/pin-version") {
+		t.Errorf("error %v, want one that says how to add a version", err)
 	}
 }
 

@@ -34,28 +34,52 @@ const nonRoot = "65532:65532"
 
 // Result holds the paths of the built files.
 type Result struct {
+	NodeProgram string // the first process of every node
+	Kubernetes  string // directory of kubectl
+	Runtime     string // directory of ctr
+	Clusters    map[cluster.Versions]ClusterResult
+}
+
+// ClusterResult holds what is different in clusters of other versions.
+type ClusterResult struct {
 	Software     cluster.Software
-	NodeProgram  string // the first process of every node
 	CoreDNSImage string
 }
 
 // assemble builds the images from the programs and returns all paths.
-func (b *Builder) assemble(dirs map[string]string, corednsVersion string) (Result, error) {
-	tools := dirs["tools"]
+func (b *Builder) assemble(dirs map[string]string, pins map[cluster.Versions]clusterPins) (Result, error) {
 	r := Result{
-		NodeProgram:  filepath.Join(tools, "testbed-node"),
-		CoreDNSImage: corednsImage + corednsVersion,
-		Software: cluster.Software{
-			Kubernetes: dirs["kubernetes"],
-			Runtime:    dirs["containerd"],
-			CoreDNS:    filepath.Join(dirs["coredns"], "coredns"),
-			PauseImage: pauseImage,
-		},
+		NodeProgram: filepath.Join(dirs["tools"], "testbed-node"),
+		Kubernetes:  dirs["kubernetes"],
+		Runtime:     dirs["containerd"],
+		Clusters:    map[cluster.Versions]ClusterResult{},
 	}
+	for versions, p := range pins {
+		one := ClusterResult{
+			CoreDNSImage: corednsImage + p.coredns.version,
+			Software: cluster.Software{
+				Kubernetes: dirs[kubernetesProgram(p.kubernetes).name],
+				Runtime:    r.Runtime,
+				CoreDNS:    filepath.Join(dirs[corednsProgram(p.coredns).name], "coredns"),
+				PauseImage: pauseImage,
+			},
+		}
+		var err error
+		if one.Software.Archives, err = b.images(dirs["tools"], one); err != nil {
+			return Result{}, err
+		}
+		r.Clusters[versions] = one
+	}
+	return r, nil
+}
+
+// images builds the images of a cluster that are not in the cache and returns the paths of their archives.
+func (b *Builder) images(tools string, r ClusterResult) ([]string, error) {
 	client, err := clientFiles()
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
+	var archives []string
 	one := func(path, source string) []oci.File { return []oci.File{{Path: path, Source: source}} }
 	for _, i := range []struct {
 		name       string
@@ -72,11 +96,11 @@ func (b *Builder) assemble(dirs map[string]string, corednsVersion string) (Resul
 		img := oci.Image{Refs: i.refs, Entrypoint: i.entrypoint, User: nonRoot, Platforms: []oci.Platform{platform}}
 		archive, err := b.ensureImage(i.name, img)
 		if err != nil {
-			return Result{}, fmt.Errorf("building image %s: %w", i.refs[0], err)
+			return nil, fmt.Errorf("building image %s: %w", i.refs[0], err)
 		}
-		r.Software.Archives = append(r.Software.Archives, archive)
+		archives = append(archives, archive)
 	}
-	return r, nil
+	return archives, nil
 }
 
 // ensureImage writes the archive of an image unless the cache has it.

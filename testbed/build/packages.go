@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/cluster"
 )
 
 // requirement is a command that comes from the distribution, and the Debian package that has it.
@@ -27,6 +29,9 @@ var requirements = []requirement{
 	{"dig", "bind9-dnsutils"},
 	{"curl", "curl"},
 }
+
+// iptablesRequirements are the commands of kube-proxy in iptables mode.
+var iptablesRequirements = []requirement{{"iptables", "iptables"}, {"conntrack", "conntrack"}}
 
 // lookCommand finds a command also in the directories of root's PATH.
 func lookCommand(name string) (string, error) {
@@ -53,9 +58,14 @@ func missingPackages(reqs []requirement, find func(string) (string, error)) []st
 	return slices.Compact(out)
 }
 
-// Packages installs missing packages of the distribution, or returns an error that lists them if it cannot.
-func Packages(ctx context.Context, out io.Writer) error {
-	missing := missingPackages(requirements, lookCommand)
+// Packages installs the missing packages of the distribution that kube-proxy in these modes and the rest of the testbed need, or returns an
+// error that lists them if it cannot.
+func Packages(ctx context.Context, out io.Writer, proxyModes []string) error {
+	required := requirements
+	if slices.Contains(proxyModes, cluster.ProxyIPTables) {
+		required = append(slices.Clip(required), iptablesRequirements...)
+	}
+	missing := missingPackages(required, lookCommand)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -77,7 +87,7 @@ func Packages(ctx context.Context, out io.Writer) error {
 			return fmt.Errorf("running apt-get %s: %w; the last lines of its output:\n%s", args[0], err, tail(string(output), 10))
 		}
 	}
-	if still := missingPackages(requirements, lookCommand); len(still) > 0 {
+	if still := missingPackages(required, lookCommand); len(still) > 0 {
 		return errors.New("commands are missing although their packages are installed: " + strings.Join(still, " "))
 	}
 	return nil

@@ -3,7 +3,7 @@
 package build
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,6 +20,9 @@ import (
 	"time"
 
 	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/semver"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/cluster"
 )
 
 // program is a group of binaries from one `go build` in one cache directory.
@@ -28,6 +31,7 @@ type program struct {
 	what     string // for messages
 	usually  string // how long a first build takes on two cores
 	dir      string // its module, below the testbed's sources
+	pins     string // the file of the module's requirements, go.mod unless it is another version
 	packages []string
 	tags     string
 	ldflags  string
@@ -39,13 +43,31 @@ var kubernetesNames = []string{
 	"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl",
 }
 
-func programs(kubernetes string) []program {
+// pinned is a module whose version determines the version of a program.
+type pinned struct{ dir, module string }
+
+var (
+	kubernetesModule = pinned{"programs/hyper", "k8s.io/kubernetes"}
+	corednsModule    = pinned{"programs/coredns", "github.com/coredns/coredns"}
+)
+
+// kubernetesProgram is the multi-call binary of a version.
+func kubernetesProgram(p pin) program {
+	return program{
+		name: "kubernetes" + p.suffix, what: "Kubernetes " + p.version + " and etcd", usually: "8 minutes", pins: p.file,
+		dir: p.dir, packages: []string{"."}, ldflags: kubernetesVersionFlags(p.version), links: kubernetesNames,
+	}
+}
+
+func corednsProgram(p pin) program {
+	return program{
+		name: "coredns" + p.suffix, what: "CoreDNS " + p.version, usually: "1 minute", pins: p.file, dir: p.dir, packages: []string{"."},
+	}
+}
+
+// commonPrograms are the programs that have one version.
+func commonPrograms() []program {
 	return []program{
-		{
-			name: "kubernetes", what: "Kubernetes " + kubernetes + " and etcd", usually: "8 minutes",
-			dir: "programs/hyper", packages: []string{"."}, ldflags: kubernetesVersionFlags(kubernetes), links: kubernetesNames,
-		},
-		{name: "coredns", what: "CoreDNS", usually: "1 minute", dir: "programs/coredns", packages: []string{"."}},
 		{
 			name: "containerd", what: "containerd and CNI plugins", usually: "1 minute", dir: "programs/containerd", packages: []string{"tool"},
 			tags: "no_btrfs,no_zfs,no_devmapper",
@@ -96,7 +118,7 @@ func cacheKey(source fs.FS, p program, goVersion string) (string, error) {
 			return err
 		case entry.IsDir() && path != p.dir && isModule(source, path):
 			return fs.SkipDir // has its own pins and its own key
-		case entry.IsDir() || !isBuildInput(path):
+		case entry.IsDir() || !isBuildInput(p.replacePins(path)):
 			return nil
 		}
 		text, err := fs.ReadFile(source, path)
@@ -108,6 +130,20 @@ func cacheKey(source fs.FS, p program, goVersion string) (string, error) {
 		return "", fmt.Errorf("hashing the sources of %s: %w", p.name, err)
 	}
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
+}
+
+// replacePins returns the path that a file has for the build of p: its own requirements are go.mod and go.sum, and the default ones are none.
+func (p program) replacePins(path string) string {
+	own := strings.TrimSuffix(cmp.Or(p.pins, "go.mod"), ".mod")
+	switch base := filepath.Base(path); {
+	case filepath.Dir(path) != p.dir:
+		return path
+	case base == own+".mod" || base == own+".sum":
+		return filepath.Join(p.dir, "go"+filepath.Ext(path))
+	case base == "go.mod" || base == "go.sum":
+		return ""
+	}
+	return path
 }
 
 func isModule(source fs.FS, dir string) bool {
@@ -133,10 +169,7 @@ func (b *Builder) ensure(ctx context.Context, p program) (string, error) {
 	}
 	b.logf("building %s (usually %s on 2 cores the first time, then never again)", p.what, p.usually)
 	start := time.Now()
-	stop := b.heartbeat("building "+p.what, start)
-	err = b.compile(ctx, p, dir)
-	stop()
-	if err != nil {
+	if err := b.compile(ctx, p, dir); err != nil {
 		return "", fmt.Errorf("building %s: %w", p.what, err)
 	}
 	b.logf("built %s in %s", p.what, time.Since(start).Round(time.Second))
@@ -144,19 +177,19 @@ func (b *Builder) ensure(ctx context.Context, p program) (string, error) {
 }
 
 // heartbeat prints progress every half minute.
-func (b *Builder) heartbeat(what string, start time.Time) (stop func()) {
-	ticker, done := time.NewTicker(30*time.Second), make(chan struct{})
+func (b *Builder) heartbeat(what string, done fmt.Stringer) (stop func()) {
+	start, ticker, end := time.Now(), time.NewTicker(30*time.Second), make(chan struct{})
 	go func() {
 		for {
 			select {
 			case <-ticker.C:
-				b.logf("  still %s: %s", what, time.Since(start).Round(time.Second))
-			case <-done:
+				b.logf("  still building %s: %s after %s", what, done, time.Since(start).Round(time.Second))
+			case <-end:
 				return
 			}
 		}
 	}()
-	return func() { ticker.Stop(); close(done) }
+	return func() { ticker.Stop(); close(end) }
 }
 
 // compile builds into a temporary directory that becomes dir only when it is complete.
@@ -170,14 +203,22 @@ func (b *Builder) compile(ctx context.Context, p program, dir string) (err error
 			err = errors.Join(err, os.RemoveAll(tmp))
 		}
 	}()
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags", p.tags, "-ldflags", "-s -w " + p.ldflags, "-o", tmp + "/"}
-	cmd := exec.CommandContext(ctx, "go", append(args, p.packages...)...)
-	cmd.Dir = filepath.Join(b.Source, p.dir)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOWORK=off")
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
+	flags := []string{"-trimpath", "-buildvcs=false", "-tags", p.tags, "-ldflags", "-s -w " + p.ldflags}
+	if p.pins != "" {
+		flags = append(flags, "-modfile="+p.pins)
+	}
+	source := filepath.Join(b.Source, p.dir)
+	built := &progress{}
+	defer b.heartbeat(p.what, built)()
+	stale, err := stalePackages(ctx, source, flags, p.packages)
+	if err != nil {
+		return err
+	}
+	built.expect(stale)
+	cmd := goCommand(ctx, source, slices.Concat([]string{"build", "-v", "-o", tmp + "/"}, flags, p.packages)...)
+	cmd.Stdout, cmd.Stderr = built, built
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%w; the last lines of its output:\n%s", err, tail(output.String(), 15))
+		return fmt.Errorf("%w; the last lines of its output:\n%s", err, tail(built.output(), 15))
 	}
 	if err := link(tmp, p.links); err != nil {
 		return err
@@ -260,13 +301,44 @@ func (b *Builder) start(ctx context.Context) error {
 	return nil
 }
 
-// pin returns the version of module that the program in dir requires.
-func (b *Builder) pin(dir, module string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(b.Source, dir, "go.mod"))
+// pin is a version that the testbed can build.
+type pin struct {
+	version string // v1.31.14
+	dir     string // its module, below the testbed's sources
+	file    string // the file of the requirements, or "" for go.mod
+	suffix  string // of the names of programs
+}
+
+// pin returns the pin of a minor version of a program, such as 1.12. The default version, "", is that of go.mod; the others have a file
+// beside it (go-1.12.mod), or a directory (1.31) if they need another main.go.
+func (b *Builder) pin(p pinned, minor string) (pin, error) {
+	version, err := b.pinnedVersion(p, "go.mod")
+	if err != nil || minor == "" || isMinor(version, minor) {
+		return pin{version: version, dir: p.dir}, err
+	}
+	out := pin{dir: filepath.Join(p.dir, minor), suffix: "-" + minor}
+	if _, err := os.Stat(filepath.Join(b.Source, out.dir)); err != nil {
+		out.dir, out.file = p.dir, "go-"+minor+".mod"
+	}
+	out.version, err = b.pinnedVersion(pinned{out.dir, p.module}, cmp.Or(out.file, "go.mod"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return pin{}, fmt.Errorf("there is no version %s in %s: hack/pin-version adds it", minor, p.dir)
+	}
+	if err == nil && !isMinor(out.version, minor) {
+		err = fmt.Errorf("version %s in %s is %s %s", minor, p.dir, p.module, out.version)
+	}
+	return out, err
+}
+
+// isMinor reports whether a version such as v1.31.14 is of a minor version such as 1.31.
+func isMinor(version, minor string) bool { return semver.MajorMinor(version) == "v"+minor }
+
+func (b *Builder) pinnedVersion(p pinned, file string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(b.Source, p.dir, file))
 	if err != nil {
 		return "", fmt.Errorf("reading the pins: %w", err)
 	}
-	return moduleVersion(text, module)
+	return moduleVersion(text, p.module)
 }
 
 // Kubernetes builds only the multi-call binary and returns the directory that holds it under the names of all its
@@ -275,33 +347,45 @@ func (b *Builder) Kubernetes(ctx context.Context) (string, error) {
 	if err := b.start(ctx); err != nil {
 		return "", err
 	}
-	version, err := b.pin("programs/hyper", "k8s.io/kubernetes")
+	p, err := b.pin(kubernetesModule, "")
 	if err != nil {
 		return "", err
 	}
-	all := programs(version)
-	i := slices.IndexFunc(all, func(p program) bool { return p.name == "kubernetes" })
-	return b.ensure(ctx, all[i])
+	return b.ensure(ctx, kubernetesProgram(p))
 }
 
-// All builds everything that is missing and returns the paths.
-func (b *Builder) All(ctx context.Context) (Result, error) {
+// clusterPins are the pins of one cluster's versions.
+type clusterPins struct{ kubernetes, coredns pin }
+
+// All builds everything that is missing for clusters of these versions and returns the paths. The default versions are always built: kubectl
+// is of the default version.
+func (b *Builder) All(ctx context.Context, versions []cluster.Versions) (Result, error) {
 	if err := b.start(ctx); err != nil {
 		return Result{}, err
 	}
-	kubernetes, err := b.pin("programs/hyper", "k8s.io/kubernetes")
+	pins := map[cluster.Versions]clusterPins{}
+	all := commonPrograms()
+	for _, v := range append(slices.Clip(versions), cluster.Versions{}) {
+		kubernetes, err := b.pin(kubernetesModule, v.Kubernetes)
+		if err != nil {
+			return Result{}, err
+		}
+		coredns, err := b.pin(corednsModule, v.CoreDNS)
+		if err != nil {
+			return Result{}, err
+		}
+		pins[v] = clusterPins{kubernetes, coredns}
+		for _, p := range []program{kubernetesProgram(kubernetes), corednsProgram(coredns)} {
+			if !slices.ContainsFunc(all, func(o program) bool { return o.name == p.name }) {
+				all = append(all, p)
+			}
+		}
+	}
+	dirs, err := b.ensureAll(ctx, all)
 	if err != nil {
 		return Result{}, err
 	}
-	coredns, err := b.pin("programs/coredns", "github.com/coredns/coredns")
-	if err != nil {
-		return Result{}, err
-	}
-	dirs, err := b.ensureAll(ctx, programs(kubernetes))
-	if err != nil {
-		return Result{}, err
-	}
-	return b.assemble(dirs, coredns)
+	return b.assemble(dirs, pins)
 }
 
 // ensureAll builds the programs at the same time: while one is downloaded or linked, which keeps at most one processor

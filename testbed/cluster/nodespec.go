@@ -304,7 +304,7 @@ func (r nodeRenderer) nodeAgents() []Process {
 		{Name: "kube-proxy", After: []string{r.ready()}, Args: r.kubernetes("kube-proxy",
 			"--kubeconfig="+kubeconfigOf("kube-proxy"),
 			"--hostname-override="+r.node.Name,
-			"--proxy-mode=nftables",
+			"--proxy-mode="+r.cluster.ProxyMode,
 			"--cluster-cidr="+join(r.cluster.PodNetworks),
 			"--metrics-bind-address=127.0.0.1:10249",
 			// 0 leaves alone what belongs to the whole machine.

@@ -3,8 +3,11 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 )
 
 // Limits of one testbed.
@@ -31,11 +34,37 @@ func (f families) list(dualStack bool) []netip.Prefix {
 	return []netip.Prefix{f.v4}
 }
 
-// Config has the choices of the user.
+// Config has the choices of the user. The lists have an entry for each cluster, in order; an empty or missing one is the default.
 type Config struct {
 	Clusters  int  `json:"clusters"`
 	Nodes     int  `json:"nodes"`
 	DualStack bool `json:"dualStack"`
+	// Kubernetes and CoreDNS are minor versions that the testbed pins, such as 1.31.
+	Kubernetes []string `json:"kubernetes,omitempty"`
+	CoreDNS    []string `json:"coreDNS,omitempty"`
+	// ProxyModes are the modes of kube-proxy.
+	ProxyModes []string `json:"proxyModes,omitempty"`
+}
+
+// Modes of kube-proxy; the first one is the default.
+const (
+	ProxyNFTables = "nftables"
+	ProxyIPTables = "iptables"
+)
+
+// Versions are the minor versions of one cluster's software; an empty one is the default.
+type Versions struct{ Kubernetes, CoreDNS string }
+
+// Versions returns the versions of the cluster with an index.
+func (c Config) Versions(i int) Versions {
+	return Versions{entry(c.Kubernetes, i), entry(c.CoreDNS, i)}
+}
+
+func entry(list []string, i int) string {
+	if i < len(list) {
+		return list[i]
+	}
+	return ""
 }
 
 // Validate returns an error for an invalid choice.
@@ -46,13 +75,37 @@ func (c Config) Validate() error {
 	if c.Nodes < 1 || c.Nodes > MaxNodes {
 		return fmt.Errorf("%d nodes a cluster asked for: expected 1 to %d", c.Nodes, MaxNodes)
 	}
+	for _, list := range [][]string{c.Kubernetes, c.CoreDNS, c.ProxyModes} {
+		if len(list) > c.Clusters {
+			return fmt.Errorf("%d entries (%s): expected at most one for each of %d clusters", len(list), strings.Join(list, ","), c.Clusters)
+		}
+	}
+	for _, mode := range c.ProxyModes {
+		if mode != "" && mode != ProxyNFTables && mode != ProxyIPTables {
+			return fmt.Errorf("mode %q of kube-proxy: expected %s or %s", mode, ProxyNFTables, ProxyIPTables)
+		}
+	}
 	return nil
+}
+
+// Equal reports whether two configurations are of the same clusters.
+func (c Config) Equal(o Config) bool {
+	return c.Clusters == o.Clusters && c.Nodes == o.Nodes && c.DualStack == o.DualStack && slices.Equal(c.Kubernetes, o.Kubernetes) &&
+		slices.Equal(c.CoreDNS, o.CoreDNS) && slices.Equal(c.ProxyModes, o.ProxyModes)
 }
 
 func (c Config) String() string {
 	s := fmt.Sprintf("%d cluster(s) of %d node(s)", c.Clusters, c.Nodes)
 	if c.DualStack {
 		s += ", dual-stack"
+	}
+	for _, part := range []struct {
+		what string
+		list []string
+	}{{"Kubernetes", c.Kubernetes}, {"CoreDNS", c.CoreDNS}, {"kube-proxy", c.ProxyModes}} {
+		if len(part.list) > 0 {
+			s += ", " + part.what + " " + strings.Join(part.list, ",")
+		}
 	}
 	return s
 }
@@ -68,6 +121,8 @@ type Cluster struct {
 	Name            string // the kubeconfig context: cls1, cls2, …
 	PodNetworks     []netip.Prefix
 	ServiceNetworks []netip.Prefix
+	Versions        Versions
+	ProxyMode       string // of kube-proxy
 	Nodes           []Node
 }
 
@@ -98,6 +153,8 @@ func NewPlan(cfg Config) Plan {
 			Name:            fmt.Sprintf("cls%d", i),
 			PodNetworks:     podNetworks(i).list(cfg.DualStack),
 			ServiceNetworks: serviceNetworks.list(cfg.DualStack),
+			Versions:        cfg.Versions(i - 1),
+			ProxyMode:       cmp.Or(entry(cfg.ProxyModes, i-1), ProxyNFTables),
 		}
 		for j := 1; j <= cfg.Nodes; j++ {
 			c.Nodes = append(c.Nodes, Node{

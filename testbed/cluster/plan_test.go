@@ -25,6 +25,7 @@ func TestNewPlan(t *testing.T) {
 		Name:            "cls2",
 		PodNetworks:     prefixes("10.12.0.0/16", "fd00:10:12::/48"),
 		ServiceNetworks: prefixes("172.20.0.0/16", "fd00:172:20::/108"),
+		ProxyMode:       ProxyNFTables,
 		Nodes: []Node{
 			{
 				Name: "cls2-node1", Port: "c2n1", Zone: "ap-southeast-2a", Region: "ap-southeast-2",
@@ -108,6 +109,9 @@ func TestConfigValidate(t *testing.T) {
 		{Config{Clusters: 5, Nodes: 1}, false},
 		{Config{Clusters: 1, Nodes: 0}, false},
 		{Config{Clusters: 1, Nodes: 3}, false},
+		{Config{Clusters: 2, Nodes: 1, Kubernetes: []string{"1.31", ""}, ProxyModes: []string{"", ProxyIPTables}}, true},
+		{Config{Clusters: 1, Nodes: 1, Kubernetes: []string{"", "1.31"}}, false},
+		{Config{Clusters: 1, Nodes: 1, ProxyModes: []string{"ipvs"}}, false},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprint(tt.cfg), func(t *testing.T) {

@@ -40,6 +40,8 @@ type Image struct {
 	User string
 	// Env holds KEY=VALUE settings besides PATH.
 	Env []string
+	// Annotations of the image, such as org.opencontainers.image.source.
+	Annotations map[string]string
 	// Platforms has one entry for each architecture.
 	Platforms []Platform
 }
@@ -115,6 +117,9 @@ func platformIndex(img Image) (v1.ImageIndex, error) {
 			return nil, fmt.Errorf("building the image for %s: %w", p.Name, err)
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: one, Descriptor: v1.Descriptor{Platform: platform}})
+	}
+	if len(img.Annotations) > 0 {
+		index = mutate.Annotations(index, img.Annotations).(v1.ImageIndex)
 	}
 	return index, nil
 }

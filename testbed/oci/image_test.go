@@ -122,6 +122,16 @@ func TestWriteNamesEveryPlatformUnderEveryRef(t *testing.T) {
 	}
 }
 
+func TestWriteAnnotatesIndex(t *testing.T) {
+	img := testImage(t, time.Unix(1e9, 0))
+	img.Annotations = map[string]string{"org.opencontainers.image.version": "1"}
+	files := untar(t, bytes.NewReader(build(t, img)))
+	index := decode[v1.IndexManifest](t, files, blob(decode[v1.IndexManifest](t, files, "index.json").Manifests[0].Digest))
+	if diff := cmp.Diff(img.Annotations, index.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}
+
 func TestWriteConfigAndLayer(t *testing.T) {
 	files := untar(t, bytes.NewReader(build(t, testImage(t, time.Unix(1e9, 0)))))
 	index := decode[v1.IndexManifest](t, files, blob(decode[v1.IndexManifest](t, files, "index.json").Manifests[0].Digest))

@@ -49,7 +49,7 @@ type Clusters map[string]*Cluster
 // A Cluster is one cluster of a clusterset with its controller. It is the controller's status.Source.
 type Cluster struct {
 	CoreDNS *CoreDNS
-	// ControllerStatus, ServiceList, ProbeResult and ReachProblems are what the controller serves; ReachProblems is by IP.
+	// ControllerStatus, ServiceList, ProbeResult and ReachProblems are the responses of the controller; ReachProblems is by IP.
 	ControllerStatus status.Status
 	ServiceList      []status.Service
 	ProbeResult      status.Probe
@@ -288,7 +288,7 @@ func (c *Cluster) forwardPort(ctx context.Context, pod *corev1.Pod, port int32, 
 // standby is a replica of a cluster's controller that is not the leader, as package serve implements it.
 type standby struct{ *Cluster }
 
-const standbyProblem = "this replica stands by: another one works"
+const standbyProblem = "this replica is on standby: another one is the leader"
 
 // Status implements status.Source.
 func (s standby) Status(context.Context) status.Status {

@@ -87,7 +87,8 @@ func ExportWeb(clusters Clusters) {
 			},
 		}},
 	}
-	exporter.ServiceList = []status.Service{{Key: DemoWeb, Own: &exp, Publication: &status.Publication{Key: DemoWeb, State: "Exported"}}}
+	exporter.ServiceList = []status.Service{{Key: DemoWeb, Own: &exp, Publication: &status.Publication{Key: DemoWeb, State: "Exported"},
+		Importers: &mcs.Importers{Recipients: []string{"cls2"}, Importing: []string{"cls2"}}}}
 	clusters["cls2"].ServiceList = []status.Service{{Key: DemoWeb, Exports: []mcs.Export{exp}}}
 	for _, c := range clusters {
 		c.ControllerStatus.Members[0].Exports, c.ControllerStatus.Members[0].Endpoints = 1, 2

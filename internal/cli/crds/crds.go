@@ -71,7 +71,7 @@ func Bundled() Release {
 	return ReleaseOf(crd.Labels)
 }
 
-// Compare returns -1, 0 or 1. A release that cannot be parsed equals every other.
+// Compare returns -1 if a is older than b, 1 if it is newer, else 0. A release that cannot be parsed equals every other.
 func Compare(a, b Release) int {
 	va, errA := version.ParseSemantic(a.release)
 	vb, errB := version.ParseSemantic(b.release)

@@ -1,7 +1,9 @@
 package dns
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	mcsv1alpha1 "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
@@ -12,20 +14,24 @@ import (
 
 // checks returns all checks. Each requires the ones before it.
 func (c *coreDNS) checks(found responses) []check.Check {
-	answered := found.check()
+	answers := found.check()
 	if c.inspection.State != coredns.Enabled {
-		answered.Remedy = "" // the Corefile's check has one
+		answers.Remedy = "" // the remedy of corefileCheck comes first
 	}
-	all := []check.Check{c.versionCheck(), c.apiCheck(), c.permissionCheck(), c.corefileCheck(), answered}
-	if c.bypassed {
-		all = append(all, check.Check{
-			Name: "node-local cache", Result: check.Warning,
-			Detail: fmt.Sprintf("ConfigMap %s/%s has no server block for %s: pods that use the cache query the upstream resolvers",
-				namespace, nodeLocalName, coredns.Zone),
-			Remedy: "copy its server block for the cluster domain and change the key to " + coredns.Zone + ":53 (docs/dns.md)",
-		})
+	return append([]check.Check{c.versionCheck(), c.apiCheck(), c.permissionCheck(), c.corefileCheck(), answers}, c.cacheChecks()...)
+}
+
+// cacheChecks returns a warning if a node-local DNS cache bypasses CoreDNS.
+func (c *coreDNS) cacheChecks() []check.Check {
+	if !c.bypassed {
+		return nil
 	}
-	return all
+	return []check.Check{{
+		Name: "node-local cache", Result: check.Warning,
+		Detail: fmt.Sprintf("ConfigMap %s/%s has no server block for %s: pods that use the cache query the upstream resolvers",
+			namespace, nodeLocalName, coredns.Zone),
+		Remedy: "copy its server block for the cluster domain and change the key to " + coredns.Zone + ":53 (docs/dns.md)",
+	}}
 }
 
 // enableRemedy returns the remedy of everything that dns enable repairs.
@@ -34,6 +40,11 @@ func (c *coreDNS) enableRemedy() string { return EnableRemedy(c.context) }
 // EnableRemedy returns the remedy for a cluster in which clusterset.local is not enabled.
 func EnableRemedy(context string) string {
 	return strings.TrimSuffix("run kubectl mcs dns enable --context "+context, " --context ")
+}
+
+// BesideRemedy returns the remedy for a cluster whose own CoreDNS cannot serve clusterset.local.
+func BesideRemedy(context string) string {
+	return strings.TrimSuffix("run kubectl mcs dns enable --beside --context "+context, " --context ")
 }
 
 func (c *coreDNS) versionCheck() check.Check {
@@ -48,31 +59,37 @@ func (c *coreDNS) versionCheck() check.Check {
 	default:
 		result.Result = check.Missing
 		result.Detail = fmt.Sprintf("%s is too old to serve %s; %s or newer is required", c.version, coredns.Zone, coredns.MinVersion)
-		result.Remedy = "upgrade CoreDNS (EKS: aws eks update-addon --addon-name coredns; kubeadm: upgrade the cluster or set the image), " +
-			"or forward the zone to a second, newer CoreDNS: docs/dns.md#coredns-is-too-old"
+		result.Remedy = "upgrade CoreDNS (EKS 1.33 and newer: aws eks update-addon --addon-name coredns; kubeadm: upgrade the cluster or set the image), " +
+			"or deploy a newer CoreDNS beside it: " + BesideRemedy(c.context)
 	}
 	return result
 }
 
-func (c *coreDNS) apiCheck() check.Check {
-	if c.served {
+func (c *coreDNS) apiCheck() check.Check { return apiCheck(c.context, c.served) }
+
+func apiCheck(context string, served bool) check.Check {
+	if served {
 		return check.Check{Name: "ServiceImport API", Result: check.OK, Detail: mcsv1alpha1.GroupVersion.String() + " is served"}
 	}
 	return check.Check{
 		Name: "ServiceImport API", Result: check.Missing,
 		Detail: mcsv1alpha1.GroupVersion.String() + " is not served: CoreDNS would wait for it and answer no queries",
-		Remedy: strings.TrimSuffix("install the CRDs: kubectl mcs install --context "+c.context, " --context "),
+		Remedy: strings.TrimSuffix("install the CRDs: kubectl mcs install --context "+context, " --context "),
 	}
 }
 
 func (c *coreDNS) permissionCheck() check.Check {
+	return permissionCheck(c.permission, c.serviceAccount(), c.enableRemedy())
+}
+
+func permissionCheck(p permission, serviceAccount, remedy string) check.Check {
 	result := check.Check{Name: "permission"}
-	switch c.permission {
+	switch p {
 	case granted:
-		result.Result, result.Detail = check.OK, fmt.Sprintf("service account %s can list and watch ServiceImports", c.serviceAccount())
+		result.Result, result.Detail = check.OK, fmt.Sprintf("service account %s can list and watch ServiceImports", serviceAccount)
 	case denied:
-		result.Result, result.Remedy = check.Missing, c.enableRemedy()
-		result.Detail = fmt.Sprintf("service account %s cannot list and watch ServiceImports", c.serviceAccount())
+		result.Result, result.Remedy = check.Missing, remedy
+		result.Detail = fmt.Sprintf("service account %s cannot list and watch ServiceImports", serviceAccount)
 	default:
 		result.Result = check.Unknown
 		result.Detail = "you do not have permission to create subjectaccessreviews, which check whether CoreDNS can list and watch ServiceImports"
@@ -103,7 +120,19 @@ func (c *coreDNS) validatePrerequisites() error {
 	return nil
 }
 
-// overallState returns the state of the zone in the cluster. Unknown results count as fulfilled.
+// validateOwn returns an error if the cluster's own CoreDNS cannot serve the zone.
+func (d *clusterDNS) validateOwn() error {
+	switch {
+	case d.usesBeside():
+		return fmt.Errorf("enabling %s: a CoreDNS beside the cluster's own serves it: run \"kubectl mcs dns disable\" first, "+
+			"or \"kubectl mcs dns enable --beside\" to update it", coredns.Zone)
+	case d.own == nil:
+		return errNoCoreDNS
+	}
+	return d.own.validatePrerequisites()
+}
+
+// overallState returns the state of the zone in the cluster. A check whose result is unknown counts as passed.
 func (c *coreDNS) overallState(checks []check.Check) coredns.State {
 	if !check.AnyFailure(checks) {
 		return c.inspection.State
@@ -114,8 +143,9 @@ func (c *coreDNS) overallState(checks []check.Check) coredns.State {
 	return coredns.Partial
 }
 
-// responses counts the responses of the CoreDNS pods to queries for the zone.
+// responses counts the responses of the pods of a DNS server to queries for the zone.
 type responses struct {
+	of       string // the name of the pods, "" for CoreDNS
 	pods     int    // ready pods
 	answered int    // pods that answered
 	err      error  // why a pod could not be queried
@@ -135,7 +165,7 @@ func (r responses) isComplete() bool { return r.skipped == "" && r.err == nil }
 
 // count returns the number of pods that answer, as text.
 func (r responses) count() string {
-	return fmt.Sprintf("%d of %d CoreDNS pods answer for %s", r.answered, r.pods, coredns.Zone)
+	return fmt.Sprintf("%d of %d %s pods answer for %s", r.answered, r.pods, cmp.Or(r.of, "CoreDNS"), coredns.Zone)
 }
 
 // describe returns the responses as text for a user who enables or disables the zone.
@@ -165,4 +195,79 @@ func (r responses) check() check.Check {
 		result.Remedy = "CoreDNS has not applied the Corefile, or rejected it: kubectl -n " + namespace + " logs deployment/" + name
 	}
 	return result
+}
+
+// checks returns all checks of a cluster with a CoreDNS beside its own. Each requires the ones before it.
+func (d *clusterDNS) checks(own, second responses) []check.Check {
+	remedy := BesideRemedy(d.context)
+	all := []check.Check{d.besideCheck(), apiCheck(d.context, d.served)}
+	if d.beside.deployment != nil {
+		answers := second.check()
+		answers.Name = "answers of " + coredns.BesideName
+		if answers.IsFailure() {
+			answers.Remedy = fmt.Sprintf("find the reason: kubectl -n %s describe deployment %s", namespace, coredns.BesideName)
+		}
+		all = append(all, permissionCheck(d.beside.permission, coredns.BesideName, remedy), answers)
+	}
+	forwarding := d.forwardChecks(remedy)
+	all = append(all, forwarding...)
+	answers := own.check()
+	if check.AnyFailure(forwarding) {
+		answers.Remedy = "" // that of the forwarding comes first
+	}
+	if d.own == nil && own.isComplete() && own.pods == 0 {
+		answers = check.Check{
+			Name: "answers", Result: check.Unknown, Detail: "no pod of the cluster's DNS runs: pods resolve " + coredns.Zone + " by their dnsConfig",
+			Remedy: "see what kubectl mcs dns enable --beside prints, and docs/dns.md#eks-auto-mode",
+		}
+	} else if d.own == nil && answers.IsFailure() {
+		answers.Remedy = "configure the DNS of the cluster: " + remedy + " prints how"
+	}
+	all = append(all, answers)
+	if d.own != nil {
+		all = append(all, d.own.cacheChecks()...)
+	}
+	return all
+}
+
+// besideCheck checks the Deployment of the CoreDNS beside the cluster's own.
+func (d *clusterDNS) besideCheck() check.Check {
+	result := check.Check{Name: "CoreDNS beside", Result: check.Missing}
+	if d.beside.deployment == nil {
+		result.Detail = fmt.Sprintf("the cluster's DNS forwards %s to a CoreDNS that does not exist: Deployment %s/%s", coredns.Zone, namespace, coredns.BesideName)
+		result.Remedy = BesideRemedy(d.context) + ", or kubectl mcs dns disable"
+		return result
+	}
+	image := imageOf(d.beside.deployment)
+	version := coredns.ImageVersion(image)
+	switch {
+	case d.beside.problem != "":
+		result.Detail = fmt.Sprintf("a node cannot pull the image %s (%s)", image, d.beside.problem)
+		result.Remedy = fmt.Sprintf("name an image of CoreDNS %s or newer that the nodes can pull: %s --image IMAGE", coredns.MinVersion, BesideRemedy(d.context))
+	case version != "" && !coredns.Supports(version):
+		result.Detail = fmt.Sprintf("image %s is too old to serve %s; %s or newer is required", image, coredns.Zone, coredns.MinVersion)
+		result.Remedy = BesideRemedy(d.context)
+	default:
+		result.Result, result.Detail = check.OK, fmt.Sprintf("Deployment %s/%s with image %s", namespace, coredns.BesideName, image)
+	}
+	return result
+}
+
+// forwardChecks checks that the configuration of the cluster's DNS, where it can be read, has the IPs of the Service.
+func (d *clusterDNS) forwardChecks(remedy string) []check.Check {
+	if d.own == nil {
+		return nil
+	}
+	result := check.Check{Name: "forwarding", Result: check.Missing, Remedy: remedy}
+	service := fmt.Sprintf("Service %s/%s (%s)", namespace, coredns.BesideName, cmp.Or(strings.Join(d.beside.addresses, ", "), "does not exist"))
+	switch {
+	case !d.isForwarded():
+		result.Detail = fmt.Sprintf("the cluster's CoreDNS does not forward %s to %s", coredns.Zone, service)
+	case !slices.Equal(d.forwardAddresses(), d.beside.addresses):
+		result.Detail = fmt.Sprintf("the cluster's CoreDNS forwards %s to %s, not to %s", coredns.Zone, strings.Join(d.forwardAddresses(), ", "), service)
+	default:
+		result.Result, result.Remedy = check.OK, ""
+		result.Detail = fmt.Sprintf("the cluster's CoreDNS forwards %s to %s", coredns.Zone, service)
+	}
+	return []check.Check{result}
 }

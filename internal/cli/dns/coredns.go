@@ -47,14 +47,17 @@ const (
 	unchecked permission = "unchecked"
 )
 
-// readCoreDNS reads all facts that the dns commands need.
+// errNoCoreDNS is the error for a cluster in which CoreDNS has another name, or that has another DNS server.
+var errNoCoreDNS = fmt.Errorf("finding CoreDNS: Deployment %s/%s does not exist; if the cluster has another DNS server (such as kube-dns on GKE) "+
+	"or none that can be edited (EKS Auto Mode), run kubectl mcs dns enable --beside: docs/dns.md", namespace, name)
+
+// readCoreDNS reads the facts about the cluster's own CoreDNS.
 func readCoreDNS(ctx context.Context, k *session.Cluster, clusterDomain string) (*coreDNS, error) {
 	c := &coreDNS{context: k.Context}
 	var err error
 	c.deployment, err = k.Kube.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("finding CoreDNS: Deployment %s/%s does not exist; if the cluster uses another DNS server (such as kube-dns on GKE) "+
-			"or CoreDNS has another name, configure %s manually: docs/dns.md", namespace, name, coredns.Zone)
+		return nil, errNoCoreDNS
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the Deployment of CoreDNS: %w", err)
@@ -140,9 +143,11 @@ func isBypassed(ctx context.Context, k *session.Cluster) (bool, error) {
 
 func (c *coreDNS) corefile() string { return c.config.Data[corefileKey] }
 
-// image returns the image of the CoreDNS container.
-func (c *coreDNS) image() string {
-	containers := c.deployment.Spec.Template.Spec.Containers
+func (c *coreDNS) image() string { return imageOf(c.deployment) }
+
+// imageOf returns the image of the CoreDNS container of a Deployment.
+func imageOf(deployment *appsv1.Deployment) string {
+	containers := deployment.Spec.Template.Spec.Containers
 	i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
 	if i < 0 {
 		i = slices.IndexFunc(containers, func(c corev1.Container) bool { return strings.Contains(c.Image, name) })
@@ -169,6 +174,8 @@ func (c *coreDNS) isOnEKS() bool {
 // ownerWarning returns a warning about another owner of the ConfigMap, or "".
 func (c *coreDNS) ownerWarning() string {
 	switch {
+	case c.isReverted() && c.readsCustom():
+		return "this ConfigMap is managed and the edit will be overwritten: \"kubectl mcs dns enable --beside\" uses ConfigMap " + coredns.CustomName + ", which is kept"
 	case c.config.Annotations["objectset.rio.cattle.io/owner-gvk"] != "":
 		return "k3s manages this ConfigMap and may overwrite it when the server restarts: run this command again after a restart"
 	case c.config.Labels["addonmanager.kubernetes.io/mode"] == "Reconcile":
@@ -177,6 +184,11 @@ func (c *coreDNS) ownerWarning() string {
 		return "Helm manages this ConfigMap: add the zone and the option to the values of the chart, or the next upgrade removes them"
 	}
 	return ""
+}
+
+// isReverted reports whether k3s or an add-on manager manages the ConfigMap.
+func (c *coreDNS) isReverted() bool {
+	return c.config.Annotations["objectset.rio.cattle.io/owner-gvk"] != "" || c.config.Labels["addonmanager.kubernetes.io/mode"] == "Reconcile"
 }
 
 // restartInterrupts reports whether a rolling restart may stop all pods at the same time.

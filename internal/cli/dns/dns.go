@@ -4,6 +4,7 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -27,6 +28,10 @@ type options struct {
 	force         bool
 	noRestart     bool
 	wait          time.Duration
+
+	// of dns enable only:
+	beside, print bool
+	image         string
 }
 
 func (o *options) addFlags(cmd *cobra.Command) {
@@ -61,11 +66,27 @@ func enableCommand(s *session.Session) *cobra.Command {
 		Short: "Enable " + coredns.Zone + " in the cluster's CoreDNS",
 		Long: "Adds the zone " + coredns.Zone + " and the option \"multicluster " + coredns.Zone + "\" to CoreDNS's kubernetes plugin,\n" +
 			"grants CoreDNS permission to read ServiceImports, performs a rolling restart and waits until every pod answers for the zone.\n" +
-			"Nothing else in the Corefile changes; \"kubectl mcs dns disable\" restores it byte for byte.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runEnable(cmd.Context(), s, o) },
+			"Nothing else in the Corefile changes; \"kubectl mcs dns disable\" restores it byte for byte.\n\n" +
+			"With --beside, deploys a second CoreDNS that serves " + coredns.Zone + " and makes the cluster's DNS forward the zone to it. This is for\n" +
+			"clusters whose own CoreDNS is older than " + coredns.MinVersion + " (EKS 1.30 to 1.32) or cannot be edited (AKS, EKS Auto Mode, GKE).",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if !o.beside && (o.print || cmd.Flags().Changed("image")) {
+				return errors.New("--print and --image require --beside")
+			}
+			return cobra.NoArgs(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.beside {
+				return runEnableBeside(cmd.Context(), s, o)
+			}
+			return runEnable(cmd.Context(), s, o)
+		},
 	}
 	o.addFlags(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&o.beside, "beside", false, "deploy a CoreDNS for "+coredns.Zone+" beside the cluster's own, which forwards the zone to it")
+	flags.StringVar(&o.image, "image", coredns.BesideImage, "with --beside: the image of CoreDNS")
+	flags.BoolVar(&o.print, "print", false, "with --beside: print the manifests for GitOps, without changing anything")
 	return cmd
 }
 
@@ -75,14 +96,14 @@ func disableCommand(s *session.Session) *cobra.Command {
 		Use:   "disable",
 		Short: "Undo dns enable",
 		Long: "Removes the zone and the option from the Corefile, performs a rolling restart of CoreDNS and waits, then deletes the permission\n" +
-			"that dns enable granted.",
+			"that dns enable granted. After dns enable --beside, removes the server block that forwards the zone, and deletes the second CoreDNS.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			k, err := s.OneCluster()
 			if err != nil {
 				return err
 			}
-			return disableZone(cmd.Context(), s, k, o)
+			return disable(cmd.Context(), s, k, o)
 		},
 	}
 	o.addFlags(cmd)
@@ -91,7 +112,7 @@ func disableCommand(s *session.Session) *cobra.Command {
 
 // Disable does what dns disable does without flags.
 func Disable(ctx context.Context, s *session.Session, k *session.Cluster) error {
-	return disableZone(ctx, s, k, options{wait: defaultWait})
+	return disable(ctx, s, k, options{wait: defaultWait})
 }
 
 func runEnable(ctx context.Context, s *session.Session, o options) error {
@@ -99,11 +120,12 @@ func runEnable(ctx context.Context, s *session.Session, o options) error {
 	if err != nil {
 		return err
 	}
-	c, err := readCoreDNS(ctx, k, o.clusterDomain)
+	d, err := readClusterDNS(ctx, k, o.clusterDomain)
 	if err != nil {
 		return err
 	}
-	if err := c.validatePrerequisites(); err != nil {
+	c := d.own
+	if err := d.validateOwn(); err != nil {
 		return err
 	}
 	edit := func(corefile string) (string, error) { return coredns.Enable(corefile, o.clusterDomain) }
@@ -126,18 +148,28 @@ func runEnable(ctx context.Context, s *session.Session, o options) error {
 	if c.isOnEKS() && !o.force && edited != c.corefile() {
 		return printAddOnConfiguration(s, edited)
 	}
-	changed, err := writeCorefile(ctx, k, edit)
+	written, err := writeCorefile(ctx, k, edit)
 	if err != nil {
 		return err
 	}
-	return applyChange(ctx, s, k, c, o, change{corefile: changed, permission: granted, enable: true})
+	return applyChange(ctx, s, k, c, o, change{edited: written, permission: granted, enable: true})
 }
 
-func disableZone(ctx context.Context, s *session.Session, k *session.Cluster, o options) error {
-	c, err := readCoreDNS(ctx, k, o.clusterDomain)
-	if err != nil {
+// disable undoes dns enable, with or without --beside.
+func disable(ctx context.Context, s *session.Session, k *session.Cluster, o options) error {
+	d, err := readClusterDNS(ctx, k, o.clusterDomain)
+	switch {
+	case err != nil:
 		return err
+	case d.usesBeside():
+		return disableBeside(ctx, s, k, d, o)
+	case d.own == nil:
+		return errNoCoreDNS
 	}
+	return disableZone(ctx, s, k, d.own, o)
+}
+
+func disableZone(ctx context.Context, s *session.Session, k *session.Cluster, c *coreDNS, o options) error {
 	edit := func(corefile string) (string, error) { return coredns.Disable(corefile, o.clusterDomain) }
 	edited, err := edit(c.corefile())
 	if err != nil {
@@ -151,12 +183,12 @@ func disableZone(ctx context.Context, s *session.Session, k *session.Cluster, o 
 	if c.isOnEKS() && !o.force && edited != c.corefile() {
 		return printAddOnConfiguration(s, edited)
 	}
-	changed, err := writeCorefile(ctx, k, edit)
+	written, err := writeCorefile(ctx, k, edit)
 	if err != nil {
 		return err
 	}
 	// The permission is deleted last: a CoreDNS pod that still has the option must be able to read ServiceImports.
-	if err := applyChange(ctx, s, k, c, o, change{corefile: changed}); err != nil {
+	if err := applyChange(ctx, s, k, c, o, change{edited: written}); err != nil {
 		return err
 	}
 	revoked, err := revokePermission(ctx, k)
@@ -166,11 +198,11 @@ func disableZone(ctx context.Context, s *session.Session, k *session.Cluster, o 
 	return err
 }
 
-// A change is what a command wrote and CoreDNS has to apply.
+// A change is a change of the Corefile that CoreDNS has to apply.
 type change struct {
-	corefile   bool // the Corefile was edited
-	permission bool // the permission was granted
-	enable     bool // CoreDNS is to answer for the zone
+	edited     string // the ConfigMap that was edited, or ""
+	permission bool   // the permission was granted
+	enable     bool   // CoreDNS is to answer for the zone
 }
 
 // applyChange restarts CoreDNS if necessary and waits until its pods have applied the change.
@@ -217,8 +249,8 @@ func isOutdated(ctx context.Context, s *session.Session, k *session.Cluster, c *
 	if ch.enable {
 		state = coredns.Enabled
 	}
-	if ch.corefile {
-		s.Progressf("Edited ConfigMap %s/%s: %s is %s.", namespace, name, coredns.Zone, state)
+	if ch.edited != "" {
+		s.Progressf("Edited ConfigMap %s: %s is %s.", ch.edited, coredns.Zone, state)
 		return true, nil
 	}
 	found, err := probePods(ctx, k, c.deployment)
@@ -247,12 +279,21 @@ func printWarnings(s *session.Session, c *coreDNS, edits bool) {
 	if v := c.versionCheck(); v.Result == check.Warning {
 		s.Progressf("Warning: %s; %s.", v.Detail, v.Remedy)
 	}
-	if !edits {
-		return
+	if edits {
+		printOwnerWarning(s, c)
+		printRestartWarnings(s, c)
 	}
+}
+
+// printOwnerWarning prints a warning about another owner of the Corefile.
+func printOwnerWarning(s *session.Session, c *coreDNS) {
 	if owner := c.ownerWarning(); owner != "" {
 		s.Progressf("Warning: %s.", owner)
 	}
+}
+
+// printRestartWarnings prints side effects of a restart, and what it does not change.
+func printRestartWarnings(s *session.Session, c *coreDNS) {
 	if c.restartInterrupts() {
 		s.Progressf("Warning: the rolling restart may stop all CoreDNS pods at once, and DNS may fail for some seconds. " +
 			"Run two or more replicas to avoid this.")
@@ -271,6 +312,6 @@ func printDiff(s *session.Session, before, after string) error {
 	if err != nil {
 		return fmt.Errorf("comparing the Corefiles: %w", err)
 	}
-	_, err = io.WriteString(s.Out, diff)
+	_, err = io.WriteString(s.Out, session.PrintableLines(diff))
 	return err
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
@@ -84,7 +85,70 @@ func TestSessions(t *testing.T) {
 			c.Objects = append(c.Objects, role, binding)
 		}, lines: []string{"dns enable"}},
 		{name: "warnings", setup: addWarnings, lines: []string{"dns enable", "dns status"}},
-		{name: "usage", lines: []string{"dns status -o yaml", "dns enable now", "dns enable --cluster-domain corp.example"}},
+		{name: "usage", lines: []string{
+			"dns status -o yaml", "dns enable now", "dns enable --cluster-domain corp.example", "dns enable --print", "dns enable --image coredns:v1.15.0",
+			"dns enable --beside --image registry.k8s.io/coredns/coredns:v1.11.4",
+		}},
+		{name: "beside", setup: oldCoreDNS, lines: []string{
+			"dns enable --beside --dry-run", "dns enable --beside", "dns enable --beside", "dns status", "dns status -o json", "dns enable",
+			"dns disable --dry-run", "dns disable", "dns disable", "dns status",
+		}},
+		{name: "beside-print", lines: []string{"dns enable --beside --print --image example.com/coredns:v1.14.5"}},
+		{name: "beside-aks", setup: aks, lines: []string{
+			"dns enable --beside --dry-run", "dns enable --beside", "dns enable --beside", "dns status", "dns disable --dry-run", "dns disable", "dns status",
+		}},
+		{name: "beside-k3s", setup: func(c *clitest.CoreDNS) {
+			aks(c)
+			c.SetCorefile(strings.Replace(c.Config.Data["Corefile"], "custom/", "/etc/coredns/custom/", 1))
+			c.Objects = append(c.Objects, &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns-custom"},
+				Data:       map[string]string{"corp.server": "corp.example:53 {\n    forward . 10.0.0.1\n}\n"},
+			})
+		}, lines: []string{"dns enable --beside", "dns status", "dns disable"}},
+		{name: "aks", setup: func(c *clitest.CoreDNS) {
+			aks(c)
+			c.SetImage("registry.k8s.io/coredns/coredns:v1.15.0")
+		}, lines: []string{"dns enable --dry-run"}},
+		{name: "beside-custom-taken", setup: func(c *clitest.CoreDNS) {
+			aks(c)
+			c.Objects = append(c.Objects, &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns-custom"},
+				Data:       map[string]string{"mcs.server": "clusterset.local:53 {\n    forward . 10.0.0.1\n}\n"},
+			})
+		}, lines: []string{"dns enable --beside"}},
+		{name: "beside-eks", setup: func(c *clitest.CoreDNS) {
+			oldCoreDNS(c)
+			c.Deployment.Labels["eks.amazonaws.com/component"] = "coredns"
+		}, lines: []string{"dns enable --beside", "dns status", "dns enable --beside --force", "dns enable --beside", "dns disable", "dns disable --force"}},
+		{name: "beside-gke", setup: func(c *clitest.CoreDNS) { c.Deployment.Name = "kube-dns" }, lines: []string{"dns enable --beside", "dns status", "dns disable", "dns status"}},
+		{name: "beside-gke-configured", setup: func(c *clitest.CoreDNS) {
+			c.Deployment.Name, c.OtherServerAnswers = "kube-dns", true
+		}, lines: []string{"dns enable --beside", "dns status", "dns disable", "dns disable --force"}},
+		{name: "beside-rke2", setup: func(c *clitest.CoreDNS) { c.Deployment.Name = "rke2-coredns-rke2-coredns" }, lines: []string{"dns enable --beside --dry-run", "dns enable --beside"}},
+		{name: "beside-auto-mode", setup: func(c *clitest.CoreDNS) {
+			c.Deployment.Name = "web"
+			c.Objects = []runtime.Object{&corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "client"},
+				Spec:       corev1.PodSpec{DNSConfig: &corev1.PodDNSConfig{Nameservers: clitest.BesideIPs[:1]}},
+			}}
+		}, lines: []string{"dns status", "dns enable --beside", "dns status", "dns disable", "dns disable --force"}},
+		{name: "beside-image", setup: func(c *clitest.CoreDNS) {
+			oldCoreDNS(c)
+			c.BesideImageProblem = "ImagePullBackOff"
+		}, lines: []string{"dns enable --beside --image example.com/coredns:v1.15.0", "dns status", "dns disable"}},
+		{name: "beside-address-changed", setup: func(c *clitest.CoreDNS) {
+			oldCoreDNS(c)
+			corefile, err := coredns.Forward(clitest.StockCorefile, "", []string{"10.96.0.1"})
+			if err != nil {
+				panic(err)
+			}
+			c.SetCorefile(corefile)
+		}, lines: []string{"dns status", "dns enable --beside --wait 0s --no-restart", "dns status", "dns enable --beside", "dns status"}},
+		{name: "beside-enabled-already", setup: func(c *clitest.CoreDNS) { c.Enable() }, lines: []string{"dns enable --beside", "dns status"}},
+		{name: "beside-no-crds", setup: func(c *clitest.CoreDNS) { c.NoCRDs = true }, lines: []string{"dns enable --beside"}},
+		{name: "beside-foreign-service", setup: func(c *clitest.CoreDNS) {
+			c.BesideObjects = []client.Object{&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: coredns.BesideName}}}
+		}, lines: []string{"dns enable --beside"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := clitest.NewCoreDNS()
@@ -99,6 +163,19 @@ func TestSessions(t *testing.T) {
 			golden.Check(t, filepath.Join("testdata", tt.name+".txt"), got.String())
 		})
 	}
+}
+
+// oldCoreDNS makes a cluster with the CoreDNS of EKS 1.30 to 1.32.
+func oldCoreDNS(c *clitest.CoreDNS) { c.SetImage("registry.k8s.io/coredns/coredns:v1.11.4") }
+
+// aks makes a cluster that reads server blocks from ConfigMap coredns-custom, and whose Corefile is managed.
+func aks(c *clitest.CoreDNS) {
+	oldCoreDNS(c)
+	c.Config.Labels["addonmanager.kubernetes.io/mode"] = "Reconcile"
+	c.SetCorefile(clitest.StockCorefile + "import custom/*.server\n")
+	c.Deployment.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "custom-config-volume", VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: coredns.CustomName}},
+	}}}
 }
 
 // addWarnings makes a cluster about which enable warns: one replica, k3s, a node-local cache.

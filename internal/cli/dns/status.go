@@ -17,7 +17,9 @@ type Status struct {
 	State          coredns.State `json:"state"`
 	ClusterDomain  string        `json:"clusterDomain"`
 	CoreDNSVersion string        `json:"coreDNSVersion,omitempty"`
-	Checks         []check.Check `json:"checks"`
+	// Beside is the image of the CoreDNS beside the cluster's own, which serves clusterset.local, or "".
+	Beside string        `json:"beside,omitempty"`
+	Checks []check.Check `json:"checks"`
 }
 
 func statusCommand(s *session.Session) *cobra.Command {
@@ -26,6 +28,7 @@ func statusCommand(s *session.Session) *cobra.Command {
 		Use:   "status",
 		Short: "Show whether " + coredns.Zone + " is enabled and what is missing",
 		Long: "Checks the version of CoreDNS, the ServiceImport API, the permission and the Corefile of CoreDNS, and queries every CoreDNS pod.\n" +
+			"After dns enable --beside, checks the second CoreDNS as well.\n" +
 			"Changes nothing. Exit code 0: enabled; 3: disabled or partially enabled.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runStatus(cmd.Context(), s, clusterDomain, output) },
@@ -59,9 +62,16 @@ func ReadStatus(ctx context.Context, k *session.Cluster) (Status, error) {
 }
 
 func readStatus(ctx context.Context, k *session.Cluster, clusterDomain string) (Status, error) {
-	c, err := readCoreDNS(ctx, k, clusterDomain)
+	d, err := readClusterDNS(ctx, k, clusterDomain)
 	if err != nil {
 		return Status{}, err
+	}
+	c := d.own
+	if d.usesBeside() {
+		return readBesideStatus(ctx, k, d)
+	}
+	if c == nil {
+		return Status{}, errNoCoreDNS
 	}
 	found, err := probePods(ctx, k, c.deployment)
 	if err != nil {
@@ -71,6 +81,39 @@ func readStatus(ctx context.Context, k *session.Cluster, clusterDomain string) (
 	return Status{
 		State: c.overallState(checks), ClusterDomain: c.inspection.ClusterDomain, CoreDNSVersion: c.version, Checks: checks,
 	}, nil
+}
+
+// readBesideStatus checks a cluster with a CoreDNS beside its own.
+func readBesideStatus(ctx context.Context, k *session.Cluster, d *clusterDNS) (Status, error) {
+	status := Status{State: coredns.Enabled, ClusterDomain: coredns.DefaultClusterDomain}
+	var own, second responses
+	var err error
+	if d.own != nil {
+		status.ClusterDomain, status.CoreDNSVersion = d.own.inspection.ClusterDomain, d.own.version
+		own, err = probePods(ctx, k, d.own.deployment)
+	} else {
+		own, err = probeServers(ctx, k)
+	}
+	if err == nil && d.beside.deployment != nil {
+		status.Beside = imageOf(d.beside.deployment)
+		second, err = probePods(ctx, k, d.beside.deployment)
+	}
+	if err != nil {
+		return Status{}, err
+	}
+	status.Checks = d.checks(own, second)
+	if check.AnyFailure(status.Checks) {
+		status.State = coredns.Partial
+	}
+	return status, nil
+}
+
+// EnableRemedy returns the remedy for a cluster of this status in which clusterset.local is not enabled.
+func (s Status) EnableRemedy(context string) string {
+	if s.CoreDNSVersion != "" && !coredns.Supports(s.CoreDNSVersion) {
+		return BesideRemedy(context)
+	}
+	return EnableRemedy(context)
 }
 
 func (s Status) print(out io.Writer, format session.Format) error {

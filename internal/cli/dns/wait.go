@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
@@ -28,8 +29,28 @@ func canPortForward(ctx context.Context, k *session.Cluster) (bool, error) {
 	return review.Status.Allowed, nil
 }
 
-// probePods queries every ready CoreDNS pod for clusterset.local.
+// probePods queries every ready pod of a Deployment of CoreDNS for clusterset.local.
 func probePods(ctx context.Context, k *session.Cluster, deployment *appsv1.Deployment) (responses, error) {
+	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
+	if err != nil {
+		return responses{}, fmt.Errorf("reading the selector of Deployment %s/%s: %w", namespace, deployment.Name, err)
+	}
+	found, err := probe(ctx, k, selector)
+	if deployment.Name != name {
+		found.of = deployment.Name
+	}
+	return found, err
+}
+
+// probeServers queries the pods of the cluster's DNS by the label that they have in all distributions, whatever the server is.
+func probeServers(ctx context.Context, k *session.Cluster) (responses, error) {
+	found, err := probe(ctx, k, labels.SelectorFromSet(labels.Set{"k8s-app": "kube-dns"}))
+	found.of = "DNS"
+	return found, err
+}
+
+// probe queries every ready pod in kube-system with the labels.
+func probe(ctx context.Context, k *session.Cluster, selector labels.Selector) (responses, error) {
 	allowed, err := canPortForward(ctx, k)
 	if err != nil {
 		return responses{}, err
@@ -37,13 +58,9 @@ func probePods(ctx context.Context, k *session.Cluster, deployment *appsv1.Deplo
 	if !allowed {
 		return responses{skipped: "you do not have permission to port-forward to pods in " + namespace}, nil
 	}
-	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
-	if err != nil {
-		return responses{}, fmt.Errorf("reading the selector of Deployment %s/%s: %w", namespace, name, err)
-	}
 	pods, err := k.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
 	if err != nil {
-		return responses{}, fmt.Errorf("listing the CoreDNS pods: %w", err)
+		return responses{}, fmt.Errorf("listing the DNS pods: %w", err)
 	}
 	var found responses
 	for i := range pods.Items {

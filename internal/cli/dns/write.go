@@ -4,14 +4,19 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
@@ -103,9 +108,9 @@ func isManaged(o metav1.Object) bool {
 	return true
 }
 
-// writeCorefile applies the edit to the current Corefile and reports whether that changed it. After a conflict with another
-// writer it applies the edit to the other writer's Corefile.
-func writeCorefile(ctx context.Context, k *session.Cluster, edit func(string) (string, error)) (bool, error) {
+// writeCorefile applies the edit to the current Corefile and returns the name of the ConfigMap, or "" if the edit changed nothing. After a
+// conflict with another writer it applies the edit to the other writer's Corefile.
+func writeCorefile(ctx context.Context, k *session.Cluster, edit func(string) (string, error)) (string, error) {
 	changed := false
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		config, err := readCorefile(ctx, k)
@@ -127,9 +132,79 @@ func writeCorefile(ctx context.Context, k *session.Cluster, edit func(string) (s
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("writing ConfigMap %s/%s: %w", namespace, name, err)
+		return "", fmt.Errorf("writing ConfigMap %s/%s: %w", namespace, name, err)
 	}
-	return changed, nil
+	if !changed {
+		return "", nil
+	}
+	return namespace + "/" + name, nil
+}
+
+// readCustom returns the server block for the zone in ConfigMap coredns-custom, or "".
+func readCustom(ctx context.Context, k *session.Cluster) (string, error) {
+	config, err := k.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, coredns.CustomName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading ConfigMap %s/%s: %w", namespace, coredns.CustomName, err)
+	}
+	return config.Data[coredns.CustomKey], nil
+}
+
+// writeCustom sets the server block for the zone in ConfigMap coredns-custom, or deletes it if it is "". It returns the name of the
+// ConfigMap, or "" if nothing changed. It creates the ConfigMap if necessary, and deletes one that it created and that is empty.
+func writeCustom(ctx context.Context, k *session.Cluster, block string) (string, error) {
+	written := ""
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
+		written, err = writeCustomOnce(ctx, k.Kube.CoreV1().ConfigMaps(namespace), block)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("writing ConfigMap %s/%s: %w", namespace, coredns.CustomName, err)
+	}
+	return written, nil
+}
+
+func writeCustomOnce(ctx context.Context, configMaps corev1client.ConfigMapInterface, block string) (string, error) {
+	const written = namespace + "/" + coredns.CustomName
+	config, err := configMaps.Get(ctx, coredns.CustomName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && block != "" {
+		config = &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: coredns.CustomName, Labels: coredns.Labels()},
+			Data:       map[string]string{coredns.CustomKey: block},
+		}
+		_, err = configMaps.Create(ctx, config, metav1.CreateOptions{})
+		return written, err
+	}
+	if err != nil || config.Data[coredns.CustomKey] == block {
+		return "", client.IgnoreNotFound(err)
+	}
+	if key := otherForward(config.Data); key != "" && block != "" {
+		return "", fmt.Errorf("key %s forwards %s already: delete it first", key, coredns.Zone)
+	}
+	updated := config.DeepCopy()
+	if updated.Data == nil {
+		updated.Data = map[string]string{}
+	}
+	if updated.Data[coredns.CustomKey] = block; block == "" {
+		delete(updated.Data, coredns.CustomKey)
+	}
+	if len(updated.Data) == 0 && isManaged(updated) {
+		return written, configMaps.Delete(ctx, coredns.CustomName, metav1.DeleteOptions{})
+	}
+	_, err = configMaps.Update(ctx, updated, metav1.UpdateOptions{})
+	return written, err
+}
+
+// otherForward returns the key of another server block that forwards the zone, or "". CoreDNS does not start with two of them.
+func otherForward(data map[string]string) string {
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		if addresses, err := coredns.Upstreams(data[key]); key != coredns.CustomKey && strings.HasSuffix(key, ".server") && err == nil && addresses != nil {
+			return key
+		}
+	}
+	return ""
 }
 
 // restartDeployment performs a rolling restart of CoreDNS, as `kubectl rollout restart` does.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/crds"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -231,7 +230,7 @@ func (f *clusterFacts) requestsCheck(name, result string, otherwise check.Result
 	return check.Check{Name: name, Result: otherwise, Detail: detail, Remedy: remedy}
 }
 
-// ifRead returns c, a check of what the controller has read from the registry, or that it is unknown before the first read.
+// ifRead returns c, a check of data that the controller reads from the registry, or a check with result unknown before the first read.
 func (f *clusterFacts) ifRead(c check.Check) check.Check {
 	if c.Result == check.OK && !f.controller.Synced {
 		return check.Check{Name: c.Name, Result: check.Unknown, Detail: "the controller has not read the registry"}
@@ -412,7 +411,7 @@ func (f *clusterFacts) importsCheck() check.Check {
 	return c
 }
 
-// policyChecks returns the checks of the import policy and of what is refused, none if there is neither.
+// policyChecks returns the checks of the import policy and of refusals, none if there is neither.
 func (f *clusterFacts) policyChecks() []check.Check {
 	var out []check.Check
 	if p := f.controller.ImportPolicy; p != nil {
@@ -447,7 +446,7 @@ func (f *clusterFacts) dnsChecks() []check.Check {
 		return []check.Check{{Name: "DNS", Result: check.Unknown, Detail: f.dnsProblem, Remedy: "see docs/dns.md"}}
 	}
 	if f.dns.State == coredns.Disabled {
-		return []check.Check{{Name: "DNS", Result: check.Failed, Detail: coredns.Zone + " is not enabled", Remedy: dns.EnableRemedy(f.context)}}
+		return []check.Check{{Name: "DNS", Result: check.Failed, Detail: coredns.Zone + " is not enabled", Remedy: f.dns.EnableRemedy(f.context)}}
 	}
 	out := slices.Clone(f.dns.Checks)
 	for i := range out {

@@ -14,7 +14,6 @@ import (
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/check"
-	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/dns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -359,7 +358,7 @@ func (f *ServiceFacts) notFor() []string {
 
 const refusedRemedy = "if this is not intended, change the export or the import policy (docs/security/import-policy.md)"
 
-// refused returns what this cluster refuses of the exports of a cluster, "" for all clusters.
+// refused returns the parts of the exports of a cluster, "" for all clusters, that this cluster refuses.
 func (f *ServiceFacts) refused(cluster string) string {
 	if f.Registry == nil {
 		return ""
@@ -471,7 +470,7 @@ func (f *ServiceFacts) coreDNSStep() check.Check {
 		if f.dns.State == coredns.Partial {
 			c.Detail = coredns.Zone + " is partially enabled"
 		}
-		enable := dns.EnableRemedy(f.Context)
+		enable := f.dns.EnableRemedy(f.Context)
 		c.Remedy = enable
 		for _, found := range f.dns.Checks {
 			if found.IsFailure() && found.Remedy != "" && found.Remedy != enable {

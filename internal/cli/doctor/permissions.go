@@ -26,7 +26,7 @@ import (
 type permissions struct {
 	// missing are the denied ones, such as "list, watch endpointslices.discovery.k8s.io".
 	missing []string
-	// problem is why the permissions could not be checked, "" if they were.
+	// problem is the reason why the permissions could not be checked, "" if they were.
 	problem string
 }
 

@@ -23,7 +23,7 @@ type ServiceFacts struct {
 	Context string
 	// controllerNamespace is the namespace of the controller.
 	controllerNamespace string
-	// problem is why the API server did not respond; all other facts are then unknown.
+	// problem is the reason why the API server did not respond; all other facts are then unknown.
 	problem string
 
 	// hasNamespace reports whether the service's namespace exists.
@@ -40,7 +40,7 @@ type ServiceFacts struct {
 	// controller is the controller's status, or nil because of controllerProblem.
 	controller        *status.Status
 	controllerProblem string
-	// Registry is what the controller has read of the service from the registry, or nil because of registryProblem.
+	// Registry has the records of the service that the controller has read, or is nil because of registryProblem.
 	Registry        *status.Service
 	registryProblem string
 

@@ -48,12 +48,14 @@ type options struct {
 	wait      time.Duration
 }
 
-// drain returns what the options ask for.
+// drain returns the drain that the options request.
 func (o options) drain() (mcs.Drain, error) {
 	d, err := mcs.ParseDrain(o.part)
 	switch {
 	case err != nil || d == mcs.DrainForced || d == "":
 		return "", session.Usagef("reading --part: %q is not a percentage between 1%% and 100%%", o.part)
+	case len(o.importers) > 0 && d != mcs.DrainAll:
+		return "", session.Usagef("--importers waits until a cluster uses none of the endpoints, and with --part it uses some: leave out one of the two")
 	case o.force && d != mcs.DrainAll:
 		return "", session.Usagef("--force drains all endpoints: leave out --part")
 	case o.force:
@@ -69,8 +71,8 @@ func drainCommand(s *session.Session) *cobra.Command {
 		Short: "Make the other clusters stop using the endpoints of a cluster",
 		Long: "Makes the other clusters stop using the endpoints of all exports of a cluster, or of one service. Exports, clusterset IPs and\n" +
 			"names stay, and established connections do too. The last ready endpoints of a port or an IP family stay in use unless\n" +
-			"--force is given; the command lists their services. With --importers it waits until these clusters have followed. Exit code 3 if\n" +
-			"one has not within --wait.",
+			"--force is given; the command lists their services. With --importers it waits until these clusters do not use the drained\n" +
+			"endpoints. Exit code 3 if one still does after --wait.",
 		Example: "  kubectl mcs drain --context cls1 --importers cls2,cls3\n  kubectl mcs drain web -n shop --context cls1 --over 10m",
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: s.CompleteServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -88,8 +90,8 @@ func drainCommand(s *session.Session) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&o.part, "part", string(mcs.DrainAll), "part of the ready endpoints that the other clusters do not use, from 1% to 100%")
 	flags.BoolVar(&o.force, "force", false, "drain the last endpoints too: services that no other cluster serves fail")
-	flags.DurationVar(&o.over, "over", 0, "drain in ten steps over this time, from the present drain on")
-	flags.StringSliceVar(&o.importers, "importers", nil, "contexts of other clusters, to wait until they have followed")
+	flags.DurationVar(&o.over, "over", 0, "drain in ten steps over this time, beginning at the current drain")
+	flags.StringSliceVar(&o.importers, "importers", nil, "contexts of other clusters, to wait until they do not use the drained endpoints; not with --part")
 	flags.DurationVar(&o.wait, "wait", importerWait, "how long to wait for --importers")
 	return cmd
 }
@@ -98,7 +100,7 @@ func undrainCommand(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "undrain [SERVICE]",
 		Short: "Make the other clusters use the endpoints of a cluster again",
-		Long:  "Ends what kubectl mcs drain began, for all exports of a cluster or for one service.",
+		Long:  "Undoes kubectl mcs drain, for all exports of a cluster or for one service.",
 		Args:  cobra.MaximumNArgs(1), ValidArgsFunction: s.CompleteServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := newTarget(s, args)
@@ -114,7 +116,7 @@ func undrainCommand(s *session.Session) *cobra.Command {
 	}
 }
 
-// A target is what is drained: a cluster, or one of its exports.
+// A target is the object of a drain: a cluster, or one of its exports.
 type target struct {
 	cluster *session.Cluster
 	key     mcs.Key // zero for the cluster
@@ -168,8 +170,8 @@ func (t target) annotate(ctx context.Context, d mcs.Drain) error {
 	return nil
 }
 
-// presentDrain returns the drain of the target's annotation. One that is not valid is none.
-func (t target) presentDrain(ctx context.Context) (mcs.Drain, error) {
+// currentDrain returns the drain of the target's annotation. One that is not valid is none.
+func (t target) currentDrain(ctx context.Context) (mcs.Drain, error) {
 	c, err := t.cluster.Objects()
 	if err != nil {
 		return "", err
@@ -193,11 +195,11 @@ func (t target) objectError(action, name string, err error) error {
 	return fmt.Errorf("%s %s: %w", action, name, err)
 }
 
-// drain drains the target and reports what stays in use.
+// drain drains the target and reports the services whose endpoints stay in use.
 func (t target) drain(ctx context.Context, s *session.Session, o options, d mcs.Drain) error {
-	kept, clusterID, err := t.predict(ctx, s, d)
+	kept, clusterID, err := t.predictKept(ctx, s, d)
 	if err != nil {
-		s.Printf("%s: it is unknown which services no other cluster serves: %v", t.cluster.Context, err)
+		s.Printf("%s: failed to list the services that no other cluster serves: %v", t.cluster.Context, err)
 	}
 	if o.over > 0 {
 		if err := t.drainInSteps(ctx, s, o.over, d); err != nil {
@@ -212,7 +214,7 @@ func (t target) drain(ctx context.Context, s *session.Session, o options, d mcs.
 		s.Printf("%s: the endpoints of %s stay in use: no other cluster has ready ones for each port. Export from another cluster first, or use --force",
 			t.cluster.Context, strings.Join(check.Summarize(kept, 10), ", "))
 	}
-	if len(o.importers) == 0 || d.Percent() < 100 {
+	if len(o.importers) == 0 {
 		return nil
 	}
 	if clusterID == "" {
@@ -221,16 +223,16 @@ func (t target) drain(ctx context.Context, s *session.Session, o options, d mcs.
 	return t.waitForImporters(ctx, s, o, clusterID, kept)
 }
 
-// drainInSteps increases the present drain of the target up to the last step before d.
+// drainInSteps increases the current drain of the target up to the last step before d.
 func (t target) drainInSteps(ctx context.Context, s *session.Session, over time.Duration, d mcs.Drain) error {
-	present, err := t.presentDrain(ctx)
+	current, err := t.currentDrain(ctx)
 	if err != nil {
 		return err
 	}
-	missing := d.Percent() - present.Percent()
+	missing := d.Percent() - current.Percent()
 	n := min(steps, missing)
 	for step := int32(1); step < n; step++ {
-		part := mcs.Drain(mcs.FormatPercentage(present.Percent() + missing*step/n))
+		part := mcs.Drain(mcs.FormatPercentage(current.Percent() + missing*step/n))
 		if err := t.annotate(ctx, part); err != nil {
 			return err
 		}
@@ -258,8 +260,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// predict returns the services whose endpoints stay in use, by what the controller knows of the exports of all clusters, and the cluster's ID.
-func (t target) predict(ctx context.Context, s *session.Session, d mcs.Drain) (kept []string, clusterID string, err error) {
+// predictKept returns the services whose endpoints stay in use, computed from the exports that the controller knows, and the cluster's ID.
+func (t target) predictKept(ctx context.Context, s *session.Session, d mcs.Drain) (kept []string, clusterID string, err error) {
 	controller, err := session.QueryController[status.Status](ctx, s, t.cluster, status.PathStatus)
 	if err != nil {
 		return nil, "", err
@@ -309,7 +311,7 @@ func (t target) waitForImporters(ctx context.Context, s *session.Session, o opti
 		})
 		switch {
 		case err == nil:
-			s.Printf("%s: has followed", k.Context)
+			s.Printf("%s: does not use the drained endpoints", k.Context)
 		case wait.Interrupted(err):
 			incomplete = true
 			s.Printf("%s: still uses endpoints of %s: run kubectl mcs diagnose there", k.Context, strings.Join(check.Summarize(used, 10), ", "))

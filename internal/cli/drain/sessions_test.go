@@ -61,7 +61,7 @@ func TestSessions(t *testing.T) {
 			"drain --part 97%", "drain --over 9ms",
 		}},
 		{Name: "drain-usage", Lines: []string{
-			"drain --part 0%", "drain --part force", "drain --part 50% --force", "drain web", "drain web --over 9ms", "undrain web", "drain a b", "drain --context cls1,cls2",
+			"drain --part 0%", "drain --part force", "drain --part 50% --force", "drain --part 50% --importers cls2", "drain web", "drain web --over 9ms", "undrain web", "drain a b", "drain --context cls1,cls2",
 		}},
 		{Name: "drain-no-controller", Setup: func(c clitest.Clusters) { c["cls1"].Unreachable = true }, Lines: []string{"drain", "drain --importers cls2"}},
 	})

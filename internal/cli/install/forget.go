@@ -33,8 +33,8 @@ func forgetCommand(s *session.Session) *cobra.Command {
 		Use:   "forget CLUSTER",
 		Short: "End the imports of a cluster that no longer exists",
 		Long: "Ends the imports from a cluster that was destroyed without leaving its clusterset, in the cluster of each context. Nothing else\n" +
-			"ends them: the silence of a cluster makes it stale, and its ServiceImports stay. A cluster with heartbeats is refused without\n" +
-			"--force. A forgotten cluster is imported again as soon as it writes to the registry. Asks for confirmation.",
+			"ends them: without heartbeats a cluster becomes stale, and its ServiceImports stay. A cluster that sends heartbeats is forgotten only\n" +
+			"with --force. A forgotten cluster is imported again as soon as it writes to the registry. Asks for confirmation.",
 		Example: "  kubectl mcs forget cls3 --context cls1,cls2",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

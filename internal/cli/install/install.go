@@ -71,7 +71,7 @@ func installCommand(s *session.Session) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.image, "image", "", "image of the controller (default: that of the release)")
+	flags.StringVar(&o.image, "image", "", "image of the controller (default: that of the release; docs/install.md#image says how to make one)")
 	flags.IntVar(&o.replicas, "replicas", 2, "number of controller pods: one is the leader, the others are standbys")
 	flags.StringToStringVar(&o.annotations, "service-account-annotation", nil, "annotation of the controller's ServiceAccount, as name=value")
 	flags.StringVar(&policyFile, "import-policy-file", "", "file with the import policy, which becomes a ConfigMap (docs/security/import-policy.md); it can be changed there without a restart")
@@ -102,7 +102,7 @@ func runInstall(ctx context.Context, s *session.Session, o installOptions) error
 		return err
 	}
 	if o.dryRun {
-		return printManifests(s, objects)
+		return s.PrintManifests(objects)
 	}
 	clusters, err := s.Clusters()
 	if err != nil {
@@ -130,18 +130,6 @@ func checkPolicyKept(ctx context.Context, k *session.Cluster, i installation) er
 		i.namespace, policyName)
 }
 
-func printManifests(s *session.Session, objects []*unstructured.Unstructured) error {
-	for _, o := range objects {
-		if _, err := fmt.Fprintln(s.Out, "---"); err != nil {
-			return err
-		}
-		if err := session.PrintYAML(s.Out, o.Object); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func installInCluster(ctx context.Context, s *session.Session, k *session.Cluster, objects []*unstructured.Unstructured, timeout time.Duration) error {
 	installed, err := crds.ReadInstalled(ctx, k)
 	if err != nil {
@@ -153,13 +141,13 @@ func installInCluster(ctx context.Context, s *session.Session, k *session.Cluste
 	}
 	objects, kept := splitNewerCRDs(objects, installed)
 	for _, o := range kept {
-		s.Printf("%s: %s kept: the installed %s is newer", k.Context, objectName(o), installed[o.GetName()])
+		s.Printf("%s: %s kept: the installed %s is newer", k.Context, session.ObjectName(o), installed[o.GetName()])
 	}
 	for _, o := range objects {
 		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
-			return fmt.Errorf("applying %s: %w", objectName(o), err)
+			return fmt.Errorf("applying %s: %w", session.ObjectName(o), err)
 		}
-		s.Printf("%s: %s applied", k.Context, objectName(o))
+		s.Printf("%s: %s applied", k.Context, session.ObjectName(o))
 	}
 	if timeout <= 0 {
 		return nil
@@ -171,12 +159,29 @@ func installInCluster(ctx context.Context, s *session.Session, k *session.Cluste
 	return nil
 }
 
-// waitForController waits until all pods of the controller are updated and available.
+// waitForController waits until all pods of the controller are updated and available, or the nodes cannot pull their image.
 func waitForController(ctx context.Context, s *session.Session, k *session.Cluster, timeout time.Duration) error {
 	var d appsv1.Deployment
 	err := k.Poll(ctx, timeout, func() (bool, error) {
 		exists, err := k.Find(ctx, s.ControllerNamespace, session.ManagerName, &d)
-		return exists && session.IsRolledOut(&d), err
+		if err != nil || !exists {
+			return false, err
+		}
+		if session.IsRolledOut(&d) {
+			return true, nil
+		}
+		image := d.Spec.Template.Spec.Containers[0].Image
+		problem, err := k.ImageProblem(ctx, &d, session.ManagerLabels(), image)
+		if err != nil {
+			return false, err
+		}
+		if problem != "" {
+			return false, fmt.Errorf("waiting for the controller: a node cannot pull the image %s (%s)\n"+
+				"  install with --image and an image that the nodes can pull: docs/install.md#image says how to make one\n"+
+				"  if it exists by now: kubectl --context %s -n %s rollout restart deployment %s",
+				image, problem, k.Context, s.ControllerNamespace, session.ManagerName)
+		}
+		return false, nil
 	})
 	if err == nil || !wait.Interrupted(err) {
 		return err

@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/deploy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/crds"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
@@ -117,8 +118,11 @@ func (in installation) overlay() types.Kustomization {
 		Resources: []string{"../base"},
 		Replicas:  []types.Replica{{Name: session.ManagerName, Count: int64(in.replicas)}},
 	}
-	if in.image != "" {
+	switch {
+	case in.image != "":
 		k.Images = []types.Image{splitImage(in.image)}
+	case config.ImageDigest != "":
+		k.Images = []types.Image{{Name: imageName, Digest: config.ImageDigest}}
 	}
 	var changes []map[string]any
 	if in.policy != "" {
@@ -210,14 +214,6 @@ func splitImage(ref string) types.Image {
 
 // isCRD reports whether an object is a CustomResourceDefinition.
 func isCRD(o *unstructured.Unstructured) bool { return o.GetKind() == "CustomResourceDefinition" }
-
-// objectName returns the kind, namespace and name of an object.
-func objectName(o *unstructured.Unstructured) string {
-	if o.GetNamespace() == "" {
-		return o.GetKind() + " " + o.GetName()
-	}
-	return o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
-}
 
 // splitNewerCRDs splits the objects into those to apply and the CRDs of which the cluster has a newer release: applying an older
 // schema would drop fields.

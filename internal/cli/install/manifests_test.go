@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 )
 
 // deploymentIn returns the controller's Deployment.
@@ -56,10 +57,10 @@ func TestRenderManifests(t *testing.T) {
 	}
 	for _, o := range objects {
 		if text, _ := o.MarshalJSON(); strings.Contains(string(text), session.DefaultNamespace) {
-			t.Errorf("%s names namespace %s", objectName(o), session.DefaultNamespace)
+			t.Errorf("%s names namespace %s", session.ObjectName(o), session.DefaultNamespace)
 		}
 		if strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy") && o.GetNamespace() != "" {
-			t.Errorf("%s has a namespace", objectName(o))
+			t.Errorf("%s has a namespace", session.ObjectName(o))
 		}
 		if o.GetKind() == "ServiceAccount" && o.GetAnnotations()["eks.amazonaws.com/role-arn"] != "arn:x" {
 			t.Errorf("the ServiceAccount has annotations %v", o.GetAnnotations())
@@ -74,6 +75,21 @@ func TestRenderManifests(t *testing.T) {
 	container.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "aws"}}}}
 	if diff := cmp.Diff(want, deploymentIn(t, objects)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// The plugin of a release installs the image of the release by digest, unless the user names another one.
+func TestRenderManifests_UsesImageOfRelease(t *testing.T) {
+	config.ImageDigest = "sha256:0123"
+	t.Cleanup(func() { config.ImageDigest = "" })
+	for image, want := range map[string]string{"": imageName + "@sha256:0123", "example.com/mcs:v9": "example.com/mcs:v9"} {
+		objects, err := renderManifests(installation{namespace: session.DefaultNamespace, replicas: 2, image: image})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := deploymentIn(t, objects).Spec.Template.Spec.Containers[0].Image; got != want {
+			t.Errorf("--image=%s: image %s, want %s", image, got, want)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -26,6 +27,12 @@ func TestSessions(t *testing.T) {
 		{Name: "install", Lines: []string{
 			"install --wait 0s --context cls1,cls2", "install --wait 2ms", "install now", "install -- --nonsense", "uninstall --dry-run",
 		}},
+		{Name: "install-no-image", Setup: func(c clitest.Clusters) {
+			addUnpulled(c["cls1"], "example.com/mcs:v9", "")
+		}, Lines: []string{"install --wait 1m --image example.com/mcs:v9", "install --wait 2ms --image example.com/mcs:v10"}},
+		{Name: "install-image-exists-now", Setup: func(c clitest.Clusters) {
+			addUnpulled(c["cls1"], "example.com/mcs:v9", "1")
+		}, Lines: []string{"install --wait 2ms --image example.com/mcs:v9 -- --leave-after=2h"}},
 		{Name: "install-newer-crds", Setup: func(c clitest.Clusters) {
 			c["cls1"].Remove(clitest.CRD("serviceimports", "", ""))
 			c["cls1"].Add(clitest.CRD("serviceimports", "v0.9.0", "0"))
@@ -65,4 +72,21 @@ func TestSessions(t *testing.T) {
 			"install --wait 0s", "uninstall --dry-run", "uninstall", "uninstall --yes", "uninstall --dry-run", "uninstall --yes --crds", "get exports",
 		}},
 	})
+}
+
+// addUnpulled adds a ReplicaSet of a revision of the controller's Deployment, with a pod whose node cannot pull the image.
+func addUnpulled(c *clitest.Cluster, image, revision string) {
+	controlledBy := func(kind, name string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: name, Controller: new(true)}}
+	}
+	pod := clitest.ControllerPod("manager-new", "")
+	pod.OwnerReferences = controlledBy("ReplicaSet", "manager")
+	pod.Spec.Containers = []corev1.Container{{Name: "manager", Image: image}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "manager", State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: image + ": not found"},
+	}}}
+	c.Add(pod, &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
+		Namespace: session.DefaultNamespace, Name: "manager", Labels: session.ManagerLabels(), OwnerReferences: controlledBy("Deployment", session.ManagerName),
+		Annotations: map[string]string{"deployment.kubernetes.io/revision": revision},
+	}})
 }

@@ -95,7 +95,7 @@ func planRemoval(ctx context.Context, s *session.Session, k *session.Cluster, o 
 		metadata.SetGroupVersionKind(object.GroupVersionKind())
 		exists, err := k.Find(ctx, object.GetNamespace(), object.GetName(), metadata)
 		if err != nil {
-			return r, fmt.Errorf("reading %s: %w", objectName(object), err)
+			return r, fmt.Errorf("reading %s: %w", session.ObjectName(object), err)
 		}
 		if exists {
 			r.installed = append(r.installed, object)
@@ -169,7 +169,7 @@ func (r removal) lines() []string {
 		}
 	}
 	for _, o := range r.installed {
-		lines = append(lines, objectName(o)+" is deleted")
+		lines = append(lines, session.ObjectName(o)+" is deleted")
 	}
 	if len(lines) == 0 {
 		lines = append(lines, "nothing to remove: the controller is not installed")
@@ -226,14 +226,14 @@ func stopController(ctx context.Context, k *session.Cluster, objects []*unstruct
 	}
 	err = c.Delete(ctx, deployment, client.PropagationPolicy(metav1.DeletePropagationForeground))
 	if err != nil && !session.IsNotFound(err) {
-		return fmt.Errorf("deleting %s: %w", objectName(deployment), err)
+		return fmt.Errorf("deleting %s: %w", session.ObjectName(deployment), err)
 	}
 	err = k.Poll(ctx, installWait, func() (bool, error) {
 		exists, err := k.Find(ctx, deployment.GetNamespace(), deployment.GetName(), &appsv1.Deployment{})
 		return !exists, err
 	})
 	if err != nil {
-		return fmt.Errorf("waiting until %s is deleted: %w", objectName(deployment), err)
+		return fmt.Errorf("waiting until %s is deleted: %w", session.ObjectName(deployment), err)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
 )
@@ -109,6 +110,27 @@ func PrintYAML(out io.Writer, value any) error {
 	return err
 }
 
+// ObjectName returns the kind, namespace and name of an object.
+func ObjectName(o *unstructured.Unstructured) string {
+	if o.GetNamespace() == "" {
+		return o.GetKind() + " " + o.GetName()
+	}
+	return o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
+}
+
+// PrintManifests prints objects as YAML documents for kubectl apply.
+func (s *Session) PrintManifests(objects []*unstructured.Unstructured) error {
+	for _, o := range objects {
+		if _, err := fmt.Fprintln(s.Out, "---"); err != nil {
+			return err
+		}
+		if err := PrintYAML(s.Out, o.Object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // A Table prints rows with aligned columns. It removes control characters from cells: they may come from other clusters and
 // could break a row or control the terminal.
 type Table struct{ w *tabwriter.Writer }
@@ -154,13 +176,14 @@ func Printable(text string) string {
 // isPrintable reports whether a terminal prints r: control characters and those that change the direction of writing have other effects.
 func isPrintable(r rune) bool { return !unicode.IsControl(r) && !unicode.Is(unicode.Bidi_Control, r) }
 
-// printableLines is Printable for text of several lines.
-func printableLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		lines[i] = Printable(line)
-	}
-	return strings.Join(lines, "\n")
+// PrintableLines is Printable for text of several lines, with tabs.
+func PrintableLines(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && !isPrintable(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 // Age formats a time as kubectl does, such as 5m.
@@ -178,12 +201,12 @@ func (s *Session) Printf(format string, args ...any) {
 
 // Progressf prints a line of progress to standard error. Standard output is for results: diffs, configuration and tables.
 func (s *Session) Progressf(format string, args ...any) {
-	_, _ = fmt.Fprintln(s.ErrOut, printableLines(fmt.Sprintf(format, args...)))
+	_, _ = fmt.Fprintln(s.ErrOut, PrintableLines(fmt.Sprintf(format, args...)))
 }
 
 // Confirm asks a yes-or-no question. Any answer other than yes means no, including the end of the input.
 func (s *Session) Confirm(format string, args ...any) bool {
-	_, _ = fmt.Fprint(s.ErrOut, printableLines(fmt.Sprintf(format, args...))+" [yes/no] ")
+	_, _ = fmt.Fprint(s.ErrOut, PrintableLines(fmt.Sprintf(format, args...))+" [yes/no] ")
 	answer, _ := bufio.NewReader(s.In).ReadString('\n')
 	if !strings.HasSuffix(answer, "\n") {
 		_, _ = fmt.Fprintln(s.ErrOut)

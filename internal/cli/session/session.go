@@ -68,7 +68,7 @@ func (s *Session) Run(ctx context.Context, root *cobra.Command, args []string) i
 	if errors.As(err, &code) {
 		return int(code)
 	}
-	_, _ = fmt.Fprintf(s.ErrOut, "Error: %s\n", printableLines(err.Error()))
+	_, _ = fmt.Fprintf(s.ErrOut, "Error: %s\n", PrintableLines(err.Error()))
 	var usage UsageError
 	if errors.As(err, &usage) {
 		return ExitUsage

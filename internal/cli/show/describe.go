@@ -15,9 +15,11 @@ import (
 
 // A description is the output of describe: the exports and imports of a service, and its diagnosis without probes.
 type description struct {
-	Service string        `json:"service"`
-	Exports []mcs.Export  `json:"exports"`
-	Imports []importState `json:"imports"`
+	Service string       `json:"service"`
+	Exports []mcs.Export `json:"exports"`
+	// Importers are the other members that an export is for, by what they report, by exporting cluster. Those of the contexts are known.
+	Importers map[string]mcs.Importers `json:"importers,omitempty"`
+	Imports   []importState            `json:"imports"`
 	// Conflicts are the properties on which the exports disagree.
 	Conflicts []string `json:"conflicts,omitempty"`
 	doctor.Diagnosis
@@ -63,6 +65,7 @@ func newDescription(key mcs.Key, all []doctor.ServiceFacts) description {
 	for _, f := range all {
 		if f.Registry != nil {
 			services = append(services, *f.Registry)
+			d.addImporters(f.Registry)
 			d.Conflicts = appendMissing(d.Conflicts, f.Registry.Conflicts...)
 		}
 		if f.Import != nil {
@@ -77,17 +80,28 @@ func newDescription(key mcs.Key, all []doctor.ServiceFacts) description {
 	return d
 }
 
+// addImporters adds the importers of the export of the cluster that has answered.
+func (d *description) addImporters(s *status.Service) {
+	if s.Own == nil || s.Importers == nil {
+		return
+	}
+	if d.Importers == nil {
+		d.Importers = map[string]mcs.Importers{}
+	}
+	d.Importers[s.Own.Cluster] = *s.Importers
+}
+
 func (d description) print(t *session.Table) {
 	t.Line("Service " + d.Service)
 	t.Line("")
-	t.Row("EXPORTED BY", "SINCE", "TYPE", "PORTS", "ENDPOINTS", "READY")
+	t.Row("EXPORTED BY", "SINCE", "TYPE", "PORTS", "ENDPOINTS", "READY", "EXPORTED TO", "IMPORTED BY")
 	for _, e := range d.Exports {
 		var ports []string
 		for _, p := range e.Ports {
 			ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 		}
 		ready, count := countEndpoints(e)
-		t.Row(e.Cluster, e.Created.UTC().Format(time.RFC3339), e.Type, strings.Join(ports, ","), count, ready)
+		t.Row(e.Cluster, e.Created.UTC().Format(time.RFC3339), e.Type, strings.Join(ports, ","), count, ready, d.recipients(e), d.importers(e))
 	}
 	t.Line("")
 	t.Row("IMPORTED IN", "TYPE", "IPS", "PORTS", "FROM", "ENDPOINTS", "READY")
@@ -102,4 +116,35 @@ func (d description) print(t *session.Table) {
 	}
 	t.Line("")
 	d.PrintPhases(t)
+}
+
+// maxImporterNames bounds the clusters in a cell.
+const maxImporterNames = 16
+
+// recipients returns the cell with the clusters that an export is for.
+func (d description) recipients(e mcs.Export) string {
+	importers, known := d.Importers[e.Cluster]
+	switch {
+	case e.Recipients == "":
+		return "all"
+	case !known:
+		return "some"
+	case len(importers.Recipients) == 0:
+		return "none"
+	}
+	return mcs.JoinClusters(importers.Recipients, maxImporterNames)
+}
+
+// importers returns the cell with the clusters that report that they import an export.
+func (d description) importers(e mcs.Export) string {
+	importers, known := d.Importers[e.Cluster]
+	switch {
+	case !known:
+		return "unknown"
+	case len(importers.Importing) > 0:
+		return mcs.JoinClusters(importers.Importing, maxImporterNames)
+	case len(importers.ImportingNamespace)+len(importers.NotReporting) > 0:
+		return "not reported"
+	}
+	return "none"
 }

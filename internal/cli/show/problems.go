@@ -66,7 +66,7 @@ func pathProblems(context string, s *status.Status) (lines []string) {
 	}
 	for _, p := range s.Paths {
 		if p.State == status.PathUnreachable {
-			lines = append(lines, fmt.Sprintf("%s: connections to pods of cluster %s time out, for %s: check routes, security groups and NetworkPolicies", context, p.ClusterID, seconds(p.Seconds)))
+			lines = append(lines, fmt.Sprintf("%s: connections to pods of cluster %s have timed out for %s: check routes, security groups and NetworkPolicies", context, p.ClusterID, seconds(p.Seconds)))
 		}
 	}
 	return lines

@@ -94,7 +94,7 @@ const InstallNamespace = "cloud-map-mcs-system"
 // ControllerUser is the user name of the controller's ServiceAccount.
 const ControllerUser = "system:serviceaccount:" + InstallNamespace + ":cloud-map-mcs-controller-manager"
 
-// installRBAC gives ControllerUser what deploy/rbac gives the controller's ServiceAccount, and nothing else.
+// installRBAC grants ControllerUser exactly the permissions that deploy/rbac grants the controller's ServiceAccount.
 func (k *Kubernetes) installRBAC() error {
 	var file []byte
 	for _, name := range []string{"role.yaml", "metrics-auth.yaml"} {

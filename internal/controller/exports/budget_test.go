@@ -15,7 +15,7 @@ func TestOverBudget(t *testing.T) {
 	many := budget.Amounts{1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20}
 	limits := budget.Limits{Member: many, Total: many}
 	limits.Member[budget.Ports] = 10
-	account := budget.NewLedger(limits).Open()
+	account := budget.NewLedger(limits).Open(budget.Owner{})
 	export := func(name string, ports int) mcs.Export {
 		exp := mcs.Export{Key: mcs.Key{Namespace: "demo", Name: name}, Type: "ClusterSetIP"}
 		for i := range ports {

@@ -22,15 +22,15 @@ type exportFacts struct {
 	valid metav1.Condition
 	// selection replaces valid in the status if the service is exported without its cluster selectors, which are not valid; nil otherwise.
 	selection *metav1.Condition
-	// denial is why the administrator does not allow the export, "" if allowed.
+	// denial is the reason why the administrator does not allow the export, "" if allowed.
 	denial string
-	// problem is why nothing is exported although the export is valid.
+	// problem is the reason why nothing is exported although the export is valid.
 	problem string
 	// synced reports whether the registry has been read, and so whether the following fields are known. readProblem is the reason why
 	// it has not.
 	synced      bool
 	readProblem error
-	// unshown is how long the registry has not shown the export as it is now.
+	// unshown is the time for which the registry has not shown the export as it is now.
 	unshown time.Duration
 	// status is the export's status in the registry.
 	status registry.PublishStatus
@@ -39,6 +39,8 @@ type exportFacts struct {
 	conflicts []mcs.Conflict
 	// recipients is the condition about the clusters that the service is exported to, nil if it stays as it is.
 	recipients *metav1.Condition
+	// importers are the members that the service is exported to, nil if they are not known.
+	importers *mcs.Importers
 	// recheck is the time until the facts are gathered again, 0 if that is not needed.
 	recheck time.Duration
 }
@@ -51,16 +53,16 @@ func (f exportFacts) needsUser() bool {
 // decideExportConditions returns the conditions that follow from f; the others stay as they are in existing.
 func decideExportConditions(f exportFacts, existing []metav1.Condition) []metav1.Condition {
 	if f.valid.Status != metav1.ConditionTrue {
-		return []metav1.Condition{f.valid, mcs.ExportNotReady(f.valid), mcs.ExportConflict(nil)}
+		return withoutImporters([]metav1.Condition{f.valid, mcs.ExportNotReady(f.valid), mcs.ExportConflict(nil)}, existing)
 	}
 	if f.selection != nil {
 		f.valid = *f.selection
 	}
 	switch {
 	case f.denial != "":
-		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.denial}), mcs.ExportConflict(nil)}
+		return withoutImporters([]metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.denial}), mcs.ExportConflict(nil)}, existing)
 	case f.problem != "":
-		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.problem})}
+		return withoutImporters([]metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Problem: f.problem})}, existing)
 	case !f.synced && f.staysReady(existing):
 		return []metav1.Condition{f.valid, mcs.ExportReady(mcs.Progress{Exported: true})}
 	case !f.synced:
@@ -82,14 +84,28 @@ func decidePublished(f exportFacts, existing []metav1.Condition) []metav1.Condit
 	if c := f.recipients; c != nil && (c.Status == metav1.ConditionTrue || meta.FindStatusCondition(existing, c.Type) != nil) {
 		out = append(out, *c)
 	}
+	if f.importers == nil {
+		return out
+	}
+	if c := mcs.ExportImported(*f.importers); len(f.importers.Recipients) > 0 || meta.FindStatusCondition(existing, c.Type) != nil {
+		out = append(out, c)
+	}
 	return out
 }
 
+// withoutImporters returns the conditions of a service that is not exported: no cluster imports it.
+func withoutImporters(conditions, existing []metav1.Condition) []metav1.Condition {
+	if meta.FindStatusCondition(existing, mcs.ConditionImported) == nil {
+		return conditions
+	}
+	return append(conditions, mcs.ExportImported(mcs.Importers{}))
+}
+
 const (
-	// problemGrace is how long an export that was Ready stays Ready while it cannot be written: a failure that a retry resolves needs
+	// problemGrace is the time for which an export that was Ready stays Ready while it cannot be written: a failure that a retry resolves needs
 	// no action.
 	problemGrace = 5 * time.Second
-	// pendingGrace is how long it stays Ready while the registry shows an older version, or has not been read since this process
+	// pendingGrace is the time for which it stays Ready while the registry shows an older version, or has not been read since this process
 	// started. The write of a page takes seconds, and a minute when AWS throttles.
 	pendingGrace = time.Minute
 )

@@ -41,6 +41,12 @@ func TestDecideExportConditions(t *testing.T) {
 			want:  []string{"Valid=True Valid", "Ready=False Failed"},
 		},
 		{
+			name:  "no identity any more, imported before",
+			facts: exportFacts{valid: valid, problem: "create it"},
+			have:  []metav1.Condition{{Type: mcs.ConditionImported, Status: metav1.ConditionTrue}},
+			want:  []string{"Valid=True Valid", "Ready=False Failed", mcs.ConditionImported + "=False NotImported"},
+		},
+		{
 			name:  "the namespace may not export",
 			facts: exportFacts{valid: valid, denial: "not allowed", problem: "create it", synced: true, conflicts: conflicts},
 			have:  readyBefore,
@@ -55,6 +61,37 @@ func TestDecideExportConditions(t *testing.T) {
 			name:  "not read yet",
 			facts: exportFacts{valid: valid},
 			want:  []string{"Valid=True Valid", "Ready=False Pending"},
+		},
+		{
+			name:  "no Service any more, imported before",
+			facts: exportFacts{valid: mcs.ExportValid(nil), synced: true, importers: &mcs.Importers{Importing: []string{"cls2"}}},
+			have:  []metav1.Condition{{Type: mcs.ConditionImported, Status: metav1.ConditionTrue}},
+			want:  []string{"Valid=False NoService", "Ready=False Failed", "Conflict=False NoConflicts", mcs.ConditionImported + "=False NotImported"},
+		},
+		{
+			name:  "the namespace may not export any more, imported before",
+			facts: exportFacts{valid: valid, denial: "not allowed", synced: true},
+			have:  []metav1.Condition{{Type: mcs.ConditionImported, Status: metav1.ConditionTrue}},
+			want:  []string{"Valid=True Valid", "Ready=False Failed", "Conflict=False NoConflicts", mcs.ConditionImported + "=False NotImported"},
+		},
+		{
+			name: "imported",
+			facts: exportFacts{
+				valid: valid, synced: true, status: registry.PublishStatus{State: registry.Exported},
+				importers: &mcs.Importers{Recipients: []string{"cls2"}, Importing: []string{"cls2"}},
+			},
+			want: []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts", mcs.ConditionImported + "=True Imported"},
+		},
+		{
+			name:  "no other cluster",
+			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Exported}, importers: &mcs.Importers{}},
+			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts"},
+		},
+		{
+			name:  "no other cluster any more",
+			facts: exportFacts{valid: valid, synced: true, status: registry.PublishStatus{State: registry.Exported}, importers: &mcs.Importers{}},
+			have:  []metav1.Condition{{Type: mcs.ConditionImported, Status: metav1.ConditionTrue}},
+			want:  []string{"Valid=True Valid", "Ready=True Exported", "Conflict=False NoConflicts", mcs.ConditionImported + "=False NotImported"},
 		},
 		{
 			name:  "not read yet, exported by a previous process",

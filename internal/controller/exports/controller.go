@@ -1,8 +1,10 @@
 package exports
 
 import (
+	"cmp"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,8 +37,11 @@ type Controller struct {
 	// releaseExport removes the finalizer of another controller from a ServiceExport; nil if there is none.
 	releaseExport func(context.Context, mcs.Key) error
 	guard         *guard.Guard
+	// reports has the reports of imports of the other members, read every reportInterval.
+	reports        atomic.Pointer[memberReports]
+	reportInterval time.Duration
 
-	// budget has the exports of this cluster in the books that another cluster with the same budgets keeps; nil has no limits.
+	// budget has the cost of the exports of this cluster as in a cluster with the same budgets that imports them; nil has no limits.
 	budget *budget.Account
 
 	// published holds the last exports by key, to detect changes.
@@ -47,11 +52,11 @@ type Controller struct {
 	unshown sync.Map // mcs.Key -> time.Time
 }
 
-// publishedExport is an export and what had to be left out of it.
+// publishedExport is an export and the parts that were left out of it.
 type publishedExport struct {
 	export  mcs.Export
 	leftOut string
-	// overBudget is why clusters with this cluster's budgets do not import it as it is, or "".
+	// overBudget is the reason why clusters with this cluster's budgets do not import it as it is, or "".
 	overBudget string
 	// since is the time of its first publication.
 	since time.Time
@@ -69,10 +74,12 @@ type Config struct {
 	Concurrency int
 	// ReleaseExport removes the finalizer of another controller from a ServiceExport; it may be nil.
 	ReleaseExport func(context.Context, mcs.Key) error
-	// Budgets are those for what other clusters export to this one; the zero value is none.
+	// Budgets are those for the exports of other clusters; the zero value is none.
 	Budgets budget.Limits
 	// Guard may be nil.
 	Guard *guard.Guard
+	// ReportInterval is the interval at which the reports of the other members are read, 0 the default.
+	ReportInterval time.Duration
 }
 
 // New returns the controller of ServiceExports.
@@ -80,9 +87,10 @@ func New(cfg Config) *Controller {
 	r := &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, now: time.Now, requeuer: cfg.Requeuer,
 		concurrency: cfg.Concurrency, releaseExport: cfg.ReleaseExport, guard: cfg.Guard,
+		reportInterval: cmp.Or(cfg.ReportInterval, defaultReportInterval),
 	}
 	if cfg.Budgets != (budget.Limits{}) {
-		r.budget = budget.NewLedger(cfg.Budgets).Open()
+		r.budget = budget.NewLedger(cfg.Budgets).Open(budget.Owner{})
 	}
 	return r
 }
@@ -139,8 +147,11 @@ func (r *Controller) reconcileStatus(ctx context.Context, key mcs.Key, exp *mcsv
 }
 
 // Register adds the controller to mgr. It reconciles a service when its ServiceExport, Service or EndpointSlices change, when
-// the labels of its namespace change, and when it is requeued.
+// the labels of its namespace change, and when it is requeued, as it is when another member reports that it imports the service.
 func (r *Controller) Register(mgr manager.Manager) error {
+	if err := mgr.Add(manager.RunnableFunc(r.watchReports)); err != nil {
+		return err
+	}
 	m := kube.ServiceMapper{Client: r.client}
 	return builder.ControllerManagedBy(mgr).
 		Named("serviceexport").
@@ -172,7 +183,7 @@ func (r *Controller) PublishedKeys() []mcs.Key {
 	return keys
 }
 
-// pendingStatusDelay is how long the first status of a new export waits for the registry to show the export. Within that
+// pendingStatusDelay is the time for which the first status of a new export waits for the registry to show the export. Within that
 // time, in which AWS usually completes an operation (1 to 2 s), one status write is enough; afterwards the status is Pending.
 const pendingStatusDelay = 3 * time.Second
 

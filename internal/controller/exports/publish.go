@@ -48,6 +48,9 @@ func (r *Controller) publish(ctx context.Context, reg registry.Registry, src kub
 	if facts.conflicts, err = r.findConflicts(ctx, key, view, exp); err != nil {
 		return err
 	}
+	if importers, known := r.Importers(exp); known {
+		facts.importers = &importers
+	}
 	return r.findRecipients(ctx, reg, exp, facts)
 }
 
@@ -156,7 +159,7 @@ func (r *Controller) withdraw(ctx context.Context, reg registry.Registry, key mc
 	return nil
 }
 
-// newExport returns the export of src and reports what had to be left out of it when that changes.
+// newExport returns the export of src. It records an event when the parts that it has to leave out change.
 func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export, error) {
 	key := mcs.Key{Namespace: src.ServiceExport.Namespace, Name: src.ServiceExport.Name}
 	var previous *mcs.Export

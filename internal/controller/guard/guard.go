@@ -1,5 +1,5 @@
-// Package guard applies the import policy to what the registry shows: the file of --import-policy, which it reads again when it changes,
-// and the addresses of this cluster, which no other cluster may have as endpoints.
+// Package guard applies the import policy to the registry's views. It reads the file of --import-policy whenever it changes, and the addresses of
+// this cluster, which endpoints of other clusters must not have.
 package guard
 
 import (
@@ -49,17 +49,17 @@ type Guard struct {
 	local   atomic.Pointer[policy.Local]
 	// ready is true once the policy and the addresses were read.
 	ready atomic.Bool
-	// requeue is set while a change has not been followed by a requeue of everything, and addresses are those that changed without a
-	// requeue of the imports that have them. Only refresh uses them.
+	// requeue is set after a change until everything has been requeued. addresses are the addresses that have changed, until the imports that have
+	// them have been requeued. Only refresh uses the two.
 	requeue   bool
 	addresses map[netip.Addr]struct{}
 
 	mu sync.Mutex
-	// content is what was last read from the file, problem why it is not in use, and loaded when the policy in use was read.
+	// content is the file as last read, problem the reason why it is not in use, and loaded the time at which the policy in use was read.
 	content []byte
 	problem string
 	loaded  time.Time
-	// localRead is when the addresses of this cluster changed last.
+	// localRead is the time at which the addresses of this cluster changed last.
 	localRead time.Time
 	refusals  map[mcs.Key][]policy.Refusal
 }
@@ -80,8 +80,8 @@ type Config struct {
 	RequeueAll func(context.Context) error
 	// RequeueAddresses requeues the imports that have one of addresses.
 	RequeueAddresses func(ctx context.Context, addresses map[netip.Addr]struct{}) error
-	// Importer returns the ClusterProperties of this cluster, those that identify it included; known is false until they were read. It may be
-	// nil: then they stay unknown.
+	// Importer returns the ClusterProperties of this cluster, including those with its IDs; known is false until they were read. It may be nil: then
+	// they stay unknown.
 	Importer func() (properties mcs.Properties, known bool)
 	Log      logr.Logger
 }
@@ -111,7 +111,7 @@ func (g *Guard) Start(ctx context.Context) error {
 	}
 }
 
-// refresh reads what changed, and requeues what that may make a difference to.
+// refresh reads the policy and the addresses, and requeues the exports and imports that a change may affect.
 func (g *Guard) refresh(ctx context.Context) {
 	g.requeue = g.readPolicy() || g.requeue
 	if err := g.readLocal(ctx); err != nil {
@@ -216,7 +216,7 @@ func (g *Guard) refuse(content []byte, err error) {
 	g.log.Error(err, "Failed to load the import policy: the previous one stays in use", "file", g.path)
 }
 
-// readLocal reads the addresses of this cluster, and records what changed. Every import and export depends on the Service networks, which
+// readLocal reads the addresses of this cluster, and records the changes. Every import and export depends on the Service networks, which
 // hardly ever change.
 func (g *Guard) readLocal(ctx context.Context) error {
 	before := g.local.Load()
@@ -264,7 +264,7 @@ func (g *Guard) ServiceNetworks() []netip.Prefix {
 func (g *Guard) CheckOwnAddress(a netip.Addr) error { return g.local.Load().CheckService(a) }
 
 // CheckAddress returns an error if this cluster must not connect to address a for another cluster, because it would not import an endpoint with it.
-// Until the guard is ready, that is every address. The nil *Guard allows what can belong to a pod.
+// Until the guard is ready, it allows no address. The nil *Guard allows every address that can belong to a pod.
 func (g *Guard) CheckAddress(cluster string, a netip.Addr) error {
 	switch {
 	case g == nil:
@@ -275,8 +275,8 @@ func (g *Guard) CheckAddress(cluster string, a netip.Addr) error {
 	return g.current.Load().CheckAddress(cluster, a, g.local.Load())
 }
 
-// Filter returns the part of view, the registry's view of key, that this cluster imports, and what it refuses. An export that is refused, or
-// that is for other clusters, does not exist for this cluster. view is not changed. The nil *Guard refuses nothing.
+// Filter returns the part of view, the registry's view of key, that this cluster imports, and the refusals. To this cluster, an export that is refused
+// or for other clusters does not exist. Filter does not change view. The nil *Guard refuses nothing.
 func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy.Refusal) {
 	if g == nil {
 		return view, nil
@@ -304,8 +304,8 @@ func (g *Guard) Filter(key mcs.Key, view registry.View) (registry.View, []policy
 	return view, refusals
 }
 
-// filterRecipients returns view without the exports that are for other clusters. Without knowledge of this cluster's ClusterProperties it is unknown
-// whether an export for some clusters is for this one.
+// filterRecipients returns view without the exports that are for other clusters. Until the ClusterProperties of this cluster are known, exports for some
+// clusters are unknown.
 func (g *Guard) filterRecipients(view registry.View) registry.View {
 	isRestricted := func(e mcs.Export) bool { return e.Recipients != "" }
 	if !slices.ContainsFunc(view.Exports, isRestricted) {
@@ -353,7 +353,7 @@ func (g *Guard) NotFor(view registry.View) (clusters []string) {
 	return clusters
 }
 
-// Record records what is refused of key, for metrics and status, and logs each new reason.
+// Record records the refusals of key for metrics and status, and logs each new reason.
 func (g *Guard) Record(key mcs.Key, refusals []policy.Refusal) {
 	if g == nil {
 		return
@@ -379,8 +379,8 @@ func (g *Guard) Record(key mcs.Key, refusals []policy.Refusal) {
 
 // State is the state of a Guard, for the status endpoint.
 type State struct {
-	// File is the file of --import-policy, "" for none. Problem is why its content is not in use, and Loaded when the policy in use was
-	// read, the zero time if there is none.
+	// File is the file of --import-policy, "" for none. Problem is the reason why its content is not in use. Loaded is the time at which the policy in
+	// use was read, zero if there is none.
 	File    string
 	Problem string
 	Loaded  time.Time

@@ -69,7 +69,7 @@ func ServesServiceCIDR(d discovery.DiscoveryInterface) (bool, error) {
 	return slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == "servicecidrs" }), nil
 }
 
-// NewLocalReader returns a LocalReader of what c, which starts later, caches.
+// NewLocalReader returns a LocalReader that watches objects in the cache c, which starts later.
 func NewLocalReader(ctx context.Context, c cache.Cache, serviceCIDRs bool) (*LocalReader, error) {
 	l := &LocalReader{reader: c, serviceCIDRs: serviceCIDRs}
 	objects := []client.Object{&corev1.Node{}}

@@ -75,7 +75,7 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 	return sooner(requeueAfter, retireAfter), err
 }
 
-// sooner returns the smaller of two delays, of which 0 means never.
+// sooner returns the smaller of two delays; 0 means never.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -153,7 +153,7 @@ func (r *Controller) recordIPs(key mcs.Key, o importObjects, before []string) {
 
 // createObjects creates the objects of a new import: first the derived Service, without an owner, so that the ServiceImport
 // has its IPs from the beginning and is written once. The owner reference, which is for the garbage collector, is added with
-// the status. If the Service cannot be created, the ServiceImport is created all the same.
+// the status. If the Service cannot be created, the ServiceImport is created nevertheless.
 func (r *Controller) createObjects(ctx context.Context, f importFacts, d importDecision, o importObjects) (*mcsv1beta1.ServiceImport, *corev1.Service, error) {
 	derived, serviceErr := r.applyDerivedService(ctx, f, o, false)
 	imp, err := r.applyServiceImport(ctx, f, nil, d, derived)

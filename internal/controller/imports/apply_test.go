@@ -60,7 +60,7 @@ func TestApplyResumesPartialImport(t *testing.T) {
 				},
 			}).Build()
 			r := &Controller{
-				client: cl, mcsVersion: controllertest.MCSVersion, now: time.Now, families: &families{now: time.Now, known: []corev1.IPFamily{corev1.IPv4Protocol}, detected: time.Now()}, distributions: &distributions{},
+				client: cl, mcsVersion: controllertest.MCSVersion, now: time.Now, families: &familyDetector{now: time.Now, known: []corev1.IPFamily{corev1.IPv4Protocol}, detected: time.Now()}, distributions: &distributions{},
 			}
 			f := importFacts{key: webKey, derivedName: mcs.DerivedName(webKey)}
 			d := importDecision{merged: mcs.Merge([]mcs.Export{exportOf("cls2", 80)})}

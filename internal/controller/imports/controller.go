@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -35,7 +36,7 @@ type Controller struct {
 	requeuer    *kube.Requeuer
 	staleRule   mcs.StaleRule
 	concurrency int
-	// hold is how long the clusterset IPs of an ended import stay reserved.
+	// hold is the time for which the clusterset IPs of an ended import stay reserved.
 	hold time.Duration
 	// mcsVersion is the served version of the MCS API, which owner references to ServiceImports name.
 	mcsVersion schema.GroupVersion
@@ -44,8 +45,10 @@ type Controller struct {
 	paths      *paths.Paths
 	// metadata selects the exported labels and annotations that are imported.
 	metadata mcs.KeyFilter
+	// reportInterval is the interval at which the report of imports is computed.
+	reportInterval time.Duration
 
-	families      *families
+	families      *familyDetector
 	distributions *distributions
 	waiters       *namespaceWaiters
 	budget        *namespaceBudget
@@ -74,7 +77,7 @@ type Config struct {
 	StaleRule mcs.StaleRule
 	// Concurrency is the number of imports that are reconciled in parallel.
 	Concurrency int
-	// Hold is how long the clusterset IPs of an ended import stay reserved; 0 releases them at once.
+	// Hold is the time for which the clusterset IPs of an ended import stay reserved; 0 releases them at once.
 	Hold time.Duration
 	// MCSVersion is the served version of the MCS API.
 	MCSVersion schema.GroupVersion
@@ -86,6 +89,8 @@ type Config struct {
 	Paths *paths.Paths
 	// Metadata selects the exported labels and annotations that are imported; the zero value selects all.
 	Metadata mcs.KeyFilter
+	// ReportInterval is the interval at which the report of imports is computed, 0 the default.
+	ReportInterval time.Duration
 }
 
 // New returns the controller of imports.
@@ -94,8 +99,8 @@ func New(cfg Config) *Controller {
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, metrics: cfg.Metrics,
 		takeover: cfg.Takeover, requeuer: cfg.Requeuer, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
 		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard, paths: cfg.Paths, metadata: cfg.Metadata,
-		families: &families{client: cfg.Client, now: time.Now}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
-		budget:     newNamespaceBudget(cfg.NamespaceImports),
+		families: &familyDetector{client: cfg.Client, now: time.Now}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
+		budget: newNamespaceBudget(cfg.NamespaceImports), reportInterval: cmp.Or(cfg.ReportInterval, defaultReportInterval),
 		serviceIPs: &serviceIPs{client: cfg.Client, networks: cfg.Guard.ServiceNetworks, now: time.Now},
 	}
 }
@@ -147,7 +152,7 @@ func (r *Controller) reconcileHeld(ctx context.Context, key mcs.Key) (reconcile.
 	return result, err
 }
 
-// apply does what was decided and returns when the import has to be reconciled again, 0 if only after a change.
+// apply applies the decision and returns the delay until the next reconcile, 0 if it is needed only after a change.
 func (r *Controller) apply(ctx context.Context, session *membership.Session, f importFacts, d importDecision) (requeueAfter time.Duration, err error) {
 	if d.verdict != verdictNotOwned {
 		r.reported.Delete(f.key)
@@ -180,6 +185,9 @@ func (r *Controller) apply(ctx context.Context, session *membership.Session, f i
 // Register adds the controller to mgr. It reconciles a service when an object of its import changes, its namespace is created
 // or gets other labels, this cluster's own export of it changes, and when it is requeued.
 func (r *Controller) Register(mgr manager.Manager) error {
+	if err := mgr.Add(manager.RunnableFunc(r.publishReports)); err != nil {
+		return err
+	}
 	m, own := kube.ServiceMapper{Client: r.client}, r.mapper()
 	return builder.ControllerManagedBy(mgr).
 		Named("serviceimport").

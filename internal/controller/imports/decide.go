@@ -56,18 +56,18 @@ type importFacts struct {
 	properties map[string]mcs.Properties
 	// drains are the drained clusters among the exports.
 	drains map[string]mcs.Drain
-	// paths is what is known about the paths to the other clusters, and pathMode what this cluster does about those that fail.
+	// paths has the states of the paths to the other clusters, and pathMode is the policy for unreachable clusters.
 	paths    pathhealth.Verdict
 	pathMode mcs.PathHealth
 	now      time.Time
 }
 
-// newImportDelay is how long a new import waits for all registries to be read, so that it begins with all exports. One that does not
+// newImportDelay is the time for which a new import waits for all registries to be read, so that it begins with all exports. One that does not
 // answer must not prevent imports from the others.
 const newImportDelay = 10 * time.Second
 
-// isComplete reports whether everything that the view is made from has been read. It matters only for imports that do not exist yet:
-// what exists depends on the clusters that it names.
+// isComplete reports whether the registry has been read completely. It matters only for imports that do not exist yet: an existing import
+// depends only on the clusters that it names.
 func (f importFacts) isComplete() bool { return f.synced && !f.view.Incomplete }
 
 // isOwn reports whether the ServiceImport exists and is this controller's.
@@ -190,7 +190,7 @@ const (
 	verdictNotOwned
 	// verdictRemove: no cluster exports the service, or its namespace is excluded.
 	verdictRemove
-	// verdictApply: write what importDecision says.
+	// verdictApply: write the objects of importDecision.
 	verdictApply
 )
 
@@ -199,7 +199,7 @@ type importDecision struct {
 	verdict verdict
 	merged  mcs.Merged
 	exports []mcs.Export
-	// unknown are the clusters whose export is unknown: what was imported from them stays.
+	// unknown are the clusters whose export is unknown: their imported endpoints stay.
 	unknown []string
 	// stale are the exporting clusters that are stale; staleness is the condition about them, nil if it stays as it is.
 	stale     []string
@@ -215,9 +215,9 @@ type importDecision struct {
 	drained metav1.Condition
 	// times are the creation times by which the exports take precedence, for plan.SetExportTimes.
 	times string
-	// notImported are the keys of exported labels and annotations that this cluster does not import, nil if what the ServiceImport says stays.
+	// notImported are the keys of exported labels and annotations that this cluster does not import, nil if the list in the ServiceImport stays.
 	notImported []string
-	// refusals are what this cluster refuses of the exports, and refused is the condition about them.
+	// refusals are the parts of the exports that this cluster refuses, and refused is the condition about them.
 	refusals []policy.Refusal
 	refused  metav1.Condition
 	// unreachable are the exporting clusters that this cluster cannot reach, and unreachability is the condition about them.
@@ -377,7 +377,7 @@ func (d *importDecision) decideEndpoints(f importFacts) {
 	d.untouched = slices.Concat(d.unknown, d.stale)
 	d.endpoints = slices.DeleteFunc(slices.Clone(d.exports), func(e mcs.Export) bool { return slices.Contains(d.stale, e.Cluster) })
 	d.decideLost(f)
-	// The slices that stay take part with what they have. Those of stale clusters are no reason to stop using other endpoints.
+	// The endpoints in the slices that stay are candidates, too. Those of stale clusters do not replace endpoints of other clusters.
 	candidates.Exports = slices.Concat(d.endpoints, plan.ExportsOf(d.merged, f.slices, d.untouched))
 	choice := d.merged.Choose(candidates.WithStale(d.stale, f.staleRule.Policy))
 	d.endpoints = choice.Exports[:len(d.endpoints)]

@@ -40,7 +40,7 @@ func exportOf(cluster string, ports ...int32) mcs.Export {
 	return e
 }
 
-// importShowing is a ServiceImport of ours with a port of its own, 1, that tells it from anything merged anew.
+// importShowing is a ServiceImport of ours with a port of its own, 1, that distinguishes it from a newly merged import.
 func importShowing(clusters ...string) *mcsv1beta1.ServiceImport {
 	imp := &mcsv1beta1.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{Namespace: webKey.Namespace, Name: webKey.Name, Labels: map[string]string{plan.LabelAppManagedBy: plan.ManagedBy}},

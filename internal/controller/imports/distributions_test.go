@@ -42,7 +42,7 @@ func TestOlderKubernetesGetsPreferClose(t *testing.T) {
 		}
 	}
 
-	// This is why slices too must be planned with what is usable.
+	// So slices must be planned with the value that the API server supports, too.
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "hints"},
 		AddressType: discoveryv1.AddressTypeIPv4,

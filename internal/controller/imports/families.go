@@ -16,30 +16,30 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// families detects the IP families that this cluster assigns to Services. No API object shows them in every version of
-// Kubernetes, so it creates a Service with PreferDualStack as a dry run. They change with an operation that restarts the API server,
-// such as the conversion to dual-stack, and are detected again from time to time.
-type families struct {
+// familyDetector detects the IP families that this cluster assigns to Services. No API object shows them in every version of
+// Kubernetes, so it creates a Service with PreferDualStack as a dry run. They change when the API server restarts with other flags, as in
+// the conversion to dual-stack, so the result expires.
+type familyDetector struct {
 	client client.Client
 	now    func() time.Time
 
 	mu    sync.Mutex
 	known []corev1.IPFamily
-	// detected is the time of the last detection. While detecting, others use what is known.
+	// detected is the time of the last detection. While detecting is true, other reconciles use known.
 	detected  time.Time
 	detecting bool
 }
 
 const (
-	// familiesMaxAge is the age at which the families are detected again, familiesMinAge that at which they are if an import needs
-	// another one.
+	// familiesMaxAge is the age at which the families are detected again.
 	familiesMaxAge = time.Hour
+	// familiesMinAge replaces familiesMaxAge while an import needs a family that is not known.
 	familiesMinAge = time.Minute
 )
 
-// supported returns the families, the cluster's primary one first, or nil if an admission policy rejects the dry run. The
-// families are then those that each derived Service gets. wanted are the families that an import needs.
-func (f *families) supported(ctx context.Context, namespace string, wanted []corev1.IPFamily) ([]corev1.IPFamily, error) {
+// supported returns the families, the cluster's primary one first, or nil if an admission policy rejects the dry run. The families of
+// an import are then those that the API server assigns to its derived Service. wanted are the families that an import needs.
+func (f *familyDetector) supported(ctx context.Context, namespace string, wanted []corev1.IPFamily) ([]corev1.IPFamily, error) {
 	known, due := f.begin(wanted)
 	if !due {
 		return known, nil
@@ -64,7 +64,7 @@ func (f *families) supported(ctx context.Context, namespace string, wanted []cor
 }
 
 // begin returns the known families and reports whether the caller must detect them.
-func (f *families) begin(wanted []corev1.IPFamily) (known []corev1.IPFamily, due bool) {
+func (f *familyDetector) begin(wanted []corev1.IPFamily) (known []corev1.IPFamily, due bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.known) == 0 {
@@ -76,7 +76,7 @@ func (f *families) begin(wanted []corev1.IPFamily) (known []corev1.IPFamily, due
 	return f.known, due
 }
 
-// containsAll reports whether families, which are nil if unknown, contain all of wanted.
+// containsAll reports whether families contain all of wanted. Families that are not known (nil) do.
 func containsAll(families, wanted []corev1.IPFamily) bool {
 	return len(families) == 0 || !slices.ContainsFunc(wanted, func(w corev1.IPFamily) bool { return !slices.Contains(families, w) })
 }

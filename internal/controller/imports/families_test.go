@@ -26,7 +26,7 @@ func TestFamiliesAreDetectedAgain(t *testing.T) {
 		},
 	}).Build()
 	now := time.Now()
-	f := &families{client: c, now: func() time.Time { return now }}
+	f := &familyDetector{client: c, now: func() time.Time { return now }}
 	v4, v6 := has, []corev1.IPFamily{corev1.IPv6Protocol}
 	both := []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 	for _, step := range []struct {

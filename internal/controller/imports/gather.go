@@ -123,7 +123,7 @@ func (r *Controller) gatherSlices(ctx context.Context, f *importFacts) error {
 	return err
 }
 
-// gatherDerived reads the derived Service, those that are held, and what another controller left of the import.
+// gatherDerived reads the derived Service, held Services, and the objects that another controller created for the import.
 func (r *Controller) gatherDerived(ctx context.Context, f *importFacts) error {
 	f.derivedName = mcs.DerivedName(f.key)
 	var svc corev1.Service

@@ -27,13 +27,13 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	}
 	m := &Metrics{propagation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "cloud_map_mcs_propagation_seconds",
-		Help: "Time from a change in its source cluster until an imported EndpointSlice shows it here, by source cluster. Measured with the clocks of both clusters: it is as exact as they agree, and never below 0.",
+		Help: "Time from a change in its source cluster until an imported EndpointSlice shows it here, by source cluster. Measured with the clocks of both clusters, so their difference is part of it; never below 0.",
 		// From one registry poll (1 s) and less up to the 20 s that the conformance suite allows, and beyond.
 		Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 60},
 	}, []string{"source_cluster"})}
 	m.selections = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "cloud_map_mcs_cluster_selection_changes_total",
-		Help: "Imports that other clusters serve than before because of cluster selectors, by the reason of condition ClusterSelection since then.",
+		Help: "Changes of the clusters that serve an import because of its cluster selectors, by the new reason of condition ClusterSelection.",
 	}, []string{"reason"})
 	for _, reason := range []string{mcs.SelectionReasonFirst, mcs.SelectionReasonLater, mcs.SelectionReasonAll} {
 		m.selections.WithLabelValues(reason)
@@ -41,15 +41,15 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, errors.Join(registerer.Register(m.propagation), registerer.Register(m.selections))
 }
 
-// countSelectionChange counts an import that other clusters serve than before.
+// countSelectionChange counts a change of the clusters that serve an import.
 func (m *Metrics) countSelectionChange(reason string) {
 	if m != nil {
 		m.selections.WithLabelValues(reason).Inc()
 	}
 }
 
-// observePropagation measures the time until the changes of other clusters became the slices in changes. Changes from before
-// the session are not measured.
+// observePropagation measures the time from changes of other clusters until the writes of their slices. It does not measure changes from
+// before the session.
 func (m *Metrics) observePropagation(s *membership.Session, exports []mcs.Export, changes plan.SliceChanges, now time.Time) {
 	if m == nil || changes.IsEmpty() {
 		return

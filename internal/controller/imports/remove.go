@@ -44,7 +44,8 @@ func (r *Controller) removeImport(ctx context.Context, f importFacts) error {
 }
 
 // removeServices holds or deletes the derived Service of an import that ends. It comes before the deletion of the ServiceImport: the
-// garbage collector deletes what that still owns. A Service that no ServiceImport ever showed to clients has no IP to hold.
+// garbage collector deletes the objects that the ServiceImport owns. The IP of a Service that never had a ServiceImport is not held: no
+// client knows it.
 func (r *Controller) removeServices(ctx context.Context, f importFacts) error {
 	switch {
 	case f.derived == nil || f.hasForeignDerived():

@@ -16,8 +16,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// failureGrace is how long writes may fail before condition Ready of the import reports it. A shorter failure, as when an API server
-// restarts, needs no action.
+// failureGrace is the time for which writes may fail before condition Ready of the import reports it. A shorter failure, as when an API
+// server restarts, needs no action.
 const failureGrace = 5 * time.Second
 
 // reportNotOwned reports that an object of another owner prevents the import: an event once, and condition Ready of a ServiceImport
@@ -51,7 +51,7 @@ func (r *Controller) reportRefused(imp *mcsv1beta1.ServiceImport, c metav1.Condi
 	}
 }
 
-// reportUnreachable records an event if other clusters are unreachable than before, or have another effect.
+// reportUnreachable records an event if the unreachable clusters, or the decisions about their endpoints, have changed.
 func (r *Controller) reportUnreachable(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
 	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
 	switch {
@@ -62,7 +62,7 @@ func (r *Controller) reportUnreachable(imp *mcsv1beta1.ServiceImport, c metav1.C
 	}
 }
 
-// reportSelection records an event, and counts it, if other clusters serve a service than before because of its cluster selectors.
+// reportSelection records an event, and counts it, if the clusters that serve a service have changed because of its cluster selectors.
 func (r *Controller) reportSelection(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
 	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
 	if before == nil || before.Status != metav1.ConditionTrue || c.Status != metav1.ConditionTrue || before.Message == c.Message {
@@ -72,7 +72,7 @@ func (r *Controller) reportSelection(imp *mcsv1beta1.ServiceImport, c metav1.Con
 	r.events.Publish(kube.ClusterSelectionChanged(imp, c.Message))
 }
 
-// reportDrained records an event if other clusters of a service are drained than before, or the decision about their endpoints is another one.
+// reportDrained records an event if the drained clusters of a service, or the decisions about their endpoints, have changed.
 func (r *Controller) reportDrained(imp *mcsv1beta1.ServiceImport, c metav1.Condition) {
 	before := meta.FindStatusCondition(imp.Status.Conditions, c.Type)
 	if before == nil && c.Status != metav1.ConditionTrue || before != nil && before.Message == c.Message {
@@ -81,7 +81,7 @@ func (r *Controller) reportDrained(imp *mcsv1beta1.ServiceImport, c metav1.Condi
 	r.events.Publish(kube.ClusterDrained(imp, c.Message))
 }
 
-// reportFailure reports err, with which writing an import failed, as condition Ready and an event if it lasts, and returns it. The
+// reportFailure returns err, the error of writing an import. If the error lasts, it sets condition Ready to False and records an event. The
 // condition becomes True again when the import has been written.
 func (r *Controller) reportFailure(ctx context.Context, f importFacts, err error) error {
 	if err == nil {

@@ -14,10 +14,10 @@ import (
 // Takeover replaces the imports of another controller by imports of this one, with the same clusterset IPs. Package legacy
 // implements it.
 type Takeover interface {
-	// GatherObjects reads what the other controller created for key's import. imp and derived are the ServiceImport and the
+	// GatherObjects reads the objects that the other controller created for key's import. imp and derived are the ServiceImport and the
 	// Service named mcs.DerivedName, nil if they do not exist.
 	GatherObjects(ctx context.Context, key mcs.Key, imp *mcsv1beta1.ServiceImport, derived *corev1.Service) (TakeoverObjects, error)
-	// RetireObjects deletes what the other controller created for an import that is now ours, and returns when it has to be
+	// RetireObjects deletes the objects that the other controller created for an import that is now ours, and returns when it has to be
 	// called again, 0 if never.
 	RetireObjects(ctx context.Context, o TakeoverObjects) (time.Duration, error)
 	// DeleteServices deletes the superfluous derived Services of an import that is removed, and their slices.
@@ -36,6 +36,6 @@ type TakeoverObjects struct {
 	Superfluous []*corev1.Service
 	// Slices holds the other controller's EndpointSlices by Service, nil if there is nothing to retire.
 	Slices map[string][]*discoveryv1.EndpointSlice
-	// NotOwnedMessage tells the user how to have a ServiceImport taken over that may not be, "" if there is none.
+	// NotOwnedMessage returns advice for a ServiceImport that must not be taken over: how to allow it. "" if there is none.
 	NotOwnedMessage string
 }

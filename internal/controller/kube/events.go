@@ -52,7 +52,7 @@ type Event struct {
 	kind, reason, message string
 }
 
-// PartlyExported warns about what had to be left out of an export.
+// PartlyExported warns about an export that lacks parts of its Service.
 func PartlyExported(exp client.Object, message string) Event {
 	return Event{exp, corev1.EventTypeWarning, reasonPartlyExported, message}
 }
@@ -97,7 +97,7 @@ func ClusterSetIPChanged(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeWarning, reasonIPChanged, message}
 }
 
-// ClusterBecameStale warns about an import of which a source cluster has become stale.
+// ClusterBecameStale warns about an import with a source cluster that has become stale.
 func ClusterBecameStale(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeWarning, reasonStale, message}
 }
@@ -107,7 +107,7 @@ func ClusterRecovered(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeNormal, reasonStale, message}
 }
 
-// ClusterBecameUnreachable warns about an import of which this cluster cannot reach a source cluster.
+// ClusterBecameUnreachable warns about an import with a source cluster that this cluster cannot reach.
 func ClusterBecameUnreachable(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeWarning, reasonUnreachable, message}
 }
@@ -127,7 +127,7 @@ func ClusterDrained(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeNormal, reasonDrained, message}
 }
 
-// ExportRefused warns about an import of which this cluster refuses a part.
+// ExportRefused warns about an import with exports that this cluster refuses, in full or in part.
 func ExportRefused(imp client.Object, message string) Event {
 	return Event{imp, corev1.EventTypeWarning, reasonExportRefused, message}
 }

@@ -15,8 +15,8 @@ import (
 
 // Indices of the cache. Without them each reconcile would read all EndpointSlices, or Services, of a namespace.
 const (
-	// IndexService finds the slices of a Service of this cluster, IndexImport the imported slices by mcs.DerivedName, with which
-	// their names begin: no client can change a name as it can change a label.
+	// IndexService finds the slices of a Service of this cluster, IndexImport the imported slices by mcs.DerivedName. Their names
+	// begin with it: a client can change a label, but not a name.
 	IndexService = "service"
 	IndexImport  = "import"
 	// IndexDerived finds the derived Services of a ServiceImport, of any implementation.

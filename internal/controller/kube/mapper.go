@@ -20,11 +20,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
 )
 
-// NamespaceLabelsChanged selects the creation of a namespace and changes of its labels, which decide what is exported and
-// imported there.
+// NamespaceLabelsChanged selects the creation of a namespace and changes of its labels, which decide whether its services are exported
+// and imported.
 var NamespaceLabelsChanged = builder.WithPredicates(predicate.LabelChangedPredicate{})
 
-// NamespaceExportsChanged selects in addition changes of the cluster preference and of the recipients of a namespace.
+// NamespaceExportsChanged also selects changes of the annotations with the cluster preference and the recipients.
 var NamespaceExportsChanged = builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld != nil && e.ObjectNew != nil && slices.ContainsFunc([]string{mcs.AnnotationClusterPreference, mcs.AnnotationExportTo}, func(key string) bool {
@@ -35,8 +35,8 @@ var NamespaceExportsChanged = builder.WithPredicates(predicate.Or(predicate.Labe
 	},
 }))
 
-// ServiceMapper maps objects to requests for the services that they belong to. It ignores Services that are not exported,
-// most of a cluster's; creating a ServiceExport is an event of its own.
+// ServiceMapper maps objects to requests for the services that they belong to. It ignores Services without a ServiceExport, which most of
+// a cluster's Services are.
 type ServiceMapper struct{ Client client.Reader }
 
 // MapService maps an exported Service to its request.

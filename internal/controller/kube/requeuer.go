@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -101,6 +102,18 @@ func (r *Requeuer) Requeue(key mcs.Key) {
 	r.early[key] = struct{}{}
 }
 
+// RequeueAfter makes the controller reconcile key after a delay, unless it is queued to be reconciled earlier.
+func (r *Requeuer) RequeueAfter(key mcs.Key, delay time.Duration) {
+	r.mu.Lock()
+	queue := r.queue
+	r.mu.Unlock()
+	if queue == nil || delay <= 0 {
+		r.Requeue(key)
+		return
+	}
+	queue.AddAfter(RequestFor(key), delay)
+}
+
 // RequeueAtLowPriority makes the controller reconcile key again, after everything that is queued at normal priority.
 func (r *Requeuer) RequeueAtLowPriority(key mcs.Key) {
 	r.mu.Lock()
@@ -113,7 +126,7 @@ func (r *Requeuer) RequeueAtLowPriority(key mcs.Key) {
 	queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, RequestFor(key))
 }
 
-// Defer requeues key, whose reconcile calls it before a write that can wait, at low priority and reports true. If the
+// Defer requeues key at low priority and reports true. A reconcile calls it before a write that can wait. If the
 // reconcile already has low priority, nothing more urgent is queued: it reports false, and the write is due.
 func (r *Requeuer) Defer(key mcs.Key) bool {
 	r.mu.Lock()

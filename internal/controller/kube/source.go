@@ -15,7 +15,7 @@ import (
 // LocalSource holds this cluster's objects of a service, from which its export is made.
 type LocalSource struct {
 	mcs.Source
-	// Denial is why the namespace may not export, "" if it may.
+	// Denial is the reason why the namespace may not export, "" if it may.
 	Denial string
 }
 

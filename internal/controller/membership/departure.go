@@ -60,13 +60,13 @@ func (m *Membership) depart(ctx context.Context, identity mcs.Identity, s *Sessi
 			return
 		}
 		log.Info("Left the clusterset")
-		if err := m.identities.Forget(ctx, identity); err != nil {
+		if err := m.identities.Remove(ctx, identity); err != nil {
 			log.Error(err, "Failed to forget an identity; the cluster will leave under it once more")
 		}
 	}()
 }
 
-// leaveAs removes what a previous process left under identity. A clone of this cluster keeps its exports.
+// leaveAs removes the records of a previous process under identity. A clone of this cluster keeps its exports.
 func (m *Membership) leaveAs(ctx context.Context, identity mcs.Identity) error {
 	reg, err := m.newRegistry(ctx, identity)
 	if err != nil {

@@ -19,21 +19,21 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 )
 
-// IdentitiesName is the name of the ConfigMap that remembers identities; deploy/rbac allows just this one.
+// IdentitiesName is the name of the ConfigMap with the identities; deploy/rbac allows just this one.
 const IdentitiesName = names.IdentityConfigMap
 
-// Identities remembers under which identities this cluster may have something in the registry, in a ConfigMap: its keys are those of
-// package names. From it, a controller learns of an identity that was changed while none ran, and of what users request: leaving, and
-// forgetting another cluster.
+// Identities stores the identities under which the registry may have records of this cluster in a ConfigMap, with the keys of package
+// names. From it, a controller learns that the identity was changed while no controller ran. Users add requests: to leave, and to
+// forget another cluster.
 type Identities struct {
 	// Client reads and writes without a cache: one object, read every few seconds.
 	Client client.Client
-	// Namespace is where the ConfigMap is; "" is nowhere, and nothing is remembered.
+	// Namespace is the namespace of the ConfigMap. If it is "", nothing is stored.
 	Namespace string
 }
 
 // remembered is the content of the ConfigMap.
-type remembered struct {
+type storedIdentities struct {
 	// Identities are sorted. UIDs may be another cluster's, if the ConfigMap was copied from there.
 	Identities []mcs.Identity
 	// data has all keys.
@@ -41,26 +41,26 @@ type remembered struct {
 }
 
 // shouldLeave reports whether a user requests that the cluster leaves under identity.
-func (r remembered) shouldLeave(identity mcs.Identity) bool {
-	_, ok := r.data[names.LeaveKey(identity.ClusterSetID, identity.ClusterID)]
+func (s storedIdentities) shouldLeave(identity mcs.Identity) bool {
+	_, ok := s.data[names.LeaveKey(identity.ClusterSetID, identity.ClusterID)]
 	return ok
 }
 
-// isLeaving reports whether the controller began to leave under identity.
-func (r remembered) isLeaving(identity mcs.Identity) bool {
-	_, ok := r.data[names.LeavingKey(identity.ClusterSetID, identity.ClusterID)]
+// isLeaving reports whether the controller has begun to leave under identity.
+func (s storedIdentities) isLeaving(identity mcs.Identity) bool {
+	_, ok := s.data[names.LeavingKey(identity.ClusterSetID, identity.ClusterID)]
 	return ok
 }
 
-// contains reports whether identity is remembered.
-func (r remembered) contains(identity mcs.Identity) bool {
-	return slices.Contains(r.Identities, identity)
+// contains reports whether identity is stored.
+func (s storedIdentities) contains(identity mcs.Identity) bool {
+	return slices.Contains(s.Identities, identity)
 }
 
-// listWithSuffix returns the clusters of which there is a key with a suffix, without UIDs, sorted.
-func (r remembered) listWithSuffix(suffix string) []mcs.Identity {
+// listWithSuffix returns the clusters that have a key with a suffix, without UIDs, sorted.
+func (s storedIdentities) listWithSuffix(suffix string) []mcs.Identity {
 	var out []mcs.Identity
-	for _, key := range slices.Sorted(maps.Keys(r.data)) {
+	for _, key := range slices.Sorted(maps.Keys(s.data)) {
 		name, ok := strings.CutSuffix(key, suffix)
 		if identity, valid := parseIdentity(name); ok && valid {
 			out = append(out, identity)
@@ -69,12 +69,12 @@ func (r remembered) listWithSuffix(suffix string) []mcs.Identity {
 	return out
 }
 
-// joined returns when the cluster became a member under identity for the first time, zero if it never did.
-func (r remembered) joined(identity mcs.Identity) time.Time {
-	if !r.contains(identity) {
+// joined returns the time at which the cluster became a member under identity for the first time, zero if it never did.
+func (s storedIdentities) joined(identity mcs.Identity) time.Time {
+	if !s.contains(identity) {
 		return time.Time{}
 	}
-	at, err := time.Parse(time.RFC3339, r.data[names.JoinedKey(identity.ClusterSetID, identity.ClusterID)])
+	at, err := time.Parse(time.RFC3339, s.data[names.JoinedKey(identity.ClusterSetID, identity.ClusterID)])
 	if err != nil {
 		return time.Time{}
 	}
@@ -88,17 +88,17 @@ func parseIdentity(key string) (mcs.Identity, bool) {
 	return mcs.Identity{ClusterSetID: clusterSet, ClusterID: cluster}, valid
 }
 
-// read returns what is remembered.
-func (i *Identities) read(ctx context.Context) (remembered, error) {
+// read returns the content of the ConfigMap.
+func (i *Identities) read(ctx context.Context) (storedIdentities, error) {
 	if i.Namespace == "" {
-		return remembered{}, nil
+		return storedIdentities{}, nil
 	}
 	var object corev1.ConfigMap
 	name := types.NamespacedName{Namespace: i.Namespace, Name: IdentitiesName}
 	if _, err := kube.Find(ctx, i.Client, name, &object); err != nil {
-		return remembered{}, fmt.Errorf("reading ConfigMap %s, which remembers this cluster's identities: %w", name, err)
+		return storedIdentities{}, fmt.Errorf("reading ConfigMap %s, which has this cluster's identities: %w", name, err)
 	}
-	out := remembered{data: object.Data}
+	out := storedIdentities{data: object.Data}
 	for _, key := range slices.Sorted(maps.Keys(object.Data)) {
 		if identity, ok := parseIdentity(key); ok {
 			identity.UID = object.Data[key]
@@ -108,40 +108,40 @@ func (i *Identities) read(ctx context.Context) (remembered, error) {
 	return out, nil
 }
 
-// List returns the identities that are remembered, sorted. UIDs may be another cluster's, if the ConfigMap was copied from there.
+// List returns the stored identities, sorted. UIDs may be another cluster's, if the ConfigMap was copied from there.
 func (i *Identities) List(ctx context.Context) ([]mcs.Identity, error) {
 	stored, err := i.read(ctx)
 	return stored.Identities, err
 }
 
-// Joined returns when the cluster became a member under identity for the first time, zero if it never did.
+// Joined returns the time at which the cluster became a member under identity for the first time, zero if it never did.
 func (i *Identities) Joined(ctx context.Context, identity mcs.Identity) (time.Time, error) {
 	stored, err := i.read(ctx)
 	return stored.joined(identity), err
 }
 
-// Remember notes that there may be something under identity.
-func (i *Identities) Remember(ctx context.Context, identity mcs.Identity) error {
+// Add stores identity: the registry may have records under it.
+func (i *Identities) Add(ctx context.Context, identity mcs.Identity) error {
 	return i.patch(ctx, map[string]any{names.IdentityKey(identity.ClusterSetID, identity.ClusterID): identity.UID})
 }
 
-// rememberJoined notes when the cluster became a member under identity.
-func (i *Identities) rememberJoined(ctx context.Context, identity mcs.Identity, at time.Time) error {
+// setJoined stores the time at which the cluster became a member under identity.
+func (i *Identities) setJoined(ctx context.Context, identity mcs.Identity, at time.Time) error {
 	return i.patch(ctx, map[string]any{names.JoinedKey(identity.ClusterSetID, identity.ClusterID): at.UTC().Format(time.RFC3339)})
 }
 
-// rememberLeaving notes that the cluster leaves under identity, and why.
-func (i *Identities) rememberLeaving(ctx context.Context, identity mcs.Identity, reason string) error {
+// setLeaving stores that the cluster leaves under identity, with the reason.
+func (i *Identities) setLeaving(ctx context.Context, identity mcs.Identity, reason string) error {
 	return i.patch(ctx, map[string]any{names.LeavingKey(identity.ClusterSetID, identity.ClusterID): reason})
 }
 
-// forgetLeaving notes that the cluster does not leave under identity any more.
-func (i *Identities) forgetLeaving(ctx context.Context, identity mcs.Identity) error {
+// clearLeaving removes the mark of setLeaving.
+func (i *Identities) clearLeaving(ctx context.Context, identity mcs.Identity) error {
 	return i.patch(ctx, map[string]any{names.LeavingKey(identity.ClusterSetID, identity.ClusterID): nil})
 }
 
-// Forget notes that there is nothing under identity any more. What a user requests stays.
-func (i *Identities) Forget(ctx context.Context, identity mcs.Identity) error {
+// Remove removes identity: the registry has no records under it. The requests of users stay.
+func (i *Identities) Remove(ctx context.Context, identity mcs.Identity) error {
 	return i.patch(ctx, map[string]any{
 		names.IdentityKey(identity.ClusterSetID, identity.ClusterID): nil,
 		names.JoinedKey(identity.ClusterSetID, identity.ClusterID):   nil,
@@ -149,7 +149,7 @@ func (i *Identities) Forget(ctx context.Context, identity mcs.Identity) error {
 	})
 }
 
-// removeRequest deletes the key of a request of a user.
+// removeRequest removes a user's request by its key.
 func (i *Identities) removeRequest(ctx context.Context, key string) error {
 	return i.patch(ctx, map[string]any{key: nil})
 }

@@ -17,11 +17,11 @@ type properties struct {
 	Installed bool
 	// ClusterID and ClusterSetID are "" where there is no such ClusterProperty.
 	ClusterID, ClusterSetID string
-	// All are all of them by name.
+	// All has every ClusterProperty by name.
 	All mcs.Properties
 }
 
-// decideIdentity returns the cluster's identity, or what the user must do to set it. A ClusterProperty has
+// decideIdentity returns the cluster's identity, or an error with the action that sets it. A ClusterProperty has
 // precedence over the flag of the same meaning.
 func decideIdentity(p properties, flags config.Identity, uid string) (mcs.Identity, error) {
 	clusterID, err := decideID(p, p.ClusterID, aboutv1beta1.ClusterIDProperty, flags.ClusterID, "--cluster-id")

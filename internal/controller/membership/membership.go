@@ -49,7 +49,7 @@ type Membership struct {
 	// events may be without a recorder.
 	events kube.EventRecorder
 	log    logr.Logger
-	// settle is how long the exports under a new identity must be confirmed before the previous one ends: the time in which the other
+	// settle is the time for which the exports under a new identity must be confirmed before the previous one ends: the time in which the other
 	// clusters read them.
 	settle time.Duration
 
@@ -60,7 +60,7 @@ type Membership struct {
 	own atomic.Pointer[mcs.Properties]
 
 	// The remaining fields are used by reconcile only. next is the session under the identity that the cluster changes to. hadIdentity
-	// reports whether this process has read a valid identity, missingSince is since when there is none.
+	// reports whether this process has read a valid identity, missingSince is the time since which there is none.
 	next         *Session
 	departures   map[mcs.Identity]*departure
 	hadIdentity  bool
@@ -203,15 +203,15 @@ func (m *Membership) reconcile(ctx context.Context) {
 	} else {
 		m.follow(ctx, stored, d)
 	}
-	m.departRemembered(ctx, stored)
+	m.departStored(ctx, stored)
 	m.removeLeaveRequests(ctx, stored, d)
 }
 
-// gather returns what is remembered, without other clusters' identities, and the UID of this cluster.
-func (m *Membership) gather(ctx context.Context) (remembered, string, error) {
+// gather returns the stored identities, without those of other clusters, and the UID of this cluster.
+func (m *Membership) gather(ctx context.Context) (storedIdentities, string, error) {
 	uid, err := m.clusterUID(ctx)
 	if err != nil {
-		return remembered{}, "", err
+		return storedIdentities{}, "", err
 	}
 	stored, err := m.identities.read(ctx)
 	stored.Identities = slices.DeleteFunc(stored.Identities, func(i mcs.Identity) bool {
@@ -219,8 +219,8 @@ func (m *Membership) gather(ctx context.Context) (remembered, string, error) {
 			return false
 		}
 		// Another cluster's ConfigMap, restored here from a backup.
-		if err := m.identities.Forget(ctx, i); err != nil {
-			m.logOnce(ctx, err, "Failed to forget the identity of another cluster")
+		if err := m.identities.Remove(ctx, i); err != nil {
+			m.logOnce(ctx, err, "Failed to remove the identity of another cluster from the ConfigMap")
 		}
 		return true
 	})
@@ -238,9 +238,9 @@ func (m *Membership) clusterUID(ctx context.Context) (string, error) {
 
 // decision is the result of decide.
 type decision struct {
-	// identity is that which the cluster should have, zero to leave.
+	// identity is the identity that the cluster should have, zero to leave.
 	identity mcs.Identity
-	// problem is why identity is zero, or not that of the ClusterProperties and flags; "" otherwise.
+	// problem is the reason why identity is zero, or differs from that of the ClusterProperties and flags; "" otherwise.
 	problem string
 	// configured is the identity of the ClusterProperties and flags, zero if there is none; known is false if they could not be read.
 	configured mcs.Identity
@@ -248,7 +248,7 @@ type decision struct {
 }
 
 // decide returns the identity that the cluster should have.
-func (m *Membership) decide(ctx context.Context, stored remembered, uid string) decision {
+func (m *Membership) decide(ctx context.Context, stored storedIdentities, uid string) decision {
 	read, err := m.properties.read(ctx)
 	if err != nil {
 		m.missingSince = time.Time{}
@@ -334,7 +334,7 @@ func (m *Membership) followDrain(properties mcs.Properties) {
 // decideWithoutIdentity decides while the ClusterProperties and flags have no identity. This is not leaving: ClusterProperties are
 // missing for a moment when they or their CRD are applied again. After --leave-after the cluster leaves, unless there was no identity since
 // this process started.
-func (m *Membership) decideWithoutIdentity(ctx context.Context, stored remembered, uid string, problem error) decision {
+func (m *Membership) decideWithoutIdentity(ctx context.Context, stored storedIdentities, uid string, problem error) decision {
 	if m.missingSince.IsZero() {
 		m.missingSince = time.Now()
 	}
@@ -354,8 +354,8 @@ func (m *Membership) decideWithoutIdentity(ctx context.Context, stored remembere
 			continue
 		}
 		// A later process goes on leaving.
-		if err := m.identities.rememberLeaving(ctx, s.Identity, "no identity since "+m.missingSince.UTC().Format(time.RFC3339)); err != nil {
-			m.logOnce(ctx, err, "Failed to remember that the cluster leaves, retrying")
+		if err := m.identities.setLeaving(ctx, s.Identity, "no identity since "+m.missingSince.UTC().Format(time.RFC3339)); err != nil {
+			m.logOnce(ctx, err, "Failed to store that the cluster leaves, retrying")
 			return d
 		}
 	}
@@ -363,7 +363,7 @@ func (m *Membership) decideWithoutIdentity(ctx context.Context, stored remembere
 }
 
 // keepIdentity completes d with the identity that the cluster has, or had when the previous process ended.
-func (m *Membership) keepIdentity(stored remembered, uid string, d decision) decision {
+func (m *Membership) keepIdentity(stored storedIdentities, uid string, d decision) decision {
 	var kept mcs.Identity
 	candidates := slices.DeleteFunc(slices.Clone(stored.Identities), func(i mcs.Identity) bool {
 		return i.UID != uid || stored.shouldLeave(i) || stored.isLeaving(i)
@@ -399,7 +399,7 @@ func leftOnRequest(identity mcs.Identity) string {
 }
 
 // follow makes the cluster a member under the identity of d.
-func (m *Membership) follow(ctx context.Context, stored remembered, d decision) {
+func (m *Membership) follow(ctx context.Context, stored storedIdentities, d decision) {
 	s := m.State().Session
 	state := &State{Session: s, IdentityProblem: d.problem}
 	switch {
@@ -427,7 +427,7 @@ func (m *Membership) follow(ctx context.Context, stored remembered, d decision) 
 		state.Next, state.IdentityProblem = d.identity, pending
 	}
 	m.setState(ctx, state)
-	m.remember(ctx, stored, state.Session)
+	m.storeIdentity(ctx, stored, state.Session)
 }
 
 // startSession starts a session.
@@ -435,9 +435,9 @@ func (m *Membership) startSession(ctx context.Context, identity mcs.Identity) (*
 	if !m.takeBack(identity) {
 		return nil, fmt.Errorf("joining clusterset %s as %s: the cluster still leaves it", identity.ClusterSetID, identity.ClusterID)
 	}
-	if err := m.identities.Remember(ctx, identity); err != nil {
+	if err := m.identities.Add(ctx, identity); err != nil {
 		// This matters only if the identity changes while no controller runs.
-		m.logOnce(ctx, err, "Failed to remember this cluster's identity")
+		m.logOnce(ctx, err, "Failed to store this cluster's identity")
 	}
 	reg, err := m.newRegistry(ctx, identity)
 	if err != nil {
@@ -460,21 +460,23 @@ func (m *Membership) startSession(ctx context.Context, identity mcs.Identity) (*
 	go func() {
 		defer close(s.ended)
 		defer takeBack()
-		if s.err = reg.Run(ctx, m.requeue); s.err != nil && !errors.Is(context.Cause(ctx), registry.ErrLeave) {
+		pace := newSourcePace(func(ctx context.Context, key mcs.Key) (registry.View, error) { return reg.Lookup(ctx, key) })
+		notify := func(key mcs.Key) { m.requeueAfter(key, pace.delay(ctx, key)) }
+		if s.err = reg.Run(ctx, notify); s.err != nil && !errors.Is(context.Cause(ctx), registry.ErrLeave) {
 			m.log.Error(s.err, "Registry stopped", "cluster", identity.ClusterID)
 		}
 	}()
 	return s, nil
 }
 
-// remember updates what is remembered of the identity of s.
-func (m *Membership) remember(ctx context.Context, stored remembered, s *Session) {
+// storeIdentity updates the stored identity of s.
+func (m *Membership) storeIdentity(ctx context.Context, stored storedIdentities, s *Session) {
 	var errs []error
 	if !stored.contains(s.Identity) && m.identities.Namespace != "" {
-		errs = append(errs, m.identities.Remember(ctx, s.Identity))
+		errs = append(errs, m.identities.Add(ctx, s.Identity))
 	}
 	if stored.isLeaving(s.Identity) {
-		errs = append(errs, m.identities.forgetLeaving(ctx, s.Identity))
+		errs = append(errs, m.identities.clearLeaving(ctx, s.Identity))
 	}
 	member, ok := ownMember(ctx, s)
 	if ok && s.memberSince.IsZero() {
@@ -484,10 +486,10 @@ func (m *Membership) remember(ctx context.Context, stored remembered, s *Session
 		if member.Joined.IsZero() {
 			member.Joined = time.Now()
 		}
-		errs = append(errs, m.identities.rememberJoined(ctx, s.Identity, member.Joined))
+		errs = append(errs, m.identities.setJoined(ctx, s.Identity, member.Joined))
 	}
 	if err := errors.Join(errs...); err != nil {
-		m.logOnce(ctx, err, "Failed to remember this cluster's identity, retrying")
+		m.logOnce(ctx, err, "Failed to store this cluster's identity, retrying")
 	}
 }
 
@@ -514,9 +516,9 @@ func (m *Membership) departSessions(ctx context.Context) {
 	}
 }
 
-// departRemembered leaves under the identities that a previous process had: at once if leaving was requested or has begun, otherwise when
-// all exports are confirmed under the current identity. Without a session nothing is known that would replace them.
-func (m *Membership) departRemembered(ctx context.Context, stored remembered) {
+// departStored leaves under the identities that a previous process had: at once if leaving was requested or has begun, otherwise when
+// all exports are confirmed under the current identity. Without a session, no exports replace the previous ones, so it waits.
+func (m *Membership) departStored(ctx context.Context, stored storedIdentities) {
 	state := m.State()
 	for _, identity := range stored.Identities {
 		current := state.Session != nil && identity == state.Session.Identity || m.next != nil && identity == m.next.Identity
@@ -531,7 +533,7 @@ func (m *Membership) departRemembered(ctx context.Context, stored remembered) {
 }
 
 // removeLeaveRequests deletes the requests to leave under identities that the cluster has left and that are not configured any more.
-func (m *Membership) removeLeaveRequests(ctx context.Context, stored remembered, d decision) {
+func (m *Membership) removeLeaveRequests(ctx context.Context, stored storedIdentities, d decision) {
 	if !d.known {
 		return
 	}
@@ -550,7 +552,7 @@ func (m *Membership) removeLeaveRequests(ctx context.Context, stored remembered,
 }
 
 // handleForgetRequests forgets the clusters that users name.
-func (m *Membership) handleForgetRequests(ctx context.Context, stored remembered) {
+func (m *Membership) handleForgetRequests(ctx context.Context, stored storedIdentities) {
 	s := m.State().Session
 	if s == nil {
 		return
@@ -596,7 +598,7 @@ func (m *Membership) setState(ctx context.Context, state *State) {
 	}
 }
 
-// reportIdentityProblem logs and records the begin and end of a problem with the identity of a session.
+// reportIdentityProblem logs the begin and the end of a problem with the identity of a session, and records an event.
 func (m *Membership) reportIdentityProblem(before, now *State) {
 	began := now.IdentityProblem != "" && (before.IdentityProblem == "" || before.Next != now.Next)
 	switch {

@@ -61,7 +61,7 @@ type testCluster struct {
 	end, stop func()
 }
 
-// queue returns a queue of what is requeued from now on.
+// queue returns a queue of the keys that are requeued from now on.
 func (c *testCluster) queue() workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	c.t.Helper()
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
@@ -818,7 +818,7 @@ func TestMembership_IgnoresIdentitiesOfAnotherCluster(t *testing.T) {
 		c := newTestCluster(t)
 		c.set(noValues, nil)
 		c.start()
-		if err := c.m.identities.Remember(t.Context(), mcs.Identity{ClusterSetID: "set", ClusterID: "cls5", UID: "uid-of-another-cluster"}); err != nil {
+		if err := c.m.identities.Add(t.Context(), mcs.Identity{ClusterSetID: "set", ClusterID: "cls5", UID: "uid-of-another-cluster"}); err != nil {
 			t.Fatal(err)
 		}
 		c.settle()

@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/served"
 )
 
-// propertySyncTimeout is how long the first read of the ClusterProperties may take: a list of a handful of objects, so
+// propertySyncTimeout is the time that the first read of the ClusterProperties may take: a list of a handful of objects, so
 // longer means that the API server is unreachable or refuses.
 const propertySyncTimeout = 10 * time.Second
 

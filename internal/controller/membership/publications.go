@@ -16,7 +16,7 @@ type publications struct {
 
 var _ registry.Reporter = (*publications)(nil)
 
-// Publish implements registry.Registry. An error of the next registry is not returned: it refuses what this one refuses.
+// Publish implements registry.Registry. An error of the next registry is not returned: both registries refuse the same exports.
 func (p *publications) Publish(ctx context.Context, exp mcs.Export) error {
 	if next := p.next.Load(); next != nil {
 		under := exp

@@ -15,9 +15,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// changeIdentity moves the cluster from the session s to identity, and returns what is pending, "" when it is done. Meanwhile the exports are
+// changeIdentity moves the cluster from the session s to identity, and returns the pending step, "" when it is done. Meanwhile the exports are
 // published under both identities. Without the permission to join as identity, the cluster keeps the previous one.
-func (m *Membership) changeIdentity(ctx context.Context, stored remembered, s *Session, identity mcs.Identity) string {
+func (m *Membership) changeIdentity(ctx context.Context, stored storedIdentities, s *Session, identity mcs.Identity) string {
 	if m.next != nil && m.next.Identity == identity && m.next.hasEnded() {
 		m.next = nil
 	}
@@ -38,7 +38,7 @@ func (m *Membership) changeIdentity(ctx context.Context, stored remembered, s *S
 			m.logOnce(ctx, err, "Failed to requeue all exports")
 		}
 	}
-	m.remember(ctx, stored, m.next)
+	m.storeIdentity(ctx, stored, m.next)
 	if pending := m.describeUnconfirmed(ctx, m.next); pending != "" {
 		return change + pending
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -31,7 +32,14 @@ func (q *requeues) requeue(key mcs.Key) {
 	}
 }
 
-// RequeueAll requeues everything that this cluster exports or imports, and what the registry has.
+// requeueAfter makes all controllers reconcile key after a delay.
+func (q *requeues) requeueAfter(key mcs.Key, delay time.Duration) {
+	for _, r := range q.requeuers {
+		r.RequeueAfter(key, delay)
+	}
+}
+
+// RequeueAll requeues all exports and imports of this cluster, and all keys in the registry.
 func (q *requeues) RequeueAll(ctx context.Context) error {
 	if s := q.state().Session; s != nil {
 		for _, key := range registry.ReportOf(s.Registry).Keys {

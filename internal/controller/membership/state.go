@@ -13,7 +13,7 @@ import (
 type State struct {
 	Session *Session
 	Problem string
-	// IdentityProblem is why the session does not have the identity of the ClusterProperties or flags, for users: they are missing or not valid,
+	// IdentityProblem is the reason why the session does not have the identity of the ClusterProperties or flags, for users: they are missing or not valid,
 	// or the cluster changes its identity and its exports are not confirmed under the next one yet.
 	IdentityProblem string
 	// Next is the identity that the cluster will have then, zero otherwise.
@@ -39,7 +39,7 @@ type Session struct {
 
 	// publications is Registry.
 	publications *publications
-	// memberSince is when the registry was first seen to have this cluster as a member, and confirmedSince when all exports were
+	// memberSince is the time at which the registry was first seen to have this cluster as a member, and confirmedSince when all exports were
 	// confirmed; zero before. Only reconcile uses them.
 	memberSince, confirmedSince time.Time
 

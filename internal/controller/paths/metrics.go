@@ -19,7 +19,7 @@ func newMetrics() *metrics {
 			Help: "Connections to pods of other clusters that test the path, by target (controller, endpoint) and result (reached, unreached, error).",
 		}, []string{"target", "result"}),
 		unreachable: prometheus.NewDesc("cloud_map_mcs_member_unreachable",
-			"Whether pods of this cluster cannot reach those of another one: 1 or 0. Absent while that is not known.", []string{"member"}, nil),
+			"Whether pods of this cluster cannot reach the pods of another cluster: 1 or 0. Absent while that is not known.", []string{"member"}, nil),
 		here: prometheus.NewDesc("cloud_map_mcs_paths_fault_here",
 			"Whether more than half of the clusters are unreachable, so that no endpoints are withdrawn: 1 or 0.", nil, nil),
 	}
@@ -33,7 +33,7 @@ func newMetrics() *metrics {
 
 var (
 	targetNames = map[pathhealth.Kind]string{pathhealth.Controller: "controller", pathhealth.Endpoints: "endpoint"}
-	resultNames = map[outcome]string{reached: "reached", unreached: "unreached", failed: "error"}
+	resultNames = map[outcome]string{reached: "reached", unreached: "unreached", inconclusive: "error"}
 )
 
 func (m *metrics) count(p probe) {

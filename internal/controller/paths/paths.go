@@ -1,5 +1,5 @@
-// Package paths probes the pods of the other clusters, so that this cluster knows which of them its pods cannot reach. Package pathhealth decides,
-// the import reconciler applies the decision.
+// Package paths probes the pods of the other clusters to find clusters that the pods of this one cannot reach. Package pathhealth decides from the
+// results, and the import reconciler applies the decision.
 package paths
 
 import (
@@ -25,9 +25,9 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// The bounds of the probes. A hundred clusters cost 25 connections a second while all of them answer.
+// The limits of the probes. A hundred clusters need 25 connections a second while all of them answer.
 const (
-	// maxConnections is the number of attempts at a time, and connectionsPerSecond their rate.
+	// maxConnections is the number of concurrent attempts, connectionsPerSecond their rate.
 	maxConnections                        = 64
 	connectionsPerSecond, connectionBurst = 50, 50
 )
@@ -40,10 +40,10 @@ type Paths struct {
 	verdict atomic.Pointer[pathhealth.Verdict]
 
 	mu sync.Mutex
-	// endpoints has an endpoint of each imported service by its cluster.
+	// endpoints has, by cluster, one endpoint of each imported service.
 	endpoints map[string]map[mcs.Key]netip.AddrPort
 
-	// Only Start uses the rest.
+	// Only Start uses the fields below.
 	tracker  *pathhealth.Tracker
 	schedule map[string]*schedule
 }
@@ -61,12 +61,12 @@ type Config struct {
 	CheckAddress func(cluster string, a netip.Addr) error
 	// Requeue makes the import controller reconcile a service.
 	Requeue func(mcs.Key)
-	// Probes is how the paths are probed.
+	// Probes configures the probes.
 	Probes Probes
 	Log    logr.Logger
 }
 
-// Probes is how paths are probed. The zero value is the network of the process with the times of the product; tests have others.
+// Probes configures the probes. The zero value has the defaults; tests replace them.
 type Probes struct {
 	// Dial opens and closes a TCP connection.
 	Dial  func(ctx context.Context, address netip.AddrPort) error
@@ -76,13 +76,13 @@ type Probes struct {
 
 // Times are the times of the probes.
 type Times struct {
-	// Tick is the interval of decisions, and Round that of rounds.
+	// Tick is the interval of decisions, Round the interval of rounds.
 	Tick, Round time.Duration
 	// Connect is the time limit of a connection.
 	Connect time.Duration
-	// Endpoints is the interval of probes to endpoints while the controller of their cluster answers: servers may log or count connections without
-	// a request. Alone is that of a cluster whose controller does not answer.
-	Endpoints, Alone time.Duration
+	// Endpoints is the interval of probes to endpoints while the controller of their cluster answers. It is long, because servers may log or count
+	// connections without a request. EndpointsAlone is the interval while the controller does not answer.
+	Endpoints, EndpointsAlone time.Duration
 	// Unknown is the interval of probes to a cluster in state Unknown.
 	Unknown time.Duration
 }
@@ -90,7 +90,7 @@ type Times struct {
 // defaultTimes allow, by Connect, for one lost SYN, which is retransmitted after a second.
 var defaultTimes = Times{
 	Tick: time.Second / 4, Round: 5 * time.Second, Connect: 2 * time.Second,
-	Endpoints: time.Minute, Alone: 10 * time.Second, Unknown: time.Minute,
+	Endpoints: time.Minute, EndpointsAlone: 10 * time.Second, Unknown: time.Minute,
 }
 
 func (p Probes) withDefaults() Probes {
@@ -118,7 +118,7 @@ func New(cfg Config) *Paths {
 	}
 }
 
-// Verdict returns what is known about the paths to all other clusters.
+// Verdict returns the last decision about the paths to all other clusters.
 func (p *Paths) Verdict() pathhealth.Verdict {
 	if p == nil {
 		return pathhealth.Verdict{}
@@ -129,7 +129,7 @@ func (p *Paths) Verdict() pathhealth.Verdict {
 	return pathhealth.Verdict{}
 }
 
-// Mode returns what this cluster does about unreachable clusters.
+// Mode returns the policy for unreachable clusters.
 func (p *Paths) Mode() mcs.PathHealth {
 	if p == nil {
 		return mcs.PathHealthOff
@@ -137,7 +137,7 @@ func (p *Paths) Mode() mcs.PathHealth {
 	return p.cfg.Mode
 }
 
-// SetExports records the exports that a service is imported from, without what the import policy refuses; none if it is not imported.
+// SetExports records the exports that a service is imported from, none if it is not imported. The import policy has been applied.
 func (p *Paths) SetExports(key mcs.Key, exports []mcs.Export) {
 	if p == nil {
 		return
@@ -165,7 +165,7 @@ func (p *Paths) SetExports(key mcs.Key, exports []mcs.Export) {
 	}
 }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: only the process that imports probes.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: only the leader probes, because only it imports.
 func (p *Paths) NeedLeaderElection() bool { return true }
 
 // Start implements manager.Runnable.
@@ -291,7 +291,7 @@ func (p *Paths) observe(r round, now time.Time) {
 			outcome.Probed, outcome.Reached = outcome.Probed+1, outcome.Reached+1
 		case unreached:
 			outcome.Probed++
-		case failed:
+		case inconclusive:
 		}
 		r.results[probe.cluster] = result
 	}
@@ -346,7 +346,7 @@ func (p *Paths) report(before, after pathhealth.Verdict) {
 		case is == pathhealth.Unreachable && was != is:
 			p.cfg.Log.Error(errors.New("connections to the pods of the cluster time out"), "Failed to reach a cluster", "cluster", id, "mode", p.cfg.Mode)
 		case was == pathhealth.Unreachable && is == pathhealth.Reachable:
-			p.cfg.Log.Info("Reaching a cluster again", "cluster", id)
+			p.cfg.Log.Info("Cluster is reachable again", "cluster", id)
 		}
 	}
 	if after.FaultHere && !before.FaultHere {

@@ -35,10 +35,10 @@ func TestClassify(t *testing.T) {
 		"deadline":            {context.DeadlineExceeded, unreached},
 		"no route to host":    {connect(syscall.EHOSTUNREACH), unreached},
 		"network unreachable": {connect(syscall.ENETUNREACH), unreached},
-		"not permitted":       {connect(syscall.EPERM), failed},
-		"the process ends":    {context.Canceled, failed},
-		"no local port":       {connect(syscall.EADDRNOTAVAIL), failed},
-		"anything else":       {errors.New("x"), failed},
+		"not permitted":       {connect(syscall.EPERM), inconclusive},
+		"the process ends":    {context.Canceled, inconclusive},
+		"no local port":       {connect(syscall.EADDRNOTAVAIL), inconclusive},
+		"anything else":       {errors.New("x"), inconclusive},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestPaths_ProbesEndpointsRarelyWhileTheControllerAnswers(t *testing.T) {
 			t.Errorf("round %d probed %v, want the controller among %d", i, addresses, want)
 		}
 	}
-	// Nothing answers any more: the next round but one probes the endpoints as well, and goes on to.
+	// No target answers any more: the second round from now probes the endpoints as well, and so do all later ones.
 	cut := began.Add(13 * defaultTimes.Round)
 	probed = p.simulate(t, cut, 4, func(string) bool { return false })
 	if len(probed[0]) != 1 {
@@ -179,13 +179,13 @@ func TestPaths_DetectsWithin30s(t *testing.T) {
 		}
 		lastSuccess := began.Add(19 * defaultTimes.Round)
 		p.simulate(t, began.Add(20*defaultTimes.Round), 6, func(string) bool { return false })
-		if v := p.tracker.Decide(lastSuccess.Add(pathhealth.DefaultRules.After)); v.State("cls2") != pathhealth.Unreachable {
+		if v := p.tracker.Decide(lastSuccess.Add(pathhealth.DefaultRules.UnreachableAfter)); v.State("cls2") != pathhealth.Unreachable {
 			t.Errorf("with controller %q: state %q 30 s after the last success, want Unreachable", controller, v.State("cls2"))
 		}
 	}
 }
 
-// A service is scaled to 0 and back, and the path fails meanwhile. The cluster has no other endpoints and no address of its controller.
+// A service is scaled to 0 and back, and the path fails in between. The cluster has no other endpoints and no address of its controller.
 func TestPaths_DetectsWithin30sOfEndpointsThatReturn(t *testing.T) {
 	for _, without := range []int{1, 3, 12, 13, 24, 25, 100} { // rounds; after 12 of them the state is Unknown, and probes are rare
 		p := newTestPaths("")
@@ -204,14 +204,14 @@ func TestPaths_DetectsWithin30sOfEndpointsThatReturn(t *testing.T) {
 		set(true)
 		back := began.Add(time.Duration(20+without) * defaultTimes.Round)
 		p.simulate(t, back, 6, func(string) bool { return false })
-		if v := p.tracker.Decide(back.Add(pathhealth.DefaultRules.After)); v.State("cls2") != pathhealth.Unreachable {
+		if v := p.tracker.Decide(back.Add(pathhealth.DefaultRules.UnreachableAfter)); v.State("cls2") != pathhealth.Unreachable {
 			t.Errorf("%d rounds without endpoints: state %q 30 s after they returned, want Unreachable", without, v.State("cls2"))
 		}
 	}
 }
 
-// A member decides with its records which addresses are probed, within bounds: no address that the import policy refuses, not more than the
-// controller and three endpoints of it in a round, and once a minute if nothing answers.
+// The records of a member determine which addresses are probed, within limits: no address that the import policy refuses, at most the controller and
+// three endpoints in a round, and one round a minute if none answers.
 func TestPaths_BoundsWhatAMemberHasProbed(t *testing.T) {
 	p := newTestPaths("10.9.0.1") // refused
 	for i := range 1000 {

@@ -15,15 +15,15 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// maxEndpoints is the number of endpoints of a cluster in a round.
+// maxEndpoints is the maximum number of endpoints of a cluster that one round probes.
 const maxEndpoints = 3
 
 // outcome is the result of one probe.
 type outcome int
 
 const (
-	// failed: the result says nothing about the path.
-	failed outcome = iota
+	// inconclusive: the result is no evidence about the path.
+	inconclusive outcome = iota
 	reached
 	unreached
 )
@@ -36,15 +36,15 @@ type probe struct {
 	outcome outcome
 }
 
-// round are the probes that run together.
+// round is a set of probes that run at the same time, and their results by cluster.
 type round struct {
 	start   time.Time
 	probes  []probe
 	results map[string]pathhealth.Result
 }
 
-// add adds the probes to a member.
-func (r *round) add(m registry.Member, d due) {
+// add adds the probes of a member.
+func (r *round) add(m registry.Member, d dueProbes) {
 	result := pathhealth.Result{Stale: m.Stale, Notified: m.Notified, Heartbeat: m.LastSeen}
 	result.Outcomes[pathhealth.Controller].Targets = d.controllers
 	result.Outcomes[pathhealth.Endpoints].Targets = d.endpoints
@@ -63,8 +63,8 @@ type targets struct {
 	allowed func(netip.Addr) bool
 }
 
-// due are the probes to a cluster in the next round, and the number of targets of each kind.
-type due struct {
+// dueProbes are the probes to a cluster in the next round, and the number of targets of each kind.
+type dueProbes struct {
 	controllers, endpoints int
 	probes                 []probe
 }
@@ -73,8 +73,8 @@ type due struct {
 type schedule struct {
 	// chosen are the endpoints that are probed. They stay while they answer.
 	chosen []chosen
-	// controllerFails reports whether the last probe of the controller failed, and silent whether the last probes of endpoints did, too.
-	controllerFails, silent  bool
+	// controllerFails reports whether the last probe of the controller failed. allFail reports whether the last probes of the endpoints failed as well.
+	controllerFails, allFail bool
 	lastRound, lastEndpoints time.Time
 }
 
@@ -86,19 +86,19 @@ type chosen struct {
 	probed bool
 }
 
-// next returns what to probe at now. A cluster in state Unknown is rarely probed, each time at other endpoints.
-func (s *schedule) next(now time.Time, t targets, state pathhealth.State, times Times) due {
-	rests := state == pathhealth.Unknown && now.Sub(s.lastRound) < times.Unknown
-	if state == pathhealth.Unknown && !rests {
+// next returns the probes that are due at now. A cluster in state Unknown is rarely probed, each time at other endpoints.
+func (s *schedule) next(now time.Time, t targets, state pathhealth.State, times Times) dueProbes {
+	isPaused := state == pathhealth.Unknown && now.Sub(s.lastRound) < times.Unknown
+	if state == pathhealth.Unknown && !isPaused {
 		s.chosen = nil
 	}
 	s.choose(t)
-	rests = rests && !s.hasNew()
-	d := due{endpoints: len(s.chosen)}
+	isPaused = isPaused && !s.hasNew()
+	d := dueProbes{endpoints: len(s.chosen)}
 	if t.controller.IsValid() {
 		d.controllers = 1
 	}
-	if rests {
+	if isPaused {
 		return d
 	}
 	s.lastRound = now
@@ -118,12 +118,12 @@ func (s *schedule) next(now time.Time, t targets, state pathhealth.State, times 
 // endpointInterval returns the interval between two probes of endpoints.
 func (s *schedule) endpointInterval(t targets, times Times) time.Duration {
 	switch {
-	case s.silent, s.hasNew():
+	case s.allFail, s.hasNew():
 		return 0
 	case t.controller.IsValid() && !s.controllerFails:
 		return times.Endpoints
 	}
-	return times.Alone
+	return times.EndpointsAlone
 }
 
 // hasNew reports whether a chosen endpoint has not been probed yet.
@@ -131,7 +131,7 @@ func (s *schedule) hasNew() bool {
 	return slices.ContainsFunc(s.chosen, func(c chosen) bool { return !c.probed })
 }
 
-// choose removes endpoints that are no targets any more, and adds others, in any order.
+// choose removes endpoints that are not targets any more, and adds others, in any order.
 func (s *schedule) choose(t targets) {
 	s.chosen = slices.DeleteFunc(s.chosen, func(c chosen) bool { return t.endpoints[c.key] != c.address || !t.allowed(c.address.Addr()) })
 	for key, address := range t.endpoints {
@@ -153,15 +153,15 @@ func (s *schedule) observe(r round, cluster string) {
 		s.controllerFails = controller.Reached == 0
 	}
 	if controller.Reached+endpoints.Reached > 0 {
-		s.silent = false
-		s.chosen = slices.DeleteFunc(s.chosen, func(c chosen) bool { return slices.Contains(r.silent(cluster), c.address) })
+		s.allFail = false
+		s.chosen = slices.DeleteFunc(s.chosen, func(c chosen) bool { return slices.Contains(r.unansweredEndpoints(cluster), c.address) })
 	} else if endpoints.Probed > 0 {
-		s.silent = true
+		s.allFail = true
 	}
 }
 
-// silent returns the endpoints of a cluster that did not answer.
-func (r *round) silent(cluster string) (out []netip.AddrPort) {
+// unansweredEndpoints returns the endpoints of a cluster that did not answer.
+func (r *round) unansweredEndpoints(cluster string) (out []netip.AddrPort) {
 	for _, p := range r.probes {
 		if p.cluster == cluster && p.kind == pathhealth.Endpoints && p.outcome != reached {
 			out = append(out, p.address)
@@ -179,8 +179,8 @@ func dial(ctx context.Context, address netip.AddrPort) error {
 	return err
 }
 
-// classify returns what the error of a connection says about the path. A refused connection was answered by the destination. An error of this host,
-// such as a missing permission, says nothing.
+// classify returns the outcome of a connection that ended with err. A refused connection shows that the destination answered. An error of this host,
+// such as a missing permission, is no evidence about the path.
 func classify(err error) outcome {
 	var timeout net.Error
 	switch {
@@ -190,5 +190,5 @@ func classify(err error) outcome {
 		errors.As(err, &timeout) && timeout.Timeout():
 		return unreached
 	}
-	return failed
+	return inconclusive
 }

@@ -20,7 +20,7 @@ import (
 
 const metricPrefix = "cloud_map_mcs_"
 
-// RegisterMetrics registers the gauges of what is in the cluster at registerer, if that is not nil. They read from reader at
+// RegisterMetrics registers the gauges of the objects in the cluster at registerer, if that is not nil. They read from reader at
 // each scrape.
 func RegisterMetrics(registerer prometheus.Registerer, reader client.Reader, m Membership) error {
 	if registerer == nil {
@@ -62,12 +62,12 @@ func newInventory(reader client.Reader, m Membership) *inventory {
 	return &inventory{
 		reader:     reader,
 		membership: m,
-		member:     desc("member", "Whether this replica works and its cluster is a member of a clusterset: 1 or 0."),
+		member:     desc("member", "Whether this replica is the leader and its cluster is a member of a clusterset: 1 or 0."),
 		missing:    desc("identity_missing", "Whether this cluster keeps an identity that its ClusterProperties and flags do not have any more: 1 or 0. It leaves after --leave-after."),
 		members:    desc("registry_members", "Clusters of the clusterset, this one included, by state (ok, problem, stale).", "state"),
 		stale:      desc("member_stale", "Whether another cluster of the clusterset is stale: 1 if it had no heartbeat for --stale-after, else 0.", "member"),
 		drained:    desc("member_drained_ratio", "Part of the endpoints of a cluster, this one included, that other clusters do not use because it is drained: 0 to 1. Drains of single services do not count.", "member"),
-		up:         desc("registry_up", "Whether reading and writing the registry work, by direction (read, write): 1 or 0. A duplicate cluster ID counts as write 0.", "direction"),
+		up:         desc("registry_up", "Whether reading and writing the registry work, by direction (read, write): 1 or 0. With a duplicate cluster ID, writing does not work.", "direction"),
 		exports:    desc("exports", "ServiceExports in this cluster, by state: exported (Ready is True), failed (the user has to act) or pending.", "state"),
 		conflicts:  desc("exports_in_conflict", "ServiceExports in this cluster whose condition Conflict is True."),
 		imports:    desc("imports", "ServiceImports of this controller in this cluster."),
@@ -85,7 +85,7 @@ func (i *inventory) Describe(ch chan<- *prometheus.Desc) {
 // inventoryTimeout limits a scrape before the cache is filled.
 const inventoryTimeout = 2 * time.Second
 
-// Collect implements prometheus.Collector. It omits what cannot be counted yet.
+// Collect implements prometheus.Collector. It omits metrics that cannot be computed yet.
 func (i *inventory) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), inventoryTimeout)
 	defer cancel()

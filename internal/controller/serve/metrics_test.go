@@ -63,7 +63,7 @@ cloud_map_mcs_imported_endpoints{source_cluster="cls3"} 0
 # HELP cloud_map_mcs_imports ServiceImports of this controller in this cluster.
 # TYPE cloud_map_mcs_imports gauge
 cloud_map_mcs_imports 1
-# HELP cloud_map_mcs_member Whether this replica works and its cluster is a member of a clusterset: 1 or 0.
+# HELP cloud_map_mcs_member Whether this replica is the leader and its cluster is a member of a clusterset: 1 or 0.
 # TYPE cloud_map_mcs_member gauge
 cloud_map_mcs_member 1
 # HELP cloud_map_mcs_member_drained_ratio Part of the endpoints of a cluster, this one included, that other clusters do not use because it is drained: 0 to 1. Drains of single services do not count.
@@ -80,7 +80,7 @@ cloud_map_mcs_member_stale{member="cls3"} 1
 cloud_map_mcs_registry_members{state="ok"} 1
 cloud_map_mcs_registry_members{state="problem"} 1
 cloud_map_mcs_registry_members{state="stale"} 1
-# HELP cloud_map_mcs_registry_up Whether reading and writing the registry work, by direction (read, write): 1 or 0. A duplicate cluster ID counts as write 0.
+# HELP cloud_map_mcs_registry_up Whether reading and writing the registry work, by direction (read, write): 1 or 0. With a duplicate cluster ID, writing does not work.
 # TYPE cloud_map_mcs_registry_up gauge
 cloud_map_mcs_registry_up{direction="read"} 0
 cloud_map_mcs_registry_up{direction="write"} 1
@@ -110,6 +110,7 @@ func (membersOf) Publish(context.Context, mcs.Export) error            { return 
 func (membersOf) Withdraw(context.Context, mcs.Key) error              { return nil }
 func (membersOf) PublishedAll()                                        {}
 func (membersOf) SetProperties(mcs.Properties)                         {}
+func (membersOf) SetImports(mcs.ImportReport)                          {}
 func (membersOf) Run(context.Context, func(mcs.Key)) error             { return nil }
 func (membersOf) Lookup(context.Context, mcs.Key, ...string) (registry.View, error) {
 	return registry.View{}, nil

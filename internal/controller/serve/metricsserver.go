@@ -81,7 +81,7 @@ func newTLSConfig(mgr manager.Manager, dir string) (*tls.Config, error) {
 	return c, mgr.Add(watcher)
 }
 
-// authorizeScrapes returns a handler that asks the API server who sent a request and whether they may get /metrics.
+// authorizeScrapes returns a handler that authenticates clients and authorizes them to get /metrics, both by requests to the API server.
 func authorizeScrapes(cfg *rest.Config, httpClient *http.Client, log logr.Logger, handler http.Handler) (http.Handler, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Burst, cfg.RateLimiter = reviewsPerSecond, reviewBurst, nil

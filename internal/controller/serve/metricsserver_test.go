@@ -85,7 +85,7 @@ func TestLimitedListener_LimitsAddresses(t *testing.T) {
 	}
 }
 
-// TestHTTPServer_RefusesLargeHeaders: the server does not buffer what a client sends before it is authenticated.
+// TestHTTPServer_RefusesLargeHeaders: the server does not buffer large headers of a client that is not authenticated.
 func TestHTTPServer_RefusesLargeHeaders(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	server.Config = newHTTPServer(server.Config.Handler)

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Bounds of the servers that pods can reach. A connection takes at most maxHeaderBytes and a few buffers, so that a pod cannot use up the
+// Limits of the servers that pods can reach. A connection takes at most maxHeaderBytes and a few buffers, so that a pod cannot use up the
 // memory of the controller.
 const (
 	maxHeaderBytes = 16 << 10
@@ -48,7 +48,7 @@ func listen(address string, limit int) (net.Listener, error) {
 	return &limitedListener{Listener: l, limit: limit, open: map[netip.Addr]int{}}, nil
 }
 
-// limitedListener closes connections from an address that has limit others, so that one client cannot keep out the others.
+// limitedListener accepts at most limit open connections from an address and closes further ones, so that one client cannot keep out the others.
 type limitedListener struct {
 	net.Listener
 	limit int

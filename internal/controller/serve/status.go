@@ -141,17 +141,17 @@ func (s *statusSource) session() (*membership.Session, string) {
 	case state.Session != nil:
 		return state.Session, ""
 	case !s.leads():
-		return nil, "this replica stands by: another one works"
+		return nil, "this replica is on standby: another one is the leader"
 	case state.IsPending():
 		return nil, "the cluster's identity is being looked up"
 	}
 	return nil, state.Problem
 }
 
-// pendingImport is how long a new import may be Pending before it is a problem: its Service gets an IP within a second.
+// pendingImport is the time for which a new import may be Pending before it is a problem: its Service gets an IP within a second.
 const pendingImport = 30 * time.Second
 
-// importPolicy returns the state of the import policy, nil without a file, and what it refuses, sorted.
+// importPolicy returns the state of the import policy, nil without a file, and the refusals, sorted.
 func (s *statusSource) importPolicy() (p *status.ImportPolicy, refused []status.Refused) {
 	state := s.guard.State()
 	if state.File != "" {
@@ -309,7 +309,13 @@ func (s *statusSource) Service(ctx context.Context, key mcs.Key) (status.Service
 	if session == nil {
 		return status.Service{}, errors.New(problem)
 	}
-	return s.service(ctx, session, key)
+	out, err := s.service(ctx, session, key)
+	if out.Own != nil { // not in the lists of all services: it has each member for each export
+		if importers, known := s.exports.Importers(*out.Own); known {
+			out.Importers = &importers
+		}
+	}
+	return out, err
 }
 
 // Services implements status.Source.

@@ -1,5 +1,8 @@
-// Package budget bounds what the exports of other clusters cost this cluster: one member, and all of them together. It decides which exports are
+// Package budget limits the cost of the exports of the other clusters in this one: of one member, and of all together. It decides which exports are
 // admitted. docs/operations.md has the budgets with their arithmetic.
+//
+// A [Ledger] has the budgets and an [Account] for each cluster and registry. An export is offered with the cost of its version in the registry, and held
+// with the cost of the version in use. A part of each budget is reserved in equal shares, so that one cluster or namespace cannot use it all.
 package budget
 
 import (
@@ -11,7 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Kind is what a budget counts.
+// Kind is the unit that a budget counts.
 type Kind int
 
 // The kinds of budgets.
@@ -56,6 +59,14 @@ func (a Amounts) Minus(b Amounts) Amounts {
 	return a
 }
 
+// over returns a divided by n.
+func (a Amounts) over(n int) Amounts {
+	for k := range a {
+		a[k] /= n
+	}
+	return a
+}
+
 // min returns the lower amount of each kind.
 func (a Amounts) min(b Amounts) Amounts {
 	for k := range a {
@@ -72,18 +83,32 @@ func (a Amounts) max(b Amounts) Amounts {
 	return a
 }
 
-// reserved is the part of each budget, one in reserved, that is kept in equal shares for those that use less than their share.
+// reserved divides each budget: one part in reserved of it is reserved in shares for the users that use less than their share.
 const reserved = 2
 
-// share returns the part of a budget that one of n users can always use, and another one that comes later.
+// share returns the share of each of n namespaces of a member, and of one more that may appear: the part of the member's budget that it can always use.
 func share(limit Amounts, n int) Amounts {
-	for k := range limit {
-		limit[k] /= reserved * (n + 1)
-	}
-	return limit
+	return limit.over(reserved * (n + 1))
 }
 
-// exceeded returns the first kind of which growth needs more than room; ok is false if there is none. What does not grow needs no room.
+// firstGroup is the number of members in the first group of memberShare.
+const firstGroup = 8
+
+// memberShare returns the share of a member: the part of the budget of all members that it can always use. older is the number of members that were seen before
+// it. The share does not depend on later ones: a member that may create cluster IDs could make the shares of all others small.
+//
+// The first eight members have equal shares of a quarter of the budget, the next sixteen of an eighth, and so on. All shares together are less than half of
+// the budget, however many members there are.
+func memberShare(limit Amounts, older int) Amounts {
+	parts := 2 * reserved * firstGroup
+	for size := firstGroup; older >= size; size *= 2 {
+		older -= size
+		parts *= 4
+	}
+	return limit.over(parts)
+}
+
+// exceeded returns the first kind in which growth exceeds room; ok is false if there is none. A kind without growth needs no room.
 func exceeded(growth, room Amounts) (kind Kind, ok bool) {
 	for k := range growth {
 		if growth[k] > 0 && growth[k] > room[k] {
@@ -93,7 +118,7 @@ func exceeded(growth, room Amounts) (kind Kind, ok bool) {
 	return 0, false
 }
 
-// Of returns what an export costs whose encoding takes a number of bytes.
+// Of returns the cost of an export. bytes is the length of its encoding.
 func Of(exp mcs.Export, bytes int) Amounts {
 	a := Amounts{Exports: 1, Ports: len(exp.Ports), Bytes: bytes}
 	for _, b := range exp.Backends {
@@ -102,27 +127,27 @@ func Of(exp mcs.Export, bytes int) Amounts {
 	return a
 }
 
-// OfGroup returns what a group of endpoints costs.
+// OfGroup returns the cost of a group of endpoints.
 func OfGroup(ports, endpoints int) Amounts {
 	return Amounts{Endpoints: endpoints, Ports: ports, PortEndpoints: ports * endpoints}
 }
 
-// Offer is an export as its cluster shows it.
+// Offer is an export as the registry has it, which may be admitted.
 type Offer struct {
 	Key mcs.Key
 	// Created is its creation time in seconds since 1970.
 	Created int64
-	// Held is the cost of what is used of the export now, zero if nothing is. Wanted is the cost of what the cluster shows.
+	// Held is the cost of the version in use, zero if none is. Wanted is the cost of the offered version.
 	Held, Wanted Amounts
 }
 
-// isHeld reports whether an earlier version of the export is used.
+// isHeld reports whether a version of the export is in use.
 func (o Offer) isHeld() bool { return o.Held[Exports] > 0 }
 
-// growth returns what the export costs more than now.
+// growth returns the additional cost of the offered version.
 func (o Offer) growth() Amounts { return o.Wanted.Minus(o.Held) }
 
-// class is the rank of an offer: exports that do not grow come first, then those that are used already, then new ones.
+// class is the rank of an offer: first exports that do not grow, then those that are in use, then new ones.
 func (o Offer) class() int {
 	_, grows := exceeded(o.growth(), Amounts{})
 	switch {
@@ -140,18 +165,19 @@ func Compare(a, b Offer) int {
 		strings.Compare(a.Key.Namespace, b.Key.Namespace), strings.Compare(a.Key.Name, b.Key.Name))
 }
 
-// Room is what is left of budgets.
+// Room is the unused part of the budgets.
 type Room interface {
-	// Of returns what the exports of a namespace may still take. Take takes a part of it.
+	// Of returns the amounts that are available to the exports of a namespace.
 	Of(namespace string) Amounts
+	// Take removes growth from the amounts that are available.
 	Take(namespace string, growth Amounts)
 }
 
-// Admit returns which offers fit into room besides what is held, and takes their part of it. The result depends on the set of offers and on room alone.
+// Admit reports for each offer whether it fits into room, and takes the growth of those that do. The result depends on the set of offers and on room alone.
 //
-// Exports that do not grow are always admitted, and make room. Then exports that are held already may grow, then new ones follow, each in the order
-// of their creation and their keys. So a new export never displaces one that is held, and one that is not admitted stays as it is. An export that does
-// not fit is left out, and smaller ones after it may fit.
+// Exports that do not grow are always admitted; those that shrink release amounts. Exports that are held and grow come next, then new ones, both in the
+// order of creation and key. So a new export never displaces one that is held. The held version of an export that is not admitted stays in use. After an
+// export that does not fit, smaller ones may fit.
 func Admit(room Room, offers []Offer) []bool {
 	order := make([]int, len(offers))
 	for i := range order {
@@ -178,24 +204,24 @@ type Limits struct {
 	Member, Total Amounts
 }
 
-// Excess is why an export is not admitted.
+// Excess is the budget that an export exceeds.
 type Excess struct {
 	Kind  Kind
 	Total bool
 	Limit int
-	// Reserved reports whether there is room, but only for others: for other namespaces of the cluster, or if Total is true, for other clusters.
+	// Reserved reports whether the budget has room, but reserves it: for other namespaces of the cluster, or if Total is true, for other clusters.
 	Reserved bool
 }
 
 // String describes the budget, with the flag that sets it.
 func (e Excess) String() string {
-	whose, scope, others := "one cluster", "member", "its other namespaces"
+	clusters, scope, others := "one cluster", "member", "its other namespaces"
 	if e.Total {
-		whose, scope, others = "all clusters", "total", "other clusters"
+		clusters, scope, others = "all clusters", "total", "other clusters"
 	}
-	text := fmt.Sprintf("the budget of %d %s for %s (--budget-%s-%s)", e.Limit, e.Kind, whose, scope, e.Kind)
+	text := fmt.Sprintf("the budget of %d %s for %s (--budget-%s-%s)", e.Limit, e.Kind, clusters, scope, e.Kind)
 	if e.Reserved {
-		text += ", of which a part is kept for " + others
+		text += ", a part of which is reserved for " + others
 	}
 	return text
 }

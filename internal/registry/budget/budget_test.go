@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
@@ -137,7 +138,7 @@ func TestLedgerProperties(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		limits := Limits{Member: Amounts{5, 100, 20, 200, 2000}, Total: Amounts{8, 150, 30, 300, 3000}}
 		ledger := NewLedger(limits)
-		accounts := []*Account{ledger.Open(), ledger.Open(), ledger.Open()}
+		accounts := []*Account{ledger.Open(Owner{ClusterID: "a"}), ledger.Open(Owner{ClusterID: "b"}), ledger.Open(Owner{ClusterID: "c"})}
 		held := make([]map[mcs.Key]bool, len(accounts))
 		for i := range held {
 			held[i] = map[mcs.Key]bool{}
@@ -171,12 +172,12 @@ func TestLedgerProperties(t *testing.T) {
 			}
 		}
 		if u := ledger.Usage(); u.Total != (Amounts{}) || u.Member != (Amounts{}) {
-			t.Fatalf("seed %d: %v is booked after all accounts are closed", seed, u)
+			t.Fatalf("seed %d: the usage is %v after all accounts are closed", seed, u)
 		}
 	}
 }
 
-// checkLedger checks that the books agree and no budget is exceeded.
+// checkLedger checks that the sums are correct and no budget is exceeded.
 func checkLedger(t *testing.T, seed uint64, ledger *Ledger, accounts []*Account) {
 	t.Helper()
 	var total Amounts
@@ -186,19 +187,19 @@ func checkLedger(t *testing.T, seed uint64, ledger *Ledger, accounts []*Account)
 			used = used.Plus(c)
 		}
 		if kind, over := exceeded(used, ledger.limits.Member); over || used != a.used {
-			t.Fatalf("seed %d: a member uses %v, booked are %v; exceeds its %s: %v", seed, used, a.used, kind, over)
+			t.Fatalf("seed %d: the exports of a member cost %v, its account has %v; exceeds its %s: %v", seed, used, a.used, kind, over)
 		}
 		total = total.Plus(used)
 	}
 	if kind, over := exceeded(total, ledger.limits.Total); over || total != ledger.Usage().Total {
-		t.Fatalf("seed %d: all use %v, booked are %v; exceed the %s: %v", seed, total, ledger.Usage().Total, kind, over)
+		t.Fatalf("seed %d: the exports of all cost %v, the ledger has %v; exceed the %s: %v", seed, total, ledger.Usage().Total, kind, over)
 	}
 }
 
 // TestLedgerStability: an export that is admitted stays admitted when its cluster shows older ones.
 func TestLedgerStability(t *testing.T) {
 	ledger := NewLedger(Limits{Member: Amounts{2, 100, 100, 100, 1000}, Total: Amounts{3, 100, 100, 100, 1000}})
-	one, other := ledger.Open(), ledger.Open()
+	one, other := ledger.Open(Owner{ClusterID: "a"}), ledger.Open(Owner{ClusterID: "b"})
 	first := []Offer{{Key: key("b"), Created: 5, Wanted: cost(1)}, {Key: key("c"), Created: 6, Wanted: cost(1)}}
 	if admitted, _ := one.Admit(first); !admitted[0] || !admitted[1] {
 		t.Fatal("the first exports are refused")
@@ -243,7 +244,7 @@ func TestLedger_KeepsShares(t *testing.T) {
 		}
 		return n, last
 	}
-	one, other := ledger.Open(), ledger.Open()
+	one, other := ledger.Open(Owner{ClusterID: "a"}), ledger.Open(Owner{ClusterID: "b"})
 	count(one, offers("small", 3))
 	// Of 60, a share is 60/2/3: seven are left of that of namespace small, and ten are kept for a third namespace.
 	if n, excess := count(one, offers("large", 60)); n != 60-3-7-10 || excess != (Excess{Kind: Exports, Limit: 60, Reserved: true}) {
@@ -255,19 +256,79 @@ func TestLedger_KeepsShares(t *testing.T) {
 	if n, _ := count(one, offers("third", 20)); n == 0 {
 		t.Error("a third namespace has no room")
 	}
-	// Of 80, a share is 80/2/4 with a third member.
-	third := ledger.Open()
-	if n, excess := count(third, offers("large", 60)); n >= 20 || !excess.Total || !excess.Reserved || !strings.Contains(excess.String(), "(--budget-total-exports), of which a part is kept for other clusters") {
+	// Of 80, the share of each of the first eight members is 80/32.
+	third := ledger.Open(Owner{ClusterID: "c"})
+	if n, excess := count(third, offers("large", 60)); n >= 20 || !excess.Total || !excess.Reserved || !strings.Contains(excess.String(), "(--budget-total-exports), a part of which is reserved for other clusters") {
 		t.Errorf("another member has %d exports, others exceed %s", n, excess)
 	}
-	if n, _ := count(other, offers("n", 20)); n != 10 {
+	if n, _ := count(other, offers("n", 20)); n != 2 {
 		t.Errorf("the member without exports gets %d, want its share", n)
+	}
+}
+
+// TestMemberShare: the shares of all members together are less than half of the budget, and older members have no smaller ones.
+func TestMemberShare(t *testing.T) {
+	limit := Amounts{10_000, 100_000, 40_000, 400_000, 16 << 20}
+	var sum, before Amounts
+	for older := range 5000 {
+		share := memberShare(limit, older)
+		sum = sum.Plus(share)
+		for k := range share {
+			if older > 0 && share[k] > before[k] {
+				t.Fatalf("the share of %s of member %d is %d, that of the one before it %d", Kind(k), older, share[k], before[k])
+			}
+		}
+		before = share
+	}
+	for k := range sum {
+		if sum[k] > limit[k]/reserved {
+			t.Errorf("the shares of %s are %d together, want at most half of %d", Kind(k), sum[k], limit[k])
+		}
+	}
+	for older, want := range map[int]int{0: 312, 7: 312, 8: 78, 23: 78, 24: 19} {
+		if got := memberShare(limit, older)[Exports]; got != want {
+			t.Errorf("the share of member %d is %d exports, want %d", older, got, want)
+		}
+	}
+}
+
+// TestLedger_KeepsShareOfOlderMember: members that were seen later take nothing of the share of an older one.
+func TestLedger_KeepsShareOfOlderMember(t *testing.T) {
+	const share = 1000 / 32
+	for _, opens := range []string{"first", "after the others, before they are read"} {
+		ledger := NewLedger(Limits{Member: Amounts{250, 2500, 2500, 2500, 25_000}, Total: Amounts{1000, 10_000, 10_000, 10_000, 100_000}})
+		seen := time.Unix(1_800_000_000, 0)
+		var old *Account
+		openOld := func(when string) {
+			if opens == when {
+				old = ledger.Open(Owner{ClusterID: "old", Since: seen})
+			}
+		}
+		openOld("first")
+		var invented []*Account
+		for i := range 500 {
+			invented = append(invented, ledger.Open(Owner{ClusterID: fmt.Sprint("invented-", i), Since: seen.Add(time.Duration(i+1) * time.Second)}))
+		}
+		openOld("after the others, before they are read")
+		for _, account := range invented {
+			account.Admit(spreadOffers(100, 100))
+		}
+		n := 0
+		admitted, _ := old.Admit(spreadOffers(share, share))
+		for _, ok := range admitted {
+			if ok {
+				n++
+			}
+		}
+		if n != share {
+			t.Errorf("opened %s: the oldest member has %d exports, want its share of %d", opens, n, share)
+		}
 	}
 }
 
 // TestNilLedger: without a ledger there are no limits.
 func TestNilLedger(t *testing.T) {
-	account := (*Ledger)(nil).Open()
+	account := (*Ledger)(nil).Open(Owner{})
 	offers := []Offer{{Key: key("a"), Wanted: cost(1 << 40)}}
 	if admitted, _ := account.Admit(offers); !admitted[0] || !account.Preview(offers)[0] {
 		t.Error("an export is refused")

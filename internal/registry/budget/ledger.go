@@ -1,26 +1,30 @@
 package budget
 
 import (
-	"maps"
+	"cmp"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
 
-// Ledger books what the exports of the other clusters cost, in all registries of a process. It may be used concurrently. A nil *Ledger has no limits.
+// Ledger records the cost of the admitted exports of all other clusters, in all registries of a process. It is safe for concurrent use. A nil *Ledger has
+// no limits.
 type Ledger struct {
 	limits Limits
 
-	mu       sync.Mutex
-	used     Amounts
-	accounts map[*Account]struct{}
-	// released counts the bookings that made room.
+	mu   sync.Mutex
+	used Amounts
+	// accounts are those that are open, the oldest first.
+	accounts []*Account
+	// released counts the changes after which more exports may fit.
 	released uint64
 }
 
-// NewLedger returns a ledger with nothing booked.
+// NewLedger returns a ledger of no exports.
 func NewLedger(limits Limits) *Ledger {
-	return &Ledger{limits: limits, accounts: map[*Account]struct{}{}}
+	return &Ledger{limits: limits}
 }
 
 // Limits returns the limits, the zero value if there are none.
@@ -31,29 +35,46 @@ func (l *Ledger) Limits() Limits {
 	return l.limits
 }
 
-// Account books what the exports of one cluster in one registry cost. A nil *Account has no limits.
+// Account records the cost of the admitted exports of one cluster in one registry. A nil *Account has no limits.
 type Account struct {
 	ledger *Ledger
-	// The rest is guarded by ledger.mu. held is the cost of each export that is used, shares that of the exports of each namespace, nil if it is closed.
-	used   Amounts
-	held   map[mcs.Key]Amounts
+	owner  Owner
+	// ledger.mu guards the fields below. used is the cost of all exports.
+	used Amounts
+	// held is the cost of each export.
+	held map[mcs.Key]Amounts
+	// shares has the cost of each namespace. It is nil after Close.
 	shares *shares
+	// excess is the number of exports that are not admitted.
 	excess int
 }
 
+// Owner is the cluster of an account.
+type Owner struct {
+	ClusterID string
+	// Since is when this cluster first saw it, across restarts; the zero value is before all others.
+	Since time.Time
+}
+
+// compareAge orders accounts by their age.
+func compareAge(a, b *Account) int {
+	return cmp.Or(a.owner.Since.Compare(b.owner.Since), cmp.Compare(a.owner.ClusterID, b.owner.ClusterID))
+}
+
 // Open returns a new account.
-func (l *Ledger) Open() *Account {
+func (l *Ledger) Open(owner Owner) *Account {
 	if l == nil {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := &Account{ledger: l, held: map[mcs.Key]Amounts{}, shares: newShares(l.limits.Member)}
-	l.accounts[a] = struct{}{}
+	a := &Account{ledger: l, owner: owner, held: map[mcs.Key]Amounts{}, shares: newShares(l.limits.Member)}
+	i, _ := slices.BinarySearchFunc(l.accounts, a, compareAge)
+	l.accounts = slices.Insert(l.accounts, i, a)
 	return a
 }
 
-// Close releases everything that is booked. Later offers are not admitted.
+// Close releases all exports. Later offers are not admitted.
 func (a *Account) Close() {
 	if a == nil {
 		return
@@ -63,47 +84,55 @@ func (a *Account) Close() {
 	defer l.mu.Unlock()
 	l.used = l.used.Minus(a.used)
 	if a.shares != nil {
-		l.released++ // also what was kept for it
+		l.released++ // even without exports: its share was reserved
 	}
 	a.used, a.held, a.shares, a.excess = Amounts{}, nil, nil, 0
-	delete(l.accounts, a)
+	l.accounts = slices.DeleteFunc(l.accounts, func(other *Account) bool { return other == a })
 }
 
-// accountRoom is what is left of the budgets for one account. It is used under the lock. What is taken of it counts in the shares of the account until undo.
+// accountRoom is the Room of one account. The caller of its methods holds the lock. Take changes the shares of the account until undo.
 type accountRoom struct {
 	// shares are those of the account, nil if it is closed.
 	shares *shares
-	// used is what the account uses, total what it may still take of the budget of all members.
+	// used is the cost of the account's exports, total the amount that is available to it in the budget of all members.
 	used, total Amounts
-	// before is what the namespaces that took something used before.
-	before map[string]namespaceUse
+	// before is the cost of each namespace before its first Take.
+	before map[string]namespaceCost
 }
 
-// namespaceUse is what a namespace uses, if it is known.
-type namespaceUse struct {
+// namespaceCost is the cost of the exports of a namespace. isKnown reports whether the shares had the namespace.
+type namespaceCost struct {
 	used    Amounts
 	isKnown bool
 }
 
-// room returns how much may be booked. The caller holds the lock.
+// room returns the Room of the account. The caller holds the lock.
 func (a *Account) room() *accountRoom {
-	return &accountRoom{shares: a.shares, used: a.used, total: a.totalRoom(), before: map[string]namespaceUse{}}
+	return &accountRoom{shares: a.shares, used: a.used, total: a.totalRoom(), before: map[string]namespaceCost{}}
 }
 
-// totalRoom returns what the account may still take of the budget of all members, without what is kept for the others. The caller holds the lock.
+// totalRoom returns the amounts that the budget of all members has for the account: the unused part, without the unused shares of the others, but at
+// least its own share, as far as the unused shares of older members allow. So a member always has its share, whatever younger ones use. The caller holds the lock.
 func (a *Account) totalRoom() Amounts {
 	l := a.ledger
-	each, free := share(l.limits.Total, len(l.accounts)), l.limits.Total.Minus(l.used)
-	kept := each // for a member that comes later
-	for other := range l.accounts {
-		if other != a {
-			kept = kept.Plus(each.Minus(other.used).max(Amounts{}))
+	free, kept := l.limits.Total.Minus(l.used), memberShare(l.limits.Total, len(l.accounts)) // the share of the next member
+	var own, keptForOlder Amounts
+	isOlder := true
+	for i, other := range l.accounts {
+		unused := memberShare(l.limits.Total, i).Minus(other.used).max(Amounts{})
+		if other == a {
+			own, isOlder = unused, false
+			continue
+		}
+		kept = kept.Plus(unused)
+		if isOlder {
+			keptForOlder = keptForOlder.Plus(unused)
 		}
 	}
-	return free.Minus(kept).max(each.Minus(a.used).min(free))
+	return free.Minus(kept).max(own.min(free.Minus(keptForOlder)))
 }
 
-// Of implements Room: without what is kept for the other namespaces.
+// Of implements Room. The unused shares of the other namespaces are not available.
 func (r *accountRoom) Of(namespace string) Amounts {
 	if r.shares == nil {
 		return Amounts{}
@@ -119,13 +148,13 @@ func (r *accountRoom) Take(namespace string, growth Amounts) {
 	}
 	used, isKnown := r.shares.namespaces[namespace]
 	if _, isTaken := r.before[namespace]; !isTaken {
-		r.before[namespace] = namespaceUse{used, isKnown}
+		r.before[namespace] = namespaceCost{used, isKnown}
 	}
 	r.used, r.total = r.used.Plus(growth), r.total.Minus(growth)
 	r.shares.set(namespace, used.Plus(growth))
 }
 
-// undo returns everything that was taken. The room is not used afterwards.
+// undo reverts all calls of Take. The room must not be used afterwards.
 func (r *accountRoom) undo() {
 	for namespace, before := range r.before {
 		if before.isKnown {
@@ -136,7 +165,7 @@ func (r *accountRoom) undo() {
 	}
 }
 
-// tryAdmit returns which offers can be admitted. It books nothing. The caller holds the lock.
+// tryAdmit reports which offers fit, without admitting them. The caller holds the lock.
 func (a *Account) tryAdmit(offers []Offer) []bool {
 	room := a.room()
 	defer room.undo()
@@ -160,21 +189,21 @@ func (a *Account) withHeld(offers []Offer) []Offer {
 	return out
 }
 
-// Preview returns which offers Admit would admit now. It books nothing.
+// Preview reports which offers Admit would admit, without admitting them.
 func (a *Account) Preview(offers []Offer) []bool {
 	if a == nil {
-		return all(len(offers))
+		return allTrue(len(offers))
 	}
 	a.ledger.mu.Lock()
 	defer a.ledger.mu.Unlock()
 	return a.tryAdmit(a.withHeld(offers))
 }
 
-// Admit books the offers that fit, and returns them and why the others do not fit. Offers of different keys only.
+// Admit records the cost of the offers that fit. It reports which ones these are, and the budgets that the others exceed. The keys must differ.
 func (a *Account) Admit(offers []Offer) (admitted []bool, excess []Excess) {
 	excess = make([]Excess, len(offers))
 	if a == nil {
-		return all(len(offers)), excess
+		return allTrue(len(offers)), excess
 	}
 	l := a.ledger
 	l.mu.Lock()
@@ -185,19 +214,19 @@ func (a *Account) Admit(offers []Offer) (admitted []bool, excess []Excess) {
 		if !admitted[i] {
 			continue
 		}
-		a.book(o.Key, o.Wanted)
+		a.setCost(o.Key, o.Wanted)
 	}
 	room := a.room()
 	for i, o := range offers {
 		if !admitted[i] {
-			excess[i] = a.why(o, room)
+			excess[i] = a.excessOf(o, room)
 		}
 	}
 	return admitted, excess
 }
 
-// book sets the cost of an export. The caller holds the lock.
-func (a *Account) book(key mcs.Key, cost Amounts) {
+// setCost sets the cost of an export, zero if it is not used. The caller holds the lock.
+func (a *Account) setCost(key mcs.Key, cost Amounts) {
 	growth := cost.Minus(a.held[key])
 	if a.shares == nil || growth == (Amounts{}) {
 		return
@@ -221,8 +250,8 @@ func (a *Account) book(key mcs.Key, cost Amounts) {
 	}
 }
 
-// why returns the budget that an offer exceeds, if room is left. The caller holds the lock.
-func (a *Account) why(o Offer, room *accountRoom) Excess {
+// excessOf returns the budget that an offer exceeds. The caller holds the lock.
+func (a *Account) excessOf(o Offer, room *accountRoom) Excess {
 	limits, growth := a.ledger.limits, o.growth()
 	if kind, over := exceeded(growth, limits.Member.Minus(a.used)); over {
 		return Excess{Kind: kind, Limit: limits.Member[kind]}
@@ -237,7 +266,7 @@ func (a *Account) why(o Offer, room *accountRoom) Excess {
 	return Excess{Kind: kind, Limit: limits.Member[kind], Reserved: true}
 }
 
-// Retain releases the exports of keys for which keep returns false.
+// Retain releases those exports of keys for which keep returns false.
 func (a *Account) Retain(keys []mcs.Key, keep func(mcs.Key) bool) {
 	if a == nil {
 		return
@@ -246,7 +275,7 @@ func (a *Account) Retain(keys []mcs.Key, keep func(mcs.Key) bool) {
 	defer a.ledger.mu.Unlock()
 	for _, key := range keys {
 		if !keep(key) {
-			a.book(key, Amounts{})
+			a.setCost(key, Amounts{})
 		}
 	}
 }
@@ -266,7 +295,7 @@ func (a *Account) SetExcess(count int) {
 	a.excess = count
 }
 
-// Released returns a number that changes when there may be more room than before.
+// Released returns a number that changes whenever more exports may fit than before.
 func (a *Account) Released() uint64 {
 	if a == nil {
 		return 0
@@ -284,7 +313,8 @@ func (a *Account) Limits() Limits {
 	return a.ledger.Limits()
 }
 
-func all(n int) []bool {
+// allTrue returns n times true.
+func allTrue(n int) []bool {
 	out := make([]bool, n)
 	for i := range out {
 		out[i] = true
@@ -292,16 +322,16 @@ func all(n int) []bool {
 	return out
 }
 
-// Usage is how much of the budgets is used.
+// Usage is the used part of the budgets.
 type Usage struct {
 	Limits Limits
-	// Member is the highest use of each kind by one cluster, Total that of all clusters.
+	// Member is the amount of each kind of the cluster that uses most of it, Total the amount of all clusters.
 	Member, Total Amounts
 	// Excess is the number of exports that are not admitted.
 	Excess int
 }
 
-// Usage returns how much of the budgets is used.
+// Usage returns the used part of the budgets.
 func (l *Ledger) Usage() Usage {
 	if l == nil {
 		return Usage{}
@@ -309,7 +339,7 @@ func (l *Ledger) Usage() Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := Usage{Limits: l.limits, Total: l.used}
-	for a := range maps.Keys(l.accounts) {
+	for _, a := range l.accounts {
 		for k := range a.used {
 			u.Member[k] = max(u.Member[k], a.used[k])
 		}
@@ -318,7 +348,7 @@ func (l *Ledger) Usage() Usage {
 	return u
 }
 
-// Explain returns why offers are not admitted. The reason of one that would be admitted now is the zero value.
+// Explain returns the budget that each offer exceeds, the zero value if it would be admitted now.
 func (a *Account) Explain(offers []Offer) []Excess {
 	excess := make([]Excess, len(offers))
 	if a == nil {
@@ -329,7 +359,7 @@ func (a *Account) Explain(offers []Offer) []Excess {
 	room := a.room()
 	for i, o := range a.withHeld(offers) {
 		if _, over := exceeded(o.growth(), room.Of(o.Key.Namespace)); over {
-			excess[i] = a.why(o, room)
+			excess[i] = a.excessOf(o, room)
 		}
 	}
 	return excess

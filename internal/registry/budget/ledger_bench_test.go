@@ -31,7 +31,7 @@ func BenchmarkAdmit(b *testing.B) {
 		b.Run(fmt.Sprintf("namespaces=%d", namespaces), func(b *testing.B) {
 			offers, limits := spreadOffers(max(5000, namespaces), namespaces), roomFor(5000)
 			for b.Loop() {
-				account := NewLedger(limits).Open()
+				account := NewLedger(limits).Open(Owner{})
 				account.Preview(offers)
 				account.Admit(offers)
 			}
@@ -45,7 +45,7 @@ func BenchmarkAdmitOne(b *testing.B) {
 		b.Run(fmt.Sprintf("namespaces=%d", namespaces), func(b *testing.B) {
 			offers, limits := spreadOffers(max(1000, namespaces), namespaces), roomFor(5000)
 			for b.Loop() {
-				account := NewLedger(limits).Open()
+				account := NewLedger(limits).Open(Owner{})
 				for i := range offers {
 					account.Preview(offers[i : i+1])
 					account.Admit(offers[i : i+1])
@@ -57,7 +57,7 @@ func BenchmarkAdmitOne(b *testing.B) {
 
 // BenchmarkExplain explains exports of a member without room, one by one, as etcd does for the status.
 func BenchmarkExplain(b *testing.B) {
-	account := NewLedger(roomFor(5000)).Open()
+	account := NewLedger(roomFor(5000)).Open(Owner{})
 	account.Admit(spreadOffers(5000, 5000))
 	offer := Offer{Key: mcs.Key{Namespace: "ns-1", Name: "another"}, Wanted: cost(5000)}
 	for b.Loop() {

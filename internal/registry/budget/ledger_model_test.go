@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 )
@@ -14,6 +15,7 @@ import (
 // modelAccount is an Account that computes everything from the exports that are held. Its room is a copy, and visits all namespaces for each offer.
 type modelAccount struct {
 	limits   Limits
+	since    int64
 	all      *[]*modelAccount // that are open
 	held     map[mcs.Key]Amounts
 	isClosed bool
@@ -34,14 +36,29 @@ func (a *modelAccount) totalUsed() (used Amounts) {
 }
 
 func (a *modelAccount) totalRoom() Amounts {
-	each, free := share(a.limits.Total, len(*a.all)), a.limits.Total.Minus(a.totalUsed())
-	kept := each
+	free := a.limits.Total.Minus(a.totalUsed())
+	forOthers, forOlder := memberShare(a.limits.Total, len(*a.all)), Amounts{}
 	for _, other := range *a.all {
-		if other != a {
-			kept = kept.Plus(each.Minus(other.used()).max(Amounts{}))
+		switch unused := other.unusedShare(); {
+		case other.since < a.since:
+			forOlder = forOlder.Plus(unused)
+			fallthrough
+		case other != a:
+			forOthers = forOthers.Plus(unused)
 		}
 	}
-	return free.Minus(kept).max(each.Minus(a.used()).min(free))
+	return free.Minus(forOthers).max(a.unusedShare().min(free.Minus(forOlder)))
+}
+
+// unusedShare returns what the account does not use of its share.
+func (a *modelAccount) unusedShare() Amounts {
+	older := 0
+	for _, other := range *a.all {
+		if other.since < a.since {
+			older++
+		}
+	}
+	return memberShare(a.limits.Total, older).Minus(a.used()).max(Amounts{})
 }
 
 // modelRoom is a Room that visits all namespaces.
@@ -105,13 +122,13 @@ func (a *modelAccount) Admit(offers []Offer) ([]bool, []Excess) {
 	maps.DeleteFunc(a.held, func(_ mcs.Key, cost Amounts) bool { return cost == Amounts{} })
 	for i, o := range offers {
 		if !admitted[i] {
-			excess[i] = a.why(o)
+			excess[i] = a.excessOf(o)
 		}
 	}
 	return admitted, excess
 }
 
-func (a *modelAccount) why(o Offer) Excess {
+func (a *modelAccount) excessOf(o Offer) Excess {
 	member, total, growth := a.limits.Member, a.limits.Total, o.growth()
 	if kind, over := exceeded(growth, member.Minus(a.used())); over {
 		return Excess{Kind: kind, Limit: member[kind]}
@@ -130,7 +147,7 @@ func (a *modelAccount) Explain(offers []Offer) []Excess {
 	excess := make([]Excess, len(offers))
 	for i, o := range a.withHeld(offers) {
 		if _, over := exceeded(o.growth(), a.room().Of(o.Key.Namespace)); over {
-			excess[i] = a.why(o)
+			excess[i] = a.excessOf(o)
 		}
 	}
 	return excess
@@ -152,7 +169,7 @@ func modelOffers(rnd *rand.Rand, namespaces int, isRaw bool) (offers []Offer) {
 	return offers
 }
 
-// TestLedger_DecidesAsModel: every decision and every reason is that of a computation that visits all namespaces.
+// TestLedger_DecidesAsModel compares all decisions, and the budgets that offers exceed, with those of a model that visits all namespaces.
 func TestLedger_DecidesAsModel(t *testing.T) {
 	for seed := range uint64(50) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
@@ -164,9 +181,9 @@ func TestLedger_DecidesAsModel(t *testing.T) {
 		ledger, namespaces := NewLedger(limits), 1+rnd.IntN(4*scale)
 		var accounts []*Account
 		var models, open []*modelAccount
-		for range 3 {
-			accounts = append(accounts, ledger.Open())
-			models = append(models, &modelAccount{limits: limits, all: &open, held: map[mcs.Key]Amounts{}})
+		for _, since := range rnd.Perm(3) {
+			accounts = append(accounts, ledger.Open(Owner{Since: time.Unix(int64(since), 0)}))
+			models = append(models, &modelAccount{limits: limits, since: int64(since), all: &open, held: map[mcs.Key]Amounts{}})
 		}
 		open = slices.Clone(models)
 		for step := range 60 {
@@ -197,7 +214,7 @@ func TestLedger_DecidesAsModel(t *testing.T) {
 
 func compareKeys(a, b mcs.Key) int { return Compare(Offer{Key: a}, Offer{Key: b}) }
 
-// compareRaw compares what changes no books, of offers whose keys may repeat.
+// compareRaw compares the results of Preview and Explain, for offers whose keys may repeat.
 func compareRaw(t *testing.T, seed uint64, account *Account, model *modelAccount, offers []Offer) {
 	t.Helper()
 	if got, want := account.Preview(offers), model.Preview(offers); !slices.Equal(got, want) {
@@ -212,7 +229,7 @@ func compareRaw(t *testing.T, seed uint64, account *Account, model *modelAccount
 // none without exports.
 func TestLedger_BoundsNamespaces(t *testing.T) {
 	limits := roomFor(50)
-	account := NewLedger(limits).Open()
+	account := NewLedger(limits).Open(Owner{})
 	for i := range 40 {
 		offers := spreadOffers(1000, 1000)
 		for j := range offers {
@@ -233,9 +250,9 @@ func TestLedger_BoundsNamespaces(t *testing.T) {
 	}
 }
 
-// TestLedger_CopiesNoNamespaces: what a decision about one export allocates does not depend on the number of namespaces.
+// TestLedger_CopiesNoNamespaces: the memory that a decision about one export allocates does not depend on the number of namespaces.
 func TestLedger_CopiesNoNamespaces(t *testing.T) {
-	account := NewLedger(roomFor(5000)).Open()
+	account := NewLedger(roomFor(5000)).Open(Owner{})
 	account.Admit(spreadOffers(2000, 2000))
 	fits := []Offer{{Key: mcs.Key{Namespace: "ns-1", Name: "another"}, Wanted: cost(1)}}
 	large := []Offer{{Key: mcs.Key{Namespace: "ns-1", Name: "large"}, Wanted: cost(5000)}}

@@ -2,11 +2,11 @@ package budget
 
 import "math"
 
-// shares books what the namespaces of an account use, and what is kept for them. No operation visits all namespaces.
+// shares has the cost of each namespace of an account, and computes the amounts that are reserved for them. No operation visits all namespaces.
 //
-// Each of n namespaces has a share of limit/(reserved·(n+1)), and what it does not use of that is kept for it. Something is kept for a namespace that
-// uses u if its share is at least u+1, so if n is less than limit/reserved/(u+1), the bound of the namespace. When n changes by one, this changes only
-// for the namespaces whose bound is the higher n: they are counted by their bound.
+// Each of n namespaces has a share of limit/(reserved·(n+1)). The unused part of a share is reserved for its namespace. A namespace that uses u has an
+// unused part if its share is at least u+1, which is the case if n is less than limit/reserved/(u+1), the bound of the namespace. When n changes by one,
+// this changes only for the namespaces whose bound is the higher n. So namespaces are counted by their bound.
 type shares struct {
 	limit      Amounts
 	namespaces map[string]Amounts
@@ -15,12 +15,12 @@ type shares struct {
 
 // kindShares are the shares of a kind.
 type kindShares struct {
-	// kept is the tally of the namespaces for which something is kept, byBound that of all namespaces, by their bound.
+	// kept is the tally of the namespaces with an unused part, byBound the tallies of all namespaces by their bound.
 	kept    tally
 	byBound map[int]tally
 }
 
-// tally is a number of namespaces and the sum of what they use.
+// tally is a number of namespaces and the sum of their cost.
 type tally struct{ count, used int }
 
 func (t tally) plus(o tally) tally  { return tally{t.count + o.count, t.used + o.used} }
@@ -37,7 +37,7 @@ func newShares(limit Amounts) *shares {
 // each returns the share of a namespace.
 func (s *shares) each() Amounts { return share(s.limit, len(s.namespaces)) }
 
-// keptFor returns what is kept for the namespaces other than one, and if that is known, for a namespace that comes later.
+// keptFor returns the amounts that are reserved for namespaces other than the given one. If that one is known, the share of the next new namespace counts.
 func (s *shares) keptFor(namespace string) Amounts {
 	each, kept := s.each(), Amounts{}
 	for k := range kept {
@@ -50,7 +50,7 @@ func (s *shares) keptFor(namespace string) Amounts {
 	return kept
 }
 
-// set sets what a namespace uses.
+// set sets the cost of a namespace.
 func (s *shares) set(namespace string, used Amounts) {
 	before, isKnown := s.namespaces[namespace]
 	s.namespaces[namespace] = used
@@ -79,7 +79,7 @@ func (s *shares) remove(namespace string) {
 	delete(s.namespaces, namespace)
 }
 
-// replace replaces what a namespace uses in the tallies.
+// replace replaces the cost of a namespace in the tallies.
 func (s *shares) replace(before, after Amounts) {
 	for k := range s.kinds {
 		if before[k] != after[k] {
@@ -89,7 +89,7 @@ func (s *shares) replace(before, after Amounts) {
 	}
 }
 
-// add adds count namespaces that use an amount to the tallies.
+// add adds count namespaces with the cost used to the tallies.
 func (s *shares) add(k Kind, used, count int) {
 	kind, bound, t := &s.kinds[k], s.bound(k, used), tally{count, count * used}
 	if len(s.namespaces) < bound {
@@ -102,7 +102,8 @@ func (s *shares) add(k Kind, used, count int) {
 	}
 }
 
-// bound returns the number of namespaces from which nothing is kept for one that uses an amount. The amount is negative if offers of the same key shrink.
+// bound returns the number of namespaces from which on a namespace that uses an amount has no unused part. The amount is negative if offers of the same
+// key shrink.
 func (s *shares) bound(k Kind, used int) int {
 	if used < 0 {
 		return math.MaxInt

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestShares: what is kept is the sum over all namespaces, whatever they use, and nothing is left of namespaces that are removed.
+// TestShares compares the reserved amounts with the sums over all namespaces, and checks that removed namespaces leave nothing behind.
 func TestShares(t *testing.T) {
 	for seed := range uint64(500) {
 		rnd := rand.New(rand.NewPCG(seed, 4))
@@ -36,7 +36,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// checkShares compares what is kept for the namespaces other than one with the sum over them.
+// checkShares compares the amounts that are reserved for namespaces other than one with the sum over them.
 func checkShares(t *testing.T, seed uint64, s *shares, namespace string) {
 	t.Helper()
 	each, want := share(s.limit, len(s.namespaces)), Amounts{}
@@ -49,6 +49,6 @@ func checkShares(t *testing.T, seed uint64, s *shares, namespace string) {
 		}
 	}
 	if got := s.keptFor(namespace); got != want {
-		t.Fatalf("seed %d: %v is kept for the namespaces other than %s, want %v, of %v", seed, got, namespace, want, s.namespaces)
+		t.Fatalf("seed %d: %v is reserved for the namespaces other than %s, want %v, of %v", seed, got, namespace, want, s.namespaces)
 	}
 }

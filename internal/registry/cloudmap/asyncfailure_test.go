@@ -18,7 +18,7 @@ import (
 func TestUndone(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{})
+		w := newSimulation(t, 0, cloudmaplocal.Options{})
 		hurt, other := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
 		fails := cloudmaplocal.FaultPlan{Rules: []cloudmaplocal.FaultRule{{
 			Kind: cloudmaplocal.FaultFail, Operations: []string{"RegisterInstance"}, Service: format.CatalogName("cls1"),
@@ -60,7 +60,7 @@ func TestUndone(t *testing.T) {
 		if reported == 0 {
 			t.Error("no cluster got why")
 		}
-		if n := strings.Count(log.String(), "accepted and not written"); n != 1 {
+		if n := strings.Count(log.String(), "Failed to write a page that AWS had accepted"); n != 1 {
 			t.Errorf("it is in the log %d times, want once:\n%s", n, log.String())
 		}
 		if err := w.server.SetFaults(cloudmaplocal.FaultPlan{}); err != nil {

@@ -17,38 +17,39 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// control finds the namespace and the services that hold members and pages, and makes them when they are not there.
+// control finds the control namespace and its services, and creates missing ones.
 type control struct {
 	client   *api.Client
 	identity mcs.Identity
 
-	// readOnly makes nothing. What is missing is looked for again after a while.
+	// readOnly creates nothing. Missing resources are searched again after a while.
 	readOnly bool
 	again    time.Duration
 
-	// known is the place, nil while it has to be found or verified. last is the place as it was known last.
+	// known is the place, nil while it has to be found or verified. last is the last known place.
 	known, last atomic.Pointer[controlPlace]
-	// looking is held by who looks for the place: reader and writer must not both make it.
+	// looking is locked during a search: reader and writer must not both create the resources.
 	looking *semaphore.Weighted
 	// store keeps the resource IDs; nil is none.
 	store ResourceIDStore
-	// searched says that the stored IDs were used, or are of no use. recalling is since when they are being verified. Both are guarded by
-	// looking.
+	// searched is set if the stored IDs have been used or are useless. recalling is the time since which they are being verified. looking guards
+	// both.
 	searched  bool
 	recalling time.Time
-	// err is why the last search failed, and retryAt when the next one may begin: reader and writer ask more often. Both are guarded by looking.
+	// err is the error of the last search, and retryAt the time from which the next one may begin: reader and writer call ensure more often. looking
+	// guards both.
 	err      error
 	failures int
 	retryAt  time.Time
 	backoff  engine.Backoff
 	// saved are the IDs that the store has. Only the writer uses it, once the place is known.
 	saved ResourceIDs
-	// heartbeat is that of the previous process, or later. It is guarded by looking.
+	// heartbeat is the heartbeat of the previous process, or a later one. looking guards it.
 	heartbeat int64
-	// wall is the clock that heartbeats are made with.
+	// wall is the clock of heartbeats.
 	wall func() time.Time
 	log  logr.Logger
-	// listed gets of each list of the namespaces.
+	// listed is called after each list of the namespaces.
 	listed func(map[string]api.Namespace)
 }
 
@@ -61,23 +62,23 @@ func newControl(client *api.Client, cfg Config) *control {
 	}
 }
 
-// controlPlace is where a clusterset's records are.
+// controlPlace is the namespace and the services with a clusterset's records.
 type controlPlace struct {
-	// found is when it was found.
+	// found is the time at which it was found.
 	found     time.Time
 	namespace api.Namespace
 	members   api.Service
-	// catalog is our own catalog, which is always there unless we only read.
+	// catalog is the own catalog, which exists unless this process only reads.
 	catalog api.Service
-	// isNew says that the catalog was not there before.
+	// isNew is set if this process created the catalog.
 	isNew bool
-	// missing says that the namespace or its service members is not there. Only who just reads sees that.
+	// missing is set if the namespace or its service members does not exist, which only a process that only reads can find.
 	missing bool
-	// rechecked is set if the place was in doubt, and verified by its IDs.
+	// rechecked is set if the place was verified by its IDs after an error.
 	rechecked bool
-	// until is when it is to be looked for again; zero is never.
+	// until is the time of the next search; zero is never.
 	until time.Time
-	// heartbeat is that of the previous process, or later.
+	// heartbeat is the heartbeat of the previous process, or a later one.
 	heartbeat int64
 }
 
@@ -86,19 +87,19 @@ func (p controlPlace) location() state.Location {
 	return state.Location{Namespace: p.namespace.Name, CatalogID: p.catalog.ID, IsNew: p.isNew, Heartbeat: p.heartbeat}
 }
 
-// namespaceName is that of the clusterset's control namespace.
+// namespaceName returns the name of the clusterset's control namespace.
 func (c *control) namespaceName() string { return format.ControlNamespace(c.identity.ClusterSetID) }
 
 // ensure returns the place, from memory once it is known.
 func (c *control) ensure(ctx context.Context) (controlPlace, error) {
-	if known := c.remembered(); known != nil {
+	if known := c.knownPlace(); known != nil {
 		return *known, nil
 	}
 	if err := c.looking.Acquire(ctx, 1); err != nil {
 		return controlPlace{}, err
 	}
 	defer c.looking.Release(1)
-	if known := c.remembered(); known != nil {
+	if known := c.knownPlace(); known != nil {
 		return *known, nil
 	}
 	if c.err != nil && time.Now().Before(c.retryAt) {
@@ -123,11 +124,11 @@ func (c *control) ensure(ctx context.Context) (controlPlace, error) {
 	return place, nil
 }
 
-// search finds the place. A place that was known is verified by its IDs, with three requests of which AWS allows 50 a second each, before any
-// list: one wrong answer must not make all clusters list, of which AWS allows a whole account one in two seconds.
+// search finds the place. It first verifies the last known place by its IDs, with three requests, of which AWS allows 50 a second each. Lists come
+// second, because AWS allows an account one list in two seconds: a wrong response must not make all clusters list.
 func (c *control) search(ctx context.Context) (place controlPlace, err error) {
 	if c.readOnly {
-		if place, err = c.look(ctx); err != nil {
+		if place, err = c.findExisting(ctx); err != nil {
 			return place, fmt.Errorf("looking for the clusterset's namespace %s: %w", c.namespaceName(), err)
 		}
 		return place, nil
@@ -158,7 +159,7 @@ func (p controlPlace) recheckedNow() controlPlace {
 	return p
 }
 
-// lastKnown returns the place as it was known last, also while it is being verified; ok is false if none was known yet.
+// lastKnown returns the last known place, also while it is being verified; ok is false if there is none.
 func (c *control) lastKnown() (place controlPlace, ok bool) {
 	if last := c.last.Load(); last != nil && !last.missing {
 		return *last, true
@@ -166,7 +167,7 @@ func (c *control) lastKnown() (place controlPlace, ok bool) {
 	return place, false
 }
 
-// doubtAfter makes the next ensure verify the place after an error that may mean that something was deleted. IAM by tags denies access to a
+// doubtAfter makes the next ensure verify the place after an error that a deleted resource may cause: with policies by tags, IAM denies access to a
 // resource that does not exist.
 func (c *control) doubtAfter(err error) {
 	age := believed
@@ -185,14 +186,14 @@ func (c *control) doubtAfter(err error) {
 }
 
 const (
-	// recheckAgain is how long a place that was verified is not verified again, whatever responses say: each time takes three requests.
+	// recheckAgain is the shortest time between two verifications of a place, whatever the responses are: each takes three requests.
 	recheckAgain = 10 * time.Second
 	// recheckDenied is the same after a denied request, which is more often a missing permission than a deleted resource.
 	recheckDenied = 30 * time.Second
 )
 
-// remembered is the place as found before, nil if it has to be looked for.
-func (c *control) remembered() *controlPlace {
+// knownPlace returns the known place, nil if it has to be found.
+func (c *control) knownPlace() *controlPlace {
 	known := c.known.Load()
 	if known == nil || !known.until.IsZero() && !time.Now().Before(known.until) {
 		return nil
@@ -200,11 +201,11 @@ func (c *control) remembered() *controlPlace {
 	return known
 }
 
-// believed is how long what was found is believed to be there, whatever reads say: they are late. To read again costs a list of
-// namespaces, which AWS allows the whole account once in two seconds.
+// believed is the time for which found resources count as existing, whatever reads return: they are eventually consistent. Another search takes a list
+// of namespaces, which AWS allows an account once in two seconds.
 const believed = 2 * time.Second
 
-// recallOrFind finds the place by the stored IDs when this process looks for it first, and by lists otherwise.
+// recallOrFind finds the place by the stored IDs in the first search of this process, and by lists otherwise.
 func (c *control) recallOrFind(ctx context.Context) (controlPlace, error) {
 	if !c.searched {
 		place, ok, err := c.recall(ctx)
@@ -219,8 +220,8 @@ func (c *control) recallOrFind(ctx context.Context) (controlPlace, error) {
 	return c.find(ctx)
 }
 
-// look finds what is there.
-func (c *control) look(ctx context.Context) (place controlPlace, err error) {
+// findExisting finds existing resources.
+func (c *control) findExisting(ctx context.Context) (place controlPlace, err error) {
 	namespaces, err := c.client.ListNamespaces(ctx)
 	if err != nil {
 		return place, err
@@ -238,7 +239,7 @@ func (c *control) look(ctx context.Context) (place controlPlace, err error) {
 	return place, nil
 }
 
-// find finds what is there, and makes what is not.
+// find finds existing resources, and creates missing ones.
 func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	namespaces, err := c.client.ListNamespaces(ctx)
 	if err != nil {
@@ -268,8 +269,8 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	return place, err
 }
 
-// leave deletes this cluster's catalog, and after the last cluster the rest, as far as it is ours and empty. What another writer
-// uses stays. pause is the time for which the farewells of all clusters stay then.
+// leave deletes this cluster's catalog. The last cluster also deletes the service members and the namespace, if controllers created them and they are
+// empty. Resources that another writer uses stay. pause is the time for which the farewells of all clusters stay before.
 func (c *control) leave(ctx context.Context, place controlPlace, pause time.Duration) error {
 	defer func() { c.known.Store(nil); c.last.Store(nil) }()
 	c.saveIDs(ctx, controlPlace{}, 0)

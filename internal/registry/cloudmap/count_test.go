@@ -53,7 +53,7 @@ func TestNamespaceIsCounted(t *testing.T) {
 	isCounted("one cluster left, its farewell stays", 4, 4)
 }
 
-// limitUsed is what the metrics say of a limit, -1 while they say nothing.
+// limitUsed returns the metric of a limit, -1 while there is none.
 func limitUsed(t *testing.T, gatherer prometheus.Gatherer, limit string) float64 {
 	t.Helper()
 	families, err := gatherer.Gather()

@@ -26,8 +26,8 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 		"DiscoverInstances", "RegisterInstance", "DeregisterInstance", "ListInstances", "ListNamespaces", "ListServices", "CreateHttpNamespace",
 		"CreateService", "GetNamespace", "GetService", "GetOperation", "ListTagsForResource", "DeleteService",
 	}
-	phases := map[string]func(w *world, fault func()){
-		"running": func(w *world, fault func()) {
+	phases := map[string]func(w *simulation, fault func()){
+		"running": func(w *simulation, fault func()) {
 			p := beginWithExports(w, 20)
 			w.until(2*time.Minute, "all is exported and mirrored", func() bool {
 				return isExported(w.t, p.Registry, webKey(19))() && p.view.Pending() == 0
@@ -37,11 +37,11 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 				publish(w.t, p.Registry, webExport("cls1", i, 2))
 			}
 		},
-		"starting": func(w *world, fault func()) {
+		"starting": func(w *simulation, fault func()) {
 			fault()
 			beginWithExports(w, 20)
 		},
-		"restarting": func(w *world, fault func()) {
+		"restarting": func(w *simulation, fault func()) {
 			p := beginWithExports(w, 20)
 			w.until(2*time.Minute, "all is exported and mirrored", func() bool {
 				return isExported(w.t, p.Registry, webKey(19))() && p.view.Pending() == 0
@@ -50,7 +50,7 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 			fault()
 			beginWithExports(w, 10)
 		},
-		"leaving": func(w *world, fault func()) {
+		"leaving": func(w *simulation, fault func()) {
 			p := beginWithExports(w, 20)
 			w.until(2*time.Minute, "all is exported and mirrored", func() bool {
 				return isExported(w.t, p.Registry, webKey(19))() && p.view.Pending() == 0
@@ -71,7 +71,7 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 				rule.Code = code
 				t.Run(fmt.Sprint(phase, "/", cmp.Or(operation, "everything"), "/", code), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+						w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 						phases[phase](w, func() { w.plan(1, rule) })
 						time.Sleep(2 * time.Minute)
 						_, before := w.server.Faults()
@@ -95,7 +95,7 @@ func TestFailingRequestsAreBounded(t *testing.T) {
 }
 
 // beginWithExports starts cls1 with the instance view and exports.
-func beginWithExports(w *world, exports int) *life {
+func beginWithExports(w *simulation, exports int) *process {
 	w.t.Helper()
 	p := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
 	for i := range exports {

@@ -16,19 +16,19 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// answers are all that AWS may say instead of doing what it was asked for: the errors of Cloud Map's model, those of AWS's
-// front door, those of networks, and silence.
-var answers = func() map[string]cloudmaplocal.FaultRule {
+// faultRules are all ways in which a request to AWS may fail: with an error of Cloud Map's model, an error that every AWS service may
+// return, a network error, or without a response.
+var faultRules = func() map[string]cloudmaplocal.FaultRule {
 	all := map[string]cloudmaplocal.FaultRule{
-		"an error of tomorrow":               {Kind: cloudmaplocal.FaultError, Code: "SomethingNewException"},
-		"carried out, and an error":          {Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Applied: true},
-		"no answer":                          {Kind: cloudmaplocal.FaultHang},
-		"carried out, and no answer":         {Kind: cloudmaplocal.FaultHang, Applied: true},
-		"a closed connection":                {Kind: cloudmaplocal.FaultDrop},
-		"carried out, and closed":            {Kind: cloudmaplocal.FaultDrop, Applied: true},
-		"accepted, and never carried out":    {Kind: cloudmaplocal.FaultLost},
-		"accepted, and failed":               {Kind: cloudmaplocal.FaultFail},
-		"accepted, and failed a while later": {Kind: cloudmaplocal.FaultFail, Delay: cloudmaplocal.Duration(5 * time.Second)},
+		"unknown error code":               {Kind: cloudmaplocal.FaultError, Code: "SomethingNewException"},
+		"executed, then an error":          {Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Applied: true},
+		"no response":                      {Kind: cloudmaplocal.FaultHang},
+		"executed, then no response":       {Kind: cloudmaplocal.FaultHang, Applied: true},
+		"closed connection":                {Kind: cloudmaplocal.FaultDrop},
+		"executed, then closed connection": {Kind: cloudmaplocal.FaultDrop, Applied: true},
+		"accepted, never executed":         {Kind: cloudmaplocal.FaultLost},
+		"accepted, failed":                 {Kind: cloudmaplocal.FaultFail},
+		"accepted, failed after 5 s":       {Kind: cloudmaplocal.FaultFail, Delay: cloudmaplocal.Duration(5 * time.Second)},
 	}
 	for _, code := range []string{
 		"CustomHealthNotFound",
@@ -58,33 +58,32 @@ var answers = func() map[string]cloudmaplocal.FaultRule {
 	return all
 }()
 
-// TestEveryAnswer gives every answer to every operation, to all clusters and for a minute, while one cluster changes an
-// export, one starts, one restarts and one leaves. What was known before stays known, and afterwards everything is as it
-// was asked for.
-func TestEveryAnswer(t *testing.T) {
+// TestEveryFault applies each fault to each operation, for all clusters and one minute, while one cluster changes an export, one
+// starts, one restarts and one leaves. Known exports stay known during the fault, and after it all changes are complete.
+func TestEveryFault(t *testing.T) {
 	warmUp(t)
 	operations := []string{
 		"DiscoverInstances", "RegisterInstance", "DeregisterInstance", "ListInstances", "ListNamespaces", "ListServices",
 		"CreateHttpNamespace", "CreateService", "GetNamespace", "GetService", "GetOperation", "ListTagsForResource", "DeleteService",
 	}
 	for _, operation := range operations {
-		for name, f := range answers {
+		for name, f := range faultRules {
 			f.Operations = []string{operation}
-			accepts := operation == "RegisterInstance" || operation == "DeregisterInstance"
-			if !accepts && (f.Kind == cloudmaplocal.FaultLost || f.Kind == cloudmaplocal.FaultFail) {
-				continue // the others answer with what was done
+			isAsync := operation == "RegisterInstance" || operation == "DeregisterInstance"
+			if !isAsync && (f.Kind == cloudmaplocal.FaultLost || f.Kind == cloudmaplocal.FaultFail) {
+				continue // only asynchronous operations can be lost or fail after their response
 			}
 			t.Run(operation+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { answerAll(t, f) })
+				synctest.Test(t, func(t *testing.T) { testFault(t, f) })
 			})
 		}
 	}
 }
 
-// answerAll is one case of TestEveryAnswer.
-func answerAll(t *testing.T, f cloudmaplocal.FaultRule) {
-	w := newWorld(t, 0, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond, OperationDelay: 100 * time.Millisecond})
+// testFault is one case of TestEveryFault.
+func testFault(t *testing.T, f cloudmaplocal.FaultRule) {
+	w := newSimulation(t, 0, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond, OperationDelay: 100 * time.Millisecond})
 	id := func(n int) mcs.Identity {
 		return mcs.Identity{ClusterID: fmt.Sprint("cls", n), ClusterSetID: "set1", UID: fmt.Sprint("uid-", n)}
 	}
@@ -96,7 +95,7 @@ func answerAll(t *testing.T, f cloudmaplocal.FaultRule) {
 	publish(t, leaver.Registry, gone)
 	publish(t, restarts.Registry, own)
 	for _, exp := range []mcs.Export{kept, changed, gone, own} {
-		w.until(time.Minute, "everything is known", sees(t, importer.Registry, exp))
+		w.until(time.Minute, "the importer has read all exports", sees(t, importer.Registry, exp))
 	}
 
 	w.plan(1, f)
@@ -109,54 +108,54 @@ func answerAll(t *testing.T, f cloudmaplocal.FaultRule) {
 	changed = webExport("cls1", 1, 2)
 	publish(t, exporter.Registry, changed)
 	leaver.stop(registry.ErrLeave)
-	var said []string
+	var reported []string
 	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(500 * time.Millisecond) {
 		for _, exp := range []mcs.Export{kept, own} {
 			if !sees(t, importer.Registry, exp)() {
-				t.Fatalf("after %v an export of %s is not known any more", time.Since(began), exp.Cluster)
+				t.Fatalf("after %v the importer has lost an export of %s", time.Since(began), exp.Cluster)
 			}
 		}
 		if view := look(t, exporter.Registry, changed.Key); view.Local.Err != nil {
-			said = append(said, view.Local.Err.Error())
+			reported = append(reported, view.Local.Err.Error())
 		}
 	}
 	if view := look(t, exporter.Registry, changed.Key); view.Local.State == registry.Pending && f.Kind != cloudmaplocal.FaultLost {
 		reason := f.Operations[0]
 		if f.Kind == cloudmaplocal.FaultFail {
-			reason = "INTERNAL_FAILURE" // the operation has no other name than what it was for
+			reason = "INTERNAL_FAILURE" // the error of a failed operation does not name the request
 		}
-		if !slices.ContainsFunc(said, func(text string) bool { return strings.Contains(text, reason) }) {
-			t.Errorf("the user is not reported what is wrong with %s, but %q", f.Operations[0], slices.Compact(said))
+		if !slices.ContainsFunc(reported, func(text string) bool { return strings.Contains(text, reason) }) {
+			t.Errorf("no status names %s: %q", reason, slices.Compact(reported))
 		}
 	}
 
 	w.plan(1)
 	for _, exp := range []mcs.Export{kept, changed, own, first} {
-		w.until(3*time.Minute, "everything is as it was asked for", sees(t, importer.Registry, exp))
+		w.until(3*time.Minute, "the importer has read all changes", sees(t, importer.Registry, exp))
 	}
 	w.until(3*time.Minute, "the changed export is confirmed", isExported(t, exporter.Registry, changed.Key))
-	w.until(3*time.Minute, "who restarted has its export confirmed", isExported(t, restarted.Registry, own.Key))
-	w.until(3*time.Minute, "who left is gone", func() bool { return !sees(t, importer.Registry, gone)() })
+	w.until(3*time.Minute, "the export of the restarted cluster is confirmed", isExported(t, restarted.Registry, own.Key))
+	w.until(3*time.Minute, "the export of the cluster that left is removed", func() bool { return !sees(t, importer.Registry, gone)() })
 	if err := <-leaver.ended; err != nil {
 		t.Errorf("leaving: %v", err)
 	}
-	for _, l := range []*life{exporter, importer, restarted, starter} {
+	for _, l := range []*process{exporter, importer, restarted, starter} {
 		l.kill()
 	}
 }
 
-// TestNoRoom is a namespace that is full: what needs no more room goes on, what does stays as it was, and the user is
-// reported which quota to raise.
-func TestNoRoom(t *testing.T) {
+// TestFullNamespace fills the quota of instances per namespace: changes that need no further instance are written, an export that needs
+// one stays as it was, and its status names the quota to raise.
+func TestFullNamespace(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		const room = 7 // two records, their copies and three instances of pages
-		w := newWorld(t, 0, cloudmaplocal.Options{InstancesPerNamespace: room})
+		const quota = 7 // two records, their copies and three instances of pages
+		w := newSimulation(t, 0, cloudmaplocal.Options{InstancesPerNamespace: quota})
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		large, small := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
 		publish(t, exporter.Registry, large)
 		publish(t, exporter.Registry, small)
-		w.until(time.Minute, "both are known", func() bool {
+		w.until(time.Minute, "the importer has read both exports", func() bool {
 			return sees(t, importer.Registry, large)() && sees(t, importer.Registry, small)()
 		})
 		tooLarge := webExport("cls1", 0, 1)
@@ -164,28 +163,28 @@ func TestNoRoom(t *testing.T) {
 		publish(t, exporter.Registry, tooLarge)
 		changed := webExport("cls1", 8, 2)
 		publish(t, exporter.Registry, changed)
-		w.until(time.Minute, "what needs no room is written", sees(t, importer.Registry, changed))
+		w.until(time.Minute, "a change that needs no instance is written", sees(t, importer.Registry, changed))
 		own := look(t, exporter.Registry, large.Key).Local
 		if own.State != registry.Pending || own.Err == nil || !strings.Contains(own.Err.Error(), "Service Quotas") {
-			t.Errorf("of what there is no room for the user gets %v, %v; want Pending and the quota", own.State, own.Err)
+			t.Errorf("the export that is too large is %v, %v; want Pending and the quota", own.State, own.Err)
 		}
 		late := w.begin(mcs.Identity{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-9"}, nil)
-		w.until(time.Minute, "who reads now reads what was there before", sees(t, late.Registry, large))
-		// There is room again.
+		w.until(time.Minute, "a new importer reads the previous version", sees(t, late.Registry, large))
+		// The previous version needs no further instance.
 		publish(t, exporter.Registry, large)
-		w.until(2*time.Minute, "it is confirmed", isExported(t, exporter.Registry, large.Key))
-		for _, l := range []*life{exporter, importer, late} {
+		w.until(2*time.Minute, "the export is confirmed", isExported(t, exporter.Registry, large.Key))
+		for _, l := range []*process{exporter, importer, late} {
 			l.kill()
 		}
 	})
 }
 
-// TestThousandInstances has services with as many instances as one read shows: a catalog is then read page by page, and service members, which has no more,
-// is read all the same.
+// TestThousandInstances has services with as many instances as one read returns: a catalog is then read page by page. Service members cannot have more,
+// and is still read at once.
 func TestThousandInstances(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3000})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 3000})
 		fill := func(service string, n int) {
 			admin, _ := w.clientAt("admin", unlimitedRates())
 			in, err := admin.ListNamespaces(t.Context())
@@ -205,7 +204,7 @@ func TestThousandInstances(t *testing.T) {
 		exporter := w.begin(cls1, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, exporter.Registry, exp)
-		w.until(time.Minute, "it is confirmed", isExported(t, exporter.Registry, exp.Key))
+		w.until(time.Minute, "the export is confirmed", isExported(t, exporter.Registry, exp.Key))
 		exporter.kill()
 		fill("catalog.cls1", api.MaxDiscovered-2)
 		again, importer := w.begin(cls1, nil), w.begin(cls2, nil)

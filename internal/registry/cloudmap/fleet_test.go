@@ -27,14 +27,14 @@ type fleet struct {
 	mu sync.Mutex
 	// cuts are quotas below AWS's, by operation.
 	cuts map[string]*rate.Limiter
-	// down says that nothing is answered: of two requests one is refused, one times out.
+	// down is set if nothing is answered: of two requests one is refused, one times out.
 	down bool
 	// calls and throttled count requests by operation; writes are those let through, by cluster.
 	calls, throttled map[string]int
 	writes           map[string]int
 	// asked are the requests of each client.
 	asked map[string]int
-	// beat is when each cluster's record was last written, gap the longest time between two writes of one.
+	// beat is the time at which each cluster's record was last written, gap the longest time between two writes of one.
 	beat map[string]time.Time
 	gap  map[string]time.Duration
 }
@@ -70,7 +70,7 @@ func (f *fleet) cut(perSecond float64, operations ...string) {
 	}
 }
 
-// fate is what becomes of a request that is not carried out: it is answered with an error, or not at all.
+// fate is the result of a request that the server does not execute: an error, or no response.
 type fate struct {
 	code   string
 	status int
@@ -350,7 +350,7 @@ func TestFleet(t *testing.T) {
 		f.atMost("start", "RegisterInstance", 25)
 
 		f.phase("steady state", time.Hour, false, after(time.Minute))
-		// The instance view may still be looking, at the lowest priority, for what previous processes left.
+		// The instance view may still search, at the lowest priority, for instances of previous processes.
 		if _, throttled := f.total(); throttled > f.throttled["ListNamespaces"] {
 			t.Errorf("requests were throttled in steady state: %v", f.throttled)
 		}

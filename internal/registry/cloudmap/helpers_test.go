@@ -109,7 +109,7 @@ func (m *memoryIDs) setError(err error) {
 	m.err = err
 }
 
-// stores are what clusters keep across restarts.
+// stores have the state that clusters keep across restarts.
 type stores struct {
 	mu    sync.Mutex
 	byKey map[string]*memoryIDs
@@ -129,17 +129,20 @@ func (s *stores) pinsOf(key string) *memoryPins {
 	return s.pins[key]
 }
 
-// copyTo gives a cluster a copy of what another one keeps.
+// copyTo copies the stored state of one cluster to another.
 func (s *stores) copyTo(from, to string) {
-	s.copyPins(from, to)
+	pins, _ := s.pinsOf(from).LoadPins(context.Background())
+	_ = s.pinsOf(to).SavePins(context.Background(), pins)
 	ids, _ := s.of(from).LoadResourceIDs(context.Background())
 	_ = s.of(to).SaveResourceIDs(context.Background(), ids)
 }
 
-// copyPins gives a cluster the pins of another one besides its own.
-func (s *stores) copyPins(from, to string) {
-	pins, _ := s.pinsOf(from).LoadPins(context.Background())
-	_ = s.pinsOf(to).SavePins(context.Background(), pins)
+// sharePins makes two identities of one cluster use the same store.
+func (s *stores) sharePins(a, b string) {
+	pins := s.pinsOf(a)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pins[b] = pins
 }
 
 func (s *stores) of(key string) *memoryIDs {

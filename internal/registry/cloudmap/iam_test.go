@@ -29,7 +29,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// The policies of deploy/iam, by what they are for.
+// The policies of deploy/iam, by purpose.
 var (
 	joinPolicies = []string{"cluster.json", "create.json"}
 	viewPolicies = append(slices.Clone(joinPolicies), "instance-view.json")
@@ -192,7 +192,7 @@ func leftover(t *testing.T, c *cloud) {
 	}
 }
 
-// TestPoliciesSuffice: a life without one denied request, and nothing is left behind.
+// TestPoliciesSuffice: a cluster joins, exports, imports and leaves without a denied request, and leaves nothing behind.
 func TestPoliciesSuffice(t *testing.T) {
 	for _, delay := range []time.Duration{0, 50 * time.Millisecond} {
 		t.Run(fmt.Sprint("operations take ", delay), func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestPoliciesSuffice(t *testing.T) {
 	}
 }
 
-// TestEveryStatementIsNeeded drops one statement at a time: somewhere in a life a request is then denied.
+// TestEveryStatementIsNeeded drops one statement at a time: some request from the join to the leave is then denied.
 func TestEveryStatementIsNeeded(t *testing.T) {
 	for _, file := range viewPolicies {
 		var document struct {
@@ -248,7 +248,7 @@ func wantDenied(t *testing.T, what string, err error) {
 	}
 }
 
-// TestOthersRecords is what the rights of one cluster do not reach: another's catalog, another clusterset, other
+// TestOthersRecords tests that the permissions of one cluster do not allow access to another's catalog, another clusterset, other
 // namespaces of the account.
 func TestOthersRecords(t *testing.T) {
 	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, viewPolicies)
@@ -373,9 +373,9 @@ func TestCompatibilityPolicy(t *testing.T) {
 	wantDenied(t, "listing a catalog", err)
 }
 
-// TestProtectedCatalogs is what tags cannot hold and what docs/iam.md does about it. A cluster that may tag what it creates may
+// TestProtectedCatalogs tests the limits of policies by tags, and the remedy of docs/iam.md. A cluster that may tag the resources that it creates may
 // tag anything: AWS knows no resources for TagResource. The administrator's tag catalog-of, which no cluster may set,
-// keeps it off all the same.
+// keeps it off nevertheless.
 func TestProtectedCatalogs(t *testing.T) {
 	for name, protected := range map[string]bool{"with catalog-of": true, "without": false} {
 		t.Run(name, func(t *testing.T) {

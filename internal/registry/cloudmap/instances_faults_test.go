@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -49,12 +50,12 @@ func TestViewReportsCollisions(t *testing.T) {
 	within(t, 10*time.Second, "nothing is left to report", warns(t, a, webKey(0)))
 }
 
-// TestViewListsAgainAfterShareWasGone: a controller starts without the instance view, and removes what the previous process has mirrored. When it lists the
+// TestViewListsAgainAfterShareWasGone: a controller starts without the instance view, and removes the instances of the previous process. When it lists the
 // services to find that, the share of the namespaces is gone for a while.
 func TestViewListsAgainAfterShareWasGone(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		exp := webExport("cls1", 0, 1)
 		var isRestarted, gone atomic.Bool
 		w.intercept = func(req request) (code, body string, ok bool) {
@@ -91,6 +92,39 @@ func TestViewListsAgainAfterShareWasGone(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		gone.Store(false)
 		w.until(5*time.Minute, "the instance is gone", func() bool { return instances() == 0 })
+	})
+}
+
+// TestViewRemovesInstancesOfClone: a clone of a cluster that cannot read for a while creates instances of an export that the cluster does not have, until it gives
+// way. The cluster finds the copy of the clone's record, lists the services again, and removes them.
+func TestViewRemovesInstancesOfClone(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		joined := time.Now()
+		withView := func(cfg *Config) { cfg.InstanceView, cfg.Joined = true, joined }
+		original := w.begin(cls1, nil, withView)
+		publish(t, original.Registry, webExport("cls1", 0, 1))
+		time.Sleep(5 * time.Minute) // it has listed the services
+		w.ids.copyTo("cls1", "cls1clone")
+		w.plan(1, unreadable("cls1"))
+		clone := w.create("cls1clone", cls1, withView)
+		extra := webExport("cls1", 8, 2)
+		publish(t, clone.Registry, extra)
+		clone.run(nil)
+		admin, _ := w.client("admin")
+		instances := func() int {
+			have, _, err := admin.DiscoverInstances(t.Context(), extra.Key.Namespace, extra.Key.Name, nil)
+			if err != nil && !api.IsNotFound(err) {
+				t.Fatal(err)
+			}
+			return len(have)
+		}
+		w.until(time.Minute, "the clone has created instances", func() bool { return instances() > 0 })
+		var duplicate *registry.DuplicateIDError
+		w.until(2*time.Minute, "the clone gives way", func() bool { return errors.As(look(t, clone.Registry, extra.Key).Local.Err, &duplicate) })
+		w.plan(1)
+		w.until(10*time.Minute, "the instances are removed", func() bool { return instances() == 0 })
 	})
 }
 
@@ -272,19 +306,113 @@ func TestViewRemovesLeftovers(t *testing.T) {
 	})
 }
 
+// listInstances returns the instances of a service of the instance view, with the service and a client that may change them. A service or namespace that does not exist has none.
+func listInstances(w *simulation, key mcs.Key) (admin *api.Client, s api.Service, listed []api.Instance) {
+	w.t.Helper()
+	admin, _ = w.client("admin")
+	namespaces, err := admin.ListNamespaces(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	in, ok := namespaces[key.Namespace]
+	if !ok {
+		return admin, s, nil
+	}
+	services, err := admin.ListServices(w.t.Context(), in)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if s = services[key.Name]; s.ID == "" {
+		return admin, s, nil
+	}
+	if listed, err = admin.ListInstances(w.t.Context(), s); err != nil {
+		w.t.Fatal(err)
+	}
+	return admin, s, listed
+}
+
+// TestViewRetriesRemoval denies the first removal of an instance: the next attempt removes it, and does not take the export that is gone for removed.
+func TestViewRetriesRemoval(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		cluster := w.begin(cls1, nil, func(cfg *Config) { cfg.InstanceView = true })
+		exp := webExport("cls1", 0, 3)
+		publish(t, cluster.Registry, exp)
+		instances := func() []api.Instance { _, _, listed := listInstances(w, exp.Key); return listed }
+		time.Sleep(10 * time.Minute) // nothing was written recently
+		if n := len(instances()); n != 3 {
+			t.Fatalf("%d instances, want 3", n)
+		}
+		var isDenied atomic.Bool
+		w.intercept = func(req request) (code, body string, ok bool) {
+			return "AccessDeniedException", "", req.operation == "DeregisterInstance" && req.names("tcp-") && !isDenied.Swap(true)
+		}
+		withdraw(t, cluster.Registry, exp.Key)
+		time.Sleep(10 * time.Second) // less than the interval between two reads
+		if n := len(instances()); n > 0 {
+			t.Errorf("%d instances, want none", n)
+		}
+		cluster.kill()
+	})
+}
+
+// TestViewRemovesInstanceOfServiceThatSeemedGone has an instance return after its removal, while an answer says that its service does not exist: a later read
+// shows the instance, and it is removed.
+func TestViewRemovesInstanceOfServiceThatSeemedGone(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		viewed := func(cfg *Config) { cfg.InstanceView = true }
+		cluster, other := w.begin(cls1, nil, viewed), w.begin(cls2, nil, viewed)
+		mine, theirs := webExport("cls1", 0, 1), webExport("cls2", 0, 1)
+		theirs.Backends[0].Endpoints[0].Address = netip.MustParseAddr("10.99.0.1")
+		publish(t, cluster.Registry, mine)
+		publish(t, other.Registry, theirs)
+		instances := func() []api.Instance { _, _, listed := listInstances(w, mine.Key); return listed }
+		time.Sleep(10 * time.Minute) // nothing was written recently
+		admin, service, before := listInstances(w, mine.Key)
+		if len(before) != 2 {
+			t.Fatalf("%d instances, want 2", len(before))
+		}
+		withdraw(t, cluster.Registry, mine.Key)
+		time.Sleep(10 * time.Second)
+		if n := len(instances()); n != 1 {
+			t.Fatalf("%d instances, want the one of the other cluster", n)
+		}
+		var isGone atomic.Bool
+		w.intercept = func(req request) (code, body string, ok bool) {
+			isRead := req.cluster == "cls1" && req.operation == "DiscoverInstances" && req.names(mine.Key.Name)
+			return "ServiceNotFound", "", isRead && !isGone.Swap(true)
+		}
+		for _, instance := range before {
+			if _, err := admin.RegisterInstance(t.Context(), service.ID, instance); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.until(10*time.Minute, "the service has seemed gone", isGone.Load)
+		time.Sleep(5 * time.Minute) // the next reads
+		if n := len(instances()); n != 1 {
+			t.Errorf("%d instances, want the one of the other cluster", n)
+		}
+		cluster.kill()
+		other.kill()
+	})
+}
+
 // Several clusters stop exporting a service, and the last one deletes it: the others need no list to see that.
 func TestViewForgetsServiceThatOtherClusterDeleted(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{})
+		w := newSimulation(t, 0, cloudmaplocal.Options{})
 		var lines atomic.Value
 		log := funcr.New(func(_, args string) {
 			if strings.Contains(args, "Failed") {
 				lines.Store(args)
 			}
 		}, funcr.Options{})
-		isIdle := func(l *life) func() bool { return func() bool { return l.view.Pending()+l.view.Unconfirmed() == 0 } }
-		var clusters []*life
+		isIdle := func(l *process) func() bool { return func() bool { return l.view.Pending()+l.view.Unconfirmed() == 0 } }
+		var clusters []*process
 		for _, identity := range []mcs.Identity{cls1, cls2} {
 			l := w.begin(identity, nil, func(cfg *Config) { cfg.InstanceView, cfg.Logger = true, log })
 			for k := range 2 {

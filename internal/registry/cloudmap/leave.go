@@ -132,7 +132,7 @@ func (r *leaver) removePages(ctx context.Context, place controlPlace) error {
 var errNoNamespace = errors.New("AWS Cloud Map does not show the clusterset's namespace")
 
 // adoptAbandoned reports whether the records under this identity were left by a previous process of this cluster, and adopts them for removal.
-// They were not if the record keeps changing: a clone of the cluster has the same UID. A member says farewell also if another user has deleted its record or
+// They were not if the record keeps changing: a clone of the cluster has the same UID. A member signs a farewell also if another user has deleted its record or
 // the namespace, which the other clusters create again: they know the member.
 func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (bool, error) {
 	in, ok, err := r.findNamespace(ctx, leaving)

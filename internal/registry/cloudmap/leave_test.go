@@ -19,7 +19,7 @@ import (
 func TestLeave_LastClusterWaitsForReaders(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		last, reader := w.begin(cls1, nil), w.begin(cls2, nil, func(cfg *Config) { cfg.ReadOnly = true })
 		exp := webExport("cls1", 0, 1)
 		publish(t, last.Registry, exp)
@@ -43,20 +43,20 @@ func TestLeave_LastClusterWaitsForReaders(t *testing.T) {
 // cluster knows the exports, and they end by the farewell only.
 func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
 	warmUp(t)
-	for name, fault := range map[string]func(*vandal){
-		"record deleted":    func(v *vandal) { v.drop(format.MembersService, "cls1") },
-		"namespace deleted": func(v *vandal) { v.deleteAll(true) },
+	for name, fault := range map[string]func(*otherWriter){
+		"record deleted":    func(v *otherWriter) { v.drop(format.MembersService, "cls1") },
+		"namespace deleted": func(v *otherWriter) { v.deleteAll(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 				joined := time.Now()
 				leaving, other := w.begin(cls1, nil), w.begin(cls2, nil)
 				exp := webExport("cls1", 0, 1)
 				publish(t, leaving.Registry, exp)
 				w.until(time.Minute, "it is known", sees(t, other.Registry, exp))
 				leaving.kill()
-				fault(&vandal{world: w})
+				fault(&otherWriter{simulation: w})
 				leaving = w.begin(cls1, nil, func(cfg *Config) { cfg.Joined = joined })
 				if err := leaving.end(registry.ErrLeave); err != nil {
 					t.Fatal(err)
@@ -76,8 +76,8 @@ func TestLeave_SaysFarewellWithoutRecords(t *testing.T) {
 func TestLeave_SaysFarewellAfterForgedRecord(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		other := w.begin(cls2, nil)
 		time.Sleep(time.Minute)
 		leaving := w.begin(cls1, nil)
@@ -103,7 +103,7 @@ func TestLeave_SaysFarewellAfterForgedRecord(t *testing.T) {
 func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		viewed := func(cfg *Config) { cfg.InstanceView = true }
 		leaving, other := w.begin(cls1, nil, viewed), w.begin(cls2, nil, viewed)
 		mine, theirs := webExport("cls1", 0, 3), webExport("cls2", 0, 1)

@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
-// maxHeap is what the heap of a test may grow by: half of the Deployment's limit of 512 MiB, because the collector lets a heap grow to twice what
+// maxHeap is the maximum growth of the heap of a test: half of the Deployment's limit of 512 MiB, because the collector lets a heap grow to twice what
 // is in use. The local Cloud Map of the test is part of it.
 const maxHeap = 256 << 20
 

@@ -50,7 +50,7 @@ const (
 	maxFailurePause = 10 * time.Second
 )
 
-// silenceThreshold is how long the same clusters must be without peer notifications before the log has them: longer than a restart.
+// silenceThreshold is the time for which the same clusters must be without peer notifications before the log has them: longer than a restart.
 const silenceThreshold = time.Minute
 
 func newPeers(cfg Config, name string, s *state.State) *peers {

@@ -28,7 +28,7 @@ type network struct {
 	mu    sync.Mutex
 	conns map[netip.AddrPort]*conn
 	next  uint16
-	// blocked are the addresses that nothing gets through to. seen are copies of what was sent to each.
+	// blocked are the addresses that no datagram reaches. seen has copies of the datagrams that were sent to each address.
 	blocked map[netip.AddrPort]bool
 	seen    map[netip.AddrPort][][]byte
 	// seed and share are those of the dice by which datagrams get lost.
@@ -157,7 +157,7 @@ type account struct {
 	server *cloudmaplocal.Server
 	delay  time.Duration
 	udp    *network
-	// latency is how long each request takes.
+	// latency is the time that each request takes.
 	latency time.Duration
 	// ids are the stored resource IDs, by cluster ID.
 	ids stores

@@ -102,7 +102,7 @@ func (tr *trial) check() {
 		a.noteClone()
 	}
 	for _, a := range tr.clusters {
-		if a.life == nil {
+		if a.process == nil {
 			continue
 		}
 		for k := range allKeys {
@@ -122,7 +122,7 @@ func (tr *trial) check() {
 
 // reported reports whether the controller has published what its user wants of a key.
 func (a *actor) reported(k int) bool {
-	want, _ := a.life.state.Writes.DesiredInstances(webKey(k))
+	want, _ := a.process.state.Writes.DesiredInstances(webKey(k))
 	return want != nil && want.Equal(*a.wanted(k))
 }
 
@@ -139,12 +139,12 @@ func (a *actor) checkViewOf(other *actor) {
 		view := a.views[k]
 		exp := exportOf(view.View, id)
 		if !view.ok || slices.Contains(view.Unknown, id) || slices.Contains(view.Unseen, id) {
-			if last[k].at.After(a.life.began) && other.find(k, nil, last[k].index) < 0 {
+			if last[k].at.After(a.process.began) && other.find(k, nil, last[k].index) < 0 {
 				a.trial.fail("%s has seen %s's export %d and does not know of it any more", a.identity.ClusterID, id, k)
 			}
 			continue
 		}
-		if exp == nil && last[k].at.Before(a.life.began) && !a.imported(k, id) {
+		if exp == nil && last[k].at.Before(a.process.began) && !a.imported(k, id) {
 			continue // it may not have read the export yet: nothing that was imported ends
 		}
 		index := other.find(k, exp, other.floor(k, last[k].index))
@@ -170,7 +170,7 @@ func (a *actor) imported(k int, id string) bool { return a.trial.imports[a.numbe
 func (a *actor) read(k int) {
 	named := a.trial.imports[a.number][k]
 	ids := slices.DeleteFunc(slices.Sorted(maps.Keys(named)), func(id string) bool { return id == a.identity.ClusterID })
-	a.views[k].View, a.views[k].ok = viewOf(a.trial.t, a.life.Registry, webKey(k), ids...)
+	a.views[k].View, a.views[k].ok = viewOf(a.trial.t, a.process.Registry, webKey(k), ids...)
 }
 
 // writeImports keeps which clusters the ServiceImports name after this step.
@@ -188,7 +188,7 @@ func (a *actor) writeImports() {
 	}
 }
 
-// contest is how long a clone and the original may both write until the later process has seen the earlier one, and the original has written its pages
+// contest is the time for which a clone and the original may both write until the later process has seen the earlier one, and the original has written its pages
 // again. For so long the registry has signed records of both, and their key is the same.
 const contest = time.Minute
 
@@ -265,8 +265,9 @@ func (tr *trial) checkTwin() {
 	if tr.twin == nil {
 		return
 	}
-	if silent := time.Since(tr.beat[tr.clusters[0].identity.ClusterID]); silent > 20*time.Second {
-		tr.endTwin() // before it takes the silent one for dead, as it should
+	first := tr.clusters[0]
+	if silent := time.Since(tr.beat[first.identity.ClusterID]); silent > 20*time.Second || tr.isHidden(first) {
+		tr.endTwin() // before it takes the silent one for dead, as it should; another member may have forged a farewell of one that cannot write
 		return
 	}
 	view, ok := viewOf(tr.t, tr.twin.Registry, webKey(0))
@@ -294,7 +295,7 @@ func (tr *trial) checkOutage() {
 	}
 	now := map[string]string{}
 	for _, a := range tr.clusters {
-		if a.life != nil && a.life.began.Before(tr.outage) {
+		if a.process != nil && a.process.began.Before(tr.outage) {
 			now[a.identity.ClusterID] = a.knowledge()
 		}
 	}
@@ -326,7 +327,7 @@ func (tr *trial) checkMerges() {
 		var known [][]mcs.Export
 		var inputs []string
 		for _, a := range tr.clusters {
-			if a.life == nil {
+			if a.process == nil {
 				continue
 			}
 			exports := slices.Clone(a.views[k].Exports)
@@ -382,7 +383,7 @@ func (tr *trial) calm() {
 	tr.endTwin()
 	for _, a := range tr.machines {
 		a.endClone()
-		if a.life == nil {
+		if a.process == nil {
 			a.start()
 		}
 	}
@@ -427,7 +428,7 @@ func (tr *trial) calm() {
 func (tr *trial) forgetRetired() {
 	for _, a := range tr.clusters {
 		for _, other := range tr.clusters {
-			if a.life == nil || !other.isFarewellLost {
+			if a.process == nil || !other.isFarewellLost {
 				continue
 			}
 			id := other.identity.ClusterID
@@ -437,7 +438,7 @@ func (tr *trial) forgetRetired() {
 			if slices.ContainsFunc(a.views[:], isKnown) {
 				tr.tally.Add("forgotten", 1)
 				tr.history.Logf("%s forgets %s", a.identity.ClusterID, id)
-				a.life.Forget(id)
+				a.process.Forget(id)
 				for k := range allKeys {
 					a.read(k)
 				}
@@ -497,7 +498,7 @@ func (tr *trial) unshown() string {
 		return err.Error()
 	}
 	for _, a := range tr.machines {
-		tr.left[a.identity.ClusterID] = a.life.view.IsCleanupDenied()
+		tr.left[a.identity.ClusterID] = a.process.view.IsCleanupDenied()
 	}
 	for k := range allKeys {
 		want, have := tr.instances(k), map[string]map[string]string(nil)
@@ -517,7 +518,7 @@ func (tr *trial) unshown() string {
 		}
 	}
 	for _, a := range tr.machines {
-		if n := a.life.view.Pending() + a.life.view.Unconfirmed(); n > 0 {
+		if n := a.process.view.Pending() + a.process.view.Unconfirmed(); n > 0 {
 			return fmt.Sprintf("%s has still %d services to write or to read once more", a.identity.ClusterID, n)
 		}
 	}
@@ -559,10 +560,10 @@ func (tr *trial) shownServices() (map[string]api.Service, error) {
 
 // excess is something in the cluster's catalog that does not belong there, "" if nothing is.
 func (a *actor) excess() string {
-	place, _ := a.life.control.lastKnown()
-	wanted := a.life.state.Writes.PartIDs()
+	place, _ := a.process.control.lastKnown()
+	wanted := a.process.state.Writes.PartIDs()
 	wanted[format.CopyID] = true
-	for _, excess := range a.life.state.Writes.Excess() {
+	for _, excess := range a.process.state.Writes.Excess() {
 		for _, id := range excess.IDs() {
 			delete(wanted, id)
 		}

@@ -20,7 +20,7 @@ const garbageCluster = "garbage"
 // forgerUID is the UID of the member that signs what it writes under the IDs of the others.
 const forgerUID = "uid-forger"
 
-// vandalise does what no cluster should, with no regard to what belongs to whom.
+// vandalise changes random records of any cluster, as a hostile member or an administrator may.
 func (tr *trial) vandalise() {
 	s, ok := tr.controlServices()
 	if !ok {
@@ -228,7 +228,8 @@ func (tr *trial) forged(r format.Member) api.Instance {
 // A reader that knows the cluster refuses the key for as long as the cluster lives. A cluster that has left or is silent has no such
 // protection, as docs/iam.md says: clearForgedCopies keeps to this limit.
 func (tr *trial) forgeCopy(a *actor) {
-	if a.life == nil || a.becomes != nil || time.Since(tr.beat[a.identity.ClusterID]) > settings.HeartbeatInterval || time.Since(a.joinedAt) < 2*time.Minute {
+	if a.process == nil || a.becomes != nil || time.Since(tr.beat[a.identity.ClusterID]) > settings.HeartbeatInterval || time.Since(a.joinedAt) < 2*time.Minute ||
+		!tr.isPinned(a) {
 		return
 	}
 	s, ok := tr.controlServices()
@@ -247,6 +248,20 @@ func (tr *trial) forgeCopy(a *actor) {
 	}
 }
 
+// isPinned reports whether every other cluster has pinned a cluster's key since its last farewell.
+func (tr *trial) isPinned(a *actor) bool {
+	for _, reader := range tr.clusters {
+		if reader == a || reader.isRetired {
+			continue
+		}
+		pins, err := tr.ids.pinsOf(reader.identity.ClusterID).LoadPins(context.Background())
+		if pin := pins[a.identity.ClusterID]; err != nil || pin.Left || pin.Forgotten || pin.Key != signerOf(a.identity.UID).Key() {
+			return false
+		}
+	}
+	return true
+}
+
 // clearForgedCopies removes the forged copies of clusters that are silent.
 func (tr *trial) clearForgedCopies() {
 	for a := range tr.forgedCopies {
@@ -256,7 +271,7 @@ func (tr *trial) clearForgedCopies() {
 	}
 }
 
-// clearForgedCopy removes what was forged under a cluster's ID, if a copy was.
+// clearForgedCopy removes the forged copy of a cluster's record, if there is one.
 func (tr *trial) clearForgedCopy(a *actor) {
 	if !tr.forgedCopies[a] {
 		return

@@ -97,14 +97,14 @@ func (tr *trial) restore() {
 	tr.outage, tr.before = time.Time{}, nil
 }
 
-// forgetAll is what a new life of the controller knows.
+// forgetAll resets the views to those of a new process.
 func (a *actor) forgetAll() {
 	a.seen = map[string]*[allKeys]sight{}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.notified, a.toPublish = map[mcs.Key]bool{}, map[mcs.Key]bool{}
+	a.notified = map[mcs.Key]bool{}
 	for k := range allKeys {
-		a.notified[webKey(k)], a.toPublish[webKey(k)] = true, true
+		a.notified[webKey(k)] = true
 	}
 }
 
@@ -130,11 +130,24 @@ func (a *actor) start() {
 	if !a.hasJoined {
 		a.joinedAt = now
 	}
-	a.life = a.trial.begin(a.identity, func(_ *life, key mcs.Key) {
+	a.process = a.trial.create(a.identity.ClusterID, a.identity, a.trial.takingPart, a.asCluster)
+	a.publishAll(a.process.Registry, func(int) bool { return true })
+	a.process.run(func(_ *process, key mcs.Key) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.notified[key] = true
-	}, a.trial.takingPart, a.asCluster)
+	})
+}
+
+// publishAll publishes the exports that the cluster's user wants and that are selected, before the registry runs, as the controller does: a process that
+// starts does not announce pages without them.
+func (a *actor) publishAll(reg *Registry, selects func(k int) bool) {
+	for k := range allKeys {
+		if exp := a.wanted(k); exp != nil && selects(k) {
+			publish(a.trial.t, reg, *exp)
+		}
+	}
+	reg.PublishedAll()
 }
 
 // asCluster is how the cluster's next process takes part.
@@ -147,7 +160,7 @@ func (a *actor) asCluster(cfg *Config) {
 	cfg.InstanceView = a.shows
 }
 
-// takingPart is how clusters of this world take part.
+// takingPart changes the configuration of a cluster that takes part in the trial.
 func (tr *trial) takingPart(cfg *Config) {
 	cfg.InstanceView, cfg.AwaitsAll = tr.shows, true
 	// With the standard one, the last of 16 services has its turn in as many minutes.
@@ -157,16 +170,16 @@ func (tr *trial) takingPart(cfg *Config) {
 	}
 }
 
-// die ends the controller's life, for a while.
+// die ends the controller's process, for a while.
 func (a *actor) die(how func()) {
-	if a.life == nil {
+	if a.process == nil {
 		return
 	}
 	a.endClone()
 	a.trial.clearForgedCopy(a)
 	how()
 	a.trial.history.Logf("%s has ended", a.identity.ClusterID)
-	a.life = nil
+	a.process = nil
 	a.comesBack = time.Now().Add(time.Duration(a.trial.rnd.IntN(8)) * time.Second)
 	if a.trial.rnd.IntN(5) == 0 && (a != a.trial.clusters[0] || a.trial.twin == nil) {
 		a.comesBack = a.comesBack.Add(5 * time.Minute) // dead for longer than heartbeats may be missing
@@ -175,7 +188,7 @@ func (a *actor) die(how func()) {
 
 // leave takes the cluster out of the clusterset, which may take a while. It returns an error if not everything was removed by then.
 func (a *actor) leave(within time.Duration) error {
-	if a.life == nil || a.trial.twin != nil || a.becomes != nil && !a.isLeaving {
+	if a.process == nil || a.trial.twin != nil || a.becomes != nil && !a.isLeaving {
 		return nil
 	}
 	now := time.Now()
@@ -183,9 +196,9 @@ func (a *actor) leave(within time.Duration) error {
 		a.want(now, k, nil)
 	}
 	a.trial.history.Logf("%s leaves", a.identity.ClusterID)
-	l := a.life
+	l := a.process
 	a.die(func() { l.stop(registry.ErrLeave) })
-	// Removing takes its time, and may fail: then what is left is for the next life to remove.
+	// Leaving may fail after a while: then the next process removes the remaining records.
 	timer := time.AfterFunc(within, func() { l.wire.cut.Store(true) })
 	defer timer.Stop()
 	err := <-l.ended
@@ -213,7 +226,7 @@ func (a *actor) wish() {
 	a.wantEverywhere(now, k, &exp)
 }
 
-// nextVersion tells the next version of an export from all others, whatever ID the cluster has.
+// nextVersion returns a number that distinguishes the next version of an export from all others, whatever ID the cluster has.
 func (a *actor) nextVersion(k int) map[string]string {
 	next := &a.trial.versions[a.number][k]
 	*next++
@@ -262,12 +275,12 @@ func (a *actor) want(now time.Time, k int, exp *mcs.Export) {
 	a.notified[webKey(k)] = true
 }
 
-// wanted is what the user wants of a key now.
+// wanted returns the export of a key that the user wants now.
 func (a *actor) wanted(k int) *mcs.Export { return a.memories[k][len(a.memories[k])-1].exp }
 
-// work is what the export reconciler does with the keys that it was notified of; it does not reach all of them at once.
+// work reconciles exports of the notified keys, as the export reconciler does: not all of them at once.
 func (a *actor) work() {
-	if a.life == nil {
+	if a.process == nil {
 		return
 	}
 	a.mu.Lock()
@@ -281,20 +294,17 @@ func (a *actor) work() {
 		delete(a.notified, key)
 		a.mu.Unlock()
 		a.reconcile(key)
-		if delete(a.toPublish, key); len(a.toPublish) == 0 {
-			a.life.PublishedAll()
-		}
 	}
 }
 
 func (a *actor) reconcile(key mcs.Key) {
 	for k := range allKeys {
 		if exp := a.wanted(k); webKey(k) == key && exp != nil {
-			publish(a.trial.t, a.life.Registry, *exp)
+			publish(a.trial.t, a.process.Registry, *exp)
 			return
 		}
 	}
-	if err := a.life.Withdraw(context.Background(), key); err != nil {
+	if err := a.process.Withdraw(context.Background(), key); err != nil {
 		a.trial.t.Error(err)
 	}
 }
@@ -305,8 +315,8 @@ func (tr *trial) beginTwin() {
 	if first.becomes != nil {
 		return
 	}
-	alive := first.life != nil && time.Since(tr.beat[first.identity.ClusterID]) < 5*time.Second && len(tr.down) == 0
-	if tr.twin != nil || !alive || time.Since(first.life.began) < time.Minute {
+	alive := first.process != nil && time.Since(tr.beat[first.identity.ClusterID]) < 5*time.Second && len(tr.down) == 0 && !tr.isHidden(first)
+	if tr.twin != nil || !alive || time.Since(first.process.began) < time.Minute {
 		return
 	}
 	identity := first.identity
@@ -329,7 +339,7 @@ func (tr *trial) endTwin() {
 	}
 }
 
-// maxForeign is how many instances others put into the services of a world.
+// maxForeign is the maximum number of instances that other users add to the services of a trial.
 const maxForeign = 12
 
 // settleIn lets another writer put an instance beside ours, at the address of an endpoint that there may be later.
@@ -380,7 +390,7 @@ func (tr *trial) isUsed(a *actor, k int, s api.Service, id string) (bool, error)
 // wants what the cluster wants now, or less.
 func (tr *trial) beginClone(a *actor) {
 	id := a.identity.ClusterID
-	isLive := a.life != nil && time.Since(tr.beat[id]) < 5*time.Second && time.Since(a.life.began) > time.Minute && len(tr.down) == 0 && len(tr.slow) == 0
+	isLive := a.process != nil && time.Since(tr.beat[id]) < 5*time.Second && time.Since(a.process.began) > time.Minute && len(tr.down) == 0 && len(tr.slow) == 0
 	if !isLive || a.clone != nil || a.becomes != nil || a == tr.clusters[0] && tr.twin != nil || tr.isHidden(a) {
 		return
 	}
@@ -391,15 +401,9 @@ func (tr *trial) beginClone(a *actor) {
 	for k := range allKeys {
 		a.cloned[k] = len(a.memories[k]) - 1
 	}
-	a.clone = tr.beginAs(key, a.identity, nil, tr.takingPart, a.asCluster)
-	for k := range allKeys {
-		if exp := a.wanted(k); exp != nil && tr.hostile.IntN(4) > 0 {
-			publish(tr.t, a.clone.Registry, *exp)
-		} else if err := a.clone.Withdraw(context.Background(), webKey(k)); err != nil {
-			tr.t.Error(err)
-		}
-	}
-	a.clone.PublishedAll()
+	a.clone = tr.create(key, a.identity, tr.takingPart, a.asCluster)
+	a.publishAll(a.clone.Registry, func(int) bool { return tr.hostile.IntN(4) > 0 })
+	a.clone.run(nil)
 }
 
 func (a *actor) endClone() {
@@ -413,7 +417,7 @@ func (a *actor) endClone() {
 // rename gives a cluster its other ID: it joins under that one beside the present one, as the controller does.
 func (tr *trial) rename(a *actor) {
 	b := a.alias
-	if a.life == nil || a.becomes != nil || b.isLeaving || a == tr.clusters[0] && tr.twin != nil || b == tr.clusters[0] && tr.twin != nil {
+	if a.process == nil || a.becomes != nil || b.isLeaving || a == tr.clusters[0] && tr.twin != nil || b == tr.clusters[0] && tr.twin != nil {
 		return
 	}
 	a.endClone()
@@ -424,7 +428,6 @@ func (tr *trial) rename(a *actor) {
 		tr.clusters = append(tr.clusters, b)
 		tr.before = nil // there is one cluster more to know of
 	}
-	tr.ids.copyPins(a.identity.ClusterID, b.identity.ClusterID)
 	b.isRetired, b.isFarewellLost = false, false
 	now := time.Now()
 	for k := range allKeys {
@@ -440,15 +443,15 @@ func (a *actor) continueRename() {
 	if b == nil {
 		return
 	}
-	if b.life == nil {
+	if b.process == nil {
 		b.start()
 	}
-	if a.life == nil {
+	if a.process == nil {
 		return // it leaves when it is back
 	}
 	isConfirmed := true
 	for k := range allKeys {
-		view, ok := viewOf(a.trial.t, b.life.Registry, webKey(k))
+		view, ok := viewOf(a.trial.t, b.process.Registry, webKey(k))
 		isConfirmed = isConfirmed && ok && (b.wanted(k) == nil || view.Local.State == registry.Exported && b.reported(k))
 	}
 	if !isConfirmed {
@@ -456,7 +459,7 @@ func (a *actor) continueRename() {
 	} else if a.confirmedAt.IsZero() {
 		a.confirmedAt = time.Now()
 	}
-	isLate := time.Since(b.life.began) > 5*time.Minute
+	isLate := time.Since(b.process.began) > 5*time.Minute
 	if isLate || isConfirmed && time.Since(a.confirmedAt) > 2*settings.PollInterval {
 		a.retire()
 	}
@@ -478,21 +481,21 @@ func (a *actor) retire() {
 func (a *actor) finishLeaving() {
 	for a.isLeaving {
 		a.hasJoined = !a.joinedAt.IsZero()
-		a.life = a.trial.begin(a.identity, nil, a.trial.takingPart, a.asCluster)
-		a.life.stop(registry.ErrLeave)
-		a.isLeaving = <-a.life.ended != nil
-		a.life = nil
+		a.process = a.trial.begin(a.identity, nil, a.trial.takingPart, a.asCluster)
+		a.process.stop(registry.ErrLeave)
+		a.isLeaving = <-a.process.ended != nil
+		a.process = nil
 	}
 }
 
 // flicker stops and starts the controller's part several times, as ClusterProperties that come and go did.
 func (tr *trial) flicker(a *actor) {
-	if a.life == nil {
+	if a.process == nil {
 		return
 	}
 	a.endClone()
 	for range 1 + tr.hostile.IntN(3) {
-		if err := a.life.end(nil); err != nil {
+		if err := a.process.end(nil); err != nil {
 			tr.t.Error(err)
 		}
 		time.Sleep(time.Duration(tr.hostile.IntN(3)) * 300 * time.Millisecond)
@@ -503,7 +506,7 @@ func (tr *trial) flicker(a *actor) {
 
 // takeBack makes the cluster leave, and takes that back a moment later.
 func (tr *trial) takeBack(a *actor) {
-	if a.life == nil || a.becomes != nil || tr.twin != nil {
+	if a.process == nil || a.becomes != nil || tr.twin != nil {
 		return
 	}
 	var wanted [allKeys]*mcs.Export
@@ -525,12 +528,12 @@ func (tr *trial) takeBack(a *actor) {
 
 // overlap starts the next leader while the process before it goes on for a moment, and is killed then.
 func (tr *trial) overlap(a *actor) {
-	if a.life == nil {
+	if a.process == nil {
 		return
 	}
 	a.endClone()
 	tr.clearForgedCopy(a)
-	before := a.life
+	before := a.process
 	time.AfterFunc(time.Duration(tr.hostile.IntN(3000))*time.Millisecond, before.kill)
 	a.start()
 }

@@ -43,7 +43,7 @@ import (
 // All of it is in virtual time. FAULTS_SEED replays a run: the same things happen at the same steps, and the n-th request about
 // something has the same fate. The order of what happens at once, and the controller's jitter, are not the seed's; so a failure
 // may take a few runs to show again. FAULTS_STEPS makes a run longer or shorter; `make soak` runs many steps. FAULTS_OPERATIONS picks
-// operations by name, and FAULTS_TRACE names a folder for the trace of a failure and the numbers of what was done.
+// operations by name, and FAULTS_TRACE names a folder for the trace of a failure and the numbers of operations.
 func TestRandomFaults(t *testing.T) {
 	// Several worlds: faults that add up over a long time are found in one, and bad beginnings in many. The seed is the same in each run of the
 	// unit tests; other seeds are for make soak.
@@ -53,6 +53,7 @@ func TestRandomFaults(t *testing.T) {
 	warmUp(t)
 	for i := range worlds {
 		t.Run(fmt.Sprint("seed ", seed+uint64(i)), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { newTrial(t, seed+uint64(i)).run(steps / worlds) })
 		})
 	}
@@ -71,9 +72,9 @@ const (
 	viewAudit = 10 * time.Second
 )
 
-// trial is one world and what is known of it by right.
+// trial is one simulation and the expected state.
 type trial struct {
-	*world
+	*simulation
 	// rnd are the dice of the users, the faults and the processes, hostile those of the other operations: a seed means the same with or without
 	// them.
 	rnd, hostile *rand.Rand
@@ -86,8 +87,8 @@ type trial struct {
 	// admin is another writer who may do everything. The faults do not concern it.
 	admin *api.Client
 	// twin uses the ID of the first cluster.
-	twin *life
-	// shows says that there is the instance view. udp carries peer notifications; nil means none.
+	twin *process
+	// shows is set if the instance view is on. udp carries peer notifications; nil means none.
 	shows bool
 	udp   *network
 	// foreign are the instances that others have put beside ours, by service and ID.
@@ -112,11 +113,11 @@ type trial struct {
 	services  map[string]string
 	written   map[writtenKind][]writtenInstance
 	next      int
-	// recorded is when each cluster has last written its record, not counting its clone.
+	// recorded is the time at which each cluster has last written its record, not counting its clone.
 	recorded map[string]time.Time
-	// observed is when the records were last looked at.
+	// observed is the time at which the records were last looked at.
 	observed time.Time
-	// beats are the latest heartbeats by then, shownBeats those of the records as they were, by any writer. beat is when each cluster's
+	// beats are the latest heartbeats by then, shownBeats those of the records as they were, by any writer. beat is the time at which each cluster's
 	// record was last written, at the latest, and resumed when it was so after a long silence.
 	beats         map[string]int64
 	shownBeats    map[string]string
@@ -125,9 +126,9 @@ type trial struct {
 	imports [machines][allKeys]map[string]bool
 	// lastSeen is the last of memories that each machine has seen of each key and cluster, by any process.
 	lastSeen [machines][allKeys]map[string]int
-	// merged is what the clusters knew of each service when the merges were last checked.
+	// merged are the views of each service at the last check of the merges.
 	merged [allKeys][]string
-	// outage is when all clusters lost Cloud Map, zero while they did not; before is what they knew.
+	// outage is the time at which all clusters lost Cloud Map, zero while they have it; before has their views at that time.
 	outage time.Time
 	before map[string]string
 }
@@ -136,12 +137,12 @@ type trial struct {
 type actor struct {
 	trial    *trial
 	identity mcs.Identity
-	// number tells its endpoints' addresses from those of the others.
+	// number distinguishes the addresses of its endpoints from those of other clusters.
 	number int
-	// shows says that the controller that runs has the instance view. skew is how far its clock is ahead.
+	// shows is set if the running controller has the instance view. skew is how far its clock is ahead.
 	shows bool
 	skew  time.Duration
-	// joinedAt is when the first controller started under this ID since the cluster left, zero before that. hasJoined is set for the processes after it.
+	// joinedAt is the time at which the first controller started under this ID since the cluster left, zero before that. hasJoined is set for the processes after it.
 	joinedAt  time.Time
 	hasJoined bool
 	// alias is the other identity of the same cluster. becomes is alias while the cluster is being renamed, and was isRenamable since confirmedAt.
@@ -150,37 +151,37 @@ type actor struct {
 	// isRetired is set while the cluster has the other ID. isLeaving is set until the farewell under this ID is written, and isFarewellLost if
 	// another user may have deleted it.
 	isRetired, isLeaving, isFarewellLost bool
-	// clone is another process with the same identity and key, nil without one. clonedAt is when the last one started, and cloned the index of each key in
+	// clone is another process with the same identity and key, nil without one. clonedAt is the time at which the last one started, and cloned the index of each key in
 	// memories then.
-	clone    *life
+	clone    *process
 	clonedAt time.Time
-	// aloneAt is when the cluster was last silent beside its clone.
+	// aloneAt is the time at which the cluster was last silent beside its clone.
 	aloneAt time.Time
 	cloned  [allKeys]int
-	// life is the controller that runs, nil when none does. comesBack is when the next one starts.
-	life      *life
+	// process is the controller that runs, nil when none does. comesBack is the time at which the next one starts.
+	process   *process
 	comesBack time.Time
-	// memories are what each export was, of each key, in the order in which the user wanted it.
+	// memories are all versions of the export of each key, in the order in which the user wanted them.
 	memories [allKeys][]wish
 	// seen is the last of memories that the controller that runs now saw, of each other cluster and key.
 	seen map[string]*[allKeys]sight
-	// views are what the controller says of each key at this step.
+	// views are the controller's views of each key at this step.
 	views [allKeys]known
 	// stale are the clusters that it takes for dead.
 	stale map[string]bool
 
 	mu sync.Mutex
-	// notified are keys that the controller is to look at, toPublish those that this process has not reconciled yet.
-	notified, toPublish map[mcs.Key]bool
+	// notified are keys that the controller is to look at.
+	notified map[mcs.Key]bool
 }
 
-// wish is what a user wanted of a key: an export, or none.
+// wish is the desired state of a key: an export, or none.
 type wish struct {
 	at  time.Time
 	exp *mcs.Export
 }
 
-// known is what a registry says of a key; without ok it knows nothing yet.
+// known is a registry's view of a key; without ok the registry has not been read.
 type known struct {
 	registry.View
 	ok bool
@@ -204,7 +205,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 	if seed/2%2 == 1 {
 		tr.udp = newNetwork()
 	}
-	tr.world = newWorld(t, seed, cloudmaplocal.Options{
+	tr.simulation = newSimulation(t, seed, cloudmaplocal.Options{
 		ConsistencyDelay: time.Duration(rnd.IntN(3)) * 250 * time.Millisecond,
 		OperationDelay:   time.Duration(rnd.IntN(3)) * 300 * time.Millisecond,
 	})
@@ -219,6 +220,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		id := fmt.Sprintf("cls%d", i+1)
 		a, b := tr.newActor(i, id, "uid-"+id), tr.newActor(i, id+"b", "uid-"+id)
 		a.alias, b.alias = b, a
+		tr.ids.sharePins(id, b.identity.ClusterID)
 		tr.machines[i] = a
 		for k := range allKeys {
 			tr.imports[i][k], tr.lastSeen[i][k] = map[string]bool{}, map[string]int{}
@@ -265,8 +267,8 @@ func (tr *trial) run(steps int) {
 	}
 	for _, a := range tr.clusters {
 		a.endClone()
-		if a.life != nil {
-			a.life.kill()
+		if a.process != nil {
+			a.process.kill()
 		}
 	}
 	tr.endTwin()
@@ -298,7 +300,7 @@ func (tr *trial) change() {
 	tr.replan()
 }
 
-// misfortunes are what may become of a request, one as likely as another.
+// misfortunes are the faults of a request, all equally likely.
 func (tr *trial) misfortunes() []cloudmaplocal.FaultRule {
 	rules := []cloudmaplocal.FaultRule{
 		{Kind: cloudmaplocal.FaultError, Code: "InternalFailure"},
@@ -361,10 +363,10 @@ func (tr *trial) act() {
 	switch dice := tr.rnd.IntN(1000); {
 	case dice < 6:
 		tr.tally.Add("process killed", 1)
-		a.die(func() { a.life.kill() })
+		a.die(func() { a.process.kill() })
 	case dice < 10:
 		tr.tally.Add("process restarted", 1)
-		a.die(func() { _ = a.life.end(nil) })
+		a.die(func() { _ = a.process.end(nil) })
 	case dice < 12:
 		tr.tally.Add("cluster leaves", 1)
 		_ = a.leave(30 * time.Second)
@@ -388,7 +390,7 @@ func (tr *trial) act() {
 		a.wish()
 	}
 	for _, a := range tr.machines {
-		if a.life == nil && !a.comesBack.After(time.Now()) {
+		if a.process == nil && !a.comesBack.After(time.Now()) {
 			a.start()
 		}
 	}

@@ -22,7 +22,7 @@ const wholeCatalogThreshold = 4
 // reader polls the registry. It belongs to one goroutine.
 type reader struct {
 	*components
-	// missingSince is since when a registry that is only read does not exist; zero while it does.
+	// missingSince is the time since which a registry that is only read does not exist; zero while it does.
 	missingSince time.Time
 }
 
@@ -50,7 +50,7 @@ func (r *reader) run(ctx context.Context) {
 	}
 }
 
-// poll reads the members, and of each cluster the pages that are not what it announces. whole says that all members were read,
+// poll reads the members, and the pages of each cluster that differ from the announced ones. whole reports whether all members were read,
 // whatever became of the pages.
 func (r *reader) poll(ctx context.Context) (whole bool, err error) {
 	place, instances, err := r.readMembers(ctx)

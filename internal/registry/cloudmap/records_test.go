@@ -16,7 +16,7 @@ import (
 func TestRemovedRecordIsWrittenBeforeNextHeartbeat(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		exporter := w.begin(cls1, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, exporter.Registry, exp)
@@ -26,7 +26,7 @@ func TestRemovedRecordIsWrittenBeforeNextHeartbeat(t *testing.T) {
 		before := writes()
 		w.until(time.Minute, "a heartbeat", func() bool { return writes() > before })
 		time.Sleep(3 * settings.PollInterval)
-		admin, members := (&vandal{world: w}).service(format.MembersService)
+		admin, members := (&otherWriter{simulation: w}).service(format.MembersService)
 		if err := admin.DeregisterInstance(t.Context(), members.ID, "cls1"); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestRemovedRecordIsWrittenBeforeNextHeartbeat(t *testing.T) {
 func TestPartsAreRemovedAfterAnnouncement(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		exporter := w.begin(cls1, nil)
 		large := bulky(0, 0)
 		publish(t, exporter.Registry, large)

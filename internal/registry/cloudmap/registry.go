@@ -45,7 +45,7 @@ type Config struct {
 	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
 	Ledger *budget.Ledger
 	Wanted func(namespace string) bool
-	// Joined is when this cluster joined under this identity for the first time, zero if it never did.
+	// Joined is the time at which this cluster joined under this identity for the first time, zero if it never did.
 	Joined time.Time
 	// AwaitsAll is set if the caller calls PublishedAll. Otherwise the pages of a previous process count as all exports of this cluster.
 	AwaitsAll bool
@@ -53,10 +53,10 @@ type Config struct {
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 
-	// times and wall are what only tests change: wall is the clock that other clusters' clocks are compared with.
+	// Only tests change times and wall. wall is the clock that other clusters' clocks are compared with.
 	times times
 	wall  func() time.Time
-	// process tells this process from others of the cluster.
+	// process distinguishes this process from others of the cluster.
 	process string
 }
 
@@ -175,6 +175,9 @@ func (r *Registry) PublishedAll() { r.state.Writes.SetPublishedAll() }
 // SetProperties implements registry.Registry.
 func (r *Registry) SetProperties(properties mcs.Properties) { r.state.SetProperties(properties) }
 
+// SetImports implements registry.Registry.
+func (r *Registry) SetImports(report mcs.ImportReport) { r.state.SetImports(report) }
+
 // Members implements registry.Registry.
 func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	members, err := r.state.ListMembers()
@@ -219,7 +222,7 @@ func (c *components) retry(ctx context.Context, step func() error) error {
 func (c Config) state(clientName string) state.Config {
 	return state.Config{
 		Identity: c.Identity, ClientName: clientName, Version: c.Version, ReadOnly: c.ReadOnly,
-		PollInterval: c.PollInterval, LongestPollInterval: max(c.PollInterval, c.PollIntervalWithNotifications), HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter, Silence: c.silence(),
+		PollInterval: c.PollInterval, LongestPollInterval: max(c.PollInterval, c.PollIntervalWithNotifications), HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter,
 		Intervals: c.times.Intervals, InstancesPerNamespace: c.InstancesPerNamespace, WallClock: c.wall,
 		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined, AwaitsAll: c.AwaitsAll, AllowsContact: c.allowsContact,
 		Ledger: c.Ledger, Wanted: c.Wanted,
@@ -232,9 +235,10 @@ func (c Config) allowsContact(address netip.Addr) bool {
 	return c.PeerNotifications == nil || c.PeerNotifications.Allows(address)
 }
 
-// silence is how long another cluster's record with this cluster's ID must not have changed until that cluster counts as dead.
+// silence is the time for which another cluster's record with this cluster's ID must not have changed until that cluster counts as dead. It may have claimed the
+// ID a moment ago.
 func (c Config) silence() time.Duration {
-	return time.Duration(silentBeats * float64(c.HeartbeatInterval))
+	return max(time.Duration(silentBeats*float64(c.HeartbeatInterval)), c.state("").YoungHeartbeatInterval()+c.HeartbeatInterval/2)
 }
 
 // checkConfig returns an error if no registry can be created with cfg.

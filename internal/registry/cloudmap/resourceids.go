@@ -42,9 +42,9 @@ func (ids ResourceIDs) nextHeartbeat(wall time.Time) int64 {
 
 // ResourceIDStore keeps the ResourceIDs of a cluster across restarts of its controller.
 type ResourceIDStore interface {
-	// LoadResourceIDs returns what was saved last, or the zero value.
+	// LoadResourceIDs returns the IDs that were saved last, or the zero value.
 	LoadResourceIDs(ctx context.Context) (ResourceIDs, error)
-	// SaveResourceIDs replaces what was saved; the zero value removes it.
+	// SaveResourceIDs replaces the saved IDs; the zero value removes them.
 	SaveResourceIDs(ctx context.Context, ids ResourceIDs) error
 }
 
@@ -53,12 +53,12 @@ func (p controlPlace) resourceIDs() ResourceIDs {
 	return ResourceIDs{Namespace: p.namespace.ID, Members: p.members.ID, Catalog: p.catalog.ID}
 }
 
-// recallFor is how long loading and verifying the IDs is retried while requests fail that may succeed later. After that the place is found
+// recallFor is the time for which loading and verifying the IDs is retried while requests fail that may succeed later. After that the place is found
 // by lists. A hundred controllers that start at once need two GetService each, at 50 per second for all: 4 s without throttling.
 const recallFor = 30 * time.Second
 
 // recall returns the place that the stored IDs lead to, verified without lists. ok is
-// false if there are no IDs or the resources are not what they should be. An error is one that may be resolved at the next attempt.
+// false if there are no IDs or the resources do not match them. An error is one that the next attempt may resolve.
 func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err error) {
 	if c.store == nil {
 		return place, false, nil

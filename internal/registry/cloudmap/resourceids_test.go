@@ -55,7 +55,7 @@ func requestsOfRestart(t *testing.T, c *cloud) map[string]int {
 	return took
 }
 
-// unscanned are fast intervals without a look for what the previous process has left.
+// unscanned are fast intervals without a search for records of the previous process.
 func unscanned(identity mcs.Identity) Config {
 	cfg := fast(identity)
 	cfg.times.instanceList = 100 * time.Hour
@@ -66,7 +66,7 @@ func joined(reg *Registry) bool {
 	return reg.state.Claim() == state.Held
 }
 
-// TestResourceIDsAreVerified restarts a controller: it uses the stored IDs and one list of services. If an ID is not what it should be, it
+// TestResourceIDsAreVerified restarts a controller: it uses the stored IDs and one list of services. If an ID does not match, it
 // uses lists and writes to no other resource.
 func TestResourceIDsAreVerified(t *testing.T) {
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
@@ -131,11 +131,11 @@ func TestResourceIDsAreVerified(t *testing.T) {
 	}
 }
 
-// TestResourceIDStoreFails: a cluster whose store fails joins all the same, by lists, and stores the IDs when the store works again.
+// TestResourceIDStoreFails: a cluster whose store fails joins nevertheless, by lists, and stores the IDs when the store works again.
 func TestResourceIDStoreFails(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{})
+		w := newSimulation(t, 0, cloudmaplocal.Options{})
 		store := w.ids.of("cls1")
 		store.setError(errors.New("the API server is down"))
 		p := w.begin(cls1, nil)

@@ -26,35 +26,35 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 	other := webExport("cls1", 8, 1) // of another page: a cluster that has nothing in Cloud Map has left
 	page := format.PartID(format.PageOf(first.Key), 0)
 	tests := map[string]struct {
-		// withdrawn is set if the previous process withdraws the export before it ends; vandal is what another writer does then.
-		withdrawn bool
-		vandal    func(v *vandal)
-		// claiming is what happens when the next process has written its first record, before it has read it.
-		claiming func(v *vandal)
+		// withdrawn is set if the previous process withdraws the export before it ends; otherWriter are the actions of another writer after that.
+		withdrawn   bool
+		otherWriter func(v *otherWriter)
+		// claiming runs when the next process has written its first record, before it has read it.
+		claiming func(v *otherWriter)
 		wants    *mcs.Export
-		// publishAfter is how long after its start the next process publishes or withdraws the export.
+		// publishAfter is the time for which after its start the next process publishes or withdraws the export.
 		publishAfter time.Duration
 		// sees is all that the other cluster may see, in this order.
 		sees []string
 	}{
 		"record and page deleted": {
-			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1"); v.drop(format.CatalogName("cls1"), page) },
-			wants:  &second, sees: []string{"1", "2"},
+			otherWriter: func(v *otherWriter) { v.drop(format.MembersService, "cls1"); v.drop(format.CatalogName("cls1"), page) },
+			wants:       &second, sees: []string{"1", "2"},
 		},
 		"record deleted and another export wanted": {
-			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1") },
-			wants:  &second, sees: []string{"1", "2"},
+			otherWriter: func(v *otherWriter) { v.drop(format.MembersService, "cls1") },
+			wants:       &second, sees: []string{"1", "2"},
 		},
 		"record deleted and the same export wanted": {
-			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1") },
-			wants:  &first, sees: []string{"1"},
+			otherWriter: func(v *otherWriter) { v.drop(format.MembersService, "cls1") },
+			wants:       &first, sees: []string{"1"},
 		},
 		"record deleted and nothing wanted": {
-			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1") },
-			sees:   []string{"1", "none"},
+			otherWriter: func(v *otherWriter) { v.drop(format.MembersService, "cls1") },
+			sees:        []string{"1", "none"},
 		},
 		"record deleted and half a page there": {
-			vandal: func(v *vandal) {
+			otherWriter: func(v *otherWriter) {
 				v.drop(format.MembersService, "cls1")
 				v.put(format.CatalogName("cls1"), page, func(attrs map[string]string) { attrs[format.AttrParts] = "2" })
 			},
@@ -62,35 +62,44 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 		},
 		"record deleted and a withdrawn page is back": {
 			withdrawn: true,
-			vandal:    func(v *vandal) { v.drop(format.MembersService, "cls1"); v.put(format.CatalogName("cls1"), page, nil) },
-			wants:     &second, sees: []string{"none", "2"},
+			otherWriter: func(v *otherWriter) {
+				v.drop(format.MembersService, "cls1")
+				v.put(format.CatalogName("cls1"), page, nil)
+			},
+			wants: &second, sees: []string{"none", "2"},
 		},
 		"record deleted and a withdrawn page is back, and stays withdrawn": {
 			withdrawn: true,
-			vandal:    func(v *vandal) { v.drop(format.MembersService, "cls1"); v.put(format.CatalogName("cls1"), page, nil) },
-			sees:      []string{"none"},
+			otherWriter: func(v *otherWriter) {
+				v.drop(format.MembersService, "cls1")
+				v.put(format.CatalogName("cls1"), page, nil)
+			},
+			sees: []string{"none", "unknown", "none"}, // a process that started earlier may export it, and the members may not show its record
 		},
 		"record and page deleted, and a controller that publishes late": {
-			vandal: func(v *vandal) { v.drop(format.MembersService, "cls1"); v.drop(format.CatalogName("cls1"), page) },
-			wants:  &second, publishAfter: time.Minute, sees: []string{"1", "2"},
+			otherWriter: func(v *otherWriter) { v.drop(format.MembersService, "cls1"); v.drop(format.CatalogName("cls1"), page) },
+			wants:       &second, publishAfter: time.Minute, sees: []string{"1", "2"},
 		},
 		"record deleted, a withdrawn page is back, and a controller that publishes late": {
-			withdrawn:    true,
-			vandal:       func(v *vandal) { v.drop(format.MembersService, "cls1"); v.put(format.CatalogName("cls1"), page, nil) },
+			withdrawn: true,
+			otherWriter: func(v *otherWriter) {
+				v.drop(format.MembersService, "cls1")
+				v.put(format.CatalogName("cls1"), page, nil)
+			},
 			publishAfter: time.Minute, sees: []string{"none"},
 		},
 		"page deleted, and the record while the ID is claimed": {
-			vandal:   func(v *vandal) { v.drop(format.CatalogName("cls1"), page) },
-			claiming: func(v *vandal) { v.drop(format.MembersService, "cls1") },
-			wants:    &second, sees: []string{"1", "2"},
+			otherWriter: func(v *otherWriter) { v.drop(format.CatalogName("cls1"), page) },
+			claiming:    func(v *otherWriter) { v.drop(format.MembersService, "cls1") },
+			wants:       &second, sees: []string{"1", "2"},
 		},
 	}
 	warmUp(t)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
-				v := &vandal{world: w}
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				v := &otherWriter{simulation: w}
 				exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 				publish(t, exporter.Registry, first)
 				publish(t, exporter.Registry, other)
@@ -104,7 +113,7 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 					time.Sleep(20 * time.Second) // until it is trimmed
 				}
 				exporter.kill()
-				tt.vandal(v)
+				tt.otherWriter(v)
 
 				var wrote atomic.Bool
 				w.wrote = func(r request) {
@@ -149,12 +158,12 @@ func TestRestart_AfterRecordsWereDeleted(t *testing.T) {
 }
 
 // TestReturnWithClockBehind: a cluster leaves, another writer removes its farewell, and the next process has a clock that is two hours behind. Its records
-// must be later than the farewell all the same: the other clusters have read it and take earlier records for replays.
+// must be later than the farewell nevertheless: the other clusters have read it and take earlier records for replays.
 func TestReturnWithClockBehind(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		clock := func(ahead time.Duration) func(*Config) {
 			return func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(ahead) } }
 		}
@@ -178,13 +187,13 @@ func TestReturnWithClockBehind(t *testing.T) {
 }
 
 // TestReplayedPageOfPreviousProcess: a process starts with a clock that is an hour behind, after another user deleted all records of the previous one. Its pages
-// must be later than those of the previous process all the same: one that another user writes again counts as a replay.
+// must be later than those of the previous process nevertheless: one that another user writes again counts as a replay.
 func TestReplayedPageOfPreviousProcess(t *testing.T) {
 	first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		publish(t, exporter.Registry, first)
 		w.until(time.Minute, "the export is known", sees(t, importer.Registry, first))
@@ -220,8 +229,8 @@ func TestRestartWithUnreadablePage(t *testing.T) {
 	}
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		joined := time.Now()
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		publish(t, exporter.Registry, kept)
@@ -244,12 +253,12 @@ func TestRestartWithUnreadablePage(t *testing.T) {
 }
 
 // TestFarewellWhileClockIsBehind: a process goes on ahead of its clock, as the clock was set back, and another user deletes its record. The farewell of the
-// next process, whose clock is between what was saved and what was used, must be later than what the other clusters have read.
+// next process, whose clock is between the saved and the used heartbeat, must be later than the records that the other clusters have read.
 func TestFarewellWhileClockIsBehind(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		joined := time.Now()
 		clock := func(ahead time.Duration) func(*Config) {
 			return func(cfg *Config) {
@@ -283,16 +292,16 @@ func withdraw(t *testing.T, reg *Registry, key mcs.Key) {
 	}
 }
 
-// vandal does with cls1's records what no cluster should.
-type vandal struct {
-	world *world
+// otherWriter changes the records of cls1, as an administrator may.
+type otherWriter struct {
+	simulation *simulation
 	// pages are the instances of its catalog as they were.
 	pages []api.Instance
 }
 
-func (v *vandal) service(name string) (*api.Client, api.Service) {
-	t := v.world.t
-	admin, _ := v.world.client("admin")
+func (v *otherWriter) service(name string) (*api.Client, api.Service) {
+	t := v.simulation.t
+	admin, _ := v.simulation.client("admin")
 	namespaces, err := admin.ListNamespaces(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -304,38 +313,38 @@ func (v *vandal) service(name string) (*api.Client, api.Service) {
 	return admin, services[name]
 }
 
-func (v *vandal) remember() {
+func (v *otherWriter) remember() {
 	admin, s := v.service(format.CatalogName("cls1"))
-	pages, err := admin.ListInstances(v.world.t.Context(), s)
+	pages, err := admin.ListInstances(v.simulation.t.Context(), s)
 	if err != nil || len(pages) == 0 {
-		v.world.t.Fatalf("%d instances of pages, %v", len(pages), err)
+		v.simulation.t.Fatalf("%d instances of pages, %v", len(pages), err)
 	}
 	v.pages = pages
 }
 
-func (v *vandal) drop(in, id string) {
+func (v *otherWriter) drop(in, id string) {
 	admin, s := v.service(in)
-	if err := admin.DeregisterInstance(v.world.t.Context(), s.ID, id); err != nil {
-		v.world.t.Fatal(err)
+	if err := admin.DeregisterInstance(v.simulation.t.Context(), s.ID, id); err != nil {
+		v.simulation.t.Fatal(err)
 	}
 }
 
 // put puts an instance back as it was, but for change.
-func (v *vandal) put(in, id string, change func(map[string]string)) {
+func (v *otherWriter) put(in, id string, change func(map[string]string)) {
 	admin, s := v.service(in)
 	i := slices.IndexFunc(v.pages, func(p api.Instance) bool { return p.ID == id })
 	attrs := maps.Clone(v.pages[i].Attributes)
 	if change != nil {
 		change(attrs)
 	}
-	if _, err := admin.RegisterInstance(v.world.t.Context(), s.ID, api.Instance{ID: id, Attributes: attrs}); err != nil {
-		v.world.t.Fatal(err)
+	if _, err := admin.RegisterInstance(v.simulation.t.Context(), s.ID, api.Instance{ID: id, Attributes: attrs}); err != nil {
+		v.simulation.t.Fatal(err)
 	}
 }
 
 // seen is how many endpoints of an export a cluster sees, "none" without the export.
-func (v *vandal) seen(l *life, key mcs.Key) string {
-	view, ok := viewOf(v.world.t, l.Registry, key)
+func (v *otherWriter) seen(l *process, key mcs.Key) string {
+	view, ok := viewOf(v.simulation.t, l.Registry, key)
 	if !ok || len(view.Unknown) > 0 {
 		return "unknown"
 	}
@@ -349,8 +358,8 @@ func (v *vandal) seen(l *life, key mcs.Key) string {
 func TestReader_RecordMissingBriefly(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		exp := webExport("cls1", 0, 1)
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		publish(t, exporter.Registry, exp)
@@ -392,7 +401,7 @@ func TestReader_RecordMissingBriefly(t *testing.T) {
 func TestLeavingComesLast(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		var offset atomic.Int64
 		offset.Store(int64(time.Hour))
 		leaver := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(time.Duration(offset.Load())) } })
@@ -420,21 +429,21 @@ func TestLeavingComesLast(t *testing.T) {
 // TestRestartWithoutRecords has a controller start while Cloud Map does not have what its previous process wrote last, and takes a while until it has reconciled its
 // exports. Neither what is missing nor what is older counts until then.
 func TestRestartWithoutRecords(t *testing.T) {
-	tests := map[string]func(v *vandal, earlier []api.Instance){
-		"everything deleted": func(v *vandal, _ []api.Instance) { v.deleteAll(true) },
-		"an earlier record is back": func(v *vandal, earlier []api.Instance) {
+	tests := map[string]func(v *otherWriter, earlier []api.Instance){
+		"everything deleted": func(v *otherWriter, _ []api.Instance) { v.deleteAll(true) },
+		"an earlier record is back": func(v *otherWriter, earlier []api.Instance) {
 			admin, members := v.service(format.MembersService)
 			for _, record := range earlier {
-				if _, err := admin.RegisterInstance(v.world.t.Context(), members.ID, record); err != nil {
-					v.world.t.Fatal(err)
+				if _, err := admin.RegisterInstance(v.simulation.t.Context(), members.ID, record); err != nil {
+					v.simulation.t.Fatal(err)
 				}
 			}
 		},
-		"an earlier record and page are back": func(v *vandal, earlier []api.Instance) {
+		"an earlier record and page are back": func(v *otherWriter, earlier []api.Instance) {
 			admin, members := v.service(format.MembersService)
 			for _, record := range earlier {
-				if _, err := admin.RegisterInstance(v.world.t.Context(), members.ID, record); err != nil {
-					v.world.t.Fatal(err)
+				if _, err := admin.RegisterInstance(v.simulation.t.Context(), members.ID, record); err != nil {
+					v.simulation.t.Fatal(err)
 				}
 			}
 			v.put(format.CatalogName("cls1"), v.pages[slices.IndexFunc(v.pages, func(i api.Instance) bool { return i.ID != format.CopyID })].ID, nil)
@@ -448,8 +457,8 @@ func TestRestartWithoutRecords(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
-					v := &vandal{world: w}
+					w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+					v := &otherWriter{simulation: w}
 					joined := time.Now()
 					exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 					first, later := webExport("cls1", 0, 1), webExport("cls1", 8, 1)
@@ -503,8 +512,8 @@ func TestRestartWithoutRecords(t *testing.T) {
 func TestRestartWithForgedRecord(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		v := &otherWriter{simulation: w}
 		joined := time.Now()
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)

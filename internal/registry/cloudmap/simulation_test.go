@@ -30,18 +30,18 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// world is a Cloud Map and the clusters that use it, in the virtual time of a testing/synctest bubble: every interval is
-// the real one, and an hour takes a second. Requests go from the AWS SDK to the server without a network; what goes wrong
-// with them is the server's fault plan.
-type world struct {
+// simulation is a Cloud Map and the clusters that use it, in the virtual time of a testing/synctest bubble: every interval is
+// the real one, and an hour takes a second. Requests go from the AWS SDK to the server without a network. The server's fault plan
+// makes them fail.
+type simulation struct {
 	t      *testing.T
 	seed   uint64
 	server *cloudmaplocal.Server
-	// wrote gets of each request that the server has accepted and that changes something.
+	// wrote is called for each write that the server has accepted.
 	wrote func(request)
-	// history keeps what happened last, for the analysis of a failure; nil keeps nothing.
+	// history keeps the last requests and log lines for the analysis of a failure; nil keeps none.
 	history *registrytest.Trace
-	// tally has the numbers of things that were done; nil keeps none.
+	// tally counts the actions of a random test; nil counts none.
 	tally *registrytest.Counts
 
 	mu     sync.Mutex
@@ -52,7 +52,7 @@ type world struct {
 	intercept func(request) (code, body string, ok bool)
 }
 
-// warmUp lets zstd make its channels: a bubble's would not be usable in the next one.
+// warmUp makes zstd create its channels outside of a synctest bubble: channels of one bubble must not be used in the next one.
 func warmUp(t *testing.T) {
 	t.Helper()
 	data, err := record.Encode([]mcs.Export{registry.Published(webExport("cls1", 0, 1))})
@@ -64,36 +64,35 @@ func warmUp(t *testing.T) {
 	}
 }
 
-// request is one that a cluster makes.
+// request is a request of a cluster.
 type request struct {
 	cluster, operation string
 	body               []byte
 }
 
-// names reports whether the request is about text: a service's name, an instance's ID.
+// names reports whether the request contains text as a value, such as the name of a service or the ID of an instance.
 func (r request) names(text string) bool { return bytes.Contains(r.body, []byte(`"`+text)) }
 
-func newWorld(t *testing.T, seed uint64, options cloudmaplocal.Options) *world {
+func newSimulation(t *testing.T, seed uint64, options cloudmaplocal.Options) *simulation {
 	t.Helper()
 	options.Now = time.Now
 	server, err := cloudmaplocal.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{t: t, seed: seed, server: server, counts: map[string]int{}}
+	return &simulation{t: t, seed: seed, server: server, counts: map[string]int{}}
 }
 
-// plan is what goes wrong from now on: nothing without rules.
-func (w *world) plan(seed uint64, rules ...cloudmaplocal.FaultRule) {
+// plan sets the fault plan of the server. Without rules there are no faults.
+func (w *simulation) plan(seed uint64, rules ...cloudmaplocal.FaultRule) {
 	w.t.Helper()
 	if err := w.server.SetFaults(cloudmaplocal.FaultPlan{Seed: seed, Rules: rules}); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// count is how many requests there were so far, by operation. Writes of instances get apart: "RegisterInstance
-// members" is one of a record.
-func (w *world) count() map[string]int {
+// count returns the number of requests so far, by operation and by cluster. "RegisterInstance members" counts writes of member records.
+func (w *simulation) count() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	counts := make(map[string]int, len(w.counts))
@@ -103,16 +102,16 @@ func (w *world) count() map[string]int {
 	return counts
 }
 
-// wire connects one life of a controller with Cloud Map.
+// wire is the HTTP client of one process of a controller.
 type wire struct {
-	world   *world
-	cluster string
-	// asked is how often each request was made.
-	mu    sync.Mutex
+	simulation *simulation
+	cluster    string
+	mu         sync.Mutex
+	// asked is the number of equal requests, by their hash.
 	asked map[uint64]uint64
-	// cut wires carry nothing any more: the process was killed.
+	// cut is set when the process was killed: all requests fail.
 	cut atomic.Bool
-	// unsigned wires carry requests without a signature: faults of access keys do not concern them.
+	// unsigned removes the signature of requests, so that faults of access keys do not apply.
 	unsigned bool
 }
 
@@ -133,12 +132,12 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	if w.cut.Load() {
 		return nil, errCut
 	}
-	w.world.noteRequest(req)
+	w.simulation.noteRequest(req)
 	if w.unsigned {
 		r.Header.Del("Authorization")
 	}
-	answer, err := w.world.answer(req, r)
-	w.world.trace(req, answer, err)
+	answer, err := w.simulation.answer(req, r)
+	w.simulation.trace(req, answer, err)
 	switch {
 	case w.cut.Load():
 		return nil, errCut
@@ -147,13 +146,13 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	case err != nil:
 		return nil, err
 	}
-	if wrote := w.world.wrote; wrote != nil && answer.StatusCode == http.StatusOK && !isRead(operation) {
+	if wrote := w.simulation.wrote; wrote != nil && answer.StatusCode == http.StatusOK && !isRead(operation) {
 		wrote(req)
 	}
 	return answer, nil
 }
 
-// latency is how long a request is under way: 5 to 25 ms, by what it is about and how often this process has asked for that.
+// latency returns the latency of a request: 5 to 25 ms. It depends on the subject of the request and the number of equal requests of this process.
 func (w *wire) latency(req request) time.Duration {
 	h := fnv.New64a()
 	fmt.Fprint(h, w.cluster, req.operation, string(bytes.Join(subject.FindAll(req.body, -1), nil)))
@@ -161,11 +160,11 @@ func (w *wire) latency(req request) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked[sum]++
-	dice := rand.New(rand.NewPCG(w.world.seed, sum+w.asked[sum]))
+	dice := rand.New(rand.NewPCG(w.simulation.seed, sum+w.asked[sum]))
 	return 5*time.Millisecond + time.Duration(dice.IntN(20))*time.Millisecond
 }
 
-// subject finds in a request what it is about; the IDs that the server makes are others in every run.
+// subject matches the names in a request. The IDs that the server generates differ in every run.
 var subject = regexp.MustCompile(`"(InstanceId|ServiceName|Name|PAGE)":"[^"]*"`)
 
 func isRead(operation string) bool {
@@ -183,8 +182,8 @@ func pass(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// answer has the server answer, unless something stands before it.
-func (w *world) answer(req request, r *http.Request) (*http.Response, error) {
+// answer returns the response of intercept, or else of the server.
+func (w *simulation) answer(req request, r *http.Request) (*http.Response, error) {
 	if w.intercept == nil {
 		return cloudmaptest.Serve(w.server, r)
 	}
@@ -202,8 +201,8 @@ func (w *world) answer(req request, r *http.Request) (*http.Response, error) {
 	return answer.Result(), err
 }
 
-// trace logs requests to replay a failure by: those that write, and those that fail.
-func (w *world) trace(req request, answer *http.Response, err error) {
+// trace logs the requests that write and those that fail, for the analysis of a failed test.
+func (w *simulation) trace(req request, answer *http.Response, err error) {
 	isLogged := testing.Verbose() && w.seed != 0
 	if !isLogged && w.history == nil {
 		return
@@ -224,10 +223,10 @@ func (w *world) trace(req request, answer *http.Response, err error) {
 	}
 }
 
-// payload is what no cluster reads in a trace.
+// payload matches the attributes that a trace leaves out.
 var payload = regexp.MustCompile(`"(DATA\d+|CLUSTERSET_ID|FORMAT|VERSION|CreatorRequestId)":"[^"]*",?`)
 
-func (w *world) noteRequest(req request) {
+func (w *simulation) noteRequest(req request) {
 	name := req.operation
 	if name == "RegisterInstance" && req.names("HEARTBEAT") {
 		name += " members"
@@ -238,16 +237,16 @@ func (w *world) noteRequest(req request) {
 	w.counts[req.cluster]++
 }
 
-// client makes requests with an access key of its own, through a wire of its own.
-func (w *world) client(key string) (*api.Client, *wire) {
+// client returns a client with an access key and a wire of its own.
+func (w *simulation) client(key string) (*api.Client, *wire) {
 	w.t.Helper()
 	return w.clientAt(key, nil)
 }
 
 // clientAt is client with its own rates.
-func (w *world) clientAt(key string, rates map[string]api.Rate) (*api.Client, *wire) {
+func (w *simulation) clientAt(key string, rates map[string]api.Rate) (*api.Client, *wire) {
 	w.t.Helper()
-	line := &wire{world: w, cluster: key, asked: map[uint64]uint64{}}
+	line := &wire{simulation: w, cluster: key, asked: map[uint64]uint64{}}
 	client, err := api.NewClient(w.t.Context(), api.Config{
 		Region: "us-east-1", Endpoint: "https://cloudmap.test", HTTPClient: line, Rates: rates,
 		Credentials: credentials.NewStaticCredentialsProvider(key, "secret", ""),
@@ -271,30 +270,38 @@ func (p processPins) SavePins(ctx context.Context, pins map[string]trust.Pin) er
 	return p.Store.SavePins(ctx, pins)
 }
 
-// life is one process of a cluster's controller.
-type life struct {
+// process is one process of a cluster's controller.
+type process struct {
 	*Registry
-	world *world
-	wire  *wire
-	began time.Time
-	stop  context.CancelCauseFunc
-	ended chan error // closed when the process has ended
+	simulation *simulation
+	wire       *wire
+	began      time.Time
+	stop       context.CancelCauseFunc
+	ended      chan error // closed when the process has ended
 }
 
 // begin starts a controller, with an access key like its cluster's ID. notify may be nil.
-func (w *world) begin(identity mcs.Identity, notify func(*life, mcs.Key), change ...func(*Config)) *life {
+func (w *simulation) begin(identity mcs.Identity, notify func(*process, mcs.Key), change ...func(*Config)) *process {
 	w.t.Helper()
 	return w.beginAs(identity.ClusterID, identity, notify, change...)
 }
 
 // beginAs is begin with another access key.
-func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mcs.Key), change ...func(*Config)) *life {
+func (w *simulation) beginAs(key string, identity mcs.Identity, notify func(*process, mcs.Key), change ...func(*Config)) *process {
+	w.t.Helper()
+	l := w.create(key, identity, change...)
+	l.run(notify)
+	return l
+}
+
+// create creates a controller that does not run yet, with an access key.
+func (w *simulation) create(key string, identity mcs.Identity, change ...func(*Config)) *process {
 	w.t.Helper()
 	client, line := w.client(key)
 	cfg := defaultConfig(identity)
 	cfg.ResourceIDs = w.ids.of(key)
 	cfg.Keyring = keyring(identity, cfg.StaleAfter, processPins{w.ids.pinsOf(key), line})
-	cfg.times.instanceList = time.Minute // what happens once after a start is over before any cluster counts requests
+	cfg.times.instanceList = time.Minute // the first list is over before any test counts requests
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -308,47 +315,51 @@ func (w *world) beginAs(key string, identity mcs.Identity, notify func(*life, mc
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	l := &life{Registry: reg, world: w, wire: line, began: time.Now(), stop: cancel, ended: make(chan error, 1)}
+	return &process{Registry: reg, simulation: w, wire: line, began: time.Now(), ended: make(chan error, 1)}
+}
+
+// run runs the controller until it is ended or killed. notify may be nil.
+func (l *process) run(notify func(*process, mcs.Key)) {
+	var ctx context.Context
+	ctx, l.stop = context.WithCancelCause(context.Background())
 	var saving sync.WaitGroup
-	saving.Go(func() { runKeyring(ctx, reg) })
+	saving.Go(func() { runKeyring(ctx, l.Registry) })
 	go func() {
 		defer saving.Wait()
-		l.ended <- reg.Run(ctx, func(key mcs.Key) {
+		l.ended <- l.Run(ctx, func(key mcs.Key) {
 			if notify != nil {
 				notify(l, key)
 			}
 		})
 		close(l.ended)
 	}()
-	w.t.Cleanup(l.kill)
-	return l
+	l.simulation.t.Cleanup(l.kill)
 }
 
-// end stops the controller in good order, and waits for it.
-func (l *life) end(cause error) error {
+// end stops the controller gracefully, and waits for it.
+func (l *process) end(cause error) error {
 	l.stop(cause)
 	return <-l.ended
 }
 
-// kill ends the controller in the middle of whatever it does.
-func (l *life) kill() {
+// kill ends the controller at once: its requests in progress fail.
+func (l *process) kill() {
 	l.wire.cut.Store(true)
 	l.stop(nil)
-	<-l.ended //nolint:errcheck // how it ended does not matter
+	<-l.ended //nolint:errcheck // a killed process may end with any error
 }
 
 // until waits for a condition, in virtual time.
-func (w *world) until(patience time.Duration, what string, met func() bool) {
+func (w *simulation) until(timeout time.Duration, condition string, isMet func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(patience); !met(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); !isMet(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("seed %d: not within %v: %s", w.seed, patience, what)
+			w.t.Fatalf("seed %d: not within %v: %s", w.seed, timeout, condition)
 		}
 	}
 }
 
-// viewOf is what a registry knows of key; ok is false when it knows nothing yet.
+// viewOf returns a registry's view of key; ok is false if the registry has not been read.
 func viewOf(t *testing.T, reg *Registry, key mcs.Key, imported ...string) (view registry.View, ok bool) {
 	t.Helper()
 	view, err := reg.Lookup(context.Background(), key, imported...)

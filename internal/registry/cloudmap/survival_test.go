@@ -18,10 +18,10 @@ import (
 )
 
 // deleteAll removes every instance of services of mcs.set1, and with them the services and the namespace if all is set.
-func (v *vandal) deleteAll(all bool, services ...string) {
-	t := v.world.t
+func (v *otherWriter) deleteAll(all bool, services ...string) {
+	t := v.simulation.t
 	t.Helper()
-	admin, _ := v.world.clientAt("admin", unlimitedRates())
+	admin, _ := v.simulation.clientAt("admin", unlimitedRates())
 	namespaces, err := admin.ListNamespaces(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -57,8 +57,8 @@ func (v *vandal) deleteAll(all bool, services ...string) {
 }
 
 // forge writes a record with cls1's ID as cls2 could, after change.
-func (v *vandal) forge(change func(*format.Member)) {
-	t := v.world.t
+func (v *otherWriter) forge(change func(*format.Member)) {
+	t := v.simulation.t
 	t.Helper()
 	admin, members := v.service(format.MembersService)
 	records, err := admin.ListInstances(t.Context(), members)
@@ -94,8 +94,8 @@ func guardedOptions(t *testing.T) cloudmaplocal.Options {
 
 // survival is a fault that ended imports once.
 type survival struct {
-	fault func(v *vandal, options cloudmaplocal.Options)
-	// patience is how long it may take until the registry has everything again.
+	fault func(v *otherWriter, options cloudmaplocal.Options)
+	// patience is the time limit until the registry has everything again.
 	patience time.Duration
 	// onlyWithoutIAM is set if the fault is not one that depends on IAM.
 	onlyWithoutIAM bool
@@ -104,22 +104,22 @@ type survival struct {
 // TestSurvival does what ended imports once: the imports of the other cluster stay all the while, also when that cluster restarts, and everything
 // is in the registry again by itself.
 func TestSurvival(t *testing.T) {
-	deleteAll := func(all bool, services ...string) func(*vandal, cloudmaplocal.Options) {
-		return func(v *vandal, _ cloudmaplocal.Options) { v.deleteAll(all, services...) }
+	deleteAll := func(all bool, services ...string) func(*otherWriter, cloudmaplocal.Options) {
+		return func(v *otherWriter, _ cloudmaplocal.Options) { v.deleteAll(all, services...) }
 	}
-	forge := func(change func(*format.Member)) func(*vandal, cloudmaplocal.Options) {
-		return func(v *vandal, _ cloudmaplocal.Options) { v.forge(change) }
+	forge := func(change func(*format.Member)) func(*otherWriter, cloudmaplocal.Options) {
+		return func(v *otherWriter, _ cloudmaplocal.Options) { v.forge(change) }
 	}
-	empty := func(v *vandal, options cloudmaplocal.Options) {
+	empty := func(v *otherWriter, options cloudmaplocal.Options) {
 		server, err := cloudmaplocal.New(options)
 		if err != nil {
-			v.world.t.Fatal(err)
+			v.simulation.t.Fatal(err)
 		}
-		v.world.server = server
+		v.simulation.server = server
 	}
 	tests := map[string]survival{
 		"record deleted": {
-			fault: func(v *vandal, _ cloudmaplocal.Options) { v.drop(format.MembersService, "cls1") }, patience: 20 * time.Second,
+			fault: func(v *otherWriter, _ cloudmaplocal.Options) { v.drop(format.MembersService, "cls1") }, patience: 20 * time.Second,
 		},
 		"all records deleted":      {fault: deleteAll(false, format.MembersService), patience: 20 * time.Second},
 		"pages deleted":            {fault: deleteAll(false, "catalog.cls1"), patience: 3 * time.Minute},
@@ -152,8 +152,8 @@ func TestSurvival(t *testing.T) {
 
 // run exports, lets the fault happen, and with restarts the importer restart meanwhile.
 func (s survival) run(t *testing.T, options cloudmaplocal.Options, restarts bool) {
-	w := newWorld(t, 0, options)
-	v := &vandal{world: w}
+	w := newSimulation(t, 0, options)
+	v := &otherWriter{simulation: w}
 	exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 	var exports []mcs.Export
 	for i := range 20 {
@@ -202,8 +202,8 @@ func (s survival) run(t *testing.T, options cloudmaplocal.Options, restarts bool
 func TestSurvival_PagesReturnForNewProcess(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, exporter.Registry, exp)
@@ -223,8 +223,8 @@ func TestSurvival_PagesReturnForNewProcess(t *testing.T) {
 func TestSurvival_RecordKeptOverwritten(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, exporter.Registry, exp)
@@ -266,8 +266,8 @@ func TestSurvival_RecordKeptOverwritten(t *testing.T) {
 func TestSurvival_ForgedRecordIsReported(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		victim := w.begin(cls1, nil)
 		publish(t, victim.Registry, webExport("cls1", 0, 1))
 		w.until(time.Minute, "it is exported", isExported(t, victim.Registry, webKey(0)))
@@ -314,8 +314,8 @@ func TestSurvival_ForgedRecordOfNewCluster(t *testing.T) {
 	for name, isThere := range map[string]bool{"forged": false, "a cluster that is there": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
-				v := &vandal{world: w}
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				v := &otherWriter{simulation: w}
 				importer := w.begin(cls2, nil)
 				time.Sleep(time.Minute)
 				admin, members := v.service(format.MembersService)
@@ -363,8 +363,8 @@ func TestSurvival_ForgedRecordOfNewCluster(t *testing.T) {
 func TestSurvival_DeadCluster(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, exporter.Registry, exp)
@@ -392,26 +392,39 @@ func TestSurvival_DeadCluster(t *testing.T) {
 	})
 }
 
-// TestSurvival_CloneThatEnds: a cluster's clock was set back, so that it continues after the heartbeats that it has saved. A clone of it, which continues five
-// minutes later, writes one record and ends before the cluster can read it. The cluster's records count again once they are as late.
+// startBehind starts a cluster whose clock was set back, so that it continues after the heartbeats that it has saved, and another one that imports from it. A clone
+// continues five minutes later.
+func startBehind(w *simulation, first mcs.Export) (exporter, importer *process, began func(*Config)) {
+	w.t.Helper()
+	joined := time.Now()
+	began = func(cfg *Config) { cfg.Joined = joined }
+	ahead := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(time.Hour) } })
+	importer = w.begin(cls2, nil)
+	publish(w.t, ahead.Registry, first)
+	w.until(time.Minute, "the export is known", sees(w.t, importer.Registry, first))
+	ahead.kill()
+	exporter = w.begin(cls1, nil, began)
+	publish(w.t, exporter.Registry, first)
+	w.until(time.Minute, "the export is confirmed", isExported(w.t, exporter.Registry, first.Key))
+	time.Sleep(20 * time.Second)
+	w.ids.copyTo("cls1", "cls1clone")
+	return exporter, importer, began
+}
+
+// unreadable makes Cloud Map fail for the reads of an access key.
+func unreadable(key string) cloudmaplocal.FaultRule {
+	return cloudmaplocal.FaultRule{AccessKey: key, Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Operations: []string{"DiscoverInstances"}}
+}
+
+// TestSurvival_CloneThatEnds: a clone of a cluster whose clock is behind writes one record and ends before the cluster can read it. The cluster finds the copy of that
+// record when it can read again, and its records count before it is stale.
 func TestSurvival_CloneThatEnds(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		joined := time.Now()
-		began := func(cfg *Config) { cfg.Joined = joined }
-		ahead := w.begin(cls1, nil, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(time.Hour) } })
-		importer := w.begin(cls2, nil)
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
-		publish(t, ahead.Registry, first)
-		w.until(time.Minute, "the export is known", sees(t, importer.Registry, first))
-		ahead.kill()
-		exporter := w.begin(cls1, nil, began)
-		publish(t, exporter.Registry, first)
-		w.until(time.Minute, "the export is confirmed", isExported(t, exporter.Registry, first.Key))
-		time.Sleep(20 * time.Second)
-		w.ids.copyTo("cls1", "cls1clone")
-		w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Operations: []string{"DiscoverInstances"}})
+		exporter, importer, began := startBehind(w, first)
+		w.plan(1, unreadable("cls1"))
 		var wrote atomic.Bool
 		w.wrote = func(r request) {
 			if r.cluster == "cls1clone" && r.names(format.AttrHeartbeat) {
@@ -426,7 +439,42 @@ func TestSurvival_CloneThatEnds(t *testing.T) {
 		publish(t, exporter.Registry, second)
 		time.Sleep(20 * time.Second) // the cluster writes its own record again
 		w.plan(1)
-		w.until(7*time.Minute, "a change of the cluster is known", sees(t, importer.Registry, second))
+		w.until(time.Minute, "a change of the cluster is known", sees(t, importer.Registry, second))
+		for range 600 {
+			time.Sleep(time.Second)
+			if view := look(t, importer.Registry, first.Key); len(view.Stale) > 0 {
+				t.Fatalf("stale are %v", view.Stale)
+			}
+		}
+	})
+}
+
+// TestSurvival_CloneOfBlindCluster: a cluster whose clock is behind cannot read, and goes on writing records that are earlier than those of a clone, which wants one
+// export less. While the clone reads such records it withdraws nothing, and when the cluster can read again the clone gives way.
+func TestSurvival_CloneOfBlindCluster(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		first, second := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
+		exporter, importer, began := startBehind(w, first)
+		w.plan(1, unreadable("cls1"))
+		clone := w.create("cls1clone", cls1, began, func(cfg *Config) { cfg.AwaitsAll = true })
+		own := webExport("cls1", 8, 1)
+		publish(t, clone.Registry, own)
+		clone.PublishedAll()
+		clone.run(nil)
+		for range 300 {
+			time.Sleep(time.Second)
+			view := look(t, importer.Registry, first.Key)
+			if exportOf(view, "cls1") == nil || len(view.Stale) > 0 {
+				t.Fatalf("the export of the cluster is %s, stale are %v", describe(exportOf(view, "cls1")), view.Stale)
+			}
+		}
+		w.plan(1)
+		publish(t, exporter.Registry, second)
+		w.until(2*time.Minute, "a change of the cluster is known", sees(t, importer.Registry, second))
+		var duplicate *registry.DuplicateIDError
+		w.until(2*time.Minute, "the clone reports a duplicate", func() bool { return errors.As(look(t, clone.Registry, own.Key).Local.Err, &duplicate) })
 	})
 }
 
@@ -435,7 +483,7 @@ func TestSurvival_CloneThatEnds(t *testing.T) {
 func TestSurvival_Clone(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		original, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, original.Registry, exp)
@@ -466,7 +514,7 @@ func TestSurvival_Clone(t *testing.T) {
 func TestSurvival_ReturningOwner(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
 		owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		joined := time.Now()
 		exp := webExport("cls1", 0, 1)
@@ -499,12 +547,50 @@ func TestSurvival_ReturningOwner(t *testing.T) {
 	})
 }
 
+// TestSurvival_ForgedFarewellOfClusterThatCannotWrite: another member forges a farewell of a cluster that cannot read and write, in both places, and a cluster that
+// starts finds the ID free. The other clusters use no export of it, also when the cluster can write again, and keep those of the cluster.
+func TestSurvival_ForgedFarewellOfClusterThatCannotWrite(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		v := &otherWriter{simulation: w}
+		owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, owner.Registry, exp)
+		w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+		time.Sleep(time.Minute)
+		w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "AccessDeniedException"})
+		v.forge(func(r *format.Member) {
+			r.Pages, r.Farewell = format.Digests{}, true
+			admin, catalog := v.service(format.CatalogName("cls1"))
+			if _, err := admin.RegisterInstance(t.Context(), catalog.ID, format.CopyOf(r.Instance(signerOf(cls2.UID)))); err != nil {
+				t.Fatal(err)
+			}
+		})
+		other := cls1
+		other.UID = "uid-other"
+		second := w.beginAs("cls1second", other, nil)
+		theirs := webExport("cls1", 8, 1)
+		publish(t, second.Registry, theirs)
+		w.until(time.Minute, "the second cluster takes the ID", isExported(t, second.Registry, theirs.Key))
+		for second := range 6 * 60 {
+			if second == 60 {
+				w.plan(1)
+			}
+			time.Sleep(time.Second)
+			if !sees(t, importer.Registry, exp)() || sees(t, importer.Registry, theirs)() {
+				t.Fatal("the exports are not those of the owner")
+			}
+		}
+	})
+}
+
 // TestSurvival_WritesDenied: a cluster whose record is deleted and may not be written goes on to import.
 func TestSurvival_WritesDenied(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
-		v := &vandal{world: w}
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, exporter.Registry, exp)
@@ -531,7 +617,7 @@ func TestSurvival_WritesDenied(t *testing.T) {
 func TestNotFoundOnce(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		a, b := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, a.Registry, exp)
@@ -551,4 +637,80 @@ func TestNotFoundOnce(t *testing.T) {
 			t.Error("the export is not known any more")
 		}
 	})
+}
+
+// TestReturnToPreviousID: a cluster that was renamed twice returns to an ID that it had before, while the registry is empty. Its keyring has the other ID as
+// that of a live cluster, so it does not take the exports under that ID for ended.
+func TestReturnToPreviousID(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, openOptions(t))
+		w.begin(cls2, nil)
+		renamed := cls1
+		renamed.ClusterID = "cls1b"
+		ring := keyring(cls1, defaultConfig(cls1).StaleAfter, w.ids.pinsOf("cls1")) // a controller has one, whatever its cluster ID is
+		join := func(identity mcs.Identity) *process {
+			l := w.begin(identity, nil, func(cfg *Config) { cfg.Keyring = ring })
+			publish(t, l.Registry, webExport(identity.ClusterID, 0, 1))
+			w.until(time.Minute, identity.ClusterID+" exports", func() bool { return look(t, l.Registry, webKey(0)).Local.State == registry.Exported })
+			return l
+		}
+		present := join(cls1)
+		for _, next := range []mcs.Identity{renamed, cls1, renamed} {
+			process := join(next)
+			w.until(time.Minute, "the previous identity sees the next one", func() bool {
+				return exportOf(look(t, present.Registry, webKey(0)), next.ClusterID) != nil
+			})
+			if err := present.end(registry.ErrLeave); err != nil {
+				t.Fatal(err)
+			}
+			present = process
+		}
+		present.kill()
+		(&otherWriter{simulation: w}).deleteAll(true)
+		again := join(cls1)
+		if view, _ := viewOf(t, again.Registry, webKey(0), "cls1b"); !slices.Contains(append(view.Unseen, view.Unknown...), "cls1b") {
+			t.Errorf("the view is %+v, want the other identity unseen or, after a late read, unknown", view)
+		}
+	})
+}
+
+// TestSurvival_CloneThatReadsNoRecord: the first reads of a clone lack the record of the cluster that it is a clone of, so it finds pages that no record announces.
+// It withdraws none of their exports before it has read the record.
+func TestSurvival_CloneThatReadsNoRecord(t *testing.T) {
+	warmUp(t)
+	for name, hasJoined := range map[string]bool{"restored": true, "restored from a backup of before it joined": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var joined time.Time
+				if hasJoined {
+					joined = time.Now()
+				}
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+				exp, own := webExport("cls1", 0, 1), webExport("cls1", 8, 1)
+				original, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+				publish(t, original.Registry, exp)
+				w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+				time.Sleep(time.Minute)
+				hidden := time.Now().Add(10 * time.Second)
+				w.intercept = func(r request) (code, body string, ok bool) {
+					isHidden := r.cluster == "cls1clone" && r.operation == "DiscoverInstances" && r.names(format.MembersService) && time.Now().Before(hidden)
+					return "", `{"Instances":[],"InstancesRevision":1}`, isHidden
+				}
+				w.ids.copyTo("cls1", "cls1clone")
+				clone := w.create("cls1clone", cls1, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
+				publish(t, clone.Registry, own)
+				clone.PublishedAll()
+				clone.run(nil)
+				var duplicate *registry.DuplicateIDError
+				w.until(2*time.Minute, "the clone reports a duplicate", func() bool {
+					view := look(t, importer.Registry, exp.Key)
+					if exportOf(view, "cls1") == nil && !slices.Contains(view.Unknown, "cls1") {
+						t.Fatalf("the clone has withdrawn an export of the original: %+v", view)
+					}
+					return errors.As(look(t, clone.Registry, own.Key).Local.Err, &duplicate)
+				})
+			})
+		})
+	}
 }

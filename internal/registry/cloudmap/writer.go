@@ -230,7 +230,7 @@ func (w *writer) removeParts(ctx context.Context, place controlPlace, excess sta
 	w.state.Writes.ObserveRemoval(excess, err)
 }
 
-// shutdownGrace is how long a write may go on when the controller stops: far longer than requests take, and shorter than the ten seconds that
+// shutdownGrace is the time for which a write may go on when the controller stops: far longer than requests take, and shorter than the ten seconds that
 // the controller allows for its shutdown.
 const shutdownGrace = 3 * time.Second
 

@@ -18,8 +18,8 @@ type heartbeats struct {
 	gap  map[string]time.Duration
 }
 
-// observeHeartbeats observes the heartbeats of a world from now on.
-func observeHeartbeats(w *world) *heartbeats {
+// observeHeartbeats observes the heartbeats of a simulation from now on.
+func observeHeartbeats(w *simulation) *heartbeats {
 	h := &heartbeats{last: map[string]time.Time{}, gap: map[string]time.Duration{}}
 	w.wrote = func(r request) {
 		if r.operation != "RegisterInstance" || !r.names("HEARTBEAT") {
@@ -59,7 +59,7 @@ func TestSlowPageDelaysOnlyItself(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 				beats := observeHeartbeats(w)
 				exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 				slow, still := webExport("cls1", 0, 1), webExport("cls1", 2, 1) // of different pages, like the other one
@@ -98,7 +98,7 @@ func TestSlowPageDelaysOnlyItself(t *testing.T) {
 func TestTrimmingDelaysNoHeartbeat(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		beats := observeHeartbeats(w)
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		for i := range 8 {
@@ -135,7 +135,7 @@ func TestTrimmingDelaysNoHeartbeat(t *testing.T) {
 func TestNotFoundVerifiesKnownIDs(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		beats := observeHeartbeats(w)
 		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
 		exp := webExport("cls1", 0, 1)
@@ -171,7 +171,7 @@ func TestNotFoundVerifiesKnownIDs(t *testing.T) {
 func TestDeniedWriteVerifiesKnownIDs(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
 		exporter := w.begin(cls1, nil)
 		exp := webExport("cls1", 0, 1)
 		publish(t, exporter.Registry, exp)
@@ -213,7 +213,7 @@ func TestDeniedWriteVerifiesKnownIDs(t *testing.T) {
 func TestRefusedPageHasItsOwnTime(t *testing.T) {
 	warmUp(t)
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 4})
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, InstancesPerNamespace: 4})
 		w.plan(1, cloudmaplocal.FaultRule{
 			Operations: []string{"RegisterInstance"}, Instance: format.PartID(format.PageOf(webKey(0)), 0), Kind: cloudmaplocal.FaultError, Code: "ResourceLimitExceeded",
 		})

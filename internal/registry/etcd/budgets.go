@@ -43,7 +43,7 @@ func (s *state) count(v *verifiedExport, data []byte, key mcs.Key) {
 	}
 }
 
-// showExport returns what a pair shows of an export, within the cluster's budget. It verifies a pair that was not verified with the cluster's key.
+// showExport returns the export of a pair, within the cluster's budget. It verifies a pair that was not verified with the cluster's key.
 func (s *state) showExport(c *cluster, p pair, key mcs.Key) shownExport {
 	v := p.verified
 	if v == nil || v.author != c.author {
@@ -67,7 +67,7 @@ func (s *state) showExport(c *cluster, p pair, key mcs.Key) shownExport {
 	return shown
 }
 
-// release releases an export in the books of a cluster, if nothing is kept of it.
+// release subtracts the cost of an export from the account of its cluster, if nothing is kept of it.
 func (c *cluster) release(key mcs.Key) {
 	if c.held[key].export == nil && c.shown[key].export == nil {
 		c.account.Release(key)

@@ -66,7 +66,7 @@ func TestBudget(t *testing.T) {
 	s.show(pair{key: s.layout.member("cls2"), value: sign(t, cls2, farewell)}, s.gone(0), s.gone(1))
 	s.want("the cluster left", 0, 0, 0)
 	if used := s.ledger.Usage().Total; used != (budget.Amounts{}) {
-		t.Errorf("%v is booked after the cluster has left", used)
+		t.Errorf("the usage is %v after the cluster has left", used)
 	}
 }
 

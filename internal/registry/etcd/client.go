@@ -36,7 +36,7 @@ type ClientConfig struct {
 	// Metrics may be nil.
 	Metrics *registry.Metrics
 
-	// options are what only tests add.
+	// options are further options of tests.
 	options []grpc.DialOption
 }
 

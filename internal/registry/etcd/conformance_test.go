@@ -33,6 +33,11 @@ func (s *testStore) backend() registrytest.Backend {
 			cfg.Signer = registrytest.RotatedSigner(t, identity)
 			return s.registry(t, cfg)
 		},
+		NewReader: func(t *testing.T, identity mcs.Identity) registry.Registry {
+			cfg := config(identity)
+			cfg.ReadOnly = true
+			return s.registry(t, cfg)
+		},
 		StaleAfter: staleAfter,
 		DropHeartbeats: func(*testing.T) func() {
 			s.dropHeartbeats.Store(true)

@@ -33,12 +33,12 @@ import (
 // From time to time the faults end. Then everything must become as desired, in every cluster alike, and only heartbeats may
 // be written.
 //
-// FAULTS_RUNS runs, each with an etcd of its own, share the steps and the processors: most of the time a run waits. One run is the default, because everything
-// is in real time here, and other tests use the processors too. FAULTS_SEED is the first seed, which a failure replays as far as real processes and clocks
-// allow, FAULTS_STEPS is the number of steps, and FAULTS_TRACE names a folder for the trace of a failure.
+// FAULTS_RUNS runs, each with an etcd of its own, share the steps and the processors: everything is in real time here, and most of the time a run waits.
+// FAULTS_SEED is the first seed, which a failure replays as far as real processes and clocks allow, FAULTS_STEPS is the number of steps, and FAULTS_TRACE names
+// a folder for the trace of a failure.
 func TestRandomFaults(t *testing.T) {
-	seed, steps := registrytest.Setting(t, "FAULTS_SEED", 1), registrytest.Setting(t, "FAULTS_STEPS", 600)
-	runs := registrytest.Setting(t, "FAULTS_RUNS", 1)
+	seed, steps := registrytest.Setting(t, "FAULTS_SEED", 1), registrytest.Setting(t, "FAULTS_STEPS", 1_200)
+	runs := registrytest.Setting(t, "FAULTS_RUNS", 2)
 	standard := patience
 	patience = 2 * time.Minute // for machines that do other work
 	defer func() { patience = standard }()
@@ -80,13 +80,13 @@ type faultSimulation struct {
 	// watcher reads all the time, and late since everything was as desired last.
 	watcher, late *observer
 	duplicate     *Registry
-	// restore ends the current fault, nil if there is none; stepsLeft is how long it lasts.
+	// restore ends the current fault, nil if there is none; stepsLeft is the number of steps that it lasts.
 	restore   func()
 	stepsLeft int
 	// recorded are values that another user has kept; backup restores etcd as it was.
 	recorded []recordedValue
 	backup   func() error
-	// tally has the numbers of what was done.
+	// tally counts the operations of the test.
 	tally *registrytest.Counts
 }
 
@@ -134,6 +134,14 @@ func newFaultSimulation(t *testing.T, seed uint64) *faultSimulation {
 	}
 	w.putKey(t, w.layout("set1").export("cls2", webKey(allKeys+1)), "garbage")
 	return w
+}
+
+// registry returns a registry that does not wait long for etcd when it ends: during most faults there is no answer.
+func (w *faultSimulation) registry(t testing.TB, cfg Config) *Registry {
+	t.Helper()
+	timings := fastTimings()
+	timings.release = 300 * time.Millisecond
+	return w.registryWith(t, cfg, timings)
 }
 
 // observer is a registry with a check of every view.
@@ -201,7 +209,7 @@ func (o *observer) check(i int) {
 type exporter struct {
 	world    *faultSimulation
 	identity mcs.Identity
-	// joined is when the cluster joined, which its controller remembers.
+	// joined is the time at which the cluster joined, which its controller remembers.
 	joined time.Time
 	reg    *Registry
 	stop   func(error)

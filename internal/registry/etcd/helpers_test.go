@@ -213,7 +213,7 @@ func fast(identity mcs.Identity) Config {
 
 func fastTimings() timings {
 	return timings{
-		silence: 3 * time.Second, leave: 20 * time.Second, farewell: time.Minute, lease: 2 * time.Second, status: time.Minute,
+		silence: 3 * time.Second, leave: 20 * time.Second, farewell: time.Minute, lease: 2 * time.Second, release: releaseTimeout, status: time.Minute,
 		retry: engine.Backoff{Initial: 20 * time.Millisecond, Max: 300 * time.Millisecond, Jitter: 0.5},
 	}
 }
@@ -302,7 +302,7 @@ func startWith(t testing.TB, reg *Registry, notify func(mcs.Key)) (stop func(cau
 	return stop
 }
 
-// patience is how long within waits at most.
+// patience is the time limit of within.
 var patience = 30 * time.Second
 
 // within waits for a condition.

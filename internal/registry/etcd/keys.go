@@ -16,7 +16,7 @@ func newLayout(prefix, clusterSetID string) layout {
 	return layout{root: strings.TrimRight(prefix, "/") + "/" + clusterSetID + "/", clusterSetID: clusterSetID}
 }
 
-// kind is what a key holds.
+// kind is the kind of record that a key has.
 type kind int
 
 const (

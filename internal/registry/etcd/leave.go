@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
-// farewellTTL is how long a farewell stays in etcd for clusters whose controllers do not run.
+// farewellTTL is the time for which a farewell stays in etcd for clusters whose controllers do not run.
 const farewellTTL = 7 * 24 * time.Hour
 
 // leave removes everything of this cluster before ctx ends, unless another controller uses its ID. It leaves a farewell for the other
@@ -22,7 +22,8 @@ func (w *writer) leave(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("removing everything of this cluster from etcd on leaving the clusterset: %w", err)
 	}
-	return w.revokeLease(ctx)
+	w.revokeLease(ctx)
+	return nil
 }
 
 // cloneLeases is how many lease times the key alive must stay to belong to a live clone: the key of a previous process stays
@@ -34,6 +35,20 @@ type cloneWatch struct {
 	alive aliveState
 	since time.Time
 	ttl   time.Duration
+	// goneAt is the time at which the key was missing for the first time.
+	goneAt time.Time
+}
+
+// mayReturn reports whether the next process of a clone may still write the key alive again, which the previous one has removed when it ended. A clone that
+// restarts is live.
+func (c *cloneWatch) mayReturn(now time.Time, interval time.Duration) bool {
+	if c.alive.revision == 0 {
+		return false // there was no clone to observe
+	}
+	if c.goneAt.IsZero() {
+		c.goneAt = now
+	}
+	return now.Sub(c.goneAt) < yieldHeartbeats*interval
 }
 
 // tryLeave removes everything of this cluster if no other controller uses its ID. done reports whether nothing is left to do.
@@ -48,6 +63,9 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 	case ownerUnclear:
 		return w.watchClone(ctx, clone, alive)
 	}
+	if now := time.Now(); !alive.isHeld() && (w.session.isLeftToNext(alive, now) || clone.mayReturn(now, w.cfg.HeartbeatInterval)) {
+		return false, nil
+	}
 	shown := w.decodeOwn(member)
 	if shown.Farewell && alive.revision == 0 {
 		return true, nil
@@ -59,15 +77,9 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 	return err == nil, err
 }
 
-// sayFarewell replaces everything of this cluster by a farewell. The last cluster leaves nothing.
+// sayFarewell replaces everything of this cluster by a farewell. The last cluster leaves one too: clusters that only import from this registry are no
+// members, and read it.
 func (w *writer) sayFarewell(ctx context.Context, seen int64, shown memberRecord) error {
-	others, err := w.store.hasOtherMembers(ctx)
-	if err != nil {
-		return err
-	}
-	if !others {
-		return w.store.removeAll(ctx, seen)
-	}
 	member, err := w.session.farewell(time.Now(), shown)
 	if err != nil {
 		return err
@@ -117,14 +129,13 @@ func (w *writer) watchClone(ctx context.Context, clone *cloneWatch, alive aliveS
 	return false, nil
 }
 
-// revokeLease revokes the lease of this process, which no key needs any more.
-func (w *writer) revokeLease(ctx context.Context) error {
+// revokeLease revokes the lease of this process, if it has one.
+func (w *writer) revokeLease(ctx context.Context) {
 	lease := w.session.currentLease()
 	if lease == 0 {
-		return nil
+		return
 	}
 	if err := w.store.revoke(ctx, lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		w.cfg.Logger.Error(err, "Failed to revoke the lease, it will expire", "lease", lease)
 	}
-	return nil
 }

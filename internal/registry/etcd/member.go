@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// memberRecord is what a cluster says about itself in its key member (signedMember).
+// memberRecord is the member record of a cluster, the content of its key member (signedMember).
 type memberRecord struct {
 	ClusterID    string `json:"clusterID"`
 	ClusterSetID string `json:"clusterSetID"`
@@ -25,13 +25,15 @@ type memberRecord struct {
 	// Version is the controller's, Format that of the exports.
 	Version string `json:"version"`
 	Format  string `json:"format"`
-	// Joined is when the cluster became a member, and Heartbeat its last heartbeat, both by its own clock.
+	// Joined is the time at which the cluster became a member, and Heartbeat its last heartbeat, both by its own clock.
 	Joined    time.Time `json:"joined"`
 	Heartbeat time.Time `json:"beat"`
 	// Exports are all exports of the cluster, nil while a new process does not know them yet.
 	Exports *exportSet `json:"exports,omitempty"`
 	// Properties are the cluster's ClusterProperties as mcs.Properties encodes them, "" if it publishes none.
 	Properties string `json:"properties,omitempty"`
+	// Imports is the cluster's report of its imports, "" if it has no usable one.
+	Imports mcs.ImportReport `json:"imports,omitempty"`
 	// Farewell is true if the cluster has left the clusterset with this record.
 	Farewell bool `json:"farewell,omitempty"`
 }
@@ -47,7 +49,8 @@ type exportSet struct {
 func equalSets(a, b *exportSet) bool { return a == b || a != nil && b != nil && *a == *b }
 
 const (
-	// maxMemberBytes is more than a record needs: IDs of 63 characters, a UID of 36, a version, two signatures, 1,000 bytes of properties.
+	// maxMemberBytes is more than a record needs: IDs of 63 characters, a UID of 36, a version, two signatures, 1,000 bytes of properties
+	// of which escaping makes 2,000, a report of 1,001 bytes.
 	maxMemberBytes = 4 << 10
 	// maxTextBytes bounds the fields of a record that have no format of their own.
 	maxTextBytes = 128
@@ -110,6 +113,7 @@ func decodeMember(m signedMember, clusterSetID, clusterID string) (memberRecord,
 	if _, err := mcs.DecodeProperties(r.Properties); r.Properties != "" && err != nil {
 		r.Properties, r.propertiesProblem = "", fmt.Sprintf("its ClusterProperties cannot be used, so it counts as a cluster without any: %v", err)
 	}
+	r.Imports, _ = mcs.ParseImportReport(string(r.Imports)) // a cluster is a member without a report
 	return r, nil
 }
 

@@ -3,6 +3,7 @@ package etcd
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +55,35 @@ func TestMemberRecord(t *testing.T) {
 	// Additions of a later minor version may be ignored.
 	if _, err := decodeMember(signedMember{UID: "uid-1", Record: []byte(strings.Replace(data, "{", `{"more": 1,`, 1))}, "set1", "cls1"); err != nil {
 		t.Errorf("a record with a further field: %v", err)
+	}
+}
+
+// A record that has everything at its largest is read, and one with a report of imports that cannot be used counts without it.
+func TestMemberRecord_Imports(t *testing.T) {
+	var keys []mcs.Key
+	for i := range 250 {
+		keys = append(keys, mcs.Key{Namespace: "demo", Name: fmt.Sprint("web-", i)})
+	}
+	largest := mcs.NewImportReport(map[string][]mcs.Key{"cls2": keys})
+	identity := mcs.Identity{ClusterID: strings.Repeat("c", 63), ClusterSetID: strings.Repeat("s", 63), UID: "0a1b2c3d-0000-1111-2222-333344445555"}
+	for report, want := range map[mcs.ImportReport]mcs.ImportReport{largest: largest, "": "", mcs.ManyImports: mcs.ManyImports, largest + "AAAA": "", "%": ""} {
+		r := newMemberRecord(identity, "v1.2.3-rc.1+0123456789abcdef").withHeartbeat(time.Now())
+		r.Generation, r.Exports = time.Now().UnixMilli(), setOf(map[int]int64{0: 3})
+		r.Exports.Count = 100_000
+		// Each quotation mark of the value has two characters in the properties, and four in the record.
+		r.Properties, r.Imports = mcs.Properties{"a": strings.Repeat(`"`, 490)}.Encode(), report
+		value, err := signMember(registrytest.RotatedSigner(t, identity), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, _, err := openMember(value, identity.ClusterSetID, identity.ClusterID)
+		if err != nil {
+			t.Fatalf("report %q: %v", report, err)
+		}
+		got, err := decodeMember(m, identity.ClusterSetID, identity.ClusterID)
+		if err != nil || got.Imports != want || got.Properties != r.Properties {
+			t.Errorf("%q is read as %q with error %v, want %q", report, got.Imports, err, want)
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // after that of the outbox where both are needed.
 type mirror struct {
 	own string
-	// problem is why reading does not work.
+	// problem is the reason why reading does not work.
 	problem *engine.Problem
 
 	mu    sync.Mutex
@@ -102,7 +102,7 @@ func (m *mirror) members() ([]registry.Member, error) {
 	if !m.state.synced {
 		return nil, fmt.Errorf("listing members: %w", registry.NotSynced(m.problem.Err()))
 	}
-	return m.state.membersWithProblems(), nil
+	return m.state.membersWithProblems(time.Now()), nil
 }
 
 // addAllKeys adds every key that any cluster exports.
@@ -122,7 +122,7 @@ type ownKeys struct {
 	revision int64
 	alive    aliveState
 	member   memberRecord
-	// rival is the member record of another cluster with this ID, the zero value if there is none; rivalSeen is when it was first
+	// rival is the member record of another cluster with this ID, the zero value if there is none; rivalSeen is the time at which it was first
 	// read.
 	rival     memberRecord
 	rivalSeen time.Time

@@ -2,7 +2,9 @@ package etcd
 
 import (
 	"errors"
+	"fmt"
 	"sync"
+	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -20,19 +22,37 @@ type outbox struct {
 	desired map[mcs.Key]desiredExport
 	// accepted are the writes that etcd accepted and the watch has not shown yet.
 	accepted map[mcs.Key]acceptedWrite
-	// refused is why etcd refuses the desired export of a key.
+	// refused is the reason why etcd refuses the desired export of a key.
 	refused map[mcs.Key]error
-	// stated are the exports that this cluster has by its own records, with their generations, and digest is their digest. An export
+	// stated are the exports that this cluster states in its member record, with their generations, and digest is their digest. An export
 	// stays in it when another user removes it from etcd.
 	stated map[mcs.Key]int64
 	digest setDigest
-	// decided are the keys that etcd had as this process was asked for at some time. Before that it may have what a restored backup had.
+	// decided are the keys whose desired export etcd has had at some time. The exports of other keys may come from a restored backup.
 	decided map[mcs.Key]struct{}
-	// queues are the keys to compare with etcd, oldest first: withdrawals and writes.
-	// queued is the queue that a key is in; in the other one it does not count.
+	// queues are the keys to compare with etcd, oldest first: withdrawals (true) and writes. queued has the queue that a key is in: the other
+	// one may have an old entry of it.
 	queues map[bool][]mcs.Key
 	queued map[mcs.Key]bool
+	// used is how many bytes the exports of each namespace take, and counted the part of each export.
+	used    map[string]int
+	counted map[mcs.Key]int
+	// excess are the exports with which their namespace would have more than its share, with the error for their users. etcd keeps their previous versions.
+	excess map[mcs.Key]error
+	// pace limits the writes of each namespace. pacedAt is when the next export that waits for it may be written, zero if none does.
+	pace    *engine.Pace[string]
+	pacedAt time.Time
 }
+
+// A user with rights in one namespace must not use up the storage quota of etcd, 2 GiB by default, which all clusters share. A namespace may have 8 MiB of
+// exports, as many as other clusters import of a whole cluster by default (config.Budgets). etcd keeps each version until it is compacted, so a namespace may
+// write 64 KiB a second, 225 MiB an hour, after a burst of 16 MiB: all of its exports twice. A write costs a KiB more, for the member record.
+const (
+	namespaceBytes     = 8 << 20
+	namespaceKiB       = 64
+	namespaceBurstKiB  = 16 << 10
+	costOfMemberRecord = 1
+)
 
 // desiredExport is an export and its encoding, or a withdrawal when the export is nil.
 type desiredExport struct {
@@ -50,6 +70,7 @@ func newOutbox(shown func(mcs.Key) ownExport) *outbox {
 		shown: shown, desired: map[mcs.Key]desiredExport{}, accepted: map[mcs.Key]acceptedWrite{}, refused: map[mcs.Key]error{},
 		stated: map[mcs.Key]int64{}, decided: map[mcs.Key]struct{}{},
 		queues: map[bool][]mcs.Key{}, queued: map[mcs.Key]bool{},
+		used: map[string]int{}, counted: map[mcs.Key]int{}, excess: map[mcs.Key]error{}, pace: engine.NewPace[string](namespaceKiB, namespaceBurstKiB),
 	}
 }
 
@@ -76,7 +97,73 @@ func (o *outbox) setDesired(key mcs.Key, d desiredExport) (changed bool) {
 	}
 	o.desired[key] = d
 	delete(o.refused, key)
+	o.reserve(key, len(d.data))
 	o.enqueue(key)
+	return true
+}
+
+// reserve counts the desired export of key for its namespace, 0 bytes for a withdrawal, or leaves it out if the namespace would have more than its share.
+// The caller holds o.mu.
+func (o *outbox) reserve(key mcs.Key, bytes int) {
+	before := o.counted[key]
+	if bytes > before && o.used[key.Namespace]-before+bytes > namespaceBytes {
+		o.excess[key] = &registry.InvalidExportError{Key: key, Reason: fmt.Sprintf(
+			"the exports of its namespace may take %d bytes in etcd, and this export does not fit: export fewer or smaller services of the namespace", namespaceBytes)}
+		return
+	}
+	delete(o.excess, key)
+	o.used[key.Namespace] += bytes - before
+	o.counted[key] = bytes
+	if o.used[key.Namespace] == 0 {
+		delete(o.used, key.Namespace)
+	}
+	if bytes == 0 {
+		delete(o.counted, key)
+	}
+	if bytes < before {
+		o.reserveExcess(key.Namespace)
+	}
+}
+
+// reserveExcess queues the exports of a namespace that were left out and fit now. The caller holds o.mu.
+func (o *outbox) reserveExcess(namespace string) {
+	for key := range o.excess {
+		if key.Namespace != namespace {
+			continue
+		}
+		if o.reserve(key, len(o.desired[key].data)); o.excess[key] == nil {
+			o.enqueue(key)
+		}
+	}
+}
+
+// charge records the cost of a batch that etcd accepted.
+func (o *outbox) charge(now time.Time, batch []operation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, op := range batch {
+		o.pace.Charge(now, op.key.Namespace, costOfMemberRecord+len(op.desired.data)>>10)
+	}
+}
+
+// untilPaced returns the time until the first of the exports that the last batch left to the pace of their namespaces, and whether it left any.
+func (o *outbox) untilPaced(now time.Time) (pause time.Duration, waits bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := o.pacedAt
+	o.pacedAt = time.Time{} // while nothing may be written, there is no next batch to wait for
+	return at.Sub(now), !at.IsZero()
+}
+
+// isPaced reports whether an export waits for the pace of its namespace. The caller holds o.mu.
+func (o *outbox) isPaced(now time.Time, key mcs.Key, d desiredExport) bool {
+	at := o.pace.DueAt(key.Namespace)
+	if d.export == nil || !at.After(now) || o.isSynced(key, d) {
+		return false
+	}
+	if o.pacedAt.IsZero() || at.Before(o.pacedAt) {
+		o.pacedAt = at
+	}
 	return true
 }
 
@@ -119,8 +206,8 @@ func (o *outbox) current(key mcs.Key) ownExport {
 	return o.shown(key)
 }
 
-// isSynced reports whether etcd has the desired export of key, and not as of an earlier generation than the other clusters have read:
-// they ignore such an export, which a restored backup may have. The caller holds o.mu.
+// isSynced reports whether etcd has the desired export of key, in the stated generation or a later one: the other clusters ignore an earlier
+// one, which a restored backup may have. The caller holds o.mu.
 func (o *outbox) isSynced(key mcs.Key, d desiredExport) bool {
 	now := o.current(key)
 	if d.export == nil {
@@ -129,8 +216,8 @@ func (o *outbox) isSynced(key mcs.Key, d desiredExport) bool {
 	return now.export != nil && equalExports(now.export, d.export) && now.generation >= o.stated[key]
 }
 
-// state adds an export to those that this cluster has, or replaces its generation; 0 removes it. The caller holds o.mu.
-func (o *outbox) state(key mcs.Key, generation int64) {
+// setStated sets the generation of a stated export; 0 removes the export. The caller holds o.mu.
+func (o *outbox) setStated(key mcs.Key, generation int64) {
 	if before, ok := o.stated[key]; ok {
 		o.digest = o.digest.without(key, before)
 	}
@@ -142,8 +229,8 @@ func (o *outbox) state(key mcs.Key, generation int64) {
 	o.digest = o.digest.with(key, generation)
 }
 
-// adopt adds exports in etcd that a previous process of this cluster wrote, or a request of unknown outcome, to those that this
-// cluster has: those with a revision before the fence. Later ones are those of nextBatch, or another user wrote an old value again.
+// adopt states exports in etcd that a previous process of this cluster wrote, or a request of unknown outcome: those with a revision before
+// the fence. Later ones are those of nextBatch, or another user wrote an old value again.
 func (o *outbox) adopt(fence int64, keys ...mcs.Key) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -152,35 +239,35 @@ func (o *outbox) adopt(fence int64, keys ...mcs.Key) {
 			continue
 		}
 		if shown := o.shown(key); shown.generation > o.stated[key] && (fence == 0 || shown.revision <= fence) {
-			o.state(key, shown.generation)
+			o.setStated(key, shown.generation)
 		}
 	}
 }
 
-// prune removes the exports that are neither desired nor in etcd: a previous process withdrew them.
+// prune removes stated exports that are neither desired nor in etcd: a previous process withdrew them.
 func (o *outbox) prune() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for key := range o.stated {
 		if o.desired[key].export == nil && !o.current(key).exists {
-			o.state(key, 0)
+			o.setStated(key, 0)
 		}
 	}
 }
 
-// hasUnwritten reports whether etcd never had a desired export as it was desired then, and does not refuse it.
+// hasUnwritten reports whether there is a desired export of which etcd has never had any desired version, and that etcd does not refuse.
 func (o *outbox) hasUnwritten() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for key, d := range o.desired {
-		if _, isDecided := o.decided[key]; d.export != nil && !isDecided && o.refused[key] == nil {
+		if _, isDecided := o.decided[key]; d.export != nil && !isDecided && o.refused[key] == nil && o.excess[key] == nil {
 			return true
 		}
 	}
 	return false
 }
 
-// statedSet returns the exports that this cluster has after a batch with that generation.
+// statedSet returns the set of stated exports after a batch with that generation.
 func (o *outbox) statedSet(batch []operation, generation int64) *exportSet {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -214,18 +301,26 @@ type operation struct {
 
 // nextBatch takes the operations of the next transaction from the queues, at most limit. They are all withdrawals, which come
 // first, or all exports: etcd accepts withdrawals even when its storage quota is used up.
-func (o *outbox) nextBatch(limit int) []operation {
+func (o *outbox) nextBatch(now time.Time, limit int) []operation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if batch := o.dequeue(true, limit); len(batch) > 0 {
+	if batch := o.dequeue(now, true, limit); len(batch) > 0 {
 		return batch
 	}
-	return o.dequeue(false, limit)
+	return o.dequeue(now, false, limit)
 }
 
-// dequeue takes operations from one queue. The caller holds o.mu.
-func (o *outbox) dequeue(withdraw bool, limit int) []operation {
+// dequeue takes operations from one queue. Exports that wait for the pace of their namespace stay in it. The caller holds o.mu.
+func (o *outbox) dequeue(now time.Time, withdraw bool, limit int) []operation {
 	var batch []operation
+	var paced []mcs.Key
+	isPaced := map[mcs.Key]bool{}
+	o.pacedAt = time.Time{}
+	defer func() {
+		if len(paced) > 0 {
+			o.queues[withdraw] = append(paced, o.queues[withdraw]...)
+		}
+	}()
 	for bytes := 0; len(batch) < limit; {
 		queue := o.queues[withdraw]
 		if len(queue) == 0 {
@@ -238,14 +333,18 @@ func (o *outbox) dequeue(withdraw bool, limit int) []operation {
 			break
 		}
 		o.queues[withdraw] = queue[1:]
-		if !queued || in != withdraw {
+		if !queued || in != withdraw || isPaced[key] {
+			continue // an old entry
+		}
+		if o.isPaced(now, key, d) {
+			paced, isPaced[key] = append(paced, key), true
 			continue
 		}
 		delete(o.queued, key)
 		switch {
 		case o.isSynced(key, d):
 			o.confirm(key, d)
-		case o.refused[key] != nil:
+		case o.refused[key] != nil, o.excess[key] != nil:
 		default:
 			bytes += len(d.data)
 			batch = append(batch, operation{key: key, desired: d, withdraw: withdraw})
@@ -265,9 +364,9 @@ func (o *outbox) confirm(key mcs.Key, d desiredExport) {
 	case unconfirmed:
 	case d.export == nil:
 		delete(o.desired, key)
-		o.state(key, 0)
+		o.setStated(key, 0)
 	case o.shown(key).generation > o.stated[key]:
-		o.state(key, o.shown(key).generation)
+		o.setStated(key, o.shown(key).generation)
 	}
 }
 
@@ -286,9 +385,9 @@ func (o *outbox) recordAccepted(batch []operation, effective []bool, revision, g
 			o.accepted[op.key] = acceptedWrite{}
 		}
 		if op.withdraw {
-			o.state(op.key, 0)
+			o.setStated(op.key, 0)
 		} else {
-			o.state(op.key, generation)
+			o.setStated(op.key, generation)
 			o.decided[op.key] = struct{}{}
 		}
 		o.enqueue(op.key)
@@ -342,7 +441,7 @@ func (o *outbox) status(key mcs.Key, problem error) registry.PublishStatus {
 	if state != registry.Pending {
 		return registry.PublishStatus{State: state}
 	}
-	return registry.PublishStatus{State: state, Err: errors.Join(o.refused[key], problem)}
+	return registry.PublishStatus{State: state, Err: errors.Join(o.refused[key], o.excess[key], problem)}
 }
 
 // stateOf returns the state of key. The caller holds o.mu.
@@ -359,7 +458,7 @@ func (o *outbox) stateOf(key mcs.Key) registry.PublishState {
 	return registry.Pending
 }
 
-// addPending adds the keys that are not yet as desired.
+// addPending adds the keys of exports and withdrawals that are pending.
 func (o *outbox) addPending(keys engine.Keys) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -388,7 +487,7 @@ func (o *outbox) isDesired(key mcs.Key) bool {
 	return o.desired[key].export != nil
 }
 
-// countQueued returns how many exports and withdrawals may have to be written.
+// countQueued returns the number of exports and withdrawals that may have to be written.
 func (o *outbox) countQueued() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -3,7 +3,9 @@ package etcd
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -81,7 +83,7 @@ func TestOutboxConverges(t *testing.T) {
 			}
 		}
 		write := func(most int) (wrote bool) {
-			batch := o.nextBatch(most)
+			batch := o.nextBatch(time.Now(), most)
 			if len(batch) == 0 {
 				return false
 			}
@@ -120,7 +122,7 @@ func TestOutboxConverges(t *testing.T) {
 				s.revision++
 				s.set(webKey(i), nil)
 			case 5: // a refused transaction
-				o.requeue(o.nextBatch(2))
+				o.requeue(o.nextBatch(time.Now(), 2))
 			}
 		}
 		for rounds := 0; ; rounds++ {
@@ -169,22 +171,22 @@ func TestOutboxBatches(t *testing.T) {
 		o.setDesired(webKey(i), desiredFor(t, i, 1))
 	}
 	o.setDesired(webKey(0), desiredExport{}) // withdrawn before it was written
-	if first := o.nextBatch(maxOperations); len(first) != maxOperations || first[0].key != webKey(1) {
+	if first := o.nextBatch(time.Now(), maxOperations); len(first) != maxOperations || first[0].key != webKey(1) {
 		t.Errorf("first batch has %d operations and begins with %v", len(first), first[0].key)
 	}
 	o.shown = there
 	o.setDesired(webKey(500), desiredExport{})
-	if batch := o.nextBatch(maxOperations); len(batch) != 1 || !batch[0].withdraw {
+	if batch := o.nextBatch(time.Now(), maxOperations); len(batch) != 1 || !batch[0].withdraw {
 		t.Errorf("the batch does not have the withdrawal alone: %v", batch)
 	}
-	if batch := o.nextBatch(maxOperations); len(batch) != 9 || batch[0].withdraw {
+	if batch := o.nextBatch(time.Now(), maxOperations); len(batch) != 9 || batch[0].withdraw {
 		t.Errorf("the last batch has %d operations, want 9 exports", len(batch))
 	}
 	big := desiredExport{export: &mcs.Export{}, data: make([]byte, maxBatchBytes*2/3)}
 	o = newOutbox(none)
 	o.setDesired(webKey(1), big)
 	o.setDesired(webKey(2), big)
-	if batch := o.nextBatch(maxOperations); len(batch) != 1 {
+	if batch := o.nextBatch(time.Now(), maxOperations); len(batch) != 1 {
 		t.Errorf("a batch has %d large records, want 1", len(batch))
 	}
 }
@@ -192,17 +194,17 @@ func TestOutboxBatches(t *testing.T) {
 func TestOutboxRefused(t *testing.T) {
 	o := newOutbox(func(mcs.Key) ownExport { return ownExport{} })
 	o.setDesired(webKey(1), desiredFor(t, 1, 1))
-	batch := o.nextBatch(1)
+	batch := o.nextBatch(time.Now(), 1)
 	o.recordRefused(batch[0].key, errTooLarge)
 	o.requeue(batch)
-	if again := o.nextBatch(1); len(again) != 0 {
+	if again := o.nextBatch(time.Now(), 1); len(again) != 0 {
 		t.Error("a refused export is written again")
 	}
 	if p := o.status(webKey(1), nil); p.State != registry.Pending || !errors.Is(p.Err, errTooLarge) {
 		t.Errorf("status %+v, want Pending with the reason", p)
 	}
 	o.setDesired(webKey(1), desiredFor(t, 1, 2))
-	if again := o.nextBatch(1); len(again) != 1 {
+	if again := o.nextBatch(time.Now(), 1); len(again) != 1 {
 		t.Error("the changed export is not written")
 	}
 }
@@ -219,7 +221,7 @@ func TestHasUnwritten_ComparesContent(t *testing.T) {
 	if !o.hasUnwritten() {
 		t.Error("nothing is unwritten, though etcd has an earlier export")
 	}
-	batch := o.nextBatch(maxOperations)
+	batch := o.nextBatch(time.Now(), maxOperations)
 	if len(batch) != 1 {
 		t.Fatalf("%d operations, want 1", len(batch))
 	}
@@ -230,5 +232,90 @@ func TestHasUnwritten_ComparesContent(t *testing.T) {
 	o.setDesired(key, desiredFor(t, 0, 3))
 	if o.hasUnwritten() {
 		t.Error("a later change counts as unwritten: exports that change all the time would never be stated")
+	}
+}
+
+// largeExport returns the desired export of key with a number of bytes.
+func largeExport(key mcs.Key, bytes, version int) desiredExport {
+	return desiredExport{export: &mcs.Export{Key: key, Ports: []mcs.Port{{Port: int32(version)}}}, data: make([]byte, bytes)}
+}
+
+// TestOutbox_LimitsNamespace: exports with which a namespace would have more than its share wait for room. Those of other namespaces do not.
+func TestOutbox_LimitsNamespace(t *testing.T) {
+	o, now := newOutbox(func(mcs.Key) ownExport { return ownExport{} }), time.Now()
+	key := func(i int) mcs.Key { return mcs.Key{Namespace: "tenant", Name: fmt.Sprint("large-", i)} }
+	const size = 1 << 20
+	for i := range namespaceBytes/size + 2 {
+		o.setDesired(key(i), largeExport(key(i), size, 1))
+	}
+	o.setDesired(webKey(1), largeExport(webKey(1), size, 1))
+	written := func() (keys []mcs.Key) {
+		for batch := o.nextBatch(now, maxOperations); len(batch) > 0; batch = o.nextBatch(now, maxOperations) {
+			for _, op := range batch {
+				keys = append(keys, op.key)
+			}
+		}
+		return keys
+	}
+	if keys := written(); len(keys) != namespaceBytes/size+1 || !slices.Contains(keys, webKey(1)) {
+		t.Errorf("%d exports are written, want the share of the namespace and that of the neighbour: %v", len(keys), keys)
+	}
+	for i := range 2 {
+		var invalid *registry.InvalidExportError
+		if waiting := key(namespaceBytes/size + i); !errors.As(o.status(waiting, nil).Err, &invalid) {
+			t.Errorf("the status of %s has no reason", waiting)
+		}
+	}
+	o.setDesired(key(8), largeExport(key(8), size/2, 2)) // it is smaller now, and the neighbour of its own namespace grows
+	o.setDesired(key(0), largeExport(key(0), size/2, 2))
+	if keys := written(); len(keys) != 2 || !slices.Contains(keys, key(8)) {
+		t.Errorf("written when there is room: %v", keys)
+	}
+	o.setDesired(key(1), desiredExport{})
+	if keys := written(); !slices.Contains(keys, key(9)) {
+		t.Errorf("written after a withdrawal: %v", keys)
+	}
+	if o.used["tenant"] > namespaceBytes || len(o.excess) > 0 {
+		t.Errorf("%d bytes are used, %v waits", o.used["tenant"], o.excess)
+	}
+}
+
+// TestOutbox_PacesNamespaces: a namespace that changes large exports again and again is written at the pace of a namespace, and another one at once.
+func TestOutbox_PacesNamespaces(t *testing.T) {
+	o, now := newOutbox(func(mcs.Key) ownExport { return ownExport{} }), time.Now()
+	key := func(i int) mcs.Key { return mcs.Key{Namespace: "tenant", Name: fmt.Sprint("large-", i)} }
+	const size, seconds = 256 << 10, 600
+	written := 0
+	for n := range seconds {
+		for i := range 4 {
+			o.setDesired(key(i), desiredExport{}) // flapping leaves old entries in the queues
+			o.setDesired(key(i), largeExport(key(i), size, n))
+		}
+		neighbour := desiredFor(t, 1, 1+n)
+		o.setDesired(webKey(1), neighbour)
+		isWritten := false
+		for batch := o.nextBatch(now, maxOperations); len(batch) > 0; batch = o.nextBatch(now, maxOperations) {
+			o.charge(now, batch)
+			for _, op := range batch {
+				if op.key == webKey(1) {
+					isWritten = true
+				} else {
+					written += len(op.desired.data)
+				}
+			}
+		}
+		if !isWritten {
+			t.Fatal("the neighbour waits")
+		}
+		if pause, waits := o.untilPaced(now); waits && (pause <= 0 || pause > 10*time.Second) {
+			t.Fatalf("the next export is due in %v", pause)
+		}
+		now = now.Add(time.Second)
+	}
+	if want := namespaceBurstKiB<<10 + seconds*namespaceKiB<<10; written < want*9/10 || written > want+4*size {
+		t.Errorf("%d bytes are written in %d s, want some %d", written, seconds, want)
+	}
+	if n := len(o.queues[false]); n > 10 {
+		t.Errorf("the queue has %d entries", n)
 	}
 }

@@ -28,7 +28,7 @@ type Config struct {
 	// Prefix is the prefix of the keys of all clustersets; "" is names.EtcdPrefix.
 	Prefix string
 	// PollInterval is the time between two progress requests, which check that the watch works. HeartbeatInterval is the time
-	// between two heartbeats; the lease lasts for three of them. StaleAfter is how long a cluster may go without a heartbeat
+	// between two heartbeats; the lease lasts for three of them. StaleAfter is the time for which a cluster may go without a heartbeat
 	// until it is stale. All three are required.
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
 	// ReadOnly makes a registry that is only imported from: it writes nothing, and the cluster is no member.
@@ -36,7 +36,7 @@ type Config struct {
 	// Signer signs this cluster's records; a ReadOnly registry needs none. Keyring has the other clusters' keys.
 	Signer  *trust.Signer
 	Keyring *trust.Keyring
-	// Joined is when this cluster joined under this identity for the first time, zero if it never did: of two clusters with one ID, the
+	// Joined is the time at which this cluster joined under this identity for the first time, zero if it never did: of two clusters with one ID, the
 	// older one takes it back.
 	Joined time.Time
 	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
@@ -49,14 +49,16 @@ type Config struct {
 
 // timings are the intervals that only tests change.
 type timings struct {
-	// silence is how long etcd may take to answer a progress request of the watch.
+	// silence is the time that etcd may take to answer a progress request of the watch.
 	silence time.Duration
 	// retry are the pauses between failed requests.
 	retry engine.Backoff
-	// leave bounds the removal of everything, farewell is how long the farewell stays.
+	// leave bounds the removal of everything, farewell is the time for which the farewell stays.
 	leave, farewell time.Duration
-	// lease is how long the key alive outlives the last renewal.
+	// lease is the time for which the key alive outlives the last renewal.
 	lease time.Duration
+	// release bounds the revocation of the lease when the controller stops.
+	release time.Duration
 	// status is the time between two checks of etcd's members.
 	status time.Duration
 }
@@ -69,8 +71,9 @@ func defaultTimings(cfg Config) timings {
 		silence: max(5*time.Second, 3*cfg.PollInterval),
 		retry:   engine.Backoff{Initial: 200 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5},
 		leave:   time.Minute, farewell: farewellTTL,
-		lease:  leaseHeartbeats * cfg.HeartbeatInterval,
-		status: statusInterval,
+		lease:   leaseHeartbeats * cfg.HeartbeatInterval,
+		release: releaseTimeout,
+		status:  statusInterval,
 	}
 }
 
@@ -193,6 +196,13 @@ func (r *Registry) Forget(clusterID string) {
 func (r *Registry) SetProperties(properties mcs.Properties) {
 	if !r.cfg.ReadOnly {
 		r.writer.setProperties(properties)
+	}
+}
+
+// SetImports implements registry.Registry.
+func (r *Registry) SetImports(report mcs.ImportReport) {
+	if !r.cfg.ReadOnly {
+		r.writer.session.setImports(report)
 	}
 }
 

@@ -104,6 +104,37 @@ func TestRegistry_FencesOlderProcess(t *testing.T) {
 	awaitState(t, old, 0, registry.Exported)
 }
 
+// TestRegistry_HandsIDOver: a process that ends in good order gives its ID up, and the next one, whose clock is behind, has it at once. The other clusters notice
+// nothing.
+func TestRegistry_HandsIDOver(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	timings := fastTimings()
+	timings.lease = time.Hour // much more than patience
+	previous, next, watcher := s.registryWith(t, fast(cls1), timings), s.registryWith(t, fast(cls1), timings), s.registry(t, fast(cls2))
+	previous.writer.session.claim.number = time.Now().Add(time.Hour).UnixMicro()
+	stop := start(t, previous)
+	start(t, watcher)
+	publish(t, previous, 0, 1)
+	awaitVersion(t, watcher, "cls1", 0, 1)
+	stop(nil)
+	within(t, "the key alive is gone", func() bool { return s.keys(t, s.layout("set1").alive("cls1"))[s.layout("set1").alive("cls1")] == "" })
+	if view := lookupView(t, watcher, 0); len(view.Exports) != 1 || len(view.Stale)+len(view.Unknown) > 0 {
+		t.Errorf("between the processes the view is %+v, want the export of a live cluster", view)
+	}
+	members, err := watcher.Members(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members {
+		if m.Stale || strings.Contains(strings.Join(m.Problems, "\n"), "lease") {
+			t.Errorf("member %s is stale: %t, with problems %q", m.ClusterID, m.Stale, m.Problems)
+		}
+	}
+	start(t, next)
+	publish(t, next, 0, 2)
+	awaitVersion(t, watcher, "cls1", 0, 2)
+}
+
 // TestRegistry_TakesIDBackFromDuplicate stops a cluster for so long that another one takes its ID, and starts it again. The duplicate does
 // not take the ID back, neither while it runs nor after a restart.
 func TestRegistry_TakesIDBackFromDuplicate(t *testing.T) {
@@ -269,7 +300,7 @@ func TestStore_RefusesForeignKeys(t *testing.T) {
 	if _, _, err := st.write(t.Context(), 0, []operation{{key: webKey(0), desired: desiredFor(t, 0, 1)}}, nil); err == nil || !strings.Contains(err.Error(), "docs/etcd.md") {
 		t.Errorf("writing another cluster's export: %v, want a denial that names the documentation", err)
 	}
-	if err := st.removeAll(t.Context(), 0); err == nil {
+	if err := st.sayFarewell(t.Context(), 0, 0, nil); err == nil {
 		t.Error("another cluster's keys could be removed")
 	}
 	other := &store{client: client, layout: s.layout("set2"), id: "cls1"}

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"errors"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ type session struct {
 	uid                  string
 	interval, staleAfter time.Duration
 	signer               *trust.Signer
-	// joined is when the cluster became a member under this ID for the first time, zero if it never did.
+	// joined is the time at which the cluster became a member under this ID for the first time, zero if it never did.
 	joined time.Time
 
 	mu    sync.Mutex
@@ -33,11 +34,13 @@ type session struct {
 	record, written memberRecord
 	recordRevision  int64
 	heartbeatAt     time.Time
-	// settleAt is when this process begins to state all exports of the cluster in the record; settled is true once it has done so. Until
+	// settleAt is the time at which this process begins to state all exports of the cluster in the record; settled is true once it has done so. Until
 	// then exports may be missing in etcd, which may have been restored or emptied, or be there that are to be withdrawn. The controller publishes all
 	// exports before Run (membership.PublishAllFunc), so that outbox.hasUnwritten knows each of them, and withdraws the others when Run notifies of them.
 	settleAt time.Time
 	settled  bool
+	// releasedAt is since when no process holds the ID that a later process of this cluster held, zero if one holds it.
+	releasedAt time.Time
 }
 
 // settleHeartbeats is how many heartbeats a process waits until it states all exports of the cluster.
@@ -64,7 +67,7 @@ type task struct {
 	mayWrite bool
 }
 
-// nextTask returns what to do next without exports, or why nothing may be written.
+// nextTask returns the next task that does not concern exports, or the reason why nothing may be written.
 func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,6 +77,7 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	case s.claim.fence != 0:
 		return s.nextFencedTask(now, own), nil
 	}
+	mustYield := s.mustYield(own.alive, now)
 	switch s.claim.evaluate(own.alive) {
 	case heldByOther:
 		s.claim.giveWay()
@@ -84,10 +88,37 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	case displaced:
 		return task{}, errDisplaced
 	}
+	if mustYield {
+		return task{}, errDisplaced
+	}
 	if s.mustWaitFor(own, now) {
 		return task{}, &registry.DuplicateIDError{ClusterID: s.clusterID, OtherUID: own.rival.UID}
 	}
 	return task{join: true, seen: own.alive.revision}, nil
+}
+
+// yieldHeartbeats is how many heartbeats the ID of a later process that has ended is left to the next one: as long as the lease of a process that is killed
+// lasts at least.
+const yieldHeartbeats = leaseHeartbeats - 1
+
+// mustYield reports whether the ID is left to the next process of this cluster: one that began later than this one has just given it up. This one is a clone,
+// or has lost its leader election. The caller holds s.mu.
+func (s *session) mustYield(alive aliveState, now time.Time) bool {
+	if alive.isHeld() || s.claim.latest <= s.claim.number {
+		s.releasedAt = time.Time{}
+		return false
+	}
+	if s.releasedAt.IsZero() {
+		s.releasedAt = now
+	}
+	return now.Sub(s.releasedAt) < yieldHeartbeats*s.interval
+}
+
+// isLeftToNext is mustYield for a process that leaves.
+func (s *session) isLeftToNext(alive aliveState, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mustYield(alive, now)
 }
 
 // mustWaitFor reports whether another cluster, with another key, has the ID by its member record: the others believe this cluster only
@@ -106,7 +137,7 @@ func (s *session) isOlderThan(rival memberRecord) bool {
 	return !joined.IsZero() && joined.Before(rival.Joined)
 }
 
-// nextFencedTask returns what to do next while this process holds the ID. The caller holds s.mu.
+// nextFencedTask returns the next task while this process holds the ID. The caller holds s.mu.
 func (s *session) nextFencedTask(now time.Time, own ownKeys) task {
 	if own.revision >= s.recordRevision && own.member.time() != s.written.time() {
 		s.heartbeatAt = now // the record was removed or changed
@@ -204,6 +235,9 @@ func (s *session) nextRecord(now time.Time, own ownKeys, set *exportSet, generat
 	if s.record.Properties == "" && own.member.UID == s.uid {
 		s.record.Properties = own.member.Properties // of the previous process, until setProperties
 	}
+	if own.member.UID == s.uid {
+		s.record.Imports = cmp.Or(s.record.Imports, own.member.Imports) // of the previous process, until setImports
+	}
 	s.record = s.record.withHeartbeat(now)
 	s.record.Exports, s.record.Generation = set, generation
 	s.heartbeatAt = now.Add(s.interval)
@@ -218,6 +252,13 @@ func (s *session) setProperties(now time.Time, properties mcs.Properties) {
 	if encoded := published.Encode(); s.record.Properties != encoded {
 		s.record.Properties, s.heartbeatAt = encoded, now
 	}
+}
+
+// setImports sets the report of imports that the next record has.
+func (s *session) setImports(report mcs.ImportReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.record.Imports = report
 }
 
 // setJoined sets the join time of the record: a cluster that was a member before keeps it, and one that takes the place of another cluster

@@ -24,7 +24,7 @@ func identityOf(id string) mcs.Identity {
 	return mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: "uid-" + strings.TrimPrefix(id, "cls")}
 }
 
-// memberValue returns the value of a key member, with a heartbeat at a time, and with the exports unless they are nil.
+// memberValue returns the value of the key member of a cluster, with a heartbeat at the given time. exports may be nil.
 func memberValue(t testing.TB, identity mcs.Identity, at time.Time, exports *exportSet) []byte {
 	t.Helper()
 	r := newMemberRecord(identity, "v1").withHeartbeat(at)
@@ -41,7 +41,7 @@ func sign(t testing.TB, identity mcs.Identity, r memberRecord) []byte {
 	return value
 }
 
-// exportValue returns the value of the key of version n of an export.
+// exportValue returns the value of the key of export i, in version n.
 func exportValue(t testing.TB, identity mcs.Identity, i, n int, generation int64) []byte {
 	t.Helper()
 	d, err := newDesiredExport(webExport(identity.ClusterID, i, n))

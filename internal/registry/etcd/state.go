@@ -58,6 +58,8 @@ type state struct {
 	revision int64
 	clusters map[string]*cluster
 	liveness *registry.Liveness
+	// handover is the time without a heartbeat after which a cluster without a lease has a problem: until then its next process may start.
+	handover time.Duration
 	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a namespace are used; nil is all.
 	ledger   *budget.Ledger
 	isWanted func(namespace string) bool
@@ -65,11 +67,11 @@ type state struct {
 	decoding chan struct{}
 	// unread are the keys of exports that were ignored and are wanted now.
 	unread map[string]struct{}
-	// relistedAt is when a list was requested because there was room in a budget again.
+	// relistedAt is the time at which a list was requested because there was room in a budget again.
 	relistedAt time.Time
 }
 
-// cluster is what is known of one cluster.
+// cluster is the state of one cluster.
 type cluster struct {
 	// member, alive, shown and unrecognized are the keys below its prefix as etcd shows them.
 	member memberState
@@ -88,7 +90,7 @@ type cluster struct {
 	properties  mcs.DecodedProperties
 	// forgotten is true after Forget, until the next record.
 	forgotten bool
-	// rival is the record of another cluster under this cluster's own ID, the zero value if there is none; rivalSeen is when it was
+	// rival is the record of another cluster under this cluster's own ID, the zero value if there is none; rivalSeen is the time at which it was
 	// first read.
 	rival     memberRecord
 	rivalSeen time.Time
@@ -102,7 +104,7 @@ type cluster struct {
 	// heartbeat is true if there was a heartbeat since the last observeHeartbeats; lastSeen is the time of the last one.
 	heartbeat bool
 	lastSeen  time.Time
-	// account books what the exports cost; nil has no limits. waiting is the number of exports in shown that are over budget, overflow that of the
+	// account has the cost of the exports; nil has no limits. waiting is the number of exports in shown that are over budget, overflow that of the
 	// keys that are not known because there are too many. triedAt is Released of the account when those over budget were tried last.
 	account           *budget.Account
 	waiting, overflow int
@@ -112,7 +114,7 @@ type cluster struct {
 type memberState struct {
 	// revision is 0 when there is no record.
 	revision int64
-	// refused is true if the record in etcd is not the cluster's, or an earlier one; problem is why it is not used, or "".
+	// refused is true if the record in etcd is not the cluster's, or an earlier one; problem is the reason why it is not used, or "".
 	refused bool
 	problem string
 }
@@ -159,7 +161,7 @@ func newState(cfg stateConfig) *state {
 		layout: cfg.layout, clusterSetID: cfg.clusterSetID, own: cfg.own, name: cfg.name, keyring: cfg.keyring, self: cfg.self,
 		ledger: cfg.ledger, isWanted: cfg.isWanted, decoding: make(chan struct{}, decoders),
 		unread:   map[string]struct{}{},
-		clusters: map[string]*cluster{}, liveness: registry.NewLiveness(cfg.own, cfg.staleAfter),
+		clusters: map[string]*cluster{}, liveness: registry.NewLiveness(cfg.own, cfg.staleAfter), handover: cfg.staleAfter / 3,
 	}
 }
 
@@ -244,7 +246,7 @@ func (s *state) apply(now time.Time, pairs []pair, changed engine.Keys) {
 	}
 }
 
-// remove removes a cluster of which nothing is known any more.
+// remove removes a cluster without records.
 func (s *state) remove(id string) {
 	s.clusters[id].account.Close()
 	delete(s.clusters, id)
@@ -262,7 +264,7 @@ func (s *state) clusterFor(now time.Time, id string) *cluster {
 			c.author = s.self
 		}
 		if id != s.own {
-			c.account = s.ledger.Open()
+			c.account = s.ledger.Open(budget.Owner{ClusterID: id, Since: s.keyring.Since(id)})
 		}
 		s.clusters[id] = c
 	}
@@ -379,7 +381,7 @@ func (s *state) checkKey(m signedMember, a author, id string) error {
 		}
 		return nil
 	}
-	_, err := s.keyring.Check(trust.Presented{ClusterID: id, Key: a.key, Succession: m.Succession, Silent: s.liveness.IsStale(id)})
+	_, err := s.keyring.Check(trust.Presented{Registry: s.name, ClusterID: id, Key: a.key, Succession: m.Succession, Silent: s.liveness.IsStale(id)})
 	return err
 }
 
@@ -417,8 +419,8 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 	}
 	c.compareProperties(r, changed)
 	c.known, c.forgotten, c.record, c.left = true, false, r, r.Farewell
-	if a == s.self {
-		return
+	if r.ClusterID == s.own {
+		return // this cluster, or in a registry that it only imports from a cluster with the same ID, whose key must not become the one of this ID
 	}
 	s.keyring.Observe(trust.Record{Registry: s.name, ClusterID: r.ClusterID, UID: r.UID, Key: a.key, At: r.time(), Farewell: r.Farewell})
 	if c.left {
@@ -754,10 +756,10 @@ func (s *state) addAllKeys(keys engine.Keys) {
 }
 
 // membersWithProblems returns the members, sorted, with the problems of their keys.
-func (s *state) membersWithProblems() []registry.Member {
+func (s *state) membersWithProblems(now time.Time) []registry.Member {
 	members := s.members()
 	for i := range members {
-		members[i].Problems = s.clusters[members[i].ClusterID].allProblems()
+		members[i].Problems = s.clusters[members[i].ClusterID].allProblems(now, s.handover)
 	}
 	return members
 }
@@ -773,7 +775,7 @@ func (s *state) members() []registry.Member {
 		members = append(members, registry.Member{
 			ClusterID: id, UID: c.uid(), Version: c.record.Version, Key: c.key(),
 			LastSeen: c.lastSeen, Joined: c.record.Joined, Heartbeat: c.record.Heartbeat,
-			Stale: s.liveness.IsStale(id), Properties: c.properties.Decode(c.record.Properties),
+			Stale: s.liveness.IsStale(id), NoRecord: !c.known, Properties: c.properties.Decode(c.record.Properties), Imports: c.record.Imports,
 		})
 	}
 	return members
@@ -795,8 +797,8 @@ func (c *cluster) key() string {
 	return c.author.key.String()
 }
 
-// allProblems returns the problems of a cluster's keys, one line each.
-func (c *cluster) allProblems() []string {
+// allProblems returns the problems of a cluster's keys, one line each. handover is the time that the next process of the cluster has to write the key alive.
+func (c *cluster) allProblems(now time.Time, handover time.Duration) []string {
 	var lines []string
 	switch {
 	case c.member.problem != "":
@@ -805,6 +807,7 @@ func (c *cluster) allProblems() []string {
 		lines = append(lines, "the member record is missing")
 	}
 	switch {
+	case c.alive.revision == 0 && now.Sub(c.lastSeen) < handover:
 	case c.alive.revision == 0:
 		lines = append(lines, "its lease expired: its controller does not run or cannot reach etcd")
 	case c.alive.lease == 0:

@@ -104,7 +104,7 @@ func (s *stateTest) want(what string, versions ...int) {
 
 // problems returns the problems of cls2.
 func (s *stateTest) problems() string {
-	for _, m := range s.membersWithProblems() {
+	for _, m := range s.membersWithProblems(time.Now()) {
 		if m.ClusterID == "cls2" {
 			return strings.Join(m.Problems, "\n")
 		}
@@ -194,7 +194,7 @@ func TestStateKeepsExportsWithoutEvidence(t *testing.T) {
 	}
 }
 
-// A restarted reader removes nothing because of what it does not find, or finds as it was before its start.
+// A restarted reader removes no export that it does not find, or that is as it was before its start.
 func TestStateAfterRestart(t *testing.T) {
 	start := func(t *testing.T) *stateTest {
 		s := newStateTest(t)
@@ -487,7 +487,7 @@ func TestStateHeartbeats(t *testing.T) {
 		s.apply(at, []pair{{key: s.layout.member("cls1"), value: memberValue(t, cls1, at, nil), revision: s.rev}}, changed)
 		s.observeHeartbeats(at, changed)
 	}
-	if v := lookup(); len(v.Stale) != 1 || len(changed) != 1 || !s.membersWithProblems()[1].Stale {
+	if v := lookup(); len(v.Stale) != 1 || len(changed) != 1 || !s.membersWithProblems(time.Now())[1].Stale {
 		t.Errorf("after two minutes without a heartbeat: stale %v, %d keys changed", v.Stale, len(changed))
 	}
 }

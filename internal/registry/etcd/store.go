@@ -40,7 +40,7 @@ func (k *kept) isFull(id string, limits budget.Limits) bool {
 	return limit > 0 && k.keys[id] > limit+1
 }
 
-// keep reports whether the value of a cluster is kept. Those of exports within the budget are, because they take fewer bytes than what they are made of.
+// keep reports whether the value of a key is kept. Values of exports within the budget are, because they take fewer bytes than the decoded exports.
 func (k *kept) keep(id string, bytes int, limits budget.Limits) bool {
 	member, total := 2*limits.Member[budget.Bytes], 2*limits.Total[budget.Bytes]
 	if member > 0 && (k.byCluster[id]+bytes > member || k.total+bytes > total) {
@@ -271,12 +271,6 @@ func (s *store) write(ctx context.Context, fence int64, batch []operation, membe
 	return s.txn(ctx, "write", fence, append(ops, clientv3.OpPut(s.layout.member(s.id), string(member)))...)
 }
 
-// removeAll removes everything of the cluster, if alive still has the revision seen.
-func (s *store) removeAll(ctx context.Context, seen int64) error {
-	_, _, err := s.txn(ctx, "remove", seen, clientv3.OpDelete(s.layout.cluster(s.id), clientv3.WithPrefix()))
-	return err
-}
-
 // sayFarewell removes everything of the cluster but the key member, which it writes with a lease, if alive still has the revision seen.
 func (s *store) sayFarewell(ctx context.Context, seen, lease int64, member []byte) error {
 	first, key := s.layout.cluster(s.id), s.layout.member(s.id)
@@ -285,54 +279,6 @@ func (s *store) sayFarewell(ctx context.Context, seen, lease int64, member []byt
 		clientv3.OpDelete(key+"\x00", clientv3.WithRange(clientv3.GetPrefixRangeEnd(first))),
 		clientv3.OpPut(key, string(member), clientv3.WithLease(clientv3.LeaseID(lease))))
 	return err
-}
-
-// hasOtherMembers reports whether another cluster has keys in etcd besides a farewell.
-func (s *store) hasOtherMembers(ctx context.Context) (bool, error) {
-	var answer *clientv3.GetResponse
-	err := s.client.call(ctx, "list", func(ctx context.Context, c *clientv3.Client) (err error) {
-		answer, err = c.Get(ctx, s.layout.root, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-		return err
-	})
-	if err != nil {
-		return false, fmt.Errorf("listing the members: %w", err)
-	}
-	for _, kv := range answer.Kvs {
-		key := string(kv.Key)
-		id := s.layout.clusterOf(key)
-		switch {
-		case id == "" || id == s.id:
-			continue
-		case key != s.layout.member(id):
-			return true, nil
-		}
-		left, err := s.hasLeft(ctx, id)
-		if err != nil || !left {
-			return true, err
-		}
-	}
-	return false, nil
-}
-
-// hasLeft reports whether the member record of a cluster is a farewell.
-func (s *store) hasLeft(ctx context.Context, id string) (bool, error) {
-	var answer *clientv3.GetResponse
-	err := s.client.call(ctx, "read", func(ctx context.Context, c *clientv3.Client) (err error) {
-		answer, err = c.Get(ctx, s.layout.member(id))
-		return err
-	})
-	if err != nil {
-		return false, fmt.Errorf("reading the member record of %s: %w", id, err)
-	}
-	if len(answer.Kvs) == 0 {
-		return true, nil
-	}
-	m, _, err := openMember(answer.Kvs[0].Value, s.layout.clusterSetID, id)
-	if err != nil {
-		return false, nil //nolint:nilerr // a record that cannot be used is no farewell
-	}
-	r, err := decodeMember(m, s.layout.clusterSetID, id)
-	return err == nil && r.Farewell, nil
 }
 
 // txn carries out operations if alive was last changed at revision; 0 means that alive does not exist.

@@ -19,7 +19,7 @@ type verifiedExport struct {
 	author author
 	// shown has no export until it is decoded.
 	shown shownExport
-	// offer is what the export costs, the zero value if it cannot be used.
+	// offer has the cost of the export, the zero value if it cannot be used.
 	offer budget.Offer
 }
 
@@ -109,12 +109,12 @@ func (m *mirror) pick(jobs []exportToVerify) (picked []*pair) {
 		if !job.pair.verified.isOffered() {
 			continue
 		}
-		account := job.account
+		id, account := job.author.clusterID, job.account
 		if account == nil && !job.isOwn {
-			if fresh[job.author.clusterID] == nil {
-				fresh[job.author.clusterID] = m.state.ledger.Open()
+			if fresh[id] == nil {
+				fresh[id] = m.state.ledger.Open(budget.Owner{ClusterID: id, Since: m.state.keyring.Since(id)})
 			}
-			account = fresh[job.author.clusterID]
+			account = fresh[id]
 		}
 		o := byAccount[account]
 		if o == nil {

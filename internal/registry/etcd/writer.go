@@ -27,7 +27,7 @@ type writer struct {
 
 	session *session
 	outbox  *outbox
-	// claimProblem is why this cluster does not hold its ID, writeProblem why writing does not work.
+	// claimProblem is the reason why this cluster does not hold its ID, writeProblem why writing does not work.
 	claimProblem, writeProblem *engine.Problem
 	// wake is set when there may be something to write.
 	wake engine.Signal
@@ -133,9 +133,30 @@ func (w *writer) countPending() {
 }
 
 // run holds the cluster's ID and writes the desired exports until ctx ends. It makes one request at a time: changes in the
-// meantime go into the next request, so that bursts are batched without waiting for them.
+// meantime go into the next request, so that bursts are batched without waiting for them. At the end it gives the ID up.
 func (w *writer) run(ctx context.Context) {
-	defer w.keepAlives.Wait()
+	w.write(ctx)
+	w.keepAlives.Wait()
+	w.release(ctx)
+}
+
+// releaseTimeout bounds the revocation of the lease when the controller stops. It is shorter than the ten seconds that the controller allows for its
+// shutdown.
+const releaseTimeout = 3 * time.Second
+
+// release revokes the lease of a process that ends, so that the next one has the ID at once, also if its clock is behind. The member record stays: the other
+// clusters notice nothing. A cluster that leaves still needs the lease, to show that its keys are those of this process.
+func (w *writer) release(ctx context.Context) {
+	if errors.Is(context.Cause(ctx), registry.ErrLeave) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.timings.release)
+	defer cancel()
+	w.revokeLease(ctx)
+}
+
+// write writes what is due until ctx ends.
+func (w *writer) write(ctx context.Context) {
 	heartbeat := time.NewTimer(w.cfg.HeartbeatInterval)
 	defer heartbeat.Stop()
 	for failures := 0; ctx.Err() == nil; {
@@ -155,7 +176,7 @@ func (w *writer) run(ctx context.Context) {
 			failures = 0
 			continue
 		}
-		heartbeat.Reset(w.session.untilHeartbeat(time.Now()))
+		heartbeat.Reset(w.untilNext(time.Now()))
 		select {
 		case <-w.wake:
 		case <-heartbeat.C:
@@ -164,7 +185,16 @@ func (w *writer) run(ctx context.Context) {
 	}
 }
 
-// result is what a request achieved.
+// untilNext returns the time until there is something to write if nothing changes: a heartbeat, or an export that waits for the pace of its namespace.
+func (w *writer) untilNext(now time.Time) time.Duration {
+	pause := w.session.untilHeartbeat(now)
+	if paced, waits := w.outbox.untilPaced(now); waits {
+		return min(pause, paced)
+	}
+	return pause
+}
+
+// result is the result of a request.
 type result int
 
 const (
@@ -192,14 +222,14 @@ func (w *writer) performNext(ctx context.Context) (result, error) {
 	return idle, nil
 }
 
-// nextTask returns what to do next, or why nothing may be written.
+// nextTask returns the next task, or the reason why nothing may be written.
 func (w *writer) nextTask(now time.Time) (task, error) {
 	w.settle(now)
 	next, obstacle := w.session.nextTask(now, w.mirror.ownKeys())
 	if !next.mayWrite {
 		return next, obstacle
 	}
-	if next.batch = w.outbox.nextBatch(w.batchLimit); len(next.batch) > 0 {
+	if next.batch = w.outbox.nextBatch(now, w.batchLimit); len(next.batch) > 0 {
 		return next, nil
 	}
 	w.batchLimit = maxOperations
@@ -343,6 +373,7 @@ func (w *writer) writeBatch(ctx context.Context, fence int64, batch []operation)
 	case err == nil:
 		w.session.recordWritten(revision)
 		w.outbox.recordAccepted(batch, effective, revision, generation, w.mirror.revision)
+		w.outbox.charge(now, batch)
 		if !batch[0].withdraw {
 			achieved = wrote
 		}

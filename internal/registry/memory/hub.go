@@ -18,13 +18,13 @@ import (
 type Hub struct {
 	mu       sync.Mutex
 	clusters map[clusterRef]*cluster
-	// left are the clusters that said farewell.
+	// left are the clusters that left with a farewell.
 	left map[clusterRef]struct{}
 	// forgotten are the clusters that the others have forgotten, as pairs of a reader and a cluster.
 	forgotten      map[[2]clusterRef]struct{}
 	running        map[*Registry]struct{}
-	err            error
-	held           bool
+	err            error // SetError
+	held           bool  // HoldConfirmations
 	dropHeartbeats bool
 	unreadable     map[string]bool
 	writes         int
@@ -44,18 +44,20 @@ type cluster struct {
 	exports map[mcs.Key]mcs.Export
 	// properties are the ClusterProperties that the cluster has published.
 	properties mcs.Properties
+	// imports is its report of imports.
+	imports mcs.ImportReport
 	// lost are the exports that another user has removed.
 	lost map[mcs.Key]struct{}
-	// isMissing is true while the record of the cluster is missing. settleAt is when the exports of a new process count as all: until
-	// then it may not have published what another user has removed.
+	// isMissing is true while the record of the cluster is missing.
 	isMissing bool
-	settleAt  time.Time
+	// settleAt is the time from which the exports of a new process are complete. Until then, exports that another user has removed may be missing.
+	settleAt time.Time
 }
 
-// isAbsent reports whether the record of the cluster is missing; c is nil if everything of it is.
+// isAbsent reports whether the record of the cluster is missing. c is nil if its exports are missing as well.
 func (c *cluster) isAbsent() bool { return c == nil || c.isMissing }
 
-// isSettled reports whether the exports of the cluster are all that it has.
+// isSettled reports whether the exports of the cluster are complete.
 func (c *cluster) isSettled() bool { return !time.Now().Before(c.settleAt) }
 
 // NewHub creates an empty store.
@@ -69,8 +71,8 @@ func NewHub() *Hub {
 	}
 }
 
-// SetStaleAfter sets how long after its last heartbeat a cluster is stale; without it no cluster becomes stale. It must be called before
-// the first registry is created.
+// SetStaleAfter sets the time after its last heartbeat after which a cluster is stale; without it no cluster becomes stale. It must be called
+// before the first registry is created.
 func (h *Hub) SetStaleAfter(after time.Duration) { h.staleAfter = after }
 
 // Registry creates a registry for a cluster. A second one with the same identity is the same cluster after a restart.
@@ -126,7 +128,7 @@ func (h *Hub) DropHeartbeats(drop bool) {
 	h.dropHeartbeats = drop
 }
 
-// Wipe removes everything, as another user of a store may. No cluster has said farewell.
+// Wipe removes everything, as another user of a store may, without farewells.
 func (h *Hub) Wipe() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,7 +137,7 @@ func (h *Hub) Wipe() {
 	h.wakeAll()
 }
 
-// DeleteMember removes the record of a cluster without its word, but not its exports.
+// DeleteMember removes the record of a cluster as another user may, but not its exports.
 func (h *Hub) DeleteMember(clusterSetID, clusterID string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,7 +147,7 @@ func (h *Hub) DeleteMember(clusterSetID, clusterID string) {
 	h.wakeAll()
 }
 
-// DeleteExport removes an export without the word of its cluster.
+// DeleteExport removes an export as another user may.
 func (h *Hub) DeleteExport(clusterSetID, clusterID string, key mcs.Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -172,7 +174,7 @@ func (h *Hub) Exports(clusterSetID string) []mcs.Export {
 	return all
 }
 
-// Writes returns how many exports were stored or removed so far.
+// Writes returns the number of exports that have been stored or removed.
 func (h *Hub) Writes() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -33,6 +33,8 @@ type Registry struct {
 	view    view
 	// properties are those of this cluster, nil while they are not known.
 	properties mcs.Properties
+	// imports is the report of this cluster, "" while it is not known.
+	imports mcs.ImportReport
 	// liveness is nil if no cluster becomes stale.
 	liveness *registry.Liveness
 }
@@ -43,7 +45,7 @@ var _ registry.Registry = (*Registry)(nil)
 type view struct {
 	synced bool
 	// others are the exports of each other cluster; the map is nil for a cluster that could not be read yet. ended are the clusters that
-	// said farewell or were forgotten.
+	// left with a farewell or were forgotten.
 	others map[string]map[mcs.Key]mcs.Export
 	ended  map[string]bool
 	// lost are the exports that could not be read. unsettled are the clusters that may have more exports.
@@ -99,6 +101,16 @@ func (r *Registry) SetProperties(properties mcs.Properties) {
 	defer r.mu.Unlock()
 	r.properties, _ = properties.Publishable()
 	r.wake.Set()
+}
+
+// SetImports implements registry.Registry. There are no heartbeats to write it with, so it is written at once.
+func (r *Registry) SetImports(report mcs.ImportReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.imports != report {
+		r.imports = report
+		r.wake.Set()
+	}
 }
 
 // Forget implements registry.Registry.
@@ -220,7 +232,7 @@ func (h *Hub) detach(r *Registry, leave bool) error {
 	return h.remove(r)
 }
 
-// removeAbandoned removes what a previous process of r's cluster left, unless another registry runs under its identity.
+// removeAbandoned removes the records of a previous process of r's cluster, unless another registry runs under its identity.
 func (h *Hub) removeAbandoned(r *Registry) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -366,6 +378,7 @@ func (h *Hub) write(r *Registry) error {
 		changed = h.store(c, key, exp) || changed
 	}
 	changed = c.setProperties(r.properties) || changed
+	changed = c.setImports(r.imports) || changed
 	if changed {
 		h.wakeAll()
 	}
@@ -378,6 +391,15 @@ func (c *cluster) setProperties(properties mcs.Properties) (changed bool) {
 		return false
 	}
 	c.properties = properties
+	return true
+}
+
+// setImports sets the report of the cluster unless it is "", and reports whether it is another one than before.
+func (c *cluster) setImports(report mcs.ImportReport) (changed bool) {
+	if report == "" || report == c.imports {
+		return false
+	}
+	c.imports = report
 	return true
 }
 
@@ -420,7 +442,7 @@ func (h *Hub) read(r *Registry, before view) view {
 			now.own = maps.Clone(c.exports)
 		}
 		seen := c.lastSeen(ref.clusterID, before.members)
-		now.members = append(now.members, registry.Member{ClusterID: ref.clusterID, UID: c.uid, LastSeen: seen, Joined: c.joined, Heartbeat: seen, Properties: c.properties})
+		now.members = append(now.members, registry.Member{ClusterID: ref.clusterID, UID: c.uid, LastSeen: seen, Joined: c.joined, Heartbeat: seen, Properties: c.properties, Imports: c.imports})
 	}
 	for _, m := range before.members {
 		_, kept := now.others[m.ClusterID]
@@ -441,7 +463,7 @@ func (h *Hub) readOther(id string, c *cluster, before view, now *view) {
 	now.others[id], now.lost[id], now.unsettled[id] = c.read(before.others[id]), maps.Clone(c.lost), !c.isSettled()
 }
 
-// ended returns the clusters that said farewell, or that r has forgotten and that have had no heartbeat since. The caller holds h.mu.
+// ended returns the clusters that left with a farewell, or that r has forgotten and that have had no heartbeat since. The caller holds h.mu.
 func (h *Hub) ended(r *Registry) map[string]bool {
 	ended := map[string]bool{}
 	for ref := range h.left {

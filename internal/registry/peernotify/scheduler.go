@@ -38,7 +38,7 @@ const (
 	readBurst = 40
 )
 
-// readsPerSecond returns the rate limit of each of so many clusters.
+// readsPerSecond returns the rate limit of each cluster where there are the given number of clusters.
 func readsPerSecond(clusters int) rate.Limit {
 	return min(maxReads, max(minReads, accountReads/rate.Limit(max(1, clusters))))
 }
@@ -93,7 +93,7 @@ type Scheduler struct {
 // peer is the state of a cluster in the Scheduler.
 type peer struct {
 	Peer
-	// notified is the time of its last notification, and sequence that one's.
+	// notified is the time of its last notification, sequence the sequence in it.
 	notified time.Time
 	sequence int64
 	// expected is the generation that was announced last, if the registry does not show it yet, otherwise 0.

@@ -15,9 +15,11 @@ import (
 )
 
 const (
-	// A thousand clusters send 500 datagrams a second, and as many again while all of them write. More than that are dropped before anything
-	// is done with them, so that a flood costs little more than its reception.
+	// A thousand clusters send 500 datagrams a second, and as many again while all of them write. Of more than that, the kernel drops most: the process does
+	// not read for a while, and the socket has room for some 200.
 	datagramsPerSecond, datagramsBurst = 2_000, 2_000
+	// floodPause is the time without reads after a datagram that is over the limit: as many as the socket holds are within the limit then.
+	floodPause = 100 * time.Millisecond
 	// A verified message of an unknown sender makes the registry be read, which shows all clusters that have joined.
 	unknownPerSecond, unknownBurst = 1, 5
 	// rebindAfter is the pause after which Run retries to listen on its address: the process that uses it may be about to
@@ -193,14 +195,16 @@ func (t *Transport) receive(ctx context.Context, conn net.PacketConn) {
 			sleep(ctx, rereadAfter)
 			continue
 		}
+		if !t.all.Allow() {
+			t.count(Received, ResultLimited)
+			sleep(ctx, floodPause)
+			continue
+		}
 		t.count(Received, t.handleDatagram(datagram[:n]))
 	}
 }
 
 func (t *Transport) handleDatagram(datagram []byte) (result string) {
-	if !t.all.Allow() {
-		return ResultLimited
-	}
 	if len(datagram) > MaxSize {
 		return ResultOversize
 	}

@@ -19,11 +19,11 @@ type Entry struct {
 	Key mcs.Key
 	// Created is its creation time in seconds since 1970.
 	Created int64
-	// Cost is what the export costs.
+	// Cost is the cost of the export in the budgets.
 	Cost budget.Amounts
 
 	data []byte
-	// err is why it cannot be decoded.
+	// err is the reason why it cannot be decoded.
 	err error
 }
 

@@ -335,12 +335,12 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{Major, Minor})
 	f.Add(compress([]byte{0x0a, 0x02, 0x0a, 0x00}))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		republish(t, data)
+		checkRoundTrip(t, data)
 	})
 }
 
-// republish checks that decoded exports can be encoded again, and decode to the same exports.
-func republish(t *testing.T, data []byte) {
+// checkRoundTrip checks that decoded exports can be encoded again, and decode to the same exports.
+func checkRoundTrip(t *testing.T, data []byte) {
 	t.Helper()
 	page, err := Decode(data, "cls1")
 	if err != nil {
@@ -360,7 +360,7 @@ func FuzzExport(f *testing.F) {
 	f.Add(plain(f, fromExport(full())), plain(f, fromExport(web("a"))))
 	f.Add(plain(f, fromExport(web("b", endpoint("10.0.0.1"), endpoint("fd00::1")))), []byte{0x0a})
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		republish(t, compress(plain(t, &recordpb.Page{Exports: [][]byte{a, b}})))
+		checkRoundTrip(t, compress(plain(t, &recordpb.Page{Exports: [][]byte{a, b}})))
 	})
 }
 

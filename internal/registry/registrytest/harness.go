@@ -172,7 +172,7 @@ func (n *node) lookup(k mcs.Key) registry.View {
 	return view
 }
 
-// condition returns what a View lacks, or "".
+// condition returns the reason why a View does not meet it, or "".
 type condition func(registry.View) string
 
 // await looks k up once and then after each notification, until the condition is met: a change without a notification is a

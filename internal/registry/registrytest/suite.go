@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,8 @@ import (
 type Backend struct {
 	// New creates a registry for identity, as a starting process does. The same identity again is a restart.
 	New func(t *testing.T, identity mcs.Identity) registry.Registry
+	// NewReader creates a registry that only imports: its cluster is no member.
+	NewReader func(t *testing.T, identity mcs.Identity) registry.Registry
 	// Fail makes every request fail until restore is called.
 	Fail func(t *testing.T) (restore func())
 	// Corrupt replaces a cluster's stored export of key with garbage until the cluster publishes again. It returns whether
@@ -112,6 +115,7 @@ var clauses = []clause{
 	{"leaving keeps a live clone's exports", testLeaveClone},
 	{"members are listed", testMembers},
 	{"ClusterProperties travel, and a change notifies of the cluster's keys", testProperties},
+	{"a report of imports travels, and outlives the process", testImports},
 	{"a report names every key", testReport},
 	{"a duplicate cluster ID is refused until the first cluster leaves", testDuplicateID},
 	{"exports stay while the registry fails", testFailing},
@@ -328,6 +332,37 @@ func testProperties(t *testing.T, h *harness) {
 	}
 	a.reg.SetProperties(mcs.Properties{})
 	b.await(key("web"), propertiesAre(mcs.Properties{}))
+}
+
+func testImports(t *testing.T, h *harness) {
+	a, b := h.start(t, identity("cls1")), h.start(t, identity("cls2"))
+	shows := func(want mcs.ImportReport) {
+		t.Helper()
+		h.until(t, fmt.Sprintf("the others read report %q", want), func() bool {
+			members, err := b.reg.Members(t.Context())
+			return err == nil && slices.ContainsFunc(members, func(m registry.Member) bool { return m.ClusterID == "cls1" && m.Imports == want })
+		})
+	}
+	a.publish(export("cls1", key("web"), 1))
+	b.await(key("web"), oneExport)
+	shows("")
+	first := mcs.NewImportReport(map[string][]mcs.Key{"cls2": {key("db")}})
+	a.reg.SetImports(first)
+	shows(first)
+
+	// A new process does not take it back before it knows its imports.
+	a.stop(nil)
+	a = h.start(t, identity("cls1"))
+	a.publish(export("cls1", key("web"), 1))
+	a.publish(export("cls1", key("more"), 1))
+	a.reg.PublishedAll()
+	b.await(key("more"), oneExport)
+	shows(first)
+	a.reg.SetImports(mcs.ManyImports)
+	shows(mcs.ManyImports)
+	none := mcs.NewImportReport(nil)
+	a.reg.SetImports(none)
+	shows(none)
 }
 
 func testLarge(t *testing.T, h *harness) {

@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -18,19 +19,21 @@ func (t Time) After(o Time) bool {
 	return t.Heartbeat > o.Heartbeat || t.Heartbeat == o.Heartbeat && t.Generation > o.Generation
 }
 
-// Pin is what this cluster remembers of another one across restarts.
+// Pin is the trust state of another cluster, kept across restarts.
 type Pin struct {
 	// Key is the key that the cluster's records must be signed with. UID is the UID of its namespace kube-system.
 	Key Key
 	UID string
 	// Last is the time of the latest record that was read from each registry, by the registry's name. An earlier record is a replay.
 	Last map[string]Time
-	// Left is set after the farewell of the cluster, Forgotten after an administrator had it forgotten. Any key may follow a
+	// Left is set after a farewell of the cluster, Forgotten after an administrator requested to forget it. Any key may follow a
 	// farewell; a forgotten cluster returns with a record later than Last.
 	Left, Forgotten bool
+	// Since is when this cluster saw the other one for the first time, zero if that was before it was recorded.
+	Since time.Time
 }
 
-// detail is how much of a Pin is compared: the key and whether the cluster is a member, the generations of its records too, or all times.
+// detail selects the fields of a Pin that are compared: all but the times, also the generations of the records, or all.
 type detail int
 
 const (
@@ -41,10 +44,13 @@ const (
 
 // equal reports whether p and o are the same.
 func (p Pin) equal(o Pin, d detail) bool {
-	return p.Key == o.Key && p.UID == o.UID && p.Left == o.Left && p.Forgotten == o.Forgotten && maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
+	return p.Key == o.Key && p.UID == o.UID && p.Since.Equal(o.Since) && p.Left == o.Left && p.Forgotten == o.Forgotten && maps.EqualFunc(p.Last, o.Last, func(a, b Time) bool {
 		return d == withoutTimes || a.Generation == b.Generation && (d == withGenerations || a == b)
 	})
 }
+
+// IsZero reports whether p is no pin.
+func (p Pin) IsZero() bool { return p.Key == Key{} && !p.Left && !p.Forgotten }
 
 // clone returns a copy of p.
 func (p Pin) clone() Pin {
@@ -64,7 +70,7 @@ func (p Pin) heartbeat() (latest int64) {
 type Store interface {
 	// LoadPins returns the pins by cluster ID.
 	LoadPins(ctx context.Context) (map[string]Pin, error)
-	// SavePins replaces the pins of these clusters and keeps the others. It must not keep or change the map.
+	// SavePins replaces the pins of these clusters and keeps the others. The zero Pin removes one. It must not keep or change the map.
 	SavePins(ctx context.Context, pins map[string]Pin) error
 }
 
@@ -80,7 +86,13 @@ type Config struct {
 	// Store keeps the pins; nil is none.
 	Store  Store
 	Logger logr.Logger
+	// MaxPins is the number of pins from which on a new one replaces another one, 0 the default.
+	MaxPins int
 }
+
+// defaultMaxPins is more than the number of clusters of a clusterset. The ConfigMap of the pins has room for 1 MiB, and a pin takes up to one KiB. The pins of
+// clusters that were heard within StaleAfter stay besides: a reader begins with 8 new clusters a second (maxNewcomers).
+const defaultMaxPins = 500
 
 // Keyring has the keys of the other clusters of a clusterset. All registries of a controller share one. It is safe for concurrent use.
 type Keyring struct {
@@ -88,12 +100,14 @@ type Keyring struct {
 
 	mu   sync.Mutex
 	pins map[string]*entry
+	// removed are the clusters whose pins have to be removed from the store.
+	removed map[string]struct{}
 }
 
 // entry is a pin in memory.
 type entry struct {
 	Pin
-	// heard is when a record of the cluster was last read, or when this process started.
+	// heard is the time at which a record of the cluster was last read, or when this process started.
 	heard time.Time
 	// saved is the pin as stored.
 	saved Pin
@@ -101,7 +115,8 @@ type entry struct {
 
 // Load returns the Keyring with the stored pins.
 func Load(ctx context.Context, cfg Config) (*Keyring, error) {
-	k := &Keyring{cfg: cfg, pins: map[string]*entry{}}
+	cfg.MaxPins = cmp.Or(cfg.MaxPins, defaultMaxPins)
+	k := &Keyring{cfg: cfg, pins: map[string]*entry{}, removed: map[string]struct{}{}}
 	if cfg.Store == nil {
 		return k, nil
 	}
@@ -129,8 +144,9 @@ const (
 
 // Presented is a key as a record presents it. The record must have been verified with it.
 type Presented struct {
-	ClusterID string
-	Key       Key
+	// Registry is the name of the registry that has the record.
+	Registry, ClusterID string
+	Key                 Key
 	// Succession is the signature of Key with the previous key, or "".
 	Succession string
 	// Silent reports whether the registry shows no heartbeat of the cluster for StaleAfter.
@@ -158,8 +174,8 @@ func (k *Keyring) Check(p Presented) (Verdict, error) {
 		return Unknown, nil
 	case pin.Key.IsSucceededBy(p.Key, k.cfg.ClusterSetID, p.ClusterID, p.Succession):
 		return Accepted, nil
-	case pin.Forgotten, p.Silent && time.Since(pin.heard) >= k.cfg.StaleAfter:
-		return Unknown, nil
+	case pin.Forgotten, p.Silent && pin.Last[p.Registry] != Time{} && time.Since(pin.heard) >= k.cfg.StaleAfter:
+		return Unknown, nil // a registry that has never shown the pinned key cannot show that the cluster was built anew
 	}
 	return Refused, fmt.Errorf("it is signed with key %s, but the records of this cluster were signed with key %s until now: either another cluster "+
 		"uses the same cluster ID, or the cluster was built anew, and its new key counts once its previous key has been silent for %s",
@@ -176,7 +192,7 @@ func (k *Keyring) Last(registry, clusterID string, key Key) Time {
 	return Time{}
 }
 
-// Pin returns what is remembered of a cluster.
+// Pin returns the pin of a cluster.
 func (k *Keyring) Pin(clusterID string) (Pin, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -186,7 +202,7 @@ func (k *Keyring) Pin(clusterID string) (Pin, bool) {
 	return Pin{}, false
 }
 
-// Record is a record of a cluster that was believed.
+// Record is an accepted record of a cluster.
 type Record struct {
 	// Registry is the name of the registry that it was read from.
 	Registry       string
@@ -197,19 +213,21 @@ type Record struct {
 	Farewell bool
 }
 
-// Observe records a record that was believed. A farewell counts unless another registry has a later record: a cluster that moves to
-// another registry leaves the previous one.
+// Observe updates the pin of a cluster after an accepted record. A farewell counts unless another registry has a later record: a cluster that
+// moves to another registry leaves the previous one.
 func (k *Keyring) Observe(r Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pin := k.pins[r.ClusterID]
 	switch {
 	case pin == nil:
-		pin = &entry{Pin: Pin{Key: r.Key}}
+		k.makeRoom()
+		pin = &entry{Pin: Pin{Key: r.Key, Since: now()}}
 		k.pins[r.ClusterID] = pin
+		delete(k.removed, r.ClusterID)
 	case pin.Key != r.Key:
 		k.cfg.Logger.Info("A cluster has a new key", "member", r.ClusterID, "key", r.Key.String(), "previousKey", pin.Key.String())
-		pin.Pin = Pin{Key: r.Key}
+		pin.Pin = Pin{Key: r.Key, Since: pin.Since}
 	case !r.At.After(pin.Last[r.Registry]):
 		return
 	}
@@ -222,6 +240,27 @@ func (k *Keyring) Observe(r Record) {
 	pin.UID, pin.Last[r.Registry], pin.heard = r.UID, r.At, time.Now()
 }
 
+// makeRoom removes a pin if there are as many as there may be: that of the silent cluster that was seen last. So a member that invents one cluster after the
+// other replaces its own pins, and those of the clusters that were there before stay. The caller holds k.mu.
+func (k *Keyring) makeRoom() {
+	if len(k.pins) < k.cfg.MaxPins {
+		return
+	}
+	var last string
+	for id, pin := range k.pins {
+		if pin.Forgotten || time.Since(pin.heard) < k.cfg.StaleAfter {
+			continue
+		}
+		if last == "" || pin.Since.After(k.pins[last].Since) {
+			last = id
+		}
+	}
+	if last != "" {
+		delete(k.pins, last)
+		k.removed[last] = struct{}{}
+	}
+}
+
 // Forget makes the keyring treat the records of a cluster up to now as its last ones: the cluster returns with a later record, or with
 // another key.
 func (k *Keyring) Forget(clusterID string) {
@@ -231,10 +270,27 @@ func (k *Keyring) Forget(clusterID string) {
 		pin.Forgotten = true
 		return
 	}
-	k.pins[clusterID] = &entry{Pin: Pin{Forgotten: true}}
+	k.pins[clusterID] = &entry{Pin: Pin{Forgotten: true, Since: now()}}
 }
 
-// HasEnded reports whether the cluster has said farewell or was forgotten, and has not returned.
+// Since returns when this cluster saw another one for the first time, across restarts: now if it has not, and the zero time if the administrator listed the
+// cluster's key. No other cluster can choose it.
+func (k *Keyring) Since(clusterID string) time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, isListed := k.cfg.Listed[clusterID]; isListed {
+		return time.Time{}
+	}
+	if pin, ok := k.pins[clusterID]; ok {
+		return pin.Since
+	}
+	return now()
+}
+
+// now returns the time as pins have it: the wall clock in seconds.
+func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
+
+// HasEnded reports whether the cluster has signed a farewell or was forgotten, and has not returned.
 func (k *Keyring) HasEnded(clusterID string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -242,8 +298,8 @@ func (k *Keyring) HasEnded(clusterID string) bool {
 	return ok && (pin.Left || pin.Forgotten)
 }
 
-// IsLatest reports whether no other registry has shown a later heartbeat of the cluster. A cluster that moved to another registry leaves
-// records in the previous one, which do not show what it exports now.
+// IsLatest reports whether no other registry has shown a later heartbeat of the cluster. After a cluster has moved to another registry, its
+// records in the previous one are out of date.
 func (k *Keyring) IsLatest(registry, clusterID string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -252,9 +308,8 @@ func (k *Keyring) IsLatest(registry, clusterID string) bool {
 }
 
 const (
-	// saveInterval is the interval at which advanced heartbeats are saved, and saveChanges the shortest one between two saves because a cluster has
-	// announced something. A controller that is killed after it has read a record, and starts when the registry has an earlier one, knows that it is
-	// one. A new key is saved within a second.
+	// saveInterval is the interval at which pins with advanced heartbeats are saved, saveChanges the shortest interval between two saves after new
+	// generations. So a controller that was killed recognizes records as earlier ones if it had saved the later ones. A new key is saved within a second.
 	saveInterval = 5 * time.Minute
 	saveChanges  = 10 * time.Second
 )
@@ -298,6 +353,9 @@ func (k *Keyring) save(ctx context.Context, d detail) bool {
 			changed[id] = pin.clone()
 		}
 	}
+	for id := range k.removed {
+		changed[id] = Pin{}
+	}
 	k.mu.Unlock()
 	if len(changed) == 0 {
 		return false
@@ -309,7 +367,12 @@ func (k *Keyring) save(ctx context.Context, d detail) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for id, pin := range changed {
-		k.pins[id].saved = pin
+		if pin.IsZero() {
+			delete(k.removed, id)
+		}
+		if entry := k.pins[id]; entry != nil {
+			entry.saved = pin
+		}
 	}
 	return true
 }

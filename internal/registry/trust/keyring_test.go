@@ -2,10 +2,13 @@ package trust
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,7 +43,9 @@ func (m *memoryStore) SavePins(_ context.Context, pins map[string]Pin) error {
 		m.pins = map[string]Pin{}
 	}
 	for id, pin := range pins {
-		m.pins[id] = pin.clone()
+		if m.pins[id] = pin.clone(); pin.IsZero() {
+			delete(m.pins, id)
+		}
 	}
 	return nil
 }
@@ -57,7 +62,7 @@ func load(t *testing.T, cfg Config) *Keyring {
 	return k
 }
 
-func believed(key Key, heartbeat int64, farewell bool) Record {
+func acceptedRecord(key Key, heartbeat int64, farewell bool) Record {
 	return Record{Registry: "a", ClusterID: "cls2", UID: "uid-2", Key: key, At: Time{Heartbeat: heartbeat}, Farewell: farewell}
 }
 
@@ -78,13 +83,15 @@ func TestCheck(t *testing.T) {
 		"never seen":                     {presented: Presented{Key: key}, want: Unknown},
 		"pinned":                         {before: pin(key), presented: Presented{Key: key}, want: Accepted},
 		"another key than pinned":        {before: pin(key), presented: Presented{Key: other}, want: Refused, wantErr: "until now"},
-		"another key, registry silent":   {before: pin(key), after: staleAfter - 1, presented: Presented{Key: other, Silent: true}, want: Refused, wantErr: "silent for"},
-		"another key, pinned key beats":  {before: pin(key), after: staleAfter, presented: Presented{Key: other}, want: Refused, wantErr: "built anew"},
-		"another key, pinned key silent": {before: pin(key), after: staleAfter, presented: Presented{Key: other, Silent: true}, want: Unknown},
-		"signed by the pinned key":       {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls2")}, want: Accepted},
-		"signed for another cluster":     {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls3")}, want: Refused, wantErr: "until now"},
+		"another key, no heartbeats yet": {before: pin(key), after: staleAfter - 1, presented: Presented{Key: other, Silent: true}, want: Refused, wantErr: "silent for"},
+		"another key, pinned key live":   {before: pin(key), after: staleAfter, presented: Presented{Key: other}, want: Refused, wantErr: "built anew"},
+		"another key, pinned key stale":  {before: pin(key), after: staleAfter, presented: Presented{Key: other, Silent: true}, want: Unknown},
+		"another key, in a registry that never had the pinned one": {
+			before: pin(key), after: staleAfter, presented: Presented{Registry: "b", Key: other, Silent: true}, want: Refused, wantErr: "until now"},
+		"signed by the pinned key":   {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls2")}, want: Accepted},
+		"signed for another cluster": {before: pin(key), presented: Presented{Key: next.Key(), Succession: next.Succession("set1", "cls3")}, want: Refused, wantErr: "until now"},
 		"after the farewell": {
-			before: func(k *Keyring) { k.Observe(believed(key, 1, true)) }, presented: Presented{Key: other}, want: Unknown},
+			before: func(k *Keyring) { k.Observe(acceptedRecord(key, 1, true)) }, presented: Presented{Key: other}, want: Unknown},
 		"forgotten, another key": {
 			before: func(k *Keyring) { pin(key)(k); k.Forget("cls2") }, presented: Presented{Key: other}, want: Unknown},
 		"forgotten, same key": {
@@ -104,7 +111,7 @@ func TestCheck(t *testing.T) {
 					tc.before(k)
 				}
 				time.Sleep(tc.after)
-				tc.presented.ClusterID = "cls2"
+				tc.presented.ClusterID, tc.presented.Registry = "cls2", cmp.Or(tc.presented.Registry, "a")
 				got, err := k.Check(tc.presented)
 				if got != tc.want || (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
 					t.Errorf("verdict %v, %v; want %v and an error with %q", got, err, tc.want, tc.wantErr)
@@ -114,16 +121,18 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// pin has a record with key believed.
-func pin(key Key) func(*Keyring) { return func(k *Keyring) { k.Observe(believed(key, 1, false)) } }
+// pin observes a record with key.
+func pin(key Key) func(*Keyring) {
+	return func(k *Keyring) { k.Observe(acceptedRecord(key, 1, false)) }
+}
 
 func TestObserve_KeepsTimesByRegistry(t *testing.T) {
 	k, key := load(t, Config{}), signer(t, 1).Key()
-	first, second := believed(key, 10, false), believed(key, 5, false)
+	first, second := acceptedRecord(key, 10, false), acceptedRecord(key, 5, false)
 	second.Registry = "b"
 	k.Observe(first)
 	k.Observe(second)
-	k.Observe(believed(key, 9, false))
+	k.Observe(acceptedRecord(key, 9, false))
 	if a, b := k.Last("a", "cls2", key), k.Last("b", "cls2", key); a.Heartbeat != 10 || b.Heartbeat != 5 {
 		t.Errorf("last %v and %v, want heartbeats 10 and 5", a, b)
 	}
@@ -134,7 +143,7 @@ func TestObserve_KeepsTimesByRegistry(t *testing.T) {
 
 func TestHasEnded(t *testing.T) {
 	key := signer(t, 1).Key()
-	left, again, moved := believed(key, 2, true), believed(key, 3, false), believed(key, 4, false)
+	left, again, moved := acceptedRecord(key, 2, true), acceptedRecord(key, 3, false), acceptedRecord(key, 4, false)
 	moved.Registry = "b"
 	tests := map[string]struct {
 		steps func(*Keyring)
@@ -143,7 +152,7 @@ func TestHasEnded(t *testing.T) {
 		"never seen":                        {func(*Keyring) {}, false},
 		"live":                              {func(k *Keyring) { k.Observe(again) }, false},
 		"left":                              {func(k *Keyring) { k.Observe(left) }, true},
-		"left, and an older record":         {func(k *Keyring) { k.Observe(left); k.Observe(believed(key, 1, false)) }, true},
+		"left, and an older record":         {func(k *Keyring) { k.Observe(left); k.Observe(acceptedRecord(key, 1, false)) }, true},
 		"left and back":                     {func(k *Keyring) { k.Observe(left); k.Observe(again) }, false},
 		"left after it moved":               {func(k *Keyring) { k.Observe(moved); k.Observe(left) }, false},
 		"left before it moved":              {func(k *Keyring) { k.Observe(left); k.Observe(moved) }, false},
@@ -179,12 +188,12 @@ func TestRun_SavesPins(t *testing.T) {
 		k, key := load(t, Config{Store: store}), signer(t, 1).Key()
 		stop := running(t, k)
 		saved := func() Pin { store.mu.Lock(); defer store.mu.Unlock(); return store.pins["cls2"] }
-		k.Observe(believed(key, 1, false))
+		k.Observe(acceptedRecord(key, 1, false))
 		time.Sleep(1500 * time.Millisecond)
 		if saved().Key != key {
 			t.Error("a new key is not saved within a second and a half")
 		}
-		k.Observe(believed(key, 2, false))
+		k.Observe(acceptedRecord(key, 2, false))
 		time.Sleep(time.Minute)
 		if saved().Last["a"].Heartbeat != 1 {
 			t.Error("a heartbeat is saved at once")
@@ -205,7 +214,7 @@ func TestRun_SavesPins(t *testing.T) {
 		if !saved().Forgotten {
 			t.Error("a pin is not saved after the store works again")
 		}
-		k.Observe(believed(key, 3, false))
+		k.Observe(acceptedRecord(key, 3, false))
 		stop()
 		if again := load(t, Config{Store: store}); again.Last("a", "cls2", key).Heartbeat != 3 || again.HasEnded("cls2") {
 			t.Errorf("after a restart: %+v", again.pins["cls2"].Pin)
@@ -257,4 +266,66 @@ func TestLoad_FailsWithoutPins(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "reading the keys") {
 		t.Errorf("error %v", err)
 	}
+}
+
+// TestSince: a cluster was first seen when its first record was believed, whatever follows, also across restarts.
+func TestSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, key := &memoryStore{}, signer(t, 1).Key()
+		k := load(t, Config{Store: store})
+		first := time.Now()
+		pin(key)(k)
+		later := map[string]func(){
+			"later":                       func() {},
+			"with another key":            func() { k.Observe(acceptedRecord(signer(t, 2).Key(), 5, false)) },
+			"after its farewell":          func() { k.Observe(acceptedRecord(signer(t, 2).Key(), 6, true)) },
+			"after it was forgotten":      func() { k.Forget("cls2") },
+			"after a restart":             func() { k.save(t.Context(), withTimes); k = load(t, Config{Store: store}) },
+			"with yet another key and ID": func() { k.Observe(Record{Registry: "a", ClusterID: "cls3", Key: key}) },
+		}
+		for _, what := range slices.Sorted(maps.Keys(later)) {
+			time.Sleep(time.Hour)
+			later[what]()
+			if got := k.Since("cls2"); !got.Equal(first) {
+				t.Errorf("%s: seen since %v, want %v", what, got, first)
+			}
+		}
+		if got := k.Since("cls4"); !got.Equal(time.Now()) {
+			t.Errorf("a cluster that was never seen: since %v, want now", got)
+		}
+		listed := load(t, Config{Store: store, Listed: map[string]Key{"cls2": key}})
+		if got := listed.Since("cls2"); !got.IsZero() {
+			t.Errorf("a listed cluster: since %v, want before all others", got)
+		}
+	})
+}
+
+// TestKeyring_BoundsPins: of more clusters than there may be pins, those that were seen first stay pinned, also after a restart.
+func TestKeyring_BoundsPins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, cfg := &memoryStore{}, Config{MaxPins: 10}
+		cfg.Store = store
+		k := load(t, cfg)
+		observe := func(id string) {
+			k.Observe(Record{Registry: "cloudmap", ClusterID: id, Key: signer(t, 1).Key(), At: Time{Generation: 1, Heartbeat: time.Now().UnixMilli()}})
+			time.Sleep(staleAfter)
+		}
+		for i := range 5 {
+			observe(fmt.Sprint("member-", i))
+		}
+		k.Forget("member-0")
+		for i := range 100 {
+			observe(fmt.Sprint("invented-", i))
+		}
+		k.save(t.Context(), withTimes)
+		again := load(t, cfg)
+		for i := range 5 {
+			if _, ok := again.Pin(fmt.Sprint("member-", i)); !ok {
+				t.Errorf("member-%d is not pinned any more", i)
+			}
+		}
+		if len(store.pins) != 10 {
+			t.Errorf("%d pins are stored, want 10", len(store.pins))
+		}
+	})
 }

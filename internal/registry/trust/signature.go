@@ -49,14 +49,14 @@ const (
 	KindKey    Kind = "key"    // a new key, signed with the previous one
 )
 
-// Statement is what a cluster signs. Every field is part of the signature, so a signature is not valid for another cluster,
-// clusterset, place or time.
+// Statement is the content that a cluster signs, with its context. Every field is part of the signature, so a signature is not valid for
+// another cluster, clusterset, record or time.
 type Statement struct {
 	ClusterSetID, ClusterID string
 	// UID is the UID of the cluster's namespace kube-system.
 	UID  string
 	Kind Kind
-	// Name is the name of the place where the statement is stored: the number of a page, the key of an export, or "".
+	// Name is the name of the record: the number of a page, the key of an export, or "".
 	Name string
 	// Generation orders the statements of a cluster in time.
 	Generation int64

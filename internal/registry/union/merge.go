@@ -25,23 +25,21 @@ type snapshot struct {
 type clusterSources struct {
 	// order lists their indices, those with the latest heartbeat first.
 	order []int
-	// duplicates lists the registries in which another cluster, which joined later, uses the ID.
+	// duplicates lists the registries in which another cluster, which joined later or has signed no record, uses the ID.
 	duplicates []int
 	// ambiguous reports whether the cluster ID is a member of more than one registry.
 	ambiguous bool
 }
 
 // equal reports whether s and o result in the same views.
-func (s clusterSources) equal(o clusterSources) bool {
-	return slices.Equal(s.order, o.order) && slices.Equal(s.duplicates, o.duplicates)
-}
+func (s clusterSources) equal(o clusterSources) bool { return slices.Equal(s.order, o.order) }
 
 // resolveSources returns the sources of each cluster that is a member of a registry.
 //
 // A cluster has one writer, which writes to one registry at a time. A cluster that moves from one registry to another leaves
 // records behind, and needs time to write everything to the new one: for the handover period both count, and after it only the
 // new one (isNewerThan).
-func resolveSources(snapshots []snapshot, handover time.Duration) map[string]clusterSources {
+func resolveSources(own mcs.Identity, snapshots []snapshot, handover time.Duration) map[string]clusterSources {
 	registries := map[string][]int{}
 	for i, s := range snapshots {
 		for _, m := range s.members {
@@ -50,15 +48,42 @@ func resolveSources(snapshots []snapshot, handover time.Duration) map[string]clu
 	}
 	result := make(map[string]clusterSources, len(registries))
 	for id, indices := range registries {
+		if id == own.ClusterID {
+			result[id] = resolveOwn(own, snapshots, indices)
+			continue
+		}
 		result[id] = resolve(snapshots, id, indices, handover)
 	}
 	return result
 }
 
-// resolve returns the sources of a cluster with records in the registries at indices.
+// resolveOwn returns the sources of this cluster: the registry that it exports to, and others with its leftovers. Other clusters with its ID there are
+// reported, and change nothing else: a member of a registry that is only imported from can write records with any ID and time.
+func resolveOwn(own mcs.Identity, snapshots []snapshot, indices []int) (s clusterSources) {
+	for _, i := range indices {
+		if i == 0 || snapshots[i].member(own.ClusterID).UID == own.UID {
+			s.order = append(s.order, i)
+		} else {
+			s.duplicates = append(s.duplicates, i)
+		}
+	}
+	if len(s.order) == 0 {
+		s.order, s.duplicates = s.duplicates, nil
+	}
+	return s
+}
+
+// resolve returns the sources of a cluster with records in the registries at indices. A registry without a record that the cluster has signed is none, if
+// another one has such a record: a forged record would replace that of a stale cluster.
 func resolve(snapshots []snapshot, id string, indices []int, handover time.Duration) clusterSources {
+	var unsigned []int
+	signed := slices.DeleteFunc(slices.Clone(indices), func(i int) bool { return snapshots[i].member(id).NoRecord })
+	if len(signed) > 0 {
+		unsigned = slices.DeleteFunc(slices.Clone(indices), func(i int) bool { return slices.Contains(signed, i) })
+		indices = signed
+	}
 	if len(indices) == 1 {
-		return clusterSources{order: indices}
+		return clusterSources{order: indices, duplicates: unsigned}
 	}
 	type record struct {
 		registry int
@@ -75,7 +100,7 @@ func resolve(snapshots []snapshot, id string, indices []int, handover time.Durat
 		return cmp.Or(b.member.Heartbeat.Compare(a.member.Heartbeat), cmp.Compare(a.registry, b.registry))
 	})
 	holder := slices.MinFunc(current, func(a, b record) int { return byJoinTime(a.member, b.member) }).member.UID
-	s := clusterSources{ambiguous: true}
+	s := clusterSources{ambiguous: true, duplicates: unsigned}
 	for _, r := range current {
 		if r.member.UID == "" || holder == "" || r.member.UID == holder {
 			s.order = append(s.order, r.registry)
@@ -139,7 +164,7 @@ func mergeIgnored(own mcs.Identity, snapshots []snapshot, merged registry.View) 
 // has one or reports it as unknown: a cluster that moves has not written everything to the new registry yet. An imported cluster
 // without an export is unseen if no registry has shown it; one that has not been read, or is empty, has shown nothing.
 func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clusterSources, imported []string) registry.View {
-	merged := registry.View{Local: mergeLocal(own, snapshots, sources)}
+	merged := registry.View{Local: mergeLocal(snapshots[0])}
 	exports := make([]map[string]mcs.Export, len(snapshots))
 	ids := map[string]bool{}
 	for i, s := range snapshots {
@@ -209,22 +234,12 @@ func sourceOrder(id string, sources map[string]clusterSources, registries int) [
 	return all
 }
 
-// mergeLocal returns the status of this cluster's export: that of the first registry, unless another registry has a cluster with
-// the same ID that joined earlier. Clusters that import from both then import that cluster's exports instead of ours.
-func mergeLocal(own mcs.Identity, snapshots []snapshot, sources map[string]clusterSources) registry.PublishStatus {
-	first := snapshots[0]
+// mergeLocal returns the status of this cluster's export: that of the first registry.
+func mergeLocal(first snapshot) registry.PublishStatus {
 	if !first.synced {
 		return registry.PublishStatus{State: registry.Pending}
 	}
-	s := sources[own.ClusterID]
-	if first.view.Local.State == registry.Absent || first.view.Local.Err != nil || !slices.Contains(s.duplicates, 0) {
-		return first.view.Local
-	}
-	other := snapshots[s.order[0]].member(own.ClusterID).UID
-	return registry.PublishStatus{
-		State: registry.Pending,
-		Err:   &registry.DuplicateIDError{ClusterID: own.ClusterID, OtherUID: other},
-	}
+	return first.view.Local
 }
 
 // mergeMembers returns the members of all registries, each cluster once. names are those of the registries.
@@ -243,11 +258,13 @@ func mergeMembers(names []string, snapshots []snapshot, sources map[string]clust
 			if !merged.Address.IsValid() {
 				merged.Address = m.Address
 			}
-			for _, problem := range m.Problems {
-				merged.Problems = append(merged.Problems, prefixProblem(names, i, problem))
-			}
+			merged.Problems = append(merged.Problems, prefixProblems(names, i, m.Problems)...)
 		}
 		for _, i := range s.duplicates {
+			if m := snapshots[i].member(id); m.NoRecord {
+				merged.Problems = append(merged.Problems, prefixProblems(names, i, m.Problems)...)
+				continue
+			}
 			merged.Problems = append(merged.Problems, fmt.Sprintf("registry %s has another cluster with this ID (its namespace kube-system has UID %s), "+
 				"whose exports are ignored: give it another ID", names[i], snapshots[i].member(id).UID))
 		}
@@ -256,10 +273,13 @@ func mergeMembers(names []string, snapshots []snapshot, sources map[string]clust
 	return members
 }
 
-// prefixProblem adds the name of the registry to a problem, unless it is the one that this cluster exports to.
-func prefixProblem(names []string, i int, problem string) string {
+// prefixProblems adds the name of the registry to problems, unless it is the one that this cluster exports to.
+func prefixProblems(names []string, i int, problems []string) (prefixed []string) {
 	if i == 0 {
-		return problem
+		return problems
 	}
-	return "registry " + names[i] + ": " + problem
+	for _, problem := range problems {
+		prefixed = append(prefixed, registry.ProblemIn(names[i], problem))
+	}
+	return prefixed
 }

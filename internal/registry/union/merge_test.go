@@ -2,7 +2,6 @@ package union
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
 const handover = 2 * time.Minute
@@ -194,9 +194,7 @@ func TestMergeViews(t *testing.T) {
 				synced(registry.View{Local: exported}, withUID(member("cls1", 1, 9), "uid-1")),
 				synced(exports(export("cls1", 2)), withUID(member("cls1", 0, 9), "uid-of-another")),
 			},
-			want: registry.View{Local: registry.PublishStatus{
-				State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: "cls1", OtherUID: "uid-of-another"},
-			}},
+			want: registry.View{Local: exported},
 		},
 		{
 			name: "another cluster that joined later has our ID in another registry",
@@ -243,7 +241,7 @@ func TestMergeViews(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := mergeViews(self, tt.snapshots, resolveSources(tt.snapshots, handover), nil)
+			got := mergeViews(self, tt.snapshots, resolveSources(self, tt.snapshots, handover), nil)
 			if d := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); d != "" {
 				t.Errorf("View (-want +got):\n%s", d)
 			}
@@ -264,7 +262,7 @@ func TestEqualJoinTimes(t *testing.T) {
 	} {
 		snapshots := []snapshot{synced(registry.View{}, tt.here), synced(registry.View{}, tt.other)}
 		want := map[string]clusterSources{"cls2": {order: tt.order, duplicates: tt.duplicates, ambiguous: true}}
-		if d := cmp.Diff(want, resolveSources(snapshots, handover), cmp.AllowUnexported(clusterSources{})); d != "" {
+		if d := cmp.Diff(want, resolveSources(self, snapshots, handover), cmp.AllowUnexported(clusterSources{})); d != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, d)
 		}
 	}
@@ -285,7 +283,7 @@ func TestMergeMembers(t *testing.T) {
 			stale(member("cls5", 0, 2)),
 			stale(member("cls6", 0, 4.5))), // alive in the other registry
 	}
-	got := mergeMembers(names, snapshots, resolveSources(snapshots, handover))
+	got := mergeMembers(names, snapshots, resolveSources(self, snapshots, handover))
 	two := member("cls2", 4, 6)
 	two.Problems = []string{"registry other: page 09 cannot be read", "page 07 cannot be read"}
 	four := withUID(member("cls4", 0, 5), "uid-a")
@@ -297,30 +295,52 @@ func TestMergeMembers(t *testing.T) {
 	}
 }
 
-// TestMergeLocal_DuplicateInFirstRegistry: another cluster with the own ID joined another registry before.
-func TestMergeLocal_DuplicateInFirstRegistry(t *testing.T) {
-	snapshots := []snapshot{
-		synced(registry.View{}, withUID(member("cls1", 3, 5), "uid-1")),
-		synced(registry.View{}, withUID(member("cls1", 0, 5), "uid-other")),
-	}
-	sources := resolveSources(snapshots, handover)
-	failed := errors.New("access denied")
-	for _, tt := range []struct {
-		name        string
-		local, want registry.PublishStatus
-	}{
-		{"nothing is published", registry.PublishStatus{State: registry.Absent}, registry.PublishStatus{State: registry.Absent}},
-		{"the first registry has a problem of its own", registry.PublishStatus{State: registry.Pending, Err: failed}, registry.PublishStatus{State: registry.Pending, Err: failed}},
-		{"the export is published", registry.PublishStatus{State: registry.Exported},
-			registry.PublishStatus{State: registry.Pending, Err: &registry.DuplicateIDError{ClusterID: "cls1", OtherUID: "uid-other"}}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			snapshots[0].view.Local = tt.local
-			got := mergeLocal(self, snapshots, sources)
-			if d := cmp.Diff(tt.want, got, cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })); d != "" {
-				t.Errorf("status (-want +got):\n%s", d)
+// TestMergeMembers_KeepsKindOfProblem: kubectl mcs check tells refused records and exports over budget from other problems, whichever registry has them.
+func TestMergeMembers_KeepsKindOfProblem(t *testing.T) {
+	refused := registry.RefusedProblem("page 07", errors.New("it has no signature"))
+	over := registry.BudgetProblem(3, mcs.Key{Namespace: "demo", Name: "web"}, budget.Excess{Limit: 1})
+	for i, name := range []string{"first", "other"} {
+		snapshots := []snapshot{synced(registry.View{}), synced(registry.View{})}
+		snapshots[i].members = []registry.Member{withProblem(member("cls2", 0, 5), refused), withProblem(member("cls3", 0, 5), over), withProblem(member("cls4", 0, 5), "page 07 is missing")}
+		members := mergeMembers([]string{"first", "other"}, snapshots, resolveSources(self, snapshots, handover))
+		for j, want := range [][2]bool{{true, false}, {false, true}, {false, false}} {
+			problem := members[j].Problems[0]
+			if got := [2]bool{registry.IsRefused(problem), registry.IsOverBudget(problem)}; got != want {
+				t.Errorf("registry %s: %q is a refused record, over budget: %v; want %v", name, problem, got, want)
 			}
-		})
+		}
+	}
+}
+
+// TestMergeMembers_ReportsOwnIDInOtherRegistry: another cluster has this cluster's ID in another registry, with an earlier time and a later heartbeat. It is
+// reported, and this cluster stays the member.
+func TestMergeMembers_ReportsOwnIDInOtherRegistry(t *testing.T) {
+	snapshots := []snapshot{
+		synced(registry.View{Local: registry.PublishStatus{State: registry.Exported}}, withUID(member("cls1", 3, 5), self.UID)),
+		synced(registry.View{}, withUID(member("cls1", 0, 9), "uid-other")),
+	}
+	got := mergeMembers([]string{"first", "other"}, snapshots, resolveSources(self, snapshots, handover))
+	if len(got) != 1 || got[0].UID != self.UID || len(got[0].Problems) != 1 || !strings.Contains(got[0].Problems[0], "uid-other") {
+		t.Errorf("members %+v, want this cluster and the other one as its problem", got)
+	}
+	if local := mergeLocal(snapshots[0]); local.State != registry.Exported || local.Err != nil {
+		t.Errorf("the own export is %+v, want Exported", local)
+	}
+}
+
+// TestResolveSources_IgnoresUnsignedRecord: a registry with a refused record of a cluster is no source of it, also when the cluster is stale in its own one.
+func TestResolveSources_IgnoresUnsignedRecord(t *testing.T) {
+	forged := registry.Member{ClusterID: "cls2", UID: "uid-other", LastSeen: at(9), NoRecord: true}
+	snapshots := []snapshot{
+		synced(exports(export("cls2", 1)), stale(member("cls2", 0, 1))),
+		synced(registry.View{}, forged),
+	}
+	view := mergeViews(self, snapshots, resolveSources(self, snapshots, handover), []string{"cls2"})
+	if len(view.Exports) != 1 {
+		t.Errorf("the view is %+v, want the export of the stale cluster", view)
+	}
+	if got := resolveSources(self, snapshots[1:], handover)["cls2"]; !slices.Equal(got.order, []int{0}) {
+		t.Errorf("the only registry is not its source: %+v", got)
 	}
 }
 
@@ -334,18 +354,18 @@ func withProblem(m registry.Member, problem string) registry.Member {
 func TestMergeProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		snapshots := drawSnapshots(t)
-		got := mergeViews(self, snapshots, resolveSources(snapshots, handover), nil)
+		got := mergeViews(self, snapshots, resolveSources(self, snapshots, handover), nil)
 		checkOnce(t, got)
 		checkComplete(t, snapshots, got)
 
 		// The order of the others does not matter: only the first has a special role, for the own export.
 		shuffled := append(slices.Clone(snapshots[:1]), rapid.Permutation(snapshots[1:]).Draw(t, "order")...)
-		if again := mergeViews(self, shuffled, resolveSources(shuffled, handover), nil); !cmp.Equal(got, again, cmpopts.EquateEmpty()) {
+		if again := mergeViews(self, shuffled, resolveSources(self, shuffled, handover), nil); !cmp.Equal(got, again, cmpopts.EquateEmpty()) {
 			t.Fatalf("in another order:\n%s", cmp.Diff(got, again))
 		}
 		other := mcs.Identity{ClusterID: "cls9", UID: "uid-9"}
 		theirs := rapid.Permutation(snapshots).Draw(t, "their order")
-		mine, yours := mergeViews(other, snapshots, resolveSources(snapshots, handover), nil), mergeViews(other, theirs, resolveSources(theirs, handover), nil)
+		mine, yours := mergeViews(other, snapshots, resolveSources(other, snapshots, handover), nil), mergeViews(other, theirs, resolveSources(other, theirs, handover), nil)
 		mine.Local, yours.Local = registry.PublishStatus{}, registry.PublishStatus{}
 		if !cmp.Equal(mine, yours, cmpopts.EquateEmpty()) {
 			t.Fatalf("another cluster with another first registry has another result:\n%s", cmp.Diff(mine, yours))
@@ -406,7 +426,7 @@ func TestMergeViews_Unseen(t *testing.T) {
 		{"the own cluster", []snapshot{synced(unseen("cls1"))}, nil},
 	}
 	for _, tt := range tests {
-		got := mergeViews(self, tt.snapshots, resolveSources(tt.snapshots, handover), []string{"cls1", "cls2", "cls3"})
+		got := mergeViews(self, tt.snapshots, resolveSources(self, tt.snapshots, handover), []string{"cls1", "cls2", "cls3"})
 		if !slices.Equal(got.Unseen, tt.want) {
 			t.Errorf("%s: unseen %v, want %v", tt.name, got.Unseen, tt.want)
 		}

@@ -94,6 +94,9 @@ func (r *Registry) PublishedAll() { r.sources[0].PublishedAll() }
 // SetProperties implements registry.Registry.
 func (r *Registry) SetProperties(properties mcs.Properties) { r.sources[0].SetProperties(properties) }
 
+// SetImports implements registry.Registry.
+func (r *Registry) SetImports(report mcs.ImportReport) { r.sources[0].SetImports(report) }
+
 // Lookup implements registry.Registry. It returns ErrNotSynced until all registries have been read, for SyncTimeout at most; then
 // registries that could not be read make the View Incomplete.
 func (r *Registry) Lookup(ctx context.Context, key mcs.Key, imported ...string) (registry.View, error) {
@@ -101,7 +104,7 @@ func (r *Registry) Lookup(ctx context.Context, key mcs.Key, imported ...string) 
 	if err != nil {
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, err)
 	}
-	return mergeViews(r.cfg.Identity, snapshots, resolveSources(snapshots, r.cfg.Handover), imported), nil
+	return mergeViews(r.cfg.Identity, snapshots, resolveSources(r.cfg.Identity, snapshots, r.cfg.Handover), imported), nil
 }
 
 // Forget implements registry.Registry.
@@ -117,7 +120,7 @@ func (r *Registry) Members(ctx context.Context) ([]registry.Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing members: %w", err)
 	}
-	return mergeMembers(r.names, snapshots, resolveSources(snapshots, r.cfg.Handover)), nil
+	return mergeMembers(r.names, snapshots, resolveSources(r.cfg.Identity, snapshots, r.cfg.Handover)), nil
 }
 
 // snapshots returns the snapshots of all registries, including key unless it is nil. The error is ErrNotSynced if they are not
@@ -212,7 +215,7 @@ func (r *Registry) watchSources(ctx context.Context, notify func(mcs.Key)) {
 		r.pruneKeys()
 		snapshots, err := r.readSources(ctx, nil)
 		r.notifyWaiting(snapshots, err, notify)
-		now := resolveSources(snapshots, r.cfg.Handover)
+		now := resolveSources(r.cfg.Identity, snapshots, r.cfg.Handover)
 		maps.DeleteFunc(now, func(_ string, s clusterSources) bool { return !s.ambiguous })
 		if !maps.EqualFunc(before, now, clusterSources.equal) {
 			r.notifyAll(notify)

@@ -44,6 +44,7 @@ func newCommand() *cobra.Command {
 	flags.StringArrayVar(&o.image.Refs, "ref", nil, "name of the image, NAME:TAG; may be repeated")
 	flags.StringArrayVar(&o.image.Entrypoint, "entrypoint", nil, "path of the binary in the image; repeated: its arguments")
 	flags.StringVar(&o.image.User, "user", "65532:65532", "numeric UID:GID the image runs as")
+	flags.StringToStringVar(&o.image.Annotations, "annotation", nil, "KEY=VALUE, an annotation of the image; may be repeated")
 	flags.StringArrayVar(&o.image.Env, "env", nil, "KEY=VALUE set in the image; may be repeated")
 	flags.StringArrayVar(&o.platforms, "platform", nil, "OS/ARCH=BINARY, such as linux/arm64=bin/app-arm64; may be repeated")
 	flags.StringArrayVar(&o.extraFiles, "file", nil, "SOURCE=PATH, a file for every platform; may be repeated")

@@ -103,7 +103,15 @@ func upCommand(t *testbed.Testbed) *cobra.Command {
 	cmd.Flags().IntVar(&cfg.Clusters, "clusters", 2, fmt.Sprintf("number of clusters, 1 to %d", cluster.MaxClusters))
 	cmd.Flags().IntVar(&cfg.Nodes, "nodes", 1, fmt.Sprintf("nodes of each cluster, 1 to %d, each in a zone of its own", cluster.MaxNodes))
 	cmd.Flags().BoolVar(&cfg.DualStack, "dual-stack", false, "IPv6 besides IPv4")
+	softwareFlags(cmd, &cfg)
 	return cmd
+}
+
+// softwareFlags are the versions and modes of single clusters.
+func softwareFlags(cmd *cobra.Command, cfg *cluster.Config) {
+	cmd.Flags().StringSliceVar(&cfg.Kubernetes, "kubernetes", nil, "minor version of each cluster's Kubernetes, such as 1.36,1.37 (default: the newest)")
+	cmd.Flags().StringSliceVar(&cfg.CoreDNS, "coredns", nil, "minor version of each cluster's CoreDNS, such as 1.12,1.15 (default: the newest)")
+	cmd.Flags().StringSliceVar(&cfg.ProxyModes, "proxy-mode", nil, "mode of each cluster's kube-proxy, iptables or nftables (default: nftables)")
 }
 
 func downCommand(t *testbed.Testbed) *cobra.Command {
@@ -116,12 +124,20 @@ func downCommand(t *testbed.Testbed) *cobra.Command {
 }
 
 func buildCommand(t *testbed.Testbed) *cobra.Command {
-	return &cobra.Command{
+	cfg := cluster.Config{Clusters: cluster.MaxClusters, Nodes: 1}
+	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build programs and images that are not cached yet",
 		Args:  cobra.NoArgs,
-		RunE:  withSource(t, func(cmd *cobra.Command) error { return t.Build(cmd.Context()) }),
+		RunE: withSource(t, func(cmd *cobra.Command) error {
+			if err := cfg.Validate(); err != nil {
+				return err
+			}
+			return t.Build(cmd.Context(), cfg)
+		}),
 	}
+	softwareFlags(cmd, &cfg)
+	return cmd
 }
 
 func assetsCommand(t *testbed.Testbed) *cobra.Command {

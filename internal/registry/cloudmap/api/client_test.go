@@ -45,6 +45,7 @@ func TestNewClientRefuses(t *testing.T) {
 	t.Setenv("AWS_REGION", "")
 	t.Setenv("AWS_DEFAULT_REGION", "")
 	t.Setenv("AWS_CONFIG_FILE", "/dev/null")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 	if _, err := NewClient(t.Context(), Config{}); err == nil || !strings.Contains(err.Error(), "--aws-region") {
 		t.Errorf("without a Region: error %v, want one that names the flag", err)
 	}

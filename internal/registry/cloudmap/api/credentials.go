@@ -3,13 +3,13 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
@@ -30,11 +30,13 @@ const (
 	defaultSessionName = names.Product
 	// sessionDuration is the longest session that AWS allows for role chaining, as with IRSA, and that every role allows.
 	sessionDuration = time.Hour
-	// renewal is the time before expiry at which credentials are renewed at the latest; the earliest is twice that, at random. STS may
-	// be down for some minutes.
+	// renewal is the shortest time before expiry at which credentials are renewed. The time is random, between renewal and twice as long, so
+	// that STS may be down for some minutes.
 	renewal = 10 * time.Minute
 	// renewRetry is the time between two attempts to renew.
 	renewRetry = 30 * time.Second
+	// metadataTimeout is for the two requests for the Region (token, identity document). The metadata service is on the node itself.
+	metadataTimeout = 5 * time.Second
 )
 
 // loadAWS reads AWS's own configuration, which cfg overrides.
@@ -50,7 +52,11 @@ func loadAWS(ctx context.Context, cfg Config) (aws.Config, error) {
 	home.Region = cmp.Or(home.Region, cfg.Region)
 	loaded.Region = cmp.Or(cfg.Region, loaded.Region)
 	if loaded.Region == "" {
-		return aws.Config{}, errors.New("no AWS Region is known: set --aws-region or the environment variable AWS_REGION")
+		region, err := readInstanceRegion(ctx, loaded)
+		if err != nil {
+			return aws.Config{}, err
+		}
+		loaded.Region, home.Region = region, region
 	}
 	if cfg.Role.ARN != "" {
 		client := sts.NewFromConfig(home)
@@ -60,6 +66,19 @@ func loadAWS(ctx context.Context, cfg Config) (aws.Config, error) {
 		loaded.Credentials = assume(client, cfg.Role)
 	}
 	return loaded, nil
+}
+
+// readInstanceRegion returns the Region in the metadata of the EC2 instance that the controller runs on, as the legacy controller does
+// if neither the environment nor the shared configuration names one.
+func readInstanceRegion(ctx context.Context, loaded aws.Config) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, metadataTimeout)
+	defer cancel()
+	out, err := imds.NewFromConfig(loaded).GetRegion(ctx, nil)
+	if err != nil {
+		return "", fmt.Errorf("no AWS Region is known: set --aws-region or AWS_REGION, because the EC2 instance metadata cannot be read "+
+			"(pods reach it only if the hop limit of the node is 2 or more; it is 1 with EKS Auto Mode): %w", err)
+	}
+	return out.Region, nil
 }
 
 // assume returns the credentials of a role, renewed before they expire.
@@ -80,7 +99,7 @@ func assume(api stscreds.AssumeRoleAPIClient, role Role) aws.CredentialsProvider
 type expiringCredentials struct {
 	*stscreds.AssumeRoleProvider
 	now func() time.Time
-	// expires is when the current credentials expire. The enclosing cache retrieves one at a time.
+	// expires is the expiry of the current credentials. The enclosing cache calls one method at a time.
 	expires time.Time
 }
 
@@ -90,27 +109,27 @@ var (
 )
 
 // Retrieve implements aws.CredentialsProvider.
-func (l *expiringCredentials) Retrieve(ctx context.Context) (aws.Credentials, error) {
-	fresh, err := l.AssumeRoleProvider.Retrieve(ctx)
+func (e *expiringCredentials) Retrieve(ctx context.Context) (aws.Credentials, error) {
+	fresh, err := e.AssumeRoleProvider.Retrieve(ctx)
 	if err == nil {
-		l.expires = fresh.Expires
+		e.expires = fresh.Expires
 	}
 	return fresh, err
 }
 
 // HandleFailToRefresh implements aws.HandleFailRefreshCredentialsCacheStrategy.
-func (l *expiringCredentials) HandleFailToRefresh(_ context.Context, last aws.Credentials, err error) (aws.Credentials, error) {
-	if !last.HasKeys() || !l.now().Before(l.expires) {
+func (e *expiringCredentials) HandleFailToRefresh(_ context.Context, last aws.Credentials, err error) (aws.Credentials, error) {
+	if !last.HasKeys() || !e.now().Before(e.expires) {
 		return aws.Credentials{}, err
 	}
-	last.Expires = l.expires
+	last.Expires = e.expires
 	return last, nil
 }
 
-// AdjustExpiresBy implements aws.AdjustExpiresByCredentialsCacheStrategy: the next renewal is by before
-// expiry, or in renewRetry if that time has passed.
-func (l *expiringCredentials) AdjustExpiresBy(c aws.Credentials, by time.Duration) (aws.Credentials, error) {
-	early, soon := c.Expires.Add(by), l.now().Add(renewRetry)
+// AdjustExpiresBy implements aws.AdjustExpiresByCredentialsCacheStrategy. by is negative: the next renewal is that long before expiry, or in
+// renewRetry if that time has passed.
+func (e *expiringCredentials) AdjustExpiresBy(c aws.Credentials, by time.Duration) (aws.Credentials, error) {
+	early, soon := c.Expires.Add(by), e.now().Add(renewRetry)
 	if early.Before(soon) && soon.Before(c.Expires) {
 		early = soon
 	}

@@ -80,7 +80,7 @@ type rateLimiter struct {
 	limiter  *rate.Limiter
 	fraction float64 // of the full rate, up to 1
 	changed  time.Time
-	// lastHigh is when the last PriorityHigh request got a token.
+	// lastHigh is the time at which the last PriorityHigh request got a token.
 	lastHigh time.Time
 	waiting  [priorityCount][]chan struct{}
 	// timer runs while a request waits.

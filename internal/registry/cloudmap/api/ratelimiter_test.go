@@ -25,8 +25,8 @@ func TestRateLimiterAdapts(t *testing.T) {
 			time.Sleep(time.Second)
 			l.observe(time.Now(), ResultThrottled)
 		}
-		if limit != minRate {
-			t.Errorf("always throttled: %v per second, want one in 20 s", limit)
+		if limit != minRate || l.limiter.Burst() != 1 {
+			t.Errorf("always throttled: %v per second with a burst of %d, want one in 20 s without a burst", limit, l.limiter.Burst())
 		}
 		for range 46 {
 			time.Sleep(time.Second)
@@ -150,6 +150,12 @@ func TestRateLimiterSkipsCanceledRequests(t *testing.T) {
 		cancel()
 		if err := <-last; err != nil || time.Since(began) > time.Second {
 			t.Errorf("error %v after %v, want a token within a second", err, time.Since(began))
+		}
+		time.Sleep(time.Minute)
+		for range 2 {
+			if err := l.wait(t.Context(), PriorityNormal); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

@@ -28,6 +28,7 @@ const (
 	AttrPages        = "PAGES"
 	AttrNotify       = "NOTIFY"
 	AttrProperties   = "PROPERTIES"
+	AttrImports      = "IMPORTS"
 	AttrKey          = "KEY"
 	AttrSuccession   = "SUCCESSION"
 	AttrProcess      = "PROCESS"
@@ -44,7 +45,7 @@ type Digests [PageCount]string
 // Member is a member record.
 type Member struct {
 	ClusterID, ClusterSetID, UID, Version string
-	// Joined is when the cluster became a member, by its own clock: of two clusters with one ID, the older one stays.
+	// Joined is the time at which the cluster became a member, by its own clock: of two clusters with one ID, the older one stays.
 	Joined time.Time
 	// Generation grows with every write of pages, also across restarts. It orders records and pages by the time of their writes.
 	Generation int64
@@ -59,10 +60,12 @@ type Member struct {
 	// reason if the record has unusable ones.
 	Properties        string
 	PropertiesProblem string
+	// Imports is the cluster's report of its imports, "" if the record has no usable one.
+	Imports mcs.ImportReport
 	// Key is the key that the record is signed with, Succession its signature with the previous key, or "".
 	Key        trust.Key
 	Succession string
-	// Process tells two processes of one cluster apart (NewProcess).
+	// Process distinguishes the processes of one cluster (NewProcess).
 	Process string
 	// Farewell is set in the last record of a cluster that leaves.
 	Farewell bool
@@ -73,7 +76,7 @@ func (m Member) Author() Author {
 	return Author{ClusterSetID: m.ClusterSetID, ClusterID: m.ClusterID, UID: m.UID, Key: m.Key}
 }
 
-// Problems returns what of the record cannot be used, one line each.
+// Problems returns the fields of the record that cannot be used, one line each.
 func (m Member) Problems() []string {
 	return slices.DeleteFunc([]string{m.ContactProblem, m.PropertiesProblem}, func(problem string) bool { return problem == "" })
 }
@@ -161,6 +164,9 @@ func (m Member) Instance(signer *trust.Signer) api.Instance {
 	}
 	if m.Properties != "" {
 		attrs[AttrProperties] = m.Properties
+	}
+	if m.Imports != "" {
+		attrs[AttrImports] = string(m.Imports)
 	}
 	if m.Process != "" {
 		attrs[AttrProcess] = m.Process
@@ -274,6 +280,7 @@ func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 	}
 	r.Contact, r.ContactProblem = parseNotify(attrs[AttrNotify])
 	r.Properties, r.PropertiesProblem = parseProperties(attrs[AttrProperties])
+	r.Imports, _ = mcs.ParseImportReport(attrs[AttrImports]) // a cluster is a member without a report
 	r.Pages, err = parsePages(attrs[AttrPages])
 	return r, err
 }

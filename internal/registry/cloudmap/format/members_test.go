@@ -2,6 +2,7 @@ package format
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"strings"
@@ -45,6 +46,15 @@ func testMember() Member {
 	return r
 }
 
+// largestReport returns a report that has no room for another import.
+func largestReport() mcs.ImportReport {
+	var keys []mcs.Key
+	for i := range 250 {
+		keys = append(keys, mcs.Key{Namespace: "demo", Name: fmt.Sprint("web-", i)})
+	}
+	return mcs.NewImportReport(map[string][]mcs.Key{"cls2": keys})
+}
+
 // notifyKey is a public key for peer notifications.
 var notifyKey = strings.Repeat("A", 43)
 
@@ -58,6 +68,8 @@ func TestMemberRoundTrip(t *testing.T) {
 	full.Contact = peernotify.Contact{Address: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"), Key: notifyKey}
 	full.Key, full.Process, full.Farewell = theRotatedSigner.Key(), NewProcess(time.Now(), "ABCDEFGHIJKLMNOPQRSTUVWXYZ"), true
 	full.Succession = theRotatedSigner.Succession(full.ClusterSetID, full.ClusterID)
+	full.Properties = mcs.Properties{"note.example.com": strings.Repeat("x", 970)}.Encode()
+	full.Imports = largestReport()
 	none := testMember()
 	none.Pages = Digests{}
 	for name, want := range map[string]Member{"two pages": testMember(), "no pages": none, "all pages, long names": full} {
@@ -206,11 +218,11 @@ func TestParseMember_RejectsInvalid(t *testing.T) {
 		})
 	}
 	later := testMember().Instance(theSigner)
-	later.Attributes[AttrFormat] = "2.0"
+	later.Attributes[AttrFormat] = "2.3"
 	later = Sign(later, theSigner)
 	var newer *record.NewerError
-	if _, err := ParseMember(later, "set1"); !errors.As(err, &newer) {
-		t.Errorf("a record of format 2.0: error %v, want a NewerError", err)
+	if _, err := ParseMember(later, "set1"); !errors.As(err, &newer) || newer.Major != 2 || newer.Minor != 3 {
+		t.Errorf("a record of format 2.3: error %v, want a NewerError of that format", err)
 	}
 	later.Attributes[AttrFormat], later.Attributes["NEW_IN_1_9"] = "1.9", "x"
 	later = Sign(later, theSigner)
@@ -279,6 +291,22 @@ func TestParseMember_IgnoresInvalidProperties(t *testing.T) {
 	}
 }
 
+// TestParseMember_IgnoresInvalidReport checks that a record with a report of imports that cannot be used counts without it.
+func TestParseMember_IgnoresInvalidReport(t *testing.T) {
+	valid := largestReport()
+	for value, want := range map[mcs.ImportReport]mcs.ImportReport{"": "", valid: valid, mcs.ManyImports: mcs.ManyImports, "%": "", valid + "AAAA": ""} {
+		r := testMember()
+		r.Imports = value
+		got, err := ParseMember(r.Instance(theSigner), "set1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Imports != want || len(got.Problems()) > 0 {
+			t.Errorf("%q is read as %q with problems %q, want %q", value, got.Imports, got.Problems(), want)
+		}
+	}
+}
+
 func TestMember_IsOf(t *testing.T) {
 	for identity, want := range map[mcs.Identity]bool{
 		{ClusterID: "cls1", UID: "uid-1"}: true, {ClusterID: "cls1", UID: "uid-2"}: false, {ClusterID: "cls2", UID: "uid-1"}: false,
@@ -286,5 +314,101 @@ func TestMember_IsOf(t *testing.T) {
 		if got := testMember().IsOf(identity); got != want {
 			t.Errorf("the record of %v: %v, want %v", identity, got, want)
 		}
+	}
+}
+
+// The cluster that joined first keeps the cluster ID, and of two that joined at once, both take the same for the first one.
+func TestMember_HasOlderClaimThan(t *testing.T) {
+	early, late := time.UnixMilli(1000), time.UnixMilli(2000)
+	for name, tc := range map[string]struct {
+		a, b Member
+		want bool
+	}{
+		"joined earlier":         {Member{Joined: early, UID: "b"}, Member{Joined: late, UID: "a"}, true},
+		"joined later":           {Member{Joined: late, UID: "a"}, Member{Joined: early, UID: "b"}, false},
+		"joined at once":         {Member{Joined: early, UID: "a"}, Member{Joined: early.UTC(), UID: "b"}, true},
+		"joined at once, higher": {Member{Joined: early, UID: "b"}, Member{Joined: early.UTC(), UID: "a"}, false},
+		"the same cluster":       {Member{Joined: early, UID: "a"}, Member{Joined: early, UID: "a"}, false},
+	} {
+		if got := tc.a.HasOlderClaimThan(tc.b); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+}
+
+// A heartbeat grows with every write, also if the clock was set back.
+func TestMember_NextHeartbeat(t *testing.T) {
+	for name, tc := range map[string]struct {
+		m    Member
+		now  int64
+		want int64
+	}{
+		"clock":                  {Member{Heartbeat: 10, Generation: 5}, 20, 20},
+		"clock at the heartbeat": {Member{Heartbeat: 20, Generation: 5}, 20, 21},
+		"clock set back":         {Member{Heartbeat: 30, Generation: 5}, 20, 31},
+		"later generation":       {Member{Heartbeat: 10, Generation: 40}, 20, 40},
+	} {
+		if got := tc.m.NextHeartbeat(time.UnixMilli(tc.now)); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+	if !(Member{}).HeartbeatTime().IsZero() {
+		t.Error("without a record there is a time of the heartbeat")
+	}
+	if got := (Member{Heartbeat: 1}).HeartbeatTime(); !got.Equal(time.UnixMilli(1)) {
+		t.Errorf("heartbeat 1 is at %v", got)
+	}
+}
+
+// Any cluster may write an instance with the cluster's ID: an invalid one is none.
+func TestFindMember(t *testing.T) {
+	identity := mcs.Identity{ClusterID: "cls1", ClusterSetID: "set1"}
+	valid, other := testMember().Instance(theSigner), testMember()
+	other.ClusterID = "cls2"
+	forged := api.Instance{ID: "cls1", Attributes: maps.Clone(valid.Attributes)}
+	forged.Attributes[AttrPages] = ""
+	for name, tc := range map[string]struct {
+		instances []api.Instance
+		want      bool
+	}{
+		"no records":                  {nil, false},
+		"the record of another":       {[]api.Instance{other.Instance(theSigner)}, false},
+		"the record after another":    {[]api.Instance{other.Instance(theSigner), valid}, true},
+		"an invalid record":           {[]api.Instance{forged}, false},
+		"a record that has its ID":    {[]api.Instance{{ID: "cls1", Attributes: other.Instance(theSigner).Attributes}}, false},
+		"the record and one that has": {[]api.Instance{{ID: "cls1"}, valid}, true},
+	} {
+		found := FindMember(tc.instances, identity)
+		if (found != nil) != tc.want || found != nil && *found != testMember() {
+			t.Errorf("%s: %+v, want a record: %t", name, found, tc.want)
+		}
+	}
+}
+
+// Bounds of numbers and texts are valid.
+func TestParseMember_AcceptsBounds(t *testing.T) {
+	for key, values := range map[string][]string{
+		AttrGeneration: {"0", "9007199254740992"}, AttrHeartbeat: {"0", "253402300799999"}, AttrPages: {"", "00.AAAAAAAAAAA", "63.AAAAAAAAAAA,00.AAAAAAAAAAB"},
+		AttrUID: {strings.Repeat("x", 128)}, AttrVersion: {"", strings.Repeat("x", 128)}, AttrProcess: {"", strings.Repeat("x", 128)},
+		AttrFormat: {"0.0", "1.0", "1.999"},
+	} {
+		for _, value := range values {
+			instance := testMember().Instance(theSigner)
+			instance.Attributes[key] = value
+			if _, err := ParseMember(Sign(instance, theSigner), "set1"); err != nil {
+				t.Errorf("%s %q: %v", key, value, err)
+			}
+		}
+	}
+}
+
+func TestParseCatalogName(t *testing.T) {
+	for name, want := range map[string]string{CatalogName("cls1"): "cls1", "catalog.": "", "catalog.Not a label": "", "cls1": "", "members": "", "catalog.a.b": ""} {
+		if got, ok := ParseCatalogName(name); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: %q, %t; want %q", name, got, ok, want)
+		}
+	}
+	if ControlNamespace("set1") != "mcs.set1" || CatalogName("cls1") != "catalog.cls1" {
+		t.Errorf("names %q and %q", ControlNamespace("set1"), CatalogName("cls1"))
 	}
 }

@@ -266,3 +266,62 @@ func TestParsePartID(t *testing.T) {
 		}
 	}
 }
+
+func TestGroupByPage(t *testing.T) {
+	ids := map[int][]string{}
+	for page, instances := range GroupByPage([]api.Instance{{ID: "page-07-1"}, {ID: "record"}, {ID: "page-64-0"}, {ID: "page-08-0"}, {ID: "page-07-0"}}) {
+		for _, instance := range instances {
+			ids[page] = append(ids[page], instance.ID)
+		}
+	}
+	if diff := cmp.Diff(map[int][]string{7: {"page-07-1", "page-07-0"}, 8: {"page-08-0"}}, ids); diff != "" {
+		t.Errorf("pages (-want +got):\n%s", diff)
+	}
+}
+
+// The error of a page that cannot be read is about its newest generation, and the largest page and generation are valid.
+func TestJoinPage_Bounds(t *testing.T) {
+	instances := slices.Concat(split(t, 7, 10, noise(9000))[1:], split(t, 7, 12, noise(9000))[2:], split(t, 7, 11, noise(9000))[:2])
+	for range 20 { // the generations are in a map
+		if _, err := JoinPage(7, instances, theAuthor); err == nil || !strings.Contains(err.Error(), "generation 12 ") {
+			t.Fatalf("error %v, want one about generation 12", err)
+		}
+	}
+	complete := slices.Concat(split(t, 7, 10, noise(9000)), split(t, 7, 12, noise(9000)), split(t, 7, 11, noise(9000)))
+	for range 20 {
+		if got, err := JoinPage(7, complete, theAuthor); err != nil || got.Generation != 12 {
+			t.Fatalf("generation %d, %v; want 12", got.Generation, err)
+		}
+	}
+	largest := split(t, 63, maxGeneration, noise(MaxParts*3000))
+	if got, err := JoinPage(63, largest, theAuthor); err != nil || got.Generation != maxGeneration || got.Parts != len(largest) {
+		t.Errorf("generation %d in %d parts, %v", got.Generation, got.Parts, err)
+	}
+	if _, err := JoinPage(7, split(t, 7, 11, []byte("data"))); err == nil || !strings.Contains(err.Error(), "no key") {
+		t.Errorf("without an author: error %v", err)
+	}
+}
+
+// A page has the fewest parts that hold it, also if the last part has one character.
+func TestSplitPage_FillsParts(t *testing.T) {
+	for _, clusterID := range []string{"a", "ab", "abc", "abcd"} { // the room of a part changes by one character
+		identity := mcs.Identity{ClusterID: clusterID, ClusterSetID: "set1", UID: "uid-1"}
+		author := Author{ClusterSetID: "set1", ClusterID: clusterID, UID: "uid-1", Key: theSigner.Key()}
+		shortest := map[int]int{} // by the number of characters in the last of two parts
+		for size := 3300; size < 3700; size++ {
+			instances, err := SplitPage(identity, theSigner, 7, 1_790_000_000_000, noise(size))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := JoinPage(7, instances, author); err != nil || len(got.Data) != size || got.Parts != len(instances) {
+				t.Fatalf("%d bytes come back as %d: %v", size, len(got.Data), err)
+			}
+			if len(instances) == 2 {
+				shortest[len(instances[1].Attributes["DATA0"])]++
+			}
+		}
+		if least := slices.Min(slices.Collect(maps.Keys(shortest))); least > 2 {
+			t.Errorf("a second part has %d characters or more, want one or two", least)
+		}
+	}
+}

@@ -115,17 +115,17 @@ func TestFirstFromExport_BoundsMemory(t *testing.T) {
 	}
 }
 
-func TestFromExportBadValues(t *testing.T) {
+func TestFromExport_ReplacesInvalidValues(t *testing.T) {
 	e := webExport("cls1", "10.10.0.1")
-	attrs := FromExport(e, " sét\x00 ", strings.Repeat("v", 2000))[0].Attributes
-	if got := attrs["CLUSTERSET_ID"]; got != "s?t?" {
+	attrs := FromExport(e, " s ét\x00~ ", strings.Repeat("v", 2000))[0].Attributes
+	if got := attrs["CLUSTERSET_ID"]; got != "s ?t?~" {
 		t.Errorf("CLUSTERSET_ID = %q", got)
 	}
 	if n := len(attrs["K8S_CONTROLLER"]); n != 1024 {
 		t.Errorf("K8S_CONTROLLER has %d characters", n)
 	}
 	if attrs["AWS_INSTANCE_IPV4"] != "10.10.0.1" {
-		t.Errorf("the rest is broken: %v", attrs)
+		t.Errorf("the address is missing: %v", attrs)
 	}
 }
 
@@ -138,21 +138,21 @@ func TestDiff(t *testing.T) {
 		return api.Instance{ID: id, Attributes: a}
 	}
 	tests := []struct {
-		name       string
-		want, have []api.Instance
-		wantDo     Changes
+		name        string
+		want, have  []api.Instance
+		wantChanges Changes
 	}{
 		{
-			name:   "new instances",
-			want:   []api.Instance{ours("b"), ours("a")},
-			wantDo: Changes{Register: []api.Instance{ours("a"), ours("b")}},
+			name:        "new instances",
+			want:        []api.Instance{ours("b"), ours("a")},
+			wantChanges: Changes{Register: []api.Instance{ours("a"), ours("b")}},
 		},
 		{name: "nothing to do", want: []api.Instance{ours("a"), ours("b")}, have: []api.Instance{ours("b"), ours("a")}},
 		{
-			name:   "a change",
-			want:   []api.Instance{ours("a", "READY", "false")},
-			have:   []api.Instance{ours("a")},
-			wantDo: Changes{Register: []api.Instance{ours("a", "READY", "false")}},
+			name:        "a change",
+			want:        []api.Instance{ours("a", "READY", "false")},
+			have:        []api.Instance{ours("a")},
+			wantChanges: Changes{Register: []api.Instance{ours("a", "READY", "false")}},
 		},
 		{
 			// Issue 312 of the legacy controller, which registers such an instance again and again.
@@ -160,40 +160,40 @@ func TestDiff(t *testing.T) {
 			want: []api.Instance{ours("a")}, have: []api.Instance{ours("a", "LAMBDA", "x", "AWS_INIT_HEALTH_STATUS", "HEALTHY")},
 		},
 		{
-			name:   "attributes of others survive a change, own attributes that are no longer written are removed",
-			want:   []api.Instance{ours("a", "AWS_INSTANCE_IPV6", "fd00::1")},
-			have:   []api.Instance{ours("a", "AWS_INSTANCE_IPV4", "10.0.0.1", "LAMBDA", "x")},
-			wantDo: Changes{Register: []api.Instance{ours("a", "AWS_INSTANCE_IPV6", "fd00::1", "LAMBDA", "x")}},
+			name:        "attributes of others survive a change, own attributes that are no longer written are removed",
+			want:        []api.Instance{ours("a", "AWS_INSTANCE_IPV6", "fd00::1")},
+			have:        []api.Instance{ours("a", "AWS_INSTANCE_IPV4", "10.0.0.1", "LAMBDA", "x")},
+			wantChanges: Changes{Register: []api.Instance{ours("a", "AWS_INSTANCE_IPV6", "fd00::1", "LAMBDA", "x")}},
 		},
 		{
-			name:   "unwanted instances of this cluster are deregistered",
-			have:   []api.Instance{ours("c"), ours("b", "CLUSTER_ID", "cls2"), {ID: "ecs"}, ours("d", "CLUSTERSET_ID", "set2"), ours("a")},
-			wantDo: Changes{Deregister: []string{"a", "c"}},
+			name:        "unwanted instances of this cluster are deregistered",
+			have:        []api.Instance{ours("c"), ours("b", "CLUSTER_ID", "cls2"), {ID: "ecs"}, ours("d", "CLUSTERSET_ID", "set2"), ours("a")},
+			wantChanges: Changes{Deregister: []string{"a", "c"}},
 		},
 		{
-			name:   "an instance of a controller without clusterset ID belongs to the cluster",
-			have:   []api.Instance{{ID: "a", Attributes: map[string]string{"CLUSTER_ID": "cls1", "K8S_CONTROLLER": "aws-cloud-map-mcs-controller-for-k8s 0.2.0"}}},
-			wantDo: Changes{Deregister: []string{"a"}},
+			name:        "an instance of a controller without clusterset ID belongs to the cluster",
+			have:        []api.Instance{{ID: "a", Attributes: map[string]string{"CLUSTER_ID": "cls1", "K8S_CONTROLLER": "aws-cloud-map-mcs-controller-for-k8s 0.2.0"}}},
+			wantChanges: Changes{Deregister: []string{"a"}},
 		},
 		{
 			name: "an instance of a user with an attribute CLUSTER_ID",
 			have: []api.Instance{{ID: "a", Attributes: map[string]string{"CLUSTER_ID": "cls1"}}},
 		},
 		{
-			name:   "instances of others are not overwritten",
-			want:   []api.Instance{ours("c"), ours("b"), ours("a")},
-			have:   []api.Instance{ours("a"), ours("c", "CLUSTER_ID", "cls2"), {ID: "b", Attributes: map[string]string{"ECS": "x"}}},
-			wantDo: Changes{Collisions: []Collision{{ID: "b"}, {ID: "c", ClusterID: "cls2"}}},
+			name:        "instances of others are not overwritten",
+			want:        []api.Instance{ours("c"), ours("b"), ours("a")},
+			have:        []api.Instance{ours("a"), ours("c", "CLUSTER_ID", "cls2"), {ID: "b", Attributes: map[string]string{"ECS": "x"}}},
+			wantChanges: Changes{Collisions: []Collision{{ID: "b"}, {ID: "c", ClusterID: "cls2"}}},
 		},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			own := OwnedBy("cls1", "set1")
-			do := Diff(tc.want, tc.have, own)
-			if diff := cmp.Diff(tc.wantDo, do); diff != "" {
-				t.Errorf("Instances (-want +got):\n%s", diff)
+			changes := Diff(tc.want, tc.have, own)
+			if diff := cmp.Diff(tc.wantChanges, changes); diff != "" {
+				t.Errorf("Diff (-want +got):\n%s", diff)
 			}
-			if again := Diff(tc.want, applyInstances(tc.have, do), own); len(again.Register)+len(again.Deregister) > 0 {
+			if again := Diff(tc.want, applyChanges(tc.have, changes), own); len(again.Register)+len(again.Deregister) > 0 {
 				t.Errorf("the next diff has more changes: %v", again)
 			}
 		})
@@ -224,14 +224,14 @@ func TestMergeWritten(t *testing.T) {
 	}
 }
 
-func applyInstances(have []api.Instance, do Changes) []api.Instance {
+func applyChanges(have []api.Instance, changes Changes) []api.Instance {
 	byID := map[string]api.Instance{}
-	for _, list := range [][]api.Instance{have, do.Register} {
+	for _, list := range [][]api.Instance{have, changes.Register} {
 		for _, i := range list {
 			byID[i.ID] = i
 		}
 	}
-	for _, id := range do.Deregister {
+	for _, id := range changes.Deregister {
 		delete(byID, id)
 	}
 	var out []api.Instance

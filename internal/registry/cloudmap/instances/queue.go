@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 const (
@@ -22,6 +23,11 @@ const (
 	// absentReads is the number of reads without instances of this cluster after which a service without an export is forgotten. One
 	// answer may be late.
 	absentReads = 2
+	// rewriteWindow is the time after a write of a service in which the next one counts as a repeated one. The repeated writes of a namespace may be 10 a
+	// second, a fifth of what AWS allows an account, after a burst of 300: a user who changes exports again and again does not use the rate up.
+	rewriteWindow     = 10 * time.Minute
+	namespaceRewrites = 10
+	rewriteBurst      = 300
 )
 
 // backoff is the pause before the next attempt.
@@ -50,7 +56,9 @@ type service struct {
 	// isUndecided: the last attempt made no request, because the desired export is not known.
 	isUndecided bool
 	backoff
-	// applied is the export whose instances were last written or read, nil if none.
+	// isTorn: the last attempt failed, so that it is not known which instances there are. applied is the export whose instances were last written or read,
+	// nil if none or if isTorn.
+	isTorn  bool
 	applied *mcs.Export
 	// instances is the number of instances of applied.
 	instances int
@@ -66,7 +74,7 @@ type service struct {
 // listState is the state of the list of all services after a start.
 type listState struct {
 	isPending bool
-	// doneAt is when the last list succeeded.
+	// doneAt is the time at which the last list succeeded.
 	doneAt time.Time
 	backoff
 }
@@ -78,15 +86,17 @@ type queue struct {
 	isCleanupDenied bool
 	list            listState
 	services        map[mcs.Key]*service
-	// retryAt is when the next service that has failed several times may be reconciled.
+	// retryAt is the time at which the next service that has failed several times may be reconciled.
 	retryAt        time.Time
 	resyncInterval time.Duration
 	// resyncAt is the time of the next read of an unchanged service.
 	resyncAt time.Time
+	// pace limits the repeated writes of each namespace.
+	pace *engine.Pace[string]
 }
 
 func newQueue(resyncInterval time.Duration) queue {
-	return queue{services: map[mcs.Key]*service{}, resyncInterval: resyncInterval}
+	return queue{services: map[mcs.Key]*service{}, resyncInterval: resyncInterval, pace: engine.NewPace[string](namespaceRewrites, rewriteBurst)}
 }
 
 // requestList requests a list of all services after a random part of within, at least a fifth of it.
@@ -137,15 +147,11 @@ func (q *queue) next(now time.Time) (key mcs.Key, state *service, pause time.Dur
 		if !s.isQueued || s.isBusy {
 			continue
 		}
-		retryAt, isFailing := s.retryAt, s.failures > eagerFailures && !s.isUndecided
-		if isFailing && retryAt.Before(q.retryAt) {
-			retryAt = q.retryAt
-		}
-		if wait := retryAt.Sub(now); wait > 0 {
+		if wait := q.dueAt(now, key, s).Sub(now); wait > 0 {
 			pause = min(pause, wait)
 			continue
 		}
-		if isFailing {
+		if s.isFailing() {
 			q.retryAt = now.Add(retrySpacing)
 		}
 		return key, s.start(), 0
@@ -154,6 +160,37 @@ func (q *queue) next(now time.Time) (key mcs.Key, state *service, pause time.Dur
 		return key, s.start(), 0
 	}
 	return key, nil, max(0, min(pause, q.resyncAt.Sub(now)))
+}
+
+// wasWritten reports whether another write of the service is a repeated one.
+func (s *service) wasWritten(now time.Time) bool {
+	return !s.writtenAt.IsZero() && now.Sub(s.writtenAt) < rewriteWindow
+}
+
+// isFailing reports whether the service takes turns with other failing ones.
+func (s *service) isFailing() bool { return s.failures > eagerFailures && !s.isUndecided }
+
+// dueAt returns when a queued service may be reconciled.
+func (q *queue) dueAt(now time.Time, key mcs.Key, s *service) time.Time {
+	at := s.retryAt
+	if s.isFailing() && at.Before(q.retryAt) {
+		at = q.retryAt
+	}
+	if paced := q.pace.DueAt(key.Namespace); s.wasWritten(now) && at.Before(paced) {
+		at = paced
+	}
+	return at
+}
+
+// charge records the writes of a service, which count for its namespace if they repeat earlier ones.
+func (q *queue) charge(now time.Time, key mcs.Key, s *service, writes int) {
+	if writes == 0 {
+		return
+	}
+	if s.wasWritten(now) {
+		q.pace.Charge(now, key.Namespace, writes)
+	}
+	s.writtenAt = now
 }
 
 // start marks the service as busy and returns a copy of its state.
@@ -183,9 +220,7 @@ func (q *queue) nextResync(now time.Time) (key mcs.Key, oldest *service) {
 func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, failed bool) *service {
 	s := q.services[key]
 	s.isBusy, s.reconciledAt = false, now
-	if result.hasWritten {
-		s.writtenAt = now
-	}
+	q.charge(now, key, s, result.writes)
 	if err != nil {
 		s.isQueued, s.isUndecided = true, !failed
 		s.fail(now, err)
@@ -200,7 +235,7 @@ func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, fa
 			s.backoff = backoff{}
 		}
 	}
-	s.applied, s.instances, s.omitted = result.applied, result.instances, result.omitted
+	s.isTorn, s.applied, s.instances, s.omitted = failed, result.applied, result.instances, result.omitted
 	if !q.active && s.applied != nil { // deactivated meanwhile
 		s.applied, s.isQueued = nil, true
 	}

@@ -51,9 +51,9 @@ func TestQueue_ForgetsServiceAfterAbsentReads(t *testing.T) {
 		result outcome
 		want   bool
 	}{
-		{outcome{hasWritten: true}, true},
+		{outcome{writes: 1}, true},
 		{outcome{isAbsent: true}, true},
-		{outcome{hasWritten: true}, true},
+		{outcome{writes: 1}, true},
 		{outcome{isAbsent: true}, true},
 		{outcome{isAbsent: true}, false},
 	} {
@@ -88,8 +88,11 @@ func TestQueue_ErrorsKeepStateOnlyUnlessFailed(t *testing.T) {
 	if s := q.finish(key, now, outcome{}, errUndecided, false); s.applied == nil || !s.isQueued {
 		t.Error("an unknown export changes the state")
 	}
-	if s := q.finish(key, now, outcome{hasWritten: true}, errors.New("broken"), true); s.applied != nil || s.writtenAt != now || !s.isQueued {
+	if s := q.finish(key, now, outcome{writes: 1}, errors.New("broken"), true); s.applied != nil || !s.isTorn || s.writtenAt != now || !s.isQueued {
 		t.Error("the instances count as written after a failure")
+	}
+	if s := q.finish(key, now, outcome{}, nil, false); s.isTorn {
+		t.Error("the service counts as torn after a success")
 	}
 }
 
@@ -141,7 +144,7 @@ func TestQueue_EnqueuesNewServiceAndAfterReset(t *testing.T) {
 		t.Fatalf("next service %q, want the new one", found.Name)
 	}
 	state.applied = &mcs.Export{}
-	q.finish(key, now, outcome{hasWritten: true}, nil, false)
+	q.finish(key, now, outcome{writes: 1}, nil, false)
 	q.services[key].applied = &mcs.Export{}
 	if found, state, _ := q.next(now); state != nil {
 		t.Errorf("next service %q, want none", found.Name)
@@ -152,5 +155,38 @@ func TestQueue_EnqueuesNewServiceAndAfterReset(t *testing.T) {
 	}
 	if found, state, _ := q.next(now); state == nil || found != key {
 		t.Errorf("next service %q after a reset, want the one that had instances", found.Name)
+	}
+}
+
+// TestQueue_PacesRewrites: a namespace whose services are written again and again waits, the first writes of its services and other namespaces do not.
+func TestQueue_PacesRewrites(t *testing.T) {
+	q, now := newQueue(time.Hour), start
+	q.active, q.resyncAt = true, start.Add(24*time.Hour)
+	reconcile := func(key mcs.Key, writes int) (pause time.Duration) {
+		q.enqueue(key)
+		next, s, pause := q.next(now)
+		if s == nil {
+			return pause
+		}
+		q.finish(next, now, outcome{applied: &mcs.Export{}, writes: writes}, nil, false)
+		return 0
+	}
+	flap := mcs.Key{Namespace: "tenant", Name: "flap"}
+	for range rewriteBurst + 2 {
+		if pause := reconcile(flap, 1); pause > 0 {
+			t.Fatalf("it waits %v within the burst", pause)
+		}
+	}
+	if pause := reconcile(flap, 1); pause <= 0 || pause > time.Second {
+		t.Errorf("it waits %v after the burst", pause)
+	}
+	for _, key := range []mcs.Key{{Namespace: "tenant", Name: "new"}, {Namespace: "demo", Name: "web"}} {
+		if pause := reconcile(key, 1000); pause > 0 {
+			t.Errorf("%s waits %v", key, pause)
+		}
+	}
+	now = now.Add(2 * time.Second)
+	if _, s, pause := q.next(now); s == nil {
+		t.Errorf("it still waits %v two seconds later", pause)
 	}
 }

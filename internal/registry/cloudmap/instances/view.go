@@ -258,13 +258,13 @@ type outcome struct {
 	applied *mcs.Export
 	// instances is the number of instances of applied.
 	instances int
-	// hasWritten: instances may have changed.
-	hasWritten bool
+	// writes is the number of instances that may have changed.
+	writes int
 	// isAbsent: a read shows no instance of this cluster.
 	isAbsent bool
-	// isServiceMissing: a read by names does not find the service.
-	isServiceMissing bool
-	omitted          omitted
+	// isShown: a read by names shows instances of this cluster that it does not want. isServiceMissing: such a read does not find the service.
+	isShown, isServiceMissing bool
+	omitted                   omitted
 }
 
 // reconcile makes the instances of a service mirror the desired export. last is the state of the service before.
@@ -275,7 +275,7 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 	}
 	var read outcome
 	switch isRecent := v.isRecent(last); {
-	case isRecent && equalExports(exp, last.applied):
+	case isRecent && !last.isTorn && equalExports(exp, last.applied):
 		return outcome{applied: last.applied, instances: last.instances, omitted: last.omitted}, nil // a read may not show the last write yet
 	case !isRecent && (last.applied == nil || equalExports(exp, last.applied)):
 		var isSynced bool
@@ -285,7 +285,7 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 		}
 	}
 	if exp == nil {
-		return v.remove(ctx, key, last, read.isServiceMissing)
+		return v.remove(ctx, key, last, read)
 	}
 	return v.write(ctx, key, *exp, last)
 }
@@ -316,7 +316,7 @@ func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last se
 		if last.applied != nil {
 			v.log.Info("Restoring Cloud Map instances that another client changed", "service", key.String())
 		}
-		return outcome{}, false, nil
+		return outcome{isShown: len(changes.Deregister) > 0}, false, nil
 	}
 	return outcome{
 		applied: exp, instances: len(want) - len(changes.Collisions) - len(last.omitted.refused), isAbsent: exp == nil,
@@ -348,7 +348,7 @@ func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last serv
 	want, overLimit := v.instancesOf(&exp)
 	changes := Diff(want, v.withLastWrite(listed, last), v.isOwn)
 	refused, err := v.apply(ctx, s, changes)
-	result := outcome{hasWritten: len(changes.Register)+len(changes.Deregister) > 0}
+	result := outcome{writes: len(changes.Register) + len(changes.Deregister)}
 	if err != nil {
 		return result, err
 	}
@@ -358,22 +358,17 @@ func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last serv
 }
 
 // remove removes the instances of this cluster from the service of key. It deletes the service and the namespace if a controller of
-// this clusterset created them and nothing uses them. isMissing: a read by names did not find the service.
-func (v *View) remove(ctx context.Context, key mcs.Key, last service, isMissing bool) (outcome, error) {
+// this clusterset created them and nothing uses them. read is the result of a read by names, zero if there was none.
+func (v *View) remove(ctx context.Context, key mcs.Key, last service, read outcome) (outcome, error) {
 	var result outcome
-	if isMissing {
-		if err := v.forgetMissing(ctx, key, last); err != nil {
-			return result, err
-		}
-	}
-	s, ok, err := v.resources.find(ctx, key)
+	s, ok, err := v.findAfterRead(ctx, key, last, read)
 	if err != nil {
 		return result, err
 	}
 	hasOthers := false
 	if ok {
 		listed, err := v.client.ListInstances(ctx, s)
-		if isMissing && api.IsNotFound(err) { // another cluster deleted it
+		if read.isServiceMissing && api.IsNotFound(err) { // another cluster deleted it
 			err = v.resources.forgetService(ctx, key, true)
 		}
 		if err != nil {
@@ -381,7 +376,7 @@ func (v *View) remove(ctx context.Context, key mcs.Key, last service, isMissing 
 		}
 		hasOthers = slices.ContainsFunc(listed, func(i api.Instance) bool { return !v.isOwn(i.Attributes) })
 		changes := Diff(nil, v.withLastWrite(listed, last), v.isOwn)
-		result.hasWritten = len(changes.Deregister) > 0
+		result.writes = len(changes.Deregister)
 		if _, err := v.apply(ctx, s, changes); err != nil {
 			return result, err
 		}
@@ -391,8 +386,25 @@ func (v *View) remove(ctx context.Context, key mcs.Key, last service, isMissing 
 			return result, err
 		}
 	}
-	result.isAbsent = !result.hasWritten
+	result.isAbsent = result.writes == 0
 	return result, nil
+}
+
+// findAfterRead returns the service of key after a read by names, which may show that the list of services is out of date. ok is false if there is none.
+func (v *View) findAfterRead(ctx context.Context, key mcs.Key, last service, read outcome) (s api.Service, ok bool, err error) {
+	if read.isServiceMissing {
+		if err := v.forgetMissing(ctx, key, last); err != nil {
+			return s, false, err
+		}
+	}
+	s, ok, err = v.resources.find(ctx, key)
+	if err != nil || ok || !read.isShown {
+		return s, ok, err
+	}
+	if err := v.resources.forgetService(ctx, key, false); err != nil { // an earlier read did not find the service
+		return s, false, err
+	}
+	return v.resources.find(ctx, key)
 }
 
 // forgetMissing handles a service without an export that a read by names does not find. IAM by tags denies listing a service that does
@@ -519,8 +531,8 @@ func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
 	}
 	// No process repairs what stays, so it counts what is listed: a request may fail as if an instance was gone.
 	for {
-		result, err := v.remove(ctx, key, last, false)
-		if err != nil || !result.hasWritten {
+		result, err := v.remove(ctx, key, last, outcome{})
+		if err != nil || result.writes == 0 {
 			return err
 		}
 		last = service{}

@@ -18,41 +18,41 @@ import (
 )
 
 const (
-	// aheadFor is how long a page may be later than the record. After that the record counts: the process that wrote the page may have ended
-	// before it announced it.
+	// aheadFor is the time for which a page may be later than the record. After that the record counts: the process that wrote the page may have
+	// ended before it announced it.
 	aheadFor = 30 * time.Second
-	// A page that cannot be read whole is tried at each poll at first, because Cloud Map may be a moment behind; then
-	// less and less often, up to maxRetry.
+	// A page that cannot be read completely is read again at each poll at first, because Cloud Map is eventually consistent; after eagerRetries
+	// failures with a backoff of up to maxRetry.
 	eagerRetries = 3
 	maxRetry     = 30 * time.Second
 	// copyReads is the number of reads of a catalog's record within the time until a cluster is stale.
 	copyReads = 4
-	// maxCopyBackoff is the longest pause between two reads of a catalog that does not exist, in pauses between reads of one that does.
+	// maxCopyBackoff is the longest pause between two reads of a catalog that does not exist, as a multiple of the pause for one that does.
 	maxCopyBackoff = 16
-	// maxNewcomers is the maximum number of catalogs of unknown clusters that are read at a poll. Any member can write records of clusters that do not exist:
+	// maxNewcomers is the maximum number of catalogs of unknown clusters that one poll reads. Any member can write records of clusters that do not exist:
 	// 1,000 fit into service members.
 	maxNewcomers = 8
 )
 
-// Location is where the clusterset's records are.
+// Location is the location of the clusterset's records.
 type Location struct {
 	// Namespace is the name of the control namespace, CatalogID the ID of the own catalog.
 	Namespace, CatalogID string
 	// IsNew is set if the own catalog was created now.
 	IsNew bool
-	// Heartbeat is that of the previous process of this cluster, or later.
+	// Heartbeat is the heartbeat of the previous process of this cluster, or a later one.
 	Heartbeat int64
 }
 
-// catalogs are what was read of each cluster of the clusterset, this one included. Only a record or page that the cluster signed changes it;
-// what is missing, unreadable or older leaves it as it was.
+// catalogs has the state of each cluster of the clusterset, this one included, as read from the registry. Only a record or page that the cluster
+// signed changes it. Missing, unreadable and older records change nothing.
 type catalogs struct {
 	identity mcs.Identity
 	// registry is the name of the registry in the keyring.
 	registry         string
 	poll, staleAfter time.Duration
 	keyring          *trust.Keyring
-	// authors are those of the own records: this process and those before it. ownKeys are the keys of this cluster.
+	// authors are the authors of the own records: this process and previous ones. ownKeys are the keys of this cluster.
 	authors  []format.Author
 	ownKeys  []trust.Key
 	liveness *registry.Liveness
@@ -64,45 +64,45 @@ type catalogs struct {
 	// allowsContact reports whether peer notifications may be sent to an address.
 	allowsContact func(netip.Addr) bool
 
-	// synced is set by the first whole read of the members, proven when isSynced.
+	// synced is set by the first complete read of the members, proven when isSynced reported true.
 	synced, proven bool
 	clusters       map[string]*catalog
-	// isMember is set if this cluster is a member under its ID: no other cluster is.
+	// isMember is set while this cluster is the member under its ID.
 	isMember bool
 	// newProcess is set if another cluster has a new process since the members were read last.
 	newProcess bool
 }
 
-// catalog is one cluster's.
+// catalog is the state of one cluster: its record and its pages.
 type catalog struct {
 	// isOwn is set for the catalog of this cluster.
 	isOwn bool
-	// record is the latest record that is believed; without hasRecord there was none since this process started.
+	// record is the latest accepted record; without hasRecord this process has read none.
 	record    format.Member
 	hasRecord bool
 	// properties are the ClusterProperties of record.
 	properties mcs.DecodedProperties
-	// isCopy is set if record is the first one, and was read from the catalog: it may be old, so what it does not announce is not known to be absent.
+	// isCopy is set if record is the first one, and was read from the catalog: it may be old, so pages that it does not announce may exist.
 	isCopy bool
-	// mayBeOld is set from the first record, if a previous process may have read a later one, until a later one is read than first has: another user may have
-	// set the registry back. Until then, or until the cluster is stale, nothing is known of it. first has the times of the first record in service members and
-	// of the first copy.
+	// mayBeOld is set with the first record if a previous process may have read a later one: another user may have restored an earlier state of the
+	// registry. It is cleared by a record that is later than first, or when the cluster is stale. Until then, all exports of the cluster are unknown. first
+	// has the times of the first record in service members and of the first copy.
 	mayBeOld bool
 	first    [2]trust.Time
 	// left is set after the farewell of the cluster.
 	left bool
-	// shown is what service members had last, isShown is set if it has it now, and parsed and parseErr are what it is.
+	// shown is the record that service members had last, and isShown is set if it has it now. parsed and parseErr are the result of parsing it.
 	shown    map[string]string
 	isShown  bool
 	parsed   format.Member
 	parseErr error
-	// isMissing is set while service members has no record that counts: none, an older or a refused one, or one whose key is not proven.
+	// isMissing is set while service members has no valid record: none, an older or a refused one, or one with a key that is not proven.
 	isMissing bool
-	// problem is why the record in service members or its copy is refused. unproven is a record in service members that counts when the catalog was read:
-	// its key is not known yet, or it is a farewell and the first record that this process reads.
+	// problem is the reason why the record in service members or its copy is refused. unproven is a record in service members that the catalog has to
+	// prove: its key is not known yet, or it is a farewell and the first record that this process reads.
 	problem  string
 	unproven *format.Member
-	// copyAt is when the copy of the record may be read again, copyFailures the number of reads in a row that showed none.
+	// copyAt is the time from which the copy of the record may be read again, copyFailures the number of reads in a row that showed none.
 	copyAt       time.Time
 	copyFailures int
 	// isCopyTried is set after the first read of the copy.
@@ -111,17 +111,18 @@ type catalog struct {
 	beats bool
 	// isUntracked is set from the first record until the next read of the members: liveness does not have the cluster yet.
 	isUntracked bool
-	// refusal is why a record under this cluster's own ID was refused last, nil if none was, and refusedAt when. This cluster has replaced it since.
+	// refusal is the reason why a record under this cluster's own ID was refused last, nil if none was, and refusedAt the time. This cluster has replaced
+	// the record since.
 	refusal   error
 	refusedAt time.Time
-	// lastSeen is when the record was last seen to change.
+	// lastSeen is the time at which the record was last seen to change.
 	lastSeen time.Time
 	pages    [format.PageCount]pageState
-	// account books what the exports cost; nil has no limits.
+	// account has the cost of the exports; nil has no limits.
 	account *budget.Account
 }
 
-// retry says when something that could not be read is tried again.
+// retry is the backoff of reads that fail.
 type retry struct {
 	failures int
 	retryAt  time.Time
@@ -134,29 +135,29 @@ func (r *retry) failed(now time.Time, poll time.Duration) {
 	}
 }
 
-// pageState is a page as last read whole.
+// pageState is a page as last read completely.
 type pageState struct {
-	// read says that it was read whole since this process started. A page that is announced not to exist is read.
+	// read is set if the page was read completely since this process started. A page that does not exist, according to the record, counts as read.
 	read       bool
 	generation int64
-	// digest of what was read; "" is a page that does not exist.
+	// digest is the digest of the page that was read, "" if it does not exist.
 	digest string
 	// author signed it.
 	author format.Author
-	// readAt is when it was read whole last, checkedAt when a read of it ended, whatever it showed. unjoined is the number of these reads in a row
-	// that showed no whole page as announced.
+	// readAt is the time of the last complete read, checkedAt the end of the last read with any result. unjoined is the number of reads in a row that
+	// did not show the complete page as announced.
 	readAt, checkedAt time.Time
 	unjoined          int
-	// lost says that the store does not have any more what was read.
+	// lost is set if the store does not have the page any more that was read.
 	lost    bool
 	exports map[mcs.Key]mcs.Export
-	// unreadable are keys, and unnamed says that there are unknown ones, whose exports are there but cannot be used. What
-	// was read of them before is in exports.
+	// unreadable are the keys of exports that exist but cannot be used. unnamed is set if the keys of some cannot be read either. exports has their
+	// previous versions.
 	unreadable map[mcs.Key]bool
 	unnamed    bool
 	problems   []string
-	// waiting are exports that are over budget, and reasons the budgets they exceed; excess is their number, also of those that are not named. triedAt is
-	// Released of the account when they were tried last.
+	// waiting are the exports that are over budget, and reasons the budgets that they exceed. excess is their number, including those that are not named.
+	// triedAt is the Released of the account when they were tried last.
 	waiting []budget.Offer
 	reasons []budget.Excess
 	excess  int
@@ -164,13 +165,13 @@ type pageState struct {
 	// ignored are exports in namespaces that are not imported, ignoredCount is their number.
 	ignored      map[mcs.Key]bool
 	ignoredCount int
-	// isWanted is set if it has to be read again, to use what was over budget or ignored.
+	// isWanted is set if the page has to be read again, to use exports that were over budget or ignored.
 	isWanted bool
-	// parts is the number of parts of what was read, stored the number that the store was seen to have.
+	// parts is the number of parts of the page that was read, stored the number of parts that a read found in the store.
 	parts, stored int
-	// trouble is why the page as announced cannot be read.
+	// trouble is the reason why the page as announced cannot be read.
 	trouble string
-	// earlier is what a whole page has that is not the announced one.
+	// earlier are the exports of a complete page that is not the announced one.
 	earlier map[mcs.Key]mcs.Export
 	retry
 }
@@ -198,18 +199,27 @@ func (c *catalogs) addAuthor(author format.Author) {
 	}
 }
 
-// own is this cluster's catalog as the registry shows it, nil while it shows none.
+// own returns this cluster's catalog as the registry shows it, nil while it shows none.
 func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
 
-// cluster returns the catalog of a cluster, a new one if nothing is known of it.
+// cluster returns the catalog of a cluster, and creates it if it is new.
 func (c *catalogs) cluster(id string) *catalog {
 	if c.clusters[id] == nil {
 		c.clusters[id] = &catalog{isOwn: id == c.identity.ClusterID}
+		c.openAccount(id, c.clusters[id])
 	}
 	return c.clusters[id]
 }
 
-// members takes in a whole read of the members' records. mine reports whether a record with this cluster's ID counts. Keys are added to changed.
+// openAccount opens the account of another cluster. At a start all members have one before the first page is read, so that the shares of the older ones are
+// reserved.
+func (c *catalogs) openAccount(id string, cluster *catalog) {
+	if id != c.identity.ClusterID {
+		cluster.account = c.ledger.Open(budget.Owner{ClusterID: id, Since: c.keyring.Since(id)})
+	}
+}
+
+// members observes a complete read of the member records. mine reports whether a record with this cluster's ID counts. It adds changed keys to changed.
 func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(format.Member) bool, changed engine.Keys) {
 	heartbeats := map[string]bool{}
 	present := map[string]bool{}
@@ -246,13 +256,13 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 	c.synced = true
 }
 
-// countsAsMember reports whether the cluster's heartbeats count. A cluster with a key that is not proven yet is no member. One whose record is refused may
-// be silent, which proves another key.
+// countsAsMember reports whether the cluster's heartbeats count. A cluster with a key that is not proven yet is not a member. A cluster whose record is
+// refused counts: if it has no heartbeats, another key may follow.
 func (c *catalog) countsAsMember() bool {
 	return !c.left && (c.hasRecord || c.unproven == nil && c.problem != "")
 }
 
-// missing takes in which clusters have no record in service members, and adds them to heartbeats.
+// missing observes the clusters without a record in service members, and adds them to heartbeats.
 func (c *catalogs) missing(present, heartbeats map[string]bool) {
 	for id, cluster := range c.clusters {
 		if !present[id] && cluster.shown != nil && c.isNewcomer(id, cluster) {
@@ -294,7 +304,7 @@ func (c *catalogs) parse(cluster *catalog, instance api.Instance) (differs bool)
 	return true
 }
 
-// ownMember takes in the record with this cluster's ID if it counts, and reports whether it is a new heartbeat.
+// ownMember observes the record with this cluster's ID if it counts, and reports whether it is a new heartbeat.
 func (c *catalogs) ownMember(now time.Time, instance api.Instance, mine func(format.Member) bool, changed engine.Keys) bool {
 	own := c.cluster(instance.ID)
 	differs := c.parse(own, instance)
@@ -319,41 +329,41 @@ func (c *catalogs) ownMember(now time.Time, instance api.Instance, mine func(for
 	return own.take(now, r, false, changed) && c.synced
 }
 
-// unannounced notes that there is no record with this cluster's ID, and no cluster has claimed it: nothing is announced, and what is
-// there counts.
+// unannounced records that no record has this cluster's ID, and no cluster has claimed it: no pages are announced, and the existing ones count.
 func (c *catalogs) unannounced() {
 	if own := c.own(); own != nil {
 		own.record, own.hasRecord = format.Member{}, false
 	}
 }
 
-// member takes in what service members has of another cluster, and reports whether it is a new heartbeat.
+// member observes the record of another cluster in service members, and reports whether it is a new heartbeat.
 func (c *catalogs) member(now time.Time, instance api.Instance, changed engine.Keys) (beats bool) {
 	id := instance.ID
 	cluster := c.cluster(id)
 	isNew := cluster.shown == nil
 	if isNew && !cluster.hasRecord {
-		cluster.copyAt, cluster.copyFailures = time.Time{}, 0 // it may have been sought for long before it joins
+		cluster.copyAt, cluster.copyFailures = time.Time{}, 0 // seek may have increased them before the cluster joined
 	}
 	differs := c.parse(cluster, instance)
 	r := cluster.parsed
 	cluster.problem, cluster.unproven, cluster.isMissing = "", nil, true
 	if err := cluster.parseErr; err != nil {
 		cluster.problem = registry.RefusedProblem("the member record", err)
-		// A later version that writes what this one cannot use is alive all the same.
+		// A record of a later version is a heartbeat even if this version cannot use it.
 		return differs && cluster.hasRecord && r.Key == cluster.record.Key
 	}
 	if cluster.hasRecord && r.Key == cluster.record.Key {
 		if cluster.record.IsLaterThan(r) {
 			return false // a late read, or a replay
 		}
-		return c.believe(now, cluster, r, changed)
+		return c.accept(now, cluster, r, changed)
 	}
-	return c.judge(now, cluster, r, isNew, changed)
+	return c.memberWithNewKey(now, cluster, r, isNew, changed)
 }
 
-// judge takes in a record with another key than the latest one, or the first one, if the cluster signed it. It reports whether it is a new heartbeat.
-func (c *catalogs) judge(now time.Time, cluster *catalog, r format.Member, isNew bool, changed engine.Keys) (beats bool) {
+// memberWithNewKey observes the first record of a cluster, or one with another key than the latest record. It accepts the record if the cluster signed
+// it, and reports whether it is a new heartbeat.
+func (c *catalogs) memberWithNewKey(now time.Time, cluster *catalog, r format.Member, isNew bool, changed engine.Keys) (beats bool) {
 	id := r.ClusterID
 	verdict, err := c.check(id, r)
 	last := c.keyring.Last(c.registry, id, r.Key)
@@ -367,29 +377,29 @@ func (c *catalogs) judge(now time.Time, cluster *catalog, r format.Member, isNew
 		cluster.unproven = &r
 		return false
 	case verdict == trust.Accepted:
-		return c.believe(now, cluster, r, changed)
+		return c.accept(now, cluster, r, changed)
 	}
 	cluster.problem = registry.RefusedProblem("the member record", err)
 	return false
 }
 
-// check returns whether the key of a record is the cluster's.
+// check returns the verdict about the key of a record: whether it is the cluster's.
 func (c *catalogs) check(id string, r format.Member) (trust.Verdict, error) {
-	return c.keyring.Check(trust.Presented{ClusterID: id, Key: r.Key, Succession: r.Succession, Silent: c.liveness.IsStale(id)})
+	return c.keyring.Check(trust.Presented{Registry: c.registry, ClusterID: id, Key: r.Key, Succession: r.Succession, Silent: c.liveness.IsStale(id)})
 }
 
-// believe takes in a record in service members that the cluster signed, and reports whether it is a new heartbeat.
-func (c *catalogs) believe(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) (beats bool) {
+// accept observes a record in service members that the cluster signed, and reports whether it is a new heartbeat.
+func (c *catalogs) accept(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) (beats bool) {
 	isFirst := !cluster.hasRecord
 	cluster.isMissing = false
 	written := c.observe(now, cluster, r, false, changed)
-	return written && (c.synced || !isFirst) // what was there before this process may be old
+	return written && (c.synced || !isFirst) // a record that this process found at its start may be old
 }
 
-// observe takes in a record that another cluster signed, and reports whether it is another one than before.
+// observe records a record that another cluster signed, and reports whether it differs from the previous one.
 func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isCopy bool, changed engine.Keys) (written bool) {
-	if cluster.hasRecord && cluster.record.Key != r.Key || cluster.left {
-		c.liveness.Remove(r.ClusterID) // its previous key was silent
+	if c.hasNewKey(cluster, r) || cluster.left {
+		c.liveness.Remove(r.ClusterID) // the previous key had no heartbeats
 		cluster.isUntracked = true
 	}
 	cluster.isUntracked = cluster.isUntracked || !cluster.hasRecord
@@ -408,6 +418,15 @@ func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isC
 		c.liveness.Remove(r.ClusterID)
 	}
 	return true
+}
+
+// hasNewKey reports whether a record has another key than the previous one of its cluster, which a previous process of this cluster may have read.
+func (c *catalogs) hasNewKey(cluster *catalog, r format.Member) bool {
+	if cluster.hasRecord {
+		return cluster.record.Key != r.Key
+	}
+	pin, ok := c.keyring.Pin(r.ClusterID)
+	return !ok || pin.Key != r.Key
 }
 
 // compareFirst decides whether a record that another cluster signed may be older than one that a previous process of this cluster has read.
@@ -435,7 +454,7 @@ func (c *catalogs) compareFirst(cluster *catalog, r format.Member, isCopy bool, 
 	}
 }
 
-// dropOld makes the pages unread that record r does not announce as they were read: they were those of an old record.
+// dropOld drops the pages that record r does not announce as they were read: an old record announced them.
 func (c *catalog) dropOld(r *format.Member) {
 	for i := range c.pages {
 		if p := &c.pages[i]; p.read && p.digest != r.Pages[i] {
@@ -446,7 +465,7 @@ func (c *catalog) dropOld(r *format.Member) {
 	c.countExcess()
 }
 
-// take takes in a record, and reports whether it is another one than before.
+// take sets the record, and reports whether it differs from the previous one.
 func (c *catalog) take(now time.Time, r format.Member, isCopy bool, changed engine.Keys) (written bool) {
 	written = !c.hasRecord || !r.IsSameWrite(c.record)
 	before := c.record
@@ -464,17 +483,17 @@ func (c *catalog) take(now time.Time, r format.Member, isCopy bool, changed engi
 	return written
 }
 
-// takePage takes in what record r announces of a page, after the record before.
+// takePage updates a page for record r, which follows the record before.
 func (c *catalog) takePage(now time.Time, i int, before, r *format.Member, changed engine.Keys) {
 	p := &c.pages[i]
 	if before.UID != r.UID || before.Key != r.Key {
 		p.generation = min(p.generation, r.Generation) // by another clock
 	}
-	isNews := before.Pages[i] != r.Pages[i] || before.Key != r.Key
-	if isNews {
+	isChanged := before.Pages[i] != r.Pages[i] || before.Key != r.Key
+	if isChanged {
 		p.retry, p.unjoined = retry{}, 0
 	}
-	if isNews && c.shows(i) {
+	if isChanged && c.shows(i) {
 		diff(p.exports, nil, changed) // read before it was announced: it counts as published from now on
 	}
 	if r.Pages[i] == "" && (r.Farewell || !c.isCopy && p.removedBy(now, r)) {
@@ -485,12 +504,12 @@ func (c *catalog) takePage(now time.Time, i int, before, r *format.Member, chang
 // errUnread is the error of a catalog that could not be read.
 var errUnread = errors.New("the catalog could not be read")
 
-// copyRead takes in the copy of the record in the catalog of another cluster, nil if there is none or err if it is not signed or errUnread. It counts like
-// the record in service members, and the catalog proves that the key is the cluster's.
+// copyRead observes the copy of the record in the catalog of another cluster. r is nil if there is none, or if err is set: the copy is not signed, or it is
+// errUnread. The copy counts like the record in service members, and the catalog proves that the key is the cluster's.
 func (c *catalogs) copyRead(now time.Time, id string, r *format.Member, err error, changed engine.Keys) {
 	cluster := c.clusters[id]
 	if cluster == nil || id == c.identity.ClusterID {
-		return // forgotten meanwhile
+		return // forgotten since the read began
 	}
 	cluster.isCopyTried = true
 	cluster.copyFailures++
@@ -519,7 +538,7 @@ func (c *catalogs) copyPause(cluster *catalog, isMissing bool) time.Duration {
 	return pause
 }
 
-// takeCopy takes in a copy of a record, and reports whether the cluster signed it.
+// takeCopy observes a copy of a record, and reports whether the cluster signed it.
 func (c *catalogs) takeCopy(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) bool {
 	id := r.ClusterID
 	if cluster.hasRecord && r.Key == cluster.record.Key && !r.IsLaterThan(cluster.record) {
@@ -532,41 +551,41 @@ func (c *catalogs) takeCopy(now time.Time, cluster *catalog, r format.Member, ch
 	}
 	last := c.keyring.Last(c.registry, id, r.Key)
 	if last.After(r.Time()) || last == r.Time() && c.keyring.HasEnded(id) {
-		return false // a replay, or what was forgotten
+		return false // a replay, or the last record before the cluster was forgotten
 	}
 	isFirst := !cluster.hasRecord
 	cluster.beats = c.observe(now, cluster, r, true, changed) && !isFirst
 	return true
 }
 
-// prove takes in a record in service members whose key the catalog has to show.
+// prove accepts a record in service members if the catalog has shown its key.
 func (c *catalogs) prove(now time.Time, cluster *catalog, r format.Member, changed engine.Keys) {
 	verdict, err := c.check(r.ClusterID, r)
 	switch {
 	case verdict == trust.Accepted && r.Farewell && cluster.copyFailures == 1:
-		// Its copy may be hidden once. A cluster that has returned writes one: then the farewell is a replay, or a late write.
+		// One read may miss the copy. A cluster that has returned writes one: then the farewell is a replay, or a late write.
 	case verdict == trust.Accepted:
 		cluster.unproven, cluster.problem, cluster.copyFailures = nil, "", 0
 		if !cluster.hasRecord || r.Key == cluster.record.Key && r.IsLaterThan(cluster.record) {
-			c.believe(now, cluster, r, changed)
+			c.accept(now, cluster, r, changed)
 		}
 		cluster.isMissing = cluster.record.IsLaterThan(r)
-	case verdict == trust.Unknown && cluster.copyFailures > 1: // once may be late
+	case verdict == trust.Unknown && cluster.copyFailures > 1: // one read may be late
 		cluster.problem = registry.RefusedProblem("the member record", fmt.Errorf("it is signed with key %s, which the cluster's catalog does not show", r.Key))
 	case verdict == trust.Refused:
 		cluster.problem = registry.RefusedProblem("the member record", err)
 	}
 }
 
-// copyDue returns the clusters whose copy of the record has to be read: the record in service members is missing or does not count, or a key
-// has to be proven.
+// copyDue reports whether the copy of a cluster's record has to be read: the record in service members is missing or not valid, or a key has to be
+// proven.
 func (c *catalogs) copyDue(now time.Time, id string, cluster *catalog) bool {
 	isDue := cluster.isMissing && !cluster.left || cluster.unproven != nil
 	return isDue && id != c.identity.ClusterID && !now.Before(cluster.copyAt)
 }
 
-// isSynced reports whether lookups have an answer: all members were read, and each catalog that has to prove a key was read once, or was tried. Until
-// then an import could begin with what a cluster has left in another registry.
+// isSynced reports whether lookups have an answer: all members were read, and each catalog that has to prove a key was read, or could not be read, once.
+// Until then an import could begin with old exports of a cluster that has moved to another registry.
 func (c *catalogs) isSynced() bool {
 	if c.proven || !c.synced {
 		return c.proven
@@ -580,7 +599,7 @@ func (c *catalogs) isSynced() bool {
 	return true
 }
 
-// isNewcomer reports whether no record of another cluster has been believed, by this process or a previous one.
+// isNewcomer reports whether neither this process nor a previous one has accepted a record of another cluster.
 func (c *catalogs) isNewcomer(id string, cluster *catalog) bool {
 	if cluster.hasRecord || id == c.identity.ClusterID {
 		return false
@@ -589,12 +608,12 @@ func (c *catalogs) isNewcomer(id string, cluster *catalog) bool {
 	return !isKnown
 }
 
-// seek makes the reader search for the imported clusters of which this process has seen nothing: their catalogs may have what service members
+// seek makes the reader search for imported clusters that this process has seen no record of: their catalogs may have records that service members
 // lacks.
 func (c *catalogs) seek(imported []string) {
 	for _, id := range imported {
 		if c.clusters[id] == nil && id != c.identity.ClusterID && mcs.ValidateClusterID(id) == nil && !c.keyring.HasEnded(id) {
-			c.clusters[id] = &catalog{isMissing: true}
+			c.cluster(id).isMissing = true
 		}
 	}
 }
@@ -626,36 +645,36 @@ func (c *catalogs) keysOf(id string, keys engine.Keys) {
 	}
 }
 
-// wanted are the pages of a cluster that have to be read: what is announced is not what was read.
-func (c *catalog) wanted(now time.Time) []int {
+// unreadPages returns the pages of a cluster that have to be read now.
+func (c *catalog) unreadPages(now time.Time) []int {
 	if !c.hasRecord {
 		return nil
 	}
 	var pages []int
 	for i := range c.pages {
-		if c.unread(now, i) && !now.Before(c.pages[i].retryAt) {
+		if c.needsRead(now, i) && !now.Before(c.pages[i].retryAt) {
 			pages = append(pages, i)
 		}
 	}
 	return pages
 }
 
-// unread reports whether a page that is announced is not what was read.
-func (c *catalog) unread(now time.Time, page int) bool {
+// needsRead reports whether a page has to be read: the announced page is not the one that was read.
+func (c *catalog) needsRead(now time.Time, page int) bool {
 	p := &c.pages[page]
 	if c.record.Pages[page] == format.UnwrittenDigest && !c.isOwn {
 		return false // it is read when it is announced
 	}
 	if c.record.Pages[page] == format.UnwrittenDigest {
-		return !p.read || p.lost // the own page: what there is of it may be adopted
+		return !p.read || p.lost // the own page: its parts may be adopted
 	}
 	return c.record.Pages[page] != "" && (!p.read || p.lost || p.isWanted || !c.shows(page) && !p.ahead(now, &c.record))
 }
 
-// shows reports whether a page was read last as its cluster's record announces it.
+// shows reports whether the page that was read last is the announced one.
 func (c *catalog) shows(page int) bool { return c.record.Pages[page] == c.pages[page].digest }
 
-// page takes in a read of the instances of a page.
+// page observes a read of the instances of a page.
 func (c *catalogs) page(now time.Time, id string, page int, instances []api.Instance, changed engine.Keys) {
 	if r := c.readerOf(id); r != nil {
 		r.read([]int{page}, map[int][]api.Instance{page: instances}, func(read pageRead) { c.observePage(now, id, read, changed) })
@@ -670,16 +689,16 @@ func (c *catalogs) authorsOf(id string) []format.Author {
 	return []format.Author{c.clusters[id].record.Author()}
 }
 
-// checkOrder returns an error if the image is that of a late read, also if it shows what is announced: a page may be read before the record that
+// checkOrder returns an error if the image is that of a late read, even if it is the announced page: a page may be read before the record that
 // announces it.
 func (p *pageState) checkOrder(now time.Time, img format.Page) error {
 	if p.read && img.Generation < p.generation && now.Sub(p.readAt) < aheadFor {
-		return fmt.Errorf("generation %d is there, which is older than generation %d that was read before", img.Generation, p.generation)
+		return fmt.Errorf("it has generation %d, which is older than generation %d that was read before", img.Generation, p.generation)
 	}
 	return nil
 }
 
-// belonging are the exports that belong to page.
+// belonging returns the exports that belong to page.
 func belonging(page int, list []mcs.Export) (exports map[mcs.Key]mcs.Export, problems []string) {
 	exports = make(map[mcs.Key]mcs.Export, len(list))
 	for _, exp := range list {
@@ -692,18 +711,18 @@ func belonging(page int, list []mcs.Export) (exports map[mcs.Key]mcs.Export, pro
 	return exports, problems
 }
 
-// ahead reports whether what was read of the page is expected to be announced yet, being later than the record. It is not for ever:
-// the process that wrote it may have ended before it could, and the next one's clock may be behind.
+// ahead reports whether the page that was read is later than the record, and a record that announces it is expected. The expectation expires: the
+// process that wrote the page may have ended before it wrote the record, and the clock of the next process may be behind.
 func (p *pageState) ahead(now time.Time, r *format.Member) bool {
 	return p.generation > r.Generation && now.Sub(p.readAt) < aheadFor
 }
 
-// removedBy reports whether a record that does not announce the page is news of its end.
+// removedBy reports whether the page has been removed, given a record that does not announce it.
 func (p *pageState) removedBy(now time.Time, r *format.Member) bool {
 	return !p.read || p.digest != "" && !p.ahead(now, r)
 }
 
-// remove makes it a page that is known not to exist.
+// remove sets the state of a page that does not exist.
 func (p *pageState) remove(generation int64, changed engine.Keys) {
 	diff(p.exports, nil, changed)
 	*p = pageState{read: true, generation: generation, stored: p.stored}
@@ -715,8 +734,8 @@ func (p *pageState) knows(key mcs.Key) bool {
 	return has || p.read && !p.unnamed && !p.unreadable[key]
 }
 
-// audit takes in a read of all of this cluster's pages. It finds what the previous process wrote and did not announce, and what others
-// changed or removed since it was read.
+// audit observes a read of all of this cluster's pages. It finds pages that the previous process wrote and did not announce, and pages that others
+// changed or removed since the last read.
 func (c *catalogs) audit(now time.Time, instances []api.Instance, changed engine.Keys) {
 	own := c.cluster(c.identity.ClusterID)
 	byPage := format.GroupByPage(instances)
@@ -730,7 +749,7 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, changed engine
 		case own.record.Pages[i] == format.UnwrittenDigest && len(byPage[i]) == 0 && !p.read:
 			own.removePage(i, own.record.Generation, changed)
 		case own.withdrew(i, len(byPage[i]) > 0, img, err):
-			own.removePage(i, own.record.Generation, changed) // what is left of it is excess
+			own.removePage(i, own.record.Generation, changed) // its remaining parts are excess
 		default:
 			p.lost = p.read
 			c.page(now, c.identity.ClusterID, i, byPage[i], changed)
@@ -738,10 +757,10 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, changed engine
 	}
 }
 
-// withdrew reports whether a page is one that the record says to be removed, given what an audit found of it: whether anything is
-// there, and its newest whole image or why there is none.
-func (c *catalog) withdrew(page int, there bool, found format.Page, err error) bool {
-	return c.record.Pages[page] == "" && (!there || c.hasRecord && (err != nil || found.Generation <= c.record.Generation))
+// withdrew reports whether the record announces the removal of a page, given the results of an audit: whether any part exists, and the newest complete
+// image or the error why there is none.
+func (c *catalog) withdrew(page int, exists bool, found format.Page, err error) bool {
+	return c.record.Pages[page] == "" && (!exists || c.hasRecord && (err != nil || found.Generation <= c.record.Generation))
 }
 
 // diff adds the keys whose exports differ.
@@ -758,9 +777,9 @@ func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
 	}
 }
 
-// look is what the others' catalogs have of key, which was imported from these clusters. A cluster without a record since this process started is
-// unseen if it was imported from. Else it is not known to export anything.
-func (c *catalogs) look(key mcs.Key, imported []string) (view registry.View) {
+// viewOf returns the view of key in the catalogs of the other clusters. imported are the clusters of the existing import: those without a record since
+// this process started are unseen. Other clusters without a record are not part of the view.
+func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
 		if cluster := c.clusters[id]; id != c.identity.ClusterID && cluster.hasRecord {
 			c.addTo(&view, id, cluster, key)
@@ -773,7 +792,7 @@ func (c *catalogs) look(key mcs.Key, imported []string) (view registry.View) {
 	return view
 }
 
-// addTo adds what a cluster's catalog has of key to a view.
+// addTo adds the export of key in a cluster's catalog to a view.
 func (c *catalogs) addTo(view *registry.View, id string, cluster *catalog, key mcs.Key) {
 	p := &cluster.pages[format.PageOf(key)]
 	exp, ok := p.exports[key]
@@ -802,8 +821,8 @@ func (c *catalog) isSeen(key mcs.Key) bool {
 	return c != nil && c.hasRecord && (!c.isCopy || c.pages[format.PageOf(key)].knows(key))
 }
 
-// expiredFarewells returns the clusters whose farewell in service members is older than farewellLifetime, if this cluster is the live one with the lowest
-// ID: it removes them.
+// expiredFarewells returns the clusters whose farewell in service members is older than farewellLifetime. The live cluster with the lowest ID removes them;
+// for the others it returns none.
 func (c *catalogs) expiredFarewells(wall time.Time) (ids []string) {
 	for id, cluster := range c.clusters {
 		if id < c.identity.ClusterID && c.live(id) {
@@ -816,16 +835,16 @@ func (c *catalogs) expiredFarewells(wall time.Time) (ids []string) {
 	return ids
 }
 
-// farewellLifetime is how long farewells stay for clusters that are down.
+// farewellLifetime is the time for which farewells stay, for clusters that are down.
 const farewellLifetime = 7 * 24 * time.Hour
 
-// list are the members, sorted.
+// list returns the members, sorted.
 func (c *catalogs) list() []registry.Member {
 	var members []registry.Member
 	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
 		cluster := c.clusters[id]
 		if cluster.left || !cluster.hasRecord && cluster.problem == "" {
-			continue // it has left, or no record of it counts yet
+			continue // it has left, or has no accepted record
 		}
 		members = append(members, registry.Member{
 			ClusterID:  id,
@@ -836,7 +855,9 @@ func (c *catalogs) list() []registry.Member {
 			Joined:     cluster.record.Joined,
 			Heartbeat:  cluster.record.HeartbeatTime(),
 			Stale:      c.liveness.IsStale(id),
+			NoRecord:   !cluster.hasRecord,
 			Properties: cluster.properties.Decode(cluster.record.Properties),
+			Imports:    cluster.record.Imports,
 			Problems:   append(c.contactProblems(cluster), cluster.problems()...),
 			Address:    c.address(cluster),
 		})
@@ -852,7 +873,7 @@ func (c *catalogs) address(cluster *catalog) netip.Addr {
 	return netip.Addr{}
 }
 
-// key is the public key of the cluster, "" if no record of it was believed.
+// key returns the public key of the cluster, "" without an accepted record.
 func (c *catalog) key() string {
 	if !c.hasRecord {
 		return ""
@@ -860,7 +881,7 @@ func (c *catalog) key() string {
 	return c.record.Key.String()
 }
 
-// contactProblems returns why a cluster gets no peer notifications although its record has a usable address, one line or none.
+// contactProblems returns the reason why a cluster gets no peer notifications although its record has an address, one line or none.
 func (c *catalogs) contactProblems(cluster *catalog) []string {
 	address := cluster.record.Contact.Address
 	if !address.IsValid() || c.allowsContact(address.Addr()) {
@@ -869,14 +890,14 @@ func (c *catalogs) contactProblems(cluster *catalog) []string {
 	return []string{fmt.Sprintf("it gets no peer notifications from here: its address %s is not in --peer-notification-networks of this cluster", address)}
 }
 
-// problems are what is wrong with a cluster's records, one line each.
+// problems returns the problems of a cluster's records, one line each.
 func (c *catalog) problems() []string {
 	var lines []string
 	if c.problem != "" {
 		lines = append(lines, c.problem)
 	}
 	if since := time.Since(c.refusedAt); c.refusal != nil && since < refusalLifetime {
-		lines = append(lines, registry.RefusedProblem("the member record", fmt.Errorf("%w; it was there %s ago, and this cluster writes its own again",
+		lines = append(lines, registry.RefusedProblem("the member record", fmt.Errorf("%w; it was read %s ago, and this cluster writes its own again",
 			c.refusal, since.Round(time.Second))))
 	}
 	lines = append(lines, c.record.Problems()...)
@@ -886,7 +907,7 @@ func (c *catalog) problems() []string {
 	lines = append(lines, c.excessProblems()...)
 	for i := range c.pages {
 		p := &c.pages[i]
-		// One failure is Cloud Map being a moment behind.
+		// A single failure is the eventual consistency of Cloud Map.
 		if p.trouble != "" && p.failures > 1 {
 			lines = append(lines, fmt.Sprintf("page %s cannot be read: %s", format.PageName(i), p.trouble))
 		}
@@ -897,7 +918,7 @@ func (c *catalog) problems() []string {
 	return lines
 }
 
-// refusalLifetime is how long a record that was refused under the own ID is reported after it was replaced.
+// refusalLifetime is the time for which a refused record under the own ID is reported after it was replaced.
 const refusalLifetime = time.Hour
 
 // live reports whether a cluster has a record with recent heartbeats.
@@ -909,7 +930,7 @@ func (c *catalogs) live(id string) bool {
 // behind reports whether the next read may show a page that is announced. A page that failed several times has its own backoff.
 func (c *catalog) behind(now time.Time) bool {
 	for i := range c.pages {
-		if p := &c.pages[i]; c.unread(now, i) && p.failures <= eagerRetries {
+		if p := &c.pages[i]; c.needsRead(now, i) && p.failures <= eagerRetries {
 			return true
 		}
 	}

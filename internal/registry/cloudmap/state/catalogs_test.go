@@ -18,12 +18,12 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// story is what cluster cls2 writes and cls1 reads, in virtual time.
+// story simulates in virtual time that cluster cls2 writes and cls1 reads.
 type story struct {
 	t        *testing.T
 	now      time.Time
 	catalogs *catalogs
-	// record and pages are what is in Cloud Map of cls2.
+	// record and pages are those of cls2 in Cloud Map.
 	record format.Member
 	pages  map[int][]api.Instance
 }
@@ -81,7 +81,7 @@ func (s *story) members(records ...format.Member) []string {
 // read makes cls1 read the pages of cls2 that it wants, and returns the keys that it notifies of.
 func (s *story) read() []string {
 	changed := engine.Keys{}
-	for _, page := range s.catalogs.clusters["cls2"].wanted(s.now) {
+	for _, page := range s.catalogs.clusters["cls2"].unreadPages(s.now) {
 		s.catalogs.page(s.now, "cls2", page, s.pages[page], changed)
 	}
 	return names(changed)
@@ -98,7 +98,7 @@ func names(keys engine.Keys) []string {
 
 // state is "2 endpoints", "none" or "unknown".
 func (s *story) state(key mcs.Key) string {
-	view := s.catalogs.look(key, []string{"cls2"})
+	view := s.catalogs.viewOf(key, []string{"cls2"})
 	switch {
 	case len(view.Unknown) > 0:
 		return "unknown"
@@ -119,7 +119,7 @@ func (s *story) expect(what string, key mcs.Key, want string) {
 
 func (s *story) wanted(what string, want ...int) {
 	s.t.Helper()
-	if got := s.catalogs.clusters["cls2"].wanted(s.now); !slices.Equal(got, want) {
+	if got := s.catalogs.clusters["cls2"].unreadPages(s.now); !slices.Equal(got, want) {
 		s.t.Errorf("%s: pages %v have to be read, want %v", what, got, want)
 	}
 }
@@ -258,7 +258,7 @@ func TestUnreadablePages(t *testing.T) {
 			reads := 0
 			for range 600 {
 				s.now = s.now.Add(time.Second)
-				if len(s.catalogs.clusters["cls2"].wanted(s.now)) > 0 {
+				if len(s.catalogs.clusters["cls2"].unreadPages(s.now)) > 0 {
 					reads++
 					s.read()
 				}
@@ -334,7 +334,7 @@ func TestVanishedRecord(t *testing.T) {
 		s.notified("announcing nothing", s.members(s.record), "web-0")
 		s.members()
 		if len(s.catalogs.list()) != 1 {
-			t.Error("it is no member any more, and did not say farewell")
+			t.Error("it is no member any more, and signed no farewell")
 		}
 	})
 	t.Run("stays however long its catalog is empty", func(t *testing.T) {
@@ -460,13 +460,13 @@ func TestFarewellAsFirstRecord(t *testing.T) {
 	})
 }
 
-// reads returns what cls1 would read of cls2's catalog.
+// reads returns the pages of cls2's catalog that cls1 would read.
 func (s *story) reads() (reads []string) {
 	for id, cluster := range s.catalogs.clusters {
 		if id != "cls1" && s.catalogs.copyDue(s.now, id, cluster) {
 			reads = append(reads, id+" record")
 		}
-		for _, page := range cluster.wanted(s.now) {
+		for _, page := range cluster.unreadPages(s.now) {
 			reads = append(reads, id+" "+format.PageName(page))
 		}
 	}
@@ -683,6 +683,28 @@ func TestRebuiltCluster(t *testing.T) {
 		s.expect("the previous key is silent", theKey, "none")
 		if got := s.catalogs.list()[1]; got.UID != "uid-9" || len(got.Problems) != 0 {
 			t.Errorf("the member is %+v", got)
+		}
+	})
+}
+
+// TestRebuiltClusterAfterRestart has this cluster start after another one was rebuilt with another key: the refused records of the new key are no silence of it.
+func TestRebuiltClusterAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStory(t)
+		s.now = time.Now()
+		s.catalogs.keyring.Observe(trust.Record{ClusterID: "cls2", UID: "uid-2", Key: s.record.Key, At: s.record.Time()})
+		s.record.UID, s.record.Key, s.record.Process = "uid-9", signerOf("uid-9").Key(), "2-cls2"
+		for range 180 {
+			time.Sleep(time.Second)
+			s.record.Heartbeat++
+			s.pass(1, true)
+			s.copyOf(s.record)
+			if cluster := s.catalogs.clusters["cls2"]; cluster.hasRecord && s.catalogs.liveness.IsStale("cls2") {
+				t.Fatal("its key counts, and it is stale although its heartbeats go on")
+			}
+		}
+		if got := s.catalogs.list()[1]; got.UID != "uid-9" || len(got.Problems) != 0 {
+			t.Errorf("the member is %+v, want the rebuilt cluster", got)
 		}
 	})
 }
@@ -917,7 +939,7 @@ func (s *story) ownRecord() api.Instance {
 // lives wants cls2 to be "live", "unheard" or "stale" in the View and among the members.
 func (s *story) lives(what, want string) {
 	s.t.Helper()
-	got, view := "live", s.catalogs.look(theKey, nil)
+	got, view := "live", s.catalogs.viewOf(theKey, nil)
 	if len(view.Stale) > 0 {
 		got = "stale"
 	} else if len(view.LivenessUnknown) > 0 {
@@ -1012,7 +1034,7 @@ func TestBadRecords(t *testing.T) {
 	changed := engine.Keys{}
 	s.catalogs.members(s.now, []api.Instance{bad, outsider, unknown}, anyRecord, changed)
 	s.notified("bad records", names(changed))
-	view := s.catalogs.look(theKey, nil)
+	view := s.catalogs.viewOf(theKey, nil)
 	if len(view.Exports) != 1 || len(view.Unknown) != 0 {
 		t.Errorf("%d exports and unknown clusters %v, want cls2's export as before: the bad record of cls3 concerns no other", len(view.Exports), view.Unknown)
 	}
@@ -1058,7 +1080,7 @@ func TestAudit(t *testing.T) {
 	r := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Joined: s.now, Generation: 100}
 	changed := engine.Keys{}
 
-	// Announced and there; written and not announced; left of what was withdrawn.
+	// An announced page; a page that is not announced; remaining parts of a withdrawn page.
 	announced, first := own(100, thePage, webExport("cls1", 0, 1))
 	r.Pages[thePage] = announced
 	exp := webExport("cls1", 0, 1)
@@ -1080,7 +1102,7 @@ func TestAudit(t *testing.T) {
 	}
 	// Another writer removes a page.
 	c.audit(s.now, slices.Concat(ahead, left), changed)
-	if got := shown.wanted(s.now); !slices.Equal(got, []int{thePage}) {
+	if got := shown.unreadPages(s.now); !slices.Equal(got, []int{thePage}) {
 		t.Errorf("pages %v have to be read again, want %d", got, thePage)
 	}
 	if len(shown.pages[thePage].exports) != 1 {
@@ -1088,7 +1110,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestPageAheadForEver has a page that was read before it was announced, and never is: the next life's clock is behind.
+// TestPageAheadForEver has a page that was read and is never announced: the process that wrote it ended before, and the clock of the next one is behind.
 func TestPageAheadForEver(t *testing.T) {
 	for name, tt := range map[string]struct {
 		announced mcs.Export
@@ -1137,7 +1159,7 @@ func TestPageAheadIsReadSeldom(t *testing.T) {
 	reads := 0
 	for range 90 {
 		s.now = s.now.Add(time.Second)
-		reads += len(s.catalogs.clusters["cls2"].wanted(s.now))
+		reads += len(s.catalogs.clusters["cls2"].unreadPages(s.now))
 		s.read()
 	}
 	if reads != 3 {
@@ -1167,5 +1189,26 @@ func TestExpiredFarewells(t *testing.T) {
 	s.members(lower)
 	if got := s.catalogs.expiredFarewells(left.Add(farewellLifetime)); len(got) != 0 {
 		t.Errorf("%v are removed, and nothing is there", got)
+	}
+}
+
+func TestCountsAsMember(t *testing.T) {
+	unproven := &format.Member{}
+	for name, tt := range map[string]struct {
+		c    catalog
+		want bool
+	}{
+		"a record":                     {catalog{hasRecord: true}, true},
+		"a record that was refused":    {catalog{problem: "not signed"}, true},
+		"no record":                    {catalog{}, false},
+		"an unproven key":              {catalog{unproven: unproven}, false},
+		"an unproven key, refused":     {catalog{unproven: unproven, problem: "not signed"}, false},
+		"an unproven key after a key":  {catalog{unproven: unproven, hasRecord: true}, true},
+		"it has left":                  {catalog{left: true, hasRecord: true}, false},
+		"it has left, and was refused": {catalog{left: true, problem: "not signed"}, false},
+	} {
+		if got := tt.c.countsAsMember(); got != tt.want {
+			t.Errorf("%s: %t, want %t", name, got, tt.want)
+		}
 	}
 }

@@ -52,6 +52,10 @@ type claim struct {
 	// rival is the other cluster's record as last seen to change, and when.
 	rival   format.Member
 	changed time.Time
+	// other is the latest record of another process of this cluster that was read since the ID was claimed and is not later than the own one, and otherAt when it
+	// was read, zero if there was none.
+	other   format.Member
+	otherAt time.Time
 	// late is the Process of another process of this cluster that wrote once after this one had claimed the ID.
 	late string
 	// taken is the record in whose place ours was written: when it is read again, the read is stale.
@@ -71,16 +75,32 @@ const (
 // youngBeats is the number of heartbeats after which a claim is not young any more: another process with the ID has written by then.
 const youngBeats = 1.25
 
+// young returns the time after a claim in which it is young, and pause the time without a read after which it is young again.
+func (c Config) young() time.Duration {
+	return time.Duration(youngBeats * float64(c.HeartbeatInterval))
+}
+
+func (c Config) pause() time.Duration { return max(c.young()/2, c.LongestPollInterval*3/2) }
+
+// youngInterval is the shortest interval between two heartbeats while the claim of the ID is young, in heartbeat intervals.
+const youngInterval = 2
+
+// YoungHeartbeatInterval returns the time between two heartbeats while the claim of the ID is young. It is longer than the time after which the claim is not young
+// any more, with a poll: at the same pace as another process with this ID, this one could overwrite each of its records before it reads one. The other clusters
+// must not take this one for stale, so half of StaleAfter is the limit.
+func (c Config) YoungHeartbeatInterval() time.Duration {
+	return max(youngInterval*c.HeartbeatInterval, min(c.young()+c.pause(), c.StaleAfter/2))
+}
+
 func newClaim(cfg Config) claim {
 	c := claim{
 		process: cfg.Process, rivalSilence: cfg.StaleAfter, settle: cfg.Intervals.Settle,
-		young: time.Duration(youngBeats * float64(cfg.HeartbeatInterval)), joined: !cfg.Joined.IsZero(),
+		young: cfg.young(), pause: cfg.pause(), joined: !cfg.Joined.IsZero(),
 		isEarlierOwner: func(key trust.Key) bool {
 			pin, ok := cfg.Keyring.Pin(cfg.Identity.ClusterID)
 			return ok && pin.Key == key && !pin.Left
 		},
 	}
-	c.pause = max(c.young/2, cfg.LongestPollInterval*3/2)
 	if cfg.Signer != nil {
 		c.keys = cfg.Signer.Keys()
 	}
@@ -100,7 +120,9 @@ func (c *claim) isYoung() bool {
 
 // isFinal reports whether every other cluster that claimed the ID at the same time has been read: from then on none gets it. This is so for the first
 // cluster of a clusterset as well, since two can be the first.
-func (c *claim) isFinal() bool { return c.lastRead.Sub(c.youngSince()) >= c.young }
+func (c *claim) isFinal() bool {
+	return c.lastRead.Sub(c.youngSince()) >= c.young && (c.otherAt.IsZero() || c.lastRead.Sub(c.otherAt) >= c.rivalSilence)
+}
 
 // youngSince returns the beginning of the time that counts: after a pause in which the record was not read, another process may still have to show.
 func (c *claim) youngSince() time.Time {
@@ -224,7 +246,8 @@ func (c *claim) observeProcess(now time.Time, shown, ours format.Member) (write 
 		return false
 	}
 	if !shown.IsLaterThan(ours) {
-		return false // a late read of a previous process
+		c.observeEarlier(now, shown)
+		return false
 	}
 	if format.IsEarlierProcess(c.process, shown.Process) {
 		beats := !shown.IsSameWrite(c.rival)
@@ -240,9 +263,19 @@ func (c *claim) observeProcess(now time.Time, shown, ours format.Member) (write 
 	return false
 }
 
+// observeEarlier records a record of another process that is not later than the own one. Late reads show those of a previous process. New ones are written by a
+// cluster whose clone this process is, with a clock that is behind, and which does not read the record of this process: until it does or is silent, nothing is
+// withdrawn. This process does not give way, because another user may have written the records again.
+func (c *claim) observeEarlier(now time.Time, shown format.Member) {
+	if shown.IsLaterThan(c.other) {
+		c.other, c.otherAt = shown, now
+	}
+}
+
 // acquire claims the ID in place of a record.
 func (c *claim) acquire(now time.Time, taken format.Member) {
 	c.state, c.claimed, c.rival, c.taken = Acquiring, now, format.Member{}, taken
+	c.other, c.otherAt = taken, time.Time{}
 }
 
 func (c *claim) observeRival(now time.Time, rival, ours format.Member) (write bool) {

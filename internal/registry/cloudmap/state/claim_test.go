@@ -80,6 +80,46 @@ func TestClaim_IsYoungAfterPause(t *testing.T) {
 	}
 }
 
+// TestClaim_IsYoungBesideLiveProcess: records of another process that are not later than the own one, because its clock is behind, keep the claim young as long
+// as they advance, and until their process is silent. Late reads do not.
+func TestClaim_IsYoungBesideLiveProcess(t *testing.T) {
+	ours := claimRecord(cls1.UID, 0, 1000)
+	ours.Process = "2-own"
+	c, now := testClaim(), claimBegan
+	read := func(after time.Duration, heartbeat int64) bool {
+		now = now.Add(after)
+		c.observe(now, claimRecord(cls1.UID, 0, heartbeat), *ours)
+		return c.isYoung()
+	}
+	own := func(after time.Duration) bool {
+		now = now.Add(after)
+		c.observe(now, ours, *ours)
+		return c.isYoung()
+	}
+	c.joined = true
+	read(0, 10) // claims the ID in place of it
+	own(time.Second)
+	for _, heartbeat := range []int64{10, 9} {
+		if read(youngClaim/2, heartbeat); own(0) != (now.Sub(claimBegan) < youngClaim) {
+			t.Errorf("young: %t, %v after the claim, with late reads", c.isYoung(), now.Sub(claimBegan))
+		}
+	}
+	for heartbeat := int64(11); heartbeat < 30; heartbeat++ {
+		if !read(youngClaim/2, heartbeat) || c.state != Held {
+			t.Fatalf("young: %t, state %v, beside another process", c.isYoung(), c.state)
+		}
+	}
+	const interval = youngClaim / 3
+	for silent := interval; silent < rivalSilence; silent += interval {
+		if !own(interval) {
+			t.Fatalf("not young after the other process was silent for %v, want %v", silent, rivalSilence)
+		}
+	}
+	if own(interval) {
+		t.Error("young after the other process was silent")
+	}
+}
+
 // TestClaim_WaitsForLateReads: an ID is claimed after the time by which reads may be late.
 func TestClaim_WaitsForLateReads(t *testing.T) {
 	now := claimBegan
@@ -292,5 +332,70 @@ func TestClaim_IsFinalWithRareReads(t *testing.T) {
 	now = now.Add(10 * interval) // the record could not be read
 	if c.observeRead(now); !c.isYoung() {
 		t.Error("the claim is not young after a pause")
+	}
+}
+
+// A cluster that claims its ID keeps the pages of its previous process. Pages whose record is gone may be those of another cluster.
+func TestPrepareClaim(t *testing.T) {
+	own := format.Member{ClusterID: "cls1", UID: "uid-1", Key: signerOf("uid-1").Key()}
+	left, other := own, own
+	left.Farewell, other.UID, other.Key = true, "uid-9", signerOf("uid-9").Key()
+	for name, tt := range map[string]struct {
+		shown                          *format.Member
+		awaitsAll, joined, hasHeld     bool
+		leftovers                      bool
+		wantSuccessor, wantOrphanPages bool
+	}{
+		"no record":                                   {},
+		"no record, but pages":                        {leftovers: true, wantOrphanPages: true},
+		"no record, all exports are awaited":          {awaitsAll: true},
+		"its record":                                  {shown: &own, leftovers: true, wantSuccessor: true},
+		"a farewell":                                  {shown: &left, leftovers: true, wantOrphanPages: true},
+		"a farewell, all exports are awaited":         {shown: &left, awaitsAll: true},
+		"the record of another":                       {shown: &other, leftovers: true},
+		"the record of another, all are awaited":      {shown: &other, awaitsAll: true, wantSuccessor: true},
+		"no record, but it has joined":                {joined: true, wantSuccessor: true},
+		"no record, but a process of it held the ID":  {hasHeld: true, wantSuccessor: true},
+		"a farewell, and a process of it held the ID": {shown: &left, hasHeld: true, wantSuccessor: true},
+	} {
+		s := New(testConfig())
+		s.outbox.awaitsAll, s.claim.joined, s.claim.hasHeld, s.Reads.leftovers = tt.awaitsAll, tt.joined, tt.hasHeld, tt.leftovers
+		s.Reads.prepareClaim(time.Now(), tt.shown)
+		if s.outbox.isSuccessor != tt.wantSuccessor || s.outbox.orphanedPages != tt.wantOrphanPages || !s.copyRecord {
+			t.Errorf("%s: successor: %t, orphaned pages: %t, copy of the record due: %t", name, s.outbox.isSuccessor, s.outbox.orphanedPages, s.copyRecord)
+		}
+	}
+}
+
+// A member whose record is overwritten reads its pages soon, and writes its record at the rate of ObserveMembers. A cluster that has not shown yet that the
+// ID is its own does both at once.
+func TestAnswerRival(t *testing.T) {
+	for name, tt := range map[string]struct {
+		claim               ClaimState
+		joined              bool
+		announces, audits   bool
+		wantAuditWithinBeat bool
+	}{
+		"a member":                  {claim: Held, joined: true, wantAuditWithinBeat: true},
+		"it holds the ID":           {claim: Held, announces: true, audits: true},
+		"it acquires the ID":        {claim: Acquiring, announces: true},
+		"a member acquires it anew": {claim: Acquiring, joined: true, announces: true},
+	} {
+		s := New(testConfig())
+		now := time.Now()
+		s.claim.state, s.claim.joined, s.announce = tt.claim, tt.joined, false
+		unset := now.Add(time.Hour)
+		s.Reads.audited, s.Reads.auditAt = now, unset
+		s.Reads.answerRival(now)
+		wantAudit := unset
+		switch {
+		case tt.audits:
+			wantAudit = now
+		case tt.wantAuditWithinBeat:
+			wantAudit = now.Add(s.cfg.HeartbeatInterval)
+		}
+		if s.announce != tt.announces || !s.Reads.auditAt.Equal(wantAudit) {
+			t.Errorf("%s: announces: %t, reads its pages in %v, want %t and %v", name, s.announce, s.Reads.auditAt.Sub(now), tt.announces, wantAudit.Sub(now))
+		}
 	}
 }

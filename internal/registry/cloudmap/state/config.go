@@ -24,16 +24,14 @@ type Config struct {
 	PollInterval, HeartbeatInterval, StaleAfter time.Duration
 	// LongestPollInterval is the time between two polls while peer notifications from every other cluster arrive.
 	LongestPollInterval time.Duration
-	// Silence is the time without a change after which a previous process of this cluster counts as ended.
-	Silence   time.Duration
-	Intervals Intervals
+	Intervals           Intervals
 	// Signer signs the own records; nil if ReadOnly. Keyring has the keys of the other clusters.
 	Signer  *trust.Signer
 	Keyring *trust.Keyring
 	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
 	Ledger *budget.Ledger
 	Wanted func(namespace string) bool
-	// Process is the Process of the own record. Joined is when the cluster joined under this identity, zero if it never did.
+	// Process is the Process of the own record. Joined is the time at which the cluster joined under this identity, zero if it never did.
 	Process string
 	Joined  time.Time
 	// AwaitsAll is set if SetPublishedAll is called: pages of a previous process are not announced before that.

@@ -26,15 +26,13 @@ func (o *outbox) instances() (count int) {
 	return count
 }
 
-// instances returns the number of instances in the catalogs of all clusters: the pages as they were last read, and the copies of records.
-func (c *catalogs) instances() (count int) {
-	for _, cluster := range c.clusters {
-		if cluster.hasRecord && !cluster.left {
-			count++
-		}
-		for i := range cluster.pages {
-			count += cluster.pages[i].parts
-		}
+// instances returns the number of instances in the catalog: its pages as they were last read, and the copy of the record.
+func (c *catalog) instances() (count int) {
+	if c.hasRecord && !c.left {
+		count++
+	}
+	for i := range c.pages {
+		count += c.pages[i].parts
 	}
 	return count
 }

@@ -2,5 +2,5 @@
 // and the own pages to write. It decides what to read and to write, and does no I/O: package cloudmap makes the requests and records the results.
 //
 // claim.go, catalogs.go, draft.go and outbox.go are plain data without locks and clocks. shared.go holds them under one mutex. reads.go and
-// writes.go are the decisions that follow from reads and writes, and state.go answers lookups.
+// writes.go have the decisions about reads and writes, and state.go answers lookups.
 package state

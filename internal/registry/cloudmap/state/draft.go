@@ -58,7 +58,9 @@ type pageDraft struct {
 	changes []sizedKey
 	// tooLarge are the exports that were left out.
 	tooLarge map[mcs.Key]error
-	// err is why the page cannot be encoded.
+	// changed are the namespaces whose desired exports have changed.
+	changed map[string]struct{}
+	// err is the reason why the page cannot be encoded.
 	err error
 }
 
@@ -92,13 +94,30 @@ func EncodePage(identity mcs.Identity, signer *trust.Signer, page int, generatio
 	return w, err
 }
 
-// sizedKey is an export with the number of bytes by which it is larger than what the store has of it.
+// writesOf returns how many of the instances of the page are those of a namespace, by the number of its exports and endpoints, at least one: a user who fills
+// a page does not make the changes of its other exports expensive for their namespaces.
+func (d *pageDraft) writesOf(namespace string) int {
+	own, all := 0, 0
+	for key, exp := range d.exports {
+		size := 1
+		for _, b := range exp.Backends {
+			size += len(b.Endpoints)
+		}
+		all += size
+		if key.Namespace == namespace {
+			own += size
+		}
+	}
+	return max(1, len(d.Instances)*own/max(1, all))
+}
+
+// sizedKey is an export with the number of bytes by which it is larger than the version in the store.
 type sizedKey struct {
 	key    mcs.Key
 	growth int
 }
 
-// largestChange returns the export that grows the most compared with what the store has; ok is false if none grows.
+// largestChange returns the export that grows the most compared with the store; ok is false if none grows.
 func (d *pageDraft) largestChange() (largest sizedKey, ok bool) {
 	if d.changes == nil {
 		d.changes = d.sizeChanges()
@@ -109,7 +128,7 @@ func (d *pageDraft) largestChange() (largest sizedKey, ok bool) {
 	return d.changes[0], true
 }
 
-// sizeChanges returns the exports that are larger than what the store has of them, the one that grows the most first. To leave out one that
+// sizeChanges returns the exports that are larger than their versions in the store, the one that grows the most first. To leave out one that
 // shrinks would make no room.
 func (d *pageDraft) sizeChanges() []sizedKey {
 	changes := []sizedKey{}
@@ -141,7 +160,7 @@ func encodedSize(exp mcs.Export) int {
 	return len(data)
 }
 
-// leaveOutLargest leaves out the export that grows the most and keeps what the store has of it.
+// leaveOutLargest leaves out the export that grows the most, and keeps the version in the store.
 func (d *pageDraft) leaveOutLargest(reason string) {
 	key := d.changes[0].key
 	d.changes = d.changes[1:]

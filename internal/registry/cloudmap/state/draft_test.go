@@ -43,7 +43,7 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	// 68 of some 13.6 instances take 925 of 960.
 	for i := range 68 {
 		exp := bulky(i, 1)
-		o.ask(exp.Key, &exp)
+		o.setDesired(exp.Key, &exp)
 	}
 	write()
 	if got := refused(); len(got) != 0 {
@@ -52,8 +52,8 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	largest := bulky(100, 1)
 	largest.Annotations["example.com/more"] = base64.StdEncoding.EncodeToString(noise(140_000))
 	small := webExport("cls1", 101, 3)
-	o.ask(largest.Key, &largest)
-	o.ask(small.Key, &small)
+	o.setDesired(largest.Key, &largest)
+	o.setDesired(small.Key, &small)
 	write()
 	if got := refused(); !slices.Equal(got, []mcs.Key{largest.Key}) {
 		t.Fatalf("exports %v are refused, want the largest", got)
@@ -72,17 +72,17 @@ func TestFullCatalogRefusesLargestExport(t *testing.T) {
 	// A change of a published export that does not fit leaves the published version in the store.
 	grown := bulky(0, 1)
 	grown.Annotations["example.com/more"] = largest.Annotations["example.com/more"]
-	o.ask(grown.Key, &grown)
+	o.setDesired(grown.Key, &grown)
 	write()
 	before := bulky(0, 1)
 	if have, ok := o.pages[format.PageOf(grown.Key)].exports[grown.Key]; !ok || !have.Equal(registry.Published(before)) {
 		t.Error("the published version of an export that does not fit any more is lost")
 	}
-	o.ask(grown.Key, &before)
+	o.setDesired(grown.Key, &before)
 
 	// Room that others give back is used without being asked again.
 	for i := range 50 {
-		o.ask(bulky(i, 1).Key, nil)
+		o.setDesired(bulky(i, 1).Key, nil)
 	}
 	write()
 	for _, left := range o.excess() {
@@ -138,7 +138,7 @@ func TestNamespaceShareOfPage(t *testing.T) {
 	}
 	tenant := onPageOf(page, "tenant", 19)
 	for i, exp := range tenant {
-		o.ask(exp.Key, withNoise(exp, 48_000+i))
+		o.setDesired(exp.Key, withNoise(exp, 48_000+i))
 	}
 	write()
 	written := 0
@@ -157,7 +157,7 @@ func TestNamespaceShareOfPage(t *testing.T) {
 		t.Errorf("%d exports of the tenant are written in %d instances, want 4 in %d at most", written, o.pages[page].parts, namespaceParts)
 	}
 	neighbor := onPageOf(page, "neighbor", 1)[0]
-	o.ask(neighbor.Key, withNoise(neighbor, 200_000))
+	o.setDesired(neighbor.Key, withNoise(neighbor, 200_000))
 	write()
 	if err := o.publication(neighbor.Key, &catalog{}).Err; err != nil {
 		t.Errorf("the neighbor has error %v", err)
@@ -168,7 +168,7 @@ func TestNamespaceShareOfPage(t *testing.T) {
 	// A published export of the tenant still changes within its share.
 	kept := slices.IndexFunc(tenant, func(exp mcs.Export) bool { _, ok := o.pages[page].exports[exp.Key]; return ok })
 	changed := *withNoise(tenant[kept], 47_000)
-	o.ask(changed.Key, &changed)
+	o.setDesired(changed.Key, &changed)
 	write()
 	if have := o.pages[page].exports[changed.Key]; !have.Equal(registry.Published(changed)) {
 		t.Error("a change of a published export within the share is refused")
@@ -181,11 +181,11 @@ func TestNamespaceShareOfCatalog(t *testing.T) {
 	for page := range o.pages {
 		o.adopt(page, &pageState{read: true})
 		for _, exp := range onPageOf(page, "tenant", 1) {
-			o.ask(exp.Key, withNoise(exp, 48_000+page))
+			o.setDesired(exp.Key, withNoise(exp, 48_000+page))
 		}
 	}
 	neighbor := onPageOf(7, "neighbor", 1)[0]
-	o.ask(neighbor.Key, withNoise(neighbor, 200_000))
+	o.setDesired(neighbor.Key, withNoise(neighbor, 200_000))
 	writes, _ := o.batch(now, now)
 	for _, w := range writes {
 		o.succeed(now, w, nil)
@@ -212,7 +212,7 @@ func TestFullPageRefusesLargestExport(t *testing.T) {
 	o.adopt(page, &pageState{read: true})
 	for i, size := range []int{150_000, 200_000, 150_001, 150_002, 150_003, 160_000} {
 		exports[i].Annotations = map[string]string{"example.com/noise": base64.StdEncoding.EncodeToString(noise(size))}
-		o.ask(exports[i].Key, &exports[i])
+		o.setDesired(exports[i].Key, &exports[i])
 	}
 	writes, problems := o.batch(now, now)
 	if len(writes) != 1 || len(writes[0].exports) != 5 || !slices.Equal(problems, []int{page}) {
@@ -239,13 +239,13 @@ func TestFullPageKeepsShrinkingExport(t *testing.T) {
 	o := testOutbox()
 	o.adopt(page, &pageState{read: true})
 	for i := range 4 {
-		o.ask(exports[i].Key, sized(i, 200_000+i))
+		o.setDesired(exports[i].Key, sized(i, 200_000+i))
 	}
 	writes, _ := o.batch(now, now)
 	o.succeed(now, writes[0], nil)
 	shrunk := sized(0, 190_000)
-	o.ask(exports[0].Key, shrunk)
-	o.ask(exports[4].Key, sized(4, 150_000))
+	o.setDesired(exports[0].Key, shrunk)
+	o.setDesired(exports[4].Key, sized(4, 150_000))
 	writes, problems := o.batch(now, now)
 	if len(writes) != 1 || !slices.Equal(problems, []int{page}) {
 		t.Fatalf("%d writes, problems with pages %v; want one write and a problem", len(writes), problems)

@@ -9,72 +9,76 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// outbox is what this cluster wants in its pages and what it wrote there. Pages are adopted from the previous process before
-// they are written, so that an export which the starting controller has not reached yet is not lost.
+// outbox has the desired and the written state of this cluster's pages. Pages are adopted from the previous process before they are
+// written, so that an export which the starting controller has not published yet is not lost.
 type outbox struct {
 	identity mcs.Identity
 	signer   *trust.Signer
 	pages    [format.PageCount]ownPage
-	// retryAt is when the next page that has failed several times may be written again.
+	// retryAt is the time from which the next page that has failed several times may be written again.
 	retryAt time.Time
-	// generation is the last one that was used, written the last one of a page that is written whole.
+	// generation is the last generation that was used, written the last one of a completely written page.
 	generation, written int64
 	// latest is the last plausible generation of another author, 0 if there is no limit.
 	latest int64
-	// orphanedPages says that the ID was claimed when there was no record, but pages of the previous process: what there is of them was not
-	// announced by any cluster, and may be what a cluster that left could not remove, or what is left of what the others know.
+	// orphanedPages is set if this cluster claimed its ID when the registry had pages of a previous process but no record. No record announces
+	// them: the previous process could not remove them when it left, or another user has deleted its record, so that other clusters know them.
 	orphanedPages bool
-	// isSuccessor is set from the claim of the ID until the adoption is over, if another process has written pages under this ID or other clusters know exports of
-	// this process: Cloud Map may have the pages as they were earlier, or without some exports. A page is not announced before it is what this process was asked
-	// for, and readers keep it as they know it.
+	// isSuccessor is set from the claim of the ID until all pages are adopted, if another process has written pages under this ID or other clusters know
+	// exports of this process: Cloud Map may have earlier versions of the pages, or lack some. A page is not announced before it has all desired exports,
+	// and readers keep the version that they know.
 	isSuccessor bool
-	// awaitsAll is set if the user of the registry says when it has published all exports, and hasAll since it did: what is found besides is withdrawn.
+	// awaitsAll is set if the caller calls PublishedAll, hasAll after it did: all other exports that this process finds are withdrawn.
 	awaitsAll, hasAll bool
-	// keepWithdrawn is set while the claim of the ID is young: nothing is withdrawn, for another process may hold the ID.
+	// keepWithdrawn is set for a while after the claim of the ID: no export is withdrawn, because another process may hold the ID.
 	keepWithdrawn bool
+	// pace limits the writes that the changes of each namespace cause.
+	pace *engine.Pace[string]
 }
 
-// ownPage is a page as it was last written whole, by this process or by the previous process.
+// ownPage is a page as it was last written completely, by this process or a previous one.
 type ownPage struct {
-	// want is what this process was asked for; nil is a withdrawal that the registry has not shown yet.
+	// want are the desired exports; nil is a withdrawal that the registry has not shown yet.
 	want map[mcs.Key]*mcs.Export
-	// dirty means that want may differ from exports, torn that the store may differ from exports.
+	// dirty is set if want may differ from exports, torn if the store may differ from exports.
 	dirty, torn bool
+	// changed are the namespaces whose desired exports have changed since the page was drafted.
+	changed map[string]struct{}
 
 	adopted bool
-	// settled says that exports is what this process has decided on of the keys that it was asked for, and not only what it has
-	// found.
+	// settled is set if this process has decided about each key of exports that it was asked for, and exports is not only what it has found.
 	settled bool
-	// isFinal says that it was compared with all that this process was asked for, since hasAll.
+	// isFinal is set if the page was compared with all desired exports after hasAll was set.
 	isFinal bool
-	// isRebuilt is set if nothing that was found of the page could be adopted.
+	// isRebuilt is set if no part of the page could be adopted.
 	isRebuilt bool
 	exports   map[mcs.Key]mcs.Export
 	digest    string
 	// parts is the number of parts of the page, stored the number that the store may have.
 	parts, stored int
-	// tooLarge are the exports for which there is no room, with the error for their users.
+	// tooLarge are the exports that do not fit, with the error for their users.
 	tooLarge map[mcs.Key]error
-	// sizes are those of the namespaces in the page with digest sizedAs; nil until they are needed.
+	// sizes are the sizes of the namespaces in the page with digest sizedAs; nil until they are needed.
 	sizes   namespaceSizes
 	sizedAs string
-	// problem is why the page is not as wanted. A page that AWS refuses is written again at retryAt, whatever becomes of the others.
+	// problem is the reason why the page could not be written. A page that AWS refuses is written again at retryAt, independently of the others.
 	problem error
 	retry
-	// operations are those that wrote it, until the registry has shown the page, and undone is why earlier ones came to nothing.
+	// operations are the operations that wrote the page, until the registry has shown it. undone is the reason why earlier ones failed.
 	operations []string
 	undone     error
-	// unshown is since when the registry shows something else, zero while it does not.
+	// unshown is the time since which the registry shows another page, zero while it shows this one.
 	unshown time.Time
 
-	// writing is the generation of the write that is under way since began, 0 without one. Nothing else writes the page meanwhile.
+	// writing is the generation of the write that is in progress since began, 0 without one. Only one write of a page is in progress.
 	writing int64
 	began   time.Time
-	// superseded is set if the page was disowned or lost since the write began: the store may have anything of it.
+	// superseded is set if the page was disowned or lost since the write began: the store may have any of its parts.
 	superseded bool
 	// trimming are the parts that are being removed. blocked is set if the page needs them again, and waits for the removal.
 	trimming *ExcessParts
@@ -83,19 +87,26 @@ type ownPage struct {
 	trims retry
 }
 
-// renewed returns the page without what is known of the store. The requests under way stay known.
+// renewed returns the page without the state of the store, but with the requests in progress.
 func (p *ownPage) renewed() ownPage {
-	return ownPage{want: p.want, writing: p.writing, began: p.began, superseded: p.writing != 0, trimming: p.trimming}
+	return ownPage{want: p.want, changed: p.changed, writing: p.writing, began: p.began, superseded: p.writing != 0, trimming: p.trimming}
 }
 
-// isWaiting reports whether the page has to be written, or compared with what is desired, and nothing else is being done with it.
+// isWaiting reports whether the page has to be written, or compared with the desired exports, and no request for it is in progress.
 func (p *ownPage) isWaiting() bool {
 	return p.adopted && p.writing == 0 && !p.blocked && (p.dirty || p.torn)
 }
 
+// The changes of a namespace may cause 10 writes a second, a fifth of what AWS allows an account, after a burst of 300: all 64 pages four times. The pages of
+// 3,000 exports that change at once are written within 7 s more.
 const (
-	// eagerWrites is the number of failures of a page after which it waits for other failing pages: one of them is tried in retrySpacing, ten a
-	// minute, however many they are.
+	namespaceWrites = 10
+	namespaceBurst  = 300
+)
+
+const (
+	// eagerWrites is the number of failures after which a page takes turns with other failing pages: one of them is written every retrySpacing,
+	// ten a minute.
 	eagerWrites  = 3
 	retrySpacing = 6 * time.Second
 )
@@ -104,14 +115,25 @@ const (
 func (o *outbox) dueAt(p *ownPage) time.Time {
 	switch {
 	case !p.torn:
-		return time.Time{}
+		return o.pacedAt(p)
 	case p.failures > eagerWrites && p.retryAt.Before(o.retryAt):
 		return o.retryAt
 	}
 	return p.retryAt
 }
 
-// recover makes all failing pages due now, because one of them could be written. Pages that AWS refuses for their content keep their time.
+// pacedAt returns when one of the namespaces that have changed a page may write. The changes of the others are written with it.
+func (o *outbox) pacedAt(p *ownPage) (at time.Time) {
+	isFirst := true
+	for namespace := range p.changed {
+		if due := o.pace.DueAt(namespace); isFirst || due.Before(at) {
+			at, isFirst = due, false
+		}
+	}
+	return at
+}
+
+// recover makes all failing pages due now, because one of them was written. Pages that AWS refuses for their content keep their time.
 func (o *outbox) recover() {
 	o.retryAt = time.Time{}
 	for i := range o.pages {
@@ -122,15 +144,15 @@ func (o *outbox) recover() {
 }
 
 func newOutbox(identity mcs.Identity, signer *trust.Signer) *outbox {
-	o := &outbox{identity: identity, signer: signer}
+	o := &outbox{identity: identity, signer: signer, pace: engine.NewPace[string](namespaceWrites, namespaceBurst)}
 	for i := range o.pages {
 		o.pages[i].want = map[mcs.Key]*mcs.Export{}
 	}
 	return o
 }
 
-// ask notes what key is to be, nil for withdrawn, and reports whether that is news.
-func (o *outbox) ask(key mcs.Key, exp *mcs.Export) bool {
+// setDesired sets the desired export of key, nil to withdraw it, and reports whether it changed.
+func (o *outbox) setDesired(key mcs.Key, exp *mcs.Export) bool {
 	p := &o.pages[format.PageOf(key)]
 	before, asked := p.want[key]
 	if asked && (before == nil) == (exp == nil) && (exp == nil || before.Equal(*exp)) {
@@ -138,10 +160,14 @@ func (o *outbox) ask(key mcs.Key, exp *mcs.Export) bool {
 	}
 	p.want[key] = exp
 	p.dirty = true
+	if p.changed == nil {
+		p.changed = map[string]struct{}{}
+	}
+	p.changed[key.Namespace] = struct{}{}
 	return true
 }
 
-// adopt makes what the registry shows of a page the base of what is written next.
+// adopt makes the page in the registry the base of the next write.
 func (o *outbox) adopt(page int, shown *pageState) {
 	p := &o.pages[page]
 	*p = p.renewed()
@@ -155,8 +181,8 @@ func (o *outbox) adopt(page int, shown *pageState) {
 	o.raise(shown.generation, shown.author)
 }
 
-// raise makes generations later than one of the registry. That of another author counts only if it is plausible: any member can write one that leaves no
-// room for later ones.
+// raise makes the next generations later than one in the registry. A generation of another author counts only if it is plausible: any member can write
+// the highest one.
 func (o *outbox) raise(generation int64, by format.Author) {
 	if o.latest > 0 && by.Key != o.signer.Key() {
 		generation = min(generation, o.latest)
@@ -169,7 +195,7 @@ func (o *outbox) author() format.Author {
 	return format.Author{ClusterSetID: o.identity.ClusterSetID, ClusterID: o.identity.ClusterID, UID: o.identity.UID, Key: o.signer.Key()}
 }
 
-// setKeepWithdrawn sets whether withdrawn exports are kept. If they no longer are, their pages are to be written.
+// setKeepWithdrawn sets whether withdrawn exports are kept. When they no longer are, their pages have to be written.
 func (o *outbox) setKeepWithdrawn(keep bool) {
 	if o.keepWithdrawn && !keep {
 		for i := range o.pages {
@@ -182,8 +208,8 @@ func (o *outbox) setKeepWithdrawn(keep bool) {
 	o.keepWithdrawn = keep
 }
 
-// abandon gives up a page of the previous process that cannot be read as it was announced: it is written anew, from what is
-// known of it. Until then it stays announced as it is, for without a digest the others would take it for removed.
+// abandon gives up a page of the previous process that cannot be read as it was announced: it is written anew, with the exports that are
+// known. Until then it stays announced, because without a digest it would count as removed.
 func (o *outbox) abandon(page int, shown *pageState, announced format.Member) {
 	p := &o.pages[page]
 	exports := shown.earlier
@@ -195,14 +221,14 @@ func (o *outbox) abandon(page int, shown *pageState, announced format.Member) {
 	p.exports, p.digest, p.parts, p.stored = exports, announced.Pages[page], shown.stored, shown.stored
 }
 
-// disown forgets what was written, because another cluster has the pages now.
+// disown drops the written state, because another cluster has the pages now.
 func (o *outbox) disown() {
 	for i := range o.pages {
 		o.pages[i] = o.pages[i].renewed()
 	}
 }
 
-// rewrite makes every page be written again: the store has lost them.
+// rewrite marks every page to be written again: the store has lost them.
 func (o *outbox) rewrite() {
 	for i := range o.pages {
 		p := &o.pages[i]
@@ -213,8 +239,8 @@ func (o *outbox) rewrite() {
 	}
 }
 
-// pending returns the number of pages that have to be written, or compared with what is desired, and when a page that could not be written is
-// due again, zero if there is none. Pages that are being written come later.
+// pending returns the number of pages that have to be compared with the desired exports (dirty) and written (torn), and the time at which a page that
+// could not be written is due again, zero if there is none. Pages that are being written do not count.
 func (o *outbox) pending(now time.Time) (dirty, torn int, again time.Time) {
 	for i := range o.pages {
 		switch p := &o.pages[i]; {
@@ -258,20 +284,20 @@ func (o *outbox) isWriting() (began time.Time, writing bool) {
 	return began, writing
 }
 
-// nextGeneration is later than all before, and over restarts too, because it is the time in milliseconds if that is later.
+// nextGeneration returns a generation that is later than all previous ones, also after a restart: the time in milliseconds, if that is later.
 func (o *outbox) nextGeneration(now time.Time) int64 {
 	o.generation = max(o.generation+1, now.UnixMilli())
 	return o.generation
 }
 
-// after makes generations later than those of all pages that are shown.
+// after makes the next generations later than those of all pages in the registry.
 func (o *outbox) after(shown *catalog) {
 	for i := range shown.pages {
 		o.raise(shown.pages[i].generation, shown.record.Author())
 	}
 }
 
-// announcement returns the digest to announce of a page.
+// announcement returns the digest to announce for a page.
 func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 	p, s := &o.pages[page], &shown.pages[page]
 	switch {
@@ -285,7 +311,7 @@ func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 	return shown.record.Pages[page]
 }
 
-// isUndecided reports whether the page is not to be announced yet.
+// isUndecided reports whether the page must not be announced yet.
 func (o *outbox) isUndecided(p *ownPage) bool {
 	if o.isSuccessor && o.awaitsAll {
 		return !p.isFinal
@@ -293,7 +319,7 @@ func (o *outbox) isUndecided(p *ownPage) bool {
 	return o.isSuccessor && p.isRebuilt || o.orphanedPages && !p.decided()
 }
 
-// complete records that this process was asked for all exports of this cluster: others that it finds were withdrawn while no process ran.
+// complete records that all exports of this cluster have been published: others that this process finds were withdrawn while no process ran.
 func (o *outbox) complete() {
 	o.hasAll = true
 	for i := range o.pages {
@@ -301,7 +327,7 @@ func (o *outbox) complete() {
 	}
 }
 
-// isFinal reports whether all pages are what this process was asked for.
+// isFinal reports whether all pages have exactly the desired exports.
 func (o *outbox) isFinal() bool {
 	for i := range o.pages {
 		if !o.pages[i].isFinal {
@@ -311,7 +337,7 @@ func (o *outbox) isFinal() bool {
 	return true
 }
 
-// decided reports whether the page is what this process was asked for, all of it, and nothing that was only found.
+// decided reports whether the page has exactly the desired exports, and no export that was only found.
 func (p *ownPage) decided() bool {
 	for key := range p.exports {
 		if _, asked := p.want[key]; !asked {
@@ -321,10 +347,10 @@ func (p *ownPage) decided() bool {
 	return p.settled
 }
 
-// batch returns the writes that are due, and the pages of which there is another problem now. wall is the time for generations.
+// batch returns the writes that are due, and the pages whose problem has changed. wall is the time for generations.
 //
-// Exports that do not fit, because their page or the catalog is full, are left out, the largest first; the store keeps what it has of
-// them. A page that cannot be encoded all the same stays as it is.
+// Exports that do not fit, because their page or the catalog is full, are left out, the largest first; the store keeps their previous
+// versions. A page that still cannot be encoded stays as it is.
 func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int) {
 	generation := max(o.generation+1, wall.UnixMilli())
 	drafts := o.drafts(now, generation)
@@ -343,9 +369,12 @@ func (o *outbox) batch(now, wall time.Time) (writes []PageWrite, problems []int)
 		case !p.torn && sameExports(d.exports, p.exports):
 			p.problem, p.settled, p.isFinal = nil, true, p.isFinal || d.isFinal
 		case p.trimming != nil && len(d.Instances) > p.trimming.from:
-			p.dirty, p.blocked = true, true
+			p.dirty, p.blocked, p.changed = true, true, d.changed
 		default:
 			o.generation = generation
+			for namespace := range d.changed {
+				o.pace.Charge(now, namespace, d.writesOf(namespace))
+			}
 			writes = append(writes, p.startWrite(now, d.PageWrite))
 		}
 	}
@@ -363,14 +392,16 @@ func (o *outbox) drafts(now time.Time, generation int64) (drafts []*pageDraft) {
 			o.retryAt = now.Add(retrySpacing)
 		}
 		p.dirty = false
+		changed := p.changed
+		p.changed = nil
 		d := newPageDraft(o.identity, o.signer, i, generation, p.exports, o.desired(i))
-		d.isFinal = o.hasAll
+		d.isFinal, d.changed = o.hasAll, changed
 		drafts = append(drafts, d)
 	}
 	return drafts
 }
 
-// startWrite records that w is being written, and returns it with what the writer has to know of the page.
+// startWrite records that w is being written, and returns it with the state of the page that the writer needs.
 func (p *ownPage) startWrite(now time.Time, w PageWrite) PageWrite {
 	w.before = min(p.parts, len(w.Instances))
 	if p.torn && p.problem == nil {
@@ -381,7 +412,7 @@ func (p *ownPage) startWrite(now time.Time, w PageWrite) PageWrite {
 	return w
 }
 
-// roomBeside returns how many instances the catalog has room for besides the pages that are not drafted.
+// roomBeside returns the number of instances that the catalog has room for besides the pages that are not drafted.
 func (o *outbox) roomBeside(drafts []*pageDraft) int {
 	room := catalogRoom - o.instances()
 	for _, d := range drafts {
@@ -391,7 +422,7 @@ func (o *outbox) roomBeside(drafts []*pageDraft) int {
 	return room
 }
 
-// desired is what page is to hold: what was there, changed by what was asked for.
+// desired returns the desired content of a page: its exports with the requested changes.
 func (o *outbox) desired(page int) map[mcs.Key]mcs.Export {
 	p := &o.pages[page]
 	exports := make(map[mcs.Key]mcs.Export, len(p.exports)+len(p.want))
@@ -399,7 +430,7 @@ func (o *outbox) desired(page int) map[mcs.Key]mcs.Export {
 		switch {
 		case !o.isWithdrawn(p, key):
 			exports[key] = exp
-		case o.keepWithdrawn && !o.orphanedPages:
+		case o.keepWithdrawn:
 			exports[key] = record.Undecided(key, o.identity.ClusterID) // what was found may be an earlier version
 		}
 	}
@@ -421,7 +452,7 @@ func sameExports(a, b map[mcs.Key]mcs.Export) bool {
 	return maps.EqualFunc(a, b, mcs.Export.Equal)
 }
 
-// finish records that the write w has ended. It reports whether what it wrote is what the page has: otherwise the page is written again.
+// finish records that the write w has ended. It reports whether the result counts: otherwise the page is written again.
 func (o *outbox) finish(w PageWrite) bool {
 	p := &o.pages[w.page]
 	superseded := p.superseded
@@ -433,7 +464,7 @@ func (o *outbox) finish(w PageWrite) bool {
 	return !superseded
 }
 
-// succeed records that all of w is in the store, by these operations.
+// succeed records that these operations have stored all parts of w.
 func (o *outbox) succeed(now time.Time, w PageWrite, operations []string) {
 	if !o.finish(w) {
 		return
@@ -449,7 +480,7 @@ func (o *outbox) succeed(now time.Time, w PageWrite, operations []string) {
 	o.written = max(o.written, w.generation)
 }
 
-// fail records that any part of w may be in the store, and why not all of it is.
+// fail records that any parts of w may be in the store, and the reason why not all are.
 func (o *outbox) fail(w PageWrite, reason error) {
 	if !o.finish(w) {
 		return
@@ -502,9 +533,8 @@ func (o *outbox) trimmed(l ExcessParts, gone bool) {
 	}
 }
 
-// confirm compares the pages with what the registry shows of them, and takes over what the store was seen to have of
-// each. It returns the pages that it has not shown for longer than patience, and of which a read has
-// shown something else since, to be written again.
+// confirm compares the pages with those in the registry, and records the parts that the store was seen to have. It returns the pages to write again:
+// those that the registry has not shown for longer than patience, although it was read since.
 func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) (overdue []int) {
 	for i := range o.pages {
 		p := &o.pages[i]
@@ -518,12 +548,12 @@ func (o *outbox) confirm(now time.Time, shown *catalog, patience time.Duration) 
 			}
 		case p.shownBy(shown, i):
 			p.unshown, p.operations, p.undone = time.Time{}, nil, nil
-			p.forget()
+			p.dropWithdrawals()
 			p.stored, s.stored = max(p.stored, s.stored), 0
 		case p.unshown.IsZero():
 			p.unshown = now
 		case s.checkedAt.Sub(p.unshown) >= patience, shown.record.Pages[i] != p.digest && now.Sub(p.unshown) >= patience:
-			// A page that is announced and cannot be read may well be there.
+			// A page that is announced and cannot be read may still exist.
 			overdue = append(overdue, i)
 		}
 	}
@@ -536,7 +566,7 @@ func (p *ownPage) shownBy(shown *catalog, page int) bool {
 	return s.read && !s.lost && s.digest == p.digest && shown.shows(page)
 }
 
-// unconfirmed reports whether the registry has still to show something that was written.
+// unconfirmed reports whether the registry does not show all written pages yet.
 func (o *outbox) unconfirmed() bool {
 	for i := range o.pages {
 		if !o.pages[i].unshown.IsZero() {
@@ -546,8 +576,8 @@ func (o *outbox) unconfirmed() bool {
 	return false
 }
 
-// forget drops the withdrawals that are carried out.
-func (p *ownPage) forget() {
+// dropWithdrawals drops the withdrawals that are complete.
+func (p *ownPage) dropWithdrawals() {
 	for key, exp := range p.want {
 		if _, has := p.exports[key]; exp == nil && !has {
 			delete(p.want, key)
@@ -555,8 +585,8 @@ func (p *ownPage) forget() {
 	}
 }
 
-// publication says where key stands, given what the registry shows. A page that is there without being announced is
-// nothing that another cluster sees.
+// publication returns the status of the export of key, given the catalog that the registry shows. Other clusters do not see a page that is not
+// announced.
 func (o *outbox) publication(key mcs.Key, shown *catalog) registry.PublishStatus {
 	p, page := &o.pages[format.PageOf(key)], &shown.pages[format.PageOf(key)]
 	want, asked := p.want[key]
@@ -571,7 +601,7 @@ func (o *outbox) publication(key mcs.Key, shown *catalog) registry.PublishStatus
 	return registry.PublishStatus{State: registry.Pending, Err: cmp.Or(p.tooLarge[key], p.problem, p.undone)}
 }
 
-// size is how much the cluster has in the registry.
+// size returns the numbers of exports and pages that the cluster has in the registry.
 func (o *outbox) size() (exports, pages int) {
 	for i := range o.pages {
 		exports += len(o.pages[i].exports)

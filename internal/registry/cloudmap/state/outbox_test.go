@@ -54,8 +54,8 @@ func TestBatch(t *testing.T) {
 	exports := sharingPage(3)
 	page := format.PageOf(exports[0].Key)
 	now := time.UnixMilli(5000)
-	ask := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.ask(exp.Key, &exp) } }
-	withdraw := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.ask(exp.Key, nil) } }
+	ask := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.setDesired(exp.Key, &exp) } }
+	withdraw := func(exp mcs.Export) func(*outbox) { return func(o *outbox) { o.setDesired(exp.Key, nil) } }
 	adopt := func(left ...mcs.Export) func(*outbox) {
 		return func(o *outbox) { o.adopt(page, shownPage(left...)) }
 	}
@@ -112,7 +112,7 @@ func TestProblemLasts(t *testing.T) {
 	o, exp, now := testOutbox(), webExport("cls1", 0, 1), time.UnixMilli(5000)
 	page := format.PageOf(exp.Key)
 	o.adopt(page, &pageState{read: true})
-	o.ask(exp.Key, &exp)
+	o.setDesired(exp.Key, &exp)
 	reported := func() error { return o.publication(exp.Key, &catalog{}).Err }
 	refused := errors.New("there is no room")
 	for range 2 {
@@ -159,7 +159,7 @@ func TestExcess(t *testing.T) {
 	o.adopt(page, &pageState{read: true})
 	write := func(exp *mcs.Export) PageWrite {
 		t.Helper()
-		o.ask(webKey(0), exp)
+		o.setDesired(webKey(0), exp)
 		writes, _ := o.batch(now, now)
 		if len(writes) != 1 {
 			t.Fatalf("%d pages to write, want 1", len(writes))
@@ -217,7 +217,7 @@ func TestConfirm(t *testing.T) {
 		}
 	}
 	expect("nothing asked", registry.Absent)
-	o.ask(key, &exports[0])
+	o.setDesired(key, &exports[0])
 	expect("asked", registry.Pending)
 	writes, _ := o.batch(now, now)
 	o.succeed(now, writes[0], []string{"operation"})
@@ -246,7 +246,7 @@ func TestConfirm(t *testing.T) {
 	if overdue := o.confirm(now.Add(time.Hour), shown, time.Second); len(overdue) != 0 {
 		t.Errorf("pages %v are overdue though shown", overdue)
 	}
-	o.ask(key, nil)
+	o.setDesired(key, nil)
 	expect("withdrawn", registry.Pending)
 	writes, _ = o.batch(now, now)
 	o.succeed(now, writes[0], nil)
@@ -260,7 +260,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// TestAnnouncement has what a record announces of a page that this process has not written yet.
+// TestAnnouncement tests the announcement of a page that this process has not written yet.
 func TestAnnouncement(t *testing.T) {
 	exp, other := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
 	page := format.PageOf(exp.Key)
@@ -295,7 +295,7 @@ func TestAnnouncement(t *testing.T) {
 			o.orphanedPages = tt.orphanedPages
 			shown.pages[page], shown.record.Pages[page] = tt.shown, tt.announced
 			if tt.wants != nil {
-				o.ask(exp.Key, tt.wants)
+				o.setDesired(exp.Key, tt.wants)
 			}
 			if tt.adopted {
 				o.adopt(page, &shown.pages[page])
@@ -341,7 +341,7 @@ func TestPublishedAll(t *testing.T) {
 	}
 	want("before the claim", format.UnwrittenDigest)
 	o.adopt(page, &shown.pages[page])
-	o.ask(exp.Key, &exp)
+	o.setDesired(exp.Key, &exp)
 	write()
 	want("one export is published", format.UnwrittenDigest)
 	o.complete()
@@ -386,4 +386,81 @@ func TestLargestPage(t *testing.T) {
 	if got := o.largest(); got != 5 {
 		t.Errorf("the largest page is %d instances, want 5", got)
 	}
+}
+
+// TestOutbox_PacesNamespaces: the pages that a namespace changes again and again are written at the pace of a namespace, and another one is written at once.
+func TestOutbox_PacesNamespaces(t *testing.T) {
+	o, now := testOutbox(), time.UnixMilli(1_800_000_000_000)
+	for page := range format.PageCount {
+		o.adopt(page, &pageState{read: true})
+	}
+	writes, lasted := 0, time.Duration(0)
+	step := func() map[int]bool {
+		pages := map[int]bool{}
+		batch, _ := o.batch(now, now)
+		for _, w := range batch {
+			o.succeed(now, w, nil)
+			writes += len(w.Instances)
+			pages[w.page] = true
+		}
+		now, lasted = now.Add(250*time.Millisecond), lasted+250*time.Millisecond
+		return pages
+	}
+	flap := func(n int) {
+		for i := range 50 {
+			exp := webExport("cls1", i, n)
+			exp.Key.Namespace = "tenant"
+			o.setDesired(exp.Key, &exp)
+		}
+	}
+	for n := 1; lasted < time.Minute; n++ {
+		flap(n)
+		step()
+	}
+	if want := namespaceBurst + 60*namespaceWrites; writes < want-format.PageCount || writes > want+2*format.PageCount {
+		t.Errorf("%d writes in a minute, want some %d", writes, want)
+	}
+	for i := range 20 {
+		flap(1000 + i)
+		neighbour := webExport("cls1", i, 1)
+		o.setDesired(neighbour.Key, &neighbour)
+		if pages := step(); !pages[format.PageOf(neighbour.Key)] {
+			t.Fatalf("change %d of the neighbour waits", i)
+		}
+	}
+	began, changed := lasted, webExport("cls1", 0, 5000)
+	changed.Key.Namespace = "tenant"
+	o.setDesired(changed.Key, &changed)
+	for page := format.PageOf(changed.Key); !step()[page]; {
+		if lasted-began > 30*time.Second {
+			t.Fatal("the last change of the namespace is not written")
+		}
+	}
+}
+
+// A page that cannot be written waits for its retry; the others do not.
+func TestOutboxPending(t *testing.T) {
+	now := time.UnixMilli(5000)
+	o := testOutbox()
+	check := func(when string, wantDirty, wantTorn int, waits bool) {
+		t.Helper()
+		dirty, torn, again := o.pending(now)
+		if dirty != wantDirty || torn != wantTorn || again.IsZero() == waits || waits && !again.After(now) {
+			t.Errorf("%s: %d dirty, %d torn, again at %v; want %d, %d, again: %t", when, dirty, torn, again, wantDirty, wantTorn, waits)
+		}
+	}
+	check("at the start", 0, 0, false)
+	first, second := webExport("cls1", 0, 1), webExport("cls1", 8, 1) // of different pages
+	for page := range format.PageCount {
+		o.adopt(page, &pageState{read: true})
+	}
+	o.setDesired(first.Key, &first)
+	check("after a change", 1, 0, false)
+	p := &o.pages[format.PageOf(first.Key)]
+	p.torn, p.retryAt = true, now.Add(time.Second)
+	check("before the retry", 0, 0, true)
+	o.setDesired(second.Key, &second)
+	check("with another page", 1, 0, true)
+	now = now.Add(time.Second)
+	check("at the retry", 1, 1, false)
 }

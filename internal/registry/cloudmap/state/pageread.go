@@ -34,7 +34,7 @@ type pageRead struct {
 	decoded record.Page
 	// ignored are the keys of exports in namespaces that are not imported.
 	ignored []mcs.Key
-	// err is why nothing of the page can be used.
+	// err is the reason why nothing of the page can be used.
 	err error
 }
 
@@ -55,9 +55,6 @@ func (c *catalogs) readerOf(id string) *pageReader {
 	}
 	r := &pageReader{clusterID: id, authors: c.authorsOf(id)}
 	if id != c.identity.ClusterID {
-		if cluster.account == nil {
-			cluster.account = c.ledger.Open()
-		}
 		r.account, r.isWanted = cluster.account, c.isWanted
 	}
 	return r
@@ -128,7 +125,7 @@ func (r *pageReader) offers(contents record.Contents) (offers []budget.Offer, ig
 	return offers, ignored
 }
 
-// admit books the exports of a page that fit the budgets. It returns the others as keys that cannot be used, and records them in after.
+// admit adds the cost of the exports that fit the budgets. It returns the others as keys that cannot be used, and records them in after.
 func (c *catalog) admit(page int, read *pageRead, exports map[mcs.Key]mcs.Export, after *pageState) {
 	p := &c.pages[page]
 	isShown := make(map[mcs.Key]bool, len(read.offers))
@@ -275,7 +272,7 @@ func (c *catalog) findRoom() {
 	}
 	for i := range c.pages {
 		p := &c.pages[i]
-		if slices.Contains(p.reasons, budget.Excess{}) { // there was room before the exports of later pages were booked
+		if slices.Contains(p.reasons, budget.Excess{}) { // the exports of later pages had not been admitted yet
 			p.reasons = c.account.Explain(p.waiting)
 		}
 		if released := c.account.Released(); len(p.waiting) > 0 && released != p.triedAt {

@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
@@ -56,7 +57,7 @@ func TestBudgetRefusesExport(t *testing.T) {
 	s.expect("over the budget", mcs.Key{Namespace: "demo", Name: "huge"}, "unknown")
 	s.expect("of another name", mcs.Key{Namespace: "demo", Name: "other"}, "none")
 	want := "over budget: 1 exports, such as demo/huge, exceed the budget of 100 port-endpoints for one cluster (--budget-member-port-endpoints): " +
-		"they are not imported, and those that were stay as they are"
+		"they are not imported, or stay as they were imported before"
 	if got := s.budgetProblems(); len(got) != 1 || got[0] != want {
 		t.Errorf("problems %q, want %q", got, want)
 	}
@@ -130,7 +131,7 @@ func TestBudgetKeepsEstablishedExports(t *testing.T) {
 	s.members(s.record)
 	s.expect("the cluster left", a.Key, "none")
 	if used := s.catalogs.ledger.Usage().Total; used != (budget.Amounts{}) {
-		t.Errorf("%v is booked after the cluster has left", used)
+		t.Errorf("the usage is %v after the cluster has left", used)
 	}
 }
 
@@ -246,7 +247,7 @@ func onPage(page, n int, export func(mcs.Key) mcs.Export) (exports []mcs.Export)
 // does not depend on it.
 const hostilePages = 4
 
-// maxHostileHeap is what one member may cost in heap: with the collector's factor of two, and two members at once, a quarter of the pod's 512 MiB.
+// maxHostileHeap is the maximum heap that one member may use: with the collector's factor of two, and two members at once, a quarter of the pod's 512 MiB.
 const maxHostileHeap = 64 << 20
 
 // TestMemoryOfHostileMember reads the largest catalogs that a member can write. The heap stays far below the limit of the pod, and the exports of
@@ -300,4 +301,37 @@ func (s *story) publishHostile(page int, exports []mcs.Export) {
 		s.t.Fatal(err)
 	}
 	s.pages[page], s.record.Pages[page], s.record.Generation = parts, format.Digest(data), 200
+}
+
+// The exports of a cluster that is forgotten count for no budget any more.
+func TestForget_ReleasesBudget(t *testing.T) {
+	s := newStory(t)
+	s.catalogs.ledger = within(budget.PortEndpoints, 100)
+	s.publishAll(200, sized("small", 1, 10))
+	s.members(s.record)
+	s.read()
+	if used := s.catalogs.ledger.Usage().Total; used == (budget.Amounts{}) {
+		t.Fatal("the export uses no budget")
+	}
+	s.catalogs.forget("cls2", engine.Keys{})
+	if used := s.catalogs.ledger.Usage().Total; used != (budget.Amounts{}) {
+		t.Errorf("%v is used after the cluster was forgotten", used)
+	}
+}
+
+// The lines are in one order, so that the problems of a cluster do not change between two reads.
+func TestExcessProblems_AreSorted(t *testing.T) {
+	exports, endpoints := budget.Excess{Kind: budget.Exports, Limit: 1}, budget.Excess{Kind: budget.PortEndpoints, Limit: 2}
+	c := catalog{}
+	c.pages[3].waiting, c.pages[3].reasons = []budget.Offer{{Key: webKey(0)}, {Key: webKey(1)}}, []budget.Excess{exports, endpoints}
+	c.pages[4].waiting, c.pages[4].reasons, c.pages[4].excess = []budget.Offer{{Key: webKey(2)}}, []budget.Excess{endpoints}, 3
+	for range 20 { // the budgets are in a map
+		lines := c.excessProblems()
+		if len(lines) != 2 || !slices.IsSorted(lines) {
+			t.Fatalf("lines %q, want two, sorted", lines)
+		}
+		if !strings.Contains(strings.Join(lines, ""), " 4 exports, such as demo/web-2, ") {
+			t.Fatalf("lines %q, want one about 4 exports", lines)
+		}
+	}
 }

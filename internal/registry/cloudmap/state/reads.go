@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -12,23 +13,23 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
-// Reads records what was read from the registry and decides what to read next.
+// Reads records the results of reads of the registry, and decides about the next reads.
 type Reads struct {
 	*shared
 	members *registry.MemberLog
-	// audited is when all own pages were read last, auditAt when they are read next.
+	// audited is the time at which all own pages were read last, auditAt when they are read next.
 	audited, auditAt time.Time
 	// leftovers is set if the last audit found pages.
 	leftovers bool
-	// answered is when the own record was written last because another cluster has a new process.
+	// answered is the time at which the own record was written last because another cluster has a new process.
 	answered time.Time
-	// refusalLogged is when a refused record under the own ID was logged last.
+	// refusalLogged is the time at which a refused record under the own ID was logged last.
 	refusalLogged time.Time
-	// proofAt is when the own catalog may be read next while another cluster has this ID.
+	// proofAt is the time at which the own catalog may be read next while another cluster has this ID.
 	proofAt time.Time
 	// decoding has an element for each catalog that is being decoded.
 	decoding chan struct{}
-	// polledAt is when the last poll succeeded.
+	// polledAt is the time at which the last poll succeeded.
 	polledAt time.Time
 	// ownCopy is the copy of the own record that the last audit found, nil if there was none.
 	ownCopy *format.Member
@@ -120,7 +121,7 @@ func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 			continue
 		}
 		cluster.findRoom()
-		read := CatalogRead{ClusterID: id, Pages: cluster.wanted(now), Record: s.catalogs.copyDue(now, id, cluster)}
+		read := CatalogRead{ClusterID: id, Pages: cluster.unreadPages(now), Record: s.catalogs.copyDue(now, id, cluster)}
 		if len(read.Pages) > 0 || read.Record {
 			wanted = append(wanted, read)
 			if s.catalogs.isNewcomer(id, cluster) {
@@ -142,7 +143,7 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 	byPage := format.GroupByPage(found)
 	var wanted []int
 	if cluster := s.catalogs.clusters[id]; cluster != nil {
-		wanted = cluster.wanted(now)
+		wanted = cluster.unreadPages(now)
 		if cluster.isCopy && s.catalogs.liveness.IsStale(id) {
 			// Pages are later than the copy. A cluster that is alive announces them.
 			wanted = slices.Sorted(maps.Keys(byPage))
@@ -191,10 +192,22 @@ func (s *Reads) observeOwnCopy(stored []api.Instance) {
 	}
 	if found != nil && s.claim.isOurs(*found) {
 		s.catalogs.addAuthor(found.Author())
+		s.observeCopyOfClone(*found)
 	}
 	if s.claim.state != Observing && (err != nil || found == nil || !s.claim.isMine(*found)) && time.Since(s.copied) >= s.cfg.HeartbeatInterval {
 		s.copyRecord, s.announce = true, true
 		s.WriteSignal.Set()
+	}
+}
+
+// observeCopyOfClone observes a copy of the own record that another process has written, while this one has the ID. The caller holds s.mu.
+func (s *Reads) observeCopyOfClone(found format.Member) {
+	if s.claim.state == Observing || s.claim.isMine(found) {
+		return
+	}
+	s.ours.Heartbeat = max(s.ours.Heartbeat, found.Heartbeat) // the other clusters accept later records only
+	if s.view != nil {
+		s.view.ListAgain(time.Time{}) // to find instances of exports that this cluster does not have
 	}
 }
 
@@ -225,7 +238,7 @@ func (s *Reads) observePage(now time.Time, id string, read pageRead) engine.Keys
 	changed := engine.Keys{}
 	s.catalogs.observePage(now, id, read, changed)
 	if s.catalogs.isSynced() {
-		s.asked[read.number].AddChanged(changed, s.catalogs.look)
+		s.asked[read.number].AddChanged(changed, s.catalogs.viewOf)
 	}
 	if id == s.cfg.Identity.ClusterID && s.claim.state == Held {
 		s.adoptPages(now, changed)
@@ -318,14 +331,13 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	before, refusedBefore := s.claim.state, s.claim.refused()
+	before, refusedBefore, resumedBefore := s.claim.state, s.claim.refused(), s.claim.resumed
 	if before == Observing {
 		s.prepareRecord(shown)
 	}
 	write := s.claim.observe(now, shown, s.ours)
-	if before != Observing && shown != nil && s.claim.isOurs(*shown) {
-		// A late write of the previous process: the next record is later than it.
-		s.ours.Heartbeat = max(s.ours.Heartbeat, shown.Heartbeat)
+	if before != Observing {
+		s.observeOtherProcess(shown, s.claim.resumed != resumedBefore)
 	}
 	if write {
 		s.answerRival(now)
@@ -339,6 +351,17 @@ func (s *Reads) ObserveClaim(shown *format.Member, changed engine.Keys) {
 	if s.claim.state == Held {
 		s.adoptPages(now, changed)
 		s.confirmPages(now)
+	}
+}
+
+// observeOtherProcess observes what another process of this cluster has written, or may have written, while this one has the ID. shown is the record that was
+// read, nil for none, and resumed is set after a pause in which none was read. The caller holds s.mu.
+func (s *Reads) observeOtherProcess(shown *format.Member, resumed bool) {
+	if resumed {
+		s.auditSoon() // the own catalog shows whether another process has written meanwhile
+	}
+	if shown != nil && s.claim.isOurs(*shown) {
+		s.ours.Heartbeat = max(s.ours.Heartbeat, shown.Heartbeat) // the next record is later than a late write of the previous process
 	}
 }
 
@@ -409,13 +432,13 @@ func (s *Reads) prepareRecord(shown *format.Member) {
 	if !s.cfg.Joined.IsZero() && s.cfg.Joined.Before(joined) {
 		joined = s.cfg.Joined.UTC().Truncate(time.Millisecond)
 	}
-	properties := s.properties
-	if properties == "" && shown != nil && s.claim.isOurs(*shown) {
-		properties = shown.Properties // of the previous process, until SetProperties
+	properties, imports := s.properties, s.imports
+	if shown != nil && s.claim.isOurs(*shown) { // of the previous process, until SetProperties and SetImports
+		properties, imports = cmp.Or(properties, shown.Properties), cmp.Or(imports, shown.Imports)
 	}
 	s.ours = format.Member{
-		Properties: properties,
-		ClusterID:  s.cfg.Identity.ClusterID, ClusterSetID: s.cfg.Identity.ClusterSetID, UID: s.cfg.Identity.UID, Key: s.claim.keys[0],
+		Properties: properties, Imports: imports,
+		ClusterID: s.cfg.Identity.ClusterID, ClusterSetID: s.cfg.Identity.ClusterSetID, UID: s.cfg.Identity.UID, Key: s.claim.keys[0],
 		Version: s.cfg.Version, Contact: s.contact, Joined: joined, Heartbeat: heartbeat, Process: s.cfg.Process,
 	}
 }
@@ -472,7 +495,7 @@ func (s *Reads) adoptPages(now time.Time, changed engine.Keys) {
 	}
 }
 
-// confirmPages compares what was written with what is shown. The caller holds s.mu.
+// confirmPages compares the written pages with those that the registry shows. The caller holds s.mu.
 func (s *Reads) confirmPages(now time.Time) {
 	for _, page := range s.outbox.confirm(now, s.shown(), s.cfg.Intervals.Confirm) {
 		s.outbox.pages[page].torn = true
@@ -487,7 +510,12 @@ func (s *Reads) confirmPages(now time.Time) {
 // countClusterSet updates the metrics of the whole clusterset, given the number of member records. The caller holds s.mu.
 func (s *Reads) countClusterSet(members int) {
 	s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "members", members, api.MaxDiscovered)
-	if !s.cfg.ReadOnly { // the clusters that write report the quota
-		s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "namespace", members+s.catalogs.instances(), s.cfg.InstancesPerNamespace)
+	if s.cfg.ReadOnly { // the clusters that write report the quota
+		return
 	}
+	instances := members
+	for _, cluster := range s.catalogs.clusters {
+		instances += cluster.instances()
+	}
+	s.cfg.Metrics.SetLimitUsed(s.cfg.ClientName, "namespace", instances, s.cfg.InstancesPerNamespace)
 }

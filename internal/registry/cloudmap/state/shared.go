@@ -33,21 +33,23 @@ type shared struct {
 	asked  [format.PageCount]*engine.PendingLookups
 	outbox *outbox
 	claim  claim
-	// heldSince is when the claim was last won.
+	// heldSince is the time at which the claim was last won.
 	heldSince time.Time
 	// ours is the own record as last written, or about to be written at recorded.
 	ours     format.Member
 	recorded time.Time
-	// announce requests a write of the record now, copyRecord one of its copy in the own catalog, too. copied is when that was last written.
+	// announce requests a write of the record now, copyRecord one of its copy in the own catalog, too. copied is the time at which that was last written.
 	announce, copyRecord bool
 	copied               time.Time
 	// contact is the address for peer notifications, zero while there is no open socket.
 	contact peernotify.Contact
 	// properties are the encoded ClusterProperties of this cluster, "" while they are not known.
 	properties string
+	// imports is the report of this cluster's imports, "" while it is not known.
+	imports mcs.ImportReport
 	// readProblem, writeProblem and pageProblem are the reasons why reading, writing the own record, and writing pages do not work.
 	readProblem, writeProblem, pageProblem *engine.Problem
-	// pagesErr is why no page can be written.
+	// pagesErr is the reason why no page can be written.
 	pagesErr error
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
-// A State is what this cluster has read from the registry and what it wants to have there. It makes all decisions and does no I/O. The reader
+// A State has the records that this cluster has read, and the desired state of its own records. It makes all decisions and does no I/O. The reader
 // records its reads in Reads. The writer takes its work from Writes and records the results there.
 type State struct {
 	*shared
@@ -96,13 +96,20 @@ func (s *State) SetProperties(properties mcs.Properties) {
 	s.WriteSignal.Set()
 }
 
+// SetImports sets the report of imports that the next write of the own record has.
+func (s *State) SetImports(report mcs.ImportReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.imports = report
+}
+
 // AddResolved adds the keys of pending lookups that have another answer now.
 func (s *State) AddResolved(changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.catalogs.isSynced() {
 		for page := range s.asked {
-			s.asked[page].AddChanged(changed, s.catalogs.look)
+			s.asked[page].AddChanged(changed, s.catalogs.viewOf)
 		}
 	}
 }
@@ -192,7 +199,7 @@ func (s *State) lookup(key mcs.Key, imported []string) (registry.View, error) {
 		return registry.View{}, s.asked[format.PageOf(key)].NotSynced(key, s.readProblem.Err())
 	}
 	s.catalogs.seek(imported)
-	view := s.asked[format.PageOf(key)].Lookup(key, imported, s.catalogs.look)
+	view := s.asked[format.PageOf(key)].Lookup(key, imported, s.catalogs.viewOf)
 	if !s.cfg.ReadOnly {
 		view.Local = s.publication(key)
 	}
@@ -209,7 +216,7 @@ func (s *State) ListMembers() ([]registry.Member, error) {
 	return s.catalogs.list(), nil
 }
 
-// Report returns what the status endpoint shows.
+// Report returns the report for the status endpoint.
 func (s *State) Report() registry.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,6 +2,9 @@ package state
 
 import (
 	"errors"
+	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +13,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 )
 
 // TestUnreadablePageIsAbandoned checks that a page of the previous process is given up only after reads that show no whole page, and not after
@@ -93,6 +97,55 @@ func TestRequestedKeysArePruned(t *testing.T) {
 	s.Writes.setDesired(webKey(1000), nil)
 	if n := len(s.Writes.requested); n != 0 {
 		t.Errorf("%d keys are kept for the adoption of pages that is over, want none", n)
+	}
+}
+
+// TestSetImports_WaitsForHeartbeat checks that a report of imports makes no write of the record due, and that the next write has it.
+func TestSetImports_WaitsForHeartbeat(t *testing.T) {
+	s := New(testConfig())
+	now := time.Now()
+	s.claim.state, s.claim.isFirst, s.ours = Held, true, format.Member{ClusterID: "cls1", Imports: "1AAAA"}
+	s.Writes.ObserveRecordWrite(now, nil)
+	heartbeat := now.Add(s.cfg.HeartbeatInterval)
+	report := mcs.NewImportReport(map[string][]mcs.Key{"cls2": {webKey(0)}})
+	s.SetImports(report)
+	if at, ok := s.Writes.NextRecord(now); !ok || !at.Equal(heartbeat) {
+		t.Errorf("the next record is due at %v (%t), want the heartbeat at %v", at, ok, heartbeat)
+	}
+	if _, _, due := s.Writes.RecordToWrite(heartbeat.Add(-time.Second)); due {
+		t.Error("a record is due before the heartbeat")
+	}
+	if ours, _, due := s.Writes.RecordToWrite(heartbeat); !due || ours.Imports != report {
+		t.Errorf("the heartbeat (due: %t) has report %q, want %q", due, ours.Imports, report)
+	}
+}
+
+// TestHeartbeatInterval_OutlastsYoungClaim: a clone whose heartbeats always follow those of the original must read one of these before it overwrites it, however
+// rarely the members are polled. Its heartbeats come often enough that no cluster takes it for stale.
+func TestHeartbeatInterval_OutlastsYoungClaim(t *testing.T) {
+	for poll, want := range map[time.Duration]time.Duration{
+		time.Second: 24 * time.Second, 5 * time.Second: 24 * time.Second, 10 * time.Second: 30 * time.Second, 30 * time.Second: time.Minute, 2 * time.Minute: time.Minute,
+	} {
+		cfg := testConfig()
+		cfg.LongestPollInterval = poll
+		s := New(cfg)
+		now := time.Now()
+		s.claim.state = Acquiring
+		s.claim.acquire(now, format.Member{})
+		s.Writes.ObserveRecordWrite(now, nil)
+		if at, ok := s.Writes.NextRecord(now); !ok || at.Sub(now) != want {
+			t.Errorf("with polls every %v the next heartbeat is due after %v (%t), want %v", poll, at.Sub(now), ok, want)
+		}
+	}
+}
+
+// TestRecordToWrite_KeepsReport checks that a process keeps the report of the previous one until it has its own.
+func TestRecordToWrite_KeepsReport(t *testing.T) {
+	s := New(testConfig())
+	now := time.Now()
+	s.claim.state, s.ours = Held, format.Member{ClusterID: "cls1", Imports: "1AAAA"}
+	if ours, _, due := s.Writes.RecordToWrite(now); !due || ours.Imports != "1AAAA" {
+		t.Errorf("the record (due: %t) has report %q, want that of the previous process", due, ours.Imports)
 	}
 }
 
@@ -334,5 +387,71 @@ func TestNewClusterIsReadUntilProven(t *testing.T) {
 	s.Reads.ObserveMembers(nil, engine.Keys{})
 	if s.catalogs.clusters["cls2"] != nil {
 		t.Error("it is known although its record is gone, and no other one was believed")
+	}
+}
+
+// Without peer notifications, without the claim, or with something that the registry does not show yet, this cluster polls often: no notification
+// announces it.
+func TestPeers_IsUrgentWithoutNotifications(t *testing.T) {
+	contact := peernotify.Contact{Address: netip.MustParseAddrPort("10.0.0.1:8479"), Key: strings.Repeat("A", 43)}
+	for name, tt := range map[string]struct {
+		change func(*State)
+		want   bool
+	}{
+		"all is in sync":      {func(*State) {}, false},
+		"no contact":          {func(s *State) { s.SetContact(peernotify.Contact{}) }, true},
+		"no claim":            {func(s *State) { s.claim.state = Acquiring }, true},
+		"an unconfirmed page": {func(s *State) { s.outbox.pages[7].unshown = time.Now() }, true},
+		"a key to prove":      {func(s *State) { s.catalogs.clusters["cls2"].unproven = &format.Member{} }, true},
+		"a key that its catalog does not prove": {func(s *State) {
+			s.catalogs.clusters["cls2"].unproven, s.catalogs.clusters["cls2"].copyFailures = &format.Member{}, eagerRetries+1
+		}, false},
+		"a page to read": {func(s *State) { s.catalogs.clusters["cls2"].record.Pages[7] = "AAAAAAAAAAB" }, true},
+	} {
+		s := New(testConfig())
+		s.claim.state = Held
+		s.catalogs.clusters["cls2"] = &catalog{hasRecord: true}
+		s.SetContact(contact)
+		tt.change(s)
+		if _, urgent := s.Peers(time.Now()); urgent != tt.want {
+			t.Errorf("%s: urgent: %t, want %t", name, urgent, tt.want)
+		}
+	}
+}
+
+// Only live clusters get peer notifications, and only at addresses that this cluster may use.
+func TestContactsAndPeers(t *testing.T) {
+	at := func(address string) peernotify.Contact {
+		return peernotify.Contact{Address: netip.MustParseAddrPort(address), Key: strings.Repeat("A", 43)}
+	}
+	cfg := testConfig()
+	cfg.AllowsContact = func(address netip.Addr) bool { return address != netip.MustParseAddr("10.0.0.9") }
+	s := New(cfg)
+	for id, c := range map[string]*catalog{
+		"cls1": {record: format.Member{Contact: at("10.0.0.1:8479")}, hasRecord: true},
+		"cls2": {record: format.Member{Contact: at("10.0.0.2:8479")}, hasRecord: true},
+		"cls3": {record: format.Member{Contact: at("10.0.0.3:8479")}, hasRecord: true, left: true},
+		"cls4": {record: format.Member{Contact: at("10.0.0.4:8479")}, hasRecord: true, isMissing: true},
+		"cls5": {record: format.Member{Contact: at("10.0.0.5:8479")}},
+		"cls6": {hasRecord: true},
+		"cls7": {record: format.Member{Contact: at("127.0.0.1:8479")}, hasRecord: true},
+		"cls9": {record: format.Member{Contact: at("10.0.0.9:8479")}, hasRecord: true},
+	} {
+		s.catalogs.clusters[id] = c
+	}
+	for claim, want := range map[ClaimState][]string{Acquiring: {"cls2", "cls6", "cls7", "cls9"}, Held: {"cls1", "cls2", "cls6", "cls7", "cls9"}} {
+		s.claim.state = claim
+		var found []string
+		peers, _ := s.Peers(time.Now())
+		for _, peer := range peers {
+			found = append(found, peer.ClusterID)
+		}
+		if slices.Sort(found); !slices.Equal(found, want) {
+			t.Errorf("claim %v: peers %q, want %q", claim, found, want)
+		}
+		contacts := s.Contacts(at("10.0.0.1:8479"))
+		if claim == Held && (len(contacts) != 1 || contacts[0] != at("10.0.0.2:8479")) || claim != Held && len(contacts) > 0 {
+			t.Errorf("claim %v: contacts %v, want that of cls2 while the ID is held", claim, contacts)
+		}
 	}
 }

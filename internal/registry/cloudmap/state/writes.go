@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -13,17 +14,17 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
-// Writes records what this cluster wants in the registry, decides what to write and when, and records the results.
+// Writes has the desired state of this cluster's records, decides about the writes and their times, and records the results.
 type Writes struct {
 	*shared
 	// requested are the keys that this process published or withdrew within the adoption grace period.
 	requested engine.Keys
-	// firstAsk and lastAsk are the times of the first and the last change that is not written yet; zero if there is none.
-	firstAsk, lastAsk time.Time
-	// beat is the last heartbeat that was made, and beatAt when, zero if there is none.
+	// firstChange and lastChange are the times of the first and the last change that is not written yet; zero if there is none.
+	firstChange, lastChange time.Time
+	// beat is the last heartbeat of RecordToWrite, and beatAt its time, zero if there is none.
 	beat   int64
 	beatAt time.Time
-	// pagesWritten is when pages were last written. unannounced is when the first of those that no record announces was written, zero if there
+	// pagesWritten is the time of the last write of a page. unannounced is the time of the first write of a page that no record announces, zero if there
 	// is none.
 	pagesWritten, unannounced time.Time
 }
@@ -47,16 +48,16 @@ func (s *Writes) setDesired(key mcs.Key, exp *mcs.Export) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isAdoptionOver() {
-		clear(s.requested) // it would grow with every service that ever was
+		clear(s.requested) // it would grow with every new service
 	} else {
 		s.requested[key] = struct{}{}
 	}
-	if !s.outbox.ask(key, exp) {
+	if !s.outbox.setDesired(key, exp) {
 		return
 	}
-	s.lastAsk = time.Now()
-	if s.firstAsk.IsZero() {
-		s.firstAsk = s.lastAsk
+	s.lastChange = time.Now()
+	if s.firstChange.IsZero() {
+		s.firstChange = s.lastChange
 	}
 	s.WriteSignal.Set()
 	if s.view != nil {
@@ -93,7 +94,7 @@ func (s *Writes) isAdoptionOver() bool {
 	return s.claim.state == Held && time.Since(s.heldSince) >= s.cfg.Intervals.AdoptionGracePeriod
 }
 
-// HiddenInstances is desiredInstances without an instance view: none, once the pages contain what the instances contain.
+// HiddenInstances is DesiredInstances if the instance view is off: instances of a previous process are removed when the pages have the export.
 func (s *Writes) HiddenInstances(key mcs.Key) (exp *mcs.Export, known bool) {
 	exp, known = s.DesiredInstances(key)
 	if exp == nil {
@@ -121,7 +122,7 @@ func (s *Writes) SetError(err error) engine.Keys {
 	return changed
 }
 
-// SetPagesError records why no page can be written, nil if pages can be.
+// SetPagesError records the error that prevents writes of all pages, nil if there is none.
 func (s *Writes) SetPagesError(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +142,7 @@ func (s *Writes) updatePageProblem() {
 	s.pageProblem.Set(err)
 }
 
-// announceWithin is how long pages that are written wait for others whose writes began at most as long ago, so that one record announces them
+// announceWithin is the longest time for which a written page waits for writes of other pages that are in progress, so that one record announces them
 // together. A page of ten parts takes that long at 20 to 50 ms a request. 64 slow pages cost two records a second, of 50 writes.
 const announceWithin = 500 * time.Millisecond
 
@@ -152,7 +153,7 @@ func (s *Writes) NextRecord(now time.Time) (at time.Time, ok bool) {
 	if s.claim.state == Observing {
 		return time.Time{}, false
 	}
-	at = s.recorded.Add(s.cfg.HeartbeatInterval)
+	at = s.recorded.Add(s.heartbeatInterval())
 	if s.announce {
 		at = now
 	}
@@ -174,7 +175,7 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := s.announce || !s.unannounced.IsZero()
-	due = s.claim.state != Observing && (changed || now.Sub(s.recorded) >= s.cfg.HeartbeatInterval)
+	due = s.claim.state != Observing && (changed || now.Sub(s.recorded) >= s.heartbeatInterval())
 	if !due {
 		return ours, false, false
 	}
@@ -190,12 +191,21 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 	s.beat, s.beatAt = s.ours.Heartbeat, now
 	s.announce, s.unannounced = false, time.Time{}
 	s.ours.Pages = s.announced()
+	s.ours.Imports = cmp.Or(s.imports, s.ours.Imports)
 	return s.ours, s.copyRecord, true
 }
 
-// paced returns the heartbeat that follows the last one by nine tenths of the time since, or zero if there is none. With a clock that is behind, a cluster goes
-// on at this pace until the clock has caught up: so it passes records of a clone, whose heartbeats begin heartbeatSaveInterval later, soon after the clone
-// has ended. The caller holds s.mu.
+// heartbeatInterval returns the time between two heartbeats. The caller holds s.mu.
+func (s *Writes) heartbeatInterval() time.Duration {
+	if s.claim.isYoung() {
+		return s.cfg.YoungHeartbeatInterval()
+	}
+	return s.cfg.HeartbeatInterval
+}
+
+// paced returns the last heartbeat plus nine tenths of the time since then, or zero if there is none. Heartbeats of a cluster whose clock is behind advance
+// at this pace until the clock has caught up. Those of a clone begin heartbeatSaveInterval later: soon after the clone has ended, the cluster's heartbeats
+// are later than the clone's. The caller holds s.mu.
 func (s *Writes) paced(now time.Time) int64 {
 	if s.beatAt.IsZero() {
 		return 0
@@ -277,7 +287,7 @@ func (s *Writes) LeavingRecord() format.Member {
 	return s.ours
 }
 
-// AdoptRecord makes a record of the previous process the own one. What this process has written before stays earlier than what it writes next.
+// AdoptRecord makes a record of the previous process the own one. The next records of this process are later than its previous ones.
 func (s *Writes) AdoptRecord(record format.Member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,17 +340,17 @@ func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 	return again, !again.IsZero()
 }
 
-// pagesDue returns when pages have to be written: torn pages now, the first change after a pause after a short delay, and a series of changes when it
-// pauses or has lasted too long. The caller holds s.mu.
+// pagesDue returns the time at which pages have to be written. Torn pages are due now. The first change after a quiet time is due after a short delay, so
+// that further changes join it. A series of changes is due when it pauses or has lasted too long. The caller holds s.mu.
 func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	if torn > 0 {
 		return now
 	}
-	if s.firstAsk.Sub(s.pagesWritten) >= s.cfg.Intervals.AtMost {
-		return s.firstAsk.Add(s.cfg.Intervals.Gather)
+	if s.firstChange.Sub(s.pagesWritten) >= s.cfg.Intervals.AtMost {
+		return s.firstChange.Add(s.cfg.Intervals.Gather)
 	}
 	atMost := max(s.cfg.Intervals.AtMost, time.Duration(dirty)*perDirtyPage)
-	return earlier(s.lastAsk.Add(s.cfg.Intervals.Quiet), s.firstAsk.Add(atMost))
+	return earlier(s.lastChange.Add(s.cfg.Intervals.Quiet), s.firstChange.Add(atMost))
 }
 
 // ObserveWrite records the result of writing a page by these operations. A page that could not be written has its own backoff. It returns the
@@ -366,7 +376,7 @@ func (s *Writes) ObserveWrite(w PageWrite, operations []string, err error) (chan
 	}
 	if errorText(before) != errorText(p.problem) {
 		if api.IsInvalid(p.problem) {
-			s.log.Error(p.problem, "A page is refused; trying again", "page", format.PageName(w.page))
+			s.log.Error(p.problem, "Failed to write a page, because AWS refuses it; retrying", "page", format.PageName(w.page))
 		}
 		for key := range p.want {
 			changed[key] = struct{}{}
@@ -389,7 +399,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	isAdopting := s.outbox.orphanedPages || s.outbox.isSuccessor && s.outbox.awaitsAll
 	s.announce = s.announce || isAdopting && !s.outbox.isFinal() // the pages found may be as desired
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
-	s.firstAsk = time.Time{}
+	s.firstChange = time.Time{}
 	changed = engine.Keys{}
 	for _, page := range refused {
 		s.logRefused(page)
@@ -400,7 +410,7 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	return writes, changed
 }
 
-// logRefused logs why a page is not written as wanted. The caller holds s.mu.
+// logRefused logs the errors because of which a page does not have all desired exports. The caller holds s.mu.
 func (s *Writes) logRefused(page int) {
 	p := &s.outbox.pages[page]
 	if p.problem != nil {
@@ -411,7 +421,8 @@ func (s *Writes) logRefused(page int) {
 	}
 }
 
-// ObserveFailedOperation records why a page that AWS accepted was never shown. It returns the page's keys if they have another problem now.
+// ObserveFailedOperation records the error of the operation for a page that AWS accepted and never wrote. It returns the page's keys if their problem has
+// changed.
 func (s *Writes) ObserveFailedOperation(w PageWrite, reason error) engine.Keys {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -422,14 +433,14 @@ func (s *Writes) ObserveFailedOperation(w PageWrite, reason error) engine.Keys {
 		return changed
 	}
 	p.undone = reason
-	s.log.Error(reason, "A page was accepted and not written; trying again", "page", format.PageName(w.page))
+	s.log.Error(reason, "Failed to write a page that AWS had accepted; retrying", "page", format.PageName(w.page))
 	for key := range p.want {
 		changed[key] = struct{}{}
 	}
 	return changed
 }
 
-// announced returns the digests for our record: those of pages that this process has adopted, and of the others what the registry shows.
+// announced returns the digests for the own record: those of this process for adopted pages, and those that the registry shows for the others.
 // The caller holds s.mu.
 func (s *Writes) announced() (pages format.Digests) {
 	shown := s.shown()
@@ -442,7 +453,7 @@ func (s *Writes) announced() (pages format.Digests) {
 	return pages
 }
 
-// perDirtyPage is how much longer changes are gathered for each page that they touch, if they go on: the duration of a write at 50 requests per
+// perDirtyPage extends the time for which a series of changes is gathered, for each page that it changes: the duration of a write at 50 requests per
 // second. A controller that starts with 1,000 exports writes its pages about twice, not for every export.
 const perDirtyPage = 20 * time.Millisecond
 

@@ -18,6 +18,8 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
@@ -291,6 +293,11 @@ func (c *Cluster) client(user, password string) (*clientv3.Client, error) {
 	}
 	return clientv3.New(clientv3.Config{
 		Endpoints: c.Endpoints(), TLS: cfg, Username: user, Password: password, DialTimeout: 20 * time.Second, Logger: zap.NewNop(),
+		// As the registry's client: gRPC's own pauses between attempts to connect grow to two minutes.
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}, MinConnectTimeout: 5 * time.Second,
+		})},
 	})
 }
 

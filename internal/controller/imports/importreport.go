@@ -1,0 +1,66 @@
+package imports
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+)
+
+// defaultReportInterval is the interval at which the report of imports is computed, from the cache. The next heartbeat publishes it.
+const defaultReportInterval = 10 * time.Second
+
+// publishReports publishes what this cluster imports.
+func (r *Controller) publishReports(ctx context.Context) error {
+	ticker := time.NewTicker(r.reportInterval)
+	defer ticker.Stop()
+	for {
+		if session := r.membership.State().Session; session != nil {
+			report, err := r.importReport(ctx, session.Identity.ClusterID)
+			if err == nil {
+				session.Registry.SetImports(report)
+			} else if ctx.Err() == nil {
+				log.FromContext(ctx).Error(err, "Failed to report the imports of this cluster, retrying")
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// importReport returns the report of what this cluster imports from others: what the statuses of its ServiceImports show, so that a restart changes
+// nothing.
+func (r *Controller) importReport(ctx context.Context, own string) (mcs.ImportReport, error) {
+	var list mcsv1beta1.ServiceImportList
+	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
+		return "", fmt.Errorf("listing ServiceImports: %w", err)
+	}
+	return mcs.NewImportReport(importedServices(list.Items, own)), nil
+}
+
+// importedServices returns the services that this controller has imported from other clusters than own, by exporting cluster.
+func importedServices(imports []mcsv1beta1.ServiceImport, own string) map[string][]mcs.Key {
+	out := map[string][]mcs.Key{}
+	for i := range imports {
+		imp := &imports[i]
+		if !plan.IsManaged(imp) {
+			continue
+		}
+		for _, c := range imp.Status.Clusters {
+			if c.Cluster != own {
+				out[c.Cluster] = append(out[c.Cluster], kube.KeyOf(client.ObjectKeyFromObject(imp)))
+			}
+		}
+	}
+	return out
+}

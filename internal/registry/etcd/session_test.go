@@ -1,0 +1,47 @@
+package etcd
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestSession_LeavesIDToNextProcess: a process that a later one of its cluster has displaced, as a clone is, does not take the ID when that one ends in good order:
+// the next process of the cluster is about to start.
+func TestSession_LeavesIDToNextProcess(t *testing.T) {
+	began := time.Now()
+	s := newSession(fast(cls1))
+	interval := s.interval
+	later := aliveState{revision: 5, lease: 9, uid: cls1.UID, number: s.claim.number + 1}
+	steps := []struct {
+		what  string
+		after time.Duration
+		alive aliveState
+		joins bool
+	}{
+		{"a later process holds it", 0, later, false},
+		{"it has ended", time.Hour, aliveState{}, false},
+		{"just before the end of the time", yieldHeartbeats*interval - 1, aliveState{}, false},
+		{"another later process holds it", 0, aliveState{revision: 6, lease: 10, uid: cls1.UID, number: later.number + 1}, false},
+		{"it has ended as well", time.Hour, aliveState{}, false},
+		{"no process has taken it", yieldHeartbeats * interval, aliveState{}, true},
+	}
+	now := began
+	for i, step := range steps {
+		now = now.Add(step.after)
+		s.observe(step.alive, int64(10+i))
+		next, err := s.nextTask(now, ownKeys{synced: true, revision: int64(10 + i), alive: step.alive})
+		if next.join != step.joins || errors.Is(err, errDisplaced) == step.joins {
+			t.Errorf("%s: joins %t with %v, want %t", step.what, next.join, err, step.joins)
+		}
+	}
+}
+
+// TestSession_TakesFreeIDAtOnce: a process that starts after the previous one has ended takes the ID at once, also if its clock is behind.
+func TestSession_TakesFreeIDAtOnce(t *testing.T) {
+	s := newSession(fast(cls1))
+	s.observe(aliveState{}, 10)
+	if next, err := s.nextTask(time.Now(), ownKeys{synced: true, revision: 10}); err != nil || !next.join {
+		t.Errorf("joins %t, %v", next.join, err)
+	}
+}

@@ -1,0 +1,178 @@
+package docs
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
+)
+
+// recorder stands in for the programs of docs/eks.md, because there is no AWS here. It records its arguments, one call a line, fails if
+// one of them lacks its value, and prints an answer for the commands whose output the page uses.
+const recorder = `#!/bin/bash
+program=$(basename "$0")
+call=$(printf '\t%s' "$@")
+echo "$program$call" >> "$CALLS" # one write: the programs of a pipe run beside each other
+for argument in "$@"; do
+  case "$argument" in
+    "" | *= | *=,*) echo "$program $*: an argument has no value" >&2; exit 1;;
+  esac
+done
+case "$program $*" in
+  *--password-stdin*) cat > /dev/null;;
+  "kubectl mcs dns enable"*) echo '{}'; grep -q "update-addon.*${!#}" "$CALLS" || exit 3;;
+  *"Subnets["* | *"RouteTables["*) printf 'first-id\tsecond-id\n';;
+  *create-repository*) echo 123456789012.dkr.ecr.example.com/cloud-map-mcs-controller;;
+  *"--output text"* | *get-login-password*) echo an-id;;
+esac
+`
+
+// consoleBlocks returns the commands of the blocks of a page that are fenced as console, without the prompts.
+func consoleBlocks(text string) string {
+	var script strings.Builder
+	inside := false
+	for line := range strings.Lines(text) {
+		switch {
+		case strings.HasPrefix(line, "```"):
+			inside = strings.TrimSpace(line) == "```console"
+		case inside:
+			script.WriteString(strings.TrimPrefix(line, "$ "))
+		}
+	}
+	return script.String()
+}
+
+// TestEKSPage runs the commands of docs/eks.md, both ways where it has two, and checks the calls against the programs and files of this
+// repository.
+func TestEKSPage(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/eks.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := runWithRecorders(t, consoleBlocks(string(text)), "aws", "eksctl", "kubectl", "skopeo", "make")
+	parameters := templateParameters(t)
+	seen := map[string]bool{}
+	for _, call := range calls {
+		seen[strings.Join(call[:2], " ")] = true
+		switch {
+		case call[0] == "kubectl" && call[1] == "mcs":
+			checkPluginCall(t, call[2:])
+		case call[0] == "aws" && call[1] == "cloudformation" && call[2] == "deploy":
+			at := slices.Index(call, "--parameter-overrides")
+			for _, override := range call[at+1:] {
+				if name, _, _ := strings.Cut(override, "="); parameters[name] == nil {
+					t.Errorf("the template has no parameter %q", name)
+				}
+			}
+		}
+	}
+	for _, want := range []string{"eksctl create", "eksctl delete", "aws cloudformation", "kubectl mcs", "skopeo copy", "aws servicediscovery"} {
+		if !seen[want] {
+			t.Errorf("the page never calls %q", want)
+		}
+	}
+}
+
+// runWithRecorders runs a script, in a folder with the files of the repository that the page uses, and returns the calls.
+func runWithRecorders(t *testing.T, script string, programs ...string) (calls [][]string) {
+	t.Helper()
+	dir, bin := t.TempDir(), t.TempDir()
+	for _, name := range []string{"samples", "deploy"} {
+		from, err := filepath.Abs(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(from, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, program := range programs {
+		if err := os.WriteFile(filepath.Join(bin, program), []byte(recorder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record := filepath.Join(bin, "calls")
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir, cmd.Env = dir, []string{"PATH=" + bin + ":/usr/bin:/bin", "CALLS=" + record}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	lines, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(lines)) {
+		calls = append(calls, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
+		for i, argument := range calls[len(calls)-1] {
+			if i > 0 && calls[len(calls)-1][i-1] == "-f" && !strings.Contains(argument, "://") {
+				checkManifest(t, filepath.Join(dir, argument))
+			}
+		}
+	}
+	return calls
+}
+
+// checkManifest checks a file that the page applies. eksctl needs the Region and names that the page uses.
+func checkManifest(t *testing.T, path string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if !bytes.Contains(data, []byte("eksctl.io")) {
+		return
+	}
+	var cluster struct {
+		Metadata struct{ Name, Region string }
+	}
+	if err := yaml.UnmarshalStrict(data, &map[string]any{}); err != nil {
+		t.Errorf("%s: %v", path, err)
+	}
+	if err := yaml.Unmarshal(data, &cluster); err != nil || cluster.Metadata.Region != "eu-central-1" ||
+		cluster.Metadata.Name != "blue" && cluster.Metadata.Name != "green" {
+		t.Errorf("%s: cluster %+v, %v; want blue or green in the Region of the page", path, cluster.Metadata, err)
+	}
+	if bytes.Contains(data, []byte("BLUE_VPC\n")) || bytes.Contains(data, []byte("SUBNET_")) {
+		t.Errorf("%s: a placeholder is left:\n%s", path, data)
+	}
+}
+
+// checkPluginCall checks command and flags against the plugin, and the controller's flags against the controller.
+func checkPluginCall(t *testing.T, args []string) {
+	t.Helper()
+	flags := []string(nil)
+	if at := slices.Index(args, "--"); at >= 0 {
+		args, flags = args[:at], args[at+1:]
+	}
+	var stderr bytes.Buffer
+	streams := genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: &bytes.Buffer{}, ErrOut: &stderr}
+	if code := cli.Main(t.Context(), append(slices.Clone(args), "--help"), "", streams); code != 0 {
+		t.Errorf("kubectl mcs %s: %s", strings.Join(args, " "), stderr.String())
+	}
+	if _, err := config.Parse(flags); err != nil {
+		t.Errorf("flags of the controller: %v", err)
+	}
+}
+
+func templateParameters(t *testing.T) map[string]any {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root, "deploy/iam/cloudformation.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var template struct{ Parameters map[string]any }
+	if err := yaml.Unmarshal(data, &template); err != nil {
+		t.Fatal(err)
+	}
+	return template.Parameters
+}

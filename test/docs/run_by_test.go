@@ -1,0 +1,187 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// commandTable is the heading of the table in docs/README.md that names the test of the commands of each page.
+const commandTable = "Commands on these pages"
+
+// A runBy is a row of that table.
+type runBy struct {
+	page     string // from the root of the repository
+	sections []string
+	by       string
+}
+
+// covers reports whether the row is about the section of the page; "all" and "top" are the page and the part before its first heading.
+func (r runBy) covers(page, section string) bool {
+	if section == "" {
+		section = "top"
+	}
+	return r.page == page && (slices.Contains(r.sections, "all") || slices.Contains(r.sections, section))
+}
+
+// TestRunBy checks that docs/README.md says for every page and section with commands which test runs them, or why none does.
+func TestRunBy(t *testing.T) {
+	rows := runByRows(t)
+	used := make([]bool, len(rows))
+	for page := range pages(t) {
+		if page != "README.md" && !strings.HasPrefix(page, "docs/") || strings.HasPrefix(page, "docs/proposals/") {
+			continue
+		}
+		for _, c := range pageCommands(t, page) {
+			found := 0
+			for i, row := range rows {
+				if row.covers(page, c.section) {
+					used[i], found = true, found+1
+				}
+			}
+			if found != 1 {
+				t.Errorf("%s:%d: %d rows of docs/README.md cover the commands of the section %q, want 1", page, c.line, found, c.section)
+			}
+		}
+	}
+	for i, row := range rows {
+		if !used[i] {
+			t.Errorf("docs/README.md has a row for %s, %q, where no commands are", row.page, row.sections)
+		}
+		if !strings.HasPrefix(row.by, "not run: ") && !regexp.MustCompile("`(Test[A-Z]\\w*|make demo)`").MatchString(row.by) {
+			t.Errorf("docs/README.md: the row for %s, %q names neither a test nor a reason: %q", row.page, row.sections, row.by)
+		}
+	}
+}
+
+// runByRows returns the rows of the table.
+func runByRows(t *testing.T) (rows []runBy) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docs/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), "## "+commandTable+"\n")
+	if !found {
+		t.Fatalf("docs/README.md has no section %q", commandTable)
+	}
+	row := regexp.MustCompile(`(?m)^\| \[[^]]*\]\(([^)]*)\) \| ([^|]*) \| ([^|]*) \|$`)
+	for _, m := range row.FindAllStringSubmatch(table, -1) {
+		rows = append(rows, runBy{page: filepath.Join("docs", m[1]), sections: strings.Split(m[2], "; "), by: m[3]})
+	}
+	if len(rows) == 0 {
+		t.Fatal("the table has no rows")
+	}
+	return rows
+}
+
+// A command is a command line of a page, with its continuation lines.
+type command struct {
+	line    int
+	section string
+	text    string
+}
+
+// pageCommands returns the commands of the blocks that are fenced as sh or console.
+func pageCommands(t *testing.T, page string) []command {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return commandLines(string(text))
+}
+
+// commandLines returns the commands of a page: in blocks fenced as sh every line, in those fenced as console the lines with a prompt.
+func commandLines(text string) (commands []command) {
+	var section, fence string
+	continues := false
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		line = strings.TrimSpace(line)
+		heading, isHeading := strings.CutPrefix(line, "## ")
+		after, isFence := strings.CutPrefix(line, "```")
+		typed, hasPrompt := strings.CutPrefix(line, "$ ")
+		switch {
+		case isFence && fence != "":
+			fence, continues = "", false
+			continue
+		case isFence:
+			fence = after + "-" // not empty: a block without a language is a block
+			continue
+		case fence == "" && isHeading:
+			section = heading
+			continue
+		case fence != "sh-" && fence != "console-":
+			continue
+		case continues:
+			commands[len(commands)-1].text += " " + strings.TrimSuffix(line, `\`)
+		case fence == "sh-" || hasPrompt:
+			commands = append(commands, command{line: n, section: section, text: strings.TrimSuffix(typed, `\`)})
+		default:
+			continue // output
+		}
+		continues = strings.HasSuffix(line, `\`)
+	}
+	return commands
+}
+
+func TestCommandLines(t *testing.T) {
+	const text = "```sh\nfirst\n```\n## Part\n1. A list:\n   ```console\n   $ second \\\n     --flag\n   output\n   $ third\n   ```\n```\nnot one\n```\n```yaml\n## no: heading\n```\n"
+	want := []command{{2, "", "first"}, {7, "Part", "second  --flag"}, {10, "Part", "third"}}
+	if got := commandLines(text); !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// TestCommandsExist checks the commands of all pages: commands and flags of the plugin and the controller, targets of make, and files of this repository.
+func TestCommandsExist(t *testing.T) {
+	targets := makeTargets(t)
+	file := regexp.MustCompile(`\b(deploy|samples|hack|test|docs)/[\w./-]*\w`)
+	plugin := regexp.MustCompile(`kubectl mcs ([^|;&<>#)]*)`)
+	makes := regexp.MustCompile(`(?:^|\s)make ([a-z][a-z-]*)`)
+	checked := 0
+	for page := range pages(t) {
+		if strings.HasPrefix(page, "docs/proposals/") {
+			continue
+		}
+		for _, c := range pageCommands(t, page) {
+			for _, path := range file.FindAllString(c.text, -1) {
+				if _, err := os.Stat(filepath.Join(root, path)); err != nil {
+					t.Errorf("%s:%d: %v", page, c.line, err)
+				}
+			}
+			for _, m := range plugin.FindAllStringSubmatch(c.text, -1) {
+				args := strings.Fields(m[1])
+				if len(args) == 0 || strings.HasPrefix(args[0], "__") || strings.Contains(m[1], "$") {
+					continue // TestEKSPage runs those with variables
+				}
+				checked++
+				checkPluginCall(t, args)
+			}
+			if m := makes.FindStringSubmatch(c.text); m != nil && !targets[m[1]] {
+				t.Errorf("%s:%d: make has no target %q", page, c.line, m[1])
+			}
+		}
+	}
+	if checked < 30 {
+		t.Errorf("%d commands of the plugin are checked, want 30 or more", checked)
+	}
+}
+
+func makeTargets(t *testing.T) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^([a-z][a-z-]*):`).FindAllStringSubmatch(string(text), -1) {
+		targets[m[1]] = true
+	}
+	return targets
+}
