@@ -819,4 +819,7 @@ func TestAttack_FlappingImports(t *testing.T) {
 	if writes == 0 || writes > 2*50 { // the control is that there are some
 		t.Errorf("%.0f writes of imported EndpointSlices a second, want some 50", writes)
 	}
+	if longest > 30*time.Second { // it took 55 s when changes were not limited at all
+		t.Errorf("a change of the victim took up to %v", longest)
+	}
 }

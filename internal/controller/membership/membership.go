@@ -451,7 +451,8 @@ func (m *Membership) startSession(ctx context.Context, identity mcs.Identity) (*
 	leaving, takeBack := context.WithCancel(ctx)
 	ctx, end := context.WithCancelCause(registry.WithLeaveContext(ctx, leaving))
 	s := &Session{
-		Identity: identity, publications: &publications{Registry: reg}, Started: time.Now(), end: end, takeBack: takeBack, ended: make(chan struct{}),
+		Identity: identity, publications: &publications{Registry: reg, pace: newSourcePace(m.requeueAfter)}, Started: time.Now(), end: end, takeBack: takeBack,
+		ended: make(chan struct{}),
 	}
 	s.Registry = s.publications
 	if own, known := m.Properties(); known {
@@ -460,8 +461,11 @@ func (m *Membership) startSession(ctx context.Context, identity mcs.Identity) (*
 	go func() {
 		defer close(s.ended)
 		defer takeBack()
-		pace := newSourcePace(func(ctx context.Context, key mcs.Key) (registry.View, error) { return reg.Lookup(ctx, key) })
-		notify := func(key mcs.Key) { m.requeueAfter(key, pace.delay(ctx, key)) }
+		notify := func(key mcs.Key) {
+			if !s.publications.postpones(ctx, key) {
+				m.requeue(key)
+			}
+		}
 		if s.err = reg.Run(ctx, notify); s.err != nil && !errors.Is(context.Cause(ctx), registry.ErrLeave) {
 			m.log.Error(s.err, "Registry stopped", "cluster", identity.ClusterID)
 		}

@@ -8,9 +8,11 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// publications is the registry of a session. While the cluster changes its identity, it publishes the exports under the next one too.
+// publications is the registry of a session. While the cluster changes its identity, it publishes the exports under the next one too. The exports of the other
+// clusters change at their pace.
 type publications struct {
 	registry.Registry
+	pace *sourcePace
 	next atomic.Pointer[Session]
 }
 
@@ -32,6 +34,26 @@ func (p *publications) Withdraw(ctx context.Context, key mcs.Key) error {
 		_ = next.Registry.Withdraw(ctx, key)
 	}
 	return p.Registry.Withdraw(ctx, key)
+}
+
+// Lookup implements registry.Registry.
+func (p *publications) Lookup(ctx context.Context, key mcs.Key, imported ...string) (registry.View, error) {
+	view, err := p.Registry.Lookup(ctx, key, imported...)
+	if err != nil {
+		return view, err
+	}
+	view, _ = p.pace.limit(key, view)
+	return view, nil
+}
+
+// postpones reports whether a notification of key needs no reconcile now: a change that is held is its cause.
+func (p *publications) postpones(ctx context.Context, key mcs.Key) bool {
+	view, err := p.Registry.Lookup(ctx, key)
+	if err != nil {
+		return false
+	}
+	_, postponed := p.pace.limit(key, view)
+	return postponed
 }
 
 // Report implements registry.Reporter.

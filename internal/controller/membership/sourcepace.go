@@ -1,9 +1,8 @@
 package membership
 
 import (
-	"context"
-	"encoding/json"
-	"hash/maphash"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,77 +18,156 @@ const (
 	sourceBurst   = 5000
 )
 
-// sourcePace delays the reconciles that a source cluster causes by changing its exports again and again: those of other clusters do not wait for them, and the
-// API server gets no more writes than at that pace. It is safe for concurrent use.
+// sourcePace limits how fast the exports of a source cluster change in the views that the controllers see. A change beyond the pace is held: until it is due,
+// a view has the export as it was last shown, or has the cluster as Unknown if none was. The end of an export is never held: its next beginning is. The limit is
+// in the views and not in the work queues, because a reconcile has many causes, its own writes among them, and each reads the latest view.
+//
+// It is safe for concurrent use.
 type sourcePace struct {
-	lookup func(context.Context, mcs.Key) (registry.View, error)
-	now    func() time.Time
-	seed   maphash.Seed
+	now func() time.Time
+	// requeueAfter makes the controllers reconcile a key after a delay.
+	requeueAfter func(key mcs.Key, delay time.Duration)
 
 	mu   sync.Mutex
 	pace *engine.Pace[string]
-	// seen has the hash of each cluster's export of a key at the last notification.
-	seen map[mcs.Key]map[string]uint64
+	// services has the exports of each service by source cluster.
+	services map[mcs.Key]map[string]*pacedExport
 }
 
-func newSourcePace(lookup func(context.Context, mcs.Key) (registry.View, error)) *sourcePace {
+// pacedExport is the export of one service by one source cluster.
+type pacedExport struct {
+	// shown is the version that was last shown, nil if none was.
+	shown *exportVersion
+	// held is the latest version if it is held, nil otherwise; it is due at due.
+	held *exportVersion
+	due  time.Time
+}
+
+// exportVersion is a version of an export and of the properties of its cluster.
+type exportVersion struct {
+	export     mcs.Export
+	properties mcs.Properties
+}
+
+func (v exportVersion) equal(o exportVersion) bool {
+	return v.export.Equal(o.export) && maps.Equal(v.properties, o.properties)
+}
+
+func newSourcePace(requeueAfter func(mcs.Key, time.Duration)) *sourcePace {
 	return &sourcePace{
-		lookup: lookup, now: time.Now, seed: maphash.MakeSeed(), pace: engine.NewPace[string](sourceChanges, sourceBurst),
-		seen: map[mcs.Key]map[string]uint64{},
+		now: time.Now, requeueAfter: requeueAfter, pace: engine.NewPace[string](sourceChanges, sourceBurst),
+		services: map[mcs.Key]map[string]*pacedExport{},
 	}
 }
 
-// delay returns the time to wait with the reconcile of a key of which the registry has notified: none if something else than an export has changed, or if one
-// of the clusters with a changed export has not used up its pace.
-func (p *sourcePace) delay(ctx context.Context, key mcs.Key) time.Duration {
-	view, err := p.lookup(ctx, key)
-	if err != nil {
-		return 0
-	}
-	shown := map[string]uint64{}
-	for _, exp := range view.Exports {
-		shown[exp.Cluster] = p.hash(exp, view.Properties[exp.Cluster])
-	}
+// limit returns view without the changes that are held, and requeues key for the time at which the next of them is due. postponed reports whether a change
+// has been held since the last call and nothing else is new in the exports: no reconcile is needed before the change is due.
+func (p *sourcePace) limit(key mcs.Key, view registry.View) (limited registry.View, postponed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	changed := changedClusters(p.seen[key], shown)
-	if p.seen[key] = shown; len(shown) == 0 {
-		delete(p.seen, key)
-	}
-	if len(changed) == 0 {
-		return 0
-	}
 	now := p.now()
-	due := p.pace.DueAt(changed[0])
-	for _, cluster := range changed {
-		if at := p.pace.DueAt(cluster); at.Before(due) {
-			due = at
+	exports := p.services[key]
+	ended := removeEnded(exports, view)
+	var held []string
+	var due time.Time
+	isNew, isHeld := ended, false
+	for _, exp := range view.Exports {
+		e, known := exports[exp.Cluster]
+		if !known {
+			e = &pacedExport{}
+			if exports == nil {
+				exports = map[string]*pacedExport{}
+			}
+			exports[exp.Cluster] = e
 		}
+		switch p.update(now, e, exportVersion{export: exp, properties: view.Properties[exp.Cluster]}) {
+		case updateShown:
+			isNew = true
+		case updateHeld:
+			isHeld = true
+		case updateNone:
+		}
+		if e.held != nil {
+			held = append(held, exp.Cluster)
+			if due.IsZero() || e.due.Before(due) {
+				due = e.due
+			}
+		}
+	}
+	p.services[key] = exports
+	if len(exports) == 0 {
+		delete(p.services, key)
+	}
+	if len(held) == 0 {
+		return view, false
+	}
+	p.requeueAfter(key, due.Sub(now))
+	return withoutHeld(view, exports), isHeld && !isNew
+}
+
+// pacedUpdate is the effect of a new version of an export.
+type pacedUpdate int
+
+const (
+	// updateNone: the version is the same as before.
+	updateNone pacedUpdate = iota
+	// updateShown: the version is shown from now on.
+	updateShown
+	// updateHeld: the version is held.
+	updateHeld
+)
+
+// update sets the latest version of an export.
+func (p *sourcePace) update(now time.Time, e *pacedExport, latest exportVersion) pacedUpdate {
+	if e.shown != nil && e.shown.equal(latest) {
+		e.shown, e.held = &latest, nil // what differs, such as the time of the change, causes no write
+		return updateNone
+	}
+	isSame := e.held != nil && e.held.equal(latest)
+	if e.held == nil {
+		cluster := latest.export.Cluster
+		e.due = p.pace.DueAt(cluster)
 		p.pace.Charge(now, cluster, 1)
 	}
-	return max(0, due.Sub(now))
+	if !e.due.After(now) {
+		e.shown, e.held = &latest, nil
+		return updateShown
+	}
+	e.held = &latest
+	if isSame {
+		return updateNone
+	}
+	return updateHeld
 }
 
-// hash returns a hash of an export and the properties of its cluster.
-func (p *sourcePace) hash(exp mcs.Export, properties mcs.Properties) uint64 {
-	var h maphash.Hash
-	h.SetSeed(p.seed)
-	_ = json.NewEncoder(&h).Encode(exp) // the hash of what cannot be encoded does not change, so that its changes do not wait
-	_ = json.NewEncoder(&h).Encode(properties)
-	return h.Sum64()
+// removeEnded removes the exports that view does not have any more, and reports whether there are any. An export that is unknown has not ended.
+func removeEnded(exports map[string]*pacedExport, view registry.View) bool {
+	before := len(exports)
+	maps.DeleteFunc(exports, func(cluster string, _ *pacedExport) bool {
+		return !slices.ContainsFunc(view.Exports, func(e mcs.Export) bool { return e.Cluster == cluster }) && !slices.Contains(view.Unknown, cluster)
+	})
+	return len(exports) < before
 }
 
-// changedClusters returns the clusters that differ.
-func changedClusters(before, after map[string]uint64) (changed []string) {
-	for cluster, hash := range after {
-		if was, had := before[cluster]; !had || was != hash {
-			changed = append(changed, cluster)
+// withoutHeld returns view with the exports as they are shown.
+func withoutHeld(view registry.View, exports map[string]*pacedExport) registry.View {
+	all := view.Exports
+	view.Exports, view.Unknown, view.Properties = nil, slices.Clone(view.Unknown), maps.Clone(view.Properties)
+	for _, exp := range all {
+		e := exports[exp.Cluster]
+		switch {
+		case e.held == nil:
+			view.Exports = append(view.Exports, exp)
+		case e.shown != nil:
+			view.Exports = append(view.Exports, e.shown.export)
+			view.AddProperties(exp.Cluster, e.shown.properties)
+		default:
+			view.Unknown = append(view.Unknown, exp.Cluster)
 		}
 	}
-	for cluster := range before {
-		if _, has := after[cluster]; !has {
-			changed = append(changed, cluster)
-		}
-	}
-	return changed
+	slices.Sort(view.Unknown)
+	isUnknown := func(cluster string) bool { return slices.Contains(view.Unknown, cluster) }
+	view.Stale = slices.DeleteFunc(slices.Clone(view.Stale), isUnknown)
+	view.LivenessUnknown = slices.DeleteFunc(slices.Clone(view.LivenessUnknown), isUnknown)
+	return view
 }

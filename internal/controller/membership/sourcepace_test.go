@@ -1,8 +1,9 @@
 package membership
 
 import (
-	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,48 +11,208 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
-// TestSourcePace: the changes of a cluster beyond its pace wait, and nothing else does.
-func TestSourcePace(t *testing.T) {
-	now, views := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC), map[mcs.Key]registry.View{}
-	p := newSourcePace(func(_ context.Context, key mcs.Key) (registry.View, error) { return views[key], nil })
-	p.now = func() time.Time { return now }
-	export := func(cluster string, key mcs.Key, version int) mcs.Export {
-		return mcs.Export{Key: key, Cluster: cluster, Created: now.Add(time.Duration(version) * time.Second)}
+const (
+	paceIntruder = "intruder"
+	paceVictim   = "victim"
+)
+
+// pacedViews is a sourcePace with the views of a registry.
+type pacedViews struct {
+	*sourcePace
+	clock    time.Time
+	requeued map[mcs.Key]time.Duration
+}
+
+func newPacedViews() *pacedViews {
+	v := &pacedViews{clock: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC), requeued: map[mcs.Key]time.Duration{}}
+	v.sourcePace = newSourcePace(func(key mcs.Key, delay time.Duration) { v.requeued[key] = delay })
+	v.now = func() time.Time { return v.clock }
+	return v
+}
+
+func pacedKey(i int) mcs.Key { return mcs.Key{Namespace: "demo", Name: fmt.Sprint("web-", i)} }
+
+// version is a version of a cluster's export.
+func (v *pacedViews) version(cluster string, i, version int) mcs.Export {
+	return mcs.Export{Key: pacedKey(i), Cluster: cluster, MinimumReady: int32(version)}
+}
+
+// shown returns the versions that a view of the exports has, by cluster, and -1 for those that are unknown.
+func (v *pacedViews) shown(i int, exports ...mcs.Export) (versions map[string]int, postponed bool) {
+	view, postponed := v.limit(pacedKey(i), registry.View{Exports: exports})
+	versions = map[string]int{}
+	for _, exp := range view.Exports {
+		versions[exp.Cluster] = int(exp.MinimumReady)
 	}
-	show := func(key mcs.Key, exports ...mcs.Export) time.Duration {
-		views[key] = registry.View{Exports: exports}
-		return p.delay(t.Context(), key)
+	for _, cluster := range view.Unknown {
+		versions[cluster] = -1
 	}
-	keyOf := func(i int) mcs.Key { return mcs.Key{Namespace: "demo", Name: fmt.Sprint("web-", i)} }
+	return versions, postponed
+}
+
+// useBurst shows the first version of as many exports of the intruder as its burst has, and the change that is due at once then. It returns the number of exports.
+func (v *pacedViews) useBurst(t *testing.T) int {
+	t.Helper()
 	for i := range sourceBurst {
-		if delay := show(keyOf(i), export("intruder", keyOf(i), 1)); delay > 0 {
-			t.Fatalf("export %d waits %v", i, delay)
+		if versions, postponed := v.shown(i, v.version(paceIntruder, i, 1)); versions[paceIntruder] != 1 || postponed {
+			t.Fatalf("export %d of the burst: %v", i, versions)
 		}
 	}
-	for i := range 10 * sourceChanges {
-		show(keyOf(i), export("intruder", keyOf(i), 2))
+	v.shown(sourceBurst-1, v.version(paceIntruder, sourceBurst-1, 2))
+	return sourceBurst
+}
+
+// TestSourcePaceHolds: beyond its pace, the changes of a cluster are shown one after the other, however often a service is looked up and however often it
+// changes meanwhile.
+func TestSourcePaceHolds(t *testing.T) {
+	v := newPacedViews()
+	v.useBurst(t)
+	const changing = 2 * sourceChanges
+	latest, changes := 1, 0
+	last := map[int]int{}
+	for range 100 * 10 { // 10 s in steps of 10 ms
+		v.clock = v.clock.Add(10 * time.Millisecond)
+		latest++
+		for i := range changing {
+			v.shown(i, v.version(paceIntruder, i, latest))
+			versions, _ := v.shown(i, v.version(paceIntruder, i, latest))
+			if was := max(1, last[i]); versions[paceIntruder] != was {
+				changes++
+			}
+			last[i] = versions[paceIntruder]
+		}
 	}
-	if delay := show(keyOf(0), export("intruder", keyOf(0), 3)); delay < 9*time.Second || delay > 11*time.Second {
-		t.Errorf("the last of 500 changes waits %v, want 10 s", delay)
+	if changes < 9*sourceChanges || changes > 11*sourceChanges {
+		t.Errorf("%d changes are shown in 10 s, want 500", changes)
 	}
-	if delay := show(keyOf(0), export("intruder", keyOf(0), 3)); delay != 0 {
-		t.Errorf("a notification without a changed export waits %v", delay)
+	for i := range changing {
+		if age := latest - last[i]; age > 210 { // its turn comes every 2 s
+			t.Errorf("service %d is shown %d versions late", i, age)
+		}
 	}
-	if delay := show(keyOf(0), export("intruder", keyOf(0), 3), export("victim", keyOf(0), 1)); delay != 0 {
-		t.Errorf("a change of another cluster waits %v", delay)
+	v.clock = v.clock.Add(2 * time.Second)
+	for i := range changing {
+		if versions, _ := v.shown(i, v.version(paceIntruder, i, latest)); versions[paceIntruder] != latest {
+			t.Errorf("service %d shows version %d 2 s after the last change, %d: the changes in between cost nothing", i, versions[paceIntruder], latest)
+		}
 	}
-	if delay := show(keyOf(0), export("intruder", keyOf(0), 4), export("victim", keyOf(0), 2)); delay != 0 {
-		t.Errorf("a change of another cluster waits for one of the intruder: %v", delay)
+}
+
+// TestSourcePaceShows has the cases of one service after the burst.
+func TestSourcePaceShows(t *testing.T) {
+	intruder := func(v *pacedViews, version int) mcs.Export { return v.version(paceIntruder, 0, version) }
+	victim := func(v *pacedViews, version int) mcs.Export { return v.version(paceVictim, 0, version) }
+	for name, test := range map[string]func(t *testing.T, v *pacedViews) (got map[string]int, postponed bool){
+		"a change is held: intruder=1 postponed": func(_ *testing.T, v *pacedViews) (map[string]int, bool) {
+			return v.shown(0, intruder(v, 2))
+		},
+		"another notification is not postponed: intruder=1": func(_ *testing.T, v *pacedViews) (map[string]int, bool) {
+			v.shown(0, intruder(v, 2))
+			return v.shown(0, intruder(v, 2))
+		},
+		"a change of another cluster is shown: intruder=1 victim=1": func(_ *testing.T, v *pacedViews) (map[string]int, bool) {
+			return v.shown(0, intruder(v, 2), victim(v, 1))
+		},
+		"the end is shown:": func(_ *testing.T, v *pacedViews) (map[string]int, bool) {
+			v.shown(0, intruder(v, 2))
+			return v.shown(0)
+		},
+		"the next beginning is unknown: intruder=-1 postponed": func(_ *testing.T, v *pacedViews) (map[string]int, bool) {
+			v.shown(0)
+			return v.shown(0, intruder(v, 3))
+		},
+		"the end of another cluster is shown: intruder=1": func(_ *testing.T, v *pacedViews) (map[string]int, bool) {
+			v.shown(0, intruder(v, 1), victim(v, 1))
+			return v.shown(0, intruder(v, 2))
+		},
+		"the way back is free: intruder=1": func(_ *testing.T, v *pacedViews) (map[string]int, bool) {
+			v.shown(0, intruder(v, 2))
+			return v.shown(0, intruder(v, 1))
+		},
+		"it is shown when it is due: intruder=3": func(t *testing.T, v *pacedViews) (map[string]int, bool) {
+			v.shown(0, intruder(v, 2))
+			v.shown(0, intruder(v, 3))
+			due := v.requeued[pacedKey(0)]
+			if due <= 0 || due > time.Second {
+				t.Errorf("requeued after %v", due)
+			}
+			v.clock = v.clock.Add(due)
+			return v.shown(0, intruder(v, 3))
+		},
+		"an hour later nothing is held: intruder=2": func(_ *testing.T, v *pacedViews) (map[string]int, bool) {
+			v.clock = v.clock.Add(time.Hour)
+			return v.shown(0, intruder(v, 2))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newPacedViews()
+			v.useBurst(t)
+			got, postponed := test(t, v)
+			var words []string
+			for _, cluster := range []string{paceIntruder, paceVictim} {
+				if version, has := got[cluster]; has {
+					words = append(words, fmt.Sprintf("%s=%d", cluster, version))
+				}
+			}
+			if postponed {
+				words = append(words, "postponed")
+			}
+			if want := fieldsAfterColon(name); !slices.Equal(words, want) {
+				t.Errorf("shown: %v, want %v", words, want)
+			}
+		})
 	}
-	if delay := show(keyOf(0), export("victim", keyOf(0), 2)); delay == 0 {
-		t.Error("a withdrawal of the intruder does not wait")
+}
+
+// TestSourcePaceKeepsUnknown: an export that cannot be read for a moment has not ended, so that it costs nothing when it is read again.
+func TestSourcePaceKeepsUnknown(t *testing.T) {
+	v := newPacedViews()
+	v.useBurst(t)
+	if view, _ := v.limit(pacedKey(0), registry.View{Unknown: []string{paceIntruder}}); !slices.Equal(view.Unknown, []string{paceIntruder}) {
+		t.Errorf("unknown are %v", view.Unknown)
 	}
-	views[keyOf(1)] = registry.View{Exports: []mcs.Export{export("intruder", keyOf(1), 2)}, Properties: map[string]mcs.Properties{"intruder": {"a": "b"}}}
-	if delay := p.delay(t.Context(), keyOf(1)); delay == 0 {
-		t.Error("a change of the intruder's properties does not wait")
+	if versions, postponed := v.shown(0, v.version(paceIntruder, 0, 1)); versions[paceIntruder] != 1 || postponed {
+		t.Errorf("shown: %v", versions)
 	}
-	now = now.Add(time.Hour)
-	if delay := show(keyOf(0)); delay != 0 || len(p.seen) != sourceBurst-1 {
-		t.Errorf("an hour later a change waits %v, %d keys are known", delay, len(p.seen))
+}
+
+// TestSourcePaceHoldsProperties: the properties of a cluster change with its export, and other facts of a view are never held.
+func TestSourcePaceHoldsProperties(t *testing.T) {
+	v := newPacedViews()
+	v.useBurst(t)
+	of := func(value string) map[string]mcs.Properties {
+		return map[string]mcs.Properties{paceIntruder: {"zone": value}, paceVictim: {"zone": value}}
 	}
+	exports := []mcs.Export{v.version(paceIntruder, 0, 1), v.version(paceVictim, 0, 1)}
+	v.clock = v.clock.Add(time.Second)
+	v.limit(pacedKey(0), registry.View{Exports: exports, Properties: of("a")})
+	for i := range sourceChanges {
+		v.shown(1+i, v.version(paceIntruder, 1+i, 2))
+	}
+	given := registry.View{Exports: exports, Properties: of("b"), Stale: []string{paceIntruder}}
+	view, _ := v.limit(pacedKey(0), given)
+	if view.Properties[paceIntruder]["zone"] != "a" || view.Properties[paceVictim]["zone"] != "b" || !slices.Equal(view.Stale, given.Stale) {
+		t.Errorf("the view is %+v", view)
+	}
+	if given.Properties[paceIntruder]["zone"] != "b" {
+		t.Error("the registry's view was changed")
+	}
+}
+
+// TestSourcePaceForgets: services without exports cost no memory.
+func TestSourcePaceForgets(t *testing.T) {
+	v := newPacedViews()
+	n := v.useBurst(t)
+	for i := range n {
+		v.shown(i)
+	}
+	if len(v.services) != 0 {
+		t.Errorf("%d services are known", len(v.services))
+	}
+}
+
+// fieldsAfterColon returns the words after the colon of a test's name.
+func fieldsAfterColon(name string) []string {
+	_, words, _ := strings.Cut(name, ":")
+	return strings.Fields(words)
 }
