@@ -133,13 +133,9 @@ func sharedCloud(t *testing.T, options cloudmaplocal.Options, clusterSetIDs ...s
 func TestConformanceInASharedNamespace(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Backend {
 		c := sharedCloud(t, twoAccounts(), "set1", "set2")
-		b := backend(c, fast)
-		b.New = func(t *testing.T, identity mcs.Identity) registry.Registry {
-			cfg := fast(identity)
-			cfg.StaleAfter = staleAfter
+		return backendOf(c, fast, func(t *testing.T, cfg Config) *Registry {
 			return c.registryOf(t, c.clientFor(t, api.Config{NamespaceOwner: ownerAccount}), cfg)
-		}
-		return b
+		})
 	})
 }
 

@@ -58,18 +58,24 @@ func TestConformanceThrottled(t *testing.T) {
 const staleAfter = 3 * time.Second
 
 func backend(c *cloud, config func(mcs.Identity) Config) registrytest.Backend {
-	create := func(t *testing.T, identity mcs.Identity, signer *trust.Signer) registry.Registry {
+	return backendOf(c, config, c.registry)
+}
+
+// backendOf is backend with another way to create a registry, for clusters with another client.
+func backendOf(c *cloud, config func(mcs.Identity) Config, newRegistry func(*testing.T, Config) *Registry) registrytest.Backend {
+	create := func(t *testing.T, identity mcs.Identity, signer *trust.Signer, options registrytest.Options) registry.Registry {
 		cfg := config(identity)
 		cfg.StaleAfter, cfg.Signer = staleAfter, signer
-		return savingRegistry{c.registry(t, cfg)}
+		cfg.HeartbeatInterval = options.Heartbeat(cfg.HeartbeatInterval)
+		return savingRegistry{newRegistry(t, cfg)}
 	}
 	return registrytest.Backend{
 		IsVariant: true,
-		New: func(t *testing.T, identity mcs.Identity) registry.Registry {
-			return create(t, identity, signerOf(identity.UID))
+		New: func(t *testing.T, identity mcs.Identity, options registrytest.Options) registry.Registry {
+			return create(t, identity, signerOf(identity.UID), options)
 		},
 		NewWithRotatedKey: func(t *testing.T, identity mcs.Identity) registry.Registry {
-			return create(t, identity, rotatedSignerOf(identity.UID))
+			return create(t, identity, rotatedSignerOf(identity.UID), registrytest.Options{})
 		},
 		StaleAfter: staleAfter,
 		DropHeartbeats: func(*testing.T) func() {

@@ -27,7 +27,11 @@ func (s *testStore) backend() registrytest.Backend {
 		return cfg
 	}
 	return registrytest.Backend{
-		New: func(t *testing.T, identity mcs.Identity) registry.Registry { return s.registry(t, config(identity)) },
+		New: func(t *testing.T, identity mcs.Identity, options registrytest.Options) registry.Registry {
+			cfg := config(identity)
+			cfg.HeartbeatInterval = options.Heartbeat(cfg.HeartbeatInterval)
+			return s.registry(t, cfg)
+		},
 		NewWithRotatedKey: func(t *testing.T, identity mcs.Identity) registry.Registry {
 			cfg := config(identity)
 			cfg.Signer = registrytest.RotatedSigner(t, identity)

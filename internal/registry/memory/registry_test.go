@@ -25,7 +25,9 @@ func TestConformance(t *testing.T) {
 				hub.DropHeartbeats(true)
 				return func() { hub.DropHeartbeats(false) }
 			},
-			New:       func(_ *testing.T, identity mcs.Identity) registry.Registry { return hub.Registry(identity) },
+			New: func(_ *testing.T, identity mcs.Identity, _ registrytest.Options) registry.Registry {
+				return hub.Registry(identity)
+			},
 			NewReader: func(_ *testing.T, identity mcs.Identity) registry.Registry { return hub.Reader(identity) },
 			Fail: func(*testing.T) func() {
 				hub.SetError(errors.New("the hub is broken"))

@@ -24,13 +24,13 @@ type harness struct{ Backend }
 // start creates a registry and runs it until the test ends.
 func (h *harness) start(t *testing.T, identity mcs.Identity) *node {
 	t.Helper()
-	return h.run(t, h.New(t, identity))
+	return h.run(t, h.New(t, identity, Options{}))
 }
 
 // startPublishing starts a registry that has all exports of its cluster before it runs, as a controller that starts does.
 func (h *harness) startPublishing(t *testing.T, identity mcs.Identity, exports ...mcs.Export) *node {
 	t.Helper()
-	reg := h.New(t, identity)
+	reg := h.New(t, identity, Options{})
 	for _, exp := range exports {
 		if err := reg.Publish(t.Context(), exp); err != nil {
 			t.Fatalf("Publish(%v): %v", exp.Key, err)
@@ -54,12 +54,17 @@ func (h *harness) run(t *testing.T, reg registry.Registry) *node {
 	return n
 }
 
+// leavingHeartbeat is the time between two heartbeats of a registry that leaves at once, five times as long as those of the others. From it the
+// registry derives how long a record must not change until its writer counts as ended. With the interval of the others that is half a second, and a live
+// clone may write nothing for so long while the machine has other work.
+const leavingHeartbeat = time.Second
+
 // leaveAs runs a registry that leaves at once.
 func (h *harness) leaveAs(t *testing.T, identity mcs.Identity) {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(registry.ErrLeave)
-	if err := h.New(t, identity).Run(ctx, func(mcs.Key) {}); err != nil {
+	if err := h.New(t, identity, Options{HeartbeatInterval: leavingHeartbeat}).Run(ctx, func(mcs.Key) {}); err != nil {
 		t.Errorf("leaving: %v", err)
 	}
 }

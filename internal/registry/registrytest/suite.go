@@ -21,7 +21,7 @@ import (
 // are skipped if it is nil.
 type Backend struct {
 	// New creates a registry for identity, as a starting process does. The same identity again is a restart.
-	New func(t *testing.T, identity mcs.Identity) registry.Registry
+	New func(t *testing.T, identity mcs.Identity, options Options) registry.Registry
 	// NewReader creates a registry that only imports: its cluster is no member.
 	NewReader func(t *testing.T, identity mcs.Identity) registry.Registry
 	// Fail makes every request fail until restore is called.
@@ -55,6 +55,20 @@ type Backend struct {
 	IsVariant bool
 	// Timeout bounds each wait; 0 is a minute, for machines that do other work.
 	Timeout time.Duration
+}
+
+// Options are what a clause changes of the registries that New creates.
+type Options struct {
+	// HeartbeatInterval replaces the time between two heartbeats if it is not 0. Backends without heartbeats ignore it.
+	HeartbeatInterval time.Duration
+}
+
+// Heartbeat returns the time between two heartbeats, which is standard without the option.
+func (o Options) Heartbeat(standard time.Duration) time.Duration {
+	if o.HeartbeatInterval != 0 {
+		return o.HeartbeatInterval
+	}
+	return standard
 }
 
 // Run runs every clause in parallel, each on a store of its own.
@@ -153,7 +167,7 @@ func testPublish(t *testing.T, h *harness) {
 }
 
 func testNotSynced(t *testing.T, h *harness) {
-	reg := h.New(t, identity("cls1"))
+	reg := h.New(t, identity("cls1"), Options{})
 	if _, err := reg.Lookup(t.Context(), key("web")); !errors.Is(err, registry.ErrNotSynced) {
 		t.Errorf("Lookup before Run: error %v, want ErrNotSynced", err)
 	}
@@ -167,7 +181,7 @@ func testNotSynced(t *testing.T, h *harness) {
 }
 
 func testLookupBeforeSync(t *testing.T, h *harness) {
-	reg := h.New(t, identity("cls1"))
+	reg := h.New(t, identity("cls1"), Options{})
 	if _, err := reg.Lookup(t.Context(), key("missing")); !errors.Is(err, registry.ErrNotSynced) {
 		t.Fatalf("Lookup before Run: error %v, want ErrNotSynced", err)
 	}
@@ -513,7 +527,7 @@ func testRestartWithdraws(t *testing.T, h *harness) {
 
 	// A withdrawal before the first read counts too.
 	a.stop(nil)
-	early := h.New(t, identity("cls1"))
+	early := h.New(t, identity("cls1"), Options{})
 	if err := early.Withdraw(t.Context(), key("db")); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func testConformance(t *testing.T, other func(mcs.Identity) registry.Registry) {
 	registrytest.Run(t, func(*testing.T) registrytest.Backend {
 		hub := memory.NewHub()
 		return registrytest.Backend{
-			New: func(_ *testing.T, identity mcs.Identity) registry.Registry {
+			New: func(_ *testing.T, identity mcs.Identity, _ registrytest.Options) registry.Registry {
 				cfg := Config{Identity: identity, Logger: logr.Discard(), SyncTimeout: 50 * time.Millisecond, interval: 5 * time.Millisecond}
 				return New(cfg, Source{"first", hub.Registry(identity)}, Source{"other", other(identity)})
 			},
