@@ -65,44 +65,35 @@ func newSourcePace(requeueAfter func(mcs.Key, time.Duration)) *sourcePace {
 func (p *sourcePace) limit(key mcs.Key, view registry.View) (limited registry.View, postponed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.now()
-	exports := p.services[key]
-	ended := removeEnded(exports, view)
-	var held []string
-	var due time.Time
-	isNew, isHeld := ended, false
+	now, exports := p.now(), p.services[key]
+	if exports == nil {
+		exports = map[string]*pacedExport{}
+	}
+	updates := map[pacedUpdate]int{}
+	if removeEnded(exports, view) {
+		updates[updateShown]++
+	}
+	var due time.Time // of the next held change
 	for _, exp := range view.Exports {
 		e, known := exports[exp.Cluster]
 		if !known {
 			e = &pacedExport{}
-			if exports == nil {
-				exports = map[string]*pacedExport{}
-			}
 			exports[exp.Cluster] = e
 		}
-		switch p.update(now, e, exportVersion{export: exp, properties: view.Properties[exp.Cluster]}) {
-		case updateShown:
-			isNew = true
-		case updateHeld:
-			isHeld = true
-		case updateNone:
-		}
-		if e.held != nil {
-			held = append(held, exp.Cluster)
-			if due.IsZero() || e.due.Before(due) {
-				due = e.due
-			}
+		updates[p.update(now, e, exportVersion{export: exp, properties: view.Properties[exp.Cluster]})]++
+		if e.held != nil && (due.IsZero() || e.due.Before(due)) {
+			due = e.due
 		}
 	}
 	p.services[key] = exports
 	if len(exports) == 0 {
 		delete(p.services, key)
 	}
-	if len(held) == 0 {
+	if due.IsZero() {
 		return view, false
 	}
 	p.requeueAfter(key, due.Sub(now))
-	return withoutHeld(view, exports), isHeld && !isNew
+	return withoutHeld(view, exports), updates[updateHeld] > 0 && updates[updateShown] == 0
 }
 
 // pacedUpdate is the effect of a new version of an export.
