@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/redact"
@@ -47,6 +46,11 @@ var results = map[string]string{
 	"MissingAuthenticationToken":  ResultDenied,
 	"ExpiredToken":                ResultDenied,
 	"ExpiredTokenException":       ResultDenied,
+	"RequestExpired":              ResultDenied,
+	"OptInRequired":               ResultDenied,
+	"RegionDisabledException":     ResultDenied,
+	"InvalidIdentityToken":        ResultDenied,
+	"IDPRejectedClaim":            ResultDenied,
 
 	"NamespaceNotFound":         ResultNotFound,
 	"ServiceNotFound":           ResultNotFound,
@@ -77,30 +81,10 @@ func newRequestError(operation string, err error) *requestError {
 
 func (e *requestError) Error() string {
 	text := fmt.Sprintf("AWS Cloud Map %s: %s", e.operation, e.cause())
-	var limit *types.ResourceLimitExceeded
-	switch {
-	case errors.As(e.err, &limit):
-		return text + " (raise the quota of AWS Cloud Map in Service Quotas)"
-	case e.result == ResultDenied && isFromSTS(e.err):
-		return text + " (check that the role in --aws-role-arn or role-arn trusts the controller's own identity and does not require another external ID)"
-	case e.result == ResultDenied:
-		return text + fmt.Sprintf(" (check the controller's AWS credentials, and that its IAM role allows servicediscovery:%s)", e.operation)
-	case e.result == ResultThrottled:
-		return text + " (AWS throttles this account's requests; retrying at a lower rate)"
+	if advice := adviceFor(e.operation, e.err); advice != "" {
+		text += " (" + advice + ")"
 	}
 	return text
-}
-
-// isFromSTS reports whether err is a failure to assume the role.
-func isFromSTS(err error) bool {
-	var operation *smithy.OperationError
-	for errors.As(err, &operation) {
-		if operation.Service() == sts.ServiceID {
-			return true
-		}
-		err = operation.Err
-	}
-	return false
 }
 
 // cause returns the error without the SDK's wrapping. It contains nothing that differs between attempts, such as request IDs and local ports,

@@ -1,0 +1,110 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go"
+)
+
+// codeAdvice has the actions for the error codes that all AWS services share, as the pages "Common Error Types" of the API references describe them.
+var codeAdvice = map[string]string{
+	"ResourceLimitExceeded":       "raise the quota of AWS Cloud Map in Service Quotas",
+	"ExpiredToken":                expiredAdvice,
+	"ExpiredTokenException":       expiredAdvice,
+	"InvalidClientTokenId":        unknownKeyAdvice,
+	"UnrecognizedClientException": unknownKeyAdvice,
+	"InvalidSignatureException":   signatureAdvice,
+	"SignatureDoesNotMatch":       signatureAdvice,
+	"RequestExpired":              "synchronize the clock of the controller's node: AWS refuses requests whose time is more than 5 minutes off",
+	"MissingAuthenticationToken":  "give the controller AWS credentials: docs/eks.md",
+	"OptInRequired":               "activate the AWS account: it is not subscribed to AWS Cloud Map",
+}
+
+const (
+	expiredAdvice = "renew the controller's AWS credentials: those of EKS Pod Identity and of IAM roles for service accounts are renewed without action, " +
+		"a session token in a Secret is not; check the clock of the node too"
+	unknownKeyAdvice = "check that the access key exists and is active, and that the Region of --aws-region is enabled for the account"
+	signatureAdvice  = "check that the secret access key belongs to the access key, and synchronize the clock of the controller's node"
+)
+
+// stsAdvice has the actions for the error codes of AWS Security Token Service when it is asked for a role.
+var stsAdvice = map[string]string{
+	"RegionDisabledException": "activate AWS STS for this Region in the account settings of IAM",
+	"InvalidIdentityToken":    identityTokenAdvice,
+	"IDPRejectedClaim":        identityTokenAdvice,
+}
+
+const identityTokenAdvice = "check that IAM has an OIDC identity provider with the issuer of this cluster, and that the role's trust policy names it: docs/eks.md"
+
+// deniedBy are the kinds of policies that AWS names in the message of a denied request, and the actions for them (IAM User Guide, "Troubleshoot access
+// denied error messages").
+var deniedBy = []struct{ policy, advice string }{
+	{"service control policy", "ask the administrators of the AWS organization to allow servicediscovery:%s in its service control policy"},
+	{"resource control policy", "ask the administrators of the AWS organization to allow servicediscovery:%s in its resource control policy"},
+	{"VPC endpoint policy", "allow servicediscovery:%s in the policy of the VPC endpoint"},
+	{"permissions boundary", "allow servicediscovery:%s in the permissions boundary of the controller's role"},
+	{"session policy", "allow servicediscovery:%s in the session policy of the controller's role"},
+	{"explicit deny", "remove the statement that denies servicediscovery:%s from the policies of the controller's role"},
+}
+
+// adviceFor returns the action for the user after a failed request, "" if there is none.
+func adviceFor(operation string, err error) string {
+	var apiError smithy.APIError
+	if !errors.As(err, &apiError) {
+		return connectionAdvice(err)
+	}
+	code, isSTS := apiError.ErrorCode(), isFromSTS(err)
+	if advice, ok := stsAdvice[code]; ok && isSTS {
+		return advice
+	}
+	if advice, ok := codeAdvice[code]; ok {
+		return advice
+	}
+	switch ResultOf(err) {
+	case ResultDenied:
+		if isSTS {
+			return "check that the role in --aws-role-arn or role-arn trusts the controller's own identity and does not require another external ID"
+		}
+		for _, d := range deniedBy {
+			if strings.Contains(apiError.ErrorMessage(), d.policy) {
+				return fmt.Sprintf(d.advice, operation)
+			}
+		}
+		return fmt.Sprintf("check that the IAM role of the controller allows servicediscovery:%s: docs/iam.md", operation)
+	case ResultThrottled:
+		return "AWS throttles this account's requests; retrying at a lower rate"
+	}
+	return ""
+}
+
+// connectionAdvice returns the action for a request that got no answer from AWS.
+func connectionAdvice(err error) string {
+	var host *net.DNSError
+	var connection *net.OpError
+	switch {
+	case strings.Contains(err.Error(), "failed to refresh cached credentials"):
+		// The SDK has no type for it. It is the error of the last source in its order, the role of the EC2 instance.
+		return "give the controller AWS credentials: an association of EKS Pod Identity, or a role in the annotation of its ServiceAccount: docs/eks.md"
+	case errors.As(err, &host) && host.IsNotFound:
+		return "check --aws-region and --aws-endpoint, and that the DNS of the controller's node resolves the name"
+	case errors.As(err, &connection) && (connection.Op == "dial" || connection.Timeout()):
+		return "check the network from the controller's pod to AWS: a NAT gateway or a VPC endpoint, security groups and NetworkPolicies"
+	}
+	return ""
+}
+
+// isFromSTS reports whether err is a failure to assume the role.
+func isFromSTS(err error) bool {
+	var operation *smithy.OperationError
+	for errors.As(err, &operation) {
+		if operation.Service() == sts.ServiceID {
+			return true
+		}
+		err = operation.Err
+	}
+	return false
+}

@@ -1,0 +1,85 @@
+package api
+
+import (
+	"errors"
+
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	"github.com/aws/smithy-go"
+)
+
+// TestAdvice: each refusal of AWS names the action.
+func TestAdvice(t *testing.T) {
+	refused := func(code, message string) error { return &smithy.GenericAPIError{Code: code, Message: message} }
+	const denied = "User: arn:aws:sts::111122223333:assumed-role/cls1/pod is not authorized to perform: servicediscovery:RegisterInstance "
+	for name, tc := range map[string]struct {
+		err  error
+		sts  bool
+		want string
+	}{
+		"no permission":           {err: refused("AccessDeniedException", denied+"because no identity-based policy allows the action"), want: "allows servicediscovery:RegisterInstance: docs/iam.md"},
+		"explicit deny":           {err: refused("AccessDeniedException", denied+"with an explicit deny in an identity-based policy"), want: "remove the statement that denies servicediscovery:RegisterInstance"},
+		"service control policy":  {err: refused("AccessDeniedException", denied+"with an explicit deny in a service control policy"), want: "administrators of the AWS organization"},
+		"resource control policy": {err: refused("AccessDeniedException", denied+"with an explicit deny in a resource control policy"), want: "its resource control policy"},
+		"VPC endpoint":            {err: refused("AccessDeniedException", denied+"because no VPC endpoint policy allows the action"), want: "policy of the VPC endpoint"},
+		"boundary":                {err: refused("AccessDeniedException", denied+"because no permissions boundary allows the action"), want: "permissions boundary"},
+		"session policy":          {err: refused("AccessDeniedException", denied+"because no session policy allows the action"), want: "session policy"},
+		"expired token":           {err: refused("ExpiredTokenException", "The security token included in the request is expired"), want: "renew the controller's AWS credentials"},
+		"unknown key":             {err: refused("UnrecognizedClientException", "The security token included in the request is invalid."), want: "access key exists and is active"},
+		"wrong secret":            {err: refused("InvalidSignatureException", "The request signature we calculated does not match"), want: "secret access key belongs to"},
+		"clock":                   {err: refused("RequestExpired", "Request has expired."), want: "clock"},
+		"no token":                {err: refused("MissingAuthenticationToken", "Missing Authentication Token"), want: "docs/eks.md"},
+		"not subscribed":          {err: refused("OptInRequired", "The AWS Access Key Id needs a subscription for the service"), want: "activate the AWS account"},
+		"quota":                   {err: refused("ResourceLimitExceeded", "too many namespaces"), want: "Service Quotas"},
+		"throttled":               {err: refused("ThrottlingException", "Rate exceeded"), want: "lower rate"},
+		"not found":               {err: refused("ServiceNotFound", "no such service")},
+		"role":                    {sts: true, err: refused("AccessDenied", "not authorized to perform: sts:AssumeRole"), want: "trusts the controller's own identity"},
+		"role, expired token":     {sts: true, err: refused("ExpiredTokenException", "expired"), want: "renew"},
+		"role, OIDC provider":     {sts: true, err: refused("InvalidIdentityToken", "No OpenIDConnect provider found in your account"), want: "OIDC identity provider"},
+		"role, Region":            {sts: true, err: refused("RegionDisabledException", "STS is not activated in this region"), want: "activate AWS STS"},
+		"unknown host":            {err: &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "data-servicediscovery.eu-nowhere-1.amazonaws.com", IsNotFound: true}}, want: "--aws-region"},
+		"no route":                {err: &net.OpError{Op: "dial", Err: errors.New("connect: connection refused")}, want: "NAT gateway or a VPC endpoint"},
+		"reset":                   {err: &net.OpError{Op: "read", Err: errors.New("connection reset by peer")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := tc.err
+			if tc.sts {
+				err = &smithy.OperationError{ServiceID: "STS", OperationName: "AssumeRole", Err: err}
+			}
+			err = newRequestError("RegisterInstance", &smithy.OperationError{ServiceID: "ServiceDiscovery", OperationName: "RegisterInstance", Err: err})
+			_, advice, has := strings.Cut(err.Error(), " (")
+			if has != (tc.want != "") || !strings.Contains(advice, tc.want) {
+				t.Errorf("the error is %q, want the advice %q", err, tc.want)
+			}
+			var apiError smithy.APIError
+			if errors.As(tc.err, &apiError) && ResultOf(tc.err) == ResultError {
+				t.Errorf("code %s has no result", apiError.ErrorCode())
+			}
+		})
+	}
+}
+
+// TestAdviceWithoutCredentials asks the SDK itself, whose error has no type: its text must be the one that is recognized.
+func TestAdviceWithoutCredentials(t *testing.T) {
+	dir := t.TempDir()
+	for name, value := range map[string]string{
+		"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": dir + "/config", "AWS_SHARED_CREDENTIALS_FILE": dir + "/credentials", "AWS_ACCESS_KEY_ID": "",
+		"AWS_SECRET_ACCESS_KEY": "", "AWS_PROFILE": "", "AWS_WEB_IDENTITY_TOKEN_FILE": "", "AWS_CONTAINER_CREDENTIALS_FULL_URI": "",
+		"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "",
+	} {
+		t.Setenv(name, value)
+	}
+	cfg, err := loadAWS(t.Context(), Config{Region: "eu-west-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.BaseEndpoint = aws.String("http://127.0.0.1:1")
+	_, err = servicediscovery.NewFromConfig(cfg).ListNamespaces(t.Context(), nil)
+	if text := newRequestError("ListNamespaces", err).Error(); !strings.Contains(text, "EKS Pod Identity") {
+		t.Errorf("the error is %q, want the advice about credentials", text)
+	}
+}
