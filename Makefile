@@ -94,14 +94,14 @@ unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real 
 	cd testbed && go test -timeout 15m ./...
 
 # The scenarios that a registry can make a difference to; make e2e REGISTRY=etcd runs the others on etcd as well.
-ON_ETCD := ^Test(Tutorial|ReadinessFlip|ManyEndpoints|DeletedNamespace|KilledController|TwoClustersWithOneID|RegistryDown|Stale|EtcdUsers|ImportsSurvive)
+ON_ETCD := ^Test(Tutorial|Upgrade|ReadinessFlip|ManyEndpoints|DeletedNamespace|KilledController|TwoClustersWithOneID|RegistryDown|Stale|EtcdUsers|ImportsSurvive)
 
 # The packages of the testbed run one after the other (-p 1): the first one compares the machine's network namespaces.
 # A run that ends by a time limit or a crash must leave no testbed to the next one.
 DOWN := || { code=$$?; $(if $(KEEP),,$(CURDIR)/bin/testbed down;) exit $$code; }
 
 .PHONY: e2e
-e2e: build bin/helm bin/promtool $(if $(E2E_ALL),bin/etcdutl dist/etcd.tar dist/coredns-old.tar dist/controller-old.tar) ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
+e2e: build bin/helm $(if $(E2E_ALL),bin/etcdutl dist/etcd.tar dist/coredns-old.tar dist/controller-old.tar) ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -p 1 -timeout 10m . ./netpolicy $(DOWN))
 	$(if $(RUN),,E2E=1 go test -count=1 -timeout 5m ./test/clusterset $(DOWN))

@@ -16,8 +16,11 @@ const (
 	chart = "deploy/charts/cloud-map-mcs-controller"
 	crds  = "serviceexports.multicluster.x-k8s.io serviceimports.multicluster.x-k8s.io clusterproperties.about.k8s.io"
 	// chartValues are the values for the testbed instead of AWS, with the cluster's identity. CLS stands for the cluster.
-	chartValues = " --set aws.region=ap-southeast-2,aws.endpoint=" + clusterset.Endpoint + ",aws.insecure=true,aws.credentialsSecret=aws-credentials" +
-		" --set clusterId=CLS,clusterSetId=" + clusterset.ClusterSetID
+	chartValues = " --set aws.region=ap-southeast-2,aws.endpoint=" + clusterset.Endpoint + ",aws.insecure=true,aws.credentialsSecret=aws-credentials" + chartIdentity
+	// etcdChartValues are those for the testbed's etcd.
+	etcdChartValues = " --set registry=etcd,etcd.endpoints[0]=" + clusterset.EtcdEndpoint + ",etcd.username=" + clusterset.ClusterSetID + ".CLS" +
+		",etcd.passwordSecret=etcd-client,etcd.tls.secret=etcd-client,etcd.tls.cert=,etcd.tls.key=" + chartIdentity
+	chartIdentity = " --set clusterId=CLS,clusterSetId=" + clusterset.ClusterSetID
 )
 
 // TestChart installs, upgrades and uninstalls with the real Helm, in a namespace that holds pods to the restricted profile.

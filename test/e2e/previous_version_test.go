@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,25 +60,22 @@ type installer struct {
 	remove []string
 }
 
-// installers returns the ways to install the product.
-func installers() []installer {
-	lines := tutorial.Install(clusterset.CloudMap)
+// installers returns the ways to install the product on a registry.
+func installers(registry string) []installer {
+	lines := tutorial.Install(registry)
 	first, apply := lines[:len(lines)-1], lines[len(lines)-1]
+	values := chartValues
+	if registry == clusterset.Etcd {
+		values = etcdChartValues
+	}
 	uninstall := []string{
 		"kubectl mcs uninstall --crds --yes --context CLS",
 		"kubectl --context CLS wait namespace/" + system + " --for=delete --timeout=90s",
 	}
-	return []installer{
-		{
-			name: "kubectl mcs", first: first,
-			install: "TREE/bin/kubectl-mcs install --context CLS --env-secret aws-credentials -- --aws-region=ap-southeast-2 --aws-endpoint=" +
-				clusterset.Endpoint + " --aws-insecure",
-			join:   "TREE/bin/kubectl-mcs join --cluster-id CLS --clusterset-id " + clusterset.ClusterSetID + " --context CLS",
-			remove: uninstall,
-		},
+	all := []installer{
 		{
 			name: "Helm", first: first,
-			install: "helm --kube-context CLS -n " + system + " upgrade --install cloud-map-mcs-controller TREE/" + chart + " --wait --timeout 90s" + chartValues,
+			install: "helm --kube-context CLS -n " + system + " upgrade --install cloud-map-mcs-controller TREE/" + chart + " --wait --timeout 90s" + values,
 			remove: []string{
 				"kubectl mcs leave --yes --context CLS",
 				"kubectl mcs dns disable --context CLS",
@@ -93,16 +91,28 @@ func installers() []installer {
 			remove:  uninstall,
 		},
 	}
+	if registry == clusterset.CloudMap { // kubectl mcs install mounts no files, and etcd's users and certificates are files
+		all = slices.Insert(all, 0, installer{
+			name: "kubectl mcs", first: first,
+			install: "TREE/bin/kubectl-mcs install --context CLS --env-secret aws-credentials -- --aws-region=ap-southeast-2 --aws-endpoint=" +
+				clusterset.Endpoint + " --aws-insecure",
+			join:   "TREE/bin/kubectl-mcs join --cluster-id CLS --clusterset-id " + clusterset.ClusterSetID + " --context CLS",
+			remove: uninstall,
+		})
+	}
+	for i := range all {
+		all[i].remove = append(slices.Clip(all[i].remove), tutorial.Uninstall(registry)...)
+	}
+	return all
 }
 
-// TestUpgrade upgrades and downgrades one cluster after the other, between an earlier version and the present one, with each installer. Clients in both
+// TestUpgrade upgrades and downgrades one cluster after the other, between an earlier version and the present one, with each installer of the registry. Clients in both
 // clusters connect to clusterset IPs ten times a second all the time: no connection fails, no import goes, and no IP changes. After each step, services that
 // each cluster begins and ends to export reach the other one. Like the tutorial, and before it, it begins and ends with empty clusters.
 func TestUpgrade(t *testing.T) {
 	if !runsAll() {
 		t.Skip("CI does not build an earlier version: E2E_ALL=1 does")
 	}
-	onlyOn(t, clusterset.CloudMap)
 	if touched.Load() {
 		t.Fatal("a scenario has installed the product before: one that is not parallel belongs below the tutorial, or into a file whose name comes later")
 	}
@@ -114,7 +124,7 @@ func TestUpgrade(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	earlier, present := versionIn(t, "dist/old"), versionIn(t, ".")
-	for _, i := range installers() {
+	for _, i := range installers(suite.Registry) {
 		t.Run(i.name, func(t *testing.T) {
 			u := startUpgrade(t, i, both[0], both[1], earlier)
 			for _, step := range []struct {

@@ -21,12 +21,17 @@ type onRegistry struct {
 var registries = map[string]onRegistry{clusterset.CloudMap: cloudMap(), clusterset.Etcd: etcd()}
 
 // Install returns the command lines that install the product in a cluster; CLS stands for the cluster.
-func Install(registry string) []string {
-	var lines []string
-	for _, c := range registries[registry].install {
-		lines = append(lines, c.Line)
+func Install(registry string) []string { return lines(registries[registry].install) }
+
+// Uninstall returns the command lines that remove what Install made outside the cluster.
+func Uninstall(registry string) []string { return lines(registries[registry].uninstall) }
+
+func lines(commands []Command) []string {
+	var out []string
+	for _, c := range commands {
+		out = append(out, c.Line)
 	}
-	return lines
+	return out
 }
 
 // AWS returns a command line of the AWS CLI for cloudmap-local.
