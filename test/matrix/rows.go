@@ -24,6 +24,7 @@ func (r row) String() string { return r[0].String() + " beside " + r[1].String()
 // The versions that rows name.
 const (
 	oldKubernetes      = "1.31" // the oldest one that we claim: the chart's kubeVersion
+	oldestSupported    = "1.35" // the oldest one that upstream supports, as of November 2026
 	previousKubernetes = "1.36"
 	kubernetes         = "1.37"
 
@@ -54,6 +55,8 @@ var rows = []row{
 	{{oldKubernetes, oldCoreDNS, iptables, v1alpha1}, {kubernetes, newCoreDNS, nftables, all}},
 	{{previousKubernetes, newCoreDNS, iptables, all}, {kubernetes, newCoreDNS, nftables, all}},
 	{{oldKubernetes, oldCoreDNS, iptables, all}, {previousKubernetes, newCoreDNS, nftables, all}},
+	{{oldestSupported, newCoreDNS, iptables, all}, {oldestSupported, newCoreDNS, iptables, all}},
+	{{oldestSupported, oldCoreDNS, nftables, all}, {kubernetes, newCoreDNS, iptables, all}},
 }
 
 // hasNames reports whether names of the clusterset resolve in both clusters: CoreDNS reads ServiceImports as v1alpha1.
