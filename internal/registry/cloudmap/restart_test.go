@@ -508,6 +508,85 @@ func TestRestartWithoutRecords(t *testing.T) {
 	}
 }
 
+// TestRestart_BackupWhileClaiming: a cluster left and comes back. When its new process has claimed the ID, and has not read its record yet, another user restores
+// a backup from before the farewell. The process must not announce the pages of the backup: they have earlier versions of its exports.
+func TestRestart_BackupWhileClaiming(t *testing.T) {
+	restored := map[string]func(instance string) bool{
+		"everything":          func(string) bool { return true },
+		"all but the record":  func(instance string) bool { return instance != "cls1" },
+		"the pages":           func(instance string) bool { return instance != "cls1" && instance != format.CopyID },
+		"all but the copy":    func(instance string) bool { return instance != format.CopyID },
+		"the record, no page": func(instance string) bool { return instance == "cls1" },
+	}
+	warmUp(t)
+	for name, isRestored := range restored {
+		for _, wiped := range []bool{false, true} {
+			if wiped {
+				name += ", after all was deleted"
+			}
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+					v := &otherWriter{simulation: w}
+					exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+					earlier := webExport("cls1", 0, 1)
+					publish(t, exporter.Registry, earlier)
+					w.until(time.Minute, "the export is known", sees(t, importer.Registry, earlier))
+					backup := map[string][]api.Instance{}
+					for _, in := range []string{format.MembersService, format.CatalogName("cls1")} {
+						admin, service := v.service(in)
+						listed, err := admin.ListInstances(t.Context(), service)
+						if err != nil {
+							t.Fatal(err)
+						}
+						backup[in] = slices.DeleteFunc(listed, func(i api.Instance) bool { return i.ID == "cls2" || !isRestored(i.ID) })
+					}
+					later := webExport("cls1", 0, 2)
+					publish(t, exporter.Registry, later)
+					w.until(time.Minute, "the later version is known", sees(t, importer.Registry, later))
+					if err := exporter.end(registry.ErrLeave); err != nil {
+						t.Fatal(err)
+					}
+					w.until(time.Minute, "the export is gone", func() bool { return v.seen(importer, earlier.Key) == "none" })
+					if wiped {
+						v.deleteAll(true)
+						time.Sleep(5 * time.Second)
+					}
+
+					var wrote atomic.Bool
+					w.wrote = func(r request) {
+						if r.cluster == "cls1" && r.names(format.AttrHeartbeat) && !wrote.Swap(true) {
+							w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure"})
+						}
+					}
+					returned := w.begin(cls1, nil, func(cfg *Config) { cfg.AwaitsAll = true })
+					publish(t, returned.Registry, later)
+					returned.PublishedAll()
+					w.until(time.Minute, "the ID is claimed", wrote.Load)
+					for in, instances := range backup {
+						admin, service := v.service(in)
+						for _, instance := range instances {
+							if _, err := admin.RegisterInstance(t.Context(), service.ID, instance); err != nil {
+								t.Fatal(err)
+							}
+						}
+					}
+					time.Sleep(2 * time.Second) // until every read shows it
+					w.plan(1)
+					for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(20 * time.Millisecond) {
+						if sees(t, importer.Registry, earlier)() {
+							t.Fatalf("after %v the other cluster sees the version of the backup", time.Since(began))
+						}
+					}
+					if !sees(t, importer.Registry, later)() {
+						t.Error("the other cluster does not see the export")
+					}
+				})
+			})
+		}
+	}
+}
+
 // TestRestartWithForgedRecord has a controller start when another member has replaced its record and a page. The page does not become its own.
 func TestRestartWithForgedRecord(t *testing.T) {
 	warmUp(t)

@@ -113,6 +113,11 @@ func (c *claim) isOurs(r format.Member) bool { return slices.Contains(c.keys, r.
 // isMine reports whether this process wrote a record.
 func (c *claim) isMine(r format.Member) bool { return c.isOurs(r) && r.Process == c.process }
 
+// isOfOtherProcess reports whether another process of this cluster wrote a record, nil for none.
+func (c *claim) isOfOtherProcess(r *format.Member) bool {
+	return r != nil && c.isOurs(*r) && !c.isMine(*r)
+}
+
 // isYoung reports whether another process or cluster with this ID may not have shown yet: no read of the members is late enough.
 func (c *claim) isYoung() bool {
 	return !c.isFirst && c.state != Observing && !c.isFinal()

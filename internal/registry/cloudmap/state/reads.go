@@ -99,6 +99,7 @@ func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.I
 	defer s.mu.Unlock()
 	s.audited, s.auditAt = now, now.Add(s.cfg.Intervals.Audit)
 	s.leftovers = len(format.GroupByPage(stored)) > 0
+	s.observePredecessor(s.leftovers)
 	s.observeOwnCopy(stored)
 	isOurs := s.claim.joined || s.ownCopy != nil && s.claim.isOurs(*s.ownCopy)
 	if shown == nil && s.leftovers && !isOurs {
@@ -277,6 +278,7 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	if s.claim.state == Observing && shown == nil {
 		s.catalogs.unannounced()
 	}
+	s.observePredecessor(s.claim.isOfOtherProcess(shown))
 	s.catalogs.isMember = s.claim.joined
 	s.catalogs.members(now, instances, s.counts, changed)
 	s.logRefusal(now)
@@ -362,6 +364,15 @@ func (s *Reads) observeOtherProcess(shown *format.Member, resumed bool) {
 	}
 	if shown != nil && s.claim.isOurs(*shown) {
 		s.ours.Heartbeat = max(s.ours.Heartbeat, shown.Heartbeat) // the next record is later than a late write of the previous process
+	}
+}
+
+// observePredecessor observes whether the registry has a record or pages of a previous process. If there were none when this process claimed the ID, and its own
+// record has not been read yet, a late read lacked them, or another user has restored a backup: they may be earlier versions, and no page is announced as it
+// was found. The caller holds s.mu.
+func (s *Reads) observePredecessor(found bool) {
+	if found && s.claim.state == Acquiring && !s.outbox.isSuccessor {
+		s.outbox.isSuccessor, s.outbox.orphanedPages = true, true
 	}
 }
 
