@@ -60,6 +60,8 @@ type service struct {
 	// nil if none or if isTorn.
 	isTorn  bool
 	applied *mcs.Export
+	// isUndeleted: the last removal found no instances to keep the service for, and could not delete it. Reads do not show that it still exists.
+	isUndeleted bool
 	// instances is the number of instances of applied.
 	instances int
 	// writtenAt is the time of the last write, reconciledAt that of the last attempt.
@@ -200,6 +202,11 @@ func (s *service) start() *service {
 	return &last
 }
 
+// updateUndeleted records whether the service has to be deleted still. A failed attempt may not have come as far as its deletion.
+func (s *service) updateUndeleted(result outcome, failed bool) {
+	s.isUndeleted = result.isUndeleted || s.isUndeleted && failed
+}
+
 // nextResync returns the service with the oldest read once per interval.
 func (q *queue) nextResync(now time.Time) (key mcs.Key, oldest *service) {
 	if now.Before(q.resyncAt) {
@@ -236,6 +243,7 @@ func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, fa
 		}
 	}
 	s.isTorn, s.applied, s.instances, s.omitted = failed, result.applied, result.instances, result.omitted
+	s.updateUndeleted(result, failed)
 	if !q.active && s.applied != nil { // deactivated meanwhile
 		s.applied, s.isQueued = nil, true
 	}

@@ -264,7 +264,9 @@ type outcome struct {
 	isAbsent bool
 	// isShown: a read by names shows instances of this cluster that it does not want. isServiceMissing: such a read does not find the service.
 	isShown, isServiceMissing bool
-	omitted                   omitted
+	// isUndeleted: the service has no instances, and could not be deleted.
+	isUndeleted bool
+	omitted     omitted
 }
 
 // reconcile makes the instances of a service mirror the desired export. last is the state of the service before.
@@ -300,7 +302,8 @@ func equalExports(a, b *mcs.Export) bool {
 // isRecent reports whether reads may not show the last write of a service yet.
 func (v *View) isRecent(last service) bool { return time.Since(last.writtenAt) < v.cfg.ResyncInterval }
 
-// verify reports whether a read by names, which takes one request and no list, shows the instances of exp.
+// verify reports whether a read by names, which takes one request and no list, shows the instances of exp. It does not show whether a service without
+// instances was deleted.
 func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last service) (result outcome, isSynced bool, err error) {
 	have, err := v.discover(ctx, key)
 	switch {
@@ -321,7 +324,7 @@ func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last se
 	return outcome{
 		applied: exp, instances: len(want) - len(changes.Collisions) - len(last.omitted.refused), isAbsent: exp == nil,
 		omitted: omitted{overLimit: overLimit, collisions: changes.Collisions, refused: last.omitted.refused},
-	}, true, nil
+	}, exp != nil || !last.isUndeleted, nil
 }
 
 // discover reads all instances of a service by its names. A service has no more instances than one answer.
@@ -383,6 +386,7 @@ func (v *View) remove(ctx context.Context, key mcs.Key, last service, read outco
 	}
 	if !hasOthers {
 		if err := v.resources.remove(ctx, key); err != nil {
+			result.isUndeleted = true
 			return result, err
 		}
 	}

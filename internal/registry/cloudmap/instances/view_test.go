@@ -763,3 +763,30 @@ func TestView_RetriesFailedRemoval(t *testing.T) {
 		})
 	}
 }
+
+// The deletion of a service or of its namespace fails for longer than the interval between two reads: afterwards the service is deleted, although reads
+// have shown no instance since.
+func TestView_DeletesServiceAfterLongFault(t *testing.T) {
+	for _, operation := range []string{"ListTagsForResource", "DeleteService", "DeleteNamespace"} {
+		for _, code := range []string{"InternalFailure", "ThrottlingException"} {
+			t.Run(code+" of "+operation, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := startCloud(t)
+					v := c.view(t)
+					v.publish("10.0.0.1")
+					v.start(t)
+					c.want(t, "before the fault", "demo/web: "+instance1)
+					c.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Operations: []string{operation}, Code: code})
+					v.publish()
+					pass(10 * time.Minute)
+					c.fail(t)
+					pass(20 * time.Minute)
+					c.want(t, "20 minutes after the end of the fault")
+					if n := v.Pending() + v.Unconfirmed(); n != 0 || len(v.services) != 0 {
+						t.Errorf("%d services are pending and %d known", n, len(v.services))
+					}
+				})
+			})
+		}
+	}
+}
