@@ -35,6 +35,7 @@ func (e Export) Equal(o Export) bool {
 // equal compares two exports as they are, except for Changed.
 func (e Export) equal(o Export) bool {
 	return e.Key == o.Key && e.Cluster == o.Cluster && e.Created.Equal(o.Created) && e.equalService(o) &&
+		e.InstanceAttributes == o.InstanceAttributes && e.Region == o.Region &&
 		maps.Equal(e.Labels, o.Labels) && maps.Equal(e.Annotations, o.Annotations) &&
 		slices.EqualFunc(e.Backends, o.Backends, Backends.equal)
 }
@@ -153,7 +154,7 @@ func compareEndpoints(a, b Endpoint) int {
 	}
 	return cmp.Or(
 		compareTrueFirst(a.Ready, b.Ready), compareTrueFirst(a.Serving, b.Serving), compareTrueFirst(!a.Terminating, !b.Terminating),
-		cmp.Compare(b.Hostname, a.Hostname), cmp.Compare(b.Zone, a.Zone), cmp.Compare(b.Node, a.Node))
+		cmp.Compare(b.Hostname, a.Hostname), cmp.Compare(b.Zone, a.Zone), cmp.Compare(b.Node, a.Node), cmp.Compare(b.Pod, a.Pod))
 }
 
 func compareTrueFirst(a, b bool) int {

@@ -108,6 +108,9 @@ func TestEqual(t *testing.T) {
 		"ready":                       {func(e *Export) { e.Backends[0].Endpoints[0].Ready = false }, false},
 		"zone":                        {func(e *Export) { e.Backends[0].Endpoints[0].Zone = "b" }, false},
 		"node":                        {func(e *Export) { e.Backends[0].Endpoints[0].Node = "n" }, false},
+		"pod":                         {func(e *Export) { e.Backends[0].Endpoints[0].Pod = "p" }, false},
+		"instance attributes":         {func(e *Export) { e.InstanceAttributes = "a=b" }, false},
+		"Region":                      {func(e *Export) { e.Region = "eu-west-1" }, false},
 		"endpoint port":               {func(e *Export) { e.Backends[0].Ports[0].Port++ }, false},
 		"endpoint":                    {func(e *Export) { e.Backends[0].Endpoints = nil }, false},
 	} {

@@ -79,6 +79,11 @@ type Export struct {
 	// Recipients select the clusters that the export is for: one of the selectors must match. "" is all clusters.
 	Recipients ClusterSelectors `json:"recipients,omitempty"`
 
+	// InstanceAttributes are attributes of the Cloud Map instances, and Region is the Region of the cluster if one of them refers to it. They are meaningful only
+	// in the source cluster and are not published.
+	InstanceAttributes InstanceAttributes `json:"instanceAttributes,omitempty"`
+	Region             string             `json:"region,omitempty"`
+
 	// Backends are the endpoints, grouped by the ports on which they listen.
 	Backends []Backends `json:"backends,omitempty"`
 }
@@ -121,4 +126,6 @@ type Endpoint struct {
 	Zone     string `json:"zone,omitempty"`
 	// Node is the endpoint's node. It is meaningful only in the source cluster and is not published in a page.
 	Node string `json:"node,omitempty"`
+	// Pod is the name of the endpoint's pod if InstanceAttributes refer to it. It is not published.
+	Pod string `json:"pod,omitempty"`
 }

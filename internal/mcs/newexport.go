@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
@@ -29,6 +30,8 @@ type Source struct {
 	ClusterPreference    ClusterPreference
 	// ControllerSlicesOnly leaves out the slices that the EndpointSlice controller of Kubernetes did not create.
 	ControllerSlicesOnly bool
+	// Region is the cluster's Region, "" if it is not known.
+	Region string
 	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil allows all.
 	CheckAddress func(netip.Addr) error
 }
@@ -58,22 +61,7 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 		Labels:                exp.Spec.ExportedLabels,
 		Annotations:           exp.Spec.ExportedAnnotations,
 	}
-	var unreadable []string
-	if e.Type == mcsv1beta1.ClusterSetIP {
-		selection, err := src.Selection()
-		if err != nil {
-			unreadable = append(unreadable, "clusterSelectors left out: "+err.Error())
-		}
-		e.ClusterSelectors, e.MinimumReady = selection.Selectors, selection.MinimumReady
-	}
-	drain, err := ParseDrain(exp.Annotations[AnnotationDrain])
-	if err != nil {
-		unreadable = append(unreadable, fmt.Sprintf("annotation %s left out: %v", AnnotationDrain, err))
-	}
-	e.Drain = drain
-	if e.Recipients, err = src.Recipients(); err != nil {
-		unreadable = append(unreadable, "exported to no other cluster: "+err.Error())
-	}
+	unreadable := src.readAnnotations(&e)
 	for i := range src.Slices {
 		slice := &src.Slices[i]
 		if !isSourceSlice(slice, svc) {
@@ -85,6 +73,9 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 			continue
 		}
 		b, bad := backendsFromSlice(slice)
+		if !e.InstanceAttributes.refersTo(referencePod) {
+			b.removePods()
+		}
 		bad = append(bad, src.leaveOutAddresses(&b)...)
 		e.Backends = append(e.Backends, b)
 		unreadable = append(unreadable, bad...)
@@ -97,6 +88,32 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 		e.Changed = previous.Changed.UTC().Truncate(time.Millisecond)
 	}
 	return e, append(unreadable, left...), nil
+}
+
+// readAnnotations sets the fields of e that annotations have. The lines report the annotations that cannot be read.
+func (src Source) readAnnotations(e *Export) (unreadable []string) {
+	if e.Type == mcsv1beta1.ClusterSetIP {
+		selection, err := src.Selection()
+		if err != nil {
+			unreadable = append(unreadable, "clusterSelectors left out: "+err.Error())
+		}
+		e.ClusterSelectors, e.MinimumReady = selection.Selectors, selection.MinimumReady
+	}
+	drain, err := ParseDrain(src.ServiceExport.Annotations[AnnotationDrain])
+	if err != nil {
+		unreadable = append(unreadable, fmt.Sprintf("annotation %s left out: %v", AnnotationDrain, err))
+	}
+	e.Drain = drain
+	if e.Recipients, err = src.Recipients(); err != nil {
+		unreadable = append(unreadable, "exported to no other cluster: "+err.Error())
+	}
+	if e.InstanceAttributes, err = src.InstanceAttributes(); err != nil {
+		unreadable = append(unreadable, "attributes of Cloud Map instances left out: "+err.Error())
+	}
+	if e.InstanceAttributes.refersTo(referenceRegion) {
+		e.Region = src.Region
+	}
+	return unreadable
 }
 
 // Selection returns the cluster selectors of the export.
@@ -204,7 +221,23 @@ func backendsFromSlice(slice *discoveryv1.EndpointSlice) (Backends, []string) {
 			Hostname:    ptr.Deref(ep.Hostname, ""),
 			Zone:        ptr.Deref(ep.Zone, ""),
 			Node:        ptr.Deref(ep.NodeName, ""),
+			Pod:         podOf(ep),
 		})
 	}
 	return b, bad
+}
+
+// podOf returns the name of the endpoint's pod, "" if it is none.
+func podOf(ep discoveryv1.Endpoint) string {
+	if ep.TargetRef == nil || ep.TargetRef.Kind != "Pod" || len(validation.IsDNS1123Subdomain(ep.TargetRef.Name)) > 0 {
+		return ""
+	}
+	return ep.TargetRef.Name
+}
+
+// removePods removes the names of the pods: without need they would make an export change when a pod is replaced.
+func (b Backends) removePods() {
+	for i := range b.Endpoints {
+		b.Endpoints[i].Pod = ""
+	}
 }

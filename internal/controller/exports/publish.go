@@ -97,6 +97,7 @@ func (r *Controller) PublishAll(ctx context.Context, identity mcs.Identity, reg 
 		if !src.IsExported() {
 			continue
 		}
+		src.Region = r.region()
 		exp, _, err := mcs.NewExport(src.Source, nil, r.now())
 		if err == nil {
 			err = reg.Publish(ctx, exp)
@@ -121,6 +122,12 @@ func (r *Controller) findConflicts(ctx context.Context, key mcs.Key, view regist
 		in.Import = &imp
 	}
 	return plan.DecidePrecedence(in).Merge().Conflicts, err
+}
+
+// region returns this cluster's Region, "" if it is not known.
+func (r *Controller) region() string {
+	properties, _ := r.membership.Properties()
+	return properties[mcs.PropertyRegion]
 }
 
 // unshownFor returns how long the registry has not shown the export of key as it is.
@@ -168,6 +175,7 @@ func (r *Controller) newExport(ctx context.Context, src mcs.Source) (mcs.Export,
 		before = value.(publishedExport)
 		previous = &before.export
 	}
+	src.Region = r.region()
 	exp, left, err := mcs.NewExport(src, previous, r.now())
 	if err != nil {
 		return mcs.Export{}, err

@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/controllertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
@@ -72,7 +73,7 @@ func newPublishTest(t *testing.T, funcs interceptor.Funcs) *publishTest {
 	p.Controller = &Controller{
 		client: fake.NewClientBuilder().WithScheme(controllertest.Scheme()).WithInterceptorFuncs(funcs).
 			WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo"}}).Build(),
-		scope: scope, events: kube.EventRecorder{Recorder: p.recorder},
+		membership: &membership.Membership{}, scope: scope, events: kube.EventRecorder{Recorder: p.recorder},
 	}
 	p.Controller.now = func() time.Time { return p.now }
 	exp := controllertest.ServiceExport(p.key)

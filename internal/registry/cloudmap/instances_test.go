@@ -233,3 +233,28 @@ func createForeign(t *testing.T, c *cloud, namespaceName, serviceName string) {
 		t.Fatal(err)
 	}
 }
+
+// TestViewAttributes: consumers filter by the attributes that the user named, as with
+// `aws servicediscovery discover-instances --query-parameters team=payments`.
+func TestViewAttributes(t *testing.T) {
+	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
+	a, _ := viewing(t, c, cls1)
+	exp := webExport("cls1", 0, 2)
+	exp.InstanceAttributes = "team=payments\nzone=$(zone)"
+	publish(t, a, exp)
+	discovered := func(query map[string]string) func() bool {
+		return func() bool {
+			found, _, err := c.client.DiscoverInstances(t.Context(), "demo", "web-0", query)
+			return err == nil && len(found) == 1 && found[0].ID == "tcp-10_10_0_1-8080"
+		}
+	}
+	zone := exp.Backends[0].Endpoints[1].Zone
+	within(t, patience, "one instance of the team is in the zone", discovered(map[string]string{"team": "payments", "zone": zone}))
+	exp.InstanceAttributes = "zone=$(zone)"
+	publish(t, a, exp)
+	within(t, patience, "the team is removed", func() bool {
+		attrs := c.instances(t, "demo", "web-0")["tcp-10_10_0_1-8080"]
+		_, has := attrs["team"]
+		return !has && attrs["zone"] == zone
+	})
+}

@@ -351,7 +351,7 @@ func endpoints(first netip.Addr, n int) []mcs.Endpoint {
 	return result
 }
 
-// fullExport returns an export with every field that is published, and Node, which is not.
+// fullExport returns an export with every field that is published, and those that are not: Node, Pod, InstanceAttributes and Region.
 func fullExport(clusterID string, k mcs.Key) mcs.Export {
 	timeout := int32(10)
 	return mcs.Export{
@@ -369,11 +369,13 @@ func fullExport(clusterID string, k mcs.Key) mcs.Export {
 		IPFamilies:            []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
 		Labels:                map[string]string{"team": "a", "example.com/tier": "front"},
 		Annotations:           map[string]string{"example.com/note": "a text, with spaces and ünïcode"},
+		InstanceAttributes:    "region=$(region)",
+		Region:                "eu-west-1",
 		Backends: []mcs.Backends{
 			{
 				Ports: []mcs.BackendPort{{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 5353}, {Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}, {Name: "sctp", Protocol: corev1.ProtocolSCTP, Port: 9000}},
 				Endpoints: []mcs.Endpoint{
-					{Address: netip.MustParseAddr("10.10.1.1"), Ready: true, Serving: true, Hostname: "web-0", Zone: "eu-west-1a", Node: "node-1"},
+					{Address: netip.MustParseAddr("10.10.1.1"), Ready: true, Serving: true, Hostname: "web-0", Zone: "eu-west-1a", Node: "node-1", Pod: "web-0"},
 					{Address: netip.MustParseAddr("10.10.1.2"), Serving: true, Terminating: true, Hostname: "web-1", Zone: "eu-west-1b", Node: "node-2"},
 					{Address: netip.MustParseAddr("fd00:10:10::2"), Hostname: "web-1", Node: "node-2"},
 				},

@@ -301,10 +301,13 @@ func testFields(t *testing.T, h *harness) {
 		if !got.Changed.Equal(want.Changed) {
 			t.Errorf("Changed arrived as %v, want %v", got.Changed, want.Changed)
 		}
+		if got.InstanceAttributes != "" || got.Region != "" {
+			t.Errorf("attributes of instances %q of Region %q were published", got.InstanceAttributes, got.Region)
+		}
 		for _, group := range got.Backends {
 			for _, e := range group.Endpoints {
-				if e.Node != "" {
-					t.Errorf("node name %q was published", e.Node)
+				if e.Node != "" || e.Pod != "" {
+					t.Errorf("node name %q and pod name %q were published", e.Node, e.Pod)
 				}
 			}
 		}

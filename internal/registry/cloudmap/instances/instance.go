@@ -35,13 +35,15 @@ const (
 	AttrHostname        = "HOSTNAME"
 	AttrNode            = "NODENAME"
 	AttrController      = "K8S_CONTROLLER"
+	// AttrNames has the names of the attributes that the user added with mcs.AnnotationInstanceAttributes, so that they can be removed again.
+	AttrNames = "K8S_ATTRIBUTES"
 )
 
 // managedAttributes are the attributes that this controller writes. Other attributes of its instances stay.
 var managedAttributes = []string{
 	AttrIPv4, AttrIPv6, AttrPort, AttrPortName, AttrProtocol, AttrServicePort, AttrServicePortName, AttrServiceProtocol,
 	AttrTargetPort, AttrClusterID, AttrClusterSetID, AttrServiceType, AttrCreated, AttrReady, AttrHostname, AttrNode,
-	AttrController,
+	AttrController, AttrNames,
 }
 
 // Collision is an instance that cannot be registered because another owner has its ID: two clusters with overlapping pod networks
@@ -87,6 +89,7 @@ func firstFromExport(e mcs.Export, clusterSetID, controllerVersion string, limit
 				attrs := exportAttributes(e, clusterSetID, controllerVersion)
 				addPort(attrs, port.service, port.backend)
 				addEndpoint(attrs, ep)
+				addUserAttributes(attrs, e, ep)
 				out = append(out, api.Instance{ID: id, Attributes: sanitizeValues(attrs)})
 			}
 		}
@@ -156,6 +159,19 @@ func addEndpoint(attrs map[string]string, ep mcs.Endpoint) {
 	attrs[AttrNode] = ep.Node
 }
 
+// addUserAttributes adds the attributes that the user named.
+func addUserAttributes(attrs map[string]string, e mcs.Export, ep mcs.Endpoint) {
+	if e.InstanceAttributes == "" {
+		return
+	}
+	added := e.InstanceAttributes.Of(e, ep)
+	maps.Copy(attrs, added)
+	attrs[AttrNames] = strings.Join(slices.Sorted(maps.Keys(added)), nameSeparator)
+}
+
+// nameSeparator separates the names in AttrNames. No name has it.
+const nameSeparator = ","
+
 // maxAttributeValue is the maximum length of a value in Cloud Map.
 const maxAttributeValue = 1024
 
@@ -221,7 +237,7 @@ func withForeignAttributes(own, present map[string]string) map[string]string {
 	if out == nil {
 		out = map[string]string{}
 	}
-	for _, k := range managedAttributes {
+	for _, k := range slices.Concat(managedAttributes, strings.Split(present[AttrNames], nameSeparator)) {
 		delete(out, k)
 	}
 	maps.Copy(out, own)

@@ -256,3 +256,37 @@ func TestMatchPorts(t *testing.T) {
 		t.Errorf("ports %v, want %v", got, want)
 	}
 }
+
+// TestFromExport_UserAttributes: attributes that the user names are added, and removed when the user does not name them any more. Those of others stay.
+func TestFromExport_UserAttributes(t *testing.T) {
+	e := webExport("cls1", "10.10.0.1")
+	e.InstanceAttributes = "team=a\nwhere=$(zone)"
+	e.Backends[0].Endpoints[0].Zone = "eu-west-1a"
+	own := OwnedBy("cls1", "set1")
+	want := FromExport(e, "set1", "v1")
+	attrs := want[0].Attributes
+	if attrs["team"] != "a" || attrs["where"] != "eu-west-1a" || attrs[AttrNames] != "team,where" {
+		t.Fatalf("attributes %v", attrs)
+	}
+	present := api.Instance{ID: want[0].ID, Attributes: maps.Clone(attrs)}
+	present.Attributes["WEIGHT"] = "7" // of another client
+	if changes := Diff(want, []api.Instance{present}, own); len(changes.Register) > 0 {
+		t.Errorf("a service in sync is written: %v", changes.Register)
+	}
+	e.InstanceAttributes = "where=$(zone)"
+	changes := Diff(FromExport(e, "set1", "v1"), []api.Instance{present}, own)
+	if len(changes.Register) != 1 {
+		t.Fatalf("changes %v", changes)
+	}
+	after := changes.Register[0].Attributes
+	if _, has := after["team"]; has || after["where"] != "eu-west-1a" || after["WEIGHT"] != "7" || after[AttrNames] != "where" {
+		t.Errorf("attributes after a removal: %v", after)
+	}
+}
+
+// TestManagedAttributesAreReserved: no user can name an attribute that the controller writes.
+func TestManagedAttributesAreReserved(t *testing.T) {
+	if !slices.Equal(slices.Sorted(slices.Values(managedAttributes)), slices.Sorted(slices.Values(mcs.ReservedInstanceAttributes))) {
+		t.Errorf("mcs.ReservedInstanceAttributes are %v, want %v", mcs.ReservedInstanceAttributes, managedAttributes)
+	}
+}
