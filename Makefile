@@ -11,7 +11,8 @@ HOST      := linux/$(shell go env GOHOSTARCH)
 TOOL      := go tool -modfile=$(CURDIR)/hack/tools/go.mod
 
 export GOTOOLCHAIN := local
-export GOFLAGS += -buildvcs=false -trimpath
+# Without debugging information, which -s -w, go run and go test drop when they link: compiling takes about a tenth less processor time.
+export GOFLAGS += -buildvcs=false -trimpath -gcflags=all=-dwarf=false
 export CGO_ENABLED := 0
 
 .PHONY: help

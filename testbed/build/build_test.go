@@ -260,3 +260,22 @@ func TestImagesAreCachedByContent(t *testing.T) {
 		t.Errorf("three different images have the archives %v", slices.Sorted(maps.Keys(archives)))
 	}
 }
+
+// Packages that the product and the testbed share, such as those of the standard library, are compiled twice if the flags differ.
+func TestCommonFlagsAreThoseOfTheMakefile(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(makefile), "\nexport GOFLAGS += ")
+	if !found {
+		t.Fatal("the Makefile exports no GOFLAGS")
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	want, got := strings.Fields(line), commonFlags()
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("flags of the Makefile (-) and of the testbed's programs (+):\n%s", diff)
+	}
+}

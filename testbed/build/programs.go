@@ -29,7 +29,7 @@ import (
 type program struct {
 	name     string
 	what     string // for messages
-	usually  string // how long a first build takes on two cores
+	usually  string // how long a first build takes on two cores, beside the others
 	dir      string // its module, below the testbed's sources
 	pins     string // the file of the module's requirements, go.mod unless it is another version
 	packages []string
@@ -54,14 +54,14 @@ var (
 // kubernetesProgram is the multi-call binary of a version.
 func kubernetesProgram(p pin) program {
 	return program{
-		name: "kubernetes" + p.suffix, what: "Kubernetes " + p.version + " and etcd", usually: "8 minutes", pins: p.file,
+		name: "kubernetes" + p.suffix, what: "Kubernetes " + p.version + " and etcd", usually: "9 minutes", pins: p.file,
 		dir: p.dir, packages: []string{"."}, ldflags: kubernetesVersionFlags(p.version), links: kubernetesNames,
 	}
 }
 
 func corednsProgram(p pin) program {
 	return program{
-		name: "coredns" + p.suffix, what: "CoreDNS " + p.version, usually: "1 minute", pins: p.file, dir: p.dir, packages: []string{"."},
+		name: "coredns" + p.suffix, what: "CoreDNS " + p.version, usually: "3 minutes", pins: p.file, dir: p.dir, packages: []string{"."},
 	}
 }
 
@@ -69,7 +69,7 @@ func corednsProgram(p pin) program {
 func commonPrograms() []program {
 	return []program{
 		{
-			name: "containerd", what: "containerd and CNI plugins", usually: "1 minute", dir: "programs/containerd", packages: []string{"tool"},
+			name: "containerd", what: "containerd and CNI plugins", usually: "3 minutes", dir: "programs/containerd", packages: []string{"tool"},
 			tags: "no_btrfs,no_zfs,no_devmapper",
 		},
 		{
@@ -192,6 +192,12 @@ func (b *Builder) heartbeat(what string, done fmt.Stringer) (stop func()) {
 	return func() { ticker.Stop(); close(end) }
 }
 
+// commonFlags are those of the Makefile, so that a package is compiled once for the product and the testbed. The linker drops debugging
+// information (-s -w), so the compiler need not write it. It is not part of the cache key, because the instructions are the same without it.
+func commonFlags() []string {
+	return []string{"-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
+}
+
 // compile builds into a temporary directory that becomes dir only when it is complete.
 func (b *Builder) compile(ctx context.Context, p program, dir string) (err error) {
 	tmp, err := os.MkdirTemp(b.Cache, p.name+".tmp-")
@@ -203,7 +209,7 @@ func (b *Builder) compile(ctx context.Context, p program, dir string) (err error
 			err = errors.Join(err, os.RemoveAll(tmp))
 		}
 	}()
-	flags := []string{"-trimpath", "-buildvcs=false", "-tags", p.tags, "-ldflags", "-s -w " + p.ldflags}
+	flags := append(commonFlags(), "-tags", p.tags, "-ldflags", "-s -w "+p.ldflags)
 	if p.pins != "" {
 		flags = append(flags, "-modfile="+p.pins)
 	}
