@@ -49,6 +49,11 @@ bin/cosign: hack/cosign/go.mod hack/cosign/go.sum
 	go build -C hack/cosign -ldflags '-s -w' -o ../../bin/ tool
 	@touch $@
 
+# syft, which checks the SBOMs of a release; pinned in hack/syft/go.mod (12 minutes on 2 busy cores the first time).
+bin/syft: hack/syft/go.mod hack/syft/go.sum
+	go build -C hack/syft -ldflags '-s -w' -o ../../bin/ tool
+	@touch $@
+
 # The image of etcd for the scenario of stateful services, under the name of the public one: etcd of the testbed, and etcdctl.
 dist/etcd.tar: build samples/stateful/base/etcd.yaml
 	@mkdir -p dist
@@ -186,6 +191,10 @@ release: bin/helm $(if $(KEY),bin/cosign) ## Make everything that a release is, 
 .PHONY: release-check
 release-check: bin/helm ## Make the release of HEAD twice, in two clones and build caches, and compare
 	hack/release/check $(RELEASE_FLAGS)
+
+.PHONY: sbom-check
+sbom-check: build bin/syft ## Compare the SBOMs that a release writes with what syft finds in the same programs
+	REQUIRE_SYFT=1 go test -count=1 -v ./hack/release -run '^TestNewSBOM_IsWhatSyftFinds$$'
 
 .PHONY: publish
 publish: bin/crane bin/helm bin/cosign ## Push images and chart of dist/release to TO=ghcr.io/cloud-map-mcs, and sign them (KEY=, or keyless in CI)

@@ -4,13 +4,16 @@ import (
 	"archive/zip"
 	"bytes"
 	"crypto/sha256"
+	"debug/buildinfo"
 	"encoding/hex"
 	"encoding/json"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -254,6 +257,57 @@ func TestNewSBOM(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNewSBOM_IsWhatSyftFinds compares the packages in the SBOMs of the programs in bin with those that syft finds. make sbom-check runs it.
+func TestNewSBOM_IsWhatSyftFinds(t *testing.T) {
+	syft, err := filepath.Abs("../../bin/syft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(syft); err != nil {
+		if os.Getenv("REQUIRE_SYFT") != "" {
+			t.Fatal(err)
+		}
+		t.Skip("bin/syft is missing: make sbom-check builds it")
+	}
+	for _, p := range programs {
+		t.Run(p.name, func(t *testing.T) {
+			path := filepath.Join("../../bin", filepath.Base(p.pkg))
+			info, err := buildinfo.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.CommandContext(t.Context(), syft, "scan", "file:"+path, "-o", "spdx-json", "-q").Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var found spdxDocument
+			if err := json.Unmarshal(out, &found); err != nil {
+				t.Fatal(err)
+			}
+			main := "pkg:golang/" + info.Main.Path // the program itself, which has the name of the release in ours
+			got := slices.DeleteFunc(locators(found), func(l string) bool { return l == main || strings.HasPrefix(l, main+"@") })
+			if d := cmp.Diff(got, locators(newSBOM(described{program: p.name, info: info}))); d != "" {
+				t.Errorf("packages (-syft +ours):\n%s", d)
+			}
+			t.Logf("%d packages", len(got))
+		})
+	}
+}
+
+// locators returns the package URLs in an SBOM, sorted.
+func locators(doc spdxDocument) []string {
+	var out []string
+	for _, p := range doc.Packages {
+		for _, r := range p.ExternalRefs {
+			if r.Type == "purl" {
+				out = append(out, r.Locator)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 func TestNewProvenance(t *testing.T) {
