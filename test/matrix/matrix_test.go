@@ -90,6 +90,16 @@ func TestRows_AreDifferent(t *testing.T) {
 	}
 }
 
+// TestRows_HaveRuns: each row was run and passed, so that the page is not shorter than what make matrix is said to run.
+func TestRows_HaveRuns(t *testing.T) {
+	runs := recorded(t)
+	for i, r := range rows {
+		if !slices.ContainsFunc(runs, func(run Run) bool { return run.Row == r.String() && run.OK() }) {
+			t.Errorf("row %d, %s, has no run that passed: run it, or remove it", i+1, r)
+		}
+	}
+}
+
 func TestMatches(t *testing.T) {
 	r := row{{"1.31", "1.12", iptables, all}, {"1.37", "1.15", nftables, "v1alpha1"}}
 	both := []string{v1alpha1, v1beta1}

@@ -53,7 +53,6 @@ var rows = []row{
 	{{oldKubernetes, oldCoreDNS, iptables, all}, {kubernetes, newCoreDNS, nftables, all}},
 	{{oldKubernetes, newCoreDNS, nftables, all}, {kubernetes, newCoreDNS, iptables, all}},
 	{{oldKubernetes, oldCoreDNS, iptables, v1alpha1}, {kubernetes, newCoreDNS, nftables, all}},
-	{{previousKubernetes, newCoreDNS, iptables, all}, {kubernetes, newCoreDNS, nftables, all}},
 	{{oldKubernetes, oldCoreDNS, iptables, all}, {previousKubernetes, newCoreDNS, nftables, all}},
 	{{oldestSupported, newCoreDNS, iptables, all}, {oldestSupported, newCoreDNS, iptables, all}},
 	{{oldestSupported, oldCoreDNS, nftables, all}, {kubernetes, newCoreDNS, iptables, all}},
