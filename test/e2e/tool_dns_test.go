@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,7 +15,7 @@ import (
 func TestDNSBeside(t *testing.T) {
 	cls1, cls2 := installed(t)
 	t.Cleanup(func() { succeeds(t, "dns enable --context cls2") })
-	enablesBeside(t, cls1, cls2)
+	enablesBeside(t, cls1, cls2, inCorefile)
 }
 
 // succeeds runs a command of the plugin when a test ends.
@@ -53,14 +54,85 @@ func TestDNSBesideOldest(t *testing.T) {
 	}
 	says(t, 1, "dns enable --context cls2", "1.11.4 is too old", "kubectl mcs dns enable --beside --context cls2")
 	says(t, 3, "check --context cls2", "× DNS: clusterset.local is not enabled", "kubectl mcs dns enable --beside --context cls2")
-	enablesBeside(t, cls1, cls2)
+	enablesBeside(t, cls1, cls2, inCorefile)
 }
+
+// TestDNSBesideCustom does the same where CoreDNS imports server blocks from ConfigMap coredns-custom, as on AKS: the Corefile does not change, and another
+// server block in that ConfigMap stays.
+func TestDNSBesideCustom(t *testing.T) {
+	if !runsAll() {
+		t.Skip("it restarts CoreDNS several times, and CI runs TestDNSBeside: E2E_ALL=1 runs both")
+	}
+	cls1, cls2 := installed(t)
+	says(t, 0, "dns disable --context cls2")
+	coreDNSOfAKS(t, cls2)
+	enablesBeside(t, cls1, cls2, inCustom)
+	if got := kubectl(t, cls2, "-n", "kube-system", "get", "configmap", "coredns-custom", "-o", "jsonpath={.data}"); got != `{"other.server":"`+otherServer+`"}` {
+		t.Errorf("ConfigMap coredns-custom after disable has %s", got)
+	}
+}
+
+// coreDNSOfAKS makes a cluster's CoreDNS read server blocks from ConfigMap coredns-custom, as AKS installs it, until the end of the test. The ConfigMap has a
+// server block of another owner.
+func coreDNSOfAKS(t *testing.T, c cluster) {
+	t.Helper()
+	change := func(ctx context.Context, corefile, mount, volume string) error {
+		data, err := json.Marshal(map[string]any{"data": map[string]string{"Corefile": corefile}})
+		if err != nil {
+			return err
+		}
+		template := `{"spec":{"template":{"spec":{"containers":[{"name":"coredns","volumeMounts":[` + mount + `]}],"volumes":[` + volume + `]}}}}`
+		for _, args := range [][]string{
+			{"patch", "configmap", "coredns", "-p", string(data)},
+			{"patch", "deployment", "coredns", "-p", template},
+			{"rollout", "status", "deployment/coredns", "--timeout=90s"},
+		} {
+			if _, err := suite.Kubectl(ctx, c.name, append([]string{"-n", "kube-system"}, args...)...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	stock := corefile(t, c)
+	t.Cleanup(func() {
+		if err := change(context.Background(), stock, `{"$patch":"delete","mountPath":"/etc/coredns/custom"}`, `{"$patch":"delete","name":"custom"}`); err != nil {
+			t.Error(err)
+		}
+		if _, err := suite.Kubectl(context.Background(), c.name, "-n", "kube-system", "delete", "configmap", "coredns-custom", "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
+		succeeds(t, "dns enable --context "+c.name)
+	})
+	apply(t, c, `{apiVersion: v1, kind: ConfigMap, metadata: {name: coredns-custom, namespace: kube-system}, data: {other.server: "`+otherServer+`"}}`)
+	err := change(t.Context(), stock+"import custom/*.server\n", `{"name":"custom","mountPath":"/etc/coredns/custom","readOnly":true}`,
+		`{"name":"custom","configMap":{"name":"coredns-custom","optional":true}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// otherServer is a server block of another owner in ConfigMap coredns-custom, quoted.
+const otherServer = `other.example:53 {\n    errors\n}\n`
 
 // oldCoreDNS is the image in dist/coredns-old.tar.
 const oldCoreDNS = "registry.k8s.io/coredns/coredns:v1.11.4"
 
+// forwarding is a place in which a cluster's own CoreDNS is configured to forward the zone, by what kubectl mcs says of it.
+type forwarding struct {
+	dryRun, enabled string
+	keepsCorefile   bool
+}
+
+var (
+	inCorefile = forwarding{dryRun: "+    forward . SERVICE_IP", enabled: "Edited ConfigMap kube-system/coredns:"}
+	inCustom   = forwarding{
+		dryRun:  "Would set key clusterset-dns.server of ConfigMap kube-system/coredns-custom",
+		enabled: "Edited ConfigMap kube-system/coredns-custom:", keepsCorefile: true,
+	}
+)
+
 // enablesBeside enables the zone with a second CoreDNS in cls2, uses it, and disables it.
-func enablesBeside(t *testing.T, cls1, cls2 cluster) {
+func enablesBeside(t *testing.T, cls1, cls2 cluster, in forwarding) {
 	t.Helper()
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, web(ns, "web", 1))
@@ -72,13 +144,16 @@ func enablesBeside(t *testing.T, cls1, cls2 cluster) {
 	t.Cleanup(func() { succeeds(t, "dns disable --context cls2") })
 	says(t, 0, "dns disable --context cls2")
 	before := corefile(t, cls2)
-	says(t, 0, "dns enable --beside --dry-run --context cls2", "+    forward . SERVICE_IP")
+	says(t, 0, "dns enable --beside --dry-run --context cls2", in.dryRun)
 	says(t, 1, "dns enable --beside --image registry.k8s.io/coredns/coredns:v1.99.0 --context cls2", "a node cannot pull the image", "The DNS of the cluster was not changed")
 	if diff := cmp.Diff(before, corefile(t, cls2)); diff != "" {
 		t.Errorf("Corefile after an image that does not exist (-before +after):\n%s", diff)
 	}
-	says(t, 0, "dns enable --beside --context cls2", "Done: ", "CoreDNS pods answer for clusterset.local")
+	says(t, 0, "dns enable --beside --context cls2", in.enabled, "Done: ", "CoreDNS pods answer for clusterset.local")
 	eventually(t, started, resolves)
+	if changed := corefile(t, cls2) != before; changed == in.keepsCorefile {
+		t.Errorf("enable --beside has changed the Corefile: %t", changed)
+	}
 	says(t, 0, "dns enable --beside --context cls2", "clusterset.local is already enabled")
 	says(t, 0, "dns status --context cls2", "clusterset.local: enabled", "forwards clusterset.local to Service kube-system/clusterset-dns")
 	says(t, 0, "check --context cls1,cls2", "√ DNS, forwarding", "√ DNS, answers of clusterset-dns")
