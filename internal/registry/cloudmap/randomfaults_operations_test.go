@@ -401,7 +401,7 @@ func (tr *trial) beginClone(a *actor) {
 	for k := range allKeys {
 		a.cloned[k] = len(a.memories[k]) - 1
 	}
-	a.clone = tr.create(key, a.identity, tr.takingPart, a.asCluster)
+	a.clone = tr.create(key, a.identity, tr.takingPart, a.asCluster, func(cfg *Config) { cfg.Joined = a.joinedAt })
 	a.publishAll(a.clone.Registry, func(int) bool { return tr.hostile.IntN(4) > 0 })
 	a.clone.run(nil)
 }
