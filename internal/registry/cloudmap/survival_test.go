@@ -235,7 +235,7 @@ func TestSurvival_RecordKeptOverwritten(t *testing.T) {
 		began := time.Now()
 		for time.Since(began) < 10*time.Minute {
 			forged.Heartbeat++
-			if _, err := admin.RegisterInstance(t.Context(), members.ID, forged.Instance(signerOf(cls2.UID))); err != nil {
+			if _, err := admin.RegisterInstance(v.simulation.t.Context(), members.ID, forged.Instance(signerOf(cls2.UID))); err != nil {
 				t.Fatal(err)
 			}
 			view, _ := viewOf(t, importer.Registry, exp.Key)
@@ -255,7 +255,7 @@ func TestSurvival_RecordKeptOverwritten(t *testing.T) {
 				t.Fatal("a change is not propagated within a minute")
 			}
 			forged.Heartbeat++
-			if _, err := admin.RegisterInstance(t.Context(), members.ID, forged.Instance(signerOf(cls2.UID))); err != nil {
+			if _, err := admin.RegisterInstance(v.simulation.t.Context(), members.ID, forged.Instance(signerOf(cls2.UID))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -330,7 +330,7 @@ func TestSurvival_ForgedRecordOfNewCluster(t *testing.T) {
 				}
 				forge := func() {
 					forged.Heartbeat += 10_000
-					if _, err := admin.RegisterInstance(t.Context(), members.ID, forged.Instance(signerOf(forged.UID))); err != nil {
+					if _, err := admin.RegisterInstance(v.simulation.t.Context(), members.ID, forged.Instance(signerOf(forged.UID))); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -567,6 +567,7 @@ func TestSurvival_ForgedFarewellOfClusterThatCannotWrite(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+		time.Sleep(2 * time.Second) // the second cluster must not read the owner's record before
 		other := cls1
 		other.UID = "uid-other"
 		second := w.beginAs("cls1second", other, nil)
@@ -583,6 +584,67 @@ func TestSurvival_ForgedFarewellOfClusterThatCannotWrite(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSurvival_ForgedFarewellBesideSecondCluster: a second cluster waits for the ID of one that cannot write, and another member forges a farewell of that one, or
+// deletes its record. The second cluster knows who had the ID: it takes the ID when that one is stale, and gives it back when that one can write again.
+func TestSurvival_ForgedFarewellBesideSecondCluster(t *testing.T) {
+	farewell := func(r *format.Member) { r.Pages, r.Farewell = format.Digests{}, true }
+	warmUp(t)
+	for name, replace := range map[string]func(v *otherWriter){
+		"farewell": func(v *otherWriter) { v.forge(farewell) },
+		"record, then farewell": func(v *otherWriter) {
+			v.forge(func(*format.Member) {})
+			time.Sleep(10 * time.Second)
+			v.forge(farewell)
+		},
+		"no record": func(v *otherWriter) { v.drop(format.MembersService, "cls1") },
+		"no record, then farewell": func(v *otherWriter) {
+			var forged format.Member
+			v.forge(func(r *format.Member) { forged = *r })
+			v.drop(format.MembersService, "cls1")
+			time.Sleep(10 * time.Second)
+			farewell(&forged)
+			admin, members := v.service(format.MembersService)
+			if _, err := admin.RegisterInstance(v.simulation.t.Context(), members.ID, forged.Instance(signerOf(cls2.UID))); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+				v := &otherWriter{simulation: w}
+				owner, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+				exp := webExport("cls1", 0, 1)
+				publish(t, owner.Registry, exp)
+				w.until(time.Minute, "it is known", sees(t, importer.Registry, exp))
+				other := cls1
+				other.UID = "uid-other"
+				second := w.beginAs("cls1second", other, nil)
+				theirs := webExport("cls1", 8, 1)
+				publish(t, second.Registry, theirs)
+				time.Sleep(time.Minute)
+				w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "AccessDeniedException"})
+				silent := time.Now()
+				replace(v)
+				w.until(10*time.Minute, "the second cluster takes the ID", isExported(t, second.Registry, theirs.Key))
+				if took := time.Since(silent); took < settings.StaleAfter-settings.HeartbeatInterval {
+					t.Errorf("the second cluster took the ID after %v", took)
+				}
+				time.Sleep(time.Minute)
+				w.plan(1)
+				w.until(5*time.Minute, "the second cluster reports a duplicate", func() bool {
+					var duplicate *registry.DuplicateIDError
+					return errors.As(look(t, second.Registry, theirs.Key).Local.Err, &duplicate)
+				})
+				changed := webExport("cls1", 0, 2)
+				publish(t, owner.Registry, changed)
+				w.until(time.Minute, "a change of the owner is confirmed", isExported(t, owner.Registry, changed.Key))
+				w.until(5*time.Minute, "it is known", sees(t, importer.Registry, changed))
+			})
+		})
+	}
 }
 
 // TestSurvival_WritesDenied: a cluster whose record is deleted and may not be written goes on to import.

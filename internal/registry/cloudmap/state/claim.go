@@ -52,6 +52,10 @@ type claim struct {
 	// rival is the other cluster's record as last seen to change, and when.
 	rival   format.Member
 	changed time.Time
+	// owner is the latest record of the cluster that has the ID while this process observes, and ownerAt when it was read first: zero without one, and after the
+	// cluster has signed a farewell. Records of others count once it has been silent for rivalSilence: any member can write them.
+	owner   format.Member
+	ownerAt time.Time
 	// other is the latest record of another process of this cluster that was read since the ID was claimed and is not later than the own one, and otherAt when it
 	// was read, zero if there was none.
 	other   format.Member
@@ -150,7 +154,7 @@ func (c *claim) free(now time.Time, shown *format.Member) bool {
 	if c.state != Observing {
 		return false
 	}
-	if c.isUnowned(shown) {
+	if c.isUnowned(now, shown) {
 		settle := c.settleTime(shown)
 		return settle == 0 || !c.unrivalled.IsZero() && now.Sub(c.unrivalled) >= settle
 	}
@@ -189,8 +193,31 @@ func (c *claim) isUnproven(now time.Time) bool {
 }
 
 // isUnowned reports whether no other cluster and no clone of this one has the ID, by its record.
-func (c *claim) isUnowned(shown *format.Member) bool {
-	return shown == nil || shown.Farewell || c.isOurs(*shown) && c.rival.Process != shown.Process
+func (c *claim) isUnowned(now time.Time, shown *format.Member) bool {
+	return shown == nil || shown.Farewell && !c.isForeignFarewell(now, *shown) || !shown.Farewell && c.isOurs(*shown) && c.rival.Process != shown.Process
+}
+
+// isForeignFarewell reports whether a farewell is not the word of the cluster that has the ID: another cluster has signed it, or it is a replay.
+func (c *claim) isForeignFarewell(now time.Time, shown format.Member) bool {
+	if c.state != Observing || c.owner.UID == "" || now.Sub(c.ownerAt) >= c.rivalSilence {
+		return false
+	}
+	return shown.Farewell && (shown.Key != c.owner.Key || !shown.IsLaterThan(c.owner))
+}
+
+// observeOwner records a record of the cluster that has the ID.
+func (c *claim) observeOwner(now time.Time, shown *format.Member) {
+	if c.state != Observing || shown == nil || c.isOurs(*shown) {
+		return
+	}
+	isOwner := shown.Key == c.owner.Key
+	switch {
+	case shown.Farewell && isOwner && shown.IsLaterThan(c.owner):
+		c.owner = format.Member{}
+	case shown.Farewell:
+	case c.owner.UID == "", isOwner && shown.IsLaterThan(c.owner), !isOwner && now.Sub(c.ownerAt) >= c.rivalSilence:
+		c.owner, c.ownerAt = *shown, now
+	}
 }
 
 // observe records a read of the record with this cluster's ID, nil if there is none. ours is the own record as last written. It reports whether
@@ -200,7 +227,11 @@ func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member)
 	if c.state == Held && c.isFinal() {
 		c.joined = true
 	}
+	isForeign := shown != nil && c.isForeignFarewell(now, *shown)
+	c.observeOwner(now, shown)
 	switch {
+	case isForeign:
+		return c.claimIfFree(now, shown, c.owner)
 	case shown == nil || shown.Farewell:
 		return c.observeNone(now, shown)
 	case !c.isOurs(*shown):
@@ -222,8 +253,7 @@ func (c *claim) observe(now time.Time, shown *format.Member, ours format.Member)
 
 // observeNone records that there is no record with this ID, or a farewell.
 func (c *claim) observeNone(now time.Time, shown *format.Member) (write bool) {
-	if c.free(now, shown) {
-		c.acquire(now, format.Member{})
+	if c.claimIfFree(now, shown, c.owner) {
 		return true
 	}
 	if c.state == Observing {
@@ -233,6 +263,15 @@ func (c *claim) observeNone(now time.Time, shown *format.Member) (write bool) {
 		}
 	}
 	return false
+}
+
+// claimIfFree claims the ID in place of a record, if it would be free now, and reports whether it did.
+func (c *claim) claimIfFree(now time.Time, shown *format.Member, taken format.Member) bool {
+	if !c.free(now, shown) {
+		return false
+	}
+	c.acquire(now, taken)
+	return true
 }
 
 // observeProcess records a record of another process with the own key: a previous one, or a clone of this one.
@@ -279,7 +318,7 @@ func (c *claim) observeEarlier(now time.Time, shown format.Member) {
 
 // acquire claims the ID in place of a record.
 func (c *claim) acquire(now time.Time, taken format.Member) {
-	c.state, c.claimed, c.rival, c.taken = Acquiring, now, format.Member{}, taken
+	c.state, c.claimed, c.rival, c.taken, c.owner = Acquiring, now, format.Member{}, taken, format.Member{}
 	c.other, c.otherAt = taken, time.Time{}
 }
 

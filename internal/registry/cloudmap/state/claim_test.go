@@ -30,6 +30,13 @@ func claimRecord(uid string, joined time.Duration, heartbeat int64) *format.Memb
 	}
 }
 
+// farewellOf is a farewell with cls1's ID, signed by the cluster with a UID.
+func farewellOf(uid string, heartbeat int64) *format.Member {
+	r := claimRecord(uid, -time.Hour, heartbeat)
+	r.Farewell = true
+	return r
+}
+
 // TestClaim_ReturnsAfterOwnLateWrite: a cluster gives way to a rival, and a late write of its own replaces the rival's record. If the rival writes none any
 // more, as one that another member has forged, the cluster claims the ID again.
 func TestClaim_ReturnsAfterOwnLateWrite(t *testing.T) {
@@ -145,7 +152,7 @@ func TestClaim_WaitsForVanishedRecord(t *testing.T) {
 	exporting := *empty
 	exporting.Pages[7] = format.Digest([]byte("page"))
 	farewell := exporting
-	farewell.Farewell = true
+	farewell.Farewell, farewell.Heartbeat = true, 2
 	for name, tc := range map[string]struct {
 		shown []*format.Member
 		want  bool
@@ -234,6 +241,19 @@ func TestClaim(t *testing.T) {
 		"the earlier owner, live, after a restart": {setUp: []func(*claim){joined, earlierOwner}, steps: []step{
 			{shown: claimRecord("other", -time.Hour, 1), wantRival: "other"},
 			{after: time.Minute, shown: claimRecord("other", -time.Hour, 2), wantRival: "other"},
+		}},
+		"a farewell that another has signed, or that is a replay": {steps: []step{
+			{shown: claimRecord("other", -time.Hour, 2), wantRival: "other"},
+			{after: time.Minute, shown: farewellOf("forger", 9), wantRival: "other"},
+			{after: 30 * time.Second, shown: farewellOf("other", 1), wantRival: "other"},
+			{after: 29 * time.Second, shown: farewellOf("forger", 10), wantRival: "other"},
+			{after: time.Second, shown: farewellOf("forger", 10), wantState: Acquiring, wantWrite: true}, // the cluster that had the ID is silent
+		}},
+		"a farewell of the cluster itself, after a forged record": {steps: []step{
+			{shown: claimRecord("other", -time.Hour, 2), wantRival: "other"},
+			{after: time.Second, shown: claimRecord("forger", -time.Hour, 3), wantRival: "forger"},
+			{after: time.Second, shown: farewellOf("forger", 4), wantRival: "forger"},
+			{after: time.Second, shown: farewellOf("other", 3), wantState: Acquiring, wantWrite: true},
 		}},
 		"the earlier owner returns": {setUp: []func(*claim){earlierOwner}, steps: []step{
 			{shown: claimRecord("other", -time.Hour, 1), wantRival: "other"},
