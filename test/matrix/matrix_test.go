@@ -160,6 +160,15 @@ func TestRender_ShowsFailures(t *testing.T) {
 	}
 }
 
+func TestRender_NotesSquashedCommits(t *testing.T) {
+	if got := render([]Run{{Commit: "a48e392"}, {Commit: "abc"}}); !strings.HasSuffix(got, "\nNot in the history of main: a48e392. Commit f43bbc4 has their work.\n") {
+		t.Errorf("the page ends without a note on a48e392:\n%s", got)
+	}
+	if got := render([]Run{{Commit: "abc"}}); strings.Contains(got, "history of main") {
+		t.Errorf("the page has a note without a reason:\n%s", got)
+	}
+}
+
 func TestPick(t *testing.T) {
 	if got, err := pick("", 3); err != nil || !slices.Equal(got, []int{1, 2, 3}) {
 		t.Errorf("all rows are %v, %v", got, err)

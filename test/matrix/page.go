@@ -48,7 +48,25 @@ func render(runs []Run) string {
 			names(append(slices.Clone(r.Passed), r.Failed...)), result(r))
 	}
 	b.WriteString(notes)
+	b.WriteString(squashedNote(runs))
 	return b.String()
+}
+
+// squashed are commits that readers cannot find, because one commit of main has the work of all of them: f43bbc4.
+var squashed = []string{"99d87fc", "238b7ec", "a48e392"}
+
+// squashedNote returns a paragraph about those of the runs' commits that readers cannot find, or "".
+func squashedNote(runs []Run) string {
+	var out []string
+	for _, commit := range squashed {
+		if slices.ContainsFunc(runs, func(r Run) bool { return r.Commit == commit }) {
+			out = append(out, commit)
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return "\nNot in the history of main: " + strings.Join(out, ", ") + ". Commit f43bbc4 has their work.\n"
 }
 
 // servedCRDs returns the versions of the MCS API that a cluster serves.
