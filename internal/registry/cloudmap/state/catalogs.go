@@ -690,12 +690,14 @@ func (c *catalogs) authorsOf(id string) []format.Author {
 }
 
 // checkOrder returns an error if the image is that of a late read, even if it is the announced page: a page may be read before the record that
-// announces it.
-func (p *pageState) checkOrder(now time.Time, img format.Page) error {
-	if p.read && img.Generation < p.generation && now.Sub(p.readAt) < aheadFor {
-		return fmt.Errorf("it has generation %d, which is older than generation %d that was read before", img.Generation, p.generation)
+// announces it. Once that record is not expected any more, the image counts if the cluster has written a record since: a cluster that is silent has not
+// taken the later page back, and the image may be that of a backup.
+func (c *catalog) checkOrder(now time.Time, page int, img format.Page) error {
+	p := &c.pages[page]
+	if !p.read || img.Generation >= p.generation || now.Sub(p.readAt) >= aheadFor && (c.isOwn || c.lastSeen.After(p.readAt)) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("it has generation %d, which is older than generation %d that was read before", img.Generation, p.generation)
 }
 
 // belonging returns the exports that belong to page.

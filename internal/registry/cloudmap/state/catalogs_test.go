@@ -1148,6 +1148,30 @@ func TestPageAheadForEver(t *testing.T) {
 	}
 }
 
+// TestPageAheadOfSilentCluster has a page that was read and not announced, because its cluster cannot write any more. A backup that another user restores has
+// the page as the last record announces it: that is older, and no evidence.
+func TestPageAheadOfSilentCluster(t *testing.T) {
+	s := newStory(t)
+	s.publish(100, thePage, web(1))
+	before, backup := s.record, s.pages[thePage]
+	s.write(500, thePage, web(2))
+	s.members(before)
+	s.read()
+	s.pages[thePage] = backup
+	for range 10 {
+		s.now = s.now.Add(aheadFor)
+		s.members(before)
+		s.read()
+	}
+	s.expect("the page that was read before", theKey, "••")
+	s.now = s.now.Add(maxRetry) // the page that did not count is read seldom
+	before.Heartbeat++
+	s.members(before)
+	s.read()
+	s.expect("a cluster that goes on, with another page than was read", theKey, "•")
+	s.wanted("everything read")
+}
+
 // TestPageAheadIsReadSeldom has a page for ever ahead of the record: it is not read at each poll.
 func TestPageAheadIsReadSeldom(t *testing.T) {
 	s := newStory(t)

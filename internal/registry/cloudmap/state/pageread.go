@@ -183,7 +183,7 @@ func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed 
 		err = fmt.Errorf("generation %d is signed with a previous key", img.Generation)
 	}
 	if err == nil {
-		err = p.checkOrder(now, img)
+		err = cluster.checkOrder(now, page, img)
 	}
 	if err == nil && cluster.announcesOther(page, img) {
 		if id == c.identity.ClusterID {
