@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
@@ -17,43 +18,57 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
-// deleteAll removes every instance of services of mcs.set1, and with them the services and the namespace if all is set.
+// deleteAll removes every instance of services of mcs.set1, and with them the services and the namespace if all is set. Clusters that are alive may write in
+// between: then it begins again.
 func (v *otherWriter) deleteAll(all bool, services ...string) {
 	t := v.simulation.t
 	t.Helper()
 	admin, _ := v.simulation.clientAt("admin", unlimitedRates())
-	namespaces, err := admin.ListNamespaces(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	const attempts = 20
+	for attempt := range attempts {
+		err := deleteAllOnce(t.Context(), admin, all, services)
+		if err == nil {
+			return
+		}
+		if !api.IsInUse(err) || attempt == attempts-1 {
+			t.Fatal(err)
+		}
 	}
-	found, err := admin.ListServices(t.Context(), namespaces["mcs.set1"])
+}
+
+func deleteAllOnce(ctx context.Context, admin *api.Client, all bool, services []string) error {
+	namespaces, err := admin.ListNamespaces(ctx)
 	if err != nil {
-		t.Fatal(err)
+		return err
+	}
+	found, err := admin.ListServices(ctx, namespaces["mcs.set1"])
+	if err != nil {
+		return err
 	}
 	for name, s := range found {
 		if !all && !slices.Contains(services, name) {
 			continue
 		}
-		listed, err := admin.ListInstances(t.Context(), s)
+		listed, err := admin.ListInstances(ctx, s)
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		for _, instance := range listed {
-			if err := admin.DeregisterInstance(t.Context(), s.ID, instance.ID); err != nil {
-				t.Fatal(err)
+			if err := admin.DeregisterInstance(ctx, s.ID, instance.ID); err != nil {
+				return err
 			}
 		}
-		if all {
-			if err := admin.DeleteService(t.Context(), s); err != nil {
-				t.Fatal(err)
-			}
+		if !all {
+			continue
+		}
+		if err := admin.DeleteService(ctx, s); err != nil {
+			return err
 		}
 	}
-	if all {
-		if err := admin.DeleteNamespace(t.Context(), namespaces["mcs.set1"]); err != nil {
-			t.Fatal(err)
-		}
+	if !all {
+		return nil
 	}
+	return admin.DeleteNamespace(ctx, namespaces["mcs.set1"])
 }
 
 // forge writes a record with cls1's ID as cls2 could, after change.
