@@ -169,6 +169,8 @@ type Member struct {
 	Properties mcs.Properties
 	// Imports is its report of its imports. The cluster claims it. No key is notified when it changes.
 	Imports mcs.ImportReport
+	// Mapped is true for the pseudo-cluster of mapped services, which has no controller and imports nothing.
+	Mapped bool
 	// Problems are the problems of its records in the last read, one line each.
 	Problems []string
 	// Address is the address of its controller's pod, zero if its record has none. The cluster claims it. Notified is the time at which its last peer

@@ -119,6 +119,8 @@ type Member struct {
 	// HeartbeatAge is the time since its heartbeat was last seen to advance, in seconds.
 	HeartbeatAge float64 `json:"heartbeatAgeSeconds"`
 	Stale        bool    `json:"stale,omitempty"`
+	// Mapped is true for the pseudo-cluster of mapped services of AWS Cloud Map. HeartbeatAge is then the time since Cloud Map answered.
+	Mapped bool `json:"mapped,omitempty"`
 	// Drain is the part of its endpoints that other clusters do not use, "" for none.
 	Drain mcs.Drain `json:"drain,omitempty"`
 	// Exports and Endpoints are the numbers that could be read. Unknown is the number of services of the clusterset whose state in

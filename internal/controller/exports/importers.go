@@ -101,9 +101,9 @@ func (r *Controller) readReports(ctx context.Context, pending map[mcs.Key]struct
 }
 
 // otherMembers returns the members but own. It leaves out those of which this cluster has accepted no record, neither UID nor version: any member of the
-// clusterset can write records of clusters that do not exist.
+// clusterset can write records of clusters that do not exist. Mapped services import nothing.
 func otherMembers(members []registry.Member, own string) []registry.Member {
-	return slices.DeleteFunc(members, func(m registry.Member) bool { return m.ClusterID == own || m.UID == "" && m.Version == "" })
+	return slices.DeleteFunc(members, func(m registry.Member) bool { return m.ClusterID == own || m.Mapped || m.UID == "" && m.Version == "" })
 }
 
 // findReported returns the exports whose importers are other ones than before, nil before the first read. It compares only the members whose reports

@@ -66,7 +66,7 @@ func (r *Controller) findRecipients(ctx context.Context, reg registry.Registry, 
 			return fmt.Errorf("reading the members that %s is exported to: %w", exp.Key, err)
 		}
 		for _, m := range members {
-			if m.ClusterID != exp.Cluster && exp.IsFor(m.Properties.OfCluster(m.ClusterID, r.membership.State().Identity().ClusterSetID)) {
+			if m.ClusterID != exp.Cluster && !m.Mapped && exp.IsFor(m.Properties.OfCluster(m.ClusterID, r.membership.State().Identity().ClusterSetID)) {
 				clusters = append(clusters, m.ClusterID)
 			}
 		}

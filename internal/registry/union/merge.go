@@ -29,6 +29,8 @@ type clusterSources struct {
 	duplicates []int
 	// ambiguous reports whether the cluster ID is a member of more than one registry.
 	ambiguous bool
+	// isPseudo reports whether the ID belongs to the registry in order alone.
+	isPseudo bool
 }
 
 // equal reports whether s and o result in the same views.
@@ -111,6 +113,22 @@ func resolve(snapshots []snapshot, id string, indices []int, handover time.Durat
 	return s
 }
 
+// resolvePseudo returns the sources of a pseudo-cluster: the registry at index from, whatever the members of the others claim.
+func resolvePseudo(snapshots []snapshot, id string, from int) clusterSources {
+	s := clusterSources{order: []int{from}, isPseudo: true}
+	for i := range snapshots {
+		if i != from && snapshots[i].has(id) {
+			s.duplicates = append(s.duplicates, i)
+		}
+	}
+	return s
+}
+
+// has reports whether a cluster is a member.
+func (s snapshot) has(id string) bool {
+	return slices.ContainsFunc(s.members, func(m registry.Member) bool { return m.ClusterID == id })
+}
+
 // member returns the record of a cluster, which must exist.
 func (s snapshot) member(id string) registry.Member {
 	i := slices.IndexFunc(s.members, func(m registry.Member) bool { return m.ClusterID == id })
@@ -170,15 +188,17 @@ func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clust
 	for i, s := range snapshots {
 		merged.Incomplete = merged.Incomplete || !s.synced || s.view.Incomplete
 		exports[i] = map[string]mcs.Export{}
+		isSource := func(id string) bool { return !sources[id].isPseudo || sources[id].order[0] == i }
 		for _, exp := range s.view.Exports {
 			exports[i][exp.Cluster] = exp
-			ids[exp.Cluster] = true
+			ids[exp.Cluster] = ids[exp.Cluster] || isSource(exp.Cluster)
 		}
 		for _, id := range s.view.Unknown {
-			ids[id] = true
+			ids[id] = ids[id] || isSource(id)
 		}
 	}
 	delete(ids, own.ClusterID)
+	maps.DeleteFunc(ids, func(_ string, isExporter bool) bool { return !isExporter })
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
 		order := sourceOrder(id, sources, len(snapshots))
 		from := slices.IndexFunc(order, func(i int) bool { _, ok := exports[i][id]; return ok })
@@ -192,12 +212,15 @@ func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clust
 		mergeProperties(&merged, snapshots, order, id)
 	}
 	merged.Ignored = mergeIgnored(own, snapshots, merged)
-	merged.Unseen = engine.Unseen(imported, func(id string) bool { return ids[id] || id == own.ClusterID || isKnown(snapshots, id) })
+	merged.Unseen = engine.Unseen(imported, func(id string) bool { return ids[id] || id == own.ClusterID || isKnown(snapshots, sources, id) })
 	return merged
 }
 
 // isKnown reports whether a registry that has been read knows what a cluster exports.
-func isKnown(snapshots []snapshot, id string) bool {
+func isKnown(snapshots []snapshot, sources map[string]clusterSources, id string) bool {
+	if s := sources[id]; s.isPseudo {
+		snapshots = snapshots[s.order[0] : s.order[0]+1]
+	}
 	return slices.ContainsFunc(snapshots, func(s snapshot) bool { return s.synced && !slices.Contains(s.view.Unseen, id) })
 }
 

@@ -43,6 +43,9 @@ type Config struct {
 	// SyncTimeout is the time after a start after which lookups succeed although not all registries have been read, 0 the default.
 	SyncTimeout time.Duration
 
+	// PseudoClusters has the IDs of the pseudo-clusters by the names of their registries. A member of another registry with such an ID is a duplicate.
+	PseudoClusters map[string]string
+
 	// interval is the time between two comparisons of the sources, changed only by tests.
 	interval time.Duration
 }
@@ -104,7 +107,7 @@ func (r *Registry) Lookup(ctx context.Context, key mcs.Key, imported ...string) 
 	if err != nil {
 		return registry.View{}, fmt.Errorf("looking up %s: %w", key, err)
 	}
-	return mergeViews(r.cfg.Identity, snapshots, resolveSources(r.cfg.Identity, snapshots, r.cfg.Handover), imported), nil
+	return mergeViews(r.cfg.Identity, snapshots, r.resolveSources(snapshots), imported), nil
 }
 
 // Forget implements registry.Registry.
@@ -120,7 +123,18 @@ func (r *Registry) Members(ctx context.Context) ([]registry.Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing members: %w", err)
 	}
-	return mergeMembers(r.names, snapshots, resolveSources(r.cfg.Identity, snapshots, r.cfg.Handover)), nil
+	return mergeMembers(r.names, snapshots, r.resolveSources(snapshots)), nil
+}
+
+// resolveSources returns the sources of each cluster that is a member of a registry.
+func (r *Registry) resolveSources(snapshots []snapshot) map[string]clusterSources {
+	sources := resolveSources(r.cfg.Identity, snapshots, r.cfg.Handover)
+	for i, name := range r.names {
+		if id := r.cfg.PseudoClusters[name]; id != "" && id != r.cfg.Identity.ClusterID && len(snapshots) > 0 && snapshots[i].has(id) {
+			sources[id] = resolvePseudo(snapshots, id, i)
+		}
+	}
+	return sources
 }
 
 // snapshots returns the snapshots of all registries, including key unless it is nil. The error is ErrNotSynced if they are not
@@ -215,7 +229,7 @@ func (r *Registry) watchSources(ctx context.Context, notify func(mcs.Key)) {
 		r.pruneKeys()
 		snapshots, err := r.readSources(ctx, nil)
 		r.notifyWaiting(snapshots, err, notify)
-		now := resolveSources(r.cfg.Identity, snapshots, r.cfg.Handover)
+		now := r.resolveSources(snapshots)
 		maps.DeleteFunc(now, func(_ string, s clusterSources) bool { return !s.ambiguous })
 		if !maps.EqualFunc(before, now, clusterSources.equal) {
 			r.notifyAll(notify)
