@@ -62,6 +62,8 @@ var rows = []struct {
 			queries: [][2]string{{`sum by (operation, result) (rate(cloud_map_mcs_registry_changes_total` + replicas + `[$__rate_interval]))`, "{{operation}} {{result}}"}}},
 		{title: "Refused records", description: "Records in the last hour whose signature is missing or does not verify. Normally 0. Alert: CloudMapMCSRecordsRefused.",
 			queries: [][2]string{{`sum by (registry) (increase(cloud_map_mcs_registry_records_refused_total` + replicas + `[1h]))`, "{{registry}}"}}},
+		{title: "Mapped services", description: "Services of AWS Cloud Map that --cloud-map-services maps, by state. For other states than ok, run kubectl mcs status.",
+			queries: [][2]string{{`max by (state) (cloud_map_mcs_mapped_services` + replicas + `)`, "{{state}}"}}},
 		{title: "Poll interval", unit: "s", description: "Long while peer notifications of all clusters arrive, short otherwise.",
 			queries: [][2]string{{`max by (registry) (cloud_map_mcs_registry_poll_interval_seconds` + replicas + `)`, "{{registry}}"}}},
 		{title: "Peer notifications", unit: "ops", description: "Peer notifications sent and received per second, by result. Results other than ok are dropped.",

@@ -26,6 +26,7 @@ type Metrics struct {
 	pending           *prometheus.GaugeVec
 	limitUsed         *prometheus.GaugeVec
 	refused           *prometheus.CounterVec
+	mapped            *prometheus.GaugeVec
 	budgets           *budgetMetrics
 	recent            recent
 }
@@ -84,9 +85,13 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Help: "Records under the ID of another cluster that were refused, because their signature is missing or does not verify. They change no import.",
 		}, []string{"registry"}),
 	}
+	m.mapped = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "cloud_map_mcs_mapped_services",
+		Help: "Services of --cloud-map-services, by state: ok, unread (not read yet, or over budget), failing (the last read failed), stale (reads have failed for --stale-after).",
+	}, []string{"state"})
 	m.budgets = newBudgetMetrics()
 	for _, c := range []prometheus.Collector{
-		m.budgets, m.requests, m.seconds, m.limits, m.changes, m.notifications, m.objects, m.peerNotifications, m.pollInterval, m.omitted, m.pending, m.limitUsed, m.refused,
+		m.budgets, m.requests, m.seconds, m.limits, m.changes, m.notifications, m.objects, m.peerNotifications, m.pollInterval, m.omitted, m.pending, m.limitUsed, m.refused, m.mapped,
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the registry's metrics: %w", err)
@@ -168,6 +173,16 @@ func (m *Metrics) CountRefusedRecord(registry string) {
 		return
 	}
 	m.refused.WithLabelValues(registry).Inc()
+}
+
+// SetMappedServices sets the number of mapped services by state.
+func (m *Metrics) SetMappedServices(counts map[string]int) {
+	if m == nil {
+		return
+	}
+	for state, count := range counts {
+		m.mapped.WithLabelValues(state).Set(float64(count))
+	}
 }
 
 // WithMetrics returns r with metrics under the backend's name.

@@ -1,0 +1,229 @@
+package mapped
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+const (
+	// maxFileBytes is the size of the largest ConfigMap.
+	maxFileBytes = 1 << 20
+	// MaxServices bounds the services of a file. With readPace, 200 services are read in five minutes.
+	MaxServices = 200
+	// maxServicePorts bounds the ports of a service: those of most Services, and a tenth of what mcs.Sanitize allows.
+	maxServicePorts = 100
+	// maxProblems bounds the lines about one file or service.
+	maxProblems = 20
+	// maxNamespaceName and maxServiceName are the limits of AWS Cloud Map.
+	maxNamespaceName, maxServiceName = 1024, 127
+)
+
+// Mapping maps a service of Cloud Map to a service of the clusterset.
+type Mapping struct {
+	// Namespace and Service name the service in Cloud Map.
+	Namespace, Service string
+	// Key names it in Kubernetes.
+	Key mcs.Key
+	// Created is the time by which it takes precedence over exports of clusters, zero if every export of a cluster decides.
+	Created time.Time
+	Ports   []Port
+}
+
+// Port is a port of the imported service.
+type Port struct {
+	mcs.Port
+	// Target is the port of the instances, 0 for their attribute AWS_INSTANCE_PORT.
+	Target int32
+}
+
+// isSameSource reports whether m and o have the same service in Cloud Map.
+func (m Mapping) isSameSource(o Mapping) bool {
+	return m.Namespace == o.Namespace && m.Service == o.Service
+}
+
+// equal reports whether m and o are the same.
+func (m Mapping) equal(o Mapping) bool {
+	return m.isSameSource(o) && m.Key == o.Key && m.Created.Equal(o.Created) && slices.Equal(m.Ports, o.Ports)
+}
+
+// String returns the names of both services.
+func (m Mapping) String() string {
+	return fmt.Sprintf("%s (service %s in %s)", m.Key, m.Service, m.Namespace)
+}
+
+// The format of the file. docs/ecs-ec2-lambda.md documents it.
+type (
+	file struct {
+		Services []fileService `json:"services"`
+	}
+	fileService struct {
+		CloudMap struct {
+			Namespace string `json:"namespace"`
+			Service   string `json:"service"`
+		} `json:"cloudMap"`
+		Import struct {
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+		} `json:"import"`
+		Ports []filePort `json:"ports"`
+		// Created is optional.
+		Created string `json:"created"`
+	}
+	filePort struct {
+		Name        string `json:"name"`
+		Port        int32  `json:"port"`
+		Protocol    string `json:"protocol"`
+		TargetPort  *int32 `json:"targetPort"`
+		AppProtocol string `json:"appProtocol"`
+	}
+)
+
+// Parse reads a file. The error has one line for each problem, with the action that solves it. The mappings are sorted by key.
+func Parse(text []byte) ([]Mapping, error) {
+	if len(text) > maxFileBytes {
+		return nil, fmt.Errorf("the file has more than the %d bytes of a ConfigMap", maxFileBytes)
+	}
+	var f file
+	if err := yaml.UnmarshalStrict(text, &f); err != nil {
+		return nil, fmt.Errorf("the file is not valid YAML with the list services, whose entries have the keys cloudMap (namespace, service), import (namespace, name), "+
+			"ports (name, port, protocol, targetPort, appProtocol) and created: %s", abbreviate(err.Error()))
+	}
+	var p problems
+	if f.Services == nil {
+		p.add("services: must be a list; write [] for none")
+	}
+	if len(f.Services) > MaxServices {
+		return nil, fmt.Errorf("services: there are %d, more than the %d that are read in time: map fewer services in this cluster", len(f.Services), MaxServices)
+	}
+	seen := map[mcs.Key]int{}
+	var out []Mapping
+	for i, s := range f.Services {
+		at := fmt.Sprintf("services[%d]", i)
+		m := p.mapping(at, s)
+		if other, twice := seen[m.Key]; twice && m.Key != (mcs.Key{}) {
+			p.add("%s.import: services[%d] is imported as %s too: give one of them another name", at, other, m.Key)
+		}
+		seen[m.Key] = i
+		out = append(out, m)
+	}
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(out, func(a, b Mapping) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+	return out, nil
+}
+
+// problems collects the problems of a file.
+type problems []error
+
+func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
+
+func (p *problems) err() error {
+	if len(*p) > maxProblems {
+		return errors.Join(append((*p)[:maxProblems:maxProblems], fmt.Errorf("and %d more problems", len(*p)-maxProblems))...)
+	}
+	return errors.Join(*p...)
+}
+
+// mapping checks an entry.
+func (p *problems) mapping(at string, s fileService) Mapping {
+	m := Mapping{Namespace: s.CloudMap.Namespace, Service: s.CloudMap.Service, Key: mcs.Key{Namespace: s.Import.Namespace, Name: s.Import.Name}}
+	p.cloudMapName(at+".cloudMap.namespace", m.Namespace, maxNamespaceName)
+	p.cloudMapName(at+".cloudMap.service", m.Service, maxServiceName)
+	if len(validation.IsDNS1123Label(m.Key.Namespace)) > 0 {
+		p.add("%s.import.namespace: %q must be the name of a Kubernetes namespace", at, abbreviate(m.Key.Namespace))
+	}
+	if len(validation.IsDNS1035Label(m.Key.Name)) > 0 {
+		p.add("%s.import.name: %q must be a name for a Kubernetes Service: lower-case letters, digits and -, beginning with a letter", at, abbreviate(m.Key.Name))
+	}
+	if s.Created != "" {
+		created, err := time.Parse(time.RFC3339, s.Created)
+		if err != nil || created.Year() < 2020 || created.Year() >= 2200 {
+			p.add("%s.created: %q must be a time from 2020 to 2199, such as 2026-01-31T00:00:00Z; remove the key to let the exports of clusters decide", at, abbreviate(s.Created))
+		}
+		m.Created = created.UTC().Truncate(time.Second)
+	}
+	m.Ports = p.ports(at+".ports", s.Ports)
+	return m
+}
+
+// cloudMapName checks a name of Cloud Map, which has printable ASCII characters only.
+func (p *problems) cloudMapName(at, name string, most int) {
+	if name == "" || len(name) > most || strings.ContainsFunc(name, func(r rune) bool { return r < '!' || r > '~' }) {
+		p.add("%s: %q must be the name in AWS Cloud Map: 1 to %d ASCII characters without spaces", at, abbreviate(name), most)
+	}
+}
+
+// ports checks the ports of a service.
+func (p *problems) ports(at string, list []filePort) []Port {
+	if len(list) == 0 || len(list) > maxServicePorts {
+		p.add("%s: must have 1 to %d ports, such as [{port: 80}]", at, maxServicePorts)
+		return nil
+	}
+	type number struct {
+		protocol corev1.Protocol
+		port     int32
+	}
+	names, numbers := map[string]bool{}, map[number]bool{}
+	var out []Port
+	for i, f := range list {
+		port := Port{Port: mcs.Port{Name: f.Name, Port: f.Port, Protocol: corev1.Protocol(f.Protocol), AppProtocol: f.AppProtocol}}
+		at := fmt.Sprintf("%s[%d]", at, i)
+		if port.Protocol == "" {
+			port.Protocol = corev1.ProtocolTCP
+		}
+		switch port.Protocol {
+		case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
+		default:
+			p.add("%s.protocol: %q must be TCP, UDP or SCTP", at, abbreviate(f.Protocol))
+		}
+		p.number(at+".port", f.Port)
+		if f.TargetPort != nil {
+			port.Target = *f.TargetPort
+			p.number(at+".targetPort", port.Target)
+		}
+		p.portName(at, f, len(list) > 1)
+		if key := (number{port.Protocol, port.Port.Port}); names[f.Name] || numbers[key] {
+			p.add("%s: another port has the same name, or the same protocol and number", at)
+		} else {
+			names[f.Name], numbers[key] = true, true
+		}
+		out = append(out, port)
+	}
+	return out
+}
+
+// portName checks the name and the application protocol of a port.
+func (p *problems) portName(at string, f filePort, isNeeded bool) {
+	if f.Name == "" && isNeeded || f.Name != "" && len(validation.IsDNS1123Label(f.Name)) > 0 {
+		p.add("%s.name: %q must be a DNS label, which each of several ports needs", at, abbreviate(f.Name))
+	}
+	if f.AppProtocol != "" && len(validation.IsQualifiedName(f.AppProtocol)) > 0 {
+		p.add("%s.appProtocol: %q must be a name such as http or kubernetes.io/h2c", at, abbreviate(f.AppProtocol))
+	}
+}
+
+func (p *problems) number(at string, n int32) {
+	if len(validation.IsValidPortNum(int(n))) > 0 {
+		p.add("%s: %d must be a port number from 1 to 65535", at, n)
+	}
+}
+
+// abbreviateMax bounds texts of a file or an instance in messages.
+const abbreviateMax = 100
+
+func abbreviate(s string) string {
+	if len(s) <= abbreviateMax {
+		return s
+	}
+	return strings.ToValidUTF8(s[:abbreviateMax], "") + "..."
+}
