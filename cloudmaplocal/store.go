@@ -27,18 +27,14 @@ func (s *store) arn(kind, id string) string {
 }
 
 func (s *store) arnPrefix() string {
-	return fmt.Sprintf("arn:%s:servicediscovery:%s:%s:", s.partition(), s.key.region, s.key.account)
-}
-
-// partition returns the group of Regions that ARNs name.
-func (s *store) partition() string {
+	partition := "aws"
 	switch {
 	case strings.HasPrefix(s.key.region, "cn-"):
-		return "aws-cn"
+		partition = "aws-cn"
 	case strings.HasPrefix(s.key.region, "us-gov-"):
-		return "aws-us-gov"
+		partition = "aws-us-gov"
 	}
-	return "aws"
+	return fmt.Sprintf("arn:%s:servicediscovery:%s:%s:", partition, s.key.region, s.key.account)
 }
 
 // resourceID returns the ID of a reference, an ID or an ARN. ARNs of another account, Region or kind have none here.

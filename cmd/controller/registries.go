@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
@@ -102,6 +103,9 @@ func planRegistries(options config.Options) []namedPlan {
 	if options.Migration.ImportFromAWSController {
 		plans = append(plans, namedPlan{legacy.RegistryName, "--import-from-aws-controller", planLegacy(options)})
 	}
+	if options.CloudMapServices.Path != "" {
+		plans = append(plans, namedPlan{mapped.RegistryName, "--cloud-map-services=" + options.CloudMapServices.Path, planMapped(options)})
+	}
 	return plans
 }
 
@@ -114,7 +118,7 @@ func newRegistry(ctx context.Context, options config.Options, deps dependencies)
 	if deps.keys, err = newKeys(options, deps); err != nil {
 		return nil, err
 	}
-	newRegistry, err := newUnion(ctx, planRegistries(options), deps)
+	newRegistry, err := newUnion(ctx, planRegistries(options), map[string]string{mapped.RegistryName: options.CloudMapServices.Cluster}, deps)
 	if err != nil {
 		return nil, err
 	}
@@ -132,8 +136,8 @@ func newRegistry(ctx context.Context, options config.Options, deps dependencies)
 	}, nil
 }
 
-// newUnion prepares one registry that unites the registries of the plans.
-func newUnion(ctx context.Context, plans []namedPlan, deps dependencies) (membership.RegistryFactory, error) {
+// newUnion prepares one registry that unites the registries of the plans. pseudoClusters has the IDs of pseudo-clusters by the names of their registries.
+func newUnion(ctx context.Context, plans []namedPlan, pseudoClusters map[string]string, deps dependencies) (membership.RegistryFactory, error) {
 	constructors := make([]membership.RegistryFactory, len(plans))
 	for i, plan := range plans {
 		var err error
@@ -153,7 +157,7 @@ func newUnion(ctx context.Context, plans []namedPlan, deps dependencies) (member
 			}
 			sources[i] = union.Source{Name: plans[i].name, Registry: reg}
 		}
-		return union.New(union.Config{Identity: identity, Logger: deps.log.WithName("registry")}, sources[0], sources[1:]...), nil
+		return union.New(union.Config{Identity: identity, Logger: deps.log.WithName("registry"), PseudoClusters: pseudoClusters}, sources[0], sources[1:]...), nil
 	}, nil
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
@@ -82,7 +83,7 @@ func TestPlanRegistries(t *testing.T) {
 			name: "sources, with defaults of the registry that is exported to",
 			args: "--aws-region=eu-west-1 --etcd-prefix=/other --import-from=cloudmap,name=shared,namespace-owner=444455556666,role-arn=" + role +
 				" --import-from=cloudmap,region=eu-central-1 --import-from=etcd,endpoints=https://a:2379 --import-from=etcd,endpoints=https://b:2379,prefix=/mine,name=b" +
-				" --import-from-aws-controller --legacy-poll-interval=9s",
+				" --import-from-aws-controller --legacy-poll-interval=9s --cloud-map-services=/services.yaml --cloud-map-services-cluster=ecs",
 			want: []namedPlan{
 				{"cloudmap", "--registry=cloudmap", cloudMapPlan{
 					client: cloudmapapi.Config{Name: "cloudmap", Region: "eu-west-1", Rates: map[string]cloudmapapi.Rate{}},
@@ -104,12 +105,16 @@ func TestPlanRegistries(t *testing.T) {
 					client:   cloudmapapi.Config{Name: "aws-controller", Region: "eu-west-1", Rates: legacy.Rates()},
 					registry: legacy.Config{PollInterval: 9 * time.Second},
 				}},
+				{"cloud-map-services", "--cloud-map-services=/services.yaml", mappedPlan{
+					client:   cloudmapapi.Config{Name: "cloud-map-services", Region: "eu-west-1", Rates: mapped.Rates()},
+					registry: mapped.Config{Path: "/services.yaml", Cluster: "ecs", StaleAfter: 2 * time.Minute},
+				}},
 			},
 		},
 	}
 	options := []cmp.Option{
-		cmp.AllowUnexported(namedPlan{}, cloudMapPlan{}, etcdPlan{}, legacyPlan{}),
-		cmpopts.IgnoreUnexported(cloudmap.Config{}, legacy.Config{}, etcd.ClientConfig{}, logr.Logger{}),
+		cmp.AllowUnexported(namedPlan{}, cloudMapPlan{}, etcdPlan{}, legacyPlan{}, mappedPlan{}),
+		cmpopts.IgnoreUnexported(cloudmap.Config{}, legacy.Config{}, mapped.Config{}, etcd.ClientConfig{}, logr.Logger{}),
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -167,6 +172,10 @@ func TestNewRegistry(t *testing.T) {
 		"--import-from=etcd,endpoints=https://localhost:2379", "--import-from-aws-controller")
 	if _, isUnion := many.(*union.Registry); err != nil || !isUnion {
 		t.Errorf("with --import-from: %T, %v; want a union", many, err)
+	}
+	mapping, err := create("--aws-region=eu-west-1", "--cloud-map-services=/services.yaml")
+	if _, isUnion := mapping.(*union.Registry); err != nil || !isUnion {
+		t.Errorf("with --cloud-map-services: %T, %v; want a union", mapping, err)
 	}
 	if _, err := create("--import-from=cloudmap,region=eu-central-1"); err == nil || !strings.HasPrefix(err.Error(), "--registry=cloudmap: ") {
 		t.Errorf("without a Region: %v, want an error of --registry=cloudmap", err)

@@ -9,6 +9,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/attack"
 )
 
@@ -45,9 +46,22 @@ func newFigures() (*figures, error) {
 		"price-formula":         m.priceFormula(),
 		"price-when-silent":     fmt.Sprintf("%s instead of %s", grouped(m.discover*monthMinutes), grouped(m.discovers*monthMinutes)),
 		"legacy-requests":       m.legacyRequests(),
+		"mapped-requests":       mappedRequests(),
 		"poll-interval":         interval(settings.PollInterval),
 		"relaxed-poll-interval": interval(settings.PollIntervalWithNotifications),
 	}}, nil
+}
+
+// mappedRequests describes the requests for mapped services.
+func mappedRequests() string {
+	sum := func(services int) (n float64) {
+		for _, perMinute := range mapped.RequestsPerMinute(services, 1) {
+			n += perMinute
+		}
+		return n
+	}
+	return fmt.Sprintf("%g a minute for 1 service, %g for 3, %g for 50 and for %d: %g `DiscoverInstances` and %g `ListServices`", sum(1), sum(3), sum(50), mapped.MaxServices,
+		mapped.RequestsPerMinute(50, 1)["DiscoverInstances"], mapped.RequestsPerMinute(50, 1)["ListServices"])
 }
 
 func (m costModels) steadyRequests() string {

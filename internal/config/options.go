@@ -30,10 +30,12 @@ type Options struct {
 	// ImportFrom are additional registries that are imported from.
 	ImportFrom Sources
 	Migration  Migration
-	Identity   Identity
-	Membership Membership
-	Scope      Scope
-	Budgets    Budgets
+	// CloudMapServices are services of Cloud Map that no cluster exports.
+	CloudMapServices CloudMapServices
+	Identity         Identity
+	Membership       Membership
+	Scope            Scope
+	Budgets          Budgets
 	// ClusterSetIPHold is the time for which the clusterset IPs of an ended import stay reserved for its service.
 	ClusterSetIPHold time.Duration
 	Kubernetes       Kubernetes
@@ -135,6 +137,7 @@ func Default() Options {
 		AWSRates:          Rates{},
 		Etcd:              Etcd{Prefix: names.EtcdPrefix},
 		Migration:         Migration{PollInterval: 5 * time.Second},
+		CloudMapServices:  CloudMapServices{Cluster: "cloud-map"},
 		// Deleting and applying CRDs or ClusterProperties again takes seconds, a failed GitOps sync minutes.
 		Membership: Membership{LeaveAfter: 5 * time.Minute},
 		Scope: Scope{
@@ -194,6 +197,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 			"Settings of cloudmap: name, region, endpoint, role-arn, role-external-id, role-session-name, namespace-owner. "+
 			"Settings of etcd: name, endpoints (separated by semicolons), ca, cert, key, username, password-file, prefix.")
 	o.Migration.bind(flags)
+	o.CloudMapServices.bind(flags)
 	o.Identity.bind(flags)
 	o.Membership.bind(flags)
 	o.Scope.bind(flags)
@@ -273,7 +277,7 @@ func (o *Options) Validate() error {
 	if o.Registry.Name == RegistryEtcd {
 		etcd = o.Etcd.validate()
 	}
-	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.Budgets.validate(), o.validateHold(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.CloudMapServices.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.Budgets.validate(), o.validateHold(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
 }
 
 func (o *Options) validateHold() error {

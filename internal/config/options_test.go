@@ -131,6 +131,10 @@ func TestParse(t *testing.T) {
 			o.Scope.ImportPolicy, o.Scope.ExportSlices = "/etc/policy.yaml", ExportControllerSlices
 		}},
 		{name: "metadata of imports", args: "--import-metadata=team,example.com/*", want: func(o *Options) { o.Scope.ImportMetadata = "team,example.com/*" }},
+		{name: "services of Cloud Map", args: "--cloud-map-services=/etc/services.yaml --cloud-map-services-cluster=ecs", want: func(o *Options) {
+			o.CloudMapServices = CloudMapServices{Path: "/etc/services.yaml", Cluster: "ecs"}
+		}},
+		{name: "invalid pseudo-cluster", args: "--cloud-map-services-cluster=a.b", wantErr: []string{`--cloud-map-services-cluster: ID "a.b"`}},
 		{name: "cluster preference", args: "--cluster-preference=PreferSameRegion", want: func(o *Options) { o.Scope.ClusterPreference = "PreferSameRegion" }},
 		{name: "invalid cluster preference", args: "--cluster-preference=near", wantErr: []string{"--cluster-preference"}},
 		{name: "invalid metadata of imports", args: "--import-metadata=", wantErr: []string{"--import-metadata=: \"\" must be a key such as team or example.com/team"}},

@@ -37,6 +37,7 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
 			f.ifRead(f.membersCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck(), f.ifRead(f.pathsCheck()))
+		out = append(out, f.mappedChecks()...)
 		out = append(out, f.policyChecks()...)
 	}
 	out = append(out, f.dnsChecks()...)
@@ -134,7 +135,7 @@ func (f *clusterFacts) versionCheck(plugin string) check.Check {
 			" (one minor version of difference is supported)"
 	}
 	for _, m := range f.controller.Members {
-		if c.Result == check.OK && m.Version != f.controller.Version {
+		if c.Result == check.OK && !m.Mapped && m.Version != f.controller.Version {
 			c.Result, c.Detail = check.Warning, fmt.Sprintf("the controller is %s in this cluster and %s in %s", f.controller.Version, m.Version, m.ClusterID)
 			c.Remedy = "complete the upgrade of the clusterset: kubectl mcs install in the clusters with the older version"
 		}
@@ -243,6 +244,9 @@ func (f *clusterFacts) membersCheck() check.Check {
 	var ids, stale, problems []string
 	for _, m := range f.controller.Members {
 		ids = append(ids, m.ClusterID)
+		if m.Mapped { // mappedChecks has it
+			continue
+		}
 		if m.Stale {
 			stale = append(stale, m.ClusterID)
 		}
@@ -263,6 +267,22 @@ func (f *clusterFacts) membersCheck() check.Check {
 		c.Remedy = "run kubectl mcs check in these clusters: their records are invalid, and the last valid ones stay in use"
 	}
 	return c
+}
+
+// mappedChecks lists the problems of the services of AWS Cloud Map that --cloud-map-services maps. It is empty without the flag.
+func (f *clusterFacts) mappedChecks() []check.Check {
+	i := slices.IndexFunc(f.controller.Members, func(m status.Member) bool { return m.Mapped })
+	if i < 0 {
+		return nil
+	}
+	c := check.Check{Name: "mapped services", Result: check.OK}
+	m := f.controller.Members[i]
+	c.Detail = fmt.Sprintf("%d services of AWS Cloud Map, imported as those of %s", m.Exports, m.ClusterID)
+	if problems := subtract(m.Problems, m.OverBudget); len(problems) > 0 {
+		c.Result, c.Detail = check.Warning, strings.Join(check.Summarize(problems, 3), "; ")
+		c.Remedy = "imports that exist stay: correct the file of --cloud-map-services, the instances, or the controller's role (docs/ecs-ec2-lambda.md)"
+	}
+	return []check.Check{f.ifRead(c)}
 }
 
 // isOwn reports whether m is this cluster, and not another one with the same ID.

@@ -156,6 +156,12 @@ func TestChecks(t *testing.T) {
 		{name: "held IPs", mutate: func(f *clusterFacts) { f.controller.HeldImports = 3 }},
 		{name: "a member with a problem", mutate: func(f *clusterFacts) { f.controller.Members[1].Problems = []string{"page 7"} },
 			wantCheck: "members", wantResult: check.Warning, wantText: "cls2: page 7"},
+		{name: "mapped services", mutate: func(f *clusterFacts) {
+			f.controller.Members = append(f.controller.Members, status.Member{ClusterID: "cloud-map", Version: "AWS Cloud Map", Mapped: true, Exports: 3})
+		}},
+		{name: "a mapped service that is not read", mutate: func(f *clusterFacts) {
+			f.controller.Members = append(f.controller.Members, status.Member{ClusterID: "cloud-map", Mapped: true, Stale: true, Problems: []string{"shop/orders: not read"}})
+		}, wantCheck: "mapped services", wantResult: check.Warning, wantText: "shop/orders: not read"},
 		{name: "an export is not written yet", mutate: func(f *clusterFacts) { f.controller.Publications = []status.Publication{{}} }, wantCheck: "exports", wantResult: check.Warning, wantText: "yet"},
 		{name: "an export failed", mutate: func(f *clusterFacts) {
 			f.controller.Publications = []status.Publication{{}, {Key: mcs.Key{Namespace: "demo", Name: "web"}, Problem: "too large"}}

@@ -76,7 +76,7 @@ func pathProblems(context string, s *status.Status) (lines []string) {
 func clustersetProblems(s *status.Status) []string {
 	var lines []string
 	for _, m := range s.Members {
-		if m.Stale {
+		if m.Stale && !m.Mapped { // its Problems have the services that cannot be read
 			lines = append(lines, fmt.Sprintf("member %s is stale: its last heartbeat was %s; if it does not exist any more, run kubectl mcs forget %[1]s", m.ClusterID, heartbeatAge(m)))
 		}
 		for _, p := range m.Problems {

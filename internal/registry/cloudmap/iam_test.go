@@ -334,6 +334,45 @@ func TestReader(t *testing.T) {
 	}
 }
 
+// TestMappedServicesPolicy reads the mapped Cloud Map namespace, and no other.
+func TestMappedServicesPolicy(t *testing.T) {
+	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, []string{"mapped-services.json"})
+	sdk := c.sdk(admin)
+	for _, namespace := range []string{"<mapped-namespace>", "other"} { // the policy has a placeholder
+		out, err := sdk.CreateHttpNamespace(t.Context(), &servicediscovery.CreateHttpNamespaceInput{Name: aws.String(namespace)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id string
+		within(t, patience, "the namespace exists", func() bool {
+			o, err := sdk.GetOperation(t.Context(), &servicediscovery.GetOperationInput{OperationId: out.OperationId})
+			if err != nil {
+				return false
+			}
+			id = o.Operation.Targets["NAMESPACE"]
+			return o.Operation.Status == types.OperationStatusSuccess
+		})
+		if _, err := sdk.CreateService(t.Context(), &servicediscovery.CreateServiceInput{Name: aws.String("orders"), NamespaceId: &id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reader := c.clientFor(t, withKey(keyFor(cls2)))
+	if _, err := reader.DiscoverHealth(t.Context(), "<mapped-namespace>", "orders"); err != nil {
+		t.Errorf("reading a mapped service: %v", err)
+	}
+	_, err := reader.DiscoverHealth(t.Context(), "other", "orders")
+	wantDenied(t, "reading another namespace", err)
+	namespaces, err := reader.ListNamespaces(t.Context())
+	if err != nil {
+		t.Fatalf("listing namespaces: %v", err)
+	}
+	if counts, _, err := reader.CountInstances(t.Context(), namespaces["other"]); err != nil || len(counts) != 1 {
+		t.Errorf("counting instances: %v, %v", counts, err)
+	}
+	_, err = reader.RegisterInstance(t.Context(), "srv-x", api.Instance{ID: "x", Attributes: map[string]string{"A": "b"}})
+	wantDenied(t, "writing", err)
+}
+
 // TestCompatibilityPolicy reads the instances of the AWS Cloud Map MCS Controller for K8s, and no records of a clusterset.
 func TestCompatibilityPolicy(t *testing.T) {
 	c := startGuarded(t, cloudmaplocal.Options{Unthrottled: true}, []string{"compatibility.json"})

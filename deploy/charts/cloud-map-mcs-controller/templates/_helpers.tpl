@@ -101,6 +101,8 @@ capabilities:
   "export-namespaces" $v.exportNamespaces
   "import-namespaces" $v.importNamespaces
   "import-policy" (ternary "/etc/cloud-map-mcs/import-policy/policy.yaml" "" (ne (len $v.importPolicy) 0))
+  "cloud-map-services" (ternary "/etc/cloud-map-mcs/cloud-map-services/services.yaml" "" (ne (len $v.cloudMapServices) 0))
+  "cloud-map-services-cluster" $v.cloudMapServicesCluster
   "import-metadata" $v.importMetadata
   "cluster-preference" $v.clusterPreference
   "export-slices" $v.exportSlices

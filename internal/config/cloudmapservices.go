@@ -1,0 +1,31 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// CloudMapServices configures the import of services of AWS Cloud Map that no cluster exports.
+type CloudMapServices struct {
+	// Path is the file that maps them, "" for none.
+	Path string
+	// Cluster is the ID of the pseudo-cluster that has them.
+	Cluster string
+}
+
+func (c *CloudMapServices) bind(flags *pflag.FlagSet) {
+	flags.StringVar(&c.Path, "cloud-map-services", c.Path,
+		"Path of a file with services of AWS Cloud Map, such as those of ECS and EC2, to import into this cluster, in the account of the --aws-… flags. It is read again when it changes (docs/ecs-ec2-lambda.md).")
+	flags.StringVar(&c.Cluster, "cloud-map-services-cluster", c.Cluster,
+		"ID of the pseudo-cluster that has these services, for precedence, conflicts, budgets and --import-policy. No cluster of the clusterset may have it.")
+}
+
+func (c *CloudMapServices) validate() error {
+	if err := mcs.ValidateClusterID(c.Cluster); err != nil {
+		return fmt.Errorf("--cloud-map-services-cluster: %w", err)
+	}
+	return nil
+}
