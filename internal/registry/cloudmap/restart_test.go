@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/state"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
@@ -585,6 +586,49 @@ func TestRestart_BackupWhileClaiming(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestRestart_BackupBeforePagesAreRead: a controller starts after its page was deleted, and loses Cloud Map for longer than the adoption grace period once it has its
+// ID. Meanwhile another user writes an earlier page again. The process must not announce that one when it reads it.
+func TestRestart_BackupBeforePagesAreRead(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		v := &otherWriter{simulation: w}
+		joined := time.Now()
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		earlier, later := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
+		publish(t, exporter.Registry, earlier)
+		w.until(time.Minute, "the export is known", sees(t, importer.Registry, earlier))
+		v.remember()
+		publish(t, exporter.Registry, later)
+		w.until(time.Minute, "the later version is known", sees(t, importer.Registry, later))
+		exporter.kill()
+		page := format.PartID(format.PageOf(earlier.Key), 0)
+		v.drop(format.CatalogName("cls1"), page)
+
+		// Its pages can be neither read nor written from the start on.
+		unreachable := cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Instance: "page-*"}
+		w.plan(1, unreachable)
+		next := w.begin(cls1, nil, func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true })
+		publish(t, next.Registry, later)
+		next.PublishedAll()
+		w.until(time.Minute, "the ID is claimed", func() bool { return next.state.Claim() == state.Held })
+		w.plan(1, cloudmaplocal.FaultRule{AccessKey: "cls1", Kind: cloudmaplocal.FaultError, Code: "InternalFailure"})
+		v.put(format.CatalogName("cls1"), page, nil)
+		time.Sleep(2 * next.cfg.times.AdoptionGracePeriod)
+		w.plan(1, unreachable)
+		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
+			if sees(t, importer.Registry, earlier)() {
+				t.Fatalf("after %v the other cluster sees the earlier version", time.Since(began))
+			}
+		}
+		w.plan(1)
+		w.until(time.Minute, "the export is confirmed", isExported(t, next.Registry, later.Key))
+		if !sees(t, importer.Registry, later)() {
+			t.Error("the other cluster does not see the later version")
+		}
+	})
 }
 
 // TestRestartWithForgedRecord has a controller start when another member has replaced its record and a page. The page does not become its own.

@@ -444,7 +444,7 @@ func (s *Writes) ObserveFailedOperation(w PageWrite, reason error) engine.Keys {
 // The caller holds s.mu.
 func (s *Writes) announced() (pages format.Digests) {
 	shown := s.shown()
-	if s.isAdoptionOver() || s.outbox.isFinal() {
+	if s.isAdoptionOver() && !s.outbox.hasAll || s.outbox.isFinal() {
 		s.outbox.orphanedPages, s.outbox.isSuccessor = false, false // exports that were neither published nor withdrawn stay as found
 	}
 	for i := range pages {
