@@ -69,8 +69,9 @@ func (tr *trial) operate() {
 		o.do(a)
 	}
 	for _, a := range tr.machines {
-		if a.clone != nil && (time.Since(tr.beat[a.identity.ClusterID]) > 20*time.Second || tr.hostile.IntN(200) == 0) {
-			a.endClone() // before it takes the silent original for dead, as it should
+		a.endCloneOfSilent()
+		if a.clone != nil && tr.hostile.IntN(200) == 0 {
+			a.endClone()
 		}
 		a.continueRename()
 	}
@@ -201,7 +202,7 @@ func (a *actor) leave(within time.Duration) error {
 	// Leaving may fail after a while: then the next process removes the remaining records.
 	timer := time.AfterFunc(within, func() { l.wire.cut.Store(true) })
 	defer timer.Stop()
-	err := <-l.ended
+	err := a.trial.await(l)
 	if err == nil {
 		a.joinedAt = time.Time{}
 	}
@@ -414,6 +415,31 @@ func (a *actor) endClone() {
 	}
 }
 
+// endCloneOfSilent ends the clone of a silent cluster, before it takes that one for dead, as it should.
+func (a *actor) endCloneOfSilent() {
+	if time.Since(a.trial.beat[a.identity.ClusterID]) > 20*time.Second {
+		a.endClone()
+	}
+}
+
+// await waits for the end of a process that leaves, which may take minutes. The clones of the other clusters go on meanwhile.
+func (tr *trial) await(leaving *process) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-leaving.ended:
+			return err
+		case <-ticker.C:
+		}
+		tr.observe()
+		for _, a := range tr.clusters {
+			a.noteClone()
+			a.endCloneOfSilent()
+		}
+	}
+}
+
 // rename gives a cluster its other ID: it joins under that one beside the present one, as the controller does.
 func (tr *trial) rename(a *actor) {
 	b := a.alias
@@ -483,7 +509,7 @@ func (a *actor) finishLeaving() {
 		a.hasJoined = !a.joinedAt.IsZero()
 		a.process = a.trial.begin(a.identity, nil, a.trial.takingPart, a.asCluster)
 		a.process.stop(registry.ErrLeave)
-		a.isLeaving = <-a.process.ended != nil
+		a.isLeaving = a.trial.await(a.process) != nil
 		a.process = nil
 	}
 }
