@@ -37,13 +37,22 @@ func (tr *trial) noteWrite(r request) {
 		ServiceId, InstanceId string //nolint:revive // names of AWS
 		Attributes            map[string]string
 	}
-	if json.Unmarshal(r.body, &in) == nil && in.Attributes[format.AttrClusterID] == r.cluster {
+	if json.Unmarshal(r.body, &in) != nil {
+		return
+	}
+	if in.Attributes[format.AttrClusterID] == r.cluster {
 		tr.noteWritten(in.ServiceId, in.InstanceId, in.Attributes)
-		if in.InstanceId == r.cluster {
-			tr.writtenMu.Lock()
-			tr.recorded[r.cluster] = time.Now()
-			tr.writtenMu.Unlock()
+	}
+	tr.writtenMu.Lock()
+	defer tr.writtenMu.Unlock()
+	switch id, now := in.InstanceId, time.Now(); r.cluster {
+	case id:
+		tr.recorded[id] = now
+		if tr.answered[id].Before(tr.cloneRecorded[id]) {
+			tr.answered[id] = now
 		}
+	case cloneKey(id):
+		tr.cloneRecorded[id] = now
 	}
 }
 
@@ -188,13 +197,29 @@ func (a *actor) writeImports() {
 	}
 }
 
-// contest is the time for which a clone and the original may both write until the later process has seen the earlier one, and the original has written its pages
-// again. For so long the registry has signed records of both, and their key is the same.
+// contest is the time for which a clone and the original may both write until the later process has seen the earlier one, and again the time in which the original
+// writes its pages again after its first record that followed the last one of the clone. For so long the registry has signed records of both, and their key is the same.
 const contest = time.Minute
+
+// isContested reports whether the other clusters may see what the clone has written. A clone that goes on for longer than contest gets no allowance for that.
+func (a *actor) isContested() bool {
+	tr, id := a.trial, a.identity.ClusterID
+	tr.writtenMu.Lock()
+	defer tr.writtenMu.Unlock()
+	if time.Since(a.clonedAt) < contest {
+		return true
+	}
+	last := tr.cloneRecorded[id]
+	if last.Before(a.clonedAt) || last.Sub(a.clonedAt) >= contest {
+		return false
+	}
+	answered := tr.answered[id]
+	return answered.Before(last) || time.Since(answered) < contest
+}
 
 // floor is the index of the earliest version of export k that others may see after the one with this index.
 func (a *actor) floor(k, index int) int {
-	if time.Since(a.clonedAt) < contest {
+	if a.isContested() {
 		return min(index, a.cloned[k])
 	}
 	return index

@@ -395,7 +395,7 @@ func (tr *trial) beginClone(a *actor) {
 	if !isLive || a.clone != nil || a.becomes != nil || a == tr.clusters[0] && tr.twin != nil || tr.isHidden(a) {
 		return
 	}
-	key := id + "clone"
+	key := cloneKey(id)
 	tr.ids.copyTo(id, key)
 	// The later process gives way. Which one it is only the clocks say.
 	a.clonedAt = time.Now()
@@ -407,11 +407,19 @@ func (tr *trial) beginClone(a *actor) {
 	a.clone.run(nil)
 }
 
+// cloneKey is the access key of the clone of a cluster.
+func cloneKey(id string) string { return id + "clone" }
+
 func (a *actor) endClone() {
 	if a.clone != nil {
 		a.trial.history.Logf("the clone of %s ends", a.identity.ClusterID)
 		a.clone.kill()
 		a.clone = nil
+		a.trial.writtenMu.Lock()
+		defer a.trial.writtenMu.Unlock()
+		if id := a.identity.ClusterID; a.trial.cloneRecorded[id].After(a.clonedAt) {
+			a.trial.cloneRecorded[id] = time.Now() // a request in progress may be carried out
+		}
 	}
 }
 

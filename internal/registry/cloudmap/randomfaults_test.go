@@ -115,6 +115,8 @@ type trial struct {
 	next      int
 	// recorded is the time at which each cluster has last written its record, not counting its clone.
 	recorded map[string]time.Time
+	// cloneRecorded is the time at which the clone of each cluster has last written the record, and answered that at which the cluster wrote its own after that.
+	cloneRecorded, answered map[string]time.Time
 	// observed is the time at which the records were last looked at.
 	observed time.Time
 	// beats are the latest heartbeats by then, shownBeats those of the records as they were, by any writer. beat is the time at which each cluster's
@@ -200,6 +202,7 @@ func newTrial(t *testing.T, seed uint64) *trial {
 		down: map[string]bool{}, beats: map[string]int64{}, shownBeats: map[string]string{}, beat: map[string]time.Time{}, resumed: map[string]time.Time{},
 		shows: seed%2 == 1, foreign: map[string]map[string]map[string]string{}, left: map[string]bool{}, hidden: map[string]hiding{},
 		forgedCopies: map[*actor]bool{}, services: map[string]string{}, written: map[writtenKind][]writtenInstance{}, recorded: map[string]time.Time{},
+		cloneRecorded: map[string]time.Time{}, answered: map[string]time.Time{},
 	}
 	tr.operations = tr.chosenOperations()
 	if seed/2%2 == 1 {
