@@ -58,7 +58,7 @@ var pins = []pin{
 	{"docs/*.md", regexp.MustCompile(`Kubernetes v1\.(\d+\.\d+)`), testbed},
 	{"testbed/programs/hyper/go-*.mod", regexp.MustCompile(`k8s\.io/kubernetes v1\.(\d+\.\d+)`), older},
 	{"testbed/programs/hyper/*/go.mod", regexp.MustCompile(`k8s\.io/kubernetes v1\.(\d+\.\d+)`), older},
-	{"testbed/programs/co*/go.mod", regexp.MustCompile(module), tools},
+	{"testbed/programs/co*/go.mod", regexp.MustCompile(module), testbed},
 	{"hack/*/go.mod", regexp.MustCompile(module), tools},
 }
 
@@ -151,7 +151,7 @@ func checkVersions(all []named) error {
 
 var release = regexp.MustCompile(`^v?1\.(\d+\.\d+)$`)
 
-// bump changes all versions. Text is replaced; go.mod files are tidied, which downloads the modules.
+// bump changes the versions of libraries and testbed. Text is replaced; go.mod files are tidied, which downloads the modules.
 func bump(root, version string, out io.Writer) error {
 	m := release.FindStringSubmatch(version)
 	if m == nil {
@@ -159,7 +159,7 @@ func bump(root, version string, out io.Writer) error {
 	}
 	modules := []string{}
 	for _, p := range pins {
-		if p.group == older {
+		if p.group == older || p.group == tools {
 			continue
 		}
 		files, err := fs.Glob(os.DirFS(root), p.files)

@@ -60,6 +60,43 @@ func TestReplaceVersion(t *testing.T) {
 	}
 }
 
+// TestBump_LeavesTools: the Kubernetes modules of a tool are those that its program requires, so they stay, as those of older versions do.
+func TestBump_LeavesTools(t *testing.T) {
+	root := t.TempDir()
+	for file, text := range map[string]string{
+		"docs/install.md":                    "Kubernetes v1.37.1",
+		"testbed/README.md":                  "Kubernetes 1.37.1",
+		"testbed/programs/hyper/go-1.36.mod": "require k8s.io/kubernetes v1.36.3",
+		"hack/helm/go.mod":                   "require k8s.io/client-go v0.37.1",
+	} {
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(file)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := bump(root, "1.38.0", &strings.Builder{}); err != nil {
+		t.Fatal(err)
+	}
+	found, err := findVersions(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"docs/install.md": "38.0", "testbed/README.md": "38.0", "testbed/programs/hyper/go-1.36.mod": "36.3", "hack/helm/go.mod": "37.1",
+	}
+	for _, n := range found {
+		if len(n.versions) != 1 || n.versions[0] != want[n.file] {
+			t.Errorf("%s names %v, want %s", n.file, n.versions, want[n.file])
+		}
+		delete(want, n.file)
+	}
+	if len(want) > 0 {
+		t.Errorf("not found: %v", want)
+	}
+}
+
 func TestBump_RefusesVersion(t *testing.T) {
 	for _, version := range []string{"37.2", "1.37", "v2.1.0", "latest"} {
 		if err := bump(t.TempDir(), version, &strings.Builder{}); err == nil {
