@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/module"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/testbed/oci"
 )
@@ -104,9 +106,9 @@ func TestCacheKeyOfBuildSettings(t *testing.T) {
 }
 
 func TestModuleVersion(t *testing.T) {
-	const gomod = "module m\n\ngo 1.26\n\nrequire (\n\tk8s.io/kubernetes v1.37.1\n\tk8s.io/api v0.37.1 // indirect\n)\n"
+	const gomod = "module m\n\ngo 1.26\n\nrequire (\n\tk8s.io/kubernetes v1.37.2\n\tk8s.io/api v0.37.2 // indirect\n)\n"
 	got, err := moduleVersion([]byte(gomod), "k8s.io/kubernetes")
-	if err != nil || got != "v1.37.1" {
+	if err != nil || got != "v1.37.2" {
 		t.Errorf("version is %q, %v", got, err)
 	}
 	if _, err := moduleVersion([]byte(gomod), "k8s.io/kube"); err == nil {
@@ -115,8 +117,8 @@ func TestModuleVersion(t *testing.T) {
 }
 
 func TestKubernetesVersionFlags(t *testing.T) {
-	got := kubernetesVersionFlags("v1.37.1")
-	for _, want := range []string{"gitVersion=v1.37.1 ", "gitMajor=1 ", "gitMinor=37 "} {
+	got := kubernetesVersionFlags("v1.37.2")
+	for _, want := range []string{"gitVersion=v1.37.2 ", "gitMajor=1 ", "gitMinor=37 "} {
 		if !strings.Contains(got, "-X k8s.io/component-base/version."+want) {
 			t.Errorf("flags %q lack %s", got, want)
 		}
@@ -127,7 +129,7 @@ func TestKubernetesVersionFlags(t *testing.T) {
 func TestPin_ReadsVersions(t *testing.T) {
 	b := &Builder{Source: ".."}
 	for _, want := range []struct{ dir, module, version string }{
-		{"programs/hyper", "k8s.io/kubernetes", "v1.37.1"},
+		{"programs/hyper", "k8s.io/kubernetes", "v1.37.2"},
 		{"programs/coredns", "github.com/coredns/coredns", "v1.15.0"},
 		{"programs/containerd", "github.com/containerd/containerd/v2", "v2.4.2"},
 		{"programs/containerd", "github.com/containernetworking/plugins", "v1.9.1"},
@@ -171,12 +173,39 @@ func TestPin_FindsOtherVersions(t *testing.T) {
 		}
 	}
 	for _, minor := range []string{"", "1.37"} {
-		if got, err := b.pin(kubernetesModule, minor); err != nil || got != (pin{version: "v1.37.1", dir: "programs/hyper"}) {
+		if got, err := b.pin(kubernetesModule, minor); err != nil || got != (pin{version: "v1.37.2", dir: "programs/hyper"}) {
 			t.Errorf("version %q is %+v, %v; want the default", minor, got, err)
 		}
 	}
 	if _, err := b.pin(kubernetesModule, "1.3"); err == nil || !strings.Contains(err.Error(), "hack/pin-version") {
 		t.Errorf("error %v, want one that says how to add a version", err)
+	}
+}
+
+// TestModulesAgree: make demo builds the product and the programs of the testbed. The packages that they share are compiled once if all of them require the
+// same versions: 3,500 packages instead of 4,600, most of them those of client-go.
+func TestModulesAgree(t *testing.T) {
+	first := map[module.Version]string{} // by module, with the version that a file was the first to require
+	versions := map[string]module.Version{}
+	for _, file := range []string{"../../go.mod", "../go.mod", "../programs/hyper/go.mod", "../programs/containerd/go.mod", "../programs/coredns/go.mod"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := modfile.Parse(file, text, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range parsed.Require {
+			known, ok := versions[r.Mod.Path]
+			if !ok {
+				versions[r.Mod.Path], first[r.Mod] = r.Mod, file
+				continue
+			}
+			if known != r.Mod {
+				t.Errorf("%s requires %s, and %s %s: run go get with the later version in the other directory", file, r.Mod, first[known], known.Version)
+			}
+		}
 	}
 }
 
