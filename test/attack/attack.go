@@ -21,6 +21,8 @@ const (
 	EtcdMember Actor = "member, etcd"
 	// SourceMember is a member of a registry of --import-from, to which its victim does not export.
 	SourceMember Actor = "member, import-from"
+	// Registrant may register instances in a service of Cloud Map that is mapped.
+	Registrant Actor = "registrant"
 	// Reader reads the registry.
 	Reader Actor = "reader"
 	// Pod is a pod without privileges in one of the clusters.

@@ -508,4 +508,19 @@ var Attacks = []Attack{
 		Effect:    "Its own exports that do not fit are refused, with the reason in their conditions",
 		Test:      "TestAttack_FullPage",
 	},
+	{
+		Name: "Hostile Cloud Map service", Actor: Registrant,
+		Does: "It registers 1,000 instances in a mapped service, with addresses of metadata services, loopback and link-local addresses, attributes without meaning and " +
+			"a thousand different ports, and replaces one every second",
+		Prevented: "One of these addresses is imported, another mapped service changes, or the requests grow by more than 12 a minute",
+		Effect:    "Its other addresses are imported as those of its own service, within the budgets of one cluster",
+		Test:      "TestAttack_HostileCloudMapService",
+	},
+	{
+		Name: "ID of the pseudo-cluster", Actor: Member,
+		Does:      "It joins under the ID of the pseudo-cluster of mapped services and exports a service with the name of a mapped one",
+		Prevented: "Its endpoints are imported, or the mapped service ends",
+		Effect:    "It is reported as a duplicate",
+		Test:      "TestAttack_PseudoClusterID",
+	},
 }
