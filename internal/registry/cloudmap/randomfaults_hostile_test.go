@@ -278,12 +278,16 @@ func (tr *trial) clearForgedCopy(a *actor) {
 	}
 	delete(tr.forgedCopies, a)
 	s, _ := tr.controlServices()
-	isForged := func(i api.Instance) bool {
-		id := a.identity.ClusterID
-		return (i.ID == id || i.ID == format.CopyID) && i.Attributes[format.AttrKey] == signerOf(forgerUID).Key().String()
+	isOfCluster := func(i api.Instance) bool {
+		return (i.ID == a.identity.ClusterID || i.ID == format.CopyID) && isForged(i)
 	}
-	tr.deleteInstances(s[format.CatalogName(a.identity.ClusterID)], isForged)
-	tr.deleteInstances(s[format.MembersService], isForged)
+	tr.deleteInstances(s[format.CatalogName(a.identity.ClusterID)], isOfCluster)
+	tr.deleteInstances(s[format.MembersService], isOfCluster)
+}
+
+// isForged reports whether another member has signed a record or a copy of one.
+func isForged(i api.Instance) bool {
+	return i.Attributes[format.AttrKey] == signerOf(forgerUID).Key().String()
 }
 
 // forgePage replaces a page by one that another member has signed, and announces it by a record of the same member or not at all.
@@ -392,7 +396,8 @@ func (tr *trial) replay(kind writtenKind) func(*actor) {
 	}
 }
 
-// backUp keeps all instances of the clusterset as they are.
+// backUp keeps all instances of the clusterset as they are, without copies that another member has forged: restored for a cluster that is silent later, they would
+// be beyond the limit that forgeCopy keeps to.
 func (tr *trial) backUp(*actor) {
 	s, ok := tr.controlServices()
 	if !ok {
@@ -404,7 +409,7 @@ func (tr *trial) backUp(*actor) {
 		if err != nil {
 			return
 		}
-		backup[name] = listed
+		backup[name] = slices.DeleteFunc(listed, func(i api.Instance) bool { return i.ID == format.CopyID && isForged(i) })
 	}
 	tr.backup = backup
 }

@@ -430,7 +430,7 @@ func (a *actor) endCloneOfSilent() {
 	}
 }
 
-// await waits for the end of a process that leaves, which may take minutes. The clones of the other clusters go on meanwhile.
+// await waits for the end of a process that leaves, which may take minutes. What has to end when another cluster is silent ends meanwhile.
 func (tr *trial) await(leaving *process) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -445,6 +445,7 @@ func (tr *trial) await(leaving *process) error {
 			a.noteClone()
 			a.endCloneOfSilent()
 		}
+		tr.clearForgedCopies()
 	}
 }
 
