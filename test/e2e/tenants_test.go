@@ -103,6 +103,12 @@ func TestImportPolicy(t *testing.T) {
 // usePolicy gives a cluster's controller the import policy in a ConfigMap, in one rollout, until the test ends.
 func usePolicy(t *testing.T, c cluster, configMap, file string) {
 	t.Helper()
+	useFile(t, c, configMap, file, "--import-policy="+file, "--metrics-secure=false") // the API server's proxy forwards no token
+}
+
+// useFile gives a cluster's controller a ConfigMap with the file and further flags, in one rollout, until the test ends.
+func useFile(t *testing.T, c cluster, configMap, file string, flags ...string) {
+	t.Helper()
 	d := &appsv1.Deployment{}
 	d.Namespace, d.Name = system, strings.TrimPrefix(manager, "deployment/")
 	var before corev1.PodSpec
@@ -114,7 +120,7 @@ func usePolicy(t *testing.T, c cluster, configMap, file string) {
 		}})
 		container := &spec.Containers[0]
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: configMap, MountPath: path.Dir(file), ReadOnly: true})
-		container.Args = append(container.Args, "--import-policy="+file, "--metrics-secure=false") // the API server's proxy forwards no token
+		container.Args = append(container.Args, flags...)
 	})
 	rollout := func(ctx context.Context) error {
 		_, err := suite.Kubectl(ctx, c.name, "-n", system, "rollout", "status", manager, "--timeout=90s")
