@@ -23,6 +23,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/monitoring"
 )
 
@@ -40,6 +42,10 @@ func TestScrape(t *testing.T) {
 		t.Fatal(err)
 	}
 	keyrings := newKeyrings()
+	services := filepath.Join(t.TempDir(), "services.yaml")
+	if err := os.WriteFile(services, []byte("services: []"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	newRegistry := func(metrics *registry.Metrics) membership.RegistryFactory {
 		return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 			client, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: url, Metrics: metrics})
@@ -52,7 +58,9 @@ func TestScrape(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return registry.WithMetrics(reg, cloudmapapi.DefaultName, metrics), nil
+			mappings := mapped.New(client, mapped.Config{Identity: identity, Cluster: "cloud-map", Path: services, Logger: ctrllog.Log, Metrics: metrics})
+			return union.New(union.Config{Identity: identity, Logger: ctrllog.Log}, union.Source{Name: cloudmapapi.DefaultName, Registry: registry.WithMetrics(reg, cloudmapapi.DefaultName, metrics)},
+				union.Source{Name: mapped.RegistryName, Registry: mappings}), nil
 		}
 	}
 	key := newKey("scrape")
