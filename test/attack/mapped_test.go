@@ -139,7 +139,21 @@ func TestAttack_HostileCloudMapService(t *testing.T) {
 		}
 		if n := m.perMinute(); n == 0 || n > 60 {
 			t.Errorf("%d requests a minute for 50 services while nothing changes, want at most 60", n)
+		} else {
+			t.Logf("%d requests a minute for 50 services while nothing changes", n)
 		}
+		m.register("victim", "b", map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.2", "AWS_INSTANCE_PORT": "80"})
+		begin := time.Now()
+		for len(m.endpoints("victim")) != 2 && time.Since(begin) < time.Minute {
+			time.Sleep(100 * time.Millisecond)
+		}
+		// Lists are 5 s apart, and DiscoverInstances may show the instance after the list.
+		if took := time.Since(begin); took > 11*time.Second {
+			t.Errorf("a new instance is imported after %v, want 11s at most", took)
+		} else {
+			t.Logf("a new instance is imported after %v", took)
+		}
+		m.deregister("victim", "b")
 
 		accepted := 0
 		for i := range 1000 {

@@ -183,22 +183,11 @@ func mergeIgnored(own mcs.Identity, snapshots []snapshot, merged registry.View) 
 // without an export is unseen if no registry has shown it; one that has not been read, or is empty, has shown nothing.
 func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clusterSources, imported []string) registry.View {
 	merged := registry.View{Local: mergeLocal(snapshots[0])}
-	exports := make([]map[string]mcs.Export, len(snapshots))
-	ids := map[string]bool{}
-	for i, s := range snapshots {
+	for _, s := range snapshots {
 		merged.Incomplete = merged.Incomplete || !s.synced || s.view.Incomplete
-		exports[i] = map[string]mcs.Export{}
-		isSource := func(id string) bool { return !sources[id].isPseudo || sources[id].order[0] == i }
-		for _, exp := range s.view.Exports {
-			exports[i][exp.Cluster] = exp
-			ids[exp.Cluster] = ids[exp.Cluster] || isSource(exp.Cluster)
-		}
-		for _, id := range s.view.Unknown {
-			ids[id] = ids[id] || isSource(id)
-		}
 	}
+	exports, ids := collectExports(snapshots, sources)
 	delete(ids, own.ClusterID)
-	maps.DeleteFunc(ids, func(_ string, isExporter bool) bool { return !isExporter })
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
 		order := sourceOrder(id, sources, len(snapshots))
 		from := slices.IndexFunc(order, func(i int) bool { _, ok := exports[i][id]; return ok })
@@ -214,6 +203,26 @@ func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clust
 	merged.Ignored = mergeIgnored(own, snapshots, merged)
 	merged.Unseen = engine.Unseen(imported, func(id string) bool { return ids[id] || id == own.ClusterID || isKnown(snapshots, sources, id) })
 	return merged
+}
+
+// collectExports returns the exports in each registry by cluster, and the clusters that have one or are unknown. Those of a pseudo-cluster count in its registry only.
+func collectExports(snapshots []snapshot, sources map[string]clusterSources) (exports []map[string]mcs.Export, ids map[string]bool) {
+	exports, ids = make([]map[string]mcs.Export, len(snapshots)), map[string]bool{}
+	for i, s := range snapshots {
+		exports[i] = map[string]mcs.Export{}
+		isSource := func(id string) bool { return !sources[id].isPseudo || sources[id].order[0] == i }
+		for _, exp := range s.view.Exports {
+			if isSource(exp.Cluster) {
+				exports[i][exp.Cluster], ids[exp.Cluster] = exp, true
+			}
+		}
+		for _, id := range s.view.Unknown {
+			if isSource(id) {
+				ids[id] = true
+			}
+		}
+	}
+	return exports, ids
 }
 
 // isKnown reports whether a registry that has been read knows what a cluster exports.
