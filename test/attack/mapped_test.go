@@ -59,7 +59,7 @@ func (c *cloud) mapServices(names ...string) *mappedServices {
 			c.t.Fatal(err)
 		}
 		m.ids[name] = aws.ToString(out.Service.Id)
-		file += fmt.Sprintf("- {cloudMap: {namespace: apps, service: %s}, import: {namespace: shop, name: %[1]s}, ports: [{port: 80}]}\n", name)
+		file += fmt.Sprintf("- {cloudMap: {namespace: apps, service: %s}, import: {namespace: shop, name: %[1]s}, ipFamilies: [IPv4, IPv6], ports: [{port: 80}]}\n", name)
 	}
 	path := filepath.Join(c.t.TempDir(), "services.yaml")
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -27,7 +28,7 @@ var unknownTime = time.Date(2199, 1, 1, 0, 0, 0, 0, time.UTC)
 // of clusters of this clusterset are left out: their exports are in the registry. An unhealthy instance is an endpoint that is not ready, also if all of them are:
 // as for a Service, clients then get no connection instead of one to an endpoint that its owner reports as failed.
 func exportOf(m Mapping, cluster, clusterSetID string, list []api.HealthInstance) (mcs.Export, []string, error) {
-	exp := mcs.Export{Key: m.Key, Cluster: cluster, Created: m.Created, Type: mcsv1beta1.ClusterSetIP}
+	exp := mcs.Export{Key: m.Key, Cluster: cluster, Created: m.Created, Type: mcsv1beta1.ClusterSetIP, IPFamilies: m.Families}
 	if exp.Created.IsZero() {
 		exp.Created = unknownTime
 	}
@@ -44,7 +45,7 @@ func exportOf(m Mapping, cluster, clusterSetID string, list []api.HealthInstance
 		ports, err := portsOf(m, i.Attributes)
 		var addresses []netip.Addr
 		if err == nil {
-			addresses, err = addressesOf(i.Attributes)
+			addresses, err = addressesOf(i.Attributes, m.Families)
 		}
 		if err != nil {
 			lines = append(lines, fmt.Sprintf("instance %s left out: %v", abbreviate(i.ID), err))
@@ -85,18 +86,29 @@ func portsOf(m Mapping, attrs map[string]string) ([]mcs.BackendPort, error) {
 	return out, nil
 }
 
-// addressesOf returns the addresses of an instance.
-func addressesOf(attrs map[string]string) (out []netip.Addr, err error) {
-	for _, name := range []string{instances.AttrIPv4, instances.AttrIPv6} {
-		text := attrs[name]
+// addressesOf returns the addresses of an instance that are of the families.
+func addressesOf(attrs map[string]string, families []corev1.IPFamily) (out []netip.Addr, err error) {
+	other := corev1.IPFamily("")
+	for _, f := range []struct {
+		family    corev1.IPFamily
+		attribute string
+	}{{corev1.IPv4Protocol, instances.AttrIPv4}, {corev1.IPv6Protocol, instances.AttrIPv6}} {
+		text := attrs[f.attribute]
 		if text == "" {
 			continue
 		}
 		address, err := netip.ParseAddr(text)
-		if err != nil || address.Is4() != (name == instances.AttrIPv4) || address.Is4In6() {
-			return nil, fmt.Errorf("%s is %q, no such address", name, abbreviate(text))
+		switch {
+		case err != nil || address.Is4() != (f.family == corev1.IPv4Protocol) || address.Is4In6():
+			return nil, fmt.Errorf("%s is %q, no such address", f.attribute, abbreviate(text))
+		case slices.Contains(families, f.family):
+			out = append(out, address)
+		default:
+			other = f.family
 		}
-		out = append(out, address)
+	}
+	if len(out) == 0 && other != "" {
+		return nil, fmt.Errorf("it has an %s address only: add %s to ipFamilies in the mapping", other, other)
 	}
 	if len(out) == 0 {
 		return nil, errors.New("it has neither " + instances.AttrIPv4 + " nor " + instances.AttrIPv6 + ": only instances with an address can be imported")

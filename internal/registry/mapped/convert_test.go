@@ -13,9 +13,19 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 )
 
-// testMapping maps orders in apps to shop/orders with the ports.
+// testMapping maps orders in apps to shop/orders with the ports, for both families.
 func testMapping(ports ...Port) Mapping {
-	return Mapping{Namespace: "apps", Service: "orders", Key: mcs.Key{Namespace: "shop", Name: "orders"}, Ports: ports}
+	return Mapping{
+		Namespace: "apps", Service: "orders", Key: mcs.Key{Namespace: "shop", Name: "orders"}, Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		Ports: ports,
+	}
+}
+
+// ipv4Mapping is testMapping for IPv4.
+func ipv4Mapping(ports ...Port) Mapping {
+	m := testMapping(ports...)
+	m.Families = []corev1.IPFamily{corev1.IPv4Protocol}
+	return m
 }
 
 // tcp returns a port.
@@ -90,6 +100,12 @@ func TestExportOf(t *testing.T) {
 		{
 			name: "both families", mapping: testMapping(tcp("", 80, 80)),
 			list: []api.HealthInstance{instance("a", "IPV4=10.0.0.1", "IPV6=2001:db8::1")}, want: "80 10.0.0.1 2001:db8::1",
+		},
+		{
+			name: "one family", mapping: ipv4Mapping(tcp("", 80, 80)),
+			list:  []api.HealthInstance{instance("a", "IPV4=10.0.0.1", "IPV6=2001:db8::1"), instance("b", "IPV6=2001:db8::2")},
+			want:  "80 10.0.0.1",
+			lines: []string{"instance b left out: it has an IPv6 address only: add IPv6 to ipFamilies"},
 		},
 		{
 			name: "two ports, one from the instance", mapping: testMapping(tcp("http", 80, 0), tcp("admin", 81, 9000)),

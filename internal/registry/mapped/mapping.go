@@ -35,7 +35,9 @@ type Mapping struct {
 	Key mcs.Key
 	// Created is the time by which it takes precedence over exports of clusters, zero if every export of a cluster decides.
 	Created time.Time
-	Ports   []Port
+	// Families are those of the clusterset IPs and of the addresses that are imported.
+	Families []corev1.IPFamily
+	Ports    []Port
 }
 
 // Port is a port of the imported service.
@@ -52,7 +54,7 @@ func (m Mapping) isSameSource(o Mapping) bool {
 
 // equal reports whether m and o are the same.
 func (m Mapping) equal(o Mapping) bool {
-	return m.isSameSource(o) && m.Key == o.Key && m.Created.Equal(o.Created) && slices.Equal(m.Ports, o.Ports)
+	return m.isSameSource(o) && m.Key == o.Key && m.Created.Equal(o.Created) && slices.Equal(m.Families, o.Families) && slices.Equal(m.Ports, o.Ports)
 }
 
 // String returns the names of both services.
@@ -75,8 +77,9 @@ type (
 			Name      string `json:"name"`
 		} `json:"import"`
 		Ports []filePort `json:"ports"`
-		// Created is optional.
-		Created string `json:"created"`
+		// Created and IPFamilies are optional.
+		Created    string            `json:"created"`
+		IPFamilies []corev1.IPFamily `json:"ipFamilies"`
 	}
 	filePort struct {
 		Name        string `json:"name"`
@@ -95,7 +98,7 @@ func Parse(text []byte) ([]Mapping, error) {
 	var f file
 	if err := yaml.UnmarshalStrict(text, &f); err != nil {
 		return nil, fmt.Errorf("the file is not valid YAML with the list services, whose entries have the keys cloudMap (namespace, service), import (namespace, name), "+
-			"ports (name, port, protocol, targetPort, appProtocol) and created: %s", abbreviate(err.Error()))
+			"ports (name, port, protocol, targetPort, appProtocol), ipFamilies and created: %s", abbreviate(err.Error()))
 	}
 	var p problems
 	if f.Services == nil {
@@ -152,8 +155,23 @@ func (p *problems) mapping(at string, s fileService) Mapping {
 		}
 		m.Created = created.UTC().Truncate(time.Second)
 	}
+	m.Families = p.families(at+".ipFamilies", s.IPFamilies)
 	m.Ports = p.ports(at+".ports", s.Ports)
 	return m
+}
+
+// families checks the IP families. They do not follow the addresses: a user that registers instances could otherwise make Kubernetes allocate other IPs. Without the
+// key they are IPv4 alone, which instances of ECS and EC2 have by default: an IPv6 clusterset IP without endpoints would refuse connections.
+func (p *problems) families(at string, list []corev1.IPFamily) []corev1.IPFamily {
+	if len(list) == 0 {
+		return []corev1.IPFamily{corev1.IPv4Protocol}
+	}
+	unknown := slices.ContainsFunc(list, func(f corev1.IPFamily) bool { return f != corev1.IPv4Protocol && f != corev1.IPv6Protocol })
+	if unknown || len(list) > 2 || len(list) == 2 && list[0] == list[1] {
+		p.add("%s: must be [IPv4], [IPv6], [IPv4, IPv6] or [IPv6, IPv4]", at)
+		return nil
+	}
+	return list
 }
 
 // cloudMapName checks a name of Cloud Map, which has printable ASCII characters only.

@@ -21,6 +21,7 @@ services:
   - {name: http, port: 80, targetPort: 8080, appProtocol: http}
   - {name: dns, port: 53, protocol: UDP}
   created: "2026-01-31T01:00:00+01:00"
+  ipFamilies: [IPv6, IPv4]
 - cloudMap: {namespace: Connect, service: Cart_v2}
   import: {namespace: shop, name: cart}
   ports: [{port: 9000}]
@@ -34,11 +35,13 @@ func TestParse(t *testing.T) {
 	want := []Mapping{
 		{
 			Namespace: "Connect", Service: "Cart_v2", Key: mcs.Key{Namespace: "shop", Name: "cart"},
-			Ports: []Port{{Port: mcs.Port{Port: 9000, Protocol: corev1.ProtocolTCP}}},
+			Families: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports:    []Port{{Port: mcs.Port{Port: 9000, Protocol: corev1.ProtocolTCP}}},
 		},
 		{
 			Namespace: "apps.internal", Service: "orders", Key: mcs.Key{Namespace: "shop", Name: "orders"},
-			Created: time.Date(2026, 1, 31, 0, 0, 0, 0, time.UTC),
+			Created:  time.Date(2026, 1, 31, 0, 0, 0, 0, time.UTC),
+			Families: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
 			Ports: []Port{
 				{Port: mcs.Port{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP, AppProtocol: "http"}, Target: 8080},
 				{Port: mcs.Port{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}},
@@ -90,6 +93,8 @@ func TestParse_Refuses(t *testing.T) {
 		{"port twice", entry("port: 80}", "port: 80}, {name: b, port: 80}"), "services[0].ports[1]: another port has the same name"},
 		{"time", entry("ports:", "created: yesterday\n  ports:"), `services[0].created: "yesterday" must be a time`},
 		{"time too early", entry("ports:", `created: "1970-01-01T00:00:00Z"`+"\n  ports:"), "must be a time from 2020 to 2199"},
+		{"unknown family", entry("ports:", "ipFamilies: [ipv4]\n  ports:"), "services[0].ipFamilies: must be [IPv4]"},
+		{"family twice", entry("ports:", "ipFamilies: [IPv4, IPv4]\n  ports:"), "services[0].ipFamilies: must be [IPv4]"},
 		{"import twice", entry("", "") + strings.TrimPrefix(entry("service: orders", "service: other"), "services:\n"), "services[1].import: services[0] is imported as shop/orders too"},
 		{"too many", many.String(), "services: there are 201"},
 		{"too large", "# " + strings.Repeat("x", maxFileBytes), "more than the 1048576 bytes"},

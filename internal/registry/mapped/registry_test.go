@@ -267,7 +267,7 @@ func within(t *testing.T, what string, met func() bool) {
 func TestRegistry_FollowsService(t *testing.T) {
 	c := startCloud(t)
 	c.create("apps", "orders")
-	r := startRegistry(t, c, entry("port: 80", "port: 80, targetPort: 8080"))
+	r := startRegistry(t, c, entry("port: 80}]", "port: 80, targetPort: 8080}]\n  ipFamilies: [IPv4, IPv6]"))
 	r.shows("") // zero endpoints is a state
 	c.register("apps/orders", "a", "IPV4=10.0.0.1", "AVAILABILITY_ZONE=eu-central-1a")
 	r.shows("http8080 10.0.0.1@eu-central-1a")
