@@ -631,6 +631,39 @@ func TestRestart_BackupBeforePagesAreRead(t *testing.T) {
 	})
 }
 
+// TestRestart_CloneWithoutPages: another user deletes the pages of a cluster, whose next process can write its record but not the pages. A clone that starts then, with
+// no exports, must not announce that there are none: the pages that are announced as not written are those of a cluster that is running.
+func TestRestart_CloneWithoutPages(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		v := &otherWriter{simulation: w}
+		joined := time.Now()
+		exporter, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 1)
+		publish(t, exporter.Registry, exp)
+		w.until(time.Minute, "the export is known", sees(t, importer.Registry, exp))
+		exporter.kill()
+		v.drop(format.CatalogName("cls1"), format.PartID(format.PageOf(exp.Key), 0))
+
+		w.plan(1, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Code: "InternalFailure", Instance: "page-*"})
+		restarted := func(cfg *Config) { cfg.Joined, cfg.AwaitsAll = joined, true }
+		next := w.begin(cls1, nil, restarted)
+		publish(t, next.Registry, exp)
+		next.PublishedAll()
+		w.until(time.Minute, "the ID is claimed", func() bool { return next.state.Claim() == state.Held })
+		time.Sleep(30 * time.Second)
+		w.ids.copyTo("cls1", "cls1clone")
+		clone := w.beginAs("cls1clone", cls1, nil, restarted)
+		clone.PublishedAll()
+		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
+			if !sees(t, importer.Registry, exp)() {
+				t.Fatalf("after %v the other cluster does not see the export", time.Since(began))
+			}
+		}
+	})
+}
+
 // TestRestartWithForgedRecord has a controller start when another member has replaced its record and a page. The page does not become its own.
 func TestRestartWithForgedRecord(t *testing.T) {
 	warmUp(t)

@@ -737,8 +737,9 @@ func (p *pageState) knows(key mcs.Key) bool {
 }
 
 // audit observes a read of all of this cluster's pages. It finds pages that the previous process wrote and did not announce, and pages that others
-// changed or removed since the last read.
-func (c *catalogs) audit(now time.Time, instances []api.Instance, changed engine.Keys) {
+// changed or removed since the last read. Until isAlone is set, the record may be that of another process that is running, so a page that it announces as not written
+// is not known to be empty: somebody may have deleted it.
+func (c *catalogs) audit(now time.Time, instances []api.Instance, isAlone bool, changed engine.Keys) {
 	own := c.cluster(c.identity.ClusterID)
 	byPage := format.GroupByPage(instances)
 	for i := range own.pages {
@@ -748,7 +749,7 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, changed engine
 		switch {
 		case err == nil && p.read && img.Digest == p.digest:
 			p.lost = false
-		case own.record.Pages[i] == format.UnwrittenDigest && len(byPage[i]) == 0 && !p.read:
+		case own.record.Pages[i] == format.UnwrittenDigest && len(byPage[i]) == 0 && !p.read && isAlone:
 			own.removePage(i, own.record.Generation, changed)
 		case own.withdrew(i, len(byPage[i]) > 0, img, err):
 			own.removePage(i, own.record.Generation, changed) // its remaining parts are excess

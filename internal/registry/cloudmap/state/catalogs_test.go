@@ -1092,7 +1092,7 @@ func TestAudit(t *testing.T) {
 	}
 	_, left := own(99, leftPage, exp)
 	c.members(s.now, []api.Instance{r.Instance(signerOf("uid-1"))}, anyRecord, changed)
-	c.audit(s.now, slices.Concat(first, ahead, left), changed)
+	c.audit(s.now, slices.Concat(first, ahead, left), true, changed)
 	shown := c.own()
 	for page, want := range map[int]int{thePage: 1, format.PageOf(other): 1, leftPage: 0} {
 		p := &shown.pages[page]
@@ -1101,7 +1101,7 @@ func TestAudit(t *testing.T) {
 		}
 	}
 	// Another writer removes a page.
-	c.audit(s.now, slices.Concat(ahead, left), changed)
+	c.audit(s.now, slices.Concat(ahead, left), true, changed)
 	if got := shown.unreadPages(s.now); !slices.Equal(got, []int{thePage}) {
 		t.Errorf("pages %v have to be read again, want %d", got, thePage)
 	}

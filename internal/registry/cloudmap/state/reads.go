@@ -106,7 +106,7 @@ func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.I
 		// Another cluster may have written them, and write its record again.
 		s.claim.settle = max(s.claim.settle, s.claim.rivalSilence)
 	}
-	s.catalogs.audit(now, stored, changed)
+	s.catalogs.audit(now, stored, s.claim.state != Observing && !s.claim.isYoung(), changed)
 }
 
 // StaleReads returns the pages and the copies of records that have to be read.
