@@ -18,6 +18,10 @@ type permission struct {
 	keys          []string
 	// requiresTagging: the action also needs TagResource if the request has tags.
 	requiresTagging bool
+	// further are the actions of Route 53 and EC2 that Cloud Map performs with the rights of the caller. onlyDNS: only if the namespace, or the service if the action is on
+	// one, has DNS records.
+	further []string
+	onlyDNS bool
 }
 
 // Condition keys.
@@ -42,21 +46,34 @@ var (
 	discovery    = permission{resourceKinds: []string{"namespace", "service"}, keys: []string{keyNamespaceName, keyServiceName}}
 	serviceWrite = permission{resourceKinds: []string{"service"}, keys: []string{keyServiceCreatedBy}}
 	instRead     = permission{resourceKinds: []string{"service"}, keys: []string{keyServiceARN}}
-	instWrite    = permission{resourceKinds: []string{"service"}, keys: []string{keyServiceARN, keyServiceCreatedBy}}
+	instHealth   = permission{resourceKinds: []string{"service"}, keys: []string{keyServiceARN, keyServiceCreatedBy}}
+	instWrite    = permission{resourceKinds: instHealth.resourceKinds, keys: instHealth.keys, further: changeRecords, onlyDNS: true}
+)
+
+// Actions of other services. [Developer Guide: API permissions reference, identity-based policies; for deletions only the managed policy AWSCloudMapFullAccess]
+var (
+	createZone        = []string{"route53:CreateHostedZone", "route53:GetHostedZone", "route53:ListHostedZonesByName"}
+	createPrivateZone = append(slices.Clone(createZone), "ec2:DescribeVpcs", "ec2:DescribeRegions")
+	deleteZone        = []string{"route53:DeleteHostedZone", "route53:GetHostedZone", "route53:ListHostedZonesByName"}
+	changeRecords     = []string{"route53:ChangeResourceRecordSets", "route53:GetHostedZone", "route53:ListHostedZonesByName"}
+	// onAnyResource have no resource-level permissions, or their resource does not exist yet. The others are on the hosted zone.
+	onAnyResource = []string{"route53:CreateHostedZone", "route53:ListHostedZonesByName", "ec2:DescribeVpcs", "ec2:DescribeRegions"}
 )
 
 // permissions has the permission of every action.
 var permissions = map[string]permission{
-	"CreateHttpNamespace": creation, "CreatePrivateDnsNamespace": creation, "CreatePublicDnsNamespace": creation,
+	"CreateHttpNamespace":       creation,
+	"CreatePrivateDnsNamespace": {keys: creation.keys, requiresTagging: true, further: createPrivateZone},
+	"CreatePublicDnsNamespace":  {keys: creation.keys, requiresTagging: true, further: createZone},
 	"CreateService": {
 		resourceKinds: []string{"namespace", "service"}, keys: []string{keyRequestTag, keyTagKeys, keyNamespaceARN}, requiresTagging: true,
 	},
-	"DeleteNamespace": onNamespace, "GetNamespace": onNamespace,
+	"DeleteNamespace": {resourceKinds: onNamespace.resourceKinds, further: deleteZone, onlyDNS: true}, "GetNamespace": onNamespace,
 	"UpdateHttpNamespace": onNamespace, "UpdatePrivateDnsNamespace": onNamespace, "UpdatePublicDnsNamespace": onNamespace,
-	"DeleteService": serviceWrite, "UpdateService": serviceWrite,
+	"DeleteService": serviceWrite, "UpdateService": {resourceKinds: serviceWrite.resourceKinds, keys: serviceWrite.keys, further: changeRecords, onlyDNS: true},
 	"DeleteServiceAttributes": serviceWrite, "UpdateServiceAttributes": serviceWrite,
 	"GetService": onService, "GetServiceAttributes": onService,
-	"RegisterInstance": instWrite, "DeregisterInstance": instWrite, "UpdateInstanceCustomHealthStatus": instWrite,
+	"RegisterInstance": instWrite, "DeregisterInstance": instWrite, "UpdateInstanceCustomHealthStatus": instHealth,
 	"GetInstance": instRead, "GetInstancesHealthStatus": instRead, "ListInstances": instRead,
 	"DiscoverInstances": discovery, "DiscoverInstancesRevision": discovery,
 	"GetOperation":   {resourceKinds: []string{"namespace"}},
@@ -100,18 +117,43 @@ func (c *apiCall) checkPolicies(about requestTarget) error {
 	needed := permissions[name]
 	with := c.conditionsFor(about, needed)
 	for _, on := range c.resourcesFor(about, needed) {
-		if err := caller.checkAllowed(name, on, with); err != nil {
+		if err := caller.checkAllowed(actionName(name), on, with); err != nil {
 			return err
 		}
 	}
 	if needed.requiresTagging && len(with[strings.ToLower(keyTagKeys)]) > 0 {
-		return caller.checkAllowed(actionTag, resource{arn: "*"}, with)
+		if err := caller.checkAllowed(actionName(actionTag), resource{arn: "*"}, with); err != nil {
+			return err
+		}
+	}
+	return c.checkFurther(about, needed)
+}
+
+// checkFurther evaluates the actions of other services. Whose rights count for the hosted zone of a namespace that another account shares is not documented: none are
+// needed here.
+func (c *apiCall) checkFurther(about requestTarget, needed permission) error {
+	hasRecords := about.service != nil && about.service.DNS != nil || about.service == nil && about.namespace != nil && about.namespace.Kind != kindHTTP
+	if !c.isOwner() || needed.onlyDNS && !hasRecords {
+		return nil
+	}
+	for _, action := range needed.further {
+		on := resource{arn: "*"}
+		if !slices.Contains(onAnyResource, action) {
+			zone := "*" // of a namespace that does not exist yet
+			if about.namespace != nil {
+				zone = about.namespace.HostedZoneID
+			}
+			on.arn = "arn:" + c.store.partition() + ":route53:::hostedzone/" + zone
+		}
+		if err := c.caller.checkAllowed(action, on, iampolicy.ConditionContext{}); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// checkAllowed returns an error unless the policies allow an action of Cloud Map on a resource.
-func (i identity) checkAllowed(operation string, on resource, with iampolicy.ConditionContext) error {
+// checkAllowed returns an error unless the policies allow an action on a resource.
+func (i identity) checkAllowed(action string, on resource, with iampolicy.ConditionContext) error {
 	context := iampolicy.ConditionContext{}
 	for key, values := range with {
 		context[key] = values
@@ -121,12 +163,11 @@ func (i identity) checkAllowed(operation string, on resource, with iampolicy.Con
 	}
 	context.Set("aws:PrincipalArn", cmp.Or(i.roleARN, i.arn))
 	context.Set("aws:PrincipalAccount", i.account)
-	switch iampolicy.Evaluate(i.policies, actionName(operation), on.arn, context) {
+	switch iampolicy.Evaluate(i.policies, action, on.arn, context) {
 	case iampolicy.Denied:
-		return accessDenied(i.arn, operation, on.arn, "with an explicit deny in an identity-based policy")
+		return accessDenied(i.arn, action, on.arn, "with an explicit deny in an identity-based policy")
 	case iampolicy.NotAllowed:
-		return accessDenied(i.arn, operation, on.arn,
-			"because no identity-based policy allows the "+actionName(operation)+" action")
+		return accessDenied(i.arn, action, on.arn, "because no identity-based policy allows the "+action+" action")
 	}
 	return nil
 }
@@ -185,9 +226,8 @@ func (c *apiCall) conditionsFor(about requestTarget, needed permission) iampolic
 }
 
 // accessDenied returns the error with AWS's text. why ends the sentence.
-func accessDenied(caller, operation, resource, why string) error {
-	return failure("AccessDeniedException", "User: %s is not authorized to perform: %s on resource: %s %s",
-		caller, actionName(operation), resource, why)
+func accessDenied(caller, action, resource, why string) error {
+	return failure("AccessDeniedException", "User: %s is not authorized to perform: %s on resource: %s %s", caller, action, resource, why)
 }
 
 // actionName returns the name of an operation in policies.
@@ -217,7 +257,7 @@ func (c *apiCall) checkShare(about requestTarget) error {
 	case slices.Contains(ownersOnly, name),
 		slices.Contains(creatorsOnly, name) && !created,
 		share.OwnServicesOnly && slices.Contains(instanceWrites, name) && !created:
-		return accessDenied(c.caller.arn, name, about.arn(c.store), "because no resource-based policy allows the "+actionName(name)+" action")
+		return accessDenied(c.caller.arn, actionName(name), about.arn(c.store), "because no resource-based policy allows the "+actionName(name)+" action")
 	}
 	return nil
 }

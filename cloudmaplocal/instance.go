@@ -21,7 +21,7 @@ func (h instanceHandler) registerInstance(in wire.RegisterInstanceInput) (wire.O
 	}
 	ns := h.store.namespaceOf(svc)
 	if err := cmp.Or(instanceIDText.check(in.InstanceId), requestIDText.check(in.CreatorRequestId),
-		checkInstanceAttributes(in.Attributes), checkAttributesFor(svc, ns.Kind, in.Attributes)); err != nil {
+		checkInstanceAttributes(in.Attributes), checkAttributesFor(svc, ns.Kind, in.Attributes), checkInstanceIDFor(svc, in.InstanceId)); err != nil {
 		return wire.OperationStarted{}, err
 	}
 	inst := &instance{

@@ -27,14 +27,18 @@ func (s *store) arn(kind, id string) string {
 }
 
 func (s *store) arnPrefix() string {
-	partition := "aws"
+	return fmt.Sprintf("arn:%s:servicediscovery:%s:%s:", s.partition(), s.key.region, s.key.account)
+}
+
+// partition returns the group of Regions that ARNs name.
+func (s *store) partition() string {
 	switch {
 	case strings.HasPrefix(s.key.region, "cn-"):
-		partition = "aws-cn"
+		return "aws-cn"
 	case strings.HasPrefix(s.key.region, "us-gov-"):
-		partition = "aws-us-gov"
+		return "aws-us-gov"
 	}
-	return fmt.Sprintf("arn:%s:servicediscovery:%s:%s:", partition, s.key.region, s.key.account)
+	return "aws"
 }
 
 // resourceID returns the ID of a reference, an ID or an ARN. ARNs of another account, Region or kind have none here.

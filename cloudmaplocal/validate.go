@@ -61,7 +61,9 @@ var (
 	attributeValue  = textConstraint{"Attributes value", 0, 1024, regexp.MustCompile(`^([a-zA-Z0-9!-~][ \ta-zA-Z0-9!-~]*)?[a-zA-Z0-9!-~]?$`)}
 	httpNameText    = textConstraint{"Name", 1, 1024, regexp.MustCompile(`^[!-~]+$`)}
 	privateNameText = textConstraint{"Name", 1, 253, regexp.MustCompile(`^[!-~]+$`)}
-	publicNameText  = textConstraint{"Name", 1, 253, regexp.MustCompile(
+	// The ID of an instance of a service with SRV records is the first label of their target [DnsRecord].
+	srvInstanceIDText = textConstraint{"InstanceId", 1, 63, regexp.MustCompile(`^[0-9a-zA-Z_-]+$`)}
+	publicNameText    = textConstraint{"Name", 1, 253, regexp.MustCompile(
 		`^([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)+[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)}
 	// A label is a single letter or digit, or 2 to 63 characters that may also begin and end with an underscore.
 	serviceNameText = textConstraint{"Name", 1, maxServiceNameLen, regexp.MustCompile(
@@ -215,6 +217,14 @@ func checkAttributesFor(svc *service, namespaceKind string, attributes map[strin
 		}
 	}
 	return nil
+}
+
+// checkInstanceIDFor validates the ID of an instance for the records of its service.
+func checkInstanceIDFor(svc *service, id string) error {
+	if svc.DNS == nil || svc.DNS.DnsRecords[0].Type != "SRV" {
+		return nil
+	}
+	return srvInstanceIDText.check(id)
 }
 
 func checkAlias(svc *service) error {

@@ -25,6 +25,7 @@ const drainTime = 5 * time.Second
 // flags is the command line as it was typed.
 type flags struct {
 	listen     string
+	dnsListen  string
 	verbose    bool
 	accessKeys []string
 	limits     []string
@@ -51,6 +52,7 @@ func newCommand() *cobra.Command {
 func (f *flags) bind(cmd *cobra.Command) {
 	set, o := cmd.Flags(), &f.options
 	set.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address to listen on")
+	set.StringVar(&f.dnsListen, "dns-listen", "", "address to answer DNS on, by UDP and TCP, for the DNS namespaces (default: no DNS)")
 	set.BoolVar(&f.verbose, "verbose", false, "log each request")
 	set.StringVar(&o.StateFile, "state", "", "file that keeps everything over restarts (default: in memory only)")
 	set.StringVar(&o.Account, "account", cloudmaplocal.DefaultAccount, "account id that owns what callers create")
@@ -87,8 +89,25 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return errors.Join(listenError(f.listen, err), handler.Close())
 	}
+	stopDNS, err := f.startDNS(handler, log)
+	if err != nil {
+		return errors.Join(err, listener.Close(), handler.Close())
+	}
 	log.Info("listening", "endpoint", "http://"+listener.Addr().String())
-	return errors.Join(serve(ctx, listener, handler), handler.Close())
+	return errors.Join(serve(ctx, listener, handler), stopDNS(), handler.Close())
+}
+
+// startDNS answers DNS if the flag says where, until stop is called.
+func (f *flags) startDNS(server *cloudmaplocal.Server, log *slog.Logger) (stop func() error, err error) {
+	if f.dnsListen == "" {
+		return func() error { return nil }, nil
+	}
+	listener, err := server.ListenDNS(f.dnsListen)
+	if err != nil {
+		return nil, fmt.Errorf("%w: choose another address with --dns-listen", err)
+	}
+	log.Info("listening for DNS", "address", listener.Addr())
+	return listener.Close, nil
 }
 
 // listenError explains how to free the address if another process listens on it.

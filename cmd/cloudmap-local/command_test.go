@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
 	"github.com/spf13/pflag"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -103,6 +104,7 @@ func TestCommand_RejectsInvalidFlags(t *testing.T) {
 		"--account 1":                       "12 digits",
 		"--access-key :secret":              "access key",
 		"--listen nowhere:x":                "listening on nowhere:x",
+		"--dns-listen nowhere:x":            "--dns-listen",
 		"--consistency-delay -1s":           "consistency delay",
 		"--config /nowhere.yaml":            "/nowhere.yaml",
 		"--state /dev/null/state.json":      "/dev/null/state.json",
@@ -148,9 +150,30 @@ func TestServe_RestartKeepsState(t *testing.T) {
 	second.stop()
 }
 
+// TestServe_DNS: the command answers DNS where the flag says, and frees the address when it stops.
+func TestServe_DNS(t *testing.T) {
+	p := start(t, "--dns-listen", "127.0.0.1:0")
+	p.call("CreatePrivateDnsNamespace", `{"Name":"demo.example","Vpc":"vpc-1"}`)
+	match := regexp.MustCompile(`address=(\S+)`).FindStringSubmatch(p.log.String())
+	if match == nil {
+		t.Fatalf("no address for DNS in the log: %s", p.log.String())
+	}
+	reply, err := dns.Exchange(new(dns.Msg).SetQuestion("demo.example.", dns.TypeSOA), match[1])
+	if err != nil || len(reply.Answer) != 1 {
+		t.Errorf("answer %v, error %v", reply, err)
+	}
+	p.stop()
+	listener, err := net.Listen("tcp", match[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = listener.Close()
+}
+
 // process is a running command.
 type process struct {
 	t        *testing.T
+	log      *lockedBuffer
 	endpoint string
 	cancel   context.CancelFunc
 	done     chan error
@@ -165,7 +188,7 @@ func start(t *testing.T, args ...string) *process {
 	cmd.SetArgs(append([]string{"--listen", "127.0.0.1:0"}, args...))
 	cmd.SetErr(&log)
 	ctx, cancel := context.WithCancel(t.Context())
-	p := &process{t: t, cancel: cancel, done: make(chan error, 1)}
+	p := &process{t: t, log: &log, cancel: cancel, done: make(chan error, 1)}
 	go func() { p.done <- cmd.ExecuteContext(ctx) }()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if m := endpointInLog.FindStringSubmatch(log.String()); m != nil {
