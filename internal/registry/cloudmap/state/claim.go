@@ -158,6 +158,9 @@ func (c *claim) free(now time.Time, shown *format.Member) bool {
 		settle := c.settleTime(shown)
 		return settle == 0 || !c.unrivalled.IsZero() && now.Sub(c.unrivalled) >= settle
 	}
+	if shown == nil {
+		return false
+	}
 	if !c.isOurs(*shown) && (c.joined && !c.isEarlierOwner(shown.Key) || c.isUnproven(now)) {
 		return true
 	}
@@ -194,7 +197,16 @@ func (c *claim) isUnproven(now time.Time) bool {
 
 // isUnowned reports whether no other cluster and no clone of this one has the ID, by its record.
 func (c *claim) isUnowned(now time.Time, shown *format.Member) bool {
-	return shown == nil || shown.Farewell && !c.isForeignFarewell(now, *shown) || !shown.Farewell && c.isOurs(*shown) && c.rival.Process != shown.Process
+	if shown == nil {
+		return !c.isCloneLive(now)
+	}
+	return shown.Farewell && !c.isForeignFarewell(now, *shown) || !shown.Farewell && c.isOurs(*shown) && c.rival.Process != shown.Process
+}
+
+// isCloneLive reports whether this process gave way to another process of this cluster, whose record has changed within rivalSilence. A read may lack that
+// record, or another user may have deleted it: the process writes it again.
+func (c *claim) isCloneLive(now time.Time) bool {
+	return c.state == Observing && c.isOurs(c.rival) && now.Sub(c.changed) < c.rivalSilence
 }
 
 // isForeignFarewell reports whether a farewell is not the word of the cluster that has the ID: another cluster has signed it, or it is a replay.
@@ -257,7 +269,9 @@ func (c *claim) observeNone(now time.Time, shown *format.Member) (write bool) {
 		return true
 	}
 	if c.state == Observing {
-		c.rival = format.Member{}
+		if shown != nil || !c.isCloneLive(now) {
+			c.rival = format.Member{}
+		}
 		if c.unrivalled.IsZero() {
 			c.unrivalled = now
 		}
