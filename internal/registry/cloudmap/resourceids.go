@@ -16,9 +16,10 @@ import (
 // controllers that start at once would be without a heartbeat for minutes, and become stale. So a controller keeps the IDs, and after a
 // restart verifies them with three requests of which AWS allows 50 per second each.
 //
-// Heartbeat is that of the latest record of this cluster when the IDs were saved, at most heartbeatSaveInterval before the last one, or that of its
-// farewell, and later than these if it was ahead of the clock: the next process continues after it although its clock may be behind and the registry may not show the record. Other clusters
-// would take earlier heartbeats for replays.
+// Heartbeat is saved before a record with it is written. No record or page of this cluster has a heartbeat or generation of unsavedFor later, and none at all is
+// later if it was ahead of the clock. So the next process continues after it although its clock may be behind and the registry may not show the record. Other
+// clusters would take earlier heartbeats for replays. If the clock of this process was ahead by less than heartbeatSaveInterval, and not that of the next one, its
+// records may be earlier, for that time at most: which of the two clocks is right is not known.
 type ResourceIDs struct {
 	Namespace, Members, Catalog string
 	Heartbeat                   int64
@@ -29,6 +30,9 @@ type ResourceIDs struct {
 const (
 	heartbeatSaveInterval = 5 * time.Minute
 	aheadSaveInterval     = 30 * time.Second
+	// unsavedFor is how much later than the saved heartbeat the last one, and the generation of a page that no record announced, may be: two heartbeat intervals
+	// pass between records at most, or a pause of 30 s after failures.
+	unsavedFor = heartbeatSaveInterval + time.Minute
 )
 
 // nextHeartbeat returns a heartbeat that the previous process has not used. If the clock is behind what was saved, the previous process may have used
@@ -37,7 +41,7 @@ func (ids ResourceIDs) nextHeartbeat(wall time.Time) int64 {
 	if ids.Heartbeat == 0 || wall.UnixMilli() > ids.Heartbeat {
 		return ids.Heartbeat
 	}
-	return ids.Heartbeat + heartbeatSaveInterval.Milliseconds()
+	return ids.Heartbeat + unsavedFor.Milliseconds()
 }
 
 // ResourceIDStore keeps the ResourceIDs of a cluster across restarts of its controller.

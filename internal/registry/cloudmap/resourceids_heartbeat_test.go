@@ -2,10 +2,16 @@ package cloudmap
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 )
 
 // savedIDs stores ResourceIDs in memory.
@@ -33,4 +39,39 @@ func TestSaveIDs_RestartsKeepHeartbeatsAtTheClock(t *testing.T) {
 		c.saveIDs(t.Context(), controlPlace{}, heartbeat)
 		now = now.Add(10 * time.Second)
 	}
+}
+
+// TestSaveIDs_BeforeFirstRecord: a process whose clock is 40 minutes ahead is killed when Cloud Map has its first record, which another user deletes. The records
+// of the next process, whose clock is right, must be later nevertheless: the other clusters have read that one.
+func TestSaveIDs_BeforeFirstRecord(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true})
+		v := &otherWriter{simulation: w}
+		earlier, importer := w.begin(cls1, nil), w.begin(cls2, nil)
+		exp, changed := webExport("cls1", 0, 1), webExport("cls1", 0, 2)
+		publish(t, earlier.Registry, exp)
+		w.until(time.Minute, "the export is known", sees(t, importer.Registry, exp))
+		earlier.kill()
+
+		ahead := w.create("cls1", cls1, func(cfg *Config) { cfg.wall = func() time.Time { return time.Now().Add(40 * time.Minute) } })
+		w.wrote = func(r request) {
+			if r.cluster == "cls1" && r.names(format.AttrHeartbeat) { // it is killed before anything else happens
+				ahead.wire.cut.Store(true)
+				w.ids.of("cls1").setError(errCut)
+			}
+		}
+		ahead.run(nil)
+		w.until(time.Minute, "the other cluster has read its record", func() bool {
+			members, err := importer.Members(t.Context())
+			return err == nil && slices.ContainsFunc(members, func(m registry.Member) bool { return m.ClusterID == "cls1" && time.Until(m.Heartbeat) > 30*time.Minute })
+		})
+		ahead.kill()
+		w.ids.of("cls1").setError(nil)
+		v.drop(format.MembersService, "cls1")
+
+		next := w.begin(cls1, nil)
+		publish(t, next.Registry, changed)
+		w.until(time.Minute, "the next export is known", sees(t, importer.Registry, changed))
+	})
 }

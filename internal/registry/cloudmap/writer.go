@@ -105,6 +105,7 @@ func (w *writer) writeRecord(ctx context.Context) error {
 	if !due {
 		return nil
 	}
+	w.saveIDs(ctx, place, ours.Heartbeat) // this process may be killed as soon as the record is written
 	instance := ours.Instance(w.cfg.Signer)
 	_, err := w.client.WithPriority(api.PriorityHigh).RegisterInstance(ctx, place.members.ID, instance)
 	w.state.Writes.ObserveRecordWrite(now, err)
@@ -114,14 +115,16 @@ func (w *writer) writeRecord(ctx context.Context) error {
 	}
 	w.peers.recordWritten(ours.Generation)
 	if copyDue {
-		if err := w.writeCopy(ctx, place, now, instance); err != nil { // after the record: a heartbeat must not wait for it
-			return err
-		}
+		return w.writeCopy(ctx, place, now, instance) // after the record: a heartbeat must not wait for it
 	}
+	return nil
+}
+
+// saveIDs stores the resource IDs with a heartbeat, if that is due.
+func (w *writer) saveIDs(ctx context.Context, place controlPlace, heartbeat int64) {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	w.control.saveIDs(ctx, place, ours.Heartbeat)
-	return nil
+	w.control.saveIDs(ctx, place, heartbeat)
 }
 
 // writeCopy writes the copy of the own record into the own catalog.
@@ -135,7 +138,7 @@ func (w *writer) writeCopy(ctx context.Context, place controlPlace, now time.Tim
 	return nil
 }
 
-// saveTimeout bounds the time that storing the resource IDs may delay the next heartbeat.
+// saveTimeout bounds the time that storing the resource IDs may delay a heartbeat.
 const saveTimeout = 5 * time.Second
 
 // runPages begins to write the pages that are due until ctx ends, and returns when all writes have ended, which have until graceful ends.
