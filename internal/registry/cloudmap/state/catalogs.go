@@ -738,7 +738,7 @@ func (p *pageState) knows(key mcs.Key) bool {
 
 // audit observes a read of all of this cluster's pages. It finds pages that the previous process wrote and did not announce, and pages that others
 // changed or removed since the last read. Until isAlone is set, the record may be that of another process that is running, so a page that it announces as not written
-// is not known to be empty: somebody may have deleted it.
+// is not known to be empty: another user may have deleted it.
 func (c *catalogs) audit(now time.Time, instances []api.Instance, isAlone bool, changed engine.Keys) {
 	own := c.cluster(c.identity.ClusterID)
 	byPage := format.GroupByPage(instances)
