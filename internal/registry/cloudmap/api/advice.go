@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/sts"
@@ -43,12 +44,12 @@ const identityTokenAdvice = "check that IAM has an OIDC identity provider with t
 // deniedBy are the kinds of policies that AWS names in the message of a denied request, and the actions for them (IAM User Guide, "Troubleshoot access
 // denied error messages").
 var deniedBy = []struct{ policy, advice string }{
-	{"service control policy", "ask the administrators of the AWS organization to allow servicediscovery:%s in its service control policy"},
-	{"resource control policy", "ask the administrators of the AWS organization to allow servicediscovery:%s in its resource control policy"},
-	{"VPC endpoint policy", "allow servicediscovery:%s in the policy of the VPC endpoint"},
-	{"permissions boundary", "allow servicediscovery:%s in the permissions boundary of the controller's role"},
-	{"session policy", "allow servicediscovery:%s in the session policy of the controller's role"},
-	{"explicit deny", "remove the statement that denies servicediscovery:%s from the policies of the controller's role"},
+	{"service control policy", "ask the administrators of the AWS organization to allow %s in its service control policy"},
+	{"resource control policy", "ask the administrators of the AWS organization to allow %s in its resource control policy"},
+	{"VPC endpoint policy", "allow %s in the policy of the VPC endpoint"},
+	{"permissions boundary", "allow %s in the permissions boundary of the controller's role"},
+	{"session policy", "allow %s in the session policy of the controller's role"},
+	{"explicit deny", "remove the statement that denies %s from the policies of the controller's role"},
 }
 
 // adviceFor returns the action for the user after a failed request, "" if there is none.
@@ -71,14 +72,39 @@ func adviceFor(operation string, err error) string {
 		}
 		for _, d := range deniedBy {
 			if strings.Contains(apiError.ErrorMessage(), d.policy) {
-				return fmt.Sprintf(d.advice, operation)
+				return fmt.Sprintf(d.advice, deniedAction(operation, apiError.ErrorMessage()))
 			}
 		}
-		return fmt.Sprintf("check that the IAM role of the controller allows servicediscovery:%s: docs/iam.md", operation)
+		return deniedByRole(operation, deniedAction(operation, apiError.ErrorMessage()))
 	case ResultThrottled:
 		return "AWS throttles this account's requests; retrying at a lower rate"
 	}
 	return ""
+}
+
+// deniedAction returns the action that AWS names in the message of a denied request. It is one of Route 53 if Cloud Map changes DNS records for the request.
+func deniedAction(operation, message string) string {
+	if _, rest, ok := strings.Cut(message, "is not authorized to perform: "); ok {
+		if action, _, _ := strings.Cut(rest, " "); strings.Contains(action, ":") {
+			return action
+		}
+	}
+	return "servicediscovery:" + operation
+}
+
+// onTagged are the operations that the policies in deploy/iam allow on namespaces and services with tags.
+var onTagged = []string{"CreateService", "DeregisterInstance", "ListInstances", "RegisterInstance"}
+
+// deniedByRole returns the action for a request that no policy of the controller's role allows.
+func deniedByRole(operation, action string) string {
+	advice := fmt.Sprintf("check that the IAM role of the controller allows %s: docs/iam.md", action)
+	switch {
+	case strings.HasPrefix(action, "route53:"):
+		return advice + "; the service has DNS records, which need compatibility-dns.json"
+	case slices.Contains(onTagged, operation):
+		return advice + "; tag a namespace or service that this controller did not create, such as one of the legacy controller: docs/migration.md"
+	}
+	return advice
 }
 
 // connectionAdvice returns the action for a request that got no answer from AWS.
