@@ -116,18 +116,29 @@ func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	// The connection outlives this request, but a process that ends does not wait until etcd has accepted the password.
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	interrupt := context.AfterFunc(ctx, cancel)
 	conn, err := clientv3.New(clientv3.Config{
-		Endpoints: c.cfg.Endpoints, TLS: c.tls, Username: c.cfg.Username, Password: password,
+		Context: life, Endpoints: c.cfg.Endpoints, TLS: c.tls, Username: c.cfg.Username, Password: password,
 		DialTimeout: requestTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
 		Logger: zap.NewNop(),
 		DialOptions: append([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnect}, MinConnectTimeout: requestTimeout,
 		})}, c.cfg.options...),
 	})
+	if !interrupt() {
+		if err == nil {
+			_ = conn.Close() // it was never used
+		}
+		err = ctx.Err()
+	}
 	if err != nil {
+		cancel()
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
 	if err := c.checkMembers(ctx, conn); err != nil {
+		cancel()
 		return nil, errors.Join(err, conn.Close())
 	}
 	c.conn = conn
@@ -174,6 +185,18 @@ func (c *Client) handleAuthFailure(conn *clientv3.Client, err error) {
 	if errors.Is(err, rpctypes.ErrAuthFailed) && conn != nil {
 		c.drop(conn)
 	}
+}
+
+// handleSilence disconnects if etcd did not answer in time, so that the next request logs in again. An etcd that was restored from a backup does not answer
+// requests with a token that it gave out later, until it has as many entries again, and the client library gets another token only when etcd refuses one or a
+// watch begins. It is for requests without which there is no watch.
+func (c *Client) handleSilence(err error) {
+	if c.cfg.Username == "" || !errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.disconnect() // the connection is not used any more
 }
 
 // drop closes a connection if it is the current one; the next request makes another.

@@ -93,6 +93,7 @@ func (r *reader) setProblem(err error) {
 func (r *reader) list(ctx context.Context) error {
 	pairs, revision, err := r.store.list(ctx)
 	if err != nil {
+		r.store.client.handleSilence(err)
 		return err
 	}
 	r.publish(r.mirror.replace(pairs, revision, r.rewound))

@@ -3,9 +3,12 @@
 package etcdtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -34,8 +37,10 @@ type Options struct {
 	Members int
 	// Address is the address of a single member for clients, as host:port; "" is a free port of 127.0.0.1.
 	Address string
-	// Args are further arguments of each member.
-	Args []string
+	// Args are further arguments of each member, Env further environment variables as NAME=value.
+	Args, Env []string
+	// Plain makes the members serve clients without TLS.
+	Plain bool
 	// ClientCertificates requires a certificate of each client and uses its common name as the user.
 	ClientCertificates bool
 }
@@ -60,10 +65,12 @@ type Member struct {
 	Endpoint string
 
 	name, program, logFile string
-	args                   []string
-	mu                     sync.Mutex
-	cmd                    *exec.Cmd
-	done                   chan struct{}
+	// direct is its URL without the proxy.
+	direct    string
+	args, env []string
+	mu        sync.Mutex
+	cmd       *exec.Cmd
+	done      chan struct{}
 }
 
 const rootPassword = "root-password"
@@ -126,23 +133,29 @@ func (c *Cluster) prepare(o Options) error {
 // newMember creates a member with its proxies and chooses its ports.
 func newMember(name string, o Options) (m *Member, peer string, err error) {
 	m = &Member{name: name, program: o.Program, logFile: filepath.Join(o.Dir, name+".log")}
-	client, listen := "https://"+o.Address, "https://"+o.Address
+	scheme := "https://"
+	if o.Plain {
+		scheme = "http://"
+	}
+	client, listen := scheme+o.Address, scheme+o.Address
 	if o.Address == "" {
 		if m.Clients, err = NewProxy(); err != nil {
 			return nil, "", err
 		}
-		client, listen = "https://"+m.Clients.Address(), "https://"+m.Clients.target
+		client, listen = scheme+m.Clients.Address(), scheme+m.Clients.target
 	}
 	if m.Peers, err = NewProxy(); err != nil {
 		return nil, "", err
 	}
-	m.Endpoint = client
+	m.Endpoint, m.direct, m.env = client, listen, o.Env
 	m.args = []string{
 		"--name", name, "--data-dir", filepath.Join(o.Dir, name), "--log-level", "warn",
 		"--listen-client-urls", listen, "--advertise-client-urls", client,
 		"--listen-peer-urls", "http://" + m.Peers.target, "--initial-advertise-peer-urls", "http://" + m.Peers.Address(),
-		"--cert-file", filepath.Join(o.Dir, "server.crt"), "--key-file", filepath.Join(o.Dir, "server.key"),
 		"--initial-cluster-token", filepath.Base(o.Dir),
+	}
+	if !o.Plain {
+		m.args = append(m.args, "--cert-file", filepath.Join(o.Dir, "server.crt"), "--key-file", filepath.Join(o.Dir, "server.key"))
 	}
 	return m, name + "=http://" + m.Peers.Address(), nil
 }
@@ -159,6 +172,7 @@ func (m *Member) Start() error {
 	defer log.Close()
 	cmd := exec.Command(m.program, m.args...)
 	cmd.Args[0] = "etcd" // the testbed's binary is many programs
+	cmd.Env = append(os.Environ(), m.env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting etcd: %w", err)
@@ -210,10 +224,7 @@ func (c *Cluster) Backup(dir string) (restore func() error, err error) {
 			if err := os.RemoveAll(target); err != nil {
 				return err
 			}
-			if err := os.CopyFS(target, os.DirFS(filepath.Join(from, m.name))); err != nil {
-				return err
-			}
-			if err := os.Chmod(target, 0o700); err != nil { // etcd refuses a directory that others can read
+			if err := copyFolder(filepath.Join(from, m.name), target); err != nil {
 				return err
 			}
 		}
@@ -224,7 +235,62 @@ func (c *Cluster) Backup(dir string) (restore func() error, err error) {
 		}
 		return nil
 	}
-	return func() error { return copyData(dir, c.dir) }, copyData(c.dir, dir)
+	return func() error {
+		if err := copyData(dir, c.dir); err != nil {
+			return err
+		}
+		// etcd lets requests with a token that it gave out after the backup wait until it has written as much again. The registry's watch logs in again.
+		_ = c.root.Close()
+		for deadline := time.Now().Add(time.Minute); ; { // while the members elect a leader, a login may fail
+			if c.root, err = c.client("root", rootPassword, c.direct()); err == nil || time.Now().After(deadline) {
+				return err
+			}
+		}
+	}, copyData(c.dir, dir)
+}
+
+// copyFolder copies a folder. It leaves out blocks of zeros, which most of etcd's log is: it allocates 64 MB of it at once.
+func copyFolder(from, to string) error {
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(to, strings.TrimPrefix(path, from))
+		if entry.IsDir() {
+			return os.MkdirAll(target, 0o700) // etcd refuses a directory that others can read
+		}
+		return copySparse(path, target)
+	})
+}
+
+func copySparse(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	block, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
+	var offset int64
+	for {
+		n, err := io.ReadFull(source, block)
+		if n > 0 && !bytes.Equal(block[:n], zeros[:n]) {
+			if _, err := target.WriteAt(block[:n], offset); err != nil {
+				return err
+			}
+		}
+		offset += int64(n)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return target.Truncate(offset)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // Stop ends all members.
@@ -251,6 +317,15 @@ func (c *Cluster) Endpoints() []string {
 	return urls
 }
 
+// direct returns the members' URLs without the proxies.
+func (c *Cluster) direct() []string {
+	var urls []string
+	for _, m := range c.Members {
+		urls = append(urls, m.direct)
+	}
+	return urls
+}
+
 // enableAuth creates the user root and enables authentication.
 func (c *Cluster) enableAuth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -258,7 +333,7 @@ func (c *Cluster) enableAuth(ctx context.Context) error {
 	if err := c.Certificate("root"); err != nil {
 		return err
 	}
-	open, err := c.client("", "")
+	open, err := c.client("", "", c.direct())
 	if err != nil {
 		return err
 	}
@@ -279,11 +354,11 @@ func (c *Cluster) enableAuth(ctx context.Context) error {
 	if _, err := open.AuthEnable(ctx); err != nil {
 		return err
 	}
-	c.root, err = c.client("root", rootPassword)
+	c.root, err = c.client("root", rootPassword, c.direct())
 	return err
 }
 
-func (c *Cluster) client(user, password string) (*clientv3.Client, error) {
+func (c *Cluster) client(user, password string, endpoints []string) (*clientv3.Client, error) {
 	files := transport.TLSInfo{
 		TrustedCAFile: c.CAFile, CertFile: filepath.Join(c.dir, "root.crt"), KeyFile: filepath.Join(c.dir, "root.key"), Logger: zap.NewNop(),
 	}
@@ -292,7 +367,7 @@ func (c *Cluster) client(user, password string) (*clientv3.Client, error) {
 		return nil, err
 	}
 	return clientv3.New(clientv3.Config{
-		Endpoints: c.Endpoints(), TLS: cfg, Username: user, Password: password, DialTimeout: 20 * time.Second, Logger: zap.NewNop(),
+		Endpoints: endpoints, TLS: cfg, Username: user, Password: password, DialTimeout: 20 * time.Second, Logger: zap.NewNop(),
 		// As the registry's client: gRPC's own pauses between attempts to connect grow to two minutes.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
@@ -307,10 +382,10 @@ func (c *Cluster) Client(user, passwordFile string) (*clientv3.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.client(user, strings.TrimSpace(string(password)))
+	return c.client(user, strings.TrimSpace(string(password)), c.Endpoints())
 }
 
-// Root returns a client with all permissions.
+// Root returns a client with all permissions. It does not use the proxies, so that it reaches members that are cut off from clients.
 func (c *Cluster) Root() *clientv3.Client { return c.root }
 
 // Certificate issues a client certificate with the common name user, in CertificateFiles(user).
