@@ -114,7 +114,7 @@ type testStore struct {
 
 func newTestStore(t testing.TB, c *etcdtest.Cluster) *testStore {
 	t.Helper()
-	proxy, err := etcdtest.ProxyTo(strings.TrimPrefix(c.Members[0].Endpoint, "https://"))
+	proxy, err := etcdtest.ProxyTo(c.Members[0].Endpoint[strings.LastIndex(c.Members[0].Endpoint, "/")+1:])
 	if err != nil {
 		t.Fatal(err)
 	}
