@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,6 +20,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
@@ -174,6 +176,7 @@ func planCloudMap(options config.Options, name string, account config.AWS, readO
 		registry: cloudmap.Config{
 			Version:                       config.Version,
 			InstanceView:                  options.Registry.InstanceView,
+			Instances:                     instanceSettings(options.Registry.Instances),
 			ReadOnly:                      readOnly,
 			AwaitsAll:                     !readOnly,
 			InstancesPerNamespace:         account.InstancesPerNamespace,
@@ -189,6 +192,13 @@ func planCloudMap(options config.Options, name string, account config.AWS, readO
 		plan.notifications = options.PeerNotifications
 	}
 	return plan
+}
+
+// instanceSettings returns the settings of the instance view.
+func instanceSettings(flags config.Instances) instances.Settings {
+	return instances.Settings{
+		VPC: flags.VPC, TTL: int64(flags.TTL / time.Second), Routing: strings.ToUpper(flags.Routing), Unready: instances.Unready(flags.Unready),
+	}
 }
 
 // cloudMapClient returns the configuration of a client for an account and Region.

@@ -21,6 +21,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
@@ -39,7 +40,7 @@ func TestPlanRegistries(t *testing.T) {
 			want: []namedPlan{{"cloudmap", "--registry=cloudmap", cloudMapPlan{
 				client: cloudmapapi.Config{Name: "cloudmap", Rates: map[string]cloudmapapi.Rate{}},
 				registry: cloudmap.Config{
-					Version: config.Version, InstanceView: true, AwaitsAll: true, InstancesPerNamespace: 2000,
+					Version: config.Version, InstanceView: true, Instances: defaultInstances, AwaitsAll: true, InstancesPerNamespace: 2000,
 					PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
 				},
 				notifications: defaultNotifications,
@@ -58,7 +59,7 @@ func TestPlanRegistries(t *testing.T) {
 					NamespaceOwner: "444455556666", Rates: map[string]cloudmapapi.Rate{"RegisterInstance": {PerSecond: 20, Burst: 40}},
 				},
 				registry: cloudmap.Config{
-					Version: config.Version, AwaitsAll: true, InstancesPerNamespace: 5000,
+					Version: config.Version, Instances: defaultInstances, AwaitsAll: true, InstancesPerNamespace: 5000,
 					PollInterval: 2 * time.Second, PollIntervalWithNotifications: 7 * time.Second, HeartbeatInterval: 11 * time.Second, StaleAfter: 3 * time.Minute,
 				},
 				notifications: config.PeerNotifications{Enabled: true, Bind: ":99", Advertise: "192.0.2.1:100"},
@@ -88,7 +89,7 @@ func TestPlanRegistries(t *testing.T) {
 				{"cloudmap", "--registry=cloudmap", cloudMapPlan{
 					client: cloudmapapi.Config{Name: "cloudmap", Region: "eu-west-1", Rates: map[string]cloudmapapi.Rate{}},
 					registry: cloudmap.Config{
-						Version: config.Version, InstanceView: true, AwaitsAll: true, InstancesPerNamespace: 2000,
+						Version: config.Version, InstanceView: true, Instances: defaultInstances, AwaitsAll: true, InstancesPerNamespace: 2000,
 						PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
 					},
 					notifications: defaultNotifications,
@@ -129,11 +130,14 @@ func TestPlanRegistries(t *testing.T) {
 	}
 }
 
+// defaultInstances are the settings of the instance view without flags.
+var defaultInstances = instances.Settings{TTL: 15, Routing: "MULTIVALUE", Unready: instances.UnreadyMark}
+
 // importedCloudMap returns the plan of a registry on Cloud Map that is only imported from, with default intervals.
 func importedCloudMap(client cloudmapapi.Config) cloudMapPlan {
 	client.Rates = map[string]cloudmapapi.Rate{}
 	return cloudMapPlan{client: client, registry: cloudmap.Config{
-		Version: config.Version, InstanceView: true, ReadOnly: true,
+		Version: config.Version, InstanceView: true, Instances: defaultInstances, ReadOnly: true,
 		PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
 	}}
 }

@@ -37,6 +37,8 @@ var policies = []struct{ file, resource, condition string }{
 	{"cluster", "ClusterPolicy", ""},
 	{"create", "CreatePolicy", "MayCreate"},
 	{"instance-view", "InstanceViewPolicy", "HasInstanceView"},
+	{"instance-dns", "InstanceDNSPolicy", "HasInstanceDNS"},
+	{"instance-health", "InstanceHealthPolicy", "HasInstanceHealth"},
 }
 
 // object is a node of the template.
@@ -63,8 +65,10 @@ func generate(files fs.FS) ([]byte, error) {
 		"Description":              names.Product + ": permissions of one cluster in AWS Cloud Map",
 		"Parameters":               parameters(),
 		"Conditions": object{
-			"MayCreate":       equals("CreateResources", "true"),
-			"HasInstanceView": equals("InstanceView", "true"),
+			"MayCreate":         isTrue("CreateResources"),
+			"HasInstanceView":   isTrue("InstanceView"),
+			"HasInstanceDNS":    isTrue("InstanceDNS"),
+			"HasInstanceHealth": isTrue("InstanceHealth"),
 		},
 		"Resources": resources,
 		"Outputs":   object{"RoleArn": object{"Value": attribute("Role", "Arn")}},
@@ -73,15 +77,17 @@ func generate(files fs.FS) ([]byte, error) {
 }
 
 func parameters() object {
-	flag := func(description string) object {
-		return object{"Type": "String", "AllowedValues": []any{"true", "false"}, "Default": "true", "Description": description}
+	flag := func(byDefault, description string) object {
+		return object{"Type": "String", "AllowedValues": []any{"true", "false"}, "Default": byDefault, "Description": description}
 	}
 	return object{
 		"EKSCluster":      object{"Type": "String", "Description": "Name of the EKS cluster, which has the add-on eks-pod-identity-agent"},
 		"ClusterID":       object{"Type": "String", "Description": "Cluster ID in the clusterset (kubectl mcs join --cluster-id)"},
 		"ClustersetID":    object{"Type": "String", "Description": "Clusterset ID (kubectl mcs join --clusterset-id)"},
-		"CreateResources": flag("Attach create.json: the controller creates namespace and services in Cloud Map"),
-		"InstanceView":    flag("Attach instance-view.json: the controller registers endpoints as instances"),
+		"CreateResources": flag("true", "Attach create.json: the controller creates namespace and services in Cloud Map"),
+		"InstanceView":    flag("true", "Attach instance-view.json: the controller registers endpoints as instances"),
+		"InstanceDNS":     flag("false", "Attach instance-dns.json: services of the instance view have DNS records (--instance-dns)"),
+		"InstanceHealth":  flag("false", "Attach instance-health.json: instances are healthy or unhealthy (--unready-instances=unhealthy)"),
 	}
 }
 
@@ -146,6 +152,6 @@ func substitute(text string) object { return object{"Fn::Sub": text} }
 
 func attribute(resource, name string) object { return object{"Fn::GetAtt": []any{resource, name}} }
 
-func equals(parameter, value string) object {
-	return object{"Fn::Equals": []any{object{"Ref": parameter}, value}}
+func isTrue(parameter string) object {
+	return object{"Fn::Equals": []any{object{"Ref": parameter}, "true"}}
 }

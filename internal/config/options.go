@@ -52,6 +52,8 @@ type Registry struct {
 	Name string
 	// InstanceView registers each exported endpoint as a Cloud Map instance, for users and other AWS services.
 	InstanceView bool
+	// Instances configures the instance view.
+	Instances Instances
 	// PollInterval is the time between two polls, PollIntervalWithNotifications while peer notifications from every other
 	// cluster arrive.
 	PollInterval, PollIntervalWithNotifications time.Duration
@@ -63,6 +65,17 @@ type Registry struct {
 	StalePolicy string
 	// PathHealth is the policy for clusters that pods of this cluster cannot reach: one of mcs.PathHealths.
 	PathHealth string
+}
+
+// Instances configures the Cloud Map services of the instance view.
+type Instances struct {
+	// VPC is the ID of the VPC of private DNS namespaces that the view creates; with "" it creates HTTP namespaces.
+	VPC string
+	// TTL is that of DNS records, Routing their routing policy: RoutingMultivalue or RoutingWeighted.
+	TTL     time.Duration
+	Routing string
+	// Unready is the treatment of endpoints that are not ready: UnreadyMark, UnreadyDeregister or UnreadyUnhealthy.
+	Unready string
 }
 
 // StaleRule returns the importer's rule for stale clusters.
@@ -122,8 +135,10 @@ const RegistryCloudMap = "cloudmap"
 func Default() Options {
 	return Options{
 		Registry: Registry{
-			Name:                          RegistryCloudMap,
-			InstanceView:                  true,
+			Name:         RegistryCloudMap,
+			InstanceView: true,
+			// 15 s is the TTL of Cloud Map's negative answers, so that endpoints that appear are seen as soon as those that disappear.
+			Instances:                     Instances{TTL: 15 * time.Second, Routing: RoutingMultivalue, Unready: UnreadyMark},
 			PollInterval:                  time.Second,
 			PollIntervalWithNotifications: 5 * time.Second,
 			HeartbeatInterval:             12 * time.Second,
@@ -142,7 +157,7 @@ func Default() Options {
 		Membership: Membership{LeaveAfter: 5 * time.Minute},
 		Scope: Scope{
 			ExportNamespaces: allButSystem, ImportNamespaces: allButSystem, ExportSlices: ExportAllSlices, ImportMetadata: mcs.DefaultMetadataKeys,
-			ClusterPreference: string(mcs.PreferNoCluster),
+			ClusterPreference: string(mcs.PreferNoCluster), InstanceDNS: string(mcs.InstanceDNSNone),
 		},
 		Budgets: defaultBudgets(),
 		// An hour covers a deployment that is rolled back, and a registry that is restored.
@@ -217,6 +232,7 @@ func (r *Registry) bind(flags *pflag.FlagSet) {
 		"Registry of the clusterset: "+RegistryCloudMap+" or "+RegistryEtcd+".")
 	flags.BoolVar(&r.InstanceView, "instance-view", r.InstanceView,
 		"Register each exported endpoint as a Cloud Map instance, for users and other AWS services. Imports do not need it.")
+	r.Instances.bind(flags)
 	flags.DurationVar(&r.PollInterval, "poll-interval", r.PollInterval,
 		"Interval between polls of the registry.")
 	flags.DurationVar(&r.PollIntervalWithNotifications, "poll-interval-with-notifications", r.PollIntervalWithNotifications,
@@ -314,7 +330,7 @@ func (r *Registry) validate() error {
 		problems = append(problems, fmt.Errorf("--stale-after=%s: must be at least %d times --heartbeat-interval, which is %s",
 			r.StaleAfter, minStaleHeartbeats, least))
 	}
-	problems = append(problems, oneOf("stale-cluster-policy", r.StalePolicy, mcs.StalePolicies()), oneOf("path-health", r.PathHealth, mcs.PathHealths()))
+	problems = append(problems, oneOf("stale-cluster-policy", r.StalePolicy, mcs.StalePolicies()), oneOf("path-health", r.PathHealth, mcs.PathHealths()), r.Instances.validate())
 	return errors.Join(problems...)
 }
 

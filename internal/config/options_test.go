@@ -125,7 +125,7 @@ func TestParse(t *testing.T) {
 		{name: "status without a host", args: "--status-bind-address=:8082", wantErr: []string{"--status-bind-address=:8082: must be a loopback address"}},
 		{name: "status on all addresses", args: "--status-bind-address=0.0.0.0:8082", wantErr: []string{"must be a loopback address"}},
 		{name: "namespaces", args: "--export-namespaces=a,b --import-namespaces=team=a --auto-export-selector=mcs", want: func(o *Options) {
-			o.Scope = Scope{ExportNamespaces: "a,b", ImportNamespaces: "team=a", AutoExport: "mcs", ExportSlices: "all", ImportMetadata: "*,app.kubernetes.io/*", ClusterPreference: "None"}
+			o.Scope = Scope{ExportNamespaces: "a,b", ImportNamespaces: "team=a", AutoExport: "mcs", ExportSlices: "all", ImportMetadata: "*,app.kubernetes.io/*", ClusterPreference: "None", InstanceDNS: "none"}
 		}},
 		{name: "import policy", args: "--import-policy=/etc/policy.yaml --export-slices=controller", want: func(o *Options) {
 			o.Scope.ImportPolicy, o.Scope.ExportSlices = "/etc/policy.yaml", ExportControllerSlices
@@ -136,6 +136,16 @@ func TestParse(t *testing.T) {
 		}},
 		{name: "invalid pseudo-cluster", args: "--cloud-map-services-cluster=a.b", wantErr: []string{`--cloud-map-services-cluster: ID "a.b"`}},
 		{name: "cluster preference", args: "--cluster-preference=PreferSameRegion", want: func(o *Options) { o.Scope.ClusterPreference = "PreferSameRegion" }},
+		{name: "records of instances", args: "--instance-dns=srv --instance-dns-vpc=vpc-0a1b2c3d4e5f67890 --instance-dns-ttl=1m --instance-dns-routing=weighted --unready-instances=unhealthy", want: func(o *Options) {
+			o.Scope.InstanceDNS, o.Registry.Instances = "srv", Instances{VPC: "vpc-0a1b2c3d4e5f67890", TTL: time.Minute, Routing: "weighted", Unready: "unhealthy"}
+		}},
+		{
+			name: "invalid records of instances", args: "--instance-dns=A --instance-dns-vpc=main --instance-dns-ttl=1500ms --instance-dns-routing=simple --unready-instances=no",
+			wantErr: []string{
+				"--instance-dns=A: must be one of none, auto", "--instance-dns-vpc=main: must be the ID of a VPC", "--instance-dns-ttl=1.5s: must be whole seconds",
+				"--instance-dns-routing=simple", "--unready-instances=no",
+			},
+		},
 		{name: "invalid cluster preference", args: "--cluster-preference=near", wantErr: []string{"--cluster-preference"}},
 		{name: "invalid metadata of imports", args: "--import-metadata=", wantErr: []string{"--import-metadata=: \"\" must be a key such as team or example.com/team"}},
 		{name: "invalid slices", args: "--export-slices=none", wantErr: []string{"--export-slices=none: must be one of all, controller"}},

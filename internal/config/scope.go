@@ -25,6 +25,8 @@ type Scope struct {
 	ImportMetadata string
 	// ClusterPreference is the default of the cluster selectors of this cluster's exports: one of mcs.ClusterPreferences.
 	ClusterPreference string
+	// InstanceDNS is the default of the DNS records of the Cloud Map services of the instance view: one of mcs.InstanceDNSValues.
+	InstanceDNS string
 	// ImportPolicy is the path of the file with the import policy, "" for none.
 	ImportPolicy string
 }
@@ -53,6 +55,8 @@ func (s *Scope) bind(flags *pflag.FlagSet) {
 		"Keys of exported labels and annotations that are set on ServiceImports of this cluster, such as team,example.com/*; */* for all that have a domain, none for none.")
 	flags.StringVar(&s.ClusterPreference, "cluster-preference", s.ClusterPreference,
 		"Clusters that clients of this cluster's exports prefer, unless the export or its namespace says otherwise: None, PreferSameCluster or PreferSameRegion (their own cluster, then their Region). Must be the same in every cluster.")
+	flags.StringVar(&s.InstanceDNS, "instance-dns", s.InstanceDNS,
+		"DNS records of the Cloud Map services that the instance view creates in private DNS namespaces, unless the namespace's annotation says otherwise: none, auto, address (A, AAAA) or srv. Should be the same in every cluster.")
 	flags.StringVar(&s.ImportPolicy, "import-policy", s.ImportPolicy,
 		"Path of a file with the namespaces and pod networks that each cluster may export, which is read again when it changes (docs/security/import-policy.md; default: none, all are allowed).")
 }
@@ -68,6 +72,7 @@ func (s *Scope) validate() error {
 		invalid("auto-export-selector", s.AutoExport, autoErr),
 		invalid("import-metadata", s.ImportMetadata, metadataErr),
 		oneOf("cluster-preference", s.ClusterPreference, mcs.ClusterPreferences()),
+		oneOf("instance-dns", s.InstanceDNS, mcs.InstanceDNSValues()),
 		oneOf("export-slices", s.ExportSlices, []string{ExportAllSlices, ExportControllerSlices}))
 }
 

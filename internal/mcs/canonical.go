@@ -35,7 +35,7 @@ func (e Export) Equal(o Export) bool {
 // equal compares two exports as they are, except for Changed.
 func (e Export) equal(o Export) bool {
 	return e.Key == o.Key && e.Cluster == o.Cluster && e.Created.Equal(o.Created) && e.equalService(o) &&
-		e.InstanceAttributes == o.InstanceAttributes && e.Region == o.Region &&
+		e.InstanceAttributes == o.InstanceAttributes && e.Region == o.Region && e.InstanceDNS == o.InstanceDNS &&
 		maps.Equal(e.Labels, o.Labels) && maps.Equal(e.Annotations, o.Annotations) &&
 		slices.EqualFunc(e.Backends, o.Backends, Backends.equal)
 }

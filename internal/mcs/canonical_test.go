@@ -110,6 +110,7 @@ func TestEqual(t *testing.T) {
 		"node":                        {func(e *Export) { e.Backends[0].Endpoints[0].Node = "n" }, false},
 		"pod":                         {func(e *Export) { e.Backends[0].Endpoints[0].Pod = "p" }, false},
 		"instance attributes":         {func(e *Export) { e.InstanceAttributes = "a=b" }, false},
+		"records of instances":        {func(e *Export) { e.InstanceDNS = InstanceDNSAuto }, false},
 		"Region":                      {func(e *Export) { e.Region = "eu-west-1" }, false},
 		"endpoint port":               {func(e *Export) { e.Backends[0].Ports[0].Port++ }, false},
 		"endpoint":                    {func(e *Export) { e.Backends[0].Endpoints = nil }, false},

@@ -83,6 +83,8 @@ type Export struct {
 	// in the source cluster and are not published.
 	InstanceAttributes InstanceAttributes `json:"instanceAttributes,omitempty"`
 	Region             string             `json:"region,omitempty"`
+	// InstanceDNS selects the DNS records of the Cloud Map service. It is not published.
+	InstanceDNS InstanceDNS `json:"instanceDNS,omitempty"`
 
 	// Backends are the endpoints, grouped by the ports on which they listen.
 	Backends []Backends `json:"backends,omitempty"`
@@ -126,6 +128,6 @@ type Endpoint struct {
 	Zone     string `json:"zone,omitempty"`
 	// Node is the endpoint's node. It is meaningful only in the source cluster and is not published in a page.
 	Node string `json:"node,omitempty"`
-	// Pod is the name of the endpoint's pod if InstanceAttributes refer to it. It is not published.
+	// Pod is the name of the endpoint's pod if InstanceAttributes refer to it, or if a Cloud Map instance is to have its addresses of both families. It is not published.
 	Pod string `json:"pod,omitempty"`
 }

@@ -30,6 +30,8 @@ type Source struct {
 	ClusterPreference    ClusterPreference
 	// ControllerSlicesOnly leaves out the slices that the EndpointSlice controller of Kubernetes did not create.
 	ControllerSlicesOnly bool
+	// InstanceDNS is the default of the cluster for the namespace's annotation.
+	InstanceDNS InstanceDNS
 	// Region is the cluster's Region, "" if it is not known.
 	Region string
 	// CheckAddress returns an error for addresses that this cluster's endpoints cannot have; nil allows all.
@@ -73,7 +75,7 @@ func NewExport(src Source, previous *Export, now time.Time) (Export, []string, e
 			continue
 		}
 		b, bad := backendsFromSlice(slice)
-		if !e.InstanceAttributes.refersTo(referencePod) {
+		if !e.needsPods() {
 			b.removePods()
 		}
 		bad = append(bad, src.leaveOutAddresses(&b)...)
@@ -113,7 +115,16 @@ func (src Source) readAnnotations(e *Export) (unreadable []string) {
 	if e.InstanceAttributes.refersTo(referenceRegion) {
 		e.Region = src.Region
 	}
+	if e.InstanceDNS, err = src.InstanceDNSOf(); err != nil {
+		unreadable = append(unreadable, err.Error())
+	}
 	return unreadable
+}
+
+// needsPods reports whether the instances need the names of the pods.
+func (e Export) needsPods() bool {
+	isPaired := len(e.IPFamilies) > 1 && e.InstanceDNS.IsWanted() && e.InstanceDNS != InstanceDNSSRV
+	return isPaired || e.InstanceAttributes.refersTo(referencePod)
 }
 
 // Selection returns the cluster selectors of the export.

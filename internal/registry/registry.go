@@ -267,11 +267,11 @@ func (e *DuplicateIDError) Error() string {
 		"give this cluster another ID in ClusterProperty cluster.clusterset.k8s.io", e.ClusterID, e.OtherUID)
 }
 
-// Published returns exp as the other clusters see it: its canonical form without node names, pod names and attributes of instances, which mean nothing to them. Backends
+// Published returns exp as the other clusters see it: its canonical form without node names, pod names, and attributes and records of instances, which mean nothing to them. Backends
 // compare exports in this form.
 func Published(exp mcs.Export) mcs.Export {
 	exp = exp.Canonical()
-	exp.InstanceAttributes, exp.Region = "", ""
+	exp.InstanceAttributes, exp.Region, exp.InstanceDNS = "", "", ""
 	for _, group := range exp.Backends {
 		for i := range group.Endpoints {
 			group.Endpoints[i].Node, group.Endpoints[i].Pod = "", ""

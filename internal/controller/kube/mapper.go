@@ -24,10 +24,10 @@ import (
 // and imported.
 var NamespaceLabelsChanged = builder.WithPredicates(predicate.LabelChangedPredicate{})
 
-// NamespaceExportsChanged also selects changes of the annotations with the cluster preference and the recipients.
+// NamespaceExportsChanged also selects changes of the annotations with the cluster preference, the recipients and the DNS records.
 var NamespaceExportsChanged = builder.WithPredicates(predicate.Or(predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
-		return e.ObjectOld != nil && e.ObjectNew != nil && slices.ContainsFunc([]string{mcs.AnnotationClusterPreference, mcs.AnnotationExportTo}, func(key string) bool {
+		return e.ObjectOld != nil && e.ObjectNew != nil && slices.ContainsFunc([]string{mcs.AnnotationClusterPreference, mcs.AnnotationExportTo, mcs.AnnotationInstanceDNS}, func(key string) bool {
 			before, had := e.ObjectOld.GetAnnotations()[key]
 			after, has := e.ObjectNew.GetAnnotations()[key]
 			return before != after || had != has

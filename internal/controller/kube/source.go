@@ -26,7 +26,7 @@ type LocalSource struct {
 func ReadLocalSource(ctx context.Context, c client.Reader, scope *Scope, identity mcs.Identity, key mcs.Key) (LocalSource, error) {
 	src := LocalSource{Source: mcs.Source{
 		Identity: identity, ControllerSlicesOnly: scope.flags.ExportSlices == config.ExportControllerSlices, CheckAddress: scope.rules.CheckAddress,
-		ClusterPreference: mcs.ClusterPreference(scope.flags.ClusterPreference),
+		ClusterPreference: mcs.ClusterPreference(scope.flags.ClusterPreference), InstanceDNS: mcs.InstanceDNS(scope.flags.InstanceDNS),
 	}}
 
 	var exp mcsv1beta1.ServiceExport

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -28,6 +29,8 @@ type Config struct {
 	Version string
 	// InstanceView mirrors each endpoint as a Cloud Map instance. Without it, instances of the previous process are removed.
 	InstanceView bool
+	// Instances are the settings of the instance view.
+	Instances instances.Settings
 	// ReadOnly is for a registry that is only imported from: nothing is written there, not even a member record.
 	ReadOnly bool
 	// PollInterval is the time between two reads of the members, PollIntervalWithNotifications while peer notifications from all of them
@@ -113,6 +116,8 @@ type components struct {
 	notifier *engine.Notifier
 	// view is nil if the registry is only read.
 	view *instances.View
+	// drain is the drain of this cluster, a mcs.Drain; nil before it is known.
+	drain atomic.Value
 }
 
 var (
@@ -138,7 +143,7 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 			desired = c.state.Writes.HiddenInstances
 		}
 		c.view = instances.New(client.InOwnAccount().WithPriority(api.PriorityLow), instances.Config{
-			Identity: cfg.Identity, Version: cfg.Version, Enabled: cfg.InstanceView, Desired: forAll(desired),
+			Identity: cfg.Identity, Version: cfg.Version, Enabled: cfg.InstanceView, Settings: cfg.Instances, Desired: forAll(c.withDrain(desired)),
 			ResyncInterval: cfg.times.instanceResync, ListWithin: cfg.times.instanceList,
 			Logger: cfg.Logger, Metrics: cfg.Metrics,
 		})
@@ -161,6 +166,19 @@ func forAll(desired func(mcs.Key) (*mcs.Export, bool)) func(mcs.Key) (*mcs.Expor
 	}
 }
 
+// withDrain returns desired with the drain of the cluster in the exports.
+func (c *components) withDrain(desired func(mcs.Key) (*mcs.Export, bool)) func(mcs.Key) (*mcs.Export, bool) {
+	return func(key mcs.Key) (*mcs.Export, bool) {
+		exp, known := desired(key)
+		if drain, _ := c.drain.Load().(mcs.Drain); exp != nil && drain.Percent() > 0 {
+			drained := *exp
+			drained.Drain = drain.Max(exp.Drain)
+			exp = &drained
+		}
+		return exp, known
+	}
+}
+
 // Lookup implements registry.Registry.
 func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (registry.View, error) {
 	return r.state.Lookup(key, imported)
@@ -173,7 +191,13 @@ func (r *Registry) Forget(clusterID string) { r.notifier.Notify(r.state.Forget(c
 func (r *Registry) PublishedAll() { r.state.Writes.SetPublishedAll() }
 
 // SetProperties implements registry.Registry.
-func (r *Registry) SetProperties(properties mcs.Properties) { r.state.SetProperties(properties) }
+func (r *Registry) SetProperties(properties mcs.Properties) {
+	r.state.SetProperties(properties)
+	drain := properties.Drain()
+	if before := r.drain.Swap(drain); r.view != nil && before != any(drain) {
+		r.view.EnqueueShown()
+	}
+}
 
 // SetImports implements registry.Registry.
 func (r *Registry) SetImports(report mcs.ImportReport) { r.state.SetImports(report) }

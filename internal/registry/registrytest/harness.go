@@ -351,7 +351,7 @@ func endpoints(first netip.Addr, n int) []mcs.Endpoint {
 	return result
 }
 
-// fullExport returns an export with every field that is published, and those that are not: Node, Pod, InstanceAttributes and Region.
+// fullExport returns an export with every field that is published, and those that are not: Node, Pod, InstanceAttributes, Region and InstanceDNS.
 func fullExport(clusterID string, k mcs.Key) mcs.Export {
 	timeout := int32(10)
 	return mcs.Export{
@@ -371,6 +371,7 @@ func fullExport(clusterID string, k mcs.Key) mcs.Export {
 		Annotations:           map[string]string{"example.com/note": "a text, with spaces and ünïcode"},
 		InstanceAttributes:    "region=$(region)",
 		Region:                "eu-west-1",
+		InstanceDNS:           mcs.InstanceDNSAuto,
 		Backends: []mcs.Backends{
 			{
 				Ports: []mcs.BackendPort{{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 5353}, {Name: "http", Protocol: corev1.ProtocolTCP, Port: 8080}, {Name: "sctp", Protocol: corev1.ProtocolSCTP, Port: 9000}},

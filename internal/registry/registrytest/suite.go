@@ -301,8 +301,8 @@ func testFields(t *testing.T, h *harness) {
 		if !got.Changed.Equal(want.Changed) {
 			t.Errorf("Changed arrived as %v, want %v", got.Changed, want.Changed)
 		}
-		if got.InstanceAttributes != "" || got.Region != "" {
-			t.Errorf("attributes of instances %q of Region %q were published", got.InstanceAttributes, got.Region)
+		if got.InstanceAttributes != "" || got.Region != "" || got.InstanceDNS != "" {
+			t.Errorf("attributes of instances %q of Region %q, with records %q, were published", got.InstanceAttributes, got.Region, got.InstanceDNS)
 		}
 		for _, group := range got.Backends {
 			for _, e := range group.Endpoints {

@@ -105,6 +105,11 @@ capabilities:
   "cloud-map-services-cluster" $v.cloudMapServicesCluster
   "import-metadata" $v.importMetadata
   "cluster-preference" $v.clusterPreference
+  "instance-dns" $v.instanceDns.records
+  "instance-dns-vpc" $v.instanceDns.vpc
+  "instance-dns-ttl" $v.instanceDns.ttl
+  "instance-dns-routing" $v.instanceDns.routing
+  "unready-instances" $v.unreadyInstances
   "export-slices" $v.exportSlices
   "auto-export-selector" $v.autoExportSelector
   "clusterset-ip-hold" $v.clusterSetIpHold

@@ -216,7 +216,11 @@ func (c *Client) DiscoverInstancesAtRevision(ctx context.Context, namespace, ser
 		return nil, false, 0, err
 	}
 	for _, i := range out.Instances {
-		instances = append(instances, Instance{ID: aws.ToString(i.InstanceId), Attributes: i.Attributes})
+		found := Instance{ID: aws.ToString(i.InstanceId), Attributes: i.Attributes}
+		if i.HealthStatus == types.HealthStatusHealthy || i.HealthStatus == types.HealthStatusUnhealthy {
+			found.Health = string(i.HealthStatus)
+		}
+		instances = append(instances, found)
 	}
 	return instances, len(instances) < MaxDiscovered, aws.ToInt64(out.InstancesRevision), nil
 }
@@ -234,8 +238,12 @@ func (c *Client) InstancesRevision(ctx context.Context, namespace, service strin
 	return aws.ToInt64(out.InstancesRevision), nil
 }
 
-// RegisterInstance writes an instance and returns the ID of the asynchronous operation.
+// RegisterInstance writes an instance and returns the ID of the asynchronous operation. AWS documents Health only for a new instance: SetHealth changes that of others.
 func (c *Client) RegisterInstance(ctx context.Context, serviceID string, instance Instance) (operation string, err error) {
+	if instance.Health != "" {
+		instance.Attributes = maps.Clone(instance.Attributes)
+		instance.Attributes[AttrInitialHealth] = instance.Health
+	}
 	err = c.RetryThrottled(ctx, func() error {
 		out, err := call(ctx, c, "RegisterInstance", c.sdk.RegisterInstance, &servicediscovery.RegisterInstanceInput{
 			ServiceId:  aws.String(serviceID),
@@ -264,6 +272,27 @@ func (c *Client) DeregisterInstance(ctx context.Context, serviceID, instanceID s
 	})
 	if err != nil && !IsNotFound(err) {
 		return fmt.Errorf("deregistering instance %s: %w", instanceID, err)
+	}
+	return nil
+}
+
+// SetHealth sets the health of an instance in a service with a custom health check. AWS takes about 30 s. If there is no such instance, its registration may be in
+// progress: the error is not IsNotFound then, which would be about the service.
+func (c *Client) SetHealth(ctx context.Context, serviceID, instanceID, health string) error {
+	err := c.RetryThrottled(ctx, func() error {
+		_, err := call(ctx, c, "UpdateInstanceCustomHealthStatus", c.sdk.UpdateInstanceCustomHealthStatus, &servicediscovery.UpdateInstanceCustomHealthStatusInput{
+			ServiceId:  aws.String(serviceID),
+			InstanceId: aws.String(instanceID),
+			Status:     types.CustomHealthStatus(health),
+		})
+		return err
+	})
+	var missing *types.InstanceNotFound
+	switch {
+	case errors.As(err, &missing):
+		return fmt.Errorf("setting the health of instance %s: it is not registered yet", instanceID)
+	case err != nil:
+		return fmt.Errorf("setting the health of instance %s: %w", instanceID, err)
 	}
 	return nil
 }

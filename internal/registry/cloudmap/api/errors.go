@@ -56,6 +56,7 @@ var results = map[string]string{
 	"ServiceNotFound":           ResultNotFound,
 	"InstanceNotFound":          ResultNotFound,
 	"OperationNotFound":         ResultNotFound,
+	"CustomHealthNotFound":      ResultNotFound,
 	"ResourceNotFoundException": ResultNotFound,
 
 	"NamespaceAlreadyExists": ResultConflict,

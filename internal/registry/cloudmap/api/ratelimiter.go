@@ -20,25 +20,28 @@ type Rate struct {
 //
 // AWS publishes quotas only for DiscoverInstances, 1,000 requests per second with bursts of 2,000 for an account, and for
 // DiscoverInstancesRevision, 3,000: a tenth of them lets ten clusters start at once. The other rates are those of AWS's own controller
-// (aws-cloud-map-mcs-controller-for-k8s, ratelimiter.go), and 50 per second for GetService and ListInstances as users of external-dns
+// (aws-cloud-map-mcs-controller-for-k8s, ratelimiter.go; that of
+// UpdateInstanceCustomHealthStatus is assumed to be that of RegisterInstance), and 50 per second for GetService and ListInstances as users of external-dns
 // reported (its issues 2505 and 2507). Clusters of one account share the quotas, so the rate limiter adapts to throttling.
 func DefaultRates() map[string]Rate {
 	return map[string]Rate{
-		"DiscoverInstances":         {100, 200},
-		"DiscoverInstancesRevision": {300, 600},
-		"RegisterInstance":          {50, 100},
-		"DeregisterInstance":        {50, 100},
-		"GetOperation":              {100, 200},
-		"ListInstances":             {50, 100},
-		"GetNamespace":              {50, 100},
-		"GetService":                {50, 100},
-		"ListTagsForResource":       {50, 100},
-		"ListNamespaces":            {0.5, 5},
-		"ListServices":              {2, 10},
-		"CreateHttpNamespace":       {0.5, 5},
-		"DeleteNamespace":           {0.5, 5},
-		"CreateService":             {5, 50},
-		"DeleteService":             {5, 50},
+		"DiscoverInstances":                {100, 200},
+		"DiscoverInstancesRevision":        {300, 600},
+		"RegisterInstance":                 {50, 100},
+		"DeregisterInstance":               {50, 100},
+		"UpdateInstanceCustomHealthStatus": {50, 100},
+		"GetOperation":                     {100, 200},
+		"ListInstances":                    {50, 100},
+		"GetNamespace":                     {50, 100},
+		"GetService":                       {50, 100},
+		"ListTagsForResource":              {50, 100},
+		"ListNamespaces":                   {0.5, 5},
+		"ListServices":                     {2, 10},
+		"CreateHttpNamespace":              {0.5, 5},
+		"CreatePrivateDnsNamespace":        {0.5, 5},
+		"DeleteNamespace":                  {0.5, 5},
+		"CreateService":                    {5, 50},
+		"DeleteService":                    {5, 50},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,7 +46,18 @@ func Tags(identity mcs.Identity, part string) []types.Tag {
 type Instance struct {
 	ID         string
 	Attributes map[string]string
+	// Health is HealthHealthy or HealthUnhealthy in a service with a custom health check. It is "" if there is none, or if it is not known: lists do not have it.
+	Health string
 }
+
+// The values of Instance.Health.
+const (
+	HealthHealthy   = string(types.HealthStatusHealthy)
+	HealthUnhealthy = string(types.HealthStatusUnhealthy)
+)
+
+// AttrInitialHealth is the attribute with the health of a new instance. RegisterInstance sets it.
+const AttrInitialHealth = "AWS_INIT_HEALTH_STATUS"
 
 // Namespace is a Cloud Map namespace.
 type Namespace struct {
@@ -58,7 +70,57 @@ type Namespace struct {
 }
 
 // Service is a Cloud Map service.
-type Service struct{ ID, ARN, Name string }
+type Service struct {
+	ID, ARN, Name string
+	ServiceConfig
+}
+
+// ServiceConfig is what cannot be changed of a Cloud Map service, except for the TTL. Lists and creations return it, GetService does not.
+type ServiceConfig struct {
+	// Records are the types of its DNS records, sorted and joined by "+", such as "A+AAAA"; "" without DNS.
+	Records string
+	// TTL is that of the records in seconds, Routing their routing policy.
+	TTL     int64
+	Routing string
+	// HasHealth: it has a custom health check, so that its instances are healthy or unhealthy.
+	HasHealth bool
+}
+
+// Sets of DNS records that a service can have.
+const (
+	RecordsA         = "A"
+	RecordsAAAA      = "AAAA"
+	RecordsAddresses = "A+AAAA"
+	RecordsSRV       = "SRV"
+)
+
+const recordSeparator = "+"
+
+func serviceConfig(dns *types.DnsConfig, health *types.HealthCheckCustomConfig) ServiceConfig {
+	config := ServiceConfig{HasHealth: health != nil}
+	if dns == nil {
+		return config
+	}
+	var records []string
+	for _, record := range dns.DnsRecords {
+		records, config.TTL = append(records, string(record.Type)), aws.ToInt64(record.TTL)
+	}
+	slices.Sort(records)
+	config.Records, config.Routing = strings.Join(records, recordSeparator), string(dns.RoutingPolicy)
+	return config
+}
+
+// dnsConfig returns the records for a request; nil without.
+func (c ServiceConfig) dnsConfig() *types.DnsConfig {
+	if c.Records == "" {
+		return nil
+	}
+	config := &types.DnsConfig{RoutingPolicy: types.RoutingPolicy(c.Routing)}
+	for record := range strings.SplitSeq(c.Records, recordSeparator) {
+		config.DnsRecords = append(config.DnsRecords, types.DnsRecord{Type: types.RecordType(record), TTL: aws.Int64(c.TTL)})
+	}
+	return config
+}
 
 // ListNamespaces returns the namespaces of the account by name, or those that the namespace owner shares with it.
 func (c *Client) ListNamespaces(ctx context.Context) (map[string]Namespace, error) {
@@ -93,13 +155,38 @@ func httpName(name *string, properties *types.NamespaceProperties) string {
 
 // CreateNamespace creates an HTTP namespace, or returns the one that another controller created meanwhile.
 func (c *Client) CreateNamespace(ctx context.Context, name string, identity mcs.Identity, part string) (Namespace, error) {
+	return c.createNamespace(ctx, name, func() (operation *string, err error) {
+		out, err := call(ctx, c, "CreateHttpNamespace", c.sdk.CreateHttpNamespace, &servicediscovery.CreateHttpNamespaceInput{
+			Name: aws.String(name),
+			Tags: Tags(identity, part),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return out.OperationId, nil
+	})
+}
+
+// CreatePrivateNamespace is CreateNamespace for a private DNS namespace in a VPC. AWS takes about a minute.
+func (c *Client) CreatePrivateNamespace(ctx context.Context, name, vpc string, identity mcs.Identity, part string) (Namespace, error) {
+	return c.createNamespace(ctx, name, func() (operation *string, err error) {
+		out, err := call(ctx, c, "CreatePrivateDnsNamespace", c.sdk.CreatePrivateDnsNamespace, &servicediscovery.CreatePrivateDnsNamespaceInput{
+			Name: aws.String(name),
+			Vpc:  aws.String(vpc),
+			Tags: Tags(identity, part),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return out.OperationId, nil
+	})
+}
+
+func (c *Client) createNamespace(ctx context.Context, name string, create func() (operation *string, err error)) (Namespace, error) {
 	if c.owner != "" {
 		return Namespace{}, c.notSharedError(name)
 	}
-	out, err := call(ctx, c, "CreateHttpNamespace", c.sdk.CreateHttpNamespace, &servicediscovery.CreateHttpNamespaceInput{
-		Name: aws.String(name),
-		Tags: Tags(identity, part),
-	})
+	operation, err := create()
 	var exists *types.NamespaceAlreadyExists
 	switch {
 	case errors.As(err, &exists) && aws.ToString(exists.NamespaceId) != "":
@@ -107,7 +194,7 @@ func (c *Client) CreateNamespace(ctx context.Context, name string, identity mcs.
 	case err != nil:
 		return Namespace{}, fmt.Errorf("creating namespace %s: %w", name, err)
 	}
-	targets, err := c.AwaitOperation(ctx, aws.ToString(out.OperationId))
+	targets, err := c.AwaitOperation(ctx, aws.ToString(operation))
 	if err != nil {
 		return Namespace{}, fmt.Errorf("creating namespace %s: %w", name, err)
 	}
@@ -140,7 +227,9 @@ func (c *Client) ListServices(ctx context.Context, in Namespace) (map[string]Ser
 			return nil, fmt.Errorf("listing the services of namespace %s: %w", in.Name, err)
 		}
 		for _, s := range out.Services {
-			found[aws.ToString(s.Name)] = Service{ID: c.resourceID(s.Id, s.Arn), ARN: aws.ToString(s.Arn), Name: aws.ToString(s.Name)}
+			found[aws.ToString(s.Name)] = Service{
+				ID: c.resourceID(s.Id, s.Arn), ARN: aws.ToString(s.Arn), Name: aws.ToString(s.Name), ServiceConfig: serviceConfig(s.DnsConfig, s.HealthCheckCustomConfig),
+			}
 		}
 		if request.NextToken = out.NextToken; request.NextToken == nil {
 			return found, nil
@@ -179,8 +268,20 @@ func (c *Client) IsOwner(owner string) bool { return c.owner == "" || owner == c
 
 // CreateService creates a service without DNS records, or returns the one that another controller created meanwhile.
 func (c *Client) CreateService(ctx context.Context, in Namespace, name string, identity mcs.Identity, part string) (Service, error) {
-	request := &servicediscovery.CreateServiceInput{NamespaceId: aws.String(in.ID), Name: aws.String(name), Tags: Tags(identity, part)}
-	if in.Type != types.NamespaceTypeHttp {
+	s, _, err := c.CreateServiceAs(ctx, in, name, ServiceConfig{}, identity, part)
+	return s, err
+}
+
+// CreateServiceAs is CreateService for a service with records, in a DNS namespace, or with a custom health check. isOther reports that another controller has created it: then
+// its ServiceConfig is not known.
+func (c *Client) CreateServiceAs(ctx context.Context, in Namespace, name string, config ServiceConfig, identity mcs.Identity, part string) (s Service, isOther bool, err error) {
+	request := &servicediscovery.CreateServiceInput{
+		NamespaceId: aws.String(in.ID), Name: aws.String(name), Tags: Tags(identity, part), DnsConfig: config.dnsConfig(),
+	}
+	if config.HasHealth {
+		request.HealthCheckCustomConfig = &types.HealthCheckCustomConfig{}
+	}
+	if in.Type != types.NamespaceTypeHttp && config.Records == "" {
 		// In a DNS namespace only type HTTP keeps Route 53 out.
 		request.Type = types.ServiceTypeOptionHttp
 	}
@@ -193,11 +294,14 @@ func (c *Client) CreateService(ctx context.Context, in Namespace, name string, i
 	var exists *types.ServiceAlreadyExists
 	switch {
 	case errors.As(err, &exists) && aws.ToString(exists.ServiceId) != "":
-		return Service{ID: c.resourceID(exists.ServiceId, exists.ServiceArn), ARN: aws.ToString(exists.ServiceArn), Name: name}, nil
+		return Service{ID: c.resourceID(exists.ServiceId, exists.ServiceArn), ARN: aws.ToString(exists.ServiceArn), Name: name}, true, nil
 	case err != nil:
-		return Service{}, fmt.Errorf("creating service %s in namespace %s: %w", name, in.Name, err)
+		return Service{}, false, fmt.Errorf("creating service %s in namespace %s: %w", name, in.Name, err)
 	}
-	return Service{ID: c.resourceID(out.Service.Id, out.Service.Arn), ARN: aws.ToString(out.Service.Arn), Name: name}, nil
+	return Service{
+		ID: c.resourceID(out.Service.Id, out.Service.Arn), ARN: aws.ToString(out.Service.Arn), Name: name,
+		ServiceConfig: serviceConfig(out.Service.DnsConfig, out.Service.HealthCheckCustomConfig),
+	}, false, nil
 }
 
 // ListInstances returns all instances of a service. Unlike DiscoverInstances it has no upper limit, and makes a request per hundred.

@@ -220,11 +220,16 @@ func requests(ctx context.Context, c *Client) map[string]func() error {
 			_, err := c.RegisterInstance(ctx, "srv-1", Instance{ID: "a", Attributes: map[string]string{"N": "1"}})
 			return err
 		},
-		"DeregisterInstance":        func() error { return c.DeregisterInstance(ctx, "srv-1", "a") },
-		"DiscoverInstances":         func() error { _, _, err := c.DiscoverInstances(ctx, "demo", "web", nil); return err },
-		"DiscoverInstancesRevision": func() error { _, err := c.InstancesRevision(ctx, "demo", "web"); return err },
-		"GetOperation":              func() error { _, err := c.AwaitOperation(ctx, "op"); return err },
-		"ListTagsForResource":       func() error { _, err := c.IsCreatedBy(ctx, "arn:aws:x", ours); return err },
+		"CreatePrivateDnsNamespace": func() error {
+			_, err := c.CreatePrivateNamespace(ctx, "demo", "vpc-0a1b2c3d", ours, PartView)
+			return err
+		},
+		"UpdateInstanceCustomHealthStatus": func() error { return c.SetHealth(ctx, "srv-1", "a", HealthHealthy) },
+		"DeregisterInstance":               func() error { return c.DeregisterInstance(ctx, "srv-1", "a") },
+		"DiscoverInstances":                func() error { _, _, err := c.DiscoverInstances(ctx, "demo", "web", nil); return err },
+		"DiscoverInstancesRevision":        func() error { _, err := c.InstancesRevision(ctx, "demo", "web"); return err },
+		"GetOperation":                     func() error { _, err := c.AwaitOperation(ctx, "op"); return err },
+		"ListTagsForResource":              func() error { _, err := c.IsCreatedBy(ctx, "arn:aws:x", ours); return err },
 	}
 }
 

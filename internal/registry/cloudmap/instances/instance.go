@@ -35,7 +35,8 @@ const (
 	AttrHostname        = "HOSTNAME"
 	AttrNode            = "NODENAME"
 	AttrController      = "K8S_CONTROLLER"
-	// AttrNames has the names of the attributes that the user added with mcs.AnnotationInstanceAttributes, so that they can be removed again.
+	// AttrNames has the names of the attributes that the user added with mcs.AnnotationInstanceAttributes, and api.AttrInitialHealth if this controller sets it, so that they can
+	// be removed again.
 	AttrNames = "K8S_ATTRIBUTES"
 )
 
@@ -56,26 +57,35 @@ type Collision struct {
 
 // Changes are the writes that bring a Cloud Map service in sync, and the collisions, each sorted by ID.
 type Changes struct {
-	Register   []api.Instance
+	Register []api.Instance
+	// Health are the instances whose health has to be set, before they are registered if they are in Register too.
+	Health     []api.Instance
 	Deregister []string
 	Collisions []Collision
 }
 
+// count returns the number of writes.
+func (c Changes) count() int { return len(c.Register) + len(c.Health) + len(c.Deregister) }
+
 // FromExport returns the instances that mirror e, sorted by ID: one for each endpoint address and port. Endpoints without ports
 // have none.
 func FromExport(e mcs.Export, clusterSetID, controllerVersion string) []api.Instance {
-	out, _ := firstFromExport(e, clusterSetID, controllerVersion, math.MaxInt)
+	out, _ := firstFromExport(e, clusterSetID, controllerVersion, math.MaxInt, shape{})
 	return out
 }
 
 // firstFromExport returns up to limit instances of FromExport and the number of the others. Those it does not create: an export with
 // 1,000 ports and 10,000 endpoints has ten million, of some 2 KiB each. It takes the endpoints in their order, each with all its ports,
 // so that the same ones have instances while the export does not change.
-func firstFromExport(e mcs.Export, clusterSetID, controllerVersion string, limit int) (out []api.Instance, omitted int) {
+func firstFromExport(e mcs.Export, clusterSetID, controllerVersion string, limit int, s shape) (out []api.Instance, omitted int) {
 	seen := map[string]bool{}
+	second := s.secondAddresses(e)
 	for _, b := range e.Backends {
-		ports := matchPorts(e.Ports, b.Ports)
+		ports := s.portsOf(matchPorts(e.Ports, b.Ports))
 		for _, ep := range b.Endpoints {
+			if !s.shows(ep, second) {
+				continue
+			}
 			for _, port := range ports {
 				if len(out) >= limit {
 					omitted++
@@ -89,13 +99,52 @@ func firstFromExport(e mcs.Export, clusterSetID, controllerVersion string, limit
 				attrs := exportAttributes(e, clusterSetID, controllerVersion)
 				addPort(attrs, port.service, port.backend)
 				addEndpoint(attrs, ep)
+				if address, ok := second[ep.Pod]; ok {
+					attrs[AttrIPv6] = address.String()
+				}
 				addUserAttributes(attrs, e, ep)
-				out = append(out, api.Instance{ID: id, Attributes: sanitizeValues(attrs)})
+				health := s.healthOf(e, ep)
+				if health != "" {
+					attrs[AttrNames] = strings.Trim(attrs[AttrNames]+nameSeparator+api.AttrInitialHealth, nameSeparator)
+				}
+				out = append(out, api.Instance{ID: id, Attributes: sanitizeValues(attrs), Health: health})
 			}
 		}
 	}
 	slices.SortFunc(out, func(a, b api.Instance) int { return strings.Compare(a.ID, b.ID) })
 	return out, omitted
+}
+
+// secondAddresses returns the IPv6 addresses of the pods that have IPv4 addresses too, by pod, if the instances have both.
+func (s shape) secondAddresses(e mcs.Export) map[string]netip.Addr {
+	if !s.isPaired {
+		return nil
+	}
+	hasIPv4, addresses := map[string]bool{}, map[string]netip.Addr{}
+	for _, b := range e.Backends {
+		for _, ep := range b.Endpoints {
+			if ep.Address.Is4() {
+				hasIPv4[ep.Pod] = true
+			} else if _, ok := addresses[ep.Pod]; !ok {
+				addresses[ep.Pod] = ep.Address
+			}
+		}
+	}
+	maps.DeleteFunc(addresses, func(pod string, _ netip.Addr) bool { return pod == "" || !hasIPv4[pod] })
+	return addresses
+}
+
+// portsOf returns the ports that have instances.
+func (s shape) portsOf(ports []matchedPort) []matchedPort {
+	if s.hasFirstPortOnly {
+		return ports[:min(1, len(ports))]
+	}
+	return ports
+}
+
+// shows reports whether an endpoint has instances of its own. second are the addresses that are part of other instances.
+func (s shape) shows(ep mcs.Endpoint, second map[string]netip.Addr) bool {
+	return (ep.Ready || !s.hasReadyOnly) && (ep.Address.Is4() || second[ep.Pod] != ep.Address)
 }
 
 // matchedPort is a port of the Service and the port on which backends listen for it.
@@ -216,9 +265,7 @@ func Diff(want, have []api.Instance, isOwn func(attrs map[string]string) bool) C
 			c.Collisions = append(c.Collisions, Collision{ID: w.ID, ClusterID: h.Attributes[AttrClusterID]})
 			continue
 		}
-		if attrs := withForeignAttributes(w.Attributes, h.Attributes); !ok || !maps.Equal(attrs, h.Attributes) {
-			c.Register = append(c.Register, api.Instance{ID: w.ID, Attributes: attrs})
-		}
+		c.addWrites(w, h, ok)
 	}
 	for _, h := range have {
 		if !wanted[h.ID] && isOwn(h.Attributes) {
@@ -226,9 +273,30 @@ func Diff(want, have []api.Instance, isOwn func(attrs map[string]string) bool) C
 		}
 	}
 	slices.SortFunc(c.Register, func(a, b api.Instance) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(c.Health, func(a, b api.Instance) int { return strings.Compare(a.ID, b.ID) })
 	slices.SortFunc(c.Collisions, func(a, b Collision) int { return strings.Compare(a.ID, b.ID) })
 	slices.Sort(c.Deregister)
 	return c
+}
+
+// addWrites adds the writes by which an instance gets as wanted. h is what there is of it; ok if there is any.
+func (c *Changes) addWrites(w, h api.Instance, ok bool) {
+	if attrs := withForeignAttributes(w.Attributes, h.Attributes); !ok || !equalAttributes(attrs, h.Attributes, w.Health != "") {
+		c.Register = append(c.Register, api.Instance{ID: w.ID, Attributes: attrs, Health: w.Health})
+	}
+	if ok && w.Health != h.Health && w.Health != "" {
+		c.Health = append(c.Health, api.Instance{ID: w.ID, Health: w.Health})
+	}
+}
+
+// equalAttributes compares attributes, without the health with which an instance was registered if this controller sets health.
+func equalAttributes(want, have map[string]string, setsHealth bool) bool {
+	if setsHealth {
+		want, have = maps.Clone(want), maps.Clone(have)
+		delete(want, api.AttrInitialHealth)
+		delete(have, api.AttrInitialHealth)
+	}
+	return maps.Equal(want, have)
 }
 
 // withForeignAttributes returns own with the attributes of present that this controller does not write.
@@ -257,7 +325,7 @@ func mergeWritten(written, listed []api.Instance, isOwn func(map[string]string) 
 		case !isOwn(instance.Attributes):
 			byID[instance.ID] = instance
 		case isWritten:
-			byID[instance.ID] = api.Instance{ID: instance.ID, Attributes: withForeignAttributes(own.Attributes, instance.Attributes)}
+			byID[instance.ID] = api.Instance{ID: instance.ID, Attributes: withForeignAttributes(own.Attributes, instance.Attributes), Health: own.Health}
 		default:
 			// A previous process wrote it, or the last write removed it. Only its owner is certain: Diff then removes the instance
 			// unless it is wanted, and writes it if it is.

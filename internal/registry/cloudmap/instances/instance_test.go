@@ -102,7 +102,7 @@ func TestFirstFromExport_BoundsMemory(t *testing.T) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	out, omitted := firstFromExport(e, "set1", "v1", limit)
+	out, omitted := firstFromExport(e, "set1", "v1", limit, shape{})
 	runtime.ReadMemStats(&after)
 	if len(out) != limit || omitted != ports*endpoints-limit {
 		t.Errorf("%d instances and %d omitted, want %d and %d", len(out), omitted, limit, ports*endpoints-limit)
@@ -110,7 +110,7 @@ func TestFirstFromExport_BoundsMemory(t *testing.T) {
 	if took := (after.TotalAlloc - before.TotalAlloc) >> 10; took > 8<<10 {
 		t.Errorf("it allocated %d KiB, want at most 8 MiB", took)
 	}
-	if again, _ := firstFromExport(e, "set1", "v1", limit); !reflect.DeepEqual(out, again) {
+	if again, _ := firstFromExport(e, "set1", "v1", limit, shape{}); !reflect.DeepEqual(out, again) {
 		t.Error("the same export has other instances at the second call")
 	}
 }

@@ -18,6 +18,8 @@ type omitted struct {
 	collisions []Collision
 	// refused are instances that AWS Cloud Map refuses, with its reason by ID.
 	refused map[string]string
+	// difference is what the service lacks of the settings, "" if nothing.
+	difference string
 	// failure is the reason why nothing could be written, and failed the number of endpoints.
 	failure string
 	failed  int
@@ -29,6 +31,9 @@ const maxNamed = 3
 // warnings returns one line for each reason, for users.
 func (o omitted) warnings() []string {
 	var lines []string
+	if o.difference != "" {
+		lines = append(lines, o.difference)
+	}
 	if o.failure != "" {
 		lines = append(lines, fmt.Sprintf("the endpoints are not shown as Cloud Map instances: %s", o.failure))
 	}

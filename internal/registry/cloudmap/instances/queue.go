@@ -60,6 +60,9 @@ type service struct {
 	// nil if none or if isTorn.
 	isTorn  bool
 	applied *mcs.Export
+	// shape is that of applied; known if isShaped.
+	shape    shape
+	isShaped bool
 	// isUndeleted: the last removal found no instances to keep the service for, and could not delete it. Reads do not show that it still exists.
 	isUndeleted bool
 	// instances is the number of instances of applied.
@@ -243,6 +246,7 @@ func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, fa
 		}
 	}
 	s.isTorn, s.applied, s.instances, s.omitted = failed, result.applied, result.instances, result.omitted
+	s.shape, s.isShaped = result.shape, result.isShaped
 	s.updateUndeleted(result, failed)
 	if !q.active && s.applied != nil { // deactivated meanwhile
 		s.applied, s.isQueued = nil, true

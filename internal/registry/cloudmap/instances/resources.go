@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"golang.org/x/sync/semaphore"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -20,6 +21,7 @@ import (
 type resourceCache struct {
 	client   *api.Client
 	identity mcs.Identity
+	settings Settings
 
 	// busy is held during requests, which take minutes if AWS throttles: two exports of one namespace must not both create it.
 	busy       *semaphore.Weighted
@@ -32,8 +34,8 @@ type resourceCache struct {
 	httpNames sync.Map
 }
 
-func newResourceCache(client *api.Client, identity mcs.Identity) *resourceCache {
-	return &resourceCache{client: client, identity: identity, busy: semaphore.NewWeighted(1)}
+func newResourceCache(client *api.Client, identity mcs.Identity, settings Settings) *resourceCache {
+	return &resourceCache{client: client, identity: identity, settings: settings, busy: semaphore.NewWeighted(1)}
 }
 
 // lock acquires c.busy, which the caller releases, unless ctx ends before.
@@ -90,32 +92,61 @@ func (c *resourceCache) setNamespaces(all map[string]api.Namespace) {
 	}
 }
 
-// ensure returns the service of key. It creates the service if necessary; then isNew is true.
-func (c *resourceCache) ensure(ctx context.Context, key mcs.Key) (s api.Service, isNew bool, err error) {
+// viewService is a service of the view with the type of its namespace.
+type viewService struct {
+	api.Service
+	in types.NamespaceType
+	// isNew: ensure has created it.
+	isNew bool
+}
+
+// ensure returns the service of an export. It creates the service if necessary.
+func (c *resourceCache) ensure(ctx context.Context, e mcs.Export) (s viewService, err error) {
 	if err := c.lock(ctx); err != nil {
-		return s, false, err
+		return s, err
 	}
 	defer c.busy.Release(1)
-	in, ok, err := c.findNamespace(ctx, key.Namespace)
+	in, ok, err := c.findNamespace(ctx, e.Key.Namespace)
 	if err != nil {
-		return s, false, err
+		return s, err
 	}
 	if !ok {
-		if in, err = c.client.CreateNamespace(ctx, key.Namespace, c.identity, api.PartView); err != nil {
-			return s, false, err
+		if in, err = c.createNamespace(ctx, e); err != nil {
+			return s, err
 		}
-		c.namespaces[key.Namespace] = in
-		c.httpNames.Store(key.Namespace, in.HTTPName)
+		c.namespaces[e.Key.Namespace] = in
+		c.httpNames.Store(e.Key.Namespace, in.HTTPName)
 	}
-	s, ok, err = c.findService(ctx, in, key.Name)
+	s.in = in.Type
+	s.Service, ok, err = c.findService(ctx, in, e.Key.Name)
 	if err != nil || ok {
-		return s, false, err
+		return s, err
 	}
-	if s, err = c.client.CreateService(ctx, in, key.Name, c.identity, api.PartView); err != nil {
-		return s, false, err
+	var isOther bool
+	s.Service, isOther, err = c.client.CreateServiceAs(ctx, in, e.Key.Name, c.settings.serviceConfig(e, in.Type), c.identity, api.PartView)
+	if err != nil {
+		return s, err
 	}
-	c.services[in.ID][key.Name] = s
-	return s, true, nil
+	if s.isNew = true; isOther && c.settings.dependsOnService(e) {
+		delete(c.services, in.ID) // a list has the configuration
+		listed, ok, err := c.findService(ctx, in, e.Key.Name)
+		if err != nil {
+			return s, err
+		}
+		if ok {
+			s.Service, s.isNew = listed, false
+		}
+	}
+	c.services[in.ID][e.Key.Name] = s.Service
+	return s, nil
+}
+
+// createNamespace creates the namespace of an export: for DNS if the export asks for records and the VPC is known.
+func (c *resourceCache) createNamespace(ctx context.Context, e mcs.Export) (api.Namespace, error) {
+	if c.settings.VPC != "" && e.InstanceDNS.IsWanted() {
+		return c.client.CreatePrivateNamespace(ctx, e.Key.Namespace, c.settings.VPC, c.identity, api.PartView)
+	}
+	return c.client.CreateNamespace(ctx, e.Key.Namespace, c.identity, api.PartView)
 }
 
 // findNamespace finds a namespace in the list of namespaces. The caller holds c.busy.

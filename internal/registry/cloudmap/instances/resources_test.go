@@ -11,14 +11,14 @@ import (
 
 // A request takes minutes if AWS throttles. A caller whose context ends meanwhile does not wait for it.
 func TestResourceCache_StopsWaitingWhenContextEnds(t *testing.T) {
-	p := newResourceCache(nil, mcs.Identity{})
+	p := newResourceCache(nil, mcs.Identity{}, Settings{})
 	if err := p.lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, _, findErr := p.find(ctx, mcs.Key{})
-	_, _, ensureErr := p.ensure(ctx, mcs.Key{})
+	_, ensureErr := p.ensure(ctx, mcs.Export{})
 	_, listErr := p.list(ctx)
 	for name, err := range map[string]error{
 		"find": findErr, "ensure": ensureErr, "remove": p.remove(ctx, mcs.Key{}), "list": listErr,

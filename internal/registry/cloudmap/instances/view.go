@@ -44,6 +44,8 @@ type Config struct {
 	Version string
 	// Enabled is false if no endpoint is mirrored: then the view only removes the instances of a previous process.
 	Enabled bool
+	// Settings are the zero value for services without DNS records and health.
+	Settings Settings
 	// Desired returns the export that the instances of a service mirror, nil if there is none. known is false if it may change before
 	// the start of the controller is complete.
 	Desired func(mcs.Key) (exp *mcs.Export, known bool)
@@ -74,7 +76,7 @@ func New(client *api.Client, cfg Config) *View {
 	return &View{
 		cfg:       cfg,
 		client:    client,
-		resources: newResourceCache(client, cfg.Identity),
+		resources: newResourceCache(client, cfg.Identity, cfg.Settings),
 		isOwn:     OwnedBy(cfg.Identity.ClusterID, cfg.Identity.ClusterSetID),
 		log:       cfg.Logger.WithName("instances"),
 		wake:      make(chan struct{}, 1),
@@ -131,6 +133,18 @@ func (v *View) EnqueueAll() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.reset()
+	v.signal()
+}
+
+// EnqueueShown requests that the services with instances of this cluster are reconciled, because their exports may have changed.
+func (v *View) EnqueueShown() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for key, s := range v.services {
+		if s.applied != nil {
+			v.enqueue(key)
+		}
+	}
 	v.signal()
 }
 
@@ -266,7 +280,12 @@ type outcome struct {
 	isShown, isServiceMissing bool
 	// isUndeleted: the service has no instances, and could not be deleted.
 	isUndeleted bool
-	omitted     omitted
+	// shape is that of applied; known if isShaped.
+	shape    shape
+	isShaped bool
+	// health has the health of the instances that a read shows, nil without a read.
+	health  map[string]string
+	omitted omitted
 }
 
 // reconcile makes the instances of a service mirror the desired export. last is the state of the service before.
@@ -278,7 +297,7 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 	var read outcome
 	switch isRecent := v.isRecent(last); {
 	case isRecent && !last.isTorn && equalExports(exp, last.applied):
-		return outcome{applied: last.applied, instances: last.instances, omitted: last.omitted}, nil // a read may not show the last write yet
+		return outcome{applied: last.applied, instances: last.instances, shape: last.shape, isShaped: last.isShaped, omitted: last.omitted}, nil // a read may not show the last write yet
 	case !isRecent && (last.applied == nil || equalExports(exp, last.applied)):
 		var isSynced bool
 		var err error
@@ -289,7 +308,7 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 	if exp == nil {
 		return v.remove(ctx, key, last, read)
 	}
-	return v.write(ctx, key, *exp, last)
+	return v.write(ctx, key, *exp, last, read)
 }
 
 func equalExports(a, b *mcs.Export) bool {
@@ -305,6 +324,12 @@ func (v *View) isRecent(last service) bool { return time.Since(last.writtenAt) <
 // verify reports whether a read by names, which takes one request and no list, shows the instances of exp. It does not show whether a service without
 // instances was deleted.
 func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last service) (result outcome, isSynced bool, err error) {
+	if exp != nil && !last.isShaped {
+		if v.cfg.Settings.dependsOnService(*exp) {
+			return outcome{}, false, nil // a list shows the service
+		}
+		last.shape, last.isShaped = v.cfg.Settings.shapeOf(*exp, api.ServiceConfig{}), true
+	}
 	have, err := v.discover(ctx, key)
 	switch {
 	case api.IsNotFound(err), api.IsDenied(err): // the lists decide, which need other permissions
@@ -312,18 +337,19 @@ func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last se
 	case err != nil:
 		return outcome{}, false, err
 	}
-	want, overLimit := v.instancesOf(exp)
+	want, overLimit := v.instancesOf(exp, last.shape)
 	changes := Diff(want, have, v.isOwn)
 	isRefused := func(i api.Instance) bool { _, ok := last.omitted.refused[i.ID]; return ok }
-	if changes.Register = slices.DeleteFunc(changes.Register, isRefused); len(changes.Register)+len(changes.Deregister) > 0 {
+	if changes.Register = slices.DeleteFunc(changes.Register, isRefused); changes.count() > 0 {
 		if last.applied != nil {
 			v.log.Info("Restoring Cloud Map instances that another client changed", "service", key.String())
 		}
-		return outcome{isShown: len(changes.Deregister) > 0}, false, nil
+		return outcome{isShown: len(changes.Deregister) > 0, health: healthByID(have)}, false, nil
 	}
 	return outcome{
 		applied: exp, instances: len(want) - len(changes.Collisions) - len(last.omitted.refused), isAbsent: exp == nil,
-		omitted: omitted{overLimit: overLimit, collisions: changes.Collisions, refused: last.omitted.refused},
+		shape: last.shape, isShaped: last.isShaped,
+		omitted: omitted{overLimit: overLimit, collisions: changes.Collisions, refused: last.omitted.refused, difference: last.omitted.difference},
 	}, exp != nil || !last.isUndeleted, nil
 }
 
@@ -337,27 +363,60 @@ func (v *View) discover(ctx context.Context, key mcs.Key) (instances []api.Insta
 }
 
 // write creates the service of exp if necessary and writes its instances.
-func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last service) (outcome, error) {
-	s, isNew, err := v.resources.ensure(ctx, key)
+func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last service, read outcome) (outcome, error) {
+	s, err := v.resources.ensure(ctx, exp)
 	if err != nil {
 		return outcome{}, err
 	}
+	shape := v.cfg.Settings.shapeOf(exp, s.ServiceConfig)
 	var listed []api.Instance
-	if !isNew {
-		if listed, err = v.client.ListInstances(ctx, s); err != nil {
+	if !s.isNew {
+		if listed, err = v.client.ListInstances(ctx, s.Service); err != nil {
 			return outcome{}, err
 		}
+		if shape.hasHealth {
+			if err := v.addHealth(ctx, key, listed, last, read); err != nil {
+				return outcome{}, err
+			}
+		}
 	}
-	want, overLimit := v.instancesOf(&exp)
+	want, overLimit := v.instancesOf(&exp, shape)
 	changes := Diff(want, v.withLastWrite(listed, last), v.isOwn)
-	refused, err := v.apply(ctx, s, changes)
-	result := outcome{writes: len(changes.Register) + len(changes.Deregister)}
+	refused, err := v.apply(ctx, s.Service, changes)
+	result := outcome{writes: changes.count(), shape: shape, isShaped: true}
 	if err != nil {
 		return result, err
 	}
 	result.applied, result.instances = &exp, len(want)-len(changes.Collisions)-len(refused)
-	result.omitted = omitted{overLimit: overLimit, collisions: changes.Collisions, refused: refused}
+	result.omitted = omitted{overLimit: overLimit, collisions: changes.Collisions, refused: refused, difference: v.cfg.Settings.difference(exp, s.in, s.ServiceConfig)}
 	return result, nil
+}
+
+// addHealth adds the health of instances to a list. Reads do not show a recent write for half a minute, so after one it adds nothing: withLastWrite knows the health that
+// was written, and that of other instances is set again.
+func (v *View) addHealth(ctx context.Context, key mcs.Key, listed []api.Instance, last service, read outcome) error {
+	if v.isRecent(last) {
+		return nil
+	}
+	if read.health == nil {
+		have, err := v.discover(ctx, key)
+		if err != nil && !api.IsNotFound(err) {
+			return err
+		}
+		read.health = healthByID(have)
+	}
+	for i := range listed {
+		listed[i].Health = read.health[listed[i].ID]
+	}
+	return nil
+}
+
+func healthByID(instances []api.Instance) map[string]string {
+	health := make(map[string]string, len(instances))
+	for _, i := range instances {
+		health[i.ID] = i.Health
+	}
+	return health
 }
 
 // remove removes the instances of this cluster from the service of key. It deletes the service and the namespace if a controller of
@@ -422,11 +481,11 @@ func (v *View) forgetMissing(ctx context.Context, key mcs.Key, last service) err
 }
 
 // instancesOf returns the instances of exp, as many as a service can have, and the number of the others.
-func (v *View) instancesOf(exp *mcs.Export) (want []api.Instance, overLimit int) {
+func (v *View) instancesOf(exp *mcs.Export, s shape) (want []api.Instance, overLimit int) {
 	if exp == nil {
 		return nil, 0
 	}
-	return firstFromExport(*exp, v.cfg.Identity.ClusterSetID, v.cfg.Version, maxInstances)
+	return firstFromExport(*exp, v.cfg.Identity.ClusterSetID, v.cfg.Version, maxInstances, s)
 }
 
 // withLastWrite adds the last write to a list that may not show it yet.
@@ -434,13 +493,16 @@ func (v *View) withLastWrite(listed []api.Instance, last service) []api.Instance
 	if !v.isRecent(last) {
 		return listed
 	}
-	written, _ := v.instancesOf(last.applied)
+	written, _ := v.instancesOf(last.applied, last.shape)
 	return mergeWritten(written, listed, v.isOwn)
 }
 
 // apply registers and deregisters instances. It returns the instances that AWS Cloud Map refuses, such as an IPv6 address in a service
-// with DNS records for IPv4, by ID with the reason.
+// with DNS records for IPv4, by ID with the reason. It sets health first: if that fails, the attributes still differ, and the next attempt sets it again.
 func (v *View) apply(ctx context.Context, s api.Service, changes Changes) (refused map[string]string, err error) {
+	if err := v.setHealth(ctx, s, changes.Health); err != nil {
+		return nil, err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxRequests)
 	var mu sync.Mutex
@@ -465,6 +527,15 @@ func (v *View) apply(ctx context.Context, s api.Service, changes Changes) (refus
 	}
 	err = group.Wait()
 	return refused, err
+}
+
+func (v *View) setHealth(ctx context.Context, s api.Service, instances []api.Instance) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxRequests)
+	for _, i := range instances {
+		group.Go(func() error { return v.client.SetHealth(ctx, s.ID, i.ID, i.Health) })
+	}
+	return group.Wait()
 }
 
 // listIfDue lists all services once and enqueues the unknown ones, which may have instances of a previous process.

@@ -1,0 +1,53 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Routing policies of DNS records, as users write them.
+const (
+	RoutingMultivalue = "multivalue"
+	RoutingWeighted   = "weighted"
+)
+
+// Treatments of endpoints that are not ready.
+const (
+	UnreadyMark       = "mark"
+	UnreadyDeregister = "deregister"
+	UnreadyUnhealthy  = "unhealthy"
+)
+
+var vpcPattern = regexp.MustCompile(`^vpc-[0-9a-f]{8,17}$`)
+
+// maxRecordTTL is AWS Cloud Map's limit of RecordTTL.
+const maxRecordTTL = math.MaxInt32 * time.Second
+
+func (i *Instances) bind(flags *pflag.FlagSet) {
+	flags.StringVar(&i.VPC, "instance-dns-vpc", i.VPC,
+		"ID of the VPC of the private DNS namespaces that the instance view creates for --instance-dns (default: none, it creates HTTP namespaces, which have no records).")
+	flags.DurationVar(&i.TTL, "instance-dns-ttl", i.TTL,
+		"TTL of DNS records of the instance view, in whole seconds.")
+	flags.StringVar(&i.Routing, "instance-dns-routing", i.Routing,
+		"Routing policy of DNS records of the instance view: multivalue (up to eight instances in an answer) or weighted (one).")
+	flags.StringVar(&i.Unready, "unready-instances", i.Unready,
+		"Instances of endpoints that are not ready: mark (attribute READY; deregister in services with records of --instance-dns), deregister, or unhealthy (in services that are created with a custom health check).")
+}
+
+func (i *Instances) validate() error {
+	var problems []error
+	if i.VPC != "" && !vpcPattern.MatchString(i.VPC) {
+		problems = append(problems, fmt.Errorf("--instance-dns-vpc=%s: must be the ID of a VPC, such as vpc-0a1b2c3d4e5f67890", i.VPC))
+	}
+	if i.TTL < 0 || i.TTL > maxRecordTTL || i.TTL%time.Second != 0 {
+		problems = append(problems, fmt.Errorf("--instance-dns-ttl=%s: must be whole seconds, from 0s to %s", i.TTL, maxRecordTTL))
+	}
+	problems = append(problems, oneOf("instance-dns-routing", i.Routing, []string{RoutingMultivalue, RoutingWeighted}),
+		oneOf("unready-instances", i.Unready, []string{UnreadyMark, UnreadyDeregister, UnreadyUnhealthy}))
+	return errors.Join(problems...)
+}
