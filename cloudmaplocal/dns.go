@@ -117,24 +117,31 @@ func (r *region) resolveDNS(zone dnsZone, question dns.Question, now time.Time) 
 		if svc.NamespaceID != zone.namespaceID || svc.DNS == nil || shown == nil || len(shown.instances) == 0 {
 			continue
 		}
-		owner := zone.name
-		if svc.Name != "." {
-			owner = strings.ToLower(svc.Name) + "." + zone.name
-		}
-		exists = exists || name == owner || strings.HasSuffix(owner, "."+name)
-		switch label, below := strings.CutSuffix(name, "."+owner); {
-		case name == owner:
-			answer = append(answer, serviceRecords(svc, chooseInstances(shown, svc.DNS.RoutingPolicy, now), question)...)
-		case below && svc.DNS.DnsRecords[0].Type == "SRV":
-			for _, inst := range shown.instances {
-				if strings.EqualFold(inst.ID, label) {
-					exists = true
-					answer = append(answer, instanceRecords(inst, svc.DNS.DnsRecords[0].TTL, question.Qtype, question.Name)...)
-				}
+		records, known := resolveService(svc, shown, zone, question, now)
+		answer, exists = append(answer, records...), exists || known
+	}
+	return answer, exists
+}
+
+// resolveService is resolveDNS for the names of one service: its own, and those of its instances if it has SRV records.
+func resolveService(svc *service, shown *replicaService, zone dnsZone, question dns.Question, now time.Time) (answer []dns.RR, exists bool) {
+	name, owner := strings.ToLower(question.Name), zone.name
+	if svc.Name != "." {
+		owner = strings.ToLower(svc.Name) + "." + zone.name
+	}
+	label, below := strings.CutSuffix(name, "."+owner)
+	switch {
+	case name == owner:
+		return serviceRecords(svc, chooseInstances(shown, svc.DNS.RoutingPolicy, now), question), true
+	case below && svc.DNS.DnsRecords[0].Type == "SRV":
+		for _, inst := range shown.instances {
+			if strings.EqualFold(inst.ID, label) {
+				exists = true
+				answer = append(answer, instanceRecords(inst, svc.DNS.DnsRecords[0].TTL, question.Qtype, question.Name)...)
 			}
 		}
 	}
-	return answer, exists
+	return answer, exists || strings.HasSuffix(owner, "."+name)
 }
 
 // chooseInstances returns the instances that an answer has, in random order: up to eight, or one if the routing policy is WEIGHTED. Instances that are not healthy are

@@ -244,10 +244,10 @@ func TestRoute53Rights(t *testing.T) {
 	zone := func(actions string) string {
 		return `{"Effect":"Allow","Action":[` + actions + `],"Resource":"arn:aws:route53:::hostedzone/*"}`
 	}
-	any := func(actions string) string { return `{"Effect":"Allow","Action":[` + actions + `],"Resource":"*"}` }
-	change := []string{zone(`"route53:ChangeResourceRecordSets","route53:GetHostedZone"`), any(`"route53:ListHostedZonesByName"`)}
-	create := []string{any(`"route53:CreateHostedZone","route53:ListHostedZonesByName","ec2:DescribeVpcs","ec2:DescribeRegions"`), zone(`"route53:GetHostedZone"`)}
-	remove := []string{zone(`"route53:DeleteHostedZone","route53:GetHostedZone"`), any(`"route53:ListHostedZonesByName"`)}
+	everywhere := func(actions string) string { return `{"Effect":"Allow","Action":[` + actions + `],"Resource":"*"}` }
+	change := []string{zone(`"route53:ChangeResourceRecordSets","route53:GetHostedZone"`), everywhere(`"route53:ListHostedZonesByName"`)}
+	create := []string{everywhere(`"route53:CreateHostedZone","route53:ListHostedZonesByName","ec2:DescribeVpcs","ec2:DescribeRegions"`), zone(`"route53:GetHostedZone"`)}
+	remove := []string{zone(`"route53:DeleteHostedZone","route53:GetHostedZone"`), everywhere(`"route53:ListHostedZonesByName"`)}
 	type ids struct{ web, http, empty string }
 	createZone := func(w *testServer, _ ids) error {
 		_, err := w.CreatePrivateDnsNamespace(w.t.Context(), &sd.CreatePrivateDnsNamespaceInput{Name: new("other.example"), Vpc: new("vpc-1")})
