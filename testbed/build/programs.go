@@ -54,14 +54,14 @@ var (
 // kubernetesProgram is the multi-call binary of a version.
 func kubernetesProgram(p pin) program {
 	return program{
-		name: "kubernetes" + p.suffix, what: "Kubernetes " + p.version + " and etcd", usually: "9 minutes", pins: p.file,
+		name: "kubernetes" + p.suffix, what: "Kubernetes " + p.version + " and etcd", usually: "4 minutes", pins: p.file,
 		dir: p.dir, packages: []string{"."}, ldflags: kubernetesVersionFlags(p.version), links: kubernetesNames,
 	}
 }
 
 func corednsProgram(p pin) program {
 	return program{
-		name: "coredns" + p.suffix, what: "CoreDNS " + p.version, usually: "3 minutes", pins: p.file, dir: p.dir, packages: []string{"."},
+		name: "coredns" + p.suffix, what: "CoreDNS " + p.version, usually: "30 seconds", pins: p.file, dir: p.dir, packages: []string{"."},
 	}
 }
 
@@ -69,7 +69,7 @@ func corednsProgram(p pin) program {
 func commonPrograms() []program {
 	return []program{
 		{
-			name: "containerd", what: "containerd and CNI plugins", usually: "3 minutes", dir: "programs/containerd", packages: []string{"tool"},
+			name: "containerd", what: "containerd and CNI plugins", usually: "1 minute", dir: "programs/containerd", packages: []string{"tool"},
 			tags: "no_btrfs,no_zfs,no_devmapper",
 		},
 		{
