@@ -49,6 +49,8 @@ type Status struct {
 	Conflicts []Conflict `json:"conflicts,omitempty"`
 	// Publications are this cluster's exports whose state is not Exported, sorted by key.
 	Publications []Publication `json:"publications,omitempty"`
+	// InstanceWarnings are this cluster's exports that Cloud Map's instances do not show as asked for, sorted by key.
+	InstanceWarnings []Publication `json:"instanceWarnings,omitempty"`
 	// Imports are this cluster's ServiceImports that are not Ready, sorted by key. HeldImports is the number of ended imports whose
 	// clusterset IPs are held.
 	Imports     []ImportProblem `json:"imports,omitempty"`
@@ -173,6 +175,8 @@ type Publication struct {
 	// State is Absent, Pending or Exported.
 	State   string `json:"state"`
 	Problem string `json:"problem,omitempty"`
+	// Warnings are problems that the other clusters do not notice, such as endpoints without an instance in Cloud Map. Each has an action for the user.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // RequestWindow is the period that the counts of Requests cover.

@@ -37,6 +37,7 @@ func (f *clusterFacts) checks(plugin string) []check.Check {
 	if f.controller != nil && f.controller.Leader { // a standby does not know these
 		out = append(out, f.identityCheck(), f.clockCheck(), f.registryCheck(), f.credentialsCheck(), f.throttlingCheck(),
 			f.ifRead(f.membersCheck()), f.ifRead(f.signaturesCheck()), f.ifRead(f.budgetsCheck()), f.ifRead(f.exportsCheck()), f.importsCheck(), f.ifRead(f.pathsCheck()))
+		out = append(out, f.instanceChecks()...)
 		out = append(out, f.mappedChecks()...)
 		out = append(out, f.policyChecks()...)
 	}
@@ -199,7 +200,9 @@ func (f *clusterFacts) registryCheck() check.Check {
 // credentialsCheck fails if denied requests prevent the controller from reading or writing. Where they do not, AWS may have denied
 // requests for a resource that was deleted: policies with conditions on tags do not match it any more.
 func (f *clusterFacts) credentialsCheck() check.Check {
-	if f.controller.ReadProblem == "" && f.controller.WriteProblem == "" {
+	if works := f.controller.ReadProblem == "" && f.controller.WriteProblem == ""; works && len(f.controller.InstanceWarnings) > 0 {
+		return f.requestsCheck("credentials", "denied", check.Warning, "reading and writing work, the instance view may not: the check of that name has the policy that is missing (docs/iam.md)")
+	} else if works {
 		return f.requestsCheck("credentials", "denied", check.Warning, "reading and writing work, so the requests may have been for a service that was "+
 			"deleted, which AWS also denies: run this command again in a minute; if it continues, compare the policies with docs/iam.md")
 	}
@@ -267,6 +270,23 @@ func (f *clusterFacts) membersCheck() check.Check {
 		c.Remedy = "run kubectl mcs check in these clusters: their records are invalid, and the last valid ones stay in use"
 	}
 	return c
+}
+
+// instanceChecks lists the exports that the instances of Cloud Map do not show as the user asked for. It is empty if there are none.
+func (f *clusterFacts) instanceChecks() []check.Check {
+	var lines []string
+	for _, p := range f.controller.InstanceWarnings {
+		for _, warning := range p.Warnings {
+			lines = append(lines, p.Key.String()+": "+warning)
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return []check.Check{{
+		Name: "instance view", Result: check.Warning, Detail: strings.Join(check.Summarize(lines, 3), "; "),
+		Remedy: "other clusters import these services; consumers that read Cloud Map or its DNS do not see all (docs/instance-view.md)",
+	}}
 }
 
 // mappedChecks lists the problems of the services of AWS Cloud Map that --cloud-map-services maps. It is empty without the flag.

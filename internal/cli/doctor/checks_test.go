@@ -46,6 +46,21 @@ func healthyCluster() *clusterFacts {
 	}
 }
 
+// warned returns an export whose instances are not as the user asked for.
+func warned(warnings ...string) []status.Publication {
+	return []status.Publication{{Key: mcs.Key{Namespace: "demo", Name: "web"}, State: "Exported", Warnings: warnings}}
+}
+
+// TestChecks_DeniedInstances: denied requests of the instance view are explained by its own check.
+func TestChecks_DeniedInstances(t *testing.T) {
+	f := healthyCluster()
+	f.controller.InstanceWarnings = warned("it needs instance-dns.json")
+	f.controller.Requests = []status.Request{{Operation: "RegisterInstance", Result: "denied", Count: 2}}
+	if c := f.credentialsCheck(); c.Result != check.Warning || !strings.Contains(c.Remedy, "the check of that name has the policy") {
+		t.Errorf("check %+v", c)
+	}
+}
+
 func TestChecks(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
@@ -162,6 +177,12 @@ func TestChecks(t *testing.T) {
 		{name: "a mapped service that is not read", mutate: func(f *clusterFacts) {
 			f.controller.Members = append(f.controller.Members, status.Member{ClusterID: "cloud-map", Mapped: true, Stale: true, Problems: []string{"shop/orders: not read"}})
 		}, wantCheck: "mapped services", wantResult: check.Warning, wantText: "shop/orders: not read"},
+		{name: "Route 53 is denied", mutate: func(f *clusterFacts) {
+			f.controller.InstanceWarnings = warned("the endpoints are not shown as Cloud Map instances: check that the IAM role allows route53:ChangeResourceRecordSets, which need instance-dns.json")
+		}, wantCheck: "instance view", wantResult: check.Warning, wantText: "demo/web: the endpoints are not shown as Cloud Map instances: check that the IAM role allows route53:ChangeResourceRecordSets"},
+		{name: "records in an HTTP namespace", mutate: func(f *clusterFacts) {
+			f.controller.InstanceWarnings = warned("the Cloud Map namespace demo has the type HTTP", "2 endpoints are not shown")
+		}, wantCheck: "instance view", wantResult: check.Warning, wantText: "demo/web: the Cloud Map namespace demo has the type HTTP; demo/web: 2 endpoints are not shown"},
 		{name: "an export is not written yet", mutate: func(f *clusterFacts) { f.controller.Publications = []status.Publication{{}} }, wantCheck: "exports", wantResult: check.Warning, wantText: "yet"},
 		{name: "an export failed", mutate: func(f *clusterFacts) {
 			f.controller.Publications = []status.Publication{{}, {Key: mcs.Key{Namespace: "demo", Name: "web"}, Problem: "too large"}}

@@ -115,9 +115,20 @@ func noExportStep(key mcs.Key, all []ServiceFacts) check.Check {
 
 // exportSteps returns the steps of a cluster that has a ServiceExport.
 func (f *ServiceFacts) exportSteps(key mcs.Key) []check.Check {
-	return []check.Check{
+	return append([]check.Check{
 		f.serviceStep(key), f.endpointsStep(key), f.permissions.check(f.Context), f.controllerStep(), f.exportStep(), f.publicationStep(), f.conflictStep(),
+	}, f.instanceSteps()...)
+}
+
+// instanceSteps returns a step if the instances of Cloud Map do not show the export as the user asked for.
+func (f *ServiceFacts) instanceSteps() []check.Check {
+	if f.Registry == nil || f.Registry.Publication == nil || len(f.Registry.Publication.Warnings) == 0 {
+		return nil
 	}
+	return []check.Check{{
+		Name: "instance view", Result: check.Warning, Detail: strings.Join(f.Registry.Publication.Warnings, "; "),
+		Remedy: "the export works; consumers that read Cloud Map or its DNS do not see all of it (docs/instance-view.md)",
+	}}
 }
 
 func (f *ServiceFacts) serviceStep(key mcs.Key) check.Check {

@@ -188,6 +188,17 @@ func TestDiagnose_ShowsDrain(t *testing.T) {
 	}
 }
 
+// What the instances of Cloud Map lack is a warning: the export works.
+func TestDiagnose_ShowsInstanceWarnings(t *testing.T) {
+	exporter, _, all := gatherHealthy(t)
+	exporter.Registry.Publication.Warnings = []string{"the Cloud Map namespace demo has the type HTTP"}
+	d := Diagnose(clitest.DemoWeb, all)
+	last := d.Phases[0].Steps[len(d.Phases[0].Steps)-1]
+	if d.Failure != nil || last.Name != "instance view" || last.Result != check.Warning || last.Detail != "the Cloud Map namespace demo has the type HTTP" || last.Remedy == "" {
+		t.Errorf("failure %+v, last step %+v", d.Failure, last)
+	}
+}
+
 // An export for other clusters is not missing.
 func TestDiagnose_ShowsRecipients(t *testing.T) {
 	exporter, importer, all := gatherHealthy(t)

@@ -44,6 +44,11 @@ func clusterProblems(context string, s *status.Status) []string {
 			lines = append(lines, fmt.Sprintf("%s: %s is not exported: %s", context, p.Key, p.Problem))
 		}
 	}
+	for _, p := range s.InstanceWarnings {
+		for _, warning := range p.Warnings {
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", context, p.Key, warning))
+		}
+	}
 	for _, b := range s.Budgets {
 		if b.IsNear() {
 			lines = append(lines, fmt.Sprintf("%s: %s", context, b))

@@ -26,6 +26,7 @@ func TestSessions(t *testing.T) {
 			st.Members[1].Problems = []string{"page 07 cannot be read: \x1b[31mred"}
 			st.Conflicts = []status.Conflict{{Key: clitest.DemoWeb, Problems: []string{"PortConflict: port http differs"}}}
 			st.Publications = []status.Publication{{Key: clitest.DemoWeb, State: "Pending", Problem: "AccessDeniedException"}, {Key: clitest.DemoWeb, State: "Pending"}}
+			st.InstanceWarnings = []status.Publication{{Key: clitest.DemoWeb, State: "Exported", Warnings: []string{"the Cloud Map namespace demo has the type HTTP, so that its services have no DNS records"}}}
 			c["cls2"].Unreachable = true
 		}, Lines: []string{"status --context cls1,cls2", "get clusters --context cls1,cls2"}},
 		{Name: "status-no-controller", Setup: func(c clitest.Clusters) {

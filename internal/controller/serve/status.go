@@ -114,15 +114,24 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 	out.PathHealth = string(s.paths.Mode())
 	out.Paths, out.FaultHere = describePaths(s.paths.Verdict(), members, out.Time)
 	out.Services = len(services)
+	addServices(&out, services)
+	return out
+}
+
+// addServices adds what is to be reported of the services.
+func addServices(out *status.Status, services []status.Service) {
 	for _, service := range services {
 		if len(service.Conflicts) > 0 {
 			out.Conflicts = append(out.Conflicts, status.Conflict{Key: service.Key, Problems: service.Conflicts})
 		}
-		if p := service.Publication; p != nil && p.State != registry.Exported.String() {
+		switch p := service.Publication; {
+		case p == nil:
+		case p.State != registry.Exported.String():
 			out.Publications = append(out.Publications, *p)
+		case len(p.Warnings) > 0:
+			out.InstanceWarnings = append(out.InstanceWarnings, *p)
 		}
 	}
-	return out
 }
 
 func (s *statusSource) leads() bool {
@@ -357,7 +366,7 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 		all = append(slices.Clone(all), own)
 	}
 	if out.Own != nil || view.Local.State != registry.Absent {
-		out.Publication = &status.Publication{Key: key, State: view.Local.State.String(), Problem: problemText(view.Local.Err)}
+		out.Publication = &status.Publication{Key: key, State: view.Local.State.String(), Problem: problemText(view.Local.Err), Warnings: view.Local.Warnings}
 	}
 	if len(all) < 2 {
 		return out, nil

@@ -44,6 +44,24 @@ func TestCountMembers(t *testing.T) {
 	}
 }
 
+// TestAddServices: an export that is not shown yet has no warnings to report.
+func TestAddServices(t *testing.T) {
+	key := mcs.Key{Namespace: "demo", Name: "web"}
+	pending := status.Publication{Key: key, State: "Pending", Warnings: []string{"it has no records"}}
+	warned := status.Publication{Key: key, State: "Exported", Warnings: []string{"it has no records"}}
+	var got status.Status
+	addServices(&got, []status.Service{
+		{Key: key}, {Key: key, Publication: &status.Publication{Key: key, State: "Exported"}}, {Key: key, Publication: &pending}, {Key: key, Publication: &warned},
+		{Key: key, Conflicts: []string{"PortConflict"}},
+	})
+	want := status.Status{
+		Publications: []status.Publication{pending}, InstanceWarnings: []status.Publication{warned}, Conflicts: []status.Conflict{{Key: key, Problems: []string{"PortConflict"}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestProbeTargets(t *testing.T) {
 	imp := &mcsv1beta1.ServiceImport{Spec: mcsv1beta1.ServiceImportSpec{
 		IPs:   []string{"10.96.0.7", "fd00::7"},

@@ -252,7 +252,7 @@ func TestLegacyServicesWithoutIAMTags(t *testing.T) {
 		want            string
 	}{
 		"no tags":            {want: "tag a namespace or service that this controller did not create"},
-		"DNS without policy": {hasDNS: true, hasTags: true, want: "which need compatibility-dns.json"},
+		"DNS without policy": {hasDNS: true, hasTags: true, want: "or compatibility-dns.json if the legacy controller created it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := startLegacyCloud(t, tc.hasDNS, migrationPolicies)

@@ -99,8 +99,12 @@ var onTagged = []string{"CreateService", "DeregisterInstance", "ListInstances", 
 func deniedByRole(operation, action string) string {
 	advice := fmt.Sprintf("check that the IAM role of the controller allows %s: docs/iam.md", action)
 	switch {
+	case operation == "CreatePrivateDnsNamespace" || operation == "DeleteNamespace" && strings.HasPrefix(action, "route53:"):
+		return advice + "; private DNS namespaces of --instance-dns-vpc need instance-dns.json"
 	case strings.HasPrefix(action, "route53:"):
-		return advice + "; the service has DNS records, which need compatibility-dns.json"
+		return advice + "; the service has DNS records, which need instance-dns.json, or compatibility-dns.json if the legacy controller created it"
+	case operation == "UpdateInstanceCustomHealthStatus":
+		return advice + "; --unready-instances=unhealthy needs instance-health.json"
 	case slices.Contains(onTagged, operation):
 		return advice + "; tag a namespace or service that this controller did not create, such as one of the legacy controller: docs/migration.md"
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 
 	"net"
@@ -17,15 +18,21 @@ func TestAdvice(t *testing.T) {
 	refused := func(code, message string) error { return &smithy.GenericAPIError{Code: code, Message: message} }
 	const denied = "User: arn:aws:sts::111122223333:assumed-role/cls1/pod is not authorized to perform: servicediscovery:RegisterInstance "
 	for name, tc := range map[string]struct {
-		err  error
-		sts  bool
-		want string
+		err       error
+		operation string // RegisterInstance if it is ""
+		sts       bool
+		want      string
 	}{
 		"no permission":       {err: refused("AccessDeniedException", denied+"because no identity-based policy allows the action"), want: "allows servicediscovery:RegisterInstance: docs/iam.md"},
 		"no permission, tags": {err: refused("AccessDeniedException", denied+"because no identity-based policy allows the action"), want: "tag a namespace or service"},
 		"no permission, DNS": {err: refused("AccessDeniedException", "User: arn:aws:sts::111122223333:assumed-role/cls1/pod is not authorized to perform: "+
 			"route53:ChangeResourceRecordSets on resource: arn:aws:route53:::hostedzone/Z1 because no identity-based policy allows the action"),
-			want: "allows route53:ChangeResourceRecordSets: docs/iam.md; the service has DNS records"},
+			want: "allows route53:ChangeResourceRecordSets: docs/iam.md; the service has DNS records, which need instance-dns.json, or compatibility-dns.json"},
+		"no permission, DNS namespace": {operation: "CreatePrivateDnsNamespace", err: refused("AccessDeniedException", "User: cls1 is not authorized to perform: "+
+			"route53:CreateHostedZone on resource: * because no identity-based policy allows the action"),
+			want: "allows route53:CreateHostedZone: docs/iam.md; private DNS namespaces of --instance-dns-vpc need instance-dns.json"},
+		"no permission, health": {operation: "UpdateInstanceCustomHealthStatus", err: refused("AccessDeniedException", "denied"),
+			want: "allows servicediscovery:UpdateInstanceCustomHealthStatus: docs/iam.md; --unready-instances=unhealthy needs instance-health.json"},
 		"no permission, no message": {err: refused("AccessDeniedException", "denied"), want: "allows servicediscovery:RegisterInstance: docs/iam.md"},
 		"explicit deny":             {err: refused("AccessDeniedException", denied+"with an explicit deny in an identity-based policy"), want: "remove the statement that denies servicediscovery:RegisterInstance"},
 		"service control policy":    {err: refused("AccessDeniedException", denied+"with an explicit deny in a service control policy"), want: "administrators of the AWS organization"},
@@ -55,7 +62,7 @@ func TestAdvice(t *testing.T) {
 			if tc.sts {
 				err = &smithy.OperationError{ServiceID: "STS", OperationName: "AssumeRole", Err: err}
 			}
-			err = newRequestError("RegisterInstance", &smithy.OperationError{ServiceID: "ServiceDiscovery", OperationName: "RegisterInstance", Err: err})
+			err = newRequestError(cmp.Or(tc.operation, "RegisterInstance"), &smithy.OperationError{ServiceID: "ServiceDiscovery", OperationName: "RegisterInstance", Err: err})
 			_, advice, has := strings.Cut(err.Error(), " (")
 			if has != (tc.want != "") || !strings.Contains(advice, tc.want) {
 				t.Errorf("the error is %q, want the advice %q", err, tc.want)
