@@ -2,13 +2,19 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/attack"
 )
@@ -41,6 +47,7 @@ func newFigures() (*figures, error) {
 		"requests-when-silent":  fmt.Sprintf("%g", m.without.TotalPerMinute()),
 		"steady-requests":       m.steadyRequests(),
 		"view-requests":         fmt.Sprintf("%g `DiscoverInstances` per minute, %s a month,", cloudmap.ViewRequestsPerMinute(), grouped(cloudmap.ViewRequestsPerMinute()*monthMinutes)),
+		"view-changes":          viewChanges(),
 		"requests-by-clusters":  m.requestsByClusters(),
 		"stored-instances":      stored,
 		"price-formula":         m.priceFormula(),
@@ -62,6 +69,39 @@ func mappedRequests() string {
 	}
 	return fmt.Sprintf("%g a minute for 1 service, %g for 3, %g for 50 and for %d: %g `DiscoverInstances` and %g `ListServices`", sum(1), sum(3), sum(50), mapped.MaxServices,
 		mapped.RequestsPerMinute(50, 1)["DiscoverInstances"], mapped.RequestsPerMinute(50, 1)["ListServices"])
+}
+
+// viewChanges returns the table of the requests of the instance view for one endpoint whose readiness changes.
+func viewChanges() string {
+	t := newTable("`--unready-instances`", "DNS records", "requests, one port", "three ports")
+	for _, row := range []struct {
+		unready instances.Unready
+		records mcs.InstanceDNS
+	}{
+		{instances.UnreadyMark, mcs.InstanceDNSNone}, {instances.UnreadyMark, mcs.InstanceDNSAddress}, {instances.UnreadyMark, mcs.InstanceDNSSRV},
+		{instances.UnreadyDeregister, mcs.InstanceDNSNone}, // with records as mark
+		{instances.UnreadyUnhealthy, mcs.InstanceDNSNone}, {instances.UnreadyUnhealthy, mcs.InstanceDNSAddress},
+	} {
+		t.row("`"+string(row.unready)+"`", "`"+string(row.records)+"`", viewChange(row.unready, row.records, 1), viewChange(row.unready, row.records, 3))
+	}
+	return t.String()
+}
+
+// viewChange returns the requests for one endpoint that becomes unready, of a service with a number of ports.
+func viewChange(unready instances.Unready, records mcs.InstanceDNS, ports int) string {
+	e := cloudmaptest.WebExport("cls1", 0, exampleEndpoints)
+	e.InstanceDNS = records
+	for len(e.Ports) < ports {
+		name, number := fmt.Sprint("port-", len(e.Ports)), int32(9000+len(e.Ports))
+		e.Ports = append(e.Ports, mcs.Port{Name: name, Protocol: corev1.ProtocolTCP, Port: number})
+		e.Backends[0].Ports = append(e.Backends[0].Ports, mcs.BackendPort{Name: name, Protocol: corev1.ProtocolTCP, Port: number})
+	}
+	var words []string
+	requests := instances.Settings{Unready: unready}.ReadinessRequests(e, types.NamespaceTypeDnsPrivate)
+	for _, operation := range slices.Sorted(maps.Keys(requests)) {
+		words = append(words, fmt.Sprintf("%d `%s`", requests[operation], operation))
+	}
+	return strings.Join(words, ", ")
 }
 
 func (m costModels) steadyRequests() string {

@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
+	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 
@@ -391,5 +392,52 @@ func TestEveryDNSStatementIsNeeded(t *testing.T) {
 				stop(nil)
 			})
 		}
+	}
+}
+
+// TestReadinessRequests compares the model, of which docs/cost.md has the figures, with the requests of the view.
+func TestReadinessRequests(t *testing.T) {
+	for name, tc := range map[string]struct {
+		records mcs.InstanceDNS
+		unready instances.Unready
+		ports   int
+		want    map[string]int
+	}{
+		"marked":                     {"", instances.UnreadyMark, 2, map[string]int{"ListInstances": 1, "RegisterInstance": 2}},
+		"deregistered":               {"", instances.UnreadyDeregister, 2, map[string]int{"ListInstances": 1, "DeregisterInstance": 2}},
+		"addresses, two ports":       {mcs.InstanceDNSAddress, instances.UnreadyMark, 2, map[string]int{"ListInstances": 1, "DeregisterInstance": 1}},
+		"SRV records":                {mcs.InstanceDNSSRV, instances.UnreadyMark, 2, map[string]int{"ListInstances": 1, "DeregisterInstance": 2}},
+		"health":                     {"", instances.UnreadyUnhealthy, 1, map[string]int{"ListInstances": 1, "DiscoverInstances": 1, "RegisterInstance": 1, "UpdateInstanceCustomHealthStatus": 1}},
+		"SRV records and health":     {mcs.InstanceDNSSRV, instances.UnreadyUnhealthy, 2, map[string]int{"ListInstances": 1, "DiscoverInstances": 1, "RegisterInstance": 2, "UpdateInstanceCustomHealthStatus": 2}},
+		"address records and health": {mcs.InstanceDNSAuto, instances.UnreadyUnhealthy, 1, map[string]int{"ListInstances": 1, "DiscoverInstances": 1, "RegisterInstance": 1, "UpdateInstanceCustomHealthStatus": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			exp := asking(webExport("cls1", 0, 2), tc.records)
+			for len(exp.Ports) < tc.ports {
+				exp.Ports = append(exp.Ports, mcs.Port{Name: "metrics", Protocol: corev1.ProtocolTCP, Port: 9090})
+				exp.Backends[0].Ports = append(exp.Backends[0].Ports, mcs.BackendPort{Name: "metrics", Protocol: corev1.ProtocolTCP, Port: 9090})
+			}
+			settings := dnsSettings(tc.unready)
+			if diff := cmp.Diff(tc.want, settings.ReadinessRequests(exp, types.NamespaceTypeDnsPrivate)); diff != "" {
+				t.Errorf("the model (-want +got):\n%s", diff)
+			}
+			c := startDNSCloud(t)
+			cfg := fast(cls1)
+			cfg.InstanceView, cfg.Instances, cfg.times.instanceResync, cfg.times.Audit, cfg.HeartbeatInterval = true, settings, time.Hour, time.Hour, time.Hour
+			a := c.registry(t, cfg)
+			start(t, a)
+			publish(t, a, exp)
+			within(t, 3*patience, "it is written", func() bool { return len(c.instances(t, "demo", "web-0")) > 0 && a.view.Pending() == 0 })
+			operations := []string{"ListInstances", "RegisterInstance", "DeregisterInstance", "UpdateInstanceCustomHealthStatus"}
+			before := map[string]int{}
+			for _, operation := range operations {
+				before[operation] = c.requests(operation)
+			}
+			tc.want["RegisterInstance"] += 2 // the page and the record
+			publish(t, a, withReady(exp, false, true))
+			within(t, 3*patience, fmt.Sprint("the requests are ", tc.want), func() bool {
+				return !slices.ContainsFunc(operations, func(o string) bool { return c.requests(o)-before[o] != tc.want[o] }) && a.view.Pending() == 0
+			})
+		})
 	}
 }

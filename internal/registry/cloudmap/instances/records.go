@@ -2,6 +2,8 @@ package instances
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
@@ -101,6 +103,26 @@ func (s shape) healthOf(e mcs.Export, ep mcs.Endpoint) string {
 		return api.HealthHealthy
 	}
 	return api.HealthUnhealthy
+}
+
+// ReadinessRequests returns the requests of the view for the first endpoint of e becoming unready, by operation, in a service that it has created in a namespace of this type:
+// a list of the instances, a read of their health if there is any, and the writes. The endpoint becoming ready again takes as many.
+func (s Settings) ReadinessRequests(e mcs.Export, in types.NamespaceType) map[string]int {
+	shape := s.shapeOf(e, s.serviceConfig(e, in))
+	before, _ := firstFromExport(e, "", "", maxInstances, shape)
+	e.Backends = slices.Clone(e.Backends)
+	e.Backends[0].Endpoints = slices.Clone(e.Backends[0].Endpoints)
+	e.Backends[0].Endpoints[0].Ready = false
+	after, _ := firstFromExport(e, "", "", maxInstances, shape)
+	changes := Diff(after, before, func(map[string]string) bool { return true })
+	requests := map[string]int{
+		"ListInstances": 1, "RegisterInstance": len(changes.Register), "DeregisterInstance": len(changes.Deregister), "UpdateInstanceCustomHealthStatus": len(changes.Health),
+	}
+	if shape.hasHealth {
+		requests["DiscoverInstances"] = 1
+	}
+	maps.DeleteFunc(requests, func(_ string, n int) bool { return n == 0 })
+	return requests
 }
 
 // difference returns the sentence for the user if a service is not as the settings and the export ask for, "" if it is. The view does not change services: AWS cannot
