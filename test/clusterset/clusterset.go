@@ -27,6 +27,7 @@ type Set struct {
 
 	env          []string
 	clusters     int
+	policies     []string
 	cloudMapArgs []string
 }
 
@@ -37,6 +38,8 @@ type Options struct {
 	TestbedArgs []string
 	// CloudMapArgs are further arguments of cloudmap-local.
 	CloudMapArgs []string
+	// Policies are those of deploy/iam, without .json, that the clusters' users have beside the ones that every cluster needs.
+	Policies []string
 	// KeepState makes cloudmap-local keep its content when StopRegistry stops it. etcd always does.
 	KeepState bool
 	// NoImage leaves the product's image away: the test pulls it from a registry.
@@ -53,7 +56,7 @@ func Up(ctx context.Context, o Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{Root: root, Out: o.Out, Registry: o.Registry, clusters: o.Clusters}
+	s := &Set{Root: root, Out: o.Out, Registry: o.Registry, clusters: o.Clusters, policies: o.Policies}
 	s.env = append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
 	s.Down(ctx)
 	if err := checkAddresses(); err != nil {

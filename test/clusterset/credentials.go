@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -22,6 +23,8 @@ const (
 	OtherAccountKey = "AKIDOTHER"
 	// OtherAccountSecret is the secret of OtherAccountKey.
 	OtherAccountSecret = "other"
+	// MappedNamespace is the Cloud Map namespace in the policy mapped-services, as in samples/ecs.
+	MappedNamespace = "apps.internal"
 )
 
 // policies of docs/iam.md that each cluster has.
@@ -63,12 +66,12 @@ func (s *Set) writeCredentials(clusters int) (config string, err error) {
 // that it is renamed to. The scenarios use two Regions.
 func (s *Set) writePolicies(dir, cluster string) (files []string, err error) {
 	for _, id := range []string{cluster, Renamed} {
-		for _, policy := range policies {
+		for _, policy := range slices.Concat(policies, s.policies) {
 			raw, err := os.ReadFile(filepath.Join(s.Root, "deploy/iam", policy+".json"))
 			if err != nil {
 				return nil, err
 			}
-			text := strings.NewReplacer("<clusterset>", ClusterSetID, "<cluster>", id, "<region>", "*", "<account>", "*").Replace(string(raw))
+			text := strings.NewReplacer("<clusterset>", ClusterSetID, "<cluster>", id, "<region>", "*", "<account>", "*", "<mapped-namespace>", MappedNamespace).Replace(string(raw))
 			file := fmt.Sprintf("%s-%s-%s.json", cluster, id, policy)
 			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
 				return nil, err

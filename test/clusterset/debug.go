@@ -63,6 +63,11 @@ func InstallTools(ctx context.Context, registry string, out io.Writer) error {
 	return nil
 }
 
+// InstallDig installs dig, if it is missing.
+func InstallDig(ctx context.Context, out io.Writer) error {
+	return install(ctx, "dig", "bind9-dnsutils", out)
+}
+
 func install(ctx context.Context, command, name string, out io.Writer) error {
 	if _, err := exec.LookPath(command); err == nil {
 		return nil

@@ -25,6 +25,8 @@ const (
 const (
 	// Endpoint of cloudmap-local: on the testbed's host, as seen from every node and pod.
 	Endpoint = "http://172.30.0.1:8080"
+	// DNSAddress is the address at which cloudmap-local answers for the private DNS namespaces, as the resolver of a VPC would.
+	DNSAddress = "172.30.0.1:8053"
 	// EtcdEndpoint is the endpoint of etcd.
 	EtcdEndpoint = "https://172.30.0.1:2379"
 
@@ -62,7 +64,7 @@ func (s *Set) startCloudMap(ctx context.Context, args []string) error {
 		return fmt.Errorf("creating the clusters' credentials: %w", err)
 	}
 	d := s.daemon(CloudMap)
-	line := []string{filepath.Join(s.Root, "bin/cloudmap-local"), "--listen", cloudMapAddress, "--config", config}
+	line := []string{filepath.Join(s.Root, "bin/cloudmap-local"), "--listen", cloudMapAddress, "--dns-listen", DNSAddress, "--config", config}
 	if err := d.start(append(line, args...)); err != nil {
 		return err
 	}
