@@ -85,6 +85,11 @@ demo: build ## Watch the walk-through happen on two real clusters (KEEP=1 leaves
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	go run ./test/demo $(if $(RECORD),-record $(RECORD))
 
+.PHONY: demo-aws
+demo-aws: build ## Watch services of ECS come into two real clusters, and their Services used outside of Kubernetes (KEEP=1 leaves them up)
+	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
+	go run ./test/demo -aws $(if $(RECORD),-record $(RECORD))
+
 .PHONY: clusters
 clusters: build ## Bring two real clusters and cloudmap-local up to work with (docs/quick-start.md); DUAL_STACK=1, CLUSTERS=3; make clean takes them down
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)

@@ -1,12 +1,14 @@
 // Command demo performs the user's walk-through (package tutorial) on two real Kubernetes clusters and prints the commands with their
-// output. `make demo` builds what it needs and runs it.
+// output. `make demo` builds what it needs and runs it; `make demo-aws` runs the walk-through about services of AWS and outside of Kubernetes.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"strconv"
@@ -19,15 +21,20 @@ import (
 )
 
 func main() {
-	record := flag.String("record", "", "also write the walk-through as a Markdown page to this file")
+	record := flag.String("record", "", "also write the walk-through as a Markdown page, or with -aws as a part of it, to this file")
+	aws := flag.Bool("aws", false, "perform the walk-through with services of AWS")
 	up := flag.Bool("up", false, "only bring the clusters up, unless they are, and write bin/env for a shell to source")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	run := demo
-	if *up {
-		run = func(ctx context.Context, _ string) error { return bringUp(ctx) }
+	var err error
+	switch {
+	case *up:
+		err = bringUp(ctx)
+	case *aws:
+		err = demo(ctx, ecs(), *record)
+	default:
+		err = demo(ctx, walkThrough(), *record)
 	}
-	err := run(ctx, *record)
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "\nthe demo failed: %v\n", err)
@@ -73,16 +80,49 @@ func options(registry string) (clusterset.Options, error) {
 	return o, nil
 }
 
-func demo(ctx context.Context, record string) (err error) {
+// show is a walk-through to perform.
+type show struct {
+	target   string // of make
+	registry string
+	policies []string // of the clusters, beside those that they always have
+	tools    func(context.Context, io.Writer) error
+	steps    []tutorial.Step
+	cleanUp  int    // the number of the first step that cleans up
+	heading  string // of a step in Markdown
+	// page returns the page with the recorded steps; old is the page before.
+	page func(old, recorded string) (string, error)
+}
+
+func walkThrough() show {
+	registry := clusterset.RegistryName()
+	return show{
+		target: "demo", registry: registry, steps: tutorial.Steps(registry), cleanUp: 14, heading: "##",
+		tools: func(ctx context.Context, out io.Writer) error { return clusterset.InstallTools(ctx, registry, out) },
+		page:  func(_, recorded string) (string, error) { return tutorial.Introduction(registry) + recorded, nil },
+	}
+}
+
+func ecs() show {
+	return show{
+		target: "demo-aws", registry: clusterset.CloudMap, policies: tutorial.ECSPolicies, steps: tutorial.ECS(), cleanUp: tutorial.ECSCleanUp, heading: "###",
+		tools: func(ctx context.Context, out io.Writer) error {
+			return errors.Join(clusterset.InstallTools(ctx, clusterset.CloudMap, out), clusterset.InstallDig(ctx, out))
+		},
+		page: tutorial.Record,
+	}
+}
+
+func demo(ctx context.Context, s show, record string) (err error) {
 	start := time.Now()
 	keep := os.Getenv("KEEP") != ""
-	if err := clusterset.InstallTools(ctx, clusterset.RegistryName(), os.Stdout); err != nil {
+	if err := s.tools(ctx, os.Stdout); err != nil {
 		return err
 	}
-	o, err := options(clusterset.RegistryName())
+	o, err := options(s.registry)
 	if err != nil {
 		return err
 	}
+	o.Policies = s.policies
 	set, err := clusterset.Up(ctx, o)
 	if err != nil {
 		return err
@@ -96,36 +136,49 @@ func demo(ctx context.Context, record string) (err error) {
 		}
 	}()
 	fmt.Printf("\n%d clusters are up after %.0f s. The walk-through begins.\n", o.Clusters, time.Since(start).Seconds())
-	page, err := perform(ctx, set, keep)
+	recorded, err := s.perform(ctx, set, keep)
 	if err != nil {
 		return err
 	}
 	if record != "" {
-		if err := os.WriteFile(record, []byte(tutorial.Introduction(set.Registry)+page), 0o644); err != nil {
+		if err := s.write(record, recorded); err != nil {
 			return err
 		}
 	}
 	fmt.Printf("\nThe walk-through worked, in %.0f s.\n", time.Since(start).Seconds())
 	if keep {
-		fmt.Printf("The clusters are still up, before step 14. Look around:\n\n%s\n  make clean    # takes everything down\n", set.LookAround())
+		fmt.Printf("The clusters are still up, before step %d. Look around:\n\n%s\n  make clean    # takes everything down\n", s.cleanUp, set.LookAround())
 	} else {
-		fmt.Println("`KEEP=1 make demo` stops before the clean-up and leaves the clusters up to look around in.")
+		fmt.Printf("`KEEP=1 make %s` stops before the clean-up and leaves the clusters up to look around in.\n", s.target)
 	}
 	return nil
 }
 
-// perform runs the steps of the walk-through, those that clean up unless keep, and returns the page.
-func perform(ctx context.Context, set *clusterset.Set, keep bool) (string, error) {
-	var page strings.Builder
-	for _, step := range tutorial.Steps(set.Registry) {
-		if keep && step.Number >= 14 {
+// perform runs the steps of the walk-through, those that clean up unless keep, and returns them as Markdown.
+func (s show) perform(ctx context.Context, set *clusterset.Set, keep bool) (string, error) {
+	var recorded strings.Builder
+	for _, step := range s.steps {
+		if keep && step.Number >= s.cleanUp {
 			break
 		}
 		var printed strings.Builder
 		if err := step.Run(ctx, set, io.MultiWriter(os.Stdout, &printed)); err != nil {
 			return "", err
 		}
-		page.WriteString(step.Markdown(printed.String()))
+		recorded.WriteString(step.Markdown(s.heading, printed.String()))
 	}
-	return page.String(), nil
+	return recorded.String(), nil
+}
+
+// write writes the recorded steps into the page, which may be missing.
+func (s show) write(page, recorded string) error {
+	old, err := os.ReadFile(page)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text, err := s.page(string(old), recorded)
+	if err != nil {
+		return fmt.Errorf("%s: %w", page, err)
+	}
+	return os.WriteFile(page, []byte(text), 0o644)
 }

@@ -20,6 +20,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
 // suite is the clusterset that all scenarios share.
@@ -58,6 +59,7 @@ func run(m *testing.M) int {
 	if err == nil {
 		suite, err = clusterset.Up(ctx, clusterset.Options{
 			Clusters: clusterCount(), TestbedArgs: testbedArgs(), Registry: clusterset.RegistryName(), KeepState: true, Out: os.Stdout,
+			Policies: tutorial.ECSPolicies,
 		})
 	}
 	if err != nil {

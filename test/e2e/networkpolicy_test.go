@@ -36,9 +36,7 @@ func TestNetworkPolicies(t *testing.T) {
 // withPolicies enforces NetworkPolicies until the test ends, and starts a client pod in both clusters, which are empty.
 func withPolicies(t *testing.T) (cls1, cls2 cluster, ns string) {
 	t.Helper()
-	if touched.Load() {
-		t.Fatal("another scenario has installed the product before: move scenarios that do not call t.Parallel below the tutorial, or into a file whose name sorts later")
-	}
+	isEmpty(t)
 	both, err := clusters()
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +49,27 @@ func withPolicies(t *testing.T) (cls1, cls2 cluster, ns string) {
 	return both[0], both[1], ns
 }
 
+// isEmpty fails the test if another scenario has installed the product before.
+func isEmpty(t *testing.T) {
+	t.Helper()
+	if touched.Load() {
+		t.Fatal("another scenario has installed the product before: move scenarios that do not call t.Parallel below TestQuickStart, or into a file whose name sorts later")
+	}
+}
+
+// emptyIfFailed removes everything that a walk-through has installed if it failed before its last step, which does so.
+func emptyIfFailed(t *testing.T) {
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		for _, name := range []string{"cls1", "cls2"} {
+			_, _ = suite.Output(context.Background(), strings.ReplaceAll("kubectl mcs leave --context CLS --yes; kubectl --context CLS delete namespace demo "+system+" --ignore-not-found --timeout=60s; "+
+				"kubectl --context CLS delete crds "+crds+" --ignore-not-found", "CLS", name))
+		}
+	})
+}
+
 // walkThrough runs the walk-through and checks the policy of deploy/base, which allows metrics to the pods of the cluster, and notifications and
 // health checks to all.
 func walkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
@@ -60,14 +79,7 @@ func walkThrough(t *testing.T, cls1, cls2 cluster, ns string) {
 			_, _ = suite.Kubectl(context.Background(), c.name, "delete", "clusterrolebinding", readers, "--ignore-not-found")
 		})
 	}
-	t.Cleanup(func() {
-		if t.Failed() { // otherwise the last step has done it
-			for _, c := range []cluster{cls1, cls2} {
-				_, _ = suite.Output(context.Background(), strings.ReplaceAll("kubectl mcs leave --context CLS --yes; kubectl --context CLS delete namespace demo "+system+" --ignore-not-found --timeout=60s; "+
-					"kubectl --context CLS delete crds "+crds+" --ignore-not-found", "CLS", c.name))
-			}
-		}
-	})
+	emptyIfFailed(t)
 	for _, step := range tutorial.Steps(suite.Registry) {
 		if err := step.Run(t.Context(), suite, t.Output()); err != nil {
 			t.Fatal(err)

@@ -26,12 +26,26 @@ func TestTutorial(t *testing.T) {
 	walkThrough(t, cls1, cls2, ns)
 }
 
+// TestECS is the walk-through of `make demo-aws`. It begins and ends with nothing installed.
+func TestECS(t *testing.T) {
+	onlyOn(t, clusterset.CloudMap)
+	isEmpty(t)
+	if err := clusterset.InstallDig(t.Context(), t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	emptyIfFailed(t)
+	t.Cleanup(func() { _, _ = suite.Output(context.Background(), "kill $(cat bin/orders-?.pid)") }) // those that still run
+	for _, step := range tutorial.ECS() {
+		if err := step.Run(t.Context(), suite, t.Output()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestQuickStart runs every command block of docs/quick-start.md and compares the outputs. It begins and ends with nothing installed.
 func TestQuickStart(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
-	if touched.Load() {
-		t.Fatal("a scenario has installed the product before: one that is not parallel belongs below the quick start, or into a file whose name comes later")
-	}
+	isEmpty(t)
 	runPage(t, "docs/quick-start.md")
 }
 

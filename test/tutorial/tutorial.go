@@ -208,7 +208,10 @@ func lookup(cluster, name string) string {
 	return "kubectl --context " + cluster + " -n demo exec client-hello -- nslookup " + name
 }
 
-func curls(cluster string, n int) string {
+func curls(cluster string, n int) string { return answers(cluster, name, n) }
+
+// answers counts the servers that answer n requests of the client pod.
+func answers(cluster, name string, n int) string {
 	return fmt.Sprintf("kubectl --context %s -n demo exec client-hello -- sh -c 'for i in $(seq %d); do curl -s -m 5 %s | grep ^Server | tr \"\\n\" \" \"; echo; done' | sort | uniq -c", cluster, n, name)
 }
 
@@ -261,23 +264,23 @@ func instances(n int) func(string) error {
 
 // answersFrom checks that the responses come from this number of servers in each pod network.
 func answersFrom(want map[string]int) func(string) error {
-	return networks("servers that answer", regexp.MustCompile(`Server address: (\d+\.\d+)\.\d+\.\d+:80 Server name: \S+`), want)
+	return counts("servers that answer, by network", regexp.MustCompile(`Server address: (\d+\.\d+)\.\d+\.\d+:80 Server name: \S+`), want)
 }
 
 // addresses accepts an answer of nslookup with so many addresses of each network.
 func addresses(want map[string]int) func(string) error {
-	return networks("addresses", regexp.MustCompile(`(?m)^Address:\s+(\d+\.\d+)\.\d+\.\d+$`), want)
+	return counts("addresses by network", regexp.MustCompile(`(?m)^Address:\s+(\d+\.\d+)\.\d+\.\d+$`), want)
 }
 
-// networks accepts output in which line matches so many times for each network, by the first two bytes of an address.
-func networks(subject string, line *regexp.Regexp, want map[string]int) func(string) error {
+// counts accepts output in which line matches so many times for each text of its group.
+func counts(subject string, line *regexp.Regexp, want map[string]int) func(string) error {
 	return func(out string) error {
 		got := map[string]int{}
 		for _, m := range line.FindAllStringSubmatch(out, -1) {
 			got[m[1]]++
 		}
 		if !maps.Equal(got, want) {
-			return fmt.Errorf("%s by network: %v, want %v", subject, got, want)
+			return fmt.Errorf("%s: %v, want %v", subject, got, want)
 		}
 		return nil
 	}
