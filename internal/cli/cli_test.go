@@ -86,6 +86,8 @@ func TestExitCodes(t *testing.T) {
 		{name: "get exports", line: "get exports", want: session.ExitOK},
 		{name: "get imports with an unknown format", line: "get imports -o xml", want: session.ExitUsage},
 		{name: "get clusters", line: "get clusters", want: session.ExitOK},
+		{name: "get services", line: "get services", want: session.ExitOK},
+		{name: "get services with an unreachable controller", line: "get services", setup: stopControllers, want: session.ExitError},
 		{name: "get clusters with an unreachable controller", line: "get clusters", setup: stopControllers, want: session.ExitError},
 
 		{name: "describe a failing service", line: "describe web", want: session.ExitOK},

@@ -25,13 +25,13 @@ func (o *getOptions) addFlags(cmd *cobra.Command) {
 }
 
 func getCommand(s *session.Session) *cobra.Command {
-	cmd := &cobra.Command{Use: "get", Short: "List exports, imports or clusters of several contexts"}
+	cmd := &cobra.Command{Use: "get", Short: "List exports, imports, services or clusters of several contexts"}
 	cmd.AddCommand(
 		getObjectsCommand(s, "exports", "List ServiceExports with their conditions", (*session.Cluster).ListExports,
 			[]any{"CONTEXT", "NAMESPACE", "NAME", "VALID", "READY", "CONFLICT", "AGE"}, exportRow),
 		getObjectsCommand(s, "imports", "List ServiceImports with their source clusters", (*session.Cluster).ListImports,
 			[]any{"CONTEXT", "NAMESPACE", "NAME", "TYPE", "IPS", "PORTS", "CLUSTERS", "READY", "AGE"}, importRow),
-		getClustersCommand(s),
+		getServicesCommand(s), getClustersCommand(s),
 	)
 	return cmd
 }
@@ -144,8 +144,8 @@ func getClustersCommand(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			statuses := queryStatuses(cmd.Context(), s, clusters)
-			members := mergeMembers(statuses)
+			statuses := QueryStatuses(cmd.Context(), s, clusters)
+			members := MergeMembers(statuses)
 			err = format.Print(s.Out, members, func(t *session.Table, wide bool) { printMergedMembers(t, members, wide) })
 			if err != nil {
 				return err
@@ -157,14 +157,14 @@ func getClustersCommand(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-func printMergedMembers(t *session.Table, members []member, wide bool) {
+func printMergedMembers(t *session.Table, members []Member, wide bool) {
 	header := []any{"CLUSTERSET", "CLUSTER", "CONTEXT", "VERSION", "HEARTBEAT", "EXPORTS", "ENDPOINTS", "STATE"}
 	if wide {
 		header = append(header, "UID")
 	}
 	t.Row(header...)
 	for _, m := range members {
-		row := []any{m.ClusterSetID, m.ClusterID, m.Context, m.Version, heartbeatAge(m.Member), m.Exports, m.Endpoints, memberState(m.Member)}
+		row := []any{m.ClusterSetID, m.ClusterID, m.Context, m.Version, heartbeatAge(m.Member), m.Exports, m.Endpoints, m.State}
 		if wide {
 			row = append(row, m.UID)
 		}
@@ -173,7 +173,7 @@ func printMergedMembers(t *session.Table, members []member, wide bool) {
 }
 
 // firstQueryError returns an error if a controller could not be queried.
-func firstQueryError(statuses []clusterStatus) error {
+func firstQueryError(statuses []ClusterStatus) error {
 	for _, c := range statuses {
 		if c.Status == nil {
 			return fmt.Errorf("%s: %s", c.Context, c.Problem)

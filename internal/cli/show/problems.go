@@ -7,8 +7,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// listProblems returns the problems of all clusters, one line each. A problem that several clusters see is listed once.
-func listProblems(statuses []clusterStatus) []string {
+// ListProblems returns the problems of all clusters, one line each. A problem that several clusters see is listed once.
+func ListProblems(statuses []ClusterStatus) []string {
 	var lines []string
 	for _, c := range statuses {
 		if c.Status == nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
@@ -55,6 +56,17 @@ func TestSessions(t *testing.T) {
 		}, Lines: []string{
 			"get exports", "get exports -A --context cls1,cls2", "get exports -o wide", "get imports --context cls1,cls2", "get imports -o wide", "get imports -o yaml",
 		}},
+		{Name: "get-services", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls2"].ServiceList = append(c["cls2"].ServiceList, status.Service{Key: mcs.Key{Namespace: "other", Name: "db"}, Ignored: []string{"cls1"}})
+			c["cls2"].ControllerStatus.Imports = []status.ImportProblem{{Key: clitest.DemoWeb, Reason: "Failed", Message: "no IP"}}
+		}, Lines: []string{
+			"get services", "get services -A --context cls1,cls2", "get services -A --context cls2 -o wide", "get services -o json", "get clusters -o json",
+		}},
+		{Name: "get-services-no-controller", Setup: func(c clitest.Clusters) {
+			clitest.ExportWeb(c)
+			c["cls2"].Unreachable = true
+		}, Lines: []string{"get services --context cls1,cls2"}},
 		{Name: "describe", Setup: clitest.ExportWeb, Lines: []string{"describe web --context cls1,cls2", "describe web --context cls2 -o yaml"}},
 		{Name: "registry", Setup: clitest.ExportWeb, Lines: []string{
 			"registry get web", "registry get web --context cls2 -o json", "registry get nothing", "registry dump --context cls2", "registry dump -o table",

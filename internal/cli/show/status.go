@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
 )
 
-// A clusterStatus is the status of the controller in the cluster of one context, or why it could not be queried.
-type clusterStatus struct {
+// A ClusterStatus is the status of the controller in the cluster of one context, or why it could not be queried.
+type ClusterStatus struct {
 	Context string         `json:"context"`
 	Status  *status.Status `json:"status,omitempty"`
 	Problem string         `json:"problem,omitempty"`
@@ -32,26 +32,26 @@ func statusCommand(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printStatuses(s, format, queryStatuses(cmd.Context(), s, clusters))
+			return printStatuses(s, format, QueryStatuses(cmd.Context(), s, clusters))
 		},
 	}
 	format.AddFlag(cmd)
 	return cmd
 }
 
-// queryStatuses queries the controllers of all clusters.
-func queryStatuses(ctx context.Context, s *session.Session, clusters []*session.Cluster) []clusterStatus {
-	return session.ForEachCluster(clusters, func(k *session.Cluster) clusterStatus {
+// QueryStatuses queries the controllers of all clusters.
+func QueryStatuses(ctx context.Context, s *session.Session, clusters []*session.Cluster) []ClusterStatus {
+	return session.ForEachCluster(clusters, func(k *session.Cluster) ClusterStatus {
 		response, err := session.QueryController[status.Status](ctx, s, k, status.PathStatus)
 		if err != nil {
-			return clusterStatus{Context: k.Context, Problem: err.Error()}
+			return ClusterStatus{Context: k.Context, Problem: err.Error()}
 		}
-		return clusterStatus{Context: k.Context, Status: &response}
+		return ClusterStatus{Context: k.Context, Status: &response}
 	})
 }
 
-func printStatuses(s *session.Session, format session.Format, statuses []clusterStatus) error {
-	problems := listProblems(statuses)
+func printStatuses(s *session.Session, format session.Format, statuses []ClusterStatus) error {
+	problems := ListProblems(statuses)
 	err := format.Print(s.Out, statuses, func(t *session.Table, wide bool) {
 		t.Row("CONTEXT", "CLUSTER", "CLUSTERSET", "REGISTRY", "VERSION", "SERVICES", "CONFLICTS", "CALLS/MIN", "STATE")
 		for _, c := range statuses {
@@ -75,7 +75,7 @@ func printStatuses(s *session.Session, format session.Format, statuses []cluster
 	return err
 }
 
-func (c clusterStatus) printRow(t *session.Table) {
+func (c ClusterStatus) printRow(t *session.Table) {
 	if c.Status == nil {
 		t.Row(c.Context, "", "", "", "", "", "", "", "unreachable")
 		return
@@ -99,7 +99,7 @@ func (c clusterStatus) printRow(t *session.Table) {
 	t.Row(c.Context, clusterID, clusterSetID, c.Status.Registry, c.Status.Version, c.Status.Services, len(c.Status.Conflicts), c.Status.Calls(), state)
 }
 
-func printMembers(t *session.Table, statuses []clusterStatus, wide bool) {
+func printMembers(t *session.Table, statuses []ClusterStatus, wide bool) {
 	header := []any{"SEEN FROM", "MEMBER", "HEARTBEAT", "VERSION", "EXPORTS", "ENDPOINTS", "STATE"}
 	if wide {
 		header = append(header, "UNKNOWN", "UID", "PUBLIC KEY")
@@ -125,7 +125,7 @@ func printMembers(t *session.Table, statuses []clusterStatus, wide bool) {
 }
 
 // printPaths prints which cluster reaches which, as far as the given contexts know it.
-func printPaths(t *session.Table, statuses []clusterStatus) {
+func printPaths(t *session.Table, statuses []ClusterStatus) {
 	hasHeader := false
 	for _, c := range statuses {
 		if c.Status == nil {
@@ -198,7 +198,7 @@ func memberState(m status.Member) string {
 	return "ok"
 }
 
-func printRequests(t *session.Table, statuses []clusterStatus) {
+func printRequests(t *session.Table, statuses []ClusterStatus) {
 	t.Line("")
 	t.Row("CALLS OF", "REGISTRY", "OPERATION", "RESULT", "LAST MINUTE")
 	for _, c := range statuses {

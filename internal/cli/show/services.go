@@ -1,0 +1,329 @@
+package show
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/status"
+)
+
+// A Service is a service of a clusterset, as far as the controllers of the contexts know it.
+type Service struct {
+	ClusterSetID string  `json:"clusterSetID"`
+	Key          mcs.Key `json:"key"`
+	// State is problem, no endpoints, conflict, stale, drained, not imported or ok: the first that applies.
+	State string `json:"state"`
+	// Type and Ports are those of the oldest export, "" and none if no export could be read.
+	Type  string     `json:"type,omitempty"`
+	Ports []mcs.Port `json:"ports,omitempty"`
+	// Exports are sorted by cluster.
+	Exports []ExportSummary `json:"exports"`
+	// Others are clusters that export the service to other clusters, or to a namespace that no context imports: nothing else is known of these exports.
+	Others []string `json:"others,omitempty"`
+	// Importers are the clusters that are known to import the service from others. Exporting clusters know them, so they are complete only if
+	// ImportersKnown: each exporting cluster has a context.
+	Importers      mcs.Importers `json:"importers"`
+	ImportersKnown bool          `json:"importersKnown"`
+	// Conflicts are the properties on which the exports disagree, Problems everything else that needs an action.
+	Conflicts []string `json:"conflicts,omitempty"`
+	Problems  []string `json:"problems,omitempty"`
+}
+
+// An ExportSummary is one cluster's export, without its endpoints.
+type ExportSummary struct {
+	Cluster   string    `json:"cluster"`
+	Created   time.Time `json:"created,omitzero"`
+	Ready     int       `json:"ready"`
+	Endpoints int       `json:"endpoints"`
+	// Stale reports whether the cluster has no heartbeats. Drain is the part of the endpoints that other clusters do not use.
+	Stale bool      `json:"stale,omitempty"`
+	Drain mcs.Drain `json:"drain,omitempty"`
+	// ClusterSelectors are the tiers of clusters that are preferred, Recipients the clusters that the export is for.
+	ClusterSelectors mcs.ClusterSelectors `json:"clusterSelectors,omitempty"`
+	Recipients       mcs.ClusterSelectors `json:"recipients,omitempty"`
+}
+
+// A ContextServices has the services that the controller of one context knows, or why they could not be read.
+type ContextServices struct {
+	Context  string
+	Services []status.Service
+	Problem  string
+}
+
+// QueryServices queries the controllers of all clusters for their services.
+func QueryServices(ctx context.Context, s *session.Session, clusters []*session.Cluster) []ContextServices {
+	return session.ForEachCluster(clusters, func(k *session.Cluster) ContextServices {
+		services, err := session.QueryController[[]status.Service](ctx, s, k, status.PathServices)
+		if err != nil {
+			return ContextServices{Context: k.Context, Problem: err.Error()}
+		}
+		return ContextServices{Context: k.Context, Services: services}
+	})
+}
+
+// MergeServices returns the services that the contexts know, sorted. The elements of both arguments are of the same contexts.
+func MergeServices(statuses []ClusterStatus, lists []ContextServices) []Service {
+	sets := map[string]*serviceMerger{}
+	for i, c := range statuses {
+		if c.Status == nil || c.Status.Identity == nil || lists[i].Problem != "" {
+			continue
+		}
+		set := c.Status.Identity.ClusterSetID
+		if sets[set] == nil {
+			sets[set] = newServiceMerger(set)
+		}
+		sets[set].add(c.Status, lists[i].Services)
+	}
+	services := []Service{}
+	for _, set := range slices.Sorted(maps.Keys(sets)) {
+		services = append(services, sets[set].merge()...)
+	}
+	return services
+}
+
+// A serviceMerger merges the services that the contexts of one clusterset know.
+type serviceMerger struct {
+	set      string
+	services map[mcs.Key]*mergedService
+	all      []status.Service
+	// contexts are the clusters with a context, drains the drains of clusters.
+	contexts map[string]bool
+	drains   map[string]mcs.Drain
+}
+
+// A mergedService is a service with sets of the clusters that its lists will have.
+type mergedService struct {
+	Service
+	stale, others, recipients, importing, importingNamespace, notReporting map[string]bool
+}
+
+func newServiceMerger(set string) *serviceMerger {
+	return &serviceMerger{set: set, services: map[mcs.Key]*mergedService{}, contexts: map[string]bool{}, drains: map[string]mcs.Drain{}}
+}
+
+func (m *serviceMerger) of(key mcs.Key) *mergedService {
+	if m.services[key] == nil {
+		m.services[key] = &mergedService{
+			Service: Service{ClusterSetID: m.set, Key: key, Exports: []ExportSummary{}},
+			stale:   map[string]bool{}, others: map[string]bool{}, recipients: map[string]bool{},
+			importing: map[string]bool{}, importingNamespace: map[string]bool{}, notReporting: map[string]bool{},
+		}
+	}
+	return m.services[key]
+}
+
+// add adds what one context knows.
+func (m *serviceMerger) add(s *status.Status, services []status.Service) {
+	id := s.Identity.ClusterID
+	m.contexts[id] = true
+	m.all = append(m.all, services...)
+	for _, member := range s.Members {
+		m.drains[member.ClusterID] = m.drains[member.ClusterID].Max(member.Drain)
+	}
+	for i := range services {
+		m.of(services[i].Key).add(id, &services[i])
+	}
+	for _, p := range s.Imports {
+		m.of(p.Key).addProblem("%s: the import is not ready: %s: %s", id, p.Reason, p.Message)
+	}
+	for _, key := range s.OverBudget {
+		svc := m.of(key)
+		delete(svc.importing, id)
+		svc.addProblem("%s: not imported: the namespace has too many imports (--budget-namespace-imports)", id)
+	}
+}
+
+// add adds what the cluster id knows of the service.
+func (m *mergedService) add(id string, s *status.Service) {
+	m.Conflicts = appendMissing(m.Conflicts, s.Conflicts...)
+	addAll(m.stale, s.Stale)
+	addAll(m.others, s.Ignored)
+	addAll(m.others, s.NotFor)
+	if len(s.Exports) > 0 {
+		m.importing[id] = true
+	}
+	if s.Importers != nil {
+		addAll(m.recipients, s.Importers.Recipients)
+		addAll(m.importing, s.Importers.Importing)
+		addAll(m.importingNamespace, s.Importers.ImportingNamespace)
+		addAll(m.notReporting, s.Importers.NotReporting)
+	}
+	if p := s.Publication; p != nil && p.State != "Exported" {
+		m.addProblem("%s: not exported: %s", id, cmp.Or(p.Problem, p.State))
+	}
+	if len(s.Unknown) > 0 {
+		m.addProblem("%s: the exports of %s could not be read yet", id, mcs.JoinClusters(s.Unknown, maxImporterNames))
+	}
+	for _, r := range s.Refused {
+		m.addProblem("%s: refused of %s: %s", id, r.Cluster, r.Message)
+	}
+}
+
+func (m *mergedService) addProblem(format string, args ...any) {
+	m.Problems = appendMissing(m.Problems, fmt.Sprintf(format, args...))
+}
+
+func addAll(set map[string]bool, items []string) {
+	for _, item := range items {
+		set[item] = true
+	}
+}
+
+// merge returns the services, sorted.
+func (m *serviceMerger) merge() []Service {
+	for _, exp := range mergeExports(m.all) {
+		svc := m.of(exp.Key)
+		ready, all := countEndpoints(exp)
+		svc.Exports = append(svc.Exports, ExportSummary{
+			Cluster: exp.Cluster, Created: exp.Created, Ready: ready, Endpoints: all, Stale: svc.stale[exp.Cluster], Drain: exp.Drain.Max(m.drains[exp.Cluster]),
+			ClusterSelectors: exp.ClusterSelectors, Recipients: exp.Recipients,
+		})
+		delete(svc.others, exp.Cluster)
+		if len(svc.Exports) == 1 || exp.Created.Before(oldest(svc.Exports[:len(svc.Exports)-1])) {
+			svc.Type, svc.Ports = string(exp.Type), exp.Ports
+		}
+	}
+	services := make([]Service, 0, len(m.services))
+	for _, svc := range m.services {
+		services = append(services, svc.finish(m.contexts))
+	}
+	slices.SortFunc(services, func(a, b Service) int {
+		return cmp.Or(strings.Compare(a.Key.Namespace, b.Key.Namespace), strings.Compare(a.Key.Name, b.Key.Name))
+	})
+	return services
+}
+
+func oldest(exports []ExportSummary) time.Time {
+	return slices.MinFunc(exports, func(a, b ExportSummary) int { return a.Created.Compare(b.Created) }).Created
+}
+
+// finish returns the service with its lists and its state. A cluster that imports the service is in no other list.
+func (m *mergedService) finish(contexts map[string]bool) Service {
+	s := m.Service
+	for id := range m.importing {
+		delete(m.importingNamespace, id)
+		delete(m.notReporting, id)
+	}
+	s.Others = slices.Sorted(maps.Keys(m.others))
+	s.Importers = mcs.Importers{
+		Recipients: slices.Sorted(maps.Keys(m.recipients)), Importing: slices.Sorted(maps.Keys(m.importing)),
+		ImportingNamespace: slices.Sorted(maps.Keys(m.importingNamespace)), NotReporting: slices.Sorted(maps.Keys(m.notReporting)),
+	}
+	s.ImportersKnown = len(s.Others) == 0 && !slices.ContainsFunc(s.Exports, func(e ExportSummary) bool { return !contexts[e.Cluster] })
+	s.State = serviceState(&s)
+	return s
+}
+
+func serviceState(s *Service) string {
+	ready, stale, drained := 0, false, false
+	for _, e := range s.Exports {
+		ready += e.Ready
+		stale = stale || e.Stale
+		drained = drained || e.Drain != ""
+	}
+	switch {
+	case len(s.Problems) > 0:
+		return "problem"
+	case len(s.Exports) == 0:
+		return "not imported"
+	case ready == 0:
+		return "no endpoints"
+	case len(s.Conflicts) > 0:
+		return "conflict"
+	case stale:
+		return "stale"
+	case drained:
+		return "drained"
+	}
+	return "ok"
+}
+
+func getServicesCommand(s *session.Session) *cobra.Command {
+	var o getOptions
+	cmd := &cobra.Command{
+		Use:   "services",
+		Short: "List the services of the clusterset",
+		Long: "Lists the services of the clusterset as the controllers of the contexts know them: the clusters that export and import them,\n" +
+			"conflicts, and exports that are stale or drained. The clusters that import a service are known from the contexts of those that export it.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			clusters, namespace, err := s.ClustersAndNamespace(o.allNamespaces)
+			if err != nil {
+				return err
+			}
+			statuses, lists := QueryStatuses(cmd.Context(), s, clusters), QueryServices(cmd.Context(), s, clusters)
+			services := MergeServices(statuses, lists)
+			if namespace != "" {
+				services = slices.DeleteFunc(services, func(s Service) bool { return s.Key.Namespace != namespace })
+			}
+			if err := o.format.Print(s.Out, services, func(t *session.Table, wide bool) { printServices(t, services, wide) }); err != nil {
+				return err
+			}
+			return firstServicesError(statuses, lists)
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+// firstServicesError returns an error if a controller could not be queried.
+func firstServicesError(statuses []ClusterStatus, lists []ContextServices) error {
+	if err := firstQueryError(statuses); err != nil {
+		return err
+	}
+	for _, l := range lists {
+		if l.Problem != "" {
+			return fmt.Errorf("%s: %s", l.Context, l.Problem)
+		}
+	}
+	return nil
+}
+
+func printServices(t *session.Table, services []Service, wide bool) {
+	header := []any{"NAMESPACE", "NAME", "TYPE", "PORTS", "EXPORTED BY", "IMPORTED BY", "ENDPOINTS", "READY", "STATE"}
+	if wide {
+		header = append(header, "DETAIL")
+	}
+	t.Row(header...)
+	for i := range services {
+		svc := &services[i]
+		ready, all := 0, 0
+		var exporters, ports []string
+		for _, e := range svc.Exports {
+			exporters = append(exporters, e.Cluster)
+			ready, all = ready+e.Ready, all+e.Endpoints
+		}
+		for _, p := range svc.Ports {
+			ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
+		}
+		row := []any{
+			svc.Key.Namespace, svc.Key.Name, svc.Type, strings.Join(ports, ","), mcs.JoinClusters(exporters, maxImporterNames), svc.importedBy(), all, ready, svc.State,
+		}
+		if wide {
+			row = append(row, strings.Join(slices.Concat(svc.Problems, svc.Conflicts), "; "))
+		}
+		t.Row(row...)
+	}
+}
+
+// importedBy returns the cell with the clusters that import the service.
+func (s *Service) importedBy() string {
+	switch {
+	case len(s.Importers.Importing) > 0:
+		return mcs.JoinClusters(s.Importers.Importing, maxImporterNames)
+	case !s.ImportersKnown:
+		return "unknown"
+	case len(s.Importers.ImportingNamespace)+len(s.Importers.NotReporting) > 0:
+		return "not reported"
+	}
+	return "none"
+}
