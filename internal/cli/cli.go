@@ -21,6 +21,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/install"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/ui"
 )
 
 // Main runs the plugin with the arguments after its name and returns the exit code.
@@ -53,7 +54,7 @@ func Main(ctx context.Context, args []string, version string, streams genericioo
 // commands returns the commands below the root.
 func commands(s *session.Session) []*cobra.Command {
 	return slices.Concat(install.Commands(s), show.Commands(s), export.Commands(s), drain.Commands(s), doctor.Commands(s),
-		[]*cobra.Command{dns.Command(s), versionCommand(s)})
+		[]*cobra.Command{dns.Command(s), ui.Command(s), versionCommand(s)})
 }
 
 func versionCommand(s *session.Session) *cobra.Command {

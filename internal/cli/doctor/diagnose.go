@@ -44,7 +44,12 @@ func GatherService(ctx context.Context, s *session.Session, name string, probe b
 		return nil, mcs.Key{}, err
 	}
 	key := mcs.Key{Namespace: namespace, Name: name}
-	return session.ForEachCluster(clusters, func(k *session.Cluster) ServiceFacts { return gatherService(ctx, s, k, key, probe) }), key, nil
+	return GatherServiceIn(ctx, s, clusters, key, probe), key, nil
+}
+
+// GatherServiceIn gathers the facts about the service of key in clusters, optionally with probes.
+func GatherServiceIn(ctx context.Context, s *session.Session, clusters []*session.Cluster, key mcs.Key, probe bool) []ServiceFacts {
+	return session.ForEachCluster(clusters, func(k *session.Cluster) ServiceFacts { return gatherService(ctx, s, k, key, probe) })
 }
 
 func printDiagnosis(s *session.Session, format session.Format, d Diagnosis) error {

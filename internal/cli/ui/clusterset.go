@@ -1,0 +1,98 @@
+package ui
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/show"
+)
+
+// A Clusterset is the document that the page shows. Its parts are the JSON output of other commands.
+type Clusterset struct {
+	// Time is the time of the reading, by the clock of this computer.
+	Time time.Time `json:"time"`
+	// Status is that of status, Clusters that of get clusters, Services that of get services -A. Problems are the lines below the tables of
+	// status, and why services could not be read.
+	Status   []show.ClusterStatus `json:"status"`
+	Clusters []show.Member        `json:"clusters"`
+	Services []show.Service       `json:"services"`
+	Problems []string             `json:"problems"`
+}
+
+// newClusterset returns the document. Statuses and lists are of the same contexts.
+func newClusterset(now time.Time, statuses []show.ClusterStatus, lists []show.ContextServices) Clusterset {
+	c := Clusterset{
+		Time: now.UTC(), Status: statuses, Clusters: show.MergeMembers(statuses), Services: show.MergeServices(statuses, lists),
+		Problems: append([]string{}, show.ListProblems(statuses)...),
+	}
+	for i, l := range lists {
+		if l.Problem != "" && statuses[i].Status != nil {
+			c.Problems = append(c.Problems, l.Context+": "+l.Problem)
+		}
+	}
+	return c
+}
+
+// readClusterset reads the controllers of all contexts. A standby and a controller that does not respond know no services.
+func readClusterset(ctx context.Context, s *session.Session, clusters []*session.Cluster) Clusterset {
+	statuses := show.QueryStatuses(ctx, s, clusters)
+	lists := make([]show.ContextServices, len(clusters))
+	var answering []*session.Cluster
+	var at []int
+	for i, c := range statuses {
+		lists[i].Context = clusters[i].Context
+		if c.Status != nil && c.Status.Identity != nil && c.Status.Synced {
+			answering, at = append(answering, clusters[i]), append(at, i)
+		}
+	}
+	for i, list := range show.QueryServices(ctx, s, answering) {
+		lists[at[i]] = list
+	}
+	return newClusterset(clusters[0].Now(), statuses, lists)
+}
+
+// polls is the number of poll intervals of the commands, 1 s, between two readings.
+const polls = 2
+
+// maxShare is the inverse of the largest share of the time in which the page reads. A clusterset with many endpoints takes seconds to read, and the
+// controllers have other work.
+const maxShare = 10
+
+func interval(poll time.Duration) time.Duration { return polls * poll }
+
+// pause returns the time between the end of a reading and the next one.
+func pause(interval, took time.Duration) time.Duration { return max(interval, (maxShare-1)*took) }
+
+// A feed reads the clusterset for all pages that are open, and only while one is.
+type feed struct {
+	read     func(context.Context) Clusterset
+	interval time.Duration
+
+	mu   sync.Mutex
+	text []byte
+	due  time.Time
+}
+
+// latest returns the document as JSON, and the time until there is a newer one. It returns nil if ctx ended.
+func (f *feed) latest(ctx context.Context) ([]byte, time.Duration, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if wait := time.Until(f.due); wait > 0 {
+		return f.text, wait, nil
+	}
+	began := time.Now()
+	document := f.read(ctx)
+	if err := ctx.Err(); err != nil {
+		return nil, 0, err // the problems in the document are those of the request that ended
+	}
+	var text bytes.Buffer
+	if err := session.PrintJSON(&text, document); err != nil {
+		return nil, 0, err
+	}
+	wait := pause(f.interval, time.Since(began))
+	f.text, f.due = text.Bytes(), time.Now().Add(wait)
+	return f.text, wait, nil
+}
