@@ -45,14 +45,16 @@ const sum = (list, field) => list.reduce((n, item) => n + item[field], 0);
 const names = (list, limit) => list.slice(0, limit).join(', ') + (list.length > limit ? ` and ${list.length - limit} more` : '');
 
 // The token is in the fragment of the URL that was printed. The tab keeps it for reloads; the address bar and the history do not.
-const token = (() => {
+function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get('token');
-  if (given) {
-    sessionStorage.setItem('token', given);
-    history.replaceState(null, '', location.pathname);
-  }
-  return sessionStorage.getItem('token') ?? '';
-})();
+  if (!given) return false;
+  sessionStorage.setItem('token', given);
+  history.replaceState(null, '', location.pathname);
+  return true;
+}
+
+takeToken();
+const token = sessionStorage.getItem('token') ?? '';
 
 async function ask(path, signal) {
   const response = await fetch(path, { headers: { Authorization: `Bearer ${token}` }, signal });
@@ -466,7 +468,7 @@ const leave = () => { if (location.hash.startsWith('#/')) location.hash = ''; };
 $('close').addEventListener('click', leave);
 $('detail').addEventListener('click', (event) => { if (event.target === $('detail')) leave(); });
 $('detail').addEventListener('close', leave);
-addEventListener('hashchange', () => drawDetail());
+addEventListener('hashchange', () => (takeToken() ? location.reload() : drawDetail()));
 
 // ---- Data
 
