@@ -104,6 +104,12 @@ unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real 
 	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/clusterset ./test/docs ./test/matrix
 	cd testbed && go test -timeout 15m ./...
 
+# Debian's Chromium. Not part of the list of the testbed, whose packages every machine with clusters needs.
+.PHONY: browser
+browser: ## Run the tests of the page of kubectl mcs ui in Chromium, which it installs (PICTURES=1 writes those of the docs)
+	command -v chromium >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium; }
+	REQUIRE_CHROMIUM=1 go test -count=1 ./internal/cli/ui -run '^TestBrowser' $(if $(PICTURES),-pictures)
+
 # The scenarios that a registry can make a difference to; make e2e REGISTRY=etcd runs the others on etcd as well.
 ON_ETCD := ^Test(Tutorial|Upgrade|ReadinessFlip|ManyEndpoints|DeletedNamespace|KilledController|TwoClustersWithOneID|RegistryDown|Stale|EtcdUsers|ImportsSurvive)
 

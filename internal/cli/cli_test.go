@@ -98,6 +98,10 @@ func TestExitCodes(t *testing.T) {
 		{name: "graph", line: "graph", setup: clitest.ExportWeb, want: session.ExitOK},
 		{name: "graph with an unreachable controller", line: "graph", setup: stopControllers, want: session.ExitError},
 
+		{name: "ui with an argument", line: "ui now", want: session.ExitUsage},
+		{name: "ui on a port that does not exist", line: "ui --port 65536", want: session.ExitUsage},
+		{name: "ui of an unknown context", line: "ui --context nowhere", want: session.ExitError},
+
 		{name: "export is ready", line: "export web", setup: clitest.ExportWeb, want: session.ExitOK},
 		{name: "export is not ready in time", line: "export web --wait 5ms", setup: addService, want: session.ExitIncomplete},
 		{name: "export without waiting", line: "export web --wait 0s", setup: addService, want: session.ExitOK},

@@ -1,0 +1,390 @@
+package ui
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/chromiumtest"
+)
+
+var pictures = flag.Bool("pictures", false, "write the pictures of docs/kubectl-mcs.md")
+
+// open opens the page with its token and waits until it shows data.
+func open(b *chromiumtest.Browser, url string) {
+	b.Open(url + "/#token=" + testToken)
+	b.Until(`document.querySelector("#live")?.dataset.level === "ok"`)
+}
+
+// quiet fails the test if a script of the page failed, or the page requested something of another server.
+func quiet(t *testing.T, b *chromiumtest.Browser, url string) {
+	t.Helper()
+	for _, problem := range b.Reported() {
+		t.Errorf("the page reports %s", problem)
+	}
+	requests := b.Requested()
+	if len(requests) < 4 {
+		t.Errorf("only %q were requested", requests)
+	}
+	for _, r := range requests {
+		if !strings.HasPrefix(r, url+"/") && r != "about:blank" {
+			t.Errorf("the page requests %s", r)
+		}
+		if strings.Contains(r, testToken) && !strings.HasSuffix(r, "/#token="+testToken) {
+			t.Errorf("the token is in the request %s", r)
+		}
+	}
+}
+
+const (
+	cells = `[...document.querySelectorAll("#clusters .items a")]`
+	rows  = `[...document.querySelectorAll("#services tbody tr")]`
+)
+
+// TestBrowser_Three opens the page of three clusters.
+func TestBrowser_Three(t *testing.T) {
+	b := chromiumtest.Start(t)
+	data := &changingSource{fleet: three()}
+	url := data.start(t)
+	b.Look(1280, 800, "light")
+	open(b, url)
+	b.Check("the token is not in the address", `location.href === "`+url+`/"`)
+	b.Check("title", `document.querySelector("h1").textContent === "production"`)
+	if got, want := b.Text(cells+`.map((a) => a.querySelector(".id").textContent)`), "virginia,dublin,frankfurt"; got != want {
+		t.Errorf("clusters %s, want the stale and the drained ones first: %s", got, want)
+	}
+	b.Check("heartbeat, version, exports, path", cells+`[0].textContent.includes("heartbeat 5 min ago · v0.1.0") && `+cells+`[0].textContent.includes("2 exports · 7 endpoints") && `+cells+`[0].textContent.includes("path ok from 2 of 2")`)
+	if got, want := b.Text(rows+`.map((tr) => tr.cells[1].textContent + " " + tr.querySelector(".badge").textContent.slice(2))`),
+		"payments/fraud no endpoints,shop/search conflict,payments/ledger stale,platform/login stale,payments/api drained,platform/metrics ok,shop/cart ok,shop/web ok"; got != want {
+		t.Errorf("services %s, want %s", got, want)
+	}
+	b.Check("problems", `document.querySelector("#problems ul").textContent.includes("member virginia is stale")`)
+
+	t.Run("a change is shown and announced", func(t *testing.T) {
+		data.change(func(f *fleet) { f.members[0].Problems = []string{"page 1 cannot be read"} })
+		b.Until(cells + `[0].querySelector(".state").textContent === "problem"`)
+		b.Until(`document.querySelector("#changes").textContent.includes("cluster frankfurt is problem")`)
+		data.change(func(f *fleet) { f.addService("shop", "new", 80, 1, 0, "dublin") })
+		b.Until(`document.querySelector("#changes").textContent.includes("service shop/new is new")`)
+	})
+	t.Run("filters", func(t *testing.T) {
+		b.Eval(`(() => { const i = document.querySelector("#services input"); i.value = "shop dublin"; i.dispatchEvent(new Event("input")); })()`, nil)
+		b.Check("filter", rows+`.length === 2`)
+		b.Eval(`document.querySelector("#services input").value = "nothing"; document.querySelector("#services input").dispatchEvent(new Event("input"))`, nil)
+		b.Check("no match", `!document.querySelector("#services .empty").hidden && `+rows+`.length === 0`)
+		b.Eval(`document.querySelector("#services input").value = ""; document.querySelector("#services input").dispatchEvent(new Event("input"))`, nil)
+		b.Eval(`[...document.querySelectorAll("#services .states button")].find((e) => e.textContent.includes("stale")).click()`, nil)
+		b.Check("state", rows+`.length === 2 && document.querySelector("#services .states [aria-pressed=true]").textContent.includes("stale 2")`)
+		b.Eval(`document.querySelector("#services .states [aria-pressed=true]").click()`, nil)
+		b.Check("all again", rows+`.length === 9`)
+	})
+	t.Run("keyboard", func(t *testing.T) { keyboard(t, b) })
+	t.Run("the page is loaded again", func(t *testing.T) {
+		b.Eval(`window.before = true`, nil)
+		b.Call("Page.reload", nil, nil)
+		b.Until(`!window.before && document.querySelector("#live")?.dataset.level === "ok"`) // the tab keeps the token
+	})
+	quiet(t, b, url)
+}
+
+func keyboard(t *testing.T, b *chromiumtest.Browser) {
+	t.Helper()
+	focus := func() string {
+		t.Helper()
+		return b.Text(`document.activeElement.closest("a, button, input")?.textContent || document.activeElement.tagName`)
+	}
+	b.Eval(`document.activeElement.blur()`, nil)
+	b.Press("Tab")
+	if got := focus(); got != "Skip to the clusters" {
+		t.Errorf("the first stop is %s", got)
+	}
+	b.Press("/")
+	b.Check("/ goes to a filter", `document.activeElement === document.querySelector("#clusters input")`)
+	b.Press("ArrowDown", "ArrowRight")
+	b.Check("arrow keys move between clusters", `document.activeElement === `+cells+`[1]`)
+	b.Check("the focus is visible", `getComputedStyle(document.activeElement).outlineStyle === "solid" && parseFloat(getComputedStyle(document.activeElement).outlineWidth) >= 2`)
+	b.Press("End")
+	b.Check("End", `document.activeElement === `+cells+`.at(-1)`)
+	b.Press("Tab", "Tab")
+	for strings.HasPrefix(b.Text(`document.activeElement.closest(".states") ? "state" : ""`), "state") {
+		b.Press("Tab")
+	}
+	b.Check("clusters are one stop, then states and filter of services", `document.activeElement === document.querySelector("#services input")`)
+	b.Press("Tab", "ArrowDown", "ArrowDown")
+	b.Check("arrow keys move between services", `document.activeElement === `+rows+`[2].querySelector("a")`)
+	b.Check("one stop in the table", `document.querySelectorAll("#services tbody a[tabindex='0']").length === 1`)
+	b.Press("Enter")
+	b.Until(`document.querySelector("#detail").open && document.querySelector("#steps .failure")`)
+	b.Check("the detail names the service", `document.querySelector("#detail-title").textContent === `+rows+`[2].cells[1].textContent`)
+	b.Check("steps of diagnose", `document.querySelectorAll("#steps .steps li").length === 14 && document.querySelector("#steps .failure").textContent.includes("Remedy: run kubectl mcs dns enable")`)
+	b.Check("the focus is in the dialog", `document.querySelector("#detail").contains(document.activeElement)`)
+	b.Eval(`[...document.querySelectorAll("#steps button")].at(-1).click()`, nil)
+	b.Until(`document.querySelectorAll("#steps .steps li").length === 15`) // with the DNS answer
+	b.Press("Escape")
+	b.Until(`!document.querySelector("#detail").open && !location.hash`)
+	b.Check("the focus is back", `document.activeElement === `+rows+`[2].querySelector("a")`)
+	b.Eval(`location.hash = "#/cluster/production/virginia"`, nil)
+	b.Until(`document.querySelector("#detail").open && document.querySelector("#detail-body").textContent.includes("Paths to its pods")`)
+	b.Press("Escape")
+	b.Until(`!document.querySelector("#detail").open`)
+}
+
+// TestBrowser_ThreeHundred opens the page of 300 clusters and 600 services.
+func TestBrowser_ThreeHundred(t *testing.T) {
+	b := chromiumtest.Start(t)
+	data := &changingSource{fleet: many(300)}
+	url := data.start(t)
+	b.Look(1440, 900, "dark")
+	open(b, url)
+	b.Check("all cells", cells+`.length === 300`)
+	b.Check("trouble first", cells+`.slice(0, 9).every((a) => a.dataset.level === "bad")`)
+	b.Check("compact: a screen and a quarter at most", `document.querySelector("#clusters .items").getBoundingClientRect().height < 1.25 * innerHeight`)
+	b.Check("no cell is cut off", cells+`.every((a) => { const id = a.querySelector(".id"); return id.scrollWidth <= id.clientWidth; })`)
+	b.Check("the page does not scroll sideways", `document.documentElement.scrollWidth <= innerWidth`)
+	b.Check("rows in parts", rows+`.length === 200 && document.querySelector("#services .more").textContent === "Show 200 more of 600 services"`)
+	b.Eval(`document.querySelector("#services .more").click()`, nil)
+	b.Check("more rows", rows+`.length === 400`)
+	b.Eval(`(() => { const i = document.querySelector("#clusters input"); i.value = "eu-central v0.2"; i.dispatchEvent(new Event("input")); })()`, nil)
+	b.Check("filter by Region and version", cells+`.length > 0 && `+cells+`.every((a) => a.textContent.includes("v0.2.0") && a.textContent.includes("eu-central"))`)
+	b.Eval(`(() => { const i = document.querySelector("#clusters input"); i.value = ""; i.dispatchEvent(new Event("input")); })()`, nil)
+
+	// The cell that has the focus moves to the front when its cluster becomes stale, and keeps the focus.
+	b.Eval(cells+`.find((a) => a.textContent.includes("eu-west-1-40")).focus()`, nil)
+	data.change(func(f *fleet) {
+		for i := range f.members {
+			if f.members[i].ClusterID == "eu-west-1-40" {
+				f.members[i].Stale = true
+			}
+		}
+	})
+	b.Until(`document.activeElement.dataset.level === "bad"`)
+	b.Check("focus", `document.activeElement.textContent.includes("eu-west-1-40")`)
+	quiet(t, b, url)
+}
+
+// TestBrowser_Narrow opens the page on a small screen.
+func TestBrowser_Narrow(t *testing.T) {
+	b := chromiumtest.Start(t)
+	url := (&changingSource{fleet: three()}).start(t)
+	b.Look(400, 800, "light")
+	open(b, url)
+	b.Check("the page does not scroll sideways", `document.documentElement.scrollWidth <= innerWidth`)
+	b.Eval(`location.hash = "#/service/production/shop/cart"`, nil)
+	b.Until(`document.querySelector("#steps .failure")`)
+	b.Check("the detail does not scroll sideways", `document.querySelector("#detail").scrollWidth <= innerWidth`)
+	quiet(t, b, url)
+}
+
+// TestBrowser_HostileNames shows names that would be HTML, scripts or addresses if they were not text.
+func TestBrowser_HostileNames(t *testing.T) {
+	b := chromiumtest.Start(t)
+	url := (&changingSource{fleet: hostile()}).start(t)
+	b.Look(1280, 800, "light")
+	open(b, url)
+	var name, want string
+	b.Eval(cells+`[0].querySelector(".id").textContent`, &name)
+	if want = strings.NewReplacer("\u202e", " ", "\x1b", " ").Replace(hostileName); name != want {
+		t.Errorf("the name is shown as %q, want %q", name, want)
+	}
+	var hashes []string
+	b.Eval(`[...document.querySelectorAll(".items a")].map((a) => a.getAttribute("href"))`, &hashes)
+	for _, hash := range hashes {
+		encoded, err := json.Marshal(hash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsAny(hash, "<>\"'") && !strings.HasPrefix(hash, "#/") {
+			t.Errorf("the link %s is not encoded", hash)
+		}
+		b.Eval(`location.hash = `+string(encoded), nil)
+		b.Until(`document.querySelector("#detail").open && document.querySelector("#detail-body").textContent`)
+		b.Until(`document.querySelector("#steps [aria-busy=true]") === null`)
+	}
+	b.Check("no element of a name", `document.querySelectorAll("img, iframe, script:not([src='/app.js'])").length === 0`)
+	b.Check("no script of a name", `document.title !== "owned"`)
+	// What would a name do that became HTML in spite of all? The browser refuses to interpret it.
+	b.Check("text is not set as HTML", `(() => { try { document.body.innerHTML = "<b>x</b>"; return false; } catch (e) { return e instanceof TypeError; } })()`)
+	b.Check("text is not evaluated", `(() => { try { setTimeout("1"); return false; } catch (e) { return true; } })()`)
+}
+
+// TestBrowser_OtherSites checks that other pages cannot use the server, and that the page cannot send data to other servers.
+func TestBrowser_OtherSites(t *testing.T) {
+	b := chromiumtest.Start(t)
+	url := (&changingSource{fleet: three()}).start(t)
+	reached := make(chan string, 10)
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/" && r.URL.Path != "/favicon.ico" {
+			reached <- r.URL.Path
+		}
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<title>other</title>"))
+	}))
+	defer other.Close()
+	b.Look(1280, 800, "light")
+	open(b, url)
+	b.Check("a request to another server is refused", `fetch("`+other.URL+`/data").then(() => false, () => true)`)
+	b.Check("a picture of another server is refused", `new Promise((done) => { const i = new Image(); i.onerror = () => done(true); i.onload = () => done(false); i.src = "`+other.URL+`/picture"; })`)
+	b.Open(other.URL)
+	b.Until(`document.title === "other"`)
+	for _, path := range []string{"/", pathClusterset, pathEvents} {
+		b.Check("another site reads "+path, `fetch("`+url+path+`", {headers: {Authorization: "Bearer `+testToken+`"}}).then(() => false, () => true)`)
+		b.Check("another site loads "+path, `new Promise((done) => { const s = document.createElement("script"); s.onerror = () => done(true); s.onload = () => done(false); s.src = "`+url+path+`"; document.head.append(s); })`)
+	}
+	select {
+	case path := <-reached:
+		t.Errorf("the page has requested %s of another server", path)
+	default:
+	}
+}
+
+// TestBrowser_WithoutToken checks that the page says what to do without a token, with a wrong one, and when the server has ended.
+func TestBrowser_WithoutToken(t *testing.T) {
+	b := chromiumtest.Start(t)
+	data := &changingSource{fleet: three()}
+	url := data.start(t)
+	b.Look(1280, 800, "light")
+	b.Open(url + "/")
+	b.Until(`document.querySelector("#live-text")?.textContent === "the token is not valid: open the URL that kubectl mcs ui printed"`)
+	b.Check("no data", `!document.body.textContent.includes("frankfurt")`)
+	b.Eval(`location.hash = "#token=`+testToken+`"`, nil) // as if the user opens the URL in the same tab
+	b.Until(`document.querySelector("#live")?.dataset.level === "ok" && location.hash === ""`)
+
+	server := httptest.NewUnstartedServer(nil)
+	server.Config.Handler = newHandler(server.Listener.Addr().String(), testToken, source{clusterset: func(context.Context) Clusterset { return three().clusterset() }, interval: chromiumtest.Stuck})
+	server.Start()
+	open(b, server.URL)
+	server.CloseClientConnections()
+	server.Close()
+	b.Until(`document.querySelector("#live").dataset.level === "bad" && document.querySelector("#live-text").textContent.includes("no connection to kubectl mcs ui")`)
+	b.Check("the last data stays", cells+`.length === 3`)
+}
+
+// contrast returns the texts whose contrast is below that of WCAG 2.2, level AA: 4.5, or 3 for large text.
+const contrast = `(() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (colour) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
+  const luminance = ([r, g, b]) => { const f = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+  const back = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c[3] === 255) return c; } return rgb("white"); };
+  const low = new Set();
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let n; (n = texts.nextNode());) {
+    const e = n.parentElement;
+    if (!n.data.trim() || !e.checkVisibility() || e.closest(".heard, .skip, noscript, :disabled")) continue;
+    const style = getComputedStyle(e), a = luminance(rgb(style.color)), b = luminance(back(e));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const large = parseFloat(style.fontSize) >= 24 || parseFloat(style.fontSize) >= 18.66 && style.fontWeight >= 700;
+    if (ratio < (large ? 3 : 4.5)) low.add(ratio.toFixed(2) + " " + e.className + " " + n.data.trim().slice(0, 40));
+  }
+  return [...low];
+})()`
+
+// TestBrowser_Looks checks the contrast of all texts in light and dark, and the names and roles for screen readers. With -pictures it writes
+// the pictures of the docs.
+func TestBrowser_Looks(t *testing.T) {
+	b := chromiumtest.Start(t)
+	for name, f := range map[string]*fleet{"3": three(), "300": many(300)} {
+		f.unreachable = map[string]bool{f.members[len(f.members)-1].ClusterID: name == "300"}
+		url := (&changingSource{fleet: f}).start(t)
+		for _, scheme := range []string{"light", "dark"} {
+			b.Look(1280, 860, scheme)
+			open(b, url)
+			low := []string{}
+			if b.Eval(contrast, &low); len(low) > 0 {
+				t.Errorf("%s clusters, %s: low contrast of %q", name, scheme, low)
+			}
+			picture(t, b, "clusters-"+name+"-"+scheme)
+			b.Eval(`document.querySelector("#services").scrollIntoView(); scrollBy(0, -20)`, nil)
+			picture(t, b, "services-"+name+"-"+scheme)
+			b.Eval(`scrollTo(0, 0)`, nil)
+			if name == "3" {
+				b.Eval(`location.hash = "#/service/production/shop/cart"`, nil)
+				b.Until(`document.querySelector("#steps .failure")`)
+				if b.Eval(contrast, &low); len(low) > 0 {
+					t.Errorf("the detail, %s: low contrast of %q", scheme, low)
+				}
+				picture(t, b, "service-"+scheme)
+				b.Eval(`location.hash = "#/cluster/production/virginia"`, nil)
+				b.Until(`document.querySelector("#detail-title").textContent === "virginia"`)
+				picture(t, b, "cluster-"+scheme)
+				b.Eval(`location.hash = ""`, nil)
+			}
+		}
+	}
+	var tree struct {
+		Nodes []struct {
+			Ignored    bool
+			Role, Name struct{ Value string }
+		}
+	}
+	b.Call("Accessibility.getFullAXTree", nil, &tree)
+	heard := map[string]int{}
+	for _, n := range tree.Nodes {
+		if n.Ignored {
+			continue
+		}
+		heard[n.Role.Value]++
+		if n.Name.Value == "" && (n.Role.Value == "link" || n.Role.Value == "button" || n.Role.Value == "searchbox" || n.Role.Value == "region" || n.Role.Value == "table") {
+			t.Errorf("a %s has no name", n.Role.Value)
+		}
+	}
+	for _, role := range []string{"banner", "main", "contentinfo", "region", "heading", "searchbox", "table", "columnheader", "rowheader", "list", "status"} {
+		if heard[role] == 0 {
+			t.Errorf("screen readers find no %s in %v", role, heard)
+		}
+	}
+}
+
+// picture writes a picture of the page if -pictures is set: those of the docs into docs, the others beside them for a look.
+func picture(t *testing.T, b *chromiumtest.Browser, name string) {
+	t.Helper()
+	if !*pictures {
+		return
+	}
+	dir := "../../../docs/ui"
+	if name != "clusters-3-light" && name != "clusters-3-dark" && name != "clusters-300-light" && name != "clusters-300-dark" && name != "service-light" {
+		dir = filepath.Join(os.TempDir(), "ui-pictures")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	small, err := reduceColours(b.Screenshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), small, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reduceColours returns a PNG with the 256 most frequent colours of another one, which is a third of its size.
+func reduceColours(text []byte) ([]byte, error) {
+	full, err := png.Decode(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	n := map[color.Color]int{}
+	for y := range full.Bounds().Dy() {
+		for x := range full.Bounds().Dx() {
+			n[full.At(x, y)]++
+		}
+	}
+	palette := color.Palette(slices.SortedFunc(maps.Keys(n), func(a, b color.Color) int { return n[b] - n[a] }))
+	reduced := image.NewPaletted(full.Bounds(), palette[:min(256, len(palette))])
+	draw.Draw(reduced, full.Bounds(), full, image.Point{}, draw.Src)
+	var out bytes.Buffer
+	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, reduced)
+	return out.Bytes(), err
+}
