@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/attack"
 )
 
@@ -67,7 +68,7 @@ func mappedRequests() string {
 		}
 		return n
 	}
-	return fmt.Sprintf("%g a minute for 1 service, %g for 3, %g for 50 and for %d: %g `DiscoverInstances` and %g `ListServices`", sum(1), sum(3), sum(50), mapped.MaxServices,
+	return fmt.Sprintf("%g a minute for 1 service, %g for 3, %g for 50 and for %d: %g `DiscoverInstances` and %g `ListServices`", sum(1), sum(3), sum(50), servicesfile.MaxServices,
 		mapped.RequestsPerMinute(50, 1)["DiscoverInstances"], mapped.RequestsPerMinute(50, 1)["ListServices"])
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 )
 
 // fieldManager is the name of this plugin in the managedFields of the objects that it applies.
@@ -42,7 +43,7 @@ type installOptions struct {
 
 func installCommand(s *session.Session) *cobra.Command {
 	var o installOptions
-	var policyFile string
+	paths := map[mountedFile]*string{}
 	cmd := &cobra.Command{
 		Use:   "install [-- CONTROLLER FLAGS]",
 		Short: "Install or upgrade the controller and its CRDs",
@@ -64,7 +65,7 @@ func installCommand(s *session.Session) *cobra.Command {
 			}
 			o.args, o.namespace = args, s.ControllerNamespace
 			var err error
-			if o.policy, err = readPolicy(policyFile); err != nil {
+			if o.files, err = readFiles(paths); err != nil {
 				return err
 			}
 			return runInstall(cmd.Context(), s, o)
@@ -74,26 +75,38 @@ func installCommand(s *session.Session) *cobra.Command {
 	flags.StringVar(&o.image, "image", "", "image of the controller (default: that of the release; docs/install.md#image says how to make one)")
 	flags.IntVar(&o.replicas, "replicas", 2, "number of controller pods: one is the leader, the others are standbys")
 	flags.StringToStringVar(&o.annotations, "service-account-annotation", nil, "annotation of the controller's ServiceAccount, as name=value")
-	flags.StringVar(&policyFile, "import-policy-file", "", "file with the import policy, which becomes a ConfigMap (docs/security/import-policy.md); it can be changed there without a restart")
+	paths[policyFile] = flags.String("import-policy-file", "", "file with the import policy, which becomes a ConfigMap (docs/security/import-policy.md); it can be changed there without a restart")
+	paths[servicesFile] = flags.String("cloud-map-services-file", "", "file with the services of AWS Cloud Map to import, which becomes a ConfigMap (docs/ecs-ec2-lambda.md); it can be changed there without a restart")
 	flags.StringVar(&o.secret, "env-secret", "", "Secret with environment variables for the controller, such as AWS_ACCESS_KEY_ID")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "print the manifests without changing anything")
 	flags.DurationVar(&o.wait, "wait", installWait, "how long to wait until the controller is available; 0 does not wait")
 	return cmd
 }
 
-// readPolicy returns the content of a file with an import policy, "" without a file.
-func readPolicy(path string) (string, error) {
-	if path == "" {
-		return "", nil
+// parsers check the content of the mounted files.
+var parsers = map[mountedFile]func([]byte) error{
+	policyFile:   func(text []byte) error { _, err := policy.Parse(text); return err },
+	servicesFile: func(text []byte) error { _, err := servicesfile.Parse(text); return err },
+}
+
+// readFiles returns the content of the files that have a path.
+func readFiles(paths map[mountedFile]*string) (map[mountedFile]string, error) {
+	files := map[mountedFile]string{}
+	for _, f := range mountedFiles {
+		path := paths[f]
+		if path == nil || *path == "" {
+			continue
+		}
+		text, err := os.ReadFile(*path) //nolint:gosec // the user names the file
+		if err != nil {
+			return nil, session.Usagef("reading --%s-file: %w", f.name, err)
+		}
+		if err := parsers[f](text); err != nil {
+			return nil, session.Usagef("--%s-file=%s: %w", f.name, *path, err)
+		}
+		files[f] = string(text)
 	}
-	text, err := os.ReadFile(path) //nolint:gosec // the user names the file
-	if err != nil {
-		return "", session.Usagef("reading --import-policy-file: %w", err)
-	}
-	if _, err := policy.Parse(text); err != nil {
-		return "", session.Usagef("--import-policy-file=%s: %w", path, err)
-	}
-	return string(text), nil
+	return files, nil
 }
 
 func runInstall(ctx context.Context, s *session.Session, o installOptions) error {
@@ -110,24 +123,29 @@ func runInstall(ctx context.Context, s *session.Session, o installOptions) error
 	}
 	errs := make([]error, len(clusters))
 	for i, k := range clusters {
-		if errs[i] = checkPolicyKept(ctx, k, o.installation); errs[i] == nil {
+		if errs[i] = checkFilesKept(ctx, k, o.installation); errs[i] == nil {
 			errs[i] = installInCluster(ctx, s, k, objects, o.wait)
 		}
 	}
 	return session.JoinErrors(clusters, errs)
 }
 
-// checkPolicyKept returns an error if the cluster has an import policy that the installation would put out of use.
-func checkPolicyKept(ctx context.Context, k *session.Cluster, i installation) error {
-	if i.policy != "" {
-		return nil
+// checkFilesKept returns an error if the cluster has a mounted file that the installation would put out of use.
+func checkFilesKept(ctx context.Context, k *session.Cluster, i installation) error {
+	for _, f := range mountedFiles {
+		if _, ok := i.files[f]; ok {
+			continue
+		}
+		exists, err := k.Find(ctx, i.namespace, f.configMap(), &corev1.ConfigMap{})
+		if err != nil {
+			return err
+		}
+		if exists {
+			return session.Usagef("ConfigMap %s/%s has a file of --%s, which would not be used any more: set --%[3]s-file, or delete the ConfigMap first",
+				i.namespace, f.configMap(), f.name)
+		}
 	}
-	exists, err := k.Find(ctx, i.namespace, policyName, &corev1.ConfigMap{})
-	if err != nil || !exists {
-		return err
-	}
-	return session.Usagef("ConfigMap %s/%s has an import policy, which would not be used any more: set --import-policy-file, or delete the ConfigMap first",
-		i.namespace, policyName)
+	return nil
 }
 
 func installInCluster(ctx context.Context, s *session.Session, k *session.Cluster, objects []*unstructured.Unstructured, timeout time.Duration) error {

@@ -35,24 +35,35 @@ type installation struct {
 	annotations map[string]string
 	// secret is the name of a Secret with environment variables such as AWS_ACCESS_KEY_ID, "" for none.
 	secret string
-	// policy is the import policy, "" for none.
-	policy string
+	// files have the content of the mounted files, none for those that are not used.
+	files map[mountedFile]string
 	// args are additional flags of the controller.
 	args []string
 }
 
-const (
-	// policyName is the name of the ConfigMap with the import policy, in the key policyKey.
-	policyName = names.Product + "-import-policy"
-	policyKey  = "policy.yaml"
-	// policyPath is where the ConfigMap is mounted.
-	policyPath = "/etc/cloud-map-mcs/import-policy"
+// A mountedFile is a file of the controller that a ConfigMap has.
+type mountedFile struct {
+	// name is that of the controller's flag for its path, and with the product the ConfigMap's; key is the one in there.
+	name, key string
+}
+
+// The mounted files, which the chart has under the same names.
+var (
+	policyFile   = mountedFile{"import-policy", "policy.yaml"}
+	servicesFile = mountedFile{"cloud-map-services", "services.yaml"}
+	mountedFiles = []mountedFile{policyFile, servicesFile}
 )
+
+// configMap returns the name of the ConfigMap.
+func (f mountedFile) configMap() string { return names.Product + "-" + f.name }
+
+// folder returns where the ConfigMap is mounted.
+func (f mountedFile) folder() string { return "/etc/cloud-map-mcs/" + f.name }
 
 // renderManifests returns the objects of an installation in the order in which they can be created. They are those of
 // `kubectl apply -k deploy/base`, with an overlay for the differences.
 func renderManifests(in installation) ([]*unstructured.Unstructured, error) {
-	files, err := in.files()
+	files, err := in.overlayFiles()
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +91,8 @@ func renderManifests(in installation) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// files returns the files of deploy, with the overlay of the installation.
-func (in installation) files() (filesys.FileSystem, error) {
+// overlayFiles returns the files of deploy, with the overlay of the installation.
+func (in installation) overlayFiles() (filesys.FileSystem, error) {
 	files := filesys.MakeFsInMemory()
 	err := fs.WalkDir(deploy.Files, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -103,8 +114,10 @@ func (in installation) files() (filesys.FileSystem, error) {
 	if err := files.WriteFile("/deploy/overlay/kustomization.yaml", overlay); err != nil {
 		return nil, fmt.Errorf("writing the overlay: %w", err)
 	}
-	if err := files.WriteFile("/deploy/overlay/"+policyKey, []byte(in.policy)); err != nil {
-		return nil, fmt.Errorf("writing the import policy: %w", err)
+	for f, text := range in.files {
+		if err := files.WriteFile("/deploy/overlay/"+f.key, []byte(text)); err != nil {
+			return nil, fmt.Errorf("writing the content of ConfigMap %s: %w", f.configMap(), err)
+		}
 	}
 	return files, nil
 }
@@ -125,12 +138,15 @@ func (in installation) overlay() types.Kustomization {
 		k.Images = []types.Image{{Name: imageName, Digest: config.ImageDigest}}
 	}
 	var changes []map[string]any
-	if in.policy != "" {
-		k.ConfigMapGenerator = []types.ConfigMapArgs{{GeneratorArgs: types.GeneratorArgs{
-			Name: policyName, KvPairSources: types.KvPairSources{FileSources: []string{policyKey}}, Options: &types.GeneratorOptions{DisableNameSuffixHash: true},
-		}}}
-		k.Patches = append(k.Patches, policyMount())
-		changes = append(changes, map[string]any{"op": "add", "path": container + "/args/-", "value": "--import-policy=" + policyPath + "/" + policyKey})
+	for _, f := range mountedFiles {
+		if _, ok := in.files[f]; !ok {
+			continue
+		}
+		k.ConfigMapGenerator = append(k.ConfigMapGenerator, types.ConfigMapArgs{GeneratorArgs: types.GeneratorArgs{
+			Name: f.configMap(), KvPairSources: types.KvPairSources{FileSources: []string{f.key}}, Options: &types.GeneratorOptions{DisableNameSuffixHash: true},
+		}})
+		k.Patches = append(k.Patches, f.mount())
+		changes = append(changes, map[string]any{"op": "add", "path": container + "/args/-", "value": "--" + f.name + "=" + f.folder() + "/" + f.key})
 	}
 	for _, arg := range in.args {
 		changes = append(changes, map[string]any{"op": "add", "path": container + "/args/-", "value": arg})
@@ -172,13 +188,13 @@ func egressPorts(args []string) []int {
 	return ports
 }
 
-// policyMount returns the patch that mounts the import policy.
-func policyMount() types.Patch {
+// mount returns the patch that mounts the ConfigMap.
+func (f mountedFile) mount() types.Patch {
 	text, err := yaml.Marshal(map[string]any{
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": session.ManagerName},
 		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
-			"containers": []any{map[string]any{"name": "manager", "volumeMounts": []any{map[string]any{"name": "import-policy", "mountPath": policyPath, "readOnly": true}}}},
-			"volumes":    []any{map[string]any{"name": "import-policy", "configMap": map[string]any{"name": policyName}}},
+			"containers": []any{map[string]any{"name": "manager", "volumeMounts": []any{map[string]any{"name": f.name, "mountPath": f.folder(), "readOnly": true}}}},
+			"volumes":    []any{map[string]any{"name": f.name, "configMap": map[string]any{"name": f.configMap()}}},
 		}}},
 	})
 	if err != nil {

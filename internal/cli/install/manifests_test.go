@@ -145,47 +145,68 @@ func TestNetworkPolicyAllowsEndpoints(t *testing.T) {
 	}
 }
 
-// The policy becomes a ConfigMap with a stable name, so that a change of it does not restart the controller.
-func TestRenderManifests_MountsImportPolicy(t *testing.T) {
-	const text = "default: deny\nclusters: {cls2: {}}\n"
-	objects, err := renderManifests(installation{namespace: "elsewhere", replicas: 2, policy: text})
+// A mounted file becomes a ConfigMap with a stable name, so that a change of it does not restart the controller.
+func TestRenderManifests_MountsFiles(t *testing.T) {
+	files := map[mountedFile]string{policyFile: "default: deny\nclusters: {cls2: {}}\n", servicesFile: "services: []\n"}
+	objects, err := renderManifests(installation{namespace: "elsewhere", replicas: 2, files: files})
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
-		return o.GetKind() == "ConfigMap" && o.GetName() == "cloud-map-mcs-controller-import-policy" && o.GetNamespace() == "elsewhere"
-	})
-	if i < 0 {
-		t.Fatal("there is no ConfigMap")
-	}
-	if got, _, _ := unstructured.NestedString(objects[i].Object, "data", "policy.yaml"); got != text {
-		t.Errorf("policy %q, want %q", got, text)
-	}
 	pod := deploymentIn(t, objects).Spec.Template.Spec
 	container := pod.Containers[0]
-	if !slices.Contains(container.Args, "--import-policy=/etc/cloud-map-mcs/import-policy/policy.yaml") ||
-		!slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool {
-			return m.MountPath == "/etc/cloud-map-mcs/import-policy" && m.Name == "import-policy"
-		}) ||
-		!slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
-			return v.Name == "import-policy" && v.ConfigMap != nil && v.ConfigMap.Name == "cloud-map-mcs-controller-import-policy"
-		}) {
-		t.Errorf("arguments %v, mounts %v, volumes %v", container.Args, container.VolumeMounts, pod.Volumes)
+	for name, want := range map[string]struct{ arg, key, text string }{
+		"import-policy":      {"--import-policy=/etc/cloud-map-mcs/import-policy/policy.yaml", "policy.yaml", files[policyFile]},
+		"cloud-map-services": {"--cloud-map-services=/etc/cloud-map-mcs/cloud-map-services/services.yaml", "services.yaml", files[servicesFile]},
+	} {
+		i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
+			return o.GetKind() == "ConfigMap" && o.GetName() == "cloud-map-mcs-controller-"+name && o.GetNamespace() == "elsewhere"
+		})
+		if i < 0 {
+			t.Fatalf("there is no ConfigMap for %s", name)
+		}
+		if got, _, _ := unstructured.NestedString(objects[i].Object, "data", want.key); got != want.text {
+			t.Errorf("%s is %q, want %q", name, got, want.text)
+		}
+		if !slices.Contains(container.Args, want.arg) ||
+			!slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/etc/cloud-map-mcs/"+name && m.Name == name }) ||
+			!slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
+				return v.Name == name && v.ConfigMap != nil && v.ConfigMap.Name == "cloud-map-mcs-controller-"+name
+			}) {
+			t.Errorf("%s: arguments %v, mounts %v, volumes %v", name, container.Args, container.VolumeMounts, pod.Volumes)
+		}
 	}
 }
 
-func TestReadPolicy(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(path, []byte("default: maybe"), 0o600); err != nil {
-		t.Fatal(err)
+func TestReadFiles(t *testing.T) {
+	folder := t.TempDir()
+	file := func(name, text string) *string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return &path
 	}
-	if _, err := readPolicy(path); err == nil || !strings.Contains(err.Error(), "must be allow or deny") {
-		t.Errorf("a policy that is not valid: %v", err)
-	}
-	if _, err := readPolicy(path + ".missing"); err == nil {
-		t.Error("a missing file is accepted")
-	}
-	if text, err := readPolicy(""); text != "" || err != nil {
-		t.Errorf("no file: %q, %v", text, err)
+	none, missing := "", filepath.Join(folder, "missing")
+	for name, tc := range map[string]struct {
+		paths     map[mountedFile]*string
+		want      map[mountedFile]string
+		wantError string
+	}{
+		"none":            {paths: map[mountedFile]*string{policyFile: &none, servicesFile: &none}, want: map[mountedFile]string{}},
+		"both":            {paths: map[mountedFile]*string{policyFile: file("p", "default: deny"), servicesFile: file("s", "services: []")}, want: map[mountedFile]string{policyFile: "default: deny", servicesFile: "services: []"}},
+		"invalid policy":  {paths: map[mountedFile]*string{policyFile: file("q", "default: maybe")}, wantError: "must be allow or deny"},
+		"invalid mapping": {paths: map[mountedFile]*string{servicesFile: file("t", "services: [{}]")}, wantError: "--cloud-map-services-file="},
+		"missing":         {paths: map[mountedFile]*string{servicesFile: &missing}, wantError: "reading --cloud-map-services-file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := readFiles(tc.paths)
+			if tc.wantError != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantError) {
+					t.Errorf("error %v, want %q", err, tc.wantError)
+				}
+			} else if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(mountedFile{})); err != nil || diff != "" {
+				t.Errorf("%v %s", err, diff)
+			}
+		})
 	}
 }

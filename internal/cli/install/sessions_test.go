@@ -38,7 +38,7 @@ func TestSessions(t *testing.T) {
 			c["cls1"].Add(clitest.CRD("serviceimports", "v0.9.0", "0"))
 		}, Lines: []string{"install --wait 0s"}},
 		{Name: "install-import-policy", Setup: func(c clitest.Clusters) {
-			c["cls1"].Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: names.Namespace, Name: policyName}})
+			c["cls1"].Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: names.Namespace, Name: policyFile.configMap()}})
 		}, Lines: []string{"install --wait 0s --context cls1,cls2"}},
 		{Name: "uninstall-no-pod", Setup: func(c clitest.Clusters) { c["cls1"].RemovePods() }, Lines: []string{
 			"install --wait 0s", "uninstall --yes",

@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 )
 
 // attrZone is the attribute in which ECS writes the Availability Zone of a task.
@@ -27,7 +28,7 @@ var unknownTime = time.Date(2199, 1, 1, 0, 0, 0, 0, time.UTC)
 // exportOf returns the export that the instances of a service describe, sanitized as those of clusters, and a line for each thing that was left out. Instances
 // of clusters of this clusterset are left out: their exports are in the registry. An unhealthy instance is an endpoint that is not ready, also if all of them are:
 // as for a Service, clients then get no connection instead of one to an endpoint that its owner reports as failed.
-func exportOf(m Mapping, cluster, clusterSetID string, list []api.HealthInstance) (mcs.Export, []string, error) {
+func exportOf(m servicesfile.Mapping, cluster, clusterSetID string, list []api.HealthInstance) (mcs.Export, []string, error) {
 	exp := mcs.Export{Key: m.Key, Cluster: cluster, Created: m.Created, Type: mcsv1beta1.ClusterSetIP, IPFamilies: m.Families}
 	if exp.Created.IsZero() {
 		exp.Created = unknownTime
@@ -48,7 +49,7 @@ func exportOf(m Mapping, cluster, clusterSetID string, list []api.HealthInstance
 			addresses, err = addressesOf(i.Attributes, m.Families)
 		}
 		if err != nil {
-			lines = append(lines, fmt.Sprintf("instance %s left out: %v", abbreviate(i.ID), err))
+			lines = append(lines, fmt.Sprintf("instance %s left out: %v", servicesfile.Abbreviate(i.ID), err))
 			continue
 		}
 		addEndpoints(groups, ports, addresses, mcs.Endpoint{Ready: !i.Unhealthy, Serving: !i.Unhealthy, Zone: i.Attributes[attrZone]})
@@ -63,21 +64,21 @@ func exportOf(m Mapping, cluster, clusterSetID string, list []api.HealthInstance
 
 // first returns the first lines, and the number of the others.
 func first(lines []string) []string {
-	if len(lines) <= maxProblems {
+	if len(lines) <= servicesfile.MaxProblems {
 		return lines
 	}
-	return append(lines[:maxProblems:maxProblems], fmt.Sprintf("and %d more problems", len(lines)-maxProblems))
+	return append(lines[:servicesfile.MaxProblems:servicesfile.MaxProblems], fmt.Sprintf("and %d more problems", len(lines)-servicesfile.MaxProblems))
 }
 
 // portsOf returns the ports on which an instance listens.
-func portsOf(m Mapping, attrs map[string]string) ([]mcs.BackendPort, error) {
+func portsOf(m servicesfile.Mapping, attrs map[string]string) ([]mcs.BackendPort, error) {
 	var out []mcs.BackendPort
 	for _, p := range m.Ports {
 		number := p.Target
 		if number == 0 {
 			n, err := strconv.ParseUint(attrs[instances.AttrPort], 10, 16)
 			if err != nil || n == 0 {
-				return nil, fmt.Errorf("%s is %q, no port number: set targetPort in the mapping", instances.AttrPort, abbreviate(attrs[instances.AttrPort]))
+				return nil, fmt.Errorf("%s is %q, no port number: set targetPort in the mapping", instances.AttrPort, servicesfile.Abbreviate(attrs[instances.AttrPort]))
 			}
 			number = int32(n)
 		}
@@ -100,7 +101,7 @@ func addressesOf(attrs map[string]string, families []corev1.IPFamily) (out []net
 		address, err := netip.ParseAddr(text)
 		switch {
 		case err != nil || address.Is4() != (f.family == corev1.IPv4Protocol) || address.Is4In6():
-			return nil, fmt.Errorf("%s is %q, no such address", f.attribute, abbreviate(text))
+			return nil, fmt.Errorf("%s is %q, no such address", f.attribute, servicesfile.Abbreviate(text))
 		case slices.Contains(families, f.family):
 			out = append(out, address)
 		default:

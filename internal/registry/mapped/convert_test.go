@@ -11,26 +11,27 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 )
 
 // testMapping maps orders in apps to shop/orders with the ports, for both families.
-func testMapping(ports ...Port) Mapping {
-	return Mapping{
+func testMapping(ports ...servicesfile.Port) servicesfile.Mapping {
+	return servicesfile.Mapping{
 		Namespace: "apps", Service: "orders", Key: mcs.Key{Namespace: "shop", Name: "orders"}, Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
 		Ports: ports,
 	}
 }
 
 // ipv4Mapping is testMapping for IPv4.
-func ipv4Mapping(ports ...Port) Mapping {
+func ipv4Mapping(ports ...servicesfile.Port) servicesfile.Mapping {
 	m := testMapping(ports...)
 	m.Families = []corev1.IPFamily{corev1.IPv4Protocol}
 	return m
 }
 
 // tcp returns a port.
-func tcp(name string, port, target int32) Port {
-	return Port{Port: mcs.Port{Name: name, Port: port, Protocol: corev1.ProtocolTCP}, Target: target}
+func tcp(name string, port, target int32) servicesfile.Port {
+	return servicesfile.Port{Port: mcs.Port{Name: name, Port: port, Protocol: corev1.ProtocolTCP}, Target: target}
 }
 
 // instance returns an instance with attributes as "NAME=value". AWS_INSTANCE_ is omitted.
@@ -81,7 +82,7 @@ func describe(exp mcs.Export) string {
 func TestExportOf(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		mapping Mapping
+		mapping servicesfile.Mapping
 		list    []api.HealthInstance
 		want    string
 		lines   []string
@@ -215,8 +216,34 @@ func FuzzExportOf(f *testing.F) {
 				}
 			}
 		}
-		if len(lines) > maxProblems+1 {
+		if len(lines) > servicesfile.MaxProblems+1 {
 			t.Errorf("%d lines", len(lines))
+		}
+	})
+}
+
+// entry returns a file with one valid entry, in which old is replaced.
+func entry(old, replacement string) string {
+	return strings.Replace(`services:
+- cloudMap: {namespace: apps, service: orders}
+  import: {namespace: shop, name: orders}
+  ports: [{name: http, port: 80}]
+`, old, replacement, 1)
+}
+
+// FuzzExportOf_File: every file that can be parsed has exports that other clusters could make too.
+func FuzzExportOf_File(f *testing.F) {
+	f.Add(entry("", ""))
+	f.Add(entry("port: 80}", "port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP}"))
+	f.Fuzz(func(t *testing.T, text string) {
+		mappings, err := servicesfile.Parse([]byte(text))
+		if err != nil {
+			return
+		}
+		for _, m := range mappings {
+			if exp, lines, err := exportOf(m, "cloud-map", "set1", nil); err != nil || len(lines) > 0 || len(exp.Ports) != len(m.Ports) {
+				t.Errorf("an export of %+v is not valid: %v %v", m, err, lines)
+			}
 		}
 	})
 }

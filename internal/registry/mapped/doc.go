@@ -2,7 +2,7 @@
 // of this cluster maps to ServiceImports with the file of --cloud-map-services. It is read-only, and one source of a union. All mapped services are exports of
 // one pseudo-cluster. docs/ecs-ec2-lambda.md documents it, docs/proposals/020-services-in.md has the reasons.
 //
-//	mapping.go    the file: pure
+//	servicesfile  the file: pure
 //	convert.go    the export that instances describe: pure
 //	schedule.go   which service to read next, within a fixed number of requests: pure
 //	state.go      what is known of each service

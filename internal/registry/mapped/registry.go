@@ -22,6 +22,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 )
 
 // maxReads bounds the services that are read at once.
@@ -226,9 +227,9 @@ func (r *Registry) readFile(notify func(mcs.Key)) {
 		r.mu.Unlock()
 		return
 	}
-	var mappings []Mapping
+	var mappings []servicesfile.Mapping
 	if err == nil {
-		mappings, err = Parse(content)
+		mappings, err = servicesfile.Parse(content)
 	}
 	if err != nil {
 		r.setFileProblem(fmt.Errorf("--cloud-map-services=%s is not in use: %w", r.cfg.Path, err))
@@ -257,11 +258,11 @@ func (r *Registry) setFileProblem(err error) {
 }
 
 // setMappings replaces the mappings and returns the keys with a change. The caller holds r.mu.
-func (r *Registry) setMappings(mappings []Mapping) engine.Keys {
+func (r *Registry) setMappings(mappings []servicesfile.Mapping) engine.Keys {
 	changed, next := engine.Keys{}, map[mcs.Key]*service{}
 	for _, m := range mappings {
 		s := r.services[m.Key]
-		if s == nil || !s.mapping.equal(m) {
+		if s == nil || !s.mapping.Equal(m) {
 			s = s.replacedBy(m)
 			changed.Add(m.Key)
 		}
@@ -297,7 +298,7 @@ func readRegular(path string) ([]byte, error) {
 		return nil, fmt.Errorf("reading it: %w", err)
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	return io.ReadAll(io.LimitReader(f, servicesfile.MaxBytes+1))
 }
 
 // answers collects whether requests were answered.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 )
 
 var start = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
@@ -14,12 +15,12 @@ var start = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 // TestRequestsAreFlat simulates ten minutes without changes: the requests do not depend on the number of services, and every service is read in time.
 func TestRequestsAreFlat(t *testing.T) {
 	timing := defaultIntervals()
-	for _, tt := range []struct{ services, namespaces int }{{1, 1}, {2, 2}, {3, 1}, {4, 1}, {10, 3}, {50, 1}, {50, 20}, {MaxServices, 50}} {
+	for _, tt := range []struct{ services, namespaces int }{{1, 1}, {2, 2}, {3, 1}, {4, 1}, {10, 3}, {50, 1}, {50, 20}, {servicesfile.MaxServices, 50}} {
 		t.Run(fmt.Sprintf("%d in %d", tt.services, tt.namespaces), func(t *testing.T) {
 			var services []*service
 			for i := range tt.services {
 				services = append(services, &service{
-					mapping: Mapping{Namespace: fmt.Sprint("ns", i%tt.namespaces), Key: mcs.Key{Name: fmt.Sprint(i)}},
+					mapping: servicesfile.Mapping{Namespace: fmt.Sprint("ns", i%tt.namespaces), Key: mcs.Key{Name: fmt.Sprint(i)}},
 					readAt:  start.Add(-time.Minute), // by the reads of the start
 				})
 			}

@@ -8,12 +8,13 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped/servicesfile"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 )
 
 // service is what is known of a mapped service.
 type service struct {
-	mapping Mapping
+	mapping servicesfile.Mapping
 	// export is the last one that could be used, nil if there was none: then it is not known what the service has.
 	export *mcs.Export
 	// lines are about parts that were left out. excess is the offer of an export that is over budget, nil if it is not.
@@ -35,9 +36,9 @@ type service struct {
 }
 
 // replacedBy returns the service with another mapping. It is read at once. Until then its export stays, unless it comes from another service: then it is unknown.
-func (s *service) replacedBy(m Mapping) *service {
+func (s *service) replacedBy(m servicesfile.Mapping) *service {
 	next := &service{mapping: m}
-	if s != nil && s.mapping.isSameSource(m) {
+	if s != nil && s.mapping.IsSameSource(m) {
 		next.export, next.lines, next.instances = s.export, s.lines, s.instances
 	}
 	return next

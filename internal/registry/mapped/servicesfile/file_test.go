@@ -1,4 +1,4 @@
-package mapped
+package servicesfile
 
 import (
 	"fmt"
@@ -97,7 +97,7 @@ func TestParse_Refuses(t *testing.T) {
 		{"family twice", entry("ports:", "ipFamilies: [IPv4, IPv4]\n  ports:"), "services[0].ipFamilies: must be [IPv4]"},
 		{"import twice", entry("", "") + strings.TrimPrefix(entry("service: orders", "service: other"), "services:\n"), "services[1].import: services[0] is imported as shop/orders too"},
 		{"too many", many.String(), "services: there are 201"},
-		{"too large", "# " + strings.Repeat("x", maxFileBytes), "more than the 1048576 bytes"},
+		{"too large", "# " + strings.Repeat("x", MaxBytes), "more than the 1048576 bytes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Parse([]byte(tt.text))
@@ -126,10 +126,6 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%+v is not usable", m)
 			}
 			keys[m.Key] = true
-			exp, lines, err := exportOf(m, "cloud-map", "set1", nil)
-			if err != nil || len(lines) > 0 || len(exp.Ports) != len(m.Ports) {
-				t.Errorf("an export of %+v is not valid: %v %v", m, err, lines)
-			}
 		}
 	})
 }

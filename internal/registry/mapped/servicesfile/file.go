@@ -1,4 +1,5 @@
-package mapped
+// Package servicesfile reads the file of --cloud-map-services. It is pure, and needs no AWS SDK, so that the kubectl plugin can check files too.
+package servicesfile
 
 import (
 	"errors"
@@ -15,14 +16,14 @@ import (
 )
 
 const (
-	// maxFileBytes is the size of the largest ConfigMap.
-	maxFileBytes = 1 << 20
+	// MaxBytes is the size of the largest ConfigMap.
+	MaxBytes = 1 << 20
 	// MaxServices bounds the services of a file. With readPace, 200 services are read in five minutes.
 	MaxServices = 200
 	// maxServicePorts bounds the ports of a service: those of most Services, and a tenth of what mcs.Sanitize allows.
 	maxServicePorts = 100
-	// maxProblems bounds the lines about one file or service.
-	maxProblems = 20
+	// MaxProblems bounds the lines about one file or service.
+	MaxProblems = 20
 	// maxNamespaceName and maxServiceName are the limits of AWS Cloud Map.
 	maxNamespaceName, maxServiceName = 1024, 127
 )
@@ -47,14 +48,14 @@ type Port struct {
 	Target int32
 }
 
-// isSameSource reports whether m and o have the same service in Cloud Map.
-func (m Mapping) isSameSource(o Mapping) bool {
+// IsSameSource reports whether m and o have the same service in Cloud Map.
+func (m Mapping) IsSameSource(o Mapping) bool {
 	return m.Namespace == o.Namespace && m.Service == o.Service
 }
 
-// equal reports whether m and o are the same.
-func (m Mapping) equal(o Mapping) bool {
-	return m.isSameSource(o) && m.Key == o.Key && m.Created.Equal(o.Created) && slices.Equal(m.Families, o.Families) && slices.Equal(m.Ports, o.Ports)
+// Equal reports whether m and o are the same.
+func (m Mapping) Equal(o Mapping) bool {
+	return m.IsSameSource(o) && m.Key == o.Key && m.Created.Equal(o.Created) && slices.Equal(m.Families, o.Families) && slices.Equal(m.Ports, o.Ports)
 }
 
 // String returns the names of both services.
@@ -92,13 +93,13 @@ type (
 
 // Parse reads a file. The error has one line for each problem, with the action that solves it. The mappings are sorted by key.
 func Parse(text []byte) ([]Mapping, error) {
-	if len(text) > maxFileBytes {
-		return nil, fmt.Errorf("the file has more than the %d bytes of a ConfigMap", maxFileBytes)
+	if len(text) > MaxBytes {
+		return nil, fmt.Errorf("the file has more than the %d bytes of a ConfigMap", MaxBytes)
 	}
 	var f file
 	if err := yaml.UnmarshalStrict(text, &f); err != nil {
 		return nil, fmt.Errorf("the file is not valid YAML with the list services, whose entries have the keys cloudMap (namespace, service), import (namespace, name), "+
-			"ports (name, port, protocol, targetPort, appProtocol), ipFamilies and created: %s", abbreviate(err.Error()))
+			"ports (name, port, protocol, targetPort, appProtocol), ipFamilies and created: %s", Abbreviate(err.Error()))
 	}
 	var p problems
 	if f.Services == nil {
@@ -131,8 +132,8 @@ type problems []error
 func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
 
 func (p *problems) err() error {
-	if len(*p) > maxProblems {
-		return errors.Join(append((*p)[:maxProblems:maxProblems], fmt.Errorf("and %d more problems", len(*p)-maxProblems))...)
+	if len(*p) > MaxProblems {
+		return errors.Join(append((*p)[:MaxProblems:MaxProblems], fmt.Errorf("and %d more problems", len(*p)-MaxProblems))...)
 	}
 	return errors.Join(*p...)
 }
@@ -143,15 +144,15 @@ func (p *problems) mapping(at string, s fileService) Mapping {
 	p.cloudMapName(at+".cloudMap.namespace", m.Namespace, maxNamespaceName)
 	p.cloudMapName(at+".cloudMap.service", m.Service, maxServiceName)
 	if len(validation.IsDNS1123Label(m.Key.Namespace)) > 0 {
-		p.add("%s.import.namespace: %q must be the name of a Kubernetes namespace", at, abbreviate(m.Key.Namespace))
+		p.add("%s.import.namespace: %q must be the name of a Kubernetes namespace", at, Abbreviate(m.Key.Namespace))
 	}
 	if len(validation.IsDNS1035Label(m.Key.Name)) > 0 {
-		p.add("%s.import.name: %q must be a name for a Kubernetes Service: lower-case letters, digits and -, beginning with a letter", at, abbreviate(m.Key.Name))
+		p.add("%s.import.name: %q must be a name for a Kubernetes Service: lower-case letters, digits and -, beginning with a letter", at, Abbreviate(m.Key.Name))
 	}
 	if s.Created != "" {
 		created, err := time.Parse(time.RFC3339, s.Created)
 		if err != nil || created.Year() < 2020 || created.Year() >= 2200 {
-			p.add("%s.created: %q must be a time from 2020 to 2199, such as 2026-01-31T00:00:00Z; remove the key to let the exports of clusters decide", at, abbreviate(s.Created))
+			p.add("%s.created: %q must be a time from 2020 to 2199, such as 2026-01-31T00:00:00Z; remove the key to let the exports of clusters decide", at, Abbreviate(s.Created))
 		}
 		m.Created = created.UTC().Truncate(time.Second)
 	}
@@ -177,7 +178,7 @@ func (p *problems) families(at string, list []corev1.IPFamily) []corev1.IPFamily
 // cloudMapName checks a name of Cloud Map, which has printable ASCII characters only.
 func (p *problems) cloudMapName(at, name string, most int) {
 	if name == "" || len(name) > most || strings.ContainsFunc(name, func(r rune) bool { return r < '!' || r > '~' }) {
-		p.add("%s: %q must be the name in AWS Cloud Map: 1 to %d ASCII characters without spaces", at, abbreviate(name), most)
+		p.add("%s: %q must be the name in AWS Cloud Map: 1 to %d ASCII characters without spaces", at, Abbreviate(name), most)
 	}
 }
 
@@ -202,7 +203,7 @@ func (p *problems) ports(at string, list []filePort) []Port {
 		switch port.Protocol {
 		case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
 		default:
-			p.add("%s.protocol: %q must be TCP, UDP or SCTP", at, abbreviate(f.Protocol))
+			p.add("%s.protocol: %q must be TCP, UDP or SCTP", at, Abbreviate(f.Protocol))
 		}
 		p.number(at+".port", f.Port)
 		if f.TargetPort != nil {
@@ -223,10 +224,10 @@ func (p *problems) ports(at string, list []filePort) []Port {
 // portName checks the name and the application protocol of a port.
 func (p *problems) portName(at string, f filePort, isNeeded bool) {
 	if f.Name == "" && isNeeded || f.Name != "" && len(validation.IsDNS1123Label(f.Name)) > 0 {
-		p.add("%s.name: %q must be a DNS label, which each of several ports needs", at, abbreviate(f.Name))
+		p.add("%s.name: %q must be a DNS label, which each of several ports needs", at, Abbreviate(f.Name))
 	}
 	if f.AppProtocol != "" && len(validation.IsQualifiedName(f.AppProtocol)) > 0 {
-		p.add("%s.appProtocol: %q must be a name such as http or kubernetes.io/h2c", at, abbreviate(f.AppProtocol))
+		p.add("%s.appProtocol: %q must be a name such as http or kubernetes.io/h2c", at, Abbreviate(f.AppProtocol))
 	}
 }
 
@@ -239,7 +240,8 @@ func (p *problems) number(at string, n int32) {
 // abbreviateMax bounds texts of a file or an instance in messages.
 const abbreviateMax = 100
 
-func abbreviate(s string) string {
+// Abbreviate bounds a text in a message.
+func Abbreviate(s string) string {
 	if len(s) <= abbreviateMax {
 		return s
 	}
