@@ -101,6 +101,19 @@ type View struct {
 	Properties map[string]mcs.Properties
 	// Local is the status of this cluster's own export of the key.
 	Local PublishStatus
+	// Mapped is the service of AWS Cloud Map that an administrator has mapped to the key, nil if there is none. A change of it alone is not notified.
+	Mapped *MappedService
+}
+
+// MappedService is what is known of a service of AWS Cloud Map that is mapped to a key.
+type MappedService struct {
+	// Cluster is the pseudo-cluster that exports it. Namespace and Service are its names in Cloud Map.
+	Cluster, Namespace, Service string
+	// Instances is the number of instances at ReadAt, the last read that succeeded, which is the zero time if none has since this process started.
+	Instances int
+	ReadAt    time.Time
+	// Problems are those of Member about this service.
+	Problems []string
 }
 
 // AddProperties adds the ClusterProperties of a cluster.

@@ -212,6 +212,21 @@ type Service struct {
 	Importers *mcs.Importers `json:"importers,omitempty"`
 	// Refused are the parts of the exports that this cluster refuses.
 	Refused []policy.Refusal `json:"refused,omitempty"`
+	// Mapped is the service of AWS Cloud Map that is mapped to the key in this cluster, nil if there is none.
+	Mapped *MappedService `json:"mapped,omitempty"`
+}
+
+// MappedService is a service of AWS Cloud Map that is mapped to a key.
+type MappedService struct {
+	// ClusterID is the pseudo-cluster. Namespace and Service are the names in Cloud Map.
+	ClusterID string `json:"clusterID"`
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	// Instances is the number of its instances at the last read that succeeded, ReadAge the time since then in seconds, nil if there was none.
+	Instances int      `json:"instances"`
+	ReadAge   *float64 `json:"readAgeSeconds,omitempty"`
+	// Problems are those of the pseudo-cluster that are about this service.
+	Problems []string `json:"problems,omitempty"`
 }
 
 // Probe is the result of a test of an imported service from the controller's pod.

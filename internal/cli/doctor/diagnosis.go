@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -46,7 +47,7 @@ type Failure struct {
 // Diagnose decides from the facts, which are in the order of the contexts.
 func Diagnose(key mcs.Key, all []ServiceFacts) Diagnosis {
 	d := Diagnosis{Service: key.String()}
-	exporters := exportersOf(all)
+	exporters, mapped := exportersOf(all), mappedClusters(all)
 	for _, f := range all {
 		switch {
 		case f.problem != "":
@@ -60,8 +61,12 @@ func Diagnose(key mcs.Key, all []ServiceFacts) Diagnosis {
 		return d
 	}
 	for _, f := range all {
-		if f.problem == "" {
-			d.addPhase(f.Context, "import", f.importSteps(key, exporters, all)...)
+		switch here := f.exportersHere(exporters, mapped); {
+		case f.problem != "":
+		case len(here) == 0 && len(exporters) > 0:
+			d.addPhase(f.Context, "import", check.Check{Name: "mapped service", Result: check.OK, Detail: "not mapped in this cluster, and no cluster exports it: nothing is imported"})
+		default:
+			d.addPhase(f.Context, "import", f.importSteps(key, here, all)...)
 		}
 	}
 	return d
@@ -90,9 +95,33 @@ func exportersOf(all []ServiceFacts) []string {
 			for _, id := range f.Registry.Ignored {
 				ids[id] = true
 			}
+			if m := f.Registry.Mapped; m != nil {
+				ids[m.ClusterID] = true
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(ids))
+}
+
+// mappedClusters returns the pseudo-clusters of the services of AWS Cloud Map that are mapped to the service in any of the clusters.
+func mappedClusters(all []ServiceFacts) (ids []string) {
+	for _, f := range all {
+		if f.Registry != nil && f.Registry.Mapped != nil {
+			ids = append(ids, f.Registry.Mapped.ClusterID)
+		}
+	}
+	return ids
+}
+
+// exportersHere returns the exporters without the pseudo-clusters of which this cluster maps no service: each cluster has its own mappings.
+func (f *ServiceFacts) exportersHere(exporters, mapped []string) []string {
+	if f.Registry == nil {
+		return exporters
+	}
+	if m := f.Registry.Mapped; m != nil {
+		mapped = subtract(mapped, []string{m.ClusterID})
+	}
+	return subtract(exporters, mapped)
 }
 
 // isValid reports whether a ServiceExport is valid, or exported although a part of it is not.
@@ -102,7 +131,7 @@ func isValid(e *mcsv1beta1.ServiceExport) bool {
 
 // noExportStep returns the failed step of a service without an export.
 func noExportStep(key mcs.Key, all []ServiceFacts) check.Check {
-	c := check.Check{Name: "ServiceExport", Result: check.Failed, Detail: "no cluster in the checked contexts exports " + key.String()}
+	c := check.Check{Name: "ServiceExport", Result: check.Failed, Detail: "no cluster in the checked contexts exports " + key.String() + mappingProblem(all)}
 	i := slices.IndexFunc(all, func(f ServiceFacts) bool { return f.service != nil })
 	if i < 0 {
 		c.Detail += ", and namespace " + key.Namespace + " has no Service of that name"
@@ -111,6 +140,25 @@ func noExportStep(key mcs.Key, all []ServiceFacts) check.Check {
 	}
 	c.Remedy = fmt.Sprintf("run kubectl mcs export %s -n %s --context %s", key.Name, key.Namespace, all[i].Context)
 	return c
+}
+
+// mappingProblem returns that no file maps the service, with the problems of the files, "" if services of AWS Cloud Map are not mapped.
+func mappingProblem(all []ServiceFacts) string {
+	text := ""
+	for _, f := range all {
+		if f.controller == nil {
+			continue
+		}
+		for _, m := range f.controller.Members {
+			if m.Mapped {
+				text = ", and no file of --cloud-map-services maps it"
+			}
+			if m.Mapped && len(m.Problems) > 0 {
+				return text + " (" + f.Context + ": " + strings.Join(check.Summarize(m.Problems, 3), "; ") + ")"
+			}
+		}
+	}
+	return text
 }
 
 // exportSteps returns the steps of a cluster that has a ServiceExport.
@@ -284,6 +332,9 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 			return steps
 		}
 	}
+	if f.Registry != nil && f.Registry.Mapped != nil {
+		steps = append(steps, f.mappedStep())
+	}
 	steps = append(steps, f.registryStep(exporters), f.importStep(exporters))
 	if f.Import != nil && f.Import.Spec.Type != mcsv1beta1.Headless {
 		steps = append(steps, f.derivedServiceStep())
@@ -299,6 +350,28 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 		steps = append(steps, f.dnsAnswerStep(), f.connectionStep())
 	}
 	return steps
+}
+
+// mappedStep describes the service of AWS Cloud Map that is mapped to the service in this cluster.
+func (f *ServiceFacts) mappedStep() check.Check {
+	m := f.Registry.Mapped
+	c := check.Check{Name: "mapped service", Result: check.OK, Detail: fmt.Sprintf("service %s in %s of AWS Cloud Map", m.Service, m.Namespace)}
+	if m.ReadAge != nil {
+		c.Detail += fmt.Sprintf(", read %s ago: %d instances", time.Duration(*m.ReadAge*float64(time.Second)).Round(time.Second), m.Instances)
+	}
+	switch {
+	case m.ReadAge == nil && len(m.Problems) == 0:
+		c.Result, c.Detail, c.Remedy = check.Failed, c.Detail+", not read yet", "this takes a few seconds after a start: run this command again"
+	case m.ReadAge == nil:
+		c.Result = check.Failed
+	case len(m.Problems) > 0:
+		c.Result = check.Warning
+	}
+	if len(m.Problems) > 0 {
+		c.Detail += "; " + strings.Join(check.Summarize(m.Problems, 3), "; ")
+		c.Remedy = "correct the file of --cloud-map-services, the instances, or the controller's role (docs/ecs-ec2-lambda.md#failures)"
+	}
+	return c
 }
 
 // trueCondition returns a condition of the import if it is True: one that shows which clusters are in use, and why.
@@ -336,7 +409,10 @@ func (f *ServiceFacts) registryStep(exporters []string) check.Check {
 	}
 	read = append(read, f.Registry.Ignored...)
 	slices.Sort(read)
-	missing := subtract(exporters, read)
+	missing, stale := subtract(exporters, read), f.Registry.Stale
+	if m := f.Registry.Mapped; m != nil { // mappedStep has it
+		stale = subtract(stale, []string{m.ClusterID})
+	}
 	c.Detail = "has exports of " + cmp.Or(strings.Join(read, ", "), "no cluster")
 	switch {
 	case len(f.Registry.Unknown) > 0:
@@ -351,9 +427,9 @@ func (f *ServiceFacts) registryStep(exporters []string) check.Check {
 		c.Result = check.Warning
 		c.Detail += "; refused: " + f.refused("")
 		c.Remedy = refusedRemedy
-	case len(f.Registry.Stale) > 0:
+	case len(stale) > 0:
 		c.Result = check.Warning
-		c.Detail += "; stale: " + strings.Join(f.Registry.Stale, ", ")
+		c.Detail += "; stale: " + strings.Join(stale, ", ")
 		c.Remedy = "run kubectl mcs check in the stale clusters: their controllers send no heartbeat (docs/stale-clusters.md)"
 	}
 	return c

@@ -188,6 +188,93 @@ func TestDiagnose_ShowsDrain(t *testing.T) {
 	}
 }
 
+// mapWeb makes cls2 import demo/web from a service of AWS Cloud Map instead of cls1, with its state in m.
+func mapWeb(t *testing.T, m status.MappedService) (importer *ServiceFacts, all []ServiceFacts) {
+	t.Helper()
+	exporter, importer, all := gatherHealthy(t)
+	exporter.export, exporter.service, exporter.Registry.Own, exporter.Import, exporter.derived = nil, nil, nil, nil, nil
+	m.ClusterID, m.Namespace, m.Service = "cloud-map", "apps", "orders"
+	importer.Registry.Mapped = &m
+	importer.Registry.Exports[0].Cluster = "cloud-map"
+	importer.Import.Status.Clusters[0].Cluster = "cloud-map"
+	importer.ImportedSlices[0].Labels[mcsv1beta1.LabelSourceCluster] = "cloud-map"
+	return importer, all
+}
+
+// TestDiagnose_MappedService: a service of AWS Cloud Map that cls2 maps, and cls1 does not.
+func TestDiagnose_MappedService(t *testing.T) {
+	const denied = "demo/web (service orders in apps): not read, its last endpoints stay: AccessDeniedException"
+	for name, tc := range map[string]struct {
+		mapped     status.MappedService
+		mutate     func(*ServiceFacts)
+		want       check.Check // without the remedy
+		wantRemedy string
+		wantFailed string
+	}{
+		"read": {mapped: status.MappedService{Instances: 2, ReadAge: new(3.2)},
+			want: check.Check{Result: check.OK, Detail: "service orders in apps of AWS Cloud Map, read 3s ago: 2 instances"}},
+		"not read yet": {want: check.Check{Result: check.Failed, Detail: "service orders in apps of AWS Cloud Map, not read yet"}, wantRemedy: "run this command again",
+			wantFailed: "cls2: mapped service"},
+		"denied since the start": {mapped: status.MappedService{Problems: []string{denied}},
+			mutate: func(f *ServiceFacts) {
+				f.Registry.Exports, f.Registry.Unknown, f.Import = nil, []string{"cloud-map"}, nil
+			},
+			want:       check.Check{Result: check.Failed, Detail: "service orders in apps of AWS Cloud Map; " + denied},
+			wantRemedy: "docs/ecs-ec2-lambda.md#failures", wantFailed: "cls2: mapped service"},
+		"denied": {mapped: status.MappedService{Instances: 2, ReadAge: new(190.), Problems: []string{denied}},
+			mutate: func(f *ServiceFacts) { f.Registry.Stale = []string{"cloud-map"} },
+			want:   check.Check{Result: check.Warning, Detail: "service orders in apps of AWS Cloud Map, read 3m10s ago: 2 instances; " + denied}, wantRemedy: "docs/ecs-ec2-lambda.md#failures"},
+		"refused by the import policy": {mapped: status.MappedService{Instances: 2, ReadAge: new(1.)},
+			mutate:     func(f *ServiceFacts) { f.Import, f.Registry.Refused = nil, refusalsOf("cloud-map") },
+			want:       check.Check{Result: check.OK, Detail: "service orders in apps of AWS Cloud Map, read 1s ago: 2 instances"},
+			wantFailed: "cls2: ServiceImport"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			importer, all := mapWeb(t, tc.mapped)
+			if tc.mutate != nil {
+				tc.mutate(importer)
+			}
+			d := Diagnose(clitest.DemoWeb, all)
+			failed := ""
+			if d.Failure != nil {
+				failed = d.Failure.Context + ": " + d.Failure.Name
+			}
+			if failed != tc.wantFailed {
+				t.Errorf("failed is %q: %+v, want %q", failed, d.Failure, tc.wantFailed)
+			}
+			if first := d.Phases[0]; first.Context != "cls1" || len(first.Steps) != 1 || !strings.Contains(first.Steps[0].Detail, "not mapped in this cluster") {
+				t.Errorf("cls1, which does not map it: %+v", first)
+			}
+			steps := d.Phases[len(d.Phases)-1].Steps
+			i := slices.IndexFunc(steps, func(c check.Check) bool { return c.Name == "mapped service" })
+			if i < 0 {
+				t.Fatalf("steps %+v", steps)
+			}
+			if got := steps[i]; got.Result != tc.want.Result || got.Detail != tc.want.Detail || !strings.Contains(got.Remedy, tc.wantRemedy) || (got.Remedy == "") != (tc.wantRemedy == "") {
+				t.Errorf("step %+v, want %+v with the remedy %q", got, tc.want, tc.wantRemedy)
+			}
+			for _, s := range steps {
+				if s.Name == "registry" && s.Result == check.Warning && strings.Contains(s.Detail, "stale") {
+					t.Errorf("the pseudo-cluster has no controller to check: %+v", s)
+				}
+			}
+		})
+	}
+}
+
+// TestDiagnose_NoMapping: a service that no file maps, and the reason why the file is not in use.
+func TestDiagnose_NoMapping(t *testing.T) {
+	_, all := mapWeb(t, status.MappedService{})
+	for i := range all {
+		all[i].Registry = &status.Service{Key: clitest.DemoWeb}
+	}
+	all[1].controller.Members = append(all[1].controller.Members, status.Member{ClusterID: "cloud-map", Mapped: true, Problems: []string{"services.yaml is not in use"}})
+	d := Diagnose(clitest.DemoWeb, all)
+	if d.Failure == nil || !strings.Contains(d.Failure.Detail, "no file of --cloud-map-services maps it (cls2: services.yaml is not in use)") {
+		t.Errorf("failure %+v", d.Failure)
+	}
+}
+
 // What the instances of Cloud Map lack is a warning: the export works.
 func TestDiagnose_ShowsInstanceWarnings(t *testing.T) {
 	exporter, _, all := gatherHealthy(t)

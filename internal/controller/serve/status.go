@@ -357,7 +357,7 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 	if err != nil {
 		return status.Service{}, err
 	}
-	out := status.Service{Key: key, Exports: view.Exports, Ignored: view.Ignored, Unknown: view.Unknown, Stale: view.Stale}
+	out := status.Service{Key: key, Exports: view.Exports, Ignored: view.Ignored, Unknown: view.Unknown, Stale: view.Stale, Mapped: newMappedService(view.Mapped, time.Now())}
 	visible, refusals := s.guard.Filter(key, view)
 	out.Refused, out.NotFor = refusals, s.guard.NotFor(view)
 	all := visible.Exports
@@ -381,6 +381,18 @@ func (s *statusSource) service(ctx context.Context, session *membership.Session,
 		out.Conflicts = append(out.Conflicts, fmt.Sprintf("%s: %s", c.Reason, c.Message))
 	}
 	return out, err
+}
+
+// newMappedService returns the mapped service of a view, nil if there is none.
+func newMappedService(m *registry.MappedService, now time.Time) *status.MappedService {
+	if m == nil {
+		return nil
+	}
+	out := &status.MappedService{ClusterID: m.Cluster, Namespace: m.Namespace, Service: m.Service, Instances: m.Instances, Problems: m.Problems}
+	if !m.ReadAt.IsZero() {
+		out.ReadAge = new(max(0, now.Sub(m.ReadAt)).Round(100 * time.Millisecond).Seconds())
+	}
+	return out
 }
 
 // Probe implements status.Source. It connects to addresses of the import only.

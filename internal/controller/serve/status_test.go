@@ -44,6 +44,20 @@ func TestCountMembers(t *testing.T) {
 	}
 }
 
+func TestNewMappedService(t *testing.T) {
+	now := time.Unix(100, 0)
+	unread := &registry.MappedService{Cluster: "cloud-map", Namespace: "apps", Service: "orders", Problems: []string{"x"}}
+	read := &registry.MappedService{Cluster: "cloud-map", Namespace: "apps", Service: "orders", Instances: 2, ReadAt: now.Add(-1500 * time.Millisecond)}
+	got := []*status.MappedService{newMappedService(nil, now), newMappedService(unread, now), newMappedService(read, now)}
+	want := []*status.MappedService{
+		nil, {ClusterID: "cloud-map", Namespace: "apps", Service: "orders", Problems: []string{"x"}},
+		{ClusterID: "cloud-map", Namespace: "apps", Service: "orders", Instances: 2, ReadAge: new(1.5)},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestAddServices: an export that is not shown yet has no warnings to report.
 func TestAddServices(t *testing.T) {
 	key := mcs.Key{Namespace: "demo", Name: "web"}

@@ -134,7 +134,11 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 	if !r.isLoaded && slices.Contains(imported, r.cfg.Cluster) {
 		r.pending.Add(key)
 	}
-	switch s := r.services[key]; {
+	s := r.services[key]
+	if s != nil {
+		view.Mapped = s.describe(r.cfg.Cluster, r.account)
+	}
+	switch {
 	case s == nil:
 	case s.export == nil:
 		view.Unknown = []string{r.cfg.Cluster}

@@ -359,8 +359,15 @@ func TestRegistry_UnreadIsUnknown(t *testing.T) {
 	if err != nil || !slices.Equal(view.Unknown, []string{"cloud-map"}) || !slices.Equal(view.Unseen, []string{"cls2"}) {
 		t.Errorf("a service that does not exist: %+v, %v; want it unknown", view, err)
 	}
+	if m := view.Mapped; m == nil || m.Cluster != "cloud-map" || m.Namespace != "apps" || m.Service != "orders" || !m.ReadAt.IsZero() || len(m.Problems) > 1 {
+		t.Errorf("the mapped service is %+v, want orders in apps, not read", m)
+	}
 	c.create("apps", "orders")
 	r.shows("")
+	view, err = r.Lookup(t.Context(), orders)
+	if m := view.Mapped; err != nil || m == nil || m.ReadAt.IsZero() || len(m.Problems) > 0 {
+		t.Errorf("the mapped service is %+v (%v), want it read", m, err)
+	}
 }
 
 // TestRegistry_FileDecides: the removal of a mapping ends the export at once, also while Cloud Map does not answer. A broken file changes nothing.

@@ -23,8 +23,8 @@ type service struct {
 	// err is the error of the last read, nil if it succeeded; failedAt is the time of the clock since when reads have failed.
 	err      error
 	failedAt time.Duration
-	// readAt is the time of the last read, also of one that failed.
-	readAt time.Time
+	// readAt is the time of the last read, also of one that failed. okAt is that of the last one that succeeded.
+	readAt, okAt time.Time
 	// mustRead: the service may have changed.
 	mustRead bool
 	// instances is the number of instances of the last read, count that of the last list of services, if isCounted. While recheck is above 0, every list
@@ -39,7 +39,7 @@ type service struct {
 func (s *service) replacedBy(m servicesfile.Mapping) *service {
 	next := &service{mapping: m}
 	if s != nil && s.mapping.IsSameSource(m) {
-		next.export, next.lines, next.instances = s.export, s.lines, s.instances
+		next.export, next.lines, next.instances, next.okAt = s.export, s.lines, s.instances, s.okAt
 	}
 	return next
 }
@@ -63,7 +63,7 @@ func (s *service) setRead(now time.Time, clock *clock, account *budget.Account, 
 		s.err = err
 		return false
 	}
-	s.err, s.lines, s.instances = nil, lines, len(list)
+	s.err, s.lines, s.instances, s.okAt = nil, lines, len(list), now
 	offer := budget.Offer{Key: exp.Key, Created: exp.Created.Unix(), Wanted: budget.Of(exp, size)}
 	if admitted, _ := account.Admit([]budget.Offer{offer}); !admitted[0] {
 		s.excess = &offer
@@ -76,6 +76,13 @@ func (s *service) setRead(now time.Time, clock *clock, account *budget.Account, 
 		s.export = &exp
 	}
 	return changed
+}
+
+// describe returns what is known of the service, for people.
+func (s *service) describe(cluster string, account *budget.Account) *registry.MappedService {
+	return &registry.MappedService{
+		Cluster: cluster, Namespace: s.mapping.Namespace, Service: s.mapping.Service, Instances: s.instances, ReadAt: s.okAt, Problems: s.problems(account),
+	}
 }
 
 // isStale reports whether all reads have failed for a time in which Cloud Map answered.

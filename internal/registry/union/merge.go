@@ -185,6 +185,7 @@ func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clust
 	merged := registry.View{Local: mergeLocal(snapshots[0])}
 	for _, s := range snapshots {
 		merged.Incomplete = merged.Incomplete || !s.synced || s.view.Incomplete
+		merged.Mapped = cmp.Or(merged.Mapped, s.view.Mapped)
 	}
 	exports, ids := collectExports(snapshots, sources)
 	delete(ids, own.ClusterID)

@@ -36,10 +36,14 @@ func TestPseudoClusterBelongsToItsRegistry(t *testing.T) {
 			cfg.PseudoClusters = map[string]string{"mapped": "cloud-map"}
 			reg := New(cfg, Source{"first", first}, Source{"mapped", mapped})
 			first.set([]registry.Member{member("cls2", 0, 9), member("cloud-map", 0, 9)}, map[mcs.Key]registry.View{web: tt.claimed})
+			tt.mapped.Mapped = &registry.MappedService{Cluster: "cloud-map"}
 			mapped.set([]registry.Member{{ClusterID: "cloud-map", Mapped: true}}, map[mcs.Key]registry.View{web: tt.mapped})
 			view, err := reg.Lookup(t.Context(), web, "cloud-map")
 			if err != nil {
 				t.Fatal(err)
+			}
+			if view.Mapped != tt.mapped.Mapped {
+				t.Errorf("the mapped service is %+v", view.Mapped)
 			}
 			var ports []int32
 			for _, e := range view.Exports {
