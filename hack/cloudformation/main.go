@@ -32,13 +32,22 @@ func main() {
 	}
 }
 
+// The types of policies. AWS allows 10,240 characters in all inline policies of a role, and 6,144 in each of ten managed ones
+// (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html).
+const (
+	inline  = "AWS::IAM::Policy"
+	managed = "AWS::IAM::ManagedPolicy"
+)
+
 // policies are the files with a policy each, and the condition of the template under which the role has it.
-var policies = []struct{ file, resource, condition string }{
-	{"cluster", "ClusterPolicy", ""},
-	{"create", "CreatePolicy", "MayCreate"},
-	{"instance-view", "InstanceViewPolicy", "HasInstanceView"},
-	{"instance-dns", "InstanceDNSPolicy", "HasInstanceDNS"},
-	{"instance-health", "InstanceHealthPolicy", "HasInstanceHealth"},
+var policies = []struct{ file, resource, condition, kind string }{
+	{"cluster", "ClusterPolicy", "", inline},
+	{"create", "CreatePolicy", "MayCreate", inline},
+	{"instance-view", "InstanceViewPolicy", "HasInstanceView", inline},
+	{"instance-dns", "InstanceDNSPolicy", "HasInstanceDNS", inline},
+	{"instance-health", "InstanceHealthPolicy", "HasInstanceHealth", inline},
+	{"compatibility", "CompatibilityPolicy", "IsCompatible", managed},
+	{"compatibility-dns", "CompatibilityDNSPolicy", "HasLegacyZone", managed},
 }
 
 // object is a node of the template.
@@ -52,9 +61,11 @@ func generate(files fs.FS) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		resource := object{"Type": "AWS::IAM::Policy", "Properties": object{
-			"PolicyName": p.file, "PolicyDocument": document, "Roles": []any{object{"Ref": "Role"}},
-		}}
+		properties := object{"PolicyDocument": document, "Roles": []any{object{"Ref": "Role"}}}
+		if p.kind == inline {
+			properties["PolicyName"] = p.file
+		}
+		resource := object{"Type": p.kind, "Properties": properties}
 		if p.condition != "" {
 			resource["Condition"] = p.condition
 		}
@@ -69,6 +80,8 @@ func generate(files fs.FS) ([]byte, error) {
 			"HasInstanceView":   isTrue("InstanceView"),
 			"HasInstanceDNS":    isTrue("InstanceDNS"),
 			"HasInstanceHealth": isTrue("InstanceHealth"),
+			"IsCompatible":      isTrue("Compatibility"),
+			"HasLegacyZone":     object{"Fn::Not": []any{object{"Fn::Equals": []any{object{"Ref": "LegacyHostedZone"}, ""}}}},
 		},
 		"Resources": resources,
 		"Outputs":   object{"RoleArn": object{"Value": attribute("Role", "Arn")}},
@@ -88,6 +101,9 @@ func parameters() object {
 		"InstanceView":    flag("true", "Attach instance-view.json: the controller registers endpoints as instances"),
 		"InstanceDNS":     flag("false", "Attach instance-dns.json: services of the instance view have DNS records (--instance-dns)"),
 		"InstanceHealth":  flag("false", "Attach instance-health.json: instances are healthy or unhealthy (--unready-instances=unhealthy)"),
+		"Compatibility":   flag("false", "Attach compatibility.json: the controller reads the instances of the AWS Cloud Map MCS Controller for K8s (--import-from-aws-controller)"),
+		"LegacyHostedZone": object{"Type": "String", "Default": "", "AllowedPattern": "[A-Z0-9]*",
+			"Description": "ID of the hosted zone of a DNS namespace in which that controller created services; attaches compatibility-dns.json"},
 	}
 }
 
@@ -127,6 +143,7 @@ func readPolicy(files fs.FS, name string) (any, error) {
 var placeholders = strings.NewReplacer(
 	"${", "${!", // a policy variable of IAM, not of CloudFormation
 	"<clusterset>", "${ClustersetID}", "<cluster>", "${ClusterID}", "<region>", "${AWS::Region}", "<account>", "${AWS::AccountId}",
+	"<hosted-zone>", "${LegacyHostedZone}",
 	"arn:aws:", "arn:${AWS::Partition}:",
 )
 
