@@ -39,7 +39,12 @@ func startDNSCloud(t *testing.T, dropped ...string) *dnsCloud {
 
 func startDNSCloudWith(t *testing.T, options cloudmaplocal.Options, dropped ...string) *dnsCloud {
 	t.Helper()
-	c := startGuarded(t, options, dnsPolicies, dropped...)
+	return listenDNS(t, startGuarded(t, options, dnsPolicies, dropped...))
+}
+
+// listenDNS makes a cloud answer DNS.
+func listenDNS(t *testing.T, c *cloud) *dnsCloud {
+	t.Helper()
 	listener, err := c.server.Load().ListenDNS("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

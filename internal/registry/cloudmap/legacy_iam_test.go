@@ -2,6 +2,7 @@ package cloudmap
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
@@ -174,7 +176,27 @@ func writtenBy(exp mcs.Export, controller string) map[string]string {
 	return list
 }
 
-// TestLegacyMigrationUnderIAM migrates two clusters as docs/migration.md says, with the policies that it names and no more: no request is denied.
+// hasRecords returns a check that DNS has exactly the SRV records of the exports' instances. A DNS namespace is the only one with records.
+func hasRecords(t *testing.T, c *cloud, hasDNS bool) func(exports ...mcs.Export) func() bool {
+	t.Helper()
+	if !hasDNS {
+		return func(...mcs.Export) func() bool { return func() bool { return true } }
+	}
+	resolver := listenDNS(t, c)
+	return func(exports ...mcs.Export) func() bool {
+		var want []string
+		for _, exp := range exports {
+			for _, i := range instances.FromExport(exp, "set1", "") {
+				want = append(want, fmt.Sprintf("%s %s.web-0.demo.", i.Attributes[instances.AttrPort], i.ID))
+			}
+		}
+		slices.Sort(want)
+		return func() bool { return slices.Equal(resolver.lookup(t, "web-0.demo", dns.TypeSRV, "tcp"), want) }
+	}
+}
+
+// TestLegacyMigrationUnderIAM migrates two clusters as docs/migration.md says, with the policies that it names and no more: no request is denied. In a DNS namespace, the
+// records of the legacy controllers' services stay, and are those of all endpoints all the time.
 func TestLegacyMigrationUnderIAM(t *testing.T) {
 	const ours, theirs = "cloud-map-mcs-controller", legacy.ControllerName
 	for name, tc := range map[string]struct {
@@ -187,6 +209,7 @@ func TestLegacyMigrationUnderIAM(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := startLegacyCloud(t, tc.hasDNS, tc.policies)
 			tagLegacyServices(t, c)
+			resolves := hasRecords(t, c, tc.hasDNS)
 			isWritten := func(first, second map[string]string) func() bool {
 				want := map[string]map[string]string{"cls1": first, "cls2": second}
 				maps.DeleteFunc(want, func(_ string, list map[string]string) bool { return list == nil })
@@ -196,6 +219,7 @@ func TestLegacyMigrationUnderIAM(t *testing.T) {
 			if !isWritten(writtenBy(one, theirs), writtenBy(two, theirs))() {
 				t.Fatalf("the legacy controllers have written %v", c.controllersOf(t))
 			}
+			within(t, patience, "DNS has the records of the legacy controllers", resolves(one, two))
 
 			// cls1 migrates. One of its endpoints has ended meanwhile.
 			one.Backends[0].Endpoints = one.Backends[0].Endpoints[1:]
@@ -204,6 +228,7 @@ func TestLegacyMigrationUnderIAM(t *testing.T) {
 			a.PublishedAll()
 			legacyA := importing(t, c, cls1)
 			within(t, patience, "the instances of cls1 are updated, those of cls2 stay", isWritten(writtenBy(one, ours), writtenBy(two, theirs)))
+			within(t, patience, "so are the records", resolves(one, two))
 			within(t, patience, "cls1 imports the export of cls2 from its instances", func() bool {
 				shown, err := legacyA.Lookup(t.Context(), webKey(0))
 				return err == nil && len(shown.Exports) == 1 && shown.Exports[0].Cluster == "cls2" && shown.Exports[0].EndpointCount() == 3
@@ -218,12 +243,14 @@ func TestLegacyMigrationUnderIAM(t *testing.T) {
 			b.PublishedAll()
 			importing(t, c, cls2)
 			within(t, patience, "the instances of cls2 are updated", isWritten(writtenBy(one, ours), writtenBy(two, ours)))
+			within(t, patience, "the records stay", resolves(one, two))
 			within(t, patience, "both import from pages", func() bool { return shows(t, a, "cls2", webKey(0)) && shows(t, b, "cls1", webKey(0)) })
 
 			if err := a.Withdraw(t.Context(), webKey(0)); err != nil {
 				t.Fatal(err)
 			}
 			within(t, patience, "the instances of cls1 are deregistered", isWritten(nil, writtenBy(two, ours)))
+			within(t, patience, "the records of cls1 are gone", resolves(two))
 			if err := a.Withdraw(t.Context(), webKey(1)); err != nil {
 				t.Fatal(err)
 			}
