@@ -39,6 +39,16 @@ func clusterProblems(context string, s *status.Status) []string {
 	for _, id := range s.Leaving {
 		lines = append(lines, fmt.Sprintf("%s: the exports of the cluster as %s in clusterset %s are being removed", context, id.ClusterID, id.ClusterSetID))
 	}
+	lines = append(lines, exportProblems(context, s)...)
+	lines = append(lines, pathProblems(context, s)...)
+	for _, p := range s.Imports {
+		lines = append(lines, fmt.Sprintf("%s: the import of %s is not ready: %s: %s", context, p.Key, p.Reason, p.Message))
+	}
+	return lines
+}
+
+// exportProblems returns the problems of this cluster's exports, and of those of the others within the budgets.
+func exportProblems(context string, s *status.Status) (lines []string) {
 	for _, p := range s.Publications {
 		if p.Problem != "" {
 			lines = append(lines, fmt.Sprintf("%s: %s is not exported: %s", context, p.Key, p.Problem))
@@ -56,10 +66,6 @@ func clusterProblems(context string, s *status.Status) []string {
 	}
 	if n := len(s.OverBudget); n > 0 {
 		lines = append(lines, fmt.Sprintf("%s: %d services, such as %s, are not imported: their namespace has too many imports (--budget-namespace-imports)", context, n, s.OverBudget[0]))
-	}
-	lines = append(lines, pathProblems(context, s)...)
-	for _, p := range s.Imports {
-		lines = append(lines, fmt.Sprintf("%s: the import of %s is not ready: %s: %s", context, p.Key, p.Reason, p.Message))
 	}
 	return lines
 }
