@@ -50,7 +50,7 @@ func Start(t *testing.T) *Browser {
 		}
 		t.Skip("needs Chromium: apt-get install chromium")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), Stuck)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Stuck) // Browser.close in the cleanup lets it remove its files
 	toBrowser, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -59,10 +59,7 @@ func Start(t *testing.T) *Browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	profile, err := os.MkdirTemp("", "chromium")
-	if err != nil {
-		t.Fatal(err)
-	}
+	profile := t.TempDir()
 	cmd := exec.CommandContext(ctx, program, "--headless=new", "--remote-debugging-pipe", "--user-data-dir="+profile,
 		"--no-sandbox", // root cannot have a sandbox, and the page is ours
 		"--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--force-color-profile=srgb", "--lang=en-US", "--no-first-run",
@@ -87,7 +84,7 @@ func Start(t *testing.T) *Browser {
 		<-ended
 		_ = cmd.Wait()
 		cancel()
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the processes that it started, which may still write into the profile
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the processes that it started: t.TempDir fails if they write while it removes the profile
 		for range 100 {
 			if os.RemoveAll(profile) == nil {
 				break

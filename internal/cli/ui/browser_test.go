@@ -73,31 +73,39 @@ func TestBrowser_Three(t *testing.T) {
 	}
 	b.Check("problems", `document.querySelector("#problems ul").textContent.includes("member virginia is stale")`)
 
-	t.Run("a change is shown and announced", func(t *testing.T) {
-		data.change(func(f *fleet) { f.members[0].Problems = []string{"page 1 cannot be read"} })
-		b.Until(cells + `[0].querySelector(".state").textContent === "problem"`)
-		b.Until(`document.querySelector("#changes").textContent.includes("cluster frankfurt is problem")`)
-		data.change(func(f *fleet) { f.addService("shop", "new", 80, 1, 0, "dublin") })
-		b.Until(`document.querySelector("#changes").textContent.includes("service shop/new is new")`)
-	})
-	t.Run("filters", func(t *testing.T) {
-		b.Eval(`(() => { const i = document.querySelector("#services input"); i.value = "shop dublin"; i.dispatchEvent(new Event("input")); })()`, nil)
-		b.Check("filter", rows+`.length === 2`)
-		b.Eval(`document.querySelector("#services input").value = "nothing"; document.querySelector("#services input").dispatchEvent(new Event("input"))`, nil)
-		b.Check("no match", `!document.querySelector("#services .empty").hidden && `+rows+`.length === 0`)
-		b.Eval(`document.querySelector("#services input").value = ""; document.querySelector("#services input").dispatchEvent(new Event("input"))`, nil)
-		b.Eval(`[...document.querySelectorAll("#services .states button")].find((e) => e.textContent.includes("stale")).click()`, nil)
-		b.Check("state", rows+`.length === 2 && document.querySelector("#services .states [aria-pressed=true]").textContent.includes("stale 2")`)
-		b.Eval(`document.querySelector("#services .states [aria-pressed=true]").click()`, nil)
-		b.Check("all again", rows+`.length === 9`)
-	})
-	t.Run("keyboard", func(t *testing.T) { keyboard(t, b) })
-	t.Run("the page is loaded again", func(t *testing.T) {
-		b.Eval(`window.before = true`, nil)
-		b.Call("Page.reload", nil, nil)
-		b.Until(`!window.before && document.querySelector("#live")?.dataset.level === "ok"`) // the tab keeps the token
-	})
+	changes(b, data)
+	filters(b)
+	keyboard(t, b)
+	reload(b)
 	quiet(t, b, url)
+}
+
+// changes checks that the page shows and announces changes.
+func changes(b *chromiumtest.Browser, data *changingSource) {
+	data.change(func(f *fleet) { f.members[0].Problems = []string{"page 1 cannot be read"} })
+	b.Until(cells + `[0].querySelector(".state").textContent === "problem"`)
+	b.Until(`document.querySelector("#changes").textContent.includes("cluster frankfurt is problem")`)
+	data.change(func(f *fleet) { f.addService("shop", "new", 80, 1, 0, "dublin") })
+	b.Until(`document.querySelector("#changes").textContent.includes("service shop/new is new")`)
+}
+
+func filters(b *chromiumtest.Browser) {
+	b.Eval(`(() => { const i = document.querySelector("#services input"); i.value = "shop dublin"; i.dispatchEvent(new Event("input")); })()`, nil)
+	b.Check("filter", rows+`.length === 2`)
+	b.Eval(`document.querySelector("#services input").value = "nothing"; document.querySelector("#services input").dispatchEvent(new Event("input"))`, nil)
+	b.Check("no match", `!document.querySelector("#services .empty").hidden && `+rows+`.length === 0`)
+	b.Eval(`document.querySelector("#services input").value = ""; document.querySelector("#services input").dispatchEvent(new Event("input"))`, nil)
+	b.Eval(`[...document.querySelectorAll("#services .states button")].find((e) => e.textContent.includes("stale")).click()`, nil)
+	b.Check("state", rows+`.length === 2 && document.querySelector("#services .states [aria-pressed=true]").textContent.includes("stale 2")`)
+	b.Eval(`document.querySelector("#services .states [aria-pressed=true]").click()`, nil)
+	b.Check("all again", rows+`.length === 9`)
+}
+
+// reload checks that the tab keeps the token.
+func reload(b *chromiumtest.Browser) {
+	b.Eval(`window.before = true`, nil)
+	b.Call("Page.reload", nil, nil)
+	b.Until(`!window.before && document.querySelector("#live")?.dataset.level === "ok"`) // the tab keeps the token
 }
 
 func keyboard(t *testing.T, b *chromiumtest.Browser) {

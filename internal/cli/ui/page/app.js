@@ -253,19 +253,23 @@ function drawService(tr, s) {
 
 const stateBadge = (item) => el('span', { class: 'badge', 'data-level': item.level }, el('span', { class: 'mark', 'data-level': item.level, 'aria-hidden': 'true' }, marks[item.level]), ` ${item.state}`);
 
-// chips returns the first clusters of a list, and how many there are besides.
-function chips(clusters, most) {
-  const out = clusters.slice(0, most).map((c) => el('span', { class: 'chip', 'data-level': c.level || false }, c.name, c.text ? ` (${c.text})` : ''));
-  if (clusters.length > most) out.push(el('span', { class: 'muted', title: printable(names(clusters.slice(most).map((c) => c.name), 50)) }, `+${clusters.length - most} `));
+// chips returns the clusters of a list, or the first ones and how many there are besides.
+function chips(clusters, most, unknown = false) {
+  const shown = clusters.length > most ? most - 1 : clusters.length;
+  const out = clusters.slice(0, shown).map((c) => el('span', { class: 'chip', 'data-level': c.level || false }, c.name, c.text ? ` (${c.text})` : ''));
+  if (clusters.length > shown) out.push(el('span', { class: 'muted', title: printable(names(clusters.slice(shown).map((c) => c.name), 50)) }, `+${clusters.length - shown}${unknown ? ' or more' : ' '}`));
   return out;
 }
 
 function importersOf(s, most) {
   const { importing = [], importingNamespace = [], notReporting = [] } = s.importers;
-  const out = chips(importing.map((name) => ({ name })), most);
-  if (!s.importersKnown) out.push(el('span', { class: 'muted', title: 'The clusters that import a service are known from the contexts of all clusters that export it.' }, importing.length ? 'others?' : 'unknown'));
-  else if (importingNamespace.length + notReporting.length) out.push(el('span', { class: 'muted' }, `${importingNamespace.length + notReporting.length} not reported`));
-  else if (!importing.length) out.push(el('span', { class: 'muted' }, 'none'));
+  const out = chips(importing.map((name) => ({ name })), most, !s.importersKnown);
+  const silent = importingNamespace.length + notReporting.length;
+  const muted = (text, title) => out.push(el('span', { class: 'muted', title }, text));
+  if (!s.importersKnown) {
+    if (importing.length <= most) muted(importing.length ? 'others?' : 'unknown', 'The clusters that import a service are known from the contexts of all clusters that export it.');
+  } else if (silent) muted(`${silent} not reported`);
+  else if (!importing.length) muted('none');
   return out;
 }
 
