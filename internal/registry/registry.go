@@ -43,8 +43,8 @@ type Registry interface {
 
 	// Lookup returns the View of key as last read, from memory, or an error that wraps ErrNotSynced before the first complete
 	// read. The caller may keep the result but must not change it. If the answer is incomplete (ErrNotSynced, or a View with
-	// Unknown or Unseen clusters), the key is notified when more is known. imported are the clusters of the import that exists in the
-	// caller's cluster; see View.Unseen.
+	// Unknown or Unseen clusters), the key is notified when more is known about an imported cluster, and when the answer is complete. imported are the
+	// clusters of the import that exists in the caller's cluster; see View.Unseen.
 	Lookup(ctx context.Context, key mcs.Key, imported ...string) (View, error)
 
 	// Members returns the clusters of the clusterset, sorted by ID, including this one once it has joined.
@@ -96,8 +96,8 @@ type View struct {
 	// LivenessUnknown are the clusters, sorted, in Exports that had no heartbeat since this process started, but not for long
 	// enough to be stale. The caller keeps the decision of a previous process about them. The key is notified when it is known.
 	LivenessUnknown []string
-	// Properties are the ClusterProperties of the clusters in Exports and Unknown, as far as their records were read: a cluster without
-	// properties has nil. The key is notified when they change. Callers must not change them.
+	// Properties are the ClusterProperties of the clusters in Exports, and of those in Unknown that the caller named as imported, as far as their
+	// records were read: a cluster without properties has nil. The key is notified when they change. Callers must not change them.
 	Properties map[string]mcs.Properties
 	// Local is the status of this cluster's own export of the key.
 	Local PublishStatus

@@ -10,6 +10,8 @@ import (
 
 // PendingLookups holds the last answer of each key whose lookup was incomplete. It is not safe for concurrent use: the
 // lock that guards it must also guard the data of lookups, or a change between the two is missed.
+//
+// It holds nothing for the clusters that a lookup did not name as imported: while 1,000 clusters are read, all of them are unknown for every key.
 type PendingLookups struct {
 	results map[mcs.Key]lookupResult
 	most    int
@@ -49,29 +51,66 @@ func (p *PendingLookups) record(key mcs.Key, result lookupResult) {
 // maxDropTries bounds the search for a key to drop.
 const maxDropTries = 100
 
-// lookupResult is the incomplete part of an answer, and the imported clusters of the question.
-type lookupResult struct {
-	synced, incomplete bool
-	unknown, unseen    []string
-	imported           []string
+// Status is what is missing in the answer of a lookup.
+type Status struct {
+	// Unknown are the clusters of View.Unknown that the lookup named as imported, Unseen those of View.Unseen, both sorted.
+	Unknown, Unseen []string
+	// IsOpen is set if View.Unknown has any cluster, Incomplete if View.Incomplete is set.
+	IsOpen, Incomplete bool
 }
 
-// ViewFunc answers a lookup as registry.Registry.Lookup does.
-type ViewFunc func(key mcs.Key, imported []string) registry.View
+// isPending reports whether more may be known later.
+func (s Status) isPending() bool { return s.IsOpen || s.Incomplete || len(s.Unseen) > 0 }
+
+// differs reports whether the caller has to look up again: an import depends on the clusters that it names, and a new one on all of them.
+func (s Status) differs(before Status) bool {
+	return before.IsOpen && !s.IsOpen || s.Incomplete != before.Incomplete || !slices.Equal(s.Unknown, before.Unknown) || !slices.Equal(s.Unseen, before.Unseen)
+}
+
+// lookupResult is the status of an answer, and the imported clusters, sorted, that lookups named.
+type lookupResult struct {
+	Status
+	synced   bool
+	imported []string
+}
+
+// ViewFunc answers a lookup as registry.Registry.Lookup does, StatusFunc with the status alone.
+type (
+	ViewFunc   func(key mcs.Key, imported []string) registry.View
+	StatusFunc func(key mcs.Key, imported []string) Status
+)
+
+// Status returns the status of the answer.
+func (view ViewFunc) Status(key mcs.Key, imported []string) Status {
+	return statusOf(view(key, imported), imported)
+}
+
+func statusOf(v registry.View, imported []string) Status {
+	s := Status{Unseen: v.Unseen, IsOpen: len(v.Unknown) > 0, Incomplete: v.Incomplete}
+	for _, id := range imported {
+		if _, isUnknown := slices.BinarySearch(v.Unknown, id); isUnknown {
+			s.Unknown = append(s.Unknown, id)
+		}
+	}
+	slices.Sort(s.Unknown)
+	s.Unknown = slices.Compact(s.Unknown)
+	return s
+}
 
 // Lookup answers a lookup of key with view, and records the key if the answer is incomplete.
 func (p *PendingLookups) Lookup(key mcs.Key, imported []string, view ViewFunc) registry.View {
 	v := view(key, imported)
-	if len(v.Unknown) == 0 && len(v.Unseen) == 0 && !v.Incomplete {
+	status := statusOf(v, imported)
+	if !status.isPending() {
 		return v
 	}
 	// Other callers may have asked with other imported clusters.
-	all, recorded := slices.Concat(p.results[key].imported, imported), v
+	all := slices.Concat(p.results[key].imported, imported)
 	slices.Sort(all)
 	if all = slices.Compact(all); len(all) > len(imported) {
-		recorded = view(key, all)
+		status = view.Status(key, all)
 	}
-	p.record(key, lookupResult{synced: true, incomplete: recorded.Incomplete, unknown: recorded.Unknown, unseen: recorded.Unseen, imported: all})
+	p.record(key, lookupResult{Status: status, synced: true, imported: all})
 	return v
 }
 
@@ -82,15 +121,27 @@ func (p *PendingLookups) NotSynced(key mcs.Key, problem error) error {
 	return fmt.Errorf("looking up %s: %w", key, registry.NotSynced(problem))
 }
 
-// AddChanged adds the keys for which view, of a registry that has been read, now gives another answer, and stops recording
-// them.
-func (p *PendingLookups) AddChanged(changed Keys, view ViewFunc) {
+// AddChanged adds the keys for which the status, in a registry that has been read, differs from the recorded one, and stops recording them: an imported cluster
+// is known now, or all clusters are.
+func (p *PendingLookups) AddChanged(changed Keys, status StatusFunc) {
 	for key, before := range p.results {
-		now := view(key, before.imported)
-		if !before.synced || before.incomplete != now.Incomplete || !slices.Equal(before.unknown, now.Unknown) || !slices.Equal(before.unseen, now.Unseen) {
-			changed.Add(key)
-			delete(p.results, key)
+		p.addIfChanged(key, before, changed, status)
+	}
+}
+
+// AddChangedOf is AddChanged after a change of one cluster, while others are unknown for all keys: it looks only at the keys whose lookups named the cluster.
+func (p *PendingLookups) AddChangedOf(clusterID string, changed Keys, status StatusFunc) {
+	for key, before := range p.results {
+		if _, isImported := slices.BinarySearch(before.imported, clusterID); isImported || !before.synced {
+			p.addIfChanged(key, before, changed, status)
 		}
+	}
+}
+
+func (p *PendingLookups) addIfChanged(key mcs.Key, before lookupResult, changed Keys, status StatusFunc) {
+	if !before.synced || status(key, before.imported).differs(before.Status) {
+		changed.Add(key)
+		delete(p.results, key)
 	}
 }
 

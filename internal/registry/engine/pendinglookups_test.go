@@ -29,7 +29,7 @@ func TestPendingLookups(t *testing.T) {
 	wantChanged := func(when string, want ...mcs.Key) {
 		t.Helper()
 		changed := engine.Keys{}
-		lookups.AddChanged(changed, view)
+		lookups.AddChanged(changed, engine.ViewFunc(view).Status)
 		if got := slices.Collect(maps.Keys(changed)); !slices.Equal(got, want) {
 			t.Errorf("%s: changed %v, want %v", when, got, want)
 		}
@@ -37,11 +37,47 @@ func TestPendingLookups(t *testing.T) {
 	wantChanged("first read", early)
 	wantChanged("no change")
 	views[partly] = registry.View{Unknown: []string{"cls3"}}
-	wantChanged("one cluster more is known", partly)
+	wantChanged("one cluster more is known, which is not imported")
 	views[partly] = registry.View{}
+	wantChanged("all clusters are known", partly)
 	wantChanged("no lookup since")
 	views[more] = registry.View{}
 	wantChanged("view is complete", more)
+}
+
+// TestPendingLookups_OfOneCluster has keys that name one cluster as imported, another one or none, while a third cluster is unknown.
+func TestPendingLookups_OfOneCluster(t *testing.T) {
+	unknown := []string{"cls2", "cls3", "cls4"}
+	view := engine.ViewFunc(func(mcs.Key, []string) registry.View { return registry.View{Unknown: slices.Clone(unknown)} })
+	lookups := engine.NewPendingLookups(10)
+	early := mcs.Key{Name: "early"}
+	_ = lookups.NotSynced(early, nil)
+	for name, imported := range map[string][]string{"of-cls2": {"cls2"}, "of-cls3": {"cls3"}, "of-both": {"cls3", "cls2"}, "new": nil} {
+		lookups.Lookup(mcs.Key{Name: name}, imported, view)
+	}
+	wantChanged := func(when, clusterID string, want ...string) {
+		t.Helper()
+		changed := engine.Keys{}
+		lookups.AddChangedOf(clusterID, changed, view.Status)
+		var got []string
+		for key := range changed {
+			got = append(got, key.Name)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s: changed %q, want %q", when, got, want)
+		}
+	}
+	wantChanged("first read", "cls4", "early")
+	unknown = []string{"cls3", "cls4"}
+	wantChanged("cls4 was read again", "cls4")
+	wantChanged("cls2 is known", "cls2", "of-both", "of-cls2")
+	unknown = []string{"cls4"}
+	wantChanged("cls3 is known", "cls3", "of-cls3")
+	unknown = nil
+	changed := engine.Keys{}
+	if lookups.AddChanged(changed, view.Status); len(changed) != 1 {
+		t.Errorf("changed %v when all clusters are known, want the key that names none", changed)
+	}
 }
 
 // TestPendingLookups_AreBounded has services of ever new names while a cluster cannot be read. The imports are still notified of.
@@ -62,7 +98,7 @@ func TestPendingLookups_AreBounded(t *testing.T) {
 	}
 	views = registry.View{}
 	changed := engine.Keys{}
-	lookups.AddChanged(changed, view)
+	lookups.AddChanged(changed, engine.ViewFunc(view).Status)
 	for i := range imports {
 		if _, ok := changed[mcs.Key{Name: fmt.Sprint("web-", i)}]; !ok {
 			t.Errorf("import %d is not notified of", i)
@@ -86,11 +122,11 @@ func TestPendingLookups_SeveralCallers(t *testing.T) {
 		t.Fatalf("unseen %v without imported clusters", v.Unseen)
 	}
 	changed := engine.Keys{}
-	if lookups.AddChanged(changed, view); len(changed) != 0 {
+	if lookups.AddChanged(changed, engine.ViewFunc(view).Status); len(changed) != 0 {
 		t.Errorf("changed %v before cls3 is seen", changed)
 	}
 	seen["cls3"] = true
-	if lookups.AddChanged(changed, view); len(changed) != 1 {
+	if lookups.AddChanged(changed, engine.ViewFunc(view).Status); len(changed) != 1 {
 		t.Error("the key is not notified when cls3 is seen")
 	}
 }
@@ -109,7 +145,7 @@ func TestPendingLookups_Incomplete(t *testing.T) {
 		}
 		view = registry.View{}
 		changed := engine.Keys{}
-		lookups.AddChanged(changed, func(mcs.Key, []string) registry.View { return view })
+		lookups.AddChanged(changed, engine.ViewFunc(func(mcs.Key, []string) registry.View { return view }).Status)
 		if _, notified := changed[web]; notified != (name != "complete") {
 			t.Errorf("%s: notified %v after the view is complete", name, notified)
 		}
@@ -130,7 +166,7 @@ func TestPendingLookups_ImportedOfAllCallers(t *testing.T) {
 		lookups.Lookup(web, []string{"cls4"}, view)
 		seen[first] = true
 		changed := engine.Keys{}
-		if lookups.AddChanged(changed, view); len(changed) != 1 {
+		if lookups.AddChanged(changed, engine.ViewFunc(view).Status); len(changed) != 1 {
 			t.Errorf("the key is not notified when %s is seen", first)
 		}
 	}

@@ -91,7 +91,7 @@ func (m *mirror) addResolvedLookups(changed engine.Keys) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state.synced {
-		m.lookups.AddChanged(changed, m.state.view)
+		m.lookups.AddChanged(changed, engine.ViewFunc(m.state.view).Status)
 	}
 }
 

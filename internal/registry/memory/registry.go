@@ -335,7 +335,7 @@ func (r *Registry) changes(before view, pending []mcs.Key, liveness []string) []
 		}
 	}
 	if r.view.synced {
-		r.lookups.AddChanged(changed, r.viewOf)
+		r.lookups.AddChanged(changed, engine.ViewFunc(r.viewOf).Status)
 	}
 	return slices.Collect(maps.Keys(changed))
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -67,6 +68,11 @@ type catalogs struct {
 	// synced is set by the first complete read of the members, proven when isSynced reported true.
 	synced, proven bool
 	clusters       map[string]*catalog
+	exporters      exporters
+	// sorted are the clusters by ID; nil after a change.
+	sorted []*catalog
+	// open is the position in sorted of the cluster that was found to have not shown a page last, by page.
+	open [format.PageCount]int
 	// isMember is set while this cluster is the member under its ID.
 	isMember bool
 	// newProcess is set if another cluster has a new process since the members were read last.
@@ -75,6 +81,9 @@ type catalogs struct {
 
 // catalog is the state of one cluster: its record and its pages.
 type catalog struct {
+	// id is the ID of the cluster, exporters those of all catalogs; nil in a catalog that belongs to none.
+	id        string
+	exporters exporters
 	// isOwn is set for the catalog of this cluster.
 	isOwn bool
 	// record is the latest accepted record; without hasRecord this process has read none.
@@ -138,7 +147,9 @@ func (r *retry) failed(now time.Time, poll time.Duration) {
 // pageState is a page as last read completely.
 type pageState struct {
 	// read is set if the page was read completely since this process started. A page that does not exist, according to the record, counts as read.
-	read       bool
+	read bool
+	// isPlain is set if read is, and all exports of the page can be used or are ignored. setPage sets it.
+	isPlain    bool
 	generation int64
 	// digest is the digest of the page that was read, "" if it does not exist.
 	digest string
@@ -179,7 +190,7 @@ type pageState struct {
 func newCatalogs(cfg Config) *catalogs {
 	c := &catalogs{
 		identity: cfg.Identity, registry: cfg.ClientName, poll: cfg.PollInterval, staleAfter: cfg.StaleAfter, keyring: cfg.Keyring,
-		clusters: map[string]*catalog{}, liveness: registry.NewLiveness(cfg.Identity.ClusterID, cfg.StaleAfter),
+		clusters: map[string]*catalog{}, exporters: exporters{}, liveness: registry.NewLiveness(cfg.Identity.ClusterID, cfg.StaleAfter),
 		ledger: cfg.Ledger, isWanted: cfg.Wanted,
 		refused: func() { cfg.Metrics.CountRefusedRecord(cfg.ClientName) }, allowsContact: cfg.AllowsContact,
 	}
@@ -205,7 +216,7 @@ func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
 // cluster returns the catalog of a cluster, and creates it if it is new.
 func (c *catalogs) cluster(id string) *catalog {
 	if c.clusters[id] == nil {
-		c.clusters[id] = &catalog{isOwn: id == c.identity.ClusterID}
+		c.clusters[id], c.sorted = &catalog{id: id, isOwn: id == c.identity.ClusterID, exporters: c.exporters}, nil
 		c.openAccount(id, c.clusters[id])
 	}
 	return c.clusters[id]
@@ -459,7 +470,7 @@ func (c *catalog) dropOld(r *format.Member) {
 	for i := range c.pages {
 		if p := &c.pages[i]; p.read && p.digest != r.Pages[i] {
 			c.account.Retain(slices.Collect(maps.Keys(p.exports)), func(mcs.Key) bool { return false })
-			*p = pageState{stored: p.stored}
+			c.setPage(i, pageState{stored: p.stored})
 		}
 	}
 	c.countExcess()
@@ -630,8 +641,20 @@ func (c *catalogs) drop(id string) {
 	c.liveness.Remove(id)
 	if cluster := c.clusters[id]; cluster != nil {
 		cluster.account.Close()
+		for i := range cluster.pages {
+			cluster.setPage(i, pageState{})
+		}
 	}
 	delete(c.clusters, id)
+	c.sorted = nil
+}
+
+// all returns all catalogs, sorted by cluster.
+func (c *catalogs) all() []*catalog {
+	if c.sorted == nil {
+		c.sorted = slices.SortedFunc(maps.Values(c.clusters), func(a, b *catalog) int { return strings.Compare(a.id, b.id) })
+	}
+	return c.sorted
 }
 
 // keysOf adds the keys of a cluster's exports.
@@ -724,17 +747,17 @@ func (p *pageState) removedBy(now time.Time, r *format.Member) bool {
 	return !p.read || p.digest != "" && !p.ahead(now, r)
 }
 
-// remove sets the state of a page that does not exist.
-func (p *pageState) remove(generation int64, changed engine.Keys) {
-	diff(p.exports, nil, changed)
-	*p = pageState{read: true, generation: generation, stored: p.stored}
-}
-
 // knows reports whether it is certain that the page has an export of key or has none.
 func (p *pageState) knows(key mcs.Key) bool {
+	if p.isPlain || p.read && !p.unnamed && !p.unreadable[key] {
+		return true
+	}
 	_, has := p.exports[key]
-	return has || p.read && !p.unnamed && !p.unreadable[key]
+	return has
 }
+
+// isBlank reports whether nothing of the page was read.
+func (p *pageState) isBlank() bool { return !p.read && len(p.exports) == 0 && len(p.ignored) == 0 }
 
 // audit observes a read of all of this cluster's pages. It finds pages that the previous process wrote and did not announce, and pages that others
 // changed or removed since the last read. Until isAlone is set, the record may be that of another process that is running, so a page that it announces as not written
@@ -783,39 +806,80 @@ func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
 // viewOf returns the view of key in the catalogs of the other clusters. imported are the clusters of the existing import: those without a record since
 // this process started are unseen. Other clusters without a record are not part of the view.
 func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
-	for _, id := range slices.Sorted(maps.Keys(c.clusters)) {
-		if cluster := c.clusters[id]; id != c.identity.ClusterID && cluster.hasRecord {
-			c.addTo(&view, id, cluster, key)
+	page := format.PageOf(key)
+	for _, cluster := range c.all() {
+		if cluster.isUnknown(key, page) {
+			view.Unknown = append(view.Unknown, cluster.id)
+			if slices.Contains(imported, cluster.id) {
+				view.AddProperties(cluster.id, cluster.properties.Decode(cluster.record.Properties))
+			}
 		}
 	}
-	view.Unseen = engine.Unseen(imported, func(id string) bool {
-		cluster := c.clusters[id]
-		return id == c.identity.ClusterID || cluster.isSeen(key) || c.keyring.HasEnded(id)
-	})
+	for _, cluster := range c.exporters[key] {
+		if !cluster.isOwn && cluster.hasRecord && !cluster.isUnknown(key, page) {
+			c.addTo(&view, cluster, &cluster.pages[page], key)
+		}
+	}
+	view.Unseen = c.unseen(key, imported)
 	return view
 }
 
-// addTo adds the export of key in a cluster's catalog to a view.
-func (c *catalogs) addTo(view *registry.View, id string, cluster *catalog, key mcs.Key) {
-	p := &cluster.pages[format.PageOf(key)]
-	exp, ok := p.exports[key]
-	switch {
-	case cluster.mayBeOld, !ok && !p.ignored[key] && !p.knows(key) && !cluster.isCopy:
-		view.Unknown = append(view.Unknown, id)
-		view.AddProperties(id, cluster.properties.Decode(cluster.record.Properties))
-		return
-	case !ok && p.ignored[key]:
-		view.Ignored = append(view.Ignored, id)
+// unseen returns the clusters of View.Unseen.
+func (c *catalogs) unseen(key mcs.Key, imported []string) []string {
+	return engine.Unseen(imported, func(id string) bool {
+		return id == c.identity.ClusterID || c.clusters[id].isSeen(key) || c.keyring.HasEnded(id)
+	})
+}
+
+// statusOf returns the status of the view of key. It is the same as that of viewOf, without a loop over all clusters while one of them has not shown the page.
+func (c *catalogs) statusOf(key mcs.Key, imported []string) engine.Status {
+	page := format.PageOf(key)
+	status := engine.Status{Unseen: c.unseen(key, imported)}
+	status.IsOpen = c.isOpen(page) || slices.ContainsFunc(c.all(), func(cluster *catalog) bool { return cluster.isUnknown(key, page) })
+	for _, id := range imported {
+		if cluster := c.clusters[id]; cluster != nil && cluster.isUnknown(key, page) {
+			status.Unknown = append(status.Unknown, id)
+		}
 	}
+	return status
+}
+
+// isOpen reports whether another cluster has not shown a page: all keys of the page are unknown for it. It begins with the cluster that was found last, because a
+// restarted controller asks after each read.
+func (c *catalogs) isOpen(page int) bool {
+	all := c.all()
+	for i := range all {
+		at := (c.open[page] + i) % len(all)
+		if cluster := all[at]; !cluster.isOwn && cluster.hasRecord && (cluster.mayBeOld || !cluster.isCopy && cluster.pages[page].isBlank()) {
+			c.open[page] = at
+			return true
+		}
+	}
+	return false
+}
+
+// isUnknown reports whether the cluster is in View.Unknown of key: its record does not show whether it exports key.
+func (c *catalog) isUnknown(key mcs.Key, page int) bool {
+	if c.isOwn || !c.hasRecord {
+		return false
+	}
+	p := &c.pages[page]
+	return c.mayBeOld || !c.isCopy && !p.knows(key) && !p.ignored[key]
+}
+
+// addTo adds the export of key in a page of a cluster to a view.
+func (c *catalogs) addTo(view *registry.View, cluster *catalog, p *pageState, key mcs.Key) {
+	exp, ok := p.exports[key]
 	if !ok {
+		view.Ignored = append(view.Ignored, cluster.id)
 		return
 	}
 	view.Exports = append(view.Exports, exp)
-	view.AddProperties(id, cluster.properties.Decode(cluster.record.Properties))
-	if c.liveness.IsStale(id) {
-		view.Stale = append(view.Stale, id)
-	} else if c.liveness.IsUnknown(id) || cluster.isUntracked {
-		view.LivenessUnknown = append(view.LivenessUnknown, id)
+	view.AddProperties(cluster.id, cluster.properties.Decode(cluster.record.Properties))
+	if c.liveness.IsStale(cluster.id) {
+		view.Stale = append(view.Stale, cluster.id)
+	} else if c.liveness.IsUnknown(cluster.id) || cluster.isUntracked {
+		view.LivenessUnknown = append(view.LivenessUnknown, cluster.id)
 	}
 }
 

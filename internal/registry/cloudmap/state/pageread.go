@@ -244,7 +244,7 @@ func (c *catalog) takeRead(now time.Time, read pageRead, changed engine.Keys) {
 		}
 	}
 	after.exports = exports
-	*p = after
+	c.setPage(read.number, after)
 	c.countExcess()
 }
 
@@ -261,7 +261,8 @@ func (c *catalog) countExcess() {
 func (c *catalog) removePage(page int, generation int64, changed engine.Keys) {
 	p := &c.pages[page]
 	c.account.Retain(slices.Collect(maps.Keys(p.exports)), func(mcs.Key) bool { return false })
-	p.remove(generation, changed)
+	diff(p.exports, nil, changed)
+	c.setPage(page, pageState{read: true, generation: generation, stored: p.stored})
 	c.countExcess()
 }
 

@@ -140,6 +140,7 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 	record, err := format.FindCopy(found, id, s.cfg.Identity.ClusterSetID)
 	if cluster := s.catalogs.clusters[id]; cluster != nil && (cluster.isMissing || cluster.unproven != nil) {
 		s.catalogs.copyRead(now, id, record, err, changed)
+		s.logMembers()
 	}
 	byPage := format.GroupByPage(found)
 	var wanted []int
@@ -150,7 +151,6 @@ func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) e
 			wanted = slices.Sorted(maps.Keys(byPage))
 		}
 	}
-	s.logMembers()
 	s.mu.Unlock()
 	maps.Copy(changed, s.observePages(now, id, wanted, byPage))
 	return changed
@@ -238,9 +238,7 @@ func (s *Reads) observePage(now time.Time, id string, read pageRead) engine.Keys
 	defer s.mu.Unlock()
 	changed := engine.Keys{}
 	s.catalogs.observePage(now, id, read, changed)
-	if s.catalogs.isSynced() {
-		s.asked[read.number].AddChanged(changed, s.catalogs.viewOf)
-	}
+	s.addResolvedBy(id, read.number, changed)
 	if id == s.cfg.Identity.ClusterID && s.claim.state == Held {
 		s.adoptPages(now, changed)
 		s.confirmPages(now)

@@ -110,6 +110,26 @@ func (s *shared) shown() *catalog {
 	return &catalog{}
 }
 
+// addResolved adds the keys of pending lookups that have another answer now. The caller holds s.mu.
+func (s *shared) addResolved(changed engine.Keys) {
+	if s.catalogs.isSynced() {
+		for page := range s.asked {
+			s.asked[page].AddChanged(changed, s.catalogs.statusOf)
+		}
+	}
+}
+
+// addResolvedBy is addResolved for the keys of a page after it was read of one cluster. The caller holds s.mu.
+func (s *shared) addResolvedBy(clusterID string, page int, changed engine.Keys) {
+	switch {
+	case !s.catalogs.isSynced():
+	case s.catalogs.isOpen(page):
+		s.asked[page].AddChangedOf(clusterID, changed, s.catalogs.statusOf)
+	default:
+		s.asked[page].AddChanged(changed, s.catalogs.statusOf)
+	}
+}
+
 // addPending adds the keys with a pending publication. The caller holds s.mu.
 func (s *shared) addPending(keys engine.Keys) {
 	for i := range s.outbox.pages {

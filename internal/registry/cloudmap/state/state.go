@@ -107,11 +107,7 @@ func (s *State) SetImports(report mcs.ImportReport) {
 func (s *State) AddResolved(changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.catalogs.isSynced() {
-		for page := range s.asked {
-			s.asked[page].AddChanged(changed, s.catalogs.viewOf)
-		}
-	}
+	s.addResolved(changed)
 }
 
 // Forget drops everything that was read of another cluster, and returns its keys.

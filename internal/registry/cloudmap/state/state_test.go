@@ -40,7 +40,8 @@ func TestUnreadablePageIsAbandoned(t *testing.T) {
 			announced := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Key: signerOf("uid-1").Key(), Generation: 100, Heartbeat: 1}
 			announced.Pages[page] = w.digest
 			now := time.Now()
-			s.catalogs.clusters["cls1"] = &catalog{record: announced, hasRecord: true}
+			own := s.catalogs.cluster("cls1")
+			own.record, own.hasRecord = announced, true
 			s.heldSince, s.claim.lastRead = now.Add(-time.Hour), now
 			for range eagerRetries + 2 {
 				now = now.Add(time.Minute)
@@ -66,7 +67,8 @@ func TestPageReadResolvesLookups(t *testing.T) {
 	s := New(testConfig())
 	announced := format.Member{ClusterID: "cls2", ClusterSetID: "set1", UID: "uid-2", Key: signerOf("uid-2").Key(), Generation: 100, Heartbeat: 1}
 	announced.Pages[page], announced.Pages[format.PageOf(other)] = w.digest, "AAAAAAAAAAB"
-	s.catalogs.clusters["cls2"], s.catalogs.synced = &catalog{record: announced, hasRecord: true}, true
+	writer := s.catalogs.cluster("cls2")
+	writer.record, writer.hasRecord, s.catalogs.synced = announced, true, true
 	absent := webKey(0)
 	for i := 1; format.PageOf(absent) != page || absent == exp.Key; i++ {
 		absent = webKey(i)
@@ -302,9 +304,10 @@ func TestLookup_ReadsIgnoredExportAtOnce(t *testing.T) {
 	cfg := testConfig()
 	cfg.Wanted = func(string) bool { return isWanted }
 	s := New(cfg)
-	c := &catalog{hasRecord: true, record: format.Member{ClusterID: "cls2"}}
-	c.pages[format.PageOf(key)] = pageState{read: true, ignored: map[mcs.Key]bool{key: true}, ignoredCount: 1}
-	s.catalogs.clusters["cls2"], s.catalogs.synced = c, true
+	c := s.catalogs.cluster("cls2")
+	c.hasRecord, c.record = true, format.Member{ClusterID: "cls2"}
+	c.setPage(format.PageOf(key), pageState{read: true, ignored: map[mcs.Key]bool{key: true}, ignoredCount: 1})
+	s.catalogs.synced = true
 	isSet := func() bool {
 		t.Helper()
 		if view, err := s.Lookup(key, nil); err != nil || len(view.Ignored) != 1 {
@@ -410,7 +413,7 @@ func TestPeers_IsUrgentWithoutNotifications(t *testing.T) {
 	} {
 		s := New(testConfig())
 		s.claim.state = Held
-		s.catalogs.clusters["cls2"] = &catalog{hasRecord: true}
+		s.catalogs.cluster("cls2").hasRecord = true
 		s.SetContact(contact)
 		tt.change(s)
 		if _, urgent := s.Peers(time.Now()); urgent != tt.want {

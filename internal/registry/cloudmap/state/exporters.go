@@ -1,0 +1,62 @@
+package state
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
+)
+
+// exporters has the catalogs, sorted by cluster, whose pages have an export of a key or know one that is ignored. A lookup that asked every catalog would take
+// 0.5 ms with 1,000 clusters.
+type exporters map[mcs.Key][]*catalog
+
+func (e exporters) find(key mcs.Key, c *catalog) (at int, found bool) {
+	return slices.BinarySearchFunc(e[key], c.id, func(other *catalog, id string) int { return strings.Compare(other.id, id) })
+}
+
+// replace replaces the page that a catalog has by another one.
+func (e exporters) replace(c *catalog, before, after *pageState) {
+	for key := range before.keys {
+		if at, found := e.find(key, c); found && !after.names(key) {
+			if e[key] = slices.Delete(e[key], at, at+1); len(e[key]) == 0 {
+				delete(e, key)
+			}
+		}
+	}
+	for key := range after.keys {
+		if at, found := e.find(key, c); !found {
+			e[key] = slices.Insert(e[key], at, c)
+		}
+	}
+}
+
+// keys yields the keys that the page names: of its exports and of those that are ignored.
+func (p *pageState) keys(yield func(mcs.Key) bool) {
+	for key := range p.exports {
+		if !yield(key) {
+			return
+		}
+	}
+	for key := range p.ignored {
+		if !yield(key) {
+			return
+		}
+	}
+}
+
+// names reports whether key is one of keys.
+func (p *pageState) names(key mcs.Key) bool {
+	_, exports := p.exports[key]
+	return exports || p.ignored[key]
+}
+
+// setPage replaces what is known of a page.
+func (c *catalog) setPage(page int, after pageState) {
+	if len(after.unreadable) == 0 {
+		after.unreadable = nil
+	}
+	after.isPlain = after.read && !after.unnamed && after.unreadable == nil
+	c.exporters.replace(c, &c.pages[page], &after)
+	c.pages[page] = after
+}
