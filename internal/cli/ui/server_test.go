@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/clitest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/doctor"
@@ -313,6 +315,50 @@ func printedJSON(t *testing.T, commands func(*session.Session) []*cobra.Command,
 		t.Fatalf("%v: %s", err, transcript)
 	}
 	return value
+}
+
+// kinds records the kinds of objects that a command reads.
+type kinds struct {
+	client.Client
+	mu   *sync.Mutex
+	read map[string]bool
+}
+
+func (k kinds) record(verb string, object any) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.read[fmt.Sprintf("%s %T", verb, object)] = true
+}
+
+func (k kinds) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+	k.record("get", into)
+	return k.Client.Get(ctx, key, into, opts...)
+}
+
+func (k kinds) List(ctx context.Context, into client.ObjectList, opts ...client.ListOption) error {
+	k.record("list", into)
+	return k.Client.List(ctx, into, opts...)
+}
+
+// The page needs the permissions of status: it reads the controller's pods and its Lease, and connects to the status port.
+func TestReadClusterset_Permissions(t *testing.T) {
+	clusters := clitest.NewClusters()
+	clitest.ExportWeb(clusters)
+	k := *clusters.Start(t)["cls1"]
+	recorder := kinds{mu: &sync.Mutex{}, read: map[string]bool{}}
+	objects := k.Objects
+	k.Objects = func() (client.Client, error) {
+		var err error
+		recorder.Client, err = objects()
+		return recorder, err
+	}
+	s := &session.Session{ControllerNamespace: session.DefaultNamespace}
+	if c := readClusterset(t.Context(), s, []*session.Cluster{&k}); len(c.Problems) != 0 || len(c.Services) != 1 {
+		t.Errorf("got %+v", c)
+	}
+	if d := cmp.Diff(map[string]bool{"get *v1.Lease": true, "list *v1.PodList": true}, recorder.read); d != "" {
+		t.Errorf("it reads (-want +got):\n%s", d)
+	}
 }
 
 // A controller that does not respond, and a standby, are problems of the document.

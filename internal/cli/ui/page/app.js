@@ -246,17 +246,20 @@ function drawService(tr, s) {
   state.replaceChildren(stateBadge(s));
   name.firstChild.replaceChildren(el('span', { class: 'namespace' }, s.key.namespace + '/'), s.key.name);
   portCell.textContent = s.type === 'Headless' ? `${ports(s.ports)} headless` : ports(s.ports);
-  exporters.replaceChildren(...chips(s.exports.map((e) => ({ name: e.cluster, level: e.stale ? 'warn' : e.drain ? 'note' : '', text: e.stale ? 'stale' : e.drain ? `drained ${e.drain}` : '' })), 3));
+  exporters.replaceChildren(...chips(s.exports.map(exporter).sort((a, b) => order.indexOf(a.level) - order.indexOf(b.level)), 3));
   importers.replaceChildren(...importersOf(s, 2));
   endpoints.textContent = s.exports.length ? `${sum(s.exports, 'ready')} of ${sum(s.exports, 'endpoints')}` : '';
 }
 
 const stateBadge = (item) => el('span', { class: 'badge', 'data-level': item.level }, el('span', { class: 'mark', 'data-level': item.level, 'aria-hidden': 'true' }, marks[item.level]), ` ${item.state}`);
 
+// exporter is the chip of a cluster that exports a service.
+const exporter = (e) => ({ name: e.cluster, level: e.stale ? 'warn' : e.drain ? 'note' : 'ok', text: e.stale ? 'stale' : e.drain ? `drained ${e.drain}` : '' });
+
 // chips returns the clusters of a list, or the first ones and how many there are besides.
 function chips(clusters, most, unknown = false) {
   const shown = clusters.length > most ? most - 1 : clusters.length;
-  const out = clusters.slice(0, shown).map((c) => el('span', { class: 'chip', 'data-level': c.level || false }, c.name, c.text ? ` (${c.text})` : ''));
+  const out = clusters.slice(0, shown).map((c) => el('span', { class: 'chip', 'data-level': c.text ? c.level : false }, c.name, c.text ? ` (${c.text})` : ''));
   if (clusters.length > shown) out.push(el('span', { class: 'muted', title: printable(names(clusters.slice(shown).map((c) => c.name), 50)) }, `+${clusters.length - shown}${unknown ? ' or more' : ' '}`));
   return out;
 }
