@@ -7,14 +7,17 @@ import (
 )
 
 // tenClusters exports one service with 100 endpoints each.
-func tenClusters() []Export {
+func tenClusters() []Export { return manyClusters(10, 100) }
+
+// manyClusters exports one service from each cluster.
+func manyClusters(clusters, endpoints int) []Export {
 	var exports []Export
-	for c := range 10 {
+	for c := range clusters {
 		e := webExport(fmt.Sprintf("cls%d", c), c)
 		e.Backends[0].Endpoints = nil
-		for i := range 100 {
+		for i := range endpoints {
 			e.Backends[0].Endpoints = append(e.Backends[0].Endpoints, Endpoint{
-				Address: netip.AddrFrom4([4]byte{10, byte(c), 0, byte(i)}), Ready: true, Serving: true, Zone: "us-west-2a",
+				Address: netip.AddrFrom4([4]byte{10, byte(c >> 8), byte(c), byte(i)}), Ready: true, Serving: true, Zone: "us-west-2a",
 			})
 		}
 		exports = append(exports, e.Canonical())
@@ -30,6 +33,22 @@ func BenchmarkMerge(b *testing.B) {
 		for _, e := range exports {
 			m.Backends(e)
 		}
+	}
+}
+
+// BenchmarkMergeClusters merges one service that many clusters export with 10 endpoints each.
+func BenchmarkMergeClusters(b *testing.B) {
+	for _, clusters := range []int{10, 100, 300, 1000} {
+		b.Run(fmt.Sprintf("clusters=%d", clusters), func(b *testing.B) {
+			exports := manyClusters(clusters, 10)
+			b.ReportAllocs()
+			for b.Loop() {
+				m := Merge(exports)
+				for _, e := range exports {
+					m.Backends(e)
+				}
+			}
+		})
 	}
 }
 

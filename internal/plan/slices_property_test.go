@@ -161,13 +161,14 @@ func TestSlicesOneChangeWritesFew(t *testing.T) {
 	})
 }
 
-func benchInput() SliceInput {
+// benchInput has one service that each cluster exports.
+func benchInput(clusters, endpoints int) SliceInput {
 	var exports []mcs.Export
-	for c := range 10 {
+	for c := range clusters {
 		e := webExport(fmt.Sprintf("cls%d", c))
-		for i := range 100 {
+		for i := range endpoints {
 			e.Backends[0].Endpoints = append(e.Backends[0].Endpoints, mcs.Endpoint{
-				Address: netip.AddrFrom4([4]byte{10, byte(c), 0, byte(i)}), Ready: true, Serving: true, Zone: "us-west-2a",
+				Address: netip.AddrFrom4([4]byte{10, byte(c >> 8), byte(c), byte(i)}), Ready: true, Serving: true, Zone: "us-west-2a",
 			})
 		}
 		exports = append(exports, e)
@@ -178,7 +179,7 @@ func benchInput() SliceInput {
 }
 
 func BenchmarkSlicesNew(b *testing.B) {
-	in := benchInput()
+	in := benchInput(10, 100)
 	b.ReportAllocs()
 	for b.Loop() {
 		Slices(in)
@@ -186,12 +187,28 @@ func BenchmarkSlicesNew(b *testing.B) {
 }
 
 func BenchmarkSlicesSteady(b *testing.B) {
-	in := benchInput()
+	in := benchInput(10, 100)
 	in.Existing = apply(nil, Slices(in))
 	b.ReportAllocs()
 	for b.Loop() {
 		if !Slices(in).IsEmpty() {
 			b.Fatal("there is something to do")
 		}
+	}
+}
+
+// BenchmarkSlicesClusters has a service that many clusters export with 10 endpoints each, and nothing to do.
+func BenchmarkSlicesClusters(b *testing.B) {
+	for _, clusters := range []int{10, 100, 300, 1000} {
+		b.Run(fmt.Sprintf("clusters=%d", clusters), func(b *testing.B) {
+			in := benchInput(clusters, 10)
+			in.Existing = apply(nil, Slices(in))
+			b.ReportAllocs()
+			for b.Loop() {
+				if !Slices(in).IsEmpty() {
+					b.Fatal("there is something to do")
+				}
+			}
+		})
 	}
 }
