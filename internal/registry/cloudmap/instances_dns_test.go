@@ -446,3 +446,27 @@ func TestReadinessRequests(t *testing.T) {
 		})
 	}
 }
+
+// TestDNSWithoutRights: without a statement of the policies, the warning at the export names the policy that has it, and the export itself works.
+func TestDNSWithoutRights(t *testing.T) {
+	for dropped, want := range map[string]string{
+		"instance-dns.json CreatePrivateNamespaces": "private DNS namespaces of --instance-dns-vpc need instance-dns.json",
+		"instance-dns.json CreateZones":             "private DNS namespaces of --instance-dns-vpc need instance-dns.json",
+		"instance-dns.json ChangeRecords":           "the service has DNS records, which need instance-dns.json",
+		"instance-health.json WriteHealth":          "--unready-instances=unhealthy needs instance-health.json",
+	} {
+		t.Run(dropped, func(t *testing.T) {
+			c := startDNSCloud(t, dropped)
+			a, _ := c.resolving(t, cls1, dnsSettings(instances.UnreadyUnhealthy))
+			exp := asking(webExport("cls1", 0, 2), mcs.InstanceDNSAuto)
+			publish(t, a, exp)
+			within(t, 3*patience, "it is written or denied", func() bool {
+				return len(c.denials(t)) > 0 || len(c.lookup(t, "web-0.demo", dns.TypeA, "udp")) == 2
+			})
+			publish(t, a, withReady(exp, true, false))
+			within(t, 3*patience, "the export works, and the warning names the policy", func() bool {
+				return isExported(t, a, webKey(0))() && strings.Contains(strings.Join(look(t, a, webKey(0)).Local.Warnings, "; "), want)
+			})
+		})
+	}
+}
