@@ -99,6 +99,7 @@ func TestMappedServices(t *testing.T) {
 	eventually(t, started, func() error { return answeredBy(t.Context(), cls2, ns, command, "cls1") })
 	says(t, 0, "check --context cls2", "√ mapped services: 1 services of AWS Cloud Map, imported as those of cloud-map")
 	says(t, 0, "status --context cls2", "cloud-map", "AWS Cloud Map")
+	says(t, 0, "diagnose orders -n "+ns+" --context cls2", "service orders in "+cloud+" of AWS Cloud Map, read ", "2 instances")
 	if err := noImport(t.Context(), cls1, ns, "orders"); err != nil {
 		t.Errorf("the cluster without the mapping: %v", err)
 	}
