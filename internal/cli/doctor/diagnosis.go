@@ -339,15 +339,21 @@ func (f *ServiceFacts) importSteps(key mcs.Key, exporters []string, all []Servic
 	if f.Import != nil && f.Import.Spec.Type != mcsv1beta1.Headless {
 		steps = append(steps, f.derivedServiceStep())
 	}
+	steps = append(steps, f.selectionSteps()...)
+	steps = append(steps, f.importedSlicesStep(exporters, all), f.coreDNSStep())
+	if f.probe != nil || f.probeProblem != "" {
+		steps = append(steps, f.dnsAnswerStep(), f.connectionStep())
+	}
+	return steps
+}
+
+// selectionSteps describe which clusters are in use, and why.
+func (f *ServiceFacts) selectionSteps() (steps []check.Check) {
 	if drained := f.trueCondition(mcs.ConditionDrained); drained != nil {
 		steps = append(steps, check.Check{Name: "drain", Result: check.OK, Detail: drained.Message})
 	}
 	if selection := f.trueCondition(mcs.ConditionClusterSelection); selection != nil {
 		steps = append(steps, check.Check{Name: "cluster selection", Result: check.OK, Detail: selection.Message})
-	}
-	steps = append(steps, f.importedSlicesStep(exporters, all), f.coreDNSStep())
-	if f.probe != nil || f.probeProblem != "" {
-		steps = append(steps, f.dnsAnswerStep(), f.connectionStep())
 	}
 	return steps
 }
