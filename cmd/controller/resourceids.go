@@ -17,6 +17,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // configMapIDs keeps Cloud Map resource IDs in the ConfigMap with the cluster's identities, which the controller creates before it joins:
@@ -53,7 +54,7 @@ func (c configMapIDs) LoadResourceIDs(ctx context.Context) (cloudmap.ResourceIDs
 	if err != nil {
 		return cloudmap.ResourceIDs{}, nil //nolint:nilerr // it cannot be read: there is none
 	}
-	return cloudmap.ResourceIDs{Namespace: ids[0], Members: ids[1], Catalog: ids[2], Heartbeat: heartbeat}, nil
+	return cloudmap.ResourceIDs{Namespace: ids[0], Members: ids[1], Catalog: ids[2], Heartbeat: engine.SavedHeartbeat(heartbeat)}, nil
 }
 
 // SaveResourceIDs implements cloudmap.ResourceIDStore.
@@ -61,7 +62,7 @@ func (c configMapIDs) SaveResourceIDs(ctx context.Context, ids cloudmap.Resource
 	var value any // null removes the key
 	if ids != (cloudmap.ResourceIDs{}) {
 		value = strings.Join([]string{
-			cmp.Or(ids.Namespace, missingID), cmp.Or(ids.Members, missingID), cmp.Or(ids.Catalog, missingID), strconv.FormatInt(ids.Heartbeat, 10),
+			cmp.Or(ids.Namespace, missingID), cmp.Or(ids.Members, missingID), cmp.Or(ids.Catalog, missingID), strconv.FormatInt(int64(ids.Heartbeat), 10),
 		}, " ")
 	}
 	change, err := json.Marshal(map[string]any{"data": map[string]any{c.key(): value}})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 )
 
 // ResourceIDs are the Cloud Map IDs of the control namespace, of service members and of this cluster's catalog, or their ARNs in a namespace
@@ -16,32 +17,10 @@ import (
 // controllers that start at once would be without a heartbeat for minutes, and become stale. So a controller keeps the IDs, and after a
 // restart verifies them with three requests of which AWS allows 50 per second each.
 //
-// Heartbeat is saved before a record with it is written. No record or page of this cluster has a heartbeat or generation of unsavedFor later, and none at all is
-// later if it was ahead of the clock. So the next process continues after it although its clock may be behind and the registry may not show the record. Other
-// clusters would take earlier heartbeats for replays. If the clock of this process was ahead by less than heartbeatSaveInterval, and not that of the next one, its
-// records may be earlier, for that time at most: which of the two clocks is right is not known.
+// Heartbeat is kept with them, because a save of one is a write of all.
 type ResourceIDs struct {
 	Namespace, Members, Catalog string
-	Heartbeat                   int64
-}
-
-// heartbeatSaveInterval is the interval at which the own heartbeat is saved, aheadSaveInterval while it is ahead of the clock: then a later one is saved, and a
-// later clock shows that the next process continues after all that were used.
-const (
-	heartbeatSaveInterval = 5 * time.Minute
-	aheadSaveInterval     = 30 * time.Second
-	// unsavedFor is how much later than the saved heartbeat the last one, and the generation of a page that no record announced, may be: two heartbeat intervals
-	// pass between records at most, or a pause of 30 s after failures.
-	unsavedFor = heartbeatSaveInterval + time.Minute
-)
-
-// nextHeartbeat returns a heartbeat that the previous process has not used. If the clock is behind what was saved, the previous process may have used
-// more since.
-func (ids ResourceIDs) nextHeartbeat(wall time.Time) int64 {
-	if ids.Heartbeat == 0 || wall.UnixMilli() > ids.Heartbeat {
-		return ids.Heartbeat
-	}
-	return ids.Heartbeat + unsavedFor.Milliseconds()
+	Heartbeat                   engine.SavedHeartbeat
 }
 
 // ResourceIDStore keeps the ResourceIDs of a cluster across restarts of its controller.
@@ -72,7 +51,7 @@ func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err 
 	}
 	ids, err := c.store.LoadResourceIDs(ctx)
 	if err == nil {
-		c.saved, c.heartbeat = ids, ids.nextHeartbeat(c.wall())
+		c.saved, c.heartbeat = ids, ids.Heartbeat.Next(c.wall())
 		if ids.Namespace == "" {
 			return place, false, nil
 		}
@@ -95,18 +74,12 @@ func (c *control) recall(ctx context.Context) (place controlPlace, ok bool, err 
 // next start takes longer.
 func (c *control) saveIDs(ctx context.Context, place controlPlace, heartbeat int64) {
 	ids := place.resourceIDs()
-	interval := heartbeatSaveInterval
-	if heartbeat > c.wall().Add(time.Second).UnixMilli() {
-		interval = aheadSaveInterval
-		heartbeat += 2 * aheadSaveInterval.Milliseconds() // no heartbeat before the next save is later
-	}
-	ids.Heartbeat = max(heartbeat, c.saved.Heartbeat)
-	same := ids
-	same.Heartbeat = c.saved.Heartbeat
-	isRecent := ids.Heartbeat-c.saved.Heartbeat < interval.Milliseconds()
-	if c.store == nil || same == c.saved && isRecent {
+	next, due := c.saved.Heartbeat.Advance(heartbeat, c.wall())
+	ids.Heartbeat = c.saved.Heartbeat
+	if c.store == nil || ids == c.saved && !due {
 		return
 	}
+	ids.Heartbeat = next
 	if err := c.store.SaveResourceIDs(ctx, ids); err != nil {
 		c.log.Info("Failed to store the IDs of the clusterset's resources; retrying at the next heartbeat", "error", err.Error())
 		return

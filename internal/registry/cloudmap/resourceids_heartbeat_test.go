@@ -32,7 +32,7 @@ func TestSaveIDs_RestartsKeepHeartbeatsAtTheClock(t *testing.T) {
 	for i := range 10 {
 		c := &control{store: store, log: logr.Discard(), wall: func() time.Time { return now }}
 		c.saved = store.ids
-		heartbeat := max(store.ids.nextHeartbeat(now)+1, now.UnixMilli())
+		heartbeat := max(store.ids.Heartbeat.Next(now)+1, now.UnixMilli())
 		if ahead := time.Duration(heartbeat-now.UnixMilli()) * time.Millisecond; ahead > time.Second {
 			t.Fatalf("restart %d: the heartbeat is %v ahead of the clock", i, ahead)
 		}

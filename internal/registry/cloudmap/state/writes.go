@@ -204,7 +204,7 @@ func (s *Writes) heartbeatInterval() time.Duration {
 }
 
 // paced returns the last heartbeat plus nine tenths of the time since then, or zero if there is none. Heartbeats of a cluster whose clock is behind advance
-// at this pace until the clock has caught up. Those of a clone begin unsavedFor later: soon after the clone has ended, the cluster's heartbeats
+// at this pace until the clock has caught up. Those of a clone begin minutes later (engine.SavedHeartbeat): soon after the clone has ended, the cluster's heartbeats
 // are later than the clone's. The caller holds s.mu.
 func (s *Writes) paced(now time.Time) int64 {
 	if s.beatAt.IsZero() {
