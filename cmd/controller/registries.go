@@ -51,12 +51,9 @@ type dependencies struct {
 	budgets *budgets
 }
 
-// resourceIDs returns the store of the cluster's Cloud Map resource IDs, or nil if they are not stored.
-func (d dependencies) resourceIDs(identity mcs.Identity) cloudmap.ResourceIDStore {
-	if d.kube == nil || d.namespace == "" {
-		return nil
-	}
-	return configMapIDs{client: d.kube, namespace: d.namespace, identity: identity}
+// resourceIDs returns the store of the cluster's heartbeat and Cloud Map resource IDs. ok is false if they are not stored.
+func (d dependencies) resourceIDs(identity mcs.Identity) (store configMapIDs, ok bool) {
+	return configMapIDs{client: d.kube, namespace: d.namespace, identity: identity}, d.kube != nil && d.namespace != ""
 }
 
 // joined returns when the cluster joined under identity for the first time, zero if it never did or this is not stored.
@@ -240,7 +237,9 @@ func (p cloudMapPlan) prepare(ctx context.Context, deps dependencies) (membershi
 			return nil, err
 		}
 		if !cfg.ReadOnly {
-			cfg.ResourceIDs = deps.resourceIDs(identity)
+			if store, ok := deps.resourceIDs(identity); ok {
+				cfg.ResourceIDs = store
+			}
 			if cfg.Signer, err = deps.keys.ownKey(ctx); err != nil {
 				return nil, err
 			}
@@ -307,6 +306,13 @@ func (p etcdPlan) prepare(ctx context.Context, deps dependencies) (membership.Re
 			}
 			if cfg.Joined, err = deps.joined(ctx, identity); err != nil {
 				return nil, err
+			}
+			if store, ok := deps.resourceIDs(identity); ok {
+				ids, err := store.LoadResourceIDs(ctx)
+				if err != nil {
+					return nil, err
+				}
+				cfg.SavedHeartbeat, cfg.SaveHeartbeat = ids.Heartbeat, store.SaveHeartbeat
 			}
 		}
 		reg, err := etcd.New(client, cfg)

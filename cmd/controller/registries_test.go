@@ -115,7 +115,7 @@ func TestPlanRegistries(t *testing.T) {
 	}
 	options := []cmp.Option{
 		cmp.AllowUnexported(namedPlan{}, cloudMapPlan{}, etcdPlan{}, legacyPlan{}, mappedPlan{}),
-		cmpopts.IgnoreUnexported(cloudmap.Config{}, legacy.Config{}, mapped.Config{}, etcd.ClientConfig{}, logr.Logger{}),
+		cmpopts.IgnoreUnexported(cloudmap.Config{}, etcd.Config{}, legacy.Config{}, mapped.Config{}, etcd.ClientConfig{}, logr.Logger{}),
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

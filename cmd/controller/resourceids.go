@@ -80,6 +80,16 @@ func (c configMapIDs) SaveResourceIDs(ctx context.Context, ids cloudmap.Resource
 	return nil
 }
 
+// SaveHeartbeat replaces the saved heartbeat. A cluster that exports to etcd has only that: a cluster that moves from one registry to another continues after it.
+func (c configMapIDs) SaveHeartbeat(ctx context.Context, heartbeat engine.SavedHeartbeat) error {
+	ids, err := c.LoadResourceIDs(ctx)
+	if err != nil {
+		return err
+	}
+	ids.Heartbeat = heartbeat
+	return c.SaveResourceIDs(ctx, ids)
+}
+
 // key returns the key of the identity's resource IDs. It has two dots, so it is not the key of an identity.
 func (c configMapIDs) key() string {
 	return c.identity.ClusterSetID + "." + c.identity.ClusterID + ".resource-ids"

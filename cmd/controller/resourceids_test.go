@@ -35,6 +35,19 @@ func TestConfigMapKeepsResourceIDs(t *testing.T) {
 			t.Errorf("loaded %v, %v; want %v", got, err, ids)
 		}
 	}
+	if err := store.SaveResourceIDs(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	want.Heartbeat = 14
+	if err := store.SaveHeartbeat(t.Context(), want.Heartbeat); err != nil { // of a cluster that has moved to etcd
+		t.Fatal(err)
+	}
+	if got, err := store.LoadResourceIDs(t.Context()); err != nil || got != want {
+		t.Errorf("after the heartbeat was saved: loaded %v, %v; want %v", got, err, want)
+	}
+	if err := store.SaveResourceIDs(t.Context(), cloudmap.ResourceIDs{}); err != nil {
+		t.Fatal(err)
+	}
 	var after corev1.ConfigMap
 	if err := kube.Get(t.Context(), client.ObjectKeyFromObject(identities), &after); err != nil {
 		t.Fatal(err)

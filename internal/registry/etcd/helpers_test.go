@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -100,6 +101,8 @@ type testStore struct {
 	dropHeartbeats atomic.Bool
 	// keyrings are those of the clusters.
 	keyrings *registrytest.Keyrings
+	// heartbeats are those that the clusters have saved.
+	heartbeats savedHeartbeats
 	// writes counts the written and withdrawn exports.
 	writes atomic.Int64
 	// lists counts the requests that list keys.
@@ -234,6 +237,9 @@ func (s *testStore) registryOf(t testing.TB, client *Client, cfg Config, timings
 	if cfg.Signer == nil {
 		cfg.Signer = registrytest.Signer(t, cfg.Identity)
 	}
+	if cfg.SaveHeartbeat == nil {
+		s.heartbeats.load(&cfg)
+	}
 	if s.history != nil {
 		cfg.Logger = s.history.Logger(cfg.Identity.ClusterID)
 	} else if testing.Verbose() {
@@ -246,6 +252,36 @@ func (s *testStore) registryOf(t testing.TB, client *Client, cfg Config, timings
 		t.Fatal(err)
 	}
 	return reg
+}
+
+// savedHeartbeats keeps the heartbeats of clusters across restarts.
+type savedHeartbeats struct {
+	mu         sync.Mutex
+	byIdentity map[mcs.Identity]engine.SavedHeartbeat
+}
+
+// load sets what the previous process has saved, and where this one does.
+func (s *savedHeartbeats) load(cfg *Config) {
+	identity := cfg.Identity
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cfg.SavedHeartbeat = s.byIdentity[identity]
+	cfg.SaveHeartbeat = func(_ context.Context, heartbeat engine.SavedHeartbeat) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.byIdentity == nil {
+			s.byIdentity = map[mcs.Identity]engine.SavedHeartbeat{}
+		}
+		s.byIdentity[identity] = heartbeat
+		return nil
+	}
+}
+
+// all returns what is saved.
+func (s *savedHeartbeats) all() map[mcs.Identity]engine.SavedHeartbeat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.byIdentity)
 }
 
 func (s *testStore) layout(clusterSetID string) layout { return newLayout(s.prefix, clusterSetID) }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
 // farewellTTL is the time for which a farewell stays in etcd for clusters whose controllers do not run.
@@ -66,7 +68,7 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 	if now := time.Now(); !alive.isHeld() && (w.session.isLeftToNext(alive, now) || clone.mayReturn(now, w.cfg.HeartbeatInterval)) {
 		return false, nil
 	}
-	shown := w.decodeOwn(member)
+	shown := w.decodeOwn(member, w.cfg.Signer.Keys()...)
 	if shown.Farewell && alive.revision == 0 {
 		return true, nil
 	}
@@ -80,10 +82,11 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 // sayFarewell replaces everything of this cluster by a farewell. The last cluster leaves one too: clusters that only import from this registry are no
 // members, and read it.
 func (w *writer) sayFarewell(ctx context.Context, seen int64, shown memberRecord) error {
-	member, err := w.session.farewell(time.Now(), shown)
+	member, err := w.session.farewell(w.mirror.ownKeys(), shown)
 	if err != nil {
 		return err
 	}
+	w.saveHeartbeat(ctx)
 	lease, err := w.store.grant(ctx, w.timings.farewell)
 	if err != nil {
 		return err
@@ -97,10 +100,10 @@ func (w *writer) sayFarewell(ctx context.Context, seen int64, shown memberRecord
 // memberUID returns the UID of a member record, "" if it cannot be read.
 func (w *writer) memberUID(member []byte) string { return w.decodeOwn(member).UID }
 
-// decodeOwn decodes a member record with this cluster's ID, the zero value if it cannot be read.
-func (w *writer) decodeOwn(member []byte) memberRecord {
-	m, _, err := openMember(member, w.cfg.Identity.ClusterSetID, w.cfg.Identity.ClusterID)
-	if err != nil {
+// decodeOwn decodes a member record with this cluster's ID, the zero value if it cannot be read or is signed with none of these keys. Without keys any counts.
+func (w *writer) decodeOwn(member []byte, keys ...trust.Key) memberRecord {
+	m, a, err := openMember(member, w.cfg.Identity.ClusterSetID, w.cfg.Identity.ClusterID)
+	if err != nil || len(keys) > 0 && !slices.Contains(keys, a.key) {
 		return memberRecord{}
 	}
 	record, err := decodeMember(m, w.cfg.Identity.ClusterSetID, w.cfg.Identity.ClusterID)

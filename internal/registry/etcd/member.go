@@ -81,6 +81,18 @@ func (r memberRecord) withHeartbeat(now time.Time) memberRecord {
 	return r
 }
 
+// latest returns the heartbeat or the generation of r in milliseconds, whichever is later, 0 for the zero value.
+func (r memberRecord) latest() int64 { return max(r.Heartbeat.UnixMilli(), r.Generation) }
+
+// after returns r with a heartbeat and a generation of at least latest.
+func (r memberRecord) after(latest int64) memberRecord {
+	if at := time.UnixMilli(latest).UTC(); latest != 0 && at.After(r.Heartbeat) {
+		r.Heartbeat = at
+	}
+	r.Generation = max(r.Generation, latest)
+	return r
+}
+
 // nextGeneration returns a generation later than that of r, over restarts too, because it is the time in milliseconds if that is later.
 func (r memberRecord) nextGeneration(now time.Time) int64 {
 	return max(r.Generation+1, now.UnixMilli())

@@ -126,6 +126,8 @@ type ownKeys struct {
 	// read.
 	rival     memberRecord
 	rivalSeen time.Time
+	// latest is the latest heartbeat or generation of the member records of this cluster that were read, by whichever process.
+	latest int64
 }
 
 // ownKeys returns this cluster's own keys.
@@ -134,7 +136,7 @@ func (m *mirror) ownKeys() ownKeys {
 	defer m.mu.Unlock()
 	keys := ownKeys{synced: m.state.synced, revision: m.state.revision, alive: m.state.aliveOf(m.own), member: m.state.memberOf(m.own)}
 	if c := m.state.clusters[m.own]; c != nil {
-		keys.rival, keys.rivalSeen = c.rival, c.rivalSeen
+		keys.rival, keys.rivalSeen, keys.latest = c.rival, c.rivalSeen, c.latest
 	}
 	return keys
 }

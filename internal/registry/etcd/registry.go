@@ -39,12 +39,18 @@ type Config struct {
 	// Joined is the time at which this cluster joined under this identity for the first time, zero if it never did: of two clusters with one ID, the
 	// older one takes it back.
 	Joined time.Time
+	// SavedHeartbeat is what SaveHeartbeat has saved last, in a previous process. SaveHeartbeat is called before a record is written; nil saves nothing.
+	SavedHeartbeat engine.SavedHeartbeat
+	SaveHeartbeat  func(context.Context, engine.SavedHeartbeat) error
 	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
 	Ledger *budget.Ledger
 	Wanted func(namespace string) bool
 	Logger logr.Logger
 	// Metrics may be nil.
 	Metrics *registry.Metrics
+
+	// Only tests change wall, the clock of the records. nil is time.Now.
+	wall func() time.Time
 }
 
 // timings are the intervals that only tests change.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -22,6 +23,8 @@ type session struct {
 	uid                  string
 	interval, staleAfter time.Duration
 	signer               *trust.Signer
+	// wall is the clock of the records.
+	wall func() time.Time
 	// joined is the time at which the cluster became a member under this ID for the first time, zero if it never did.
 	joined time.Time
 
@@ -33,7 +36,9 @@ type session struct {
 	// the time of the next heartbeat.
 	record, written memberRecord
 	recordRevision  int64
-	heartbeatAt     time.Time
+	// saved is the heartbeat that the next process finds.
+	saved       engine.SavedHeartbeat
+	heartbeatAt time.Time
 	// settleAt is the time at which this process begins to state all exports of the cluster in the record; settled is true once it has done so. Until
 	// then exports may be missing in etcd, which may have been restored or emptied, or be there that are to be withdrawn. The controller publishes all
 	// exports before Run (membership.PublishAllFunc), so that outbox.hasUnwritten knows each of them, and withdraws the others when Run notifies of them.
@@ -47,10 +52,14 @@ type session struct {
 const settleHeartbeats = 1.25
 
 func newSession(cfg Config) *session {
+	wall := cfg.wall
+	if wall == nil {
+		wall = time.Now
+	}
 	return &session{
 		clusterID: cfg.Identity.ClusterID, uid: cfg.Identity.UID, interval: cfg.HeartbeatInterval, staleAfter: cfg.StaleAfter,
-		signer: cfg.Signer, joined: cfg.Joined.UTC(),
-		claim: newClaim(cfg.Identity.UID, time.Now()), record: newMemberRecord(cfg.Identity, cfg.Version),
+		signer: cfg.Signer, wall: wall, joined: cfg.Joined.UTC(), saved: cfg.SavedHeartbeat,
+		claim: newClaim(cfg.Identity.UID, wall()), record: newMemberRecord(cfg.Identity, cfg.Version).after(cfg.SavedHeartbeat.Next(wall())),
 	}
 }
 
@@ -217,11 +226,12 @@ func (s *session) dropFence() {
 	s.claim.dropFence()
 }
 
-// nextGeneration returns a generation later than all before, as shown.
-func (s *session) nextGeneration(now time.Time, shown memberRecord) int64 {
+// nextGeneration returns a generation later than all before. The heartbeat of the next record is later than those before too.
+func (s *session) nextGeneration(own ownKeys) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(s.record.nextGeneration(now), shown.nextGeneration(now))
+	s.record = s.record.after(own.latest) // of a previous process, or of a clone
+	return s.record.nextGeneration(s.wall())
 }
 
 // nextRecord returns the signed member record with a new heartbeat, which states the exports in set, nil if they are not known, as of a
@@ -230,7 +240,7 @@ func (s *session) nextRecord(now time.Time, own ownKeys, set *exportSet, generat
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.record.Joined.IsZero() {
-		s.setJoined(now, own)
+		s.setJoined(own)
 	}
 	if s.record.Properties == "" && own.member.UID == s.uid {
 		s.record.Properties = own.member.Properties // of the previous process, until setProperties
@@ -238,7 +248,7 @@ func (s *session) nextRecord(now time.Time, own ownKeys, set *exportSet, generat
 	if own.member.UID == s.uid {
 		s.record.Imports = cmp.Or(s.record.Imports, own.member.Imports) // of the previous process, until setImports
 	}
-	s.record = s.record.withHeartbeat(now)
+	s.record = s.record.withHeartbeat(s.wall())
 	s.record.Exports, s.record.Generation = set, generation
 	s.heartbeatAt = now.Add(s.interval)
 	return signMember(s.signer, s.record)
@@ -263,28 +273,41 @@ func (s *session) setImports(report mcs.ImportReport) {
 
 // setJoined sets the join time of the record: a cluster that was a member before keeps it, and one that takes the place of another cluster
 // joined after it, whatever their clocks show. The caller holds s.mu.
-func (s *session) setJoined(now time.Time, own ownKeys) {
+func (s *session) setJoined(own ownKeys) {
 	if own.member.UID == s.uid && !own.member.Farewell {
-		s.record.Joined, s.record.Heartbeat = own.member.Joined, own.member.Heartbeat
+		s.record.Joined = own.member.Joined
 	}
 	switch {
 	case !s.joined.IsZero() && (s.record.Joined.IsZero() || s.joined.Before(s.record.Joined)):
 		s.record.Joined = s.joined
-	case s.record.Joined.IsZero() && !own.rival.Joined.Before(now):
+	case s.record.Joined.IsZero() && !own.rival.Joined.Before(s.wall()):
 		s.record.Joined = own.rival.Joined.Add(time.Millisecond)
 	}
 }
 
-// farewell returns the signed last record of this cluster.
-func (s *session) farewell(now time.Time, shown memberRecord) ([]byte, error) {
+// farewell returns the signed last record of this cluster, which is later than shown and all others that were read.
+func (s *session) farewell(own ownKeys, shown memberRecord) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last := s.record
-	if shown.Heartbeat.After(last.Heartbeat) {
-		last.Heartbeat = shown.Heartbeat
-	}
-	last.Generation, last.Exports, last.Farewell = max(last.nextGeneration(now), shown.nextGeneration(now)), nil, true
-	return signMember(s.signer, last.withHeartbeat(now))
+	last := s.record.after(max(own.latest, shown.latest()))
+	last.Generation, last.Exports, last.Farewell = last.nextGeneration(s.wall()), nil, true
+	s.record = last.withHeartbeat(s.wall())
+	return signMember(s.signer, s.record)
+}
+
+// unsaved returns the heartbeat to save before the record is written. due reports whether it is time to.
+func (s *session) unsaved() (next engine.SavedHeartbeat, due bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next, due = s.saved.Advance(s.record.latest(), s.wall())
+	return next, due || s.record.Farewell // which may be far from the last one
+}
+
+// recordSaved records that a heartbeat was saved.
+func (s *session) recordSaved(saved engine.SavedHeartbeat) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.saved = saved
 }
 
 // recordWritten records that the member record was written at revision.

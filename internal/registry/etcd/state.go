@@ -94,6 +94,8 @@ type cluster struct {
 	// first read.
 	rival     memberRecord
 	rivalSeen time.Time
+	// latest is the latest heartbeat or generation of this cluster's own records.
+	latest int64
 	// held are the exports of the cluster by its signed records. The keys in loose are those for which etcd shows something else.
 	held  map[mcs.Key]heldExport
 	loose map[mcs.Key]struct{}
@@ -417,6 +419,7 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 	if !advanced && r.time() != c.record.time() && a != s.self {
 		return
 	}
+	c.latest = max(c.latest, r.latest())
 	c.compareProperties(r, changed)
 	c.known, c.forgotten, c.record, c.left = true, false, r, r.Farewell
 	if r.ClusterID == s.own {

@@ -249,12 +249,33 @@ func (w *writer) settle(now time.Time) {
 }
 
 // nextRecord returns the signed member record for a request that writes a batch as of a generation.
-func (w *writer) nextRecord(now time.Time, batch []operation, generation int64) ([]byte, error) {
+func (w *writer) nextRecord(ctx context.Context, now time.Time, batch []operation, generation int64) ([]byte, error) {
 	var set *exportSet
 	if w.session.isSettled() {
 		set = w.outbox.statedSet(batch, generation)
 	}
-	return w.session.nextRecord(now, w.mirror.ownKeys(), set, generation)
+	member, err := w.session.nextRecord(now, w.mirror.ownKeys(), set, generation)
+	w.saveHeartbeat(ctx)
+	return member, err
+}
+
+// saveTimeout bounds the time that saving the heartbeat may delay a record.
+const saveTimeout = 5 * time.Second
+
+// saveHeartbeat saves the heartbeat of the record that is about to be written, if that is due: this process may be killed as soon as etcd has the record. A
+// failure delays nothing but this.
+func (w *writer) saveHeartbeat(ctx context.Context) {
+	next, due := w.session.unsaved()
+	if !due || w.cfg.SaveHeartbeat == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	if err := w.cfg.SaveHeartbeat(ctx, next); err != nil {
+		w.cfg.Logger.Info("Failed to save the heartbeat; retrying at the next one", "error", err.Error())
+		return
+	}
+	w.session.recordSaved(next)
 }
 
 // join writes the keys alive and member.
@@ -264,7 +285,7 @@ func (w *writer) join(ctx context.Context, seen int64) (result, error) {
 		return idle, err
 	}
 	now := time.Now()
-	member, err := w.nextRecord(now, nil, w.session.nextGeneration(now, w.mirror.ownKeys().member))
+	member, err := w.nextRecord(ctx, now, nil, w.session.nextGeneration(w.mirror.ownKeys()))
 	if err != nil {
 		return idle, err
 	}
@@ -289,7 +310,7 @@ func (w *writer) writeHeartbeat(ctx context.Context, fence int64) (result, error
 	if w.session.isSettled() {
 		w.outbox.prune()
 	}
-	member, err := w.nextRecord(now, nil, w.session.nextGeneration(now, w.mirror.ownKeys().member))
+	member, err := w.nextRecord(ctx, now, nil, w.session.nextGeneration(w.mirror.ownKeys()))
 	if err != nil {
 		return idle, err
 	}
@@ -357,8 +378,8 @@ func (w *writer) loseLease(lease int64) {
 // writeBatch writes and withdraws exports, and the record that states them.
 func (w *writer) writeBatch(ctx context.Context, fence int64, batch []operation) (result, error) {
 	now := time.Now()
-	generation := w.session.nextGeneration(now, w.mirror.ownKeys().member)
-	member, err := w.nextRecord(now, batch, generation)
+	generation := w.session.nextGeneration(w.mirror.ownKeys())
+	member, err := w.nextRecord(ctx, now, batch, generation)
 	if err != nil {
 		return idle, err
 	}
