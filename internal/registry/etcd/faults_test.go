@@ -24,8 +24,8 @@ import (
 // TestRandomFaults runs two clusters that publish, withdraw and restart at random, and a third that only reads, on an etcd with
 // three members. Its members are killed, suspended and disconnected from clients and from one another; etcd is compacted at bad
 // moments, runs out of space, and revokes and grants permissions. It is emptied and restored from a backup, and another user deletes,
-// forges and replays member records and exports. Clusters leave and return, have clones and two leaders for a moment, and stop and start
-// several times. The test checks at every notification and every step:
+// forges and replays member records and exports. Clusters leave and return, have clones and two leaders for a moment, stop and start
+// several times, and move between clocks. The test checks at every notification and every step:
 //
 //   - an export that is not withdrawn never disappears, and no cluster becomes stale;
 //   - no cluster sees an earlier version of an export after a later one, so neither a late write of an ended process counts nor a replay;
@@ -79,8 +79,9 @@ const tlsEvery = 4
 
 // faultSimulation is an etcd cluster with faults and the registries on it.
 type faultSimulation struct {
-	t   *testing.T
-	rnd *rand.Rand
+	t *testing.T
+	// rnd are the dice of users and faults, clocks those of the processes' clocks.
+	rnd, clocks *rand.Rand
 	*testStore
 	exporters []*exporter
 	// watcher reads all the time, and late since everything was as desired last.
@@ -112,7 +113,7 @@ func newFaultSimulation(t *testing.T, seed uint64) *faultSimulation {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Stop)
-	w := &faultSimulation{t: t, rnd: rnd, testStore: newTestStore(t, c), backups: t.TempDir()}
+	w := &faultSimulation{t: t, rnd: rnd, clocks: rand.New(rand.NewPCG(seed, 2)), testStore: newTestStore(t, c), backups: t.TempDir()}
 	w.direct = true
 	w.history = registrytest.NewTrace(t, fmt.Sprintf("etcd-%d.log", seed))
 	w.tally = registrytest.NewCounts(t, fmt.Sprintf("etcd-%d.counts", seed))
@@ -221,7 +222,9 @@ type exporter struct {
 	joined time.Time
 	reg    *Registry
 	stop   func(error)
-	mu     sync.Mutex
+	// heartbeats keeps what the controller saves.
+	heartbeats savedHeartbeats
+	mu         sync.Mutex
 	// want is the desired version of each key, 0 for none; version is the last one published.
 	want, version map[int]int
 	// mayBeAbsent are the exports that the cluster ended when it left, until all of them are confirmed again.
@@ -234,6 +237,10 @@ type exporter struct {
 func (e *exporter) start() {
 	cfg := fast(e.identity)
 	cfg.Joined = e.joined
+	e.heartbeats.load(&cfg)
+	skew := time.Duration(e.world.clocks.IntN(7)-3) * 20 * time.Minute // more than what is not saved
+	e.world.history.Logf("%s starts, its clock is %v ahead", e.identity.ClusterID, skew)
+	cfg.wall = func() time.Time { return time.Now().Add(skew) }
 	e.reg = e.world.registry(e.world.t, cfg)
 	reg := e.reg
 	e.stop = startWith(e.world.t, reg, func(key mcs.Key) {
@@ -333,6 +340,7 @@ func (w *faultSimulation) clone() (restore func()) {
 	for i := range allKeys {
 		c.want[i] = e.wanted(i)
 	}
+	c.heartbeats.byIdentity = e.heartbeats.all()
 	e.mu.Lock()
 	e.cloned = maps.Clone(c.want)
 	e.mu.Unlock()
@@ -546,7 +554,10 @@ func (w *faultSimulation) forge() (restore func()) {
 	forger := mcs.Identity{ClusterID: id, ClusterSetID: "set1", UID: "uid-of-the-forger"}
 	i, later := w.rnd.IntN(allKeys), time.Now().Add(time.Hour)
 	key, value := l.member(id), memberValue(w.t, forger, later, setOf(nil))
-	if w.rnd.IntN(2) == 0 {
+	switch w.rnd.IntN(3) {
+	case 0:
+		key, value = l.member(id), forgedFarewell(w.t, map[string]mcs.Identity{"cls1": cls1, "cls2": cls2}[id], later)
+	case 1:
 		key, value = l.export(id, webKey(i)), exportValue(w.t, forger, i, 9999, later.UnixMilli())
 	}
 	w.retry("forged", func(ctx context.Context) error {
