@@ -37,16 +37,35 @@ type reader struct {
 	memberLog *registry.MemberLog
 	// behind counts the answers in a row that had an earlier revision than the mirror.
 	behind int
-	// answeredAt is the time of the last answer of the watch, zero before the first; rewound is true if etcd was set back, until the
-	// next list.
-	answeredAt time.Time
-	rewound    bool
+	// history decides when to check whether etcd was set back; rewound is true if it was, until the next list.
+	history historyCheck
+	rewound bool
 }
+
+// historyCheck decides when to check whether etcd was set back, so that the watch continues as if nothing had happened: when there was no answer of it for
+// longer than usual, which setting etcd back takes.
+type historyCheck struct {
+	usual time.Duration
+	// answeredAt is the time of the last answer, or the end of its check, zero before the first.
+	answeredAt time.Time
+}
+
+// isDue reports whether to check before an answer is used.
+func (h *historyCheck) isDue(now time.Time) bool {
+	before := h.answeredAt
+	h.answeredAt = now
+	return now.Sub(before) >= h.usual
+}
+
+// passed records the end of a check. The answers that came meanwhile have waited for it, and need none: with a check for each, a slow etcd would be read more slowly
+// than it changes.
+func (h *historyCheck) passed(now time.Time) { h.answeredAt = now }
 
 func newReader(cfg Config, timings timings, store *store, mirror *mirror, writer *writer, notifier *engine.Notifier) *reader {
 	return &reader{
 		cfg: cfg, timings: timings, store: store, mirror: mirror, writer: writer, notifier: notifier,
 		memberLog: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
+		history:   historyCheck{usual: cfg.PollInterval * 3 / 2},
 	}
 }
 
@@ -102,20 +121,18 @@ func (r *reader) list(ctx context.Context) error {
 }
 
 // checkHistory returns errRewound if etcd does not have the latest change that was read from it: it was set back, and the changes since
-// may have exceeded the revision before, so that the watch continues as if nothing had happened. It checks only when there was no answer
-// for longer than usual, which setting etcd back takes.
+// may have exceeded the revision before.
 func (r *reader) checkHistory(ctx context.Context) error {
-	before := r.answeredAt
-	r.answeredAt = time.Now()
 	latest := r.mirror.latestChange()
-	if latest.revision == 0 || time.Since(before) < r.cfg.PollInterval*3/2 {
+	if !r.history.isDue(time.Now()) || latest.revision == 0 {
 		return nil
 	}
 	there, err := r.store.hasChange(ctx, latest)
 	if err == nil && there {
+		r.history.passed(time.Now())
 		return nil
 	}
-	r.answeredAt = time.Time{}
+	r.history.answeredAt = time.Time{}
 	if err != nil {
 		return err
 	}
@@ -125,7 +142,7 @@ func (r *reader) checkHistory(ctx context.Context) error {
 
 // watch applies changes until the watch fails.
 func (r *reader) watch(ctx context.Context) error {
-	r.behind, r.answeredAt = 0, time.Time{}
+	r.behind, r.history.answeredAt = 0, time.Time{}
 	_, from := r.mirror.unread(1) // the previous watch may have ended before all were read
 	w := watch{revision: from, interval: r.cfg.PollInterval, silence: r.timings.silence, signal: r.mirror.readSignal, read: r.readUnread}
 	w.apply = func(changes []pair, revision int64) error {
