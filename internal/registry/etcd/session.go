@@ -36,9 +36,11 @@ type session struct {
 	// the time of the next heartbeat.
 	record, written memberRecord
 	recordRevision  int64
+	heartbeatAt     time.Time
 	// saved is the heartbeat that the next process finds.
-	saved       engine.SavedHeartbeat
-	heartbeatAt time.Time
+	saved engine.SavedHeartbeat
+	// isExportsTurn is set if the next task is to write exports although a heartbeat is due. Their request writes the record too.
+	isExportsTurn bool
 	// settleAt is the time at which this process begins to state all exports of the cluster in the record; settled is true once it has done so. Until
 	// then exports may be missing in etcd, which may have been restored or emptied, or be there that are to be withdrawn. The controller publishes all
 	// exports before Run (membership.PublishAllFunc), so that outbox.hasUnwritten knows each of them, and withdraws the others when Run notifies of them.
@@ -151,7 +153,8 @@ func (s *session) nextFencedTask(now time.Time, own ownKeys) task {
 	if own.revision >= s.recordRevision && own.member.time() != s.written.time() {
 		s.heartbeatAt = now // the record was removed or changed
 	}
-	heartbeat := !now.Before(s.heartbeatAt)
+	heartbeat := !now.Before(s.heartbeatAt) && !s.isExportsTurn
+	s.isExportsTurn = false
 	// Everything written before the fence is known only when the fence itself has been read.
 	return task{fence: s.claim.fence, heartbeat: heartbeat, mayWrite: !heartbeat && own.revision >= s.claim.fence}
 }
@@ -310,11 +313,12 @@ func (s *session) recordSaved(saved engine.SavedHeartbeat) {
 	s.saved = saved
 }
 
-// recordWritten records that the member record was written at revision.
-func (s *session) recordWritten(revision int64) {
+// recordWritten records that the member record was written at revision. If that took longer than a heartbeat interval, exports have their turn before the next one.
+func (s *session) recordWritten(now time.Time, revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recordRevision, s.written = revision, s.record
+	s.isExportsTurn = !now.Before(s.heartbeatAt)
 }
 
 // postponeHeartbeat schedules the next heartbeat after a failed one.

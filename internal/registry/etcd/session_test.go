@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 )
 
 // TestSession_LeavesIDToNextProcess: a process that a later one of its cluster has displaced, as a clone is, does not take the ID when that one ends in good order:
@@ -43,5 +45,29 @@ func TestSession_TakesFreeIDAtOnce(t *testing.T) {
 	s.observe(aliveState{}, 10)
 	if next, err := s.nextTask(time.Now(), ownKeys{synced: true, revision: 10}); err != nil || !next.join {
 		t.Errorf("joins %t, %v", next.join, err)
+	}
+}
+
+// TestSession_WritesExportsBetweenSlowHeartbeats: etcd takes longer for a heartbeat than the time until the next one. Exports are written nevertheless.
+func TestSession_WritesExportsBetweenSlowHeartbeats(t *testing.T) {
+	cfg := fast(cls1)
+	cfg.Signer = registrytest.Signer(t, cls1)
+	s := newSession(cfg)
+	now := time.Now()
+	s.acquire(now, 10)
+	own := ownKeys{synced: true, revision: 10, alive: aliveState{revision: 10}}
+	write := func(revision int64) {
+		if _, err := s.nextRecord(now, own, nil, s.nextGeneration(own)); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(3 * s.interval)
+		s.recordWritten(now, revision)
+	}
+	write(11)
+	if next, err := s.nextTask(now, own); err != nil || next.heartbeat || !next.mayWrite {
+		t.Errorf("after a slow heartbeat: %+v, %v, want that exports may be written", next, err)
+	}
+	if next, err := s.nextTask(now, own); err != nil || !next.heartbeat {
+		t.Errorf("after the exports have had their turn: %+v, %v, want a heartbeat", next, err)
 	}
 }

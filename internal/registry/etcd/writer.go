@@ -316,7 +316,7 @@ func (w *writer) writeHeartbeat(ctx context.Context, fence int64) (result, error
 	}
 	revision, err := w.store.heartbeat(ctx, fence, member)
 	if err == nil {
-		w.session.recordWritten(revision)
+		w.session.recordWritten(time.Now(), revision)
 		return wrote, nil
 	}
 	w.session.postponeHeartbeat(time.Now())
@@ -392,7 +392,7 @@ func (w *writer) writeBatch(ctx context.Context, fence int64, batch []operation)
 	achieved, changed := progressed, engine.Keys{}
 	switch {
 	case err == nil:
-		w.session.recordWritten(revision)
+		w.session.recordWritten(time.Now(), revision)
 		w.outbox.recordAccepted(batch, effective, revision, generation, w.mirror.revision)
 		w.outbox.charge(now, batch)
 		if !batch[0].withdraw {
