@@ -377,19 +377,34 @@ func picture(t *testing.T, b *chromiumtest.Browser, name string) {
 	}
 }
 
-// reduceColours returns a PNG with the 256 most frequent colours of another one, which is a third of its size.
+// reduceColours returns a PNG with 256 colours of another one, which is a third of its size: the most frequent ones, and of others that differ
+// little the most frequent one.
 func reduceColours(text []byte) ([]byte, error) {
 	full, err := png.Decode(bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
-	n := map[color.Color]int{}
+	type similar [3]uint32
+	count := map[color.Color]int{}
 	for y := range full.Bounds().Dy() {
 		for x := range full.Bounds().Dx() {
-			n[full.At(x, y)]++
+			count[full.At(x, y)]++
 		}
 	}
-	palette := color.Palette(slices.SortedFunc(maps.Keys(n), func(a, b color.Color) int { return n[b] - n[a] }))
+	best, total := map[similar]color.Color{}, map[similar]int{}
+	for c, n := range count {
+		r, g, b, _ := c.RGBA()
+		group := similar{r >> 12, g >> 12, b >> 12}
+		if have, ok := best[group]; !ok || n > count[have] {
+			best[group] = c
+		}
+		total[group] += n
+	}
+	frequent := slices.SortedFunc(maps.Keys(count), func(a, b color.Color) int { return count[b] - count[a] })
+	palette := color.Palette(frequent[:min(48, len(frequent))]) // the surfaces, some of which differ little
+	for _, group := range slices.SortedFunc(maps.Keys(total), func(a, b similar) int { return total[b] - total[a] }) {
+		palette = append(palette, best[group])
+	}
 	reduced := image.NewPaletted(full.Bounds(), palette[:min(256, len(palette))])
 	draw.Draw(reduced, full.Bounds(), full, image.Point{}, draw.Src)
 	var out bytes.Buffer
