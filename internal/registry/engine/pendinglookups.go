@@ -74,11 +74,11 @@ type lookupResult struct {
 	imported []string
 }
 
-// ViewFunc answers a lookup as registry.Registry.Lookup does, StatusFunc with the status alone.
-type (
-	ViewFunc   func(key mcs.Key, imported []string) registry.View
-	StatusFunc func(key mcs.Key, imported []string) Status
-)
+// ViewFunc answers a lookup as registry.Registry.Lookup does.
+type ViewFunc func(key mcs.Key, imported []string) registry.View
+
+// StatusFunc answers a lookup with the status of the View alone.
+type StatusFunc func(key mcs.Key, imported []string) Status
 
 // Status returns the status of the answer.
 func (view ViewFunc) Status(key mcs.Key, imported []string) Status {
