@@ -260,6 +260,7 @@ func (m *mirror) apply(changes []pair, revision int64) (u update, behind bool) {
 func (m *mirror) complete(u *update) {
 	m.state.observeHeartbeats(time.Now(), u.changed)
 	m.state.findRoom(time.Now())
+	m.state.findGaps(time.Now())
 	u.revision, u.alive = m.state.revision, m.state.aliveOf(m.own)
 	u.ownExports, u.refused, u.relist = m.state.countExports(m.own), m.state.refused, m.state.relist
 	m.state.refused = 0

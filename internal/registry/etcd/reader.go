@@ -20,8 +20,8 @@ var (
 	errBehind = errors.New("etcd is at an earlier revision than before")
 	// errRewound means that etcd does not have a change any more that was read from it.
 	errRewound = errors.New("etcd was set back to an earlier state")
-	// errNewKey means that a cluster has a new key, so that values that were refused may be valid.
-	errNewKey = errors.New("a cluster has a new key")
+	// errReadAgain means that values must be read again: a cluster has a new key, there is room in a budget, or the watch has skipped a change.
+	errReadAgain = errors.New("values must be read again: of a cluster with a new key, for which there is room in a budget, or that a watch has not shown")
 )
 
 // reader keeps the mirror current, and informs the writer of each update.
@@ -81,7 +81,7 @@ func (r *reader) run(ctx context.Context) {
 		if err == nil {
 			began := time.Now()
 			err = r.watch(ctx)
-			if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errBehind) || errors.Is(err, errRewound) || errors.Is(err, errNewKey) {
+			if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errBehind) || errors.Is(err, errRewound) || errors.Is(err, errReadAgain) {
 				r.cfg.Logger.Info("Watch cannot resume, listing all keys", "error", err.Error())
 				listed = false
 			}
@@ -160,7 +160,7 @@ func (r *reader) watch(ctx context.Context) error {
 		r.behind = 0
 		r.publish(u)
 		if u.relist {
-			return errNewKey
+			return errReadAgain
 		}
 		return nil
 	}

@@ -103,6 +103,9 @@ type cluster struct {
 	// the generation of the last such record: an export up to it that is not held was withdrawn.
 	complete bool
 	settled  int64
+	// gapSince is since when etcd has not shown the exports that the record names, zero if it does. gapListed is the digest for which all keys were listed.
+	gapSince  time.Time
+	gapListed setDigest
 	// heartbeat is true if there was a heartbeat since the last observeHeartbeats; lastSeen is the time of the last one.
 	heartbeat bool
 	lastSeen  time.Time
@@ -627,6 +630,25 @@ func (s *state) observeHeartbeats(now time.Time, changed engine.Keys) {
 			for key := range c.held {
 				changed.Add(key)
 			}
+		}
+	}
+}
+
+// gapTime is the time after which exports that differ from the record are listed. A cluster writes both in one transaction.
+const gapTime = 10 * time.Second
+
+// findGaps requests a list if the exports of another cluster were not those that its record names for gapTime: the watch may have skipped a change. If the list shows
+// the same, another user has changed them, and the next list waits for the next change of the cluster.
+func (s *state) findGaps(now time.Time) {
+	for id, c := range s.clusters {
+		hasGap := id != s.own && c.known && !c.left && c.record.Exports != nil && c.record.Exports.Digest != c.digest
+		switch {
+		case !hasGap:
+			c.gapSince = time.Time{}
+		case c.gapSince.IsZero():
+			c.gapSince = now
+		case now.Sub(c.gapSince) >= gapTime && now.Sub(s.relistedAt) >= relistPause && c.gapListed != c.record.Exports.Digest:
+			s.relist, s.relistedAt, c.gapListed = true, now, c.record.Exports.Digest
 		}
 	}
 }

@@ -517,3 +517,32 @@ func TestState_OrdersExportsByCreation(t *testing.T) {
 		t.Errorf("order %v without a key, want none", v.Order)
 	}
 }
+
+// TestState_FindsGaps: the watch has skipped the exports of a record. They are listed once for each set of exports that differs.
+func TestState_FindsGaps(t *testing.T) {
+	s := newStateTest(t)
+	exports := map[int]int64{0: 4}
+	s.list(s.member(0, exports), s.export(0, 1, 4))
+	steps := []struct {
+		what    string
+		seconds int
+		exports map[int]int64
+		relist  bool
+	}{
+		{"nothing is missing", 0, map[int]int64{0: 4}, false},
+		{"an export is missing", 20, map[int]int64{0: 4, 1: 21}, false},
+		{"it is missing for a while", 29, map[int]int64{0: 4, 1: 21}, false},
+		{"it is missing for longer", 30, map[int]int64{0: 4, 1: 21}, true},
+		{"the list has shown the same", 60, map[int]int64{0: 4, 1: 21}, false},
+		{"another one is missing", 90, map[int]int64{0: 4, 1: 21, 2: 90}, true},
+		{"none is missing any more", 120, map[int]int64{0: 4}, false},
+	}
+	for _, step := range steps {
+		s.relist = false
+		s.show(s.member(step.seconds, step.exports))
+		s.findGaps(s.at(step.seconds))
+		if s.relist != step.relist {
+			t.Errorf("%s: a list is requested: %t, want %t", step.what, s.relist, step.relist)
+		}
+	}
+}
