@@ -27,7 +27,9 @@ type outbox struct {
 	// stated are the exports that this cluster states in its member record, with their generations, and digest is their digest. An export
 	// stays in it when another user removes it from etcd.
 	stated map[mcs.Key]int64
-	digest setDigest
+	// accounted is the generation of the latest batch that etcd has accepted: an export of an earlier one that is not stated was withdrawn.
+	accounted int64
+	digest    setDigest
 	// decided are the keys whose desired export etcd has had at some time. The exports of other keys may come from a restored backup.
 	decided map[mcs.Key]struct{}
 	// queues are the keys to compare with etcd, oldest first: withdrawals (true) and writes. queued has the queue that a key is in: the other
@@ -230,7 +232,8 @@ func (o *outbox) setStated(key mcs.Key, generation int64) {
 }
 
 // adopt states exports in etcd that a previous process of this cluster wrote, or a request of unknown outcome: those with a revision before
-// the fence. Later ones are those of nextBatch, or another user wrote an old value again.
+// the fence. Later ones are those of nextBatch, or another user wrote an old value again. One of a generation that this process has accounted for is an old value too:
+// the ID was acquired anew between its write and its withdrawal.
 func (o *outbox) adopt(fence int64, keys ...mcs.Key) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -238,7 +241,7 @@ func (o *outbox) adopt(fence int64, keys ...mcs.Key) {
 		if _, unconfirmed := o.accepted[key]; unconfirmed {
 			continue
 		}
-		if shown := o.shown(key); shown.generation > o.stated[key] && (fence == 0 || shown.revision <= fence) {
+		if shown := o.shown(key); shown.generation > max(o.stated[key], o.accounted) && (fence == 0 || shown.revision <= fence) {
 			o.setStated(key, shown.generation)
 		}
 	}
@@ -377,6 +380,7 @@ func (o *outbox) recordAccepted(batch []operation, effective []bool, revision, g
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	shownUpTo := shownRevision()
+	o.accounted = max(o.accounted, generation)
 	for i, op := range batch {
 		switch {
 		case effective[i] && revision > shownUpTo:

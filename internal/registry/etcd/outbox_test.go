@@ -235,6 +235,30 @@ func TestHasUnwritten_ComparesContent(t *testing.T) {
 	}
 }
 
+// TestOutbox_AdoptsNoReplay: another user writes an export again that this process has withdrawn, and the process acquires its ID anew before it has withdrawn
+// that one too. The record must not state it: readers would take it for an export of this cluster.
+func TestOutbox_AdoptsNoReplay(t *testing.T) {
+	replayed := webExport("cls1", 0, 1)
+	shown := ownExport{exists: true, export: &replayed, revision: 1, generation: 1}
+	o := newOutbox(func(mcs.Key) ownExport { return shown })
+	o.adopt(1, replayed.Key)
+	if set := o.statedSet(nil, 0); set.Count != 1 {
+		t.Errorf("%d exports are stated, want that of the previous process", set.Count)
+	}
+	o.setDesired(replayed.Key, desiredExport{})
+	o.recordAccepted(o.nextBatch(time.Now(), maxOperations), []bool{true}, 3, 3, func() int64 { return 3 })
+	shown.revision = 4 // it is there again
+	o.adopt(5, replayed.Key)
+	if set := o.statedSet(nil, 0); set.Count != 0 {
+		t.Errorf("%d exports are stated after another user has written an old one again", set.Count)
+	}
+	shown.revision, shown.generation = 6, 6 // a request of unknown outcome has written it
+	o.adopt(7, replayed.Key)
+	if set := o.statedSet(nil, 0); set.Count != 1 {
+		t.Errorf("%d exports are stated after this process has written one", set.Count)
+	}
+}
+
 // largeExport returns the desired export of key with a number of bytes.
 func largeExport(key mcs.Key, bytes, version int) desiredExport {
 	return desiredExport{export: &mcs.Export{Key: key, Ports: []mcs.Port{{Port: int32(version)}}}, data: make([]byte, bytes)}
