@@ -153,6 +153,15 @@ func (w *faultSimulation) registry(t testing.TB, cfg Config) *Registry {
 	return w.registryWith(t, cfg, timings)
 }
 
+// startProcess is startWith for a process, whose connections end with it: thousands of restarts would need more open files than a process may have.
+func (w *faultSimulation) startProcess(reg *Registry, notify func(mcs.Key)) (stop func(error)) {
+	stopReg := startWith(w.t, reg, notify)
+	return func(cause error) {
+		stopReg(cause)
+		closeClient(w.t, reg.client)
+	}
+}
+
 // observer is a registry with a check of every view.
 type observer struct {
 	world *faultSimulation
@@ -165,7 +174,7 @@ type observer struct {
 
 func (w *faultSimulation) observe(identity mcs.Identity) *observer {
 	o := &observer{world: w, reg: w.registry(w.t, fast(identity)), last: map[string]int{}, now: map[string]int{}}
-	o.stop = startWith(w.t, o.reg, func(key mcs.Key) {
+	o.stop = w.startProcess(o.reg, func(key mcs.Key) {
 		var i int
 		if _, err := fmt.Sscanf(key.Name, "web-%d", &i); err != nil {
 			w.fail("a notification of %v", key)
@@ -243,7 +252,7 @@ func (e *exporter) start() {
 	cfg.wall = func() time.Time { return time.Now().Add(skew) }
 	e.reg = e.world.registry(e.world.t, cfg)
 	reg := e.reg
-	e.stop = startWith(e.world.t, reg, func(key mcs.Key) {
+	e.stop = e.world.startProcess(reg, func(key mcs.Key) {
 		// As the controller does: an export in etcd that is not desired, because another user wrote it again, is withdrawn.
 		var i int
 		if _, err := fmt.Sscanf(key.Name, "web-%d", &i); err == nil && e.wanted(i) == 0 {

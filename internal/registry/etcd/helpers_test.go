@@ -147,12 +147,16 @@ func (s *testStore) client(t testing.TB, identity mcs.Identity) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := client.Close(); err != nil {
-			t.Errorf("closing the client: %v", err)
-		}
-	})
+	t.Cleanup(func() { closeClient(t, client) })
 	return client
+}
+
+// closeClient closes a client, which may be closed already.
+func closeClient(t testing.TB, client *Client) {
+	t.Helper()
+	if err := client.Close(); err != nil {
+		t.Errorf("closing the client: %v", err)
+	}
 }
 
 // intercept counts requests and drops heartbeats.
