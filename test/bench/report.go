@@ -195,6 +195,9 @@ func (c Convergence) readyDelay() string {
 
 func (r *Results) microTable(p *page) {
 	p.linef("## The hot code\n")
+	p.linef("Restart, Poll and Lookup have a clusterset of as many other clusters, of 100 services with 10 endpoints each: ten clusters export each service, and a tenth of the")
+	p.linef("namespaces is imported. Restart decodes all catalogs and looks up each service after each change, without the requests; Poll has the heartbeats of a second.")
+	p.linef("MergeClusters and SlicesClusters have one service that as many clusters export with 10 endpoints each.\n")
 	p.linef("| benchmark | time | bytes | allocations |")
 	p.linef("| --- | ---: | ---: | ---: |")
 	for _, m := range r.Micro {
@@ -210,6 +213,8 @@ func duration(ns float64) string {
 		return fmt.Sprintf("%.3g ns", ns)
 	case ns < 1e6:
 		return fmt.Sprintf("%.3g µs", ns/1e3)
+	case ns < 1e9:
+		return fmt.Sprintf("%.3g ms", ns/1e6)
 	}
-	return fmt.Sprintf("%.3g ms", ns/1e6)
+	return fmt.Sprintf("%.3g s", ns/1e9)
 }
