@@ -139,7 +139,8 @@ func TestResourceIDStoreFails(t *testing.T) {
 		store := w.ids.of("cls1")
 		store.setError(errors.New("the API server is down"))
 		p := w.begin(cls1, nil)
-		w.until(recallFor+30*time.Second, "it has joined", func() bool { return joined(p.Registry) })
+		// The last attempt to load the IDs may follow a pause of its own and one of its caller.
+		w.until(recallFor+2*defaultTimes().MaxRetry+30*time.Second, "it has joined", func() bool { return joined(p.Registry) })
 		if n := w.count()["ListNamespaces"]; n == 0 {
 			t.Error("it joined without a list of namespaces: the test proves nothing")
 		}
