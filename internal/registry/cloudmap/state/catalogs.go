@@ -148,8 +148,10 @@ func (r *retry) failed(now time.Time, poll time.Duration) {
 type pageState struct {
 	// read is set if the page was read completely since this process started. A page that does not exist, according to the record, counts as read.
 	read bool
-	// isPlain is set if read is, and all exports of the page can be used or are ignored. setPage sets it.
-	isPlain    bool
+	// unreadable are the keys of exports that exist but cannot be used. unnamed is set if the keys of some cannot be read either. exports has their
+	// previous versions.
+	unreadable map[mcs.Key]bool
+	unnamed    bool
 	generation int64
 	// digest is the digest of the page that was read, "" if it does not exist.
 	digest string
@@ -160,13 +162,9 @@ type pageState struct {
 	readAt, checkedAt time.Time
 	unjoined          int
 	// lost is set if the store does not have the page any more that was read.
-	lost    bool
-	exports map[mcs.Key]mcs.Export
-	// unreadable are the keys of exports that exist but cannot be used. unnamed is set if the keys of some cannot be read either. exports has their
-	// previous versions.
-	unreadable map[mcs.Key]bool
-	unnamed    bool
-	problems   []string
+	lost     bool
+	exports  map[mcs.Key]mcs.Export
+	problems []string
 	// waiting are the exports that are over budget, and reasons the budgets that they exceed. excess is their number, including those that are not named.
 	// triedAt is the Released of the account when they were tried last.
 	waiting []budget.Offer
@@ -749,7 +747,7 @@ func (p *pageState) removedBy(now time.Time, r *format.Member) bool {
 
 // knows reports whether it is certain that the page has an export of key or has none.
 func (p *pageState) knows(key mcs.Key) bool {
-	if p.isPlain || p.read && !p.unnamed && !p.unreadable[key] {
+	if p.read && !p.unnamed && !p.unreadable[key] {
 		return true
 	}
 	_, has := p.exports[key]
