@@ -605,6 +605,23 @@ func (a *actor) excess() string {
 			return fmt.Sprintf("%s's catalog has %s", a.identity.ClusterID, instance.ID)
 		}
 	}
+	return a.altered(listed)
+}
+
+// altered is a page among the instances of the cluster's catalog that is not the one of its record, "" if none is. Another user has written it, and the cluster
+// writes its own again after its next audit.
+func (a *actor) altered(listed []api.Instance) string {
+	services, _ := a.trial.controlServices()
+	record, ok := a.trial.shownRecord(services[format.MembersService], a.identity.ClusterID)
+	if !ok {
+		return a.identity.ClusterID + " has no record"
+	}
+	byPage := format.GroupByPage(listed)
+	for i, digest := range record.Pages {
+		if img, err := format.JoinPage(i, byPage[i], record.Author()); digest != "" && (err != nil || img.Digest != digest) {
+			return fmt.Sprintf("%s's page %s is not the one of its record: %v", a.identity.ClusterID, format.PageName(i), err)
+		}
+	}
 	return ""
 }
 
