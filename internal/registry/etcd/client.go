@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -48,6 +49,8 @@ type Client struct {
 	mu     sync.Mutex
 	conn   *clientv3.Client
 	closed bool
+	// watches counts the watches.
+	watches atomic.Uint64
 }
 
 const (
@@ -125,7 +128,7 @@ func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 		Logger: zap.NewNop(),
 		DialOptions: append([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnect}, MinConnectTimeout: requestTimeout,
-		})}, c.cfg.options...),
+		}), grpc.WithChainStreamInterceptor(openOnce)}, c.cfg.options...),
 	})
 	if !interrupt() {
 		if err == nil {

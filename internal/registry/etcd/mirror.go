@@ -208,6 +208,13 @@ func (m *mirror) latestChange() seenChange {
 	return m.latest
 }
 
+// goBack makes the latest change that was read the revision up to which everything was read. Nothing but deletions was read after it.
+func (m *mirror) goBack() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.revision = m.latest.revision
+}
+
 // replace replaces everything with a list that was read at revision. rewound is true if etcd was set back to an earlier state, which
 // shows by the revision, too, unless later changes have exceeded it.
 func (m *mirror) replace(pairs []pair, revision int64, rewound bool) update {

@@ -37,52 +37,35 @@ type reader struct {
 	memberLog *registry.MemberLog
 	// behind counts the answers in a row that had an earlier revision than the mirror.
 	behind int
-	// history decides when to check whether etcd was set back; rewound is true if it was, until the next list.
-	history historyCheck
+	// rewound is true if etcd was set back, until the next list.
 	rewound bool
+	// compacted is true if the last watch could not continue after the latest change that was read.
+	compacted bool
 }
-
-// historyCheck decides when to check whether etcd was set back, so that the watch continues as if nothing had happened: when there was no answer of it for
-// longer than usual, which setting etcd back takes.
-type historyCheck struct {
-	usual time.Duration
-	// answeredAt is the time of the last answer, or the end of its check, zero before the first.
-	answeredAt time.Time
-}
-
-// isDue reports whether to check before an answer is used.
-func (h *historyCheck) isDue(now time.Time) bool {
-	before := h.answeredAt
-	h.answeredAt = now
-	return now.Sub(before) >= h.usual
-}
-
-// passed records the end of a check. The answers that came meanwhile have waited for it, and need none: with a check for each, a slow etcd would be read more slowly
-// than it changes.
-func (h *historyCheck) passed(now time.Time) { h.answeredAt = now }
 
 func newReader(cfg Config, timings timings, store *store, mirror *mirror, writer *writer, notifier *engine.Notifier) *reader {
 	return &reader{
 		cfg: cfg, timings: timings, store: store, mirror: mirror, writer: writer, notifier: notifier,
 		memberLog: registry.NewMemberLog(cfg.Logger, cfg.Identity.ClusterID),
-		history:   historyCheck{usual: cfg.PollInterval * 3 / 2},
 	}
 }
 
-// run keeps the mirror current until ctx ends: it lists once, and again when the watch cannot resume.
+// run keeps the mirror current until ctx ends: it lists once, and again when the watch cannot continue.
 func (r *reader) run(ctx context.Context) {
 	listed := false
 	for failures := 0; ctx.Err() == nil; {
 		var err error
+		fresh := !listed
 		if !listed {
 			err = r.list(ctx)
 			listed = err == nil
 		}
 		if err == nil {
 			began := time.Now()
-			err = r.watch(ctx)
-			if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, errBehind) || errors.Is(err, errRewound) || errors.Is(err, errReadAgain) {
-				r.cfg.Logger.Info("Watch cannot resume, listing all keys", "error", err.Error())
+			err = r.watch(ctx, fresh)
+			r.compacted = errors.Is(err, rpctypes.ErrCompacted)
+			if r.compacted || errors.Is(err, errBehind) || errors.Is(err, errRewound) || errors.Is(err, errReadAgain) {
+				r.cfg.Logger.Info("Watch cannot continue, listing all keys", "error", err.Error())
 				listed = false
 			}
 			if time.Since(began) > r.timings.retry.Max {
@@ -108,9 +91,13 @@ func (r *reader) setProblem(err error) {
 	}
 }
 
-// list reads all keys.
+// list reads all keys. If etcd may have been set back since the previous list, values with the revisions of before may be others.
 func (r *reader) list(ctx context.Context) error {
 	pairs, revision, err := r.store.list(ctx)
+	if err == nil && !r.rewound {
+		latest := r.mirror.latestChange()
+		r.rewound, err = r.isSetBack(ctx, latest, latest.revision)
+	}
 	if err != nil {
 		r.store.client.handleSilence(err)
 		return err
@@ -120,35 +107,39 @@ func (r *reader) list(ctx context.Context) error {
 	return nil
 }
 
-// checkHistory returns errRewound if etcd does not have the latest change that was read from it: it was set back, and the changes since
-// may have exceeded the revision before.
-func (r *reader) checkHistory(ctx context.Context) error {
-	latest := r.mirror.latestChange()
-	if !r.history.isDue(time.Now()) || latest.revision == 0 {
-		return nil
+// isSetBack reports whether a change that was read is not the latest one of its key as of a revision any more. The zero value is no change.
+func (r *reader) isSetBack(ctx context.Context, change seenChange, revision int64) (bool, error) {
+	if change.revision == 0 {
+		return false, nil
 	}
-	there, err := r.store.hasChange(ctx, latest)
-	if err == nil && there {
-		r.history.passed(time.Now())
-		return nil
-	}
-	r.history.answeredAt = time.Time{}
-	if err != nil {
-		return err
-	}
-	r.rewound = true
-	return errRewound
+	there, err := r.store.hasChange(ctx, change, revision)
+	return !there, err
 }
 
-// watch applies changes until the watch fails.
-func (r *reader) watch(ctx context.Context) error {
-	r.behind, r.history.answeredAt = 0, time.Time{}
+// watch applies changes until the watch fails. fresh is true if everything was listed just now.
+//
+// It continues after the latest change that was read, and checks that etcd has that change. So it sees each change that etcd has since, also if etcd was set
+// back: up to a change that both have, the changes are the same. Only when etcd has compacted them, it continues after the list.
+func (r *reader) watch(ctx context.Context, fresh bool) error {
+	r.behind = 0
+	latest := r.mirror.latestChange()
+	switch {
+	case latest.revision == 0 && !fresh:
+		return errRewound // it may be: there is no change to check
+	case latest.revision != 0 && !(fresh && r.compacted):
+		r.mirror.goBack()
+	}
 	_, from := r.mirror.unread(1) // the previous watch may have ended before all were read
 	w := watch{revision: from, interval: r.cfg.PollInterval, silence: r.timings.silence, signal: r.mirror.readSignal, read: r.readUnread}
-	w.apply = func(changes []pair, revision int64) error {
-		if err := r.checkHistory(ctx); err != nil {
-			return err
+	w.check = func(ctx context.Context) error {
+		setBack, err := r.isSetBack(ctx, latest, from)
+		if setBack {
+			r.rewound = true
+			return errRewound
 		}
+		return err
+	}
+	w.apply = func(changes []pair, revision int64) error {
 		r.setProblem(nil)
 		u, behind := r.mirror.apply(changes, revision)
 		if behind {

@@ -121,6 +121,8 @@ type watch struct {
 	// none.
 	revision          int64
 	interval, silence time.Duration
+	// check is called once, before anything else, when etcd has begun to watch.
+	check func(context.Context) error
 	// apply is called with the changes, in order, and with the revision of each answer. read is called between two answers when signal is set.
 	apply  func(changes []pair, revision int64) error
 	signal engine.Signal
@@ -128,10 +130,10 @@ type watch struct {
 }
 
 // watch calls w.apply with every change after w.revision, in order, and with the revision of each answer of etcd, until something
-// fails. An answer without changes has a revision up to which apply was called with all changes, or one before w.revision if etcd was
-// set back.
+// fails, also the connection: an etcd that is set back meanwhile ends it. An answer without changes has a revision up to which apply was called with
+// all changes, or one before w.revision if etcd was set back.
 func (s *store) watch(ctx context.Context, w watch) error {
-	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
+	ctx, cancel := s.client.withOwnStream(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
 	dead := time.AfterFunc(w.silence, func() { cancel(context.DeadlineExceeded) })
 	defer dead.Stop()
@@ -152,9 +154,10 @@ func (s *store) watch(ctx context.Context, w watch) error {
 	}()
 	answers := c.Watch(ctx, s.layout.root, clientv3.WithPrefix(), clientv3.WithRev(w.revision+1), clientv3.WithCreatedNotify(),
 		clientv3.WithProgressNotify(), clientv3.WithFragment())
+	var signal engine.Signal // none until the check
 	for {
 		select {
-		case <-w.signal:
+		case <-signal:
 			err = w.read(ctx)
 		case answer, ok := <-answers:
 			if !ok {
@@ -163,6 +166,12 @@ func (s *store) watch(ctx context.Context, w watch) error {
 			if err := answer.Err(); err != nil {
 				s.client.handleAuthFailure(c, err)
 				return withAdvice(err)
+			}
+			if answer.Created {
+				if err := w.check(ctx); err != nil {
+					return err
+				}
+				signal = w.signal
 			}
 			dead.Reset(w.silence)
 			err = w.apply(changesIn(answer, w.revision))
@@ -186,17 +195,16 @@ func changesIn(answer clientv3.WatchResponse, revision int64) (changes []pair, c
 	return changes, current
 }
 
-// hasChange reports whether etcd has a change that was read from it. It is true too if the change was compacted.
-func (s *store) hasChange(ctx context.Context, change seenChange) (bool, error) {
+// hasChange reports whether a change that was read from etcd is the latest one of its key as of a revision. It is false too if that was compacted, so that
+// it is not known.
+func (s *store) hasChange(ctx context.Context, change seenChange, revision int64) (bool, error) {
 	var answer *clientv3.GetResponse
 	err := s.client.call(ctx, "read", func(ctx context.Context, c *clientv3.Client) (err error) {
-		answer, err = c.Get(ctx, change.key, clientv3.WithRev(change.revision))
+		answer, err = c.Get(ctx, change.key, clientv3.WithRev(revision))
 		return err
 	})
 	switch {
-	case errors.Is(err, rpctypes.ErrCompacted):
-		return true, nil
-	case errors.Is(err, rpctypes.ErrFutureRev):
+	case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("reading %s: %w", change.key, err)

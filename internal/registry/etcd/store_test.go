@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -22,7 +23,7 @@ func TestWatch_RevisionIsNotAheadOfChanges(t *testing.T) {
 	}
 	errDone := errors.New("all changes were read")
 	seen := 0
-	err = st.watch(t.Context(), watch{revision: before, interval: time.Second, silence: 10 * time.Second, apply: func(pairs []pair, revision int64) error {
+	err = st.watch(t.Context(), watch{revision: before, interval: time.Second, silence: 10 * time.Second, check: func(context.Context) error { return nil }, apply: func(pairs []pair, revision int64) error {
 		seen += len(pairs)
 		if len(pairs) == 0 && seen < changes && revision > before {
 			t.Errorf("revision %d after %d of %d changes since %d", revision, seen, changes, before)
