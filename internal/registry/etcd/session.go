@@ -116,7 +116,6 @@ const yieldHeartbeats = leaseHeartbeats - 1
 // or has lost its leader election. The caller holds s.mu.
 func (s *session) mustYield(alive aliveState, now time.Time) bool {
 	if alive.isHeld() || s.claim.latest <= s.claim.number {
-		s.releasedAt = time.Time{}
 		return false
 	}
 	if s.releasedAt.IsZero() {
@@ -163,6 +162,9 @@ func (s *session) nextFencedTask(now time.Time, own ownKeys) task {
 func (s *session) observe(alive aliveState, revision int64) (lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if alive.isHeld() {
+		s.releasedAt = time.Time{}
+	}
 	if lost = s.claim.observe(alive, revision); lost && alive.isHeld() && !s.claim.leases[alive.lease] {
 		s.settled, s.settleAt = false, time.Time{} // another process changes the exports
 	}

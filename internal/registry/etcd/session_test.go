@@ -39,6 +39,35 @@ func TestSession_LeavesIDToNextProcess(t *testing.T) {
 	}
 }
 
+// TestSession_LeavesIDToNextProcessAgain: a process that has left the ID to another one before, and has held it since, leaves it again, also if it was not asked
+// for its next task while the later process held the ID: it pauses after failures.
+func TestSession_LeavesIDToNextProcessAgain(t *testing.T) {
+	for what, holds := range map[string]bool{"it has held the ID": true, "it has not": false} {
+		s := newSession(fast(cls1))
+		now, revision := time.Now(), int64(10)
+		observe := func(alive aliveState) task {
+			revision++
+			now = now.Add(time.Hour)
+			s.observe(alive, revision)
+			next, _ := s.nextTask(now, ownKeys{synced: true, revision: revision, alive: alive})
+			return next
+		}
+		later := aliveState{revision: 5, lease: 9, uid: cls1.UID, number: s.claim.number + 1}
+		observe(later)
+		observe(aliveState{})
+		if holds {
+			s.acquire(now, revision)
+		}
+		s.observe(later, revision+1)
+		if next := observe(aliveState{}); next.join {
+			t.Errorf("%s: it takes the ID as soon as the later process has ended", what)
+		}
+		if next := observe(aliveState{}); !next.join {
+			t.Errorf("%s: it does not take the ID when no process has taken it", what)
+		}
+	}
+}
+
 // TestSession_TakesFreeIDAtOnce: a process that starts after the previous one has ended takes the ID at once, also if its clock is behind.
 func TestSession_TakesFreeIDAtOnce(t *testing.T) {
 	s := newSession(fast(cls1))
