@@ -298,6 +298,15 @@ func (k *Keyring) HasEnded(clusterID string) bool {
 	return ok && (pin.Left || pin.Forgotten)
 }
 
+// IsReturnSaved reports whether the next process will know that a cluster which had left or was forgotten has returned. Until then that process would end the
+// imports from it.
+func (k *Keyring) IsReturnSaved(clusterID string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pin, ok := k.pins[clusterID]
+	return !ok || pin.Left || pin.Forgotten || !pin.saved.Left && !pin.saved.Forgotten
+}
+
 // IsLatest reports whether no other registry has shown a later heartbeat of the cluster. After a cluster has moved to another registry, its
 // records in the previous one are out of date.
 func (k *Keyring) IsLatest(registry, clusterID string) bool {

@@ -98,6 +98,9 @@ type catalog struct {
 	// has the times of the first record in service members and of the first copy.
 	mayBeOld bool
 	first    [2]trust.Time
+	// isReturning is set from the return of the cluster until it is saved that it has not left. Until then its exports are unknown: the next process must not take
+	// imports of them for those that ended with the farewell.
+	isReturning bool
 	// left is set after the farewell of the cluster.
 	left bool
 	// shown is the record that service members had last, and isShown is set if it has it now. parsed and parseErr are the result of parsing it.
@@ -257,8 +260,10 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 		c.keysOf(id, changed)
 	}
 	for id, cluster := range c.clusters {
-		if cluster.mayBeOld && c.liveness.IsStale(id) {
-			cluster.mayBeOld = false // a later record would have been read
+		isFinal := cluster.mayBeOld && c.liveness.IsStale(id) // a later record would have been read
+		hasReturned := cluster.isReturning && c.keyring.IsReturnSaved(id)
+		if isFinal || hasReturned {
+			cluster.mayBeOld, cluster.isReturning = cluster.mayBeOld && !isFinal, cluster.isReturning && !hasReturned
 			c.keysOf(id, changed)
 		}
 	}
@@ -422,6 +427,7 @@ func (c *catalogs) observe(now time.Time, cluster *catalog, r format.Member, isC
 		Registry: c.registry, ClusterID: r.ClusterID, UID: r.UID, Key: r.Key, At: r.Time(), Farewell: r.Farewell,
 	})
 	cluster.left = r.Farewell
+	cluster.isReturning = !c.keyring.IsReturnSaved(r.ClusterID)
 	if r.Farewell {
 		cluster.isMissing = false
 		c.liveness.Remove(r.ClusterID)
@@ -848,7 +854,7 @@ func (c *catalogs) isOpen(page int) bool {
 	all := c.all()
 	for i := range all {
 		at := (c.open[page] + i) % len(all)
-		if cluster := all[at]; !cluster.isOwn && cluster.hasRecord && (cluster.mayBeOld || !cluster.isCopy && cluster.pages[page].isBlank()) {
+		if cluster := all[at]; !cluster.isOwn && cluster.hasRecord && (cluster.isUncertain() || !cluster.isCopy && cluster.pages[page].isBlank()) {
 			c.open[page] = at
 			return true
 		}
@@ -862,8 +868,11 @@ func (c *catalog) isUnknown(key mcs.Key, page int) bool {
 		return false
 	}
 	p := &c.pages[page]
-	return c.mayBeOld || !c.isCopy && !p.knows(key) && !p.ignored[key]
+	return c.isUncertain() || !c.isCopy && !p.knows(key) && !p.ignored[key]
 }
+
+// isUncertain reports whether nothing of the cluster counts yet.
+func (c *catalog) isUncertain() bool { return c.mayBeOld || c.isReturning }
 
 // addTo adds the export of key in a page of a cluster to a view.
 func (c *catalogs) addTo(view *registry.View, cluster *catalog, p *pageState, key mcs.Key) {

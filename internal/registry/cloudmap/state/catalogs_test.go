@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strconv"
@@ -398,6 +399,36 @@ func TestFarewell(t *testing.T) {
 		}
 		reader.read()
 		reader.expect("back", theKey, "•")
+	}
+}
+
+// TestReturnIsSavedFirst kills the reader while a cluster returns that had left: the next process must not take the imports that were made since for those of before
+// the farewell.
+func TestReturnIsSavedFirst(t *testing.T) {
+	for name, pin := range map[string]trust.Pin{"left": {Left: true}, "forgotten": {Forgotten: true}} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			pin.Key, pin.UID, pin.Last = s.record.Key, s.record.UID, map[string]trust.Time{"": {Generation: 100, Heartbeat: 1}}
+			store := storedPins{"cls2": pin}
+			s.catalogs.keyring = store.load(t)
+			s.record.Heartbeat++
+			s.publish(101, thePage, web(1))
+			s.members(s.record)
+			s.read()
+			s.members(s.record)
+			s.expect("not saved", theKey, "unknown")
+
+			ended, end := context.WithCancel(t.Context())
+			end()
+			s.catalogs.keyring.Run(ended) // it saves once
+			s.notified("saved", s.members(s.record), "web-0")
+			s.expect("saved", theKey, "•")
+
+			restarted := newStory(t)
+			restarted.catalogs.keyring = store.load(t)
+			restarted.members()
+			restarted.expect("after a restart, without a record", theKey, "unseen")
+		})
 	}
 }
 

@@ -163,7 +163,7 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 	defer s.mu.Unlock()
 	urgent = !s.contact.Address.IsValid() || s.claim.state != Held || s.outbox.unconfirmed()
 	for id, cluster := range s.catalogs.clusters {
-		urgent = urgent || cluster.unproven != nil && cluster.copyFailures <= eagerRetries || cluster.behind(now)
+		urgent = urgent || cluster.unproven != nil && cluster.copyFailures <= eagerRetries || cluster.isReturning || cluster.behind(now)
 		own := id == s.cfg.Identity.ClusterID
 		if s.catalogs.live(id) && (!own || s.claim.state == Held) {
 			peers = append(peers, peernotify.Peer{
