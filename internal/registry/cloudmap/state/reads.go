@@ -33,6 +33,8 @@ type Reads struct {
 	polledAt time.Time
 	// ownCopy is the copy of the own record that the last audit found, nil if there was none.
 	ownCopy *format.Member
+	// isDisplaced is set if a read of the members since the last audit did not show the own record.
+	isDisplaced bool
 }
 
 // CatalogRead is a request to read pages of a cluster, and with Record the copy of its record.
@@ -195,10 +197,12 @@ func (s *Reads) observeOwnCopy(stored []api.Instance) {
 		s.catalogs.addAuthor(found.Author())
 		s.observeCopyOfClone(*found)
 	}
-	if s.claim.state != Observing && (err != nil || found == nil || !s.claim.isMine(*found)) && time.Since(s.copied) >= s.cfg.HeartbeatInterval {
+	isDue := s.isDisplaced || err != nil || found == nil || !s.claim.isMine(*found)
+	if s.claim.state != Observing && isDue && time.Since(s.copied) >= s.cfg.HeartbeatInterval {
 		s.copyRecord, s.announce = true, true
 		s.WriteSignal.Set()
 	}
+	s.isDisplaced = false
 }
 
 // observeCopyOfClone observes a copy of the own record that another process has written, while this one has the ID. The caller holds s.mu.
@@ -260,15 +264,19 @@ func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, er
 }
 
 // ObserveMembers records a read of the members. If the own record is not among them, another writer removed or replaced it: it is written again, and
-// its copy at heartbeats.
+// its copy at heartbeats, after the own catalog was read: a copy that a clone has written may be all that shows how late the records are that others have read.
 func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	shown := format.FindMember(instances, s.cfg.Identity)
 	if s.claim.state == Held && (shown == nil || !s.claim.isMine(*shown)) {
-		s.copyRecord = s.copyRecord || now.Sub(s.copied) >= s.cfg.HeartbeatInterval
-		if s.copyRecord || now.Sub(s.recorded) > s.cfg.Intervals.Settle {
+		isCopyDue := now.Sub(s.copied) >= s.cfg.HeartbeatInterval
+		if isCopyDue {
+			s.isDisplaced = true
+			s.auditSoon()
+		}
+		if isCopyDue || now.Sub(s.recorded) > s.cfg.Intervals.Settle {
 			s.announce = true
 			s.WriteSignal.Set()
 		}

@@ -179,3 +179,31 @@ func TestObserveMembers_LogsRefusal(t *testing.T) {
 		}
 	})
 }
+
+// A clone wrote a later record and ended before this cluster read it. Its copy in the catalog is the only trace: this cluster reads it before it replaces it, and the
+// other clusters take none of the next records for replays.
+func TestObserveMembers_ReadsCopyBeforeItIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(testConfig())
+		s.cfg.Intervals.Audit = 2 * time.Minute
+		s.claim.state, s.claim.isFirst, s.ours = Held, true, format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Key: signerOf("uid-1").Key(), Process: "1-own"}
+		s.Reads.ObserveAudit(time.Now(), nil, nil, engine.Keys{})
+		s.Writes.ObserveRecordWrite(time.Now(), nil)
+		s.Writes.ObserveCopyWrite(time.Now(), nil)
+		s.announce = false
+		time.Sleep(time.Minute)
+		s.Reads.ObserveMembers(nil, engine.Keys{})
+		if _, copyDue, due := s.Writes.RecordToWrite(time.Now()); !due || copyDue {
+			t.Errorf("the record was displaced: it is due: %t, with its copy: %t", due, copyDue)
+		}
+		if !s.Reads.IsAuditDue(time.Now(), nil) {
+			t.Error("the own catalog is not read")
+		}
+		clone := s.ours
+		clone.Process, clone.Heartbeat = "2-clone", time.Now().Add(5*time.Minute).UnixMilli()
+		s.Reads.ObserveAudit(time.Now(), nil, []api.Instance{format.CopyOf(clone.Instance(signerOf("uid-1")))}, engine.Keys{})
+		if ours, copyDue, due := s.Writes.RecordToWrite(time.Now()); !due || !copyDue || !ours.IsLaterThan(clone) {
+			t.Errorf("the copy was read: the record is due: %t, with its copy: %t, later than that of the clone: %t", due, copyDue, ours.IsLaterThan(clone))
+		}
+	})
+}
