@@ -13,7 +13,7 @@ import (
 // fence: all transactions demand that alive still has it.
 type claim struct {
 	uid string
-	// number orders the processes of this cluster: one that begins later has a greater one. latest is the greatest number of another process of this
+	// number orders the processes of this cluster: one that begins later has a greater one, also if its clock is behind, because the previous one is saved. latest is the greatest number of another process of this
 	// cluster that was read.
 	number, latest int64
 	// fence is the revision of alive as this process wrote it last, 0 when it may not write.
@@ -24,9 +24,9 @@ type claim struct {
 	held bool
 }
 
-// newClaim returns the claim of a process that begins. If the clock is behind that of the previous process, it waits for the end of that one's lease.
-func newClaim(uid string, now time.Time) claim {
-	return claim{uid: uid, number: now.UnixMicro(), leases: map[int64]bool{}}
+// newClaim returns the claim of a process that begins.
+func newClaim(uid string, began time.Time) claim {
+	return claim{uid: uid, number: began.UnixMicro(), leases: map[int64]bool{}}
 }
 
 // aliveState is the key alive of a cluster.

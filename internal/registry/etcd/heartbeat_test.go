@@ -99,6 +99,34 @@ func TestRegistry_SavesHeartbeatBeforeRecord(t *testing.T) {
 	awaitVersion(t, importer, "cls1", 0, 2)
 }
 
+// hasBegun reports whether the next process will have a greater number.
+func (s *session) hasBegun() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.isBegun
+}
+
+// TestRegistry_LaterLeaderHasID: the process before, whose clock is ahead, lost its leader election before it could write, and still runs. It must not take the ID
+// from the next leader, which wants later exports.
+func TestRegistry_LaterLeaderHasID(t *testing.T) {
+	s := newTestStore(t, shared(t))
+	cfg := fast(cls1)
+	cfg.wall = func() time.Time { return time.Now().Add(40 * time.Minute) }
+	before := s.registry(t, cfg)
+	s.proxy.Cut()
+	start(t, before)
+	publish(t, before, 0, 1)
+	within(t, "the process before has begun", before.writer.session.hasBegun)
+	next := s.registry(t, fast(cls1)) // its clock is right
+	s.proxy.Restore()
+	start(t, next)
+	publish(t, next, 0, 2)
+	awaitState(t, next, 0, registry.Exported)
+	within(t, "the process before reads", func() bool { return before.mirror.revision() > 0 })
+	awaitReason(t, before, 0, "another controller writes")
+	awaitState(t, next, 0, registry.Exported)
+}
+
 // forgedFarewell returns a farewell of a cluster that another one has signed.
 func forgedFarewell(t testing.TB, identity mcs.Identity, at time.Time) []byte {
 	t.Helper()

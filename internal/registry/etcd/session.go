@@ -37,8 +37,9 @@ type session struct {
 	record, written memberRecord
 	recordRevision  int64
 	heartbeatAt     time.Time
-	// saved is the heartbeat that the next process finds.
-	saved engine.SavedHeartbeat
+	// saved is the heartbeat that the next process finds. isBegun is true once that is one of this process.
+	saved   engine.SavedHeartbeat
+	isBegun bool
 	// isExportsTurn is set if the next task is to write exports although a heartbeat is due. Their request writes the record too.
 	isExportsTurn bool
 	// settleAt is the time at which this process begins to state all exports of the cluster in the record; settled is true once it has done so. Until
@@ -58,10 +59,14 @@ func newSession(cfg Config) *session {
 	if wall == nil {
 		wall = time.Now
 	}
+	began := wall()
+	if next := time.UnixMilli(cfg.SavedHeartbeat.Next(began)); next.After(began) {
+		began = next // the clock is behind that of a previous process
+	}
 	return &session{
 		clusterID: cfg.Identity.ClusterID, uid: cfg.Identity.UID, interval: cfg.HeartbeatInterval, staleAfter: cfg.StaleAfter,
 		signer: cfg.Signer, wall: wall, joined: cfg.Joined.UTC(), saved: cfg.SavedHeartbeat,
-		claim: newClaim(cfg.Identity.UID, wall()), record: newMemberRecord(cfg.Identity, cfg.Version).after(cfg.SavedHeartbeat.Next(wall())),
+		claim: newClaim(cfg.Identity.UID, began), record: newMemberRecord(cfg.Identity, cfg.Version).after(began.UnixMilli()),
 	}
 }
 
@@ -300,19 +305,20 @@ func (s *session) farewell(own ownKeys, shown memberRecord) ([]byte, error) {
 	return signMember(s.signer, s.record)
 }
 
-// unsaved returns the heartbeat to save before the record is written. due reports whether it is time to.
+// unsaved returns the heartbeat to save before the record is written. due reports whether it is time to: also when the process begins, so that the next one
+// has a greater number, whatever its clock shows.
 func (s *session) unsaved() (next engine.SavedHeartbeat, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next, due = s.saved.Advance(s.record.latest(), s.wall())
-	return next, due || s.record.Farewell // which may be far from the last one
+	return next, due || !s.isBegun || s.record.Farewell // which may be far from the last one
 }
 
 // recordSaved records that a heartbeat was saved.
 func (s *session) recordSaved(saved engine.SavedHeartbeat) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.saved = saved
+	s.saved, s.isBegun = saved, true
 }
 
 // recordWritten records that the member record was written at revision. If that took longer than a heartbeat interval, exports have their turn before the next one.

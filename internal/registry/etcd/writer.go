@@ -135,6 +135,7 @@ func (w *writer) countPending() {
 // run holds the cluster's ID and writes the desired exports until ctx ends. It makes one request at a time: changes in the
 // meantime go into the next request, so that bursts are batched without waiting for them. At the end it gives the ID up.
 func (w *writer) run(ctx context.Context) {
+	w.saveHeartbeat(ctx)
 	w.write(ctx)
 	w.keepAlives.Wait()
 	w.release(ctx)
