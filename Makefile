@@ -133,6 +133,13 @@ gateway: build bin/traefik ## Split traffic between real clusters by the weights
 	  --entrypoint /traefik --platform $(HOST)=bin/traefik
 	E2E=1 GATEWAY=1 go test -count=1 -timeout 20m -v ./test/e2e -run '^TestGateway$$' $(DOWN)
 
+# Not part of make test: waits for an alert, and needs Debian's Prometheus and Chromium.
+.PHONY: monitoring
+monitoring: build ## Run the dashboard's queries and an alert in a real Prometheus, which it installs (root; PICTURES=1 writes the pictures of the docs)
+	{ command -v chromium && command -v prometheus; } >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium prometheus; }
+	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
+	E2E=1 MONITORING=1 go test -count=1 -timeout 20m -v ./test/e2e -run '^TestMonitoring$$' $(DOWN)
+
 .PHONY: matrix
 matrix: build ## Run scenarios on several versions of Kubernetes, CoreDNS and the CRDs and both modes of kube-proxy, and write docs/versions.md (root; ROWS=1,4 picks)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)

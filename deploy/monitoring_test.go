@@ -2,7 +2,6 @@ package deploy_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -133,12 +132,8 @@ func TestPanelsHaveDescriptions(t *testing.T) {
 
 func readDashboard(t *testing.T) monitoring.Dashboard {
 	t.Helper()
-	text, err := os.ReadFile("dashboards/cloud-map-mcs-controller.json")
+	d, err := monitoring.ReadDashboard("..")
 	if err != nil {
-		t.Fatal(err)
-	}
-	var d monitoring.Dashboard
-	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
 	return d

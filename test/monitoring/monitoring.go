@@ -41,8 +41,22 @@ func ReadRules(path string) ([]Rule, error) {
 type Dashboard struct {
 	Panels []struct {
 		Type, Title, Description string
-		Targets                  []struct{ Expr string }
+		FieldConfig              struct{ Defaults struct{ Unit string } }
+		Targets                  []struct{ Expr, LegendFormat string }
 	}
+}
+
+// ReadDashboard reads the dashboard under root, the repository.
+func ReadDashboard(root string) (d Dashboard, err error) {
+	file := filepath.Join(root, "deploy/dashboards/cloud-map-mcs-controller.json")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return d, err
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		return d, fmt.Errorf("%s: %w", file, err)
+	}
+	return d, nil
 }
 
 // Use is the use of a metric, by an alert or a panel, with the labels that it selects by.
@@ -51,7 +65,7 @@ type Use struct {
 	Labels     []string
 }
 
-// Used returns the metrics that the alert rules and dashboards under root, the repository, use. A histogram counts under its own
+// Used returns the metrics that the alert rules and the dashboard under root, the repository, use. A histogram counts under its own
 // name.
 func Used(root string) ([]Use, error) {
 	rules, err := ReadRules(filepath.Join(root, "deploy/alerts/rules.yaml"))
@@ -62,23 +76,13 @@ func Used(root string) ([]Use, error) {
 	for _, rule := range rules {
 		out = append(out, uses("alert "+rule.Alert, rule.Expr)...)
 	}
-	files, err := filepath.Glob(filepath.Join(root, "deploy/dashboards/*.json"))
+	dashboard, err := ReadDashboard(root)
 	if err != nil {
 		return nil, err
 	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		var d Dashboard
-		if err := json.Unmarshal(text, &d); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		for _, panel := range d.Panels {
-			for _, target := range panel.Targets {
-				out = append(out, uses("panel "+panel.Title, target.Expr)...)
-			}
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			out = append(out, uses("panel "+panel.Title, target.Expr)...)
 		}
 	}
 	return out, nil

@@ -1,20 +1,13 @@
 package ui
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
-	"image"
-	"image/color"
-	"image/draw"
-	"image/png"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -365,49 +358,5 @@ func picture(t *testing.T, b *chromiumtest.Browser, name string) {
 	if name != "clusters-3-light" && name != "clusters-3-dark" && name != "clusters-300-light" && name != "clusters-300-dark" && name != "service-light" {
 		dir = filepath.Join(os.TempDir(), "ui-pictures")
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	small, err := reduceColours(b.Screenshot())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), small, 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// reduceColours returns a PNG with 256 colours of another one, which is a third of its size: the most frequent ones, and of others that differ
-// little the most frequent one.
-func reduceColours(text []byte) ([]byte, error) {
-	full, err := png.Decode(bytes.NewReader(text))
-	if err != nil {
-		return nil, err
-	}
-	type similar [3]uint32
-	count := map[color.Color]int{}
-	for y := range full.Bounds().Dy() {
-		for x := range full.Bounds().Dx() {
-			count[full.At(x, y)]++
-		}
-	}
-	best, total := map[similar]color.Color{}, map[similar]int{}
-	for c, n := range count {
-		r, g, b, _ := c.RGBA()
-		group := similar{r >> 12, g >> 12, b >> 12}
-		if have, ok := best[group]; !ok || n > count[have] {
-			best[group] = c
-		}
-		total[group] += n
-	}
-	frequent := slices.SortedFunc(maps.Keys(count), func(a, b color.Color) int { return count[b] - count[a] })
-	palette := color.Palette(frequent[:min(48, len(frequent))]) // the surfaces, some of which differ little
-	for _, group := range slices.SortedFunc(maps.Keys(total), func(a, b similar) int { return total[b] - total[a] }) {
-		palette = append(palette, best[group])
-	}
-	reduced := image.NewPaletted(full.Bounds(), palette[:min(256, len(palette))])
-	draw.Draw(reduced, full.Bounds(), full, image.Point{}, draw.Src)
-	var out bytes.Buffer
-	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, reduced)
-	return out.Bytes(), err
+	b.Picture(filepath.Join(dir, name+".png"))
 }
