@@ -118,11 +118,11 @@ func (c *cluster) readAgain(selects func(shownExport) bool) {
 
 // want adds the exports of a key that were ignored to the unread ones, and reports whether there are any.
 func (s *state) want(key mcs.Key) (found bool) {
-	for id, c := range s.clusters {
+	for _, c := range s.exporters[key] {
 		if e, ok := c.shown[key]; ok && e.ignored && e.revision != 0 {
 			e.revision, found = 0, true
 			c.shown[key] = e
-			s.unread[s.layout.export(id, key)] = struct{}{}
+			s.unread[s.layout.export(c.id, key)] = struct{}{}
 		}
 	}
 	return found

@@ -57,7 +57,9 @@ type state struct {
 	// revision is the revision up to which everything was read.
 	revision int64
 	clusters map[string]*cluster
-	liveness *registry.Liveness
+	// exporters finds clusters by their exports.
+	exporters exporters
+	liveness  *registry.Liveness
 	// handover is the time without a heartbeat after which a cluster without a lease has a problem: until then its next process may start.
 	handover time.Duration
 	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a namespace are used; nil is all.
@@ -73,6 +75,9 @@ type state struct {
 
 // cluster is the state of one cluster.
 type cluster struct {
+	id string
+	// exporters is that of the state. It is updated after each change of the keys in shown and held.
+	exporters exporters
 	// member, alive, shown and unrecognized are the keys below its prefix as etcd shows them.
 	member memberState
 	alive  aliveState
@@ -166,7 +171,7 @@ func newState(cfg stateConfig) *state {
 		layout: cfg.layout, clusterSetID: cfg.clusterSetID, own: cfg.own, name: cfg.name, keyring: cfg.keyring, self: cfg.self,
 		ledger: cfg.ledger, isWanted: cfg.isWanted, decoding: make(chan struct{}, decoders),
 		unread:   map[string]struct{}{},
-		clusters: map[string]*cluster{}, liveness: registry.NewLiveness(cfg.own, cfg.staleAfter), handover: cfg.staleAfter / 3,
+		clusters: map[string]*cluster{}, exporters: exporters{}, liveness: registry.NewLiveness(cfg.own, cfg.staleAfter), handover: cfg.staleAfter / 3,
 	}
 }
 
@@ -262,6 +267,7 @@ func (s *state) clusterFor(now time.Time, id string) *cluster {
 	c := s.clusters[id]
 	if c == nil {
 		c = &cluster{
+			id: id, exporters: s.exporters,
 			lastSeen: now, shown: map[mcs.Key]shownExport{}, unrecognized: map[string]string{},
 			held: map[mcs.Key]heldExport{}, loose: map[mcs.Key]struct{}{},
 		}
@@ -459,6 +465,7 @@ func (s *state) changeAuthor(c *cluster, a author, r memberRecord) {
 		s.relist = true
 		c.countWaiting(e, shownExport{})
 		delete(c.shown, key)
+		c.exporters.update(c, key)
 		c.release(key)
 	}
 	c.digest = setDigest{}
@@ -476,6 +483,7 @@ func (c *cluster) drop(changed engine.Keys) {
 	ended := slices.Collect(maps.Keys(c.held))
 	clear(c.held)
 	for _, key := range ended {
+		c.exporters.update(c, key)
 		c.release(key)
 	}
 	for key := range c.shown {
@@ -529,6 +537,7 @@ func (s *state) applyExport(c *cluster, p pair, key mcs.Key, changed engine.Keys
 	}
 	e := s.showExport(c, p, key)
 	c.shown[key] = e
+	c.exporters.update(c, key)
 	c.countWaiting(before, e)
 	defer c.release(key)
 	if e.signed {
@@ -550,6 +559,7 @@ func (s *state) applyExport(c *cluster, p pair, key mcs.Key, changed engine.Keys
 func (c *cluster) unshow(key mcs.Key) {
 	c.countWaiting(c.shown[key], shownExport{})
 	delete(c.shown, key)
+	c.exporters.update(c, key)
 	delete(c.loose, key)
 	if _, isHeld := c.held[key]; isHeld {
 		c.loose[key] = struct{}{}
@@ -576,6 +586,7 @@ func (c *cluster) hold(key mcs.Key, e shownExport, changed engine.Keys) {
 		after.export = before.export
 	}
 	c.held[key] = after
+	c.exporters.update(c, key)
 	if !isHeld || !equalExports(before.export, after.export) {
 		changed.Add(key)
 	}
@@ -595,6 +606,7 @@ func (c *cluster) settle(changed engine.Keys) {
 		}
 		if _, isHeld := c.held[key]; isHeld {
 			delete(c.held, key)
+			c.exporters.update(c, key)
 			c.release(key)
 			changed.Add(key)
 		}
@@ -691,8 +703,8 @@ func (s *state) memberOf(id string) memberRecord {
 // view returns the exports of the other clusters under key.
 func (s *state) view(key mcs.Key, imported []string) registry.View {
 	v := registry.View{Order: s.order(key)}
-	for _, id := range slices.Sorted(maps.Keys(s.clusters)) {
-		c := s.clusters[id]
+	for _, c := range s.candidates(key, imported) {
+		id := c.id
 		held, isHeld := c.held[key]
 		switch {
 		case id == s.own:
@@ -731,12 +743,12 @@ func (c *cluster) addProperties(v *registry.View, id string) {
 // order returns the revisions at which the keys of the signed exports of key were created, by cluster, nil if there are none.
 func (s *state) order(key mcs.Key) map[string]int64 {
 	var out map[string]int64
-	for id, c := range s.clusters {
+	for _, c := range s.exporters[key] {
 		if e := c.shown[key]; (e.signed || e.superseded) && e.created > 0 {
 			if out == nil {
 				out = map[string]int64{}
 			}
-			out[id] = e.created
+			out[c.id] = e.created
 		}
 	}
 	return out

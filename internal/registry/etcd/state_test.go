@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -66,6 +67,7 @@ func (s *stateTest) show(pairs ...pair) engine.Keys {
 		pairs[i].revision = s.rev
 	}
 	s.apply(s.at(0), pairs, changed)
+	s.checkExporters()
 	return changed
 }
 
@@ -77,6 +79,28 @@ func (s *stateTest) list(pairs ...pair) {
 		pairs[i].revision = s.rev
 	}
 	s.replace(s.at(0), pairs, s.rev, engine.Keys{})
+	s.checkExporters()
+}
+
+// checkExporters compares the index with the clusters.
+func (s *stateTest) checkExporters() {
+	s.t.Helper()
+	want := exporters{}
+	for _, id := range slices.Sorted(maps.Keys(s.clusters)) {
+		c, keys := s.clusters[id], engine.Keys{}
+		for key := range c.held {
+			keys.Add(key)
+		}
+		for key := range c.shown {
+			keys.Add(key)
+		}
+		for key := range keys {
+			want[key] = append(want[key], c)
+		}
+	}
+	if !maps.EqualFunc(s.exporters, want, slices.Equal[[]*cluster]) {
+		s.t.Errorf("the index has %v, want %v", s.exporters, want)
+	}
 }
 
 // version returns the version of an export of cls2 that is read, 0 if there is none, -1 if it is unknown, and -2 if cls2 is unseen.
