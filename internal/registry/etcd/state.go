@@ -95,6 +95,9 @@ type cluster struct {
 	properties  mcs.DecodedProperties
 	// forgotten is true after Forget, until the next record.
 	forgotten bool
+	// isReturning is set from the return of the cluster until it is saved that it has not left. Until then its exports are unknown: the next process must not take
+	// imports of them for those that ended with the farewell.
+	isReturning bool
 	// rival is the record of another cluster under this cluster's own ID, the zero value if there is none; rivalSeen is the time at which it was
 	// first read.
 	rival     memberRecord
@@ -435,6 +438,7 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 		return // this cluster, or in a registry that it only imports from a cluster with the same ID, whose key must not become the one of this ID
 	}
 	s.keyring.Observe(trust.Record{Registry: s.name, ClusterID: r.ClusterID, UID: r.UID, Key: a.key, At: r.time(), Farewell: r.Farewell})
+	c.isReturning = !s.keyring.IsReturnSaved(r.ClusterID)
 	if c.left {
 		c.drop(changed)
 		s.liveness.Remove(r.ClusterID)
@@ -446,9 +450,7 @@ func (c *cluster) compareProperties(r memberRecord, changed engine.Keys) {
 	if !c.known || c.record.Properties == r.Properties {
 		return
 	}
-	for key := range c.held {
-		changed.Add(key)
-	}
+	c.addHeld(changed)
 }
 
 // changeAuthor makes a the author of the cluster's records, the first of which is r. The exports stay until it says otherwise.
@@ -636,13 +638,22 @@ func (s *state) observeHeartbeats(now time.Time, changed engine.Keys) {
 			heartbeats[id] = c.heartbeat
 		}
 		c.heartbeat = false
+		if c.isReturning && s.keyring.IsReturnSaved(id) {
+			c.isReturning = false
+			c.addHeld(changed)
+		}
 	}
 	for _, id := range s.liveness.ObserveHeartbeats(now, heartbeats) {
 		if c := s.clusters[id]; c != nil {
-			for key := range c.held {
-				changed.Add(key)
-			}
+			c.addHeld(changed)
 		}
+	}
+}
+
+// addHeld adds the keys of the cluster's exports.
+func (c *cluster) addHeld(changed engine.Keys) {
+	for key := range c.held {
+		changed.Add(key)
 	}
 }
 
@@ -712,7 +723,7 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 		case held.export == nil && c.shown[key].ignored:
 			v.Ignored = append(v.Ignored, id)
 			continue
-		case held.export == nil:
+		case held.export == nil || c.isReturning:
 			if isHeld || c.mayExport(key, slices.Contains(imported, id)) {
 				v.Unknown = append(v.Unknown, id)
 				c.addProperties(&v, id)

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -283,6 +284,37 @@ func TestStateFarewell(t *testing.T) {
 	s.want("after the farewell was removed", 0)
 	s.show(s.member(10, map[int]int64{0: s.at(10).UnixMilli()}), s.export(0, 3, s.at(10).UnixMilli()))
 	s.want("after it joined again", 3)
+}
+
+// TestStateReturnIsSavedFirst kills the reader while a cluster returns that had left or was forgotten: the next process must not take the imports that were made since
+// for those of before.
+func TestStateReturnIsSavedFirst(t *testing.T) {
+	for name, pin := range map[string]trust.Pin{"left": {Left: true}, "forgotten": {Forgotten: true}} {
+		t.Run(name, func(t *testing.T) {
+			s := newStateTest(t)
+			pin.Key, pin.UID = authorOf(t, cls2).key, cls2.UID
+			pin.Last = map[string]trust.Time{"etcd": {Heartbeat: s.at(-60).UnixMilli()}}
+			store := registrytest.Pins{"cls2": pin}
+			s.keyring = store.Load(t)
+			s.show(s.member(0, map[int]int64{0: 1}), s.export(0, 1, 1))
+			s.want("not saved", -1)
+
+			ended, end := context.WithCancel(t.Context())
+			end()
+			s.keyring.Run(ended) // it saves once
+			changed := engine.Keys{}
+			s.observeHeartbeats(s.at(1), changed)
+			if _, ok := changed[webKey(0)]; !ok {
+				t.Errorf("saved: notified of %v", changed)
+			}
+			s.want("saved", 1)
+
+			s.restart()
+			s.keyring = store.Load(t)
+			s.show()
+			s.want("after a restart, without a record", -2)
+		})
+	}
 }
 
 // A cluster that moved to another registry leaves its records in this one. What it exports now is not known here.

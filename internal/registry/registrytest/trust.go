@@ -3,6 +3,7 @@ package registrytest
 import (
 	"context"
 	"crypto/sha256"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -67,4 +68,26 @@ func (k *Keyrings) Of(t testing.TB, identity mcs.Identity) *trust.Keyring {
 		k.rings[identity] = ring
 	}
 	return k.rings[identity]
+}
+
+// Pins are stored pins, which a process that is killed has saved as far as its Keyring had Run.
+type Pins map[string]trust.Pin
+
+// LoadPins implements trust.Store.
+func (p Pins) LoadPins(context.Context) (map[string]trust.Pin, error) { return maps.Clone(p), nil }
+
+// SavePins implements trust.Store.
+func (p Pins) SavePins(_ context.Context, pins map[string]trust.Pin) error {
+	maps.Copy(p, pins)
+	return nil
+}
+
+// Load returns the Keyring of a process of clusterset set1 that starts.
+func (p Pins) Load(t testing.TB) *trust.Keyring {
+	t.Helper()
+	ring, err := trust.Load(context.Background(), trust.Config{ClusterSetID: "set1", StaleAfter: 2 * time.Minute, Store: p, Logger: logr.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ring
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 )
 
@@ -409,8 +410,8 @@ func TestReturnIsSavedFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t)
 			pin.Key, pin.UID, pin.Last = s.record.Key, s.record.UID, map[string]trust.Time{"": {Generation: 100, Heartbeat: 1}}
-			store := storedPins{"cls2": pin}
-			s.catalogs.keyring = store.load(t)
+			store := registrytest.Pins{"cls2": pin}
+			s.catalogs.keyring = store.Load(t)
 			s.record.Heartbeat++
 			s.publish(101, thePage, web(1))
 			s.members(s.record)
@@ -425,7 +426,7 @@ func TestReturnIsSavedFirst(t *testing.T) {
 			s.expect("saved", theKey, "•")
 
 			restarted := newStory(t)
-			restarted.catalogs.keyring = store.load(t)
+			restarted.catalogs.keyring = store.Load(t)
 			restarted.members()
 			restarted.expect("after a restart, without a record", theKey, "unseen")
 		})

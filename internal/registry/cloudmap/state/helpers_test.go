@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"maps"
 	"net/netip"
-	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -32,30 +30,6 @@ func newKeyring() *trust.Keyring {
 	keyring, err := trust.Load(context.Background(), trust.Config{ClusterSetID: "set1", StaleAfter: 2 * time.Minute, Logger: logr.Discard()})
 	if err != nil {
 		panic(err)
-	}
-	return keyring
-}
-
-// storedPins is a trust.Store.
-type storedPins map[string]trust.Pin
-
-// LoadPins implements trust.Store.
-func (s storedPins) LoadPins(context.Context) (map[string]trust.Pin, error) {
-	return maps.Clone(s), nil
-}
-
-// SavePins implements trust.Store.
-func (s storedPins) SavePins(_ context.Context, pins map[string]trust.Pin) error {
-	maps.Copy(s, pins)
-	return nil
-}
-
-// load returns the keyring of a process that starts.
-func (s storedPins) load(t *testing.T) *trust.Keyring {
-	t.Helper()
-	keyring, err := trust.Load(t.Context(), trust.Config{ClusterSetID: "set1", StaleAfter: 2 * time.Minute, Store: s, Logger: logr.Discard()})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return keyring
 }
