@@ -42,19 +42,18 @@ import (
 //
 // All of it is in virtual time. FAULTS_SEED replays a run: the same things happen at the same steps, and the n-th request about
 // something has the same fate. The order of what happens at once, and the controller's jitter, are not the seed's; so a failure
-// may take a few runs to show again. FAULTS_STEPS makes a run longer or shorter; `make soak` runs many steps. FAULTS_OPERATIONS picks
+// may take a few runs to show again. FAULTS_STEPS steps are shared by FAULTS_RUNS worlds; `make soak` runs many steps. FAULTS_OPERATIONS picks
 // operations by name, and FAULTS_TRACE names a folder for the trace of a failure and the numbers of operations.
 func TestRandomFaults(t *testing.T) {
-	// Several worlds: faults that add up over a long time are found in one, and bad beginnings in many. The seed is the same in each run of the
-	// unit tests; other seeds are for make soak.
-	steps := int(registrytest.Setting(t, "FAULTS_STEPS", 1_000))
+	// Several worlds, each with a seed of its own: faults that add up over a long time are found in one, and bad beginnings in many. The seeds are the same in each
+	// run of the unit tests; other seeds are for make soak.
+	steps, worlds := registrytest.Setting(t, "FAULTS_STEPS", 1_000), registrytest.Setting(t, "FAULTS_RUNS", 4)
 	seed := registrytest.Setting(t, "FAULTS_SEED", 1)
-	const worlds = 4
 	warmUp(t)
 	for i := range worlds {
-		t.Run(fmt.Sprint("seed ", seed+uint64(i)), func(t *testing.T) {
+		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { newTrial(t, seed+uint64(i)).run(steps / worlds) })
+			synctest.Test(t, func(t *testing.T) { newTrial(t, seed+i).run(int(steps / worlds)) })
 		})
 	}
 }
