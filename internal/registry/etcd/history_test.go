@@ -203,3 +203,24 @@ func TestReader_BackupAndCompaction(t *testing.T) {
 	h.proxy.Restore()
 	h.awaitVersion(0, 3)
 }
+
+// The latest change that was read is compacted, and there is none since. The reader lists once and watches from there.
+func TestReader_CompactedWithoutChange(t *testing.T) {
+	h := newHistoryTest(t)
+	h.proxy.Cut()
+	compacted := h.do(clientv3.OpPut("/other", "x"))
+	if _, err := h.Root().Compact(t.Context(), compacted); err != nil {
+		t.Fatal(err)
+	}
+	h.proxy.Restore()
+	h.readTo(compacted)
+	lists := h.lists.Load()
+	for range 3 {
+		h.readTo(h.do(clientv3.OpPut("/other", "x")))
+	}
+	if n := h.lists.Load() - lists; n > 0 {
+		t.Errorf("%d more lists, want none: the watch shows the progress", n)
+	}
+	h.write(0, 2)
+	h.awaitVersion(0, 2)
+}

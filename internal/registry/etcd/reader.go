@@ -97,6 +97,9 @@ func (r *reader) list(ctx context.Context) error {
 	if err == nil && !r.rewound {
 		latest := r.mirror.latestChange()
 		r.rewound, err = r.isSetBack(ctx, latest, latest.revision)
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			r.rewound, err = true, nil // it may be
+		}
 	}
 	if err != nil {
 		r.store.client.handleSilence(err)
@@ -107,13 +110,14 @@ func (r *reader) list(ctx context.Context) error {
 	return nil
 }
 
-// isSetBack reports whether a change that was read is not the latest one of its key as of a revision any more. The zero value is no change.
+// isSetBack reports whether a change that was read is not the latest one of its key as of a revision any more. The error is ErrCompacted if that is not known.
+// The zero value is no change.
 func (r *reader) isSetBack(ctx context.Context, change seenChange, revision int64) (bool, error) {
 	if change.revision == 0 {
 		return false, nil
 	}
 	there, err := r.store.hasChange(ctx, change, revision)
-	return !there, err
+	return err == nil && !there, err
 }
 
 // watch applies changes until the watch fails. fresh is true if everything was listed just now.

@@ -195,8 +195,7 @@ func changesIn(answer clientv3.WatchResponse, revision int64) (changes []pair, c
 	return changes, current
 }
 
-// hasChange reports whether a change that was read from etcd is the latest one of its key as of a revision. It is false too if that was compacted, so that
-// it is not known.
+// hasChange reports whether a change that was read from etcd is the latest one of its key as of a revision. The error is ErrCompacted if that is not known.
 func (s *store) hasChange(ctx context.Context, change seenChange, revision int64) (bool, error) {
 	var answer *clientv3.GetResponse
 	err := s.client.call(ctx, "read", func(ctx context.Context, c *clientv3.Client) (err error) {
@@ -204,7 +203,7 @@ func (s *store) hasChange(ctx context.Context, change seenChange, revision int64
 		return err
 	})
 	switch {
-	case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
+	case errors.Is(err, rpctypes.ErrFutureRev):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("reading %s: %w", change.key, err)
