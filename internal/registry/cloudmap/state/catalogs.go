@@ -30,9 +30,6 @@ const (
 	copyReads = 4
 	// maxCopyBackoff is the longest pause between two reads of a catalog that does not exist, as a multiple of the pause for one that does.
 	maxCopyBackoff = 16
-	// maxNewcomers is the maximum number of catalogs of unknown clusters that one poll reads. Any member can write records of clusters that do not exist:
-	// 1,000 fit into service members.
-	maxNewcomers = 8
 )
 
 // Location is the location of the clusterset's records.

@@ -30,7 +30,8 @@ type Reads struct {
 	// decoding has an element for each catalog that is being decoded.
 	decoding chan struct{}
 	// polledAt is the time at which the last poll succeeded.
-	polledAt time.Time
+	polledAt  time.Time
+	newcomers newcomers
 	// ownCopy is the copy of the own record that the last audit found, nil if there was none.
 	ownCopy *format.Member
 	// isDisplaced is set if a read of the members since the last audit did not show the own record.
@@ -115,12 +116,15 @@ func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.I
 func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	newcomers := 0
+	s.newcomers.begin(func(id string) bool {
+		cluster := s.catalogs.clusters[id]
+		return cluster != nil && s.catalogs.isNewcomer(id, cluster)
+	})
 	for id, cluster := range s.catalogs.clusters { // in random order
 		if id == s.cfg.Identity.ClusterID && s.cfg.ReadOnly {
 			continue // what this cluster may have left here is never imported
 		}
-		if newcomers >= maxNewcomers && s.catalogs.isNewcomer(id, cluster) {
+		if s.newcomers.isFull() && s.catalogs.isNewcomer(id, cluster) {
 			continue
 		}
 		cluster.findRoom()
@@ -128,7 +132,7 @@ func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 		if len(read.Pages) > 0 || read.Record {
 			wanted = append(wanted, read)
 			if s.catalogs.isNewcomer(id, cluster) {
-				newcomers++
+				s.newcomers.add(id)
 			}
 		}
 	}
