@@ -223,7 +223,7 @@ var Attacks = []Attack{
 		Name: "Rotated clusters", Actor: Member, Findings: []string{"F1", "F2"},
 		Does:      "With `create.json` on Cloud Map, it creates and deletes the records and catalogs of 120 clusters that do not exist, while another cluster is stopped",
 		Prevented: "The keys of all of them are kept, in memory and in the ConfigMap, until it has no room for keys, or that of the other cluster is not kept any more",
-		Effect:    "The keys of 500 clusters are kept, and of new ones those of the last minute",
+		Effect:    "The keys of 1,000 clusters are kept, and of new ones those of the last minute",
 		Test:      "TestAttack_RotatedClusters",
 	},
 	{

@@ -90,9 +90,10 @@ type Config struct {
 	MaxPins int
 }
 
-// defaultMaxPins is more than the number of clusters of a clusterset. The ConfigMap of the pins has room for 1 MiB, and a pin takes up to one KiB. The pins of
-// clusters that were heard within StaleAfter stay besides: a reader begins with 8 new clusters a second (maxNewcomers).
-const defaultMaxPins = 500
+// defaultMaxPins is the number of clusters of the largest clusterset: service members of Cloud Map has 1,000 records. The ConfigMap of the pins has room for
+// 1 MiB, and a pin takes up to one KiB, usually a quarter of that. The pins of clusters that were heard within StaleAfter stay besides: on Cloud Map a reader
+// believes clusters with a catalog, of which AWS lets an account create five a second.
+const defaultMaxPins = 1000
 
 // Keyring has the keys of the other clusters of a clusterset. All registries of a controller share one. It is safe for concurrent use.
 type Keyring struct {
