@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -30,13 +28,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	aboutv1beta1 "github.com/cloud-map-mcs/cloud-map-mcs-controller/api/about/v1beta1"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/deploy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/apiservertest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/kube"
 )
 
-// Kubernetes is an API server with the CRDs, the RBAC and the admission policy of the controller. The working directory of its tests is two levels below
-// the root of the repository.
+// Kubernetes is an API server with the CRDs, the RBAC and the admission policy of the controller.
 type Kubernetes struct {
 	Env *envtest.Environment
 	// Admin has all permissions and reads without a cache. Config is the client configuration of the controller.
@@ -98,7 +96,7 @@ const ControllerUser = "system:serviceaccount:" + InstallNamespace + ":cloud-map
 func (k *Kubernetes) installRBAC() error {
 	var file []byte
 	for _, name := range []string{"role.yaml", "metrics-auth.yaml"} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", name))
+		text, err := deploy.Files.ReadFile("rbac/" + name)
 		if err != nil {
 			return err
 		}
@@ -143,7 +141,7 @@ func (k *Kubernetes) installRBAC() error {
 
 // installPolicy restricts ControllerUser to its own objects (deploy/rbac/policy.yaml), and waits until that is in effect.
 func (k *Kubernetes) installPolicy() error {
-	file, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rbac", "policy.yaml"))
+	file, err := deploy.Files.ReadFile("rbac/policy.yaml")
 	if err != nil {
 		return err
 	}
@@ -193,7 +191,7 @@ func MCSCRDs() []*apiextensionsv1.CustomResourceDefinition {
 
 // AboutCRDs returns the CRD of ClusterProperty.
 func AboutCRDs() []*apiextensionsv1.CustomResourceDefinition {
-	file, err := os.ReadFile(filepath.Join("..", "..", "deploy", "crds", "about.k8s.io_clusterproperties.yaml"))
+	file, err := deploy.Files.ReadFile("crds/about.k8s.io_clusterproperties.yaml")
 	if err != nil {
 		panic(err)
 	}
