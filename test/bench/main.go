@@ -1,10 +1,11 @@
 // Command bench measures what docs/benchmarks says: Cloud Map calls in steady state, the time from an endpoint change to the
-// imported EndpointSlice, the time to converge from nothing, memory and CPU, and the hot code's speed. It needs root on
-// Linux and what `make build image` makes; `make bench` runs it.
+// imported EndpointSlice, the time to converge from nothing, memory and CPU, one controller among up to 1,000 clusters, and the hot code's speed.
+// It needs root on Linux and what `make build image` makes; `make bench` runs it.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -31,6 +32,7 @@ var sections = []section{
 	{"steady", steady},
 	{"propagation", propagation},
 	{"convergence", convergence},
+	{fleetSection, measureFleet},
 }
 
 // registries that the sections on real clusters measure.
@@ -64,11 +66,20 @@ func run(ctx context.Context, args []string) error {
 		return err
 	})
 	flags.IntVar(&convergenceRuns, "runs", 0, fmt.Sprintf("number of runs of convergence (default %d, and %d with more than %d exports)", runsOfFew, runsOfOther, few))
+	var chosenSizes []int
+	flags.Func("clusters", "number of clusters that fleet measures (repeatable; default 10, 100, 300 and 1000)", func(text string) error {
+		count, err := strconv.Atoi(text)
+		chosenSizes = append(chosenSizes, count)
+		return err
+	})
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if len(chosenCounts) > 0 {
 		exportCounts = chosenCounts
+	}
+	if len(chosenSizes) > 0 {
+		fleetSizes = chosenSizes
 	}
 	chosen := strings.Split(*only, ",")
 	for _, name := range chosen {
@@ -91,6 +102,11 @@ func run(ctx context.Context, args []string) error {
 		results.stamp(s.name)
 		if err := results.save(*out); err != nil {
 			return err
+		}
+	}
+	if slices.Contains(chosen, fleetSection) {
+		if err := checkFleet(results); err != nil {
+			return errors.Join(err, results.save(*out))
 		}
 	}
 	return results.save(*out) // without a section: only the page and the pictures

@@ -59,6 +59,9 @@ func (r *Results) markdown() string {
 	if len(r.Convergence) > 0 {
 		r.convergenceTable(p)
 	}
+	if len(r.Fleet) > 0 {
+		r.fleetTables(p)
+	}
 	if len(r.Micro) > 0 {
 		r.microTable(p)
 	}

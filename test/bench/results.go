@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/fleet"
 )
 
 // Results is results.json. Durations are in milliseconds.
@@ -23,6 +25,7 @@ type Results struct {
 	Steady      []Steady         `json:"steady"`
 	Propagation []Propagation    `json:"propagation"`
 	Convergence []Convergence    `json:"convergence"`
+	Fleet       []Fleet          `json:"fleet,omitempty"`
 }
 
 // Stamp is the origin of the numbers of a section.
@@ -110,6 +113,13 @@ type Usage struct {
 	CPUPerMinute float64 `json:"cpuSecondsPerMinute"`
 	// CPUConverging is the CPU time from the first ServiceExport until all was imported, in seconds.
 	CPUConverging float64 `json:"cpuSecondsConverging"`
+}
+
+// Fleet is the measurement of one controller in a fleet.
+type Fleet struct {
+	fleet.Result
+	// Propagation is the time from a change of an endpoint at a member to the imported EndpointSlice.
+	Propagation Spread `json:"propagation"`
 }
 
 // spread sorts samples.

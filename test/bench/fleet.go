@@ -1,0 +1,75 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/fleet"
+)
+
+const fleetSection = "fleet"
+
+// fleetSizes are the numbers of clusters.
+var fleetSizes = []int{10, 100, 300, 1000}
+
+// measureFleet measures one controller in fleets of several sizes.
+func measureFleet(ctx context.Context, results *Results) error {
+	assets, err := assetsFolder(ctx)
+	if err != nil {
+		return err
+	}
+	var list []Fleet
+	for _, registry := range strings.Split(registries, ",") {
+		for _, size := range fleetSizes {
+			result, err := fleet.Measure(ctx, fleet.Options{Controller: "bin/controller", Assets: assets, Registry: registry, Clusters: size, Out: os.Stdout})
+			if err != nil {
+				return fmt.Errorf("%d clusters on %s: %w", size, registry, err)
+			}
+			f := Fleet{Result: result, Propagation: spread(result.Delays)}
+			list = append(list, f)
+			for _, miss := range f.missed(0) {
+				fmt.Println("missed:", miss)
+			}
+		}
+	}
+	results.Fleet = list
+	return writeFleet(list)
+}
+
+// writeFleet writes the results into dist/.
+func writeFleet(list []Fleet) error {
+	raw, err := json.MarshalIndent(list, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll("dist", 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile("dist/fleet.json", append(raw, '\n'), 0o644)
+}
+
+// checkFleet returns an error if a target is missed by more than a fifth.
+func checkFleet(results *Results) error {
+	const tolerance = 0.2
+	if misses := results.missedTargets(tolerance); len(misses) > 0 {
+		return fmt.Errorf("targets missed by more than a fifth: %s", strings.Join(misses, "; "))
+	}
+	return nil
+}
+
+// assetsFolder returns the folder of kube-apiserver and etcd, which the testbed builds.
+func assetsFolder(ctx context.Context) (string, error) {
+	if folder := os.Getenv("KUBEBUILDER_ASSETS"); folder != "" {
+		return folder, nil
+	}
+	if out, err := exec.CommandContext(ctx, "bin/testbed", "build").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("bin/testbed build: %w: %s", err, out)
+	}
+	out, err := exec.CommandContext(ctx, "bin/testbed", "assets").Output()
+	return cmp.Or(strings.TrimSpace(string(out)), "."), err
+}

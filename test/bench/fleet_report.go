@@ -1,0 +1,168 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/fleet"
+)
+
+// AWS's quota of DiscoverInstances, and the writes a second that it is known to accept (docs/cost.md), of an account and Region.
+const (
+	accountReads  = 1000
+	accountWrites = 50
+)
+
+// fleetTarget is a target of the section fleet.
+type fleetTarget struct {
+	name  string
+	limit float64
+	// get returns the measured value; ok is false if it does not apply.
+	get func(Fleet) (value float64, ok bool)
+}
+
+// fleetTargets are the targets at 1,000 clusters, which smaller fleets have to meet, too.
+var fleetTargets = []fleetTarget{
+	{"memory at most, MiB", 512, func(f Fleet) (float64, bool) { return f.mostMemory(), true }},
+	{"CPU while nothing changes, % of a core", 5, func(f Fleet) (float64, bool) { return f.Steady.CPUPercent(), true }},
+	// A cold start of a minute is the target where the API server's writes take less.
+	{"cold start, s", 60, func(f Fleet) (float64, bool) { return f.ColdMS / 1000, f.ObjectsMS < 60_000/coldRatio }},
+	{"cold start to the objects alone", coldRatio, func(f Fleet) (float64, bool) { return f.coldRatio(), f.ColdMS > 60_000 }},
+	{"reads of the account while nothing changes, a second", accountReads, func(f Fleet) (float64, bool) { return f.readsOfAccount(f.Steady), f.onCloudMap() }},
+	{"writes of the account while nothing changes, a second", accountWrites, func(f Fleet) (float64, bool) { return f.writesOfAccount(), f.onCloudMap() }},
+	{"propagation on Cloud Map, p99, ms", 3000, func(f Fleet) (float64, bool) { return f.Propagation.P99, f.onCloudMap() }},
+	{"propagation on etcd, p99, ms", 1000, func(f Fleet) (float64, bool) { return f.Propagation.P99, !f.onCloudMap() }},
+}
+
+const coldRatio = 1.5
+
+func (f Fleet) onCloudMap() bool { return f.Registry == clusterset.CloudMap }
+
+func (f Fleet) mostMemory() float64 {
+	return max(f.Cold.Top, f.Steady.Top, f.Rollout.Top, f.Restart.Top, f.Outage.Top)
+}
+
+func (f Fleet) coldRatio() float64 { return f.ColdMS / f.ObjectsMS }
+
+// readsOfAccount are the reads a second of all clusters, if each reads as the measured one.
+func (f Fleet) readsOfAccount(l fleet.Load) float64 {
+	return float64(l.Calls["DiscoverInstances"]) / l.Seconds * float64(f.Clusters)
+}
+
+// writesOfAccount are the heartbeats a second of all clusters.
+func (f Fleet) writesOfAccount() float64 { return float64(f.Clusters) / f.HeartbeatSeconds }
+
+// missed returns the targets that were missed by more than a share of them.
+func (f Fleet) missed(share float64) (misses []string) {
+	for _, t := range fleetTargets {
+		if value, ok := t.get(f); ok && value > t.limit*(1+share) {
+			misses = append(misses, fmt.Sprintf("%s, %d clusters: %s: %.3g, the target is %.3g", f.Registry, f.Clusters, t.name, value, t.limit))
+		}
+	}
+	return misses
+}
+
+// fleetRow is a row of the table; "" is no value on this registry.
+type fleetRow struct {
+	name  string
+	value func(Fleet) string
+}
+
+var fleetRows = []fleetRow{
+	{"members that are whole registries", func(f Fleet) string { return fmt.Sprint(f.Whole) }},
+	{"exports of the clusterset; imported, as so many services", func(f Fleet) string {
+		return fmt.Sprintf("%d; %d, %d", (f.Clusters-1)*fleet.ServicesPerCluster, f.Exports, f.Services)
+	}},
+	{"heartbeat interval, s", func(f Fleet) string { return fmt.Sprintf("%.0f", f.HeartbeatSeconds) }},
+	{"**propagation**, p50, p99, ms", func(f Fleet) string { return fmt.Sprintf("%.0f, %.0f", f.Propagation.P50, f.Propagation.P99) }},
+	{"**nothing changes**: requests a minute of a cluster", func(f Fleet) string { return f.cloudMapOnly("%.1f", f.Steady.CallsPerMinute()) }},
+	{"read, MB a minute", func(f Fleet) string { return fmt.Sprintf("%.1f", f.Steady.PerMinute(float64(f.Steady.Bytes)/1e6)) }},
+	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.readsOfAccount(f.Steady)) }},
+	{"writes a second of all clusters (50)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.writesOfAccount()) }},
+	{"CPU, % of a core", func(f Fleet) string { return fmt.Sprintf("%.1f", f.Steady.CPUPercent()) }},
+	{"memory, MiB", func(f Fleet) string { return fmt.Sprintf("%.0f", f.Steady.RSS) }},
+	{"**rollout** of one service of each member, s", func(f Fleet) string { return fmt.Sprintf("%.0f", f.Rollout.Seconds) }},
+	{"the last one imported after, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.RolloutMS/1000) }},
+	{"requests a minute of a cluster", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.Rollout.CallsPerMinute()) }},
+	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.readsOfAccount(f.Rollout)) }},
+	{"read, MB a minute", func(f Fleet) string { return fmt.Sprintf("%.1f", f.Rollout.PerMinute(float64(f.Rollout.Bytes)/1e6)) }},
+	{"CPU, % of a core; memory at most, MiB", func(f Fleet) string { return fmt.Sprintf("%.1f; %.0f", f.Rollout.CPUPercent(), f.Rollout.Top) }},
+	{"**cold start** until all is imported, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.ColdMS/1000) }},
+	{"objects alone, s; ratio", func(f Fleet) string { return fmt.Sprintf("%.1f; %.2f", f.ObjectsMS/1000, f.coldRatio()) }},
+	{"read, MB; requests", func(f Fleet) string {
+		return fmt.Sprintf("%.1f; %s", float64(f.Cold.Bytes)/1e6, f.cloudMapOnly("%.0f", f.Cold.CallsPerMinute()*f.Cold.Seconds/60))
+	}},
+	{"CPU, s; memory at most, MiB", func(f Fleet) string { return fmt.Sprintf("%.1f; %.0f", f.Cold.CPU, f.Cold.Top) }},
+	{"**restart** until a change of that time is imported, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.RestartMS/1000) }},
+	{"writes of imports; read, MB; memory at most, MiB", func(f Fleet) string {
+		return fmt.Sprintf("%d; %.1f; %.0f", f.RestartEvents, float64(f.Restart.Bytes)/1e6, f.Restart.Top)
+	}},
+	{"**outage**: writes of imports; requests a minute", func(f Fleet) string {
+		return fmt.Sprintf("%d; %s", f.OutageEvents, f.cloudMapOnly("%.0f", f.Outage.CallsPerMinute()))
+	}},
+	{"a change of that time is imported after its end, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.OutageMS/1000) }},
+	{"first publication, writes of all members", func(f Fleet) string { return fmt.Sprint(f.FirstWrites) }},
+}
+
+func (f Fleet) cloudMapOnly(format string, value float64) string {
+	if !f.onCloudMap() {
+		return ""
+	}
+	return fmt.Sprintf(format, value)
+}
+
+func (r *Results) fleetTables(p *page) {
+	p.linef("## One controller in a fleet\n")
+	p.linef("`make bench SECTIONS=fleet` runs the shipped program on a real API server without nodes, and a clusterset of as many clusters, each with %d services of %d endpoints in", fleet.ServicesPerCluster, fleet.EndpointsPerService)
+	p.linef("namespaces whose sizes follow a power law. Ten clusters export each service, and the measured cluster has a tenth of the namespaces. Cloud Map is cloudmap-local with AWS's")
+	p.linef("quotas and a consistency delay of 500 ms; its writes are not throttled, but compared with what AWS is known to accept. The other members are registries of this project")
+	p.linef("or, where the machine cannot run so many, write signed records, pages, heartbeats and peer notifications by their encoders and read nothing. So the requests of all clusters")
+	p.linef("are those of the measured one times their number. The heartbeat interval is longer where 12 s would make more than 25 writes a second of an account. Paths to other clusters are")
+	p.linef("not probed. A rollout changes one service of each member, one in a hundred. In the outage the registry refuses every request for 20 s; `TestFleet` has ten minutes in virtual time.\n")
+	for _, registry := range []string{clusterset.CloudMap, clusterset.Etcd} {
+		r.fleetTable(p, registry)
+	}
+	p.linef("Targets at 1,000 clusters: memory below 512 MiB, CPU below 5 %% of a core while nothing changes, a cold start within 60 s or one and a half times the objects alone, no quota exceeded while")
+	p.linef("nothing changes, a p99 of the propagation below 3 s on Cloud Map and 1 s on etcd. The command fails if one is missed by more than a fifth.")
+	if misses := r.missedTargets(0); len(misses) > 0 {
+		p.linef("\nMissed: %s.", strings.Join(misses, "; "))
+	}
+	r.source(p, "fleet")
+}
+
+func (r *Results) fleetTable(p *page, registry string) {
+	var sizes []Fleet
+	for _, f := range r.Fleet {
+		if f.Registry == registry {
+			sizes = append(sizes, f)
+		}
+	}
+	if len(sizes) == 0 {
+		return
+	}
+	head, line := "| "+registry+", clusters |", "| --- |"
+	for _, f := range sizes {
+		head, line = head+fmt.Sprintf(" %d |", f.Clusters), line+" ---: |"
+	}
+	p.linef("%s\n%s", head, line)
+	for _, row := range fleetRows {
+		text, any := "| "+row.name+" |", false
+		for _, f := range sizes {
+			value := row.value(f)
+			text, any = text+" "+value+" |", any || value != ""
+		}
+		if any {
+			p.linef("%s", text)
+		}
+	}
+	p.linef("")
+}
+
+// missedTargets returns the targets of the section fleet that were missed by more than a share of them.
+func (r *Results) missedTargets(share float64) (misses []string) {
+	for _, f := range r.Fleet {
+		misses = append(misses, f.missed(share)...)
+	}
+	return misses
+}

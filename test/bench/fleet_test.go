@@ -1,0 +1,39 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/fleet"
+)
+
+func TestFleet_Missed(t *testing.T) {
+	good := func() Fleet {
+		steady := fleet.Load{Seconds: 60, CPU: 2, Top: 400, Calls: map[string]int{"DiscoverInstances": 12}}
+		return Fleet{
+			Result:      fleet.Result{Registry: clusterset.CloudMap, Clusters: 1000, HeartbeatSeconds: 40, ColdMS: 50_000, ObjectsMS: 20_000, Steady: steady},
+			Propagation: Spread{P99: 2000},
+		}
+	}
+	for name, tt := range map[string]struct {
+		change func(*Fleet)
+		want   int
+	}{
+		"all targets met":              {func(*Fleet) {}, 0},
+		"memory":                       {func(f *Fleet) { f.Cold.Top = 620 }, 1},
+		"a little too much memory":     {func(f *Fleet) { f.Cold.Top = 600 }, 0},
+		"CPU":                          {func(f *Fleet) { f.Steady.CPU = 4 }, 1},
+		"slow, and the writes are not": {func(f *Fleet) { f.ColdMS = 80_000 }, 2},
+		"slow, as the writes are":      {func(f *Fleet) { f.ColdMS, f.ObjectsMS = 80_000, 60_000 }, 0},
+		"reads":                        {func(f *Fleet) { f.Steady.Calls["DiscoverInstances"] = 80 }, 1},
+		"heartbeats":                   {func(f *Fleet) { f.HeartbeatSeconds = 12 }, 1},
+		"propagation":                  {func(f *Fleet) { f.Propagation.P99 = 4000 }, 1},
+		"propagation on etcd":          {func(f *Fleet) { f.Registry = clusterset.Etcd }, 1},
+	} {
+		f := good()
+		tt.change(&f)
+		if misses := f.missed(0.2); len(misses) != tt.want {
+			t.Errorf("%s: %q, want %d targets", name, misses, tt.want)
+		}
+	}
+}
