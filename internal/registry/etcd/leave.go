@@ -65,7 +65,9 @@ func (w *writer) tryLeave(ctx context.Context, clone *cloneWatch) (done bool, er
 	case ownerUnclear:
 		return w.watchClone(ctx, clone, alive)
 	}
-	if now := time.Now(); !alive.isHeld() && (w.session.isLeftToNext(alive, now) || clone.mayReturn(now, w.cfg.HeartbeatInterval)) {
+	own := w.mirror.ownKeys()
+	own.alive = alive
+	if now := time.Now(); !alive.isHeld() && (w.session.isLeftToNext(own, now) || clone.mayReturn(now, w.cfg.HeartbeatInterval)) {
 		return false, nil
 	}
 	shown := w.decodeOwn(member, w.cfg.Signer.Keys()...)

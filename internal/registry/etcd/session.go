@@ -93,7 +93,7 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 	case s.claim.fence != 0:
 		return s.nextFencedTask(now, own), nil
 	}
-	mustYield := s.mustYield(own.alive, now)
+	mustYield := s.mustYield(own, now)
 	switch s.claim.evaluate(own.alive) {
 	case heldByOther:
 		s.claim.giveWay()
@@ -117,10 +117,11 @@ func (s *session) nextTask(now time.Time, own ownKeys) (next task, obstacle erro
 // lasts at least.
 const yieldHeartbeats = leaseHeartbeats - 1
 
-// mustYield reports whether the ID is left to the next process of this cluster: one that began later than this one has just given it up. This one is a clone,
-// or has lost its leader election. The caller holds s.mu.
-func (s *session) mustYield(alive aliveState, now time.Time) bool {
-	if alive.isHeld() || s.claim.latest <= s.claim.number {
+// mustYield reports whether the ID is left to the next process of this cluster: one that began later than this one has just given it up, or one has written while
+// this one was cut off. This one is a clone, or has lost its leader election. The caller holds s.mu.
+func (s *session) mustYield(own ownKeys, now time.Time) bool {
+	isOutwritten := s.claim.held && own.latest > s.record.latest()
+	if own.alive.isHeld() || s.claim.latest <= s.claim.number && !isOutwritten {
 		return false
 	}
 	if s.releasedAt.IsZero() {
@@ -130,10 +131,10 @@ func (s *session) mustYield(alive aliveState, now time.Time) bool {
 }
 
 // isLeftToNext is mustYield for a process that leaves.
-func (s *session) isLeftToNext(alive aliveState, now time.Time) bool {
+func (s *session) isLeftToNext(own ownKeys, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mustYield(alive, now)
+	return s.mustYield(own, now)
 }
 
 // mustWaitFor reports whether another cluster, with another key, has the ID by its member record: the others believe this cluster only

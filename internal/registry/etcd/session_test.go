@@ -68,6 +68,33 @@ func TestSession_LeavesIDToNextProcessAgain(t *testing.T) {
 	}
 }
 
+// TestSession_LeavesIDAfterUnseenProcess: a process that held the ID was cut off while another process of its cluster ran and ended. Only its records show that there was
+// one.
+func TestSession_LeavesIDAfterUnseenProcess(t *testing.T) {
+	for what, wrote := range map[string]bool{"another process has written": true, "none has": false} {
+		cfg := fast(cls1)
+		cfg.Signer = registrytest.Signer(t, cls1)
+		s := newSession(cfg)
+		now := time.Now()
+		own := ownKeys{synced: true, revision: 10}
+		if _, err := s.nextRecord(now, own, nil, s.nextGeneration(own)); err != nil {
+			t.Fatal(err)
+		}
+		s.acquire(now, 10)
+		own.revision, own.latest = 20, s.record.latest()
+		if wrote {
+			own.latest++
+		}
+		s.observe(own.alive, own.revision)
+		if next, _ := s.nextTask(now, own); next.join == wrote {
+			t.Errorf("%s: it takes the ID: %t", what, next.join)
+		}
+		if next, _ := s.nextTask(now.Add(yieldHeartbeats*s.interval), own); !next.join {
+			t.Errorf("%s: it does not take the ID when no process has taken it", what)
+		}
+	}
+}
+
 // TestSession_TakesFreeIDAtOnce: a process that starts after the previous one has ended takes the ID at once, also if its clock is behind.
 func TestSession_TakesFreeIDAtOnce(t *testing.T) {
 	s := newSession(fast(cls1))
