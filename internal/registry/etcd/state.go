@@ -732,16 +732,21 @@ func (s *state) view(key mcs.Key, imported []string) registry.View {
 		}
 		v.Exports = append(v.Exports, *held.export)
 		c.addProperties(&v, id)
-		if s.liveness.IsStale(id) {
-			v.Stale = append(v.Stale, id)
-		} else if s.liveness.IsUnknown(id) {
-			v.LivenessUnknown = append(v.LivenessUnknown, id)
-		}
+		s.addLiveness(&v, id)
 	}
 	v.Unseen = engine.Unseen(imported, func(id string) bool {
 		return id == s.own || s.isKnown(id) || slices.ContainsFunc(v.Exports, func(exp mcs.Export) bool { return exp.Cluster == id })
 	})
 	return v
+}
+
+// addLiveness adds a cluster with an export to a view if it is stale, or not known to be live.
+func (s *state) addLiveness(v *registry.View, id string) {
+	if s.liveness.IsStale(id) {
+		v.Stale = append(v.Stale, id)
+	} else if s.liveness.IsUnknown(id) {
+		v.LivenessUnknown = append(v.LivenessUnknown, id)
+	}
 }
 
 // addProperties adds the cluster's properties to a view if a member record of it was read.

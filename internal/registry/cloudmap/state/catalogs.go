@@ -257,14 +257,21 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 		c.keysOf(id, changed)
 	}
 	for id, cluster := range c.clusters {
-		isFinal := cluster.mayBeOld && c.liveness.IsStale(id) // a later record would have been read
-		hasReturned := cluster.isReturning && c.keyring.IsReturnSaved(id)
-		if isFinal || hasReturned {
-			cluster.mayBeOld, cluster.isReturning = cluster.mayBeOld && !isFinal, cluster.isReturning && !hasReturned
-			c.keysOf(id, changed)
-		}
+		c.makeCertain(id, cluster, changed)
 	}
 	c.synced = true
+}
+
+// makeCertain lets what is known of a cluster count if no later record can follow any more, or if its return is saved.
+func (c *catalogs) makeCertain(id string, cluster *catalog, changed engine.Keys) {
+	if cluster.mayBeOld && c.liveness.IsStale(id) {
+		cluster.mayBeOld = false // a later record would have been read
+		c.keysOf(id, changed)
+	}
+	if cluster.isReturning && c.keyring.IsReturnSaved(id) {
+		cluster.isReturning = false
+		c.keysOf(id, changed)
+	}
 }
 
 // countsAsMember reports whether the cluster's heartbeats count. A cluster with a key that is not proven yet is not a member. A cluster whose record is
