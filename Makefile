@@ -99,6 +99,8 @@ clusters: build ## Bring two real clusters and cloudmap-local up to work with (d
 test: unit e2e ## Run every test: unit, registries, a real API server, scenarios on real clusters
 
 .PHONY: unit
+unit: export ETCD_FAULTS_STEPS ?= 20000
+unit: export ETCD_FAULTS_RUNS ?= 8
 unit: build bin/helm bin/promtool ## Run the tests that need no cluster (a real API server included)
 	bin/testbed build
 	KUBEBUILDER_ASSETS="$$(bin/testbed assets)" REQUIRE_ENVTEST=1 REQUIRE_HELM=1 REQUIRE_PROMTOOL=1 go test -timeout 40m ./api/... ./cloudmaplocal/... ./cmd/... ./deploy/... ./hack/... ./internal/... ./test/attack ./test/clusterset ./test/docs ./test/matrix
