@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/fleet"
@@ -37,8 +38,21 @@ func measureFleet(ctx context.Context, results *Results) error {
 			}
 		}
 	}
-	results.Fleet = list
-	return writeFleet(list)
+	results.Fleet = mergeFleets(results.Fleet, list)
+	return writeFleet(results.Fleet)
+}
+
+// mergeFleets returns the new measurements, and those before of other registries and sizes: all sizes take a quarter of an hour on each registry.
+func mergeFleets(before, list []Fleet) []Fleet {
+	for _, f := range before {
+		if !slices.ContainsFunc(list, func(o Fleet) bool { return o.Registry == f.Registry && o.Clusters == f.Clusters }) {
+			list = append(list, f)
+		}
+	}
+	slices.SortFunc(list, func(a, b Fleet) int {
+		return cmp.Or(strings.Compare(a.Registry, b.Registry), cmp.Compare(a.Clusters, b.Clusters))
+	})
+	return list
 }
 
 // writeFleet writes the results into dist/.

@@ -77,7 +77,7 @@ var fleetRows = []fleetRow{
 	{"heartbeat interval, s", func(f Fleet) string { return fmt.Sprintf("%.0f", f.HeartbeatSeconds) }},
 	{"**propagation**, p50, p99, ms", func(f Fleet) string { return fmt.Sprintf("%.0f, %.0f", f.Propagation.P50, f.Propagation.P99) }},
 	{"**nothing changes**: requests a minute of a cluster", func(f Fleet) string { return f.cloudMapOnly("%.1f", f.Steady.CallsPerMinute()) }},
-	{"read, MB a minute", func(f Fleet) string { return fmt.Sprintf("%.1f", f.Steady.PerMinute(float64(f.Steady.Bytes)/1e6)) }},
+	{"read, MB a minute", func(f Fleet) string { return f.cloudMapOnly("%.1f", f.Steady.PerMinute(float64(f.Steady.Bytes)/1e6)) }},
 	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.readsOfAccount(f.Steady)) }},
 	{"writes a second of all clusters (50)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.writesOfAccount()) }},
 	{"CPU, % of a core", func(f Fleet) string { return fmt.Sprintf("%.1f", f.Steady.CPUPercent()) }},
@@ -86,7 +86,7 @@ var fleetRows = []fleetRow{
 	{"the last one imported after, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.RolloutMS/1000) }},
 	{"requests a minute of a cluster", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.Rollout.CallsPerMinute()) }},
 	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.readsOfAccount(f.Rollout)) }},
-	{"read, MB a minute", func(f Fleet) string { return fmt.Sprintf("%.1f", f.Rollout.PerMinute(float64(f.Rollout.Bytes)/1e6)) }},
+	{"read, MB a minute", func(f Fleet) string { return f.cloudMapOnly("%.1f", f.Rollout.PerMinute(float64(f.Rollout.Bytes)/1e6)) }},
 	{"CPU, % of a core; memory at most, MiB", func(f Fleet) string { return fmt.Sprintf("%.1f; %.0f", f.Rollout.CPUPercent(), f.Rollout.Top) }},
 	{"**cold start** until all is imported, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.ColdMS/1000) }},
 	{"objects alone, s; ratio", func(f Fleet) string { return fmt.Sprintf("%.1f; %.2f", f.ObjectsMS/1000, f.coldRatio()) }},
@@ -114,7 +114,8 @@ func (f Fleet) cloudMapOnly(format string, value float64) string {
 
 func (r *Results) fleetTables(p *page) {
 	p.linef("## One controller in a fleet\n")
-	p.linef("`make bench SECTIONS=fleet` runs the shipped program on a real API server without nodes, and a clusterset of as many clusters, each with %d services of %d endpoints in", fleet.ServicesPerCluster, fleet.EndpointsPerService)
+	p.linef("`make build && go run ./test/bench -sections fleet -registries cloudmap` (or `etcd`; a quarter of an hour each on an idle machine; `-clusters 100` for one size; `make bench SECTIONS=fleet`")
+	p.linef("for both) runs the shipped program on a real API server without nodes, and a clusterset of as many clusters, each with %d services of %d endpoints in", fleet.ServicesPerCluster, fleet.EndpointsPerService)
 	p.linef("namespaces whose sizes follow a power law. Ten clusters export each service, and the measured cluster has a tenth of the namespaces. Cloud Map is cloudmap-local with AWS's")
 	p.linef("quotas and a consistency delay of 500 ms; its writes are not throttled, but compared with what AWS is known to accept. The other members are registries of this project")
 	p.linef("or, where the machine cannot run so many, write signed records, pages, heartbeats and peer notifications by their encoders and read nothing. So the requests of all clusters")

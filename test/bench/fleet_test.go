@@ -1,6 +1,7 @@
 package main
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
@@ -35,5 +36,17 @@ func TestFleet_Missed(t *testing.T) {
 		if misses := f.missed(0.2); len(misses) != tt.want {
 			t.Errorf("%s: %q, want %d targets", name, misses, tt.want)
 		}
+	}
+}
+
+func TestMergeFleets(t *testing.T) {
+	of := func(registry string, clusters int, version float64) Fleet {
+		return Fleet{Result: fleet.Result{Registry: registry, Clusters: clusters, ColdMS: version}}
+	}
+	before := []Fleet{of(clusterset.CloudMap, 10, 1), of(clusterset.CloudMap, 100, 1), of(clusterset.Etcd, 10, 1)}
+	got := mergeFleets(before, []Fleet{of(clusterset.CloudMap, 1000, 2), of(clusterset.CloudMap, 10, 2)})
+	want := []Fleet{of(clusterset.CloudMap, 10, 2), of(clusterset.CloudMap, 100, 1), of(clusterset.CloudMap, 1000, 2), of(clusterset.Etcd, 10, 1)}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
