@@ -86,6 +86,9 @@ func (l *Liveness) count(now time.Time, heartbeat bool) {
 // ObserveFailure records a failed read: the time until the next successful one does not count.
 func (l *Liveness) ObserveFailure() { l.lastRead = time.Time{} }
 
+// IsCurrent reports whether the last read of the registry succeeded.
+func (l *Liveness) IsCurrent() bool { return !l.lastRead.IsZero() }
+
 // IsStale reports whether a cluster had no heartbeat for the allowed time.
 func (l *Liveness) IsStale(id string) bool {
 	c := l.clusters[id]

@@ -453,7 +453,7 @@ func TestDNSWithoutRights(t *testing.T) {
 		"instance-dns.json CreatePrivateNamespaces": "private DNS namespaces of --instance-dns-vpc need instance-dns.json",
 		"instance-dns.json CreateZones":             "private DNS namespaces of --instance-dns-vpc need instance-dns.json",
 		"instance-dns.json ChangeRecords":           "the service has DNS records, which need instance-dns.json",
-		"instance-health.json WriteHealth":          "--unready-instances=unhealthy needs instance-health.json",
+		"instance-health.json WriteHealth":          "--unready-instances=unhealthy and --stale-instances=unhealthy need instance-health.json",
 	} {
 		t.Run(dropped, func(t *testing.T) {
 			c := startDNSCloud(t, dropped)

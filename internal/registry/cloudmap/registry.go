@@ -82,6 +82,8 @@ type times struct {
 const (
 	// silentBeats is after how many missed heartbeats a cluster with our ID is taken for dead: one may get lost.
 	silentBeats = 2.5
+	// healthDelay is the time until reads show a health that was set: AWS documents 30 s. The other 30 s are for requests and their retries.
+	healthDelay = time.Minute
 	// concurrency is the number of catalogs that are read, or of instances that are removed on leaving, at once. At 20 to 50 ms a request, 8 of
 	// them use the 50 requests a second that writes have, three times over.
 	concurrency = 8
@@ -93,6 +95,7 @@ func defaultTimes() times {
 			Gather: 10 * time.Millisecond, Quiet: 50 * time.Millisecond, AtMost: 250 * time.Millisecond,
 			Confirm: 15 * time.Second, Adopt: 15 * time.Second, Audit: 2 * time.Minute, Settle: 2 * time.Second,
 			Retry: 500 * time.Millisecond, MaxRetry: 30 * time.Second, AdoptionGracePeriod: time.Minute,
+			HealthSettle: instances.MaxStaleWrite + healthDelay,
 		},
 		leave: 2 * time.Minute, missing: 10 * time.Second,
 		instanceResync: time.Minute, instanceList: 5 * time.Minute,
@@ -144,6 +147,7 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 		}
 		c.view = instances.New(client.InOwnAccount().WithPriority(api.PriorityLow), instances.Config{
 			Identity: cfg.Identity, Version: cfg.Version, Enabled: cfg.InstanceView, Settings: cfg.Instances, Desired: forAll(c.withDrain(desired)),
+			Exporters: c.state.Exporters, IsStale: c.state.IsStale,
 			ResyncInterval: cfg.times.instanceResync, ListWithin: cfg.times.instanceList,
 			Logger: cfg.Logger, Metrics: cfg.Metrics,
 		})
@@ -206,6 +210,7 @@ func (r *Registry) SetImports(report mcs.ImportReport) { r.state.SetImports(repo
 func (r *Registry) Members(context.Context) ([]registry.Member, error) {
 	members, err := r.state.ListMembers()
 	r.peers.addNotified(members)
+	r.view.AddStaleProblems(members)
 	return members, err
 }
 
@@ -214,7 +219,10 @@ func (r *Registry) Report() registry.Report { return r.state.Report() }
 
 // Run implements registry.Registry.
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
-	r.notifier.Start(notify)
+	r.notifier.Start(func(key mcs.Key) {
+		r.view.Observe(key)
+		notify(key)
+	})
 	loops := []func(context.Context){(&reader{components: r.components}).run}
 	if r.cfg.ReadOnly {
 		return engine.Run(ctx, loops, 0, nil)

@@ -104,7 +104,7 @@ func deniedByRole(operation, action string) string {
 	case strings.HasPrefix(action, "route53:"):
 		return advice + "; the service has DNS records, which need instance-dns.json, or compatibility-dns.json if the legacy controller created it"
 	case operation == "UpdateInstanceCustomHealthStatus":
-		return advice + "; --unready-instances=unhealthy needs instance-health.json"
+		return advice + "; --unready-instances=unhealthy and --stale-instances=unhealthy need instance-health.json"
 	case slices.Contains(onTagged, operation):
 		return advice + "; tag a namespace or service that this controller did not create, such as one of the legacy controller: docs/migration.md"
 	}

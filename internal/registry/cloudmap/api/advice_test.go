@@ -32,7 +32,7 @@ func TestAdvice(t *testing.T) {
 			"route53:CreateHostedZone on resource: * because no identity-based policy allows the action"),
 			want: "allows route53:CreateHostedZone: docs/iam.md; private DNS namespaces of --instance-dns-vpc need instance-dns.json"},
 		"no permission, health": {operation: "UpdateInstanceCustomHealthStatus", err: refused("AccessDeniedException", "denied"),
-			want: "allows servicediscovery:UpdateInstanceCustomHealthStatus: docs/iam.md; --unready-instances=unhealthy needs instance-health.json"},
+			want: "allows servicediscovery:UpdateInstanceCustomHealthStatus: docs/iam.md; --unready-instances=unhealthy and --stale-instances=unhealthy need instance-health.json"},
 		"no permission, no message": {err: refused("AccessDeniedException", "denied"), want: "allows servicediscovery:RegisterInstance: docs/iam.md"},
 		"explicit deny":             {err: refused("AccessDeniedException", denied+"with an explicit deny in an identity-based policy"), want: "remove the statement that denies servicediscovery:RegisterInstance"},
 		"service control policy":    {err: refused("AccessDeniedException", denied+"with an explicit deny in a service control policy"), want: "administrators of the AWS organization"},

@@ -328,6 +328,12 @@ func (c *Client) isManaged(ctx context.Context, arn string, identity mcs.Identit
 	return have[tagManagedBy] == plan.ManagedBy && have[tagClusterSetID] == identity.ClusterSetID, err
 }
 
+// IsOfView reports whether the resource has the tags by which IAM allows controllers of this clusterset to write instances there.
+func (c *Client) IsOfView(ctx context.Context, arn string, identity mcs.Identity) (bool, error) {
+	have, err := c.tagsOf(ctx, arn)
+	return have[tagClusterSetID] == identity.ClusterSetID && have[tagPart] == PartView, err
+}
+
 // IsCreatedBy reports whether the resource exists and this cluster's controller created it.
 func (c *Client) IsCreatedBy(ctx context.Context, arn string, identity mcs.Identity) (bool, error) {
 	have, err := c.tagsOf(ctx, arn)

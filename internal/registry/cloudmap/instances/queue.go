@@ -53,6 +53,8 @@ func (b *backoff) fail(now time.Time, err error) {
 type service struct {
 	// isQueued: the service has to be reconciled. isBusy: it is being reconciled.
 	isQueued, isBusy bool
+	// isDoubtful: others may have changed the health of its instances.
+	isDoubtful bool
 	// isUndecided: the last attempt made no request, because the desired export is not known.
 	isUndecided bool
 	backoff
@@ -96,6 +98,8 @@ type queue struct {
 	resyncInterval time.Duration
 	// resyncAt is the time of the next read of an unchanged service.
 	resyncAt time.Time
+	// checkAt is the time at which the health of all instances is checked again, zero for never.
+	checkAt time.Time
 	// pace limits the repeated writes of each namespace.
 	pace *engine.Pace[string]
 }
@@ -129,6 +133,17 @@ func (q *queue) reset() {
 	}
 }
 
+// doubtHealth requests that the health of all instances is read.
+func (q *queue) doubtHealth() {
+	for key, s := range q.services {
+		if s.applied != nil || s.isBusy || s.isQueued { // those that failed without a registry wait no longer
+			q.enqueue(key)
+			s.isDoubtful = true
+		}
+	}
+	q.checkAt = time.Time{}
+}
+
 // pending returns the number of services that have to be reconciled.
 func (q *queue) pending() (n int) {
 	for _, s := range q.services {
@@ -144,6 +159,13 @@ func (q *queue) next(now time.Time) (key mcs.Key, state *service, pause time.Dur
 	pause = time.Minute
 	if !q.active {
 		return key, nil, pause
+	}
+	if !q.checkAt.IsZero() {
+		if wait := q.checkAt.Sub(now); wait > 0 {
+			pause = min(pause, wait)
+		} else {
+			q.doubtHealth()
+		}
 	}
 	if q.list.isPending {
 		pause = max(0, min(pause, q.list.retryAt.Sub(now)))
@@ -202,6 +224,7 @@ func (q *queue) charge(now time.Time, key mcs.Key, s *service, writes int) {
 func (s *service) start() *service {
 	s.isQueued, s.isBusy = false, true
 	last := *s
+	s.isDoubtful = false
 	return &last
 }
 
@@ -230,6 +253,7 @@ func (q *queue) nextResync(now time.Time) (key mcs.Key, oldest *service) {
 func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, failed bool) *service {
 	s := q.services[key]
 	s.isBusy, s.reconciledAt = false, now
+	s.isDoubtful = s.isDoubtful || result.isDoubtful
 	q.charge(now, key, s, result.writes)
 	if err != nil {
 		s.isQueued, s.isUndecided = true, !failed

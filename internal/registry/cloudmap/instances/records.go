@@ -34,6 +34,8 @@ type Settings struct {
 	Routing string
 	// Unready is UnreadyMark if it is "".
 	Unready Unready
+	// Stale is the policy by which this cluster sets the health of the instances of stale clusters; "" leaves them as they are.
+	Stale mcs.StalePolicy
 }
 
 // serviceConfig returns the configuration of a new service for an export. Only private DNS namespaces have records: addresses of pods are of no use in public ones.
@@ -124,6 +126,16 @@ func (s Settings) ReadinessRequests(e mcs.Export, in types.NamespaceType) map[st
 	maps.DeleteFunc(requests, func(_ string, n int) bool { return n == 0 })
 	return requests
 }
+
+// StaleRequests returns the most requests of a view with Settings.Stale for a cluster with a number of services and instances that becomes stale, by operation: each service is
+// read twice, its tags are read, and each instance is written once. Then one service is read at each resync interval.
+func StaleRequests(services, instances int) map[string]int {
+	return map[string]int{"DiscoverInstances": 2 * services, "ListTagsForResource": services, "UpdateInstanceCustomHealthStatus": instances}
+}
+
+// CheckRequests returns the reads of a view with health for a cluster with a number of services that has started, or was without heartbeats: now and once more. If the health of
+// a service differs, it is also listed, and each instance is written once more.
+func CheckRequests(services int) int { return 2 * services }
 
 // difference returns the sentence for the user if a service is not as the settings and the export ask for, "" if it is. The view does not change services: AWS cannot
 // change types of records, and other clusters may have other settings.

@@ -49,6 +49,9 @@ type Config struct {
 	// Desired returns the export that the instances of a service mirror, nil if there is none. known is false if it may change before
 	// the start of the controller is complete.
 	Desired func(mcs.Key) (exp *mcs.Export, known bool)
+	// Exporters and IsStale say what Settings.Stale needs of the other clusters. ok is false while that is not known. A write follows IsStale at once.
+	Exporters func(mcs.Key) (e Exporters, ok bool)
+	IsStale   func(clusterID string) bool
 	// ResyncInterval is the interval between reads of one service each. Reads may lag behind writes by at most as much.
 	ResyncInterval time.Duration
 	// ListWithin is the maximum of the random delay after which services are listed at a start.
@@ -66,6 +69,8 @@ type View struct {
 	isOwn     func(attrs map[string]string) bool
 	log       logr.Logger
 	wake      chan struct{}
+	// marker is nil if this cluster does not set the health of the instances of stale clusters.
+	marker *staleMarker
 
 	mu sync.Mutex
 	queue
@@ -73,7 +78,7 @@ type View struct {
 
 // New creates a view. It makes no request.
 func New(client *api.Client, cfg Config) *View {
-	return &View{
+	v := &View{
 		cfg:       cfg,
 		client:    client,
 		resources: newResourceCache(client, cfg.Identity, cfg.Settings),
@@ -82,6 +87,10 @@ func New(client *api.Client, cfg Config) *View {
 		wake:      make(chan struct{}, 1),
 		queue:     newQueue(cfg.ResyncInterval),
 	}
+	if cfg.Enabled && cfg.Settings.Stale != "" {
+		v.marker = newStaleMarker(v)
+	}
+	return v
 }
 
 // AddNamespaces adds a list of namespaces that the caller made to the view's cache.
@@ -92,9 +101,32 @@ func (v *View) Enqueue(key mcs.Key) {
 	if !v.cfg.Enabled {
 		return
 	}
+	v.marker.enqueue(key, true)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.enqueue(key)
+	v.signal()
+}
+
+// Observe tells the view that the exports of other clusters, or their staleness, may have changed. A nil view does not need it.
+func (v *View) Observe(key mcs.Key) {
+	if v == nil || v.marker == nil {
+		return
+	}
+	e, ok := v.cfg.Exporters(key)
+	v.marker.enqueue(key, ok && len(e.Stale) == 0)
+}
+
+// CheckHealth requests that the health of all instances is read, now and once more after settle: this cluster may have been stale for others, which may have changed it
+// (Settings.Stale), and may do so for as long as settle.
+func (v *View) CheckHealth(settle time.Duration) {
+	if !v.cfg.Enabled || v.cfg.Settings.Unready != UnreadyUnhealthy {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.doubtHealth()
+	v.checkAt = time.Now().Add(settle)
 	v.signal()
 }
 
@@ -104,6 +136,7 @@ func (v *View) Enqueue(key mcs.Key) {
 func (v *View) Activate() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.marker.setActive(true)
 	v.active, v.isCleanupDenied = true, false
 	v.requestList(time.Now(), v.cfg.ListWithin)
 	v.signal()
@@ -124,6 +157,7 @@ func (v *View) ListAgain(since time.Time) {
 func (v *View) Deactivate() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.marker.setActive(false)
 	v.active = false
 	v.reset()
 }
@@ -195,6 +229,11 @@ func (v *View) Run(ctx context.Context, notify func(mcs.Key)) {
 	var group errgroup.Group
 	group.SetLimit(maxServices)
 	defer func() { _ = group.Wait() }() // finishService handles the errors
+	if v.marker != nil {
+		var marker sync.WaitGroup
+		defer marker.Wait()
+		marker.Go(func() { v.marker.run(ctx) })
+	}
 	for {
 		v.listIfDue(ctx)
 		v.mu.Lock()
@@ -203,6 +242,7 @@ func (v *View) Run(ctx context.Context, notify func(mcs.Key)) {
 		if state != nil {
 			group.Go(func() error {
 				result, err := v.reconcile(ctx, key, *state)
+				result.isDoubtful = err != nil && state.isDoubtful
 				if v.finishService(ctx, key, result, err) {
 					notify(key)
 				}
@@ -283,6 +323,8 @@ type outcome struct {
 	// shape is that of applied; known if isShaped.
 	shape    shape
 	isShaped bool
+	// isDoubtful: the health of the instances still has to be checked.
+	isDoubtful bool
 	// health has the health of the instances that a read shows, nil without a read.
 	health  map[string]string
 	omitted omitted
@@ -293,6 +335,11 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 	exp, known := v.cfg.Desired(key)
 	if !known {
 		return outcome{}, errUndecided
+	}
+	if last.isDoubtful && exp != nil && v.isRecent(last) && last.shape.hasHealth {
+		if err := v.restoreHealth(ctx, key, exp, last.shape); err != nil { // what follows does not read the health
+			return outcome{}, err
+		}
 	}
 	var read outcome
 	switch isRecent := v.isRecent(last); {
@@ -309,6 +356,24 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 		return v.remove(ctx, key, last, read)
 	}
 	return v.write(ctx, key, *exp, last, read)
+}
+
+// restoreHealth sets the health of the instances of exp where a read shows another one. Setting it again does no harm if the read does not show the last write yet.
+func (v *View) restoreHealth(ctx context.Context, key mcs.Key, exp *mcs.Export, s shape) error {
+	have, err := v.discover(ctx, key)
+	if err != nil {
+		return err
+	}
+	want, _ := v.instancesOf(exp, s)
+	changes := Diff(want, have, v.isOwn).Health
+	if len(changes) == 0 {
+		return nil
+	}
+	service, ok, err := v.resources.find(ctx, key)
+	if err != nil || !ok {
+		return err
+	}
+	return v.setHealth(ctx, service, changes)
 }
 
 func equalExports(a, b *mcs.Export) bool {

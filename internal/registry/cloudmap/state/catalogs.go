@@ -823,13 +823,19 @@ func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 			}
 		}
 	}
-	for _, cluster := range c.exporters[key] {
-		if !cluster.isOwn && cluster.hasRecord && !cluster.isUnknown(key, page) {
-			c.addTo(&view, cluster, &cluster.pages[page], key)
-		}
-	}
+	c.addExports(&view, key)
 	view.Unseen = c.unseen(key, imported)
 	return view
+}
+
+// addExports adds the exports of key that were read to a view.
+func (c *catalogs) addExports(view *registry.View, key mcs.Key) {
+	page := format.PageOf(key)
+	for _, cluster := range c.exporters[key] {
+		if !cluster.isOwn && cluster.hasRecord && !cluster.isUnknown(key, page) {
+			c.addTo(view, cluster, &cluster.pages[page], key)
+		}
+	}
 }
 
 // unseen returns the clusters of View.Unseen.

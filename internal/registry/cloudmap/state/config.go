@@ -68,4 +68,6 @@ type Intervals struct {
 	// its service was neither published nor withdrawn. A controller that starts, perhaps as the successor of the legacy controller, needs
 	// this time to reconcile all its exports.
 	AdoptionGracePeriod time.Duration
+	// HealthSettle is the time after which this cluster sees every change of health that another cluster has decided on before it read that this cluster is back.
+	HealthSettle time.Duration
 }

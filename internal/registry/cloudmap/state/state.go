@@ -202,6 +202,34 @@ func (s *State) lookup(key mcs.Key, imported []string) (registry.View, error) {
 	return view, nil
 }
 
+// Exporters returns what is known of the clusters that export key to all clusters, this one included. ok is false while the registry does not answer.
+func (s *State) Exporters(key mcs.Key) (e instances.Exporters, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.catalogs.isSynced() || !s.catalogs.liveness.IsCurrent() {
+		return e, false
+	}
+	var view registry.View
+	s.catalogs.addExports(&view, key)
+	e.Stale, e.Unknown = view.Stale, view.LivenessUnknown
+	for _, exp := range view.Exports {
+		exp.Drain = exp.Drain.Max(view.Properties[exp.Cluster].Drain())
+		e.Exports = append(e.Exports, exp)
+	}
+	if own := s.outbox.pages[format.PageOf(key)].want[key]; own != nil {
+		e.Exports = append(e.Exports, *own)
+	}
+	e.Exports = slices.DeleteFunc(e.Exports, func(exp mcs.Export) bool { return exp.Recipients != "" })
+	return e, true
+}
+
+// IsStale reports whether a cluster has no heartbeat now, as far as the registry answers.
+func (s *State) IsStale(clusterID string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.catalogs.liveness.IsCurrent() && s.catalogs.liveness.IsStale(clusterID)
+}
+
 // ListMembers returns the members.
 func (s *State) ListMembers() ([]registry.Member, error) {
 	s.mu.Lock()

@@ -24,6 +24,8 @@ type Writes struct {
 	// beat is the last heartbeat of RecordToWrite, and beatAt its time, zero if there is none.
 	beat   int64
 	beatAt time.Time
+	// writtenAt is the time of the last successful write of the own record by this process, zero if there is none.
+	writtenAt time.Time
 	// pagesWritten is the time of the last write of a page. unannounced is the time of the first write of a page that no record announces, zero if there
 	// is none.
 	pagesWritten, unannounced time.Time
@@ -233,6 +235,18 @@ func (s *Writes) ObserveRecordWrite(began time.Time, err error) {
 		return
 	}
 	s.recorded = began
+	if s.view != nil && s.wasAway(began) {
+		s.view.CheckHealth(s.cfg.StaleAfter/4 + s.cfg.Intervals.HealthSettle)
+	}
+	s.writtenAt = began
+}
+
+// wasAway reports whether other clusters may have taken this one for stale before the write of its record at began: after a start, and after half of StaleAfter without a
+// write, by either clock, because the monotonic one stops while a machine is suspended. A cluster with the same StaleAfter reads the record at least every quarter of
+// it, so that it needs at least three quarters. The caller holds s.mu.
+func (s *Writes) wasAway(began time.Time) bool {
+	silence := max(began.Sub(s.writtenAt), began.Round(0).Sub(s.writtenAt.Round(0)))
+	return s.writtenAt.IsZero() || silence >= s.cfg.StaleAfter/2
 }
 
 // Excess returns the parts that pages no longer have and that are not being removed.
