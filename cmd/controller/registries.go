@@ -173,7 +173,7 @@ func planCloudMap(options config.Options, name string, account config.AWS, readO
 		registry: cloudmap.Config{
 			Version:                       config.Version,
 			InstanceView:                  options.Registry.InstanceView,
-			Instances:                     instanceSettings(options.Registry.Instances),
+			Instances:                     instanceSettings(options.Registry),
 			ReadOnly:                      readOnly,
 			AwaitsAll:                     !readOnly,
 			InstancesPerNamespace:         account.InstancesPerNamespace,
@@ -192,10 +192,15 @@ func planCloudMap(options config.Options, name string, account config.AWS, readO
 }
 
 // instanceSettings returns the settings of the instance view.
-func instanceSettings(flags config.Instances) instances.Settings {
-	return instances.Settings{
+func instanceSettings(options config.Registry) instances.Settings {
+	flags := options.Instances
+	settings := instances.Settings{
 		VPC: flags.VPC, TTL: int64(flags.TTL / time.Second), Routing: strings.ToUpper(flags.Routing), Unready: instances.Unready(flags.Unready),
 	}
+	if flags.Stale == config.StaleUnhealthy {
+		settings.Stale = options.StaleRule().Policy
+	}
+	return settings
 }
 
 // cloudMapClient returns the configuration of a client for an account and Region.

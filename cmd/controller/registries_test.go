@@ -66,6 +66,18 @@ func TestPlanRegistries(t *testing.T) {
 			}}},
 		},
 		{
+			name: "stale instances", args: "--unready-instances=unhealthy --stale-instances=unhealthy --stale-cluster-policy=withdraw-all --aws-region=eu-west-1",
+			want: []namedPlan{{"cloudmap", "--registry=cloudmap", cloudMapPlan{
+				client: cloudmapapi.Config{Name: "cloudmap", Region: "eu-west-1", Rates: map[string]cloudmapapi.Rate{}},
+				registry: cloudmap.Config{
+					Version: config.Version, InstanceView: true, AwaitsAll: true, InstancesPerNamespace: 2000,
+					Instances:    instances.Settings{TTL: 15, Routing: "MULTIVALUE", Unready: instances.UnreadyUnhealthy, Stale: mcs.StaleWithdrawAll},
+					PollInterval: time.Second, PollIntervalWithNotifications: 5 * time.Second, HeartbeatInterval: 12 * time.Second, StaleAfter: 2 * time.Minute,
+				},
+				notifications: defaultNotifications,
+			}}},
+		},
+		{
 			name: "etcd, all flags",
 			args: "--registry=etcd --etcd-endpoints=https://a:2379,https://b:2379 --etcd-ca=ca --etcd-cert=cert --etcd-key=key --etcd-username=user " +
 				"--etcd-password-file=password --etcd-prefix=/other --poll-interval=2s --heartbeat-interval=11s --stale-after=3m",

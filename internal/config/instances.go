@@ -23,6 +23,12 @@ const (
 	UnreadyUnhealthy  = "unhealthy"
 )
 
+// Treatments of instances of stale clusters.
+const (
+	StaleKeep      = "keep"
+	StaleUnhealthy = "unhealthy"
+)
+
 var vpcPattern = regexp.MustCompile(`^vpc-[0-9a-f]{8,17}$`)
 
 // maxRecordTTL is AWS Cloud Map's limit of RecordTTL.
@@ -37,6 +43,8 @@ func (i *Instances) bind(flags *pflag.FlagSet) {
 		"Routing policy of DNS records of the instance view: multivalue (up to eight instances in an answer) or weighted (one).")
 	flags.StringVar(&i.Unready, "unready-instances", i.Unready,
 		"Instances of endpoints that are not ready: mark (attribute READY; deregister in services with records of --instance-dns), deregister, or unhealthy (in services that are created with a custom health check).")
+	flags.StringVar(&i.Stale, "stale-instances", i.Stale,
+		"Instances of stale clusters: keep, or unhealthy by --stale-cluster-policy. For one or two clusters of a clusterset, with --unready-instances=unhealthy in all of them.")
 }
 
 func (i *Instances) validate() error {
@@ -48,6 +56,7 @@ func (i *Instances) validate() error {
 		problems = append(problems, fmt.Errorf("--instance-dns-ttl=%s: must be whole seconds, from 0s to %s", i.TTL, maxRecordTTL))
 	}
 	problems = append(problems, oneOf("instance-dns-routing", i.Routing, []string{RoutingMultivalue, RoutingWeighted}),
-		oneOf("unready-instances", i.Unready, []string{UnreadyMark, UnreadyDeregister, UnreadyUnhealthy}))
+		oneOf("unready-instances", i.Unready, []string{UnreadyMark, UnreadyDeregister, UnreadyUnhealthy}),
+		oneOf("stale-instances", i.Stale, []string{StaleKeep, StaleUnhealthy}))
 	return errors.Join(problems...)
 }

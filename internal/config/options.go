@@ -76,6 +76,8 @@ type Instances struct {
 	Routing string
 	// Unready is the treatment of endpoints that are not ready: UnreadyMark, UnreadyDeregister or UnreadyUnhealthy.
 	Unready string
+	// Stale is the treatment of instances of stale clusters: StaleKeep or StaleUnhealthy.
+	Stale string
 }
 
 // StaleRule returns the importer's rule for stale clusters.
@@ -138,7 +140,7 @@ func Default() Options {
 			Name:         RegistryCloudMap,
 			InstanceView: true,
 			// 15 s is the TTL of Cloud Map's negative answers, so that endpoints that appear are seen as soon as those that disappear.
-			Instances:                     Instances{TTL: 15 * time.Second, Routing: RoutingMultivalue, Unready: UnreadyMark},
+			Instances:                     Instances{TTL: 15 * time.Second, Routing: RoutingMultivalue, Unready: UnreadyMark, Stale: StaleKeep},
 			PollInterval:                  time.Second,
 			PollIntervalWithNotifications: 5 * time.Second,
 			HeartbeatInterval:             12 * time.Second,
@@ -330,7 +332,23 @@ func (r *Registry) validate() error {
 		problems = append(problems, fmt.Errorf("--stale-after=%s: must be at least %d times --heartbeat-interval, which is %s",
 			r.StaleAfter, minStaleHeartbeats, least))
 	}
-	problems = append(problems, oneOf("stale-cluster-policy", r.StalePolicy, mcs.StalePolicies()), oneOf("path-health", r.PathHealth, mcs.PathHealths()), r.Instances.validate())
+	problems = append(problems, oneOf("stale-cluster-policy", r.StalePolicy, mcs.StalePolicies()), oneOf("path-health", r.PathHealth, mcs.PathHealths()), r.Instances.validate(), r.validateStale())
+	return errors.Join(problems...)
+}
+
+// validateStale returns an error if the instances of stale clusters cannot become unhealthy.
+func (r *Registry) validateStale() error {
+	if r.Instances.Stale != StaleUnhealthy {
+		return nil
+	}
+	var problems []error
+	check := func(isProblem bool, problem string) {
+		if isProblem {
+			problems = append(problems, fmt.Errorf("--stale-instances=%s %s", StaleUnhealthy, problem))
+		}
+	}
+	check(r.Instances.Unready != UnreadyUnhealthy, "needs --unready-instances="+UnreadyUnhealthy)
+	check(r.StalePolicy == string(mcs.StaleKeep), "has no effect with --stale-cluster-policy="+string(mcs.StaleKeep))
 	return errors.Join(problems...)
 }
 

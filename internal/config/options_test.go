@@ -137,7 +137,7 @@ func TestParse(t *testing.T) {
 		{name: "invalid pseudo-cluster", args: "--cloud-map-services-cluster=a.b", wantErr: []string{`--cloud-map-services-cluster: ID "a.b"`}},
 		{name: "cluster preference", args: "--cluster-preference=PreferSameRegion", want: func(o *Options) { o.Scope.ClusterPreference = "PreferSameRegion" }},
 		{name: "records of instances", args: "--instance-dns=srv --instance-dns-vpc=vpc-0a1b2c3d4e5f67890 --instance-dns-ttl=1m --instance-dns-routing=weighted --unready-instances=unhealthy", want: func(o *Options) {
-			o.Scope.InstanceDNS, o.Registry.Instances = "srv", Instances{VPC: "vpc-0a1b2c3d4e5f67890", TTL: time.Minute, Routing: "weighted", Unready: "unhealthy"}
+			o.Scope.InstanceDNS, o.Registry.Instances = "srv", Instances{VPC: "vpc-0a1b2c3d4e5f67890", TTL: time.Minute, Routing: "weighted", Unready: "unhealthy", Stale: "keep"}
 		}},
 		{
 			name: "invalid records of instances", args: "--instance-dns=A --instance-dns-vpc=main --instance-dns-ttl=1500ms --instance-dns-routing=simple --unready-instances=no",
@@ -146,6 +146,14 @@ func TestParse(t *testing.T) {
 				"--instance-dns-routing=simple", "--unready-instances=no",
 			},
 		},
+		{name: "stale instances", args: "--unready-instances=unhealthy --stale-instances=unhealthy", want: func(o *Options) {
+			o.Registry.Instances.Unready, o.Registry.Instances.Stale = "unhealthy", "unhealthy"
+		}},
+		{
+			name: "stale instances that cannot be unhealthy", args: "--stale-instances=unhealthy --stale-cluster-policy=keep",
+			wantErr: []string{"--stale-instances=unhealthy needs --unready-instances=unhealthy", "--stale-instances=unhealthy has no effect with --stale-cluster-policy=keep"},
+		},
+		{name: "invalid stale instances", args: "--stale-instances=mark", wantErr: []string{"--stale-instances=mark"}},
 		{name: "invalid cluster preference", args: "--cluster-preference=near", wantErr: []string{"--cluster-preference"}},
 		{name: "invalid metadata of imports", args: "--import-metadata=", wantErr: []string{"--import-metadata=: \"\" must be a key such as team or example.com/team"}},
 		{name: "invalid slices", args: "--export-slices=none", wantErr: []string{"--export-slices=none: must be one of all, controller"}},

@@ -110,6 +110,7 @@ capabilities:
   "instance-dns-ttl" $v.instanceDns.ttl
   "instance-dns-routing" $v.instanceDns.routing
   "unready-instances" $v.unreadyInstances
+  "stale-instances" $v.staleInstances
   "export-slices" $v.exportSlices
   "auto-export-selector" $v.autoExportSelector
   "clusterset-ip-hold" $v.clusterSetIpHold
