@@ -73,6 +73,14 @@ var Attacks = []Attack{
 		Test:      "TestAttack_RecordKeptOverwritten",
 	},
 	{
+		Name: "Health of others", Actor: Member,
+		Does: "While a cluster runs with `--stale-instances=unhealthy`, it exports the addresses of another cluster, registers instances in that cluster's name, keeps its record overwritten, " +
+			"and becomes stale again and again",
+		Prevented: "An instance of the other cluster becomes unhealthy, or the cluster with the flag writes more than the intruder's own instances once each time",
+		Effect:    "With `instance-view.json` it can itself replace instances of others, and with `instance-health.json` set their health",
+		Test:      "TestAttack_HealthOfOthers",
+	},
+	{
 		Name: "Deleted record and pages", Actor: Member, Findings: []string{"F3", "F8"},
 		Does:      "It deletes the record and all pages of another cluster",
 		Prevented: "An import ends",

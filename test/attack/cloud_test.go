@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +55,8 @@ type cloud struct {
 	keyrings *registrytest.Keyrings
 	// joined is the time at which each cluster joined for the first time, which controllers keep over restarts.
 	joined map[mcs.Identity]time.Time
+	// healthWrites is the number of UpdateInstanceCustomHealthStatus requests.
+	healthWrites atomic.Int32
 }
 
 // cloudOptions are the options of inCloud.
@@ -139,6 +143,9 @@ func (c *cloud) Do(r *http.Request) (*http.Response, error) {
 	case <-time.After(10 * time.Millisecond):
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
+	}
+	if strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".UpdateInstanceCustomHealthStatus") {
+		c.healthWrites.Add(1)
 	}
 	return cloudmaptest.Serve(c.server, r)
 }
