@@ -19,7 +19,7 @@ import (
 )
 
 // TestInstanceDNS asks Cloud Map's DNS from outside of the clusters for pods that both export, with the shipped policies enforced. It has exactly the ready ones while pods
-// become unready and ready, are scaled, their cluster is drained, and their controller is down. It logs how long after the EndpointSlices DNS is right.
+// become unready and ready, are scaled, their cluster is drained, and their controller is down, the latter as --stale-instances says. It logs how long after the EndpointSlices DNS is right.
 func TestInstanceDNS(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	cls1, cls2 := installed(t)
@@ -105,7 +105,7 @@ func TestInstanceDNS(t *testing.T) {
 		says(t, 0, "check --context "+c.name, "no request was denied in the last minute")
 	}
 
-	// No other cluster changes the instances of a cluster that is stale: its last endpoints stay, until its controller is back.
+	// The last endpoints of a cluster that is stale stay, until its controller is back.
 	last, err := podIPs(t.Context(), cls1, ns, "web")
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +121,19 @@ func TestInstanceDNS(t *testing.T) {
 	began = time.Now()
 	restart()
 	follow("the controller is back, with its start", began, 2, cls1, cls2)
+
+	// With --stale-instances=unhealthy another cluster makes them unhealthy, and the cluster itself healthy again when it is back.
+	addArgs(t, cls2, "--stale-instances=unhealthy")
+	began = time.Now()
+	restart = killController(t, cls1)
+	follow("the controller is killed, with --stale-after=10s", began, 1, cls2)
+	eventually(t, soon, func() error {
+		return errors.Join(hasHealth(t.Context(), ns, "UNHEALTHY", cls1), hasHealth(t.Context(), ns, "HEALTHY", cls2))
+	})
+	began = time.Now()
+	restart()
+	follow("the controller is back, with its start", began, 2, cls1, cls2)
+	says(t, 0, "check --context cls2", "no request was denied in the last minute")
 }
 
 // lookUp asks the DNS of cloudmap-local for the records of a name.
