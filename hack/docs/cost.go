@@ -43,6 +43,7 @@ func newFigures() (*figures, error) {
 		return nil, err
 	}
 	return &figures{used: map[string]bool{}, texts: map[string]string{
+		"stale-requests":        staleRequests(),
 		"attacks":               attack.Table(),
 		"requests":              fmt.Sprintf("%g", m.with.TotalPerMinute()),
 		"requests-when-silent":  fmt.Sprintf("%g", m.without.TotalPerMinute()),
@@ -86,6 +87,19 @@ func viewChanges() string {
 		t.row("`"+string(row.unready)+"`", "`"+string(row.records)+"`", viewChange(row.unready, row.records, 1), viewChange(row.unready, row.records, 3))
 	}
 	return t.String()
+}
+
+// staleRequests describes the requests because of stale clusters, for an example.
+func staleRequests() string {
+	const services = 50
+	requests := instances.StaleRequests(services, services*exampleEndpoints)
+	var words []string
+	for _, operation := range slices.Sorted(maps.Keys(requests)) {
+		words = append(words, fmt.Sprintf("%d `%s`", requests[operation], operation))
+	}
+	return fmt.Sprintf("a cluster with %d services of %d endpoints with one port that becomes stale costs at most %s, and %g `DiscoverInstances` a minute while it is stale, in the cluster with the flag. "+
+		"When it is back, as after each start with `--unready-instances=unhealthy`, it sends %d `DiscoverInstances` for the health, and the list and the writes that are necessary.",
+		services, exampleEndpoints, strings.Join(words, ", "), cloudmap.ViewRequestsPerMinute(), instances.CheckRequests(services))
 }
 
 // viewChange returns the requests for one endpoint that becomes unready, of a service with a number of ports.
