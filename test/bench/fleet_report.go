@@ -76,12 +76,12 @@ var fleetRows = []fleetRow{
 	}},
 	{"heartbeat interval, s", func(f Fleet) string { return fmt.Sprintf("%.0f", f.HeartbeatSeconds) }},
 	{"**propagation**, p50, p99, ms", func(f Fleet) string { return fmt.Sprintf("%.0f, %.0f", f.Propagation.P50, f.Propagation.P99) }},
-	{"**nothing changes**: requests a minute of a cluster", func(f Fleet) string { return f.cloudMapOnly("%.1f", f.Steady.CallsPerMinute()) }},
+	{"**nothing changes**: CPU, % of a core", func(f Fleet) string { return fmt.Sprintf("%.1f", f.Steady.CPUPercent()) }},
+	{"memory, MiB", func(f Fleet) string { return fmt.Sprintf("%.0f", f.Steady.RSS) }},
+	{"requests a minute of a cluster", func(f Fleet) string { return f.cloudMapOnly("%.1f", f.Steady.CallsPerMinute()) }},
 	{"read, MB a minute", func(f Fleet) string { return f.cloudMapOnly("%.1f", f.Steady.PerMinute(float64(f.Steady.Bytes)/1e6)) }},
 	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.readsOfAccount(f.Steady)) }},
 	{"writes a second of all clusters (50)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.writesOfAccount()) }},
-	{"CPU, % of a core", func(f Fleet) string { return fmt.Sprintf("%.1f", f.Steady.CPUPercent()) }},
-	{"memory, MiB", func(f Fleet) string { return fmt.Sprintf("%.0f", f.Steady.RSS) }},
 	{"**rollout** of one service of each member, s", func(f Fleet) string { return fmt.Sprintf("%.0f", f.Rollout.Seconds) }},
 	{"the last one imported after, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.RolloutMS/1000) }},
 	{"requests a minute of a cluster", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.Rollout.CallsPerMinute()) }},
@@ -90,19 +90,18 @@ var fleetRows = []fleetRow{
 	{"CPU, % of a core; memory at most, MiB", func(f Fleet) string { return fmt.Sprintf("%.1f; %.0f", f.Rollout.CPUPercent(), f.Rollout.Top) }},
 	{"**cold start** until all is imported, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.ColdMS/1000) }},
 	{"objects alone, s; ratio", func(f Fleet) string { return fmt.Sprintf("%.1f; %.2f", f.ObjectsMS/1000, f.coldRatio()) }},
-	{"read, MB; requests", func(f Fleet) string {
-		return fmt.Sprintf("%.1f; %s", float64(f.Cold.Bytes)/1e6, f.cloudMapOnly("%.0f", f.Cold.CallsPerMinute()*f.Cold.Seconds/60))
-	}},
+	{"read, MB", func(f Fleet) string { return f.cloudMapOnly("%.1f", float64(f.Cold.Bytes)/1e6) }},
+	{"requests", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.Cold.CallsPerMinute()*f.Cold.Seconds/60) }},
 	{"CPU, s; memory at most, MiB", func(f Fleet) string { return fmt.Sprintf("%.1f; %.0f", f.Cold.CPU, f.Cold.Top) }},
 	{"**restart** until a change of that time is imported, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.RestartMS/1000) }},
-	{"writes of imports; read, MB; memory at most, MiB", func(f Fleet) string {
-		return fmt.Sprintf("%d; %.1f; %.0f", f.RestartEvents, float64(f.Restart.Bytes)/1e6, f.Restart.Top)
+	{"writes of imports; CPU, s; memory at most, MiB", func(f Fleet) string {
+		return fmt.Sprintf("%d; %.1f; %.0f", f.RestartEvents, f.Restart.CPU, f.Restart.Top)
 	}},
-	{"**outage**: writes of imports; requests a minute", func(f Fleet) string {
-		return fmt.Sprintf("%d; %s", f.OutageEvents, f.cloudMapOnly("%.0f", f.Outage.CallsPerMinute()))
-	}},
+	{"read, MB", func(f Fleet) string { return f.cloudMapOnly("%.1f", float64(f.Restart.Bytes)/1e6) }},
+	{"**outage**: writes of imports", func(f Fleet) string { return fmt.Sprint(f.OutageEvents) }},
+	{"requests a minute", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.Outage.CallsPerMinute()) }},
 	{"a change of that time is imported after its end, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.OutageMS/1000) }},
-	{"first publication, writes of all members", func(f Fleet) string { return fmt.Sprint(f.FirstWrites) }},
+	{"first publication, writes of all members", func(f Fleet) string { return f.cloudMapOnly("%.0f", float64(f.FirstWrites)) }},
 }
 
 func (f Fleet) cloudMapOnly(format string, value float64) string {
@@ -148,12 +147,12 @@ func (r *Results) fleetTable(p *page, registry string) {
 	}
 	p.linef("%s\n%s", head, line)
 	for _, row := range fleetRows {
-		text, any := "| "+row.name+" |", false
+		text, isMeasured := "| "+row.name+" |", false
 		for _, f := range sizes {
 			value := row.value(f)
-			text, any = text+" "+value+" |", any || value != ""
+			text, isMeasured = text+" "+value+" |", isMeasured || value != ""
 		}
-		if any {
+		if isMeasured {
 			p.linef("%s", text)
 		}
 	}

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -57,29 +56,13 @@ func run(ctx context.Context, args []string) error {
 	}
 	only := flags.String("sections", strings.Join(names, ","), "sections to measure; the others keep their previous results")
 	out := flags.String("out", "docs/benchmarks", "folder of results.json, and of the page and the pictures generated from it")
-	flags.StringVar(&registries, "registries", registries, "registries that propagation and convergence measure")
+	flags.StringVar(&registries, "registries", registries, "registries that propagation, convergence and fleet measure")
 	flags.IntVar(&changesPerKind, "changes", changesPerKind, "number of changes of each kind that propagation measures")
-	var chosenCounts []int
-	flags.Func("exports", "number of exports that convergence creates at once (repeatable; default 300 and 3000)", func(text string) error {
-		count, err := strconv.Atoi(text)
-		chosenCounts = append(chosenCounts, count)
-		return err
-	})
+	flags.Func("exports", "number of exports that convergence creates at once (repeatable; default 300 and 3000)", numbers(&exportCounts))
 	flags.IntVar(&convergenceRuns, "runs", 0, fmt.Sprintf("number of runs of convergence (default %d, and %d with more than %d exports)", runsOfFew, runsOfOther, few))
-	var chosenSizes []int
-	flags.Func("clusters", "number of clusters that fleet measures (repeatable; default 10, 100, 300 and 1000)", func(text string) error {
-		count, err := strconv.Atoi(text)
-		chosenSizes = append(chosenSizes, count)
-		return err
-	})
+	flags.Func("clusters", "number of clusters that fleet measures (repeatable; default 10, 100, 300 and 1000)", numbers(&fleetSizes))
 	if err := flags.Parse(args); err != nil {
 		return err
-	}
-	if len(chosenCounts) > 0 {
-		exportCounts = chosenCounts
-	}
-	if len(chosenSizes) > 0 {
-		fleetSizes = chosenSizes
 	}
 	chosen := strings.Split(*only, ",")
 	for _, name := range chosen {
@@ -91,23 +74,40 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := results.measure(ctx, chosen, *out); err != nil {
+		return err
+	}
+	if err := results.save(*out); err != nil || !slices.Contains(chosen, fleetSection) { // without a section: only the page and the pictures
+		return err
+	}
+	return checkFleet(results)
+}
+
+// numbers returns the function of a repeatable flag, whose values replace the default.
+func numbers(list *[]int) func(string) error {
+	var chosen []int
+	return func(text string) error {
+		number, err := strconv.Atoi(text)
+		chosen = append(chosen, number)
+		*list = chosen
+		return err
+	}
+}
+
+// measure measures sections, and saves the results after each.
+func (r *Results) measure(ctx context.Context, chosen []string, out string) error {
 	for _, s := range sections {
 		if !slices.Contains(chosen, s.name) {
 			continue
 		}
 		fmt.Printf("== %s\n", s.name)
-		if err := s.measure(ctx, results); err != nil {
+		if err := s.measure(ctx, r); err != nil {
 			return fmt.Errorf("measuring %s: %w", s.name, err)
 		}
-		results.stamp(s.name)
-		if err := results.save(*out); err != nil {
+		r.stamp(s.name)
+		if err := r.save(out); err != nil {
 			return err
 		}
 	}
-	if slices.Contains(chosen, fleetSection) {
-		if err := checkFleet(results); err != nil {
-			return errors.Join(err, results.save(*out))
-		}
-	}
-	return results.save(*out) // without a section: only the page and the pictures
+	return nil
 }

@@ -230,10 +230,7 @@ func (r *run) setUp(ctx context.Context, _ *errgroup.Group) (err error) {
 		return err
 	}
 	port, err := testprocess.FreePort()
-	r.notify = net.JoinHostPort("127.0.0.1", port)
-	if err == nil {
-		r.view, err = r.cluster.watchImports(ctx)
-	}
+	r.notify, r.view = net.JoinHostPort("127.0.0.1", port), r.cluster.watchImports(ctx)
 	return err
 }
 
@@ -297,7 +294,7 @@ func (r *run) sample() (s sample, err error) {
 // load returns what was used since before, which is zero at the start of the process.
 func (r *run) load(before sample) (Load, error) {
 	now, err := r.sample()
-	used := now.traffic.since(before.traffic)
+	used := now.since(before.traffic)
 	const mib = 1 << 20
 	return Load{
 		Seconds: now.at.Sub(before.at).Seconds(), Calls: used.calls, Refused: used.refused, Bytes: used.bytes, Writes: now.writes - before.writes,

@@ -209,12 +209,12 @@ type view struct {
 }
 
 // watchImports watches until ctx ends.
-func (cl *cluster) watchImports(ctx context.Context) (*view, error) {
+func (cl *cluster) watchImports(ctx context.Context) *view {
 	v := &view{slices: map[string]bool{}, imports: map[string]bool{}, clusters: map[string]int{}, markers: map[netip.Addr]time.Time{}, changed: make(chan struct{})}
 	for _, list := range []client.ObjectList{&discoveryv1.EndpointSliceList{}, &mcsv1beta1.ServiceImportList{}} {
 		go v.follow(ctx, cl.client, list)
 	}
-	return v, nil
+	return v
 }
 
 // follow watches a kind. The API server ends watches of custom resources shortly after their CRD was installed, and all of them now and then.
