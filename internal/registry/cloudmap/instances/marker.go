@@ -114,9 +114,7 @@ func (m *staleMarker) finish(ctx context.Context, key mcs.Key, last service) {
 		writes, err = m.reconcile(ctx, key, exporters)
 	}
 	failed := err != nil && ctx.Err() == nil && known
-	if failed && last.failures == 0 {
-		m.view.log.Error(err, "Failed to set the health of the Cloud Map instances of stale clusters", "service", key.String(), "clusters", exporters.Stale)
-	}
+	m.logFirst(failed && last.failures == 0, err, key, exporters.Stale)
 	now := time.Now()
 	hasStale := len(exporters.Stale) > 0
 	m.mu.Lock()
@@ -132,13 +130,16 @@ func (m *staleMarker) finish(ctx context.Context, key mcs.Key, last service) {
 		return
 	}
 	of := m.marksOf(key)
-	of.stale, of.err = exporters.Stale, nil
-	maps.DeleteFunc(of.written, func(cluster string, _ map[string]string) bool { return !slices.Contains(exporters.Stale, cluster) })
-	if failed {
-		of.err = err
-	}
+	of.update(exporters.Stale, failed, err)
 	if err == nil && !s.isQueued && !of.isSettled {
 		of.isSettled, s.isQueued, s.retryAt = true, true, now.Add(m.resyncInterval)
+	}
+}
+
+// logFirst logs the first of several failures in a row.
+func (m *staleMarker) logFirst(isFirst bool, err error, key mcs.Key, stale []string) {
+	if isFirst {
+		m.view.log.Error(err, "Failed to set the health of the Cloud Map instances of stale clusters", "service", key.String(), "clusters", stale)
 	}
 }
 
@@ -148,6 +149,15 @@ func (m *staleMarker) marksOf(key mcs.Key) *marks {
 		m.marks[key] = &marks{written: map[string]map[string]string{}}
 	}
 	return m.marks[key]
+}
+
+// update records the stale clusters and the result of an attempt.
+func (of *marks) update(stale []string, failed bool, err error) {
+	of.stale, of.err = stale, nil
+	maps.DeleteFunc(of.written, func(cluster string, _ map[string]string) bool { return !slices.Contains(stale, cluster) })
+	if failed {
+		of.err = err
+	}
 }
 
 // add records the health that was written for an instance of a cluster.
@@ -179,8 +189,7 @@ func (m *staleMarker) reconcile(ctx context.Context, key mcs.Key, e Exporters) (
 	if err != nil || !ok || !s.HasHealth {
 		return 0, err
 	}
-	isByAddress := s.Records != "" && s.Records != api.RecordsSRV
-	changes := m.unwritten(key, staleHealth(e, m.view.cfg.Settings.Stale, m.view.cfg.Identity.ClusterSetID, isByAddress, have))
+	changes := m.unwritten(key, staleHealth(e, m.view.cfg.Settings.Stale, m.view.cfg.Identity.ClusterSetID, hasAddressRecords(s), have))
 	if len(changes) == 0 {
 		return 0, nil
 	}
@@ -189,6 +198,9 @@ func (m *staleMarker) reconcile(ctx context.Context, key mcs.Key, e Exporters) (
 	}
 	return m.write(ctx, key, s, changes)
 }
+
+// hasAddressRecords reports whether an instance of a service may stand for all ports of an address.
+func hasAddressRecords(s api.Service) bool { return s.Records != "" && s.Records != api.RecordsSRV }
 
 // unwritten returns the changes that this process has not written since the clusters are stale.
 func (m *staleMarker) unwritten(key mcs.Key, changes []api.Instance) []api.Instance {

@@ -137,6 +137,11 @@ func (s shownInstances) changes(exp mcs.Export, used, kept []mcs.Backends) (chan
 			}
 		}
 	}
+	return s.differing(health)
+}
+
+// differing returns the instances with another health than wanted, with the wanted one. "" is any.
+func (s shownInstances) differing(health map[string]string) (changes []api.Instance) {
 	for id, want := range health {
 		if want != "" && want != s.byID[id].Health {
 			changes = append(changes, api.Instance{ID: id, Attributes: s.byID[id].Attributes, Health: want})

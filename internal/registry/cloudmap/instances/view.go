@@ -336,10 +336,8 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 	if !known {
 		return outcome{}, errUndecided
 	}
-	if last.isDoubtful && exp != nil && v.isRecent(last) && last.shape.hasHealth {
-		if err := v.restoreHealth(ctx, key, exp, last.shape); err != nil { // what follows does not read the health
-			return outcome{}, err
-		}
+	if err := v.restoreHealth(ctx, key, exp, last); err != nil {
+		return outcome{}, err
 	}
 	var read outcome
 	switch isRecent := v.isRecent(last); {
@@ -358,13 +356,17 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 	return v.write(ctx, key, *exp, last, read)
 }
 
-// restoreHealth sets the health of the instances of exp where a read shows another one. Setting it again does no harm if the read does not show the last write yet.
-func (v *View) restoreHealth(ctx context.Context, key mcs.Key, exp *mcs.Export, s shape) error {
+// restoreHealth sets the health of the instances of exp where a read shows another one, if that is in doubt and reconcile does not read it after a recent write. Setting it
+// again does no harm if the read does not show that write yet.
+func (v *View) restoreHealth(ctx context.Context, key mcs.Key, exp *mcs.Export, last service) error {
+	if !last.isDoubtful || exp == nil || !last.shape.hasHealth || !v.isRecent(last) {
+		return nil
+	}
 	have, err := v.discover(ctx, key)
 	if err != nil {
 		return err
 	}
-	want, _ := v.instancesOf(exp, s)
+	want, _ := v.instancesOf(exp, last.shape)
 	changes := Diff(want, have, v.isOwn).Health
 	if len(changes) == 0 {
 		return nil
