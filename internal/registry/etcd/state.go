@@ -437,6 +437,9 @@ func (s *state) believe(now time.Time, c *cluster, a author, r memberRecord, new
 	if r.ClusterID == s.own {
 		return // this cluster, or in a registry that it only imports from a cluster with the same ID, whose key must not become the one of this ID
 	}
+	if pin, _ := s.keyring.Pin(r.ClusterID); pin.Left { // its exports ended with the farewell, which may be gone
+		c.settled = max(c.settled, s.keyring.Last(s.name, r.ClusterID, a.key).Generation)
+	}
 	s.keyring.Observe(trust.Record{Registry: s.name, ClusterID: r.ClusterID, UID: r.UID, Key: a.key, At: r.time(), Farewell: r.Farewell})
 	c.isReturning = !s.keyring.IsReturnSaved(r.ClusterID)
 	if c.left {

@@ -286,6 +286,26 @@ func TestStateFarewell(t *testing.T) {
 	s.want("after it joined again", 3)
 }
 
+// TestStateOldExportAtReturn: another user removes the farewell of a cluster, and writes an old export of it again. When the cluster returns it has not withdrawn that
+// one, but it ended with the farewell.
+func TestStateOldExportAtReturn(t *testing.T) {
+	s := newStateTest(t)
+	s.list(s.member(0, map[int]int64{0: 4}), s.export(0, 1, 4))
+	last := newMemberRecord(cls2, "v1").withHeartbeat(s.at(10))
+	last.Generation, last.Farewell = last.Heartbeat.UnixMilli(), true
+	s.show(pair{key: s.layout.member("cls2"), value: sign(t, cls2, last)}, s.gone(0))
+	s.show(pair{key: s.layout.member("cls2"), deleted: true})
+	s.show(s.export(0, 1, 4))
+	returned := newMemberRecord(cls2, "v1").withHeartbeat(s.at(20))
+	returned.Generation = returned.Heartbeat.UnixMilli()
+	s.show(pair{key: s.layout.member("cls2"), value: sign(t, cls2, returned)})
+	s.show(s.export(1, 1, returned.Generation), s.export(0, 1, 4))
+	if n := s.version(0); n > 0 {
+		t.Errorf("the old export is at version %d, want none", n)
+	}
+	s.want("after the return", -1, 1)
+}
+
 // TestStateReturnIsSavedFirst kills the reader while a cluster returns that had left or was forgotten: the next process must not take the imports that were made since
 // for those of before.
 func TestStateReturnIsSavedFirst(t *testing.T) {
