@@ -130,7 +130,7 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 	switch {
 	case latest.revision == 0 && !fresh:
 		return errRewound // it may be: there is no change to check
-	case latest.revision != 0 && !(fresh && r.compacted):
+	case latest.revision != 0 && (!fresh || !r.compacted):
 		r.mirror.goBack()
 	}
 	_, from := r.mirror.unread(1) // the previous watch may have ended before all were read

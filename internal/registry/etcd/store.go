@@ -141,17 +141,7 @@ func (s *store) watch(ctx context.Context, w watch) error {
 	if err != nil {
 		return withAdvice(err)
 	}
-	go func() {
-		for ticker := time.NewTicker(w.interval); ; {
-			select {
-			case <-ticker.C:
-				_ = c.RequestProgress(ctx) // the watch reports errors
-			case <-ctx.Done():
-				ticker.Stop()
-				return
-			}
-		}
-	}()
+	go requestProgress(ctx, c, w.interval)
 	answers := c.Watch(ctx, s.layout.root, clientv3.WithPrefix(), clientv3.WithRev(w.revision+1), clientv3.WithCreatedNotify(),
 		clientv3.WithProgressNotify(), clientv3.WithFragment())
 	var signal engine.Signal // none until the check
@@ -178,6 +168,19 @@ func (s *store) watch(ctx context.Context, w watch) error {
 		}
 		if err != nil {
 			return err
+		}
+	}
+}
+
+// requestProgress requests an answer of the watch in each interval until ctx ends.
+func requestProgress(ctx context.Context, c *clientv3.Client, interval time.Duration) {
+	for ticker := time.NewTicker(interval); ; {
+		select {
+		case <-ticker.C:
+			_ = c.RequestProgress(ctx) // the watch reports errors
+		case <-ctx.Done():
+			ticker.Stop()
+			return
 		}
 	}
 }
