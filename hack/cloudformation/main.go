@@ -48,6 +48,7 @@ var policies = []struct{ file, resource, condition, kind string }{
 	{"instance-health", "InstanceHealthPolicy", "HasInstanceHealth", inline},
 	{"compatibility", "CompatibilityPolicy", "IsCompatible", managed},
 	{"compatibility-dns", "CompatibilityDNSPolicy", "HasLegacyZone", managed},
+	{"mapped-services", "MappedServicesPolicy", "HasMappedNamespaces", managed},
 }
 
 // object is a node of the template.
@@ -81,7 +82,9 @@ func generate(files fs.FS) ([]byte, error) {
 			"HasInstanceDNS":    isTrue("InstanceDNS"),
 			"HasInstanceHealth": isTrue("InstanceHealth"),
 			"IsCompatible":      isTrue("Compatibility"),
-			"HasLegacyZone":     object{"Fn::Not": []any{object{"Fn::Equals": []any{object{"Ref": "LegacyHostedZone"}, ""}}}},
+			"HasLegacyZone":     isSet(object{"Ref": "LegacyHostedZone"}),
+			// Fn::Equals compares strings, not lists.
+			"HasMappedNamespaces": isSet(object{"Fn::Join": []any{"", object{"Ref": mappedNamespaces}}}),
 		},
 		"Resources": resources,
 		"Outputs":   object{"RoleArn": object{"Value": attribute("Role", "Arn")}},
@@ -104,8 +107,13 @@ func parameters() object {
 		"Compatibility":   flag("false", "Attach compatibility.json: the controller reads the instances of the AWS Cloud Map MCS Controller for K8s (--import-from-aws-controller)"),
 		"LegacyHostedZone": object{"Type": "String", "Default": "", "AllowedPattern": "[A-Z0-9]*",
 			"Description": "ID of the hosted zone of a DNS namespace in which that controller created services; attaches compatibility-dns.json"},
+		mappedNamespaces: object{"Type": "CommaDelimitedList", "Default": "",
+			"Description": "Cloud Map namespaces whose services the controller imports (--cloud-map-services), separated by commas; attaches mapped-services.json"},
 	}
 }
+
+// mappedNamespaces is the parameter in place of the list of the placeholder <mapped-namespace>.
+const mappedNamespaces = "MappedNamespaces"
 
 func role() object {
 	return object{"Type": "AWS::IAM::Role", "Properties": object{
@@ -154,6 +162,9 @@ func parameterize(node any) any {
 			node[key] = parameterize(value)
 		}
 	case []any:
+		if len(node) == 1 && node[0] == "<mapped-namespace>" {
+			return object{"Ref": mappedNamespaces}
+		}
 		for i, value := range node {
 			node[i] = parameterize(value)
 		}
@@ -168,6 +179,10 @@ func parameterize(node any) any {
 func substitute(text string) object { return object{"Fn::Sub": text} }
 
 func attribute(resource, name string) object { return object{"Fn::GetAtt": []any{resource, name}} }
+
+func isSet(text object) object {
+	return object{"Fn::Not": []any{object{"Fn::Equals": []any{text, ""}}}}
+}
 
 func isTrue(parameter string) object {
 	return object{"Fn::Equals": []any{object{"Ref": parameter}, "true"}}
