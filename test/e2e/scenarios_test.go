@@ -299,7 +299,12 @@ func TestTwoClustersWithOneID(t *testing.T) {
 	ns := namespace(t, cls1, cls2)
 	apply(t, cls1, web(ns, "first", 1))
 	export(t, cls1, ns, "first")
-	eventually(t, started, func() error { return exported(t.Context(), cls1, ns, "first") })
+	apply(t, cls2, web(ns, "before", 1))
+	export(t, cls2, ns, "before")
+	// A leader that is elected after the claim knows no other identity.
+	eventually(t, started, func() error {
+		return errors.Join(exported(t.Context(), cls1, ns, "first"), exported(t.Context(), cls2, ns, "before"))
+	})
 
 	claim := func(id string) {
 		kubectl(t, cls2, "patch", "clusterproperty", "cluster.clusterset.k8s.io", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"value":%q}}`, id))
