@@ -96,7 +96,7 @@ func (c *resourceCache) setNamespaces(all map[string]api.Namespace) {
 type viewService struct {
 	api.Service
 	in types.NamespaceType
-	// isNew: ensure has created it.
+	// isNew: ensure has created it, so that it has no instances.
 	isNew bool
 }
 
@@ -127,14 +127,14 @@ func (c *resourceCache) ensure(ctx context.Context, e mcs.Export) (s viewService
 	if err != nil {
 		return s, err
 	}
-	if s.isNew = true; isOther && c.settings.dependsOnService(e) {
+	if s.isNew = !isOther; isOther && c.settings.dependsOnService(e) {
 		delete(c.services, in.ID) // a list has the configuration
 		listed, ok, err := c.findService(ctx, in, e.Key.Name)
 		if err != nil {
 			return s, err
 		}
 		if ok {
-			s.Service, s.isNew = listed, false
+			s.Service = listed
 		}
 	}
 	c.services[in.ID][e.Key.Name] = s.Service

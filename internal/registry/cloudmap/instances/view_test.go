@@ -410,6 +410,26 @@ func TestView_RestoresInstances(t *testing.T) {
 	}
 }
 
+// Another client creates a service and puts an instance into it after this process has listed the services. The list of the services does not show it, and
+// AWS Cloud Map has no conditional writes.
+func TestView_KeepsInstancesOfServiceCreatedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startCloud(t)
+		c.service(t, mcs.Key{Namespace: key.Namespace, Name: "other"}, theirs)
+		v := c.view(t)
+		v.start(t)
+		s := c.service(t, key, theirs)
+		c.put(t, s, instance1, "cls2")
+		v.publish("10.0.0.1", "10.0.0.2")
+		pass(time.Minute)
+		found, err := c.admin.ListInstances(t.Context(), s)
+		if err != nil || len(found) != 2 || found[0].Attributes[AttrClusterID] != "cls2" || found[1].Attributes[AttrClusterID] != "cls1" {
+			t.Errorf("instances %v, %v; want that of cls2 as it was, and one of cls1", found, err)
+		}
+		v.wantMetrics(t, "omitted_instances", map[string]float64{"collision": 1, "limit": 0, "refused": 0, "failed": 0})
+	})
+}
+
 // AWS Cloud Map refuses an instance, and another cluster has the ID of a second one. Both are reported, and neither is tried again and again.
 func TestView_ReportsOmittedEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
