@@ -77,19 +77,25 @@ func run(ctx context.Context, options config.Options, log logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("creating a Kubernetes client: %w", err)
 	}
+	tracer, err := newTracer(ctx, options.Tracing, log)
+	if err != nil {
+		return err
+	}
 	budgets := newBudgets(options)
 	newRegistry, err := newRegistry(ctx, options, dependencies{
-		metrics: registryMetrics, log: log, kube: kube, namespace: options.Election.OwnNamespace(), budgets: budgets,
+		metrics: registryMetrics, tracer: tracer, log: log, kube: kube, namespace: options.Election.OwnNamespace(), budgets: budgets,
 	})
 	if err != nil {
 		return err
 	}
+	defer closeTracer(tracer, log)
 	return controller.Run(ctx, cfg, controller.Setup{
 		Options:         options,
 		NewRegistry:     newRegistry,
 		Registerer:      metrics.Registry,
 		RegistryMetrics: registryMetrics,
 		Namespaces:      budgets.namespaces,
+		Tracer:          tracer,
 		Logger:          log,
 	})
 }

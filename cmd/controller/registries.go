@@ -25,6 +25,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
 // A registryPlan is the configuration of one registry: a pure function of the command line.
@@ -42,7 +43,9 @@ type namedPlan struct {
 // dependencies are shared by all registries.
 type dependencies struct {
 	metrics *registry.Metrics
-	log     logr.Logger
+	// tracer may be nil.
+	tracer *tracing.Tracer
+	log    logr.Logger
 	// kube is for the ConfigMap in the controller's own namespace; nil or without a namespace there is none.
 	kube      client.Client
 	namespace string
@@ -235,7 +238,7 @@ func (p cloudMapPlan) prepare(ctx context.Context, deps dependencies) (membershi
 	}
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := cfg
-		cfg.Identity = identity
+		cfg.Identity, cfg.Trace = identity, deps.tracer.Of(identity)
 		cfg.Ledger, cfg.Wanted = deps.budgets.current()
 		var err error
 		if cfg.Keyring, err = deps.keys.keyring(ctx, identity.ClusterSetID); err != nil {
@@ -299,7 +302,7 @@ func (p etcdPlan) prepare(ctx context.Context, deps dependencies) (membership.Re
 	}
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := p.registry
-		cfg.Identity, cfg.Logger, cfg.Metrics = identity, deps.registryLog(p.client.Name), deps.metrics
+		cfg.Identity, cfg.Logger, cfg.Metrics, cfg.Trace = identity, deps.registryLog(p.client.Name), deps.metrics, deps.tracer.Of(identity)
 		cfg.Ledger, cfg.Wanted = deps.budgets.current()
 		var err error
 		if cfg.Keyring, err = deps.keys.keyring(ctx, identity.ClusterSetID); err != nil {

@@ -41,6 +41,7 @@ type Options struct {
 	Kubernetes       Kubernetes
 	Election         Election
 	Serving          Serving
+	Tracing          Tracing
 	Log              Log
 	// ShowVersion prints the version and exits.
 	ShowVersion bool
@@ -176,6 +177,7 @@ func Default() Options {
 		},
 		Election: Election{Enabled: true},
 		Serving:  Serving{Metrics: ":8080", MetricsSecure: true, Probes: ":8081", Status: fmt.Sprintf("127.0.0.1:%d", names.StatusPort)},
+		Tracing:  Tracing{SamplingRatio: 1},
 		Log:      Log{Level: "info", Format: "json"},
 	}
 }
@@ -224,6 +226,7 @@ func (o *Options) Flags() *pflag.FlagSet {
 	o.Kubernetes.bind(flags)
 	o.Election.bind(flags)
 	o.Serving.bind(flags)
+	o.Tracing.bind(flags)
 	o.Log.bind(flags)
 	flags.BoolVar(&o.ShowVersion, "version", o.ShowVersion, "Print the version and exit.")
 	return flags
@@ -295,7 +298,7 @@ func (o *Options) Validate() error {
 	if o.Registry.Name == RegistryEtcd {
 		etcd = o.Etcd.validate()
 	}
-	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.CloudMapServices.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.Budgets.validate(), o.validateHold(), o.Kubernetes.validate(), o.Serving.validate(), o.Log.validate())
+	return errors.Join(o.Registry.validate(), o.PeerNotifications.validate(), o.AWS.validate(), etcd, o.ImportFrom.validate(), o.Migration.validate(), o.CloudMapServices.validate(), o.Identity.validate(), o.Membership.validate(), o.Scope.validate(), o.Budgets.validate(), o.validateHold(), o.Kubernetes.validate(), o.Serving.validate(), o.Tracing.validate(), o.Log.validate())
 }
 
 func (o *Options) validateHold() error {

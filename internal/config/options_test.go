@@ -25,6 +25,14 @@ func TestParse(t *testing.T) {
 				o.Log.Format = "text"
 			},
 		},
+		{name: "tracing", args: "--tracing-endpoint=[::1]:4317 --tracing-insecure --tracing-sampling-ratio=0.1", want: func(o *Options) {
+			o.Tracing = Tracing{Endpoint: "[::1]:4317", Insecure: true, SamplingRatio: 0.1}
+		}},
+		{
+			name: "invalid tracing", args: "--tracing-endpoint=https://collector:4317/v1 --tracing-sampling-ratio=NaN",
+			wantErr: []string{"--tracing-endpoint=https://collector:4317/v1: must be a host and a port", "--tracing-sampling-ratio=NaN: must be"},
+		},
+		{name: "tracing without an endpoint", args: "--tracing-insecure", wantErr: []string{"has no effect without --tracing-endpoint"}},
 		{name: "version", args: "--version", want: func(o *Options) { o.ShowVersion = true }},
 		{name: "unknown flag", args: "--nonsense", wantErr: []string{"--nonsense"}},
 		{name: "argument", args: "run", wantErr: []string{`unexpected argument "run"`}},

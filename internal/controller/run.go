@@ -29,6 +29,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
 // Setup configures Run.
@@ -46,7 +47,9 @@ type Setup struct {
 	Probes paths.Probes
 	// ReportInterval is the interval at which imports are reported, and the reports of other clusters are read; 0 is the product's.
 	ReportInterval time.Duration
-	Logger         logr.Logger
+	// Tracer may be nil.
+	Tracer *tracing.Tracer
+	Logger logr.Logger
 }
 
 const (
@@ -157,7 +160,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	takeover := legacy.NewTakeover(mgr.GetClient(), setup.Options.Migration.ImportFromAWSController)
 	exporter := exports.New(exports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Requeuer: exportRequeuer, ReleaseExport: takeover.ReleaseExport,
-		Concurrency: setup.Options.Kubernetes.Concurrency, Budgets: setup.Options.Budgets.Limits, Guard: g,
+		Concurrency: setup.Options.Kubernetes.Concurrency, Budgets: setup.Options.Budgets.Limits, Guard: g, Tracer: setup.Tracer,
 		ReportInterval: setup.ReportInterval,
 	})
 	m.SetPublishAll(exporter.PublishAll)
@@ -171,7 +174,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, d discovery.Discov
 	importer := imports.New(imports.Config{
 		Client: mgr.GetClient(), Membership: m, Scope: scope, Events: events, Metrics: metrics, Takeover: takeover,
 		Requeuer: importRequeuer, StaleRule: setup.Options.Registry.StaleRule(), MCSVersion: mcsVersion,
-		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold, Guard: g, Paths: prober,
+		Concurrency: setup.Options.Kubernetes.Concurrency, Hold: setup.Options.ClusterSetIPHold, Guard: g, Tracer: setup.Tracer, Paths: prober,
 		NamespaceImports: setup.Options.Budgets.NamespaceImports, Metadata: metadata, ReportInterval: setup.ReportInterval,
 	})
 	setup.RegistryMetrics.SetNamespaceImports(func() (int, int, int) {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -39,7 +38,7 @@ func measureFleet(ctx context.Context, results *Results) error {
 		}
 	}
 	results.Fleet = mergeFleets(results.Fleet, list)
-	return writeFleet(results.Fleet)
+	return writeJSON(fleetSection, results.Fleet)
 }
 
 // mergeFleets returns the new measurements, and those before of other registries and sizes: all sizes take a quarter of an hour on each registry.
@@ -53,18 +52,6 @@ func mergeFleets(before, list []Fleet) []Fleet {
 		return cmp.Or(strings.Compare(a.Registry, b.Registry), cmp.Compare(a.Clusters, b.Clusters))
 	})
 	return list
-}
-
-// writeFleet writes the results into dist/.
-func writeFleet(list []Fleet) error {
-	raw, err := json.MarshalIndent(list, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll("dist", 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile("dist/fleet.json", append(raw, '\n'), 0o644)
 }
 
 // checkFleet returns an error if a target is missed by more than a fifth.

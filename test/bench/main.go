@@ -1,5 +1,5 @@
 // Command bench measures what docs/benchmarks says: Cloud Map calls in steady state, the time from an endpoint change to the
-// imported EndpointSlice, the time to converge from nothing, memory and CPU, one controller among up to 1,000 clusters, and the hot code's speed.
+// imported EndpointSlice and its steps, the time to converge from nothing, memory and CPU, one controller among up to 1,000 clusters, and the hot code's speed.
 // It needs root on Linux and what `make build image` makes; `make bench` runs it.
 package main
 
@@ -32,6 +32,7 @@ var sections = []section{
 	{"propagation", propagation},
 	{"convergence", convergence},
 	{fleetSection, measureFleet},
+	{latencySection, latency},
 }
 
 // registries that the sections on real clusters measure.
@@ -56,8 +57,8 @@ func run(ctx context.Context, args []string) error {
 	}
 	only := flags.String("sections", strings.Join(names, ","), "sections to measure; the others keep their previous results")
 	out := flags.String("out", "docs/benchmarks", "folder of results.json, and of the page and the pictures generated from it")
-	flags.StringVar(&registries, "registries", registries, "registries that propagation, convergence and fleet measure")
-	flags.IntVar(&changesPerKind, "changes", changesPerKind, "number of changes of each kind that propagation measures")
+	flags.StringVar(&registries, "registries", registries, "registries that propagation, convergence, fleet and latency measure")
+	flags.IntVar(&changesPerKind, "changes", changesPerKind, "number of changes of each kind that propagation measures, and of all changes of latency")
 	flags.Func("exports", "number of exports that convergence creates at once (repeatable; default 300 and 3000)", numbers(&exportCounts))
 	flags.IntVar(&convergenceRuns, "runs", 0, fmt.Sprintf("number of runs of convergence (default %d, and %d with more than %d exports)", runsOfFew, runsOfOther, few))
 	flags.Func("clusters", "number of clusters that fleet measures (repeatable; default 10, 100, 300 and 1000)", numbers(&fleetSizes))

@@ -23,8 +23,6 @@ var changesPerKind = 200
 const (
 	// parallel is the number of services, and of concurrent changes unless the result has another number.
 	parallel = 8
-	// rest is the longest pause of a service between two changes. It is independent of polls.
-	rest = time.Second
 	// changeTimeout is the timeout of one change.
 	changeTimeout = 30 * time.Second
 )

@@ -56,6 +56,9 @@ func (r *Results) markdown() string {
 	if len(r.Propagation) > 0 {
 		r.propagationTable(p)
 	}
+	if len(r.Latency) > 0 {
+		r.latencyTables(p)
+	}
 	if len(r.Convergence) > 0 {
 		r.convergenceTable(p)
 	}

@@ -26,6 +26,7 @@ type Results struct {
 	Propagation []Propagation    `json:"propagation"`
 	Convergence []Convergence    `json:"convergence"`
 	Fleet       []Fleet          `json:"fleet,omitempty"`
+	Latency     []Latency        `json:"latency,omitempty"`
 }
 
 // Stamp is the origin of the numbers of a section.
@@ -120,6 +121,13 @@ type Fleet struct {
 	fleet.Result
 	// Propagation is the time from a change of an endpoint at a member to the imported EndpointSlice.
 	Propagation Spread `json:"propagation"`
+}
+
+// Latency is a step of a change.
+type Latency struct {
+	Registry string `json:"registry"`
+	Step     string `json:"step"`
+	Spread
 }
 
 // spread sorts samples.

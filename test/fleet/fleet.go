@@ -271,7 +271,7 @@ func budgets(exports int) []string {
 
 // launch starts the controller.
 func (r *run) launch(ctx context.Context, running *errgroup.Group) (err error) {
-	r.program, err = startProgram(r.options.Controller, r.folder, r.kubeconfig, r.notify, append(r.members.arguments(), budgets(r.result.Exports)...)...)
+	r.program, err = startProgram(r.options.Controller, r.folder, importerID, r.kubeconfig, r.notify, append(r.members.arguments(), budgets(r.result.Exports)...)...)
 	if err == nil {
 		running.Go(func() error { _ = r.members.heard(ctx, importerID); return nil })
 	}

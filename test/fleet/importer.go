@@ -101,7 +101,7 @@ const goMemLimit = "460MiB"
 
 // startProgram starts the controller with the settings of the Deployment. Its UDP port stays over restarts. Paths are not probed: the cluster has no nodes,
 // and nothing answers at the addresses of the endpoints.
-func startProgram(path, folder, kubeconfig, notify string, args ...string) (*program, error) {
+func startProgram(path, folder, id, kubeconfig, notify string, args ...string) (*program, error) {
 	port, err := testprocess.FreePort()
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func startProgram(path, folder, kubeconfig, notify string, args ...string) (*pro
 	}
 	defer log.Close()
 	p.cmd = exec.CommandContext(context.Background(), path, append(args, //nolint:gosec // the caller's program
-		"--kubeconfig="+kubeconfig, "--cluster-id="+importerID, "--clusterset-id="+clusterSet, "--leader-elect=false",
+		"--kubeconfig="+kubeconfig, "--cluster-id="+id, "--clusterset-id="+clusterSet, "--leader-elect=false",
 		"--leader-election-namespace="+controllertest.InstallNamespace, "--metrics-bind-address="+p.metrics, "--metrics-secure=false",
 		"--health-probe-bind-address=0", "--status-bind-address=0", "--path-health=off",
 		"--peer-notification-bind-address="+notify, "--peer-notification-advertise-address="+notify)...)

@@ -22,6 +22,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
 // Controller publishes the exports of this cluster and writes the conditions of each ServiceExport.
@@ -37,6 +38,7 @@ type Controller struct {
 	// releaseExport removes the finalizer of another controller from a ServiceExport; nil if there is none.
 	releaseExport func(context.Context, mcs.Key) error
 	guard         *guard.Guard
+	tracer        *tracing.Tracer
 	// reports has the reports of imports of the other members, read every reportInterval.
 	reports        atomic.Pointer[memberReports]
 	reportInterval time.Duration
@@ -76,8 +78,9 @@ type Config struct {
 	ReleaseExport func(context.Context, mcs.Key) error
 	// Budgets are those for the exports of other clusters; the zero value is none.
 	Budgets budget.Limits
-	// Guard may be nil.
-	Guard *guard.Guard
+	// Guard and Tracer may be nil.
+	Guard  *guard.Guard
+	Tracer *tracing.Tracer
 	// ReportInterval is the interval at which the reports of the other members are read, 0 the default.
 	ReportInterval time.Duration
 }
@@ -86,7 +89,7 @@ type Config struct {
 func New(cfg Config) *Controller {
 	r := &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, now: time.Now, requeuer: cfg.Requeuer,
-		concurrency: cfg.Concurrency, releaseExport: cfg.ReleaseExport, guard: cfg.Guard,
+		concurrency: cfg.Concurrency, releaseExport: cfg.ReleaseExport, guard: cfg.Guard, tracer: cfg.Tracer,
 		reportInterval: cmp.Or(cfg.ReportInterval, defaultReportInterval),
 	}
 	if cfg.Budgets != (budget.Limits{}) {
@@ -98,7 +101,7 @@ func New(cfg Config) *Controller {
 // Reconcile implements reconcile.Reconciler.
 func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := kube.KeyOf(req.NamespacedName)
-	state := r.membership.State()
+	began, state := r.now(), r.membership.State()
 	if state.IsPending() {
 		return reconcile.Result{}, nil
 	}
@@ -119,11 +122,22 @@ func (r *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if err := r.publish(ctx, state.Session.Registry, src, key, &facts); err != nil {
 			return reconcile.Result{}, err
 		}
+		r.trace(state.Identity(), key, began)
 	}
 	if src.ServiceExport == nil {
 		return reconcile.Result{}, nil
 	}
 	return r.reconcileStatus(ctx, key, src.ServiceExport, facts)
+}
+
+// trace records that the export of key was made in a reconcile that began then, if it has changed in it.
+func (r *Controller) trace(identity mcs.Identity, key mcs.Key, began time.Time) {
+	if r.tracer == nil {
+		return
+	}
+	if exp, ok := r.PublishedExport(key); ok && !exp.Changed.Before(began.Truncate(time.Millisecond)) {
+		r.tracer.Of(identity).Record(tracing.Export, exp, began, r.now())
+	}
 }
 
 // reconcileStatus writes the status of exp when that is due.

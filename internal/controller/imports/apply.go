@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/membership"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
 // applyImport writes the derived Service, the ServiceImport with its IPs and the EndpointSlices, in that order. The status
@@ -42,10 +43,13 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 		Owner:        r.ownerOf(o.imp),
 		Existing:     f.slices,
 	})
+	began := r.now()
 	if err := r.applySlices(ctx, f.key, changes); err != nil {
 		return 0, kube.IgnoreTerminatingNamespace(err)
 	}
-	r.metrics.observePropagation(session, propagatedExports(d, before), changes, r.now())
+	arrived := arrivedExports(session, propagatedExports(d, before), changes)
+	r.metrics.observePropagation(arrived, r.now())
+	r.trace(session.Identity, arrived, f.now, began)
 	// Of many new imports, all get endpoints before the first statuses are written.
 	if isNew(o.imp) && r.requeuer.Defer(f.key) {
 		return 0, nil
@@ -73,6 +77,18 @@ func (r *Controller) applyImport(ctx context.Context, session *membership.Sessio
 	}
 	retireAfter, err := r.takeover.RetireObjects(ctx, f.takeover)
 	return sooner(requeueAfter, retireAfter), err
+}
+
+// trace records that the slices of exports were written since wrote, in a reconcile that began then.
+func (r *Controller) trace(identity mcs.Identity, exports []mcs.Export, began, wrote time.Time) {
+	if r.tracer == nil {
+		return
+	}
+	now, cluster := r.now(), r.tracer.Of(identity)
+	for _, exp := range exports {
+		cluster.Record(tracing.Import, exp, began, now)
+		cluster.Record(tracing.WriteSlices, exp, wrote, now)
+	}
 }
 
 // sooner returns the smaller of two delays; 0 means never.

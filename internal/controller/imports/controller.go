@@ -23,6 +23,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/controller/paths"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/plan"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
 // Controller reconciles the imports of this cluster.
@@ -42,6 +43,7 @@ type Controller struct {
 	mcsVersion schema.GroupVersion
 	now        func() time.Time
 	guard      *guard.Guard
+	tracer     *tracing.Tracer
 	paths      *paths.Paths
 	// metadata selects the exported labels and annotations that are imported.
 	metadata mcs.KeyFilter
@@ -83,8 +85,9 @@ type Config struct {
 	MCSVersion schema.GroupVersion
 	// NamespaceImports is the maximum number of imports in a namespace; 0 is no limit.
 	NamespaceImports int
-	// Guard may be nil.
-	Guard *guard.Guard
+	// Guard and Tracer may be nil.
+	Guard  *guard.Guard
+	Tracer *tracing.Tracer
 	// Paths may be nil: then all clusters are reachable.
 	Paths *paths.Paths
 	// Metadata selects the exported labels and annotations that are imported; the zero value selects all.
@@ -98,7 +101,7 @@ func New(cfg Config) *Controller {
 	return &Controller{
 		client: cfg.Client, membership: cfg.Membership, scope: cfg.Scope, events: cfg.Events, metrics: cfg.Metrics,
 		takeover: cfg.Takeover, requeuer: cfg.Requeuer, staleRule: cfg.StaleRule, mcsVersion: cfg.MCSVersion, now: time.Now,
-		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard, paths: cfg.Paths, metadata: cfg.Metadata,
+		concurrency: cfg.Concurrency, hold: cfg.Hold, guard: cfg.Guard, tracer: cfg.Tracer, paths: cfg.Paths, metadata: cfg.Metadata,
 		families: &familyDetector{client: cfg.Client, now: time.Now}, distributions: &distributions{client: cfg.Client}, waiters: newNamespaceWaiters(),
 		budget: newNamespaceBudget(cfg.NamespaceImports), reportInterval: cmp.Or(cfg.ReportInterval, defaultReportInterval),
 		serviceIPs: &serviceIPs{client: cfg.Client, networks: cfg.Guard.ServiceNetworks, now: time.Now},

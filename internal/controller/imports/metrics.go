@@ -48,18 +48,24 @@ func (m *Metrics) countSelectionChange(reason string) {
 	}
 }
 
-// observePropagation measures the time from changes of other clusters until the writes of their slices. It does not measure changes from
-// before the session.
-func (m *Metrics) observePropagation(s *membership.Session, exports []mcs.Export, changes plan.SliceChanges, now time.Time) {
-	if m == nil || changes.IsEmpty() {
+// observePropagation measures the time from the changes of exports until now.
+func (m *Metrics) observePropagation(exports []mcs.Export, now time.Time) {
+	if m == nil {
 		return
 	}
+	for _, exp := range exports {
+		m.propagation.WithLabelValues(exp.Cluster).Observe(max(0, now.Sub(exp.Changed)).Seconds())
+	}
+}
+
+// arrivedExports returns those of the exports of other clusters whose slices were written, without changes from before the session.
+func arrivedExports(s *membership.Session, exports []mcs.Export, changes plan.SliceChanges) (arrived []mcs.Export) {
 	written := slices.Concat(changes.Create, changes.Update)
 	for _, exp := range exports {
 		ofExport := func(s *discoveryv1.EndpointSlice) bool { return s.Labels[mcsv1beta1.LabelSourceCluster] == exp.Cluster }
-		if exp.Cluster == s.Identity.ClusterID || exp.Changed.Before(s.Started) || !slices.ContainsFunc(written, ofExport) {
-			continue
+		if exp.Cluster != s.Identity.ClusterID && !exp.Changed.Before(s.Started) && slices.ContainsFunc(written, ofExport) {
+			arrived = append(arrived, exp)
 		}
-		m.propagation.WithLabelValues(exp.Cluster).Observe(max(0, now.Sub(exp.Changed)).Seconds())
 	}
+	return arrived
 }

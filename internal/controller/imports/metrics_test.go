@@ -28,7 +28,7 @@ func TestObservePropagationMeasuresWrittenChangesOfOtherClusters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics.observePropagation(s, exports, changes, start.Add(10*time.Second))
+	metrics.observePropagation(arrivedExports(s, exports, changes), start.Add(10*time.Second))
 	families, err := registerer.Gather()
 	if err != nil || len(families) != 2 {
 		t.Fatalf("%d metrics (%v), want 2", len(families), err)

@@ -119,6 +119,13 @@ func (p *peers) addNotified(members []registry.Member) {
 	}
 }
 
+// announced returns when the change of a cluster that is being read was announced, zero if no notification did.
+func (p *peers) announced(id string) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.schedule.Announced(id)
+}
+
 // recordWritten notifies the other clusters and the own reader that the record of a generation was written.
 func (p *peers) recordWritten(generation int64) {
 	p.mu.Lock()

@@ -53,7 +53,9 @@ func (r *reader) run(ctx context.Context) {
 // poll reads the members, and the pages of each cluster that differ from the announced ones. whole reports whether all members were read,
 // whatever became of the pages.
 func (r *reader) poll(ctx context.Context) (whole bool, err error) {
+	began := time.Now()
 	place, instances, err := r.readMembers(ctx)
+	r.traces.membersRead(began)
 	if err != nil {
 		r.state.Reads.ObserveFailure()
 		return false, err
@@ -149,9 +151,9 @@ func (r *reader) readPages(ctx context.Context, place controlPlace) error {
 
 // readCatalog reads pages of one cluster, all at once if they are many or the copy of its record is wanted.
 func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state.CatalogRead) error {
-	id, name := read.ClusterID, format.CatalogName(read.ClusterID)
+	id := read.ClusterID
 	if read.Record || len(read.Pages) >= wholeCatalogThreshold {
-		instances, whole, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, name, nil)
+		instances, whole, err := r.discover(ctx, place, id, nil)
 		if err != nil {
 			return r.observeUnreadable(read, err)
 		}
@@ -161,14 +163,14 @@ func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state
 		}
 	}
 	if read.Record {
-		instances, err := r.readPage(ctx, place, name, format.CopyID)
+		instances, err := r.readPage(ctx, place, id, format.CopyID)
 		if err != nil {
 			return r.observeUnreadable(read, err)
 		}
 		r.notifier.Notify(r.state.Reads.ObserveRecordCopy(time.Now(), id, instances))
 	}
 	for _, page := range read.Pages {
-		instances, err := r.readPage(ctx, place, name, format.PageName(page))
+		instances, err := r.readPage(ctx, place, id, format.PageName(page))
 		if err != nil {
 			return r.observeUnreadable(state.CatalogRead{ClusterID: id, Pages: []int{page}}, err)
 		}
@@ -177,10 +179,18 @@ func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state
 	return nil
 }
 
-// readPage reads the instances of a catalog with a value of PAGE.
-func (r *reader) readPage(ctx context.Context, place controlPlace, catalog, page string) ([]api.Instance, error) {
-	instances, _, err := r.client.DiscoverInstances(ctx, place.namespace.HTTPName, catalog, map[string]string{format.AttrPage: page})
+// readPage reads the instances of a cluster's catalog with a value of PAGE.
+func (r *reader) readPage(ctx context.Context, place controlPlace, id, page string) ([]api.Instance, error) {
+	instances, _, err := r.discover(ctx, place, id, map[string]string{format.AttrPage: page})
 	return instances, err
+}
+
+// discover reads the instances of a cluster's catalog that have the attributes of query.
+func (r *reader) discover(ctx context.Context, place controlPlace, id string, query map[string]string) (instances []api.Instance, whole bool, err error) {
+	began := time.Now()
+	instances, whole, err = r.client.DiscoverInstances(ctx, place.namespace.HTTPName, format.CatalogName(id), query)
+	r.traces.catalogRead(id, r.peers, began)
+	return instances, whole, err
 }
 
 // observeUnreadable records that pages or the copy of a record could not be read at all. A catalog that does not exist is a problem of that cluster;

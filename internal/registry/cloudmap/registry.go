@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
 // Config says which cluster this is and how it takes part.
@@ -53,8 +54,9 @@ type Config struct {
 	// AwaitsAll is set if the caller calls PublishedAll. Otherwise the pages of a previous process count as all exports of this cluster.
 	AwaitsAll bool
 	Logger    logr.Logger
-	// Metrics may be nil.
+	// Metrics and Trace may be nil.
 	Metrics *registry.Metrics
+	Trace   *tracing.Cluster
 
 	// Only tests change times and wall. wall is the clock that other clusters' clocks are compared with.
 	times times
@@ -117,6 +119,7 @@ type components struct {
 	state    *state.State
 	peers    *peers
 	notifier *engine.Notifier
+	traces   *traces
 	// view is nil if the registry is only read.
 	view *instances.View
 	// drain is the drain of this cluster, a mcs.Drain; nil before it is known.
@@ -137,7 +140,12 @@ func New(client *api.Client, cfg Config) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &components{cfg: cfg, log: cfg.Logger, client: client, control: newControl(client, cfg), state: state.New(cfg.state(client.Name()))}
+	c := &components{cfg: cfg, log: cfg.Logger, client: client, control: newControl(client, cfg), traces: newTraces(cfg.Trace)}
+	stateCfg := cfg.state(client.Name())
+	if c.traces != nil {
+		stateCfg.Observed = c.traces.decoded
+	}
+	c.state = state.New(stateCfg)
 	c.notifier = engine.NewNotifier(c.state.AddResolved)
 	c.peers = newPeers(cfg, client.Name(), c.state)
 	if !cfg.ReadOnly {

@@ -114,6 +114,7 @@ func (w *writer) writeRecord(ctx context.Context) error {
 		return fmt.Errorf("writing this cluster's record in service %s: %w", format.MembersService, err)
 	}
 	w.peers.recordWritten(ours.Generation)
+	w.traces.recordWritten(now)
 	if copyDue {
 		return w.writeCopy(ctx, place, now, instance) // after the record: a heartbeat must not wait for it
 	}
@@ -153,7 +154,9 @@ func (w *writer) runPages(ctx, graceful context.Context) {
 		if err != nil {
 			return err
 		}
+		began := time.Now()
 		writes, changed := w.state.Writes.TakeBatch()
+		w.traces.encoded(writes, began)
 		w.notifier.NotifyKeys(changed)
 		for _, write := range writes {
 			jobs.Go(func() { w.writePage(graceful, place, write) })
@@ -170,6 +173,7 @@ func (w *writer) writePage(ctx context.Context, place controlPlace, write state.
 	if reason := w.explain(ctx, write.Unconfirmed); reason != nil {
 		w.notifier.NotifyKeys(w.state.Writes.ObserveFailedOperation(write, reason))
 	}
+	began := time.Now()
 	// Parts that the page did not have go first: if there is no room for them, the page stays whole as it was.
 	operations, err := w.writeParts(ctx, place, write.AddedParts())
 	if err == nil {
@@ -181,6 +185,7 @@ func (w *writer) writePage(ctx context.Context, place controlPlace, write state.
 		return // the process ends
 	}
 	w.control.doubtAfter(err)
+	w.traces.pageWritten(write, began, err)
 	w.notifier.NotifyKeys(w.state.Writes.ObserveWrite(write, operations, err))
 }
 

@@ -263,6 +263,20 @@ func (m *mirror) apply(changes []pair, revision int64) (u update, behind bool) {
 	return u, false
 }
 
+// exportsOf returns the exports of other clusters whose keys have changed.
+func (m *mirror) exportsOf(changes []pair) (exports []mcs.Export) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range changes {
+		id := m.state.layout.clusterOf(p.key)
+		key, isExport := m.state.layout.exportKey(id, p.key)
+		if c := m.state.clusters[id]; isExport && !p.deleted && id != m.own && c != nil && c.held[key].export != nil {
+			exports = append(exports, *c.held[key].export)
+		}
+	}
+	return exports
+}
+
 // complete adds what follows from any read. The caller holds m.mu.
 func (m *mirror) complete(u *update) {
 	m.state.observeHeartbeats(time.Now(), u.changed)

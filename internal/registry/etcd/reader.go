@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
 // maxBehind is how many answers in a row may have an earlier revision than the mirror: an etcd member that lags behind
@@ -145,6 +146,7 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 	}
 	w.apply = func(changes []pair, revision int64) error {
 		r.setProblem(nil)
+		began := time.Now()
 		u, behind := r.mirror.apply(changes, revision)
 		if behind {
 			if r.behind++; r.behind >= maxBehind {
@@ -153,6 +155,7 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 			return nil
 		}
 		r.behind = 0
+		r.traceChanges(changes, began)
 		r.publish(u)
 		if u.relist {
 			return errReadAgain
@@ -160,6 +163,17 @@ func (r *reader) watch(ctx context.Context, fresh bool) error {
 		return nil
 	}
 	return r.store.watch(ctx, w)
+}
+
+// traceChanges records that changes were received at began and applied.
+func (r *reader) traceChanges(changes []pair, began time.Time) {
+	if r.cfg.Trace == nil {
+		return
+	}
+	now := time.Now()
+	for _, exp := range r.mirror.exportsOf(changes) {
+		r.cfg.Trace.Record(tracing.ReadExport, exp, began, now)
+	}
 }
 
 // readUnread reads exports that were ignored and are wanted now. It reads them as of the revision of the mirror, so that they do not come before or

@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
 // Config is the configuration of a Registry.
@@ -46,8 +47,9 @@ type Config struct {
 	Ledger *budget.Ledger
 	Wanted func(namespace string) bool
 	Logger logr.Logger
-	// Metrics may be nil.
+	// Metrics and Trace may be nil.
 	Metrics *registry.Metrics
+	Trace   *tracing.Cluster
 
 	// Only tests change wall, the clock of the records. nil is time.Now.
 	wall func() time.Time

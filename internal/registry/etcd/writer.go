@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/engine"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/tracing"
 )
 
 // writer holds the cluster's ID and writes the desired exports to etcd.
@@ -396,6 +397,7 @@ func (w *writer) writeBatch(ctx context.Context, fence int64, batch []operation)
 		w.session.recordWritten(time.Now(), revision)
 		w.outbox.recordAccepted(batch, effective, revision, generation, w.mirror.revision)
 		w.outbox.charge(now, batch)
+		w.traceBatch(batch, now)
 		if !batch[0].withdraw {
 			achieved = wrote
 		}
@@ -416,4 +418,17 @@ func (w *writer) writeBatch(ctx context.Context, fence int64, batch []operation)
 		return idle, fmt.Errorf("writing %d exports: %w", len(batch), err)
 	}
 	return achieved, nil
+}
+
+// traceBatch records that a batch was written since began.
+func (w *writer) traceBatch(batch []operation, began time.Time) {
+	if w.cfg.Trace == nil {
+		return
+	}
+	now := time.Now()
+	for _, op := range batch {
+		if !op.withdraw {
+			w.cfg.Trace.Record(tracing.WriteExport, *op.desired.export, began, now)
+		}
+	}
 }

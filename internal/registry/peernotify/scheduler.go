@@ -314,6 +314,14 @@ func (s *Scheduler) Notified(id string) time.Time {
 	return time.Time{}
 }
 
+// Announced returns when the generation of a peer that the registry does not show yet was announced, zero if there is none.
+func (s *Scheduler) Announced(id string) time.Time {
+	if p := s.peers[id]; p != nil && p.expected != 0 {
+		return p.announced
+	}
+	return time.Time{}
+}
+
 // nextToken returns the time at which the limiter has a token.
 func nextToken(limiter *rate.Limiter, now time.Time) time.Time {
 	missing := 1 - limiter.TokensAt(now)

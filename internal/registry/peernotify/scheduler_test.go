@@ -480,3 +480,32 @@ func TestSchedulerNeverStops(t *testing.T) {
 		})
 	}
 }
+
+// An announcement is known until a read has shown the generation.
+func TestAnnounced(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	s := NewScheduler("set1", "cls1", Intervals{Poll: time.Second, PollWithNotifications: 5 * time.Second, Silence: 7 * time.Second})
+	show := func(generation int64) {
+		s.HandleReadStart(now)
+		s.HandleReadSuccess([]Peer{{ClusterID: "cls2", Key: "key", Process: "1", Generation: generation}}, false)
+	}
+	check := func(when string, want time.Time) {
+		t.Helper()
+		if got := s.Announced("cls2"); !got.Equal(want) {
+			t.Errorf("%s: announced at %v, want %v", when, got, want)
+		}
+	}
+	check("before it is known", time.Time{})
+	show(1)
+	check("without a notification", time.Time{})
+	announced := now.Add(time.Millisecond)
+	if result := s.HandleMessage(announced, Message{ClusterSet: "set1", From: "cls2", Generation: 2, Sequence: announced.UnixNano()}); result != ResultOK {
+		t.Fatalf("the notification is %s", result)
+	}
+	check("after a notification", announced)
+	now = now.Add(200 * time.Millisecond)
+	show(1)
+	check("while the registry does not show it", announced)
+	show(2)
+	check("when the registry shows it", time.Time{})
+}

@@ -127,6 +127,9 @@ capabilities:
   "budget-namespace-imports" (include "integer" $v.budgets.namespaceImports)
   "metrics-secure" (ternary "" "false" $v.metrics.secure)
   "metrics-cert-dir" (ternary "/etc/cloud-map-mcs/metrics" "" (ne $v.metrics.tls.secret ""))
+  "tracing-endpoint" $v.tracing.endpoint
+  "tracing-insecure" (ternary "true" "" $v.tracing.insecure)
+  "tracing-sampling-ratio" $v.tracing.samplingRatio
   "kube-api-qps" $v.kubeApi.qps
   "kube-api-burst" (include "integer" $v.kubeApi.burst)
   "concurrency" (include "integer" $v.concurrency)

@@ -57,6 +57,8 @@ type catalogs struct {
 	// ledger has the budgets of the other clusters. isWanted reports whether the exports of a namespace are used; nil is all.
 	ledger   *budget.Ledger
 	isWanted func(namespace string) bool
+	// observed gets the exports of other clusters that a read has changed; nil is none.
+	observed func(mcs.Export)
 	// refused is called for each version of a record that is refused.
 	refused func()
 	// allowsContact reports whether peer notifications may be sent to an address.
@@ -189,7 +191,7 @@ func newCatalogs(cfg Config) *catalogs {
 	c := &catalogs{
 		identity: cfg.Identity, registry: cfg.ClientName, poll: cfg.PollInterval, staleAfter: cfg.StaleAfter, keyring: cfg.Keyring,
 		clusters: map[string]*catalog{}, exporters: exporters{}, liveness: registry.NewLiveness(cfg.Identity.ClusterID, cfg.StaleAfter),
-		ledger: cfg.Ledger, isWanted: cfg.Wanted,
+		ledger: cfg.Ledger, isWanted: cfg.Wanted, observed: cfg.Observed,
 		refused: func() { cfg.Metrics.CountRefusedRecord(cfg.ClientName) }, allowsContact: cfg.AllowsContact,
 	}
 	if cfg.Signer != nil {

@@ -40,6 +40,8 @@ type Config struct {
 	AllowsContact func(netip.Addr) bool
 	// InstancesPerNamespace is the quota of the account that owns the control namespace.
 	InstancesPerNamespace int
+	// Observed is called for each export of another cluster that a read has changed, with the lock of the state; nil is none.
+	Observed func(mcs.Export)
 	// WallClock returns the time that other clusters' clocks are compared with.
 	WallClock func() time.Time
 	Logger    logr.Logger

@@ -22,8 +22,10 @@ const catalogRoom = 960
 
 // PageWrite is a page to be written. Without instances it is to be removed.
 type PageWrite struct {
-	page      int
-	exports   map[mcs.Key]mcs.Export
+	page    int
+	exports map[mcs.Key]mcs.Export
+	// previous are the exports of the page as it was last written.
+	previous  map[mcs.Key]mcs.Export
 	digest    string
 	Instances []api.Instance
 	// before is how many of Instances overwrite parts of the page as it is.
@@ -37,6 +39,16 @@ type PageWrite struct {
 
 // Page returns the number of the page.
 func (w PageWrite) Page() int { return w.page }
+
+// Changes returns the exports that differ from those of the page as it was last written.
+func (w PageWrite) Changes() (changes []mcs.Export) {
+	for key, exp := range w.exports {
+		if before, ok := w.previous[key]; !ok || !before.Equal(exp) {
+			changes = append(changes, exp)
+		}
+	}
+	return changes
+}
 
 // AddedParts returns the parts that the page does not have yet.
 func (w PageWrite) AddedParts() []api.Instance { return w.Instances[w.before:] }

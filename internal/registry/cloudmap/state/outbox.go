@@ -403,7 +403,7 @@ func (o *outbox) drafts(now time.Time, generation int64) (drafts []*pageDraft) {
 
 // startWrite records that w is being written, and returns it with the state of the page that the writer needs.
 func (p *ownPage) startWrite(now time.Time, w PageWrite) PageWrite {
-	w.before = min(p.parts, len(w.Instances))
+	w.before, w.previous = min(p.parts, len(w.Instances)), p.exports
 	if p.torn && p.problem == nil {
 		w.Unconfirmed = p.operations
 	}

@@ -197,10 +197,24 @@ func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed 
 		p.failed(now, c.poll)
 		return
 	}
+	before := p.exports
 	cluster.takeRead(now, read, changed)
+	c.reportChanges(id, before, p.exports)
 	if id == c.identity.ClusterID && cluster.shows(page) {
 		// Announced before it was read: until now none of its exports counted as published, those that stayed the same either.
 		diff(p.exports, nil, changed)
+	}
+}
+
+// reportChanges reports the exports of another cluster that a read has changed.
+func (c *catalogs) reportChanges(id string, before, after map[mcs.Key]mcs.Export) {
+	if c.observed == nil || id == c.identity.ClusterID {
+		return
+	}
+	for key, exp := range after {
+		if known, ok := before[key]; !ok || !known.Equal(exp) {
+			c.observed(exp)
+		}
 	}
 }
 
