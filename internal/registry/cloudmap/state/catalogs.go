@@ -782,7 +782,7 @@ func (c *catalogs) audit(now time.Time, instances []api.Instance, isAlone bool, 
 		switch {
 		case err == nil && p.read && img.Digest == p.digest:
 			p.lost = false
-		case own.record.Pages[i] == format.UnwrittenDigest && len(byPage[i]) == 0 && !p.read && isAlone:
+		case own.record.Pages[i] == format.UnwrittenDigest && len(byPage[i]) == 0 && p.digest == "" && (p.read || isAlone):
 			own.removePage(i, own.record.Generation, changed)
 		case own.withdrew(i, len(byPage[i]) > 0, img, err):
 			own.removePage(i, own.record.Generation, changed) // its remaining parts are excess

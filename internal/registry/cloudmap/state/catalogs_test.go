@@ -1142,6 +1142,21 @@ func TestAudit(t *testing.T) {
 	}
 }
 
+// TestAudit_OfPageBeingWritten audits while the record announces a page that did not exist as not written yet: it still does not exist.
+func TestAudit_OfPageBeingWritten(t *testing.T) {
+	s := newStory(t)
+	c, changed := s.catalogs, engine.Keys{}
+	r := format.Member{ClusterID: "cls1", ClusterSetID: "set1", UID: "uid-1", Joined: s.now, Generation: 100}
+	c.members(s.now, []api.Instance{r.Instance(signerOf("uid-1"))}, anyRecord, changed)
+	c.audit(s.now, nil, true, changed)
+	r.Pages[thePage], r.Heartbeat = format.UnwrittenDigest, 1
+	c.members(s.now, []api.Instance{r.Instance(signerOf("uid-1"))}, anyRecord, changed)
+	c.audit(s.now, nil, false, changed)
+	if p := &c.own().pages[thePage]; !p.read || p.lost || p.trouble != "" {
+		t.Errorf("read %t, lost %t, trouble %q; want a page that is known not to exist", p.read, p.lost, p.trouble)
+	}
+}
+
 // TestPageAheadForEver has a page that was read and is never announced: the process that wrote it ended before, and the clock of the next one is behind.
 func TestPageAheadForEver(t *testing.T) {
 	for name, tt := range map[string]struct {

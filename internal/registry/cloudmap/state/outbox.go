@@ -301,7 +301,7 @@ func (o *outbox) after(shown *catalog) {
 func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 	p, s := &o.pages[page], &shown.pages[page]
 	switch {
-	case o.isUndecided(p):
+	case o.isUndecided(p), p.mayExist():
 		return format.UnwrittenDigest
 	case p.adopted:
 		return p.digest
@@ -317,6 +317,13 @@ func (o *outbox) isUndecided(p *ownPage) bool {
 		return !p.isFinal
 	}
 	return o.isSuccessor && p.isRebuilt || o.orphanedPages && !p.decided()
+}
+
+// mayExist reports whether the store may have a page that is announced as none: its write is in progress or had no answer. Other clusters may have read it, and
+// must not take a later record for its removal.
+func (p *ownPage) mayExist() bool {
+	isUnanswered := p.torn && p.problem != nil && api.IsRetryable(p.problem)
+	return p.adopted && p.digest == "" && p.stored > 0 && (p.writing != 0 || isUnanswered)
 }
 
 // complete records that all exports of this cluster have been published: others that this process finds were withdrawn while no process ran.

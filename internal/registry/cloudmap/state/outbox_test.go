@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
@@ -132,6 +133,46 @@ func TestProblemLasts(t *testing.T) {
 	o.succeed(now, writes[0], nil)
 	if reported() != nil {
 		t.Errorf("when it is written the user gets %v", reported())
+	}
+}
+
+// TestAnnouncement_OfNewPage writes a page that does not exist. While the store may have it, it is not announced as none.
+func TestAnnouncement_OfNewPage(t *testing.T) {
+	exp, now := webExport("cls1", 0, 1), time.UnixMilli(5000)
+	page := format.PageOf(exp.Key)
+	noAnswer, refused := errors.New("no answer"), &types.InvalidInput{}
+	for name, tt := range map[string]struct {
+		end  func(*outbox, PageWrite)
+		want string
+	}{
+		"in progress": {func(*outbox, PageWrite) {}, format.UnwrittenDigest},
+		"no answer":   {func(o *outbox, w PageWrite) { o.fail(w, noAnswer) }, format.UnwrittenDigest},
+		"refused":     {func(o *outbox, w PageWrite) { o.fail(w, refused) }, ""},
+		"written":     {func(o *outbox, w PageWrite) { o.succeed(now, w, nil) }, "its digest"},
+		"withdrawn after no answer": {func(o *outbox, w PageWrite) {
+			o.fail(w, noAnswer)
+			o.setDesired(exp.Key, nil)
+			writes, _ := o.batch(now, now)
+			o.succeed(now, writes[0], nil)
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := testOutbox()
+			o.adopt(page, &pageState{read: true})
+			if got := o.announcement(page, &catalog{}); got != "" {
+				t.Errorf("announced is %q before the write, want none", got)
+			}
+			o.setDesired(exp.Key, &exp)
+			writes, _ := o.batch(now, now)
+			tt.end(o, writes[0])
+			got := o.announcement(page, &catalog{})
+			if got == writes[0].digest {
+				got = "its digest"
+			}
+			if got != tt.want {
+				t.Errorf("announced is %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 
