@@ -150,8 +150,9 @@ func (r *leaver) adoptAbandoned(ctx context.Context, leaving time.Duration) (boo
 		case r.isAnothers(shown):
 			return false, nil
 		case !r.isOwn(shown): // another user has deleted or replaced it
-		case shown.Farewell:
-			return r.resumeLeave(ctx, in, *shown)
+		case shown.Farewell: // its process may have ended before everything was removed, and another user may have deleted the catalog since
+			r.state.Writes.AdoptRecord(*shown)
+			return true, nil
 		case last.Heartbeat == 0:
 			last = *shown
 		case shown.IsLaterThan(last):
@@ -198,19 +199,6 @@ func (r *leaver) isAnothers(shown *format.Member) bool {
 		return !r.state.WasMember()
 	}
 	return !r.state.IsMember() || r.isEarlierOwner(shown.Key)
-}
-
-// resumeLeave adopts the farewell of a previous process if that has not removed everything.
-func (r *leaver) resumeLeave(ctx context.Context, in api.Namespace, farewell format.Member) (bool, error) {
-	_, _, err := r.client.DiscoverInstances(ctx, in.HTTPName, format.CatalogName(r.cfg.Identity.ClusterID), nil)
-	if api.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("reading the catalog of a previous identity: %w", err)
-	}
-	r.state.Writes.AdoptRecord(farewell)
-	return true, nil
 }
 
 // isEarlierOwner reports whether a key is that of the cluster that had this ID before, and has it again.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
@@ -110,24 +111,8 @@ func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
 		theirs.Backends[0].Endpoints[0].Address = netip.MustParseAddr("10.99.0.1")
 		publish(t, leaving.Registry, mine)
 		publish(t, other.Registry, theirs)
-		admin, _ := w.client("admin")
-		instances := func() []api.Instance {
-			namespaces, err := admin.ListNamespaces(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			services, err := admin.ListServices(t.Context(), namespaces[mine.Key.Namespace])
-			if err != nil {
-				t.Fatal(err)
-			}
-			listed, err := admin.ListInstances(t.Context(), services[mine.Key.Name])
-			if err != nil {
-				t.Fatal(err)
-			}
-			return listed
-		}
 		time.Sleep(time.Minute)
-		if n := len(instances()); n != 4 {
+		if n := len(viewInstances(w, mine.Key)); n != 4 {
 			t.Fatalf("%d instances, want 4", n)
 		}
 		var failed sync.Map
@@ -141,9 +126,77 @@ func TestLeave_RemovesInstancesThatSeemGone(t *testing.T) {
 		if err := leaving.end(registry.ErrLeave); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(instances()); n != 1 {
+		if n := len(viewInstances(w, mine.Key)); n != 1 {
 			t.Errorf("%d instances, want the one of the other cluster", n)
 		}
 		other.kill()
 	})
+}
+
+// TestLeave_RemovesInstancesWithoutCatalog ends a process that leaves before it has removed its instances. Then another user deletes the cluster's catalog, so
+// that only the farewell is left of its records. The next process removes the instances.
+func TestLeave_RemovesInstancesWithoutCatalog(t *testing.T) {
+	warmUp(t)
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimulation(t, 0, cloudmaplocal.Options{Unthrottled: true, ConsistencyDelay: 500 * time.Millisecond})
+		joined := time.Now()
+		viewed := func(cfg *Config) { cfg.InstanceView, cfg.Joined = true, joined }
+		leaving, other := w.begin(cls1, nil, viewed), w.begin(cls2, nil)
+		exp := webExport("cls1", 0, 3)
+		publish(t, leaving.Registry, exp)
+		time.Sleep(time.Minute)
+		w.intercept = func(r request) (code, body string, ok bool) {
+			return "AccessDeniedException", "", r.operation == "DeregisterInstance" && r.names("tcp-")
+		}
+		leaving.stop(registry.ErrLeave)
+		time.Sleep(30 * time.Second)
+		leaving.kill()
+		w.intercept = nil
+		v := &otherWriter{simulation: w}
+		admin, catalog := v.service(format.CatalogName("cls1"))
+		if err := admin.DeleteService(t.Context(), catalog); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if n := len(viewInstances(w, exp.Key)); n != 3 {
+			t.Fatalf("%d instances after the first process, want 3", n)
+		}
+		if err := w.begin(cls1, nil, viewed).end(registry.ErrLeave); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(viewInstances(w, exp.Key)); n != 0 {
+			t.Errorf("%d instances, want none", n)
+		}
+		if _, catalog := v.service(format.CatalogName("cls1")); catalog.ID != "" {
+			t.Error("the catalog is there again")
+		}
+		other.kill()
+	})
+}
+
+// viewInstances are the instances of a service of the instance view.
+func viewInstances(w *simulation, key mcs.Key) []api.Instance {
+	w.t.Helper()
+	admin, _ := w.client("admin")
+	namespaces, err := admin.ListNamespaces(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	in, ok := namespaces[key.Namespace]
+	if !ok {
+		return nil
+	}
+	services, err := admin.ListServices(w.t.Context(), in)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	service, ok := services[key.Name]
+	if !ok {
+		return nil
+	}
+	listed, err := admin.ListInstances(w.t.Context(), service)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return listed
 }

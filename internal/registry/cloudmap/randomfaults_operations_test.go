@@ -203,6 +203,7 @@ func (a *actor) leave(within time.Duration) error {
 	timer := time.AfterFunc(within, func() { l.wire.cut.Store(true) })
 	defer timer.Stop()
 	err := a.trial.await(l)
+	a.trial.left[a.identity.ClusterID] = l.view.IsCleanupDenied()
 	if err == nil {
 		a.joinedAt = time.Time{}
 	}
@@ -519,6 +520,7 @@ func (a *actor) finishLeaving() {
 		a.process = a.trial.begin(a.identity, nil, a.trial.takingPart, a.asCluster)
 		a.process.stop(registry.ErrLeave)
 		a.isLeaving = a.trial.await(a.process) != nil
+		a.trial.left[a.identity.ClusterID] = a.process.view.IsCleanupDenied()
 		a.process = nil
 	}
 }

@@ -259,6 +259,7 @@ func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, fa
 		s.isQueued, s.isUndecided = true, !failed
 		s.fail(now, err)
 		if !failed {
+			s.isTorn = s.isTorn || !errors.Is(err, errUndecided) // the process ends during a write
 			return s
 		}
 	} else {

@@ -74,6 +74,8 @@ type View struct {
 
 	mu sync.Mutex
 	queue
+	// denials is the number of denied attempts to leave.
+	denials int
 }
 
 // New creates a view. It makes no request.
@@ -630,13 +632,19 @@ func (v *View) listIfDue(ctx context.Context) {
 	}
 }
 
-// Leave removes all instances of this cluster. Run must have ended; late calls of other methods change nothing. A nil view has none.
+// Leave removes all instances of this cluster. Run must have ended; late calls of other methods change nothing. A nil view has none. A disabled view returns no
+// error if it has been denied access maxDenials times: it needs no permissions for instances.
 func (v *View) Leave(ctx context.Context) error {
 	if v == nil {
 		return nil
 	}
 	err := v.removeAll(ctx)
-	if !v.cfg.Enabled && api.IsDenied(err) {
+	if !api.IsDenied(err) {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.denials++; (v.isCleanupDenied || v.denials >= maxDenials) && v.giveUpCleanup(err) {
 		return nil
 	}
 	return err
@@ -671,14 +679,19 @@ func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
 			return nil
 		}
 	}
-	// No process repairs what stays, so it counts what is listed: a request may fail as if an instance was gone.
-	for {
+	// No process repairs what stays, so it counts what is listed: a request may fail as if an instance was gone, and a write whose result is not known may show
+	// later.
+	for isKnown := !last.isTorn; ; isKnown = true {
 		result, err := v.remove(ctx, key, last, outcome{})
-		if err != nil || result.writes == 0 {
+		if err != nil || result.writes == 0 && isKnown {
 			return err
 		}
+		pause := removalPause
+		if !isKnown {
+			pause = writePause
+		}
 		last = service{}
-		if engine.Sleep(ctx, removalPause); ctx.Err() != nil {
+		if engine.Sleep(ctx, pause); ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
@@ -686,6 +699,9 @@ func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
 
 // removalPause is the pause until the instances that were removed are listed again. AWS Cloud Map takes 1 to 2 s.
 const removalPause = time.Second
+
+// writePause is the time after which an instance that was written is listed: 2 s for the operation, and 0.5 s until reads show it.
+const writePause = 3 * time.Second
 
 // stateOf returns the state of a service if it is known.
 func (v *View) stateOf(key mcs.Key) (state service, known bool) {

@@ -32,7 +32,13 @@ type cloud struct {
 
 func startCloud(t *testing.T) *cloud {
 	t.Helper()
-	server, err := cloudmaplocal.New(cloudmaplocal.Options{Unthrottled: true, Now: time.Now})
+	return startCloudWith(t, cloudmaplocal.Options{})
+}
+
+func startCloudWith(t *testing.T, options cloudmaplocal.Options) *cloud {
+	t.Helper()
+	options.Unthrottled, options.Now = true, time.Now
+	server, err := cloudmaplocal.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -756,6 +762,48 @@ func TestView_LeaveSoonAfterWrite(t *testing.T) {
 			t.Errorf("Leave took %v", took)
 		}
 	})
+}
+
+// A cluster leaves while its instances are being written. AWS Cloud Map carries out later what it has accepted, and lists do not show it before.
+func TestView_LeaveDuringWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startCloudWith(t, cloudmaplocal.Options{OperationDelay: 2 * time.Second, ConsistencyDelay: 500 * time.Millisecond})
+		c.service(t, key, theirs)
+		c.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultHang, Operations: []string{"RegisterInstance"}, Instance: instance2})
+		v := c.view(t)
+		stop := v.start(t)
+		v.publish("10.0.0.1", "10.0.0.2")
+		pass(time.Second)
+		v.publish()
+		stop()
+		for v.Leave(t.Context()) != nil { // the namespace is being deleted
+			pass(time.Second)
+		}
+		pass(time.Minute)
+		c.want(t, "after Leave")
+	})
+}
+
+// One denied request does not end the removal of instances by a disabled view: the role may be new.
+func TestView_LeaveAfterOneDenial(t *testing.T) {
+	for _, operation := range []string{"ListNamespaces", "ListInstances", "DeregisterInstance"} {
+		t.Run(operation, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := startCloud(t)
+				c.put(t, c.service(t, key, ours), "left", "cls1")
+				c.fail(t, cloudmaplocal.FaultRule{Kind: cloudmaplocal.FaultError, Operations: []string{operation}, Code: "AccessDeniedException", Next: maxDenials - 1})
+				v := c.view(t, disabled)
+				attempts := 0
+				for err := errUndecided; err != nil; attempts++ {
+					err = v.Leave(t.Context())
+				}
+				if attempts != maxDenials {
+					t.Errorf("%d attempts, want %d", attempts, maxDenials)
+				}
+				c.want(t, "after Leave")
+			})
+		})
+	}
 }
 
 // A removal that fails is tried again at once, not in the turn of the service's next read, and a service without instances is deleted after all.
