@@ -18,6 +18,8 @@ type Ledger struct {
 	used Amounts
 	// accounts are those that are open, the oldest first.
 	accounts []*Account
+	// unused are the sums of their unused shares; nil after a change of accounts.
+	unused unusedShares
 	// released counts the changes after which more exports may fit.
 	released uint64
 }
@@ -41,6 +43,8 @@ type Account struct {
 	owner  Owner
 	// ledger.mu guards the fields below. used is the cost of all exports.
 	used Amounts
+	// index is the place among the ledger's accounts while Ledger.unused is set.
+	index int
 	// held is the cost of each export.
 	held map[mcs.Key]Amounts
 	// shares has the cost of each namespace. It is nil after Close.
@@ -70,7 +74,7 @@ func (l *Ledger) Open(owner Owner) *Account {
 	defer l.mu.Unlock()
 	a := &Account{ledger: l, owner: owner, held: map[mcs.Key]Amounts{}, shares: newShares(l.limits.Member)}
 	i, _ := slices.BinarySearchFunc(l.accounts, a, compareAge)
-	l.accounts = slices.Insert(l.accounts, i, a)
+	l.accounts, l.unused = slices.Insert(l.accounts, i, a), nil
 	return a
 }
 
@@ -87,7 +91,7 @@ func (a *Account) Close() {
 		l.released++ // even without exports: its share was reserved
 	}
 	a.used, a.held, a.shares, a.excess = Amounts{}, nil, nil, 0
-	l.accounts = slices.DeleteFunc(l.accounts, func(other *Account) bool { return other == a })
+	l.accounts, l.unused = slices.DeleteFunc(l.accounts, func(other *Account) bool { return other == a }), nil
 }
 
 // accountRoom is the Room of one account. The caller of its methods holds the lock. Take changes the shares of the account until undo.
@@ -115,21 +119,13 @@ func (a *Account) room() *accountRoom {
 // least its own share, as far as the unused shares of older members allow. So a member always has its share, whatever younger ones use. The caller holds the lock.
 func (a *Account) totalRoom() Amounts {
 	l := a.ledger
-	free, kept := l.limits.Total.Minus(l.used), memberShare(l.limits.Total, len(l.accounts)) // the share of the next member
-	var own, keptForOlder Amounts
-	isOlder := true
-	for i, other := range l.accounts {
-		unused := memberShare(l.limits.Total, i).Minus(other.used).max(Amounts{})
-		if other == a {
-			own, isOlder = unused, false
-			continue
-		}
-		kept = kept.Plus(unused)
-		if isOlder {
-			keptForOlder = keptForOlder.Plus(unused)
-		}
+	unused, free := l.unusedShares(), l.limits.Total.Minus(l.used)
+	own, older := Amounts{}, len(unused) // of a closed account
+	if a.shares != nil {
+		own, older = a.unusedShare(), a.index
 	}
-	return free.Minus(kept).max(own.min(free.Minus(keptForOlder)))
+	kept := unused.sum(len(unused)).Minus(own).Plus(memberShare(l.limits.Total, len(l.accounts))) // the share of the next member
+	return free.Minus(kept).max(own.min(free.Minus(unused.sum(older))))
 }
 
 // Of implements Room. The unused shares of the other namespaces are not available.
@@ -231,7 +227,7 @@ func (a *Account) setCost(key mcs.Key, cost Amounts) {
 	if a.shares == nil || growth == (Amounts{}) {
 		return
 	}
-	a.used, a.ledger.used = a.used.Plus(growth), a.ledger.used.Plus(growth)
+	a.use(growth)
 	if cost == (Amounts{}) {
 		delete(a.held, key)
 	} else {

@@ -64,3 +64,27 @@ func BenchmarkExplain(b *testing.B) {
 		account.Explain([]Offer{offer})
 	}
 }
+
+// BenchmarkLedger changes an export of one of many members: Preview, Admit and Explain, as a read of a page does.
+func BenchmarkLedger(b *testing.B) {
+	for _, members := range []int{10, 100, 300, 1000} {
+		b.Run(fmt.Sprintf("clusters=%d", members), func(b *testing.B) {
+			ledger := NewLedger(roomFor(20 * members))
+			accounts := make([]*Account, members)
+			for i := range accounts {
+				accounts[i] = ledger.Open(Owner{ClusterID: fmt.Sprint("cls-", i)})
+				accounts[i].Admit(spreadOffers(10, 10))
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				offers := []Offer{{Key: mcs.Key{Namespace: "ns-1", Name: "svc-1"}, Wanted: cost(1 + i%2)}}
+				account := accounts[i%members]
+				account.Preview(offers)
+				if admitted, _ := account.Admit(offers); !admitted[0] {
+					b.Fatal("an export that fits is not admitted")
+				}
+				account.Explain(offers)
+			}
+		})
+	}
+}
