@@ -1,10 +1,6 @@
 package registry
 
-import (
-	"slices"
-
-	"github.com/go-logr/logr"
-)
+import "github.com/go-logr/logr"
 
 // MemberLog logs when members join, leave, become stale and recover. It is not safe for concurrent use.
 type MemberLog struct {
@@ -19,12 +15,15 @@ func NewMemberLog(log logr.Logger, own string) *MemberLog {
 	return &MemberLog{log: log, own: own, stale: map[string]bool{}}
 }
 
-// Update logs the changes since the last Update.
+// Update logs the changes since the last Update. The IDs of the members differ.
 func (l *MemberLog) Update(members []Member) {
-	for _, m := range members {
+	shown := 0
+	for i := range members {
+		m := &members[i]
 		if m.ClusterID == l.own {
 			continue
 		}
+		shown++
 		was, known := l.stale[m.ClusterID]
 		l.stale[m.ClusterID] = m.Stale
 		switch {
@@ -36,8 +35,15 @@ func (l *MemberLog) Update(members []Member) {
 			l.log.Info("Member recovered: heartbeats arrive again", "member", m.ClusterID)
 		}
 	}
+	if len(l.stale) == shown {
+		return // none has left
+	}
+	present := make(map[string]bool, len(members))
+	for i := range members {
+		present[members[i].ClusterID] = true
+	}
 	for id := range l.stale {
-		if !slices.ContainsFunc(members, func(m Member) bool { return m.ClusterID == id }) {
+		if !present[id] {
 			delete(l.stale, id)
 			l.log.Info("Member left", "member", id)
 		}
