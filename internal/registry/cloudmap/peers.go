@@ -94,8 +94,12 @@ func (p *peers) HandleUnknownPeer(m peernotify.Message) string {
 func (p *peers) HandleMessage(m peernotify.Message) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state.ReadSignal.Set()
-	return p.schedule.HandleMessage(time.Now(), m)
+	wanted := p.schedule.IsReadWanted()
+	result := p.schedule.HandleMessage(time.Now(), m)
+	if p.schedule.IsReadWanted() && !wanted {
+		p.state.ReadSignal.Set() // not for each of the 500 a second of 1,000 clusters: the reader computes its schedule from all peers
+	}
+	return result
 }
 
 // State implements peernotify.Handler: it returns the generation of the own record, for all other live clusters that listen.

@@ -141,6 +141,9 @@ func (s *Scheduler) HandleMessage(now time.Time, m Message) (result string) {
 	return ResultOK
 }
 
+// IsReadWanted reports whether a notification has announced something since the last read began: NextRead is earlier than before it.
+func (s *Scheduler) IsReadWanted() bool { return s.readNow }
+
 // HandleUnknownPeer processes a notification of a cluster that the last read did not show: it may have joined, or its controller may have another key. Its
 // generation cannot be compared with anything. It returns the result for metrics.
 func (s *Scheduler) HandleUnknownPeer(m Message) (result string) {
@@ -209,12 +212,9 @@ func (p *peer) nextRetry(now time.Time) time.Time {
 // for the fast poll until the next read.
 func (s *Scheduler) HandleReadSuccess(clusters []Peer, fastPoll bool) {
 	s.failurePause, s.fastPoll = 0, fastPoll
-	for id := range s.peers {
-		if id != s.self && !slices.ContainsFunc(clusters, func(c Peer) bool { return c.ClusterID == id }) {
-			delete(s.peers, id)
-		}
-	}
+	isShown := make(map[string]bool, len(clusters))
 	for _, c := range clusters {
+		isShown[c.ClusterID] = true
 		p := s.peers[c.ClusterID]
 		if p == nil {
 			p = &peer{}
@@ -228,7 +228,10 @@ func (s *Scheduler) HandleReadSuccess(clusters []Peer, fastPoll bool) {
 			p.expected = 0
 		}
 	}
-	for _, p := range s.peers {
+	for id, p := range s.peers {
+		if id != s.self && !isShown[id] {
+			delete(s.peers, id)
+		}
 		if !s.lastRead.Before(p.announced.Add(retryLadder[len(retryLadder)-1])) {
 			p.expected = 0 // given up
 		}
