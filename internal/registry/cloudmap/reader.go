@@ -132,17 +132,33 @@ func (r *reader) readOwnPages(ctx context.Context, place controlPlace) ([]api.In
 	return instances, err
 }
 
+// longestReads is the time after which a poll begins no further read of a catalog: a client may make 100 a second, and far fewer while AWS throttles. The members
+// are read again before the others, because heartbeats must be seen, and the second record of a cluster after a start.
+const longestReads = 10 * time.Second
+
 // readPages reads every page and every copy of a record that has to be read.
 func (r *reader) readPages(ctx context.Context, place controlPlace) error {
-	wanted := r.state.Reads.StaleReads(time.Now())
-	if len(wanted) == 0 {
-		return nil
+	began := time.Now()
+	for wanted := r.state.Reads.StaleReads(began); len(wanted) > 0; wanted = r.state.Reads.MoreNewcomers(time.Now()) {
+		if err := r.readCatalogs(ctx, place, wanted, began.Add(longestReads)); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// readCatalogs reads catalogs, and begins no read after the deadline.
+func (r *reader) readCatalogs(ctx context.Context, place controlPlace, wanted []state.CatalogRead, deadline time.Time) error {
 	var group errgroup.Group
 	group.SetLimit(concurrency)
 	var failed failures
 	for _, read := range wanted {
-		group.Go(func() error { failed.add(r.readCatalog(ctx, place, read)); return nil })
+		group.Go(func() error {
+			if time.Now().Before(deadline) {
+				failed.add(r.readCatalog(ctx, place, read))
+			}
+			return nil
+		})
 	}
 	_ = group.Wait() // failures are gathered in failed: one cluster's must not end the others' reads
 	r.notifier.Notify(engine.Keys{})
@@ -158,7 +174,7 @@ func (r *reader) readCatalog(ctx context.Context, place controlPlace, read state
 			return r.observeUnreadable(read, err)
 		}
 		if whole {
-			r.notifier.Notify(r.state.Reads.ObserveCatalog(time.Now(), id, instances))
+			r.notifier.NotifyKeys(r.state.Reads.ObserveCatalog(time.Now(), id, instances))
 			return nil
 		}
 	}

@@ -97,20 +97,20 @@ func statusOf(v registry.View, imported []string) Status {
 	return s
 }
 
-// Lookup answers a lookup of key with view, and records the key if the answer is incomplete.
-func (p *PendingLookups) Lookup(key mcs.Key, imported []string, view ViewFunc) registry.View {
+// Lookup answers a lookup of key with view, and records the key if the answer is incomplete. status is that of view.
+func (p *PendingLookups) Lookup(key mcs.Key, imported []string, view ViewFunc, status StatusFunc) registry.View {
 	v := view(key, imported)
-	status := statusOf(v, imported)
-	if !status.isPending() {
+	result := statusOf(v, imported)
+	if !result.isPending() {
 		return v
 	}
 	// Other callers may have asked with other imported clusters.
 	all := slices.Concat(p.results[key].imported, imported)
 	slices.Sort(all)
 	if all = slices.Compact(all); len(all) > len(imported) {
-		status = view.Status(key, all)
+		result = status(key, all)
 	}
-	p.record(key, lookupResult{Status: status, synced: true, imported: all})
+	p.record(key, lookupResult{Status: result, synced: true, imported: all})
 	return v
 }
 

@@ -22,7 +22,7 @@ func TestPendingLookups(t *testing.T) {
 		t.Errorf("error %v, want ErrNotSynced with the problem", err)
 	}
 	for _, key := range []mcs.Key{partly, all, more} {
-		if got := lookups.Lookup(key, nil, view); got.Incomplete != views[key].Incomplete || !slices.Equal(got.Unknown, views[key].Unknown) {
+		if got := lookups.Lookup(key, nil, view, engine.ViewFunc(view).Status); got.Incomplete != views[key].Incomplete || !slices.Equal(got.Unknown, views[key].Unknown) {
 			t.Errorf("lookup of %s: %+v, want %+v", key, got, views[key])
 		}
 	}
@@ -53,7 +53,7 @@ func TestPendingLookups_OfOneCluster(t *testing.T) {
 	early := mcs.Key{Name: "early"}
 	_ = lookups.NotSynced(early, nil)
 	for name, imported := range map[string][]string{"of-cls2": {"cls2"}, "of-cls3": {"cls3"}, "of-both": {"cls3", "cls2"}, "new": nil} {
-		lookups.Lookup(mcs.Key{Name: name}, imported, view)
+		lookups.Lookup(mcs.Key{Name: name}, imported, view, engine.ViewFunc(view).Status)
 	}
 	wantChanged := func(when, clusterID string, want ...string) {
 		t.Helper()
@@ -91,7 +91,7 @@ func TestPendingLookups_AreBounded(t *testing.T) {
 		if i < imports {
 			imported = []string{"cls2"}
 		}
-		lookups.Lookup(key, imported, view)
+		lookups.Lookup(key, imported, view, engine.ViewFunc(view).Status)
 		if lookups.Len() > most {
 			t.Fatalf("%d lookups are recorded, want %d at most", lookups.Len(), most)
 		}
@@ -115,10 +115,10 @@ func TestPendingLookups_SeveralCallers(t *testing.T) {
 		return registry.View{Unknown: []string{"cls2"}, Unseen: engine.Unseen(imported, func(id string) bool { return seen[id] })}
 	}
 	lookups := engine.NewPendingLookups(10)
-	if v := lookups.Lookup(web, []string{"cls3"}, view); len(v.Unseen) != 1 {
+	if v := lookups.Lookup(web, []string{"cls3"}, view, engine.ViewFunc(view).Status); len(v.Unseen) != 1 {
 		t.Fatalf("unseen %v, want cls3", v.Unseen)
 	}
-	if v := lookups.Lookup(web, nil, view); len(v.Unseen) != 0 {
+	if v := lookups.Lookup(web, nil, view, engine.ViewFunc(view).Status); len(v.Unseen) != 0 {
 		t.Fatalf("unseen %v without imported clusters", v.Unseen)
 	}
 	changed := engine.Keys{}
@@ -138,14 +138,15 @@ func TestPendingLookups_Incomplete(t *testing.T) {
 		"unknown": {Unknown: []string{"cls2"}}, "unseen": {Unseen: []string{"cls2"}}, "incomplete": {Incomplete: true}, "complete": {},
 	} {
 		view := first
+		current := engine.ViewFunc(func(mcs.Key, []string) registry.View { return view })
 		lookups := engine.NewPendingLookups(10)
-		lookups.Lookup(web, nil, func(mcs.Key, []string) registry.View { return view })
+		lookups.Lookup(web, nil, current, current.Status)
 		if recorded, want := lookups.Len() == 1, name != "complete"; recorded != want {
 			t.Errorf("%s: recorded %v, want %v", name, recorded, want)
 		}
 		view = registry.View{}
 		changed := engine.Keys{}
-		lookups.AddChanged(changed, engine.ViewFunc(func(mcs.Key, []string) registry.View { return view }).Status)
+		lookups.AddChanged(changed, current.Status)
 		if _, notified := changed[web]; notified != (name != "complete") {
 			t.Errorf("%s: notified %v after the view is complete", name, notified)
 		}
@@ -161,9 +162,9 @@ func TestPendingLookups_ImportedOfAllCallers(t *testing.T) {
 			return registry.View{Unseen: engine.Unseen(imported, func(id string) bool { return seen[id] })}
 		}
 		lookups := engine.NewPendingLookups(10)
-		lookups.Lookup(web, []string{"cls3"}, view)
-		lookups.Lookup(web, []string{"cls4"}, view)
-		lookups.Lookup(web, []string{"cls4"}, view)
+		lookups.Lookup(web, []string{"cls3"}, view, engine.ViewFunc(view).Status)
+		lookups.Lookup(web, []string{"cls4"}, view, engine.ViewFunc(view).Status)
+		lookups.Lookup(web, []string{"cls4"}, view, engine.ViewFunc(view).Status)
 		seen[first] = true
 		changed := engine.Keys{}
 		if lookups.AddChanged(changed, engine.ViewFunc(view).Status); len(changed) != 1 {

@@ -83,7 +83,7 @@ func (m *mirror) lookup(key mcs.Key, imported []string) (registry.View, error) {
 	if !m.state.synced {
 		return registry.View{}, m.lookups.NotSynced(key, m.problem.Err())
 	}
-	return m.lookups.Lookup(key, imported, m.state.view), nil
+	return m.lookups.Lookup(key, imported, m.state.view, engine.ViewFunc(m.state.view).Status), nil
 }
 
 // addResolvedLookups adds the keys of pending lookups that have another answer now.

@@ -90,7 +90,7 @@ func (r *Registry) Lookup(_ context.Context, key mcs.Key, imported ...string) (r
 	if !r.view.synced {
 		return registry.View{}, r.lookups.NotSynced(key, nil)
 	}
-	result := r.lookups.Lookup(key, imported, r.viewOf)
+	result := r.lookups.Lookup(key, imported, r.viewOf, engine.ViewFunc(r.viewOf).Status)
 	result.Local = r.publishStatus(key)
 	return result, nil
 }

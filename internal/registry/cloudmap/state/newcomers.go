@@ -1,21 +1,21 @@
 package state
 
 // A poll reads the catalogs of at most firstNewcomers unknown clusters. Any member can write records of clusters that do not exist: 1,000 fit into service
-// members. After a poll in which each of them proved its key the next one reads twice as many, up to maxNewcomers: a controller that starts without keys
-// knows 1,000 clusters after 11 polls instead of 125. A proof needs a catalog, of which AWS lets an account create five a second.
+// members. If each of them has proved its key, it reads twice as many at once, up to maxNewcomers, and so on: a controller that starts without keys
+// knows 1,000 clusters after 11 rounds, in one poll or two. A proof needs a catalog, of which AWS lets an account create five a second.
 const (
 	firstNewcomers = 8
 	maxNewcomers   = 128
 )
 
-// newcomers limits the catalogs of unknown clusters that a poll reads. The zero value is that of the first poll.
+// newcomers limits the catalogs of unknown clusters that are read in a round. The zero value is that of the first round.
 type newcomers struct {
 	limit int
-	// asked are the clusters whose catalogs the last poll has read.
+	// asked are the clusters whose catalogs the last round has read.
 	asked []string
 }
 
-// begin begins a poll. isUnknown reports whether a cluster has still proved no key.
+// begin begins a round. isUnknown reports whether a cluster has still proved no key.
 func (n *newcomers) begin(isUnknown func(id string) bool) {
 	unproven := 0
 	for _, id := range n.asked {
@@ -32,8 +32,8 @@ func (n *newcomers) begin(isUnknown func(id string) bool) {
 	n.asked = n.asked[:0]
 }
 
-// isFull reports whether the poll reads no further catalog of an unknown cluster.
+// isFull reports whether the round reads no further catalog of an unknown cluster.
 func (n *newcomers) isFull() bool { return len(n.asked) >= n.limit }
 
-// add adds an unknown cluster whose catalog the poll reads.
+// add adds an unknown cluster whose catalog the round reads.
 func (n *newcomers) add(id string) { n.asked = append(n.asked, id) }

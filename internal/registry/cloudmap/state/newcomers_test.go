@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,22 +43,43 @@ func TestNewcomers(t *testing.T) {
 	}
 }
 
-// TestReads_ManyNewcomers: a controller that knows no keys reads the catalogs of many clusters in few polls, and few catalogs of clusters that do not exist.
+// TestReads_ManyNewcomers: a controller that knows no keys reads the catalogs of many clusters in one poll, and few catalogs of clusters that do not exist.
 func TestReads_ManyNewcomers(t *testing.T) {
 	others := newOtherClusters(t, 60)
-	s := New(testConfig())
-	poll := func() (reads int) {
-		s.Reads.ObserveMembers(others.members, engine.Keys{})
-		for _, read := range s.Reads.StaleReads(time.Now()) {
-			reads++
-			record := others.recordOf(read.ClusterID)
-			s.Reads.ObserveCatalog(time.Now(), read.ClusterID, append(others.catalogs[read.ClusterID], record...))
+	for name, tt := range map[string]struct {
+		fake string // has no catalog
+		want []int
+	}{
+		"all exist":         {"", []int{8, 16, 32, 4, 0}},
+		"one does not":      {"other-0000", nil},
+		"all prove nothing": {"all", []int{8, 0}},
+	} {
+		s := New(testConfig())
+		read := func(wanted []CatalogRead) int {
+			for _, read := range wanted {
+				if tt.fake == "all" || read.ClusterID == tt.fake {
+					s.Reads.ObserveRecordCopy(time.Now(), read.ClusterID, nil)
+					continue
+				}
+				s.Reads.ObserveCatalog(time.Now(), read.ClusterID, append(others.catalogs[read.ClusterID], others.recordOf(read.ClusterID)...))
+			}
+			return len(wanted)
 		}
-		return reads
-	}
-	for n, want := range []int{8, 16, 32, 4, 0} {
-		if got := poll(); got != want {
-			t.Errorf("poll %d reads %d catalogs, want %d", n, got, want)
+		s.Reads.ObserveMembers(others.members, engine.Keys{})
+		rounds := []int{read(s.Reads.StaleReads(time.Now()))}
+		for rounds[len(rounds)-1] > 0 {
+			rounds = append(rounds, read(s.Reads.MoreNewcomers(time.Now())))
+		}
+		if tt.want != nil && !slices.Equal(rounds, tt.want) {
+			t.Errorf("%s: one poll reads %d catalogs, want %d", name, rounds, tt.want)
+		}
+		for range 4 {
+			s.Reads.ObserveMembers(others.members, engine.Keys{})
+			for wanted := s.Reads.StaleReads(time.Now()); read(wanted) > 0; wanted = s.Reads.MoreNewcomers(time.Now()) {
+			}
+		}
+		if known := others.known(s); tt.fake == "" && known != 60 || tt.fake == "other-0000" && known != 59 || tt.fake == "all" && known != 0 {
+			t.Errorf("%s: after four polls %d clusters are known", name, known)
 		}
 	}
 }
@@ -70,4 +92,14 @@ func (o *otherClusters) recordOf(id string) []api.Instance {
 		}
 	}
 	return nil
+}
+
+// known returns how many of the clusters have proved their keys.
+func (o *otherClusters) known(s *State) (known int) {
+	for _, pin := range o.pins {
+		if _, isKnown := s.cfg.Keyring.Pin(pin.ClusterID); isKnown {
+			known++
+		}
+	}
+	return known
 }

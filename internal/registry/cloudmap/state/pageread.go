@@ -197,6 +197,9 @@ func (c *catalogs) observePage(now time.Time, id string, read pageRead, changed 
 		p.failed(now, c.poll)
 		return
 	}
+	if cluster.isUncertain() {
+		changed = engine.Keys{} // no lookup shows them yet; makeCertain and compareFirst add them
+	}
 	before := p.exports
 	cluster.takeRead(now, read, changed)
 	c.reportChanges(id, before, p.exports)

@@ -2,6 +2,8 @@ package state
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"maps"
 	"slices"
 	"time"
@@ -116,22 +118,45 @@ func (s *Reads) ObserveAudit(now time.Time, shown *format.Member, stored []api.I
 func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.newcomers.begin(func(id string) bool {
-		cluster := s.catalogs.clusters[id]
-		return cluster != nil && s.catalogs.isNewcomer(id, cluster)
-	})
-	for id, cluster := range s.catalogs.clusters { // in random order
+	s.newcomers.begin(s.isUnknown)
+	return s.staleReads(now, func(id string, isNewcomer bool) bool {
 		if id == s.cfg.Identity.ClusterID && s.cfg.ReadOnly {
-			continue // what this cluster may have left here is never imported
+			return false // what this cluster may have left here is never imported
 		}
-		if s.newcomers.isFull() && s.catalogs.isNewcomer(id, cluster) {
+		return !isNewcomer || !s.newcomers.isFull()
+	})
+}
+
+// MoreNewcomers returns further reads of the same poll, after those of StaleReads: of clusters that are still unknown, if each of those that were read has proved
+// its key. Other reads that have failed wait for the next poll.
+func (s *Reads) MoreNewcomers(now time.Time) []CatalogRead {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.newcomers.asked) == 0 || slices.ContainsFunc(s.newcomers.asked, s.isUnknown) {
+		return nil
+	}
+	s.newcomers.begin(s.isUnknown)
+	return s.staleReads(now, func(_ string, isNewcomer bool) bool { return isNewcomer && !s.newcomers.isFull() })
+}
+
+// isUnknown reports whether a cluster has still proved no key. The caller holds s.mu.
+func (s *Reads) isUnknown(id string) bool {
+	cluster := s.catalogs.clusters[id]
+	return cluster != nil && s.catalogs.isNewcomer(id, cluster)
+}
+
+// staleReads returns the reads of the selected clusters. The caller holds s.mu.
+func (s *Reads) staleReads(now time.Time, selects func(id string, isNewcomer bool) bool) (wanted []CatalogRead) {
+	for id, cluster := range s.catalogs.clusters { // in random order
+		isNewcomer := s.catalogs.isNewcomer(id, cluster)
+		if !selects(id, isNewcomer) {
 			continue
 		}
 		cluster.findRoom()
 		read := CatalogRead{ClusterID: id, Pages: cluster.unreadPages(now), Record: s.catalogs.copyDue(now, id, cluster)}
 		if len(read.Pages) > 0 || read.Record {
 			wanted = append(wanted, read)
-			if s.catalogs.isNewcomer(id, cluster) {
+			if isNewcomer {
 				s.newcomers.add(id)
 			}
 		}
@@ -139,13 +164,17 @@ func (s *Reads) StaleReads(now time.Time) (wanted []CatalogRead) {
 	return wanted
 }
 
-// ObserveCatalog records a read of a catalog: the copy of the record, and the pages that have to be read. It returns the changed keys.
+// ObserveCatalog records a read of a catalog: the copy of the record, and the pages that have to be read. It returns the changed keys, with those of pending
+// lookups.
 func (s *Reads) ObserveCatalog(now time.Time, id string, found []api.Instance) engine.Keys {
 	s.mu.Lock()
 	changed := engine.Keys{}
 	record, err := format.FindCopy(found, id, s.cfg.Identity.ClusterSetID)
 	if cluster := s.catalogs.clusters[id]; cluster != nil && (cluster.isMissing || cluster.unproven != nil) {
 		s.catalogs.copyRead(now, id, record, err, changed)
+		for page := range s.asked {
+			s.addResolvedBy(id, page, changed)
+		}
 		s.logMembers()
 	}
 	byPage := format.GroupByPage(found)
@@ -301,13 +330,30 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	s.logMembers()
 }
 
-// answerProcess writes the own record, at most once in a heartbeat interval: the new process of another cluster cannot know before that it has read the
+// answerProcess has the own record written, at most once in a heartbeat interval: the new process of another cluster cannot know before that it has read the
 // latest one. The caller holds s.mu.
 func (s *Reads) answerProcess(now time.Time) {
 	if now.Sub(s.answered) >= s.cfg.HeartbeatInterval {
-		s.answered, s.announce = now, true
+		s.answered = now
+		s.answerAt = now.Add(answerDelay(s.cfg.Identity.ClusterID, len(s.catalogs.clusters), s.cfg.HeartbeatInterval))
 		s.WriteSignal.Set()
 	}
+}
+
+// answersPerSecond is the rate at which the clusters of a clusterset answer a new process: half of the 50 writes a second that AWS is known to accept from an
+// account (docs/cost.md). The first answersAtOnce do so at once.
+const (
+	answersPerSecond = 25
+	answersAtOnce    = 25
+)
+
+// answerDelay returns how long a cluster waits until it answers a new process of another one. All clusters read the new process at the same time. Without the
+// delay, 1,000 of them would write at once, and from then on all heartbeats together. The delay of a cluster is always the same, and is below the heartbeat
+// interval, which makes the write needless.
+func answerDelay(id string, clusters int, interval time.Duration) time.Duration {
+	within := min(time.Duration(max(0, clusters-answersAtOnce))*time.Second/answersPerSecond, interval)
+	hash := sha256.Sum256([]byte(id))
+	return time.Duration(float64(within) * float64(binary.BigEndian.Uint32(hash[:])) / (1 << 32))
 }
 
 // logRefusal logs at intervals that another writer stores records under this cluster's ID. The caller holds s.mu.

@@ -157,6 +157,78 @@ func TestStatusOfIsThatOfTheView(t *testing.T) {
 	}
 }
 
+// TestReads_UncertainClustersNotifyOnce: after a restart, the exports of a cluster count from its second record on. Only then their keys change, once.
+func TestReads_UncertainClustersNotifyOnce(t *testing.T) {
+	others := newOtherClusters(t, 20)
+	for i := range others.pins {
+		others.pins[i].Registry, others.pins[i].At = "", trust.Time{Generation: 1, Heartbeat: 1} // as the previous process has saved them
+	}
+	s := others.start()
+	s.Reads.ObserveMembers(others.members, engine.Keys{})
+	s.Reads.SetError(nil)
+	others.lookup(s, maps.Keys(others.exporters))
+	for _, read := range s.Reads.StaleReads(time.Now()) {
+		if changed := s.Reads.ObserveCatalog(time.Now(), read.ClusterID, others.catalogs[read.ClusterID]); len(changed) > 0 {
+			t.Errorf("reading the catalog of %s after its first record changes %v", read.ClusterID, changed)
+		}
+	}
+	changed := engine.Keys{}
+	s.AddResolved(changed)
+	if len(changed) > 0 {
+		t.Errorf("%v changed after the first record of each cluster", changed)
+	}
+	if got := others.lookup(s, maps.Keys(others.exporters)); got > 0 {
+		t.Errorf("%d exports count after the first record of each cluster", got)
+	}
+	others.beat(20)
+	s.Reads.ObserveMembers(others.members, changed)
+	if len(changed) != len(others.exporters) {
+		t.Errorf("%d keys changed with the second records, want %d", len(changed), len(others.exporters))
+	}
+	if got := others.lookup(s, maps.Keys(others.exporters)); got != 200 {
+		t.Errorf("%d exports count after the second record of each cluster, want 200", got)
+	}
+}
+
+// TestAnswerDelay: a new process of one cluster makes the others write their records, at the rate that AWS is known to accept.
+func TestAnswerDelay(t *testing.T) {
+	const interval = 40 * time.Second
+	for clusters, wantMost := range map[int]time.Duration{2: 0, 25: 0, 100: 3 * time.Second, 1000: 39 * time.Second, 3000: interval} {
+		inSecond, most := map[time.Duration]int{}, time.Duration(0)
+		for i := range clusters {
+			delay := answerDelay(fmt.Sprint("cls-", i), clusters, interval)
+			inSecond[delay.Truncate(time.Second)]++
+			most = max(most, delay)
+		}
+		if most > wantMost || most < wantMost*9/10 {
+			t.Errorf("%d clusters answer within %v, want %v", clusters, most, wantMost)
+		}
+		for second, answers := range inSecond {
+			if limit := 2 * max(answersPerSecond, clusters/40); answers > limit {
+				t.Errorf("%d of %d clusters answer in second %v, want at most %d", answers, clusters, second, limit)
+			}
+		}
+	}
+}
+
+// TestWrites_AnswersOnce: the answer to a new process is one write, which a heartbeat replaces.
+func TestWrites_AnswersOnce(t *testing.T) {
+	now := time.Now()
+	s := New(testConfig())
+	s.claim.state = Held
+	s.recorded = now
+	s.answerAt = now.Add(3 * time.Second)
+	if at, _ := s.Writes.NextRecord(now); !at.Equal(s.answerAt) {
+		t.Errorf("the next record is written %v later, want 3s", at.Sub(now))
+	}
+	if _, _, due := s.Writes.RecordToWrite(now.Add(2 * time.Second)); due {
+		t.Error("the record is written before the answer is due")
+	}
+	if _, _, due := s.Writes.RecordToWrite(now.Add(3 * time.Second)); !due || !s.answerAt.IsZero() {
+		t.Errorf("due %v, and the next answer at %v", due, s.answerAt)
+	}
+}
+
 // sizes are the numbers of other clusters in the benchmarks.
 var sizes = []int{10, 100, 300, 1000}
 

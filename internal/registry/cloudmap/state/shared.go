@@ -41,6 +41,8 @@ type shared struct {
 	// announce requests a write of the record now, copyRecord one of its copy in the own catalog, too. copied is the time at which that was last written.
 	announce, copyRecord bool
 	copied               time.Time
+	// answerAt is the time at which the record is written for a new process of another cluster, zero if there is none.
+	answerAt time.Time
 	// contact is the address for peer notifications, zero while there is no open socket.
 	contact peernotify.Contact
 	// properties are the encoded ClusterProperties of this cluster, "" while they are not known.

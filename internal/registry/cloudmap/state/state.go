@@ -195,7 +195,7 @@ func (s *State) lookup(key mcs.Key, imported []string) (registry.View, error) {
 		return registry.View{}, s.asked[format.PageOf(key)].NotSynced(key, s.readProblem.Err())
 	}
 	s.catalogs.seek(imported)
-	view := s.asked[format.PageOf(key)].Lookup(key, imported, s.catalogs.viewOf)
+	view := s.asked[format.PageOf(key)].Lookup(key, imported, s.catalogs.viewOf, s.catalogs.statusOf)
 	if !s.cfg.ReadOnly {
 		view.Local = s.publication(key)
 	}

@@ -159,6 +159,9 @@ func (s *Writes) NextRecord(now time.Time) (at time.Time, ok bool) {
 	if s.announce {
 		at = now
 	}
+	if !s.answerAt.IsZero() {
+		at = earlier(at, s.answerAt)
+	}
 	if !s.unannounced.IsZero() {
 		announceAt := now
 		if began, writing := s.outbox.isWriting(); writing {
@@ -176,7 +179,7 @@ func (s *Writes) NextRecord(now time.Time) (at time.Time, ok bool) {
 func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := s.announce || !s.unannounced.IsZero()
+	changed := s.announce || !s.unannounced.IsZero() || !s.answerAt.IsZero() && !now.Before(s.answerAt)
 	due = s.claim.state != Observing && (changed || now.Sub(s.recorded) >= s.heartbeatInterval())
 	if !due {
 		return ours, false, false
@@ -191,7 +194,7 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 	s.ours.Generation = max(generation, s.ours.Generation)
 	s.ours.Heartbeat = max(s.ours.NextHeartbeat(s.cfg.WallClock()), s.paced(now))
 	s.beat, s.beatAt = s.ours.Heartbeat, now
-	s.announce, s.unannounced = false, time.Time{}
+	s.announce, s.unannounced, s.answerAt = false, time.Time{}, time.Time{}
 	s.ours.Pages = s.announced()
 	s.ours.Imports = cmp.Or(s.imports, s.ours.Imports)
 	return s.ours, s.copyRecord, true
