@@ -26,9 +26,9 @@ func (b *budgets) open() *budget.Ledger {
 }
 
 // current returns the ledger of the session that is being created and its selection of namespaces, none for a nil *budgets.
-func (b *budgets) current() (ledger *budget.Ledger, isWanted func(namespace string) bool) {
+func (b *budgets) current() (*budget.Ledger, *registry.NamespaceFilter) {
 	if b == nil {
 		return nil, nil
 	}
-	return b.ledger, b.namespaces.Wants
+	return b.ledger, b.namespaces
 }

@@ -239,7 +239,8 @@ func (p cloudMapPlan) prepare(ctx context.Context, deps dependencies) (membershi
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := cfg
 		cfg.Identity, cfg.Trace = identity, deps.tracer.Of(identity)
-		cfg.Ledger, cfg.Wanted = deps.budgets.current()
+		ledger, namespaces := deps.budgets.current()
+		cfg.Ledger, cfg.Wanted, cfg.UsedNamespaces = ledger, namespaces.Wants, namespaces.Used
 		var err error
 		if cfg.Keyring, err = deps.keys.keyring(ctx, identity.ClusterSetID); err != nil {
 			return nil, err
@@ -303,7 +304,8 @@ func (p etcdPlan) prepare(ctx context.Context, deps dependencies) (membership.Re
 	return func(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
 		cfg := p.registry
 		cfg.Identity, cfg.Logger, cfg.Metrics, cfg.Trace = identity, deps.registryLog(p.client.Name), deps.metrics, deps.tracer.Of(identity)
-		cfg.Ledger, cfg.Wanted = deps.budgets.current()
+		ledger, namespaces := deps.budgets.current()
+		cfg.Ledger, cfg.Wanted = ledger, namespaces.Wants
 		var err error
 		if cfg.Keyring, err = deps.keys.keyring(ctx, identity.ClusterSetID); err != nil {
 			return nil, err

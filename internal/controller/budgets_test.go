@@ -38,7 +38,7 @@ func TestRun_BudgetsOverCloudMap(t *testing.T) {
 				return nil, err
 			}
 			cfg := cloudMapConfig(t, keyrings, identity)
-			cfg.Ledger, cfg.Wanted = ledger, filter.Wants
+			cfg.Ledger, cfg.Wanted, cfg.UsedNamespaces = ledger, filter.Wants, filter.Used
 			return cloudmap.New(client, cfg)
 		}
 	}

@@ -203,7 +203,7 @@ func newScope(ctx context.Context, mgr manager.Manager, g *guard.Guard, setup Se
 		OwnNamespace: setup.Options.Election.OwnNamespace(), AllowsSystemNamespace: g.AllowsSystemNamespace, CheckAddress: g.CheckOwnAddress,
 	})
 	if setup.Namespaces != nil {
-		setup.Namespaces.Set(scope.UsesNamespace(ctx, mgr.GetClient()))
+		setup.Namespaces.Set(scope.Namespaces(ctx, mgr.GetClient()))
 	}
 	return scope, nil
 }

@@ -150,6 +150,19 @@ type Importers struct {
 	NotReporting []string `json:"notReporting,omitempty"`
 }
 
+// ImportEntries returns the entries of reports that stand for one of these exports of the cluster exporter.
+func ImportEntries(exporter string, keys []Key) (entries []string) {
+	for _, key := range keys {
+		entries = append(entries, importEntry(serviceSubject(exporter, key)), importEntry(namespaceSubject(exporter, key)))
+	}
+	return entries
+}
+
+// MayHave reports whether a cluster with the report may import one of the exports of ImportEntries.
+func (r ImportReport) MayHave(entries []string) bool {
+	return r == "" || r == ManyImports || slices.ContainsFunc(entries, r.has)
+}
+
 // FindImporters returns the importers of the export of key by the cluster exporter, from the reports of the members that it is for.
 func FindImporters(exporter string, key Key, reports map[string]ImportReport) Importers {
 	service, namespace := importEntry(serviceSubject(exporter, key)), importEntry(namespaceSubject(exporter, key))

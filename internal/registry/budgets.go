@@ -8,18 +8,43 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/budget"
 )
 
-// NamespaceFilter selects the namespaces whose exports are used. The zero value selects all.
-type NamespaceFilter struct {
-	wants atomic.Pointer[func(string) bool]
+// Namespaces selects the namespaces whose exports are used. It is called often, and answers from memory.
+type Namespaces interface {
+	// Uses reports whether the exports of a namespace are used.
+	Uses(namespace string) bool
+	// Used returns all such namespaces; ok is false if they are not known.
+	Used() (namespaces []string, ok bool)
 }
 
-// Set sets the function that selects namespaces. It is called often, and must answer from memory.
-func (f *NamespaceFilter) Set(wants func(namespace string) bool) { f.wants.Store(&wants) }
+// NamespaceFilter selects the namespaces whose exports are used. The zero value and nil select all.
+type NamespaceFilter struct {
+	selected atomic.Pointer[Namespaces]
+}
+
+// Set sets the selection.
+func (f *NamespaceFilter) Set(selected Namespaces) { f.selected.Store(&selected) }
 
 // Wants reports whether the exports of a namespace are used.
 func (f *NamespaceFilter) Wants(namespace string) bool {
-	wants := f.wants.Load()
-	return wants == nil || (*wants)(namespace)
+	selected := f.load()
+	return selected == nil || selected.Uses(namespace)
+}
+
+// Used returns the namespaces that Wants is true for; ok is false if they are not known.
+func (f *NamespaceFilter) Used() (namespaces []string, ok bool) {
+	selected := f.load()
+	if selected == nil {
+		return nil, false
+	}
+	return selected.Used()
+}
+
+// load returns the selection, nil for all namespaces.
+func (f *NamespaceFilter) load() Namespaces {
+	if f == nil || f.selected.Load() == nil {
+		return nil
+	}
+	return *f.selected.Load()
 }
 
 // budgetMetrics exposes the budgets of a ledger.

@@ -239,7 +239,7 @@ func (c *cloud) join(ctx context.Context, number int, running *errgroup.Group) e
 		Signer: signer, Keyring: keyring, Identity: identityOf(number), Version: "fleet", Logger: logr.Discard(),
 		PollInterval: defaults.Registry.PollInterval, PollIntervalWithNotifications: defaults.Registry.PollIntervalWithNotifications,
 		HeartbeatInterval: c.options.heartbeat(), StaleAfter: defaults.Registry.StaleAfter, InstancesPerNamespace: defaults.AWS.InstancesPerNamespace,
-		Wanted: func(string) bool { return false }, // it imports nothing
+		Wanted: func(string) bool { return false }, UsedNamespaces: func() ([]string, bool) { return nil, true }, // it imports nothing
 		PeerNotifications: &peernotify.Config{
 			Listen: func() (net.PacketConn, error) { return conn, nil }, Address: addressOf(conn),
 		},
@@ -252,6 +252,7 @@ func (c *cloud) join(ctx context.Context, number int, running *errgroup.Group) e
 		return err
 	}
 	c.listen(peernotify.Contact{Address: addressOf(conn), Key: keys.Public()})
+	member.SetImports(mcs.NewImportReport(nil))
 	running.Go(func() error { return member.Run(ctx, func(mcs.Key) {}) })
 	for i := range ServicesPerCluster {
 		if err := member.Publish(ctx, export(number, i, 0)); err != nil {
@@ -340,6 +341,7 @@ type lightMember struct {
 
 	mu       sync.Mutex
 	record   format.Member
+	notified int64       // the generation that the others are notified of
 	versions map[int]int // by number of the service
 }
 
@@ -353,7 +355,7 @@ func newLightMember(c *cloud, number int) (*lightMember, error) {
 		return nil, err
 	}
 	now, identity := time.Now(), identityOf(number)
-	return &lightMember{cloud: c, number: number, signer: signer, keys: keys, versions: map[int]int{}, record: format.Member{
+	return &lightMember{cloud: c, number: number, signer: signer, keys: keys, notified: now.UnixMilli(), versions: map[int]int{}, record: format.Member{
 		ClusterID: identity.ClusterID, ClusterSetID: identity.ClusterSetID, UID: identity.UID, Version: "fleet", Joined: now,
 		Generation: now.UnixMilli(), Heartbeat: now.UnixMilli(), Key: signer.Key(), Process: format.NewProcess(now, rand.Text()),
 		Contact: peernotify.Contact{Address: addressOf(c.socket), Key: keys.Public()},
@@ -398,7 +400,7 @@ func (m *lightMember) writePage(ctx context.Context, page int) error {
 		if err := m.register(ctx, m.catalog, part); err != nil {
 			return err
 		}
-		m.record.Pages[page] = part.Attributes[format.AttrDigest]
+		m.record.Pages[page], m.record.Namespaces[page] = part.Attributes[format.AttrDigest], format.NamespacesOf(exports)
 	}
 	return nil
 }
@@ -416,11 +418,14 @@ func (m *lightMember) beat(ctx context.Context) error {
 	return m.register(ctx, m.cloud.members, m.record.Instance(m.signer))
 }
 
-// change writes a version of a service, and notifies the others.
+// change writes a version of a service, and notifies the importer if it imports the service, as it reports.
 func (m *lightMember) change(ctx context.Context, i, version int) error {
 	m.mu.Lock()
 	m.versions[i] = version
 	m.record.Generation = max(m.record.Generation+1, time.Now().UnixMilli())
+	if isImported(m.number, i) {
+		m.notified = m.record.Generation
+	}
 	err := m.writePage(ctx, format.PageOf(keyOf(m.number, i)))
 	m.mu.Unlock()
 	if err == nil {
@@ -434,7 +439,7 @@ func (m *lightMember) change(ctx context.Context, i, version int) error {
 
 func (m *lightMember) notify(receivers []peernotify.Contact) {
 	m.mu.Lock()
-	message := peernotify.Message{ClusterSet: clusterSet, From: m.record.ClusterID, Generation: m.record.Generation, Sequence: time.Now().UnixNano()}
+	message := peernotify.Message{ClusterSet: clusterSet, From: m.record.ClusterID, Generation: m.notified, Sequence: time.Now().UnixNano()}
 	m.mu.Unlock()
 	for _, to := range receivers {
 		_, _ = m.cloud.socket.WriteTo(m.keys.Encode(message, to.Key), net.UDPAddrFromAddrPort(to.Address)) // as unreliable as the controller's

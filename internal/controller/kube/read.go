@@ -42,6 +42,13 @@ func NamespaceMetadata() *metav1.PartialObjectMetadata {
 	return ns
 }
 
+// namespaceMetadataList returns an empty list for the metadata of all namespaces.
+func namespaceMetadataList() *metav1.PartialObjectMetadataList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	return list
+}
+
 // ReadNamespace reads a namespace's metadata. A namespace that does not exist has no labels.
 func ReadNamespace(ctx context.Context, c client.Reader, name string) (ns *metav1.PartialObjectMetadata, found bool, err error) {
 	ns = NamespaceMetadata()

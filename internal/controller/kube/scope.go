@@ -14,6 +14,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/policy"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
 
 // Scope is the part of the cluster that the administrator lets export and import, selected by labels.
@@ -98,13 +99,40 @@ func namesNamespace(selector labels.Selector, name string) bool {
 	})
 }
 
-// UsesNamespace returns a function that reports whether the exports of a namespace matter here: it exists, and may import or export. It answers from the
-// cache of reader. An error counts as yes.
-func (s *Scope) UsesNamespace(ctx context.Context, reader client.Reader) func(namespace string) bool {
-	return func(namespace string) bool {
-		ns, found, err := ReadNamespace(ctx, reader, namespace)
-		return err != nil || found && ns.DeletionTimestamp == nil && (s.AllowsImport(ns) || s.ExportDenial(ns) == "")
+// Namespaces returns the namespaces whose exports matter here: they exist, and may import or export. It answers from the cache of reader.
+func (s *Scope) Namespaces(ctx context.Context, reader client.Reader) registry.Namespaces {
+	return &namespaces{scope: s, ctx: ctx, reader: reader}
+}
+
+type namespaces struct {
+	scope  *Scope
+	ctx    context.Context //nolint:containedctx // that of the process
+	reader client.Reader
+}
+
+// Uses implements registry.Namespaces. An error counts as yes.
+func (n *namespaces) Uses(namespace string) bool {
+	ns, found, err := ReadNamespace(n.ctx, n.reader, namespace)
+	return err != nil || found && n.scope.uses(ns)
+}
+
+// Used implements registry.Namespaces.
+func (n *namespaces) Used() (names []string, ok bool) {
+	list := namespaceMetadataList()
+	if err := n.reader.List(n.ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, false
 	}
+	for i := range list.Items {
+		if n.scope.uses(&list.Items[i]) {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names, true
+}
+
+// uses reports whether the exports of a namespace that exists matter here.
+func (s *Scope) uses(ns *metav1.PartialObjectMetadata) bool {
+	return ns.DeletionTimestamp == nil && (s.AllowsImport(ns) || s.ExportDenial(ns) == "")
 }
 
 // SelectsService reports whether svc matches --auto-export-selector.

@@ -102,16 +102,22 @@ func (p *peers) HandleMessage(m peernotify.Message) string {
 	return result
 }
 
-// State implements peernotify.Handler: it returns the generation of the own record, for all other live clusters that listen.
-func (p *peers) State() (peernotify.Message, []peernotify.Contact) {
-	contacts := p.state.Contacts(p.cfg.PeerNotifications.Contact())
+// State implements peernotify.Handler: each of the other live clusters that listen gets the generation of the last written record with a change for it.
+func (p *peers) State() (peernotify.Message, []peernotify.Receiver) {
+	receivers := p.state.Receivers(p.cfg.PeerNotifications.Contact())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.written == 0 {
-		contacts = nil
+		receivers = nil
 	}
-	contacts, p.round = peernotify.Round(contacts, p.round)
-	return peernotify.Message{ClusterSet: p.cfg.Identity.ClusterSetID, From: p.cfg.Identity.ClusterID, Generation: p.written}, contacts
+	receivers, p.round = peernotify.Round(receivers, p.round)
+	for i := range receivers {
+		r := &receivers[i]
+		if r.Generation = min(r.Generation, p.written); r.Generation == 0 {
+			r.Generation = p.written
+		}
+	}
+	return peernotify.Message{ClusterSet: p.cfg.Identity.ClusterSetID, From: p.cfg.Identity.ClusterID}, receivers
 }
 
 // addNotified sets when the last peer notifications of the members arrived.

@@ -1,7 +1,10 @@
 package cloudmap
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -9,7 +12,9 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +23,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/format"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/peernotify"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/record"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
@@ -161,6 +167,10 @@ type account struct {
 	latency time.Duration
 	// ids are the stored resource IDs, by cluster ID.
 	ids stores
+
+	mu sync.Mutex
+	// reads are the DiscoverInstances of a service, by cluster and service.
+	reads map[[2]string]int
 }
 
 // virtually runs a test in virtual time, with the intervals that users have: what it measures is waiting, not computing.
@@ -183,8 +193,40 @@ func virtually(t *testing.T, options cloudmaplocal.Options, test func(t *testing
 				t.Error(err)
 			}
 		})
-		test(t, &account{server: server, delay: options.ConsistencyDelay, udp: newNetwork(), latency: 20 * time.Millisecond})
+		test(t, &account{server: server, delay: options.ConsistencyDelay, udp: newNetwork(), latency: 20 * time.Millisecond, reads: map[[2]string]int{}})
 	})
+}
+
+// clientOf is the account as a cluster reaches it.
+type clientOf struct {
+	*account
+	cluster string
+}
+
+// Do counts the reads of each service, and answers a request.
+func (c clientOf) Do(request *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(request.Header.Get("X-Amz-Target"), ".DiscoverInstances") {
+		body, err := io.ReadAll(request.Body)
+		if err != nil {
+			return nil, err
+		}
+		request.Body = io.NopCloser(bytes.NewReader(body))
+		var in struct{ ServiceName string }
+		if err := json.Unmarshal(body, &in); err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		c.reads[[2]string{c.cluster, in.ServiceName}]++
+		c.mu.Unlock()
+	}
+	return c.account.Do(request)
+}
+
+// readsOf returns how often a cluster has read a service.
+func (a *account) readsOf(cluster, service string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.reads[[2]string{cluster, service}]
 }
 
 // Do answers a request.
@@ -209,7 +251,7 @@ func (a *account) standard(i int) Config {
 
 func (a *account) registry(t *testing.T, cfg Config) *Registry {
 	t.Helper()
-	client, err := api.NewClient(t.Context(), api.Config{Region: "us-east-1", Endpoint: "https://cloudmap.test", HTTPClient: a})
+	client, err := api.NewClient(t.Context(), api.Config{Region: "us-east-1", Endpoint: "https://cloudmap.test", HTTPClient: clientOf{a, cfg.Identity.ClusterID}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,6 +411,50 @@ func TestCallsPerChange(t *testing.T) {
 			if got := a.requests("DiscoverInstances") - reads; got > 2*clusters {
 				t.Errorf("one change made %d reads at %d clusters, want at most 2 at each: the members and the page", got, clusters)
 			}
+		}
+	})
+}
+
+// TestCallsOfOtherNamespaces counts the reads that changes of services cause at a cluster that uses another namespace: none of the pages, and none besides its polls
+// while it reports that it imports nothing of them. When it uses the namespace, it sees all within a poll.
+func TestCallsOfOtherNamespaces(t *testing.T) {
+	virtually(t, cloudmaplocal.Options{ConsistencyDelay: 500 * time.Millisecond}, func(t *testing.T, a *account) {
+		var uses atomic.Bool
+		regs := a.start(t, 2, func(cfg *Config) {
+			if cfg.Identity.ClusterID == "cls2" {
+				cfg.Wanted = func(namespace string) bool { return namespace == "other" || uses.Load() }
+				cfg.UsedNamespaces = func() ([]string, bool) {
+					if uses.Load() {
+						return []string{"other", "demo"}, true
+					}
+					return []string{"other"}, true
+				}
+			}
+		})
+		regs[1].SetImports(mcs.NewImportReport(nil))
+		const services = 20
+		for i := range services {
+			publish(t, regs[0], webExport("cls1", i, 1))
+		}
+		time.Sleep(2 * regs[0].cfg.StaleAfter) // the exports are not new any more, and their pages were read once
+		catalog, members := a.readsOf("cls2", format.CatalogName("cls1")), a.readsOf("cls2", format.MembersService)
+		for i := range services {
+			publish(t, regs[0], webExport("cls1", i, 2))
+			time.Sleep(10 * time.Second)
+		}
+		if got := a.readsOf("cls2", format.CatalogName("cls1")) - catalog; got > 0 {
+			t.Errorf("%d changes made %d reads of pages", services, got)
+		}
+		polls := int(services * 10 * time.Second / regs[0].cfg.PollIntervalWithNotifications)
+		if got := a.readsOf("cls2", format.MembersService) - members; got > polls+2 || got < polls/2 {
+			t.Errorf("%d changes made %d reads of the members, want the %d polls", services, got, polls)
+		}
+		if view, err := regs[1].Lookup(t.Context(), webKey(0)); err != nil || len(view.Unknown)+len(view.Ignored) == 0 {
+			t.Errorf("the view of a service in another namespace is %+v, %v; want an unknown or ignored cluster", view, err)
+		}
+		uses.Store(true)
+		for i := range services {
+			await(t, 10*time.Second, "the cluster sees the services of a namespace that it uses now", sees(t, regs[1], webExport("cls1", i, 2)))
 		}
 	})
 }

@@ -49,6 +49,8 @@ type Config struct {
 	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
 	Ledger *budget.Ledger
 	Wanted func(namespace string) bool
+	// UsedNamespaces returns the namespaces for which Wanted is true; ok is false if they are not known. nil is all of them.
+	UsedNamespaces func() (namespaces []string, ok bool)
 	// Joined is the time at which this cluster joined under this identity for the first time, zero if it never did.
 	Joined time.Time
 	// AwaitsAll is set if the caller calls PublishedAll. Otherwise the pages of a previous process count as all exports of this cluster.
@@ -265,7 +267,7 @@ func (c Config) state(clientName string) state.Config {
 		PollInterval: c.PollInterval, LongestPollInterval: max(c.PollInterval, c.PollIntervalWithNotifications), HeartbeatInterval: c.HeartbeatInterval, StaleAfter: c.StaleAfter,
 		Intervals: c.times.Intervals, InstancesPerNamespace: c.InstancesPerNamespace, WallClock: c.wall,
 		Signer: c.Signer, Keyring: c.Keyring, Process: c.process, Joined: c.Joined, AwaitsAll: c.AwaitsAll, AllowsContact: c.allowsContact,
-		Ledger: c.Ledger, Wanted: c.Wanted,
+		Ledger: c.Ledger, Wanted: c.Wanted, UsedNamespaces: c.UsedNamespaces,
 		Logger: c.Logger, Metrics: c.Metrics,
 	}
 }

@@ -120,18 +120,27 @@ func ParseAddress(s string) (netip.AddrPort, error) {
 // maxContacts is the number of contacts of one round. A thousand clusters get a notification in two rounds, 4 s, and so never become silent.
 const maxContacts = 512
 
-// Round returns the contacts of one round, at most maxContacts of them and one of each IP address, and the position of the next round: what the
-// records of a hostile member make every cluster send is bounded, in all and to one address. Contacts on one machine may share a loopback address.
-func Round(contacts []Contact, position int) (round []Contact, next int) {
-	slices.SortFunc(contacts, func(a, b Contact) int { return a.Address.Compare(b.Address) })
-	contacts = slices.CompactFunc(contacts, func(a, b Contact) bool { return a.Address.Addr() == b.Address.Addr() && !a.Address.Addr().IsLoopback() })
-	if len(contacts) <= maxContacts {
-		return contacts, 0
+// Receiver is a cluster that notifications are sent to.
+type Receiver struct {
+	Contact
+	// Generation is that of the last record with a change for the cluster.
+	Generation int64
+}
+
+// Round returns the receivers of one round, at most maxContacts of them and one of each IP address, and the position of the next round: what the
+// records of a hostile member make every cluster send is bounded, in all and to one address. Receivers on one machine may share a loopback address.
+func Round(receivers []Receiver, position int) (round []Receiver, next int) {
+	slices.SortFunc(receivers, func(a, b Receiver) int { return a.Address.Compare(b.Address) })
+	receivers = slices.CompactFunc(receivers, func(a, b Receiver) bool {
+		return a.Address.Addr() == b.Address.Addr() && !a.Address.Addr().IsLoopback()
+	})
+	if len(receivers) <= maxContacts {
+		return receivers, 0
 	}
 	for i := range maxContacts {
-		round = append(round, contacts[(position+i)%len(contacts)])
+		round = append(round, receivers[(position+i)%len(receivers)])
 	}
-	return round, (position + maxContacts) % len(contacts)
+	return round, (position + maxContacts) % len(receivers)
 }
 
 // Reaches reports whether c may send to other: to a loopback address only from another one.

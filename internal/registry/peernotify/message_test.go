@@ -136,19 +136,21 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+func receiverAt(address netip.AddrPort) Receiver { return Receiver{Contact: Contact{Address: address}} }
+
 // TestRound: a round has one contact of an IP address, at most maxContacts, and rounds reach all in turn.
 func TestRound(t *testing.T) {
-	var contacts []Contact
+	var contacts []Receiver
 	for i := range 1200 {
-		contacts = append(contacts, Contact{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8479)})
+		contacts = append(contacts, receiverAt(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8479)))
 	}
 	for port := range 900 {
-		contacts = append(contacts, Contact{Address: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1000+port))})
+		contacts = append(contacts, receiverAt(netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1000+port))))
 	}
 	sent := map[netip.Addr]int{}
 	position := 0
 	for range 3 {
-		var round []Contact
+		var round []Receiver
 		round, position = Round(slices.Clone(contacts), position)
 		if len(round) != maxContacts {
 			t.Fatalf("%d contacts in a round, want %d", len(round), maxContacts)
@@ -160,7 +162,7 @@ func TestRound(t *testing.T) {
 	if len(sent) != 1201 || sent[netip.MustParseAddr("192.0.2.1")] > 2 {
 		t.Errorf("three rounds reach %d addresses, the repeated one %d times", len(sent), sent[netip.MustParseAddr("192.0.2.1")])
 	}
-	loopback := []Contact{{Address: netip.MustParseAddrPort("127.0.0.1:1")}, {Address: netip.MustParseAddrPort("127.0.0.1:2")}}
+	loopback := []Receiver{receiverAt(netip.MustParseAddrPort("127.0.0.1:1")), receiverAt(netip.MustParseAddrPort("127.0.0.1:2"))}
 	if round, next := Round(loopback, 0); len(round) != 2 || next != 0 {
 		t.Errorf("of two clusters on one machine the round has %v", round)
 	}

@@ -33,7 +33,7 @@ const (
 	// DiscoverInstances a second that AWS allows it. The rest is for the pages that the reads find, and for polls.
 	accountReads rate.Limit = 400
 	// minReads is the limit of a cluster however many there are, maxReads the most that minReadInterval allows.
-	minReads, maxReads rate.Limit = 4, 10
+	minReads, maxReads rate.Limit = 1, 10
 
 	readBurst = 40
 )

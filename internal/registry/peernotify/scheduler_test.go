@@ -435,7 +435,7 @@ func TestSchedulerRateLimit(t *testing.T) {
 	for _, tc := range []struct {
 		clusters int
 		want     rate.Limit
-	}{{1, 10}, {2, 10}, {40, 10}, {80, 5}, {100, 4}, {400, 4}, {50, 8}, {2, 10}} {
+	}{{1, 10}, {2, 10}, {40, 10}, {80, 5}, {100, 4}, {400, 1}, {1000, 1}, {50, 8}, {2, 10}} {
 		var peers []Peer
 		for i := range tc.clusters - 1 {
 			peers = append(peers, Peer{ClusterID: fmt.Sprint("m", i), Key: "k", Generation: 1})

@@ -80,8 +80,8 @@ type Handler interface {
 	// HandleUnknownPeer processes a message of a sender that can read the registry and that is not known as a member yet: not with this ID, or
 	// not with this key. It returns the result for metrics.
 	HandleUnknownPeer(Message) (result string)
-	// State returns the message to send and its receivers. The Transport sets the sequence.
-	State() (Message, []Contact)
+	// State returns the message to send and its receivers. The Transport sets the sequence and the generation.
+	State() (Message, []Receiver)
 }
 
 // Transport sends and receives the notifications of one registry.
@@ -163,10 +163,11 @@ func (t *Transport) send(ctx context.Context, conn net.PacketConn) {
 		case <-ticker.C:
 		}
 		sequence = max(sequence+1, time.Now().UnixNano())
-		message, contacts := t.handler.State()
+		message, receivers := t.handler.State()
 		message.Sequence = sequence
-		for _, contact := range contacts {
-			t.count(Sent, t.sendTo(conn, message, contact))
+		for _, receiver := range receivers {
+			message.Generation = receiver.Generation
+			t.count(Sent, t.sendTo(conn, message, receiver.Contact))
 		}
 	}
 }

@@ -55,10 +55,14 @@ func (h *testHandler) HandleMessage(m Message) string {
 	return ResultOK
 }
 
-func (h *testHandler) State() (Message, []Contact) {
+func (h *testHandler) State() (Message, []Receiver) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.message, h.receivers
+	var receivers []Receiver
+	for _, contact := range h.receivers {
+		receivers = append(receivers, Receiver{Contact: contact, Generation: h.message.Generation})
+	}
+	return h.message, receivers
 }
 
 func (h *testHandler) count(direction, result string) {

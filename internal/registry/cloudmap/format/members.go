@@ -26,6 +26,7 @@ const (
 	AttrJoined       = "JOINED"
 	AttrHeartbeat    = "HEARTBEAT"
 	AttrPages        = "PAGES"
+	AttrNamespaces   = "NAMESPACES"
 	AttrNotify       = "NOTIFY"
 	AttrProperties   = "PROPERTIES"
 	AttrImports      = "IMPORTS"
@@ -53,6 +54,8 @@ type Member struct {
 	// back.
 	Heartbeat int64
 	Pages     Digests
+	// Namespaces are the namespaces of the exports in each announced page.
+	Namespaces PageNamespaces
 	// Contact is the address for peer notifications, ContactProblem the reason if the record has an unusable one.
 	Contact        peernotify.Contact
 	ContactProblem string
@@ -158,6 +161,9 @@ func (m Member) Instance(signer *trust.Signer) api.Instance {
 		AttrFormat:       memberFormat,
 		// 64 times "07." and 11 characters, with commas between: 959 of the maximum of 1,024.
 		AttrPages: strings.Join(pages, ","),
+	}
+	if namespaces := encodeNamespaces(m.Pages, m.Namespaces); namespaces != "" {
+		attrs[AttrNamespaces] = namespaces
 	}
 	if m.Contact.Address.IsValid() {
 		attrs[AttrNotify] = m.Contact.String()
@@ -282,6 +288,7 @@ func ParseMember(instance api.Instance, clusterSetID string) (Member, error) {
 	r.Properties, r.PropertiesProblem = parseProperties(attrs[AttrProperties])
 	r.Imports, _ = mcs.ParseImportReport(attrs[AttrImports]) // a cluster is a member without a report
 	r.Pages, err = parsePages(attrs[AttrPages])
+	r.Namespaces, _ = parseNamespaces(r.Pages, attrs[AttrNamespaces]) // without them, every changed page is read
 	return r, err
 }
 

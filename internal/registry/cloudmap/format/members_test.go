@@ -63,7 +63,7 @@ func TestMemberRoundTrip(t *testing.T) {
 	full.ClusterID, full.ClusterSetID = strings.Repeat("c", 63), strings.Repeat("s", 63)
 	full.UID, full.Version = "0a1b2c3d-0000-1111-2222-333344445555", "v1.2.3-rc.1+0123456789abcdef"
 	for i := range full.Pages {
-		full.Pages[i] = Digest([]byte{byte(i)})
+		full.Pages[i], full.Namespaces[i] = Digest([]byte{byte(i)}), NamespacesOf(exportsIn(namespaceNames(maxCodes)...))
 	}
 	full.Contact = peernotify.Contact{Address: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:65535"), Key: notifyKey}
 	full.Key, full.Process, full.Farewell = theRotatedSigner.Key(), NewProcess(time.Now(), "ABCDEFGHIJKLMNOPQRSTUVWXYZ"), true
@@ -245,12 +245,12 @@ func TestParseMember_IgnoresInvalidContact(t *testing.T) {
 }
 
 func FuzzParseMember(f *testing.F) {
-	f.Add("00.AAAAAAAAAAA", "1", "1.0", "10.0.0.1:8479 AAAAAAAAAAAAAAAAAAAAAAAAAA")
-	f.Add("", "1", "1.2", "")
-	f.Fuzz(func(t *testing.T, pages, number, format, contact string) {
+	f.Add("00.AAAAAAAAAAA", "AABB", "1", "1.0", "10.0.0.1:8479 AAAAAAAAAAAAAAAAAAAAAAAAAA")
+	f.Add("", "", "1", "1.2", "")
+	f.Fuzz(func(t *testing.T, pages, namespaces, number, format, contact string) {
 		instance := testMember().Instance(theSigner)
 		instance.Attributes[AttrPages], instance.Attributes[AttrGeneration], instance.Attributes[AttrFormat] = pages, number, format
-		instance.Attributes[AttrNotify] = contact
+		instance.Attributes[AttrNotify], instance.Attributes[AttrNamespaces] = contact, namespaces
 		if _, err := ParseMember(instance, "set1"); err == nil && !maps.Equal(instance.Attributes, testMember().Instance(theSigner).Attributes) {
 			t.Error("a record that was changed after it was signed is valid")
 		}

@@ -59,6 +59,8 @@ type catalogs struct {
 	isWanted func(namespace string) bool
 	// observed gets the exports of other clusters that a read has changed; nil is none.
 	observed func(mcs.Export)
+	// used selects the namespaces whose exports are used.
+	used *usedNamespaces
 	// refused is called for each version of a record that is refused.
 	refused func()
 	// allowsContact reports whether peer notifications may be sent to an address.
@@ -83,6 +85,7 @@ type catalog struct {
 	// id is the ID of the cluster, exporters those of all catalogs; nil in a catalog that belongs to none.
 	id        string
 	exporters exporters
+	used      *usedNamespaces
 	// isOwn is set for the catalog of this cluster.
 	isOwn bool
 	// record is the latest accepted record; without hasRecord this process has read none.
@@ -126,6 +129,8 @@ type catalog struct {
 	// the record since.
 	refusal   error
 	refusedAt time.Time
+	// news is the generation of the own record that this cluster is notified of, 0 for the latest.
+	news int64
 	// lastSeen is the time at which the record was last seen to change.
 	lastSeen time.Time
 	pages    [format.PageCount]pageState
@@ -191,7 +196,7 @@ func newCatalogs(cfg Config) *catalogs {
 	c := &catalogs{
 		identity: cfg.Identity, registry: cfg.ClientName, poll: cfg.PollInterval, staleAfter: cfg.StaleAfter, keyring: cfg.Keyring,
 		clusters: map[string]*catalog{}, exporters: exporters{}, liveness: registry.NewLiveness(cfg.Identity.ClusterID, cfg.StaleAfter),
-		ledger: cfg.Ledger, isWanted: cfg.Wanted, observed: cfg.Observed,
+		ledger: cfg.Ledger, isWanted: cfg.Wanted, used: &usedNamespaces{}, observed: cfg.Observed,
 		refused: func() { cfg.Metrics.CountRefusedRecord(cfg.ClientName) }, allowsContact: cfg.AllowsContact,
 	}
 	if cfg.Signer != nil {
@@ -216,7 +221,7 @@ func (c *catalogs) own() *catalog { return c.clusters[c.identity.ClusterID] }
 // cluster returns the catalog of a cluster, and creates it if it is new.
 func (c *catalogs) cluster(id string) *catalog {
 	if c.clusters[id] == nil {
-		c.clusters[id], c.sorted = &catalog{id: id, isOwn: id == c.identity.ClusterID, exporters: c.exporters}, nil
+		c.clusters[id], c.sorted = &catalog{id: id, isOwn: id == c.identity.ClusterID, exporters: c.exporters, used: c.used}, nil
 		c.openAccount(id, c.clusters[id])
 	}
 	return c.clusters[id]
@@ -701,7 +706,7 @@ func (c *catalog) needsRead(now time.Time, page int) bool {
 	if c.record.Pages[page] == format.UnwrittenDigest {
 		return !p.read || p.lost // the own page: its parts may be adopted
 	}
-	return c.record.Pages[page] != "" && (!p.read || p.lost || p.isWanted || !c.shows(page) && !p.ahead(now, &c.record))
+	return c.record.Pages[page] != "" && (!p.read || p.lost || p.isWanted || !c.shows(page) && !p.ahead(now, &c.record) && !c.isUnused(page))
 }
 
 // shows reports whether the page that was read last is the announced one.
@@ -816,9 +821,9 @@ func diff(before, after map[mcs.Key]mcs.Export, changed engine.Keys) {
 // viewOf returns the view of key in the catalogs of the other clusters. imported are the clusters of the existing import: those without a record since
 // this process started are unseen. Other clusters without a record are not part of the view.
 func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
-	page := format.PageOf(key)
+	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
 	for _, cluster := range c.all() {
-		if cluster.isUnknown(key, page) {
+		if cluster.isUnknown(key, page, code) {
 			view.Unknown = append(view.Unknown, cluster.id)
 			if slices.Contains(imported, cluster.id) {
 				view.AddProperties(cluster.id, cluster.properties.Decode(cluster.record.Properties))
@@ -832,9 +837,9 @@ func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 
 // addExports adds the exports of key that were read to a view.
 func (c *catalogs) addExports(view *registry.View, key mcs.Key) {
-	page := format.PageOf(key)
+	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
 	for _, cluster := range c.exporters[key] {
-		if !cluster.isOwn && cluster.hasRecord && !cluster.isUnknown(key, page) {
+		if !cluster.isOwn && cluster.hasRecord && !cluster.isUnknown(key, page, code) {
 			c.addTo(view, cluster, &cluster.pages[page], key)
 		}
 	}
@@ -849,11 +854,11 @@ func (c *catalogs) unseen(key mcs.Key, imported []string) []string {
 
 // statusOf returns the status of the view of key. It is the same as that of viewOf, without a loop over all clusters while one of them has not shown the page.
 func (c *catalogs) statusOf(key mcs.Key, imported []string) engine.Status {
-	page := format.PageOf(key)
+	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
 	status := engine.Status{Unseen: c.unseen(key, imported)}
-	status.IsOpen = c.isOpen(page) || slices.ContainsFunc(c.all(), func(cluster *catalog) bool { return cluster.isUnknown(key, page) })
+	status.IsOpen = c.isOpen(page) || slices.ContainsFunc(c.all(), func(cluster *catalog) bool { return cluster.isUnknown(key, page, code) })
 	for _, id := range imported {
-		if cluster := c.clusters[id]; cluster != nil && cluster.isUnknown(key, page) {
+		if cluster := c.clusters[id]; cluster != nil && cluster.isUnknown(key, page, code) {
 			status.Unknown = append(status.Unknown, id)
 		}
 	}
@@ -874,13 +879,13 @@ func (c *catalogs) isOpen(page int) bool {
 	return false
 }
 
-// isUnknown reports whether the cluster is in View.Unknown of key: its record does not show whether it exports key.
-func (c *catalog) isUnknown(key mcs.Key, page int) bool {
+// isUnknown reports whether the cluster is in View.Unknown of key, in a page and a namespace with a code: its record does not show whether it exports key.
+func (c *catalog) isUnknown(key mcs.Key, page int, code string) bool {
 	if c.isOwn || !c.hasRecord {
 		return false
 	}
 	p := &c.pages[page]
-	return c.isUncertain() || !c.isCopy && !p.knows(key) && !p.ignored[key]
+	return c.isUncertain() || !c.isCopy && !p.ignored[key] && (!p.knows(key) || c.mayHaveGained(page, code))
 }
 
 // isUncertain reports whether nothing of the cluster counts yet.

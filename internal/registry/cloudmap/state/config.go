@@ -31,6 +31,8 @@ type Config struct {
 	// Ledger has the budgets of the other clusters; nil has no limits. Wanted reports whether the exports of a namespace are used; nil is all of them.
 	Ledger *budget.Ledger
 	Wanted func(namespace string) bool
+	// UsedNamespaces returns the namespaces for which Wanted is true; ok is false if they are not known. nil is all namespaces.
+	UsedNamespaces func() (namespaces []string, ok bool)
 	// Process is the Process of the own record. Joined is the time at which the cluster joined under this identity, zero if it never did.
 	Process string
 	Joined  time.Time

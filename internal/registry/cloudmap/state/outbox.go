@@ -37,6 +37,9 @@ type outbox struct {
 	awaitsAll, hasAll bool
 	// keepWithdrawn is set for a while after the claim of the ID: no export is withdrawn, because another process may hold the ID.
 	keepWithdrawn bool
+	news          news
+	// reportedAfter is the time after which an importer has reported an export.
+	reportedAfter time.Duration
 	// pace limits the writes that the changes of each namespace cause.
 	pace *engine.Pace[string]
 }
@@ -59,6 +62,8 @@ type ownPage struct {
 	isRebuilt bool
 	exports   map[mcs.Key]mcs.Export
 	digest    string
+	// namespaces are those of the page with digest, "" if not all of its exports are known.
+	namespaces format.Namespaces
 	// parts is the number of parts of the page, stored the number that the store may have.
 	parts, stored int
 	// tooLarge are the exports that do not fit, with the error for their users.
@@ -177,6 +182,9 @@ func (o *outbox) adopt(page int, shown *pageState) {
 		if _, has := p.exports[key]; !has {
 			p.exports[key] = record.Undecided(key, o.identity.ClusterID)
 		}
+	}
+	if !shown.unnamed {
+		p.namespaces = format.NamespacesOf(p.exports)
 	}
 	o.raise(shown.generation, shown.author)
 }
@@ -309,6 +317,16 @@ func (o *outbox) announcement(page int, shown *catalog) (digest string) {
 		return s.digest
 	}
 	return shown.record.Pages[page]
+}
+
+// namespacesOf returns the namespaces of the pages as they are announced.
+func (o *outbox) namespacesOf(announced format.Digests) (namespaces format.PageNamespaces) {
+	for i := range o.pages {
+		if p := &o.pages[i]; p.adopted && p.digest == announced[i] {
+			namespaces[i] = p.namespaces
+		}
+	}
+	return namespaces
 }
 
 // isUndecided reports whether the page must not be announced yet.
@@ -480,7 +498,8 @@ func (o *outbox) succeed(now time.Time, w PageWrite, operations []string) {
 	if p.failures > 0 {
 		o.recover()
 	}
-	p.exports, p.digest, p.parts = w.exports, w.digest, len(w.Instances)
+	o.news.observe(now, p.exports, w.exports, o.reportedAfter)
+	p.exports, p.digest, p.namespaces, p.parts = w.exports, w.digest, format.NamespacesOf(w.exports), len(w.Instances)
 	p.torn, p.settled, p.problem, p.retry = false, true, nil, retry{}
 	p.isFinal = p.isFinal || w.isFinal
 	p.operations, p.unshown = operations, now

@@ -299,8 +299,10 @@ func (s *Reads) ObserveUnreadablePages(now time.Time, id string, pages []int, er
 // ObserveMembers records a read of the members. If the own record is not among them, another writer removed or replaced it: it is written again, and
 // its copy at heartbeats, after the own catalog was read: a copy that a clone has written may be all that shows how late the records are that others have read.
 func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
+	used := s.selectNamespaces()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.catalogs.setUsed(used)
 	now := time.Now()
 	shown := format.FindMember(instances, s.cfg.Identity)
 	if s.claim.state == Held && (shown == nil || !s.claim.isMine(*shown)) {
@@ -328,6 +330,18 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	s.catalogs.newProcess = false
 	s.countClusterSet(len(instances))
 	s.logMembers()
+}
+
+// selectNamespaces returns the selection of the namespaces whose exports are used, nil for all.
+func (s *Reads) selectNamespaces() *format.NamespaceSelection {
+	if s.cfg.UsedNamespaces == nil {
+		return nil
+	}
+	namespaces, ok := s.cfg.UsedNamespaces()
+	if !ok {
+		return nil
+	}
+	return format.SelectNamespaces(namespaces)
 }
 
 // answerProcess has the own record written, at most once in a heartbeat interval: the new process of another cluster cannot know before that it has read the

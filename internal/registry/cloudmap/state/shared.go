@@ -77,7 +77,7 @@ func newShared(cfg Config) *shared {
 		pageProblem: engine.NewProblem(cfg.Logger, "Failed to write pages to AWS Cloud Map; retrying", "Writing pages to AWS Cloud Map works again",
 			api.IsExpected),
 	}
-	s.outbox.awaitsAll = cfg.AwaitsAll
+	s.outbox.awaitsAll, s.outbox.reportedAfter = cfg.AwaitsAll, cfg.StaleAfter // in which a cluster writes its report several times
 	for page := range s.asked {
 		s.asked[page] = engine.NewPendingLookups(engine.MaxPendingLookups / format.PageCount)
 	}

@@ -84,7 +84,7 @@ func (s *State) SetProperties(properties mcs.Properties) {
 	if s.properties == encoded {
 		return
 	}
-	s.properties = encoded
+	s.properties, s.outbox.news.isForAll = encoded, true
 	if s.ours.Properties == encoded || s.claim.state == Observing {
 		return // prepareRecord sets it
 	}
@@ -142,8 +142,9 @@ func (s *State) SetLocation(location Location) {
 	s.catalogID = location.CatalogID
 }
 
-// Contacts returns the addresses of the other live clusters that own sends peer notifications to; none before this cluster holds its ID.
-func (s *State) Contacts(own peernotify.Contact) (contacts []peernotify.Contact) {
+// Receivers returns the other live clusters that own sends peer notifications to, with the generation of the last change for each; none before this cluster holds
+// its ID.
+func (s *State) Receivers(own peernotify.Contact) (receivers []peernotify.Receiver) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.claim.state != Held {
@@ -151,10 +152,10 @@ func (s *State) Contacts(own peernotify.Contact) (contacts []peernotify.Contact)
 	}
 	for id, cluster := range s.catalogs.clusters {
 		if id != s.cfg.Identity.ClusterID && s.catalogs.live(id) && own.Reaches(cluster.record.Contact) && s.cfg.AllowsContact(cluster.record.Contact.Address.Addr()) {
-			contacts = append(contacts, cluster.record.Contact)
+			receivers = append(receivers, peernotify.Receiver{Contact: cluster.record.Contact, Generation: cluster.news})
 		}
 	}
-	return contacts
+	return receivers
 }
 
 // Peers returns all live clusters as the registry shows them. urgent is set if a change is expected that no peer notification announces.

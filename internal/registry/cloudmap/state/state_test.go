@@ -452,9 +452,9 @@ func TestContactsAndPeers(t *testing.T) {
 		if slices.Sort(found); !slices.Equal(found, want) {
 			t.Errorf("claim %v: peers %q, want %q", claim, found, want)
 		}
-		contacts := s.Contacts(at("10.0.0.1:8479"))
-		if claim == Held && (len(contacts) != 1 || contacts[0] != at("10.0.0.2:8479")) || claim != Held && len(contacts) > 0 {
-			t.Errorf("claim %v: contacts %v, want that of cls2 while the ID is held", claim, contacts)
+		receivers := s.Receivers(at("10.0.0.1:8479"))
+		if claim == Held && (len(receivers) != 1 || receivers[0].Contact != at("10.0.0.2:8479")) || claim != Held && len(receivers) > 0 {
+			t.Errorf("claim %v: receivers %v, want cls2 while the ID is held", claim, receivers)
 		}
 	}
 }

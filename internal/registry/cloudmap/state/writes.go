@@ -191,11 +191,15 @@ func (s *Writes) RecordToWrite(now time.Time) (ours format.Member, copyDue, due 
 	if generation <= s.ours.Generation && !s.unannounced.IsZero() {
 		generation = s.outbox.nextGeneration(s.cfg.WallClock()) // a later record has announced a page that was written faster
 	}
-	s.ours.Generation = max(generation, s.ours.Generation)
+	if before := s.ours.Generation; generation > before {
+		s.ours.Generation = generation
+		s.address(before, generation)
+	}
 	s.ours.Heartbeat = max(s.ours.NextHeartbeat(s.cfg.WallClock()), s.paced(now))
 	s.beat, s.beatAt = s.ours.Heartbeat, now
 	s.announce, s.unannounced, s.answerAt = false, time.Time{}, time.Time{}
 	s.ours.Pages = s.announced()
+	s.ours.Namespaces = s.outbox.namespacesOf(s.ours.Pages)
 	s.ours.Imports = cmp.Or(s.imports, s.ours.Imports)
 	return s.ours, s.copyRecord, true
 }
@@ -297,7 +301,7 @@ func (s *Writes) ObserveRemoval(removed ExcessParts, err error) {
 func (s *Writes) LeavingRecord() format.Member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ours.Pages, s.ours.Farewell = format.Digests{}, true
+	s.ours.Pages, s.ours.Namespaces, s.ours.Farewell = format.Digests{}, format.PageNamespaces{}, true
 	s.outbox.generation = max(s.outbox.generation, s.ours.Generation)
 	s.ours.Generation = s.outbox.nextGeneration(s.cfg.WallClock())
 	s.ours.Heartbeat = s.ours.NextHeartbeat(s.cfg.WallClock())
