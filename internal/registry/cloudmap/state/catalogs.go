@@ -183,6 +183,8 @@ type pageState struct {
 	ignoredCount int
 	// isWanted is set if the page has to be read again, to use exports that were over budget or ignored.
 	isWanted bool
+	// isSkipped is set if a later version of the page was announced and not read, because nothing of it is used.
+	isSkipped bool
 	// parts is the number of parts of the page that was read, stored the number of parts that a read found in the store.
 	parts, stored int
 	// trouble is the reason why the page as announced cannot be read.
@@ -690,7 +692,10 @@ func (c *catalog) unreadPages(now time.Time) []int {
 	}
 	var pages []int
 	for i := range c.pages {
-		if c.needsRead(now, i) && !now.Before(c.pages[i].retryAt) {
+		switch p := &c.pages[i]; {
+		case !c.needsRead(now, i):
+			p.isSkipped = p.isSkipped || !c.shows(i) && c.isUnused(i)
+		case !now.Before(p.retryAt):
 			pages = append(pages, i)
 		}
 	}

@@ -22,9 +22,8 @@ func (p *pageState) isUnused() bool {
 	return p.read && len(p.exports)+len(p.unreadable)+p.excess == 0 && !p.unnamed
 }
 
-// mayHaveGained reports whether the announced version of a page, which was not read, may have exports of the namespace with a code that the version that was
-// read had not: the namespace may be used since a moment ago.
+// mayHaveGained reports whether the announced version of a page, which is skipped, may have exports of the namespace with a code: the namespace may be used since a
+// moment ago.
 func (c *catalog) mayHaveGained(page int, code string) bool {
-	announced := c.record.Namespaces[page]
-	return announced != "" && !c.shows(page) && announced.Has(code) && c.pages[page].isUnused()
+	return c.pages[page].isSkipped && !c.shows(page) && c.record.Namespaces[page].Has(code)
 }

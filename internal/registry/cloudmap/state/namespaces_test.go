@@ -69,13 +69,13 @@ func TestLookup_OfSkippedPage(t *testing.T) {
 	c.record.Pages[page], c.record.Namespaces[page] = "after", format.NamespacesOf(map[mcs.Key]mcs.Export{gained: {Key: gained}})
 	c.setPage(page, pageState{read: true, digest: "before"})
 	s.Reads.ObserveMembers(nil, nil)
+	if reads := s.Reads.StaleReads(time.Now()); len(reads) != 1 || len(reads[0].Pages) > 0 {
+		t.Errorf("reads %+v, want the copy of the record alone", reads)
+	}
 	for key, want := range map[mcs.Key]int{gained: 1, other: 0} {
 		if view, err := s.Lookup(key, nil); err != nil || len(view.Unknown) != want {
 			t.Errorf("%v: unknown clusters %q, %v; want %d", key, view.Unknown, err, want)
 		}
-	}
-	if reads := s.Reads.StaleReads(time.Now()); len(reads) != 1 || len(reads[0].Pages) > 0 {
-		t.Errorf("reads %+v, want the copy of the record alone", reads)
 	}
 	used = []string{gained.Namespace}
 	s.Reads.ObserveMembers(nil, nil)
