@@ -99,7 +99,7 @@ func TestIgnoredNamespace(t *testing.T) {
 	isWanted := false
 	s.isWanted = func(string) bool { return isWanted }
 	s.limit(budget.Exports, 2)
-	m := newMirror(s.state, "cls1", logr.Discard())
+	m := newMirror(s.state, "cls1", 0, logr.Discard())
 	list := func() {
 		s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
 	}
@@ -154,7 +154,7 @@ func TestMemoryOfHostileList(t *testing.T) {
 		list = append(list, pair{key: s.layout.export("cls2", exp.Key), value: value, revision: 1})
 	}
 	list = append(list, pair{key: s.layout.member("cls2"), value: memberValue(t, cls2, s.at(0), set), revision: 1})
-	m := newMirror(s.state, "cls1", logr.Discard())
+	m := newMirror(s.state, "cls1", 0, logr.Discard())
 	peak := registrytest.HeapPeak(func() { m.replace(list, 1, false) })
 	t.Logf("the heap grew by %d MiB", peak>>20)
 	if peak > 64<<20 {

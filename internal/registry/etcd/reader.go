@@ -196,7 +196,9 @@ func (r *reader) readUnread(ctx context.Context) error {
 
 // publish logs and counts an update of the mirror, and informs the writer and the user of the registry.
 func (r *reader) publish(u update) {
-	r.memberLog.Update(u.members)
+	if u.reviewed {
+		r.memberLog.Update(u.members)
+	}
 	r.cfg.Metrics.SetObjects(r.store.client.cfg.Name, "exports", u.ownExports)
 	for range u.refused {
 		r.cfg.Metrics.CountRefusedRecord(r.store.client.cfg.Name)

@@ -121,7 +121,7 @@ func newRegistry(client *Client, cfg Config, timings timings) (*Registry, error)
 		layout: store.layout, clusterSetID: cfg.Identity.ClusterSetID, own: store.id, name: client.cfg.Name, keyring: cfg.Keyring,
 		self: selfOf(cfg), staleAfter: cfg.StaleAfter,
 		ledger: cfg.Ledger, isWanted: cfg.Wanted,
-	}), store.id, cfg.Logger)
+	}), store.id, cfg.PollInterval, cfg.Logger)
 	notifier := engine.NewNotifier(mirror.addResolvedLookups)
 	writer := newWriter(cfg, timings, store, mirror, notifier)
 	return &Registry{

@@ -17,7 +17,7 @@ import (
 func TestMirror_VerifiesExportsWithoutLock(t *testing.T) {
 	const exports = 100
 	s := newStateTest(t)
-	m := newMirror(s.state, "cls1", logr.Discard())
+	m := newMirror(s.state, "cls1", 0, logr.Discard())
 	generations := map[int]int64{}
 	list := make([]pair, 0, exports+1)
 	for i := range exports {
@@ -58,7 +58,7 @@ func TestMirror_VerifiesExportsWithoutLock(t *testing.T) {
 // key that the cluster turns out to have.
 func TestMirror_VerifiedExportsAreThoseOfTheAuthor(t *testing.T) {
 	s := newStateTest(t)
-	m := newMirror(s.state, "cls1", logr.Discard())
+	m := newMirror(s.state, "cls1", 0, logr.Discard())
 	s.list(s.member(0, map[int]int64{0: 5}), s.export(0, 1, 5))
 	rebuilt := cls2
 	rebuilt.UID = "uid-of-the-new-one"
@@ -94,7 +94,7 @@ func BenchmarkMirrorReplace(b *testing.B) {
 		b.StopTimer()
 		s.keyrings = registrytest.NewKeyrings(0)
 		s.restart()
-		m := newMirror(s.state, "cls1", logr.Discard())
+		m := newMirror(s.state, "cls1", 0, logr.Discard())
 		fresh := make([]pair, len(list))
 		copy(fresh, list)
 		for i := range fresh {
@@ -114,7 +114,7 @@ func BenchmarkMirrorReplace(b *testing.B) {
 func TestMirror_PicksWithinBudgetOfUnknownCluster(t *testing.T) {
 	s := newStateTest(t)
 	s.limit(budget.Exports, 2)
-	m := newMirror(s.state, "cls1", logr.Discard())
+	m := newMirror(s.state, "cls1", 0, logr.Discard())
 	list := []pair{s.member(0, nil)}
 	for i := range 5 {
 		list = append(list, s.export(i, 1, 5))

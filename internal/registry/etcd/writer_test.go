@@ -22,7 +22,7 @@ func testWriter(t *testing.T) *writer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newMirror(testState(t), cls1.ClusterID, logr.Discard())
+	m := newMirror(testState(t), cls1.ClusterID, 0, logr.Discard())
 	st := &store{client: client, layout: m.state.layout, id: cls1.ClusterID}
 	cfg := fast(cls1)
 	cfg.Signer = registrytest.Signer(t, cls1)
