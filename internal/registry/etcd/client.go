@@ -125,7 +125,7 @@ func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 	conn, err := clientv3.New(clientv3.Config{
 		Context: life, Endpoints: c.cfg.Endpoints, TLS: c.tls, Username: c.cfg.Username, Password: password,
 		DialTimeout: requestTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout,
-		Logger: zap.NewNop(),
+		MaxCallRecvMsgSize: maxAnswer, Logger: zap.NewNop(),
 		DialOptions: append([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxReconnect}, MinConnectTimeout: requestTimeout,
 		}), grpc.WithChainStreamInterceptor(openOnce)}, c.cfg.options...),

@@ -63,6 +63,12 @@ func isRejected(err error) bool {
 	return errors.Is(err, rpctypes.ErrNoSpace)
 }
 
+// isTooLong reports whether the client has refused an answer because of its size.
+func isTooLong(err error) bool {
+	var e rpctypes.EtcdError
+	return errors.As(err, &e) && e.Code() == codes.ResourceExhausted || status.Code(err) == codes.ResourceExhausted
+}
+
 // withAdvice adds advice for the user to err.
 func withAdvice(err error) error {
 	switch {

@@ -1,12 +1,18 @@
 package etcd
 
 import (
+	"context"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 )
@@ -44,6 +50,96 @@ func TestMirror_ReviewsAtIntervals(t *testing.T) {
 			t.Error("a review is due, although no answer is without changes")
 		}
 	})
+}
+
+func TestNextPage(t *testing.T) {
+	for name, tt := range map[string]struct{ limit, bytes, want int }{
+		"small values":          {pageKeys, 32 << 10, 2 * pageKeys},
+		"as many as there are":  {maxPageKeys, 256 << 10, maxPageKeys},
+		"values of some KiB":    {2 * pageKeys, smallPage + 1, 2 * pageKeys},
+		"large values":          {maxPageKeys, 10 << 20, pageKeys},
+		"large values of a few": {pageKeys, 48 << 20, pageKeys},
+	} {
+		if got := nextPage(tt.limit, tt.bytes); got != tt.want {
+			t.Errorf("%s: the next page has %d keys, want %d", name, got, tt.want)
+		}
+	}
+}
+
+// TestStore_ListsInFewRequests: pages of small values grow, and one of large values after them is read with fewer keys.
+func TestStore_ListsInFewRequests(t *testing.T) {
+	const small, large = 800, 72 // pages of 32, 64, 128, 256 and 256 keys
+	s := newTestStore(t, shared(t))
+	l := s.layout("set1")
+	reader := &store{client: s.client(t, cls1), id: "cls1", layout: l}
+	var ops []clientv3.Op
+	for i := range small {
+		ops = append(ops, clientv3.OpPut(l.export("cls1", webKey(i)), "small"))
+	}
+	value := strings.Repeat("x", 1<<20)
+	for i := range large {
+		ops = append(ops, clientv3.OpPut(l.export("cls2", webKey(i)), value))
+	}
+	for _, op := range ops {
+		if _, err := s.Root().Do(t.Context(), op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func() {
+		if _, err := s.Root().Delete(context.WithoutCancel(t.Context()), s.prefix, clientv3.WithPrefix()); err != nil {
+			t.Error(err)
+		}
+	}()
+	list, _, err := reader.list(t.Context())
+	if err != nil || len(list) != small+large {
+		t.Fatalf("%d keys are listed, want %d; error %v", len(list), small+large, err)
+	}
+	if n := s.lists.Load(); n > 10 {
+		t.Errorf("%d requests, want 5 for the small values, one that is refused, and 3 for the others", n)
+	}
+}
+
+// TestRegistry_CompactedBetweenPages: etcd is compacted while a controller that starts reads the pages of its first list, which is of one revision. It lists again.
+func TestRegistry_CompactedBetweenPages(t *testing.T) {
+	const exports = 3 * pageKeys
+	s := newTestStore(t, shared(t))
+	exporter := s.registry(t, fast(cls1))
+	start(t, exporter)
+	for i := range exports {
+		publish(t, exporter, i, 1)
+	}
+	for i := range exports {
+		awaitState(t, exporter, i, registry.Exported)
+	}
+	var compacted atomic.Bool
+	pages := 0
+	compact := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if list, isRange := req.(*pb.RangeRequest); isRange && list.Limit >= pageKeys {
+			if pages++; pages == 2 {
+				written, err := s.Root().Put(ctx, "/other", "x")
+				if err != nil {
+					return err
+				}
+				if _, err := s.Root().Compact(ctx, written.Header.Revision); err != nil {
+					return err
+				}
+				compacted.Store(true)
+			}
+		}
+		return invoke(ctx, method, req, reply, conn, opts...)
+	}
+	cfg := fast(cls2)
+	cfg.ReadOnly = true
+	client := s.client(t, cls2)
+	client.cfg.options = append(client.cfg.options, grpc.WithChainUnaryInterceptor(compact))
+	importer := s.registryOf(t, client, cfg, fastTimings())
+	start(t, importer)
+	for i := range exports {
+		awaitVersion(t, importer, "cls1", i, 1)
+	}
+	if !compacted.Load() {
+		t.Error("etcd was not compacted")
+	}
 }
 
 // BenchmarkHeartbeat measures an answer of the watch with the heartbeat of one of many clusters, with the reviews that are due at that rate: each cluster writes
