@@ -78,30 +78,42 @@ var fleetRows = []fleetRow{
 	{"**propagation**, p50, p99, ms", func(f Fleet) string { return fmt.Sprintf("%.0f, %.0f", f.Propagation.P50, f.Propagation.P99) }},
 	{"**nothing changes**: CPU, % of a core", func(f Fleet) string { return fmt.Sprintf("%.1f", f.Steady.CPUPercent()) }},
 	{"memory, MiB", func(f Fleet) string { return fmt.Sprintf("%.0f", f.Steady.RSS) }},
-	{"requests a minute of a cluster", func(f Fleet) string { return f.cloudMapOnly("%.1f", f.Steady.CallsPerMinute()) }},
-	{"read, MB a minute", func(f Fleet) string { return f.cloudMapOnly("%.1f", f.Steady.PerMinute(float64(f.Steady.Bytes)/1e6)) }},
+	{"requests a minute of a cluster", func(f Fleet) string { return counted(f.Steady, "%.1f", f.Steady.CallsPerMinute()) }},
+	{"read, MB a minute", func(f Fleet) string {
+		return counted(f.Steady, "%.1f", f.Steady.PerMinute(float64(f.Steady.Bytes)/1e6))
+	}},
 	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.readsOfAccount(f.Steady)) }},
 	{"writes a second of all clusters (50)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.writesOfAccount()) }},
 	{"**rollout** of one service of each member, s", func(f Fleet) string { return fmt.Sprintf("%.0f", f.Rollout.Seconds) }},
 	{"the last one imported after, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.RolloutMS/1000) }},
-	{"requests a minute of a cluster", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.Rollout.CallsPerMinute()) }},
+	{"requests a minute of a cluster", func(f Fleet) string { return counted(f.Rollout, "%.0f", f.Rollout.CallsPerMinute()) }},
 	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.readsOfAccount(f.Rollout)) }},
-	{"read, MB a minute", func(f Fleet) string { return f.cloudMapOnly("%.1f", f.Rollout.PerMinute(float64(f.Rollout.Bytes)/1e6)) }},
+	{"read, MB a minute", func(f Fleet) string {
+		return counted(f.Rollout, "%.1f", f.Rollout.PerMinute(float64(f.Rollout.Bytes)/1e6))
+	}},
 	{"CPU, % of a core; memory at most, MiB", func(f Fleet) string { return fmt.Sprintf("%.1f; %.0f", f.Rollout.CPUPercent(), f.Rollout.Top) }},
 	{"**cold start** until all is imported, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.ColdMS/1000) }},
 	{"objects alone, s; ratio", func(f Fleet) string { return fmt.Sprintf("%.1f; %.2f", f.ObjectsMS/1000, f.coldRatio()) }},
-	{"read, MB", func(f Fleet) string { return f.cloudMapOnly("%.1f", float64(f.Cold.Bytes)/1e6) }},
-	{"requests", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.Cold.CallsPerMinute()*f.Cold.Seconds/60) }},
+	{"read, MB", func(f Fleet) string { return counted(f.Cold, "%.1f", float64(f.Cold.Bytes)/1e6) }},
+	{"requests", func(f Fleet) string { return counted(f.Cold, "%.0f", f.Cold.CallsPerMinute()*f.Cold.Seconds/60) }},
 	{"CPU, s; memory at most, MiB", func(f Fleet) string { return fmt.Sprintf("%.1f; %.0f", f.Cold.CPU, f.Cold.Top) }},
 	{"**restart** until a change of that time is imported, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.RestartMS/1000) }},
 	{"writes of imports; CPU, s; memory at most, MiB", func(f Fleet) string {
 		return fmt.Sprintf("%d; %.1f; %.0f", f.RestartEvents, f.Restart.CPU, f.Restart.Top)
 	}},
-	{"read, MB", func(f Fleet) string { return f.cloudMapOnly("%.1f", float64(f.Restart.Bytes)/1e6) }},
+	{"read, MB", func(f Fleet) string { return counted(f.Restart, "%.1f", float64(f.Restart.Bytes)/1e6) }},
 	{"**outage**: writes of imports", func(f Fleet) string { return fmt.Sprint(f.OutageEvents) }},
-	{"requests a minute", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.Outage.CallsPerMinute()) }},
+	{"requests a minute", func(f Fleet) string { return counted(f.Outage, "%.0f", f.Outage.CallsPerMinute()) }},
 	{"a change of that time is imported after its end, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.OutageMS/1000) }},
 	{"first publication, writes of all members", func(f Fleet) string { return f.cloudMapOnly("%.0f", float64(f.FirstWrites)) }},
+}
+
+// counted is "" if the requests were not counted.
+func counted(l fleet.Load, format string, value float64) string {
+	if l.Calls == nil {
+		return ""
+	}
+	return fmt.Sprintf(format, value)
 }
 
 func (f Fleet) cloudMapOnly(format string, value float64) string {

@@ -285,15 +285,25 @@ type sample struct {
 	writes int64
 }
 
-func (r *run) sample() (s sample, err error) {
-	s.usage, err = r.program.usage()
+func (r *run) sample(ctx context.Context) (s sample, err error) {
+	if s.usage, err = r.program.usage(); err != nil {
+		return s, err
+	}
 	s.traffic, s.writes = r.members.traffic(), r.members.written()
+	if s.traffic.calls != nil {
+		return s, nil
+	}
+	requests, err := r.program.metric(ctx, "cloud_map_mcs_registry_requests_total", "operation")
+	s.traffic.calls = map[string]int{}
+	for operation, n := range requests {
+		s.traffic.calls[operation] = int(n)
+	}
 	return s, err
 }
 
 // load returns what was used since before, which is zero at the start of the process.
-func (r *run) load(before sample) (Load, error) {
-	now, err := r.sample()
+func (r *run) load(ctx context.Context, before sample) (Load, error) {
+	now, err := r.sample(ctx)
 	used := now.since(before.traffic)
 	const mib = 1 << 20
 	return Load{
@@ -327,7 +337,7 @@ func (r *run) coldStart(ctx context.Context, running *errgroup.Group) error {
 	}
 	var err error
 	r.result.ColdMS = milliseconds(last.Sub(r.program.began))
-	if r.result.Cold, err = r.load(before); err == nil {
+	if r.result.Cold, err = r.load(ctx, before); err == nil {
 		r.progress("everything was imported after %.1f s; %s", r.result.ColdMS/1000, r.result.Cold)
 	}
 	return err
@@ -346,8 +356,8 @@ func (r *run) steady(ctx context.Context, _ *errgroup.Group) (err error) {
 // settle waits until peer notifications from all members arrive.
 func (r *run) settle(ctx context.Context) error {
 	for range 120 {
-		interval, err := r.program.metric(ctx, "cloud_map_mcs_registry_poll_interval_seconds")
-		if err == nil && interval > 1 || r.options.Registry != config.RegistryCloudMap {
+		interval, err := r.program.metric(ctx, "cloud_map_mcs_registry_poll_interval_seconds", "")
+		if err == nil && interval[""] > 1 || r.options.Registry != config.RegistryCloudMap {
 			return pause(ctx, 5*time.Second)
 		}
 		if err := pause(ctx, 500*time.Millisecond); err != nil {
@@ -363,7 +373,7 @@ func (r *run) during(ctx context.Context, d time.Duration, do func() error) (Loa
 	if err := r.program.forgetTop(); err != nil {
 		return Load{}, err
 	}
-	before, err := r.sample()
+	before, err := r.sample(ctx)
 	if err != nil {
 		return Load{}, err
 	}
@@ -374,7 +384,7 @@ func (r *run) during(ctx context.Context, d time.Duration, do func() error) (Loa
 	if err := pause(ctx, time.Until(end)); err != nil {
 		return Load{}, err
 	}
-	return r.load(before)
+	return r.load(ctx, before)
 }
 
 // importedService returns a service of a member that is imported.
@@ -493,7 +503,7 @@ func (r *run) restart(ctx context.Context, running *errgroup.Group) error {
 		return err
 	}
 	r.result.RestartEvents = r.view.eventCount() - events
-	r.result.Restart, err = r.load(before)
+	r.result.Restart, err = r.load(ctx, before)
 	r.progress("after a restart a change was imported after %.1f s, with %d writes of imports; %s", r.result.RestartMS/1000, r.result.RestartEvents, r.result.Restart)
 	return err
 }

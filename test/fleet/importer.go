@@ -168,30 +168,37 @@ func (p *program) forgetTop() error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0o200)
 }
 
-// metric returns the sum of a metric's values.
-func (p *program) metric(ctx context.Context, name string) (sum float64, err error) {
+// metric returns the values of a metric by one of its labels, added up. Without a label all are under "".
+func (p *program) metric(ctx context.Context, name, label string) (map[string]float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.metrics+"/metrics", nil)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
+	sums := map[string]float64{}
 	for _, m := range families[name].GetMetric() {
-		sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		value := ""
+		for _, pair := range m.GetLabel() {
+			if pair.GetName() == label {
+				value = pair.GetValue()
+			}
+		}
+		sums[value] += m.GetGauge().GetValue() + m.GetCounter().GetValue()
 	}
-	return sum, nil
+	return sums, nil
 }
 
 // view is what a watch shows of the imports.

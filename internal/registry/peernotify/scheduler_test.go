@@ -509,3 +509,55 @@ func TestAnnounced(t *testing.T) {
 	show(2)
 	check("when the registry shows it", time.Time{})
 }
+
+// TestScheduler_IsReadWanted: only news wakes the reader, once.
+func TestScheduler_IsReadWanted(t *testing.T) {
+	now := time.Now()
+	s := NewScheduler("set1", "cls1", Intervals{Poll: time.Second, PollWithNotifications: 5 * time.Second, Silence: 7 * time.Second})
+	s.HandleReadStart(now)
+	s.HandleReadSuccess([]Peer{{ClusterID: "cls2", Key: "k", Generation: 5}}, false)
+	notify := func(after time.Duration, generation int64) {
+		t.Helper()
+		at := now.Add(after)
+		if result := s.HandleMessage(at, Message{ClusterSet: "set1", From: "cls2", Generation: generation, Sequence: at.UnixNano()}); result != ResultOK {
+			t.Errorf("the result is %s", result)
+		}
+	}
+	notify(time.Second, 5)
+	if s.IsReadWanted() {
+		t.Error("a read is wanted for a generation that was read")
+	}
+	notify(2*time.Second, 6)
+	if !s.IsReadWanted() {
+		t.Error("no read is wanted for a new generation")
+	}
+	s.HandleReadStart(now.Add(2 * time.Second))
+	if s.IsReadWanted() {
+		t.Error("a read is wanted although one has begun since the news")
+	}
+}
+
+// BenchmarkScheduler measures what a notification without news costs, and each poll: all peers are compared with those that it has shown, and the next one is
+// scheduled.
+func BenchmarkScheduler(b *testing.B) {
+	for _, count := range []int{10, 100, 300, 1000} {
+		b.Run(fmt.Sprintf("clusters=%d", count), func(b *testing.B) {
+			s := NewScheduler("set1", "cls1", Intervals{Poll: time.Second, PollWithNotifications: 5 * time.Second, Silence: 7 * time.Second})
+			peers := make([]Peer, count)
+			for i := range peers {
+				peers[i] = Peer{ClusterID: fmt.Sprint("other-", i), Key: "k", Generation: 5}
+			}
+			now := time.Now()
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				now = now.Add(2 * time.Second / time.Duration(count)) // each cluster sends one in SendInterval
+				s.HandleMessage(now, Message{ClusterSet: "set1", From: peers[n%count].ClusterID, Generation: 5, Sequence: now.UnixNano()})
+				if n%(count*5/2) == 0 { // PollWithNotifications
+					s.HandleReadStart(now)
+					s.HandleReadSuccess(peers, false)
+					s.NextRead(now)
+				}
+			}
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/testprocess"
 )
@@ -18,6 +19,23 @@ type Proxy struct {
 	cut   bool
 	conns map[net.Conn]bool
 	wg    sync.WaitGroup
+	// answered counts the bytes from the process.
+	answered atomic.Int64
+}
+
+// Answered returns the number of bytes that the process has sent through the proxy, those of TLS included.
+func (p *Proxy) Answered() int64 { return p.answered.Load() }
+
+// counted is a connection that counts what is written to it.
+type counted struct {
+	net.Conn
+	bytes *atomic.Int64
+}
+
+func (c counted) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.bytes.Add(int64(n))
+	return n, err
 }
 
 // NewProxy creates a proxy and chooses a port for the process behind it.
@@ -88,7 +106,7 @@ func (p *Proxy) pass(from net.Conn) {
 		return
 	}
 	done := make(chan struct{}, 2)
-	for _, pair := range [][2]net.Conn{{from, to}, {to, from}} {
+	for _, pair := range [][2]net.Conn{{counted{from, &p.answered}, to}, {to, from}} {
 		go func() {
 			_, _ = io.Copy(pair[0], pair[1])
 			done <- struct{}{}
