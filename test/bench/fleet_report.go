@@ -132,6 +132,7 @@ func (r *Results) fleetTables(p *page) {
 	p.linef("or, where the machine cannot run so many, write signed records, pages, heartbeats and peer notifications by their encoders and read nothing. So the requests of all clusters")
 	p.linef("are those of the measured one times their number. The heartbeat interval is longer where 12 s would make more than 25 writes a second of an account. Paths to other clusters are")
 	p.linef("not probed. A rollout changes one service of each member, one in a hundred. In the outage the registry refuses every request for 20 s; `TestFleet` has ten minutes in virtual time.\n")
+	p.linef("![memory, CPU, reads and propagation over the number of clusters](fleet.svg)\n")
 	for _, registry := range []string{clusterset.CloudMap, clusterset.Etcd} {
 		r.fleetTable(p, registry)
 	}

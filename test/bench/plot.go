@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
@@ -18,7 +19,7 @@ type chart struct {
 const style = `<style>
 text { font: 13px system-ui, sans-serif; fill: #24292f } .small { font-size: 11px } .title { font-size: 15px; font-weight: 600 }
 .axis { stroke: #8c959f } .grid { stroke: #d0d7de } .notified { stroke: #0969da; fill: #0969da } .poll { stroke: #8250df; fill: #8250df } .legacy { stroke: #cf222e; fill: #cf222e }
-.line { fill: none; stroke-width: 2 } .light { opacity: .35 }
+.line { fill: none; stroke-width: 2 } .light { opacity: .35 } .dashed { stroke-dasharray: 4 }
 @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .grid { stroke: #30363d } .notified { stroke: #58a6ff; fill: #58a6ff } .poll { stroke: #bc8cff; fill: #bc8cff } .legacy { stroke: #ff7b72; fill: #ff7b72 } }
 </style>
 `
@@ -135,4 +136,71 @@ func (r *Results) propagationPlot() string {
 	}
 	bar(len(r.Propagation), "legacy", "legacy controller, delay 0", legacy.addP50, legacy.addP99)
 	return p.svg()
+}
+
+// fleetPanel is a value of the section fleet over the number of clusters.
+type fleetPanel struct {
+	title     string
+	low, high float64
+	// limit is the target or the quota at 1,000 clusters; etcd has its own or none.
+	limit, etcdLimit float64
+	lines            []fleetLine
+}
+
+// fleetLine is a line for each registry that has the value.
+type fleetLine struct {
+	name  string
+	value func(Fleet) float64
+	// cloudMapOnly leaves etcd out.
+	cloudMapOnly bool
+}
+
+var fleetPanels = []fleetPanel{
+	{"memory at most, MiB", 50, 1000, 512, 0, []fleetLine{{"", Fleet.mostMemory, false}}},
+	{"CPU, % of a core, while nothing changes and in a rollout", 0.1, 100, 5, 0, []fleetLine{
+		{"", func(f Fleet) float64 { return f.Steady.CPUPercent() }, false}, {"rollout", func(f Fleet) float64 { return f.Rollout.CPUPercent() }, false},
+	}},
+	{"reads a second of all clusters, and the quota", 1, 100_000, accountReads, 0, []fleetLine{
+		{"", func(f Fleet) float64 { return f.readsOfAccount(f.Steady) }, true}, {"rollout", func(f Fleet) float64 { return f.readsOfAccount(f.Rollout) }, true},
+	}},
+	{"propagation, ms, p50 and p99", 5, 10_000, 3000, 1000, []fleetLine{
+		{"p50", func(f Fleet) float64 { return f.Propagation.P50 }, false}, {"p99", func(f Fleet) float64 { return f.Propagation.P99 }, false},
+	}},
+}
+
+// fleetPlot plots the section fleet: a panel for each value, a line for each registry, and the targets.
+func (r *Results) fleetPlot() string {
+	const width, height, top = 380, 260, 50
+	p := newChart(2*width, 2*height+top+30, "One controller in a fleet of 10 to 1,000 clusters")
+	for i, panel := range fleetPanels {
+		r.fleetPanel(p, panel, float64(i%2*width), float64(top+i/2*height))
+	}
+	p.text(16, 2*height+top+14, "start", "small", "blue: Cloud Map; purple: etcd; red: targets at 1,000 clusters, dashed for etcd; all scales are logarithmic")
+	return p.svg()
+}
+
+func (r *Results) fleetPanel(p *chart, panel fleetPanel, left, top float64) {
+	x, y := logScale(10, 1000, left+60, left+300), logScale(panel.low, panel.high, top+200, top+20)
+	p.text(left+60, top+8, "start", "small", panel.title)
+	for v := math.Pow10(int(math.Ceil(math.Log10(panel.low)))); v <= panel.high; v *= 10 {
+		p.line("grid", x(10), y(v), x(1000), y(v))
+		p.text(x(10)-6, y(v)+4, "end", "small", strconv.FormatFloat(v, 'f', -1, 64))
+	}
+	for _, v := range []float64{10, 100, 300, 1000} {
+		p.text(x(v), top+218, "middle", "small", fmt.Sprintf("%.0f", v))
+	}
+	p.line("legacy", x(10), y(panel.limit), x(1000), y(panel.limit))
+	if panel.etcdLimit > 0 {
+		p.line("legacy dashed", x(10), y(panel.etcdLimit), x(1000), y(panel.etcdLimit))
+	}
+	for _, line := range panel.lines {
+		points := map[bool][][2]float64{}
+		for _, f := range r.Fleet {
+			if v := line.value(f); f.onCloudMap() || !line.cloudMapOnly {
+				points[f.onCloudMap()] = append(points[f.onCloudMap()], [2]float64{x(float64(f.Clusters)), y(min(max(v, panel.low), panel.high))})
+			}
+		}
+		p.series("notified", line.name, points[true])
+		p.series("poll", line.name, points[false])
+	}
 }

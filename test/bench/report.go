@@ -38,6 +38,7 @@ func (r *Results) pages() map[string]string {
 		"README.md":       r.markdown(),
 		"calls.svg":       r.callsPlot(),
 		"propagation.svg": r.propagationPlot(),
+		"fleet.svg":       r.fleetPlot(),
 	}
 }
 
@@ -203,13 +204,55 @@ func (r *Results) microTable(p *page) {
 	p.linef("## The hot code\n")
 	p.linef("Restart, Poll and Lookup have a clusterset of as many other clusters, of 100 services with 10 endpoints each: ten clusters export each service, and a tenth of the")
 	p.linef("namespaces is imported. Restart decodes all catalogs and looks up each service after each change, without the requests; Poll has the heartbeats of a second.")
-	p.linef("MergeClusters and SlicesClusters have one service that as many clusters export with 10 endpoints each.\n")
-	p.linef("| benchmark | time | bytes | allocations |")
+	p.linef("MergeClusters and SlicesClusters have one service that as many clusters export with 10 endpoints each. Ledger admits a change of one export within the budgets of all")
+	p.linef("members; MemberLog takes the members of a poll, and Scheduler a notification without news. Heartbeat is one of a cluster on etcd as its watch shows it. Growth is the")
+	p.linef("time with 1,000 clusters divided by that with 10. Restart, Poll and MemberLog are about all clusters, and Merge and Slices about all exports of a service: 100 is linear.\n")
+	p.linef("| benchmark, clusters | 10 | 100 | 300 | 1000 | growth |")
+	p.linef("| --- | ---: | ---: | ---: | ---: | ---: |")
+	for _, g := range growths(r.Micro) {
+		p.linef("| %s | %s |", g.name, strings.Join(g.cells(), " | "))
+	}
+	p.linef("\n| benchmark | time | bytes | allocations |")
 	p.linef("| --- | ---: | ---: | ---: |")
 	for _, m := range r.Micro {
-		p.linef("| %s | %s | %d | %d |", m.Name, duration(m.Nanoseconds), m.Bytes, m.Allocations)
+		if _, _, grows := strings.Cut(m.Name, "/clusters="); !grows {
+			p.linef("| %s | %s | %d | %d |", m.Name, duration(m.Nanoseconds), m.Bytes, m.Allocations)
+		}
 	}
 	r.source(p, "micro")
+}
+
+// growth has the times of a benchmark in nanoseconds, by the number of clusters.
+type growth struct {
+	name  string
+	times map[string]float64
+}
+
+// growths returns the benchmarks with a number of clusters in their names, in order.
+func growths(list []Micro) (out []growth) {
+	for _, m := range list {
+		name, clusters, found := strings.Cut(m.Name, "/clusters=")
+		if !found {
+			continue
+		}
+		if len(out) == 0 || out[len(out)-1].name != name {
+			out = append(out, growth{name, map[string]float64{}})
+		}
+		out[len(out)-1].times[clusters] = m.Nanoseconds
+	}
+	return out
+}
+
+// cells returns the columns of the table.
+func (g growth) cells() (cells []string) {
+	for _, clusters := range []string{"10", "100", "300", "1000"} {
+		cell := ""
+		if t, ok := g.times[clusters]; ok {
+			cell = duration(t)
+		}
+		cells = append(cells, cell)
+	}
+	return append(cells, fmt.Sprintf("%.3g", g.times["1000"]/g.times["10"]))
 }
 
 // duration formats a time with three digits.
