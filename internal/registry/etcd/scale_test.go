@@ -142,6 +142,46 @@ func TestRegistry_CompactedBetweenPages(t *testing.T) {
 	}
 }
 
+// TestRegistry_RejoinTogether: the leases of all clusters expire while none of them reaches etcd. After that each claims its ID again, and no import of them
+// ends.
+func TestRegistry_RejoinTogether(t *testing.T) {
+	const clusters = 12
+	s := newTestStore(t, shared(t))
+	watcher := s.registry(t, fast(benchMember(clusters)))
+	start(t, watcher)
+	members := make([]*Registry, clusters)
+	leaseOf := func(i int) clientv3.LeaseID { return clientv3.LeaseID(members[i].writer.session.currentLease()) }
+	leases := make([]clientv3.LeaseID, clusters)
+	for i := range members {
+		members[i] = s.registry(t, fast(benchMember(i)))
+		start(t, members[i])
+		publish(t, members[i], i, 1)
+	}
+	for i := range members {
+		awaitVersion(t, watcher, benchMember(i).ClusterID, i, 1)
+		leases[i] = leaseOf(i)
+	}
+	s.proxy.Cut()
+	for _, lease := range leases {
+		if _, err := s.Root().Revoke(t.Context(), lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.proxy.Restore()
+	for i := range members {
+		within(t, "the cluster has another lease", func() bool {
+			if n := version(t, watcher, benchMember(i).ClusterID, i); n != 1 {
+				t.Fatalf("the export of cluster %d is at version %d", i, n)
+			}
+			return leaseOf(i) != 0 && leaseOf(i) != leases[i] && members[i].writer.session.currentFence() != 0
+		})
+	}
+	for i := range members {
+		publish(t, members[i], i, 2)
+		awaitVersion(t, watcher, benchMember(i).ClusterID, i, 2)
+	}
+}
+
 // BenchmarkHeartbeat measures an answer of the watch with the heartbeat of one of many clusters, with the reviews that are due at that rate: each cluster writes
 // one in 12 s.
 func BenchmarkHeartbeat(b *testing.B) {
