@@ -127,7 +127,7 @@ func TestRecord_Samples(t *testing.T) {
 func TestNew_VerifiesReceiver(t *testing.T) {
 	certificate, file := selfSigned(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", file)
-	creds := refusals{credentials.NewServerTLSFromCert(&certificate), make(chan error, 100)}
+	creds := refusals{credentials.NewServerTLSFromCert(&certificate), make(chan struct{}, 100)}
 	r := receiver(t, grpc.Creds(creds))
 	tr := tracer(t, tracing.Config{Endpoint: r.Address, Ratio: 1, Logger: logr.Discard()})
 	tr.Of(identity("cls1")).Record(tracing.Export, export(1), time.UnixMilli(1), time.UnixMilli(2))
@@ -151,13 +151,13 @@ func TestNew_VerifiesReceiver(t *testing.T) {
 // refusals are the credentials of a server that reports failed handshakes.
 type refusals struct {
 	credentials.TransportCredentials
-	refused chan error
+	refused chan struct{}
 }
 
 func (r refusals) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secure, info, err := r.TransportCredentials.ServerHandshake(conn)
 	if err != nil {
-		r.refused <- err
+		r.refused <- struct{}{}
 	}
 	return secure, info, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,6 +136,62 @@ func TestOneChange(t *testing.T) {
 			t.Error("the change is not exported")
 		}
 	})
+}
+
+// TestChangesTogether counts the writes of changes that come alone, in pairs and at random, in virtual time: that a change which comes alone is written at once
+// must cost no more writes than a wait for others.
+func TestChangesTogether(t *testing.T) {
+	const rounds = 200
+	warmUp(t)
+	for name, tt := range map[string]struct {
+		// pause returns the time from change i to the next one, and service its service.
+		pause   func(i int, random *rand.Rand) time.Duration
+		service func(i int) int
+		// pages and records are the most writes for each change.
+		pages, records float64
+	}{
+		"alone":                             {pause: func(int, *rand.Rand) time.Duration { return time.Second }, service: func(int) int { return 1 }, pages: 1, records: 1},
+		"often, alone":                      {pause: func(int, *rand.Rand) time.Duration { return 150 * time.Millisecond }, service: func(int) int { return 1 }, pages: 1, records: 1},
+		"a service with two EndpointSlices": {pause: inPairs, service: func(int) int { return 1 }, pages: 0.5, records: 0.5},
+		"two services with the same pods":   {pause: inPairs, service: func(i int) int { return i % 2 }, pages: 1, records: 0.5},
+		"at random, five a second": {pause: func(_ int, random *rand.Rand) time.Duration {
+			return time.Duration(random.ExpFloat64() * float64(200*time.Millisecond))
+		}, service: func(i int) int { return i % 20 }, pages: 1, records: 0.86},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSimulation(t, 0, cloudmaplocal.Options{})
+				p := w.begin(cls1, nil, func(cfg *Config) {
+					cfg.HeartbeatInterval, cfg.times.Audit, cfg.times.Intervals = time.Hour, time.Hour, defaultTimes().Intervals
+				})
+				for i := range 20 {
+					publish(t, p.Registry, webExport("cls1", i, 1))
+				}
+				time.Sleep(5 * time.Minute)
+				random, before := rand.New(rand.NewPCG(1, 0)), w.count()
+				for i := range rounds {
+					publish(t, p.Registry, webExport("cls1", tt.service(i), 2+i))
+					time.Sleep(tt.pause(i, random))
+				}
+				time.Sleep(time.Minute)
+				after := w.count()
+				pages, records := after["RegisterInstance"]-before["RegisterInstance"], after["RegisterInstance members"]-before["RegisterInstance members"]
+				t.Logf("%d changes made %d writes of pages and %d of the record", rounds, pages, records)
+				const learned = 4 // the first changes are not known to be alone or together yet
+				if float64(pages) > tt.pages*rounds+learned || float64(records) > tt.records*rounds+learned {
+					t.Errorf("%d changes made %d writes of pages and %d of the record, want at most %g and %g for each", rounds, pages, records, tt.pages, tt.records)
+				}
+			})
+		})
+	}
+}
+
+// inPairs is the pause between changes of which two have one cause.
+func inPairs(i int, _ *rand.Rand) time.Duration {
+	if i%2 == 0 {
+		return 5 * time.Millisecond
+	}
+	return time.Second
 }
 
 // TestThousandExports publishes from nothing under AWS's limits.

@@ -133,24 +133,30 @@ func TestAdoptRecord(t *testing.T) {
 	}
 }
 
-// A page that may be torn is written at once. Changes are gathered, but not for longer than AtMost.
+// A page that may be torn is written at once, and so is a change that will be alone. Others are gathered, but not for longer than AtMost.
 func TestPagesDue(t *testing.T) {
 	now := time.UnixMilli(1_800_000_000_000)
 	s := New(testConfig())
 	s.cfg.Intervals.Gather, s.cfg.Intervals.Quiet, s.cfg.Intervals.AtMost = 10*time.Millisecond, 100*time.Millisecond, time.Second
 	for name, tt := range map[string]struct {
-		firstChange, lastChange, written time.Duration // before now
-		dirty, torn                      int
-		want                             time.Duration
+		firstChange, lastChange, written, taken time.Duration // before now
+		isLone                                  bool
+		dirty, torn                             int
+		want                                    time.Duration
 	}{
-		"one torn page":             {torn: 1},
-		"a torn and a dirty page":   {torn: 1, dirty: 1},
-		"the first change":          {written: time.Hour, dirty: 1, want: 10 * time.Millisecond},
-		"a change after another":    {written: 500 * time.Millisecond, dirty: 1, want: 100 * time.Millisecond},
-		"changes for a long time":   {firstChange: 950 * time.Millisecond, written: 960 * time.Millisecond, dirty: 1, want: 50 * time.Millisecond},
-		"the last change was early": {firstChange: 90 * time.Millisecond, lastChange: 60 * time.Millisecond, written: 500 * time.Millisecond, dirty: 1, want: 40 * time.Millisecond},
+		"one torn page":              {torn: 1},
+		"a torn and a dirty page":    {torn: 1, dirty: 1},
+		"the first change":           {written: time.Hour, dirty: 1, want: 10 * time.Millisecond},
+		"a change after another":     {written: 500 * time.Millisecond, dirty: 1, want: 100 * time.Millisecond},
+		"a lone change":              {written: time.Hour, taken: time.Hour, isLone: true, dirty: 1},
+		"a lone change after others": {written: 110 * time.Millisecond, taken: 120 * time.Millisecond, isLone: true, dirty: 1},
+		"a lone change too early":    {written: 80 * time.Millisecond, taken: 90 * time.Millisecond, isLone: true, dirty: 1, want: 100 * time.Millisecond},
+		"not the only change":        {firstChange: 5 * time.Millisecond, written: time.Hour, taken: time.Hour, isLone: true, dirty: 1, want: 5 * time.Millisecond},
+		"changes for a long time":    {firstChange: 950 * time.Millisecond, written: 960 * time.Millisecond, dirty: 1, want: 50 * time.Millisecond},
+		"the last change was early":  {firstChange: 90 * time.Millisecond, lastChange: 60 * time.Millisecond, written: 500 * time.Millisecond, dirty: 1, want: 40 * time.Millisecond},
 	} {
 		s.Writes.firstChange, s.Writes.lastChange, s.Writes.pagesWritten = now.Add(-tt.firstChange), now.Add(-tt.lastChange), now.Add(-tt.written)
+		s.Writes.pagesTaken, s.Writes.rhythm.expectsAlone = now.Add(-tt.taken), tt.isLone
 		if got := s.Writes.pagesDue(now, tt.dirty, tt.torn).Sub(now); got != tt.want {
 			t.Errorf("%s: due in %v, want %v", name, got, tt.want)
 		}

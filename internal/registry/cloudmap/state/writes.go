@@ -21,14 +21,15 @@ type Writes struct {
 	requested engine.Keys
 	// firstChange and lastChange are the times of the first and the last change that is not written yet; zero if there is none.
 	firstChange, lastChange time.Time
+	rhythm                  rhythm
 	// beat is the last heartbeat of RecordToWrite, and beatAt its time, zero if there is none.
 	beat   int64
 	beatAt time.Time
 	// writtenAt is the time of the last successful write of the own record by this process, zero if there is none.
 	writtenAt time.Time
 	// pagesWritten is the time of the last write of a page. unannounced is the time of the first write of a page that no record announces, zero if there
-	// is none.
-	pagesWritten, unannounced time.Time
+	// is none. pagesTaken is the time at which pages were taken to be written last.
+	pagesWritten, unannounced, pagesTaken time.Time
 }
 
 // SetDesired sets the desired export of key, nil to withdraw it.
@@ -54,10 +55,12 @@ func (s *Writes) setDesired(key mcs.Key, exp *mcs.Export) {
 	} else {
 		s.requested[key] = struct{}{}
 	}
+	_, isKnown := s.outbox.pages[format.PageOf(key)].exports[key]
 	if !s.outbox.setDesired(key, exp) {
 		return
 	}
 	s.lastChange = time.Now()
+	s.rhythm.observe(s.lastChange, format.PageOf(key), isKnown && exp != nil, s.cfg.Intervals.Quiet)
 	if s.firstChange.IsZero() {
 		s.firstChange = s.lastChange
 	}
@@ -361,11 +364,15 @@ func (s *Writes) NextPages(now time.Time) (at time.Time, ok bool) {
 	return again, !again.IsZero()
 }
 
-// pagesDue returns the time at which pages have to be written. Torn pages are due now. The first change after a quiet time is due after a short delay, so
-// that further changes join it. A series of changes is due when it pauses or has lasted too long. The caller holds s.mu.
+// pagesDue returns the time at which pages have to be written. Torn pages are due now, and so is a change of a page whose changes come alone. Other first
+// changes after a quiet time are due after a short delay, so that further changes join them. A series of changes is due when it pauses or has lasted too long. The
+// caller holds s.mu.
 func (s *Writes) pagesDue(now time.Time, dirty, torn int) time.Time {
 	if torn > 0 {
 		return now
+	}
+	if s.rhythm.expectsAlone && s.firstChange.Equal(s.lastChange) && s.firstChange.Sub(s.pagesTaken) >= s.cfg.Intervals.Quiet {
+		return s.firstChange
 	}
 	if s.firstChange.Sub(s.pagesWritten) >= s.cfg.Intervals.AtMost {
 		return s.firstChange.Add(s.cfg.Intervals.Gather)
@@ -421,6 +428,9 @@ func (s *Writes) TakeBatch() (writes []PageWrite, changed engine.Keys) {
 	s.announce = s.announce || isAdopting && !s.outbox.isFinal() // the pages found may be as desired
 	writes, refused := s.outbox.batch(time.Now(), s.cfg.WallClock())
 	s.firstChange = time.Time{}
+	if len(writes) > 0 {
+		s.pagesTaken = time.Now()
+	}
 	changed = engine.Keys{}
 	for _, page := range refused {
 		s.logRefused(page)
