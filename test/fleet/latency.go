@@ -44,8 +44,11 @@ type Step struct {
 	Durations []time.Duration
 }
 
-// TotalStep is the name of the last step of MeasureLatency, which is all of them.
-const TotalStep = "all steps"
+// The last steps of MeasureLatency: the one that no trace has, and all steps.
+const (
+	SeenStep  = "seen by a watch"
+	TotalStep = "all steps"
+)
 
 const (
 	latencyNamespace = "latency"
@@ -242,7 +245,7 @@ type mark struct {
 	ended      bool
 }
 
-// latencyMarks are the points in time of a change in their order, by registry. They are shown up to the write of the importing cluster.
+// latencyMarks are the points in time of a change in their order, by registry. The last is when the write in the importing cluster was answered.
 var latencyMarks = map[string][]mark{
 	config.RegistryCloudMap: {
 		{"EndpointSlice written, watch event, reconcile", tracing.Export, false},
@@ -266,8 +269,7 @@ var latencyMarks = map[string][]mark{
 		{"EndpointSlice written, watch event, reconcile", tracing.Export, false},
 		{"objects read, export made, published", tracing.Export, true},
 		{"write awaited", tracing.WriteExport, false},
-		{"export and own record signed and written", tracing.WriteExport, true},
-		{"event of the watch", tracing.ReadExport, false},
+		{"export and own record signed and written, event of the watch", tracing.ReadExport, false}, // which comes before the answer of the write
 		{"verified and decoded", tracing.ReadExport, true},
 		{"key requeued, reconcile", tracing.Import, false},
 		{"looked up, planned", tracing.WriteSlices, false},
@@ -279,8 +281,9 @@ var latencyMarks = map[string][]mark{
 func (r *latencyRun) steps() ([]Step, error) {
 	traces := tracingtest.ByTrace(r.receiver.Spans())
 	marks := latencyMarks[r.options.Registry]
-	steps := make([]Step, len(marks)+1)
-	steps[len(marks)].Name = TotalStep
+	steps := make([]Step, len(marks)+2)
+	last := len(marks)
+	steps[last].Name, steps[last+1].Name = SeenStep, TotalStep
 	incomplete := 0
 	for _, c := range r.changes {
 		times, missing := c.times(traces, marks)
@@ -293,7 +296,8 @@ func (r *latencyRun) steps() ([]Step, error) {
 			steps[i].Name = m.step
 			steps[i].Durations = append(steps[i].Durations, times[i+1].Sub(times[i]))
 		}
-		steps[len(marks)].Durations = append(steps[len(marks)].Durations, c.seen.Sub(c.sent))
+		steps[last].Durations = append(steps[last].Durations, c.seen.Sub(times[last]))
+		steps[last+1].Durations = append(steps[last+1].Durations, c.seen.Sub(c.sent))
 	}
 	if 10*incomplete > len(r.changes) {
 		return nil, fmt.Errorf("the traces of %d of %d changes are not complete", incomplete, len(r.changes))
