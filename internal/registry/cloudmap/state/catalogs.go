@@ -275,11 +275,11 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 func (c *catalogs) makeCertain(id string, cluster *catalog, changed engine.Keys) {
 	if cluster.mayBeOld && c.liveness.IsStale(id) {
 		cluster.mayBeOld = false // a later record would have been read
-		c.keysOf(id, changed)
+		c.namedBy(id, changed)
 	}
 	if cluster.isReturning && c.keyring.IsReturnSaved(id) {
 		cluster.isReturning = false
-		c.keysOf(id, changed)
+		c.namedBy(id, changed)
 	}
 }
 
@@ -477,7 +477,7 @@ func (c *catalogs) compareFirst(cluster *catalog, r format.Member, isCopy bool, 
 		*first = r.Time()
 	case r.Time().After(*first):
 		cluster.mayBeOld = false
-		c.keysOf(r.ClusterID, changed)
+		c.namedBy(r.ClusterID, changed)
 		cluster.dropOld(&r)
 	}
 }
@@ -679,6 +679,17 @@ func (c *catalogs) keysOf(id string, keys engine.Keys) {
 	if cluster := c.clusters[id]; cluster != nil {
 		for i := range cluster.pages {
 			for key := range cluster.pages[i].exports {
+				keys[key] = struct{}{}
+			}
+		}
+	}
+}
+
+// namedBy adds the keys of a cluster whose exports count from now on: those of its exports, and those that are ignored, which wait for their namespaces.
+func (c *catalogs) namedBy(id string, keys engine.Keys) {
+	if cluster := c.clusters[id]; cluster != nil {
+		for i := range cluster.pages {
+			for key := range cluster.pages[i].keys {
 				keys[key] = struct{}{}
 			}
 		}
@@ -890,7 +901,7 @@ func (c *catalog) isUnknown(key mcs.Key, page int, code string) bool {
 		return false
 	}
 	p := &c.pages[page]
-	return c.isUncertain() || !c.isCopy && !p.ignored[key] && (!p.knows(key) || c.mayHaveGained(page, code))
+	return c.isUncertain() || !c.isCopy && (!p.knows(key) || c.mayHaveGained(page, code)) && !p.ignored[key] // the map last: a lookup asks all clusters
 }
 
 // isUncertain reports whether nothing of the cluster counts yet.
