@@ -76,7 +76,7 @@ func MeasureLatency(ctx context.Context, options LatencyOptions) (steps []Step, 
 	if err := r.change(ctx); err != nil {
 		return nil, r.problem(err)
 	}
-	return r.steps()
+	return r.stepsOf(tracingtest.ByTrace(r.receiver.Spans()))
 }
 
 type latencyRun struct {
@@ -277,9 +277,8 @@ var latencyMarks = map[string][]mark{
 	},
 }
 
-// steps returns the durations of the steps.
-func (r *latencyRun) steps() ([]Step, error) {
-	traces := tracingtest.ByTrace(r.receiver.Spans())
+// stepsOf returns the durations of the steps by the traces of the changes.
+func (r *latencyRun) stepsOf(traces [][]tracingtest.Span) ([]Step, error) {
 	marks := latencyMarks[r.options.Registry]
 	steps := make([]Step, len(marks)+2)
 	last := len(marks)
