@@ -851,6 +851,24 @@ func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 	return view
 }
 
+// unusedView is viewOf for a key in a namespace whose exports are not used and were not imported: nine tenths of all keys, which only wait for their namespaces.
+// Of the clusters that may export it it names one. While many have not shown the page, that is the one that was found last.
+func (c *catalogs) unusedView(key mcs.Key, _ []string) (view registry.View) {
+	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
+	all := c.all()
+	at := -1
+	if c.isOpen(page) {
+		at = c.open[page]
+	} else {
+		at = slices.IndexFunc(all, func(cluster *catalog) bool { return cluster.isUnknown(key, page, code) })
+	}
+	if at >= 0 {
+		view.Unknown = []string{all[at].id}
+	}
+	c.addExports(&view, key)
+	return view
+}
+
 // addExports adds the exports of key that were read to a view.
 func (c *catalogs) addExports(view *registry.View, key mcs.Key) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)

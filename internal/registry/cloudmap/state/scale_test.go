@@ -196,6 +196,32 @@ func TestReads_UncertainClustersNotifyOnce(t *testing.T) {
 	}
 }
 
+// TestState_LooksUpUnusedNamespaces: the view of a key whose namespace is not used shows who exports it, and that there may be others, without a list of these.
+func TestState_LooksUpUnusedNamespaces(t *testing.T) {
+	others := newOtherClusters(t, 20)
+	s := others.start()
+	s.Reads.ObserveMembers(others.members, engine.Keys{})
+	used, unused := webExport("other-0000", 0, 10).Key, webExport("other-0000", 1, 10).Key
+	used.Namespace, unused.Namespace = "team-0-0", "team-0-1"
+	lookup := func(key mcs.Key, wantUnknown, wantIgnored int) {
+		t.Helper()
+		if view, err := s.Lookup(key, nil); err != nil || len(view.Unknown) != wantUnknown || len(view.Ignored) != wantIgnored {
+			t.Errorf("%s: unknown %v, ignored %v, error %v; want %d and %d", key, view.Unknown, view.Ignored, err, wantUnknown, wantIgnored)
+		}
+	}
+	lookup(used, 20, 0)
+	lookup(unused, 1, 0)
+	changed := engine.Keys{}
+	for _, read := range s.Reads.StaleReads(time.Now()) {
+		maps.Copy(changed, s.Reads.ObserveCatalog(time.Now(), read.ClusterID, others.catalogs[read.ClusterID]))
+	}
+	if _, isChanged := changed[unused]; !isChanged {
+		t.Error("reading the catalogs does not change the key of an unused namespace")
+	}
+	lookup(used, 0, 0)
+	lookup(unused, 0, 10)
+}
+
 // TestAnswerDelay: a new process of one cluster makes the others write their records, at the rate that AWS is known to accept.
 func TestAnswerDelay(t *testing.T) {
 	const interval = 40 * time.Second

@@ -177,8 +177,9 @@ func (s *State) Peers(now time.Time) (peers []peernotify.Peer, urgent bool) {
 
 // Lookup returns the View of key.
 func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
-	view, err := s.lookup(key, imported)
-	if len(view.Ignored) > 0 && (s.cfg.Wanted == nil || s.cfg.Wanted(key.Namespace)) {
+	isWanted := s.cfg.Wanted == nil || s.cfg.Wanted(key.Namespace) // without the lock: it may wait for a cache
+	view, err := s.lookup(key, imported, isWanted)
+	if len(view.Ignored) > 0 && isWanted {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.catalogs.want(key) {
@@ -188,15 +189,19 @@ func (s *State) Lookup(key mcs.Key, imported []string) (registry.View, error) {
 	return view, err
 }
 
-// lookup returns the View of key.
-func (s *State) lookup(key mcs.Key, imported []string) (registry.View, error) {
+// lookup returns the View of key. isWanted reports whether the exports of its namespace are used.
+func (s *State) lookup(key mcs.Key, imported []string, isWanted bool) (registry.View, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.catalogs.isSynced() {
 		return registry.View{}, s.asked[format.PageOf(key)].NotSynced(key, s.readProblem.Err())
 	}
 	s.catalogs.seek(imported)
-	view := s.asked[format.PageOf(key)].Lookup(key, imported, s.catalogs.viewOf, s.catalogs.statusOf)
+	viewOf := s.catalogs.viewOf
+	if !isWanted && len(imported) == 0 {
+		viewOf = s.catalogs.unusedView
+	}
+	view := s.asked[format.PageOf(key)].Lookup(key, imported, viewOf, s.catalogs.statusOf)
 	if !s.cfg.ReadOnly {
 		view.Local = s.publication(key)
 	}
