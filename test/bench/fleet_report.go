@@ -82,12 +82,12 @@ var fleetRows = []fleetRow{
 	{"read, MB a minute", func(f Fleet) string {
 		return counted(f.Steady, "%.1f", f.Steady.PerMinute(float64(f.Steady.Bytes)/1e6))
 	}},
-	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.readsOfAccount(f.Steady)) }},
-	{"writes a second of all clusters (50)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.writesOfAccount()) }},
+	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly(f.readsOfAccount(f.Steady)) }},
+	{"writes a second of all clusters (50)", func(f Fleet) string { return f.cloudMapOnly(f.writesOfAccount()) }},
 	{"**rollout** of one service of each member, s", func(f Fleet) string { return fmt.Sprintf("%.0f", f.Rollout.Seconds) }},
 	{"the last one imported after, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.RolloutMS/1000) }},
 	{"requests a minute of a cluster", func(f Fleet) string { return counted(f.Rollout, "%.0f", f.Rollout.CallsPerMinute()) }},
-	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly("%.0f", f.readsOfAccount(f.Rollout)) }},
+	{"reads a second of all clusters (quota 1,000)", func(f Fleet) string { return f.cloudMapOnly(f.readsOfAccount(f.Rollout)) }},
 	{"read, MB a minute", func(f Fleet) string {
 		return counted(f.Rollout, "%.1f", f.Rollout.PerMinute(float64(f.Rollout.Bytes)/1e6))
 	}},
@@ -105,7 +105,7 @@ var fleetRows = []fleetRow{
 	{"**outage**: writes of imports", func(f Fleet) string { return fmt.Sprint(f.OutageEvents) }},
 	{"requests a minute", func(f Fleet) string { return counted(f.Outage, "%.0f", f.Outage.CallsPerMinute()) }},
 	{"a change of that time is imported after its end, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.OutageMS/1000) }},
-	{"first publication, writes of all members", func(f Fleet) string { return f.cloudMapOnly("%.0f", float64(f.FirstWrites)) }},
+	{"first publication, writes of all members", func(f Fleet) string { return f.cloudMapOnly(float64(f.FirstWrites)) }},
 }
 
 // counted is "" if the requests were not counted.
@@ -116,11 +116,11 @@ func counted(l fleet.Load, format string, value float64) string {
 	return fmt.Sprintf(format, value)
 }
 
-func (f Fleet) cloudMapOnly(format string, value float64) string {
+func (f Fleet) cloudMapOnly(value float64) string {
 	if !f.onCloudMap() {
 		return ""
 	}
-	return fmt.Sprintf(format, value)
+	return fmt.Sprintf("%.0f", value)
 }
 
 func (r *Results) fleetTables(p *page) {

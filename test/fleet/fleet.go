@@ -290,13 +290,13 @@ func (r *run) sample(ctx context.Context) (s sample, err error) {
 		return s, err
 	}
 	s.traffic, s.writes = r.members.traffic(), r.members.written()
-	if s.traffic.calls != nil {
+	if s.calls != nil {
 		return s, nil
 	}
 	requests, err := r.program.metric(ctx, "cloud_map_mcs_registry_requests_total", "operation")
-	s.traffic.calls = map[string]int{}
+	s.calls = map[string]int{}
 	for operation, n := range requests {
-		s.traffic.calls[operation] = int(n)
+		s.calls[operation] = int(n)
 	}
 	return s, err
 }

@@ -75,7 +75,7 @@ func (k *kept) keep(id string, bytes int, limits budget.Limits) bool {
 func (s *store) list(ctx context.Context) ([]pair, int64, error) {
 	var list []pair
 	var revision int64
-	kept := kept{keys: map[string]int{}, byCluster: map[string]int{}}
+	kept := &kept{keys: map[string]int{}, byCluster: map[string]int{}}
 	from, end := s.layout.root, clientv3.GetPrefixRangeEnd(s.layout.root)
 	for limit := pageKeys; ; {
 		var page *clientv3.GetResponse
@@ -95,23 +95,31 @@ func (s *store) list(ctx context.Context) ([]pair, int64, error) {
 		}
 		bytes := 0
 		for _, kv := range page.Kvs {
-			p := fromKV(kv, false)
-			bytes += len(p.value)
-			if id := s.layout.clusterOf(p.key); id != s.id && p.key != s.layout.member(id) {
-				if kept.isFull(id, s.limits) {
-					continue
-				}
-				if !kept.keep(id, len(p.value), s.limits) {
-					p.value, p.dropped = nil, true
-				}
+			bytes += len(kv.Value)
+			if p, ok := s.keep(fromKV(kv, false), kept); ok {
+				list = append(list, p)
 			}
-			list = append(list, p)
 		}
 		if !page.More || len(page.Kvs) == 0 {
 			return list, revision, nil
 		}
 		from, limit = string(page.Kvs[len(page.Kvs)-1].Key)+"\x00", nextPage(limit, bytes)
 	}
+}
+
+// keep returns what a list keeps of a pair; ok is false if it is one of too many.
+func (s *store) keep(p pair, kept *kept) (_ pair, ok bool) {
+	id := s.layout.clusterOf(p.key)
+	if id == s.id || p.key == s.layout.member(id) {
+		return p, true
+	}
+	if kept.isFull(id, s.limits) {
+		return p, false
+	}
+	if !kept.keep(id, len(p.value), s.limits) {
+		p.value, p.dropped = nil, true
+	}
+	return p, true
 }
 
 func fromKV(kv *mvccpb.KeyValue, deleted bool) pair {

@@ -856,13 +856,9 @@ func (c *catalogs) viewOf(key mcs.Key, imported []string) (view registry.View) {
 func (c *catalogs) unusedView(key mcs.Key, _ []string) (view registry.View) {
 	page, code := format.PageOf(key), format.NamespaceCode(key.Namespace)
 	all := c.all()
-	at := -1
 	if c.isOpen(page) {
-		at = c.open[page]
-	} else {
-		at = slices.IndexFunc(all, func(cluster *catalog) bool { return cluster.isUnknown(key, page, code) })
-	}
-	if at >= 0 {
+		view.Unknown = []string{all[c.open[page]].id}
+	} else if at := slices.IndexFunc(all, func(cluster *catalog) bool { return cluster.isUnknown(key, page, code) }); at >= 0 {
 		view.Unknown = []string{all[at].id}
 	}
 	c.addExports(&view, key)
