@@ -308,3 +308,26 @@ func TestCommonFlagsAreThoseOfTheMakefile(t *testing.T) {
 		t.Errorf("flags of the Makefile (-) and of the testbed's programs (+):\n%s", diff)
 	}
 }
+
+// TestInstall_BuiltByAnother has two processes that build the same at once.
+func TestInstall_BuiltByAnother(t *testing.T) {
+	cache := t.TempDir()
+	dir := filepath.Join(cache, "kubernetes-1")
+	for _, tmp := range []string{filepath.Join(cache, "kubernetes.tmp-1"), filepath.Join(cache, "kubernetes.tmp-2")} {
+		if err := os.Mkdir(tmp, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(tmp, "kubelet"), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := install(tmp, dir); err != nil {
+			t.Errorf("%s: %v", tmp, err)
+		}
+		if _, err := os.Stat(tmp); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", tmp, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "kubelet")); err != nil {
+		t.Error(err)
+	}
+}

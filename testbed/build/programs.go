@@ -232,7 +232,16 @@ func (b *Builder) compile(ctx context.Context, p program, dir string) (err error
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return err
 	}
-	return os.Rename(tmp, dir)
+	return install(tmp, dir)
+}
+
+// install renames the complete build tmp to dir, unless another process has built the same meanwhile: the name of dir is the hash of all that it is built from.
+func install(tmp, dir string) error {
+	err := os.Rename(tmp, dir)
+	if errors.Is(err, fs.ErrExist) {
+		return os.RemoveAll(tmp)
+	}
+	return err
 }
 
 // link gives the one binary in dir its other names.
