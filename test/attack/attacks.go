@@ -91,8 +91,16 @@ var Attacks = []Attack{
 		Name: "A thousand junk records", Actor: Member, Findings: []string{"F8"},
 		Does:      "It fills the service `members` with records that are not signed, or of clusters that do not exist",
 		Prevented: "The others cannot read members, or read a thousand catalogs again and again",
-		Effect:    "Each cluster makes eight more reads a second at most; no cluster can join until an administrator removes the records",
-		Test:      "TestAttack_ThousandJunkRecords",
+		Effect: "Each cluster makes eight more reads a second at most; a cluster that joins needs a service `members-2`, which it creates only with `create.json`, " +
+			"and counts late among records of invented clusters",
+		Test: "TestAttack_ThousandJunkRecords",
+	},
+	{
+		Name: "Records in further services", Actor: Member,
+		Does:      "With `create.json`, it creates the services `members-2` to `members-4`, and writes a farewell of another cluster into each of them",
+		Prevented: "An import ends, the other cluster becomes stale, or its changes stop",
+		Effect:    "Clusters that start afterwards read four services instead of one with each poll, until an administrator removes them",
+		Test:      "TestAttack_RecordInFurtherServices",
 	},
 	{
 		Name: "Retagged services", Actor: Member, Findings: []string{"F1"},

@@ -369,7 +369,7 @@ func TestAttack_ThousandJunkRecords(t *testing.T) {
 				exporter.publish(changed)
 				until(t, time.Minute, "a change of the victim is imported", reader.sees(changed))
 
-				// Control: the service is full, so that a cluster cannot join until an administrator removes them.
+				// Control: the service is full. A cluster that joins needs another one (TestMoreMembers of internal/registry/cloudmap).
 				_, err := c.client(admin).RegisterInstance(t.Context(), members.ID, kind(c, 1000))
 				if err == nil {
 					t.Error("there is room for another record")
@@ -377,6 +377,48 @@ func TestAttack_ThousandJunkRecords(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAttack_RecordInFurtherServices(t *testing.T) {
+	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
+		exporter, reader, web := c.start()
+		namespaces, err := c.attacker().ListNamespaces(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		farewell := c.recordOf(victim)
+		farewell.Pages, farewell.Farewell, farewell.Generation, farewell.Heartbeat = format.Digests{}, true, farewell.Generation+1e6, farewell.Heartbeat+1e6
+		var further []api.Service
+		for n := 2; n <= format.MaxMembersServices; n++ {
+			s, err := c.attacker().CreateService(t.Context(), namespaces[format.ControlNamespace(clusterSet)], format.MembersServiceName(n), identityOf(intruder), api.PartMembers)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.write(c.attacker(), s, farewell.Instance(c.signer(intruder)))
+			further = append(further, s)
+		}
+		reader.stop(nil)
+		reader = c.join(importer) // a process that starts looks for further services
+		until(t, time.Minute, "imported after a restart", reader.sees(web))
+		before := c.server.Requests()["DiscoverInstances"]
+		always(t, 5*time.Minute, "imported", reader.sees(web))
+		// One of two clusters reads all four services with each poll, which is every five seconds, or every second while not all notifications arrive.
+		if n := c.server.Requests()["DiscoverInstances"] - before; n > 5*60*(format.MaxMembersServices+1+1) {
+			t.Errorf("%d reads of two clusters in five minutes", n)
+		}
+		if reader.isStale(victim) {
+			t.Error("the victim is stale")
+		}
+		changed := webExport(victim, 3)
+		exporter.publish(changed)
+		until(t, time.Minute, "a change of the victim is imported", reader.sees(changed))
+
+		// Control: the services are read. The victim's own farewell in one of them ends the import.
+		exporter.stop(nil)
+		farewell.Heartbeat += 1e6
+		c.write(c.client(admin), further[0], farewell.Instance(c.signer(victim)))
+		until(t, time.Minute, "the import ends by the victim's own record", func() bool { return !reader.sees(changed)() })
+	})
 }
 
 // pinStore is a trust.Store in memory.

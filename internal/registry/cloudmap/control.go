@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +43,8 @@ type control struct {
 	failures int
 	retryAt  time.Time
 	backoff  engine.Backoff
+	// services are the services with member records.
+	services memberServices
 	// saved are the IDs that the store has. Only the writer uses it, once the place is known.
 	saved ResourceIDs
 	// heartbeat is the heartbeat of the previous process, or a later one. looking guards it.
@@ -67,7 +70,8 @@ type controlPlace struct {
 	// found is the time at which it was found.
 	found     time.Time
 	namespace api.Namespace
-	members   api.Service
+	// members is the service with the own record.
+	members api.Service
 	// catalog is the own catalog, which exists unless this process only reads.
 	catalog api.Service
 	// isNew is set if this process created the catalog.
@@ -236,6 +240,7 @@ func (c *control) findExisting(ctx context.Context) (place controlPlace, err err
 	}
 	place.members, ok = services[format.MembersService]
 	place.missing = !ok
+	c.services.observe(countServices(services))
 	return place, nil
 }
 
@@ -256,10 +261,8 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	if err != nil {
 		return place, err
 	}
-	if place.members, ok = services[format.MembersService]; !ok {
-		if place.members, err = c.client.CreateService(ctx, place.namespace, format.MembersService, c.identity, api.PartMembers); err != nil {
-			return place, err
-		}
+	if place.members, err = c.findMembers(ctx, place.namespace, services); err != nil {
+		return place, err
 	}
 	if place.catalog, ok = services[format.CatalogName(c.identity.ClusterID)]; ok {
 		return place, nil
@@ -269,7 +272,7 @@ func (c *control) find(ctx context.Context) (place controlPlace, err error) {
 	return place, err
 }
 
-// leave deletes this cluster's catalog. The last cluster also deletes the service members and the namespace, if controllers created them and they are
+// leave deletes this cluster's catalog. The last cluster also deletes the services with member records and the namespace, if controllers created them and they are
 // empty. Resources that another writer uses stay. pause is the time for which the farewells of all clusters stay before.
 func (c *control) leave(ctx context.Context, place controlPlace, pause time.Duration) error {
 	defer func() { c.known.Store(nil); c.last.Store(nil) }()
@@ -278,31 +281,51 @@ func (c *control) leave(ctx context.Context, place controlPlace, pause time.Dura
 	if err != nil || !gone {
 		return err
 	}
-	farewells, err := c.farewells(ctx, place)
-	if err != nil || farewells == nil {
+	services, err := c.membersServices(ctx, place.namespace)
+	if err != nil {
+		return err
+	}
+	if ok, err := c.haveOnlyFarewells(ctx, services); err != nil || !ok {
 		return err
 	}
 	engine.Sleep(ctx, pause) // registries that only read may not have read the farewell yet
-	if farewells, err = c.farewells(ctx, place); err != nil || farewells == nil {
-		return err
-	}
-	for _, id := range farewells {
-		if err := c.client.DeregisterInstance(ctx, place.members.ID, id); err != nil {
+	for _, s := range slices.Backward(services) { // a cluster that joins meanwhile is in the first one with room
+		if gone, err := c.deleteMembers(ctx, s); err != nil || !gone {
 			return err
 		}
-	}
-	gone, err = c.client.DeleteIfManaged(ctx, place.members.ARN, c.identity, func() error { return c.client.DeleteService(ctx, place.members) })
-	if err != nil || !gone {
-		return err
 	}
 	_, err = c.client.DeleteIfManaged(ctx, place.namespace.ARN, c.identity, func() error { return c.client.DeleteNamespace(ctx, place.namespace) })
 	return err
 }
 
-// farewells returns the IDs of the records in service members if all of them are farewells, otherwise nil.
-func (c *control) farewells(ctx context.Context, place controlPlace) ([]string, error) {
+// haveOnlyFarewells reports whether the services with member records have no other records than farewells.
+func (c *control) haveOnlyFarewells(ctx context.Context, services []api.Service) (bool, error) {
+	for _, s := range services {
+		if farewells, err := c.farewells(ctx, s); err != nil || farewells == nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// deleteMembers deletes a service with member records, and the farewells in it before. gone is false if it has other records or stays for another reason.
+func (c *control) deleteMembers(ctx context.Context, s api.Service) (gone bool, err error) {
+	farewells, err := c.farewells(ctx, s)
+	if err != nil || farewells == nil {
+		return false, err
+	}
+	for _, id := range farewells {
+		if err := c.client.DeregisterInstance(ctx, s.ID, id); err != nil {
+			return false, err
+		}
+	}
+	return c.client.DeleteIfManaged(ctx, s.ARN, c.identity, func() error { return c.client.DeleteService(ctx, s) })
+}
+
+// farewells returns the IDs of the records in a service with member records if all of them are farewells, otherwise nil.
+func (c *control) farewells(ctx context.Context, s api.Service) ([]string, error) {
 	ids := []string{}
-	members, err := c.client.ListInstances(ctx, place.members)
+	members, err := c.client.ListInstances(ctx, s)
 	if err != nil && !api.IsNotFound(err) {
 		return nil, err
 	}

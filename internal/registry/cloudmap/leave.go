@@ -209,13 +209,17 @@ func (r *leaver) isEarlierOwner(key trust.Key) bool {
 
 // readRecord reads the record with this cluster's ID, nil if there is none.
 func (r *leaver) readRecord(ctx context.Context, in api.Namespace) (*format.Member, error) {
-	query := map[string]string{format.AttrClusterID: r.cfg.Identity.ClusterID}
-	instances, _, err := r.client.DiscoverInstances(ctx, in.HTTPName, format.MembersService, query)
-	if api.IsNotFound(err) {
-		return nil, nil
+	for n := 1; n <= r.control.services.toSearch(); n++ {
+		found, err := r.control.recordsOf(ctx, in, n)
+		if api.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading this cluster's record: %w", err)
+		}
+		if shown := format.FindMember(found, r.cfg.Identity); shown != nil {
+			return shown, nil
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading this cluster's record: %w", err)
-	}
-	return format.FindMember(instances, r.cfg.Identity), nil
+	return nil, nil
 }

@@ -22,8 +22,13 @@ const wholeCatalogThreshold = 4
 // reader polls the registry. It belongs to one goroutine.
 type reader struct {
 	*components
+	records recordReader
 	// missingSince is the time since which a registry that is only read does not exist; zero while it does.
 	missingSince time.Time
+}
+
+func newReader(c *components) *reader {
+	return &reader{components: c, records: recordReader{components: c}}
 }
 
 // run polls the registry, at intervals and when peer notifications arrive, until ctx ends.
@@ -84,9 +89,7 @@ func (r *reader) readMembers(ctx context.Context) (controlPlace, []api.Instance,
 	if err != nil || place.missing {
 		return place, nil, err
 	}
-	// A service has at most as many instances as one read shows. If AWS allowed more, a record that is not shown would be as one that is missing: its
-	// cluster's catalog has a copy.
-	instances, _, err := r.client.WithPriority(api.PriorityHigh).DiscoverInstances(ctx, place.namespace.HTTPName, format.MembersService, nil)
+	instances, err := r.records.read(ctx, place.namespace)
 	if err != nil {
 		r.control.doubtAfter(err)
 		return place, nil, fmt.Errorf("reading the members of the clusterset: %w", err)
@@ -115,9 +118,9 @@ func (r *reader) auditIfDue(ctx context.Context, place controlPlace, shown *form
 		return fmt.Errorf("reading this cluster's own pages: %w", err)
 	}
 	r.state.Reads.ObserveAudit(time.Now(), shown, stored, changed)
-	for _, id := range r.state.Reads.ExpiredFarewells() {
-		if err := r.client.WithPriority(api.PriorityLow).DeregisterInstance(ctx, place.members.ID, id); err != nil {
-			r.log.V(1).Info("Failed to remove the last record of a cluster that left; retrying at the next audit", "member", id, "error", err.Error())
+	if expired := r.state.Reads.ExpiredFarewells(); len(expired) > 0 {
+		if err := r.records.removeFarewells(ctx, place, expired); err != nil {
+			r.log.V(1).Info("Failed to remove the last records of clusters that left; retrying at the next audit", "members", expired, "error", err.Error())
 		}
 	}
 	return nil

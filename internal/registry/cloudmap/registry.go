@@ -233,7 +233,7 @@ func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 		r.view.Observe(key)
 		notify(key)
 	})
-	loops := []func(context.Context){(&reader{components: r.components}).run}
+	loops := []func(context.Context){newReader(r.components).run}
 	if r.cfg.ReadOnly {
 		return engine.Run(ctx, loops, 0, nil)
 	}

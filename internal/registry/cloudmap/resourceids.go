@@ -108,20 +108,22 @@ func (c *control) verify(ctx context.Context, client *api.Client, ids ResourceID
 		return place, errElsewhere
 	}
 	place = controlPlace{namespace: in}
-	if place.members, err = c.verifyService(ctx, client, in, ids.Members, format.MembersService); err != nil {
+	isMembers := func(name string) bool { _, ok := format.ParseMembersService(name); return ok }
+	if place.members, err = c.verifyService(ctx, client, in, ids.Members, isMembers); err != nil {
 		return place, err
 	}
-	place.catalog, err = c.verifyService(ctx, client, in, ids.Catalog, format.CatalogName(c.identity.ClusterID))
+	isCatalog := func(name string) bool { return name == format.CatalogName(c.identity.ClusterID) }
+	place.catalog, err = c.verifyService(ctx, client, in, ids.Catalog, isCatalog)
 	return place, err
 }
 
-// verifyService returns the service with this ID if it has the name and is in the namespace.
-func (c *control) verifyService(ctx context.Context, client *api.Client, in api.Namespace, id, name string) (api.Service, error) {
+// verifyService returns the service with this ID if it has an expected name and is in the namespace.
+func (c *control) verifyService(ctx context.Context, client *api.Client, in api.Namespace, id string, isExpected func(name string) bool) (api.Service, error) {
 	s, err := client.GetService(ctx, id)
 	if err != nil {
 		return api.Service{}, err
 	}
-	if s.ID != id || s.Name != name || !in.HasID(s.NamespaceID) || !client.IsOwner(s.Owner) {
+	if s.ID != id || !isExpected(s.Name) || !in.HasID(s.NamespaceID) || !client.IsOwner(s.Owner) {
 		return api.Service{}, errElsewhere
 	}
 	return s.Service, nil

@@ -111,7 +111,8 @@ func (w *writer) writeRecord(ctx context.Context) error {
 	w.state.Writes.ObserveRecordWrite(now, err)
 	if err != nil {
 		w.control.doubtAfter(err)
-		return fmt.Errorf("writing this cluster's record in service %s: %w", format.MembersService, err)
+		w.control.moveRecord(place, err)
+		return fmt.Errorf("writing this cluster's record in service %s: %w", place.members.Name, err)
 	}
 	w.peers.recordWritten(ours.Generation)
 	w.traces.recordWritten(now)

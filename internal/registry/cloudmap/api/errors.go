@@ -135,6 +135,12 @@ func IsDenied(err error) bool { return ResultOf(err) == ResultDenied }
 // IsInvalid reports whether AWS refused a request for its content or because of a quota.
 func IsInvalid(err error) bool { return ResultOf(err) == ResultInvalid }
 
+// IsQuota reports whether AWS refused a request because of a quota of resources, such as instances of a service.
+func IsQuota(err error) bool {
+	var limit *types.ResourceLimitExceeded
+	return errors.As(err, &limit)
+}
+
 // IsRetryable reports whether the same request may succeed later.
 func IsRetryable(err error) bool {
 	switch ResultOf(err) {

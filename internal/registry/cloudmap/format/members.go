@@ -241,8 +241,8 @@ const maxTextBytes = 128
 // maxHeartbeat is the end of the year 9999: JSON has no later times.
 const maxHeartbeat = 253402300799_999
 
-// memberFormat is the version of the record format.
-const memberFormat = "1.0"
+// memberFormat is the version of the record format (docs/proposals/001-cloud-map-record-format.md).
+const memberFormat = "1.2"
 
 // joinedLayout is RFC 3339 in milliseconds.
 const joinedLayout = "2006-01-02T15:04:05.000Z07:00"

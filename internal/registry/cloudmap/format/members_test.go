@@ -269,7 +269,7 @@ func FuzzParseMember(f *testing.F) {
 
 // TestMember_SignatureIsStable checks that a record is signed as other versions of the controller verify it. It changes with the version of the format only.
 func TestMember_SignatureIsStable(t *testing.T) {
-	const want = "kk5cEMwjT9utEp_tS2WvYDFQp8Ed2jAySZNsjqvMcHG9e6ir4Y5s8uB12wNRsVPAxaN84kjPVsSeb5NvvVFRDQ"
+	const want = "zBt67KHrcGvJVMicv3DNUYEsaa0BmIVcq8S78qtkRF2Yz7o7pjJjUkT_IakqxUsFmJNIyBUV11Pkthw3f17KBA"
 	if got := testMember().Instance(theSigner).Attributes[AttrSignature]; got != want {
 		t.Errorf("signature %s, want %s", got, want)
 	}

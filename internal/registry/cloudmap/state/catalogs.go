@@ -271,6 +271,31 @@ func (c *catalogs) members(now time.Time, instances []api.Instance, mine func(fo
 	c.synced = true
 }
 
+// outranks reports whether record a is used instead of record b, which has the same cluster ID.
+func (c *catalogs) outranks(a, b api.Instance) bool {
+	first, errA := format.ParseMember(a, c.identity.ClusterSetID)
+	second, errB := format.ParseMember(b, c.identity.ClusterSetID)
+	if errA != nil || errB != nil {
+		return errA == nil && errB != nil
+	}
+	if isKnown := c.hasKey(a.ID, first.Key); isKnown != c.hasKey(a.ID, second.Key) {
+		return isKnown
+	}
+	return first.IsLaterThan(second)
+}
+
+// hasKey reports whether a key is known to be that of a cluster.
+func (c *catalogs) hasKey(id string, key trust.Key) bool {
+	if id == c.identity.ClusterID {
+		return slices.Contains(c.ownKeys, key)
+	}
+	if cluster := c.clusters[id]; cluster != nil && cluster.hasRecord {
+		return cluster.record.Key == key
+	}
+	pin, ok := c.keyring.Pin(id)
+	return ok && pin.Key == key
+}
+
 // makeCertain lets what is known of a cluster count if no later record can follow any more, or if its return is saved.
 func (c *catalogs) makeCertain(id string, cluster *catalog, changed engine.Keys) {
 	if cluster.mayBeOld && c.liveness.IsStale(id) {
@@ -1023,7 +1048,7 @@ func (c *catalog) problems() []string {
 	}
 	lines = append(lines, c.record.Problems()...)
 	if c.isMissing && c.hasRecord && c.problem == "" {
-		lines = append(lines, "the record in service "+format.MembersService+" is missing or older than the one last read, but the cluster did not leave")
+		lines = append(lines, "the member record is missing or older than the one last read, but the cluster did not leave")
 	}
 	lines = append(lines, c.excessProblems()...)
 	for i := range c.pages {

@@ -1283,3 +1283,32 @@ func TestCountsAsMember(t *testing.T) {
 		}
 	}
 }
+
+// TestOneRecordEach has two records of one cluster, in different services: one counts, whichever was read first.
+func TestOneRecordEach(t *testing.T) {
+	now := time.Now()
+	record := func(id, uid string, heartbeat int64) api.Instance {
+		return format.Member{ClusterID: id, ClusterSetID: "set1", UID: uid, Joined: now, Heartbeat: heartbeat}.Instance(signerOf(uid))
+	}
+	unsigned := api.Instance{ID: "cls2", Attributes: map[string]string{format.AttrClusterID: "cls2"}}
+	for name, tt := range map[string]struct{ want, other api.Instance }{
+		"the later one of a cluster":                    {record("cls2", "uid-2", 2), record("cls2", "uid-2", 1)},
+		"the signed one":                                {record("cls2", "uid-2", 1), unsigned},
+		"that with the key of the cluster":              {record("cls2", "uid-2", 1), record("cls2", "uid-9", 9)},
+		"the later one of a cluster that is not known":  {record("cls3", "uid-3", 2), record("cls3", "uid-4", 1)},
+		"that with the key of this cluster":             {record("cls1", cls1.UID, 1), record("cls1", "uid-9", 9)},
+		"that with the key of a previous process's pin": {record("cls4", "uid-4", 1), record("cls4", "uid-9", 9)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(testConfig())
+			s.catalogs.clusters["cls2"] = &catalog{id: "cls2", hasRecord: true, record: format.Member{Key: signerOf("uid-2").Key()}}
+			s.cfg.Keyring.Observe(trust.Record{ClusterID: "cls4", Key: signerOf("uid-4").Key()})
+			beside := record("cls5", "uid-5", 1)
+			for _, records := range [][]api.Instance{{tt.want, beside, tt.other}, {tt.other, beside, tt.want}} {
+				if got := s.Reads.OneRecordEach(records); len(got) != 2 || !maps.Equal(got[0].Attributes, tt.want.Attributes) || got[1].ID != "cls5" {
+					t.Errorf("%d records: %v", len(got), got)
+				}
+			}
+		})
+	}
+}

@@ -332,6 +332,24 @@ func (s *Reads) ObserveMembers(instances []api.Instance, changed engine.Keys) {
 	s.logMembers()
 }
 
+// OneRecordEach returns the records without further ones of the same cluster: another member may write one under its ID into another service. Of several, one that is
+// signed with the key that the cluster has counts, and of these the latest one.
+func (s *Reads) OneRecordEach(records []api.Instance) []api.Instance {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, one := make(map[string]int, len(records)), make([]api.Instance, 0, len(records))
+	for _, record := range records {
+		i, isKnown := at[record.ID]
+		switch {
+		case !isKnown:
+			at[record.ID], one = len(one), append(one, record)
+		case s.catalogs.outranks(record, one[i]):
+			one[i] = record
+		}
+	}
+	return one
+}
+
 // selectNamespaces returns the selection of the namespaces whose exports are used, nil for all.
 func (s *Reads) selectNamespaces() *format.NamespaceSelection {
 	if s.cfg.UsedNamespaces == nil {
