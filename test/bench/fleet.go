@@ -23,21 +23,22 @@ func measureFleet(ctx context.Context, results *Results) error {
 	if err != nil {
 		return err
 	}
-	var list []Fleet
 	for _, registry := range strings.Split(registries, ",") {
 		for _, size := range fleetSizes {
 			result, err := fleet.Measure(ctx, fleet.Options{Controller: "bin/controller", Assets: assets, Registry: registry, Clusters: size, Out: os.Stdout})
 			if err != nil {
 				return fmt.Errorf("%d clusters on %s: %w", size, registry, err)
 			}
-			f := Fleet{Result: result, Propagation: spread(result.Delays)}
-			list = append(list, f)
+			f := Fleet{Result: result, Measured: newStamp(), Propagation: spread(result.Delays)}
 			for _, miss := range f.missed(0) {
 				fmt.Println("missed:", miss)
 			}
+			results.Fleet = mergeFleets(results.Fleet, []Fleet{f})
+			if err := results.save(); err != nil { // the next size may fail
+				return err
+			}
 		}
 	}
-	results.Fleet = mergeFleets(results.Fleet, list)
 	return writeJSON(fleetSection, results.Fleet)
 }
 

@@ -105,6 +105,12 @@ var fleetRows = []fleetRow{
 	{"**outage**: writes of imports", func(f Fleet) string { return fmt.Sprint(f.OutageEvents) }},
 	{"requests a minute", func(f Fleet) string { return counted(f.Outage, "%.0f", f.Outage.CallsPerMinute()) }},
 	{"a change of that time is imported after its end, s", func(f Fleet) string { return fmt.Sprintf("%.1f", f.OutageMS/1000) }},
+	{"commit; load average", func(f Fleet) string {
+		if f.Measured.Commit == "" {
+			return ""
+		}
+		return f.Measured.Commit + "; " + f.Measured.Load
+	}},
 	{"first publication, writes of all members", func(f Fleet) string { return f.cloudMapOnly(float64(f.FirstWrites)) }},
 }
 
@@ -142,6 +148,15 @@ func (r *Results) fleetTables(p *page) {
 		p.linef("\nMissed: %s.", strings.Join(misses, "; "))
 	}
 	r.source(p, "fleet")
+}
+
+// fleetText returns the tables of the section fleet.
+func (r *Results) fleetText() string {
+	p := &page{}
+	for _, registry := range []string{clusterset.CloudMap, clusterset.Etcd} {
+		r.fleetTable(p, registry)
+	}
+	return p.String()
 }
 
 func (r *Results) fleetTable(p *page, registry string) {

@@ -75,12 +75,13 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := results.measure(ctx, chosen, *out); err != nil {
+	if err := results.measure(ctx, chosen); err != nil {
 		return err
 	}
-	if err := results.save(*out); err != nil || !slices.Contains(chosen, fleetSection) { // without a section: only the page and the pictures
+	if err := results.save(); err != nil || !slices.Contains(chosen, fleetSection) { // without a section: only the page and the pictures
 		return err
 	}
+	fmt.Print(results.fleetText())
 	return checkFleet(results)
 }
 
@@ -96,7 +97,7 @@ func numbers(list *[]int) func(string) error {
 }
 
 // measure measures sections, and saves the results after each.
-func (r *Results) measure(ctx context.Context, chosen []string, out string) error {
+func (r *Results) measure(ctx context.Context, chosen []string) error {
 	for _, s := range sections {
 		if !slices.Contains(chosen, s.name) {
 			continue
@@ -105,8 +106,8 @@ func (r *Results) measure(ctx context.Context, chosen []string, out string) erro
 		if err := s.measure(ctx, r); err != nil {
 			return fmt.Errorf("measuring %s: %w", s.name, err)
 		}
-		r.stamp(s.name)
-		if err := r.save(out); err != nil {
+		r.Measured[s.name] = newStamp()
+		if err := r.save(); err != nil {
 			return err
 		}
 	}

@@ -27,6 +27,9 @@ type Results struct {
 	Convergence []Convergence    `json:"convergence"`
 	Fleet       []Fleet          `json:"fleet,omitempty"`
 	Latency     []Latency        `json:"latency,omitempty"`
+
+	// folder is where they are saved.
+	folder string
 }
 
 // Stamp is the origin of the numbers of a section.
@@ -119,6 +122,8 @@ type Usage struct {
 // Fleet is the measurement of one controller in a fleet.
 type Fleet struct {
 	fleet.Result
+	// Measured is the origin: sizes and registries are measured one by one.
+	Measured Stamp `json:"measured"`
 	// Propagation is the time from a change of an endpoint at a member to the imported EndpointSlice.
 	Propagation Spread `json:"propagation"`
 }
@@ -148,7 +153,7 @@ const resultsFile = "results.json"
 
 // load reads the previous results.
 func load(folder string) (*Results, error) {
-	results := &Results{Measured: map[string]Stamp{}}
+	results := &Results{Measured: map[string]Stamp{}, folder: folder}
 	raw, err := os.ReadFile(filepath.Join(folder, resultsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return results, nil
@@ -163,24 +168,24 @@ func load(folder string) (*Results, error) {
 }
 
 // save writes results.json, README.md and the pictures.
-func (r *Results) save(folder string) error {
+func (r *Results) save() error {
 	raw, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := os.MkdirAll(r.folder, 0o755); err != nil {
 		return err
 	}
 	for name, content := range r.pages() {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(r.folder, name), []byte(content), 0o644); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(folder, resultsFile), append(raw, '\n'), 0o644)
+	return os.WriteFile(filepath.Join(r.folder, resultsFile), append(raw, '\n'), 0o644)
 }
 
-func (r *Results) stamp(section string) {
-	r.Measured[section] = Stamp{
+func newStamp() Stamp {
+	return Stamp{
 		Date:   time.Now().UTC().Format(time.DateOnly),
 		Commit: commit(),
 		CPU:    cpuName(),

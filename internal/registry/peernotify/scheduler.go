@@ -32,7 +32,8 @@ const (
 	// accountReads is the limit for all clusters together, which mostly share an account: two fifths of the 1,000
 	// DiscoverInstances a second that AWS allows it. The rest is for the pages that the reads find, and for polls.
 	accountReads rate.Limit = 400
-	// minReads is the limit of a cluster however many there are, maxReads the most that minReadInterval allows.
+	// minReads is the limit of a cluster however many there are, maxReads the most that minReadInterval allows. With fewer reads than one a second, changes would
+	// take longer than three seconds. So more than 400 clusters of one account can exceed accountReads while changes that all of them import come without a pause.
 	minReads, maxReads rate.Limit = 1, 10
 
 	readBurst = 40
