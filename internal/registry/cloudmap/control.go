@@ -288,7 +288,7 @@ func (c *control) leave(ctx context.Context, place controlPlace, pause time.Dura
 	if ok, err := c.haveOnlyFarewells(ctx, services); err != nil || !ok {
 		return err
 	}
-	engine.Sleep(ctx, pause) // registries that only read may not have read the farewell yet
+	engine.Sleep(ctx, pause)                      // registries that only read may not have read the farewell yet
 	for _, s := range slices.Backward(services) { // a cluster that joins meanwhile is in the first one with room
 		if gone, err := c.deleteMembers(ctx, s); err != nil || !gone {
 			return err

@@ -248,6 +248,16 @@ func (q *queue) nextResync(now time.Time) (key mcs.Key, oldest *service) {
 	return key, oldest
 }
 
+// endBackoff ends the backoff of a service after a success, and that of the queue if the service had failed often.
+func (q *queue) endBackoff(s *service) {
+	if s.failures > eagerFailures {
+		q.retryAt = time.Time{}
+	}
+	if !s.isQueued {
+		s.backoff = backoff{}
+	}
+}
+
 // finish updates the state of a service that was reconciled, forgets the service if it has no instances, and returns the state. After
 // an error that is not a failure, the service keeps the export that was applied before.
 func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, failed bool) *service {
@@ -263,12 +273,7 @@ func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, fa
 			return s
 		}
 	} else {
-		if s.failures > eagerFailures {
-			q.retryAt = time.Time{}
-		}
-		if !s.isQueued {
-			s.backoff = backoff{}
-		}
+		q.endBackoff(s)
 	}
 	s.isTorn, s.applied, s.instances, s.omitted = failed, result.applied, result.instances, result.omitted
 	s.shape, s.isShaped = result.shape, result.isShaped
