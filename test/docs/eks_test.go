@@ -2,6 +2,7 @@ package docs
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
 
@@ -30,14 +32,20 @@ done
 case "$program $*" in
   *--password-stdin*) cat > /dev/null;;
   "kubectl mcs dns enable"*) echo '{}'; grep -q "update-addon.*${!#}" "$CALLS" || exit 3;;
+  *clusterSecurityGroupId*) echo "$4-nodes";;
   *"Subnets["* | *"RouteTables["*) printf 'first-id\tsecond-id\n';;
   *create-repository*) echo 123456789012.dkr.ecr.example.com/cloud-map-mcs-controller;;
   *"--output text"* | *get-login-password*) echo an-id;;
 esac
 `
 
-// consoleBlocks returns the commands of the blocks of a page that are fenced as console, without the prompts.
-func consoleBlocks(text string) string {
+// consoleBlocks returns the commands of the blocks of a page that are fenced as console, without the prompts. Blocks that are fenced as sh
+// are not among them.
+func consoleBlocks(t *testing.T, text string) string {
+	t.Helper()
+	if blocks := CommandBlocks(text); len(blocks) > 0 {
+		t.Errorf("line %d is in a block fenced as sh: fence it as console, so that the test runs it", blocks[0].Line)
+	}
 	var script strings.Builder
 	inside := false
 	for line := range strings.Lines(text) {
@@ -58,7 +66,8 @@ func TestEKSPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls := runWithRecorders(t, consoleBlocks(string(text)), "aws", "eksctl", "kubectl", "skopeo", "make")
+	calls := runWithRecorders(t, consoleBlocks(t, string(text)), "aws", "eksctl", "kubectl", "crane", "make")
+	checkRules(t, calls)
 	parameters := templateParameters(t)
 	seen := map[string]bool{}
 	for _, call := range calls {
@@ -75,7 +84,7 @@ func TestEKSPage(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"eksctl create", "eksctl delete", "aws cloudformation", "kubectl mcs", "skopeo copy", "aws servicediscovery"} {
+	for _, want := range []string{"eksctl create", "eksctl delete", "aws cloudformation", "kubectl mcs", "crane auth", "make push", "aws servicediscovery"} {
 		if !seen[want] {
 			t.Errorf("the page never calls %q", want)
 		}
@@ -86,8 +95,8 @@ func TestEKSPage(t *testing.T) {
 func runWithRecorders(t *testing.T, script string, programs ...string) (calls [][]string) {
 	t.Helper()
 	dir, bin := t.TempDir(), t.TempDir()
-	for _, name := range []string{"samples", "deploy"} {
-		from, err := filepath.Abs(filepath.Join(root, name))
+	for name, from := range map[string]string{"samples": filepath.Join(root, "samples"), "deploy": filepath.Join(root, "deploy"), "bin": bin} {
+		from, err := filepath.Abs(from)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,6 +128,65 @@ func runWithRecorders(t *testing.T, script string, programs ...string) (calls []
 		}
 	}
 	return calls
+}
+
+// A rule of a security group admits a port of a protocol from a group or the CIDR of a VPC.
+type rule struct{ group, source, protocol, port string }
+
+// checkRules checks that each cluster admits the ports of the controller and of the sample from the other one, in both ways of the page, and
+// that the clean-up revokes the rules that would keep a security group.
+func checkRules(t *testing.T, calls [][]string) {
+	t.Helper()
+	rules := map[string]map[rule]bool{"authorize-security-group-ingress": {}, "revoke-security-group-ingress": {}}
+	for _, call := range calls {
+		value := func(flag string) string {
+			if at := slices.Index(call, flag); at >= 0 {
+				return call[at+1]
+			}
+			return ""
+		}
+		if known := rules[call[min(2, len(call)-1)]]; known != nil {
+			known[rule{value("--group-id"), value("--source-group") + value("--cidr"), value("--protocol"), value("--port")}] = true
+		}
+	}
+	allowed, revoked := map[rule]bool{}, map[rule]bool{}
+	for _, port := range portsBetweenClusters(t) {
+		protocol, number, _ := strings.Cut(port, ":")
+		for group, sources := range map[string][]string{"blue-nodes": {"green-nodes", "10.2.0.0/16"}, "green-nodes": {"blue-nodes", "10.1.0.0/16"}} {
+			for _, source := range sources {
+				allowed[rule{group, source, protocol, number}] = true
+			}
+		}
+		revoked[rule{"blue-nodes", "green-nodes", protocol, number}] = true // the group of green is deleted first, and its rules with it
+	}
+	if got := rules["authorize-security-group-ingress"]; !maps.Equal(got, allowed) {
+		t.Errorf("the page allows %v, want %v", got, allowed)
+	}
+	if got := rules["revoke-security-group-ingress"]; !maps.Equal(got, revoked) {
+		t.Errorf("the clean-up revokes %v, want %v", got, revoked)
+	}
+}
+
+// portsBetweenClusters returns the ports that the controllers and the pods of the sample receive packets of other clusters on.
+func portsBetweenClusters(t *testing.T) []string {
+	t.Helper()
+	options, err := config.Parse(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(root, "samples/nginx-service.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var service corev1.Service
+	if err := yaml.UnmarshalStrict(data, &service); err != nil {
+		t.Fatal(err)
+	}
+	ports := []string{"udp" + options.PeerNotifications.Bind, "tcp" + options.Serving.Probes}
+	for _, port := range service.Spec.Ports {
+		ports = append(ports, "tcp:"+port.TargetPort.String())
+	}
+	return ports
 }
 
 // checkManifest checks a file that the page applies. eksctl needs the Region and names that the page uses.
