@@ -127,7 +127,7 @@ DOWN := || { code=$$?; $(if $(KEEP),,$(CURDIR)/bin/testbed down;) exit $$code; }
 e2e: build bin/helm $(if $(E2E_ALL),bin/etcdutl dist/etcd.tar dist/coredns-old.tar dist/controller-old.tar) ## Run the scenarios on real clusters (root; RUN=regexp picks some, KEEP=1 leaves them up, REGISTRY=etcd uses etcd)
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	$(if $(RUN),,cd testbed && TESTBED_E2E=1 go test -count=1 -p 1 -timeout 10m . ./netpolicy $(DOWN))
-	$(if $(RUN),,E2E=1 go test -count=1 -timeout 5m ./test/clusterset $(DOWN))
+	$(if $(RUN),,E2E=1 go test -count=1 -p 1 -timeout 5m ./test/clusterset ./test/docs $(DOWN))
 	E2E=1 go test -count=1 -timeout $(if $(E2E_ALL),90m,40m) -parallel 6 -v ./test/e2e $(if $(RUN),-run '$(RUN)') $(DOWN)
 	$(if $(RUN)$(REGISTRY),,E2E=1 REGISTRY=etcd go test -count=1 -timeout $(if $(E2E_ALL),90m,20m) -parallel 6 -v ./test/e2e -run '$(ON_ETCD)' $(DOWN))
 

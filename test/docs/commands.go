@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -35,6 +36,39 @@ func CommandBlocks(text string) []Block {
 		line += strings.Count(part, "\n") + 1
 	}
 	return blocks
+}
+
+// Script returns a script for bash that runs command blocks of a page in one shell, as a reader types them. It stops at the first command that
+// fails, and prints for Compare where each block begins.
+func Script(page string, blocks []Block) string {
+	script := "set -e\n"
+	for _, b := range blocks {
+		script += fmt.Sprintf("printf %%s '%s'\nset -x\n%s{ set +x; } 2>/dev/null\n", b.head(page), b.Script)
+	}
+	return script
+}
+
+func (b Block) head(page string) string { return fmt.Sprintf("== %s:%d\n", page, b.Line) }
+
+// traced are the commands that the shell shows before it runs them.
+var traced = regexp.MustCompile(`(?m)^\++ .*\n`)
+
+// Compare compares what Script printed, standard error included, with the outputs on the page.
+func Compare(page string, blocks []Block, printed string) error {
+	var errs []error
+	for i, b := range blocks {
+		_, output, _ := strings.Cut(printed, b.head(page))
+		if i+1 < len(blocks) {
+			output, _, _ = strings.Cut(output, blocks[i+1].head(page))
+		}
+		if b.Output == "" {
+			continue
+		}
+		if err := Shows(b.Output, traced.ReplaceAllString(output, "")); err != nil {
+			errs = append(errs, fmt.Errorf("%s:%d: %w", page, b.Line, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // lastHeading returns the last heading of level 2 in text, or the one before it if there is none.

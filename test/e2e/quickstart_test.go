@@ -2,20 +2,14 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/docs"
 )
-
-// traced are the commands that the shell shows before it runs them.
-var traced = regexp.MustCompile(`(?m)^\++ .*\n`)
 
 // runPage runs the ```sh blocks of a page in one shell, from top to bottom, as a reader types them; the shell stops at the first
 // command that fails. Output on the page must match.
@@ -47,29 +41,15 @@ func runBlocks(t *testing.T, page string, blocks []docs.Block) {
 	if len(blocks) == 0 {
 		t.Fatalf("%s has no such command blocks", page)
 	}
-	head := func(b docs.Block) string { return fmt.Sprintf("== %s:%d\n", page, b.Line) }
-	script := "set -e\n"
-	for _, b := range blocks {
-		script += fmt.Sprintf("printf %%s '%s'\nset -x\n%s{ set +x; } 2>/dev/null\n", head(b), b.Script)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	start := time.Now()
-	out, err := suite.Output(ctx, script)
+	out, err := suite.Output(ctx, docs.Script(page, blocks))
 	t.Logf("%s took %.0f s and printed:\n%s", page, time.Since(start).Seconds(), out)
 	if err != nil {
 		t.Fatalf("%s: %v", page, err)
 	}
-	for i, b := range blocks {
-		_, printed, _ := strings.Cut(out, head(b))
-		if i+1 < len(blocks) {
-			printed, _, _ = strings.Cut(printed, head(blocks[i+1]))
-		}
-		if b.Output == "" {
-			continue
-		}
-		if err := docs.Shows(b.Output, traced.ReplaceAllString(printed, "")); err != nil {
-			t.Errorf("%s:%d: %v", page, b.Line, err)
-		}
+	if err := docs.Compare(page, blocks, out); err != nil {
+		t.Error(err)
 	}
 }
