@@ -103,6 +103,21 @@ func TestChart(t *testing.T) {
 	for _, c := range both {
 		// Pods end a moment after Helm has deleted their owners.
 		eventually(t, started, func() error { return onlyCRDs(t, c) })
+		deleteImports(t, c)
+	}
+}
+
+// deleteImports deletes imported Services and EndpointSlices with the last commands of docs/install.md; its CRDs are deleted at the end of the test.
+func deleteImports(t *testing.T, c cluster) {
+	t.Helper()
+	for _, imports := range []string{
+		"services -A -l app.kubernetes.io/managed-by=cloud-map-mcs-controller",
+		"endpointslices -A -l endpointslice.kubernetes.io/managed-by=cloud-map-mcs-controller",
+	} {
+		command(t, c, "kubectl --context CLS delete "+imports)
+		if left := kubectl(t, c, append([]string{"get", "-o", "name"}, strings.Fields(imports)...)...); left != "" {
+			t.Errorf("%s: after kubectl delete %s there are\n%s", c.name, imports, left)
+		}
 	}
 }
 
