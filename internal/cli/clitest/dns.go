@@ -53,7 +53,9 @@ type CoreDNS struct {
 	// Objects are further objects of the cluster.
 	Objects []runtime.Object
 
-	NoCRDs, NoReviews, NoPortForward bool
+	// Served are the versions of ServiceImport that the API server serves.
+	Served                   []string
+	NoReviews, NoPortForward bool
 	// QueryError is the error of every query.
 	QueryError error
 	// SilentPods are pods that never answer for clusterset.local.
@@ -101,6 +103,7 @@ func NewCoreDNS() *CoreDNS {
 		Objects: []runtime.Object{
 			coreDNSPod("coredns-1", corev1.ConditionTrue), coreDNSPod("coredns-2", corev1.ConditionTrue), coreDNSPod("coredns-starting", corev1.ConditionFalse),
 		},
+		Served: []string{"v1alpha1", "v1beta1"},
 	}
 }
 
@@ -134,10 +137,8 @@ func (c *CoreDNS) Start() {
 		Apply: c.apply, Delete: c.delete,
 	})
 	c.running = []string{c.Corefile(), c.Custom()}
-	if !c.NoCRDs {
-		c.Kube.Resources = []*metav1.APIResourceList{{
-			GroupVersion: "multicluster.x-k8s.io/v1alpha1", APIResources: []metav1.APIResource{{Name: "serviceimports"}},
-		}}
+	for _, version := range c.Served {
+		c.Kube.Resources = append(c.Kube.Resources, apiResources("multicluster.x-k8s.io/"+version, "serviceimports"))
 	}
 	c.Kube.PrependReactor("create", "subjectaccessreviews", c.review)
 	c.Kube.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {

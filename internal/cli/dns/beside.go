@@ -52,7 +52,7 @@ type clusterDNS struct {
 	context string
 	own     *coreDNS // nil if the cluster has no Deployment kube-system/coredns
 	other   string   // the name of the Deployment of another DNS server, if known
-	served  bool     // as in coreDNS
+	served  []string // as in coreDNS
 	beside  beside
 	custom  string // the server block in ConfigMap coredns-custom
 }
@@ -64,7 +64,7 @@ func readClusterDNS(ctx context.Context, k *session.Cluster, clusterDomain strin
 	if d.own, err = readCoreDNS(ctx, k, clusterDomain); err != nil && !errors.Is(err, errNoCoreDNS) {
 		return nil, err
 	}
-	if d.served, err = isServiceImportServed(k); err != nil {
+	if d.served, err = servedVersions(k); err != nil {
 		return nil, err
 	}
 	if d.beside, err = readBeside(ctx, k); err != nil {

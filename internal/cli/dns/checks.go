@@ -23,13 +23,13 @@ func (c *coreDNS) checks(found responses) []check.Check {
 
 // cacheChecks returns a warning if a node-local DNS cache bypasses CoreDNS.
 func (c *coreDNS) cacheChecks() []check.Check {
-	if !c.bypassed {
+	if c.bypassed == "" {
 		return nil
 	}
 	return []check.Check{{
 		Name: "node-local cache", Result: check.Warning,
 		Detail: fmt.Sprintf("ConfigMap %s/%s has no server block for %s: pods that use the cache query the upstream resolvers",
-			namespace, nodeLocalName, coredns.Zone),
+			namespace, c.bypassed, coredns.Zone),
 		Remedy: "copy its server block for the cluster domain and change the key to " + coredns.Zone + ":53 (docs/dns.md)",
 	}}
 }
@@ -67,15 +67,21 @@ func (c *coreDNS) versionCheck() check.Check {
 
 func (c *coreDNS) apiCheck() check.Check { return apiCheck(c.context, c.served) }
 
-func apiCheck(context string, served bool) check.Check {
-	if served {
-		return check.Check{Name: "ServiceImport API", Result: check.OK, Detail: mcsv1alpha1.GroupVersion.String() + " is served"}
+// apiCheck checks the version of ServiceImport that CoreDNS watches, up to 1.15.0. served are the versions that the API server serves.
+func apiCheck(context string, served []string) check.Check {
+	watched := mcsv1alpha1.GroupVersion
+	result := check.Check{Name: "ServiceImport API", Result: check.OK, Detail: watched.String() + " is served"}
+	if slices.Contains(served, watched.Version) {
+		return result
 	}
-	return check.Check{
-		Name: "ServiceImport API", Result: check.Missing,
-		Detail: mcsv1alpha1.GroupVersion.String() + " is not served: CoreDNS would wait for it and answer no queries",
-		Remedy: strings.TrimSuffix("install the CRDs: kubectl mcs install --context "+context, " --context "),
+	const effect = ": CoreDNS would wait for it and answer no queries"
+	install := strings.TrimSuffix("kubectl mcs install --context "+context, " --context ")
+	result.Result, result.Detail, result.Remedy = check.Missing, watched.String()+" is not served"+effect, "install the CRDs: "+install
+	if len(served) > 0 {
+		result.Detail = fmt.Sprintf("%s is not served, only %s%s", watched, strings.Join(served, ", "), effect)
+		result.Remedy = "replace the CRDs by some that serve both versions: " + install + " does so unless they are newer than its own (docs/install.md#crds)"
 	}
+	return result
 }
 
 func (c *coreDNS) permissionCheck() check.Check {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	mcsv1alpha1 "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/cli/session"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/coredns"
@@ -20,11 +21,13 @@ import (
 
 // The names of CoreDNS's objects in kubeadm, EKS, AKS, k3s and the testbed.
 const (
-	namespace     = metav1.NamespaceSystem
-	name          = "coredns" // of the Deployment, the ConfigMap and the container
-	corefileKey   = "Corefile"
-	nodeLocalName = "node-local-dns" // the ConfigMap of Kubernetes' NodeLocal DNSCache
+	namespace   = metav1.NamespaceSystem
+	name        = "coredns" // of the Deployment, the ConfigMap and the container
+	corefileKey = "Corefile"
 )
+
+// nodeLocalNames are the ConfigMaps of NodeLocal DNSCache: of Kubernetes and Cilium's Local Redirect Policy, and of Kubespray.
+var nodeLocalNames = []string{"node-local-dns", "nodelocaldns"}
 
 // A coreDNS is the state of a cluster's CoreDNS. Its methods do no I/O.
 type coreDNS struct {
@@ -32,10 +35,10 @@ type coreDNS struct {
 	deployment *appsv1.Deployment
 	config     *corev1.ConfigMap
 	inspection coredns.Inspection
-	version    string // "" when the image tag has no version
-	served     bool   // the API server serves the version of ServiceImport that CoreDNS watches
+	version    string   // "" when the image tag has no version
+	served     []string // the versions of ServiceImport that the API server serves
 	permission permission
-	bypassed   bool // a node-local DNS cache does not send queries for clusterset.local to CoreDNS
+	bypassed   string // the ConfigMap of a node-local DNS cache that does not send queries for clusterset.local to CoreDNS, or ""
 }
 
 // A permission is whether CoreDNS may read ServiceImports. The user may lack the permission to check it.
@@ -69,13 +72,13 @@ func readCoreDNS(ctx context.Context, k *session.Cluster, clusterDomain string) 
 		return nil, err
 	}
 	c.version = coredns.ImageVersion(c.image())
-	if c.served, err = isServiceImportServed(k); err != nil {
+	if c.served, err = servedVersions(k); err != nil {
 		return nil, err
 	}
 	if c.permission, err = readPermission(ctx, k, c.serviceAccount()); err != nil {
 		return nil, err
 	}
-	if c.bypassed, err = isBypassed(ctx, k); err != nil {
+	if c.bypassed, err = findBypass(ctx, k); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -92,17 +95,22 @@ func readCorefile(ctx context.Context, k *session.Cluster) (*corev1.ConfigMap, e
 	return config, nil
 }
 
-func isServiceImportServed(k *session.Cluster) (bool, error) {
-	resources, err := k.Kube.Discovery().ServerResourcesForGroupVersion(mcsv1alpha1.GroupVersion.String())
-	if apierrors.IsNotFound(err) {
-		return false, nil
+// servedVersions returns the versions of ServiceImport that the API server serves.
+func servedVersions(k *session.Cluster) ([]string, error) {
+	var versions []string
+	for _, gv := range []metav1.GroupVersion{mcsv1alpha1.GroupVersion, mcsv1beta1.GroupVersion} {
+		resources, err := k.Kube.Discovery().ServerResourcesForGroupVersion(gv.String())
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the resources of %s: %w", gv, err)
+		}
+		if slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == mcsv1alpha1.ServiceImportPluralName }) {
+			versions = append(versions, gv.Version)
+		}
 	}
-	if err != nil {
-		return false, fmt.Errorf("reading the resources of %s: %w", mcsv1alpha1.GroupVersion, err)
-	}
-	return slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool {
-		return r.Name == mcsv1alpha1.ServiceImportPluralName
-	}), nil
+	return versions, nil
 }
 
 // readPermission asks the API server's authorizer, which knows permissions from all roles.
@@ -125,20 +133,25 @@ func readPermission(ctx context.Context, k *session.Cluster, serviceAccount stri
 	return granted, nil
 }
 
-// isBypassed reports whether the cluster has a node-local DNS cache without a server block for the zone.
-func isBypassed(ctx context.Context, k *session.Cluster) (bool, error) {
-	config, err := k.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, nodeLocalName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
+// findBypass returns the name of the ConfigMap of a node-local DNS cache without a server block for the zone, or "".
+func findBypass(ctx context.Context, k *session.Cluster) (string, error) {
+	for _, name := range nodeLocalNames {
+		config, err := k.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("reading the ConfigMap of the node-local DNS cache: %w", err)
+		}
+		answers, err := coredns.AnswersZone(config.Data[corefileKey], coredns.Zone)
+		if err != nil {
+			return "", fmt.Errorf("reading the Corefile of ConfigMap %s/%s: %w", namespace, name, err)
+		}
+		if !answers {
+			return name, nil
+		}
 	}
-	if err != nil {
-		return false, fmt.Errorf("reading the ConfigMap of the node-local DNS cache: %w", err)
-	}
-	answers, err := coredns.AnswersZone(config.Data[corefileKey], coredns.Zone)
-	if err != nil {
-		return false, fmt.Errorf("reading the Corefile of ConfigMap %s/%s: %w", namespace, nodeLocalName, err)
-	}
-	return !answers, nil
+	return "", nil
 }
 
 func (c *coreDNS) corefile() string { return c.config.Data[corefileKey] }

@@ -298,7 +298,7 @@ func printRestartWarnings(s *session.Session, c *coreDNS) {
 		s.Progressf("Warning: the rolling restart may stop all CoreDNS pods at once, and DNS may fail for some seconds. " +
 			"Run two or more replicas to avoid this.")
 	}
-	if c.bypassed {
+	if c.bypassed != "" {
 		s.Progressf("Warning: the node-local DNS cache sends queries for %s to the upstream resolvers: docs/dns.md#nodelocal-dnscache.", coredns.Zone)
 	}
 }

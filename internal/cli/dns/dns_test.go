@@ -51,7 +51,8 @@ func TestSessions(t *testing.T) {
 			c.SetImage("602401143452.dkr.ecr.eu-west-1.amazonaws.com/eks/coredns:v1.11.4-eksbuild.2")
 		}, lines: []string{"dns enable --force", "dns status"}},
 		{name: "unknown-version", setup: func(c *clitest.CoreDNS) { c.SetImage("example.com/dns/coredns@sha256:0123") }, lines: []string{"dns enable", "dns status"}},
-		{name: "no-crds", setup: func(c *clitest.CoreDNS) { c.NoCRDs = true }, lines: []string{"dns enable", "dns status"}},
+		{name: "no-crds", setup: func(c *clitest.CoreDNS) { c.Served = nil }, lines: []string{"dns enable", "dns status"}},
+		{name: "only-v1beta1", setup: func(c *clitest.CoreDNS) { c.Served = []string{"v1beta1"} }, lines: []string{"dns enable", "dns enable --beside", "dns status"}},
 		{name: "no-coredns", setup: func(c *clitest.CoreDNS) { c.Deployment.Name = "kube-dns" }, lines: []string{"dns enable", "dns status"}},
 		{name: "no-corefile", setup: func(c *clitest.CoreDNS) { delete(c.Config.Data, "Corefile") }, lines: []string{"dns enable"}},
 		{name: "other-implementation", setup: func(c *clitest.CoreDNS) {
@@ -85,6 +86,13 @@ func TestSessions(t *testing.T) {
 			c.Objects = append(c.Objects, role, binding)
 		}, lines: []string{"dns enable"}},
 		{name: "warnings", setup: addWarnings, lines: []string{"dns enable", "dns status"}},
+		{name: "kubespray-cache", setup: func(c *clitest.CoreDNS) {
+			addCache(c, "nodelocaldns", "cluster.local:53 {\n    forward . 10.233.0.3\n}\n")
+		}, lines: []string{"dns status"}},
+		{name: "cilium-cache", setup: func(c *clitest.CoreDNS) {
+			block := "cluster.local:53 {\n    bind 0.0.0.0\n    forward . __PILLAR__CLUSTER__DNS__ {\n        force_tcp\n    }\n}\n"
+			addCache(c, "node-local-dns", block+strings.Replace(block, "cluster.local", coredns.Zone, 1))
+		}, lines: []string{"dns status"}},
 		{name: "usage", lines: []string{
 			"dns status -o yaml", "dns enable now", "dns enable --cluster-domain corp.example", "dns enable --print", "dns enable --image coredns:v1.15.0",
 			"dns enable --beside --image registry.k8s.io/coredns/coredns:v1.11.4",
@@ -145,7 +153,7 @@ func TestSessions(t *testing.T) {
 			c.SetCorefile(corefile)
 		}, lines: []string{"dns status", "dns enable --beside --wait 0s --no-restart", "dns status", "dns enable --beside", "dns status"}},
 		{name: "beside-enabled-already", setup: func(c *clitest.CoreDNS) { c.Enable() }, lines: []string{"dns enable --beside", "dns status"}},
-		{name: "beside-no-crds", setup: func(c *clitest.CoreDNS) { c.NoCRDs = true }, lines: []string{"dns enable --beside"}},
+		{name: "beside-no-crds", setup: func(c *clitest.CoreDNS) { c.Served = nil }, lines: []string{"dns enable --beside"}},
 		{name: "beside-foreign-service", setup: func(c *clitest.CoreDNS) {
 			c.BesideObjects = []client.Object{&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: coredns.BesideName}}}
 		}, lines: []string{"dns enable --beside"}},
@@ -183,9 +191,13 @@ func addWarnings(c *clitest.CoreDNS) {
 	*c.Deployment.Spec.Replicas = 1
 	c.Deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
 	c.Config.Annotations = map[string]string{"objectset.rio.cattle.io/owner-gvk": "k3s.cattle.io/v1, Kind=Addon"}
+	addCache(c, "node-local-dns", "cluster.local:53 {\n    forward . 172.20.0.10\n}\n")
+}
+
+// addCache adds the ConfigMap of a node-local cache.
+func addCache(c *clitest.CoreDNS, name, corefile string) {
 	c.Objects = append(c.Objects, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "node-local-dns"},
-		Data:       map[string]string{"Corefile": "cluster.local:53 {\n    forward . 172.20.0.10\n}\n"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name}, Data: map[string]string{"Corefile": corefile},
 	})
 }
 
@@ -278,13 +290,13 @@ func TestOverallState(t *testing.T) {
 		{name: "permission not checked", set: func(c *coreDNS) { c.permission = unchecked }, pods: responses{pods: 1, answered: 1}, want: coredns.Enabled},
 		{name: "permission denied", set: func(c *coreDNS) { c.permission = denied }, pods: responses{pods: 1, answered: 1}, want: coredns.Partial},
 		{name: "no answers", set: func(*coreDNS) {}, pods: responses{pods: 1}, want: coredns.Partial},
-		{name: "API not served", set: func(c *coreDNS) { c.served = false }, pods: responses{pods: 1, answered: 1}, want: coredns.Partial},
+		{name: "API not served", set: func(c *coreDNS) { c.served = nil }, pods: responses{pods: 1, answered: 1}, want: coredns.Partial},
 		{name: "CoreDNS too old", set: func(c *coreDNS) { c.version = "1.11.4" }, pods: responses{pods: 1, answered: 1}, want: coredns.Partial},
 		{name: "Corefile disabled, permission granted", set: func(c *coreDNS) { c.inspection.State = coredns.Disabled }, want: coredns.Partial},
 		{name: "Corefile disabled, permission denied", set: func(c *coreDNS) { c.inspection.State, c.permission = coredns.Disabled, denied }, want: coredns.Disabled},
 	} {
 		c := &coreDNS{
-			context: "cls1", deployment: &appsv1.Deployment{}, version: "1.15.0", served: true, permission: granted,
+			context: "cls1", deployment: &appsv1.Deployment{}, version: "1.15.0", served: []string{"v1alpha1"}, permission: granted,
 			inspection: coredns.Inspection{State: coredns.Enabled},
 		}
 		tt.set(c)
