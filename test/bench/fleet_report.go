@@ -14,16 +14,8 @@ const (
 	accountWrites = 50
 )
 
-// fleetTarget is a target of the section fleet.
-type fleetTarget struct {
-	name  string
-	limit float64
-	// get returns the measured value; ok is false if it does not apply.
-	get func(Fleet) (value float64, ok bool)
-}
-
 // fleetTargets are the targets at 1,000 clusters, which smaller fleets have to meet, too.
-var fleetTargets = []fleetTarget{
+var fleetTargets = []target[Fleet]{
 	{"memory at most, MiB", 512, func(f Fleet) (float64, bool) { return f.mostMemory(), true }},
 	{"CPU while nothing changes, % of a core", 5, func(f Fleet) (float64, bool) { return f.Steady.CPUPercent(), true }},
 	// A cold start of a minute is the target where the API server's writes take less.
@@ -54,13 +46,8 @@ func (f Fleet) readsOfAccount(l fleet.Load) float64 {
 func (f Fleet) writesOfAccount() float64 { return float64(f.Clusters) / f.HeartbeatSeconds }
 
 // missed returns the targets that were missed by more than a share of them.
-func (f Fleet) missed(share float64) (misses []string) {
-	for _, t := range fleetTargets {
-		if value, ok := t.get(f); ok && value > t.limit*(1+share) {
-			misses = append(misses, fmt.Sprintf("%s, %d clusters: %s: %.3g, the target is %.3g", f.Registry, f.Clusters, t.name, value, t.limit))
-		}
-	}
-	return misses
+func (f Fleet) missed(share float64) []string {
+	return missed(fleetTargets, fmt.Sprintf("%s, %d clusters", f.Registry, f.Clusters), f, share)
 }
 
 // fleetRow is a row of the table; "" is no value on this registry.

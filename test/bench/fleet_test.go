@@ -2,6 +2,7 @@ package main
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
@@ -35,6 +36,25 @@ func TestFleet_Missed(t *testing.T) {
 		tt.change(&f)
 		if misses := f.missed(0.2); len(misses) != tt.want {
 			t.Errorf("%s: %q, want %d targets", name, misses, tt.want)
+		}
+	}
+}
+
+func TestConvergenceTargets(t *testing.T) {
+	for name, tt := range map[string]struct {
+		result Convergence
+		want   []string
+	}{
+		"all met": {Convergence{Exports: 300, ImportedMS: 6000, CompleteMS: 9000, ObjectsMS: 6000, ReadyDelay: &Spread{P99: 5000}, Exporter: Usage{RSSMiB: 200}}, nil},
+		"slow": {Convergence{Exports: 300, ImportedMS: 6100, CompleteMS: 9100, ObjectsMS: 6000, ReadyDelay: &Spread{P99: 6000}}, []string{
+			"etcd: imported, s: 6.1, the target is 6", "etcd: ratio: 1.52, the target is 1.5", "etcd: ready delay, p99, s: 6, the target is 5",
+		}},
+		"many, in too much memory": {Convergence{Exports: 3000, ImportedMS: 60_000, Exporter: Usage{RSSMiB: 160}, Importer: Usage{RSSMiB: 150}}, []string{
+			"etcd: memory of the exporter, MiB: 160, the target is 150",
+		}},
+	} {
+		if got := missed(convergenceTargets, "etcd", tt.result, 0); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
 	}
 }

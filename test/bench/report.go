@@ -17,8 +17,8 @@ var legacy = struct {
 	converge300    float64         // s, of 300 exports of 10 endpoints
 }{map[int]float64{1: 20, 50: 509, 300: 3013}, 4200, 6000, 631}
 
-// target returns the target of a row of the propagation table: p99 in ms.
-func target(p Propagation) float64 {
+// propagationTarget returns the target of a row of the propagation table: p99 in ms.
+func propagationTarget(p Propagation) float64 {
 	switch {
 	case p.Registry != clusterset.CloudMap:
 		return 250
@@ -127,7 +127,7 @@ func (r *Results) propagationTable(p *page) {
 	p.linef("| --- | ---: | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, s := range r.Propagation {
 		p.linef("| %s | %d | %s | %d | %s | %d | %.0f | %.0f | %.0f | %.0f | %.0f |",
-			s.Registry, s.DelayMS, s.notifications(), s.AtOnce, s.Change, s.Samples, s.P50, s.P90, s.P99, s.Max, target(s))
+			s.Registry, s.DelayMS, s.notifications(), s.AtOnce, s.Change, s.Samples, s.P50, s.P90, s.P99, s.Max, propagationTarget(s))
 	}
 	p.linef("| legacy controller | 0 | | | add, remove | | %.0f | | %.0f | | |", legacy.addP50, legacy.addP99)
 	p.linef("| legacy controller | 0 | | | ready flip | | never | | | | |")
@@ -172,7 +172,29 @@ func (r *Results) convergenceTable(p *page) {
 		}
 	}
 	p.linef("\nTargets: imported within 6 s (300) and 60 s (3,000), a ratio of at most 1.5, a ready delay of at most 5 s (p99) at 300, at most 150 MiB at 3,000 imports of 10 endpoints.")
+	var misses []string
+	for _, c := range r.Convergence {
+		misses = append(misses, missed(convergenceTargets, fmt.Sprintf("%s, %d exports", c.Registry, c.Exports), c, 0)...)
+	}
+	if len(misses) > 0 {
+		p.linef("\nMissed: %s.", strings.Join(misses, "; "))
+	}
 	r.source(p, "convergence")
+}
+
+// convergenceTargets are the targets of the section convergence, at the numbers of exports that it measures by default.
+var convergenceTargets = []target[Convergence]{
+	{"imported, s", 6, func(c Convergence) (float64, bool) { return c.ImportedMS / 1000, c.Exports == 300 }},
+	{"imported, s", 60, func(c Convergence) (float64, bool) { return c.ImportedMS / 1000, c.Exports == 3000 }},
+	{"ratio", 1.5, func(c Convergence) (float64, bool) { return c.CompleteMS / c.ObjectsMS, c.ObjectsMS > 0 }},
+	{"ready delay, p99, s", 5, func(c Convergence) (float64, bool) {
+		if c.ReadyDelay == nil {
+			return 0, false
+		}
+		return c.ReadyDelay.P99 / 1000, c.Exports == 300
+	}},
+	{"memory of the exporter, MiB", 150, func(c Convergence) (float64, bool) { return c.Exporter.RSSMiB, c.Exports == 3000 }},
+	{"memory of the importer, MiB", 150, func(c Convergence) (float64, bool) { return c.Importer.RSSMiB, c.Exports == 3000 }},
 }
 
 const notMeasured = "not measured"
