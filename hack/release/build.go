@@ -18,6 +18,9 @@ import (
 // instructions is the builder of a release that is made by hand.
 const instructions = sourceURL + "/blob/main/RELEASE.md"
 
+// goFlags are those of the Makefile, whatever the environment has. With others, all packages would be compiled a second time.
+const goFlags = "-buildvcs=false -trimpath -gcflags=all=-dwarf=false"
+
 // A builder writes one release.
 type builder struct {
 	options
@@ -94,8 +97,7 @@ func (b *builder) buildProgram(p program, platform string) error {
 	if len(b.images) > 0 && p.name == plugin {
 		ldflags += fmt.Sprintf(" -X %s.ImageDigest=%s", pkg, b.images[0].digest)
 	}
-	// The flags of the Makefile, whatever the environment has.
-	env := []string{"GOOS=" + goos, "GOARCH=" + goarch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath"}
+	env := []string{"GOOS=" + goos, "GOARCH=" + goarch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "CGO_ENABLED=0", "GOFLAGS=" + goFlags}
 	if err := execute(env, "go", "build", "-ldflags", ldflags, "-o", b.binaryPath(f), p.pkg); err != nil {
 		return err
 	}

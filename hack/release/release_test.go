@@ -38,6 +38,16 @@ func TestSemver(t *testing.T) {
 	}
 }
 
+func TestGoFlagsAreThoseOfTheMakefile(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line := "\nexport GOFLAGS += " + goFlags + "\n"; !strings.Contains(string(makefile), line) {
+		t.Errorf("the Makefile has no line %q", line)
+	}
+}
+
 func TestFileNames(t *testing.T) {
 	tests := map[string]struct{ archive, binary string }{
 		"linux/amd64":   {"kubectl-mcs_v0.1.0_linux_amd64.tar.gz", "kubectl-mcs"},
