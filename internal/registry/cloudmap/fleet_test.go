@@ -241,7 +241,7 @@ func (f *fleetOf) start(first int) {
 	}
 }
 
-// fleetPoll is the fleet's poll interval: a hundred clusters without notifications in one process would compute for long.
+// fleetPoll is the fleet's poll interval: many clusters without notifications in one process would compute for long.
 const fleetPoll = 10 * time.Second
 
 // change changes every export of every cluster.
@@ -330,7 +330,7 @@ func after(d time.Duration) func() bool {
 	return func() bool { return time.Now().After(until) }
 }
 
-// TestFleet has a hundred clusters in one account. They all start from nothing at once, go on, meet quotas cut for four minutes, are all
+// TestFleet has 50 clusters in one account. They all start from nothing at once, go on, meet quotas cut for four minutes, are all
 // but one restarted at once, and have no Cloud Map for ten minutes.
 func TestFleet(t *testing.T) {
 	if testing.Short() {
