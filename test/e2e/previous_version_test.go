@@ -22,6 +22,18 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
 )
 
+// oldFormat is the format number in the records of the earlier version: hack/build-old sets it. No version writes it, and it has the major number of this one.
+const oldFormat = "1.99"
+
+// formats are command lines that print the format numbers in the records of the cluster CLS: that of its member record, then those of its pages. On etcd
+// the member record has the format number of the exports.
+var formats = map[string]string{
+	clusterset.CloudMap: tutorial.AWS("discover-instances --namespace-name mcs."+clusterset.ClusterSetID+
+		" --service-name members --query \"Instances[?InstanceId=='CLS'].Attributes.FORMAT\" --output text") + " && " +
+		tutorial.AWS("discover-instances --namespace-name mcs."+clusterset.ClusterSetID+" --service-name catalog.CLS --query 'Instances[].Attributes.FORMAT' --output text"),
+	clusterset.Etcd: "etcdctl get /mcs/" + clusterset.ClusterSetID + `/CLS/member --print-value-only | grep -o '"format":"[^"]*' | cut -d '"' -f 4`,
+}
+
 // version is a version of the product: the repository at one commit, with the plugin in bin.
 type version struct {
 	// tree is the directory, from the root of the repository.
@@ -106,7 +118,8 @@ func installers(registry string) []installer {
 	return all
 }
 
-// TestUpgrade upgrades and downgrades one cluster after the other, between an earlier version and the present one, with each installer of the registry. Clients in both
+// TestUpgrade upgrades and downgrades one cluster after the other, between an earlier version and the present one, with each installer of the registry. The earlier
+// version writes its records with a minor format number of its own. Clients in both
 // clusters connect to clusterset IPs ten times a second all the time: no connection fails, no import goes, and no IP changes. After each step, services that
 // each cluster begins and ends to export reach the other one. Like the tutorial, and before it, it begins and ends with empty clusters.
 func TestUpgrade(t *testing.T) {
@@ -150,8 +163,9 @@ type upgrade struct {
 	installer
 	cls1, cls2 cluster
 	ns         string
-	// versions are the names of the versions that the clusters have now.
+	// versions are the names of the versions that the clusters have now, and earlier is that of the earlier one.
 	versions map[string]string
+	earlier  string
 	clients  []*upgradeClient
 	steps    int
 }
@@ -168,7 +182,7 @@ type upgradeClient struct {
 // startUpgrade installs a version in both clusters, exports services, and starts the clients.
 func startUpgrade(t *testing.T, i installer, cls1, cls2 cluster, v version) *upgrade {
 	t.Helper()
-	u := &upgrade{installer: i, cls1: cls1, cls2: cls2, versions: map[string]string{}}
+	u := &upgrade{installer: i, cls1: cls1, cls2: cls2, versions: map[string]string{}, earlier: v.name}
 	t.Cleanup(func() { u.uninstall(t) })
 	for _, c := range u.all() {
 		for _, line := range i.first {
@@ -319,10 +333,10 @@ func importObjects(ctx context.Context, c cluster, ns string) (map[string]string
 func (u *upgrade) change(t *testing.T, c cluster, to version) {
 	t.Helper()
 	from, began := u.versions[c.name], time.Now()
+	u.steps++
 	u.install(t, c, to)
 	u.checkVersions(t)
 	took := time.Since(began)
-	u.steps++
 	for _, c := range u.all() {
 		other := u.other(c)
 		name := fmt.Sprintf("step-%d-%s", u.steps, c.name)
@@ -344,10 +358,12 @@ func (u *upgrade) change(t *testing.T, c cluster, to version) {
 	t.Logf("%s: %s became %s after %s; now %v", c.name, from, to.name, round(took), u.versions)
 }
 
-// checkVersions waits until both controllers read the records of both clusters, with their versions and without problems.
+// checkVersions waits until both clusters have written their records in the format of their versions, and both controllers read the records of both, with
+// their versions and without problems.
 func (u *upgrade) checkVersions(t *testing.T) {
 	t.Helper()
 	for _, c := range u.all() {
+		eventually(t, started, func() error { return u.checkFormats(t.Context(), c) })
 		eventually(t, started, func() error {
 			st, err := statusOf(t.Context(), c)
 			if err != nil {
@@ -369,6 +385,28 @@ func (u *upgrade) checkVersions(t *testing.T) {
 			return err
 		})
 	}
+}
+
+// checkFormats returns an error unless the records of a cluster have the format number of its version. After a change of the version, pages that have not changed
+// may keep theirs.
+func (u *upgrade) checkFormats(ctx context.Context, c cluster) error {
+	out, err := suite.Output(ctx, strings.ReplaceAll(formats[suite.Registry], "CLS", c.name))
+	if err != nil {
+		return fmt.Errorf("%s: reading the format numbers: %w: %s", c.name, err, out)
+	}
+	got := strings.Fields(out)
+	if len(got) == 0 {
+		return fmt.Errorf("%s: no record has a format number", c.name)
+	}
+	if u.steps > 0 {
+		got = got[:1]
+	}
+	isEarlier := u.versions[c.name] == u.earlier
+	if slices.ContainsFunc(got, func(format string) bool { return (format == oldFormat) != isEarlier }) {
+		return fmt.Errorf("%s: version %s has written records of the formats %s; the earlier version writes %s, and the present one another",
+			c.name, u.versions[c.name], got, oldFormat)
+	}
+	return nil
 }
 
 // finish ends the clients, and checks that their connections have not failed and that all imports were there all the time.
