@@ -301,6 +301,7 @@ func TestChartTakesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newServer(t)
+	s.kubectl(t, "apply", "-k", "guard")
 	s.kubectl(t, "apply", "-k", "base")
 	if _, err := helm(t, "install", release, chartDir, "--namespace", system, "--kubeconfig", s.kubeconfig); err == nil ||
 		!strings.Contains(err.Error(), "cannot be imported into the current release") {

@@ -138,6 +138,49 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
+// typed matches a line that a user types: with a prompt, or with the name of a program, after variables.
+var typed = regexp.MustCompile(`^(\$ |(\w+=\S* )*(aws|bin/[\w-]+|cosign|crane|ctr|curl|dig|docker|etcdctl|export|go|hack/[\w-]+|helm|kind|kubectl|` +
+	`make|podman|sed|sha256sum|skopeo|sudo|tar|testbed) )`)
+
+// unlabelledCommands returns the numbers of the lines with commands in the blocks that name no language, which commandLines leaves out.
+func unlabelledCommands(text string) (numbers []int) {
+	fence := ""
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		line = strings.TrimSpace(line)
+		switch isFence := strings.HasPrefix(line, "```"); {
+		case isFence && fence != "":
+			fence = ""
+		case isFence:
+			fence = line
+		case fence == "```" && typed.MatchString(line):
+			numbers = append(numbers, n)
+		}
+	}
+	return numbers
+}
+
+func TestUnlabelledCommands(t *testing.T) {
+	const text = "```\n$ first\n```\nkubectl get pods\n```sh\nmake test\n```\n1. A list:\n   ```\n   output\n   OLD=/tmp/x go test ./...\n   ```\n```\nmakes no sense\n```\n"
+	if got, want := unlabelledCommands(text), []int{2, 11}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestFences checks that the blocks with commands are fenced as sh or console, so that TestRunBy and TestCommandsExist see them.
+func TestFences(t *testing.T) {
+	for page := range pages(t) {
+		text, err := os.ReadFile(filepath.Join(root, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range unlabelledCommands(string(text)) {
+			t.Errorf("%s:%d: a command in a block without a language: fence the block as sh, or as console if it has prompts and output", page, n)
+		}
+	}
+}
+
 // TestCommandsExist checks the commands of all pages: commands and flags of the plugin and the controller, targets of make, and files of this repository.
 func TestCommandsExist(t *testing.T) {
 	targets := makeTargets(t)

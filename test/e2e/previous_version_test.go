@@ -97,10 +97,10 @@ func installers(registry string) []installer {
 			},
 		},
 		{
-			name: "kustomize", first: first,
+			name: "kustomize", first: append(slices.Clip(first), "kubectl --context CLS apply -k deploy/guard"),
 			install: strings.Replace(apply, " -k ", " -k TREE/", 1) + " && kubectl --context CLS -n " + system + " rollout status " + manager + " --timeout=90s",
 			join:    "sed s/cls2/CLS/ TREE/samples/clusterproperty-cls2.yaml | kubectl --context CLS apply -f -",
-			remove:  uninstall,
+			remove:  append(slices.Clip(uninstall), "kubectl --context CLS delete -k deploy/guard --ignore-not-found"),
 		},
 	}
 	if registry == clusterset.CloudMap { // kubectl mcs install mounts no files, and etcd's users and certificates are files
