@@ -35,6 +35,6 @@ func releaseNotes(changelog, version string, images []image) (string, error) {
 		fmt.Fprintf(&b, "- `%s/%s:%s@%s`\n", repository, i.name, version, i.digest)
 	}
 	fmt.Fprintf(&b, "\nHelm chart: `oci://%s/charts/%s`, version %s\n", repository, chartName, strings.TrimPrefix(version, "v"))
-	fmt.Fprintf(&b, "\nInstall: %s/blob/%s/docs/install.md. Verify: %[1]s/blob/%[2]s/RELEASE.md#verify.\n", sourceURL, version)
+	fmt.Fprintf(&b, "\nInstall and verify: %s/blob/%s/docs/install.md#from-a-release\n", sourceURL, version)
 	return b.String(), nil
 }

@@ -212,10 +212,54 @@ func TestReleaseNotes(t *testing.T) {
 			"[y](https://github.com/cloud-map-mcs/cloud-map-mcs-controller/blob/v0.2.0/RELEASE.md#build), [z](https://example.com).",
 		"- `ghcr.io/cloud-map-mcs/cloudmap-local:v0.2.0@" + digest + "`",
 		"`oci://ghcr.io/cloud-map-mcs/charts/cloud-map-mcs-controller`, version 0.2.0",
+		"Install and verify: https://github.com/cloud-map-mcs/cloud-map-mcs-controller/blob/v0.2.0/docs/install.md#from-a-release\n",
 	} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes do not have %q:\n%s", want, notes)
 		}
+	}
+}
+
+func TestCheckPublished(t *testing.T) {
+	const (
+		unreleased = "# Changelog\n\n## 0.1.0 (unreleased)\n\n- First.\n"
+		released   = "# Changelog\n\n## 0.1.0 (2026-12-01)\n\n- First.\n"
+		problem    = "CHANGELOG.md gives 0.1.0 the date 2026-12-01, and these pages say that no release is published: "
+	)
+	before := map[string]string{
+		"docs/b.md": "# B\n\n| pull | push the image. Until a\nrelease is published, set `--image` |\n\n**No release is published yet.**\n",
+		"a.md":      "no release is published",
+		"c.md":      "The release is published. Each release is published by a workflow.\n",
+	}
+	tests := map[string]struct {
+		changelog string
+		pages     map[string]string
+		want      string
+	}{
+		"before the first release":       {unreleased, before, ""},
+		"the pages are right":            {released, map[string]string{"c.md": before["c.md"]}, ""},
+		"the pages are not":              {released, before, problem + "a.md:1, docs/b.md:3, docs/b.md:6: "},
+		"the next one is not yet":        {strings.Replace(released, "## ", "## 0.2.0 (unreleased)\n\n- Second.\n\n## ", 1), before, problem + "a.md:1, "},
+		"a date in the text of a change": {unreleased + "- Run on 2026-11-23 (2026-11-23)\n", before, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if err := checkPublished(tt.changelog, tt.pages); err != nil {
+				got = err.Error()
+			}
+			if !strings.HasPrefix(got, tt.want) || (tt.want == "") != (got == "") {
+				t.Errorf("says %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestPagesAgreeWithChangelog checks this repository, so that a change that sets the date fails before its tag.
+func TestPagesAgreeWithChangelog(t *testing.T) {
+	t.Chdir("../..")
+	if err := checkPages(); err != nil {
+		t.Error(err)
 	}
 }
 

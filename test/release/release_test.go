@@ -140,7 +140,7 @@ func startRegistry(t *testing.T, set *clusterset.Set) {
 	}
 }
 
-// verify runs the commands of RELEASE.md with the public key, and one on a file that was changed.
+// verify runs the commands of docs/install.md with the public key, and one on a file that was changed.
 func verify(s *shell, key string) {
 	s.t.Helper()
 	const blob = "cosign verify-blob --insecure-ignore-tlog --bundle " + files + "checksums.txt.sigstore.json --key "
