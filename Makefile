@@ -142,7 +142,8 @@ gateway: build bin/traefik ## Split traffic between real clusters by the weights
 # Not part of make test: waits for an alert, and needs Debian's Prometheus and Chromium.
 .PHONY: monitoring
 monitoring: build ## Run the dashboard's queries and an alert in a real Prometheus, which it installs (root; PICTURES=1 writes the pictures of the docs)
-	{ command -v chromium && command -v prometheus; } >/dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium prometheus; }
+	missing=; for p in chromium prometheus; do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
+	  [ -z "$$missing" ] || { apt-get update -q && apt-get install -y -q --no-install-recommends $$missing; }
 	$(MAKE) --no-print-directory image PLATFORMS=$(HOST)
 	E2E=1 MONITORING=1 go test -count=1 -timeout 20m -v ./test/e2e -run '^TestMonitoring$$' $(DOWN)
 
