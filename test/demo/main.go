@@ -67,6 +67,9 @@ func bringUp(ctx context.Context) error {
 // options returns the clusters to bring up: CLUSTERS of them, 2 by default and 4 at most, with IPv4 and IPv6 if DUAL_STACK is set.
 func options(registry string) (clusterset.Options, error) {
 	o := clusterset.Options{Clusters: 2, Registry: registry, Out: os.Stdout}
+	if registry != clusterset.CloudMap && registry != clusterset.Etcd {
+		return o, fmt.Errorf("REGISTRY=%s: want %s or %s", registry, clusterset.CloudMap, clusterset.Etcd)
+	}
 	if text := os.Getenv("CLUSTERS"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 2 || n > 4 {
@@ -86,7 +89,7 @@ type show struct {
 	registry string
 	policies []string // of the clusters, beside those that they always have
 	tools    func(context.Context, io.Writer) error
-	steps    []tutorial.Step
+	steps    func(clusters int) []tutorial.Step
 	cleanUp  int    // the number of the first step that cleans up
 	heading  string // of a step in Markdown
 	// page returns the page with the recorded steps; old is the page before.
@@ -96,7 +99,8 @@ type show struct {
 func walkThrough() show {
 	registry := clusterset.RegistryName()
 	return show{
-		target: "demo", registry: registry, steps: tutorial.Steps(registry), cleanUp: 14, heading: "##",
+		target: "demo", registry: registry, cleanUp: 14, heading: "##",
+		steps: func(clusters int) []tutorial.Step { return tutorial.Steps(registry, clusters) },
 		tools: func(ctx context.Context, out io.Writer) error { return clusterset.InstallTools(ctx, registry, out) },
 		page:  func(_, recorded string) (string, error) { return tutorial.Introduction(registry) + recorded, nil },
 	}
@@ -104,7 +108,8 @@ func walkThrough() show {
 
 func ecs() show {
 	return show{
-		target: "demo-aws", registry: clusterset.CloudMap, policies: tutorial.ECSPolicies, steps: tutorial.ECS(), cleanUp: tutorial.ECSCleanUp, heading: "###",
+		target: "demo-aws", registry: clusterset.CloudMap, policies: tutorial.ECSPolicies, cleanUp: tutorial.ECSCleanUp, heading: "###",
+		steps: func(int) []tutorial.Step { return tutorial.ECS() },
 		tools: func(ctx context.Context, out io.Writer) error {
 			return errors.Join(clusterset.InstallTools(ctx, clusterset.CloudMap, out), clusterset.InstallDig(ctx, out))
 		},
@@ -115,11 +120,11 @@ func ecs() show {
 func demo(ctx context.Context, s show, record string) (err error) {
 	start := time.Now()
 	keep := os.Getenv("KEEP") != ""
-	if err := s.tools(ctx, os.Stdout); err != nil {
-		return err
-	}
 	o, err := options(s.registry)
 	if err != nil {
+		return err
+	}
+	if err := s.tools(ctx, os.Stdout); err != nil {
 		return err
 	}
 	o.Policies = s.policies
@@ -136,7 +141,7 @@ func demo(ctx context.Context, s show, record string) (err error) {
 		}
 	}()
 	fmt.Printf("\n%d clusters are up after %.0f s. The walk-through begins.\n", o.Clusters, time.Since(start).Seconds())
-	recorded, err := s.perform(ctx, set, keep)
+	recorded, err := s.perform(ctx, set, s.steps(o.Clusters), keep)
 	if err != nil {
 		return err
 	}
@@ -155,9 +160,9 @@ func demo(ctx context.Context, s show, record string) (err error) {
 }
 
 // perform runs the steps of the walk-through, those that clean up unless keep, and returns them as Markdown.
-func (s show) perform(ctx context.Context, set *clusterset.Set, keep bool) (string, error) {
+func (s show) perform(ctx context.Context, set *clusterset.Set, steps []tutorial.Step, keep bool) (string, error) {
 	var recorded strings.Builder
-	for _, step := range s.steps {
+	for _, step := range steps {
 		if keep && step.Number >= s.cleanUp {
 			break
 		}

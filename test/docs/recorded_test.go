@@ -23,7 +23,7 @@ func TestRecordedPages(t *testing.T) {
 	if !ok {
 		t.Error("docs/walk-through.md has another introduction: make demo RECORD=docs/walk-through.md")
 	}
-	if err := tutorial.Differs(walkThrough, "##", tutorial.Steps(clusterset.CloudMap)); err != nil {
+	if err := tutorial.Differs(walkThrough, "##", tutorial.Steps(clusterset.CloudMap, 2)); err != nil {
 		t.Error("docs/walk-through.md:", err)
 	}
 	ecs, err := tutorial.Recorded(read(tutorial.ECSPage))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -41,36 +42,43 @@ const (
 	setName = "nginx-set.demo.svc.clusterset.local"
 )
 
-// Steps returns the walk-through on a registry.
-func Steps(registry string) []Step {
+// Steps returns the walk-through on a registry with so many clusters. Those beyond cls2 use the service, and export nothing.
+func Steps(registry string, clusters int) []Step {
 	r := registries[registry]
+	var all []string
+	for i := range clusters {
+		all = append(all, fmt.Sprintf("cls%d", i+1))
+	}
+	further := all[2:]
 	return []Step{
 		{1, "Install the controller in both clusters",
 			r.installNote + " The controller is Available before it knows who the cluster is.",
-			both(append(r.install,
+			each(all, append(r.install,
 				wait("kubectl --context CLS -n cloud-map-mcs-system wait deployment/cloud-map-mcs-controller-manager --for=condition=Available --timeout=5s", started, contains("condition met")),
 			)...)},
 		{2, "Make clusterset.local resolvable in both",
 			"Needs CoreDNS 1.12.2 or newer; the command says so when yours is older. It adds two lines to the Corefile and a role of its own, and `kubectl mcs dns disable` takes exactly those away ([dns.md](dns.md)).",
-			both(
+			each(all,
 				run("kubectl mcs dns enable --context CLS"),
 			)},
 		{3, "Give each cluster its identity",
 			"Two ClusterProperties per cluster: its own ID, and the ID that all clusters of the clusterset share. Each cluster then finds the other in the registry.",
-			append(both(
+			slices.Concat(both(
 				run("kubectl --context CLS apply -f samples/clusterproperty-CLS.yaml"),
-			),
+			), []Command{
 				r.members,
 				memberOf("cls1", "cls2"), memberOf("cls2", "cls1"),
-			)},
+			}, each(further,
+				run("kubectl mcs join --context CLS --cluster-id=CLS --clusterset-id=demo-set"),
+			))},
 		{4, "Create namespace demo in both; a Deployment and a Service in cls1",
 			"Nothing here is about clustersets yet. The namespace must exist in every cluster that shall import; creating it is yours to do.",
-			[]Command{
-				run("kubectl --context cls1 create namespace demo"),
-				run("kubectl --context cls2 create namespace demo"),
+			append(each(all,
+				run("kubectl --context CLS create namespace demo"),
+			),
 				run("kubectl --context cls1 apply -f samples/nginx-deployment.yaml -f samples/nginx-service.yaml"),
 				wait("kubectl --context cls1 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
-			}},
+			)},
 		{5, "Export the Service from cls1",
 			"The ServiceExport has the name of the Service. `Ready=True (Exported)` means that the registry itself has shown the export to the controller.",
 			[]Command{
@@ -110,7 +118,7 @@ func Steps(registry string) []Step {
 			}},
 		{11, "Export it from cls2 too: both clusters' pods answer in both, same IP as before",
 			"Two clusters, one service: the endpoints add up, and the IP stays.",
-			[]Command{
+			append([]Command{
 				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | tee bin/clusterset-ip"),
 				run("kubectl --context cls2 apply -f samples/nginx-deployment.yaml -f samples/nginx-service.yaml -f samples/nginx-serviceexport.yaml"),
 				wait("kubectl --context cls2 -n demo rollout status deployment/nginx-demo --timeout=5s", started, contains("successfully rolled out")),
@@ -118,7 +126,12 @@ func Steps(registry string) []Step {
 				wait(curls("cls1", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
 				wait(curls("cls2", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
 				run("kubectl --context cls2 -n demo get serviceimport nginx-hello -o jsonpath='{.spec.ips[0]}' | diff - bin/clusterset-ip && echo the clusterset IP is still $(cat bin/clusterset-ip)"),
-			}},
+			}, each(further,
+				run("kubectl --context CLS apply -f samples/client-hello.yaml"),
+				wait("kubectl --context CLS -n demo wait pod/client-hello --for=condition=Ready --timeout=5s", started, contains("condition met")),
+				wait(lookup("CLS", name), soon, matches(`Address:\s+172\.20\.\d+\.\d+`)),
+				wait(curls("CLS", 60), soon, answersFrom(map[string]int{"10.10": 3, "10.12": 3})),
+			)...)},
 		{12, "Export something else under the same name from cls2: a conflict that the oldest export decides",
 			"The clusters disagree about session affinity. Both ServiceExports say so and name the cluster that decides; traffic goes on as before.",
 			append([]Command{
@@ -158,11 +171,11 @@ func Steps(registry string) []Step {
 			)...)},
 		{15, "Uninstall: leave the clusterset, undo DNS, delete the product; namespaces delete without hanging",
 			"`kubectl mcs leave` makes the cluster leave: it takes everything of its own out of the registry, and deletes the ClusterProperties. There are no finalizers, so nothing hangs, whatever is deleted first.",
-			append(both(
+			append(each(all,
 				run("kubectl mcs leave --yes --context CLS"),
 			), append([]Command{
 				r.left,
-			}, both(append(r.uninstall,
+			}, each(all, append(r.uninstall,
 				run("kubectl mcs dns disable --context CLS"),
 				run("kubectl --context CLS delete -k "+r.overlay+" --timeout=60s"),
 				run("kubectl --context CLS delete namespace demo --timeout=60s"),
@@ -185,9 +198,12 @@ func (c Command) fails(with string) Command {
 }
 
 // both repeats commands for cls1 and cls2; CLS stands for the cluster.
-func both(commands ...Command) []Command {
+func both(commands ...Command) []Command { return each([]string{"cls1", "cls2"}, commands...) }
+
+// each repeats commands for clusters.
+func each(clusters []string, commands ...Command) []Command {
 	var out []Command
-	for _, cluster := range []string{"cls1", "cls2"} {
+	for _, cluster := range clusters {
 		for _, c := range commands {
 			c.Line = strings.ReplaceAll(c.Line, "CLS", cluster)
 			out = append(out, c)
