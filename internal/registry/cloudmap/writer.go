@@ -2,7 +2,6 @@ package cloudmap
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -215,10 +214,8 @@ func (w *writer) writeParts(ctx context.Context, place controlPlace, parts []api
 // explain returns the failure of the first operation that failed, nil if none is known to have failed.
 func (w *writer) explain(ctx context.Context, operations []string) error {
 	for _, id := range operations {
-		_, _, err := w.client.GetOperation(ctx, id)
-		var failed *api.OperationError
-		if errors.As(err, &failed) {
-			return failed
+		if _, _, err := w.client.GetOperation(ctx, id); api.IsFailedOperation(err) {
+			return err
 		}
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// codeAdvice has the actions for the error codes that all AWS services share, as the pages "Common Error Types" of the API references describe them.
+// codeAdvice has the actions for the error codes that all AWS services share, as the pages "Common Error Types" of the API references describe them, and for those of operations.
 var codeAdvice = map[string]string{
 	"ResourceLimitExceeded":       "raise the quota of AWS Cloud Map in Service Quotas",
 	"ExpiredToken":                expiredAdvice,
@@ -23,6 +23,12 @@ var codeAdvice = map[string]string{
 	"RequestExpired":              "synchronize the clock of the controller's node: AWS refuses requests whose time is more than 5 minutes off",
 	"MissingAuthenticationToken":  "give the controller AWS credentials: docs/eks.md",
 	"OptInRequired":               "activate the AWS account: it is not subscribed to AWS Cloud Map",
+
+	"EXPIRED_TOKEN": expiredAdvice,
+	"CANNOT_CREATE_HOSTED_ZONE": "check that the VPC of --instance-dns-vpc exists in the account and Region of the controller and has no other hosted zone of this name, " +
+		"and the quota of hosted zones in Route 53",
+	"HOSTED_ZONE_NOT_FOUND": "the hosted zone of the Cloud Map namespace is gone: delete the Cloud Map namespace with its services, so that the controller creates it again",
+	"INVALID_CHANGE_BATCH":  "check that no other client made records of this name in the hosted zone of the Cloud Map namespace, and raise the quota of records in a hosted zone in Route 53",
 }
 
 const (
@@ -70,26 +76,36 @@ func adviceFor(operation string, err error) string {
 		if isSTS {
 			return "check that the role in --aws-role-arn or role-arn trusts the controller's own identity and does not require another external ID"
 		}
+		action := deniedAction(operation, apiError)
 		for _, d := range deniedBy {
 			if strings.Contains(apiError.ErrorMessage(), d.policy) {
-				return fmt.Sprintf(d.advice, deniedAction(operation, apiError.ErrorMessage()))
+				return fmt.Sprintf(d.advice, action)
 			}
 		}
-		return deniedByRole(operation, deniedAction(operation, apiError.ErrorMessage()))
+		return deniedByRole(operation, action)
 	case ResultThrottled:
 		return "AWS throttles this account's requests; retrying at a lower rate"
 	}
 	return ""
 }
 
-// deniedAction returns the action that AWS names in the message of a denied request. It is one of Route 53 if Cloud Map changes DNS records for the request.
-func deniedAction(operation, message string) string {
-	if _, rest, ok := strings.Cut(message, "is not authorized to perform: "); ok {
+// deniedAction returns the action that AWS names in the message of a denied request. It is one of Route 53 or EC2 if Cloud Map changes a hosted zone for the request, and so
+// it always is if the request was accepted and its operation denied.
+func deniedAction(operation string, err smithy.APIError) string {
+	if _, rest, ok := strings.Cut(err.ErrorMessage(), "is not authorized to perform: "); ok {
 		if action, _, _ := strings.Cut(rest, " "); strings.Contains(action, ":") {
 			return action
 		}
 	}
-	return "servicediscovery:" + operation
+	switch {
+	case !IsFailedOperation(err):
+		return "servicediscovery:" + operation
+	case operation == "CreatePrivateDnsNamespace":
+		return "route53:CreateHostedZone"
+	case operation == "DeleteNamespace":
+		return "route53:DeleteHostedZone"
+	}
+	return "route53:ChangeResourceRecordSets"
 }
 
 // onTagged are the operations that the policies in deploy/iam allow on namespaces and services with tags.

@@ -3,13 +3,14 @@ package api
 import (
 	"cmp"
 	"errors"
-
+	"fmt"
 	"net"
 	"strings"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	"github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	"github.com/aws/smithy-go"
 )
 
@@ -70,6 +71,42 @@ func TestAdvice(t *testing.T) {
 			var apiError smithy.APIError
 			if errors.As(tc.err, &apiError) && ResultOf(tc.err) == ResultError {
 				t.Errorf("code %s has no result", apiError.ErrorCode())
+			}
+		})
+	}
+}
+
+// TestOperationError: each code of a failed operation has a result, and names the action.
+func TestOperationError(t *testing.T) {
+	const denied = "User: cls1 is not authorized to perform: "
+	for name, tc := range map[string]struct {
+		operation     types.OperationType
+		code, message string
+		result, want  string
+	}{
+		"records":                  {types.OperationTypeRegisterInstance, "ACCESS_DENIED", denied + "route53:GetHostedZone on resource: Z1", ResultDenied, "allows route53:GetHostedZone: docs/iam.md; the service has DNS records, which need instance-dns.json"},
+		"records, no message":      {types.OperationTypeDeregisterInstance, "ACCESS_DENIED", "", ResultDenied, "allows route53:ChangeResourceRecordSets: docs/iam.md; the service has DNS records"},
+		"records, boundary":        {types.OperationTypeRegisterInstance, "ACCESS_DENIED", denied + "route53:GetHostedZone because no permissions boundary allows it", ResultDenied, "allow route53:GetHostedZone in the permissions boundary"},
+		"a zone":                   {types.OperationTypeCreateNamespace, "ACCESS_DENIED", denied + "ec2:DescribeVpcs on resource: *", ResultDenied, "allows ec2:DescribeVpcs: docs/iam.md; private DNS namespaces of --instance-dns-vpc need instance-dns.json"},
+		"a zone, no message":       {types.OperationTypeCreateNamespace, "ACCESS_DENIED", "", ResultDenied, "allows route53:CreateHostedZone: docs/iam.md; private DNS namespaces"},
+		"a zone's end":             {types.OperationTypeDeleteNamespace, "ACCESS_DENIED", "", ResultDenied, "allows route53:DeleteHostedZone: docs/iam.md; private DNS namespaces"},
+		"expired token":            {types.OperationTypeRegisterInstance, "EXPIRED_TOKEN", "", ResultDenied, "renew the controller's AWS credentials"},
+		"no zone":                  {types.OperationTypeCreateNamespace, "CANNOT_CREATE_HOSTED_ZONE", "conflict", ResultInvalid, "--instance-dns-vpc"},
+		"a zone that is gone":      {types.OperationTypeRegisterInstance, "HOSTED_ZONE_NOT_FOUND", "", ResultInvalid, "delete the Cloud Map namespace"},
+		"refused records":          {types.OperationTypeRegisterInstance, "INVALID_CHANGE_BATCH", "", ResultInvalid, "quota of records in a hosted zone"},
+		"throttled":                {types.OperationTypeRegisterInstance, "THROTTLED_REQUEST", "", ResultThrottled, "lower rate"},
+		"a failure of AWS":         {types.OperationTypeRegisterInstance, "INTERNAL_FAILURE", "oops", ResultError, ""},
+		"a code that is not known": {types.OperationTypeRegisterInstance, "NEW_CODE", "oops", ResultError, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := fmt.Errorf("writing: %w", &OperationError{Operation: tc.operation, Code: tc.code, Message: tc.message})
+			text := "the operation failed: " + tc.code
+			if tc.message != "" {
+				text += ": " + tc.message
+			}
+			_, advice, has := strings.Cut(err.Error(), " (")
+			if got := ResultOf(err); got != tc.result || !strings.Contains(err.Error(), text) || has != (tc.want != "") || !strings.Contains(advice, tc.want) {
+				t.Errorf("result %s, text %q; want %s, %q and the advice %q", got, err, tc.result, text, tc.want)
 			}
 		})
 	}

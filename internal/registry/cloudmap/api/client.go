@@ -337,18 +337,10 @@ func (c *Client) awaitDuplicate(ctx context.Context, err error) error {
 	}
 	// The result of the other operation does not matter, because this request replaces it.
 	_, err = c.AwaitOperation(ctx, aws.ToString(duplicate.DuplicateOperationId))
-	var failed *OperationError
-	if errors.As(err, &failed) || IsNotFound(err) {
+	if IsFailedOperation(err) || IsNotFound(err) {
 		return nil
 	}
 	return err
-}
-
-// OperationError is an asynchronous operation that AWS accepted and that failed later.
-type OperationError struct{ Code, Message string }
-
-func (e *OperationError) Error() string {
-	return fmt.Sprintf("AWS Cloud Map accepted the request, but the operation failed: %s: %s", e.Code, e.Message)
 }
 
 // AwaitOperation waits until an operation has ended and returns the IDs of the created resources by kind.
@@ -381,7 +373,7 @@ func (c *Client) GetOperation(ctx context.Context, id string) (targets map[strin
 	case types.OperationStatusSuccess:
 		return out.Operation.Targets, true, nil
 	case types.OperationStatusFail:
-		return nil, true, &OperationError{Code: aws.ToString(out.Operation.ErrorCode), Message: aws.ToString(out.Operation.ErrorMessage)}
+		return nil, true, &OperationError{Operation: out.Operation.Type, Code: aws.ToString(out.Operation.ErrorCode), Message: aws.ToString(out.Operation.ErrorMessage)}
 	}
 	return nil, false, nil
 }

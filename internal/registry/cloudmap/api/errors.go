@@ -67,6 +67,14 @@ var results = map[string]string{
 	"InvalidInput":          ResultInvalid,
 	"ValidationException":   ResultInvalid,
 	"ResourceLimitExceeded": ResultInvalid,
+
+	// Codes of operations, as the type Operation of the API lists them. INTERNAL_FAILURE is ResultError. That a hosted zone is missing does not mean that the namespace is.
+	"ACCESS_DENIED":             ResultDenied,
+	"EXPIRED_TOKEN":             ResultDenied,
+	"THROTTLED_REQUEST":         ResultThrottled,
+	"CANNOT_CREATE_HOSTED_ZONE": ResultInvalid,
+	"HOSTED_ZONE_NOT_FOUND":     ResultInvalid,
+	"INVALID_CHANGE_BATCH":      ResultInvalid,
 }
 
 // requestError is a failed request. Its text names what the user can do.
@@ -110,7 +118,48 @@ func (e *requestError) cause() string {
 
 func (e *requestError) Unwrap() error { return e.err }
 
-// ResultOf returns the result of a request that returned err, as metrics name it.
+// OperationError is an asynchronous operation that AWS accepted and that failed later: Route 53 refused what Cloud Map asked it for with the rights of the caller, or a failure of AWS.
+// Its code has a result, like that of a request. Its text names what the user can do.
+type OperationError struct {
+	Operation     types.OperationType
+	Code, Message string
+}
+
+var _ smithy.APIError = (*OperationError)(nil)
+
+func (e *OperationError) Error() string {
+	text := "AWS Cloud Map accepted the request, but the operation failed: " + e.Code
+	if e.Message != "" {
+		text += ": " + e.Message
+	}
+	if advice := adviceFor(requestOf[e.Operation], e); advice != "" {
+		text += " (" + advice + ")"
+	}
+	return text
+}
+
+// ErrorCode implements smithy.APIError.
+func (e *OperationError) ErrorCode() string { return e.Code }
+
+// ErrorMessage implements smithy.APIError.
+func (e *OperationError) ErrorMessage() string { return e.Message }
+
+// ErrorFault implements smithy.APIError.
+func (e *OperationError) ErrorFault() smithy.ErrorFault { return smithy.FaultUnknown }
+
+// requestOf has the requests of the operations that change Route 53. Of namespaces only those with DNS do.
+var requestOf = map[types.OperationType]string{
+	types.OperationTypeCreateNamespace: "CreatePrivateDnsNamespace", types.OperationTypeDeleteNamespace: "DeleteNamespace",
+	types.OperationTypeRegisterInstance: "RegisterInstance", types.OperationTypeDeregisterInstance: "DeregisterInstance",
+}
+
+// IsFailedOperation reports whether AWS accepted a request and did not carry it out.
+func IsFailedOperation(err error) bool {
+	var failed *OperationError
+	return errors.As(err, &failed)
+}
+
+// ResultOf returns the result of a request that returned err, or of a failed operation, as metrics name it.
 func ResultOf(err error) string {
 	var api smithy.APIError
 	switch {
