@@ -70,7 +70,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		}, []string{"registry"}),
 		omitted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_omitted_instances",
-			Help: "Endpoints that the instance view omits, by reason: collision (another owner has the instance ID), limit (1,000 instances per service), refused (AWS Cloud Map rejects the instance), failed (the service cannot be written, for example because of a quota).",
+			Help: "Endpoints that the instance view omits, by reason: collision (another owner has the instance ID), limit (1,000 instances per service), refused (AWS Cloud Map rejects the instance), failed (the service cannot be written, for example because of a quota, or AWS has accepted the write of an instance and not carried it out).",
 		}, []string{"registry", "reason"}),
 		pending: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cloud_map_mcs_registry_pending",

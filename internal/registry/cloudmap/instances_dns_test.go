@@ -413,11 +413,11 @@ func TestReadinessRequests(t *testing.T) {
 	}{
 		"marked":                     {"", instances.UnreadyMark, 2, map[string]int{"ListInstances": 1, "RegisterInstance": 2}},
 		"deregistered":               {"", instances.UnreadyDeregister, 2, map[string]int{"ListInstances": 1, "DeregisterInstance": 2}},
-		"addresses, two ports":       {mcs.InstanceDNSAddress, instances.UnreadyMark, 2, map[string]int{"ListInstances": 1, "DeregisterInstance": 1}},
-		"SRV records":                {mcs.InstanceDNSSRV, instances.UnreadyMark, 2, map[string]int{"ListInstances": 1, "DeregisterInstance": 2}},
+		"addresses, two ports":       {mcs.InstanceDNSAddress, instances.UnreadyMark, 2, map[string]int{"GetOperation": 1, "ListInstances": 1, "DeregisterInstance": 1}},
+		"SRV records":                {mcs.InstanceDNSSRV, instances.UnreadyMark, 2, map[string]int{"GetOperation": 2, "ListInstances": 1, "DeregisterInstance": 2}},
 		"health":                     {"", instances.UnreadyUnhealthy, 1, map[string]int{"ListInstances": 1, "DiscoverInstances": 1, "RegisterInstance": 1, "UpdateInstanceCustomHealthStatus": 1}},
-		"SRV records and health":     {mcs.InstanceDNSSRV, instances.UnreadyUnhealthy, 2, map[string]int{"ListInstances": 1, "DiscoverInstances": 1, "RegisterInstance": 2, "UpdateInstanceCustomHealthStatus": 2}},
-		"address records and health": {mcs.InstanceDNSAuto, instances.UnreadyUnhealthy, 1, map[string]int{"ListInstances": 1, "DiscoverInstances": 1, "RegisterInstance": 1, "UpdateInstanceCustomHealthStatus": 1}},
+		"SRV records and health":     {mcs.InstanceDNSSRV, instances.UnreadyUnhealthy, 2, map[string]int{"GetOperation": 2, "ListInstances": 1, "DiscoverInstances": 1, "RegisterInstance": 2, "UpdateInstanceCustomHealthStatus": 2}},
+		"address records and health": {mcs.InstanceDNSAuto, instances.UnreadyUnhealthy, 1, map[string]int{"GetOperation": 1, "ListInstances": 1, "DiscoverInstances": 1, "RegisterInstance": 1, "UpdateInstanceCustomHealthStatus": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			exp := asking(webExport("cls1", 0, 2), tc.records)
@@ -429,7 +429,7 @@ func TestReadinessRequests(t *testing.T) {
 			if diff := cmp.Diff(tc.want, settings.ReadinessRequests(exp, types.NamespaceTypeDnsPrivate)); diff != "" {
 				t.Errorf("the model (-want +got):\n%s", diff)
 			}
-			operations := []string{"ListInstances", "RegisterInstance", "RegisterInstance members", "DeregisterInstance", "UpdateInstanceCustomHealthStatus"}
+			operations := []string{"ListInstances", "RegisterInstance", "RegisterInstance members", "DeregisterInstance", "UpdateInstanceCustomHealthStatus", "GetOperation"}
 			want := map[string]int{}
 			for _, o := range operations {
 				want[o] = tc.want[o]

@@ -263,17 +263,26 @@ func (c *Client) RegisterInstance(ctx context.Context, serviceID string, instanc
 
 // DeregisterInstance removes an instance. It succeeds if there is none.
 func (c *Client) DeregisterInstance(ctx context.Context, serviceID, instanceID string) error {
-	err := c.RetryThrottled(ctx, func() error {
-		_, err := call(ctx, c, "DeregisterInstance", c.sdk.DeregisterInstance, &servicediscovery.DeregisterInstanceInput{
+	_, err := c.StartDeregistration(ctx, serviceID, instanceID)
+	return err
+}
+
+// StartDeregistration is DeregisterInstance that also returns the ID of the asynchronous operation, "" if there is no such instance.
+func (c *Client) StartDeregistration(ctx context.Context, serviceID, instanceID string) (operation string, err error) {
+	err = c.RetryThrottled(ctx, func() error {
+		out, err := call(ctx, c, "DeregisterInstance", c.sdk.DeregisterInstance, &servicediscovery.DeregisterInstanceInput{
 			ServiceId:  aws.String(serviceID),
 			InstanceId: aws.String(instanceID),
 		})
+		if err == nil {
+			operation = aws.ToString(out.OperationId)
+		}
 		return err
 	})
 	if err != nil && !IsNotFound(err) {
-		return fmt.Errorf("deregistering instance %s: %w", instanceID, err)
+		return "", fmt.Errorf("deregistering instance %s: %w", instanceID, err)
 	}
-	return nil
+	return operation, nil
 }
 
 // SetHealth sets the health of an instance in a service with a custom health check. AWS takes about 30 s. If there is no such instance, its registration may be in

@@ -327,16 +327,19 @@ func mergeWritten(written, listed []api.Instance, isOwn func(map[string]string) 
 		case isWritten:
 			byID[instance.ID] = api.Instance{ID: instance.ID, Attributes: withForeignAttributes(own.Attributes, instance.Attributes), Health: own.Health}
 		default:
-			// A previous process wrote it, or the last write removed it. Only its owner is certain: Diff then removes the instance
-			// unless it is wanted, and writes it if it is.
-			owner := map[string]string{}
-			for _, attr := range []string{AttrClusterID, AttrClusterSetID, AttrController} {
-				if value, ok := instance.Attributes[attr]; ok {
-					owner[attr] = value
-				}
-			}
-			byID[instance.ID] = api.Instance{ID: instance.ID, Attributes: withForeignAttributes(owner, instance.Attributes)}
+			byID[instance.ID] = onlyOwner(instance) // a previous process wrote it, or the last write removed it
 		}
 	}
 	return slices.Collect(maps.Values(byID))
+}
+
+// onlyOwner returns an instance of which only the owner is certain: Diff removes it unless it is wanted, and writes it if it is.
+func onlyOwner(instance api.Instance) api.Instance {
+	owner := map[string]string{}
+	for _, attr := range []string{AttrClusterID, AttrClusterSetID, AttrController} {
+		if value, ok := instance.Attributes[attr]; ok {
+			owner[attr] = value
+		}
+	}
+	return api.Instance{ID: instance.ID, Attributes: withForeignAttributes(owner, instance.Attributes)}
 }

@@ -70,26 +70,32 @@ func joinFirst(names []string, total int) string {
 	return text
 }
 
-// omittedByFailure returns the endpoints of a service that could not be written. Failures that a retry resolves, such as throttling,
+// omittedByFailure returns the endpoints of an export that could not be written. Failures that a retry resolves, such as throttling,
 // are not reported to users.
-func (v *View) omittedByFailure(key mcs.Key, err error) omitted {
-	exp, _ := v.cfg.Desired(key)
-	if exp == nil || !api.IsInvalid(err) && !api.IsDenied(err) {
+func omittedByFailure(exp *mcs.Export, err error, result outcome) omitted {
+	isLasting := api.IsInvalid(err) || api.IsDenied(err) || api.IsFailedOperation(err) && !api.IsThrottled(err)
+	switch {
+	case len(result.operations.undone) > 0:
+		return result.omitted // the operations have the instances
+	case exp == nil, !isLasting:
 		return omitted{}
 	}
 	return omitted{failure: err.Error(), failed: exp.EndpointCount()}
 }
 
-// updateWarnings logs new warnings of a service and reports whether they have changed. The caller holds v.mu.
-func (v *View) updateWarnings(key mcs.Key, s *service) bool {
-	text := strings.Join(s.omitted.warnings(), "; ")
-	if text == s.reported {
+// updateWarnings logs new warnings of a service and reports whether they have changed. Without an export there is no object to report at. The caller holds v.mu.
+func (v *View) updateWarnings(key mcs.Key, s *service, isExported bool) bool {
+	var lines []string
+	if isExported {
+		lines = slices.Concat(s.omitted.warnings(), s.operations.warnings())
+	}
+	if slices.Equal(lines, s.reported) {
 		return false
 	}
-	if text != "" && s.omitted.failure == "" { // logFailure logs failures
-		v.log.Info("Omitted endpoints from the Cloud Map instances", "service", key.String(), "warnings", text)
+	if len(lines) > 0 && s.omitted.failure == "" && len(s.operations.undone) == 0 { // logFailure logs failures
+		v.log.Info("Omitted endpoints from the Cloud Map instances", "service", key.String(), "warnings", strings.Join(lines, "; "))
 	}
-	s.reported = text
+	s.reported = lines
 	return true
 }
 
@@ -98,7 +104,7 @@ func (v *View) Warnings(key mcs.Key) []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if s := v.services[key]; s != nil {
-		return s.omitted.warnings()
+		return slices.Clone(s.reported)
 	}
 	return nil
 }
@@ -107,11 +113,12 @@ func (v *View) Warnings(key mcs.Key) []string {
 func (v *View) updateMetrics() {
 	counts, total := map[string]int{"collision": 0, "limit": 0, "refused": 0, "failed": 0}, 0
 	for _, s := range v.services {
-		total += s.instances
+		undone := len(s.operations.reported(false))
+		total += s.instances - undone
 		counts["collision"] += len(s.omitted.collisions)
 		counts["limit"] += s.omitted.overLimit
 		counts["refused"] += len(s.omitted.refused)
-		counts["failed"] += s.omitted.failed
+		counts["failed"] += s.omitted.failed + undone
 	}
 	v.cfg.Metrics.SetObjects(v.client.Name(), "instances", total)
 	v.cfg.Metrics.SetPending(v.client.Name(), "services", v.pending())

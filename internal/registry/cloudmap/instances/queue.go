@@ -69,13 +69,17 @@ type service struct {
 	isUndeleted bool
 	// instances is the number of instances of applied.
 	instances int
+	// operations are those of the last writes.
+	operations operations
+	// isLook: the attempt only looks at them.
+	isLook bool
 	// writtenAt is the time of the last write, reconciledAt that of the last attempt.
 	writtenAt, reconciledAt time.Time
 	// absent is the number of reads in a row without instances of this cluster.
 	absent  int
 	omitted omitted
 	// reported are the warnings of the last notification.
-	reported string
+	reported []string
 }
 
 // listState is the state of the list of all services after a start.
@@ -171,14 +175,14 @@ func (q *queue) next(now time.Time) (key mcs.Key, state *service, pause time.Dur
 		pause = max(0, min(pause, q.list.retryAt.Sub(now)))
 	}
 	for key, s := range q.services {
-		if !s.isQueued || s.isBusy {
+		at, hasWork := q.dueAt(now, key, s)
+		if wait := at.Sub(now); !hasWork || wait > 0 {
+			if hasWork {
+				pause = min(pause, wait)
+			}
 			continue
 		}
-		if wait := q.dueAt(now, key, s).Sub(now); wait > 0 {
-			pause = min(pause, wait)
-			continue
-		}
-		if s.isFailing() {
+		if s.isQueued && s.isFailing() {
 			q.retryAt = now.Add(retrySpacing)
 		}
 		return key, s.start(), 0
@@ -197,16 +201,22 @@ func (s *service) wasWritten(now time.Time) bool {
 // isFailing reports whether the service takes turns with other failing ones.
 func (s *service) isFailing() bool { return s.failures > eagerFailures && !s.isUndecided }
 
-// dueAt returns when a queued service may be reconciled.
-func (q *queue) dueAt(now time.Time, key mcs.Key, s *service) time.Time {
-	at := s.retryAt
+// dueAt returns when a queued service may be reconciled, or else when the operations of another one are looked at. hasWork is false if neither is the case.
+func (q *queue) dueAt(now time.Time, key mcs.Key, s *service) (at time.Time, hasWork bool) {
+	switch {
+	case s.isBusy, !s.isQueued && len(s.operations.accepted) == 0:
+		return at, false
+	case !s.isQueued:
+		return s.operations.lookAt, true
+	}
+	at = s.retryAt
 	if s.isFailing() && at.Before(q.retryAt) {
 		at = q.retryAt
 	}
 	if paced := q.pace.DueAt(key.Namespace); s.wasWritten(now) && at.Before(paced) {
 		at = paced
 	}
-	return at
+	return at, true
 }
 
 // charge records the writes of a service, which count for its namespace if they repeat earlier ones.
@@ -220,17 +230,38 @@ func (q *queue) charge(now time.Time, key mcs.Key, s *service, writes int) {
 	s.writtenAt = now
 }
 
-// start marks the service as busy and returns a copy of its state.
+// start marks the service as busy and returns a copy of its state. An attempt that was not requested looks at the operations, if there are any.
 func (s *service) start() *service {
+	s.isLook = !s.isQueued && len(s.operations.accepted) > 0
 	s.isQueued, s.isBusy = false, true
 	last := *s
 	s.isDoubtful = false
 	return &last
 }
 
-// updateUndeleted records whether the service has to be deleted still. A failed attempt may not have come as far as its deletion.
-func (s *service) updateUndeleted(result outcome, failed bool) {
+// outcome returns the result of an attempt that has changed and found nothing.
+func (s *service) outcome() outcome {
+	return outcome{applied: s.applied, instances: s.instances, shape: s.shape, isShaped: s.isShaped, isUndeleted: s.isUndeleted, omitted: s.omitted, operations: s.operations}
+}
+
+// record records the result of an attempt. A failed one may not have come as far as the writes, or the deletion of the service.
+func (s *service) record(result outcome, failed bool) {
+	s.isTorn, s.applied, s.instances, s.omitted = failed && !s.isLook, result.applied, result.instances, result.omitted
+	s.shape, s.isShaped = result.shape, result.isShaped
+	if !failed || !result.operations.isEmpty() {
+		s.operations = result.operations
+	}
 	s.isUndeleted = result.isUndeleted || s.isUndeleted && failed
+}
+
+// endFailures ends the pauses after the failures of a service, unless it has to be reconciled again.
+func (q *queue) endFailures(s *service) {
+	if s.failures > eagerFailures {
+		q.retryAt = time.Time{}
+	}
+	if !s.isQueued {
+		s.backoff = backoff{}
+	}
 }
 
 // nextResync returns the service with the oldest read once per interval.
@@ -248,16 +279,6 @@ func (q *queue) nextResync(now time.Time) (key mcs.Key, oldest *service) {
 	return key, oldest
 }
 
-// endBackoff ends the backoff of a service after a success, and that of the queue if the service had failed often.
-func (q *queue) endBackoff(s *service) {
-	if s.failures > eagerFailures {
-		q.retryAt = time.Time{}
-	}
-	if !s.isQueued {
-		s.backoff = backoff{}
-	}
-}
-
 // finish updates the state of a service that was reconciled, forgets the service if it has no instances, and returns the state. After
 // an error that is not a failure, the service keeps the export that was applied before.
 func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, failed bool) *service {
@@ -272,19 +293,17 @@ func (q *queue) finish(key mcs.Key, now time.Time, result outcome, err error, fa
 			s.isTorn = s.isTorn || !errors.Is(err, errUndecided) // the process ends during a write
 			return s
 		}
-	} else {
-		q.endBackoff(s)
+	} else if len(result.operations.accepted) == 0 { // else it is not known yet whether the attempt succeeded
+		q.endFailures(s)
 	}
-	s.isTorn, s.applied, s.instances, s.omitted = failed, result.applied, result.instances, result.omitted
-	s.shape, s.isShaped = result.shape, result.isShaped
-	s.updateUndeleted(result, failed)
+	s.record(result, failed)
 	if !q.active && s.applied != nil { // deactivated meanwhile
 		s.applied, s.isQueued = nil, true
 	}
 	if s.absent++; !result.isAbsent {
 		s.absent = 0
 	}
-	if s.absent >= absentReads && !s.isQueued && s.reported == "" {
+	if s.absent >= absentReads && !s.isQueued && len(s.reported) == 0 {
 		delete(q.services, key)
 	}
 	return s

@@ -190,3 +190,54 @@ func TestQueue_PacesRewrites(t *testing.T) {
 		t.Errorf("it still waits %v two seconds later", pause)
 	}
 }
+
+// The operations of a service are looked at when that is due, unless the service has to be reconciled. A failure of theirs counts as one of the attempt.
+func TestQueue_LooksAtOperations(t *testing.T) {
+	q, now := newQueue(time.Hour), start
+	q.active, q.resyncAt = true, start.Add(24*time.Hour)
+	next := func(after time.Duration, want string) *service {
+		t.Helper()
+		now = start.Add(after)
+		_, s, pause := q.next(now)
+		got := "attempt"
+		switch {
+		case s == nil:
+			got = "none"
+		case s.isLook:
+			got = "look"
+		}
+		if got != want {
+			t.Fatalf("after %v next returns %s, and a pause of %v; want %s", after, got, pause, want)
+		}
+		return s
+	}
+	written := operations{}.add(start, []operation{{id: "a", instance: "a", at: start}})
+	q.enqueue(key)
+	next(0, "attempt")
+	q.finish(key, now, outcome{applied: &mcs.Export{}, writes: 1, operations: written}, nil, false)
+	next(time.Second, "none")
+	q.enqueue(key)
+	next(2*time.Second, "attempt") // rather than the look
+	next(3*time.Second, "none")    // while it is busy
+	last := q.services[key].outcome()
+	q.finish(key, now, last, nil, false)
+	failed := next(4*time.Second, "look").outcome()
+	failed.operations = failed.operations.settle(now, []result{{isOver: true, reason: errRefused}})
+	s := q.finish(key, now, failed, failed.operations.failure(), true)
+	if s.isTorn || s.applied == nil || !s.isQueued || s.failures != 1 || len(s.operations.undone) != 1 {
+		t.Errorf("after the failure of an operation the service is %+v", s)
+	}
+	next(20*time.Minute, "attempt")
+	again := s.outcome()
+	again.operations = again.operations.add(now, []operation{{id: "a", instance: "a", at: now}})
+	if s = q.finish(key, now, again, nil, false); s.failures != 1 {
+		t.Error("the attempt counts as a success before its operation is over")
+	}
+	if s = q.finish(key, now, outcome{}, errors.New("broken"), true); len(s.operations.accepted) != 1 || len(s.operations.undone) != 1 {
+		t.Error("the operations are lost by an attempt that has not come to the writes")
+	}
+	again.operations = operations{}
+	if s = q.finish(key, now, again, nil, false); s.failures != 2 {
+		t.Error("a queued service has no failures any more")
+	}
+}

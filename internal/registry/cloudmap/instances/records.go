@@ -108,9 +108,11 @@ func (s shape) healthOf(e mcs.Export, ep mcs.Endpoint) string {
 }
 
 // ReadinessRequests returns the requests of the view for the first endpoint of e becoming unready, by operation, in a service that it has created in a namespace of this type:
-// a list of the instances, a read of their health if there is any, and the writes. The endpoint becoming ready again takes as many.
+// a list of the instances, a read of their health if there is any, the writes, and a look at each of them if the service has DNS records. The endpoint becoming ready again takes
+// as many.
 func (s Settings) ReadinessRequests(e mcs.Export, in types.NamespaceType) map[string]int {
-	shape := s.shapeOf(e, s.serviceConfig(e, in))
+	config := s.serviceConfig(e, in)
+	shape := s.shapeOf(e, config)
 	before, _ := firstFromExport(e, "", "", maxInstances, shape)
 	e.Backends = slices.Clone(e.Backends)
 	e.Backends[0].Endpoints = slices.Clone(e.Backends[0].Endpoints)
@@ -122,6 +124,9 @@ func (s Settings) ReadinessRequests(e mcs.Export, in types.NamespaceType) map[st
 	}
 	if shape.hasHealth {
 		requests["DiscoverInstances"] = 1
+	}
+	if config.Records != "" {
+		requests["GetOperation"] = len(changes.Register) + len(changes.Deregister)
 	}
 	maps.DeleteFunc(requests, func(_ string, n int) bool { return n == 0 })
 	return requests

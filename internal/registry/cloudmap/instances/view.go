@@ -267,8 +267,9 @@ func (v *View) finishService(ctx context.Context, key mcs.Key, result outcome, e
 		v.resources.invalidate()
 	}
 	failed := err != nil && ctx.Err() == nil && !errors.Is(err, errUndecided)
+	exp, known := v.cfg.Desired(key)
 	if failed {
-		result.omitted = v.omittedByFailure(key, err)
+		result.omitted = omittedByFailure(exp, err, result)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -284,7 +285,7 @@ func (v *View) finishService(ctx context.Context, key mcs.Key, result outcome, e
 		v.logFailure(err, key, s)
 	}
 	v.updateMetrics()
-	return (err == nil || failed) && v.updateWarnings(key, s)
+	return (err == nil || failed) && v.updateWarnings(key, s, exp != nil || !known)
 }
 
 // logFailure logs the first of several failures in a row; the others are the same.
@@ -328,12 +329,16 @@ type outcome struct {
 	// isDoubtful: the health of the instances still has to be checked.
 	isDoubtful bool
 	// health has the health of the instances that a read shows, nil without a read.
-	health  map[string]string
-	omitted omitted
+	health     map[string]string
+	omitted    omitted
+	operations operations
 }
 
 // reconcile makes the instances of a service mirror the desired export. last is the state of the service before.
 func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcome, error) {
+	if last.isLook {
+		return v.look(ctx, last)
+	}
 	exp, known := v.cfg.Desired(key)
 	if !known {
 		return outcome{}, errUndecided
@@ -341,21 +346,27 @@ func (v *View) reconcile(ctx context.Context, key mcs.Key, last service) (outcom
 	if err := v.restoreHealth(ctx, key, exp, last); err != nil {
 		return outcome{}, err
 	}
-	var read outcome
-	switch isRecent := v.isRecent(last); {
-	case isRecent && !last.isTorn && equalExports(exp, last.applied):
-		return outcome{applied: last.applied, instances: last.instances, shape: last.shape, isShaped: last.isShaped, omitted: last.omitted}, nil // a read may not show the last write yet
-	case !isRecent && (last.applied == nil || equalExports(exp, last.applied)):
-		var isSynced bool
-		var err error
-		if read, isSynced, err = v.verify(ctx, key, exp, last); isSynced || err != nil {
-			return read, err
-		}
+	read, isSynced, err := v.check(ctx, key, exp, last)
+	if isSynced || err != nil {
+		return read, err
 	}
 	if exp == nil {
 		return v.remove(ctx, key, last, read)
 	}
 	return v.write(ctx, key, *exp, last, read)
+}
+
+// check reports whether nothing has to be written, as far as that is known without a list. read is the result of a read by names, zero if there was none.
+func (v *View) check(ctx context.Context, key mcs.Key, exp *mcs.Export, last service) (read outcome, isSynced bool, err error) {
+	isRecent, hasUndone := v.isRecent(last), len(last.operations.undone) > 0
+	switch {
+	case hasUndone && (isRecent || exp != nil): // it is written again, whatever a read shows
+	case isRecent && !last.isTorn && equalExports(exp, last.applied):
+		return last.outcome(), true, nil // a read may not show the last write yet
+	case !isRecent && (last.applied == nil || equalExports(exp, last.applied)):
+		return v.verify(ctx, key, exp, last)
+	}
+	return outcome{}, false, nil
 }
 
 // restoreHealth sets the health of the instances of exp where a read shows another one, if that is in doubt and reconcile does not read it after a recent write. Setting it
@@ -451,8 +462,8 @@ func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last serv
 	}
 	want, overLimit := v.instancesOf(&exp, shape)
 	changes := Diff(want, v.withLastWrite(listed, last), v.isOwn)
-	refused, err := v.apply(ctx, s.Service, changes)
-	result := outcome{writes: changes.count(), shape: shape, isShaped: true}
+	written, refused, err := v.apply(ctx, s.Service, changes)
+	result := outcome{writes: changes.count(), shape: shape, isShaped: true, operations: last.operations.add(time.Now(), written)}
 	if err != nil {
 		return result, err
 	}
@@ -508,7 +519,8 @@ func (v *View) remove(ctx context.Context, key mcs.Key, last service, read outco
 		hasOthers = slices.ContainsFunc(listed, func(i api.Instance) bool { return !v.isOwn(i.Attributes) })
 		changes := Diff(nil, v.withLastWrite(listed, last), v.isOwn)
 		result.writes = len(changes.Deregister)
-		if _, err := v.apply(ctx, s, changes); err != nil {
+		written, _, err := v.apply(ctx, s, changes)
+		if result.operations = last.operations.add(time.Now(), written); err != nil {
 			return result, err
 		}
 	}
@@ -557,30 +569,49 @@ func (v *View) instancesOf(exp *mcs.Export, s shape) (want []api.Instance, overL
 	return firstFromExport(*exp, v.cfg.Identity.ClusterSetID, v.cfg.Version, maxInstances, s)
 }
 
-// withLastWrite adds the last write to a list that may not show it yet.
+// withLastWrite adds the last write to a list that may not show it yet. Of instances whose registration came to nothing only the owner is certain.
 func (v *View) withLastWrite(listed []api.Instance, last service) []api.Instance {
-	if !v.isRecent(last) {
-		return listed
+	isUndone := func(i api.Instance) bool { u, ok := last.operations.undone[i.ID]; return ok && !u.isRemoval }
+	if v.isRecent(last) {
+		written, _ := v.instancesOf(last.applied, last.shape)
+		return mergeWritten(slices.DeleteFunc(written, isUndone), listed, v.isOwn)
 	}
-	written, _ := v.instancesOf(last.applied, last.shape)
-	return mergeWritten(written, listed, v.isOwn)
+	for i, instance := range listed {
+		if isUndone(instance) && v.isOwn(instance.Attributes) {
+			listed[i] = onlyOwner(instance)
+		}
+	}
+	return listed
 }
 
-// apply registers and deregisters instances. It returns the instances that AWS Cloud Map refuses, such as an IPv6 address in a service
+// apply registers and deregisters instances. It returns the operations that may fail, and the instances that AWS Cloud Map refuses, such as an IPv6 address in a service
 // with DNS records for IPv4, by ID with the reason. It sets health first: if that fails, the attributes still differ, and the next attempt sets it again.
-func (v *View) apply(ctx context.Context, s api.Service, changes Changes) (refused map[string]string, err error) {
+func (v *View) apply(ctx context.Context, s api.Service, changes Changes) (written []operation, refused map[string]string, err error) {
 	if err := v.setHealth(ctx, s, changes.Health); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxRequests)
 	var mu sync.Mutex
-	for _, id := range changes.Deregister {
-		group.Go(func() error { return v.client.DeregisterInstance(ctx, s.ID, id) })
+	add := func(id, instance string, isRemoval bool) {
+		if id == "" || s.Records == "" {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		written = append(written, operation{id: id, instance: instance, isRemoval: isRemoval, at: time.Now()})
+	}
+	for _, instance := range changes.Deregister {
+		group.Go(func() error {
+			id, err := v.client.StartDeregistration(ctx, s.ID, instance)
+			add(id, instance, true)
+			return err
+		})
 	}
 	for _, instance := range changes.Register {
 		group.Go(func() error {
-			_, err := v.client.RegisterInstance(ctx, s.ID, instance)
+			id, err := v.client.RegisterInstance(ctx, s.ID, instance)
+			add(id, instance.ID, false)
 			var invalid *types.InvalidInput
 			if !errors.As(err, &invalid) {
 				return err
@@ -595,7 +626,7 @@ func (v *View) apply(ctx context.Context, s api.Service, changes Changes) (refus
 		})
 	}
 	err = group.Wait()
-	return refused, err
+	return written, refused, err
 }
 
 func (v *View) setHealth(ctx context.Context, s api.Service, instances []api.Instance) error {
@@ -681,11 +712,18 @@ func (v *View) leaveService(ctx context.Context, key mcs.Key) error {
 	}
 	// No process repairs what stays, so it counts what is listed: a request may fail as if an instance was gone, and a write whose result is not known may show
 	// later.
+	var before []operation // the removals of the last attempt
 	for isKnown := !last.isTorn; ; isKnown = true {
 		result, err := v.remove(ctx, key, last, outcome{})
 		if err != nil || result.writes == 0 && isKnown {
 			return err
 		}
+		for _, r := range v.resultsOf(ctx, before) {
+			if r.reason != nil {
+				return r.reason
+			}
+		}
+		before = slices.DeleteFunc(result.operations.accepted, func(op operation) bool { return !op.isRemoval })
 		pause := removalPause
 		if !isKnown {
 			pause = writePause
