@@ -2,6 +2,7 @@ package cloudmaplocal
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strings"
 
@@ -99,13 +100,22 @@ type resource struct {
 	tags map[string]string
 }
 
-// authorize returns an error if the caller may not perform its request.
+// authorize returns an error if the caller may not perform its request. Without rights in other services the request is accepted, and its operation fails.
 func (c *apiCall) authorize() error {
 	if c.isOwner() && len(c.caller.policies) == 0 {
 		return nil
 	}
 	about := c.store.resolveTarget(c.req.body, &c.operations)
-	return cmp.Or(c.checkPolicies(about), c.checkShare(about))
+	if err := cmp.Or(c.checkPolicies(about), c.checkShare(about)); err != nil {
+		return err
+	}
+	err := c.checkFurther(about, permissions[c.req.operation])
+	var denied *apiError
+	if c.opts.DenyAtOnce || !errors.As(err, &denied) {
+		return err
+	}
+	c.denial = &operationError{Code: opDenied, Message: denied.message}
+	return nil
 }
 
 // checkPolicies evaluates the caller's own policies. A caller without policies is allowed everything.
@@ -126,14 +136,13 @@ func (c *apiCall) checkPolicies(about requestTarget) error {
 			return err
 		}
 	}
-	return c.checkFurther(about, needed)
+	return nil
 }
 
 // checkFurther evaluates the actions of other services. Whose rights count for the hosted zone of a namespace that another account shares is not documented: none are
 // needed here.
 func (c *apiCall) checkFurther(about requestTarget, needed permission) error {
-	hasRecords := about.service != nil && about.service.DNS != nil || about.service == nil && about.namespace != nil && about.namespace.Kind != kindHTTP
-	if !c.isOwner() || needed.onlyDNS && !hasRecords {
+	if !c.isOwner() || len(c.caller.policies) == 0 || needed.onlyDNS && !about.hasRecords() {
 		return nil
 	}
 	for _, action := range needed.further {

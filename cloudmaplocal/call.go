@@ -22,6 +22,8 @@ type apiCall struct {
 	access
 	req request
 	now time.Time
+	// denial makes the operation of the request fail; nil if the caller has the rights in other services.
+	denial *operationError
 }
 
 // findNamespace finds a namespace by id or ARN.
@@ -71,7 +73,7 @@ func (c *apiCall) submitOperation(op *operation) (string, error) {
 		return "", duplicateRequest(other.ID)
 	}
 	op.Created = c.now
-	op.Due = c.now.Add(c.opts.OperationDelay)
+	op.Due, op.Fails = c.now.Add(c.opts.OperationDelay), c.denial
 	c.req.fault.applyTo(op)
 	c.operations.startOperation(op)
 	return op.ID, nil

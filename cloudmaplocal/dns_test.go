@@ -238,7 +238,7 @@ func TestSRVInstanceIDs(t *testing.T) {
 	}
 }
 
-// TestRoute53Rights: what changes hosted zones and their records needs rights in Route 53, and no other request does.
+// TestRoute53Rights: what changes hosted zones and their records needs rights in Route 53, and no other request does. Without them the operation fails, or the request.
 func TestRoute53Rights(t *testing.T) {
 	const cloudMap = `{"Effect":"Allow","Action":"servicediscovery:*","Resource":"*"}`
 	zone := func(actions string) string {
@@ -249,53 +249,94 @@ func TestRoute53Rights(t *testing.T) {
 	create := []string{everywhere(`"route53:CreateHostedZone","route53:ListHostedZonesByName","ec2:DescribeVpcs","ec2:DescribeRegions"`), zone(`"route53:GetHostedZone"`)}
 	remove := []string{zone(`"route53:DeleteHostedZone","route53:GetHostedZone"`), everywhere(`"route53:ListHostedZonesByName"`)}
 	type ids struct{ web, http, empty string }
-	createZone := func(w *testServer, _ ids) error {
-		_, err := w.CreatePrivateDnsNamespace(w.t.Context(), &sd.CreatePrivateDnsNamespaceInput{Name: new("other.example"), Vpc: new("vpc-1")})
-		return err
+	createZone := func(w *testServer, _ ids) (*string, error) {
+		out, err := w.CreatePrivateDnsNamespace(w.t.Context(), &sd.CreatePrivateDnsNamespaceInput{Name: new("other.example"), Vpc: new("vpc-1")})
+		if err != nil {
+			return nil, err
+		}
+		return out.OperationId, nil
 	}
-	register := func(w *testServer, svc string) error {
-		_, err := w.RegisterInstance(w.t.Context(), &sd.RegisterInstanceInput{ServiceId: &svc, InstanceId: new("a"),
+	register := func(w *testServer, svc string) (*string, error) {
+		out, err := w.RegisterInstance(w.t.Context(), &sd.RegisterInstanceInput{ServiceId: &svc, InstanceId: new("a"),
 			Attributes: map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.1"}})
-		return err
+		if err != nil {
+			return nil, err
+		}
+		return out.OperationId, nil
 	}
-	registerWeb := func(w *testServer, in ids) error { return register(w, in.web) }
-	deleteZone := func(w *testServer, in ids) error {
-		_, err := w.DeleteNamespace(w.t.Context(), &sd.DeleteNamespaceInput{Id: &in.empty})
-		return err
+	registerWeb := func(w *testServer, in ids) (*string, error) { return register(w, in.web) }
+	deregister := func(w *testServer, in ids) (*string, error) {
+		out, err := w.DeregisterInstance(w.t.Context(), &sd.DeregisterInstanceInput{ServiceId: &in.web, InstanceId: new("there")})
+		if err != nil {
+			return nil, err
+		}
+		return out.OperationId, nil
+	}
+	deleteZone := func(w *testServer, in ids) (*string, error) {
+		out, err := w.DeleteNamespace(w.t.Context(), &sd.DeleteNamespaceInput{Id: &in.empty})
+		if err != nil {
+			return nil, err
+		}
+		return out.OperationId, nil
 	}
 	for _, tc := range []struct {
 		name       string
 		statements []string
-		do         func(*testServer, ids) error
-		want       bool
+		do         func(*testServer, ids) (operation *string, err error)
+		denied     string // the action
 	}{
-		{"create a zone", create, createZone, true},
-		{"create a zone without rights", nil, createZone, false},
-		{"create a zone with other rights", change, createZone, false},
-		{"register", change, registerWeb, true},
-		{"register without rights", nil, registerWeb, false},
-		{"register with a right for no zone", change[1:], registerWeb, false},
-		{"register in a service without records", nil, func(w *testServer, in ids) error { return register(w, in.http) }, true},
-		{"delete a zone", remove, deleteZone, true},
-		{"delete a zone without rights", nil, deleteZone, false},
-		{"update health", nil, func(w *testServer, in ids) error {
+		{"create a zone", create, createZone, ""},
+		{"create a zone without rights", nil, createZone, "route53:CreateHostedZone"},
+		{"create a zone with other rights", change, createZone, "route53:CreateHostedZone"},
+		{"register", change, registerWeb, ""},
+		{"register without rights", nil, registerWeb, "route53:ChangeResourceRecordSets"},
+		{"register with a right for no zone", change[1:], registerWeb, "route53:ChangeResourceRecordSets"},
+		{"register in a service without records", nil, func(w *testServer, in ids) (*string, error) { return register(w, in.http) }, ""},
+		{"deregister", change, deregister, ""},
+		{"deregister without rights", nil, deregister, "route53:ChangeResourceRecordSets"},
+		{"delete a zone", remove, deleteZone, ""},
+		{"delete a zone without rights", nil, deleteZone, "route53:DeleteHostedZone"},
+		{"update health", nil, func(w *testServer, in ids) (*string, error) {
 			_, err := w.UpdateInstanceCustomHealthStatus(w.t.Context(), &sd.UpdateInstanceCustomHealthStatusInput{
 				ServiceId: &in.web, InstanceId: new("there"), Status: types.CustomHealthStatusUnhealthy})
-			return err
-		}, true},
+			return nil, err
+		}, ""},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			w := newDNSServer(t, Options{AccessKeys: []AccessKey{
-				{ID: "AKIDEXAMPLE"}, {ID: "LIMITED", Policies: []iampolicy.Policy{policy(t, append([]string{cloudMap}, tc.statements...)...)}}}})
-			in := ids{web: w.dnsService("web", "", true, "A"), empty: w.privateNamespace("empty.example")}
-			w.register(in.web, "there", map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.2"})
-			api, err := w.CreateService(t.Context(), &sd.CreateServiceInput{NamespaceId: &w.namespace, Name: new("api"), Type: types.ServiceTypeOptionHttp})
-			in.http = *must(t, api, err).Service.Id
-			err = tc.do(&testServer{t: t, url: w.url, Client: w.client("us-east-1", "LIMITED", "s")}, in)
-			if tc.want != (err == nil) || err != nil && !strings.Contains(err.Error(), "AccessDeniedException") {
-				t.Errorf("error %v, want access: %t", err, tc.want)
-			}
-		})
+		for _, atOnce := range []bool{false, true} {
+			t.Run(fmt.Sprint(tc.name, ", denied at once: ", atOnce), func(t *testing.T) {
+				w := newDNSServer(t, Options{DenyAtOnce: atOnce, AccessKeys: []AccessKey{
+					{ID: "AKIDEXAMPLE"}, {ID: "LIMITED", Policies: []iampolicy.Policy{policy(t, append([]string{cloudMap}, tc.statements...)...)}}}})
+				in := ids{web: w.dnsService("web", "", true, "A"), empty: w.privateNamespace("empty.example")}
+				w.register(in.web, "there", map[string]string{"AWS_INSTANCE_IPV4": "10.0.0.2"})
+				api, err := w.CreateService(t.Context(), &sd.CreateServiceInput{NamespaceId: &w.namespace, Name: new("api"), Type: types.ServiceTypeOptionHttp})
+				in.http = *must(t, api, err).Service.Id
+				id, err := tc.do(&testServer{t: t, url: w.url, Client: w.client("us-east-1", "LIMITED", "s")}, in)
+				denied := "is not authorized to perform: " + tc.denied + " on resource: "
+				if tc.denied != "" && atOnce {
+					if err == nil || !strings.Contains(err.Error(), "AccessDeniedException") || !strings.Contains(err.Error(), denied) {
+						t.Errorf("error %v, want a denial of %s", err, tc.denied)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if id == nil {
+					return // there is no operation
+				}
+				op := w.operation(id)
+				if tc.denied == "" {
+					assertEqual(t, types.OperationStatusSuccess, op.Status)
+					return
+				}
+				assertEqual(t, types.OperationStatusFail, op.Status)
+				assertEqual(t, "ACCESS_DENIED", *op.ErrorCode)
+				if !strings.Contains(*op.ErrorMessage, denied) {
+					t.Errorf("message %q, want a denial of %s", *op.ErrorMessage, tc.denied)
+				}
+				assertEqual(t, 1, len(w.answers("web.demo.example.", dns.TypeA))) // nothing has changed
+			})
+		}
 	}
 }
 

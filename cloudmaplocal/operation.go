@@ -23,6 +23,9 @@ const (
 	statusSuccess   = "SUCCESS"
 	statusFail      = "FAIL"
 
+	// opDenied is the error code of an operation for which the caller lacks rights in other services.
+	opDenied = "ACCESS_DENIED"
+
 	targetNamespace = "NAMESPACE"
 	targetService   = "SERVICE"
 	targetInstance  = "INSTANCE"
@@ -44,7 +47,7 @@ type operation struct {
 	Due     time.Time // when it takes effect
 	Done    bool
 	Error   *operationError `json:",omitempty"` // why it failed
-	Fails   *operationError `json:",omitempty"` // why it will fail, by a fault
+	Fails   *operationError `json:",omitempty"` // why it will fail, by a fault or for lack of rights
 	Lost    bool            `json:",omitempty"` // by a fault: it has no effect and never ends
 	Targets map[string]string
 

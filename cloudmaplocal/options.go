@@ -35,6 +35,10 @@ type Options struct {
 	// AccessKeys that may call. Empty: all requests are accepted, signed or not.
 	AccessKeys []AccessKey
 
+	// DenyAtOnce answers a request with AccessDeniedException if its caller lacks rights in Route 53 or EC2. Otherwise the request is accepted, and its operation fails with
+	// ACCESS_DENIED. AWS documents the code of the operation, and not when it checks these rights.
+	DenyAtOnce bool
+
 	// Roles can be assumed with AssumeRole and AssumeRoleWithWebIdentity of AWS STS, which the server answers too.
 	Roles []Role
 	// Shares are the namespaces that accounts share with others.

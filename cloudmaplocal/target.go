@@ -27,6 +27,14 @@ type requestTarget struct {
 	targetNames
 }
 
+// hasRecords reports whether the service has DNS records, or the namespace of a request without a service may have some.
+func (t requestTarget) hasRecords() bool {
+	if t.service != nil {
+		return t.service.DNS != nil
+	}
+	return t.namespace != nil && t.namespace.Kind != kindHTTP
+}
+
 // targetNames are the names of the service and the instance of a request, "" if it names none.
 type targetNames struct{ service, instance string }
 

@@ -65,6 +65,7 @@ func (f *flags) bind(cmd *cobra.Command) {
 	set.DurationVar(&o.HealthDelay, "health-delay", 0, "time until UpdateInstanceCustomHealthStatus shows; AWS: around 30s")
 	set.BoolVar(&o.Unthrottled, "unthrottled", false, "switch off the request quotas")
 	set.StringVar(&f.config, "config", "", "`FILE` (YAML or JSON) with further access keys, roles and shared namespaces")
+	set.BoolVar(&o.DenyAtOnce, "deny-at-once", false, "deny requests without rights in Route 53 or EC2, instead of accepting them and failing their operations")
 	set.StringArrayVar(&f.limits, "limit", nil, "`OPERATION=RATE:BURST`, replaces an operation's request quota; repeatable")
 	set.IntVar(&o.NamespaceQuota, "namespaces", 50, "quota of namespaces per account and Region")
 	set.IntVar(&o.InstancesPerNamespace, "instances-per-namespace", 2000, "quota of instances per namespace")

@@ -379,7 +379,7 @@ func TestEveryDNSStatementIsNeeded(t *testing.T) {
 		}
 		for _, s := range document.Statement {
 			t.Run(file+" "+s.Sid, func(t *testing.T) {
-				c := startDNSCloud(t, file+" "+s.Sid)
+				c := startDNSCloudWith(t, cloudmaplocal.Options{Unthrottled: true, DenyAtOnce: true}, file+" "+s.Sid)
 				denied := func() bool { return len(c.denials(t)) > 0 }
 				a, stop := c.resolving(t, cls1, dnsSettings(instances.UnreadyUnhealthy))
 				exp := asking(webExport("cls1", 0, 2), mcs.InstanceDNSAuto)
@@ -461,7 +461,8 @@ func TestReadinessRequests(t *testing.T) {
 	}
 }
 
-// TestDNSWithoutRights: without a statement of the policies, the warning at the export names the policy that has it, and the export itself works.
+// TestDNSWithoutRights: without a statement of the policies, the warning at the export names the policy that has it, and the export itself works. AWS does not document whether it
+// denies requests without rights in Route 53, or only their operations.
 func TestDNSWithoutRights(t *testing.T) {
 	for dropped, want := range map[string]string{
 		"instance-dns.json CreatePrivateNamespaces": "private DNS namespaces of --instance-dns-vpc need instance-dns.json",
@@ -469,18 +470,42 @@ func TestDNSWithoutRights(t *testing.T) {
 		"instance-dns.json ChangeRecords":           "the service has DNS records, which need instance-dns.json",
 		"instance-health.json WriteHealth":          "--unready-instances=unhealthy and --stale-instances=unhealthy need instance-health.json",
 	} {
-		t.Run(dropped, func(t *testing.T) {
-			c := startDNSCloud(t, dropped)
-			a, _ := c.resolving(t, cls1, dnsSettings(instances.UnreadyUnhealthy))
+		for _, atOnce := range []bool{false, true} {
+			t.Run(fmt.Sprint(dropped, ", denied at once: ", atOnce), func(t *testing.T) {
+				c := startDNSCloudWith(t, cloudmaplocal.Options{Unthrottled: true, DenyAtOnce: atOnce}, dropped)
+				a, _ := c.resolving(t, cls1, dnsSettings(instances.UnreadyUnhealthy))
+				exp := asking(webExport("cls1", 0, 2), mcs.InstanceDNSAuto)
+				publish(t, a, exp)
+				within(t, 3*patience, "it is written, or that it is denied is reported", func() bool {
+					return len(look(t, a, webKey(0)).Local.Warnings) > 0 || len(c.lookup(t, "web-0.demo", dns.TypeA, "udp")) == 2
+				})
+				publish(t, a, withReady(exp, true, false))
+				within(t, 3*patience, "the export works, and the warning names the policy", func() bool {
+					return isExported(t, a, webKey(0))() && strings.Contains(strings.Join(look(t, a, webKey(0)).Local.Warnings, "; "), want)
+				})
+			})
+		}
+	}
+}
+
+// TestDNSWithoutRights_Removal: without the right to change records, DNS answers an endpoint that is gone. The warning at the export says so.
+func TestDNSWithoutRights_Removal(t *testing.T) {
+	for _, atOnce := range []bool{false, true} {
+		t.Run(fmt.Sprint("denied at once: ", atOnce), func(t *testing.T) {
+			c := startDNSCloudWith(t, cloudmaplocal.Options{Unthrottled: true, DenyAtOnce: atOnce}, "instance-dns.json ChangeRecords")
+			c.createForeign(t, webKey(0).Name, types.RecordTypeA)
 			exp := asking(webExport("cls1", 0, 2), mcs.InstanceDNSAuto)
-			publish(t, a, exp)
-			within(t, 3*patience, "it is written or denied", func() bool {
-				return len(c.denials(t)) > 0 || len(c.lookup(t, "web-0.demo", dns.TypeA, "udp")) == 2
+			for _, i := range instances.FromExport(exp, "set1", "test") { // with the right
+				c.put(t, "demo", webKey(0).Name, i)
+			}
+			a, _ := c.resolving(t, cls1, dnsSettings(""))
+			publish(t, a, withReady(exp, true))
+			within(t, 3*patience, "the warning names the policy", func() bool {
+				return strings.Contains(strings.Join(look(t, a, webKey(0)).Local.Warnings, "; "), "the service has DNS records, which need instance-dns.json")
 			})
-			publish(t, a, withReady(exp, true, false))
-			within(t, 3*patience, "the export works, and the warning names the policy", func() bool {
-				return isExported(t, a, webKey(0))() && strings.Contains(strings.Join(look(t, a, webKey(0)).Local.Warnings, "; "), want)
-			})
+			if got := len(c.lookup(t, "web-0.demo", dns.TypeA, "udp")); got != 2 {
+				t.Errorf("DNS has %d answers, want 2", got)
+			}
 		})
 	}
 }

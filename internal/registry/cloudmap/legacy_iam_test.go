@@ -33,10 +33,11 @@ var (
 )
 
 // startLegacyCloud runs a Cloud Map in which legacy controllers of two clusters exported webKey(0) with three endpoints each, in a namespace of an
-// administrator: an HTTP namespace, or a private DNS namespace, in which they create services with SRV records. The keys of the clusters have policies.
-func startLegacyCloud(t *testing.T, hasDNS bool, policies []string) *cloud {
+// administrator: an HTTP namespace, or a private DNS namespace, in which they create services with SRV records. The keys of the clusters have policies. denyAtOnce is that of
+// cloudmaplocal.Options.
+func startLegacyCloud(t *testing.T, hasDNS, denyAtOnce bool, policies []string) *cloud {
 	t.Helper()
-	options := cloudmaplocal.Options{Unthrottled: true, StateFile: filepath.Join(t.TempDir(), "state")}
+	options := cloudmaplocal.Options{Unthrottled: true, DenyAtOnce: denyAtOnce, StateFile: filepath.Join(t.TempDir(), "state")}
 	c := startCloud(t, cloudmaplocal.Options{Unthrottled: true})
 	before, err := cloudmaplocal.New(options)
 	if err != nil {
@@ -207,7 +208,7 @@ func TestLegacyMigrationUnderIAM(t *testing.T) {
 		"private DNS namespace, SRV records": {hasDNS: true, policies: migrationDNSPolicies},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := startLegacyCloud(t, tc.hasDNS, tc.policies)
+			c := startLegacyCloud(t, tc.hasDNS, true, tc.policies)
 			tagLegacyServices(t, c)
 			resolves := hasRecords(t, c, tc.hasDNS)
 			isWritten := func(first, second map[string]string) func() bool {
@@ -275,14 +276,15 @@ func TestLegacyMigrationUnderIAM(t *testing.T) {
 // the missing step, and the export itself works.
 func TestLegacyServicesWithoutIAMTags(t *testing.T) {
 	for name, tc := range map[string]struct {
-		hasDNS, hasTags bool
-		want            string
+		hasDNS, hasTags, deniesAtOnce bool
+		want                          string
 	}{
-		"no tags":            {want: "tag a namespace or service that this controller did not create"},
-		"DNS without policy": {hasDNS: true, hasTags: true, want: "or compatibility-dns.json if the legacy controller created it"},
+		"no tags":                            {want: "tag a namespace or service that this controller did not create"},
+		"DNS without policy":                 {hasDNS: true, hasTags: true, want: "or compatibility-dns.json if the legacy controller created it"},
+		"DNS without policy, denied at once": {hasDNS: true, hasTags: true, deniesAtOnce: true, want: "or compatibility-dns.json if the legacy controller created it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := startLegacyCloud(t, tc.hasDNS, migrationPolicies)
+			c := startLegacyCloud(t, tc.hasDNS, tc.deniesAtOnce, migrationPolicies)
 			if tc.hasTags {
 				tagLegacyServices(t, c)
 			}
