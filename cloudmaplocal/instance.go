@@ -3,6 +3,7 @@ package cloudmaplocal
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/wire"
@@ -25,13 +26,26 @@ func (h instanceHandler) registerInstance(in wire.RegisterInstanceInput) (wire.O
 		return wire.OperationStarted{}, err
 	}
 	inst := &instance{
-		ID: in.InstanceId, Attributes: in.Attributes, CreatorRequestID: in.CreatorRequestId, CreatedBy: h.recordedCreator(),
+		ID: in.InstanceId, Attributes: withEC2Address(in.Attributes), CreatorRequestID: in.CreatorRequestId, CreatedBy: h.recordedCreator(),
 		Health: newHealth(svc, in.Attributes),
 	}
 	if existing := svc.Instances[in.InstanceId]; existing != nil && existing.isSameRequest(inst) {
 		return wire.OperationStarted{OperationId: existing.OperationID}, nil
 	}
 	return started(h.submitRegistration(ns, svc, inst))
+}
+
+// withEC2Address returns the attributes with the address of an instance that is registered by the ID of an EC2 instance. AWS fills in the primary private IPv4 address. There are
+// no EC2 instances here, so it is an address in 10.0.0.0/8 that depends on the ID alone.
+func withEC2Address(attributes map[string]string) map[string]string {
+	id := attributes[attrEC2]
+	if id == "" {
+		return attributes
+	}
+	hash := hashOf(id)
+	filled := maps.Clone(attributes)
+	filled[attrIPv4] = netip.AddrFrom4([4]byte{10, byte(hash >> 16), byte(hash >> 8), 1 + byte(hash%254)}).String()
+	return filled
 }
 
 // newHealth returns the health of a newly registered instance. Without a health check it is unknown. Route 53 health

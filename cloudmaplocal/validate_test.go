@@ -1,6 +1,7 @@
 package cloudmaplocal
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -296,5 +297,31 @@ func TestEveryOperationHasALimit(t *testing.T) {
 		if _, has := defaultLimits[name]; !has {
 			t.Errorf("%s has no default limit", name)
 		}
+	}
+}
+
+// An instance with the ID of an EC2 instance gets an address, the same one whenever it is registered.
+func TestEC2InstanceAddress(t *testing.T) {
+	w := newTestServer(t, Options{})
+	svc := w.service(w.namespace("demo"), "web")
+	addressOf := func(id, ec2 string) string {
+		t.Helper()
+		w.register(svc, id, map[string]string{"AWS_EC2_INSTANCE_ID": ec2})
+		found, _ := w.discovered("demo", "web")
+		attributes := found[id].Attributes
+		if attributes["AWS_EC2_INSTANCE_ID"] != ec2 || len(attributes) != 2 {
+			t.Errorf("attributes %v, want the ID and an address", attributes)
+		}
+		address, err := netip.ParseAddr(attributes["AWS_INSTANCE_IPV4"])
+		if err != nil || !netip.MustParsePrefix("10.0.0.0/8").Contains(address) {
+			t.Errorf("address %q, want one in 10.0.0.0/8", attributes["AWS_INSTANCE_IPV4"])
+		}
+		return address.String()
+	}
+	a := addressOf("a", "i-0123456789abcdef0")
+	assertEqual(t, a, addressOf("a", "i-0123456789abcdef0"))
+	assertEqual(t, a, addressOf("b", "i-0123456789abcdef0"))
+	if b := addressOf("c", "i-0123456789abcdef1"); a == b {
+		t.Errorf("two EC2 instances have the address %s", a)
 	}
 }

@@ -139,8 +139,13 @@ func (c *cloud) create(namespace, service string) {
 // register registers an instance with attributes as "NAME=value".
 func (c *cloud) register(service, id string, attrs ...string) {
 	c.t.Helper()
+	c.registerAttributes(service, id, instance(id, attrs...).Attributes)
+}
+
+func (c *cloud) registerAttributes(service, id string, attributes map[string]string) {
+	c.t.Helper()
 	out, err := c.sdk.RegisterInstance(c.t.Context(), &servicediscovery.RegisterInstanceInput{
-		ServiceId: aws.String(c.ids[service]), InstanceId: &id, Attributes: instance(id, attrs...).Attributes,
+		ServiceId: aws.String(c.ids[service]), InstanceId: &id, Attributes: attributes,
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -291,6 +296,36 @@ func TestRegistry_FollowsService(t *testing.T) {
 	})
 	if keys := r.Report().Keys; !slices.Equal(keys, []mcs.Key{orders}) || r.Report().Reading != nil {
 		t.Errorf("report %+v", r.Report())
+	}
+}
+
+// TestRegistry_ImportsEC2Instances: AWS fills in the address of an instance that is registered by the ID of an EC2 instance, and allows no port attribute with it, so that the
+// port has to be in the mapping.
+func TestRegistry_ImportsEC2Instances(t *testing.T) {
+	c := startCloud(t)
+	c.create("apps", "orders")
+	c.registerAttributes("apps/orders", "a", map[string]string{"AWS_EC2_INSTANCE_ID": "i-0123456789abcdef0", "AWS_INIT_HEALTH_STATUS": "UNHEALTHY"})
+	out, err := c.sdk.GetInstance(t.Context(), &servicediscovery.GetInstanceInput{ServiceId: aws.String(c.ids["apps/orders"]), InstanceId: aws.String("a")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := out.Instance.Attributes["AWS_INSTANCE_IPV4"]
+	r := startRegistry(t, c, entry("", ""))
+	within(t, "the instance without a port is reported", func() bool {
+		return slices.ContainsFunc(r.problems(), func(p string) bool {
+			return strings.HasPrefix(p, "shop/orders: instance a left out: AWS_INSTANCE_PORT is ") && strings.HasSuffix(p, "set targetPort in the mapping")
+		})
+	})
+	r.writeFile(entry("port: 80}]", "port: 80, targetPort: 8080}]"))
+	r.shows("http8080 " + address + "!")
+	if _, err := c.sdk.UpdateInstanceCustomHealthStatus(t.Context(), &servicediscovery.UpdateInstanceCustomHealthStatusInput{
+		ServiceId: aws.String(c.ids["apps/orders"]), InstanceId: aws.String("a"), Status: types.CustomHealthStatusHealthy,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r.shows("http8080 " + address)
+	if problems := r.problems(); len(problems) > 0 {
+		t.Errorf("problems %q", problems)
 	}
 }
 
