@@ -159,7 +159,12 @@ func newUnion(ctx context.Context, plans []namedPlan, pseudoClusters map[string]
 			}
 			sources[i] = union.Source{Name: plans[i].name, Registry: reg}
 		}
-		return union.New(union.Config{Identity: identity, Logger: deps.log.WithName("registry"), PseudoClusters: pseudoClusters}, sources[0], sources[1:]...), nil
+		keyring, err := deps.keys.keyring(ctx, identity.ClusterSetID)
+		if err != nil {
+			return nil, err
+		}
+		cfg := union.Config{Identity: identity, Logger: deps.log.WithName("registry"), PseudoClusters: pseudoClusters, IsSigned: keyring.IsSigned}
+		return union.New(cfg, sources[0], sources[1:]...), nil
 	}, nil
 }
 

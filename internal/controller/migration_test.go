@@ -78,7 +78,7 @@ func (w *legacyClusterset) newRegistry(ctx context.Context, identity mcs.Identit
 		return nil, err
 	}
 	old := legacy.NewRegistry(c, legacy.Config{Identity: identity, PollInterval: 500 * time.Millisecond, Logger: log})
-	return union.New(union.Config{Identity: identity, Logger: log},
+	return union.New(union.Config{Identity: identity, Logger: log, IsSigned: w.keyrings.Of(w.t, identity).IsSigned},
 		union.Source{Name: "cloudmap", Registry: first}, union.Source{Name: "aws-controller", Registry: old}), nil
 }
 

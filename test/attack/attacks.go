@@ -476,10 +476,12 @@ var Attacks = []Attack{
 	},
 	{
 		Name: "Instances of the legacy controller", Actor: Member, Findings: []string{"F1", "F9", "F10"},
-		Does:      "It registers instances as the legacy controller does, in the name of another cluster and of one that does not exist, with addresses of metadata services, while a cluster runs with `--import-from-aws-controller`",
-		Prevented: "They replace or add to exports of a cluster that is in the registry, or these addresses are imported",
-		Effect:    "Instances have no signature: the others count, in the name of any cluster that is not in the registry, that joined within the last minutes, or that is stale. All of them together have the budget of one member. Remove the flag after the migration",
-		Test:      "TestAttack_InstancesOfTheLegacyController",
+		Does: "It registers instances as the legacy controller does, in the name of another cluster, which later is stale and whose records are deleted, and of one that does not exist, " +
+			"with addresses of metadata services, while a cluster runs with `--import-from-aws-controller`",
+		Prevented: "They replace, add to or end exports of a cluster that has signed records, or these addresses are imported",
+		Effect: "Instances have no signature: the others count, in the name of any cluster that has signed no record, has left or was forgotten, or was a member for less than two minutes. " +
+			"All of them together have the budget of one member. Remove the flag after the migration",
+		Test: "TestAttack_InstancesOfTheLegacyController",
 	},
 	{
 		Name: "Reflected notifications", Actor: Member, Findings: []string{"F12"},

@@ -32,6 +32,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/etcd"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/trust"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
@@ -181,19 +182,23 @@ func joinBoth(own, other *store, identity mcs.Identity) *unionMember {
 		}
 		return reg
 	}
-	return runUnion(own.t, identity, union.Source{Name: "etcd", Registry: registryOf(own, false, "etcd")}, union.Source{Name: "other", Registry: registryOf(other, true, "other")})
+	return runUnion(own.t, keyring, identity, union.Source{Name: "etcd", Registry: registryOf(own, false, "etcd")}, union.Source{Name: "other", Registry: registryOf(other, true, "other")})
 }
 
 func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
 	inCloud(t, cloudOptions{}, func(t *testing.T, c *cloud) {
 		exporter, _, web := c.start()
 		identity := identityIn(clusterSet, "cls5")
-		main, err := cloudmap.New(c.named("cloudmap"), c.configOf(identity))
-		if err != nil {
-			t.Fatal(err)
+		keyring := c.keyrings.Of(t, identity)
+		join := func() *unionMember {
+			main, err := cloudmap.New(c.named("cloudmap"), c.configOf(identity))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return runUnion(t, keyring, identity, union.Source{Name: "cloudmap", Registry: main},
+				union.Source{Name: "legacy", Registry: legacy.NewRegistry(c.named("legacy"), legacy.Config{Identity: identity, Logger: logr.Discard()})})
 		}
-		both := runUnion(t, identity, union.Source{Name: "cloudmap", Registry: main},
-			union.Source{Name: "legacy", Registry: legacy.NewRegistry(c.named("legacy"), legacy.Config{Identity: identity, Logger: logr.Discard()})})
+		both := join()
 		until(t, time.Minute, "the export of the victim is imported", both.sees(web))
 		time.Sleep(10 * time.Minute) // a cluster that has just joined may still run the legacy controller
 
@@ -237,38 +242,77 @@ func TestAttack_InstancesOfTheLegacyController(t *testing.T) {
 		changed := webExport(victim, 3)
 		exporter.publish(changed)
 		until(t, time.Minute, "a change of the victim is imported", both.sees(changed))
+
+		exporter.stop(nil)
+		isStale := func() bool { return slices.Contains(both.viewOf(webKey, victim).Stale, victim) }
+		until(t, 10*time.Minute, "the victim is stale", isStale)
+		always(t, 10*time.Minute, "imported as the victim exported it, while it is stale", func() bool {
+			return isStale() && both.sees(changed)() && both.exportOf(victim, other) == nil
+		})
+
+		// Its records are gone, and the importer starts again: it does not know what the victim exports.
+		both.stop()
+		for _, s := range []api.Service{c.members(), c.catalog(victim)} {
+			for id := range c.instances(s) {
+				if s.Name != format.MembersService || id == victim {
+					if err := c.client(admin).DeregisterInstance(t.Context(), s.ID, id); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		both = join()
+		until(t, 10*time.Minute, "the instances are read again", func() bool { return isImported(webKey)() && isImported(other)() })
+		for _, key := range []mcs.Key{webKey, other, {Namespace: webKey.Namespace, Name: "third"}} {
+			always(t, 2*time.Minute, "unseen", func() bool {
+				return both.exportOf(victim, key) == nil && slices.Contains(both.viewOf(key, victim).Unseen, victim)
+			})
+		}
+
+		// Control: an administrator who goes back to the legacy controller in the victim's cluster makes its instances count (docs/migration.md).
+		both.Forget(victim)
+		until(t, time.Minute, "the instances of the victim count once it is forgotten", func() bool {
+			return both.exportOf(victim, webKey) != nil && both.exportOf(victim, other) != nil
+		})
 	})
 }
 
 // unionMember is a running union of registries.
 type unionMember struct {
 	registry.Registry
-	t *testing.T
+	t    *testing.T
+	stop func()
 }
 
-// runUnion runs a union of registries until the test ends.
-func runUnion(t *testing.T, identity mcs.Identity, sources ...union.Source) *unionMember {
+// runUnion runs a union of registries until stop or the end of the test.
+func runUnion(t *testing.T, keyring *trust.Keyring, identity mcs.Identity, sources ...union.Source) *unionMember {
 	t.Helper()
-	both := union.New(union.Config{Identity: identity, Logger: logr.Discard()}, sources[0], sources[1:]...)
+	both := union.New(union.Config{Identity: identity, Logger: logr.Discard(), IsSigned: keyring.IsSigned}, sources[0], sources[1:]...)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- both.Run(ctx, func(mcs.Key) {}) }()
-	t.Cleanup(func() {
+	go func() { ended <- both.Run(ctx, func(mcs.Key) {}); close(ended) }()
+	m := &unionMember{Registry: both, t: t, stop: func() {
 		stop()
 		if err := <-ended; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-	})
-	return &unionMember{Registry: both, t: t}
+	}}
+	t.Cleanup(m.stop)
+	return m
+}
+
+// viewOf returns the view of key for a cluster that imports it from the cluster, without content before there is one.
+func (m *unionMember) viewOf(key mcs.Key, imported string) registry.View {
+	view, err := m.Lookup(m.t.Context(), key, imported)
+	if err != nil {
+		return registry.View{}
+	}
+	return view
 }
 
 // exportOf returns the export of key from a cluster, nil if there is none.
 func (m *unionMember) exportOf(clusterID string, key mcs.Key) *mcs.Export {
-	view, err := m.Lookup(m.t.Context(), key)
-	if err != nil {
-		return nil
-	}
-	for _, exp := range view.Exports {
+	for _, exp := range m.viewOf(key, clusterID).Exports {
 		if exp.Cluster == clusterID {
 			return &exp
 		}

@@ -299,6 +299,14 @@ func (k *Keyring) HasEnded(clusterID string) bool {
 	return ok && (pin.Left || pin.Forgotten)
 }
 
+// IsSigned reports whether a record of the cluster was accepted, also by an earlier process, and it has neither left nor was forgotten since.
+func (k *Keyring) IsSigned(clusterID string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pin, ok := k.pins[clusterID]
+	return ok && pin.Key != Key{} && !pin.Left && !pin.Forgotten
+}
+
 // IsReturnSaved reports whether the next process will know that a cluster which had left or was forgotten has returned. Until then that process would end the
 // imports from it.
 func (k *Keyring) IsReturnSaved(clusterID string) bool {

@@ -146,28 +146,28 @@ func TestHasEnded(t *testing.T) {
 	left, again, moved := acceptedRecord(key, 2, true), acceptedRecord(key, 3, false), acceptedRecord(key, 4, false)
 	moved.Registry = "b"
 	tests := map[string]struct {
-		steps func(*Keyring)
-		want  bool
+		steps              func(*Keyring)
+		hasEnded, isSigned bool
 	}{
-		"never seen":                        {func(*Keyring) {}, false},
-		"live":                              {func(k *Keyring) { k.Observe(again) }, false},
-		"left":                              {func(k *Keyring) { k.Observe(left) }, true},
-		"left, and an older record":         {func(k *Keyring) { k.Observe(left); k.Observe(acceptedRecord(key, 1, false)) }, true},
-		"left and back":                     {func(k *Keyring) { k.Observe(left); k.Observe(again) }, false},
-		"left after it moved":               {func(k *Keyring) { k.Observe(moved); k.Observe(left) }, false},
-		"left before it moved":              {func(k *Keyring) { k.Observe(left); k.Observe(moved) }, false},
-		"forgotten":                         {func(k *Keyring) { k.Observe(again); k.Forget("cls2") }, true},
-		"forgotten, never seen":             {func(k *Keyring) { k.Forget("cls2") }, true},
-		"forgotten, and the same record":    {func(k *Keyring) { k.Observe(again); k.Forget("cls2"); k.Observe(again) }, true},
-		"forgotten and back":                {func(k *Keyring) { k.Observe(left); k.Forget("cls2"); k.Observe(again) }, false},
-		"forgotten and back in another one": {func(k *Keyring) { k.Observe(again); k.Forget("cls2"); k.Observe(moved) }, false},
+		"never seen":                        {func(*Keyring) {}, false, false},
+		"live":                              {func(k *Keyring) { k.Observe(again) }, false, true},
+		"left":                              {func(k *Keyring) { k.Observe(left) }, true, false},
+		"left, and an older record":         {func(k *Keyring) { k.Observe(left); k.Observe(acceptedRecord(key, 1, false)) }, true, false},
+		"left and back":                     {func(k *Keyring) { k.Observe(left); k.Observe(again) }, false, true},
+		"left after it moved":               {func(k *Keyring) { k.Observe(moved); k.Observe(left) }, false, true},
+		"left before it moved":              {func(k *Keyring) { k.Observe(left); k.Observe(moved) }, false, true},
+		"forgotten":                         {func(k *Keyring) { k.Observe(again); k.Forget("cls2") }, true, false},
+		"forgotten, never seen":             {func(k *Keyring) { k.Forget("cls2") }, true, false},
+		"forgotten, and the same record":    {func(k *Keyring) { k.Observe(again); k.Forget("cls2"); k.Observe(again) }, true, false},
+		"forgotten and back":                {func(k *Keyring) { k.Observe(left); k.Forget("cls2"); k.Observe(again) }, false, true},
+		"forgotten and back in another one": {func(k *Keyring) { k.Observe(again); k.Forget("cls2"); k.Observe(moved) }, false, true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			k := load(t, Config{})
 			tc.steps(k)
-			if got := k.HasEnded("cls2"); got != tc.want {
-				t.Errorf("has ended: %t, want %t", got, tc.want)
+			if ended, signed := k.HasEnded("cls2"), k.IsSigned("cls2"); ended != tc.hasEnded || signed != tc.isSigned {
+				t.Errorf("has ended: %t, is signed: %t; want %t, %t", ended, signed, tc.hasEnded, tc.isSigned)
 			}
 		})
 	}

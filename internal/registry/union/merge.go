@@ -23,25 +23,38 @@ type snapshot struct {
 
 // clusterSources are the registries from which a cluster's exports are taken.
 type clusterSources struct {
-	// order lists their indices, those with the latest heartbeat first.
+	// order lists their indices, those with the latest heartbeat first. It is empty if only unsigned shows a cluster that signs its records.
 	order []int
 	// duplicates lists the registries in which another cluster, which joined later or has signed no record, uses the ID.
 	duplicates []int
-	// ambiguous reports whether the cluster ID is a member of more than one registry.
+	// unsigned lists the registries that show exports without signatures under the ID of a cluster that signs its records. They are no evidence of what this
+	// cluster exports: their exports count only for those that are in order.
+	unsigned []int
+	// ambiguous reports whether the cluster ID is a member of more than one registry, or has unsigned ones.
 	ambiguous bool
 	// isPseudo reports whether the ID belongs to the registry in order alone.
 	isPseudo bool
 }
 
 // equal reports whether s and o result in the same views.
-func (s clusterSources) equal(o clusterSources) bool { return slices.Equal(s.order, o.order) }
+func (s clusterSources) equal(o clusterSources) bool {
+	return slices.Equal(s.order, o.order) && slices.Equal(s.unsigned, o.unsigned)
+}
+
+// isSource reports whether the exports of a registry count.
+func (s clusterSources) isSource(i int) bool {
+	if s.isPseudo {
+		return s.order[0] == i
+	}
+	return !slices.Contains(s.unsigned, i) || slices.Contains(s.order, i)
+}
 
 // resolveSources returns the sources of each cluster that is a member of a registry.
 //
 // A cluster has one writer, which writes to one registry at a time. A cluster that moves from one registry to another leaves
 // records behind, and needs time to write everything to the new one: for the handover period both count, and after it only the
-// new one (isNewerThan).
-func resolveSources(own mcs.Identity, snapshots []snapshot, handover time.Duration) map[string]clusterSources {
+// new one (isNewerThan). isSigned reports whether a cluster has signed records and has not left since; nil is for none.
+func resolveSources(own mcs.Identity, snapshots []snapshot, handover time.Duration, isSigned func(clusterID string) bool) map[string]clusterSources {
 	registries := map[string][]int{}
 	for i, s := range snapshots {
 		for _, m := range s.members {
@@ -54,7 +67,9 @@ func resolveSources(own mcs.Identity, snapshots []snapshot, handover time.Durati
 			result[id] = resolveOwn(own, snapshots, indices)
 			continue
 		}
-		result[id] = resolve(snapshots, id, indices, handover)
+		s, candidates := rank(snapshots, id, indices, isSigned != nil && isSigned(id))
+		s.resolve(snapshots, id, candidates, handover)
+		result[id] = s
 	}
 	return result
 }
@@ -75,17 +90,42 @@ func resolveOwn(own mcs.Identity, snapshots []snapshot, indices []int) (s cluste
 	return s
 }
 
-// resolve returns the sources of a cluster with records in the registries at indices. A registry without a record that the cluster has signed is none, if
-// another one has such a record: a forged record would replace that of a stale cluster.
-func resolve(snapshots []snapshot, id string, indices []int, handover time.Duration) clusterSources {
-	var unsigned []int
-	signed := slices.DeleteFunc(slices.Clone(indices), func(i int) bool { return snapshots[i].member(id).NoRecord })
-	if len(signed) > 0 {
-		unsigned = slices.DeleteFunc(slices.Clone(indices), func(i int) bool { return slices.Contains(signed, i) })
-		indices = signed
+// rank returns the registries among indices of which the sources of a cluster are chosen, by what they show of it: a record that the cluster has signed; one
+// that is missing or was refused; or exports without any signature, as those of the legacy controller. A registry without a signed record is no source if
+// another one has such a record: a forged record would replace that of a stale cluster. Exports without signatures count for a cluster that has signed no
+// record, and during the handover period of one that has just begun to sign them.
+func rank(snapshots []snapshot, id string, indices []int, isSigned bool) (s clusterSources, candidates []int) {
+	var signed, refused, unsigned []int
+	for _, i := range indices {
+		switch m := snapshots[i].member(id); {
+		case m.NoRecord:
+			refused = append(refused, i)
+		case isUnsigned(m):
+			unsigned = append(unsigned, i)
+		default:
+			signed = append(signed, i)
+		}
 	}
-	if len(indices) == 1 {
-		return clusterSources{order: indices, duplicates: unsigned}
+	s.ambiguous = len(indices) > 1
+	switch {
+	case len(signed) > 0:
+		s.unsigned, s.duplicates = unsigned, refused
+		return s, slices.Sorted(slices.Values(slices.Concat(signed, unsigned)))
+	case isSigned:
+		s.unsigned, s.ambiguous = unsigned, s.ambiguous || len(unsigned) > 0
+		return s, refused
+	case len(unsigned) > 0:
+		s.duplicates = refused
+		return s, unsigned
+	}
+	return s, refused
+}
+
+// resolve sets the sources of a cluster, which are among the registries at indices.
+func (s *clusterSources) resolve(snapshots []snapshot, id string, indices []int, handover time.Duration) {
+	if len(indices) <= 1 {
+		s.order = indices
+		return
 	}
 	type record struct {
 		registry int
@@ -102,7 +142,6 @@ func resolve(snapshots []snapshot, id string, indices []int, handover time.Durat
 		return cmp.Or(b.member.Heartbeat.Compare(a.member.Heartbeat), cmp.Compare(a.registry, b.registry))
 	})
 	holder := slices.MinFunc(current, func(a, b record) int { return byJoinTime(a.member, b.member) }).member.UID
-	s := clusterSources{ambiguous: true, duplicates: unsigned}
 	for _, r := range current {
 		if r.member.UID == "" || holder == "" || r.member.UID == holder {
 			s.order = append(s.order, r.registry)
@@ -110,7 +149,6 @@ func resolve(snapshots []snapshot, id string, indices []int, handover time.Durat
 			s.duplicates = append(s.duplicates, r.registry)
 		}
 	}
-	return s
 }
 
 // resolvePseudo returns the sources of a pseudo-cluster: the registry at index from, whatever the members of the others claim.
@@ -135,11 +173,17 @@ func (s snapshot) member(id string) registry.Member {
 	return s.members[i]
 }
 
+// isUnsigned reports whether a member is known by exports without signatures only, which have neither a UID nor a key.
+func isUnsigned(m registry.Member) bool { return m.UID == "" && m.Key == "" && !m.NoRecord }
+
 // isNewerThan reports whether record now replaces record before of another registry: now is live and before is stale, or now
 // has had heartbeats for the handover period since the last heartbeat of before. The cluster's own clock measures that period, so
-// that all clusters, and one that restarts, compute the same result.
+// that all clusters, and one that restarts, compute the same result. Exports without signatures replace no record, and never become stale.
 func isNewerThan(now, before registry.Member, handover time.Duration) bool {
-	if now.Stale != before.Stale {
+	switch {
+	case isUnsigned(now) && !isUnsigned(before):
+		return false
+	case isUnsigned(now) == isUnsigned(before) && now.Stale != before.Stale:
 		return before.Stale
 	}
 	since := before.Heartbeat
@@ -206,19 +250,18 @@ func mergeViews(own mcs.Identity, snapshots []snapshot, sources map[string]clust
 	return merged
 }
 
-// collectExports returns the exports in each registry by cluster, and the clusters that have one or are unknown. Those of a pseudo-cluster count in its registry only.
+// collectExports returns the exports in each registry by cluster, and the clusters that have one or are unknown in a registry that is a source.
 func collectExports(snapshots []snapshot, sources map[string]clusterSources) (exports []map[string]mcs.Export, ids map[string]bool) {
 	exports, ids = make([]map[string]mcs.Export, len(snapshots)), map[string]bool{}
 	for i, s := range snapshots {
 		exports[i] = map[string]mcs.Export{}
-		isSource := func(id string) bool { return !sources[id].isPseudo || sources[id].order[0] == i }
 		for _, exp := range s.view.Exports {
-			if isSource(exp.Cluster) {
+			if sources[exp.Cluster].isSource(i) {
 				exports[i][exp.Cluster], ids[exp.Cluster] = exp, true
 			}
 		}
 		for _, id := range s.view.Unknown {
-			if isSource(id) {
+			if sources[id].isSource(i) {
 				ids[id] = true
 			}
 		}
@@ -226,12 +269,15 @@ func collectExports(snapshots []snapshot, sources map[string]clusterSources) (ex
 	return exports, ids
 }
 
-// isKnown reports whether a registry that has been read knows what a cluster exports.
+// isKnown reports whether a registry that has been read knows what a cluster exports. One without signatures does not know it of a cluster that signs its records.
 func isKnown(snapshots []snapshot, sources map[string]clusterSources, id string) bool {
-	if s := sources[id]; s.isPseudo {
-		snapshots = snapshots[s.order[0] : s.order[0]+1]
+	of := sources[id]
+	for i, s := range snapshots {
+		if s.synced && of.isSource(i) && !slices.Contains(of.unsigned, i) && !slices.Contains(s.view.Unseen, id) {
+			return true
+		}
 	}
-	return slices.ContainsFunc(snapshots, func(s snapshot) bool { return s.synced && !slices.Contains(s.view.Unseen, id) })
+	return false
 }
 
 // mergeProperties adds the properties of a cluster in the first of its sources that knows them.
@@ -280,7 +326,7 @@ func mergeMembers(names []string, snapshots []snapshot, sources map[string]clust
 	var members []registry.Member
 	for _, id := range slices.Sorted(maps.Keys(sources)) {
 		s := sources[id]
-		merged := snapshots[s.order[0]].member(id)
+		merged := snapshots[slices.Concat(s.order, s.unsigned)[0]].member(id)
 		merged.Problems = nil
 		for _, i := range s.order {
 			m := snapshots[i].member(id)
@@ -301,9 +347,26 @@ func mergeMembers(names []string, snapshots []snapshot, sources map[string]clust
 			merged.Problems = append(merged.Problems, fmt.Sprintf("registry %s has another cluster with this ID (its namespace kube-system has UID %s), "+
 				"whose exports are ignored: give it another ID", names[i], snapshots[i].member(id).UID))
 		}
+		if len(s.order) == 0 { // it has signed records, and no registry shows them
+			merged.Stale = !slices.ContainsFunc(snapshots, func(s snapshot) bool { return !s.synced })
+		}
+		if merged.Stale {
+			merged.Problems = append(merged.Problems, unsignedProblems(names, s, id)...)
+		}
 		members = append(members, merged)
 	}
 	return members
+}
+
+// unsignedProblems returns the lines about exports without signatures that do not count, for a silent cluster: it may run the legacy controller again.
+func unsignedProblems(names []string, s clusterSources, id string) (lines []string) {
+	for _, i := range s.unsigned {
+		if !slices.Contains(s.order, i) {
+			lines = append(lines, fmt.Sprintf("registry %s has exports with this ID that do not count, because the cluster has signed records and those are not signed: "+
+				"if the cluster runs the legacy controller again, run kubectl mcs forget %s here", names[i], id))
+		}
+	}
+	return lines
 }
 
 // prefixProblems adds the name of the registry to problems, unless it is the one that this cluster exports to.

@@ -241,7 +241,7 @@ func TestMergeViews(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := mergeViews(self, tt.snapshots, resolveSources(self, tt.snapshots, handover), nil)
+			got := mergeViews(self, tt.snapshots, resolveSources(self, tt.snapshots, handover, nil), nil)
 			if d := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); d != "" {
 				t.Errorf("View (-want +got):\n%s", d)
 			}
@@ -262,7 +262,7 @@ func TestEqualJoinTimes(t *testing.T) {
 	} {
 		snapshots := []snapshot{synced(registry.View{}, tt.here), synced(registry.View{}, tt.other)}
 		want := map[string]clusterSources{"cls2": {order: tt.order, duplicates: tt.duplicates, ambiguous: true}}
-		if d := cmp.Diff(want, resolveSources(self, snapshots, handover), cmp.AllowUnexported(clusterSources{})); d != "" {
+		if d := cmp.Diff(want, resolveSources(self, snapshots, handover, nil), cmp.AllowUnexported(clusterSources{})); d != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, d)
 		}
 	}
@@ -283,7 +283,7 @@ func TestMergeMembers(t *testing.T) {
 			stale(member("cls5", 0, 2)),
 			stale(member("cls6", 0, 4.5))), // alive in the other registry
 	}
-	got := mergeMembers(names, snapshots, resolveSources(self, snapshots, handover))
+	got := mergeMembers(names, snapshots, resolveSources(self, snapshots, handover, nil))
 	two := member("cls2", 4, 6)
 	two.Problems = []string{"registry other: page 09 cannot be read", "page 07 cannot be read"}
 	four := withUID(member("cls4", 0, 5), "uid-a")
@@ -302,7 +302,7 @@ func TestMergeMembers_KeepsKindOfProblem(t *testing.T) {
 	for i, name := range []string{"first", "other"} {
 		snapshots := []snapshot{synced(registry.View{}), synced(registry.View{})}
 		snapshots[i].members = []registry.Member{withProblem(member("cls2", 0, 5), refused), withProblem(member("cls3", 0, 5), over), withProblem(member("cls4", 0, 5), "page 07 is missing")}
-		members := mergeMembers([]string{"first", "other"}, snapshots, resolveSources(self, snapshots, handover))
+		members := mergeMembers([]string{"first", "other"}, snapshots, resolveSources(self, snapshots, handover, nil))
 		for j, want := range [][2]bool{{true, false}, {false, true}, {false, false}} {
 			problem := members[j].Problems[0]
 			if got := [2]bool{registry.IsRefused(problem), registry.IsOverBudget(problem)}; got != want {
@@ -319,7 +319,7 @@ func TestMergeMembers_ReportsOwnIDInOtherRegistry(t *testing.T) {
 		synced(registry.View{Local: registry.PublishStatus{State: registry.Exported}}, withUID(member("cls1", 3, 5), self.UID)),
 		synced(registry.View{}, withUID(member("cls1", 0, 9), "uid-other")),
 	}
-	got := mergeMembers([]string{"first", "other"}, snapshots, resolveSources(self, snapshots, handover))
+	got := mergeMembers([]string{"first", "other"}, snapshots, resolveSources(self, snapshots, handover, nil))
 	if len(got) != 1 || got[0].UID != self.UID || len(got[0].Problems) != 1 || !strings.Contains(got[0].Problems[0], "uid-other") {
 		t.Errorf("members %+v, want this cluster and the other one as its problem", got)
 	}
@@ -335,12 +335,81 @@ func TestResolveSources_IgnoresUnsignedRecord(t *testing.T) {
 		synced(exports(export("cls2", 1)), stale(member("cls2", 0, 1))),
 		synced(registry.View{}, forged),
 	}
-	view := mergeViews(self, snapshots, resolveSources(self, snapshots, handover), []string{"cls2"})
+	view := mergeViews(self, snapshots, resolveSources(self, snapshots, handover, nil), []string{"cls2"})
 	if len(view.Exports) != 1 {
 		t.Errorf("the view is %+v, want the export of the stale cluster", view)
 	}
-	if got := resolveSources(self, snapshots[1:], handover)["cls2"]; !slices.Equal(got.order, []int{0}) {
+	if got := resolveSources(self, snapshots[1:], handover, nil)["cls2"]; !slices.Equal(got.order, []int{0}) {
 		t.Errorf("the only registry is not its source: %+v", got)
+	}
+}
+
+// TestMergeViews_UnsignedInstances: the instances of the legacy controller with the ID of a cluster that has signed records neither replace its exports nor
+// end them, also while it is stale and while its records are missing.
+func TestMergeViews_UnsignedInstances(t *testing.T) {
+	instances := registry.Member{ClusterID: "cls2", LastSeen: at(60), Version: "legacy"}
+	refused := registry.Member{ClusterID: "cls2", NoRecord: true}
+	unseen, pinned := registry.View{Unseen: []string{"cls2"}}, func(id string) bool { return id == "cls2" }
+	signed, none := exports(export("cls2", 1)), registry.View{}
+	legacy, others := synced(exports(export("cls2", 666)), instances), synced(none, instances)
+	for _, tt := range []struct {
+		name          string
+		main, legacy  snapshot
+		isSigned      func(string) bool
+		wantPort      int32
+		wantUnseen    bool
+		wantAmbiguous bool
+	}{
+		{name: "no records: they count", main: synced(unseen), legacy: legacy, wantPort: 666},
+		{name: "no records: without instances of this service its import ends", main: synced(unseen), legacy: others},
+		{name: "a forged record alone", main: synced(unseen, refused), legacy: legacy, wantPort: 666, wantAmbiguous: true},
+		{name: "the cluster has just joined", main: synced(none, member("cls2", 5, 6)), legacy: legacy, wantPort: 666, wantAmbiguous: true},
+		{name: "its page comes first then", main: synced(signed, member("cls2", 5, 6)), legacy: legacy, wantPort: 1, wantAmbiguous: true},
+		{name: "it has just joined and its records are a copy", main: synced(unseen, member("cls2", 5, 6)), legacy: others, wantUnseen: true, wantAmbiguous: true},
+		{name: "the cluster is live", main: synced(signed, member("cls2", 5, 9)), legacy: legacy, wantPort: 1, wantAmbiguous: true},
+		{name: "live, and it does not export the service", main: synced(none, member("cls2", 5, 9)), legacy: legacy, wantAmbiguous: true},
+		{name: "the cluster is stale", main: synced(signed, stale(member("cls2", 5, 9))), legacy: legacy, wantPort: 1, wantAmbiguous: true},
+		{name: "stale, and it does not export the service", main: synced(none, stale(member("cls2", 5, 9))), legacy: legacy, wantAmbiguous: true},
+		{name: "stale, and instances of another service", main: synced(signed, stale(member("cls2", 5, 9))), legacy: others, wantPort: 1, wantAmbiguous: true},
+		{name: "stale soon after it joined", main: synced(signed, stale(member("cls2", 5, 6))), legacy: legacy, wantPort: 1, wantAmbiguous: true},
+		{name: "its record was deleted before this controller started", main: synced(unseen), legacy: legacy, isSigned: pinned, wantUnseen: true, wantAmbiguous: true},
+		{name: "the same, and instances of another service", main: synced(unseen), legacy: others, isSigned: pinned, wantUnseen: true, wantAmbiguous: true},
+		{name: "its record was replaced before this controller started", main: synced(unseen, refused), legacy: legacy, isSigned: pinned, wantUnseen: true, wantAmbiguous: true},
+	} {
+		snapshots := []snapshot{tt.main, tt.legacy}
+		sources := resolveSources(self, snapshots, handover, tt.isSigned)
+		view := mergeViews(self, snapshots, sources, []string{"cls2"})
+		var port int32
+		for _, exp := range view.Exports {
+			port += exp.Ports[0].Port
+		}
+		if port != tt.wantPort || (len(view.Unseen) > 0) != tt.wantUnseen || len(view.Unknown) > 0 || sources["cls2"].ambiguous != tt.wantAmbiguous {
+			t.Errorf("%s: the view is %+v of %+v, want port %d, unseen: %t", tt.name, view, sources["cls2"], tt.wantPort, tt.wantUnseen)
+		}
+	}
+}
+
+// TestMergeMembers_ReportsUnsignedInstances: a silent cluster with instances of the legacy controller may run that one again, which only an administrator knows.
+func TestMergeMembers_ReportsUnsignedInstances(t *testing.T) {
+	instances := registry.Member{ClusterID: "cls2", LastSeen: at(60), Version: "legacy"}
+	pinned := func(id string) bool { return id == "cls2" }
+	for _, tt := range []struct {
+		name                string
+		main                snapshot
+		isSigned            func(string) bool
+		wantStale, reported bool
+	}{
+		{name: "no records", main: synced(registry.View{})},
+		{name: "live", main: synced(registry.View{}, member("cls2", 5, 9))},
+		{name: "stale", main: synced(registry.View{}, stale(member("cls2", 5, 9))), wantStale: true, reported: true},
+		{name: "its record was deleted before this controller started", main: synced(registry.View{}), isSigned: pinned, wantStale: true, reported: true},
+		{name: "the records were not read yet", isSigned: pinned},
+	} {
+		snapshots := []snapshot{tt.main, synced(registry.View{}, instances)}
+		got := mergeMembers([]string{"main", "legacy"}, snapshots, resolveSources(self, snapshots, handover, tt.isSigned))
+		if len(got) != 1 || got[0].Stale != tt.wantStale || (len(got[0].Problems) > 0) != tt.reported || tt.reported && !strings.Contains(got[0].Problems[0], "kubectl mcs forget cls2") {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
 	}
 }
 
@@ -354,18 +423,18 @@ func withProblem(m registry.Member, problem string) registry.Member {
 func TestMergeProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		snapshots := drawSnapshots(t)
-		got := mergeViews(self, snapshots, resolveSources(self, snapshots, handover), nil)
+		got := mergeViews(self, snapshots, resolveSources(self, snapshots, handover, nil), nil)
 		checkOnce(t, got)
 		checkComplete(t, snapshots, got)
 
 		// The order of the others does not matter: only the first has a special role, for the own export.
 		shuffled := append(slices.Clone(snapshots[:1]), rapid.Permutation(snapshots[1:]).Draw(t, "order")...)
-		if again := mergeViews(self, shuffled, resolveSources(self, shuffled, handover), nil); !cmp.Equal(got, again, cmpopts.EquateEmpty()) {
+		if again := mergeViews(self, shuffled, resolveSources(self, shuffled, handover, nil), nil); !cmp.Equal(got, again, cmpopts.EquateEmpty()) {
 			t.Fatalf("in another order:\n%s", cmp.Diff(got, again))
 		}
 		other := mcs.Identity{ClusterID: "cls9", UID: "uid-9"}
 		theirs := rapid.Permutation(snapshots).Draw(t, "their order")
-		mine, yours := mergeViews(other, snapshots, resolveSources(other, snapshots, handover), nil), mergeViews(other, theirs, resolveSources(other, theirs, handover), nil)
+		mine, yours := mergeViews(other, snapshots, resolveSources(other, snapshots, handover, nil), nil), mergeViews(other, theirs, resolveSources(other, theirs, handover, nil), nil)
 		mine.Local, yours.Local = registry.PublishStatus{}, registry.PublishStatus{}
 		if !cmp.Equal(mine, yours, cmpopts.EquateEmpty()) {
 			t.Fatalf("another cluster with another first registry has another result:\n%s", cmp.Diff(mine, yours))
@@ -426,7 +495,7 @@ func TestMergeViews_Unseen(t *testing.T) {
 		{"the own cluster", []snapshot{synced(unseen("cls1"))}, nil},
 	}
 	for _, tt := range tests {
-		got := mergeViews(self, tt.snapshots, resolveSources(self, tt.snapshots, handover), []string{"cls1", "cls2", "cls3"})
+		got := mergeViews(self, tt.snapshots, resolveSources(self, tt.snapshots, handover, nil), []string{"cls1", "cls2", "cls3"})
 		if !slices.Equal(got.Unseen, tt.want) {
 			t.Errorf("%s: unseen %v, want %v", tt.name, got.Unseen, tt.want)
 		}

@@ -46,6 +46,10 @@ type Config struct {
 	// PseudoClusters has the IDs of the pseudo-clusters by the names of their registries. A member of another registry with such an ID is a duplicate.
 	PseudoClusters map[string]string
 
+	// IsSigned reports whether a cluster has signed records and has neither left nor was forgotten since, across restarts (trust.Keyring). Exports without
+	// signatures do not count under its ID, also while no registry shows its record. It may be nil.
+	IsSigned func(clusterID string) bool
+
 	// interval is the time between two comparisons of the sources, changed only by tests.
 	interval time.Duration
 }
@@ -128,7 +132,7 @@ func (r *Registry) Members(ctx context.Context) ([]registry.Member, error) {
 
 // resolveSources returns the sources of each cluster that is a member of a registry.
 func (r *Registry) resolveSources(snapshots []snapshot) map[string]clusterSources {
-	sources := resolveSources(r.cfg.Identity, snapshots, r.cfg.Handover)
+	sources := resolveSources(r.cfg.Identity, snapshots, r.cfg.Handover, r.cfg.IsSigned)
 	for i, name := range r.names {
 		if id := r.cfg.PseudoClusters[name]; id != "" && id != r.cfg.Identity.ClusterID && len(snapshots) > 0 && snapshots[i].has(id) {
 			sources[id] = resolvePseudo(snapshots, id, i)
