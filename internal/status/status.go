@@ -30,6 +30,8 @@ type Status struct {
 	// IdentityProblem is the reason why Identity is not that of the ClusterProperties or flags: they are missing or not valid, or the identity
 	// changes.
 	IdentityProblem string `json:"identityProblem,omitempty"`
+	// Next is the identity that the cluster changes to, nil if it does not change. After a restart, Identity is that one already.
+	Next *mcs.Identity `json:"next,omitempty"`
 	// Leaving are identities whose content is being removed from the registry, or will be.
 	Leaving []mcs.Identity `json:"leaving,omitempty"`
 	// Synced reports whether the registry has been read completely since this replica became the leader.

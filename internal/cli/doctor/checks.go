@@ -149,7 +149,9 @@ func (f *clusterFacts) identityCheck() check.Check {
 	if id == nil {
 		return check.Check{Name: "identity", Result: check.Failed, Detail: f.controller.Problem, Remedy: joinRemedy(f.context)}
 	}
-	if problem := f.controller.IdentityProblem; problem != "" {
+	if problem := f.controller.IdentityProblem; problem != "" && f.controller.Next != nil {
+		return check.Check{Name: "identity", Result: check.Warning, Detail: problem, Remedy: changeRemedy(f.context, *id, *f.controller.Next)}
+	} else if problem != "" {
 		return check.Check{
 			Name: "identity", Result: check.Failed, Detail: problem,
 			Remedy: fmt.Sprintf("to stay cluster %s of clusterset %s, run kubectl mcs join --context %s --cluster-id=%[1]s --clusterset-id=%[2]s; to leave now, run kubectl mcs leave --context %[3]s (docs/reliability.md)",
@@ -162,6 +164,15 @@ func (f *clusterFacts) identityCheck() check.Check {
 // logsCommand returns a command that prints the logs of all replicas of the controller.
 func logsCommand(context, namespace string) string {
 	return fmt.Sprintf("kubectl --context %s -n %s logs -l app.kubernetes.io/component=manager --prefix --tail=100", context, namespace)
+}
+
+// changeRemedy returns the actions for a cluster whose identity changes to next.
+func changeRemedy(context string, id, next mcs.Identity) string {
+	if id == next {
+		return "wait, or remove the reason; the imports of the other clusters stay meanwhile (docs/reliability.md)"
+	}
+	return fmt.Sprintf("wait, or remove the reason; to stay cluster %s of clusterset %s, run kubectl mcs join --context %s --cluster-id=%[1]s --clusterset-id=%[2]s (docs/reliability.md)",
+		id.ClusterID, id.ClusterSetID, context)
 }
 
 func joinRemedy(context string) string {

@@ -124,6 +124,12 @@ func TestChecks(t *testing.T) {
 		{name: "identity missing", mutate: func(f *clusterFacts) {
 			f.controller.IdentityProblem = "create ClusterProperty cluster.clusterset.k8s.io; it leaves at 2026-11-21T12:05:00Z (--leave-after)"
 		}, wantCheck: "identity", wantResult: check.Failed, wantText: "kubectl mcs join --context cls1 --cluster-id=cls1 --clusterset-id=set"},
+		{name: "identity changes", mutate: func(f *clusterFacts) {
+			f.controller.IdentityProblem, f.controller.Next = "the identity changes: 1 exports are not confirmed", &mcs.Identity{ClusterID: "cls9", ClusterSetID: "set"}
+		}, wantCheck: "identity", wantResult: check.Warning, wantText: "wait, or remove the reason; to stay cluster cls1 of clusterset set, run kubectl mcs join --context cls1"},
+		{name: "identity changes, after a restart", mutate: func(f *clusterFacts) {
+			f.controller.IdentityProblem, f.controller.Next = "the identity changes: 1 exports are not confirmed", f.controller.Identity
+		}, wantCheck: "identity", wantResult: check.Warning, wantText: "wait, or remove the reason; the imports of the other clusters stay"},
 		{name: "a cluster cannot be reached", mutate: func(f *clusterFacts) { f.controller.Paths[0].State = status.PathUnreachable },
 			wantCheck: "paths", wantResult: check.Failed, wantText: "connections to pods time out: cls2"},
 		{name: "the fault is here", mutate: func(f *clusterFacts) {

@@ -65,6 +65,8 @@ type Membership struct {
 	departures   map[mcs.Identity]*departure
 	hadIdentity  bool
 	missingSince time.Time
+	// departing is why the cluster does not leave under an identity of a previous process yet, "" if there is none.
+	departing string
 	// drainText is the drain as the user wrote it.
 	drainText string
 	// lastProblem is the last problem with the identities that was logged.
@@ -132,7 +134,8 @@ func (m *Membership) LeavingIdentities(ctx context.Context) ([]mcs.Identity, err
 		if stored.shouldLeave(i) || stored.isLeaving(i) {
 			return false
 		}
-		return state.Session == nil || i == state.Session.Identity || i == state.Next
+		isAwaiting := state.Session != nil && state.Next == state.Session.Identity // the previous identity stays a member until all exports are confirmed
+		return state.Session == nil || i == state.Session.Identity || i == state.Next || isAwaiting
 	}), nil
 }
 
@@ -419,6 +422,9 @@ func (m *Membership) follow(ctx context.Context, stored storedIdentities, d deci
 			s.publications.next.Store(nil)
 			m.dropNext(ctx)
 		}
+		if d.problem == "" && m.departing != "" { // the identity changed while no controller ran
+			state.Next, state.IdentityProblem = d.identity, m.departing
+		}
 	default:
 		pending := m.changeIdentity(ctx, stored, s, d.identity)
 		if pending == "" {
@@ -524,13 +530,19 @@ func (m *Membership) departSessions(ctx context.Context) {
 // all exports are confirmed under the current identity. Without a session, no exports replace the previous ones, so it waits.
 func (m *Membership) departStored(ctx context.Context, stored storedIdentities) {
 	state := m.State()
+	m.departing = ""
 	for _, identity := range stored.Identities {
 		current := state.Session != nil && identity == state.Session.Identity || m.next != nil && identity == m.next.Identity
 		switch {
 		case current || m.departures[identity] != nil:
 		case stored.shouldLeave(identity), stored.isLeaving(identity):
 			m.depart(ctx, identity, nil)
-		case state.Session != nil && m.next == nil && m.describeUnconfirmed(ctx, state.Session) == "":
+		case state.Session != nil && m.next == nil:
+			if pending := m.describeUnconfirmed(ctx, identity, state.Session); pending != "" {
+				m.departing = describeChange(identity, state.Session.Identity) + pending
+				m.reportLate(state.Session, m.departing)
+				continue
+			}
 			m.depart(ctx, identity, nil)
 		}
 	}

@@ -745,8 +745,8 @@ func TestMembership_ChangesIdentityWhileNoProcessRuns(t *testing.T) {
 	})
 }
 
-// An export that the registry does not confirm delays the end of the previous identity by --leave-after at most.
-func TestMembership_LimitsTheChangeOfIdentity(t *testing.T) {
+// An export that the other clusters import under the previous identity keeps that one until it is confirmed under the new one, however long that takes.
+func TestMembership_AwaitsExportsOfThePreviousIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCluster(t)
 		c.start()
@@ -755,7 +755,86 @@ func TestMembership_LimitsTheChangeOfIdentity(t *testing.T) {
 		c.set(ofCLS9, nil)
 		c.await(time.Minute, "cls1 cls9")
 		c.wait(4*time.Minute, "cls1 cls9")
+		events := len(c.events)
+		c.wait(20*time.Minute, "cls1 cls9")
 		c.checkProblem("", "1 exports are not confirmed under it yet, such as demo/web")
+		c.checkProblem("", "the other clusters import them as exports of cls1, which stays a member until then")
+		if got := len(c.events) - events; got != 1 {
+			t.Errorf("%d events after --leave-after, want 1", got)
+		}
+		c.hub.HoldConfirmations(false)
+		c.await(time.Minute, "cls9")
+		c.settle()
+		c.checkProblem("", "")
+	})
+}
+
+// The same if the identity changed while no controller ran, or the controller restarts meanwhile.
+func TestMembership_AwaitsExportsOfThePreviousIdentityAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		c.start()
+		c.settle()
+		c.stop()
+		c.hub.HoldConfirmations(true)
+		c.set(ofCLS9, nil)
+		c.start()
+		c.await(time.Minute, "cls1 cls9")
+		c.wait(20*time.Minute, "cls1 cls9")
+		c.checkProblem("", "the identity changes from cls1 of clusterset set to cls9 of clusterset set: 1 exports are not confirmed under it yet")
+		if got := len(c.events); got != 2 {
+			t.Errorf("%d events, want one at the begin and one after --leave-after", got)
+		}
+		if next := c.m.State().Next; next != cls9 {
+			t.Errorf("the next identity is %+v", next)
+		}
+		if leaving, err := c.m.LeavingIdentities(t.Context()); err != nil || len(leaving) > 0 {
+			t.Errorf("leaving %v (%v)", leaving, err)
+		}
+		c.hub.HoldConfirmations(false)
+		c.await(time.Minute, "cls9")
+		c.settle()
+		c.checkProblem("", "")
+		c.checkStored(map[string]string{"set.cls9": "uid"})
+	})
+}
+
+func TestMayExport(t *testing.T) {
+	for name, tt := range map[string]struct {
+		view registry.View
+		want bool
+	}{
+		"no exports":          {registry.View{}, false},
+		"of another cluster":  {registry.View{Exports: []mcs.Export{{Cluster: "cls2"}}, Unknown: []string{"cls3"}}, false},
+		"exported":            {registry.View{Exports: []mcs.Export{{Cluster: "cls2"}, {Cluster: "cls1"}}}, true},
+		"unknown":             {registry.View{Unknown: []string{"cls1"}}, true},
+		"not read":            {registry.View{Ignored: []string{"cls1"}}, true},
+		"its record is gone":  {registry.View{Unseen: []string{"cls1"}}, true},
+		"registries not read": {registry.View{Incomplete: true}, true},
+	} {
+		if got := mayExport(tt.view, "cls1"); got != tt.want {
+			t.Errorf("%s: %t, want %t", name, got, tt.want)
+		}
+	}
+}
+
+// An export that neither identity has confirmed, such as one that is too large, delays the end of the previous one by --leave-after at most.
+func TestMembership_LimitsTheChangeOfIdentity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCluster(t)
+		big := mcs.Key{Namespace: demoWeb.Namespace, Name: "big"} // the test does not publish it
+		for _, obj := range []client.Object{controllertest.Service(big), controllertest.ServiceExport(big)} {
+			if err := c.client.Create(t.Context(), obj); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.start()
+		c.settle()
+		c.set(ofCLS9, nil)
+		c.await(time.Minute, "cls1 cls9")
+		c.wait(4*time.Minute, "cls1 cls9")
+		c.checkProblem("", "1 exports are confirmed under neither, such as demo/big")
+		c.checkProblem("", "(--leave-after)")
 		c.await(2*time.Minute, "cls9")
 	})
 }

@@ -1,8 +1,10 @@
 package membership
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +27,7 @@ func (m *Membership) changeIdentity(ctx context.Context, stored storedIdentities
 		s.publications.next.Store(nil)
 		m.dropNext(ctx)
 	}
-	change := fmt.Sprintf("the identity changes from %s of clusterset %s to %s of clusterset %s: ",
-		s.Identity.ClusterID, s.Identity.ClusterSetID, identity.ClusterID, identity.ClusterSetID)
+	change := describeChange(s.Identity, identity)
 	if m.next == nil {
 		next, err := m.startSession(ctx, identity)
 		if err != nil {
@@ -39,11 +40,17 @@ func (m *Membership) changeIdentity(ctx context.Context, stored storedIdentities
 		}
 	}
 	m.storeIdentity(ctx, stored, m.next)
-	if pending := m.describeUnconfirmed(ctx, m.next); pending != "" {
+	if pending := m.describeUnconfirmed(ctx, s.Identity, m.next); pending != "" {
+		m.reportLate(m.next, change+pending)
 		return change + pending
 	}
 	m.promoteNext(ctx, s)
 	return ""
+}
+
+// describeChange returns the begin of the reason why a change of the identity is not complete.
+func describeChange(from, to mcs.Identity) string {
+	return fmt.Sprintf("the identity changes from %s of clusterset %s to %s of clusterset %s: ", from.ClusterID, from.ClusterSetID, to.ClusterID, to.ClusterSetID)
 }
 
 // promoteNext makes the next session the session, and ends the previous one, which may be nil.
@@ -77,10 +84,25 @@ func (m *Membership) dropNext(ctx context.Context) {
 	m.next = nil
 }
 
-// describeUnconfirmed returns why the previous identity cannot end yet, "" if it can: the cluster is a member under the identity of s and
-// the registry has shown all exports for long enough that the other clusters have read them. An export that the registry does not accept
-// delays this by --leave-after at most.
-func (m *Membership) describeUnconfirmed(ctx context.Context, s *Session) string {
+// lateChange is the time after which a change of the identity that goes on is reported again. Most take 15 to 30 s.
+const lateChange = 5 * time.Minute
+
+// reportLate logs what the change to the identity of s waits for, and records an event, once if it takes long.
+func (m *Membership) reportLate(s *Session, pending string) {
+	if s.isLate || time.Since(s.Started) < lateChange {
+		return
+	}
+	s.isLate = true
+	m.log.Info("The cluster still keeps its previous identity", "problem", pending)
+	if m.identities.Namespace != "" && m.events.Recorder != nil {
+		m.events.Publish(kube.IdentityKept(m.identities.object(), pending))
+	}
+}
+
+// describeUnconfirmed returns why the previous identity cannot end yet, "" if it can: the cluster is a member under the identity of s and the registry has
+// shown all exports for long enough that the other clusters have read them. An export that other clusters may import under the previous identity is awaited
+// without limit, because its import would end. One that the registry has under neither delays this by --leave-after at most.
+func (m *Membership) describeUnconfirmed(ctx context.Context, previous mcs.Identity, s *Session) string {
 	if s.memberSince.IsZero() {
 		text := "the cluster is not a member under it yet"
 		if err := registry.ReportOf(s.Registry).Writing; err != nil {
@@ -88,13 +110,24 @@ func (m *Membership) describeUnconfirmed(ctx context.Context, s *Session) string
 		}
 		return text
 	}
-	unconfirmed, err := m.listUnconfirmed(ctx, s)
+	imported, others, err := m.listUnconfirmed(ctx, previous, s)
 	if err != nil {
 		return err.Error()
 	}
-	if len(unconfirmed) > 0 && (m.leaveAfter == 0 || time.Since(s.memberSince) < m.leaveAfter) {
+	pending := ""
+	switch {
+	case len(imported) > 0:
+		pending = fmt.Sprintf("%d exports are not confirmed under it yet, such as %s: the other clusters import them as exports of %s, which stays a member until "+
+			"then. Remove the reason, or take the change of the identity back", len(imported), imported[0], previous.ClusterID)
+	case len(others) > 0 && m.leaveAfter == 0:
+		pending = fmt.Sprintf("%d exports are confirmed under neither, such as %s: remove the reason, or delete their ServiceExports", len(others), others[0])
+	case len(others) > 0 && time.Since(s.memberSince) < m.leaveAfter:
+		pending = fmt.Sprintf("%d exports are confirmed under neither, such as %s: it changes without them at %s (--leave-after)",
+			len(others), others[0], s.memberSince.Add(m.leaveAfter).UTC().Format(time.RFC3339))
+	}
+	if pending != "" {
 		s.confirmedSince = time.Time{}
-		return fmt.Sprintf("%d exports are not confirmed under it yet, such as %s", len(unconfirmed), unconfirmed[0])
+		return pending
 	}
 	if s.confirmedSince.IsZero() {
 		s.confirmedSince = time.Now()
@@ -105,28 +138,54 @@ func (m *Membership) describeUnconfirmed(ctx context.Context, s *Session) string
 	return ""
 }
 
-// listUnconfirmed returns the exports of this cluster that the registry of s does not show.
-func (m *Membership) listUnconfirmed(ctx context.Context, s *Session) ([]mcs.Key, error) {
+// unconfirmedExport is an export that the registry does not show, with the reason if it is known.
+type unconfirmedExport struct {
+	key    mcs.Key
+	reason error
+}
+
+// String returns the key, and the reason.
+func (u unconfirmedExport) String() string {
+	if u.reason == nil {
+		return u.key.String()
+	}
+	return fmt.Sprintf("%s (%v)", u.key, u.reason)
+}
+
+// listUnconfirmed returns the exports of this cluster that the registry of s does not show: those that other clusters may import under the previous identity,
+// and the others.
+func (m *Membership) listUnconfirmed(ctx context.Context, previous mcs.Identity, s *Session) (imported, others []unconfirmedExport, err error) {
 	var exports mcsv1beta1.ServiceExportList
 	if err := m.reader.List(ctx, &exports, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing ServiceExports: %w", err)
+		return nil, nil, fmt.Errorf("listing ServiceExports: %w", err)
 	}
-	var unconfirmed []mcs.Key
 	for i := range exports.Items {
 		key := kube.KeyOf(client.ObjectKeyFromObject(&exports.Items[i]))
-		view, err := s.Registry.Lookup(ctx, key)
+		view, err := s.Registry.Lookup(ctx, key, previous.ClusterID)
 		if err == nil && view.Local.State == registry.Exported {
 			continue
 		}
-		exported, err := m.isExported(ctx, &exports.Items[i])
-		if err != nil {
-			return nil, err
+		exported, isErr := m.isExported(ctx, &exports.Items[i])
+		if isErr != nil {
+			return nil, nil, isErr
 		}
-		if exported {
-			unconfirmed = append(unconfirmed, key)
+		if !exported {
+			continue
+		}
+		u := unconfirmedExport{key, cmp.Or(err, view.Local.Err)}
+		if previous.ClusterSetID == s.Identity.ClusterSetID && (err != nil || mayExport(view, previous.ClusterID)) {
+			imported = append(imported, u)
+		} else {
+			others = append(others, u)
 		}
 	}
-	return unconfirmed, nil
+	return imported, others, nil
+}
+
+// mayExport reports whether a view of the other clusters' exports has one of a cluster, or does not show that it has none. The other clusters read the same.
+func mayExport(view registry.View, clusterID string) bool {
+	return view.Incomplete || slices.ContainsFunc(view.Exports, func(exp mcs.Export) bool { return exp.Cluster == clusterID }) ||
+		slices.Contains(slices.Concat(view.Unknown, view.Ignored, view.Unseen), clusterID)
 }
 
 // isExported reports whether the service of exp is exported: the ServiceExport is valid and its namespace may export.

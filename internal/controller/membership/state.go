@@ -16,7 +16,7 @@ type State struct {
 	// IdentityProblem is the reason why the session does not have the identity of the ClusterProperties or flags, for users: they are missing or not valid,
 	// or the cluster changes its identity and its exports are not confirmed under the next one yet.
 	IdentityProblem string
-	// Next is the identity that the cluster will have then, zero otherwise.
+	// Next is the identity that the cluster will have then, zero otherwise. After a restart, Session has it already.
 	Next mcs.Identity
 }
 
@@ -42,6 +42,8 @@ type Session struct {
 	// memberSince is the time at which the registry was first seen to have this cluster as a member, and confirmedSince when all exports were
 	// confirmed; zero before. Only reconcile uses them.
 	memberSince, confirmedSince time.Time
+	// isLate is set when the change to this identity has been reported as late. Only reconcile uses it.
+	isLate bool
 
 	end context.CancelCauseFunc
 	// takeBack ends the attempt to leave, after end with registry.ErrLeave.

@@ -86,7 +86,11 @@ func (s *statusSource) Status(ctx context.Context) status.Status {
 		out.Requests = append(out.Requests, status.Request(r))
 	}
 	session, problem := s.session()
-	out.Leaving, out.IdentityProblem = s.leaving(ctx), s.membership.State().IdentityProblem
+	state := s.membership.State()
+	out.Leaving, out.IdentityProblem = s.leaving(ctx), state.IdentityProblem
+	if state.Next != (mcs.Identity{}) {
+		out.Next = &state.Next
+	}
 	out.Imports, out.HeldImports = s.importProblems(ctx, out.Time)
 	out.ImportPolicy, out.Refused = s.importPolicy()
 	if session == nil {

@@ -473,7 +473,8 @@ func (tr *trial) rename(a *actor) {
 	b.start()
 }
 
-// continueRename makes the cluster leave under the present ID once all exports are confirmed under the new one, or after five minutes.
+// continueRename makes the cluster leave under the present ID once all exports are confirmed under the new one. After five minutes it does not wait for those
+// that the registry does not show under the present ID either.
 func (a *actor) continueRename() {
 	b := a.becomes
 	if b == nil {
@@ -485,17 +486,21 @@ func (a *actor) continueRename() {
 	if a.process == nil {
 		return // it leaves when it is back
 	}
-	isConfirmed := true
+	isConfirmed, isImported, id := true, false, a.identity.ClusterID
 	for k := range allKeys {
-		view, ok := viewOf(a.trial.t, b.process.Registry, webKey(k))
-		isConfirmed = isConfirmed && ok && (b.wanted(k) == nil || view.Local.State == registry.Exported && b.reported(k))
+		view, ok := viewOf(a.trial.t, b.process.Registry, webKey(k), id)
+		if ok && (b.wanted(k) == nil || view.Local.State == registry.Exported && b.reported(k)) {
+			continue
+		}
+		isConfirmed = false
+		isImported = isImported || !ok || view.Incomplete || exportOf(view, id) != nil || slices.Contains(slices.Concat(view.Unknown, view.Ignored, view.Unseen), id)
 	}
 	if !isConfirmed {
 		a.confirmedAt = time.Time{}
 	} else if a.confirmedAt.IsZero() {
 		a.confirmedAt = time.Now()
 	}
-	isLate := time.Since(b.process.began) > 5*time.Minute
+	isLate := !isImported && time.Since(b.process.began) > 5*time.Minute
 	if isLate || isConfirmed && time.Since(a.confirmedAt) > 2*settings.PollInterval {
 		a.retire()
 	}
