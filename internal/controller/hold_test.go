@@ -139,15 +139,55 @@ func TestImports_ReleaseHeldIP(t *testing.T) {
 		s.b.runWith(t, hubRegistry(s.hub), options)
 		s.b.released(t, s.key)
 	})
-	t.Run("when the namespace is excluded", func(t *testing.T) {
-		s := setUp(t, "hold-excluded")
-		s.runB.stopAndWait(t)
-		options := testOptions(flags("cls2"))
-		options.Scope.ImportNamespaces = "mcs!=no"
-		s.b.runWith(t, hubRegistry(s.hub), options)
-		end(t, s)
-		eventually(t, "the IP is held", func() error { return s.b.isHeld(t, s.key) })
-		s.b.setLabel(t, s.key.Namespace, "mcs", "no")
-		s.b.released(t, s.key)
-	})
+}
+
+// TestImports_KeepIPWhenNamespaceIsExcluded: a label of the namespace that is gone for a moment does not change the IPs.
+func TestImports_KeepIPWhenNamespaceIsExcluded(t *testing.T) {
+	s := setUp(t, "hold-excluded")
+	s.runB.stopAndWait(t)
+	options := testOptions(flags("cls2"))
+	options.Scope.ImportNamespaces = "mcs!=no"
+	run := s.b.runWith(t, hubRegistry(s.hub), options)
+	s.a.export(t, s.key, 1, 1)
+	before := s.b.imported(t, s.key, map[string][]string{"cls1": {"10.1.0.1"}})
+
+	s.b.setLabel(t, s.key.Namespace, "mcs", "no")
+	s.b.notImported(t, s.key)
+	if err := s.b.isHeld(t, s.key); err != nil {
+		t.Error(err)
+	}
+	s.b.setLabel(t, s.key.Namespace, "mcs", "yes")
+	s.sameIPs(t, before)
+
+	// The same with a restart in between, and for an import that had ended before.
+	s.a.delete(t, controllertest.ServiceExport(s.key))
+	s.b.notImported(t, s.key)
+	s.b.setLabel(t, s.key.Namespace, "mcs", "no")
+	run.stopAndWait(t)
+	s.b.runWith(t, hubRegistry(s.hub), options)
+	s.a.create(t, controllertest.ServiceExport(s.key))
+	s.b.notImported(t, s.key)
+	if err := s.b.isHeld(t, s.key); err != nil {
+		t.Error(err)
+	}
+	s.b.setLabel(t, s.key.Namespace, "mcs", "yes")
+	s.sameIPs(t, before)
+}
+
+// TestImports_KeepIPWhenServiceMoves: one cluster ends its export, and later another one exports the service.
+func TestImports_KeepIPWhenServiceMoves(t *testing.T) {
+	s := setUp(t, "hold-move")
+	s.a.export(t, s.key, 1, 1)
+	exported := map[string][]string{"cls1": {"10.1.0.1"}}
+	inA, inB := s.a.imported(t, s.key, exported), s.b.imported(t, s.key, exported)
+	s.a.delete(t, controllertest.ServiceExport(s.key))
+	s.a.notImported(t, s.key)
+	s.b.notImported(t, s.key)
+	s.b.export(t, s.key, 2, 1)
+	moved := map[string][]string{"cls2": {"10.2.0.1"}}
+	for k, before := range map[*cluster]*mcsv1beta1.ServiceImport{s.a: inA, s.b: inB} {
+		if after := k.imported(t, s.key, moved); !slices.Equal(before.Spec.IPs, after.Spec.IPs) {
+			t.Errorf("the clusterset IPs changed from %v to %v", before.Spec.IPs, after.Spec.IPs)
+		}
+	}
 }

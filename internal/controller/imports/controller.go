@@ -144,7 +144,7 @@ func (r *Controller) reconcileHeld(ctx context.Context, key mcs.Key) (reconcile.
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	requeueAfter, err := r.releaseHeld(ctx, key, heldServices(key, services), false)
+	requeueAfter, err := r.releaseHeld(ctx, key, heldServices(key, services))
 	if slices.ContainsFunc(services, func(svc *corev1.Service) bool {
 		return plan.IsManaged(svc) && !plan.IsHeld(svc) && len(svc.OwnerReferences) == 0
 	}) {
@@ -181,7 +181,7 @@ func (r *Controller) apply(ctx context.Context, session *membership.Session, f i
 	if err != nil || !f.namespace {
 		return requeueAfter, err
 	}
-	releaseAfter, err := r.releaseHeld(ctx, f.key, f.unusedHeld(d), f.excluded)
+	releaseAfter, err := r.releaseHeld(ctx, f.key, f.unusedHeld(d))
 	return sooner(requeueAfter, releaseAfter), err
 }
 
@@ -203,7 +203,6 @@ func (r *Controller) Register(mgr manager.Manager) error {
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToExports), kube.NamespaceExportsChanged).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(m.MapNamespaceToImports), kube.NamespaceLabelsChanged).
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(own.mapNamespaceToWaiters), kube.NamespaceLabelsChanged).
-		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(own.mapNamespaceToHeld), kube.NamespaceLabelsChanged).
 		WatchesRawSource(r.requeuer.Source()).
 		WithOptions(r.requeuer.Options(r.concurrency)).
 		Complete(r)

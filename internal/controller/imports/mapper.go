@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -28,21 +27,6 @@ type mapper struct {
 // mapNamespaceToWaiters maps a namespace to the services that could not be imported into it so far.
 func (m mapper) mapNamespaceToWaiters(_ context.Context, ns client.Object) []reconcile.Request {
 	return m.waiters.requests(ns.GetName())
-}
-
-// mapNamespaceToHeld maps a namespace to the services whose IPs are held there.
-func (m mapper) mapNamespaceToHeld(ctx context.Context, ns client.Object) []reconcile.Request {
-	var list corev1.ServiceList
-	if err := m.client.List(ctx, &list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
-		log.FromContext(ctx).Error(err, "Failed to list the Services of a namespace whose labels changed", "namespace", ns.GetName())
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		if svc := &list.Items[i]; plan.IsHeld(svc) && svc.Labels[mcsv1beta1.LabelServiceName] != "" {
-			requests = append(requests, kube.RequestFor(mcs.Key{Namespace: svc.Namespace, Name: svc.Labels[mcsv1beta1.LabelServiceName]}))
-		}
-	}
-	return requests
 }
 
 // mapDerivedService maps a Service with the name of a derived Service, or with our label, to its import.

@@ -50,7 +50,7 @@ func (r *Controller) removeServices(ctx context.Context, f importFacts) error {
 	switch {
 	case f.derived == nil || f.hasForeignDerived():
 		return nil
-	case f.excluded, f.isOrphaned() && len(f.derived.OwnerReferences) == 0:
+	case f.isOrphaned() && len(f.derived.OwnerReferences) == 0:
 		return kube.Delete(ctx, r.client, f.derived)
 	}
 	return r.endService(ctx, f.key, f.derived)
@@ -78,12 +78,12 @@ func (r *Controller) endService(ctx context.Context, key mcs.Key, svc *corev1.Se
 	return nil
 }
 
-// releaseHeld deletes the Services whose hold time is over, or all if the namespace is excluded, and returns the time until the next one,
-// 0 if there is none.
-func (r *Controller) releaseHeld(ctx context.Context, key mcs.Key, held []*corev1.Service, excluded bool) (time.Duration, error) {
+// releaseHeld deletes the Services whose hold time is over, and returns the time until the next one, 0 if there is none. It does not matter why the import
+// ended: the label of a namespace that is excluded may be back in a moment.
+func (r *Controller) releaseHeld(ctx context.Context, key mcs.Key, held []*corev1.Service) (time.Duration, error) {
 	var next time.Duration
 	for _, svc := range held {
-		if remaining := plan.HoldRemaining(svc, r.hold, r.now()); remaining > 0 && !excluded {
+		if remaining := plan.HoldRemaining(svc, r.hold, r.now()); remaining > 0 {
 			next = sooner(next, remaining)
 			if err := r.endService(ctx, key, svc); err != nil { // another client may have changed it
 				return 0, err
