@@ -158,8 +158,8 @@ bench: build ## Measure what docs/benchmarks shows (root; SECTIONS=steady,micro 
 	go run ./test/bench $(if $(SECTIONS),-sections $(SECTIONS))
 
 .PHONY: soak
-soak: ## Run the random fault tests of both registries for STEPS steps each (hours; SEED= continues, REGISTRIES=etcd picks)
-	bin=$$([ ! -x bin/testbed ] || bin/testbed assets); KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$bin}" STEPS="$(STEPS)" SEED="$(SEED)" REGISTRIES="$(REGISTRIES)" hack/soak
+soak: ## Run the random fault tests of both registries for STEPS steps each (hours; FROM= continues, REGISTRIES=etcd picks)
+	bin=$$([ ! -x bin/testbed ] || bin/testbed assets); KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$bin}" STEPS="$(STEPS)" SEED="$(SEED)" FROM="$(FROM)" REGISTRIES="$(REGISTRIES)" hack/soak
 
 # PACKAGES and SAMPLE empty: all mutants of the core (hack/mutate/main.go), which takes hours on 2 cores.
 JOBS ?= 2
