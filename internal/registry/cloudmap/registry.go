@@ -180,8 +180,10 @@ func forAll(desired func(mcs.Key) (*mcs.Export, bool)) func(mcs.Key) (*mcs.Expor
 	}
 }
 
-// withDrain returns desired with the drain of the cluster in the exports.
+// withDrain returns desired with the drain of the cluster in the exports. That of an export which asks for DNS records depends on the other clusters.
+// While it is not known what these export, nothing changes, after a start for StaleAfter: another cluster may stay unreadable for ever.
 func (c *components) withDrain(desired func(mcs.Key) (*mcs.Export, bool)) func(mcs.Key) (*mcs.Export, bool) {
+	began := time.Now()
 	return func(key mcs.Key) (*mcs.Export, bool) {
 		exp, known := desired(key)
 		if drain, _ := c.drain.Load().(mcs.Drain); exp != nil && drain.Percent() > 0 {
@@ -189,7 +191,14 @@ func (c *components) withDrain(desired func(mcs.Key) (*mcs.Export, bool)) func(m
 			drained.Drain = drain.Max(exp.Drain)
 			exp = &drained
 		}
-		return exp, known
+		if exp == nil || exp.Drain.Percent() < 100 || !exp.InstanceDNS.IsWanted() {
+			return exp, known
+		}
+		exporters, ok := c.state.Exporters(key)
+		drained := *exp
+		var isDecided bool
+		drained.Drain, isDecided = exporters.DrainOf(*exp)
+		return &drained, known && ok && (isDecided || time.Since(began) >= c.cfg.StaleAfter)
 	}
 }
 
@@ -231,6 +240,7 @@ func (r *Registry) Report() registry.Report { return r.state.Report() }
 func (r *Registry) Run(ctx context.Context, notify func(mcs.Key)) error {
 	r.notifier.Start(func(key mcs.Key) {
 		r.view.Observe(key)
+		r.view.ObserveDrain(key)
 		notify(key)
 	})
 	loops := []func(context.Context){newReader(r.components).run}

@@ -78,6 +78,9 @@ func FromExport(e mcs.Export, clusterSetID, controllerVersion string) []api.Inst
 // 1,000 ports and 10,000 endpoints has ten million, of some 2 KiB each. It takes the endpoints in their order, each with all its ports,
 // so that the same ones have instances while the export does not change.
 func firstFromExport(e mcs.Export, clusterSetID, controllerVersion string, limit int, s shape) (out []api.Instance, omitted int) {
+	if s.hidesDrained(e) {
+		return nil, 0
+	}
 	seen := map[string]bool{}
 	second := s.secondAddresses(e)
 	for _, b := range e.Backends {

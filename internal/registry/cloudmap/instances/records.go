@@ -76,6 +76,8 @@ type shape struct {
 	hasFirstPortOnly, isPaired bool
 	// hasReadyOnly: there are no instances of endpoints that are not ready. hasHealth: instances are healthy or unhealthy.
 	hasReadyOnly, hasHealth bool
+	// isAnswered: instances are answers of DNS that nothing but their absence leaves out. hasOthers: other clusters have instances in the service.
+	isAnswered, hasOthers bool
 }
 
 // shapeOf returns the shape for a service that is configured like this. A service that the export did not ask for keeps one instance for each address and port.
@@ -88,6 +90,49 @@ func (s Settings) shapeOf(e mcs.Export, service api.ServiceConfig) shape {
 		isPaired:         isWanted && service.Records == api.RecordsAddresses,
 		hasReadyOnly:     !hasHealth && (isWanted || s.Unready == UnreadyDeregister),
 		hasHealth:        hasHealth,
+		isAnswered:       isWanted && !hasHealth,
+	}
+}
+
+// in returns the shape for a service with these instances.
+func (s shape) in(have []api.Instance, isOwn func(attrs map[string]string) bool) shape {
+	s.hasOthers = slices.ContainsFunc(have, func(i api.Instance) bool { return i.Attributes[AttrClusterID] != "" && !isOwn(i.Attributes) })
+	return s
+}
+
+// hidesDrained reports whether e has no instances because its cluster or service is drained. The last ones stay, as all unhealthy ones do.
+func (s shape) hidesDrained(e mcs.Export) bool {
+	return s.isAnswered && s.hasOthers && e.Drain == mcs.DrainForced
+}
+
+// DrainOf returns the drain of the instances of own, an export whose cluster may be drained: DrainForced if importers use none of its endpoints, because other clusters
+// serve all of its ports and families. known is false if that depends on clusters of which it is not known whether they export it, or are stale.
+func (e Exporters) DrainOf(own mcs.Export) (drain mcs.Drain, known bool) {
+	exports := append(slices.DeleteFunc(slices.Clone(e.Exports), func(o mcs.Export) bool { return o.Cluster == own.Cluster }), own)
+	drains, merged := mcs.Drains(exports, nil, ""), mcs.Merge(exports)
+	decide := func(stale []string) mcs.Drain {
+		for _, d := range merged.Choose(mcs.Candidates{Exports: exports, Reserve: stale, Drains: drains}).Drained {
+			if d.Cluster == own.Cluster && d.Drain.Percent() == 100 && !d.Kept {
+				return mcs.DrainForced
+			}
+		}
+		return own.Drain
+	}
+	drain = decide(e.Stale)
+	return drain, drain == decide(slices.Concat(e.Stale, e.Unknown)) && (drain == mcs.DrainForced || !e.IsOpen)
+}
+
+// ObserveDrain requests that the service of key is reconciled if its export has another drain than its instances. A nil view has none.
+func (v *View) ObserveDrain(key mcs.Key) {
+	if v == nil || !v.cfg.Enabled {
+		return
+	}
+	exp, known := v.cfg.Desired(key)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if s := v.services[key]; known && exp != nil && s != nil && (s.isBusy || s.applied != nil && s.applied.Drain != exp.Drain) {
+		v.enqueue(key)
+		v.signal()
 	}
 }
 

@@ -2,6 +2,7 @@ package instances
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 )
 
 func TestServiceConfig(t *testing.T) {
@@ -66,15 +68,15 @@ func TestShapeOf(t *testing.T) {
 		"default":                       {"", "", api.ServiceConfig{}, shape{}},
 		"records of others":             {"", UnreadyMark, addresses, shape{}},
 		"both families of others":       {"", UnreadyMark, both, shape{}},
-		"addresses":                     {"auto", UnreadyMark, addresses, shape{hasFirstPortOnly: true, hasReadyOnly: true}},
-		"both families":                 {"auto", UnreadyMark, both, shape{hasFirstPortOnly: true, isPaired: true, hasReadyOnly: true}},
-		"SRV":                           {"auto", UnreadyMark, srv, shape{hasReadyOnly: true}},
+		"addresses":                     {"auto", UnreadyMark, addresses, shape{hasFirstPortOnly: true, hasReadyOnly: true, isAnswered: true}},
+		"both families":                 {"auto", UnreadyMark, both, shape{hasFirstPortOnly: true, isPaired: true, hasReadyOnly: true, isAnswered: true}},
+		"SRV":                           {"auto", UnreadyMark, srv, shape{hasReadyOnly: true, isAnswered: true}},
 		"asks, but HTTP":                {"auto", UnreadyMark, api.ServiceConfig{}, shape{}},
 		"deregister":                    {"", UnreadyDeregister, api.ServiceConfig{}, shape{hasReadyOnly: true}},
 		"unhealthy":                     {"", UnreadyUnhealthy, api.ServiceConfig{HasHealth: true}, shape{hasHealth: true}},
 		"unhealthy with records":        {"auto", UnreadyUnhealthy, health, shape{hasFirstPortOnly: true, hasHealth: true}},
 		"no health in the service":      {"", UnreadyUnhealthy, api.ServiceConfig{}, shape{}},
-		"no health but records":         {"auto", UnreadyUnhealthy, srv, shape{hasReadyOnly: true}},
+		"no health but records":         {"auto", UnreadyUnhealthy, srv, shape{hasReadyOnly: true, isAnswered: true}},
 		"health that is not asked for":  {"", UnreadyMark, health, shape{}},
 		"deregister in spite of health": {"", UnreadyDeregister, health, shape{hasReadyOnly: true}},
 	} {
@@ -136,8 +138,10 @@ func TestShapedInstances(t *testing.T) {
 		}
 		return lines
 	}
-	drained := e
-	drained.Drain = "100%"
+	drained, forced := e, e
+	drained.Drain, forced.Drain = mcs.DrainAll, mcs.DrainForced
+	paired := []string{
+		"tcp-10_0_0_1-8080 10.0.0.1 fd00::1", "tcp-10_0_0_2-8080 10.0.0.2 fd00::2", "tcp-10_0_0_3-8080 10.0.0.3", "tcp-fd00__3-8080  fd00::3", "tcp-fd00__4-8080  fd00::4"}
 	for name, tc := range map[string]struct {
 		export mcs.Export
 		shape  shape
@@ -145,14 +149,17 @@ func TestShapedInstances(t *testing.T) {
 	}{
 		"ready and first port only": {e, shape{hasFirstPortOnly: true, hasReadyOnly: true}, []string{
 			"tcp-10_0_0_1-8080 10.0.0.1", "tcp-10_0_0_3-8080 10.0.0.3", "tcp-fd00__1-8080  fd00::1", "tcp-fd00__3-8080  fd00::3", "tcp-fd00__4-8080  fd00::4"}},
-		"paired": {e, shape{hasFirstPortOnly: true, isPaired: true}, []string{
-			"tcp-10_0_0_1-8080 10.0.0.1 fd00::1", "tcp-10_0_0_2-8080 10.0.0.2 fd00::2", "tcp-10_0_0_3-8080 10.0.0.3", "tcp-fd00__3-8080  fd00::3", "tcp-fd00__4-8080  fd00::4"}},
+		"paired": {e, shape{hasFirstPortOnly: true, isPaired: true}, paired},
 		"health": {e, shape{hasFirstPortOnly: true, isPaired: true, hasHealth: true}, []string{
 			"tcp-10_0_0_1-8080 10.0.0.1 fd00::1 HEALTHY", "tcp-10_0_0_2-8080 10.0.0.2 fd00::2 UNHEALTHY", "tcp-10_0_0_3-8080 10.0.0.3  HEALTHY",
 			"tcp-fd00__3-8080  fd00::3 HEALTHY", "tcp-fd00__4-8080  fd00::4 HEALTHY"}},
 		"drained": {drained, shape{hasFirstPortOnly: true, isPaired: true, hasReadyOnly: true, hasHealth: true}, []string{
 			"tcp-10_0_0_1-8080 10.0.0.1 fd00::1 UNHEALTHY", "tcp-10_0_0_3-8080 10.0.0.3  UNHEALTHY", "tcp-fd00__3-8080  fd00::3 UNHEALTHY",
 			"tcp-fd00__4-8080  fd00::4 UNHEALTHY"}},
+		"served by others":         {forced, shape{hasFirstPortOnly: true, hasReadyOnly: true, isAnswered: true, hasOthers: true}, nil},
+		"served elsewhere":         {forced, shape{hasFirstPortOnly: true, isPaired: true, isAnswered: true}.in(nil, nil), paired},
+		"drained, the last ones":   {drained, shape{hasFirstPortOnly: true, isPaired: true, isAnswered: true, hasOthers: true}, paired},
+		"served by others, no DNS": {forced, shape{hasFirstPortOnly: true, isPaired: true, hasOthers: true}, paired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, _ := firstFromExport(tc.export, "set1", "v1", maxInstances, tc.shape)
@@ -163,6 +170,49 @@ func TestShapedInstances(t *testing.T) {
 	}
 	if got, _ := firstFromExport(e, "set1", "v1", maxInstances, shape{}); len(got) != 14 {
 		t.Errorf("%d instances without a shape, want one for each of 7 addresses and 2 ports", len(got))
+	}
+}
+
+// TestDrainOf: the drain of the instances of a drained cluster follows the decision of importers.
+func TestDrainOf(t *testing.T) {
+	export := func(cluster string, drain mcs.Drain, ready bool) mcs.Export {
+		e := cloudmaptest.WebExport(cluster, 0, 1)
+		e.Backends[0].Endpoints[0].Ready, e.Backends[0].Endpoints[0].Serving = ready, ready
+		e.Drain = drain
+		return e
+	}
+	own := export("cls1", mcs.DrainAll, true)
+	ready, unready, drained := export("cls2", "", true), export("cls2", "", false), export("cls2", mcs.DrainAll, true)
+	twoPorts := own
+	twoPorts.Ports = append(slices.Clone(own.Ports), mcs.Port{Name: "metrics", Protocol: "TCP", Port: 9090})
+	twoPorts.Backends = []mcs.Backends{own.Backends[0]}
+	twoPorts.Backends[0].Ports = append(slices.Clone(own.Backends[0].Ports), mcs.BackendPort{Name: "metrics", Protocol: "TCP", Port: 9090})
+	for name, tc := range map[string]struct {
+		own   mcs.Export
+		e     Exporters
+		want  mcs.Drain
+		known bool
+	}{
+		"alone":                             {own, Exporters{}, mcs.DrainAll, true},
+		"alone, as published":               {own, Exporters{Exports: []mcs.Export{export("cls1", "", true)}}, mcs.DrainAll, true},
+		"another cluster":                   {own, Exporters{Exports: []mcs.Export{ready}}, mcs.DrainForced, true},
+		"no ready endpoint":                 {export("cls1", mcs.DrainAll, false), Exporters{}, mcs.DrainForced, true},
+		"another one without ready ones":    {own, Exporters{Exports: []mcs.Export{unready}}, mcs.DrainAll, true},
+		"another one that is drained":       {own, Exporters{Exports: []mcs.Export{drained}}, mcs.DrainAll, true},
+		"another one that is stale":         {own, Exporters{Exports: []mcs.Export{ready}, Stale: []string{"cls2"}}, mcs.DrainAll, true},
+		"stale or not":                      {own, Exporters{Exports: []mcs.Export{ready}, Unknown: []string{"cls2"}}, mcs.DrainForced, false},
+		"unready, and stale or not":         {own, Exporters{Exports: []mcs.Export{unready}, Unknown: []string{"cls2"}}, mcs.DrainAll, true},
+		"not all known":                     {own, Exporters{IsOpen: true}, mcs.DrainAll, false},
+		"not all known, but another one is": {own, Exporters{Exports: []mcs.Export{ready}, IsOpen: true}, mcs.DrainForced, true},
+		"another one with one of two ports": {twoPorts, Exporters{Exports: []mcs.Export{ready}}, mcs.DrainAll, true},
+		"forced by the administrator":       {export("cls1", mcs.DrainForced, true), Exporters{}, mcs.DrainForced, true},
+		"drained in part":                   {export("cls1", "50%", true), Exporters{Exports: []mcs.Export{ready}}, "50%", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, known := tc.e.DrainOf(tc.own); got != tc.want || known != tc.known {
+				t.Errorf("%q (known: %t), want %q (%t)", got, known, tc.want, tc.known)
+			}
+		})
 	}
 }
 

@@ -17,6 +17,8 @@ type Exporters struct {
 	Exports []mcs.Export
 	// Stale are the clusters without a heartbeat for long enough, Unknown those of which that is not known yet.
 	Stale, Unknown []string
+	// IsOpen: other clusters may export it too, because not all that they export was read.
+	IsOpen bool
 }
 
 // staleHealth returns the instances of stale clusters to which policy gives another health than a read of the service shows, with that health, sorted by ID. isByAddress reports

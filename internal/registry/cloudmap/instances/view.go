@@ -417,6 +417,7 @@ func (v *View) verify(ctx context.Context, key mcs.Key, exp *mcs.Export, last se
 	case err != nil:
 		return outcome{}, false, err
 	}
+	last.shape = last.shape.in(have, v.isOwn)
 	want, overLimit := v.instancesOf(exp, last.shape)
 	changes := Diff(want, have, v.isOwn)
 	isRefused := func(i api.Instance) bool { _, ok := last.omitted.refused[i.ID]; return ok }
@@ -460,6 +461,7 @@ func (v *View) write(ctx context.Context, key mcs.Key, exp mcs.Export, last serv
 			}
 		}
 	}
+	shape = shape.in(listed, v.isOwn)
 	want, overLimit := v.instancesOf(&exp, shape)
 	changes := Diff(want, v.withLastWrite(listed, last), v.isOwn)
 	written, refused, err := v.apply(ctx, s.Service, changes)

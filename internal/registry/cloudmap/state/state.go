@@ -217,7 +217,7 @@ func (s *State) Exporters(key mcs.Key) (e instances.Exporters, ok bool) {
 	}
 	var view registry.View
 	s.catalogs.addExports(&view, key)
-	e.Stale, e.Unknown = view.Stale, view.LivenessUnknown
+	e.Stale, e.Unknown, e.IsOpen = view.Stale, view.LivenessUnknown, s.catalogs.statusOf(key, nil).IsOpen
 	for _, exp := range view.Exports {
 		exp.Drain = exp.Drain.Max(view.Properties[exp.Cluster].Drain())
 		e.Exports = append(e.Exports, exp)
