@@ -67,7 +67,69 @@ func (w *simulation) answering(identity mcs.Identity, unready instances.Unready,
 	return p
 }
 
-// TestDNSDrain: without health, the endpoints of a drained cluster leave DNS while other clusters have ready endpoints for all of its ports and instances there. The last ones stay.
+// TestDNSPace: DNS has exactly the ready endpoints of clusters that are not drained at most maxDNSDelay after each change, with all treatments of the others, and with AWS's
+// quotas and 5 to 25 ms for a request. Without a pause, reads do not show the last write for certain, and with a pause they do.
+func TestDNSPace(t *testing.T) {
+	warmUp(t)
+	ready := func(n int) []bool { return slices.Repeat([]bool{true}, n) }
+	first := func(n int) []string {
+		return []string{"10.10.0.0", "10.10.0.1", "10.10.0.2", "10.10.0.3", "10.10.0.4"}[:n]
+	}
+	drain := mcs.Properties{mcs.PropertyDrain: "100%"}
+	for _, unready := range []instances.Unready{instances.UnreadyMark, instances.UnreadyDeregister, instances.UnreadyUnhealthy} {
+		for _, pause := range []time.Duration{0, 3 * time.Minute} {
+			t.Run(string(unready)+" "+pause.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newSimulation(t, 0, cloudmaplocal.Options{})
+					exp := asking(webExport("cls1", 0, 5), mcs.InstanceDNSAuto)
+					second := webOf("cls2", 45, true)
+					other := second.Backends[0].Endpoints[0].Address.String()
+					a := w.answering(cls1, unready, nil, withReady(exp, ready(3)...))
+					w.answering(cls2, unready, nil, second)
+					w.untilAnswer(time.Minute, "both export", append(first(3), other)...)
+					time.Sleep(10 * time.Minute) // all lists are over
+					change := func(ready ...bool) func() {
+						return func() { publish(t, a.Registry, withReady(exp, ready...)) }
+					}
+					drained := withReady(exp, ready(2)...)
+					drained.Drain = mcs.DrainAll
+					for _, step := range []struct {
+						name   string
+						change func()
+						want   []string
+					}{
+						{"one is unready", change(true, false, true), []string{"10.10.0.0", "10.10.0.2"}},
+						{"another one is unready", change(false, true, true), []string{"10.10.0.1", "10.10.0.2"}},
+						{"all are unready", change(false, false, false), nil},
+						{"all are ready", change(ready(3)...), first(3)},
+						{"scaled up", change(ready(5)...), first(5)},
+						{"scaled down", change(ready(1)...), first(1)},
+						{"scaled to zero", change(), nil},
+						{"scaled up from zero", change(ready(2)...), first(2)},
+						{"the service is drained", func() { publish(t, a.Registry, drained) }, nil},
+						{"the service is not drained", change(ready(2)...), first(2)},
+						{"the cluster is drained", func() { a.SetProperties(drain) }, nil},
+						{"scaled up while it is drained", change(ready(4)...), nil},
+						{"the cluster is not drained", func() { a.SetProperties(nil) }, first(4)},
+					} {
+						step.change()
+						took := w.untilAnswer(maxDNSDelay, step.name, append(slices.Clone(step.want), other)...)
+						t.Logf("%s: DNS is right after %v", step.name, took)
+						time.Sleep(pause)
+						w.untilAnswer(0, step.name+", later", append(slices.Clone(step.want), other)...)
+					}
+					if err := a.Withdraw(t.Context(), webKey(0)); err != nil {
+						t.Fatal(err)
+					}
+					w.untilAnswer(maxDNSDelay, "withdrawn", other)
+				})
+			})
+		}
+	}
+}
+
+// TestDNSDrain: without health, the endpoints of a drained cluster leave DNS while other clusters have ready endpoints for all of its ports and instances there. The last ones
+// stay.
 func TestDNSDrain(t *testing.T) {
 	warmUp(t)
 	drain := mcs.Properties{mcs.PropertyDrain: "100%"}
