@@ -12,7 +12,9 @@ import (
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/clusterset"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/test/tutorial"
@@ -25,7 +27,7 @@ const maxDNSDelay = 3 * time.Second
 
 // TestInstanceDNS asks Cloud Map's DNS from outside of the clusters for pods that both export, with the shipped policies enforced. It has exactly the ready ones while pods become
 // unready and ready, are scaled, their cluster is drained, and their controller is down, the latter as --stale-instances says. DNS is right within maxDNSDelay of the
-// EndpointSlices or the plugin.
+// EndpointSlices or the plugin. The attributes that one export names filter DiscoverInstances.
 func TestInstanceDNS(t *testing.T) {
 	onlyOn(t, clusterset.CloudMap)
 	cls1, cls2 := installed(t)
@@ -45,6 +47,7 @@ func TestInstanceDNS(t *testing.T) {
 			export(t, c, ns, svc.Name)
 		}
 	}
+	kubectl(t, cls1, "-n", ns, "annotate", "serviceexport", "web", "multicluster.k8s.aws/instance-attributes=team=payments,at=$(node)")
 	startClient(t, cls1, ns)
 
 	// follow waits until n pods are ready in the EndpointSlices of the clusters and DNS has exactly these, which may take limit. It measures from began, or from the last look at
@@ -82,6 +85,7 @@ func TestInstanceDNS(t *testing.T) {
 		}
 	}
 	follow("exported by two clusters", started, time.Now(), 3, cls1, cls2)
+	eventually(t, soon, func() error { return discoversByAttributes(t.Context(), ns, cls1) })
 
 	pods, err := podIPs(t.Context(), cls1, ns, "web")
 	if err != nil {
@@ -227,4 +231,35 @@ func hasHealth(ctx context.Context, ns, health string, of cluster) error {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	return sameSet(health, strings.Fields(out), want)
+}
+
+// discoversByAttributes checks that DiscoverInstances, called with the AWS CLI and the attributes of the export's annotation, returns the ready pods of its cluster alone, with
+// their nodes.
+func discoversByAttributes(ctx context.Context, ns string, of cluster) error {
+	var list discoveryv1.EndpointSliceList
+	if err := of.List(ctx, &list, client.InNamespace(ns), client.MatchingLabels{discoveryv1.LabelServiceName: "web"}); err != nil {
+		return err
+	}
+	byFilter := map[string][]string{} // --query-parameters to address and node
+	for _, slice := range list.Items {
+		for _, e := range slice.Endpoints {
+			if *e.Conditions.Ready && slice.AddressType == discoveryv1.AddressTypeIPv4 {
+				for _, filter := range []string{"team=payments", "team=payments,at=" + *e.NodeName} {
+					byFilter[filter] = append(byFilter[filter], e.Addresses[0]+"\t"+*e.NodeName)
+				}
+			}
+		}
+	}
+	byFilter["team=payments,at=elsewhere"] = nil
+	for filter, want := range byFilter {
+		out, err := suite.Output(ctx, tutorial.AWS("discover-instances --namespace-name "+ns+" --service-name web --query-parameters "+filter+
+			" --query 'Instances[].Attributes.[AWS_INSTANCE_IPV4,at]' --output text"))
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if err := sameSet(filter, slices.DeleteFunc(strings.Split(out, "\n"), func(line string) bool { return line == "" }), want); err != nil {
+			return err
+		}
+	}
+	return nil
 }
