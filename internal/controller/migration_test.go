@@ -19,6 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/servicediscovery"
+	sdtypes "github.com/aws/aws-sdk-go-v2/service/servicediscovery/types"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,15 +39,20 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
 	cloudmapapi "github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/registrytest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/union"
 )
 
-// The clusters migrate one by one from the legacy controller to ours, while clients use the exported services.
+// The clusters migrate one by one from the legacy controller to ours, while clients use the exported services. Each cluster has an access key with the policies that
+// docs/migration.md names, and the legacy controllers and the administrator have another one, with all rights.
 //
 // By default, the test creates the objects and instances that were recorded of the legacy controller's version 0.3.1. With
 // OLD_CONTROLLER, the path of its program, the test runs that instead. It must be built from that version with its Cloud Map
 // endpoint taken from SD_ENDPOINT (docs/migration.md describes this).
+
+// migrationPolicies are the policies that docs/migration.md names.
+var migrationPolicies = []string{"cluster.json", "create.json", "instance-view.json", "compatibility.json"}
 
 // legacyClusterset is a Cloud Map that the legacy controllers of one clusterset use.
 type legacyClusterset struct {
@@ -54,21 +60,81 @@ type legacyClusterset struct {
 	keyrings *registrytest.Keyrings
 	url      string
 	sdk      *servicediscovery.Client
-	// services are the IDs of the Cloud Map services that the test created.
+	// services are the IDs of the Cloud Map services.
 	services map[mcs.Key]string
 }
 
 func newLegacyClusterset(t *testing.T) *legacyClusterset {
 	t.Helper()
-	url := localCloudMap(t, cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond, Unthrottled: true})
+	options := cloudmaplocal.Options{ConsistencyDelay: 200 * time.Millisecond, Unthrottled: true, AccessKeys: []cloudmaplocal.AccessKey{{ID: administrator}}}
+	for _, id := range []string{"cls1", "cls2"} {
+		policies, err := cloudmaptest.Policies(os.DirFS("../../deploy/iam"), mcs.Identity{ClusterID: id, ClusterSetID: "set"}, migrationPolicies...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		options.AccessKeys = append(options.AccessKeys, cloudmaplocal.AccessKey{ID: id, Policies: policies})
+	}
+	url := localCloudMap(t, options)
 	return &legacyClusterset{t: t, keyrings: newKeyrings(), url: url, services: map[mcs.Key]string{}, sdk: servicediscovery.New(servicediscovery.Options{
-		Region: "ap-southeast-2", BaseEndpoint: aws.String(url), Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
+		Region: cloudmaplocal.DefaultRegion, BaseEndpoint: aws.String(url), Credentials: credentials.NewStaticCredentialsProvider(administrator, "test", ""),
 	})}
+}
+
+// administrator is the access key that localCloudMap puts into the environment.
+const administrator = "test"
+
+// tag tags the Cloud Map namespace and service of key as the script in docs/migration.md, which TestMigrationPage runs.
+func (w *legacyClusterset) tag(t *testing.T, key mcs.Key) {
+	t.Helper()
+	namespaces, err := w.sdk.ListNamespaces(t.Context(), &servicediscovery.ListNamespacesInput{Filters: []sdtypes.NamespaceFilter{
+		{Name: sdtypes.NamespaceFilterNameName, Values: []string{key.Namespace}}}})
+	if err != nil || len(namespaces.Namespaces) != 1 {
+		t.Fatalf("listing namespace %s: %v, %v", key.Namespace, namespaces, err)
+	}
+	services, err := w.sdk.ListServices(t.Context(), &servicediscovery.ListServicesInput{Filters: []sdtypes.ServiceFilter{
+		{Name: sdtypes.ServiceFilterNameNamespaceId, Values: []string{aws.ToString(namespaces.Namespaces[0].Id)}}}})
+	if err != nil || len(services.Services) != 1 {
+		t.Fatalf("listing the services of %s: %v, %v", key.Namespace, services, err)
+	}
+	w.services[key] = aws.ToString(services.Services[0].Id)
+	for _, arn := range []*string{namespaces.Namespaces[0].Arn, services.Services[0].Arn} {
+		_, err := w.sdk.TagResource(t.Context(), &servicediscovery.TagResourceInput{ResourceARN: arn, Tags: []sdtypes.Tag{
+			{Key: aws.String("clusterset"), Value: aws.String("set")}, {Key: aws.String("part"), Value: aws.String("view")}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// writers returns the controllers that wrote the instances of key, by address.
+func (w *legacyClusterset) writers(ctx context.Context, key mcs.Key) (map[string]string, error) {
+	out, err := w.sdk.ListInstances(ctx, &servicediscovery.ListInstancesInput{ServiceId: aws.String(w.services[key])})
+	if err != nil {
+		return nil, err
+	}
+	writers := map[string]string{}
+	for _, i := range out.Instances {
+		writers[i.Attributes["AWS_INSTANCE_IPV4"]], _, _ = strings.Cut(i.Attributes["K8S_CONTROLLER"], " ")
+	}
+	return writers, nil
+}
+
+// awaitWriters waits until the instances of key are those of the addresses, written by these controllers: legacy clusters import them.
+func (w *legacyClusterset) awaitWriters(t *testing.T, key mcs.Key, want map[string]string) {
+	t.Helper()
+	eventually(t, "the instances are updated", func() error {
+		got, err := w.writers(t.Context(), key)
+		if err == nil && !maps.Equal(got, want) {
+			err = fmt.Errorf("they are %v, want %v", got, want)
+		}
+		return err
+	})
 }
 
 // newRegistry creates the registries of our controller, as cmd/controller does.
 func (w *legacyClusterset) newRegistry(ctx context.Context, identity mcs.Identity) (registry.Registry, error) {
-	c, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: "ap-southeast-2", Endpoint: w.url})
+	c, err := cloudmapapi.NewClient(ctx, cloudmapapi.Config{Region: cloudmaplocal.DefaultRegion, Endpoint: w.url,
+		Credentials: credentials.NewStaticCredentialsProvider(identity.ClusterID, "test", "")})
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +181,7 @@ func (w *legacyClusterset) start(t *testing.T, k *cluster, program string) (stop
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, "--metrics-bind-address=0", "--health-probe-bind-address=0")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+path, "SD_ENDPOINT="+w.url, "AWS_REGION=ap-southeast-2")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+path, "SD_ENDPOINT="+w.url, "AWS_REGION="+cloudmaplocal.DefaultRegion)
 	if os.Getenv("TEST_LOG") != "" {
 		cmd.Stderr = os.Stderr
 	}
@@ -350,7 +416,8 @@ func TestMigration(t *testing.T) {
 	endA := a.watchClients(t, key, uids[a], ips[a])
 	endB := b.watchClients(t, key, uids[b], ips[b])
 
-	// cls2 migrates first: the legacy controller stops, ours starts.
+	// The administrator tags what the legacy controllers have created. cls2 migrates first: the legacy controller stops, ours starts.
+	w.tag(t, key)
 	options := testOptions(config.Identity{})
 	options.Migration.ImportFromAWSController = true
 	stopB()
@@ -369,6 +436,7 @@ func TestMigration(t *testing.T) {
 	change(t, b, sliceB, func(s *discoveryv1.EndpointSlice) { s.Endpoints = readyEndpoints(2, 2) })
 	want["cls2"] = []string{"10.2.0.1", "10.2.0.2"}
 	b.awaitTakeover(t, key, ips[b], want)
+	w.awaitWriters(t, key, map[string]string{"10.1.0.1": legacy.ControllerName, "10.1.0.2": legacy.ControllerName, "10.2.0.1": plan.ManagedBy, "10.2.0.2": plan.ManagedBy})
 	if os.Getenv("OLD_CONTROLLER") != "" {
 		eventually(t, "the legacy controller sees the new endpoint", func() error {
 			if got := a.addresses(t, key)["cls2"]; !slices.Equal(got, want["cls2"]) {
@@ -383,6 +451,7 @@ func TestMigration(t *testing.T) {
 	a.runWith(t, w.newRegistry, options)
 	a.awaitTakeover(t, key, ips[a], want)
 	a.condition(t, key, "Ready=True Exported", "")
+	w.awaitWriters(t, key, map[string]string{"10.1.0.1": plan.ManagedBy, "10.1.0.2": plan.ManagedBy, "10.2.0.1": plan.ManagedBy, "10.2.0.2": plan.ManagedBy})
 	endA()
 	endB()
 
@@ -411,6 +480,10 @@ func TestMigration(t *testing.T) {
 	a.create(t, controllertest.ServiceExport(key))
 	for _, k := range []*cluster{a, b} {
 		k.awaitTakeover(t, key, ips[k], again)
+	}
+	denied, err := cloudmaptest.Denied(t.Context(), w.url)
+	if err != nil || len(denied) > 0 {
+		t.Errorf("with the policies and tags of docs/migration.md these requests were denied: %v (%v)", denied, err)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 )
 
-// recorder stands in for the programs of docs/eks.md, because there is no AWS here. It records its arguments, one call a line, fails if
+// recorder stands in for the programs of docs/eks.md and docs/migration.md, because there is no AWS here. It records its arguments, one call a line, fails if
 // one of them lacks its value, and prints an answer for the commands whose output the page uses.
 const recorder = `#!/bin/bash
 program=$(basename "$0")
@@ -34,6 +34,9 @@ case "$program $*" in
   "kubectl mcs dns enable"*) echo '{}'; grep -q "update-addon.*${!#}" "$CALLS" || exit 3;;
   *clusterSecurityGroupId*) echo "$4-nodes";;
   *"Subnets["* | *"RouteTables["*) printf 'first-id\tsecond-id\n';;
+  "kubectl get serviceexports"*) printf 'shop web\nbilling api\n';;
+  *list-namespaces*"Namespaces[0].Arn"*) echo "arn:aws:servicediscovery:eu-central-1:123456789012:namespace/ns-${4##*=}";;
+  *list-services*"].Arn"*) echo "arn:aws:servicediscovery:eu-central-1:123456789012:service/srv-${4##*=}";;
   *create-repository*) echo 123456789012.dkr.ecr.example.com/cloud-map-mcs-controller;;
   *"--output text"* | *get-login-password*) echo an-id;;
 esac

@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"testing"
@@ -97,27 +94,12 @@ func startGuarded(t *testing.T, options cloudmaplocal.Options, files []string, d
 // denials is how many requests were denied, by operation.
 func (c *cloud) denials(t *testing.T) map[string]int {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+"/metrics", nil)
+	denied, err := cloudmaptest.Denied(t.Context(), c.url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := map[string]int{}
-	for _, m := range deniedLine.FindAllStringSubmatch(string(text), -1) {
-		found[m[1]], _ = strconv.Atoi(m[2])
-	}
-	return found
+	return denied
 }
-
-var deniedLine = regexp.MustCompile(`(?m)^cloudmap_local_requests_total\{operation="(\w+)",result="AccessDeniedException"\} (\d+)$`)
 
 // TestConformanceUnderIAM is the whole contract with no more rights than docs/iam.md gives.
 func TestConformanceUnderIAM(t *testing.T) {

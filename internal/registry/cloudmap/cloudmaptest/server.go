@@ -1,12 +1,15 @@
 package cloudmaptest
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
@@ -58,3 +61,27 @@ func Policies(dir fs.FS, identity mcs.Identity, files ...string) (all []iampolic
 	}
 	return all, nil
 }
+
+// Denied returns the number of requests that a cloudmap-local at url has denied, by operation.
+func Denied(ctx context.Context, url string) (map[string]int, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return nil, err
+	}
+	denied := map[string]int{}
+	for _, m := range deniedLine.FindAllStringSubmatch(string(text), -1) {
+		denied[m[1]], _ = strconv.Atoi(m[2])
+	}
+	return denied, nil
+}
+
+var deniedLine = regexp.MustCompile(`(?m)^cloudmap_local_requests_total\{operation="(\w+)",result="AccessDeniedException"\} (\d+)$`)
