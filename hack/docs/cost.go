@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/api"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/mapped"
@@ -56,6 +58,9 @@ func newFigures() (*figures, error) {
 		"price-when-silent":     fmt.Sprintf("%s instead of %s", grouped(m.discover*monthMinutes), grouped(m.discovers*monthMinutes)),
 		"legacy-requests":       m.legacyRequests(),
 		"mapped-requests":       mappedRequests(),
+		"mapped-cost":           mappedCost(),
+		"mapped-clusters":       mappedClusters(),
+		"rates":                 rates(),
 		"poll-interval":         interval(settings.PollInterval),
 		"relaxed-poll-interval": interval(settings.PollIntervalWithNotifications),
 	}}, nil
@@ -73,6 +78,36 @@ func mappedRequests() string {
 		mapped.RequestsPerMinute(50, 1)["DiscoverInstances"], mapped.RequestsPerMinute(50, 1)["ListServices"])
 }
 
+// mappedCost returns the table of the requests for mapped services.
+func mappedCost() string {
+	t := newTable("mapped services", "`DiscoverInstances` per minute", "`ListServices` per minute", "`DiscoverInstances` per month", "`ListServices` per month")
+	for _, services := range []int{1, 3, 10, 50, servicesfile.MaxServices} {
+		perMinute := mapped.RequestsPerMinute(services, 1)
+		reads, lists := perMinute["DiscoverInstances"], perMinute["ListServices"]
+		t.row(fmt.Sprint(services), fmt.Sprint(reads), fmt.Sprint(lists), grouped(reads*monthMinutes), grouped(lists*monthMinutes))
+	}
+	return t.String()
+}
+
+// mappedClusters returns the number of clusters with many mapped services whose lists reach the rate of an account.
+func mappedClusters() string {
+	return fmt.Sprintf("%g", api.DefaultRates()["ListServices"].PerSecond*60/mapped.RequestsPerMinute(servicesfile.MaxServices, 1)["ListServices"])
+}
+
+// rates returns the table of the default rates, the highest first.
+func rates() string {
+	all := api.DefaultRates()
+	byRate := map[api.Rate][]string{}
+	for _, operation := range slices.Sorted(maps.Keys(all)) {
+		byRate[all[operation]] = append(byRate[all[operation]], "`"+operation+"`")
+	}
+	t := newTable("operation", "per second", "burst")
+	for _, rate := range slices.SortedFunc(maps.Keys(byRate), func(a, b api.Rate) int { return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), b.Burst-a.Burst) }) {
+		t.row(strings.Join(byRate[rate], ", "), fmt.Sprint(rate.PerSecond), fmt.Sprint(rate.Burst))
+	}
+	return t.String()
+}
+
 // viewChanges returns the table of the requests of the instance view for one endpoint whose readiness changes.
 func viewChanges() string {
 	t := newTable("`--unready-instances`", "DNS records", "requests, one port", "three ports")
@@ -82,7 +117,7 @@ func viewChanges() string {
 	}{
 		{instances.UnreadyMark, mcs.InstanceDNSNone}, {instances.UnreadyMark, mcs.InstanceDNSAddress}, {instances.UnreadyMark, mcs.InstanceDNSSRV},
 		{instances.UnreadyDeregister, mcs.InstanceDNSNone}, // with records as mark
-		{instances.UnreadyUnhealthy, mcs.InstanceDNSNone}, {instances.UnreadyUnhealthy, mcs.InstanceDNSAddress},
+		{instances.UnreadyUnhealthy, mcs.InstanceDNSNone}, {instances.UnreadyUnhealthy, mcs.InstanceDNSAddress}, {instances.UnreadyUnhealthy, mcs.InstanceDNSSRV},
 	} {
 		t.row("`"+string(row.unready)+"`", "`"+string(row.records)+"`", viewChange(row.unready, row.records, 1), viewChange(row.unready, row.records, 3))
 	}
@@ -149,11 +184,18 @@ func (m costModels) requestsByClusters() string {
 }
 
 func (m costModels) priceFormula() string {
-	return fmt.Sprintf(`    D = %s × clusters + 2 × clusters × changes a month       discovery requests, with peer notifications
-    R = records, pages and instance view of all clusters     registered instances
+	ofMapped := mapped.RequestsPerMinute(servicesfile.MaxServices, 1)["DiscoverInstances"]
+	var lines []string
+	for _, term := range [][2]string{
+		{fmt.Sprintf("D = %s × clusters + 2 × clusters × changes a month", grouped(m.discovers*monthMinutes)), "discovery requests, with peer notifications"},
+		{fmt.Sprintf("    + %s × clusters that map services", grouped(ofMapped*monthMinutes)), "at most, for services of ECS and EC2"},
+		{"R = records, pages and instance view of all clusters", "registered instances"},
+	} {
+		lines = append(lines, fmt.Sprintf("    %-58s %s", term[0], term[1]))
+	}
+	return strings.Join(lines, "\n") + `
 
-    per month = D / 1,000,000 × price of a million discovery requests  +  R × price of a registered resource per month`,
-		grouped(m.discovers*monthMinutes))
+    per month = D / 1,000,000 × price of a million discovery requests  +  R × price of a registered resource per month`
 }
 
 // legacyRequests returns the requests of the legacy controller per minute and cluster: it reads each service when its cache of 5 s
