@@ -8,11 +8,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/names"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 )
 
 const (
@@ -103,8 +105,10 @@ func parameters() object {
 		"CreateResources": flag("true", "Attach create.json: the controller creates namespace and services in Cloud Map"),
 		"InstanceView":    flag("true", "Attach instance-view.json: the controller registers endpoints as instances"),
 		"InstanceDNS":     flag("false", "Attach instance-dns.json: services of the instance view have DNS records (--instance-dns)"),
-		"InstanceHealth":  flag("false", "Attach instance-health.json: instances are healthy or unhealthy (--unready-instances=unhealthy)"),
-		"Compatibility":   flag("false", "Attach compatibility.json: the controller reads the instances of the AWS Cloud Map MCS Controller for K8s (--import-from-aws-controller)"),
+		hostedZones: object{"Type": "CommaDelimitedList", "Default": "*",
+			"Description": "ARNs of the hosted zones that instance-dns.json may change and delete, separated by commas: those of the DNS namespaces once they exist (docs/iam.md)"},
+		"InstanceHealth": flag("false", "Attach instance-health.json: instances are healthy or unhealthy (--unready-instances=unhealthy)"),
+		"Compatibility":  flag("false", "Attach compatibility.json: the controller reads the instances of the AWS Cloud Map MCS Controller for K8s (--import-from-aws-controller)"),
 		"LegacyHostedZone": object{"Type": "String", "Default": "", "AllowedPattern": "[A-Z0-9]*",
 			"Description": "ID of the hosted zone of a DNS namespace in which that controller created services; attaches compatibility-dns.json"},
 		mappedNamespaces: object{"Type": "CommaDelimitedList", "Default": "",
@@ -114,6 +118,14 @@ func parameters() object {
 
 // mappedNamespaces is the parameter in place of the list of the placeholder <mapped-namespace>.
 const mappedNamespaces = "MappedNamespaces"
+
+// hostedZones is the parameter in place of all hosted zones in the statements of instance-dns.json that change them.
+const hostedZones = "HostedZones"
+
+// changesZones reports whether a node is one of these statements.
+func changesZones(node object) bool {
+	return node["Resource"] == cloudmaptest.AllHostedZones && slices.Contains(cloudmaptest.ZoneStatements, fmt.Sprint(node["Sid"]))
+}
 
 func role() object {
 	return object{"Type": "AWS::IAM::Role", "Properties": object{
@@ -158,6 +170,9 @@ var placeholders = strings.NewReplacer(
 func parameterize(node any) any {
 	switch node := node.(type) {
 	case map[string]any:
+		if changesZones(node) {
+			node["Resource"] = object{"Ref": hostedZones}
+		}
 		for key, value := range node {
 			node[key] = parameterize(value)
 		}

@@ -41,6 +41,9 @@ func TestRoleHasThePolicies(t *testing.T) {
 		var want any
 		raw = bytes.ReplaceAll(raw, []byte("<hosted-zone>"), []byte("Z1"))
 		raw = bytes.ReplaceAll(raw, []byte(`"<mapped-namespace>"`), []byte(`"ecs","lambda"`))
+		if raw, err = cloudmaptest.NarrowZones(raw, "Z1", "Z2"); err != nil {
+			t.Fatal(err)
+		}
 		if err := json.Unmarshal(raw, &want); err != nil {
 			t.Fatal(err)
 		}
@@ -106,8 +109,11 @@ func resolve(t *testing.T, node any, values map[string]string) any {
 			}
 			return strings.ReplaceAll(text, "${!", "${")
 		}
-		if node["Ref"] == mappedNamespaces {
+		switch node["Ref"] {
+		case mappedNamespaces:
 			return []any{"ecs", "lambda"}
+		case hostedZones:
+			return []any{"arn:aws:route53:::hostedzone/Z1", "arn:aws:route53:::hostedzone/Z2"}
 		}
 		for key, value := range node {
 			node[key] = resolve(t, value, values)

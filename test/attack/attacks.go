@@ -145,6 +145,15 @@ var Attacks = []Attack{
 		Test:      "TestAttack_RecordsOfOtherClustersets",
 	},
 	{
+		Name: "Hosted zones of others", Actor: Member,
+		Does: "It has `instance-dns.json`, in which two statements are narrowed to the zones of the clusters. It tags a private DNS namespace of another team and its service as those of the instance " +
+			"view, replaces and deregisters an instance there, and deletes an empty namespace",
+		Prevented: "IAM allows one of these requests",
+		Effect: "With the policy as shipped it can do all of this, and change and delete every hosted zone of the account in Route 53: narrow it when the namespaces exist " +
+			"([iam.md](../iam.md#hosted-zones))",
+		Test: "TestAttack_ZonesOfOthers",
+	},
+	{
 		Name: "Squatted cluster ID", Actor: Member, Findings: []string{"F1"},
 		Does:      "It creates the catalog of a cluster that has not joined yet, and exports in its name",
 		Prevented: "A cluster whose `--trusted-keys` lists that cluster imports the exports",

@@ -21,6 +21,7 @@ import (
 	"github.com/go-logr/logr/testr"
 
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/cloudmaplocal/iampolicy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/config"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
@@ -63,6 +64,8 @@ type cloud struct {
 type cloudOptions struct {
 	// policies are those of the members; nil is shippedPolicies.
 	policies []string
+	// documents are further policies of the members.
+	documents []iampolicy.Policy
 	// throttled applies AWS's limits.
 	throttled bool
 }
@@ -80,7 +83,7 @@ func inCloud(t *testing.T, o cloudOptions, test func(*testing.T, *cloud)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		options.AccessKeys = append(options.AccessKeys, cloudmaplocal.AccessKey{ID: key, User: key, Policies: policies})
+		options.AccessKeys = append(options.AccessKeys, cloudmaplocal.AccessKey{ID: key, User: key, Policies: append(policies, o.documents...)})
 	}
 	for _, set := range []string{clusterSet, otherSet} {
 		for _, id := range []string{victim, importer, intruder, newcomer} {

@@ -1,6 +1,7 @@
 package cloudmap
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -23,6 +24,7 @@ import (
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/legacy"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/mcs"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry"
+	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/cloudmaptest"
 	"github.com/cloud-map-mcs/cloud-map-mcs-controller/internal/registry/cloudmap/instances"
 )
 
@@ -32,9 +34,9 @@ var (
 	migrationDNSPolicies = append(slices.Clone(migrationPolicies), "compatibility-dns.json")
 )
 
-// startLegacyCloud runs a Cloud Map in which legacy controllers of two clusters exported webKey(0) with three endpoints each, in a namespace of an
-// administrator: an HTTP namespace, or a private DNS namespace, in which they create services with SRV records. The keys of the clusters have policies. denyAtOnce is that of
-// cloudmaplocal.Options.
+// startLegacyCloud runs a Cloud Map in which legacy controllers of two clusters exported webKey(0) with three endpoints each, in a namespace of an administrator: an HTTP
+// namespace, or a private DNS namespace, in which they create services with SRV records. The keys of the clusters have policies, for the zone of that namespace alone.
+// denyAtOnce is that of cloudmaplocal.Options.
 func startLegacyCloud(t *testing.T, hasDNS, denyAtOnce bool, policies []string) *cloud {
 	t.Helper()
 	options := cloudmaplocal.Options{Unthrottled: true, DenyAtOnce: denyAtOnce, StateFile: filepath.Join(t.TempDir(), "state")}
@@ -53,8 +55,11 @@ func startLegacyCloud(t *testing.T, hasDNS, denyAtOnce bool, policies []string) 
 		key := cloudmaplocal.AccessKey{ID: keyFor(identity), User: identity.ClusterID}
 		for _, file := range policies {
 			var policy iampolicy.Policy
-			document := strings.ReplaceAll(string(policyDocument(t, file, identity)), "<hosted-zone>", zone)
-			if err := json.Unmarshal([]byte(document), &policy); err != nil {
+			document, err := cloudmaptest.NarrowZones(bytes.ReplaceAll(policyDocument(t, file, identity), []byte("<hosted-zone>"), []byte(zone)), zone)
+			if err == nil {
+				err = json.Unmarshal(document, &policy)
+			}
+			if err != nil {
 				t.Fatalf("%s: %v", file, err)
 			}
 			key.Policies = append(key.Policies, policy)
@@ -300,5 +305,26 @@ func TestLegacyServicesWithoutIAMTags(t *testing.T) {
 				t.Errorf("instances were changed (-before +after):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestNarrowedZones: instance-dns.json with the hosted zone of the namespace in place of all zones, as docs/iam.md says, allows all that the view writes there.
+func TestNarrowedZones(t *testing.T) {
+	c := startLegacyCloud(t, true, false, dnsPolicies)
+	tagLegacyServices(t, c)
+	resolves := hasRecords(t, c, true)
+	cfg := fast(cls1)
+	cfg.InstanceView, cfg.Instances = true, dnsSettings("")
+	a := c.registry(t, cfg)
+	stop := start(t, a)
+	one, two := legacyExport(cls1, 1), legacyExport(cls2, 2)
+	one.Backends[0].Endpoints = one.Backends[0].Endpoints[1:]
+	publish(t, a, asking(one, mcs.InstanceDNSSRV))
+	a.PublishedAll()
+	within(t, patience, "an endpoint that has ended leaves DNS", resolves(one, two))
+	stop(registry.ErrLeave)
+	within(t, patience, "so do the others", resolves(two))
+	if denied := c.denials(t); len(denied) > 0 {
+		t.Errorf("denied: %v", denied)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -60,6 +61,32 @@ func Policies(dir fs.FS, identity mcs.Identity, files ...string) (all []iampolic
 		all = append(all, policy)
 	}
 	return all, nil
+}
+
+// AllHostedZones is the resource of ZoneStatements as shipped. These are the statements of instance-dns.json that docs/iam.md says to narrow.
+const AllHostedZones = "arn:aws:route53:::hostedzone/*"
+
+var ZoneStatements = []string{"ChangeRecords", "DeleteZones"}
+
+// NarrowZones returns a policy whose ZoneStatements allow the hosted zones with these IDs alone, if they allow all.
+func NarrowZones(policy []byte, zones ...string) ([]byte, error) {
+	var document struct {
+		Version   string
+		Statement []map[string]any
+	}
+	if err := json.Unmarshal(policy, &document); err != nil {
+		return nil, err
+	}
+	var resources []string
+	for _, zone := range zones {
+		resources = append(resources, strings.ReplaceAll(AllHostedZones, "*", zone))
+	}
+	for _, s := range document.Statement {
+		if s["Resource"] == AllHostedZones && slices.Contains(ZoneStatements, fmt.Sprint(s["Sid"])) {
+			s["Resource"] = resources
+		}
+	}
+	return json.Marshal(document)
 }
 
 // Denied returns the number of requests that a cloudmap-local at url has denied, by operation.
